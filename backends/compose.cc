@@ -24,15 +24,15 @@ namespace ronde {
 namespace {
 
 /// Of what Config has checked.
-IpcHandover ipc_handover(std::string_view name) {
-  if (name == "flags") return IpcHandover::Flags;
-  return name == "kernels" ? IpcHandover::Kernels : IpcHandover::Auto;
+IpcSync ipc_sync(std::string_view name) {
+  if (name == "flags") return IpcSync::Flags;
+  return name == "kernels" ? IpcSync::Kernels : IpcSync::Auto;
 }
 
 CudaOptions cuda_options(const Config& config) {
   return {.fusion_bytes = config.fusion_bytes,
           .ipc = config.cuda_ipc,
-          .ipc_handover = ipc_handover(config.cuda_ipc_handover),
+          .ipc_sync = ipc_sync(config.cuda_ipc_sync),
           .ipc_direct_bytes = config.cuda_ipc_direct_bytes,
           .exact = config.exact,
           .registration_cache = config.registration_cache,
@@ -51,17 +51,17 @@ NcclOptions nccl_options(const Config& config) {
   return options;
 }
 
-/// `gpu_aware_mpi`, `surround_mpi_calls`: as in CudaOptions, if there is one.
+/// `gpu_aware_mpi`, `wrap_mpi_calls`: as in CudaOptions, if there is one.
 void add_gpu_backends(const Config& config, BuiltIn& built_in,
                       const BackendFactory& gpu_aware_mpi = {},
-                      const vendor::SurroundCalls& surround_mpi_calls = {}) {
+                      const vendor::WrapCalls& wrap_mpi_calls = {}) {
   CudaOptions cuda = cuda_options(config);
   NcclOptions nccl = nccl_options(config);
   // Asked for by name, it is that or an error. It is made too late to ask all ranks about MPI.
   if (config.gpu_backend == "auto") nccl.fallback = cuda_backend_factory(cuda).create;
   if (config.gpu_aware_mpi) {
     cuda.gpu_aware_mpi = gpu_aware_mpi;
-    cuda.surround_mpi_calls = surround_mpi_calls;
+    cuda.wrap_mpi_calls = wrap_mpi_calls;
   }
   built_in.device_backends.emplace("mpi", cuda_backend_factory(cuda));
   built_in.device_backends.emplace("nccl", nccl_backend_factory(nccl));
@@ -85,7 +85,7 @@ BuiltIn compose_built_in(const Config& config, const StartingRanks& ranks) {
   built_in.backends.emplace("mpi", mpi_backend_factory(options));
   built_in.backends.emplace("shm", shm_backend_factory());
   built_in.backends.emplace("hierarchical", hierarchical_backend_factory({.mpi = options}));
-  add_gpu_backends(config, built_in, gpu_aware_mpi_factory(options), surround_mpi_calls());
+  add_gpu_backends(config, built_in, gpu_aware_mpi_factory(options), wrap_mpi_calls());
   return built_in;
 }
 
@@ -119,9 +119,9 @@ std::vector<LinkedLibrary> linked_libraries() {
 
 BackendRegistry gpu_setups(const Config& config, const vendor::SymbolLookup& symbols,
                            const void* kernel_image) {
-  const auto with = [&](bool ipc, bool cache, std::optional<IpcHandover> handover = {}) {
+  const auto with = [&](bool ipc, bool cache, std::optional<IpcSync> sync = {}) {
     CudaOptions options = cuda_options(config);
-    if (handover) options.ipc_handover = *handover;
+    if (sync) options.ipc_sync = *sync;
     options.ipc = ipc;
     options.registration_cache = cache;
     options.symbols = symbols;
@@ -133,13 +133,13 @@ BackendRegistry gpu_setups(const Config& config, const vendor::SymbolLookup& sym
   nccl.driver_symbols = symbols;
   nccl.nccl_symbols = symbols;
   if (kernel_image != nullptr) nccl.kernel_image = kernel_image;
-  const auto handing_over = [&](IpcHandover handover) { return with(true, true, handover); };
+  const auto synchronized = [&](IpcSync sync) { return with(true, true, sync); };
   return {{"mpi", with(false, false)},
           {"mpi-reg", with(false, true)},
           {"mpi-opt", with(true, true)},
           {"mpi-opt-nocache", with(true, false)},
-          {"mpi-opt-flags", handing_over(IpcHandover::Flags)},
-          {"mpi-opt-kernels", handing_over(IpcHandover::Kernels)},
+          {"mpi-opt-flags", synchronized(IpcSync::Flags)},
+          {"mpi-opt-kernels", synchronized(IpcSync::Kernels)},
           {"nccl", nccl_backend_factory(nccl)}};
 }
 

@@ -12,7 +12,7 @@ if(NOT status EQUAL 0)
   message(FATAL_ERROR "${program} --ronde-list failed (${status}):\n${listing}${error}")
 endif()
 
-# These three characters mean something in CMake's lists; they travel as control characters.
+# These three characters mean something in CMake's lists; they are sent as control characters.
 string(ASCII 1 open)
 string(ASCII 2 close)
 string(ASCII 3 semicolon)

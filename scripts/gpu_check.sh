@@ -272,7 +272,7 @@ first() {
   part 60 "2 ranks: tensors of LibTorch" program 2 gpu_torch_tests -d yes '~[own]'
   part 30 "2 ranks: the allocator of LibTorch" program 2 gpu_torch_tests -d yes '[own]'
   part 60 "2 ranks: set-ups, staged for shm" measure 2 "${kSetups[@]}" --backend shm
-  part 30 "2 ranks: ways to hand over" measure 2 "${kSetups[@]}" --setup mpi-opt-flags,mpi-opt-kernels
+  part 30 "2 ranks: ways to synchronise" measure 2 "${kSetups[@]}" --setup mpi-opt-flags,mpi-opt-kernels
   part 40 "2 ranks: EDSR" measure 2 "${kEdsr[@]}"
   part 20 "packing and sums" program 0 gpu_pack "${kModel:-resnet50}"
   part 30 "a rank dies, by flags" program 0 gpu_death_tests -d yes '*\, by flags*'

@@ -210,7 +210,7 @@ void print_variables_markdown(std::ostream& out) {
          "|---|---|---|---|---|---|\n";
   for (const ConfigEntry& entry : config_table()) {
     out << "| " << in_code(entry.name) << " | " << in_code(entry.get(defaults)) << " | "
-        << entry.unit << " | " << to_string(entry.scope) << " | " << in_code(entry.horovod_twin)
+        << entry.unit << " | " << to_string(entry.scope) << " | " << in_code(entry.horovod_alias)
         << " | " << entry.text << " |\n";
   }
 }

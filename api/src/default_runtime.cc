@@ -9,7 +9,7 @@
 #include <thread>
 #include <utility>
 
-#include "api/src/options.h"
+#include "api/src/start_options.h"
 #include "core/src/base/after_fork.h"
 #include "core/src/base/exception_text.h"
 #include "ronde/error.h"

@@ -15,15 +15,15 @@ constexpr std::size_t kAlignment = 64;  ///< of parts, in bytes: cache lines
 
 }  // namespace
 
-Reduction split_over_hosts(Travel& travel, const AllreduceCall& call, int divisor,
+Reduction split_over_hosts(WireFormat& wire, const AllreduceCall& call, int divisor,
                            std::size_t largest_host) {
   // Without a wire type, a sum is rounded to its half type once, at the end.
-  if (is_half(travel.dtype) && !call.wire_dtype) travel = in_steps(travel);
-  const Scaling final = final_scaling(travel.dtype, call.op, call.postscale, divisor);
+  if (is_half(wire.dtype) && !call.wire_dtype) wire = in_steps(wire);
+  const Scaling final = final_scaling(wire.dtype, call.op, call.postscale, divisor);
   const hierarchical::FinalSteps steps =
       hierarchical::final_steps(call.op, call.wire_dtype.has_value(), final, largest_host);
-  travel.final = steps.within_host;
-  return {.dtype = travel.dtype, .op = travel.op, .final = steps.over_hosts};
+  wire.final = steps.within_host;
+  return {.dtype = wire.dtype, .op = wire.op, .final = steps.over_hosts};
 }
 
 bool has_two_levels(const Topology& topology) {
@@ -54,8 +54,8 @@ Steps BetweenHosts::reduce(DevicePointer share, std::size_t count, std::size_t l
   };
   Steps passing = pipe_.pass(std::move(passage));
   co_await passing;
-  Steps settling = pipe_.settle();
-  co_await settling;
+  Steps draining = pipe_.drain();
+  co_await draining;
 }
 
 std::size_t BetweenHosts::part_of(std::size_t owner, std::size_t count,

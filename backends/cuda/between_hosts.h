@@ -5,17 +5,17 @@
 #include <vector>
 
 #include "backends/cuda/host_pipe.h"
-#include "backends/cuda/travel.h"
+#include "backends/cuda/wire_format.h"
 #include "core/src/base/steps.h"
 #include "ronde/backend.h"
 #include "ronde/topology.h"
 
 namespace ronde::cuda {
 
-/// Splits a reduction over several hosts: `travel` becomes that within a host, and the one between
+/// Splits a reduction over several hosts: `wire` becomes that within a host, and the one between
 /// hosts is returned. Results have the bits of the CPU's hierarchical backend. `divisor`: that of
 /// an average over all ranks. `largest_host`: the number of its ranks.
-Reduction split_over_hosts(Travel& travel, const AllreduceCall& call, int divisor,
+Reduction split_over_hosts(WireFormat& wire, const AllreduceCall& call, int divisor,
                            std::size_t largest_host);
 
 /// Whether all of several hosts have the same number of ranks, two or more: only then a share of
@@ -39,7 +39,7 @@ class BetweenHosts {
   BetweenHosts(HostPipe& pipe, Backend& host, const Topology& topology);
 
   /// Replaces `count` elements on the GPU, this host's sum, by the sum of all hosts, once the
-  /// workbench's stream has run. All ranks call it alike. `longest`: elements of the largest share.
+  /// resources's stream has run. All ranks call it alike. `longest`: elements of the largest share.
   Steps reduce(DevicePointer share, std::size_t count, std::size_t longest, Reduction over_hosts);
 
  private:

@@ -7,9 +7,9 @@
 #include <functional>
 #include <vector>
 
+#include "backends/cuda/gpu_resources.h"
 #include "backends/cuda/moves.h"
-#include "backends/cuda/travel.h"
-#include "backends/cuda/workbench.h"
+#include "backends/cuda/wire_format.h"
 #include "backends/gpu/chunk_layout.h"
 #include "core/src/base/steps.h"
 
@@ -18,8 +18,8 @@ namespace ronde::cuda {
 /// Counts what the operations of a CudaBackend do.
 struct CudaCounters {
   std::atomic<std::uint64_t> ipc_operations{0}, staged_operations{0}, mpi_operations{0},
-      one_shots{0}, two_shots{0}, across_hosts{0}, direct{0}, flag_handovers{0},
-      kernel_handovers{0}, fusion_mappings{0}, packed_bytes{0}, staged_bytes{0};
+      one_shots{0}, two_shots{0}, across_hosts{0}, direct{0}, flag_syncs{0}, kernel_syncs{0},
+      fusion_mappings{0}, packed_bytes{0}, staged_bytes{0};
 };
 
 /// Collectives that move data from GPU to GPU, in chunks through the fusion buffer: each rank packs
@@ -36,7 +36,7 @@ class Collectives {
   Collectives(const Collectives&) = delete;
   Collectives& operator=(const Collectives&) = delete;
 
-  /// Each of these ends once all work is queued on the workbench's stream.
+  /// Each of these ends once all work is queued on the resources' stream.
   virtual Steps allreduce(AllreduceCall call) = 0;
   Steps allgather(AllgatherCall call);
   Steps alltoall(AlltoallCall call);
@@ -48,7 +48,7 @@ class Collectives {
 
   /// The first two outlive it. `half_bytes`: the size of a half of the fusion buffer, which has
   /// room for kPartAlignment bytes of each of `ranks`.
-  Collectives(Workbench& bench, CudaCounters& counters, std::size_t ranks, std::size_t own,
+  Collectives(GpuResources& resources, CudaCounters& counters, std::size_t ranks, std::size_t own,
               std::size_t half_bytes);
 
   enum class Pattern {
@@ -67,24 +67,25 @@ class Collectives {
   /// Has the next chunk packed into the other half.
   void begin_chunk() noexcept { half_ = 1 - half_; }
   std::size_t offset_of_half() const noexcept { return half_ * half_bytes_; }
-  DevicePointer packed() const { return bench_.fusion() + offset_of_half(); }
+  DevicePointer packed() const { return resources_.fusion() + offset_of_half(); }
   /// The elements of a part, if a half has one for each rank.
   std::size_t elements_of_part(std::size_t width) const noexcept;
-  gpu::ChunkLayout layout_of(const AllreduceCall& call, const Travel& travel) const;
-  void pack(const gpu::ChunkLayout& layout, const Travel& travel);
+  gpu::ChunkLayout layout_of(const AllreduceCall& call, const WireFormat& wire) const;
+  void pack(const gpu::ChunkLayout& layout, const WireFormat& wire);
   /// The number of elements that each rank reduces; all shares but the last ones are equal.
-  std::vector<std::size_t> shares_of(std::size_t extent, const Travel& travel) const;
+  std::vector<std::size_t> shares_of(std::size_t extent, const WireFormat& wire) const;
   /// The rank that this one reads from in turn `turn`, itself last: if all ranks began with the
   /// same one, its link would be the bottleneck.
   std::size_t source(std::size_t turn) const noexcept { return (own_ + 1 + turn) % ranks_; }
   /// Queues the reduction of `parts_`.
-  virtual void reduce(DevicePointer target, std::size_t count, const Travel& travel);
+  virtual void reduce(DevicePointer target, std::size_t count, const WireFormat& wire);
   /// Reduces a packed chunk. `between`, if any, changes this rank's share before the peers get it;
   /// `longest`: elements of the largest share.
   using Between = std::function<Steps(DevicePointer share, std::size_t count, std::size_t longest)>;
-  Steps two_shot(const gpu::ChunkLayout& layout, const Travel& travel, const Between& between = {});
+  Steps two_shot(const gpu::ChunkLayout& layout, const WireFormat& wire,
+                 const Between& between = {});
 
-  Workbench& bench_;
+  GpuResources& resources_;
   CudaCounters& counters_;
   const std::size_t ranks_;
   const std::size_t own_;
@@ -92,7 +93,7 @@ class Collectives {
   std::vector<DevicePointer> parts_;  ///< by rank
 
  private:
-  void unpack(void* output, const RankParts& parts, const Travel& travel);
+  void unpack(void* output, const RankParts& parts, const WireFormat& wire);
 
   std::size_t half_ = 0;  ///< of the chunk in progress
 };

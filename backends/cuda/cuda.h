@@ -7,14 +7,14 @@
 #include <vector>
 
 #include "backends/vendor/api_table.h"
-#include "backends/vendor/around_calls.h"
+#include "backends/vendor/wrapped_calls.h"
 #include "ronde/backend.h"
 
 /// The backend for buffers on NVIDIA's GPUs that needs no NCCL, for code that sets up a Runtime.
 namespace ronde {
 
 /// How the streams of ranks on one host wait for each other.
-enum class IpcHandover {
+enum class IpcSync {
   Auto,     ///< by kernels where each rank has a GPU of its own, else by flags
   Flags,    ///< in host memory, which streams write and wait for
   Kernels,  ///< which write and look at flags in the memory of GPUs
@@ -24,14 +24,14 @@ enum class IpcHandover {
 struct CudaOptions {
   std::uint64_t fusion_bytes = std::uint64_t{64} << 20;  ///< RONDE_FUSION_BYTES
   bool ipc = true;                                       ///< RONDE_CUDA_IPC
-  IpcHandover ipc_handover = IpcHandover::Auto;          ///< RONDE_CUDA_IPC_HANDOVER
+  IpcSync ipc_sync = IpcSync::Auto;                      ///< RONDE_CUDA_IPC_SYNC
   std::uint64_t ipc_direct_bytes = 0;                    ///< RONDE_CUDA_IPC_DIRECT_BYTES
   bool exact = false;                                    ///< RONDE_EXACT
   bool registration_cache = true;                        ///< RONDE_REGISTRATION_CACHE
   std::uint64_t registration_cache_bytes = std::uint64_t{16} << 30;
   std::vector<std::string> visible_devices;  ///< RONDE_VISIBLE_DEVICES
   /// The largest allreduce that each rank reduces by itself. A two-shot moves half as many bytes
-  /// or less, but needs a second handover. A multiple of 256.
+  /// or less, but needs a second synchronisation. A multiple of 256.
   std::uint64_t one_shot_bytes = std::uint64_t{512} << 10;
   /// The driver maps whole blocks of this size into other processes: a tensor whose allocation does
   /// not begin and end at multiples of it shares a block with others, and is not mapped.
@@ -47,7 +47,7 @@ struct CudaOptions {
   BackendFactory gpu_aware_mpi = {};
   /// Surrounds all calls of that MPI with the GPU's context: any of them may progress messages in
   /// memory of GPUs. Empty: its calls need no context.
-  vendor::SurroundCalls surround_mpi_calls = {};
+  vendor::WrapCalls wrap_mpi_calls = {};
 
   /// Finds the driver's functions; tests bring their own.
   vendor::SymbolLookup symbols = vendor::dynamic_symbols();

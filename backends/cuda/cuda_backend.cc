@@ -44,10 +44,10 @@ class CudaBackend::Run final : public SteppedOperation {
       co_await finding;
     }
     Collectives* const between_gpus = owner_.choose(ways_);
-    gpu.bench.run_after(place_.after);
+    gpu.resources.run_after(place_.after);
     Steps steps = choose_(gpu, between_gpus);
     co_await steps;
-    set_event(owner_.streams_->mark(gpu.bench.stream()));
+    set_event(owner_.streams_->mark(gpu.resources.stream()));
   }
 
   CudaBackend& owner_;
@@ -57,23 +57,23 @@ class CudaBackend::Run final : public SteppedOperation {
 };
 
 CudaBackend::Gpu::Gpu(CudaBackend& owner, int device)
-    : bench(*owner.streams_, device, owner.image_, IpcOperations::buffer_bytes(owner.options_),
-            kBytesBehind, owner.options_.registration_cache),
-      pipe(bench, owner.streams_->make_stream(device),
+    : resources(*owner.streams_, device, owner.image_, IpcOperations::buffer_bytes(owner.options_),
+                kBytesBehind, owner.options_.registration_cache),
+      pipe(resources, owner.streams_->make_stream(device),
            static_cast<std::size_t>(owner.options_.staged_piece_bytes),
            owner.counters_.staged_bytes),
       between(has_two_levels(owner.topology_)
                   ? std::make_optional<BetweenHosts>(pipe, owner.host_, owner.topology_)
                   : std::nullopt),
-      peers(bench, owner.options_.ipc_handover, owner.is_of_all_, owner.ranks_,
+      peers(resources, owner.options_.ipc_sync, owner.is_of_all_, owner.ranks_,
             ranks_here(owner.topology_), static_cast<std::size_t>(owner.topology_.local_rank)),
-      ipc(bench, peers, *owner.cache_, owner.exchange_, between ? &*between : nullptr,
+      ipc(resources, peers, *owner.cache_, owner.exchange_, between ? &*between : nullptr,
           owner.counters_, owner.options_, owner.warn_),
-      staged(bench, pipe, owner.host_, owner.counters_, owner.topology_.rank) {}
+      staged(resources, pipe, owner.host_, owner.counters_, owner.topology_.rank) {}
 
 CudaBackend::CudaBackend(std::shared_ptr<const DriverApi> api, const void* image,
                          CudaOptions options, const BackendContext& context,
-                         std::unique_ptr<Backend> direct_messages)
+                         std::unique_ptr<Backend> gpu_aware_messages)
     : options_(std::move(options)),
       image_(image),
       topology_(*context.topology),
@@ -87,24 +87,24 @@ CudaBackend::CudaBackend(std::shared_ptr<const DriverApi> api, const void* image
           options_.registration_cache,
           static_cast<std::size_t>(options_.registration_cache_bytes))),
       exchange_(host_, topology_.size) {
-  if (!direct_messages) return;
-  direct_link_ = std::make_unique<DirectLink>(std::move(direct_messages),
-                                              options_.surround_mpi_calls, ranks_, topology_.rank);
+  if (!gpu_aware_messages) return;
+  gpu_aware_link_ = std::make_unique<GpuAwareLink>(std::move(gpu_aware_messages),
+                                                   options_.wrap_mpi_calls, ranks_, topology_.rank);
 }
 
 CudaBackend::~CudaBackend() {
   if (!gpu_) return;
-  streams_->end_waits();
-  const bool is_over = streams_->settle(kLastBound) == Rest::Reached;
-  streams_->end_waits_by({});
+  streams_->cancel_waits();
+  const bool is_over = streams_->drain(kLastBound) == DrainStatus::Reached;
+  streams_->cancel_waits_by({});
   // A trial that was not released never ends.
   const auto bound = is_dead_ ? kLastBound : std::chrono::seconds{0};
-  const bool direct_hangs = direct_link_ && direct_link_->hangs();
+  const bool direct_hangs = gpu_aware_link_ && gpu_aware_link_->hangs();
   if (is_over && !direct_hangs && gpu_->peers.trial_ends(bound)) return;
   gpu::abandon(std::move(gpu_));
   gpu::abandon(std::move(cache_));
   // The GPU may still write to the memory of its trial.
-  if (!is_over) gpu::abandon(std::move(direct_link_));
+  if (!is_over) gpu::abandon(std::move(gpu_aware_link_));
 }
 
 CudaBackend::Gpu& CudaBackend::gpu(int device) {
@@ -131,11 +131,11 @@ Steps CudaBackend::find_ways(int device) {
     co_await connecting;
     has_ipc_ = of_ipc.empty();
   }
-  if (direct_link_ && !(has_ipc_ && is_on_one_host())) {
-    Workbench& bench = gpu(device).bench;
-    co_await direct_link_->prove(bench, exchange_, options_.ipc_patience, of_mpi);
+  if (gpu_aware_link_ && !(has_ipc_ && is_on_one_host())) {
+    GpuResources& resources = gpu(device).resources;
+    co_await gpu_aware_link_->prove(resources, exchange_, options_.ipc_patience, of_mpi);
     if (of_mpi.empty()) {
-      direct_ = std::make_unique<DirectOperations>(bench, *direct_link_, counters_);
+      direct_ = std::make_unique<GpuAwareOperations>(resources, *gpu_aware_link_, counters_);
     }
   }
   tell(of_ipc, of_mpi);
@@ -156,7 +156,7 @@ void CudaBackend::tell(const std::string& of_ipc, const std::string& of_mpi) con
   if (!of_mpi.empty()) {
     text += "the MPI library says that it takes addresses of GPUs, but a trial failed, and " +
             what + " is " + staged + ": " + of_mpi + ". " +
-            (direct_link_->is_over()
+            (gpu_aware_link_->is_over()
                  ? "MPI may still be at it, and is not finalised at the end, for which mpirun may "
                    "report the job as failed: set RONDE_GPU_AWARE_MPI=0 for the next one"
                  : "RONDE_GPU_AWARE_MPI=0 spares the trial");
@@ -178,7 +178,7 @@ Collectives* CudaBackend::choose(Ways ways) noexcept {
 /// Across hosts CUDA IPC serves only large sums: small ones are not worth several exchanges between
 /// hosts. Where sums must be exact it serves all: the other ways may add in another order.
 CudaBackend::Ways CudaBackend::ways_of_sum(const AllreduceCall& call) const {
-  const std::size_t bytes = total_elements(call.segments) * size_of(call.travelling_dtype());
+  const std::size_t bytes = total_elements(call.segments) * size_of(call.effective_wire_dtype());
   const bool crosses =
       has_two_levels(topology_) && (options_.exact || bytes > options_.one_shot_bytes);
   return {.ipc = is_on_one_host() || crosses, .mpi = true};
@@ -227,28 +227,28 @@ std::unique_ptr<Operation> CudaBackend::recv(const RecvCall& call) {
                                [call](Gpu& gpu, Collectives*) { return gpu.staged.recv(call); });
 }
 
-/// Queued work continues; CudaStreams::end_waits() ends its waits for peers.
+/// Queued work continues; CudaStreams::cancel_waits() ends its waits for peers.
 void CudaBackend::abort() noexcept {
-  if (direct_link_) direct_link_->abort();
+  if (gpu_aware_link_) gpu_aware_link_->abort();
   is_dead_ = true;
   if (!gpu_) return;
-  streams_->end_waits_by([this] { gpu_->peers.release(); });
+  streams_->cancel_waits_by([this] { gpu_->peers.release(); });
   gpu_->peers.release_trial();
 }
 
-void CudaBackend::let_go() {
+void CudaBackend::release_peer_memory() {
   if (!gpu_) return;
-  if (streams_->settle(kLastBound) != Rest::Reached) {
+  if (streams_->drain(kLastBound) != DrainStatus::Reached) {
     throw Error("the GPU did not finish what was queued on it");
   }
   gpu_->ipc.forget();
   gpu_->peers.forget();
 }
 
-/// A process set that is removed comes here without let_go().
+/// A process set that is removed comes here without release_peer_memory().
 void CudaBackend::close() {
-  let_go();
-  if (direct_link_) direct_link_->close();
+  release_peer_memory();
+  if (gpu_aware_link_) gpu_aware_link_->close();
 }
 
 StatsGroup CudaBackend::stats() const {
@@ -256,13 +256,13 @@ StatsGroup CudaBackend::stats() const {
                    {{"ipc_operations", counters_.ipc_operations},
                     {"staged_operations", counters_.staged_operations},
                     {"mpi_operations", counters_.mpi_operations},
-                    {"mpi_sent_bytes", direct_link_ ? direct_link_->sent_bytes() : 0},
+                    {"mpi_sent_bytes", gpu_aware_link_ ? gpu_aware_link_->sent_bytes() : 0},
                     {"one_shots", counters_.one_shots},
                     {"two_shots", counters_.two_shots},
                     {"across_hosts", counters_.across_hosts},
                     {"direct", counters_.direct},
-                    {"flag_handovers", counters_.flag_handovers},
-                    {"kernel_handovers", counters_.kernel_handovers},
+                    {"flag_syncs", counters_.flag_syncs},
+                    {"kernel_syncs", counters_.kernel_syncs},
                     {"fusion_mappings", counters_.fusion_mappings},
                     {"packed_bytes", counters_.packed_bytes},
                     {"staged_bytes", counters_.staged_bytes},
@@ -291,7 +291,7 @@ BackendFactory cuda_backend_factory(const CudaOptions& options) {
     return std::make_unique<cuda::CudaBackend>(
         driver.api, image, options, context,
         cuda::make_direct_messages(options.gpu_aware_mpi,
-                                   cuda::DirectOperations::most_ranks(options), context));
+                                   cuda::GpuAwareOperations::most_ranks(options), context));
   };
   return factory;
 }

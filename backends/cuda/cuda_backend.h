@@ -10,8 +10,8 @@
 #include "backends/cuda/between_hosts.h"
 #include "backends/cuda/cuda.h"
 #include "backends/cuda/cuda_streams.h"
-#include "backends/cuda/direct_link.h"
-#include "backends/cuda/direct_operations.h"
+#include "backends/cuda/gpu_aware_link.h"
+#include "backends/cuda/gpu_aware_operations.h"
 #include "backends/cuda/gpu_backends.h"
 #include "backends/cuda/host_pipe.h"
 #include "backends/cuda/ipc_operations.h"
@@ -33,9 +33,9 @@ namespace ronde::cuda {
 /// Thread-safety: as Backend. One operation at a time.
 class CudaBackend final : public Backend {
  public:
-  /// `context` outlives the backend. `direct_messages`: make_direct_messages().
+  /// `context` outlives the backend. `gpu_aware_messages`: make_direct_messages().
   CudaBackend(std::shared_ptr<const DriverApi> api, const void* image, CudaOptions options,
-              const BackendContext& context, std::unique_ptr<Backend> direct_messages);
+              const BackendContext& context, std::unique_ptr<Backend> gpu_aware_messages);
   ~CudaBackend() override;
 
   std::string_view name() const noexcept override { return "mpi"; }
@@ -49,7 +49,7 @@ class CudaBackend final : public Backend {
   std::unique_ptr<Operation> recv(const RecvCall& call) override;
   std::shared_ptr<DeviceStreams> device_streams() const override { return streams_; }
   void abort() noexcept override;
-  void let_go() override;
+  void release_peer_memory() override;
   void close() override;
   StatsGroup stats() const override;
 
@@ -58,7 +58,7 @@ class CudaBackend final : public Backend {
   struct Gpu {
     Gpu(CudaBackend& owner, int device);
 
-    Workbench bench;
+    GpuResources resources;
     HostPipe pipe;
     std::optional<BetweenHosts> between;
     IpcPeers peers;
@@ -97,11 +97,11 @@ class CudaBackend final : public Backend {
   std::unique_ptr<RegistrationCache> cache_;
   CudaCounters counters_;
   gpu::HostExchange exchange_;
-  std::unique_ptr<DirectLink> direct_link_;  ///< null: MPI does not take addresses of GPUs
+  std::unique_ptr<GpuAwareLink> gpu_aware_link_;  ///< null: MPI does not take addresses of GPUs
   std::unique_ptr<Gpu> gpu_;
-  std::unique_ptr<DirectOperations> direct_;  ///< once the trial has succeeded
-  bool is_dead_ = false;                      ///< the group has failed
-  bool has_ways_ = false;                     ///< the trials have ended
+  std::unique_ptr<GpuAwareOperations> direct_;  ///< once the trial has succeeded
+  bool is_dead_ = false;                        ///< the group has failed
+  bool has_ways_ = false;                       ///< the trials have ended
   bool has_ipc_ = false;
 };
 

@@ -106,17 +106,17 @@ std::shared_ptr<const DeviceEvent> CudaStreams::mark(Stream& stream) {
   return mark(gpu(stream.context().index()), stream.handle());
 }
 
-void CudaStreams::end_waits_by(std::function<void()> release) {
+void CudaStreams::cancel_waits_by(std::function<void()> release) {
   const std::lock_guard lock(mutex_);
   release_ = std::move(release);
 }
 
-void CudaStreams::end_waits() noexcept {
+void CudaStreams::cancel_waits() noexcept {
   const std::lock_guard lock(mutex_);
   if (release_) release_();
 }
 
-Rest CudaStreams::settle(std::chrono::nanoseconds bound) noexcept {
+DrainStatus CudaStreams::drain(std::chrono::nanoseconds bound) noexcept {
   try {
     const auto deadline = std::chrono::steady_clock::now() + bound;
     std::vector<std::weak_ptr<Stream>> streams;
@@ -126,11 +126,12 @@ Rest CudaStreams::settle(std::chrono::nanoseconds bound) noexcept {
     }
     for (const std::weak_ptr<Stream>& each : streams) {
       const std::shared_ptr<Stream> stream = each.lock();
-      if (stream && !poll_until(deadline, [&] { return stream->is_idle(); })) return Rest::NotYet;
+      if (stream && !poll_until(deadline, [&] { return stream->is_idle(); }))
+        return DrainStatus::NotYet;
     }
-    return Rest::Reached;
+    return DrainStatus::Reached;
   } catch (const std::exception&) {
-    return Rest::Unknown;
+    return DrainStatus::Unknown;
   }
 }
 

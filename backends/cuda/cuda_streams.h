@@ -23,11 +23,11 @@ class CudaStreams final : public DeviceStreams {
   explicit CudaStreams(std::shared_ptr<const DriverApi> api);
 
   std::shared_ptr<const DeviceEvent> mark(int device, void* stream) override;
-  Rest settle(std::chrono::nanoseconds bound) noexcept override;
-  void end_waits() noexcept override;
+  DrainStatus drain(std::chrono::nanoseconds bound) noexcept override;
+  void cancel_waits() noexcept override;
 
-  /// Sets the function that end_waits() calls, which must call nothing here; empty: none.
-  void end_waits_by(std::function<void()> release);
+  /// Sets the function that cancel_waits() calls, which must call nothing here; empty: none.
+  void cancel_waits_by(std::function<void()> release);
 
   /// The number of visible GPUs, at least 1. Throws DriverError.
   int device_count() const;
@@ -39,7 +39,7 @@ class CudaStreams final : public DeviceStreams {
   /// GPU, DriverError if there is no room for a context.
   std::shared_ptr<const DeviceContext> context(int device);
 
-  /// Makes a stream on the rank's GPU, which settle() waits for.
+  /// Makes a stream on the rank's GPU, which drain() waits for.
   std::shared_ptr<Stream> make_stream(int device);
 
   /// Returns an event that is done once all work queued so far has run, for Operation::event().

@@ -11,17 +11,17 @@ constexpr std::size_t kSlots = 3;  ///< pieces at a time: one down, one on the h
 
 }  // namespace
 
-HostPipe::HostPipe(Workbench& bench, std::shared_ptr<Stream> up, std::size_t piece_bytes,
+HostPipe::HostPipe(GpuResources& resources, std::shared_ptr<Stream> up, std::size_t piece_bytes,
                    std::atomic<std::uint64_t>& passed)
-    : bench_(bench), up_(std::move(up)), piece_bytes_(piece_bytes), passed_(passed) {}
+    : resources_(resources), up_(std::move(up)), piece_bytes_(piece_bytes), passed_(passed) {}
 
 void HostPipe::fetch(Slot& slot, const Passage& passage, const Piece& piece) {
-  if (slot.is_going_up) bench_.stream().wait_for(slot.up);
+  if (slot.is_going_up) resources_.stream().wait_for(slot.up);
   if (passage.is_copied_down && piece.bytes > 0) {
-    bench_.stream().copy(slot.memory.address(), passage.memory + piece.begin, piece.bytes,
-                         "copying from the GPU");
+    resources_.stream().copy(slot.memory.address(), passage.memory + piece.begin, piece.bytes,
+                             "copying from the GPU");
   }
-  bench_.stream().record(slot.down);
+  resources_.stream().record(slot.down);
 }
 
 Steps HostPipe::pass(Passage passage) {
@@ -35,11 +35,12 @@ Steps HostPipe::pass(Passage passage) {
                  .longest = std::min(each, passage.longest - begin)};
   };
   for (std::size_t slot = 0; slot < std::min(kSlots, count); ++slot) {
-    slots_.push_back({bench_.pinned().take(each), bench_.events().take(), bench_.events().take()});
+    slots_.push_back(
+        {resources_.pinned().take(each), resources_.events().take(), resources_.events().take()});
   }
   // Copies to the GPU wait until its memory may be written.
-  const Event ready = bench_.events().take();
-  bench_.stream().record(ready);
+  const Event ready = resources_.events().take();
+  resources_.stream().record(ready);
   up_->wait_for(ready);
   for (std::size_t first = 0; first < slots_.size(); ++first) {
     fetch(slots_[first], passage, piece_of(first));
@@ -60,13 +61,13 @@ Steps HostPipe::pass(Passage passage) {
     if (next < count) fetch(slot, passage, piece_of(next));
   }
   if (!passage.is_copied_up) co_return;
-  // Work queued on the workbench's stream from now on runs after the copies to the GPU.
-  const Event over = bench_.events().take();
+  // Work queued on the resources' stream from now on runs after the copies to the GPU.
+  const Event over = resources_.events().take();
   up_->record(over);
-  bench_.stream().wait_for(over);
+  resources_.stream().wait_for(over);
 }
 
-Steps HostPipe::settle() {
+Steps HostPipe::drain() {
   for (const Slot& slot : slots_) {
     if (slot.is_going_up) co_await until([&slot] { return slot.up.is_done(); });
   }

@@ -8,7 +8,7 @@
 #include <memory>
 #include <vector>
 
-#include "backends/cuda/workbench.h"
+#include "backends/cuda/gpu_resources.h"
 #include "core/src/base/steps.h"
 
 namespace ronde::cuda {
@@ -21,7 +21,7 @@ class HostPipe {
  public:
   /// `bench` outlives it. `up`: the stream for copies to the GPU. `piece_bytes`: a multiple of 16.
   /// `passed`: counts bytes.
-  HostPipe(Workbench& bench, std::shared_ptr<Stream> up, std::size_t piece_bytes,
+  HostPipe(GpuResources& resources, std::shared_ptr<Stream> up, std::size_t piece_bytes,
            std::atomic<std::uint64_t>& passed);
 
   /// A piece on the host.
@@ -41,11 +41,11 @@ class HostPipe {
     std::function<Steps(const Piece& piece)> work = {};
   };
 
-  /// Ends once all is queued. Work queued on the workbench's stream afterwards runs behind it.
-  /// settle() must follow before the next passage.
+  /// Ends once all is queued. Work queued on the resources' stream afterwards runs behind it.
+  /// drain() must follow before the next passage.
   Steps pass(Passage passage);
   /// Ends once all copies have run, and gives their memory back.
-  Steps settle();
+  Steps drain();
 
  private:
   struct Slot {
@@ -57,7 +57,7 @@ class HostPipe {
 
   void fetch(Slot& slot, const Passage& passage, const Piece& piece);
 
-  Workbench& bench_;
+  GpuResources& resources_;
   const std::shared_ptr<Stream> up_;
   const std::size_t piece_bytes_;
   std::atomic<std::uint64_t>& passed_;

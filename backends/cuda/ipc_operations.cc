@@ -20,13 +20,13 @@ constexpr std::size_t round_up(std::size_t value, std::size_t unit) noexcept {
 
 }  // namespace
 
-IpcOperations::IpcOperations(Workbench& bench, IpcPeers& peers, RegistrationCache& cache,
+IpcOperations::IpcOperations(GpuResources& resources, IpcPeers& peers, RegistrationCache& cache,
                              gpu::HostExchange& exchange, BetweenHosts* between,
                              CudaCounters& counters, const CudaOptions& options,
                              std::function<void(const std::string&)> warn)
     : Collectives(
-          bench, counters, peers.size(), peers.own(),
-          (bench.fusion_bytes() - static_cast<std::size_t>(options.one_shot_bytes)) / kHalves),
+          resources, counters, peers.size(), peers.own(),
+          (resources.fusion_bytes() - static_cast<std::size_t>(options.one_shot_bytes)) / kHalves),
       peers_(peers),
       cache_(cache),
       exchange_(exchange),
@@ -52,8 +52,8 @@ void IpcOperations::begin_operation() {
 void IpcOperations::record() {
   peers_.record();
   if (ranks_ == 1) return;
-  const bool by_flags = peers_.handover() == IpcHandover::Flags;
-  ++(by_flags ? counters_.flag_handovers : counters_.kernel_handovers);
+  const bool by_flags = peers_.sync() == IpcSync::Flags;
+  ++(by_flags ? counters_.flag_syncs : counters_.kernel_syncs);
 }
 
 /// Work queued from now on runs after all work that the ranks have queued so far.
@@ -62,7 +62,8 @@ Steps IpcOperations::meet() {
   co_await exchange_.share(++meetings_);
   for (std::size_t rank = 0; rank < exchange_.size(); ++rank) {
     if (exchange_.of<std::uint64_t>(rank) == meetings_) continue;
-    throw Error("ranks came to different handovers between GPUs: the order of operations differs");
+    throw Error(
+        "ranks came to different synchronisations between GPUs: the order of operations differs");
   }
   peers_.wait_for_all();
 }
@@ -73,15 +74,15 @@ void IpcOperations::forget() noexcept {
   cache_.clear();
 }
 
-void IpcOperations::let_go_of_read() {
+void IpcOperations::release_read_tensors() {
   while (!in_use_.empty() && in_use_.front().read.is_done()) in_use_.pop_front();
 }
 
 /// Without the cache, mappings are closed once this rank no longer reads them.
 Steps IpcOperations::end_operation() {
-  let_go_of_read();
+  release_read_tensors();
   if (keeps_) co_return;
-  co_await bench_.reach();
+  co_await resources_.reach();
   in_use_.clear();
   peers_.let();
 }
@@ -94,35 +95,35 @@ Steps IpcOperations::exchange(Pattern pattern, RankParts to, RankParts, std::siz
   }
 }
 
-void IpcOperations::reduce_all(const gpu::ChunkLayout& layout, const Travel& travel) {
+void IpcOperations::reduce_all(const gpu::ChunkLayout& layout, const WireFormat& wire) {
   ++counters_.one_shots;
   for (std::size_t rank = 0; rank < ranks_; ++rank) parts_[rank] = base(rank);
   const gpu::Piece& first = layout.pieces().front();
-  const bool is_alone = layout.pieces().size() == 1 && travel.from == travel.dtype;
+  const bool is_alone = layout.pieces().size() == 1 && wire.from == wire.dtype;
   void* const output = first.segment->output;
-  const bool is_aligned = address_of(output) % travel.width() == 0;
+  const bool is_aligned = address_of(output) % wire.width() == 0;
   if (is_alone && output != nullptr && is_aligned) {
-    return reduce(address_of(at(output, first.offset, travel.width())), layout.extent(), travel);
+    return reduce(address_of(at(output, first.offset, wire.width())), layout.extent(), wire);
   }
   // Memory behind the halves, which no peer reads.
-  const DevicePointer result = bench_.fusion() + kHalves * half_bytes_;
-  reduce(result, layout.extent(), travel);
-  bench_.move(moves_out(layout.pieces(), result, size_of(travel.from), travel.width()),
-              way_out(travel));
+  const DevicePointer result = resources_.fusion() + kHalves * half_bytes_;
+  reduce(result, layout.extent(), wire);
+  resources_.move(moves_out(layout.pieces(), result, size_of(wire.from), wire.width()),
+                  way_out(wire));
 }
 
 Steps IpcOperations::allreduce(AllreduceCall call) {
   begin_operation();
   const int divisor = call.divisor(exchange_.size());
-  Travel travel =
-      travel_of(call.dtype, call.op, call.prescale, call.postscale, divisor, call.wire_dtype);
+  WireFormat wire =
+      wire_format_of(call.dtype, call.op, call.prescale, call.postscale, divisor, call.wire_dtype);
   std::optional<Reduction> over_hosts;
-  if (between_ != nullptr) over_hosts = split_over_hosts(travel, call, divisor, ranks_);
+  if (between_ != nullptr) over_hosts = split_over_hosts(wire, call, divisor, ranks_);
   const std::size_t bytes =
       call.segments.size() == 1 ? call.segments[0].count * size_of(call.dtype) : 0;
-  if (!over_hosts && direct_bytes_ > 0 && bytes >= direct_bytes_ && travel.is_plain()) {
+  if (!over_hosts && direct_bytes_ > 0 && bytes >= direct_bytes_ && wire.is_plain()) {
     bool was_done = false;
-    co_await allreduce_directly(call.segments[0], travel, was_done);
+    co_await allreduce_directly(call.segments[0], wire, was_done);
     if (was_done) co_return;
   }
   Between between;
@@ -132,16 +133,16 @@ Steps IpcOperations::allreduce(AllreduceCall call) {
       return between_->reduce(share, count, longest, *over_hosts);
     };
   }
-  gpu::ChunkLayout layout = layout_of(call, travel);
+  gpu::ChunkLayout layout = layout_of(call, wire);
   while (layout.next()) {
     begin_chunk();
-    pack(layout, travel);
-    if (!over_hosts && layout.extent() * travel.width() <= one_shot_bytes_) {
+    pack(layout, wire);
+    if (!over_hosts && layout.extent() * wire.width() <= one_shot_bytes_) {
       co_await meet();
-      reduce_all(layout, travel);
+      reduce_all(layout, wire);
     } else {
       ++counters_.two_shots;
-      co_await two_shot(layout, travel, between);
+      co_await two_shot(layout, wire, between);
     }
   }
   // The next operation may use the fusion buffer alone: Note [Halves].
@@ -153,15 +154,15 @@ Steps IpcOperations::broadcast(BroadcastCall call) {
   begin_operation();
   const auto root = static_cast<std::size_t>(call.root);
   const bool is_root = root == own_;
-  const Travel travel{.from = call.dtype, .dtype = call.dtype};
-  gpu::ChunkLayout layout(call.segments, half_bytes_ / travel.width(), travel.alignment());
+  const WireFormat wire{.from = call.dtype, .dtype = call.dtype};
+  gpu::ChunkLayout layout(call.segments, half_bytes_ / wire.width(), wire.alignment());
   while (layout.next()) {
     begin_chunk();
-    if (is_root) pack(layout, travel);
+    if (is_root) pack(layout, wire);
     co_await meet();
-    bench_.move(
-        moves_out(layout.pieces(), base(root), size_of(travel.from), travel.width(), {}, is_root),
-        way_out(travel, traffic()));
+    resources_.move(
+        moves_out(layout.pieces(), base(root), size_of(wire.from), wire.width(), {}, is_root),
+        way_out(wire, traffic()));
   }
   co_await end_operation();
 }
@@ -172,7 +173,7 @@ ExportedMemory IpcOperations::offer_of(const Segment& segment, std::size_t bytes
   const std::size_t width = bytes / std::max<std::size_t>(segment.count, 1);
   if (address_of(segment.input) % width != 0) return {};
   try {
-    const auto exported = export_memory(*bench_.context(), address_of(segment.input), bytes);
+    const auto exported = export_memory(*resources_.context(), address_of(segment.input), bytes);
     if (!exported) return {};
     const bool is_whole = exported->base % block_bytes_ == 0 && exported->size % block_bytes_ == 0;
     return is_whole ? *exported : ExportedMemory{};
@@ -189,13 +190,13 @@ Steps IpcOperations::map_tensors(const Segment& segment, std::size_t bytes, bool
   for (const ExportedMemory& tensor : tensors) {
     if (tensor.bytes == 0) co_return;
   }
-  let_go_of_read();  // so that there is room
+  release_read_tensors();  // so that there is room
   mapped_.assign(tensors.size(), nullptr);
   std::string problem = problem_of([&] {
     for (std::size_t rank = 0; rank < tensors.size(); ++rank) {
       parts_[rank] = tensors[rank].base + tensors[rank].offset;
       if (rank == own_) continue;
-      mapped_[rank] = cache_.map(bench_.context(), tensors[rank], peers_.name_of(rank));
+      mapped_[rank] = cache_.map(resources_.context(), tensors[rank], peers_.name_of(rank));
       parts_[rank] = mapped_[rank]->address_of(tensors[rank]);
     }
   });
@@ -214,26 +215,26 @@ Steps IpcOperations::map_tensors(const Segment& segment, std::size_t bytes, bool
 
 /// Reduces tensors in place, without the fusion buffer. It ends with a meeting, as the program may
 /// write to its tensor afterwards, which peers must have read by then.
-Steps IpcOperations::allreduce_directly(const Segment& segment, const Travel& travel,
+Steps IpcOperations::allreduce_directly(const Segment& segment, const WireFormat& wire,
                                         bool& was_done) {
-  co_await map_tensors(segment, segment.count * travel.width(), was_done);
+  co_await map_tensors(segment, segment.count * wire.width(), was_done);
   if (!was_done) co_return;
   ++counters_.direct;
   const std::vector<DevicePointer> tensors = parts_;
-  const std::vector<std::size_t> shares = shares_of(segment.count, travel);
-  const std::size_t stride = shares.front() * travel.width();
+  const std::vector<std::size_t> shares = shares_of(segment.count, wire);
+  const std::size_t stride = shares.front() * wire.width();
   for (DevicePointer& part : parts_) part += own_ * stride;
-  reduce(parts_[own_], shares[own_], travel);
+  reduce(parts_[own_], shares[own_], wire);
   co_await meet();
   for (std::size_t turn = 0; turn + 1 < ranks_; ++turn) {
     const std::size_t rank = source(turn);
     if (shares[rank] == 0) continue;
-    bench_.stream().copy(tensors[own_] + rank * stride, tensors[rank] + rank * stride,
-                         shares[rank] * travel.width(), "reading the result");
+    resources_.stream().copy(tensors[own_] + rank * stride, tensors[rank] + rank * stride,
+                             shares[rank] * wire.width(), "reading the result");
   }
   co_await meet();
-  Event read = bench_.events().take();
-  bench_.stream().record(read);
+  Event read = resources_.events().take();
+  resources_.stream().record(read);
   in_use_.push_back({std::exchange(mapped_, {}), std::move(read)});
   co_await end_operation();
 }

@@ -39,7 +39,7 @@ namespace ronde::cuda {
 class IpcOperations final : public Collectives {
  public:
   /// Everything outlives it. `between`: null if all ranks are on one host.
-  IpcOperations(Workbench& bench, IpcPeers& peers, RegistrationCache& cache,
+  IpcOperations(GpuResources& resources, IpcPeers& peers, RegistrationCache& cache,
                 gpu::HostExchange& exchange, BetweenHosts* between, CudaCounters& counters,
                 const CudaOptions& options, std::function<void(const std::string&)> warn);
 
@@ -64,15 +64,15 @@ class IpcOperations final : public Collectives {
   Steps end_operation() override;
   void record();
   Steps meet();
-  void let_go_of_read();
+  void release_read_tensors();
 
   /// The address of a rank's packed chunk.
   DevicePointer base(std::size_t rank) const { return peers_.fusion(rank) + offset_of_half(); }
-  void reduce_all(const gpu::ChunkLayout& layout, const Travel& travel);
+  void reduce_all(const gpu::ChunkLayout& layout, const WireFormat& wire);
 
   ExportedMemory offer_of(const Segment& segment, std::size_t bytes) const;
   Steps map_tensors(const Segment& segment, std::size_t bytes, bool& was_done);
-  Steps allreduce_directly(const Segment& segment, const Travel& travel, bool& was_done);
+  Steps allreduce_directly(const Segment& segment, const WireFormat& wire, bool& was_done);
 
   IpcPeers& peers_;
   RegistrationCache& cache_;

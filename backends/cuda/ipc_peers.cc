@@ -26,22 +26,22 @@ unsigned char sight_of(std::size_t rank) {
 
 }  // namespace
 
-IpcPeers::IpcPeers(Workbench& bench, IpcHandover handover, bool are_all, std::vector<int> ranks,
+IpcPeers::IpcPeers(GpuResources& resources, IpcSync sync, bool are_all, std::vector<int> ranks,
                    std::vector<std::size_t> here, std::size_t own)
-    : bench_(bench),
+    : resources_(resources),
       ranks_(std::move(ranks)),
       here_(std::move(here)),
       own_(own),
       memories_(here_.size()),
       mappings_(here_.size()),
       addresses_(here_.size()),
-      wanted_(handover),
+      wanted_(sync),
       are_all_(are_all) {}
 
 Steps IpcPeers::connect(gpu::HostExchange& exchange, const VisibleDevices& visible,
                         std::chrono::milliseconds patience, std::string& problem) {
   if (ranks_.size() == 1) {
-    addresses_[0] = bench_.fusion();
+    addresses_[0] = resources_.fusion();
     co_return;
   }
   co_await try_out(exchange, visible, patience, problem);
@@ -79,11 +79,11 @@ Steps IpcPeers::try_out(gpu::HostExchange& exchange, const VisibleDevices& visib
   co_await agree(exchange, problem);
 }
 
-/// As cuda::agree(); names the handover that failed.
+/// As cuda::agree(); names the synchronisation that failed.
 Steps IpcPeers::agree(gpu::HostExchange& exchange, std::string& problem) {
-  if (!problem.empty() && handover_ == IpcHandover::Kernels) {
-    problem = "by kernels (RONDE_CUDA_IPC_HANDOVER=flags may work): " + problem;
-  } else if (!problem.empty() && handover_ == IpcHandover::Flags) {
+  if (!problem.empty() && sync_ == IpcSync::Kernels) {
+    problem = "by kernels (RONDE_CUDA_IPC_SYNC=flags may work): " + problem;
+  } else if (!problem.empty() && sync_ == IpcSync::Flags) {
     problem = "by flags: " + problem;
   }
   co_await cuda::agree(exchange, ranks_, problem);
@@ -91,13 +91,13 @@ Steps IpcPeers::agree(gpu::HostExchange& exchange, std::string& problem) {
 
 /// Exports what peers need, and queues the writing of what they will read.
 void IpcPeers::greet(Greeting& greeting) {
-  const std::shared_ptr<const DeviceContext>& context = bench_.context();
+  const std::shared_ptr<const DeviceContext>& context = resources_.context();
   set_text(greeting.uuid, context->gpu().uuid);
-  addresses_[own_] = bench_.fusion();
-  const auto exported = export_memory(*context, bench_.fusion(), bench_.fusion_bytes());
+  addresses_[own_] = resources_.fusion();
+  const auto exported = export_memory(*context, resources_.fusion(), resources_.fusion_bytes());
   if (!exported) throw Error("CUDA cannot export the fusion buffer of this GPU");
   greeting.fusion = *exported;
-  if (own_ == 0 && wanted_ != IpcHandover::Kernels) {
+  if (own_ == 0 && wanted_ != IpcSync::Kernels) {
     offered_ = std::make_unique<shm::OfferedMemory>(size() * kFlagBytes);
     greeting.flags = offered_->offer();
   }
@@ -108,7 +108,7 @@ void IpcPeers::greet(Greeting& greeting) {
 }
 
 void IpcPeers::open(const std::vector<Greeting>& greetings, const VisibleDevices& visible) {
-  const std::string own_uuid = bench_.context()->gpu().uuid;
+  const std::string own_uuid = resources_.context()->gpu().uuid;
   for (std::size_t rank = 0; rank < greetings.size(); ++rank) {
     if (rank == own_) continue;
     memories_[rank] = greetings[rank].fusion;
@@ -127,26 +127,24 @@ void IpcPeers::choose(const std::vector<Greeting>& greetings) {
   std::set<std::string> gpus;
   for (const Greeting& greeting : greetings) gpus.insert(greeting.uuid.data());
   const bool have_one_each = are_all_ && gpus.size() == greetings.size();
-  handover_ = wanted_ != IpcHandover::Auto ? wanted_
-              : have_one_each              ? IpcHandover::Kernels
-                                           : IpcHandover::Flags;
-  if (handover_ == IpcHandover::Flags) {
+  sync_ = wanted_ != IpcSync::Auto ? wanted_ : have_one_each ? IpcSync::Kernels : IpcSync::Flags;
+  if (sync_ == IpcSync::Flags) {
     signals_ = std::make_unique<PeerSignals>(
-        bench_.context(), shm::map_offered(greetings.front().flags), size(), own_);
+        resources_.context(), shm::map_offered(greetings.front().flags), size(), own_);
   } else {
     signals_ = std::make_unique<PeerSignals>(
-        bench_.kernels(), bench_.pinned().take(sizeof(std::uint32_t)),
+        resources_.kernels(), resources_.pinned().take(sizeof(std::uint32_t)),
         [this](std::size_t rank) { return place_of_sight(rank) + kSightBytes; }, size(), own_);
   }
   // The work of the trial's first part has run.
-  trial_ = std::make_unique<Trial>(bench_.context());
+  trial_ = std::make_unique<Trial>(resources_.context());
   trial_->mappings = mappings_;
   signals_->record(trial_->stream);
 }
 
 /// Queues copies of the peers' patterns.
 void IpcPeers::look_at_peers() {
-  trial_->sight = bench_.pinned().take(size() * kLook);
+  trial_->sight = resources_.pinned().take(size() * kLook);
   std::memset(trial_->sight.data(), 0, trial_->sight.bytes());
   signals_->wait_for_all(trial_->stream);
   for (std::size_t rank = 0; rank < size(); ++rank) {
@@ -203,7 +201,7 @@ std::size_t IpcPeers::hold() {
   for (std::size_t rank = 0; rank < size(); ++rank) {
     if (rank == own_ || mappings_[rank]) continue;
     mappings_[rank] =
-        std::make_shared<MappedMemory>(bench_.context(), memories_[rank], name_of(rank));
+        std::make_shared<MappedMemory>(resources_.context(), memories_[rank], name_of(rank));
     addresses_[rank] = mappings_[rank]->address_of(memories_[rank]);
     ++mapped;
   }

@@ -9,11 +9,11 @@
 #include <vector>
 
 #include "backends/cuda/cuda.h"
+#include "backends/cuda/gpu_resources.h"
 #include "backends/cuda/peer_signals.h"
+#include "backends/cuda/peer_status.h"
 #include "backends/cuda/registrations.h"
-#include "backends/cuda/verdict.h"
 #include "backends/cuda/visible_devices.h"
-#include "backends/cuda/workbench.h"
 #include "backends/gpu/host_exchange.h"
 #include "core/src/base/steps.h"
 
@@ -37,7 +37,7 @@ class IpcPeers {
   /// `ranks`: all ranks' names in texts. `here`: the indices of this host's ranks among them, of
   /// which this is the one at `own`. `bench` outlives it. `are_all`: the set has all ranks of the
   /// group, so waiting kernels cannot keep the GPU of another rank busy.
-  IpcPeers(Workbench& bench, IpcHandover handover, bool are_all, std::vector<int> ranks,
+  IpcPeers(GpuResources& resources, IpcSync sync, bool are_all, std::vector<int> ranks,
            std::vector<std::size_t> here, std::size_t own);
   /// No queued work may use it; if a trial hangs, it must be abandoned.
   ~IpcPeers() = default;
@@ -80,15 +80,15 @@ class IpcPeers {
   bool trial_ends(std::chrono::nanoseconds bound) noexcept;
 
   /// How the ranks wait for each other; Auto until connect() has chosen.
-  IpcHandover handover() const noexcept { return handover_; }
+  IpcSync sync() const noexcept { return sync_; }
 
-  /// The two parts of a synchronisation (PeerSignals), on the workbench's stream. All ranks must
+  /// The two parts of a synchronisation (PeerSignals), on the resources' stream. All ranks must
   /// have called the first one before any rank calls the second one.
   void record() {
-    if (signals_) signals_->record(bench_.stream());
+    if (signals_) signals_->record(resources_.stream());
   }
   void wait_for_all() {
-    if (signals_) signals_->wait_for_all(bench_.stream());
+    if (signals_) signals_->wait_for_all(resources_.stream());
   }
 
  private:
@@ -118,10 +118,10 @@ class IpcPeers {
   Steps agree(gpu::HostExchange& exchange, std::string& problem);
   void end_trial() noexcept;
   DevicePointer place_of_sight(std::size_t rank) const noexcept {
-    return addresses_[rank] + bench_.fusion_bytes();
+    return addresses_[rank] + resources_.fusion_bytes();
   }
 
-  Workbench& bench_;
+  GpuResources& resources_;
   const std::vector<int> ranks_;
   const std::vector<std::size_t> here_;
   const std::size_t own_;
@@ -130,10 +130,10 @@ class IpcPeers {
   std::vector<DevicePointer> addresses_;                 ///< by rank
   std::unique_ptr<Trial> trial_;                         ///< in progress, or one that hangs
   std::unique_ptr<PeerSignals> signals_;                 ///< null where there are no others
-  const IpcHandover wanted_;
+  const IpcSync wanted_;
   const bool are_all_;
   std::unique_ptr<const shm::OfferedMemory> offered_;  ///< until the others have mapped it
-  IpcHandover handover_ = IpcHandover::Auto;
+  IpcSync sync_ = IpcSync::Auto;
   Traffic traffic_ = Traffic::Local;
 };
 

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "backends/cuda/kernel_set.h"
-#include "backends/cuda/travel.h"
+#include "backends/cuda/wire_format.h"
 #include "backends/gpu/chunk_layout.h"
 
 // Moves of elements between tensors and a buffer.
@@ -18,15 +18,12 @@ namespace ronde::cuda {
 using Moves = std::vector<KernelSet::Move>;
 
 /// Converts and scales elements on their way into the buffer.
-inline KernelSet::How way_in(const Travel& travel) {
-  return {.from = travel.from,
-          .to = travel.dtype,
-          .scaling = {travel.pack_scale, 1.0},
-          .op = travel.op};
+inline KernelSet::How way_in(const WireFormat& wire) {
+  return {.from = wire.from, .to = wire.dtype, .scaling = {wire.pack_scale, 1.0}, .op = wire.op};
 }
 /// Converts elements on their way out of the buffer.
-inline KernelSet::How way_out(const Travel& travel, Traffic traffic = Traffic::Local) {
-  return {.from = travel.dtype, .to = travel.from, .traffic = traffic};
+inline KernelSet::How way_out(const WireFormat& wire, Traffic traffic = Traffic::Local) {
+  return {.from = wire.dtype, .to = wire.from, .traffic = traffic};
 }
 
 /// Elements of a chunk.

@@ -17,19 +17,19 @@ Steps finish(std::unique_ptr<Operation> operation) {
 
 }  // namespace
 
-StagedOperations::StagedOperations(Workbench& bench, HostPipe& pipe, Backend& host,
+StagedOperations::StagedOperations(GpuResources& resources, HostPipe& pipe, Backend& host,
                                    CudaCounters& counters, int rank)
-    : bench_(bench), pipe_(pipe), host_(host), counters_(counters), rank_(rank) {}
+    : resources_(resources), pipe_(pipe), host_(host), counters_(counters), rank_(rank) {}
 
 Steps StagedOperations::pass(std::span<const Segment> segments, Passage passage) {
-  const Travel& travel = passage.travel;
-  const std::size_t width = travel.width();
-  const std::size_t tensor_width = size_of(travel.from);
-  gpu::ChunkLayout layout(segments, bench_.fusion_bytes() / width, travel.alignment());
+  const WireFormat& wire = passage.wire;
+  const std::size_t width = wire.width();
+  const std::size_t tensor_width = size_of(wire.from);
+  gpu::ChunkLayout layout(segments, resources_.fusion_bytes() / width, wire.alignment());
   while (layout.next()) {
-    const DevicePointer chunk = bench_.fusion();
+    const DevicePointer chunk = resources_.fusion();
     if (passage.reads) {
-      bench_.move(moves_in(layout.pieces(), chunk, tensor_width, width), way_in(travel));
+      resources_.move(moves_in(layout.pieces(), chunk, tensor_width, width), way_in(wire));
     }
     const Moves results =
         moves_out(layout.pieces(), chunk, tensor_width, width, {}, passage.skips_in_place);
@@ -45,21 +45,21 @@ Steps StagedOperations::pass(std::span<const Segment> segments, Passage passage)
     };
     Steps passing = pipe_.pass(std::move(through));
     co_await passing;
-    bench_.move(results, way_out(travel));
-    Steps settling = pipe_.settle();
-    co_await settling;
+    resources_.move(results, way_out(wire));
+    Steps draining = pipe_.drain();
+    co_await draining;
   }
 }
 
 Steps StagedOperations::allreduce(AllreduceCall call, std::size_t ranks) {
-  const Travel travel = travel_of(call.dtype, call.op, call.prescale, call.postscale,
-                                  call.divisor(ranks), call.wire_dtype);
-  Passage passage{.travel = travel};
-  passage.launch = [this, call, travel, ranks](std::span<const Segment> piece) {
+  const WireFormat wire = wire_format_of(call.dtype, call.op, call.prescale, call.postscale,
+                                         call.divisor(ranks), call.wire_dtype);
+  Passage passage{.wire = wire};
+  passage.launch = [this, call, wire, ranks](std::span<const Segment> piece) {
     return host_.allreduce({.segments = piece,
-                            .dtype = travel.dtype,
+                            .dtype = wire.dtype,
                             .op = call.op,
-                            .prescale = travel.reduce_scale,
+                            .prescale = wire.reduce_scale,
                             .postscale = call.postscale,
                             .average_over = call.divisor(ranks)});
   };
@@ -68,7 +68,7 @@ Steps StagedOperations::allreduce(AllreduceCall call, std::size_t ranks) {
 
 Steps StagedOperations::broadcast(BroadcastCall call) {
   const bool is_root = call.root == rank_;
-  Passage passage{.travel = {.from = call.dtype, .dtype = call.dtype},
+  Passage passage{.wire = {.from = call.dtype, .dtype = call.dtype},
                   .reads = is_root,
                   .skips_in_place = is_root};
   passage.launch = [this, call](std::span<const Segment> piece) {
@@ -84,16 +84,16 @@ Steps StagedOperations::pass_whole(Call call, std::size_t input_bytes, std::size
   on_host.place = {};
   if constexpr (requires { call.input; }) {
     if (call.input != nullptr && input_bytes > 0) {
-      whole_input_ = bench_.pinned().take(input_bytes);
-      bench_.stream().copy(whole_input_.address(), address_of(call.input), input_bytes,
-                           "copying from the GPU");
-      co_await bench_.reach();
+      whole_input_ = resources_.pinned().take(input_bytes);
+      resources_.stream().copy(whole_input_.address(), address_of(call.input), input_bytes,
+                               "copying from the GPU");
+      co_await resources_.reach();
     }
     on_host.input = whole_input_.data();
   }
   if constexpr (requires { call.output; }) {
     if (call.output != nullptr && output_bytes > 0) {
-      whole_output_ = bench_.pinned().take(output_bytes);
+      whole_output_ = resources_.pinned().take(output_bytes);
     }
     on_host.output = whole_output_.data();
   }
@@ -103,9 +103,9 @@ Steps StagedOperations::pass_whole(Call call, std::size_t input_bytes, std::size
   whole_input_ = {};
   if constexpr (requires { call.output; }) {
     if (whole_output_.data() == nullptr) co_return;
-    bench_.stream().copy(address_of(call.output), whole_output_.address(), output_bytes,
-                         "copying to the GPU");
-    co_await bench_.reach();
+    resources_.stream().copy(address_of(call.output), whole_output_.address(), output_bytes,
+                             "copying to the GPU");
+    co_await resources_.reach();
     whole_output_ = {};
   }
 }

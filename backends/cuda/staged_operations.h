@@ -7,8 +7,8 @@
 #include <span>
 
 #include "backends/cuda/collectives.h"
+#include "backends/cuda/gpu_resources.h"
 #include "backends/cuda/host_pipe.h"
-#include "backends/cuda/workbench.h"
 #include "core/src/base/steps.h"
 
 namespace ronde::cuda {
@@ -21,10 +21,10 @@ namespace ronde::cuda {
 class StagedOperations {
  public:
   /// Everything outlives it. `rank`: within the process set.
-  StagedOperations(Workbench& bench, HostPipe& pipe, Backend& host, CudaCounters& counters,
+  StagedOperations(GpuResources& resources, HostPipe& pipe, Backend& host, CudaCounters& counters,
                    int rank);
 
-  /// Each of these ends once all work is queued on the workbench's stream.
+  /// Each of these ends once all work is queued on the resources' stream.
   Steps allreduce(AllreduceCall call, std::size_t ranks);
   Steps broadcast(BroadcastCall call);
   Steps allgather(AllgatherCall call);
@@ -36,7 +36,7 @@ class StagedOperations {
  private:
   /// How the elements of segments pass through the host.
   struct Passage {
-    Travel travel = {};
+    WireFormat wire = {};
     bool reads = true;            ///< the inputs are sent
     bool skips_in_place = false;  ///< outputs that are inputs are not written
     /// The host's operation on a piece, in place.
@@ -50,7 +50,7 @@ class StagedOperations {
   Steps pass_whole(Call call, std::size_t input_bytes, std::size_t output_bytes,
                    std::unique_ptr<Operation> (Backend::*start)(const Call& call));
 
-  Workbench& bench_;
+  GpuResources& resources_;
   HostPipe& pipe_;
   Backend& host_;
   CudaCounters& counters_;

@@ -12,7 +12,7 @@ namespace ronde {
 /// Must be equal on all ranks.
 struct HierarchicalOptions {
   MpiOptions mpi;
-  /// A rank's part of its host's ring: slots, and bytes in each (a multiple of 64; 0: by the
+  /// A rank's part of its host's slot buffer: slots, and bytes in each (a multiple of 64; 0: by the
   /// numbers of hosts and ranks). With more slots the network has work while a rank is not running.
   std::size_t slots = 8;
   std::size_t slot_bytes = 0;

@@ -2,7 +2,7 @@
 // An allreduce in three levels: Note [A round over several hosts]. The ranks of a host stage a
 // round in shared memory; the owner of each shard reduces it and sends each other host its part;
 // when the other hosts' sums have arrived, the owner combines its part and sends the result back.
-// Several rounds are in flight at once, as many as the ring has slots.
+// Several rounds are in flight at once, as many as the slot buffer has slots.
 #include "backends/hierarchical/hierarchical_allreduce.h"
 
 #include <algorithm>
@@ -25,13 +25,13 @@ void in_blocks(std::size_t count, Visit visit) {
 
 }  // namespace
 
-Hierarchy::Hierarchy(std::shared_ptr<shm::RingContext> ring_context, Shards who,
+Hierarchy::Hierarchy(std::shared_ptr<shm::SlotBufferContext> slot_context, Shards who,
                      std::unique_ptr<Wire> own_wire)
-    : ring(std::move(ring_context)), shards(std::move(who)), wire(std::move(own_wire)) {
+    : buffer(std::move(slot_context)), shards(std::move(who)), wire(std::move(own_wire)) {
   if (!shards.own) return;
   constexpr std::size_t kLine = 64;
   constexpr std::size_t kWidening = 2;  // of half types
-  const shm::RingShape& shape = ring->ring.shape();
+  const shm::SlotBufferShape& shape = buffer->buffer.shape();
   const std::size_t shard_bytes = shape.slot_bytes / shards.count + 2 * kLine;
   incoming_bytes_ = kWidening * (shard_bytes / shards.hosts + 2 * kLine);
   buffers_.resize(shape.slots);
@@ -43,8 +43,8 @@ Hierarchy::Hierarchy(std::shared_ptr<shm::RingContext> ring_context, Shards who,
 
 HierarchicalAllreduce::HierarchicalAllreduce(std::shared_ptr<Hierarchy> hierarchy,
                                              const AllreduceCall& call)
-    : RingAllreduce(hierarchy->ring, call,
-                    hierarchy->ring->stores.borrow(total_elements(call.segments), false)),
+    : SlotAllreduce(hierarchy->buffer, call,
+                    hierarchy->buffer->stores.borrow(total_elements(call.segments), false)),
       hierarchy_(std::move(hierarchy)),
       dtype_(format_.wire()),
       partial_dtype_(is_half(dtype_) && !format_.converts() ? DataType::F32 : dtype_),
@@ -64,9 +64,9 @@ HierarchicalAllreduce::HierarchicalAllreduce(std::shared_ptr<Hierarchy> hierarch
                    .op = call.op,
                    .final = widens() ? Scaling{} : final_steps_.over_hosts}),
       reducing_(staging_),
-      elements_(ring().shape().slots, 0),
+      elements_(buffer().shape().slots, 0),
       host_inputs_(hierarchy_->shards.hosts, nullptr),
-      widened_(widens() ? ring().ranks() * kBlock : 0) {}
+      widened_(widens() ? buffer().ranks() * kBlock : 0) {}
 
 HierarchicalAllreduce::~HierarchicalAllreduce() {
   if (owns_shard() && !consuming_.at_end()) hierarchy_->wire->keep_for_ever(hierarchy_);
@@ -101,10 +101,10 @@ bool HierarchicalAllreduce::reduce(std::uint64_t round) {
   if (reducing_.at_end()) return false;
   if (!owns_shard()) {
     reducing_.advance([](const Piece&) {});
-    ring().publish_reduced(absolute(round));
+    buffer().publish_reduced(absolute(round));
     return true;
   }
-  if (!ring().staged_by_all(absolute(round))) return false;
+  if (!buffer().staged_by_all(absolute(round))) return false;
   const Slice own = shard(*hierarchy_->shards.own, round);
   std::byte* const partial = hierarchy_->buffers_[slot_of(round)].partial.data();
   reducing_.advance([&](const Piece& piece) {
@@ -164,7 +164,7 @@ void HierarchicalAllreduce::advance_wire() {
     ++combined_;
   }
   while (complete_ < combined_ && wire.done(batch(complete_, Hierarchy::kResultsReceived))) {
-    ring().publish_reduced(absolute(complete_));
+    buffer().publish_reduced(absolute(complete_));
     ++complete_;
   }
 }
@@ -224,16 +224,16 @@ bool HierarchicalAllreduce::may_consume(std::uint64_t round) {
         complete_ > round && hierarchy_->wire->done(batch(round, Hierarchy::kSent));
     if (!is_over) return false;
   }
-  return rounds_reduced() > round && ring().reduced_by_all(absolute(round));
+  return rounds_reduced() > round && buffer().reduced_by_all(absolute(round));
 }
 
 void HierarchicalAllreduce::consume(std::uint64_t round) {
   consuming_.advance([&](const Piece& piece) {
     for (std::size_t index = 0; index < hierarchy_->shards.count; ++index) {
-      copy_results(piece, shard(index, round), ring().slot(index, absolute(round)));
+      copy_results(piece, shard(index, round), buffer().slot(index, absolute(round)));
     }
   });
-  ring().publish_consumed(absolute(round));
+  buffer().publish_consumed(absolute(round));
 }
 
 Slice HierarchicalAllreduce::shard(std::size_t index, std::uint64_t round) const {
@@ -254,7 +254,7 @@ std::size_t HierarchicalAllreduce::batch(std::uint64_t round,
 }
 
 std::byte* HierarchicalAllreduce::own_slot(std::uint64_t round) noexcept {
-  return ring().slot(ring().rank(), absolute(round));
+  return buffer().slot(buffer().rank(), absolute(round));
 }
 
 std::byte* HierarchicalAllreduce::incoming(std::uint64_t round, std::size_t host) noexcept {

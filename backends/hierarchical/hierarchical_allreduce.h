@@ -25,14 +25,15 @@ struct WireCounters {
 /// State that operations share. They may outlive the backend.
 class Hierarchy {
  public:
-  /// `ring`: of the ranks of this host; its slots are as large on every host. `wire`: null without
-  /// a shard.
-  Hierarchy(std::shared_ptr<shm::RingContext> ring, Shards shards, std::unique_ptr<Wire> wire);
+  /// `buffer`: of the ranks of this host; its slots are as large on every host. `wire`: null
+  /// without a shard.
+  Hierarchy(std::shared_ptr<shm::SlotBufferContext> buffer, Shards shards,
+            std::unique_ptr<Wire> wire);
 
   /// Batches of messages that the wire has to have.
   static std::size_t batches(std::size_t slots) { return slots * kBatchesOfSlot; }
 
-  const std::shared_ptr<shm::RingContext> ring;
+  const std::shared_ptr<shm::SlotBufferContext> buffer;
   const Shards shards;
   const std::unique_ptr<Wire> wire;
   WireCounters counters;
@@ -43,8 +44,8 @@ class Hierarchy {
   /// The messages of a round.
   enum Batch : std::size_t { kPartialsReceived, kResultsReceived, kSent, kBatchesOfSlot };
 
-  /// Buffers of a slot of the ring: this host's sums of the own shard, and the other hosts' sums of
-  /// the own part.
+  /// Buffers of a slot of the slot buffer: this host's sums of the own shard, and the other hosts'
+  /// sums of the own part.
   struct Buffers {
     std::vector<std::byte> partial;
     std::vector<std::byte> incoming;
@@ -57,7 +58,8 @@ class Hierarchy {
 /// An allreduce over several hosts.
 ///
 /// Note [A round over several hosts]
-/// 1. Every rank stages its input in its slot of the ring, as SlicedAllreduce does, but for the
+/// 1. Every rank stages its input in its slot of the slot buffer, as TwoShotAllreduce does, but for
+/// the
 ///    shard that it owns.
 /// 2. The owner of a shard reduces it over the ranks of its host, scaling the inputs, into a buffer
 ///    of its own, and sends to the owners on other hosts the parts that they reduce.
@@ -68,14 +70,14 @@ class Hierarchy {
 /// Each element is finished by one rank and copied from there, so that all have the same bits. A
 /// shard crosses to another host once in either direction, whatever the number of ranks, and the
 /// shards of a host do so at the same time. Rounds follow each other as far as there are slots:
-/// while one is on the wire the next is reduced. Between hosts a half type travels as f32 until it
+/// while one is on the wire the next is reduced. Between hosts a half type is sent as f32 until it
 /// is complete, so that it is rounded once; but as itself where it is a wire_dtype, as that is to
 /// save bytes: then the sum of each host is rounded to it too, divided before if that is for an
 /// average.
 /// Messages are sent from and received in memory of the backend only, never a user's.
 ///
 /// Thread-safety: as Operation.
-class HierarchicalAllreduce final : public shm::RingAllreduce {
+class HierarchicalAllreduce final : public shm::SlotAllreduce {
  public:
   HierarchicalAllreduce(std::shared_ptr<Hierarchy> hierarchy, const AllreduceCall& call);
   /// Messages that are still in flight keep their memory for ever.
@@ -109,7 +111,7 @@ class HierarchicalAllreduce final : public shm::RingAllreduce {
   bool owns_shard() const noexcept { return hierarchy_->shards.own.has_value(); }
 
   const std::shared_ptr<Hierarchy> hierarchy_;
-  const DataType dtype_;          ///< in the ring, and of results between hosts
+  const DataType dtype_;          ///< in the slot buffer, and of results between hosts
   const DataType partial_dtype_;  ///< of sums between hosts: f32 for half types, if not compressed
   const std::size_t element_bytes_;
   const std::size_t partial_bytes_;  ///< of an element

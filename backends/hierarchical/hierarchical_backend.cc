@@ -23,37 +23,38 @@ std::unique_ptr<Wire> wire_of(const std::shared_ptr<mpi::MpiEnvironment>& enviro
                                    Hierarchy::batches(slots));
 }
 
-std::shared_ptr<shm::RingContext> make_ring(const HierarchicalOptions& options,
-                                            const BackendContext& context) {
+std::shared_ptr<shm::SlotBufferContext> make_slot_buffer(const HierarchicalOptions& options,
+                                                         const BackendContext& context) {
   const Topology& topology = *context.topology;
   const shm::Meeting meeting = {topology, context.exchange};
-  const shm::RingShape shape = ring_shape(options, topology);
+  const shm::SlotBufferShape shape = slot_buffer_shape(options, topology);
   const auto memory =
       std::make_shared<shm::SharedMemory>(shm::share_memory(meeting, shape.bytes()));
-  std::shared_ptr<shm::RingContext> ring;
-  // No rank may use the ring before all have made theirs.
+  std::shared_ptr<shm::SlotBufferContext> buffer;
+  // No rank may use the slot buffer before all have made theirs.
   shm::in_step(meeting, "cannot start the hierarchical backend", [&] {
-    ring = std::make_shared<shm::RingContext>(memory->bytes(), memory, shape,
-                                              static_cast<std::size_t>(topology.local_rank),
-                                              context.ring_peers, ShmOptions::Stores::Regular);
+    buffer = std::make_shared<shm::SlotBufferContext>(
+        memory->bytes(), memory, shape, static_cast<std::size_t>(topology.local_rank),
+        context.notify_peers, ShmOptions::Stores::Regular);
     return std::string();
   });
-  return ring;
+  return buffer;
 }
 
 std::unique_ptr<Backend> create_backend(const HierarchicalOptions& options,
                                         BackendContext& context) {
-  std::shared_ptr<shm::RingContext> ring = make_ring(options, context);
+  std::shared_ptr<shm::SlotBufferContext> buffer = make_slot_buffer(options, context);
   std::unique_ptr<Backend> others = context.pack(mpi_backend_factory(options.mpi).create(context));
   const auto environment = mpi::MpiEnvironment::of_process();
   MPI_Comm communicator = environment->duplicate(context.deadline);
-  return std::make_unique<HierarchicalBackend>(environment, communicator, std::move(ring),
+  return std::make_unique<HierarchicalBackend>(environment, communicator, std::move(buffer),
                                                *context.topology, std::move(others));
 }
 
 }  // namespace
 
-shm::RingShape ring_shape(const HierarchicalOptions& options, const Topology& topology) {
+shm::SlotBufferShape slot_buffer_shape(const HierarchicalOptions& options,
+                                       const Topology& topology) {
   constexpr std::size_t kKiB = std::size_t{1} << 10;
   // Small enough that MPI sends it without asking the receiver first, which may look late.
   constexpr std::size_t kMessage = 32 * kKiB;
@@ -75,13 +76,13 @@ shm::RingShape ring_shape(const HierarchicalOptions& options, const Topology& to
 
 HierarchicalBackend::HierarchicalBackend(std::shared_ptr<mpi::MpiEnvironment> environment,
                                          MPI_Comm communicator,
-                                         std::shared_ptr<shm::RingContext> ring,
+                                         std::shared_ptr<shm::SlotBufferContext> buffer,
                                          const Topology& topology, std::unique_ptr<Backend> others)
     : mpi_(environment),
       communicator_(communicator),
       hierarchy_(std::make_shared<Hierarchy>(
-          ring, shards_of(topology),
-          wire_of(environment, communicator, shards_of(topology), ring->ring.shape().slots))),
+          buffer, shards_of(topology),
+          wire_of(environment, communicator, shards_of(topology), buffer->buffer.shape().slots))),
       others_(std::move(others)) {}
 
 Capabilities HierarchicalBackend::capabilities() const {
@@ -92,7 +93,7 @@ Capabilities HierarchicalBackend::capabilities() const {
   capabilities.wants_packed = false;
   capabilities.widen_halves = false;
   // Messages between hosts wake nobody.
-  capabilities.rings_peers = false;
+  capabilities.notifies_peers = false;
   capabilities.tells_progress = true;
   return capabilities;
 }
@@ -138,7 +139,7 @@ void HierarchicalBackend::close() {
 }
 
 StatsGroup HierarchicalBackend::stats() const {
-  const shm::RingCounters& counters = hierarchy_->ring->counters;
+  const shm::SlotCounters& counters = hierarchy_->buffer->counters;
   StatsGroup group = {"hierarchical",
                       {{"operations", counters.operations},
                        {"rounds", counters.rounds},
@@ -146,7 +147,7 @@ StatsGroup HierarchicalBackend::stats() const {
                        {"messages_between_hosts", hierarchy_->counters.messages},
                        {"sent_between_hosts_bytes", hierarchy_->counters.sent_bytes},
                        {"shards", hierarchy_->shards.count},
-                       {"ring_bytes", hierarchy_->ring->ring.shape().bytes()}}};
+                       {"slot_buffer_bytes", hierarchy_->buffer->buffer.shape().bytes()}}};
   for (const auto& [name, value] : others_->stats().counters) {
     group.counters.emplace_back("mpi_" + name, value);
   }

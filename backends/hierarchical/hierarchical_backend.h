@@ -6,13 +6,14 @@
 #include "backends/hierarchical/hierarchical.h"
 #include "backends/hierarchical/hierarchical_allreduce.h"
 #include "backends/mpi/mpi_environment.h"
-#include "backends/shm/ring.h"
+#include "backends/shm/slot_buffer.h"
 #include "ronde/plugin/backend.h"
 
 namespace ronde::hierarchical {
 
-/// The ring of this rank's host; its slots are as large on all hosts.
-shm::RingShape ring_shape(const HierarchicalOptions& options, const Topology& topology);
+/// The slot buffer of this rank's host; its slots are as large on all hosts.
+shm::SlotBufferShape slot_buffer_shape(const HierarchicalOptions& options,
+                                       const Topology& topology);
 
 /// Allreduces through the shared memory of each host and one shard a rank between hosts, straight
 /// from and to the segments; results are the same bits on every rank and from run to run, as far as
@@ -23,7 +24,7 @@ class HierarchicalBackend final : public Backend {
  public:
   /// close() frees `communicator`. `others` takes segments and does all other operations.
   HierarchicalBackend(std::shared_ptr<mpi::MpiEnvironment> environment, MPI_Comm communicator,
-                      std::shared_ptr<shm::RingContext> ring, const Topology& topology,
+                      std::shared_ptr<shm::SlotBufferContext> buffer, const Topology& topology,
                       std::unique_ptr<Backend> others);
 
   std::string_view name() const noexcept override { return "hierarchical"; }

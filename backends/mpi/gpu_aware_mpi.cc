@@ -33,9 +33,9 @@ BackendFactory gpu_aware_mpi_factory(const MpiOptions& options,
   return factory;
 }
 
-vendor::SurroundCalls surround_mpi_calls() {
-  return [](vendor::AroundCall around) {
-    return mpi::MpiEnvironment::of_process()->surround_calls(std::move(around));
+vendor::WrapCalls wrap_mpi_calls() {
+  return [](vendor::CallWrapper around) {
+    return mpi::MpiEnvironment::of_process()->wrap_calls(std::move(around));
   };
 }
 

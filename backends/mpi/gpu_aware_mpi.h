@@ -3,7 +3,7 @@
 
 #include "backends/mpi/mpi.h"
 #include "backends/vendor/api_table.h"
-#include "backends/vendor/around_calls.h"
+#include "backends/vendor/wrapped_calls.h"
 #include "ronde/plugin/factory.h"
 
 namespace ronde {
@@ -18,6 +18,6 @@ BackendFactory gpu_aware_mpi_factory(
 
 /// Surrounds every call of MPI that Ronde makes in this process, as MPI may progress messages in
 /// memory of GPUs in any of them.
-vendor::SurroundCalls surround_mpi_calls();
+vendor::WrapCalls wrap_mpi_calls();
 
 }  // namespace ronde

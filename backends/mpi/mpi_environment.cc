@@ -308,30 +308,30 @@ int MpiEnvironment::largest_tag() const {
   return found != 0 ? *value : kGuaranteed;
 }
 
-class MpiEnvironment::Surroundings final : public vendor::Surrounded {
+class MpiEnvironment::Wrapping final : public vendor::WrappedCalls {
  public:
-  Surroundings(MpiEnvironment& environment, vendor::AroundCall around)
+  Wrapping(MpiEnvironment& environment, vendor::CallWrapper around)
       : environment_(environment), around_(std::move(around)) {
     const std::lock_guard lock(environment_.mutex_);
-    environment_.surroundings_.push_back(&around_);
+    environment_.wrappers_.push_back(&around_);
   }
-  ~Surroundings() override {
+  ~Wrapping() override {
     const std::lock_guard lock(environment_.mutex_);
-    std::erase(environment_.surroundings_, &around_);
+    std::erase(environment_.wrappers_, &around_);
   }
 
  private:
   MpiEnvironment& environment_;
-  const vendor::AroundCall around_;
+  const vendor::CallWrapper around_;
 };
 
-std::unique_ptr<vendor::Surrounded> MpiEnvironment::surround_calls(vendor::AroundCall around) {
-  return std::make_unique<Surroundings>(*this, std::move(around));
+std::unique_ptr<vendor::WrappedCalls> MpiEnvironment::wrap_calls(vendor::CallWrapper around) {
+  return std::make_unique<Wrapping>(*this, std::move(around));
 }
 
 void MpiEnvironment::call_within(std::size_t next, const std::function<void()>& make) const {
-  if (next == surroundings_.size()) return make();
-  (*surroundings_[next])([&] { call_within(next + 1, make); });
+  if (next == wrappers_.size()) return make();
+  (*wrappers_[next])([&] { call_within(next + 1, make); });
 }
 
 bool MpiEnvironment::test(MPI_Request& request) {

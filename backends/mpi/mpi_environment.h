@@ -13,7 +13,7 @@
 
 #include "backends/mpi/mpi.h"
 #include "backends/mpi/mpi_api.h"
-#include "backends/vendor/around_calls.h"
+#include "backends/vendor/wrapped_calls.h"
 #include "ronde/config.h"
 
 namespace ronde::mpi {
@@ -70,12 +70,12 @@ class MpiEnvironment {
   void call(const char* name, const Function& function, Args... args) {
     const std::lock_guard lock(mutex_);
     const auto make = [&] { check(name, function(args...)); };
-    surroundings_.empty() ? make() : call_within(0, make);
+    wrappers_.empty() ? make() : call_within(0, make);
   }
 
-  /// vendor::SurroundCalls of what call() and test() make: MPI may go on with any message in any
+  /// vendor::WrapCalls of what call() and test() make: MPI may go on with any message in any
   /// of them. What it returns must not outlive the environment, nor be destroyed within `around`.
-  std::unique_ptr<vendor::Surrounded> surround_calls(vendor::AroundCall around);
+  std::unique_ptr<vendor::WrappedCalls> wrap_calls(vendor::CallWrapper around);
 
   /// Whether `request` is finished. Throws ronde::Error if it failed.
   bool test(MPI_Request& request);
@@ -90,7 +90,7 @@ class MpiEnvironment {
 
  private:
   class ErrorsReturned;
-  class Surroundings;
+  class Wrapping;
 
   void call_within(std::size_t next, const std::function<void()>& make) const;
   void check(const char* name, int code) const;
@@ -111,9 +111,9 @@ class MpiEnvironment {
   MPI_Comm ranks_ = MPI_COMM_WORLD;  ///< all ranks of the group
   bool owns_ranks_ = false;
   MPI_Comm messages_ = MPI_COMM_NULL;
-  std::vector<const vendor::AroundCall*> surroundings_;  ///< the outermost first
-  bool owns_mpi_ = false;                                ///< Ronde initialised it
-  int provided_ = MPI_THREAD_SINGLE;                     ///< the thread level then, if so
+  std::vector<const vendor::CallWrapper*> wrappers_;  ///< the outermost first
+  bool owns_mpi_ = false;                             ///< Ronde initialised it
+  int provided_ = MPI_THREAD_SINGLE;                  ///< the thread level then, if so
   bool may_finalize_ = true;
   bool abandoned_ = false;
 };

@@ -22,16 +22,16 @@ DataType moved_as(DataType dtype) {
 }
 
 /// Of the two ranks of a message, the number of the peer.
-int number_of(int peer, const Links& links) {
-  return static_cast<int>(links.shared()->rank) < peer ? 1 : 0;
+int number_of(int peer, const Communicators& communicators) {
+  return static_cast<int>(communicators.shared()->rank) < peer ? 1 : 0;
 }
 
 /// Bytes from the root to all: a chunk that is a piece of a single tensor from where it is to where
 /// it goes, others by way of the fusion buffer.
 class Broadcast final : public Work {
  public:
-  Broadcast(Links& links, const BroadcastCall& call)
-      : Work(links, call.place,
+  Broadcast(Communicators& communicators, const BroadcastCall& call)
+      : Work(communicators, call.place,
              "broadcasting " + std::to_string(call.segments.size()) + " tensor(s) of " +
                  elements_text(total_elements(call.segments), call.dtype)),
         segments_(call.segments.begin(), call.segments.end()),
@@ -87,9 +87,9 @@ class Broadcast final : public Work {
 /// What the next two have in common: parts of all ranks.
 class GatheringWork : public Work {
  protected:
-  GatheringWork(Links& links, const Placement& place, std::string doing, void* output,
-                DataType dtype)
-      : Work(links, place, std::move(doing)), output_(output), width_(size_of(dtype)) {}
+  GatheringWork(Communicators& communicators, const Placement& place, std::string doing,
+                void* output, DataType dtype)
+      : Work(communicators, place, std::move(doing)), output_(output), width_(size_of(dtype)) {}
 
   /// Elements of a part in a chunk, at most.
   std::size_t most() const noexcept { return fusion_bytes() / size() / width_; }
@@ -108,9 +108,10 @@ class GatheringWork : public Work {
 /// chunk.
 class Allgather final : public GatheringWork {
  public:
-  Allgather(Links& links, const AllgatherCall& call)
-      : GatheringWork(links, call.place, "gathering " + elements_text(sum(call.counts), call.dtype),
-                      call.output, call.dtype),
+  Allgather(Communicators& communicators, const AllgatherCall& call)
+      : GatheringWork(communicators, call.place,
+                      "gathering " + elements_text(sum(call.counts), call.dtype), call.output,
+                      call.dtype),
         input_(call.input),
         counts_(call.counts.begin(), call.counts.end()) {}
 
@@ -145,8 +146,8 @@ class Allgather final : public GatheringWork {
 /// Chunk by chunk, as an uneven allgather.
 class Alltoall final : public GatheringWork {
  public:
-  Alltoall(Links& links, const AlltoallCall& call)
-      : GatheringWork(links, call.place,
+  Alltoall(Communicators& communicators, const AlltoallCall& call)
+      : GatheringWork(communicators, call.place,
                       "exchanging " + elements_text(sum(call.send_counts), call.dtype), call.output,
                       call.dtype),
         input_(call.input),
@@ -169,9 +170,9 @@ class Alltoall final : public GatheringWork {
     if (count == 0 || output_ == nullptr) return;
     const std::size_t sent = sum(std::span(send_counts_).first(rank()));
     const std::size_t received = sum(std::span(receive_counts_).first(rank()));
-    bench().stream().copy(cuda::address_of(cuda::at(output_, received, width_)),
-                          cuda::address_of(cuda::at(input_, sent, width_)), count * width_,
-                          doing());
+    resources().stream().copy(cuda::address_of(cuda::at(output_, received, width_)),
+                              cuda::address_of(cuda::at(input_, sent, width_)), count * width_,
+                              doing());
   }
 
   void exchange_chunk(const cuda::RankParts& sent, const cuda::RankParts& received) const {
@@ -195,19 +196,21 @@ class Alltoall final : public GatheringWork {
   const std::size_t largest_count_;
 };
 
-/// Between two ranks, on a lane of theirs.
+/// Between two ranks, on a channel of theirs.
 class Message final : public Work {
  public:
-  Message(Links& links, const SendCall& call)
-      : Work(links, call.place, "sending " + elements_text(call.count, call.dtype), call.peer),
+  Message(Communicators& communicators, const SendCall& call)
+      : Work(communicators, call.place, "sending " + elements_text(call.count, call.dtype),
+             call.peer),
         input_(call.input),
         bytes_(call.count * size_of(call.dtype)),
-        other_(number_of(call.peer, links)) {}
-  Message(Links& links, const RecvCall& call)
-      : Work(links, call.place, "receiving " + elements_text(call.count, call.dtype), call.peer),
+        other_(number_of(call.peer, communicators)) {}
+  Message(Communicators& communicators, const RecvCall& call)
+      : Work(communicators, call.place, "receiving " + elements_text(call.count, call.dtype),
+             call.peer),
         output_(call.output),
         bytes_(call.count * size_of(call.dtype)),
-        other_(number_of(call.peer, links)) {}
+        other_(number_of(call.peer, communicators)) {}
 
  private:
   void issue() override {
@@ -224,20 +227,20 @@ class Message final : public Work {
 
 }  // namespace
 
-std::shared_ptr<Work> make_work(Links& links, const BroadcastCall& call) {
-  return std::make_shared<Broadcast>(links, call);
+std::shared_ptr<Work> make_work(Communicators& communicators, const BroadcastCall& call) {
+  return std::make_shared<Broadcast>(communicators, call);
 }
-std::shared_ptr<Work> make_work(Links& links, const AllgatherCall& call) {
-  return std::make_shared<Allgather>(links, call);
+std::shared_ptr<Work> make_work(Communicators& communicators, const AllgatherCall& call) {
+  return std::make_shared<Allgather>(communicators, call);
 }
-std::shared_ptr<Work> make_work(Links& links, const AlltoallCall& call) {
-  return std::make_shared<Alltoall>(links, call);
+std::shared_ptr<Work> make_work(Communicators& communicators, const AlltoallCall& call) {
+  return std::make_shared<Alltoall>(communicators, call);
 }
-std::shared_ptr<Work> make_work(Links& links, const SendCall& call) {
-  return std::make_shared<Message>(links, call);
+std::shared_ptr<Work> make_work(Communicators& communicators, const SendCall& call) {
+  return std::make_shared<Message>(communicators, call);
 }
-std::shared_ptr<Work> make_work(Links& links, const RecvCall& call) {
-  return std::make_shared<Message>(links, call);
+std::shared_ptr<Work> make_work(Communicators& communicators, const RecvCall& call) {
+  return std::make_shared<Message>(communicators, call);
 }
 
 }  // namespace ronde::nccl

@@ -11,28 +11,29 @@ namespace ronde {
 namespace nccl {
 namespace {
 
-/// Connects the ranks, and then has the thread of a lane queue the work, or the fallback run it.
-class LinkedOperation final : public SteppedOperation {
+/// Connects the ranks, and then has the thread of a channel queue the work, or the fallback run it.
+class ConnectedOperation final : public SteppedOperation {
  public:
   /// `method`: that of the fallback. `peer`: the other rank of a message.
   template <typename Call, typename Method>
-  LinkedOperation(Links& links, const Call& call, Method method, int peer = Links::kAllRanks) {
-    begin(run(links, call, method, peer));
+  ConnectedOperation(Communicators& communicators, const Call& call, Method method,
+                     int peer = Communicators::kAllRanks) {
+    begin(run(communicators, call, method, peer));
   }
 
  private:
   template <typename Call, typename Method>
-  Steps run(Links& links, Call call, Method method, int peer) {
-    co_await until([&] { return links.connect(peer, call.place.device.index); });
-    if (Backend* const fallback = links.fallback(peer)) {
+  Steps run(Communicators& communicators, Call call, Method method, int peer) {
+    co_await until([&] { return communicators.connect(peer, call.place.device.index); });
+    if (Backend* const fallback = communicators.fallback(peer)) {
       const std::unique_ptr<Operation> operation = (fallback->*method)(call);
       co_await until_finished(*operation);
       set_event(operation->event());
       co_return;
     }
-    const std::shared_ptr<Work> work = make_work(links, call);
+    const std::shared_ptr<Work> work = make_work(communicators, call);
     const auto task =
-        work->lane().thread->submit(IssuingThread::Kind::Work, [work] { work->run(); });
+        work->channel().thread->submit(IssuingThread::Kind::Work, [work] { work->run(); });
     co_await until([&] { return task->poll(); });
     set_event(work->event());
   }
@@ -44,7 +45,7 @@ class LinkedOperation final : public SteppedOperation {
 class NcclBackend final : public Backend {
  public:
   NcclBackend(const Libraries& libraries, const NcclOptions& options, const BackendContext& context)
-      : links_(libraries, options, context) {}
+      : communicators_(libraries, options, context) {}
 
   std::string_view name() const noexcept override { return "nccl"; }
   Capabilities capabilities() const override { return cuda::gpu_capabilities(); }
@@ -71,25 +72,27 @@ class NcclBackend final : public Backend {
     return message(call, &Backend::recv);
   }
 
-  std::shared_ptr<DeviceStreams> device_streams() const override { return links_.device_streams(); }
-  void abort() noexcept override { links_.abort(); }
-  void let_go() override { links_.let_go(); }
-  void close() override { links_.close(); }
-  StatsGroup stats() const override { return links_.stats(); }
+  std::shared_ptr<DeviceStreams> device_streams() const override {
+    return communicators_.device_streams();
+  }
+  void abort() noexcept override { communicators_.abort(); }
+  void release_peer_memory() override { communicators_.release_peer_memory(); }
+  void close() override { communicators_.close(); }
+  StatsGroup stats() const override { return communicators_.stats(); }
 
  private:
   template <typename Call, typename Method>
   std::unique_ptr<Operation> collective(const Call& call, Method method) {
-    ++links_.counts().collectives;
-    return std::make_unique<LinkedOperation>(links_, call, method);
+    ++communicators_.counts().collectives;
+    return std::make_unique<ConnectedOperation>(communicators_, call, method);
   }
   template <typename Call, typename Method>
   std::unique_ptr<Operation> message(const Call& call, Method method) {
-    ++links_.counts().messages;
-    return std::make_unique<LinkedOperation>(links_, call, method, call.peer);
+    ++communicators_.counts().messages;
+    return std::make_unique<ConnectedOperation>(communicators_, call, method, call.peer);
   }
 
-  Links links_;
+  Communicators communicators_;
 };
 
 /// Throws Error if this process cannot use them.

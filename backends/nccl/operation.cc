@@ -29,10 +29,10 @@ class WatchedEvent final : public DeviceEvent {
 }  // namespace
 
 void Work::run() {
-  for (const auto& event : after_) event->order(lane_->stream->handle());
+  for (const auto& event : after_) event->order(channel_->stream->handle());
   issue();
-  event_ = std::make_shared<WatchedEvent>(shared_->streams->mark(*lane_->stream),
-                                          lane_->communicator, doing_);
+  event_ = std::make_shared<WatchedEvent>(shared_->streams->mark(*channel_->stream),
+                                          channel_->communicator, doing_);
 }
 
 }  // namespace ronde::nccl

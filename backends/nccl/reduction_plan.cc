@@ -76,10 +76,10 @@ Factor factor_in(DataType dtype, double value) {
 ReductionPlan scaled_before(const AllreduceCall& call, std::size_t ranks) {
   const double factor = call.prescale * call.postscale;
   const int divisor = call.divisor(ranks);
-  ReductionPlan plan{.travel = {.from = call.dtype, .dtype = call.travelling_dtype()}};
-  plan.pack = final_scaling(plan.travel.dtype, call.op, factor, divisor);
+  ReductionPlan plan{.wire = {.from = call.dtype, .dtype = call.effective_wire_dtype()}};
+  plan.pack = final_scaling(plan.wire.dtype, call.op, factor, divisor);
   const double whole = plan.pack.factor / plan.pack.divisor;
-  if (call.wire_dtype || !factor_in(plan.travel.dtype, whole).is_usable) return plan;
+  if (call.wire_dtype || !factor_in(plan.wire.dtype, whole).is_usable) return plan;
   plan.nccl_factor = whole;
   plan.is_nccl_average =
       call.op == ReduceOp::Average && factor == 1.0 && static_cast<std::size_t>(divisor) == ranks;
@@ -89,31 +89,32 @@ ReductionPlan scaled_before(const AllreduceCall& call, std::size_t ranks) {
 }  // namespace
 
 ReductionPlan plan_reduction(const AllreduceCall& call, std::size_t ranks, bool exact) {
-  const DataType dtype = call.travelling_dtype();
+  const DataType dtype = call.effective_wire_dtype();
   const bool by_nccl = is_reduced_by_nccl(dtype, call.op, exact);
   if (by_nccl && is_floating(dtype) && is_sum(call.op)) return scaled_before(call, ranks);
-  ReductionPlan plan{.travel = cuda::travel_of(call.dtype, call.op, call.prescale, call.postscale,
-                                               call.divisor(ranks), call.wire_dtype),
-                     .by_nccl = by_nccl};
-  if (by_nccl) plan.travel = cuda::in_steps(plan.travel);
-  plan.pack = {plan.travel.pack_scale, 1.0};
+  ReductionPlan plan{
+      .wire = cuda::wire_format_of(call.dtype, call.op, call.prescale, call.postscale,
+                                   call.divisor(ranks), call.wire_dtype),
+      .by_nccl = by_nccl};
+  if (by_nccl) plan.wire = cuda::in_steps(plan.wire);
+  plan.pack = {plan.wire.pack_scale, 1.0};
   return plan;
 }
 
-Operator::Operator(const Lane& the_lane, const ReductionPlan& plan, bool is_single,
+Operator::Operator(const StreamChannel& the_channel, const ReductionPlan& plan, bool is_single,
                    const std::string& what)
-    : lane(the_lane),
+    : channel(the_channel),
       doing(what),
-      type(number_of(plan.travel.dtype).value()),
-      number(number_of(plan.travel.op)),
+      type(number_of(plan.wire.dtype).value()),
+      number(number_of(plan.wire.op)),
       scales(is_single && plan.nccl_factor != 1.0),
-      is_plain(is_single && plan.travel.from == plan.travel.dtype &&
-               plan.travel.final.is_identity() && (plan.pack.is_identity() || scales)) {
+      is_plain(is_single && plan.wire.from == plan.wire.dtype && plan.wire.final.is_identity() &&
+               (plan.pack.is_identity() || scales)) {
   if (!scales) return;
   number = kAverage;
   if (plan.is_nccl_average) return;
-  Factor factor = factor_in(plan.travel.dtype, plan.nccl_factor);
-  const BlockingCommunicator& communicator = *lane.communicator;
+  Factor factor = factor_in(plan.wire.dtype, plan.nccl_factor);
+  const BlockingCommunicator& communicator = *channel.communicator;
   const BlockingCommunicator::Use use(communicator, doing);
   communicator.call(doing, communicator.api().make_scaled_sum, &number, factor.bytes.data(), type,
                     kHostScalar, use.handle());
@@ -124,8 +125,8 @@ Operator::Operator(const Lane& the_lane, const ReductionPlan& plan, bool is_sing
 Operator::~Operator() {
   if (!is_own) return;
   try {
-    const BlockingCommunicator::Use use(*lane.communicator, doing);
-    static_cast<void>(lane.communicator->api().destroy_reduction(number, use.handle()));
+    const BlockingCommunicator::Use use(*channel.communicator, doing);
+    static_cast<void>(channel.communicator->api().destroy_reduction(number, use.handle()));
   } catch (const Error&) {
     // Its communicator has ended.
   }

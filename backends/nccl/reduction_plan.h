@@ -4,8 +4,8 @@
 #include <cstddef>
 #include <string>
 
-#include "backends/cuda/travel.h"
-#include "backends/nccl/channel.h"
+#include "backends/cuda/wire_format.h"
+#include "backends/nccl/stream_channel.h"
 #include "ronde/backend.h"
 
 namespace ronde::nccl {
@@ -32,7 +32,7 @@ namespace ronde::nccl {
 /// large), is applied in packing.
 struct ReductionPlan {
   /// NCCL does not apply `reduce_scale`, and leaves `final` to the way out of the buffer.
-  cuda::Travel travel;
+  cuda::WireFormat wire;
   bool by_nccl = true;
   Scaling pack = {};             ///< of elements on their way into the buffer
   double nccl_factor = 1.0;      ///< replaces `pack` in chunks of a single tensor, unless it is 1
@@ -45,14 +45,15 @@ ReductionPlan plan_reduction(const AllreduceCall& call, std::size_t ranks, bool 
 /// NCCL's operator for a chunk; its destructor destroys one that was made for a factor.
 /// `is_single`: the chunk is of a single tensor.
 ///
-/// Thread-safety: the lane's thread.
+/// Thread-safety: the channel's thread.
 struct Operator {
-  Operator(const Lane& lane, const ReductionPlan& plan, bool is_single, const std::string& doing);
+  Operator(const StreamChannel& channel, const ReductionPlan& plan, bool is_single,
+           const std::string& doing);
   ~Operator();
   Operator(const Operator&) = delete;
   Operator& operator=(const Operator&) = delete;
 
-  const Lane& lane;
+  const StreamChannel& channel;
   const std::string& doing;
   const DataTypeNumber type;
   ReductionNumber number;

@@ -21,8 +21,8 @@ constexpr std::size_t kAlignment = 16;
 class ReductionWork : public Work {
  protected:
   /// `call`: without its segments.
-  ReductionWork(Links& links, const AllreduceCall& call, std::string doing)
-      : Work(links, call.place, std::move(doing)),
+  ReductionWork(Communicators& communicators, const AllreduceCall& call, std::string doing)
+      : Work(communicators, call.place, std::move(doing)),
         plan_(plan_reduction(call, size(), options().exact)) {}
 
   /// A chunk in the fusion buffer: a share of the elements for each rank. The result is as far into
@@ -39,20 +39,20 @@ class ReductionWork : public Work {
   }
   /// Elements of a share where the ranks combine `elements`: shares begin where wide accesses may.
   std::size_t share_of(std::size_t elements) const noexcept {
-    const std::size_t unit = plan_.travel.alignment();
+    const std::size_t unit = plan_.wire.alignment();
     const std::size_t share = (elements + size() - 1) / size();
     return (share + unit - 1) / unit * unit;
   }
   /// The largest share that there is room for.
   std::size_t most_of_share() const noexcept {
-    return fusion_bytes() / (2 * size() * kAlignment) * plan_.travel.alignment();
+    return fusion_bytes() / (2 * size() * kAlignment) * plan_.wire.alignment();
   }
 
   /// Queues the exchange of the shares, and the combining of this rank's.
   void combine(const Shares& shares) const {
-    bench().stream().copy(cuda::address_of(shares.received + rank() * shares.bytes),
-                          cuda::address_of(shares.packed + rank() * shares.bytes), shares.bytes,
-                          doing());
+    resources().stream().copy(cuda::address_of(shares.received + rank() * shares.bytes),
+                              cuda::address_of(shares.packed + rank() * shares.bytes), shares.bytes,
+                              doing());
     call_together([&] {
       for (std::size_t i = 1; i < size(); ++i) {
         // Each begins with another one.
@@ -65,30 +65,30 @@ class ReductionWork : public Work {
       }
     });
     const cuda::DevicePointer received = cuda::address_of(shares.received);
-    bench().kernels().reduce(bench().stream(), received, {received, shares.bytes, size()},
-                             shares.elements, plan_.travel.reduction());
+    resources().kernels().reduce(resources().stream(), received, {received, shares.bytes, size()},
+                                 shares.elements, plan_.wire.reduction());
   }
 
   const ReductionPlan& plan() const noexcept { return plan_; }
   /// Bytes of an element in the tensors, and on its way between the ranks.
   /// @{
-  std::size_t tensor_width() const noexcept { return size_of(plan_.travel.from); }
-  std::size_t width() const noexcept { return plan_.travel.width(); }
+  std::size_t tensor_width() const noexcept { return size_of(plan_.wire.from); }
+  std::size_t width() const noexcept { return plan_.wire.width(); }
   /// @}
 
   /// Queues the way into the buffer.
   void pack(const Moves& moves, bool is_scaled_by_nccl = false) const {
-    move(moves, {.from = plan_.travel.from,
-                 .to = plan_.travel.dtype,
+    move(moves, {.from = plan_.wire.from,
+                 .to = plan_.wire.dtype,
                  .scaling = is_scaled_by_nccl ? Scaling{} : plan_.pack,
-                 .op = plan_.travel.op});
+                 .op = plan_.wire.op});
   }
   /// And the one out of it. The ranks' own combining leaves it scaled, with the one NaN that there
   /// is.
   void unpack(const Moves& moves) const {
-    move(moves, {.from = plan_.travel.dtype,
-                 .to = plan_.travel.from,
-                 .scaling = plan_.by_nccl ? plan_.travel.final : Scaling{},
+    move(moves, {.from = plan_.wire.dtype,
+                 .to = plan_.wire.from,
+                 .scaling = plan_.by_nccl ? plan_.wire.final : Scaling{},
                  .canonical = plan_.by_nccl});
   }
 
@@ -98,13 +98,13 @@ class ReductionWork : public Work {
 
 class Allreduce final : public ReductionWork {
  public:
-  Allreduce(Links& links, const AllreduceCall& call)
-      : ReductionWork(links, call,
+  Allreduce(Communicators& communicators, const AllreduceCall& call)
+      : ReductionWork(communicators, call,
                       "reducing " + std::to_string(call.segments.size()) + " tensor(s) of " +
                           elements_text(total_elements(call.segments), call.dtype)),
         segments_(call.segments.begin(), call.segments.end()),
         layout_(segments_, plan().by_nccl ? fusion_bytes() / width() : most_of_share() * size(),
-                plan().travel.alignment()) {}
+                plan().wire.alignment()) {}
 
  private:
   void issue() override {
@@ -119,7 +119,7 @@ class Allreduce final : public ReductionWork {
   }
 
   void reduce_by_nccl() const {
-    const Operator op(lane(), plan(), layout_.pieces().size() == 1, doing());
+    const Operator op(channel(), plan(), layout_.pieces().size() == 1, doing());
     const gpu::Piece& first = layout_.pieces().front();
     const Segment& segment = *first.segment;
     if (op.is_plain && segment.input != nullptr && segment.output != nullptr) {
@@ -158,8 +158,8 @@ class Allreduce final : public ReductionWork {
 /// shorter leave some unused.
 class Reducescatter final : public ReductionWork {
  public:
-  Reducescatter(Links& links, const ReducescatterCall& call)
-      : ReductionWork(links,
+  Reducescatter(Communicators& communicators, const ReducescatterCall& call)
+      : ReductionWork(communicators,
                       {.segments = {},
                        .dtype = call.dtype,
                        .op = call.op,
@@ -195,7 +195,7 @@ class Reducescatter final : public ReductionWork {
   /// `is_single`: all is in one chunk, where equal parts lie as in the tensor. Ranks without memory
   /// for it see it alike.
   void reduce_by_nccl(const cuda::RankParts& parts, bool is_single) const {
-    const Operator op(lane(), plan(), is_single, doing());
+    const Operator op(channel(), plan(), is_single, doing());
     if (op.is_plain && input_ != nullptr && output_ != nullptr) {
       ++counts().direct_chunks;
       return call(api().reduce_scatter, input_, output_, parts.each, op.type, op.number);
@@ -231,11 +231,11 @@ class Reducescatter final : public ReductionWork {
 
 }  // namespace
 
-std::shared_ptr<Work> make_work(Links& links, const AllreduceCall& call) {
-  return std::make_shared<Allreduce>(links, call);
+std::shared_ptr<Work> make_work(Communicators& communicators, const AllreduceCall& call) {
+  return std::make_shared<Allreduce>(communicators, call);
 }
-std::shared_ptr<Work> make_work(Links& links, const ReducescatterCall& call) {
-  return std::make_shared<Reducescatter>(links, call);
+std::shared_ptr<Work> make_work(Communicators& communicators, const ReducescatterCall& call) {
+  return std::make_shared<Reducescatter>(communicators, call);
 }
 
 }  // namespace ronde::nccl

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Allreduces through the ring. Every rank copies its input into its slot, round by round. One-shot:
-// each rank then reduces all slots straight to its own output. Two-shot: each rank reduces one
-// slice of all slots, writes the result into a slot, and copies the results of the other slices.
-// Input and output may be of another type than what is reduced; elements are converted while they
-// are copied.
+// Allreduces through the slot buffer. Every rank copies its input into its slot, round by round.
+// One-shot: each rank then reduces all slots straight to its own output. Two-shot: each rank
+// reduces one slice of all slots, writes the result into a slot, and copies the results of the
+// other slices. Input and output may be of another type than what is reduced; elements are
+// converted while they are copied.
 #include "backends/shm/allreduce.h"
 
 #include <algorithm>
@@ -17,27 +17,27 @@ constexpr std::size_t kBlockBytes = std::size_t{4} << 10;
 
 }  // namespace
 
-RingAllreduce::RingAllreduce(std::shared_ptr<RingContext> context, const AllreduceCall& call,
+SlotAllreduce::SlotAllreduce(std::shared_ptr<SlotBufferContext> context, const AllreduceCall& call,
                              StoreChoice::Use stores)
-    : RingOperation(std::move(context)),
+    : SlotOperation(std::move(context)),
       format_(call),
       reduction_(reduction_of(format_.wire(), call.op, format_.prescale(), call.postscale,
-                              call.divisor(ring().ranks()))),
+                              call.divisor(buffer().ranks()))),
       stores_(std::move(stores)),
-      staging_(walk_of(call, ring().shape().slot_bytes, kMostPieces)),
+      staging_(walk_of(call, buffer().shape().slot_bytes, kMostPieces)),
       consuming_(staging_),
-      inputs_(ring().ranks(), nullptr) {}
+      inputs_(buffer().ranks(), nullptr) {}
 
-std::byte* RingAllreduce::block() {
+std::byte* SlotAllreduce::block() {
   block_.resize(kBlockBytes);
   return block_.data();
 }
 
-std::size_t RingAllreduce::block_elements() const noexcept {
+std::size_t SlotAllreduce::block_elements() const noexcept {
   return kBlockBytes / format_.wire_bytes();
 }
 
-void RingAllreduce::stage_outside(std::uint64_t round, const Slice& own) {
+void SlotAllreduce::stage_outside(std::uint64_t round, const Slice& own) {
   const StoreChoice::Use::Timing timing(stores_);
   const std::size_t elements = staging_.next_count();
   AbsentPieces absent;
@@ -47,7 +47,7 @@ void RingAllreduce::stage_outside(std::uint64_t round, const Slice& own) {
     std::byte* const to = slot_to_fill(round, range.begin * format_.wire_bytes(), bytes);
     if (to == nullptr) return;
     format_.pack(to, piece.input(range.begin - piece.position, format_.user_bytes()), range.count(),
-                 stores_.ring(bytes));
+                 stores_.buffer(bytes));
   };
   staging_.advance([&](const Piece& piece) {
     if (piece.segment->input == nullptr) {
@@ -57,10 +57,10 @@ void RingAllreduce::stage_outside(std::uint64_t round, const Slice& own) {
     copy(piece, piece.within({0, own.begin}));
     copy(piece, piece.within({own.end, elements}));
   });
-  ring().publish_staged(absolute(round), absent);
+  buffer().publish_staged(absolute(round), absent);
 }
 
-void RingAllreduce::copy_results(const Piece& piece, const Slice& slice, const std::byte* slot) {
+void SlotAllreduce::copy_results(const Piece& piece, const Slice& slice, const std::byte* slot) {
   const Slice range = piece.within(slice);
   if (range.count() == 0) return;
   std::byte* const to = piece.output(range.begin - piece.position, format_.user_bytes());
@@ -73,22 +73,22 @@ void RingAllreduce::copy_results(const Piece& piece, const Slice& slice, const s
   }
 }
 
-void RingAllreduce::find_inputs(std::uint64_t round, const Piece& piece, std::size_t skipped,
+void SlotAllreduce::find_inputs(std::uint64_t round, const Piece& piece, std::size_t skipped,
                                 std::size_t count) {
   const std::size_t offset = (piece.position + skipped) * format_.wire_bytes();
   for (std::size_t rank = 0; rank < inputs_.size(); ++rank) {
-    if (rank == ring().rank()) continue;
-    inputs_[rank] = ring().operand(rank, absolute(round), piece.index, offset);
+    if (rank == buffer().rank()) continue;
+    inputs_[rank] = buffer().operand(rank, absolute(round), piece.index, offset);
   }
   const std::byte* own = piece.input(skipped, format_.user_bytes());
   if (own != nullptr && format_.converts()) {
     format_.pack(block(), own, count, Store::Regular);
     own = block();
   }
-  inputs_[ring().rank()] = own;
+  inputs_[buffer().rank()] = own;
 }
 
-const std::byte* RingAllreduce::reduce_inputs(std::byte* output, std::size_t count,
+const std::byte* SlotAllreduce::reduce_inputs(std::byte* output, std::size_t count,
                                               bool will_read) {
   const Store store = stores_.output(count * format_.user_bytes());
   // Results that were streamed have left the cache.
@@ -102,7 +102,7 @@ const std::byte* RingAllreduce::reduce_inputs(std::byte* output, std::size_t cou
   return block();
 }
 
-void FlatAllreduce::consume(std::uint64_t round) {
+void OneShotAllreduce::consume(std::uint64_t round) {
   stores_.move(consuming_.next_count() * format_.wire_bytes());
   const StoreChoice::Use::Timing timing(stores_);
   consuming_.advance([&](const Piece& piece) {
@@ -113,58 +113,59 @@ void FlatAllreduce::consume(std::uint64_t round) {
       reduce_inputs(piece.output(at, format_.user_bytes()), count, false);
     }
   });
-  ring().publish_consumed(absolute(round));
+  buffer().publish_consumed(absolute(round));
 }
 
-Slice SlicedAllreduce::slice_of(std::size_t rank, std::size_t round_elements) const {
+Slice TwoShotAllreduce::slice_of(std::size_t rank, std::size_t round_elements) const {
   constexpr std::size_t kLine = 64;
   return even_slice(rank, inputs_.size(), round_elements, kLine / format_.wire_bytes());
 }
 
-bool SlicedAllreduce::reduce(std::uint64_t round) {
-  if (reducing_.at_end() || !ring().staged_by_all(absolute(round))) return false;
+bool TwoShotAllreduce::reduce(std::uint64_t round) {
+  if (reducing_.at_end() || !buffer().staged_by_all(absolute(round))) return false;
   const StoreChoice::Use::Timing timing(stores_);
-  const Slice own = slice_of(ring().rank(), reducing_.next_count());
+  const Slice own = slice_of(buffer().rank(), reducing_.next_count());
   reducing_.advance([&](const Piece& piece) {
     const Slice range = piece.within(own);
     if (range.count() > 0) reduce_part(round, piece, range.begin, range.end);
   });
-  ring().publish_reduced(absolute(round));
+  buffer().publish_reduced(absolute(round));
   return true;
 }
 
 /// Elements [begin, end) of the round, which belong to `piece`.
-void SlicedAllreduce::reduce_part(std::uint64_t round, const Piece& piece, std::size_t begin,
-                                  std::size_t end) {
+void TwoShotAllreduce::reduce_part(std::uint64_t round, const Piece& piece, std::size_t begin,
+                                   std::size_t end) {
   const std::size_t element_bytes = format_.wire_bytes();
-  std::byte* const slot = ring().slot(holder_of(ring().rank()), absolute(round));
+  std::byte* const slot = buffer().slot(holder_of(buffer().rank()), absolute(round));
   for (std::size_t at = begin; at < end; at += block_elements()) {
     const std::size_t count = std::min(block_elements(), end - at);
     const std::size_t skipped = at - piece.position;
     find_inputs(round, piece, skipped, count);
     const std::byte* const results =
         reduce_inputs(piece.output(skipped, format_.user_bytes()), count, true);
-    if (ring().ranks() == 1) continue;
+    if (buffer().ranks() == 1) continue;
     const std::size_t bytes = count * element_bytes;
-    kernels().copy(slot + at * element_bytes, results, bytes, stores_.ring(bytes));
+    kernels().copy(slot + at * element_bytes, results, bytes, stores_.buffer(bytes));
   }
 }
 
-bool SlicedAllreduce::may_consume(std::uint64_t round) {
-  return rounds_reduced() > round && ring().reduced_by_all(absolute(round));
+bool TwoShotAllreduce::may_consume(std::uint64_t round) {
+  return rounds_reduced() > round && buffer().reduced_by_all(absolute(round));
 }
 
-void SlicedAllreduce::consume(std::uint64_t round) {
+void TwoShotAllreduce::consume(std::uint64_t round) {
   const std::size_t elements = consuming_.next_count();
   stores_.move(elements * format_.wire_bytes());
   const StoreChoice::Use::Timing timing(stores_);
   consuming_.advance([&](const Piece& piece) {
-    for (std::size_t rank = 0; rank < ring().ranks(); ++rank) {
-      if (rank == ring().rank()) continue;
-      copy_results(piece, slice_of(rank, elements), ring().slot(holder_of(rank), absolute(round)));
+    for (std::size_t rank = 0; rank < buffer().ranks(); ++rank) {
+      if (rank == buffer().rank()) continue;
+      copy_results(piece, slice_of(rank, elements),
+                   buffer().slot(holder_of(rank), absolute(round)));
     }
   });
-  ring().publish_consumed(absolute(round));
+  buffer().publish_consumed(absolute(round));
 }
 
 }  // namespace ronde::shm

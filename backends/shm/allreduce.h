@@ -9,16 +9,17 @@
 
 #include "backends/shm/chunks.h"
 #include "backends/shm/element_format.h"
-#include "backends/shm/ring_operation.h"
+#include "backends/shm/slot_operation.h"
 #include "backends/shm/store_choice.h"
 
 namespace ronde::shm {
 
-/// Common part of the allreduces through the ring. Where the call has a wire type, elements are
-/// converted while they are staged, and back while results are written: in one pass over memory.
-class RingAllreduce : public RingOperation {
+/// Common part of the allreduces through the slot buffer. Where the call has a wire type, elements
+/// are converted while they are staged, and back while results are written: in one pass over
+/// memory.
+class SlotAllreduce : public SlotOperation {
  protected:
-  RingAllreduce(std::shared_ptr<RingContext> context, const AllreduceCall& call,
+  SlotAllreduce(std::shared_ptr<SlotBufferContext> context, const AllreduceCall& call,
                 StoreChoice::Use stores);
 
   /// Stages what lies outside `own`, a slice of the round that nobody but this rank would read.
@@ -54,15 +55,15 @@ class RingAllreduce : public RingOperation {
 
 /// An allreduce in which every rank reduces every element, from its own input and the others'
 /// slots straight to its output: one wait for the peers a round.
-class FlatAllreduce final : public RingAllreduce {
+class OneShotAllreduce final : public SlotAllreduce {
  public:
-  FlatAllreduce(std::shared_ptr<RingContext> context, const AllreduceCall& call,
-                StoreChoice::Use stores)
-      : RingAllreduce(std::move(context), call, std::move(stores)) {}
+  OneShotAllreduce(std::shared_ptr<SlotBufferContext> context, const AllreduceCall& call,
+                   StoreChoice::Use stores)
+      : SlotAllreduce(std::move(context), call, std::move(stores)) {}
 
  private:
   void stage(std::uint64_t round) override { stage_outside(round, {0, 0}); }
-  bool may_consume(std::uint64_t round) override { return ring().staged_by_all(absolute(round)); }
+  bool may_consume(std::uint64_t round) override { return buffer().staged_by_all(absolute(round)); }
   void consume(std::uint64_t round) override;
 };
 
@@ -74,11 +75,11 @@ class FlatAllreduce final : public RingAllreduce {
 /// operand that was just read from there: these lines are in this core's cache already, while those
 /// of a slot for results would first have to be taken from their last readers. So of two ranks a
 /// line changes hands three times where it would four times, flat or with result slots.
-class SlicedAllreduce final : public RingAllreduce {
+class TwoShotAllreduce final : public SlotAllreduce {
  public:
-  SlicedAllreduce(std::shared_ptr<RingContext> context, const AllreduceCall& call,
-                  StoreChoice::Use stores)
-      : RingAllreduce(std::move(context), call, std::move(stores)), reducing_(staging_) {}
+  TwoShotAllreduce(std::shared_ptr<SlotBufferContext> context, const AllreduceCall& call,
+                   StoreChoice::Use stores)
+      : SlotAllreduce(std::move(context), call, std::move(stores)), reducing_(staging_) {}
 
  private:
   Slice slice_of(std::size_t rank, std::size_t round_elements) const;
@@ -86,7 +87,7 @@ class SlicedAllreduce final : public RingAllreduce {
   std::size_t holder_of(std::size_t rank) const { return (rank + 1) % inputs_.size(); }
   void reduce_part(std::uint64_t round, const Piece& piece, std::size_t begin, std::size_t end);
   void stage(std::uint64_t round) override {
-    stage_outside(round, slice_of(ring().rank(), staging_.next_count()));
+    stage_outside(round, slice_of(buffer().rank(), staging_.next_count()));
   }
   bool reduce(std::uint64_t round) override;
   bool may_consume(std::uint64_t round) override;

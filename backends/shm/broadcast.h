@@ -5,21 +5,21 @@
 #include <memory>
 
 #include "backends/shm/chunks.h"
-#include "backends/shm/ring_operation.h"
+#include "backends/shm/slot_operation.h"
 
 namespace ronde::shm {
 
 /// The root stages; the others copy out of its slots.
-class Broadcast final : public RingOperation {
+class Broadcast final : public SlotOperation {
  public:
-  Broadcast(std::shared_ptr<RingContext> context, const BroadcastCall& call);
+  Broadcast(std::shared_ptr<SlotBufferContext> context, const BroadcastCall& call);
 
  private:
   bool all_staged() const override { return !is_root_ || walk_.at_end(); }
   bool all_consumed() const override { return is_root_ || walk_.at_end(); }
   void stage(std::uint64_t round) override;
   bool may_consume(std::uint64_t round) override {
-    return ring().staged_by(root_, absolute(round));
+    return buffer().staged_by(root_, absolute(round));
   }
   void consume(std::uint64_t round) override;
 

@@ -115,8 +115,8 @@ class ChunkWalk {
 inline ChunkWalk walk_of(const AllreduceCall& call, std::size_t slot_bytes,
                          std::size_t most_pieces) {
   const std::size_t total = total_elements(call.segments);
-  return {call.segments, total, chunk_elements(total, size_of(call.travelling_dtype()), slot_bytes),
-          most_pieces};
+  return {call.segments, total,
+          chunk_elements(total, size_of(call.effective_wire_dtype()), slot_bytes), most_pieces};
 }
 
 }  // namespace ronde::shm

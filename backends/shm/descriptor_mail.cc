@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// File descriptors travel as SCM_RIGHTS over abstract Unix datagram sockets. The ranks exchange the
-// names of their sockets and a random token each; a message counts if it carries the receiver's
+// File descriptors are sent as SCM_RIGHTS over abstract Unix datagram sockets. The ranks exchange
+// the names of their sockets and a random token each; a message counts if it carries the receiver's
 // token and comes from the same user.
 #include "backends/shm/descriptor_mail.h"
 

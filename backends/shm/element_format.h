@@ -15,7 +15,7 @@ class ElementFormat {
   explicit ElementFormat(const AllreduceCall& call)
       : kernels_(best_kernels()),
         user_(call.dtype),
-        wire_(call.travelling_dtype()),
+        wire_(call.effective_wire_dtype()),
         prescale_(call.prescale) {}
 
   bool converts() const noexcept { return user_ != wire_; }

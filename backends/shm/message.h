@@ -17,10 +17,10 @@ namespace ronde::shm {
 
 /// State that the messages of a rank share. They may outlive the backend.
 struct MessageContext {
-  MessageContext(std::span<std::byte> memory, std::shared_ptr<void> owner, const RingShape& shape,
-                 std::size_t rank, std::function<void()> ring_peers)
+  MessageContext(std::span<std::byte> memory, std::shared_ptr<void> owner,
+                 const SlotBufferShape& shape, std::size_t rank, std::function<void()> notify_peers)
       : memory_owner(std::move(owner)),
-        outboxes(memory, shape, rank, std::move(ring_peers)),
+        outboxes(memory, shape, rank, std::move(notify_peers)),
         kernels(best_kernels()) {}
 
   const std::shared_ptr<void> memory_owner;

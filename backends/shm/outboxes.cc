@@ -13,7 +13,7 @@
 namespace ronde::shm {
 namespace {
 
-/// Distance between counters of different writers, as in Ring.
+/// Distance between counters of different writers, as in SlotBuffer.
 constexpr std::size_t kLinePair = 128;
 constexpr std::size_t kMostSlots = 16;
 
@@ -26,12 +26,12 @@ struct alignas(kLinePair) Outboxes::Line {
   std::array<std::uint8_t, kMostSlots> slots = {};
 };
 
-Outboxes::Outboxes(std::span<std::byte> memory, const RingShape& shape, std::size_t rank,
-                   std::function<void()> ring_peers)
+Outboxes::Outboxes(std::span<std::byte> memory, const SlotBufferShape& shape, std::size_t rank,
+                   std::function<void()> notify_peers)
     : memory_(memory),
       shape_(shape),
       rank_(rank),
-      ring_peers_(std::move(ring_peers)),
+      notify_peers_(std::move(notify_peers)),
       last_(shape.slots),
       sent_(shape.ranks, 0),
       taken_(shape.ranks, 0) {
@@ -46,15 +46,15 @@ Outboxes::Outboxes(std::span<std::byte> memory, const RingShape& shape, std::siz
   }
 }
 
-std::size_t Outboxes::header_bytes(const RingShape& shape) noexcept {
-  return rounded_up(2 * shape.ranks * sizeof(Line), kRingAlignment);
+std::size_t Outboxes::header_bytes(const SlotBufferShape& shape) noexcept {
+  return rounded_up(2 * shape.ranks * sizeof(Line), kSlotBufferAlignment);
 }
 
-std::size_t Outboxes::bytes_of_rank(const RingShape& shape) noexcept {
-  return header_bytes(shape) + rounded_up(shape.slots * shape.slot_bytes, kRingAlignment);
+std::size_t Outboxes::bytes_of_rank(const SlotBufferShape& shape) noexcept {
+  return header_bytes(shape) + rounded_up(shape.slots * shape.slot_bytes, kSlotBufferAlignment);
 }
 
-std::size_t Outboxes::bytes_for(const RingShape& shape) noexcept {
+std::size_t Outboxes::bytes_for(const SlotBufferShape& shape) noexcept {
   return shape.ranks * bytes_of_rank(shape);
 }
 
@@ -87,7 +87,7 @@ void Outboxes::publish(std::size_t receiver) {
   last_[next_] = {receiver, count};
   next_ = (next_ + 1) % shape_.slots;
   line.count.store(count, std::memory_order_release);
-  ring_peers_();
+  notify_peers_();
 }
 
 const std::byte* Outboxes::arrived(std::size_t sender) const {
@@ -99,7 +99,7 @@ const std::byte* Outboxes::arrived(std::size_t sender) const {
 
 void Outboxes::take(std::size_t sender) {
   taken(rank_, sender).count.store(++taken_[sender], std::memory_order_release);
-  ring_peers_();
+  notify_peers_();
 }
 
 }  // namespace ronde::shm

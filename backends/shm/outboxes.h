@@ -7,7 +7,7 @@
 #include <span>
 #include <vector>
 
-#include "backends/shm/ring.h"
+#include "backends/shm/slot_buffer.h"
 
 namespace ronde::shm {
 
@@ -23,17 +23,19 @@ namespace ronde::shm {
 /// ever grow, and go on from message to message. Stores to a slot and to its number are ordered
 /// before the release store of the sender's counter, whose acquire load is ordered before the
 /// receiver's loads; those before its own release store, whose acquire load is ordered before the
-/// next stores to the slot. A rank that dies stops counting, as in Note [Rounds of the ring].
+/// next stores to the slot. A rank that dies stops counting, as in Note [Rounds of the slot
+/// buffer].
 ///
 /// Thread-safety: of one rank, as Backend; between ranks, by the counters.
 class Outboxes {
  public:
-  /// `memory`, and when the others may be used: as Ring; bytes_for(shape) long. No slot is touched.
-  Outboxes(std::span<std::byte> memory, const RingShape& shape, std::size_t rank,
-           std::function<void()> ring_peers);
+  /// `memory`, and when the others may be used: as SlotBuffer; bytes_for(shape) long. No slot is
+  /// touched.
+  Outboxes(std::span<std::byte> memory, const SlotBufferShape& shape, std::size_t rank,
+           std::function<void()> notify_peers);
 
-  /// Bytes of outboxes with the number and size of slots of a ring.
-  static std::size_t bytes_for(const RingShape& shape) noexcept;
+  /// Bytes of outboxes with the number and size of slots of a slot buffer.
+  static std::size_t bytes_for(const SlotBufferShape& shape) noexcept;
 
   std::size_t slot_bytes() const noexcept { return shape_.slot_bytes; }
 
@@ -55,17 +57,17 @@ class Outboxes {
     std::uint64_t number = 0;  ///< counts from 1; 0: none yet
   };
 
-  static std::size_t header_bytes(const RingShape& shape) noexcept;
-  static std::size_t bytes_of_rank(const RingShape& shape) noexcept;
+  static std::size_t header_bytes(const SlotBufferShape& shape) noexcept;
+  static std::size_t bytes_of_rank(const SlotBufferShape& shape) noexcept;
   std::byte* part_of(std::size_t rank) const noexcept;
   /// Counters of the parts that `rank` has sent to `receiver`, and taken from `sender`.
   Line& sent(std::size_t rank, std::size_t receiver) const noexcept;
   Line& taken(std::size_t rank, std::size_t sender) const noexcept;
 
   const std::span<std::byte> memory_;
-  const RingShape shape_;
+  const SlotBufferShape shape_;
   const std::size_t rank_;
-  const std::function<void()> ring_peers_;
+  const std::function<void()> notify_peers_;
   std::vector<Part> last_;                   ///< by slot of the own outbox
   std::size_t next_ = 0;                     ///< slot
   std::vector<std::uint64_t> sent_, taken_;  ///< parts, by the other rank

@@ -5,17 +5,17 @@
 #include <memory>
 #include <vector>
 
-#include "backends/shm/ring_operation.h"
+#include "backends/shm/slot_operation.h"
 #include "ronde/division.h"
 
 namespace ronde::shm {
 
 /// An operation in which every rank has a part of a buffer for each other rank. A round moves as
 /// many bytes of every part, so that there are as many rounds as the largest part needs.
-class PartwiseOperation : public RingOperation {
+class PartwiseOperation : public SlotOperation {
  protected:
   /// `chunk_bytes`: of a part in a round; `largest`: bytes of the largest part, on any rank.
-  PartwiseOperation(std::shared_ptr<RingContext> context, std::size_t chunk_bytes,
+  PartwiseOperation(std::shared_ptr<SlotBufferContext> context, std::size_t chunk_bytes,
                     std::size_t largest);
 
   /// Fills this rank's slot; `done` bytes of every part were staged before. Returns what it adds
@@ -29,12 +29,12 @@ class PartwiseOperation : public RingOperation {
     return (to < from ? to : to - 1) * chunk_bytes_;
   }
   /// chunk_bytes() of operations that use place().
-  static std::size_t shared_chunk_bytes(const RingShape& shape);
+  static std::size_t shared_chunk_bytes(const SlotBufferShape& shape);
 
  private:
   bool all_staged() const final { return staged_bytes_ >= largest_; }
   bool all_consumed() const final { return consumed_bytes_ >= largest_; }
-  bool may_consume(std::uint64_t round) final { return ring().staged_by_all(absolute(round)); }
+  bool may_consume(std::uint64_t round) final { return buffer().staged_by_all(absolute(round)); }
   void stage(std::uint64_t round) final;
   void consume(std::uint64_t round) final;
 
@@ -45,7 +45,7 @@ class PartwiseOperation : public RingOperation {
 
 class Allgather final : public PartwiseOperation {
  public:
-  Allgather(std::shared_ptr<RingContext> context, const AllgatherCall& call);
+  Allgather(std::shared_ptr<SlotBufferContext> context, const AllgatherCall& call);
 
  private:
   AbsentPieces stage_parts(std::uint64_t round, std::size_t done) override;
@@ -59,7 +59,7 @@ class Allgather final : public PartwiseOperation {
 
 class Alltoall final : public PartwiseOperation {
  public:
-  Alltoall(std::shared_ptr<RingContext> context, const AlltoallCall& call);
+  Alltoall(std::shared_ptr<SlotBufferContext> context, const AlltoallCall& call);
 
  private:
   AbsentPieces stage_parts(std::uint64_t round, std::size_t done) override;
@@ -73,7 +73,7 @@ class Alltoall final : public PartwiseOperation {
 
 class Reducescatter final : public PartwiseOperation {
  public:
-  Reducescatter(std::shared_ptr<RingContext> context, const ReducescatterCall& call);
+  Reducescatter(std::shared_ptr<SlotBufferContext> context, const ReducescatterCall& call);
 
  private:
   AbsentPieces stage_parts(std::uint64_t round, std::size_t done) override;

@@ -57,7 +57,7 @@ class SharedBoard final : public Board {
     return next_sleeper(0, whom) < asleep_.size();
   }
 
-  void ring(Whom whom) noexcept override {
+  void notify(Whom whom) noexcept override {
     full_fence();
     for (std::size_t other = next_sleeper(0, whom); other < asleep_.size();
          other = next_sleeper(other + 1, whom)) {
@@ -87,7 +87,7 @@ class SharedBoard final : public Board {
   const shm::SharedMemory memory_;
   const std::vector<UniqueFd> bells_;  ///< by local rank
   std::span<Word> words_;
-  /// By local rank, one byte each: ring() reads all of them after every chunk, and a line holds
+  /// By local rank, one byte each: notify() reads all of them after every chunk, and a line holds
   /// those of 64 ranks.
   std::span<std::atomic<Sleep>> asleep_;
 };

@@ -13,9 +13,9 @@ namespace ronde {
 /// (docs/performance.md); tests set others to meet the rare cases often.
 struct ShmOptions {
   enum class Reduce : std::uint8_t {
-    Auto,    ///< by the number of ranks and the size
-    Flat,    ///< every rank reduces everything
-    Sliced,  ///< every rank reduces a slice for all
+    Auto,     ///< by the number of ranks and the size
+    OneShot,  ///< every rank reduces everything
+    TwoShot,  ///< every rank reduces a slice for all
   };
   enum class Stores : std::uint8_t {
     Auto,  ///< tries all, takes the fastest
@@ -23,8 +23,8 @@ struct ShmOptions {
     Streaming,
   };
 
-  /// A rank's part of the ring: slots, and bytes in each (a multiple of 64; 0: by the numbers of
-  /// ranks and cores).
+  /// A rank's part of the slot buffer: slots, and bytes in each (a multiple of 64; 0: by the
+  /// numbers of ranks and cores).
   std::size_t slots = 4;
   std::size_t slot_bytes = 0;
   Reduce reduce = Reduce::Auto;

@@ -29,13 +29,13 @@ bool is_in_place(std::span<const Segment> segments) {
 }
 
 std::unique_ptr<Backend> create_alone(const ShmOptions& options, const BackendContext& context) {
-  const RingShape shape = ring_shape(options, 1, 1);
+  const SlotBufferShape shape = slot_buffer_shape(options, 1, 1);
   const std::size_t bytes = ShmBackend::memory_bytes(shape);
-  auto* const memory = static_cast<std::byte*>(std::aligned_alloc(kRingAlignment, bytes));
+  auto* const memory = static_cast<std::byte*>(std::aligned_alloc(kSlotBufferAlignment, bytes));
   if (memory == nullptr) throw std::bad_alloc();
   const std::shared_ptr<void> owner(memory, &std::free);
   return std::make_unique<ShmBackend>(std::span(memory, bytes), owner, shape, options, 0,
-                                      context.ring_peers);
+                                      context.notify_peers);
 }
 
 /// Null if no heap is wanted, or if address space is short on a rank: then on every rank.
@@ -44,8 +44,8 @@ std::shared_ptr<SymmetricContext> create_symmetric(const Meeting& meeting,
   if (context.symmetric_heap_bytes == 0) return nullptr;
   const auto ranks = static_cast<std::size_t>(meeting.topology.local_size);
   const auto rank = static_cast<std::size_t>(meeting.topology.local_rank);
-  const std::size_t part_bytes = rounded_up(context.symmetric_heap_bytes, kRingAlignment);
-  const std::size_t claims_bytes = rounded_up(ChunkClaims::bytes_for(ranks), kRingAlignment);
+  const std::size_t part_bytes = rounded_up(context.symmetric_heap_bytes, kSlotBufferAlignment);
+  const std::size_t claims_bytes = rounded_up(ChunkClaims::bytes_for(ranks), kSlotBufferAlignment);
   std::shared_ptr<SharedMemory> memory;
   try {
     memory =
@@ -65,7 +65,7 @@ std::shared_ptr<SymmetricContext> create_symmetric(const Meeting& meeting,
   }
   return std::make_shared<SymmetricContext>(
       memory->bytes().first(claims_bytes),
-      std::make_shared<SymmetricHeap>(std::move(parts), rank, memory), rank, context.ring_peers);
+      std::make_shared<SymmetricHeap>(std::move(parts), rank, memory), rank, context.notify_peers);
 }
 
 std::unique_ptr<Backend> create_backend(const ShmOptions& options, const BackendContext& context) {
@@ -74,8 +74,8 @@ std::unique_ptr<Backend> create_backend(const ShmOptions& options, const Backend
   if (ranks == 1) return create_alone(options, context);
   const Meeting meeting = {topology, context.exchange};
   constexpr const char* kGoal = "cannot start the shm backend";
-  const RingShape shape =
-      ring_shape(options, ranks, static_cast<std::size_t>(topology.local_cores));
+  const SlotBufferShape shape =
+      slot_buffer_shape(options, ranks, static_cast<std::size_t>(topology.local_cores));
   const auto memory =
       std::make_shared<SharedMemory>(share_memory(meeting, ShmBackend::memory_bytes(shape)));
   const std::shared_ptr<SymmetricContext> symmetric = create_symmetric(meeting, context);
@@ -83,7 +83,7 @@ std::unique_ptr<Backend> create_backend(const ShmOptions& options, const Backend
   in_step(meeting, kGoal, [&] {
     backend = std::make_unique<ShmBackend>(memory->bytes(), memory, shape, options,
                                            static_cast<std::size_t>(topology.local_rank),
-                                           context.ring_peers, symmetric);
+                                           context.notify_peers, symmetric);
     return std::string();
   });
   return backend;
@@ -91,7 +91,7 @@ std::unique_ptr<Backend> create_backend(const ShmOptions& options, const Backend
 
 }  // namespace
 
-RingShape ring_shape(const ShmOptions& options, std::size_t ranks, std::size_t cores) {
+SlotBufferShape slot_buffer_shape(const ShmOptions& options, std::size_t ranks, std::size_t cores) {
   constexpr std::size_t kKiB = std::size_t{1} << 10;
   constexpr std::size_t kSlot = 128 * kKiB;  // the slots of two ranks share a second-level cache
   // Where ranks take turns on a core, fewer and larger rounds pay: waiting costs more than memory.
@@ -108,14 +108,14 @@ RingShape ring_shape(const ShmOptions& options, std::size_t ranks, std::size_t c
 }
 
 ShmBackend::ShmBackend(std::span<std::byte> memory, std::shared_ptr<void> owner,
-                       const RingShape& shape, const ShmOptions& options, std::size_t rank,
-                       std::function<void()> ring_peers,
+                       const SlotBufferShape& shape, const ShmOptions& options, std::size_t rank,
+                       std::function<void()> notify_peers,
                        std::shared_ptr<SymmetricContext> symmetric)
     : options_(options),
-      context_(
-          std::make_shared<RingContext>(memory, owner, shape, rank, ring_peers, options.stores)),
+      context_(std::make_shared<SlotBufferContext>(memory, owner, shape, rank, notify_peers,
+                                                   options.stores)),
       messages_(std::make_shared<MessageContext>(memory.subspan(shape.bytes()), owner, shape, rank,
-                                                 std::move(ring_peers))),
+                                                 std::move(notify_peers))),
       symmetric_(std::move(symmetric)) {}
 
 std::shared_ptr<SymmetricHeap> ShmBackend::symmetric_heap() const {
@@ -129,32 +129,32 @@ Capabilities ShmBackend::capabilities() const {
   capabilities.device = DeviceKind::Cpu;
   capabilities.wants_packed = false;
   capabilities.widen_halves = false;
-  capabilities.rings_peers = true;
+  capabilities.notifies_peers = true;
   capabilities.tells_progress = true;  // for a set in a job of several hosts, which has no board
   return capabilities;
 }
 
 bool ShmBackend::by_slices(std::size_t bytes) const {
   if (options_.reduce != ShmOptions::Reduce::Auto) {
-    return options_.reduce == ShmOptions::Reduce::Sliced;
+    return options_.reduce == ShmOptions::Reduce::TwoShot;
   }
   // In a two-shot a rank reads 2 / n of what it reads in a one-shot, and of two ranks each reduces
   // the half; but its second wait for the peers costs as much as moving some kilobytes.
   constexpr std::size_t kWaitBytes = std::size_t{8} << 10;
-  return bytes * (context_->ring.ranks() - 1) > kWaitBytes;
+  return bytes * (context_->buffer.ranks() - 1) > kWaitBytes;
 }
 
 std::unique_ptr<Operation> ShmBackend::allreduce(const AllreduceCall& call) {
   if (call.symmetric && symmetric_) return std::make_unique<SymmetricAllreduce>(symmetric_, call);
-  const std::size_t bytes = total_elements(call.segments) * size_of(call.travelling_dtype());
+  const std::size_t bytes = total_elements(call.segments) * size_of(call.effective_wire_dtype());
   const StoreChoice::Use stores =
       context_->stores.begin(bytes, is_in_place(call.segments), call.wire_dtype.has_value());
   if (by_slices(bytes)) {
-    context_->counters.sliced_operations.fetch_add(1, std::memory_order_relaxed);
-    return std::make_unique<SlicedAllreduce>(context_, call, stores);
+    context_->counters.two_shot_operations.fetch_add(1, std::memory_order_relaxed);
+    return std::make_unique<TwoShotAllreduce>(context_, call, stores);
   }
-  context_->counters.flat_operations.fetch_add(1, std::memory_order_relaxed);
-  return std::make_unique<FlatAllreduce>(context_, call, stores);
+  context_->counters.one_shot_operations.fetch_add(1, std::memory_order_relaxed);
+  return std::make_unique<OneShotAllreduce>(context_, call, stores);
 }
 
 std::unique_ptr<Operation> ShmBackend::broadcast(const BroadcastCall& call) {
@@ -182,14 +182,14 @@ std::unique_ptr<Operation> ShmBackend::recv(const RecvCall& call) {
 }
 
 StatsGroup ShmBackend::stats() const {
-  const RingCounters& counters = context_->counters;
+  const SlotCounters& counters = context_->counters;
   StatsGroup group = {"shm",
                       {{"operations", counters.operations},
                        {"rounds", counters.rounds},
                        {"staged_bytes", counters.staged_bytes},
-                       {"flat_operations", counters.flat_operations},
-                       {"sliced_operations", counters.sliced_operations},
-                       {"ring_bytes", context_->ring.shape().bytes()},
+                       {"one_shot_operations", counters.one_shot_operations},
+                       {"two_shot_operations", counters.two_shot_operations},
+                       {"slot_buffer_bytes", context_->buffer.shape().bytes()},
                        {"messages", messages_->messages},
                        {"message_bytes", messages_->bytes}}};
   context_->stores.add_stats(group);

@@ -7,32 +7,32 @@
 #include <span>
 
 #include "backends/shm/message.h"
-#include "backends/shm/ring_operation.h"
 #include "backends/shm/shm.h"
+#include "backends/shm/slot_operation.h"
 #include "backends/shm/symmetric_allreduce.h"
 #include "ronde/plugin/backend.h"
 
 namespace ronde::shm {
 
-/// Shape of the ring of so many ranks on so many cores.
-RingShape ring_shape(const ShmOptions& options, std::size_t ranks, std::size_t cores);
+/// Shape of the slot buffer of so many ranks on so many cores.
+SlotBufferShape slot_buffer_shape(const ShmOptions& options, std::size_t ranks, std::size_t cores);
 
-/// Operations of the ranks of one host, through a ring of shared memory that stays in the caches,
-/// and outboxes for messages. User memory is read and written by its own rank alone, but for what
-/// lies in the symmetric heap; nothing is ever waited for in a call. Results are the same bits on
-/// every rank and from run to run, whatever the options: elements are combined in rank order with
-/// one rounding at the end.
+/// Operations of the ranks of one host, through a slot buffer of shared memory that stays in the
+/// caches, and outboxes for messages. User memory is read and written by its own rank alone, but
+/// for what lies in the symmetric heap; nothing is ever waited for in a call. Results are the same
+/// bits on every rank and from run to run, whatever the options: elements are combined in rank
+/// order with one rounding at the end.
 ///
 /// Thread-safety: as Backend. One operation at a time.
 class ShmBackend final : public Backend {
  public:
-  /// `memory` as Ring, but memory_bytes(shape) long; kept alive by `owner` for as long as an
+  /// `memory` as SlotBuffer, but memory_bytes(shape) long; kept alive by `owner` for as long as an
   /// operation lives. `symmetric`: null without a symmetric heap.
-  ShmBackend(std::span<std::byte> memory, std::shared_ptr<void> owner, const RingShape& shape,
-             const ShmOptions& options, std::size_t rank, std::function<void()> ring_peers,
+  ShmBackend(std::span<std::byte> memory, std::shared_ptr<void> owner, const SlotBufferShape& shape,
+             const ShmOptions& options, std::size_t rank, std::function<void()> notify_peers,
              std::shared_ptr<SymmetricContext> symmetric = nullptr);
 
-  static std::size_t memory_bytes(const RingShape& shape) noexcept {
+  static std::size_t memory_bytes(const SlotBufferShape& shape) noexcept {
     return shape.bytes() + Outboxes::bytes_for(shape);
   }
 
@@ -56,7 +56,7 @@ class ShmBackend final : public Backend {
   bool by_slices(std::size_t bytes) const;
 
   const ShmOptions options_;
-  const std::shared_ptr<RingContext> context_;
+  const std::shared_ptr<SlotBufferContext> context_;
   const std::shared_ptr<MessageContext> messages_;
   const std::shared_ptr<SymmetricContext> symmetric_;
 };

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The stores of operations are chosen by trials: Note [Choosing the stores]. StoreTrials decides
 // for one class of operations from the times of its stretches; StoreChoice has one for each class,
-// shares local rank 0's decisions through a word of the ring, and counts.
+// shares local rank 0's decisions through a word of the slot buffer, and counts.
 #include "backends/shm/store_choice.h"
 
 #include <algorithm>
@@ -164,7 +164,7 @@ void StoreChoice::Use::end_stretch() {
   const auto count = [this](Store kind, std::atomic<std::uint64_t>& counter) {
     if (kind == Store::Streaming) counter.fetch_add(bytes_, std::memory_order_relaxed);
   };
-  count(kinds_.ring, owner_->streamed_ring_bytes_);
+  count(kinds_.buffer, owner_->streamed_slot_bytes_);
   count(kinds_.output, owner_->streamed_output_bytes_);
   if (!measures_ || bytes_ == 0) return;
   using Picoseconds = std::chrono::duration<std::uint64_t, std::pico>;
@@ -188,11 +188,11 @@ void StoreChoice::add_stats(StatsGroup& group) const {
   const auto add = [&](const char* name, const std::atomic<std::uint64_t>& value) {
     group.counters.emplace_back(name, value.load(std::memory_order_relaxed));
   };
-  add("streamed_ring_bytes", streamed_ring_bytes_);
+  add("streamed_slot_bytes", streamed_slot_bytes_);
   add("streamed_output_bytes", streamed_output_bytes_);
   add("store_trials", trials_);
   add("trial_regular_ps_per_byte", largest_speed_[0]);
-  add("trial_streaming_ring_ps_per_byte", largest_speed_[1]);
+  add("trial_streaming_slots_ps_per_byte", largest_speed_[1]);
   add("trial_streaming_output_ps_per_byte", largest_speed_[2]);
   add("trial_streaming_both_ps_per_byte", largest_speed_[3]);
 }

@@ -13,16 +13,16 @@
 
 namespace ronde::shm {
 
-/// How an operation stores: into the ring, and into the user's memory.
+/// How an operation stores: into the slot buffer, and into the user's memory.
 struct StoreKinds {
-  Store ring = Store::Regular;
+  Store buffer = Store::Regular;
   Store output = Store::Regular;
 };
 
 /// How many kinds there are.
 inline constexpr std::size_t kStoreKinds = 4;
 
-/// Kind number: bit 0 for a streaming ring, bit 1 for a streaming output.
+/// Kind number: bit 0 for a streaming slot buffer, bit 1 for a streaming output.
 constexpr StoreKinds store_kinds(std::size_t number) noexcept {
   return {(number & 1) != 0 ? Store::Streaming : Store::Regular,
           (number & 2) != 0 ? Store::Streaming : Store::Regular};
@@ -71,7 +71,7 @@ class StoreTrials {
 /// combinations in turn on the first stretches of operations of each size (a stretch is an
 /// operation, or some MiB of a larger one), takes the fastest by its own time at work (waiting does
 /// not count), and tries again when that becomes slower, and now and then anyway. The others follow
-/// its choice through a word of the ring; one that reads it late is as correct.
+/// its choice through a word of the slot buffer; one that reads it late is as correct.
 ///
 /// Thread-safety: as Backend, but for add_stats(), which any thread may call.
 class StoreChoice {
@@ -105,7 +105,7 @@ class StoreChoice {
   std::array<StoreTrials, kClasses> classes_ = {};
 
   std::atomic<std::uint64_t> trials_ = 0;
-  std::atomic<std::uint64_t> streamed_ring_bytes_ = 0;
+  std::atomic<std::uint64_t> streamed_slot_bytes_ = 0;
   std::atomic<std::uint64_t> streamed_output_bytes_ = 0;
   std::array<std::atomic<std::uint64_t>, kStoreKinds> largest_speed_ = {};
 };
@@ -113,7 +113,7 @@ class StoreChoice {
 class StoreChoice::Use {
  public:
   /// How to store a piece of so many bytes.
-  Store ring(std::size_t bytes) const noexcept { return kind_of(kinds_.ring, bytes); }
+  Store buffer(std::size_t bytes) const noexcept { return kind_of(kinds_.buffer, bytes); }
   Store output(std::size_t bytes) const noexcept { return kind_of(kinds_.output, bytes); }
 
   /// Counts the time until it is destroyed as work.

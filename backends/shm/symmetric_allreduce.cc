@@ -59,7 +59,7 @@ bool SymmetricAllreduce::poll() {
   }
   if (!std::exchange(is_out_of_work_, true)) {
     // A peer that found nothing left to claim may sleep until this rank works on none.
-    context_->ring_peers();
+    context_->notify_peers();
   }
   return context_->claims.finished(end_);
 }

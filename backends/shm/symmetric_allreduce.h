@@ -20,16 +20,16 @@ namespace ronde::shm {
 struct SymmetricContext {
   /// `memory` begins with the claims; the heap lies behind them.
   SymmetricContext(std::span<std::byte> claims_memory, std::shared_ptr<SymmetricHeap> heap_,
-                   std::size_t rank_, std::function<void()> ring_peers_)
+                   std::size_t rank_, std::function<void()> notify_peers_)
       : heap(std::move(heap_)),
         claims(claims_memory, rank_, heap->ranks()),
         rank(rank_),
-        ring_peers(std::move(ring_peers_)) {}
+        notify_peers(std::move(notify_peers_)) {}
 
   const std::shared_ptr<SymmetricHeap> heap;
   ChunkClaims claims;
   const std::size_t rank;
-  const std::function<void()> ring_peers;
+  const std::function<void()> notify_peers;
   std::uint64_t next_chunk = 0;  ///< the first of the next operation
 
   // Written by one thread at a time, read by any.

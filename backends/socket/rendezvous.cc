@@ -6,11 +6,11 @@
 #include <optional>
 #include <utility>
 
+#include "backends/socket/endpoint.h"
+#include "backends/socket/handshake_client.h"
+#include "backends/socket/handshake_server.h"
 #include "backends/socket/host.h"
-#include "backends/socket/invitation.h"
-#include "backends/socket/reception.h"
 #include "backends/socket/sockets.h"
-#include "backends/socket/visit.h"
 #include "core/src/base/fields.h"
 #include "core/src/base/system.h"
 #include "ronde/build_info.h"
@@ -72,54 +72,55 @@ Introductions read_introductions(const std::vector<std::string>& blobs) {
   return all;
 }
 
-/// The listening sockets of a rank, and the invitation to its children.
-struct Door {
-  Invitation invitation;
+/// The listening sockets of a rank, and the endpoint to its children.
+struct ListeningEndpoint {
+  Endpoint endpoint;
   std::vector<UniqueFd> listeners;
 };
 
-Door open_door(const TreeOptions& options, const Topology& topology,
-               const std::vector<int>& children) {
-  Door door;
+ListeningEndpoint listen_for(const TreeOptions& options, const Topology& topology,
+                             const std::vector<int>& children) {
+  ListeningEndpoint listening;
   const auto of_host = static_cast<std::size_t>(topology.local_rank == 0 ? topology.local_size : 0);
   make_room_for_files(children.size() + of_host);  // sockets, and pidfds of this host's ranks
-  door.invitation.unix_name = "ronde-" + to_hex(random_bytes(12));
-  door.invitation.hello_token = random_bytes(kTokenBytes);
-  door.invitation.reply_token = random_bytes(kTokenBytes);
-  door.listeners.push_back(listen_unix(door.invitation.unix_name));
+  listening.endpoint.unix_name = "ronde-" + to_hex(random_bytes(12));
+  listening.endpoint.hello_token = random_bytes(kTokenBytes);
+  listening.endpoint.reply_token = random_bytes(kTokenBytes);
+  listening.listeners.push_back(listen_unix(listening.endpoint.unix_name));
   if (topology.rank == 0 && topology.hosts() > 1) {
-    door.listeners.push_back(listen_tcp(door.invitation.port));
-    door.invitation.addresses = interface_addresses(options.offer_loopback);
+    listening.listeners.push_back(listen_tcp(listening.endpoint.port));
+    listening.endpoint.addresses = interface_addresses(options.offer_loopback);
   }
-  return door;
+  return listening;
 }
 
 /// Throws if a rank that others connect to sent the reason why it cannot listen.
-void expect_no_problem(const std::vector<std::string>& invitations) {
-  for (std::size_t i = 0; i < invitations.size(); ++i) {
-    if (invitations[i].empty()) continue;
+void expect_no_problem(const std::vector<std::string>& endpoints) {
+  for (std::size_t i = 0; i < endpoints.size(); ++i) {
+    if (endpoints[i].empty()) continue;
     const int rank = static_cast<int>(i);
-    const std::vector<std::string> fields = unpack_fields_from(rank, invitations[i], 1);
+    const std::vector<std::string> fields = unpack_fields_from(rank, endpoints[i], 1);
     if (fields.size() > 1) continue;
     throw GroupError(rank, "rank " + std::to_string(rank) +
                                " cannot let the others connect to it: " + fields[0]);
   }
 }
 
-Peer visit_parent(const Topology& topology, const Invitation& invitation,
-                  Clock::time_point deadline) {
+Peer connect_to_parent(const Topology& topology, const Endpoint& endpoint,
+                       Clock::time_point deadline) {
   const int parent = topology.parent();
   const auto host = [&](int rank) { return topology.host_of[static_cast<std::size_t>(rank)]; };
   const bool same_host = host(topology.rank) == host(parent);
   std::vector<Address> addresses;
   if (same_host) {
-    addresses.push_back(unix_address(invitation.unix_name));
+    addresses.push_back(unix_address(endpoint.unix_name));
   } else {
-    for (const std::string& text : invitation.addresses) {
-      addresses.push_back(tcp_address(text, invitation.port));
+    for (const std::string& text : endpoint.addresses) {
+      addresses.push_back(tcp_address(text, endpoint.port));
     }
   }
-  UniqueFd socket = Visit(topology.rank, parent, invitation, std::move(addresses)).run(deadline);
+  UniqueFd socket =
+      HandshakeClient(topology.rank, parent, endpoint, std::move(addresses)).run(deadline);
   const pid_t pid = same_host ? process_of(socket.get()) : 0;
   return {parent, std::move(socket), pid};
 }
@@ -140,24 +141,25 @@ Meeting meet(const TreeOptions& options, const Exchange& exchange) {
   const auto rank = static_cast<std::size_t>(options.rank);
   meeting.topology.local_cores = all.cores.at(all.host_of.at(rank)).count();
   const std::vector<int> children = meeting.topology.children();
-  std::optional<Door> door;
-  std::string invitation_or_problem;
+  std::optional<ListeningEndpoint> listening;
+  std::string endpoint_or_problem;
   try {
-    if (!children.empty()) door = open_door(options, meeting.topology, children);
-    if (door) invitation_or_problem = pack_invitation(door->invitation);
+    if (!children.empty()) listening = listen_for(options, meeting.topology, children);
+    if (listening) endpoint_or_problem = pack_endpoint(listening->endpoint);
   } catch (const std::exception& error) {
-    invitation_or_problem = pack_fields({error.what()});
+    endpoint_or_problem = pack_fields({error.what()});
   }
-  const std::vector<std::string> invitations = exchange(invitation_or_problem);
-  expect_no_problem(invitations);
+  const std::vector<std::string> endpoints = exchange(endpoint_or_problem);
+  expect_no_problem(endpoints);
   if (const int parent = meeting.topology.parent(); parent >= 0) {
-    const Invitation invitation =
-        unpack_invitation(invitations.at(static_cast<std::size_t>(parent)), parent);
-    meeting.peers.push_back(visit_parent(meeting.topology, invitation, meeting.deadline));
+    const Endpoint endpoint =
+        unpack_endpoint(endpoints.at(static_cast<std::size_t>(parent)), parent);
+    meeting.peers.push_back(connect_to_parent(meeting.topology, endpoint, meeting.deadline));
   }
-  if (door) {
-    Reception reception(options.rank, children, door->invitation, std::move(door->listeners));
-    reception.run(meeting.deadline, meeting);
+  if (listening) {
+    HandshakeServer server(options.rank, children, listening->endpoint,
+                           std::move(listening->listeners));
+    server.run(meeting.deadline, meeting);
   }
   return meeting;
 }

@@ -22,15 +22,15 @@ WorkRecord::~WorkRecord() {
   if (!name_.empty() && !error_read_) log_unheard(name_, error_);
 }
 
-void WorkRecord::settle(std::vector<Work> works, std::exception_ptr error,
-                        std::string name) noexcept {
+void WorkRecord::set_result(std::vector<Work> works, std::exception_ptr error,
+                            std::string name) noexcept {
   std::vector<Callback> callbacks;
   {
     const std::lock_guard lock(mutex_);
     works_ = std::move(works);
     error_ = std::move(error);
     name_ = std::move(name);
-    settled_.store(true, std::memory_order_release);
+    has_result_.store(true, std::memory_order_release);
     callbacks.swap(callbacks_);
   }
   for (const Callback& callback : callbacks) {
@@ -42,8 +42,8 @@ void WorkRecord::settle(std::vector<Work> works, std::exception_ptr error,
   }
 }
 
-void WorkRecord::expect_settled() const {
-  if (settled_.load(std::memory_order_acquire)) return;
+void WorkRecord::expect_result() const {
+  if (has_result_.load(std::memory_order_acquire)) return;
   throw Failure(RONDE_E_USAGE,
                 "the work belongs to a group that is open, and is not started: call "
                 "ronde_group_end() first");
@@ -56,7 +56,7 @@ bool WorkRecord::all_done() const {
 }
 
 bool WorkRecord::done() const {
-  expect_settled();
+  expect_result();
   return all_done();
 }
 
@@ -74,7 +74,7 @@ void WorkRecord::rethrow_first_error() const {
 }
 
 bool WorkRecord::wait(const std::optional<TimePoint>& deadline) const {
-  expect_settled();
+  expect_result();
   if (CallbackScope::is_open() && !all_done()) expect_no_callback();
   for (const Work& work : works_) {
     try {
@@ -92,7 +92,7 @@ bool WorkRecord::wait(const std::optional<TimePoint>& deadline) const {
 }
 
 void WorkRecord::wait_on(void* stream) const {
-  expect_settled();
+  expect_result();
   if (CallbackScope::is_open() && !all_done()) expect_no_callback();
   std::exception_ptr first = error_;
   error_read_ = error_read_ || error_ != nullptr;
@@ -109,7 +109,7 @@ void WorkRecord::wait_on(void* stream) const {
 void WorkRecord::on_done(ronde_done_fn fn, void* context) {
   {
     const std::lock_guard lock(mutex_);
-    if (!settled_.load(std::memory_order_relaxed)) {
+    if (!has_result_.load(std::memory_order_relaxed)) {
       callbacks_.push_back({fn, context});
       return;
     }
@@ -142,7 +142,7 @@ void WorkRecord::invoke(Callback callback) const noexcept {
 }
 
 void WorkRecord::expect_success() const {
-  expect_settled();
+  expect_result();
   if (!all_done()) {
     throw Failure(RONDE_E_PENDING, "the work is not done: call ronde_work_wait() first");
   }

@@ -42,7 +42,7 @@ class Result {
 };
 
 /// The object behind a handle of the C interface: an operation, or a group of them. It is held back
-/// first, while its group is open, and then settled, once and for all: started, or failed.
+/// first, while its group is open, and then given its result once: started, or failed.
 ///
 /// Thread-safety: all members may be called from any thread.
 class WorkRecord : public std::enable_shared_from_this<WorkRecord> {
@@ -55,10 +55,10 @@ class WorkRecord : public std::enable_shared_from_this<WorkRecord> {
   /// Logs an error that nobody asked for, where fail() was given a name.
   ~WorkRecord();
 
-  void start(std::vector<Work> works) noexcept { settle(std::move(works), nullptr, {}); }
+  void start(std::vector<Work> works) noexcept { set_result(std::move(works), nullptr, {}); }
   /// `name` is what the log calls it; empty where the program hears of the error in another way.
   void fail(std::exception_ptr error, std::string name) noexcept {
-    settle({}, std::move(error), std::move(name));
+    set_result({}, std::move(error), std::move(name));
   }
 
   bool done() const;
@@ -78,8 +78,8 @@ class WorkRecord : public std::enable_shared_from_this<WorkRecord> {
     void* context;
   };
 
-  void settle(std::vector<Work> works, std::exception_ptr error, std::string name) noexcept;
-  void expect_settled() const;
+  void set_result(std::vector<Work> works, std::exception_ptr error, std::string name) noexcept;
+  void expect_result() const;
   void expect_success() const;
   bool all_done() const;
   void rethrow_first_error() const;
@@ -89,16 +89,16 @@ class WorkRecord : public std::enable_shared_from_this<WorkRecord> {
   const std::optional<Collective> kind_;
   const std::shared_ptr<Result> result_;
 
-  // Constant once settled.
+  // Constant once it has a result.
   std::vector<Work> works_;
   std::exception_ptr error_;  ///< instead of works
   std::string name_;          ///< with an error, unless the program hears of it anyway
-  std::atomic<bool> settled_{false};
+  std::atomic<bool> has_result_{false};
 
   mutable std::atomic<bool> error_read_{false};
 
   std::mutex mutex_;
-  std::vector<Callback> callbacks_;  ///< guarded by mutex_; until settled
+  std::vector<Callback> callbacks_;  ///< guarded by mutex_; until there is a result
 };
 
 }  // namespace ronde::c

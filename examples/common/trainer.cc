@@ -20,7 +20,7 @@ namespace example {
 //   stream that is being captured are refused. A replay calls no hooks, so step() finds that
 //   backward has submitted nothing, and submits all gradients itself. For Ronde each step is then
 //   one whose only backward was within no_sync();
-// - the optimiser is made in the graph's stream: its hooks keep autograd's accumulators, and these
+// - the optimizer is made in the graph's stream: its hooks keep autograd's accumulators, and these
 //   the stream that was the current one.
 Trainer::Trainer(Task task, double learning_rate, Link link, Precision precision,
                  std::unique_ptr<StepGraph> graph)

@@ -28,10 +28,10 @@ enum class Link { connected, unconnected, in_step };
 /// In which types numbers are computed and sent.
 struct Precision {
   bool amp = false;             ///< forward in bf16, by autocast
-  bool fp16_allreduce = false;  ///< gradients travel as fp16
+  bool fp16_allreduce = false;  ///< gradients are sent as fp16
 };
 
-/// Steps of SGD on a task. All links run the same code but for the optimiser that is called.
+/// Steps of SGD on a task. All links run the same code but for the optimizer that is called.
 class Trainer {
  public:
   /// `learning_rate` is for one rank: connected ranks, whose batch is so many times as large,
@@ -45,7 +45,7 @@ class Trainer {
   void run(std::int64_t steps);
 
   /// Captures forward and backward: in later steps they are replayed, and what is left to the
-  /// program is the optimiser's step with the exchange in it, which no longer runs beside backward.
+  /// program is the optimizer's step with the exchange in it, which no longer runs beside backward.
   /// Takes no step itself. After some steps, in which libraries make what they cannot make while
   /// captured; once, and with a graph.
   void capture();

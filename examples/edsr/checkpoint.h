@@ -25,21 +25,21 @@ struct RunConfig {
 
 /// How far training has come.
 struct Position {
-  std::int64_t step = 0;           ///< optimiser steps done
+  std::int64_t step = 0;           ///< optimizer steps done
   std::int64_t epoch = 0;          ///< the current pass over the samples
   std::int64_t step_in_epoch = 0;  ///< steps done of it
   double seconds = 0;              ///< spent training
   double loss_first = 0;           ///< loss of the very first step
 };
 
-/// Writes network, optimiser, position and configuration to a LibTorch archive beside `path`, makes
+/// Writes network, optimizer, position and configuration to a LibTorch archive beside `path`, makes
 /// it durable, then renames it over `path`: a reader sees the old or the new checkpoint, never a
 /// part. Throws InputError when it cannot be written; the old one is then still there.
 void save_checkpoint(const std::filesystem::path& path, const Edsr& network,
                      const torch::optim::Adam& optimizer, const Position& position,
                      const RunConfig& config);
 
-/// Loads network and optimiser and returns the position. Throws InputError, naming the file, for
+/// Loads network and optimizer and returns the position. Throws InputError, naming the file, for
 /// one that is missing, truncated, no checkpoint of this program, or of a differing configuration;
 /// the text says what differs.
 Position load_checkpoint(const std::filesystem::path& path, Edsr& network,

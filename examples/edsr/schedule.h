@@ -5,7 +5,7 @@
 #include <cmath>
 #include <cstdint>
 
-#include "options.h"
+#include "edsr_options.h"
 
 namespace edsr {
 

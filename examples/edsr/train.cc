@@ -20,7 +20,7 @@ namespace {
 
 constexpr std::int64_t kPatchesPerPhotograph = 32;
 
-/// Rank 0 reads the checkpoint; parameters and optimiser state follow by broadcast, so that no
+/// Rank 0 reads the checkpoint; parameters and optimizer state follow by broadcast, so that no
 /// other rank needs to see the file.
 Position resume(Edsr& network, torch::optim::Adam& adam, const Options& options,
                 const RunConfig& config) {

@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "checkpoint.h"
+#include "edsr_options.h"
 #include "model.h"
-#include "options.h"
 #include "photographs.h"
 
 namespace edsr {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A generator and a discriminator, each with an optimiser of its own.
+// A generator and a discriminator, each with an optimizer of its own.
 #include <ronde/torch.h>
 
 #include <cstdio>
@@ -7,7 +7,7 @@
 
 #include "common/files.h"
 #include "common/program.h"
-#include "options.h"
+#include "gan_options.h"
 #include "train.h"
 
 namespace gan {

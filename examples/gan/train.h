@@ -5,7 +5,7 @@
 
 #include <vector>
 
-#include "options.h"
+#include "gan_options.h"
 
 namespace gan {
 

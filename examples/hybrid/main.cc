@@ -9,8 +9,8 @@
 #include "common/checksum.h"
 #include "common/files.h"
 #include "common/program.h"
+#include "hybrid_options.h"
 #include "model.h"
-#include "options.h"
 #include "train.h"
 
 namespace hybrid {

@@ -5,8 +5,8 @@
 
 #include <vector>
 
+#include "hybrid_options.h"
 #include "model.h"
-#include "options.h"
 
 namespace hybrid {
 

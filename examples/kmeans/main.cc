@@ -15,7 +15,7 @@
 #include "common/program.h"
 #include "common/table.h"
 #include "exchange.h"
-#include "options.h"
+#include "kmeans_options.h"
 #include "phases.h"
 #include "picture.h"
 #include "points.h"

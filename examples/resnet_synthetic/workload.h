@@ -2,7 +2,7 @@
 #pragma once
 
 #include "common/benchmark.h"
-#include "options.h"
+#include "resnet_options.h"
 
 namespace resnet {
 

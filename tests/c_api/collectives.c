@@ -372,7 +372,7 @@ static void compressed_on_the_way(void) {
   CHECK_OK(finish(work));
   CHECK(values[0] == 1 && values[1] == 2);
   options.wire_dtype = RONDE_I8;
-  CHECK_FAILS(RONDE_E_USAGE, "cannot travel as i8",
+  CHECK_FAILS(RONDE_E_USAGE, "cannot be sent as i8",
               ronde_allreduce(&tensor, &tensor, &options, &work));
 }
 

@@ -58,8 +58,8 @@ const std::vector<Way> kWays = {
     {.name = "ipc, nothing registered", .cache = false},
     {.name = "ipc, mapped each time", .cache = false, .direct_bytes = 1},
     {.name = "staged, nothing kept", .ipc = false, .cache = false},
-    {.name = "ipc by flags", .handover = IpcHandover::Flags},
-    {.name = "ipc by kernels", .handover = IpcHandover::Kernels}};
+    {.name = "ipc by flags", .sync = IpcSync::Flags},
+    {.name = "ipc by kernels", .sync = IpcSync::Kernels}};
 
 void on_every_way(const Layout& layout, const Body& body) {
   const Way way = GENERATE(from_range(kWays));
@@ -68,9 +68,9 @@ void on_every_way(const Layout& layout, const Body& body) {
   run_gpu_ranks(machine, layout.ranks, layout.devices, cuda_options_of(machine, way),
                 [&](Runtime& runtime, ProgramGpu& gpu) {
                   body(runtime, gpu);
-                  if (way.handover == IpcHandover::Auto || layout.ranks == 1) return;
+                  if (way.sync == IpcSync::Auto || layout.ranks == 1) return;
                   sum_on_gpu(runtime, gpu, 20'000);
-                  check_handovers(runtime, way.handover);
+                  check_syncs(runtime, way.sync);
                 });
 }
 
@@ -127,7 +127,7 @@ TEST_CASE("cuda staged: RONDE_CUDA_IPC=0 stages everything, and says nothing of 
                   check_counters(runtime, {{"staged_operations", 1},
                                            {"staged_bytes", 4 * kCount},
                                            {"ipc_operations", 0},
-                                           {"flag_handovers", 0}});
+                                           {"flag_syncs", 0}});
                 });
   CHECK(errors.text().empty());
   CHECK(machine.cuda.calls("cuIpcGetMemHandle") == 0);
@@ -165,13 +165,14 @@ TEST_CASE("cuda staged: a rank without memory for its result fails alone, the ot
   });
 }
 
-TEST_CASE("cuda ipc: small allreduces take one handover, large ones two a chunk, none is staged") {
+TEST_CASE(
+    "cuda ipc: small allreduces take one synchronisation, large ones two a chunk, none is staged") {
   FakeMachine machine;
   run_gpu_ranks(machine, 3, 1, cuda_options_of(machine), [](Runtime& runtime, ProgramGpu& gpu) {
     sum_on_gpu(runtime, gpu, kSmall);
-    check_counters(runtime, {{"one_shots", 1}, {"two_shots", 0}, {"flag_handovers", 1}});
+    check_counters(runtime, {{"one_shots", 1}, {"two_shots", 0}, {"flag_syncs", 1}});
     sum_on_gpu(runtime, gpu, kLarge);
-    check_counters(runtime, {{"one_shots", 1}, {"two_shots", 1}, {"flag_handovers", 3}});
+    check_counters(runtime, {{"one_shots", 1}, {"two_shots", 1}, {"flag_syncs", 3}});
     sum_on_gpu(runtime, gpu, kHuge);  // a two-shot for each of three chunks
     check_counters(runtime, {{"two_shots", 4},
                              {"ipc_operations", 3},

@@ -26,7 +26,7 @@ constexpr const char* kFirstGpu = "GPU-01010101-0101-0101-0101-010101010101";
 struct Obstacle {
   const char* text;  ///< of the line
   FakeCuda::Options machine = kTwoGpus;
-  IpcHandover handover = IpcHandover::Auto;
+  IpcSync sync = IpcSync::Auto;
   const char* symbol = nullptr;
   int device = 1;
   cuda::Result result = cuda::kMapFailed;
@@ -37,31 +37,31 @@ struct Obstacle {
 const std::vector<Obstacle> kObstacles = {
     {.text = "rank 1: CUDA failed while mapping memory of rank 0: cuIpcOpenMemHandle_v2",
      .symbol = "cuIpcOpenMemHandle_v2"},
-    {.text = "rank 1: by kernels (RONDE_CUDA_IPC_HANDOVER=flags may work): CUDA failed while "
+    {.text = "rank 1: by kernels (RONDE_CUDA_IPC_SYNC=flags may work): CUDA failed while "
              "launching ronde_signal: cuLaunchKernel",
      .symbol = "cuLaunchKernel"},
     {.text = "rank 1: by flags: CUDA failed while telling the other ranks: cuStreamBatchMemOp_v2",
-     .handover = IpcHandover::Flags,
+     .sync = IpcSync::Flags,
      .symbol = "cuStreamBatchMemOp_v2",
      .result = cuda::kNotSupported},
     {.text = "rank 1: by flags: CUDA failed while waiting for the other ranks: "
              "cuStreamBatchMemOp_v2",
-     .handover = IpcHandover::Flags,
+     .sync = IpcSync::Flags,
      .symbol = "cuStreamBatchMemOp_v2",
      .result = cuda::kNotSupported,
      .skipped = 1},
     {.text = "rank 1: by flags: CUDA failed while pinning",
-     .handover = IpcHandover::Flags,
+     .sync = IpcSync::Flags,
      .symbol = "cuMemHostRegister_v2",
      .result = cuda::kNotSupported},
     {.text = "rank 0: by flags: the memory of other ranks does not answer",
      .machine = {.devices = 2, .written_words_show = false},
-     .handover = IpcHandover::Flags},
+     .sync = IpcSync::Flags},
     {.text = "rank 0: CUDA cannot export the fusion buffer of this GPU",
      .machine = {.devices = 2, .memory_is_ipc_capable = false}},
     {.text = "rank 0: by flags: what rank 1 wrote to its GPU's memory does not show in its mapping",
      .machine = {.devices = 2, .mappings_show_memory = false},
-     .handover = IpcHandover::Flags},
+     .sync = IpcSync::Flags},
     {.text = "rank 0: RONDE_VISIBLE_DEVICES does not name the GPU of rank 1 (GPU-02020202-",
      .visible_devices = {kFirstGpu}},
     {.text = "rank 1: CUDA failed while writing to the fusion buffer: cuMemsetD8Async",
@@ -138,7 +138,7 @@ TEST_CASE("cuda failures: what is in the way of CUDA IPC is told in one line, an
   FakeMachine machine(obstacle.machine);
   CudaOptions options = cuda_options_of(machine);
   options.ipc_patience = std::chrono::milliseconds(200);
-  options.ipc_handover = obstacle.handover;
+  options.ipc_sync = obstacle.sync;
   options.visible_devices = obstacle.visible_devices;
   if (obstacle.symbol != nullptr) {
     machine.cuda.fail_on(obstacle.device, obstacle.symbol, obstacle.result, 1, obstacle.skipped);
@@ -192,7 +192,7 @@ TEST_CASE(
   run_gpu_ranks_unchecked(machine, 2, 2, options,
                           [&](Runtime& runtime, ProgramGpu& gpu, const Kill&) {
                             const bool hangs = runtime.topology().rank == 1;
-                            // Behind the streams of the workbench and for what is copied up: that
+                            // Behind the streams of the resources and for what is copied up: that
                             // which writes for the others to see, or which looks at what they
                             // wrote.
                             if (hangs) machine.cuda.hold_new(1, 2 + later);

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "backends/cuda/between_hosts.h"
-#include "direct_messages.h"
+#include "gpu_aware_messages.h"
 #include "gpu_exercise.h"
 #include "gpu_ranks.h"
 #include "hosts_backend.h"
@@ -120,7 +120,7 @@ TEST_CASE("cuda hosts: sums that cross hosts and what is staged follow each othe
 TEST_CASE("cuda hosts: beside CUDA IPC, an MPI that takes addresses of GPUs serves small sums") {
   FakeMachine machine({.devices = 2});
   const std::vector<int> host_of = {0, 0, 1, 1};
-  DirectMessages messages(inproc::Group(host_of).backend_factory());
+  GpuAwareMessages messages(inproc::Group(host_of).backend_factory());
   CudaOptions options = cuda_options_of(machine);
   options.gpu_aware_mpi = messages.factory();
   run_gpu_hosts(machine, host_of, options, [](Runtime& runtime, ProgramGpu& gpu) {
@@ -140,7 +140,7 @@ TEST_CASE("cuda hosts: beside CUDA IPC, an MPI that takes addresses of GPUs serv
 TEST_CASE("cuda hosts: exact sums of all sizes have one order, that of the CPU's backend") {
   FakeMachine machine({.devices = 2});
   const std::vector<int> host_of = {0, 1, 1, 0};
-  DirectMessages messages(inproc::Group(host_of).backend_factory());  // in the order of ranks
+  GpuAwareMessages messages(inproc::Group(host_of).backend_factory());  // in the order of ranks
   CudaOptions options = cuda_options_of(machine);
   options.gpu_aware_mpi = messages.factory();
   options.exact = true;

@@ -11,8 +11,8 @@
 #include "backends/mpi/mpi_environment.h"
 #include "backends/shm/shared_board.h"
 #include "backends/shm/shm.h"
-#include "direct_messages.h"
 #include "fake_cuda_state.h"
+#include "gpu_aware_messages.h"
 #include "gpu_exercise.h"
 #include "gpu_ranks.h"
 #include "tests/support/fake_library.h"
@@ -36,7 +36,7 @@ RuntimeOptions rank_options(const FakeMachine& machine, const MpiOptions& mpi,
   CudaOptions cuda = cuda_options_of(machine, kStaged);
   cuda.ipc_patience = patience;
   cuda.gpu_aware_mpi = gpu_aware_mpi;
-  cuda.surround_mpi_calls = surround_mpi_calls();
+  cuda.wrap_mpi_calls = wrap_mpi_calls();
   RuntimeOptions options;
   options.config = test_config();
   options.config.cpu_backend = cpu_backend;
@@ -120,10 +120,10 @@ TEST_CASE("cuda over MPI: messages that hang in the trial are left alone, and th
   FakeMachine machine;
   {
     ProgramGpu gpu(machine.cuda.api(), 0);
-    DirectMessages messages(claiming());
+    GpuAwareMessages messages(claiming());
     messages.faulty_rank = 1;
     messages.of_sends = true;
-    messages.fault = DirectMessages::Fault::Hangs;
+    messages.fault = GpuAwareMessages::Fault::Hangs;
     Runtime runtime(
         rank_options(machine, {}, messages.factory(), "mpi", std::chrono::milliseconds(200)));
     exercise_sizes(runtime, gpu);

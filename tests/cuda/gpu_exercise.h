@@ -16,7 +16,7 @@ namespace ronde::test {
 
 /// All dtypes, ops and scales, alone and fused, also where a rank adds nothing.
 void exercise_allreduces(Runtime& runtime, ProgramGpu& gpu);
-/// Elements that travel as halves.
+/// Elements that are sent as halves.
 void exercise_wire_dtypes(Runtime& runtime, ProgramGpu& gpu);
 /// Broadcasts, allgathers, alltoalls and reducescatters, with even parts, uneven and empty ones.
 void exercise_exchanges(Runtime& runtime, ProgramGpu& gpu);
@@ -28,7 +28,7 @@ void exercise_sizes(Runtime& runtime, ProgramGpu& gpu);
 using Exercise = void (*)(Runtime& runtime, ProgramGpu& gpu);
 inline const std::pair<std::string, Exercise> kExercises[] = {
     {"allreduces", exercise_allreduces},
-    {"elements that travel as halves", exercise_wire_dtypes},
+    {"elements that are sent as halves", exercise_wire_dtypes},
     {"exchanges", exercise_exchanges},
     {"messages", exercise_messages},
     {"tensors of all sizes", exercise_sizes}};

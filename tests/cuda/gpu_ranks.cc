@@ -11,7 +11,7 @@ namespace ronde::test {
 CudaOptions cuda_options_of(const FakeMachine& machine, const Way& way) {
   CudaOptions options;
   options.ipc = way.ipc;
-  options.ipc_handover = way.handover;
+  options.ipc_sync = way.sync;
   options.ipc_direct_bytes = way.direct_bytes;
   options.registration_cache = way.cache;
   options.fusion_bytes = 65536;
@@ -125,10 +125,10 @@ void check_counters(const Runtime& runtime, const Counters& expected, const std:
   }
 }
 
-void check_handovers(const Runtime& runtime, IpcHandover kind) {
-  const bool by_flags = kind == IpcHandover::Flags;
-  check(cuda_counter(runtime, by_flags ? "flag_handovers" : "kernel_handovers") > 0, "of the kind");
-  check_counters(runtime, {{by_flags ? "kernel_handovers" : "flag_handovers", 0}});
+void check_syncs(const Runtime& runtime, IpcSync kind) {
+  const bool by_flags = kind == IpcSync::Flags;
+  check(cuda_counter(runtime, by_flags ? "flag_syncs" : "kernel_syncs") > 0, "of the kind");
+  check_counters(runtime, {{by_flags ? "kernel_syncs" : "flag_syncs", 0}});
 }
 
 }  // namespace ronde::test

@@ -30,7 +30,7 @@ struct Way {
   bool ipc = true;
   bool cache = true;
   std::uint64_t direct_bytes = 0;
-  IpcHandover handover = IpcHandover::Auto;
+  IpcSync sync = IpcSync::Auto;
 };
 constexpr Way kIpc{.name = "ipc"};
 constexpr Way kDirect{.name = "ipc, mapped directly", .direct_bytes = 1};
@@ -98,7 +98,7 @@ inline std::uint64_t cuda_counter(const Runtime& runtime, const std::string& nam
 using Counters = std::vector<std::pair<std::string, std::uint64_t>>;
 void check_counters(const Runtime& runtime, const Counters& expected,
                     const std::string& part = "cuda");
-/// Throws CheckFailed unless there were handovers, all of this kind.
-void check_handovers(const Runtime& runtime, IpcHandover kind);
+/// Throws CheckFailed unless there were synchronisations, all of this kind.
+void check_syncs(const Runtime& runtime, IpcSync kind);
 
 }  // namespace ronde::test

@@ -27,7 +27,7 @@ class HostsBackend final : public WrappedBackend {
     capabilities.device = DeviceKind::Cpu;
     capabilities.wants_packed = false;
     capabilities.widen_halves = false;
-    capabilities.rings_peers = false;
+    capabilities.notifies_peers = false;
     return capabilities;
   }
   std::unique_ptr<Operation> allreduce(const AllreduceCall& call) override {

@@ -3,7 +3,7 @@
 // streams it works.
 #include <catch2/catch.hpp>
 
-#include "backends/nccl/links.h"
+#include "backends/nccl/communicators.h"
 #include "gpu_exercise.h"
 #include "nccl_ranks.h"
 #include "tests/support/requests.h"
@@ -87,7 +87,7 @@ TEST_CASE("nccl registers the fusion buffer once, and nothing where registration
   struct Row {
     bool is_on;
     FakeNccl::Options nccl;
-    int allocations, windows, registrations;  ///< of two lanes of two ranks
+    int allocations, windows, registrations;  ///< of two channels of two ranks
   };
   const Row rows[] = {{true, {}, 4, 4, 0},
                       {true, {.lacks = {"ncclCommWindowRegister"}}, 4, 0, 4},

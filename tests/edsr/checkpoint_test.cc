@@ -27,7 +27,7 @@ RunConfig make_config() {
           .seed = std::numeric_limits<std::uint64_t>::max()};
 }
 
-/// A network, its optimiser and some steps behind them.
+/// A network, its optimizer and some steps behind them.
 struct Run {
   explicit Run(std::uint64_t seed, int steps = 3) {
     torch::manual_seed(seed);
@@ -56,7 +56,7 @@ void save(const std::filesystem::path& path, const Run& run) {
 
 }  // namespace
 
-TEST_CASE("a checkpoint brings back network, optimiser and position") {
+TEST_CASE("a checkpoint brings back network, optimizer and position") {
   const TemporaryFolder folder;
   Run saved(1);
   save(folder / "c.pt", saved);

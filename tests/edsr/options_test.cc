@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "options.h"
+#include "edsr_options.h"
 
 #include <CLI/Error.hpp>
 #include <catch2/catch.hpp>

@@ -33,7 +33,7 @@ constexpr std::chrono::seconds kPatience{20};
 RuntimeOptions runtime_options() {
   Config config = test_config();
   config.gpu_backend = "mpi";
-  config.cuda_ipc_handover = started_with("DEATH_HANDOVER");
+  config.cuda_ipc_sync = started_with("DEATH_SYNC");
   return options_of(config, compose_without_launcher(config, start_by_files()));
 }
 
@@ -107,10 +107,9 @@ TEST_CASE("helper: a rank with a GPU", "[.]") {
 }
 
 /// What the survivors of a death print.
-std::string survivors_text(const std::string& handover) {
+std::string survivors_text(const std::string& sync) {
   static_cast<void>(gpu_driver());  // or the test is skipped
-  const auto results =
-      run_file_ranks(kRanks, "helper: a rank with a GPU", {{"DEATH_HANDOVER", handover}});
+  const auto results = run_file_ranks(kRanks, "helper: a rank with a GPU", {{"DEATH_SYNC", sync}});
   std::string text;
   for (int rank = 0; rank < kRanks - 1; ++rank) {
     const CommandResult& result = results[static_cast<std::size_t>(rank)];

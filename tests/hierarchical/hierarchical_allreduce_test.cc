@@ -61,7 +61,7 @@ const std::vector<Hosts> kPlacements = {
     add_case("every op of every type over hosts " + name, "",
              [hosts, ranks] { check_every_op(ranks, ranks_of(hosts, 2, 128)); });
     const std::set<int> different(hosts.begin(), hosts.end());
-    add_case("elements travel as halves over hosts " + name, "",
+    add_case("elements are sent as halves over hosts " + name, "",
              [hosts, ranks, count = static_cast<int>(different.size())] {
                for (const std::size_t slot_bytes : {128, 4096}) {
                  check_wire_dtypes(ranks, count, ranks_of(hosts, 2, slot_bytes));
@@ -77,7 +77,7 @@ TEST_CASE("ranks of several hosts may add nothing to some of the segments") {
   check_absent(static_cast<int>(hosts.size()), ranks_of(hosts, 3, 4096));
 }
 
-TEST_CASE("results over hosts are the same bits whatever the ring, and from run to run") {
+TEST_CASE("results over hosts are the same bits whatever the slot buffer, and from run to run") {
   for (const DataType dtype : {DataType::F32, DataType::BF16}) {
     const std::vector<Call> calls = {
         {{dtype, ReduceOp::Sum, 0.3, 1.7, 4}, {1000, 1, 0, 333}, false},
@@ -131,7 +131,7 @@ TEST_CASE("an operation that is given up keeps what its messages may touch") {
   auto wire = std::make_unique<MemoryWire>(hosts.exchange, 0, std::vector<int>{0, 1});
   MemoryWire& seen = *wire;
   const auto hierarchy =
-      std::make_shared<Hierarchy>(hosts.ring(topology), shards_of(topology), std::move(wire));
+      std::make_shared<Hierarchy>(hosts.buffer(topology), shards_of(topology), std::move(wire));
   {
     // The other host never comes.
     HierarchicalAllreduce operation(hierarchy, {.segments = {&segment, 1}});

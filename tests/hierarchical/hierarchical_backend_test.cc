@@ -58,14 +58,15 @@ TEST_CASE("the parts of all hosts make up a shard, and all shards a round") {
   }
 }
 
-TEST_CASE("slots of the ring are as large on every host") {
+TEST_CASE("slots of the slot buffer are as large on every host") {
   const std::vector<int> hosts = {0, 0, 0, 0, 1};
-  const shm::RingShape of_large = ring_shape({}, make_topology(0, hosts));
-  const shm::RingShape of_small = ring_shape({}, make_topology(4, hosts));
+  const shm::SlotBufferShape of_large = slot_buffer_shape({}, make_topology(0, hosts));
+  const shm::SlotBufferShape of_small = slot_buffer_shape({}, make_topology(4, hosts));
   CHECK(of_large.ranks == 4);
   CHECK(of_small.ranks == 1);
   CHECK(of_large.slot_bytes == of_small.slot_bytes);
-  const shm::RingShape of_many = ring_shape({}, make_topology(0, std::vector<int>(64, 0)));
+  const shm::SlotBufferShape of_many =
+      slot_buffer_shape({}, make_topology(0, std::vector<int>(64, 0)));
   CHECK(of_many.bytes() <= std::size_t{64} << 20);
   CHECK(of_many.slot_bytes % 64 == 0);
 }

@@ -16,7 +16,7 @@
 
 #include "backends/hierarchical/hierarchical_allreduce.h"
 #include "backends/hierarchical/wire.h"
-#include "backends/shm/ring_operation.h"
+#include "backends/shm/slot_operation.h"
 #include "ronde/error.h"
 #include "ronde/topology.h"
 
@@ -113,7 +113,7 @@ class MemoryWire final : public hierarchical::Wire {
   std::map<std::pair<int, Kind>, std::deque<Receive>> receives_;  ///< in the order of posting
 };
 
-/// Hosts whose ranks are threads: memory of this process for the ring of each, and wires.
+/// Hosts whose ranks are threads: memory of this process for the slot buffer of each, and wires.
 class MemoryHosts {
  public:
   /// `host_of`: that of each rank.
@@ -121,20 +121,20 @@ class MemoryHosts {
     std::map<int, std::size_t> ranks;
     for (const int host : host_of) ++ranks[host];
     for (const auto& [host, count] : ranks) {
-      const shm::RingShape shape = {count, slots, slot_bytes};
+      const shm::SlotBufferShape shape = {count, slots, slot_bytes};
       auto* const memory =
-          static_cast<std::byte*>(std::aligned_alloc(shm::kRingAlignment, shape.bytes()));
+          static_cast<std::byte*>(std::aligned_alloc(shm::kSlotBufferAlignment, shape.bytes()));
       if (memory == nullptr) throw std::bad_alloc();
-      rings_.emplace(host, Ring{shape, {memory, &std::free}});
+      buffers_.emplace(host, Buffer{shape, {memory, &std::free}});
     }
   }
 
   /// What the rank of this topology has of its host's. The hosts are numbered from 0.
-  std::shared_ptr<shm::RingContext> ring(const Topology& topology) const {
-    const Ring& ring = rings_.at(topology.host_of[static_cast<std::size_t>(topology.rank)]);
-    const std::span bytes(static_cast<std::byte*>(ring.memory.get()), ring.shape.bytes());
-    return std::make_shared<shm::RingContext>(
-        bytes, ring.memory, ring.shape, static_cast<std::size_t>(topology.local_rank), [] {},
+  std::shared_ptr<shm::SlotBufferContext> buffer(const Topology& topology) const {
+    const Buffer& buffer = buffers_.at(topology.host_of[static_cast<std::size_t>(topology.rank)]);
+    const std::span bytes(static_cast<std::byte*>(buffer.memory.get()), buffer.shape.bytes());
+    return std::make_shared<shm::SlotBufferContext>(
+        bytes, buffer.memory, buffer.shape, static_cast<std::size_t>(topology.local_rank), [] {},
         ShmOptions::Stores::Regular);
   }
 
@@ -142,17 +142,17 @@ class MemoryHosts {
     const hierarchical::Shards shards = hierarchical::shards_of(topology);
     std::unique_ptr<MemoryWire> wire;
     if (shards.own) wire = std::make_unique<MemoryWire>(exchange, topology.rank, shards.owners);
-    return std::make_shared<hierarchical::Hierarchy>(ring(topology), shards, std::move(wire));
+    return std::make_shared<hierarchical::Hierarchy>(buffer(topology), shards, std::move(wire));
   }
 
   Exchange exchange;
 
  private:
-  struct Ring {
-    shm::RingShape shape;
+  struct Buffer {
+    shm::SlotBufferShape shape;
     std::shared_ptr<void> memory;
   };
-  std::map<int, Ring> rings_;
+  std::map<int, Buffer> buffers_;
 };
 
 }  // namespace ronde::test

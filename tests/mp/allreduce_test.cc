@@ -69,7 +69,7 @@ std::uint64_t moved_bytes(PlainMpi& mpi, const std::string& part, const std::str
   return counter_of(default_runtime(), part, name) - before;
 }
 
-TEST_CASE("elements that travel as halves are half as many bytes", "[n2]") {
+TEST_CASE("elements that are sent as halves are half as many bytes", "[n2]") {
   with_each_backend([](PlainMpi& mpi, const std::string& backend) {
     const std::string moved = backend == "shm" ? "staged_bytes" : "packed_bytes";
     for (const auto& [part, name] :

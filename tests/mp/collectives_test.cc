@@ -57,7 +57,7 @@ void check_broadcast(const PlainMpi& mpi, DataType dtype) {
   }
 }
 
-bool can_travel_as_half(DataType dtype) {
+bool can_be_sent_as_half(DataType dtype) {
   return dtype == DataType::F32 || dtype == DataType::F64;
 }
 
@@ -72,7 +72,7 @@ std::vector<Row> check_scales(const PlainMpi& mpi, Collective kind, DataType dty
     row.prescale = is_floating(dtype) ? 0.3 : 0.5;
     row.postscale = is_floating(dtype) ? 1.7 : 0.25;
     check_row(mpi, row);
-    if (kind != Collective::Allreduce || !can_travel_as_half(dtype)) continue;
+    if (kind != Collective::Allreduce || !can_be_sent_as_half(dtype)) continue;
     for (const DataType wire_dtype : {DataType::F16, DataType::BF16}) {
       row.wire_dtype = wire_dtype;
       check_row(mpi, row);
@@ -97,7 +97,7 @@ void check_allreduce(const PlainMpi& mpi, DataType dtype) {
         row.in_place = in_place;
         row.wire_dtype.reset();
         check_row(mpi, row);
-        if (!can_travel_as_half(dtype)) continue;
+        if (!can_be_sent_as_half(dtype)) continue;
         row.wire_dtype = in_place ? DataType::F16 : DataType::BF16;
         check_row(mpi, row);
       }

@@ -255,13 +255,13 @@ TEST_CASE("the launcher's variables tell whether all ranks share this host") {
   CHECK(ronde::mpi::launched_on_one_host(lookup));
 }
 
-TEST_CASE("calls of MPI are surrounded for as long as somebody wants that") {
+TEST_CASE("calls of MPI are wrapped for as long as somebody wants that") {
   FakeMpi fake;
   const auto environment = fake.environment();
   MPI_Request request = MPI_REQUEST_NULL;
   std::string order;
   const auto around = [&](const std::string& begin, const std::string& end) {
-    return environment->surround_calls([&, begin, end](const std::function<void()>& call) {
+    return environment->wrap_calls([&, begin, end](const std::function<void()>& call) {
       order += begin;
       call();
       order += end;
@@ -284,19 +284,18 @@ TEST_CASE("calls of MPI are surrounded for as long as somebody wants that") {
   CHECK(call() == "(call)");
 }
 
-TEST_CASE("what surrounds a call of MPI can fail it, and lets its own error through") {
+TEST_CASE("what wraps a call of MPI can fail it, and lets its own error through") {
   FakeMpi fake;
   const auto environment = fake.environment();
   int calls = 0;
   const auto count = [&] { return ++calls, 5; };
   {
-    const auto surrounded = environment->surround_calls(
-        [](const std::function<void()>&) { throw Error("no context"); });
+    const auto wrapped =
+        environment->wrap_calls([](const std::function<void()>&) { throw Error("no context"); });
     CHECK(text_of<Error>([&] { environment->call("a call", count); }) == "no context");
     CHECK(calls == 0);
   }
-  const auto surrounded =
-      environment->surround_calls([](const std::function<void()>& call) { call(); });
+  const auto wrapped = environment->wrap_calls([](const std::function<void()>& call) { call(); });
   CHECK_THAT(text_of<Error>([&] { environment->call("a call", count); }),
              Contains("a call failed with code 5"));
   CHECK(calls == 1);

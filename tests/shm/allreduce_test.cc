@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Allreduce of every type and op through rings of all kinds, against numbers reduced in double
-// precision or 64-bit integers; and the same bits on every rank. The symmetric heap, too.
+// Allreduce of every type and op through slot buffers of all kinds, against numbers reduced in
+// double precision or 64-bit integers; and the same bits on every rank. The symmetric heap, too.
 #include <algorithm>
 #include <barrier>
 #include <string>
@@ -31,12 +31,12 @@ struct Variant {
 using Reduce = ShmOptions::Reduce;
 using Stores = ShmOptions::Stores;
 constexpr Variant kVariants[] = {
-    {"the usual ring", {}},
-    {"a tiny ring", {.slots = 2, .slot_bytes = 128, .reduce = Reduce::Flat}},
-    {"a tiny ring by slices", {.slots = 2, .slot_bytes = 128, .reduce = Reduce::Sliced}},
+    {"the usual slot buffer", {}},
+    {"a tiny slot buffer", {.slots = 2, .slot_bytes = 128, .reduce = Reduce::OneShot}},
+    {"a tiny slot buffer in two shots", {.slots = 2, .slot_bytes = 128, .reduce = Reduce::TwoShot}},
     {"one slot",
-     {.slots = 1, .slot_bytes = 192, .reduce = Reduce::Flat, .stores = Stores::Streaming}},
-    {"one slot by slices", {.slots = 1, .slot_bytes = 192, .reduce = Reduce::Sliced}},
+     {.slots = 1, .slot_bytes = 192, .reduce = Reduce::OneShot, .stores = Stores::Streaming}},
+    {"one slot in two shots", {.slots = 1, .slot_bytes = 192, .reduce = Reduce::TwoShot}},
 };
 
 [[maybe_unused]] const bool kRegistered = [] {
@@ -46,10 +46,10 @@ constexpr Variant kVariants[] = {
         check(ranks, ranks_of(ranks, variant.options));
       }
     };
-    const std::string ring = variant.name;
-    add_case("every op of every type through " + ring, "",
+    const std::string buffer = variant.name;
+    add_case("every op of every type through " + buffer, "",
              [on_some_ranks] { on_some_ranks(check_every_op); });
-    add_case("elements travel as halves through " + ring, "", [on_some_ranks] {
+    add_case("elements are sent as halves through " + buffer, "", [on_some_ranks] {
       on_some_ranks([](int ranks, const RunRanks& run) { check_wire_dtypes(ranks, 1, run); });
     });
   }
@@ -63,9 +63,9 @@ TEST_CASE("ranks may add nothing to some of the segments") {
   }
 }
 
-TEST_CASE("operations larger than the ring") {
+TEST_CASE("operations larger than the slot buffer") {
   const int ranks = GENERATE(2, 3, 4, 8);
-  const Reduce reduce = GENERATE(Reduce::Auto, Reduce::Flat, Reduce::Sliced);
+  const Reduce reduce = GENERATE(Reduce::Auto, Reduce::OneShot, Reduce::TwoShot);
   const Stores stores = GENERATE(Stores::Auto, Stores::Streaming);
   CAPTURE(ranks, static_cast<int>(reduce), static_cast<int>(stores));
   const std::vector<std::size_t> tiny(600, 2);
@@ -85,14 +85,14 @@ TEST_CASE("operations larger than the ring") {
 
 TEST_CASE("as many ranks as a host may have reduce") {
   const int ranks = GENERATE(33, 64);
-  const Reduce reduce = GENERATE(Reduce::Auto, Reduce::Flat);
+  const Reduce reduce = GENERATE(Reduce::Auto, Reduce::OneShot);
   CAPTURE(ranks);
   check_calls({{{DataType::F32, ReduceOp::Average, 1.0, 1.0, ranks}, {4000, 1, 30}, true},
                {{DataType::I32, ReduceOp::Max, 1.0, 1.0, ranks}, {33}, false}},
               ranks_of(ranks, {.slots = 2, .slot_bytes = 4 << 10, .reduce = reduce}));
 }
 
-TEST_CASE("results are the same bits whatever the ring, and from run to run") {
+TEST_CASE("results are the same bits whatever the slot buffer, and from run to run") {
   for (const DataType dtype : {DataType::F32, DataType::BF16}) {
     const std::vector<Call> calls = {
         {{dtype, ReduceOp::Sum, 0.3, 1.7, 5}, {1000, 1, 0, 333}, false},

@@ -59,7 +59,7 @@ std::vector<Number> joined(const std::vector<Elements>& all,
   return joined;
 }
 
-/// Every rank's result where each brings `input`, which travels as f16.
+/// Every rank's result where each brings `input`, which is sent as f16.
 std::vector<float> results_by_halves(const Reduction& reduction, float input,
                                      const RunRanks& run_ranks) {
   std::vector<float> results(static_cast<std::size_t>(reduction.ranks));

@@ -50,7 +50,7 @@ void check_every_op(int ranks, const RunRanks& run_ranks);
 /// them out.
 void check_absent(int ranks, const RunRanks& run_ranks);
 
-/// Every op on f32 that travels as bf16 and f64 as f16, and averages of the other pairs.
+/// Every op on f32 that is sent as bf16 and f64 as f16, and averages of the other pairs.
 void check_wire_dtypes(int ranks, int hosts, const RunRanks& run_ranks);
 
 }  // namespace ronde::test

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What moves elements through rings and outboxes of all kinds, bit for bit, alone and among other
-// operations: broadcasts, messages, and operations with uneven parts.
+// What moves elements through slot buffers and outboxes of all kinds, bit for bit, alone and among
+// other operations: broadcasts, messages, and operations with uneven parts.
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <latch>
@@ -17,7 +17,7 @@
 namespace ronde::test {
 namespace {
 
-/// Of many times the smallest ring.
+/// Of many times the smallest slot buffer.
 constexpr int kLong = plain_or_sanitized(10'000, 4'000);
 
 constexpr std::uint64_t kSeed = 3;
@@ -52,9 +52,9 @@ void broadcast_from(int root, int rank, shm::ShmBackend& backend, DataType dtype
 }
 
 TEST_CASE("a broadcast gives everybody the root's bits") {
-  for (const ShmOptions& ring : kRings) {
+  for (const ShmOptions& buffer : kShapes) {
     for (const int ranks : {1, 2, 3, 5}) {
-      run_backends(ranks, ring, [&](int rank, shm::ShmBackend& backend) {
+      run_backends(ranks, buffer, [&](int rank, shm::ShmBackend& backend) {
         for (int root = 0; root < ranks; ++root) {
           for (const bool in_place : {false, true}) {
             broadcast_from(root, rank, backend, DataType::F64, {0, 1, 3, 0, 1000, 17, 8}, in_place);
@@ -82,9 +82,9 @@ void pass(int from, int to, int rank, shm::ShmBackend& backend, DataType dtype, 
 }
 
 TEST_CASE("a message arrives bit for bit, between any two ranks of a host") {
-  for (const ShmOptions& ring : kRings) {
+  for (const ShmOptions& buffer : kShapes) {
     for (const int ranks : {2, 3, 5}) {
-      run_backends(ranks, ring, [&](int rank, shm::ShmBackend& backend) {
+      run_backends(ranks, buffer, [&](int rank, shm::ShmBackend& backend) {
         for (int from = 0; from < ranks; ++from) {
           for (int to = 0; to < ranks; ++to) {
             if (from == to) continue;
@@ -102,8 +102,8 @@ TEST_CASE("a message arrives bit for bit, between any two ranks of a host") {
 
 /// A rank that sends to many goes on in slots that others still read.
 TEST_CASE("messages to several ranks follow each other without a rest") {
-  for (const ShmOptions& ring : kRings) {
-    run_backends(4, ring, [&](int rank, shm::ShmBackend& backend) {
+  for (const ShmOptions& buffer : kShapes) {
+    run_backends(4, buffer, [&](int rank, shm::ShmBackend& backend) {
       for (int i = 0; i < 200; ++i) {
         const int from = i % 3 == 0 ? 1 : i % 4;
         pass(from, (from + 1 + i % 3) % 4, rank, backend, DataType::U8,
@@ -113,10 +113,10 @@ TEST_CASE("messages to several ranks follow each other without a rest") {
   }
 }
 
-/// Ranks enter at different times, and one runs ahead as far as the ring allows.
+/// Ranks enter at different times, and one runs ahead as far as the slot buffer allows.
 TEST_CASE("messages and collectives of all kinds follow each other without a rest") {
-  for (const ShmOptions& ring : kRings) {
-    run_backends(4, ring, [&](int rank, shm::ShmBackend& backend) {
+  for (const ShmOptions& buffer : kShapes) {
+    run_backends(4, buffer, [&](int rank, shm::ShmBackend& backend) {
       for (int i = 0; i < 50; ++i) {
         const auto count = static_cast<std::size_t>(i);
         pass(i % 4, (i + 1) % 4, rank, backend, DataType::I32, 1 + 7 * count);
@@ -146,7 +146,7 @@ TEST_CASE("messages and collectives of all kinds follow each other without a res
 TEST_CASE("a sender is done when it has written, and waits where its outbox is full") {
   std::latch sent(1);
   std::latch full(1);
-  run_backends(2, kTinyRing, [&](int rank, shm::ShmBackend& backend) {
+  run_backends(2, kTinySlots, [&](int rank, shm::ShmBackend& backend) {
     const Elements small = make_bytes(DataType::U8, 100, 0, 1);
     const Elements large = make_bytes(DataType::U8, 1000, 0, 2);
     if (rank == 0) {
@@ -173,7 +173,7 @@ TEST_CASE("a sender is done when it has written, and waits where its outbox is f
 }
 
 TEST_CASE("a message that never arrives can be given up on either side") {
-  run_backends(3, kTinyRing, [](int rank, shm::ShmBackend& backend) {
+  run_backends(3, kTinySlots, [](int rank, shm::ShmBackend& backend) {
     Elements values(DataType::F32, 1000);
     const auto operation =
         rank == 0
@@ -187,11 +187,11 @@ TEST_CASE("a message that never arrives can be given up on either side") {
 TEST_CASE("whoever may get on is rung, and messages are counted") {
   run_contexts({0, 0}, [](int rank, const BackendContext& context) {
     BackendContext counting = context;
-    int rings = 0;
-    counting.ring_peers = [&] { ++rings; };
+    int notifications = 0;
+    counting.notify_peers = [&] { ++notifications; };
     const auto backend = shm_backend_factory({.slot_bytes = 1 << 10}).create(counting);
     context.exchange({});
-    const int before = rings;
+    const int before = notifications;
     Elements values(DataType::U8, 10 << 10);
     finish(*(
         rank == 0
@@ -199,7 +199,7 @@ TEST_CASE("whoever may get on is rung, and messages are counted") {
                   {.input = values.data(), .count = 10 << 10, .dtype = DataType::U8, .peer = 1})
             : backend->recv(
                   {.output = values.data(), .count = 10 << 10, .dtype = DataType::U8, .peer = 0})));
-    check(rings - before >= 10, "once for each slot");
+    check(notifications - before >= 10, "once for each slot");
     check(counter_of(*backend, "messages") == 1, "one message");
     check(counter_of(*backend, "message_bytes") == 10 << 10, "of so many bytes");
     context.exchange({});
@@ -209,8 +209,9 @@ TEST_CASE("whoever may get on is rung, and messages are counted") {
 
 TEST_CASE("outboxes refuse what they cannot be made of") {
   std::vector<std::byte> memory(1 << 10);
-  for (const shm::RingShape shape :
-       {shm::RingShape{2, 17, 64}, shm::RingShape{2, 0, 64}, shm::RingShape{2, 4, 64}}) {
+  for (const shm::SlotBufferShape shape :
+       {shm::SlotBufferShape{2, 17, 64}, shm::SlotBufferShape{2, 0, 64},
+        shm::SlotBufferShape{2, 4, 64}}) {
     CHECK_THROWS_AS(shm::Outboxes(memory, shape, 0, [] {}), Error);
   }
 }
@@ -241,14 +242,14 @@ void gather(int rank, shm::ShmBackend& backend, const std::vector<std::size_t>& 
 TEST_CASE("an allgather concatenates parts of any sizes") {
   const std::vector<std::vector<std::size_t>> tables = {
       {1, 1, 1}, {0, 0, 7}, {5000, 0, 1}, {kLong, 33, kLong + 1}, {0, 0, 0}, {16, 32, 48}};
-  for (const ShmOptions& ring : kRings) {
-    run_backends(3, ring, [&](int rank, shm::ShmBackend& backend) {
+  for (const ShmOptions& buffer : kShapes) {
+    run_backends(3, buffer, [&](int rank, shm::ShmBackend& backend) {
       for (const auto& counts : tables) {
         gather(rank, backend, counts, false);
         gather(rank, backend, counts, true);
       }
     });
-    run_backends(1, ring, [&](int rank, shm::ShmBackend& backend) {
+    run_backends(1, buffer, [&](int rank, shm::ShmBackend& backend) {
       gather(rank, backend, {1000}, false);
       gather(rank, backend, {1000}, true);
     });
@@ -294,11 +295,11 @@ TEST_CASE("an alltoall moves parts of any sizes") {
       {{0, 0, 0}, {0, 0, 1}, {0, 0, 0}},
       {{kLong, 3, 0}, {0, 0, 2 * kLong + 1}, {5, 16, 999}},
       {{7, 64, 65}, {0, 0, 0}, {3, 33, 17}}};
-  for (const ShmOptions& ring : kRings) {
-    run_backends(3, ring, [&](int rank, shm::ShmBackend& backend) {
+  for (const ShmOptions& buffer : kShapes) {
+    run_backends(3, buffer, [&](int rank, shm::ShmBackend& backend) {
       for (const auto& counts : tables) exchange_all(rank, backend, counts);
     });
-    run_backends(1, ring, [&](int rank, shm::ShmBackend& backend) {
+    run_backends(1, buffer, [&](int rank, shm::ShmBackend& backend) {
       exchange_all(rank, backend, {{1000}});
     });
   }
@@ -307,11 +308,11 @@ TEST_CASE("an alltoall moves parts of any sizes") {
 /// A reducescatter whose inputs are those of an allreduce; in place: into the own part of the
 /// input. `absent`: a rank that adds nothing, or -1.
 void check_scatter(const Reduction& reduction, const std::vector<std::size_t>& counts,
-                   bool in_place, int absent, const ShmOptions& ring) {
+                   bool in_place, int absent, const ShmOptions& buffer) {
   const std::size_t all = total(counts);
   const std::size_t width = size_of(reduction.dtype);
   std::vector<Elements> outputs(counts.size(), Elements(reduction.dtype, 0));
-  run_backends(reduction.ranks, ring, [&](int rank, shm::ShmBackend& backend) {
+  run_backends(reduction.ranks, buffer, [&](int rank, shm::ShmBackend& backend) {
     const auto own = static_cast<std::size_t>(rank);
     Elements input = make_input(reduction.dtype, reduction.op, all, rank, kSeed);
     auto* part = static_cast<std::byte*>(input.data()) +
@@ -341,8 +342,8 @@ void check_scatter(const Reduction& reduction, const std::vector<std::size_t>& c
 
 TEST_CASE("a rank that keeps nothing takes part for the others") {
   const std::vector<std::size_t> counts = {5000, 1, 3000};
-  for (const ShmOptions& ring : kRings) {
-    run_backends(3, ring, [&](int rank, shm::ShmBackend& backend) {
+  for (const ShmOptions& buffer : kShapes) {
+    run_backends(3, buffer, [&](int rank, shm::ShmBackend& backend) {
       const bool keeps = rank != 1;
       gather(rank, backend, counts, false, keeps);
       exchange_all(rank, backend, {{7, 3000, 65}, {0, 9, 4000}, {3, 33, 17}}, keeps);
@@ -360,14 +361,14 @@ TEST_CASE("a rank that keeps nothing takes part for the others") {
 
 TEST_CASE("as many ranks as a host may have move elements of all kinds") {
   constexpr std::size_t kRanks = 64;
-  const ShmOptions ring = {.slots = 2, .slot_bytes = 4 << 10};
+  const ShmOptions buffer = {.slots = 2, .slot_bytes = 4 << 10};
   std::vector<std::size_t> counts(kRanks, 17);
   counts[3] = 0;
   counts[63] = 2000;
   std::vector<std::vector<std::size_t>> sent(kRanks, std::vector<std::size_t>(kRanks, 3));
   sent[7][63] = 500;
   sent[63][0] = 0;
-  run_backends(kRanks, ring, [&](int rank, shm::ShmBackend& backend) {
+  run_backends(kRanks, buffer, [&](int rank, shm::ShmBackend& backend) {
     gather(rank, backend, counts, rank % 2 == 0);
     exchange_all(rank, backend, sent);
     for (const int root : {0, 63}) {
@@ -377,23 +378,24 @@ TEST_CASE("as many ranks as a host may have move elements of all kinds") {
       pass(from, (from + 1) % 64, rank, backend, DataType::I32, 3000);
     }
   });
-  check_scatter({DataType::F32, ReduceOp::Average, 1.0, 1.0, kRanks}, counts, false, 9, ring);
+  check_scatter({DataType::F32, ReduceOp::Average, 1.0, 1.0, kRanks}, counts, false, 9, buffer);
 }
 
 TEST_CASE("a reducescatter reduces parts of any sizes") {
   const std::vector<std::vector<std::size_t>> tables = {
       {1, 1, 1}, {0, 7, 0}, {5000, 0, 1}, {kLong, 33, kLong + 1}, {16, 32, 48}};
-  for (const ShmOptions& ring : kRings) {
+  for (const ShmOptions& buffer : kShapes) {
     for (const auto& counts : tables) {
       for (const bool in_place : {false, true}) {
-        CAPTURE(counts, in_place, ring.slot_bytes);
-        check_scatter({DataType::F32, ReduceOp::Average, 0.3, 1.7, 3}, counts, in_place, -1, ring);
-        check_scatter({DataType::BF16, ReduceOp::Sum, 1.0, 1.0, 3}, counts, in_place, -1, ring);
-        check_scatter({DataType::I64, ReduceOp::Max, 1.0, 1.0, 3}, counts, in_place, -1, ring);
-        check_scatter({DataType::F64, ReduceOp::Min, -2.0, 1.0, 3}, counts, false, 1, ring);
+        CAPTURE(counts, in_place, buffer.slot_bytes);
+        check_scatter({DataType::F32, ReduceOp::Average, 0.3, 1.7, 3}, counts, in_place, -1,
+                      buffer);
+        check_scatter({DataType::BF16, ReduceOp::Sum, 1.0, 1.0, 3}, counts, in_place, -1, buffer);
+        check_scatter({DataType::I64, ReduceOp::Max, 1.0, 1.0, 3}, counts, in_place, -1, buffer);
+        check_scatter({DataType::F64, ReduceOp::Min, -2.0, 1.0, 3}, counts, false, 1, buffer);
       }
     }
-    check_scatter({DataType::F32, ReduceOp::Average, 0.3, 1.7, 1}, {1000}, true, -1, ring);
+    check_scatter({DataType::F32, ReduceOp::Average, 0.3, 1.7, 1}, {1000}, true, -1, buffer);
   }
 }
 

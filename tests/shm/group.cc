@@ -31,7 +31,7 @@ void run_contexts(const std::vector<int>& host_of,
     BackendContext context;
     context.topology = &topology;
     context.exchange = [&](std::string_view blob) { return meeting.exchange(rank, blob); };
-    context.ring_peers = [] {};
+    context.notify_peers = [] {};
     body(rank, context);
   });
 }
@@ -40,8 +40,9 @@ namespace {
 
 /// Zeroed, and freed with the last that shares it.
 std::shared_ptr<std::byte> make_memory(std::size_t bytes) {
-  const std::size_t even = (bytes + shm::kRingAlignment - 1) / shm::kRingAlignment;
-  void* const memory = std::aligned_alloc(shm::kRingAlignment, even * shm::kRingAlignment);
+  const std::size_t even = (bytes + shm::kSlotBufferAlignment - 1) / shm::kSlotBufferAlignment;
+  void* const memory =
+      std::aligned_alloc(shm::kSlotBufferAlignment, even * shm::kSlotBufferAlignment);
   if (memory == nullptr) throw std::bad_alloc();
   std::memset(memory, 0, bytes);
   return {static_cast<std::byte*>(memory), &std::free};
@@ -52,9 +53,9 @@ std::shared_ptr<std::byte> make_memory(std::size_t bytes) {
 void run_backends(int ranks, const ShmOptions& options,
                   const std::function<void(int rank, shm::ShmBackend& backend)>& body) {
   const auto size = static_cast<std::size_t>(ranks);
-  const shm::RingShape shape = shm::ring_shape(options, size, size);
+  const shm::SlotBufferShape shape = shm::slot_buffer_shape(options, size, size);
   const std::size_t bytes = shm::ShmBackend::memory_bytes(shape);
-  const std::shared_ptr<std::byte> ring = make_memory(bytes);
+  const std::shared_ptr<std::byte> buffer = make_memory(bytes);
   const std::shared_ptr<std::byte> claims = make_memory(shm::ChunkClaims::bytes_for(size));
   const std::shared_ptr<std::byte> heap = make_memory(size * kHeapBytes);
   std::vector<std::span<std::byte>> parts;
@@ -64,9 +65,9 @@ void run_backends(int ranks, const ShmOptions& options,
     const auto local_rank = static_cast<std::size_t>(rank);
     const auto symmetric = std::make_shared<shm::SymmetricContext>(
         std::span(claims.get(), shm::ChunkClaims::bytes_for(size)),
-        std::make_shared<SymmetricHeap>(parts, local_rank, heap), local_rank, context.ring_peers);
-    shm::ShmBackend backend({ring.get(), bytes}, ring, shape, options, local_rank,
-                            context.ring_peers, symmetric);
+        std::make_shared<SymmetricHeap>(parts, local_rank, heap), local_rank, context.notify_peers);
+    shm::ShmBackend backend({buffer.get(), bytes}, buffer, shape, options, local_rank,
+                            context.notify_peers, symmetric);
     context.exchange({});
     body(rank, backend);
     backend.close();

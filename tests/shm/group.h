@@ -39,8 +39,8 @@ class BlobExchange {
 void run_contexts(const std::vector<int>& host_of,
                   const std::function<void(int rank, const BackendContext& context)>& body);
 
-/// The same with a backend of each, all on one host, over memory of this process: a ring, and a
-/// symmetric heap of kHeapBytes a rank.
+/// The same with a backend of each, all on one host, over memory of this process: a slot buffer,
+/// and a symmetric heap of kHeapBytes a rank.
 void run_backends(int ranks, const ShmOptions& options,
                   const std::function<void(int rank, shm::ShmBackend& backend)>& body);
 
@@ -50,9 +50,9 @@ void finish(Operation& operation);
 /// Of the backend's statistics.
 std::uint64_t counter_of(const Backend& backend, const std::string& name);
 
-/// A ring of few small slots, so that it often wraps around and is often full.
-constexpr ShmOptions kTinyRing = {.slots = 2, .slot_bytes = 128};
+/// A slot buffer of few small slots, so that it often wraps around and is often full.
+constexpr ShmOptions kTinySlots = {.slots = 2, .slot_bytes = 128};
 /// Of the usual size, tiny, and the smallest.
-constexpr ShmOptions kRings[] = {{}, kTinyRing, {.slots = 1, .slot_bytes = 64}};
+constexpr ShmOptions kShapes[] = {{}, kTinySlots, {.slots = 1, .slot_bytes = 64}};
 
 }  // namespace ronde::test

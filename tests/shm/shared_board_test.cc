@@ -69,10 +69,10 @@ void delay(std::uint64_t turns) {
   for (volatile std::uint64_t left = turns; left > 0;) left = left - 1;
 }
 
-/// Rank 0 says that it sleeps and looks; rank 1 changes what rank 0 looks at and rings. In each
+/// Rank 0 says that it sleeps and looks; rank 1 changes what rank 0 looks at and notifies. In each
 /// round rank 0 has to see the change, or to be rung. The wait itself is left out: whether it would
 /// end is known once both are through.
-void sleep_and_ring(Board::Sleep sleep, Board::Whom whom) {
+void sleep_and_notify(Board::Sleep sleep, Board::Whom whom) {
   std::atomic<std::uint64_t> lost{0};
   std::atomic<std::uint64_t> seen{0};
   Meet prepare, begin, end;
@@ -91,11 +91,11 @@ void sleep_and_ring(Board::Sleep sleep, Board::Whom whom) {
     for (std::uint64_t round = 1; round <= kRounds; ++round) {
       prepare.arrive(round);
       if (rank == 1) {
-        board->ring(whom);  // nobody sleeps: brings what ring() looks at into this core's cache
+        board->notify(whom);  // nobody sleeps: brings what notify() looks at into this core's cache
         begin.arrive(round);
         delay(round / 64 % 256);
         change.store(round, std::memory_order_release);
-        board->ring(whom);
+        board->notify(whom);
         end.arrive(round);
         continue;
       }
@@ -119,11 +119,11 @@ void sleep_and_ring(Board::Sleep sleep, Board::Whom whom) {
 }  // namespace
 
 TEST_CASE("a rank that is about to wait sees the change or is woken") {
-  sleep_and_ring(Board::Sleep::Waiting, Board::Whom::Waiting);
+  sleep_and_notify(Board::Sleep::Waiting, Board::Whom::Waiting);
 }
 
 TEST_CASE("a rank that is about to idle sees the change or is woken") {
-  sleep_and_ring(Board::Sleep::Idle, Board::Whom::All);
+  sleep_and_notify(Board::Sleep::Idle, Board::Whom::All);
 }
 
 }  // namespace ronde::test

@@ -249,21 +249,21 @@ TEST_CASE("the factory suits the ranks of one host, before any other") {
 TEST_CASE("ranks reduce through memory that is really shared, and count it") {
   run_contexts({0, 0, 0}, [](int rank, const BackendContext& context) {
     BackendContext counting = context;
-    int rings = 0;
-    counting.ring_peers = [&] { ++rings; };
+    int notifications = 0;
+    counting.notify_peers = [&] { ++notifications; };
     const auto backend = shm_backend_factory({.slot_bytes = 64 << 10}).create(counting);
     check(backend->name() == "shm", "its name");
-    check(backend->capabilities().rings_peers, "it rings");
+    check(backend->capabilities().notifies_peers, "it notifies");
     std::vector<float> values(100'000, static_cast<float>(rank));
     const Segment segment{values.data(), values.data(), values.size()};
     finish(*backend->allreduce({.segments = {&segment, 1}, .op = ReduceOp::Average}));
     check(values.front() == 1.0F && values.back() == 1.0F, "the average of 0, 1 and 2");
-    check(rings > 0, "peers were told");
+    check(notifications > 0, "peers were told");
     check(backend->stats().part == "shm", "the name of its statistics");
     check(counter_of(*backend, "operations") == 1, "one operation");
     check(counter_of(*backend, "rounds") >= 4, "of several rounds");
-    check(counter_of(*backend, "staged_bytes") >= 400'000 * 2 / 3 - 1000, "by the ring");
-    check(counter_of(*backend, "ring_bytes") < (std::uint64_t{64} << 20), "which is small");
+    check(counter_of(*backend, "staged_bytes") >= 400'000 * 2 / 3 - 1000, "by the slot buffer");
+    check(counter_of(*backend, "slot_buffer_bytes") < (std::uint64_t{64} << 20), "which is small");
     backend->close();
   });
 }
@@ -284,7 +284,7 @@ TEST_CASE("a heap beyond the limit on files is done without, with a warning") {
   });
 }
 
-TEST_CASE("a ring that cannot be shared is an error on every rank") {
+TEST_CASE("a slot buffer that cannot be shared is an error on every rank") {
   const FileLimit limit(4096);
   run_contexts({0, 0, 0}, [](int, const BackendContext& context) {
     BackendContext without_heap = context;
@@ -321,14 +321,15 @@ TEST_CASE("a rank that is lost while memory is shared is not passed over") {
   }
 }
 
-TEST_CASE("the ring takes less than 64 MiB, and its slots are larger where ranks share cores") {
+TEST_CASE(
+    "the slot buffer takes less than 64 MiB, and its slots are larger where ranks share cores") {
   for (const std::size_t cores : {1U, 64U}) {
     for (std::size_t ranks = 1; ranks <= 64; ++ranks) {
-      CHECK(shm::ring_shape({}, ranks, cores).bytes() < std::size_t{64} << 20);
+      CHECK(shm::slot_buffer_shape({}, ranks, cores).bytes() < std::size_t{64} << 20);
     }
   }
-  CHECK(shm::ring_shape({}, 4, 2).slot_bytes > shm::ring_shape({}, 4, 4).slot_bytes);
-  CHECK(shm::ring_shape({.slot_bytes = 192}, 4, 2).slot_bytes == 192);
+  CHECK(shm::slot_buffer_shape({}, 4, 2).slot_bytes > shm::slot_buffer_shape({}, 4, 4).slot_bytes);
+  CHECK(shm::slot_buffer_shape({.slot_bytes = 192}, 4, 2).slot_bytes == 192);
 }
 
 TEST_CASE("an operation that a dead peer left unfinished can be dropped") {
@@ -346,7 +347,7 @@ TEST_CASE("an operation that a dead peer left unfinished can be dropped") {
   });
 }
 
-TEST_CASE("a wrong ring is refused") {
+TEST_CASE("a wrong slot buffer is refused") {
   for (const ShmOptions& options : std::vector<ShmOptions>{
            {.slots = 0}, {.slots = 17}, {.slot_bytes = 8}, {.slot_bytes = 100}}) {
     CHECK_THROWS_AS(run_backends(2, options, [](int, shm::ShmBackend&) {}), Error);

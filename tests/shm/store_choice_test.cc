@@ -73,7 +73,7 @@ TEST_CASE("cold memory at the beginning does not decide") {
 using Kinds = std::pair<Store, Store>;
 
 Kinds kinds_of(const StoreChoice::Use& use, std::size_t bytes) {
-  return {use.ring(bytes), use.output(bytes)};
+  return {use.buffer(bytes), use.output(bytes)};
 }
 
 TEST_CASE("all kinds are tried within one large operation, and the others follow the leader") {
@@ -97,7 +97,7 @@ TEST_CASE("all kinds are tried within one large operation, and the others follow
   leader.add_stats(stats);
   for (const auto& [name, value] : stats.counters) {
     if (name == "store_trials") CHECK(value == 1);
-    if (name == "streamed_ring_bytes") CHECK(value >= 12 * kBytes);
+    if (name == "streamed_slot_bytes") CHECK(value >= 12 * kBytes);
   }
 }
 

@@ -36,7 +36,7 @@ bool is_reduction(Collective kind) {
   return kind == Collective::Allreduce || kind == Collective::Reducescatter;
 }
 
-bool can_travel_as_half(const RandomOperation& operation) {
+bool can_be_sent_as_half(const RandomOperation& operation) {
   const bool is_full = operation.dtype == DataType::F32 || operation.dtype == DataType::F64;
   return operation.kind == Collective::Allreduce && is_full && !operation.symmetric;
 }
@@ -215,7 +215,8 @@ RandomOperation RandomProgram::make_operation() {
   if (is_reduction(operation.kind) && dice_.one_in(10)) silence_some(operation);
   operation.symmetric = operation.kind == Collective::Allreduce && dice_.one_in(2);
   if (can_be_adasum(operation) && dice_.one_in(4)) operation.op = ReduceOp::Adasum;
-  if (can_travel_as_half(operation) && dice_.one_in(2)) operation.wire_dtype = dice_.among(kHalves);
+  if (can_be_sent_as_half(operation) && dice_.one_in(2))
+    operation.wire_dtype = dice_.among(kHalves);
   choose_shape(operation);
   return operation;
 }
@@ -310,7 +311,7 @@ std::string RandomProgram::change_one(RandomOperation& operation) {
       operation.name.clear();
       return ", one without its name";
     case 3:
-      if (!can_travel_as_half(operation)) break;
+      if (!can_be_sent_as_half(operation)) break;
       operation.wire_dtype = dice_.among(kHalves);
       return ", perhaps another wire_dtype of " + operation.name;
     default:

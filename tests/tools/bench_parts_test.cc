@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "ronde/error.h"
+#include "tools/bench/bench_options.h"
 #include "tools/bench/gradient_lists.h"
-#include "tools/bench/options.h"
 #include "tools/bench/pattern.h"
 #include "tools/bench/raw_subject.h"
 #include "tools/bench/report.h"

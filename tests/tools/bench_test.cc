@@ -116,7 +116,7 @@ TEST_CASE("exchange runs on one and two ranks, with a row a model, and without a
   CHECK(row.at("ratio").is_null());
 }
 
-TEST_CASE("every type is right, and a half that travels, by the engine and the backend alone") {
+TEST_CASE("every type is right, and a half that is sent, by the engine and the backend alone") {
   const int ranks = rank_counts().size() > 1 ? 2 : 1;
   for (const ronde::DataType dtype : ronde::kAllDataTypes) {
     const std::string name(to_string(dtype));
@@ -174,9 +174,9 @@ TEST_CASE("nonsense on the command line is refused with exit code 2 and a reason
       {{"allreduce", "--min", "0"}, "--min: at least one byte"},
       {{"allreduce", "--rotate", "round"}, "--rotate: \"round\""},
       {{"allreduce", "--dtype", "f8"}, "--dtype: there is no element type \"f8\"; use one of: u8,"},
-      {{"allreduce", "--wire-dtype", "f32"}, "--wire-dtype: f32 cannot travel as f32"},
+      {{"allreduce", "--wire-dtype", "f32"}, "--wire-dtype: f32 cannot be sent as f32"},
       {{"allreduce", "--wire-dtype", "f8"}, "--wire-dtype: there is no element type \"f8\""},
-      {{"allreduce", "--wire-dtype", "f16", "--dtype", "i32"}, "i32 cannot travel as f16"},
+      {{"allreduce", "--wire-dtype", "f16", "--dtype", "i32"}, "i32 cannot be sent as f16"},
       {{"broadcast", "--wire-dtype", "f16"}, "--wire-dtype"},
       {{"broadcast", "--iters", "0"}, "--iters"},
       {{"broadcast", "--iters", "few"}, "--iters"},

@@ -238,9 +238,9 @@ std::string plain(std::string cell) {
 TEST_CASE("the page for users of Horovod has every variable that has a name there") {
   const std::string page = read_text(kRoot / "docs/coming_from_horovod.md");
   for (const ronde::ConfigEntry& entry : ronde::config_table()) {
-    if (entry.horovod_twin.empty()) continue;
-    INFO(entry.horovod_twin);
-    const std::string start = "| `" + entry.horovod_twin + "` |";
+    if (entry.horovod_alias.empty()) continue;
+    INFO(entry.horovod_alias);
+    const std::string start = "| `" + entry.horovod_alias + "` |";
     const std::size_t at = page.find("\n" + start);
     REQUIRE(at != std::string::npos);
     std::istringstream row(page.substr(at + 1, page.find('\n', at + 1) - at));

@@ -44,7 +44,7 @@ TEST_CASE(
       CHECK(is_time(row, key));
     }
     CHECK(row.at("ranks") == ranks);
-    CHECK(row.at("hand-over-flags_us").is_null());  // there is nobody to hand over to
+    CHECK(row.at("sync-flags_us").is_null());  // there is nobody to wait for
   }
   const nlohmann::json all = row_with(rows, "class", "all");
   CHECK(all.at("bytes") == 5'479'436);
@@ -54,7 +54,7 @@ TEST_CASE(
   if (ranks == 2) CHECK_THAT(result.err, Contains("CUDA IPC cannot be used"));
 }
 
-TEST_CASE("bench setups: the ways to hand over between cuda streams are measured if asked for") {
+TEST_CASE("bench setups: the ways to synchronise between cuda streams are measured if asked for") {
   const JsonFile file;
   const CommandResult result =
       run_setups(1, {"--setup", "mpi-opt-flags,mpi-opt-kernels", "--json", file.path()});

@@ -111,7 +111,7 @@ TEST_CASE("disagreement gives each rank's problem, or its first difference from 
   CHECK_FALSE(contains(problem, "rank 0"));
 }
 
-TEST_CASE("optimisers of other classes, or without save and load, are refused on all", "[n2]") {
+TEST_CASE("optimizers of other classes, or without save and load, are refused on all", "[n2]") {
   class Unsaved : public torch::optim::Optimizer {
    public:
     explicit Unsaved(Tensors parameters)

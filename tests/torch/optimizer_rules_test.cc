@@ -113,7 +113,7 @@ TEST_CASE("calls out of order are refused with what to do, and training goes on"
   train();
   toy.sgd.zero_grad();
   check_refused([&] { toy.optimizer.step(); }, {"cleared or replaced"});
-  // Nothing is pending, and the optimiser wants to be told that the gradients are gone.
+  // Nothing is pending, and the optimizer wants to be told that the gradients are gone.
   check_refused([&] { toy.optimizer.step(); }, {"zero_grad()"});
   check_refused([&] { toy.backward(1.0); }, {"zero_grad()"});
   train();
@@ -204,7 +204,7 @@ TEST_CASE("create_graph and a second backward through the gradient are two passe
   toy.check_gradients(((2 + 8) + (4 + 32)) / 2.0);
 }
 
-TEST_CASE("two optimisers train side by side, as a GAN does") {
+TEST_CASE("two optimizers train side by side, as a GAN does") {
   WrappedToy generator({}, 0.5);
   WrappedToy discriminator({.backward_passes_per_step = 2}, 0.25);
   DistributedOptimizer& g = generator.optimizer;
@@ -258,7 +258,7 @@ TEST_CASE("gradients leave while backward still runs", "[n2]") {
   optimizer.step();
 }
 
-TEST_CASE("an optimiser may be moved, and leaves nothing behind where it ends", "[n2]") {
+TEST_CASE("an optimizer may be moved, and leaves nothing behind where it ends", "[n2]") {
   Toy toy;
   at::Tensor loss;
   {
@@ -306,7 +306,7 @@ TEST_CASE("what a DistributedOptimizer cannot wrap is refused on all ranks", "[n
   check(toy.sgd, toy.names, {.prescale = 0.0}, "prescale");
 }
 
-TEST_CASE("optimisers that differ between ranks are refused on all of them", "[n2]") {
+TEST_CASE("optimizers that differ between ranks are refused on all of them", "[n2]") {
   Toy toy;
   const auto check = [&](torch::optim::Optimizer& inner,
                          const ronde::DistributedOptimizerOptions& options,
@@ -331,7 +331,7 @@ TEST_CASE("optimisers that differ between ranks are refused on all of them", "[n
   optimizer.step();
 }
 
-TEST_CASE("what no backward reached, or the optimiser does not have, is left alone", "[n2]") {
+TEST_CASE("what no backward reached, or the optimizer does not have, is left alone", "[n2]") {
   Toy toy;
   const Toy other;
   Names names = toy.names;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tensors that travel as f16 and bf16, against LibTorch's own conversions.
+// Tensors that are sent as f16 and bf16, against LibTorch's own conversions.
 #include "layouts.h"
 
 namespace ronde_test::wire_dtype_test {
@@ -38,7 +38,7 @@ at::Tensor averaged(const Types& types, at::IntArrayRef sizes) {
 
 }  // namespace
 
-TEST_CASE("all forms of allreduce and their gradients travel as halves, as LibTorch rounds") {
+TEST_CASE("all forms of allreduce and their gradients are sent as halves, as LibTorch rounds") {
   const std::vector<std::int64_t> sizes = {37, 5};
   for (const Types& types : kTypes) {
     CAPTURE(to_string(types.wire), at::toString(types.dtype));
@@ -61,7 +61,7 @@ TEST_CASE("all forms of allreduce and their gradients travel as halves, as LibTo
 TEST_CASE("a wire_dtype that is impossible, or has no gradient, is refused", "[n2]") {
   const at::Tensor counts = at::ones({3}, at::kLong);
   check_refused([&] { ronde::allreduce(counts, {.wire_dtype = DataType::F16}); },
-                {"i64 cannot travel as f16"});
+                {"i64 cannot be sent as f16"});
   const at::Tensor tensor = at::ones({3}).requires_grad_();
   for (const ReduceOp op : {ReduceOp::Min, ReduceOp::Max, ReduceOp::Product}) {
     const ronde::AllreduceOptions options = {.op = op, .wire_dtype = DataType::BF16};

@@ -80,7 +80,7 @@ const Environment kOther = {
     {"RONDE_EXACT", "1"},
     {"RONDE_JOIN_AVERAGE", "all"},
     {"RONDE_CHECK_REPLICAS", "100"},
-    {"RONDE_CUDA_IPC_HANDOVER", "flags"},
+    {"RONDE_CUDA_IPC_SYNC", "flags"},
     {"RONDE_GPU_BACKEND", "nccl"},
     {"RONDE_CUDA_IPC", "0"},
     {"RONDE_REGISTRATION_CACHE", "0"},
@@ -113,7 +113,7 @@ TEST_CASE("every variable reaches its own field and its text parses back") {
   CHECK(ronde::replica_check_period(config) == 100);
   CHECK(config.gpu_backend == "nccl");
   CHECK_FALSE(config.cuda_ipc);
-  CHECK(config.cuda_ipc_handover == "flags");
+  CHECK(config.cuda_ipc_sync == "flags");
   CHECK(config.cuda_ipc_direct_bytes == 5ull << 20);
   CHECK_FALSE(config.gpu_aware_mpi);
   CHECK_FALSE(config.registration_cache);
@@ -134,9 +134,9 @@ TEST_CASE("the table has unique names and a manual for each") {
     CHECK(entry.name.starts_with("RONDE_"));
     CHECK(names.insert(entry.name).second);
     CHECK_FALSE(entry.text.empty());
-    if (!entry.horovod_twin.empty()) {
-      CHECK(entry.horovod_twin.starts_with("HOROVOD_"));
-      CHECK(names.insert(entry.horovod_twin).second);
+    if (!entry.horovod_alias.empty()) {
+      CHECK(entry.horovod_alias.starts_with("HOROVOD_"));
+      CHECK(names.insert(entry.horovod_alias).second);
     }
   }
 }
@@ -160,7 +160,7 @@ TEST_CASE("garbage in any variable is a UsageError that quotes it and says what 
       {"RONDE_EXACT", {"", "2", "yes", "-1"}},
       {"RONDE_JOIN_AVERAGE", {"", "some", "ALL", "all "}},
       {"RONDE_CHECK_REPLICAS", {"", "0", "-1", "1.5", "First", "never", "off ", "1000000001"}},
-      {"RONDE_CUDA_IPC_HANDOVER", {"", "events", "Flags", "1"}},
+      {"RONDE_CUDA_IPC_SYNC", {"", "events", "Flags", "1"}},
       {"RONDE_GPU_BACKEND", {"", "NCCL", "nccl,mpi"}},
       {"RONDE_CUDA_IPC", {"", "2", "on", "-1"}},
       {"RONDE_CUDA_IPC_DIRECT_BYTES", {"", "-1", "never"}},
@@ -286,9 +286,9 @@ TEST_CASE("all variables of Horovod that are not read are in one warning") {
                                  "docs/coming_from_horovod.md says what to set instead"});
   CHECK(loaded.config.fusion_bytes == 1u << 20);
   for (const ConfigEntry& entry : ronde::config_table()) {
-    if (entry.horovod_twin.empty()) continue;
-    INFO(entry.horovod_twin);
-    CHECK(load({{entry.horovod_twin, entry.get(Config())}}).warnings.empty());
+    if (entry.horovod_alias.empty()) continue;
+    INFO(entry.horovod_alias);
+    CHECK(load({{entry.horovod_alias, entry.get(Config())}}).warnings.empty());
   }
 }
 

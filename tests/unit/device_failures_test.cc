@@ -41,9 +41,9 @@ void check_end(int victim, How how, bool hangs) {
     deaths[place] = death_of([&] { work.wait(); });
     check(death_of([&] { work.wait_on(FakeDevice::stream('B')); }) == deaths[place], "later too");
     const std::vector<std::string> log = device.log();
-    check(log[4] == "settle", "it waited for the device");
+    check(log[4] == "drain", "it waited for the device");
     // In the first half of the time nothing ends what may end by itself.
-    check(log.size() == (hangs ? 6 : 5) && (!hangs || log[5] == "end waits"),
+    check(log.size() == (hangs ? 6 : 5) && (!hangs || log[5] == "cancel waits"),
           "and ended its waits");
     check(watched[place].expired() == (!hangs && !has_failed),
           "buffers are kept from a device that hangs or has failed");
@@ -86,8 +86,7 @@ Death death_of_queued(const Config& config, std::chrono::nanoseconds timeout) {
 
 }  // namespace
 
-TEST_CASE(
-    "a rank that ends while devices are at work is named, and they settle before buffers go") {
+TEST_CASE("a rank that ends while devices are at work is named, and they drain before buffers go") {
   for (const int victim : {0, 1, 2}) {
     for (const How how : {How::Killed, How::Left}) check_end(victim, how, false);
   }

@@ -88,18 +88,18 @@ std::shared_ptr<const DeviceEvent> FakeDevice::queue(const std::string& name, bo
   return std::make_shared<FakeEvent>(shared_from_this(), name, has_passed);
 }
 
-Rest FakeDevice::settle(std::chrono::nanoseconds bound) noexcept {
+DrainStatus FakeDevice::drain(std::chrono::nanoseconds bound) noexcept {
   std::unique_lock lock(mutex_);
-  log_once("settle");
+  log_once("drain");
   // Nothing ends that it hangs.
-  if (!changed_.wait_for(lock, bound, [this] { return !hangs_; })) return Rest::NotYet;
+  if (!changed_.wait_for(lock, bound, [this] { return !hangs_; })) return DrainStatus::NotYet;
   queued_.clear();
-  return failure_.empty() ? Rest::Reached : Rest::Unknown;
+  return failure_.empty() ? DrainStatus::Reached : DrainStatus::Unknown;
 }
 
-void FakeDevice::end_waits() noexcept {
+void FakeDevice::cancel_waits() noexcept {
   const std::lock_guard lock(mutex_);
-  log_once("end waits");
+  log_once("cancel waits");
 }
 
 /// Under the lock.

@@ -40,21 +40,21 @@ class FakeDevice final : public DeviceStreams, public std::enable_shared_from_th
   void fail(std::string text) { set(failure_, std::move(text)); }
   /// The same of those alone who order a stream.
   void fail_orders(std::string text) { set(order_failure_, std::move(text)); }
-  /// settle() is in vain: what is queued may still reach memory.
+  /// drain() is in vain: what is queued may still reach memory.
   void hang() { set(hangs_, true); }
 
   /// Blocks until it has been asked so many times more whether an event has passed.
   void wait_asked(std::uint64_t times);
 
   /// What happened: "mark1 A" (in stream A), "read" (inputs), "result1" (queued), "order mark1 B"
-  /// (stream B behind it), "settle" and "end waits" (the first time), "nobody" (an operation
+  /// (stream B behind it), "drain" and "cancel waits" (the first time), "nobody" (an operation
   /// without any output here), and note().
   std::vector<std::string> log() const;
   void note(const std::string& text);
 
   std::shared_ptr<const DeviceEvent> mark(int device, void* stream) override;
-  Rest settle(std::chrono::nanoseconds bound) noexcept override;
-  void end_waits() noexcept override;
+  DrainStatus drain(std::chrono::nanoseconds bound) noexcept override;
+  void cancel_waits() noexcept override;
 
   // What the backend and the events ask.
   std::shared_ptr<const DeviceEvent> queue_result(std::function<void()> write);

@@ -121,9 +121,9 @@ TEST_CASE("the loop wakes peers that sleep, not the thread that submits last") {
   Submission late = submitted("first");
   CHECK(fixture.schedule.accept(late) == FrozenSchedule::Intake::Committed);
   CHECK(fixture.schedule.has_news());
-  CHECK(fixture.board.rings == 0);
+  CHECK(fixture.board.notifications == 0);
   CHECK(fixture.schedule.take());
-  CHECK(fixture.board.rings == 1);
+  CHECK(fixture.board.notifications == 1);
   CHECK_FALSE(fixture.schedule.take());
-  CHECK(fixture.board.rings == 1);
+  CHECK(fixture.board.notifications == 1);
 }

@@ -238,7 +238,7 @@ const bool registered = [] {
       for (const std::size_t count : {1, 8, 9, 1000}) check_messages(dtype, count);
     });
     if (dtype == DataType::F32 || dtype == DataType::F64) {
-      add_case(name + " that travels as a half goes as bytes in chunks", "", [dtype] {
+      add_case(name + " that is sent as a half goes as bytes in chunks", "", [dtype] {
         for (const DataType wire : {DataType::F16, DataType::BF16}) {
           for (const std::size_t ranks : {1U, 2U, 5U}) {
             for (const bool in_place : {false, true}) check_halves(dtype, wire, ranks, in_place);

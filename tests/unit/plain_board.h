@@ -10,7 +10,7 @@
 
 namespace ronde::test {
 
-/// Words in plain memory. Counts the rings, and tells what is said of this rank.
+/// Words in plain memory. Counts the notifications, and tells what is said of this rank.
 class PlainBoard final : public Board {
  public:
   explicit PlainBoard(std::size_t words) : words_(words) {}
@@ -19,10 +19,10 @@ class PlainBoard final : public Board {
     if (on_asleep) on_asleep(sleep);
   }
   bool has_sleepers(Whom) noexcept override { return peers_sleep; }
-  void ring(Whom) noexcept override { ++rings; }
+  void notify(Whom) noexcept override { ++notifications; }
 
   bool peers_sleep = false;
-  int rings = 0;
+  int notifications = 0;
   std::function<void(Sleep)> on_asleep;
 
  private:

@@ -202,7 +202,7 @@ TEST_CASE("a wire_dtype that is impossible is refused at once, with what to do")
       check_refused_at_once(
           runtime, change,
           "rank 0: " + std::string(to_string(kind)) + " 'x': " + std::string(to_string(dtype)) +
-              " cannot travel as " + std::string(to_string(wire)) +
+              " cannot be sent as " + std::string(to_string(wire)) +
               ": wire_dtype is for an allreduce of f32 or f64, and f16 or bf16. Leave it out");
     };
     for (const DataType dtype : kAllDataTypes) {

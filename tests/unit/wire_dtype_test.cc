@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Allreduces of f32 and f64 that travel as f16 and bf16, on whole runtimes: exactly what rounding
+// Allreduces of f32 and f64 that are sent as f16 and bf16, on whole runtimes: exactly what rounding
 // by hand, and sums in f32 in the order of ranks, make.
 #include <algorithm>
 #include <bit>
@@ -150,7 +150,7 @@ Config with_fusion_of(std::uint64_t bytes) {
 
 }  // namespace
 
-TEST_CASE("elements travel as halves: the same bits as rounding by hand and sums in rank order") {
+TEST_CASE("elements are sent as halves: the same bits as rounding by hand and sums in rank order") {
   for (const int size : {1, 2, 3, 5}) {
     // No fusion, chunks of a few elements, and everything in one.
     for (const std::uint64_t bytes :

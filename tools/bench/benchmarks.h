@@ -49,7 +49,7 @@ void run_collective(const CollectiveBenchmark& benchmark, Session& session);
 void run_exchange(Session& session);
 
 /// Allreduces of buffers on GPUs by several set-ups (gpu_setups), which take turns with each
-/// other, with one copy of as many bytes within the GPU and with bare hand-overs between the
+/// other, with one copy of as many bytes within the GPU and with bare synchronisations between the
 /// streams of all ranks: over a range of sizes, and of a model's gradients fused as the engine
 /// would fuse them, summed up by the size of the messages. The session is one of a backend alone.
 void run_setups(Session& session, const GpuAccess& access);

@@ -106,12 +106,12 @@ class Gradients {
 /// Ours, the floor and, where there is MPI, one call a tensor and one packed call.
 std::vector<Samples> measure(Session& session, Gradients& gradients) {
   Subject* const mpi = session.baseline();
-  const auto settle = [&] { session.subject().settle(); };
-  std::vector<Contender> contenders = {{[&] { gradients.exchange(); }, settle},
-                                       {[&] { gradients.pack(); }, settle}};
+  const auto quiesce = [&] { session.subject().quiesce(); };
+  std::vector<Contender> contenders = {{[&] { gradients.exchange(); }, quiesce},
+                                       {[&] { gradients.pack(); }, quiesce}};
   if (mpi != nullptr) {
-    contenders.push_back({[&] { gradients.one_call_a_tensor(*mpi); }, settle});
-    contenders.push_back({[&] { gradients.one_packed_call(*mpi); }, settle});
+    contenders.push_back({[&] { gradients.one_call_a_tensor(*mpi); }, quiesce});
+    contenders.push_back({[&] { gradients.one_packed_call(*mpi); }, quiesce});
     gradients.check(session, contenders[2].call);
     gradients.check(session, contenders[3].call);
   }

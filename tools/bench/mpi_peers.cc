@@ -112,7 +112,7 @@ class PlainMpi final : public Subject {
   PlainMpi() { check("MPI_Comm_size", MPI_Comm_size(MPI_COMM_WORLD, &size_)); }
 
   std::string backend() const override { return "plain MPI"; }
-  void settle() override {}
+  void quiesce() override {}
 
   void run(Request request) override {
     if (request.kind == Collective::Barrier) {

@@ -69,7 +69,7 @@ BackendContext RawSubject::context() {
   std::iota(context.ranks.begin(), context.ranks.end(), 0);
   context.exchange = [this](std::string_view blob) { return peers_->all_of(std::string(blob)); };
   context.deadline = deadline(config_.init_timeout_s);
-  context.ring_peers = [] {};  // nobody sleeps: all poll
+  context.notify_peers = [] {};  // nobody sleeps: all poll
   context.warn = [this](const std::string& text) {
     if (topology().rank == 0) std::cerr << "ronde bench: " << text << '\n';
   };
@@ -116,15 +116,15 @@ void RawSubject::run(Request request) {
   finish(*start(request), what);
 }
 
-void RawSubject::let_go() {
-  if (has_let_go_ || devices_.empty()) return;
-  has_let_go_ = true;
-  for (const auto& device : devices_) device->let_go();
+void RawSubject::release_peer_memory() {
+  if (has_released_ || devices_.empty()) return;
+  has_released_ = true;
+  for (const auto& device : devices_) device->release_peer_memory();
   peers_->barrier();
 }
 
 void RawSubject::close() {
-  let_go();
+  release_peer_memory();
   for (const auto& device : devices_) device->close();
   devices_.clear();
   backend_->close();

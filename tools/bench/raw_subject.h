@@ -30,7 +30,7 @@ class RawSubject final : public Subject {
   const Topology& topology() const { return transport_->topology(); }
   std::string backend() const override { return std::string(backend_->name()); }
   void run(Request request) override;
-  void settle() override {}
+  void quiesce() override {}
 
   /// The backend itself.
   Backend& host() { return *backend_; }
@@ -43,8 +43,8 @@ class RawSubject final : public Subject {
   void finish(Operation& operation, std::string_view what);
   /// The device backends release the other ranks' memory, and the ranks synchronise: then each can
   /// free what it has shared. Nothing may run on those backends afterwards. Collective.
-  void let_go();
-  /// Ends backend and transport, after let_go(); every rank calls it.
+  void release_peer_memory();
+  /// Ends backend and transport, after release_peer_memory(); every rank calls it.
   void close();
 
  private:
@@ -58,7 +58,7 @@ class RawSubject final : public Subject {
   std::unique_ptr<Peers> peers_;
   std::unique_ptr<Backend> backend_;
   std::vector<std::unique_ptr<Backend>> devices_;
-  bool has_let_go_ = false;
+  bool has_released_ = false;
   // Arguments of the operation in progress.
   Segment segment_;
   std::vector<std::size_t> counts_;

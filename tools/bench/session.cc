@@ -38,7 +38,7 @@ class Engine final : public Subject {
   std::string backend() const override { return runtime_.backend_name(device_); }
   void run(Request request) override { ronde::run(std::move(request)); }
 
-  void settle() override {
+  void quiesce() override {
     constexpr std::chrono::seconds kPatience{10};
     const auto deadline = std::chrono::steady_clock::now() + kPatience;
     while (!runtime_.asleep()) {
@@ -141,8 +141,8 @@ double Session::microseconds_of_plain_mpi() {
     request.input = request.output = memory.next();
     baseline_->run(std::move(request));
   };
-  const auto settle = [&] { subject_->settle(); };
-  return median(take_turns(*peers_, {{call, settle}}, 3, 21).front());
+  const auto quiesce = [&] { subject_->quiesce(); };
+  return median(take_turns(*peers_, {{call, quiesce}}, 3, 21).front());
 }
 
 void Session::finish(Report& report) {

@@ -9,8 +9,8 @@
 
 #include "ronde/error.h"
 #include "ronde/topology.h"
+#include "tools/bench/bench_options.h"
 #include "tools/bench/gpu_pages.h"
-#include "tools/bench/options.h"
 #include "tools/bench/peers.h"
 #include "tools/bench/raw_subject.h"
 #include "tools/bench/report.h"

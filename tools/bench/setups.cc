@@ -13,8 +13,8 @@
 #include "backends/compose.h"
 #include "tools/bench/benchmarks.h"
 #include "tools/bench/gradient_lists.h"
-#include "tools/bench/handover.h"
 #include "tools/bench/pattern.h"
+#include "tools/bench/peer_sync.h"
 #include "tools/bench/samples.h"
 
 namespace ronde::tool {
@@ -77,7 +77,7 @@ class Setups {
   }
 
   void run() {
-    for (const auto& handover : handovers_) works_.push_back(handover->connect());
+    for (const auto& sync : handovers_) works_.push_back(sync->connect());
     report_.say("allreduce, f32, " + session_.description() + ", on " + pages_->device_name());
     for (const std::string& name : names_) {
       const std::string why = make(name);
@@ -97,8 +97,8 @@ class Setups {
   /// The backends release the other ranks' memory, so that each rank can free its own. Also after a
   /// CommonError. Collective.
   void end() {
-    for (const auto& handover : handovers_) handover->forget();
-    session_.raw().let_go();
+    for (const auto& sync : handovers_) sync->forget();
+    session_.raw().release_peer_memory();
   }
 
  private:
@@ -167,7 +167,7 @@ class Setups {
     pages_->zero(pages_->data(), bytes);
   }
 
-  /// Median microseconds of each set-up, of a copy and, if wanted, of a bare hand-over.
+  /// Median microseconds of each set-up, of a copy and, if wanted, of a bare synchronisation.
   Times measure(const Counts& counts, bool hands_over) {
     constexpr int kIterations = 20;
     const std::size_t bytes = elements_of(counts) * sizeof(float);
@@ -270,9 +270,9 @@ class Setups {
     }
   }
 
-  /// How a bare hand-over can be made.
-  static inline const std::array<std::pair<std::string, IpcHandover>, 2> kHandovers = {
-      {{"hand-over-flags", IpcHandover::Flags}, {"hand-over-kernels", IpcHandover::Kernels}}};
+  /// How a bare synchronisation can be made.
+  static inline const std::array<std::pair<std::string, IpcSync>, 2> kHandovers = {
+      {{"sync-flags", IpcSync::Flags}, {"sync-kernels", IpcSync::Kernels}}};
   /// The set-ups whose times are shown over those of mpi-opt.
   static constexpr std::array kSlower = {"mpi", "mpi-reg", "mpi-opt-nocache"};
 
@@ -283,7 +283,7 @@ class Setups {
   Report report_;
   std::unique_ptr<Pages> pages_, copy_;
   std::vector<std::unique_ptr<Handover>> handovers_;      ///< as kHandovers
-  std::vector<bool> works_;                               ///< by hand-over
+  std::vector<bool> works_;                               ///< by synchronisation
   std::vector<std::pair<std::string, Backend*>> setups_;  ///< that work
   std::vector<Segment> segments_;
 };

@@ -25,7 +25,7 @@ class Subject {
   virtual void run(Request request) = 0;
 
   /// Returns once nothing of the subject runs in the background.
-  virtual void settle() = 0;
+  virtual void quiesce() = 0;
 };
 
 }  // namespace ronde::tool

@@ -193,16 +193,16 @@ std::vector<Samples> measure(const CollectiveBenchmark& benchmark, Session& sess
   Case one_case(benchmark, session, memory, count);
   Subject& ours = session.subject();
   const auto renew = [&one_case] { one_case.renew(); };
-  const auto settle = [&] {
+  const auto quiesce = [&] {
     one_case.renew();
-    ours.settle();
+    ours.quiesce();
   };
   std::vector<Contender> contenders = {{[&] { one_case.call(ours); }, renew}};
-  if (one_case.bytes() < kSleepsBelow) contenders[0].prepare = settle;
+  if (one_case.bytes() < kSleepsBelow) contenders[0].prepare = quiesce;
   const bool has_result = benchmark.output != Extent::Nothing;
   if (has_result) one_case.check(ours);
   if (session.baseline() != nullptr) {
-    contenders.push_back({[&] { one_case.call(*session.baseline()); }, settle});
+    contenders.push_back({[&] { one_case.call(*session.baseline()); }, quiesce});
     if (has_result) one_case.check(*session.baseline());
   }
   const BenchOptions& options = session.options();

@@ -205,7 +205,7 @@ typedef struct ronde_operation_options {
   const char* name;
   int op; /**< a ronde_op: allreduce, reducescatter */
   /** Allreduce of f32 or f64: RONDE_F16 or RONDE_BF16 halves what travels between the ranks, at two
-   * roundings. RONDE_NO_DTYPE: it travels as it is. */
+   * roundings. RONDE_NO_DTYPE: it is sent as it is. */
   int wire_dtype;
   /** Factors before and after a reduction. Integers are scaled in double precision and truncated
    * toward zero.

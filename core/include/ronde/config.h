@@ -24,7 +24,7 @@ struct Config {
   std::uint64_t symmetric_heap_bytes = std::uint64_t{8} << 30;
   std::string gpu_backend = "auto";
   bool cuda_ipc = true;
-  std::string cuda_ipc_handover = "auto";
+  std::string cuda_ipc_sync = "auto";
   std::uint64_t cuda_ipc_direct_bytes = 0;
   bool gpu_aware_mpi = true;
   bool registration_cache = true;
@@ -51,10 +51,10 @@ enum class ConfigScope { GroupWide, PerRank };
 
 /// One variable.
 struct ConfigEntry {
-  std::string name;               ///< "RONDE_FUSION_BYTES"
-  std::string horovod_twin = {};  ///< "HOROVOD_FUSION_THRESHOLD", or empty
-  std::string unit = {};          ///< "bytes", "ms", "s", "threads", or empty
-  std::string text;               ///< one or two sentences for the manual
+  std::string name;                ///< "RONDE_FUSION_BYTES"
+  std::string horovod_alias = {};  ///< "HOROVOD_FUSION_THRESHOLD", or empty
+  std::string unit = {};           ///< "bytes", "ms", "s", "threads", or empty
+  std::string text;                ///< one or two sentences for the manual
   /// Says whether ranks may differ in it.
   ConfigScope scope = ConfigScope::GroupWide;
   /// Parses strictly; throws UsageError quoting the bad text.

@@ -31,7 +31,7 @@ class DeviceEvent {
 using DeviceEvents = std::span<const std::shared_ptr<const DeviceEvent>>;
 
 /// The state of work that is queued on a device; the worst last.
-enum class Rest : std::uint8_t {
+enum class DrainStatus : std::uint8_t {
   Reached,
   NotYet,
   Unknown,  ///< the device has failed: what it still does is not known, and will not be
@@ -54,12 +54,12 @@ class DeviceStreams {
 
   /// After Backend::abort(): waits up to `bound` until work that Ronde has queued no longer
   /// accesses memory.
-  virtual Rest settle(std::chrono::nanoseconds bound) noexcept = 0;
+  virtual DrainStatus drain(std::chrono::nanoseconds bound) noexcept = 0;
 
-  /// After Backend::abort(), if settle() takes too long: cancels waits for other ranks, if
+  /// After Backend::abort(), if drain() takes too long: cancels waits for other ranks, if
   /// possible; work behind such a wait then sees arbitrary data. Returns at once, and is called
   /// repeatedly, as a rank that dies may still undo it.
-  virtual void end_waits() noexcept {}
+  virtual void cancel_waits() noexcept {}
 };
 
 }  // namespace ronde

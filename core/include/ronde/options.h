@@ -34,7 +34,7 @@ struct AllreduceOptions {
   ProcessSet process_set = {};
   /// The time that other ranks may take to submit their part, zero for ever (see Request::timeout).
   std::chrono::nanoseconds timeout{0};
-  /// F16 or BF16: f32 and f64 travel as that (see Request::wire_dtype).
+  /// F16 or BF16: f32 and f64 are sent as that (see Request::wire_dtype).
   std::optional<DataType> wire_dtype = {};
 };
 

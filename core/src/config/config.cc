@@ -99,8 +99,8 @@ std::string checked_replica_check(std::string_view text) {
   return std::to_string(parse_count(text, "a number of steps", 1, kMostReplicaSteps));
 }
 
-std::string checked_handover(std::string_view text) {
-  return parse_choice(text, "how ranks hand over", {"auto", "flags", "kernels"});
+std::string checked_ipc_sync(std::string_view text) {
+  return parse_choice(text, "how ranks synchronise", {"auto", "flags", "kernels"});
 }
 
 std::string checked_process_sets(std::string_view text) {
@@ -109,14 +109,14 @@ std::string checked_process_sets(std::string_view text) {
 
 /// A ConfigEntry, as the table below writes it.
 struct Variable {
-  std::string_view name, horovod_twin, unit;
+  std::string_view name, horovod_alias, unit;
   std::variant<Bytes, Count, Flag, Real, Text> value;
   std::string_view text;
   ConfigScope scope = ConfigScope::GroupWide;
 
   ConfigEntry entry() const {
     return {std::string(name),
-            std::string(horovod_twin),
+            std::string(horovod_alias),
             std::string(unit),
             std::string(text),
             scope,
@@ -173,7 +173,7 @@ constexpr Variable kVariables[] = {
     {"RONDE_CUDA_IPC", "", "", Flag{&Config::cuda_ipc},
      "1: under RONDE_GPU_BACKEND=mpi the ranks of a host read each other's GPU memory. 0: what is "
      "on GPUs goes through MPI (RONDE_GPU_AWARE_MPI) or is staged through host memory."},
-    {"RONDE_CUDA_IPC_HANDOVER", "", "", Text{&Config::cuda_ipc_handover, checked_handover},
+    {"RONDE_CUDA_IPC_SYNC", "", "", Text{&Config::cuda_ipc_sync, checked_ipc_sync},
      "How the streams of the ranks of a host wait for each other: flags (in host memory, awaited "
      "by streams), kernels (which look at flags in GPU memory). auto: kernels where no two ranks "
      "share a GPU, else flags."},

@@ -16,7 +16,7 @@ namespace ronde {
 namespace {
 
 constexpr std::string_view kOwnPrefix = "RONDE_";
-constexpr std::string_view kTwinPrefix = "HOROVOD_";
+constexpr std::string_view kHorovodPrefix = "HOROVOD_";
 
 // Read by Ronde's own scripts and tests, never by the library.
 constexpr std::array<std::string_view, 8> kScriptNames = {
@@ -25,21 +25,21 @@ constexpr std::array<std::string_view, 8> kScriptNames = {
 constexpr std::string_view kTestPrefix = "RONDE_TEST_";
 
 /// The spelling of a Horovod variable's value for Ronde. Most are taken as they are.
-struct TwinValue {
-  std::string_view twin;
+struct AliasValue {
+  std::string_view alias;
   std::string_view theirs;
   std::string_view ours;  ///< empty: Ronde has no such thing
 };
-constexpr std::array<TwinValue, 4> kTwinValues = {{{"HOROVOD_LOG_LEVEL", "fatal", "error"},
-                                                   {"HOROVOD_CPU_OPERATIONS", "MPI", "mpi"},
-                                                   {"HOROVOD_CPU_OPERATIONS", "GLOO", ""},
-                                                   {"HOROVOD_CPU_OPERATIONS", "CCL", ""}}};
+constexpr std::array<AliasValue, 4> kAliasValues = {{{"HOROVOD_LOG_LEVEL", "fatal", "error"},
+                                                     {"HOROVOD_CPU_OPERATIONS", "MPI", "mpi"},
+                                                     {"HOROVOD_CPU_OPERATIONS", "GLOO", ""},
+                                                     {"HOROVOD_CPU_OPERATIONS", "CCL", ""}}};
 
-const TwinValue* find_twin_value(std::string_view twin, std::string_view text) {
-  const auto* const found = std::ranges::find_if(kTwinValues, [&](const TwinValue& value) {
-    return value.twin == twin && value.theirs == text;
+const AliasValue* find_alias_value(std::string_view alias, std::string_view text) {
+  const auto* const found = std::ranges::find_if(kAliasValues, [&](const AliasValue& value) {
+    return value.alias == alias && value.theirs == text;
   });
-  return found != kTwinValues.end() ? found : nullptr;
+  return found != kAliasValues.end() ? found : nullptr;
 }
 
 std::string nearest_name(std::string_view unknown) {
@@ -52,8 +52,9 @@ std::string nearest_name(std::string_view unknown) {
   };
   for (const ConfigEntry& entry : config_table()) {
     consider(entry.name, entry.name);
-    if (!entry.horovod_twin.empty()) {  // RONDE_FUSION_THRESHOLD means RONDE_FUSION_BYTES
-      consider(std::string(kOwnPrefix) + entry.horovod_twin.substr(kTwinPrefix.size()), entry.name);
+    if (!entry.horovod_alias.empty()) {  // RONDE_FUSION_THRESHOLD means RONDE_FUSION_BYTES
+      consider(std::string(kOwnPrefix) + entry.horovod_alias.substr(kHorovodPrefix.size()),
+               entry.name);
     }
   }
   return nearest;
@@ -61,7 +62,7 @@ std::string nearest_name(std::string_view unknown) {
 
 bool is_known(std::string_view name) {
   const auto is_read = [name](const ConfigEntry& entry) {
-    return entry.name == name || entry.horovod_twin == name;
+    return entry.name == name || entry.horovod_alias == name;
   };
   const auto& table = config_table();
   return std::ranges::any_of(table, is_read) || name.starts_with(kTestPrefix) ||
@@ -77,7 +78,7 @@ std::vector<std::string> unknown_name_warnings(std::vector<std::string> names) {
     if (name.starts_with(kOwnPrefix)) {
       warnings.push_back(name + " is not a variable of Ronde and does nothing; did you mean " +
                          nearest_name(name) + "? `ronde info` lists all of them");
-    } else if (name.starts_with(kTwinPrefix)) {
+    } else if (name.starts_with(kHorovodPrefix)) {
       of_horovod += (of_horovod.empty() ? "" : ", ") + name;
     }
   }
@@ -97,16 +98,16 @@ void set_from(Config& config, const ConfigEntry& entry, const std::string& varia
   }
 }
 
-/// Sets the entry from its Horovod twin. False, with a warning, for a value Ronde cannot follow.
-bool set_from_twin(LoadedConfig& loaded, const ConfigEntry& entry, const std::string& text) {
-  const TwinValue* const value = find_twin_value(entry.horovod_twin, text);
+/// Sets the entry from its Horovod alias. False, with a warning, for a value Ronde cannot follow.
+bool set_from_alias(LoadedConfig& loaded, const ConfigEntry& entry, const std::string& text) {
+  const AliasValue* const value = find_alias_value(entry.horovod_alias, text);
   if (value != nullptr && value->ours.empty()) {
-    loaded.warnings.push_back(entry.horovod_twin + "=" + text +
+    loaded.warnings.push_back(entry.horovod_alias + "=" + text +
                               " asks for something that Ronde does not have and is ignored; set " +
                               entry.name + " to choose, or unset it");
     return false;
   }
-  set_from(loaded.config, entry, entry.horovod_twin, value != nullptr ? value->ours : text);
+  set_from(loaded.config, entry, entry.horovod_alias, value != nullptr ? value->ours : text);
   return true;
 }
 
@@ -116,9 +117,9 @@ std::string load_entry(LoadedConfig& loaded, const ConfigEntry& entry,
     set_from(loaded.config, entry, entry.name, *text);
     return entry.name;
   }
-  if (!entry.horovod_twin.empty()) {
-    const auto text = lookup(entry.horovod_twin);
-    if (text && set_from_twin(loaded, entry, *text)) return entry.horovod_twin;
+  if (!entry.horovod_alias.empty()) {
+    const auto text = lookup(entry.horovod_alias);
+    if (text && set_from_alias(loaded, entry, *text)) return entry.horovod_alias;
   }
   return "default";
 }

@@ -17,7 +17,7 @@ Arbiter::Arbiter(const Config& config, const ControlTree& tree, const SetEngines
     : tree_(tree),
       sets_(sets),
       log_(log),
-      desk_(tree.size()),
+      exchanges_(tree.size()),
       stalls_(config.stall_warn_s, config.stall_abort_s) {
   for (int rank = 0; rank < tree.size(); ++rank) unfinished_.insert(unfinished_.end(), rank);
   if (schedule == nullptr) return;
@@ -25,8 +25,8 @@ Arbiter::Arbiter(const Config& config, const ControlTree& tree, const SetEngines
 }
 
 bool Arbiter::may_stop() const {
-  const bool is_desk_clear = desk_.idle() && !desk_.makes_sets();
-  return is_desk_clear && sets_.global().negotiator->all_shut_down() &&
+  const bool are_exchanges_done = exchanges_.idle() && !exchanges_.makes_sets();
+  return are_exchanges_done && sets_.global().negotiator->all_shut_down() &&
          std::ranges::all_of(sets_.all(), [](const auto& entry) {
            const SetEngine& set = *entry.second;
            const bool has_ended = set.negotiator->idle() && set.negotiator->all_shut_down();
@@ -87,8 +87,8 @@ std::optional<std::uint32_t> Arbiter::take_changed() {
 }
 
 std::optional<FailureMessage> Arbiter::departure() const {
-  if (desk_.idle() || !shutdown_has_begun()) return std::nullopt;
-  return departure_of(desk_.waiting(/*for_calls_only=*/true),
+  if (exchanges_.idle() || !shutdown_has_begun()) return std::nullopt;
+  return departure_of(exchanges_.waiting(/*for_calls_only=*/true),
                       sets_.global().negotiator->not_shut_down());
 }
 
@@ -110,14 +110,14 @@ StallInspector::Finding Arbiter::inspect(const StopAgreement& stop, TimePoint no
 }
 
 bool Arbiter::awaits_anything(const StopAgreement& stop) const {
-  return stop.shutdown_since || !desk_.idle() ||
+  return stop.shutdown_since || !exchanges_.idle() ||
          std::ranges::any_of(sets_.all(),
                              [](const auto& entry) { return !entry.second->negotiator->idle(); });
 }
 
 /// All that some rank waits for, oldest first.
 std::vector<WaitingOperation> Arbiter::waiting(const StopAgreement& stop) const {
-  std::vector<WaitingOperation> operations = desk_.waiting();
+  std::vector<WaitingOperation> operations = exchanges_.waiting();
   for (const auto& [id, set] : sets_.all()) {
     std::vector<WaitingOperation> of_set = set->negotiator->waiting();
     std::ranges::move(of_set, std::back_inserter(operations));
@@ -162,7 +162,7 @@ void Arbiter::blame_for_shutdown(const StopAgreement& stop) const {
                               "within RONDE_SHUTDOWN_TIMEOUT_S of the first rank that did"}};
   }
   // All ranks have called it in time, but some are still making a set.
-  const std::vector<WaitingOperation> operations = desk_.waiting();
+  const std::vector<WaitingOperation> operations = exchanges_.waiting();
   if (operations.empty()) return;
   const WaitingOperation& oldest = operations.front();
   throw GroupFailure{{oldest.missing_ranks.at(0),

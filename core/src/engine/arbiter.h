@@ -10,7 +10,7 @@
 #include "core/src/engine/set_engines.h"
 #include "core/src/group/control_tree.h"
 #include "core/src/group/stop_agreement.h"
-#include "core/src/negotiate/exchange_desk.h"
+#include "core/src/negotiate/exchange_coordinator.h"
 #include "core/src/negotiate/messages.h"
 #include "core/src/negotiate/stall_inspector.h"
 #include "core/src/schedule/frozen_schedule.h"
@@ -33,9 +33,9 @@ class Arbiter {
           const FrozenSchedule* schedule);
 
   /// A rank asks for an exchange. Throws Error on a request that makes no sense.
-  void add(const ExchangeRequest& request) { desk_.add(request, TimePoint::clock::now()); }
+  void add(const ExchangeRequest& request) { exchanges_.add(request, TimePoint::clock::now()); }
   /// The exchanges that are over.
-  std::vector<ExchangeReply> take_replies() { return desk_.take(); }
+  std::vector<ExchangeReply> take_replies() { return exchanges_.take(); }
 
   /// Something may be decided on in that set; each such set is taken once.
   /// @{
@@ -76,7 +76,7 @@ class Arbiter {
   const SetEngines& sets_;
   const Logger& log_;
   std::optional<ScheduleLearner> learner_;
-  ExchangeDesk desk_;
+  ExchangeCoordinator exchanges_;
   StallInspector stalls_;
   TimePoint next_inspection_{};
   std::set<int> unfinished_;                 ///< ranks

@@ -161,8 +161,8 @@ BackendContext BackendMaker::context_of(const SetInfo& info) {
   context.topology = &info.topology;
   context.set = info.id;
   context.ranks = info.ranks;
-  context.ring_peers = [board = board_] {
-    if (board != nullptr) board->ring(Board::Whom::Waiting);
+  context.notify_peers = [board = board_] {
+    if (board != nullptr) board->notify(Board::Whom::Waiting);
   };
   context.warn = [this, speaks = info.topology.rank == 0](const std::string& text) {
     if (is_new_warning(text) && speaks) log_.warning(text);

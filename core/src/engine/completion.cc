@@ -38,16 +38,16 @@ void bring_to_rest(std::vector<DeviceWork> works) {
   const auto waited = [&] { return std::chrono::steady_clock::now() - begin; };
   const auto look = [&] {
     std::erase_if(works, [](const DeviceWork& work) {
-      const Rest rest = work.streams->settle(kDeviceTurn);
-      if (rest == Rest::Unknown) abandon_buffers(*work.submissions);
-      return rest != Rest::NotYet;
+      const DrainStatus rest = work.streams->drain(kDeviceTurn);
+      if (rest == DrainStatus::Unknown) abandon_buffers(*work.submissions);
+      return rest != DrainStatus::NotYet;
     });
   };
   while (!works.empty() && 2 * waited() < kDeviceBound) look();
   bool is_last = false;
   while (!works.empty() && !is_last) {
     is_last = waited() >= kDeviceBound;
-    for (const DeviceWork& work : works) work.streams->end_waits();
+    for (const DeviceWork& work : works) work.streams->cancel_waits();
     look();
   }
   for (const DeviceWork& work : works) abandon_buffers(*work.submissions);

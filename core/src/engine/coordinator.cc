@@ -351,7 +351,7 @@ void Coordinator::conclude() {
     for (SetEngine* set : sets_.running()) {
       // After a departure they are aborted.
       for (auto& [device, backend] : set->backends) {
-        if (!stop_.departure) backend->let_go();
+        if (!stop_.departure) backend->release_peer_memory();
       }
     }
     stop_.told_finished = true;

@@ -69,7 +69,7 @@ void Driver::sleep(std::unique_lock<std::mutex>& engine) {
 
 void Driver::say_asleep() noexcept {
   if (board_ == nullptr) return;
-  const bool waiting = operations_.busy() || (schedule_ != nullptr && schedule_->is_roused());
+  const bool waiting = operations_.busy() || (schedule_ != nullptr && schedule_->is_expedited());
   board_->set_asleep(waiting ? Board::Sleep::Waiting : Board::Sleep::Idle);
 }
 

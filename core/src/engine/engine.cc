@@ -92,8 +92,8 @@ void Engine::start() {
   driver_.start(board_.get(), coordinator_.schedule().schedule(), outnumbers_cores);
   submitter_.emplace(topology, table_, queue_, backends_.symmetric_heap(),
                      backends_.device_streams(), weak_from_this(), log_);
-  const ProcessSetMaker::Parts parts{tree_,  table_,  backends_, coordinator_.exchanges(),
-                                     queue_, driver_, life_};
+  const ProcessSetMaker::Dependencies parts{tree_,  table_,  backends_, coordinator_.exchanges(),
+                                            queue_, driver_, life_};
   set_maker_.emplace(parts, weak_from_this(), log_);
 }
 
@@ -135,9 +135,9 @@ void Engine::live() noexcept {
   }
 }
 
-void Engine::rouse(const WorkState& work) noexcept {
+void Engine::expedite(const WorkState& work) noexcept {
   FrozenSchedule* const schedule = coordinator_.schedule().schedule();
-  if (schedule != nullptr && schedule->rouse(work)) queue_.wake();
+  if (schedule != nullptr && schedule->expedite(work)) queue_.wake();
 }
 
 void Engine::request_shutdown() {
@@ -161,7 +161,7 @@ void Engine::leave_from_within(const std::string& why) noexcept {
   try {
     if (!failure()) {
       const GroupFailure departure{coordinator_.departure_of_this_rank()};
-      static_cast<void>(coordinator_.resolver().settle(departure, true));
+      static_cast<void>(coordinator_.resolver().resolve_failure(departure, true));
     }
     tree_.transport().close(false, Clock::now() + kFlushTime);
   } catch (...) {
@@ -177,7 +177,7 @@ void Engine::request_abort(const std::string& text) {
 void Engine::die(const GroupFailure& seen) noexcept {
   FailureMessage failure = seen.failure;
   try {
-    failure = coordinator_.resolver().settle(seen, life_.leaves());
+    failure = coordinator_.resolver().resolve_failure(seen, life_.leaves());
   } catch (...) {
     log_->error("while finding out who failed the group: " + exception_text());
   }

@@ -59,7 +59,7 @@ class Engine final : public WaitHelper, public std::enable_shared_from_this<Engi
   void help(const WorkState& work, Stage goal, TimePoint deadline) noexcept override {
     driver_.help(work, goal, deadline);
   }
-  void rouse(const WorkState& work) noexcept override;
+  void expedite(const WorkState& work) noexcept override;
   void note_wait() noexcept override { queue_.note_wait(); }
   bool asleep() const noexcept { return driver_.asleep(); }
   /// The caller is a callback of an operation: the engine would wait for itself.

@@ -5,7 +5,7 @@
 #include <iterator>
 #include <utility>
 
-#include "core/src/negotiate/exchange_desk.h"
+#include "core/src/negotiate/exchange_coordinator.h"
 #include "ronde/error.h"
 
 namespace ronde {
@@ -22,7 +22,7 @@ void OwnExchanges::ask(std::shared_ptr<OwnExchange> own) {
   queue_.wake();
 }
 
-void OwnExchanges::hand_over(MadeSet made) {
+void OwnExchanges::install(MadeSet made) {
   const std::lock_guard lock(mutex_);
   if (ended_) {
     for (auto& [device, backend] : made.backends) backend->abort();

@@ -52,7 +52,7 @@ class OwnExchanges {
   void ask(std::shared_ptr<OwnExchange> own);
   /// Gives a set to the loop, which installs it. Aborts its backends and throws once the loop has
   /// ended.
-  void hand_over(MadeSet made);
+  void install(MadeSet made);
   /// There is something for the loop to take.
   bool has_news() const noexcept { return has_news_.load(); }
 

@@ -29,14 +29,14 @@ namespace ronde {
 /// make its backends, with as many exchanges as these need. At last all callers report the outcome;
 /// only then operations of the set are accepted. One exchange removes a set: every rank reports
 /// what it still has in flight there. A set that is being made is finished even if another thread
-/// calls shutdown meanwhile: rank 0 waits for it (ExchangeDesk::makes_sets).
+/// calls shutdown meanwhile: rank 0 waits for it (ExchangeCoordinator::makes_sets).
 ///
 /// Thread-safety: every member may be called from any thread, but not where the loop runs, which
 /// add(), create() and remove() wait for.
 class ProcessSetMaker {
  public:
   /// The parts of the engine that it uses; they outlive it.
-  struct Parts {
+  struct Dependencies {
     const ControlTree& tree;
     SetTable& table;
     BackendMaker& backends;
@@ -47,7 +47,7 @@ class ProcessSetMaker {
   };
 
   /// The group has started.
-  ProcessSetMaker(const Parts& parts, std::weak_ptr<WaitHelper> engine,
+  ProcessSetMaker(const Dependencies& parts, std::weak_ptr<WaitHelper> engine,
                   std::shared_ptr<Logger> log);
 
   // They block until all ranks of the set have come.
@@ -61,9 +61,9 @@ class ProcessSetMaker {
   void expect_callable(const char* function) const;
   std::shared_ptr<OwnExchange> meet(ExchangeKey key, std::string blob);
   std::shared_ptr<OwnExchange> ask(ExchangeKey key, std::string blob);
-  std::vector<int> everybody() const { return parts_.table.at(kGlobalSet)->ranks; }
+  std::vector<int> everybody() const { return dependencies_.table.at(kGlobalSet)->ranks; }
 
-  const Parts parts_;
+  const Dependencies dependencies_;
   const std::weak_ptr<WaitHelper> engine_;
   const std::shared_ptr<Logger> log_;
   std::atomic<std::uint64_t> added_{0};

@@ -13,7 +13,7 @@ namespace ronde {
 SubmissionQueue::SubmissionQueue(std::chrono::nanoseconds gather_time, std::uint64_t gather_bytes,
                                  std::function<void()> wake)
     : gather_time_(gather_time), gather_bytes_(gather_bytes), wake_(std::move(wake)) {
-  lanes_[kGlobalSet.id] = {};
+  sets_[kGlobalSet.id] = {};
 }
 
 namespace {
@@ -102,9 +102,9 @@ bool is_this_thread(std::weak_ptr<const void>& owner) {
 }  // namespace
 
 /// Note [Who calls without a name].
-void SubmissionQueue::expect_order(Lane& lane, const Submission& submission) {
+void SubmissionQueue::expect_order(SetState& state, const Submission& submission) {
   const bool in_callback = EngineScope::is_inside();
-  if (!in_callback && is_this_thread(lane.caller_without_names)) return;
+  if (!in_callback && is_this_thread(state.caller_without_names)) return;
   throw UsageError(
       text_of(submission) + " is matched by the order of calls, " +
       (in_callback ? "in which callbacks have no certain place. Give those of callbacks a name"
@@ -114,73 +114,73 @@ void SubmissionQueue::expect_order(Lane& lane, const Submission& submission) {
 
 /// Takes the key of the operation, or those of all members of a group, and their names.
 void SubmissionQueue::reserve(Submission& submission) {
-  Lane* const lane = lane_of(submission.meta.set);
-  if (lane == nullptr || !lane->is_open) {
+  SetState* const state = state_of(submission.meta.set);
+  if (state == nullptr || !state->is_open) {
     throw UsageError(text_of(submission) + ": the set is being removed");
   }
-  if (lane->has_joined) {
+  if (state->has_joined) {
     throw UsageError(text_of(submission) +
                      ": this rank has joined, and can submit nothing more until all ranks have: "
                      "wait for the join first");
   }
-  lane->has_joined = submission.meta.kind == Collective::Join;
-  if (lane->has_joined) ++lane->joins;
-  submission.unnamed_before = lane->unnamed;
+  state->has_joined = submission.meta.kind == Collective::Join;
+  if (state->has_joined) ++state->joins;
+  submission.unnamed_before = state->unnamed;
   if (!submission.is_group()) {
-    submission.key = next_key(*lane, submission);
-    return take_name(*lane, submission);
+    submission.key = next_key(*state, submission);
+    return take_name(*state, submission);
   }
-  take_keys(*lane, submission);
+  take_keys(*state, submission);
   sort_members(submission);
 }
 
 /// A group without any name takes one number, however many operations are in it: where groups
 /// differ between ranks, the numbers of what follows do not. Members without a name are told apart
 /// on this rank alone.
-void SubmissionQueue::take_keys(Lane& lane, Submission& group) {
+void SubmissionQueue::take_keys(SetState& state, Submission& group) {
   std::string base;
   for (const Submission& member : group.members) {
     const std::string& name = member.request.name;
     if (!name.empty() && (base.empty() || name < base)) base = name;
   }
-  if (base.empty()) expect_order(lane, group);
-  group.key = base.empty() ? unnamed_key(lane.unnamed) : base;
+  if (base.empty()) expect_order(state, group);
+  group.key = base.empty() ? unnamed_key(state.unnamed) : base;
   std::size_t taken = 0;
   std::size_t unnamed = 0;
   try {
     for (Submission& member : group.members) {
       const std::string& name = member.request.name;
       member.key = name.empty() ? member_key(group.key, unnamed++) : name;
-      take_name(lane, member);
+      take_name(state, member);
       ++taken;
     }
   } catch (...) {
-    for (std::size_t i = 0; i < taken; ++i) lane.in_flight.erase(group.members[i].key);
+    for (std::size_t i = 0; i < taken; ++i) state.in_flight.erase(group.members[i].key);
     throw;
   }
-  if (is_unnamed(group.key)) ++lane.unnamed;
+  if (is_unnamed(group.key)) ++state.unnamed;
 }
 
-SubmissionQueue::Lane* SubmissionQueue::lane_of(std::uint32_t set) {
-  const auto found = lanes_.find(set);
-  return found == lanes_.end() ? nullptr : &found->second;
+SubmissionQueue::SetState* SubmissionQueue::state_of(std::uint32_t set) {
+  const auto found = sets_.find(set);
+  return found == sets_.end() ? nullptr : &found->second;
 }
 
-void SubmissionQueue::take_name(Lane& lane, const Submission& submission) {
-  if (lane.in_flight.emplace(submission.key, submission.meta.kind).second) return;
+void SubmissionQueue::take_name(SetState& state, const Submission& submission) {
+  if (state.in_flight.emplace(submission.key, submission.meta.kind).second) return;
   throw UsageError(display_name(submission.meta, submission.key) +
                        " is still in flight: wait for it before using its name again, or give the "
                        "second operation another name",
                    UsageError::Kind::DuplicateName);
 }
 
-std::string SubmissionQueue::next_key(Lane& lane, const Submission& submission) {
+std::string SubmissionQueue::next_key(SetState& state, const Submission& submission) {
   const Request& request = submission.request;
   if (request.kind == Collective::Join) return join_key();
-  if (is_point_to_point(request.kind)) return message_key(lane.messages++);
+  if (is_point_to_point(request.kind)) return message_key(state.messages++);
   if (!request.name.empty()) return request.name;
-  expect_order(lane, submission);
-  return unnamed_key(lane.unnamed++);
+  expect_order(state, submission);
+  return unnamed_key(state.unnamed++);
 }
 
 void SubmissionQueue::keep(Submission submission) {
@@ -249,45 +249,45 @@ std::vector<Submission> SubmissionQueue::drain() {
 
 void SubmissionQueue::release(std::uint32_t set, const std::string& key) {
   const std::lock_guard lock(mutex_);
-  Lane* const lane = lane_of(set);
-  if (lane == nullptr) return;
-  lane->in_flight.erase(key);
-  if (is_join(key)) lane->has_joined = false;
+  SetState* const state = state_of(set);
+  if (state == nullptr) return;
+  state->in_flight.erase(key);
+  if (is_join(key)) state->has_joined = false;
 }
 
 void SubmissionQueue::continue_numbers(std::uint32_t set, std::uint64_t next) {
   const std::lock_guard lock(mutex_);
-  lanes_.at(set).unnamed = next;
+  sets_.at(set).unnamed = next;
 }
 
 std::uint64_t SubmissionQueue::joins(std::uint32_t set) const {
   const std::lock_guard lock(mutex_);
-  const auto found = lanes_.find(set);
-  return found == lanes_.end() ? 0 : found->second.joins;
+  const auto found = sets_.find(set);
+  return found == sets_.end() ? 0 : found->second.joins;
 }
 
 void SubmissionQueue::open_set(std::uint32_t set) {
   const std::lock_guard lock(mutex_);
-  lanes_[set].is_open = true;
+  sets_[set].is_open = true;
 }
 
 std::vector<std::string> SubmissionQueue::close_set(std::uint32_t set) {
   const std::lock_guard lock(mutex_);
   std::vector<std::string> names;
-  Lane* const lane = lane_of(set);
-  if (lane == nullptr || !lane->is_open) {
+  SetState* const state = state_of(set);
+  if (state == nullptr || !state->is_open) {
     throw UsageError("process set " + std::to_string(set) +
                      " is being removed by another thread of this rank");
   }
-  lane->is_open = false;
-  for (const auto& [key, kind] : lane->in_flight) names.push_back(display_name(kind, key));
+  state->is_open = false;
+  for (const auto& [key, kind] : state->in_flight) names.push_back(display_name(kind, key));
   std::ranges::sort(names);
   return names;
 }
 
 void SubmissionQueue::forget_set(std::uint32_t set) {
   const std::lock_guard lock(mutex_);
-  lanes_.erase(set);
+  sets_.erase(set);
 }
 
 void SubmissionQueue::expect_open() const {

@@ -101,7 +101,7 @@ class SubmissionQueue {
 
  private:
   /// The operations of a process set.
-  struct Lane {
+  struct SetState {
     std::uint64_t unnamed = 0;                              ///< so many had no name
     std::weak_ptr<const void> caller_without_names;         ///< a thread, while it lives
     std::uint64_t messages = 0;                             ///< so many were sent or received
@@ -111,12 +111,12 @@ class SubmissionQueue {
     bool is_open = true;
   };
 
-  static void expect_order(Lane& lane, const Submission& submission);
-  static std::string next_key(Lane& lane, const Submission& submission);
-  static void take_name(Lane& lane, const Submission& submission);
-  static void take_keys(Lane& lane, Submission& group);
+  static void expect_order(SetState& state, const Submission& submission);
+  static std::string next_key(SetState& state, const Submission& submission);
+  static void take_name(SetState& state, const Submission& submission);
+  static void take_keys(SetState& state, Submission& group);
   void reserve(Submission& submission);
-  Lane* lane_of(std::uint32_t set);
+  SetState* state_of(std::uint32_t set);
   void enter(Submission& submission);
   void keep(Submission submission);
   void wake_locked();
@@ -137,7 +137,7 @@ class SubmissionQueue {
   bool urgent_ = false;
   std::uint64_t submitted_ = 0;
   FrozenSchedule* schedule_ = nullptr;
-  std::unordered_map<std::uint32_t, Lane> lanes_;  ///< by process set
+  std::unordered_map<std::uint32_t, SetState> sets_;  ///< by process set
   std::exception_ptr closed_;
 };
 

@@ -40,7 +40,7 @@ class Adasum final : public Operation {
         own_(static_cast<std::size_t>(rank)),
         ranks_(static_cast<std::size_t>(size)),
         scratch_(scratch),
-        moved_(call.travelling_dtype()),
+        moved_(call.effective_wire_dtype()),
         computed_(packed_dtype(call.dtype, true)),
         left_(call.segments) {}
 
@@ -222,7 +222,7 @@ class Adasum final : public Operation {
                                                     cut(batch_[t]).count(own_), computed_));
       }
     });
-    // The backend may not know f64: the sums travel as bytes of a type that it knows.
+    // The backend may not know f64: the sums are sent as bytes of a type that it knows.
     const std::size_t bytes = products_.size() * sizeof(Products);
     sum_counts_.assign(ranks_, bytes / size_of(moved_));
     stage_ = Stage::Multiplied;

@@ -221,10 +221,10 @@ std::uint64_t Executor::uncompressed_bytes(const Agreed& item) const {
 }
 
 bool Executor::may_sleep() const {
-  if (!queued_.empty()) return false;  // a device rings nobody
+  if (!queued_.empty()) return false;  // a device notifies nobody
   if (buckets_.empty()) return true;
   const RequestMeta& meta = buckets_.front().items.front().submission.meta;
-  return buckets_.front().operation && backends_.at(meta.device)->capabilities().rings_peers;
+  return buckets_.front().operation && backends_.at(meta.device)->capabilities().notifies_peers;
 }
 
 bool Executor::may_pause() const {

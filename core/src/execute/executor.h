@@ -55,7 +55,7 @@ class Executor {
 
   bool busy() const noexcept { return !buckets_.empty() || !queued_.empty(); }
 
-  /// The operation in progress rings this rank when it can get on.
+  /// The operation in progress notifies this rank when it can get on.
   bool may_sleep() const;
 
   /// The operation in progress tells by progress() when there is no need to poll it hot.
@@ -80,7 +80,7 @@ class Executor {
   std::vector<Submission> drain();
 
   /// After drain(): whether a device may still use memory of what it returned. Until the backends
-  /// have settled then.
+  /// have drained then.
   bool has_begun_on_device() const noexcept { return began_on_device_; }
 
   const Counters& counters() const noexcept { return counters_; }

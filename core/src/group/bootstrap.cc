@@ -135,7 +135,7 @@ std::pair<Incoming, BootstrapMessage> Bootstrap::receive(const std::set<int>& mi
 
 /// Finds what differs between the ranks, or is wrong with some. The texts of all ranks would fill
 /// the memory of rank 0 in a large job: it compares digests, asks one rank of each kind for its
-/// text if there are several, and answers with its verdict.
+/// text if there are several, and answers with its decision.
 Problem Bootstrap::configuration_difference(const std::string& fingerprint, bool is_sound) {
   std::vector<std::string> digests;  // by rank, on rank 0
   const auto first_of_each = [&digests](std::vector<std::string> of_ranks) {
@@ -150,7 +150,7 @@ Problem Bootstrap::configuration_difference(const std::string& fingerprint, bool
   const std::vector<std::string> speakers = confer(config_digest(fingerprint), first_of_each).blobs;
   if (speakers.size() == 1 && is_sound) return std::nullopt;
   const bool speaks = std::ranges::find(speakers, std::to_string(tree_.rank())) != speakers.end();
-  const auto verdict = [&digests](std::vector<std::string> texts) {
+  const auto answer_to = [&digests](std::vector<std::string> texts) {
     std::map<std::string, std::string> text_of;
     for (std::size_t rank = 0; rank < texts.size(); ++rank) {
       if (!texts[rank].empty()) text_of[digests[rank]] = texts[rank];
@@ -158,7 +158,7 @@ Problem Bootstrap::configuration_difference(const std::string& fingerprint, bool
     for (std::size_t rank = 0; rank < texts.size(); ++rank) texts[rank] = text_of[digests[rank]];
     return BootstrapMessage{0, {config_difference(texts)}};
   };
-  const BootstrapMessage answer = confer(speaks ? fingerprint : std::string(), verdict);
+  const BootstrapMessage answer = confer(speaks ? fingerprint : std::string(), answer_to);
   const bool differs = !answer.blobs.empty() && !answer.blobs.front().empty();
   return differs ? Problem(answer.blobs.front()) : std::nullopt;
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A rank that sees a failure asks rank 0, and takes its answer for the verdict. Rank 0 waits for a
-// moment where the failure may only follow from a death, as the death itself is about to show. Each
-// rank passes the verdict to its children.
+// A rank that sees a failure asks rank 0, and takes its answer for the resolution. Rank 0 waits for
+// a moment where the failure may only follow from a death, as the death itself is about to show.
+// Each rank passes the resolution to its children.
 #include "core/src/group/failure_resolver.h"
 
 #include <chrono>
@@ -17,43 +17,43 @@ using Clock = std::chrono::steady_clock;
 /// A failed backend is often the first sign of a dead peer: rank 0 waits so long for the death
 /// itself to show before it blames the rank that reported.
 constexpr std::chrono::milliseconds kGrace{300};
-/// How long a rank waits for rank 0's verdict.
+/// How long a rank waits for rank 0's resolution.
 constexpr std::chrono::seconds kVerdictTime{3};
 
 }  // namespace
 
-FailureMessage FailureResolver::settle(const GroupFailure& seen, bool leaves) noexcept {
+FailureMessage FailureResolver::resolve_failure(const GroupFailure& seen, bool leaves) noexcept {
   try {
-    return reach_verdict(seen, leaves);
+    return resolve(seen, leaves);
   } catch (...) {
     log_.warning("the other ranks could not be told of the failure: " + exception_text());
     return seen.failure;
   }
 }
 
-FailureMessage FailureResolver::reach_verdict(const GroupFailure& seen, bool leaves) {
+FailureMessage FailureResolver::resolve(const GroupFailure& seen, bool leaves) {
   if (tree_.size() == 1 || !tree_.is_open()) return seen.failure;
-  FailureMessage verdict = seen.failure;
-  if (!seen.is_verdict) {
+  FailureMessage resolution = seen.failure;
+  if (!seen.is_resolved) {
     if (tree_.is_arbiter()) {
-      verdict = settle_as_arbiter(verdict);
+      resolution = resolve_as_rank_zero(resolution);
     } else if (leaves) {
-      tree_.send_up(verdict);
+      tree_.send_up(resolution);
     } else {
-      verdict = ask_for_verdict(verdict);
+      resolution = ask_rank_zero(resolution);
     }
   }
-  verdict.certain = true;
-  verdict.in_order = false;
-  tree_.send_down(verdict);
-  return verdict;
+  resolution.certain = true;
+  resolution.in_order = false;
+  tree_.send_down(resolution);
+  return resolution;
 }
 
 FailureMessage FailureResolver::loss_of(const Incoming& incoming) const {
   return {incoming.peer, rank_name(incoming.peer) + " was lost: " + incoming.bytes + pending_};
 }
 
-FailureMessage FailureResolver::settle_as_arbiter(FailureMessage seen) {
+FailureMessage FailureResolver::resolve_as_rank_zero(FailureMessage seen) {
   const auto deadline = Clock::now() + kGrace;
   while (!seen.certain && Clock::now() < deadline) {
     const Incoming incoming = tree_.transport().receive(deadline);
@@ -69,7 +69,7 @@ FailureMessage FailureResolver::settle_as_arbiter(FailureMessage seen) {
 }
 
 /// The leader of a host keeps forwarding failures: the cause may be below it.
-FailureMessage FailureResolver::ask_for_verdict(const FailureMessage& seen) {
+FailureMessage FailureResolver::ask_rank_zero(const FailureMessage& seen) {
   tree_.send_up(seen);
   const auto deadline = Clock::now() + kVerdictTime;
   while (Clock::now() < deadline) {

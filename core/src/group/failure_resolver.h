@@ -13,8 +13,8 @@ namespace ronde {
 /// The reason why the group is dead. Thrown by the loop alone, to leave it.
 struct GroupFailure {
   FailureMessage failure;
-  /// It is the verdict of rank 0, or rank 0 cannot be asked: the way to it is cut off.
-  bool is_verdict = false;
+  /// It is the resolution of rank 0, or rank 0 cannot be asked: the way to it is cut off.
+  bool is_resolved = false;
 };
 
 /// Finds out which rank is to blame, so that all ranks name the same one: rank 0 decides, and the
@@ -28,17 +28,17 @@ class FailureResolver {
   FailureResolver(const ControlTree& tree, const Logger& log, std::string pending)
       : tree_(tree), log_(log), pending_(std::move(pending)) {}
 
-  /// Returns the verdict for all ranks, which the children of this one have by then. `leaves`: this
-  /// rank waits for no answer.
-  FailureMessage settle(const GroupFailure& seen, bool leaves) noexcept;
+  /// Returns the resolution for all ranks, which the children of this one have by then. `leaves`:
+  /// this rank waits for no answer.
+  FailureMessage resolve_failure(const GroupFailure& seen, bool leaves) noexcept;
 
   /// The failure of a neighbour that is lost.
   FailureMessage loss_of(const Incoming& incoming) const;
 
  private:
-  FailureMessage reach_verdict(const GroupFailure& seen, bool leaves);
-  FailureMessage settle_as_arbiter(FailureMessage seen);
-  FailureMessage ask_for_verdict(const FailureMessage& seen);
+  FailureMessage resolve(const GroupFailure& seen, bool leaves);
+  FailureMessage resolve_as_rank_zero(FailureMessage seen);
+  FailureMessage ask_rank_zero(const FailureMessage& seen);
 
   const ControlTree& tree_;
   const Logger& log_;

@@ -113,7 +113,7 @@ struct DecisionMessage {
   bool voids_announcements() const;
 };
 
-/// To rank 0: this rank saw `rank` fail. From rank 0: the verdict, the same for all.
+/// To rank 0: this rank saw `rank` fail. From rank 0: the resolution, the same for all.
 struct FailureMessage {
   std::int32_t rank = -1;
   std::string text;

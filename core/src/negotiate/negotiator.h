@@ -132,11 +132,12 @@ class Negotiator {
   Pending take_pending(const std::string& key);
   bool refuse_latecomer(int rank, const std::string& key, const RequestMeta& meta);
   void refuse_conflicts(const std::string& key, const std::vector<std::string>& names);
-  void settle_refusal(const std::string& key, const Pending& pending, const std::string& text);
+  void record_refusal_of_group(const std::string& key, const Pending& pending,
+                               const std::string& text);
   void refuse_unit(const std::string& key, const std::string& text, Uses& refused);
   void refuse_part(int rank, const std::string& key, const std::string& text, Uses& refused);
   void push_refusal(int rank, const std::string& key, const std::string& text);
-  void settle(Uses refused, const std::string& text);
+  void record_refusal(Uses refused, const std::string& text);
   bool refuse_one_more(Uses& refused, const std::string& text);
 
   void decide_cached(DecisionMessage& decision);

@@ -45,7 +45,7 @@ Response Negotiator::agree(const std::string& key, const Pending& pending) {
   if (Problem error = disagreement(key, pending)) {
     response.error = *std::move(error);
     counters_.refused.add();
-    settle_refusal(key, pending, response.error);
+    record_refusal_of_group(key, pending, response.error);
     return response;
   }
   response.rows = rows_of(pending);

@@ -86,7 +86,7 @@ void Negotiator::decide_without_joined(const std::string& key, Pending pending,
     for (std::size_t rank = 0; rank < pending.parts.size(); ++rank) {
       if (pending.parts[rank].present) push_refusal(static_cast<int>(rank), key, *error);
     }
-    settle_refusal(key, pending, *error);
+    record_refusal_of_group(key, pending, *error);
     return;
   }
   response.key = key;

@@ -43,7 +43,7 @@ bool Negotiator::refuse_latecomer(int rank, const std::string& key, const Reques
   }
   if (!text) return false;
   push_refusal(rank, key, *text);
-  settle(std::move(refused), *text);
+  record_refusal(std::move(refused), *text);
   return true;
 }
 
@@ -76,7 +76,7 @@ void Negotiator::add_expired(int rank, const std::string& key, TimePoint now) {
                    rank_name(members_[index(rank)]), now - pending.since, "it", missing);
   Uses refused;
   refuse_unit(key, text, refused);
-  settle(std::move(refused), text);
+  record_refusal(std::move(refused), text);
 }
 
 /// Refuses both operations where ranks use one of these names in different ones: they would never
@@ -106,20 +106,20 @@ void Negotiator::refuse_conflicts(const std::string& key, const std::vector<std:
   Uses refused;
   refuse_unit(other, text, refused);
   refuse_unit(key, text, refused);
-  settle(std::move(refused), text);
+  record_refusal(std::move(refused), text);
 }
 
 /// All ranks have submitted the operation, and all were refused it. Some may have used other names
 /// in it.
-void Negotiator::settle_refusal(const std::string& key, const Pending& pending,
-                                const std::string& text) {
+void Negotiator::record_refusal_of_group(const std::string& key, const Pending& pending,
+                                         const std::string& text) {
   Uses refused;
   for (int rank = 0; rank < size_; ++rank) {
     for (const std::string& name : names_of(key, pending.parts[index(rank)].meta)) {
       refused[name].insert(rank);
     }
   }
-  settle(std::move(refused), text);
+  record_refusal(std::move(refused), text);
 }
 
 void Negotiator::refuse_unit(const std::string& key, const std::string& text, Uses& refused) {
@@ -149,7 +149,7 @@ void Negotiator::push_refusal(int rank, const std::string& key, const std::strin
 }
 
 /// Note [Refusals in step].
-void Negotiator::settle(Uses refused, const std::string& text) {
+void Negotiator::record_refusal(Uses refused, const std::string& text) {
   while (refuse_one_more(refused, text)) {
   }
   const auto shared = std::make_shared<const std::string>(text);

@@ -34,14 +34,14 @@ void FrozenSchedule::freeze(Plan plan) {
     }
     buckets_.push_back(std::move(bucket));
   }
-  roused_ = buckets_.size();  // somebody may wait for what was submitted before
+  expedited_ = buckets_.size();  // somebody may wait for what was submitted before
   counters_.freezes.add();
 }
 
 void FrozenSchedule::reset() {
   frozen_ = thawing_ = false;
   cause_.clear();
-  roused_ = 0;
+  expedited_ = 0;
   buckets_.clear();
   places_.clear();
   unnamed_.clear();
@@ -61,16 +61,16 @@ FrozenSchedule::Intake FrozenSchedule::accept(Submission& submission) {
   }
   const Intake intake = put(*place, submission);
   if (intake != Intake::Committed) return intake;
-  const bool rings =
+  const bool notifies =
       note_change(buckets_[place->bucket].lazy ? Board::Whom::Waiting : Board::Whom::All);
-  return rings || thawing_ || next_is_due() ? Intake::Committed : Intake::Taken;
+  return notifies || thawing_ || next_is_due() ? Intake::Committed : Intake::Taken;
 }
 
 /// Leaves waking to the loop of this rank: a system call for each sleeping peer is too much for the
 /// thread that submits, and for the locks that it holds. False if nobody has to be woken.
 bool FrozenSchedule::note_change(Board::Whom whom) {
   if (!board_.has_sleepers(whom)) return false;
-  if (ring_due_ != Board::Whom::All) ring_due_ = whom;
+  if (notify_due_ != Board::Whom::All) notify_due_ = whom;
   return true;
 }
 
@@ -116,28 +116,28 @@ FrozenSchedule::Intake FrozenSchedule::put(Place place, Submission& submission) 
   return taken;
 }
 
-bool FrozenSchedule::rouse(const WorkState& work) {
+bool FrozenSchedule::expedite(const WorkState& work) {
   const std::lock_guard lock(mutex_);
-  return rouse_locked(work);
+  return expedite_locked(work);
 }
 
-bool FrozenSchedule::rouse_locked(const WorkState& work) {
+bool FrozenSchedule::expedite_locked(const WorkState& work) {
   const std::optional<std::size_t> target = work.bucket();
   if (!frozen_ || !target || *target >= buckets_.size()) return false;
   const std::size_t ahead = (*target + buckets_.size() - next_) % buckets_.size() + 1;
-  if (ahead <= roused_) return false;
-  roused_ = ahead;
+  if (ahead <= expedited_) return false;
+  expedited_ = ahead;
   return true;
 }
 
-bool FrozenSchedule::is_roused() const {
+bool FrozenSchedule::is_expedited() const {
   const std::lock_guard lock(mutex_);
-  return roused_ > 0;
+  return expedited_ > 0;
 }
 
 void FrozenSchedule::wait_for(const WorkState& work) {
   const std::lock_guard lock(mutex_);
-  rouse_locked(work);
+  expedite_locked(work);
   const std::optional<std::size_t> target = work.bucket();
   if (!frozen_ || thawing_ || !target || *target >= buckets_.size()) return;
   for (std::size_t bucket = next_;; bucket = (bucket + 1) % buckets_.size()) {
@@ -200,7 +200,7 @@ bool FrozenSchedule::committed(std::size_t bucket) const {
 /// The next bucket can run, and is not put off.
 bool FrozenSchedule::next_is_due() const {
   if (!committed(next_)) return false;
-  if (roused_ > 0) return true;
+  if (expedited_ > 0) return true;
   for (std::size_t i = 0; i < buckets_.size(); ++i) {
     const std::size_t bucket = (next_ + i) % buckets_.size();
     if (!committed(bucket)) return false;
@@ -211,20 +211,20 @@ bool FrozenSchedule::next_is_due() const {
 
 bool FrozenSchedule::has_news() const {
   const std::lock_guard lock(mutex_);
-  return ring_due_ || (frozen_ && (words_.closed(generation_) || next_is_due()));
+  return notify_due_ || (frozen_ && (words_.closed(generation_) || next_is_due()));
 }
 
 std::optional<std::vector<Agreed>> FrozenSchedule::take() {
   std::unique_lock lock(mutex_);
-  const std::optional<Board::Whom> whom = std::exchange(ring_due_, std::nullopt);
+  const std::optional<Board::Whom> whom = std::exchange(notify_due_, std::nullopt);
   std::optional<std::vector<Agreed>> agreed;
   if (frozen_ && next_is_due()) {
     agreed = empty(buckets_[next_]);
     next_ = (next_ + 1) % buckets_.size();
-    if (roused_ > 0) --roused_;
+    if (expedited_ > 0) --expedited_;
   }
   lock.unlock();
-  if (whom) board_.ring(*whom);
+  if (whom) board_.notify(*whom);
   return agreed;
 }
 

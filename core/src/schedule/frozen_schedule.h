@@ -84,10 +84,10 @@ class FrozenSchedule {
 
   /// Somebody wants `work` done: lazy buckets up to its own are run like others. False: they are
   /// already.
-  bool rouse(const WorkState& work);
-  bool is_roused() const;
+  bool expedite(const WorkState& work);
+  bool is_expedited() const;
 
-  /// Somebody waits for `work`: as rouse(), and thaws if this rank has to submit something else
+  /// Somebody waits for `work`: as expedite(), and thaws if this rank has to submit something else
   /// first.
   void wait_for(const WorkState& work);
 
@@ -151,7 +151,7 @@ class FrozenSchedule {
   void thaw_locked(Thaw reason, std::string cause = {});
   bool committed(std::size_t bucket) const;
   bool next_is_due() const;
-  bool rouse_locked(const WorkState& work);
+  bool expedite_locked(const WorkState& work);
   std::vector<Agreed> empty(Bucket& bucket);
   std::vector<Submission> take_submissions();
   void reset();
@@ -170,12 +170,12 @@ class FrozenSchedule {
   std::string cause_;     ///< Remains::cause
   Clock::duration patience_{};
   std::vector<Bucket> buckets_;
-  std::size_t next_ = 0;    ///< the bucket to run next
-  std::size_t roused_ = 0;  ///< so many buckets from next_ on are not put off
+  std::size_t next_ = 0;       ///< the bucket to run next
+  std::size_t expedited_ = 0;  ///< so many buckets from next_ on are not put off
   std::unordered_map<std::string, Place> places_;  ///< by name
   std::vector<Place> unnamed_;                     ///< in the order of calls
   std::size_t next_unnamed_ = 0;
-  std::optional<Board::Whom> ring_due_;  ///< whom the loop has to wake
+  std::optional<Board::Whom> notify_due_;  ///< whom the loop has to wake
 };
 
 }  // namespace ronde

@@ -27,7 +27,7 @@ Problem wire_error(const Request& request) {
   if (!request.wire_dtype || *request.wire_dtype == request.dtype) return std::nullopt;
   const bool is_full = request.dtype == DataType::F32 || request.dtype == DataType::F64;
   if (request.kind != Collective::Allreduce || !is_full || !is_half(*request.wire_dtype)) {
-    return std::string(to_string(request.dtype)) + " cannot travel as " +
+    return std::string(to_string(request.dtype)) + " cannot be sent as " +
            std::string(to_string(*request.wire_dtype)) +
            ": wire_dtype is for an allreduce of f32 or f64, and f16 or bf16. Leave it out, or "
            "convert the buffer";

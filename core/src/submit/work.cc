@@ -72,7 +72,7 @@ bool WorkState::ask() const noexcept {
   if (done()) return true;
   // In a bucket, only what is lazy can be put off.
   if (!bucket()) return false;
-  if (const auto engine = engine_.lock()) engine->rouse(*this);
+  if (const auto engine = engine_.lock()) engine->expedite(*this);
   return false;
 }
 

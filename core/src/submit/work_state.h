@@ -40,7 +40,7 @@ class WaitHelper {
   virtual void help(const WorkState& work, Stage goal, TimePoint deadline) noexcept = 0;
 
   /// Somebody asks whether `work` is done, without waiting: it is not put off any longer.
-  virtual void rouse(const WorkState& work) noexcept = 0;
+  virtual void expedite(const WorkState& work) noexcept = 0;
 
   /// Somebody asked for a result that was there: later submissions may depend on it.
   virtual void note_wait() noexcept = 0;

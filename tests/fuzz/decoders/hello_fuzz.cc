@@ -7,7 +7,7 @@
 #include <cstring>
 #include <utility>
 
-#include "backends/socket/reception.h"
+#include "backends/socket/handshake_server.h"
 #include "backends/socket/sockets.h"
 #include "fuzz_target.h"
 
@@ -33,7 +33,7 @@ bool begins_with_hello_of(std::uint32_t rank, std::string_view bytes) {
 /// The ranks that a parent of the ranks 1 and 2 admits if somebody says `bytes`.
 std::vector<int> admitted(std::string_view bytes) {
   const std::string name = "ronde-fuzz-" + std::to_string(::getpid());
-  const net::Invitation invitation = {name, 0, {}, std::string(kToken), std::string(16, 'r')};
+  const net::Endpoint endpoint = {name, 0, {}, std::string(kToken), std::string(16, 'r')};
   std::vector<UniqueFd> listeners;
   listeners.push_back(net::listen_unix(name));
   const net::Address address = net::unix_address(name);
@@ -42,9 +42,9 @@ std::vector<int> admitted(std::string_view bytes) {
   require(::connect(socket.get(), to, address.length) == 0, "a connection");
   const ssize_t sent = ::send(socket.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL);
   require(sent == static_cast<ssize_t>(bytes.size()), "the bytes fit the socket");
-  net::Reception reception(0, {1, 2}, invitation, std::move(listeners));
+  net::HandshakeServer server(0, {1, 2}, endpoint, std::move(listeners));
   net::Meeting meeting;
-  reception.run(net::Clock::now(), meeting);
+  server.run(net::Clock::now(), meeting);
   std::vector<int> ranks;
   for (const net::Peer& peer : meeting.peers) ranks.push_back(peer.rank);
   return ranks;

@@ -2,7 +2,7 @@
 // What a rank finds in a key-value store that anybody may have written to.
 #include "backends/socket/key_value.h"
 
-#include "backends/socket/invitation.h"
+#include "backends/socket/endpoint.h"
 #include "core/src/base/fields.h"
 #include "core/src/base/system.h"
 #include "fuzz_target.h"
@@ -11,7 +11,7 @@ namespace ronde::fuzz {
 namespace {
 
 // An input is a byte, which says whose place the rest takes, and the rest. Rank 1 of 2 reads three
-// values of rank 0: the facts, its host and its invitation.
+// values of rank 0: the facts, its host and its endpoint.
 constexpr unsigned kExchanges = 3;
 constexpr char kAsText = 4;  // the rest is the value itself, not what the value stands for
 
@@ -23,8 +23,8 @@ std::string facts() {
   return pack_fields({"2", "0", "host"});
 }
 
-std::string invitation() {
-  return net::pack_invitation(
+std::string endpoint() {
+  return net::pack_endpoint(
       {"name", 0, {}, std::string(net::kTokenBytes, 'h'), std::string(net::kTokenBytes, 'r')});
 }
 
@@ -50,7 +50,7 @@ void start_with(const std::vector<std::string>& values) {
 Corpus corpus() {
   Corpus corpus;
   corpus.rounds = 2'000;
-  corpus.valid = {'\0' + facts(), "\1host", "\1another host", '\2' + invitation()};
+  corpus.valid = {'\0' + facts(), "\1host", "\1another host", '\2' + endpoint()};
   for (const std::string& input : std::vector<std::string>(corpus.valid)) {
     const char exchange = static_cast<char>(input[0] | kAsText);
     corpus.valid.push_back(exchange + value_of(input.substr(1)));
@@ -64,7 +64,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   using namespace ronde::fuzz;
   if (size == 0) return 0;
   const std::string rest(text_of(data + 1, size - 1));
-  std::vector<std::string> values = {value_of(facts()), value_of("host"), value_of(invitation())};
+  std::vector<std::string> values = {value_of(facts()), value_of("host"), value_of(endpoint())};
   values[(data[0] & 3U) % kExchanges] = (data[0] & kAsText) != 0 ? rest : value_of(rest);
   try {
     start_with(values);

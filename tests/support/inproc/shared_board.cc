@@ -21,7 +21,7 @@ class InprocBoard final : public Board {
     }
     return false;
   }
-  void ring(Whom whom) noexcept override {
+  void notify(Whom whom) noexcept override {
     for (int other = 0; other < shared_->size(); ++other) {
       if (other != rank_ && is_meant(shared_->sleep_of(other), whom)) shared_->wake(other);
     }
@@ -38,7 +38,7 @@ SharedBoard::SharedBoard(std::shared_ptr<Hub> hub)
     : hub_(std::move(hub)), words_(kWords), asleep_(static_cast<std::size_t>(hub_->size())) {}
 
 // Exchanges rather than stores and fences: sequentially consistent read-modify-writes on both sides
-// order "asleep, then look" against "change, then ring", and ThreadSanitizer knows them.
+// order "asleep, then look" against "change, then notify", and ThreadSanitizer knows them.
 void SharedBoard::set_asleep(int rank, Board::Sleep sleep) noexcept {
   word_of(rank).exchange(static_cast<std::uint64_t>(sleep));
 }

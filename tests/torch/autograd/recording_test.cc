@@ -202,7 +202,7 @@ TEST_CASE("several uses in one graph are kept apart, and every step is as the fi
   CHECK(misses == 0);
 }
 
-TEST_CASE("the gradients of a group travel as a group, all or none", "[n2]") {
+TEST_CASE("the gradients of a group are sent as a group, all or none", "[n2]") {
   const at::Tensor tensor = leaf();
   const Tensors sums =
       ronde::grouped_allreduce({tensor, tensor * 2}, {.name = "one", .op = ReduceOp::Sum});

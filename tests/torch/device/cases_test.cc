@@ -166,7 +166,7 @@ at::Tensor trained(c10::Device where, ronde::DistributedOptimizerOptions options
 
 }  // namespace
 
-TEST_CASE("device: an optimiser's steps are those on the CPU") {
+TEST_CASE("device: an optimizer's steps are those on the CPU") {
   if (!use_device()) return;
   const std::vector<ronde::DistributedOptimizerOptions> rows = {
       {}, {.groups = 2}, {.find_nonfinite = true}};
@@ -177,7 +177,7 @@ TEST_CASE("device: an optimiser's steps are those on the CPU") {
   }
 }
 
-TEST_CASE("device: an optimiser with Adasum names the parameter that is not on the CPU") {
+TEST_CASE("device: an optimizer with Adasum names the parameter that is not on the CPU") {
   if (!use_device()) return;
   torch::nn::Sequential net = make_net(device());
   torch::optim::SGD inner(net->parameters(), 0.1);

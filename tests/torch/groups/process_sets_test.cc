@@ -107,7 +107,7 @@ TEST_CASE("every tensor operation in every process set, in its order") {
   }
 }
 
-TEST_CASE("an optimiser of a set is refused outside it, and leaves the others' names alone",
+TEST_CASE("an optimizer of a set is refused outside it, and leaves the others' names alone",
           "[n3]") {
   const ProcessSet set = ronde::add_process_set({2, 0});
   const at::Tensor mine = full({2}, 1.0).requires_grad_();
@@ -129,7 +129,7 @@ TEST_CASE("an optimiser of a set is refused outside it, and leaves the others' n
   } else {
     check_refused([&] { wrap(names); }, {"rank 1 is not in process set " + std::to_string(set.id) +
                                              ", which has the ranks 2,0",
-                                         "step the inner optimiser"});
+                                         "step the inner optimizer"});
     // Nothing was hooked: the rank trains alone.
     backward();
     inner.step();
@@ -144,7 +144,7 @@ TEST_CASE("an optimiser of a set is refused outside it, and leaves the others' n
   ronde::remove_process_set(set);
 }
 
-TEST_CASE("parameters and optimisers start equal in a set, from its root", "[n3]") {
+TEST_CASE("parameters and optimizers start equal in a set, from its root", "[n3]") {
   const ProcessSet set = ronde::add_process_set({2, 0});
   struct Model {
     explicit Model(int rank) : net(3), adam(net->parameters(), 0.1 * (rank + 1)) {

@@ -230,7 +230,7 @@ void train(Sequential& net, const Samples& samples, bool together) {
   torch::optim::SGD sgd(net->parameters(), torch::optim::SGDOptions(0.01).momentum(0.5));
   std::optional<ronde::DistributedOptimizer> optimizer;
   if (together) {
-    ronde::convert_sync_batch_norm(*net);  // the optimiser knows the parameters already
+    ronde::convert_sync_batch_norm(*net);  // the optimizer knows the parameters already
     optimizer.emplace(sgd, net->named_parameters(),
                       ronde::DistributedOptimizerOptions{.op = ronde::ReduceOp::Sum});
   }

@@ -24,7 +24,7 @@ class Fragile final : public ronde::Compression {
   std::unique_ptr<ronde::CompressedGradient> make(const std::string& name,
                                                   const at::Tensor&) override {
     throw_if(Fails::Making, name);
-    if (name == "d") return nullptr;  // travels as it is
+    if (name == "d") return nullptr;  // is sent as it is
     return std::make_unique<State>(*this, name);
   }
   void fail(Fails when, std::string name) {

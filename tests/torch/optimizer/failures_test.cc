@@ -16,7 +16,7 @@ namespace {
 constexpr auto kSoon = std::chrono::milliseconds(400);
 constexpr auto kForEver = std::chrono::milliseconds(0);
 
-/// An optimiser is made, and steps in the end, however slow the machine is.
+/// An optimizer is made, and steps in the end, however slow the machine is.
 void set_timeout(DistributedOptimizer& optimizer, std::chrono::nanoseconds timeout) {
   ronde::detail::reducer_of(optimizer).set_timeout(timeout);
 }
@@ -147,7 +147,7 @@ TEST_CASE("a timeout between the rounds of a sparse gradient leaves nothing of t
 }
 
 // Its own process: afterwards the ranks number their optimizers without a name differently.
-TEST_CASE("optimisers of sets or names that differ between ranks give up in time", "[n3][own]") {
+TEST_CASE("optimizers of sets or names that differ between ranks give up in time", "[n3][own]") {
   use_ronde();
   Toy toy;
   const bool is_first = ronde::rank() == 0;

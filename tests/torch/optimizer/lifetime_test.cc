@@ -29,7 +29,7 @@ std::size_t reserved_bytes() {
   return heap ? heap->reserved_bytes() : 0;
 }
 
-/// One of all combinations of what optimisers may be made with, and end in the middle of.
+/// One of all combinations of what optimizers may be made with, and end in the middle of.
 struct Turn {
   enum class End { Stepped, InFlight, HeldBack, OnePassOfTwo, Synchronized };
 
@@ -66,7 +66,7 @@ struct Turn {
 
 }  // namespace
 
-TEST_CASE("optimisers made and destroyed 1,080 times leave nothing behind", "[n1][n2]") {
+TEST_CASE("optimizers made and destroyed 1,080 times leave nothing behind", "[n1][n2]") {
   const at::Tensor p = at::ones({100}).requires_grad_();
   const at::Tensor q = at::ones({50}).requires_grad_();
   torch::nn::Embedding embedding(torch::nn::EmbeddingOptions(8, 3).sparse(true));
@@ -99,7 +99,7 @@ TEST_CASE("optimisers made and destroyed 1,080 times leave nothing behind", "[n1
   CHECK(reserved_bytes() == reserved);
 }
 
-TEST_CASE("an optimiser that another is moved into leaves nothing behind", "[n1][n2]") {
+TEST_CASE("an optimizer that another is moved into leaves nothing behind", "[n1][n2]") {
   Toy first;
   Toy second;
   {
@@ -115,7 +115,7 @@ TEST_CASE("an optimiser that another is moved into leaves nothing behind", "[n1]
   CHECK(hooks_of(second.p) == 0);
 }
 
-TEST_CASE("guards that outlive an optimiser keep nothing of it", "[n2]") {
+TEST_CASE("guards that outlive an optimizer keep nothing of it", "[n2]") {
   Toy toy;
   std::optional<DistributedOptimizer::NoSync> no_sync;
   std::optional<DistributedOptimizer::SkipSynchronize> skip;
@@ -134,7 +134,7 @@ TEST_CASE("guards that outlive an optimiser keep nothing of it", "[n2]") {
   toy.check_gradients(mean_rank());
 }
 
-TEST_CASE("a child of fork destroys an optimiser whose gradients are in flight", "[n2]") {
+TEST_CASE("a child of fork destroys an optimizer whose gradients are in flight", "[n2]") {
   auto toy = std::make_unique<WrappedToy>();
   if (ronde::rank() == 0) toy->backward(1.0);
   const pid_t child = fork();

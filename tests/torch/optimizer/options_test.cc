@@ -250,7 +250,7 @@ TEST_CASE("a rank without a gradient takes no part in a minimum, maximum or prod
   }
 }
 
-TEST_CASE("an optimiser that is kept by the wrapper lives as long", "[n2]") {
+TEST_CASE("an optimizer that is kept by the wrapper lives as long", "[n2]") {
   const Toy toy;
   auto sgd = std::make_shared<torch::optim::SGD>(toy.names.values(), 1.0);
   const std::weak_ptr<torch::optim::SGD> watched = sgd;
@@ -267,7 +267,7 @@ TEST_CASE("an optimiser that is kept by the wrapper lives as long", "[n2]") {
       {"null"});
 }
 
-TEST_CASE("an inner optimiser that ends first leaves a wrapper that can be destroyed", "[n2]") {
+TEST_CASE("an inner optimizer that ends first leaves a wrapper that can be destroyed", "[n2]") {
   const Toy toy;
   {
     auto inner = std::make_unique<torch::optim::SGD>(toy.names.values(), 1.0);

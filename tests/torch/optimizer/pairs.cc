@@ -78,7 +78,7 @@ bool is_forbidden(const Row& row) {
   if (row.is("op", "adasum") && row.is("embedding", "sparse")) return true;
   // Of deltas no gradient travels: none has a group, and none is skipped.
   if (row.is("op", "deltas") && (!row.is("groups", "none") || row.is("clip", "skip"))) return true;
-  // LibTorch has no sparse form of these optimisers, nor of clip_grad_norm_.
+  // LibTorch has no sparse form of these optimizers, nor of clip_grad_norm_.
   if (!row.is("embedding", "sparse")) return false;
   return (!row.is("inner", "sgd") && !row.is("inner", "adagrad")) || !row.is("clip", "no");
 }

@@ -24,7 +24,7 @@ constexpr std::int64_t kBatch = 6;
 constexpr int kCompared = 12;
 constexpr int kSteps = 200;
 
-/// Batches of one rank between two steps of the optimiser.
+/// Batches of one rank between two steps of the optimizer.
 int passes_of(const Row& row) {
   return std::stoi(row.at("passes"));
 }

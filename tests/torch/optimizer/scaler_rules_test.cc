@@ -35,7 +35,7 @@ TEST_CASE("gradients that were dropped after unscale_ leave nothing to the next 
   CHECK(scaler.step(optimizer));
   toy.check_values(1.0 - 2.0);
   scaler.update();
-  // An optimiser that may have the other's place in memory.
+  // An optimizer that may have the other's place in memory.
   auto other = std::make_unique<DistributedOptimizer>(std::move(optimizer));
   scaler.scale(toy.loss(2.0)).backward();
   scaler.unscale_(*other);
@@ -99,7 +99,7 @@ TEST_CASE("within skip_synchronize a scaler takes gradients as they are, on or o
   }
 }
 
-TEST_CASE("several optimisers share a scale, also those of other sets and names", "[n2][n3]") {
+TEST_CASE("several optimizers share a scale, also those of other sets and names", "[n2][n3]") {
   const auto sets = by_rank([](int rank) { return ronde::add_process_set({rank}); });
   for (const bool is_alone : {false, true}) {
     CAPTURE(is_alone);
@@ -118,7 +118,7 @@ TEST_CASE("several optimisers share a scale, also those of other sets and names"
     CHECK_FALSE(scaler.step(two));
     scaler.update();
     CHECK(scaler.get_scale() == 4.0);
-    // By default a scaler asks the ranks of the optimiser alone.
+    // By default a scaler asks the ranks of the optimizer alone.
     if (!is_alone || ronde::rank() != 0) continue;
     one.zero_grad();
     GradScaler alone;

@@ -211,7 +211,7 @@ TEST_CASE("the warm-up raises every group's rate by equal steps to the number of
   CHECK(rates(*sgd) == std::vector<double>{7, kRates[1] * 0.5});
 }
 
-TEST_CASE("a warm-up goes on wherever it was, whether the optimiser is loaded before or after",
+TEST_CASE("a warm-up goes on wherever it was, whether the optimizer is loaded before or after",
           "[n2]") {
   for (const int stop : {0, 2, 5, 6, 9, 12}) {
     CAPTURE(stop);
@@ -277,7 +277,7 @@ TEST_CASE("learning rates that make no sense are refused", "[n2]") {
   SGD one({at::ones({1}).requires_grad_()}, SGDOptions(1));
   WarmupLR other(one, {.steps = 2});
   check_refused([&] { ronde::load_bytes(other, saved); },
-                {"the rates of 2 parameter groups, the optimiser 1"});
+                {"the rates of 2 parameter groups, the optimizer 1"});
   torch::serialize::InputArchive empty;
   check_refused([&] { other.load(empty); }, {"not written by WarmupLR::save"});
   one.add_param_group(torch::optim::OptimizerParamGroup({at::ones({1}).requires_grad_()}));

@@ -74,7 +74,7 @@ Tensors everything(const torch::nn::Module& module) {
 
 }  // namespace
 
-TEST_CASE("plain bytes of any length travel as they are") {
+TEST_CASE("plain bytes of any length are sent as they are") {
   check_bytes<std::string>();
   check_bytes<std::vector<char>>();
   check_bytes<std::vector<signed char>>();
@@ -162,7 +162,7 @@ TEST_CASE("broadcast_object gives modules, optimizers and samplers the root's va
   }
 }
 
-TEST_CASE("modules and optimisers are gathered as bytes, and loaded into one's own") {
+TEST_CASE("modules and optimizers are gathered as bytes, and loaded into one's own") {
   Net mine(3, 1.0 + ronde::rank());
   torch::optim::SGD sgd(mine->parameters(), torch::optim::SGDOptions(0.5 + ronde::rank()));
   const std::vector<std::string> modules = ronde::allgather_object(ronde::save_bytes(mine));

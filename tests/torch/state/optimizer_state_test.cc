@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// broadcast_optimizer_state of every optimiser of LibTorch, whatever state each rank's is in. The
-// oracle is the root's optimiser built and stepped here, in one process.
+// broadcast_optimizer_state of every optimizer of LibTorch, whatever state each rank's is in. The
+// oracle is the root's optimizer built and stepped here, in one process.
 #include "support.h"
 
 namespace ronde_test::optimizer_state_test {
@@ -9,7 +9,7 @@ using namespace torch::optim;
 
 namespace {
 
-// Makes the optimiser of these groups, each with options of its own.
+// Makes the optimizer of these groups, each with options of its own.
 using Make = std::function<std::unique_ptr<Optimizer>(const std::vector<Tensors>& groups)>;
 
 template <typename Kind, typename Options>
@@ -159,7 +159,7 @@ void check_pair(const Row& row, bool swapped, int root, int root_steps, int othe
 
 }  // namespace
 
-TEST_CASE("every optimiser goes on as the root's in every pair of states and options") {
+TEST_CASE("every optimizer goes on as the root's in every pair of states and options") {
   for (const Row& row : rows()) {
     for (const bool swapped : {false, true}) {
       check_pair(row, swapped, 0, 0, 0);
@@ -171,7 +171,7 @@ TEST_CASE("every optimiser goes on as the root's in every pair of states and opt
   }
 }
 
-TEST_CASE("the two sets of options of each optimiser differ, so that the test above can fail",
+TEST_CASE("the two sets of options of each optimizer differ, so that the test above can fail",
           "[n1]") {
   for (const Row& row : rows()) {
     CAPTURE(row.name);
@@ -193,7 +193,7 @@ TEST_CASE("a NaN in the root's state travels", "[n2]") {
   CHECK(momentum(sgd, p).isnan().all().item<bool>());
 }
 
-TEST_CASE("an optimiser whose load fails on one rank is as before on all", "[n2][n4]") {
+TEST_CASE("an optimizer whose load fails on one rank is as before on all", "[n2][n4]") {
   // Where `load` has already changed everything.
   class FragileOptimizer : public SGD {
    public:
@@ -233,7 +233,7 @@ TEST_CASE("a root's state that is not of its parameters is refused on all ranks"
       torch::load(*mine, stream);
     }
     check_refused([&] { ronde::broadcast_optimizer_state(*mine, 1); },
-                  {"rank 1: the optimiser's state does not fit: of group 0" +
+                  {"rank 1: the optimizer's state does not fit: of group 0" +
                        std::string(flat ? ", which is 6 elements of f32 in all"
                                         : " parameter 0, which is f32 [2, 3] on cpu") +
                        ", it has a ",
@@ -268,7 +268,7 @@ TEST_CASE("state is loaded for its own dtype, and keeps it where the parameters 
   }
 }
 
-TEST_CASE("optimisers of other groups or shapes are refused on all ranks", "[n2][n4]") {
+TEST_CASE("optimizers of other groups or shapes are refused on all ranks", "[n2][n4]") {
   const int last = ronde::size() - 1;
   const bool odd = ronde::rank() == last;
   const std::string who = "rank " + std::to_string(last);

@@ -23,7 +23,7 @@
 namespace ronde::detail {
 namespace {
 
-// One rank's statement travels as text: 'p' and the problem, or 'l' and the lines, or nothing.
+// One rank's statement is sent as text: 'p' and the problem, or 'l' and the lines, or nothing.
 std::string encode(const Statement& statement) {
   if (!statement.problem.empty()) return "p" + statement.problem;
   std::string text = "l";

@@ -25,7 +25,7 @@ std::string subject_of(const std::string& function, const std::string& name);
 
 struct AgreementOptions {
   /// Ends the text of the error where the lines differ.
-  std::string advice = "Build the same model and optimiser on every rank";
+  std::string advice = "Build the same model and optimizer on every rank";
   /// How long the other ranks may take to come, zero for ever.
   std::chrono::nanoseconds timeout{0};
 };

@@ -56,7 +56,7 @@ class GradientExchange {
                                         std::optional<bool> is_present) = 0;
 
   /// The step in which it was succeeded on all ranks.
-  virtual void settle() noexcept {}
+  virtual void note_agreed() noexcept {}
 };
 
 /// In place, in memory of its own or in the view (null: there is none). `lazy`: Request::lazy.
@@ -120,7 +120,7 @@ class SparseExchange final : public GradientExchange {
   std::vector<Prepared> begin(const AllreduceOptions& options) override;
   std::vector<Prepared> proceed(const std::vector<TensorWork>& works,
                                 std::optional<bool> is_present) override;
-  void settle() noexcept override { is_agreed_ = parameter_.is_cpu(); }
+  void note_agreed() noexcept override { is_agreed_ = parameter_.is_cpu(); }
 
  private:
   at::Tensor no_values() const;

@@ -92,7 +92,7 @@ void GradientReducer::watch(std::vector<NamedParameter> parameters) {
     const auto all = submit_flag("/local", mine).wait().item<std::uint8_t>();
     if (all == kFailed) {
       tell_failures(error, "no parameter is watched, as not all ranks could do their part:",
-                    "Construct the optimiser, or add the parameters, on all ranks once they can");
+                    "Construct the optimizer, or add the parameters, on all ranks once they can");
     }
     error.rethrow();
     may_fail_alone_ = may_fail_alone_ || all == kSomeLocal;
@@ -183,7 +183,7 @@ void GradientReducer::look_after(std::size_t index) {
   if (!is_same) {
     slot.subject.refuse(
         "it was moved or converted after it was wrapped, so that its gradient is not watched any "
-        "more. Move the module before wrapping: destroy this optimiser and make another");
+        "more. Move the module before wrapping: destroy this optimizer and make another");
   }
   if (slot.hooks && slot.hooks->are_on(slot.parameter)) return;
   remove_hooks(slot);  // torch::load() has given the parameter other memory, and autograd new nodes
@@ -393,7 +393,7 @@ void GradientReducer::expect_nothing_in_flight(const std::string& call) const {
         call +
         " while its gradient is being reduced. Call step() or "
         "synchronize() after backward() first; wrap a backward whose gradients are to be "
-        "thrown away here (another optimiser's loss) in no_sync()");
+        "thrown away here (another optimizer's loss) in no_sync()");
   }
 }
 

@@ -113,7 +113,7 @@ void GradientReducer::expect_not_skipping() const {
 void GradientReducer::expect_same_parameters() const {
   const std::size_t count = count_parameters(inner_);
   if (count == slots_.size()) return;
-  throw UsageError(rank_prefix() + "ronde::DistributedOptimizer: the optimiser has " +
+  throw UsageError(rank_prefix() + "ronde::DistributedOptimizer: the optimizer has " +
                    std::to_string(count) + " parameters, but had " + std::to_string(slots_.size()) +
                    " when it was wrapped. Call add_parameters() after adding parameters, and "
                    "zero_grad() before the next backward");
@@ -213,7 +213,7 @@ void GradientReducer::end_step(bool failed) {
     // After a failed step nothing is known: the ranks may have had gradients of two kinds.
     if (!failed && slot.sends_sparse) {
       slot.is_sparse = *slot.sends_sparse;
-      if (slot.is_sparse) slot.sparse->settle();
+      if (slot.is_sparse) slot.sparse->note_agreed();
     }
     slot.sends_sparse.reset();
   }

@@ -153,12 +153,12 @@ std::vector<NamedParameter> match_parameters(
       const auto name = names.find(key);
       if (is_new && (!parameters[i].defined() || name == names.end())) {
         throw UsageError(where(group, i, parameters[i]) +
-                         " of the optimiser is not in named_parameters. Pass named_parameters() of "
-                         "the module whose parameters the optimiser has");
+                         " of the optimizer is not in named_parameters. Pass named_parameters() of "
+                         "the module whose parameters the optimizer has");
       }
       if (!seen.insert(key).second) {
         throw UsageError(where(group, i, parameters[i]) + ", \"" + name->second +
-                         "\", is in the optimiser twice");
+                         "\", is in the optimizer twice");
       }
       if (!is_new) continue;
       check_tensor("\"" + name->second + "\"", parameters[i]);
@@ -169,8 +169,8 @@ std::vector<NamedParameter> match_parameters(
     }
   }
   if (matched.empty()) {
-    throw UsageError(known == 0 ? "the optimiser has no parameters"
-                                : "the optimiser has no parameters that are new");
+    throw UsageError(known == 0 ? "the optimizer has no parameters"
+                                : "the optimizer has no parameters that are new");
   }
   return matched;
 }
@@ -222,7 +222,7 @@ std::vector<std::string> state_parameters(const torch::optim::Optimizer& inner,
                                           const std::vector<NamedParameter>& parameters,
                                           const DistributedOptimizerOptions& options) {
   std::vector<std::string> lines = {
-      "an inner optimiser of type " + c10::demangle(typeid(inner).name()),
+      "an inner optimizer of type " + c10::demangle(typeid(inner).name()),
       "op " + std::string(to_string(options.op)) + ", prescale " + text_of(options.prescale) +
           ", postscale " + text_of(options.postscale) + ", gradient_predivide_factor " +
           text_of(options.gradient_predivide_factor),

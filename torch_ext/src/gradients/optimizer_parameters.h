@@ -32,7 +32,7 @@ std::vector<NamedParameter> match_parameters(
 /// How many parameters `inner` has.
 std::size_t count_parameters(const torch::optim::Optimizer& inner);
 
-/// Throws UsageError for options that make no sense for such an optimiser.
+/// Throws UsageError for options that make no sense for such an optimizer.
 void check_options(const torch::optim::Optimizer& inner,
                    const DistributedOptimizerOptions& options);
 

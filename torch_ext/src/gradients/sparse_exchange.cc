@@ -15,15 +15,15 @@
 
 // Note [Sparse gradients]
 //
-// Indices travel as the rows of a matrix [entries, sparse dimensions], values as [entries, dense
+// Indices are sent as the rows of a matrix [entries, sparse dimensions], values as [entries, dense
 // dimensions...]: both join along their first dimension. Before the indices of each rank comes a
 // row with the number of its entries, or -1 if it has no gradient at all: so a gradient without
-// entries, which makes an optimiser count a step, is told from none.
+// entries, which makes an optimizer count a step, is told from none.
 //
 // Until a step has once shown all ranks that the gradient is sparse, values are sent after the
 // indices, which have the name that a dense gradient would have: a rank that has no gradient yet,
 // and takes part as for a dense one, then disagrees with the others, rather than to leave them
-// waiting. Once they know both travel as a group, in which values have no name: whatever another
+// waiting. Once they know both are sent as a group, in which values have no name: whatever another
 // rank submits under the gradient's name has used the same names then.
 //
 // Values are multiplied by prescale and rounded to the type in which they travel, once. They are

@@ -44,7 +44,7 @@ Records recorded(const SyncBatchNormUse& use) {
   return parameters ? Records::Parameters : Records::Nothing;
 }
 
-/// Properties that must fit between the ranks; travels as one number.
+/// Properties that must fit between the ranks; is sent as one number.
 struct Tag {
   std::int64_t features = 0;
   Records records = Records::Nothing;

@@ -173,7 +173,7 @@ void GradScaler::unscale_(DistributedOptimizer& optimizer) {
   if (known != progress_.end() &&
       (known->second.stepped || known->second.is_of(reducer.reduction_number()))) {
     refuse_scaler(
-        "unscale_() was called after unscale_() or step() of the same optimiser: its gradients "
+        "unscale_() was called after unscale_() or step() of the same optimizer: its gradients "
         "would be divided twice. Call update() at the end of each step");
   }
   unscaled(optimizer);
@@ -187,7 +187,7 @@ bool GradScaler::step(DistributedOptimizer& optimizer) {
   }
   const auto known = progress_.find(detail::reducer_of(optimizer).id());
   if (known != progress_.end() && known->second.stepped) {
-    refuse_scaler("step() was called twice for the same optimiser. Call update() after each step");
+    refuse_scaler("step() was called twice for the same optimizer. Call update() after each step");
   }
   Progress& progress = unscaled(optimizer);
   if (progress.found_nonfinite) {
@@ -205,7 +205,7 @@ void GradScaler::update(std::optional<double> new_scale) {
     check_scale("the new scale", *new_scale);
   } else if (progress_.empty()) {
     refuse_scaler(
-        "update() was called, but no optimiser has stepped since the last one. Call step()");
+        "update() was called, but no optimizer has stepped since the last one. Call step()");
   }
   const bool found = std::exchange(found_nonfinite_, false);
   progress_.clear();

@@ -27,7 +27,7 @@ void DeltaExchange::watch(const std::vector<NamedParameter>& parameters) {
 /// Alike on all ranks, whether they combine or cancel.
 void DeltaExchange::choose(const GradientReducer& reducer) {
   for (std::size_t i = 0; i < slots_.size(); ++i) {
-    slots_[i].travels = !slots_[i].is_local && reducer.takes_part(i);
+    slots_[i].is_exchanged = !slots_[i].is_local && reducer.takes_part(i);
   }
 }
 
@@ -36,7 +36,7 @@ void DeltaExchange::begin(const GradientReducer& reducer) {
   choose(reducer);
   for (Slot& slot : slots_) {
     slot.before.reset();
-    const bool may_change = slot.travels || slot.parameter.grad().defined();
+    const bool may_change = slot.is_exchanged || slot.parameter.grad().defined();
     if (may_change) slot.before = slot.parameter.detach().clone();
   }
 }
@@ -64,7 +64,7 @@ void DeltaExchange::combine(const AllreduceOptions& options) {
     for (Slot& slot : slots_) error.attempt([&] { part(slot); });
   };
   for_each_slot([&](Slot& slot) {
-    if (!slot.travels) return;
+    if (!slot.is_exchanged) return;
     try {
       submit(slot, options);
     } catch (...) {
@@ -73,21 +73,21 @@ void DeltaExchange::combine(const AllreduceOptions& options) {
     }
   });
   for_each_slot([this](Slot& slot) {
-    if (slot.travels) wait_for(slot);
+    if (slot.is_exchanged) wait_for(slot);
   });
   for_each_slot([failed = static_cast<bool>(error)](Slot& slot) {
     const at::Tensor before = std::exchange(slot.before, {});
     at::Tensor values = slot.parameter.detach();
     if (failed && before.defined()) {
       values.copy_(before);
-    } else if (slot.travels) {
+    } else if (slot.is_exchanged) {
       values.add_(before);
     }
   });
   error.rethrow();
 }
 
-/// Throws what the work does, in words of the optimiser where another rank has refused.
+/// Throws what the work does, in words of the optimizer where another rank has refused.
 void DeltaExchange::wait_for(Slot& slot) const {
   try {
     std::exchange(slot.work, {}).wait();
@@ -112,7 +112,7 @@ void DeltaExchange::cancel(const GradientReducer& reducer) noexcept {
     if (slot.before.defined()) slot.parameter.detach().copy_(slot.before);
   });
   for_each_slot([&](Slot& slot) {
-    if (slot.travels) refuse(slot, options.process_set, options.timeout);
+    if (slot.is_exchanged) refuse(slot, options.process_set, options.timeout);
   });
   for_each_slot([](Slot& slot) { std::exchange(slot.work, {}).wait(); });
   for (Slot& slot : slots_) slot.before.reset();

@@ -46,8 +46,8 @@ class DeltaExchange {
     std::string operation_name;
     at::Tensor parameter;
     bool is_local = false;
-    bool travels = false;  // its change does, in this step
-    at::Tensor before;     // undefined: the step leaves it alone
+    bool is_exchanged = false;  // its change does, in this step
+    at::Tensor before;          // undefined: the step leaves it alone
     TensorWork work;
   };
 

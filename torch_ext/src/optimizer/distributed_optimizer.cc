@@ -50,7 +50,7 @@ class DistributedOptimizer::Impl {
         evaluates_often_(dynamic_cast<const torch::optim::LBFGS*>(&inner) != nullptr) {
     detail::check_member("ronde::DistributedOptimizer", options.process_set,
                          "Its gradients would be reduced with no other's: step the inner "
-                         "optimiser there, or give a set that has this rank");
+                         "optimizer there, or give a set that has this rank");
     const std::string scope = scope_of(options);
     const std::vector<detail::NamedParameter> parameters =
         agree_on_parameters(scope, named_parameters, options, 0);
@@ -144,7 +144,7 @@ class DistributedOptimizer::Impl {
     }
   }
 
-  /// The parameters of the inner optimiser behind the first `known`. Throws on all ranks alike.
+  /// The parameters of the inner optimizer behind the first `known`. Throws on all ranks alike.
   std::vector<detail::NamedParameter> agree_on_parameters(
       const std::string& scope, const torch::OrderedDict<std::string, at::Tensor>& named_parameters,
       const DistributedOptimizerOptions& options, std::size_t known) const {
@@ -198,7 +198,7 @@ DistributedOptimizer::DistributedOptimizer(
     DistributedOptimizerOptions options) {
   if (!inner) {
     throw UsageError(detail::rank_prefix() +
-                     "ronde::DistributedOptimizer: the optimiser to wrap is null");
+                     "ronde::DistributedOptimizer: the optimizer to wrap is null");
   }
   torch::optim::Optimizer& wrapped = *inner;
   impl_ = std::make_unique<Impl>(wrapped, named_parameters, std::move(options), std::move(inner));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// An optimiser as bytes, through LibTorch's own save and load, whose gaps are closed here.
+// An optimizer as bytes, through LibTorch's own save and load, whose gaps are closed here.
 #include <torch/optim/adagrad.h>
 #include <torch/optim/adam.h>
 #include <torch/optim/adamw.h>
@@ -99,7 +99,7 @@ void check_form(const std::string& what, const NamedState& state, const Form& fo
     if (!tensor.defined()) continue;
     const bool same_type = compare == Compare::Shapes || tensor.scalar_type() == form.dtype;
     if (tensor.sizes() == form.sizes && same_type) continue;
-    throw UsageError("the optimiser's state does not fit: of " + what + ", it has a " + name +
+    throw UsageError("the optimizer's state does not fit: of " + what + ", it has a " + name +
                      " of " + describe(tensor) + ". Load the state that was saved with this model");
   }
 }
@@ -166,7 +166,7 @@ void load_onto_devices(Optimizer& optimizer, const std::string& bytes) {
   torch::serialize::InputArchive archive;
   all.read(kOptimizerKey, archive);
   if (archive.keys().empty()) {
-    throw UsageError("the optimiser saves nothing: its class must implement save() and load()");
+    throw UsageError("the optimizer saves nothing: its class must implement save() and load()");
   }
   optimizer.load(archive);
   c10::IValue saved_types;
@@ -184,7 +184,7 @@ void load_onto_devices(Optimizer& optimizer, const std::string& bytes) {
 }
 
 // State and options before a load, which only adds: state of parameters that have none in the
-// bytes would survive it, so the optimiser has none meanwhile.
+// bytes would survive it, so the optimizer has none meanwhile.
 class OptimizerBackup {
  public:
   explicit OptimizerBackup(Optimizer& optimizer) : optimizer_(optimizer) {

@@ -72,7 +72,7 @@ std::vector<double> WarmupLR::rates_after(std::int64_t steps) const {
 void WarmupLR::check_groups() const {
   const std::size_t groups = inner_.param_groups().size();
   if (groups == base_.size()) return;
-  refuse("ronde::WarmupLR", "the optimiser has " + std::to_string(groups) +
+  refuse("ronde::WarmupLR", "the optimizer has " + std::to_string(groups) +
                                 " parameter groups, the scheduler " + std::to_string(base_.size()) +
                                 ". Construct it after the last group was added");
 }
@@ -126,7 +126,7 @@ void WarmupLR::load(torch::serialize::InputArchive& archive) {
   std::vector<double> saved = rates.toDoubleVector();
   if (saved.size() != base_.size()) {
     refuse("ronde::WarmupLR", "the archive has the rates of " + std::to_string(saved.size()) +
-                                  " parameter groups, the optimiser " +
+                                  " parameter groups, the optimizer " +
                                   std::to_string(base_.size()) +
                                   ". Construct it as it was when it was saved");
   }

@@ -24,8 +24,8 @@ class Operation {
 
   /// Advances the work without blocking; true once finished, false if it waits for a peer. Every
   /// rank that takes part has entered, or is about to, so it is polled hot at first; see
-  /// Capabilities::rings_peers for later. Throws ronde::Error if the backend failed: the group is
-  /// then dead.
+  /// Capabilities::notifies_peers for later. Throws ronde::Error if the backend failed: the group
+  /// is then dead.
   virtual bool poll() = 0;
 
   /// On a device, once poll() has returned true: behind it the result is in memory, and the inputs
@@ -57,9 +57,9 @@ struct Capabilities {
   /// Packed backends: half types are widened to f32 before a reduction sees them. Broadcast,
   /// allgather, alltoall, send and recv always move plain bytes there (dtype U8).
   bool widen_halves = true;
-  /// The backend calls BackendContext::ring_peers before its poll() returns if a peer may make
+  /// The backend calls BackendContext::notify_peers before its poll() returns if a peer may make
   /// progress by it, so that Ronde may sleep between two polls. False: it is polled until done.
-  bool rings_peers = false;
+  bool notifies_peers = false;
   /// The backend does not, but its operations report their progress(): while they report none,
   /// Ronde pauses between two polls, for a fraction of the time of a slow network, and leaves the
   /// core to the program.
@@ -126,7 +126,7 @@ class Backend {
   /// Releases what belongs to other ranks, such as mappings of their memory, before they give it
   /// back, for which they wait. Everything that this rank has begun is over, nothing more begins,
   /// and close() follows; others may still be at work. Must not wait for them.
-  virtual void let_go() {}
+  virtual void release_peer_memory() {}
 
   /// Ends a healthy backend; every rank calls it. Nothing is in progress. That of a process set is
   /// also closed where another rank could not make its own, which does not call it then: it must

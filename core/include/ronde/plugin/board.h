@@ -15,8 +15,8 @@
 
 namespace ronde {
 
-/// Memory that all ranks of a group share, and a bell for those that sleep: what the ranks of one
-/// host agree by without messages.
+/// Memory that all ranks of a group share, and a way to wake those that sleep: what the ranks of
+/// one host agree by without messages.
 ///
 /// Thread-safety: every member may be called from any thread.
 class Board {
@@ -41,22 +41,22 @@ class Board {
     Idle,     ///< what the others can do without it does not matter
   };
 
-  /// Announces whether ring() of a peer has to wake this rank. Called before the last look at the
+  /// Announces whether notify() of a peer has to wake this rank. Called before the last look at the
   /// condition of a sleep: the call is a full fence.
   virtual void set_asleep(Sleep sleep) noexcept = 0;
 
-  /// Which of the ranks that sleep ring() wakes: all of them, or those with Sleep::Waiting.
+  /// Which of the ranks that sleep notify() wakes: all of them, or those with Sleep::Waiting.
   enum class Whom { All, Waiting };
 
-  /// ring() would wake somebody. Called after the change has been stored; a full fence.
+  /// notify() would wake somebody. Called after the change has been stored; a full fence.
   virtual bool has_sleepers(Whom whom) noexcept = 0;
 
   /// Wakes every other rank that said it sleeps, or those alone that wait. Called after the change
   /// has been stored; a full fence. Cheap where nobody sleeps.
-  virtual void ring(Whom whom) noexcept = 0;
+  virtual void notify(Whom whom) noexcept = 0;
 
  protected:
-  /// ring(whom) has to wake a rank that sleeps so.
+  /// notify(whom) has to wake a rank that sleeps so.
   static constexpr bool is_meant(Sleep sleep, Whom whom) noexcept {
     return sleep == Sleep::Waiting || (sleep == Sleep::Idle && whom == Whom::All);
   }

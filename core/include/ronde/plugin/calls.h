@@ -56,8 +56,8 @@ struct AllreduceCall {
   int divisor(std::size_t ranks) const noexcept {
     return average_over > 0 ? average_over : static_cast<int>(ranks);
   }
-  /// The type in which elements are reduced and travel.
-  DataType travelling_dtype() const noexcept { return wire_dtype.value_or(dtype); }
+  /// The type in which elements are reduced and cross between ranks.
+  DataType effective_wire_dtype() const noexcept { return wire_dtype.value_or(dtype); }
 };
 
 /// Copies the root's inputs into everybody's outputs.

@@ -33,7 +33,7 @@ struct BackendContext {
   /// Wakes the ranks of this host that sleep in an operation, waiting for memory that they share
   /// with this one. To be called after the change has been stored; cheap where nobody sleeps.
   /// Outlives the backend.
-  std::function<void()> ring_peers;
+  std::function<void()> notify_peers;
   /// Puts around a backend what Ronde does for it, such as packing if it wants that
   /// (Capabilities::wants_packed), for one that is built on another.
   std::function<std::unique_ptr<Backend>(std::unique_ptr<Backend>)> pack;

@@ -33,7 +33,7 @@ struct GradientReduction {
   ReduceOp op = ReduceOp::Average;  ///< as in AllreduceOptions
   double prescale = 1.0;            ///< before op
   double postscale = 1.0;           ///< after op
-  int ranks = 1;  ///< how many ranks there are
+  int ranks = 1;                    ///< how many ranks there are
   /// False: this rank has no gradient in this step, and none of its parts is sent. A remainder of
   /// earlier steps must be kept then, not counted as sent.
   bool contributes = true;
@@ -79,7 +79,7 @@ class Compression {
   Compression(const Compression&) = delete;
   Compression& operator=(const Compression&) = delete;
 
-  /// Gradients of f32 and f64 travel as IEEE half precision: 11 bits, 6e-8 to 65504; a rank's
+  /// Gradients of f32 and f64 are sent as IEEE half precision: 11 bits, 6e-8 to 65504; a rank's
   /// value, a host's sum or a result beyond that is infinite. Each rank's values, sums of several
   /// hosts and results are rounded.
   static std::shared_ptr<Compression> fp16();

@@ -200,7 +200,7 @@ class DistributedOptimizer {
   /// never reduced.
   [[nodiscard]] SkipSynchronize skip_synchronize();
 
-  /// The optimiser that steps.
+  /// The optimizer that steps.
   torch::optim::Optimizer& inner() noexcept;
 
  private:

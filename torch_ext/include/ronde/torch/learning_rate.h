@@ -34,7 +34,7 @@ struct WarmupOptions {
 
 /// Gradual warm-up (section 2.2): raises the learning rate of each parameter group from lr, what it
 /// is at construction, to scale * lr by equal amounts, then steps the scheduler `after`, or holds.
-/// Used as LibTorch's schedulers are, on the inner optimiser, which must outlive it:
+/// Used as LibTorch's schedulers are, on the inner optimizer, which must outlive it:
 ///
 ///   ronde::WarmupLR warmup(sgd, {.steps = 5 * steps_per_epoch});
 ///   for (...) { ...; optimizer.step(); warmup.step(); }

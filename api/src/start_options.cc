@@ -1,0 +1,146 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "api/src/start_options.h"
+
+#include <algorithm>
+#include <string_view>
+#include <utility>
+
+#include "backends/compose.h"
+#include "ronde/config.h"
+#include "ronde/error.h"
+#include "ronde/log.h"
+
+namespace ronde {
+namespace {
+
+constexpr std::string_view kAuto = "auto";
+
+constexpr std::string_view variable_of(DeviceKind device) noexcept {
+  return device == DeviceKind::Cpu ? "RONDE_CPU_BACKEND" : "RONDE_GPU_BACKEND";
+}
+
+/// Why no backend for `device` can be called `name`; empty if one is.
+std::string unknown_backend(const BackendRegistry& backends, DeviceKind device,
+                            const std::string& name) {
+  if (name == kAuto || backends.contains(name)) return "";
+  std::string names(kAuto);
+  for (const auto& [known, factory] : backends) names += ", " + known;
+  return std::string(variable_of(device)) + ": there is no backend \"" + name + "\" for tensors " +
+         (device == DeviceKind::Cpu ? "in host memory" : "on GPUs") + "; use one of: " + names;
+}
+
+BackendRegistry& registry_of(RuntimeOptions& options, DeviceKind device) {
+  return device == DeviceKind::Cpu ? options.backends : options.device_backends;
+}
+
+void log_warnings(const std::vector<std::string>& warnings, const Logger& log, LogLevel level) {
+  for (const std::string& warning : warnings) {
+    log.log(level, warning);
+  }
+}
+
+/// Before those of RONDE_PROCESS_SETS.
+void add_process_sets(Config& config, const std::vector<std::vector<int>>& sets) {
+  for (const std::vector<int>& ranks : sets) {
+    const bool is_set = !ranks.empty() && *std::min_element(ranks.begin(), ranks.end()) >= 0;
+    if (!is_set) {
+      throw UsageError(
+          "ronde::init() was given a process set that is empty or has a negative rank");
+    }
+  }
+  std::vector<std::vector<int>> all = sets;
+  const std::vector<std::vector<int>> configured = static_process_sets(config);
+  all.insert(all.end(), configured.begin(), configured.end());
+  config.process_sets = format_process_sets(all);
+}
+
+}  // namespace
+
+StartOptions load_start_options(const InitOptions& init, const BackendRegistry& registered,
+                                StallCallback on_stall) {
+  const int ways = static_cast<int>(init.mpi_communicator.has_value()) +
+                   static_cast<int>(!init.mpi_ranks.empty()) +
+                   static_cast<int>(init.key_value.has_value());
+  if (ways > 1) {
+    throw UsageError(
+        "ronde::init() was given more than one of an MPI communicator, ranks of MPI and a "
+        "key-value store: choose how the ranks meet");
+  }
+  StartOptions start;
+  RuntimeOptions& options = start.runtime;
+  try {
+    LoadedConfig loaded = load_config_from_environment();
+    options.effective_config = describe(loaded);
+    options.config = std::move(loaded.config);
+    start.warnings = std::move(loaded.warnings);
+  } catch (const UsageError& error) {
+    options.config_error = error.what();
+  }
+  try {
+    add_process_sets(options.config, init.process_sets);
+  } catch (const UsageError& error) {
+    if (options.config_error.empty()) options.config_error = error.what();
+  }
+  BuiltIn built_in =
+      init.key_value ? compose_without_launcher(options.config, *init.key_value)
+                     : compose_built_in(options.config, {.mpi_communicator = init.mpi_communicator,
+                                                         .mpi_ranks = init.mpi_ranks});
+  options.make_transport = std::move(built_in.make_transport);
+  options.hanging_start = std::move(built_in.hanging_start);
+  options.make_board = std::move(built_in.make_board);
+  options.backends = std::move(built_in.backends);
+  options.device_backends = std::move(built_in.device_backends);
+  for (const auto& each : registered) registry_of(options, each.second.device).insert(each);
+  options.on_stall = std::move(on_stall);
+  if (options.config_error.empty()) {
+    options.config_error =
+        unknown_backend(options.backends, DeviceKind::Cpu, options.config.cpu_backend);
+  }
+  if (options.config_error.empty()) {
+    options.config_error =
+        unknown_backend(options.device_backends, DeviceKind::Cuda, options.config.gpu_backend);
+  }
+  return start;
+}
+
+std::unique_ptr<Runtime> start_runtime(StartOptions start) {
+  const LogLevel level = parse_log_level(start.runtime.config.log_level);
+  std::unique_ptr<Runtime> runtime;
+  try {
+    runtime = std::make_unique<Runtime>(std::move(start.runtime));
+  } catch (...) {
+    log_warnings(start.warnings, Logger(level), LogLevel::Warning);
+    throw;
+  }
+  // Launchers hand the same environment to all ranks: one of them is enough to speak.
+  const int rank = runtime->topology().rank;
+  log_warnings(start.warnings, Logger(level, rank),
+               rank == 0 ? LogLevel::Warning : LogLevel::Debug);
+  return runtime;
+}
+
+void check_backend(const std::string& name, const BackendFactory& factory) {
+  const auto& table = config_table();
+  const auto entry = std::find_if(table.begin(), table.end(), [&](const auto& each) {
+    return each.name == variable_of(factory.device);
+  });
+  Config scratch;
+  try {
+    entry->set(scratch, name);  // what the variable cannot say could never be chosen
+  } catch (const UsageError& error) {
+    throw UsageError(std::string("ronde::register_backend(): ") + error.what());
+  }
+  BuiltIn built_in = compose_built_in(scratch);
+  const bool is_taken = factory.device == DeviceKind::Cpu ? built_in.backends.contains(name)
+                                                          : built_in.device_backends.contains(name);
+  if (name == kAuto || is_taken) {
+    throw UsageError("ronde::register_backend(): the name \"" + name +
+                     "\" is taken by Ronde itself; choose another one");
+  }
+  if (!factory.create) {
+    throw UsageError("ronde::register_backend(): the factory of \"" + name +
+                     "\" has no create function");
+  }
+}
+
+}  // namespace ronde
