@@ -2,11 +2,11 @@
 #include "backends/compose.h"
 
 #include "backends/cuda/cuda.h"
-#include "backends/cuda/driver_api.h"
-#include "backends/cuda/kernel_image.h"
+#include "backends/gpu/driver/driver_api.h"
+#include "backends/gpu/kernels/kernel_image.h"
 #include "backends/nccl/nccl.h"
 #include "backends/nccl/nccl_api.h"
-#include "backends/shm/shared_board.h"
+#include "backends/shm/memory/shared_board.h"
 #include "backends/shm/shm.h"
 
 #ifdef RONDE_HAVE_MPI

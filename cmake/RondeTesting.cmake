@@ -208,7 +208,7 @@ function(ronde_add_sanitized_tests test_program)
     set(own_main OWN_MAIN)
   endif()
   ronde_find_fixed_address_launcher(fixed_addresses)
-  set(suppressions "${PROJECT_SOURCE_DIR}/tests/support/thread_sanitizer.supp")
+  set(suppressions "${PROJECT_SOURCE_DIR}/tests/support/harness/thread_sanitizer.supp")
   ronde_add_sanitized_copy(${test_program} thread tsan
     LIBRARIES ${arg_LIBRARIES} LEAVE_OUT ${arg_WITHOUT_TSAN} ${own_main})
   ronde_add_catch_test(${arg_PREFIX}.tsan ${test_program}_tsan LABELS unit sanitizer tsan

@@ -16,7 +16,7 @@ if (($# < 2)); then
 fi
 ranks=$1 program=$(realpath "$2")
 shift 2
-source "$(dirname "$0")/../tests/support/two_namespaces.sh"
+source "$(dirname "$0")/../tests/support/processes/two_namespaces.sh"
 
 folder=$(mktemp -d) || exit 1
 cleanup() {

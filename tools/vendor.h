@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "backends/cuda/device_query.h"
+#include "backends/gpu/driver/device_query.h"
 #include "backends/vendor/api_table.h"
 
 namespace ronde::tool {

@@ -4,8 +4,8 @@
 #include <chrono>
 #include <utility>
 
-#include "backends/cuda/kernel_image.h"
-#include "backends/gpu/abandon.h"
+#include "backends/gpu/base/abandon.h"
+#include "backends/gpu/kernels/kernel_image.h"
 #include "ronde/error.h"
 #include "ronde/plugin/segment_cursor.h"
 

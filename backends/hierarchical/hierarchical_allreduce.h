@@ -11,7 +11,7 @@
 #include "backends/hierarchical/final_steps.h"
 #include "backends/hierarchical/shards.h"
 #include "backends/hierarchical/wire.h"
-#include "backends/shm/allreduce.h"
+#include "backends/shm/operations/allreduce.h"
 #include "ronde/plugin/calls.h"
 
 namespace ronde::hierarchical {

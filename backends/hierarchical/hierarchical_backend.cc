@@ -7,8 +7,8 @@
 #include <utility>
 
 #include "backends/hierarchical/mpi_wire.h"
-#include "backends/shm/in_step.h"
-#include "backends/shm/shared_memory.h"
+#include "backends/shm/memory/in_step.h"
+#include "backends/shm/memory/shared_memory.h"
 
 namespace ronde::hierarchical {
 namespace {

@@ -6,7 +6,7 @@
 #include "backends/hierarchical/hierarchical.h"
 #include "backends/hierarchical/hierarchical_allreduce.h"
 #include "backends/mpi/mpi_environment.h"
-#include "backends/shm/slot_buffer.h"
+#include "backends/shm/slots/slot_buffer.h"
 #include "ronde/plugin/backend.h"
 
 namespace ronde::hierarchical {

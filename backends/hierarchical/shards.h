@@ -5,7 +5,7 @@
 #include <optional>
 #include <vector>
 
-#include "backends/shm/chunks.h"
+#include "backends/shm/slots/chunks.h"
 #include "ronde/topology.h"
 
 namespace ronde::hierarchical {

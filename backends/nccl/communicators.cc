@@ -8,9 +8,9 @@
 #include <algorithm>
 #include <utility>
 
-#include "backends/cuda/peer_status.h"
-#include "backends/cuda/poll_until.h"
-#include "backends/gpu/abandon.h"
+#include "backends/gpu/base/abandon.h"
+#include "backends/gpu/base/peer_status.h"
+#include "backends/gpu/base/poll_until.h"
 
 namespace ronde::nccl {
 namespace {

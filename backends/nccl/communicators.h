@@ -10,10 +10,10 @@
 #include <string>
 #include <vector>
 
-#include "backends/cuda/cuda_streams.h"
-#include "backends/cuda/device_query.h"
-#include "backends/cuda/gpu_resources.h"
-#include "backends/gpu/host_exchange.h"
+#include "backends/gpu/base/host_exchange.h"
+#include "backends/gpu/driver/cuda_streams.h"
+#include "backends/gpu/driver/device_query.h"
+#include "backends/gpu/gpu_resources.h"
 #include "backends/nccl/nccl.h"
 #include "backends/nccl/stream_channel.h"
 #include "core/src/base/steps.h"

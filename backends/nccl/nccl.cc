@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "backends/cuda/gpu_backends.h"
+#include "backends/gpu/gpu_backends.h"
 #include "backends/nccl/operation.h"
 #include "core/src/base/steps.h"
 

@@ -7,7 +7,7 @@
 #include <memory>
 #include <string>
 
-#include "backends/cuda/driver_api.h"
+#include "backends/gpu/driver/driver_api.h"
 #include "backends/vendor/api_table.h"
 #include "ronde/error.h"
 
@@ -15,7 +15,7 @@ namespace ronde::nccl {
 
 constexpr const char* kLibrary = "libnccl.so.2";
 
-// Declarations of nccl.h. tests/cuda/declarations_test.cc compares them with those of the installed
+// Declarations of nccl.h. tests/gpu/declarations_test.cc compares them with those of the installed
 // NCCL.
 
 using Result = int;  ///< ncclResult_t

@@ -7,8 +7,8 @@
 #include <utility>
 #include <vector>
 
-#include "backends/cuda/moves.h"
-#include "backends/gpu/chunk_layout.h"
+#include "backends/gpu/base/chunk_layout.h"
+#include "backends/gpu/kernels/moves.h"
 #include "backends/nccl/communicators.h"
 
 namespace ronde::nccl {

@@ -4,7 +4,7 @@
 #include <cstddef>
 #include <string>
 
-#include "backends/cuda/wire_format.h"
+#include "backends/gpu/kernels/wire_format.h"
 #include "backends/nccl/stream_channel.h"
 #include "ronde/backend.h"
 

@@ -5,9 +5,9 @@
 #include <memory>
 #include <string>
 
-#include "backends/cuda/device_context.h"
-#include "backends/cuda/gpu_resources.h"
-#include "backends/cuda/stream.h"
+#include "backends/gpu/driver/device_context.h"
+#include "backends/gpu/driver/stream.h"
+#include "backends/gpu/gpu_resources.h"
 #include "backends/nccl/communicator.h"
 #include "backends/nccl/issuing_thread.h"
 

@@ -8,11 +8,11 @@
 #include <utility>
 #include <vector>
 
-#include "backends/shm/allreduce.h"
-#include "backends/shm/broadcast.h"
-#include "backends/shm/in_step.h"
-#include "backends/shm/partwise.h"
-#include "backends/shm/shared_memory.h"
+#include "backends/shm/memory/in_step.h"
+#include "backends/shm/memory/shared_memory.h"
+#include "backends/shm/operations/allreduce.h"
+#include "backends/shm/operations/broadcast.h"
+#include "backends/shm/operations/partwise.h"
 #include "ronde/division.h"
 #include "ronde/error.h"
 

@@ -6,10 +6,10 @@
 #include <memory>
 #include <span>
 
-#include "backends/shm/message.h"
+#include "backends/shm/operations/message.h"
+#include "backends/shm/operations/symmetric_allreduce.h"
 #include "backends/shm/shm.h"
-#include "backends/shm/slot_operation.h"
-#include "backends/shm/symmetric_allreduce.h"
+#include "backends/shm/slots/slot_operation.h"
 #include "ronde/plugin/backend.h"
 
 namespace ronde::shm {

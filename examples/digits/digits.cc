@@ -7,9 +7,9 @@
 #include <utility>
 #include <vector>
 
-#include "common/digits_path.h"
+#include "common/data/digits_path.h"
+#include "common/data/table.h"
 #include "common/errors.h"
-#include "common/table.h"
 
 namespace example {
 namespace {

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "common/benchmark_options.h"
+#include "common/benchmark/benchmark_options.h"
 #include "model.h"
 
 namespace edsr {

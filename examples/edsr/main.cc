@@ -10,19 +10,19 @@
 #include <string>
 #include <vector>
 
-#include "common/benchmark.h"
+#include "common/benchmark/benchmark.h"
 #include "common/checksum.h"
+#include "common/data/files.h"
 #include "common/device.h"
 #include "common/errors.h"
-#include "common/files.h"
 #include "common/program.h"
-#include "comparison.h"
-#include "evaluation.h"
-#include "group.h"
-#include "image_io.h"
-#include "report.h"
-#include "synthetic.h"
-#include "train.h"
+#include "evaluation/comparison.h"
+#include "evaluation/evaluation.h"
+#include "evaluation/report.h"
+#include "images/image_io.h"
+#include "training/group.h"
+#include "training/synthetic.h"
+#include "training/train.h"
 
 namespace edsr {
 namespace {

@@ -5,7 +5,7 @@
 #include <cstdio>
 #include <vector>
 
-#include "common/files.h"
+#include "common/data/files.h"
 #include "common/program.h"
 #include "gan_options.h"
 #include "train.h"

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "common/checksum.h"
-#include "common/files.h"
+#include "common/data/files.h"
 #include "common/program.h"
 #include "hybrid_options.h"
 #include "model.h"

@@ -4,7 +4,7 @@
 #include <CLI/CLI.hpp>
 #include <string>
 
-#include "common/digits_path.h"
+#include "common/data/digits_path.h"
 #include "common/errors.h"
 #include "common/program.h"
 

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <filesystem>
 
-#include "common/table.h"
+#include "common/data/table.h"
 
 namespace kmeans {
 

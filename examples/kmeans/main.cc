@@ -9,11 +9,11 @@
 #include <vector>
 
 #include "cluster.h"
+#include "common/data/files.h"
+#include "common/data/png.h"
+#include "common/data/table.h"
 #include "common/errors.h"
-#include "common/files.h"
-#include "common/png.h"
 #include "common/program.h"
-#include "common/table.h"
 #include "exchange.h"
 #include "kmeans_options.h"
 #include "phases.h"

@@ -3,7 +3,7 @@
 
 #include <numeric>
 
-#include "common/statistics.h"
+#include "common/benchmark/statistics.h"
 #include "exchange.h"
 
 namespace kmeans {

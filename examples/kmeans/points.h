@@ -5,7 +5,7 @@
 #include <span>
 #include <vector>
 
-#include "common/table.h"
+#include "common/data/table.h"
 #include "fixed_point.h"
 
 namespace kmeans {

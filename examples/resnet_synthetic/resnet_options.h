@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <string>
 
-#include "common/benchmark_options.h"
+#include "common/benchmark/benchmark_options.h"
 
 namespace resnet {
 

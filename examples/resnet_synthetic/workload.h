@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "common/benchmark.h"
+#include "common/benchmark/benchmark.h"
 #include "resnet_options.h"
 
 namespace resnet {

@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "ronde/ronde.h"
-#include "tests/support/ranks.h"
+#include "tests/support/ranks/ranks.h"
 
 // Most cases need a process of their own: MPI starts once in a process, and what is registered
 // stays registered.

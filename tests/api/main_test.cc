@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "ronde/ronde.h"
-#include "tests/support/file_ranks.h"
+#include "tests/support/processes/file_ranks.h"
 
 namespace {
 

@@ -5,7 +5,7 @@
 #include <string>
 
 #include "ronde/ronde.h"
-#include "tests/support/command.h"
+#include "tests/support/processes/command.h"
 
 // What a whole process prints and how it ends. The hidden cases are those processes.
 

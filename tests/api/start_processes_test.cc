@@ -12,7 +12,7 @@
 
 #include "ronde/ronde.h"
 #include "tests/api/without_launcher.h"
-#include "tests/support/file_ranks.h"
+#include "tests/support/processes/file_ranks.h"
 
 namespace {
 

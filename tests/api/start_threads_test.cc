@@ -3,8 +3,8 @@
 #include <catch2/catch.hpp>
 
 #include "tests/api/without_launcher.h"
-#include "tests/oracle/forms.h"
-#include "tests/support/memory_store.h"
+#include "tests/support/fakes/memory_store.h"
+#include "tests/support/oracle/forms.h"
 
 namespace {
 

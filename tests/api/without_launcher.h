@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "backends/compose.h"
-#include "tests/support/ranks.h"
+#include "tests/support/ranks/ranks.h"
 
 namespace ronde::test {
 

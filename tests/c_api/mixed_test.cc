@@ -13,8 +13,8 @@
 
 #include "ronde/ronde.h"
 #include "ronde/ronde_c.h"
-#include "tests/support/captured_errors.h"
-#include "tests/unit/fake_device.h"
+#include "tests/support/fakes/fake_device.h"
+#include "tests/support/harness/captured_errors.h"
 
 // Each case is a process of its own: MPI starts once, and hooks and counters stay.
 

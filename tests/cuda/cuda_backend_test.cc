@@ -13,12 +13,12 @@
 #include <utility>
 #include <vector>
 
-#include "gpu_exercise.h"
-#include "gpu_ranks.h"
-#include "tests/support/captured_errors.h"
-#include "tests/support/case_table.h"
-#include "tests/support/requests.h"
-#include "tests/support/sanitizers.h"
+#include "tests/support/gpu/gpu_exercise.h"
+#include "tests/support/gpu/gpu_ranks.h"
+#include "tests/support/harness/captured_errors.h"
+#include "tests/support/harness/case_table.h"
+#include "tests/support/harness/sanitizers.h"
+#include "tests/support/ranks/requests.h"
 
 namespace {
 

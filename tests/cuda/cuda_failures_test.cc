@@ -9,9 +9,9 @@
 #include <thread>
 #include <vector>
 
-#include "gpu_ranks.h"
-#include "tests/support/captured_errors.h"
-#include "tests/support/requests.h"
+#include "tests/support/gpu/gpu_ranks.h"
+#include "tests/support/harness/captured_errors.h"
+#include "tests/support/ranks/requests.h"
 
 namespace {
 

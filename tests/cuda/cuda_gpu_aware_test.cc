@@ -8,13 +8,13 @@
 #include <thread>
 #include <vector>
 
-#include "backends/cuda/gpu_aware_operations.h"
-#include "fake_cuda_state.h"
-#include "gpu_aware_messages.h"
-#include "gpu_exercise.h"
-#include "gpu_ranks.h"
-#include "tests/support/captured_errors.h"
-#include "tests/support/sanitizers.h"
+#include "backends/cuda/mpi/gpu_aware_operations.h"
+#include "tests/support/fakes/fake_cuda_state.h"
+#include "tests/support/gpu/gpu_aware_messages.h"
+#include "tests/support/gpu/gpu_exercise.h"
+#include "tests/support/gpu/gpu_ranks.h"
+#include "tests/support/harness/captured_errors.h"
+#include "tests/support/harness/sanitizers.h"
 
 namespace {
 

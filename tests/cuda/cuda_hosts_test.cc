@@ -5,13 +5,13 @@
 #include <string>
 #include <vector>
 
-#include "backends/cuda/between_hosts.h"
-#include "gpu_aware_messages.h"
-#include "gpu_exercise.h"
-#include "gpu_ranks.h"
-#include "hosts_backend.h"
-#include "tests/support/captured_errors.h"
-#include "tests/support/sanitizers.h"
+#include "backends/cuda/staging/between_hosts.h"
+#include "tests/support/gpu/gpu_aware_messages.h"
+#include "tests/support/gpu/gpu_exercise.h"
+#include "tests/support/gpu/gpu_ranks.h"
+#include "tests/support/gpu/hosts_backend.h"
+#include "tests/support/harness/captured_errors.h"
+#include "tests/support/harness/sanitizers.h"
 
 namespace {
 

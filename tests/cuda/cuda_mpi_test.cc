@@ -9,13 +9,13 @@
 
 #include "backends/mpi/gpu_aware_mpi.h"
 #include "backends/mpi/mpi_environment.h"
-#include "backends/shm/shared_board.h"
+#include "backends/shm/memory/shared_board.h"
 #include "backends/shm/shm.h"
-#include "fake_cuda_state.h"
-#include "gpu_aware_messages.h"
-#include "gpu_exercise.h"
-#include "gpu_ranks.h"
-#include "tests/support/fake_library.h"
+#include "tests/support/fakes/fake_cuda_state.h"
+#include "tests/support/fakes/fake_library.h"
+#include "tests/support/gpu/gpu_aware_messages.h"
+#include "tests/support/gpu/gpu_exercise.h"
+#include "tests/support/gpu/gpu_ranks.h"
 
 namespace {
 

@@ -8,8 +8,8 @@
 #include <set>
 #include <vector>
 
-#include "backends/cuda/kernels/segments.h"
-#include "gpu_ranks.h"
+#include "backends/gpu/kernels/segments.h"
+#include "tests/support/gpu/gpu_ranks.h"
 
 namespace {
 

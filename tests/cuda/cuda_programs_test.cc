@@ -8,8 +8,8 @@
 #include <string>
 #include <vector>
 
-#include "gpu_ranks.h"
-#include "tests/support/requests.h"
+#include "tests/support/gpu/gpu_ranks.h"
+#include "tests/support/ranks/requests.h"
 
 namespace {
 

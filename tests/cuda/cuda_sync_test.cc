@@ -6,9 +6,9 @@
 #include <string>
 #include <thread>
 
-#include "backends/cuda/kernels/segments.h"
-#include "gpu_ranks.h"
-#include "tests/support/requests.h"
+#include "backends/gpu/kernels/segments.h"
+#include "tests/support/gpu/gpu_ranks.h"
+#include "tests/support/ranks/requests.h"
 
 namespace {
 

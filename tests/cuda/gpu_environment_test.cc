@@ -6,9 +6,9 @@
 #include <string>
 
 #include "backends/compose.h"
-#include "gpu_ranks.h"
-#include "hosts_backend.h"
-#include "nccl_ranks.h"
+#include "tests/support/gpu/gpu_ranks.h"
+#include "tests/support/gpu/hosts_backend.h"
+#include "tests/support/gpu/nccl_ranks.h"
 
 namespace {
 

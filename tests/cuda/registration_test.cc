@@ -12,9 +12,9 @@
 #include <utility>
 #include <vector>
 
-#include "backends/cuda/memory.h"
-#include "backends/cuda/registration_cache.h"
-#include "fake_cuda.h"
+#include "backends/cuda/ipc/registration_cache.h"
+#include "backends/gpu/driver/memory.h"
+#include "tests/support/fakes/fake_cuda.h"
 
 namespace {
 

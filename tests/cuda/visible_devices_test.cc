@@ -5,10 +5,10 @@
 #include <cstdio>
 #include <string>
 
-#include "backends/cuda/nvml_api.h"
-#include "backends/cuda/visible_devices.h"
+#include "backends/cuda/base/nvml_api.h"
+#include "backends/cuda/base/visible_devices.h"
 #include "ronde/error.h"
-#include "tests/support/fake_library.h"
+#include "tests/support/fakes/fake_library.h"
 
 namespace {
 

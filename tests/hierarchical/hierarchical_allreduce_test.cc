@@ -9,10 +9,10 @@
 #include <string>
 #include <vector>
 
-#include "calls.h"
-#include "case_table.h"
-#include "group.h"
-#include "memory_hosts.h"
+#include "tests/shm/calls.h"
+#include "tests/shm/group.h"
+#include "tests/support/fakes/memory_hosts.h"
+#include "tests/support/harness/case_table.h"
 
 namespace ronde::test {
 namespace {

@@ -6,7 +6,7 @@
 
 #include "backends/hierarchical/mpi_wire.h"
 #include "ronde/error.h"
-#include "tests/mpi/fake_mpi.h"
+#include "tests/support/fakes/fake_mpi.h"
 
 namespace ronde::hierarchical {
 namespace {

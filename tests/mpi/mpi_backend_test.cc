@@ -11,7 +11,7 @@
 
 #include "backends/mpi/own_operators.h"
 #include "ronde/error.h"
-#include "tests/mpi/fake_mpi.h"
+#include "tests/support/fakes/fake_mpi.h"
 
 namespace {
 

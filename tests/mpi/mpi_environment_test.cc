@@ -9,8 +9,8 @@
 
 #include "backends/mpi/mpi_transport.h"
 #include "ronde/error.h"
-#include "tests/mpi/fake_mpi.h"
-#include "tests/support/ranks.h"
+#include "tests/support/fakes/fake_mpi.h"
+#include "tests/support/ranks/ranks.h"
 
 namespace {
 

@@ -16,7 +16,7 @@
 #include "ronde/ronde.h"
 #include "tests/perf/exchange.h"
 #include "tests/perf/rounds.h"
-#include "tools/bench/gradient_lists.h"
+#include "tools/bench/base/gradient_lists.h"
 
 namespace {
 

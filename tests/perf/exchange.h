@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "ronde/ronde.h"
-#include "tests/support/requests.h"
+#include "tests/support/ranks/requests.h"
 
 namespace ronde::perf {
 

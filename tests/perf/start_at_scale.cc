@@ -10,8 +10,8 @@
 #include <memory>
 #include <vector>
 
-#include "tests/support/ranks.h"
-#include "tests/support/simulated_ranks.h"
+#include "tests/support/ranks/ranks.h"
+#include "tests/support/ranks/simulated_ranks.h"
 
 namespace {
 

@@ -6,11 +6,11 @@
 #include <string>
 #include <vector>
 
-#include "calls.h"
-#include "case_table.h"
-#include "group.h"
 #include "ronde/error.h"
-#include "tests/support/sanitizers.h"
+#include "tests/shm/calls.h"
+#include "tests/shm/group.h"
+#include "tests/support/harness/case_table.h"
+#include "tests/support/harness/sanitizers.h"
 
 namespace ronde::test {
 namespace {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "calls.h"
+#include "tests/shm/calls.h"
 
 #include <algorithm>
 #include <catch2/catch.hpp>

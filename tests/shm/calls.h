@@ -6,9 +6,9 @@
 #include <string>
 #include <vector>
 
-#include "elements.h"
-#include "oracle.h"
 #include "ronde/backend.h"
+#include "tests/support/oracle/elements.h"
+#include "tests/support/oracle/oracle.h"
 
 namespace ronde::test {
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "backends/shm/chunk_claims.h"
+#include "backends/shm/operations/chunk_claims.h"
 
 #include <catch2/catch.hpp>
 #include <cstdint>

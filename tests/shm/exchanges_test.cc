@@ -8,11 +8,11 @@
 #include <string>
 #include <vector>
 
-#include "calls.h"
-#include "elements.h"
-#include "group.h"
 #include "ronde/error.h"
-#include "tests/support/sanitizers.h"
+#include "tests/shm/calls.h"
+#include "tests/shm/group.h"
+#include "tests/support/harness/sanitizers.h"
+#include "tests/support/oracle/elements.h"
 
 namespace ronde::test {
 namespace {

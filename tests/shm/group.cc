@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "group.h"
+#include "tests/shm/group.h"
 
 #include <cstdlib>
 #include <cstring>

@@ -12,7 +12,7 @@
 
 #include "backends/shm/shm_backend.h"
 #include "ronde/backend.h"
-#include "tests/support/ranks.h"
+#include "tests/support/ranks/ranks.h"
 
 namespace ronde::test {
 

@@ -2,7 +2,7 @@
 // Note [Asleep, then look] as it is shipped. ThreadSanitizer sees no fences and runs other code, so
 // two threads on two cores run the shipped instructions against each other, and every round is
 // looked through for a lost wake. Without either of the two fences, x86 loses some in every run.
-#include "backends/shm/shared_board.h"
+#include "backends/shm/memory/shared_board.h"
 
 #include <sched.h>
 #include <sys/eventfd.h>
@@ -17,7 +17,7 @@
 #include <thread>
 
 #include "core/src/base/unique_fd.h"
-#include "group.h"
+#include "tests/shm/group.h"
 
 namespace ronde::test {
 namespace {

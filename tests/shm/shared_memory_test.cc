@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Memory that is really shared, and the backend as Ronde makes it over such.
-#include "backends/shm/shared_memory.h"
+#include "backends/shm/memory/shared_memory.h"
 
 #include <sys/eventfd.h>
 #include <sys/socket.h>
@@ -19,13 +19,13 @@
 #include <string>
 #include <vector>
 
-#include "backends/shm/descriptor_mail.h"
+#include "backends/shm/memory/descriptor_mail.h"
 #include "backends/shm/shm.h"
 #include "core/src/base/fields.h"
-#include "file_limit.h"
-#include "group.h"
 #include "ronde/error.h"
 #include "ronde/runtime.h"
+#include "tests/shm/group.h"
+#include "tests/support/processes/file_limit.h"
 
 namespace ronde::test {
 namespace {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "backends/shm/store_choice.h"
+#include "backends/shm/slots/store_choice.h"
 
 #include <atomic>
 #include <catch2/catch.hpp>

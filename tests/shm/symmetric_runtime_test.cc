@@ -9,11 +9,11 @@
 #include <thread>
 #include <vector>
 
-#include "backends/shm/shared_board.h"
+#include "backends/shm/memory/shared_board.h"
 #include "backends/shm/shm.h"
-#include "file_limit.h"
-#include "tests/support/ranks.h"
-#include "tests/support/requests.h"
+#include "tests/support/processes/file_limit.h"
+#include "tests/support/ranks/ranks.h"
+#include "tests/support/ranks/requests.h"
 
 namespace {
 

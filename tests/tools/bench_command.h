@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "tests/support/command.h"
-#include "tests/support/temporary_folder.h"
+#include "tests/support/processes/command.h"
+#include "tests/support/processes/temporary_folder.h"
 
 // How tests start `ronde bench`.
 namespace ronde::test {

@@ -10,13 +10,13 @@
 #include <vector>
 
 #include "ronde/error.h"
-#include "tools/bench/bench_options.h"
-#include "tools/bench/gradient_lists.h"
-#include "tools/bench/pattern.h"
-#include "tools/bench/raw_subject.h"
-#include "tools/bench/report.h"
-#include "tools/bench/ring.h"
-#include "tools/bench/samples.h"
+#include "tools/bench/base/bench_options.h"
+#include "tools/bench/base/gradient_lists.h"
+#include "tools/bench/base/pattern.h"
+#include "tools/bench/base/report.h"
+#include "tools/bench/base/ring.h"
+#include "tools/bench/session/samples.h"
+#include "tools/bench/subjects/raw_subject.h"
 
 namespace {
 

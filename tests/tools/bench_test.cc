@@ -6,10 +6,10 @@
 #include <string>
 #include <vector>
 
-#include "bench_command.h"
 #include "ronde/dtype.h"
-#include "tests/support/captured_errors.h"
-#include "tools/bench/benchmarks.h"
+#include "tests/support/harness/captured_errors.h"
+#include "tests/tools/bench_command.h"
+#include "tools/bench/benchmarks/benchmarks.h"
 
 namespace {
 

@@ -14,8 +14,8 @@
 #include <vector>
 
 #include "ronde/config.h"
-#include "ronde_command.h"
-#include "tests/support/temporary_folder.h"
+#include "tests/support/processes/temporary_folder.h"
+#include "tests/tools/ronde_command.h"
 
 namespace {
 

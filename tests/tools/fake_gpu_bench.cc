@@ -7,8 +7,8 @@
 
 #include "backends/cuda/cuda.h"
 #include "ronde/ronde.h"
-#include "tests/cuda/fake_cuda.h"
-#include "tests/cuda/fake_kernels.h"
+#include "tests/support/fakes/fake_cuda.h"
+#include "tests/support/fakes/fake_kernels.h"
 #include "tools/bench/bench.h"
 
 int main(int argc, char** argv) {

@@ -5,9 +5,9 @@
 #include <string>
 #include <thread>
 
-#include "tests/cuda/fake_cuda.h"
-#include "tests/cuda/fake_kernels.h"
-#include "tests/cuda/fake_nccl.h"
+#include "tests/support/fakes/fake_cuda.h"
+#include "tests/support/fakes/fake_kernels.h"
+#include "tests/support/fakes/fake_nccl.h"
 
 namespace {
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // `ronde bench` of buffers on GPUs, on fakes.
-#include "bench_command.h"
-#include "tools/bench/benchmarks.h"
+#include "tests/tools/bench_command.h"
+#include "tools/bench/benchmarks/benchmarks.h"
 
 namespace {
 

@@ -15,8 +15,8 @@
 #include <sstream>
 #include <string>
 
-#include "tests/support/command.h"
-#include "tests/support/temporary_folder.h"
+#include "tests/support/processes/command.h"
+#include "tests/support/processes/temporary_folder.h"
 
 namespace {
 

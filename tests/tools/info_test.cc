@@ -7,7 +7,7 @@
 
 #include "ronde/build_info.h"
 #include "ronde/config.h"
-#include "ronde_command.h"
+#include "tests/tools/ronde_command.h"
 
 namespace {
 

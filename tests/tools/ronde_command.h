@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "tests/support/command.h"
+#include "tests/support/processes/command.h"
 
 namespace ronde::test {
 

@@ -6,7 +6,7 @@
 #include <cstring>
 #include <string>
 
-#include "tests/support/fake_library.h"
+#include "tests/support/fakes/fake_library.h"
 
 namespace {
 

@@ -10,7 +10,7 @@
 
 #include "backends/compose.h"
 #include "ronde/ronde.h"
-#include "tests/support/wrapped_backend.h"
+#include "tests/support/fakes/wrapped_backend.h"
 #include "tools/bench/bench.h"
 
 namespace {

@@ -3,8 +3,8 @@
 
 #include <vector>
 
-#include "support.h"
-#include "tests/support/adasum_oracle.h"
+#include "tests/support/oracle/adasum_oracle.h"
+#include "tests/torch/support.h"
 
 namespace ronde_test {
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "support.h"
+#include "tests/torch/support.h"
 #include "torch_ext/src/common/agreement.h"
 
 namespace ronde_test::broadcast_test {

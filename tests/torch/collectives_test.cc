@@ -4,8 +4,8 @@
 #include <thread>
 #include <utility>
 
-#include "adasum.h"
-#include "layouts.h"
+#include "tests/torch/adasum.h"
+#include "tests/torch/layouts.h"
 
 namespace ronde_test::collectives_test {
 

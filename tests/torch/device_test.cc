@@ -2,7 +2,7 @@
 #include <cstdlib>
 
 #include "ronde/cores.h"
-#include "support.h"
+#include "tests/torch/support.h"
 
 namespace ronde_test::device_test {
 

@@ -10,7 +10,7 @@
 #include <catch2/reporters/catch_reporter_registrars.hpp>
 #endif
 
-#include "support.h"
+#include "tests/torch/support.h"
 
 namespace {
 

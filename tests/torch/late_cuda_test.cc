@@ -5,9 +5,9 @@
 #include <memory>
 #include <string>
 
-#include "support.h"
-#include "tests/support/captured_errors.h"
-#include "tests/unit/fake_device.h"
+#include "tests/support/fakes/fake_device.h"
+#include "tests/support/harness/captured_errors.h"
+#include "tests/torch/support.h"
 
 namespace ronde_test::late_cuda_test {
 namespace {

@@ -3,7 +3,7 @@
 
 #include <ATen/ops/_neg_view.h>
 
-#include "support.h"
+#include "tests/torch/support.h"
 
 namespace ronde_test {
 

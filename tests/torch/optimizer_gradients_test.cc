@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Gradients of all layouts and dtypes, also in memory that the ranks of a host share. Whole
 // trainings: torch.whole_batch.
-#include "tests/support/captured_errors.h"
-#include "toy.h"
+#include "tests/support/harness/captured_errors.h"
+#include "tests/torch/toy.h"
 
 namespace ronde_test::optimizer_gradients_test {
 namespace {

@@ -3,7 +3,7 @@
 #include <chrono>
 #include <thread>
 
-#include "toy.h"
+#include "tests/torch/toy.h"
 
 namespace ronde_test::optimizer_rules_test {
 

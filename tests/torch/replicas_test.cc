@@ -3,8 +3,8 @@
 #include <cstdlib>
 #include <set>
 
+#include "tests/torch/toy.h"
 #include "torch_ext/src/common/fingerprint.h"
-#include "toy.h"
 
 namespace ronde_test::replicas_test {
 

@@ -3,7 +3,7 @@
 #include <numeric>
 #include <optional>
 
-#include "support.h"
+#include "tests/torch/support.h"
 #include "torch_ext/src/training/permutation.h"
 
 namespace ronde_test::sampler_test {

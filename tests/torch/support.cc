@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "support.h"
+#include "tests/torch/support.h"
 
 #include <fcntl.h>
 #include <pthread.h>
@@ -13,7 +13,7 @@
 #include <sstream>
 #include <string_view>
 
-#include "tests/support/temporary_folder.h"
+#include "tests/support/processes/temporary_folder.h"
 
 namespace ronde_test {
 namespace {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // N ranks with a part of the batch each must do what one process does with the whole batch.
-#include "toy.h"
+#include "tests/torch/toy.h"
 
 namespace ronde_test::whole_batch_test {
 namespace {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Tensors that are sent as f16 and bf16, against LibTorch's own conversions.
-#include "layouts.h"
+#include "tests/torch/layouts.h"
 
 namespace ronde_test::wire_dtype_test {
 

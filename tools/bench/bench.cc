@@ -11,7 +11,7 @@
 #include <utility>
 
 #include "backends/launcher.h"
-#include "tools/bench/benchmarks.h"
+#include "tools/bench/benchmarks/benchmarks.h"
 
 namespace ronde::tool {
 namespace {

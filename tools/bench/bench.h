@@ -3,7 +3,7 @@
 
 #include <CLI/CLI.hpp>
 
-#include "tools/bench/gpu_pages.h"
+#include "tools/bench/base/gpu_pages.h"
 
 namespace ronde::tool {
 

@@ -3,7 +3,7 @@
 // the ranks compute together.
 #include <numeric>
 
-#include "support.h"
+#include "tests/torch/support.h"
 
 namespace ronde_test::gradients_test {
 namespace {

@@ -5,7 +5,7 @@
 #include <memory>
 #include <string>
 
-#include "support.h"
+#include "tests/torch/support.h"
 
 namespace ronde_test::recording_test {
 

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // Tensors on a device, in streams, against the same on the CPU.
-#include "cases.h"
+#include "tests/torch/device/cases.h"
 
 #include <c10/core/StreamGuard.h>
 
 #include <utility>
 
-#include "layouts.h"
+#include "tests/torch/layouts.h"
 
 using namespace ronde_test;
 using ronde::ReduceOp;

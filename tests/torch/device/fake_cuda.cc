@@ -17,9 +17,9 @@
 #include <utility>
 #include <vector>
 
-#include "cases.h"
-#include "support.h"
-#include "tests/unit/fake_device.h"
+#include "tests/support/fakes/fake_device.h"
+#include "tests/torch/device/cases.h"
+#include "tests/torch/support.h"
 
 namespace {
 

@@ -2,7 +2,7 @@
 // Groups of tensors against LibTorch in one process.
 #include <thread>
 
-#include "layouts.h"
+#include "tests/torch/layouts.h"
 
 namespace ronde_test::groups_test {
 

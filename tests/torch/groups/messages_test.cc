@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Messages of tensors from rank to rank.
-#include "layouts.h"
+#include "tests/torch/layouts.h"
 
 namespace ronde_test::messages_test {
 namespace {

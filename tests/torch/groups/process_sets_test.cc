@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Every tensor operation in process sets, and training on a grid of ranks.
-#include "layouts.h"
+#include "tests/torch/layouts.h"
 
 namespace ronde_test::process_sets_test {
 

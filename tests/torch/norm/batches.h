@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "support.h"
+#include "tests/torch/support.h"
 
 namespace ronde_test {
 

@@ -3,7 +3,7 @@
 #include <optional>
 #include <sstream>
 
-#include "batches.h"
+#include "tests/torch/norm/batches.h"
 
 namespace ronde_test::models_test {
 

@@ -3,7 +3,7 @@
 // is refused.
 #include <chrono>
 
-#include "batches.h"
+#include "tests/torch/norm/batches.h"
 
 namespace ronde_test::rules_test {
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The values of a batch norm over all ranks, against LibTorch's own in one process, in f64, for the
 // batches of all ranks joined.
-#include "batches.h"
+#include "tests/torch/norm/batches.h"
 
 namespace ronde_test::values_test {
 

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // DistributedOptimizer with ReduceOp::Adasum, of deltas and of gradients: what the table of pairs
 // does not have.
-#include "adasum.h"
+#include "tests/torch/adasum.h"
 
 #include <stdexcept>
 
-#include "toy.h"
+#include "tests/torch/toy.h"
 
 namespace ronde_test::adasum_test {
 

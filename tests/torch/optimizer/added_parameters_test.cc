@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Parameters that the inner optimizer gains after it was wrapped.
-#include "failing.h"
+#include "tests/torch/optimizer/failing.h"
 
 namespace ronde_test::added_parameters_test {
 

@@ -5,8 +5,8 @@
 #include <limits>
 #include <stdexcept>
 
-#include "regression.h"
-#include "toy.h"
+#include "tests/torch/optimizer/regression.h"
+#include "tests/torch/toy.h"
 
 namespace ronde_test::amp_test {
 

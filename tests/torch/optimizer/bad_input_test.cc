@@ -2,7 +2,7 @@
 // Options that make no sense or differ between ranks, and gradients that are no numbers.
 #include <limits>
 
-#include "failing.h"
+#include "tests/torch/optimizer/failing.h"
 
 namespace ronde_test::bad_input_test {
 

@@ -3,7 +3,7 @@
 // none goes on alone.
 #include <optional>
 
-#include "failing.h"
+#include "tests/torch/optimizer/failing.h"
 
 namespace ronde_test::call_paths_test {
 

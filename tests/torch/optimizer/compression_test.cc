@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Compression of gradients: Ronde's own, and such as a program may bring.
-#include "support.h"
+#include "tests/torch/support.h"
 
 namespace ronde_test::compression_test {
 

@@ -9,8 +9,8 @@
 #include <utility>
 #include <vector>
 
-#include "support.h"
-#include "toy.h"
+#include "tests/torch/support.h"
+#include "tests/torch/toy.h"
 
 namespace ronde_test {
 

@@ -3,8 +3,8 @@
 // whole.
 #include <chrono>
 
-#include "failing.h"
-#include "tests/support/captured_errors.h"
+#include "tests/support/harness/captured_errors.h"
+#include "tests/torch/optimizer/failing.h"
 #include "torch_ext/src/gradients/gradient_reducer.h"
 
 namespace ronde_test::failures_test {

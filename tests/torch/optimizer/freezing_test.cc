@@ -3,7 +3,7 @@
 // and parameters that thaw.
 #include <optional>
 
-#include "toy.h"
+#include "tests/torch/toy.h"
 
 namespace ronde_test::freezing_test {
 

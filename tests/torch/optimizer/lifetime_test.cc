@@ -9,7 +9,7 @@
 #include <optional>
 #include <sstream>
 
-#include "toy.h"
+#include "tests/torch/toy.h"
 
 namespace ronde_test::lifetime_test {
 

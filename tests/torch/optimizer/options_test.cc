@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <cstdlib>
 
-#include "regression.h"
-#include "toy.h"
+#include "tests/torch/optimizer/regression.h"
+#include "tests/torch/toy.h"
 
 namespace ronde_test::options_test {
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "pairs.h"
+#include "tests/torch/optimizer/pairs.h"
 
 #include <algorithm>
 #include <cstddef>

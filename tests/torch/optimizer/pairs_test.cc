@@ -6,11 +6,11 @@
 #include <memory>
 #include <span>
 
-#include "adasum.h"
-#include "pairs.h"
-#include "support.h"
-#include "tests/support/case_table.h"
-#include "tests/support/half_rounding.h"
+#include "tests/support/harness/case_table.h"
+#include "tests/support/oracle/half_rounding.h"
+#include "tests/torch/adasum.h"
+#include "tests/torch/optimizer/pairs.h"
+#include "tests/torch/support.h"
 
 namespace ronde_test::pairs_test {
 

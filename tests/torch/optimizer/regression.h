@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "support.h"
+#include "tests/torch/support.h"
 
 namespace ronde_test {
 

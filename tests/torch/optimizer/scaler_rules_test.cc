@@ -4,7 +4,7 @@
 #include <limits>
 #include <optional>
 
-#include "toy.h"
+#include "tests/torch/toy.h"
 
 namespace ronde_test::scaler_rules_test {
 

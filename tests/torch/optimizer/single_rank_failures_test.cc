@@ -8,11 +8,11 @@
 #include <new>
 #include <optional>
 
-#include "failing.h"
 #include "ronde/error.h"
-#include "support.h"
+#include "tests/torch/optimizer/failing.h"
+#include "tests/torch/support.h"
+#include "tests/torch/toy.h"
 #include "torch_ext/src/placement/symmetric_block.h"
-#include "toy.h"
 
 namespace ronde_test::single_rank_failures_test {
 

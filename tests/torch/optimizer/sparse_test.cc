@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Sparse gradients, against dense ones of one process.
-#include "support.h"
+#include "tests/torch/support.h"
 
 namespace ronde_test::sparse_test {
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Averaged metrics and learning rates.
-#include "support.h"
+#include "tests/torch/support.h"
 
 namespace ronde_test::metrics_test {
 

@@ -4,7 +4,7 @@
 
 #include <fstream>
 
-#include "objects.h"
+#include "tests/torch/state/objects.h"
 
 namespace ronde_test::object_errors_test {
 namespace {

@@ -3,7 +3,7 @@
 
 #include <stdexcept>
 
-#include "support.h"
+#include "tests/torch/support.h"
 
 namespace ronde_test {
 

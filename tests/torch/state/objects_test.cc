@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Objects of every kind to all ranks, from all ranks, and to one.
-#include "objects.h"
+#include "tests/torch/state/objects.h"
 
 namespace ronde_test::objects_test {
 

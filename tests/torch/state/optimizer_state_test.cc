@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // broadcast_optimizer_state of every optimizer of LibTorch, whatever state each rank's is in. The
 // oracle is the root's optimizer built and stepped here, in one process.
-#include "support.h"
+#include "tests/torch/support.h"
 
 namespace ronde_test::optimizer_state_test {
 

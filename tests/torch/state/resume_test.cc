@@ -2,8 +2,8 @@
 // Random numbers of each rank, and a run that goes on in the middle of an epoch.
 #include <set>
 
-#include "support.h"
-#include "tests/support/temporary_folder.h"
+#include "tests/support/processes/temporary_folder.h"
+#include "tests/torch/support.h"
 
 namespace ronde_test::resume_test {
 namespace {

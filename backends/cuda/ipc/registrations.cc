@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "backends/cuda/ipc/registrations.h"
+
+#include <string>
+#include <utility>
+
+namespace ronde::cuda {
+
+std::optional<ExportedMemory> export_memory(const DeviceContext& context, DevicePointer address,
+                                            std::size_t bytes) {
+  const std::string doing = "exporting memory of GPU " + std::to_string(context.index());
+  const auto ask = [&](int attribute, auto& value) {
+    context.call(doing, &DriverApi::pointer_attribute, static_cast<void*>(&value), attribute,
+                 address);
+  };
+  int is_capable = 0;
+  ask(kPointerIsLegacyIpcCapable, is_capable);
+  if (is_capable == 0) return std::nullopt;
+  ExportedMemory memory{.bytes = bytes};
+  DevicePointer base = 0;
+  std::size_t size = 0;
+  context.call(doing, &DriverApi::address_range, &base, &size, address);
+  if (address + bytes > base + size) {
+    throw Error("CUDA failed while " + doing + ": the " + std::to_string(bytes) +
+                " bytes reach beyond their allocation");
+  }
+  ask(kPointerBufferId, memory.buffer_id);
+  context.call(doing, &DriverApi::ipc_get_memory, &memory.handle, base);
+  memory.base = base;
+  memory.size = size;
+  memory.offset = address - base;
+  return memory;
+}
+
+MappedMemory::MappedMemory(std::shared_ptr<const DeviceContext> context,
+                           const ExportedMemory& memory, int owner)
+    : context_(std::move(context)) {
+  context_->call("mapping memory of rank " + std::to_string(owner), &DriverApi::ipc_open_memory,
+                 &base_, memory.handle, kIpcLazyEnablePeerAccess);
+}
+
+MappedMemory::~MappedMemory() {
+  context_->release(context_->api().ipc_close_memory, base_);
+}
+
+PinnedRange::PinnedRange(std::shared_ptr<const DeviceContext> context, void* memory,
+                         std::size_t bytes)
+    : context_(std::move(context)), memory_(memory) {
+  const std::string doing = "pinning " + std::to_string(bytes) + " bytes of host memory";
+  context_->call(doing, &DriverApi::host_register, memory, bytes,
+                 kHostRegisterPortable | kHostRegisterMapped);
+  try {
+    context_->call(doing, &DriverApi::host_device_pointer, &address_, memory, 0U);
+  } catch (...) {
+    context_->release(context_->api().host_unregister, memory_);
+    throw;
+  }
+}
+
+PinnedRange::~PinnedRange() {
+  context_->release(context_->api().host_unregister, memory_);
+}
+
+}  // namespace ronde::cuda

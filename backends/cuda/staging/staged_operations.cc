@@ -1,0 +1,139 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "backends/cuda/staging/staged_operations.h"
+
+#include <numeric>
+#include <utility>
+
+namespace ronde::cuda {
+namespace {
+
+std::size_t sum(std::span<const std::size_t> counts) {
+  return std::accumulate(counts.begin(), counts.end(), std::size_t{0});
+}
+
+Steps finish(std::unique_ptr<Operation> operation) {
+  co_await until_finished(*operation);
+}
+
+}  // namespace
+
+StagedOperations::StagedOperations(GpuResources& resources, HostPipe& pipe, Backend& host,
+                                   CudaCounters& counters, int rank)
+    : resources_(resources), pipe_(pipe), host_(host), counters_(counters), rank_(rank) {}
+
+Steps StagedOperations::pass(std::span<const Segment> segments, Passage passage) {
+  const WireFormat& wire = passage.wire;
+  const std::size_t width = wire.width();
+  const std::size_t tensor_width = size_of(wire.from);
+  gpu::ChunkLayout layout(segments, resources_.fusion_bytes() / width, wire.alignment());
+  while (layout.next()) {
+    const DevicePointer chunk = resources_.fusion();
+    if (passage.reads) {
+      resources_.move(moves_in(layout.pieces(), chunk, tensor_width, width), way_in(wire));
+    }
+    const Moves results =
+        moves_out(layout.pieces(), chunk, tensor_width, width, {}, passage.skips_in_place);
+    Segment on_host;
+    HostPipe::Passage through{.memory = chunk,
+                              .bytes = layout.extent() * width,
+                              .longest = layout.extent() * width,
+                              .is_copied_down = passage.reads,
+                              .is_copied_up = !results.empty()};
+    through.work = [&](const HostPipe::Piece& piece) {
+      on_host = {piece.memory, piece.memory, piece.bytes / width};
+      return finish(passage.launch({&on_host, 1}));
+    };
+    Steps passing = pipe_.pass(std::move(through));
+    co_await passing;
+    resources_.move(results, way_out(wire));
+    Steps draining = pipe_.drain();
+    co_await draining;
+  }
+}
+
+Steps StagedOperations::allreduce(AllreduceCall call, std::size_t ranks) {
+  const WireFormat wire = wire_format_of(call.dtype, call.op, call.prescale, call.postscale,
+                                         call.divisor(ranks), call.wire_dtype);
+  Passage passage{.wire = wire};
+  passage.launch = [this, call, wire, ranks](std::span<const Segment> piece) {
+    return host_.allreduce({.segments = piece,
+                            .dtype = wire.dtype,
+                            .op = call.op,
+                            .prescale = wire.reduce_scale,
+                            .postscale = call.postscale,
+                            .average_over = call.divisor(ranks)});
+  };
+  return pass(call.segments, std::move(passage));
+}
+
+Steps StagedOperations::broadcast(BroadcastCall call) {
+  const bool is_root = call.root == rank_;
+  Passage passage{.wire = {.from = call.dtype, .dtype = call.dtype},
+                  .reads = is_root,
+                  .skips_in_place = is_root};
+  passage.launch = [this, call](std::span<const Segment> piece) {
+    return host_.broadcast({.segments = piece, .dtype = call.dtype, .root = call.root});
+  };
+  return pass(call.segments, std::move(passage));
+}
+
+template <typename Call>
+Steps StagedOperations::pass_whole(Call call, std::size_t input_bytes, std::size_t output_bytes,
+                                   std::unique_ptr<Operation> (Backend::*start)(const Call& call)) {
+  Call on_host = call;
+  on_host.place = {};
+  if constexpr (requires { call.input; }) {
+    if (call.input != nullptr && input_bytes > 0) {
+      whole_input_ = resources_.pinned().take(input_bytes);
+      resources_.stream().copy(whole_input_.address(), address_of(call.input), input_bytes,
+                               "copying from the GPU");
+      co_await resources_.reach();
+    }
+    on_host.input = whole_input_.data();
+  }
+  if constexpr (requires { call.output; }) {
+    if (call.output != nullptr && output_bytes > 0) {
+      whole_output_ = resources_.pinned().take(output_bytes);
+    }
+    on_host.output = whole_output_.data();
+  }
+  const std::unique_ptr<Operation> operation = (host_.*start)(on_host);
+  co_await until_finished(*operation);
+  counters_.staged_bytes += input_bytes + output_bytes;
+  whole_input_ = {};
+  if constexpr (requires { call.output; }) {
+    if (whole_output_.data() == nullptr) co_return;
+    resources_.stream().copy(address_of(call.output), whole_output_.address(), output_bytes,
+                             "copying to the GPU");
+    co_await resources_.reach();
+    whole_output_ = {};
+  }
+}
+
+Steps StagedOperations::allgather(AllgatherCall call) {
+  const std::size_t width = size_of(call.dtype);
+  return pass_whole(call, call.counts[static_cast<std::size_t>(rank_)] * width,
+                    sum(call.counts) * width, &Backend::allgather);
+}
+
+Steps StagedOperations::alltoall(AlltoallCall call) {
+  const std::size_t width = size_of(call.dtype);
+  return pass_whole(call, sum(call.send_counts) * width, sum(call.receive_counts) * width,
+                    &Backend::alltoall);
+}
+
+Steps StagedOperations::reducescatter(ReducescatterCall call) {
+  const std::size_t width = size_of(call.dtype);
+  return pass_whole(call, sum(call.counts) * width,
+                    call.counts[static_cast<std::size_t>(rank_)] * width, &Backend::reducescatter);
+}
+
+Steps StagedOperations::send(SendCall call) {
+  return pass_whole(call, call.count * size_of(call.dtype), 0, &Backend::send);
+}
+
+Steps StagedOperations::recv(RecvCall call) {
+  return pass_whole(call, 0, call.count * size_of(call.dtype), &Backend::recv);
+}
+
+}  // namespace ronde::cuda

@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "backends/gpu/driver/device_context.h"
+#include "backends/gpu/driver/stream.h"
+#include "ronde/device.h"
+
+namespace ronde::cuda {
+
+/// The GPU that a rank's tensors are on, and the order between Ronde's streams and the program's.
+/// The first operation determines the GPU; nothing is made on any GPU before.
+///
+/// Thread-safety: full.
+class CudaStreams final : public DeviceStreams {
+ public:
+  explicit CudaStreams(std::shared_ptr<const DriverApi> api);
+
+  std::shared_ptr<const DeviceEvent> mark(int device, void* stream) override;
+  DrainStatus drain(std::chrono::nanoseconds bound) noexcept override;
+  void cancel_waits() noexcept override;
+
+  /// Sets the function that cancel_waits() calls, which must call nothing here; empty: none.
+  void cancel_waits_by(std::function<void()> release);
+
+  /// The number of visible GPUs, at least 1. Throws DriverError.
+  int device_count() const;
+
+  /// The ordinal of the rank's GPU; before the first operation, that of its place on the host.
+  int own_device(int local_rank) const;
+
+  /// The context on this GPU, which becomes the rank's. Throws UsageError if the rank has another
+  /// GPU, DriverError if there is no room for a context.
+  std::shared_ptr<const DeviceContext> context(int device);
+
+  /// Makes a stream on the rank's GPU, which drain() waits for.
+  std::shared_ptr<Stream> make_stream(int device);
+
+  /// Returns an event that is done once all work queued so far has run, for Operation::event().
+  std::shared_ptr<const DeviceEvent> mark(Stream& stream);
+
+  /// The number of handles and allocations that could not be given back.
+  std::uint64_t lost() const;
+
+ private:
+  struct Gpu {
+    explicit Gpu(std::shared_ptr<const DeviceContext> device)
+        : context(std::move(device)), events(context) {}
+    std::shared_ptr<const DeviceContext> context;
+    EventPool events;
+  };
+  Gpu& gpu(int device);
+  std::shared_ptr<const DeviceEvent> mark(Gpu& gpu, StreamHandle stream);
+
+  const std::shared_ptr<const DriverApi> api_;
+  mutable std::mutex mutex_;
+  // Guarded by mutex_.
+  std::unique_ptr<Gpu> gpu_;
+  std::vector<std::weak_ptr<Stream>> streams_;
+  std::function<void()> release_;
+};
+
+}  // namespace ronde::cuda

@@ -1,0 +1,244 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "backends/gpu/kernels/kernel_set.h"
+
+#include <algorithm>
+#include <array>
+#include <cstdio>
+#include <utility>
+#include <vector>
+
+#include "backends/gpu/kernels/kernel_list.h"
+#include "ronde/error.h"
+
+namespace ronde::cuda {
+namespace {
+
+constexpr const char* kSignal = "ronde_signal";
+constexpr const char* kAwait = "ronde_await";
+/// Each thread has 64 bytes or more in flight from other GPUs, 32 blocks have 1 MiB: more than a
+/// link's bandwidth times its latency (NVLink 4: 450 GB/s, about 2 us). They take a quarter of an
+/// H100's multiprocessors. In other reductions each thread has 16 bytes in flight.
+constexpr std::uint64_t kLinkBlocks = 32;
+constexpr std::uint64_t kLinkBlocksOfOthers = 4 * kLinkBlocks;
+/// As many as are resident at the same time.
+constexpr std::uint64_t kBlocksOfMultiprocessor = 2048 / kernels::kThreads;
+
+std::string copy_name(DataType from, DataType to) {
+  return "ronde_copy_" + std::string(to_string(from)) + "_" + std::string(to_string(to));
+}
+
+kernels::Operation operation_of(ReduceOp op) {
+  switch (op) {
+    case ReduceOp::Min:
+      return kernels::Operation::Min;
+    case ReduceOp::Max:
+      return kernels::Operation::Max;
+    case ReduceOp::Product:
+      return kernels::Operation::Product;
+    case ReduceOp::Sum:
+    case ReduceOp::Average:
+      return kernels::Operation::Sum;
+    case ReduceOp::Adasum:
+      break;
+  }
+  throw Error("no kernel reduces with " + std::string(to_string(op)));
+}
+
+/// Whether the kernel issues all loads before its first addition.
+bool is_made_at_once(const Reduction& reduction, std::size_t inputs) {
+  const bool is_sum = reduction.op == ReduceOp::Sum || reduction.op == ReduceOp::Average;
+  const bool has_factor = reduction.prescale != 1.0 || reduction.final.factor != 1.0;
+  return is_sum && (inputs == 2 || inputs == 4 || inputs == 8) && reduction.final.divisor == 1.0 &&
+         (!has_factor || is_floating(reduction.dtype));
+}
+
+bool is_aligned(DevicePointer address, DataType dtype) {
+  return address % size_of(dtype) == 0;
+}
+
+void require_aligned(DevicePointer address, DataType dtype) {
+  if (is_aligned(address, dtype)) return;
+  std::array<char, 19> text{};
+  std::snprintf(text.data(), text.size(), "0x%llx", address);
+  throw Error("a tensor of " + std::string(to_string(dtype)) + " lies at " + text.data() +
+              " on a GPU, which computes only with elements at multiples of their " +
+              std::to_string(size_of(dtype)) + " bytes: let it begin at one");
+}
+
+/// Whether the moves copy bits.
+bool keeps_bits(std::span<const KernelSet::Move> moves, const KernelSet::How& how) {
+  const bool normalises = how.from == DataType::Bool || (how.canonical && is_floating(how.from));
+  return how.from == how.to && how.scaling.is_identity() && !normalises &&
+         std::all_of(moves.begin(), moves.end(),
+                     [](const auto& move) { return move.source != nullptr; });
+}
+
+bool are_aligned(std::span<const KernelSet::Move> moves, const KernelSet::How& how) {
+  return std::all_of(moves.begin(), moves.end(), [&](const auto& move) {
+    return is_aligned(address_of(move.source), how.from) &&
+           is_aligned(address_of(move.target), how.to);
+  });
+}
+
+void require_few(std::span<const DevicePointer> addresses, const std::string& what) {
+  if (addresses.size() <= kernels::kMostInputs) return;
+  throw Error("a kernel takes " + std::to_string(kernels::kMostInputs) + " " + what +
+              " at most, not " + std::to_string(addresses.size()));
+}
+
+kernels::FlagArguments flag_arguments(std::span<const DevicePointer> flags, std::uint32_t value) {
+  require_few(flags, "flags");
+  kernels::FlagArguments how{};
+  for (std::size_t i = 0; i < flags.size(); ++i) {
+    how.flags[i] = reinterpret_cast<std::uint32_t*>(flags[i]);
+  }
+  how.count = static_cast<std::uint32_t>(flags.size());
+  how.value = value;
+  return how;
+}
+
+}  // namespace
+
+KernelSet::KernelSet(std::shared_ptr<const DeviceContext> context, const void* image)
+    : context_(std::move(context)) {
+  if (image == nullptr) {
+    throw Error(
+        "this build of Ronde has no kernels for GPUs, as nvcc was not found. Build it with "
+        "the CUDA Toolkit 12 or 13");
+  }
+  context_->call("loading Ronde's kernels onto GPU " + std::to_string(context_->index()),
+                 &DriverApi::module_load, &module_, image);
+  try {
+#define RONDE_LOAD(name, ...) load(#name);
+    RONDE_COPY_KERNELS(RONDE_LOAD)
+    RONDE_REDUCE_KERNELS(RONDE_LOAD)
+    load(kSignal);
+    load(kAwait);
+  } catch (...) {
+    context_->release(context_->api().module_unload, module_);
+    throw;
+  }
+}
+
+KernelSet::~KernelSet() {
+  context_->release(context_->api().module_unload, module_);
+}
+
+void KernelSet::move(const Stream& stream, std::span<const Move> moves, const How& how) {
+  const bool only_bits = keeps_bits(moves, how);
+  if (only_bits && !are_aligned(moves, how)) {
+    std::vector<Move> bytes(moves.begin(), moves.end());
+    for (Move& each : bytes) each.count *= size_of(how.from);
+    return move(stream, bytes, {.from = DataType::U8, .to = DataType::U8, .traffic = how.traffic});
+  }
+  const std::string name =
+      only_bits ? "ronde_move_" + std::to_string(size_of(how.from)) : copy_name(how.from, how.to);
+  const std::size_t width = std::max(size_of(how.from), size_of(how.to));
+  kernels::CopyArguments table{};
+  table.scale = {how.scaling.factor, how.scaling.divisor};
+  table.neutral_of = operation_of(how.op);
+  const auto launch_table = [&] {
+    launch(stream, name, blocks_for(table.tiles, how.traffic, kLinkBlocks), &table);
+  };
+  for (const Move& each : moves) {
+    if (each.count == 0) continue;
+    require_aligned(address_of(each.source), how.from);
+    require_aligned(address_of(each.target), how.to);
+    for (std::size_t done = 0; done < each.count;) {
+      if (table.count == kernels::kMostSegments) {
+        launch_table();
+        table.count = table.tiles = 0;
+      }
+      const std::size_t count = std::min<std::size_t>(each.count - done, kernels::kMostElements);
+      table.segments[table.count++] = {
+          each.source != nullptr ? at(each.source, done, size_of(how.from)) : nullptr,
+          at(each.target, done, size_of(how.to)), static_cast<std::uint32_t>(count), table.tiles};
+      table.tiles += static_cast<std::uint32_t>(kernels::tiles_of(count, width));
+      done += count;
+    }
+  }
+  if (table.count > 0) launch_table();
+}
+
+void KernelSet::reduce(const Stream& stream, DevicePointer output,
+                       std::span<const DevicePointer> inputs, std::size_t count,
+                       const Reduction& reduction, Traffic traffic) {
+  require_few(inputs, "inputs");
+  kernels::ReductionArguments how{};
+  std::transform(inputs.begin(), inputs.end(), how.inputs, pointer_to);
+  how.input_count = static_cast<std::uint32_t>(inputs.size());
+  reduce(stream, output, how, count, reduction, traffic);
+}
+
+void KernelSet::reduce(const Stream& stream, DevicePointer output, const Strided& inputs,
+                       std::size_t count, const Reduction& reduction) {
+  kernels::ReductionArguments how{};
+  how.inputs[0] = pointer_to(inputs.first);
+  how.stride = inputs.bytes;
+  how.input_count = static_cast<std::uint32_t>(inputs.count);
+  reduce(stream, output, how, count, reduction, Traffic::Local);
+}
+
+void KernelSet::reduce(const Stream& stream, DevicePointer output, kernels::ReductionArguments how,
+                       std::size_t count, const Reduction& reduction, Traffic traffic) {
+  if (count == 0) return;
+  require_aligned(output, reduction.dtype);
+  for (std::uint32_t i = 0; i < how.input_count; ++i) {
+    require_aligned(address_of(kernels::input_of(how, i)), reduction.dtype);
+  }
+  if (is_made_at_once(reduction, how.input_count)) {
+    how.at_once = how.input_count;
+    for (std::uint32_t i = 0; i < how.at_once; ++i) how.inputs[i] = kernels::input_of(how, i);
+    how.stride = 0;
+  }
+  how.output = writable(output);
+  how.count = count;
+  how.operation = operation_of(reduction.op);
+  how.prescale = {reduction.prescale, 1.0};
+  how.final_scale = {reduction.final.factor, reduction.final.divisor};
+  launch(stream, "ronde_reduce_" + std::string(to_string(reduction.dtype)),
+         blocks_for(kernels::tiles_of(count, size_of(reduction.dtype)), traffic,
+                    how.at_once > 0 ? kLinkBlocks : kLinkBlocksOfOthers),
+         &how);
+}
+
+void KernelSet::signal(const Stream& stream, std::span<const DevicePointer> flags,
+                       std::uint32_t value) {
+  if (flags.empty()) return;
+  kernels::FlagArguments how = flag_arguments(flags, value);
+  launch(stream, kSignal, 1, &how);
+}
+
+void KernelSet::await(const Stream& stream, std::span<const DevicePointer> flags,
+                      std::uint32_t value, DevicePointer released) {
+  if (flags.empty()) return;
+  kernels::FlagArguments how = flag_arguments(flags, value);
+  how.released = reinterpret_cast<const std::uint32_t*>(released);
+  how.limit_ns = std::chrono::nanoseconds(kAwaitLimit).count();
+  launch(stream, kAwait, 1, &how);
+}
+
+void KernelSet::load(const char* name) {
+  FunctionHandle& function = functions_[name];
+  context_->call(std::string("looking for the kernel ") + name, &DriverApi::module_function,
+                 &function, module_, name);
+  if (!context_->api().function_load) return;
+  context_->call(std::string("loading the kernel ") + name, &DriverApi::function_load, function);
+}
+
+unsigned KernelSet::blocks_for(std::uint64_t tiles, Traffic traffic,
+                               std::uint64_t link_blocks) const {
+  const auto multiprocessors = static_cast<std::uint64_t>(context_->multiprocessors());
+  const std::uint64_t most =
+      traffic == Traffic::Link ? link_blocks : multiprocessors * kBlocksOfMultiprocessor;
+  return static_cast<unsigned>(std::min(tiles, most));
+}
+
+void KernelSet::launch(const Stream& stream, const std::string& name, unsigned blocks,
+                       void* arguments) {
+  context_->call("launching " + name, &DriverApi::launch, functions_.at(name), blocks, 1U, 1U,
+                 kernels::kThreads, 1U, 1U, 0U, stream.handle(), &arguments,
+                 static_cast<void**>(nullptr));
+}
+
+}  // namespace ronde::cuda

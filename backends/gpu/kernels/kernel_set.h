@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <span>
+#include <string>
+
+#include "backends/gpu/driver/device_context.h"
+#include "backends/gpu/driver/stream.h"
+#include "backends/gpu/kernels/segments.h"
+#include "ronde/dtype.h"
+#include "ronde/kernels.h"
+
+namespace ronde::cuda {
+
+/// The timeout of a kernel that waits for a peer: far longer than a group takes to detect a
+/// failure, which ends the wait (PeerSignals::release).
+constexpr std::chrono::minutes kAwaitLimit{60};
+
+/// What limits a kernel's speed, and so its number of blocks.
+enum class Traffic : std::uint8_t {
+  Local,  ///< this GPU's memory: all multiprocessors work
+  Link,  ///< the link to other GPUs, which few blocks saturate: the other multiprocessors stay free
+};
+
+/// Ronde's kernels on one GPU. All are loaded at once: loading one later might wait for queued
+/// work, which waits for peers.
+///
+/// Thread-safety: full.
+class KernelSet {
+ public:
+  /// `image`: kernel_image(). Throws Error if it is null, DriverError if it has no code for the
+  /// GPU.
+  KernelSet(std::shared_ptr<const DeviceContext> context, const void* image);
+  ~KernelSet();
+  KernelSet(const KernelSet&) = delete;
+  KernelSet& operator=(const KernelSet&) = delete;
+
+  const std::shared_ptr<const DeviceContext>& context() const noexcept { return context_; }
+
+  struct Move {
+    const void* source = nullptr;  ///< null: the neutral element of `op` is written
+    void* target = nullptr;
+    std::size_t count = 0;  ///< of elements
+  };
+  struct How {
+    DataType from = DataType::F32;
+    DataType to = DataType::F32;  ///< equal, or a half type and F32 or F64 in either order
+    Scaling scaling = {};
+    ReduceOp op = ReduceOp::Sum;
+    /// Replaces any NaN by the one quiet NaN, also where bits would be copied.
+    bool canonical = false;
+    Traffic traffic = Traffic::Local;
+  };
+  /// Packs and unpacks: queues copies with conversion and scaling, kMostSegments by each launch,
+  /// within the GPU's own or mapped memory. Addresses need no alignment where only bits are moved;
+  /// elsewhere, and in reduce(), one that is not aligned to its element throws Error.
+  void move(const Stream& stream, std::span<const Move> moves, const How& how);
+
+  /// Any number of inputs at equal distances.
+  struct Strided {
+    DevicePointer first = 0;
+    std::size_t bytes = 0;  ///< from each to the next
+    std::size_t count = 0;
+  };
+  /// Queues the reduction of one or more inputs in their order, with the bits of Kernels::reduce()
+  /// in core. The output may be an input. A span has kMostInputs at most.
+  void reduce(const Stream& stream, DevicePointer output, std::span<const DevicePointer> inputs,
+              std::size_t count, const Reduction& reduction, Traffic traffic = Traffic::Local);
+  void reduce(const Stream& stream, DevicePointer output, const Strided& inputs, std::size_t count,
+              const Reduction& reduction);
+
+  /// Writes `value` to flags (kMostInputs at most), also of other GPUs, once all work queued so far
+  /// has run and its writes are visible.
+  void signal(const Stream& stream, std::span<const DevicePointer> flags, std::uint32_t value);
+  /// Queues a kernel that waits until each flag has reached `value`, or the word `released` of host
+  /// memory is not 0. It occupies a part of the GPU. After kAwaitLimit it traps: the context fails.
+  void await(const Stream& stream, std::span<const DevicePointer> flags, std::uint32_t value,
+             DevicePointer released);
+
+ private:
+  void load(const char* name);
+  void reduce(const Stream& stream, DevicePointer output, kernels::ReductionArguments how,
+              std::size_t count, const Reduction& reduction, Traffic traffic);
+  unsigned blocks_for(std::uint64_t tiles, Traffic traffic, std::uint64_t link_blocks) const;
+  void launch(const Stream& stream, const std::string& name, unsigned blocks, void* arguments);
+
+  const std::shared_ptr<const DeviceContext> context_;
+  ModuleHandle module_ = nullptr;
+  std::map<std::string, FunctionHandle> functions_;  ///< by name
+};
+
+}  // namespace ronde::cuda

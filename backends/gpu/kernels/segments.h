@@ -1,0 +1,344 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "backends/gpu/kernels/elements.h"
+
+// What each thread of a grid does, as functions of its number: kernels call them on a GPU, tests on
+// the CPU. Blocks divide tiles of bytes among them. A thread takes 16 bytes of each tile in one
+// access, and has several accesses in flight; unaligned memory and the last elements are accessed
+// one by one. Copies convert and scale elements of up to kMostSegments segments; reductions combine
+// the inputs of all ranks in rank order.
+
+namespace ronde::cuda::kernels {
+
+constexpr unsigned kThreads = 512;
+/// Bytes of a tile, in the wider type: one access of 16 bytes by each thread, so that small
+/// messages are spread over many blocks.
+constexpr std::uint64_t kTileBytes = 16 * kThreads;
+/// The most inputs of a reduction that are not at equal distances, and the most flags.
+constexpr unsigned kMostInputs = 64;
+
+/// A thread of a grid of any size.
+struct Place {
+  unsigned block;
+  unsigned blocks;
+  unsigned thread;  ///< of kThreads in its block
+};
+
+struct Range {
+  std::uint64_t begin;
+  std::uint64_t end;
+};
+
+/// The tiles of a block, which are neighbours, so that concurrent blocks are spread over the memory
+/// of all ranks.
+RONDE_EVERYWHERE Range tiles_of_block(std::uint64_t tiles, const Place& place) {
+  return {tiles * place.block / place.blocks, tiles * (place.block + 1) / place.blocks};
+}
+
+/// A piece of a tensor that is copied into the fusion buffer, or out of it.
+struct SegmentCopy {
+  const void* source;  ///< null: the neutral element is written
+  void* target;
+  std::uint32_t count;       ///< of elements, not 0
+  std::uint32_t first_tile;  ///< of this segment, among the tiles of all
+};
+
+/// Segments of a launch: they fit into the 4 KiB of parameters that every driver takes.
+constexpr unsigned kMostSegments = 169;
+/// The most elements of a segment; a multiple of a chunk, as longer segments are split.
+constexpr std::uint64_t kMostElements = std::uint64_t{1} << 31;
+
+struct CopyArguments {
+  Scale scale;
+  Operation neutral_of;
+  std::uint32_t count;  ///< of segments
+  std::uint32_t tiles;
+  SegmentCopy segments[kMostSegments];
+};
+static_assert(sizeof(CopyArguments) <= 4096);
+
+/// Tiles of a segment whose wider type has `width` bytes.
+RONDE_EVERYWHERE std::uint64_t tiles_of(std::uint64_t count, std::size_t width) {
+  return (count * width + kTileBytes - 1) / kTileBytes;
+}
+
+/// The segment of a tile.
+RONDE_EVERYWHERE std::uint32_t segment_of(const CopyArguments& how, std::uint64_t tile) {
+  std::uint32_t first = 0;
+  for (std::uint32_t count = how.count; count > 1;) {
+    const std::uint32_t half = count / 2;
+    const bool is_behind = how.segments[first + half].first_tile <= tile;
+    first += is_behind ? half : 0;
+    count = is_behind ? count - half : half;
+  }
+  return first;
+}
+
+/// `kCount` elements that are loaded and stored at once, 16 bytes at most of the wider type.
+template <typename Storage, unsigned kCount>
+struct alignas(sizeof(Storage) * kCount < 16 ? sizeof(Storage) * kCount : 16) Chunk {
+  Storage values[kCount];
+};
+
+/// Stores by one access. Without inline assembly, nvcc 13 splits the first of several stores of
+/// chunks into stores of elements.
+template <typename Stored>
+RONDE_EVERYWHERE void store(void* to, const Stored& stored) {
+#ifdef __CUDACC__
+  const auto address = __cvta_generic_to_global(to);
+  if constexpr (sizeof(Stored) == 16) {
+    const auto words = bits_as<uint4>(stored);
+    asm volatile("st.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(address), "r"(words.x),
+                 "r"(words.y), "r"(words.z), "r"(words.w)
+                 : "memory");
+  } else if constexpr (sizeof(Stored) == 8) {
+    const auto words = bits_as<uint2>(stored);
+    asm volatile("st.global.v2.u32 [%0], {%1, %2};" ::"l"(address), "r"(words.x), "r"(words.y)
+                 : "memory");
+  } else if constexpr (sizeof(Stored) == 4) {
+    asm volatile("st.global.u32 [%0], %1;" ::"l"(address), "r"(bits_as<unsigned>(stored))
+                 : "memory");
+  } else
+#endif
+    *static_cast<Stored*>(to) = stored;
+}
+
+template <typename Type>
+RONDE_EVERYWHERE bool is_aligned(const void* pointer) {
+  return reinterpret_cast<std::uintptr_t>(pointer) % alignof(Type) == 0;
+}
+
+template <typename From, typename To>
+constexpr unsigned kWidth = sizeof(typename From::Storage) > sizeof(typename To::Storage)
+                                ? sizeof(typename From::Storage)
+                                : sizeof(typename To::Storage);
+/// Elements of a chunk, and of a tile.
+template <typename From, typename To>
+constexpr unsigned kChunk = 16 / kWidth<From, To>;
+template <typename From, typename To>
+constexpr std::uint64_t kTile = kTileBytes / kWidth<From, To>;
+
+template <typename From, typename To>
+RONDE_EVERYWHERE typename To::Storage convert(typename From::Storage value, Scale scale) {
+  // In the precision of the wider one.
+  if constexpr (sizeof(typename From::Storage) >= sizeof(typename To::Storage)) {
+    return To::narrow(converted<To>(canonical(scaled<From>(From::widen(value), scale))));
+  } else {
+    return To::narrow(canonical(scaled<To>(converted<To>(From::widen(value)), scale)));
+  }
+}
+
+/// Copies `kChunks` chunks, kThreads chunks apart. All are loaded before the first is stored: the
+/// compiler cannot know that stores do not change what is loaded next.
+template <typename From, typename To, unsigned kChunks>
+RONDE_EVERYWHERE void copy_chunks(const typename From::Storage* source,
+                                  typename To::Storage* target, Scale scale) {
+  constexpr unsigned kCount = kChunk<From, To>;
+  using Loaded = Chunk<typename From::Storage, kCount>;
+  using Stored = Chunk<typename To::Storage, kCount>;
+  Loaded loaded[kChunks];
+  RONDE_UNROLL
+  for (unsigned c = 0; c < kChunks; ++c) {
+    loaded[c] = *reinterpret_cast<const Loaded*>(source + c * kThreads * kCount);
+  }
+  RONDE_UNROLL
+  for (unsigned c = 0; c < kChunks; ++c) {
+    Stored stored;
+    for (unsigned k = 0; k < kCount; ++k) {
+      stored.values[k] = convert<From, To>(loaded[c].values[k], scale);
+    }
+    store(target + c * kThreads * kCount, stored);
+  }
+}
+
+/// Copies a thread's part of a segment's elements from `begin`, where a tile begins, to `end`.
+template <typename From, typename To>
+RONDE_EVERYWHERE void copy_elements(const CopyArguments& how, const SegmentCopy& segment,
+                                    std::uint64_t begin, std::uint64_t end, unsigned thread) {
+  constexpr unsigned kCount = kChunk<From, To>;
+  constexpr unsigned kTogether = 4;
+  const auto* const source = static_cast<const typename From::Storage*>(segment.source);
+  auto* const target = static_cast<typename To::Storage*>(segment.target);
+  if (source == nullptr) {
+    const auto value = To::narrow(neutral<To>(how.neutral_of));
+    for (std::uint64_t i = begin + thread; i < end; i += kThreads) target[i] = value;
+    return;
+  }
+  const bool aligned = is_aligned<Chunk<typename From::Storage, kCount>>(source) &&
+                       is_aligned<Chunk<typename To::Storage, kCount>>(target);
+  const std::uint64_t chunks = aligned ? (end - begin) / kCount : 0;
+  std::uint64_t i = thread;
+  for (; i + (kTogether - 1) * kThreads < chunks; i += kTogether * kThreads) {
+    const std::uint64_t at = begin + i * kCount;
+    copy_chunks<From, To, kTogether>(source + at, target + at, how.scale);
+  }
+  for (; i < chunks; i += kThreads) {
+    const std::uint64_t at = begin + i * kCount;
+    copy_chunks<From, To, 1>(source + at, target + at, how.scale);
+  }
+  for (i = begin + chunks * kCount + thread; i < end; i += kThreads) {
+    target[i] = convert<From, To>(source[i], how.scale);
+  }
+}
+
+template <typename From, typename To>
+RONDE_EVERYWHERE void copy_segments(const CopyArguments& how, const Place& place) {
+  const Range own = tiles_of_block(how.tiles, place);
+  for (std::uint32_t i = segment_of(how, own.begin);
+       i < how.count && how.segments[i].first_tile < own.end; ++i) {
+    const SegmentCopy& segment = how.segments[i];
+    const std::uint64_t first = segment.first_tile;
+    const std::uint64_t begin = (own.begin > first ? own.begin - first : 0) * kTile<From, To>;
+    const std::uint64_t end = (own.end - first) * kTile<From, To>;
+    copy_elements<From, To>(how, segment, begin, end < segment.count ? end : segment.count,
+                            place.thread);
+  }
+}
+
+/// The inputs of all ranks, in rank order, and the output, which may be an input.
+struct ReductionArguments {
+  const void* inputs[kMostInputs];  ///< with a stride, only the first
+  std::uint64_t stride;             ///< bytes from one input to the next; 0: each has a pointer
+  void* output;
+  std::uint64_t count;
+  std::uint32_t input_count;  ///< 1 or more
+  std::uint32_t at_once;      ///< as many, where sum_chunks() makes it, without a stride; else 0
+  Operation operation;
+  Scale prescale;
+  Scale final_scale;
+};
+
+RONDE_EVERYWHERE const void* input_of(const ReductionArguments& how, std::uint32_t input) {
+  if (how.stride == 0) return how.inputs[input];
+  return static_cast<const char*>(how.inputs[0]) + input * how.stride;
+}
+
+template <typename Element, unsigned kCount>
+RONDE_EVERYWHERE Chunk<typename Element::Storage, kCount> input_chunk(const void* input,
+                                                                      std::uint64_t at) {
+  using Storage = typename Element::Storage;
+  return *reinterpret_cast<const Chunk<Storage, kCount>*>(static_cast<const Storage*>(input) + at);
+}
+
+template <typename Element, unsigned kCount>
+RONDE_EVERYWHERE void store_results(const ReductionArguments& how, std::uint64_t at,
+                                    const typename Element::Wide (&results)[kCount], Scale scale) {
+  using Storage = typename Element::Storage;
+  Chunk<Storage, kCount> stored;
+  for (unsigned k = 0; k < kCount; ++k) {
+    stored.values[k] = Element::narrow(canonical(scaled<Element>(results[k], scale)));
+  }
+  store(static_cast<Storage*>(how.output) + at, stored);
+}
+
+/// Reduces elements `at` to `at + kCount` in the general case.
+template <typename Element, unsigned kCount>
+RONDE_EVERYWHERE void reduce_chunk(const ReductionArguments& how, std::uint64_t at) {
+  typename Element::Wide results[kCount] = {};
+  for (std::uint32_t input = 0; input < how.input_count; ++input) {
+    const auto loaded = input_chunk<Element, kCount>(input_of(how, input), at);
+    for (unsigned k = 0; k < kCount; ++k) {
+      const auto operand = scaled<Element>(Element::widen(loaded.values[k]), how.prescale);
+      results[k] = input > 0 ? combined<Element>(results[k], operand, how.operation) : operand;
+    }
+  }
+  store_results<Element, kCount>(how, at, results, how.final_scale);
+}
+
+/// Sums `kChunks` chunks, kThreads chunks apart, in rank order, without a division, and with
+/// factors only for floating types. All loads are issued before the first addition, without
+/// branches in between: the general code, unrolled 16 times, would exceed the instruction cache.
+template <typename Element, unsigned kInputs, unsigned kChunks>
+RONDE_EVERYWHERE void sum_chunks(const ReductionArguments& how, std::uint64_t at) {
+  using Wide = typename Element::Wide;
+  constexpr bool kScales = std::is_floating_point_v<Wide>;
+  const Scale prescale{kScales ? how.prescale.factor : 1.0, 1.0};
+  const Scale final_scale{kScales ? how.final_scale.factor : 1.0, 1.0};
+  constexpr unsigned kCount = kChunk<Element, Element>;
+  Chunk<typename Element::Storage, kCount> loaded[kChunks][kInputs];
+  RONDE_UNROLL
+  for (unsigned c = 0; c < kChunks; ++c) {
+    RONDE_UNROLL
+    for (unsigned input = 0; input < kInputs; ++input) {
+      loaded[c][input] =
+          input_chunk<Element, kCount>(how.inputs[input], at + c * kThreads * kCount);
+    }
+  }
+  RONDE_UNROLL
+  for (unsigned c = 0; c < kChunks; ++c) {
+    Wide results[kCount];
+    for (unsigned k = 0; k < kCount; ++k) {
+      for (unsigned input = 0; input < kInputs; ++input) {
+        const Wide operand = scaled<Element>(Element::widen(loaded[c][input].values[k]), prescale);
+        results[k] = input > 0 ? combined<Element>(results[k], operand, Operation::Sum) : operand;
+      }
+    }
+    store_results<Element, kCount>(how, at + c * kThreads * kCount, results, final_scale);
+  }
+}
+
+/// Sums a thread's part of `chunks` chunks from the element `begin` on, with eight loads in flight.
+template <typename Element, unsigned kInputs>
+RONDE_EVERYWHERE void sum_inputs(const ReductionArguments& how, std::uint64_t begin,
+                                 std::uint64_t chunks, unsigned thread) {
+  constexpr unsigned kCount = kChunk<Element, Element>;
+  constexpr unsigned kTogether = 8 / kInputs;
+  std::uint64_t i = thread;
+  for (; i + (kTogether - 1) * kThreads < chunks; i += kTogether * kThreads) {
+    sum_chunks<Element, kInputs, kTogether>(how, begin + i * kCount);
+  }
+  for (; i < chunks; i += kThreads) sum_chunks<Element, kInputs, 1>(how, begin + i * kCount);
+}
+
+template <typename Element>
+RONDE_EVERYWHERE void reduce_elements(const ReductionArguments& how, const Place& place) {
+  constexpr unsigned kCount = kChunk<Element, Element>;
+  using Loaded = Chunk<typename Element::Storage, kCount>;
+  const Range tiles = tiles_of_block(tiles_of(how.count, sizeof(typename Element::Storage)), place);
+  const std::uint64_t begin = tiles.begin * kTile<Element, Element>;
+  const std::uint64_t limit = tiles.end * kTile<Element, Element>;
+  const std::uint64_t end = limit < how.count ? limit : how.count;
+  bool aligned = is_aligned<Loaded>(how.output);
+  for (std::uint32_t i = 0; i < how.input_count; ++i) {
+    aligned = aligned && is_aligned<Loaded>(input_of(how, i));
+  }
+  const std::uint64_t chunks = aligned ? (end - begin) / kCount : 0;
+  switch (how.at_once) {
+    case 2:
+      sum_inputs<Element, 2>(how, begin, chunks, place.thread);
+      break;
+    case 4:
+      sum_inputs<Element, 4>(how, begin, chunks, place.thread);
+      break;
+    case 8:
+      sum_inputs<Element, 8>(how, begin, chunks, place.thread);
+      break;
+    default:
+      for (std::uint64_t i = place.thread; i < chunks; i += kThreads) {
+        reduce_chunk<Element, kCount>(how, begin + i * kCount);
+      }
+  }
+  for (std::uint64_t i = begin + chunks * kCount + place.thread; i < end; i += kThreads) {
+    reduce_chunk<Element, 1>(how, i);
+  }
+}
+
+/// Flags by which kernels on different GPUs are ordered: words that a kernel writes or waits for.
+struct FlagArguments {
+  std::uint32_t* flags[kMostInputs];
+  std::uint32_t count;
+  std::uint32_t value;
+  const std::uint32_t* released;  ///< not 0: ends a wait
+  std::int64_t limit_ns;          ///< the timeout of a wait
+};
+
+/// Flags count modulo 2^32: their order is known while they are less than 2^31 apart.
+RONDE_EVERYWHERE bool has_reached(std::uint32_t flag, std::uint32_t value) {
+  return flag - value < (std::uint32_t{1} << 31);
+}
+
+}  // namespace ronde::cuda::kernels

@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "backends/shm/memory/shared_board.h"
+
+#include <unistd.h>
+
+#include <atomic>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "backends/shm/memory/in_step.h"
+#include "backends/shm/memory/shared_memory.h"
+
+namespace ronde {
+namespace {
+
+/// ThreadSanitizer knows no fences. A read-modify-write is one to the processors that it runs on.
+void full_fence() noexcept {
+#ifdef __SANITIZE_THREAD__
+  static std::atomic<int> fence{0};
+  fence.fetch_add(1);
+#else
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+#endif
+}
+
+/// Number of arrival words: the most buckets of a frozen schedule, and one.
+constexpr std::size_t kWords = 1024;
+
+class SharedBoard final : public Board {
+ public:
+  SharedBoard(const Topology& topology, shm::SharedMemory memory, std::vector<UniqueFd> bells)
+      : rank_(static_cast<std::size_t>(topology.local_rank)),
+        memory_(std::move(memory)),
+        bells_(std::move(bells)) {
+    // Zero bytes are words of zero, of whichever rank comes first.
+    auto* const words = reinterpret_cast<Word*>(memory_.bytes().data());
+    words_ = {words, kWords};
+    asleep_ = {reinterpret_cast<std::atomic<Sleep>*>(words + kWords), bells_.size()};
+  }
+
+  static std::size_t bytes_for(int ranks) {
+    return kWords * sizeof(Word) + static_cast<std::size_t>(ranks);
+  }
+
+  std::span<Word> words() noexcept override { return words_; }
+
+  // Note [Asleep, then look]: of "say asleep, then look at the change" and "change, then look who
+  // sleeps" at least one sees the other, as a full fence stands in the middle of both.
+  void set_asleep(Sleep sleep) noexcept override {
+    asleep_[rank_].store(sleep, std::memory_order_relaxed);
+    full_fence();
+  }
+
+  bool has_sleepers(Whom whom) noexcept override {
+    full_fence();
+    return next_sleeper(0, whom) < asleep_.size();
+  }
+
+  void notify(Whom whom) noexcept override {
+    full_fence();
+    for (std::size_t other = next_sleeper(0, whom); other < asleep_.size();
+         other = next_sleeper(other + 1, whom)) {
+      if (asleep_[other].exchange(Sleep::None, std::memory_order_relaxed) != Sleep::None) {
+        wake(bells_[other]);
+      }
+    }
+  }
+
+ private:
+  /// The first rank from `rank` on that sleeps and is meant, or the number of ranks.
+  std::size_t next_sleeper(std::size_t rank, Whom whom) const noexcept {
+    while (rank < asleep_.size() &&
+           (rank == rank_ || !is_meant(asleep_[rank].load(std::memory_order_relaxed), whom))) {
+      ++rank;
+    }
+    return rank;
+  }
+
+  static void wake(const UniqueFd& bell) noexcept {
+    const std::uint64_t one = 1;
+    // Fails only if the counter is full: then a wake is pending anyway.
+    [[maybe_unused]] const ssize_t written = ::write(bell.get(), &one, sizeof one);
+  }
+
+  const std::size_t rank_;
+  const shm::SharedMemory memory_;
+  const std::vector<UniqueFd> bells_;  ///< by local rank
+  std::span<Word> words_;
+  /// By local rank, one byte each: notify() reads all of them after every chunk, and a line holds
+  /// those of 64 ranks.
+  std::span<std::atomic<Sleep>> asleep_;
+};
+
+}  // namespace
+
+MakeBoard shm_board_factory() {
+  return [](BoardContext& context) -> std::unique_ptr<Board> {
+    if (context.wake_fd < 0) return nullptr;
+    const shm::Meeting meeting{*context.topology, context.exchange};
+    try {
+      shm::SharedMemory memory =
+          shm::share_memory(meeting, SharedBoard::bytes_for(context.topology->local_size));
+      std::vector<UniqueFd> bells = shm::share_descriptors(meeting, context.wake_fd);
+      return std::make_unique<SharedBoard>(*context.topology, std::move(memory), std::move(bells));
+    } catch (const shm::StepError& error) {
+      if (context.warn) {
+        context.warn(std::string(error.what()) +
+                     ". So every step is negotiated by messages, which is slower");
+      }
+      return nullptr;
+    }
+  };
+}
+
+}  // namespace ronde

@@ -1,0 +1,190 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "training/train.h"
+
+#include <ronde/torch.h>
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "common/device.h"
+#include "common/errors.h"
+#include "images/photo_dataset.h"
+#include "training/group.h"
+#include "training/loss_curve.h"
+#include "training/progress_line.h"
+#include "training/schedule.h"
+
+namespace edsr {
+namespace {
+
+constexpr std::int64_t kPatchesPerPhotograph = 32;
+
+/// Rank 0 reads the checkpoint; parameters and optimizer state follow by broadcast, so that no
+/// other rank needs to see the file.
+Position resume(Edsr& network, torch::optim::Adam& adam, const Options& options,
+                const RunConfig& config) {
+  Position position;
+  if (!options.resume) return position;
+  if (ronde::rank() == 0) {
+    position = load_checkpoint(options.output / kCheckpointName, network, adam, config);
+  }
+  const torch::Tensor counts = ronde::broadcast(
+      torch::tensor({position.step, position.epoch, position.step_in_epoch}, torch::kInt64),
+      {.name = "resumed position"});
+  const torch::Tensor figures =
+      ronde::broadcast(torch::tensor({position.seconds, position.loss_first}, torch::kFloat64),
+                       {.name = "resumed figures"});
+  return {counts[0].item<std::int64_t>(), counts[1].item<std::int64_t>(),
+          counts[2].item<std::int64_t>(), figures[0].item<double>(), figures[1].item<double>()};
+}
+
+void set_learning_rate(torch::optim::Adam& adam, double learning_rate) {
+  for (auto& group : adam.param_groups()) group.options().set_lr(learning_rate);
+}
+
+/// What happens around the steps: clock, loss curve, progress, checkpoints.
+class Bookkeeper {
+ public:
+  Bookkeeper(const Edsr& network, const torch::optim::Adam& adam, const Options& options,
+             const RunConfig& config, const Position& start)
+      : network_(network),
+        adam_(adam),
+        options_(options),
+        config_(config),
+        schedule_(options),
+        start_(start),
+        position_(start),
+        clock_(start.seconds),
+        curve_(options.output / kLossCurveName, start.step),
+        line_(ronde::rank() == 0, options.progress_seconds) {
+    if (finished()) {
+      throw example::InputError("nothing left to train: the checkpoint has used " +
+                                std::to_string(start.step) + " steps and " +
+                                std::to_string(start.seconds / 60) +
+                                " minutes; raise --steps or --minutes");
+    }
+  }
+
+  const Position& position() const { return position_; }
+  bool finished() const { return schedule_.finished(position_.step, clock_.seconds()); }
+  double learning_rate() const { return schedule_.learning_rate(position_.step, clock_.seconds()); }
+
+  /// Notes the step just done. Collective about once a second.
+  void step_done(const torch::Tensor& loss) {
+    const double learning_rate_used = learning_rate();
+    ++position_.step;
+    ++position_.step_in_epoch;
+    curve_.add(position_.step, learning_rate_used, loss);
+    const bool agreed = clock_.step_done();
+    const bool last = finished();
+    if (last && !agreed) clock_.agree();
+    if (agreed || last) report(learning_rate_used);
+    if (options_.checkpoint_every > 0 && position_.step % options_.checkpoint_every == 0) save();
+  }
+
+  void epoch_done() {
+    ++position_.epoch;
+    position_.step_in_epoch = 0;
+  }
+
+  TrainingResult finish() {
+    const double seconds = clock_.seconds() - start_.seconds;
+    save();
+    return {position_, images(), seconds, curve_.latest()};
+  }
+
+ private:
+  std::int64_t images() const { return (position_.step - start_.step) * config_.batch; }
+
+  void report(double learning_rate_used) {
+    curve_.flush();
+    if (start_.step == 0) position_.loss_first = curve_.first();
+    const double seconds = clock_.seconds();
+    line_.show(position_.step, schedule_.fraction(position_.step, seconds), seconds,
+               curve_.latest(), learning_rate_used,
+               static_cast<double>(images()) / std::max(seconds - start_.seconds, 1e-9));
+  }
+
+  void save() {
+    curve_.flush();
+    if (ronde::rank() != 0) return;
+    position_.seconds = clock_.seconds();
+    save_checkpoint(options_.output / kCheckpointName, network_, adam_, position_, config_);
+  }
+
+  const Edsr& network_;
+  const torch::optim::Adam& adam_;
+  const Options& options_;
+  const RunConfig& config_;
+  Schedule schedule_;
+  Position start_;
+  Position position_;
+  GroupClock clock_;
+  LossCurve curve_;
+  ProgressLine line_;
+};
+
+/// With `amp` in bf16; the result is f32 in any case.
+torch::Tensor forward(Edsr& network, const torch::Tensor& input, bool amp) {
+  const ronde::Autocast autocast(input.device().type(), torch::kBFloat16, amp);
+  return network->forward(input).to(torch::kFloat32);
+}
+
+}  // namespace
+
+RunConfig run_config(const Options& options, std::size_t photographs) {
+  // Whole batches make an epoch, so that no sample is dropped whatever the number of ranks.
+  const std::int64_t wanted = static_cast<std::int64_t>(photographs) * kPatchesPerPhotograph;
+  const std::int64_t batches = (wanted + options.batch - 1) / options.batch;
+  return {.network = options.network,
+          .batch = options.batch,
+          .patch = options.patch,
+          .samples = batches * options.batch,
+          .seed = options.seed};
+}
+
+TrainingResult train(Edsr& network, std::shared_ptr<const std::vector<Photograph>> photographs,
+                     torch::Device device, const Options& options) {
+  const RunConfig config = run_config(options, photographs->size());
+  network->to(device);
+  torch::optim::Adam adam(network->parameters(), options.learning_rate);
+  ronde::DistributedOptimizer optimizer(adam, network->named_parameters());
+  const Position start = resume(network, adam, options, config);
+  ronde::broadcast_parameters(*network, /*root_rank=*/0);
+  ronde::broadcast_optimizer_state(adam, 0);
+
+  PhotoDataset dataset(std::move(photographs), {.patch = options.patch,
+                                                .scale = options.network.scale,
+                                                .samples = config.samples,
+                                                .seed = options.seed});
+  ronde::DistributedSampler sampler(static_cast<std::size_t>(config.samples),
+                                    {.seed = options.seed});
+  const auto local_batch = static_cast<std::size_t>(options.batch / ronde::size());
+  auto loader = torch::data::make_data_loader(
+      dataset.map(torch::data::transforms::Stack<>()), sampler,
+      torch::data::DataLoaderOptions(local_batch).workers(options.workers));
+
+  Bookkeeper run(network, adam, options, config, start);
+  while (!run.finished()) {
+    const Position& position = run.position();
+    dataset.set_epoch(position.epoch);
+    sampler.set_epoch(static_cast<std::size_t>(position.epoch),
+                      static_cast<std::size_t>(position.step_in_epoch * config.batch));
+    for (const auto& batch : *loader) {
+      set_learning_rate(adam, run.learning_rate());
+      optimizer.zero_grad();
+      const torch::Tensor output =
+          forward(network, example::send_to(batch.data, device), options.benchmark.amp);
+      const torch::Tensor loss = torch::l1_loss(output, example::send_to(batch.target, device));
+      loss.backward();
+      optimizer.step();
+      run.step_done(loss);
+      if (run.finished()) break;
+    }
+    if (position.step_in_epoch * config.batch == config.samples) run.epoch_done();
+  }
+  return run.finish();
+}
+
+}  // namespace edsr

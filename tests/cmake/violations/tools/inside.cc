@@ -1,3 +1,0 @@
-// SPDX-License-Identifier: Apache-2.0
-// What tests/cmake/includes.cmake has to notice: a tool that includes what is inside core.
-#include "core/src/base/log.h"

@@ -1,0 +1,371 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "ronde/config.h"
+
+#include <catch2/catch.hpp>
+#include <limits>
+#include <map>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "core/src/base/rank_list.h"
+#include "core/src/config/config_parse.h"
+#include "ronde/error.h"
+#include "tests/support/ranks/ranks.h"
+
+namespace {
+
+using Catch::Contains;
+using ronde::Config;
+using ronde::config_difference;
+using ronde::ConfigEntry;
+using ronde::ConfigScope;
+using ronde::LoadedConfig;
+using ronde::UsageError;
+
+using Environment = std::map<std::string, std::string>;
+
+LoadedConfig load(const Environment& environment) {
+  std::vector<std::string> names;
+  for (const auto& [name, value] : environment) names.push_back(name);
+  return ronde::load_config(
+      [&](const std::string& name) {
+        const auto found = environment.find(name);
+        return found != environment.end() ? std::optional(found->second) : std::nullopt;
+      },
+      names);
+}
+
+std::string error_of(const Environment& environment) {
+  return ronde::test::text_of<UsageError>([&] { load(environment); });
+}
+
+std::string source_of(const LoadedConfig& loaded, const std::string& name) {
+  const auto is_it = [&](const auto& source) { return source.name == name; };
+  const auto found = std::ranges::find_if(loaded.sources, is_it);
+  return found == loaded.sources.end() ? "missing" : found->source;
+}
+
+TEST_CASE("without variables every value is the default and says so") {
+  const LoadedConfig loaded = load({});
+  const Config defaults;
+  REQUIRE(loaded.sources.size() == ronde::config_table().size());
+  for (std::size_t i = 0; i < loaded.sources.size(); ++i) {
+    const ConfigEntry& entry = ronde::config_table()[i];
+    CHECK(loaded.sources[i].name == entry.name);
+    CHECK(loaded.sources[i].source == "default");
+    CHECK(loaded.sources[i].value == entry.get(defaults));
+  }
+  CHECK(loaded.warnings.empty());
+  CHECK(loaded.config.fusion_bytes == 64u * 1024 * 1024);
+}
+
+/// Every variable, with a value that is not the default.
+const Environment kOther = {
+    {"RONDE_FUSION_BYTES", "1.5GiB"},
+    {"RONDE_CYCLE_TIME_MS", "0.25"},
+    {"RONDE_CACHE_CAPACITY", "7"},
+    {"RONDE_CPU_BACKEND", "my-backend_2"},
+    {"RONDE_STALL_WARN_S", "2.5"},
+    {"RONDE_STALL_ABORT_S", "5"},
+    {"RONDE_INIT_TIMEOUT_S", "12"},
+    {"RONDE_SHUTDOWN_TIMEOUT_S", "2.5e1"},
+    {"RONDE_LOG_LEVEL", "trace"},
+    {"RONDE_COMPUTE_THREADS", "3"},
+    {"RONDE_THREAD_AFFINITY", "4,0,12"},
+    {"RONDE_FREEZE_AFTER_STEPS", "5"},
+    {"RONDE_HOST_ID", "node-1.example"},
+    {"RONDE_SYMMETRIC_HEAP_BYTES", "3MiB"},
+    {"RONDE_PROCESS_SETS", "0,1;2"},
+    {"RONDE_EXACT", "1"},
+    {"RONDE_JOIN_AVERAGE", "all"},
+    {"RONDE_CHECK_REPLICAS", "100"},
+    {"RONDE_CUDA_IPC_SYNC", "flags"},
+    {"RONDE_GPU_BACKEND", "nccl"},
+    {"RONDE_CUDA_IPC", "0"},
+    {"RONDE_REGISTRATION_CACHE", "0"},
+    {"RONDE_REGISTRATION_CACHE_BYTES", "7MiB"},
+    {"RONDE_NCCL_STREAMS", "4"},
+    {"RONDE_VISIBLE_DEVICES", "GPU-8a3f,1"},
+    {"RONDE_CUDA_IPC_DIRECT_BYTES", "5MiB"},
+    {"RONDE_GPU_AWARE_MPI", "0"},
+};
+
+TEST_CASE("every variable reaches its own field and its text parses back") {
+  REQUIRE(kOther.size() == ronde::config_table().size());
+  const Config config = load(kOther).config;
+  CHECK(config.fusion_bytes == 3ull << 29);
+  CHECK(config.cycle_time_ms == 0.25);
+  CHECK(config.cache_capacity == 7);
+  CHECK(config.freeze_after_steps == 5);
+  CHECK(config.symmetric_heap_bytes == 3ull << 20);
+  CHECK(config.cpu_backend == "my-backend_2");
+  CHECK(config.stall_warn_s == 2.5);
+  CHECK(config.stall_abort_s == 5);
+  CHECK(config.init_timeout_s == 12);
+  CHECK(config.shutdown_timeout_s == 25);
+  CHECK(config.log_level == "trace");
+  CHECK(config.compute_threads == 3);
+  CHECK(config.thread_affinity == "4,0,12");
+  CHECK(config.host_id == "node-1.example");
+  CHECK(config.exact);
+  CHECK(config.join_average == "all");
+  CHECK(ronde::replica_check_period(config) == 100);
+  CHECK(config.gpu_backend == "nccl");
+  CHECK_FALSE(config.cuda_ipc);
+  CHECK(config.cuda_ipc_sync == "flags");
+  CHECK(config.cuda_ipc_direct_bytes == 5ull << 20);
+  CHECK_FALSE(config.gpu_aware_mpi);
+  CHECK_FALSE(config.registration_cache);
+  CHECK(config.registration_cache_bytes == 7ull << 20);
+  CHECK(config.nccl_streams == 4);
+  CHECK(ronde::visible_devices(config) == std::vector<std::string>{"GPU-8a3f", "1"});
+  CHECK(ronde::static_process_sets(config) == std::vector<std::vector<int>>{{0, 1}, {2}});
+  for (const ConfigEntry& entry : ronde::config_table()) {
+    Config copy = config;
+    entry.set(copy, entry.get(config));
+    CHECK(entry.get(copy) == entry.get(config));
+  }
+}
+
+TEST_CASE("the table has unique names and a manual for each") {
+  std::set<std::string> names;
+  for (const ConfigEntry& entry : ronde::config_table()) {
+    CHECK(entry.name.starts_with("RONDE_"));
+    CHECK(names.insert(entry.name).second);
+    CHECK_FALSE(entry.text.empty());
+    if (!entry.horovod_alias.empty()) {
+      CHECK(entry.horovod_alias.starts_with("HOROVOD_"));
+      CHECK(names.insert(entry.horovod_alias).second);
+    }
+  }
+}
+
+TEST_CASE("garbage in any variable is a UsageError that quotes it and says what is accepted") {
+  const std::map<std::string, std::vector<std::string>> garbage = {
+      {"RONDE_FUSION_BYTES",
+       {"", " ", "-1", "+1", "64Mo", "64MiB ", " 64MiB", "64 MiB", "0x40", "1e6", "nan", "1.5",
+        "1.", ".5MiB", "1.2345MiB", "0.3KiB", "64mib", "2TiB", "99999999999999999999"}},
+      {"RONDE_CYCLE_TIME_MS", {"", "-0.5", "nan", "inf", "1ms", "1 ", "fast", "60001", "1e400"}},
+      {"RONDE_CACHE_CAPACITY", {"", "-1", "1.0", "1k", "1048577", "many"}},
+      {"RONDE_FREEZE_AFTER_STEPS", {"", "-1", "2.5", "1000001", "never"}},
+      {"RONDE_SYMMETRIC_HEAP_BYTES", {"", "-1", "2TiB", "all"}},
+      {"RONDE_CPU_BACKEND", {"", "MPI", "a b", "mpi,shm"}},
+      {"RONDE_STALL_WARN_S", {"", "-1", "nan", "30s", "1e10"}},
+      {"RONDE_STALL_ABORT_S", {"-0.001", "never", "NaN"}},
+      {"RONDE_INIT_TIMEOUT_S", {"0", "-5", "inf"}},
+      {"RONDE_SHUTDOWN_TIMEOUT_S", {"", "-1", "soon"}},
+      {"RONDE_LOG_LEVEL", {"", "INF", "verbose", "2"}},
+      {"RONDE_COMPUTE_THREADS", {"-1", "2.0", "4097", "two"}},
+      {"RONDE_EXACT", {"", "2", "yes", "-1"}},
+      {"RONDE_JOIN_AVERAGE", {"", "some", "ALL", "all "}},
+      {"RONDE_CHECK_REPLICAS", {"", "0", "-1", "1.5", "First", "never", "off ", "1000000001"}},
+      {"RONDE_CUDA_IPC_SYNC", {"", "events", "Flags", "1"}},
+      {"RONDE_GPU_BACKEND", {"", "NCCL", "nccl,mpi"}},
+      {"RONDE_CUDA_IPC", {"", "2", "on", "-1"}},
+      {"RONDE_CUDA_IPC_DIRECT_BYTES", {"", "-1", "never"}},
+      {"RONDE_GPU_AWARE_MPI", {"", "yes", "auto", "01"}},
+      {"RONDE_REGISTRATION_CACHE", {"", "yes", "true", "01"}},
+      {"RONDE_REGISTRATION_CACHE_BYTES", {"", "-1", "2TiB"}},
+      {"RONDE_NCCL_STREAMS", {"0", "-1", "17", "two"}},
+      {"RONDE_VISIBLE_DEVICES",
+       {",", "0,", ",0", "-1", "0, 1", "GPU-", "MIG-1", "GPU-XY", "12345"}},
+      {"RONDE_PROCESS_SETS", {";", "0;", ";0", "0,;1", "-1", "0 1", "all"}},
+      {"RONDE_HOST_ID", {"a b", "tab\t", std::string(256, 'x')}},
+      {"RONDE_THREAD_AFFINITY", {",", "0,", ",0", "0;1", "-1", "0, 1", "a", "99999999999"}},
+  };
+  REQUIRE(garbage.size() == ronde::config_table().size());
+  for (const auto& [name, texts] : garbage) {
+    for (const std::string& text : texts) {
+      INFO(name << "=\"" << text << "\"");
+      const std::string error = error_of({{name, text}});
+      CHECK(error.starts_with(name + ": \"" + text + "\""));
+      CHECK(error.size() > name.size() + text.size() + 20);  // and then what is accepted
+    }
+  }
+  CHECK_THAT(error_of({{"RONDE_FUSION_BYTES", "64Mo"}}),
+             Contains("is not a size") && Contains("64MiB"));
+  CHECK_THAT(error_of({{"RONDE_CYCLE_TIME_MS", "-1"}}),
+             Contains("a number from 0 to 60000, without a unit"));
+  CHECK_THAT(error_of({{"RONDE_INIT_TIMEOUT_S", "0"}}), Contains("above 0"));
+}
+
+TEST_CASE("sizes are read exactly, in powers of 1000 and of 1024") {
+  CHECK(ronde::parse_bytes("0") == 0);
+  CHECK(ronde::parse_bytes("67108864") == 67108864);
+  CHECK(ronde::parse_bytes("17B") == 17);
+  CHECK(ronde::parse_bytes("3kB") == 3000);
+  CHECK(ronde::parse_bytes("64MB") == 64'000'000);
+  CHECK(ronde::parse_bytes("64MiB") == 64u << 20);
+  CHECK(ronde::parse_bytes("1.5GiB") == 3ull << 29);
+  CHECK(ronde::parse_bytes("0.1GB") == 100'000'000);
+  CHECK(ronde::parse_bytes("0.125KiB") == 128);
+  CHECK(ronde::parse_bytes("18446744073709551615") == std::numeric_limits<std::uint64_t>::max());
+  CHECK(ronde::parse_bytes("16777215.5TiB") == 0xFFFF'FF80'0000'0000ull);
+  CHECK_THROWS_AS(ronde::parse_bytes("16777216TiB"), UsageError);
+  CHECK_THROWS_AS(ronde::parse_bytes("18446744073709551616"), UsageError);
+}
+
+TEST_CASE("sizes are written with the largest binary unit that divides them") {
+  CHECK(ronde::format_bytes(0) == "0");
+  CHECK(ronde::format_bytes(1000) == "1000");
+  CHECK(ronde::format_bytes(1024) == "1KiB");
+  CHECK(ronde::format_bytes(3u << 19) == "1536KiB");
+  CHECK(ronde::format_bytes(64u << 20) == "64MiB");
+  CHECK(ronde::format_bytes(1ull << 43) == "8TiB");
+  for (const std::uint64_t bytes : {1ull, 1023ull, 1025ull, 1ull << 20, (1ull << 30) + 1}) {
+    CHECK(ronde::parse_bytes(ronde::format_bytes(bytes)) == bytes);
+  }
+}
+
+TEST_CASE("a Horovod variable is read when ours is unset, and errors name it") {
+  const LoadedConfig loaded = load({{"HOROVOD_FUSION_THRESHOLD", "1048576"},
+                                    {"HOROVOD_CYCLE_TIME", "2.5"},
+                                    {"HOROVOD_CACHE_CAPACITY", "0"},
+                                    {"HOROVOD_STALL_CHECK_TIME_SECONDS", "60"},
+                                    {"HOROVOD_STALL_SHUTDOWN_TIME_SECONDS", "0"},
+                                    {"HOROVOD_LOG_LEVEL", "fatal"},
+                                    {"HOROVOD_THREAD_AFFINITY", "1,2"},
+                                    {"HOROVOD_CPU_OPERATIONS", "MPI"}});
+  CHECK(loaded.warnings.empty());
+  CHECK(loaded.config.fusion_bytes == 1u << 20);
+  CHECK(loaded.config.cycle_time_ms == 2.5);
+  CHECK(loaded.config.cache_capacity == 0);
+  CHECK(loaded.config.stall_warn_s == 60);
+  CHECK(loaded.config.stall_abort_s == 0);
+  CHECK(loaded.config.log_level == "error");
+  CHECK(loaded.config.thread_affinity == "1,2");
+  CHECK(loaded.config.cpu_backend == "mpi");
+  CHECK(source_of(loaded, "RONDE_FUSION_BYTES") == "HOROVOD_FUSION_THRESHOLD");
+
+  const LoadedConfig ours =
+      load({{"HOROVOD_FUSION_THRESHOLD", "nonsense"}, {"RONDE_FUSION_BYTES", "2MiB"}});
+  CHECK(ours.config.fusion_bytes == 2u << 20);
+  CHECK(source_of(ours, "RONDE_FUSION_BYTES") == "RONDE_FUSION_BYTES");
+
+  CHECK_THAT(error_of({{"HOROVOD_FUSION_THRESHOLD", "128MO"}}),
+             Contains("HOROVOD_FUSION_THRESHOLD: \"128MO\""));
+}
+
+TEST_CASE("a Horovod backend that Ronde does not have is ignored with a warning") {
+  const LoadedConfig loaded = load({{"HOROVOD_CPU_OPERATIONS", "GLOO"}});
+  CHECK(loaded.config.cpu_backend == "auto");
+  CHECK(source_of(loaded, "RONDE_CPU_BACKEND") == "default");
+  REQUIRE(loaded.warnings.size() == 1);
+  CHECK_THAT(loaded.warnings[0],
+             Contains("HOROVOD_CPU_OPERATIONS=GLOO") && Contains("RONDE_CPU_BACKEND"));
+}
+
+TEST_CASE("an unknown variable warns with the nearest known one") {
+  const std::map<std::string, std::string> nearest = {
+      {"RONDE_FUSION_BYTE", "RONDE_FUSION_BYTES"},
+      {"RONDE_FUSION_THRESHOLD", "RONDE_FUSION_BYTES"},
+      {"RONDE_CYCLE_TIME", "RONDE_CYCLE_TIME_MS"},
+      {"RONDE_STALL_WARNS", "RONDE_STALL_WARN_S"},
+      {"RONDE_LOGLEVEL", "RONDE_LOG_LEVEL"}};
+  for (const auto& [unknown, known] : nearest) {
+    const LoadedConfig loaded = load({{unknown, "1"}});
+    REQUIRE(loaded.warnings.size() == 1);
+    CHECK_THAT(loaded.warnings[0],
+               Contains(unknown + " is not a variable") && Contains("did you mean " + known + "?"));
+    CHECK(loaded.config.fusion_bytes == Config().fusion_bytes);
+  }
+  // Those of others, of the scripts and of the tests do not.
+  for (const char* const foreign : {"PATH", "RONDE_TEST_DEADLINE_S", "RONDE_VENV", "RONDE_MINUTES",
+                                    "XRONDE_FUSION_BYTES", "XHOROVOD_TIMELINE"}) {
+    CHECK(load({{foreign, "1"}}).warnings.empty());
+  }
+}
+
+TEST_CASE("all variables of Horovod that are not read are in one warning") {
+  const LoadedConfig loaded = load({{"HOROVOD_TIMELINE", "/tmp/t.json"},
+                                    {"HOROVOD_FUSION_THRESHOLD", "1048576"},
+                                    {"HOROVOD_AUTOTUNE", "1"}});
+  CHECK(loaded.warnings ==
+        std::vector<std::string>{"Ronde does not read HOROVOD_AUTOTUNE, HOROVOD_TIMELINE: "
+                                 "docs/coming_from_horovod.md says what to set instead"});
+  CHECK(loaded.config.fusion_bytes == 1u << 20);
+  for (const ConfigEntry& entry : ronde::config_table()) {
+    if (entry.horovod_alias.empty()) continue;
+    INFO(entry.horovod_alias);
+    CHECK(load({{entry.horovod_alias, entry.get(Config())}}).warnings.empty());
+  }
+}
+
+TEST_CASE("a stall limit below the report is refused, zero means never") {
+  CHECK_THAT(error_of({{"RONDE_STALL_ABORT_S", "10"}}),
+             Contains("RONDE_STALL_ABORT_S=10") && Contains("RONDE_STALL_WARN_S=30"));
+  CHECK_NOTHROW(load({{"RONDE_STALL_ABORT_S", "0"}}));
+  CHECK_NOTHROW(load({{"RONDE_STALL_ABORT_S", "10"}, {"RONDE_STALL_WARN_S", "0"}}));
+  CHECK_NOTHROW(load({{"RONDE_STALL_ABORT_S", "10"}, {"RONDE_STALL_WARN_S", "10"}}));
+}
+
+TEST_CASE("every group-wide variable takes part in the comparison, and no per-rank one does") {
+  for (const ConfigEntry& entry : ronde::config_table()) {
+    Config config;
+    entry.set(config, kOther.at(entry.name));
+    const std::string text =
+        config_difference({group_wide_fingerprint(Config()), group_wide_fingerprint(config)});
+    const std::string difference =
+        "\n  " + entry.name + ": rank 0: " + entry.get(Config()) + ", rank 1: " + entry.get(config);
+    CAPTURE(entry.name);
+    CHECK(text.empty() == (entry.scope == ConfigScope::PerRank));
+    if (!text.empty()) CHECK_THAT(text, Contains(difference));
+  }
+  CHECK(config_difference({}).empty());
+}
+
+TEST_CASE("a difference lists each variable, or each reason not to start, once with its ranks") {
+  Config small;
+  small.fusion_bytes = 32u << 20;
+  small.cycle_time_ms = 5;
+  const std::string base = group_wide_fingerprint(Config());
+  const std::string text =
+      config_difference({base, base, base, group_wide_fingerprint(small), base});
+  CHECK_THAT(text, Contains("\n  RONDE_FUSION_BYTES: ranks 0-2,4: 64MiB, rank 3: 32MiB"));
+  CHECK_THAT(text, Contains("\n  RONDE_CYCLE_TIME_MS: ranks 0-2,4: 1, rank 3: 5"));
+  CHECK_THAT(text, !Contains("RONDE_CACHE_CAPACITY"));
+  CHECK_THAT(config_difference({base, base + "RONDE_NEW=1\n"}),
+             Contains("RONDE_NEW: rank 0: (unknown to its Ronde), rank 1: 1"));
+  // Ranks that cannot start are all that is reported.
+  const std::string bad = ronde::failed_fingerprint("RONDE_X: \"a=b\" is bad");
+  CHECK(config_difference({base, bad, base, bad}) == "ranks 1,3: RONDE_X: \"a=b\" is bad");
+  CHECK(config_difference({bad, ronde::failed_fingerprint("another")}) ==
+        "rank 0: RONDE_X: \"a=b\" is bad\nrank 1: another");
+}
+
+TEST_CASE("ranks are listed in runs") {
+  CHECK(ronde::format_ranks({}) == "no rank");
+  CHECK(ronde::format_ranks({4}) == "rank 4");
+  CHECK(ronde::format_ranks({0, 1}) == "ranks 0,1");
+  CHECK(ronde::format_ranks({0, 1, 2, 5, 7, 8, 9}) == "ranks 0-2,5,7-9");
+}
+
+TEST_CASE("the affinity list gives each local rank its core") {
+  Config config;
+  CHECK_FALSE(ronde::affinity_core(config, 0, 4));
+  config.thread_affinity = "3,1,5";
+  CHECK(ronde::affinity_core(config, 0, 3) == 3);
+  CHECK(ronde::affinity_core(config, 2, 3) == 5);
+  CHECK(ronde::affinity_core(config, 1, 2) == 1);
+  CHECK_THROWS_WITH(ronde::affinity_core(config, 0, 4), Contains("RONDE_THREAD_AFFINITY") &&
+                                                            Contains("lists 3 cores") &&
+                                                            Contains("4 ranks of this host"));
+}
+
+TEST_CASE("edit distance counts insertions, deletions and substitutions") {
+  CHECK(ronde::edit_distance("", "") == 0);
+  CHECK(ronde::edit_distance("", "abc") == 3);
+  CHECK(ronde::edit_distance("abc", "") == 3);
+  CHECK(ronde::edit_distance("kitten", "sitting") == 3);
+  CHECK(ronde::edit_distance("flaw", "lawn") == 2);
+}
+
+TEST_CASE("a configuration is described in one line by what differs from the defaults") {
+  CHECK(describe(load({{"RONDE_FUSION_BYTES", "64MiB"}})).empty());
+  CHECK(describe(load({{"RONDE_FUSION_BYTES", "1KiB"}, {"HOROVOD_CYCLE_TIME", "2"}})) ==
+        "settings that differ from their defaults: RONDE_FUSION_BYTES=1KiB, RONDE_CYCLE_TIME_MS=2 "
+        "(HOROVOD_CYCLE_TIME)");
+}
+
+}  // namespace

@@ -1,0 +1,209 @@
+// SPDX-License-Identifier: Apache-2.0
+// The death of a rank, or of its backend, which every survivor must learn of.
+#include <atomic>
+#include <catch2/catch.hpp>
+#include <latch>
+
+#include "ronde/error.h"
+#include "tests/support/ranks/faulty_group.h"
+#include "tests/support/ranks/results_of_ranks.h"
+
+namespace {
+
+using namespace ronde;
+using namespace ronde::test;
+
+enum class When { Idle, Negotiating, InProgress };
+enum class How { Killed, Left };
+
+/// The host of each rank.
+using Hosts = std::vector<int>;
+
+const Hosts kOneHost = {0, 0, 0};
+const std::vector<Hosts> kPlacements = {kOneHost,     {0, 0, 1, 1}, {0, 1, 2},
+                                        {0, 1, 1, 1}, {0, 1, 0, 1}, {0, 1, 1, 2, 2, 0}};
+
+/// Rank `victim` ends in the way said: all others are told.
+void check_deaths(const Hosts& hosts, int victim, When when, How how) {
+  CAPTURE(hosts, victim, when, how);
+  FaultyGroup all(hosts);
+  Faults& faults = *all.faults[static_cast<std::size_t>(victim)];
+  if (when == When::InProgress) faults.hold_starts();
+  const auto size = static_cast<int>(hosts.size());
+  std::latch ready(size);
+  std::vector<Death> deaths = on_each_rank(size, [&](int rank) {
+    Runtime runtime(all.options(rank));
+    std::vector<float> values(4, 1.0F);
+    Work work;
+    if (when == When::InProgress || (when == When::Negotiating && rank != victim)) {
+      work = runtime.submit(sum_request(values, "x"));
+    }
+    if (when == When::InProgress && rank == victim) faults.wait_begun(1);
+    ready.arrive_and_wait();
+    if (rank == victim) {
+      if (how == How::Killed) all.group.kill(rank);
+      return Death();
+    }
+    const Death death =
+        when == When::Idle ? death_in_barrier(runtime) : death_of([&] { work.wait(); });
+    // Everything later fails alike; shutdown does nothing.
+    check(death_in_sum(runtime, values) == death, "later operations throw the same");
+    runtime.shutdown();
+    runtime.shutdown();
+    return death;
+  });
+  deaths.erase(deaths.begin() + victim);
+  const std::string expected = "rank " + std::to_string(victim) +
+                               (how == How::Killed ? " was lost: it was killed" : " left without");
+  for (const Death& death : deaths) {
+    check_same_death({death}, victim, {expected, "The group is dead"});
+  }
+}
+
+}  // namespace
+
+TEST_CASE("a backend that fails when an operation begins, or in it, fails every rank alike") {
+  struct Row {
+    Hosts hosts;
+    int culprit;
+    bool begins;
+  };
+  const Row rows[] = {{kOneHost, 0, true},  {kOneHost, 2, true},     {{0, 1, 1, 0}, 1, true},
+                      {kOneHost, 0, false}, {{0, 1, 1, 0}, 2, true}, {kOneHost, 1, false}};
+  for (const Row& row : rows) {
+    CAPTURE(row.hosts, row.culprit, row.begins);
+    FaultyGroup all(row.hosts);
+    Faults& faults = *all.faults[static_cast<std::size_t>(row.culprit)];
+    if (row.begins) {
+      faults.fail_start(1, "the cable is cut");
+    } else {
+      faults.hold_starts();
+      faults.fail_poll(3, "the cable is cut");
+    }
+    const auto deaths = on_each_rank(static_cast<int>(row.hosts.size()), [&](int rank) {
+      Runtime runtime(all.options(rank));
+      std::vector<float> values(4, 1.0F);
+      const Death death = death_in_sum(runtime, values);
+      check(all.faults[static_cast<std::size_t>(rank)]->aborted(), "the backend was aborted");
+      return death;
+    });
+    const std::string culprit = std::to_string(row.culprit);
+    check_same_death(deaths, row.culprit, {"rank " + culprit + " failed: the cable is cut"});
+  }
+}
+
+TEST_CASE("any rank that ends is named on all others, on one host and on several") {
+  const When when = GENERATE(When::Idle, When::Negotiating, When::InProgress);
+  const How how = GENERATE(How::Killed, How::Left);
+  for (const Hosts& hosts : kPlacements) {
+    for (std::size_t i = 0; i < hosts.size(); ++i) {
+      check_deaths(hosts, static_cast<int>(i), when, how);
+    }
+  }
+}
+
+TEST_CASE("a backend that breaks down for a rank of the same host that died is not blamed") {
+  // Leader 1 hears of its backend's error first, and of the death of rank 2 behind it.
+  FaultyGroup all({0, 1, 1});
+  all.faults[1]->hold_starts();
+  all.faults[1]->fail_poll(3, "the cable is cut");
+  std::vector<Death> deaths = on_each_rank(3, [&](int rank) {
+    std::vector<float> values(4, 1.0F);  // outlives the runtime of the rank that leaves it pending
+    Runtime runtime(all.options(rank));
+    if (rank != 2) return death_in_sum(runtime, values);
+    const Work work = runtime.submit(sum_request(values, "x"));
+    all.faults[1]->wait_begun(1);
+    all.group.kill(2);
+    return Death();
+  });
+  deaths.pop_back();
+  for (const Death& death : deaths) check_same_death({death}, 2, {"rank 2 was lost"});
+}
+
+TEST_CASE("memory of a failed operation is not touched once it is done") {
+  FaultyGroup all(2);
+  all.faults[1]->hold_starts();
+  std::latch freed(1);
+  run_ranks(2, [&](int rank) {
+    Runtime runtime(all.options(rank));
+    auto values = std::make_unique<std::vector<float>>(1000, 1.0F);
+    const Work work = runtime.submit(sum_request(*values, "x"));
+    if (rank == 1) {
+      all.faults[1]->wait_begun(1);
+      runtime.abort("enough");
+      death_of([&] { work.wait(); });
+      freed.wait();
+      all.faults[1]->release();
+    } else {
+      death_of([&] { work.wait(); });
+      check(*values == std::vector<float>(1000, 1.0F), "untouched");
+      values.reset();
+      freed.count_down();
+    }
+  });
+}
+
+TEST_CASE("an abort reaches every rank with its text") {
+  for (const int speaker : {0, 1, 2, 3}) {
+    const inproc::Group group(Hosts{0, 0, 1, 1});
+    const auto deaths = on_each_rank(4, [&](int rank) {
+      Runtime runtime(options_of(group, rank));
+      if (rank == speaker) runtime.abort("the loss is NaN");
+      const Death death = death_in_barrier(runtime);
+      runtime.abort("a second one changes nothing");
+      return death;
+    });
+    check_same_death(deaths, speaker, {"aborted: the loss is NaN"});
+  }
+}
+
+TEST_CASE("a callback that throws harms neither the others nor a dying group") {
+  const inproc::Group group(2);
+  std::atomic<int> called{0};
+  std::latch submitted(1);
+  run_ranks(2, [&](int rank) {
+    Runtime runtime(options_of(group, rank));
+    if (rank == 1) {
+      submitted.wait();
+      runtime.abort("over");
+      death_in_barrier(runtime);
+      return;
+    }
+    std::vector<float> values(2, 1.0F);
+    const Work work = runtime.submit(sum_request(values, "x"));
+    work.on_done([&] {
+      ++called;
+      throw Error("a callback must not do this");
+    });
+    work.on_done([&] {
+      ++called;
+      throw 42;
+    });
+    work.on_done([&] { ++called; });
+    submitted.count_down();
+    check(death_of([&] { work.wait(); }).rank == 1, "the death of the group is reported");
+    runtime.shutdown();
+  });
+  CHECK(called == 3);
+}
+
+TEST_CASE("all operations in flight fail when a rank dies") {
+  FaultyGroup all(3);
+  all.faults[1]->hold_starts();
+  run_ranks(3, [&](int rank) {
+    // Some are in progress or planned, and rank 1 never submits the last ten.
+    std::vector<std::vector<float>> tensors(rank == 1 ? 10 : 20, std::vector<float>(3, 1.0F));
+    Runtime runtime(all.options(rank));
+    std::vector<Work> works;
+    for (std::vector<float>& tensor : tensors) {
+      works.push_back(runtime.submit(sum_request(tensor, "t" + std::to_string(works.size()))));
+    }
+    if (rank == 1) {
+      all.faults[1]->wait_begun(1);
+      return all.group.kill(1);
+    }
+    for (const Work& work : works) {
+      check(death_of([&] { work.wait(); }).rank == 1, "each names rank 1");
+    }
+  });
+}

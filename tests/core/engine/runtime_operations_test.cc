@@ -1,0 +1,244 @@
+// SPDX-License-Identifier: Apache-2.0
+// Operations on whole runtimes that go well, or fail alone while the job goes on.
+#include <atomic>
+#include <catch2/catch.hpp>
+#include <latch>
+#include <thread>
+
+#include "ronde/error.h"
+#include "tests/support/ranks/faulty_group.h"
+#include "tests/support/ranks/goes_on.h"
+#include "tests/support/ranks/ranks.h"
+#include "tests/support/ranks/requests.h"
+#include "tests/support/ranks/results_of_ranks.h"
+
+using namespace ronde;
+using namespace ronde::test;
+using std::chrono::milliseconds;
+
+TEST_CASE("a leader speaks for all ranks of its host") {
+  std::atomic<std::uint64_t> announced{0}, received{0}, combined{0};
+  run_on({0, 1, 1, 1}, [&](int rank, Runtime& runtime) {
+    for (int round = 0; round < 50; ++round) check_goes_on(runtime);
+    if (rank == 0) received = counter_of(runtime, "inproc transport", "messages_received");
+    if (rank == 1) combined = counter_of(runtime, "combining", "combined");
+    if (rank > 0) announced += counter_of(runtime, "coordinator", "ready_messages");
+  });
+  CHECK(combined > 0);
+  CHECK(received < announced);
+}
+
+TEST_CASE("only an operation that tells its progress is polled with pauses") {
+  const bool tells = GENERATE(false, true);
+  constexpr std::uint64_t kEnough = 20;
+  FaultyGroup faulty(1);
+  Faults& faults = *faulty.faults[0];
+  faults.change_capabilities([=](Capabilities& own) { own.tells_progress = tells; });
+  faults.hold_ends();
+  Runtime runtime(faulty.options(0));
+  std::vector<float> values(2, 1.0F);
+  const Work work = runtime.submit(sum_request(values, "x"));
+  faults.wait_begun(1);
+  const auto sleeps = [&] { return counter_of(runtime, "coordinator", "sleeps"); };
+  const std::uint64_t sleeps_before = sleeps();
+  const std::uint64_t polls_before = faults.polls();
+  while (faults.polls() < polls_before + kEnough || (tells && sleeps() < sleeps_before + kEnough)) {
+    std::this_thread::yield();
+  }
+  if (!tells) CHECK(sleeps() == sleeps_before);
+  faults.release();
+  work.wait();
+  runtime.shutdown();
+}
+
+TEST_CASE("a name in flight cannot be used again, and can once it is done") {
+  const auto request_of = [](Collective kind, std::vector<float>& in, std::vector<float>& out) {
+    Request request = sum_request(in, "x");
+    request.kind = kind;
+    request.output = out.data();
+    return request;
+  };
+  struct Row {
+    Collective kind;
+    std::vector<float> result;  ///< on both ranks, of ones on rank 0 and twos on rank 1
+  };
+  const std::vector<Row> rows = {
+      {Collective::Allreduce, {3, 3, 0, 0}},     {Collective::Allgather, {1, 1, 2, 2}},
+      {Collective::Broadcast, {1, 1, 0, 0}},     {Collective::Alltoall, {1, 2, 0, 0}},
+      {Collective::Reducescatter, {3, 0, 0, 0}},
+  };
+  for (const Row& row : rows) {
+    std::latch refused(1);
+    run_group(2, [&](int rank, Runtime& runtime) {
+      std::vector<float> in(2, rank == 0 ? 1.0F : 2.0F);
+      std::vector<float> out(4);
+      if (rank == 1) refused.wait();
+      const Work work = runtime.submit(request_of(row.kind, in, out));
+      if (rank == 0) {
+        std::vector<float> others(4);
+        for (const Row& second : rows) {
+          const std::string text =
+              text_of<UsageError>([&] { runtime.submit(request_of(second.kind, others, others)); });
+          check_contains(text, "'x' is still in flight");
+        }
+        refused.count_down();
+      }
+      work.wait();
+      check(out == row.result, "the first one's result");
+      out.assign(4, 0.0F);
+      runtime.submit(request_of(row.kind, in, out)).wait();
+      check(out == row.result, "and again");
+    });
+  }
+}
+
+TEST_CASE("a name is free again in the callback of its end") {
+  run_group(2, [](int, Runtime& runtime) {
+    std::vector<float> values(1, 1.0F);
+    std::latch resubmitted(1);
+    Work second;
+    runtime.submit(sum_request(values, "x")).on_done([&] {
+      second = runtime.submit(sum_request(values, "x"));
+      resubmitted.count_down();
+    });
+    resubmitted.wait();
+    second.wait();
+    check(values[0] == 4.0F, "both sums were done");
+  });
+}
+
+TEST_CASE("operations fuse up to the fusion limit") {
+  Config config = test_config();
+  config.fusion_bytes = 256;
+  config.cycle_time_ms = 10000.0;  // gather until the buffer is full, or somebody waits
+  const auto body = [](int, Runtime& runtime) {
+    std::vector<std::vector<float>> tensors(8, std::vector<float>(16, 1.0F));
+    std::vector<Work> works;
+    for (auto& tensor : tensors) {
+      works.push_back(runtime.submit(sum_request(tensor, "t" + std::to_string(works.size()))));
+    }
+    for (const Work& work : works) work.wait();
+    check(counter_of(runtime, "execution", "largest_bucket_bytes") <= 256, "the limit holds");
+    check(counter_of(runtime, "execution", "fused_tensors") > 0, "tensors were fused");
+    check(counter_of(runtime, "execution", "tensors") == 8, "every tensor was moved");
+  };
+  run_group(2, body, config);
+}
+
+TEST_CASE("an operation whose timeout passes fails alone, also on the rank that comes late") {
+  std::latch expired(2);
+  const inproc::Group group(3);
+  const auto texts = on_each_rank(3, [&](int rank) {
+    Runtime runtime(options_of(group, rank));
+    std::vector<float> values(2, 1.0F);
+    Request request = sum_request(values, "x");
+    if (rank == 0) request.timeout = milliseconds(20);
+    if (rank == 2) expired.wait();
+    const std::string text = usage_error_of(runtime.submit(request));
+    if (rank != 2) expired.count_down();
+    check(values[0] == 1.0F, "nothing was done");
+    check_goes_on(runtime);
+    request.timeout = std::chrono::nanoseconds::max();  // it never passes
+    runtime.submit(request).wait();
+    check(values[0] == 3.0F, "the name is as new");
+    runtime.shutdown();
+    return text;
+  });
+  CHECK_THAT(texts[0],
+             Catch::Contains("allreduce 'x' timed out on rank 0") && Catch::Contains("rank 2"));
+  CHECK(texts[1] == texts[0]);
+  CHECK_THAT(texts[2], Catch::Contains("allreduce 'x' timed out on rank 0") &&
+                           Catch::Contains("not been submitted by rank 2; raise its timeout"));
+}
+
+TEST_CASE("what owns the buffers is released before the operation counts as done, not earlier") {
+  run_group(2, [](int, Runtime& runtime) {
+    for (int step = 0; step < 20; ++step) {
+      auto values = std::make_shared<std::vector<float>>(4, 1.0F);
+      const std::weak_ptr<std::vector<float>> observed = values;
+      bool summed = false;
+      Request request = sum_request(*values, "x");
+      request.finish = [&summed, data = values->data()] { summed = data[3] == 2.0F; };
+      request.keep_alive = std::move(values);
+      if (step % 2 == 0) {
+        runtime.submit(std::move(request)).wait();
+      } else {
+        runtime.submit(std::move(request));  // the handle is dropped
+        runtime.submit(barrier_request()).wait();
+        check_goes_on(runtime);
+      }
+      check(summed, "the sum was done in live memory");
+      check(observed.expired(), "the memory is released");
+    }
+  });
+}
+
+TEST_CASE(
+    "a rank without a contribution receives the sum of the others, of which there may be none") {
+  run_group(3, [](int rank, Runtime& runtime) {
+    for (int step = 0; step < 7; ++step) {
+      const bool is_empty = step > 3;
+      std::vector<float> values(2, 5.0F);
+      bool finished = false;
+      Request request = sum_request(values, step == 6 ? "" : "x");
+      request.contributes = !is_empty && rank != step % 3;
+      if (step == 3) request.op = ReduceOp::Average;
+      request.finish = [&] { finished = true; };
+      const Work work = runtime.submit(request);
+      work.wait();
+      check(work.contributed() != is_empty && finished != is_empty, "whether somebody contributed");
+      const float sum = step == 3 ? 10.0F / 3.0F : 10.0F;
+      check_equal(values[0], is_empty ? 5.0F : sum, "the sum of the other two, or nothing");
+    }
+    check_goes_on(runtime);
+  });
+}
+
+TEST_CASE("what finish throws fails the operation on its rank alone") {
+  run_group(2, [](int rank, Runtime& runtime) {
+    std::vector<float> values(2, 1.0F);
+    Request request = sum_request(values, "x");
+    if (rank == 1) request.finish = [] { throw UsageError("finish failed"); };
+    const Work work = runtime.submit(request);
+    if (rank == 1) {
+      check(usage_error_of(work) == "finish failed", "the error of finish");
+    } else {
+      work.wait();
+    }
+    check_goes_on(runtime);
+  });
+}
+
+TEST_CASE("counters are readable from any thread, during the run and after it") {
+  const inproc::Group group(2);
+  run_ranks(2, [&](int rank) {
+    Runtime runtime(options_of(group, rank));
+    std::atomic<bool> stop{false};
+    std::thread reader([&] {
+      while (!stop) static_cast<void>(runtime.stats());
+    });
+    for (int step = 0; step < 20; ++step) check_goes_on(runtime);
+    runtime.shutdown();
+    stop = true;
+    reader.join();
+    check(counter_of(runtime, "execution", "tensors") == 20, "the last counts stay");
+    check(counter_of(runtime, "submission", "operations") == 20, "the last counts stay");
+  });
+}
+
+TEST_CASE("an allgather whose input lies at another rank's place in the output loses nothing") {
+  Config config = test_config();
+  config.fusion_bytes = 256;  // many chunks: the first ones overwrite the input
+  const auto body = [](int rank, Runtime& runtime) {
+    std::vector<float> values(3 * 500);
+    std::fill_n(values.begin(), 500, static_cast<float>(rank + 1));
+    Request request = sum_request(values, "gathered");
+    request.kind = Collective::Allgather;
+    request.shape = {500};
+    runtime.submit(request).wait();
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      check(values[i] == static_cast<float>(i / 500 + 1), "element " + std::to_string(i));
+    }
+  };
+  run_group(3, body, config);
+}

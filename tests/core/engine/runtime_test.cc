@@ -1,0 +1,114 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "ronde/runtime.h"
+
+#include <algorithm>
+#include <catch2/catch.hpp>
+
+#include "ronde/error.h"
+#include "tests/support/ranks/ranks.h"
+#include "tests/support/ranks/requests.h"
+
+namespace {
+
+using namespace ronde;
+using namespace ronde::test;
+
+void wait_asleep(const Runtime& runtime) {
+  const auto limit = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+  while (!runtime.asleep() && std::chrono::steady_clock::now() < limit) std::this_thread::yield();
+  check(runtime.asleep(), "it sleeps");
+}
+
+}  // namespace
+
+TEST_CASE("groups of one, two and three ranks live in one process at once") {
+  run_ranks(3, [](int group) {
+    run_group(group + 1, [group](int rank, Runtime& runtime) {
+      for (int step = 0; step < 10; ++step) {
+        std::vector<float> values(3, static_cast<float>(rank + step));
+        runtime.submit(sum_request(values, "x")).wait();
+        const int expected = group * (group + 1) / 2 + (group + 1) * step;
+        check(values == std::vector<float>(3, static_cast<float>(expected)), "the group's own sum");
+      }
+    });
+  });
+}
+
+TEST_CASE("three ranks sum, many steps, by cache slot from the second step on, if there is one") {
+  Config config = test_config();
+  config.freeze_after_steps = 0;
+  const bool caches = GENERATE(true, false);
+  if (!caches) config.cache_capacity = 0;
+  const auto body = [caches](int rank, Runtime& runtime) {
+    for (int step = 0; step < 50; ++step) {
+      std::vector<std::vector<float>> tensors;
+      for (int i = 0; i < 5; ++i) {
+        tensors.emplace_back(static_cast<std::size_t>(i + 1), static_cast<float>(rank + i + step));
+      }
+      std::vector<Work> works;
+      // Every rank submits in another order.
+      for (int i = 0; i < 5; ++i) {
+        const auto k = static_cast<std::size_t>((i * (rank + 1)) % 5);
+        works.push_back(runtime.submit(sum_request(tensors[k], "t" + std::to_string(k))));
+      }
+      for (const Work& work : works) work.wait();
+      for (std::size_t i = 0; i < 5; ++i) {
+        check(tensors[i][0] == static_cast<float>(3 + 3 * (static_cast<int>(i) + step)), "sum");
+      }
+    }
+    check_equal(counter_of(runtime, "response_cache", "hits"), caches ? 49U * 5 : 0, "hits");
+    check_equal(counter_of(runtime, "response_cache", "misses"), caches ? 5U : 50U * 5, "misses");
+    check(std::ranges::none_of(runtime.stats(),
+                               [](const StatsGroup& group) { return group.part == "schedule"; }),
+          "there is no schedule");
+  };
+  run_group(3, body, config);
+}
+
+TEST_CASE("a caller that waits runs the engine's loop itself, which sleeps otherwise") {
+  run_group(2, [](int rank, Runtime& runtime) {
+    for (int i = 0; i < 200; ++i) {
+      std::vector<float> values(10, static_cast<float>(rank + i));
+      runtime.run(sum_request(values, "x"));
+      check(values[9] == static_cast<float>(2 * i + 1), "the sum of round " + std::to_string(i));
+    }
+    wait_asleep(runtime);
+  });
+  // Among several ranks the engine's thread may be awake, by a message or because it was not
+  // scheduled since, whenever somebody waits. It is not where nobody else is.
+  run_group(1, [](int, Runtime& runtime) {
+    wait_asleep(runtime);
+    std::vector<float> values(10, 1.0F);
+    runtime.run(sum_request(values, "x"));
+    check(counter_of(runtime, "coordinator", "driven_by_callers") == 1, "the caller drove");
+  });
+}
+
+TEST_CASE("several threads of a rank wait at once") {
+  run_group(2, [](int rank, Runtime& runtime) {
+    run_ranks(4, [&](int thread) {
+      for (int i = 0; i < 50; ++i) {
+        std::vector<float> values(10, static_cast<float>(rank + thread));
+        const Request request = sum_request(values, "of thread " + std::to_string(thread));
+        if ((i + thread) % 2 == 0) {
+          runtime.run(request);
+        } else {
+          runtime.submit(request).wait();
+        }
+        check(values[0] == static_cast<float>(2 * thread + 1), "the sum of thread and round");
+      }
+    });
+  });
+}
+
+TEST_CASE("of all that ranks throw, a failed check is shown first, with its place and values") {
+  const std::string text = text_of<CheckFailed>([] {
+    run_group(3, [](int rank, Runtime& runtime) {
+      if (rank == 2) check_equal(rank, 5, "the number");
+      // The others are told that rank 2 left.
+      runtime.submit(barrier_request()).wait();
+    });
+  });
+  CHECK_THAT(text, Catch::Contains("runtime_test.cc:") &&
+                       Catch::EndsWith(": the number is 2 and should be 5"));
+}

@@ -1,0 +1,148 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "core/src/kernels/elementwise.h"
+
+#include <catch2/catch.hpp>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <utility>
+#include <vector>
+
+#include "tests/support/ranks/requests.h"
+
+namespace {
+
+using namespace ronde;
+using ronde::test::TensorValues;
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
+TensorValues elements_of(DataType dtype, const std::vector<double>& values) {
+  TensorValues elements(dtype, values.size());
+  for (std::size_t i = 0; i < values.size(); ++i) elements.set(i, values[i]);
+  return elements;
+}
+
+TensorValues packed(const TensorValues& input, Scaling scaling, bool widen) {
+  TensorValues output(packed_dtype(input.dtype(), widen), input.count());
+  pack_elements(output.data(), input.data(), input.count(), input.dtype(), scaling, widen);
+  return output;
+}
+
+TensorValues unpacked(const TensorValues& wire, DataType dtype, Scaling scaling, bool widen) {
+  TensorValues output(dtype, wire.count());
+  unpack_elements(output.data(), wire.data(), wire.count(), dtype, scaling, widen);
+  return output;
+}
+
+}  // namespace
+
+TEST_CASE("elements are packed, scaled on either way and unpacked; integers truncate and clamp") {
+  struct Row {
+    std::vector<DataType> dtypes;
+    Scaling scaling;
+    std::vector<double> values, scaled;
+  };
+  const std::vector<DataType> floats = {DataType::F16, DataType::BF16, DataType::F32,
+                                        DataType::F64};
+  const std::vector<DataType> integers = {DataType::I8, DataType::I16, DataType::I32,
+                                          DataType::I64};
+  const Row rows[] = {{floats, {0.5, 4.0}, {0, 1, -7, 96}, {0, 0.125, -0.875, 12}},
+                      {floats, {-500.0, 1.0}, {1, -4}, {-500, 2000}},
+                      {integers, {0.5, 1.0}, {7, -7, -1, 0}, {3, -3, 0, 0}},
+                      {integers, {1.0, 3.0}, {7, -7, 96}, {2, -2, 32}},
+                      {integers, {kInfinity, 1.0}, {0}, {0}},
+                      {{DataType::I8}, {2.0, 1.0}, {100, -100, 7}, {127, -128, 14}},
+                      {{DataType::I8}, {1.004, 1.0}, {-128}, {-128}},
+                      {{DataType::I64}, {2.0, 1.0}, {-0x1p63}, {-0x1p63}},
+                      {{DataType::U8}, {-2.0, 1.0}, {200, 0}, {0, 0}},
+                      {{DataType::U8}, {2.0, 1.0}, {200, 100}, {255, 200}},
+                      {{DataType::Bool}, {0.0, 3.0}, {0, 1}, {0, 1}}};
+  for (const Row& row : rows) {
+    for (const DataType dtype : row.dtypes) {
+      for (const bool widen : {true, false}) {
+        CAPTURE(to_string(dtype), widen, row.scaling.factor);
+        const TensorValues input = elements_of(dtype, row.values);
+        const TensorValues plain = packed(input, {}, widen);
+        CHECK(plain == elements_of(packed_dtype(dtype, widen), row.values));
+        CHECK(unpacked(plain, dtype, {}, widen) == input);
+        CHECK(packed(input, row.scaling, widen) == elements_of(plain.dtype(), row.scaled));
+        CHECK(unpacked(plain, dtype, row.scaling, widen) == elements_of(dtype, row.scaled));
+      }
+    }
+  }
+}
+
+TEST_CASE(
+    "an average of equal integers is that integer, and large integers are not computed with") {
+  // 49 * (1 / 49) is less than one: this is why a divisor is kept apart.
+  for (int ranks = 1; ranks < 300; ++ranks) {
+    const TensorValues sums = elements_of(DataType::I32, {1.0 * ranks, -3.0 * ranks});
+    const TensorValues average = elements_of(DataType::I32, {1, -3});
+    CHECK(packed(sums, {1.0, 1.0 * ranks}, true) == average);
+    CHECK(unpacked(sums, DataType::I32, {1.0, 1.0 * ranks}, true) == average);
+  }
+  // Not representable in double: a scaling by one must not be computed.
+  const std::int64_t value = (std::int64_t{1} << 62) + 1;
+  TensorValues large(DataType::I64, 1);
+  std::memcpy(large.data(), &value, sizeof value);
+  CHECK(packed(large, {}, true) == large);
+  CHECK(unpacked(large, DataType::I64, {}, true) == large);
+}
+
+TEST_CASE("bools become zero or one and are never scaled") {
+  const std::vector<std::uint8_t> input = {0, 1, 2, 255};
+  for (const Scaling scaling : {Scaling{}, Scaling{0.0, 1.0}}) {
+    std::vector<std::uint8_t> output(4, 9);
+    pack_elements(output.data(), input.data(), 4, DataType::Bool, scaling, true);
+    CHECK(output == std::vector<std::uint8_t>{0, 1, 1, 1});
+    unpack_elements(output.data(), input.data(), 4, DataType::Bool, scaling, true);
+    CHECK(output == input);
+  }
+}
+
+TEST_CASE("any NaN is unpacked as the one quiet NaN, scaled or not, widened or not") {
+  const std::pair<DataType, std::uint64_t> rows[] = {{DataType::F16, 0xfd01},
+                                                     {DataType::BF16, 0xff85},
+                                                     {DataType::F32, 0x7f812345},
+                                                     {DataType::F32, 0xff812345},
+                                                     {DataType::F64, 0x7ff0123456789abc},
+                                                     {DataType::F64, 0xfff0123456789abc}};
+  for (const auto& [dtype, bits] : rows) {
+    TensorValues odd(dtype, 1), quiet(dtype, 1);
+    std::memcpy(odd.data(), &bits, size_of(dtype));
+    quiet.fill(std::numeric_limits<double>::quiet_NaN());
+    for (const Scaling scaling : {Scaling{}, Scaling{2.0, 3.0}}) {
+      CHECK(unpacked(odd, dtype, scaling, false) == quiet);
+      CHECK(unpacked(packed(odd, {}, true), dtype, scaling, true) == quiet);
+    }
+  }
+}
+
+TEST_CASE("neutral elements are of the packed type") {
+  const auto neutral = [](DataType dtype, ReduceOp op, bool widen) {
+    TensorValues values(packed_dtype(dtype, widen), 2);
+    fill_neutral(values.data(), 2, dtype, op, widen);
+    CHECK(values.get(0) == values.get(1));
+    return values.get(1);
+  };
+  for (const bool widen : {true, false}) {
+    CHECK(neutral(DataType::F16, ReduceOp::Min, widen) == kInfinity);
+    CHECK(neutral(DataType::BF16, ReduceOp::Max, widen) == -kInfinity);
+    CHECK(neutral(DataType::F64, ReduceOp::Product, widen) == 1);
+    CHECK(neutral(DataType::U8, ReduceOp::Average, widen) == 0);
+    CHECK(neutral(DataType::I8, ReduceOp::Max, widen) == -128);
+    CHECK(neutral(DataType::Bool, ReduceOp::Min, widen) == 1);
+  }
+}
+
+TEST_CASE("no elements need no memory") {
+  for (const DataType dtype : kAllDataTypes) {
+    pack_elements(nullptr, nullptr, 0, dtype, {2.0, 1.0}, true);
+    unpack_elements(nullptr, nullptr, 0, dtype, {2.0, 1.0}, true);
+    fill_neutral(nullptr, 0, dtype, ReduceOp::Sum, true);
+  }
+  CHECK(packed_dtype(DataType::F16, true) == DataType::F32);
+  CHECK(packed_dtype(DataType::F16, false) == DataType::F16);
+  CHECK(packed_dtype(DataType::I16, true) == DataType::I16);
+}

@@ -1,0 +1,295 @@
+// SPDX-License-Identifier: Apache-2.0
+// Adasum on whole runtimes, against the same in double precision: see Note [Adasum].
+#include <bit>
+#include <catch2/catch.hpp>
+#include <cmath>
+#include <limits>
+#include <optional>
+
+#include "tests/support/oracle/half_rounding.h"
+#include "tests/support/oracle/oracle.h"
+#include "tests/support/ranks/faulty_group.h"
+#include "tests/support/ranks/goes_on.h"
+#include "tests/support/ranks/ranks.h"
+#include "tests/support/ranks/requests.h"
+
+namespace {
+
+using namespace ronde;
+using namespace ronde::test;
+
+/// Under sanitizers numbers of ranks with an odd one, and with none: a minute less.
+#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
+constexpr int kSizes[] = {3, 4};
+#else
+constexpr int kSizes[] = {1, 2, 3, 4, 5, 6, 7};
+#endif
+
+struct Job {
+  DataType dtype = DataType::F32;
+  std::optional<DataType> wire = {};
+  std::size_t count = 5;
+  double prescale = 1.0;
+  double postscale = 1.0;
+  /// Ranks that add nothing: every rank whose number plus this one divides by three.
+  std::optional<int> silent = {};
+
+  bool contributes(int rank) const { return !silent || (rank + *silent) % 3 != 0; }
+};
+
+/// Mostly alike on all ranks, so that the factors are far from one.
+Elements input_of(const Job& job, int rank) {
+  const auto number = [](std::size_t seed) {
+    const auto bits = static_cast<std::uint32_t>(seed + 1) * std::uint32_t{2654435761};
+    return std::bit_cast<std::int32_t>(bits) * 0x1p-31;  // [-1, 1)
+  };
+  Elements input(job.dtype, job.count);
+  for (std::size_t i = 0; i < job.count; ++i) {
+    const double own = number(64 * i + static_cast<std::size_t>(rank) + 7);
+    const double value = (1 + rank) * (3 * number(1000 + i) + own);
+    input.set_number(i, is_half(job.dtype) ? rounded_to(job.dtype, value) : value);
+  }
+  return input;
+}
+
+void check_result(const Job& job, int size, const Elements& result) {
+  std::vector<double> inputs;
+  for (int rank = 0; rank < size; ++rank) {
+    const auto numbers =
+        job.contributes(rank) ? input_of(job, rank).numbers() : std::vector<double>(job.count);
+    inputs.insert(inputs.end(), numbers.begin(), numbers.end());
+  }
+  const test::Reduction reduction{job.dtype, ReduceOp::Adasum, job.prescale, job.postscale,
+                                  size,      job.wire};
+  CAPTURE(to_string(job.dtype), size, job.count);
+  CHECK(first_difference(reduction, inputs, result) == "");
+}
+
+Request request_of(const Job& job, const void* input, void* output, const std::string& name) {
+  Request request;
+  request.name = name;
+  request.dtype = job.dtype;
+  request.wire_dtype = job.wire;
+  request.shape = {static_cast<std::int64_t>(job.count)};
+  request.input = input;
+  request.output = output;
+  request.op = ReduceOp::Adasum;
+  request.prescale = job.prescale;
+  request.postscale = job.postscale;
+  return request;
+}
+
+std::vector<Job> all_jobs() {
+  std::vector<Job> jobs;
+  for (const DataType dtype : {DataType::F16, DataType::BF16, DataType::F32, DataType::F64}) {
+    for (const auto& [prescale, postscale] : {std::pair(1.0, 1.0), std::pair(0.3, -1.7)}) {
+      for (const std::size_t count : {0, 1, 2, 3, 7, 64, 1001}) {
+        jobs.push_back({dtype, {}, count, prescale, postscale, {}});
+        jobs.push_back({dtype, {}, count, prescale, postscale, static_cast<int>(count % 3)});
+        if (is_half(dtype)) continue;
+        for (const DataType wire : {DataType::F16, DataType::BF16}) {
+          jobs.push_back({dtype, wire, count, prescale, postscale, {}});
+        }
+      }
+    }
+  }
+  jobs.push_back({DataType::F32, {}, 70'001, 1.0, 1.0, {}});
+  return jobs;
+}
+
+/// Twice, so that the second time is from the cache.
+std::vector<Elements> results_of_jobs(int rank, Runtime& runtime) {
+  const std::vector<Job> jobs = all_jobs();
+  std::vector<Elements> outputs;
+  for (int step = 0; step < 2; ++step) {
+    std::vector<Elements> inputs;
+    std::vector<Work> works;
+    outputs.clear();
+    for (std::size_t i = 0; i < jobs.size(); ++i) {
+      inputs.push_back(input_of(jobs[i], rank));
+      outputs.push_back(inputs.back());
+      void* const output = outputs[i].data();
+      const void* const input = i % 3 == 0 ? output : inputs[i].data();
+      Request request = request_of(jobs[i], input, output, "t" + std::to_string(i));
+      request.contributes = jobs[i].contributes(rank);
+      if (!request.contributes) request.input = nullptr;
+      works.push_back(runtime.submit(std::move(request)));
+    }
+    for (std::size_t i = 0; i < jobs.size(); ++i) {
+      works[i].wait();
+      check(inputs[i] == input_of(jobs[i], rank), "the input is as it was");
+    }
+  }
+  return outputs;
+}
+
+/// Of every rank.
+std::vector<std::vector<Elements>> results_with(int size, std::uint64_t fusion_bytes) {
+  Config config = test_config();
+  config.fusion_bytes = fusion_bytes;
+  config.cycle_time_ms = 10000.0;  // gather until somebody waits
+  std::vector<std::vector<Elements>> results(static_cast<std::size_t>(size));
+  run_group(
+      size,
+      [&](int rank, Runtime& runtime) {
+        results[static_cast<std::size_t>(rank)] = results_of_jobs(rank, runtime);
+        const bool fuses = counter_of(runtime, "execution", "fused_tensors") > 0;
+        check(fuses == (fusion_bytes > 0), "what fits is fused");
+      },
+      config);
+  return results;
+}
+
+/// One allreduce in place of what each rank brings: f32 [3].
+std::vector<float> adasum_of_three(Runtime& runtime, std::vector<float> values) {
+  Request request = sum_request(values, "three");
+  request.op = ReduceOp::Adasum;
+  runtime.submit(request).wait();
+  return values;
+}
+
+using Rows = std::vector<std::vector<float>>;
+
+/// Of `rows`, one a rank.
+std::vector<float> adasum_of_rows(const Rows& rows) {
+  Rows results(rows.size());
+  run_group(static_cast<int>(rows.size()), [&](int rank, Runtime& runtime) {
+    const auto own = static_cast<std::size_t>(rank);
+    results[own] = adasum_of_three(runtime, rows[own]);
+  });
+  for (const auto& result : results) {
+    CHECK(std::memcmp(result.data(), results[0].data(), 3 * sizeof(float)) == 0);
+  }
+  return results[0];
+}
+
+constexpr float kInfinity = std::numeric_limits<float>::infinity();
+
+}  // namespace
+
+TEST_CASE("adasum is what double precision says, and the same bits on all ranks, fused or not") {
+  const std::vector<Job> jobs = all_jobs();
+  for (const int size : kSizes) {
+    // All in few buckets; in buckets of which some do not fit into the scratch; each alone.
+    const auto fused = results_with(size, std::uint64_t{64} << 20);
+    for (std::size_t i = 0; i < jobs.size(); ++i) {
+      // Where nobody brings anything the memory stays what it was.
+      if (size > 1 || jobs[i].contributes(0)) check_result(jobs[i], size, fused[0][i]);
+    }
+    for (const auto& of_rank : fused) CHECK(of_rank == fused[0]);
+    for (const std::uint64_t bytes : {8192U, 0U}) {
+      const auto again = results_with(size, bytes);
+      for (const auto& of_rank : again) CHECK(of_rank == fused[0]);
+    }
+  }
+}
+
+TEST_CASE(
+    "adasum adds what is orthogonal or zero, averages what is equal, scales with its inputs") {
+  const std::vector<float> zero(3);
+  const std::pair<Rows, std::vector<float>> cases[] = {
+      {{{1, 0, 0}, {0, 2, 0}}, {1, 2, 0}},
+      {{{1, 0, 0}, {0, 2, 0}, {0, 0, 3}}, {1, 2, 3}},
+      // a.b = 2, a.a = 4, b.b = 2: 3/4 a + 1/2 b.
+      {{{2, 0, 0}, {1, 1, 0}}, {2, 0.5F, 0}},
+      // Two levels, and the third rank goes up by itself: ((1 - 1/2) 8 + (1 - 1/2) 8 = 8) with 4.
+      {{{8, 0, 0}, {8, 0, 0}, {4, 0, 0}}, {6, 0, 0}},
+      {{zero, zero}, zero},
+      {{zero, {1, 2, 3}}, {1, 2, 3}},
+      {{{1, 2, 3}, zero, zero}, {1, 2, 3}},
+      {{zero, {1, kInfinity, 3}}, {1, kInfinity, 3}}};
+  for (const auto& [rows, expected] : cases) CHECK(adasum_of_rows(rows) == expected);
+  for (const std::size_t size : {1U, 2U, 3U, 5U, 7U}) {
+    CHECK(adasum_of_rows(Rows(size, {1.25F, -3, 0.1F})) == std::vector<float>{1.25F, -3, 0.1F});
+  }
+  Rows rows = {{0.3F, -7, 1}, {5, 0.7F, -2}, {1, 1, 3}};
+  std::vector<float> once = adasum_of_rows(rows);
+  for (auto& row : rows) {
+    for (float& value : row) value *= 0x1p-90F;
+  }
+  for (float& value : once) value *= 0x1p-90F;
+  CHECK(adasum_of_rows(rows) == once);
+  // Factors beyond the range of f32: that of the first is 1 - 1e-38 * 1e30 / 2e-76, about -5e67.
+  const auto extreme = adasum_of_rows({{1e-38F, 0, 0}, {1e30F, 0, 0}});
+  CHECK(extreme[0] == Approx(5e29).epsilon(1e-6));
+}
+
+TEST_CASE("a NaN or infinity among numbers makes all of an adasum the one quiet NaN") {
+  const float nan = std::nanf("");
+  for (const Rows& rows : {Rows{{nan, 1, 1}, {1, 2, 3}}, Rows{{1, 1, 1}, {1, 2, -kInfinity}},
+                           Rows{{1, 1, 1}, {2, 1, 1}, {nan, 0, 0}},
+                           Rows{{1, 1, 1}, {kInfinity, 0, 0}, {0, 0, 0}, {3, 1, 2}}}) {
+    for (const float value : adasum_of_rows(rows)) {
+      CHECK(std::bit_cast<std::uint32_t>(value) == 0x7fc00000U);
+    }
+  }
+}
+
+TEST_CASE("a NaN in one tensor of a fused bucket leaves the others alone") {
+  Config config = test_config();
+  config.cycle_time_ms = 10000.0;
+  const auto body = [](int rank, Runtime& runtime) {
+    for (int step = 0; step < 2; ++step) {
+      std::vector<float> bad(9, rank == 1 ? std::nanf("") : 1.0F);
+      std::vector<float> good(9, 2.0F);
+      Request first = sum_request(bad, "bad");
+      Request second = sum_request(good, "good");
+      first.op = second.op = ReduceOp::Adasum;
+      const Work works[] = {runtime.submit(first), runtime.submit(second)};
+      for (const Work& work : works) work.wait();
+      check(std::isnan(bad[8]) && good == std::vector<float>(9, 2.0F), "one of two is NaN");
+    }
+  };
+  run_group(3, body, config);
+}
+
+TEST_CASE("what adasum is not for is refused at submission") {
+  run_group(2, [](int, Runtime& runtime) {
+    std::vector<double> memory(2, 1.0);
+    const auto check_refused = [&](const std::function<void(Request&)>& change,
+                                   const std::string& text) {
+      Request request = request_of({.count = 2}, memory.data(), memory.data(), "x");
+      change(request);
+      check_contains(text_of<UsageError>([&] { runtime.submit(request); }), text);
+    };
+    for (const DataType dtype : kAllDataTypes) {
+      if (is_floating(dtype)) continue;
+      check_refused([&](Request& request) { request.dtype = dtype; },
+                    "allreduce 'x': adasum of " + std::string(to_string(dtype)));
+    }
+    check_refused([](Request& request) { request.kind = Collective::Reducescatter; },
+                  "reducescatter 'x': adasum is for allreduces");
+    check_refused([](Request& request) { request.symmetric = true; },
+                  "adasum of a symmetric buffer");
+    check_refused([](Request& request) { request.prescale = -kInfinity; },
+                  "adasum needs a finite prescale");
+    check_refused([](Request& request) { request.op = static_cast<ReduceOp>(6); },
+                  "op or device is none that there is");
+    check_goes_on(runtime);
+  });
+}
+
+TEST_CASE("a rank that fails in any step of an adasum ends the group on all") {
+  // Of three ranks: an alltoall, two levels and a gather.
+  constexpr int kSteps = 4;
+  for (int step = 1; step <= kSteps; ++step) {
+    for (const bool at_start : {true, false}) {
+      CAPTURE(step, at_start);
+      FaultyGroup group(3);
+      const std::string text = "broken in step " + std::to_string(step);
+      run_ranks(3, [&](int rank) {
+        Runtime runtime(group.options(rank));
+        Faults& faults = *group.faults[static_cast<std::size_t>(rank)];
+        adasum_of_three(runtime, {1, 2, 3});
+        const int before = faults.begun();
+        adasum_of_three(runtime, {1, 2, 3});
+        check(faults.begun() - before == kSteps, "as many operations of the backend");
+        if (rank == 1 && at_start) faults.fail_start(step, text);
+        if (rank == 1 && !at_start) faults.fail_poll(step, text);
+        const Death death = death_of([&] { adasum_of_three(runtime, {1, 2, 3}); });
+        check(death.rank == 1, "rank 1 failed");
+        check_contains(death.text, text);
+      });
+    }
+  }
+}

@@ -1,0 +1,278 @@
+// SPDX-License-Identifier: Apache-2.0
+// Alltoall on whole runtimes; its types are those of tests/sweeps/oracle.
+#include <algorithm>
+#include <array>
+#include <catch2/catch.hpp>
+#include <functional>
+#include <latch>
+#include <limits>
+#include <optional>
+
+#include "ronde/error.h"
+#include "tests/support/ranks/rows_of_ranks.h"
+
+namespace {
+
+using namespace ronde;
+using namespace ronde::test;
+
+/// Who sends how many rows to whom.
+struct Division {
+  std::string name;
+  bool is_even;  ///< splits are left out
+  std::function<std::int64_t(int from, int to)> sent;
+};
+
+const std::array<Division, 6> kDivisions = {{
+    {"even", true, [](int, int) { return 2; }},
+    {"uneven", false, [](int from, int to) { return (from * 3 + to * 2) % 5; }},
+    {"many", false, [](int from, int to) { return 40 * from + 7 * to + 1; }},
+    {"all to the last", false, [](int from, int to) { return to == 3 ? from : 0; }},
+    {"one sends", false, [](int from, int to) { return from == 1 ? to + 1 : 0; }},
+    {"nothing", false, [](int, int) { return 0; }},
+}};
+
+/// Appends what goes from one rank to another, which tells all pairs apart, and its rows.
+void append_sent(const Division& division, int from, int to, std::vector<float>& elements,
+                 Rows& rows) {
+  rows.push_back(division.sent(from, to));
+  for (std::int64_t i = 0; i < rows.back() * kColumns; ++i) {
+    elements.push_back(static_cast<float>(10'000 * from + 1000 * to + i));
+  }
+}
+
+/// Into memory of its own, or in place: to the begin of memory in which the input lies `shift`
+/// elements further.
+void exchange(const Division& division, const std::string& name, int rank, Runtime& runtime,
+              std::optional<std::size_t> shift = {}) {
+  std::vector<float> input, expected;
+  Rows splits, received;
+  for (int other = 0; other < runtime.topology().size; ++other) {
+    append_sent(division, rank, other, input, splits);
+    append_sent(division, other, rank, expected, received);
+  }
+  const auto rows_of = [](const std::vector<float>& elements) {
+    return static_cast<std::int64_t>(elements.size()) / kColumns;
+  };
+  Allocated output;
+  Request request = alltoall_request(input, {rows_of(input), kColumns}, splits, output);
+  request.name = name;
+  if (division.is_even) request.splits.clear();
+  std::vector<float> memory(shift.value_or(0));
+  if (shift) {
+    memory.insert(memory.end(), input.begin(), input.end());
+    memory.resize(std::max(memory.size(), expected.size()));
+    request.input = memory.data() + *shift;
+    request.output = memory.data();
+    request.allocate_output = nullptr;
+  }
+  const Work work = runtime.submit(std::move(request));
+  work.wait();
+  memory.resize(expected.size());
+  check_equal(shift ? memory : output.elements.value(), expected, division.name);
+  check_equal(work.received_splits(), received, "the received splits");
+  if (!shift) check_equal(output.shape, Rows{rows_of(expected), kColumns}, "its shape");
+}
+
+/// An alltoall of [4, 3] between two ranks; `change` on those of `ranks` makes both fail alike.
+void check_refused(const std::vector<int>& ranks, const std::function<void(Request&)>& change,
+                   const std::string& expected) {
+  std::array<std::string, 2> texts;
+  run_group(2, [&](int rank, Runtime& runtime) {
+    for (int step = 0; step < 3; ++step) {
+      std::vector<float> values(12, 1.0F);
+      Allocated output;
+      Request request = alltoall_request(values, {4, kColumns}, {1, 3}, output);
+      const bool is_bad = std::ranges::count(ranks, rank) > 0;
+      // Cached first, then refused, then as before.
+      if (step == 1 && is_bad) change(request);
+      const Work work = runtime.submit(std::move(request));
+      if (step != 1) {
+        work.wait();
+        check(work.received_splits() == (rank == 0 ? Rows{1, 1} : Rows{3, 3}), "goes on");
+        continue;
+      }
+      texts[index(rank)] = usage_error_of(work);
+      check(text_of<UsageError>([&] { work.received_splits(); }) == texts[index(rank)],
+            "a failed operation has no splits");
+      check(!output.elements, "nothing was allocated");
+    }
+  });
+  CHECK(texts[0] == texts[1]);
+  CHECK_THAT(texts[0], Catch::Contains(expected));
+}
+
+}  // namespace
+
+TEST_CASE("rows are exchanged however they are divided, fused or not, over one to four ranks") {
+  for (const int ranks : {1, 2, 3, 4}) {
+    for (const std::uint64_t fusion_bytes : {0, 1 << 20}) {
+      Config config = test_config();
+      config.fusion_bytes = fusion_bytes;
+      const auto body = [](int rank, Runtime& runtime) {
+        for (const Division& division : kDivisions) {
+          // The second of each comes from the response cache.
+          for (const char* const name : {division.name.c_str(), division.name.c_str(), "", ""}) {
+            exchange(division, name, rank, runtime);
+          }
+        }
+        // What looks alike on this rank alone hits, too.
+        check(counter_of(runtime, "response_cache", "hits") >= 12, "every second one hits");
+      };
+      run_group(ranks, body, config);
+    }
+  }
+}
+
+TEST_CASE("an alltoall that cannot be is refused on every rank with what each sent") {
+  const auto splits = [](Rows given) { return [=](Request& request) { request.splits = given; }; };
+  const auto shape = [](Rows given) { return [=](Request& request) { request.shape = given; }; };
+  const auto even = [](Rows given) {
+    return [=](Request& request) {
+      request.splits = {};
+      request.shape = given;
+    };
+  };
+  constexpr std::int64_t kMost = std::numeric_limits<std::int64_t>::max();
+  check_refused({1}, splits({1, 2}),
+                "alltoall 'x' is impossible:\n  rank 1: splits [1, 2] do not add up to the first "
+                "dimension of [4, 3]");
+  check_refused({0}, splits({1, 1, 2}), "rank 0: 3 splits were given for 2 ranks");
+  check_refused({1}, splits({5, -1}), "rank 1: splits [5, -1] have a negative number");
+  check_refused({1}, splits({kMost, kMost}), "do not add up");
+  check_refused({0, 1}, splits({4}), "alltoall 'x': 1 splits were given for 2 ranks");
+  check_refused({0, 1}, even({3, kColumns}),
+                "alltoall 'x': the first dimension of [3, 3] cannot be divided evenly among 2 "
+                "ranks; give splits");
+  check_refused({1}, even({3, kColumns}), "rank 1: the first dimension of [3, 3]");
+  check_refused({0, 1}, even({}), "a scalar has no first dimension to split along");
+  check_refused({1}, even({}), "rank 1: alltoall f32 [] on cpu");
+  check_refused({1}, shape({4, 1, 3}),
+                "rank 1: alltoall f32 [4, 1, 3] splits [1, 3] on cpu\n  rank 0: alltoall f32 "
+                "[4, 3] splits [1, 3] on cpu\nEvery rank must");
+  check_refused({1}, shape({-4, 3}), "rank 1: shape [-4, 3] has a negative dimension");
+  const auto integers = [](Request& request) { request.dtype = DataType::I32; };
+  check_refused({1}, integers, "rank 1: alltoall i32 [4, 3] splits [1, 3] on cpu");
+}
+
+TEST_CASE("rows that are too many together are refused on every rank") {
+  for (const Collective kind : {Collective::Allgather, Collective::Alltoall}) {
+    for (const Rows& shape : {Rows{std::int64_t{1} << 60}, Rows{std::int64_t{1} << 62, 0}}) {
+      run_group(2, [&](int, Runtime& runtime) {
+        float value = 0;
+        Request request;
+        request.kind = kind;
+        request.shape = shape;
+        request.input = &value;
+        request.allocate_output = [](const Rows&) -> void* { throw UsageError("allocated"); };
+        const std::string text = usage_error_of(runtime.submit(request));
+        check_contains(text, "the rows of all ranks together: ");
+        check_contains(text, shape.size() == 1 ? "\n  ranks 0,1: [1152921504606846976]"
+                                               : "\n  ranks 0,1: [4611686018427387904, 0]");
+      });
+    }
+  }
+}
+
+TEST_CASE("what this rank alone can see of an alltoall or reducescatter is refused at once") {
+  struct Row {
+    Collective kind;
+    std::function<void(Request&)> change;
+    std::string text;
+  };
+  const auto no_input = [](Request& request) { request.input = nullptr; };
+  const Row rows[] = {
+      {Collective::Alltoall, no_input, "alltoall 'x': input is null"},
+      {Collective::Reducescatter, no_input, "reducescatter 'x': input is null"},
+      {Collective::Reducescatter, [](Request& request) { request.output = nullptr; },
+       "reducescatter 'x': neither output nor allocate_output is set"},
+      {Collective::Reducescatter, [](Request& request) { request.splits = {6}; },
+       "only an alltoall has splits"},
+      {Collective::Alltoall, [](Request& request) { request.contributes = false; },
+       "only a reduction can go without this rank's contribution"}};
+  run_group(1, [&](int, Runtime& runtime) {
+    for (const Row& row : rows) {
+      std::vector<float> values(6, 1.0F);
+      Request request = sum_request(values, "x");
+      request.kind = row.kind;
+      row.change(request);
+      check_contains(text_of<UsageError>([&] { runtime.submit(request); }), row.text);
+    }
+  });
+}
+
+TEST_CASE("a rank that gave no memory for what the others bring fails alone") {
+  for (const Collective kind : {Collective::Alltoall, Collective::Allgather}) {
+    run_group(2, [kind](int rank, Runtime& runtime) {
+      std::vector<float> values(2, 5.0F);
+      for (const std::int64_t rows : {0, 2}) {
+        std::vector<float> result(2);
+        Request request;
+        request.kind = kind;
+        request.name = "x";
+        request.shape = {rank == 0 ? rows : 0};
+        if (kind == Collective::Alltoall) request.splits = {0, rank == 0 ? rows : 0};
+        request.input = values.data();
+        if (rank == 0) request.output = result.data();
+        const Work work = runtime.submit(request);
+        if (rank == 0 || rows == 0) {
+          work.wait();
+        } else {
+          check_contains(usage_error_of(work),
+                         "'x': rank 1 gave no memory for the result, which has the shape [2]");
+        }
+      }
+      runtime.submit(sum_request(values, "goes on")).wait();
+      check(values[0] == 10.0F, "the job goes on");
+    });
+  }
+}
+
+TEST_CASE("an alltoall may be in place and lie anywhere in its result") {
+  Config config = test_config();
+  config.fusion_bytes = 64;  // many chunks: the first ones overwrite the input
+  const auto body = [](int rank, Runtime& runtime) {
+    for (const Division& division : kDivisions) {
+      for (const std::size_t shift : {0U, 1U, 50U}) exchange(division, "", rank, runtime, shift);
+    }
+  };
+  run_group(3, body, config);
+}
+
+TEST_CASE("splits that change from step to step are negotiated anew on the rank that changes") {
+  run_group(2, [](int rank, Runtime& runtime) {
+    for (int step = 0; step < 6; ++step) {
+      const auto sent = [step](int from, int to) {
+        const int first = from == 1 ? step % 4 : 2;
+        return to == 0 ? first : 4 - first;
+      };
+      exchange({"step " + std::to_string(step), false, sent}, "x", rank, runtime);
+    }
+    check(counter_of(runtime, "response_cache", "hits") == (rank == 0 ? 5 : 0),
+          "rank 0 asks for the same each time");
+  });
+}
+
+TEST_CASE("the received splits are asked for too early, of nothing, and of another operation") {
+  CHECK(Work().received_splits().empty());
+  std::latch asked(1);
+  run_group(2, [&](int rank, Runtime& runtime) {
+    std::vector<float> values(2, 1.0F);
+    std::vector<float> received(2);
+    Request request = sum_request(values, "x");
+    request.kind = Collective::Alltoall;
+    request.output = received.data();
+    if (rank == 1) asked.wait();
+    const Work work = runtime.submit(request);
+    if (rank == 0) {
+      check_contains(text_of<UsageError>([&] { work.received_splits(); }),
+                     "alltoall 'x': received_splits() was called while it is pending");
+      asked.count_down();
+    }
+    work.wait();
+    check(work.received_splits() == Rows{1, 1}, "one row of each rank");
+    const Work sums = runtime.submit(sum_request(values, "sum"));
+    sums.wait();
+    check(sums.received_splits().empty(), "an allreduce has none");
+  });
+}

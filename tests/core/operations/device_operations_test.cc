@@ -1,0 +1,370 @@
+// SPDX-License-Identifier: Apache-2.0
+// Operations on buffers of a device: ordered by events, queued before they are done.
+#include <algorithm>
+#include <atomic>
+#include <catch2/catch.hpp>
+#include <map>
+#include <thread>
+
+#include "ronde/error.h"
+#include "tests/support/fakes/fake_device.h"
+#include "tests/support/ranks/goes_on.h"
+
+namespace {
+
+using namespace ronde;
+using namespace ronde::test;
+using std::chrono::milliseconds;
+using Shape = std::vector<std::int64_t>;
+using Log = std::vector<std::string>;
+using Floats = std::vector<float>;
+
+/// The sum over all ranks of `values` on the device.
+Request device_sum(std::vector<float>& values, const FakeDevice& device,
+                   const std::string& name = "x") {
+  return on_device(sum_request(values, name), device);
+}
+
+/// Collectives whose results have memory of their own.
+constexpr Collective kApart[] = {Collective::Allgather, Collective::Alltoall,
+                                 Collective::Reducescatter};
+
+Request request_apart(Collective kind, const std::vector<float>& input, const FakeDevice& device) {
+  Request request;
+  request.kind = kind;
+  request.name = "apart";
+  request.shape = {static_cast<std::int64_t>(input.size())};
+  request.input = input.data();
+  return on_device(std::move(request), device);
+}
+
+/// Submits `request`, and returns once it is queued on the device.
+Work queued(Runtime& runtime, Request request) {
+  Work work = runtime.submit(std::move(request));
+  work.wait_on(FakeDevice::stream('B'));
+  return work;
+}
+
+/// `action` does not end before the device of rank 1, which holds results, has come to them.
+void check_waits_for_device(int rank, FakeDevice& device, const std::function<void()>& action) {
+  std::atomic<bool> goes_on{false};
+  std::thread gpu([&] {
+    device.wait_asked(rank == 1 ? 100 : 0);
+    goes_on = true;
+    device.pass();
+  });
+  action();
+  const bool had_passed = goes_on;
+  gpu.join();
+  check(rank != 1 || had_passed, "not before the device has come to it");
+}
+
+/// What has happened on the device so far.
+void check_log(const FakeDevice& device, const Log& expected) {
+  check_equal(device.log(), expected, "the order");
+}
+
+}  // namespace
+
+TEST_CASE("a work on a device is queued before it is done, and keeps its buffers until it is") {
+  DeviceGroup(2).run([](int rank, Runtime& runtime, FakeDevice& device) {
+    device.hold_results();
+    std::vector<float> values(4, static_cast<float>(rank + 1));
+    Request request = device_sum(values, device);
+    request.keep_alive = std::make_shared<int>();
+    const std::weak_ptr owner = request.keep_alive;
+    const Work work = queued(runtime, std::move(request));
+    device.wait_asked(3);
+    check(!work.done() && !work.wait_for(milliseconds(1)), "the device has yet to come to it");
+    check(values == std::vector<float>(4, static_cast<float>(rank + 1)), "no result yet");
+    check(!owner.expired(), "the device will write there");
+    check_log(device, {"mark1 A", "read", "result1", "order result1 B"});
+    device.pass();
+    work.wait();
+    check(owner.expired(), "released before the work is done");
+    check(work.done() && values == std::vector<float>(4, 3.0F), "the sum");
+    work.wait_on(FakeDevice::stream('C'));
+    check(device.log().back() == "order result1 C", "also once it is done");
+  });
+}
+
+TEST_CASE("a name may be used again once its operation is queued on the device") {
+  DeviceGroup(2).run([](int rank, Runtime& runtime, FakeDevice& device) {
+    device.hold_results();
+    std::vector<std::vector<float>> steps(3, std::vector<float>(4, static_cast<float>(rank)));
+    std::vector<Work> works;
+    for (std::vector<float>& values : steps) {
+      works.push_back(queued(runtime, device_sum(values, device)));
+    }
+    check(counter_of(runtime, "device_execution", "queued") == 3, "all are queued");
+    check(counter_of(runtime, "device_execution", "passed") == 0, "and none has passed");
+    device.pass();
+    for (const Work& work : works) work.wait();
+    check(steps == std::vector<std::vector<float>>(3, std::vector<float>(4, 1.0F)), "the sums");
+  });
+}
+
+TEST_CASE("nothing of a buffer is touched before what its stream was given") {
+  DeviceGroup(2).run([](int rank, Runtime& runtime, FakeDevice& device) {
+    if (rank == 1) device.hold_marks();
+    std::vector<float> values(4, 0.0F);
+    const Work work = runtime.submit(device_sum(values, device));
+    if (rank == 1) {
+      device.wait_asked(3);  // the operation has begun
+      check_log(device, {"mark1 A"});
+      check(!work.wait_for(milliseconds(1)), "the other waits for this one");
+      values.assign(4, 5.0F);  // what the stream was given
+      device.pass();
+    }
+    work.wait();
+    check(values == std::vector<float>(4, 5.0F), "the sum");
+  });
+}
+
+TEST_CASE("memory that the program makes for a result is marked before it is written") {
+  for (const Collective kind : kApart) {
+    DeviceGroup(2).run([kind](int, Runtime& runtime, FakeDevice& device) {
+      const std::vector<float> input(4, 1.0F);
+      std::vector<float> output;
+      Request request = request_apart(kind, input, device);
+      request.allocate_output = [&](const Shape& shape) {
+        device.note("allocate");
+        output.resize(static_cast<std::size_t>(shape[0]));
+        return output.data();
+      };
+      runtime.submit(std::move(request)).wait();
+      check_log(device, {"mark1 A", "allocate", "mark2 A", "read", "result1"});
+      check(output.front() == (kind == Collective::Reducescatter ? 2.0F : 1.0F), "the result");
+    });
+  }
+}
+
+TEST_CASE("what finish queues on a device comes behind the result, and is part of the operation") {
+  DeviceGroup(2).run([](int, Runtime& runtime, FakeDevice& device) {
+    std::vector<float> values(4, 1.0F);
+    Request request = device_sum(values, device);
+    request.finish = [&device] {
+      device.note("finish");
+      device.hold_marks();
+    };
+    const Work work = queued(runtime, std::move(request));
+    check_log(device, {"mark1 A", "read", "result1", "order result1 A", "finish", "mark2 A",
+                       "order mark2 B"});
+    check(!work.done(), "the device has yet to come to what finish queued");
+    device.pass();
+    work.wait();
+    check(values[3] == 2.0F, "the sum");
+  });
+}
+
+TEST_CASE("a finish that throws fails its work alone, once the device is done with the buffers") {
+  DeviceGroup(2).run([](int rank, Runtime& runtime, FakeDevice& device) {
+    device.hold_results();
+    std::vector<float> values(4, 1.0F);
+    Request request = device_sum(values, device);
+    if (rank == 1) {
+      request.finish = [] { throw UsageError("no room for the result"); };
+    }
+    const Work work = runtime.submit(std::move(request));
+    if (rank == 1) {
+      device.wait_asked(3);
+      check(!work.done(), "the device still writes");
+      device.pass();
+      const std::string text = text_of<UsageError>([&] { work.wait_on(FakeDevice::stream('B')); });
+      check(text == "no room for the result" && usage_error_of(work) == text, "its own words");
+    } else {
+      device.pass();
+      work.wait();
+    }
+    check_goes_on(runtime);
+  });
+}
+
+TEST_CASE(
+    "all collectives and messages are queued on devices, and tell at once what came from whom") {
+  DeviceGroup(2).run([](int rank, Runtime& runtime, FakeDevice& device) {
+    const float mine = static_cast<float>(rank + 1);
+    const bool is_first = rank == 0;
+    std::vector<float> values(4, mine);
+    const std::vector<float> input = {mine, 2 * mine, 3 * mine, 4 * mine};
+    const auto check_result = [&](const Request& request, const Floats& output,
+                                  const Floats& expected) {
+      device.hold_results();
+      const Work work = queued(runtime, request);
+      check(!work.done(), "the device has yet to come to it");
+      if (request.kind == Collective::Alltoall) {
+        const std::vector<std::int64_t> rows(2, is_first ? 1 : 3);
+        check_equal(work.received_splits(), rows, "the rows");
+      }
+      if (request.kind == Collective::Recv) check(work.source() == 0, "the sender");
+      device.pass();
+      work.wait();
+      check_equal(output, expected, std::string(to_string(request.kind)));
+    };
+    check_result(device_sum(values, device), values, {3, 3, 3, 3});
+    values = input;
+    Request broadcast = device_sum(values, device, "b");
+    broadcast.kind = Collective::Broadcast;
+    broadcast.root = 1;
+    check_result(broadcast, values, {2, 4, 6, 8});
+    for (const auto& [kind, expected] : std::map<Collective, Floats>{
+             {Collective::Allgather, {1, 2, 3, 4, 2, 4, 6, 8}},
+             {Collective::Alltoall, is_first ? Floats{1, 2} : Floats{2, 3, 4, 4, 6, 8}},
+             {Collective::Reducescatter, is_first ? Floats{3, 6} : Floats{9, 12}}}) {
+      std::vector<float> output(expected.size());
+      Request request = request_apart(kind, input, device);
+      if (kind == Collective::Alltoall) request.splits = {1, 3};
+      request.output = output.data();
+      check_result(request, output, expected);
+    }
+    for (const int from : {0, kAnyRank}) {
+      values = input;
+      const Request message = is_first ? send_request(values, 1) : recv_request(values, from);
+      check_result(on_device(message, device), values, {1, 2, 3, 4});
+    }
+    runtime.submit(barrier_request()).wait();
+  });
+}
+
+TEST_CASE("buffers of the CPU and of a device go through the same group") {
+  DeviceGroup(3).run([](int, Runtime& runtime, FakeDevice& device) {
+    device.hold_results();
+    std::vector<float> here(4, 1.0F), there(4, 1.0F);
+    const Work on_gpu = runtime.submit(device_sum(there, device, "there"));
+    const Work on_cpu = runtime.submit(sum_request(here, "here"));
+    on_cpu.wait_on(nullptr);  // as wait()
+    check(here == std::vector<float>(4, 3.0F), "not held up by a device that is slow");
+    check(!on_gpu.done(), "which is still at work");
+    device.pass();
+    on_gpu.wait();
+    check(there == here, "the same sum");
+  });
+}
+
+TEST_CASE("the operations of a group are queued each with its own event") {
+  DeviceGroup(2).run([](int, Runtime& runtime, FakeDevice& device) {
+    device.hold_results();
+    std::vector<float> a(2, 1.0F), b(3, 2.0F);
+    std::vector<double> c(2, 3.0);
+    Request third = device_sum(a, device, "c");
+    third.dtype = DataType::F64;
+    third.input = third.output = c.data();
+    const std::vector<Work> works = runtime.submit_group(
+        {device_sum(a, device, "a"), device_sum(b, device, "b"), std::move(third)});
+    for (const Work& work : works) work.wait_on(FakeDevice::stream('B'));
+    const Log log = device.log();
+    check(std::count(log.begin(), log.end(), "order result1 B") == 2, "a and b went together");
+    check(std::count(log.begin(), log.end(), "order result2 B") == 1, "c is of another type");
+    check(!works[0].done() && !works[2].done(), "none is done");
+    device.pass();
+    for (const Work& work : works) work.wait();
+    check(a[1] == 2.0F && b[2] == 4.0F && c[1] == 6.0, "the sums");
+  });
+}
+
+TEST_CASE("ranks that have joined take part in operations on devices without memory for them") {
+  DeviceGroup(3).run([](int rank, Runtime& runtime, FakeDevice& device) {
+    if (rank > 0) {
+      std::vector<float> values(4, static_cast<float>(rank));
+      Request average = device_sum(values, device);
+      average.op = ReduceOp::Average;
+      runtime.submit(std::move(average)).wait();
+      check(values == std::vector<float>(4, 1.5F), "the average of those that are left");
+      std::vector<float> input(3, static_cast<float>(rank)), output(1);
+      Request scatter = request_apart(Collective::Reducescatter, input, device);
+      scatter.output = output.data();
+      runtime.submit(std::move(scatter)).wait();
+      check(output[0] == 3.0F, "a part of the sum");
+    }
+    Request join;
+    join.kind = Collective::Join;
+    runtime.submit(std::move(join)).wait();
+    check_goes_on(runtime);
+    if (rank == 0) check_log(device, {"read", "nobody", "result1", "read", "nobody", "result2"});
+  });
+}
+
+TEST_CASE("a frozen schedule runs operations on devices, whose results are waited for on streams") {
+  DeviceGroup(2).run(
+      [](int rank, Runtime& runtime, FakeDevice& device) {
+        std::vector<float> a(4), b(4);
+        for (int step = 0; step < 40; ++step) {
+          a.assign(4, static_cast<float>(rank + step));
+          b.assign(4, 1.0F);
+          const Work first = runtime.submit(device_sum(a, device, "a"));
+          const Work second = runtime.submit(device_sum(b, device, "b"));
+          first.wait_on(FakeDevice::stream('A'));
+          second.wait_on(FakeDevice::stream('A'));
+          check(a[3] == static_cast<float>(2 * step + 1) && b[0] == 2.0F, "the sums");
+        }
+        check(counter_of(runtime, "schedule", "freezes") > 0, "it froze");
+        check(counter_of(runtime, "device_execution", "queued") == 80, "all went to the device");
+      },
+      [](int, RuntimeOptions& options) { options.config.freeze_after_steps = 3; });
+}
+
+TEST_CASE(
+    "an input that lies in the memory of a result on a device is refused, others get theirs") {
+  for (const Collective kind : kApart) {
+    DeviceGroup(2).run([kind](int rank, Runtime& runtime, FakeDevice& device) {
+      std::vector<float> memory(16, 1.0F);
+      const std::vector<float> input(4, 1.0F);
+      Request request = request_apart(kind, input, device);
+      if (rank == 1) request.input = memory.data() + 1;
+      request.output = memory.data();
+      const Work work = runtime.submit(std::move(request));
+      if (rank == 1) {
+        const std::string text = usage_error_of(work);
+        check_contains(text, "rank 1 gave an input that lies in the memory of the result");
+        check_contains(text, "give memory of its own");
+        check(memory == std::vector<float>(16, 1.0F), "untouched");
+      } else {
+        work.wait();
+        check(memory[0] == (kind == Collective::Reducescatter ? 2.0F : 1.0F), "its result");
+      }
+      check_goes_on(runtime);
+    });
+  }
+}
+
+TEST_CASE("what a device cannot have is refused by the rank that asks for it") {
+  DeviceGroup(2).run([](int rank, Runtime& runtime, FakeDevice& device) {
+    std::vector<float> values(4, 1.0F);
+    const auto check_refused = [&](const std::function<void(Request&)>& change,
+                                   const std::string& text) {
+      Request request = device_sum(values, device);
+      change(request);
+      check_contains(text_of<UsageError>([&] { runtime.submit(request); }), text);
+    };
+    check_refused([](Request& request) { request.op = ReduceOp::Adasum; },
+                  "adasum is computed on the CPU");
+    check_refused([](Request& request) { request.symmetric = true; }, "of the CPU, is symmetric");
+    check_refused([](Request& request) { request.device.index = 0; },
+                  "rank " + std::to_string(rank) + ": allreduce 'x': no device 0 here");
+    // Nothing converts what a device backend does not convert itself.
+    Request half = device_sum(values, device, "half");
+    half.wire_dtype = DataType::F16;
+    check_contains(usage_error_of(runtime.submit(half)), "backend fake cannot do");
+    check_goes_on(runtime);
+  });
+}
+
+TEST_CASE("a group is shut down, and a process set removed, once what is queued there is over") {
+  for (const bool removes : {false, true}) {
+    DeviceGroup(3).run([removes](int rank, Runtime& runtime, FakeDevice& device) {
+      // The numbers of the members add up to the same.
+      const ProcessSet set = removes ? runtime.add_process_set({2, 1}) : kGlobalSet;
+      const bool is_member = !removes || rank > 0;
+      if (rank == 1) device.hold_results();
+      std::vector<float> values(4, static_cast<float>(rank));
+      Request request = device_sum(values, device);
+      request.set = set;
+      const Work work = is_member ? queued(runtime, std::move(request)) : Work();
+      check(rank != 1 || !work.done(), "queued");
+      check_waits_for_device(
+          rank, device, [&] { removes ? runtime.remove_process_set(set) : runtime.shutdown(); });
+      check(work.done() && values[3] == (is_member ? 3.0F : 0.0F), "the sum of the members");
+      if (removes) check_goes_on(runtime);
+    });
+  }
+}

@@ -1,0 +1,275 @@
+// SPDX-License-Identifier: Apache-2.0
+// Ranks that run out of data at different times.
+#include <barrier>
+#include <catch2/catch.hpp>
+#include <latch>
+
+#include "tests/support/ranks/goes_on.h"
+#include "tests/support/ranks/ranks.h"
+#include "tests/support/ranks/requests.h"
+
+namespace {
+
+using namespace ronde;
+using namespace ronde::test;
+
+Request join_request(ProcessSet set = kGlobalSet) {
+  Request request;
+  request.kind = Collective::Join;
+  request.set = set;
+  return request;
+}
+
+int join(Runtime& runtime, ProcessSet set = kGlobalSet) {
+  const Work work = runtime.submit(join_request(set));
+  work.wait();
+  return work.last_rank();
+}
+
+/// A reduction in place of three values that begin as the rank plus one.
+template <typename Number = float>
+Number reduced(Runtime& runtime, ReduceOp op, const std::string& name = "x",
+               ProcessSet set = kGlobalSet) {
+  std::vector<Number> values(3, static_cast<Number>(runtime.topology().rank + 1));
+  Request request;
+  request.name = name;
+  request.dtype = std::is_integral_v<Number> ? DataType::I32 : DataType::F32;
+  request.shape = {3};
+  request.input = request.output = values.data();
+  request.op = op;
+  request.set = set;
+  runtime.submit(request).wait();
+  check(values[0] == values[2], "all elements alike");
+  return values[0];
+}
+
+}  // namespace
+
+TEST_CASE("ranks with uneven data reduce what is left of it, and integer averages truncate") {
+  for (const bool all : {false, true}) {
+    Config config = test_config();
+    config.join_average = all ? "all" : "contributing";
+    const auto body = [all](int rank, Runtime& runtime) {
+      for (int epoch = 0; epoch < 3; ++epoch) {
+        // Rank r has 4 + r batches; the ranks that are left contribute r + 1 each.
+        for (int step = 0; step < 4 + rank; ++step) {
+          const int left = step < 4 ? 3 : step < 5 ? 2 : 1;
+          const int sum = left == 3 ? 6 : left == 2 ? 5 : 3;
+          const int divisor = all ? 3 : left;
+          check(reduced(runtime, ReduceOp::Sum) == static_cast<float>(sum),
+                "the sum of those that are left");
+          const float average = static_cast<float>(sum) / static_cast<float>(divisor);
+          check(reduced(runtime, ReduceOp::Average, "") == average, "their average");
+          check(reduced<int>(runtime, ReduceOp::Average, "i") == sum / divisor, "truncated");
+          check(reduced(runtime, ReduceOp::Min, "m") == static_cast<float>(4 - left),
+                "their minimum");
+        }
+        check(join(runtime) == 2, "rank 2 joins last");
+        check_goes_on(runtime);
+      }
+    };
+    for (const auto& host_of : {std::vector<int>{0, 0, 0}, std::vector<int>{0, 1, 1}}) {
+      run_on(host_of, body, config);
+    }
+  }
+}
+
+TEST_CASE("reducescatters, barriers and groups go on without the ranks that have joined") {
+  run_group(3, [](int rank, Runtime& runtime) {
+    if (rank > 0) {
+      std::vector<float> input(5, static_cast<float>(rank));
+      std::vector<float> output(rank == 1 ? 2 : 1);
+      Request scatter = sum_request(input, "scatter");
+      scatter.kind = Collective::Reducescatter;
+      scatter.op = ReduceOp::Average;
+      scatter.output = output.data();
+      runtime.submit(scatter).wait();
+      check(output.front() == 1.5F && output.back() == 1.5F, "the average of ranks 1 and 2");
+      runtime.submit(barrier_request()).wait();
+      std::vector<float> a(2, 1.0F), b(2, 2.0F);
+      for (const Work& work : runtime.submit_group({sum_request(b, "b"), sum_request(a, "a")})) {
+        work.wait();
+      }
+      check(a[1] == 2.0F && b[0] == 4.0F, "the sums of the group");
+    }
+    check(join(runtime) > 0, "not rank 0");
+    check_goes_on(runtime);
+  });
+}
+
+TEST_CASE("what was submitted before the join is still done") {
+  run_group(2, [](int rank, Runtime& runtime) {
+    std::vector<float> first(2, 1.0F), second(2, 1.0F);
+    const Work early = runtime.submit(sum_request(first, "early"));
+    if (rank == 1) runtime.submit(sum_request(second, "late")).wait();
+    const Work joined = runtime.submit(join_request());
+    early.wait();
+    joined.wait();
+    check(first[0] == 2.0F, "both took part");
+    check(rank == 0 || second[0] == 1.0F, "rank 1 alone");
+  });
+}
+
+TEST_CASE("what needs every rank is refused while one has joined, and works afterwards") {
+  run_group(3, [](int rank, Runtime& runtime) {
+    const auto gather = [&] {
+      std::vector<float> mine(1, static_cast<float>(rank));
+      std::vector<float> all(3);
+      Request request = sum_request(mine, "gather");
+      request.kind = Collective::Allgather;
+      request.output = all.data();
+      runtime.submit(request).wait();
+      check(all == std::vector<float>{0, 1, 2}, "what all have");
+    };
+    gather();
+    if (rank > 0) {
+      // Also by its slot.
+      check_contains(text_of<UsageError>(gather),
+                     "allgather 'gather' needs every rank, but rank 0 has joined");
+      std::vector<float> values(3);
+      Request broadcast = sum_request(values, "b");
+      broadcast.kind = Collective::Broadcast;
+      check_contains(usage_error_of(runtime.submit(broadcast)), "needs every rank");
+      const Request message = rank == 1 ? send_request(values, 2) : recv_request(values, 1);
+      check_contains(usage_error_of(runtime.submit(message)),
+                     "needs both of its ranks, but rank 0");
+      const std::vector<Work> works = runtime.submit_group({sum_request(values, "a"), broadcast});
+      check_contains(usage_error_of(works[0]), "needs every rank");
+    }
+    join(runtime);
+    gather();
+    check_goes_on(runtime);
+  });
+}
+
+TEST_CASE("messages that wait when a rank joins are refused") {
+  std::latch submitted(1);
+  run_group(2, [&](int rank, Runtime& runtime) {
+    if (rank == 0) {
+      const std::vector<float> values(1, 1.0F);
+      const Work work = runtime.submit(send_request(values, 1));
+      submitted.count_down();
+      check_contains(usage_error_of(work), "but rank 1 has joined");
+    } else {
+      submitted.wait();
+    }
+    join(runtime);
+  });
+}
+
+TEST_CASE("a disagreement of those that are left names them alone") {
+  run_group(3, [](int rank, Runtime& runtime) {
+    if (rank < 2) {
+      std::vector<float> values(rank == 0 ? 2 : 4);
+      const std::string text = usage_error_of(runtime.submit(sum_request(values, "x")));
+      check_contains(text, "rank 0: allreduce f32 [2] sum on cpu");
+      check_contains(text, "rank 1: allreduce f32 [4] sum on cpu");
+      check(text.find("rank 2") == std::string::npos && text.find("ranks") != std::string::npos,
+            "rank 2 said nothing");
+    }
+    join(runtime);
+    check_goes_on(runtime);
+  });
+}
+
+TEST_CASE("joining twice, or submitting after joining, is refused at once") {
+  std::barrier refused(2);
+  run_group(2, [&](int rank, Runtime& runtime) {
+    if (rank == 0) {
+      const Work joined = runtime.submit(join_request());
+      std::vector<float> values(2);
+      for (int again = 0; again < 2; ++again) {
+        check_contains(text_of<UsageError>([&] { runtime.submit(sum_request(values, "x")); }),
+                       "rank 0: allreduce 'x': this rank has joined");
+        check_contains(text_of<UsageError>([&] { runtime.submit(join_request()); }),
+                       "rank 0: join: this rank has joined");
+      }
+      refused.arrive_and_wait();
+      joined.wait();
+    } else {
+      refused.arrive_and_wait();
+      join(runtime);
+    }
+    Request named = join_request();
+    named.name = "x";
+    check_contains(text_of<UsageError>([&] { runtime.submit(named); }), "no name and no timeout");
+    check_goes_on(runtime);
+  });
+}
+
+TEST_CASE("ranks join each set by itself") {
+  run_group(4, [](int, Runtime& runtime) {
+    const ProcessSet set = runtime.add_process_set({3, 1, 2});
+    const auto within = runtime.rank_in(set);
+    Work joined;
+    if (within) {
+      if (*within == 0) {
+        joined = runtime.submit(join_request(set));
+      } else {
+        check(reduced(runtime, ReduceOp::Average, "x", set) == 2.5F, "of ranks 1 and 2");
+      }
+    }
+    check(reduced(runtime, ReduceOp::Sum) == 10.0F, "the set of all ranks is not concerned");
+    if (within && *within != 0) joined = runtime.submit(join_request(set));
+    joined.wait();
+    check(!within || joined.last_rank() > 0, "one of the others is last");
+    check_goes_on(runtime);
+  });
+}
+
+TEST_CASE("a name that timed out while a rank had joined is free for it afterwards") {
+  std::barrier step(3);
+  run_group(3, [&](int rank, Runtime& runtime) {
+    Work joined;
+    if (rank == 2) joined = runtime.submit(join_request());
+    step.arrive_and_wait();
+    if (rank == 0) {
+      std::vector<float> values(2);
+      Request request = sum_request(values, "x");
+      request.timeout = std::chrono::milliseconds(10);
+      const std::string text = usage_error_of(runtime.submit(request));
+      check_contains(text, "it had not been submitted by rank 1;");
+    }
+    step.arrive_and_wait();
+    std::vector<float> values(2);
+    if (rank == 1) {
+      check_contains(usage_error_of(runtime.submit(sum_request(values, "x"))), "timed out");
+    }
+    if (rank != 2) joined = runtime.submit(join_request());
+    joined.wait();
+    check(reduced(runtime, ReduceOp::Sum) == 6.0F, "the next use is that of all");
+  });
+}
+
+TEST_CASE("a frozen schedule is left to join, and comes back") {
+  run_group(2, [](int rank, Runtime& runtime) {
+    for (int epoch = 0; epoch < 3; ++epoch) {
+      for (int step = 0; step < 10 + 2 * rank; ++step) {
+        check(reduced(runtime, ReduceOp::Sum) == (step < 10 ? 3.0F : 2.0F), "the sum");
+      }
+      check(join(runtime) == 1, "rank 1 is last");
+    }
+    check(counter_of(runtime, "schedule", "freezes") >= 3, "frozen in each epoch");
+  });
+}
+
+TEST_CASE("a rank that shuts down or dies while others have joined ends their wait") {
+  for (const bool dies : {false, true}) {
+    inproc::Group group(2);
+    std::latch joined(1);
+    run_ranks(2, [&](int rank) {
+      Runtime runtime(options_of(group, rank));
+      if (rank == 0) {
+        const Work work = runtime.submit(join_request());
+        joined.count_down();
+        const Death death = death_of([&] { work.wait(); });
+        check(death.rank == 1, "rank 1 is named");
+        if (!dies) check_contains(death.text, "still waited for the other ranks to join");
+        return;
+      }
+      joined.wait();
+      if (dies) return group.kill(1);
+      check(death_of([&] { runtime.shutdown(); }).rank == 1, "as everywhere");
+    });
+  }
+}

@@ -1,0 +1,197 @@
+// SPDX-License-Identifier: Apache-2.0
+// Process sets of ranks as threads, each on the engine of its own.
+#include <atomic>
+#include <barrier>
+#include <catch2/catch.hpp>
+#include <memory>
+#include <thread>
+
+#include "tests/support/ranks/goes_on.h"
+#include "tests/support/ranks/sets_of_ranks.h"
+
+using namespace ronde;
+using namespace ronde::test;
+
+TEST_CASE("every subset of four ranks reduces by itself, and many sets come and go") {
+  on_all_placements(4, [](int rank, Runtime& runtime) {
+    for (unsigned round = 0; round < 7 * 15; ++round) {
+      const unsigned subset = round % 15 + 1;
+      std::vector<int> ranks;
+      for (int member = 0; member < 4; ++member) {
+        if ((subset >> member & 1U) != 0) ranks.push_back(member);
+      }
+      const ProcessSet set = runtime.add_process_set(ranks);
+      check(runtime.ranks_of(set) == ranks, "its ranks");
+      if (runtime.rank_in(set)) {
+        check(sum_in(runtime, set) == expected_sum(ranks), "the sum of the set");
+        check(ranks[static_cast<std::size_t>(*runtime.rank_in(set))] == rank, "the rank in it");
+      }
+      check(sum_in(runtime, kGlobalSet) == expected_sum({0, 1, 2, 3}), "the sum of all");
+      runtime.remove_process_set(set);
+    }
+    check(runtime.process_sets() == std::vector<ProcessSet>{kGlobalSet}, "all are removed");
+    check(counter_of(runtime, "process_sets", "removed") == 7 * 15, "counted");
+  });
+}
+
+TEST_CASE("members alone create a set while the others go on") {
+  on_all_placements(4, [](int rank, Runtime& runtime) {
+    if (rank % 2 == 1) {
+      const ProcessSet set = runtime.create_process_set({3, 1});
+      for (int step = 0; step < 5; ++step) {
+        check(sum_in(runtime, set) == expected_sum({1, 3}), "the sum of the odd ranks");
+      }
+      runtime.remove_process_set(set);
+    }
+    check_goes_on(runtime);
+    check(runtime.process_sets().size() == 1, "none is left, and none was told of");
+  });
+}
+
+TEST_CASE("one name and no name are matched in each set by themselves") {
+  run_group(3, [](int rank, Runtime& runtime) {
+    const ProcessSet low = runtime.add_process_set({0, 1});
+    const ProcessSet high = runtime.add_process_set({1, 2});
+    for (int step = 0; step < 3; ++step) {
+      for (const std::string name : {"x", ""}) {
+        Pending all(runtime, kGlobalSet, name);
+        std::vector<std::unique_ptr<Pending>> own;
+        if (rank < 2) own.push_back(std::make_unique<Pending>(runtime, low, name));
+        if (rank > 0) own.push_back(std::make_unique<Pending>(runtime, high, name));
+        check(all.result() == 6.0F, "the sum of all");
+        if (rank < 2) check(own.front()->result() == 3.0F, "the sum of the low ranks");
+        if (rank > 0) check(own.back()->result() == 5.0F, "the sum of the high ranks");
+      }
+    }
+    if (rank == 1) check(counter_of(runtime, "response_cache of set 1", "hits") == 4, "by slot");
+  });
+}
+
+TEST_CASE("overlapping sets with every rank blocked in another one do not deadlock") {
+  on_all_placements(3, [](int rank, Runtime& runtime) {
+    const ProcessSet sets[] = {runtime.add_process_set({0, 1}), runtime.add_process_set({1, 2}),
+                               runtime.add_process_set({2, 0})};
+    const ProcessSet mine = sets[rank];
+    const ProcessSet other = sets[(rank + 2) % 3];
+    for (int step = 0; step < 10; ++step) {
+      // Every rank waits in its own set first; its partner there waits in the next one.
+      std::thread partner([&] { sum_in(runtime, other, "blocked"); });
+      sum_in(runtime, mine, "blocked");
+      partner.join();
+      Pending second(runtime, other, "in turn");
+      Pending first(runtime, mine, "in turn");
+      first.result();
+      second.result();
+    }
+  });
+}
+
+TEST_CASE("a barrier of a set holds its members and nobody else") {
+  const std::vector<int> members = {3, 0, 1};
+  std::barrier members_meet(3);
+  std::atomic<int> entered{0};
+  on_all_placements(4, [&](int rank, Runtime& runtime) {
+    const ProcessSet set = runtime.add_process_set(members);
+    const ProcessSet pair = runtime.add_process_set({1, 2});
+    const auto enter = [&](ProcessSet where) {
+      return runtime.submit(in_set(where, barrier_request()));
+    };
+    for (const int last : members) {
+      const bool is_early = runtime.rank_in(set) && rank != last;
+      Work work;
+      const int before = entered.load();
+      if (runtime.rank_in(set)) members_meet.arrive_and_wait();
+      if (is_early) {
+        entered.fetch_add(1);
+        work = enter(set);
+      }
+      // The set waits for its last member; all ranks and the other set go on.
+      enter(kGlobalSet).wait();
+      if (runtime.rank_in(pair)) enter(pair).wait();
+      check_goes_on(runtime);
+      check(!is_early || !work.done(), "held until the last member has come");
+      if (!runtime.rank_in(set)) continue;
+      members_meet.arrive_and_wait();
+      if (rank == last) {
+        entered.fetch_add(1);
+        work = enter(set);
+      }
+      work.wait();
+      check(entered.load() == before + 3, "all members have come");
+      members_meet.arrive_and_wait();
+    }
+  });
+}
+
+TEST_CASE("sets work beside a frozen schedule without thawing it") {
+  std::barrier before_shutdown(3);
+  run_group(3, [&](int rank, Runtime& runtime) {
+    const ProcessSet pair = runtime.add_process_set({0, 2});
+    for (int step = 0; step < 20; ++step) {
+      check(sum_in(runtime, kGlobalSet) == 6.0F, "the sum of all");
+      if (rank != 1) check(sum_in(runtime, pair) == 4.0F, "the sum of the pair");
+    }
+    const std::uint64_t freezes = counter_of(runtime, "schedule", "freezes");
+    const std::uint64_t thaws = counter_of(runtime, "schedule", "thaws");
+    before_shutdown.arrive_and_wait();
+    check(freezes == 1 && thaws == 0, "frozen once, and kept");
+  });
+}
+
+TEST_CASE("static sets are there after the start") {
+  Config config = test_config();
+  config.process_sets = "0,1;2";
+  const auto body = [](int rank, Runtime& runtime) {
+    check(runtime.process_sets() == std::vector<ProcessSet>{{0}, {1}, {2}}, "numbered as given");
+    check(runtime.ranks_of({1}) == std::vector<int>{0, 1}, "the first one");
+    if (rank < 2) check(sum_in(runtime, {1}) == 3.0F, "the sum of the first set");
+    if (rank == 2) check(sum_in(runtime, {2}) == 3.0F, "the sum of a set of one");
+  };
+  run_group(3, body, config);
+}
+
+TEST_CASE("threads of one rank create sets at the same time") {
+  run_group(2, [](int, Runtime& runtime) {
+    run_ranks(4, [&](int thread) {
+      const std::string tag = "thread " + std::to_string(thread);
+      check(sum_in(runtime, runtime.create_process_set({0, 1}, tag)) == 3.0F, "each works");
+    });
+    check(runtime.process_sets().size() == 5, "all are known");
+  });
+}
+
+TEST_CASE("messages within a set go by its own numbers, and their errors by the group's") {
+  on_all_placements(4, [](int rank, Runtime& runtime) {
+    const ProcessSet set = runtime.add_process_set({3, 0, 2});
+    const auto within = runtime.rank_in(set);
+    if (!within) return;
+    Request message = in_set(set, {});
+    message.dtype = DataType::I32;
+    message.shape = {1};
+    // Around the ring 3 -> 0 -> 2 -> 3.
+    std::int32_t out = 100 + rank;
+    std::int32_t in = 0;
+    message.kind = Collective::Send;
+    message.peer = (*within + 1) % 3;
+    message.input = &out;
+    const Work sent = runtime.submit(message);
+    message.kind = Collective::Recv;
+    message.peer = kAnyRank;
+    message.output = &in;
+    const Work received = runtime.submit(message);
+    sent.wait();
+    received.wait();
+    const std::vector<int> before = {2, 3, 0};
+    check(in == 100 + before[static_cast<std::size_t>(*within)], "from the one before");
+    check(received.source() == (*within + 2) % 3, "whose number in the set is told");
+
+    if (rank == 2) return;  // ranks 3 and 0 are 0 and 1 in the set
+    message.kind = rank == 3 ? Collective::Send : Collective::Recv;
+    message.peer = 1 - *within;
+    message.shape = {rank == 3 ? 2 : 1};
+    std::vector<std::int32_t> two(2);
+    message.input = message.output = two.data();
+    check_contains(usage_error_of(runtime.submit(message)),
+                   "the message from rank 3 to rank 0 (tag 0) differs between them");
+  });
+}

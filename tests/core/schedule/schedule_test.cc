@@ -1,0 +1,199 @@
+// SPDX-License-Identifier: Apache-2.0
+// Frozen schedules end to end: ranks as threads, each with a Runtime.
+#include <catch2/catch.hpp>
+#include <latch>
+#include <string>
+#include <vector>
+
+#include "ronde/error.h"
+#include "ronde/runtime.h"
+#include "tests/support/harness/captured_errors.h"
+#include "tests/support/ranks/repeated_steps.h"
+
+using namespace ronde;
+using namespace ronde::test;
+
+TEST_CASE("ranks that repeat the same step freeze it and need no more messages") {
+  constexpr int kRanks = 3;
+  std::latch checked(kRanks);  // a shutdown thaws
+  run_group(kRanks, [&](int, Runtime& runtime) {
+    RepeatedSteps steps(runtime, 20);
+    steps.freeze();
+    // A first step of the schedule, so that decisions on their way have come.
+    steps.run(0);
+    const auto messages = counter_of(runtime, "coordinator", "ready_messages");
+    for (int step = 0; step < 30; ++step) steps.run(step);
+    check(counter_of(runtime, "coordinator", "ready_messages") == messages, "no message was sent");
+    check(schedule_counter(runtime, "thaws") == 0, "nothing thawed");
+    check(schedule_counter(runtime, "tensors") >= 30 * 20, "the schedule served the tensors");
+    const auto buckets = schedule_counter(runtime, "buckets");
+    check(buckets >= 30 && buckets <= 40, "all tensors of a step are one bucket");
+    checked.arrive_and_wait();
+  });
+}
+
+TEST_CASE("a frozen schedule gives way to whatever any rank does differently") {
+  constexpr int kRanks = 3;
+  const std::string deviation =
+      GENERATE("a new tensor", "another shape", "another op", "a barrier", "no name",
+               "nothing to contribute", "a timeout", "fewer tensors");
+  CAPTURE(deviation);
+  run_group(kRanks, [&](int rank, Runtime& runtime) {
+    RepeatedSteps steps(runtime, 6);
+    steps.freeze();
+    for (int round = 0; round < 3; ++round) {
+      // Only rank 1 is first with it, the others are in the middle of the next step.
+      const int before = rank == 1 ? 0 : 3;
+      steps.submit(0, before, 5);
+      std::vector<float> values(3, 1.0F);
+      Request request = sum_request(values, "odd");
+      if (deviation == "another shape") request.name = "t5";
+      if (deviation == "another op") request.op = ReduceOp::Max;
+      if (deviation == "no name") request.name.clear();
+      if (deviation == "a barrier") request = barrier_request();
+      if (deviation == "nothing to contribute") request.contributes = rank == 0;
+      if (deviation == "a timeout") request.timeout = std::chrono::seconds(30);
+      if (deviation != "fewer tensors") runtime.run(request);
+      const float expected = deviation == "another op" || deviation == "nothing to contribute"
+                                 ? 1.0F
+                                 : static_cast<float>(kRanks);
+      if (deviation != "a barrier" && deviation != "fewer tensors") {
+        check(values[2] == expected, "the odd one's result");
+      }
+      steps.submit(before, 5, 5);
+      steps.finish();
+    }
+    check(schedule_counter(runtime, "thaws") >= 1, "it thawed");
+    for (int step = 0; step < 5; ++step) steps.run(step);
+  });
+}
+
+TEST_CASE("debug tells of connections, backends, freezes and thaws, trace of all decisions too") {
+  const CapturedErrors errors;
+  Config config = test_config();
+  config.log_level = GENERATE("info", "debug", "trace");
+  run_group(
+      2,
+      [](int, Runtime& runtime) {
+        RepeatedSteps steps(runtime, 6);
+        steps.freeze();
+        std::vector<float> values(3, 1.0F);
+        runtime.run(sum_request(values, "odd"));
+      },
+      config);
+  const std::string text = errors.text();
+  if (config.log_level == "info") {
+    CHECK(text.empty());
+    return;
+  }
+  CHECK_THAT(text, Catch::Contains("[ronde rank 1] debug: connected by inproc with rank 0 of 2"));
+  CHECK_THAT(text, Catch::Contains("backend of cpu buffers: inproc; chosen by "
+                                   "RONDE_CPU_BACKEND=auto among inproc (priority"));
+  CHECK_THAT(text, Catch::Contains("debug: froze a schedule; operations: 6, buckets: "));
+  CHECK_THAT(text, Catch::Contains("an operation was submitted that is not in it; here: "
+                                   "allreduce 'odd'\n"));
+  const bool has_all = config.log_level == "trace";
+  for (const char* part : {"trace: decision 1 of process set 0: ",
+                           "trace: bucket of 12 bytes over "
+                           "inproc, 1 operation: "
+                           "allreduce 'odd'\n"}) {
+    CHECK((text.find(part) != std::string::npos) == has_all);
+  }
+}
+
+TEST_CASE("a result whose bucket stays incomplete comes once the schedule is given up") {
+  const bool polls = GENERATE(false, true);
+  run_group(2, [polls](int, Runtime& runtime) {
+    RepeatedSteps steps(runtime, 8);
+    steps.freeze();
+    steps.submit(0, 1, 1);
+    if (polls) poll_until_done(steps.pending.at(0));
+    steps.finish();  // its bucket waits for seven others
+    check(schedule_counter(runtime, "thaws") == 1, "it thawed");
+    steps.submit(1, 8, 1);
+    steps.finish();
+  });
+}
+
+TEST_CASE("what depends on an earlier result is not put into one bucket with it") {
+  std::latch checked(2);
+  run_group(2, [&](int, Runtime& runtime) {
+    RepeatedSteps steps(runtime, 3);
+    for (int step = 0; step < 40; ++step) {
+      for (int i = 0; i < 3; ++i) {
+        runtime.run(steps.request(i, step));
+        steps.check_sum(i, step);
+      }
+    }
+    check(schedule_counter(runtime, "freezes") == 1, "it froze");
+    check(schedule_counter(runtime, "thaws") == 0, "and stayed so");
+    checked.arrive_and_wait();
+  });
+}
+
+TEST_CASE("an operation whose timeout passes while frozen fails alone") {
+  std::latch failed(1);
+  run_group(2, [&](int rank, Runtime& runtime) {
+    RepeatedSteps steps(runtime, 2);
+    steps.freeze();
+    Request request = steps.request(0, 1);
+    if (rank == 0) {
+      request.timeout = std::chrono::milliseconds(50);
+      const Work late = runtime.submit(request);
+      poll_until_done(late);
+      check_contains(usage_error_of(late), "timed out on rank 0");
+      failed.count_down();
+    } else {
+      failed.wait();
+      text_of<UsageError>([&] { runtime.run(request); });
+    }
+    steps.run(3);
+  });
+}
+
+TEST_CASE("a rank that is missing from a frozen schedule is reported and fails the group") {
+  Config config = test_config();
+  config.stall_warn_s = 0.1;
+  config.stall_abort_s = 0.4;
+  const inproc::Group group(2);
+  std::latch over(2);
+  run_ranks(2, [&](int rank) {
+    Runtime runtime(options_of(group, rank, config));
+    RepeatedSteps steps(runtime, 2);
+    steps.freeze();
+    if (rank == 0) {
+      steps.submit(0, 2, 1);
+      const Death death = death_of([&] { steps.finish(); });
+      check(death.rank == 1, "rank 1 is named: " + death.text);
+      check_contains(death.text, "t0");
+    }
+    over.arrive_and_wait();
+  });
+}
+
+TEST_CASE("a rank that dies while the schedule is frozen is named") {
+  inproc::Group group(3);
+  std::latch frozen(3);
+  run_ranks(3, [&](int rank) {
+    Runtime runtime(options_of(group, rank));
+    RepeatedSteps steps(runtime, 5);
+    steps.freeze();
+    frozen.arrive_and_wait();
+    if (rank == 2) return group.kill(2);
+    const Death death = death_of([&] {
+      for (int step = 0; step < 1'000'000; ++step) steps.run(step);
+    });
+    check(death.rank == 2, "rank 2 is named: " + death.text);
+  });
+}
+
+TEST_CASE("shutdown waits for what a frozen schedule has under way") {
+  run_group(2, [](int, Runtime& runtime) {
+    RepeatedSteps steps(runtime, 5);
+    steps.freeze();
+    steps.submit(0, 5, 1);
+    runtime.shutdown();
+    for (const auto& [i, work] : steps.pending) check(work.done(), "it was finished");
+    steps.finish();
+  });
+}

@@ -1,0 +1,214 @@
+// SPDX-License-Identifier: Apache-2.0
+// The program as a user runs it, on images made for the test.
+#include <sys/wait.h>
+
+#include <array>
+#include <catch2/catch.hpp>
+#include <csignal>
+#include <cstdio>
+#include <nlohmann/json.hpp>
+
+#include "common/checksum.h"
+#include "images/image_io.h"
+#include "tests/examples/edsr/run.h"
+#include "training/checkpoint.h"
+
+namespace edsr::testing {
+namespace {
+
+namespace fs = std::filesystem;
+using Catch::Contains;
+using ronde::test::launch_well;
+
+double largest_difference(const std::vector<double>& a, const std::vector<double>& b) {
+  REQUIRE(a.size() == b.size());
+  return (torch::tensor(a) - torch::tensor(b)).abs().max().item<double>();
+}
+
+nlohmann::json read_json(const fs::path& path) {
+  return nlohmann::json::parse(read_text(path));
+}
+
+struct Checkpoint {
+  std::uint64_t checksum = 0;  ///< of the network
+  std::int64_t step = 0;
+};
+
+/// What a run on six training photographs left.
+Checkpoint read_checkpoint(const fs::path& output) {
+  const RunConfig config{.network = {.blocks = 1, .features = 8, .scale = 2},
+                         .batch = 8,
+                         .patch = 12,
+                         .samples = 6 * 32,
+                         .seed = 1};
+  Edsr network(config.network);
+  torch::optim::Adam adam(network->parameters());
+  const Position position = load_checkpoint(output / "checkpoint.pt", network, adam, config);
+  return {example::parameter_checksum(*network), position.step};
+}
+
+/// The two runs have the same losses and end with the same network, bit for bit.
+void check_same_end(const fs::path& a, const fs::path& b) {
+  CHECK(read_text(a / "loss.csv") == read_text(b / "loss.csv"));
+  CHECK(read_checkpoint(a).checksum == read_checkpoint(b).checksum);
+}
+
+/// Starts the program as a single rank without a launcher and kills it once `file` exists.
+void kill_once_there_is(const fs::path& file, const Words& options) {
+  // The shell prints its process and becomes the program, which prints a line about each second.
+  std::string command = "echo $$; OMP_NUM_THREADS=1 exec " TEST_PROGRAM " --progress-seconds 0";
+  for (const std::string& word : options) command += " '" + word + "'";
+  std::FILE* const output = ::popen(command.c_str(), "r");
+  REQUIRE(output != nullptr);
+  pid_t process = 0;
+  REQUIRE(std::fscanf(output, "%d", &process) == 1);
+  std::array<char, 4096> line;
+  while (!fs::exists(file) && std::fgets(line.data(), line.size(), output) != nullptr) {
+  }
+  ::kill(process, SIGKILL);
+  const int status = ::pclose(output);
+  REQUIRE(fs::exists(file));
+  REQUIRE(WIFSIGNALED(status));
+  REQUIRE(WTERMSIG(status) == SIGKILL);
+}
+
+}  // namespace
+
+TEST_CASE("ranks and workers do not change the loss curve of the same total batch, bf16 little") {
+  const Workspace here;
+  here.train(1, "one", "--steps 30");
+  const std::vector<double> one = here.losses("one");
+  REQUIRE(one.size() == 30);
+  CHECK(one.back() < one.front());
+  struct Case {
+    int ranks;
+    const char* options;
+    double least, most;  // of what losses, which are near 0.1, differ by
+  };
+  // Ranks differ by the order in which f32 gradients are summed; bf16 has 8 bits.
+  for (const auto& [ranks, options, least, most] :
+       {Case{2, "--steps 30 --workers 0", 0, 1e-5}, Case{4, "--steps 30 --workers 3", 0, 1e-5},
+        Case{2, "--steps 30 --amp", 1e-5, 1e-2}, Case{1, "--steps 30 --seed 2", 1e-3, 1}}) {
+    here.train(ranks, "other", options);
+    const std::vector<double> other = here.losses("other");
+    INFO(ranks << " ranks, " << options);
+    CHECK(other.back() < other.front());
+    CHECK(largest_difference(one, other) >= least);
+    CHECK(largest_difference(one, other) < most);
+  }
+}
+
+TEST_CASE("two ranks train, evaluate and leave table, picture, checkpoint and loss curve") {
+  const Workspace here;
+  const fs::path table = here / "tables" / "t.json";
+  const std::string text = here.train(2, "out", "--steps 40 --json " + table.string());
+
+  const nlohmann::json json = read_json(table);
+  CHECK(json["ranks"] == 2);
+  CHECK(json["steps"] == 40);
+  CHECK(json["parameters_identical"] == true);
+  const std::vector<double> losses = here.losses("out");
+  REQUIRE(losses.size() == 40);
+  CHECK(json["loss_first"] == losses.front());
+  CHECK(json["loss_last"] == losses.back());
+  CHECK(losses.back() < losses.front());
+  const double per_rank = json["images_per_s_per_rank"];
+  CHECK(per_rank > 0);
+  CHECK(json["images_per_s_total"].get<double>() == Approx(2 * per_rank));
+  const double bicubic = json["psnr_bicubic"];
+  CHECK(bicubic > 15);
+  CHECK(bicubic < 60);
+  CHECK(json["psnr_network"].get<double>() > 8);
+
+  CHECK_THAT(text, Contains("6 photographs to train on") && Contains("2 held out") &&
+                       Contains("parameters identical on all ranks     yes") &&
+                       Contains("images/s"));
+  CHECK(read_image(here / "out" / "comparison.png").size(2) == 4 * (384 + 6) + 6);
+  CHECK(read_checkpoint(here / "out").checksum != 0);
+}
+
+TEST_CASE("the evaluation does not depend on the number of ranks") {
+  const Workspace here;
+  const fs::path table = here / "t.json";
+  const auto evaluate = [&](int ranks) {
+    // A rate too small to change any 8-bit result: only the evaluation is compared.
+    here.train(ranks, "out", "--held-out 3 --steps 1 --lr 1e-12 --json " + table.string());
+    return read_json(table);
+  };
+  const nlohmann::json one = evaluate(1);
+  for (const int ranks : {2, 4}) {
+    const nlohmann::json many = evaluate(ranks);
+    CHECK(many["psnr_bicubic"] == one["psnr_bicubic"]);
+    CHECK(many["psnr_network"].get<double>() == Approx(one["psnr_network"].get<double>()));
+  }
+}
+
+TEST_CASE("a resumed run ends bit for bit where an uninterrupted one does") {
+  const Workspace here;
+  const std::string rate = "--lr-halve-every 9 ";
+  here.train(1, "whole", rate + "--steps 30");
+  // An epoch has 24 steps: the first stop is inside it, the second at its end.
+  here.train(1, "parts", rate + "--steps 10");
+  here.train(1, "parts", rate + "--steps 24 --resume");
+  here.train(1, "parts", rate + "--steps 30 --resume");
+  check_same_end(here / "parts", here / "whole");
+
+  // On other numbers of ranks, sums are rounded otherwise.
+  here.train(2, "ranks", rate + "--steps 11");
+  here.train(4, "ranks", rate + "--steps 30 --resume");
+  CHECK(largest_difference(here.losses("ranks"), here.losses("whole")) < 1e-5);
+}
+
+TEST_CASE("a run that was killed goes on from its last checkpoint") {
+  const Workspace here;
+  const std::string rate = "--lr-halve-every 9 --steps ";
+  kill_once_there_is(here / "out" / "checkpoint.pt",
+                     here.options("out", rate + "1000000 --checkpoint-every 7"));
+  const std::int64_t step = read_checkpoint(here / "out").step;
+  CHECK(step % 7 == 0);
+  CHECK(step < 1000000);
+  here.train(1, "out", rate + std::to_string(step + 10) + " --resume");
+  here.train(1, "whole", rate + std::to_string(step + 10));
+  check_same_end(here / "out", here / "whole");
+}
+
+TEST_CASE("losses of steps after the checkpoint are replaced when the run goes on") {
+  const Workspace here;
+  const std::string rate = "--lr-halve-every 9 --steps ";
+  here.train(1, "out", rate + "17 --checkpoint-every 7");
+  // As if it had ended at step 17 without writing its checkpoint, but with all losses.
+  here.train(1, "early", rate + "14");
+  fs::copy_file(here / "early" / "checkpoint.pt", here / "out" / "checkpoint.pt",
+                fs::copy_options::overwrite_existing);
+  here.train(1, "out", rate + "20 --checkpoint-every 7 --resume");
+  here.train(1, "whole", rate + "20");
+  check_same_end(here / "out", here / "whole");
+}
+
+TEST_CASE("a budget of minutes stops all ranks at the same step; help trains nothing") {
+  const Workspace here;
+  const fs::path table = here / "t.json";
+  here.train(2, "out", "--minutes 0.05 --json " + table.string());
+  const nlohmann::json json = read_json(table);
+  CHECK(json["parameters_identical"] == true);
+  CHECK(json["steps"].get<std::size_t>() == here.losses("out").size());
+  CHECK(json["steps"] > 0);
+  CHECK_THAT(launch_well(1, {"--help"}), Contains("--data") && Contains("--resume"));
+}
+
+TEST_CASE("two ranks measure their scaling efficiency without photographs") {
+  const TemporaryFolder folder;
+  const std::string file = (folder / "e.json").string();
+  const std::string text = launch_well(
+      2, split("--efficiency --blocks 1 --features 4 --patch 8 --batch-size 1 --num-iters 2 "
+               "--num-batches-per-iter 2 --num-warmup-batches 1 --json " +
+               file));
+  CHECK_THAT(text, Contains("Model: edsr-1x4") && Contains("Batch size: 1") &&
+                       Contains("Scaling efficiency on 2 CPU(s): "));
+  const nlohmann::json json = read_json(file);
+  CHECK(json["model"] == "edsr-1x4");
+  CHECK(json["ranks"] == 2);
+  CHECK(json["efficiency"].get<double>() > 0);
+}
+
+}  // namespace edsr::testing

@@ -1,0 +1,184 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "file_backend.h"
+
+#include <catch2/catch.hpp>
+#include <cstdlib>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "ronde/error.h"
+#include "tests/support/oracle/forms.h"
+#include "tests/support/processes/temporary_folder.h"
+#include "tests/support/ranks/ranks.h"
+
+// The example of docs/adding_a_backend.md does what the page says: a backend that knows nothing but
+// the public headers runs every collective, with ranks as threads.
+
+namespace {
+
+using ronde::Collective;
+using ronde::DataType;
+using ronde::ReduceOp;
+using ronde::Request;
+using ronde::Runtime;
+using ronde::test::check;
+using ronde::test::Row;
+
+void run_on_files(int size, const std::function<void(int rank, Runtime& runtime)>& body) {
+  const ronde::inproc::Group group(size);
+  ronde::Config config = ronde::test::test_config();
+  config.cpu_backend = "file";
+  config.fusion_bytes = 256;
+  ronde::test::run_ranks(size, [&](int rank) {
+    ronde::RuntimeOptions options = ronde::test::options_of(group, rank, config);
+    options.backends.clear();
+    options.backends["file"] = file_backend::file_backend_factory();
+    Runtime runtime(std::move(options));
+    check(runtime.backend_name(ronde::DeviceKind::Cpu) == "file", "the backend is the file one");
+    body(rank, runtime);
+    runtime.shutdown();
+  });
+}
+
+template <typename T>
+Request in_place(std::vector<T>& values, DataType dtype, ReduceOp op, const std::string& name) {
+  Request request;
+  request.name = name;
+  request.dtype = dtype;
+  request.op = op;
+  request.shape = {static_cast<std::int64_t>(values.size())};
+  request.input = request.output = values.data();
+  return request;
+}
+
+/// All that the backend says it can do: halves reach it as f32, a wire_dtype as what travels, and
+/// adasum as elements to move.
+std::vector<Row> rows_of(int size) {
+  std::vector<Row> rows;
+  for (const DataType dtype : {DataType::F16, DataType::BF16, DataType::F32, DataType::F64}) {
+    for (const ReduceOp op : {ReduceOp::Sum, ReduceOp::Average, ReduceOp::Max}) {
+      rows.push_back({.kind = Collective::Allreduce, .dtype = dtype, .op = op});
+      rows.push_back({.kind = Collective::Reducescatter, .dtype = dtype, .op = op});
+    }
+    for (int root = 0; root < size; ++root) {
+      rows.push_back({.kind = Collective::Broadcast, .dtype = dtype, .root = root});
+    }
+    rows.push_back({.kind = Collective::Allgather, .dtype = dtype});
+    rows.push_back({.kind = Collective::Alltoall, .dtype = dtype});
+    if (size > 1) rows.push_back({.kind = Collective::Send, .dtype = dtype});
+    if (is_half(dtype)) continue;
+    rows.push_back({.kind = Collective::Allreduce, .dtype = dtype, .op = ReduceOp::Adasum});
+    for (const DataType wire : {DataType::F16, DataType::BF16}) {
+      rows.push_back({.dtype = dtype, .op = ReduceOp::Average, .wire_dtype = wire});
+    }
+  }
+  return rows;
+}
+
+void check_rows(const Row& like, Runtime& runtime, int rank) {
+  Row row = like;
+  for (const std::size_t width : {1, 100}) {
+    for (const bool shares : {false, true}) {
+      row.width = width;
+      row.in_place = shares;
+      const std::string wrong = run_row(row, runtime, {{}, runtime.ranks_of({}), rank});
+      check(wrong.empty(), std::string(to_string(row.kind)) + " " +
+                               std::string(to_string(row.dtype)) + " " +
+                               std::string(to_string(row.op)) + " of width " +
+                               std::to_string(width) + (shares ? " in place: " : ": ") + wrong);
+    }
+  }
+}
+
+TEST_CASE("the file backend runs every collective, in chunks, on 1 to 4 ranks") {
+  for (const int size : {1, 2, 3, 4}) {
+    run_on_files(size, [&](int rank, Runtime& runtime) {
+      for (const Row& row : rows_of(size)) check_rows(row, runtime, rank);
+    });
+  }
+}
+
+TEST_CASE("the file backend reduces what is fused") {
+  run_on_files(3, [](int rank, Runtime& runtime) {
+    std::vector<std::vector<float>> sums;
+    for (int i = 1; i <= 20; ++i) sums.emplace_back(7, static_cast<float>(rank * i));
+    std::vector<ronde::Work> works;
+    for (std::vector<float>& sum : sums) {
+      const std::string name = std::to_string(works.size());
+      works.push_back(runtime.submit(in_place(sum, DataType::F32, ReduceOp::Sum, name)));
+    }
+    for (const ronde::Work& work : works) work.wait();
+    float factor = 0;
+    for (const std::vector<float>& sum : sums) {
+      check(sum == std::vector<float>(7, 3 * ++factor), "a sum");
+    }
+  });
+}
+
+TEST_CASE("the file backend passes messages, among operations of all") {
+  run_on_files(3, [](int rank, Runtime& runtime) {
+    const int next = (rank + 1) % 3;
+    const int previous = (rank + 2) % 3;
+    for (int step = 0; step < 3; ++step) {
+      std::vector<double> mine(100, 10 * rank + step);
+      std::vector<double> theirs(100);
+      Request send = in_place(mine, DataType::F64, ReduceOp::Sum, "");
+      send.kind = ronde::Collective::Send;
+      send.peer = next;
+      Request receive = in_place(theirs, DataType::F64, ReduceOp::Sum, "");
+      receive.kind = ronde::Collective::Recv;
+      receive.peer = step == 1 ? ronde::kAnyRank : previous;
+      const ronde::Work received = runtime.submit(receive);
+      if (step > 0) {
+        std::vector<float> values(3, 2);
+        runtime.submit(in_place(values, DataType::F32, ReduceOp::Sum, "sum")).wait();
+        check(values[0] == 6, "the sum");
+      }
+      runtime.submit(send).wait();
+      received.wait();
+      check(received.source() == previous, "who sent it");
+      check(theirs == std::vector<double>(100, 10 * previous + step), "what it sent");
+    }
+  });
+}
+
+TEST_CASE("what the file backend cannot do is refused before it is asked") {
+  run_on_files(2, [](int, Runtime& runtime) {
+    std::vector<std::int32_t> integers(3, 1);
+    const auto by_type = ronde::test::text_of<ronde::UsageError>([&] {
+      runtime.submit(in_place(integers, DataType::I32, ReduceOp::Sum, "integers")).wait();
+    });
+    check(by_type.find("backend file cannot do allreduce i32 [3] sum") != std::string::npos,
+          by_type);
+    std::vector<float> values(3, 2);
+    const auto by_op = ronde::test::text_of<ronde::UsageError>([&] {
+      runtime.submit(in_place(values, DataType::F32, ReduceOp::Product, "product")).wait();
+    });
+    check(by_op.find("product") != std::string::npos, by_op);
+    runtime.submit(in_place(values, DataType::F32, ReduceOp::Sum, "sum")).wait();
+    check(values[0] == 4, "the job goes on");
+  });
+}
+
+TEST_CASE("the file backend leaves no file behind, after success and after a failure", "[own]") {
+  const ronde::test::TemporaryFolder folder;
+  REQUIRE(setenv("TMPDIR", folder.path().c_str(), 1) == 0);
+  run_on_files(3, [](int, Runtime& runtime) {
+    std::vector<float> values(1000, 1);
+    runtime.submit(in_place(values, DataType::F32, ReduceOp::Sum, "sum")).wait();
+  });
+  CHECK(std::filesystem::is_empty(folder.path()));
+  run_on_files(2, [](int rank, Runtime& runtime) {
+    ronde::test::text_of<ronde::GroupError>([&] {
+      for (int step = 0;; ++step) {
+        std::vector<float> values(10, 1);
+        runtime.submit(in_place(values, DataType::F32, ReduceOp::Sum, "sum")).wait();
+        if (rank == 0 && step == 3) runtime.abort("enough");
+      }
+    });
+  });
+  CHECK(std::filesystem::is_empty(folder.path()));
+}
+
+}  // namespace

@@ -1,0 +1,186 @@
+// SPDX-License-Identifier: Apache-2.0
+// Contexts, streams, events and memory of GPUs, over a driver that is a fake: what is acquired is
+// given back, whatever fails.
+#include <catch2/catch.hpp>
+#include <cstring>
+#include <memory>
+#include <thread>
+#include <vector>
+
+#include "backends/gpu/driver/memory.h"
+#include "backends/gpu/driver/stream.h"
+#include "backends/gpu/gpu_backends.h"
+#include "tests/support/fakes/fake_cuda_state.h"
+
+namespace {
+
+using namespace ronde::cuda;
+using Catch::Contains;
+using ronde::test::FakeCuda;
+
+struct Fixture {
+  FakeCuda cuda;
+  std::shared_ptr<const DeviceContext> context = std::make_shared<DeviceContext>(cuda.api(), 0);
+};
+
+TEST_CASE("a cuda context knows its GPU, and is given back with all that was made in it") {
+  FakeCuda cuda({.devices = 2});
+  {
+    const auto context = std::make_shared<DeviceContext>(cuda.api(), 1);
+    CHECK(context->index() == 1);
+    CHECK(context->gpu().pci_id == "0000:01:00.0");
+    CHECK(context->multiprocessors() == 132);
+    const DeviceMemory memory(context, 1000);
+    const Stream stream(context);
+    EventPool events(context);
+    const Event event = events.take();
+    PinnedPool pool(context, 1 << 20);
+    const PinnedBlock block = pool.take(1);
+    CHECK(cuda.live() ==
+          FakeCuda::Live{
+              .contexts = 1, .streams = 1, .events = 1, .allocations = 1, .host_allocations = 1});
+    CHECK(context->lost() == 0);
+  }
+  CHECK(cuda.live() == FakeCuda::Live{});
+}
+
+TEST_CASE("a GPU that is not there, or has no room for a cuda context, is an error that says so") {
+  FakeCuda cuda;
+  CHECK_THROWS_WITH(
+      DeviceContext(cuda.api(), 1),
+      Contains("CUDA failed while looking at GPU 1: cuDeviceGet: ") && Contains("(101)"));
+  cuda.fail("cuDevicePrimaryCtxRetain", kOutOfMemory);
+  CHECK_THROWS_WITH(
+      DeviceContext(cuda.api(), 0),
+      Contains("making a context on GPU 0: cuDevicePrimaryCtxRetain: ") && Contains("(2)"));
+  CHECK(cuda.live() == FakeCuda::Live{});
+}
+
+TEST_CASE("cuda contexts of a thread come back in their order") {
+  FakeCuda cuda({.devices = 2});
+  const auto first = std::make_shared<DeviceContext>(cuda.api(), 0);
+  const auto second = std::make_shared<DeviceContext>(cuda.api(), 1);
+  const Current outer(*first);
+  CHECK(ronde::test::fake::current_device() == 0);
+  {
+    const Current inner(*second);
+    CHECK(ronde::test::fake::current_device() == 1);
+    std::thread([&] {
+      const Current own(*first);
+      CHECK(ronde::test::fake::current_device() == 0);
+    }).join();
+  }
+  CHECK(ronde::test::fake::current_device() == 0);
+}
+
+TEST_CASE("cuda kernels that the driver does not load, or the GPU not run, are told beforehand") {
+  CHECK(why_no_kernels(90, 13000, 13).empty());
+  CHECK(why_no_kernels(80, 12080, 12).empty());
+  CHECK(why_no_kernels(100, 13010, 12).empty());
+  CHECK_THAT(why_no_kernels(90, 12080, 13),
+             Contains("CUDA Toolkit 13") && Contains("driver of CUDA 12.8"));
+  CHECK_THAT(why_no_kernels(75, 13000, 13), Contains("compute capability 7.5"));
+}
+
+TEST_CASE_METHOD(Fixture, "cuda events and pinned blocks may outlive their pools, and move") {
+  Event event;
+  PinnedBlock block;
+  {
+    EventPool events(context);
+    PinnedPool pinned(context, 0);
+    event = events.take();
+    block = pinned.take(100);
+    Event second = events.take();
+    second = std::move(event);
+    event = std::move(second);
+    PinnedBlock other = std::move(block);
+    block = std::move(other);
+  }
+  CHECK(event.is_done());
+  std::memset(block.data(), 1, block.bytes());
+  CHECK(cuda.live().events == 2);
+  CHECK(cuda.live().host_allocations == 1);
+  event = {};
+  block = {};
+  CHECK(cuda.live().events == 0);
+  CHECK(cuda.live().host_allocations == 0);
+}
+
+TEST_CASE_METHOD(Fixture, "pinned cuda memory is used again, and kept up to its limit") {
+  PinnedPool pool(context, 16384);
+  CHECK(pool.take(1).bytes() == 4096);
+  CHECK(pool.take(4096).bytes() == 4096);
+  CHECK(cuda.live().host_allocations == 1);
+  CHECK(pool.take(4097).bytes() == 8192);
+  {
+    const PinnedBlock large = pool.take(100000);
+    CHECK(large.bytes() == 131072);
+    CHECK(reinterpret_cast<std::uintptr_t>(large.data()) % 4096 == 0);
+    CHECK(cuda.live().host_allocations == 3);
+  }
+  CHECK(cuda.live().host_allocations == 2);  // the large one was not kept
+  std::vector<PinnedBlock> blocks;
+  for (int i = 0; i < 5; ++i) blocks.push_back(pool.take(4096));
+  blocks.clear();
+  CHECK(cuda.live().host_allocations == 3);  // 16 KiB in all
+}
+
+TEST_CASE_METHOD(Fixture, "cuda calls that fail leave nothing behind") {
+  const auto before = cuda.live();
+  cuda.fail("cuMemAlloc_v2", kOutOfMemory);
+  try {
+    DeviceMemory(context, 1 << 20);
+    FAIL("it did not throw");
+  } catch (const DriverError& error) {
+    CHECK(error.result() == kOutOfMemory);
+    CHECK_THAT(error.what(), Contains("allocating 1048576 bytes on GPU 0: cuMemAlloc_v2"));
+  }
+  cuda.fail("cuStreamCreateWithPriority", kOutOfMemory);
+  CHECK_THROWS_AS(Stream(context), DriverError);
+  EventPool events(context);
+  cuda.fail("cuEventCreate", kOutOfMemory);
+  CHECK_THROWS_AS(events.take(), DriverError);
+  PinnedPool pool(context, 1 << 20);
+  cuda.fail("cuMemHostAlloc", kOutOfMemory);
+  CHECK_THROWS_WITH(pool.take(5000), Contains("pinning 8192 bytes of host memory"));
+  cuda.fail("cuCtxPushCurrent_v2", kInvalidValue);
+  CHECK_THROWS_WITH(Current(*context), Contains("using the context of GPU 0"));
+  CHECK(cuda.live() == before);
+  CHECK(context->lost() == 0);
+}
+
+TEST_CASE_METHOD(Fixture, "cuda work that failed is told by whoever asks next") {
+  Stream stream(context);
+  EventPool events(context);
+  const Event event = events.take();
+  stream.record(event);
+  cuda.fail("cuEventQuery", 700);
+  CHECK_THROWS_WITH(event.is_done(),
+                    Contains("waiting for the GPU: cuEventQuery") && Contains("700"));
+  cuda.fail("cuStreamQuery", 700);
+  CHECK_THROWS_WITH(stream.is_idle(), Contains("cuStreamQuery"));
+  cuda.fail("cuMemcpyAsync", 700);
+  const DeviceMemory memory(context, 8);
+  CHECK_THROWS_WITH(stream.copy(memory.address(), memory.address(), 8, "staging 3 tensors"),
+                    Contains("CUDA failed while staging 3 tensors: cuMemcpyAsync"));
+}
+
+TEST_CASE_METHOD(Fixture, "cuda memory that cannot be given back is counted, but not at the end") {
+  {
+    const DeviceMemory memory(context, 8);
+    cuda.fail("cuMemFree_v2", 700);
+  }
+  CHECK(context->lost() == 1);
+  {
+    const Stream stream(context);
+    cuda.fail("cuStreamDestroy_v2", kDeinitialized);
+  }
+  CHECK(context->lost() == 1);
+  {
+    const DeviceMemory memory(context, 8);
+    cuda.fail("cuCtxPushCurrent_v2", kInvalidValue);
+  }
+  CHECK(context->lost() == 2);
+}
+
+}  // namespace

@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: Apache-2.0
+// All collectives on a GPU that the ranks share, by every set-up, under mpiexec.
+#include <catch2/catch.hpp>
+#include <cstring>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "tests/gpu/hardware/gpu_runtime.h"
+#include "tests/support/gpu/gpu_exercise.h"
+#include "tests/support/harness/case_table.h"
+#include "tests/support/ranks/ranks.h"
+
+namespace {
+
+using namespace ronde;
+using namespace ronde::test;
+
+struct SetUp {
+  std::string name;
+  bool ipc;
+  bool cache;
+  std::uint64_t direct_bytes = 0;
+};
+const SetUp kMappedDirectly = {"by ipc, tensors mapped directly", true, true, 1};
+
+RuntimeOptions options_of(const SetUp& set_up) {
+  Config config = load_config_from_environment().config;
+  config.cuda_ipc = set_up.ipc;
+  config.registration_cache = set_up.cache;
+  config.cuda_ipc_direct_bytes = set_up.direct_bytes;
+  config.fusion_bytes = std::uint64_t{1} << 20;  // so that chunks are many
+  return launched_options(config);
+}
+
+void run(const SetUp& set_up, const std::vector<Exercise>& exercises) {
+  const auto driver = gpu_driver();
+  Runtime runtime(options_of(set_up));
+  ProgramGpu gpu = gpu_of(driver, runtime);
+  gpu.block_bytes = cuda::kBlockBytes;  // others are not mapped themselves
+  for (const Exercise exercise : exercises) exercise(runtime, gpu);
+  if (runtime.topology().size > 1) {
+    const bool by_ipc = counter_of(runtime, "cuda", "ipc_operations") > 0;
+    CHECK(by_ipc == set_up.ipc);
+    // Not by the fusion buffer, silently.
+    if (set_up.direct_bytes > 0) CHECK(counter_of(runtime, "cuda", "direct") > 0);
+  }
+  runtime.shutdown();
+}
+
+[[maybe_unused]] const bool kRegistered = [] {
+  const std::vector<Exercise> all = {exercise_allreduces, exercise_wire_dtypes, exercise_exchanges,
+                                     exercise_messages, exercise_sizes};
+  const std::pair<SetUp, std::vector<Exercise>> rows[] = {
+      {{"staged, nothing registered", false, false}, all},
+      {{"staged", false, true}, all},
+      {{"by ipc", true, true}, all},
+      {{"by ipc without registration cache", true, false}, all},
+      {kMappedDirectly, {exercise_allreduces, exercise_sizes}}};
+  for (const auto& [set_up, exercises] : rows) {
+    add_case("gpu: cuda collectives have the bits of the CPU's, " + set_up.name, "[own]",
+             [set_up = set_up, exercises = exercises] { run(set_up, exercises); });
+  }
+  return true;
+}();
+
+}  // namespace
+
+TEST_CASE("gpu: allocations that come and go never meet a stale ipc registration", "[own]") {
+  const auto driver = gpu_driver();
+  Runtime runtime(options_of(kMappedDirectly));
+  ProgramGpu gpu = gpu_of(driver, runtime);
+  gpu.block_bytes = cuda::kBlockBytes;  // others are not mapped themselves
+  const auto rank = static_cast<float>(runtime.topology().rank);
+  const auto size = static_cast<float>(runtime.topology().size);
+  for (int round = 0; round < 50; ++round) {
+    // Of other sizes in turn, so that addresses repeat with other allocations behind them.
+    const std::size_t count = 100'000 + static_cast<std::size_t>(round % 7) * 300'000;
+    const float own = rank + static_cast<float>(round);
+    Bytes bytes(count * sizeof(float));
+    for (std::size_t i = 0; i < count; ++i) {
+      std::memcpy(bytes.data() + i * sizeof own, &own, sizeof own);
+    }
+    GpuTensor tensor(gpu, bytes);
+    runtime.run(sum_request_of(tensor, gpu, count));
+    const float expected = size * (size - 1) / 2 + size * static_cast<float>(round);
+    const Bytes seen = tensor.read();
+    for (std::size_t i = 0; i < count; ++i) {
+      float value = 0;
+      std::memcpy(&value, seen.data() + i * sizeof value, sizeof value);
+      if (value != expected) FAIL("round " << round << ", element " << i << ": " << value);
+    }
+  }
+  if (runtime.topology().size > 1) {
+    CHECK(counter_of(runtime, "cuda", "direct") > 0);
+    CHECK(counter_of(runtime, "cuda", "registration_evicted_for_overlap") > 0);
+  }
+  runtime.shutdown();
+}

@@ -1,0 +1,137 @@
+// SPDX-License-Identifier: Apache-2.0
+// A rank that is killed while the others' GPU waits for it by CUDA IPC. The hidden case is a rank.
+#include <signal.h>
+
+#include <array>
+#include <catch2/catch.hpp>
+#include <chrono>
+#include <cstddef>
+#include <cstdlib>
+#include <iostream>
+#include <stdexcept>
+#include <string>
+#include <thread>
+
+#include "tests/gpu/hardware/gpu_runtime.h"
+#include "tests/support/harness/captured_errors.h"
+#include "tests/support/processes/file_ranks.h"
+#include "tests/support/ranks/ranks.h"
+
+namespace {
+
+using namespace ronde;
+using namespace ronde::test;
+using Catch::Contains;
+using Clock = std::chrono::steady_clock;
+
+constexpr int kRanks = 3;
+constexpr int kGroupError = 9;
+constexpr std::size_t kCount = 1'000'000;
+/// What a GPU that waits for nobody takes for what is queued, many times over.
+constexpr std::chrono::seconds kPatience{20};
+
+RuntimeOptions runtime_options() {
+  Config config = test_config();
+  config.gpu_backend = "mpi";
+  config.cuda_ipc_sync = started_with("DEATH_SYNC");
+  return options_of(config, compose_without_launcher(config, start_by_files()));
+}
+
+/// Whether all that is queued ends, in time.
+std::string rest_of(const cuda::Stream& stream) {
+  const auto deadline = Clock::now() + kPatience;
+  try {
+    while (!stream.is_idle()) {
+      if (Clock::now() >= deadline) return "waits for ever";
+      std::this_thread::yield();
+    }
+    return "is through";
+  } catch (const Error& error) {
+    return std::string("has failed: ") + error.what();
+  }
+}
+
+std::string waiting_key(int rank) {
+  return "waiting/" + std::to_string(rank);
+}
+
+/// Until the GPU of each is at work on what this rank holds up. One that has failed never is: then
+/// this process ends, and what it would give back, which waits for its GPU, is left alone.
+void wait_for_survivors() {
+  const auto deadline = Clock::now() + kPatience;
+  const KeyValueStart store = start_by_files();
+  for (int rank = 0; rank < kRanks - 1; ++rank) {
+    while (!store.get(waiting_key(rank))) {
+      if (Clock::now() >= deadline) {
+        std::cerr << waiting_key(rank) << " does not come\n";
+        std::_Exit(EXIT_FAILURE);
+      }
+      std::this_thread::yield();
+    }
+  }
+}
+
+TEST_CASE("helper: a rank with a GPU", "[.]") {
+  const auto driver = gpu_driver();
+  Runtime runtime(runtime_options());
+  ProgramGpu gpu(driver, 0);
+  GpuTensor tensor(gpu, kCount * sizeof(float));
+  GpuTensor gate(gpu, Bytes(sizeof(float)));
+  runtime.run(sum_request_of(tensor, gpu, kCount));
+  std::cerr << "ipc operations: " << counter_of(runtime, "cuda", "ipc_operations") << "\n";
+  const bool is_victim = runtime.topology().rank == kRanks - 1;
+  // What it brings is never ready.
+  const std::array<cuda::DevicePointer, 1> closed = {
+      reinterpret_cast<cuda::DevicePointer>(gate.data())};
+  if (is_victim) gpu.stream.wait_for(closed, 1);
+  const Work work = runtime.submit(sum_request_of(tensor, gpu, kCount));
+  const auto begin = Clock::now();
+  try {
+    work.wait_on(gpu.stream.handle());
+    if (is_victim) {
+      wait_for_survivors();
+      ::raise(SIGKILL);
+    }
+    if (gpu.stream.is_idle()) throw std::runtime_error("the GPU waits for nobody");
+    start_by_files().put(waiting_key(runtime.topology().rank), "yes");
+    work.wait();
+  } catch (const GroupError& error) {
+    std::cerr << "group " << error.failed_rank() << ": " << error.what() << "\n"
+              << (Clock::now() - begin < kPatience ? "in time" : "late") << "\n"
+              << "the GPU " << rest_of(gpu.stream) << "\n";
+    std::_Exit(kGroupError);
+  } catch (const std::exception& error) {
+    std::cerr << error.what() << "\n";
+  }
+  std::_Exit(EXIT_FAILURE);
+}
+
+/// What the survivors of a death print.
+std::string survivors_text(const std::string& sync) {
+  static_cast<void>(gpu_driver());  // or the test is skipped
+  const auto results = run_file_ranks(kRanks, "helper: a rank with a GPU", {{"DEATH_SYNC", sync}});
+  std::string text;
+  for (int rank = 0; rank < kRanks - 1; ++rank) {
+    const CommandResult& result = results[static_cast<std::size_t>(rank)];
+    INFO(result.out << result.err);
+    CHECK(result.exit_code == kGroupError);
+    CHECK_THAT(result.err, Contains("ipc operations: 1") && Contains("group 2: rank 2 ") &&
+                               Contains("in time"));
+    text += result.err;
+  }
+  return text;
+}
+
+void check_is_through(const std::string& text) {
+  CHECK(occurrences(text, "the GPU is through") == kRanks - 1);
+}
+
+}  // namespace
+
+TEST_CASE("gpu: a rank is killed within an ipc operation, by flags, and no GPU waits for it") {
+  check_is_through(survivors_text("flags"));
+}
+
+TEST_CASE("gpu: a rank is killed within an ipc operation, by kernels, and no GPU waits for it") {
+  check_is_through(survivors_text("kernels"));
+}

@@ -1,0 +1,243 @@
+// SPDX-License-Identifier: Apache-2.0
+// When the nccl backend is there, how its ranks connect, and in which order with the program's
+// streams it works.
+#include <catch2/catch.hpp>
+
+#include "backends/nccl/communicators.h"
+#include "tests/support/gpu/gpu_exercise.h"
+#include "tests/support/gpu/nccl_ranks.h"
+#include "tests/support/ranks/requests.h"
+
+namespace {
+
+using namespace ronde;
+using namespace ronde::test;
+using Catch::Contains;
+
+std::string problem_with(const FakeCuda::Options& cuda_options,
+                         const FakeNccl::Options& nccl_options, bool has_kernels = true) {
+  FakeCuda cuda(cuda_options);
+  const FakeNccl nccl(cuda, nccl_options);
+  const BackendFactory factory =
+      nccl_backend_factory({.driver_symbols = cuda.lookup(),
+                            .nccl_symbols = nccl.lookup(),
+                            .kernel_image = has_kernels ? "an image" : nullptr});
+  CHECK(factory.device == DeviceKind::Cuda);
+  CHECK(factory.serves_sets);
+  return factory.problem();
+}
+
+TEST_CASE("nccl says why a rank cannot have it") {
+  CHECK(problem_with({}, {}).empty());
+  CHECK_THAT(problem_with({.version = 11080}, {}), Contains("11.8") && Contains("12.0"));
+  CHECK_THAT(problem_with({.devices = 0}, {}), Contains("CUDA_VISIBLE_DEVICES"));
+  CHECK_THAT(problem_with({}, {.version = 21805}), Contains("2.18.5") && Contains("2.19.0"));
+  CHECK_THAT(problem_with({}, {}, false), Contains("no kernels") && Contains("CUDA Toolkit"));
+  const auto nothing = [](const char* library, const char*, std::string& error) -> void* {
+    error = std::string(library) + ": cannot open shared object file";
+    return nullptr;
+  };
+  CHECK_THAT(nccl_backend_factory({.driver_symbols = nothing}).problem(), Contains("libcuda.so.1"));
+  FakeCuda cuda;
+  const BackendFactory factory = nccl_backend_factory(
+      {.driver_symbols = cuda.lookup(), .nccl_symbols = nothing, .kernel_image = "an image"});
+  CHECK_THAT(factory.problem(), Contains("libnccl.so.2"));
+  BackendContext context;
+  CHECK_THROWS_WITH(factory.create(context), Contains("libnccl.so.2"));
+  const auto throws = [](const char*, const char*, std::string&) -> void* {
+    throw std::runtime_error("no loader");
+  };
+  CHECK(nccl_backend_factory({.driver_symbols = throws}).problem() == "no loader");
+}
+
+TEST_CASE("nccl that one rank lacks is refused by name, and otherwise not used") {
+  NcclRanks machine(2, {.version = 21805});
+  for (const std::string wanted : {"nccl", "auto"}) {
+    machine.config.gpu_backend = wanted;
+    run_ranks(2, [&](int rank) {
+      const auto start = [&] { return Runtime(machine.runtime_options(rank)); };
+      if (wanted == "nccl") {
+        check_contains(text_of<UsageError>([&] { start(); }), "RONDE_GPU_BACKEND=nccl: rank 0: ");
+        return;
+      }
+      ProgramGpu gpu = machine.gpu(rank);
+      Runtime runtime = start();
+      GpuSum sum(runtime, gpu, 3);
+      check_contains(usage_error_of(sum.start()), "2.18.5");
+      runtime.shutdown();
+    });
+    machine.begin_job();
+  }
+}
+
+TEST_CASE("nccl touches no GPU before the first operation") {
+  NcclRanks machine(2);
+  run_ranks(2, [&](int rank) {
+    Runtime runtime(machine.runtime_options(rank));
+    check(runtime.backend_name(DeviceKind::Cuda) == "nccl", "it is chosen");
+    std::vector<float> values(3);
+    runtime.run(sum_request(values, "on the CPU"));
+    runtime.shutdown();
+  });
+  CHECK(machine.cuda.calls("cuDevicePrimaryCtxRetain") == 0);
+  CHECK(machine.cuda.calls("ncclGetUniqueId") == 0);
+}
+
+TEST_CASE("nccl registers the fusion buffer once, and nothing where registrations are off") {
+  struct Row {
+    bool is_on;
+    FakeNccl::Options nccl;
+    int allocations, windows, registrations;  ///< of two channels of two ranks
+  };
+  const Row rows[] = {{true, {}, 4, 4, 0},
+                      {true, {.lacks = {"ncclCommWindowRegister"}}, 4, 0, 4},
+                      {true, {.makes_windows = false}, 4, 0, 4},
+                      {false, {}, 0, 0, 0}};
+  for (const Row& row : rows) {
+    NcclRanks machine(2, row.nccl);
+    machine.options.registration_cache = row.is_on;
+    machine.options.streams = 2;
+    machine.run(exercise_sizes);
+    CHECK(machine.cuda.calls("ncclMemAlloc") == row.allocations);
+    CHECK(machine.cuda.calls("ncclCommWindowDeregister") == row.windows);
+    CHECK(machine.cuda.calls("ncclCommRegister") == row.registrations);
+    CHECK(machine.cuda.calls("ncclCommDeregister") == row.registrations);
+  }
+}
+
+TEST_CASE("nccl serves process sets that overlap, each by its own communicator") {
+  NcclRanks machine(3);
+  machine.run([](Runtime& runtime, ProgramGpu& gpu) {
+    std::vector<ProcessSet> sets;
+    for (const std::vector<int>& ranks : {std::vector{0, 1}, {1, 2}, {2, 0}}) {
+      const ProcessSet set = runtime.add_process_set(ranks);
+      if (runtime.rank_in(set)) sets.push_back(set);
+    }
+    for (int step = 0; step < 3; ++step) {
+      for (const ProcessSet set : sets) sum_on_gpu(runtime, gpu, 700, set);
+      sum_on_gpu(runtime, gpu, 700);
+    }
+  });
+}
+
+TEST_CASE("nccl reads nothing before what the program's stream has queued, and holds up nobody") {
+  NcclRanks machine(2);
+  machine.run([&](Runtime& runtime, ProgramGpu& gpu) {
+    for (const std::size_t count : {10, 3000}) {
+      GpuSum sum(runtime, gpu, count);
+      sum.write(-5.0F);
+      static_cast<void>(sum.read());
+      const bool is_late = runtime.topology().rank == 0;
+      if (is_late) machine.cuda.hold(gpu.stream.handle());
+      sum.write(is_late ? 1.0F : 2.0F);
+      const Work work = sum.start();
+      // The result is queued while an input is still to come.
+      work.wait_on(nullptr);
+      if (is_late) {
+        check(!work.done(), "the input is not there");
+        machine.cuda.release(gpu.stream.handle());
+      }
+      sum.check_result(work);
+    }
+  });
+}
+
+TEST_CASE("nccl names two ranks that share a GPU, and what to do") {
+  NcclRanks machine(3);
+  machine.device_of = {0, 1, 0};
+  machine.run_to_its_death([](Runtime& runtime, ProgramGpu& gpu) {
+    GpuSum sum(runtime, gpu, 3);
+    const Death death = death_of([&] { sum.start().wait(); });
+    check_contains(death.text, "rank 0 and rank 2 are both on GPU-01010101-");
+    check_contains(death.text, "(0000:00:00.0), but NCCL needs a GPU for each rank");
+    check_contains(death.text, "RONDE_GPU_BACKEND=mpi");
+    check_contains(death.text, "CUDA_VISIBLE_DEVICES");
+  });
+  CHECK(machine.cuda.calls("ncclGetUniqueId") == 0);
+  machine.check_clean();
+}
+
+/// Ranks 0 and 2 of these share a GPU, and have a backend that moves what is there.
+struct SharedGpu : NcclRanks {
+  SharedGpu() : NcclRanks(3) {
+    device_of = {0, 1, 0};
+    CudaOptions backend;
+    backend.symbols = cuda.lookup();
+    backend.kernel_image = "an image";
+    options.fallback = cuda_backend_factory(backend).create;
+  }
+};
+
+TEST_CASE("nccl leaves ranks that share a GPU to the backend of CUDA IPC, with one line") {
+  SharedGpu machine;
+  machine.run([](Runtime& runtime, ProgramGpu& gpu) {
+    for (int step = 0; step < 3; ++step) sum_on_gpu(runtime, gpu, 500);
+    check_counters(runtime, {{"fallback", 1}, {"fallback_ipc_operations", 3}, {"communicators", 0}},
+                   "nccl");
+  });
+  REQUIRE(machine.warnings().size() == 1);
+  CHECK_THAT(machine.warnings()[0],
+             Contains("rank 0 and rank 2 are both on GPU-01010101-") && Contains("'mpi'"));
+}
+
+TEST_CASE("nccl messages before the first collective find a shared GPU pair by pair") {
+  SharedGpu machine;
+  machine.run([](Runtime& runtime, ProgramGpu& gpu) {
+    const int rank = runtime.topology().rank;
+    for (int step = 0; step < 3; ++step) {
+      // 0 and 2 share a GPU, 0 and 1 do not.
+      for (const int peer : {2, 1}) {
+        if (rank != 0 && rank != peer) continue;
+        GpuSum sum(runtime, gpu, 40);
+        runtime.run(sum.message(rank == 0 ? peer : 0, rank == 0));
+        sum.check_values(1.0F, "the message of rank 0");
+      }
+      // From then on all is the fallback's.
+      if (step > 0) sum_on_gpu(runtime, gpu, 500);
+    }
+    // Of the pair that can.
+    check_counters(runtime, {{"communicators", rank == 2 ? 0 : 1}}, "nccl");
+  });
+  CHECK(machine.warnings().size() == 1);
+}
+
+TEST_CASE("nccl finds ranks on one GPU also where its host has two names, and mixed versions") {
+  using nccl::Candidate;
+  using nccl::candidate_of;
+  const cuda::Gpu one{.name = "", .uuid = "GPU-one", .pci_id = "0000:1b:00.0"};
+  const cuda::Gpu two{.name = "", .uuid = "GPU-two", .pci_id = "0000:1b:00.0"};
+  const auto ranks = [&](int host, const cuda::Gpu& gpu, int version) {
+    return std::vector<Candidate>{candidate_of(4, 0, one, 22809),
+                                  candidate_of(7, host, gpu, version)};
+  };
+  CHECK(nccl::shared_gpu(ranks(1, two, 22809)).empty());
+  CHECK(nccl::shared_gpu(ranks(0, two, 22809)) ==
+        "rank 4 and rank 7 are both on GPU-one (0000:1b:00.0)");
+  CHECK(nccl::shared_gpu(ranks(1, one, 22809)) ==
+        "rank 4 and rank 7 are both on GPU-one (0000:1b:00.0)");
+  CHECK(nccl::mixed_versions(ranks(1, two, 22809)).empty());
+  CHECK_THAT(nccl::mixed_versions(ranks(1, two, 21903)),
+             Contains("rank 4 has NCCL 2.28.9, rank 7 has 2.19.3"));
+}
+
+TEST_CASE("nccl takes along a rank that has joined before it had a tensor on a GPU") {
+  NcclRanks machine(2);
+  machine.run([](Runtime& runtime, ProgramGpu& gpu) {
+    if (runtime.topology().rank == 0) {
+      for (const ReduceOp op : {ReduceOp::Sum, ReduceOp::Average, ReduceOp::Max}) {
+        GpuSum sum(runtime, gpu, 1000);
+        sum.write(3.0F);
+        Request request = sum.request("alone");
+        request.op = op;
+        runtime.run(std::move(request));
+        sum.check_values(3.0F, "what rank 0 alone has brought");
+      }
+    }
+    Request join;
+    join.kind = Collective::Join;
+    runtime.submit(std::move(join)).wait();
+    sum_on_gpu(runtime, gpu, 1000);
+  });
+}
+
+}  // namespace

@@ -1,0 +1,263 @@
+// SPDX-License-Identifier: Apache-2.0
+// Ranks, as threads, that meet through a store of keys and values.
+#include "backends/socket/key_value.h"
+
+#include <algorithm>
+#include <atomic>
+#include <barrier>
+#include <catch2/catch.hpp>
+#include <cctype>
+#include <chrono>
+#include <latch>
+#include <stdexcept>
+
+#include "tests/support/fakes/memory_store.h"
+#include "tests/support/ranks/ranks.h"
+
+namespace {
+
+using namespace ronde;
+using namespace ronde::test;
+using namespace std::chrono_literals;
+using Catch::Contains;
+using Clock = Transport::Clock;
+using Change = std::function<void(int rank, KeyValueOptions& options)>;
+
+constexpr double kPatience = 20;
+constexpr double kShort = 0.3;
+
+KeyValueOptions options_of(MemoryStore& store, int rank, int size) {
+  KeyValueOptions options;
+  options.start = store.start(rank, size);
+  options.init_timeout_s = kPatience;
+  return options;
+}
+
+std::unique_ptr<Transport> make(const KeyValueOptions& options) {
+  return key_value_transport_factory(options)();
+}
+
+/// What each of `size` ranks, whose options `change` alters, throws: "usage: text",
+/// "group <rank>: text", or nothing. A rank for which `comes` says no is not started.
+std::vector<std::string> errors_of(
+    int size, const Change& change,
+    const std::function<bool(int)>& comes = [](int) { return true; }) {
+  MemoryStore store;
+  std::vector<std::string> errors(static_cast<std::size_t>(size));
+  run_ranks(size, [&](int rank) {
+    if (!comes(rank)) return;
+    KeyValueOptions options = options_of(store, rank, size);
+    change(rank, options);
+    try {
+      make(options);
+    } catch (const UsageError& error) {
+      errors[static_cast<std::size_t>(rank)] = std::string("usage: ") + error.what();
+    } catch (const GroupError& error) {
+      errors[static_cast<std::size_t>(rank)] =
+          "group " + std::to_string(error.failed_rank()) + ": " + error.what();
+    }
+  });
+  return errors;
+}
+
+/// Those ranks that come put each of their values at the same time, so that none of them is missed
+/// by another one, however short the time that it waits.
+void put_together(std::barrier<>& barrier, KeyValueOptions& options) {
+  options.init_timeout_s = kShort;
+  options.start.put = [&barrier, put = options.start.put](const std::string& key,
+                                                          const std::string& value) {
+    put(key, value);
+    barrier.arrive_and_wait();
+  };
+}
+
+/// Each rank sends its parent its number and waits for the children's.
+void check_messages(Transport& transport) {
+  const Topology& topology = transport.topology();
+  if (topology.parent() >= 0) transport.send(topology.parent(), std::to_string(topology.rank));
+  std::vector<int> heard;
+  while (heard.size() < topology.children().size()) {
+    const Incoming incoming = transport.receive(Clock::now() + 20s);
+    check(incoming.kind == Incoming::Kind::Message, "a message from a child");
+    check(incoming.bytes == std::to_string(incoming.peer), "its number");
+    heard.push_back(incoming.peer);
+  }
+  std::sort(heard.begin(), heard.end());
+  check(heard == topology.children(), "each child once");
+}
+
+/// Ranks meet, exchange messages, and close once `done` says that all of them have.
+Topology meet(const KeyValueOptions& options, std::latch& done) {
+  const std::unique_ptr<Transport> transport = make(options);
+  check_equal(transport->name(), "key-value", "the name");
+  check_messages(*transport);
+  done.arrive_and_wait();
+  transport->close(true, Clock::now() + 5s);
+  return transport->topology();
+}
+
+}  // namespace
+
+TEST_CASE("one to four ranks meet through a store, on one host and on several") {
+  for (const int hosts : {1, 2}) {
+    for (int size = 1; size <= 4; ++size) {
+      INFO(size << " ranks on " << hosts << " hosts");
+      MemoryStore store;
+      std::latch done(size);
+      run_ranks(size, [&](int rank) {
+        KeyValueOptions options = options_of(store, rank, size);
+        options.start.local_rank = rank / hosts;
+        if (hosts > 1) options.host = "host " + std::to_string(rank % hosts);
+        options.one_host = hosts == 1;
+        options.offer_loopback = true;
+        const Topology topology = meet(options, done);
+        check(topology.rank == rank && topology.size == size, "rank and size");
+        check(topology.local_rank == rank / hosts, "local rank");
+        check(topology.hosts() == std::min(hosts, size), "hosts");
+      });
+      const auto count = static_cast<std::size_t>(size);
+      CHECK(store.values().size() == (size == 1 ? 0 : 3 * count));
+      for (const auto& [key, value] : store.values()) {
+        CHECK_THAT(key, Catch::StartsWith("ronde/"));
+        CHECK(std::all_of(value.begin(), value.end(),
+                          [](unsigned char c) { return std::isgraph(c); }));
+        CHECK(value.size() < 1000);
+      }
+    }
+  }
+}
+
+TEST_CASE("one store serves several starts at once, each under its prefix") {
+  MemoryStore store;
+  std::latch done(6);
+  run_ranks(6, [&](int thread) {
+    const int rank = thread % 3;
+    KeyValueOptions options = options_of(store, rank, 3);
+    options.start.prefix = "job/" + std::to_string(thread / 3);
+    check(meet(options, done).size == 3, "three ranks each");
+  });
+}
+
+TEST_CASE("a get may wait or say that there is nothing yet, and a late rank is waited for") {
+  MemoryStore store;
+  std::atomic<int> asked_in_vain = 0;
+  std::latch done(3);
+  run_ranks(3, [&](int rank) {
+    KeyValueOptions options = options_of(store, rank, 3);
+    // Rank 2 comes once rank 0 has asked for it many times; the others block in get.
+    options.start.get = [&, rank, get = options.start.get](const std::string& key) {
+      auto value = get(key);
+      if (rank == 0 && !value) ++asked_in_vain;
+      while (rank > 0 && !value) {
+        std::this_thread::yield();
+        value = get(key);
+      }
+      return value;
+    };
+    while (rank == 2 && asked_in_vain < 12) std::this_thread::yield();
+    meet(options, done);
+  });
+  CHECK(asked_in_vain >= 12);
+}
+
+TEST_CASE("ranks that do not come are named, all of them") {
+  std::barrier two(2);
+  const auto errors = errors_of(
+      4, [&](int, KeyValueOptions& options) { put_together(two, options); },
+      [](int rank) { return rank % 2 == 0; });
+  for (const std::size_t rank : {0, 2}) {
+    CHECK_THAT(errors[rank], Catch::StartsWith("group 1: rank " + std::to_string(rank)) &&
+                                 Contains(" s for rank(s) 1, 3 of 4 to appear") &&
+                                 Contains("the first at key 'ronde/0/1'") &&
+                                 Contains("were not started"));
+  }
+}
+
+TEST_CASE("what a callback throws fails its rank with the text, and the others miss it") {
+  const std::vector<std::pair<std::string, std::function<void(KeyValueStart&)>>> rows = {
+      {"put('ronde/0/1') of the key-value store threw: disk full",
+       [](KeyValueStart& start) {
+         start.put = [](auto&, auto&) { throw std::runtime_error("disk full"); };
+       }},
+      {"get('ronde/0/0') of the key-value store threw: an exception that",
+       [](KeyValueStart& start) {
+         start.get = [](auto&) -> std::optional<std::string> { throw 7; };
+       }}};
+  for (const auto& [text, change] : rows) {
+    INFO(text);
+    std::barrier two(2);
+    const auto errors = errors_of(3, [&, change = change](int rank, KeyValueOptions& options) {
+      rank == 1 ? change(options.start) : put_together(two, options);
+    });
+    CHECK_THAT(errors[1], Catch::StartsWith("group 1: rank 1 cannot start: " + text));
+    for (const std::size_t other : {0, 2}) {
+      CHECK_THAT(errors[other],
+                 Catch::StartsWith("group 1: rank ") && Contains(" s for rank(s) 1 of 3 to"));
+    }
+  }
+}
+
+TEST_CASE("ranks that were told what does not fit together all refuse, with one text") {
+  const std::vector<std::pair<Change, std::string>> rows = {
+      {[](int rank, auto& options) { options.start.local_rank = rank % 2; },
+       "rank 2 was started with local rank 0, but 2 ranks of its host come before it"},
+      {[](int rank, auto& options) { options.start.local_rank = rank - 3; },
+       "rank 0 was started with local rank -3"},
+      {[](int rank, auto& options) { options.start.size = rank == 1 ? 2 : 3; },
+       "rank 0 was started as one of 3 ranks, rank 1 as one of 2"},
+      {[](int rank, auto& options) { options.host = rank == 1 ? "b" : "a"; },
+       "rank 0 and rank 1 are on different hosts (a and b): without MPI"}};
+  for (const auto& [change, text] : rows) {
+    for (const std::string& error : errors_of(3, change)) {
+      CHECK_THAT(error, Catch::StartsWith("usage: " + text));
+    }
+  }
+}
+
+TEST_CASE("numbers and callbacks that make no sense are refused at once") {
+  MemoryStore store;
+  const auto error = [&](const Change& change) {
+    KeyValueOptions options = options_of(store, 0, 2);
+    change(0, options);
+    return text_of<UsageError>([&] { make(options); });
+  };
+  CHECK_THAT(error([](int, KeyValueOptions& o) { o.start.rank = 2; }), Contains("rank 2 of 2"));
+  CHECK_THAT(error([](int, KeyValueOptions& o) { o.start.rank = -1; }), Contains("rank -1 of 2"));
+  CHECK_THAT(error([](int, KeyValueOptions& o) { o.start.size = 0; }), Contains("rank 0 of 0"));
+  CHECK_THAT(error([](int, KeyValueOptions& o) { o.start.get = nullptr; }),
+             Contains("both put and get"));
+  CHECK_THAT(error([](int, KeyValueOptions& o) { o.start.put = nullptr; }),
+             Contains("both put and get"));
+  CHECK(store.values().empty());
+
+  KeyValueOptions alone = options_of(store, 0, 1);
+  alone.start.put = nullptr;
+  alone.start.get = nullptr;
+  CHECK(make(alone)->topology().size == 1);
+}
+
+TEST_CASE("a store that holds something else is refused with the key") {
+  MemoryStore store;
+  for (const std::string value : {"", "hello", "ronde1:0", "ronde1:0g"}) {
+    INFO("'" << value << "'");
+    KeyValueOptions options = options_of(store, 0, 2);
+    store.put("ronde/0/1", value);
+    CHECK_THAT(text_of<UsageError>([&] { make(options); }),
+               Contains("holds '" + value + "' at key 'ronde/0/1'"));
+  }
+  store.put("ronde/0/1", "ronde1:00");
+  CHECK_THAT(text_of<UsageError>([&] { make(options_of(store, 0, 2)); }),
+             Contains("what rank 1 has put") && Contains("another version"));
+}
+
+TEST_CASE("the addresses of an earlier start are not taken for those of this one") {
+  MemoryStore store;
+  std::latch done(2);
+  run_ranks(2, [&](int rank) { meet(options_of(store, rank, 2), done); });
+  KeyValueOptions again = options_of(store, 1, 2);
+  again.init_timeout_s = kShort;
+  const Death death = death_of([&] { make(again); });
+  CHECK(death.rank == 0);
+  CHECK_THAT(death.text, Contains("rank 1 could not connect to rank 0") &&
+                             Contains("an earlier start under the prefix 'ronde'"));
+}

@@ -1,0 +1,179 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tests/support/fakes/fake_cuda.h"
+
+#include <atomic>
+#include <cstdlib>
+#include <ostream>
+#include <stdexcept>
+
+#include "tests/support/fakes/fake_cuda_state.h"
+
+namespace ronde::test {
+namespace fake {
+namespace {
+
+std::atomic<State*> the_one{nullptr};
+
+}  // namespace
+
+State* current_state() {
+  return the_one.load();
+}
+
+std::vector<ContextHandle>& contexts() {
+  static thread_local std::vector<ContextHandle> all;
+  return all;
+}
+
+int current_device() {
+  return static_cast<int>(reinterpret_cast<std::uintptr_t>(contexts().back())) - 1;
+}
+
+}  // namespace fake
+
+FakeCuda::FakeCuda() : FakeCuda(Options{}) {}
+
+FakeCuda::FakeCuda(const Options& options) : state_(std::make_unique<State>()) {
+  state_->options = options;
+  state_->random.seed(options.disorder);
+  state_->streams[nullptr];  // the default one
+  state_->retained.resize(static_cast<std::size_t>(options.devices));
+  fake::add_driver(state_->symbols);
+  State* none = nullptr;
+  if (!fake::the_one.compare_exchange_strong(none, state_.get())) {
+    throw std::logic_error("there is a FakeCuda already");
+  }
+}
+
+FakeCuda::~FakeCuda() {
+  fake::the_one = nullptr;
+  for (const auto& [address, allocation] : state_->allocations) {
+    munmap(fake::pointer_to(address), allocation.bytes);
+    close(allocation.descriptor);
+  }
+  for (const auto& [address, mapping] : state_->mappings) {
+    munmap(fake::pointer_to(address), mapping.bytes);
+  }
+  for (const auto& [address, memory] : state_->host_allocations) {
+    std::free(fake::pointer_to(address));
+  }
+}
+
+vendor::SymbolLookup FakeCuda::lookup() const {
+  return library_of(state_->symbols);
+}
+
+std::shared_ptr<const DriverApi> FakeCuda::api() const {
+  const LoadedDriver driver = load_driver(lookup());
+  if (!driver.api) throw std::logic_error(driver.problem);
+  return driver.api;
+}
+
+void FakeCuda::fail(const std::string& symbol, Result result, int times, int skipped) {
+  fail_on(-1, symbol, result, times, skipped);
+}
+
+void FakeCuda::fail_on(int device, const std::string& symbol, Result result, int times,
+                       int skipped) {
+  if (state_->symbols.count(symbol) == 0) throw std::logic_error("there is no " + symbol);
+  const std::lock_guard lock(state_->mutex);
+  state_->failures[symbol] = {device, result, times, skipped};
+}
+
+void FakeCuda::forbid_ipc(DevicePointer base) {
+  const std::lock_guard lock(state_->mutex);
+  state_->allocations.at(base).is_ipc_capable = false;
+}
+
+void FakeCuda::hold_new(int device, int skipped) {
+  const std::lock_guard lock(state_->mutex);
+  state_->held_devices[device] = skipped;
+}
+
+void FakeCuda::release_all() {
+  const std::lock_guard lock(state_->mutex);
+  state_->held_devices.clear();
+  for (auto& [handle, stream] : state_->streams) stream.is_held = false;
+  state_->run();
+}
+
+bool FakeCuda::is_idle() const {
+  const std::lock_guard lock(state_->mutex);
+  return std::all_of(state_->streams.begin(), state_->streams.end(),
+                     [](const auto& each) { return each.second.queue.empty(); });
+}
+
+int FakeCuda::calls(const std::string& symbol) const {
+  if (state_->symbols.count(symbol) == 0) throw std::logic_error("there is no " + symbol);
+  const std::lock_guard lock(state_->mutex);
+  return state_->calls[symbol];
+}
+
+void FakeCuda::hold(StreamHandle stream) {
+  const std::lock_guard lock(state_->mutex);
+  state_->streams.at(stream).is_held = true;
+}
+
+void FakeCuda::release(StreamHandle stream) {
+  const std::lock_guard lock(state_->mutex);
+  state_->streams.at(stream).is_held = false;
+  state_->run();
+}
+
+void FakeCuda::begin_capture(StreamHandle stream, bool waits_for_default) {
+  const std::lock_guard lock(state_->mutex);
+  state_->captured.insert(stream);
+  state_->default_is_unusable = waits_for_default;
+}
+
+void FakeCuda::end_capture() {
+  const std::lock_guard lock(state_->mutex);
+  state_->captured.clear();
+  state_->default_is_unusable = false;
+}
+
+Result FakeCuda::queue(StreamHandle stream, std::function<bool()> is_over) {
+  const std::lock_guard lock(state_->mutex);
+  return state_->enqueue(stream, Action{.is_over = std::move(is_over)});
+}
+
+void FakeCuda::ask_again() {
+  const std::lock_guard lock(state_->mutex);
+  state_->run();
+}
+
+void FakeCuda::add_kernel(const std::string& name, Kernel kernel) {
+  const std::lock_guard lock(state_->mutex);
+  state_->kernels[name] = std::move(kernel);
+}
+
+FakeCuda::Live FakeCuda::live() const {
+  const std::lock_guard lock(state_->mutex);
+  const auto count = [](const auto& items) { return static_cast<int>(items.size()); };
+  Live live;
+  for (const int retained : state_->retained) live.contexts += retained;
+  for (const auto& [handle, stream] : state_->streams) {
+    if (handle != nullptr && !stream.is_destroyed) ++live.streams;  // the default one is not made
+  }
+  live.events = count(state_->events);
+  live.allocations = count(state_->allocations);
+  live.host_allocations = count(state_->host_allocations);
+  live.host_registrations = count(state_->host_registrations);
+  live.mappings = count(state_->mappings);
+  live.modules = count(state_->modules);
+  return live;
+}
+
+int FakeCuda::contexts_on(int device) const {
+  const std::lock_guard lock(state_->mutex);
+  return state_->retained.at(static_cast<std::size_t>(device));
+}
+
+std::ostream& operator<<(std::ostream& out, const FakeCuda::Live& live) {
+  return out << live.contexts << " contexts, " << live.streams << " streams, " << live.events
+             << " events, " << live.allocations << " allocations, " << live.host_allocations
+             << " host allocations, " << live.host_registrations << " host registrations, "
+             << live.mappings << " mappings, " << live.modules << " modules";
+}
+
+}  // namespace ronde::test

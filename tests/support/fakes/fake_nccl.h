@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <future>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "backends/nccl/nccl_api.h"
+#include "tests/support/fakes/fake_cuda.h"
+
+namespace ronde::nccl {
+
+// Of ncclResult_t, what only tests name.
+constexpr Result kUnhandledCudaError = 1;
+constexpr Result kSystemError = 2;
+constexpr Result kInternalError = 3;
+constexpr Result kInvalidArgument = 4;
+constexpr Result kInvalidUsage = 5;
+constexpr Result kRemoteError = 6;
+
+}  // namespace ronde::nccl
+
+namespace ronde::test {
+
+/// An NCCL for ranks that are threads, over the memory and the streams of a FakeCuda. Calls block
+/// until all ranks have made theirs where NCCL's do: those that connect, register or finalize, and
+/// the first one on a communicator. What is called is queued then, begins when the stream comes to
+/// it, and ends when all ranks have come. It reduces as NCCL does: rank by rank, but not in their
+/// order, in the type itself, and without NaN in min and max. Ranks on one GPU do not connect.
+///
+/// There is one at a time, for NCCL's functions are not members.
+///
+/// Thread-safety: full.
+class FakeNccl {
+ public:
+  struct Options {
+    int version = 22809;
+    std::vector<std::string> lacks = {};  ///< functions
+    bool makes_windows = true;            ///< else as where GPUs do not reach each other
+  };
+  FakeNccl(FakeCuda& cuda, const Options& options);
+  ~FakeNccl();
+  FakeNccl(const FakeNccl&) = delete;
+  FakeNccl& operator=(const FakeNccl&) = delete;
+
+  vendor::SymbolLookup lookup() const;
+  // FakeCuda::fail() and calls() cover NCCL's functions, too.
+
+  /// All that connect from now on wait for a rank that does not come. `ranks`: only those that are
+  /// so many; 0: all.
+  void lose_a_rank(int ranks = 0);
+  /// The connecting that blocks now fails.
+  void end_connecting();
+  /// Calls on all communicators block until these are aborted.
+  void hold_calls();
+  /// Every communicator says so when it is asked, and work that is queued does not end.
+  void break_down(nccl::Result result);
+  /// Aborts do not return before that.
+  void hold_aborts(std::shared_future<void> until);
+
+  /// What is acquired at the moment.
+  struct Live {
+    int communicators = 0;
+    int registrations = 0;
+    int windows = 0;  ///< of the registrations
+    int allocations = 0;
+    int operators = 0;
+    friend bool operator==(const Live&, const Live&) = default;
+  };
+  Live live() const;
+  /// What NCCL forbids, and would not tell in time: calls of another thread than the one that has
+  /// connected, on communicators that have ended, or that do not fit those of the other ranks, and
+  /// registrations that are left.
+  std::vector<std::string> misuses() const;
+
+  struct State;
+
+ private:
+  const std::unique_ptr<State> state_;
+};
+
+}  // namespace ronde::test

@@ -1,0 +1,168 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <utility>
+
+#include "ronde/error.h"
+#include "tests/support/fakes/wrapped_backend.h"
+
+namespace ronde::test {
+
+/// What shall go wrong in a FaultyBackend, and what has happened in it.
+///
+/// Thread-safety: every member may be called from any thread.
+class Faults {
+ public:
+  /// Operations begun from now on do not reach the backend until release(): peers wait in theirs.
+  void hold_starts() { holds_starts_ = true; }
+  /// Operations do reach the backend, but do not end here until release().
+  void hold_ends() { holds_ends_ = true; }
+  void release() { holds_starts_ = holds_ends_ = false; }
+
+  /// What backends made from now on say of themselves in place of what the inner one does.
+  void change_capabilities(std::function<void(Capabilities&)> change) {
+    const std::lock_guard lock(mutex_);
+    change_capabilities_ = std::move(change);
+  }
+
+  /// The n-th operation from now, 1 for the next, throws when it is begun, or polled.
+  void fail_start(int nth, std::string text) { arm(start_, nth, std::move(text)); }
+  void fail_poll(int nth, std::string text) { arm(poll_, nth, std::move(text)); }
+  /// The backend cannot be made, or closed.
+  void fail_create(std::string text) { arm(create_, 1, std::move(text)); }
+  void fail_close(std::string text) { arm(close_, 1, std::move(text)); }
+
+  /// Blocks until `count` operations have been begun since the beginning.
+  void wait_begun(int count) {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [&] { return begun_ >= count; });
+  }
+  int begun() const { return begun_; }
+  /// How often operations were polled.
+  std::uint64_t polls() const { return polls_; }
+  bool aborted() const { return aborted_; }
+  bool closed() const { return closed_; }
+  /// Called when a backend is destroyed, on that thread; to be set before there is one.
+  void when_destroyed(std::function<void()> action) { when_destroyed_ = std::move(action); }
+
+ private:
+  friend class FaultyBackend;
+  friend BackendFactory faulty_factory(const BackendFactory&, std::shared_ptr<Faults>);
+
+  struct Fault {
+    int countdown = 0;
+    std::string text;
+  };
+
+  void arm(Fault& fault, int nth, std::string text) {
+    const std::lock_guard lock(mutex_);
+    fault = {nth, std::move(text)};
+  }
+  void strike(Fault& fault) {
+    const std::lock_guard lock(mutex_);
+    if (fault.countdown > 0 && --fault.countdown == 0) throw Error(fault.text);
+  }
+  void begin() {
+    {
+      const std::lock_guard lock(mutex_);
+      ++begun_;
+    }
+    changed_.notify_all();
+    strike(start_);
+  }
+  Capabilities changed(Capabilities capabilities) const {
+    const std::lock_guard lock(mutex_);
+    if (change_capabilities_) change_capabilities_(capabilities);
+    return capabilities;
+  }
+
+  std::atomic<bool> holds_starts_ = false, holds_ends_ = false, aborted_ = false, closed_ = false;
+  std::atomic<int> begun_ = 0;
+  std::atomic<std::uint64_t> polls_ = 0;
+  std::condition_variable changed_;
+
+  // Guarded by mutex_.
+  mutable std::mutex mutex_;
+  Fault start_, poll_, create_, close_;
+  std::function<void(Capabilities&)> change_capabilities_;
+
+  std::function<void()> when_destroyed_;  // constant once there is a backend
+};
+
+/// Wraps any backend and goes wrong as its Faults say.
+class FaultyBackend final : public WrappedBackend {
+ public:
+  FaultyBackend(std::unique_ptr<Backend> inner, std::shared_ptr<Faults> faults)
+      : WrappedBackend("faulty", std::move(inner)), faults_(std::move(faults)) {}
+  ~FaultyBackend() override {
+    if (faults_->when_destroyed_) faults_->when_destroyed_();
+  }
+
+  Capabilities capabilities() const override {
+    return faults_->changed(WrappedBackend::capabilities());
+  }
+  std::unique_ptr<Operation> allreduce(const AllreduceCall& call) override {
+    const auto wire = static_cast<std::size_t>(call.wire_dtype.value_or(call.dtype));
+    if (call.wire_dtype && !capabilities().wire_dtypes.test(wire)) {
+      throw Error("a backend was given a wire_dtype that it never promised");
+    }
+    return WrappedBackend::allreduce(call);
+  }
+  void abort() noexcept override {
+    faults_->aborted_ = true;
+    WrappedBackend::abort();
+  }
+  void close() override {
+    faults_->closed_ = true;
+    faults_->strike(faults_->close_);
+    WrappedBackend::close();
+  }
+
+ private:
+  class FaultyOperation final : public Operation {
+   public:
+    FaultyOperation(Start start, std::shared_ptr<Faults> faults)
+        : start_(std::move(start)), faults_(std::move(faults)) {}
+
+    bool poll() override {
+      ++faults_->polls_;
+      faults_->strike(faults_->poll_);
+      if (!inner_ && faults_->holds_starts_) return false;
+      if (!inner_) inner_ = start_();
+      ended_ = ended_ || inner_->poll();
+      return ended_ && !faults_->holds_ends_;
+    }
+
+   private:
+    const Start start_;
+    const std::shared_ptr<Faults> faults_;
+    std::unique_ptr<Operation> inner_;
+    bool ended_ = false;
+  };
+
+  std::unique_ptr<Operation> wrap(Start start, void* /*output*/) override {
+    faults_->begin();
+    return std::make_unique<FaultyOperation>(std::move(start), faults_);
+  }
+
+  const std::shared_ptr<Faults> faults_;
+};
+
+/// A factory like `inner` whose backends have `faults`.
+inline BackendFactory faulty_factory(const BackendFactory& inner, std::shared_ptr<Faults> faults) {
+  BackendFactory factory = inner;
+  factory.create = [create = inner.create, faults = std::move(faults)](BackendContext& context) {
+    faults->strike(faults->create_);
+    return std::make_unique<FaultyBackend>(create(context), faults);
+  };
+  return factory;
+}
+
+}  // namespace ronde::test

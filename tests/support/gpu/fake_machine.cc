@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tests/support/fakes/fake_cuda.h"
+#include "tests/support/fakes/fake_kernels.h"
+#include "tests/support/gpu/machine.h"
+
+namespace ronde::test {
+
+struct Machine::Driver {
+  Driver() { add_ronde_kernels(cuda); }
+  FakeCuda cuda;
+};
+
+Machine::Machine()
+    : driver_(std::make_unique<Driver>()),
+      context(std::make_shared<cuda::DeviceContext>(driver_->cuda.api(), 0)),
+      kernels(context, "an image"),
+      stream(context),
+      events(context),
+      pinned(context, 1 << 20) {}
+
+Machine::~Machine() = default;
+
+int Machine::launches() const {
+  return driver_->cuda.calls("cuLaunchKernel");
+}
+
+bool Machine::is_fake() const noexcept {
+  return true;
+}
+
+}  // namespace ronde::test

@@ -1,0 +1,134 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tests/support/gpu/gpu_ranks.h"
+
+#include <catch2/catch.hpp>
+#include <cstring>
+#include <deque>
+
+#include "backends/shm/shm.h"
+
+namespace ronde::test {
+CudaOptions cuda_options_of(const FakeMachine& machine, const Way& way) {
+  CudaOptions options;
+  options.ipc = way.ipc;
+  options.ipc_sync = way.sync;
+  options.ipc_direct_bytes = way.direct_bytes;
+  options.registration_cache = way.cache;
+  options.fusion_bytes = 65536;
+  options.one_shot_bytes = 4096;
+  options.staged_piece_bytes = 8192;
+  options.ipc_block_bytes = 1;
+  options.symbols = machine.cuda.lookup();
+  options.kernel_image = "an image";
+  return options;
+}
+
+RuntimeOptions gpu_options_of(const inproc::Group& group, int rank, const CudaOptions& cuda,
+                              const std::string& cpu_backend) {
+  RuntimeOptions options = options_of(group, rank);
+  options.config.log_level = "warning";
+  options.config.cpu_backend = cpu_backend;
+  options.config.fusion_bytes = cuda.fusion_bytes;
+  options.backends["shm"] = shm_backend_factory();
+  options.device_backends["mpi"] = cuda_backend_factory(cuda);
+  return options;
+}
+
+void run_gpu_ranks(FakeMachine& machine, int size, int devices, const CudaOptions& cuda,
+                   const std::function<void(Runtime& runtime, ProgramGpu& gpu)>& body) {
+  run_gpu_ranks_unchecked(machine, size, devices, cuda,
+                          [&](Runtime& runtime, ProgramGpu& gpu, const Kill&) {
+                            body(runtime, gpu);
+                            runtime.shutdown();
+                          });
+  CHECK(machine.cuda.live() == FakeCuda::Live{});
+}
+
+void run_gpu_ranks_unchecked(
+    FakeMachine& machine, int size, int devices, const CudaOptions& cuda,
+    const std::function<void(Runtime& runtime, ProgramGpu& gpu, const Kill& kill)>& body) {
+  inproc::Group group(size);
+  std::deque<ProgramGpu> gpus;
+  for (int rank = 0; rank < size; ++rank) gpus.emplace_back(machine.cuda.api(), rank % devices);
+  run_ranks(size, [&](int rank) {
+    Runtime runtime(gpu_options_of(group, rank, cuda));
+    body(runtime, gpus[static_cast<std::size_t>(rank)], [&] { group.kill(rank); });
+  });
+}
+
+GpuSum::GpuSum(Runtime& runtime, ProgramGpu& gpu, std::size_t count)
+    : runtime_(&runtime), gpu_(&gpu), count_(count), tensor_(gpu, count * sizeof(float)) {
+  write(static_cast<float>(runtime.topology().rank + 1));
+}
+
+Request GpuSum::request(const std::string& name, ProcessSet set) {
+  Request request;
+  request.name = name;
+  request.set = set;
+  request.shape = {static_cast<std::int64_t>(count_)};
+  request.input = request.output = tensor_.data();
+  gpu_->place(request);
+  return request;
+}
+
+Request GpuSum::message(int peer, bool is_sent) {
+  Request request = this->request();
+  request.kind = is_sent ? Collective::Send : Collective::Recv;
+  request.peer = peer;
+  if (is_sent) request.output = nullptr;
+  if (!is_sent) request.input = nullptr;
+  return request;
+}
+
+void GpuSum::write(float value) {
+  tensor_.write(bytes_of(std::vector<float>(count_, value)));
+}
+
+std::vector<float> GpuSum::read() const {
+  const Bytes bytes = tensor_.read();
+  std::vector<float> values(count_);
+  std::memcpy(values.data(), bytes.data(), bytes.size());
+  return values;
+}
+
+void GpuSum::check_values(float expected, const std::string& what) const {
+  check(read() == std::vector<float>(count_, expected),
+        what + ", of " + std::to_string(count_) + " elements on rank " +
+            std::to_string(runtime_->topology().rank));
+}
+
+void GpuSum::check_result(const Work& work, ProcessSet set) const {
+  work.wait();
+  float expected = 0;
+  for (const int rank : runtime_->ranks_of(set)) expected += static_cast<float>(rank + 1);
+  check_values(expected, "a sum");
+}
+
+void sum_on_gpu(Runtime& runtime, ProgramGpu& gpu, std::size_t count, ProcessSet set) {
+  GpuSum sum(runtime, gpu, count);
+  sum.check_result(runtime.submit(sum.request({}, set)), set);
+}
+
+Work start_owned(Runtime& runtime, ProgramGpu& gpu, std::size_t count, std::weak_ptr<void>& memory,
+                 ProcessSet set) {
+  auto sum = std::make_shared<GpuSum>(runtime, gpu, count);
+  memory = sum;
+  Request request = sum->request({}, set);
+  request.keep_alive = std::move(sum);
+  return runtime.submit(std::move(request));
+}
+
+void check_counters(const Runtime& runtime, const Counters& expected, const std::string& part) {
+  for (const auto& [name, value] : expected) {
+    const std::uint64_t seen = counter_of(runtime, part, name);
+    check(seen == value, name + " is " + std::to_string(value) + ", not " + std::to_string(seen));
+  }
+}
+
+void check_syncs(const Runtime& runtime, IpcSync kind) {
+  const bool by_flags = kind == IpcSync::Flags;
+  check(cuda_counter(runtime, by_flags ? "flag_syncs" : "kernel_syncs") > 0, "of the kind");
+  check_counters(runtime, {{by_flags ? "kernel_syncs" : "flag_syncs", 0}});
+}
+
+}  // namespace ronde::test

@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <vector>
+
+#include "backends/gpu/driver/memory.h"
+#include "backends/gpu/driver/stream.h"
+#include "backends/gpu/kernels/kernel_set.h"
+
+namespace ronde::test {
+
+/// A GPU with Ronde's kernels: that of tests/cuda is a fake, that of tests/gpu/hardware is one.
+/// Cases that are written for it run on both.
+class Machine {
+ public:
+  /// Without a GPU, the case is skipped.
+  Machine();
+  ~Machine();
+  Machine(const Machine&) = delete;
+  Machine& operator=(const Machine&) = delete;
+
+ private:
+  struct Driver;
+  const std::unique_ptr<Driver> driver_;  // outlives the rest
+
+ public:
+  const std::shared_ptr<const cuda::DeviceContext> context;
+  cuda::KernelSet kernels;
+  cuda::Stream stream;
+  cuda::EventPool events;
+  cuda::PinnedPool pinned;
+
+  /// Waits until all that was queued has run.
+  void finish();
+
+  /// How many kernels were launched; only the fake knows.
+  int launches() const;
+
+  /// The other processes of the fake are threads of this one.
+  bool is_fake() const noexcept;
+};
+
+/// Memory that both the host and the GPU reach, at one address.
+class SharedBytes {
+ public:
+  SharedBytes(Machine& machine, std::size_t bytes);
+  SharedBytes(Machine& machine, const std::vector<std::byte>& values);
+
+  std::byte* at(std::size_t offset) const noexcept { return block_.data() + offset; }
+  cuda::DevicePointer address(std::size_t offset = 0) const noexcept {
+    return block_.address() + offset;
+  }
+  /// Whether it begins with these bits.
+  bool equals(const std::vector<std::byte>& values) const noexcept;
+
+ private:
+  cuda::PinnedBlock block_;
+};
+
+}  // namespace ronde::test

@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tests/support/gpu/nccl_ranks.h"
+
+#include <catch2/catch.hpp>
+#include <filesystem>
+#include <iterator>
+#include <numeric>
+#include <thread>
+
+#include "backends/shm/shm.h"
+
+namespace ronde::test {
+
+namespace {
+
+std::ptrdiff_t thread_count() {
+  return std::distance(std::filesystem::directory_iterator("/proc/self/task"), {});
+}
+
+}  // namespace
+
+NcclRanks::NcclRanks(int size, const FakeNccl::Options& nccl_options,
+                     const FakeCuda::Options& cuda_options)
+    : cuda(cuda_options),
+      nccl(cuda, nccl_options),
+      device_of(static_cast<std::size_t>(size)),
+      group(size),
+      threads_before_(thread_count()) {
+  add_ronde_kernels(cuda);
+  std::iota(device_of.begin(), device_of.end(), 0);
+  config.cpu_backend = "shm";
+  config.fusion_bytes = 16384;
+  options.driver_symbols = cuda.lookup();
+  options.nccl_symbols = nccl.lookup();
+  options.kernel_image = "an image";
+  options.fusion_bytes = 2048;
+}
+
+RuntimeOptions NcclRanks::runtime_options(int rank) {
+  RuntimeOptions runtime = options_of(group, rank, config);
+  runtime.backends["shm"] = shm_backend_factory();
+  BackendFactory factory = nccl_backend_factory(options);
+  factory.create = [this, make = factory.create](BackendContext& context) {
+    context.warn = [this, speaks = context.topology->rank == 0](const std::string& text) {
+      const std::lock_guard lock(mutex_);
+      if (speaks) warnings_.push_back(text);
+    };
+    return make(context);
+  };
+  runtime.device_backends["nccl"] = factory;
+  return runtime;
+}
+
+std::vector<std::string> NcclRanks::warnings() const {
+  const std::lock_guard lock(mutex_);
+  return warnings_;
+}
+
+void NcclRanks::run(const Body& body) {
+  run_to_its_death([&](Runtime& runtime, ProgramGpu& own) {
+    body(runtime, own);
+    runtime.shutdown();
+  });
+  check_clean();
+}
+
+void NcclRanks::run_to_its_death(const Body& body) {
+  run_ranks(size(), [&](int rank) {
+    ProgramGpu own = gpu(rank);
+    own.is_exact = options.exact;
+    Runtime runtime(runtime_options(rank));
+    body(runtime, own);
+  });
+  begin_job();
+}
+
+void NcclRanks::wait_for_threads() const {
+  while (thread_count() > threads_before_) std::this_thread::yield();
+  // By the locks of the fakes what they did comes before what follows.
+  static_cast<void>(nccl.live());
+  static_cast<void>(cuda.live());
+}
+
+void NcclRanks::end_connecting() {
+  nccl.end_connecting();
+  wait_for_threads();
+}
+
+void NcclRanks::check_clean() const {
+  CHECK(nccl.misuses() == std::vector<std::string>{});
+  CHECK(nccl.live() == FakeNccl::Live{});
+  CHECK(cuda.live() == FakeCuda::Live{});
+}
+
+void NcclRanks::check_recovery() {
+  run([](Runtime& runtime, ProgramGpu& own) { sum_on_gpu(runtime, own, 3001); });
+}
+
+}  // namespace ronde::test

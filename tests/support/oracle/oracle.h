@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "tests/support/oracle/elements.h"
+
+namespace ronde::test {
+
+/// What an allreduce was asked for.
+struct Reduction {
+  DataType dtype = DataType::F32;
+  ReduceOp op = ReduceOp::Sum;
+  double prescale = 1.0;
+  double postscale = 1.0;
+  int ranks = 1;
+  std::optional<DataType> wire_dtype = {};  ///< as that of a Request; not `dtype` itself
+  int hosts = 1;  ///< where sums of hosts are rounded to wire_dtype too, how many there are
+};
+
+/// Compares a result with what the inputs of all ranks make in double precision. `inputs` holds
+/// them rank after rank. Empty if equal (integers, and unscaled min and max: exactly; other floats:
+/// within the error that one rounding an operation may cause; with a wire_dtype, on one host:
+/// exactly, as rounded and reduced here in the order of ranks), else a text on the first
+/// difference. Of an Adasum the inputs are zeros where a rank brought nothing.
+std::string first_difference(const Reduction& reduction, const std::vector<double>& inputs,
+                             const Elements& result);
+
+/// The same for integers and bool, in 64-bit integers that wrap like the type.
+std::string first_difference(const Reduction& reduction, const std::vector<std::int64_t>& inputs,
+                             const Elements& result);
+
+/// The same of the elements from `begin` on, as many as the result has, of each rank's input.
+std::string first_difference(const Reduction& reduction, const std::vector<Elements>& inputs,
+                             const Elements& result, std::size_t begin = 0);
+
+}  // namespace ronde::test

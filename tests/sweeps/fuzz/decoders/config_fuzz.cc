@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+// The user's variables, and what other ranks say about theirs.
+#include <algorithm>
+#include <map>
+
+#include "backends/launcher.h"
+#include "ronde/config.h"
+#include "ronde/error.h"
+#include "tests/sweeps/fuzz/decoders/fuzz_target.h"
+
+namespace ronde::fuzz {
+namespace {
+
+/// "NAME=value" lines, as an environment.
+std::map<std::string, std::string> variables_in(std::string_view text) {
+  std::map<std::string, std::string> variables;
+  while (!text.empty()) {
+    const std::string_view line = text.substr(0, text.find('\n'));
+    const std::size_t equals = std::min(line.find('='), line.size());
+    variables[std::string(line.substr(0, equals))] = line.substr(std::min(equals + 1, line.size()));
+    text.remove_prefix(std::min(line.size() + 1, text.size()));
+  }
+  return variables;
+}
+
+LoadedConfig load(const std::map<std::string, std::string>& variables) {
+  std::vector<std::string> names;
+  for (const auto& [name, value] : variables) names.push_back(name);
+  const EnvironmentLookup lookup = [&](const std::string& name) -> std::optional<std::string> {
+    const auto found = variables.find(name);
+    return found == variables.end() ? std::nullopt : std::optional(found->second);
+  };
+  foreign_launcher(lookup);
+  return load_config(lookup, names);
+}
+
+std::string lines_of(const LoadedConfig& loaded) {
+  std::string lines;
+  for (const ConfigSource& source : loaded.sources)
+    lines += source.name + "=" + source.value + "\n";
+  return lines;
+}
+
+}  // namespace
+
+Corpus corpus() {
+  const std::string defaults = lines_of(load({}));
+  return {{defaults, group_wide_fingerprint(load({}).config),
+           "RONDE_FUSION_BYTES=1.5GiB\nRONDE_CYCLE_TIME_MS=0.25\nRONDE_THREAD_AFFINITY=0,2,4\n",
+           "RONDE_PROCESS_SETS=0,1;2,3\nRONDE_VISIBLE_DEVICES=GPU-8a3f,1\nRONDE_HOST_ID=a\n",
+           "HOROVOD_FUSION_THRESHOLD=1000\nHOROVOD_LOG_LEVEL=fatal\nPMI_SIZE=4\nSLURM_NTASKS=2\n"},
+          {},
+          400,
+          500};
+}
+
+}  // namespace ronde::fuzz
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  using namespace ronde;
+  const std::string text(fuzz::text_of(data, size));
+  config_difference({group_wide_fingerprint({}), text});
+  fuzz::require(config_difference({text, text}).empty() || text.starts_with('!'),
+                "a fingerprint is the same as itself");
+  try {
+    const std::string lines = fuzz::lines_of(fuzz::load(fuzz::variables_in(text)));
+    fuzz::require(fuzz::lines_of(fuzz::load(fuzz::variables_in(lines))) == lines,
+                  "a configuration is written so that it is read as the same");
+    ++fuzz::accepted;
+  } catch (const UsageError&) {
+  }
+  return 0;
+}

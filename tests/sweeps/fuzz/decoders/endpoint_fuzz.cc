@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+// Where a rank can be reached, as it says itself.
+#include "backends/socket/endpoint.h"
+
+#include "backends/socket/sockets.h"
+#include "core/src/base/fields.h"
+#include "ronde/error.h"
+#include "tests/sweeps/fuzz/decoders/fuzz_target.h"
+
+namespace ronde::fuzz {
+namespace {
+
+net::Endpoint endpoint() {
+  return {"ronde-0123456789abcdef01234567",
+          40000,
+          {"192.168.178.21", "fd00::1:2"},
+          std::string(net::kTokenBytes, 'h'),
+          std::string(net::kTokenBytes, 'r')};
+}
+
+void read_fields(std::string_view bytes) {
+  require(pack_fields(unpack_fields(bytes)) == bytes, "fields are packed as they were");
+}
+
+void read_endpoint(std::string_view bytes) {
+  const net::Endpoint got = net::unpack_endpoint(bytes, 3);
+  const std::string packed = net::pack_endpoint(got);
+  require(net::pack_endpoint(net::unpack_endpoint(packed, 3)) == packed,
+          "an endpoint packs to something that is unpacked equal");
+  net::unix_address(got.unix_name);
+  for (const std::string& address : got.addresses) net::tcp_address(address, got.port);
+}
+
+/// With another name, or another text for the port.
+std::string packed(const std::string& name, const std::string& port) {
+  const std::string token(net::kTokenBytes, 't');
+  return pack_fields({name, port, token, token});
+}
+
+}  // namespace
+
+Corpus corpus() {
+  net::Endpoint on_host = endpoint();
+  on_host.port = 0;
+  on_host.addresses = {};
+  return {{net::pack_endpoint(endpoint()), net::pack_endpoint(on_host)},
+          // Threw what is no ronde::Error, or wrote behind the end of an address.
+          {packed("name", ""), packed("name", "99999999999999999999"),
+           packed(std::string(200, 'n'), "0")}};
+}
+
+}  // namespace ronde::fuzz
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  using namespace ronde::fuzz;
+  try {
+    read_fields(text_of(data, size));
+    read_endpoint(text_of(data, size));
+    ++accepted;
+  } catch (const ronde::Error&) {
+  }
+  return 0;
+}

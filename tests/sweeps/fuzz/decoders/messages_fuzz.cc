@@ -1,0 +1,134 @@
+// SPDX-License-Identifier: Apache-2.0
+// Control messages of other ranks.
+#include "core/src/negotiate/messages.h"
+
+#include "ronde/error.h"
+#include "tests/sweeps/fuzz/decoders/fuzz_target.h"
+
+namespace ronde::fuzz {
+namespace {
+
+RequestMeta reduction() {
+  RequestMeta meta;
+  meta.wire_dtype = DataType::BF16;
+  meta.op = ReduceOp::Average;
+  meta.prescale = 0.5;
+  meta.shape = {64, 3, 7, 7};
+  return meta;
+}
+
+RequestMeta alltoall() {
+  RequestMeta meta;
+  meta.kind = Collective::Alltoall;
+  meta.shape = {5, 2};
+  meta.splits = {2, 3};
+  return meta;
+}
+
+RequestMeta send() {
+  RequestMeta meta;
+  meta.kind = Collective::Send;
+  meta.shape = {3};
+  meta.peer = 1;
+  meta.tag = 9;
+  return meta;
+}
+
+RequestMeta group() {
+  RequestMeta meta;
+  meta.kind = Collective::Barrier;
+  meta.members = {reduction(), alltoall()};
+  meta.members[0].name = "first";
+  return meta;
+}
+
+BitVector slots() {
+  BitVector bits;
+  for (const std::size_t slot : {0U, 63U, 64U, 200U}) bits.set(slot);
+  return bits;
+}
+
+ReadyMessage ready() {
+  ReadyMessage message;
+  message.decisions_seen = 7;
+  message.cached = message.absent = slots();
+  message.keyed = {{unnamed_key(7), 3, false}, {"g", 4, true}};
+  message.requests = {
+      {"weights", reduction(), false}, {message_key(5), send(), true}, {"g", group(), true}};
+  message.expired = {"late"};
+  message.joined = true;
+  return message;
+}
+
+DecisionMessage decision() {
+  RankRows rows{{5, 6, 7}, {{}, {8, 9, 1}, {}}};
+  RankRows group_rows;
+  group_rows.members = {{}, rows};
+  DecisionMessage message;
+  message.number = 99;
+  message.cached = message.skipped = slots();
+  message.keyed = {{unnamed_key(1), 2, false}};
+  message.responses = {{"k", "an error", 3, alltoall(), rows, false, 9, {1, 2}, 3},
+                       {"g", "", -1, group(), group_rows, true, -1}};
+  message.schedule = {{{{1, true}, {2, false}}, {{3, true}}}, 100};
+  return message;
+}
+
+StallMessage stall() {
+  return {{{"x", "allreduce 'x'", Collective::Allreduce, {0, 2}, {1}, std::chrono::seconds(60)},
+           {"", "barrier", Collective::Barrier, {}, {0, 1}, {}}}};
+}
+
+/// Rows whose members have members, and so on: overflowed the stack.
+std::string deep_nest() {
+  DecisionMessage message;
+  message.responses.resize(1);
+  message.responses[0].rows.members.resize(1);
+  std::string bytes = encode(message);
+  // No first dimensions, no splits, one member.
+  std::string level(24, '\0');
+  level[16] = 1;
+  std::string levels;
+  for (int i = 0; i < 1300; ++i) levels += level;
+  return bytes.insert(bytes.rfind(level), levels);
+}
+
+/// As many responses as bytes that follow: took some hundred times the memory of the message.
+std::string promise_of_many() {
+  constexpr std::size_t kCount = 1 + 4 + 8 + 8 + 8 + 8;  // the place of the number of responses
+  std::string bytes = encode(DecisionMessage{});
+  bytes.resize(std::size_t{32} << 10);
+  bytes[kCount + 1] = 0x40;
+  return bytes;
+}
+
+}  // namespace
+
+Corpus corpus() {
+  const ExchangeKey key = {ExchangeKind::CreateSet, 2, "set", {0, 3}};
+  Corpus corpus;
+  corpus.rounds = 8'000;
+  for (const Message& message : std::vector<Message>{
+           ready(), decision(), FailureMessage{7, "rank 7 was lost", false}, stall(),
+           BootstrapMessage{3, {"", "one", std::string(40, 'x')}}, FinishedMessage{{0, 7}},
+           HostReadyMessage{{{{4, 6}, ready()}, {{5}, {}}}, 1}, ExchangeRequest{key, 3, "blob"},
+           ExchangeReply{key, {0, 3}, "error", {"a", "b"}, 2, {0, 3}}}) {
+    corpus.valid.push_back(encode(message));
+  }
+  corpus.once_failed = {deep_nest(), promise_of_many()};
+  return corpus;
+}
+
+}  // namespace ronde::fuzz
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  try {
+    // Texts are compared, as a scale that is not a number is not equal to itself.
+    const std::string once = ronde::encode(ronde::decode(ronde::fuzz::text_of(data, size)));
+    const std::string twice = ronde::encode(ronde::decode(once));
+    ronde::fuzz::require(once == twice, "what is decoded encodes to something that decodes equal");
+    ++ronde::fuzz::accepted;
+  } catch (const ronde::Error&) {
+  }
+  return 0;
+}

@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <span>
+#include <string_view>
+
+#include "ronde/collective.h"
+#include "tools/bench/session/session.h"
+
+// The benchmarks. Each prints and writes its rows; all ranks call it together.
+namespace ronde::tool {
+
+/// How much of the data a rank's buffer holds.
+enum class Extent { Nothing, Share, Whole };
+
+/// Where an element of a result stands.
+struct Place {
+  int rank = 0;
+  int ranks = 1;
+  std::size_t share = 0;  ///< elements in one rank's part of the whole
+};
+
+/// The sum over all ranks of pattern() at `index`.
+int sum_of_ranks(const Place& place, std::size_t index);
+
+/// A benchmark of one collective over a range of sizes.
+struct CollectiveBenchmark {
+  std::string_view name;
+  std::string_view help;
+  Collective kind = Collective::Allreduce;
+  Extent input = Extent::Whole;
+  Extent output = Extent::Whole;
+  bool in_place = false;
+  /// Bus bandwidth over algorithm bandwidth: what each rank has to send or receive at least, as a
+  /// part of `bytes`.
+  double (*bus_factor)(int ranks) = nullptr;
+  /// The closed form of element `index` of the output, where the inputs are as pattern() says.
+  int (*expected)(const Place& place, std::size_t index) = nullptr;
+};
+
+std::span<const CollectiveBenchmark> collective_benchmarks();
+void run_collective(const CollectiveBenchmark& benchmark, Session& session);
+
+/// Exchanges the whole gradient list of each model: every tensor submitted asynchronously, the last
+/// parameter's first, then all waited for. Takes turns with plain MPI (one call a tensor; one call
+/// for all, packed before and unpacked behind it) and with copying the bytes once, on all ranks at
+/// the same time, which no exchange can undercut.
+void run_exchange(Session& session);
+
+/// Allreduces of buffers on GPUs by several set-ups (gpu_setups), which take turns with each
+/// other, with one copy of as many bytes within the GPU and with bare synchronisations between the
+/// streams of all ranks: over a range of sizes, and of a model's gradients fused as the engine
+/// would fuse them, summed up by the size of the messages. The session is one of a backend alone.
+void run_setups(Session& session, const GpuAccess& access);
+
+}  // namespace ronde::tool

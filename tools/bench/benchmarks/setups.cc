@@ -1,0 +1,303 @@
+// SPDX-License-Identifier: Apache-2.0
+// Allreduces of one buffer on each GPU by several backends. Each backend is first tried and its sum
+// checked; then the backends take turns with each other and with a copy within the GPU. A model's
+// gradients are fused into messages as the engine would, each message is measured, and the medians
+// are summed up by the class of the message's size.
+#include <algorithm>
+#include <array>
+#include <map>
+#include <numeric>
+#include <optional>
+#include <utility>
+
+#include "backends/compose.h"
+#include "tools/bench/base/gradient_lists.h"
+#include "tools/bench/base/pattern.h"
+#include "tools/bench/benchmarks/benchmarks.h"
+#include "tools/bench/benchmarks/peer_sync.h"
+#include "tools/bench/session/samples.h"
+
+namespace ronde::tool {
+namespace {
+
+using Counts = std::vector<std::size_t>;
+
+/// A class of message sizes of the study's table; each up to and with its size.
+struct SizeClass {
+  std::string_view title;
+  std::size_t most = 0;
+};
+constexpr std::array kClasses = {
+    SizeClass{"up to 128 KiB", std::size_t{128} << 10},
+    SizeClass{"128 KiB to 16 MiB", std::size_t{16} << 20},
+    SizeClass{"16 to 32 MiB", std::size_t{32} << 20},
+    SizeClass{"32 to 64 MiB", std::size_t{64} << 20},
+    SizeClass{"more", ~std::size_t{0}},
+};
+
+std::size_t elements_of(const Counts& counts) {
+  return std::accumulate(counts.begin(), counts.end(), std::size_t{0});
+}
+
+/// The gradients of a model in the order in which backward makes them, fused up to `limit` bytes.
+std::vector<Counts> messages_of(const GradientList& list, std::size_t limit) {
+  std::vector<Counts> messages;
+  for (auto count = list.tensors.rbegin(); count != list.tensors.rend(); ++count) {
+    const bool fits =
+        !messages.empty() && (elements_of(messages.back()) + *count) * sizeof(float) <= limit;
+    if (!fits) messages.emplace_back();
+    messages.back().push_back(*count);
+  }
+  return messages;
+}
+
+/// A run on all ranks.
+class Setups {
+ public:
+  Setups(Session& session, const GpuAccess& access)
+      : session_(session),
+        config_(load_config_from_environment().config),
+        known_(gpu_setups(config_, access.symbols, access.kernel_image)),
+        names_(wanted()),
+        report_(session.report()) {
+    std::size_t bytes = session.options().max_bytes;
+    for (const std::string& model : session.options().models) {
+      for (const Counts& counts : messages_of(gradient_list(model), config_.fusion_bytes)) {
+        bytes = std::max(bytes, elements_of(counts) * sizeof(float));
+      }
+    }
+    session_.alike([&] {
+      pages_ = make_gpu_pages(access, session.topology(), bytes);
+      copy_ = make_gpu_pages(access, session.topology(), bytes);
+      for (const auto& [name, way] : kHandovers) {
+        handovers_.push_back(
+            std::make_unique<Handover>(session, access, pages_->device().index, way));
+      }
+    });
+  }
+
+  void run() {
+    for (const auto& sync : handovers_) works_.push_back(sync->connect());
+    report_.say("allreduce, f32, " + session_.description() + ", on " + pages_->device_name());
+    for (const std::string& name : names_) {
+      const std::string why = make(name);
+      if (!why.empty()) report_.say("left out: " + name + ": " + why);
+    }
+    if (pages_->is_shared()) {
+      report_.say(
+          "ranks share this GPU and run on it in turns: waiting for each other costs them time "
+          "slices, most of all by kernels. Which way is faster with a GPU each, this cannot tell.");
+    }
+    sweep();
+    for (const std::string& model : session_.options().models) add_model(gradient_list(model));
+    end();
+    session_.finish(report_);
+  }
+
+  /// The backends release the other ranks' memory, so that each rank can free its own. Also after a
+  /// CommonError. Collective.
+  void end() {
+    for (const auto& sync : handovers_) sync->forget();
+    session_.raw().release_peer_memory();
+  }
+
+ private:
+  using Times = std::map<std::string, double>;
+
+  /// Throws UsageError for a set-up that there is not.
+  std::vector<std::string> wanted() const {
+    const std::vector<std::string>& asked = session_.options().setups;
+    for (const std::string& name : asked) {
+      if (known_.contains(name)) continue;
+      std::string text = "--setup: there is no set-up \"" + name + "\"; use one of:";
+      for (const auto& [each, factory] : known_) text += " " + each;
+      throw UsageError(text);
+    }
+    if (!asked.empty()) return asked;
+    return {"mpi", "mpi-reg", "mpi-opt", "mpi-opt-nocache", "nccl"};
+  }
+
+  /// Makes the backend and tries it. Returns what goes wrong, on the first rank where it does.
+  std::string make(const std::string& name) {
+    const BackendFactory& factory = known_.at(name);
+    std::string why = session_.first_of(factory.problem ? factory.problem() : std::string());
+    if (!why.empty()) return why;
+    Backend& backend = session_.raw().add(factory);
+    std::string error;
+    try {
+      reduce(backend, {1}, name);
+    } catch (const Error& thrown) {
+      error = thrown.what();
+    }
+    why = session_.first_of(error);
+    if (why.empty()) setups_.emplace_back(name, &backend);
+    return why;
+  }
+
+  /// Sums the first elements of the buffer, as segments of these counts, and waits for the result.
+  void reduce(Backend& backend, const Counts& counts, const std::string& name) {
+    segments_.clear();
+    std::byte* data = pages_->data();
+    for (const std::size_t count : counts) {
+      segments_.push_back({data, data, count});
+      data += count * sizeof(float);
+    }
+    const std::unique_ptr<Operation> operation =
+        backend.allreduce({.segments = segments_, .place = {.device = pages_->device()}});
+    session_.raw().finish(*operation, "an allreduce by set-up " + name);
+  }
+
+  /// Compares the sum of known elements with a closed form, and leaves zeros. Collective; throws
+  /// CommonError if it is wrong on a rank.
+  void check(Backend& backend, const Counts& counts, const std::string& name) {
+    const Place place{session_.topology().rank, session_.topology().size};
+    std::vector<float> values(elements_of(counts));
+    const std::size_t bytes = values.size() * sizeof(float);
+    fill(DataType::F32, values.data(), values.size(),
+         [&](std::size_t index) { return pattern(place.rank, index); });
+    pages_->copy(pages_->data(), values.data(), bytes);
+    reduce(backend, counts, name);
+    pages_->copy(values.data(), pages_->data(), bytes);
+    session_.alike([&] {
+      const std::string wrong =
+          difference(DataType::F32, values.data(), values.size(),
+                     [&](std::size_t index) { return sum_of_ranks(place, index); });
+      if (!wrong.empty()) throw Error("the sum by " + name + " is wrong: " + wrong);
+    });
+    pages_->zero(pages_->data(), bytes);
+  }
+
+  /// Median microseconds of each set-up, of a copy and, if wanted, of a bare synchronisation.
+  Times measure(const Counts& counts, bool hands_over) {
+    constexpr int kIterations = 20;
+    const std::size_t bytes = elements_of(counts) * sizeof(float);
+    // Copies of ranks that share the GPU would take turns.
+    std::vector<std::string> names = {"copy"};
+    std::vector<Contender> contenders = {{[&] {
+      if (session_.topology().rank == 0) pages_->copy(copy_->data(), pages_->data(), bytes);
+    }}};
+    for (std::size_t i = 0; hands_over && i < kHandovers.size(); ++i) {
+      if (!works_[i]) continue;
+      names.emplace_back(kHandovers[i].first);
+      contenders.push_back({[this, i] { handovers_[i]->run(); }});
+    }
+    for (const auto& [name, backend] : setups_) {
+      check(*backend, counts, name);
+      names.push_back(name);
+      contenders.push_back(
+          {[&, name = name, backend = backend] { reduce(*backend, counts, name); }});
+    }
+    const BenchOptions& options = session_.options();
+    const auto samples = take_turns(session_.peers(), contenders, options.warmup,
+                                    options.iterations.value_or(kIterations));
+    Times times;
+    for (std::size_t i = 0; i < names.size(); ++i) times[names[i]] = median(samples[i]);
+    return times;
+  }
+
+  /// The columns of times, behind `first`.
+  std::vector<Column> columns(std::vector<Column> first, const std::string& unit,
+                              int digits) const {
+    first.push_back({"copy " + unit, "copy_" + unit, digits});
+    for (const std::string& name : names_) {
+      first.push_back({name + " " + unit, name + "_" + unit, digits});
+    }
+    for (const char* const slow : kSlower) {
+      first.push_back({slow + std::string("/mpi-opt"), slow + std::string("_over_mpi-opt"), 2});
+    }
+    return first;
+  }
+
+  void add_row(Json row, const Times& times, const std::string& unit, double factor) {
+    row["benchmark"] = "setups";
+    row["ranks"] = session_.topology().size;
+    row["gpu"] = pages_->device_name();
+    const auto time = [&](const std::string& name) {
+      return times.contains(name) ? Json(times.at(name) * factor) : Json();
+    };
+    row["copy" + unit] = time("copy");
+    for (const auto& [name, way] : kHandovers) row[name + unit] = time(name);
+    for (const std::string& name : names_) row[name + unit] = time(name);
+    for (const std::string slow : kSlower) {
+      const bool both = times.contains(slow) && times.contains("mpi-opt");
+      row[slow + "_over_mpi-opt"] = both ? Json(times.at(slow) / times.at("mpi-opt")) : Json();
+    }
+    report_.add(std::move(row));
+  }
+
+  void sweep() {
+    std::vector<Column> first = {{"bytes", "bytes"}};
+    for (const auto& [name, way] : kHandovers) first.push_back({name + " us", name + "_us", 2});
+    report_.begin_table(columns(std::move(first), "us", 2));
+    const BenchOptions& options = session_.options();
+    for (std::size_t bytes = options.min_bytes; bytes <= options.max_bytes; bytes *= 2) {
+      if (bytes >= sizeof(float)) {
+        add_row({{"bytes", bytes}}, measure({bytes / sizeof(float)}, true), "_us", 1.0);
+      }
+      if (bytes > options.max_bytes / 2) break;
+    }
+  }
+
+  /// A row for each class of sizes, and one for all.
+  void add_model(const GradientList& list) {
+    report_.say("all gradients of " + std::string(list.model) + ", fused, by the size of messages");
+    report_.begin_table(
+        columns({{"messages", "class"}, {"number", "messages"}, {"bytes", "bytes"}}, "ms", 3));
+    struct Sum {
+      std::size_t messages = 0;
+      std::size_t bytes = 0;
+      Times times;
+    };
+    std::array<Sum, kClasses.size() + 1> sums;
+    for (const Counts& counts : messages_of(list, config_.fusion_bytes)) {
+      const std::size_t bytes = elements_of(counts) * sizeof(float);
+      std::size_t which = 0;
+      while (bytes > kClasses[which].most) ++which;
+      const Times times = measure(counts, false);
+      for (Sum* const sum : {&sums[which], &sums.back()}) {
+        sum->messages += 1;
+        sum->bytes += bytes;
+        for (const auto& [name, us] : times) sum->times[name] += us;
+      }
+    }
+    for (std::size_t i = 0; i < sums.size(); ++i) {
+      if (sums[i].messages == 0) continue;
+      add_row({{"model", list.model},
+               {"class", i < kClasses.size() ? kClasses[i].title : "all"},
+               {"messages", sums[i].messages},
+               {"bytes", sums[i].bytes}},
+              sums[i].times, "_ms", 1e-3);
+    }
+  }
+
+  /// How a bare synchronisation can be made.
+  static inline const std::array<std::pair<std::string, IpcSync>, 2> kHandovers = {
+      {{"sync-flags", IpcSync::Flags}, {"sync-kernels", IpcSync::Kernels}}};
+  /// The set-ups whose times are shown over those of mpi-opt.
+  static constexpr std::array kSlower = {"mpi", "mpi-reg", "mpi-opt-nocache"};
+
+  Session& session_;
+  const Config config_;
+  const BackendRegistry known_;
+  const std::vector<std::string> names_;  ///< that are wanted
+  Report report_;
+  std::unique_ptr<Pages> pages_, copy_;
+  std::vector<std::unique_ptr<Handover>> handovers_;      ///< as kHandovers
+  std::vector<bool> works_;                               ///< by synchronisation
+  std::vector<std::pair<std::string, Backend*>> setups_;  ///< that work
+  std::vector<Segment> segments_;
+};
+
+}  // namespace
+
+void run_setups(Session& session, const GpuAccess& access) {
+  Setups setups(session, access);
+  try {
+    setups.run();
+  } catch (const CommonError&) {
+    setups.end();
+    throw;
+  }
+}
+
+}  // namespace ronde::tool
