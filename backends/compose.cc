@@ -63,7 +63,7 @@ void add_gpu_backends(const Config& config, BuiltIn& built_in,
     cuda.gpu_aware_mpi = gpu_aware_mpi;
     cuda.wrap_mpi_calls = wrap_mpi_calls;
   }
-  built_in.device_backends.emplace("mpi", cuda_backend_factory(cuda));
+  built_in.device_backends.emplace("cuda", cuda_backend_factory(cuda));
   built_in.device_backends.emplace("nccl", nccl_backend_factory(nccl));
 }
 

@@ -57,7 +57,7 @@ struct CudaOptions {
 
 /// Makes the backend. It moves data by CUDA IPC between ranks of one host where that works, else by
 /// an MPI that takes addresses of GPUs, else through page-locked host memory and the CPU's backend.
-/// Its name is "mpi".
+/// Its name is "cuda".
 BackendFactory cuda_backend_factory(const CudaOptions& options);
 
 }  // namespace ronde

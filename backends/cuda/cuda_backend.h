@@ -38,7 +38,7 @@ class CudaBackend final : public Backend {
               const BackendContext& context, std::unique_ptr<Backend> gpu_aware_messages);
   ~CudaBackend() override;
 
-  std::string_view name() const noexcept override { return "mpi"; }
+  std::string_view name() const noexcept override { return "cuda"; }
   Capabilities capabilities() const override { return gpu_capabilities(); }
   std::unique_ptr<Operation> allreduce(const AllreduceCall& call) override;
   std::unique_ptr<Operation> broadcast(const BroadcastCall& call) override;

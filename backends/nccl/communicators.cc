@@ -162,7 +162,7 @@ bool Communicators::can_connect(const std::vector<Candidate>& candidates) {
   }
   if (!options().fallback) {
     throw Error(shared +
-                ", but NCCL needs a GPU for each rank. Set RONDE_GPU_BACKEND=mpi, by which ranks "
+                ", but NCCL needs a GPU for each rank. Set RONDE_GPU_BACKEND=cuda, by which ranks "
                 "share one, or give each rank its own by CUDA_VISIBLE_DEVICES");
   }
   if (!fallback_) {

@@ -45,7 +45,7 @@ RuntimeOptions rank_options(const FakeMachine& machine, const MpiOptions& mpi,
   options.make_board = shm_board_factory();
   options.backends["shm"] = shm_backend_factory();
   options.backends["mpi"] = mpi_backend_factory(mpi);
-  options.device_backends["mpi"] = cuda_backend_factory(cuda);
+  options.device_backends["cuda"] = cuda_backend_factory(cuda);
   return options;
 }
 

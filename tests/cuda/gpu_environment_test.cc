@@ -55,7 +55,7 @@ TEST_CASE("cuda: RONDE_EXACT has CUDA IPC serve small sums across hosts") {
     ProgramGpu gpu(machine.cuda.api(), rank % 2);
     RuntimeOptions options = gpu_options_of(hosts.group(), rank, cuda_options_of(machine), "hosts");
     options.backends["hosts"] = hosts.factory();
-    options.device_backends["mpi"] =
+    options.device_backends["cuda"] =
         gpu_setups(config, machine.cuda.lookup(), "an image").at("mpi-opt");
     Runtime runtime(options);
     sum_on_gpu(runtime, gpu, 100);

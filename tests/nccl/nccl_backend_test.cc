@@ -150,7 +150,7 @@ TEST_CASE("nccl names two ranks that share a GPU, and what to do") {
     const Death death = death_of([&] { sum.start().wait(); });
     check_contains(death.text, "rank 0 and rank 2 are both on GPU-01010101-");
     check_contains(death.text, "(0000:00:00.0), but NCCL needs a GPU for each rank");
-    check_contains(death.text, "RONDE_GPU_BACKEND=mpi");
+    check_contains(death.text, "RONDE_GPU_BACKEND=cuda");
     check_contains(death.text, "CUDA_VISIBLE_DEVICES");
   });
   CHECK(machine.cuda.calls("ncclGetUniqueId") == 0);
@@ -177,7 +177,7 @@ TEST_CASE("nccl leaves ranks that share a GPU to the backend of CUDA IPC, with o
   });
   REQUIRE(machine.warnings().size() == 1);
   CHECK_THAT(machine.warnings()[0],
-             Contains("rank 0 and rank 2 are both on GPU-01010101-") && Contains("'mpi'"));
+             Contains("rank 0 and rank 2 are both on GPU-01010101-") && Contains("'cuda'"));
 }
 
 TEST_CASE("nccl messages before the first collective find a shared GPU pair by pair") {

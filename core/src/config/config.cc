@@ -82,6 +82,12 @@ std::string checked(std::string_view text) {
   return std::string(text);
 }
 
+/// "cuda" stages by MPI where it has to, and so is also known as "mpi".
+std::string checked_gpu_backend(std::string_view text) {
+  std::string name = parse_backend_name(text);
+  return name == "mpi" ? "cuda" : name;
+}
+
 std::string checked_log_level(std::string_view text) {
   return std::string(to_string(parse_log_level(text)));
 }
@@ -166,12 +172,13 @@ constexpr Variable kVariables[] = {
      "When DistributedOptimizer compares the ranks' parameters, and options of the inner "
      "optimizer: first (in the first step, and the first after a join), a number N (also every N "
      "steps) or off."},
-    {"RONDE_GPU_BACKEND", "", "", Text{&Config::gpu_backend, parse_backend_name},
-     "Backend for tensors on GPUs: nccl, or mpi (CUDA IPC between the ranks of a host, else an MPI "
-     "that takes addresses of GPUs, else staging through host memory for RONDE_CPU_BACKEND); auto "
-     "takes the best one that all ranks can have."},
+    {"RONDE_GPU_BACKEND", "", "", Text{&Config::gpu_backend, checked_gpu_backend},
+     "Backend for tensors on GPUs: nccl, or cuda (CUDA IPC between the ranks of a host, else an "
+     "MPI "
+     "that takes addresses of GPUs, else staging through host memory for RONDE_CPU_BACKEND; also "
+     "called mpi); auto takes the best one that all ranks can have."},
     {"RONDE_CUDA_IPC", "", "", Flag{&Config::cuda_ipc},
-     "1: under RONDE_GPU_BACKEND=mpi the ranks of a host read each other's GPU memory. 0: what is "
+     "1: under RONDE_GPU_BACKEND=cuda the ranks of a host read each other's GPU memory. 0: what is "
      "on GPUs goes through MPI (RONDE_GPU_AWARE_MPI) or is staged through host memory."},
     {"RONDE_CUDA_IPC_SYNC", "", "", Text{&Config::cuda_ipc_sync, checked_ipc_sync},
      "How the streams of the ranks of a host wait for each other: flags (in host memory, awaited "
@@ -182,7 +189,8 @@ constexpr Variable kVariables[] = {
      "Tensors of this size and above that are reduced alone are mapped by the other ranks "
      "themselves, instead of being copied into the fusion buffer. 0: none is."},
     {"RONDE_GPU_AWARE_MPI", "", "", Flag{&Config::gpu_aware_mpi},
-     "1: under RONDE_GPU_BACKEND=mpi, what CUDA IPC does not move goes through MPI from and to GPU "
+     "1: under RONDE_GPU_BACKEND=cuda, what CUDA IPC does not move goes through MPI from and to "
+     "GPU "
      "memory, where the MPI says that it takes such addresses and a trial proves it. 0: it is "
      "staged through host memory, for an MPI that crashes in the trial."},
     {"RONDE_REGISTRATION_CACHE", "", "", Flag{&Config::registration_cache},

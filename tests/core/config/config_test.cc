@@ -128,6 +128,11 @@ TEST_CASE("every variable reaches its own field and its text parses back") {
   }
 }
 
+TEST_CASE("the backend of GPUs that is not NCCL is also known as mpi") {
+  CHECK(load({{"RONDE_GPU_BACKEND", "mpi"}}).config.gpu_backend == "cuda");
+  CHECK(load({{"RONDE_CPU_BACKEND", "mpi"}}).config.cpu_backend == "mpi");
+}
+
 TEST_CASE("the table has unique names and a manual for each") {
   std::set<std::string> names;
   for (const ConfigEntry& entry : ronde::config_table()) {

@@ -32,7 +32,7 @@ constexpr std::chrono::seconds kPatience{20};
 
 RuntimeOptions runtime_options() {
   Config config = test_config();
-  config.gpu_backend = "mpi";
+  config.gpu_backend = "cuda";
   config.cuda_ipc_sync = started_with("DEATH_SYNC");
   return options_of(config, compose_without_launcher(config, start_by_files()));
 }

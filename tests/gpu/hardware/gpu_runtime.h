@@ -21,10 +21,10 @@ inline RuntimeOptions options_of(Config config, BuiltIn built_in) {
   return options;
 }
 
-/// That of the ranks of a launcher, as the environment says and over the backend `mpi`.
+/// That of the ranks of a launcher, as the environment says and over the backend `cuda`.
 inline RuntimeOptions launched_options(Config config = load_config_from_environment().config) {
   config.log_level = "warning";
-  config.gpu_backend = "mpi";
+  config.gpu_backend = "cuda";
   return options_of(config, compose_built_in(config));
 }
 

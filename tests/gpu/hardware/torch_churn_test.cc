@@ -12,7 +12,7 @@ using namespace ronde_test;
 TEST_CASE("device: what emptyCache frees and the allocator takes anew meets no stale registration",
           "[own]") {
   // The one whose cache it is, whatever else there is.
-  ::setenv("RONDE_GPU_BACKEND", "mpi", 1);
+  ::setenv("RONDE_GPU_BACKEND", "cuda", 1);
   if (!use_device()) return;
   const int ranks = ronde::size();
   for (int round = 0; round < 60; ++round) {

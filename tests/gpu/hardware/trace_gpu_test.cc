@@ -97,7 +97,7 @@ TEST_CASE("gpu: cuda steps of training make no call that waits for the device, o
   CudaOptions cuda_options;
   cuda_options.symbols = traced_symbols();
   RuntimeOptions options = launched_options();
-  options.device_backends["mpi"] = cuda_backend_factory(cuda_options);
+  options.device_backends["cuda"] = cuda_backend_factory(cuda_options);
   Runtime runtime(std::move(options));
   ProgramGpu gpu = gpu_of(driver, runtime);
   std::vector<GpuTensor> gradients;

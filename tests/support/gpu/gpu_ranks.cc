@@ -30,7 +30,7 @@ RuntimeOptions gpu_options_of(const inproc::Group& group, int rank, const CudaOp
   options.config.cpu_backend = cpu_backend;
   options.config.fusion_bytes = cuda.fusion_bytes;
   options.backends["shm"] = shm_backend_factory();
-  options.device_backends["mpi"] = cuda_backend_factory(cuda);
+  options.device_backends["cuda"] = cuda_backend_factory(cuda);
   return options;
 }
 
