@@ -122,10 +122,10 @@ constexpr Collective last_of(Collective) {
   return static_cast<Collective>(kCollectiveCount - 1);
 }
 constexpr DataType last_of(DataType) {
-  return DataType::Bool;
+  return static_cast<DataType>(kDataTypeCount - 1);
 }
 constexpr ReduceOp last_of(ReduceOp) {
-  return ReduceOp::Adasum;
+  return static_cast<ReduceOp>(kReduceOpCount - 1);
 }
 constexpr DeviceKind last_of(DeviceKind) {
   return DeviceKind::Cuda;

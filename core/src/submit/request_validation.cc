@@ -72,7 +72,8 @@ void check_request(const Request& request, int rank, int size) {
   };
   if (is_reserved(request.name)) refuse("a name cannot begin with NUL, nor with a byte 1 or 2");
   const bool is_known = static_cast<std::size_t>(request.kind) < kCollectiveCount &&
-                        request.dtype <= DataType::Bool && request.op <= ReduceOp::Adasum &&
+                        static_cast<std::size_t>(request.dtype) < kDataTypeCount &&
+                        static_cast<std::size_t>(request.op) < kReduceOpCount &&
                         request.device.kind <= DeviceKind::Cuda;
   if (!is_known) refuse("kind, dtype, op or device is none that there is");
   if (const Problem error = wire_error(request)) refuse(*error);
