@@ -43,8 +43,10 @@ Hierarchy::Hierarchy(std::shared_ptr<shm::SlotBufferContext> slot_context, Shard
 
 HierarchicalAllreduce::HierarchicalAllreduce(std::shared_ptr<Hierarchy> hierarchy,
                                              const AllreduceCall& call)
-    : SlotAllreduce(hierarchy->buffer, call,
-                    hierarchy->buffer->stores.borrow(total_elements(call.segments), false)),
+    : SlotAllreduce(
+          hierarchy->buffer, call,
+          hierarchy->buffer->stores.borrow(
+              total_elements(call.segments) * size_of(call.effective_wire_dtype()), false)),
       hierarchy_(std::move(hierarchy)),
       dtype_(format_.wire()),
       partial_dtype_(is_half(dtype_) && !format_.converts() ? DataType::F32 : dtype_),

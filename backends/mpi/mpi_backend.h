@@ -74,7 +74,8 @@ class MpiBackend final : public Backend {
   const bool between_hosts_;
   const bool exact_;
   MPI_Comm communicator_ = MPI_COMM_NULL;
-  /// Does exact reductions, and collectives with too many elements for the counts of MPI.
+  /// Does exact reductions, and collectives with too many elements for the counts of MPI. All have
+  /// one tag and begin when they are first polled, so all ranks poll them in the same order.
   std::unique_ptr<SetBackend> by_messages_;
   std::array<MPI_Op, kOwnOperatorCount> own_ops_ = {};  ///< in the order of own_operators()
   /// Shared with operations, which may outlive the backend after an abort.

@@ -79,7 +79,7 @@ void measure_sizes(int rounds) {
 void measure_model(const ronde::tool::GradientList& list, int rounds) {
   Tensors gradients;
   for (const std::size_t count : list.tensors) gradients.emplace_back(count, 1.0F);
-  print(std::string(list.title) + ", " + std::to_string(gradients.size()) + " tensors, " +
+  print(std::string(list.model) + ", " + std::to_string(gradients.size()) + " tensors, " +
             size_text(list.elements() * sizeof(float)),
         take_turns(gradients, 2, rounds));
 }

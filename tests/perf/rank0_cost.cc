@@ -34,7 +34,7 @@ struct Costs {
 Costs measure(int ranks, int tensors, int steps) {
   std::vector<int> members(static_cast<std::size_t>(ranks));
   std::iota(members.begin(), members.end(), 0);
-  Negotiator negotiator(members, 4096, [](const RequestMeta&) { return std::string(); });
+  Negotiator negotiator(members, 4096, [](const RequestMeta&) { return std::nullopt; });
   HostReadyMessage::Part all{{members.begin(), members.end()}, {}};
   for (int i = 0; i < tensors; ++i) {
     RequestMeta meta;

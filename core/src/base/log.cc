@@ -22,7 +22,8 @@ constexpr std::array<std::string_view, 6> kLevelNames = {"trace",   "debug", "in
 spdlog::level::level_enum native(LogLevel level) noexcept {
   constexpr std::array kLevels = {spdlog::level::trace, spdlog::level::debug, spdlog::level::info,
                                   spdlog::level::warn,  spdlog::level::err,   spdlog::level::off};
-  return kLevels[static_cast<std::size_t>(level)];
+  const auto index = static_cast<std::size_t>(level);
+  return index < kLevels.size() ? kLevels[index] : spdlog::level::off;
 }
 
 std::string pattern_for(int rank) {

@@ -23,10 +23,10 @@ namespace ronde {
 /// The leader holds back what only some ranks of the host have announced, as it cannot be agreed on
 /// yet. It sends that rank by rank (scatters it) as soon as rank 0 may have to know who is missing:
 /// after `patience` (for stalls), before a timeout that passed or a shutdown, and when ranks of the
-/// host announce one name differently or one has joined. Once a part of an operation was scattered,
-/// the rest is, too, until it is agreed. A rank's announcements may thus overtake each other, but
-/// none overtakes a timeout or a shutdown of its rank, and point-to-point messages keep their
-/// order. Rank 0 relies on nothing more.
+/// host announce one name differently (gathered rows may differ in number) or one has joined. Once
+/// a part of an operation was scattered, the rest is, too, until it is agreed. A rank's
+/// announcements may thus overtake each other, but none overtakes a timeout or a shutdown of its
+/// rank, and point-to-point messages keep their order. Rank 0 relies on nothing more.
 ///
 /// Slots have their meaning after the last decision that has passed, whose number the messages
 /// carry. The leader drops announcements of slots that were reassigned, as rank 0 would, and the

@@ -149,7 +149,7 @@ void ExchangeCoordinator::refuse_conflicts(const ExchangeKey& key) {
     std::vector<int> present;
     for (const std::int32_t rank : each.ranks) {
       if (pending.blobs.contains(rank)) present.push_back(rank);
-      if (!told.contains(rank)) latecomers_.add(text_of(each), rank, shared);
+      if (!told.contains(rank)) latecomers_.add_once(text_of(each), rank, shared);
     }
     refuse(each, std::move(present), text);
   }

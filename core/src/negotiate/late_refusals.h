@@ -36,6 +36,10 @@ class LateRefusals {
     uses_.emplace(Use(hash_of(name), rank), std::move(text));
     last_rank_ = rank;
   }
+  /// Does the same unless a use of `name` by `rank` waits to be refused.
+  void add_once(const std::string& name, int rank, Text text) {
+    if (!uses_.contains({hash_of(name), rank})) add(name, rank, std::move(text));
+  }
   /// `rank` uses `name`: why that is refused, or null.
   Text take(const std::string& name, int rank) {
     const auto first = uses_.lower_bound({hash_of(name), rank});

@@ -39,7 +39,7 @@ void MessageMatcher::add(int rank, const std::string& key, const RequestMeta& me
   remove(queue, other);
 }
 
-void MessageMatcher::remove(Queues::iterator queue, std::deque<Waiting>::iterator waiting) {
+void MessageMatcher::remove(Queues::iterator queue, std::list<Waiting>::iterator waiting) {
   queue->second.erase(waiting);
   if (queue->second.empty()) queues_.erase(queue);
 }

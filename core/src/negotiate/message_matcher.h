@@ -3,8 +3,8 @@
 
 #include <chrono>
 #include <cstdint>
-#include <deque>
 #include <functional>
+#include <list>
 #include <map>
 #include <string>
 #include <utility>
@@ -67,9 +67,9 @@ class MessageMatcher {
   /// The rank that receives, and the tag.
   using Channel = std::pair<int, std::int64_t>;
   /// Sends and recvs without a counterpart, in the order of announcements; no queue is empty.
-  using Queues = std::map<Channel, std::deque<Waiting>>;
+  using Queues = std::map<Channel, std::list<Waiting>>;
 
-  void remove(Queues::iterator queue, std::deque<Waiting>::iterator waiting);
+  void remove(Queues::iterator queue, std::list<Waiting>::iterator waiting);
   void match(const Waiting& send, const Waiting& receive);
   Problem refusal(const Waiting& send, const Waiting& receive) const;
   void answer(const Waiting& waiting, int peer, const std::string& error);

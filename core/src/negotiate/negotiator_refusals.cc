@@ -42,7 +42,10 @@ bool Negotiator::refuse_latecomer(int rank, const std::string& key, const Reques
     }
   }
   if (!text) return false;
-  push_refusal(rank, key, *text);
+  const std::string own = display_name(meta, key);
+  const bool says_own = text->find(own) != std::string::npos;
+  push_refusal(rank, key,
+               says_own ? *text : own + " was refused together with another operation: " + *text);
   record_refusal(std::move(refused), *text);
   return true;
 }

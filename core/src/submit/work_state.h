@@ -49,7 +49,8 @@ class WaitHelper {
 /// The shared part of all handles to one operation. Completes exactly once, and may be queued once
 /// before.
 ///
-/// Thread-safety: every member may be called from any thread.
+/// Thread-safety: every member may be called from any thread, except set_received_splits(),
+/// set_source() and set_last_rank(): the loop calls these before it publishes the stage.
 class WorkState {
  public:
   /// `name` is for texts. `log` takes an error that nobody read.

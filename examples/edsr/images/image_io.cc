@@ -22,7 +22,7 @@ namespace {
 
 using Bytes = std::vector<unsigned char>;
 
-constexpr std::int64_t kColors = 3;
+constexpr std::int64_t kChannels = 3;
 constexpr std::size_t kSignatureBytes = 8;
 // Beyond this a header is taken for a corrupt one rather than for an order of 3 GB.
 constexpr std::int64_t kMaxPixels = std::int64_t{1} << 30;
@@ -101,7 +101,7 @@ TurboJpeg open_jpeg(const std::filesystem::path& path, const Bytes& bytes, Image
 torch::Tensor decode_jpeg(const std::filesystem::path& path, const Bytes& bytes) {
   ImageSize size;
   const TurboJpeg handle = open_jpeg(path, bytes, size);
-  torch::Tensor pixels = torch::empty({size.height, size.width, kColors}, torch::kUInt8);
+  torch::Tensor pixels = torch::empty({size.height, size.width, kChannels}, torch::kUInt8);
   // The accurate DCT, so that every machine decodes to the same bytes.
   if (tjDecompress2(handle.get(), bytes.data(), bytes.size(), pixels.data_ptr<std::uint8_t>(),
                     static_cast<int>(size.width), 0, static_cast<int>(size.height), TJPF_RGB,
@@ -128,7 +128,7 @@ class PngReader {
   /// Returns interleaved RGB, [H, W, 3].
   torch::Tensor decode() {
     image_.format = PNG_FORMAT_RGB;
-    torch::Tensor pixels = torch::empty({size().height, size().width, kColors}, torch::kUInt8);
+    torch::Tensor pixels = torch::empty({size().height, size().width, kChannels}, torch::kUInt8);
     const png_color black{0, 0, 0};
     if (png_image_finish_read(&image_, &black, pixels.data_ptr<std::uint8_t>(), 0, nullptr) == 0) {
       corrupt();
@@ -170,8 +170,9 @@ torch::Tensor read_image(const std::filesystem::path& path) {
 }
 
 void write_png(const std::filesystem::path& path, const torch::Tensor& image) {
-  TORCH_CHECK(image.dim() == 3 && image.size(0) == kColors && image.scalar_type() == torch::kUInt8,
-              "write_png takes uint8 [3, H, W], not ", image.scalar_type(), " ", image.sizes());
+  TORCH_CHECK(
+      image.dim() == 3 && image.size(0) == kChannels && image.scalar_type() == torch::kUInt8,
+      "write_png takes uint8 [3, H, W], not ", image.scalar_type(), " ", image.sizes());
   const torch::Tensor pixels = image.permute({1, 2, 0}).contiguous();
   example::write_png(path, pixels.size(1), pixels.size(0), pixels.data_ptr<std::uint8_t>());
 }

@@ -20,7 +20,7 @@ std::vector<Number> all_ranks(const Topology& topology) {
 
 }  // namespace
 
-Handover::Handover(Session& session, const GpuAccess& access, int device, IpcSync way)
+PeerSync::PeerSync(Session& session, const GpuAccess& access, int device, IpcSync way)
     : session_(session),
       device_(device),
       streams_(std::make_shared<cuda::CudaStreams>(cuda::load_driver(access.symbols).api)),
@@ -32,16 +32,16 @@ Handover::Handover(Session& session, const GpuAccess& access, int device, IpcSyn
              static_cast<std::size_t>(session.topology().rank)),
       exchange_(session.raw().host(), session.topology().size) {}
 
-bool Handover::connect() {
+bool PeerSync::connect() {
   if (session_.topology().size == 1 || session_.topology().hosts() > 1) return false;
   std::string problem;
-  Steps steps =
-      peers_.connect(exchange_, cuda::VisibleDevices(), CudaOptions().ipc_patience, problem);
+  const cuda::VisibleDevices all;
+  Steps steps = peers_.connect(exchange_, all, CudaOptions().ipc_patience, problem);
   session_.raw().wait_until([&] { return steps.poll(); }, "the trial of CUDA IPC");
   return problem.empty();
 }
 
-void Handover::run() {
+void PeerSync::run() {
   peers_.record();
   // As in an operation, the ranks' threads tell each other that all have queued theirs.
   exchange_.start(device_);

@@ -12,10 +12,10 @@ namespace ronde::tool {
 
 /// A bare synchronisation of all ranks' threads and then of their GPUs' streams: the floor under an
 /// allreduce of few bytes.
-class Handover {
+class PeerSync {
  public:
   /// On GPU `device`.
-  Handover(Session& session, const GpuAccess& access, int device, IpcSync way);
+  PeerSync(Session& session, const GpuAccess& access, int device, IpcSync way);
 
   /// Whether it works; the same on all ranks. Collective.
   bool connect();

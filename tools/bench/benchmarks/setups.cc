@@ -69,15 +69,14 @@ class Setups {
     session_.alike([&] {
       pages_ = make_gpu_pages(access, session.topology(), bytes);
       copy_ = make_gpu_pages(access, session.topology(), bytes);
-      for (const auto& [name, way] : kHandovers) {
-        handovers_.push_back(
-            std::make_unique<Handover>(session, access, pages_->device().index, way));
+      for (const auto& [name, way] : kSyncs) {
+        syncs_.push_back(std::make_unique<PeerSync>(session, access, pages_->device().index, way));
       }
     });
   }
 
   void run() {
-    for (const auto& sync : handovers_) works_.push_back(sync->connect());
+    for (const auto& sync : syncs_) works_.push_back(sync->connect());
     report_.say("allreduce, f32, " + session_.description() + ", on " + pages_->device_name());
     for (const std::string& name : names_) {
       const std::string why = make(name);
@@ -97,7 +96,7 @@ class Setups {
   /// The backends release the other ranks' memory, so that each rank can free its own. Also after a
   /// CommonError. Collective.
   void end() {
-    for (const auto& sync : handovers_) sync->forget();
+    for (const auto& sync : syncs_) sync->forget();
     session_.raw().release_peer_memory();
   }
 
@@ -167,19 +166,20 @@ class Setups {
     pages_->zero(pages_->data(), bytes);
   }
 
+  int iterations() const { return session_.options().iterations.value_or(20); }
+
   /// Median microseconds of each set-up, of a copy and, if wanted, of a bare synchronisation.
-  Times measure(const Counts& counts, bool hands_over) {
-    constexpr int kIterations = 20;
+  Times measure(const Counts& counts, bool synchronizes) {
     const std::size_t bytes = elements_of(counts) * sizeof(float);
     // Copies of ranks that share the GPU would take turns.
     std::vector<std::string> names = {"copy"};
     std::vector<Contender> contenders = {{[&] {
       if (session_.topology().rank == 0) pages_->copy(copy_->data(), pages_->data(), bytes);
     }}};
-    for (std::size_t i = 0; hands_over && i < kHandovers.size(); ++i) {
+    for (std::size_t i = 0; synchronizes && i < kSyncs.size(); ++i) {
       if (!works_[i]) continue;
-      names.emplace_back(kHandovers[i].first);
-      contenders.push_back({[this, i] { handovers_[i]->run(); }});
+      names.emplace_back(kSyncs[i].first);
+      contenders.push_back({[this, i] { syncs_[i]->run(); }});
     }
     for (const auto& [name, backend] : setups_) {
       check(*backend, counts, name);
@@ -188,8 +188,7 @@ class Setups {
           {[&, name = name, backend = backend] { reduce(*backend, counts, name); }});
     }
     const BenchOptions& options = session_.options();
-    const auto samples = take_turns(session_.peers(), contenders, options.warmup,
-                                    options.iterations.value_or(kIterations));
+    const auto samples = take_turns(session_.peers(), contenders, options.warmup, iterations());
     Times times;
     for (std::size_t i = 0; i < names.size(); ++i) times[names[i]] = median(samples[i]);
     return times;
@@ -211,12 +210,13 @@ class Setups {
   void add_row(Json row, const Times& times, const std::string& unit, double factor) {
     row["benchmark"] = "setups";
     row["ranks"] = session_.topology().size;
+    row["iterations"] = iterations();
     row["gpu"] = pages_->device_name();
     const auto time = [&](const std::string& name) {
       return times.contains(name) ? Json(times.at(name) * factor) : Json();
     };
     row["copy" + unit] = time("copy");
-    for (const auto& [name, way] : kHandovers) row[name + unit] = time(name);
+    for (const auto& [name, way] : kSyncs) row[name + unit] = time(name);
     for (const std::string& name : names_) row[name + unit] = time(name);
     for (const std::string slow : kSlower) {
       const bool both = times.contains(slow) && times.contains("mpi-opt");
@@ -227,7 +227,7 @@ class Setups {
 
   void sweep() {
     std::vector<Column> first = {{"bytes", "bytes"}};
-    for (const auto& [name, way] : kHandovers) first.push_back({name + " us", name + "_us", 2});
+    for (const auto& [name, way] : kSyncs) first.push_back({name + " us", name + "_us", 2});
     report_.begin_table(columns(std::move(first), "us", 2));
     const BenchOptions& options = session_.options();
     for (std::size_t bytes = options.min_bytes; bytes <= options.max_bytes; bytes *= 2) {
@@ -271,7 +271,7 @@ class Setups {
   }
 
   /// How a bare synchronisation can be made.
-  static inline const std::array<std::pair<std::string, IpcSync>, 2> kHandovers = {
+  static inline const std::array<std::pair<std::string, IpcSync>, 2> kSyncs = {
       {{"sync-flags", IpcSync::Flags}, {"sync-kernels", IpcSync::Kernels}}};
   /// The set-ups whose times are shown over those of mpi-opt.
   static constexpr std::array kSlower = {"mpi", "mpi-reg", "mpi-opt-nocache"};
@@ -282,7 +282,7 @@ class Setups {
   const std::vector<std::string> names_;  ///< that are wanted
   Report report_;
   std::unique_ptr<Pages> pages_, copy_;
-  std::vector<std::unique_ptr<Handover>> handovers_;      ///< as kHandovers
+  std::vector<std::unique_ptr<PeerSync>> syncs_;          ///< as kSyncs
   std::vector<bool> works_;                               ///< by synchronisation
   std::vector<std::pair<std::string, Backend*>> setups_;  ///< that work
   std::vector<Segment> segments_;

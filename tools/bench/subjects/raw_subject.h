@@ -23,7 +23,7 @@ inline constexpr std::chrono::milliseconds kPatience = std::chrono::minutes(2);
 class RawSubject final : public Subject {
  public:
   /// Reads RONDE_* as ronde::init() does. Collective. Throws UsageError for nonsense, GroupError if
-  /// a rank is missing.
+  /// a rank does not start; a rank that fails later is left to the launcher, which ends the others.
   explicit RawSubject(std::chrono::milliseconds patience = kPatience);
   ~RawSubject() override;
 

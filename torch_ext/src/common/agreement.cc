@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// The ranks compare statements by allreduces that keep the greatest of all ranks' numbers, so that
-// ranks that have joined may be missing. First the hash of the whole statement and its complement:
-// if the greatest hash is the complement of the greatest complement, all hashes are equal, and
-// nothing else is sent. Otherwise the hashes of all lines find the first line that differs, and
-// each rank writes its text from that line on into a row of its own.
+// The ranks compare statements by the greatest of all ranks' numbers: by allreduces, so that ranks
+// that have joined may be missing, or at first by an allgather, which Ronde refuses then. First the
+// hash of the whole statement and its complement: if the greatest hash is the complement of the
+// greatest complement, all hashes are equal, and nothing else is sent. Otherwise the hashes of all
+// lines find the first line that differs, and each rank writes its text from that line on into a
+// row of its own.
 #include "torch_ext/src/common/agreement.h"
 
+#include <ATen/ops/amax.h>
 #include <ATen/ops/tensor.h>
 #include <ATen/ops/zeros.h>
 
@@ -17,6 +19,7 @@
 
 #include "ronde/error.h"
 #include "ronde/ronde.h"
+#include "ronde/torch/collectives.h"
 #include "torch_ext/src/common/fingerprint.h"
 #include "torch_ext/src/common/tensor_request.h"
 
@@ -104,7 +107,9 @@ void check_member(const std::string& subject, ProcessSet set, const std::string&
 void agree(const std::string& subject, const Statement& mine, ProcessSet set,
            const AgreementOptions& options) {
   const CallerWaits waits;
-  const Comparison comparison(subject, mine, set, options);
+  AgreementOptions own = options;
+  own.needs_all = true;
+  const Comparison comparison(subject, mine, set, own);
   const std::string difference = comparison.difference();
   if (!difference.empty()) throw UsageError(difference);
 }
@@ -114,11 +119,16 @@ Comparison::Comparison(std::string subject, const Statement& mine, ProcessSet se
     : subject_(std::move(subject)), mine_(mine), set_(set), options_(std::move(options)) {
   const std::int64_t hash = hash_of(encode(mine_));
   const std::vector brief = {hash, ~hash, static_cast<std::int64_t>(mine_.lines.size())};
-  work_ = start_max(subject_ + "/comparison", at::tensor(brief, at::kLong), set_, options_.timeout);
+  const at::Tensor row = at::tensor(brief, at::kLong).view({1, -1});
+  const std::string name = subject_ + "/comparison";
+  work_ =
+      options_.needs_all
+          ? allgather_async(row, {.name = name, .process_set = set_, .timeout = options_.timeout})
+          : start_max(name, row, set_, options_.timeout);
 }
 
 std::string Comparison::difference() const {
-  const at::Tensor brief = work_.wait();
+  const at::Tensor brief = work_.wait().amax(0);
   const auto* const greatest = brief.const_data_ptr<std::int64_t>();
   if (greatest[0] == ~greatest[1] && mine_.problem.empty()) return {};
   const std::size_t first = first_unequal_line(static_cast<std::size_t>(greatest[2]));

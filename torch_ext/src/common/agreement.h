@@ -28,6 +28,8 @@ struct AgreementOptions {
   std::string advice = "Build the same model and optimizer on every rank";
   /// How long the other ranks may take to come, zero for ever.
   std::chrono::nanoseconds timeout{0};
+  /// Whether a rank that has joined is an error on the others; agree() needs all ranks.
+  bool needs_all = false;
 };
 
 /// Throws UsageError, beginning with `subject` and ending with `advice`, on a rank outside `set`.
@@ -35,7 +37,7 @@ void check_member(const std::string& subject, ProcessSet set, const std::string&
 
 /// Returns if all ranks bring the same lines and none has a problem. Otherwise every rank throws
 /// the same UsageError, beginning with `subject`, that gives each rank's problem or its first
-/// difference from the first rank. Collective.
+/// difference from the first rank, or that a rank has joined (ronde::join()). Collective.
 void agree(const std::string& subject, const Statement& mine, ProcessSet set = kGlobalSet,
            const AgreementOptions& options = {});
 

@@ -82,7 +82,10 @@ void write_states(torch::serialize::OutputArchive& archive, const StatesByRank& 
 std::vector<at::Tensor> read_states(torch::serialize::InputArchive& archive, std::size_t rank) {
   c10::IValue list;
   archive.read("rank" + std::to_string(rank), list);
-  return list.toTensorVector();
+  std::vector<at::Tensor> states = list.toTensorVector();
+  // An archive may be loaded onto a GPU; generators take their states from main memory.
+  for (at::Tensor& state : states) state = state.cpu();
+  return states;
 }
 
 StatesByRank read_states_of_all(torch::serialize::InputArchive& archive, std::size_t ranks) {
@@ -138,9 +141,10 @@ void load_random_state(torch::serialize::InputArchive& archive, const BroadcastO
   const ProcessSet set = options.process_set;
   detail::check_member(subject, set);
   const auto own = static_cast<std::size_t>(rank_in(set).value());
-  const std::vector<at::Tensor> former = states();
   // A state is small: all ranks get those of all.
   detail::ObjectCodec codec;
+  std::vector<at::Tensor> former;
+  codec.problem = detail::problem_of([&] { former = states(); });
   codec.encode = [&] {
     const StatesByRank all = read_states_of_all(archive, ranks_of(set).size());
     set_states(all[own]);
@@ -153,7 +157,7 @@ void load_random_state(torch::serialize::InputArchive& archive, const BroadcastO
   try {
     detail::broadcast_encoded(subject, codec, options);
   } catch (...) {
-    set_states(former);
+    if (!former.empty()) set_states(former);
     throw;
   }
 }

@@ -28,8 +28,8 @@
 /// tensor that is changed in place must not be touched.
 ///
 /// Errors: UsageError before anything is sent if this rank's tensor is refused (undefined, meta,
-/// sparse, quantised, complex, overlapping itself, on a device without a backend). UsageError from
-/// the wait if the ranks disagree. GroupError if the group is dead. Thread-safe.
+/// sparse, quantised, complex, on a device without a backend, in place also if it overlaps itself).
+/// UsageError from the wait if the ranks disagree. GroupError if the group is dead. Thread-safe.
 namespace ronde {
 
 /// Combines the tensors of all ranks element by element; by default their average.

@@ -80,8 +80,8 @@ class Compression {
   Compression& operator=(const Compression&) = delete;
 
   /// Gradients of f32 and f64 are sent as IEEE half precision: 11 bits, 6e-8 to 65504; a rank's
-  /// value, a host's sum or a result beyond that is infinite. Each rank's values, sums of several
-  /// hosts and results are rounded.
+  /// value, a result, or a host's sum that an average does not make smaller is infinite beyond
+  /// that. Each rank's values, sums of several hosts and results are rounded.
   static std::shared_ptr<Compression> fp16();
   /// The same in bfloat16: 8 bits of precision, the magnitudes of f32.
   static std::shared_ptr<Compression> bf16();

@@ -49,7 +49,7 @@ class GradientGroups {
   std::vector<std::vector<at::Tensor>> lists_;
 };
 
-/// Options of DistributedOptimizer (a table is in docs/torch.md). Equal on all ranks.
+/// Options of DistributedOptimizer (a table is in docs/optimizer.md). Equal on all ranks.
 struct DistributedOptimizerOptions {
   /// Prefix of the names of its operations. Empty: "optimizer<k>", the k-th one constructed for
   /// these ranks.
