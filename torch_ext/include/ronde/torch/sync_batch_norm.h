@@ -82,6 +82,7 @@ class SyncBatchNormLayer {
   std::chrono::nanoseconds timeout() const noexcept { return timeout_; }
   /// @}
 
+  /// What the computation needs of the layer.
   virtual detail::SyncBatchNormState state() const = 0;
 
  protected:
