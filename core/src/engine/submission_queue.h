@@ -10,21 +10,15 @@
 #include <mutex>
 #include <optional>
 #include <string>
-#include <unordered_map>
 #include <vector>
 
 #include "core/src/base/counter.h"
 #include "core/src/schedule/frozen_schedule.h"
+#include "core/src/submit/name_registry.h"
 #include "core/src/submit/submission.h"
 
 namespace ronde {
 
-/// Note [Who calls without a name]
-/// Operations without a name are matched by their order of calls, which must be the same on all
-/// ranks. Threads of a rank have no order among them, so in each set the first thread that submits
-/// such an operation is the only one that may, until it ends. A callback may never: its thread and
-/// its place among the calls differ between ranks.
-///
 /// Carries submissions from any thread to the coordinator, and decides when enough are gathered:
 /// the gather time has passed since the first, the bytes fill a fusion buffer, or somebody waits
 /// for a result.
@@ -42,9 +36,8 @@ class SubmissionQueue {
   SubmissionQueue(std::chrono::nanoseconds gather_time, std::uint64_t gather_bytes,
                   std::function<void()> wake);
 
-  /// Adds an operation; fills in its key, which reserves the name within its process set until
-  /// release(). Throws UsageError on a name in flight or a set that is not open, and the reason of
-  /// close(). Wakes the coordinator if it must look now, unless the caller waits.
+  /// Adds an operation, with its key by NameRegistry::reserve(). Throws what that throws, and the
+  /// reason of close(). Wakes the coordinator if it must look now, unless the caller waits.
   void push(Submission submission);
 
   /// The next operation may depend on the result of an earlier one.
@@ -65,25 +58,15 @@ class SubmissionQueue {
   /// Takes all, in the order of push().
   std::vector<Submission> drain();
 
-  /// The operation has ended: its name may be used again in the set.
+  /// As in NameRegistry.
+  /// @{
   void release(std::uint32_t set, const std::string& key);
-
-  /// Continues the numbers of operations without a name here: ranks that had joined have missed
-  /// some.
   void continue_numbers(std::uint32_t set, std::uint64_t next);
-
-  /// The number of joins that were submitted in the set.
   std::uint64_t joins(std::uint32_t set) const;
-
-  /// Opens the set for operations; the global one is open from the beginning.
   void open_set(std::uint32_t set);
-
-  /// Closes the set for operations. Returns what is in flight, for texts. Throws UsageError if it
-  /// was closed before.
   std::vector<std::string> close_set(std::uint32_t set);
-
-  /// Removes the set.
   void forget_set(std::uint32_t set);
+  /// @}
 
   /// Throws the reason of close().
   void expect_open() const;
@@ -100,23 +83,6 @@ class SubmissionQueue {
   const Counters& counters() const noexcept { return counters_; }
 
  private:
-  /// The operations of a process set.
-  struct SetState {
-    std::uint64_t unnamed = 0;                              ///< so many had no name
-    std::weak_ptr<const void> caller_without_names;         ///< a thread, while it lives
-    std::uint64_t messages = 0;                             ///< so many were sent or received
-    std::unordered_map<std::string, Collective> in_flight;  ///< by key
-    bool has_joined = false;
-    std::uint64_t joins = 0;
-    bool is_open = true;
-  };
-
-  static void expect_order(SetState& state, const Submission& submission);
-  static std::string next_key(SetState& state, const Submission& submission);
-  static void take_name(SetState& state, const Submission& submission);
-  static void take_keys(SetState& state, Submission& group);
-  void reserve(Submission& submission);
-  SetState* state_of(std::uint32_t set);
   void enter(Submission& submission);
   void keep(Submission submission);
   void wake_locked();
@@ -137,7 +103,7 @@ class SubmissionQueue {
   bool urgent_ = false;
   std::uint64_t submitted_ = 0;
   FrozenSchedule* schedule_ = nullptr;
-  std::unordered_map<std::uint32_t, SetState> sets_;  ///< by process set
+  NameRegistry names_;
   std::exception_ptr closed_;
 };
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which threads may leave names out: Note [Who calls without a name] in submission_queue.h.
+// Which threads may leave names out: Note [Who calls without a name] in name_registry.h.
 #include <atomic>
 #include <catch2/catch.hpp>
 #include <latch>
