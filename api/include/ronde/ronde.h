@@ -126,7 +126,7 @@ Work join_async(const JoinOptions& options = {});
 void abort(const std::string& text);
 
 /// Statistics of this rank, as a JSON object: "layout_version" (kStatsLayoutVersion), then parts,
-/// each an object of counters (docs/tuning.md).
+/// each an object of counters (docs/tuning.md and docs/notes/counters.md).
 std::string stats();
 
 /// Adds a backend for the next init, to be chosen by name or by priority. Throws UsageError if the

@@ -156,7 +156,7 @@ class Runtime {
   /// The GroupError that every operation throws since the group has failed; null if it has not.
   std::exception_ptr failure() const;
 
-  /// The counters of this rank so far, by parts (docs/tuning.md).
+  /// The counters of this rank so far, by parts (docs/tuning.md and docs/notes/counters.md).
   Stats stats() const;
   /// A part of stats() that a library above the engine counts. `part` may be called by any thread
   /// and at any time, also after this object is gone; it must not throw.

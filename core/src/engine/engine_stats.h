@@ -15,7 +15,7 @@ struct EngineCounters {
   Counter sets_made, sets_removed;
 };
 
-// Counters as the parts of Runtime::stats(), which docs/tuning.md lists.
+// Counters as the parts of Runtime::stats(), which docs/tuning.md and docs/notes/counters.md list.
 
 void add_engine_stats(const SubmissionQueue::Counters& queue, const EngineCounters& engine,
                       Stats& stats);
