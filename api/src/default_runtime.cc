@@ -59,9 +59,15 @@ void DefaultRuntime::init(const InitOptions& options) {
     StartOptions start;
     {
       const std::lock_guard lock(mutex_);
-      start = load_start_options(options, registered_, on_stall_);
+      const auto on_stall = [this, of_program = on_stall_](const auto& operations) {
+        note_stall(operations);
+        if (of_program) of_program(operations);
+      };
+      start = load_start_options(options, registered_, on_stall);
     }
-    publish(start_runtime(std::move(start)));
+    std::unique_ptr<Runtime> runtime = start_runtime(std::move(start));
+    auto observer = std::make_unique<Observer>(*runtime);
+    publish(std::move(runtime), std::move(observer));
   } catch (...) {
     const std::lock_guard lock(mutex_);
     phase_ = Phase::Fresh;
@@ -83,7 +89,7 @@ void DefaultRuntime::begin_init() {
   phase_ = Phase::Initializing;
 }
 
-void DefaultRuntime::publish(std::unique_ptr<Runtime> runtime) {
+void DefaultRuntime::publish(std::unique_ptr<Runtime> runtime, std::unique_ptr<Observer> observer) {
   const std::lock_guard lock(mutex_);
   if (!leaves_at_exit_) {
     // Registered after the Runtime started, so it runs before the statics are destroyed that the
@@ -94,6 +100,7 @@ void DefaultRuntime::publish(std::unique_ptr<Runtime> runtime) {
     if (before != &leave_and_terminate) next_terminate = before;
   }
   runtime_ = std::move(runtime);
+  observer_ = std::move(observer);
   fork_depth_.store(fork_depth());
   phase_ = Phase::Ready;
 }
@@ -124,7 +131,7 @@ void DefaultRuntime::expect_own_process(std::string_view function) const {
 
 void DefaultRuntime::shutdown() {
   if (is_of_parent()) return;
-  Runtime* runtime = nullptr;
+  Observer* observer = nullptr;
   {
     const std::lock_guard lock(mutex_);
     if (phase_ != Phase::Ready) {
@@ -132,10 +139,10 @@ void DefaultRuntime::shutdown() {
     }
     // The other calls still work meanwhile: callbacks of operations that finish now may use them.
     phase_ = Phase::ShuttingDown;
-    runtime = runtime_.get();
+    observer = observer_.get();
   }
   try {
-    runtime->shutdown();
+    observer->shutdown();
   } catch (...) {
     retire(Phase::ShutDown);
     throw;
@@ -146,6 +153,7 @@ void DefaultRuntime::shutdown() {
 bool DefaultRuntime::leave(const std::string& why) noexcept {
   if (is_of_parent()) return false;
   Runtime* runtime = nullptr;
+  Observer* observer = nullptr;
   bool is_last = false;
   {
     const std::lock_guard lock(mutex_);
@@ -153,6 +161,7 @@ bool DefaultRuntime::leave(const std::string& why) noexcept {
       return false;
     }
     runtime = runtime_.get();
+    observer = observer_.get();
     // A thread that is in shutdown() drops the Runtime itself.
     is_last = phase_ == Phase::Ready;
     if (is_last) {
@@ -163,6 +172,7 @@ bool DefaultRuntime::leave(const std::string& why) noexcept {
   const Topology topology = runtime->topology();
   const LogLevel log_level = parse_log_level(runtime->config().log_level);
   const bool fails_others = runtime->leave(why) && topology.size > 1;
+  observer->end();
   end_use();
   if (fails_others) {
     const Logger log(log_level, topology.rank);
@@ -194,14 +204,17 @@ void DefaultRuntime::leave_for_good(const std::string& why) noexcept {
 /// Takes the Runtime out of everybody's reach and destroys it.
 void DefaultRuntime::retire(Phase next) noexcept {
   std::unique_ptr<Runtime> runtime;
+  std::unique_ptr<Observer> observer;  // destroyed first
   std::unique_lock lock(mutex_);
   phase_ = next;
   fork_depth_.store(kNotStarted);
   runtime = std::move(runtime_);
+  observer = std::move(observer_);
   const bool unused = unused_.wait_for(lock, kLongestUse, [this] { return uses_ == 0; });
   lock.unlock();
   if (!unused) {
     // A thread that was stopped inside a call (exit() from there) still points at it.
+    static_cast<void>(observer.release());
     static_cast<void>(runtime.release());
   }
 }
@@ -210,6 +223,11 @@ bool DefaultRuntime::is_initialized() const noexcept {
   if (is_of_parent()) return false;
   const std::lock_guard lock(mutex_);
   return runtime_ != nullptr;
+}
+
+void DefaultRuntime::note_stall(const std::vector<StalledOperation>& operations) {
+  const std::lock_guard lock(mutex_);
+  if (observer_) observer_->note_stall(operations);
 }
 
 void DefaultRuntime::register_backend(const std::string& name, BackendFactory factory) {
@@ -269,6 +287,7 @@ DefaultRuntime::Use::Use(DefaultRuntime& owner, std::string_view function) : own
     owner_.throw_not_ready(function);
   }
   runtime_ = owner_.runtime_.get();
+  observer_ = owner_.observer_.get();
   ++owner_.uses_;
 }
 

@@ -10,6 +10,7 @@
 #include <string_view>
 #include <vector>
 
+#include "api/src/observe/observer.h"
 #include "ronde/init_options.h"
 #include "ronde/plugin/factory.h"
 #include "ronde/runtime.h"
@@ -31,6 +32,8 @@ class DefaultRuntime {
   DefaultRuntime& operator=(const DefaultRuntime&) = delete;
 
   void init(const InitOptions& options);
+  /// Operations stall, of which the observer makes a note.
+  void note_stall(const std::vector<StalledOperation>& operations);
   void shutdown();
   bool is_initialized() const noexcept;
 
@@ -56,10 +59,12 @@ class DefaultRuntime {
 
     Runtime& operator*() const noexcept { return *runtime_; }
     Runtime* operator->() const noexcept { return runtime_; }
+    Observer& observer() const noexcept { return *observer_; }
 
    private:
     DefaultRuntime& owner_;
     Runtime* runtime_ = nullptr;
+    Observer* observer_ = nullptr;
   };
 
  private:
@@ -69,7 +74,7 @@ class DefaultRuntime {
   DefaultRuntime() = default;
 
   void begin_init();
-  void publish(std::unique_ptr<Runtime> runtime);
+  void publish(std::unique_ptr<Runtime> runtime, std::unique_ptr<Observer> observer);
   void run_hooks();
   void retire(Phase next) noexcept;
   void end_at_exit(int status) noexcept;
@@ -85,7 +90,8 @@ class DefaultRuntime {
   // Guarded by mutex_.
   Phase phase_ = Phase::Fresh;
   bool leaves_at_exit_ = false;
-  std::unique_ptr<Runtime> runtime_;  // set while Ready and ShuttingDown
+  std::unique_ptr<Runtime> runtime_;    // set while Ready and ShuttingDown
+  std::unique_ptr<Observer> observer_;  // the same; of runtime_
   int uses_ = 0;
   BackendRegistry registered_;
   StallCallback on_stall_;

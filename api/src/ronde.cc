@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "api/src/default_runtime.h"
+#include "api/src/observe/figures_json.h"
 #include "backends/compose.h"
 
 namespace ronde {
@@ -148,15 +149,45 @@ void abort(const std::string& text) {
 }
 
 std::string stats() {
-  const Stats groups = use("ronde::stats()")->stats();
+  const auto runtime = use("ronde::stats()");
+  Figures figures = runtime->figures();
+  const int rank = runtime->topology().rank;
   auto json = nlohmann::ordered_json::object({{"layout_version", kStatsLayoutVersion}});
-  for (const StatsGroup& group : groups) {
-    auto& part = json[group.part] = nlohmann::ordered_json::object();
-    for (const auto& [counter, value] : group.counters) {
-      part[counter] = value;
-    }
-  }
-  return json.dump();
+  json.update(counters_json(figures.counters));
+  figures.counters.clear();
+  json["figures"] = to_json(figures, rank, Histograms::Without);
+  return json.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
+}
+
+Figures figures() {
+  return use("ronde::figures()")->figures();
+}
+
+void mark_step(std::uint64_t samples) {
+  use("ronde::mark_step()")->mark_step(samples);
+}
+
+namespace {
+
+RuntimeSpan span_of_default(std::string_view name) {
+  if (!is_initialized()) return {};
+  return {*use("ronde::Span()"), name};
+}
+
+}  // namespace
+
+Span::Span(std::string_view name) : span_(span_of_default(name)) {}
+
+void start_timeline(const std::string& path) {
+  use("ronde::start_timeline()").observer().start_timeline(path);
+}
+
+void stop_timeline() {
+  use("ronde::stop_timeline()").observer().stop_timeline();
+}
+
+void dump() {
+  use("ronde::dump()").observer().dump();
 }
 
 void register_backend(const std::string& name, BackendFactory factory) {

@@ -84,10 +84,6 @@ InitOptions options_of(const ronde_init_options* given) {
   return options;
 }
 
-[[noreturn]] void refuse_timeline() {
-  throw Failure(RONDE_E_UNSUPPORTED, "there is no timeline in this version");
-}
-
 }  // namespace
 }  // namespace ronde::c
 
@@ -106,7 +102,7 @@ int ronde_feature_version(const char* feature) {
   guarded("ronde_feature_version", [&] {
     expect(feature != nullptr, "feature is NULL");
     // Features of this interface itself.
-    constexpr std::string_view kOwn[] = {"process_sets", "send_recv", "groups", "join"};
+    constexpr std::string_view kOwn[] = {"process_sets", "send_recv", "groups", "join", "timeline"};
     const bool is_own = std::find(std::begin(kOwn), std::end(kOwn), feature) != std::end(kOwn);
     version = is_own ? 1 : ronde::feature_version(feature);
   });
@@ -161,10 +157,14 @@ int ronde_stats_json(char* buffer, size_t size) {
 int ronde_timeline_start(const char* path, int) {
   return guarded("ronde_timeline_start", [&] {
     expect(path != nullptr, "path is NULL");
-    refuse_timeline();
+    ronde::start_timeline(path);
   });
 }
 
 int ronde_timeline_stop(void) {
-  return guarded("ronde_timeline_stop", [] { refuse_timeline(); });
+  return guarded("ronde_timeline_stop", [] { ronde::stop_timeline(); });
+}
+
+int ronde_mark_step(uint64_t samples) {
+  return guarded("ronde_mark_step", [&] { ronde::mark_step(samples); });
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <optional>
 #include <string>
@@ -12,6 +13,7 @@
 #include "ronde/config.h"
 #include "ronde/dtype.h"
 #include "ronde/error.h"
+#include "ronde/figures.h"
 #include "ronde/grid.h"
 #include "ronde/init_options.h"
 #include "ronde/options.h"
@@ -126,8 +128,42 @@ Work join_async(const JoinOptions& options = {});
 void abort(const std::string& text);
 
 /// Statistics of this rank, as a JSON object: "layout_version" (kStatsLayoutVersion), then parts,
-/// each an object of counters (docs/tuning.md and docs/notes/counters.md).
+/// each an object of counters (docs/tuning.md and docs/notes/counters.md), and "figures"
+/// (docs/profiling.md): where the time went.
 std::string stats();
+/// The same figures, with the counters.
+Figures figures();
+
+/// A step of training has ended, in which this rank worked on so many samples. The optimizer of
+/// <ronde/torch.h> calls it.
+void mark_step(std::uint64_t samples = 0);
+
+/// Something that the program does, from construction to destruction: it stands in the figures and
+/// the timeline. Does nothing before init and after shutdown.
+///
+///     ronde::Span span("load batch");
+///     span.add_bytes(file.read(buffer));
+class Span {
+ public:
+  explicit Span(std::string_view name);
+  /// So many bytes more were read or written in it.
+  void add_bytes(std::uint64_t bytes) noexcept { span_.add_bytes(bytes); }
+  /// Ends it now.
+  void end() noexcept { span_.end(); }
+
+ private:
+  RuntimeSpan span_;
+};
+
+/// Writes a timeline of this rank from now on, as RONDE_TIMELINE=`path` does from init on. Throws
+/// UsageError if one is being written, Error if the file cannot be.
+void start_timeline(const std::string& path);
+/// Ends it. Throws UsageError if none is being written.
+void stop_timeline();
+
+/// Writes the most recent events of this rank, and what it waits for, into the folder RONDE_DUMP.
+/// Throws UsageError if that is unset, Error if the file cannot be written.
+void dump();
 
 /// Adds a backend for the next init, to be chosen by name or by priority. Throws UsageError if the
 /// name is taken or Ronde is initialised.

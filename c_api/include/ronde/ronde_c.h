@@ -276,14 +276,19 @@ RONDE_C_API int ronde_work_free(ronde_work work);
 
 /** Writes statistics of this rank: a JSON object of "layout_version" and parts, each an object of
  * counters, with a NUL at its end. RONDE_E_TOO_SMALL if that is longer than `size` bytes, and
- * nothing is written; 16384 mostly do. */
+ * nothing is written; 65536 mostly do. */
 RONDE_C_API int ronde_stats_json(char* buffer, size_t size);
 
-/** There is no timeline in this version: RONDE_E_UNSUPPORTED.
+/** Writes a timeline from now on, as RONDE_TIMELINE=`path` does from init on; RONDE_E_USAGE if one
+ * is being written. Steps are marked by ronde_mark_step(), so that `mark_cycles` changes nothing.
  * @{ */
 RONDE_C_API int ronde_timeline_start(const char* path, int mark_cycles);
 RONDE_C_API int ronde_timeline_stop(void);
 /** @} */
+
+/** A step of training has ended, in which this rank worked on so many samples: for the figures in
+ * ronde_stats_json(), RONDE_PROFILE and the timeline. */
+RONDE_C_API int ronde_mark_step(uint64_t samples);
 
 #ifdef __cplusplus
 }

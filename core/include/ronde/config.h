@@ -43,6 +43,11 @@ struct Config {
   std::uint64_t compute_threads = 0;
   std::string thread_affinity;
   std::string host_id;
+  std::uint64_t events = 16384;
+  std::string profile;
+  std::string timeline;
+  std::string dump;
+  bool dump_on_sigusr2 = false;
   /// @}
 };
 

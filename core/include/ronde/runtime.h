@@ -8,11 +8,14 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "ronde/config.h"
 #include "ronde/error.h"
+#include "ronde/figures.h"
 #include "ronde/plugin/board.h"
+#include "ronde/plugin/events.h"
 #include "ronde/plugin/factory.h"
 #include "ronde/plugin/transport.h"
 #include "ronde/request.h"
@@ -65,6 +68,33 @@ struct RuntimeOptions {
   StallCallback on_stall;
   /// Logged once on rank 0 after all ranks have met; may be empty.
   std::string effective_config;
+};
+
+class EventLog;
+class Runtime;
+
+/// Something that the program does, such as to load a batch, from construction to destruction: an
+/// event of the rank's figures and timeline.
+///
+/// Thread-safety: none; spans of several threads may overlap.
+class RuntimeSpan {
+ public:
+  /// Of no runtime.
+  RuntimeSpan() = default;
+  RuntimeSpan(const Runtime& runtime, std::string_view name);
+  ~RuntimeSpan() { end(); }
+  RuntimeSpan(RuntimeSpan&& other) noexcept;
+  RuntimeSpan& operator=(RuntimeSpan&& other) noexcept;
+
+  /// So many bytes more were read or written in it.
+  void add_bytes(std::uint64_t bytes) noexcept { bytes_ += bytes; }
+  /// Ends it now.
+  void end() noexcept;
+
+ private:
+  std::shared_ptr<EventLog> log_;
+  std::uint64_t number_ = 0;
+  std::uint64_t bytes_ = 0;
 };
 
 /// One rank of a group: owns the coordinator thread, the transport and the backends. Several may
@@ -141,7 +171,9 @@ class Runtime {
   /// that other threads are making, then stops. It sleeps until the last rank has called it,
   /// however long that rank works before (RONDE_SHUTDOWN_TIMEOUT_S sets a limit). Throws GroupError
   /// if the group dies in it; does nothing if it was dead before.
-  void shutdown();
+  /// Rank 0 gets the `report` of each rank, in rank order, if the group did not die; the others get
+  /// nothing.
+  std::vector<std::string> shutdown(std::string report = {});
 
   /// Leaves the group as the destructor does without a shutdown() before it, while others may still
   /// use this object: reports to the other ranks that this one left, and `why` if that is not
@@ -162,11 +194,23 @@ class Runtime {
   /// and at any time, also after this object is gone; it must not throw.
   void add_stats(std::function<StatsGroup()> part);
 
+  /// Where the time of this rank went since init. With RONDE_EVENTS=0: nothing but counters.
+  Figures figures() const;
+  /// A step of training has ended, in which the program worked on so many samples.
+  void mark_step(std::uint64_t samples = 0);
+  /// The most recent events of this rank, oldest first. `lost`: how many came before.
+  std::vector<Event> recent_events(std::uint64_t* lost = nullptr) const;
+  /// `sink` gets all later events, and those that are still there.
+  void add_event_sink(std::shared_ptr<EventSink> sink);
+  /// Returns once it has got the events so far; it gets no more.
+  void remove_event_sink(const EventSink& sink);
+
   /// The memory of symmetric allreduces (Request::symmetric); null if the backend has none. It may
   /// outlive this object.
   std::shared_ptr<SymmetricHeap> symmetric_heap() const;
 
  private:
+  friend class RuntimeSpan;
   class Impl;
   std::unique_ptr<Impl> impl_;
 };

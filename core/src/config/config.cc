@@ -17,6 +17,7 @@ constexpr double kNever = 0;
 constexpr double kLongestSeconds = 1e9;  // fits a steady_clock duration in nanoseconds
 constexpr std::uint64_t kLargestFusion = std::uint64_t{1} << 40;
 constexpr std::uint64_t kLargestHeap = std::uint64_t{1} << 40;
+constexpr std::uint64_t kMostEvents = std::uint64_t{1} << 30;
 constexpr std::uint64_t kMostReplicaSteps = 1'000'000'000;
 constexpr RealRange kCycle = {.lowest = 0, .highest = 60'000, .unit = "milliseconds"};
 constexpr RealRange kPeriod = {.lowest = kNever, .highest = kLongestSeconds, .unit = "seconds"};
@@ -107,6 +108,10 @@ std::string checked_replica_check(std::string_view text) {
 
 std::string checked_ipc_sync(std::string_view text) {
   return parse_choice(text, "how ranks synchronise", {"auto", "flags", "kernels"});
+}
+
+std::string parse_path(std::string_view text) {
+  return std::string(text);
 }
 
 std::string checked_process_sets(std::string_view text) {
@@ -239,6 +244,25 @@ constexpr Variable kVariables[] = {
      "What this rank's host is called, if Ronde is not to find out which ranks share one: ranks of "
      "equal names share memory, others talk by TCP.",
      ConfigScope::PerRank},
+    {"RONDE_EVENTS", "", "", Count{&Config::events, "a number of events", 0, kMostEvents},
+     "How many of the most recent events a rank keeps, 128 bytes each, rounded up to a power of "
+     "two. "
+     "Figures, timeline and dumps are made of them; 0 turns them all off.",
+     ConfigScope::PerRank},
+    {"RONDE_PROFILE", "", "", Text{&Config::profile, parse_path},
+     "Where the time went, of all ranks: 1 prints a summary in shutdown(), a FILE.json keeps it "
+     "for "
+     "ronde prof. After a failure each rank writes FILE.rankN.json."},
+    {"RONDE_TIMELINE", "HOROVOD_TIMELINE", "", Text{&Config::timeline, parse_path},
+     "A folder in which each rank writes a trace for Perfetto and ronde prof; or a FILE.json, into "
+     "which rank 0 puts those of all ranks in shutdown(), if it can read their folder FILE.ranks."},
+    {"RONDE_DUMP", "", "", Text{&Config::dump, parse_path},
+     "A folder in which each rank writes its most recent events and what it waits for when the "
+     "group "
+     "fails or an operation stalls, for ronde prof hang.",
+     ConfigScope::PerRank},
+    {"RONDE_DUMP_ON_SIGUSR2", "", "", Flag{&Config::dump_on_sigusr2},
+     "1: SIGUSR2 has a rank write into RONDE_DUMP, too.", ConfigScope::PerRank},
 };
 
 }  // namespace

@@ -72,6 +72,15 @@ void complete(SubmissionQueue& queue, Submission& submission, std::exception_ptr
   // The name is free, and the owner of the buffers released, before anybody can see the end.
   if (!submission.is_released) queue.release(submission.meta.set, submission.key);
   submission.request = {};
+  if (!submission.end_is_noted || error) {
+    const bool was_run = submission.ended != EventLog::Clock::time_point();
+    const auto ended = was_run ? submission.ended : EventLog::Clock::now();
+    queue.events().write({.time_ns = EventLog::ns_of(ended),
+                          .kind = error ? EventKind::Failed : EventKind::Completed,
+                          .collective = submission.meta.kind,
+                          .set = submission.meta.set,
+                          .operation = submission.number});
+  }
   submission.work->complete(std::move(error), contributed);
 }
 

@@ -147,9 +147,11 @@ void Coordinator::handle_from_above(const Message& message, std::string_view byt
 
 void Coordinator::handle_from_below(int peer, const Message& message, std::string_view bytes) {
   if (const auto* finished = std::get_if<FinishedMessage>(&message)) {
-    for (const int rank : finished->ranks) tree_.expect_below(peer, rank);
-    stop_.newly_finished.insert(stop_.newly_finished.end(), finished->ranks.begin(),
-                                finished->ranks.end());
+    if (finished->ranks.size() != finished->reports.size()) throw Error("reports are missing");
+    for (std::size_t i = 0; i < finished->ranks.size(); ++i) {
+      tree_.expect_below(peer, finished->ranks[i]);
+      stop_.note_finished(finished->ranks[i], finished->reports[i]);
+    }
   } else if (const auto* ready = std::get_if<ReadyMessage>(&message)) {
     add_from_below(peer, *ready);
   } else if (const auto* host = std::get_if<HostReadyMessage>(&message); host && arbiter_) {
@@ -355,14 +357,17 @@ void Coordinator::conclude() {
       }
     }
     stop_.told_finished = true;
-    stop_.newly_finished.push_back(tree_.rank());
+    stop_.note_finished(tree_.rank(), life_.report());
   }
-  if (!stop_.newly_finished.empty()) tell_finished();
+  if (!stop_.newly_finished.ranks.empty()) tell_finished();
 }
 
 void Coordinator::tell_finished() {
-  const FinishedMessage message{std::exchange(stop_.newly_finished, {})};
+  const FinishedMessage message = std::exchange(stop_.newly_finished, {});
   if (!arbiter_) return tree_.send_up(message);
+  for (std::size_t i = 0; i < message.ranks.size(); ++i) {
+    stop_.reports[message.ranks[i]] = message.reports[i];
+  }
   if (!arbiter_->note_finished(message.ranks)) return;
   tree_.send_down(FinishedMessage{});
   stop_.all_finished = true;

@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cstdint>
 #include <exception>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -60,6 +61,9 @@ class Coordinator {
   OwnExchanges& exchanges() noexcept { return exchanges_; }
   /// The reason why the loop has ended though no rank has failed; nothing after a shutdown.
   const std::optional<FailureMessage>& departure() const noexcept { return stop_.departure; }
+
+  /// On rank 0, once all have finished: Runtime::shutdown.
+  const std::map<int, std::string>& reports() const noexcept { return stop_.reports; }
 
   FailureResolver resolver() const { return {tree_, log_, pending_text()}; }
   /// The message to the others once this rank leaves.

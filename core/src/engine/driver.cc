@@ -56,6 +56,7 @@ void Driver::sleep(std::unique_lock<std::mutex>& engine) {
   sleeps_until_ = failure_ ? TimePoint() : loop_.next_event();
   if (sleeps_until_ > TimePoint::clock::now()) {
     counters_.sleeps.add();
+    queue_.events().read_figures();
     driver_.store({});
     const Unlocked unlocked(engine);
     waits_.store(true);  // and the engine is free
@@ -73,27 +74,27 @@ void Driver::say_asleep() noexcept {
   board_->set_asleep(waiting ? Board::Sleep::Waiting : Board::Sleep::Idle);
 }
 
-void Driver::help(const WorkState& work, Stage goal, TimePoint deadline) noexcept {
+void Driver::help(const WorkState& work, Stage goal, TimePoint now, TimePoint deadline) noexcept {
   queue_.flush();
   if (schedule_ != nullptr) schedule_->wait_for(work);
   // A callback that waits finds the loop in use by its own thread.
   if (!is_this_thread()) {
     const std::unique_lock engine(engine_, std::try_to_lock);
     if (engine && is_live_) {
-      drive(work, goal, deadline);
+      drive(work, goal, now, deadline);
       return;
     }
   }
   queue_.wake();
 }
 
-void Driver::drive(const WorkState& work, Stage goal, TimePoint deadline) {
+void Driver::drive(const WorkState& work, Stage goal, TimePoint now, TimePoint deadline) {
   const EngineScope scope;
   counters_.driven_by_callers.add();
   driver_.store(std::this_thread::get_id());
   if (board_ != nullptr) board_->set_asleep(Board::Sleep::None);
   try {
-    look_on(work, goal, deadline);
+    look_on(work, goal, now, deadline);
     // Published before the last look, as in sleep().
     say_asleep();
     operations_.look_again();
@@ -104,9 +105,9 @@ void Driver::drive(const WorkState& work, Stage goal, TimePoint deadline) {
   driver_.store({});
 }
 
-void Driver::look_on(const WorkState& work, Stage goal, TimePoint deadline) {
+void Driver::look_on(const WorkState& work, Stage goal, TimePoint now, TimePoint deadline) {
   std::uint64_t seen = progress();
-  TimePoint give_up = TimePoint::clock::now() + operations_.patience();
+  TimePoint give_up = now + operations_.patience();
   for (unsigned round = 0; !failure_ && work.stage() < goal; ++round) {
     // Looking for messages costs a system call; a frozen schedule needs none.
     const bool looks_for_messages = schedule_ == nullptr || !schedule_->is_frozen() ||
@@ -116,7 +117,7 @@ void Driver::look_on(const WorkState& work, Stage goal, TimePoint deadline) {
     } else if (!loop_.cycle()) {
       return;
     }
-    const TimePoint now = TimePoint::clock::now();
+    now = TimePoint::clock::now();
     const std::uint64_t reached = progress();
     if (reached != seen) give_up = now + operations_.patience();
     seen = reached;

@@ -43,7 +43,7 @@ class Driver {
   void run(std::unique_lock<std::mutex>& engine);
 
   /// WaitHelper::help().
-  void help(const WorkState& work, Stage goal, TimePoint deadline) noexcept;
+  void help(const WorkState& work, Stage goal, TimePoint now, TimePoint deadline) noexcept;
 
   /// The loop's thread has to be woken to see anything new.
   bool wants_wake() const noexcept { return asleep_.load(); }
@@ -53,8 +53,8 @@ class Driver {
 
  private:
   void sleep(std::unique_lock<std::mutex>& engine);
-  void drive(const WorkState& work, Stage goal, TimePoint deadline);
-  void look_on(const WorkState& work, Stage goal, TimePoint deadline);
+  void drive(const WorkState& work, Stage goal, TimePoint now, TimePoint deadline);
+  void look_on(const WorkState& work, Stage goal, TimePoint now, TimePoint deadline);
   void say_asleep() noexcept;
   std::uint64_t progress() const;
 

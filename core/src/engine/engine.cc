@@ -39,12 +39,16 @@ void pin_thread(const Config& config, const Topology& topology, const Logger& lo
 Engine::Engine(RuntimeOptions options)
     : options_(std::move(options)),
       log_(std::make_shared<Logger>(parse_log_level(options_.config.log_level))),
+      events_(std::make_shared<EventLog>(options_.config.events, log_)),
+      made_(Clock::now()),
       start_deadline_(Clock::now() + from_s(options_.config.init_timeout_s)),
-      queue_(from_ms(options_.config.cycle_time_ms),
-             std::max<std::uint64_t>(options_.config.fusion_bytes, 1),
-             [this] {
-               if (driver_.wants_wake()) tree_.transport().wake();
-             }),
+      queue_(
+          from_ms(options_.config.cycle_time_ms),
+          std::max<std::uint64_t>(options_.config.fusion_bytes, 1),
+          [this] {
+            if (driver_.wants_wake()) tree_.transport().wake();
+          },
+          *events_),
       backends_(options_, tree_, *log_),
       coordinator_(options_, *log_, tree_, queue_, life_, counters_),
       driver_(coordinator_, tree_, queue_, counters_) {}
@@ -135,16 +139,37 @@ void Engine::live() noexcept {
   }
 }
 
+void Engine::help(const WorkState& work, Stage goal, TimePoint deadline) noexcept {
+  const TimePoint now = Clock::now();
+  if (!work.waits_from_the_start()) note_wait_of(work, EventKind::WaitBegun, now);
+  driver_.help(work, goal, now, deadline);
+}
+
+void Engine::note_waited(const WorkState& work) noexcept {
+  if (events_->enabled()) note_wait_of(work, EventKind::WaitEnded, Clock::now());
+  queue_.note_wait();
+}
+
+void Engine::note_wait_of(const WorkState& work, EventKind kind, TimePoint time) noexcept {
+  events_->write({.time_ns = EventLog::ns_of(time), .kind = kind, .operation = work.number()});
+}
+
 void Engine::expedite(const WorkState& work) noexcept {
   FrozenSchedule* const schedule = coordinator_.schedule().schedule();
   if (schedule != nullptr && schedule->expedite(work)) queue_.wake();
 }
 
-void Engine::request_shutdown() {
+void Engine::request_shutdown(std::string report) {
   queue_.close(std::make_exception_ptr(
       UsageError("ronde::shutdown() has been called on this rank: no operation can follow it")));
-  life_.shut_down();
+  life_.shut_down(std::move(report));
   queue_.wake();
+}
+
+std::vector<std::string> Engine::reports() const {
+  std::vector<std::string> reports;
+  for (const auto& [rank, report] : coordinator_.reports()) reports.push_back(report);
+  return reports;
 }
 
 void Engine::request_leave(const std::string& why) {
@@ -243,6 +268,13 @@ Stats Engine::stats() const {
   Stats stats = final_stats_ ? *final_stats_ : live_stats();
   for (const auto& part : more_stats_) stats.push_back(part());
   return stats;
+}
+
+Figures Engine::figures() const {
+  Figures figures = events_->figures();
+  figures.seconds = std::chrono::duration<double>(Clock::now() - made_).count();
+  figures.counters = stats();
+  return figures;
 }
 
 void Engine::add_stats(std::function<StatsGroup()> part) {

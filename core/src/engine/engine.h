@@ -18,6 +18,7 @@
 #include "core/src/engine/process_set_maker.h"
 #include "core/src/engine/submission_queue.h"
 #include "core/src/engine/submitter.h"
+#include "core/src/events/event_log.h"
 #include "core/src/group/bootstrap.h"
 #include "core/src/group/control_tree.h"
 #include "core/src/group/engine_life.h"
@@ -56,16 +57,17 @@ class Engine final : public WaitHelper, public std::enable_shared_from_this<Engi
   /// The error of a dead group; null while it lives.
   std::exception_ptr failure() const { return life_.failure(); }
 
-  void help(const WorkState& work, Stage goal, TimePoint deadline) noexcept override {
-    driver_.help(work, goal, deadline);
-  }
+  void help(const WorkState& work, Stage goal, TimePoint deadline) noexcept override;
   void expedite(const WorkState& work) noexcept override;
+  void note_waited(const WorkState& work) noexcept override;
   void note_wait() noexcept override { queue_.note_wait(); }
   bool asleep() const noexcept { return driver_.asleep(); }
+  /// Once it has ended: as Runtime::shutdown() returns them.
+  std::vector<std::string> reports() const;
   /// The caller is a callback of an operation: the engine would wait for itself.
   bool is_loop_of_this_thread() const noexcept { return driver_.is_this_thread(); }
 
-  void request_shutdown();
+  void request_shutdown(std::string report);
   /// `why`, for the others; empty if it is not known.
   void request_leave(const std::string& why = {});
   /// Called in a callback, by a rank that leaves. Waits of this rank stay as they are.
@@ -74,6 +76,8 @@ class Engine final : public WaitHelper, public std::enable_shared_from_this<Engi
 
   const Config& config() const noexcept { return options_.config; }
   Stats stats() const;
+  Figures figures() const;
+  const std::shared_ptr<EventLog>& events() const noexcept { return events_; }
   void add_stats(std::function<StatsGroup()> part);
 
   // Any thread, once EngineLife::wait_started() has returned.
@@ -101,10 +105,13 @@ class Engine final : public WaitHelper, public std::enable_shared_from_this<Engi
   void end(bool graceful, TimePoint deadline);
   void end_anyhow(bool graceful) noexcept;
   Stats live_stats() const;
+  void note_wait_of(const WorkState& work, EventKind kind, TimePoint time) noexcept;
 
   // Constant after construction, or made for any thread.
   const RuntimeOptions options_;
   const std::shared_ptr<Logger> log_;
+  const std::shared_ptr<EventLog> events_;
+  const TimePoint made_;
   const TimePoint start_deadline_;  ///< the transport may set an earlier one
   SubmissionQueue queue_;
   EngineCounters counters_;

@@ -2,6 +2,7 @@
 #include "ronde/runtime.h"
 
 #include <thread>
+#include <utility>
 
 #include "core/src/base/after_fork.h"
 #include "core/src/base/durations.h"
@@ -78,17 +79,17 @@ class Runtime::Impl {
                            std::to_string(engine_->topology().rank));
   }
 
-  void shutdown() {
-    if (is_of_parent()) return;
+  std::vector<std::string> shutdown(std::string report) {
+    if (is_of_parent()) return {};
     if (engine_->is_loop_of_this_thread()) {
       throw UsageError(
           "shutdown() was called in a callback of an operation, which it would wait for: call it "
           "where the program ends");
     }
     const std::lock_guard lock(shutdown_mutex_);
-    if (!thread_.joinable()) return;
+    if (!thread_.joinable()) return {};
     const bool was_dead = engine_->failure() != nullptr;
-    engine_->request_shutdown();
+    engine_->request_shutdown(std::move(report));
     // Twice: once for all ranks to come, once for the last operations.
     engine_->life().wait_loop_ended(2 * from_s(engine_->config().shutdown_timeout_s));
     if (!join(Clock::now() + Engine::kClosingTime + kSlack)) {
@@ -97,6 +98,7 @@ class Runtime::Impl {
     }
     const std::exception_ptr failure = engine_->failure();
     if (failure && !was_dead) std::rethrow_exception(failure);
+    return failure ? std::vector<std::string>() : engine_->reports();
   }
 
  private:
@@ -128,7 +130,7 @@ Runtime::Runtime(RuntimeOptions options) {
   try {
     for (const std::vector<int>& ranks : static_process_sets(config())) add_process_set(ranks);
   } catch (const UsageError&) {
-    impl_->shutdown();  // it was thrown on every rank
+    impl_->shutdown({});  // it was thrown on every rank
     throw;
   }
 }
@@ -195,8 +197,8 @@ bool Runtime::asleep() const noexcept {
   return impl_->engine().asleep();
 }
 
-void Runtime::shutdown() {
-  impl_->shutdown();
+std::vector<std::string> Runtime::shutdown(std::string report) {
+  return impl_->shutdown(std::move(report));
 }
 
 bool Runtime::leave(const std::string& why) noexcept {
@@ -225,6 +227,57 @@ std::shared_ptr<SymmetricHeap> Runtime::symmetric_heap() const {
 
 Stats Runtime::stats() const {
   return impl_->usable_engine().stats();
+}
+
+Figures Runtime::figures() const {
+  return impl_->usable_engine().figures();
+}
+
+void Runtime::mark_step(std::uint64_t samples) {
+  EventLog& log = *impl_->usable_engine().events();
+  log.write({.time_ns = EventLog::now_ns(),
+             .kind = EventKind::StepEnded,
+             .operation = log.next_step(),
+             .bytes = samples});
+}
+
+std::vector<Event> Runtime::recent_events(std::uint64_t* lost) const {
+  return impl_->usable_engine().events()->recent(lost);
+}
+
+void Runtime::add_event_sink(std::shared_ptr<EventSink> sink) {
+  impl_->usable_engine().events()->add_sink(std::move(sink));
+}
+
+void Runtime::remove_event_sink(const EventSink& sink) {
+  impl_->usable_engine().events()->remove_sink(sink);
+}
+
+RuntimeSpan::RuntimeSpan(const Runtime& runtime, std::string_view name)
+    : log_(runtime.impl_->usable_engine().events()), number_(log_->next_span()) {
+  log_->write({.time_ns = EventLog::now_ns(), .kind = EventKind::SpanBegun, .operation = number_},
+              name);
+}
+
+RuntimeSpan::RuntimeSpan(RuntimeSpan&& other) noexcept {
+  *this = std::move(other);
+}
+
+RuntimeSpan& RuntimeSpan::operator=(RuntimeSpan&& other) noexcept {
+  end();
+  log_ = std::exchange(other.log_, nullptr);
+  number_ = other.number_;
+  bytes_ = other.bytes_;
+  return *this;
+}
+
+void RuntimeSpan::end() noexcept {
+  const std::shared_ptr<EventLog> log = std::exchange(log_, nullptr);
+  if (!log) return;
+  log->write({.time_ns = EventLog::now_ns(),
+              .kind = EventKind::SpanEnded,
+              .operation = number_,
+              .bytes = bytes_});
 }
 
 }  // namespace ronde

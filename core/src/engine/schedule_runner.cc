@@ -42,7 +42,8 @@ void ScheduleRunner::start(const Config& config, const ControlTree& tree, Board&
   schedule_ =
       std::make_unique<FrozenSchedule>(board, tree.rank(), tree.size(),
                                        std::chrono::duration_cast<FrozenSchedule::Clock::duration>(
-                                           std::chrono::duration<double>(longest_wait_s)));
+                                           std::chrono::duration<double>(longest_wait_s)),
+                                       queue_.events());
   queue_.use(schedule_.get());
 }
 
@@ -65,6 +66,7 @@ void ScheduleRunner::freeze(const ScheduleMessage& message) {
                ", buckets: " + std::to_string(plan.buckets.size()) +
                ", patience: " + std::to_string(message.patience_ms) + " ms");
   }
+  queue_.events().write({.time_ns = EventLog::now_ns(), .kind = EventKind::Frozen});
   // Announcements of the next round end with the negotiation: rank 0 forgets them, too.
   queue_.freeze(std::move(plan), announcer.drain());
 }
@@ -74,6 +76,8 @@ void ScheduleRunner::follow(Arbiter* arbiter) {
   while (auto bucket = schedule_->take()) global_.executor->enqueue_bucket(std::move(*bucket));
   auto remains = schedule_->finish_thaw();
   if (!remains) return;
+  queue_.events().write({.time_ns = EventLog::now_ns(), .kind = EventKind::Thawed},
+                        reason_text(remains->reason));
   if (log_.enabled(LogLevel::Debug)) {
     log_.debug("thawed the schedule (rounds: " + std::to_string(remains->rounds) +
                "): " + reason_text(remains->reason) +

@@ -93,7 +93,8 @@ void SetEngines::add_stats(bool has_devices, Stats& stats) const {
 /// Makes the parts of ranks between rank 0 and the members, too.
 void SetEngines::make_negotiation(SetEngine& set) const {
   set.children = tree_.topology().children_towards(set.info.ranks);
-  if (set.info.is_member()) set.announcer = std::make_unique<Announcer>(set.info.topology.rank);
+  if (set.info.is_member())
+    set.announcer = std::make_unique<Announcer>(set.info.topology.rank, &queue_.events());
   if (tree_.is_arbiter()) {
     set.negotiator = std::make_unique<Negotiator>(
         set.info.ranks, config_.cache_capacity,
@@ -117,6 +118,7 @@ void SetEngines::make_executor(SetEngine& set) {
   const Topology& topology = set.info.topology;
   set.executor = std::make_unique<Executor>(
       set.backends, topology.rank, topology.size, config_.fusion_bytes, tree_.rank(), log_,
+      queue_.events(),
       [this](Submission& submission, std::exception_ptr error, bool contributed) {
         complete(queue_, submission, std::move(error), contributed);
       },

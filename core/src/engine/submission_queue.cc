@@ -9,8 +9,11 @@
 namespace ronde {
 
 SubmissionQueue::SubmissionQueue(std::chrono::nanoseconds gather_time, std::uint64_t gather_bytes,
-                                 std::function<void()> wake)
-    : gather_time_(gather_time), gather_bytes_(gather_bytes), wake_(std::move(wake)) {}
+                                 std::function<void()> wake, EventLog& events)
+    : gather_time_(gather_time),
+      gather_bytes_(gather_bytes),
+      events_(events),
+      wake_(std::move(wake)) {}
 
 namespace {
 
@@ -38,6 +41,7 @@ void SubmissionQueue::push(Submission submission) {
   const Intake intake = asks_schedule ? schedule_->accept(submission) : Intake::Deviates;
   bool has_news = intake == Intake::Committed || intake == Intake::Watched;
   if (intake == Intake::Deviates) {
+    note_submitted(events_, submission);
     const bool was_empty = waiting_.empty();
     const bool was_full = bytes_ >= gather_bytes_;
     keep(std::move(submission));
@@ -48,7 +52,9 @@ void SubmissionQueue::push(Submission submission) {
 
 void SubmissionQueue::enter(Submission& submission) {
   counters_.submitted.add();
-  submission.number = submitted_++;
+  submission.number = ++submitted_;
+  if (submission.work)
+    submission.work->set_number(submission.number, submission.request.caller_waits);
   if (!submission.request.symmetric || submission.request.contributes) return;
   // The name is known to be free, and no peer can have reduced this buffer yet.
   const RequestMeta& meta = submission.meta;
@@ -74,7 +80,9 @@ void SubmissionQueue::freeze(FrozenSchedule::Plan plan, std::vector<Submission> 
   bytes_ = 0;
   std::ranges::move(later, std::back_inserter(pending));
   std::vector<std::shared_ptr<WorkState>> works;
+  const Clock::time_point now = Clock::now();
   for (Submission& submission : pending) {
+    submission.submitted = now;  // the schedule's patience begins here
     if (submission.meta.set != kGlobalSet.id) {
       keep(std::move(submission));
       continue;

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "core/src/base/counter.h"
+#include "core/src/events/event_log.h"
 #include "core/src/schedule/frozen_schedule.h"
 #include "core/src/submit/name_registry.h"
 #include "core/src/submit/submission.h"
@@ -32,9 +33,9 @@ class SubmissionQueue {
     Counter submitted, submitted_bytes, wakes, flushes;
   };
 
-  /// `wake` makes the coordinator look at the queue.
+  /// `wake` makes the coordinator look at the queue. `events` outlives the queue.
   SubmissionQueue(std::chrono::nanoseconds gather_time, std::uint64_t gather_bytes,
-                  std::function<void()> wake);
+                  std::function<void()> wake, EventLog& events);
 
   /// Adds an operation, with its key by NameRegistry::reserve(). Throws what that throws, and the
   /// reason of close(). Wakes the coordinator if it must look now, unless the caller waits.
@@ -81,6 +82,7 @@ class SubmissionQueue {
   void detach();
 
   const Counters& counters() const noexcept { return counters_; }
+  EventLog& events() const noexcept { return events_; }
 
  private:
   void enter(Submission& submission);
@@ -90,6 +92,7 @@ class SubmissionQueue {
   // Constant after construction.
   const std::chrono::nanoseconds gather_time_;
   const std::uint64_t gather_bytes_;
+  EventLog& events_;
 
   Counters counters_;
   std::atomic<bool> waited_{false};

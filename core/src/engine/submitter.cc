@@ -58,6 +58,7 @@ std::vector<Work> Submitter::submit_group(std::vector<Request> requests) try {
   group.meta.device = requests[0].device.kind;
   group.request.caller_waits = true;
   group.request.contributes = false;
+  group.submitted = std::chrono::steady_clock::now();
   std::vector<Work> works;
   for (Request& request : requests) {
     group.request.caller_waits = group.request.caller_waits && request.caller_waits;
@@ -95,6 +96,7 @@ Submission Submitter::submission_of(Request request) const {
   }
   // A timeout that the clock cannot hold is none.
   const auto now = std::chrono::steady_clock::now();
+  submission.submitted = now;
   if (request.timeout.count() > 0 &&
       request.timeout < std::chrono::steady_clock::time_point::max() - now) {
     submission.deadline = now + request.timeout;

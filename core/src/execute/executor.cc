@@ -50,13 +50,15 @@ bool overlap(const void* input, std::size_t input_bytes, const void* output,
 }  // namespace
 
 Executor::Executor(Backends& backends, int rank, int size, std::uint64_t fusion_bytes,
-                   int rank_of_group, const Logger& log, Complete complete, Queued queued)
+                   int rank_of_group, const Logger& log, EventLog& events, Complete complete,
+                   Queued queued)
     : backends_(backends),
       rank_(rank),
       size_(size),
       fusion_bytes_(fusion_bytes),
       rank_of_group_(rank_of_group),
       log_(log),
+      events_(events),
       complete_(std::move(complete)),
       tell_queued_(std::move(queued)),
       scratch_(fusion_bytes) {}
@@ -165,9 +167,9 @@ void Executor::enqueue(std::vector<Agreed> agreed) {
     plan.push_back({item.submission.meta, wire_bytes(item), item.average_over});
   }
   for (const std::vector<std::size_t>& indexes : plan_fusion(plan, fusion_bytes_)) {
-    Bucket bucket;
-    for (const std::size_t index : indexes) bucket.items.push_back(std::move(agreed[index]));
-    buckets_.push_back(std::move(bucket));
+    std::vector<Agreed> items;
+    for (const std::size_t index : indexes) items.push_back(std::move(agreed[index]));
+    add_bucket(std::move(items));
   }
 }
 
@@ -178,7 +180,28 @@ void Executor::enqueue_bucket(std::vector<Agreed> agreed) {
 
 void Executor::add_bucket(std::vector<Agreed> items) {
   if (items.empty()) return;
-  buckets_.emplace_back().items = std::move(items);
+  Bucket& bucket = buckets_.emplace_back();
+  bucket.items = std::move(items);
+  // Messages concern two ranks, and must not count on the others.
+  const bool is_message = is_point_to_point(bucket.items.front().submission.meta.kind);
+  bucket.number = is_message ? kMessageBucket + ++messages_ : ++collectives_;
+  if (!events_.enabled()) return;
+  Event agreed = event_of(bucket, EventKind::Agreed, Clock::now());
+  for (const Agreed& item : bucket.items) {
+    if (!item.submission.work) continue;  // of a rank that has joined
+    agreed.operation = item.submission.number;
+    agreed.rank = item.last_rank;
+    events_.write(agreed);
+  }
+}
+
+Event Executor::event_of(const Bucket& bucket, EventKind kind, Clock::time_point time) const {
+  const RequestMeta& meta = bucket.items.front().submission.meta;
+  return {.time_ns = EventLog::ns_of(time),
+          .kind = kind,
+          .collective = meta.kind,
+          .set = meta.set,
+          .bucket = bucket.number};
 }
 
 void Executor::finish_what_moves_nothing(std::vector<Agreed>& agreed) {
@@ -187,7 +210,7 @@ void Executor::finish_what_moves_nothing(std::vector<Agreed>& agreed) {
     if (!moves_nothing(item)) continue;
     is_any = true;
     if (item.submission.meta.kind != Collective::Barrier) counters_.skipped_tensors.add();
-    finish(item);
+    finish(item, Clock::now());
   }
   if (is_any) std::erase_if(agreed, [this](const Agreed& item) { return moves_nothing(item); });
 }
@@ -240,9 +263,8 @@ bool Executor::poll() {
   Bucket& bucket = buckets_.front();
   if (!bucket.operation) start(bucket);
   if (!bucket.operation->poll()) return has_passed;
-  const auto busy = Clock::now() - bucket.started;
-  counters_.busy_us.add(static_cast<std::uint64_t>(
-      std::chrono::duration_cast<std::chrono::microseconds>(busy).count()));
+  const Clock::time_point now = Clock::now();
+  note_finished(bucket, now);
   Bucket finished = std::move(bucket);
   buckets_.pop_front();
   const std::shared_ptr<const DeviceEvent> event = finished.operation->event();
@@ -250,9 +272,35 @@ bool Executor::poll() {
   if (event) {
     queue_on_device(finished, event);
   } else {
-    for (Agreed& item : finished.items) finish(item, finished.error);
+    for (Agreed& item : finished.items) finish(item, now, finished.error);
   }
   return true;
+}
+
+void Executor::note_finished(Bucket& bucket, Clock::time_point now) {
+  const auto busy = std::chrono::duration_cast<std::chrono::microseconds>(now - bucket.started);
+  counters_.busy_us.add(static_cast<std::uint64_t>(busy.count()));
+  const PackingTimes packing = bucket.operation->packing();
+  Event event = event_of(bucket, EventKind::Packed, now);
+  event.duration_ns = packing.pack.count();
+  if (event.duration_ns > 0) events_.write(event);
+  event.kind = EventKind::Unpacked;
+  event.duration_ns = packing.unpack.count();
+  if (event.duration_ns > 0) events_.write(event);
+  Event finished = event_of(bucket, EventKind::Finished, now);
+  if (completes_with(bucket)) {
+    finished.operation = bucket.items.front().submission.number;
+    finished.then = ThenAlso::Completed;
+    bucket.items.front().submission.end_is_noted = true;
+  }
+  events_.write(finished);
+}
+
+/// Its only operation ends with it.
+bool Executor::completes_with(const Bucket& bucket) {
+  if (bucket.items.size() > 1 || bucket.error || bucket.operation->event()) return false;
+  const Agreed& item = bucket.items.front();
+  return item.submission.work && !item.submission.request.finish;
 }
 
 std::uint64_t Executor::progress() const {
@@ -419,24 +467,29 @@ std::unique_ptr<Operation> Executor::start_recv(Bucket& bucket, Backend& backend
 }
 
 void Executor::count(const Bucket& bucket) {
-  std::uint64_t bytes = 0;
+  Event started = event_of(bucket, EventKind::Started, bucket.started);
   for (const Agreed& item : bucket.items) {
-    bytes += wire_bytes(item);
-    counters_.uncompressed_bytes.add(uncompressed_bytes(item));
+    started.bytes += wire_bytes(item);
+    started.uncompressed_bytes += uncompressed_bytes(item);
   }
+  const std::uint64_t bytes = started.bytes;
+  const Backend& backend = *backends_.at(bucket.items.front().submission.meta.device);
+  events_.write(started, backend.name());
+  counters_.uncompressed_bytes.add(started.uncompressed_bytes);
   counters_.buckets.add();
   counters_.tensors.add(bucket.items.size());
   if (bucket.items.size() > 1) counters_.fused_tensors.add(bucket.items.size());
   counters_.bytes.add(bytes);
   counters_.largest_bucket_bytes.raise_to(bytes);
   if (!log_.enabled(LogLevel::Trace)) return;
-  const Backend& backend = *backends_.at(bucket.items.front().submission.meta.device);
   log_.trace("bucket of " + std::to_string(bytes) + " bytes over " + std::string(backend.name()) +
              ", " + text_of(bucket.items));
 }
 
-void Executor::finish(Agreed& item, std::exception_ptr error) {
+void Executor::finish(Agreed& item, Clock::time_point ended, std::exception_ptr error) {
+  const bool has_more_to_do = !error && item.contributed && item.submission.request.finish;
   if (!error) error = end(item);
+  item.submission.ended = has_more_to_do ? Clock::now() : ended;
   complete_(item.submission, std::move(error), item.contributed);
 }
 

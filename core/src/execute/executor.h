@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "core/src/base/counter.h"
+#include "core/src/events/event_log.h"
 #include "core/src/execute/fusion_buffer.h"
 #include "core/src/negotiate/announcer.h"
 #include "ronde/log.h"
@@ -43,9 +44,10 @@ class Executor {
   };
 
   /// `rank`, `size`: within the process set. `fusion_bytes`: most bytes in a bucket of several, 0:
-  /// no fusion. `rank_of_group`: what this rank is called in texts. `log` stays longer than this.
+  /// no fusion. `rank_of_group`: what this rank is called in texts. `log` and `events` stay longer
+  /// than this.
   Executor(Backends& backends, int rank, int size, std::uint64_t fusion_bytes, int rank_of_group,
-           const Logger& log, Complete complete, Queued queued);
+           const Logger& log, EventLog& events, Complete complete, Queued queued);
 
   /// Plans what one decision agreed on, behind everything planned before.
   void enqueue(std::vector<Agreed> agreed);
@@ -96,6 +98,7 @@ class Executor {
     std::exception_ptr error;  ///< no memory for the result, or for `input`
     std::unique_ptr<Operation> operation;
     Clock::time_point started;
+    std::uint64_t number = 0;  ///< Event::bucket
   };
 
   /// An operation that a device works on, as its backend has left it.
@@ -115,12 +118,14 @@ class Executor {
   void expect_output(const Agreed& item) const;
   std::string no_memory_text(const Agreed& item, const std::string& what) const;
   void add_bucket(std::vector<Agreed> items);
+  void note_finished(Bucket& bucket, Clock::time_point now);
+  static bool completes_with(const Bucket& bucket);
   void finish_what_moves_nothing(std::vector<Agreed>& agreed);
   bool moves_nothing(const Agreed& item) const;
   std::uint64_t wire_bytes(const Agreed& item) const;
   std::uint64_t uncompressed_bytes(const Agreed& item) const;
-  /// `error`: of what was done for it.
-  void finish(Agreed& item, std::exception_ptr error = nullptr);
+  /// `error`: of what was done for it, which was over at `ended`.
+  void finish(Agreed& item, Clock::time_point ended, std::exception_ptr error = nullptr);
   /// What there is to do once the result is there, or queued; returns what goes wrong with it.
   std::exception_ptr end(Agreed& item);
   std::exception_ptr end_on_device(OnDevice& queued);
@@ -137,6 +142,7 @@ class Executor {
   std::unique_ptr<Operation> start_send(Bucket& bucket, Backend& backend) const;
   std::unique_ptr<Operation> start_recv(Bucket& bucket, Backend& backend) const;
   void count(const Bucket& bucket);
+  Event event_of(const Bucket& bucket, EventKind kind, Clock::time_point time) const;
 
   Backends& backends_;
   const int rank_;
@@ -144,12 +150,14 @@ class Executor {
   const std::uint64_t fusion_bytes_;
   const int rank_of_group_;
   const Logger& log_;
+  EventLog& events_;
   const Complete complete_;
   const Queued tell_queued_;
   FusionBuffer scratch_;  ///< of operations that are composed of a backend's
   std::deque<Bucket> buckets_;
   std::deque<OnDevice> queued_;  ///< in the order in which they were queued
   bool began_on_device_ = false;
+  std::uint64_t collectives_ = 0, messages_ = 0;  ///< buckets of them
   Counters counters_;
 };
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <chrono>
 #include <cstddef>
 #include <memory>
 #include <span>
@@ -18,6 +19,19 @@ constexpr ReduceOp packed_op(ReduceOp op) noexcept {
   return op == ReduceOp::Average ? ReduceOp::Sum : op;
 }
 
+/// Adds the time of a scope.
+class Stopwatch {
+ public:
+  explicit Stopwatch(std::chrono::nanoseconds& total) : total_(total) {}
+  ~Stopwatch() { total_ += std::chrono::steady_clock::now() - begin_; }
+  Stopwatch(const Stopwatch&) = delete;
+  Stopwatch& operator=(const Stopwatch&) = delete;
+
+ private:
+  std::chrono::nanoseconds& total_;
+  const std::chrono::steady_clock::time_point begin_ = std::chrono::steady_clock::now();
+};
+
 /// Runs chunk after chunk through the buffer.
 class PackingBackend::ChunkedOperation : public Operation {
  public:
@@ -28,17 +42,22 @@ class PackingBackend::ChunkedOperation : public Operation {
       if (!chunk_) {
         if (finished()) return true;
         owner_.counters_.chunks.add();
+        const Stopwatch packs(packing_.pack);
         chunk_ = start_chunk();
       }
       if (!chunk_->poll()) return false;
       progress_ += chunk_->progress() + 1;
       chunk_.reset();
       chunk_ = continue_chunk();
-      if (!chunk_) end_chunk();
+      if (chunk_) continue;
+      const Stopwatch unpacks(packing_.unpack);
+      end_chunk();
     }
   }
 
   std::uint64_t progress() const final { return progress_ + (chunk_ ? chunk_->progress() : 0); }
+
+  PackingTimes packing() const final { return packing_; }
 
  protected:
   virtual bool finished() const = 0;
@@ -58,6 +77,7 @@ class PackingBackend::ChunkedOperation : public Operation {
  private:
   std::unique_ptr<Operation> chunk_;
   std::uint64_t progress_ = 0;  ///< of what is done
+  PackingTimes packing_;
 };
 
 /// A chunk is the next elements of a segment list, the same on every rank, worked on in place.

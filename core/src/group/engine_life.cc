@@ -57,6 +57,19 @@ std::exception_ptr EngineLife::failure() const {
   return failure_;
 }
 
+void EngineLife::shut_down(std::string report) {
+  {
+    const std::lock_guard lock(mutex_);
+    report_ = std::move(report);
+  }
+  shuts_down_.store(true);
+}
+
+std::string EngineLife::report() const {
+  const std::lock_guard lock(mutex_);
+  return report_;
+}
+
 void EngineLife::leave(const std::string& why) {
   const std::lock_guard lock(mutex_);
   if (leave_reason_.empty()) leave_reason_ = why;

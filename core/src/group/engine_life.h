@@ -37,7 +37,9 @@ class EngineLife {
   /// The error of a dead group; null while it lives.
   std::exception_ptr failure() const;
 
-  void shut_down() noexcept { shuts_down_.store(true); }
+  /// `report`: for rank 0.
+  void shut_down(std::string report);
+  std::string report() const;
   /// `why`, for the others; empty if it is not known. The first reason stays.
   void leave(const std::string& why);
   /// The first text stays.
@@ -67,6 +69,7 @@ class EngineLife {
   bool ended_ = false;
   std::exception_ptr start_error_;
   std::exception_ptr failure_;
+  std::string report_;
   std::string leave_reason_;
   std::string abort_text_;
 };

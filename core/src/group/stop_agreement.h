@@ -3,8 +3,10 @@
 
 #include <chrono>
 #include <cstdint>
+#include <map>
 #include <optional>
-#include <vector>
+#include <string>
+#include <utility>
 
 #include "core/src/group/control_tree.h"
 #include "core/src/negotiate/messages.h"
@@ -31,8 +33,13 @@ struct StopAgreement {
   bool told_finished = false;                    ///< and nothing is in progress on this rank
   bool all_finished = false;                     ///< nor on any other
   /// Of this rank and those below it, yet to be told.
-  std::vector<std::int32_t> newly_finished = {};
+  FinishedMessage newly_finished = {};
+  std::map<int, std::string> reports = {};  ///< on rank 0: of all ranks that have finished
 
+  void note_finished(int rank, std::string report) {
+    newly_finished.ranks.push_back(rank);
+    newly_finished.reports.push_back(std::move(report));
+  }
   bool has_to_conclude(bool busy) const noexcept { return agreed && !told_finished && !busy; }
 };
 

@@ -50,7 +50,9 @@ std::optional<ReadyMessage> Announcer::announce(TimePoint now, bool shutdown) {
   message.decisions_seen = decisions_seen_;
   for (const std::string& key : unannounced_) {
     announce_one(key, message);
-    pending_.at(key).announced = now;
+    Pending& pending = pending_.at(key);
+    pending.announced = now;
+    note_announced(pending.submission, now);
   }
   unannounced_.clear();
   for (auto& [key, pending] : pending_) {
@@ -67,6 +69,17 @@ std::optional<ReadyMessage> Announcer::announce(TimePoint now, bool shutdown) {
   shutdown_told_ = shutdown_told_ || shutdown;
   if (message.empty()) return std::nullopt;
   return message;
+}
+
+void Announcer::note_announced(const Submission& submission, TimePoint now) const {
+  if (events_ == nullptr) return;
+  for (const Submission& member : submission.members) note_announced(member, now);
+  if (submission.is_group()) return;
+  events_->write({.time_ns = EventLog::ns_of(now),
+                  .kind = EventKind::Announced,
+                  .collective = submission.meta.kind,
+                  .set = submission.meta.set,
+                  .operation = submission.number});
 }
 
 void Announcer::announce_one(const std::string& key, ReadyMessage& message) {
@@ -164,6 +177,7 @@ AppliedDecision Announcer::apply(const DecisionMessage& decision) {
     for (Refused& item : applied.refused) put_back(std::move(item.submission));
     throw;
   }
+  for (Agreed& item : applied.agreed) item.last_rank = decision.last_rank;
   return applied;
 }
 

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "core/src/base/counter.h"
+#include "core/src/events/event_log.h"
 #include "core/src/negotiate/messages.h"
 #include "core/src/negotiate/response_cache.h"
 #include "core/src/submit/submission.h"
@@ -21,6 +22,7 @@ struct Agreed {
   RankRows rows;            ///< in what the ranks' requests differ
   bool contributed = true;  ///< false: nobody did; nothing is to be moved
   int average_over = 0;     ///< as AllreduceCall::average_over
+  int last_rank = -1;       ///< of the group, that announced it last; -1: not known
 };
 
 /// Adds the agreed operation, or the members of the group one by one.
@@ -58,7 +60,8 @@ class Announcer {
     Counter cache_hits, cache_misses, reannounced, expired;
   };
 
-  explicit Announcer(int rank) : cache_(rank) {}
+  /// `events`: outlives this; null if nobody wants them.
+  explicit Announcer(int rank, EventLog* events = nullptr) : cache_(rank), events_(events) {}
 
   void add(Submission submission);
 
@@ -96,6 +99,7 @@ class Announcer {
     std::optional<TimePoint> announced = {};
   };
 
+  void note_announced(const Submission& submission, TimePoint now) const;
   void announce_one(const std::string& key, ReadyMessage& message);
   void note_contribution(std::uint32_t slot, bool contributes);
   Submission take(const std::string& key);
@@ -106,6 +110,7 @@ class Announcer {
   void end_join(const DecisionMessage& decision, AppliedDecision& applied);
 
   ResponseCache cache_;
+  EventLog* const events_;
   std::uint64_t decisions_seen_ = 0;
   bool shutdown_told_ = false;
   std::optional<Submission> join_;  ///< this rank has joined

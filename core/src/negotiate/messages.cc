@@ -58,7 +58,7 @@ auto fields(Is<ScheduleMessage> auto& message) {
 auto fields(Is<DecisionMessage> auto& message) {
   return std::tie(message.set, message.number, message.cached, message.skipped, message.keyed,
                   message.responses, message.shutdown, message.next_unnamed, message.last_joined,
-                  message.schedule);
+                  message.schedule, message.last_rank);
 }
 auto fields(Is<FailureMessage> auto& message) {
   return std::tie(message.rank, message.text, message.certain, message.in_order);
@@ -74,7 +74,7 @@ auto fields(Is<BootstrapMessage> auto& message) {
   return std::tie(message.rank, message.blobs);
 }
 auto fields(Is<FinishedMessage> auto& message) {
-  return std::tie(message.ranks);
+  return std::tie(message.ranks, message.reports);
 }
 auto fields(Is<ExchangeKey> auto& key) {
   return std::tie(key.kind, key.set, key.name, key.ranks);

@@ -103,6 +103,7 @@ struct DecisionMessage {
   std::uint64_t next_unnamed = 0;  ///< then: the number of the next operation without a name
   std::int32_t last_joined = -1;   ///< all ranks have joined, this one as the last
   ScheduleMessage schedule;        ///< to keep to, once these are under way
+  std::int32_t last_rank = -1;     ///< of the group: for whom the decision waited last
 
   bool empty() const {
     return cached.empty() && keyed.empty() && responses.empty() && !shutdown && last_joined < 0;
@@ -132,6 +133,7 @@ struct StallMessage {
 /// ranks: all have.
 struct FinishedMessage {
   std::vector<std::int32_t> ranks;
+  std::vector<std::string> reports = {};  ///< of `ranks`: Runtime::shutdown
 };
 
 /// Bootstrap. To rank 0: the blob of `rank`; from rank 0: those of all, or what follows from them.

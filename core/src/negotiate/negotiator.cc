@@ -63,6 +63,7 @@ void Negotiator::add(const Ranks& ranks, const ReadyMessage& message, TimePoint 
   if (ranks.empty() || message.decisions_seen < frozen_at_) return;
   // Ranks run one program: what rank 0 does tells enough, and no thaw is wrong.
   after_wait_ = after_wait_ || (ranks.front() == 0 && message.after_wait);
+  last_rank_ = members_[index(ranks.front())];
   add_cached(ranks, message, now);
   for (const int rank : ranks) add_rest(rank, message, now);
 }
@@ -207,6 +208,7 @@ std::optional<DecisionMessage> Negotiator::decide(bool may_stop) {
   end_join(decision);
   if (may_stop && all_shut_down() && idle()) decision.shutdown = stopped_ = true;
   if (decision.empty()) return std::nullopt;
+  decision.last_rank = last_rank_;
   ++decisions_;
   if (decision.voids_announcements()) voided_at_ = decisions_;
   counters_.decisions.add();

@@ -35,8 +35,8 @@ std::uint32_t committed_step(const Arrival& arrival, std::uint64_t ranks) {
 
 }  // namespace
 
-ArrivalWords::ArrivalWords(Board& board, int ranks)
-    : board_(board), ranks_(static_cast<std::uint64_t>(ranks)) {
+ArrivalWords::ArrivalWords(Board& board, int rank, int ranks)
+    : board_(board), rank_(rank), ranks_(static_cast<std::uint64_t>(ranks)) {
   static_assert(kMostRanks < kClosed);
   if (ranks > kMostRanks || board.words().size() < 2) {
     throw Error("arrival words count at most 254 ranks and need a board of two words");
@@ -60,6 +60,9 @@ ArrivalWords::Raised ArrivalWords::raise(std::uint32_t generation, std::size_t b
     } else {
       arrival = {generation, step, 1};
     }
+    if (arrival.raised == ranks_) {
+      board_.words()[bucket + 1].note.store(rank_, std::memory_order_relaxed);
+    }
     if (word(bucket).compare_exchange_weak(seen, pack(arrival), std::memory_order_acq_rel,
                                            std::memory_order_acquire)) {
       return arrival.raised == ranks_ ? Raised::Committed : Raised::Waiting;
@@ -70,6 +73,10 @@ ArrivalWords::Raised ArrivalWords::raise(std::uint32_t generation, std::size_t b
 std::uint32_t ArrivalWords::committed(std::uint32_t generation, std::size_t bucket) const {
   const Arrival arrival = unpack(word(bucket).load(std::memory_order_acquire));
   return arrival.generation == generation ? committed_step(arrival, ranks_) : 0;
+}
+
+int ArrivalWords::last_rank(std::size_t bucket) const {
+  return board_.words()[bucket + 1].note.load(std::memory_order_relaxed);
 }
 
 void ArrivalWords::close(std::uint32_t generation, std::size_t buckets, std::uint8_t reason) {

@@ -25,7 +25,8 @@ class ArrivalWords {
   /// The most ranks that a word can count.
   static constexpr int kMostRanks = 254;
 
-  ArrivalWords(Board& board, int ranks);
+  /// `rank`: this one.
+  ArrivalWords(Board& board, int rank, int ranks);
 
   /// Buckets that a schedule may have.
   std::size_t capacity() const noexcept { return board_.words().size() - 1; }
@@ -38,6 +39,9 @@ class ArrivalWords {
   /// The last step in which all ranks have raised `bucket`; 0: none.
   std::uint32_t committed(std::uint32_t generation, std::size_t bucket) const;
 
+  /// The rank that committed `bucket` last.
+  int last_rank(std::size_t bucket) const;
+
   /// Nothing more is committed in `generation`, which has `buckets`. Any rank, any number of times;
   /// the first one's `reason` is kept.
   void close(std::uint32_t generation, std::size_t buckets, std::uint8_t reason);
@@ -49,6 +53,7 @@ class ArrivalWords {
   std::atomic<std::uint64_t>& word(std::size_t bucket) const;
 
   Board& board_;
+  const int rank_;
   const std::uint64_t ranks_;
 };
 

@@ -10,8 +10,13 @@
 
 namespace ronde {
 
-FrozenSchedule::FrozenSchedule(Board& board, int rank, int ranks, Clock::duration longest_wait)
-    : board_(board), rank_(rank), longest_wait_(longest_wait), words_(board, ranks) {}
+FrozenSchedule::FrozenSchedule(Board& board, int rank, int ranks, Clock::duration longest_wait,
+                               EventLog& events)
+    : board_(board),
+      rank_(rank),
+      longest_wait_(longest_wait),
+      events_(events),
+      words_(board, rank, ranks) {}
 
 void FrozenSchedule::freeze(Plan plan) {
   const std::lock_guard lock(mutex_);
@@ -94,15 +99,25 @@ const FrozenSchedule::Place* FrozenSchedule::find(const Submission& submission) 
 FrozenSchedule::Intake FrozenSchedule::put(Place place, Submission& submission) {
   Bucket& bucket = buckets_[place.bucket];
   if (submission.request.name.empty()) next_unnamed_ = (next_unnamed_ + 1) % unnamed_.size();
-  if (bucket.missing == bucket.entries.size()) bucket.since = Clock::now();
+  const Clock::time_point now = submission.submitted;
+  if (bucket.missing == bucket.entries.size()) bucket.since = now;
   const Intake taken = submission.deadline ? Intake::Watched : Intake::Taken;
   bucket.lazy = bucket.lazy && submission.request.lazy && submission.request.symmetric;
   submission.work->set_bucket(place.bucket);
+  const bool completes = bucket.missing == 1;
+  if (completes && submission.is_noted) {
+    events_.write({.time_ns = EventLog::ns_of(now),
+                   .kind = EventKind::Announced,
+                   .collective = submission.meta.kind,
+                   .set = submission.meta.set,
+                   .operation = submission.number});
+  }
+  note_submitted(events_, submission, completes ? ThenAlso::Announced : ThenAlso::Nothing);
   bucket.entries[place.entry].submission = std::move(submission);
   counters_.tensors.add();
   if (--bucket.missing > 0) return taken;
   bucket.raised = true;
-  bucket.since = Clock::now();
+  bucket.since = now;
   switch (words_.raise(generation_, place.bucket, bucket.step)) {
     case ArrivalWords::Raised::Committed:
       return Intake::Committed;
@@ -231,10 +246,12 @@ std::optional<std::vector<Agreed>> FrozenSchedule::take() {
 std::vector<Agreed> FrozenSchedule::empty(Bucket& bucket) {
   std::vector<Agreed> agreed;
   agreed.reserve(bucket.entries.size());
+  const int last_rank = words_.last_rank(static_cast<std::size_t>(&bucket - buckets_.data()));
   for (Entry& entry : bucket.entries) {
     entry.submission->work->set_bucket(std::nullopt);
     agreed.push_back(
         {std::move(*entry.submission), entry.item.response.rows, entry.item.contributed});
+    agreed.back().last_rank = last_rank;
     entry.submission.reset();
   }
   bucket.missing = bucket.entries.size();

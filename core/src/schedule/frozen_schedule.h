@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "core/src/base/counter.h"
+#include "core/src/events/event_log.h"
 #include "core/src/negotiate/announcer.h"
 #include "core/src/schedule/arrival_words.h"
 #include "core/src/submit/submission.h"
@@ -66,7 +67,7 @@ class FrozenSchedule {
   };
 
   /// `longest_wait`: how long peers may take to raise what this rank has raised; zero for ever.
-  FrozenSchedule(Board& board, int rank, int ranks, Clock::duration longest_wait);
+  FrozenSchedule(Board& board, int rank, int ranks, Clock::duration longest_wait, EventLog& events);
 
   std::size_t most_buckets() const noexcept { return words_.capacity(); }
 
@@ -159,6 +160,7 @@ class FrozenSchedule {
   Board& board_;
   const int rank_;
   const Clock::duration longest_wait_;
+  EventLog& events_;
   ArrivalWords words_;
   Counters counters_;
 

@@ -7,6 +7,7 @@
 #include <optional>
 #include <string>
 
+#include "core/src/events/event_log.h"
 #include "core/src/submit/request_meta.h"
 #include "core/src/submit/work_state.h"
 #include "ronde/request.h"
@@ -19,11 +20,15 @@ struct Submission {
   std::string key;  ///< Note [Keys]
   RequestMeta meta;
   std::shared_ptr<WorkState> work;
-  std::uint64_t number = 0;  ///< counts the operations of this rank
+  std::uint64_t number = 0;  ///< counts the operations of this rank from 1
+  std::chrono::steady_clock::time_point submitted;
   /// On a device: the event after which the buffers are ready.
   std::shared_ptr<const DeviceEvent> ready = {};
-  bool is_released = false;  ///< its name is free again: a device works on it
-  bool after_wait = false;   ///< somebody had waited for a result since the one before
+  std::chrono::steady_clock::time_point ended;  ///< by the executor, if it was run
+  bool is_noted = false;                        ///< EventKind::Submitted has been written
+  bool end_is_noted = false;                    ///< EventKind::Completed has been
+  bool is_released = false;                     ///< its name is free again: a device works on it
+  bool after_wait = false;  ///< somebody had waited for a result since the one before
   std::optional<std::chrono::steady_clock::time_point> deadline;  ///< from Request::timeout
   std::uint64_t unnamed_before = 0;  ///< of a join: operations without a name that came before it
   /// The operations of a group, in the order of RequestMeta::members. The group's own request has
@@ -32,5 +37,10 @@ struct Submission {
 
   bool is_group() const noexcept { return !members.empty(); }
 };
+
+/// Writes EventKind::Submitted, if it has not been, of the operation or each one of the group.
+/// `then`: what happens to it at once.
+void note_submitted(EventLog& events, Submission& submission,
+                    ThenAlso then = ThenAlso::Nothing) noexcept;
 
 }  // namespace ronde

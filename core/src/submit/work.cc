@@ -94,40 +94,48 @@ void WorkState::expect_success(const char* asked) {
   if (const std::exception_ptr failed = error()) std::rethrow_exception(failed);
 }
 
-void WorkState::help_until(Stage goal, WaitHelper::TimePoint deadline) {
+std::shared_ptr<WaitHelper> WorkState::help_until(Stage goal, WaitHelper::TimePoint deadline) {
   awaited_.store(true, std::memory_order_relaxed);
-  if (const auto engine = engine_.lock()) {
-    if (stage() < goal) engine->help(*this, goal, deadline);
+  std::shared_ptr<WaitHelper> engine = engine_.lock();
+  if (!engine) return nullptr;
+  if (stage() < goal) {
+    engine->help(*this, goal, deadline);
+  } else {
     engine->note_wait();
+    engine = nullptr;
   }
+  return engine;
 }
 
 void WorkState::wait_on(void* stream) {
-  help_until(Stage::Queued, WaitHelper::TimePoint::max());
+  const auto engine = help_until(Stage::Queued, WaitHelper::TimePoint::max());
   std::unique_lock lock(mutex_);
   changed_.wait(lock, [this] { return stage() >= Stage::Queued; });
   error_read_ = error_read_ || error_ != nullptr;
   const std::exception_ptr error = error_;
   const std::shared_ptr<const DeviceEvent> event = event_;
   lock.unlock();
+  if (engine) engine->note_waited(*this);
   if (error) std::rethrow_exception(error);
   if (event) event->order(stream);
 }
 
 bool WorkState::wait_until(const std::chrono::steady_clock::time_point* deadline) {
-  help_until(Stage::Done, deadline ? *deadline : WaitHelper::TimePoint::max());
+  const auto engine = help_until(Stage::Done, deadline ? *deadline : WaitHelper::TimePoint::max());
   std::unique_lock lock(mutex_);
   const auto is_done = [this] { return done(); };
+  bool ended = true;
   if (deadline == nullptr) {
     changed_.wait(lock, is_done);
-  } else if (!changed_.wait_until(lock, *deadline, is_done)) {
-    return false;
+  } else {
+    ended = changed_.wait_until(lock, *deadline, is_done);
   }
-  if (!error_) return true;
-  error_read_ = true;
-  const std::exception_ptr error = error_;
+  const std::exception_ptr error = ended ? error_ : nullptr;
+  error_read_ = error_read_ || error;
   lock.unlock();
-  std::rethrow_exception(error);
+  if (engine) engine->note_waited(*this);
+  if (error) std::rethrow_exception(error);
+  return ended;
 }
 
 void WorkState::on_done(std::function<void()> callback) {

@@ -42,7 +42,10 @@ class WaitHelper {
   /// Somebody asks whether `work` is done, without waiting: it is not put off any longer.
   virtual void expedite(const WorkState& work) noexcept = 0;
 
-  /// Somebody asked for a result that was there: later submissions may depend on it.
+  /// The wait for `work` that called help() is over: later submissions may depend on the result.
+  virtual void note_waited(const WorkState& work) noexcept = 0;
+
+  /// Somebody asked for a result that was there: the same.
   virtual void note_wait() noexcept = 0;
 };
 
@@ -74,6 +77,11 @@ class WorkState {
   void set_received_splits(std::vector<std::int64_t> rows) { received_splits_ = std::move(rows); }
   void set_source(int rank) { source_ = rank; }
   void set_last_rank(int rank) { last_rank_ = rank; }
+  /// Submission::number, before anybody can wait for it. `waits`: its caller does from the start.
+  void set_number(std::uint64_t number, bool waits) noexcept {
+    number_ = number;
+    waits_ = waits;
+  }
   /// @}
 
   Stage stage() const noexcept { return stage_.load(std::memory_order_acquire); }
@@ -96,6 +104,8 @@ class WorkState {
   void wait_on(void* stream);
   void on_done(std::function<void()> callback);
 
+  std::uint64_t number() const noexcept { return number_; }
+  bool waits_from_the_start() const noexcept { return waits_; }
   std::string name() const { return operation_ ? display_name(*operation_, name_) : name_; }
 
   /// Note [After fork]: throws UsageError in a child; `function` is called there.
@@ -114,8 +124,9 @@ class WorkState {
   }
 
  private:
-  /// Does the engine's work, as far as this thread can.
-  void help_until(Stage goal, WaitHelper::TimePoint deadline);
+  /// Does the engine's work, as far as this thread can. Returns the engine if there was something
+  /// to wait for: it is told when the wait is over.
+  std::shared_ptr<WaitHelper> help_until(Stage goal, WaitHelper::TimePoint deadline);
   /// Throws unless the operation has succeeded; `asked` is what somebody called.
   void expect_success(const char* asked);
 
@@ -125,6 +136,8 @@ class WorkState {
   const std::shared_ptr<Logger> log_;
   const int fork_depth_;
 
+  std::uint64_t number_ = 0;  ///< constant once it is submitted
+  bool waits_ = false;        ///< the same
   /// What a name needs of it. Not changed after construction.
   std::optional<RequestMeta> operation_;
 

@@ -23,7 +23,8 @@ Submission submission(const std::string& name, std::int64_t elements = 1) {
 /// A queue that gathers for an hour or 100 bytes, and counts its wakes.
 struct Fixture {
   int wakes = 0;
-  SubmissionQueue queue{hours(1), 100, [this] { ++wakes; }};
+  EventLog events{16, std::make_shared<Logger>(LogLevel::Off)};
+  SubmissionQueue queue{hours(1), 100, [this] { ++wakes; }, events};
 };
 
 }  // namespace

@@ -65,7 +65,7 @@ TEST_CASE("a rank that says what makes no sense to rank 0 ends the group and is 
       {from_rank_1(HostReadyMessage{{{{2, 3}, {}}}}), "it speaks for rank 3"},
       {from_rank_1(HostReadyMessage{{{{4}, {}}}}), "it speaks for rank -1"},
       {from_rank_1(HostReadyMessage{{{{-7}, {}}}}), "it speaks for rank -1"},
-      {from_rank_1(FinishedMessage{{1, 4}}), "it speaks for rank 4"},
+      {from_rank_1(FinishedMessage{{1, 4}, {"", ""}}), "it speaks for rank 4"},
       {from_rank_1(of_other), "it speaks for rank 3"},
       {from_rank_1(of_nobody), "rank 9 of the process set of ranks 1,9 does not exist"},
       {from_rank_1(with_slot), "a cache slot that was never assigned"},

@@ -20,7 +20,7 @@ using Raised = ArrivalWords::Raised;
 
 TEST_CASE("the last rank to raise a bucket commits it, step after step") {
   PlainBoard board(3);
-  ArrivalWords words(board, 3);
+  ArrivalWords words(board, 0, 3);
   CHECK(words.capacity() == 2);
   for (std::uint32_t step = 1; step < 4; ++step) {
     CHECK(words.committed(7, 1) == step - 1);
@@ -36,7 +36,7 @@ TEST_CASE("the last rank to raise a bucket commits it, step after step") {
 TEST_CASE(
     "closing keeps what was committed, withdraws the rest, and a new generation starts afresh") {
   PlainBoard board(4);
-  ArrivalWords words(board, 2);
+  ArrivalWords words(board, 0, 2);
   for (const std::size_t bucket : {0U, 1U}) {
     words.raise(1, bucket, 1);
     words.raise(1, bucket, 1);
@@ -71,7 +71,7 @@ TEST_CASE("ranks that raise while one closes agree on what was committed") {
     PlainBoard board(kBuckets + 1);
     std::vector<std::vector<std::uint32_t>> seen(kRanks);
     run_ranks(kRanks, [&](int rank) {
-      ArrivalWords words(board, kRanks);
+      ArrivalWords words(board, 0, kRanks);
       for (std::uint32_t step = 1; step < 50; ++step) {
         if (rank == 0 && step == 1 + generation % 7) words.close(generation, kBuckets, 0);
         bool goes_on = true;

@@ -34,8 +34,9 @@ Submission submitted(const std::string& name) {
 /// One of two ranks, with a plan of one operation a bucket and no limit for the peer.
 struct Fixture {
   PlainBoard board{10};
-  FrozenSchedule schedule{board, 0, 2, std::chrono::hours(0)};
-  SubmissionQueue queue{std::chrono::hours(1), 100, [] {}};
+  EventLog events{16, std::make_shared<Logger>(LogLevel::Off)};
+  FrozenSchedule schedule{board, 0, 2, std::chrono::hours(0), events};
+  SubmissionQueue queue{std::chrono::hours(1), 100, [] {}, events};
 
   Fixture() { queue.use(&schedule); }
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <bitset>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -12,6 +13,11 @@
 #include "ronde/symmetric_heap.h"
 
 namespace ronde {
+
+/// How long an operation has packed and unpacked so far.
+struct PackingTimes {
+  std::chrono::nanoseconds pack{0}, unpack{0};
+};
 
 /// A collective or message in progress. Destroying it after abort() must be safe while peers still
 /// run.
@@ -35,6 +41,9 @@ class Operation {
   /// Grows whenever poll() got on, where that is worth telling: a caller looks on for a while after
   /// each progress, and then blocks.
   virtual std::uint64_t progress() const { return 0; }
+
+  /// For the figures of backends that want_packed.
+  virtual PackingTimes packing() const { return {}; }
 };
 
 /// The abilities of a backend, asked before anything is started.

@@ -24,6 +24,7 @@ class Board {
   /// A word on a cache line of its own.
   struct alignas(64) Word {
     std::atomic<std::uint64_t> value{0};
+    std::atomic<std::int32_t> note{0};  ///< about the value; nothing is decided by it
   };
 
   virtual ~Board() = default;

@@ -1,0 +1,171 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "api/src/observe/figures_json.h"
+
+#include <bit>
+#include <cmath>
+#include <cstdint>
+#include <string>
+
+namespace ronde {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr double kNsPerUs = 1e3;
+
+double us_of(std::int64_t ns) {
+  return static_cast<double>(ns) / kNsPerUs;
+}
+
+std::int64_t ns_of(const Json& us) {
+  return std::llround(us.get<double>() * kNsPerUs);
+}
+
+Json to_json(const Distribution& distribution, Histograms histograms) {
+  Json json = {{"count", distribution.count()},
+               {"total_us", us_of(distribution.total_ns())},
+               {"p50_us", us_of(distribution.quantile_ns(0.5))},
+               {"p99_us", us_of(distribution.quantile_ns(0.99))},
+               {"max_us", us_of(distribution.largest_ns())}};
+  if (histograms == Histograms::Without) return json;
+  Json& bins = json["histogram"] = Json::array();
+  for (const auto& [edge_ns, count] : distribution.bins()) {
+    bins.push_back({us_of(edge_ns), count});
+  }
+  return json;
+}
+
+Distribution distribution_from(const Json& json) {
+  std::vector<std::pair<std::int64_t, std::uint64_t>> bins;
+  for (const Json& bin : json.at("histogram")) {
+    bins.emplace_back(ns_of(bin.at(0)), bin.at(1).get<std::uint64_t>());
+  }
+  return Distribution::from(ns_of(json.at("total_us")), ns_of(json.at("max_us")), bins);
+}
+
+Json to_json(int exponent, const MessageFigures& figures, Histograms histograms) {
+  Json phases = Json::object();
+  for (std::size_t i = 0; i < kPhaseCount; ++i) {
+    const Distribution& phase = figures.phases[i];
+    if (phase.count() > 0)
+      phases[std::string(to_string(static_cast<Phase>(i)))] = to_json(phase, histograms);
+  }
+  return {{"up_to_bytes", std::uint64_t{1} << exponent},
+          {"count", figures.count},
+          {"tensors", figures.tensors},
+          {"bytes", figures.bytes},
+          {"uncompressed_bytes", figures.uncompressed_bytes},
+          {"phases", std::move(phases)}};
+}
+
+MessageFigures message_from(const Json& json) {
+  MessageFigures figures;
+  figures.count = json.at("count");
+  figures.tensors = json.at("tensors");
+  figures.bytes = json.at("bytes");
+  figures.uncompressed_bytes = json.at("uncompressed_bytes");
+  for (std::size_t i = 0; i < kPhaseCount; ++i) {
+    const auto phase = json.at("phases").find(to_string(static_cast<Phase>(i)));
+    if (phase != json.at("phases").end()) figures.phases[i] = distribution_from(*phase);
+  }
+  return figures;
+}
+
+Json steps_json(const Figures& figures, Histograms histograms) {
+  Json steps = {{"count", figures.steps},
+                {"samples", figures.samples},
+                {"time", to_json(figures.step_time, histograms)},
+                {"exposed", to_json(figures.exposed, histograms)}};
+  if (figures.backward.count() > 0) steps["backward"] = to_json(figures.backward, histograms);
+  if (figures.last_buckets > 0) {
+    const auto count = static_cast<double>(figures.last_buckets);
+    steps["last_bucket"] = {{"count", figures.last_buckets},
+                            {"bytes", static_cast<double>(figures.last_bucket_bytes) / count},
+                            {"lead_us", us_of(figures.last_bucket_lead_ns) / count}};
+  }
+  return steps;
+}
+
+void read_steps(const Json& json, Figures& figures) {
+  figures.steps = json.at("count");
+  figures.samples = json.at("samples");
+  figures.step_time = distribution_from(json.at("time"));
+  figures.exposed = distribution_from(json.at("exposed"));
+  if (json.contains("backward")) figures.backward = distribution_from(json.at("backward"));
+  if (!json.contains("last_bucket")) return;
+  const Json& last = json.at("last_bucket");
+  figures.last_buckets = last.at("count");
+  const auto count = static_cast<double>(figures.last_buckets);
+  figures.last_bucket_bytes =
+      static_cast<std::uint64_t>(std::llround(last.at("bytes").get<double>() * count));
+  figures.last_bucket_lead_ns = std::llround(last.at("lead_us").get<double>() * kNsPerUs * count);
+}
+
+}  // namespace
+
+Json counters_json(const Stats& stats) {
+  Json json = Json::object();
+  for (const StatsGroup& group : stats) {
+    Json& part = json[group.part] = Json::object();
+    for (const auto& [counter, value] : group.counters) part[counter] = value;
+  }
+  return json;
+}
+
+Json to_json(const Figures& figures, int rank, Histograms histograms) {
+  Json json = {
+      {"rank", rank}, {"seconds", figures.seconds}, {"steps", steps_json(figures, histograms)}};
+  Json& messages = json["messages"] = Json::array();
+  for (const auto& [exponent, message] : figures.messages) {
+    messages.push_back(to_json(exponent, message, histograms));
+  }
+  json["operations"] = {{"count", figures.operations},
+                        {"gather", to_json(figures.gather, histograms)},
+                        {"wait", to_json(figures.wait, histograms)}};
+  Json& lasts = json["last_ranks"] = Json::array();
+  for (const auto& [last_rank, last] : figures.last_ranks) {
+    lasts.push_back(
+        {{"rank", last_rank}, {"count", last.count}, {"waited_us", us_of(last.waited_ns)}});
+  }
+  Json& spans = json["spans"] = Json::array();
+  for (const auto& [name, span] : figures.spans) {
+    spans.push_back({{"name", name},
+                     {"count", span.time.count()},
+                     {"bytes", span.bytes},
+                     {"time", to_json(span.time, histograms)}});
+  }
+  json["thaws"] = figures.thaws;
+  json["events"] = {{"written", figures.events}, {"lost", figures.lost_events}};
+  json["counters"] = counters_json(figures.counters);
+  return json;
+}
+
+Figures figures_from_json(const Json& json) {
+  Figures figures;
+  figures.seconds = json.at("seconds");
+  read_steps(json.at("steps"), figures);
+  for (const Json& message : json.at("messages")) {
+    const auto bytes = message.at("up_to_bytes").get<std::uint64_t>();
+    figures.messages[static_cast<int>(std::bit_width(bytes)) - 1] = message_from(message);
+  }
+  figures.operations = json.at("operations").at("count");
+  figures.gather = distribution_from(json.at("operations").at("gather"));
+  figures.wait = distribution_from(json.at("operations").at("wait"));
+  for (const Json& last : json.at("last_ranks")) {
+    figures.last_ranks[last.at("rank")] = {last.at("count"), ns_of(last.at("waited_us"))};
+  }
+  for (const Json& span : json.at("spans")) {
+    figures.spans[span.at("name")] = {span.at("bytes"), distribution_from(span.at("time"))};
+  }
+  figures.thaws = json.at("thaws").get<std::map<std::string, std::uint64_t>>();
+  figures.events = json.at("events").at("written");
+  figures.lost_events = json.at("events").at("lost");
+  for (const auto& [part, counters] : json.at("counters").items()) {
+    StatsGroup& group = figures.counters.emplace_back();
+    group.part = part;
+    for (const auto& [name, value] : counters.items()) group.counters.emplace_back(name, value);
+  }
+  return figures;
+}
+
+}  // namespace ronde

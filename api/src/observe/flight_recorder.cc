@@ -1,0 +1,241 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "api/src/observe/flight_recorder.h"
+
+#include <unistd.h>
+
+#include <chrono>
+#include <csignal>
+#include <ctime>
+#include <exception>
+#include <map>
+#include <nlohmann/json.hpp>
+
+#include "api/src/observe/figures_json.h"
+#include "api/src/observe/write_file.h"
+#include "core/src/base/exception_text.h"
+#include "ronde/build_info.h"
+
+namespace ronde {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+std::atomic<bool> dump_is_wanted{false};
+struct sigaction former_action;
+
+void want_dump(int) {
+  dump_is_wanted.store(true, std::memory_order_relaxed);
+}
+
+double us_of(std::int64_t ns) {
+  return static_cast<double>(ns) * 1e-3;
+}
+
+std::string wall_time() {
+  const std::time_t now = std::time(nullptr);
+  std::tm utc{};
+  gmtime_r(&now, &utc);
+  char text[sizeof "2026-01-01T00:00:00Z"];
+  std::strftime(text, sizeof text, "%Y-%m-%dT%H:%M:%SZ", &utc);
+  return text;
+}
+
+/// What the events tell of operations and threads.
+class Picture {
+ public:
+  void take(const Event& event) {
+    const double time = us_of(event.time_ns);
+    switch (event.kind) {
+      case EventKind::Submitted:
+        order_.push_back(event.operation);
+        operations_[event.operation] = {{"number", event.operation},
+                                        {"kind", to_string(event.collective)},
+                                        {"name", event.text},
+                                        {"set", event.set},
+                                        {"bytes", event.bytes}};
+        return set_state(event.operation, "submitted", time);
+      case EventKind::Announced:
+        return set_state(event.operation, "announced", time);
+      case EventKind::Agreed:
+        set_state(event.operation, "agreed", time);
+        buckets_[{event.set, event.bucket}].push_back(event.operation);
+        if (Json* const operation = find(event.operation)) {
+          (*operation)["last_rank"] = event.rank;
+          (*operation)["bucket"] = event.bucket;
+        }
+        return;
+      case EventKind::Started:
+        for (const std::uint64_t number : buckets_[{event.set, event.bucket}]) {
+          set_state(number, "started", time);
+        }
+        return;
+      case EventKind::Finished:
+        buckets_.erase({event.set, event.bucket});
+        return;
+      case EventKind::Completed:
+        return set_state(event.operation, "completed", time);
+      case EventKind::Failed:
+        return set_state(event.operation, "failed", time, "completed");
+      case EventKind::WaitBegun:
+        return begin(event.thread, "wait", name_of(event.operation), event);
+      case EventKind::SpanBegun:
+        return begin(event.thread, "span", event.text, event);
+      case EventKind::WaitEnded:
+      case EventKind::SpanEnded:
+        return end(event.thread, event);
+      default:
+        return;
+    }
+  }
+
+  Json operations(const Runtime& runtime) const {
+    std::map<std::uint32_t, std::vector<int>> ranks;
+    for (const ProcessSet set : runtime.process_sets()) ranks[set.id] = runtime.ranks_of(set);
+    Json result = Json::array();
+    for (const std::uint64_t number : order_) {
+      Json& operation = result.emplace_back(operations_.at(number));
+      operation["ranks"] = ranks[operation.at("set").get<std::uint32_t>()];
+    }
+    return result;
+  }
+
+  /// The innermost thing that each thread does.
+  Json threads() const {
+    Json result = Json::array();
+    for (const auto& [thread, doings] : threads_) {
+      const Doing& last = doings.open.empty() ? doings.last : doings.open.back();
+      const bool idle = doings.open.empty();
+      result.push_back({{"thread", thread},
+                        {"doing", idle ? "program" : last.kind},
+                        {"what", idle ? "" : last.what},
+                        {"since_us", last.since_us}});
+    }
+    return result;
+  }
+
+ private:
+  struct Doing {
+    std::string kind, what;
+    std::uint64_t number = 0;
+    double since_us = 0;
+  };
+  struct Thread {
+    std::vector<Doing> open;
+    Doing last;  ///< that has ended, and since when nothing is known
+  };
+
+  Json* find(std::uint64_t number) {
+    const auto found = operations_.find(number);
+    return found == operations_.end() ? nullptr : &found->second;
+  }
+
+  void set_state(std::uint64_t number, const std::string& state, double time,
+                 const std::string& stamp = {}) {
+    Json* const operation = find(number);
+    if (operation == nullptr) return;
+    (*operation)["state"] = state;
+    (*operation)[(stamp.empty() ? state : stamp) + "_us"] = time;
+  }
+
+  std::string name_of(std::uint64_t number) {
+    const Json* const operation = find(number);
+    if (operation == nullptr) return "an operation";
+    return operation->at("kind").get<std::string>() + " '" +
+           operation->at("name").get<std::string>() + "'";
+  }
+
+  void begin(std::uint16_t thread, const char* kind, std::string what, const Event& event) {
+    threads_[thread].open.push_back({kind, std::move(what), event.operation, us_of(event.time_ns)});
+  }
+
+  void end(std::uint16_t thread, const Event& event) {
+    Thread& doings = threads_[thread];
+    const std::string kind = event.kind == EventKind::WaitEnded ? "wait" : "span";
+    std::erase_if(doings.open, [&](const Doing& doing) {
+      return doing.kind == kind && doing.number == event.operation;
+    });
+    doings.last.since_us = us_of(event.time_ns);
+  }
+
+  std::map<std::uint64_t, Json> operations_;
+  std::vector<std::uint64_t> order_;
+  std::map<std::pair<std::uint32_t, std::uint64_t>, std::vector<std::uint64_t>> buckets_;
+  std::map<std::uint16_t, Thread> threads_;
+};
+
+std::string text_of(const std::exception_ptr& failure) {
+  try {
+    std::rethrow_exception(failure);
+  } catch (...) {
+    return exception_text();
+  }
+}
+
+}  // namespace
+
+DumpSignal::DumpSignal() {
+  struct sigaction action {};
+  action.sa_handler = want_dump;
+  action.sa_flags = SA_RESTART;
+  sigaction(SIGUSR2, &action, &former_action);
+}
+
+DumpSignal::~DumpSignal() {
+  sigaction(SIGUSR2, &former_action, nullptr);
+}
+
+bool DumpSignal::take() noexcept {
+  return dump_is_wanted.exchange(false, std::memory_order_relaxed);
+}
+
+FlightRecorder::FlightRecorder(const Runtime& runtime, std::string folder, bool listens)
+    : runtime_(runtime), folder_(std::move(folder)), listens_(listens) {}
+
+void FlightRecorder::note_stall(const std::vector<StalledOperation>& operations) {
+  const std::lock_guard lock(mutex_);
+  stall_.clear();
+  for (const StalledOperation& operation : operations) {
+    stall_ += (stall_.empty() ? "" : "; ") + operation.text + " stalls";
+  }
+}
+
+void FlightRecorder::take(std::span<const Event>, std::uint64_t) {
+  std::string stall;
+  std::exception_ptr failure = runtime_.failure();
+  {
+    const std::lock_guard lock(mutex_);
+    stall.swap(stall_);
+    if (failure_dumped_) return;  // what comes after it would hide what led to it
+    failure_dumped_ = failure != nullptr;
+  }
+  if (failure) return dump("error", text_of(failure));
+  if (!stall.empty()) dump("stall", stall);
+  if (listens_ && DumpSignal::take()) dump("signal", "SIGUSR2");
+}
+
+void FlightRecorder::dump(std::string_view reason, const std::string& text) {
+  const Topology& topology = runtime_.topology();
+  std::uint64_t lost = 0;
+  Picture picture;
+  for (const Event& event : runtime_.recent_events(&lost)) picture.take(event);
+  const auto now = std::chrono::steady_clock::now().time_since_epoch();
+  char host[256] = {};
+  gethostname(host, sizeof host - 1);
+  const Json dump = {{"ronde_dump", 1},
+                     {"version", build_info::kVersion},
+                     {"rank", topology.rank},
+                     {"ranks", topology.size},
+                     {"host", host},
+                     {"pid", getpid()},
+                     {"reason", reason},
+                     {"text", text},
+                     {"at_us", us_of(std::chrono::nanoseconds(now).count())},
+                     {"wall", wall_time()},
+                     {"threads", picture.threads()},
+                     {"operations", picture.operations(runtime_)},
+                     {"lost_events", lost},
+                     {"counters", counters_json(runtime_.stats())}};
+  write_file(folder_ + "/rank" + std::to_string(topology.rank) + ".json", to_text(dump));
+}
+
+}  // namespace ronde

@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <atomic>
+#include <mutex>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "ronde/plugin/events.h"
+#include "ronde/runtime.h"
+
+namespace ronde {
+
+/// Has SIGUSR2 ask for a dump while it lives. Only one may live at a time.
+class DumpSignal {
+ public:
+  DumpSignal();
+  ~DumpSignal();
+  DumpSignal(const DumpSignal&) = delete;
+  DumpSignal& operator=(const DumpSignal&) = delete;
+
+  /// The signal has come since the last call.
+  static bool take() noexcept;
+};
+
+/// Writes what a rank was doing into RONDE_DUMP, for `ronde prof hang`: once the group has failed,
+/// when an operation stalls, and on request. A sink of events only to be asked several times a
+/// second; it reads the ring.
+///
+/// Thread-safety: every member may be called from any thread.
+class FlightRecorder final : public EventSink {
+ public:
+  /// `runtime` outlives its use as a sink. `listens`: a DumpSignal lives.
+  FlightRecorder(const Runtime& runtime, std::string folder, bool listens);
+
+  /// Dumps if there is a reason.
+  void take(std::span<const Event> events, std::uint64_t lost) override;
+
+  /// An operation stalls: the next take() dumps.
+  void note_stall(const std::vector<StalledOperation>& operations);
+
+  /// `reason`: error, stall, request or signal. Throws Error if it cannot be written.
+  void dump(std::string_view reason, const std::string& text);
+
+ private:
+  const Runtime& runtime_;
+  const std::string folder_;
+  const bool listens_;
+
+  std::mutex mutex_;
+  // Guarded by mutex_.
+  std::string stall_;
+  bool failure_dumped_ = false;
+};
+
+}  // namespace ronde

@@ -1,0 +1,183 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "api/src/observe/observer.h"
+
+#include <unistd.h>
+
+#include <cstdio>
+#include <filesystem>
+#include <system_error>
+#include <utility>
+
+#include "api/src/observe/figures_json.h"
+#include "api/src/observe/profile.h"
+#include "api/src/observe/timeline_merge.h"
+#include "api/src/observe/write_file.h"
+#include "core/src/base/exception_text.h"
+#include "ronde/error.h"
+
+namespace ronde {
+namespace {
+
+constexpr std::string_view kJson = ".json";
+
+std::string host_name() {
+  char name[256] = {};
+  gethostname(name, sizeof name - 1);
+  return name;
+}
+
+/// "a/b.json" as "a/b.rank3.json".
+std::string path_of_rank(const std::string& path, int rank) {
+  const std::string number = ".rank" + std::to_string(rank);
+  if (!path.ends_with(kJson)) return path + number;
+  return path.substr(0, path.size() - kJson.size()) + number + std::string(kJson);
+}
+
+std::string text_of(const std::exception_ptr& failure) {
+  try {
+    if (failure) std::rethrow_exception(failure);
+  } catch (...) {
+    return exception_text();
+  }
+  return "this rank left the group without ronde::shutdown()";
+}
+
+}  // namespace
+
+template <typename Action>
+void Observer::guarded(const char* what, const Action& action) const noexcept {
+  try {
+    action();
+  } catch (...) {
+    log_.warning(std::string(what) + ": " + exception_text());
+  }
+}
+
+Observer::Observer(Runtime& runtime)
+    : runtime_(runtime),
+      log_(parse_log_level(runtime.config().log_level), runtime.topology().rank) {
+  const Config& config = runtime.config();
+  if (config.dump_on_sigusr2) signal_.emplace();
+  if (!config.dump.empty()) {
+    recorder_ = std::make_shared<FlightRecorder>(runtime, config.dump, config.dump_on_sigusr2);
+    runtime.add_event_sink(recorder_);
+  }
+  if (config.timeline.empty()) return;
+  guarded("RONDE_TIMELINE", [&] { start_timeline(config.timeline); });
+}
+
+Observer::~Observer() {
+  end();
+}
+
+void Observer::start_timeline(const std::string& path) {
+  const std::lock_guard lock(mutex_);
+  if (timeline_) {
+    throw UsageError("a timeline is being written to " + timeline_->path() + ": stop it first");
+  }
+  if (runtime_.config().events == 0) {
+    throw UsageError("there are no events for a timeline: set RONDE_EVENTS to more than 0");
+  }
+  const bool is_merged = path.ends_with(kJson);
+  const std::string folder = is_merged ? path + ".ranks" : path;
+  std::error_code error;
+  std::filesystem::create_directories(folder, error);
+  const Topology& topology = runtime_.topology();
+  const std::string file = folder + "/rank" + std::to_string(topology.rank) + std::string(kJson);
+  timeline_ =
+      std::make_shared<Timeline>(file, Timeline::Place{topology.rank, topology.size, host_name()});
+  merged_timeline_ = is_merged ? path : "";
+  runtime_.add_event_sink(timeline_);
+}
+
+void Observer::stop_timeline() {
+  if (!end_timeline()) throw UsageError("no timeline is being written");
+}
+
+bool Observer::end_timeline() {
+  const std::lock_guard lock(mutex_);
+  if (!timeline_) return false;
+  runtime_.remove_event_sink(*timeline_);
+  timeline_.reset();
+  return true;
+}
+
+void Observer::note_stall(const std::vector<StalledOperation>& operations) {
+  if (recorder_) recorder_->note_stall(operations);
+}
+
+void Observer::dump() {
+  if (!recorder_) throw UsageError("set RONDE_DUMP to the folder for dumps");
+  recorder_->dump("request", "the program asked for it");
+}
+
+void Observer::shutdown() {
+  const std::string& profile = runtime_.config().profile;
+  std::string report;
+  if (!profile.empty()) {
+    report = to_json(runtime_.figures(), runtime_.topology().rank)
+                 .dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
+  }
+  // Rank 0 joins the files once all ranks have called shutdown().
+  if (!merged_timeline_.empty()) guarded("the timeline", [&] { end_timeline(); });
+  const std::vector<std::string> reports = runtime_.shutdown(std::move(report));
+  if (runtime_.failure()) return end();
+  {
+    const std::lock_guard lock(mutex_);
+    ended_ = true;
+  }
+  if (recorder_) runtime_.remove_event_sink(*recorder_);
+  guarded("the timeline", [&] {
+    end_timeline();
+    if (runtime_.topology().rank == 0) merge_timelines();
+  });
+  if (reports.empty() || profile.empty()) return;
+  guarded("RONDE_PROFILE", [&] { write_profile(reports); });
+}
+
+void Observer::end() noexcept {
+  {
+    const std::lock_guard lock(mutex_);
+    if (std::exchange(ended_, true)) return;
+  }
+  guarded("RONDE_DUMP", [&] {
+    if (!recorder_) return;
+    runtime_.remove_event_sink(*recorder_);
+    recorder_->take({}, 0);  // the last look
+  });
+  guarded("the timeline", [&] { end_timeline(); });
+  guarded("RONDE_PROFILE", [&] { write_own_profile(); });
+}
+
+void Observer::write_profile(const std::vector<std::string>& reports) {
+  Profile profile;
+  for (std::size_t rank = 0; rank < reports.size(); ++rank) {
+    profile.ranks.push_back(
+        {static_cast<int>(rank), figures_from_json(nlohmann::ordered_json::parse(reports[rank]))});
+  }
+  const std::string& path = runtime_.config().profile;
+  if (path == "1") {
+    std::fputs(summary(profile, runtime_).c_str(), stderr);
+  } else {
+    write_file(path, to_text(to_json(profile, runtime_)));
+  }
+}
+
+void Observer::write_own_profile() {
+  const std::string& path = runtime_.config().profile;
+  if (path.empty()) return;
+  const int rank = runtime_.topology().rank;
+  const Profile profile{{{rank, runtime_.figures()}}, text_of(runtime_.failure())};
+  if (path != "1") {
+    write_file(path_of_rank(path, rank), to_text(to_json(profile, runtime_)));
+  } else if (rank == 0) {
+    std::fputs(summary(profile, runtime_).c_str(), stderr);
+  }
+}
+
+void Observer::merge_timelines() {
+  if (merged_timeline_.empty()) return;
+  merge_timeline_folder(merged_timeline_ + ".ranks", runtime_.topology().size, merged_timeline_);
+}
+
+}  // namespace ronde

@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "api/src/observe/flight_recorder.h"
+#include "api/src/observe/timeline.h"
+#include "ronde/log.h"
+#include "ronde/runtime.h"
+
+namespace ronde {
+
+/// What RONDE_PROFILE, RONDE_TIMELINE and RONDE_DUMP ask for: connects their writers to a runtime.
+/// No failure of theirs stops the program; each is logged.
+///
+/// Thread-safety: every member may be called from any thread, but construction and destruction.
+class Observer {
+ public:
+  /// `runtime` outlives this.
+  explicit Observer(Runtime& runtime);
+  ~Observer();
+  Observer(const Observer&) = delete;
+  Observer& operator=(const Observer&) = delete;
+
+  /// Runtime::shutdown(), with what is to be written at the end.
+  void shutdown();
+  /// The group has failed, or this rank leaves it: writes what this rank knows. Once.
+  void end() noexcept;
+
+  void note_stall(const std::vector<StalledOperation>& operations);
+
+  /// Starts to write a trace: RONDE_TIMELINE says where to. Throws UsageError if one is written,
+  /// Error if it cannot be.
+  void start_timeline(const std::string& path);
+  /// Ends it. Throws UsageError if there is none.
+  void stop_timeline();
+  /// Writes a dump. Throws UsageError without RONDE_DUMP.
+  void dump();
+
+ private:
+  void write_profile(const std::vector<std::string>& reports);
+  void write_own_profile();
+  void merge_timelines();
+  bool end_timeline();
+
+  template <typename Action>
+  void guarded(const char* what, const Action& action) const noexcept;
+
+  Runtime& runtime_;
+  const Logger log_;
+  std::optional<DumpSignal> signal_;
+  std::shared_ptr<FlightRecorder> recorder_;
+
+  std::mutex mutex_;
+  // Guarded by mutex_.
+  std::shared_ptr<Timeline> timeline_;
+  std::string merged_timeline_;  ///< the file that rank 0 makes of all of them, or empty
+  bool ended_ = false;
+};
+
+}  // namespace ronde

@@ -1,0 +1,312 @@
+// SPDX-License-Identifier: Apache-2.0
+// One event a line. The closing lines are written behind the last batch and overwritten by the next
+// one, so that the file is well-formed JSON whenever nobody is writing it.
+#include "api/src/observe/timeline.h"
+
+#include <spdlog/fmt/fmt.h>
+
+#include <cerrno>
+#include <chrono>
+#include <cstring>
+#include <iterator>
+#include <nlohmann/json.hpp>
+
+#include "ronde/build_info.h"
+#include "ronde/error.h"
+
+namespace ronde {
+namespace {
+
+// Tracks of a rank, from top to bottom.
+constexpr int kSteps = 1;
+constexpr int kBackward = 2;
+constexpr int kCommunication = 3;
+constexpr int kTensors = 4;
+constexpr int kFirstThread = 10;
+constexpr int kFirstSet = 1000;  // communication of process sets
+
+constexpr std::int64_t kSamplingPeriodNs = 250'000'000;
+/// Of operations, buckets and the like that are under way at once: more have lost their ends.
+constexpr std::size_t kMostOpen = 100'000;
+
+std::string json_text(std::string_view text) {
+  return nlohmann::json(text).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+}
+
+double us_of(std::int64_t ns) {
+  return static_cast<double>(ns) * 1e-3;
+}
+
+std::int64_t wall_minus_monotonic_ns() {
+  const auto wall = std::chrono::system_clock::now().time_since_epoch();
+  const auto monotonic = std::chrono::steady_clock::now().time_since_epoch();
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(wall - monotonic).count();
+}
+
+int track_of_set(std::uint32_t set) {
+  return set == 0 ? kCommunication : kFirstSet + static_cast<int>(set);
+}
+
+template <typename Map>
+void limit(Map& map) {
+  while (map.size() > kMostOpen) map.erase(map.begin());
+}
+
+}  // namespace
+
+Timeline::Timeline(const std::string& path, const Place& place) : path_(path), place_(place) {
+  file_.open(path, std::ios::trunc);
+  write_head();
+  flush();
+}
+
+void Timeline::write_head() {
+  const double wall_us = us_of(wall_minus_monotonic_ns());
+  file_ << fmt::format(
+      "{{\"schemaVersion\":1,\"displayTimeUnit\":\"ms\",\n"
+      "\"distributedInfo\":{{\"backend\":\"ronde\",\"rank\":{},\"world_size\":{},\"host\":{}}},\n"
+      "\"ronde\":{{\"timeline\":1,\"version\":\"{}\",\"clock\":{{\"offset_us\":0.0,\"at_us\":{:.3f}"
+      ","
+      "\"wall_minus_monotonic_us\":{:.3f}}}}},\n\"traceEvents\":[\n",
+      place_.rank, place_.size, json_text(place_.host), build_info::kVersion,
+      us_of(std::chrono::steady_clock::now().time_since_epoch().count()), wall_us);
+  end_ = file_.tellp();
+  line(fmt::format("{{\"ph\":\"M\",\"pid\":{},\"name\":\"process_name\",\"args\":{{\"name\":{}}}}}",
+                   place_.rank, json_text(fmt::format("rank {} on {}", place_.rank, place_.host))));
+  line(
+      fmt::format("{{\"ph\":\"M\",\"pid\":{0},\"name\":\"process_sort_index\",\"args\":{{"
+                  "\"sort_index\":{0}}}}}",
+                  place_.rank));
+  write_track(kSteps, "steps");
+  write_track(kBackward, kBackwardSpan);
+  write_track(kCommunication, "communication");
+  write_track(kTensors, "tensors");
+}
+
+void Timeline::write_track(int track, std::string_view name) {
+  line(fmt::format(
+      "{{\"ph\":\"M\",\"pid\":{},\"tid\":{},\"name\":\"thread_name\",\"args\":{{\"name\":{}}}}}",
+      place_.rank, track, json_text(name)));
+  line(
+      fmt::format("{{\"ph\":\"M\",\"pid\":{},\"tid\":{},\"name\":\"thread_sort_index\",\"args\":{{"
+                  "\"sort_index\":{}}}}}",
+                  place_.rank, track, track));
+}
+
+void Timeline::write_track_of(std::uint16_t thread) {
+  if (threads_.insert(thread).second) {
+    write_track(kFirstThread + thread, fmt::format("thread {}", thread));
+  }
+}
+
+void Timeline::line(std::string_view text) {
+  if (has_lines_) buffer_ += ",\n";
+  has_lines_ = true;
+  buffer_ += text;
+}
+
+void Timeline::slice(int track, std::string_view category, std::string_view name,
+                     std::int64_t begin_ns, std::int64_t end_ns, const std::string& args) {
+  line(fmt::format(
+      "{{\"ph\":\"X\",\"pid\":{},\"tid\":{},\"ts\":{:.3f},\"dur\":{:.3f},\"cat\":\"{}\","
+      "\"name\":{},\"args\":{{{}}}}}",
+      place_.rank, track, us_of(begin_ns), us_of(std::max<std::int64_t>(end_ns - begin_ns, 0)),
+      category, json_text(name), args));
+}
+
+void Timeline::take(std::span<const Event> events, std::uint64_t lost) {
+  lost_ += lost;
+  for (const Event& event : events) take(event);
+  write_system(std::chrono::steady_clock::now().time_since_epoch().count());
+  if (!buffer_.empty() || lost > 0) flush();
+}
+
+void Timeline::flush() {
+  file_.seekp(end_);
+  file_ << buffer_;
+  buffer_.clear();
+  end_ = file_.tellp();
+  file_ << fmt::format("\n],\n\"ronde_end\":{{\"events_lost\":{}}}}}\n", lost_);
+  file_.flush();
+  if (file_) return;
+  throw Error("the timeline " + path_ + " cannot be written (" + std::strerror(errno) +
+              "): it ends here, and training goes on");
+}
+
+void Timeline::take(const Event& event) {
+  switch (event.kind) {
+    case EventKind::Submitted:
+    case EventKind::Announced:
+    case EventKind::Agreed:
+    case EventKind::Completed:
+    case EventKind::Failed:
+      return take_operation(event);
+    case EventKind::Started:
+    case EventKind::Packed:
+    case EventKind::Unpacked:
+    case EventKind::Finished:
+      return take_bucket(event);
+    case EventKind::WaitBegun:
+    case EventKind::WaitEnded:
+      return take_wait(event);
+    case EventKind::SpanBegun:
+    case EventKind::SpanEnded:
+      return take_span(event);
+    case EventKind::StepEnded:
+      return take_step(event);
+    case EventKind::Frozen:
+    case EventKind::Thawed:
+      return line(fmt::format(
+          "{{\"ph\":\"i\",\"s\":\"p\",\"pid\":{},\"tid\":{},\"ts\":{:.3f},"
+          "\"name\":\"{}\",\"args\":{{\"reason\":{}}}}}",
+          place_.rank, kCommunication, us_of(event.time_ns),
+          event.kind == EventKind::Frozen ? "frozen" : "thawed", json_text(event.text)));
+  }
+}
+
+void Timeline::take_operation(const Event& event) {
+  if (event.kind == EventKind::Submitted) {
+    operations_[event.operation] = {event.text, to_string(event.collective)};
+    limit(operations_);
+  }
+  const auto known = operations_.find(event.operation);
+  if (known == operations_.end()) return;
+  const auto write = [&](std::string_view phase, std::string_view name, const std::string& args) {
+    line(
+        fmt::format("{{\"ph\":\"{}\",\"cat\":\"tensor\",\"id\":{},\"pid\":{},\"tid\":{},"
+                    "\"ts\":{:.3f},\"name\":{},\"args\":{{{}}}}}",
+                    phase, event.operation, place_.rank, kTensors, us_of(event.time_ns),
+                    json_text(name), args));
+  };
+  const Operation& operation = known->second;
+  switch (event.kind) {
+    case EventKind::Submitted:
+      return write("b", operation.name,
+                   fmt::format("\"kind\":\"{}\",\"set\":{},\"bytes\":{},\"thread\":{}",
+                               operation.collective, event.set, event.bytes, event.thread));
+    case EventKind::Announced:
+      return write("n", "announced", "");
+    case EventKind::Agreed:
+      ++buckets_[{event.set, event.bucket}].operations;
+      limit(buckets_);
+      return write("n", "agreed",
+                   fmt::format("\"last_rank\":{},\"set\":{},\"bucket\":{}", event.rank, event.set,
+                               event.bucket));
+    default:
+      write("e", operation.name, event.kind == EventKind::Failed ? "\"failed\":true" : "");
+      operations_.erase(known);
+  }
+}
+
+void Timeline::take_bucket(const Event& event) {
+  Bucket& bucket = buckets_[{event.set, event.bucket}];
+  limit(buckets_);
+  switch (event.kind) {
+    case EventKind::Started:
+      bucket.started_ns = event.time_ns;
+      bucket.bytes = event.bytes;
+      bucket.uncompressed_bytes = event.uncompressed_bytes;
+      bucket.backend = event.text;
+      return;
+    case EventKind::Packed:
+      bucket.packed_ns = event.duration_ns;
+      return;
+    case EventKind::Unpacked:
+      bucket.unpacked_ns = event.duration_ns;
+      return;
+    default:
+      if (bucket.started_ns > 0) write_bucket(event, bucket);
+      buckets_.erase({event.set, event.bucket});
+  }
+}
+
+void Timeline::write_bucket(const Event& event, const Bucket& bucket) {
+  const int track = track_of_set(event.set);
+  if (event.set != 0 && sets_.insert(event.set).second) {
+    write_track(track, fmt::format("communication of set {}", event.set));
+  }
+  const std::string_view kind = to_string(event.collective);
+  slice(track, "communication", fmt::format("{} {} bytes", kind, bucket.bytes), bucket.started_ns,
+        event.time_ns,
+        fmt::format("\"kind\":\"{}\",\"set\":{},\"bucket\":{},\"operations\":{},\"bytes\":{},"
+                    "\"uncompressed_bytes\":{},\"backend\":{}",
+                    kind, event.set, event.bucket, bucket.operations, bucket.bytes,
+                    bucket.uncompressed_bytes, json_text(bucket.backend)));
+  // Chunks are packed and unpacked in turn: the sums stand at the ends.
+  if (bucket.packed_ns > 0) {
+    slice(track, "communication", "pack", bucket.started_ns, bucket.started_ns + bucket.packed_ns,
+          "\"sum_of_chunks\":true");
+  }
+  if (bucket.unpacked_ns > 0) {
+    slice(track, "communication", "unpack", event.time_ns - bucket.unpacked_ns, event.time_ns,
+          "\"sum_of_chunks\":true");
+  }
+  if (event.set != 0 || event.bucket >= kMessageBucket || place_.size == 1) return;
+  line(
+      fmt::format("{{\"ph\":\"{}\",\"cat\":\"bucket\",\"id\":\"{}.{}\",\"pid\":{},\"tid\":{},"
+                  "\"ts\":{:.3f},\"name\":\"bucket\"}}",
+                  place_.rank == 0 ? "s" : "f\",\"bp\":\"e", event.set, event.bucket, place_.rank,
+                  track, us_of(bucket.started_ns)));
+}
+
+void Timeline::take_wait(const Event& event) {
+  const std::pair key{event.thread, event.operation};
+  if (event.kind == EventKind::WaitBegun) {
+    const auto known = operations_.find(event.operation);
+    waits_[key] = {"wait" + (known == operations_.end() ? "" : ' ' + known->second.name),
+                   event.time_ns};
+    return limit(waits_);
+  }
+  const auto begun = waits_.find(key);
+  if (begun == waits_.end()) return;
+  write_track_of(event.thread);
+  slice(kFirstThread + event.thread, "wait", begun->second.name, begun->second.begun_ns,
+        event.time_ns, fmt::format("\"operation\":{}", event.operation));
+  waits_.erase(begun);
+}
+
+void Timeline::take_span(const Event& event) {
+  if (event.kind == EventKind::SpanBegun) {
+    spans_[event.operation] = {event.text, event.time_ns};
+    return limit(spans_);
+  }
+  const auto begun = spans_.find(event.operation);
+  if (begun == spans_.end()) return;
+  const Span& span = begun->second;
+  const bool is_backward = span.name == kBackwardSpan;
+  std::string args;
+  if (event.bytes > 0) {
+    const double seconds = static_cast<double>(event.time_ns - span.begun_ns) * 1e-9;
+    args = fmt::format("\"bytes\":{},\"bytes_per_s\":{:.0f}", event.bytes,
+                       seconds > 0 ? static_cast<double>(event.bytes) / seconds : 0.0);
+  }
+  if (!is_backward) write_track_of(event.thread);
+  slice(is_backward ? kBackward : kFirstThread + event.thread, "span", span.name, span.begun_ns,
+        event.time_ns, args);
+  spans_.erase(begun);
+}
+
+void Timeline::take_step(const Event& event) {
+  if (step_begun_ns_ > 0) {
+    slice(kSteps, "step", fmt::format("step {}", event.operation), step_begun_ns_, event.time_ns,
+          fmt::format("\"samples\":{}", event.bytes));
+  }
+  step_begun_ns_ = event.time_ns;
+}
+
+void Timeline::write_system(std::int64_t now_ns) {
+  if (now_ns - sampled_ns_ < kSamplingPeriodNs) return;
+  sampled_ns_ = now_ns;
+  const SystemSample sample = sampler_.sample();
+  const auto counter = [&](std::string_view name, const std::string& args) {
+    line(fmt::format("{{\"ph\":\"C\",\"pid\":{},\"ts\":{:.3f},\"name\":\"{}\",\"args\":{{{}}}}}",
+                     place_.rank, us_of(now_ns), name, args));
+  };
+  counter("cpu", fmt::format("\"cores\":{:.3f}", sample.cpu_cores));
+  counter("memory", fmt::format("\"resident_bytes\":{}", sample.resident_bytes));
+  counter("network",
+          fmt::format("\"received_bytes_per_s\":{:.0f},\"sent_bytes_per_s\":{:.0f}",
+                      sample.network_received_bytes_per_s, sample.network_sent_bytes_per_s));
+}
+
+}  // namespace ronde

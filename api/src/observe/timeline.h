@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <fstream>
+#include <map>
+#include <set>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "api/src/observe/system_sampler.h"
+#include "ronde/plugin/events.h"
+
+namespace ronde {
+
+/// Writes the events of a rank as a trace that Perfetto, chrome://tracing and ronde prof read: the
+/// layout of PyTorch's profiler (docs/profiling.md). The file is complete after every batch, so
+/// that one of a killed run can be read.
+class Timeline final : public EventSink {
+ public:
+  struct Place {
+    int rank = 0;
+    int size = 1;
+    std::string host;
+  };
+
+  /// Replaces `path`. Throws Error if it cannot be written.
+  Timeline(const std::string& path, const Place& place);
+
+  /// Throws Error if the file cannot be written any more.
+  void take(std::span<const Event> events, std::uint64_t lost) override;
+
+  const std::string& path() const noexcept { return path_; }
+
+ private:
+  struct Operation {
+    std::string name;
+    std::string_view collective;
+  };
+  struct Bucket {
+    std::int64_t started_ns = 0, packed_ns = 0, unpacked_ns = 0;
+    std::uint64_t bytes = 0, uncompressed_bytes = 0;
+    std::uint32_t operations = 0;
+    std::string backend;
+  };
+  struct Span {
+    std::string name;
+    std::int64_t begun_ns = 0;
+  };
+
+  void write_head();
+  void write_track(int track, std::string_view name);
+  void write_track_of(std::uint16_t thread);
+  void take(const Event& event);
+  void take_operation(const Event& event);
+  void take_bucket(const Event& event);
+  void write_bucket(const Event& event, const Bucket& bucket);
+  void take_span(const Event& event);
+  void take_wait(const Event& event);
+  void take_step(const Event& event);
+  void write_system(std::int64_t now_ns);
+  void line(std::string_view text);
+  void slice(int track, std::string_view category, std::string_view name, std::int64_t begin_ns,
+             std::int64_t end_ns, const std::string& args);
+  void flush();
+
+  const std::string path_;
+  const Place place_;
+  std::ofstream file_;
+  std::string buffer_;      ///< lines that are not yet in the file
+  std::streamoff end_ = 0;  ///< of the lines in it
+  bool has_lines_ = false;
+  std::uint64_t lost_ = 0;
+
+  SystemSampler sampler_;
+  std::int64_t sampled_ns_ = 0;
+
+  std::map<std::uint64_t, Operation> operations_;  ///< in flight
+  std::map<std::pair<std::uint32_t, std::uint64_t>, Bucket> buckets_;
+  std::map<std::uint64_t, Span> spans_;
+  std::map<std::pair<std::uint16_t, std::uint64_t>, Span> waits_;  ///< by thread and operation
+  std::set<std::uint16_t> threads_;
+  std::set<std::uint32_t> sets_;
+  std::int64_t step_begun_ns_ = 0;
+};
+
+}  // namespace ronde

@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <string_view>
+#include <thread>
+#include <vector>
+
+#include "core/src/events/event_ring.h"
+#include "core/src/events/figure_reader.h"
+#include "ronde/figures.h"
+#include "ronde/log.h"
+#include "ronde/plugin/events.h"
+
+namespace ronde {
+
+/// The events of one rank, and their readers: figures, sinks, and whoever asks for the most recent.
+///
+/// Note [Readers of events]
+/// Writing an event costs some ten nanoseconds and never waits. The figures are read where it
+/// disturbs nobody: by the loop before it sleeps, by whoever asks for them, and, so that none are
+/// lost if neither happens, by the writer of every kBatch-th event. Sinks have a thread, which is
+/// woken as often.
+///
+/// Thread-safety: every member may be called from any thread.
+class EventLog {
+ public:
+  using Clock = std::chrono::steady_clock;
+  static constexpr std::uint64_t kBatch = 1024;
+
+  /// `capacity`: as EventRing.
+  EventLog(std::uint64_t capacity, std::shared_ptr<Logger> log);
+  ~EventLog();
+  EventLog(const EventLog&) = delete;
+  EventLog& operator=(const EventLog&) = delete;
+
+  static std::int64_t ns_of(Clock::time_point time) noexcept {
+    return std::chrono::duration_cast<std::chrono::nanoseconds>(time.time_since_epoch()).count();
+  }
+  static std::int64_t now_ns() noexcept { return ns_of(Clock::now()); }
+
+  bool enabled() const noexcept { return ring_.enabled(); }
+  /// An event of the calling thread; `text` stands for Event::text.
+  void write(const Event& event, std::string_view text = {}) noexcept;
+
+  /// Numbers for spans and steps.
+  std::uint64_t next_span() noexcept { return spans_.fetch_add(1, std::memory_order_relaxed) + 1; }
+  std::uint64_t next_step() noexcept { return steps_.fetch_add(1, std::memory_order_relaxed) + 1; }
+
+  /// Brings the figures up to date if there is something to read.
+  void read_figures() noexcept;
+  /// Without counters and the time since init.
+  Figures figures();
+
+  /// The events that are still in the ring, and how many are not.
+  std::vector<Event> recent(std::uint64_t* lost = nullptr) const;
+
+  /// `sink` gets every event from now on, or from the first that is still there.
+  void add_sink(std::shared_ptr<EventSink> sink);
+  /// It has got every event that was written before the call, and gets no more.
+  void remove_sink(const EventSink& sink);
+
+ private:
+  void run_sinks();
+  void feed_sinks();
+  void read_figures_locked();
+
+  const std::shared_ptr<Logger> log_;
+  EventRing ring_;
+  std::atomic<std::uint64_t> spans_{0}, steps_{0};
+  std::atomic<bool> has_sinks_{false};
+
+  std::mutex figures_mutex_;
+  // Guarded by figures_mutex_.
+  EventRing::Cursor figures_cursor_;
+  FigureReader reader_;
+
+  std::mutex sinks_mutex_;
+  std::condition_variable sinks_changed_;
+  // Guarded by sinks_mutex_.
+  std::vector<std::shared_ptr<EventSink>> sinks_;
+  EventRing::Cursor sinks_cursor_;
+  std::vector<Event> batch_;
+  bool ends_ = false;
+  std::thread thread_;
+};
+
+}  // namespace ronde

@@ -1,0 +1,210 @@
+// SPDX-License-Identifier: Apache-2.0
+// An operation is announced, agreed and put into a bucket; the bucket starts and finishes; then the
+// operation completes. Each event closes the phase that the one before has opened: Note [Figures
+// from events].
+#include "core/src/events/figure_reader.h"
+
+#include <algorithm>
+#include <bit>
+
+namespace ronde {
+namespace {
+
+constexpr std::size_t kOperations = 4096;
+constexpr std::size_t kBuckets = 512;
+
+int exponent_of(std::uint64_t bytes) {
+  return bytes <= 1 ? 0 : static_cast<int>(std::bit_width(bytes - 1));
+}
+
+}  // namespace
+
+FigureReader::FigureReader() : operations_(kOperations), buckets_(kBuckets) {}
+
+FigureReader::Operation& FigureReader::operation(std::uint64_t number) {
+  Operation& found = operations_[number % kOperations];
+  if (found.number != number) found = {.number = number};
+  return found;
+}
+
+FigureReader::Operation* FigureReader::find_operation(std::uint64_t number) {
+  Operation& found = operations_[number % kOperations];
+  return found.number == number ? &found : nullptr;
+}
+
+FigureReader::Bucket& FigureReader::bucket_at(std::uint32_t set, std::uint64_t number) {
+  Bucket& found = buckets_[(number + std::uint64_t{set} * 37) % kBuckets];
+  if (found.number != number || found.set != set) found = {.number = number, .set = set};
+  return found;
+}
+
+FigureReader::Bucket* FigureReader::find_bucket(std::uint32_t set, std::uint64_t number) {
+  Bucket& found = buckets_[(number + std::uint64_t{set} * 37) % kBuckets];
+  return found.number == number && found.set == set ? &found : nullptr;
+}
+
+void FigureReader::take(const Event& event) {
+  switch (event.kind) {
+    case EventKind::Submitted:
+      ++figures_.operations;
+      operation(event.operation).submitted_ns = event.time_ns;
+      break;
+    case EventKind::Announced: {
+      Operation& announced = operation(event.operation);
+      announced.announced_ns = event.time_ns;
+      if (announced.submitted_ns > 0) figures_.gather.add(event.time_ns - announced.submitted_ns);
+      break;
+    }
+    case EventKind::Agreed:
+      return take_agreed(event);
+    case EventKind::Started:
+      return take_started(event);
+    case EventKind::Packed:
+    case EventKind::Unpacked: {
+      Bucket* const bucket = find_bucket(event.set, event.bucket);
+      if (bucket == nullptr || bucket->figures == nullptr) break;
+      bucket->packing_ns += event.duration_ns;
+      const bool packed = event.kind == EventKind::Packed;
+      bucket->figures->phase(packed ? Phase::Pack : Phase::Unpack).add(event.duration_ns);
+      break;
+    }
+    case EventKind::Finished:
+      return take_finished(event);
+    case EventKind::Completed:
+    case EventKind::Failed:
+      return take_completed(event);
+    case EventKind::WaitBegun:
+    case EventKind::WaitEnded:
+      return take_wait(event);
+    case EventKind::SpanBegun:
+    case EventKind::SpanEnded:
+      return take_span(event);
+    case EventKind::StepEnded:
+      return take_step(event);
+    case EventKind::Frozen:
+      break;
+    case EventKind::Thawed:
+      ++figures_.thaws[event.text];
+      break;
+  }
+}
+
+void FigureReader::take_agreed(const Event& event) {
+  if (event.bucket == 0) return;  // it moves nothing
+  Bucket& bucket = bucket_at(event.set, event.bucket);
+  ++bucket.tensors;
+  ++bucket.unfinished;
+  bucket.agreed_ns = event.time_ns;
+  if (event.rank >= 0) bucket.last_rank = event.rank;
+  // One that was not submitted here is of a rank that has joined.
+  if (Operation* const agreed = find_operation(event.operation)) {
+    agreed->bucket = event.bucket;
+    agreed->set = event.set;
+    const std::int64_t ready_ns =
+        agreed->announced_ns > 0 ? agreed->announced_ns : agreed->submitted_ns;
+    bucket.announced_ns = std::max(bucket.announced_ns, ready_ns);
+  }
+}
+
+void FigureReader::take_started(const Event& event) {
+  Bucket& bucket = bucket_at(event.set, event.bucket);
+  MessageFigures& figures = figures_.messages[exponent_of(event.bytes)];
+  bucket.figures = &figures;
+  bucket.started_ns = event.time_ns;
+  ++figures.count;
+  figures.tensors += bucket.tensors;
+  figures.bytes += event.bytes;
+  figures.uncompressed_bytes += event.uncompressed_bytes;
+  last_started_ns_ = event.time_ns;
+  last_bytes_ = event.bytes;
+  if (bucket.agreed_ns == 0) return;
+  figures.phase(Phase::Queue).add(event.time_ns - bucket.agreed_ns);
+  if (bucket.announced_ns == 0) return;
+  const std::int64_t waited_ns = std::max<std::int64_t>(bucket.agreed_ns - bucket.announced_ns, 0);
+  figures.phase(Phase::Negotiate).add(waited_ns);
+  if (bucket.last_rank < 0) return;
+  Figures::Last& last = figures_.last_ranks[bucket.last_rank];
+  ++last.count;
+  last.waited_ns += waited_ns;
+}
+
+void FigureReader::take_finished(const Event& event) {
+  Bucket* const bucket = find_bucket(event.set, event.bucket);
+  if (bucket == nullptr || bucket->figures == nullptr) return;
+  bucket->finished_ns = event.time_ns;
+  bucket->figures->phase(Phase::Communicate)
+      .add(event.time_ns - bucket->started_ns - bucket->packing_ns);
+}
+
+void FigureReader::take_completed(const Event& event) {
+  Operation* const completed = find_operation(event.operation);
+  if (completed == nullptr || completed->bucket == 0) return;
+  Bucket* const bucket = find_bucket(completed->set, completed->bucket);
+  if (bucket == nullptr || bucket->finished_ns == 0 || --bucket->unfinished > 0) return;
+  bucket->figures->phase(Phase::Complete).add(event.time_ns - bucket->finished_ns);
+}
+
+/// Exposed is the time in which any thread of the program waits.
+void FigureReader::take_wait(const Event& event) {
+  Operation* const awaited = find_operation(event.operation);
+  if (event.kind == EventKind::WaitBegun) {
+    if (awaited != nullptr) awaited->wait_ns = event.time_ns;
+    if (waiting_++ == 0) waits_since_ns_ = event.time_ns;
+    if (first_wait_ns_ == 0) first_wait_ns_ = event.time_ns;
+    return;
+  }
+  if (awaited != nullptr && awaited->wait_ns > 0) {
+    figures_.wait.add(event.time_ns - awaited->wait_ns);
+  }
+  if (waiting_ == 0) return;
+  if (--waiting_ == 0) exposed_ns_ += std::max<std::int64_t>(event.time_ns - waits_since_ns_, 0);
+}
+
+void FigureReader::take_span(const Event& event) {
+  if (event.kind == EventKind::SpanBegun) {
+    constexpr std::size_t kMostOpen = 256;
+    if (spans_.size() < kMostOpen) spans_.emplace_back(event.operation, event);
+    return;
+  }
+  const auto open =
+      std::ranges::find(spans_, event.operation, [](const auto& s) { return s.first; });
+  if (open == spans_.end()) return;
+  const std::string& name = open->second.text;
+  const std::int64_t ns = event.time_ns - open->second.time_ns;
+  if (name == kBackwardSpan) {
+    figures_.backward.add(ns);
+    backward_ended_ns_ = event.time_ns;
+  } else {
+    const bool fits =
+        figures_.spans.contains(name) || figures_.spans.size() < Figures::kMostSpanNames;
+    Figures::Spans& spans = figures_.spans[fits ? name : "others"];
+    spans.bytes += event.bytes;
+    spans.time.add(ns);
+  }
+  spans_.erase(open);
+}
+
+void FigureReader::take_step(const Event& event) {
+  ++figures_.steps;
+  figures_.samples += event.bytes;
+  if (waiting_ > 0) {
+    exposed_ns_ += std::max<std::int64_t>(event.time_ns - waits_since_ns_, 0);
+    waits_since_ns_ = event.time_ns;
+  }
+  // The first one has begun before anybody could say so.
+  if (step_begun_ns_ > 0) {
+    figures_.step_time.add(event.time_ns - step_begun_ns_);
+    figures_.exposed.add(exposed_ns_);
+    const std::int64_t backward_ns = backward_ended_ns_ > 0 ? backward_ended_ns_ : first_wait_ns_;
+    if (last_started_ns_ > 0 && backward_ns > 0) {
+      ++figures_.last_buckets;
+      figures_.last_bucket_bytes += last_bytes_;
+      figures_.last_bucket_lead_ns += backward_ns - last_started_ns_;
+    }
+  }
+  step_begun_ns_ = event.time_ns;
+  exposed_ns_ = backward_ended_ns_ = first_wait_ns_ = last_started_ns_ = 0;
+  last_bytes_ = 0;
+}
+
+}  // namespace ronde

@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <vector>
+
+#include "ronde/figures.h"
+#include "ronde/plugin/events.h"
+
+namespace ronde {
+
+/// Turns the events of a rank into figures.
+///
+/// Note [Figures from events]
+/// What is known of an operation or a bucket that has not ended stands in a table of fixed size, at
+/// its number modulo that size. Of more that are under way at once, or whose first events were
+/// lost, the older ones get no durations; they are counted all the same.
+///
+/// Thread-safety: none.
+class FigureReader {
+ public:
+  FigureReader();
+
+  void take(const Event& event);
+  /// Events were lost: nobody can say who waits any more.
+  void note_lost() noexcept { waiting_ = 0; }
+
+  const Figures& figures() const noexcept { return figures_; }
+
+ private:
+  struct Operation {
+    std::uint64_t number = 0;
+    std::int64_t submitted_ns = 0, announced_ns = 0, wait_ns = 0;
+    std::uint64_t bucket = 0;
+    std::uint32_t set = 0;
+  };
+  struct Bucket {
+    std::uint64_t number = 0;
+    std::uint32_t set = 0;
+    std::uint32_t tensors = 0;
+    std::uint32_t unfinished = 0;  ///< of them
+    std::int32_t last_rank = -1;
+    std::int64_t announced_ns = 0, agreed_ns = 0, started_ns = 0, finished_ns = 0;
+    std::int64_t packing_ns = 0;
+    MessageFigures* figures = nullptr;  ///< once it has started
+  };
+
+  Operation& operation(std::uint64_t number);
+  /// Null: it is not there.
+  Operation* find_operation(std::uint64_t number);
+  Bucket& bucket_at(std::uint32_t set, std::uint64_t number);
+  Bucket* find_bucket(std::uint32_t set, std::uint64_t number);
+
+  void take_agreed(const Event& event);
+  void take_started(const Event& event);
+  void take_finished(const Event& event);
+  void take_completed(const Event& event);
+  void take_wait(const Event& event);
+  void take_span(const Event& event);
+  void take_step(const Event& event);
+
+  Figures figures_;
+  std::vector<Operation> operations_;
+  std::vector<Bucket> buckets_;
+  std::vector<std::pair<std::uint64_t, Event>> spans_;  ///< that are open
+
+  int waiting_ = 0;  ///< threads of the program
+  std::int64_t waits_since_ns_ = 0;
+
+  // Of the step in progress.
+  std::int64_t step_begun_ns_ = 0;
+  std::int64_t exposed_ns_ = 0;
+  std::int64_t backward_ended_ns_ = 0;
+  std::int64_t first_wait_ns_ = 0;
+  std::int64_t last_started_ns_ = 0;
+  std::uint64_t last_bytes_ = 0;
+};
+
+}  // namespace ronde

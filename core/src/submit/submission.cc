@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "core/src/submit/submission.h"
+
+#include <utility>
+
+namespace ronde {
+namespace {
+
+ThenAlso both(ThenAlso one, ThenAlso other) {
+  return static_cast<ThenAlso>(static_cast<unsigned>(one) | static_cast<unsigned>(other));
+}
+
+}  // namespace
+
+void note_submitted(EventLog& events, Submission& submission, ThenAlso then) noexcept {
+  for (Submission& member : submission.members) note_submitted(events, member, then);
+  if (submission.is_group() || std::exchange(submission.is_noted, true)) return;
+  const RequestMeta& meta = submission.meta;
+  // A caller that waits does so from the start.
+  const bool waits = submission.request.caller_waits;
+  events.write({.time_ns = EventLog::ns_of(submission.submitted),
+                .kind = EventKind::Submitted,
+                .collective = meta.kind,
+                .then = waits ? both(then, ThenAlso::WaitBegun) : then,
+                .set = meta.set,
+                .operation = submission.number,
+                .bytes = element_count(meta.shape) * size_of(meta.dtype)},
+               submission.key);
+}
+
+}  // namespace ronde
