@@ -8,6 +8,7 @@
 #include "ronde/build_info.h"
 #include "tools/bench/bench.h"
 #include "tools/info.h"
+#include "tools/prof/prof.h"
 
 constexpr int kUsageExit = 2;
 
@@ -18,6 +19,7 @@ int main(int argc, char** argv) {
   int exit_code = EXIT_SUCCESS;
   ronde::tool::add_info(app, exit_code);
   ronde::tool::add_bench(app, exit_code);
+  ronde::tool::add_prof(app, exit_code);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

@@ -5,13 +5,14 @@
 # includes only the one that is named after its folder (backends/shm/shm.h). A backend includes from those
 # that are listed for it. Tools include nothing of core/src.
 set(folders api backends c_api core tools torch_ext)
-set(places core/src torch_ext/src backends/gpu backends/cuda backends/shm tools/bench)
+set(places core/src torch_ext/src backends/gpu backends/cuda backends/shm tools/bench tools/prof)
 set(rooms_of_core/src base kernels config events submit negotiate execute group schedule engine)
 set(rooms_of_torch_ext/src common placement autograd state collectives gradients norm training optimizer)
 set(rooms_of_backends/gpu base driver kernels)
 set(rooms_of_backends/cuda base staging ipc mpi)
 set(rooms_of_backends/shm memory slots operations)
 set(rooms_of_tools/bench base subjects session benchmarks)
+set(rooms_of_tools/prof base read report merge hang)
 set(used_by_vendor)
 set(used_by_socket)
 set(used_by_shm socket)

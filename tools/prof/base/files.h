@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+namespace ronde::prof {
+
+namespace fs = std::filesystem;
+using Json = nlohmann::ordered_json;
+
+/// The content of a file. A UsageError names the file if it cannot be read.
+std::string read_file(const fs::path& path);
+
+/// The JSON in `text`, which is that of `path`. A UsageError names the file and the byte where it
+/// is damaged.
+Json parse_json(const std::string& text, const fs::path& path);
+
+/// Throws a UsageError if `layout` of the file is newer than what this program reads.
+void check_layout(const Json& layout, int known, const fs::path& path);
+
+/// The rank in a name that ends in "rank<r>.json", or -1.
+int rank_in_name(const fs::path& path);
+
+/// The files of `folder` whose names end in ".json", by rank, then by name. A UsageError if the
+/// folder is not there, is none, or holds no such file; `what` is what it should hold.
+std::vector<fs::path> json_files(const fs::path& folder, const std::string& what);
+
+/// A file that replaces `path` when it is complete, so that nobody sees a part of it.
+class NewFile {
+ public:
+  /// A UsageError if the file cannot be made.
+  explicit NewFile(const fs::path& path);
+  /// Removes what was not finished.
+  ~NewFile();
+  NewFile(const NewFile&) = delete;
+  NewFile& operator=(const NewFile&) = delete;
+
+  /// Where to write.
+  std::ostream& stream() { return file_; }
+  /// Gives the file its name. A UsageError if some of it was not written.
+  void finish();
+
+ private:
+  [[noreturn]] void fail(const std::string& why) const;
+
+  fs::path path_;
+  fs::path part_;
+  std::ofstream file_;
+};
+
+}  // namespace ronde::prof

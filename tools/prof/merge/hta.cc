@@ -1,0 +1,134 @@
+// SPDX-License-Identifier: Apache-2.0
+// Holistic Trace Analysis (0.5.0) fails without streams of a device: backward becomes one, the
+// operations another. It finds kernels of communication by the pattern "^nccl.*Kernel", steps by
+// "ProfilerStep#", and the step of a kernel by the launch of the same correlation.
+#include <algorithm>
+#include <cmath>
+#include <ostream>
+
+#include "tools/prof/base/text.h"
+#include "tools/prof/merge/merge.h"
+
+namespace ronde::prof {
+namespace {
+
+constexpr const char* kLabel = "synthetic: made by ronde prof merge --hta, no such device";
+constexpr int kBackwardStream = 1;
+constexpr int kOperationStream = 2;
+
+/// "allreduce" as "all_reduce" and "AllReduce", as PyTorch's and NCCL's names go.
+std::pair<std::string, std::string> names_of(const std::string& kind) {
+  if (kind == "allreduce") return {"all_reduce", "AllReduce"};
+  if (kind == "allgather") return {"all_gather", "AllGather"};
+  if (kind == "reducescatter") return {"reduce_scatter", "ReduceScatter"};
+  if (kind == "alltoall") return {"all_to_all", "SendRecv"};
+  if (kind == "broadcast") return {"broadcast", "Broadcast"};
+  return {kind, "SendRecv"};
+}
+
+class HtaWriter {
+ public:
+  HtaWriter(const fs::path& path, const TraceHead& head)
+      : head_(head),
+        writer_(path, {{"distributedInfo",
+                        {{"backend", "nccl"},
+                         {"rank", head.rank},
+                         {"world_size", head.world_size},
+                         {"synthetic", kLabel}}}}) {
+    writer_.name_process(head.rank, "rank " + std::to_string(head.rank), head.rank);
+  }
+
+  void take(const Json& event);
+  void finish() { writer_.finish({{"events_lost", head_.events_lost}}); }
+  double kernels() const { return correlation_; }
+
+ private:
+  struct Time {
+    double begin = 0;
+    double length = 0;
+  };
+
+  void add(const std::string& category, const std::string& name, int thread, const Time& time,
+           Json args = Json::object());
+  void add_kernel(const std::string& name, const std::string& annotation, int stream,
+                  const Time& time, Json args);
+
+  const TraceHead& head_;
+  TraceWriter writer_;
+  int correlation_ = 0;
+};
+
+void HtaWriter::add(const std::string& category, const std::string& name, int thread,
+                    const Time& time, Json args) {
+  args["ronde"] = kLabel;
+  writer_.add({{"ph", "X"},
+               {"cat", category},
+               {"name", name},
+               {"pid", head_.rank},
+               {"tid", thread},
+               {"ts", time.begin},
+               {"dur", time.length},
+               {"args", args}});
+}
+
+/// A kernel, and the launch on the CPU at the same time that stands for its beginning.
+void HtaWriter::add_kernel(const std::string& name, const std::string& annotation, int stream,
+                           const Time& time, Json args) {
+  constexpr int kDriver = 1;  // the thread of launches
+  ++correlation_;
+  const Time launch{time.begin, 1};
+  add("user_annotation", annotation, kDriver, launch);
+  add("cuda_runtime", "cudaLaunchKernel", kDriver, launch,
+      {{"correlation", correlation_}, {"External id", correlation_}, {"cbid", 211}});
+  args.update({{"stream", stream},
+               {"correlation", correlation_},
+               {"External id", correlation_},
+               {"device", head_.rank}});
+  add("kernel", name, stream, time, std::move(args));
+}
+
+void HtaWriter::take(const Json& event) {
+  if (event.value("ph", "") != "X") return;
+  // Whole microseconds: HTA shortens others, and kernels of one stream must not overlap.
+  const double begin = event.at("ts").get<double>();
+  const double first = std::floor(head_.clock.on_rank_0(begin));
+  const double last = std::floor(head_.clock.on_rank_0(begin + event.value("dur", 0.0)));
+  const Time time{first, std::max(1.0, last - first)};
+  const std::string name = event.value("name", "");
+  const int track = event.value("tid", 0);
+  const Json args = event.value("args", Json::object());
+  if (track == 1) {
+    add("user_annotation", "ProfilerStep#" + name.substr(name.find(' ') + 1), 0, time);
+  } else if (track == 2) {
+    add_kernel("backward", "backward", kBackwardStream, time, {});
+  } else if (track == 3 && args.contains("bytes")) {
+    const auto [of_torch, of_nccl] = names_of(args.value("kind", name.substr(0, name.find(' '))));
+    add_kernel("ncclKernel_" + of_nccl, "nccl:" + of_torch, kOperationStream, time,
+               {{"bytes", args.at("bytes")}, {"Collective name", of_torch}});
+  } else if (track >= 10) {
+    add("cpu_op", name, track, time);
+  }
+}
+
+}  // namespace
+
+void write_hta(const fs::path& folder, const fs::path& to, std::ostream& out) {
+  std::vector<TraceHead> heads;
+  for (const fs::path& path : trace_files(folder)) {
+    heads.push_back(read_trace(path, [](const Json&) {}));
+  }
+  for (const std::string& remark : trace_remarks(heads)) out << remark << '\n';
+  std::error_code ignored;  // the first file says why it cannot be made
+  fs::create_directories(to, ignored);
+  double kernels = 0;
+  for (const TraceHead& head : heads) {
+    HtaWriter writer(to / ("rank" + std::to_string(head.rank) + ".json"), head);
+    read_trace(head.path, [&](Json& event) { writer.take(event); });
+    writer.finish();
+    kernels += writer.kernels();
+  }
+  out << to.string() << ": " << count_text(static_cast<double>(heads.size()), "file") << " with "
+      << count_text(kernels, "synthetic kernel") << " for Holistic Trace Analysis\n";
+}
+
+}  // namespace ronde::prof

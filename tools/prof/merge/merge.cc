@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tools/prof/merge/merge.h"
+
+#include <algorithm>
+#include <ostream>
+#include <utility>
+
+#include "ronde/error.h"
+#include "tools/prof/base/text.h"
+
+namespace ronde::prof {
+namespace {
+
+/// Gives the event the times of rank 0's clock, and an id that no other rank has.
+void move_event(Json& event, const Clock& clock, int rank) {
+  if (const auto ts = event.find("ts"); ts != event.end() && event.at("ph") != "M") {
+    const double begin = ts->get<double>();
+    const double moved = clock.on_rank_0(begin);
+    *ts = moved;
+    if (const auto dur = event.find("dur"); dur != event.end()) {
+      *dur = clock.on_rank_0(begin + dur->get<double>()) - moved;
+    }
+  }
+  const std::string phase = event.at("ph");
+  const bool is_async = phase == "b" || phase == "e" || phase == "n";
+  if (const auto id = event.find("id"); is_async && id != event.end()) {
+    *id =
+        "r" + std::to_string(rank) + "." + (id->is_string() ? id->get<std::string>() : id->dump());
+  }
+}
+
+}  // namespace
+
+TraceWriter::TraceWriter(const fs::path& path, const Json& head) : file_(path) {
+  // With a space after each colon, as programs look for "rank": 0 by a pattern.
+  file_.stream() << "{\"schemaVersion\": 1, \"displayTimeUnit\": \"ms\",\n";
+  for (const auto& [name, value] : head.items()) {
+    file_.stream() << '"' << name << "\": ";
+    if (name == "distributedInfo") {
+      const char* separator = "{";
+      for (const auto& [key, each] : value.items()) {
+        file_.stream() << std::exchange(separator, ", ") << Json(key) << ": " << each;
+      }
+      file_.stream() << "},\n";
+    } else {
+      file_.stream() << value << ",\n";
+    }
+  }
+  file_.stream() << "\"traceEvents\": [\n";
+}
+
+void TraceWriter::add(const Json& event) {
+  file_.stream() << (std::exchange(first_, false) ? "" : ",\n") << event;
+}
+
+void TraceWriter::name_process(int pid, const std::string& name, int index) {
+  add({{"ph", "M"},
+       {"name", "process_name"},
+       {"pid", pid},
+       {"tid", 0},
+       {"ts", 0},
+       {"args", {{"name", name}}}});
+  add({{"ph", "M"},
+       {"name", "process_sort_index"},
+       {"pid", pid},
+       {"tid", 0},
+       {"ts", 0},
+       {"args", {{"sort_index", index}}}});
+}
+
+void TraceWriter::finish(const Json& end) {
+  file_.stream() << "\n],\n\"ronde_end\": " << end << "}\n";
+  file_.finish();
+}
+
+void merge_timeline(const fs::path& folder, const fs::path& file,
+                    const std::vector<TorchTrace>& torch, std::ostream& out) {
+  // The end of a file says how its clock ran, so its events are read once more.
+  std::vector<TraceHead> heads;
+  for (const fs::path& path : trace_files(folder)) {
+    heads.push_back(read_trace(path, [](const Json&) {}));
+  }
+  const std::vector<std::string> remarks = trace_remarks(heads);
+  int ranks = static_cast<int>(heads.size());
+  double events = 0;
+  double lost = 0;
+  for (const TraceHead& head : heads) {
+    ranks = std::max(ranks, head.world_size);
+    events += head.events;
+    lost += head.events_lost;
+  }
+  if (events == 0) {
+    throw UsageError("folder " + folder.string() + " holds no complete event: all files are cut");
+  }
+  for (const TorchTrace& trace : torch) {
+    if (std::ranges::find(heads, trace.rank, &TraceHead::rank) != heads.end()) continue;
+    throw UsageError("--torch " + std::to_string(trace.rank) + "=" + trace.path.string() +
+                     ": the timeline has no file of rank " + std::to_string(trace.rank) +
+                     ", whose clock is needed");
+  }
+  TraceWriter writer(
+      file, {{"distributedInfo", {{"backend", "ronde"}, {"rank", 0}, {"world_size", ranks}}},
+             {"ronde",
+              {{"timeline", 1},
+               {"version", heads.front().ronde.value("version", "")},
+               {"merged", heads.size()}}}});
+  for (const TraceHead& head : heads) {
+    const std::string host = head.host.empty() ? "" : " on " + head.host;
+    writer.name_process(head.rank, "rank " + std::to_string(head.rank) + host, head.rank);
+    read_trace(head.path, [&](Json& event) {
+      move_event(event, head.clock, head.rank);
+      writer.add(event);
+    });
+    for (const TorchTrace& trace : torch) {
+      if (trace.rank == head.rank) add_torch_trace(trace, head.clock, writer);
+    }
+  }
+  writer.finish({{"events_lost", lost}});
+  for (const std::string& remark : remarks) out << remark << '\n';
+  out << file.string() << ": " << count_text(events, "event") << " of "
+      << count_text(static_cast<double>(heads.size()), "rank") << " on rank 0's clock\n";
+}
+
+}  // namespace ronde::prof

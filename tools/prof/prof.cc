@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tools/prof/prof.h"
+
+#include <charconv>
+#include <cstdlib>
+#include <exception>
+#include <functional>
+#include <iostream>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "ronde/error.h"
+#include "tools/prof/hang/hang.h"
+#include "tools/prof/merge/merge.h"
+#include "tools/prof/report/report.h"
+
+namespace ronde::tool {
+namespace {
+
+constexpr int kUsageExit = 2;
+
+struct Options {
+  std::vector<std::string> paths;
+  std::string output;
+  std::vector<std::string> torch;
+  bool fine = false;
+  bool json = false;
+  bool hta = false;
+};
+
+int run(const std::function<void()>& command) {
+  try {
+    command();
+    std::cout.flush();
+    if (!std::cout) throw std::runtime_error("the output could not be written");
+    return EXIT_SUCCESS;
+  } catch (const UsageError& error) {
+    std::cerr << "ronde prof: " << error.what() << '\n';
+    return kUsageExit;
+  } catch (const std::exception& error) {
+    std::cerr << "ronde prof: " << error.what() << '\n';
+    return EXIT_FAILURE;
+  }
+}
+
+void report(const Options& options) {
+  const std::vector<prof::Run> runs = prof::read_runs(options.paths.front());
+  prof::Json all = prof::Json::array();
+  for (const prof::Run& each : runs) {
+    if (options.json) {
+      all.push_back(prof::report_json(each));
+      continue;
+    }
+    if (&each != &runs.front()) std::cout << '\n';
+    prof::print_report(each, options.fine, std::cout);
+  }
+  if (options.json) std::cout << (runs.size() == 1 ? all.front() : all).dump(2) << '\n';
+}
+
+void compare(const Options& options) {
+  std::vector<prof::Run> runs;
+  for (const std::string& path : options.paths) runs.push_back(prof::read_run(path));
+  prof::print_comparison(runs, options.fine, std::cout);
+}
+
+/// RANK=FILE
+prof::TorchTrace torch_trace(const std::string& text) {
+  const std::size_t equals = text.find('=');
+  prof::TorchTrace trace;
+  const auto [end, error] =
+      std::from_chars(text.data(), text.data() + std::min(equals, text.size()), trace.rank);
+  if (equals == std::string::npos || error != std::errc() || end != text.data() + equals) {
+    throw UsageError("--torch " + text + ": give RANK=FILE, as in 0=trace.json");
+  }
+  trace.path = text.substr(equals + 1);
+  return trace;
+}
+
+void merge(const Options& options) {
+  const prof::fs::path folder = options.paths.front();
+  if (options.hta) {
+    if (!options.torch.empty()) throw UsageError("--torch goes into the merged file, not to --hta");
+    const prof::fs::path to =
+        options.output.empty() ? folder / "hta" : prof::fs::path(options.output);
+    prof::write_hta(folder, to, std::cout);
+    return;
+  }
+  std::vector<prof::TorchTrace> torch;
+  for (const std::string& text : options.torch) torch.push_back(torch_trace(text));
+  const prof::fs::path file =
+      options.output.empty() ? folder / "merged.json" : prof::fs::path(options.output);
+  prof::merge_timeline(folder, file, torch, std::cout);
+}
+
+}  // namespace
+
+void add_prof(CLI::App& app, int& exit_code) {
+  auto* const prof =
+      app.add_subcommand("prof", "Say where the time of a run went, or why it hangs");
+  prof->require_subcommand(1);
+  const auto options = std::make_shared<Options>();
+  const auto add = [&](const char* name, const char* help, auto command) {
+    auto* const added = prof->add_subcommand(name, help);
+    added->callback([=, &exit_code] { exit_code = run([&] { command(*options); }); });
+    return added;
+  };
+  constexpr const char* kFineHelp = "Show every class of sizes";
+  auto* const reports =
+      add("report", "What a profile or a timeline says, and what to change", report);
+  reports->add_option("path", options->paths, "Profile, folder of profiles, or of a timeline")
+      ->required()
+      ->expected(1);
+  reports->add_flag("--fine", options->fine, kFineHelp);
+  reports->add_flag("--json", options->json, "Print the findings as JSON");
+  auto* const compares = add("compare", "Runs beside each other, the first against each", compare);
+  compares->add_option("paths", options->paths, "Profiles or timelines")
+      ->required()
+      ->expected(2, CLI::detail::expected_max_vector_size);
+  compares->add_flag("--fine", options->fine, kFineHelp);
+  auto* const merges = add("merge", "One file of a timeline's ranks, on rank 0's clock", merge);
+  merges->add_option("folder", options->paths, "RONDE_TIMELINE")->required()->expected(1);
+  merges->add_option("-o,--output", options->output,
+                     "File to write (FOLDER/merged.json), or with --hta the folder (FOLDER/hta)");
+  merges->add_option("--torch", options->torch, "RANK=FILE: a trace of LibTorch's profiler");
+  merges->add_flag("--hta", options->hta,
+                   "Write files for Holistic Trace Analysis: operations as streams of a device");
+  add("hang", "Who keeps whom waiting, by the flight recorder's dumps",
+      [](const Options& given) { prof::print_hang(given.paths.front(), std::cout); })
+      ->add_option("folder", options->paths, "RONDE_DUMP")
+      ->required()
+      ->expected(1);
+}
+
+}  // namespace ronde::tool

@@ -1,0 +1,179 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tools/prof/read/trace.h"
+
+#include <algorithm>
+#include <set>
+#include <string_view>
+
+#include "ronde/error.h"
+#include "tools/prof/base/text.h"
+
+namespace ronde::prof {
+namespace {
+
+constexpr int kLayout = 1;
+
+/// An object without its end, up to the last complete line.
+Json parse_start(std::string_view text) {
+  const std::size_t last = text.find_last_not_of(", \n\r");
+  const std::string object(text.substr(0, last == std::string_view::npos ? 0 : last + 1));
+  return Json::parse(object + "}", nullptr, /*allow_exceptions=*/false);
+}
+
+void take_clock(const Json& from, Clock& clock) {
+  clock.offset_us = from.value("offset_us", clock.offset_us);
+  clock.at_us = from.value("at_us", clock.at_us);
+  clock.end_offset_us = from.value("end_offset_us", clock.end_offset_us);
+  clock.end_at_us = from.value("end_at_us", clock.end_at_us);
+  clock.wall_minus_monotonic_us =
+      from.value("wall_minus_monotonic_us", clock.wall_minus_monotonic_us);
+}
+
+void take_head(const Json& json, TraceHead& head) {
+  if (const auto info = json.find("distributedInfo"); info != json.end()) {
+    head.rank = info->value("rank", head.rank);
+    head.world_size = info->value("world_size", 0);
+    head.host = info->value("host", "");
+  }
+  if (const auto ronde = json.find("ronde"); ronde != json.end()) {
+    check_layout(ronde->value("timeline", Json(kLayout)), kLayout, head.path);
+    head.ronde = *ronde;
+    if (const auto clock = ronde->find("clock"); clock != ronde->end()) {
+      take_clock(*clock, head.clock);
+    }
+  }
+}
+
+void take_end(const Json& json, TraceHead& head) {
+  if (const auto end = json.find("ronde_end"); end != json.end()) {
+    head.events_lost = end->value("events_lost", 0.0);
+    take_clock(*end, head.clock);
+  }
+}
+
+bool is_event(const Json& event) {
+  return event.is_object() && event.contains("ph");
+}
+
+/// The layout that any other program may have given to the file. False if it is no complete JSON.
+bool take_whole(const std::string& text, TraceHead& head, const std::function<void(Json&)>& visit) {
+  Json json = Json::parse(text, nullptr, /*allow_exceptions=*/false);
+  if (!json.is_object()) return false;
+  const auto events = json.find("traceEvents");
+  if (events == json.end() || !events->is_array()) {
+    throw UsageError(head.path.string() + " has no traceEvents: it is no timeline");
+  }
+  take_head(json, head);
+  take_end(json, head);
+  for (Json& event : *events) {
+    if (!is_event(event)) continue;
+    ++head.events;
+    visit(event);
+  }
+  return true;
+}
+
+/// The events of the lines from `at` on; returns where the closing lines begin.
+std::size_t take_lines(const std::string& text, std::size_t at, TraceHead& head,
+                       const std::function<void(Json&)>& visit) {
+  double line_number =
+      1 + static_cast<double>(std::count(text.begin(), text.begin() + static_cast<long>(at), '\n'));
+  for (; at < text.size() && text[at] != ']'; ++line_number) {
+    const std::size_t end = std::min(text.find('\n', at), text.size());
+    std::string_view line(text.data() + at, end - at);
+    line.remove_suffix(line.size() - (line.find_last_not_of(", \r") + 1));
+    at = end + 1;
+    if (line.empty()) continue;
+    Json event = Json::parse(line, nullptr, /*allow_exceptions=*/false);
+    if (is_event(event)) {
+      ++head.events;
+      visit(event);
+    } else if (end < text.size()) {
+      head.damaged_lines.push_back(line_number);
+    }
+  }
+  return at;
+}
+
+}  // namespace
+
+double Clock::on_rank_0(double us) const {
+  if (end_at_us <= at_us) return us + offset_us;
+  return us + offset_us + (end_offset_us - offset_us) * (us - at_us) / (end_at_us - at_us);
+}
+
+TraceHead read_trace(const fs::path& path, const std::function<void(Json&)>& visit) try {
+  const std::string text = read_file(path);
+  TraceHead head;
+  head.path = path;
+  head.rank = rank_in_name(path);
+  // One event a line, behind the line that begins the list.
+  const std::size_t list = text.find("\"traceEvents\": [\n");
+  if (list == std::string::npos) {
+    head.cut = !take_whole(text, head, visit);
+    return head;
+  }
+  take_head(parse_start(std::string_view(text).substr(0, list)), head);
+  const std::size_t begin = text.find('\n', list) + 1;
+  const std::size_t end = take_lines(text, begin, head, visit);
+  if (end >= text.size()) {
+    head.cut = true;
+    return head;
+  }
+  const std::size_t comma = text.find_first_not_of(", \n\r", end + 1);
+  const std::string rest = comma == std::string::npos ? "" : text.substr(comma);
+  const Json closing = Json::parse(rest == "}" ? "{}" : "{" + rest, nullptr, false);
+  head.cut = closing.is_discarded();
+  if (!head.cut) take_end(closing, head);
+  return head;
+} catch (const Json::exception& error) {
+  throw UsageError(path.string() + " is no timeline that this ronde can read: " + error.what());
+}
+
+std::vector<fs::path> trace_files(const fs::path& folder) {
+  std::vector<fs::path> files = json_files(folder, "rank<r>.json of RONDE_TIMELINE");
+  std::erase_if(files, [](const fs::path& path) { return rank_in_name(path) < 0; });
+  if (files.empty()) {
+    throw UsageError("folder " + folder.string() + " has no rank<r>.json of RONDE_TIMELINE");
+  }
+  return files;
+}
+
+std::vector<std::string> trace_remarks(const std::vector<TraceHead>& heads) {
+  std::vector<std::string> remarks;
+  std::set<int> found;
+  const TraceHead* sized = nullptr;
+  for (const TraceHead& head : heads) {
+    found.insert(head.rank);
+    if (head.world_size > 0 && sized == nullptr) sized = &head;
+    if (head.world_size > 0 && head.world_size != sized->world_size) {
+      throw UsageError(sized->path.string() + " is of " + std::to_string(sized->world_size) +
+                       " ranks and " + head.path.string() + " of " +
+                       std::to_string(head.world_size) +
+                       ": give the folder of one run, without files of an earlier one");
+    }
+    const std::string whose = "rank " + std::to_string(head.rank) + "'s file";
+    if (head.cut) {
+      remarks.push_back(whose + " is cut after " + count_text(head.events, "complete event") +
+                        " (" + head.path.string() + ")");
+    }
+    if (!head.damaged_lines.empty()) {
+      remarks.push_back(whose + " has " +
+                        count_text(static_cast<double>(head.damaged_lines.size()), "damaged line") +
+                        ", which are left out: the first is line " +
+                        number_text(head.damaged_lines.front(), 0));
+    }
+    if (head.events_lost > 0) {
+      remarks.push_back(whose + " lacks " + count_text(head.events_lost, "event") +
+                        " that came faster than they could be written");
+    }
+  }
+  std::vector<int> missing;
+  for (int rank = 0; sized != nullptr && rank < sized->world_size; ++rank) {
+    if (!found.contains(rank)) missing.push_back(rank);
+  }
+  if (!missing.empty()) remarks.push_back("no file of " + ranks_text(missing));
+  return remarks;
+}
+
+}  // namespace ronde::prof

@@ -1,0 +1,330 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tools/prof/report/findings.h"
+
+#include <spdlog/fmt/fmt.h>
+
+#include <algorithm>
+#include <cmath>
+#include <optional>
+
+#include "ronde/config.h"
+#include "tools/prof/base/text.h"
+#include "tools/prof/report/study_classes.h"
+
+namespace ronde::prof {
+namespace {
+
+using Found = std::optional<Finding>;
+
+constexpr double kMiB = 1024 * 1024;
+constexpr double kSteps = 5;  ///< with fewer, the first one's costs look like every step's
+
+std::string setting(double bytes) {
+  return format_bytes(static_cast<std::uint64_t>(bytes));
+}
+
+/// What waiting for communication can cost a step at most; `us` where that was not measured.
+double at_most_exposed(const StepMeans& step, double us) {
+  return step.time_us > 0 ? std::min(us, step.exposed_us) : us;
+}
+
+double power_of_two_below(double bytes) {
+  return std::exp2(std::floor(std::log2(bytes)));
+}
+
+/// The rank's mean of a distribution in its own figures, and that of the other ranks.
+std::pair<double, double> own_and_others(const Run& run, int rank, auto mean_of) {
+  double own = 0;
+  double others = 0;
+  for (const Figures& each : run.per_rank) {
+    (each.rank == rank ? own : others) += mean_of(each);
+  }
+  return {own, others / std::max(1.0, run.measured_ranks() - 1)};
+}
+
+/// What the slow rank does longer than the others, or where to look.
+std::string why_slow(const Run& run, int rank) {
+  constexpr double kLonger = 1.2;
+  const auto says = [](const std::string& what, const std::pair<double, double>& times) {
+    return fmt::format(": its {} takes {} a step, that of the others {}", what,
+                       time_text(times.first), time_text(times.second));
+  };
+  std::string worst;
+  double longest = 0;
+  const auto compare = [&](const std::string& what, auto mean_of) {
+    const auto times = own_and_others(run, rank, mean_of);
+    if (times.first < kLonger * times.second || times.first - times.second <= longest) return;
+    longest = times.first - times.second;
+    worst = says(what, times);
+  };
+  for (const auto& [name, span] : run.merged.spans) {
+    compare("span \"" + name + "\"", [&, key = name](const Figures& each) {
+      const auto found = each.spans.find(key);
+      return found == each.spans.end() ? 0
+                                       : found->second.time.total_us / std::max(1.0, each.steps);
+    });
+  }
+  compare("backward", [](const Figures& each) { return each.backward.mean(); });
+  return worst.empty() ? ": look at its data and its cores" : worst;
+}
+
+Found slow_rank(const Run& run, const StepMeans& step) {
+  constexpr double kShareOfStep = 0.1;
+  constexpr double kWithoutSteps = 1e5;  // us in the run
+  double messages = 0;
+  double waited = 0;
+  std::pair<int, LateRank> worst;
+  for (const auto& [rank, late] : run.merged.last_ranks) {
+    messages += late.count;
+    waited += late.waited_us;
+    if (late.waited_us > worst.second.waited_us) worst = {rank, late};
+  }
+  if (messages == 0 || run.ranks < 2) return {};
+  const double needed = run.ranks == 2 ? 0.75 : std::max(0.5, 1.5 / run.ranks);
+  if (worst.second.waited_us < needed * waited) return {};
+  // The rank that is waited for waits for nobody; messages wait at the same time.
+  const double others = std::max(1.0, run.measured_ranks() - 1);
+  const double a_step = worst.second.waited_us / others / std::max(1.0, run.merged.steps);
+  double limit = a_step;
+  if (!run.per_rank.empty() && step.exposed_us > 0) {
+    limit = own_and_others(run, worst.first, [](const Figures& each) {
+              return each.exposed.mean();
+            }).second;
+  }
+  const double cost = std::min(a_step, limit);
+  if (cost < (step.time_us > 0 ? kShareOfStep * step.time_us : kWithoutSteps)) return {};
+  const double share = worst.second.count / messages;
+  return Finding{
+      "slow_rank",
+      fmt::format("rank {} came last for {} of messages; the others waited {} {} "
+                  "for it{}",
+                  worst.first, percent_text(share), time_text(cost),
+                  run.merged.steps > 0 ? "a step" : "in the run", why_slow(run, worst.first)),
+      cost,
+      {{"rank", worst.first}, {"share_of_messages", share}, {"waited_us", cost}}};
+}
+
+Found changing_names(const Run& run, const StepMeans& step) {
+  const double misses = run.merged.counter("response_cache", "misses");
+  const double known =
+      run.merged.counter("response_cache", "hits") + run.merged.counter("schedule", "tensors");
+  if (run.merged.steps < kSteps || misses == 0) return {};
+  const double share = misses / (misses + known);
+  constexpr double kManySteps = 20;
+  if (share < (run.merged.steps < kManySteps ? 0.7 : 0.4)) return {};
+  const double tensors = run.a_step(misses + known);
+  const double cost =
+      at_most_exposed(step, step.negotiate_us + run.a_step(run.merged.gather.total_us));
+  const Json figures = {
+      {"misses", misses}, {"operations", misses + known}, {"names", run.merged.names}};
+  const auto capacity = run.config.find("RONDE_CACHE_CAPACITY");
+  const bool same_names = run.merged.names > 0 && run.merged.names < 1.5 * tensors;
+  if (same_names && capacity != run.config.end() &&
+      run.merged.names > std::strtod(capacity->second.c_str(), nullptr)) {
+    return Finding{
+        "small_cache",
+        fmt::format("{} of operations were announced in full: {} a step do not fit "
+                    "into RONDE_CACHE_CAPACITY={}; raise it above their number",
+                    percent_text(share), count_text(run.merged.names, "name"), capacity->second),
+        cost, figures};
+  }
+  return Finding{
+      "changing_names",
+      fmt::format("names change from step to step: {} of {} were announced in full "
+                  "(response_cache.misses), {}; use one name in every step, or none",
+                  percent_text(share), count_text(misses + known, "operation"),
+                  run.merged.counter("schedule", "freezes") == 0 ? "and the schedule never froze"
+                                                                 : "and the schedule thawed again"),
+      cost, figures};
+}
+
+Found thaws(const Run& run, const StepMeans& step) {
+  constexpr double kOften = 0.3;
+  const auto count = [&](const char* name) {
+    return run.a_step(run.merged.counter("schedule", name));
+  };
+  if (run.merged.steps < kSteps || count("thaws") < kOften) return {};
+  const std::array<std::pair<const char*, const char*>, 3> reasons = {
+      {{"thaws_by_submission",
+        "a tensor came that the schedule does not have: submit the same tensors under the same "
+        "names in every step"},
+       {"thaws_by_wait",
+        "the program waited for a tensor whose bucket was not complete: submit all gradients "
+        "before the first wait"},
+       {"thaws_by_time_limit",
+        "a bucket was not complete in time: look for a rank that skips tensors or is late"}}};
+  const auto& worst = *std::ranges::max_element(
+      reasons, {}, [&](const auto& reason) { return count(reason.first); });
+  const std::string why = count(worst.first) > 0 ? worst.second : "no reason was counted";
+  return Finding{
+      "thaws",
+      fmt::format("the frozen schedule is thawed {:.1f} times a step; {} of thaws: {}",
+                  count("thaws"), percent_text(count(worst.first) / count("thaws")), why),
+      at_most_exposed(step, step.negotiate_us),
+      {{"thaws_per_step", count("thaws")}, {"reason", worst.first}}};
+}
+
+/// What a message takes besides its bytes: the median of agreement and completion.
+double cost_of_message(const Run& run) {
+  const MessageClass all = all_messages(run.merged);
+  return all.phases[kNegotiate].p50_us + all.phases[kComplete].p50_us;
+}
+
+Found small_fusion(const Run& run, const StepMeans& step) {
+  constexpr double kBuffer = 64 * kMiB;  // the default
+  constexpr double kMany = 16;
+  constexpr double kShareOfStep = 0.05;
+  const double fusion = run.fusion_bytes();
+  if (fusion < 0 || fusion >= kBuffer) return {};
+  if (run.merged.steps == 0 || step.messages < kMany) return {};
+  const double needed = std::ceil(step.bytes / kBuffer);
+  const bool full = fusion == 0 || step.bytes / step.messages > 0.4 * fusion;
+  if (!full || step.messages < 4 * needed) return {};
+  if (step.time_us > 0 && step.exposed_share() < kShareOfStep) return {};
+  const double extra = step.messages - needed;
+  const double wanted = std::min(kBuffer, 2 * power_of_two_below(step.bytes / 4));
+  const std::string advice =
+      wanted > 2 * fusion ? setting(std::max(wanted, kMiB)) : setting(kBuffer);
+  const double each = cost_of_message(run);
+  return Finding{
+      "small_fusion",
+      fmt::format("the fusion buffer is too small: {} of {} a step at RONDE_FUSION_BYTES={}, each "
+                  "of which takes {} besides its bytes; try RONDE_FUSION_BYTES={}",
+                  count_text(step.messages, "message"), amount_text(step.bytes / step.messages),
+                  setting(fusion), time_text(each), advice),
+      at_most_exposed(step, extra * each),
+      {{"messages_per_step", step.messages},
+       {"fusion_bytes", fusion},
+       {"mean_bytes", step.bytes / step.messages}}};
+}
+
+Found empty_messages(const Run& run, const StepMeans& step) {
+  constexpr double kMany = 16;
+  constexpr double kFill = 0.1;
+  const double fusion = run.fusion_bytes();
+  if (fusion <= 0 || step.messages < kMany || step.exposed_share() < 0.1) return {};
+  const double fill = step.bytes / step.messages / std::min(fusion, step.bytes);
+  const auto cycle = run.config.find("RONDE_CYCLE_TIME_MS");
+  if (fill > kFill || cycle == run.config.end()) return {};
+  const double ms = std::max(1.0, 2 * std::strtod(cycle->second.c_str(), nullptr));
+  return Finding{
+      "empty_messages",
+      fmt::format("{} a step of {} each fill {} of the fusion buffer, and each takes {} besides "
+                  "its bytes: try RONDE_CYCLE_TIME_MS={:.3g} instead of {}",
+                  count_text(step.messages, "message"), amount_text(step.bytes / step.messages),
+                  percent_text(fill), time_text(cost_of_message(run)), ms, cycle->second),
+      at_most_exposed(step, step.messages * cost_of_message(run)),
+      {{"messages_per_step", step.messages}, {"fill", fill}}};
+}
+
+std::vector<Finding> slow_spans(const Run& run, const StepMeans& step) {
+  constexpr double kShareOfStep = 0.25;
+  std::vector<Finding> found;
+  if (step.time_us == 0) return found;
+  for (const auto& [name, span] : run.merged.spans) {
+    const double cost = run.a_step(span.time.total_us);
+    if (cost < kShareOfStep * step.time_us || cost < step.exposed_us) continue;
+    const bool loads = name.find("load") != std::string::npos ||
+                       name.find("read") != std::string::npos ||
+                       name.find("batch") != std::string::npos;
+    const std::string rate =
+        span.bytes > 0 ? fmt::format(" at {}/s", amount_text(span.bytes / span.time.total_us * 1e6))
+                       : "";
+    found.push_back(
+        {loads ? "loader" : "span",
+         fmt::format("{}: span \"{}\" takes {} of a step ({}{}), exposed communication {}{}",
+                     loads ? "the loader is the limit" : "the program itself is the limit", name,
+                     percent_text(cost / step.time_us), time_text(cost), rate,
+                     percent_text(step.exposed_share()),
+                     loads ? "; give the loader more workers or faster storage" : ""),
+         cost,
+         {{"span", name}, {"share_of_step", cost / step.time_us}}});
+  }
+  return found;
+}
+
+Found registration(const Run& run, const StepMeans& step) {
+  const auto count = [&](const char* name) { return run.merged.counter("cuda", name); };
+  const double hits = count("registration_hits");
+  const double misses = count("registration_misses");
+  const double cost = run.a_step(count("registration_open_us") + count("registration_close_us"));
+  constexpr double kShareOfStep = 0.02;
+  if (run.merged.steps < kSteps || misses < hits || cost < kShareOfStep * step.time_us) return {};
+  if (misses == 0) return {};
+  const bool room = count("registration_evicted_for_room") > misses / 2;
+  return Finding{
+      "registration",
+      fmt::format("{} of GPU buffers were not in the registration cache: {}",
+                  percent_text(misses / (hits + misses)),
+                  room ? "raise RONDE_REGISTRATION_CACHE_BYTES"
+                       : "keep buffers between steps, so that their addresses stay the same"),
+      cost,
+      {{"hits", hits}, {"misses", misses}}};
+}
+
+/// Waiting that the causes do not explain.
+Found exposed(const Run& run, const StepMeans& step, double explained) {
+  constexpr double kShareOfStep = 0.1;
+  const double cost = step.exposed_us - explained;
+  if (step.backend_us == 0 || cost < kShareOfStep * step.time_us || step.time_us == 0) return {};
+  const double share = std::min(1.0, step.exposed_us / step.backend_us);
+  std::string text =
+      fmt::format("{} of communication is exposed ({} of a step of {})", percent_text(share),
+                  time_text(step.exposed_us), time_text(step.time_us));
+  const auto& last = run.merged.last_bucket;
+  const double fusion = run.fusion_bytes();
+  const double rate = step.bytes / step.backend_us;
+  // A last bucket that backward could not hide, and that can be split.
+  const bool splits = last && last->bytes > 4 * kMiB && last->bytes / rate > last->lead_us &&
+                      last->bytes > 0.1 * step.bytes && fusion != 0;
+  if (last) {
+    text += fmt::format(": the last bucket holds {} and starts {} {} backward ends",
+                        amount_text(last->bytes), time_text(std::abs(last->lead_us)),
+                        last->lead_us < 0 ? "after" : "before");
+  }
+  if (splits) {
+    const double half = power_of_two_below(last->bytes / 2);
+    text += "; try RONDE_FUSION_BYTES=" + setting(half);
+  } else if (step.backward_us > 0 && step.backend_us > step.backward_us) {
+    text += fmt::format(
+        "; communication takes {} a step and backward {}: send fewer bytes "
+        "(wire_dtype), or try another backend",
+        time_text(step.backend_us), time_text(step.backward_us));
+  } else {
+    text += "; submit gradients earlier, or send fewer bytes (wire_dtype)";
+  }
+  return Finding{"exposed",
+                 text,
+                 cost,
+                 {{"share_of_communication", share}, {"share_of_step", step.exposed_share()}}};
+}
+
+}  // namespace
+
+std::vector<Finding> find_all(const Run& run) {
+  const StepMeans step = step_means(run);
+  std::vector<Finding> found = slow_spans(run, step);
+  double explained = 0;
+  for (const auto& cause :
+       {slow_rank, changing_names, thaws, small_fusion, empty_messages, registration}) {
+    Found one = cause(run, step);
+    if (!one) continue;
+    explained = std::max(explained, one->cost_us);
+    found.push_back(std::move(*one));
+  }
+  // The schedule cannot stay frozen with names that change.
+  const auto has = [&](const char* kind) {
+    return std::ranges::any_of(found, [&](const Finding& each) { return each.kind == kind; });
+  };
+  if (has("changing_names")) {
+    std::erase_if(found, [](const Finding& each) { return each.kind == "thaws"; });
+  }
+  std::ranges::stable_sort(found, std::ranges::greater(), &Finding::cost_us);
+  if (Found rest = exposed(run, step, explained)) found.push_back(std::move(*rest));
+  if (!run.failure.empty()) {
+    found.insert(found.begin(), {"failure", "the run failed: " + run.failure, 0, {}});
+  }
+  return found;
+}
+
+}  // namespace ronde::prof
