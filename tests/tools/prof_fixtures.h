@@ -1,0 +1,189 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+namespace ronde::test {
+
+using Json = nlohmann::ordered_json;
+
+/// Two ranks that train a model of 172 MB in 161 tensors, as a profile shows them when nothing is
+/// wrong. Times are in microseconds.
+struct ProfiledRun {
+  int ranks = 2;
+  double steps = 100;
+  double step_us = 200e3;
+  double exposed_us = 8e3;
+  double backward_us = 120e3;
+  double messages = 4;  ///< a step
+  double message_bytes = 43e6;
+  double communicate_us = 12e3;
+  double negotiate_us = 90;
+  double tensors = 161;  ///< a step
+  double misses = 500;   ///< of a rank
+  double thaws = 1;      ///< of a rank
+  double names = 161;
+  double last_bucket_bytes = 2e6;
+  double last_lead_us = 6e3;
+  int late_rank = 1;
+  double late_share = 0.5;  ///< of messages
+  double waited_us = 900;   ///< for the late rank, of each other one, a step
+  double loading_us = 4e3;  ///< a step
+  std::string fusion_bytes = "64MiB";
+  std::string failure;
+
+  /// What one rank says.
+  Json figures(int rank) const;
+  /// The whole file.
+  Json profile() const;
+};
+
+/// `count` durations of the same length.
+inline Json equal_times(double count, double us) {
+  return {{"count", count}, {"total_us", count * us}, {"p50_us", us},
+          {"p99_us", us},   {"max_us", us},           {"histogram", {{us, count}}}};
+}
+
+inline Json ProfiledRun::figures(int rank) const {
+  const double count = messages * steps;
+  double up_to = 1024;
+  while (up_to < message_bytes) up_to *= 2;
+  const Json phases = {{"negotiate", equal_times(count, rank == late_rank ? 5 : negotiate_us)},
+                       {"queue", equal_times(count, 20)},
+                       {"communicate", equal_times(count, communicate_us)},
+                       {"complete", equal_times(count, 10)}};
+  const double others = rank == late_rank ? 0 : waited_us * steps;
+  return {
+      {"rank", rank},
+      {"seconds", steps * step_us / 1e6},
+      {"steps",
+       {{"count", steps},
+        {"samples", steps * 16},
+        {"time", equal_times(steps, step_us)},
+        {"exposed", equal_times(steps, exposed_us)},
+        {"backward", equal_times(steps, backward_us)},
+        {"last_bucket", {{"bytes", last_bucket_bytes}, {"lead_us", last_lead_us}}}}},
+      {"messages",
+       {{{"up_to_bytes", up_to},
+         {"count", count},
+         {"tensors", tensors * steps},
+         {"bytes", count * message_bytes},
+         {"uncompressed_bytes", count * message_bytes},
+         {"phases", phases}}}},
+      {"operations", {{"count", tensors * steps}, {"gather", equal_times(tensors * steps, 15)}}},
+      {"last_ranks",
+       {{{"rank", late_rank}, {"count", late_share * count}, {"waited_us", others}},
+        {{"rank", 1 - late_rank},
+         {"count", (1 - late_share) * count},
+         {"waited_us", rank == late_rank ? 800 * steps : 0}}}},
+      {"spans",
+       {{{"name", "load batch"},
+         {"count", steps},
+         {"bytes", steps * 1e6},
+         {"time", equal_times(steps, loading_us)}}}},
+      {"names", names},
+      {"memory", {{"resident_bytes", 900e6}, {"fusion_buffer_bytes", 64 << 20}}},
+      {"events", {{"written", 1e6}, {"lost", 0}}},
+      {"counters",
+       {{"submission", {{"operations", tensors * steps}}},
+        {"response_cache", {{"hits", 3 * tensors}, {"misses", misses}}},
+        {"schedule",
+         {{"freezes", misses > tensors * steps / 2 ? 0 : thaws + 1},
+          {"thaws", thaws},
+          {"thaws_by_submission", 0},
+          {"thaws_by_wait", thaws},
+          {"thaws_by_time_limit", 0},
+          {"tensors", std::max(0.0, tensors * (steps - 3) - misses)}}}}}};
+}
+
+inline Json ProfiledRun::profile() const {
+  Json json = {{"ronde_profile", 1},
+               {"version", "0.1.0"},
+               {"ranks", ranks},
+               {"hosts", 1},
+               {"complete", failure.empty()},
+               {"missing_ranks", Json::array()},
+               {"config",
+                {{"RONDE_FUSION_BYTES", fusion_bytes},
+                 {"RONDE_CYCLE_TIME_MS", "1"},
+                 {"RONDE_CACHE_CAPACITY", "1024"}}},
+               {"backends", {{"cpu", "shm"}, {"cuda", ""}}},
+               {"per_rank", Json::array()}};
+  if (!failure.empty()) json["failure"] = failure;
+  for (int rank = 0; rank < ranks; ++rank) json["per_rank"].push_back(figures(rank));
+  return json;
+}
+
+/// A rank's file of a timeline with one step: two buckets, of which the second is exposed for
+/// 10 ms. `base_us` is the time at which it begins, on the clock of the rank.
+struct TracedRank {
+  int rank = 0;
+  int ranks = 2;
+  double base_us = 1e6;
+  Json clock = Json::object();
+  Json end = {{"events_lost", 0}};
+
+  std::vector<Json> events() const;
+  std::string text() const;
+};
+
+inline std::vector<Json> TracedRank::events() const {
+  const auto slice = [&](int track, const char* category, const std::string& name, double at,
+                         double length, Json args = Json::object()) {
+    return Json{{"ph", "X"},    {"cat", category},    {"name", name},  {"pid", rank},
+                {"tid", track}, {"ts", base_us + at}, {"dur", length}, {"args", args}};
+  };
+  const auto async = [&](const char* phase, const char* name, int id, double at,
+                         Json args = Json::object()) {
+    return Json{{"ph", phase}, {"cat", "tensor"},    {"name", name}, {"pid", rank},
+                {"tid", 4},    {"ts", base_us + at}, {"id", id},     {"args", args}};
+  };
+  const auto bucket = [&](int number, double bytes) {
+    return Json{{"set", 0},       {"bucket", number}, {"operations", 2},
+                {"bytes", bytes}, {"backend", "shm"}, {"kind", "allreduce"}};
+  };
+  std::vector<Json> all = {
+      {{"ph", "M"},
+       {"name", "thread_name"},
+       {"pid", rank},
+       {"tid", 1},
+       {"args", {{"name", "steps"}}}},
+      async("b", "conv.weight", 7, 20e3),
+      async("n", "announced", 7, 21e3),
+      async("n", "agreed", 7, 25e3, {{"last_rank", 1}, {"bucket", 17}, {"set", 0}}),
+      slice(3, "communication", "allreduce 40000000 bytes", 30e3, 20e3, bucket(17, 40e6)),
+      slice(3, "communication", "pack", 30e3, 5e3),
+      slice(3, "communication", "communicate", 35e3, 15e3),
+      async("e", "conv.weight", 7, 50e3),
+      slice(3, "communication", "allreduce 1000 bytes", 55e3, 14e3, bucket(18, 1000)),
+      slice(2, "backward", "backward", 10e3, 50e3),
+      slice(10, "wait", "wait conv.weight", 60e3, 10e3),
+      slice(10, "span", "load batch", 0, 8e3, {{"bytes", 8e6}}),
+      slice(1, "step", "step 3", 0, 100e3, {{"samples", 16}})};
+  all.push_back({{"ph", rank == 0 ? "s" : "f"},
+                 {"cat", "bucket"},
+                 {"id", "0.17"},
+                 {"pid", rank},
+                 {"tid", 3},
+                 {"ts", base_us + 30e3},
+                 {"name", "bucket"}});
+  return all;
+}
+
+inline std::string TracedRank::text() const {
+  const Json info = {{"backend", "ronde"}, {"rank", rank}, {"world_size", ranks}, {"host", "n1"}};
+  const Json ronde = {{"timeline", 1}, {"version", "0.1.0"}, {"clock", clock}};
+  std::string text =
+      "{\"schemaVersion\": 1, \"displayTimeUnit\": \"ms\",\n\"distributedInfo\": " + info.dump() +
+      ",\n\"ronde\": " + ronde.dump() + ",\n\"traceEvents\": [\n";
+  const char* separator = "";
+  for (const Json& event : events()) {
+    text += separator + event.dump();
+    separator = ",\n";
+  }
+  return text + "\n],\n\"ronde_end\": " + end.dump() + "}\n";
+}
+
+}  // namespace ronde::test
