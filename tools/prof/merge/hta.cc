@@ -4,6 +4,7 @@
 // "ProfilerStep#", and the step of a kernel by the launch of the same correlation.
 #include <algorithm>
 #include <cmath>
+#include <cstdint>
 #include <ostream>
 
 #include "tools/prof/base/text.h"
@@ -43,9 +44,10 @@ class HtaWriter {
   double kernels() const { return correlation_; }
 
  private:
+  /// In whole microseconds: HTA shortens others.
   struct Time {
-    double begin = 0;
-    double length = 0;
+    std::int64_t begin = 0;
+    std::int64_t length = 0;
   };
 
   void add(const std::string& category, const std::string& name, int thread, const Time& time,
@@ -89,11 +91,12 @@ void HtaWriter::add_kernel(const std::string& name, const std::string& annotatio
 
 void HtaWriter::take(const Json& event) {
   if (event.value("ph", "") != "X") return;
-  // Whole microseconds: HTA shortens others, and kernels of one stream must not overlap.
   const double begin = event.at("ts").get<double>();
-  const double first = std::floor(head_.clock.on_rank_0(begin));
-  const double last = std::floor(head_.clock.on_rank_0(begin + event.value("dur", 0.0)));
-  const Time time{first, std::max(1.0, last - first)};
+  const auto whole = [&](double us) {
+    return static_cast<std::int64_t>(std::floor(head_.clock.on_rank_0(us)));
+  };
+  const std::int64_t first = whole(begin);
+  const Time time{first, std::max<std::int64_t>(1, whole(begin + event.value("dur", 0.0)) - first)};
   const std::string name = event.value("name", "");
   const int track = event.value("tid", 0);
   const Json args = event.value("args", Json::object());
