@@ -249,6 +249,11 @@ TEST_CASE("input that cannot be read is told in a line, with exit code 2") {
   refused("report", "types.json", "is no profile that this ronde can read");
   write_bytes(folder / "dump.json", R"({"ronde_dump": 1})");
   refused("report", "dump.json", "read it with ronde prof hang");
+  write_bytes(folder / "trace.json", TracedRank().text());
+  refused("report", "trace.json", "is a file of a timeline: give its folder");
+  std::filesystem::create_directory(folder / "dumps");
+  write_bytes(folder / "dumps/rank0.json", R"({"ronde_dump": 1})");
+  refused("report", "dumps", "read it with ronde prof hang");
 }
 
 TEST_CASE("compared runs show the change of each class in per cent") {

@@ -48,8 +48,11 @@ void add_torch_trace(const TorchTrace& trace, const Clock& clock, TraceWriter& w
   Pids pids(trace.rank);
   for (Json& event : json.at("traceEvents")) {
     if (!event.is_object() || !event.contains("ph") || !event.contains("pid")) continue;
-    const bool is_name = event.at("ph") == "M" && event.value("name", "") == "process_name";
-    const std::string shown = event.at("pid").dump();
+    const std::string name = event.value("name", "");
+    const bool is_name =
+        event.at("ph") == "M" && (name == "process_name" || name == "process_sort_index");
+    const Json& pid = event.at("pid");
+    const std::string shown = pid.is_string() ? pid.get<std::string>() : pid.dump();
     if (pids.take(event.at("pid"))) {
       writer.name_process(event.at("pid"),
                           "rank " + rank + ": LibTorch, process or device " + shown, trace.rank);

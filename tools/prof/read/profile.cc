@@ -30,6 +30,9 @@ Run parse_profile(const fs::path& path) try {
     throw UsageError(path.string() + " is a flight recorder's dump: read it with ronde prof hang " +
                      path.parent_path().string());
   }
+  if (json.contains("traceEvents")) {
+    throw UsageError(path.string() + " is a file of a timeline: give its folder");
+  }
   if (!json.is_object() || !json.contains("ronde_profile")) {
     throw UsageError(path.string() + " is no profile: it has no member ronde_profile");
   }
@@ -115,6 +118,13 @@ bool is_timeline(const fs::path& file) {
   return rank_in_name(file) >= 0 && file.filename().string().starts_with("rank");
 }
 
+bool is_dump(const fs::path& file) {
+  constexpr std::size_t kEnough = 100;
+  std::string start(kEnough, '\0');
+  std::ifstream(file).read(start.data(), kEnough);
+  return start.find("\"ronde_dump\"") != std::string::npos;
+}
+
 /// The profiles in `files`, where those of the ranks of one failed run are one.
 std::vector<Run> group(const std::vector<fs::path>& files) {
   std::map<fs::path, std::vector<fs::path>> names;
@@ -142,8 +152,7 @@ std::vector<Run> read_runs(const fs::path& path) {
     const std::vector<fs::path> files =
         json_files(path, "a profile of RONDE_PROFILE or a timeline of RONDE_TIMELINE");
     const auto first = std::ranges::find_if(files, is_timeline);
-    if (first != files.end() &&
-        read_file(*first).find("\"ronde_dump\"") < read_file(*first).find('[')) {
+    if (first != files.end() && is_dump(*first)) {
       throw UsageError("folder " + path.string() +
                        " holds a flight recorder's dumps: read it with ronde prof hang " +
                        path.string());
