@@ -221,6 +221,34 @@ TEST_CASE("a timeline gives the figures that its slices tell") {
   CHECK_THAT(report(run), Contains("Who announced messages last"));
 }
 
+TEST_CASE("the page holds the data of each run and needs no other file") {
+  const TemporaryFolder folder;
+  ProfiledRun run = with_slow_rank();
+  Json profile = run.profile();
+  profile["failure"] = "</script>";
+  std::filesystem::create_directory(folder / "runs");
+  write_bytes(folder / "runs/a.json", profile.dump());
+  run.ranks = 4;
+  write_bytes(folder / "runs/b.json", run.profile().dump());
+  write_bytes(folder / "runs/c.json", ProfiledRun().profile().dump());
+  const std::string page = (folder / "page.html").string();
+  const auto result = run_command({"prof", "report", "--html", page, (folder / "runs").string()});
+  INFO(result.err);
+  REQUIRE(result.exit_code == 0);
+  const std::string text = ronde::test::read_text(page);
+  const std::size_t begin = text.find("const runs = ") + 13;
+  const Json data = Json::parse(text.substr(begin, text.find(";\n", begin) - begin));
+  REQUIRE(data.size() == 3);
+  CHECK(data[0].at("waited")[0].at("ms")[1].get<double>() == Approx(60));
+  CHECK(data[1].at("ranks") == 4);
+  CHECK(data[2].at("findings").empty());
+  CHECK(text.find("</script>") == text.rfind("</script>"));
+  CHECK(data[0].at("findings")[0].at("text") == "the run failed: </script>");
+  CHECK_THAT(text, !Contains("src=") && !Contains("href="));
+  CHECK(run_command({"prof", "report", "--html", "/nowhere/x", (folder / "runs").string()})
+            .exit_code == 2);
+}
+
 TEST_CASE("input that cannot be read is told in a line, with exit code 2") {
   const TemporaryFolder folder;
   const auto refused = [&](const std::string& command, const std::string& name,

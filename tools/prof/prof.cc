@@ -12,6 +12,7 @@
 
 #include "ronde/error.h"
 #include "tools/prof/hang/hang.h"
+#include "tools/prof/html/page.h"
 #include "tools/prof/merge/merge.h"
 #include "tools/prof/report/report.h"
 
@@ -23,6 +24,7 @@ constexpr int kUsageExit = 2;
 struct Options {
   std::vector<std::string> paths;
   std::string output;
+  std::string html;
   std::vector<std::string> torch;
   bool fine = false;
   bool json = false;
@@ -46,6 +48,7 @@ int run(const std::function<void()>& command) {
 
 void report(const Options& options) {
   const std::vector<prof::Run> runs = prof::read_runs(options.paths.front());
+  if (!options.html.empty()) prof::write_page(runs, options.html);
   prof::Json all = prof::Json::array();
   for (const prof::Run& each : runs) {
     if (options.json) {
@@ -112,6 +115,7 @@ void add_prof(CLI::App& app, int& exit_code) {
       ->required()
       ->expected(1);
   reports->add_flag("--fine", options->fine, kFineHelp);
+  reports->add_option("--html", options->html, "Write a page with pictures, too");
   reports->add_flag("--json", options->json, "Print the findings as JSON");
   auto* const compares = add("compare", "Runs beside each other, the first against each", compare);
   compares->add_option("paths", options->paths, "Profiles or timelines")

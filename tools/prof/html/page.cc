@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tools/prof/html/page.h"
+
+#include <algorithm>
+#include <cstring>
+#include <string>
+#include <utility>
+
+#include "tools/prof/read/trace.h"
+#include "tools/prof/report/findings.h"
+#include "tools/prof/report/study_classes.h"
+
+namespace ronde::prof {
+namespace {
+
+constexpr double kUsInMs = 1e3;
+
+struct Interval {
+  double begin = 0;
+  double end = 0;
+};
+
+/// The middle step of the first rank that counted some, on rank 0's clock.
+Interval middle_step(const std::vector<TraceHead>& heads) {
+  std::vector<Interval> steps;
+  for (const TraceHead& head : heads) {
+    if (!steps.empty()) break;
+    read_trace(head.path, [&](const Json& event) {
+      if (event.value("ph", "") != "X" || event.value("tid", 0) != 1) return;
+      const double begin = event.at("ts").get<double>();
+      steps.push_back(
+          {head.clock.on_rank_0(begin), head.clock.on_rank_0(begin + event.value("dur", 0.0))});
+    });
+  }
+  return steps.empty() ? Interval{} : steps[steps.size() / 2];
+}
+
+/// The row and the colour of an event in the picture of a step; empty for what it does not show.
+std::string row_of(const Json& event) {
+  const int track = event.value("tid", 0);
+  const std::string name = event.value("name", "");
+  if (track == 2) return "backward";
+  if (track == 3) {
+    const auto args = event.find("args");
+    return args != event.end() && args->contains("bytes") ? "communication" : "";
+  }
+  const std::string category = event.value("cat", "");
+  return category == "wait" || category == "span" ? category : "";
+}
+
+/// The slices of one step of all ranks, in milliseconds from its beginning.
+Json step_slices(const fs::path& folder) {
+  constexpr std::size_t kMost = 20'000;  // that a browser draws at once
+  std::vector<TraceHead> heads;
+  for (const fs::path& path : trace_files(folder)) {
+    heads.push_back(read_trace(path, [](const Json&) {}));
+  }
+  const Interval step = middle_step(heads);
+  Json slices = Json::array();
+  for (const TraceHead& head : heads) {
+    read_trace(head.path, [&](const Json& event) {
+      if (event.value("ph", "") != "X" || slices.size() >= kMost) return;
+      const double local = event.at("ts").get<double>();
+      const double begin = std::max(step.begin, head.clock.on_rank_0(local));
+      const double end = std::min(step.end, head.clock.on_rank_0(local + event.value("dur", 0.0)));
+      const std::string row = row_of(event);
+      if (row.empty() || end <= begin) return;
+      slices.push_back({{"rank", head.rank},
+                        {"row", row},
+                        {"name", event.value("name", "")},
+                        {"begin", (begin - step.begin) / kUsInMs},
+                        {"end", (end - step.begin) / kUsInMs}});
+    });
+  }
+  return {{"ms", (step.end - step.begin) / kUsInMs}, {"slices", slices}};
+}
+
+/// What each rank waited for each other one, in milliseconds a step.
+Json waited_for(const Run& run) {
+  Json rows = Json::array();
+  for (const Figures& each : run.per_rank) {
+    Json row = Json::array();
+    for (int rank = 0; rank < run.ranks; ++rank) {
+      const auto found = each.last_ranks.find(rank);
+      const double us = found == each.last_ranks.end() ? 0 : found->second.waited_us;
+      row.push_back(us / kUsInMs / std::max(1.0, each.steps));
+    }
+    rows.push_back({{"rank", each.rank}, {"ms", row}});
+  }
+  return rows;
+}
+
+Json data_of(const Run& run) {
+  const StepMeans step = step_means(run);
+  Json findings = Json::array();
+  for (const Finding& each : find_all(run)) {
+    findings.push_back({{"text", each.text}, {"ms", each.cost_us / kUsInMs}});
+  }
+  Json sizes = Json::array();
+  for (const SizeRow& row : size_rows(run.merged, /*fine=*/true)) {
+    sizes.push_back({{"title", row.title},
+                     {"count", run.a_step(row.messages.count)},
+                     {"ms", run.a_step(row.messages.backend_us()) / kUsInMs},
+                     {"p50", row.messages.phases[kCommunicate].p50_us / kUsInMs},
+                     {"p99", row.messages.phases[kCommunicate].p99_us / kUsInMs}});
+  }
+  const double seconds = run.merged.seconds;
+  return {{"source", run.source},
+          {"ranks", run.ranks},
+          {"hosts", run.hosts},
+          {"steps", run.merged.steps},
+          {"samples_per_s", seconds > 0 ? run.merged.samples / seconds : 0},
+          {"step_ms", step.time_us / kUsInMs},
+          {"backward_ms", step.backward_us / kUsInMs},
+          {"exposed_ms", step.exposed_us / kUsInMs},
+          {"communication_ms", step.backend_us / kUsInMs},
+          {"findings", findings},
+          {"sizes", sizes},
+          {"waited", waited_for(run)}};
+}
+
+}  // namespace
+
+void write_page(const std::vector<Run>& runs, const fs::path& file) {
+  Json data = Json::array();
+  for (const Run& run : runs) {
+    data.push_back(data_of(run));
+    std::error_code error;
+    if (fs::is_directory(run.source, error)) data.back()["timeline"] = step_slices(run.source);
+  }
+  std::string text = data.dump(-1, ' ', false, Json::error_handler_t::replace);
+  // A name must not end the script.
+  for (std::size_t at = 0; (at = text.find("</", at)) != std::string::npos; at += 3) {
+    text.insert(at + 1, "\\");
+  }
+  std::string page = kPageTemplate;
+  page.replace(page.find(kDataMark), std::strlen(kDataMark), text);
+  NewFile output(file);
+  output.stream() << page;
+  output.finish();
+}
+
+}  // namespace ronde::prof
