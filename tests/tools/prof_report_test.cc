@@ -275,6 +275,8 @@ TEST_CASE("input that cannot be read is told in a line, with exit code 2") {
   refused("report", "newer.json", "has layout 2, and this ronde reads layout 1");
   write_bytes(folder / "types.json", R"({"ronde_profile": 1, "merged": {"seconds": "long"}})");
   refused("report", "types.json", "is no profile that this ronde can read");
+  write_bytes(folder / "ranks.json", R"({"ronde_profile": 1, "ranks": 4000000000})");
+  refused("report", "ranks.json", "is damaged: it is of 4000000000 ranks");
   write_bytes(folder / "dump.json", R"({"ronde_dump": 1})");
   refused("report", "dump.json", "read it with ronde prof hang");
   write_bytes(folder / "trace.json", TracedRank().text());

@@ -41,6 +41,13 @@ void check_layout(const Json& layout, int known, const fs::path& path) {
       (found > known ? ": use the version of ronde that wrote it, or a newer one" : ""));
 }
 
+int ranks_in(const Json& json, const char* name, const fs::path& path) {
+  constexpr double kMost = 1e6;
+  const double ranks = json.value(name, 0.0);
+  if (ranks >= 0 && ranks <= kMost) return static_cast<int>(ranks);
+  throw UsageError(path.string() + " is damaged: it is of " + json.at(name).dump() + " ranks");
+}
+
 int rank_in_name(const fs::path& path) {
   static const std::regex pattern("(?:^|.*\\.)rank(\\d{1,6})\\.json");
   std::smatch found;

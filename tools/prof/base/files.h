@@ -22,6 +22,9 @@ Json parse_json(const std::string& text, const fs::path& path);
 /// Throws a UsageError if `layout` of the file is newer than what this program reads.
 void check_layout(const Json& layout, int known, const fs::path& path);
 
+/// The number of ranks in `json`, or 0 without one. A UsageError if no run can have that many.
+int ranks_in(const Json& json, const char* name, const fs::path& path);
+
 /// The rank in a name that ends in "rank<r>.json", or -1.
 int rank_in_name(const fs::path& path);
 

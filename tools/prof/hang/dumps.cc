@@ -30,7 +30,7 @@ Dump parse_dump(const fs::path& path) {
   Dump dump;
   check_layout(json.at("ronde_dump"), kLayout, path);
   dump.rank = json.value("rank", rank_in_name(path));
-  dump.ranks = json.value("ranks", 0);
+  dump.ranks = ranks_in(json, "ranks", path);
   dump.host = json.value("host", "");
   dump.pid = json.value("pid", 0);
   dump.reason = json.value("reason", "");

@@ -20,6 +20,7 @@ const char* const kPageTemplate = R"html(<!doctype html>
 body { margin: 0 auto; max-width: 1000px; padding: 24px; background: var(--page);
   color: var(--ink); font: 15px/1.5 system-ui, sans-serif; }
 h1 { font-size: 22px; line-height: 1.3; margin: 4px 0 12px; }
+hr { border: 0; border-top: 1px solid var(--line); margin: 40px 0 24px; }
 h2 { font-size: 16px; margin: 32px 0 8px; }
 p, li { margin: 4px 0; }
 .soft { color: var(--soft); }
@@ -56,6 +57,10 @@ function number(value) {
   return value.toLocaleString("en", {maximumSignificantDigits: value < 100 ? 2 : 3});
 }
 
+function counted(count, noun) {
+  return `${count.toLocaleString("en")} ${noun}${count === 1 ? "" : "s"}`;
+}
+
 function picture(height) {
   return add(add(main, "div", {class: "wide"}), "svg", {width: WIDTH, height, role: "img"});
 }
@@ -85,7 +90,7 @@ function legend(names) {
 /// Rows of bars over a time in ms: [{title, bars: [{begin, end, row, name}]}].
 function draw_times(rows, length) {
   const LEFT = 170, ROW = 22;
-  const scale = (WIDTH - LEFT - 20) / length;
+  const scale = (WIDTH - LEFT - 30) / length;
   const bottom = rows.length * ROW + 4;
   const svg = picture(bottom + 24);
   const step = distance(length, 10);
@@ -118,7 +123,7 @@ function draw_step(run) {
         a.title.localeCompare(b.title, "en", {numeric: true}));
     draw_times(sorted, run.timeline.ms);
   } else if (run.step_ms > 0) {
-    add(main, "h2", {}, "A step on average");
+    add(main, "h2", {}, "Parts of a step, on average: lengths, not places");
     const end = run.step_ms - run.exposed_ms;
     draw_times([
       {title: "backward", bars: [{begin: Math.max(0, end - run.backward_ms), end,
@@ -180,8 +185,8 @@ function draw_scaling() {
   const points = runs.map(run => [run.ranks, run.samples_per_s || run.ranks / run.step_ms * 1e3])
       .filter(point => isFinite(point[1]) && point[1] > 0).sort((a, b) => a[0] - b[0]);
   if (points.length < 2) return;
-  const counted = runs.every(run => run.samples_per_s > 0);
-  add(main, "h2", {}, `Scaling: ${counted ? "samples" : "steps of all ranks"} a second by ranks`);
+  const have_samples = runs.every(run => run.samples_per_s > 0);
+  add(main, "h2", {}, `Scaling: ${have_samples ? "samples" : "steps of all ranks"} a second by ranks`);
   const LEFT = 70, HEIGHT = 280, most_ranks = points[points.length - 1][0];
   const per_rank = points[0][1] / points[0][0];
   const most = Math.max(per_rank * most_ranks, ...points.map(point => point[1]));
@@ -209,8 +214,9 @@ function draw_scaling() {
 }
 
 function draw(run) {
-  add(main, "p", {class: "soft"}, `${run.source}: ${run.ranks} ranks, ${run.hosts} hosts, ` +
-      `${run.steps} steps`);
+  if (main.hasChildNodes()) add(main, "hr");
+  add(main, "p", {class: "soft"}, `${run.source}: ${counted(run.ranks, "rank")} on ` +
+      `${counted(run.hosts, "host")}, ${counted(run.steps, "step")}`);
   add(main, "h1", {}, run.findings.length ? run.findings[0].text : "nothing stands out");
   const tiles = add(main, "div", {class: "tiles"});
   const share = run.step_ms > 0 ? ` (${Math.round(run.exposed_ms / run.step_ms * 100)} %)` : "";

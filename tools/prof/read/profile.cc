@@ -40,7 +40,7 @@ Run parse_profile(const fs::path& path) try {
   Run run;
   run.source = path.string();
   run.version = json.value("version", "");
-  run.ranks = std::max(1, json.value("ranks", 1));
+  run.ranks = std::max(1, ranks_in(json, "ranks", path));
   run.hosts = json.value("hosts", 1);
   run.failure = json.value("failure", "");
   run.missing_ranks = json.value("missing_ranks", std::vector<int>());

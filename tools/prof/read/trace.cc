@@ -31,8 +31,8 @@ void take_clock(const Json& from, Clock& clock) {
 
 void take_head(const Json& json, TraceHead& head) {
   if (const auto info = json.find("distributedInfo"); info != json.end()) {
-    head.rank = info->value("rank", head.rank);
-    head.world_size = info->value("world_size", 0);
+    if (head.rank < 0) head.rank = info->value("rank", head.rank);
+    head.world_size = ranks_in(*info, "world_size", head.path);
     head.host = info->value("host", "");
   }
   if (const auto ronde = json.find("ronde"); ronde != json.end()) {
