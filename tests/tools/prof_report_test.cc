@@ -44,7 +44,7 @@ std::string first_line(const std::string& text) {
   return text.substr(0, text.find('\n'));
 }
 
-/// The slow rank of issue's example.
+/// The others wait 60 ms a step for rank 1.
 ProfiledRun with_slow_rank() {
   ProfiledRun run;
   run.late_share = 0.93;

@@ -103,14 +103,14 @@ void print_times(const std::vector<Run>& runs, bool fine, std::ostream& out) {
     if (is_new) order.push_back(title);
     row->second[index] = us;
   };
-  std::map<double, bool> classes;  // in the order of their sizes, whichever run has them
+  std::set<double> classes;  // of all runs
   for (const Run& run : runs) {
-    for (const auto& [up_to, messages] : run.merged.messages) classes[up_to] = true;
+    for (const auto& [up_to, messages] : run.merged.messages) classes.insert(up_to);
   }
   for (std::size_t i = 0; i < runs.size(); ++i) {
     titles.push_back(letter(i));
     Figures padded = runs[i].merged;
-    for (const auto& [up_to, used] : classes) padded.messages[up_to].up_to_bytes = up_to;
+    for (const double up_to : classes) padded.messages[up_to].up_to_bytes = up_to;
     for (const SizeRow& row : size_rows(padded, fine)) {
       put(row.title, i, runs[i].a_step(row.messages.backend_us()));
     }
