@@ -10,7 +10,7 @@
 #include <string_view>
 #include <vector>
 
-#include "api/src/observe/observer.h"
+#include "api/observe/observer.h"
 #include "ronde/init_options.h"
 #include "ronde/plugin/factory.h"
 #include "ronde/runtime.h"

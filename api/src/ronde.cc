@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "api/src/default_runtime.h"
-#include "api/src/observe/figures_json.h"
+#include "api/observe/figures_json.h"
 #include "backends/compose.h"
 
 namespace ronde {

@@ -171,9 +171,9 @@ class Runtime {
   /// that other threads are making, then stops. It sleeps until the last rank has called it,
   /// however long that rank works before (RONDE_SHUTDOWN_TIMEOUT_S sets a limit). Throws GroupError
   /// if the group dies in it; does nothing if it was dead before.
-  /// Rank 0 gets the `report` of each rank, in rank order, if the group did not die; the others get
-  /// nothing.
-  std::vector<std::string> shutdown(std::string report = {});
+  void shutdown() { shutdown(std::string()); }
+  /// The same; rank 0 gets the `report` of each rank, in rank order, if the group did not die.
+  std::vector<std::string> shutdown(std::string report);
 
   /// Leaves the group as the destructor does without a shutdown() before it, while others may still
   /// use this object: reports to the other ranks that this one left, and `why` if that is not

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "training/checkpoint.h"
 
+#include <ronde/ronde.h>
+
 #include <nlohmann/json.hpp>
 #include <sstream>
 
@@ -102,6 +104,7 @@ RunConfig RunConfig::from_json(const std::string& text) {
 void save_checkpoint(const std::filesystem::path& path, const Edsr& network,
                      const torch::optim::Adam& optimizer, const Position& position,
                      const RunConfig& config) {
+  ronde::Span span("write checkpoint");
   torch::serialize::OutputArchive archive;
   archive.write("format", c10::IValue(std::string(kFormat)));
   archive.write("version", c10::IValue(kVersion));
@@ -122,6 +125,7 @@ void save_checkpoint(const std::filesystem::path& path, const Edsr& network,
   // again from its destructor.
   std::ostringstream bytes;
   archive.save_to(bytes);
+  span.add_bytes(static_cast<std::uint64_t>(bytes.tellp()));
   example::write_text(path, bytes.str());
 }
 

@@ -4,7 +4,9 @@
 #include <ronde/torch.h>
 
 #include <algorithm>
+#include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 
 #include "common/device.h"
@@ -125,6 +127,9 @@ class Bookkeeper {
   ProgressLine line_;
 };
 
+/// How long a step waits for its batch: ronde prof report says when that is the limit.
+constexpr std::string_view kLoadSpan = "load batch";
+
 /// With `amp` in bf16; the result is f32 in any case.
 torch::Tensor forward(Edsr& network, const torch::Tensor& input, bool amp) {
   const ronde::Autocast autocast(input.device().type(), torch::kBFloat16, amp);
@@ -149,7 +154,9 @@ TrainingResult train(Edsr& network, std::shared_ptr<const std::vector<Photograph
   const RunConfig config = run_config(options, photographs->size());
   network->to(device);
   torch::optim::Adam adam(network->parameters(), options.learning_rate);
-  ronde::DistributedOptimizer optimizer(adam, network->named_parameters());
+  const auto local_batch = static_cast<std::size_t>(options.batch / ronde::size());
+  ronde::DistributedOptimizer optimizer(adam, network->named_parameters(),
+                                        {.samples_per_step = local_batch});
   const Position start = resume(network, adam, options, config);
   ronde::broadcast_parameters(*network, /*root_rank=*/0);
   ronde::broadcast_optimizer_state(adam, 0);
@@ -160,7 +167,6 @@ TrainingResult train(Edsr& network, std::shared_ptr<const std::vector<Photograph
                                                 .seed = options.seed});
   ronde::DistributedSampler sampler(static_cast<std::size_t>(config.samples),
                                     {.seed = options.seed});
-  const auto local_batch = static_cast<std::size_t>(options.batch / ronde::size());
   auto loader = torch::data::make_data_loader(
       dataset.map(torch::data::transforms::Stack<>()), sampler,
       torch::data::DataLoaderOptions(local_batch).workers(options.workers));
@@ -171,7 +177,10 @@ TrainingResult train(Edsr& network, std::shared_ptr<const std::vector<Photograph
     dataset.set_epoch(position.epoch);
     sampler.set_epoch(static_cast<std::size_t>(position.epoch),
                       static_cast<std::size_t>(position.step_in_epoch * config.batch));
+    std::optional<ronde::Span> load(kLoadSpan);
     for (const auto& batch : *loader) {
+      load->add_bytes(batch.data.nbytes() + batch.target.nbytes());
+      load.reset();
       set_learning_rate(adam, run.learning_rate());
       optimizer.zero_grad();
       const torch::Tensor output =
@@ -181,7 +190,9 @@ TrainingResult train(Edsr& network, std::shared_ptr<const std::vector<Photograph
       optimizer.step();
       run.step_done(loss);
       if (run.finished()) break;
+      load.emplace(kLoadSpan);
     }
+    load.reset();
     if (position.step_in_epoch * config.batch == config.samples) run.epoch_done();
   }
   return run.finish();

@@ -61,7 +61,7 @@ TEST_CASE(
 
 TEST_CASE("a board without a word for a bucket is refused") {
   PlainBoard small(1);
-  CHECK_THROWS_AS(ArrivalWords(small, 2), Error);
+  CHECK_THROWS_AS(ArrivalWords(small, 0, 2), Error);
 }
 
 TEST_CASE("ranks that raise while one closes agree on what was committed") {

@@ -112,7 +112,7 @@ TEST_CASE("a caller that waits is awake for its peers before they can start its 
 
 TEST_CASE("the loop wakes peers that sleep, not the thread that submits last") {
   Fixture fixture;
-  FrozenSchedule peer(fixture.board, 1, 2, std::chrono::hours(0));
+  FrozenSchedule peer(fixture.board, 1, 2, std::chrono::hours(0), fixture.events);
   for (FrozenSchedule* schedule : {&peer, &fixture.schedule}) {
     schedule->freeze(Fixture::plan({"first"}));
   }

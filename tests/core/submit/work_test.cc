@@ -18,6 +18,7 @@ using namespace ronde;
 struct CountedHelp final : WaitHelper {
   void help(const WorkState&, Stage, TimePoint) noexcept override { ++calls; }
   void note_wait() noexcept override {}
+  void note_waited(const WorkState&) noexcept override {}
   void expedite(const WorkState&) noexcept override {}
   std::atomic<int> calls{0};
 };

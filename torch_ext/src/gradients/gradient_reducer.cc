@@ -15,7 +15,6 @@
 #include <utility>
 
 #include "ronde/error.h"
-#include "ronde/ronde.h"
 #include "ronde/torch/device.h"
 #include "torch_ext/src/common/device_stream.h"
 #include "torch_ext/src/common/tensor_request.h"
@@ -198,6 +197,7 @@ void GradientReducer::look_after(std::size_t index) {
 
 void GradientReducer::before_accumulation(std::size_t index) {
   const std::lock_guard lock(hooks_mutex_);
+  if (!backward_) backward_.emplace(kBackwardSpan);
   Slot& slot = slots_[index];
   if (slot.ready) {
     slot.subject.refuse(
@@ -216,6 +216,11 @@ void GradientReducer::before_accumulation(std::size_t index) {
     slot.subject.refuse("the last reduction failed. Call DistributedOptimizer::zero_grad() first");
   }
   slot.had_gradient = slot.parameter.grad().defined();
+}
+
+void GradientReducer::end_backward() {
+  const std::lock_guard lock(hooks_mutex_);
+  backward_.reset();
 }
 
 void GradientReducer::after_accumulation(std::size_t index, const at::Tensor& incoming) {

@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "ronde/options.h"
+#include "ronde/ronde.h"
 #include "ronde/torch/distributed_optimizer.h"
 #include "ronde/torch/work.h"
 #include "torch_ext/src/common/first_error.h"
@@ -208,6 +209,7 @@ class GradientReducer : public std::enable_shared_from_this<GradientReducer> {
   void start_agreement(double scale, bool all, FirstError error);
   void look_for_nonfinite(Slot& slot) const;
   bool has_found_nonfinite();
+  void end_backward();
   void tell_nonfinite(const TensorWork& found) const;
 
   const std::uint64_t id_;
@@ -220,6 +222,7 @@ class GradientReducer : public std::enable_shared_from_this<GradientReducer> {
   std::vector<Group> groups_;
   Phase phase_ = Phase::Accumulating;
   std::mutex hooks_mutex_;
+  std::optional<Span> backward_;  ///< from the first gradient of a step to synchronize()
   int no_sync_depth_ = 0;
   int skip_depth_ = 0;
   std::uint64_t reduction_number_ = 0;

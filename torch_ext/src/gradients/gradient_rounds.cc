@@ -129,6 +129,7 @@ void GradientReducer::expect_to_step_with() const {
 }
 
 void GradientReducer::synchronize() {
+  end_backward();
   if (phase_ != Phase::Reduced) return wait_for_all({});
   try {
     expect_same_parameters();
@@ -139,6 +140,7 @@ void GradientReducer::synchronize() {
 }
 
 bool GradientReducer::synchronize_and_agree(double scale) {
+  end_backward();
   if (phase_ == Phase::Accumulating) {
     wait_for_all(scale);
   } else {

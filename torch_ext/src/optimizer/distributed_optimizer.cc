@@ -80,6 +80,7 @@ class DistributedOptimizer::Impl {
       step_inner();
     }
     reducer_->stepped();
+    mark_step(reducer_->options().samples_per_step);
     return loss;
   }
 

@@ -6,6 +6,7 @@
 #include <torch/ordered_dict.h>
 
 #include <chrono>
+#include <cstdint>
 #include <initializer_list>
 #include <memory>
 #include <string>
@@ -103,6 +104,9 @@ struct DistributedOptimizerOptions {
   /// once more; synchronize() then throws a UsageError on all ranks that names the parameters and
   /// the ranks. To find out where they come from.
   bool find_nonfinite = false;
+
+  /// Samples on which this rank works in a step: figures and timeline then tell samples a second.
+  std::uint64_t samples_per_step = 0;
 };
 
 /// Reduces gradients over the ranks, then steps `inner`. The reduction of each gradient starts as

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "api/src/observe/observer.h"
+#include "api/observe/observer.h"
 
 #include <unistd.h>
 
@@ -8,10 +8,10 @@
 #include <system_error>
 #include <utility>
 
-#include "api/src/observe/figures_json.h"
-#include "api/src/observe/profile.h"
-#include "api/src/observe/timeline_merge.h"
-#include "api/src/observe/write_file.h"
+#include "api/observe/figures_json.h"
+#include "api/observe/profile.h"
+#include "api/observe/timeline_merge.h"
+#include "api/observe/write_file.h"
 #include "core/src/base/exception_text.h"
 #include "ronde/error.h"
 

@@ -9,7 +9,7 @@
 #include <string_view>
 #include <utility>
 
-#include "api/src/observe/system_sampler.h"
+#include "api/observe/system_sampler.h"
 #include "ronde/plugin/events.h"
 
 namespace ronde {

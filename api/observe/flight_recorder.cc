@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "api/src/observe/flight_recorder.h"
+#include "api/observe/flight_recorder.h"
 
 #include <unistd.h>
 
@@ -10,8 +10,8 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
-#include "api/src/observe/figures_json.h"
-#include "api/src/observe/write_file.h"
+#include "api/observe/figures_json.h"
+#include "api/observe/write_file.h"
 #include "core/src/base/exception_text.h"
 #include "ronde/build_info.h"
 

@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "api/src/observe/flight_recorder.h"
-#include "api/src/observe/timeline.h"
+#include "api/observe/flight_recorder.h"
+#include "api/observe/timeline.h"
 #include "ronde/log.h"
 #include "ronde/runtime.h"
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "api/src/observe/profile.h"
+#include "api/observe/profile.h"
 
 #include <spdlog/fmt/fmt.h>
 
@@ -8,7 +8,7 @@
 #include <iterator>
 #include <string_view>
 
-#include "api/src/observe/figures_json.h"
+#include "api/observe/figures_json.h"
 #include "ronde/build_info.h"
 
 namespace ronde {

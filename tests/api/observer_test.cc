@@ -1,0 +1,288 @@
+// SPDX-License-Identifier: Apache-2.0
+// Profiles, timelines and dumps of groups whose ranks are threads.
+#include "api/observe/observer.h"
+
+#include <catch2/catch.hpp>
+#include <chrono>
+#include <csignal>
+#include <filesystem>
+#include <functional>
+#include <map>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "api/observe/figures_json.h"
+#include "ronde/error.h"
+#include "tests/support/processes/temporary_folder.h"
+#include "tests/support/ranks/faulty_group.h"
+#include "tests/support/ranks/results_of_ranks.h"
+
+using namespace ronde;
+using namespace ronde::test;
+using Catch::Contains;
+using Json = nlohmann::json;
+
+namespace {
+
+/// `body` on each rank of a group with an observer, which ends the group unless the body returns
+/// false.
+void run_observed(int size, const Config& config,
+                  const std::function<bool(int rank, Runtime& runtime, Observer& observer)>& body) {
+  const inproc::Group group(std::vector<int>(static_cast<std::size_t>(size), 0));
+  run_ranks(size, [&](int rank) {
+    Runtime runtime(options_of(group, rank, config));
+    Observer observer(runtime);
+    if (body(rank, runtime, observer)) observer.shutdown();
+  });
+}
+
+bool train(Runtime& runtime, int steps) {
+  std::vector<float> small(100, 1.0F), large(100'000, 1.0F);
+  for (int step = 0; step < steps; ++step) {
+    RuntimeSpan load(runtime, "load \"batch\"\n");
+    load.add_bytes(64);
+    load.end();
+    RuntimeSpan backward(runtime, kBackwardSpan);
+    const Work first = runtime.submit(sum_request(large, "layer2.weight"));
+    const Work second = runtime.submit(sum_request(small, "layer1.weight"));
+    backward.end();
+    first.wait();
+    second.wait();
+    runtime.mark_step(8);
+  }
+  return true;
+}
+
+/// Asks again and again, for no longer than that.
+void check_soon(const std::function<bool()>& holds, const std::string& what) {
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(30);
+  while (!holds() && std::chrono::steady_clock::now() < deadline) std::this_thread::yield();
+  check(holds(), what + " within 30 s");
+}
+
+Json parse(const std::filesystem::path& path) {
+  return Json::parse(read_text(path));
+}
+
+std::map<std::string, int> slices_by_name(const Json& trace, const std::string& phase) {
+  std::map<std::string, int> names;
+  for (const Json& event : trace.at("traceEvents")) {
+    if (event.at("ph") == phase) ++names[event.at("name").get<std::string>()];
+  }
+  return names;
+}
+
+}  // namespace
+
+TEST_CASE("the profile of a run has the figures of each rank, and merged ones") {
+  const TemporaryFolder folder;
+  Config config = test_config();
+  config.profile = folder / "sub/run.json";
+  run_observed(3, config, [](int, Runtime& runtime, Observer&) { return train(runtime, 10); });
+  const Json profile = parse(config.profile);
+  CHECK(profile.at("ronde_profile") == 1);
+  CHECK(profile.at("complete") == true);
+  CHECK(profile.at("ranks") == 3);
+  CHECK(profile.at("missing_ranks").empty());
+  CHECK(profile.at("config").at("RONDE_FUSION_BYTES") == "64MiB");
+  REQUIRE(profile.at("per_rank").size() == 3);
+  for (int rank = 0; rank < 3; ++rank) {
+    const Json& figures = profile.at("per_rank").at(static_cast<std::size_t>(rank));
+    CHECK(figures.at("rank") == rank);
+    CHECK(figures.at("operations").at("count") == 20);
+    CHECK(figures.at("steps").at("samples") == 80);
+    CHECK(figures.at("steps").at("backward").at("count") == 10);
+    CHECK(figures.at("spans").at(0).at("bytes") == 640);
+    CHECK(figures.at("events").at("lost") == 0);
+    CHECK(figures.at("counters").at("execution").at("tensors") == 20);
+  }
+  const Json& merged = profile.at("merged");
+  CHECK(merged.at("steps").at("count") == 10);
+  CHECK(merged.at("steps").at("samples") == 240);
+  CHECK(merged.at("operations").at("count") == 60);
+}
+
+TEST_CASE("figures are the same after they were written and read") {
+  run_group(2, [](int rank, Runtime& runtime) {
+    train(runtime, 5);
+    const Figures figures = runtime.figures();
+    const auto json = to_json(figures, rank);
+    check(to_json(figures_from_json(json), rank) == json, "the same figures");
+  });
+}
+
+TEST_CASE("each rank of a failed group writes its own profile") {
+  const TemporaryFolder folder;
+  Config config = test_config();
+  config.profile = folder / "run.json";
+  run_observed(2, config, [](int rank, Runtime& runtime, Observer&) {
+    train(runtime, 3);
+    if (rank == 1) runtime.abort("the loss is NaN");
+    check_contains(death_in_barrier(runtime).text, "the loss is NaN");
+    return false;
+  });
+  CHECK_FALSE(std::filesystem::exists(folder / "run.json"));
+  for (const int rank : {0, 1}) {
+    const Json profile = parse(folder / ("run.rank" + std::to_string(rank) + ".json"));
+    CHECK(profile.at("complete") == false);
+    CHECK_THAT(profile.at("failure").get<std::string>(), Contains("the loss is NaN"));
+    CHECK(profile.at("missing_ranks") == std::vector<int>{1 - rank});
+    CHECK(profile.at("merged").at("steps").at("count") == 3);
+  }
+}
+
+TEST_CASE("a timeline has every step, tensor, message, wait and span, in PyTorch's layout") {
+  const TemporaryFolder folder;
+  Config config = test_config();
+  config.timeline = folder.path();
+  run_observed(2, config, [](int, Runtime& runtime, Observer&) { return train(runtime, 10); });
+  std::vector<std::set<std::string>> flows(2);
+  for (const int rank : {0, 1}) {
+    const Json trace = parse(folder / ("rank" + std::to_string(rank) + ".json"));
+    CHECK(trace.at("schemaVersion") == 1);
+    CHECK(trace.at("distributedInfo").at("rank") == rank);
+    CHECK(trace.at("distributedInfo").at("world_size") == 2);
+    CHECK(trace.at("ronde_end").at("events_lost") == 0);
+    auto begun = slices_by_name(trace, "b"), ended = slices_by_name(trace, "e");
+    CHECK(begun.at("layer1.weight") == 10);
+    CHECK(begun == ended);
+    auto slices = slices_by_name(trace, "X");
+    CHECK(slices.at("load \"batch\"\n") == 10);
+    CHECK(slices.at("backward") == 10);
+    CHECK(slices.at("step 2") == 1);
+    int messages = 0;
+    for (const Json& event : trace.at("traceEvents")) {
+      const std::string phase = event.at("ph");
+      REQUIRE(event.contains("pid"));
+      if (phase == "M") continue;
+      REQUIRE(event.at("ts").get<double>() > 0);
+      if (phase == "s" || phase == "f")
+        flows[static_cast<std::size_t>(rank)].insert(event.at("id"));
+      if (phase != "X") continue;
+      REQUIRE(event.at("dur").get<double>() >= 0);
+      const bool is_message = event.value("cat", "") == "communication";
+      if (is_message && event.at("args").contains("bucket")) ++messages;
+    }
+    CHECK(messages >= 10);
+    CHECK(flows[static_cast<std::size_t>(rank)].size() == static_cast<std::size_t>(messages));
+  }
+  CHECK(flows[0] == flows[1]);
+}
+
+TEST_CASE("rank 0 joins the timelines in one file where that is asked for") {
+  const TemporaryFolder folder;
+  Config config = test_config();
+  config.timeline = folder / "all.json";
+  run_observed(3, config, [](int, Runtime& runtime, Observer&) { return train(runtime, 5); });
+  const Json trace = parse(folder / "all.json");
+  std::set<int> ranks;
+  for (const Json& event : trace.at("traceEvents")) ranks.insert(event.at("pid").get<int>());
+  CHECK(ranks == std::set<int>{0, 1, 2});
+  CHECK(slices_by_name(trace, "b").at("layer1.weight") == 15);
+}
+
+TEST_CASE("a timeline can be started and stopped while the group runs") {
+  const TemporaryFolder folder;
+  run_observed(2, test_config(), [&](int, Runtime& runtime, Observer& observer) {
+    train(runtime, 3);
+    observer.start_timeline(folder.path());
+    check_contains(text_of<UsageError>([&] { observer.start_timeline(folder.path()); }),
+                   "stop it first");
+    train(runtime, 4);
+    observer.stop_timeline();
+    check_contains(text_of<UsageError>([&] { observer.stop_timeline(); }), "no timeline");
+    return train(runtime, 2);
+  });
+  const Json trace = parse(folder / "rank1.json");
+  CHECK(slices_by_name(trace, "b").at("layer1.weight") >= 4);
+  CHECK(slices_by_name(trace, "b").at("layer1.weight") <= 7);
+}
+
+TEST_CASE("paths that cannot be written end nothing but what would be written there") {
+  Config config = test_config();
+  config.profile = "/proc/no/profile.json";
+  config.timeline = "/proc/no/timeline";
+  config.dump = "/proc/no/dump";
+  run_observed(2, config, [](int rank, Runtime& runtime, Observer& observer) {
+    train(runtime, 3);
+    check_contains(text_of<Error>([&] { observer.dump(); }),
+                   "/proc/no/dump/rank" + std::to_string(rank) + ".json cannot be written");
+    return train(runtime, 3);
+  });
+}
+
+TEST_CASE("a dump says what every operation and thread of a rank waits for") {
+  const TemporaryFolder folder;
+  Config config = test_config();
+  config.dump = folder.path();
+  run_observed(2, config, [&](int rank, Runtime& runtime, Observer& observer) {
+    train(runtime, 3);
+    std::vector<float> values(10, 1.0F);
+    if (rank == 0) {
+      const Work lonely = runtime.submit(sum_request(values, "lonely"));
+      observer.dump();
+      check_contains(death_of([&] { lonely.wait(); }).text, "enough");
+      return false;
+    }
+    const RuntimeSpan span(runtime, "load batch");
+    observer.dump();
+    const Json mine = parse(folder / "rank1.json");
+    check(mine.at("reason") == "request", "the reason");
+    bool loads = false;
+    for (const Json& thread : mine.at("threads")) {
+      loads = loads || (thread.at("doing") == "span" && thread.at("what") == "load batch");
+    }
+    check(loads, "what the thread does");
+    runtime.abort("enough");
+    return false;
+  });
+  // The last dump is that of the failure.
+  const Json dump = parse(folder / "rank0.json");
+  CHECK(dump.at("ronde_dump") == 1);
+  CHECK(dump.at("reason") == "error");
+  CHECK_THAT(dump.at("text").get<std::string>(), Contains("enough"));
+  std::map<std::string, std::string> states;
+  for (const Json& operation : dump.at("operations")) {
+    states[operation.at("name")] = operation.at("state");
+    CHECK(operation.at("ranks") == std::vector<int>{0, 1});
+  }
+  CHECK(states.at("layer1.weight") == "completed");
+  CHECK(states.at("lonely") == "failed");
+}
+
+TEST_CASE("an operation that stalls has all ranks dump") {
+  const TemporaryFolder folder;
+  Config config = test_config();
+  config.dump = folder.path();
+  run_observed(2, config, [&](int rank, Runtime& runtime, Observer& observer) {
+    std::vector<float> values(10, 1.0F);
+    Work work;
+    if (rank == 0) work = runtime.submit(sum_request(values, "late"));
+    observer.note_stall({{.name = "late", .text = "allreduce 'late'"}});
+    const std::filesystem::path file = folder / ("rank" + std::to_string(rank) + ".json");
+    check_soon([&] { return std::filesystem::exists(file); }, "a dump");
+    check_contains(parse(file).at("text").get<std::string>(), "allreduce 'late' stalls");
+    if (rank == 1) work = runtime.submit(sum_request(values, "late"));
+    work.wait();
+    return true;
+  });
+}
+
+TEST_CASE("SIGUSR2 has a rank dump where that is asked for") {
+  const TemporaryFolder folder;
+  Config config = test_config();
+  config.dump = folder.path();
+  config.dump_on_sigusr2 = true;
+  run_observed(1, config, [&](int, Runtime& runtime, Observer&) {
+    train(runtime, 2);
+    std::raise(SIGUSR2);
+    const std::filesystem::path file = folder / "rank0.json";
+    check_soon([&] { return std::filesystem::exists(file); }, "a dump");
+    check(parse(file).at("reason") == "signal", "the reason");
+    return true;
+  });
+}

@@ -1,0 +1,220 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "ronde/figures.h"
+
+#include <algorithm>
+#include <catch2/catch.hpp>
+#include <random>
+#include <vector>
+
+#include "core/src/events/event_log.h"
+#include "core/src/events/figure_reader.h"
+
+namespace {
+
+using namespace ronde;
+
+constexpr std::int64_t kUs = 1000;
+
+std::shared_ptr<Logger> silent() {
+  return std::make_shared<Logger>(LogLevel::Off);
+}
+
+/// An operation from its submission at `begin` on: announced 1 us later, agreed after 10, started
+/// after 12, finished after 32, completed after 33.
+void play(FigureReader& reader, std::uint64_t number, std::int64_t begin_us,
+          std::uint64_t bytes = 1000, int last_rank = 1) {
+  const auto take = [&](EventKind kind, std::int64_t us, Event event = {}) {
+    event.kind = kind;
+    event.time_ns = (begin_us + us) * kUs;
+    event.operation = event.operation == 0 ? number : event.operation;
+    event.bucket = number;
+    reader.take(event);
+  };
+  take(EventKind::Submitted, 0, {.bytes = bytes});
+  take(EventKind::Announced, 1);
+  take(EventKind::Agreed, 10, {.rank = last_rank});
+  take(EventKind::Started, 12, {.bytes = bytes, .uncompressed_bytes = 2 * bytes});
+  take(EventKind::Finished, 32);
+  take(EventKind::Completed, 33);
+}
+
+std::int64_t total_us(const Distribution& distribution) {
+  return distribution.total_ns() / kUs;
+}
+
+}  // namespace
+
+TEST_CASE("quantiles of a distribution are at most an eighth too large") {
+  std::mt19937_64 random(7);
+  std::lognormal_distribution<double> durations(10, 2);
+  Distribution distribution;
+  std::vector<std::int64_t> sorted;
+  for (int i = 0; i < 10'000; ++i) {
+    sorted.push_back(static_cast<std::int64_t>(durations(random)));
+    distribution.add(sorted.back());
+  }
+  std::sort(sorted.begin(), sorted.end());
+  for (const double quantile : {0.01, 0.5, 0.9, 0.99, 1.0}) {
+    const auto index = static_cast<std::size_t>(std::ceil(quantile * 10'000)) - 1;
+    const auto exact = static_cast<double>(sorted[index]);
+    const auto found = static_cast<double>(distribution.quantile_ns(quantile));
+    CHECK(found >= exact);
+    CHECK(found <= exact * 1.126 + 1);
+  }
+  CHECK(distribution.largest_ns() == sorted.back());
+  CHECK(distribution.count() == 10'000);
+}
+
+TEST_CASE("a distribution is the same after its bins were written and read") {
+  Distribution distribution;
+  for (const std::int64_t ns : {0, 1, 7, 8, 9, 15, 16, 1'000'000'007}) distribution.add(ns);
+  distribution.add(-5);
+  const Distribution copy =
+      Distribution::from(distribution.total_ns(), distribution.largest_ns(), distribution.bins());
+  CHECK(copy.bins() == distribution.bins());
+  CHECK(copy.count() == 9);
+  for (const double quantile : {0.0, 0.3, 0.5, 0.8, 1.0}) {
+    CHECK(copy.quantile_ns(quantile) == distribution.quantile_ns(quantile));
+  }
+  Distribution both = copy;
+  both.merge(distribution);
+  CHECK(both.count() == 18);
+  CHECK(both.total_ns() == 2 * distribution.total_ns());
+}
+
+TEST_CASE("the phases of a message follow from its events") {
+  FigureReader reader;
+  play(reader, 1, 100);
+  play(reader, 2, 200);
+  const Figures& figures = reader.figures();
+  CHECK(figures.operations == 2);
+  CHECK(total_us(figures.gather) == 2);
+  REQUIRE(figures.messages.count(10) == 1);  // 1000 bytes: up to 2^10
+  const MessageFigures& messages = figures.messages.at(10);
+  CHECK(messages.count == 2);
+  CHECK(messages.tensors == 2);
+  CHECK(messages.bytes == 2000);
+  CHECK(messages.uncompressed_bytes == 4000);
+  CHECK(total_us(messages.phase(Phase::Negotiate)) == 18);
+  CHECK(total_us(messages.phase(Phase::Queue)) == 4);
+  CHECK(total_us(messages.phase(Phase::Communicate)) == 40);
+  CHECK(total_us(messages.phase(Phase::Complete)) == 2);
+  CHECK(messages.phase(Phase::Pack).count() == 0);
+  REQUIRE(figures.last_ranks.count(1) == 1);
+  CHECK(figures.last_ranks.at(1).count == 2);
+  CHECK(figures.last_ranks.at(1).waited_ns == 18 * kUs);
+}
+
+TEST_CASE("messages are counted in the class of their size") {
+  FigureReader reader;
+  const std::vector<std::pair<std::uint64_t, int>> classes = {
+      {0, 0}, {1, 0}, {2, 1}, {3, 2}, {131072, 17}, {131073, 18}, {std::uint64_t{1} << 26, 26}};
+  std::uint64_t number = 0;
+  for (const auto& [bytes, exponent] : classes) {
+    const std::uint64_t before = reader.figures().messages.count(exponent) > 0
+                                     ? reader.figures().messages.at(exponent).count
+                                     : 0;
+    play(reader, ++number, 100, bytes);
+    CHECK(reader.figures().messages.at(exponent).count == before + 1);
+  }
+}
+
+TEST_CASE("exposed is the time in which a thread of the program waits, once") {
+  FigureReader reader;
+  const auto take = [&](EventKind kind, std::int64_t us, std::uint64_t operation) {
+    reader.take({.time_ns = us * kUs, .kind = kind, .operation = operation});
+  };
+  take(EventKind::StepEnded, 10, 1);
+  take(EventKind::WaitBegun, 20, 5);
+  take(EventKind::WaitBegun, 25, 6);  // of another thread
+  take(EventKind::WaitEnded, 30, 5);
+  take(EventKind::WaitEnded, 40, 6);
+  take(EventKind::WaitBegun, 50, 7);
+  take(EventKind::StepEnded, 60, 2);  // in the middle of the wait
+  take(EventKind::WaitEnded, 65, 7);
+  take(EventKind::StepEnded, 80, 3);
+  const Figures& figures = reader.figures();
+  CHECK(figures.steps == 3);
+  CHECK(figures.step_time.count() == 2);  // nobody knows when the first began
+  CHECK(total_us(figures.step_time) == 70);
+  CHECK(total_us(figures.exposed) == 35);
+  CHECK(figures.exposed.largest_ns() == 30 * kUs);
+}
+
+TEST_CASE("the last message of a step and its start before the end of backward are known") {
+  FigureReader reader;
+  reader.take({.time_ns = 50 * kUs, .kind = EventKind::StepEnded, .operation = 1});
+  reader.take({.time_ns = 60 * kUs,
+               .kind = EventKind::SpanBegun,
+               .operation = 1,
+               .text = std::string(kBackwardSpan)});
+  play(reader, 1, 100, 4000);
+  reader.take({.time_ns = 115 * kUs, .kind = EventKind::SpanEnded, .operation = 1});
+  reader.take({.time_ns = 200 * kUs, .kind = EventKind::StepEnded, .operation = 2});
+  const Figures& figures = reader.figures();
+  CHECK(figures.last_buckets == 1);
+  CHECK(figures.last_bucket_bytes == 4000);
+  CHECK(figures.last_bucket_lead_ns == 3 * kUs);  // started at 112
+  CHECK(total_us(figures.backward) == 55);
+}
+
+TEST_CASE("spans are counted by name, and of too many names together") {
+  FigureReader reader;
+  for (std::uint64_t i = 1; i <= 100; ++i) {
+    const std::int64_t begin = static_cast<std::int64_t>(i) * 100 * kUs;
+    reader.take({.time_ns = begin,
+                 .kind = EventKind::SpanBegun,
+                 .operation = i,
+                 .text = "span " + std::to_string(i)});
+    reader.take(
+        {.time_ns = begin + 7 * kUs, .kind = EventKind::SpanEnded, .operation = i, .bytes = 10});
+  }
+  const auto& spans = reader.figures().spans;
+  CHECK(spans.size() == Figures::kMostSpanNames + 1);
+  CHECK(spans.at("span 1").bytes == 10);
+  CHECK(total_us(spans.at("span 1").time) == 7);
+  CHECK(spans.at("others").time.count() == 36);
+}
+
+TEST_CASE("a hundred thousand operations that never end cost no more memory") {
+  FigureReader reader;
+  for (std::uint64_t i = 1; i <= 100'000; ++i) {
+    reader.take({.time_ns = 1, .kind = EventKind::Submitted, .operation = i, .text = "x"});
+    reader.take({.time_ns = 2, .kind = EventKind::SpanBegun, .operation = i, .text = "y"});
+  }
+  CHECK(reader.figures().operations == 100'000);
+  play(reader, 100'001, 10);
+  CHECK(reader.figures().messages.at(10).count == 1);
+}
+
+TEST_CASE("figures of ranks are merged") {
+  FigureReader first, second;
+  play(first, 1, 100, 1000, 0);
+  play(second, 1, 100, 1000, 1);
+  play(second, 2, 200, 100'000, 1);
+  Figures merged = first.figures();
+  merged.counters = {{"execution", {{"bytes", 5}, {"largest_bucket_bytes", 9}}}};
+  Figures other = second.figures();
+  other.counters = {{"execution", {{"bytes", 6}, {"largest_bucket_bytes", 7}}},
+                    {"shm", {{"x", 1}}}};
+  merged.merge(other);
+  CHECK(merged.operations == 3);
+  CHECK(merged.messages.at(10).count == 2);
+  CHECK(merged.messages.at(17).count == 1);
+  CHECK(merged.last_ranks.at(0).count == 1);
+  CHECK(merged.last_ranks.at(1).count == 2);
+  REQUIRE(merged.counters.size() == 2);
+  CHECK(merged.counters[0].counters[0].second == 11);
+  CHECK(merged.counters[0].counters[1].second == 9);
+}
+
+TEST_CASE("figures are complete although more events were written than the ring holds") {
+  EventLog log(4096, silent());
+  for (std::uint64_t i = 1; i <= 10'000; ++i) {
+    log.write({.time_ns = EventLog::now_ns(), .kind = EventKind::Submitted, .operation = i}, "x");
+  }
+  const Figures figures = log.figures();
+  CHECK(figures.operations == 10'000);
+  CHECK(figures.lost_events == 0);
+  CHECK(figures.events == 10'000);
+}
