@@ -5,6 +5,7 @@
 #include <string_view>
 #include <utility>
 
+#include "api/src/tuning.h"
 #include "backends/compose.h"
 #include "ronde/config.h"
 #include "ronde/error.h"
@@ -31,6 +32,12 @@ std::string unknown_backend(const BackendRegistry& backends, DeviceKind device,
 
 BackendRegistry& registry_of(RuntimeOptions& options, DeviceKind device) {
   return device == DeviceKind::Cpu ? options.backends : options.device_backends;
+}
+
+void take_backends(RuntimeOptions& options, BuiltIn built_in, const BackendRegistry& registered) {
+  options.backends = std::move(built_in.backends);
+  options.device_backends = std::move(built_in.device_backends);
+  for (const auto& each : registered) registry_of(options, each.second.device).insert(each);
 }
 
 void log_warnings(const std::vector<std::string>& warnings, const Logger& log, LogLevel level) {
@@ -71,8 +78,9 @@ StartOptions load_start_options(const InitOptions& init, const BackendRegistry& 
   try {
     LoadedConfig loaded = load_config_from_environment();
     options.effective_config = describe(loaded);
-    options.config = std::move(loaded.config);
+    options.config = loaded.config;
     start.warnings = std::move(loaded.warnings);
+    add_tuning(loaded.sources, options, start.warnings);
   } catch (const UsageError& error) {
     options.config_error = error.what();
   }
@@ -81,16 +89,19 @@ StartOptions load_start_options(const InitOptions& init, const BackendRegistry& 
   } catch (const UsageError& error) {
     if (options.config_error.empty()) options.config_error = error.what();
   }
-  BuiltIn built_in =
-      init.key_value ? compose_without_launcher(options.config, *init.key_value)
-                     : compose_built_in(options.config, {.mpi_communicator = init.mpi_communicator,
-                                                         .mpi_ranks = init.mpi_ranks});
+  const auto compose = [init](const Config& config) {
+    if (init.key_value) return compose_without_launcher(config, *init.key_value);
+    return compose_built_in(
+        config, {.mpi_communicator = init.mpi_communicator, .mpi_ranks = init.mpi_ranks});
+  };
+  BuiltIn built_in = compose(options.config);
   options.make_transport = std::move(built_in.make_transport);
   options.hanging_start = std::move(built_in.hanging_start);
   options.make_board = std::move(built_in.make_board);
-  options.backends = std::move(built_in.backends);
-  options.device_backends = std::move(built_in.device_backends);
-  for (const auto& each : registered) registry_of(options, each.second.device).insert(each);
+  take_backends(options, std::move(built_in), registered);
+  options.remake_backends = [compose, registered](RuntimeOptions& again) {
+    take_backends(again, compose(again.config), registered);
+  };
   options.on_stall = std::move(on_stall);
   if (options.config_error.empty()) {
     options.config_error =

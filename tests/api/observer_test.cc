@@ -262,7 +262,9 @@ TEST_CASE("an operation that stalls has all ranks dump") {
     std::vector<float> values(10, 1.0F);
     Work work;
     if (rank == 0) work = runtime.submit(sum_request(values, "late"));
-    observer.note_stall({{.name = "late", .text = "allreduce 'late'"}});
+    StalledOperation late;
+    late.text = "allreduce 'late'";
+    observer.note_stall({late});
     const std::filesystem::path file = folder / ("rank" + std::to_string(rank) + ".json");
     check_soon([&] { return std::filesystem::exists(file); }, "a dump");
     check_contains(parse(file).at("text").get<std::string>(), "allreduce 'late' stalls");

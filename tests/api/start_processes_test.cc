@@ -187,11 +187,12 @@ TEST_CASE("a stall callback is called on every rank with who is missing") {
 
 TEST_CASE("rank 0 alone warns of Horovod's variables that are not read, in one line") {
   const std::vector<CommandResult> results = run_file_ranks(3, "helper: a rank that comes and goes",
-                                                            {{"HOROVOD_TIMELINE", "t.json"},
-                                                             {"HOROVOD_AUTOTUNE", "1"},
+                                                            {{"HOROVOD_TIMELINE_MARK_CYCLES", "1"},
+                                                             {"HOROVOD_ELASTIC", "1"},
                                                              {"HOROVOD_CYCLE_TIME", "2"},
                                                              {"RONDE_LOG_LEVEL", "warning"}});
-  CHECK_THAT(results[0].err, Catch::Matches(".*warning: Ronde does not read HOROVOD_AUTOTUNE, "
-                                            "HOROVOD_TIMELINE: docs/coming_from_horovod.md .*\n"));
+  CHECK_THAT(results[0].err,
+             Catch::Matches(".*warning: Ronde does not read HOROVOD_ELASTIC, "
+                            "HOROVOD_TIMELINE_MARK_CYCLES: docs/coming_from_horovod.md .*\n"));
   CHECK(results[1].err + results[2].err == "");
 }

@@ -35,6 +35,9 @@ struct Config {
   bool exact = false;
   std::string join_average = "contributing";
   std::string check_replicas = "first";
+  bool autotune = false;
+  std::string autotune_log;
+  std::string tuned;
   double stall_warn_s = 30.0;
   double stall_abort_s = 600.0;
   double init_timeout_s = 120.0;

@@ -22,6 +22,7 @@
 #include "ronde/stats.h"
 #include "ronde/symmetric_heap.h"
 #include "ronde/topology.h"
+#include "ronde/tuning.h"
 #include "ronde/work.h"
 
 namespace ronde {
@@ -66,6 +67,11 @@ struct RuntimeOptions {
   BackendRegistry device_backends;
   /// May be empty; rank 0 logs its warning in any case.
   StallCallback on_stall;
+  /// For RONDE_AUTOTUNE and RONDE_TUNED.
+  TuningOptions tuning;
+  /// Makes `backends` and `device_backends` again, for values of RONDE_TUNED that all ranks have
+  /// put into `config`. May be empty.
+  std::function<void(RuntimeOptions&)> remake_backends;
   /// Logged once on rank 0 after all ranks have met; may be empty.
   std::string effective_config;
 };
@@ -196,7 +202,8 @@ class Runtime {
 
   /// Where the time of this rank went since init. With RONDE_EVENTS=0: nothing but counters.
   Figures figures() const;
-  /// A step of training has ended, in which the program worked on so many samples.
+  /// A step of training has ended, in which the program worked on so many samples. RONDE_AUTOTUNE
+  /// measures by the steps of rank 0.
   void mark_step(std::uint64_t samples = 0);
   /// The most recent events of this rank, oldest first. `lost`: how many came before.
   std::vector<Event> recent_events(std::uint64_t* lost = nullptr) const;

@@ -110,8 +110,11 @@ std::string checked_ipc_sync(std::string_view text) {
   return parse_choice(text, "how ranks synchronise", {"auto", "flags", "kernels"});
 }
 
-std::string parse_path(std::string_view text) {
-  return std::string(text);
+std::string checked_profile(std::string_view text) {
+  const bool is_known = text.empty() || text == "1" || text.ends_with(".json");
+  if (is_known) return parse_path(text);
+  throw UsageError("\"" + std::string(text) +
+                   "\" is not where a profile can go: 1 for a summary, or a FILE.json");
 }
 
 std::string checked_process_sets(std::string_view text) {
@@ -214,6 +217,16 @@ constexpr Variable kVariables[] = {
      "GPUs whose memory ranks may map, whatever CUDA_VISIBLE_DEVICES leaves to the framework: "
      "UUIDs, or ordinals in the order of PCI addresses, separated by commas. Empty: all.",
      ConfigScope::PerRank},
+    {"RONDE_AUTOTUNE", "HOROVOD_AUTOTUNE", "", Flag{&Config::autotune},
+     "1: Ronde tries other fusion bytes, cycle times and freezing while the program runs, and "
+     "keeps "
+     "what makes its steps faster."},
+    {"RONDE_AUTOTUNE_LOG", "HOROVOD_AUTOTUNE_LOG", "", Text{&Config::autotune_log, parse_path},
+     "File to which rank 0 writes each measurement of RONDE_AUTOTUNE, as CSV.",
+     ConfigScope::PerRank},
+    {"RONDE_TUNED", "", "", Text{&Config::tuned, parse_path},
+     "File with settings that RONDE_AUTOTUNE or `ronde tune` found: rank 0 reads it for all ranks, "
+     "and RONDE_AUTOTUNE writes it. Variables that are set win."},
     {"RONDE_STALL_WARN_S", "HOROVOD_STALL_CHECK_TIME_SECONDS", "s",
      Real{&Config::stall_warn_s, kPeriod},
      "Age at which an operation that some ranks have not submitted is reported, with the missing "
@@ -249,7 +262,7 @@ constexpr Variable kVariables[] = {
      "two. "
      "Figures, timeline and dumps are made of them; 0 turns them all off.",
      ConfigScope::PerRank},
-    {"RONDE_PROFILE", "", "", Text{&Config::profile, parse_path},
+    {"RONDE_PROFILE", "", "", Text{&Config::profile, checked_profile},
      "Where the time went, of all ranks: 1 prints a summary in shutdown(), a FILE.json keeps it "
      "for "
      "ronde prof. After a failure each rank writes FILE.rankN.json."},

@@ -235,6 +235,13 @@ std::string parse_host_name(std::string_view text) {
   return std::string(text);
 }
 
+std::string parse_path(std::string_view text) {
+  const bool is_line = std::ranges::none_of(
+      text, [](char c) { return static_cast<unsigned char>(c) < ' ' || c == 127; });
+  if (!is_line) reject(text, "the path of a file: write it without control characters");
+  return std::string(text);
+}
+
 std::size_t edit_distance(std::string_view a, std::string_view b) {
   std::vector<std::size_t> row(b.size() + 1);
   std::iota(row.begin(), row.end(), std::size_t{0});

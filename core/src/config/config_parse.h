@@ -51,6 +51,9 @@ std::string parse_backend_name(std::string_view text);
 /// The text itself, if it is a word of a sensible length, or empty.
 std::string parse_host_name(std::string_view text);
 
+/// The path of a file: the text itself, if it is on one line, or empty.
+std::string parse_path(std::string_view text);
+
 /// Number of single-character insertions, deletions and substitutions from `a` to `b`.
 /// (Levenshtein 1966; the two-row form of Wagner and Fischer 1974.)
 std::size_t edit_distance(std::string_view a, std::string_view b);

@@ -12,14 +12,19 @@
 
 namespace ronde {
 
-Arbiter::Arbiter(const Config& config, const ControlTree& tree, const SetEngines& sets,
+Arbiter::Arbiter(const RuntimeOptions& options, const ControlTree& tree, const SetEngines& sets,
                  const Logger& log, const FrozenSchedule* schedule)
     : tree_(tree),
       sets_(sets),
       log_(log),
+      schedule_(schedule),
       exchanges_(tree.size()),
-      stalls_(config.stall_warn_s, config.stall_abort_s) {
+      stalls_(options.config.stall_warn_s, options.config.stall_abort_s) {
+  const Config& config = options.config;
   for (int rank = 0; rank < tree.size(); ++rank) unfinished_.insert(unfinished_.end(), rank);
+  if (config.autotune || !config.tuned.empty()) {
+    autotuner_.emplace(options, tree.topology(), log, schedule != nullptr);
+  }
   if (schedule == nullptr) return;
   learner_.emplace(config.freeze_after_steps, config.fusion_bytes, schedule->most_buckets());
 }
@@ -39,8 +44,30 @@ std::optional<DecisionMessage> Arbiter::decide(SetEngine& set, bool may_stop) {
   if (!decision) return decision;
   decision->set = set.info.id;
   if (const auto warning = set.negotiator->take_warning()) log_.warning(*warning);
-  if (set.is_global()) learn(*decision);
+  if (set.is_global() && !tune(*decision)) learn(*decision);
   return decision;
+}
+
+bool Arbiter::take_steps(TimePoint now) {
+  if (!autotuner_ || !autotuner_->active()) return false;
+  std::uint64_t bytes = 0;
+  for (const SetEngine* const set : sets_.running()) bytes += set->executor->counters().bytes.get();
+  const bool frozen = schedule_ != nullptr && schedule_->is_frozen();
+  autotuner_->take_steps(frozen, bytes, now);
+  return frozen && autotuner_->wanted();
+}
+
+/// Has the decision change settings if it is time.
+bool Arbiter::tune(DecisionMessage& decision) {
+  if (!autotuner_ || !autotuner_->active()) return false;
+  autotuner_->see(decision, *sets_.global().announcer);
+  decision.tuning = autotuner_->wanted();
+  if (!decision.tuning) return false;
+  autotuner_->note_applied();
+  if (learner_) {
+    learner_->restart(decision.tuning->freeze_after_steps, decision.tuning->fusion_bytes);
+  }
+  return true;
 }
 
 /// Has the decision freeze a schedule if it is time.
@@ -70,8 +97,10 @@ void Arbiter::learn(DecisionMessage& decision) {
   global.negotiator->freeze();
 }
 
-void Arbiter::note_thawed(bool by_wait, std::uint64_t rounds) {
-  if (learner_) learner_->thawed(by_wait, rounds);
+void Arbiter::note_thawed(FrozenSchedule::Thaw reason, std::uint64_t rounds) {
+  if (!learner_) return;
+  if (reason == FrozenSchedule::Thaw::Tuning) return learner_->forget();
+  learner_->thawed(reason == FrozenSchedule::Thaw::Wait, rounds);
 }
 
 void Arbiter::note_changed(std::uint32_t set) {

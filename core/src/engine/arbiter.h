@@ -7,6 +7,7 @@
 #include <set>
 #include <vector>
 
+#include "core/src/engine/autotuner.h"
 #include "core/src/engine/set_engines.h"
 #include "core/src/group/control_tree.h"
 #include "core/src/group/stop_agreement.h"
@@ -15,22 +16,22 @@
 #include "core/src/negotiate/stall_inspector.h"
 #include "core/src/schedule/frozen_schedule.h"
 #include "core/src/schedule/schedule_learner.h"
-#include "ronde/config.h"
 #include "ronde/log.h"
+#include "ronde/runtime.h"
 
 namespace ronde {
 
 /// Rank 0's decisions over all process sets; finds the ranks that others wait for too long. Sends
 /// nothing itself.
 ///
-/// Thread-safety: none; owned by whoever runs the loop of rank 0.
+/// Thread-safety: none; owned by whoever runs the loop of rank 0. That of autotuner() is its own.
 class Arbiter {
  public:
   using TimePoint = std::chrono::steady_clock::time_point;
 
   /// `schedule`: null if none is ever frozen. The references outlive this.
-  Arbiter(const Config& config, const ControlTree& tree, const SetEngines& sets, const Logger& log,
-          const FrozenSchedule* schedule);
+  Arbiter(const RuntimeOptions& options, const ControlTree& tree, const SetEngines& sets,
+          const Logger& log, const FrozenSchedule* schedule);
 
   /// A rank asks for an exchange. Throws Error on a request that makes no sense.
   void add(const ExchangeRequest& request) { exchanges_.add(request, TimePoint::clock::now()); }
@@ -51,7 +52,13 @@ class Arbiter {
   /// Set when an exchange waits for a rank that has called shutdown and so will never come.
   std::optional<FailureMessage> departure() const;
   /// The schedule has been given up.
-  void note_thawed(bool by_wait, std::uint64_t rounds);
+  void note_thawed(FrozenSchedule::Thaw reason, std::uint64_t rounds);
+
+  /// Null if nothing is tuned. Constant after construction.
+  Autotuner* autotuner() noexcept { return autotuner_ ? &*autotuner_ : nullptr; }
+  const Autotuner* autotuner() const noexcept { return autotuner_ ? &*autotuner_ : nullptr; }
+  /// Takes the steps that have ended. True: a frozen schedule has to thaw, for other settings.
+  bool take_steps(TimePoint now);
 
   /// These ranks have finished; true if all have.
   bool note_finished(const std::vector<std::int32_t>& ranks);
@@ -66,6 +73,7 @@ class Arbiter {
   void blame_for_shutdown(const StopAgreement& stop) const;
 
  private:
+  bool tune(DecisionMessage& decision);
   void learn(DecisionMessage& decision);
   std::vector<int> missing_in_shutdown(const StopAgreement& stop) const;
   bool awaits_anything(const StopAgreement& stop) const;
@@ -75,7 +83,9 @@ class Arbiter {
   const ControlTree& tree_;
   const SetEngines& sets_;
   const Logger& log_;
+  const FrozenSchedule* const schedule_;
   std::optional<ScheduleLearner> learner_;
+  std::optional<Autotuner> autotuner_;
   ExchangeCoordinator exchanges_;
   StallInspector stalls_;
   TimePoint next_inspection_{};

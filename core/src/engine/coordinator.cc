@@ -31,7 +31,7 @@ Coordinator::Coordinator(const RuntimeOptions& options, const Logger& log, const
 
 void Coordinator::start(bool has_board, bool outnumbers_cores) {
   if (tree_.is_arbiter()) {
-    arbiter_.emplace(options_.config, tree_, sets_, log_, schedule_.schedule());
+    arbiter_.emplace(options_, tree_, sets_, log_, schedule_.schedule());
   }
   sets_.start_global();
   operations_.start(has_board, outnumbers_cores);
@@ -41,6 +41,7 @@ bool Coordinator::cycle() {
   counters_.cycles.add();
   receive();
   obey_requests();
+  tune();
   take_exchanges();
   take_submissions();
   negotiate();
@@ -63,8 +64,10 @@ Coordinator::TimePoint Coordinator::next_event() const {
   const bool has_news = exchanges_.has_news() || (schedule != nullptr && schedule->has_news());
   // The last operation may have ended in the look before a sleep.
   const auto next_look = operations_.next_look(now);
+  const Autotuner* const tuner = arbiter_ ? arbiter_->autotuner() : nullptr;
+  const bool tunes = tuner != nullptr && tuner->active() && tuner->has_news();
   const bool concludes = stop_.has_to_conclude(next_look.has_value());
-  if (stopping || ending || has_news || concludes || stop_.all_finished) return now;
+  if (stopping || ending || has_news || tunes || concludes || stop_.all_finished) return now;
   // Far away, and safe to do arithmetic on.
   TimePoint next = now + std::chrono::hours(24);
   const auto earlier = [&next](std::optional<TimePoint> time) {
@@ -201,6 +204,25 @@ void Coordinator::obey_requests() const {
   if (life_.aborts()) throw GroupFailure{life_.abortion_of(tree_.rank())};
 }
 
+void Coordinator::note_step() {
+  Autotuner* const tuner = arbiter_ ? arbiter_->autotuner() : nullptr;
+  if (tuner == nullptr || !tuner->active()) return;
+  tuner->note_step(Clock::now());
+  queue_.wake();
+}
+
+void Coordinator::tune() {
+  if (!arbiter_ || !arbiter_->take_steps(Clock::now())) return;
+  schedule_.schedule()->thaw(FrozenSchedule::Thaw::Tuning);
+}
+
+/// On every rank at the same decision, so that all plan its buckets, and those of later ones in
+/// every process set, alike.
+void Coordinator::adopt(const Tuning& tuning) {
+  sets_.set_fusion_bytes(tuning.fusion_bytes);
+  queue_.gather(from_ms(tuning.cycle_time_ms), std::max<std::uint64_t>(tuning.fusion_bytes, 1));
+}
+
 void Coordinator::take_exchanges() {
   if (!exchanges_.has_news()) return;
   OwnExchanges::News news = exchanges_.take(
@@ -328,6 +350,7 @@ void Coordinator::depart(FailureMessage departure) {
 
 void Coordinator::apply(SetEngine& set, const DecisionMessage& decision) {
   counters_.decisions.add();
+  if (decision.tuning) adopt(*decision.tuning);
   AppliedDecision applied = set.announcer->apply(decision);
   if (log_.enabled(LogLevel::Trace)) {
     log_.trace("decision " + std::to_string(decision.number) + " of process set " +

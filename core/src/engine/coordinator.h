@@ -50,6 +50,8 @@ class Coordinator {
   /// The part of a round that needs no messages: follows a frozen schedule, and advances
   /// operations.
   void follow();
+  /// A step of the program ends on this rank: any thread.
+  void note_step();
   /// The time of the next thing to do if nobody wakes the loop; a past time if at once.
   TimePoint next_event() const;
 
@@ -91,6 +93,8 @@ class Coordinator {
   void decide(SetEngine& set);
   void depart(FailureMessage departure);
   void apply(SetEngine& set, const DecisionMessage& decision);
+  void tune();
+  void adopt(const Tuning& tuning);
   void follow_schedule();
   void conclude();
   void tell_finished();

@@ -12,6 +12,7 @@
 #include "core/src/base/durations.h"
 #include "core/src/base/exception_text.h"
 #include "core/src/base/rank_list.h"
+#include "core/src/engine/tuned_values.h"
 #include "core/src/submit/engine_scope.h"
 #include "ronde/error.h"
 
@@ -83,6 +84,7 @@ void Engine::start() {
   std::iota(everybody.begin(), everybody.end(), 0);
   global.info = make_set_info(kGlobalSet.id, std::move(everybody), true, topology);
   bootstrap_->compare_configurations(options_);
+  adopt_tuned();
   make_board();
   if (board_) coordinator_.schedule().start(options_.config, tree_, *board_);
   backends_.make_for_all(global, board_.get(), *bootstrap_);
@@ -99,6 +101,20 @@ void Engine::start() {
   const ProcessSetMaker::Dependencies parts{tree_,  table_,  backends_, coordinator_.exchanges(),
                                             queue_, driver_, life_};
   set_maker_.emplace(parts, weak_from_this(), log_);
+}
+
+/// All ranks take the values that rank 0 names, so that they cannot differ.
+void Engine::adopt_tuned() {
+  if (options_.config.tuned.empty()) return;
+  std::string values;
+  if (tree_.is_arbiter()) values = tuned_values(options_, tree_.topology(), *log_);
+  int speaker = 0;
+  values = bootstrap_->first_word(values, speaker);
+  if (values.empty()) return;
+  options_.config = with_values(options_.config, values);
+  queue_.gather(from_ms(options_.config.cycle_time_ms),
+                std::max<std::uint64_t>(options_.config.fusion_bytes, 1));
+  if (options_.remake_backends) options_.remake_backends(options_);
 }
 
 void Engine::log_connections() const {

@@ -88,6 +88,7 @@ class Engine final : public WaitHelper, public std::enable_shared_from_this<Engi
   const Topology& topology() const noexcept { return tree_.topology(); }
   const std::string& transport_name() const noexcept { return transport_name_; }
   const BackendMaker& backends() const noexcept { return backends_; }
+  void note_step() { coordinator_.note_step(); }
   std::uint64_t joins(ProcessSet set) const { return queue_.joins(set.id); }
 
  private:
@@ -95,6 +96,7 @@ class Engine final : public WaitHelper, public std::enable_shared_from_this<Engi
   bool try_start() noexcept;
   void start();
   void log_connections() const;
+  void adopt_tuned();
   void make_board();
   void live() noexcept;
 
@@ -107,8 +109,8 @@ class Engine final : public WaitHelper, public std::enable_shared_from_this<Engi
   Stats live_stats() const;
   void note_wait_of(const WorkState& work, EventKind kind, TimePoint time) noexcept;
 
-  // Constant after construction, or made for any thread.
-  const RuntimeOptions options_;
+  // Constant after construction but for RONDE_TUNED in start(), or made for any thread.
+  RuntimeOptions options_;
   const std::shared_ptr<Logger> log_;
   const std::shared_ptr<EventLog> events_;
   const TimePoint made_;

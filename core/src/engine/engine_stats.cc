@@ -29,6 +29,7 @@ void add_schedule_stats(const FrozenSchedule::Counters& schedule, Stats& stats) 
                     {"thaws_by_submission", schedule.thaws_by_submission.get()},
                     {"thaws_by_wait", schedule.thaws_by_wait.get()},
                     {"thaws_by_time_limit", schedule.thaws_by_time_limit.get()},
+                    {"thaws_by_tuning", schedule.thaws_by_tuning.get()},
                     {"tensors", schedule.tensors.get()},
                     {"buckets", schedule.buckets.get()}}});
 }

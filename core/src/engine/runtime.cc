@@ -110,8 +110,10 @@ class Runtime::Impl {
 
 Runtime::Runtime(RuntimeOptions options) {
   const auto hanging_start = options.hanging_start;
+  // The engine may change its configuration until it has started (RONDE_TUNED).
+  const auto timeout = from_s(options.config.init_timeout_s) + kStartSlack;
   auto impl = std::make_unique<Impl>(std::move(options));
-  const auto deadline = Clock::now() + from_s(impl->engine().config().init_timeout_s) + kStartSlack;
+  const auto deadline = Clock::now() + timeout;
   bool started = false;
   try {
     started = impl->engine().life().wait_started(deadline);
@@ -234,11 +236,13 @@ Figures Runtime::figures() const {
 }
 
 void Runtime::mark_step(std::uint64_t samples) {
-  EventLog& log = *impl_->usable_engine().events();
+  Engine& engine = impl_->usable_engine();
+  EventLog& log = *engine.events();
   log.write({.time_ns = EventLog::now_ns(),
              .kind = EventKind::StepEnded,
              .operation = log.next_step(),
              .bytes = samples});
+  engine.note_step();
 }
 
 std::vector<Event> Runtime::recent_events(std::uint64_t* lost) const {

@@ -17,17 +17,19 @@ namespace {
 constexpr double kThawsBeforeWarning = 2.0;
 
 std::string reason_text(FrozenSchedule::Thaw reason) {
-  constexpr std::array<const char*, 4> kTexts = {
+  constexpr std::array<const char*, 5> kTexts = {
       "an operation was submitted that is not in it",
       "a wait for what comes after an operation that was not submitted",
-      "a bucket stayed incomplete for too long", "shutdown() was called"};
+      "a bucket stayed incomplete for too long", "shutdown() was called",
+      "rank 0 tries other settings"};
   return kTexts.at(static_cast<std::size_t>(reason));
 }
 
 }  // namespace
 
 void ScheduleRunner::start(const Config& config, const ControlTree& tree, Board& board) {
-  if (config.freeze_after_steps == 0) return;
+  // Once made it can be left unused, but not the other way round.
+  if (config.freeze_after_steps == 0 && !config.autotune && config.tuned.empty()) return;
   if (tree.size() > ArrivalWords::kMostRanks) {
     if (tree.is_arbiter()) {
       log_.debug("no schedule is frozen: it serves at most " +
@@ -88,7 +90,7 @@ void ScheduleRunner::follow(Arbiter* arbiter) {
   }
   for (Submission& submission : remains->submissions) global_.announcer->add(std::move(submission));
   if (arbiter != nullptr) {
-    arbiter->note_thawed(remains->reason == FrozenSchedule::Thaw::Wait, remains->rounds);
+    arbiter->note_thawed(remains->reason, remains->rounds);
   }
 }
 

@@ -38,8 +38,14 @@ SetEngine& SetEngines::at(std::uint32_t id) const {
 }
 
 void SetEngines::start_global() {
+  fusion_bytes_ = config_.fusion_bytes;
   make_negotiation(global_);
   make_executor(global_);
+}
+
+void SetEngines::set_fusion_bytes(std::uint64_t bytes) {
+  fusion_bytes_ = bytes;
+  for (SetEngine* const set : running_) set->executor->set_fusion_bytes(bytes);
 }
 
 void SetEngines::learn(const ExchangeReply& reply) {
@@ -117,7 +123,7 @@ void SetEngines::make_negotiation(SetEngine& set) const {
 void SetEngines::make_executor(SetEngine& set) {
   const Topology& topology = set.info.topology;
   set.executor = std::make_unique<Executor>(
-      set.backends, topology.rank, topology.size, config_.fusion_bytes, tree_.rank(), log_,
+      set.backends, topology.rank, topology.size, fusion_bytes_, tree_.rank(), log_,
       queue_.events(),
       [this](Submission& submission, std::exception_ptr error, bool contributed) {
         complete(queue_, submission, std::move(error), contributed);

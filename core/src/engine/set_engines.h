@@ -41,6 +41,8 @@ class SetEngines {
 
   /// The description and the backends of the global set are there: it can run.
   void start_global();
+  /// Of the executors that there are, and of later ones.
+  void set_fusion_bytes(std::uint64_t bytes);
   /// Rank 0 has given a set its number: announcements of its members pass from now on.
   void learn(const ExchangeReply& reply);
   /// Installs the sets that threads have made: their operations can be taken from now on.
@@ -68,6 +70,7 @@ class SetEngines {
   ById sets_;
   SetEngine& global_;
   std::vector<SetEngine*> running_;
+  std::uint64_t fusion_bytes_ = 0;  ///< once there is an executor
 };
 
 }  // namespace ronde

@@ -10,9 +10,9 @@ namespace ronde {
 
 SubmissionQueue::SubmissionQueue(std::chrono::nanoseconds gather_time, std::uint64_t gather_bytes,
                                  std::function<void()> wake, EventLog& events)
-    : gather_time_(gather_time),
+    : events_(events),
+      gather_time_(gather_time),
       gather_bytes_(gather_bytes),
-      events_(events),
       wake_(std::move(wake)) {}
 
 namespace {
@@ -65,6 +65,12 @@ void SubmissionQueue::keep(Submission submission) {
   if (waiting_.empty()) first_ = Clock::now();
   bytes_ += bytes_of(submission);
   waiting_.push_back(std::move(submission));
+}
+
+void SubmissionQueue::gather(std::chrono::nanoseconds time, std::uint64_t bytes) {
+  const std::lock_guard lock(mutex_);
+  gather_time_ = time;
+  gather_bytes_ = bytes;
 }
 
 void SubmissionQueue::use(FrozenSchedule* schedule) {

@@ -41,6 +41,9 @@ class SubmissionQueue {
   /// reason of close(). Wakes the coordinator if it must look now, unless the caller waits.
   void push(Submission submission);
 
+  /// Gathers so long, or so much, from now on.
+  void gather(std::chrono::nanoseconds time, std::uint64_t bytes);
+
   /// The next operation may depend on the result of an earlier one.
   void note_wait() noexcept { waited_.store(true, std::memory_order_relaxed); }
 
@@ -89,16 +92,14 @@ class SubmissionQueue {
   void keep(Submission submission);
   void wake_locked();
 
-  // Constant after construction.
-  const std::chrono::nanoseconds gather_time_;
-  const std::uint64_t gather_bytes_;
   EventLog& events_;
-
   Counters counters_;
   std::atomic<bool> waited_{false};
 
   // Guarded by mutex_.
   mutable std::mutex mutex_;
+  std::chrono::nanoseconds gather_time_;
+  std::uint64_t gather_bytes_;
   std::function<void()> wake_;
   std::vector<Submission> waiting_;
   Clock::time_point first_;

@@ -49,6 +49,9 @@ class Executor {
   Executor(Backends& backends, int rank, int size, std::uint64_t fusion_bytes, int rank_of_group,
            const Logger& log, EventLog& events, Complete complete, Queued queued);
 
+  /// Holds for what is planned from now on; the same on all ranks at the same decision.
+  void set_fusion_bytes(std::uint64_t bytes) noexcept { fusion_bytes_ = bytes; }
+
   /// Plans what one decision agreed on, behind everything planned before.
   void enqueue(std::vector<Agreed> agreed);
 
@@ -147,7 +150,7 @@ class Executor {
   Backends& backends_;
   const int rank_;
   const int size_;
-  const std::uint64_t fusion_bytes_;
+  std::uint64_t fusion_bytes_;
   const int rank_of_group_;
   const Logger& log_;
   EventLog& events_;

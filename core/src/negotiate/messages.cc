@@ -55,10 +55,13 @@ auto fields(Is<ScheduledSlot> auto& item) {
 auto fields(Is<ScheduleMessage> auto& message) {
   return std::tie(message.buckets, message.patience_ms);
 }
+auto fields(Is<Tuning> auto& tuning) {
+  return std::tie(tuning.fusion_bytes, tuning.cycle_time_ms, tuning.freeze_after_steps);
+}
 auto fields(Is<DecisionMessage> auto& message) {
   return std::tie(message.set, message.number, message.cached, message.skipped, message.keyed,
                   message.responses, message.shutdown, message.next_unnamed, message.last_joined,
-                  message.schedule, message.last_rank);
+                  message.schedule, message.tuning, message.last_rank);
 }
 auto fields(Is<FailureMessage> auto& message) {
   return std::tie(message.rank, message.text, message.certain, message.in_order);
@@ -103,7 +106,8 @@ class Writer {
   }
   void write(const BitVector& value) { write(value.words()); }
   void write(const std::chrono::milliseconds& value) { write(std::int64_t{value.count()}); }
-  void write(const std::optional<DataType>& value) {
+  template <typename Value>
+  void write(const std::optional<Value>& value) {
     write(value.has_value());
     if (value) write(*value);
   }
@@ -155,8 +159,9 @@ class Reader {
   void read(std::chrono::milliseconds& value) {
     value = std::chrono::milliseconds(next<std::int64_t>());
   }
-  void read(std::optional<DataType>& value) {
-    if (next<bool>()) value = next<DataType>();
+  template <typename Value>
+  void read(std::optional<Value>& value) {
+    if (next<bool>()) value = next<Value>();
   }
   template <typename Item>
   void read(std::vector<Item>& items) {

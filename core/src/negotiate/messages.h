@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <variant>
@@ -91,6 +92,15 @@ struct ScheduleMessage {
   std::uint64_t patience_ms = 0;
 };
 
+/// Settings that change while the group runs, on all ranks at the same decision.
+struct Tuning {
+  std::uint64_t fusion_bytes = 0;
+  double cycle_time_ms = 0;
+  std::uint64_t freeze_after_steps = 0;
+
+  friend bool operator==(const Tuning&, const Tuning&) = default;
+};
+
 /// From rank 0 to all: operations to execute, in this order: cached, unnamed, responses.
 struct DecisionMessage {
   std::uint32_t set = 0;     ///< meant for the ranks of this process set
@@ -103,6 +113,7 @@ struct DecisionMessage {
   std::uint64_t next_unnamed = 0;  ///< then: the number of the next operation without a name
   std::int32_t last_joined = -1;   ///< all ranks have joined, this one as the last
   ScheduleMessage schedule;        ///< to keep to, once these are under way
+  std::optional<Tuning> tuning;    ///< holds for these already
   std::int32_t last_rank = -1;     ///< of the group: for whom the decision waited last
 
   bool empty() const {

@@ -175,6 +175,7 @@ void FrozenSchedule::thaw_locked(Thaw reason, std::string cause) {
   if (reason == Thaw::Wait) counters_.thaws_by_wait.add();
   if (reason == Thaw::Submission) counters_.thaws_by_submission.add();
   if (reason == Thaw::TimeLimit) counters_.thaws_by_time_limit.add();
+  if (reason == Thaw::Tuning) counters_.thaws_by_tuning.add();
   note_change(Board::Whom::All);
 }
 

@@ -59,11 +59,11 @@ class FrozenSchedule {
     Clock::duration patience{};
   };
 
-  enum class Thaw : std::uint8_t { Submission, Wait, TimeLimit, Shutdown };
+  enum class Thaw : std::uint8_t { Submission, Wait, TimeLimit, Shutdown, Tuning };
 
   struct Counters {
-    Counter freezes, thaws, thaws_by_submission, thaws_by_wait, thaws_by_time_limit, tensors,
-        buckets;
+    Counter freezes, thaws, thaws_by_submission, thaws_by_wait, thaws_by_time_limit,
+        thaws_by_tuning, tensors, buckets;
   };
 
   /// `longest_wait`: how long peers may take to raise what this rank has raised; zero for ever.

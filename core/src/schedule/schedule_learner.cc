@@ -102,6 +102,13 @@ void ScheduleLearner::forget() {
   previous_.clear();
 }
 
+void ScheduleLearner::restart(std::uint64_t steps, std::uint64_t fusion_bytes) {
+  forget();
+  steps_ = needed_ = steps;
+  fusion_bytes_ = fusion_bytes;
+  merges_ = true;
+}
+
 void ScheduleLearner::thawed(bool by_wait, std::uint64_t rounds) {
   forget();
   if (rounds >= kWorthwhileRounds) {

@@ -47,6 +47,9 @@ class ScheduleLearner {
   /// A plan was given up after so many rounds.
   void thawed(bool by_wait, std::uint64_t rounds);
 
+  /// Begins anew with other values of the constructor's arguments.
+  void restart(std::uint64_t steps, std::uint64_t fusion_bytes);
+
  private:
   struct Step {
     std::vector<Operation> operations;
@@ -60,8 +63,8 @@ class ScheduleLearner {
   bool is_complete() const;
   ScheduleMessage plan() const;
 
-  const std::uint64_t steps_;
-  const std::uint64_t fusion_bytes_;
+  std::uint64_t steps_;
+  std::uint64_t fusion_bytes_;
   const std::size_t most_buckets_;
   std::uint64_t needed_;     ///< steps alike for the next plan: more after each that did not last
   bool merges_ = true;       ///< across decisions

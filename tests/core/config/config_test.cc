@@ -89,6 +89,14 @@ const Environment kOther = {
     {"RONDE_VISIBLE_DEVICES", "GPU-8a3f,1"},
     {"RONDE_CUDA_IPC_DIRECT_BYTES", "5MiB"},
     {"RONDE_GPU_AWARE_MPI", "0"},
+    {"RONDE_AUTOTUNE", "1"},
+    {"RONDE_AUTOTUNE_LOG", "a log.csv"},
+    {"RONDE_TUNED", "/tmp/a=b.json"},
+    {"RONDE_EVENTS", "100"},
+    {"RONDE_PROFILE", "run.json"},
+    {"RONDE_TIMELINE", "/tmp/time line"},
+    {"RONDE_DUMP", "dumps"},
+    {"RONDE_DUMP_ON_SIGUSR2", "1"},
 };
 
 TEST_CASE("every variable reaches its own field and its text parses back") {
@@ -119,6 +127,9 @@ TEST_CASE("every variable reaches its own field and its text parses back") {
   CHECK_FALSE(config.registration_cache);
   CHECK(config.registration_cache_bytes == 7ull << 20);
   CHECK(config.nccl_streams == 4);
+  CHECK(config.autotune);
+  CHECK(config.autotune_log == "a log.csv");
+  CHECK(config.tuned == "/tmp/a=b.json");
   CHECK(ronde::visible_devices(config) == std::vector<std::string>{"GPU-8a3f", "1"});
   CHECK(ronde::static_process_sets(config) == std::vector<std::vector<int>>{{0, 1}, {2}});
   for (const ConfigEntry& entry : ronde::config_table()) {
@@ -177,6 +188,14 @@ TEST_CASE("garbage in any variable is a UsageError that quotes it and says what 
        {",", "0,", ",0", "-1", "0, 1", "GPU-", "MIG-1", "GPU-XY", "12345"}},
       {"RONDE_PROCESS_SETS", {";", "0;", ";0", "0,;1", "-1", "0 1", "all"}},
       {"RONDE_HOST_ID", {"a b", "tab\t", std::string(256, 'x')}},
+      {"RONDE_AUTOTUNE", {"", "2", "on"}},
+      {"RONDE_AUTOTUNE_LOG", {"a\nb"}},
+      {"RONDE_TUNED", {"a\nb", "\x7f"}},
+      {"RONDE_EVENTS", {"", "-1", "2.5", "many", "1073741825"}},
+      {"RONDE_PROFILE", {"0", "yes", "run.txt"}},
+      {"RONDE_TIMELINE", {"a\nb"}},
+      {"RONDE_DUMP", {"\t"}},
+      {"RONDE_DUMP_ON_SIGUSR2", {"", "2", "SIGUSR2"}},
       {"RONDE_THREAD_AFFINITY", {",", "0,", ",0", "0;1", "-1", "0, 1", "a", "99999999999"}},
   };
   REQUIRE(garbage.size() == ronde::config_table().size());
@@ -283,12 +302,12 @@ TEST_CASE("an unknown variable warns with the nearest known one") {
 }
 
 TEST_CASE("all variables of Horovod that are not read are in one warning") {
-  const LoadedConfig loaded = load({{"HOROVOD_TIMELINE", "/tmp/t.json"},
+  const LoadedConfig loaded = load({{"HOROVOD_TIMELINE_MARK_CYCLES", "1"},
                                     {"HOROVOD_FUSION_THRESHOLD", "1048576"},
-                                    {"HOROVOD_AUTOTUNE", "1"}});
-  CHECK(loaded.warnings ==
-        std::vector<std::string>{"Ronde does not read HOROVOD_AUTOTUNE, HOROVOD_TIMELINE: "
-                                 "docs/coming_from_horovod.md says what to set instead"});
+                                    {"HOROVOD_ELASTIC", "1"}});
+  CHECK(loaded.warnings == std::vector<std::string>{
+                               "Ronde does not read HOROVOD_ELASTIC, HOROVOD_TIMELINE_MARK_CYCLES: "
+                               "docs/coming_from_horovod.md says what to set instead"});
   CHECK(loaded.config.fusion_bytes == 1u << 20);
   for (const ConfigEntry& entry : ronde::config_table()) {
     if (entry.horovod_alias.empty()) continue;

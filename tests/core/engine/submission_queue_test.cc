@@ -165,3 +165,12 @@ TEST_CASE("a set takes operations from its opening to its closing") {
   push();
   CHECK(fixture.queue.drain().size() == 3);
 }
+
+TEST_CASE("a queue gathers for another time, or more bytes, once it is told to") {
+  Fixture fixture;
+  fixture.queue.push(submission("a", 26));  // 104 bytes
+  REQUIRE(fixture.queue.due());
+  CHECK(*fixture.queue.due() <= Clock::now());
+  fixture.queue.gather(hours(2), 1000);
+  CHECK(*fixture.queue.due() > Clock::now() + hours(1));
+}

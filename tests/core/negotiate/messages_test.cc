@@ -63,6 +63,7 @@ DecisionMessage decision_message() {
       {"other", "", -1, odd_meta(5), {}, true, -1},
       {message_key(6), "", 2, message_meta(Collective::Send), {}, true, -1}};
   message.shutdown = true;
+  message.tuning = Tuning{1234567890123, 0.25, 5};
   return message;
 }
 
@@ -134,6 +135,8 @@ TEST_CASE("every field of every message arrives") {
   check_same(decision.keyed, decision_message().keyed);
   check_same(decision.responses, decision_message().responses);
   CHECK(decision.shutdown);
+  CHECK(decision.tuning == decision_message().tuning);
+  CHECK_FALSE(round_trip(DecisionMessage{}).tuning);
   const auto failure = round_trip(FailureMessage{7, "rank 7 was lost", false, true});
   CHECK(failure.rank == 7);
   CHECK(failure.text == "rank 7 was lost");

@@ -158,3 +158,15 @@ TEST_CASE("after a wait for an incomplete bucket only what was decided together 
   REQUIRE(schedule);
   CHECK(slots_of(*schedule) == Slots{{1, 2}, {3}});
 }
+
+TEST_CASE("a learner that begins anew plans with other fusion, or never") {
+  Fixture fixture(2, 1000);
+  fixture.see({1, 2});
+  fixture.learner.restart(2, 10);
+  CHECK_FALSE(fixture.see({1, 2}));
+  const auto plan = fixture.see({1, 2});
+  REQUIRE(plan);
+  CHECK(slots_of(*plan) == Slots{{1}, {2}});
+  fixture.learner.restart(0, 10);
+  for (int step = 0; step < 10; ++step) CHECK_FALSE(fixture.see({1, 2}));
+}

@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "api/src/tuned_file.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "ronde/build_info.h"
+#include "ronde/config.h"
+#include "ronde/error.h"
+
+namespace ronde {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr int kLayout = 1;
+
+/// Throws UsageError if no rank could use the value.
+void check_value(const std::string& name, const std::string& value) {
+  const auto& table = config_table();
+  const auto entry = std::ranges::find(table, name, &ConfigEntry::name);
+  if (entry == table.end() || entry->scope != ConfigScope::GroupWide) {
+    throw UsageError("this Ronde tunes no variable \"" + name + "\"");
+  }
+  Config scratch;
+  try {
+    entry->set(scratch, value);
+  } catch (const UsageError& error) {
+    throw UsageError(name + ": " + error.what());
+  }
+}
+
+TunedSettings settings_of(const Json& json) {
+  const int layout = json.at("ronde_tuned").get<int>();
+  if (layout != kLayout) {
+    throw UsageError("it has layout " + std::to_string(layout) + ", and this Ronde reads layout " +
+                     std::to_string(kLayout));
+  }
+  const auto version = json.at("version").get<std::string>();
+  if (version != build_info::kVersion) {
+    throw UsageError("it was tuned with Ronde " + version + ", and this is " +
+                     std::string(build_info::kVersion) + ": tune again");
+  }
+  TunedSettings settings;
+  settings.finished = json.at("finished").get<bool>();
+  settings.model = json.at("model").get<std::string>();
+  settings.ranks = json.at("ranks").get<int>();
+  settings.hosts = json.at("hosts").get<int>();
+  settings.step_s = json.at("step_us").get<double>() / 1e6;
+  settings.start_step_s = json.at("start_step_us").get<double>() / 1e6;
+  settings.values = json.at("values").get<std::map<std::string, std::string>>();
+  for (const auto& [name, value] : settings.values) check_value(name, value);
+  return settings;
+}
+
+std::string with_reason(const std::string& text) {
+  return text + ": " + std::strerror(errno != 0 ? errno : EIO);
+}
+
+}  // namespace
+
+std::optional<TunedSettings> read_tuned(const std::string& path, std::string& problem) {
+  problem.clear();
+  errno = 0;
+  std::ifstream in(path);
+  std::ostringstream text;
+  text << in.rdbuf();
+  if (!in.is_open() || errno != 0) {
+    if (errno != ENOENT) problem = with_reason("it cannot be read");
+    return std::nullopt;
+  }
+  try {
+    return settings_of(Json::parse(text.str()));
+  } catch (const Json::parse_error& error) {
+    problem = "it is damaged at byte " + std::to_string(error.byte);
+  } catch (const Json::exception& error) {
+    problem = std::string("it is no file of tuned settings: ") + error.what();
+  } catch (const UsageError& error) {
+    problem = error.what();
+  }
+  return std::nullopt;
+}
+
+std::string write_tuned(const std::string& path, const TunedSettings& settings) {
+  const auto micro = [](double seconds) { return seconds < 1e9 ? seconds * 1e6 : 0; };
+  const Json json = {{"ronde_tuned", kLayout},
+                     {"version", build_info::kVersion},
+                     {"finished", settings.finished},
+                     {"model", settings.model},
+                     {"ranks", settings.ranks},
+                     {"hosts", settings.hosts},
+                     {"step_us", micro(settings.step_s)},
+                     {"start_step_us", micro(settings.start_step_s)},
+                     {"values", settings.values}};
+  const std::string fresh = path + ".new" + std::to_string(getpid());
+  errno = 0;
+  std::ofstream out(fresh);
+  out << json.dump(2) << '\n';
+  out.close();
+  if (out && std::rename(fresh.c_str(), path.c_str()) == 0) return {};
+  std::string problem = with_reason("it cannot be written");
+  std::remove(fresh.c_str());
+  return problem;
+}
+
+std::string TuneLog::add(const TuneTrial& trial) {
+  errno = 0;
+  if (!has_begun_) {
+    has_begun_ = true;
+    out_.open(path_);
+    out_ << "trial,step,phase";
+    for (const auto& [name, value] : trial.values) out_ << ',' << name;
+    out_ << ",step_ms,steps\n";
+  } else if (!out_) {
+    return {};
+  }
+  out_ << trial.number << ',' << trial.step << ',' << trial.phase;
+  for (const auto& [name, value] : trial.values) out_ << ',' << value;
+  out_ << ',' << trial.step_s * 1e3 << ',' << trial.steps << std::endl;
+  return out_ ? std::string() : with_reason("it cannot be written");
+}
+
+}  // namespace ronde

@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "api/src/tuning.h"
+
+#include <filesystem>
+#include <memory>
+#include <utility>
+
+#include "api/src/tuned_file.h"
+#include "ronde/log.h"
+
+namespace ronde {
+namespace {
+
+void read_known(RuntimeOptions& options, std::vector<std::string>& warnings) {
+  const std::string& path = options.config.tuned;
+  std::string problem;
+  options.tuning.known = read_tuned(path, problem);
+  if (options.tuning.known) return;
+  const bool is_awaited = problem.empty() && options.config.autotune;  // it will be written
+  if (is_awaited) return;
+  if (problem.empty()) problem = "there is no such file: RONDE_AUTOTUNE=1 writes it";
+  warnings.push_back("RONDE_TUNED: " + path + " is not used: " + problem);
+}
+
+/// Rank 0 alone calls what this makes.
+class TuningFiles {
+ public:
+  explicit TuningFiles(const Config& config)
+      : tuned_(config.tuned),
+        log_path_(config.autotune_log),
+        log_(config.autotune_log),
+        logger_(parse_log_level(config.log_level), 0) {}
+
+  void add(const TuneTrial& trial) {
+    if (!log_path_.empty()) warn("RONDE_AUTOTUNE_LOG: " + log_path_, log_.add(trial));
+  }
+  void write(const TunedSettings& settings) {
+    if (tuned_.empty() || has_failed_) return;
+    const std::string problem = write_tuned(tuned_, settings);
+    has_failed_ = !problem.empty();
+    warn("RONDE_TUNED: " + tuned_, problem);
+  }
+
+ private:
+  void warn(const std::string& file, const std::string& problem) const {
+    if (!problem.empty()) logger_.warning(file + ": " + problem + "; training goes on");
+  }
+
+  const std::string tuned_;
+  const std::string log_path_;
+  TuneLog log_;
+  const Logger logger_;
+  bool has_failed_ = false;
+};
+
+}  // namespace
+
+void add_tuning(const std::vector<ConfigSource>& sources, RuntimeOptions& options,
+                std::vector<std::string>& warnings) {
+  const Config& config = options.config;
+  if (!config.autotune && config.tuned.empty()) return;
+  for (const ConfigSource& source : sources) {
+    if (source.source != "default") options.tuning.fixed.push_back(source.name);
+  }
+  if (!config.tuned.empty()) read_known(options, warnings);
+  const auto files = std::make_shared<TuningFiles>(config);
+  options.tuning.on_trial = [files](const TuneTrial& trial) { files->add(trial); };
+  options.tuning.on_tuned = [files](const TunedSettings& settings) { files->write(settings); };
+}
+
+}  // namespace ronde

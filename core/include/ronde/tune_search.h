@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <deque>
+#include <map>
+#include <utility>
+#include <vector>
+
+namespace ronde {
+
+/// Finds the fastest point of a grid from noisy times; has no clock, and measures nothing itself:
+///
+///     TuneSearch search({9, 8}, {start});
+///     while (!search.finished()) search.tell(times_at(search.next()));
+///     use(search.best());
+///
+/// Note [The search]
+/// 1. A bandit over a coarse sample of the grid: successive halving (Jamieson and Talwalkar,
+///    "Non-stochastic best arm identification and hyperparameter optimization", AISTATS 2016). All
+///    arms are measured once, the better half again, until one is left. The arms are the starts and
+///    a low-discrepancy sequence (Kronecker's, with the roots that M. Roberts named R_d in 2018).
+/// 2. A local search, one step in one dimension at a time: the exploratory moves of Hooke and
+///    Jeeves, "Direct search", JACM 8 (1961). A point that looks better is measured twice before
+///    the search moves there.
+/// 3. The winner against the best start, in turns (A B B A ...), by new times alone. Without a
+/// clear
+///    win the start stays.
+/// Points are compared by the median of all their times.
+///
+/// Thread-safety: none.
+class TuneSearch {
+ public:
+  using Point = std::vector<std::size_t>;  ///< an index into the values of each dimension
+  enum class Phase { Arms, Neighbours, Confirm, Done };
+
+  struct Limits {
+    std::size_t arms = 8;         ///< beside the starts
+    std::size_t neighbours = 14;  ///< measurements in the local search
+    std::size_t pairs = 3;        ///< comparisons at the end
+    double margin = 0.01;         ///< part of a time by which a point has to be faster
+  };
+
+  /// `sizes`: values of each dimension, in an order in which neighbours are alike. `starts`: at
+  /// least one point; the search ends at the first or the best of them unless another one wins.
+  TuneSearch(std::vector<std::size_t> sizes, std::vector<Point> starts)
+      : TuneSearch(std::move(sizes), std::move(starts), Limits()) {}
+  TuneSearch(std::vector<std::size_t> sizes, std::vector<Point> starts, Limits limits);
+
+  bool finished() const noexcept { return phase_ == Phase::Done; }
+  Phase phase() const noexcept { return phase_; }
+
+  /// The point to measure now. Not to be asked for once finished.
+  const Point& next() const { return queue_.front(); }
+  /// The times at next(), at least one; infinite for a point that does not work.
+  void tell(const std::vector<double>& times);
+
+  /// The fastest point as far as is known; final once finished.
+  const Point& best() const noexcept { return best_; }
+  /// The start that best() has to beat.
+  const Point& reference() const noexcept { return reference_; }
+  /// The median of all times at a point; infinite if it was not measured.
+  double time_of(const Point& point) const;
+  /// How much less time best() took than reference() in the comparison at the end, as a part of it.
+  double gain() const noexcept { return gain_; }
+  /// Calls of tell() so far, and about how many there will be at most.
+  std::size_t told() const noexcept { return told_; }
+  std::size_t most_tells() const;
+
+  /// Infinite if there are no values.
+  static double median(std::vector<double> values);
+
+ private:
+  void add_arms(const std::vector<Point>& starts);
+  void end_round();
+  void explore();
+  bool step(std::size_t move, Point& point) const;
+  bool is_better(const Point& point) const;
+  void begin_confirm();
+  void confirm();
+
+  const std::vector<std::size_t> sizes_;
+  const Limits limits_;
+  const std::vector<Point> starts_;
+  Phase phase_ = Phase::Arms;
+  std::deque<Point> queue_;  ///< to measure
+  std::vector<Point> arms_;  ///< that are left
+  std::map<Point, std::vector<double>> times_;
+  std::map<Point, std::size_t> tells_;
+  std::size_t told_ = 0;
+  Point best_, reference_;
+  std::size_t move_ = 0;                        ///< the local search's next move
+  std::size_t failed_ = 0;                      ///< moves in a row that led nowhere
+  std::size_t explored_ = 0;                    ///< its measurements
+  std::vector<double> of_best_, of_reference_;  ///< medians in the comparison at the end
+  double gain_ = 0;
+};
+
+}  // namespace ronde

@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <functional>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace ronde {
+
+/// Settings that a search found, and for what (RONDE_TUNED).
+struct TunedSettings {
+  std::map<std::string, std::string> values;  ///< of variables, by name
+  bool finished = true;                       ///< false: only good to search on from
+  /// The model: a signature of what its steps submit; empty, or no ranks: not known yet.
+  /// @{
+  std::string model;
+  int ranks = 0;
+  int hosts = 0;
+  /// @}
+  double step_s = 0;        ///< with these settings; 0: not known
+  double start_step_s = 0;  ///< with those that the search began with
+};
+
+/// One measurement of a search (RONDE_AUTOTUNE_LOG).
+struct TuneTrial {
+  std::size_t number = 0;  ///< from 1
+  std::size_t step = 0;    ///< steps since the search began
+  std::string phase;       ///< "arms", "neighbours" or "confirm"
+  std::map<std::string, std::string> values;
+  double step_s = 0;  ///< median of its steps
+  std::size_t steps = 0;
+};
+
+/// What a Runtime needs to tune itself beside its Config. Rank 0's counts.
+struct TuningOptions {
+  /// Variables that the user has set: they stay as they are.
+  std::vector<std::string> fixed;
+  /// What the file RONDE_TUNED holds; nothing if there is none, or it is of no use.
+  std::optional<TunedSettings> known;
+  /// Called by the loop of rank 0 after each measurement, and when there are settings to keep. May
+  /// be empty; must not throw.
+  /// @{
+  std::function<void(const TuneTrial&)> on_trial;
+  std::function<void(const TunedSettings&)> on_tuned;
+  /// @}
+};
+
+}  // namespace ronde

@@ -1,0 +1,194 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "core/src/engine/autotuner.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <string>
+#include <utility>
+
+namespace ronde {
+namespace {
+
+/// After so many steps the model is known: what is submitted for the second time counts, as what
+/// comes once in a run belongs to no step.
+constexpr std::size_t kStepsToIdentify = 3;
+constexpr std::chrono::milliseconds kFirstInterval{500};
+constexpr std::size_t kIntervalsWithoutMark = 32;
+
+double seconds_between(Autotuner::TimePoint from, Autotuner::TimePoint to) {
+  return std::chrono::duration<double>(to - from).count();
+}
+
+std::string text_of(const std::map<std::string, std::string>& values) {
+  std::string text;
+  for (const auto& [name, value] : values) text += (text.empty() ? "" : ", ") + name + "=" + value;
+  return text;
+}
+
+std::string milliseconds(double seconds) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%.3g ms", seconds * 1000);
+  return text;
+}
+
+}  // namespace
+
+Autotuner::Autotuner(const RuntimeOptions& options, const Topology& topology, const Logger& log,
+                     bool may_freeze)
+    : options_(options),
+      topology_(topology),
+      log_(log),
+      may_freeze_(may_freeze),
+      in_force_(tuning_of(options.config)) {}
+
+void Autotuner::note_step(TimePoint now) {
+  const std::lock_guard lock(mutex_);
+  ends_.push_back(now);
+}
+
+bool Autotuner::has_news() const {
+  const std::lock_guard lock(mutex_);
+  return !ends_.empty();
+}
+
+void Autotuner::take_steps(bool frozen, std::uint64_t bytes, TimePoint now) {
+  std::vector<TimePoint> ends;
+  {
+    const std::lock_guard lock(mutex_);
+    ends.swap(ends_);
+  }
+  if (measure_ == Measure::Undecided && !ends.empty()) {
+    measure_ = Measure::Marks;
+    since_.reset();
+    seen_ = 0;
+  }
+  if (measure_ != Measure::Marks) return count_bytes(frozen, bytes, now);
+  for (const TimePoint end : ends) {
+    const auto since = std::exchange(since_, end);
+    note(since ? seconds_between(*since, end) : 0, frozen);
+  }
+}
+
+void Autotuner::count_bytes(bool frozen, std::uint64_t bytes, TimePoint now) {
+  if (bytes == 0) return;
+  const std::uint64_t moved = bytes - bytes_at_start_;
+  if (since_ && interval_bytes_ == 0 && now - *since_ >= kFirstInterval) interval_bytes_ = moved;
+  const bool is_over = interval_bytes_ > 0 && moved >= interval_bytes_;
+  if (since_ && !is_over) return;
+  const auto since = std::exchange(since_, now);
+  bytes_at_start_ = bytes;
+  if (!since) return;
+  if (measure_ == Measure::Undecided && ++intervals_ > kIntervalsWithoutMark) {
+    measure_ = Measure::Bytes;
+  }
+  if (measure_ != Measure::Bytes) return;
+  const double parts = static_cast<double>(moved) / static_cast<double>(interval_bytes_);
+  note(seconds_between(*since, now) / parts, frozen);
+}
+
+void Autotuner::note(double seconds, bool frozen) {
+  if (++seen_ == kStepsToIdentify) identify();
+  if (tuner_ && !fallback_) {
+    if (const auto trial = tuner_->note_step(seconds, frozen)) report(*trial);
+  }
+  note_whether_active();
+}
+
+void Autotuner::note_whether_active() {
+  const bool searches = tuner_ && !tuner_->finished();
+  active_.store(!identified_ || searches || wanted(), std::memory_order_relaxed);
+}
+
+void Autotuner::see(const DecisionMessage& decision, const Announcer& announcer) {
+  if (identified_) return;
+  const auto add = [&](std::uint32_t slot) {
+    const CachedResponse& response = announcer.response(slot);
+    signature_.add(response.name, response.meta);
+  };
+  decision.cached.for_each([&](std::size_t bit) { add(static_cast<std::uint32_t>(bit)); });
+  for (const KeyedSlot& item : decision.keyed) add(item.slot);
+}
+
+void Autotuner::identify() {
+  identified_ = true;
+  const std::string model = signature_.text();
+  const std::optional<TunedSettings>& known = options_.tuning.known;
+  const bool fits = known && (known->model.empty() || model.empty() || known->model == model);
+  if (known && !fits) {
+    log_.warning("RONDE_TUNED: " + options_.config.tuned + " was tuned for another model (" +
+                 known->model + ", and this is " + model + "); " +
+                 (options_.config.autotune
+                      ? "the search begins anew"
+                      : "the defaults hold. Tune this one with RONDE_AUTOTUNE=1, or into a file of "
+                        "its own"));
+    if (defaults() != in_force_) fallback_ = defaults();
+  }
+  const bool is_tuned = fits && known->finished && !known->values.empty();
+  if (options_.config.autotune && !is_tuned) {
+    begin_search();
+  } else if (fits && (known->model.empty() || known->ranks == 0)) {
+    tell_settings(*known);
+  }
+}
+
+void Autotuner::begin_search() {
+  const Tuning start = fallback_.value_or(in_force_);
+  const std::vector<Tuning> starts = {start, defaults()};
+  tuner_.emplace(tune_space(starts, options_.tuning.fixed, may_freeze_), starts, may_freeze_);
+  if (tuner_->finished()) log_.info("RONDE_AUTOTUNE: every variable that it changes is set");
+}
+
+/// What holds without a tuned file.
+Tuning Autotuner::defaults() const {
+  Config config;
+  for (const ConfigEntry& entry : config_table()) {
+    const auto& fixed = options_.tuning.fixed;
+    const bool is_fixed = std::ranges::find(fixed, entry.name) != fixed.end();
+    if (is_fixed) entry.set(config, entry.get(options_.config));
+  }
+  return tuning_of(config);
+}
+
+void Autotuner::report(const TuneTrial& trial) {
+  if (options_.tuning.on_trial) options_.tuning.on_trial(trial);
+  const TunedSettings settings = tuner_->settings();
+  if (!tuner_->finished()) {
+    // A run that ends before is gone on with, and a file that cannot be written is known early.
+    if (std::exchange(phase_, trial.phase) != trial.phase) tell_settings(settings);
+    return;
+  }
+  const std::string steps = std::to_string(tuner_->steps()) + " steps";
+  if (tuner_->gain() > 0) {
+    log_.info("RONDE_AUTOTUNE: after " + steps + ": " + text_of(settings.values) +
+              "; a step takes " + milliseconds(settings.step_s) + " instead of " +
+              milliseconds(settings.start_step_s));
+  } else {
+    log_.info("RONDE_AUTOTUNE: after " + steps + ": nothing is clearly faster than " +
+              text_of(settings.values));
+  }
+  tell_settings(settings);
+}
+
+void Autotuner::tell_settings(TunedSettings settings) const {
+  settings.model = signature_.text();
+  settings.ranks = topology_.size;
+  settings.hosts = topology_.hosts();
+  if (options_.tuning.on_tuned) options_.tuning.on_tuned(settings);
+}
+
+std::optional<Tuning> Autotuner::wanted() const {
+  if (fallback_) return fallback_;
+  return tuner_ ? tuner_->wanted() : std::nullopt;
+}
+
+void Autotuner::note_applied() {
+  in_force_ = wanted().value_or(in_force_);
+  if (fallback_) {
+    fallback_.reset();
+  } else if (tuner_) {
+    tuner_->note_applied();
+  }
+  note_whether_active();
+}
+
+}  // namespace ronde

@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "core/src/engine/tuned_values.h"
+
+#include <algorithm>
+#include <optional>
+#include <sstream>
+
+#include "ronde/error.h"
+#include "ronde/plugin/choice.h"
+
+namespace ronde {
+namespace {
+
+std::string place_text(int ranks, int hosts) {
+  return std::to_string(ranks) + " ranks on " + std::to_string(hosts) +
+         (hosts == 1 ? " host" : " hosts");
+}
+
+/// Throws UsageError if the ranks could not start with it.
+void check_values(const RuntimeOptions& options, const Topology& topology,
+                  const std::string& lines) {
+  const Config config = with_values(options.config, lines);
+  check_config(config);
+  static_cast<void>(
+      choose_backend(options.backends, DeviceKind::Cpu, config.cpu_backend, topology));
+  if (config.gpu_backend != kAnyBackend) {
+    static_cast<void>(
+        choose_backend(options.device_backends, DeviceKind::Cuda, config.gpu_backend, topology));
+  }
+}
+
+}  // namespace
+
+std::string tuned_values(RuntimeOptions& options, const Topology& topology, const Logger& log) {
+  std::optional<TunedSettings>& known = options.tuning.known;
+  if (!known) return {};
+  const std::string file = "RONDE_TUNED: " + options.config.tuned;
+  const int hosts = topology.hosts();
+  if (known->ranks != 0 && (known->ranks != topology.size || known->hosts != hosts)) {
+    log.warning(file + " was tuned for " + place_text(known->ranks, known->hosts) +
+                ", and these are " + place_text(topology.size, hosts) + ": it is not used");
+    known.reset();
+    return {};
+  }
+  if (!known->finished && !options.config.autotune) {
+    log.warning(file +
+                " is of a search that did not end, and is not used: RONDE_AUTOTUNE=1 goes "
+                "on with it");
+    known.reset();
+    return {};
+  }
+  std::string lines, text;
+  const auto& fixed = options.tuning.fixed;
+  for (const auto& [name, value] : known->values) {
+    if (std::ranges::find(fixed, name) != fixed.end()) continue;
+    lines += name + "=" + value + "\n";
+    text += (text.empty() ? "" : ", ") + name + "=" + value;
+  }
+  try {
+    check_values(options, topology, lines);
+  } catch (const Error& error) {
+    log.warning(file + " is not used: " + error.what());
+    known.reset();
+    return {};
+  }
+  if (!text.empty()) log.info(file + ": " + text);
+  return lines;
+}
+
+Config with_values(Config config, std::string_view lines) {
+  std::istringstream in{std::string(lines)};
+  std::string name, value;
+  while (std::getline(in, name, '=') && std::getline(in, value)) {
+    const auto& table = config_table();
+    const auto entry = std::ranges::find(table, name, &ConfigEntry::name);
+    if (entry == table.end()) throw UsageError("this Ronde has no variable " + name);
+    entry->set(config, value);
+  }
+  return config;
+}
+
+}  // namespace ronde

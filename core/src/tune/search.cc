@@ -1,0 +1,172 @@
+// SPDX-License-Identifier: Apache-2.0
+// Each tell() ends one measurement; when the queue is empty the phase decides what is measured
+// next: Note [The search].
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <utility>
+
+#include "ronde/tune_search.h"
+
+namespace ronde {
+namespace {
+
+/// The root of x^(d+1) = x + 1, of which R_d takes powers.
+double root_of(std::size_t dimensions) {
+  double root = 2;
+  for (int i = 0; i < 50; ++i)
+    root = std::pow(1 + root, 1.0 / (static_cast<double>(dimensions) + 1));
+  return root;
+}
+
+}  // namespace
+
+double TuneSearch::median(std::vector<double> values) {
+  if (values.empty()) return std::numeric_limits<double>::infinity();
+  std::ranges::sort(values);
+  const std::size_t middle = values.size() / 2;
+  if (values.size() % 2 == 1) return values[middle];
+  return (values[middle - 1] + values[middle]) / 2;
+}
+
+TuneSearch::TuneSearch(std::vector<std::size_t> sizes, std::vector<Point> starts, Limits limits)
+    : sizes_(std::move(sizes)),
+      limits_(limits),
+      starts_(std::move(starts)),
+      best_(starts_.front()),
+      reference_(starts_.front()) {
+  add_arms(starts_);
+  // Nothing can change.
+  if (arms_.size() == 1) phase_ = Phase::Done;
+  queue_.assign(arms_.begin(), arms_.end());
+}
+
+void TuneSearch::add_arms(const std::vector<Point>& starts) {
+  const auto add = [this](const Point& point) {
+    if (std::ranges::find(arms_, point) == arms_.end()) arms_.push_back(point);
+  };
+  std::ranges::for_each(starts, add);
+  const double root = root_of(sizes_.size());
+  for (std::size_t i = 1; i <= limits_.arms; ++i) {
+    Point point;
+    double power = 1;
+    for (const std::size_t size : sizes_) {
+      power /= root;
+      const double place = 0.5 + static_cast<double>(i) * power;
+      const double part = place - std::floor(place);
+      point.push_back(static_cast<std::size_t>(part * static_cast<double>(size)));
+    }
+    add(point);
+  }
+}
+
+double TuneSearch::time_of(const Point& point) const {
+  const auto found = times_.find(point);
+  return median(found != times_.end() ? found->second : std::vector<double>());
+}
+
+std::size_t TuneSearch::most_tells() const {
+  std::size_t tells = limits_.neighbours + 2 * limits_.pairs;
+  for (std::size_t arms = limits_.arms + starts_.size(); arms > 1; arms = (arms + 1) / 2) {
+    tells += arms;
+  }
+  return tells;
+}
+
+void TuneSearch::tell(const std::vector<double>& times) {
+  const Point point = std::move(queue_.front());
+  queue_.pop_front();
+  ++told_;
+  if (phase_ == Phase::Confirm) {
+    (point == best_ ? of_best_ : of_reference_).push_back(median(times));
+    if (queue_.empty()) confirm();
+    return;
+  }
+  std::vector<double>& all = times_[point];
+  all.insert(all.end(), times.begin(), times.end());
+  ++tells_[point];
+  if (phase_ == Phase::Neighbours) {
+    ++explored_;
+    explore();
+  } else if (queue_.empty()) {
+    end_round();
+  }
+}
+
+/// The worse half of the arms goes.
+void TuneSearch::end_round() {
+  std::ranges::stable_sort(arms_, {}, [this](const Point& point) { return time_of(point); });
+  best_ = arms_.front();
+  arms_.resize((arms_.size() + 1) / 2);
+  if (arms_.size() > 1) {
+    queue_.assign(arms_.begin(), arms_.end());
+    return;
+  }
+  phase_ = Phase::Neighbours;
+  explore();
+}
+
+/// Moves on until something has to be measured.
+void TuneSearch::explore() {
+  const std::size_t moves = 2 * sizes_.size();
+  while (failed_ < moves && explored_ < limits_.neighbours) {
+    Point point = best_;
+    if (step(move_, point)) {
+      if (tells_[point] == 0 || (tells_[point] == 1 && is_better(point))) {
+        queue_.push_back(std::move(point));
+        return;
+      }
+      if (is_better(point)) {
+        best_ = std::move(point);
+        failed_ = 0;
+        continue;  // the same way again
+      }
+    }
+    move_ = (move_ + 1) % moves;
+    ++failed_;
+  }
+  begin_confirm();
+}
+
+/// False: there is no such point.
+bool TuneSearch::step(std::size_t move, Point& point) const {
+  const std::size_t dimension = move / 2;
+  std::size_t& index = point[dimension];
+  if (move % 2 == 0) return ++index < sizes_[dimension];
+  return index-- > 0;
+}
+
+bool TuneSearch::is_better(const Point& point) const {
+  return time_of(point) < (1 - limits_.margin) * time_of(best_);
+}
+
+void TuneSearch::begin_confirm() {
+  const auto time = [this](const Point& point) { return time_of(point); };
+  reference_ = *std::ranges::min_element(starts_, {}, time);
+  if (reference_ == best_) {
+    phase_ = Phase::Done;
+    return;
+  }
+  phase_ = Phase::Confirm;
+  for (std::size_t pair = 0; pair < limits_.pairs; ++pair) {
+    queue_.push_back(pair % 2 == 0 ? reference_ : best_);
+    queue_.push_back(pair % 2 == 0 ? best_ : reference_);
+  }
+}
+
+void TuneSearch::confirm() {
+  phase_ = Phase::Done;
+  std::size_t wins = 0;
+  for (std::size_t pair = 0; pair < of_best_.size(); ++pair) {
+    if (of_best_[pair] < of_reference_[pair]) ++wins;
+  }
+  const double before = median(of_reference_);
+  const double after = median(of_best_);
+  if (2 * wins > of_best_.size() && after < (1 - limits_.margin) * before) {
+    gain_ = std::isinf(before) ? 1 : 1 - after / before;
+  } else {
+    best_ = reference_;
+  }
+}
+
+}  // namespace ronde

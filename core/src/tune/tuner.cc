@@ -1,0 +1,154 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "core/src/tune/tuner.h"
+
+#include <algorithm>
+#include <array>
+#include <utility>
+
+namespace ronde {
+namespace {
+
+constexpr std::uint64_t kMiB = std::uint64_t{1} << 20;
+constexpr std::uint64_t kMostFusion = 256 * kMiB;
+constexpr std::array kCycleTimes = {0.0, 0.5, 1.0, 2.5, 5.0, 10.0, 25.0, 50.0};
+constexpr std::uint64_t kFreezeAfter = 3;
+/// Beside those that must be the same before a schedule is frozen.
+constexpr std::size_t kStepsToFreeze = 2;
+
+constexpr const char* kFusion = "RONDE_FUSION_BYTES";
+constexpr const char* kCycle = "RONDE_CYCLE_TIME_MS";
+constexpr const char* kFreeze = "RONDE_FREEZE_AFTER_STEPS";
+
+template <typename Value>
+std::size_t index_of(const std::vector<Value>& values, Value value) {
+  const auto found = std::ranges::find(values, value);
+  return found != values.end() ? static_cast<std::size_t>(found - values.begin()) : 0;
+}
+
+template <typename Value>
+std::vector<Value> ordered(std::vector<Value> values) {
+  std::ranges::sort(values);
+  values.erase(std::ranges::unique(values).begin(), values.end());
+  return values;
+}
+
+const char* name_of(TuneSearch::Phase phase) {
+  if (phase == TuneSearch::Phase::Arms) return "arms";
+  return phase == TuneSearch::Phase::Neighbours ? "neighbours" : "confirm";
+}
+
+}  // namespace
+
+Tuning tuning_of(const Config& config) {
+  return {config.fusion_bytes, config.cycle_time_ms, config.freeze_after_steps};
+}
+
+std::map<std::string, std::string> values_of(const Tuning& tuning) {
+  Config config;
+  config.fusion_bytes = tuning.fusion_bytes;
+  config.cycle_time_ms = tuning.cycle_time_ms;
+  config.freeze_after_steps = tuning.freeze_after_steps;
+  std::map<std::string, std::string> values;
+  for (const ConfigEntry& entry : config_table()) {
+    const bool is_tuned = entry.name == kFusion || entry.name == kCycle || entry.name == kFreeze;
+    if (is_tuned) values[entry.name] = entry.get(config);
+  }
+  return values;
+}
+
+TuneSearch::Point TuneSpace::point_of(const Tuning& tuning) const {
+  return {index_of(fusion_bytes, tuning.fusion_bytes),
+          index_of(cycle_time_ms, tuning.cycle_time_ms),
+          index_of(freeze_after_steps, tuning.freeze_after_steps)};
+}
+
+Tuning TuneSpace::tuning_at(const TuneSearch::Point& point) const {
+  return {fusion_bytes.at(point.at(0)), cycle_time_ms.at(point.at(1)),
+          freeze_after_steps.at(point.at(2))};
+}
+
+TuneSpace tune_space(const std::vector<Tuning>& starts, const std::vector<std::string>& fixed,
+                     bool may_freeze) {
+  const auto is_fixed = [&fixed](const char* name) {
+    return std::ranges::find(fixed, name) != fixed.end();
+  };
+  const Tuning& start = starts.front();
+  TuneSpace space{{start.fusion_bytes}, {start.cycle_time_ms}, {start.freeze_after_steps}};
+  if (!is_fixed(kFusion)) {
+    for (const Tuning& each : starts) space.fusion_bytes.push_back(each.fusion_bytes);
+    for (std::uint64_t bytes = kMiB; bytes <= kMostFusion; bytes *= 2) {
+      space.fusion_bytes.push_back(bytes);
+    }
+  }
+  if (!is_fixed(kCycle)) {
+    for (const Tuning& each : starts) space.cycle_time_ms.push_back(each.cycle_time_ms);
+    space.cycle_time_ms.insert(space.cycle_time_ms.end(), kCycleTimes.begin(), kCycleTimes.end());
+  }
+  if (!is_fixed(kFreeze) && may_freeze) {
+    for (const Tuning& each : starts) space.freeze_after_steps.push_back(each.freeze_after_steps);
+    space.freeze_after_steps.insert(space.freeze_after_steps.end(), {0, kFreezeAfter});
+  }
+  space.fusion_bytes = ordered(std::move(space.fusion_bytes));
+  space.cycle_time_ms = ordered(std::move(space.cycle_time_ms));
+  space.freeze_after_steps = ordered(std::move(space.freeze_after_steps));
+  return space;
+}
+
+namespace {
+
+TuneSearch search_of(const TuneSpace& space, const std::vector<Tuning>& starts) {
+  std::vector<TuneSearch::Point> points;
+  for (const Tuning& start : starts) points.push_back(space.point_of(start));
+  return {{space.fusion_bytes.size(), space.cycle_time_ms.size(), space.freeze_after_steps.size()},
+          std::move(points)};
+}
+
+}  // namespace
+
+Tuner::Tuner(TuneSpace space, const std::vector<Tuning>& starts, bool may_freeze)
+    : space_(std::move(space)),
+      may_freeze_(may_freeze),
+      search_(search_of(space_, starts)),
+      current_(space_.point_of(starts.front())) {}
+
+std::optional<TuneTrial> Tuner::note_step(double seconds, bool frozen) {
+  if (finished()) return std::nullopt;
+  ++steps_;
+  if (wanted()) return std::nullopt;  // on its way to the ranks
+  const bool is_settled = std::exchange(was_frozen_, frozen) && frozen;
+  if (discard_ > 0) {
+    discard_ = is_settled ? 0 : discard_ - 1;
+    return std::nullopt;
+  }
+  times_.push_back(seconds);
+  if (times_.size() < kSteps) return std::nullopt;
+  TuneTrial trial{search_.told() + 1,         steps_,
+                  name_of(search_.phase()),   values_of(space_.tuning_at(current_)),
+                  TuneSearch::median(times_), times_.size()};
+  search_.tell(std::exchange(times_, {}));
+  return trial;
+}
+
+std::optional<Tuning> Tuner::wanted() const {
+  const TuneSearch::Point& point = finished() ? search_.best() : search_.next();
+  if (point == current_) return std::nullopt;
+  return space_.tuning_at(point);
+}
+
+void Tuner::note_applied() {
+  current_ = finished() ? search_.best() : search_.next();
+  const std::uint64_t freezes = space_.tuning_at(current_).freeze_after_steps;
+  discard_ = 1 + (may_freeze_ && freezes > 0 ? freezes + kStepsToFreeze : 0);
+  was_frozen_ = false;
+}
+
+TunedSettings Tuner::settings() const {
+  TunedSettings settings;
+  settings.values = values_of(space_.tuning_at(search_.best()));
+  settings.finished = finished();
+  settings.step_s = search_.time_of(search_.best());
+  settings.start_step_s = search_.time_of(search_.reference());
+  return settings;
+}
+
+}  // namespace ronde

@@ -1,0 +1,139 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <catch2/catch.hpp>
+#include <cmath>
+#include <functional>
+#include <limits>
+#include <random>
+#include <vector>
+
+#include "ronde/tune_search.h"
+
+using namespace ronde;
+
+namespace {
+
+using Point = TuneSearch::Point;
+using Landscape = std::function<double(const Point&)>;
+
+/// Times around the landscape's, a few of them several times as long: as on a busy machine.
+class Noise {
+ public:
+  Noise(unsigned seed, double spread) : engine_(seed), spread_(spread) {}
+
+  std::vector<double> times(double time, int count = 3) {
+    std::vector<double> times;
+    for (int i = 0; i < count; ++i) {
+      const double slow = uniform_(engine_) < 0.05 ? 3 : 1;
+      times.push_back(time * slow * std::exp(spread_ * normal_(engine_)));
+    }
+    return times;
+  }
+
+ private:
+  std::mt19937 engine_;
+  double spread_;
+  std::normal_distribution<double> normal_;
+  std::uniform_real_distribution<double> uniform_;
+};
+
+double distance(std::size_t index, double from) {
+  return std::abs(static_cast<double>(index) - from);
+}
+
+/// Of fusion bytes and cycle times: both too little and too much cost, and they are not
+/// independent.
+double valley(const Point& point) {
+  return 1 + 0.08 * distance(point[0], 5) + 0.05 * distance(point[1], 6) +
+         0.02 * distance(point[0] + point[1], 11);
+}
+
+double best_of(const Landscape& landscape, const std::vector<std::size_t>& sizes) {
+  double best = std::numeric_limits<double>::infinity();
+  for (std::size_t i = 0; i < sizes[0]; ++i) {
+    for (std::size_t j = 0; j < sizes[1]; ++j) best = std::min(best, landscape({i, j}));
+  }
+  return best;
+}
+
+TuneSearch searched(TuneSearch search, const Landscape& landscape, Noise& noise) {
+  while (!search.finished()) search.tell(noise.times(landscape(search.next())));
+  CHECK(search.told() <= search.most_tells());
+  return search;
+}
+
+const std::vector<std::size_t> kSizes = {9, 8};
+
+}  // namespace
+
+TEST_CASE("a search comes near the best point of a noisy valley, wherever it starts") {
+  int near = 0;
+  constexpr int kSeeds = 200;
+  for (unsigned seed = 0; seed < kSeeds; ++seed) {
+    Noise noise(seed, 0.02);
+    const Point start = {seed % 9, seed % 8};
+    const TuneSearch search = searched({kSizes, {start}}, valley, noise);
+    CHECK(search.told() * 4 < 200);  // a step to settle, and three measured
+    CHECK(valley(search.best()) <= valley(start));
+    if (valley(search.best()) <= 1.05 * best_of(valley, kSizes)) ++near;
+  }
+  CHECK(near >= kSeeds * 9 / 10);
+}
+
+TEST_CASE("where nothing is faster than the start, a search ends there") {
+  for (unsigned seed = 0; seed < 100; ++seed) {
+    Noise noise(seed, 0.03);
+    const TuneSearch search = searched({kSizes, {{5, 6}}}, valley, noise);
+    CHECK(valley(search.best()) <= 1.02 * valley({5, 6}));
+  }
+}
+
+TEST_CASE("a search without noise finds the best point exactly, and how much it gains") {
+  Noise none(1, 0);
+  const auto cliff = [](const Point& point) { return point == Point{0, 0} ? 4.0 : 2.0; };
+  const auto exact = [&](const Point& point) { return std::vector<double>{cliff(point)}; };
+  TuneSearch search(kSizes, {{0, 0}});
+  while (!search.finished()) search.tell(exact(search.next()));
+  CHECK(search.best() != Point{0, 0});
+  CHECK(search.gain() == Approx(0.5));
+  CHECK(search.reference() == Point{0, 0});
+}
+
+TEST_CASE("what looked better by luck loses the comparison at the end") {
+  TuneSearch search(kSizes, {{4, 4}});
+  while (search.phase() != TuneSearch::Phase::Confirm) {
+    search.tell({search.next() == Point{4, 4} ? 2.0 : 1.0});
+  }
+  const Point lucky = search.best();
+  CHECK(lucky != Point{4, 4});
+  while (!search.finished()) search.tell({1.0});
+  CHECK(search.best() == Point{4, 4});
+  CHECK(search.gain() == 0);
+}
+
+TEST_CASE("of several starts the faster one has to be beaten") {
+  TuneSearch search(kSizes, {{0, 0}, {3, 3}});
+  while (!search.finished()) {
+    const Point& point = search.next();
+    search.tell({point == Point{3, 3} ? 1.0 : point == Point{0, 0} ? 2.0 : 3.0});
+  }
+  CHECK(search.best() == Point{3, 3});
+}
+
+TEST_CASE("points that do not work are left, and a grid of one point needs no search") {
+  CHECK(TuneSearch({1, 1}, {{0, 0}}).finished());
+  TuneSearch search({4, 3}, {{0, 0}});
+  const auto time = [](const Point& point) {
+    if (point[1] == 1) return std::numeric_limits<double>::infinity();
+    return 5 - static_cast<double>(point[0]);
+  };
+  while (!search.finished()) search.tell({time(search.next())});
+  CHECK(search.best()[0] == 3);
+  CHECK(search.best()[1] != 1);
+}
+
+TEST_CASE("a median stands in the middle, and of nothing is infinite") {
+  CHECK(TuneSearch::median({3, 1, 2}) == 2);
+  CHECK(TuneSearch::median({4, 1, 2, 3}) == 2.5);
+  CHECK(std::isinf(TuneSearch::median({})));
+}

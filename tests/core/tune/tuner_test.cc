@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "core/src/tune/tuner.h"
+
+#include <catch2/catch.hpp>
+#include <cmath>
+
+#include "core/src/tune/model_signature.h"
+
+using namespace ronde;
+
+namespace {
+
+constexpr std::uint64_t kMiB = std::uint64_t{1} << 20;
+const Tuning kStart = {kMiB, 50, 0};
+const Tuning kDefaults = {64 * kMiB, 1, 3};
+
+/// Steps under these settings, the fastest with 8 MiB and 5 ms.
+double time_with(const Tuning& tuning) {
+  const double fusion = std::log2(static_cast<double>(tuning.fusion_bytes) / kMiB);
+  return 0.1 + 0.01 * std::abs(fusion - 3) + 0.001 * std::abs(tuning.cycle_time_ms - 5);
+}
+
+Tuner tuner_of(bool may_freeze, const std::vector<std::string>& fixed = {}) {
+  const std::vector<Tuning> starts = {kStart, kDefaults};
+  return {tune_space(starts, fixed, may_freeze), starts, may_freeze};
+}
+
+}  // namespace
+
+TEST_CASE("a tuner finds good settings within 200 steps and asks for them") {
+  Tuner tuner = tuner_of(false);
+  Tuning in_force = kStart;
+  std::size_t trials = 0;
+  while (!tuner.finished() || tuner.wanted()) {
+    REQUIRE(tuner.steps() < 200);
+    if (const auto wanted = tuner.wanted()) {
+      in_force = *wanted;
+      tuner.note_applied();
+      CHECK_FALSE(tuner.wanted());
+    }
+    const auto trial = tuner.note_step(time_with(in_force), false);
+    if (!trial) continue;
+    CHECK(trial->number == ++trials);
+    CHECK(trial->steps == Tuner::kSteps);
+    CHECK(trial->values == values_of(in_force));
+    CHECK(trial->step_s == time_with(in_force));
+  }
+  CHECK(in_force.freeze_after_steps == 0);
+  CHECK(time_with(in_force) <= 1.05 * 0.1);
+  CHECK(tuner.settings().values == values_of(in_force));
+  CHECK(tuner.settings().finished);
+}
+
+TEST_CASE("variables that are set stay, and without a choice there is no search") {
+  const TuneSpace all = tune_space({kStart, kDefaults}, {}, true);
+  CHECK(all.fusion_bytes.front() == kMiB);
+  CHECK(all.fusion_bytes.back() == 256 * kMiB);
+  CHECK(all.cycle_time_ms.back() == 50);
+  CHECK(all.freeze_after_steps == std::vector<std::uint64_t>{0, 3});
+  CHECK(all.tuning_at(all.point_of(kDefaults)) == kDefaults);
+  const TuneSpace fixed = tune_space({kStart}, {"RONDE_CYCLE_TIME_MS"}, false);
+  CHECK(fixed.cycle_time_ms == std::vector<double>{50});
+  CHECK(fixed.freeze_after_steps == std::vector<std::uint64_t>{0});
+  const std::vector<Tuning> starts = {kStart};
+  const Tuner tuner(tune_space(starts, {"RONDE_FUSION_BYTES", "RONDE_CYCLE_TIME_MS"}, false),
+                    starts, false);
+  CHECK(tuner.finished());
+  CHECK_FALSE(tuner.wanted());
+}
+
+TEST_CASE("after a change some steps pass, fewer once a schedule is frozen again") {
+  Tuner tuner = tuner_of(true);
+  // Frozen twice in a row ends the warm-up.
+  CHECK_FALSE(tuner.note_step(9, true));
+  CHECK_FALSE(tuner.note_step(9, true));
+  for (int i = 0; i < 2; ++i) CHECK_FALSE(tuner.note_step(1, true));
+  CHECK(tuner.note_step(1, true));
+  REQUIRE(tuner.wanted());
+  CHECK(*tuner.wanted() == kDefaults);
+  for (int i = 0; i < 10; ++i) CHECK_FALSE(tuner.note_step(9, true));  // still the old settings
+  tuner.note_applied();
+  std::size_t steps = 1;
+  while (!tuner.note_step(1, false)) ++steps;
+  CHECK(steps == 1 + 3 + 2 + Tuner::kSteps);
+}
+
+TEST_CASE("a model's signature depends on names, shapes and types, not on the order") {
+  const auto signature = [](std::vector<std::pair<std::string, std::int64_t>> tensors,
+                            DataType dtype = DataType::F32) {
+    ModelSignature made;
+    for (const auto& [name, elements] : tensors) {
+      Request request;
+      request.dtype = dtype;
+      request.shape = {elements};
+      made.add(name, meta_of(request));
+    }
+    return made.text();
+  };
+  CHECK(signature({}).empty());
+  CHECK(signature({{"a", 1}, {"b", 2}}) == signature({{"b", 2}, {"a", 1}, {"a", 1}}));
+  CHECK(signature({{"a", 1}}).size() == 16);
+  CHECK(signature({{"a", 1}}) != signature({{"b", 1}}));
+  CHECK(signature({{"a", 1}}) != signature({{"a", 2}}));
+  CHECK(signature({{"a", 1}}) != signature({{"a", 1}}, DataType::F64));
+}
