@@ -128,8 +128,9 @@ static void arguments_of_other_functions(void) {
   INVALID("NULL", ronde_abort(NULL));
   INVALID("NULL", ronde_stats_json(NULL, 10));
   INVALID("NULL", ronde_timeline_start(NULL, 0));
-  CHECK_FAILS(RONDE_E_UNSUPPORTED, "no timeline", ronde_timeline_start("/tmp/timeline", 0));
-  CHECK_FAILS(RONDE_E_UNSUPPORTED, "no timeline", ronde_timeline_stop());
+  CHECK_FAILS(RONDE_E_USAGE, "no timeline", ronde_timeline_stop());
+  CHECK_FAILS(RONDE_E_INTERNAL, "/proc/no/rank", ronde_timeline_start("/proc/no", 0));
+  CHECK_OK(ronde_mark_step(8));
   CHECK_FAILS(RONDE_E_TOO_SMALL, "bytes, size is 8", ronde_stats_json(small, sizeof(small)));
   CHECK_OK(ronde_barrier(NULL, &work));
   INVALID("NULL", ronde_work_done(work, NULL));

@@ -34,7 +34,7 @@ EventLog::~EventLog() {
   if (thread_.joinable()) thread_.join();
 }
 
-void EventLog::write(const Event& event, std::string_view text) noexcept {
+void EventLog::write(const EventRecord& event, std::string_view text) noexcept {
   if (!ring_.enabled()) return;
   const std::uint64_t number = ring_.write(event, text, thread_number());
   if (number % kBatch != kBatch - 1) return;
@@ -56,7 +56,7 @@ void EventLog::read_figures_locked() {
   const std::uint64_t lost = figures_cursor_.lost;
   while (ring_.read(figures_cursor_)) {
     if (figures_cursor_.lost != lost) reader_.note_lost();
-    reader_.take(figures_cursor_.event);
+    reader_.take(figures_cursor_.event, figures_cursor_.event.text);
   }
 }
 

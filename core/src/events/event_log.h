@@ -31,7 +31,7 @@ namespace ronde {
 class EventLog {
  public:
   using Clock = std::chrono::steady_clock;
-  static constexpr std::uint64_t kBatch = 1024;
+  static constexpr std::uint64_t kBatch = 512;
 
   /// `capacity`: as EventRing.
   EventLog(std::uint64_t capacity, std::shared_ptr<Logger> log);
@@ -46,7 +46,7 @@ class EventLog {
 
   bool enabled() const noexcept { return ring_.enabled(); }
   /// An event of the calling thread; `text` stands for Event::text.
-  void write(const Event& event, std::string_view text = {}) noexcept;
+  void write(const EventRecord& event, std::string_view text = {}) noexcept;
 
   /// Numbers for spans and steps.
   std::uint64_t next_span() noexcept { return spans_.fetch_add(1, std::memory_order_relaxed) + 1; }

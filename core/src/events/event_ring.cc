@@ -38,11 +38,13 @@ EventRing::~EventRing() {
   if (enabled()) munmap(slots_, capacity() * sizeof(Slot));
 }
 
-std::uint64_t EventRing::write(const Event& event, std::string_view text,
+std::uint64_t EventRing::write(const EventRecord& event, std::string_view text,
                                std::uint16_t thread) noexcept {
   if (!enabled()) return 0;
   const std::uint64_t number = next_.fetch_add(1, std::memory_order_relaxed);
-  __builtin_prefetch(&slots_[(number + kAhead) & mask_], 1);
+  const Slot& later = slots_[(number + kAhead) & mask_];
+  __builtin_prefetch(&later, 1);
+  __builtin_prefetch(&later.text, 1);
   Slot& slot = slots_[number & mask_];
   std::uint64_t state = slot.state.load(std::memory_order_relaxed);
   const bool is_free = state % 2 == 0 && state < 2 * number + 1;

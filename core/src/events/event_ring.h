@@ -34,7 +34,8 @@ class EventRing {
 
   /// Keeps the event; only the end of a text that is longer than kEventText. `text` and
   /// `thread` stand for the members of these names. Returns its number.
-  std::uint64_t write(const Event& event, std::string_view text, std::uint16_t thread) noexcept;
+  std::uint64_t write(const EventRecord& event, std::string_view text,
+                      std::uint16_t thread) noexcept;
 
   std::uint64_t written() const noexcept { return next_.load(std::memory_order_acquire); }
   /// Events that no reader will see.

@@ -43,7 +43,7 @@ FigureReader::Bucket* FigureReader::find_bucket(std::uint32_t set, std::uint64_t
   return found.number == number && found.set == set ? &found : nullptr;
 }
 
-void FigureReader::take(const Event& event) {
+void FigureReader::take(const EventRecord& event, std::string_view text) {
   switch (event.kind) {
     case EventKind::Submitted:
       ++figures_.operations;
@@ -78,18 +78,18 @@ void FigureReader::take(const Event& event) {
       return take_wait(event);
     case EventKind::SpanBegun:
     case EventKind::SpanEnded:
-      return take_span(event);
+      return take_span(event, text);
     case EventKind::StepEnded:
       return take_step(event);
     case EventKind::Frozen:
       break;
     case EventKind::Thawed:
-      ++figures_.thaws[event.text];
+      ++figures_.thaws[std::string(text)];
       break;
   }
 }
 
-void FigureReader::take_agreed(const Event& event) {
+void FigureReader::take_agreed(const EventRecord& event) {
   if (event.bucket == 0) return;  // it moves nothing
   Bucket& bucket = bucket_at(event.set, event.bucket);
   ++bucket.tensors;
@@ -106,7 +106,7 @@ void FigureReader::take_agreed(const Event& event) {
   }
 }
 
-void FigureReader::take_started(const Event& event) {
+void FigureReader::take_started(const EventRecord& event) {
   Bucket& bucket = bucket_at(event.set, event.bucket);
   MessageFigures& figures = figures_.messages[exponent_of(event.bytes)];
   bucket.figures = &figures;
@@ -128,7 +128,7 @@ void FigureReader::take_started(const Event& event) {
   last.waited_ns += waited_ns;
 }
 
-void FigureReader::take_finished(const Event& event) {
+void FigureReader::take_finished(const EventRecord& event) {
   Bucket* const bucket = find_bucket(event.set, event.bucket);
   if (bucket == nullptr || bucket->figures == nullptr) return;
   bucket->finished_ns = event.time_ns;
@@ -136,7 +136,7 @@ void FigureReader::take_finished(const Event& event) {
       .add(event.time_ns - bucket->started_ns - bucket->packing_ns);
 }
 
-void FigureReader::take_completed(const Event& event) {
+void FigureReader::take_completed(const EventRecord& event) {
   Operation* const completed = find_operation(event.operation);
   if (completed == nullptr || completed->bucket == 0) return;
   Bucket* const bucket = find_bucket(completed->set, completed->bucket);
@@ -145,7 +145,7 @@ void FigureReader::take_completed(const Event& event) {
 }
 
 /// Exposed is the time in which any thread of the program waits.
-void FigureReader::take_wait(const Event& event) {
+void FigureReader::take_wait(const EventRecord& event) {
   Operation* const awaited = find_operation(event.operation);
   if (event.kind == EventKind::WaitBegun) {
     if (awaited != nullptr) awaited->wait_ns = event.time_ns;
@@ -160,17 +160,18 @@ void FigureReader::take_wait(const Event& event) {
   if (--waiting_ == 0) exposed_ns_ += std::max<std::int64_t>(event.time_ns - waits_since_ns_, 0);
 }
 
-void FigureReader::take_span(const Event& event) {
+void FigureReader::take_span(const EventRecord& event, std::string_view text) {
   if (event.kind == EventKind::SpanBegun) {
     constexpr std::size_t kMostOpen = 256;
-    if (spans_.size() < kMostOpen) spans_.emplace_back(event.operation, event);
+    if (spans_.size() < kMostOpen) {
+      spans_.push_back({event.operation, std::string(text), event.time_ns});
+    }
     return;
   }
-  const auto open =
-      std::ranges::find(spans_, event.operation, [](const auto& s) { return s.first; });
+  const auto open = std::ranges::find(spans_, event.operation, &Span::number);
   if (open == spans_.end()) return;
-  const std::string& name = open->second.text;
-  const std::int64_t ns = event.time_ns - open->second.time_ns;
+  const std::string& name = open->name;
+  const std::int64_t ns = event.time_ns - open->begun_ns;
   if (name == kBackwardSpan) {
     figures_.backward.add(ns);
     backward_ended_ns_ = event.time_ns;
@@ -184,7 +185,7 @@ void FigureReader::take_span(const Event& event) {
   spans_.erase(open);
 }
 
-void FigureReader::take_step(const Event& event) {
+void FigureReader::take_step(const EventRecord& event) {
   ++figures_.steps;
   figures_.samples += event.bytes;
   if (waiting_ > 0) {

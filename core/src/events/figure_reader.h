@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <array>
 #include <cstdint>
+#include <string>
+#include <string_view>
 #include <vector>
 
 #include "ronde/figures.h"
@@ -22,7 +23,7 @@ class FigureReader {
  public:
   FigureReader();
 
-  void take(const Event& event);
+  void take(const EventRecord& event, std::string_view text = {});
   /// Events were lost: nobody can say who waits any more.
   void note_lost() noexcept { waiting_ = 0; }
 
@@ -52,18 +53,23 @@ class FigureReader {
   Bucket& bucket_at(std::uint32_t set, std::uint64_t number);
   Bucket* find_bucket(std::uint32_t set, std::uint64_t number);
 
-  void take_agreed(const Event& event);
-  void take_started(const Event& event);
-  void take_finished(const Event& event);
-  void take_completed(const Event& event);
-  void take_wait(const Event& event);
-  void take_span(const Event& event);
-  void take_step(const Event& event);
+  void take_agreed(const EventRecord& event);
+  void take_started(const EventRecord& event);
+  void take_finished(const EventRecord& event);
+  void take_completed(const EventRecord& event);
+  void take_wait(const EventRecord& event);
+  void take_span(const EventRecord& event, std::string_view text);
+  void take_step(const EventRecord& event);
 
   Figures figures_;
   std::vector<Operation> operations_;
   std::vector<Bucket> buckets_;
-  std::vector<std::pair<std::uint64_t, Event>> spans_;  ///< that are open
+  struct Span {
+    std::uint64_t number = 0;
+    std::string name;
+    std::int64_t begun_ns = 0;
+  };
+  std::vector<Span> spans_;  ///< that are open
 
   int waiting_ = 0;  ///< threads of the program
   std::int64_t waits_since_ns_ = 0;

@@ -186,7 +186,7 @@ void Executor::add_bucket(std::vector<Agreed> items) {
   const bool is_message = is_point_to_point(bucket.items.front().submission.meta.kind);
   bucket.number = is_message ? kMessageBucket + ++messages_ : ++collectives_;
   if (!events_.enabled()) return;
-  Event agreed = event_of(bucket, EventKind::Agreed, Clock::now());
+  EventRecord agreed = event_of(bucket, EventKind::Agreed, Clock::now());
   for (const Agreed& item : bucket.items) {
     if (!item.submission.work) continue;  // of a rank that has joined
     agreed.operation = item.submission.number;
@@ -195,7 +195,7 @@ void Executor::add_bucket(std::vector<Agreed> items) {
   }
 }
 
-Event Executor::event_of(const Bucket& bucket, EventKind kind, Clock::time_point time) const {
+EventRecord Executor::event_of(const Bucket& bucket, EventKind kind, Clock::time_point time) const {
   const RequestMeta& meta = bucket.items.front().submission.meta;
   return {.time_ns = EventLog::ns_of(time),
           .kind = kind,
@@ -281,13 +281,13 @@ void Executor::note_finished(Bucket& bucket, Clock::time_point now) {
   const auto busy = std::chrono::duration_cast<std::chrono::microseconds>(now - bucket.started);
   counters_.busy_us.add(static_cast<std::uint64_t>(busy.count()));
   const PackingTimes packing = bucket.operation->packing();
-  Event event = event_of(bucket, EventKind::Packed, now);
+  EventRecord event = event_of(bucket, EventKind::Packed, now);
   event.duration_ns = packing.pack.count();
   if (event.duration_ns > 0) events_.write(event);
   event.kind = EventKind::Unpacked;
   event.duration_ns = packing.unpack.count();
   if (event.duration_ns > 0) events_.write(event);
-  Event finished = event_of(bucket, EventKind::Finished, now);
+  EventRecord finished = event_of(bucket, EventKind::Finished, now);
   if (completes_with(bucket)) {
     finished.operation = bucket.items.front().submission.number;
     finished.then = ThenAlso::Completed;
@@ -467,7 +467,7 @@ std::unique_ptr<Operation> Executor::start_recv(Bucket& bucket, Backend& backend
 }
 
 void Executor::count(const Bucket& bucket) {
-  Event started = event_of(bucket, EventKind::Started, bucket.started);
+  EventRecord started = event_of(bucket, EventKind::Started, bucket.started);
   for (const Agreed& item : bucket.items) {
     started.bytes += wire_bytes(item);
     started.uncompressed_bytes += uncompressed_bytes(item);

@@ -145,7 +145,7 @@ class Executor {
   std::unique_ptr<Operation> start_send(Bucket& bucket, Backend& backend) const;
   std::unique_ptr<Operation> start_recv(Bucket& bucket, Backend& backend) const;
   void count(const Bucket& bucket);
-  Event event_of(const Bucket& bucket, EventKind kind, Clock::time_point time) const;
+  EventRecord event_of(const Bucket& bucket, EventKind kind, Clock::time_point time) const;
 
   Backends& backends_;
   const int rank_;

@@ -10,7 +10,7 @@ namespace {
 
 using namespace ronde;
 
-Event numbered(std::uint64_t number) {
+EventRecord numbered(std::uint64_t number) {
   return {.time_ns = static_cast<std::int64_t>(number),
           .kind = EventKind::Started,
           .set = static_cast<std::uint32_t>(number),

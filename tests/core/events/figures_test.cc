@@ -23,7 +23,7 @@ std::shared_ptr<Logger> silent() {
 /// after 12, finished after 32, completed after 33.
 void play(FigureReader& reader, std::uint64_t number, std::int64_t begin_us,
           std::uint64_t bytes = 1000, int last_rank = 1) {
-  const auto take = [&](EventKind kind, std::int64_t us, Event event = {}) {
+  const auto take = [&](EventKind kind, std::int64_t us, EventRecord event = {}) {
     event.kind = kind;
     event.time_ns = (begin_us + us) * kUs;
     event.operation = event.operation == 0 ? number : event.operation;
@@ -144,10 +144,7 @@ TEST_CASE("exposed is the time in which a thread of the program waits, once") {
 TEST_CASE("the last message of a step and its start before the end of backward are known") {
   FigureReader reader;
   reader.take({.time_ns = 50 * kUs, .kind = EventKind::StepEnded, .operation = 1});
-  reader.take({.time_ns = 60 * kUs,
-               .kind = EventKind::SpanBegun,
-               .operation = 1,
-               .text = std::string(kBackwardSpan)});
+  reader.take({.time_ns = 60 * kUs, .kind = EventKind::SpanBegun, .operation = 1}, kBackwardSpan);
   play(reader, 1, 100, 4000);
   reader.take({.time_ns = 115 * kUs, .kind = EventKind::SpanEnded, .operation = 1});
   reader.take({.time_ns = 200 * kUs, .kind = EventKind::StepEnded, .operation = 2});
@@ -162,10 +159,8 @@ TEST_CASE("spans are counted by name, and of too many names together") {
   FigureReader reader;
   for (std::uint64_t i = 1; i <= 100; ++i) {
     const std::int64_t begin = static_cast<std::int64_t>(i) * 100 * kUs;
-    reader.take({.time_ns = begin,
-                 .kind = EventKind::SpanBegun,
-                 .operation = i,
-                 .text = "span " + std::to_string(i)});
+    reader.take({.time_ns = begin, .kind = EventKind::SpanBegun, .operation = i},
+                "span " + std::to_string(i));
     reader.take(
         {.time_ns = begin + 7 * kUs, .kind = EventKind::SpanEnded, .operation = i, .bytes = 10});
   }
@@ -179,8 +174,8 @@ TEST_CASE("spans are counted by name, and of too many names together") {
 TEST_CASE("a hundred thousand operations that never end cost no more memory") {
   FigureReader reader;
   for (std::uint64_t i = 1; i <= 100'000; ++i) {
-    reader.take({.time_ns = 1, .kind = EventKind::Submitted, .operation = i, .text = "x"});
-    reader.take({.time_ns = 2, .kind = EventKind::SpanBegun, .operation = i, .text = "y"});
+    reader.take({.time_ns = 1, .kind = EventKind::Submitted, .operation = i}, "x");
+    reader.take({.time_ns = 2, .kind = EventKind::SpanBegun, .operation = i}, "y");
   }
   CHECK(reader.figures().operations == 100'000);
   play(reader, 100'001, 10);

@@ -70,7 +70,7 @@ std::string why_slow(const Run& run, int rank) {
 
 Found slow_rank(const Run& run, const StepMeans& step) {
   constexpr double kShareOfStep = 0.1;
-  constexpr double kWithoutSteps = 1e5;  // us in the run
+  constexpr double kShareOfRun = 0.05;  // where no steps tell
   double messages = 0;
   double waited = 0;
   std::pair<int, LateRank> worst;
@@ -92,7 +92,8 @@ Found slow_rank(const Run& run, const StepMeans& step) {
             }).second;
   }
   const double cost = std::min(a_step, limit);
-  if (cost < (step.time_us > 0 ? kShareOfStep * step.time_us : kWithoutSteps)) return {};
+  if (cost < (step.time_us > 0 ? kShareOfStep * step.time_us
+                               : kShareOfRun * run.merged.seconds * 1e6)) return {};
   const double share = worst.second.count / messages;
   return Finding{
       "slow_rank",

@@ -42,8 +42,8 @@ enum class ThenAlso : std::uint8_t {
   Completed = 4,
 };
 
-/// One event of one rank.
-struct Event {
+/// One event of one rank, but for its text.
+struct EventRecord {
   std::int64_t time_ns = 0;  ///< of std::chrono::steady_clock
   EventKind kind = EventKind::Submitted;
   Collective collective = Collective::Allreduce;  ///< of operations and buckets
@@ -59,7 +59,10 @@ struct Event {
   /// Started: bytes without compression.
   std::uint64_t uncompressed_bytes = 0;
   std::int64_t duration_ns = 0;
-  std::string text = {};  ///< at most kEventText bytes: of a longer name the end, after "..."
+};
+
+struct Event : EventRecord {
+  std::string text;  ///< at most kEventText bytes: of a longer name the end, after "..."
 };
 
 /// The longest Event::text, in bytes.
