@@ -7,8 +7,10 @@
 #include <csignal>
 #include <ctime>
 #include <exception>
+#include <filesystem>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <system_error>
 
 #include "api/observe/figures_json.h"
 #include "api/observe/write_file.h"
@@ -40,6 +42,10 @@ std::string wall_time() {
   return text;
 }
 
+bool is_message(Collective collective) {
+  return collective == Collective::Send || collective == Collective::Recv;
+}
+
 /// What the events tell of operations and threads.
 class Picture {
  public:
@@ -53,6 +59,7 @@ class Picture {
                                         {"name", event.text},
                                         {"set", event.set},
                                         {"bytes", event.bytes}};
+        if (is_message(event.collective)) operations_[event.operation]["peer"] = event.rank;
         return set_state(event.operation, "submitted", time);
       case EventKind::Announced:
         return set_state(event.operation, "announced", time);
@@ -76,13 +83,17 @@ class Picture {
         return set_state(event.operation, "completed", time);
       case EventKind::Failed:
         return set_state(event.operation, "failed", time, "completed");
+      case EventKind::Abandoned:
+        failed_ = true;
+        if (Json* const operation = find(event.operation)) (*operation)["abandoned_us"] = time;
+        return;
       case EventKind::WaitBegun:
         return begin(event.thread, "wait", name_of(event.operation), event);
       case EventKind::SpanBegun:
         return begin(event.thread, "span", event.text, event);
       case EventKind::WaitEnded:
       case EventKind::SpanEnded:
-        return end(event.thread, event);
+        return end(event);
       default:
         return;
     }
@@ -95,6 +106,9 @@ class Picture {
     for (const std::uint64_t number : order_) {
       Json& operation = result.emplace_back(operations_.at(number));
       operation["ranks"] = ranks[operation.at("set").get<std::uint32_t>()];
+      if (operation.contains("peer")) {
+        operation["ranks"] = {runtime.topology().rank, operation.at("peer")};
+      }
     }
     return result;
   }
@@ -103,12 +117,12 @@ class Picture {
   Json threads() const {
     Json result = Json::array();
     for (const auto& [thread, doings] : threads_) {
-      const Doing& last = doings.open.empty() ? doings.last : doings.open.back();
-      const bool idle = doings.open.empty();
+      const Doing now =
+          doings.open.empty() ? Doing{"program", "", 0, doings.last_us} : doings.open.back();
       result.push_back({{"thread", thread},
-                        {"doing", idle ? "program" : last.kind},
-                        {"what", idle ? "" : last.what},
-                        {"since_us", last.since_us}});
+                        {"doing", now.kind},
+                        {"what", now.what},
+                        {"since_us", now.since_us}});
     }
     return result;
   }
@@ -121,7 +135,7 @@ class Picture {
   };
   struct Thread {
     std::vector<Doing> open;
-    Doing last;  ///< that has ended, and since when nothing is known
+    double last_us = 0;  ///< the end of what it did last
   };
 
   Json* find(std::uint64_t number) {
@@ -148,15 +162,20 @@ class Picture {
     threads_[thread].open.push_back({kind, std::move(what), event.operation, us_of(event.time_ns)});
   }
 
-  void end(std::uint16_t thread, const Event& event) {
-    Thread& doings = threads_[thread];
+  /// A span may end on another thread than that where it began.
+  void end(const Event& event) {
+    if (failed_) return;  // the failure ended it: what it waited for is what matters
     const std::string kind = event.kind == EventKind::WaitEnded ? "wait" : "span";
-    std::erase_if(doings.open, [&](const Doing& doing) {
-      return doing.kind == kind && doing.number == event.operation;
-    });
-    doings.last.since_us = us_of(event.time_ns);
+    threads_[event.thread].last_us = us_of(event.time_ns);
+    for (auto& [thread, doings] : threads_) {
+      if (kind == "wait" && thread != event.thread) continue;
+      std::erase_if(doings.open, [&](const Doing& doing) {
+        return doing.kind == kind && doing.number == event.operation;
+      });
+    }
   }
 
+  bool failed_ = false;  ///< the group has
   std::map<std::uint64_t, Json> operations_;
   std::vector<std::uint64_t> order_;
   std::map<std::pair<std::uint32_t, std::uint64_t>, std::vector<std::uint64_t>> buckets_;
@@ -188,8 +207,14 @@ bool DumpSignal::take() noexcept {
   return dump_is_wanted.exchange(false, std::memory_order_relaxed);
 }
 
-FlightRecorder::FlightRecorder(const Runtime& runtime, std::string folder, bool listens)
-    : runtime_(runtime), folder_(std::move(folder)), listens_(listens) {}
+FlightRecorder::FlightRecorder(const Runtime& runtime, const Logger& log)
+    : runtime_(runtime),
+      log_(log),
+      path_(runtime.config().dump + "/rank" + std::to_string(runtime.topology().rank) + ".json") {
+  // That of an earlier run would tell of this one.
+  std::error_code ignored;
+  std::filesystem::remove(path_, ignored);
+}
 
 void FlightRecorder::note_stall(const std::vector<StalledOperation>& operations) {
   const std::lock_guard lock(mutex_);
@@ -201,19 +226,24 @@ void FlightRecorder::note_stall(const std::vector<StalledOperation>& operations)
 
 void FlightRecorder::take(std::span<const Event>, std::uint64_t) {
   std::string stall;
-  std::exception_ptr failure = runtime_.failure();
+  const std::exception_ptr failure = runtime_.failure();
   {
     const std::lock_guard lock(mutex_);
     stall.swap(stall_);
     if (failure_dumped_) return;  // what comes after it would hide what led to it
     failure_dumped_ = failure != nullptr;
   }
-  if (failure) return dump("error", text_of(failure));
-  if (!stall.empty()) dump("stall", stall);
-  if (listens_ && DumpSignal::take()) dump("signal", "SIGUSR2");
+  try {
+    if (failure) return dump("error", text_of(failure));
+    if (!stall.empty()) dump("stall", stall);
+    if (runtime_.config().dump_on_sigusr2 && DumpSignal::take()) dump("signal", "SIGUSR2");
+  } catch (...) {
+    log_.warning("RONDE_DUMP: " + exception_text());
+  }
 }
 
 void FlightRecorder::dump(std::string_view reason, const std::string& text) {
+  const std::lock_guard lock(dump_mutex_);
   const Topology& topology = runtime_.topology();
   std::uint64_t lost = 0;
   Picture picture;
@@ -235,7 +265,7 @@ void FlightRecorder::dump(std::string_view reason, const std::string& text) {
                      {"operations", picture.operations(runtime_)},
                      {"lost_events", lost},
                      {"counters", counters_json(runtime_.stats())}};
-  write_file(folder_ + "/rank" + std::to_string(topology.rank) + ".json", to_text(dump));
+  write_file(path_, to_text(dump));
 }
 
 }  // namespace ronde

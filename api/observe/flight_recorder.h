@@ -7,6 +7,7 @@
 #include <string_view>
 #include <vector>
 
+#include "ronde/log.h"
 #include "ronde/plugin/events.h"
 #include "ronde/runtime.h"
 
@@ -31,8 +32,9 @@ class DumpSignal {
 /// Thread-safety: every member may be called from any thread.
 class FlightRecorder final : public EventSink {
  public:
-  /// `runtime` outlives its use as a sink. `listens`: a DumpSignal lives.
-  FlightRecorder(const Runtime& runtime, std::string folder, bool listens);
+  /// Removes what an earlier run has left. The references outlive its use as a sink; a DumpSignal
+  /// lives if RONDE_DUMP_ON_SIGUSR2 is set.
+  FlightRecorder(const Runtime& runtime, const Logger& log);
 
   /// Dumps if there is a reason.
   void take(std::span<const Event> events, std::uint64_t lost) override;
@@ -45,9 +47,10 @@ class FlightRecorder final : public EventSink {
 
  private:
   const Runtime& runtime_;
-  const std::string folder_;
-  const bool listens_;
+  const Logger& log_;
+  const std::string path_;
 
+  std::mutex dump_mutex_;  ///< one dump at a time
   std::mutex mutex_;
   // Guarded by mutex_.
   std::string stall_;

@@ -19,6 +19,7 @@ namespace ronde {
 namespace {
 
 constexpr std::string_view kJson = ".json";
+constexpr const char* kFolderOfRanks = ".ranks";
 
 std::string host_name() {
   char name[256] = {};
@@ -57,13 +58,35 @@ Observer::Observer(Runtime& runtime)
     : runtime_(runtime),
       log_(parse_log_level(runtime.config().log_level), runtime.topology().rank) {
   const Config& config = runtime.config();
-  if (config.dump_on_sigusr2) signal_.emplace();
+  warn_of_idle_settings();
+  remove_old_profiles();
   if (!config.dump.empty()) {
-    recorder_ = std::make_shared<FlightRecorder>(runtime, config.dump, config.dump_on_sigusr2);
+    if (config.dump_on_sigusr2) signal_.emplace();
+    recorder_ = std::make_shared<FlightRecorder>(runtime, log_);
     runtime.add_event_sink(recorder_);
   }
   if (config.timeline.empty()) return;
   guarded("RONDE_TIMELINE", [&] { start_timeline(config.timeline); });
+}
+
+void Observer::warn_of_idle_settings() const {
+  const Config& config = runtime_.config();
+  if (config.dump_on_sigusr2 && config.dump.empty()) {
+    log_.warning("RONDE_DUMP_ON_SIGUSR2 does nothing without RONDE_DUMP: set that to a folder");
+  }
+  if (config.events == 0 && !(config.profile.empty() && config.dump.empty())) {
+    log_.warning("profiles and dumps have no events with RONDE_EVENTS=0: leave it unset");
+  }
+}
+
+/// Those of an earlier run would tell of this one, should it fail.
+void Observer::remove_old_profiles() const {
+  const std::string& path = runtime_.config().profile;
+  if (!path.ends_with(kJson)) return;
+  std::error_code ignored;
+  const int rank = runtime_.topology().rank;
+  std::filesystem::remove(path_of_rank(path, rank), ignored);
+  if (rank == 0) std::filesystem::remove(path, ignored);
 }
 
 Observer::~Observer() {
@@ -79,14 +102,14 @@ void Observer::start_timeline(const std::string& path) {
     throw UsageError("there are no events for a timeline: set RONDE_EVENTS to more than 0");
   }
   const bool is_merged = path.ends_with(kJson);
-  const std::string folder = is_merged ? path + ".ranks" : path;
+  const std::string folder = is_merged ? path + kFolderOfRanks : path;
   std::error_code error;
   std::filesystem::create_directories(folder, error);
   const Topology& topology = runtime_.topology();
   const std::string file = folder + "/rank" + std::to_string(topology.rank) + std::string(kJson);
   timeline_ =
       std::make_shared<Timeline>(file, Timeline::Place{topology.rank, topology.size, host_name()});
-  merged_timeline_ = is_merged ? path : "";
+  if (is_merged) merged_timelines_.insert(path);
   runtime_.add_event_sink(timeline_);
 }
 
@@ -119,7 +142,7 @@ void Observer::shutdown() {
                  .dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
   }
   // Rank 0 joins the files once all ranks have called shutdown().
-  if (!merged_timeline_.empty()) guarded("the timeline", [&] { end_timeline(); });
+  if (joins_timelines()) guarded("the timeline", [&] { end_timeline(); });
   const std::vector<std::string> reports = runtime_.shutdown(std::move(report));
   if (runtime_.failure()) return end();
   {
@@ -127,10 +150,8 @@ void Observer::shutdown() {
     ended_ = true;
   }
   if (recorder_) runtime_.remove_event_sink(*recorder_);
-  guarded("the timeline", [&] {
-    end_timeline();
-    if (runtime_.topology().rank == 0) merge_timelines();
-  });
+  guarded("the timeline", [&] { end_timeline(); });
+  if (runtime_.topology().rank == 0) merge_timelines();
   if (reports.empty() || profile.empty()) return;
   guarded("RONDE_PROFILE", [&] { write_profile(reports); });
 }
@@ -146,6 +167,11 @@ void Observer::end() noexcept {
     recorder_->take({}, 0);  // the last look
   });
   guarded("the timeline", [&] { end_timeline(); });
+  if (joins_timelines()) {
+    log_.warning(
+        "the timelines of the ranks are not joined: they are in the folder of that name with " +
+        std::string(kFolderOfRanks) + " at its end");
+  }
   guarded("RONDE_PROFILE", [&] { write_own_profile(); });
 }
 
@@ -175,9 +201,21 @@ void Observer::write_own_profile() {
   }
 }
 
+bool Observer::joins_timelines() {
+  const std::lock_guard lock(mutex_);
+  return !merged_timelines_.empty();
+}
+
 void Observer::merge_timelines() {
-  if (merged_timeline_.empty()) return;
-  merge_timeline_folder(merged_timeline_ + ".ranks", runtime_.topology().size, merged_timeline_);
+  std::set<std::string> paths;
+  {
+    const std::lock_guard lock(mutex_);
+    paths.swap(merged_timelines_);
+  }
+  for (const std::string& path : paths) {
+    guarded("the timeline",
+            [&] { merge_timeline_folder(path + kFolderOfRanks, runtime_.topology().size, path); });
+  }
 }
 
 }  // namespace ronde

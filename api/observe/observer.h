@@ -4,6 +4,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -46,6 +47,9 @@ class Observer {
   void write_own_profile();
   void merge_timelines();
   bool end_timeline();
+  bool joins_timelines();
+  void warn_of_idle_settings() const;
+  void remove_old_profiles() const;
 
   template <typename Action>
   void guarded(const char* what, const Action& action) const noexcept;
@@ -58,7 +62,7 @@ class Observer {
   std::mutex mutex_;
   // Guarded by mutex_.
   std::shared_ptr<Timeline> timeline_;
-  std::string merged_timeline_;  ///< the file that rank 0 makes of all of them, or empty
+  std::set<std::string> merged_timelines_;  ///< files that rank 0 makes of those of all ranks
   bool ended_ = false;
 };
 

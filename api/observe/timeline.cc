@@ -140,6 +140,7 @@ void Timeline::take(const Event& event) {
     case EventKind::Agreed:
     case EventKind::Completed:
     case EventKind::Failed:
+    case EventKind::Abandoned:
       return take_operation(event);
     case EventKind::Started:
     case EventKind::Packed:
@@ -193,14 +194,14 @@ void Timeline::take_operation(const Event& event) {
                    fmt::format("\"last_rank\":{},\"set\":{},\"bucket\":{}", event.rank, event.set,
                                event.bucket));
     default:
-      write("e", operation.name, event.kind == EventKind::Failed ? "\"failed\":true" : "");
+      write("e", operation.name, event.kind == EventKind::Completed ? "" : "\"failed\":true");
       operations_.erase(known);
   }
 }
 
 void Timeline::take_bucket(const Event& event) {
-  Bucket& bucket = buckets_[{event.set, event.bucket}];
   limit(buckets_);
+  Bucket& bucket = buckets_[{event.set, event.bucket}];
   switch (event.kind) {
     case EventKind::Started:
       bucket.started_ns = event.time_ns;

@@ -3,6 +3,7 @@
 #include "api/observe/timeline_merge.h"
 
 #include <cerrno>
+#include <cstdio>
 #include <cstring>
 #include <fstream>
 
@@ -11,7 +12,8 @@
 namespace ronde {
 
 void merge_timeline_folder(const std::string& folder, int ranks, const std::string& path) {
-  std::ofstream merged(path, std::ios::trunc);
+  const std::string draft = path + ".part";
+  std::ofstream merged(draft, std::ios::trunc);
   merged << "{\"schemaVersion\":1,\"displayTimeUnit\":\"ms\",\n"
             "\"distributedInfo\":{\"backend\":\"ronde\",\"rank\":0,\"world_size\":"
          << ranks << "},\n\"traceEvents\":[\n";
@@ -34,7 +36,8 @@ void merge_timeline_folder(const std::string& folder, int ranks, const std::stri
   }
   merged << "\n]}\n";
   merged.close();
-  if (!merged) throw Error(path + " cannot be written: " + std::strerror(errno));
+  if (merged && std::rename(draft.c_str(), path.c_str()) == 0) return;
+  throw Error(path + " cannot be written: " + std::strerror(errno));
 }
 
 }  // namespace ronde

@@ -197,8 +197,18 @@ void DefaultRuntime::end_at_exit(int status) noexcept {
 
 void DefaultRuntime::leave_for_good(const std::string& why) noexcept {
   if (is_of_parent()) return;
-  const std::lock_guard lock(mutex_);  // so that nobody destroys it
-  if (runtime_ != nullptr) runtime_->leave(why);
+  Runtime* runtime = nullptr;
+  Observer* observer = nullptr;
+  {
+    const std::lock_guard lock(mutex_);
+    if (runtime_ == nullptr) return;
+    runtime = runtime_.get();
+    observer = observer_.get();
+    ++uses_;  // so that nobody destroys them
+  }
+  runtime->leave(why);
+  observer->end();
+  end_use();
 }
 
 /// Takes the Runtime out of everybody's reach and destroys it.

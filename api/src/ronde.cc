@@ -5,8 +5,8 @@
 #include <string_view>
 #include <utility>
 
-#include "api/src/default_runtime.h"
 #include "api/observe/figures_json.h"
+#include "api/src/default_runtime.h"
 #include "backends/compose.h"
 
 namespace ronde {
@@ -169,9 +169,11 @@ void mark_step(std::uint64_t samples) {
 
 namespace {
 
-RuntimeSpan span_of_default(std::string_view name) {
+RuntimeSpan span_of_default(std::string_view name) try {
   if (!is_initialized()) return {};
   return {*use("ronde::Span()"), name};
+} catch (const NotInitializedError&) {
+  return {};  // another thread has shut down meanwhile
 }
 
 }  // namespace

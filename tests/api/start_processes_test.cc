@@ -13,6 +13,7 @@
 #include "ronde/ronde.h"
 #include "tests/api/without_launcher.h"
 #include "tests/support/processes/file_ranks.h"
+#include "tests/support/processes/temporary_folder.h"
 
 namespace {
 
@@ -182,7 +183,13 @@ TEST_CASE("the group goes on while children of fork end, which destroy their Run
 }
 
 TEST_CASE("a stall callback is called on every rank with who is missing") {
-  check_helpers("helper: a rank that is told of a stall", {{"RONDE_STALL_WARN_S", "0.05"}});
+  const TemporaryFolder dumps;
+  check_helpers("helper: a rank that is told of a stall",
+                {{"RONDE_STALL_WARN_S", "0.05"}, {"RONDE_DUMP", dumps.path()}});
+  for (const char* const rank : {"rank0.json", "rank1.json", "rank2.json"}) {
+    CHECK_THAT(read_text(dumps / rank),
+               Catch::Contains(R"("reason": "stall")") && Catch::Contains("allreduce 'x' stalls"));
+  }
 }
 
 TEST_CASE("rank 0 alone warns of Horovod's variables that are not read, in one line") {

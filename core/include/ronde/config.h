@@ -51,6 +51,8 @@ struct Config {
   std::string timeline;
   std::string dump;
   bool dump_on_sigusr2 = false;
+  std::string metrics;
+  bool top = false;
   /// @}
 };
 

@@ -94,7 +94,7 @@ struct Figures {
   std::int64_t last_bucket_lead_ns = 0;
 
   std::uint64_t operations = 0;
-  Distribution gather;  ///< an operation: submitted until announced
+  Distribution gather;  ///< an operation that is negotiated: submitted until announced
   Distribution wait;    ///< a thread of the program waits
 
   /// By the exponent of the smallest power of two that is not less than the message's bytes.

@@ -207,7 +207,7 @@ class Runtime {
   void mark_step(std::uint64_t samples = 0);
   /// The most recent events of this rank, oldest first. `lost`: how many came before.
   std::vector<Event> recent_events(std::uint64_t* lost = nullptr) const;
-  /// `sink` gets all later events, and those that are still there.
+  /// `sink` gets all later events.
   void add_event_sink(std::shared_ptr<EventSink> sink);
   /// Returns once it has got the events so far; it gets no more.
   void remove_event_sink(const EventSink& sink);

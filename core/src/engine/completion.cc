@@ -64,6 +64,20 @@ void note_queued(SubmissionQueue& queue, Submission& submission,
   submission.work->set_queued(std::move(event));
 }
 
+namespace {
+
+EventKind kind_of_end(const Submission& submission, bool failed) {
+  if (submission.is_abandoned) return EventKind::Abandoned;
+  return failed ? EventKind::Failed : EventKind::Completed;
+}
+
+void abandon(Submission& submission) {
+  submission.is_abandoned = true;
+  for (Submission& member : submission.members) abandon(member);
+}
+
+}  // namespace
+
 void complete(SubmissionQueue& queue, Submission& submission, std::exception_ptr error,
               bool contributed) {
   for (Submission& member : submission.members) complete(queue, member, error, contributed);
@@ -76,7 +90,7 @@ void complete(SubmissionQueue& queue, Submission& submission, std::exception_ptr
     const bool was_run = submission.ended != EventLog::Clock::time_point();
     const auto ended = was_run ? submission.ended : EventLog::Clock::now();
     queue.events().write({.time_ns = EventLog::ns_of(ended),
-                          .kind = error ? EventKind::Failed : EventKind::Completed,
+                          .kind = kind_of_end(submission, error != nullptr),
                           .collective = submission.meta.kind,
                           .set = submission.meta.set,
                           .operation = submission.number});
@@ -91,7 +105,10 @@ void fail_operations(const std::vector<SetEngine*>& sets, FrozenSchedule* schedu
     for (auto& [device, backend] : set->backends) backend->abort();
   }
   const auto fail = [&](std::vector<Submission> submissions) {
-    for (Submission& submission : submissions) complete(queue, submission, error, true);
+    for (Submission& submission : submissions) {
+      abandon(submission);
+      complete(queue, submission, error, true);
+    }
   };
   std::vector<std::vector<Submission>> drained(sets.size());
   std::vector<DeviceWork> on_devices;

@@ -56,10 +56,10 @@ void Driver::sleep(std::unique_lock<std::mutex>& engine) {
   sleeps_until_ = failure_ ? TimePoint() : loop_.next_event();
   if (sleeps_until_ > TimePoint::clock::now()) {
     counters_.sleeps.add();
-    queue_.events().read_figures();
     driver_.store({});
     const Unlocked unlocked(engine);
     waits_.store(true);  // and the engine is free
+    queue_.events().read_figures();
     tree_.transport().wait(sleeps_until_);
     waits_.store(false);
   }

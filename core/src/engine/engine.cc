@@ -157,7 +157,7 @@ void Engine::live() noexcept {
 
 void Engine::help(const WorkState& work, Stage goal, TimePoint deadline) noexcept {
   const TimePoint now = Clock::now();
-  if (!work.waits_from_the_start()) note_wait_of(work, EventKind::WaitBegun, now);
+  if (!work.take_first_wait()) note_wait_of(work, EventKind::WaitBegun, now);
   driver_.help(work, goal, now, deadline);
 }
 

@@ -23,7 +23,9 @@ std::uint16_t thread_number() noexcept {
 }  // namespace
 
 EventLog::EventLog(std::uint64_t capacity, std::shared_ptr<Logger> log)
-    : log_(std::move(log)), ring_(capacity) {}
+    : log_(std::move(log)),
+      ring_(capacity),
+      batch_size_(std::clamp<std::uint64_t>(ring_.capacity() / 4, 1, kBatch)) {}
 
 EventLog::~EventLog() {
   {
@@ -37,7 +39,7 @@ EventLog::~EventLog() {
 void EventLog::write(const EventRecord& event, std::string_view text) noexcept {
   if (!ring_.enabled()) return;
   const std::uint64_t number = ring_.write(event, text, thread_number());
-  if (number % kBatch != kBatch - 1) return;
+  if (number % batch_size_ != 0) return;
   read_figures();
   if (has_sinks_.load(std::memory_order_relaxed)) sinks_changed_.notify_one();
 }
@@ -81,7 +83,8 @@ std::vector<Event> EventLog::recent(std::uint64_t* lost) const {
 
 void EventLog::add_sink(std::shared_ptr<EventSink> sink) {
   const std::lock_guard lock(sinks_mutex_);
-  if (sinks_.empty()) sinks_cursor_ = ring_.oldest();
+  feed_sinks();
+  if (sinks_.empty()) sinks_cursor_ = {.next = ring_.written()};
   sinks_.push_back(std::move(sink));
   has_sinks_.store(true, std::memory_order_relaxed);
   if (!thread_.joinable()) thread_ = std::thread([this] { run_sinks(); });

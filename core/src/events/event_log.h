@@ -60,7 +60,7 @@ class EventLog {
   /// The events that are still in the ring, and how many are not.
   std::vector<Event> recent(std::uint64_t* lost = nullptr) const;
 
-  /// `sink` gets every event from now on, or from the first that is still there.
+  /// `sink` gets every event from now on.
   void add_sink(std::shared_ptr<EventSink> sink);
   /// It has got every event that was written before the call, and gets no more.
   void remove_sink(const EventSink& sink);
@@ -72,6 +72,7 @@ class EventLog {
 
   const std::shared_ptr<Logger> log_;
   EventRing ring_;
+  const std::uint64_t batch_size_;  ///< at most kBatch, and small against the ring
   std::atomic<std::uint64_t> spans_{0}, steps_{0};
   std::atomic<bool> has_sinks_{false};
 

@@ -122,7 +122,9 @@ bool EventRing::copy(const Slot& slot, std::uint64_t state, Event& event) const 
   event.text.clear();
   if (length == 0) return true;
   event.text.assign(reinterpret_cast<const char*>(text.data()), length);
-  std::ranges::replace(event.text, '\0', '#');  // in the key of an operation without a name
+  // In the keys of operations without a name, and of messages.
+  std::ranges::replace_if(
+      event.text, [](char c) { return c == '\0' || c == '\1'; }, '#');
   return true;
 }
 

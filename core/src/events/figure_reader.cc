@@ -11,15 +11,13 @@ namespace ronde {
 namespace {
 
 constexpr std::size_t kOperations = 4096;
-constexpr std::size_t kBuckets = 512;
+constexpr std::size_t kBuckets = 4096;
 
 int exponent_of(std::uint64_t bytes) {
   return bytes <= 1 ? 0 : static_cast<int>(std::bit_width(bytes - 1));
 }
 
 }  // namespace
-
-FigureReader::FigureReader() : operations_(kOperations), buckets_(kBuckets) {}
 
 FigureReader::Operation& FigureReader::operation(std::uint64_t number) {
   Operation& found = operations_[number % kOperations];
@@ -44,6 +42,10 @@ FigureReader::Bucket* FigureReader::find_bucket(std::uint32_t set, std::uint64_t
 }
 
 void FigureReader::take(const EventRecord& event, std::string_view text) {
+  if (operations_.empty()) {
+    operations_.resize(kOperations);
+    buckets_.resize(kBuckets);
+  }
   switch (event.kind) {
     case EventKind::Submitted:
       ++figures_.operations;
@@ -51,8 +53,11 @@ void FigureReader::take(const EventRecord& event, std::string_view text) {
       break;
     case EventKind::Announced: {
       Operation& announced = operation(event.operation);
+      // Not again after a thaw, and not by a frozen schedule, which gathers nothing.
+      const bool gathered = announced.announced_ns == 0 && announced.submitted_ns > 0 &&
+                            announced.submitted_ns < event.time_ns;
+      if (gathered) figures_.gather.add(event.time_ns - announced.submitted_ns);
       announced.announced_ns = event.time_ns;
-      if (announced.submitted_ns > 0) figures_.gather.add(event.time_ns - announced.submitted_ns);
       break;
     }
     case EventKind::Agreed:
@@ -72,6 +77,7 @@ void FigureReader::take(const EventRecord& event, std::string_view text) {
       return take_finished(event);
     case EventKind::Completed:
     case EventKind::Failed:
+    case EventKind::Abandoned:
       return take_completed(event);
     case EventKind::WaitBegun:
     case EventKind::WaitEnded:
@@ -163,9 +169,8 @@ void FigureReader::take_wait(const EventRecord& event) {
 void FigureReader::take_span(const EventRecord& event, std::string_view text) {
   if (event.kind == EventKind::SpanBegun) {
     constexpr std::size_t kMostOpen = 256;
-    if (spans_.size() < kMostOpen) {
-      spans_.push_back({event.operation, std::string(text), event.time_ns});
-    }
+    if (spans_.size() >= kMostOpen) spans_.erase(spans_.begin());  // its end was lost
+    spans_.push_back({event.operation, std::string(text), event.time_ns});
     return;
   }
   const auto open = std::ranges::find(spans_, event.operation, &Span::number);

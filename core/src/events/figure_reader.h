@@ -21,8 +21,6 @@ namespace ronde {
 /// Thread-safety: none.
 class FigureReader {
  public:
-  FigureReader();
-
   void take(const EventRecord& event, std::string_view text = {});
   /// Events were lost: nobody can say who waits any more.
   void note_lost() noexcept { waiting_ = 0; }

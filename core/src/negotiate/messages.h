@@ -114,7 +114,7 @@ struct DecisionMessage {
   std::int32_t last_joined = -1;   ///< all ranks have joined, this one as the last
   ScheduleMessage schedule;        ///< to keep to, once these are under way
   std::optional<Tuning> tuning;    ///< holds for these already
-  std::int32_t last_rank = -1;     ///< of the group: for whom the decision waited last
+  std::int32_t last_rank = -1;     ///< of the group: who came last; -1: not known
 
   bool empty() const {
     return cached.empty() && keyed.empty() && responses.empty() && !shutdown && last_joined < 0;

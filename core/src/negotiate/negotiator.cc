@@ -63,7 +63,6 @@ void Negotiator::add(const Ranks& ranks, const ReadyMessage& message, TimePoint 
   if (ranks.empty() || message.decisions_seen < frozen_at_) return;
   // Ranks run one program: what rank 0 does tells enough, and no thaw is wrong.
   after_wait_ = after_wait_ || (ranks.front() == 0 && message.after_wait);
-  last_rank_ = members_[index(ranks.front())];
   add_cached(ranks, message, now);
   for (const int rank : ranks) add_rest(rank, message, now);
 }
@@ -117,7 +116,10 @@ void Negotiator::add_cached(const Ranks& ranks, const ReadyMessage& message, Tim
     const bool contributes = !message.absent.test(bit);
     const bool is_late = !latecomers_.empty() && latecomers_.contains(name);
     if (!is_late && joined_count_ == 0 && !unit_of_name_.contains(name)) {
-      return slots_.add(sender, slot, contributes, now);
+      if (slots_.add(sender, slot, contributes, now)) {
+        last_rank_ = ranks.size() == 1 ? members_[index(ranks.front())] : -1;
+      }
+      return;
     }
     for (const int rank : ranks) {
       add_part(rank, name, part_of_slot(rank, slot, contributes), now);
@@ -152,7 +154,10 @@ void Negotiator::add_part(int rank, const std::string& key, Part part, TimePoint
   mine = std::move(part);
   mine.present = true;
   ++pending.count;
-  if (is_complete(pending)) complete_.push_back(key);
+  if (is_complete(pending)) {
+    complete_.push_back(key);
+    last_rank_ = members_[index(rank)];
+  }
   if (names.size() > 1 || pending.names.empty()) refuse_conflicts(key, names);
 }
 
@@ -208,7 +213,7 @@ std::optional<DecisionMessage> Negotiator::decide(bool may_stop) {
   end_join(decision);
   if (may_stop && all_shut_down() && idle()) decision.shutdown = stopped_ = true;
   if (decision.empty()) return std::nullopt;
-  decision.last_rank = last_rank_;
+  decision.last_rank = std::exchange(last_rank_, -1);
   ++decisions_;
   if (decision.voids_announcements()) voided_at_ = decisions_;
   counters_.decisions.add();

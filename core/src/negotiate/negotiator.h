@@ -187,7 +187,9 @@ class Negotiator {
   std::vector<bool> joined_;  ///< by rank
   int joined_count_ = 0;
   int last_joined_ = -1;
-  int last_rank_ = -1;              ///< of the group, whose message came last
+  /// Of the group: who made the last operation complete since the last decision; -1: nobody, or
+  /// some rank of a host whose ranks came together.
+  int last_rank_ = -1;
   std::uint64_t next_unnamed_ = 0;  ///< the most operations without a name of those that joined
   std::vector<bool> shutdown_;      ///< by rank
   int shutdown_count_ = 0;

@@ -28,7 +28,7 @@ std::optional<std::uint32_t> SlotTable::find(const std::string& name) const {
   return found == slot_of_name_.end() ? std::nullopt : std::optional(found->second);
 }
 
-void SlotTable::add(std::size_t sender, std::uint32_t slot, bool contributes, TimePoint now) {
+bool SlotTable::add(std::size_t sender, std::uint32_t slot, bool contributes, TimePoint now) {
   if (slot >= slots_.size()) slots_.resize(slot + std::size_t{1});
   Slot& state = slots_[slot];
   if (ready_[sender].test(slot) || state.ready + ranks_of_[sender] > rank_count_) {
@@ -44,6 +44,7 @@ void SlotTable::add(std::size_t sender, std::uint32_t slot, bool contributes, Ti
   state.contributed = state.contributed || contributes;
   state.ready += ranks_of_[sender];
   if (state.ready == rank_count_) complete_.set(slot);
+  return state.ready == rank_count_;
 }
 
 void SlotTable::withdraw(std::uint32_t slot) {

@@ -45,8 +45,9 @@ class SlotTable {
     return slot < slots_.size() ? slots_[slot].name : std::string();
   }
 
-  /// `sender` is ready for the slot. Throws ronde::Error if a rank has announced it twice.
-  void add(std::size_t sender, std::uint32_t slot, bool contributes, TimePoint now);
+  /// `sender` is ready for the slot. True if all are now. Throws ronde::Error if a rank has
+  /// announced it twice.
+  bool add(std::size_t sender, std::uint32_t slot, bool contributes, TimePoint now);
   /// The slots for which somebody is ready.
   const BitVector& awaited() const noexcept { return awaited_; }
   bool is_awaited(std::uint32_t slot) const { return awaited_.test(slot); }

@@ -23,6 +23,7 @@ void note_submitted(EventLog& events, Submission& submission, ThenAlso then) noe
                 .collective = meta.kind,
                 .then = waits ? both(then, ThenAlso::WaitBegun) : then,
                 .set = meta.set,
+                .rank = is_point_to_point(meta.kind) ? meta.peer : -1,
                 .operation = submission.number,
                 .bytes = element_count(meta.shape) * size_of(meta.dtype)},
                submission.key);

@@ -27,6 +27,7 @@ struct Submission {
   std::chrono::steady_clock::time_point ended;  ///< by the executor, if it was run
   bool is_noted = false;                        ///< EventKind::Submitted has been written
   bool end_is_noted = false;                    ///< EventKind::Completed has been
+  bool is_abandoned = false;                    ///< the group has failed
   bool is_released = false;                     ///< its name is free again: a device works on it
   bool after_wait = false;  ///< somebody had waited for a result since the one before
   std::optional<std::chrono::steady_clock::time_point> deadline;  ///< from Request::timeout

@@ -100,11 +100,14 @@ std::shared_ptr<WaitHelper> WorkState::help_until(Stage goal, WaitHelper::TimePo
   if (!engine) return nullptr;
   if (stage() < goal) {
     engine->help(*this, goal, deadline);
+    return engine;
+  }
+  if (take_first_wait()) {
+    engine->note_waited(*this);
   } else {
     engine->note_wait();
-    engine = nullptr;
   }
-  return engine;
+  return nullptr;
 }
 
 void WorkState::wait_on(void* stream) {

@@ -80,7 +80,7 @@ class WorkState {
   /// Submission::number, before anybody can wait for it. `waits`: its caller does from the start.
   void set_number(std::uint64_t number, bool waits) noexcept {
     number_ = number;
-    waits_ = waits;
+    waits_.store(waits, std::memory_order_relaxed);
   }
   /// @}
 
@@ -105,7 +105,11 @@ class WorkState {
   void on_done(std::function<void()> callback);
 
   std::uint64_t number() const noexcept { return number_; }
-  bool waits_from_the_start() const noexcept { return waits_; }
+  /// True once if its caller waits from the start: that wait is the first one.
+  bool take_first_wait() const noexcept {
+    return waits_.load(std::memory_order_relaxed) &&
+           waits_.exchange(false, std::memory_order_relaxed);
+  }
   std::string name() const { return operation_ ? display_name(*operation_, name_) : name_; }
 
   /// Note [After fork]: throws UsageError in a child; `function` is called there.
@@ -137,7 +141,6 @@ class WorkState {
   const int fork_depth_;
 
   std::uint64_t number_ = 0;  ///< constant once it is submitted
-  bool waits_ = false;        ///< the same
   /// What a name needs of it. Not changed after construction.
   std::optional<RequestMeta> operation_;
 
@@ -150,6 +153,7 @@ class WorkState {
   /// Written under mutex_, after what it stands for.
   std::atomic<Stage> stage_{Stage::Pending};
   std::atomic<bool> awaited_{false};
+  mutable std::atomic<bool> waits_{false};  ///< and nobody has taken_first_wait()
 
   // Guarded by mutex_.
   mutable std::mutex mutex_;

@@ -182,6 +182,23 @@ TEST_CASE("a hundred thousand operations that never end cost no more memory") {
   CHECK(reader.figures().messages.at(10).count == 1);
 }
 
+TEST_CASE("a thousand messages may be agreed before the first of them starts") {
+  FigureReader reader;
+  const auto take = [&](EventKind kind, std::uint64_t number, std::int64_t ns) {
+    reader.take({.time_ns = ns, .kind = kind, .operation = number, .bucket = number, .bytes = 8});
+  };
+  for (std::uint64_t i = 1; i <= 1000; ++i) take(EventKind::Submitted, i, 10);
+  for (std::uint64_t i = 1; i <= 1000; ++i) take(EventKind::Announced, i, 20);
+  for (std::uint64_t i = 1; i <= 1000; ++i) take(EventKind::Agreed, i, 30);
+  for (std::uint64_t i = 1; i <= 1000; ++i) take(EventKind::Started, i, 40);
+  const MessageFigures& messages = reader.figures().messages.at(3);
+  CHECK(messages.tensors == 1000);
+  CHECK(messages.phase(Phase::Negotiate).count() == 1000);
+  CHECK(reader.figures().gather.count() == 1000);
+  for (std::uint64_t i = 1; i <= 1000; ++i) take(EventKind::Announced, i, 50);  // after a thaw
+  CHECK(reader.figures().gather.count() == 1000);
+}
+
 TEST_CASE("figures of ranks are merged") {
   FigureReader first, second;
   play(first, 1, 100, 1000, 0);

@@ -197,7 +197,6 @@ void GradientReducer::look_after(std::size_t index) {
 
 void GradientReducer::before_accumulation(std::size_t index) {
   const std::lock_guard lock(hooks_mutex_);
-  if (!backward_) backward_.emplace(kBackwardSpan);
   Slot& slot = slots_[index];
   if (slot.ready) {
     slot.subject.refuse(
@@ -215,6 +214,7 @@ void GradientReducer::before_accumulation(std::size_t index) {
   if (phase_ == Phase::Failed) {
     slot.subject.refuse("the last reduction failed. Call DistributedOptimizer::zero_grad() first");
   }
+  if (!backward_ && no_sync_depth_ == 0) backward_.emplace(kBackwardSpan);
   slot.had_gradient = slot.parameter.grad().defined();
 }
 
@@ -413,6 +413,7 @@ void GradientReducer::expect_room_for_parameters() const {
 
 void GradientReducer::restart(bool clears) {
   expect_nothing_in_flight("zero_grad() was called");
+  end_backward();
   for (Slot& slot : slots_) {
     slot.passes = 0;
     slot.ready = false;

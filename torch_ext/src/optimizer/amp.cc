@@ -191,7 +191,9 @@ bool GradScaler::step(DistributedOptimizer& optimizer) {
   }
   Progress& progress = unscaled(optimizer);
   if (progress.found_nonfinite) {
-    detail::reducer_of(optimizer).stepped();
+    detail::GradientReducer& reducer = detail::reducer_of(optimizer);
+    reducer.stepped();
+    mark_step(reducer.options().samples_per_step);
   } else {
     optimizer.step();
   }

@@ -23,6 +23,7 @@ enum class EventKind : std::uint8_t {
   Finished,   ///< bucket: its backend is done; on a device, all is queued
   Completed,  ///< operation: its handle is done
   Failed,     ///< operation: its handle is done, with an error
+  Abandoned,  ///< operation: the group has failed before its end
   WaitBegun,  ///< operation: a thread waits for it
   WaitEnded,  ///< operation
   SpanBegun,  ///< span number `operation`; `text` is its name
@@ -50,8 +51,9 @@ struct EventRecord {
   ThenAlso then = ThenAlso::Nothing;              ///< to write; a reader sees none
   std::uint16_t thread = 0;                       ///< numbers the threads of this process
   std::uint32_t set = 0;                          ///< process set of the operation
-  std::int32_t rank = -1;                         ///< of the group; -1: not known
-  std::uint64_t operation = 0;                    ///< counts those of this rank from 1
+  /// Agreed: see there. Submitted: the peer of a message, within the set.
+  std::int32_t rank = -1;       ///< of the group; -1: not known
+  std::uint64_t operation = 0;  ///< counts those of this rank from 1
   /// Counts the buckets of the set from 1, the same on all its ranks; those of messages, which
   /// concern two ranks, have kMessageBucket added.
   std::uint64_t bucket = 0;
@@ -75,7 +77,8 @@ inline constexpr std::uint64_t kMessageBucket = std::uint64_t{1} << 40;
 /// Reads the events of a rank: for a file, a screen, a service. Runtime::add_event_sink() adds one.
 ///
 /// Thread-safety: called by one thread at a time, which is neither the program's nor the one that
-/// runs operations, so that it may block. If it throws, the error is logged and it is removed.
+/// runs operations, so that it may block. It must not add or remove sinks. If it throws, the error
+/// is logged and it is removed.
 class EventSink {
  public:
   virtual ~EventSink() = default;
