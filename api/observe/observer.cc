@@ -108,7 +108,8 @@ void Observer::start_timeline(const std::string& path) {
   const Topology& topology = runtime_.topology();
   const std::string file = folder + "/rank" + std::to_string(topology.rank) + std::string(kJson);
   timeline_ =
-      std::make_shared<Timeline>(file, Timeline::Place{topology.rank, topology.size, host_name()});
+      std::make_shared<Timeline>(file, Timeline::Place{topology.rank, topology.size, host_name()},
+                                 [this] { return runtime_.clock_offsets(); });
   if (is_merged) merged_timelines_.insert(path);
   runtime_.add_event_sink(timeline_);
 }

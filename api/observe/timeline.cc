@@ -5,6 +5,7 @@
 
 #include <spdlog/fmt/fmt.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <chrono>
 #include <cstring>
@@ -54,7 +55,9 @@ void limit(Map& map) {
 
 }  // namespace
 
-Timeline::Timeline(const std::string& path, const Place& place) : path_(path), place_(place) {
+Timeline::Timeline(const std::string& path, const Place& place,
+                   std::function<std::vector<ClockOffset>()> clock_offsets)
+    : path_(path), place_(place), clock_offsets_(std::move(clock_offsets)) {
   file_.open(path, std::ios::trunc);
   write_head();
   flush();
@@ -126,7 +129,16 @@ void Timeline::flush() {
   file_ << buffer_;
   buffer_.clear();
   end_ = file_.tellp();
-  file_ << fmt::format("\n],\n\"ronde_end\":{{\"events_lost\":{}}}}}\n", lost_);
+  file_ << fmt::format("\n],\n\"ronde_end\":{{\"events_lost\":{}", lost_);
+  if (const std::vector<ClockOffset> clock = clock_offsets_(); !clock.empty()) {
+    const ClockOffset &first = clock.front(), &last = clock.back();
+    file_ << fmt::format(
+        ",\"offset_us\":{:.3f},\"at_us\":{:.3f},\"end_offset_us\":{:.3f},\"end_at_us\":{:.3f},"
+        "\"uncertainty_us\":{:.3f}",
+        us_of(first.ahead_ns), us_of(first.at_ns), us_of(last.ahead_ns), us_of(last.at_ns),
+        us_of(std::max(first.uncertainty_ns, last.uncertainty_ns)));
+  }
+  file_ << "}}\n";
   file_.flush();
   if (file_) return;
   throw Error("the timeline " + path_ + " cannot be written (" + std::strerror(errno) +

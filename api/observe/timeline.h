@@ -3,11 +3,13 @@
 
 #include <cstdint>
 #include <fstream>
+#include <functional>
 #include <map>
 #include <set>
 #include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "api/observe/system_sampler.h"
 #include "ronde/plugin/events.h"
@@ -26,7 +28,9 @@ class Timeline final : public EventSink {
   };
 
   /// Replaces `path`. Throws Error if it cannot be written.
-  Timeline(const std::string& path, const Place& place);
+  /// `clock_offsets`: Runtime::clock_offsets().
+  Timeline(const std::string& path, const Place& place,
+           std::function<std::vector<ClockOffset>()> clock_offsets);
 
   /// Throws Error if the file cannot be written any more.
   void take(std::span<const Event> events, std::uint64_t lost) override;
@@ -67,6 +71,7 @@ class Timeline final : public EventSink {
 
   const std::string path_;
   const Place place_;
+  const std::function<std::vector<ClockOffset>()> clock_offsets_;
   std::ofstream file_;
   std::string buffer_;      ///< lines that are not yet in the file
   std::streamoff end_ = 0;  ///< of the lines in it

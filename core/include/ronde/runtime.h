@@ -207,6 +207,9 @@ class Runtime {
   void mark_step(std::uint64_t samples = 0);
   /// The most recent events of this rank, oldest first. `lost`: how many came before.
   std::vector<Event> recent_events(std::uint64_t* lost = nullptr) const;
+  /// How far rank 0's clock is ahead, early and late in the run; empty if it is not known. On rank
+  /// 0's host the clock is the same.
+  std::vector<ClockOffset> clock_offsets() const;
   /// `sink` gets all later events.
   void add_event_sink(std::shared_ptr<EventSink> sink);
   /// Returns once it has got the events so far; it gets no more.

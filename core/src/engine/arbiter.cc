@@ -43,6 +43,7 @@ std::optional<DecisionMessage> Arbiter::decide(SetEngine& set, bool may_stop) {
   std::optional<DecisionMessage> decision = set.negotiator->decide(may_stop);
   if (!decision) return decision;
   decision->set = set.info.id;
+  decision->sent_ns = EventLog::now_ns();
   if (const auto warning = set.negotiator->take_warning()) log_.warning(*warning);
   if (set.is_global() && !tune(*decision)) learn(*decision);
   return decision;

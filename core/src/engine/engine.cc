@@ -92,6 +92,9 @@ void Engine::start() {
   if (tree_.is_arbiter() && !options_.effective_config.empty()) {
     log_->info(options_.effective_config);
   }
+  if (topology.host_of.at(static_cast<std::size_t>(tree_.rank())) != topology.host_of.at(0)) {
+    events_->follow_clock();
+  }
   const bool outnumbers_cores = topology.local_size > topology.local_cores;
   coordinator_.start(board_ != nullptr, outnumbers_cores);
   table_.insert(std::make_shared<SetInfo>(global.info));

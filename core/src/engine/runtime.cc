@@ -249,6 +249,10 @@ std::vector<Event> Runtime::recent_events(std::uint64_t* lost) const {
   return impl_->usable_engine().events()->recent(lost);
 }
 
+std::vector<ClockOffset> Runtime::clock_offsets() const {
+  return impl_->usable_engine().events()->clock_offsets();
+}
+
 void Runtime::add_event_sink(std::shared_ptr<EventSink> sink) {
   impl_->usable_engine().events()->add_sink(std::move(sink));
 }

@@ -81,6 +81,18 @@ std::vector<Event> EventLog::recent(std::uint64_t* lost) const {
   return events;
 }
 
+void EventLog::note_clock(std::int64_t told_ns, std::int64_t sent_ns) {
+  if (!follows_clock_.load(std::memory_order_relaxed)) return;
+  const std::lock_guard lock(clock_mutex_);
+  clock_.note(told_ns, sent_ns, now_ns());
+}
+
+std::vector<ClockOffset> EventLog::clock_offsets() const {
+  const std::lock_guard lock(clock_mutex_);
+  const auto first = clock_.first(), last = clock_.last();
+  return first && last ? std::vector{*first, *last} : std::vector<ClockOffset>();
+}
+
 void EventLog::add_sink(std::shared_ptr<EventSink> sink) {
   const std::lock_guard lock(sinks_mutex_);
   feed_sinks();

@@ -11,6 +11,7 @@
 #include <thread>
 #include <vector>
 
+#include "core/src/events/clock_bounds.h"
 #include "core/src/events/event_ring.h"
 #include "core/src/events/figure_reader.h"
 #include "ronde/figures.h"
@@ -60,6 +61,13 @@ class EventLog {
   /// The events that are still in the ring, and how many are not.
   std::vector<Event> recent(std::uint64_t* lost = nullptr) const;
 
+  /// Rank 0 is on another host: note_clock() counts from now on.
+  void follow_clock() noexcept { follows_clock_.store(true, std::memory_order_relaxed); }
+  /// As ClockBounds::note().
+  void note_clock(std::int64_t told_ns, std::int64_t sent_ns);
+  /// The earliest and the latest offset that are known: both, or none.
+  std::vector<ClockOffset> clock_offsets() const;
+
   /// `sink` gets every event from now on.
   void add_sink(std::shared_ptr<EventSink> sink);
   /// It has got every event that was written before the call, and gets no more.
@@ -75,6 +83,10 @@ class EventLog {
   const std::uint64_t batch_size_;  ///< at most kBatch, and small against the ring
   std::atomic<std::uint64_t> spans_{0}, steps_{0};
   std::atomic<bool> has_sinks_{false};
+
+  std::atomic<bool> follows_clock_{false};
+  mutable std::mutex clock_mutex_;
+  ClockBounds clock_;  ///< guarded by clock_mutex_
 
   std::mutex figures_mutex_;
   // Guarded by figures_mutex_.

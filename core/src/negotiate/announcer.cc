@@ -178,6 +178,8 @@ AppliedDecision Announcer::apply(const DecisionMessage& decision) {
     throw;
   }
   for (Agreed& item : applied.agreed) item.last_rank = decision.last_rank;
+  const std::int64_t told_ns = std::exchange(told_ns_, 0);
+  if (events_ != nullptr) events_->note_clock(told_ns, decision.sent_ns);
   return applied;
 }
 
@@ -257,6 +259,10 @@ Submission Announcer::take(const std::string& key) {
     throw Error("rank 0 decided on an operation that this rank has not submitted");
   }
   Submission submission = std::move(found->second.submission);
+  // Rank 0 had the announcement when it decided.
+  if (found->second.announced) {
+    told_ns_ = std::max(told_ns_, EventLog::ns_of(*found->second.announced));
+  }
   pending_.erase(found);
   // One decision may both reassign an expired operation's slot and refuse the operation.
   std::erase(unannounced_, key);

@@ -112,6 +112,7 @@ class Announcer {
   ResponseCache cache_;
   EventLog* const events_;
   std::uint64_t decisions_seen_ = 0;
+  std::int64_t told_ns_ = 0;  ///< the last announcement that the decision answers
   bool shutdown_told_ = false;
   std::optional<Submission> join_;  ///< this rank has joined
   bool join_told_ = false;

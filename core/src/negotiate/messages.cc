@@ -61,7 +61,7 @@ auto fields(Is<Tuning> auto& tuning) {
 auto fields(Is<DecisionMessage> auto& message) {
   return std::tie(message.set, message.number, message.cached, message.skipped, message.keyed,
                   message.responses, message.shutdown, message.next_unnamed, message.last_joined,
-                  message.schedule, message.tuning, message.last_rank);
+                  message.schedule, message.tuning, message.last_rank, message.sent_ns);
 }
 auto fields(Is<FailureMessage> auto& message) {
   return std::tie(message.rank, message.text, message.certain, message.in_order);

@@ -115,6 +115,7 @@ struct DecisionMessage {
   ScheduleMessage schedule;        ///< to keep to, once these are under way
   std::optional<Tuning> tuning;    ///< holds for these already
   std::int32_t last_rank = -1;     ///< of the group: who came last; -1: not known
+  std::int64_t sent_ns = 0;        ///< of rank 0's clock: Note [Clocks of hosts]
 
   bool empty() const {
     return cached.empty() && keyed.empty() && responses.empty() && !shutdown && last_joined < 0;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <atomic>
 #include <catch2/catch.hpp>
+#include <cmath>
 #include <map>
 #include <mutex>
 #include <set>
@@ -283,5 +284,18 @@ TEST_CASE("the events of a failed group end with the failures of its operations"
     const std::vector<Event> events = runtime.recent_events();
     check(count(events, EventKind::Abandoned) == 1, "its end is recorded");
     check(kinds_by_name(events).at("lonely").back() == EventKind::Abandoned, "as the group's");
+  });
+}
+
+TEST_CASE("ranks of other hosts know how far rank 0's clock is ahead") {
+  run_on({0, 1, 1}, [](int rank, Runtime& runtime) {
+    sum_some(runtime, 20);
+    const std::vector<ClockOffset> offsets = runtime.clock_offsets();
+    if (rank == 0) return check(offsets.empty(), "rank 0 has its own clock");
+    check(offsets.size() == 2, "they are known");
+    // Here all ranks have one clock.
+    for (const ClockOffset& offset : offsets) {
+      check(std::abs(offset.ahead_ns) <= offset.uncertainty_ns, "0 is within the bounds");
+    }
   });
 }

@@ -74,6 +74,13 @@ inline constexpr std::string_view kBackwardSpan = "backward";
 
 inline constexpr std::uint64_t kMessageBucket = std::uint64_t{1} << 40;
 
+/// How far rank 0's steady_clock was ahead of that of this rank, on another host.
+struct ClockOffset {
+  std::int64_t at_ns = 0;  ///< of this rank's clock
+  std::int64_t ahead_ns = 0;
+  std::int64_t uncertainty_ns = 0;
+};
+
 /// Reads the events of a rank: for a file, a screen, a service. Runtime::add_event_sink() adds one.
 ///
 /// Thread-safety: called by one thread at a time, which is neither the program's nor the one that
