@@ -33,6 +33,10 @@ struct ProfiledRun {
   double loading_us = 4e3;  ///< a step
   std::string fusion_bytes = "64MiB";
   std::string failure;
+  double flushes = 0;      ///< by waiters, of a rank
+  double scheduled = -1;   ///< tensors by the frozen schedule, of a rank; -1: all but the first
+  double tuned_thaws = 0;  ///< of `thaws`; more than 0: RONDE_AUTOTUNE
+  std::string span = "load batch";
 
   /// What one rank says.
   Json figures(int rank) const;
@@ -79,7 +83,7 @@ inline Json ProfiledRun::figures(int rank) const {
          {"count", (1 - late_share) * count},
          {"waited_us", rank == late_rank ? 800 * steps : 0}}}},
       {"spans",
-       {{{"name", "load batch"},
+       {{{"name", span},
          {"count", steps},
          {"bytes", steps * 1e6},
          {"time", equal_times(steps, loading_us)}}}},
@@ -87,15 +91,18 @@ inline Json ProfiledRun::figures(int rank) const {
       {"memory", {{"resident_bytes", 900e6}, {"fusion_buffer_bytes", 64 << 20}}},
       {"events", {{"written", 1e6}, {"lost", 0}}},
       {"counters",
-       {{"submission", {{"operations", tensors * steps}}},
+       {{"submission", {{"operations", tensors * steps}, {"flushes_by_waiters", flushes}}},
+        {"tuning", {{"changes", tuned_thaws}}},
         {"response_cache", {{"hits", 3 * tensors}, {"misses", misses}}},
         {"schedule",
          {{"freezes", misses > tensors * steps / 2 ? 0 : thaws + 1},
           {"thaws", thaws},
           {"thaws_by_submission", 0},
-          {"thaws_by_wait", thaws},
+          {"thaws_by_wait", thaws - tuned_thaws},
           {"thaws_by_time_limit", 0},
-          {"tensors", std::max(0.0, tensors * (steps - 3) - misses)}}}}}};
+          {"thaws_by_tuning", tuned_thaws},
+          {"tensors",
+           scheduled >= 0 ? scheduled : std::max(0.0, tensors * (steps - 3) - misses)}}}}}};
 }
 
 inline Json ProfiledRun::profile() const {
@@ -116,8 +123,9 @@ inline Json ProfiledRun::profile() const {
   return json;
 }
 
-/// A rank's file of a timeline with one step: two buckets, of which the second is exposed for
-/// 10 ms. `base_us` is the time at which it begins, on the clock of the rank.
+/// A rank's file of a timeline, as RONDE_TIMELINE writes it, with one step: two buckets, of which
+/// the second is exposed for 10 ms, and one of process set 5. `base_us` is the time at which it
+/// begins, on the clock of the rank.
 struct TracedRank {
   int rank = 0;
   int ranks = 2;
@@ -140,9 +148,9 @@ inline std::vector<Json> TracedRank::events() const {
     return Json{{"ph", phase}, {"cat", "tensor"},    {"name", name}, {"pid", rank},
                 {"tid", 4},    {"ts", base_us + at}, {"id", id},     {"args", args}};
   };
-  const auto bucket = [&](int number, double bytes) {
-    return Json{{"set", 0},       {"bucket", number}, {"operations", 2},
-                {"bytes", bytes}, {"backend", "shm"}, {"kind", "allreduce"}};
+  const auto bucket = [&](int number, double bytes, int set = 0) {
+    return Json{{"kind", "allreduce"}, {"set", set},     {"bucket", number},
+                {"operations", 2},     {"bytes", bytes}, {"backend", "shm"}};
   };
   std::vector<Json> all = {
       {{"ph", "M"},
@@ -154,8 +162,8 @@ inline std::vector<Json> TracedRank::events() const {
       async("n", "announced", 7, 21e3),
       async("n", "agreed", 7, 25e3, {{"last_rank", 1}, {"bucket", 17}, {"set", 0}}),
       slice(3, "communication", "allreduce 40000000 bytes", 30e3, 20e3, bucket(17, 40e6)),
-      slice(3, "communication", "pack", 30e3, 5e3),
-      slice(3, "communication", "communicate", 35e3, 15e3),
+      slice(3, "communication", "pack", 30e3, 5e3, {{"sum_of_chunks", true}}),
+      slice(1005, "communication", "allreduce 3000 bytes", 40e3, 2e3, bucket(17, 3000, 5)),
       async("e", "conv.weight", 7, 50e3),
       slice(3, "communication", "allreduce 1000 bytes", 55e3, 14e3, bucket(18, 1000)),
       slice(2, "backward", "backward", 10e3, 50e3),
@@ -177,7 +185,7 @@ inline std::string TracedRank::text() const {
   const Json ronde = {{"timeline", 1}, {"version", "0.1.0"}, {"clock", clock}};
   std::string text =
       "{\"schemaVersion\": 1, \"displayTimeUnit\": \"ms\",\n\"distributedInfo\": " + info.dump() +
-      ",\n\"ronde\": " + ronde.dump() + ",\n\"traceEvents\": [\n";
+      ",\n\"ronde\": " + ronde.dump() + ",\n\"traceEvents\":[\n";
   const char* separator = "";
   for (const Json& event : events()) {
     text += separator + event.dump();

@@ -166,6 +166,19 @@ TEST_CASE("an operation that all ranks have submitted is told from one that a ra
   CHECK_THAT(idle.said(), StartsWith("no operation was in flight on any rank\n"));
 }
 
+TEST_CASE("sends and receives are told by themselves, and are missing on no rank") {
+  HungRun run;
+  for (const int rank : {0, 1}) {
+    Json message = operation(rank == 0 ? "recv" : "send", "x", "submitted", 5);
+    message["ranks"] = {rank, 1 - rank};
+    message["peer"] = 1 - rank;
+    run.dump(rank, {thread("wait", rank == 0 ? "recv 'x'" : "send 'x'", 5)}, {message}, 2);
+  }
+  CHECK_THAT(run.said(),
+             StartsWith("rank 0 waits for a message of rank 1: recv 'x' since 5.0 s\n"
+                        "rank 1 waits to send a message to rank 0: send 'x' since 5.0 s\n\n"));
+}
+
 TEST_CASE("dumps of two runs, or none that can be read, are refused") {
   HungRun run;
   run.dump(0, {}, {}, 4);

@@ -144,6 +144,24 @@ TEST_CASE("timelines of two runs, of a newer layout or without an event are refu
   CHECK_THAT(result.err, Contains("/nowhere/merged.json cannot be written: No such file"));
 }
 
+TEST_CASE("a timeline is never overwritten by what is made of it") {
+  const TemporaryFolder folder;
+  write_timeline(folder, {TracedRank(), drifting_rank()});
+  const std::string before = read_text(folder / "rank1.json");
+  const std::string path = folder.path().string();
+  for (const std::vector<std::string>& options :
+       {std::vector<std::string>{"--hta", "-o", path + "/."}, {"-o", path + "/rank1.json"}}) {
+    std::vector<std::string> words = {"prof", "merge", path};
+    words.insert(words.end(), options.begin(), options.end());
+    const auto result = run_command(words);
+    CHECK(result.exit_code == 2);
+    CHECK_THAT(result.err, Contains("of the timeline itself: write to another one"));
+    CHECK(read_text(folder / "rank1.json") == before);
+  }
+  write_bytes(folder / "p.rank0.json", "{}");  // a profile is no part of it
+  CHECK(ronde::prof::trace_files(folder.path()).size() == 2);
+}
+
 TEST_CASE("LibTorch's own trace comes onto the same clock, whichever time it counts from") {
   const TemporaryFolder folder;
   TracedRank first;
@@ -206,7 +224,7 @@ TEST_CASE(
     by_correlation[event.at("args").at("correlation")].push_back(event.at("cat"));
     if (event.at("cat") == "kernel") CHECK(event.at("args").at("stream").get<int>() > 0);
   }
-  REQUIRE(by_correlation.size() == 3);
+  REQUIRE(by_correlation.size() == 4);  // backward, and three buckets
   for (const auto& [correlation, categories] : by_correlation) {
     CHECK(categories == std::vector<std::string>{"cuda_runtime", "kernel"});
   }

@@ -147,6 +147,53 @@ TEST_CASE("the loader is named where it takes a step's time and communication do
                         "at 11 MB/s), exposed communication 4.0 %"));
 }
 
+TEST_CASE("only a span whose name has a word for loading is the loader") {
+  ProfiledRun run;
+  run.loading_us = 90e3;
+  for (const char* name : {"read_samples", "Load Batch", "data loader"}) {
+    run.span = name;
+    CHECK_THAT(first_line(report(run)), StartsWith("the loader is the limit: "));
+  }
+  for (const char* name : {"upload", "train batch", "spread"}) {
+    run.span = name;
+    CHECK_THAT(first_line(report(run)), StartsWith("the program itself is the limit: "));
+  }
+  run.loading_us = 190e3;  // around the whole step
+  CHECK(first_line(report(run)) == "nothing stands out");
+}
+
+TEST_CASE("a longer cycle is only proposed where messages wait for more tensors") {
+  ProfiledRun run;
+  run.messages = 100;
+  run.message_bytes = 1e6;
+  run.communicate_us = 500;
+  run.exposed_us = 40e3;
+  run.scheduled = 0;
+  CHECK_THAT(report(run), Contains("try RONDE_CYCLE_TIME_MS=2 instead of 1"));
+  run.flushes = 90 * run.steps;
+  CHECK_THAT(report(run), !Contains("RONDE_CYCLE_TIME_MS=2"));
+  run.flushes = 0;
+  run.scheduled = -1;
+  CHECK_THAT(report(run), !Contains("RONDE_CYCLE_TIME_MS=2"));
+}
+
+TEST_CASE("what messages wait for a slow rank is not told as their cost") {
+  ProfiledRun run = with_small_fusion();
+  run.late_share = 0.93;
+  run.waited_us = 30e3;
+  CHECK_THAT(report(run), Contains("the fusion buffer is too small") &&
+                              Contains("each of which takes 10 us besides its bytes"));
+}
+
+TEST_CASE("a run that tuned itself says so, and its thaws are no finding") {
+  ProfiledRun run;
+  run.thaws = run.tuned_thaws = 60;
+  const std::string text = report(run);
+  CHECK(first_line(text) == "nothing stands out");
+  CHECK_THAT(text, Contains("the run tuned itself: settings are those at its end") &&
+                       Contains("0 by the time limit, 60 by tuning"));
+}
+
 TEST_CASE("a schedule that thaws in every step is told with the reason") {
   ProfiledRun run;
   run.thaws = 100;
@@ -195,6 +242,24 @@ TEST_CASE("the files that ranks of a failed run left are joined") {
   }
 }
 
+TEST_CASE("of a whole run's profile and those of a failed one the newer is shown, and told") {
+  const TemporaryFolder folder;
+  ProfiledRun run;
+  write_bytes(folder / "p.json", run.profile().dump());
+  run.failure = "rank 1 died";
+  write_bytes(folder / "p.rank0.json", run.profile().dump());
+  const auto now = std::filesystem::last_write_time(folder / "p.json");
+  const auto hour = std::chrono::hours(1);
+  const bool failed = GENERATE(true, false);
+  std::filesystem::last_write_time(folder / "p.rank0.json", failed ? now + hour : now - hour);
+  for (const auto& path : {folder / "p.json", folder.path()}) {
+    const std::string text = report(ronde::prof::read_run(path));
+    CHECK(first_line(text) == (failed ? "the run failed: rank 1 died" : "nothing stands out"));
+    CHECK_THAT(text, Contains((failed ? "p.json is older than " : "p.rank0.json is older than ")) &&
+                         Contains("it is of an earlier run, and left out"));
+  }
+}
+
 TEST_CASE("a timeline gives the figures that its slices tell") {
   const TemporaryFolder folder;
   for (const int rank : {0, 1}) {
@@ -218,6 +283,11 @@ TEST_CASE("a timeline gives the figures that its slices tell") {
   CHECK(large.phases[ronde::prof::kQueue].mean() == Approx(5e3));
   CHECK(run.merged.last_ranks.at(1).waited_us == Approx(8e3));
   CHECK(run.merged.spans.at("load batch").bytes == 16e6);
+  // Bucket 17 of a process set is another one.
+  const auto& of_set = run.merged.messages.at(4096);
+  CHECK(of_set.count == 2);
+  CHECK(of_set.phases[ronde::prof::kCommunicate].mean() == Approx(2e3));
+  CHECK(of_set.phases[ronde::prof::kNegotiate].count == 0);
   CHECK_THAT(report(run), Contains("Who announced messages last"));
 }
 
@@ -225,7 +295,7 @@ TEST_CASE("the page holds the data of each run and needs no other file") {
   const TemporaryFolder folder;
   ProfiledRun run = with_slow_rank();
   Json profile = run.profile();
-  profile["failure"] = "</script>";
+  profile["failure"] = "</script><!--<script>";
   std::filesystem::create_directory(folder / "runs");
   write_bytes(folder / "runs/a.json", profile.dump());
   run.ranks = 4;
@@ -239,11 +309,12 @@ TEST_CASE("the page holds the data of each run and needs no other file") {
   const std::size_t begin = text.find("const runs = ") + 13;
   const Json data = Json::parse(text.substr(begin, text.find(";\n", begin) - begin));
   REQUIRE(data.size() == 3);
-  CHECK(data[0].at("waited")[0].at("ms")[1].get<double>() == Approx(60));
+  CHECK(data[0].at("waited")[0].at("ms") == Json::parse("[[1, 60.0]]"));
   CHECK(data[1].at("ranks") == 4);
   CHECK(data[2].at("findings").empty());
   CHECK(text.find("</script>") == text.rfind("</script>"));
-  CHECK(data[0].at("findings")[0].at("text") == "the run failed: </script>");
+  CHECK(text.find("<!--") == std::string::npos);
+  CHECK(data[0].at("findings")[0].at("text") == "the run failed: </script><!--<script>");
   CHECK_THAT(text, !Contains("src=") && !Contains("href="));
   CHECK(run_command({"prof", "report", "--html", "/nowhere/x", (folder / "runs").string()})
             .exit_code == 2);
@@ -277,6 +348,15 @@ TEST_CASE("input that cannot be read is told in a line, with exit code 2") {
   refused("report", "types.json", "is no profile that this ronde can read");
   write_bytes(folder / "ranks.json", R"({"ronde_profile": 1, "ranks": 4000000000})");
   refused("report", "ranks.json", "is damaged: it is of 4000000000 ranks");
+  for (const char* bytes : {"1e300", "-1"}) {
+    write_bytes(folder / "bytes.json", R"({"ronde_profile": 1, "merged": {"messages": [)"
+                                       R"({"up_to_bytes": )" +
+                                           std::string(bytes) + "}]}}");
+    refused("report", "bytes.json", std::string("it has messages of ") + bytes[0]);
+  }
+  write_bytes(folder / "last.json", R"({"ronde_profile": 1, "merged": {"last_ranks": [)"
+                                    R"({"rank": 1e30}]}})");
+  refused("report", "last.json", "it tells of rank 1e+30");
   write_bytes(folder / "dump.json", R"({"ronde_dump": 1})");
   refused("report", "dump.json", "read it with ronde prof hang");
   write_bytes(folder / "trace.json", TracedRank().text());

@@ -12,6 +12,11 @@
 #include "ronde/error.h"
 
 namespace ronde::prof {
+namespace {
+
+constexpr double kMostRanks = 1e6;
+
+}  // namespace
 
 std::string read_file(const fs::path& path) {
   std::error_code error;
@@ -41,10 +46,15 @@ void check_layout(const Json& layout, int known, const fs::path& path) {
       (found > known ? ": use the version of ronde that wrote it, or a newer one" : ""));
 }
 
+int rank_of(const Json& json) {
+  const auto rank = json.get<double>();
+  if (rank >= -1 && rank < kMostRanks) return static_cast<int>(rank);
+  throw UsageError("a file is damaged: it tells of rank " + json.dump());
+}
+
 int ranks_in(const Json& json, const char* name, const fs::path& path) {
-  constexpr double kMost = 1e6;
   const double ranks = json.value(name, 0.0);
-  if (ranks >= 0 && ranks <= kMost) return static_cast<int>(ranks);
+  if (ranks >= 0 && ranks <= kMostRanks) return static_cast<int>(ranks);
   throw UsageError(path.string() + " is damaged: it is of " + json.at(name).dump() + " ranks");
 }
 

@@ -16,6 +16,7 @@ DumpedOperation parse_operation(const Json& json, double at_us) {
   DumpedOperation operation;
   operation.key = {json.value("set", 0), json.value("kind", "operation"), json.value("name", "")};
   operation.ranks = json.value("ranks", std::vector<int>());
+  operation.peer = rank_of(json.value("peer", Json(-1)));
   operation.state = json.at("state").get<std::string>();
   operation.age_s = (at_us - json.value("submitted_us", at_us)) / kUsInS;
   operation.done_s = (at_us - json.value("completed_us", at_us)) / kUsInS;

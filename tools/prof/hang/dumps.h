@@ -17,6 +17,7 @@ using OperationKey = std::tuple<int, std::string, std::string>;
 struct DumpedOperation {
   OperationKey key;
   std::vector<int> ranks;
+  int peer = -1;  ///< of a send or a receive; -1: it is of all `ranks`
   std::string state;
   double age_s = 0;   ///< since it was submitted
   double done_s = 0;  ///< since it was completed

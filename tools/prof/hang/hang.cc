@@ -38,6 +38,7 @@ class Hang {
 
  private:
   void find_stuck();
+  void print_messages(std::ostream& out) const;
   const Stuck* stuck(const OperationKey& key) const;
   const Stuck* awaited(const Dump& dump, const DumpedThread& thread) const;
   std::vector<Edge> edges(int rank) const;
@@ -67,7 +68,7 @@ void Hang::find_stuck() {
   std::map<OperationKey, std::set<int>> members;
   for (const auto& [rank, dump] : dumps_.by_rank) {
     for (const DumpedOperation& operation : dump.operations) {
-      if (!operation.is_open()) continue;
+      if (!operation.is_open() || operation.peer >= 0) continue;
       Stuck& stuck = by_key[operation.key];
       stuck.key = operation.key;
       stuck.waiting.push_back(rank);
@@ -168,7 +169,8 @@ std::string Hang::doing_instead(int rank, const OperationKey& key) const {
   }
   const Dump& dump = found->second;
   for (const DumpedOperation& operation : dump.operations) {
-    if (operation.is_open() && std::get<2>(operation.key) == std::get<2>(key)) {
+    if (!operation.is_open() || operation.peer >= 0) continue;
+    if (std::get<2>(operation.key) == std::get<2>(key)) {
       return "has submitted " + operation_text(operation.key) + " instead";
     }
   }
@@ -228,6 +230,20 @@ void Hang::print_stuck(std::ostream& out) const {
   }
 }
 
+/// Sends and receives: they have no missing ranks, as each is of two.
+void Hang::print_messages(std::ostream& out) const {
+  for (const auto& [rank, dump] : dumps_.by_rank) {
+    for (const DumpedOperation& operation : dump.operations) {
+      if (!operation.is_open() || operation.peer < 0) continue;
+      const bool sends = std::get<1>(operation.key) == "send";
+      out << "rank " << rank
+          << (sends ? " waits to send a message to rank " : " waits for a message of rank ")
+          << operation.peer << ": " << operation_text(operation.key) << ' '
+          << since(operation.age_s) << '\n';
+    }
+  }
+}
+
 void Hang::print_ranks(std::ostream& out) const {
   out << '\n';
   for (int rank = 0; rank < dumps_.ranks; ++rank) {
@@ -251,7 +267,11 @@ void Hang::print_ranks(std::ostream& out) const {
 void Hang::print(std::ostream& out) const {
   print_cycle(out);
   print_stuck(out);
-  if (stuck_.empty()) {
+  print_messages(out);
+  const bool has_messages = std::ranges::any_of(dumps_.by_rank, [](const auto& each) {
+    return std::ranges::any_of(each.second.operations, &DumpedOperation::is_open);
+  });
+  if (stuck_.empty() && !has_messages) {
     std::vector<int> silent;
     for (int rank = 0; rank < dumps_.ranks; ++rank) {
       if (!dumps_.by_rank.contains(rank)) silent.push_back(rank);

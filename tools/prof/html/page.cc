@@ -38,12 +38,8 @@ Interval middle_step(const std::vector<TraceHead>& heads) {
 /// The row and the colour of an event in the picture of a step; empty for what it does not show.
 std::string row_of(const Json& event) {
   const int track = event.value("tid", 0);
-  const std::string name = event.value("name", "");
   if (track == 2) return "backward";
-  if (track == 3) {
-    const auto args = event.find("args");
-    return args != event.end() && args->contains("bytes") ? "communication" : "";
-  }
+  if (is_bucket(event)) return "communication";
   const std::string category = event.value("cat", "");
   return category == "wait" || category == "span" ? category : "";
 }
@@ -75,15 +71,14 @@ Json step_slices(const fs::path& folder) {
   return {{"ms", (step.end - step.begin) / kUsInMs}, {"slices", slices}};
 }
 
-/// What each rank waited for each other one, in milliseconds a step.
+/// What each rank waited for other ones: their ranks, and milliseconds a step.
 Json waited_for(const Run& run) {
   Json rows = Json::array();
   for (const Figures& each : run.per_rank) {
     Json row = Json::array();
-    for (int rank = 0; rank < run.ranks; ++rank) {
-      const auto found = each.last_ranks.find(rank);
-      const double us = found == each.last_ranks.end() ? 0 : found->second.waited_us;
-      row.push_back(us / kUsInMs / std::max(1.0, each.steps));
+    for (const auto& [rank, late] : each.last_ranks) {
+      if (late.waited_us <= 0) continue;
+      row.push_back({rank, late.waited_us / kUsInMs / std::max(1.0, each.steps)});
     }
     rows.push_back({{"rank", each.rank}, {"ms", row}});
   }
@@ -129,9 +124,9 @@ void write_page(const std::vector<Run>& runs, const fs::path& file) {
     if (fs::is_directory(run.source, error)) data.back()["timeline"] = step_slices(run.source);
   }
   std::string text = data.dump(-1, ' ', false, Json::error_handler_t::replace);
-  // A name must not end the script.
-  for (std::size_t at = 0; (at = text.find("</", at)) != std::string::npos; at += 3) {
-    text.insert(at + 1, "\\");
+  // A name must neither end the script nor begin a comment in it.
+  for (std::size_t at = 0; (at = text.find('<', at)) != std::string::npos;) {
+    text.replace(at, 1, "\\u003c");
   }
   std::string page = kPageTemplate;
   page.replace(page.find(kDataMark), std::strlen(kDataMark), text);

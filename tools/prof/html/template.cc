@@ -155,7 +155,7 @@ function draw_sizes(run) {
 }
 
 function draw_waits(run) {
-  const most = Math.max(...run.waited.flatMap(row => row.ms), 0);
+  const most = Math.max(...run.waited.flatMap(row => row.ms.map(each => each[1])), 0);
   if (run.ranks < 2 || most === 0) return;
   add(main, "h2", {}, "Who waited for whom: ms a step (messages wait at the same time)");
   const LEFT = 90, TOP = 24, SIDE = Math.max(14, Math.min(64, (WIDTH - LEFT) / run.ranks));
@@ -169,7 +169,9 @@ function draw_waits(run) {
   run.waited.forEach((row, index) => {
     const y = TOP + index * high;
     add(svg, "text", {x: 0, y: y + high / 2 + 4}, `rank ${row.rank}`);
-    row.ms.forEach((ms, rank) => {
+    add(svg, "rect", {x: LEFT, y, width: run.ranks * SIDE - 2, height: high - 2,
+      style: "fill: rgba(var(--heat), 0.06)"});
+    row.ms.forEach(([rank, ms]) => {
       const share = ms / most;
       const cell = add(svg, "rect", {x: LEFT + rank * SIDE, y, width: SIDE - 2, height: high - 2,
         style: `fill: rgba(var(--heat), ${0.06 + 0.94 * share})`});

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <ostream>
 
+#include "ronde/error.h"
 #include "tools/prof/base/text.h"
 #include "tools/prof/merge/merge.h"
 
@@ -104,11 +105,11 @@ void HtaWriter::take(const Json& event) {
     add("user_annotation", "ProfilerStep#" + name.substr(name.find(' ') + 1), 0, time);
   } else if (track == 2) {
     add_kernel("backward", "backward", kBackwardStream, time, {});
-  } else if (track == 3 && args.contains("bytes")) {
+  } else if (is_bucket(event)) {
     const auto [of_torch, of_nccl] = names_of(args.value("kind", name.substr(0, name.find(' '))));
     add_kernel("ncclKernel_" + of_nccl, "nccl:" + of_torch, kOperationStream, time,
                {{"bytes", args.at("bytes")}, {"Collective name", of_torch}});
-  } else if (track >= 10) {
+  } else if (track >= 10 && event.value("cat", "") != "communication") {
     add("cpu_op", name, track, time);
   }
 }
@@ -116,13 +117,16 @@ void HtaWriter::take(const Json& event) {
 }  // namespace
 
 void write_hta(const fs::path& folder, const fs::path& to, std::ostream& out) {
+  std::error_code ignored;  // a folder that is not there is another one
+  if (fs::equivalent(folder, to, ignored)) {
+    throw UsageError(to.string() + " is the folder of the timeline itself: write to another one");
+  }
   std::vector<TraceHead> heads;
   for (const fs::path& path : trace_files(folder)) {
     heads.push_back(read_trace(path, [](const Json&) {}));
   }
   for (const std::string& remark : trace_remarks(heads)) out << remark << '\n';
-  std::error_code ignored;  // the first file says why it cannot be made
-  fs::create_directories(to, ignored);
+  fs::create_directories(to, ignored);  // the first file says why it cannot be made
   double kernels = 0;
   for (const TraceHead& head : heads) {
     HtaWriter writer(to / ("rank" + std::to_string(head.rank) + ".json"), head);

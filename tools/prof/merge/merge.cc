@@ -80,6 +80,12 @@ void merge_timeline(const fs::path& folder, const fs::path& file,
   for (const fs::path& path : trace_files(folder)) {
     heads.push_back(read_trace(path, [](const Json&) {}));
   }
+  std::error_code ignored;  // a file that is not there is none of them
+  for (const TraceHead& head : heads) {
+    if (fs::equivalent(head.path, file, ignored)) {
+      throw UsageError(file.string() + " is a file of the timeline itself: write to another one");
+    }
+  }
   const std::vector<std::string> remarks = trace_remarks(heads);
   int ranks = static_cast<int>(heads.size());
   double events = 0;

@@ -54,6 +54,10 @@ Run parse_profile(const fs::path& path) try {
   run.merged =
       json.contains("merged") ? parse_figures(json.at("merged")) : merge_figures(run.per_rank);
   if (run.merged.counters.empty()) run.merged.counters = merge_figures(run.per_rank).counters;
+  if (run.merged.counter("tuning", "changes") > 0) {
+    run.remarks.emplace_back(
+        "the run tuned itself: settings are those at its end, and figures of all that it tried");
+  }
   return run;
 } catch (const Json::exception& error) {
   throw UsageError(path.string() + " is no profile that this ronde can read: " + error.what());
@@ -125,16 +129,32 @@ bool is_dump(const fs::path& file) {
   return start.find("\"ronde_dump\"") != std::string::npos;
 }
 
+/// The run whose profile has this name: a file of the whole run, or one of each rank if it failed.
+/// Of both the newer is of the latest run.
+Run newest(const fs::path& name, const std::vector<fs::path>& of_ranks) {
+  std::error_code error;
+  const bool is_whole = fs::exists(name, error);
+  if (of_ranks.empty()) return parse_profile(name);
+  if (!is_whole) return join(name, of_ranks);
+  const fs::path& last = *std::ranges::max_element(
+      of_ranks, {}, [&](const fs::path& path) { return fs::last_write_time(path, error); });
+  const bool failed = fs::last_write_time(name, error) < fs::last_write_time(last, error);
+  Run run = failed ? join(name, of_ranks) : parse_profile(name);
+  run.remarks.push_back((failed ? name : last).string() + " is older than " +
+                        (failed ? last : name).string() +
+                        ": it is of an earlier run, and left out");
+  return run;
+}
+
 /// The profiles in `files`, where those of the ranks of one failed run are one.
 std::vector<Run> group(const std::vector<fs::path>& files) {
   std::map<fs::path, std::vector<fs::path>> names;
-  for (const fs::path& file : files) names[without_rank(file)].push_back(file);
-  std::vector<Run> runs;
-  for (const auto& [name, members] : names) {
-    // The whole run's profile says all; files of ranks beside it are of an earlier run.
-    const bool is_whole = std::ranges::find(members, name) != members.end();
-    runs.push_back(is_whole ? parse_profile(name) : join(name, members));
+  for (const fs::path& file : files) {
+    std::vector<fs::path>& of_ranks = names[without_rank(file)];
+    if (rank_in_name(file) >= 0) of_ranks.push_back(file);
   }
+  std::vector<Run> runs;
+  for (const auto& [name, of_ranks] : names) runs.push_back(newest(name, of_ranks));
   return runs;
 }
 
@@ -160,8 +180,8 @@ std::vector<Run> read_runs(const fs::path& path) {
     if (first != files.end()) return {timeline_run(path)};
     return group(files);
   }
-  if (fs::exists(path, error)) return {parse_profile(path)};
-  // The run failed if its ranks left a file each instead.
+  const bool is_of_rank = rank_in_name(path) >= 0;
+  if (is_of_rank && fs::exists(path, error)) return {parse_profile(path)};
   std::vector<fs::path> members;
   const fs::path folder = path.has_parent_path() ? path.parent_path() : fs::path(".");
   for (fs::directory_iterator entry(folder, error), end; !error && entry != end;
@@ -172,8 +192,10 @@ std::vector<Run> read_runs(const fs::path& path) {
     }
   }
   std::ranges::sort(members, {}, rank_in_name);
-  if (members.empty()) throw UsageError(path.string() + " does not exist");
-  return {join(path, members)};
+  if (members.empty() && !fs::exists(path, error)) {
+    throw UsageError(path.string() + " does not exist");
+  }
+  return {newest(path, members)};
 }
 
 Run read_run(const fs::path& path) {

@@ -108,7 +108,8 @@ TraceHead read_trace(const fs::path& path, const std::function<void(Json&)>& vis
   head.path = path;
   head.rank = rank_in_name(path);
   // One event a line, behind the line that begins the list.
-  const std::size_t list = text.find("\"traceEvents\": [\n");
+  std::size_t list = text.find("\"traceEvents\":[\n");
+  if (list == std::string::npos) list = text.find("\"traceEvents\": [\n");
   if (list == std::string::npos) {
     head.cut = !take_whole(text, head, visit);
     return head;
@@ -130,9 +131,17 @@ TraceHead read_trace(const fs::path& path, const std::function<void(Json&)>& vis
   throw UsageError(path.string() + " is no timeline that this ronde can read: " + error.what());
 }
 
+bool is_bucket(const Json& event) {
+  if (event.value("ph", "") != "X" || event.value("cat", "") != "communication") return false;
+  const auto args = event.find("args");
+  return args != event.end() && args->contains("bucket") && args->contains("bytes");
+}
+
 std::vector<fs::path> trace_files(const fs::path& folder) {
   std::vector<fs::path> files = json_files(folder, "rank<r>.json of RONDE_TIMELINE");
-  std::erase_if(files, [](const fs::path& path) { return rank_in_name(path) < 0; });
+  std::erase_if(files, [](const fs::path& path) {
+    return rank_in_name(path) < 0 || !path.filename().string().starts_with("rank");
+  });
   if (files.empty()) {
     throw UsageError("folder " + folder.string() + " has no rank<r>.json of RONDE_TIMELINE");
   }

@@ -41,6 +41,9 @@ struct TraceHead {
 /// those of the rank's own clock. A UsageError for a newer layout.
 TraceHead read_trace(const fs::path& path, const std::function<void(Json&)>& visit);
 
+/// The event is a message's time in the backend, on the track of its process set.
+bool is_bucket(const Json& event);
+
 /// The rank files of a timeline. A UsageError unless `folder` holds some.
 std::vector<fs::path> trace_files(const fs::path& folder);
 

@@ -15,7 +15,15 @@ struct Slice {
   double end = 0;
 };
 
+/// The numbers of a process set and of a bucket in it.
+using BucketKey = std::pair<double, double>;
+
+BucketKey key_in(const Json& args) {
+  return {args.value("set", 0.0), args.value("bucket", -1.0)};
+}
+
 struct Bucket {
+  BucketKey key;
   Slice slice;
   double bytes = 0;
   double tensors = 0;
@@ -51,10 +59,9 @@ class Collector {
   std::vector<Slice> backward_;
   std::vector<Slice> waits_;
   std::vector<Bucket> buckets_;
-  std::vector<double> bucket_numbers_;
   std::map<std::string, std::pair<double, std::vector<double>>> spans_;  ///< bytes and durations
   std::map<double, Tensor> tensors_;                                     ///< by operation number
-  std::map<double, Agreement> agreements_;                               ///< by bucket
+  std::map<BucketKey, Agreement> agreements_;
   std::vector<double> gathers_;
   std::set<std::string> names_;
   double samples_ = 0;
@@ -94,11 +101,12 @@ void Collector::take_slice(const Json& event) {
     samples_ += args.value("samples", 0.0);
   } else if (track == 2) {
     backward_.push_back(slice);
-  } else if (track == 3 && (name == "pack" || name == "communicate" || name == "unpack")) {
+  } else if (is_bucket(event)) {
+    buckets_.push_back(
+        {key_in(args), slice, args.at("bytes").get<double>(), args.value("operations", 1.0), {}});
+  } else if (category == "communication") {
+    // A part of the bucket that was written before it.
     if (!buckets_.empty()) buckets_.back().parts[name] += slice.end - slice.begin;
-  } else if (track == 3 && args.contains("bytes")) {
-    buckets_.push_back({slice, args.at("bytes").get<double>(), args.value("operations", 1.0), {}});
-    bucket_numbers_.push_back(args.value("bucket", -1.0));
   } else if (category == "wait") {
     waits_.push_back(slice);
   } else if (category == "span") {
@@ -119,17 +127,16 @@ void Collector::take_negotiation(const Json& event) {
     gathers_.push_back(now - tensor.submitted);
     tensor.announced = now;
   } else if (name == "agreed") {
-    Agreement& agreement = agreements_[args_of(event).value("bucket", -1.0)];
+    Agreement& agreement = agreements_[key_in(args_of(event))];
     agreement.last_announced = std::max(agreement.last_announced, tensor.announced);
     agreement.agreed = std::max(agreement.agreed, now);
-    agreement.last_rank = args_of(event).value("last_rank", -1);
+    agreement.last_rank = rank_of(args_of(event).value("last_rank", Json(-1)));
   }
 }
 
 void Collector::add_messages(Figures& figures) const {
   std::map<double, std::array<std::vector<double>, kPhases>> samples;
-  for (std::size_t i = 0; i < buckets_.size(); ++i) {
-    const Bucket& bucket = buckets_[i];
+  for (const Bucket& bucket : buckets_) {
     constexpr double kFirstClass = 1024;
     const double up_to =
         std::max(kFirstClass, std::exp2(std::ceil(std::log2(std::max(bucket.bytes, 1.0)))));
@@ -140,12 +147,15 @@ void Collector::add_messages(Figures& figures) const {
     message.bytes += bucket.bytes;
     auto& of_class = samples[up_to];
     const double whole = bucket.slice.end - bucket.slice.begin;
-    if (bucket.parts.empty()) of_class[kCommunicate].push_back(whole);
-    for (const Phase phase : {kPack, kCommunicate, kUnpack}) {
+    double rest = whole;
+    for (const Phase phase : {kPack, kUnpack}) {
       const auto part = bucket.parts.find(kPhaseNames[phase]);
-      if (part != bucket.parts.end()) of_class[phase].push_back(part->second);
+      if (part == bucket.parts.end()) continue;
+      of_class[phase].push_back(part->second);
+      rest -= part->second;
     }
-    const auto found = agreements_.find(bucket_numbers_[i]);
+    of_class[kCommunicate].push_back(std::max(0.0, rest));
+    const auto found = agreements_.find(bucket.key);
     if (found == agreements_.end() || found->second.last_announced == 0) continue;
     const Agreement& agreement = found->second;
     const double waited = std::max(0.0, agreement.agreed - agreement.last_announced);

@@ -4,8 +4,10 @@
 #include <spdlog/fmt/fmt.h>
 
 #include <algorithm>
+#include <cctype>
 #include <cmath>
 #include <optional>
+#include <regex>
 
 #include "ronde/config.h"
 #include "tools/prof/base/text.h"
@@ -20,7 +22,7 @@ constexpr double kMiB = 1024 * 1024;
 constexpr double kSteps = 5;  ///< with fewer, the first one's costs look like every step's
 
 std::string setting(double bytes) {
-  return format_bytes(static_cast<std::uint64_t>(bytes));
+  return format_bytes(static_cast<std::uint64_t>(std::clamp(bytes, 0.0, 0x1p60)));
 }
 
 /// What waiting for communication can cost a step at most; `us` where that was not measured.
@@ -92,8 +94,9 @@ Found slow_rank(const Run& run, const StepMeans& step) {
             }).second;
   }
   const double cost = std::min(a_step, limit);
-  if (cost < (step.time_us > 0 ? kShareOfStep * step.time_us
-                               : kShareOfRun * run.merged.seconds * 1e6)) return {};
+  if (cost <
+      (step.time_us > 0 ? kShareOfStep * step.time_us : kShareOfRun * run.merged.seconds * 1e6))
+    return {};
   const double share = worst.second.count / messages;
   return Finding{
       "slow_rank",
@@ -144,7 +147,8 @@ Found thaws(const Run& run, const StepMeans& step) {
   const auto count = [&](const char* name) {
     return run.a_step(run.merged.counter("schedule", name));
   };
-  if (run.merged.steps < kSteps || count("thaws") < kOften) return {};
+  const double unwanted = count("thaws") - count("thaws_by_tuning");  // those are on purpose
+  if (run.merged.steps < kSteps || unwanted < kOften) return {};
   const std::array<std::pair<const char*, const char*>, 3> reasons = {
       {{"thaws_by_submission",
         "a tensor came that the schedule does not have: submit the same tensors under the same "
@@ -157,18 +161,19 @@ Found thaws(const Run& run, const StepMeans& step) {
   const auto& worst = *std::ranges::max_element(
       reasons, {}, [&](const auto& reason) { return count(reason.first); });
   const std::string why = count(worst.first) > 0 ? worst.second : "no reason was counted";
-  return Finding{
-      "thaws",
-      fmt::format("the frozen schedule is thawed {:.1f} times a step; {} of thaws: {}",
-                  count("thaws"), percent_text(count(worst.first) / count("thaws")), why),
-      at_most_exposed(step, step.negotiate_us),
-      {{"thaws_per_step", count("thaws")}, {"reason", worst.first}}};
+  return Finding{"thaws",
+                 fmt::format("the frozen schedule is thawed {:.1f} times a step; {} of thaws: {}",
+                             unwanted, percent_text(count(worst.first) / unwanted), why),
+                 at_most_exposed(step, step.negotiate_us),
+                 {{"thaws_per_step", unwanted}, {"reason", worst.first}}};
 }
 
-/// What a message takes besides its bytes: the median of agreement and completion.
-double cost_of_message(const Run& run) {
+/// What a message takes besides its bytes: the median of agreement, unless that is a wait for a
+/// slow rank, and of completion.
+double cost_of_message(const Run& run, const StepMeans& step) {
   const MessageClass all = all_messages(run.merged);
-  return all.phases[kNegotiate].p50_us + all.phases[kComplete].p50_us;
+  const double agreement = slow_rank(run, step) ? 0 : all.phases[kNegotiate].p50_us;
+  return agreement + all.phases[kComplete].p50_us;
 }
 
 Found small_fusion(const Run& run, const StepMeans& step) {
@@ -186,7 +191,7 @@ Found small_fusion(const Run& run, const StepMeans& step) {
   const double wanted = std::min(kBuffer, 2 * power_of_two_below(step.bytes / 4));
   const std::string advice =
       wanted > 2 * fusion ? setting(std::max(wanted, kMiB)) : setting(kBuffer);
-  const double each = cost_of_message(run);
+  const double each = cost_of_message(run, step);
   return Finding{
       "small_fusion",
       fmt::format("the fusion buffer is too small: {} of {} a step at RONDE_FUSION_BYTES={}, each "
@@ -207,27 +212,43 @@ Found empty_messages(const Run& run, const StepMeans& step) {
   const double fill = step.bytes / step.messages / std::min(fusion, step.bytes);
   const auto cycle = run.config.find("RONDE_CYCLE_TIME_MS");
   if (fill > kFill || cycle == run.config.end()) return {};
+  // A longer cycle helps neither a frozen schedule nor what is sent because the program waits.
+  const bool is_frozen = run.merged.counter("schedule", "tensors") > run.merged.operations / 2;
+  const double flushes = run.a_step(run.merged.counter("submission", "flushes_by_waiters"));
+  if (is_frozen || flushes > step.messages / 2) return {};
   const double ms = std::max(1.0, 2 * std::strtod(cycle->second.c_str(), nullptr));
+  const double each = cost_of_message(run, step);
   return Finding{
       "empty_messages",
       fmt::format("{} a step of {} each fill {} of the fusion buffer, and each takes {} besides "
                   "its bytes: try RONDE_CYCLE_TIME_MS={:.3g} instead of {}",
                   count_text(step.messages, "message"), amount_text(step.bytes / step.messages),
-                  percent_text(fill), time_text(cost_of_message(run)), ms, cycle->second),
-      at_most_exposed(step, step.messages * cost_of_message(run)),
+                  percent_text(fill), time_text(each), ms, cycle->second),
+      at_most_exposed(step, step.messages * each),
       {{"messages_per_step", step.messages}, {"fill", fill}}};
+}
+
+/// The span reads samples, by the words in its name.
+bool is_loading(const std::string& span) {
+  static const std::regex words("\\b(data|load|loads|loading|loader|read|reads|reading|batch)\\b");
+  static const std::regex training("train|forward|backward|step");
+  std::string name = span;
+  for (char& each : name) {
+    each = each == '_' ? ' ' : static_cast<char>(std::tolower(static_cast<unsigned char>(each)));
+  }
+  return std::regex_search(name, words) && !std::regex_search(name, training);
 }
 
 std::vector<Finding> slow_spans(const Run& run, const StepMeans& step) {
   constexpr double kShareOfStep = 0.25;
+  constexpr double kWholeStep = 0.9;  // such a span is around the step
   std::vector<Finding> found;
   if (step.time_us == 0) return found;
   for (const auto& [name, span] : run.merged.spans) {
     const double cost = run.a_step(span.time.total_us);
     if (cost < kShareOfStep * step.time_us || cost < step.exposed_us) continue;
-    const bool loads = name.find("load") != std::string::npos ||
-                       name.find("read") != std::string::npos ||
-                       name.find("batch") != std::string::npos;
+    if (cost >= kWholeStep * step.time_us) continue;
+    const bool loads = is_loading(name);
     const std::string rate =
         span.bytes > 0 ? fmt::format(" at {}/s", amount_text(span.bytes / span.time.total_us * 1e6))
                        : "";

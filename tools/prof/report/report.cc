@@ -139,11 +139,12 @@ void print_engine(const Run& run, std::ostream& out) {
     const double ranks = run.measured_ranks();
     out << fmt::format(
         "  the schedule of a rank froze {:.0f} times and thawed {:.0f} times "
-        "({:.0f} by a submission, {:.0f} by a wait, {:.0f} by the time limit)\n",
+        "({:.0f} by a submission, {:.0f} by a wait, {:.0f} by the time limit, {:.0f} by tuning)\n",
         all.counter("schedule", "freezes") / ranks, all.counter("schedule", "thaws") / ranks,
         all.counter("schedule", "thaws_by_submission") / ranks,
         all.counter("schedule", "thaws_by_wait") / ranks,
-        all.counter("schedule", "thaws_by_time_limit") / ranks);
+        all.counter("schedule", "thaws_by_time_limit") / ranks,
+        all.counter("schedule", "thaws_by_tuning") / ranks);
   }
   if (messages.count > 0) {
     const double mean = messages.bytes / messages.count;
