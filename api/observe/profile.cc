@@ -61,6 +61,20 @@ void print_messages(const Figures& figures, std::size_t ranks,
   }
 }
 
+/// With what RONDE_AUTOTUNE has changed since the start.
+Config config_in_force(const Runtime& runtime) {
+  Config config = runtime.config();
+  for (const StatsGroup& group : runtime.stats()) {
+    if (group.part != "tuning") continue;
+    for (const auto& [name, value] : group.counters) {
+      if (name == "fusion_bytes") config.fusion_bytes = value;
+      if (name == "cycle_time_us") config.cycle_time_ms = static_cast<double>(value) / 1e3;
+      if (name == "freeze_after_steps") config.freeze_after_steps = value;
+    }
+  }
+  return config;
+}
+
 }  // namespace
 
 Json to_json(const Profile& profile, const Runtime& runtime) {
@@ -78,7 +92,8 @@ Json to_json(const Profile& profile, const Runtime& runtime) {
     }
   }
   Json& config = json["config"] = Json::object();
-  for (const ConfigEntry& entry : config_table()) config[entry.name] = entry.get(runtime.config());
+  const Config in_force = config_in_force(runtime);
+  for (const ConfigEntry& entry : config_table()) config[entry.name] = entry.get(in_force);
   json["backends"] = {{"cpu", runtime.backend_name(DeviceKind::Cpu)},
                       {"cuda", runtime.backend_name(DeviceKind::Cuda)}};
   json["merged"] = to_json(merged(profile), -1);

@@ -36,12 +36,25 @@ class TuningFiles {
   }
   void write(const TunedSettings& settings) {
     if (tuned_.empty() || has_failed_) return;
-    const std::string problem = write_tuned(tuned_, settings);
+    std::string problem;
+    if (!std::exchange(has_begun_, true) && !settings.keeps_file) problem = put_aside();
+    if (problem.empty()) problem = write_tuned(tuned_, settings);
     has_failed_ = !problem.empty();
     warn("RONDE_TUNED: " + tuned_, problem);
   }
 
  private:
+  /// What the file holds was not used here, and may be of use elsewhere. Returns why it cannot;
+  /// empty if it has, or there is none.
+  std::string put_aside() const {
+    std::error_code error;
+    if (!std::filesystem::is_regular_file(tuned_, error)) return {};
+    const std::string old = tuned_ + ".old";
+    std::filesystem::rename(tuned_, old, error);
+    if (error) return "it cannot be renamed to " + old + ": " + error.message();
+    logger_.warning("RONDE_TUNED: " + tuned_ + " is written anew; what it held is in " + old);
+    return {};
+  }
   void warn(const std::string& file, const std::string& problem) const {
     if (!problem.empty()) logger_.warning(file + ": " + problem + "; training goes on");
   }
@@ -50,6 +63,7 @@ class TuningFiles {
   const std::string log_path_;
   TuneLog log_;
   const Logger logger_;
+  bool has_begun_ = false;
   bool has_failed_ = false;
 };
 
@@ -58,6 +72,10 @@ class TuningFiles {
 void add_tuning(const std::vector<ConfigSource>& sources, RuntimeOptions& options,
                 std::vector<std::string>& warnings) {
   const Config& config = options.config;
+  if (!config.autotune && !config.autotune_log.empty()) {
+    warnings.push_back("RONDE_AUTOTUNE_LOG: " + config.autotune_log +
+                       " is not written without RONDE_AUTOTUNE=1");
+  }
   if (!config.autotune && config.tuned.empty()) return;
   for (const ConfigSource& source : sources) {
     if (source.source != "default") options.tuning.fixed.push_back(source.name);

@@ -106,6 +106,30 @@ TEST_CASE("the profile of a run has the figures of each rank, and merged ones") 
   CHECK(merged.at("operations").at("count") == 60);
 }
 
+TEST_CASE("the profile of a run that tuned itself has the settings at its end") {
+  const TemporaryFolder folder;
+  Config config = test_config();
+  config.profile = folder / "run.json";
+  config.autotune = true;
+  config.log_level = "error";
+  run_observed(2, config, [](int, Runtime& runtime, Observer&) { return train(runtime, 60); });
+  const Json profile = parse(config.profile);
+  for (const Json& figures : profile.at("per_rank")) {
+    const Json& tuning = figures.at("counters").at("tuning");
+    CHECK(tuning.at("changes") > 0);
+    Config in_force;
+    in_force.fusion_bytes = tuning.at("fusion_bytes");
+    in_force.cycle_time_ms = tuning.at("cycle_time_us").get<double>() / 1e3;
+    in_force.freeze_after_steps = tuning.at("freeze_after_steps");
+    for (const ConfigEntry& entry : config_table()) {
+      if (entry.name != "RONDE_FUSION_BYTES" && entry.name != "RONDE_CYCLE_TIME_MS" &&
+          entry.name != "RONDE_FREEZE_AFTER_STEPS")
+        continue;
+      CHECK(profile.at("config").at(entry.name) == entry.get(in_force));
+    }
+  }
+}
+
 TEST_CASE("figures are the same after they were written and read") {
   run_group(2, [](int rank, Runtime& runtime) {
     train(runtime, 5);

@@ -9,6 +9,7 @@
 #include "ronde/ronde.h"
 #include "tests/support/processes/file_ranks.h"
 #include "tests/support/processes/temporary_folder.h"
+#include "tools/tune/variables.h"
 
 namespace {
 
@@ -107,6 +108,23 @@ TEST_CASE("tuned settings are read as they were written") {
   CHECK(std::distance(std::filesystem::directory_iterator(folder.path()), {}) == 1);
 }
 
+TEST_CASE("whatever ronde tune searches may be in a tuned file") {
+  const TemporaryFolder folder;
+  tool::RunReport report;
+  report.has_gpus = true;
+  for (const int hosts : {1, 2}) {
+    report.hosts = hosts;
+    const auto variables = tool::tuned_variables(report);
+    CHECK(variables.size() > 7);
+    TunedSettings settings = some_settings();
+    settings.values = tool::values_at(variables, tool::defaults_of(variables));
+    REQUIRE(write_tuned(folder / "tuned.json", settings).empty());
+    std::string problem;
+    CHECK(read_tuned(folder / "tuned.json", problem));
+    CHECK(problem.empty());
+  }
+}
+
 TEST_CASE("a tuned file that is of no use says why") {
   const TemporaryFolder folder;
   const std::string path = folder / "tuned.json";
@@ -127,6 +145,9 @@ TEST_CASE("a tuned file that is of no use says why") {
   replace_in(path, "RONDE_FUSION_BYTES", "RONDE_FISSION");
   CHECK_THAT(problem_of(path), Contains("no variable \"RONDE_FISSION\""));
   write_bytes(path, text);
+  replace_in(path, "RONDE_FUSION_BYTES", "RONDE_EXACT");  // it changes results
+  CHECK_THAT(problem_of(path), Contains("no variable \"RONDE_EXACT\""));
+  write_bytes(path, text);
   replace_in(path, "\"ronde_tuned\": 1", "\"ronde_tuned\": 2");
   CHECK_THAT(problem_of(path), Contains("layout 2"));
   write_bytes(path, "[]");
@@ -140,11 +161,15 @@ TEST_CASE("a run tunes itself, and the next one begins with what it found") {
   const TemporaryFolder folder;
   const std::string tuned = folder / "tuned.json";
   const std::string log = folder / "log.csv";
-  run_tuning(2, 0,
-             {{"RONDE_AUTOTUNE", "1"},
-              {"HOROVOD_AUTOTUNE_LOG", log},
-              {"RONDE_TUNED", tuned},
-              {"RONDE_CYCLE_TIME_MS", "2"}});
+  write_bytes(tuned, "of somebody else");
+  const auto results = run_tuning(2, 0,
+                                  {{"RONDE_AUTOTUNE", "1"},
+                                   {"HOROVOD_AUTOTUNE_LOG", log},
+                                   {"RONDE_TUNED", tuned},
+                                   {"RONDE_CYCLE_TIME_MS", "2"}});
+  CHECK(read_text(tuned + ".old") == "of somebody else");
+  CHECK_THAT(results[0].err,
+             Contains(tuned + " is written anew; what it held is in " + tuned + ".old\n"));
   std::string problem;
   const auto found = read_tuned(tuned, problem);
   REQUIRE(found);
@@ -180,6 +205,8 @@ TEST_CASE("training goes on where tuned settings can be neither read nor written
   CHECK_THAT(unwritable[0].err, Contains("RONDE_AUTOTUNE_LOG: /proc/none/log.csv: it cannot be "));
   CHECK(std::ranges::count(unwritable[0].err, '\n') == 3);
 
-  const auto absent = run_tuning(1, 5, {{"RONDE_TUNED", folder / "none.json"}});
+  const auto absent = run_tuning(
+      1, 5, {{"RONDE_TUNED", folder / "none.json"}, {"RONDE_AUTOTUNE_LOG", folder / "log.csv"}});
+  CHECK_THAT(absent[0].err, Contains("log.csv is not written without RONDE_AUTOTUNE=1"));
   CHECK_THAT(absent[0].err, Contains("there is no such file: RONDE_AUTOTUNE=1 writes it"));
 }

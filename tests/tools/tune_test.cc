@@ -28,9 +28,11 @@ esac
 [ "$RONDE_AUTOTUNE" = 0 ] || exit 9
 )";
 constexpr const char* kEnd = R"(
+: "${total=$((time * steps + 8 * time))}"
 cat >"$RONDE_PROFILE" <<JSON
 {"ronde_profile": 1, "ranks": 2, "hosts": $hosts, "backends": {"cpu": "shm", "cuda": ""},
- "merged": {"steps": {"count": $steps, "time": {"p50_us": $time}}}}
+ "merged": {"steps": {"count": $steps, "time":
+   {"count": $steps, "total_us": $total, "max_us": $((9 * time)), "p50_us": 2048}}}}
 JSON
 sed -i 's/"model": ""/"model": "0123456789abcdef"/' "$RONDE_TUNED"
 )";
@@ -100,7 +102,7 @@ TEST_CASE("ronde tune leaves variables as they are set, and runs that fail or ar
 
 TEST_CASE("ronde tune keeps the defaults where nothing is faster") {
   const FakeProgram program("time=1000\n");
-  const CommandResult result = program.tune({"--runs", "12"});
+  const CommandResult result = program.tune({"--runs", "20"});
   INFO(result.out << result.err);
   REQUIRE(result.exit_code == 0);
   CHECK_THAT(result.out, Contains("\nnothing is clearly faster than the defaults\n"));
@@ -121,7 +123,7 @@ TEST_CASE("ronde tune says what is wrong with a program that it cannot tune") {
   CHECK_THAT(problem(FakeProgram("exit 0\n").tune()), Contains("it wrote no profile"));
   CHECK_THAT(problem(FakeProgram("steps=0\n").tune()),
              Contains("it took 0 steps, and 10 are needed (--steps)"));
-  CHECK_THAT(problem(FakeProgram("time=many\n").tune()), Contains("its profile makes no sense"));
+  CHECK_THAT(problem(FakeProgram("total=many\n").tune()), Contains("its profile makes no sense"));
   CHECK_THAT(problem(run_command({"tune", "--", "/proc/none/train"})),
              Contains("/proc/none/train cannot be started: No such file or directory"));
   CHECK_THAT(problem(run_command({"tune"})), Contains("command is required"));
@@ -130,7 +132,7 @@ TEST_CASE("ronde tune says what is wrong with a program that it cannot tune") {
 TEST_CASE("ronde tune says where the file cannot be written") {
   const FakeProgram program;
   const CommandResult result = run_command(
-      {"tune", "--runs", "8", "--out", "/proc/none/tuned.json", "--", program.program()});
+      {"tune", "--runs", "20", "--out", "/proc/none/tuned.json", "--", program.program()});
   CHECK(result.exit_code == 1);
   CHECK_THAT(result.err, Contains("/proc/none/tuned.json: it cannot be written: "));
 }

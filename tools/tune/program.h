@@ -12,7 +12,7 @@ namespace ronde::tool {
 /// What one run of the program says of itself in its profile.
 struct RunReport {
   std::string problem;  ///< not empty: why the rest does not count
-  double step_s = 0;    ///< median
+  double step_s = 0;    ///< mean, without the slowest
   std::size_t steps = 0;
   int ranks = 0;
   int hosts = 0;

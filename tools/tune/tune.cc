@@ -51,13 +51,15 @@ std::string text_of(const Values& values, const Values& defaults) {
   return text.empty() ? "the defaults" : text;
 }
 
-/// Shares of the runs: arms with their later rounds take half, the local search a quarter, and the
-/// comparison at the end the rest.
+constexpr std::size_t kFewestRuns = 20;
+
+/// The comparison at the end takes as many runs as it needs. Of the others, arms with their later
+/// rounds take half, and the local search a third.
 TuneSearch::Limits limits_of(std::size_t runs) {
   TuneSearch::Limits limits;
-  limits.pairs = std::max<std::size_t>(2, runs / 12);
-  limits.arms = std::max<std::size_t>(2, runs / 4);
-  limits.neighbours = runs / 4;
+  const std::size_t others = runs - 2 * limits.pairs;
+  limits.arms = others / 4;
+  limits.neighbours = others / 3;
   return limits;
 }
 
@@ -164,7 +166,7 @@ void add_tune(CLI::App& app, int& exit_code) {
       "Runs a program again and again, and finds the variables with which its steps are "
       "fastest. Variables that are set stay as they are.");
   tune.add_option("--runs", options->runs, "about how many runs, at most")
-      ->check(CLI::Range(8, 10'000))
+      ->check(CLI::Range(kFewestRuns, std::size_t{10'000}))
       ->capture_default_str();
   tune.add_option("--steps", options->steps, "a run of fewer steps does not count")
       ->check(CLI::Range(1, 1'000'000))

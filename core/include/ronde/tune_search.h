@@ -23,9 +23,10 @@ namespace ronde {
 /// 2. A local search, one step in one dimension at a time: the exploratory moves of Hooke and
 ///    Jeeves, "Direct search", JACM 8 (1961). A point that looks better is measured twice before
 ///    the search moves there.
-/// 3. The winner against the best start, in turns (A B B A ...), by new times alone. Without a
-/// clear
-///    win the start stays.
+/// 3. The winner against the best start, in turns (A B B A ...), by new times alone. The start
+/// stays
+///    unless the winner wins each pair: of points that are equal, one does so with five pairs once
+///    in 32 times, whatever the noise (a sign test).
 /// Points are compared by the median of all their times.
 ///
 /// Thread-safety: none.
@@ -36,8 +37,8 @@ class TuneSearch {
 
   struct Limits {
     std::size_t arms = 8;         ///< beside the starts
-    std::size_t neighbours = 14;  ///< measurements in the local search
-    std::size_t pairs = 3;        ///< comparisons at the end
+    std::size_t neighbours = 10;  ///< measurements in the local search
+    std::size_t pairs = 5;        ///< comparisons at the end, fewer once one is lost
     double margin = 0.01;         ///< part of a time by which a point has to be faster
   };
 

@@ -22,6 +22,8 @@ struct TunedSettings {
   /// @}
   double step_s = 0;        ///< with these settings; 0: not known
   double start_step_s = 0;  ///< with those that the search began with
+  /// The search goes on from the file, and has its other values. Not in the file.
+  bool keeps_file = false;
 };
 
 /// One measurement of a search (RONDE_AUTOTUNE_LOG).
@@ -30,7 +32,7 @@ struct TuneTrial {
   std::size_t step = 0;    ///< steps since the search began
   std::string phase;       ///< "arms", "neighbours" or "confirm"
   std::map<std::string, std::string> values;
-  double step_s = 0;  ///< median of its steps
+  double step_s = 0;  ///< the mean of the faster half of its steps
   std::size_t steps = 0;
 };
 

@@ -16,6 +16,8 @@ class Counter {
   void raise_to(std::uint64_t value) noexcept {
     if (value > get()) value_.store(value, std::memory_order_relaxed);
   }
+  /// The latest. Only for what one thread writes.
+  void set(std::uint64_t value) noexcept { value_.store(value, std::memory_order_relaxed); }
   std::uint64_t get() const noexcept { return value_.load(std::memory_order_relaxed); }
 
  private:

@@ -14,6 +14,12 @@ namespace {
 constexpr std::size_t kStepsToIdentify = 3;
 constexpr std::chrono::milliseconds kFirstInterval{500};
 constexpr std::size_t kIntervalsWithoutMark = 32;
+/// After so many decisions a model has been seen, or the program submits something else each time.
+constexpr std::size_t kDecisionsToIdentify = 10'000;
+/// Of measurements in which steps take turns, for a warning: one may be an accident.
+constexpr std::size_t kAlternating = 3;
+/// So long a change may be under way.
+constexpr std::size_t kStepsToChange = 50;
 
 double seconds_between(Autotuner::TimePoint from, Autotuner::TimePoint to) {
   return std::chrono::duration<double>(to - from).count();
@@ -57,11 +63,7 @@ void Autotuner::take_steps(bool frozen, std::uint64_t bytes, TimePoint now) {
     const std::lock_guard lock(mutex_);
     ends.swap(ends_);
   }
-  if (measure_ == Measure::Undecided && !ends.empty()) {
-    measure_ = Measure::Marks;
-    since_.reset();
-    seen_ = 0;
-  }
+  if (measure_ != Measure::Marks && !ends.empty()) begin_with_marks();
   if (measure_ != Measure::Marks) return count_bytes(frozen, bytes, now);
   for (const TimePoint end : ends) {
     const auto since = std::exchange(since_, end);
@@ -69,27 +71,51 @@ void Autotuner::take_steps(bool frozen, std::uint64_t bytes, TimePoint now) {
   }
 }
 
+/// What was measured by bytes until the first mark came does not count.
+void Autotuner::begin_with_marks() {
+  measure_ = Measure::Marks;
+  since_.reset();
+  seen_ = 0;
+  if (!identified_) return;
+  identified_ = false;
+  tuner_.reset();
+  phase_.clear();
+  const Tuning start = tuning_of(options_.config);
+  if (in_force_ != start) fallback_ = start;
+}
+
 void Autotuner::count_bytes(bool frozen, std::uint64_t bytes, TimePoint now) {
-  if (bytes == 0) return;
-  const std::uint64_t moved = bytes - bytes_at_start_;
-  if (since_ && interval_bytes_ == 0 && now - *since_ >= kFirstInterval) interval_bytes_ = moved;
-  const bool is_over = interval_bytes_ > 0 && moved >= interval_bytes_;
-  if (since_ && !is_over) return;
-  const auto since = std::exchange(since_, now);
-  bytes_at_start_ = bytes;
-  if (!since) return;
-  if (measure_ == Measure::Undecided && ++intervals_ > kIntervalsWithoutMark) {
-    measure_ = Measure::Bytes;
+  // Without since_ the first interval begins; a process set that is removed takes its bytes along.
+  if (!since_ || bytes < bytes_at_start_) {
+    since_ = bytes > 0 ? std::optional(now) : std::nullopt;
+    bytes_at_start_ = bytes;
+    return;
   }
-  if (measure_ != Measure::Bytes) return;
+  const std::uint64_t moved = bytes - bytes_at_start_;
+  const bool is_over = measure_ == Measure::Bytes ? moved >= interval_bytes_
+                                                  : moved > 0 && now - *since_ >= kFirstInterval;
+  if (!is_over) return;
+  const TimePoint since = *std::exchange(since_, now);
+  bytes_at_start_ = bytes;
+  if (measure_ == Measure::Undecided) {
+    interval_bytes_ = moved;
+    if (++intervals_ > kIntervalsWithoutMark) measure_ = Measure::Bytes;
+    return;
+  }
   const double parts = static_cast<double>(moved) / static_cast<double>(interval_bytes_);
-  note(seconds_between(*since, now) / parts, frozen);
+  note(seconds_between(since, now) / parts, frozen);
 }
 
 void Autotuner::note(double seconds, bool frozen) {
   if (++seen_ == kStepsToIdentify) identify();
   if (tuner_ && !fallback_) {
     if (const auto trial = tuner_->note_step(seconds, frozen)) report(*trial);
+  }
+  if (wanted() && ++steps_to_change_ == kStepsToChange) {
+    log_.warning("RONDE_AUTOTUNE: no operation of all ranks came for " +
+                 std::to_string(kStepsToChange) +
+                 " steps, and settings change with one: a program that works in process sets alone "
+                 "is not tuned");
   }
   note_whether_active();
 }
@@ -100,7 +126,8 @@ void Autotuner::note_whether_active() {
 }
 
 void Autotuner::see(const DecisionMessage& decision, const Announcer& announcer) {
-  if (identified_) return;
+  if (identified_ || decisions_ == kDecisionsToIdentify) return;
+  ++decisions_;
   const auto add = [&](std::uint32_t slot) {
     const CachedResponse& response = announcer.response(slot);
     signature_.add(response.name, response.meta);
@@ -114,6 +141,7 @@ void Autotuner::identify() {
   const std::string model = signature_.text();
   const std::optional<TunedSettings>& known = options_.tuning.known;
   const bool fits = known && (known->model.empty() || model.empty() || known->model == model);
+  keeps_file_ = fits;
   if (known && !fits) {
     log_.warning("RONDE_TUNED: " + options_.config.tuned + " was tuned for another model (" +
                  known->model + ", and this is " + model + "); " +
@@ -121,7 +149,7 @@ void Autotuner::identify() {
                       ? "the search begins anew"
                       : "the defaults hold. Tune this one with RONDE_AUTOTUNE=1, or into a file of "
                         "its own"));
-    if (defaults() != in_force_) fallback_ = defaults();
+    fallback_ = defaults() != in_force_ ? std::optional(defaults()) : std::nullopt;
   }
   const bool is_tuned = fits && known->finished && !known->values.empty();
   if (options_.config.autotune && !is_tuned) {
@@ -151,6 +179,12 @@ Tuning Autotuner::defaults() const {
 
 void Autotuner::report(const TuneTrial& trial) {
   if (options_.tuning.on_trial) options_.tuning.on_trial(trial);
+  if (tuner_->alternating() == kAlternating && !std::exchange(told_of_turns_, true)) {
+    log_.warning(
+        "RONDE_AUTOTUNE: every other step takes more than twice as long as the one before it, and "
+        "two are measured as one. If DistributedOptimizer::step() and mark_step() both mark each "
+        "step, mark it once");
+  }
   const TunedSettings settings = tuner_->settings();
   if (!tuner_->finished()) {
     // A run that ends before is gone on with, and a file that cannot be written is known early.
@@ -173,6 +207,11 @@ void Autotuner::tell_settings(TunedSettings settings) const {
   settings.model = signature_.text();
   settings.ranks = topology_.size;
   settings.hosts = topology_.hosts();
+  settings.keeps_file = keeps_file_;
+  if (keeps_file_) {
+    const auto& others = options_.tuning.known->values;
+    settings.values.insert(others.begin(), others.end());
+  }
   if (options_.tuning.on_tuned) options_.tuning.on_tuned(settings);
 }
 
@@ -183,6 +222,7 @@ std::optional<Tuning> Autotuner::wanted() const {
 
 void Autotuner::note_applied() {
   in_force_ = wanted().value_or(in_force_);
+  steps_to_change_ = 0;
   if (fallback_) {
     fallback_.reset();
   } else if (tuner_) {

@@ -25,7 +25,8 @@ namespace ronde {
 ///
 /// Note [Steps of a program that marks none]
 /// Such a program is measured by the bytes that it has moved: a step is as many of them as moved in
-/// half a second at first. That choice is made once, after enough such intervals without a mark.
+/// half a second at first. That choice is made after enough such intervals without a mark; a mark
+/// that comes later begins the search anew.
 ///
 /// Thread-safety: active(), note_step() and has_news() may be called from any thread; the rest is
 /// owned by whoever runs the loop of rank 0.
@@ -56,6 +57,7 @@ class Autotuner {
   void note_applied();
 
  private:
+  void begin_with_marks();
   void count_bytes(bool frozen, std::uint64_t bytes, TimePoint now);
   void note(double seconds, bool frozen);
   void identify();
@@ -75,12 +77,16 @@ class Autotuner {
   std::vector<TimePoint> ends_;  ///< of steps; guarded by mutex_
 
   ModelSignature signature_;
+  std::size_t decisions_ = 0;  ///< that it knows
   bool identified_ = false;
-  std::size_t seen_ = 0;  ///< steps
+  bool keeps_file_ = false;  ///< TunedSettings::keeps_file
+  std::size_t seen_ = 0;     ///< steps
   Tuning in_force_;
   std::optional<Tuning> fallback_;  ///< wanted, as the file is for another model
   std::optional<Tuner> tuner_;
-  std::string phase_;  ///< of its last measurement
+  std::string phase_;                ///< of its last measurement
+  bool told_of_turns_ = false;       ///< that steps of two kinds take turns
+  std::size_t steps_to_change_ = 0;  ///< since wanted() began to wait
 
   // Note [Steps of a program that marks none].
   enum class Measure { Undecided, Marks, Bytes };

@@ -5,6 +5,7 @@
 #include "core/src/engine/coordinator.h"
 
 #include <algorithm>
+#include <cmath>
 #include <utility>
 #include <variant>
 
@@ -221,6 +222,10 @@ void Coordinator::tune() {
 void Coordinator::adopt(const Tuning& tuning) {
   sets_.set_fusion_bytes(tuning.fusion_bytes);
   queue_.gather(from_ms(tuning.cycle_time_ms), std::max<std::uint64_t>(tuning.fusion_bytes, 1));
+  counters_.fusion_bytes.set(tuning.fusion_bytes);
+  counters_.cycle_time_us.set(static_cast<std::uint64_t>(std::lround(1e3 * tuning.cycle_time_ms)));
+  counters_.freeze_after_steps.set(tuning.freeze_after_steps);
+  counters_.tunings.add();
 }
 
 void Coordinator::take_exchanges() {

@@ -20,6 +20,12 @@ void add_engine_stats(const SubmissionQueue::Counters& queue, const EngineCounte
                     {"stall_reports", engine.stall_reports.get()}}});
   stats.push_back(
       {"process_sets", {{"made", engine.sets_made.get()}, {"removed", engine.sets_removed.get()}}});
+  if (engine.tunings.get() == 0) return;
+  stats.push_back({"tuning",
+                   {{"changes", engine.tunings.get()},
+                    {"fusion_bytes", engine.fusion_bytes.get()},
+                    {"cycle_time_us", engine.cycle_time_us.get()},
+                    {"freeze_after_steps", engine.freeze_after_steps.get()}}});
 }
 
 void add_schedule_stats(const FrozenSchedule::Counters& schedule, Stats& stats) {

@@ -13,6 +13,7 @@ namespace ronde {
 struct EngineCounters {
   Counter cycles, sleeps, driven_by_callers, messages, decisions, ready_messages, stall_reports;
   Counter sets_made, sets_removed;
+  Counter tunings, fusion_bytes, cycle_time_us, freeze_after_steps;  ///< since the last of them
 };
 
 // Counters as the parts of Runtime::stats(), which docs/tuning.md and docs/notes/counters.md list.

@@ -79,7 +79,8 @@ void TuneSearch::tell(const std::vector<double>& times) {
   ++told_;
   if (phase_ == Phase::Confirm) {
     (point == best_ ? of_best_ : of_reference_).push_back(median(times));
-    if (queue_.empty()) confirm();
+    const bool is_pair = of_best_.size() == of_reference_.size();
+    if (is_pair && (queue_.empty() || of_best_.back() >= of_reference_.back())) confirm();
     return;
   }
   std::vector<double>& all = times_[point];
@@ -156,13 +157,10 @@ void TuneSearch::begin_confirm() {
 
 void TuneSearch::confirm() {
   phase_ = Phase::Done;
-  std::size_t wins = 0;
-  for (std::size_t pair = 0; pair < of_best_.size(); ++pair) {
-    if (of_best_[pair] < of_reference_[pair]) ++wins;
-  }
+  const bool wins = of_best_.back() < of_reference_.back();  // as in all pairs before
   const double before = median(of_reference_);
   const double after = median(of_best_);
-  if (2 * wins > of_best_.size() && after < (1 - limits_.margin) * before) {
+  if (wins && after < (1 - limits_.margin) * before) {
     gain_ = std::isinf(before) ? 1 : 1 - after / before;
   } else {
     best_ = reference_;

@@ -122,10 +122,18 @@ std::optional<TuneTrial> Tuner::note_step(double seconds, bool frozen) {
   }
   times_.push_back(seconds);
   if (times_.size() < kSteps) return std::nullopt;
-  TuneTrial trial{search_.told() + 1,         steps_,
-                  name_of(search_.phase()),   values_of(space_.tuning_at(current_)),
-                  TuneSearch::median(times_), times_.size()};
-  search_.tell(std::exchange(times_, {}));
+  const double step_s = std::min(times_[0] + times_[1], times_[2] + times_[3]) / 2;
+  const auto [even_least, even_most] = std::minmax(times_[0], times_[2]);
+  const auto [odd_least, odd_most] = std::minmax(times_[1], times_[3]);
+  if (even_least > 2 * odd_most || odd_least > 2 * even_most) ++alternating_;
+  TuneTrial trial{search_.told() + 1,
+                  steps_,
+                  name_of(search_.phase()),
+                  values_of(space_.tuning_at(current_)),
+                  step_s,
+                  times_.size()};
+  times_.clear();
+  search_.tell({step_s});
   return trial;
 }
 

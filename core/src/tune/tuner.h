@@ -37,13 +37,14 @@ TuneSpace tune_space(const std::vector<Tuning>& starts, const std::vector<std::s
 
 /// Searches while a program runs: takes the times of steps, one after the other, and says which
 /// settings should hold next. It has no clock. After each change it lets some steps pass, until a
-/// schedule is frozen again, and then takes a few as one measurement.
+/// schedule is frozen again, and then takes a few as one measurement: the faster of two pairs of
+/// steps, as one pair may be interrupted, and steps of two kinds may take turns (two optimizers).
 ///
 /// Thread-safety: none.
 class Tuner {
  public:
   /// Steps of a measurement.
-  static constexpr std::size_t kSteps = 3;
+  static constexpr std::size_t kSteps = 4;
   /// Steps that pass before the first one: the response cache fills, and buffers are made.
   static constexpr std::size_t kWarmUp = 5;
 
@@ -66,6 +67,8 @@ class Tuner {
   double gain() const noexcept { return search_.gain(); }
   /// The number of steps so far.
   std::size_t steps() const noexcept { return steps_; }
+  /// Of how many measurements every other step took more than twice as long as those between.
+  std::size_t alternating() const noexcept { return alternating_; }
 
  private:
   const TuneSpace space_;
@@ -76,6 +79,7 @@ class Tuner {
   bool was_frozen_ = false;
   std::vector<double> times_;
   std::size_t steps_ = 0;
+  std::size_t alternating_ = 0;
 };
 
 }  // namespace ronde

@@ -172,31 +172,117 @@ TEST_CASE("a tuned file for other ranks, another model or of nonsense is told of
   CHECK(text.find("a.json") == text.rfind("a.json"));
 }
 
-TEST_CASE("a program that marks no step is measured by the bytes that it moves") {
+namespace {
+
+RuntimeOptions tuning_options() {
   RuntimeOptions options;
   options.config = tuning_config();
-  Told told;
-  listen(options, told);
-  Topology topology;
-  const Logger log(LogLevel::Off);
-  Autotuner tuner(options, topology, log, false);
-  auto now = Autotuner::TimePoint() + std::chrono::hours(1);
-  std::uint64_t bytes = 0;
-  Tuning in_force = tuning_of(options.config);
-  int changes = 0;
-  for (int i = 0; i < 20'000 && (told.settings.empty() || !told.settings.back().finished); ++i) {
-    const bool fast = in_force.fusion_bytes <= std::uint64_t{8} << 20;
-    now += std::chrono::milliseconds(fast ? 50 : 100);
-    tuner.take_steps(false, bytes += 1000, now);
-    if (const auto wanted = tuner.wanted()) {
-      in_force = *wanted;
-      tuner.note_applied();
-      ++changes;
-    }
+  return options;
+}
+
+/// An Autotuner by itself, and its clock.
+struct LoneTuner {
+  LoneTuner() { listen(options, told); }
+
+  bool finished() const { return !told.settings.empty() && told.settings.back().finished; }
+  /// Rank 0's loop looks after so long, when that many bytes were moved.
+  void look(std::chrono::milliseconds after, std::uint64_t bytes) {
+    now += after;
+    tuner.take_steps(false, bytes, now);
+    const auto wanted = tuner.wanted();
+    if (!wanted || !can_change) return;
+    in_force = *wanted;
+    tuner.note_applied();
+    ++changes;
   }
-  CHECK(changes > 10);
-  REQUIRE_FALSE(told.settings.empty());
-  CHECK(told.settings.back().finished);
-  CHECK(parse_bytes(told.settings.back().values.at(kFusion)) <= std::uint64_t{8} << 20);
-  CHECK(told.trials.front().step_s == Approx(0.5));
+  std::chrono::milliseconds step_time() const {
+    const bool fast = in_force.fusion_bytes <= std::uint64_t{8} << 20;
+    return std::chrono::milliseconds(fast ? 50 : 100);
+  }
+  void mark(std::chrono::milliseconds after) {
+    tuner.note_step(now + after);
+    look(after, 0);
+  }
+  void check_found() const {
+    REQUIRE(finished());
+    CHECK(changes > 10);
+    CHECK(parse_bytes(told.settings.back().values.at(kFusion)) <= std::uint64_t{8} << 20);
+  }
+
+  Told told;
+  RuntimeOptions options = tuning_options();
+  Topology topology;
+  Logger log{LogLevel::Warning};
+  Autotuner tuner{options, topology, log, false};
+  Autotuner::TimePoint now = Autotuner::TimePoint() + std::chrono::hours(1);
+  Tuning in_force = tuning_of(options.config);
+  bool can_change = true;
+  int changes = 0;
+};
+
+constexpr int kMostLooks = 20'000;
+
+}  // namespace
+
+TEST_CASE("a program that marks no step is measured by the bytes that it moves") {
+  LoneTuner lone;
+  std::uint64_t bytes = 0;
+  for (int i = 0; i < kMostLooks && !lone.finished(); ++i) {
+    if (i % 1000 == 999) bytes = 0;  // a process set is removed
+    lone.look(lone.step_time(), bytes += 1000);
+  }
+  lone.check_found();
+  CHECK(lone.told.trials.front().step_s == Approx(0.5));
+  for (const TuneTrial& trial : lone.told.trials) CHECK(trial.step_s < 1.5);
+}
+
+TEST_CASE("marks count, however late the first one comes") {
+  LoneTuner lone;
+  std::uint64_t bytes = 0;
+  // Much is moved at a time within the first step, and in a second one measurements have begun.
+  for (int i = 0; i < 200; ++i) {
+    lone.look(std::chrono::milliseconds(i == 0 ? 600 : 1), bytes += 1000);
+  }
+  CHECK(lone.told.trials.empty());
+  for (int i = 0; i < kMostLooks && lone.told.trials.size() < 3; ++i) {
+    lone.look(std::chrono::milliseconds(50), bytes += 1000);
+  }
+  lone.told.trials.clear();
+  for (int i = 0; i < kMostLooks && !lone.finished(); ++i) lone.mark(lone.step_time());
+  lone.check_found();
+  CHECK(lone.told.trials.front().number == 1);
+  CHECK(lone.told.trials.front().step_s == Approx(0.1));
+}
+
+TEST_CASE("a tuner whose settings no decision can change says so once") {
+  const CapturedErrors errors;
+  LoneTuner lone;
+  lone.can_change = false;
+  for (int i = 0; i < 300; ++i) lone.mark(std::chrono::milliseconds(10));
+  const std::string text = errors.text();
+  CHECK_THAT(text, Catch::Contains("no operation of all ranks came for 50 steps"));
+  CHECK(text.find("no operation") == text.rfind("no operation"));
+}
+
+TEST_CASE("steps that take turns are told of once") {
+  const CapturedErrors errors;
+  LoneTuner lone;
+  for (int i = 0; i < 300; ++i) lone.mark(std::chrono::milliseconds(i % 2 == 0 ? 10 : 30));
+  const std::string text = errors.text();
+  CHECK_THAT(text, Catch::Contains("every other step takes more than twice as long"));
+  CHECK(text.find("every other") == text.rfind("every other"));
+}
+
+TEST_CASE("a search that goes on from a file keeps the file's other values") {
+  LoneTuner lone;
+  const bool fits = GENERATE(true, false);
+  TunedSettings known;
+  known.finished = false;
+  known.values = {{"RONDE_CPU_BACKEND", "shm"}};
+  if (fits) lone.options.tuning.known = known;
+  for (int i = 0; i < kMostLooks && !lone.finished(); ++i) lone.mark(lone.step_time());
+  REQUIRE(lone.finished());
+  const TunedSettings& found = lone.told.settings.back();
+  CHECK(found.keeps_file == fits);
+  CHECK(found.values.size() == (fits ? 4 : 3));
 }
