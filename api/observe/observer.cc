@@ -20,6 +20,7 @@ namespace {
 
 constexpr std::string_view kJson = ".json";
 constexpr const char* kFolderOfRanks = ".ranks";
+constexpr std::string_view kMetrics = ".prom";
 
 std::string host_name() {
   char name[256] = {};
@@ -28,10 +29,10 @@ std::string host_name() {
 }
 
 /// "a/b.json" as "a/b.rank3.json".
-std::string path_of_rank(const std::string& path, int rank) {
+std::string path_of_rank(const std::string& path, int rank, std::string_view extension) {
   const std::string number = ".rank" + std::to_string(rank);
-  if (!path.ends_with(kJson)) return path + number;
-  return path.substr(0, path.size() - kJson.size()) + number + std::string(kJson);
+  if (!path.ends_with(extension)) return path + number;
+  return path.substr(0, path.size() - extension.size()) + number + std::string(extension);
 }
 
 std::string text_of(const std::exception_ptr& failure) {
@@ -65,6 +66,12 @@ Observer::Observer(Runtime& runtime)
     recorder_ = std::make_shared<FlightRecorder>(runtime, log_);
     runtime.add_event_sink(recorder_);
   }
+  guarded("RONDE_METRICS", [&] { start_metrics(); });
+  guarded("RONDE_TOP", [&] {
+    if (!config.top) return;
+    top_ = std::make_shared<TopSocket>(runtime, host_name());
+    runtime.add_event_sink(top_);
+  });
   if (config.timeline.empty()) return;
   guarded("RONDE_TIMELINE", [&] { start_timeline(config.timeline); });
 }
@@ -126,6 +133,34 @@ bool Observer::end_timeline() {
   return true;
 }
 
+void Observer::start_metrics() {
+  const std::string& place = runtime_.config().metrics;
+  const Topology& topology = runtime_.topology();
+  if (place.empty()) return;
+  if (place.front() == ':') {
+    const int port = std::stoi(place.substr(1)) + topology.local_rank;
+    metrics_server_ = std::make_unique<MetricsServer>(runtime_, port);
+    return;
+  }
+  metrics_ =
+      std::make_shared<MetricsWriter>(runtime_, path_of_rank(place, topology.rank, kMetrics));
+  runtime_.add_event_sink(metrics_);
+}
+
+void Observer::end_live() noexcept {
+  const std::lock_guard lock(mutex_);
+  guarded("RONDE_METRICS", [&] {
+    const std::shared_ptr<MetricsWriter> metrics = std::exchange(metrics_, nullptr);
+    if (!metrics) return;
+    runtime_.remove_event_sink(*metrics);
+    metrics->write();
+  });
+  guarded("RONDE_TOP", [&] {
+    const std::shared_ptr<TopSocket> top = std::exchange(top_, nullptr);
+    if (top) runtime_.remove_event_sink(*top);
+  });
+}
+
 void Observer::note_stall(const std::vector<StalledOperation>& operations) {
   if (recorder_) recorder_->note_stall(operations);
 }
@@ -151,6 +186,7 @@ void Observer::shutdown() {
     ended_ = true;
   }
   if (recorder_) runtime_.remove_event_sink(*recorder_);
+  end_live();
   guarded("the timeline", [&] { end_timeline(); });
   if (runtime_.topology().rank == 0) merge_timelines();
   if (reports.empty() || profile.empty()) return;
@@ -167,6 +203,7 @@ void Observer::end() noexcept {
     runtime_.remove_event_sink(*recorder_);
     recorder_->take({}, 0);  // the last look
   });
+  end_live();
   guarded("the timeline", [&] { end_timeline(); });
   if (joins_timelines()) {
     log_.warning(
@@ -196,7 +233,7 @@ void Observer::write_own_profile() {
   const int rank = runtime_.topology().rank;
   const Profile profile{{{rank, runtime_.figures()}}, text_of(runtime_.failure())};
   if (path != "1") {
-    write_file(path_of_rank(path, rank), to_text(to_json(profile, runtime_)));
+    write_file(path_of_rank(path, rank, kJson), to_text(to_json(profile, runtime_)));
   } else if (rank == 0) {
     std::fputs(summary(profile, runtime_).c_str(), stderr);
   }

@@ -9,14 +9,17 @@
 #include <vector>
 
 #include "api/observe/flight_recorder.h"
+#include "api/observe/metrics_server.h"
+#include "api/observe/metrics_writer.h"
 #include "api/observe/timeline.h"
+#include "api/observe/top_socket.h"
 #include "ronde/log.h"
 #include "ronde/runtime.h"
 
 namespace ronde {
 
-/// What RONDE_PROFILE, RONDE_TIMELINE and RONDE_DUMP ask for: connects their writers to a runtime.
-/// No failure of theirs stops the program; each is logged.
+/// What RONDE_PROFILE, RONDE_TIMELINE, RONDE_DUMP, RONDE_METRICS and RONDE_TOP ask for: connects
+/// their writers to a runtime. No failure of theirs stops the program; each is logged.
 ///
 /// Thread-safety: every member may be called from any thread, but construction and destruction.
 class Observer {
@@ -50,6 +53,8 @@ class Observer {
   bool joins_timelines();
   void warn_of_idle_settings() const;
   void remove_old_profiles() const;
+  void start_metrics();
+  void end_live() noexcept;
 
   template <typename Action>
   void guarded(const char* what, const Action& action) const noexcept;
@@ -58,11 +63,14 @@ class Observer {
   const Logger log_;
   std::optional<DumpSignal> signal_;
   std::shared_ptr<FlightRecorder> recorder_;
+  std::unique_ptr<MetricsServer> metrics_server_;
 
   std::mutex mutex_;
   // Guarded by mutex_.
   std::shared_ptr<Timeline> timeline_;
   std::set<std::string> merged_timelines_;  ///< files that rank 0 makes of those of all ranks
+  std::shared_ptr<MetricsWriter> metrics_;
+  std::shared_ptr<TopSocket> top_;
   bool ended_ = false;
 };
 

@@ -17,6 +17,7 @@ constexpr double kNever = 0;
 constexpr double kLongestSeconds = 1e9;  // fits a steady_clock duration in nanoseconds
 constexpr std::uint64_t kLargestFusion = std::uint64_t{1} << 40;
 constexpr std::uint64_t kLargestHeap = std::uint64_t{1} << 40;
+constexpr std::uint64_t kLargestPort = 65535;
 constexpr std::uint64_t kMostEvents = std::uint64_t{1} << 30;
 constexpr std::uint64_t kMostReplicaSteps = 1'000'000'000;
 constexpr RealRange kCycle = {.lowest = 0, .highest = 60'000, .unit = "milliseconds"};
@@ -115,6 +116,19 @@ std::string checked_profile(std::string_view text) {
   if (is_known) return parse_path(text);
   throw UsageError("\"" + std::string(text) +
                    "\" is not where a profile can go: 1 for a summary, or a FILE.json");
+}
+
+std::string checked_metrics(std::string_view text) {
+  if (text.empty() || text.ends_with(".prom")) return parse_path(text);
+  try {
+    if (text.front() != ':') throw UsageError("no port");
+    parse_count(text.substr(1), "a port", 1, kLargestPort);
+  } catch (const UsageError&) {
+    throw UsageError("\"" + std::string(text) +
+                     "\" is not where metrics can go: a FILE.prom, or a port from :1 to :" +
+                     std::to_string(kLargestPort));
+  }
+  return std::string(text);
 }
 
 std::string checked_process_sets(std::string_view text) {
@@ -276,6 +290,14 @@ constexpr Variable kVariables[] = {
      ConfigScope::PerRank},
     {"RONDE_DUMP_ON_SIGUSR2", "", "", Flag{&Config::dump_on_sigusr2},
      "1: SIGUSR2 has a rank write into RONDE_DUMP, too.", ConfigScope::PerRank},
+    {"RONDE_METRICS", "", "", Text{&Config::metrics, checked_metrics},
+     "Figures for Prometheus: FILE.prom has each rank write FILE.rankN.prom every few seconds, for "
+     "node_exporter's textfile collector; :PORT has each rank serve them on that port plus its "
+     "local rank, to whoever reaches the host, if Ronde was built with prometheus-cpp.",
+     ConfigScope::PerRank},
+    {"RONDE_TOP", "", "", Flag{&Config::top},
+     "1: a rank opens a socket through which `ronde top` of the same user watches it.",
+     ConfigScope::PerRank},
 };
 
 }  // namespace

@@ -97,6 +97,8 @@ const Environment kOther = {
     {"RONDE_TIMELINE", "/tmp/time line"},
     {"RONDE_DUMP", "dumps"},
     {"RONDE_DUMP_ON_SIGUSR2", "1"},
+    {"RONDE_METRICS", ":9400"},
+    {"RONDE_TOP", "1"},
 };
 
 TEST_CASE("every variable reaches its own field and its text parses back") {
@@ -196,6 +198,8 @@ TEST_CASE("garbage in any variable is a UsageError that quotes it and says what 
       {"RONDE_TIMELINE", {"a\nb"}},
       {"RONDE_DUMP", {"\t"}},
       {"RONDE_DUMP_ON_SIGUSR2", {"", "2", "SIGUSR2"}},
+      {"RONDE_METRICS", {":", ":0", ":65536", ":-1", "9400", "run.json", "a\nb.prom"}},
+      {"RONDE_TOP", {"", "2", "on"}},
       {"RONDE_THREAD_AFFINITY", {",", "0,", ",0", "0;1", "-1", "0, 1", "a", "99999999999"}},
   };
   REQUIRE(garbage.size() == ronde::config_table().size());

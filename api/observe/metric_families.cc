@@ -1,0 +1,199 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "api/observe/metric_families.h"
+
+#include <spdlog/fmt/fmt.h>
+
+#include <algorithm>
+#include <array>
+#include <iterator>
+#include <nlohmann/json.hpp>
+#include <string_view>
+
+namespace ronde {
+namespace {
+
+using Type = MetricFamily::Type;
+using Labels = std::vector<std::pair<std::string, std::string>>;
+
+double seconds_of(std::int64_t ns) {
+  return static_cast<double>(ns) * 1e-9;
+}
+
+/// Between quotes, with JSON's escapes: of control characters Prometheus knows the newline alone.
+std::string quoted(std::string text) {
+  const auto is_unknown = [](char c) { return static_cast<unsigned char>(c) < ' ' && c != '\n'; };
+  std::ranges::replace_if(text, is_unknown, ' ');
+  return nlohmann::json(text).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+}
+
+std::string utf8(const std::string& text) {
+  return nlohmann::json::parse(quoted(text)).get<std::string>();
+}
+
+/// Families in the order in which they first get a sample.
+class Families {
+ public:
+  explicit Families(int rank) : rank_(std::to_string(rank)) {}
+
+  void add(const std::string& name, const std::string& help, Type type, double value,
+           const Labels& labels = {}) {
+    sample(name, help, type, labels).value = value;
+  }
+
+  void count(const std::string& name, const std::string& help, std::uint64_t value,
+             const Labels& labels = {}) {
+    add(name, help, Type::Counter, static_cast<double>(value), labels);
+  }
+
+  /// A distribution that is empty has no quantiles, and is left out.
+  void summarise(const std::string& name, const std::string& help, const Distribution& times,
+                 const Labels& labels = {}) {
+    if (times.count() == 0) return;
+    MetricFamily::Sample& added = sample(name, help, Type::Summary, labels);
+    added.value = seconds_of(times.total_ns());
+    added.count = times.count();
+    for (const double quantile : {0.5, 0.99}) {
+      added.quantiles.emplace_back(quantile, seconds_of(times.quantile_ns(quantile)));
+    }
+  }
+
+  std::vector<MetricFamily> take() { return std::move(families_); }
+
+ private:
+  MetricFamily::Sample& sample(const std::string& name, const std::string& help, Type type,
+                               const Labels& labels) {
+    auto family = std::ranges::find(families_, name, &MetricFamily::name);
+    if (family == families_.end()) {
+      families_.push_back({name, help, type, {}});
+      family = std::prev(families_.end());
+    }
+    MetricFamily::Sample& added = family->samples.emplace_back();
+    added.labels.emplace_back("rank", rank_);
+    for (const auto& [label, value] : labels) added.labels.emplace_back(label, utf8(value));
+    return added;
+  }
+
+  const std::string rank_;
+  std::vector<MetricFamily> families_;
+};
+
+void add_steps(Families& to, const Figures& figures) {
+  to.add("ronde_uptime_seconds", "Time since init.", Type::Gauge, figures.seconds);
+  to.count("ronde_steps_total", "Steps of training.", figures.steps);
+  to.count("ronde_samples_total", "Samples of the steps.", figures.samples);
+  to.summarise("ronde_step_seconds", "From one step's end to the next.", figures.step_time);
+  to.summarise("ronde_exposed_seconds", "Waits for operations in a step.", figures.exposed);
+  to.summarise("ronde_backward_seconds", "Computation of gradients.", figures.backward);
+  to.count("ronde_operations_total", "Operations submitted.", figures.operations);
+  to.summarise("ronde_wait_seconds", "Waits for an operation.", figures.wait);
+}
+
+void add_messages(Families& to, const Figures& figures) {
+  for (const auto& [exponent, messages] : figures.messages) {
+    const Labels size = {{"up_to_bytes", std::to_string(std::uint64_t{1} << exponent)}};
+    to.count("ronde_messages_total", "Messages by size.", messages.count, size);
+    to.count("ronde_message_tensors_total", "Tensors in messages.", messages.tensors, size);
+    to.count("ronde_message_bytes_total", "Bytes on the wire.", messages.bytes, size);
+    to.count("ronde_message_uncompressed_bytes_total", "Bytes without compression.",
+             messages.uncompressed_bytes, size);
+    for (std::size_t i = 0; i < kPhaseCount; ++i) {
+      const std::string phase(to_string(static_cast<Phase>(i)));
+      to.summarise("ronde_message_seconds", "Time of a message in each phase.", messages.phases[i],
+                   {size.front(), {"phase", phase}});
+    }
+  }
+  for (const auto& [rank, last] : figures.last_ranks) {
+    const Labels label = {{"last_rank", std::to_string(rank)}};
+    to.count("ronde_last_rank_total", "Messages that a rank announced last.", last.count, label);
+    to.add("ronde_last_rank_waited_seconds_total", "What this rank waited for it.", Type::Counter,
+           seconds_of(last.waited_ns), label);
+  }
+}
+
+void add_spans(Families& to, const Figures& figures) {
+  for (const auto& [name, span] : figures.spans) {
+    to.summarise("ronde_span_seconds", "Spans of the program.", span.time, {{"span", name}});
+    to.count("ronde_span_bytes_total", "Bytes read or written in them.", span.bytes,
+             {{"span", name}});
+  }
+  for (const auto& [reason, count] : figures.thaws) {
+    to.count("ronde_thaws_total", "Thaws of frozen schedules.", count, {{"reason", reason}});
+  }
+  to.count("ronde_events_total", "Events that the figures are made of.", figures.events);
+  to.count("ronde_lost_events_total", "Those that came too fast.", figures.lost_events);
+}
+
+/// "execution of set 3" and "buckets" are ronde_execution_buckets{set="3"}.
+void add_counters(Families& to, const Stats& stats) {
+  constexpr std::string_view kOfSet = " of set ";
+  for (const StatsGroup& group : stats) {
+    const std::size_t at = group.part.find(kOfSet);
+    Labels labels;
+    if (at != std::string::npos) labels = {{"set", group.part.substr(at + kOfSet.size())}};
+    for (const auto& [counter, value] : group.counters) {
+      std::string name = "ronde_" + group.part.substr(0, at) + "_" + counter;
+      const auto is_no_letter = [](char c) {
+        return !((c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9'));
+      };
+      std::ranges::replace_if(name, is_no_letter, '_');
+      to.add(name, "A counter of ronde::stats().", Type::Untyped, static_cast<double>(value),
+             labels);
+    }
+  }
+}
+
+void add_system(Families& to, const SystemSample& system) {
+  to.add("ronde_cpu_cores", "Cores that the process kept busy.", Type::Gauge, system.cpu_cores);
+  to.add("ronde_resident_bytes", "Memory of the process.", Type::Gauge,
+         static_cast<double>(system.resident_bytes));
+  to.add("ronde_network_received_bytes_per_second", "Of the host, without loopback.", Type::Gauge,
+         system.network_received_bytes_per_s);
+  to.add("ronde_network_sent_bytes_per_second", "Of the host, without loopback.", Type::Gauge,
+         system.network_sent_bytes_per_s);
+}
+
+std::string braced(const Labels& labels) {
+  std::string text;
+  for (const auto& [label, value] : labels) {
+    text += (text.empty() ? "{" : ",") + label + "=" + quoted(value);
+  }
+  return text + "}";
+}
+
+}  // namespace
+
+std::vector<MetricFamily> metric_families(const Figures& figures, const SystemSample& system,
+                                          int rank) {
+  Families families(rank);
+  add_steps(families, figures);
+  add_messages(families, figures);
+  add_spans(families, figures);
+  add_system(families, system);
+  add_counters(families, figures.counters);
+  return families.take();
+}
+
+std::string prometheus_text(const std::vector<MetricFamily>& families) {
+  constexpr std::array<std::string_view, 4> kTypes = {"counter", "gauge", "summary", "untyped"};
+  std::string text;
+  auto out = std::back_inserter(text);
+  for (const MetricFamily& family : families) {
+    fmt::format_to(out, "# HELP {} {}\n# TYPE {} {}\n", family.name, family.help, family.name,
+                   kTypes.at(static_cast<std::size_t>(family.type)));
+    for (const MetricFamily::Sample& sample : family.samples) {
+      for (const auto& [quantile, value] : sample.quantiles) {
+        Labels labels = sample.labels;
+        labels.emplace_back("quantile", fmt::format("{}", quantile));
+        fmt::format_to(out, "{}{} {}\n", family.name, braced(labels), value);
+      }
+      const bool is_summary = family.type == Type::Summary;
+      const std::string labels = braced(sample.labels);
+      fmt::format_to(out, "{}{}{} {}\n", family.name, is_summary ? "_sum" : "", labels,
+                     sample.value);
+      if (is_summary) fmt::format_to(out, "{}_count{} {}\n", family.name, labels, sample.count);
+    }
+  }
+  return text;
+}
+
+}  // namespace ronde

@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "api/observe/metrics_writer.h"
+
+#include <utility>
+
+#include "api/observe/metric_families.h"
+#include "api/observe/write_file.h"
+
+namespace ronde {
+
+constexpr std::chrono::seconds kPeriod{5};
+
+MetricsWriter::MetricsWriter(const Runtime& runtime, std::string path)
+    : runtime_(runtime), path_(std::move(path)) {}
+
+void MetricsWriter::take(std::span<const Event>, std::uint64_t) {
+  if (std::chrono::steady_clock::now() >= next_) write();
+}
+
+void MetricsWriter::write() {
+  next_ = std::chrono::steady_clock::now() + kPeriod;
+  write_file(path_, prometheus_text(metric_families(runtime_.figures(), sampler_.sample(),
+                                                    runtime_.topology().rank)));
+}
+
+}  // namespace ronde
