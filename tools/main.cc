@@ -9,6 +9,7 @@
 #include "tools/bench/bench.h"
 #include "tools/info.h"
 #include "tools/prof/prof.h"
+#include "tools/top/top.h"
 #include "tools/tune/tune.h"
 
 constexpr int kUsageExit = 2;
@@ -21,6 +22,7 @@ int main(int argc, char** argv) {
   ronde::tool::add_info(app, exit_code);
   ronde::tool::add_bench(app, exit_code);
   ronde::tool::add_prof(app, exit_code);
+  ronde::tool::add_top(app, exit_code);
   ronde::tool::add_tune(app, exit_code);
   try {
     app.parse(argc, argv);

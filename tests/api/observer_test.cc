@@ -3,7 +3,6 @@
 #include "api/observe/observer.h"
 
 #include <catch2/catch.hpp>
-#include <chrono>
 #include <csignal>
 #include <filesystem>
 #include <functional>
@@ -12,14 +11,13 @@
 #include <nlohmann/json.hpp>
 #include <set>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "api/observe/figures_json.h"
 #include "ronde/error.h"
+#include "tests/api/observed_ranks.h"
 #include "tests/support/processes/temporary_folder.h"
 #include "tests/support/ranks/faulty_group.h"
-#include "tests/support/ranks/results_of_ranks.h"
 
 using namespace ronde;
 using namespace ronde::test;
@@ -27,42 +25,6 @@ using Catch::Contains;
 using Json = nlohmann::json;
 
 namespace {
-
-/// `body` on each rank of a group with an observer, which ends the group unless the body returns
-/// false.
-void run_observed(int size, const Config& config,
-                  const std::function<bool(int rank, Runtime& runtime, Observer& observer)>& body) {
-  const inproc::Group group(std::vector<int>(static_cast<std::size_t>(size), 0));
-  run_ranks(size, [&](int rank) {
-    Runtime runtime(options_of(group, rank, config));
-    Observer observer(runtime);
-    if (body(rank, runtime, observer)) observer.shutdown();
-  });
-}
-
-bool train(Runtime& runtime, int steps) {
-  std::vector<float> small(100, 1.0F), large(100'000, 1.0F);
-  for (int step = 0; step < steps; ++step) {
-    RuntimeSpan load(runtime, "load \"batch\"\n");
-    load.add_bytes(64);
-    load.end();
-    RuntimeSpan backward(runtime, kBackwardSpan);
-    const Work first = runtime.submit(sum_request(large, "layer2.weight"));
-    const Work second = runtime.submit(sum_request(small, "layer1.weight"));
-    backward.end();
-    first.wait();
-    second.wait();
-    runtime.mark_step(8);
-  }
-  return true;
-}
-
-/// Asks again and again, for no longer than that.
-void check_soon(const std::function<bool()>& holds, const std::string& what) {
-  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(30);
-  while (!holds() && std::chrono::steady_clock::now() < deadline) std::this_thread::yield();
-  check(holds(), what + " within 30 s");
-}
 
 Json parse(const std::filesystem::path& path) {
   return Json::parse(read_text(path));
@@ -261,6 +223,7 @@ TEST_CASE("a dump says what every operation and thread of a rank waits for") {
     }
     check(loads, "what the thread does");
     runtime.abort("enough");
+    check_contains(death_in_barrier(runtime).text, "enough");
     return false;
   });
   // The last dump is that of the failure.
