@@ -277,7 +277,7 @@ TEST_CASE("the events of a failed group end with the failures of its operations"
     std::vector<float> values(10, 1.0F);
     if (rank == 1) {
       runtime.abort("enough");
-      return;
+      return check_contains(death_in_barrier(runtime).text, "enough");
     }
     const Work work = runtime.submit(sum_request(values, "lonely"));
     check_contains(death_of([&] { work.wait(); }).text, "enough");
