@@ -6,6 +6,7 @@
 #include <csignal>
 #include <filesystem>
 #include <functional>
+#include <latch>
 #include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -105,8 +106,10 @@ TEST_CASE("each rank of a failed group writes its own profile") {
   const TemporaryFolder folder;
   Config config = test_config();
   config.profile = folder / "run.json";
-  run_observed(2, config, [](int rank, Runtime& runtime, Observer&) {
+  std::latch trained(2);
+  run_observed(2, config, [&](int rank, Runtime& runtime, Observer&) {
     train(runtime, 3);
+    trained.arrive_and_wait();
     if (rank == 1) runtime.abort("the loss is NaN");
     check_contains(death_in_barrier(runtime).text, "the loss is NaN");
     return false;
@@ -204,12 +207,14 @@ TEST_CASE("a dump says what every operation and thread of a rank waits for") {
   const TemporaryFolder folder;
   Config config = test_config();
   config.dump = folder.path();
+  std::latch submitted(1);
   run_observed(2, config, [&](int rank, Runtime& runtime, Observer& observer) {
     train(runtime, 3);
     std::vector<float> values(10, 1.0F);
     if (rank == 0) {
       const Work lonely = runtime.submit(sum_request(values, "lonely"));
       observer.dump();
+      submitted.count_down();
       check_contains(death_of([&] { lonely.wait(); }).text, "enough");
       return false;
     }
@@ -222,6 +227,7 @@ TEST_CASE("a dump says what every operation and thread of a rank waits for") {
       loads = loads || (thread.at("doing") == "span" && thread.at("what") == "load batch");
     }
     check(loads, "what the thread does");
+    submitted.wait();
     runtime.abort("enough");
     check_contains(death_in_barrier(runtime).text, "enough");
     return false;
