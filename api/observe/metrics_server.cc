@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "api/observe/metrics_server.h"
 
+#include <prometheus/client_metric.h>
 #include <prometheus/collectable.h>
 #include <prometheus/exposer.h>
+#include <prometheus/metric_family.h>
 
 #include <mutex>
 #include <string>
