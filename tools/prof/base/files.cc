@@ -46,10 +46,10 @@ void check_layout(const Json& layout, int known, const fs::path& path) {
       (found > known ? ": use the version of ronde that wrote it, or a newer one" : ""));
 }
 
-int rank_of(const Json& json) {
+int rank_of(const Json& json, const fs::path& path) {
   const auto rank = json.get<double>();
   if (rank >= -1 && rank < kMostRanks) return static_cast<int>(rank);
-  throw UsageError("a file is damaged: it tells of rank " + json.dump());
+  throw UsageError(path.string() + " is damaged: it tells of rank " + json.dump());
 }
 
 int ranks_in(const Json& json, const char* name, const fs::path& path) {

@@ -26,7 +26,7 @@ void check_layout(const Json& layout, int known, const fs::path& path);
 int ranks_in(const Json& json, const char* name, const fs::path& path);
 
 /// A rank, or -1 for none. A UsageError if no run can have it.
-int rank_of(const Json& json);
+int rank_of(const Json& json, const fs::path& path);
 
 /// The rank in a name that ends in "rank<r>.json", or -1.
 int rank_in_name(const fs::path& path);

@@ -12,11 +12,11 @@ namespace {
 constexpr int kLayout = 1;
 constexpr double kUsInS = 1e6;
 
-DumpedOperation parse_operation(const Json& json, double at_us) {
+DumpedOperation parse_operation(const Json& json, double at_us, const fs::path& path) {
   DumpedOperation operation;
   operation.key = {json.value("set", 0), json.value("kind", "operation"), json.value("name", "")};
   operation.ranks = json.value("ranks", std::vector<int>());
-  operation.peer = rank_of(json.value("peer", Json(-1)));
+  operation.peer = rank_of(json.value("peer", Json(-1)), path);
   operation.state = json.at("state").get<std::string>();
   operation.age_s = (at_us - json.value("submitted_us", at_us)) / kUsInS;
   operation.done_s = (at_us - json.value("completed_us", at_us)) / kUsInS;
@@ -42,7 +42,7 @@ Dump parse_dump(const fs::path& path) {
                             (at_us - thread.value("since_us", at_us)) / kUsInS});
   }
   for (const Json& operation : json.value("operations", Json::array())) {
-    dump.operations.push_back(parse_operation(operation, at_us));
+    dump.operations.push_back(parse_operation(operation, at_us, path));
   }
   return dump;
 }

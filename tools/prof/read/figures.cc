@@ -64,14 +64,14 @@ void parse_steps(const Json& json, Figures& figures) {
   }
 }
 
-void parse_messages(const Json& json, Figures& figures) {
+void parse_messages(const Json& json, const fs::path& path, Figures& figures) {
   for (const Json& each : json) {
     MessageClass message;
     message.up_to_bytes = each.at("up_to_bytes").get<double>();
     constexpr double kMost = 0x1p60;
     if (message.up_to_bytes < 1 || message.up_to_bytes > kMost) {
-      throw UsageError("a profile is damaged: it has messages of " + each.at("up_to_bytes").dump() +
-                       " bytes");
+      throw UsageError(path.string() + " is damaged: it has messages of " +
+                       each.at("up_to_bytes").dump() + " bytes");
     }
     message.count = number_in(each, "count");
     message.tensors = number_in(each, "tensors");
@@ -147,19 +147,19 @@ double Figures::counter(const std::string& part, const std::string& name) const 
   return sum;
 }
 
-Figures parse_figures(const Json& json) {
+Figures parse_figures(const Json& json, const fs::path& path) {
   Figures figures;
-  figures.rank = rank_of(json.value("rank", Json(-1)));
+  figures.rank = rank_of(json.value("rank", Json(-1)), path);
   figures.seconds = number_in(json, "seconds");
   parse_steps(object_in(json, "steps"), figures);
-  parse_messages(object_in(json, "messages"), figures);
+  parse_messages(object_in(json, "messages"), path, figures);
   const Json& operations = object_in(json, "operations");
   figures.operations = number_in(operations, "count");
   figures.gather = parse_dist(object_in(operations, "gather"));
   figures.wait = parse_dist(object_in(operations, "wait"));
   for (const Json& late : object_in(json, "last_ranks")) {
-    figures.last_ranks[rank_of(late.at("rank"))] = {number_in(late, "count"),
-                                                    number_in(late, "waited_us")};
+    figures.last_ranks[rank_of(late.at("rank"), path)] = {number_in(late, "count"),
+                                                          number_in(late, "waited_us")};
   }
   for (const Json& span : object_in(json, "spans")) {
     figures.spans[span.at("name").get<std::string>()] = {

@@ -100,8 +100,9 @@ struct Figures {
   double counter(const std::string& part, const std::string& name) const;
 };
 
-/// FIGURES of a profile. Throws Json::exception where a member has the wrong type.
-Figures parse_figures(const Json& json);
+/// FIGURES of the profile `path`. Throws Json::exception where a member has the wrong type, and
+/// UsageError for numbers that no run can have.
+Figures parse_figures(const Json& json, const fs::path& path);
 
 /// All ranks together: counts are sums, steps and seconds those of the rank with most.
 Figures merge_figures(const std::vector<Figures>& ranks);

@@ -48,11 +48,11 @@ Run parse_profile(const fs::path& path) try {
   run.backends = texts_in(json.value("backends", Json::object()));
   if (json.contains("per_rank")) {
     for (const Json& each : json.at("per_rank")) {
-      if (each.is_object()) run.per_rank.push_back(parse_figures(each));
+      if (each.is_object()) run.per_rank.push_back(parse_figures(each, path));
     }
   }
-  run.merged =
-      json.contains("merged") ? parse_figures(json.at("merged")) : merge_figures(run.per_rank);
+  run.merged = json.contains("merged") ? parse_figures(json.at("merged"), path)
+                                       : merge_figures(run.per_rank);
   if (run.merged.counters.empty()) run.merged.counters = merge_figures(run.per_rank).counters;
   if (run.merged.counter("tuning", "changes") > 0) {
     run.remarks.emplace_back(

@@ -45,6 +45,8 @@ struct Agreement {
 /// Collects the events of one rank.
 class Collector {
  public:
+  explicit Collector(fs::path path) : path_(std::move(path)) {}
+
   void take(const Json& event);
   Figures figures() const;
   std::map<std::string, std::string> config;
@@ -55,6 +57,7 @@ class Collector {
   void add_messages(Figures& figures) const;
   void add_steps(Figures& figures) const;
 
+  const fs::path path_;
   std::vector<Slice> steps_;
   std::vector<Slice> backward_;
   std::vector<Slice> waits_;
@@ -130,7 +133,7 @@ void Collector::take_negotiation(const Json& event) {
     Agreement& agreement = agreements_[key_in(args_of(event))];
     agreement.last_announced = std::max(agreement.last_announced, tensor.announced);
     agreement.agreed = std::max(agreement.agreed, now);
-    agreement.last_rank = rank_of(args_of(event).value("last_rank", Json(-1)));
+    agreement.last_rank = rank_of(args_of(event).value("last_rank", Json(-1)), path_);
   }
 }
 
@@ -248,7 +251,7 @@ Figures Collector::figures() const {
 
 Figures trace_figures(const fs::path& path, TraceHead& head,
                       std::map<std::string, std::string>& config) {
-  Collector collector;
+  Collector collector(path);
   double first = 0;
   double last = 0;
   head = read_trace(path, [&](Json& event) {
