@@ -92,7 +92,7 @@ void Observer::remove_old_profiles() const {
   if (!path.ends_with(kJson)) return;
   std::error_code ignored;
   const int rank = runtime_.topology().rank;
-  std::filesystem::remove(path_of_rank(path, rank), ignored);
+  std::filesystem::remove(path_of_rank(path, rank, kJson), ignored);
   if (rank == 0) std::filesystem::remove(path, ignored);
 }
 
