@@ -143,7 +143,7 @@ std::string text_of(const Json& jobs) {
     text += text.empty() ? "" : "\n";
     text += program + ": " + std::to_string(rows.size()) + " of " + job.at("ranks").dump() +
             " ranks on " + job.at("host").get<std::string>() + ", " + job.at("hosts").dump() +
-            " hosts in all; backends:";
+            (job.at("hosts") == 1 ? " host" : " hosts") + " in all; backends:";
     for (const auto& [device, backend] : job.at("backends").items()) {
       if (!backend.get<std::string>().empty())
         text += " " + device + "=" + backend.get<std::string>();
