@@ -203,7 +203,12 @@ TEST_CASE("training goes on where tuned settings can be neither read nor written
              Contains("RONDE_TUNED: /proc/none/tuned.json: it cannot be written: "
                       "No such file or directory; training goes on\n"));
   CHECK_THAT(unwritable[0].err, Contains("RONDE_AUTOTUNE_LOG: /proc/none/log.csv: it cannot be "));
-  CHECK(std::ranges::count(unwritable[0].err, '\n') == 3);
+  // Each is said once, however often it is tried.
+  const std::string said = "it cannot be written";
+  const std::size_t first = unwritable[0].err.find(said);
+  const std::size_t second = unwritable[0].err.find(said, first + 1);
+  REQUIRE(second != std::string::npos);
+  CHECK(unwritable[0].err.find(said, second + 1) == std::string::npos);
 
   const auto absent = run_tuning(
       1, 5, {{"RONDE_TUNED", folder / "none.json"}, {"RONDE_AUTOTUNE_LOG", folder / "log.csv"}});
