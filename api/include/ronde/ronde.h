@@ -145,6 +145,7 @@ void mark_step(std::uint64_t samples = 0);
 ///     span.add_bytes(file.read(buffer));
 class Span {
  public:
+  /// Begins a span of this name.
   explicit Span(std::string_view name);
   /// So many bytes more were read or written in it.
   void add_bytes(std::uint64_t bytes) noexcept { span_.add_bytes(bytes); }

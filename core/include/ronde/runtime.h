@@ -87,6 +87,7 @@ class RuntimeSpan {
  public:
   /// Of no runtime.
   RuntimeSpan() = default;
+  /// Begins a span of this name.
   RuntimeSpan(const Runtime& runtime, std::string_view name);
   ~RuntimeSpan() { end(); }
   RuntimeSpan(RuntimeSpan&& other) noexcept;

@@ -33,8 +33,10 @@ namespace ronde {
 class TuneSearch {
  public:
   using Point = std::vector<std::size_t>;  ///< an index into the values of each dimension
+  /// What is measured now.
   enum class Phase { Arms, Neighbours, Confirm, Done };
 
+  /// How long the search is, and how sure.
   struct Limits {
     std::size_t arms = 8;         ///< beside the starts
     std::size_t neighbours = 10;  ///< measurements in the local search
@@ -46,9 +48,12 @@ class TuneSearch {
   /// least one point; the search ends at the first or the best of them unless another one wins.
   TuneSearch(std::vector<std::size_t> sizes, std::vector<Point> starts)
       : TuneSearch(std::move(sizes), std::move(starts), Limits()) {}
+  /// The same with other limits.
   TuneSearch(std::vector<std::size_t> sizes, std::vector<Point> starts, Limits limits);
 
+  /// There is nothing more to measure.
   bool finished() const noexcept { return phase_ == Phase::Done; }
+  /// What next() is for.
   Phase phase() const noexcept { return phase_; }
 
   /// The point to measure now. Not to be asked for once finished.
@@ -64,8 +69,9 @@ class TuneSearch {
   double time_of(const Point& point) const;
   /// How much less time best() took than reference() in the comparison at the end, as a part of it.
   double gain() const noexcept { return gain_; }
-  /// Calls of tell() so far, and about how many there will be at most.
+  /// Calls of tell() so far.
   std::size_t told() const noexcept { return told_; }
+  /// About how many there will be at most.
   std::size_t most_tells() const;
 
   /// Infinite if there are no values.

@@ -28,12 +28,12 @@ struct TunedSettings {
 
 /// One measurement of a search (RONDE_AUTOTUNE_LOG).
 struct TuneTrial {
-  std::size_t number = 0;  ///< from 1
-  std::size_t step = 0;    ///< steps since the search began
-  std::string phase;       ///< "arms", "neighbours" or "confirm"
-  std::map<std::string, std::string> values;
-  double step_s = 0;  ///< the mean of the faster half of its steps
-  std::size_t steps = 0;
+  std::size_t number = 0;                     ///< from 1
+  std::size_t step = 0;                       ///< steps since the search began
+  std::string phase;                          ///< "arms", "neighbours" or "confirm"
+  std::map<std::string, std::string> values;  ///< of variables, by name
+  double step_s = 0;                          ///< the mean of the faster half of its steps
+  std::size_t steps = 0;                      ///< that were measured
 };
 
 /// What a Runtime needs to tune itself beside its Config. Rank 0's counts.

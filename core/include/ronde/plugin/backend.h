@@ -16,7 +16,8 @@ namespace ronde {
 
 /// How long an operation has packed and unpacked so far.
 struct PackingTimes {
-  std::chrono::nanoseconds pack{0}, unpack{0};
+  std::chrono::nanoseconds pack{0};    ///< into the fusion buffer
+  std::chrono::nanoseconds unpack{0};  ///< out of it
 };
 
 /// A collective or message in progress. Destroying it after abort() must be safe while peers still

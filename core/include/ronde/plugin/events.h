@@ -45,8 +45,8 @@ enum class ThenAlso : std::uint8_t {
 
 /// One event of one rank, but for its text.
 struct EventRecord {
-  std::int64_t time_ns = 0;  ///< of std::chrono::steady_clock
-  EventKind kind = EventKind::Submitted;
+  std::int64_t time_ns = 0;                       ///< of std::chrono::steady_clock
+  EventKind kind = EventKind::Submitted;          ///< what happened
   Collective collective = Collective::Allreduce;  ///< of operations and buckets
   ThenAlso then = ThenAlso::Nothing;              ///< to write; a reader sees none
   std::uint16_t thread = 0;                       ///< numbers the threads of this process
@@ -60,9 +60,10 @@ struct EventRecord {
   std::uint64_t bytes = 0;  ///< Submitted: of the tensor; Started: on the wire
   /// Started: bytes without compression.
   std::uint64_t uncompressed_bytes = 0;
-  std::int64_t duration_ns = 0;
+  std::int64_t duration_ns = 0;  ///< Packed, Unpacked
 };
 
+/// One event of one rank, as a reader gets it.
 struct Event : EventRecord {
   std::string text;  ///< at most kEventText bytes: of a longer name the end, after "..."
 };
@@ -72,13 +73,14 @@ inline constexpr std::size_t kEventText = 64;
 /// The span of the time in which gradients are computed.
 inline constexpr std::string_view kBackwardSpan = "backward";
 
+/// In Event::bucket of a send or recv.
 inline constexpr std::uint64_t kMessageBucket = std::uint64_t{1} << 40;
 
 /// How far rank 0's steady_clock was ahead of that of this rank, on another host.
 struct ClockOffset {
-  std::int64_t at_ns = 0;  ///< of this rank's clock
-  std::int64_t ahead_ns = 0;
-  std::int64_t uncertainty_ns = 0;
+  std::int64_t at_ns = 0;           ///< of this rank's clock
+  std::int64_t ahead_ns = 0;        ///< negative: it was behind
+  std::int64_t uncertainty_ns = 0;  ///< at most so far from ahead_ns, if no clock drifts
 };
 
 /// Reads the events of a rank: for a file, a screen, a service. Runtime::add_event_sink() adds one.
