@@ -203,6 +203,11 @@ DumpSignal::~DumpSignal() {
   sigaction(SIGUSR2, &former_action, nullptr);
 }
 
+std::unique_ptr<DumpSignal> wanted_signal(const Config& config) {
+  const bool wanted = config.dump_on_sigusr2 && !config.dump.empty();
+  return wanted ? std::make_unique<DumpSignal>() : nullptr;
+}
+
 bool DumpSignal::take() noexcept {
   return dump_is_wanted.exchange(false, std::memory_order_relaxed);
 }

@@ -2,11 +2,13 @@
 #pragma once
 
 #include <atomic>
+#include <memory>
 #include <mutex>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "ronde/config.h"
 #include "ronde/log.h"
 #include "ronde/plugin/events.h"
 #include "ronde/runtime.h"
@@ -24,6 +26,10 @@ class DumpSignal {
   /// The signal has come since the last call.
   static bool take() noexcept;
 };
+
+/// What RONDE_DUMP_ON_SIGUSR2 asks for: made before the ranks meet, so that a job that hangs there
+/// can be asked, too. Null if nothing is asked for.
+std::unique_ptr<DumpSignal> wanted_signal(const Config& config);
 
 /// Writes what a rank was doing into RONDE_DUMP, for `ronde prof hang`: once the group has failed,
 /// when an operation stalls, and on request. A sink of events only to be asked several times a

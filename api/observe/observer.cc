@@ -55,14 +55,14 @@ void Observer::guarded(const char* what, const Action& action) const noexcept {
   }
 }
 
-Observer::Observer(Runtime& runtime)
+Observer::Observer(Runtime& runtime, std::unique_ptr<DumpSignal> signal)
     : runtime_(runtime),
-      log_(parse_log_level(runtime.config().log_level), runtime.topology().rank) {
+      log_(parse_log_level(runtime.config().log_level), runtime.topology().rank),
+      signal_(std::move(signal)) {
   const Config& config = runtime.config();
   warn_of_idle_settings();
   remove_old_profiles();
   if (!config.dump.empty()) {
-    if (config.dump_on_sigusr2) signal_.emplace();
     recorder_ = std::make_shared<FlightRecorder>(runtime, log_);
     runtime.add_event_sink(recorder_);
   }

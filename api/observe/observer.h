@@ -3,7 +3,6 @@
 
 #include <memory>
 #include <mutex>
-#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -24,8 +23,8 @@ namespace ronde {
 /// Thread-safety: every member may be called from any thread, but construction and destruction.
 class Observer {
  public:
-  /// `runtime` outlives this.
-  explicit Observer(Runtime& runtime);
+  /// `runtime` outlives this. `signal`: as wanted_signal() says.
+  explicit Observer(Runtime& runtime, std::unique_ptr<DumpSignal> signal = nullptr);
   ~Observer();
   Observer(const Observer&) = delete;
   Observer& operator=(const Observer&) = delete;
@@ -61,7 +60,7 @@ class Observer {
 
   Runtime& runtime_;
   const Logger log_;
-  std::optional<DumpSignal> signal_;
+  const std::unique_ptr<DumpSignal> signal_;
   std::shared_ptr<FlightRecorder> recorder_;
   std::unique_ptr<MetricsServer> metrics_server_;
 

@@ -65,8 +65,9 @@ void DefaultRuntime::init(const InitOptions& options) {
       };
       start = load_start_options(options, registered_, on_stall);
     }
+    std::unique_ptr<DumpSignal> signal = wanted_signal(start.runtime.config);
     std::unique_ptr<Runtime> runtime = start_runtime(std::move(start));
-    auto observer = std::make_unique<Observer>(*runtime);
+    auto observer = std::make_unique<Observer>(*runtime, std::move(signal));
     publish(std::move(runtime), std::move(observer));
   } catch (...) {
     const std::lock_guard lock(mutex_);

@@ -22,7 +22,8 @@ inline void run_observed(
   const inproc::Group group(std::vector<int>(static_cast<std::size_t>(size), 0));
   run_ranks(size, [&](int rank) {
     Runtime runtime(options_of(group, rank, config));
-    Observer observer(runtime);
+    // The signal is the process's.
+    Observer observer(runtime, rank == 0 ? wanted_signal(config) : nullptr);
     if (body(rank, runtime, observer)) observer.shutdown();
   });
 }

@@ -302,3 +302,17 @@ TEST_CASE("SIGUSR2 has a rank dump where that is asked for") {
     return true;
   });
 }
+
+TEST_CASE("SIGUSR2 before the ranks have met has a rank dump once they have") {
+  const TemporaryFolder folder;
+  Config config = test_config();
+  config.dump = folder.path();
+  config.dump_on_sigusr2 = true;
+  std::unique_ptr<DumpSignal> signal = wanted_signal(config);
+  std::raise(SIGUSR2);
+  const inproc::Group group({0});
+  Runtime runtime(options_of(group, 0, config));
+  Observer observer(runtime, std::move(signal));
+  check_soon([&] { return std::filesystem::exists(folder / "rank0.json"); }, "a dump");
+  observer.shutdown();
+}

@@ -46,6 +46,10 @@ struct StalledOperation {
 /// that period passes. Must not block nor throw.
 using StallCallback = std::function<void(const std::vector<StalledOperation>&)>;
 
+/// Called by each thread that writes an event, before it goes on: must be quick, and not throw. The
+/// text is Event::text, at its full length.
+using EventCallback = std::function<void(const EventRecord&, std::string_view)>;
+
 /// The parts of a Runtime.
 struct RuntimeOptions {
   /// From load_config(), or filled in by the program: then check_config() it.
@@ -67,6 +71,8 @@ struct RuntimeOptions {
   BackendRegistry device_backends;
   /// May be empty; rank 0 logs its warning in any case.
   StallCallback on_stall;
+  /// For tools that want to be told at once; may be empty.
+  EventCallback on_event;
   /// For RONDE_AUTOTUNE and RONDE_TUNED.
   TuningOptions tuning;
   /// Makes `backends` and `device_backends` again, for values of RONDE_TUNED that all ranks have

@@ -13,6 +13,9 @@ namespace {
 
 /// A caller that waits looks for messages in one of so many rounds while a schedule is frozen.
 constexpr unsigned kRoundsWithoutMessages = 16;
+/// In a round in which nothing happened it makes figures of so many events: less than it takes to
+/// hear from another core.
+constexpr std::uint64_t kEventsOfRound = 2;
 
 /// Gives a lock up for a scope.
 class Unlocked {
@@ -119,7 +122,11 @@ void Driver::look_on(const WorkState& work, Stage goal, TimePoint now, TimePoint
     }
     now = TimePoint::clock::now();
     const std::uint64_t reached = progress();
-    if (reached != seen) give_up = now + operations_.patience();
+    if (reached != seen) {
+      give_up = now + operations_.patience();
+    } else {
+      queue_.events().read_figures(kEventsOfRound);
+    }
     seen = reached;
     if (now >= std::min(give_up, deadline)) return;
     if (outnumbers_cores_) std::this_thread::yield();

@@ -40,7 +40,7 @@ void pin_thread(const Config& config, const Topology& topology, const Logger& lo
 Engine::Engine(RuntimeOptions options)
     : options_(std::move(options)),
       log_(std::make_shared<Logger>(parse_log_level(options_.config.log_level))),
-      events_(std::make_shared<EventLog>(options_.config.events, log_)),
+      events_(std::make_shared<EventLog>(options_.config.events, log_, options_.on_event)),
       made_(Clock::now()),
       start_deadline_(Clock::now() + from_s(options_.config.init_timeout_s)),
       queue_(

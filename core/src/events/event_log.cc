@@ -22,9 +22,10 @@ std::uint16_t thread_number() noexcept {
 
 }  // namespace
 
-EventLog::EventLog(std::uint64_t capacity, std::shared_ptr<Logger> log)
+EventLog::EventLog(std::uint64_t capacity, std::shared_ptr<Logger> log, Callback on_event)
     : log_(std::move(log)),
       ring_(capacity),
+      on_event_(std::move(on_event)),
       batch_size_(std::clamp<std::uint64_t>(ring_.capacity() / 4, 1, kBatch)) {}
 
 EventLog::~EventLog() {
@@ -38,25 +39,26 @@ EventLog::~EventLog() {
 
 void EventLog::write(const EventRecord& event, std::string_view text) noexcept {
   if (!ring_.enabled()) return;
+  if (on_event_) on_event_(event, text);
   const std::uint64_t number = ring_.write(event, text, thread_number());
   if (number % batch_size_ != 0) return;
   read_figures();
   if (has_sinks_.load(std::memory_order_relaxed)) sinks_changed_.notify_one();
 }
 
-void EventLog::read_figures() noexcept {
+void EventLog::read_figures(std::uint64_t most) noexcept {
   const std::unique_lock lock(figures_mutex_, std::try_to_lock);
   if (!lock) return;
   try {
-    read_figures_locked();
+    read_figures_locked(most);
   } catch (...) {
     reader_.note_lost();  // there is no memory for more figures
   }
 }
 
-void EventLog::read_figures_locked() {
+void EventLog::read_figures_locked(std::uint64_t most) {
   const std::uint64_t lost = figures_cursor_.lost;
-  while (ring_.read(figures_cursor_)) {
+  for (; most > 0 && ring_.read(figures_cursor_); --most) {
     if (figures_cursor_.lost != lost) reader_.note_lost();
     reader_.take(figures_cursor_.event, figures_cursor_.event.text);
   }
@@ -64,7 +66,7 @@ void EventLog::read_figures_locked() {
 
 Figures EventLog::figures() {
   const std::lock_guard lock(figures_mutex_);
-  read_figures_locked();
+  read_figures_locked(std::numeric_limits<std::uint64_t>::max());
   Figures figures = reader_.figures();
   figures.events = ring_.written();
   figures.lost_events = figures_cursor_.lost + ring_.dropped();

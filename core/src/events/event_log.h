@@ -5,6 +5,8 @@
 #include <chrono>
 #include <condition_variable>
 #include <cstdint>
+#include <functional>
+#include <limits>
 #include <memory>
 #include <mutex>
 #include <string_view>
@@ -24,8 +26,9 @@ namespace ronde {
 ///
 /// Note [Readers of events]
 /// Writing an event costs some ten nanoseconds and never waits. The figures are read where it
-/// disturbs nobody: by the loop before it sleeps, by whoever asks for them, and, so that none are
-/// lost if neither happens, by the writer of every kBatch-th event. Sinks have a thread, which is
+/// disturbs nobody: by a thread that drives the loop and finds nothing to do, a few events at a
+/// time, by the loop before it sleeps, by whoever asks for them, and, so that none are lost if
+/// nothing of this happens, by the writer of every kBatch-th event. Sinks have a thread, which is
 /// woken as often.
 ///
 /// Thread-safety: every member may be called from any thread.
@@ -34,8 +37,11 @@ class EventLog {
   using Clock = std::chrono::steady_clock;
   static constexpr std::uint64_t kBatch = 512;
 
+  /// As RuntimeOptions::on_event.
+  using Callback = std::function<void(const EventRecord&, std::string_view)>;
+
   /// `capacity`: as EventRing.
-  EventLog(std::uint64_t capacity, std::shared_ptr<Logger> log);
+  EventLog(std::uint64_t capacity, std::shared_ptr<Logger> log, Callback on_event = {});
   ~EventLog();
   EventLog(const EventLog&) = delete;
   EventLog& operator=(const EventLog&) = delete;
@@ -53,8 +59,8 @@ class EventLog {
   std::uint64_t next_span() noexcept { return spans_.fetch_add(1, std::memory_order_relaxed) + 1; }
   std::uint64_t next_step() noexcept { return steps_.fetch_add(1, std::memory_order_relaxed) + 1; }
 
-  /// Brings the figures up to date if there is something to read.
-  void read_figures() noexcept;
+  /// Brings the figures up to date, or nearer to it by `most` events.
+  void read_figures(std::uint64_t most = std::numeric_limits<std::uint64_t>::max()) noexcept;
   /// Without counters and the time since init.
   Figures figures();
 
@@ -76,10 +82,11 @@ class EventLog {
  private:
   void run_sinks();
   void feed_sinks();
-  void read_figures_locked();
+  void read_figures_locked(std::uint64_t most);
 
   const std::shared_ptr<Logger> log_;
   EventRing ring_;
+  const Callback on_event_;
   const std::uint64_t batch_size_;  ///< at most kBatch, and small against the ring
   std::atomic<std::uint64_t> spans_{0}, steps_{0};
   std::atomic<bool> has_sinks_{false};

@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+// NVTX's ranges, as a tool sees them that listens: tests/support/fakes/nvtx_listener.cc.
+#include <dlfcn.h>
+
+#include <cstdlib>
+#include <map>
+#include <sstream>
+
+#include "api/observe/nvtx_ranges.h"
+#include "tests/api/observed_ranks.h"
+
+namespace ronde::test {
+namespace {
+
+struct Heard {
+  std::map<std::string, int> ranges;  ///< how many of each name
+  std::vector<std::string> marks;
+  int open = 0;  ///< ranges that have not ended
+};
+
+Heard heard() {
+  void* const library = dlopen(RONDE_NVTX_LISTENER, RTLD_NOW | RTLD_NOLOAD);
+  check(library != nullptr, "NVTX loads the tool");
+  const auto lines = reinterpret_cast<const char* (*)()>(dlsym(library, "nvtx_listener_lines"));
+  std::istringstream text(lines());
+  Heard heard;
+  std::map<std::string, std::string> open;
+  std::string line;
+  while (std::getline(text, line)) {
+    std::istringstream fields(line);
+    std::string what, range, name;
+    fields >> what;
+    std::getline(fields >> std::ws, name);
+    if (what == "mark") {
+      heard.marks.push_back(name);
+      continue;
+    }
+    const std::size_t blank = name.find(' ');
+    range = name.substr(0, blank);
+    if (what == "start") {
+      open[range] = name.substr(blank + 1);
+      ++heard.ranges[open[range]];
+    } else {
+      check(open.erase(range) == 1, "range " + range + " ends once");
+    }
+  }
+  heard.open = static_cast<int>(open.size());
+  return heard;
+}
+
+}  // namespace
+
+TEST_CASE("a tool that listens to NVTX sees spans, waits, buckets and steps (cuda)") {
+  setenv("NVTX_INJECTION64_PATH", RONDE_NVTX_LISTENER, 1);
+  const inproc::Group group({0});
+  RuntimeOptions options = options_of(group, 0, test_config());
+  options.on_event = nvtx_ranges();
+  check(options.on_event != nullptr, "a tool listens");
+  {
+    Runtime runtime(std::move(options));
+    train(runtime, 2);
+    runtime.shutdown();
+  }
+  Heard seen = heard();
+  check(seen.open == 0, "every range ends");
+  check(seen.ranges["load \"batch\""] == 2 && seen.ranges["backward"] == 2, "spans");
+  check(seen.ranges["wait"] == 4, "waits");
+  int buckets = 0;
+  for (const auto& [name, count] : seen.ranges) {
+    if (name.starts_with("allreduce of ")) buckets += count;
+  }
+  check(buckets >= 2, "buckets");
+  check(std::count(seen.marks.begin(), seen.marks.end(), "end of step 2") == 1, "steps");
+}
+
+}  // namespace ronde::test
