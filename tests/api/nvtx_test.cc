@@ -52,7 +52,7 @@ Heard heard() {
 
 TEST_CASE("a tool that listens to NVTX sees spans, waits, buckets and steps (cuda)") {
   setenv("NVTX_INJECTION64_PATH", RONDE_NVTX_LISTENER, 1);
-  const inproc::Group group({0});
+  const inproc::Group group(std::vector<int>{0});
   RuntimeOptions options = options_of(group, 0, test_config());
   options.on_event = nvtx_ranges();
   check(options.on_event != nullptr, "a tool listens");

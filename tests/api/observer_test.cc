@@ -310,7 +310,7 @@ TEST_CASE("SIGUSR2 before the ranks have met has a rank dump once they have") {
   config.dump_on_sigusr2 = true;
   std::unique_ptr<DumpSignal> signal = wanted_signal(config);
   std::raise(SIGUSR2);
-  const inproc::Group group({0});
+  const inproc::Group group(std::vector<int>{0});
   Runtime runtime(options_of(group, 0, config));
   Observer observer(runtime, std::move(signal));
   check_soon([&] { return std::filesystem::exists(folder / "rank0.json"); }, "a dump");
