@@ -63,7 +63,7 @@ TEST_CASE("a tool that listens to NVTX sees spans, waits, buckets and steps (cud
   }
   Heard seen = heard();
   check(seen.open == 0, "every range ends");
-  check(seen.ranges["load \"batch\""] == 2 && seen.ranges["backward"] == 2, "spans");
+  check(seen.ranges["load \"batch\" "] == 2 && seen.ranges["backward"] == 2, "spans");
   check(seen.ranges["wait"] == 4, "waits");
   int buckets = 0;
   for (const auto& [name, count] : seen.ranges) {

@@ -3,6 +3,7 @@
 // which notes each call of domain "ronde" on a line.
 #include <nvtx3/nvToolsExt.h>
 
+#include <algorithm>
 #include <mutex>
 #include <string>
 
@@ -22,11 +23,17 @@ bool is_ronde(nvtxDomainHandle_t domain) {
   return domain == reinterpret_cast<nvtxDomainHandle_t>(&ronde_domain);
 }
 
+std::string one_line(const char* text) {
+  std::string line(text);
+  std::replace(line.begin(), line.end(), '\n', ' ');
+  return line + "\n";
+}
+
 nvtxRangeId_t NVTX_API start(nvtxDomainHandle_t domain, const nvtxEventAttributes_t* range) {
   const std::lock_guard lock(mutex);
   ++ranges;
   if (is_ronde(domain)) {
-    lines += "start " + std::to_string(ranges) + " " + range->message.ascii + "\n";
+    lines += "start " + std::to_string(ranges) + " " + one_line(range->message.ascii);
   }
   return ranges;
 }
@@ -38,7 +45,7 @@ void NVTX_API end(nvtxDomainHandle_t domain, nvtxRangeId_t range) {
 
 void NVTX_API mark(nvtxDomainHandle_t domain, const nvtxEventAttributes_t* mark) {
   const std::lock_guard lock(mutex);
-  if (is_ronde(domain)) lines += std::string("mark ") + mark->message.ascii + "\n";
+  if (is_ronde(domain)) lines += "mark " + one_line(mark->message.ascii);
 }
 
 }  // namespace
