@@ -3,11 +3,13 @@
 
 #include "backends/cuda/cuda.h"
 #include "backends/gpu/driver/driver_api.h"
+#include "backends/gpu/driver/gpu_reader.h"
 #include "backends/gpu/kernels/kernel_image.h"
 #include "backends/nccl/nccl.h"
 #include "backends/nccl/nccl_api.h"
 #include "backends/shm/memory/shared_board.h"
 #include "backends/shm/shm.h"
+#include "ronde/log.h"
 
 #ifdef RONDE_HAVE_MPI
 #include <optional>
@@ -57,6 +59,9 @@ void add_gpu_backends(const Config& config, BuiltIn& built_in,
                       const vendor::WrapCalls& wrap_mpi_calls = {}) {
   CudaOptions cuda = cuda_options(config);
   NcclOptions nccl = nccl_options(config);
+  const auto reader = std::make_shared<cuda::GpuReader>(parse_log_level(config.log_level));
+  cuda.on_gpu = nccl.on_gpu = [reader](const std::string& uuid) { reader->use(uuid); };
+  built_in.read_gpu = [reader] { return reader->read(); };
   // Asked for by name, it is that or an error. It is made too late to ask all ranks about MPI.
   if (config.gpu_backend == "auto") nccl.fallback = cuda_backend_factory(cuda).create;
   if (config.gpu_aware_mpi) {

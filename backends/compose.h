@@ -10,6 +10,7 @@
 
 #include "backends/socket/key_value.h"
 #include "backends/vendor/api_table.h"
+#include "core/src/base/gpu_reading.h"
 #include "ronde/config.h"
 #include "ronde/error.h"
 #include "ronde/plugin/board.h"
@@ -25,6 +26,7 @@ struct BuiltIn {
   MakeBoard make_board;                                      ///< of ranks of one host
   BackendRegistry backends;
   BackendRegistry device_backends;  ///< of GPUs
+  ReadGpu read_gpu;                 ///< of the GPU that one of them uses
 };
 
 /// The ranks that start together: of the launcher's where nothing is said. See InitOptions.

@@ -3,6 +3,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -48,6 +49,9 @@ struct CudaOptions {
   /// Surrounds all calls of that MPI with the GPU's context: any of them may progress messages in
   /// memory of GPUs. Empty: its calls need no context.
   vendor::WrapCalls wrap_mpi_calls = {};
+
+  /// Is told the UUID of the rank's GPU, by the first operation.
+  std::function<void(const std::string& uuid)> on_gpu = {};
 
   /// Finds the driver's functions; tests bring their own.
   vendor::SymbolLookup symbols = vendor::dynamic_symbols();

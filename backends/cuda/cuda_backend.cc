@@ -82,7 +82,7 @@ CudaBackend::CudaBackend(std::shared_ptr<const DriverApi> api, const void* image
       warn_(context.warn),
       host_(*context.host),
       visible_(options_.visible_devices, options_.symbols),
-      streams_(std::make_shared<CudaStreams>(std::move(api))),
+      streams_(std::make_shared<CudaStreams>(std::move(api), options_.on_gpu)),
       cache_(std::make_unique<RegistrationCache>(
           options_.registration_cache,
           static_cast<std::size_t>(options_.registration_cache_bytes))),

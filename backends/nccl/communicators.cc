@@ -122,11 +122,12 @@ class Communicators::Streams final : public DeviceStreams {
 Communicators::Communicators(const Libraries& libraries, const NcclOptions& options,
                              const BackendContext& context)
     : context_(context),
-      shared_(new Shared{.libraries = libraries,
-                         .options = options,
-                         .size = static_cast<std::size_t>(context.topology->size),
-                         .rank = static_cast<std::size_t>(context.topology->rank),
-                         .streams = std::make_shared<cuda::CudaStreams>(libraries.driver)}),
+      shared_(new Shared{
+          .libraries = libraries,
+          .options = options,
+          .size = static_cast<std::size_t>(context.topology->size),
+          .rank = static_cast<std::size_t>(context.topology->rank),
+          .streams = std::make_shared<cuda::CudaStreams>(libraries.driver, options.on_gpu)}),
       streams_(std::make_shared<Streams>(shared_->streams)) {
   context_.exchange = nullptr;  // valid only while backends are made
 }

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <string>
 
 #include "backends/vendor/api_table.h"
 #include "ronde/backend.h"
@@ -29,6 +30,9 @@ struct NcclOptions {
   /// called within an operation, with a context whose `exchange` is empty. Without it, such ranks
   /// are an error.
   std::function<std::unique_ptr<Backend>(BackendContext&)> fallback = {};
+
+  /// Is told the UUID of the rank's GPU, by the first operation.
+  std::function<void(const std::string& uuid)> on_gpu = {};
 
   /// Find the functions of the driver and of NCCL; tests bring their own.
   vendor::SymbolLookup driver_symbols = vendor::dynamic_symbols();

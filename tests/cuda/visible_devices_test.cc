@@ -5,8 +5,8 @@
 #include <cstdio>
 #include <string>
 
-#include "backends/cuda/base/nvml_api.h"
 #include "backends/cuda/base/visible_devices.h"
+#include "backends/gpu/driver/nvml_api.h"
 #include "ronde/error.h"
 #include "tests/support/fakes/fake_library.h"
 

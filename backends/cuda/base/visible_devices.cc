@@ -7,7 +7,7 @@
 #include <cstddef>
 #include <memory>
 
-#include "backends/cuda/base/nvml_api.h"
+#include "backends/gpu/driver/nvml_api.h"
 #include "ronde/error.h"
 
 namespace ronde::cuda {

@@ -52,11 +52,16 @@ class CudaEvent final : public DeviceEvent {
 
 }  // namespace
 
-CudaStreams::CudaStreams(std::shared_ptr<const DriverApi> api) : api_(std::move(api)) {}
+CudaStreams::CudaStreams(std::shared_ptr<const DriverApi> api,
+                         std::function<void(const std::string& uuid)> on_gpu)
+    : api_(std::move(api)), on_gpu_(std::move(on_gpu)) {}
 
 CudaStreams::Gpu& CudaStreams::gpu(int device) {
   const std::lock_guard lock(mutex_);
-  if (!gpu_) gpu_ = std::make_unique<Gpu>(std::make_shared<DeviceContext>(api_, device));
+  if (!gpu_) {
+    gpu_ = std::make_unique<Gpu>(std::make_shared<DeviceContext>(api_, device));
+    if (on_gpu_) on_gpu_(gpu_->context->gpu().uuid);
+  }
   if (gpu_->context->index() == device) return *gpu_;
   throw UsageError("a tensor is on GPU " + std::to_string(device) +
                    ", but those before it on GPU " + std::to_string(gpu_->context->index()) +

@@ -6,6 +6,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <string>
 #include <vector>
 
 #include "backends/gpu/driver/device_context.h"
@@ -20,7 +21,9 @@ namespace ronde::cuda {
 /// Thread-safety: full.
 class CudaStreams final : public DeviceStreams {
  public:
-  explicit CudaStreams(std::shared_ptr<const DriverApi> api);
+  /// `on_gpu`: is told the UUID of the rank's GPU; may be empty.
+  explicit CudaStreams(std::shared_ptr<const DriverApi> api,
+                       std::function<void(const std::string& uuid)> on_gpu = {});
 
   std::shared_ptr<const DeviceEvent> mark(int device, void* stream) override;
   DrainStatus drain(std::chrono::nanoseconds bound) noexcept override;
@@ -59,6 +62,7 @@ class CudaStreams final : public DeviceStreams {
   std::shared_ptr<const DeviceEvent> mark(Gpu& gpu, StreamHandle stream);
 
   const std::shared_ptr<const DriverApi> api_;
+  const std::function<void(const std::string& uuid)> on_gpu_;
   mutable std::mutex mutex_;
   // Guarded by mutex_.
   std::unique_ptr<Gpu> gpu_;

@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <atomic>
+#include <mutex>
+#include <string>
+
+#include "backends/gpu/driver/nvml_api.h"
+#include "core/src/base/gpu_reading.h"
+#include "ronde/log.h"
+
+namespace ronde::cuda {
+
+/// Asks NVML what the rank's GPU does. NVML is not loaded before there is one.
+///
+/// Thread-safety: full.
+class GpuReader {
+ public:
+  explicit GpuReader(LogLevel log_level, vendor::SymbolLookup symbols = vendor::dynamic_symbols());
+  ~GpuReader();
+
+  /// Names the rank's GPU, by its UUID: the first call. Does not wait for NVML.
+  void use(const std::string& uuid);
+
+  /// What cannot be read is left out; a line of the log says why the first time, at level debug.
+  GpuReading read();
+
+ private:
+  void open();
+  bool is_given(NvmlResult result);
+  void tell(const std::string& problem);
+
+  const Logger log_;
+  const vendor::SymbolLookup symbols_;
+  std::atomic<bool> is_used_{false};
+  std::mutex mutex_;
+  // Guarded by mutex_.
+  std::string uuid_;
+  NvmlReadingApi api_;
+  NvmlDevice device_ = nullptr;
+  bool is_tried_ = false, is_open_ = false, has_told_ = false;
+};
+
+}  // namespace ronde::cuda
