@@ -150,6 +150,10 @@ void add_system(Families& to, const SystemSample& system) {
          system.network_received_bytes_per_s);
   to.add("ronde_network_sent_bytes_per_second", "Of the host, without loopback.", Type::Gauge,
          system.network_sent_bytes_per_s);
+  for (const auto& [name, value] : system.gpu) {
+    const bool is_rate = name.ends_with("_per_s");
+    to.add("ronde_" + name + (is_rate ? "econd" : ""), "Of the rank's GPU.", Type::Gauge, value);
+  }
 }
 
 std::string braced(const Labels& labels) {

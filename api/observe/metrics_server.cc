@@ -8,6 +8,7 @@
 
 #include <mutex>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "api/observe/metric_families.h"
@@ -46,7 +47,8 @@ prometheus::MetricType to_prometheus(MetricFamily::Type type) {
 /// Thread-safety: Collect() may be called from any thread.
 class FiguresOfRank final : public prometheus::Collectable {
  public:
-  explicit FiguresOfRank(const Runtime& runtime) : runtime_(runtime) {}
+  FiguresOfRank(const Runtime& runtime, ReadGpu read_gpu)
+      : runtime_(runtime), sampler_(std::move(read_gpu)) {}
 
   std::vector<prometheus::MetricFamily> Collect() const override {
     const std::lock_guard lock(mutex_);
@@ -71,8 +73,8 @@ class FiguresOfRank final : public prometheus::Collectable {
 
 class MetricsServer::Impl {
  public:
-  Impl(const Runtime& runtime, const std::string& port)
-      : figures_(std::make_shared<FiguresOfRank>(runtime)), exposer_(port, 1) {
+  Impl(const Runtime& runtime, const std::string& port, ReadGpu read_gpu)
+      : figures_(std::make_shared<FiguresOfRank>(runtime, std::move(read_gpu))), exposer_(port, 1) {
     exposer_.RegisterCollectable(figures_);
   }
 
@@ -81,9 +83,9 @@ class MetricsServer::Impl {
   prometheus::Exposer exposer_;
 };
 
-MetricsServer::MetricsServer(const Runtime& runtime, int port) {
+MetricsServer::MetricsServer(const Runtime& runtime, int port, ReadGpu read_gpu) {
   try {
-    impl_ = std::make_unique<Impl>(runtime, std::to_string(port));
+    impl_ = std::make_unique<Impl>(runtime, std::to_string(port), std::move(read_gpu));
   } catch (...) {
     throw Error("port " + std::to_string(port) +
                 " cannot be served; if another program has it, set another one (" +

@@ -3,6 +3,7 @@
 
 #include <memory>
 
+#include "core/src/base/gpu_reading.h"
 #include "ronde/runtime.h"
 
 namespace ronde {
@@ -13,7 +14,7 @@ class MetricsServer {
  public:
   /// `runtime` outlives this. Throws Error if the port cannot be had, or if this build has no
   /// prometheus-cpp.
-  MetricsServer(const Runtime& runtime, int port);
+  MetricsServer(const Runtime& runtime, int port, ReadGpu read_gpu = {});
   ~MetricsServer();
   MetricsServer(const MetricsServer&) = delete;
   MetricsServer& operator=(const MetricsServer&) = delete;

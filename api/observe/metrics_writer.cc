@@ -10,8 +10,8 @@ namespace ronde {
 
 constexpr std::chrono::seconds kPeriod{5};
 
-MetricsWriter::MetricsWriter(const Runtime& runtime, std::string path)
-    : runtime_(runtime), path_(std::move(path)) {}
+MetricsWriter::MetricsWriter(const Runtime& runtime, std::string path, ReadGpu read_gpu)
+    : runtime_(runtime), path_(std::move(path)), sampler_(std::move(read_gpu)) {}
 
 void MetricsWriter::take(std::span<const Event>, std::uint64_t) {
   if (std::chrono::steady_clock::now() >= next_) write();

@@ -17,7 +17,7 @@ namespace ronde {
 class MetricsWriter final : public EventSink {
  public:
   /// `runtime` outlives its use.
-  MetricsWriter(const Runtime& runtime, std::string path);
+  MetricsWriter(const Runtime& runtime, std::string path, ReadGpu read_gpu = {});
 
   /// Writes if a few seconds have passed.
   void take(std::span<const Event> events, std::uint64_t lost) override;

@@ -7,7 +7,7 @@ namespace ronde {
 
 class MetricsServer::Impl {};
 
-MetricsServer::MetricsServer(const Runtime&, int) {
+MetricsServer::MetricsServer(const Runtime&, int, ReadGpu) {
   throw Error(
       "this build has no prometheus-cpp and serves nothing: set a FILE.prom, or build Ronde where "
       "CMake finds prometheus-cpp");

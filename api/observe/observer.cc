@@ -55,10 +55,11 @@ void Observer::guarded(const char* what, const Action& action) const noexcept {
   }
 }
 
-Observer::Observer(Runtime& runtime, std::unique_ptr<DumpSignal> signal)
+Observer::Observer(Runtime& runtime, std::unique_ptr<DumpSignal> signal, ReadGpu read_gpu)
     : runtime_(runtime),
       log_(parse_log_level(runtime.config().log_level), runtime.topology().rank),
-      signal_(std::move(signal)) {
+      signal_(std::move(signal)),
+      read_gpu_(std::move(read_gpu)) {
   const Config& config = runtime.config();
   warn_of_idle_settings();
   remove_old_profiles();
@@ -69,7 +70,7 @@ Observer::Observer(Runtime& runtime, std::unique_ptr<DumpSignal> signal)
   guarded("RONDE_METRICS", [&] { start_metrics(); });
   guarded("RONDE_TOP", [&] {
     if (!config.top) return;
-    top_ = std::make_shared<TopSocket>(runtime, host_name());
+    top_ = std::make_shared<TopSocket>(runtime, host_name(), read_gpu_);
     runtime.add_event_sink(top_);
   });
   if (config.timeline.empty()) return;
@@ -114,9 +115,9 @@ void Observer::start_timeline(const std::string& path) {
   std::filesystem::create_directories(folder, error);
   const Topology& topology = runtime_.topology();
   const std::string file = folder + "/rank" + std::to_string(topology.rank) + std::string(kJson);
-  timeline_ =
-      std::make_shared<Timeline>(file, Timeline::Place{topology.rank, topology.size, host_name()},
-                                 [this] { return runtime_.clock_offsets(); });
+  timeline_ = std::make_shared<Timeline>(
+      file, Timeline::Place{topology.rank, topology.size, host_name()},
+      [this] { return runtime_.clock_offsets(); }, read_gpu_);
   if (is_merged) merged_timelines_.insert(path);
   runtime_.add_event_sink(timeline_);
 }
@@ -139,11 +140,11 @@ void Observer::start_metrics() {
   if (place.empty()) return;
   if (place.front() == ':') {
     const int port = std::stoi(place.substr(1)) + topology.local_rank;
-    metrics_server_ = std::make_unique<MetricsServer>(runtime_, port);
+    metrics_server_ = std::make_unique<MetricsServer>(runtime_, port, read_gpu_);
     return;
   }
-  metrics_ =
-      std::make_shared<MetricsWriter>(runtime_, path_of_rank(place, topology.rank, kMetrics));
+  metrics_ = std::make_shared<MetricsWriter>(runtime_, path_of_rank(place, topology.rank, kMetrics),
+                                             read_gpu_);
   runtime_.add_event_sink(metrics_);
 }
 

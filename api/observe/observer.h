@@ -23,8 +23,10 @@ namespace ronde {
 /// Thread-safety: every member may be called from any thread, but construction and destruction.
 class Observer {
  public:
-  /// `runtime` outlives this. `signal`: as wanted_signal() says.
-  explicit Observer(Runtime& runtime, std::unique_ptr<DumpSignal> signal = nullptr);
+  /// `runtime` outlives this. `signal`: as wanted_signal() says. `read_gpu`: of this rank; may be
+  /// empty.
+  explicit Observer(Runtime& runtime, std::unique_ptr<DumpSignal> signal = nullptr,
+                    ReadGpu read_gpu = {});
   ~Observer();
   Observer(const Observer&) = delete;
   Observer& operator=(const Observer&) = delete;
@@ -61,6 +63,7 @@ class Observer {
   Runtime& runtime_;
   const Logger log_;
   const std::unique_ptr<DumpSignal> signal_;
+  const ReadGpu read_gpu_;
   std::shared_ptr<FlightRecorder> recorder_;
   std::unique_ptr<MetricsServer> metrics_server_;
 

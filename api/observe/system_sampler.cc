@@ -47,16 +47,22 @@ void read_network(std::uint64_t& received, std::uint64_t& sent) {
 
 SystemSample SystemSampler::sample() {
   SystemSample sample;
+  GpuReading gpu = read_gpu_ ? read_gpu_() : GpuReading();
   sample.resident_bytes = resident_bytes();
   std::uint64_t received = 0, sent = 0;
   read_network(received, sent);
   const double cpu_s = cpu_seconds();
   const auto now = std::chrono::steady_clock::now();
   const double passed_s = std::chrono::duration<double>(now - time_).count();
+  const auto rate = [passed_s](std::uint64_t from, std::uint64_t to) {
+    return to > from && passed_s > 0 ? static_cast<double>(to - from) / passed_s : 0.0;
+  };
+  sample.gpu = std::move(gpu.gauges);
+  for (const auto& [name, total] : gpu.totals) {
+    const auto before = gpu_totals_.find(name);
+    sample.gpu[name + "_per_s"] = before == gpu_totals_.end() ? 0.0 : rate(before->second, total);
+  }
   if (time_ != std::chrono::steady_clock::time_point() && passed_s > 0) {
-    const auto rate = [passed_s](std::uint64_t from, std::uint64_t to) {
-      return to > from ? static_cast<double>(to - from) / passed_s : 0.0;
-    };
     sample.cpu_cores = (cpu_s - cpu_s_) / passed_s;
     sample.network_received_bytes_per_s = rate(received_, received);
     sample.network_sent_bytes_per_s = rate(sent_, sent);
@@ -65,6 +71,7 @@ SystemSample SystemSampler::sample() {
   cpu_s_ = cpu_s;
   received_ = received;
   sent_ = sent;
+  gpu_totals_ = std::move(gpu.totals);
   return sample;
 }
 

@@ -3,27 +3,38 @@
 
 #include <chrono>
 #include <cstdint>
+#include <map>
+#include <string>
+#include <utility>
+
+#include "core/src/base/gpu_reading.h"
 
 namespace ronde {
 
-/// What this process and its host use, from /proc.
+/// What this process, its host and its GPU use.
 struct SystemSample {
   double cpu_cores = 0;  ///< busy on the threads of this process, since the sample before
   std::uint64_t resident_bytes = 0;
   double network_received_bytes_per_s = 0;  ///< of the host, without loopback
   double network_sent_bytes_per_s = 0;
+  std::map<std::string, double> gpu;  ///< by name
 };
 
 /// Thread-safety: none.
 class SystemSampler {
  public:
-  /// What cannot be read is 0.
+  explicit SystemSampler(ReadGpu read_gpu = {}) : read_gpu_(std::move(read_gpu)) {}
+
+  /// What cannot be read is 0, or missing if it is of the GPU. A rate is 0 where its counter was
+  /// not there before, or went backwards.
   SystemSample sample();
 
  private:
   std::chrono::steady_clock::time_point time_{};
   double cpu_s_ = 0;
   std::uint64_t received_ = 0, sent_ = 0;
+  ReadGpu read_gpu_;
+  std::map<std::string, std::uint64_t> gpu_totals_;
 };
 
 }  // namespace ronde

@@ -56,8 +56,11 @@ void limit(Map& map) {
 }  // namespace
 
 Timeline::Timeline(const std::string& path, const Place& place,
-                   std::function<std::vector<ClockOffset>()> clock_offsets)
-    : path_(path), place_(place), clock_offsets_(std::move(clock_offsets)) {
+                   std::function<std::vector<ClockOffset>()> clock_offsets, ReadGpu read_gpu)
+    : path_(path),
+      place_(place),
+      clock_offsets_(std::move(clock_offsets)),
+      sampler_(std::move(read_gpu)) {
   file_.open(path, std::ios::trunc);
   write_head();
   flush();
@@ -320,6 +323,9 @@ void Timeline::write_system(std::int64_t now_ns) {
   counter("network",
           fmt::format("\"received_bytes_per_s\":{:.0f},\"sent_bytes_per_s\":{:.0f}",
                       sample.network_received_bytes_per_s, sample.network_sent_bytes_per_s));
+  for (const auto& [name, value] : sample.gpu) {
+    counter(name, fmt::format("\"value\":{:.0f}", value));
+  }
 }
 
 }  // namespace ronde

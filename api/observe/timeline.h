@@ -30,7 +30,7 @@ class Timeline final : public EventSink {
   /// Replaces `path`. Throws Error if it cannot be written.
   /// `clock_offsets`: Runtime::clock_offsets().
   Timeline(const std::string& path, const Place& place,
-           std::function<std::vector<ClockOffset>()> clock_offsets);
+           std::function<std::vector<ClockOffset>()> clock_offsets, ReadGpu read_gpu = {});
 
   /// Throws Error if the file cannot be written any more.
   void take(std::span<const Event> events, std::uint64_t lost) override;

@@ -65,8 +65,11 @@ void check_top_folder(const std::string& folder) {
   fail(folder, "it is not a folder of this user alone (mode 0700); set XDG_RUNTIME_DIR to one");
 }
 
-TopSocket::TopSocket(const Runtime& runtime, std::string host)
-    : runtime_(runtime), host_(std::move(host)), path_(path_of(runtime.topology().rank)) {
+TopSocket::TopSocket(const Runtime& runtime, std::string host, ReadGpu read_gpu)
+    : runtime_(runtime),
+      host_(std::move(host)),
+      path_(path_of(runtime.topology().rank)),
+      sampler_(std::move(read_gpu)) {
   const std::string folder = top_folder();
   if (mkdir(folder.c_str(), S_IRWXU) != 0 && errno != EEXIST) fail(folder, std::strerror(errno));
   check_top_folder(folder);
@@ -124,7 +127,7 @@ void TopSocket::take(std::span<const Event>, std::uint64_t) {
 
 std::string TopSocket::line() const {
   const Topology& topology = runtime_.topology();
-  const nlohmann::ordered_json json = {
+  nlohmann::ordered_json json = {
       {"ronde_top", 1},
       {"version", build_info::kVersion},
       {"program", program_invocation_short_name},
@@ -143,6 +146,7 @@ std::string TopSocket::line() const {
         {"network_received_bytes_per_s", sample_.network_received_bytes_per_s},
         {"network_sent_bytes_per_s", sample_.network_sent_bytes_per_s}}},
       {"figures", to_json(runtime_.figures(), topology.rank, Histograms::Without)}};
+  for (const auto& [name, value] : sample_.gpu) json["system"][name] = value;
   return json.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
 }
 

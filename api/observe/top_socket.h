@@ -24,7 +24,7 @@ void check_top_folder(const std::string& folder);
 class TopSocket final : public EventSink {
  public:
   /// `runtime` outlives its use. Throws Error if there can be no socket.
-  TopSocket(const Runtime& runtime, std::string host);
+  TopSocket(const Runtime& runtime, std::string host, ReadGpu read_gpu = {});
   /// Removes it.
   ~TopSocket() override;
 

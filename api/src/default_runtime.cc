@@ -66,8 +66,9 @@ void DefaultRuntime::init(const InitOptions& options) {
       start = load_start_options(options, registered_, on_stall);
     }
     std::unique_ptr<DumpSignal> signal = wanted_signal(start.runtime.config);
+    const std::shared_ptr<const ReadGpu> read_gpu = start.read_gpu;
     std::unique_ptr<Runtime> runtime = start_runtime(std::move(start));
-    auto observer = std::make_unique<Observer>(*runtime, std::move(signal));
+    auto observer = std::make_unique<Observer>(*runtime, std::move(signal), *read_gpu);
     publish(std::move(runtime), std::move(observer));
   } catch (...) {
     const std::lock_guard lock(mutex_);

@@ -35,7 +35,9 @@ BackendRegistry& registry_of(RuntimeOptions& options, DeviceKind device) {
   return device == DeviceKind::Cpu ? options.backends : options.device_backends;
 }
 
-void take_backends(RuntimeOptions& options, BuiltIn built_in, const BackendRegistry& registered) {
+void take_backends(RuntimeOptions& options, ReadGpu& read_gpu, BuiltIn built_in,
+                   const BackendRegistry& registered) {
+  read_gpu = std::move(built_in.read_gpu);
   options.backends = std::move(built_in.backends);
   options.device_backends = std::move(built_in.device_backends);
   for (const auto& each : registered) registry_of(options, each.second.device).insert(each);
@@ -99,9 +101,10 @@ StartOptions load_start_options(const InitOptions& init, const BackendRegistry& 
   options.make_transport = std::move(built_in.make_transport);
   options.hanging_start = std::move(built_in.hanging_start);
   options.make_board = std::move(built_in.make_board);
-  take_backends(options, std::move(built_in), registered);
-  options.remake_backends = [compose, registered](RuntimeOptions& again) {
-    take_backends(again, compose(again.config), registered);
+  take_backends(options, *start.read_gpu, std::move(built_in), registered);
+  options.remake_backends = [compose, registered,
+                             read_gpu = start.read_gpu](RuntimeOptions& again) {
+    take_backends(again, *read_gpu, compose(again.config), registered);
   };
   options.on_stall = std::move(on_stall);
   options.on_event = nvtx_ranges();

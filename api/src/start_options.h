@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "core/src/base/gpu_reading.h"
 #include "ronde/init_options.h"
 #include "ronde/plugin/factory.h"
 #include "ronde/runtime.h"
@@ -15,6 +16,8 @@ namespace ronde {
 struct StartOptions {
   RuntimeOptions runtime;
   std::vector<std::string> warnings;
+  /// Of the backends that the Runtime makes in the end.
+  std::shared_ptr<ReadGpu> read_gpu = std::make_shared<ReadGpu>();
 };
 
 /// Reads the environment and puts the backends together. Nonsense does not throw but ends in

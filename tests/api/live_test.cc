@@ -157,6 +157,69 @@ TEST_CASE("names of spans that are no UTF-8, and counters of sets, are labels of
   CHECK(samples.at("ronde_execution_buckets{rank=\"5\",set=\"3\"}") == 2);
 }
 
+TEST_CASE("a cuda GPU's NVLink counters become rates, which are never negative") {
+  std::uint64_t total = 5'000'000;
+  bool is_lost = false;
+  SystemSampler sampler([&] {
+    return is_lost ? GpuReading() : GpuReading{{{"gpu_used_bytes", 7}}, {{"sent", total}}};
+  });
+  const auto rate = [&] { return sampler.sample().gpu.at("sent_per_s"); };
+  CHECK(rate() == 0);  // nothing to compare it with
+  const auto begin = std::chrono::steady_clock::now();
+  CHECK(rate() == 0);
+  total += 1'000'000;
+  const double sent_per_s = rate();
+  const std::chrono::duration<double> passed = std::chrono::steady_clock::now() - begin;
+  CHECK(sent_per_s * passed.count() >= 1'000'000);
+  total = 10;  // it has wrapped, or the driver was reset
+  CHECK(rate() == 0);
+  total = 20;
+  CHECK(rate() > 0);
+  is_lost = true;
+  CHECK(sampler.sample().gpu.empty());
+  is_lost = false;
+  total += 1'000'000'000;  // in nobody knows what time
+  CHECK(rate() == 0);
+  CHECK(sampler.sample().gpu.at("gpu_used_bytes") == 7);
+  CHECK(SystemSampler().sample().gpu.empty());
+}
+
+TEST_CASE("figures of a cuda GPU are in metrics, timeline and socket of the rank that has one") {
+  const RuntimeFolder folder;
+  Config config = test_config();
+  config.top = true;
+  config.metrics = folder.folder() / "run.prom";
+  config.timeline = folder.folder() / "timeline";
+  const auto read_gpu = [] {
+    return GpuReading{{{"gpu_utilization_percent", 93}}, {{"nvlink_sent_bytes", 1}}};
+  };
+  const auto body = [&](int rank, Runtime& runtime, Observer&) {
+    train(runtime, 5);
+    const Json system = ask(folder.socket_of(rank)).at("system");
+    check_equal(system.value("gpu_utilization_percent", -1.0), rank == 0 ? 93.0 : -1.0, "percent");
+    check_equal(system.contains("nvlink_sent_bytes_per_s"), rank == 0, "traffic");
+    return true;
+  };
+  run_observed(2, config, body, read_gpu);
+  for (const int rank : {0, 1}) {
+    const std::string name = "rank" + std::to_string(rank);
+    const auto samples = samples_in(read_text(folder.folder() / ("run." + name + ".prom")));
+    const std::string label = "{rank=\"" + std::to_string(rank) + "\"}";
+    CHECK(samples.contains("ronde_gpu_utilization_percent" + label) == (rank == 0));
+    CHECK(samples.contains("ronde_nvlink_sent_bytes_per_second" + label) == (rank == 0));
+    std::map<std::string, double> counters;
+    const Json trace = Json::parse(read_text(folder.folder() / ("timeline/" + name + ".json")));
+    for (const Json& event : trace.at("traceEvents")) {
+      if (event.at("ph") != "C" || !event.at("args").contains("value")) continue;
+      counters[event.at("name")] = event.at("args").at("value");
+    }
+    using Counters = std::map<std::string, double>;
+    CHECK(counters ==
+          (rank > 0 ? Counters()
+                    : Counters{{"gpu_utilization_percent", 93}, {"nvlink_sent_bytes_per_s", 0}}));
+  }
+}
+
 TEST_CASE("metrics that cannot be served or written end no training") {
   const TcpSocket taken;
   for (const std::string& place :

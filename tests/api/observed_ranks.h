@@ -15,15 +15,17 @@
 namespace ronde::test {
 
 /// `body` on each rank of a group with an observer, which ends the group unless the body returns
-/// false.
+/// false. `read_gpu`: of rank 0, which alone has a GPU; may be empty.
 inline void run_observed(
     int size, const Config& config,
-    const std::function<bool(int rank, Runtime& runtime, Observer& observer)>& body) {
+    const std::function<bool(int rank, Runtime& runtime, Observer& observer)>& body,
+    const ReadGpu& read_gpu = {}) {
   const inproc::Group group(std::vector<int>(static_cast<std::size_t>(size), 0));
   run_ranks(size, [&](int rank) {
     Runtime runtime(options_of(group, rank, config));
     // The signal is the process's.
-    Observer observer(runtime, rank == 0 ? wanted_signal(config) : nullptr);
+    Observer observer(runtime, rank == 0 ? wanted_signal(config) : nullptr,
+                      rank == 0 ? read_gpu : ReadGpu());
     if (body(rank, runtime, observer)) observer.shutdown();
   });
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Fakes of libcuda.so.1 and libnccl.so.2 in one library, for programs that look for these by name:
-// every process has a GPU of its own, whose memory the others open by CUDA IPC.
+// Fakes of libcuda.so.1, libnccl.so.2 and libnvidia-ml.so.1 in one library, for programs that look
+// for these by name: every process has a GPU of its own, whose memory the others open by CUDA IPC.
 #include <chrono>
 #include <string>
 #include <thread>
@@ -8,12 +8,14 @@
 #include "tests/support/fakes/fake_cuda.h"
 #include "tests/support/fakes/fake_kernels.h"
 #include "tests/support/fakes/fake_nccl.h"
+#include "tests/support/fakes/fake_nvml.h"
 
 namespace {
 
 struct Fakes {
   ronde::test::FakeCuda cuda{{.processes_share_memory = true}};
   ronde::test::FakeNccl nccl{cuda, {}};
+  ronde::vendor::SymbolLookup nvml = ronde::test::library_with(ronde::test::fake_nvml());
 
   Fakes() {
     ronde::test::add_ronde_kernels(cuda);
@@ -28,8 +30,10 @@ struct Fakes {
 
   void* find(const char* symbol) const {
     std::string error;
-    void* const function = cuda.lookup()("", symbol, error);
-    return function != nullptr ? function : nccl.lookup()("", symbol, error);
+    for (const auto& library : {cuda.lookup(), nccl.lookup(), nvml}) {
+      if (void* const function = library("", symbol, error)) return function;
+    }
+    return nullptr;
   }
 };
 

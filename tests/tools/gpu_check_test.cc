@@ -165,6 +165,26 @@ TEST_CASE("gpu_check: the kit runs both commands over fake cuda, and goes on aft
   CHECK_THAT(read_text(machine.report("first")), Contains("gpu_pack does not load: "));
 }
 
+TEST_CASE("gpu_check: what NVML says of a cuda rank's GPU is in its metrics") {
+  const TemporaryFolder folder;
+  fs::copy(FAKE_GPU_LIBRARY, folder / "libcuda.so.1");
+  for (const char* const name : {"libnccl.so.2", "libnvidia-ml.so.1"})
+    fs::create_symlink("libcuda.so.1", folder / name);
+  const std::string backend = GENERATE("cuda", "nccl");
+  const CommandResult result =
+      run_program({RONDE_BUILD_DIR "/bin/ronde", "bench", "allreduce", "--device", "cuda", "--min",
+                   "4KiB", "--max", "4KiB", "--iters", "1"},
+                  {{"LD_LIBRARY_PATH", folder.path()},
+                   {"RONDE_GPU_BACKEND", backend},
+                   {"RONDE_METRICS", folder / "run.prom"}});
+  INFO(backend << result.out << result.err);
+  REQUIRE(result.exit_code == 0);
+  // Those at the end know the GPU for certain.
+  const std::string metrics = read_text(folder / "run.rank0.prom");
+  CHECK_THAT(metrics, Contains("ronde_gpu_utilization_percent{rank=\"0\"} 10\n") &&
+                          Contains("ronde_nvlink_sent_bytes_per_second{rank=\"0\"} "));
+}
+
 TEST_CASE("gpu_check: what is no command, and a kit that is missing or too large, are refused") {
   const TemporaryFolder folder;
   const std::string script = std::string(kSources) + "/scripts/gpu_check.sh";

@@ -26,18 +26,19 @@ namespace fs = std::filesystem;
 namespace {
 
 /// `body` on rank 0 of a group of two, whose ranks have trained and can be watched. The command
-/// has the same XDG_RUNTIME_DIR.
-void with_job(const std::function<void()>& body) {
+/// has the same XDG_RUNTIME_DIR. `read_gpu`: of rank 0; may be empty.
+void with_job(const std::function<void()>& body, const ReadGpu& read_gpu = {}) {
   const TemporaryFolder folder;
   setenv("XDG_RUNTIME_DIR", folder.path().c_str(), 1);
   Config config = test_config();
   config.top = true;
-  run_observed(2, config, [&](int rank, Runtime& runtime, Observer&) {
+  const auto train_and_call = [&](int rank, Runtime& runtime, Observer&) {
     train(runtime, 20);
     if (rank == 0) body();
     runtime.submit(barrier_request()).wait();
     return true;
-  });
+  };
+  run_observed(2, config, train_and_call, read_gpu);
   unsetenv("XDG_RUNTIME_DIR");
 }
 
@@ -95,10 +96,28 @@ TEST_CASE("ronde top shows a job, its rates and its ranks") {
     check_contains(text.out, "top_tests: 2 of 2 ranks on ");
     check_contains(text.out, "cpu=inproc");
     check_contains(text.out, "steps/s");
+    check_contains(text.out, "exposed\n");  // and no columns of a GPU
     check_contains(run_command({"top", "--once", pid}).out, "top_tests: 2 of 2");
     const auto other = run_command({"top", "--once", "1"});
     check_equal(other.exit_code, 1, "the exit code");
     check_contains(other.err, "no running job of this user on this host with process 1 has");
+  });
+}
+
+TEST_CASE("ronde top has columns of cuda GPUs where a rank reports them") {
+  const auto body = [] {
+    const Json rows = Json::parse(run_command({"top", "--json"}).out).at(0).at("ranks_here");
+    check_equal(rows.at(0).at("gpu_utilization_percent").get<double>(), 93.0, "per cent");
+    check_equal(rows.at(0).at("nvlink_sent_bytes_per_s").get<double>(), 0.0, "a rate");
+    check(!rows.at(1).contains("gpu_utilization_percent"), "none without a GPU");
+    const std::string text = run_command({"top"}).out;
+    check_contains(text, "exposed      gpu %     gpu MB   out MB/s\n");
+    check_contains(text, " %       93.0     2000.0        0.0\n");
+    check_contains(text, " %          -          -          -\n");
+  };
+  with_job(body, [] {
+    return GpuReading{{{"gpu_utilization_percent", 93}, {"gpu_used_bytes", 2e9}},
+                      {{"nvlink_sent_bytes", 1}}};
   });
 }
 

@@ -2,7 +2,9 @@
 #include "tools/top/jobs.h"
 
 #include <algorithm>
+#include <array>
 #include <cstdio>
+#include <iterator>
 #include <tuple>
 
 namespace ronde::tool::top {
@@ -14,6 +16,15 @@ using Json = nlohmann::ordered_json;
 constexpr std::size_t kPolls = 6;
 constexpr double kUsPerS = 1e6;
 constexpr double kMega = 1e6;
+
+struct Column {
+  const char *key, *title;
+  double unit;
+};
+constexpr std::array<Column, 4> kGpuColumns = {{{"gpu_utilization_percent", "gpu %", 1},
+                                                {"gpu_used_bytes", "gpu MB", kMega},
+                                                {"nvlink_received_bytes_per_s", "nvlink in", kMega},
+                                                {"nvlink_sent_bytes_per_s", "out MB/s", kMega}}};
 
 double ratio(double part, double whole) {
   return whole > 0 ? part / whole : 0;
@@ -48,6 +59,15 @@ std::string formatted(const char* format, Values... values) {
 
 double number(const Json& json, const char* key) {
   return json.at(key).get<double>();
+}
+
+/// Those that a rank has something for.
+std::vector<Column> gpu_columns(const Json& rows) {
+  std::vector<Column> columns;
+  std::ranges::copy_if(kGpuColumns, std::back_inserter(columns), [&](const Column& column) {
+    return std::ranges::any_of(rows, [&](const Json& row) { return row.contains(column.key); });
+  });
+  return columns;
 }
 
 }  // namespace
@@ -156,14 +176,23 @@ std::string text_of(const Json& jobs) {
           formatted("  late: rank %d, for which others wait %.1f %% of the time\n",
                     job.at("late").at("rank").get<int>(), 100 * number(job.at("late"), "waited"));
     }
-    text += formatted("  %6s %8s %8s %12s %12s %12s %9s\n", "rank", "pid", "cores", "memory MB",
+    const std::vector<Column> columns = gpu_columns(rows);
+    text += formatted("  %6s %8s %8s %12s %12s %12s %9s", "rank", "pid", "cores", "memory MB",
                       "host in MB/s", "out MB/s", "exposed");
+    for (const Column& column : columns) text += formatted(" %10s", column.title);
+    text += "\n";
     for (const Json& row : rows) {
       text += formatted(
-          "  %6d %8d %8.2f %12.1f %12.1f %12.1f %7.1f %%\n", row.at("rank").get<int>(),
+          "  %6d %8d %8.2f %12.1f %12.1f %12.1f %7.1f %%", row.at("rank").get<int>(),
           row.at("pid").get<int>(), number(row, "cpu_cores"), number(row, "resident_bytes") / kMega,
           number(row, "network_received_bytes_per_s") / kMega,
           number(row, "network_sent_bytes_per_s") / kMega, 100 * number(row, "exposed"));
+      for (const Column& column : columns) {
+        text += row.contains(column.key)
+                    ? formatted(" %10.1f", number(row, column.key) / column.unit)
+                    : formatted(" %10s", "-");
+      }
+      text += "\n";
     }
   }
   return text;
