@@ -26,7 +26,8 @@ std::exception_ptr leave_group(const std::optional<std::string>& reason = {}) {
   try {
     const DefaultRuntime::Use runtime(DefaultRuntime::instance(), "ronde::main()");
     if (reason) runtime->abort(*reason);
-    runtime->shutdown();  // does nothing, and says nothing, if the group has failed before
+    // Does nothing, and says nothing, if the group has failed before.
+    runtime.observer().shutdown();
     failure = runtime->failure();
   } catch (...) {
     failure = std::current_exception();

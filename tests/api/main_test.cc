@@ -12,6 +12,7 @@
 
 #include "ronde/ronde.h"
 #include "tests/support/processes/file_ranks.h"
+#include "tests/support/processes/temporary_folder.h"
 
 namespace {
 
@@ -129,6 +130,15 @@ TEST_CASE("ronde::main gives what the program returns, or 0") {
   CHECK(run_main("returns") == std::vector<End>{{0, {}}, {0, {}}, {0, {}}});
   CHECK(run_main("shuts down itself") == std::vector<End>{{0, {}}, {0, {}}, {0, {}}});
   CHECK(run_main("returns a status") == std::vector<End>{{40, {}}, {41, {}}, {42, {}}});
+}
+
+TEST_CASE("ronde::main writes the profile and the timeline of all ranks") {
+  const TemporaryFolder folder;
+  const std::string profile = folder / "run.json", timeline = folder / "all.json";
+  const std::vector<End> well = {{0, {}}, {0, {}}, {0, {}}};
+  CHECK(run_main("returns", {{"RONDE_PROFILE", profile}, {"RONDE_TIMELINE", timeline}}) == well);
+  CHECK_THAT(read_text(profile), Catch::Contains("\"complete\": true"));
+  CHECK_THAT(read_text(timeline), Catch::Contains("\"world_size\":3"));
 }
 
 TEST_CASE("an exception in ronde::main ends every rank with its reason") {
