@@ -16,6 +16,7 @@ struct ProfiledRun {
   double steps = 100;
   double step_us = 200e3;
   double exposed_us = 8e3;
+  double late_exposed_us = -1;  ///< of the late rank; -1: as of the others
   double backward_us = 120e3;
   double messages = 4;  ///< a step
   double message_bytes = 43e6;
@@ -51,14 +52,15 @@ inline Json equal_times(double count, double us) {
 }
 
 inline Json ProfiledRun::figures(int rank) const {
+  const bool is_late = rank == late_rank;
   const double count = messages * steps;
   double up_to = 1024;
   while (up_to < message_bytes) up_to *= 2;
-  const Json phases = {{"negotiate", equal_times(count, rank == late_rank ? 5 : negotiate_us)},
+  const Json phases = {{"negotiate", equal_times(count, is_late ? 5 : negotiate_us)},
                        {"queue", equal_times(count, 20)},
                        {"communicate", equal_times(count, communicate_us)},
                        {"complete", equal_times(count, 10)}};
-  const double others = rank == late_rank ? 0 : waited_us * steps;
+  const double others = is_late ? 0 : waited_us * steps;
   return {
       {"rank", rank},
       {"seconds", steps * step_us / 1e6},
@@ -66,7 +68,8 @@ inline Json ProfiledRun::figures(int rank) const {
        {{"count", steps},
         {"samples", steps * 16},
         {"time", equal_times(steps, step_us)},
-        {"exposed", equal_times(steps, exposed_us)},
+        {"exposed",
+         equal_times(steps, is_late && late_exposed_us >= 0 ? late_exposed_us : exposed_us)},
         {"backward", equal_times(steps, backward_us)},
         {"last_bucket", {{"bytes", last_bucket_bytes}, {"lead_us", last_lead_us}}}}},
       {"messages",
@@ -81,7 +84,7 @@ inline Json ProfiledRun::figures(int rank) const {
        {{{"rank", late_rank}, {"count", late_share * count}, {"waited_us", others}},
         {{"rank", 1 - late_rank},
          {"count", (1 - late_share) * count},
-         {"waited_us", rank == late_rank ? 800 * steps : 0}}}},
+         {"waited_us", is_late ? 800 * steps : 0}}}},
       {"spans",
        {{{"name", span},
          {"count", steps},

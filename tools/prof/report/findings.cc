@@ -84,14 +84,15 @@ Found slow_rank(const Run& run, const StepMeans& step) {
   if (messages == 0 || run.ranks < 2) return {};
   const double needed = run.ranks == 2 ? 0.75 : std::max(0.5, 1.5 / run.ranks);
   if (worst.second.waited_us < needed * waited) return {};
-  // The rank that is waited for waits for nobody; messages wait at the same time.
+  // The rank that is waited for waits for nobody: what it waits, others would wait without it, too.
+  // Messages wait at the same time.
   const double others = std::max(1.0, run.measured_ranks() - 1);
   const double a_step = worst.second.waited_us / others / std::max(1.0, run.merged.steps);
   double limit = a_step;
   if (!run.per_rank.empty() && step.exposed_us > 0) {
-    limit = own_and_others(run, worst.first, [](const Figures& each) {
-              return each.exposed.mean();
-            }).second;
+    const auto [own, of_others] =
+        own_and_others(run, worst.first, [](const Figures& each) { return each.exposed.mean(); });
+    limit = of_others - own;
   }
   const double cost = std::min(a_step, limit);
   if (cost <
@@ -169,11 +170,12 @@ Found thaws(const Run& run, const StepMeans& step) {
 }
 
 /// What a message takes besides its bytes: the median of agreement, unless that is a wait for a
-/// slow rank, and of completion.
+/// slow rank, and of completion. Many messages wait at the same time.
 double cost_of_message(const Run& run, const StepMeans& step) {
   const MessageClass all = all_messages(run.merged);
   const double agreement = slow_rank(run, step) ? 0 : all.phases[kNegotiate].p50_us;
-  return agreement + all.phases[kComplete].p50_us;
+  const double each = agreement + all.phases[kComplete].p50_us;
+  return at_most_exposed(step, each * step.messages) / std::max(1.0, step.messages);
 }
 
 Found small_fusion(const Run& run, const StepMeans& step) {
