@@ -13,7 +13,6 @@
 #include <system_error>
 
 #include "api/observe/figures_json.h"
-#include "api/observe/write_file.h"
 #include "core/src/base/exception_text.h"
 #include "ronde/build_info.h"
 
@@ -214,8 +213,8 @@ bool DumpSignal::take() noexcept {
 
 FlightRecorder::FlightRecorder(const Runtime& runtime, const Logger& log)
     : runtime_(runtime),
-      log_(log),
-      path_(runtime.config().dump + "/rank" + std::to_string(runtime.topology().rank) + ".json") {
+      path_(runtime.config().dump + "/rank" + std::to_string(runtime.topology().rank) + ".json"),
+      write_(log, "RONDE_DUMP") {
   // That of an earlier run would tell of this one.
   std::error_code ignored;
   std::filesystem::remove(path_, ignored);
@@ -238,13 +237,12 @@ void FlightRecorder::take(std::span<const Event>, std::uint64_t) {
     if (failure_dumped_) return;  // what comes after it would hide what led to it
     failure_dumped_ = failure != nullptr;
   }
-  try {
-    if (failure) return dump("error", text_of(failure));
-    if (!stall.empty()) dump("stall", stall);
-    if (runtime_.config().dump_on_sigusr2 && DumpSignal::take()) dump("signal", "SIGUSR2");
-  } catch (...) {
-    log_.warning("RONDE_DUMP: " + exception_text());
-  }
+  const auto write = [&](std::string_view reason, const std::string& text) {
+    write_.run([&] { dump(reason, text); });
+  };
+  if (failure) return write("error", text_of(failure));
+  if (!stall.empty()) write("stall", stall);
+  if (runtime_.config().dump_on_sigusr2 && DumpSignal::take()) write("signal", "SIGUSR2");
 }
 
 void FlightRecorder::dump(std::string_view reason, const std::string& text) {

@@ -8,6 +8,7 @@
 #include <string_view>
 #include <vector>
 
+#include "api/observe/write_file.h"
 #include "ronde/config.h"
 #include "ronde/log.h"
 #include "ronde/plugin/events.h"
@@ -53,9 +54,9 @@ class FlightRecorder final : public EventSink {
 
  private:
   const Runtime& runtime_;
-  const Logger& log_;
   const std::string path_;
 
+  RepeatedWrite write_;    ///< owned by the thread that calls take()
   std::mutex dump_mutex_;  ///< one dump at a time
   std::mutex mutex_;
   // Guarded by mutex_.

@@ -4,23 +4,28 @@
 #include <utility>
 
 #include "api/observe/metric_families.h"
-#include "api/observe/write_file.h"
 
 namespace ronde {
 
 constexpr std::chrono::seconds kPeriod{5};
 
-MetricsWriter::MetricsWriter(const Runtime& runtime, std::string path, ReadGpu read_gpu)
-    : runtime_(runtime), path_(std::move(path)), sampler_(std::move(read_gpu)) {}
+MetricsWriter::MetricsWriter(const Runtime& runtime, const Logger& log, std::string path,
+                             ReadGpu read_gpu)
+    : runtime_(runtime),
+      path_(std::move(path)),
+      write_(log, "RONDE_METRICS"),
+      sampler_(std::move(read_gpu)) {}
 
 void MetricsWriter::take(std::span<const Event>, std::uint64_t) {
   if (std::chrono::steady_clock::now() >= next_) write();
 }
 
-void MetricsWriter::write() {
+void MetricsWriter::write() noexcept {
   next_ = std::chrono::steady_clock::now() + kPeriod;
-  write_file(path_, prometheus_text(metric_families(runtime_.figures(), sampler_.sample(),
-                                                    runtime_.topology().rank)));
+  write_.run([&] {
+    write_file(path_, prometheus_text(metric_families(runtime_.figures(), sampler_.sample(),
+                                                      runtime_.topology().rank)));
+  });
 }
 
 }  // namespace ronde

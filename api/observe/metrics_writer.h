@@ -5,6 +5,8 @@
 #include <string>
 
 #include "api/observe/system_sampler.h"
+#include "api/observe/write_file.h"
+#include "ronde/log.h"
 #include "ronde/plugin/events.h"
 #include "ronde/runtime.h"
 
@@ -16,18 +18,19 @@ namespace ronde {
 /// Thread-safety: none.
 class MetricsWriter final : public EventSink {
  public:
-  /// `runtime` outlives its use.
-  MetricsWriter(const Runtime& runtime, std::string path, ReadGpu read_gpu = {});
+  /// The references outlive its use.
+  MetricsWriter(const Runtime& runtime, const Logger& log, std::string path, ReadGpu read_gpu = {});
 
   /// Writes if a few seconds have passed.
   void take(std::span<const Event> events, std::uint64_t lost) override;
 
-  /// Throws Error if it cannot.
-  void write();
+  /// Writes now. What is wrong is logged.
+  void write() noexcept;
 
  private:
   const Runtime& runtime_;
   const std::string path_;
+  RepeatedWrite write_;
   SystemSampler sampler_;
   std::chrono::steady_clock::time_point next_{};
 };

@@ -143,8 +143,8 @@ void Observer::start_metrics() {
     metrics_server_ = std::make_unique<MetricsServer>(runtime_, port, read_gpu_);
     return;
   }
-  metrics_ = std::make_shared<MetricsWriter>(runtime_, path_of_rank(place, topology.rank, kMetrics),
-                                             read_gpu_);
+  metrics_ = std::make_shared<MetricsWriter>(
+      runtime_, log_, path_of_rank(place, topology.rank, kMetrics), read_gpu_);
   runtime_.add_event_sink(metrics_);
 }
 

@@ -3,12 +3,42 @@
 
 #include <nlohmann/json.hpp>
 #include <string>
+#include <utility>
+
+#include "core/src/base/exception_text.h"
+#include "ronde/log.h"
 
 namespace ronde {
 
 /// Replaces the file at once: a reader sees the old content or the new one. Makes its folder if
 /// there is none. Throws Error that says why it cannot be written.
 void write_file(const std::string& path, const std::string& content);
+
+/// Writes that are tried again and again: what is wrong is said once, until it changes or one
+/// succeeds.
+///
+/// Thread-safety: none.
+class RepeatedWrite {
+ public:
+  /// `what` begins each warning. `log` outlives this.
+  RepeatedWrite(const Logger& log, std::string what) : log_(log), what_(std::move(what)) {}
+
+  /// Runs `write`; an exception of it is logged.
+  template <typename Write>
+  void run(const Write& write) noexcept try {
+    write();
+    said_.clear();
+  } catch (...) {
+    std::string why = exception_text();
+    if (why != said_) log_.warning(what_ + ": " + why);
+    said_ = std::move(why);
+  }
+
+ private:
+  const Logger& log_;
+  const std::string what_;
+  std::string said_;
+};
 
 /// What is no UTF-8 in names is replaced.
 std::string to_text(const nlohmann::ordered_json& json);
