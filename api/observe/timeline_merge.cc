@@ -5,15 +5,17 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
+#include <filesystem>
 #include <fstream>
 
 #include "ronde/error.h"
 
 namespace ronde {
+namespace {
 
-void merge_timeline_folder(const std::string& folder, int ranks, const std::string& path) {
-  const std::string draft = path + ".part";
-  std::ofstream merged(draft, std::ios::trunc);
+/// Throws Error where the file of a rank is missing or was cut.
+void write_merged(std::ofstream& merged, const std::string& folder, int ranks,
+                  const std::string& path) {
   merged << "{\"schemaVersion\":1,\"displayTimeUnit\":\"ms\",\n"
             "\"distributedInfo\":{\"backend\":\"ronde\",\"rank\":0,\"world_size\":"
          << ranks << "},\n\"traceEvents\":[\n";
@@ -33,11 +35,28 @@ void merge_timeline_folder(const std::string& folder, int ranks, const std::stri
       merged << separator << line;
       separator = ",\n";
     }
+    if (!file) {
+      throw Error(path + " is not written: " + name + " was cut, as by a full disk; `ronde prof " +
+                  "merge " + folder + "` joins what there is");
+    }
   }
   merged << "\n]}\n";
   merged.close();
-  if (merged && std::rename(draft.c_str(), path.c_str()) == 0) return;
-  throw Error(path + " cannot be written: " + std::strerror(errno));
+  if (!merged) throw Error(path + " cannot be written: " + std::strerror(errno));
+}
+
+}  // namespace
+
+void merge_timeline_folder(const std::string& folder, int ranks, const std::string& path) {
+  const std::string draft = path + ".part";
+  try {
+    std::ofstream merged(draft, std::ios::trunc);
+    write_merged(merged, folder, ranks, path);
+    std::filesystem::rename(draft, path);
+  } catch (...) {
+    std::remove(draft.c_str());
+    throw;
+  }
 }
 
 }  // namespace ronde

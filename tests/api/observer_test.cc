@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "api/observe/figures_json.h"
+#include "api/observe/timeline_merge.h"
 #include "ronde/error.h"
 #include "tests/api/observed_ranks.h"
 #include "tests/support/processes/temporary_folder.h"
@@ -172,6 +173,18 @@ TEST_CASE("rank 0 joins the timelines in one file where that is asked for") {
   for (const Json& event : trace.at("traceEvents")) ranks.insert(event.at("pid").get<int>());
   CHECK(ranks == std::set<int>{0, 1, 2});
   CHECK(slices_by_name(trace, "b").at("layer1.weight") == 15);
+}
+
+TEST_CASE("timelines of which one was cut are not joined") {
+  const TemporaryFolder folder;
+  const std::string whole = "{\n\"traceEvents\":[\n{}\n],\n}\n";
+  write_bytes(folder / "rank0.json", whole);
+  write_bytes(folder / "rank1.json", whole.substr(0, whole.size() - 6));
+  const std::string path = folder / "all.json";
+  check_contains(text_of<Error>([&] { merge_timeline_folder(folder.path(), 2, path); }),
+                 "rank1.json was cut");
+  CHECK_FALSE(std::filesystem::exists(path));
+  CHECK_FALSE(std::filesystem::exists(path + ".part"));
 }
 
 TEST_CASE("a timeline can be started and stopped while the group runs") {
