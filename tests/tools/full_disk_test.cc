@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+// Two ranks that write profile, timeline, dumps and metrics to a disk without room.
+#include <catch2/catch.hpp>
+#include <cstdio>
+#include <map>
+#include <string>
+
+#include "tests/support/processes/launch.h"
+#include "tests/support/processes/temporary_folder.h"
+
+namespace {
+
+using namespace ronde::test;
+using Catch::Contains;
+
+constexpr const char* kNoSpace = "No space left on device";
+
+/// A disk of a given size in a mount namespace of its own.
+class SmallDisk {
+ public:
+  explicit SmallDisk(std::string size) : size_(std::move(size)) {}
+
+  static bool possible() {
+    if (run_program({"/usr/bin/unshare", "-rm", "mount", "-t", "tmpfs", "none", "/mnt"})
+            .exit_code == 0) {
+      return true;
+    }
+    std::puts("left out: mount namespaces cannot be made here");
+    return false;
+  }
+
+  /// Runs lines of shell there.
+  CommandResult run(const std::string& lines,
+                    const std::map<std::string, std::string>& environment) {
+    const std::string mount =
+        "mount -t tmpfs -o size=" + size_ + " none " + path("") + " || exit 9\n";
+    return run_program({"/usr/bin/unshare", "-rm", "/bin/bash", "-c", mount + lines}, environment);
+  }
+  std::string path(const std::string& name) const { return folder_ / name; }
+
+ private:
+  TemporaryFolder folder_;
+  std::string size_;
+};
+
+/// The job on two ranks as a line of shell.
+std::string job(const std::string& options) {
+  return "timeout -k 5 120 " TEST_LAUNCHER_PROGRAM " " TEST_LAUNCHER_COUNT " 2 " TEST_PROGRAM " " +
+         options + " || exit 8\n";
+}
+
+std::map<std::string, std::string> everything_on(const SmallDisk& disk) {
+  return {{"OMP_NUM_THREADS", "1"},
+          {"RONDE_TIMELINE", disk.path("timeline")},
+          {"RONDE_PROFILE", disk.path("run.json")},
+          {"RONDE_METRICS", disk.path("run.prom")}};
+}
+
+/// Exactly one warning has `file` in it, and it says why.
+void check_said_once(const std::string& log, const std::string& file) {
+  INFO(file);
+  const std::size_t warning = log.find(" warning: ", log.find("settings that differ"));
+  const std::size_t found = log.find(file, warning);
+  REQUIRE(found != std::string::npos);
+  CHECK(log.find(file, found + 1) == std::string::npos);
+  CHECK_THAT(log.substr(found, log.find('\n', found) - found), Contains(kNoSpace));
+}
+
+}  // namespace
+
+TEST_CASE("training goes on where the disk is full, and each file is named once") {
+  if (!SmallDisk::possible()) return;
+  SmallDisk disk("64k");
+  auto environment = everything_on(disk);
+  environment["RONDE_DUMP"] = disk.path("dump");
+  environment["RONDE_STALL_WARN_S"] = "0.02";  // so that there are many dumps
+  const std::string fill = "cat /dev/zero 2>/dev/null >" + disk.path("zeros") + "\n";
+  const CommandResult result = disk.run(fill + job("30 slow-rank"), environment);
+  INFO(result.out << result.err);
+  CHECK(result.exit_code == 0);
+  CHECK_THAT(result.err, Contains(" have waited up to "));
+  for (const char* const name :
+       {"timeline/rank0.json", "timeline/rank1.json", "run.rank0.prom", "run.rank1.prom",
+        "dump/rank0.json", "dump/rank1.json", "run.json"}) {
+    check_said_once(result.err, disk.path(name) + " cannot be written");
+  }
+}
+
+TEST_CASE("a timeline can be read up to where the disk was full") {
+  if (!SmallDisk::possible()) return;
+  SmallDisk disk("1m");
+  const CommandResult result = disk.run(
+      job("60") + RONDE_COMMAND " prof report " + disk.path("timeline"), everything_on(disk));
+  INFO(result.out << result.err);
+  CHECK(result.exit_code == 0);
+  for (const char* const name : {"timeline/rank0.json", "timeline/rank1.json", "run.rank0.prom",
+                                 "run.rank1.prom", "run.json"}) {
+    check_said_once(result.err, disk.path(name) + " cannot be written");
+  }
+  CHECK_THAT(result.out, Contains("timeline, 2 ranks on 1 host, ") && Contains(" steps, "));
+}
