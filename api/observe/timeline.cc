@@ -60,6 +60,7 @@ Timeline::Timeline(const std::string& path, const Place& place,
     : path_(path),
       place_(place),
       clock_offsets_(std::move(clock_offsets)),
+      begun_us_(us_of(std::chrono::steady_clock::now().time_since_epoch().count())),
       sampler_(std::move(read_gpu)) {
   file_.open(path, std::ios::trunc);
   write_head();
@@ -67,36 +68,33 @@ Timeline::Timeline(const std::string& path, const Place& place,
 }
 
 void Timeline::write_head() {
-  const double wall_us = us_of(wall_minus_monotonic_ns());
+  const std::int64_t wall_ns = wall_minus_monotonic_ns();
   file_ << fmt::format(
-      "{{\"schemaVersion\":1,\"displayTimeUnit\":\"ms\",\n"
+      "{{\"schemaVersion\":1,\"displayTimeUnit\":\"ms\",\"baseTimeNanoseconds\":{},\n"
       "\"distributedInfo\":{{\"backend\":\"ronde\",\"rank\":{},\"world_size\":{},\"host\":{}}},\n"
       "\"ronde\":{{\"timeline\":1,\"version\":\"{}\",\"clock\":{{\"offset_us\":0.0,\"at_us\":{:.3f}"
-      ","
-      "\"wall_minus_monotonic_us\":{:.3f}}}}},\n\"traceEvents\":[\n",
-      place_.rank, place_.size, json_text(place_.host), build_info::kVersion,
-      us_of(std::chrono::steady_clock::now().time_since_epoch().count()), wall_us);
+      ",\"wall_minus_monotonic_us\":{:.3f}}}}},\n\"traceEvents\":[\n",
+      wall_ns, place_.rank, place_.size, json_text(place_.host), build_info::kVersion, begun_us_,
+      us_of(wall_ns));
   end_ = file_.tellp();
-  line(fmt::format("{{\"ph\":\"M\",\"pid\":{},\"name\":\"process_name\",\"args\":{{\"name\":{}}}}}",
-                   place_.rank, json_text(fmt::format("rank {} on {}", place_.rank, place_.host))));
-  line(
-      fmt::format("{{\"ph\":\"M\",\"pid\":{0},\"name\":\"process_sort_index\",\"args\":{{"
-                  "\"sort_index\":{0}}}}}",
-                  place_.rank));
+  const std::string name = fmt::format("rank {} on {}", place_.rank, place_.host);
+  write_metadata(0, "process_name", fmt::format("\"name\":{}", json_text(name)));
+  write_metadata(0, "process_sort_index", fmt::format("\"sort_index\":{}", place_.rank));
   write_track(kSteps, "steps");
   write_track(kBackward, kBackwardSpan);
   write_track(kCommunication, "communication");
   write_track(kTensors, "tensors");
 }
 
-void Timeline::write_track(int track, std::string_view name) {
+void Timeline::write_metadata(int track, std::string_view name, const std::string& args) {
   line(fmt::format(
-      "{{\"ph\":\"M\",\"pid\":{},\"tid\":{},\"name\":\"thread_name\",\"args\":{{\"name\":{}}}}}",
-      place_.rank, track, json_text(name)));
-  line(
-      fmt::format("{{\"ph\":\"M\",\"pid\":{},\"tid\":{},\"name\":\"thread_sort_index\",\"args\":{{"
-                  "\"sort_index\":{}}}}}",
-                  place_.rank, track, track));
+      "{{\"ph\":\"M\",\"pid\":{},\"tid\":{},\"ts\":{:.3f},\"name\":\"{}\",\"args\":{{{}}}}}",
+      place_.rank, track, begun_us_, name, args));
+}
+
+void Timeline::write_track(int track, std::string_view name) {
+  write_metadata(track, "thread_name", fmt::format("\"name\":{}", json_text(name)));
+  write_metadata(track, "thread_sort_index", fmt::format("\"sort_index\":{}", track));
 }
 
 void Timeline::write_track_of(std::uint16_t thread) {
@@ -259,10 +257,10 @@ void Timeline::write_bucket(const Event& event, const Bucket& bucket) {
   }
   if (event.set != 0 || event.bucket >= kMessageBucket || place_.size == 1) return;
   line(
-      fmt::format("{{\"ph\":\"{}\",\"cat\":\"bucket\",\"id\":\"{}.{}\",\"pid\":{},\"tid\":{},"
+      fmt::format("{{\"ph\":\"{}\",\"cat\":\"bucket\",\"id\":{},\"pid\":{},\"tid\":{},"
                   "\"ts\":{:.3f},\"name\":\"bucket\"}}",
-                  place_.rank == 0 ? "s" : "f\",\"bp\":\"e", event.set, event.bucket, place_.rank,
-                  track, us_of(bucket.started_ns)));
+                  place_.rank == 0 ? "s" : "f\",\"bp\":\"e", event.bucket, place_.rank, track,
+                  us_of(bucket.started_ns)));
 }
 
 void Timeline::take_wait(const Event& event) {

@@ -54,6 +54,7 @@ class Timeline final : public EventSink {
   };
 
   void write_head();
+  void write_metadata(int track, std::string_view name, const std::string& args);
   void write_track(int track, std::string_view name);
   void write_track_of(std::uint16_t thread);
   void take(const Event& event);
@@ -72,6 +73,7 @@ class Timeline final : public EventSink {
   const std::string path_;
   const Place place_;
   const std::function<std::vector<ClockOffset>()> clock_offsets_;
+  const double begun_us_;
   std::ofstream file_;
   std::string buffer_;      ///< lines that are not yet in the file
   std::streamoff end_ = 0;  ///< of the lines in it

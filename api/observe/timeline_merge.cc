@@ -16,9 +16,6 @@ namespace {
 /// Throws Error where the file of a rank is missing or was cut.
 void write_merged(std::ofstream& merged, const std::string& folder, int ranks,
                   const std::string& path) {
-  merged << "{\"schemaVersion\":1,\"displayTimeUnit\":\"ms\",\n"
-            "\"distributedInfo\":{\"backend\":\"ronde\",\"rank\":0,\"world_size\":"
-         << ranks << "},\n\"traceEvents\":[\n";
   const char* separator = "";
   for (int rank = 0; rank < ranks; ++rank) {
     const std::string name = folder + "/rank" + std::to_string(rank) + ".json";
@@ -29,6 +26,12 @@ void write_merged(std::ofstream& merged, const std::string& folder, int ranks,
                   "). Ranks on other hosts need a file system that all share");
     }
     std::string line;
+    std::getline(file, line);  // that of rank 0 has the time that others count from as well
+    if (rank == 0) {
+      merged << line
+             << "\n\"distributedInfo\":{\"backend\":\"ronde\",\"rank\":0,\"world_size\":" << ranks
+             << "},\n\"traceEvents\":[\n";
+    }
     while (std::getline(file, line) && line != "\"traceEvents\":[") continue;
     while (std::getline(file, line) && line != "],") {
       if (line.ends_with(',')) line.pop_back();

@@ -130,7 +130,7 @@ TEST_CASE("a timeline has every step, tensor, message, wait and span, in PyTorch
   Config config = test_config();
   config.timeline = folder.path();
   run_observed(2, config, [](int, Runtime& runtime, Observer&) { return train(runtime, 10); });
-  std::vector<std::set<std::string>> flows(2);
+  std::vector<std::set<std::uint64_t>> flows(2);
   for (const int rank : {0, 1}) {
     const Json trace = parse(folder / ("rank" + std::to_string(rank) + ".json"));
     CHECK(trace.at("schemaVersion") == 1);
@@ -151,7 +151,7 @@ TEST_CASE("a timeline has every step, tensor, message, wait and span, in PyTorch
       if (phase == "M") continue;
       REQUIRE(event.at("ts").get<double>() > 0);
       if (phase == "s" || phase == "f")
-        flows[static_cast<std::size_t>(rank)].insert(event.at("id"));
+        flows[static_cast<std::size_t>(rank)].insert(event.at("id").get<std::uint64_t>());
       if (phase != "X") continue;
       REQUIRE(event.at("dur").get<double>() >= 0);
       const bool is_message = event.value("cat", "") == "communication";

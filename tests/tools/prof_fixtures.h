@@ -175,7 +175,7 @@ inline std::vector<Json> TracedRank::events() const {
       slice(1, "step", "step 3", 0, 100e3, {{"samples", 16}})};
   all.push_back({{"ph", rank == 0 ? "s" : "f"},
                  {"cat", "bucket"},
-                 {"id", "0.17"},
+                 {"id", 17},
                  {"pid", rank},
                  {"tid", 3},
                  {"ts", base_us + 30e3},

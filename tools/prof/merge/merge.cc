@@ -105,7 +105,9 @@ void merge_timeline(const fs::path& folder, const fs::path& file,
                      ", whose clock is needed");
   }
   TraceWriter writer(
-      file, {{"distributedInfo", {{"backend", "ronde"}, {"rank", 0}, {"world_size", ranks}}},
+      file, {{"baseTimeNanoseconds",
+              static_cast<std::int64_t>(heads.front().clock.wall_minus_monotonic_us * 1e3)},
+             {"distributedInfo", {{"backend", "ronde"}, {"rank", 0}, {"world_size", ranks}}},
              {"ronde",
               {{"timeline", 1},
                {"version", heads.front().ronde.value("version", "")},
