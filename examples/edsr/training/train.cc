@@ -15,6 +15,7 @@
 #include "training/group.h"
 #include "training/loss_curve.h"
 #include "training/progress_line.h"
+#include "training/scalars.h"
 #include "training/schedule.h"
 
 namespace edsr {
@@ -59,6 +60,7 @@ class Bookkeeper {
         position_(start),
         clock_(start.seconds),
         curve_(options.output / kLossCurveName, start.step),
+        scalars_(options.output / kScalarsName, /*add=*/start.step > 0),
         line_(ronde::rank() == 0, options.progress_seconds) {
     if (finished()) {
       throw example::InputError("nothing left to train: the checkpoint has used " +
@@ -102,6 +104,7 @@ class Bookkeeper {
   void report(double learning_rate_used) {
     curve_.flush();
     if (start_.step == 0) position_.loss_first = curve_.first();
+    scalars_.write(position_.step, curve_.latest());
     const double seconds = clock_.seconds();
     line_.show(position_.step, schedule_.fraction(position_.step, seconds), seconds,
                curve_.latest(), learning_rate_used,
@@ -124,6 +127,7 @@ class Bookkeeper {
   Position position_;
   GroupClock clock_;
   LossCurve curve_;
+  Scalars scalars_;
   ProgressLine line_;
 };
 

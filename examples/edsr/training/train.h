@@ -15,6 +15,7 @@ namespace edsr {
 /// What training leaves in the folder of --output.
 inline constexpr const char* kCheckpointName = "checkpoint.pt";
 inline constexpr const char* kLossCurveName = "loss.csv";
+inline constexpr const char* kScalarsName = "scalars.csv";
 
 /// What a training run did.
 struct TrainingResult {

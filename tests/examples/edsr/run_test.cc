@@ -7,6 +7,7 @@
 #include <csignal>
 #include <cstdio>
 #include <nlohmann/json.hpp>
+#include <sstream>
 
 #include "common/checksum.h"
 #include "images/image_io.h"
@@ -119,6 +120,23 @@ TEST_CASE("two ranks train, evaluate and leave table, picture, checkpoint and lo
   CHECK(bicubic > 15);
   CHECK(bicubic < 60);
   CHECK(json["psnr_network"].get<double>() > 8);
+
+  std::istringstream scalars(read_text(here / "out" / "scalars.csv"));
+  std::string line, last;
+  std::getline(scalars, line);
+  CHECK(line == "step,loss,step_ms,exposed_ms,images_per_s");
+  while (std::getline(scalars, line)) last = line;
+  std::array<double, 5> values{};
+  char comma = 0;
+  std::istringstream words(last);
+  for (double& value : values) words >> value >> comma;
+  const auto [step, loss, step_ms, exposed_ms, images_per_s] = values;
+  CHECK(step == 40);
+  CHECK(loss == Approx(losses.back()).epsilon(1e-4));
+  CHECK(step_ms > 0);
+  CHECK(exposed_ms > 0);
+  CHECK(exposed_ms < step_ms);
+  CHECK(images_per_s > 0);
 
   CHECK_THAT(text, Contains("6 photographs to train on") && Contains("2 held out") &&
                        Contains("parameters identical on all ranks     yes") &&
