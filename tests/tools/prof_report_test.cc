@@ -190,7 +190,7 @@ TEST_CASE("what messages wait for a slow rank is not told as their cost") {
   run.waited_us = 30e3;
   run.late_exposed_us = 5e3;
   CHECK_THAT(report(run), Contains("the fusion buffer is too small") &&
-                              Contains("each of which takes 10 us besides its bytes"));
+                              Contains("each of which takes 15 us besides its bytes"));
 }
 
 TEST_CASE("a run that tuned itself says so, and its thaws are no finding") {

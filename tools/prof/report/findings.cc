@@ -169,13 +169,20 @@ Found thaws(const Run& run, const StepMeans& step) {
                  {{"thaws_per_step", unwanted}, {"reason", worst.first}}};
 }
 
-/// What a message takes besides its bytes: the median of agreement, unless that is a wait for a
-/// slow rank, and of completion. Many messages wait at the same time.
+/// What a message takes besides its bytes: the medians of agreement and completion. Many wait at
+/// the same time, so all take no more than a rank waits, and with a slow one no more than that
+/// waits.
 double cost_of_message(const Run& run, const StepMeans& step) {
   const MessageClass all = all_messages(run.merged);
-  const double agreement = slow_rank(run, step) ? 0 : all.phases[kNegotiate].p50_us;
-  const double each = agreement + all.phases[kComplete].p50_us;
-  return at_most_exposed(step, each * step.messages) / std::max(1.0, step.messages);
+  const double each = all.phases[kNegotiate].p50_us + all.phases[kComplete].p50_us;
+  if (step.time_us == 0) return each;
+  double most = step.exposed_us;
+  if (const Found slow = slow_rank(run, step)) {
+    most = own_and_others(run, slow->figures.at("rank"), [](const Figures& figures) {
+             return figures.exposed.mean();
+           }).first;
+  }
+  return std::min(each, most / std::max(1.0, step.messages));
 }
 
 Found small_fusion(const Run& run, const StepMeans& step) {
