@@ -37,6 +37,7 @@ if [[ $kFor == all ]]; then
   kPackages+=(
     g++-aarch64-linux-gnu                                  # the kernels for NEON compile
     doxygen shellcheck yamllint python3-yaml               # the reference, the recipes
+    python3-matplotlib                                     # tools/plot.py
   )
 fi
 # Any release of it has the digits: of 1797 images of 8x8 pixels, 57 KB in a wheel of 10 MB.
