@@ -2,6 +2,7 @@
 #include "tools/prof/merge/merge.h"
 
 #include <algorithm>
+#include <map>
 #include <ostream>
 #include <utility>
 
@@ -29,6 +30,37 @@ void move_event(Json& event, const Clock& clock, int rank) {
   }
 }
 
+bool is_flow(const Json& event) {
+  const std::string phase = event.value("ph", "");
+  return (phase == "s" || phase == "t" || phase == "f") && event.contains("id");
+}
+
+/// The rank on which a message began first, by the id of its arrow between the ranks.
+std::map<std::string, int> first_ranks(const std::vector<TraceHead>& heads) {
+  std::map<std::string, std::pair<double, int>> begins;
+  for (const TraceHead& head : heads) {
+    read_trace(head.path, [&](const Json& event) {
+      if (!is_flow(event)) return;
+      const std::pair begin(head.clock.on_rank_0(event.at("ts").get<double>()), head.rank);
+      auto& first = begins.try_emplace(event.at("id").dump(), begin).first->second;
+      first = std::min(first, begin);
+    });
+  }
+  std::map<std::string, int> ranks;
+  for (const auto& [id, first] : begins) ranks[id] = first.second;
+  return ranks;
+}
+
+/// An arrow leads from the rank that began first to the others: viewers drop it where its end is
+/// before its beginning.
+void turn_arrow(Json& event, int rank, const std::map<std::string, int>& first_ranks) {
+  if (!is_flow(event)) return;
+  const bool begins = first_ranks.at(event.at("id").dump()) == rank;
+  event["ph"] = begins ? "s" : "f";
+  event.erase("bp");
+  if (!begins) event["bp"] = "e";
+}
+
 }  // namespace
 
 TraceWriter::TraceWriter(const fs::path& path, const Json& head) : file_(path) {
@@ -49,7 +81,12 @@ TraceWriter::TraceWriter(const fs::path& path, const Json& head) : file_(path) {
   file_.stream() << "\"traceEvents\": [\n";
 }
 
-void TraceWriter::add(const Json& event) {
+void TraceWriter::add(Json event) {
+  // Perfetto drops flow events whose id is not a number.
+  if (is_flow(event)) {
+    Json& id = event.at("id");
+    id = flow_ids_.try_emplace(id.dump(), flow_ids_.size()).first->second;
+  }
   file_.stream() << (std::exchange(first_, false) ? "" : ",\n") << event;
 }
 
@@ -112,11 +149,13 @@ void merge_timeline(const fs::path& folder, const fs::path& file,
               {{"timeline", 1},
                {"version", heads.front().ronde.value("version", "")},
                {"merged", heads.size()}}}});
+  const std::map<std::string, int> begun_first = first_ranks(heads);
   for (const TraceHead& head : heads) {
     const std::string host = head.host.empty() ? "" : " on " + head.host;
     writer.name_process(head.rank, "rank " + std::to_string(head.rank) + host, head.rank);
     read_trace(head.path, [&](Json& event) {
       move_event(event, head.clock, head.rank);
+      turn_arrow(event, head.rank, begun_first);
       writer.add(event);
     });
     for (const TorchTrace& trace : torch) {

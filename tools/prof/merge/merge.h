@@ -18,8 +18,8 @@ class TraceWriter {
   /// `head`: the members before the events.
   TraceWriter(const fs::path& path, const Json& head);
 
-  /// Adds an event.
-  void add(const Json& event);
+  /// Adds an event. Ids of flow events become numbers.
+  void add(Json event);
   /// Names a process in viewers, which show it at place `index`.
   void name_process(int pid, const std::string& name, int index);
   /// Writes the closing lines, with the member `ronde_end`.
@@ -28,6 +28,7 @@ class TraceWriter {
  private:
   NewFile file_;
   bool first_ = true;
+  std::map<std::string, std::size_t> flow_ids_;
 };
 
 /// The trace of LibTorch's profiler on this rank.
