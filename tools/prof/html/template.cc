@@ -14,8 +14,7 @@ const char* const kPageTemplate = R"html(<!doctype html>
   --heat: 42, 120, 214; }
 @media (prefers-color-scheme: dark) {
   :root { --page: #1a1a19; --ink: #ffffff; --soft: #c3c2b7; --line: #2c2c2a; --card: #242422;
-    --backward: #3987e5; --communication: #199e70; --wait: #e66767; --span: #c98500;
-    --heat: 57, 135, 229; }
+    --backward: #3987e5; --communication: #199e70; --wait: #e66767; --span: #c98500; }
 }
 body { margin: 0 auto; max-width: 1000px; padding: 24px; background: var(--page);
   color: var(--ink); font: 15px/1.5 system-ui, sans-serif; }
@@ -31,7 +30,7 @@ p, li { margin: 4px 0; }
 .legend i { display: inline-block; width: 10px; height: 10px; border-radius: 2px;
   margin-right: 6px; }
 .wide { overflow-x: auto; }
-svg { display: block; }
+svg { display: block; width: 100%; min-width: 700px; }
 svg text { fill: var(--soft); font: 12px system-ui, sans-serif; }
 svg text.ink { fill: var(--ink); }
 svg line { stroke: var(--line); }
@@ -57,12 +56,17 @@ function number(value) {
   return value.toLocaleString("en", {maximumSignificantDigits: value < 100 ? 2 : 3});
 }
 
+function duration(ms) {
+  return ms > 0 && ms < 0.1 ? number(ms * 1e3) + " us" : number(ms) + " ms";
+}
+
 function counted(count, noun) {
   return `${count.toLocaleString("en")} ${noun}${count === 1 ? "" : "s"}`;
 }
 
 function picture(height) {
-  return add(add(main, "div", {class: "wide"}), "svg", {width: WIDTH, height, role: "img"});
+  return add(add(main, "div", {class: "wide"}), "svg",
+      {viewBox: `0 0 ${WIDTH} ${height}`, role: "img"});
 }
 
 function bar(svg, x, y, width, height, colour, tip) {
@@ -104,9 +108,13 @@ function draw_times(rows, length) {
     add(svg, "text", {x: 0, y: y + 12}, row.title);
     for (const each of row.bars) {
       bar(svg, LEFT + each.begin * scale, y, (each.end - each.begin) * scale, ROW - 8, each.row,
-          `${each.name}: ${number(each.end - each.begin)} ms`);
+          `${each.name}: ${duration(each.end - each.begin)}`);
     }
   });
+  const shown = new Set(rows.flatMap(row => row.bars.map(each => each.row)));
+  legend([["backward", "backward"], ["communication", "communication"],
+          ["wait", "the program waits"], ["span", "span of the program"]]
+             .filter(([colour]) => shown.has(colour)));
 }
 
 function draw_step(run) {
@@ -133,11 +141,7 @@ function draw_step(run) {
                                        name: "communication"}]},
       {title: "exposed", bars: [{begin: end, end: run.step_ms, row: "wait", name: "exposed"}]}],
       run.step_ms);
-  } else {
-    return;
   }
-  legend([["backward", "backward"], ["communication", "communication"],
-          ["wait", "the program waits"], ["span", "span of the program"]]);
 }
 
 function draw_sizes(run) {
@@ -146,11 +150,11 @@ function draw_sizes(run) {
   const LEFT = 90, ROW = 24, most = Math.max(...run.sizes.map(size => size.ms), 1e-9);
   const svg = picture(run.sizes.length * ROW);
   run.sizes.forEach((size, index) => {
-    const y = index * ROW, width = size.ms / most * (WIDTH - LEFT - 330);
+    const y = index * ROW, width = size.ms / most * (WIDTH - LEFT - 360);
     add(svg, "text", {x: 0, y: y + 15}, size.title);
-    bar(svg, LEFT, y + 3, width, ROW - 8, "communication", `${number(size.ms)} ms`);
-    add(svg, "text", {x: LEFT + width + 8, y: y + 15}, `${number(size.ms)} ms, ` +
-        `${number(size.count)} messages, p50 ${number(size.p50)} ms, p99 ${number(size.p99)} ms`);
+    bar(svg, LEFT, y + 3, width, ROW - 8, "communication", duration(size.ms));
+    add(svg, "text", {x: LEFT + width + 8, y: y + 15}, `${duration(size.ms)}, ` +
+        `${number(size.count)} messages, p50 ${duration(size.p50)}, p99 ${duration(size.p99)}`);
   });
 }
 
@@ -175,19 +179,20 @@ function draw_waits(run) {
       const share = ms / most;
       const cell = add(svg, "rect", {x: LEFT + rank * SIDE, y, width: SIDE - 2, height: high - 2,
         style: `fill: rgba(var(--heat), ${0.06 + 0.94 * share})`});
-      add(cell, "title", {}, `rank ${row.rank} waited ${number(ms)} ms for rank ${rank}`);
+      add(cell, "title", {}, `rank ${row.rank} waited ${duration(ms)} for rank ${rank}`);
       if (SIDE < 40) return;
       add(svg, "text", {x: LEFT + (rank + 0.5) * SIDE - 1, y: y + high / 2 + 4, class: "ink",
-        "text-anchor": "middle", style: share > 0.6 ? "fill: white" : ""}, number(ms));
+        "text-anchor": "middle"}, number(ms));
     });
   });
 }
 
 function draw_scaling() {
-  const points = runs.map(run => [run.ranks, run.samples_per_s || run.ranks / run.step_ms * 1e3])
+  const have_samples = runs.every(run => run.samples_per_s > 0);
+  const points = runs.map(run => [run.ranks, have_samples ? run.samples_per_s
+                                                          : run.ranks / run.step_ms * 1e3])
       .filter(point => isFinite(point[1]) && point[1] > 0).sort((a, b) => a[0] - b[0]);
   if (points.length < 2) return;
-  const have_samples = runs.every(run => run.samples_per_s > 0);
   add(main, "h2", {}, `Scaling: ${have_samples ? "samples" : "steps of all ranks"} a second by ranks`);
   const LEFT = 70, HEIGHT = 280, most_ranks = points[points.length - 1][0];
   const per_rank = points[0][1] / points[0][0];
@@ -223,9 +228,9 @@ function draw(run) {
   const tiles = add(main, "div", {class: "tiles"});
   const share = run.step_ms > 0 ? ` (${Math.round(run.exposed_ms / run.step_ms * 100)} %)` : "";
   for (const [value, name] of [
-      [run.step_ms > 0 && number(run.step_ms) + " ms", "a step"],
-      [run.step_ms > 0 && number(run.exposed_ms) + " ms" + share, "exposed communication"],
-      [run.communication_ms > 0 && number(run.communication_ms) + " ms", "communication a step"],
+      [run.step_ms > 0 && duration(run.step_ms), "a step"],
+      [run.step_ms > 0 && duration(run.exposed_ms) + share, "exposed communication"],
+      [run.communication_ms > 0 && duration(run.communication_ms), "communication a step"],
       [run.samples_per_s > 0 && number(run.samples_per_s), "samples a second"]]) {
     if (!value) continue;
     const tile = add(tiles, "div", {class: "tile"});
@@ -236,7 +241,7 @@ function draw(run) {
     add(main, "h2", {}, "Findings, with what each costs a rank in a step");
     const list = add(main, "ol");
     for (const each of run.findings) {
-      add(list, "li", {}, each.text + (each.ms > 0 ? ` (${number(each.ms)} ms)` : ""));
+      add(list, "li", {}, each.text + (each.ms > 0 ? ` (${duration(each.ms)})` : ""));
     }
   }
   draw_step(run);

@@ -13,7 +13,8 @@ constexpr double kKiB = 1024;
 constexpr double kMiB = 1024 * kKiB;
 
 std::string binary_size(double bytes) {
-  return format_bytes(static_cast<std::uint64_t>(bytes));
+  const std::string text = format_bytes(static_cast<std::uint64_t>(bytes));
+  return bytes < kKiB ? text + "B" : text;
 }
 
 }  // namespace
