@@ -52,25 +52,28 @@ Heard heard() {
 
 TEST_CASE("a tool that listens to NVTX sees spans, waits, buckets and steps (cuda)") {
   setenv("NVTX_INJECTION64_PATH", RONDE_NVTX_LISTENER, 1);
-  const inproc::Group group(std::vector<int>{0});
-  RuntimeOptions options = options_of(group, 0, test_config());
-  options.on_event = nvtx_ranges();
-  check(options.on_event != nullptr, "a tool listens");
-  {
+  const inproc::Group group(std::vector<int>{0, 0});
+  run_ranks(2, [&](int rank) {
+    RuntimeOptions options = options_of(group, rank, test_config());
+    options.on_event = nvtx_ranges();
+    check(options.on_event != nullptr, "a tool listens");
     Runtime runtime(std::move(options));
+    std::vector<float> values(4, 1.0F);
+    // Rank 1 comes once rank 0 waits.
+    if (rank == 1) check_soon([] { return heard().ranges["wait"] == 1; }, "a wait");
+    runtime.submit(sum_request(values, "early")).wait();
     train(runtime, 2);
     runtime.shutdown();
-  }
+  });
   Heard seen = heard();
   check(seen.open == 0, "every range ends");
-  check(seen.ranges["load \"batch\" "] == 2 && seen.ranges["backward"] == 2, "spans");
-  check(seen.ranges["wait"] == 4, "waits");
+  check(seen.ranges["load \"batch\" "] == 4 && seen.ranges["backward"] == 4, "spans");
   int buckets = 0;
   for (const auto& [name, count] : seen.ranges) {
     if (name.starts_with("allreduce of ")) buckets += count;
   }
-  check(buckets >= 2, "buckets");
-  check(std::count(seen.marks.begin(), seen.marks.end(), "end of step 2") == 1, "steps");
+  check(buckets >= 4, "buckets");
+  check(std::count(seen.marks.begin(), seen.marks.end(), "end of step 2") == 2, "steps");
 }
 
 }  // namespace ronde::test
