@@ -146,6 +146,16 @@ TEST_CASE("exposed communication is told with its last bucket and the variable t
         "and starts 3.0 ms before backward ends; try RONDE_FUSION_BYTES=16MiB");
 }
 
+TEST_CASE("ranks that wait for each other are not told to send fewer bytes") {
+  ProfiledRun run;
+  run.exposed_us = 40e3;
+  run.communicate_us = 50;
+  CHECK(first_line(report(run)) ==
+        "ranks wait 40 ms of a step of 200 ms, and only 0.20 ms of that is communication: they "
+        "wait for each other, in turns; look for what differs between them in a timeline "
+        "(RONDE_TIMELINE)");
+}
+
 TEST_CASE("the loader is named where it takes a step's time and communication does not") {
   ProfiledRun run;
   run.loading_us = 90e3;

@@ -299,6 +299,16 @@ Found exposed(const Run& run, const StepMeans& step, double explained) {
   const double cost = step.exposed_us - explained;
   if (step.backend_us == 0 || cost < kShareOfStep * step.time_us || step.time_us == 0) return {};
   const double share = std::min(1.0, step.exposed_us / step.backend_us);
+  const Json figures = {{"share_of_communication", share}, {"share_of_step", step.exposed_share()}};
+  if (step.exposed_us > 2 * step.backend_us) {
+    return Finding{"exposed",
+                   fmt::format("ranks wait {} of a step of {}, and only {} of that is "
+                               "communication: they wait for each other, in turns; look for what "
+                               "differs between them in a timeline (RONDE_TIMELINE)",
+                               time_text(step.exposed_us), time_text(step.time_us),
+                               time_text(step.backend_us)),
+                   cost, figures};
+  }
   std::string text =
       fmt::format("{} of communication is exposed ({} of a step of {})", percent_text(share),
                   time_text(step.exposed_us), time_text(step.time_us));
@@ -324,10 +334,7 @@ Found exposed(const Run& run, const StepMeans& step, double explained) {
   } else {
     text += "; submit gradients earlier, or send fewer bytes (wire_dtype)";
   }
-  return Finding{"exposed",
-                 text,
-                 cost,
-                 {{"share_of_communication", share}, {"share_of_step", step.exposed_share()}}};
+  return Finding{"exposed", text, cost, figures};
 }
 
 }  // namespace
