@@ -12,7 +12,7 @@
 #include <nlohmann/json.hpp>
 #include <system_error>
 
-#include "api/observe/figures_json.h"
+#include "api/observe/base/figures_json.h"
 #include "core/src/base/exception_text.h"
 #include "ronde/build_info.h"
 

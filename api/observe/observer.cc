@@ -8,10 +8,10 @@
 #include <system_error>
 #include <utility>
 
-#include "api/observe/figures_json.h"
+#include "api/observe/base/figures_json.h"
+#include "api/observe/base/write_file.h"
 #include "api/observe/profile.h"
-#include "api/observe/timeline_merge.h"
-#include "api/observe/write_file.h"
+#include "api/observe/timeline/timeline_merge.h"
 #include "core/src/base/exception_text.h"
 #include "ronde/error.h"
 

@@ -8,10 +8,10 @@
 #include <vector>
 
 #include "api/observe/flight_recorder.h"
-#include "api/observe/metrics_server.h"
-#include "api/observe/metrics_writer.h"
-#include "api/observe/timeline.h"
-#include "api/observe/top_socket.h"
+#include "api/observe/live/metrics_server.h"
+#include "api/observe/live/metrics_writer.h"
+#include "api/observe/live/top_socket.h"
+#include "api/observe/timeline/timeline.h"
 #include "ronde/log.h"
 #include "ronde/runtime.h"
 

@@ -8,7 +8,7 @@
 #include <iterator>
 #include <string_view>
 
-#include "api/observe/figures_json.h"
+#include "api/observe/base/figures_json.h"
 #include "ronde/build_info.h"
 
 namespace ronde {

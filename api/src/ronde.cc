@@ -5,7 +5,7 @@
 #include <string_view>
 #include <utility>
 
-#include "api/observe/figures_json.h"
+#include "api/observe/base/figures_json.h"
 #include "api/src/default_runtime.h"
 #include "backends/compose.h"
 

@@ -5,7 +5,7 @@
 #include <string_view>
 #include <utility>
 
-#include "api/observe/nvtx_ranges.h"
+#include "api/observe/timeline/nvtx_ranges.h"
 #include "api/src/tuning.h"
 #include "backends/compose.h"
 #include "ronde/config.h"

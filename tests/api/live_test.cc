@@ -13,9 +13,9 @@
 #include <sstream>
 #include <string>
 
-#include "api/observe/metric_families.h"
-#include "api/observe/metrics_server.h"
-#include "api/observe/top_socket.h"
+#include "api/observe/live/metric_families.h"
+#include "api/observe/live/metrics_server.h"
+#include "api/observe/live/top_socket.h"
 #include "tests/api/observed_ranks.h"
 #include "tests/support/processes/temporary_folder.h"
 #include "tests/support/processes/unix_socket.h"

@@ -6,7 +6,7 @@
 #include <map>
 #include <sstream>
 
-#include "api/observe/nvtx_ranges.h"
+#include "api/observe/timeline/nvtx_ranges.h"
 #include "tests/api/observed_ranks.h"
 
 namespace ronde::test {

@@ -14,8 +14,8 @@
 #include <string>
 #include <vector>
 
-#include "api/observe/figures_json.h"
-#include "api/observe/timeline_merge.h"
+#include "api/observe/base/figures_json.h"
+#include "api/observe/timeline/timeline_merge.h"
 #include "ronde/error.h"
 #include "tests/api/observed_ranks.h"
 #include "tests/support/processes/temporary_folder.h"

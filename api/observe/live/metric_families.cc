@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "api/observe/metric_families.h"
+#include "api/observe/live/metric_families.h"
 
 #include <spdlog/fmt/fmt.h>
 

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "api/observe/metrics_writer.h"
+#include "api/observe/live/metrics_writer.h"
 
 #include <utility>
 
-#include "api/observe/metric_families.h"
+#include "api/observe/live/metric_families.h"
 
 namespace ronde {
 

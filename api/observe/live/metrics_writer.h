@@ -4,8 +4,8 @@
 #include <chrono>
 #include <string>
 
-#include "api/observe/system_sampler.h"
-#include "api/observe/write_file.h"
+#include "api/observe/base/system_sampler.h"
+#include "api/observe/base/write_file.h"
 #include "ronde/log.h"
 #include "ronde/plugin/events.h"
 #include "ronde/runtime.h"

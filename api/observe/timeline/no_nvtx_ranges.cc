@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "api/observe/nvtx_ranges.h"
+#include "api/observe/timeline/nvtx_ranges.h"
 
 namespace ronde {
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // One event a line. The closing lines are written behind the last batch and overwritten by the next
 // one, so that the file is well-formed JSON whenever nobody is writing it.
-#include "api/observe/timeline.h"
+#include "api/observe/timeline/timeline.h"
 
 #include <spdlog/fmt/fmt.h>
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "api/observe/write_file.h"
+#include "api/observe/base/write_file.h"
 
 #include <unistd.h>
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Where there is no prometheus-cpp.
-#include "api/observe/metrics_server.h"
+#include "api/observe/live/metrics_server.h"
 #include "ronde/error.h"
 
 namespace ronde {

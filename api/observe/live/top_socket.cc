@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "api/observe/top_socket.h"
+#include "api/observe/live/top_socket.h"
 
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -13,7 +13,7 @@
 #include <system_error>
 #include <utility>
 
-#include "api/observe/figures_json.h"
+#include "api/observe/base/figures_json.h"
 #include "ronde/build_info.h"
 #include "ronde/error.h"
 

@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-#include "api/observe/system_sampler.h"
+#include "api/observe/base/system_sampler.h"
 #include "ronde/plugin/events.h"
 
 namespace ronde {

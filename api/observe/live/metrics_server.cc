@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "api/observe/metrics_server.h"
+#include "api/observe/live/metrics_server.h"
 
 #include <prometheus/client_metric.h>
 #include <prometheus/collectable.h>
@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-#include "api/observe/metric_families.h"
+#include "api/observe/live/metric_families.h"
 #include "core/src/base/exception_text.h"
 #include "ronde/error.h"
 
