@@ -61,7 +61,7 @@ void add_gpu_backends(const Config& config, BuiltIn& built_in,
   NcclOptions nccl = nccl_options(config);
   const auto reader = std::make_shared<cuda::GpuReader>(parse_log_level(config.log_level));
   cuda.on_gpu = nccl.on_gpu = [reader](const std::string& uuid) { reader->use(uuid); };
-  built_in.read_gpu = [reader] { return reader->read(); };
+  built_in.read_gpu = cuda::read_with_patience(reader);
   // Asked for by name, it is that or an error. It is made too late to ask all ranks about MPI.
   if (config.gpu_backend == "auto") nccl.fallback = cuda_backend_factory(cuda).create;
   if (config.gpu_aware_mpi) {

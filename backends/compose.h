@@ -8,9 +8,9 @@
 #include <string_view>
 #include <vector>
 
+#include "backends/gpu_reading.h"
 #include "backends/socket/key_value.h"
 #include "backends/vendor/api_table.h"
-#include "core/src/base/gpu_reading.h"
 #include "ronde/config.h"
 #include "ronde/error.h"
 #include "ronde/plugin/board.h"

@@ -192,6 +192,7 @@ std::string text_of(const std::exception_ptr& failure) {
 }  // namespace
 
 DumpSignal::DumpSignal() {
+  take();  // that of an earlier start
   struct sigaction action {};
   action.sa_handler = want_dump;
   action.sa_flags = SA_RESTART;
@@ -213,6 +214,7 @@ bool DumpSignal::take() noexcept {
 
 FlightRecorder::FlightRecorder(const Runtime& runtime, const Logger& log)
     : runtime_(runtime),
+      log_(log),
       path_(runtime.config().dump + "/rank" + std::to_string(runtime.topology().rank) + ".json"),
       write_(log, "RONDE_DUMP") {
   // That of an earlier run would tell of this one.
@@ -230,19 +232,19 @@ void FlightRecorder::note_stall(const std::vector<StalledOperation>& operations)
 
 void FlightRecorder::take(std::span<const Event>, std::uint64_t) {
   std::string stall;
-  const std::exception_ptr failure = runtime_.failure();
   {
     const std::lock_guard lock(mutex_);
     stall.swap(stall_);
-    if (failure_dumped_) return;  // what comes after it would hide what led to it
-    failure_dumped_ = failure != nullptr;
   }
-  const auto write = [&](std::string_view reason, const std::string& text) {
-    write_.run([&] { dump(reason, text); });
-  };
-  if (failure) return write("error", text_of(failure));
-  if (!stall.empty()) write("stall", stall);
-  if (runtime_.config().dump_on_sigusr2 && DumpSignal::take()) write("signal", "SIGUSR2");
+  if (failure_dumped_) return;  // what comes after it would hide what led to it
+  if (const std::exception_ptr failure = runtime_.failure()) {
+    failure_dumped_ = write_.run([&] { dump("error", text_of(failure)); });
+    return;
+  }
+  if (!stall.empty()) write_.run([&] { dump("stall", stall); });
+  if (!runtime_.config().dump_on_sigusr2 || !DumpSignal::take()) return;
+  // Somebody waits for it.
+  RepeatedWrite(log_, "RONDE_DUMP").run([&] { dump("signal", "SIGUSR2"); });
 }
 
 void FlightRecorder::dump(std::string_view reason, const std::string& text) {

@@ -28,8 +28,8 @@ class DumpSignal {
   static bool take() noexcept;
 };
 
-/// What RONDE_DUMP_ON_SIGUSR2 asks for: made before the ranks meet, so that a job that hangs there
-/// can be asked, too. Null if nothing is asked for.
+/// What RONDE_DUMP_ON_SIGUSR2 asks for: made before the ranks meet, so that the signal does not end
+/// one that waits for the others. Null if nothing is asked for.
 std::unique_ptr<DumpSignal> wanted_signal(const Config& config);
 
 /// Writes what a rank was doing into RONDE_DUMP, for `ronde prof hang`: once the group has failed,
@@ -54,14 +54,17 @@ class FlightRecorder final : public EventSink {
 
  private:
   const Runtime& runtime_;
+  const Logger& log_;
   const std::string path_;
 
-  RepeatedWrite write_;    ///< owned by the thread that calls take()
+  // Owned by whoever calls take().
+  RepeatedWrite write_;
+  bool failure_dumped_ = false;
+
   std::mutex dump_mutex_;  ///< one dump at a time
   std::mutex mutex_;
   // Guarded by mutex_.
   std::string stall_;
-  bool failure_dumped_ = false;
 };
 
 }  // namespace ronde

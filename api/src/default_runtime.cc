@@ -9,6 +9,7 @@
 #include <thread>
 #include <utility>
 
+#include "api/observe/timeline/nvtx_ranges.h"
 #include "api/src/start_options.h"
 #include "core/src/base/after_fork.h"
 #include "core/src/base/exception_text.h"
@@ -65,6 +66,7 @@ void DefaultRuntime::init(const InitOptions& options) {
       };
       start = load_start_options(options, registered_, on_stall);
     }
+    start.runtime.on_event = nvtx_ranges();
     std::unique_ptr<DumpSignal> signal = wanted_signal(start.runtime.config);
     const std::shared_ptr<const ReadGpu> read_gpu = start.read_gpu;
     std::unique_ptr<Runtime> runtime = start_runtime(std::move(start));

@@ -26,7 +26,7 @@ std::exception_ptr leave_group(const std::optional<std::string>& reason = {}) {
   try {
     const DefaultRuntime::Use runtime(DefaultRuntime::instance(), "ronde::main()");
     if (reason) runtime->abort(*reason);
-    // Does nothing, and says nothing, if the group has failed before.
+    // If the group has failed before, this only writes what this rank knows.
     runtime.observer().shutdown();
     failure = runtime->failure();
   } catch (...) {

@@ -5,7 +5,6 @@
 #include <string_view>
 #include <utility>
 
-#include "api/observe/timeline/nvtx_ranges.h"
 #include "api/src/tuning.h"
 #include "backends/compose.h"
 #include "ronde/config.h"
@@ -107,7 +106,6 @@ StartOptions load_start_options(const InitOptions& init, const BackendRegistry& 
     take_backends(again, *read_gpu, compose(again.config), registered);
   };
   options.on_stall = std::move(on_stall);
-  options.on_event = nvtx_ranges();
   if (options.config_error.empty()) {
     options.config_error =
         unknown_backend(options.backends, DeviceKind::Cpu, options.config.cpu_backend);

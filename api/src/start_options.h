@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "core/src/base/gpu_reading.h"
+#include "backends/gpu_reading.h"
 #include "ronde/init_options.h"
 #include "ronde/plugin/factory.h"
 #include "ronde/runtime.h"

@@ -6,6 +6,7 @@
 
 #include <catch2/catch.hpp>
 #include <cstdlib>
+#include <filesystem>
 #include <iostream>
 #include <latch>
 #include <thread>
@@ -129,6 +130,19 @@ TEST_CASE("helper: a rank that is told of a stall", "[.]") {
   ronde::shutdown();
 }
 
+TEST_CASE("helper: a rank that is asked for a dump while it starts", "[.]") {
+  KeyValueStart start = start_by_files();
+  start.put = [put = start.put](const std::string& key, const std::string& value) {
+    ::raise(SIGUSR2);
+    put(key, value);
+  };
+  ronde::init({.key_value = start});
+  const std::string dump =
+      started_with("RONDE_DUMP") + "/rank" + std::to_string(start.rank) + ".json";
+  while (!std::filesystem::exists(dump)) std::this_thread::yield();  // the watchdog ends it
+  ronde::shutdown();
+}
+
 /// The last rank ends in the way of `victim`, if it is not empty.
 std::vector<CommandResult> run_processes(int size, const std::string& victim = "") {
   // As one rank of a foreign launcher would see it: it must not matter.
@@ -180,6 +194,12 @@ TEST_CASE("ranks without more data join, and are told who was last") {
 
 TEST_CASE("the group goes on while children of fork end, which destroy their Runtime") {
   check_helpers("helper: a rank that forks", {});
+}
+
+TEST_CASE("SIGUSR2 in init() ends no rank, and each dumps once it has met the others") {
+  const TemporaryFolder folder;
+  check_helpers("helper: a rank that is asked for a dump while it starts",
+                {{"RONDE_DUMP", folder.path()}, {"RONDE_DUMP_ON_SIGUSR2", "1"}});
 }
 
 TEST_CASE("a stall callback is called on every rank with who is missing") {

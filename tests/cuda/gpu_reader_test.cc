@@ -2,10 +2,14 @@
 // What NVML says of a rank's GPU: its utilization, its memory and its NVLinks.
 #include <array>
 #include <catch2/catch.hpp>
+#include <chrono>
 #include <cstddef>
+#include <latch>
+#include <memory>
 #include <mutex>
 #include <set>
 #include <string>
+#include <thread>
 
 #include "backends/gpu/driver/gpu_reader.h"
 #include "tests/support/fakes/fake_nvml.h"
@@ -128,6 +132,25 @@ TEST_CASE("cuda gpu reader: of a GPU that is lost there is nothing until it is b
   machine.call = FakeNvml::kFine;
   CHECK(reader.read().gauges.size() == 2);
   CHECK(occurrences(errors.text(), "GPU is lost") == 1);
+}
+
+TEST_CASE("cuda gpu reader: nobody waits for an NVML that hangs") {
+  const auto reader = std::make_shared<GpuReader>(LogLevel::Info, library());
+  std::latch opened(1);
+  machine.hangs = &opened;
+  {
+    const ReadGpu read = cuda::read_with_patience(reader);
+    CHECK(read().gauges.empty());
+    reader->use(kUuids[0]);
+    for (int again = 0; again < 2; ++again) CHECK(read().gauges.empty());
+    opened.count_down();
+    const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(30);
+    while (read().gauges.empty() && std::chrono::steady_clock::now() < deadline) {
+      std::this_thread::yield();
+    }
+    CHECK(read().gauges.size() == 2);
+  }
+  while (reader.use_count() > 1) std::this_thread::yield();  // the thread of the last call ends
 }
 
 namespace {

@@ -24,6 +24,7 @@ median() { sort -n | sed -n "$(($1 / 2 + 1))p"; }
 for fusion in 1 2 4 8 16 32 64 128 256; do
   for cycle in 0 0.5 1 2.5 5 10 25 50; do
     ms=$(RONDE_FUSION_BYTES=${fusion}MiB RONDE_CYCLE_TIME_MS=$cycle steps 15)
+    [[ -n $ms ]] || { echo "no result of $fusion MiB, $cycle ms" >&2; exit 1; }
     echo "$ms $fusion $cycle" | tee -a "$folder/sweep"
   done
 done

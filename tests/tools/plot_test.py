@@ -10,6 +10,8 @@ import subprocess
 import sys
 import tempfile
 
+holder = tempfile.TemporaryDirectory()
+os.environ["MPLCONFIGDIR"] = holder.name  # else matplotlib writes into the user's home
 try:
     import matplotlib.image
 except ImportError:
@@ -17,14 +19,14 @@ except ImportError:
     sys.exit(77)
 
 plot, ronde, *launcher = sys.argv[1:]
-holder = tempfile.TemporaryDirectory()
 folder = pathlib.Path(holder.name)
 problems = []
 
 
 def measure(name, words, **environment):
     line = [*launcher, ronde, "bench", *words, "--iters", "2", "--warmup", "1", "--json", folder / name]
-    subprocess.run(line, check=True, env={**os.environ, **environment}, stdout=subprocess.DEVNULL)
+    subprocess.run(line, check=True, env={**os.environ, **environment}, stdout=subprocess.DEVNULL,
+                   timeout=60)
 
 
 def save(name, value):
@@ -33,7 +35,8 @@ def save(name, value):
 
 def run(names, *words, **environment):
     line = [sys.executable, plot, *(folder / name for name in names), *words]
-    return subprocess.run(line, capture_output=True, text=True, check=False, env={**os.environ, **environment})
+    return subprocess.run(line, capture_output=True, text=True, check=False, timeout=60,
+                          env={**os.environ, **environment})
 
 
 def check_drawn(*names):

@@ -151,9 +151,9 @@ TEST_CASE("ranks that wait for each other are not told to send fewer bytes") {
   run.exposed_us = 40e3;
   run.communicate_us = 50;
   CHECK(first_line(report(run)) ==
-        "ranks wait 40 ms of a step of 200 ms, and only 0.20 ms of that is communication: they "
-        "wait for each other, in turns; look for what differs between them in a timeline "
-        "(RONDE_TIMELINE)");
+        "ranks wait 40 ms of a step of 200 ms, and communication takes only 0.20 ms: the rest is "
+        "agreement, and waiting for each other in turns; look for what differs between ranks in a "
+        "timeline (RONDE_TIMELINE)");
 }
 
 TEST_CASE("the loader is named where it takes a step's time and communication does not") {

@@ -7,7 +7,7 @@
 #include <string>
 #include <utility>
 
-#include "core/src/base/gpu_reading.h"
+#include "backends/gpu_reading.h"
 
 namespace ronde {
 

@@ -23,15 +23,19 @@ class RepeatedWrite {
   /// `what` begins each warning. `log` outlives this.
   RepeatedWrite(const Logger& log, std::string what) : log_(log), what_(std::move(what)) {}
 
-  /// Runs `write`; an exception of it is logged.
+  /// Runs `write`; an exception of it is logged. Returns whether there was none.
   template <typename Write>
-  void run(const Write& write) noexcept try {
-    write();
-    said_.clear();
-  } catch (...) {
-    std::string why = exception_text();
-    if (why != said_) log_.warning(what_ + ": " + why);
-    said_ = std::move(why);
+  bool run(const Write& write) {
+    try {
+      write();
+      said_.clear();
+      return true;
+    } catch (...) {
+      std::string why = exception_text();
+      if (why != said_) log_.warning(what_ + ": " + why);
+      said_ = std::move(why);
+      return false;
+    }
   }
 
  private:

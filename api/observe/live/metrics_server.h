@@ -3,7 +3,7 @@
 
 #include <memory>
 
-#include "core/src/base/gpu_reading.h"
+#include "backends/gpu_reading.h"
 #include "ronde/runtime.h"
 
 namespace ronde {

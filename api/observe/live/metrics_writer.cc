@@ -20,7 +20,7 @@ void MetricsWriter::take(std::span<const Event>, std::uint64_t) {
   if (std::chrono::steady_clock::now() >= next_) write();
 }
 
-void MetricsWriter::write() noexcept {
+void MetricsWriter::write() {
   next_ = std::chrono::steady_clock::now() + kPeriod;
   write_.run([&] {
     write_file(path_, prometheus_text(metric_families(runtime_.figures(), sampler_.sample(),

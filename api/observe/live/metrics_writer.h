@@ -25,7 +25,7 @@ class MetricsWriter final : public EventSink {
   void take(std::span<const Event> events, std::uint64_t lost) override;
 
   /// Writes now. What is wrong is logged.
-  void write() noexcept;
+  void write();
 
  private:
   const Runtime& runtime_;

@@ -2,6 +2,7 @@
 #include "api/observe/timeline/nvtx_ranges.h"
 
 #include <nvtx3/nvToolsExt.h>
+#include <unistd.h>
 
 #include <map>
 #include <memory>
@@ -21,6 +22,7 @@ class NvtxRanges {
   explicit NvtxRanges(nvtxDomainHandle_t domain) : domain_(domain) {}
 
   void take(const EventRecord& event, std::string_view text) {
+    if (getpid() != process_) return;  // in a child the mutex may be locked for ever
     const std::lock_guard lock(mutex_);
     switch (event.kind) {
       case EventKind::SpanBegun:
@@ -87,7 +89,8 @@ class NvtxRanges {
     nvtxDomainMarkEx(domain_, &mark);
   }
 
-  const nvtxDomainHandle_t domain_;  // of the process: never destroyed
+  const nvtxDomainHandle_t domain_;  ///< of the process: never destroyed
+  const pid_t process_ = getpid();
   std::mutex mutex_;
   std::map<Key, nvtxRangeId_t> open_;  ///< guarded by mutex_
 };
@@ -98,7 +101,13 @@ EventCallback nvtx_ranges() {
   const nvtxDomainHandle_t domain = nvtxDomainCreateA("ronde");
   if (domain == nullptr) return {};
   const auto ranges = std::make_shared<NvtxRanges>(domain);
-  return [ranges](const EventRecord& event, std::string_view text) { ranges->take(event, text); };
+  return [ranges](const EventRecord& event, std::string_view text) {
+    try {
+      ranges->take(event, text);
+    } catch (...) {
+      return;  // there is no memory for a name
+    }
+  };
 }
 
 }  // namespace ronde

@@ -2,11 +2,16 @@
 #include "backends/gpu/driver/gpu_reader.h"
 
 #include <array>
+#include <chrono>
+#include <condition_variable>
+#include <thread>
 #include <utility>
 
 namespace ronde::cuda {
 
 constexpr std::uint64_t kKibibyte = 1024;
+/// Of read_with_patience(): NVML answers within milliseconds.
+constexpr std::chrono::milliseconds kPatience{100};
 
 GpuReader::GpuReader(LogLevel log_level, vendor::SymbolLookup symbols)
     : log_(log_level), symbols_(std::move(symbols)) {}
@@ -58,6 +63,35 @@ GpuReading GpuReader::read() {
     if (sent.is_known()) reading.totals["nvlink_sent_bytes"] = sent.value * kKibibyte;
   }
   return reading;
+}
+
+ReadGpu read_with_patience(std::shared_ptr<GpuReader> reader) {
+  struct Answer {
+    std::mutex mutex;
+    std::condition_variable is_there;
+    GpuReading reading;
+    bool is_awaited = false;
+  };
+  return [reader, answer = std::make_shared<Answer>()]() -> GpuReading {
+    if (!reader->is_used()) return {};
+    std::unique_lock lock(answer->mutex);
+    if (answer->is_awaited) return {};
+    std::thread([reader, answer] {
+      GpuReading reading;
+      try {
+        reading = reader->read();
+      } catch (...) {
+        reading = {};  // there is no memory for it
+      }
+      const std::lock_guard done(answer->mutex);
+      answer->reading = std::move(reading);
+      answer->is_awaited = false;
+      answer->is_there.notify_one();
+    }).detach();
+    answer->is_awaited = true;
+    const auto has_come = [&] { return !answer->is_awaited; };
+    return answer->is_there.wait_for(lock, kPatience, has_come) ? answer->reading : GpuReading();
+  };
 }
 
 }  // namespace ronde::cuda

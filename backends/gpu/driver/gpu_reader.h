@@ -2,11 +2,12 @@
 #pragma once
 
 #include <atomic>
+#include <memory>
 #include <mutex>
 #include <string>
 
 #include "backends/gpu/driver/nvml_api.h"
-#include "core/src/base/gpu_reading.h"
+#include "backends/gpu_reading.h"
 #include "ronde/log.h"
 
 namespace ronde::cuda {
@@ -21,6 +22,8 @@ class GpuReader {
 
   /// Names the rank's GPU, by its UUID: the first call. Does not wait for NVML.
   void use(const std::string& uuid);
+
+  bool is_used() const noexcept { return is_used_; }
 
   /// What cannot be read is left out; a line of the log says why the first time, at level debug.
   GpuReading read();
@@ -40,5 +43,9 @@ class GpuReader {
   NvmlDevice device_ = nullptr;
   bool is_tried_ = false, is_open_ = false, has_told_ = false;
 };
+
+/// GpuReader::read() on a thread of its own: NVML may hang, as on a GPU that is lost, and nothing
+/// is told until it has answered.
+ReadGpu read_with_patience(std::shared_ptr<GpuReader> reader);
 
 }  // namespace ronde::cuda

@@ -46,10 +46,6 @@ struct StalledOperation {
 /// that period passes. Must not block nor throw.
 using StallCallback = std::function<void(const std::vector<StalledOperation>&)>;
 
-/// Called by each thread that writes an event, before it goes on: must be quick, and not throw. The
-/// text is Event::text, at its full length.
-using EventCallback = std::function<void(const EventRecord&, std::string_view)>;
-
 /// The parts of a Runtime.
 struct RuntimeOptions {
   /// From load_config(), or filled in by the program: then check_config() it.

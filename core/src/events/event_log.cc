@@ -22,7 +22,7 @@ std::uint16_t thread_number() noexcept {
 
 }  // namespace
 
-EventLog::EventLog(std::uint64_t capacity, std::shared_ptr<Logger> log, Callback on_event)
+EventLog::EventLog(std::uint64_t capacity, std::shared_ptr<Logger> log, EventCallback on_event)
     : log_(std::move(log)),
       ring_(capacity),
       on_event_(std::move(on_event)),
@@ -47,6 +47,7 @@ void EventLog::write(const EventRecord& event, std::string_view text) noexcept {
 }
 
 void EventLog::read_figures(std::uint64_t most) noexcept {
+  if (!ring_.enabled()) return;
   const std::unique_lock lock(figures_mutex_, std::try_to_lock);
   if (!lock) return;
   try {

@@ -5,7 +5,6 @@
 #include <chrono>
 #include <condition_variable>
 #include <cstdint>
-#include <functional>
 #include <limits>
 #include <memory>
 #include <mutex>
@@ -25,11 +24,11 @@ namespace ronde {
 /// The events of one rank, and their readers: figures, sinks, and whoever asks for the most recent.
 ///
 /// Note [Readers of events]
-/// Writing an event costs some ten nanoseconds and never waits. The figures are read where it
-/// disturbs nobody: by a thread that drives the loop and finds nothing to do, a few events at a
-/// time, by the loop before it sleeps, by whoever asks for them, and, so that none are lost if
-/// nothing of this happens, by the writer of every kBatch-th event. Sinks have a thread, which is
-/// woken as often.
+/// Writing an event costs some ten nanoseconds and never waits, but for a tool that wants to be
+/// told at once. The figures are read where it disturbs nobody: by a thread that drives the loop
+/// and finds nothing to do, a few events at a time, by the loop before it sleeps, by whoever asks
+/// for them, and, so that none are lost if nothing of this happens, by the writer of every
+/// kBatch-th event. Sinks have a thread, which is woken as often.
 ///
 /// Thread-safety: every member may be called from any thread.
 class EventLog {
@@ -37,11 +36,8 @@ class EventLog {
   using Clock = std::chrono::steady_clock;
   static constexpr std::uint64_t kBatch = 512;
 
-  /// As RuntimeOptions::on_event.
-  using Callback = std::function<void(const EventRecord&, std::string_view)>;
-
   /// `capacity`: as EventRing.
-  EventLog(std::uint64_t capacity, std::shared_ptr<Logger> log, Callback on_event = {});
+  EventLog(std::uint64_t capacity, std::shared_ptr<Logger> log, EventCallback on_event = {});
   ~EventLog();
   EventLog(const EventLog&) = delete;
   EventLog& operator=(const EventLog&) = delete;
@@ -86,7 +82,7 @@ class EventLog {
 
   const std::shared_ptr<Logger> log_;
   EventRing ring_;
-  const Callback on_event_;
+  const EventCallback on_event_;
   const std::uint64_t batch_size_;  ///< at most kBatch, and small against the ring
   std::atomic<std::uint64_t> spans_{0}, steps_{0};
   std::atomic<bool> has_sinks_{false};

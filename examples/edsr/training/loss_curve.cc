@@ -2,41 +2,19 @@
 #include "training/loss_curve.h"
 
 #include <cmath>
-#include <cstdlib>
 #include <iomanip>
 #include <limits>
 #include <string>
 
 #include <ronde/torch.h>
 
-#include "common/data/files.h"
 #include "common/errors.h"
+#include "training/step_table.h"
 
 namespace edsr {
-namespace {
-
-constexpr const char* kHeader = "step,learning_rate,loss\n";
-
-/// The header and the lines of the file up to `last_step`.
-std::string head_of(const std::filesystem::path& path, std::int64_t last_step) {
-  std::string head = kHeader;
-  std::ifstream file(path);
-  std::string line;
-  std::getline(file, line);
-  while (last_step > 0 && std::getline(file, line)) {
-    if (std::strtoll(line.c_str(), nullptr, 10) > last_step) break;
-    head += line + "\n";
-  }
-  return head;
-}
-
-}  // namespace
-
 LossCurve::LossCurve(const std::filesystem::path& path, std::int64_t last_step) : path_(path) {
   if (ronde::rank() != 0) return;
-  example::write_text(path, head_of(path, last_step));
-  file_.open(path, std::ios::app);
-  if (!file_) throw example::InputError("file " + path.string() + " cannot be opened for writing");
+  file_ = open_step_table(path, "step,learning_rate,loss", last_step);
   file_ << std::setprecision(std::numeric_limits<double>::max_digits10);
 }
 

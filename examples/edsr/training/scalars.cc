@@ -6,14 +6,14 @@
 #include <utility>
 
 #include "common/errors.h"
+#include "training/step_table.h"
 
 namespace edsr {
 
-Scalars::Scalars(std::filesystem::path path, bool add) : path_(std::move(path)) {
+Scalars::Scalars(std::filesystem::path path, std::int64_t last_step) : path_(std::move(path)) {
   if (ronde::rank() != 0) return;
-  file_.open(path_, add ? std::ios::app : std::ios::trunc);
-  if (!add) file_ << "step,loss,step_ms,exposed_ms,images_per_s\n";
-  if (!file_.flush()) throw example::InputError("file " + path_.string() + " cannot be written");
+  file_ = open_step_table(path_, "step,loss,step_ms,exposed_ms,images_per_s", last_step);
+  before_ = ronde::figures();
 }
 
 void Scalars::write(std::int64_t step, double loss) {

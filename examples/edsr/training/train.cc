@@ -60,7 +60,7 @@ class Bookkeeper {
         position_(start),
         clock_(start.seconds),
         curve_(options.output / kLossCurveName, start.step),
-        scalars_(options.output / kScalarsName, /*add=*/start.step > 0),
+        scalars_(options.output / kScalarsName, start.step),
         line_(ronde::rank() == 0, options.progress_seconds) {
     if (finished()) {
       throw example::InputError("nothing left to train: the checkpoint has used " +

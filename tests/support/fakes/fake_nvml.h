@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <array>
 #include <cstdint>
+#include <latch>
 #include <string>
 
 #include "backends/gpu/driver/nvml_api.h"
@@ -13,7 +14,7 @@ namespace ronde::test {
 
 /// NVML of a machine with two GPUs, those of FakeCuda; only what Ronde reads of them.
 ///
-/// Thread-safety: none.
+/// Thread-safety: none, but `hangs`.
 struct FakeNvml {
   // nvml.h, written down again.
   static constexpr cuda::NvmlResult kFine = 0, kNotSupported = 3, kNotFound = 6, kGpuIsLost = 15;
@@ -27,6 +28,7 @@ struct FakeNvml {
   cuda::NvmlResult call = kFine;   ///< of every one that reads
   cuda::NvmlResult field = kFine;  ///< of NVLink's counters
   int field_type = kUnsignedLongLong;
+  std::latch* hangs = nullptr;  ///< until it is opened, a call for the utilization hangs
 
   static FakeNvml& instance() {
     static FakeNvml nvml;
@@ -56,6 +58,7 @@ struct FakeNvml {
     return nvml.call;
   }
   static cuda::NvmlResult read_utilization(cuda::NvmlDevice device, cuda::NvmlUtilization* rates) {
+    if (instance().hangs != nullptr) instance().hangs->wait();
     if (instance().call == kFine) *rates = {static_cast<unsigned>(number_of(device)) * 10, 1};
     return instance().call;
   }

@@ -55,7 +55,9 @@ std::map<std::string, int> first_ranks(const std::vector<TraceHead>& heads) {
 /// before its beginning.
 void turn_arrow(Json& event, int rank, const std::map<std::string, int>& first_ranks) {
   if (!is_flow(event)) return;
-  const bool begins = first_ranks.at(event.at("id").dump()) == rank;
+  const auto first = first_ranks.find(event.at("id").dump());
+  if (first == first_ranks.end()) return;  // of a job that still runs: it was written since
+  const bool begins = first->second == rank;
   event["ph"] = begins ? "s" : "f";
   event.erase("bp");
   if (!begins) event["bp"] = "e";

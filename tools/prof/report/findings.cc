@@ -177,7 +177,7 @@ double cost_of_message(const Run& run, const StepMeans& step) {
   const double each = all.phases[kNegotiate].p50_us + all.phases[kComplete].p50_us;
   if (step.time_us == 0) return each;
   double most = step.exposed_us;
-  if (const Found slow = slow_rank(run, step)) {
+  if (const Found slow = slow_rank(run, step); slow && !run.per_rank.empty()) {
     most = own_and_others(run, slow->figures.at("rank"), [](const Figures& figures) {
              return figures.exposed.mean();
            }).first;
@@ -302,9 +302,9 @@ Found exposed(const Run& run, const StepMeans& step, double explained) {
   const Json figures = {{"share_of_communication", share}, {"share_of_step", step.exposed_share()}};
   if (step.exposed_us > 2 * step.backend_us) {
     return Finding{"exposed",
-                   fmt::format("ranks wait {} of a step of {}, and only {} of that is "
-                               "communication: they wait for each other, in turns; look for what "
-                               "differs between them in a timeline (RONDE_TIMELINE)",
+                   fmt::format("ranks wait {} of a step of {}, and communication takes only {}: "
+                               "the rest is agreement, and waiting for each other in turns; look "
+                               "for what differs between ranks in a timeline (RONDE_TIMELINE)",
                                time_text(step.exposed_us), time_text(step.time_us),
                                time_text(step.backend_us)),
                    cost, figures};

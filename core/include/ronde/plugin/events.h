@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -82,6 +83,12 @@ struct ClockOffset {
   std::int64_t ahead_ns = 0;        ///< negative: it was behind
   std::int64_t uncertainty_ns = 0;  ///< at most so far from ahead_ns, if no clock drifts
 };
+
+/// Called by each thread that writes an event, before it goes on and perhaps under a lock of Ronde:
+/// it must be quick, call nothing of Ronde, and not throw. It is given the record as it is written:
+/// EventRecord::then tells what happened at the same time, `thread` is not known, and the text, of
+/// any length, names what has no name in bytes that are no text.
+using EventCallback = std::function<void(const EventRecord&, std::string_view)>;
 
 /// Reads the events of a rank: for a file, a screen, a service. Runtime::add_event_sink() adds one.
 ///
