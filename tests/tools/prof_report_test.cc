@@ -151,7 +151,7 @@ TEST_CASE("ranks that wait for each other are not told to send fewer bytes") {
   run.exposed_us = 40e3;
   run.communicate_us = 50;
   CHECK(first_line(report(run)) ==
-        "ranks wait 40 ms of a step of 200 ms, and communication takes only 0.20 ms: the rest is "
+        "ranks wait 40 ms of a step of 200 ms, and communication takes only 200 us: the rest is "
         "agreement, and waiting for each other in turns; look for what differs between ranks in a "
         "timeline (RONDE_TIMELINE)");
 }
