@@ -4,6 +4,7 @@
 #include <array>
 #include <chrono>
 #include <condition_variable>
+#include <exception>
 #include <thread>
 #include <utility>
 
@@ -70,6 +71,7 @@ ReadGpu read_with_patience(std::shared_ptr<GpuReader> reader) {
     std::mutex mutex;
     std::condition_variable is_there;
     GpuReading reading;
+    std::exception_ptr error;
     bool is_awaited = false;
   };
   return [reader, answer = std::make_shared<Answer>()]() -> GpuReading {
@@ -78,19 +80,23 @@ ReadGpu read_with_patience(std::shared_ptr<GpuReader> reader) {
     if (answer->is_awaited) return {};
     std::thread([reader, answer] {
       GpuReading reading;
+      std::exception_ptr error;
       try {
         reading = reader->read();
       } catch (...) {
-        reading = {};  // there is no memory for it
+        error = std::current_exception();
       }
       const std::lock_guard done(answer->mutex);
       answer->reading = std::move(reading);
+      answer->error = error;
       answer->is_awaited = false;
       answer->is_there.notify_one();
     }).detach();
     answer->is_awaited = true;
     const auto has_come = [&] { return !answer->is_awaited; };
-    return answer->is_there.wait_for(lock, kPatience, has_come) ? answer->reading : GpuReading();
+    if (!answer->is_there.wait_for(lock, kPatience, has_come)) return {};
+    if (answer->error) std::rethrow_exception(answer->error);
+    return answer->reading;
   };
 }
 

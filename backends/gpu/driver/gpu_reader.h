@@ -45,7 +45,7 @@ class GpuReader {
 };
 
 /// GpuReader::read() on a thread of its own: NVML may hang, as on a GPU that is lost, and nothing
-/// is told until it has answered.
+/// is told until it has answered. Throws what read() throws.
 ReadGpu read_with_patience(std::shared_ptr<GpuReader> reader);
 
 }  // namespace ronde::cuda
