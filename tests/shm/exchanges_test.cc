@@ -58,7 +58,7 @@ TEST_CASE("a broadcast gives everybody the root's bits") {
         for (int root = 0; root < ranks; ++root) {
           for (const bool in_place : {false, true}) {
             broadcast_from(root, rank, backend, DataType::F64, {0, 1, 3, 0, 1000, 17, 8}, in_place);
-            broadcast_from(root, rank, backend, DataType::I16, {70'001}, in_place);
+            broadcast_from(root, rank, backend, DataType::I16, {kLong + 1}, in_place);
             broadcast_from(root, rank, backend, DataType::U8, {}, in_place);
           }
         }
@@ -94,7 +94,7 @@ TEST_CASE("a message arrives bit for bit, between any two ranks of a host") {
             pass(from, to, rank, backend, DataType::F64, 1000);
           }
         }
-        pass(0, ranks - 1, rank, backend, DataType::I16, 1'000'003);
+        pass(0, ranks - 1, rank, backend, DataType::I16, 10 * kLong + 3);
       });
     }
   }

@@ -55,6 +55,7 @@ class SimulatedRanks final : public Transport {
   }
 
   Incoming poll() override {
+    const std::lock_guard lock(mutex_);
     if (arriving_.empty()) return {};
     Incoming incoming = std::move(arriving_.front());
     arriving_.pop_front();
@@ -64,8 +65,8 @@ class SimulatedRanks final : public Transport {
   }
 
   bool wait(Clock::time_point deadline) override {
-    if (!arriving_.empty()) return false;
     std::unique_lock lock(mutex_);
+    if (!arriving_.empty()) return false;
     woken_.wait_until(lock, deadline, [this] { return is_woken_; });
     return std::exchange(is_woken_, false);
   }
@@ -81,6 +82,7 @@ class SimulatedRanks final : public Transport {
 
  private:
   void begin_exchange() {
+    const std::lock_guard lock(mutex_);
     if (next_ == script_.exchanges.size()) {
       arriving_.insert(arriving_.end(), script_.afterwards.begin(), script_.afterwards.end());
       return;
@@ -98,11 +100,12 @@ class SimulatedRanks final : public Transport {
   const std::vector<int> children_;
   const std::shared_ptr<SimulatedTraffic> traffic_;
   std::size_t next_ = 0;  ///< exchange
-  std::deque<Incoming> arriving_;
 
   std::mutex mutex_;
   std::condition_variable woken_;
-  bool is_woken_ = false;  ///< guarded by mutex_
+  // Guarded by mutex_: one thread may be in wait() while another one is in poll() or send().
+  std::deque<Incoming> arriving_;
+  bool is_woken_ = false;
 };
 
 }  // namespace ronde::test
