@@ -74,6 +74,9 @@ struct Capabilities {
   /// Ronde pauses between two polls, for a fraction of the time of a slow network, and leaves the
   /// core to the program.
   bool tells_progress = false;
+  /// How many operations may be in progress at once, at least 1. They are started in one order on
+  /// all ranks, and polled in any.
+  std::size_t operations_in_flight = 1;
 
   /// It can have this as the dtype, op or wire_dtype of a call.
   /// @{
