@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "ronde/collective.h"
+
+namespace ronde {
+
+/// The algorithms between hosts (core/src/algorithms/algorithms.h says how each works, and where it
+/// comes from).
+enum class Algorithm : std::uint8_t {
+  Ring,
+  RecursiveDoubling,
+  HalvingDoubling,  ///< of an allreduce: Rabenseifner's
+  Halving,          ///< of a reduce-scatter: its first half
+  Pairwise,
+  Binomial,
+  VanDeGeijn,
+  Chain,
+  Bruck,
+};
+
+/// The number of values of Algorithm.
+inline constexpr std::size_t kAlgorithmCount = 9;
+
+/// "ring", "recursive_doubling", ...
+std::string_view to_string(Algorithm algorithm) noexcept;
+
+/// Those that there are for a collective; none for one that moves no data, or has two ranks.
+std::span<const Algorithm> algorithms_of(Collective collective) noexcept;
+
+/// The algorithm of that name for a collective; nullopt for "auto". Throws UsageError that lists
+/// the names.
+std::optional<Algorithm> parse_algorithm(Collective collective, std::string_view name);
+
+/// Whether so many ranks can use it: some need a power of two.
+bool suits(Collective collective, Algorithm algorithm, std::size_t ranks) noexcept;
+
+/// What a collective uses from so many ranks and bytes on.
+struct AlgorithmRule {
+  Collective collective = Collective::Allreduce;
+  std::size_t ranks = 0;
+  /// Of an allreduce or broadcast its size; else the sum of the parts of all ranks; of an alltoall
+  /// the largest part of any rank for any other, times the number of ranks.
+  std::uint64_t bytes = 0;
+  Algorithm algorithm = Algorithm::Ring;
+
+  /// The same in all.
+  friend bool operator==(const AlgorithmRule&, const AlgorithmRule&) = default;
+};
+
+/// Chooses algorithms by bytes and ranks. Equal on all ranks that work together.
+class AlgorithmTable {
+ public:
+  /// The built-in rules, and after them `rules`: those that `ronde tune --collectives` measured.
+  explicit AlgorithmTable(std::vector<AlgorithmRule> rules = {});
+
+  /// Every call of the collective uses it, where it suits the number of ranks.
+  void force(Collective collective, Algorithm algorithm);
+
+  /// The rule with the most ranks counts, among these the one with the most bytes, and among equal
+  /// ones the last.
+  Algorithm choose(Collective collective, std::size_t ranks, std::uint64_t bytes) const;
+
+  /// Bytes of a chunk of Algorithm::Chain: that at which the model of it is fastest, for a network
+  /// that sends 128 KiB in the time that a message takes to begin.
+  static std::size_t chain_chunk(std::size_t ranks, std::uint64_t bytes) noexcept;
+
+ private:
+  std::vector<AlgorithmRule> rules_;
+  std::array<std::optional<Algorithm>, kCollectiveCount> forced_ = {};
+};
+
+/// What an algorithm costs in the model of Hockney (1994): `messages` one after the other at alpha
+/// seconds each, `bytes` over the busiest link at beta seconds each, `reduced` bytes at gamma each.
+/// The terms are those of the papers that algorithms.h of core/src/algorithms names.
+struct CostTerms {
+  double messages = 0;
+  double bytes = 0;
+  double reduced = 0;
+};
+
+/// Those of a call of `bytes`, as in AlgorithmRule.
+CostTerms cost_terms(Collective collective, Algorithm algorithm, std::size_t ranks,
+                     std::uint64_t bytes);
+
+/// The parameters of the model for a network and a processor, in seconds.
+struct LinkCosts {
+  double alpha = 0;  ///< a message
+  double beta = 0;   ///< a byte sent
+  double gamma = 0;  ///< a byte reduced
+
+  /// The time of what costs these.
+  double seconds(const CostTerms& terms) const noexcept {
+    return alpha * terms.messages + beta * terms.bytes + gamma * terms.reduced;
+  }
+};
+
+/// A measured time.
+struct MeasuredCost {
+  CostTerms terms;
+  double seconds = 0;
+};
+
+/// The parameters, none negative, with which the model comes closest to what was measured: least
+/// squares of relative errors, so that short calls count as long ones do.
+LinkCosts fit_link_costs(std::span<const MeasuredCost> measured);
+
+}  // namespace ronde

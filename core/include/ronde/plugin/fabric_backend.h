@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "ronde/algorithms.h"
+#include "ronde/plugin/fabric.h"
+#include "ronde/plugin/factory.h"
+
+namespace ronde {
+
+/// Makes this rank's end of a network. Called on all ranks at the same time, while the group
+/// starts; may use BackendContext::exchange, the same number of times on every rank. May throw as
+/// BackendFactory::create.
+using MakeFabric = std::function<std::unique_ptr<Fabric>(BackendContext&)>;
+
+/// One fabric for all backends of a Runtime that use it.
+///
+/// Thread-safety: get() is called by one thread at a time, as BackendFactory::create is.
+class SharedFabric {
+ public:
+  explicit SharedFabric(MakeFabric make) : make_(std::move(make)) {}
+
+  /// Made for the backend of all ranks, and the same one for those of process sets. Throws
+  /// UsageError for one of these if the backend of all ranks has none.
+  std::shared_ptr<Fabric> get(BackendContext& context);
+
+ private:
+  const MakeFabric make_;
+  std::shared_ptr<Fabric> made_;
+};
+
+/// How a backend uses a fabric; equal on all ranks.
+struct FabricBackendOptions {
+  std::string name = "fabric";  ///< Backend::name()
+  AlgorithmTable algorithms = AlgorithmTable();
+  /// Sums and products of floats are computed in rank order (RONDE_EXACT).
+  bool exact = false;
+};
+
+/// All collectives and messages of the ranks of `context`, by algorithms over `fabric`. It wants
+/// its data packed. `owns_fabric`: abort() and close() are those of the fabric, too.
+std::unique_ptr<Backend> make_fabric_backend(std::shared_ptr<Fabric> fabric,
+                                             const BackendContext& context,
+                                             const FabricBackendOptions& options, bool owns_fabric);
+
+/// A backend over a network of the program's own, for ronde::register_backend: all that it has to
+/// bring is a Fabric.
+BackendFactory fabric_backend_factory(std::shared_ptr<SharedFabric> fabric,
+                                      const FabricBackendOptions& options);
+
+}  // namespace ronde

@@ -1,0 +1,321 @@
+// SPDX-License-Identifier: Apache-2.0
+// Each operation is a coroutine of one of the algorithms, with a stream of messages of its own.
+#include "core/src/algorithms/fabric_backend.h"
+
+#include <string>
+#include <utility>
+
+#include "core/src/algorithms/algorithms.h"
+#include "core/src/algorithms/combine.h"
+#include "ronde/error.h"
+
+namespace ronde {
+namespace {
+
+// Collectives start in one order on all ranks, so that the n-th has the same stream on each. A
+// stream is used again once kCollectiveStreams more have started: by then this rank has posted all
+// messages of the first, and they are ahead of the new ones.
+constexpr std::uint32_t kCollectiveStreams = Fabric::kStreams - 1;
+/// Messages of a program start in the order that their two ranks agree on.
+constexpr std::uint32_t kMessageStream = kCollectiveStreams;
+constexpr std::size_t kInFlight = 4;
+static_assert(kInFlight < kCollectiveStreams);
+
+/// The segment of a packed call, in place.
+std::byte* packed_data(std::span<const Segment> segments) {
+  if (segments.size() != 1) {
+    throw Error("a backend over a fabric takes one packed segment, not " +
+                std::to_string(segments.size()));
+  }
+  return static_cast<std::byte*>(segments.front().output);
+}
+
+// The following live in frames of coroutines, so what they are called with is copied.
+
+Steps run_allreduce(PeerMessages& messages, std::byte* data, std::size_t count, Reduction reduction,
+                    Algorithm algorithm) {
+  switch (algorithm) {
+    case Algorithm::RecursiveDoubling:
+      co_await recursive_doubling_allreduce(messages, data, count, reduction);
+      break;
+    case Algorithm::HalvingDoubling:
+      co_await halving_doubling_allreduce(messages, data, count, reduction);
+      break;
+    case Algorithm::Pairwise:
+      co_await pairwise_allreduce(messages, data, count, reduction);
+      break;
+    default:
+      co_await ring_allreduce(messages, data, count, reduction);
+  }
+}
+
+Steps run_reducescatter(PeerMessages& messages, const std::byte* input, std::byte* output,
+                        Parts parts, Reduction reduction, Algorithm algorithm) {
+  switch (algorithm) {
+    case Algorithm::Halving:
+      co_await halving_reducescatter(messages, input, output, parts, reduction);
+      break;
+    case Algorithm::Pairwise:
+      co_await pairwise_reducescatter(messages, input, output, parts, reduction);
+      break;
+    default:
+      co_await ring_reducescatter(messages, input, output, parts, reduction);
+  }
+}
+
+Steps run_broadcast(PeerMessages& messages, std::byte* data, std::size_t bytes, std::size_t root,
+                    Algorithm algorithm) {
+  switch (algorithm) {
+    case Algorithm::VanDeGeijn:
+      co_await scatter_allgather_broadcast(messages, data, bytes, root);
+      break;
+    case Algorithm::Chain:
+      co_await chain_broadcast(messages, data, bytes, root,
+                               AlgorithmTable::chain_chunk(messages.size(), bytes));
+      break;
+    default:
+      co_await binomial_broadcast(messages, data, bytes, root);
+  }
+}
+
+Steps run_allgather(PeerMessages& messages, std::byte* output, Parts parts, Algorithm algorithm) {
+  switch (algorithm) {
+    case Algorithm::RecursiveDoubling:
+      co_await recursive_doubling_allgather(messages, output, parts);
+      break;
+    case Algorithm::Bruck:
+      co_await bruck_allgather(messages, output, parts);
+      break;
+    case Algorithm::Pairwise:
+      co_await pairwise_allgather(messages, output, parts);
+      break;
+    default:
+      co_await ring_allgather(messages, output, parts);
+  }
+}
+
+Steps run_alltoall(PeerMessages& messages, const std::byte* input, std::byte* output, Parts sent,
+                   Parts received, std::size_t largest, Algorithm algorithm) {
+  if (algorithm == Algorithm::Bruck) {
+    co_await bruck_alltoall(messages, input, output, sent, received, largest);
+  } else {
+    co_await pairwise_alltoall(messages, input, output, sent, received);
+  }
+}
+
+Steps run_send(PeerMessages& messages, std::size_t peer, const std::byte* from, std::size_t bytes) {
+  messages.send(peer, from, bytes);
+  co_await messages.ended();
+}
+
+Steps run_recv(PeerMessages& messages, std::size_t peer, std::byte* to, std::size_t bytes) {
+  messages.receive(peer, to, bytes);
+  co_await messages.ended();
+}
+
+}  // namespace
+
+class FabricBackend::AlgorithmOperation final : public SteppedOperation {
+ public:
+  AlgorithmOperation(const FabricChannel& channel, std::uint32_t stream)
+      : messages_(channel, stream) {}
+
+  PeerMessages& messages() noexcept { return messages_; }
+
+  /// Posts its first messages.
+  void start(Steps steps) {
+    begin(std::move(steps));
+    poll();
+  }
+
+ private:
+  PeerMessages messages_;
+};
+
+FabricBackend::FabricBackend(FabricChannel channel, const FabricBackendOptions& options,
+                             bool between_hosts, bool owns_fabric)
+    : channel_(std::move(channel)),
+      options_(options),
+      between_hosts_(between_hosts),
+      owns_fabric_(owns_fabric) {}
+
+Capabilities FabricBackend::capabilities() const {
+  Capabilities capabilities;
+  capabilities.dtypes.set();
+  capabilities.tells_progress = between_hosts_;
+  capabilities.operations_in_flight = kInFlight;
+  return capabilities;
+}
+
+std::unique_ptr<FabricBackend::AlgorithmOperation> FabricBackend::begin(std::uint64_t bytes,
+                                                                        std::uint32_t stream) {
+  operations_.add();
+  payload_bytes_.add(bytes);
+  return std::make_unique<AlgorithmOperation>(channel_, stream);
+}
+
+std::unique_ptr<Operation> FabricBackend::start(std::unique_ptr<AlgorithmOperation> operation,
+                                                Steps steps) {
+  operation->start(std::move(steps));
+  return operation;
+}
+
+std::uint32_t FabricBackend::next_stream() noexcept {
+  return started_++ % kCollectiveStreams;
+}
+
+Algorithm FabricBackend::choose(Collective collective, std::uint64_t bytes) {
+  const Algorithm algorithm = options_.algorithms.choose(collective, channel_.peers.size(), bytes);
+  used_[static_cast<std::size_t>(collective)][static_cast<std::size_t>(algorithm)].add();
+  return algorithm;
+}
+
+/// In rank order where the order of operands matters and must not depend on sizes.
+Algorithm FabricBackend::choose_reduction(Collective collective, std::uint64_t bytes,
+                                          DataType dtype, ReduceOp op) {
+  const bool has_order = is_floating(dtype) && (op == ReduceOp::Sum || op == ReduceOp::Product);
+  if (!options_.exact || !has_order) return choose(collective, bytes);
+  used_[static_cast<std::size_t>(collective)][static_cast<std::size_t>(Algorithm::Pairwise)].add();
+  return Algorithm::Pairwise;
+}
+
+std::unique_ptr<Operation> FabricBackend::allreduce(const AllreduceCall& call) {
+  std::byte* const data = packed_data(call.segments);
+  const std::size_t count = call.segments.front().count;
+  const std::size_t bytes = count * size_of(call.dtype);
+  auto operation = begin(bytes, next_stream());
+  Steps steps =
+      run_allreduce(operation->messages(), data, count, {.dtype = call.dtype, .op = call.op},
+                    choose_reduction(Collective::Allreduce, bytes, call.dtype, call.op));
+  return start(std::move(operation), std::move(steps));
+}
+
+std::unique_ptr<Operation> FabricBackend::broadcast(const BroadcastCall& call) {
+  std::byte* const data = packed_data(call.segments);
+  const Segment& segment = call.segments.front();
+  const std::size_t bytes = segment.count * size_of(call.dtype);
+  const auto root = static_cast<std::size_t>(call.root);
+  if (channel_.rank == root) copy_bytes(data, static_cast<const std::byte*>(segment.input), bytes);
+  auto operation = begin(bytes, next_stream());
+  Steps steps =
+      run_broadcast(operation->messages(), data, bytes, root, choose(Collective::Broadcast, bytes));
+  return start(std::move(operation), std::move(steps));
+}
+
+std::unique_ptr<Operation> FabricBackend::allgather(const AllgatherCall& call) {
+  const Parts parts(call.counts, size_of(call.dtype));
+  auto* const output = static_cast<std::byte*>(call.output);
+  copy_bytes(output + parts.offset(channel_.rank), static_cast<const std::byte*>(call.input),
+             parts.count(channel_.rank));
+  auto operation = begin(parts.total(), next_stream());
+  Steps steps = run_allgather(operation->messages(), output, parts,
+                              choose(Collective::Allgather, parts.total()));
+  return start(std::move(operation), std::move(steps));
+}
+
+std::unique_ptr<Operation> FabricBackend::alltoall(const AlltoallCall& call) {
+  const Parts received(call.receive_counts, size_of(call.dtype));
+  const std::size_t largest = call.largest_count * size_of(call.dtype);
+  auto operation = begin(received.total(), next_stream());
+  Steps steps = run_alltoall(operation->messages(), static_cast<const std::byte*>(call.input),
+                             static_cast<std::byte*>(call.output),
+                             Parts(call.send_counts, size_of(call.dtype)), received, largest,
+                             choose(Collective::Alltoall, largest * channel_.peers.size()));
+  return start(std::move(operation), std::move(steps));
+}
+
+std::unique_ptr<Operation> FabricBackend::reducescatter(const ReducescatterCall& call) {
+  const Parts parts(call.counts, size_of(call.dtype));
+  auto operation = begin(parts.total(), next_stream());
+  Steps steps = run_reducescatter(
+      operation->messages(), static_cast<const std::byte*>(call.input),
+      static_cast<std::byte*>(call.output), parts, {.dtype = call.dtype, .op = call.op},
+      choose_reduction(Collective::Reducescatter, parts.total(), call.dtype, call.op));
+  return start(std::move(operation), std::move(steps));
+}
+
+std::unique_ptr<Operation> FabricBackend::send(const SendCall& call) {
+  const std::size_t bytes = call.count * size_of(call.dtype);
+  auto operation = begin(bytes, kMessageStream);
+  Steps steps = run_send(operation->messages(), static_cast<std::size_t>(call.peer),
+                         static_cast<const std::byte*>(call.input), bytes);
+  return start(std::move(operation), std::move(steps));
+}
+
+std::unique_ptr<Operation> FabricBackend::recv(const RecvCall& call) {
+  const std::size_t bytes = call.count * size_of(call.dtype);
+  auto operation = begin(bytes, kMessageStream);
+  Steps steps = run_recv(operation->messages(), static_cast<std::size_t>(call.peer),
+                         static_cast<std::byte*>(call.output), bytes);
+  return start(std::move(operation), std::move(steps));
+}
+
+void FabricBackend::close() {
+  if (owns_fabric_) channel_.fabric->close();
+}
+
+StatsGroup FabricBackend::stats() const {
+  StatsGroup group = {options_.name,
+                      {{"operations", operations_.get()}, {"payload_bytes", payload_bytes_.get()}}};
+  for (std::size_t kind = 0; kind < used_.size(); ++kind) {
+    for (std::size_t algorithm = 0; algorithm < used_[kind].size(); ++algorithm) {
+      const std::uint64_t count = used_[kind][algorithm].get();
+      if (count == 0) continue;
+      group.counters.emplace_back(std::string(to_string(static_cast<Collective>(kind))) + "_" +
+                                      std::string(to_string(static_cast<Algorithm>(algorithm))),
+                                  count);
+    }
+  }
+  if (!owns_fabric_) return group;
+  for (const auto& [name, value] : channel_.fabric->stats().counters) {
+    group.counters.emplace_back(std::string(channel_.fabric->name()) + "_" + name, value);
+  }
+  return group;
+}
+
+std::shared_ptr<Fabric> SharedFabric::get(BackendContext& context) {
+  if (context.set == 0) {
+    made_ = make_(context);
+  } else if (!made_) {
+    throw UsageError(
+        "the ranks of this process set are on several hosts, and the backend of all ranks uses no "
+        "network: leave RONDE_CPU_BACKEND unset");
+  }
+  return made_;
+}
+
+std::unique_ptr<Backend> make_fabric_backend(std::shared_ptr<Fabric> fabric,
+                                             const BackendContext& context,
+                                             const FabricBackendOptions& options,
+                                             bool owns_fabric) {
+  const std::uint32_t channels = fabric->channels();
+  if (context.set >= channels) {
+    throw UsageError("over " + std::string(fabric->name()) + " there can be " +
+                     std::to_string(channels - 1) +
+                     " process sets, one after the other or at once; start with RONDE_CPU_BACKEND "
+                     "unset where the ranks of a set share a host");
+  }
+  FabricChannel channel;
+  channel.fabric = std::move(fabric);
+  channel.peers = context.ranks;
+  channel.rank = static_cast<std::size_t>(context.topology->rank);
+  channel.number = context.set;
+  return std::make_unique<FabricBackend>(std::move(channel), options, context.topology->hosts() > 1,
+                                         owns_fabric);
+}
+
+BackendFactory fabric_backend_factory(std::shared_ptr<SharedFabric> fabric,
+                                      const FabricBackendOptions& options) {
+  /// Above that of MPI's own collectives, below that of what uses the memory of hosts as well.
+  constexpr int kPriority = 12;
+  BackendFactory factory;
+  factory.device = DeviceKind::Cpu;
+  factory.priority = kPriority;
+  factory.serves_sets = true;
+  factory.create = [fabric = std::move(fabric), options](BackendContext& context) {
+    return make_fabric_backend(fabric->get(context), context, options, context.set == 0);
+  };
+  return factory;
+}
+
+}  // namespace ronde

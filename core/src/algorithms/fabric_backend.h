@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+
+#include "core/src/algorithms/peer_messages.h"
+#include "core/src/base/counter.h"
+#include "ronde/plugin/fabric_backend.h"
+
+namespace ronde {
+
+/// Collectives of a process set by algorithms over a fabric.
+///
+/// Thread-safety: as Backend.
+class FabricBackend final : public Backend {
+ public:
+  /// `between_hosts`: messages take long enough to leave the core to others meanwhile.
+  FabricBackend(FabricChannel channel, const FabricBackendOptions& options, bool between_hosts,
+                bool owns_fabric);
+
+  std::string_view name() const noexcept override { return options_.name; }
+  Capabilities capabilities() const override;
+  std::unique_ptr<Operation> allreduce(const AllreduceCall& call) override;
+  std::unique_ptr<Operation> broadcast(const BroadcastCall& call) override;
+  std::unique_ptr<Operation> allgather(const AllgatherCall& call) override;
+  std::unique_ptr<Operation> alltoall(const AlltoallCall& call) override;
+  std::unique_ptr<Operation> reducescatter(const ReducescatterCall& call) override;
+  std::unique_ptr<Operation> send(const SendCall& call) override;
+  std::unique_ptr<Operation> recv(const RecvCall& call) override;
+  void abort() noexcept override { channel_.fabric->abort(); }
+  void close() override;
+  StatsGroup stats() const override;
+
+ private:
+  class AlgorithmOperation;
+
+  std::unique_ptr<AlgorithmOperation> begin(std::uint64_t bytes, std::uint32_t stream);
+  /// Its first messages are posted by this, in the order of operations.
+  static std::unique_ptr<Operation> start(std::unique_ptr<AlgorithmOperation> operation,
+                                          Steps steps);
+  std::uint32_t next_stream() noexcept;
+  Algorithm choose(Collective collective, std::uint64_t bytes);
+  Algorithm choose_reduction(Collective collective, std::uint64_t bytes, DataType dtype,
+                             ReduceOp op);
+
+  const FabricChannel channel_;
+  const FabricBackendOptions options_;
+  const bool between_hosts_;
+  const bool owns_fabric_;
+  std::uint32_t started_ = 0;  ///< collectives
+  Counter operations_, payload_bytes_;
+  std::array<std::array<Counter, kAlgorithmCount>, kCollectiveCount> used_;
+};
+
+}  // namespace ronde

@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "core/src/algorithms/peer_messages.h"
+
+#include <algorithm>
+#include <bit>
+#include <new>
+#include <utility>
+
+namespace ronde {
+namespace {
+
+constexpr std::align_val_t kLine{64};
+/// Unused blocks that a pool keeps.
+constexpr std::size_t kMostBlocks = 16;
+
+}  // namespace
+
+void ScratchPool::Free::operator()(std::byte* memory) const noexcept {
+  ::operator delete(memory, kLine);
+}
+
+// So that giving back allocates nothing.
+ScratchPool::ScratchPool() {
+  blocks_.reserve(kMostBlocks);
+}
+
+ScratchPool::Memory ScratchPool::take(std::size_t bytes) {
+  Block block = find(bytes);
+  const std::size_t size = block.bytes;
+  return {block.memory.release(), [pool = shared_from_this(), size](std::byte* memory) {
+            pool->give_back({size, std::unique_ptr<std::byte, Free>(memory)});
+          }};
+}
+
+/// The smallest unused block that is large enough, or a new one.
+ScratchPool::Block ScratchPool::find(std::size_t bytes) {
+  {
+    const std::lock_guard lock(mutex_);
+    auto best = blocks_.end();
+    for (auto block = blocks_.begin(); block != blocks_.end(); ++block) {
+      if (block->bytes < bytes || block->bytes / 4 > bytes) continue;
+      if (best == blocks_.end() || block->bytes < best->bytes) best = block;
+    }
+    if (best != blocks_.end()) {
+      Block found = std::move(*best);
+      blocks_.erase(best);
+      return found;
+    }
+  }
+  // By powers of two, so that blocks fit other sizes, too.
+  const std::size_t size = std::bit_ceil(std::max<std::size_t>(bytes, 64));
+  auto* const memory = static_cast<std::byte*>(::operator new(size, kLine));
+  return {size, std::unique_ptr<std::byte, Free>(memory)};
+}
+
+void ScratchPool::give_back(Block block) noexcept {
+  const std::lock_guard lock(mutex_);
+  if (blocks_.size() == kMostBlocks) blocks_.erase(blocks_.begin());
+  blocks_.push_back(std::move(block));
+}
+
+PeerMessages::PeerMessages(const FabricChannel& channel, std::uint32_t stream)
+    : channel_(channel),
+      tag_{channel.number, stream},
+      scratch_(std::make_shared<Scratch>()),
+      batch_(channel.fabric->make_batch(scratch_)) {}
+
+PeerMessages::PeerMessages(const PeerMessages& other)
+    : channel_(other.channel_),
+      tag_(other.tag_),
+      scratch_(other.scratch_),
+      batch_(channel_.fabric->make_batch(scratch_)) {}
+
+std::byte* PeerMessages::scratch(std::size_t bytes) {
+  return scratch_->emplace_back(channel_.scratch->take(bytes)).get();
+}
+
+}  // namespace ronde

@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "core/src/base/steps.h"
+#include "ronde/plugin/fabric.h"
+
+namespace ronde {
+
+/// Memory that operations use one after the other, so that the system need not map it anew for each
+/// of them.
+///
+/// Thread-safety: any thread.
+class ScratchPool : public std::enable_shared_from_this<ScratchPool> {
+ public:
+  using Memory = std::shared_ptr<std::byte>;
+
+  ScratchPool();
+
+  /// At least `bytes`, aligned to a cache line. What it held before is still in it.
+  Memory take(std::size_t bytes);
+
+ private:
+  struct Free {
+    void operator()(std::byte* memory) const noexcept;
+  };
+  struct Block {
+    std::size_t bytes = 0;
+    std::unique_ptr<std::byte, Free> memory;
+  };
+
+  Block find(std::size_t bytes);
+  void give_back(Block block) noexcept;
+
+  std::mutex mutex_;
+  std::vector<Block> blocks_;  ///< guarded by mutex_
+};
+
+/// The ranks whose messages an algorithm sends, and their way.
+struct FabricChannel {
+  std::shared_ptr<Fabric> fabric;
+  std::vector<int> peers;    ///< ranks in the group, by rank in the channel
+  std::size_t rank = 0;      ///< the own one in the channel
+  std::uint32_t number = 0;  ///< MessageTag::channel
+  std::shared_ptr<ScratchPool> scratch = std::make_shared<ScratchPool>();
+};
+
+/// Messages of one operation that end together.
+///
+/// Thread-safety: as Operation.
+class PeerMessages {
+ public:
+  /// `stream`: MessageTag::stream. `channel` must outlive it.
+  PeerMessages(const FabricChannel& channel, std::uint32_t stream);
+  /// Others of the same operation, which end by themselves; the order of posting counts for both.
+  explicit PeerMessages(const PeerMessages& other);
+  PeerMessages& operator=(const PeerMessages&) = delete;
+
+  /// This rank, and the number of ranks.
+  /// @{
+  std::size_t rank() const noexcept { return channel_.rank; }
+  std::size_t size() const noexcept { return channel_.peers.size(); }
+  /// @}
+
+  /// As in MessageBatch; `peer` is a rank of the channel.
+  /// @{
+  void send(std::size_t peer, const std::byte* from, std::size_t bytes) {
+    batch_->send(channel_.peers[peer], tag_, from, bytes);
+  }
+  void receive(std::size_t peer, std::byte* to, std::size_t bytes) {
+    batch_->receive(channel_.peers[peer], tag_, to, bytes);
+  }
+  bool poll() { return batch_->poll(); }
+  std::uint64_t progress() const noexcept { return batch_->ended(); }
+  /// @}
+
+  /// `co_await messages.ended()`: until all that were posted have ended.
+  UntilPolled<PeerMessages> ended() { return UntilPolled<PeerMessages>(*this); }
+
+  /// Memory that lives as long as the operation, and as its messages may touch it.
+  std::byte* scratch(std::size_t bytes);
+
+ private:
+  using Scratch = std::vector<ScratchPool::Memory>;
+
+  const FabricChannel& channel_;
+  const MessageTag tag_;
+  const std::shared_ptr<Scratch> scratch_;
+  const std::unique_ptr<MessageBatch> batch_;
+};
+
+}  // namespace ronde

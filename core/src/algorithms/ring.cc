@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+// Around a ring: each rank sends to the next one and receives from the one before.
+#include <array>
+#include <utility>
+
+#include "core/src/algorithms/algorithms.h"
+#include "core/src/algorithms/combine.h"
+
+namespace ronde {
+
+// Part p starts at rank p + 1, and every rank that it passes adds its own, the last one rank p.
+Steps ring_reducescatter(PeerMessages& messages, const std::byte* input, std::byte* output,
+                         const Parts& parts, const Reduction& reduction) {
+  const std::size_t n = messages.size();
+  const std::size_t rank = messages.rank();
+  const auto part_before = [&](std::size_t distance) { return (rank + n - distance) % n; };
+  const std::size_t largest = parts.largest();
+  std::array<std::byte*, 2> sums = {messages.scratch(largest), messages.scratch(largest)};
+  const std::byte* outgoing = input + parts.offset(part_before(1));
+  for (std::size_t step = 1; step < n; ++step) {
+    const std::size_t sent = part_before(step);
+    const std::size_t part = part_before(step + 1);
+    std::byte* const sum = sums[step % 2];
+    messages.receive(part_before(1), sum, parts.count(part));
+    messages.send((rank + 1) % n, outgoing, parts.count(sent));
+    co_await messages.ended();
+    const bool is_last = step + 1 == n;
+    combine(is_last ? output : sum, sum, input + parts.offset(part), parts.count(part), reduction);
+    outgoing = sum;
+  }
+}
+
+Steps ring_allgather(PeerMessages& messages, std::byte* output, const Parts& parts) {
+  const std::size_t n = messages.size();
+  const std::size_t rank = messages.rank();
+  const auto part_before = [&](std::size_t distance) { return (rank + n - distance) % n; };
+  for (std::size_t step = 1; step < n; ++step) {
+    const std::size_t sent = part_before(step - 1);
+    const std::size_t part = part_before(step);
+    messages.receive(part_before(1), output + parts.offset(part), parts.count(part));
+    messages.send((rank + 1) % n, output + parts.offset(sent), parts.count(sent));
+    co_await messages.ended();
+  }
+}
+
+Steps ring_allreduce(PeerMessages& messages, std::byte* data, std::size_t count,
+                     const Reduction& reduction) {
+  const Parts parts(even_counts(count, messages.size()), size_of(reduction.dtype));
+  std::byte* const own = data + parts.offset(messages.rank());
+  co_await ring_reducescatter(messages, data, own, parts, reduction);
+  co_await ring_allgather(messages, data, parts);
+}
+
+}  // namespace ronde

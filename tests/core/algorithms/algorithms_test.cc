@@ -1,0 +1,316 @@
+// SPDX-License-Identifier: Apache-2.0
+// Every algorithm on any number of ranks against sums in double precision; what each costs in
+// virtual time against its model.
+#include "core/src/algorithms/algorithms.h"
+
+#include <algorithm>
+#include <catch2/catch.hpp>
+#include <map>
+#include <numeric>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "ronde/error.h"
+#include "tests/core/algorithms/fabric_ranks.h"
+#include "tests/support/oracle/elements.h"
+#include "tests/support/oracle/oracle.h"
+
+namespace ronde::test {
+namespace {
+
+constexpr std::uint64_t kSeed = 11;
+constexpr std::size_t kCounts[] = {0, 1, 2, 7, 64, 1000, 40'001};
+constexpr std::pair<DataType, ReduceOp> kReductions[] = {{DataType::F32, ReduceOp::Sum},
+                                                         {DataType::F64, ReduceOp::Product},
+                                                         {DataType::I16, ReduceOp::Sum},
+                                                         {DataType::F32, ReduceOp::Max},
+                                                         {DataType::Bool, ReduceOp::Sum}};
+
+FabricBackendOptions forced(Collective collective, Algorithm algorithm) {
+  FabricBackendOptions options;
+  options.algorithms.force(collective, algorithm);
+  return options;
+}
+
+/// For every algorithm of a collective that suits them, so many ranks.
+template <typename Body>
+void with_each_algorithm(Collective collective, Body body) {
+  for (const Algorithm algorithm : algorithms_of(collective)) {
+    for (int ranks = 1; ranks <= 9; ++ranks) {
+      if (!suits(collective, algorithm, static_cast<std::size_t>(ranks))) continue;
+      INFO(to_string(algorithm) << " on " << ranks << " ranks");
+      FabricRanks group(ranks, forced(collective, algorithm));
+      body(group);
+      const std::string counter =
+          std::string(to_string(collective)) + "_" + std::string(to_string(algorithm));
+      INFO(counter);
+      CHECK(group.counter(0, counter) == group.counter(0, "operations"));
+    }
+  }
+}
+
+std::vector<Elements> allreduce(FabricRanks& group, DataType dtype, ReduceOp op,
+                                std::size_t count) {
+  std::vector<Elements> data = make_inputs(dtype, op, count, group.size(), kSeed);
+  std::vector<Segment> segments(data.size());
+  group.run([&](int rank, Backend& backend) {
+    const auto own = static_cast<std::size_t>(rank);
+    segments[own] = {data[own].data(), data[own].data(), count};
+    return backend.allreduce({.segments = {&segments[own], 1}, .dtype = dtype, .op = op});
+  });
+  return data;
+}
+
+TEST_CASE("every allreduce between hosts gives all ranks one result, which is right") {
+  with_each_algorithm(Collective::Allreduce, [](FabricRanks& group) {
+    for (const auto& [dtype, op] : kReductions) {
+      for (const std::size_t count : kCounts) {
+        const std::vector<Elements> results = allreduce(group, dtype, op, count);
+        const auto inputs = make_inputs(dtype, op, count, group.size(), kSeed);
+        CHECK(first_difference({.dtype = dtype, .op = op, .ranks = group.size()}, inputs,
+                               results.front()) == "");
+        for (const Elements& other : results) CHECK(other == results.front());
+        CHECK(allreduce(group, dtype, op, count) == results);
+      }
+    }
+  });
+}
+
+TEST_CASE("a pairwise allreduce adds in the order of ranks") {
+  FabricRanks group(5, {.exact = true});
+  const std::vector<Elements> results = allreduce(group, DataType::F32, ReduceOp::Sum, 999);
+  CHECK(group.counter(0, "allreduce_pairwise") == 1);
+  for (std::size_t i = 0; i < 999; ++i) {
+    float sum = 0;
+    for (const Elements& input : make_inputs(DataType::F32, ReduceOp::Sum, 999, 5, kSeed)) {
+      sum += static_cast<float>(input.number(i));
+    }
+    CHECK(results[3].number(i) == static_cast<double>(sum));
+  }
+  allreduce(group, DataType::F32, ReduceOp::Max, 3);
+  allreduce(group, DataType::I32, ReduceOp::Sum, 3);
+  CHECK(group.counter(0, "allreduce_pairwise") == 1);
+}
+
+/// Uneven counts, some of them zero.
+std::vector<std::size_t> uneven_counts(int ranks, std::size_t scale) {
+  std::vector<std::size_t> counts;
+  for (int rank = 0; rank < ranks; ++rank) {
+    counts.push_back(rank % 3 == 1 ? 0 : (static_cast<std::size_t>(rank) * 7 + 3) * scale);
+  }
+  return counts;
+}
+
+TEST_CASE("every reduce-scatter between hosts gives each rank its part") {
+  with_each_algorithm(Collective::Reducescatter, [](FabricRanks& group) {
+    for (const auto& [dtype, op] : kReductions) {
+      for (const std::size_t scale : {1, 300}) {
+        const std::vector<std::size_t> counts = uneven_counts(group.size(), scale);
+        const Parts parts(counts, 1);
+        const auto inputs = make_inputs(dtype, op, parts.total(), group.size(), kSeed);
+        std::vector<Elements> outputs;
+        for (const std::size_t count : counts) outputs.emplace_back(dtype, count);
+        group.run([&, dtype = dtype, op = op](int rank, Backend& backend) {
+          const auto own = static_cast<std::size_t>(rank);
+          return backend.reducescatter({.input = inputs[own].data(),
+                                        .output = outputs[own].data(),
+                                        .counts = counts,
+                                        .dtype = dtype,
+                                        .op = op});
+        });
+        for (std::size_t rank = 0; rank < outputs.size(); ++rank) {
+          CHECK(first_difference({.dtype = dtype, .op = op, .ranks = group.size()}, inputs,
+                                 outputs[rank], parts.offset(rank)) == "");
+        }
+        CHECK(inputs == make_inputs(dtype, op, parts.total(), group.size(), kSeed));
+      }
+    }
+  });
+}
+
+TEST_CASE("every broadcast between hosts gives all ranks the root's bytes") {
+  with_each_algorithm(Collective::Broadcast, [](FabricRanks& group) {
+    for (int root = 0; root < group.size(); ++root) {
+      for (const std::size_t count : {std::size_t{0}, std::size_t{1}, std::size_t{5},
+                                      std::size_t{70'001}, std::size_t{400'000}}) {
+        const Elements sent = make_bytes(DataType::U8, count, root, kSeed);
+        std::vector<Elements> outputs(static_cast<std::size_t>(group.size()),
+                                      Elements(DataType::U8, count));
+        std::vector<Segment> segments(outputs.size());
+        group.run([&](int rank, Backend& backend) {
+          const auto own = static_cast<std::size_t>(rank);
+          segments[own] = {rank == root ? sent.data() : nullptr, outputs[own].data(), count};
+          return backend.broadcast(
+              {.segments = {&segments[own], 1}, .dtype = DataType::U8, .root = root});
+        });
+        for (const Elements& output : outputs) CHECK(output == sent);
+      }
+    }
+  });
+}
+
+TEST_CASE("every allgather between hosts puts the parts of all ranks in their order") {
+  with_each_algorithm(Collective::Allgather, [](FabricRanks& group) {
+    for (const std::size_t scale : {1, 300}) {
+      const std::vector<std::size_t> counts = uneven_counts(group.size(), scale);
+      const Parts parts(counts, 1);
+      std::vector<Elements> inputs;
+      std::vector<std::byte> all;
+      for (std::size_t rank = 0; rank < counts.size(); ++rank) {
+        inputs.push_back(make_bytes(DataType::U8, counts[rank], static_cast<int>(rank), kSeed));
+        all.insert(all.end(), inputs[rank].bytes().begin(), inputs[rank].bytes().end());
+      }
+      std::vector<std::vector<std::byte>> outputs(counts.size(),
+                                                  std::vector<std::byte>(parts.total()));
+      group.run([&](int rank, Backend& backend) {
+        const auto own = static_cast<std::size_t>(rank);
+        return backend.allgather({.input = inputs[own].data(),
+                                  .output = outputs[own].data(),
+                                  .counts = counts,
+                                  .dtype = DataType::U8});
+      });
+      for (const auto& output : outputs) CHECK(output == all);
+    }
+  });
+}
+
+TEST_CASE("every alltoall between hosts exchanges the parts of any two ranks") {
+  with_each_algorithm(Collective::Alltoall, [](FabricRanks& group) {
+    const auto count_of = [&](std::size_t from, std::size_t to) {
+      return (from * 5 + to * 3) % 4 * 100 + from;
+    };
+    const auto ranks = static_cast<std::size_t>(group.size());
+    std::size_t largest = 0;
+    std::vector<std::vector<std::size_t>> sent(ranks), received(ranks);
+    std::vector<std::vector<std::byte>> inputs(ranks), outputs(ranks), expected(ranks);
+    for (std::size_t from = 0; from < ranks; ++from) {
+      for (std::size_t to = 0; to < ranks; ++to) {
+        const std::size_t count = count_of(from, to);
+        largest = std::max(largest, count);
+        sent[from].push_back(count);
+        received[to].push_back(count);
+        const std::vector<std::byte> part(count, static_cast<std::byte>(16 * from + to));
+        inputs[from].insert(inputs[from].end(), part.begin(), part.end());
+        expected[to].insert(expected[to].end(), part.begin(), part.end());
+      }
+    }
+    for (std::size_t rank = 0; rank < ranks; ++rank) outputs[rank].resize(expected[rank].size());
+    group.run([&](int rank, Backend& backend) {
+      const auto own = static_cast<std::size_t>(rank);
+      return backend.alltoall({.input = inputs[own].data(),
+                               .output = outputs[own].data(),
+                               .send_counts = sent[own],
+                               .receive_counts = received[own],
+                               .largest_count = largest,
+                               .dtype = DataType::U8});
+    });
+    CHECK(outputs == expected);
+  });
+}
+
+TEST_CASE("operations between hosts that are in flight together do not mix") {
+  constexpr int kRanks = 3;
+  constexpr std::size_t kCount = 5000;
+  FabricRanks group(kRanks);
+  const std::size_t in_flight = group.backend(0).capabilities().operations_in_flight;
+  REQUIRE(in_flight >= 2);
+  for (int round = 0; round < 40; ++round) {
+    std::vector<std::vector<Elements>> data(in_flight);
+    std::vector<Segment> segments(in_flight * kRanks);
+    std::vector<Elements> messages(kRanks, Elements(DataType::F32, kCount));
+    Operations operations;
+    for (int rank = 0; rank < kRanks; ++rank) {
+      for (std::size_t i = 0; i < in_flight; ++i) {
+        const std::size_t count = kCount >> (i + static_cast<std::size_t>(round) % 5);
+        if (rank == 0) {
+          data[i] = make_inputs(DataType::F32, ReduceOp::Sum, count, kRanks, kSeed + i);
+        }
+        void* const own = data[i][static_cast<std::size_t>(rank)].data();
+        Segment& segment = segments[i * kRanks + static_cast<std::size_t>(rank)];
+        segment = {own, own, count};
+        operations.push_back(group.backend(rank).allreduce({.segments = {&segment, 1}}));
+      }
+      Elements& message = messages[static_cast<std::size_t>(rank)];
+      if (rank == 1) message = make_bytes(DataType::F32, kCount, 1, kSeed);
+      if (rank == 1) {
+        operations.push_back(
+            group.backend(1).send({.input = message.data(), .count = kCount, .peer = 2}));
+      } else if (rank == 2) {
+        operations.push_back(
+            group.backend(2).recv({.output = message.data(), .count = kCount, .peer = 1}));
+      }
+    }
+    group.finish(operations);
+    for (std::size_t i = 0; i < in_flight; ++i) {
+      const auto inputs =
+          make_inputs(DataType::F32, ReduceOp::Sum, data[i][0].count(), kRanks, kSeed + i);
+      CHECK(first_difference({.ranks = kRanks}, inputs, data[i][0]) == "");
+      CHECK(data[i][1] == data[i][0]);
+      CHECK(data[i][2] == data[i][0]);
+    }
+    CHECK(messages[2] == messages[1]);
+  }
+}
+
+/// Virtual time and that of the model, by algorithm.
+void check_cost(Collective collective, int ranks, std::size_t bytes, double tolerance) {
+  const LinkCosts costs = {.alpha = 20e-6, .beta = 1e-9, .gamma = 0};
+  for (const Algorithm algorithm : algorithms_of(collective)) {
+    if (!suits(collective, algorithm, static_cast<std::size_t>(ranks))) continue;
+    FabricRanks group(ranks, forced(collective, algorithm),
+                      {.latency = std::chrono::microseconds(20), .bytes_per_second = 1e9});
+    std::vector<std::vector<std::byte>> data(static_cast<std::size_t>(ranks),
+                                             std::vector<std::byte>(bytes));
+    std::vector<Segment> segments(data.size());
+    const double seconds = group.run([&](int rank, Backend& backend) -> std::unique_ptr<Operation> {
+      const auto own = static_cast<std::size_t>(rank);
+      segments[own] = {data[own].data(), data[own].data(), bytes};
+      if (collective == Collective::Allreduce) {
+        return backend.allreduce(
+            {.segments = {&segments[own], 1}, .dtype = DataType::U8, .op = ReduceOp::Sum});
+      }
+      return backend.broadcast({.segments = {&segments[own], 1}, .dtype = DataType::U8, .root = 1});
+    });
+    const double model =
+        costs.seconds(cost_terms(collective, algorithm, static_cast<std::size_t>(ranks), bytes));
+    INFO(to_string(collective) << " " << to_string(algorithm) << " on " << ranks << " ranks, "
+                               << bytes << " bytes: " << seconds << " s, model " << model << " s");
+    CHECK(seconds <= model * (1 + tolerance));
+    CHECK(seconds >= model * (1 - tolerance));
+  }
+}
+
+TEST_CASE("what algorithms cost over a link of known speed is what their models say") {
+  check_cost(Collective::Allreduce, 4, 1 << 20, 0.05);
+  check_cost(Collective::Allreduce, 8, 1 << 16, 0.05);
+  check_cost(Collective::Broadcast, 4, 1 << 22, 0.10);
+  check_cost(Collective::Broadcast, 8, 1 << 22, 0.10);
+}
+
+TEST_CASE("a rank that is lost in the middle of a collective between hosts is named") {
+  FabricRanks group(3, forced(Collective::Allreduce, Algorithm::Ring));
+  std::vector<float> data(3000);
+  std::vector<Segment> segments(3);
+  Operations operations;
+  for (int rank = 0; rank < 2; ++rank) {
+    segments[static_cast<std::size_t>(rank)] = {&data[static_cast<std::size_t>(rank) * 1000],
+                                                &data[static_cast<std::size_t>(rank) * 1000], 1000};
+    operations.push_back(group.backend(rank).allreduce(
+        {.segments = {&segments[static_cast<std::size_t>(rank)], 1}}));
+  }
+  group.network().lose(2);
+  const auto lost_by = [&](std::size_t rank) {
+    try {
+      for (;;) operations[rank]->poll();
+    } catch (const GroupError& error) {
+      return error.failed_rank();
+    }
+  };
+  CHECK(lost_by(0) == 2);
+  group.backend(0).abort();
+  group.backend(1).abort();
+}
+
+}  // namespace
+}  // namespace ronde::test
