@@ -1,10 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "backends/compose.h"
 
+#include <optional>
+#include <utility>
+
 #include "backends/cuda/cuda.h"
 #include "backends/gpu/driver/driver_api.h"
 #include "backends/gpu/driver/gpu_reader.h"
 #include "backends/gpu/kernels/kernel_image.h"
+#include "backends/hierarchical/hierarchical.h"
 #include "backends/nccl/nccl.h"
 #include "backends/nccl/nccl_api.h"
 #include "backends/shm/memory/shared_board.h"
@@ -12,9 +16,6 @@
 #include "ronde/log.h"
 
 #ifdef RONDE_HAVE_MPI
-#include <optional>
-
-#include "backends/hierarchical/hierarchical.h"
 #include "backends/mpi/gpu_aware_mpi.h"
 #include "backends/mpi/mpi.h"
 #else
@@ -53,6 +54,33 @@ NcclOptions nccl_options(const Config& config) {
   return options;
 }
 
+AlgorithmTable algorithms(const Config& config) {
+  AlgorithmTable table;
+  const std::pair<Collective, const std::string&> forced[] = {
+      {Collective::Allreduce, config.allreduce},
+      {Collective::Broadcast, config.broadcast},
+      {Collective::Allgather, config.allgather},
+      {Collective::Reducescatter, config.reducescatter},
+      {Collective::Alltoall, config.alltoall}};
+  for (const auto& [collective, name] : forced) {
+    if (const auto algorithm = parse_algorithm(collective, name)) {
+      table.force(collective, *algorithm);
+    }
+  }
+  return table;
+}
+
+/// Those that move data between hosts by `make_fabric`.
+void add_fabric_backends(const Config& config, MakeFabric make_fabric, BuiltIn& built_in) {
+  const auto fabric = std::make_shared<SharedFabric>(std::move(make_fabric));
+  const AlgorithmTable table = algorithms(config);
+  built_in.backends.emplace(
+      "fabric", fabric_backend_factory(fabric, {.algorithms = table, .exact = config.exact}));
+  built_in.backends.emplace(
+      "hierarchical",
+      hierarchical_backend_factory(fabric, {.algorithms = table, .exact = config.exact}));
+}
+
 /// `gpu_aware_mpi`, `wrap_mpi_calls`: as in CudaOptions, if there is one.
 void add_gpu_backends(const Config& config, BuiltIn& built_in,
                       const BackendFactory& gpu_aware_mpi = {},
@@ -89,7 +117,7 @@ BuiltIn compose_built_in(const Config& config, const StartingRanks& ranks) {
   built_in.make_board = shm_board_factory();
   built_in.backends.emplace("mpi", mpi_backend_factory(options));
   built_in.backends.emplace("shm", shm_backend_factory());
-  built_in.backends.emplace("hierarchical", hierarchical_backend_factory({.mpi = options}));
+  add_fabric_backends(config, mpi_fabric_maker(options), built_in);
   add_gpu_backends(config, built_in, gpu_aware_mpi_factory(options), wrap_mpi_calls());
   return built_in;
 }

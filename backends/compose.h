@@ -14,7 +14,7 @@
 #include "ronde/config.h"
 #include "ronde/error.h"
 #include "ronde/plugin/board.h"
-#include "ronde/plugin/factory.h"
+#include "ronde/plugin/fabric_backend.h"
 #include "ronde/plugin/transport.h"
 
 namespace ronde {

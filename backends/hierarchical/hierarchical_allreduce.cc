@@ -1,12 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 // An allreduce in three levels: Note [A round over several hosts]. The ranks of a host stage a
-// round in shared memory; the owner of each shard reduces it and sends each other host its part;
-// when the other hosts' sums have arrived, the owner combines its part and sends the result back.
+// round in shared memory; the owner of each shard reduces it over them, and then over the hosts
+// together with the owners on these, in a coroutine of one of the algorithms between hosts.
 // Several rounds are in flight at once, as many as the slot buffer has slots.
 #include "backends/hierarchical/hierarchical_allreduce.h"
 
 #include <algorithm>
+#include <array>
+#include <bit>
 #include <utility>
+
+#include "core/src/algorithms/algorithms.h"
 
 namespace ronde::hierarchical {
 namespace {
@@ -26,19 +30,22 @@ void in_blocks(std::size_t count, Visit visit) {
 }  // namespace
 
 Hierarchy::Hierarchy(std::shared_ptr<shm::SlotBufferContext> slot_context, Shards who,
-                     std::unique_ptr<Wire> own_wire)
-    : buffer(std::move(slot_context)), shards(std::move(who)), wire(std::move(own_wire)) {
+                     std::shared_ptr<const FabricChannel> owners, AlgorithmTable algorithms,
+                     bool exact)
+    : buffer(std::move(slot_context)),
+      shards(std::move(who)),
+      owners_(std::move(owners)),
+      algorithms_(std::move(algorithms)),
+      exact_(exact) {
   if (!shards.own) return;
   constexpr std::size_t kLine = 64;
   constexpr std::size_t kWidening = 2;  // of half types
   const shm::SlotBufferShape& shape = buffer->buffer.shape();
-  const std::size_t shard_bytes = shape.slot_bytes / shards.count + 2 * kLine;
-  incoming_bytes_ = kWidening * (shard_bytes / shards.hosts + 2 * kLine);
-  buffers_.resize(shape.slots);
-  for (Buffers& buffers : buffers_) {
-    buffers.partial.resize(kWidening * shard_bytes);
-    buffers.incoming.resize(shards.hosts * incoming_bytes_);
-  }
+  // A shard is only divided if two have messages that are large enough.
+  const std::size_t undivided = 2 * shards.least_message * shards.hosts;
+  const std::size_t shard_bytes =
+      std::max(shape.slot_bytes / shards.count, std::min(shape.slot_bytes, undivided)) + 2 * kLine;
+  partials_.assign(shape.slots, std::vector<std::byte>(kWidening * shard_bytes));
 }
 
 HierarchicalAllreduce::HierarchicalAllreduce(std::shared_ptr<Hierarchy> hierarchy,
@@ -65,38 +72,16 @@ HierarchicalAllreduce::HierarchicalAllreduce(std::shared_ptr<Hierarchy> hierarch
       over_hosts_({.dtype = partial_dtype_,
                    .op = call.op,
                    .final = widens() ? Scaling{} : final_steps_.over_hosts}),
+      between_hosts_({.dtype = partial_dtype_, .op = call.op}),
       reducing_(staging_),
       elements_(buffer().shape().slots, 0),
-      host_inputs_(hierarchy_->shards.hosts, nullptr),
+      exchanges_(buffer().shape().slots),
       widened_(widens() ? buffer().ranks() * kBlock : 0) {}
-
-HierarchicalAllreduce::~HierarchicalAllreduce() {
-  if (owns_shard() && !consuming_.at_end()) hierarchy_->wire->keep_for_ever(hierarchy_);
-}
 
 void HierarchicalAllreduce::stage(std::uint64_t round) {
   elements_[slot_of(round)] = staging_.next_count();
   const Slice own = owns_shard() ? shard(*hierarchy_->shards.own, round) : Slice{0, 0};
-  if (owns_shard()) expect_messages(round);
   stage_outside(round, own);
-}
-
-/// Posts receives as early as there is memory for them, so that no message arrives unexpected.
-void HierarchicalAllreduce::expect_messages(std::uint64_t round) {
-  const Shards& shards = hierarchy_->shards;
-  const std::size_t own_bytes = part(shards.own_host, round).count() * partial_bytes_;
-  for (std::size_t host = 0; host < shards.hosts; ++host) {
-    if (host == shards.own_host) continue;
-    if (own_bytes > 0) {
-      hierarchy_->wire->receive(batch(round, Hierarchy::kPartialsReceived), host,
-                                Wire::Kind::Partial, incoming(round, host), own_bytes);
-    }
-    const Slice theirs = part(host, round);
-    if (theirs.count() == 0) continue;
-    hierarchy_->wire->receive(batch(round, Hierarchy::kResultsReceived), host, Wire::Kind::Result,
-                              own_slot(round) + theirs.begin * element_bytes_,
-                              theirs.count() * element_bytes_);
-  }
 }
 
 bool HierarchicalAllreduce::reduce(std::uint64_t round) {
@@ -108,13 +93,14 @@ bool HierarchicalAllreduce::reduce(std::uint64_t round) {
   }
   if (!buffer().staged_by_all(absolute(round))) return false;
   const Slice own = shard(*hierarchy_->shards.own, round);
-  std::byte* const partial = hierarchy_->buffers_[slot_of(round)].partial.data();
   reducing_.advance([&](const Piece& piece) {
     const Slice range = piece.within(own);
     if (range.count() == 0) return;
-    reduce_piece(round, piece, range, partial + (range.begin - own.begin) * partial_bytes_);
+    reduce_piece(round, piece, range, partial(round) + (range.begin - own.begin) * partial_bytes_);
   });
-  send_partials(round);
+  auto& exchange_of_round = exchanges_[slot_of(round)];
+  exchange_of_round = std::make_unique<Exchange>(hierarchy_, slot_of(round));
+  exchange_of_round->steps = exchange(round, exchange_of_round->messages);
   return true;
 }
 
@@ -144,87 +130,86 @@ void HierarchicalAllreduce::widen_inputs(std::size_t count) {
   }
 }
 
-void HierarchicalAllreduce::send_partials(std::uint64_t round) {
-  const Shards& shards = hierarchy_->shards;
-  const std::byte* const partial = hierarchy_->buffers_[slot_of(round)].partial.data();
-  const std::size_t first = shard(*shards.own, round).begin;
-  for (std::size_t host = 0; host < shards.hosts; ++host) {
-    if (host == shards.own_host) continue;
-    const Slice theirs = part(host, round);
-    send(round, host, Wire::Kind::Partial, partial + (theirs.begin - first) * partial_bytes_,
-         theirs.count() * partial_bytes_);
+Algorithm HierarchicalAllreduce::choose(std::size_t bytes) const {
+  // Pairwise, a half that is a wire_dtype is rounded once over all hosts.
+  if (hierarchy_->exact_ || format_.converts()) return Algorithm::Pairwise;
+  return hierarchy_->algorithms_.choose(Collective::Allreduce, hierarchy_->shards.hosts, bytes);
+}
+
+/// From the sums of this host to the results in the own slot.
+Steps HierarchicalAllreduce::exchange(std::uint64_t round, PeerMessages& messages) {
+  const std::size_t count = shard(*hierarchy_->shards.own, round).count();
+  if (count == 0) co_return;
+  const Algorithm algorithm = choose(count * partial_bytes_);
+  const bool halves = algorithm == Algorithm::HalvingDoubling;
+  if (algorithm == Algorithm::RecursiveDoubling) {
+    co_await recursive_doubling_allreduce(messages, partial(round), count, between_hosts_);
+    finish(own_results(round), partial(round), count);
+  } else if (halves && !std::has_single_bit(messages.size())) {
+    co_await halving_doubling_allreduce(messages, partial(round), count, between_hosts_);
+    finish(own_results(round), partial(round), count);
+  } else {
+    co_await scatter_and_gather(round, messages, algorithm);
   }
 }
 
-/// Processes arrived messages, in the order of rounds.
-void HierarchicalAllreduce::advance_wire() {
-  Wire& wire = *hierarchy_->wire;
-  while (combined_ < rounds_reduced() &&
-         wire.done(batch(combined_, Hierarchy::kPartialsReceived))) {
-    combine_hosts(combined_);
-    send_results(combined_);
-    ++combined_;
+/// The owner on each host finishes a part of the shard, and sends the others what it has become.
+Steps HierarchicalAllreduce::scatter_and_gather(std::uint64_t round, PeerMessages& messages,
+                                                Algorithm algorithm) {
+  const Shards& shards = hierarchy_->shards;
+  const std::vector<std::size_t> counts = shards.parts(elements_[slot_of(round)], element_bytes_);
+  const Parts sums(counts, partial_bytes_);
+  const Parts results(counts, element_bytes_);
+  std::byte* const own_sums = partial(round) + sums.offset(shards.own_host);
+  std::byte* const own = own_results(round) + results.offset(shards.own_host);
+  const std::size_t count = counts[shards.own_host];
+  if (algorithm == Algorithm::Pairwise) {
+    co_await pairwise_reducescatter(messages, partial(round), widens() ? own_sums : own, sums,
+                                    over_hosts_);
+    if (widens()) finish(own, own_sums, count);
+    co_await pairwise_allgather(messages, own_results(round), results);
+  } else if (algorithm == Algorithm::HalvingDoubling) {
+    co_await halving_reducescatter(messages, partial(round), own_sums, sums, between_hosts_);
+    finish(own, own_sums, count);
+    co_await recursive_doubling_allgather(messages, own_results(round), results);
+  } else {
+    co_await ring_reducescatter(messages, partial(round), own_sums, sums, between_hosts_);
+    finish(own, own_sums, count);
+    co_await ring_allgather(messages, own_results(round), results);
   }
-  while (complete_ < combined_ && wire.done(batch(complete_, Hierarchy::kResultsReceived))) {
+}
+
+/// Scales and rounds sums over all hosts.
+void HierarchicalAllreduce::finish(std::byte* results, const std::byte* sums,
+                                   std::size_t count) const {
+  if (count == 0) return;
+  if (widens()) {
+    kernels().narrow(results, sums, count, {.half = dtype_, .scaling = final_}, Store::Regular);
+    return;
+  }
+  const std::array<const void*, 1> input = {sums};
+  kernels().reduce(results, input, count, over_hosts_, Store::Regular);
+}
+
+void HierarchicalAllreduce::advance_exchanges() {
+  for (std::uint64_t round = complete_; round < rounds_reduced(); ++round) {
+    auto& exchange_of_round = exchanges_[slot_of(round)];
+    if (!exchange_of_round) continue;
+    const std::uint64_t before = exchange_of_round->steps.progress();
+    const bool has_ended = exchange_of_round->steps.poll();
+    if (has_ended || exchange_of_round->steps.progress() != before) ++exchanged_;
+    if (has_ended) exchange_of_round.reset();
+  }
+  while (complete_ < rounds_reduced() && !exchanges_[slot_of(complete_)]) {
     buffer().publish_reduced(absolute(complete_));
     ++complete_;
   }
 }
 
-void HierarchicalAllreduce::combine_hosts(std::uint64_t round) {
-  const Shards& shards = hierarchy_->shards;
-  const Slice own = part(shards.own_host, round);
-  const std::size_t first = shard(*shards.own, round).begin;
-  const std::byte* const partial = hierarchy_->buffers_[slot_of(round)].partial.data();
-  std::byte* const results = own_slot(round) + own.begin * element_bytes_;
-  const auto combine_some = [&](std::size_t at, std::size_t count) {
-    for (std::size_t host = 0; host < shards.hosts; ++host) {
-      const std::byte* const operand = host == shards.own_host
-                                           ? partial + (own.begin - first) * partial_bytes_
-                                           : incoming(round, host);
-      host_inputs_[host] = operand + at * partial_bytes_;
-    }
-    std::byte* const output = results + at * element_bytes_;
-    if (!widens()) {
-      kernels().reduce(output, host_inputs_, count, over_hosts_, Store::Regular);
-      return;
-    }
-    kernels().reduce(widened_.data(), host_inputs_, count, over_hosts_, Store::Regular);
-    kernels().narrow(output, widened_.data(), count, {.half = dtype_, .scaling = final_},
-                     Store::Regular);
-  };
-  if (widens()) {
-    in_blocks(own.count(), combine_some);
-  } else if (own.count() > 0) {
-    combine_some(0, own.count());
-  }
-}
-
-void HierarchicalAllreduce::send_results(std::uint64_t round) {
-  const Shards& shards = hierarchy_->shards;
-  const Slice own = part(shards.own_host, round);
-  for (std::size_t host = 0; host < shards.hosts; ++host) {
-    if (host == shards.own_host) continue;
-    send(round, host, Wire::Kind::Result, own_slot(round) + own.begin * element_bytes_,
-         own.count() * element_bytes_);
-  }
-}
-
-void HierarchicalAllreduce::send(std::uint64_t round, std::size_t host, Wire::Kind kind,
-                                 const std::byte* from, std::size_t bytes) {
-  if (bytes == 0) return;
-  hierarchy_->wire->send(batch(round, Hierarchy::kSent), host, kind, from, bytes);
-  hierarchy_->counters.messages.fetch_add(1, std::memory_order_relaxed);
-  hierarchy_->counters.sent_bytes.fetch_add(bytes, std::memory_order_relaxed);
-}
-
 bool HierarchicalAllreduce::may_consume(std::uint64_t round) {
   if (owns_shard()) {
-    advance_wire();
-    // Messages are still sent from the slot, which is free once it is consumed.
-    const bool is_over =
-        complete_ > round && hierarchy_->wire->done(batch(round, Hierarchy::kSent));
-    if (!is_over) return false;
+    advance_exchanges();
+    if (complete_ <= round) return false;
   }
   return rounds_reduced() > round && buffer().reduced_by_all(absolute(round));
 }
@@ -242,25 +227,18 @@ Slice HierarchicalAllreduce::shard(std::size_t index, std::uint64_t round) const
   return hierarchy_->shards.shard(index, elements_[slot_of(round)], element_bytes_);
 }
 
-Slice HierarchicalAllreduce::part(std::size_t host, std::uint64_t round) const {
-  return hierarchy_->shards.part(host, elements_[slot_of(round)], element_bytes_);
-}
-
 std::size_t HierarchicalAllreduce::slot_of(std::uint64_t round) const noexcept {
   return absolute(round) % elements_.size();
 }
 
-std::size_t HierarchicalAllreduce::batch(std::uint64_t round,
-                                         Hierarchy::Batch kind) const noexcept {
-  return slot_of(round) * Hierarchy::kBatchesOfSlot + kind;
+/// Of the own shard.
+std::byte* HierarchicalAllreduce::own_results(std::uint64_t round) {
+  const std::size_t begin = shard(*hierarchy_->shards.own, round).begin;
+  return buffer().slot(buffer().rank(), absolute(round)) + begin * element_bytes_;
 }
 
-std::byte* HierarchicalAllreduce::own_slot(std::uint64_t round) noexcept {
-  return buffer().slot(buffer().rank(), absolute(round));
-}
-
-std::byte* HierarchicalAllreduce::incoming(std::uint64_t round, std::size_t host) noexcept {
-  return hierarchy_->buffers_[slot_of(round)].incoming.data() + host * hierarchy_->incoming_bytes_;
+std::byte* HierarchicalAllreduce::partial(std::uint64_t round) noexcept {
+  return hierarchy_->partials_[slot_of(round)].data();
 }
 
 }  // namespace ronde::hierarchical

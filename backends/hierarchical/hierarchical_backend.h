@@ -2,10 +2,10 @@
 #pragma once
 
 #include <memory>
+#include <utility>
 
 #include "backends/hierarchical/hierarchical.h"
 #include "backends/hierarchical/hierarchical_allreduce.h"
-#include "backends/mpi/mpi_environment.h"
 #include "backends/shm/slots/slot_buffer.h"
 #include "ronde/plugin/backend.h"
 
@@ -16,16 +16,14 @@ shm::SlotBufferShape slot_buffer_shape(const HierarchicalOptions& options,
                                        const Topology& topology);
 
 /// Allreduces through the shared memory of each host and one shard a rank between hosts, straight
-/// from and to the segments; results are the same bits on every rank and from run to run, as far as
-/// the ranks are placed on hosts alike. The packed MPI backend does all other operations.
+/// from and to the segments. The fabric's packed backend does all other operations.
 ///
 /// Thread-safety: as Backend. One operation at a time.
 class HierarchicalBackend final : public Backend {
  public:
-  /// close() frees `communicator`. `others` takes segments and does all other operations.
-  HierarchicalBackend(std::shared_ptr<mpi::MpiEnvironment> environment, MPI_Comm communicator,
-                      std::shared_ptr<shm::SlotBufferContext> buffer, const Topology& topology,
-                      std::unique_ptr<Backend> others);
+  /// `others` takes segments, does all other operations, and owns the fabric.
+  HierarchicalBackend(std::shared_ptr<Hierarchy> hierarchy, std::unique_ptr<Backend> others)
+      : hierarchy_(std::move(hierarchy)), others_(std::move(others)) {}
 
   std::string_view name() const noexcept override { return "hierarchical"; }
   Capabilities capabilities() const override;
@@ -36,13 +34,11 @@ class HierarchicalBackend final : public Backend {
   std::unique_ptr<Operation> reducescatter(const ReducescatterCall& call) override;
   std::unique_ptr<Operation> send(const SendCall& call) override;
   std::unique_ptr<Operation> recv(const RecvCall& call) override;
-  void abort() noexcept override;
-  void close() override;
+  void abort() noexcept override { others_->abort(); }
+  void close() override { others_->close(); }
   StatsGroup stats() const override;
 
  private:
-  mpi::MpiMembership mpi_;
-  MPI_Comm communicator_;
   const std::shared_ptr<Hierarchy> hierarchy_;
   const std::unique_ptr<Backend> others_;
 };

@@ -15,17 +15,23 @@ std::size_t line_of(std::size_t element_bytes) {
 }  // namespace
 
 shm::Slice Shards::shard(std::size_t index, std::size_t elements, std::size_t element_bytes) const {
-  return shm::even_slice(index, count, elements, line_of(element_bytes));
+  const std::size_t least = std::max<std::size_t>(least_message * hosts, 1);
+  const std::size_t used = std::clamp<std::size_t>(elements * element_bytes / least, 1, count);
+  return shm::even_slice(index, used, elements, line_of(element_bytes));
 }
 
-shm::Slice Shards::part(std::size_t host, std::size_t elements, std::size_t element_bytes) const {
-  const shm::Slice whole = shard(own.value(), elements, element_bytes);
-  const shm::Slice part = shm::even_slice(host, hosts, whole.count(), line_of(element_bytes));
-  return {whole.begin + part.begin, whole.begin + part.end};
+std::vector<std::size_t> Shards::parts(std::size_t elements, std::size_t element_bytes) const {
+  const std::size_t all = shard(own.value(), elements, element_bytes).count();
+  std::vector<std::size_t> counts;
+  for (std::size_t host = 0; host < hosts; ++host) {
+    counts.push_back(shm::even_slice(host, hosts, all, line_of(element_bytes)).count());
+  }
+  return counts;
 }
 
-Shards shards_of(const Topology& topology) {
+Shards shards_of(const Topology& topology, std::size_t least_message) {
   Shards shards;
+  shards.least_message = least_message;
   shards.ranks = topology.size;
   shards.hosts = static_cast<std::size_t>(topology.hosts());
   std::vector<std::vector<int>> ranks_of(shards.hosts);

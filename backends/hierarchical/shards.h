@@ -10,15 +10,16 @@
 
 namespace ronde::hierarchical {
 
-/// Division of the reduction among the ranks. A round has as many shards as the smallest host has
-/// ranks: shard s belongs to local rank s of every host. A shard is divided again among its
-/// owners, one a host, each of which reduces its part for all hosts.
+/// Division of the reduction among the ranks. A round has at most as many shards as the smallest
+/// host has ranks, and fewer where their messages would be too small: shard s belongs to local rank
+/// s of every host. A shard is divided again among its owners, one a host.
 struct Shards {
   int ranks = 1;  ///< of all hosts
   std::size_t hosts = 1;
   std::size_t own_host = 0;
   std::size_t largest_host = 1;  ///< how many ranks it has
   std::size_t count = 1;
+  std::size_t least_message = 0;  ///< bytes, if a round has them
   /// None on a local rank that the smallest host does not have: it only adds its input.
   std::optional<std::size_t> own;
   /// The ranks that own this rank's shard, by host; empty without one.
@@ -26,10 +27,10 @@ struct Shards {
 
   /// The elements of a shard in a round of `elements`.
   shm::Slice shard(std::size_t index, std::size_t elements, std::size_t element_bytes) const;
-  /// The part of this rank's shard that `host` reduces, by its place in the round.
-  shm::Slice part(std::size_t host, std::size_t elements, std::size_t element_bytes) const;
+  /// The elements of each owner's part of this rank's shard, in the order of hosts.
+  std::vector<std::size_t> parts(std::size_t elements, std::size_t element_bytes) const;
 };
 
-Shards shards_of(const Topology& topology);
+Shards shards_of(const Topology& topology, std::size_t least_message = 0);
 
 }  // namespace ronde::hierarchical

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "ronde/plugin/factory.h"
+#include "ronde/plugin/fabric_backend.h"
 #include "ronde/plugin/transport.h"
 
 /// The MPI transport and backend, for programs that put a Runtime together. This header includes
@@ -43,6 +43,9 @@ struct MpiOptions {
 /// the thread that calls it. Throws UsageError for a foreign launcher, too low a thread level, or
 /// after MPI was finalised; GroupError if ranks are missing once init_timeout_s has passed.
 std::function<std::unique_ptr<Transport>()> mpi_transport_factory(const MpiOptions& options);
+
+/// Makes the fabric over the same MPI.
+MakeFabric mpi_fabric_maker(const MpiOptions& options);
 
 /// Makes the backend, on all ranks at the same time, over the same MPI.
 BackendFactory mpi_backend_factory(const MpiOptions& options);

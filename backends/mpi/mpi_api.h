@@ -60,6 +60,8 @@ struct MpiApi {
                     MPI_Comm, MPI_Request*)>
       iallgatherv = PMPI_Iallgatherv;
   std::function<int(MPI_Request*, int*, MPI_Status*)> test = PMPI_Test;
+  std::function<int(int, MPI_Request*, int*, int*, MPI_Status*)> testsome = PMPI_Testsome;
+  std::function<int(const MPI_Status*, MPI_Datatype, int*)> get_count = PMPI_Get_count;
 };
 
 /// "MPI_Iallreduce failed with code 15: <the library's own text>".

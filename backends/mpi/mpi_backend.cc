@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Each operation starts its non-blocking MPI calls at once and is then polled. Calls count in int:
 // an allreduce, broadcast or message of more elements goes in chunks; other collectives of more
-// elements go by messages, as those of process sets do (SetBackend).
+// elements go by messages, as those of process sets do.
 #include "backends/mpi/mpi_backend.h"
 
 #include <algorithm>
@@ -11,7 +11,9 @@
 #include <utility>
 #include <vector>
 
+#include "backends/mpi/mpi_fabric.h"
 #include "ronde/error.h"
+#include "ronde/plugin/segment_cursor.h"
 
 namespace ronde::mpi {
 namespace {
@@ -19,7 +21,8 @@ namespace {
 // MPI messages of one tag between two ranks do not overtake each other, and both ranks start them
 // in the same order: so all those of a kind can have the same tag.
 constexpr int kMessageTag = 1;
-constexpr int kCollectiveTag = 2;
+/// Its tags are above that.
+constexpr std::uint32_t kMessageChannel = 1;
 
 /// The type in which MPI reduces. Integer sums and products are left to the unsigned type of the
 /// same width: there they wrap by definition, and the bits are those of the signed result.
@@ -151,14 +154,17 @@ MpiBackend::MpiBackend(std::shared_ptr<MpiEnvironment> environment,
       between_hosts_(options.between_hosts),
       exact_(options.exact) {
   communicator_ = mpi_->duplicate(options.deadline);
-  SetChannel channel{.environment = mpi_.environment(),
-                     .communicator = communicator_,
-                     .peers = std::vector<int>(static_cast<std::size_t>(mpi_->size())),
-                     .tag = kCollectiveTag,
-                     .max_count = max_count_,
-                     .between_hosts = between_hosts_};
-  std::iota(channel.peers.begin(), channel.peers.end(), 0);
-  by_messages_ = std::make_unique<SetBackend>(std::move(channel), mpi_->rank());
+  Topology topology;
+  topology.rank = mpi_->rank();
+  topology.size = mpi_->size();
+  BackendContext context;
+  context.topology = &topology;
+  context.set = kMessageChannel;
+  context.ranks.resize(static_cast<std::size_t>(mpi_->size()));
+  std::iota(context.ranks.begin(), context.ranks.end(), 0);
+  by_messages_ = make_fabric_backend(
+      std::make_shared<MpiFabric>(mpi_.environment(), communicator_, max_count_, false), context,
+      {.name = "mpi", .exact = exact_}, false);
   constexpr int kCommutes = 1;
   for (std::size_t i = 0; i < own_ops_.size(); ++i) {
     mpi_->call("MPI_Op_create", mpi_->api().op_create, own_operators()[i].function, kCommutes,
@@ -210,7 +216,7 @@ bool MpiBackend::reduces_in_order(DataType dtype, ReduceOp op) const {
 }
 
 std::unique_ptr<Operation> MpiBackend::allreduce(const AllreduceCall& call) {
-  const Segment& segment = only_segment(call.segments);
+  const Segment& segment = only_segment(call.segments, name());
   if (segment.input != segment.output || call.prescale != 1.0 || call.postscale != 1.0) {
     throw Error("the mpi backend reduces in place and does not scale");
   }
@@ -229,7 +235,7 @@ std::unique_ptr<Operation> MpiBackend::allreduce(const AllreduceCall& call) {
 }
 
 std::unique_ptr<Operation> MpiBackend::broadcast(const BroadcastCall& call) {
-  const Segment& segment = only_segment(call.segments);
+  const Segment& segment = only_segment(call.segments, name());
   const std::size_t element_bytes = size_of(call.dtype);
   const std::size_t bytes = segment.count * element_bytes;
   if (mpi_->rank() == call.root && segment.input != segment.output && bytes > 0) {

@@ -12,7 +12,6 @@
 
 #include "backends/mpi/mpi_environment.h"
 #include "backends/mpi/own_operators.h"
-#include "backends/mpi/set_backend.h"
 #include "ronde/plugin/backend.h"
 
 namespace ronde::mpi {
@@ -34,7 +33,7 @@ struct MpiBackendOptions {
 /// Results are the same bits on every rank as far as the MPI library combines operands in one order
 /// for all (MPICH and Open MPI do) or by commuted pairs; min and max do not depend on it. MPI
 /// chooses that order by the size of a buffer and the place of an element in it. Where reductions
-/// must be exact, sums and products of floats are those of SetBackend instead, in rank order.
+/// must be exact, sums and products of floats go by messages instead, in rank order.
 ///
 /// Thread-safety: as Backend.
 class MpiBackend final : public Backend {
@@ -74,9 +73,8 @@ class MpiBackend final : public Backend {
   const bool between_hosts_;
   const bool exact_;
   MPI_Comm communicator_ = MPI_COMM_NULL;
-  /// Does exact reductions, and collectives with too many elements for the counts of MPI. All have
-  /// one tag and begin when they are first polled, so all ranks poll them in the same order.
-  std::unique_ptr<SetBackend> by_messages_;
+  /// Does exact reductions, and collectives with too many elements for the counts of MPI.
+  std::unique_ptr<Backend> by_messages_;
   std::array<MPI_Op, kOwnOperatorCount> own_ops_ = {};  ///< in the order of own_operators()
   /// Shared with operations, which may outlive the backend after an abort.
   std::shared_ptr<Counters> counters_ = std::make_shared<Counters>();

@@ -340,6 +340,19 @@ bool MpiEnvironment::test(MPI_Request& request) {
   return finished != 0;
 }
 
+int MpiEnvironment::test_some(std::span<MPI_Request> requests, int& finished,
+                              std::span<int> indexes, std::span<MPI_Status> statuses) {
+  const std::lock_guard lock(mutex_);
+  int code = MPI_SUCCESS;
+  const auto make = [&] {
+    code = api_.testsome(static_cast<int>(requests.size()), requests.data(), &finished,
+                         indexes.data(), statuses.data());
+    if (code != MPI_ERR_IN_STATUS) check("MPI_Testsome", code);
+  };
+  wrappers_.empty() ? make() : call_within(0, make);
+  return code;
+}
+
 bool MpiEnvironment::wait(MPI_Request& request, Clock::time_point deadline) {
   constexpr std::chrono::microseconds kLongestPause{1000};
   std::chrono::microseconds pause{10};

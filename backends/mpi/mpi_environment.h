@@ -6,6 +6,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <span>
 #include <string>
 #include <thread>
 #include <utility>
@@ -58,8 +59,7 @@ class MpiEnvironment {
   MPI_Comm duplicate(Clock::time_point deadline);
   void free(MPI_Comm& communicator);
 
-  /// The communicator of all ranks that carries the messages of process sets: Note [No communicator
-  /// a set]. Null before the transport has made one, and after it has freed it.
+  /// The communicator of all ranks that carries the messages of process sets (MpiFabric). Null before the transport has made one, and after it has freed it.
   void set_message_communicator(MPI_Comm communicator);
   MPI_Comm message_communicator() const;
   /// The largest tag that a message may bear.
@@ -79,6 +79,12 @@ class MpiEnvironment {
 
   /// Whether `request` is finished. Throws ronde::Error if it failed.
   bool test(MPI_Request& request);
+
+  /// MPI_Testsome: sets `finished`, and as many of `indexes` and `statuses`, which are as large as
+  /// `requests`. Returns MPI_SUCCESS, or MPI_ERR_IN_STATUS if one of these failed; throws
+  /// ronde::Error otherwise.
+  int test_some(std::span<MPI_Request> requests, int& finished, std::span<int> indexes,
+                std::span<MPI_Status> statuses);
 
   /// Waits without burning a core; false once `deadline` has passed.
   bool wait(MPI_Request& request, Clock::time_point deadline);

@@ -2,26 +2,21 @@
 #include "backends/hierarchical/hierarchical_backend.h"
 
 #include <catch2/catch.hpp>
+#include <numeric>
+#include <optional>
 #include <vector>
-
-#include "backends/hierarchical/mpi_wire.h"
-#include "ronde/error.h"
-#include "tests/support/fakes/fake_mpi.h"
 
 namespace ronde::hierarchical {
 namespace {
 
-using Catch::Contains;
-using mpi::testing::FakeMpi;
-
 TEST_CASE("the hierarchical backend suits several hosts, one of which has several ranks") {
-  const BackendFactory factory = hierarchical_backend_factory({});
+  const BackendFactory factory = hierarchical_backend_factory(nullptr, {});
   CHECK(factory.suits(make_topology(0, {0, 0, 1, 1})));
   CHECK(factory.suits(make_topology(2, {0, 1, 1})));
   CHECK_FALSE(factory.suits(make_topology(0, {0, 0, 0})));
   CHECK_FALSE(factory.suits(make_topology(1, {0, 1, 2})));
   CHECK_FALSE(factory.suits(make_topology(0, {0})));
-  CHECK(factory.priority > mpi_backend_factory({}).priority);
+  CHECK(factory.priority > fabric_backend_factory(nullptr, {}).priority);
 }
 
 TEST_CASE("there are as many shards as the smallest host has ranks") {
@@ -43,16 +38,16 @@ TEST_CASE("there are as many shards as the smallest host has ranks") {
 
 TEST_CASE("the parts of all hosts make up a shard, and all shards a round") {
   for (const std::size_t elements : {0U, 1U, 15U, 16U, 17U, 1000U, 4096U}) {
+    CAPTURE(elements);
     std::size_t covered = 0;
     for (int rank = 0; rank < 2; ++rank) {
       const Shards shards = shards_of(make_topology(rank, {0, 0, 1, 1, 2, 2}));
-      for (std::size_t host = 0; host < 3; ++host) {
-        const shm::Slice part = shards.part(host, elements, sizeof(float));
-        CAPTURE(elements, rank, host);
-        CHECK(part.begin == covered);
-        CHECK(part.end >= part.begin);
-        covered = part.end;
-      }
+      const auto own = static_cast<std::size_t>(rank);
+      CHECK(shards.shard(own, elements, sizeof(float)).begin == covered);
+      const std::vector<std::size_t> parts = shards.parts(elements, sizeof(float));
+      CHECK(parts.size() == 3);
+      covered = std::accumulate(parts.begin(), parts.end(), covered);
+      CHECK(shards.shard(own, elements, sizeof(float)).end == covered);
     }
     CHECK(covered == elements);
   }
@@ -67,48 +62,29 @@ TEST_CASE("slots of the slot buffer are as large on every host") {
   CHECK(of_large.slot_bytes == of_small.slot_bytes);
   const shm::SlotBufferShape of_many =
       slot_buffer_shape({}, make_topology(0, std::vector<int>(64, 0)));
-  CHECK(of_many.bytes() <= std::size_t{64} << 20);
+  CHECK(of_many.bytes() <= std::size_t{257} << 20);
   CHECK(of_many.slot_bytes % 64 == 0);
 }
 
-TEST_CASE("a batch of MPI messages ends as a whole") {
-  FakeMpi fake;
-  MpiWire wire(fake.environment(), MPI_COMM_SELF, {4, 7}, 2);
-  std::vector<std::byte> memory(64);
-  wire.receive(1, 0, Wire::Kind::Result, memory.data(), 64);
-  wire.send(1, 1, Wire::Kind::Partial, memory.data(), 32);
-  REQUIRE(fake.started.size() == 2);
-  CHECK(fake.started[0].name == "irecv");
-  CHECK(fake.started[0].root == 4);
-  CHECK(fake.started[0].count == 64);
-  CHECK(fake.started[1].name == "isend");
-  CHECK(fake.started[1].root == 7);
-  CHECK(fake.started[1].count == 32);
-  CHECK(wire.done(0));
-  fake.requests_finish = false;
-  CHECK_FALSE(wire.done(1));
-  fake.requests_finish = true;
-  CHECK(wire.done(1));
-  CHECK(fake.calls["test"] == 3);
-  CHECK(wire.done(1));
-  CHECK(fake.calls["test"] == 3);
-}
-
-TEST_CASE("a message that MPI fails is an error with MPI's own words") {
-  std::vector<std::byte> memory(8);
-  for (const std::string call : {"isend", "irecv", "test"}) {
-    CAPTURE(call);
-    FakeMpi fake;
-    fake.initialized = true;
-    fake.codes[call] = 15;
-    MpiWire wire(fake.environment(), MPI_COMM_SELF, {0, 1}, 1);
-    const auto exchange = [&] {
-      wire.send(0, 1, Wire::Kind::Partial, memory.data(), 8);
-      wire.receive(0, 1, Wire::Kind::Partial, memory.data(), 8);
-      wire.done(0);
-    };
-    CHECK_THROWS_WITH(exchange(), Contains("rank 0") && Contains("native text of 15"));
-  }
+TEST_CASE("a round has as many shards as have messages of 64 KiB") {
+  const Topology topology = make_topology(0, {0, 0, 0, 0, 1, 1, 1, 1});
+  const Shards shards = shards_of(topology, 64 << 10);
+  const auto used = [&](std::size_t bytes) {
+    std::size_t count = 0;
+    std::size_t covered = 0;
+    for (std::size_t index = 0; index < shards.count; ++index) {
+      const shm::Slice slice = shards.shard(index, bytes / 4, 4);
+      covered += slice.count() * 4;
+      count += slice.count() > 0 ? 1 : 0;
+    }
+    CHECK(covered == bytes);
+    return count;
+  };
+  CHECK(used(4) == 1);
+  CHECK(used(128 << 10) == 1);
+  CHECK(used((256 << 10) - 4) == 1);
+  CHECK(used(256 << 10) == 2);
+  CHECK(used(1 << 20) == 4);
 }
 
 }  // namespace

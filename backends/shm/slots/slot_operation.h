@@ -48,7 +48,7 @@ struct SlotBufferContext {
 class SlotOperation : public Operation {
  public:
   bool poll() final;
-  std::uint64_t progress() const final { return staged_ + reduced_ + consumed_; }
+  std::uint64_t progress() const override { return staged_ + reduced_ + consumed_; }
 
  protected:
   explicit SlotOperation(std::shared_ptr<SlotBufferContext> context);

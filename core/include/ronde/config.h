@@ -21,6 +21,12 @@ struct Config {
   std::uint64_t cache_capacity = 1024;
   std::uint64_t freeze_after_steps = 3;
   std::string cpu_backend = "auto";
+  std::string fabric = "auto";
+  std::string allreduce = "auto";
+  std::string broadcast = "auto";
+  std::string allgather = "auto";
+  std::string reducescatter = "auto";
+  std::string alltoall = "auto";
   std::uint64_t symmetric_heap_bytes = std::uint64_t{8} << 30;
   std::string gpu_backend = "auto";
   bool cuda_ipc = true;

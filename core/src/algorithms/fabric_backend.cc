@@ -8,6 +8,7 @@
 #include "core/src/algorithms/algorithms.h"
 #include "core/src/algorithms/combine.h"
 #include "ronde/error.h"
+#include "ronde/plugin/segment_cursor.h"
 
 namespace ronde {
 namespace {
@@ -20,15 +21,6 @@ constexpr std::uint32_t kCollectiveStreams = Fabric::kStreams - 1;
 constexpr std::uint32_t kMessageStream = kCollectiveStreams;
 constexpr std::size_t kInFlight = 4;
 static_assert(kInFlight < kCollectiveStreams);
-
-/// The segment of a packed call, in place.
-std::byte* packed_data(std::span<const Segment> segments) {
-  if (segments.size() != 1) {
-    throw Error("a backend over a fabric takes one packed segment, not " +
-                std::to_string(segments.size()));
-  }
-  return static_cast<std::byte*>(segments.front().output);
-}
 
 // The following live in frames of coroutines, so what they are called with is copied.
 
@@ -117,8 +109,8 @@ Steps run_recv(PeerMessages& messages, std::size_t peer, std::byte* to, std::siz
 
 class FabricBackend::AlgorithmOperation final : public SteppedOperation {
  public:
-  AlgorithmOperation(const FabricChannel& channel, std::uint32_t stream)
-      : messages_(channel, stream) {}
+  AlgorithmOperation(std::shared_ptr<const FabricChannel> channel, std::uint32_t stream)
+      : messages_(std::move(channel), stream) {}
 
   PeerMessages& messages() noexcept { return messages_; }
 
@@ -134,7 +126,7 @@ class FabricBackend::AlgorithmOperation final : public SteppedOperation {
 
 FabricBackend::FabricBackend(FabricChannel channel, const FabricBackendOptions& options,
                              bool between_hosts, bool owns_fabric)
-    : channel_(std::move(channel)),
+    : channel_(std::make_shared<const FabricChannel>(std::move(channel))),
       options_(options),
       between_hosts_(between_hosts),
       owns_fabric_(owns_fabric) {}
@@ -165,7 +157,7 @@ std::uint32_t FabricBackend::next_stream() noexcept {
 }
 
 Algorithm FabricBackend::choose(Collective collective, std::uint64_t bytes) {
-  const Algorithm algorithm = options_.algorithms.choose(collective, channel_.peers.size(), bytes);
+  const Algorithm algorithm = options_.algorithms.choose(collective, channel_->peers.size(), bytes);
   used_[static_cast<std::size_t>(collective)][static_cast<std::size_t>(algorithm)].add();
   return algorithm;
 }
@@ -180,8 +172,9 @@ Algorithm FabricBackend::choose_reduction(Collective collective, std::uint64_t b
 }
 
 std::unique_ptr<Operation> FabricBackend::allreduce(const AllreduceCall& call) {
-  std::byte* const data = packed_data(call.segments);
-  const std::size_t count = call.segments.front().count;
+  const Segment& segment = only_segment(call.segments, name());
+  auto* const data = static_cast<std::byte*>(segment.output);
+  const std::size_t count = segment.count;
   const std::size_t bytes = count * size_of(call.dtype);
   auto operation = begin(bytes, next_stream());
   Steps steps =
@@ -191,11 +184,11 @@ std::unique_ptr<Operation> FabricBackend::allreduce(const AllreduceCall& call) {
 }
 
 std::unique_ptr<Operation> FabricBackend::broadcast(const BroadcastCall& call) {
-  std::byte* const data = packed_data(call.segments);
-  const Segment& segment = call.segments.front();
+  const Segment& segment = only_segment(call.segments, name());
+  auto* const data = static_cast<std::byte*>(segment.output);
   const std::size_t bytes = segment.count * size_of(call.dtype);
   const auto root = static_cast<std::size_t>(call.root);
-  if (channel_.rank == root) copy_bytes(data, static_cast<const std::byte*>(segment.input), bytes);
+  if (channel_->rank == root) copy_bytes(data, static_cast<const std::byte*>(segment.input), bytes);
   auto operation = begin(bytes, next_stream());
   Steps steps =
       run_broadcast(operation->messages(), data, bytes, root, choose(Collective::Broadcast, bytes));
@@ -205,8 +198,8 @@ std::unique_ptr<Operation> FabricBackend::broadcast(const BroadcastCall& call) {
 std::unique_ptr<Operation> FabricBackend::allgather(const AllgatherCall& call) {
   const Parts parts(call.counts, size_of(call.dtype));
   auto* const output = static_cast<std::byte*>(call.output);
-  copy_bytes(output + parts.offset(channel_.rank), static_cast<const std::byte*>(call.input),
-             parts.count(channel_.rank));
+  copy_bytes(output + parts.offset(channel_->rank), static_cast<const std::byte*>(call.input),
+             parts.count(channel_->rank));
   auto operation = begin(parts.total(), next_stream());
   Steps steps = run_allgather(operation->messages(), output, parts,
                               choose(Collective::Allgather, parts.total()));
@@ -220,7 +213,7 @@ std::unique_ptr<Operation> FabricBackend::alltoall(const AlltoallCall& call) {
   Steps steps = run_alltoall(operation->messages(), static_cast<const std::byte*>(call.input),
                              static_cast<std::byte*>(call.output),
                              Parts(call.send_counts, size_of(call.dtype)), received, largest,
-                             choose(Collective::Alltoall, largest * channel_.peers.size()));
+                             choose(Collective::Alltoall, largest * channel_->peers.size()));
   return start(std::move(operation), std::move(steps));
 }
 
@@ -251,7 +244,7 @@ std::unique_ptr<Operation> FabricBackend::recv(const RecvCall& call) {
 }
 
 void FabricBackend::close() {
-  if (owns_fabric_) channel_.fabric->close();
+  if (owns_fabric_) channel_->fabric->close();
 }
 
 StatsGroup FabricBackend::stats() const {
@@ -267,8 +260,8 @@ StatsGroup FabricBackend::stats() const {
     }
   }
   if (!owns_fabric_) return group;
-  for (const auto& [name, value] : channel_.fabric->stats().counters) {
-    group.counters.emplace_back(std::string(channel_.fabric->name()) + "_" + name, value);
+  for (const auto& [name, value] : channel_->fabric->stats().counters) {
+    group.counters.emplace_back(std::string(channel_->fabric->name()) + "_" + name, value);
   }
   return group;
 }
@@ -288,10 +281,10 @@ std::unique_ptr<Backend> make_fabric_backend(std::shared_ptr<Fabric> fabric,
                                              const BackendContext& context,
                                              const FabricBackendOptions& options,
                                              bool owns_fabric) {
-  const std::uint32_t channels = fabric->channels();
-  if (context.set >= channels) {
+  const std::uint32_t sets = fabric->channels() - 2;  // beside all ranks, and shards
+  if (context.set > sets) {
     throw UsageError("over " + std::string(fabric->name()) + " there can be " +
-                     std::to_string(channels - 1) +
+                     std::to_string(sets) +
                      " process sets, one after the other or at once; start with RONDE_CPU_BACKEND "
                      "unset where the ranks of a set share a host");
   }

@@ -30,7 +30,7 @@ class FabricBackend final : public Backend {
   std::unique_ptr<Operation> reducescatter(const ReducescatterCall& call) override;
   std::unique_ptr<Operation> send(const SendCall& call) override;
   std::unique_ptr<Operation> recv(const RecvCall& call) override;
-  void abort() noexcept override { channel_.fabric->abort(); }
+  void abort() noexcept override { channel_->fabric->abort(); }
   void close() override;
   StatsGroup stats() const override;
 
@@ -46,7 +46,7 @@ class FabricBackend final : public Backend {
   Algorithm choose_reduction(Collective collective, std::uint64_t bytes, DataType dtype,
                              ReduceOp op);
 
-  const FabricChannel channel_;
+  const std::shared_ptr<const FabricChannel> channel_;  ///< operations may outlive the backend
   const FabricBackendOptions options_;
   const bool between_hosts_;
   const bool owns_fabric_;

@@ -59,20 +59,21 @@ void ScratchPool::give_back(Block block) noexcept {
   blocks_.push_back(std::move(block));
 }
 
-PeerMessages::PeerMessages(const FabricChannel& channel, std::uint32_t stream)
-    : channel_(channel),
-      tag_{channel.number, stream},
-      scratch_(std::make_shared<Scratch>()),
-      batch_(channel.fabric->make_batch(scratch_)) {}
+PeerMessages::PeerMessages(std::shared_ptr<const FabricChannel> channel, std::uint32_t stream,
+                           std::shared_ptr<void> memory)
+    : channel_(std::move(channel)),
+      tag_{channel_->number, stream},
+      scratch_(std::make_shared<Scratch>(Scratch{std::move(memory), {}})),
+      batch_(channel_->fabric->make_batch(scratch_)) {}
 
 PeerMessages::PeerMessages(const PeerMessages& other)
     : channel_(other.channel_),
       tag_(other.tag_),
       scratch_(other.scratch_),
-      batch_(channel_.fabric->make_batch(scratch_)) {}
+      batch_(channel_->fabric->make_batch(scratch_)) {}
 
 std::byte* PeerMessages::scratch(std::size_t bytes) {
-  return scratch_->emplace_back(channel_.scratch->take(bytes)).get();
+  return scratch_->blocks.emplace_back(channel_->scratch->take(bytes)).get();
 }
 
 }  // namespace ronde

@@ -55,25 +55,26 @@ struct FabricChannel {
 /// Thread-safety: as Operation.
 class PeerMessages {
  public:
-  /// `stream`: MessageTag::stream. `channel` must outlive it.
-  PeerMessages(const FabricChannel& channel, std::uint32_t stream);
+  /// `stream`: MessageTag::stream. `memory`: what messages may touch, beside scratch().
+  PeerMessages(std::shared_ptr<const FabricChannel> channel, std::uint32_t stream,
+               std::shared_ptr<void> memory = nullptr);
   /// Others of the same operation, which end by themselves; the order of posting counts for both.
   explicit PeerMessages(const PeerMessages& other);
   PeerMessages& operator=(const PeerMessages&) = delete;
 
   /// This rank, and the number of ranks.
   /// @{
-  std::size_t rank() const noexcept { return channel_.rank; }
-  std::size_t size() const noexcept { return channel_.peers.size(); }
+  std::size_t rank() const noexcept { return channel_->rank; }
+  std::size_t size() const noexcept { return channel_->peers.size(); }
   /// @}
 
   /// As in MessageBatch; `peer` is a rank of the channel.
   /// @{
   void send(std::size_t peer, const std::byte* from, std::size_t bytes) {
-    batch_->send(channel_.peers[peer], tag_, from, bytes);
+    batch_->send(channel_->peers[peer], tag_, from, bytes);
   }
   void receive(std::size_t peer, std::byte* to, std::size_t bytes) {
-    batch_->receive(channel_.peers[peer], tag_, to, bytes);
+    batch_->receive(channel_->peers[peer], tag_, to, bytes);
   }
   bool poll() { return batch_->poll(); }
   std::uint64_t progress() const noexcept { return batch_->ended(); }
@@ -86,9 +87,12 @@ class PeerMessages {
   std::byte* scratch(std::size_t bytes);
 
  private:
-  using Scratch = std::vector<ScratchPool::Memory>;
+  struct Scratch {
+    std::shared_ptr<void> memory;
+    std::vector<ScratchPool::Memory> blocks;
+  };
 
-  const FabricChannel& channel_;
+  const std::shared_ptr<const FabricChannel> channel_;
   const MessageTag tag_;
   const std::shared_ptr<Scratch> scratch_;
   const std::unique_ptr<MessageBatch> batch_;

@@ -7,6 +7,7 @@
 
 #include "core/src/base/rank_list.h"
 #include "core/src/config/config_parse.h"
+#include "ronde/algorithms.h"
 #include "ronde/error.h"
 #include "ronde/log.h"
 
@@ -111,6 +112,16 @@ std::string checked_ipc_sync(std::string_view text) {
   return parse_choice(text, "how ranks synchronise", {"auto", "flags", "kernels"});
 }
 
+std::string checked_fabric(std::string_view text) {
+  return parse_choice(text, "a network layer", {"auto", "mpi", "ucx"});
+}
+
+template <Collective kCollective>
+std::string checked_algorithm(std::string_view text) {
+  parse_algorithm(kCollective, text);
+  return std::string(text);
+}
+
 std::string checked_profile(std::string_view text) {
   const bool is_known = text.empty() || text == "1" || text.ends_with(".json");
   if (is_known) return parse_path(text);
@@ -177,6 +188,22 @@ constexpr Variable kVariables[] = {
      Text{&Config::cpu_backend, parse_backend_name},
      "Backend for tensors in host memory: auto takes the best one that suits; `ronde info` lists "
      "the names."},
+    {"RONDE_FABRIC", "", "", Text{&Config::fabric, checked_fabric},
+     "What carries messages between hosts: mpi, ucx, or auto: mpi where MPI has started the ranks, "
+     "else ucx."},
+    {"RONDE_ALLREDUCE", "", "", Text{&Config::allreduce, checked_algorithm<Collective::Allreduce>},
+     "Algorithm of allreduces between hosts: ring, recursive_doubling, halving_doubling, pairwise, "
+     "or auto: by bytes and hosts. RONDE_EXACT=1 makes sums and products of floats pairwise."},
+    {"RONDE_BROADCAST", "", "", Text{&Config::broadcast, checked_algorithm<Collective::Broadcast>},
+     "The same for broadcasts: binomial, van_de_geijn, chain or auto."},
+    {"RONDE_ALLGATHER", "", "", Text{&Config::allgather, checked_algorithm<Collective::Allgather>},
+     "The same for allgathers: ring, recursive_doubling (of a power of two of ranks), bruck, "
+     "pairwise or auto."},
+    {"RONDE_REDUCESCATTER", "", "",
+     Text{&Config::reducescatter, checked_algorithm<Collective::Reducescatter>},
+     "The same for reduce-scatters: ring, halving (of a power of two of ranks), pairwise or auto."},
+    {"RONDE_ALLTOALL", "", "", Text{&Config::alltoall, checked_algorithm<Collective::Alltoall>},
+     "The same for alltoalls: pairwise, bruck or auto."},
     {"RONDE_SYMMETRIC_HEAP_BYTES", "", "bytes", Bytes{&Config::symmetric_heap_bytes, kLargestHeap},
      "Address space of a rank for gradients that the ranks of its host reduce in place (gradient "
      "views); only what is used takes memory. 0: none, every tensor is staged."},

@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstdint>
 #include <map>
 #include <memory>
 #include <optional>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 #include "backends/mpi/mpi_environment.h"
@@ -30,6 +32,7 @@ class FakeMpi {
   bool finalized = false;
   int provided = MPI_THREAD_SERIALIZED;
   bool requests_finish = true;
+  int short_by = 0;                    ///< what comes is so many bytes less than is expected
   std::map<std::string, int> codes;    ///< what the named call returns, other than success
   std::map<std::string, int> fail_at;  ///< ... but only from its n-th call (counted from 0)
   std::map<std::string, int> calls;    ///< how often the named call was made
@@ -68,6 +71,11 @@ class FakeMpi {
     };
     table.comm_rank = [this](MPI_Comm, int* rank) { return *rank = 0, result("comm_rank"); };
     table.comm_size = [this](MPI_Comm, int* n) { return *n = size, result("comm_size"); };
+    table.comm_get_attr = [](MPI_Comm, int, void* value, int* found) {
+      static int largest_tag = 1 << 20;
+      *static_cast<int**>(value) = &largest_tag;
+      return *found = 1, MPI_SUCCESS;
+    };
     table.comm_idup = [this](MPI_Comm, MPI_Comm* copy, MPI_Request*) {
       return *copy = MPI_COMM_SELF, result("comm_idup");
     };
@@ -136,16 +144,49 @@ class FakeMpi {
       return start({"ialltoallv", data, counts[0], -1, MPI_OP_NULL, type});
     };
     table.isend = [this](const void* data, int count, MPI_Datatype type, int peer, int, MPI_Comm,
-                         MPI_Request*) {
+                         MPI_Request* request) {
+      *request = request_of(count);
       return start({"isend", data, count, peer, MPI_OP_NULL, type});
     };
     table.irecv = [this](void* data, int count, MPI_Datatype type, int peer, int, MPI_Comm,
-                         MPI_Request*) {
+                         MPI_Request* request) {
+      *request = request_of(count);
       return start({"irecv", data, count, peer, MPI_OP_NULL, type});
+    };
+    table.testsome = [this](int count, MPI_Request* requests, int* ended, int* indexes,
+                            MPI_Status* statuses) {
+      *ended = requests_finish ? count : 0;
+      for (int i = 0; i < *ended; ++i) {
+        indexes[i] = i;
+        statuses[i].MPI_TAG = count_of(requests[i]) - short_by;
+        requests[i] = MPI_REQUEST_NULL;
+      }
+      return result("testsome");
+    };
+    table.get_count = [this](const MPI_Status* status, MPI_Datatype, int* bytes) {
+      return *bytes = status->MPI_TAG, result("get_count");
     };
     table.test = [this](MPI_Request*, int* flag, MPI_Status*) {
       return *flag = requests_finish, result("test");
     };
+  }
+
+  // A request is its count.
+  template <typename Request = MPI_Request>
+  static Request request_of(std::intptr_t count) {
+    if constexpr (std::is_pointer_v<Request>) {
+      return reinterpret_cast<Request>(count);
+    } else {
+      return static_cast<Request>(count);
+    }
+  }
+  template <typename Request>
+  static int count_of(Request request) {
+    if constexpr (std::is_pointer_v<Request>) {
+      return static_cast<int>(reinterpret_cast<std::intptr_t>(request));
+    } else {
+      return static_cast<int>(request);
+    }
   }
 
   int start(const StartedCall& call) {

@@ -1,123 +1,28 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <algorithm>
 #include <cstdlib>
-#include <cstring>
-#include <deque>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <new>
 #include <span>
-#include <tuple>
 #include <utility>
 #include <vector>
 
 #include "backends/hierarchical/hierarchical_allreduce.h"
-#include "backends/hierarchical/wire.h"
 #include "backends/shm/slots/slot_operation.h"
-#include "ronde/error.h"
 #include "ronde/topology.h"
+#include "tests/support/inproc/memory_network.h"
 
 namespace ronde::test {
 
-/// Where the wires of threads that stand for ranks meet. A message is copied straight out of the
-/// sender's memory, late: ThreadSanitizer sees memory that is used again too early. Thread-safe.
-class Exchange {
- public:
-  using Kind = hierarchical::Wire::Kind;
-  struct Message {
-    const std::byte* from = nullptr;
-    std::size_t bytes = 0;
-    bool is_taken = false;
-  };
-
-  void post(int from, int to, Kind kind, std::shared_ptr<Message> message) {
-    const std::lock_guard lock(mutex_);
-    messages_[{from, to, kind}].push_back(std::move(message));
-  }
-  /// Copies the next message to `memory`; false if there is none yet.
-  bool take(int from, int to, Kind kind, std::byte* memory, std::size_t bytes) {
-    const std::lock_guard lock(mutex_);
-    auto& waiting = messages_[{from, to, kind}];
-    if (waiting.empty()) return false;
-    Message& message = *waiting.front();
-    if (message.bytes != bytes) throw Error("a message is not as large as expected");
-    std::memcpy(memory, message.from, bytes);
-    message.is_taken = true;
-    waiting.pop_front();
-    return true;
-  }
-  bool is_taken(const Message& message) {
-    const std::lock_guard lock(mutex_);
-    return message.is_taken;
-  }
-
- private:
-  std::mutex mutex_;
-  /// Guarded by mutex_.
-  std::map<std::tuple<int, int, Kind>, std::deque<std::shared_ptr<Message>>> messages_;
-};
-
-class MemoryWire final : public hierarchical::Wire {
- public:
-  /// `peers`: ranks by host.
-  MemoryWire(Exchange& exchange, int rank, std::vector<int> peers)
-      : exchange_(exchange), rank_(rank), peers_(std::move(peers)) {}
-
-  void send(std::size_t batch, std::size_t host, Kind kind, const std::byte* from,
-            std::size_t bytes) override {
-    const auto message = std::make_shared<Exchange::Message>(Exchange::Message{from, bytes});
-    sends_[batch].push_back(message);
-    exchange_.post(rank_, peers_.at(host), kind, message);
-  }
-  void receive(std::size_t batch, std::size_t host, Kind kind, std::byte* to,
-               std::size_t bytes) override {
-    receives_[{peers_.at(host), kind}].push_back({batch, to, bytes});
-  }
-  bool done(std::size_t batch) override {
-    auto& sends = sends_[batch];
-    std::erase_if(sends, [&](const auto& message) { return exchange_.is_taken(*message); });
-    return received_all(batch) && sends.empty();
-  }
-  void keep_for_ever(std::shared_ptr<void> memory) override { kept.push_back(std::move(memory)); }
-
-  /// What an operation gave up. Refers to the wire itself: to be cleared.
-  std::vector<std::shared_ptr<void>> kept;
-
- private:
-  struct Receive {
-    std::size_t batch;
-    std::byte* to;
-    std::size_t bytes;
-  };
-
-  bool received_all(std::size_t batch) {
-    bool all = true;
-    for (auto& [way, waiting] : receives_) {
-      const auto [peer, kind] = way;
-      while (!waiting.empty() &&
-             exchange_.take(peer, rank_, kind, waiting.front().to, waiting.front().bytes)) {
-        waiting.pop_front();
-      }
-      all = all && std::ranges::find(waiting, batch, &Receive::batch) == waiting.end();
-    }
-    return all;
-  }
-
-  Exchange& exchange_;
-  const int rank_;
-  const std::vector<int> peers_;
-  std::map<std::size_t, std::vector<std::shared_ptr<Exchange::Message>>> sends_;  ///< by batch
-  std::map<std::pair<int, Kind>, std::deque<Receive>> receives_;  ///< in the order of posting
-};
-
-/// Hosts whose ranks are threads: memory of this process for the slot buffer of each, and wires.
+/// Hosts whose ranks are threads: memory of this process for the slot buffer of each, and a
+/// network.
 class MemoryHosts {
  public:
   /// `host_of`: that of each rank.
-  MemoryHosts(const std::vector<int>& host_of, std::size_t slots, std::size_t slot_bytes) {
+  MemoryHosts(const std::vector<int>& host_of, std::size_t slots, std::size_t slot_bytes)
+      : network(std::make_shared<inproc::MemoryNetwork>(static_cast<int>(host_of.size()))) {
     std::map<int, std::size_t> ranks;
     for (const int host : host_of) ++ranks[host];
     for (const auto& [host, count] : ranks) {
@@ -138,14 +43,22 @@ class MemoryHosts {
         ShmOptions::Stores::Regular);
   }
 
-  std::shared_ptr<hierarchical::Hierarchy> hierarchy(const Topology& topology) {
+  std::shared_ptr<hierarchical::Hierarchy> hierarchy(const Topology& topology,
+                                                     std::shared_ptr<Fabric> fabric = nullptr) {
     const hierarchical::Shards shards = hierarchical::shards_of(topology);
-    std::unique_ptr<MemoryWire> wire;
-    if (shards.own) wire = std::make_unique<MemoryWire>(exchange, topology.rank, shards.owners);
-    return std::make_shared<hierarchical::Hierarchy>(buffer(topology), shards, std::move(wire));
+    std::shared_ptr<const FabricChannel> owners;
+    if (shards.own) {
+      if (!fabric) fabric = network->fabric(topology.rank);
+      owners = std::make_shared<const FabricChannel>(
+          FabricChannel{std::move(fabric), shards.owners, shards.own_host, 1});
+    }
+    return std::make_shared<hierarchical::Hierarchy>(buffer(topology), shards, std::move(owners),
+                                                     algorithms, exact);
   }
 
-  Exchange exchange;
+  const std::shared_ptr<inproc::MemoryNetwork> network;
+  AlgorithmTable algorithms;
+  bool exact = false;
 
  private:
   struct Buffer {

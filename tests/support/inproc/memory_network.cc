@@ -6,14 +6,47 @@
 #include <string>
 #include <utility>
 
+#include "core/src/base/counter.h"
 #include "ronde/error.h"
 
 namespace ronde::inproc {
 
+class MemoryNetwork::RankFabric final : public Fabric {
+ public:
+  RankFabric(std::shared_ptr<MemoryNetwork> network, int rank)
+      : network_(std::move(network)), rank_(rank) {}
+
+  std::string_view name() const noexcept override { return "memory"; }
+  FabricTraits traits() const noexcept override { return {}; }
+  std::uint32_t channels() const override { return 1U << 20; }
+  std::unique_ptr<MessageBatch> make_batch(std::shared_ptr<void> memory) override;
+  void abort() noexcept override { network_->forget(rank_); }
+  void close() override {}
+  StatsGroup stats() const override {
+    return {"memory network", {{"messages", messages_.get()}, {"sent_bytes", sent_bytes_.get()}}};
+  }
+
+  int rank() const noexcept { return rank_; }
+  void count(std::size_t bytes) noexcept {
+    messages_.add();
+    sent_bytes_.add(bytes);
+  }
+
+ private:
+  const std::shared_ptr<MemoryNetwork> network_;
+  const int rank_;
+  Counter messages_, sent_bytes_;
+};
+
 class MemoryNetwork::Batch final : public MessageBatch {
  public:
-  Batch(std::shared_ptr<MemoryNetwork> network, int rank)
-      : network_(std::move(network)), rank_(rank) {}
+  Batch(std::shared_ptr<MemoryNetwork> network, RankFabric& fabric, std::shared_ptr<void> memory)
+      : network_(std::move(network)), fabric_(fabric), memory_(std::move(memory)) {}
+  ~Batch() override {
+    if (posted_.empty()) return;
+    const std::lock_guard lock(network_->mutex_);
+    network_->kept_.push_back(std::move(memory_));
+  }
 
   bool poll() override {
     const std::lock_guard lock(network_->mutex_);
@@ -33,40 +66,25 @@ class MemoryNetwork::Batch final : public MessageBatch {
   };
 
   void post_send(int peer, MessageTag tag, const void* from, std::size_t bytes) override {
-    const Way way = {rank_, peer, tag.channel, tag.stream};
+    fabric_.count(bytes);
+    const Way way = {fabric_.rank(), peer, tag.channel, tag.stream};
     posted_.push_back({network_->post(way, true, const_cast<void*>(from), bytes), peer});
   }
   void post_receive(int peer, MessageTag tag, void* to, std::size_t bytes) override {
-    const Way way = {peer, rank_, tag.channel, tag.stream};
+    const Way way = {peer, fabric_.rank(), tag.channel, tag.stream};
     posted_.push_back({network_->post(way, false, to, bytes), peer});
   }
 
   const std::shared_ptr<MemoryNetwork> network_;
-  const int rank_;
+  RankFabric& fabric_;
+  std::shared_ptr<void> memory_;
   std::vector<Posted> posted_;
   std::uint64_t ended_ = 0;
 };
 
-class MemoryNetwork::RankFabric final : public Fabric {
- public:
-  RankFabric(std::shared_ptr<MemoryNetwork> network, int rank)
-      : network_(std::move(network)), rank_(rank) {}
-
-  std::string_view name() const noexcept override { return "memory"; }
-  FabricTraits traits() const noexcept override { return {}; }
-  std::uint32_t channels() const override { return 1U << 20; }
-  /// No message touches memory after abort().
-  std::unique_ptr<MessageBatch> make_batch(std::shared_ptr<void>) override {
-    return std::make_unique<Batch>(network_, rank_);
-  }
-  void abort() noexcept override { network_->forget(rank_); }
-  void close() override {}
-  StatsGroup stats() const override { return {"memory network", {}}; }
-
- private:
-  const std::shared_ptr<MemoryNetwork> network_;
-  const int rank_;
-};
+std::unique_ptr<MessageBatch> MemoryNetwork::RankFabric::make_batch(std::shared_ptr<void> memory) {
+  return std::make_unique<Batch>(network_, *this, std::move(memory));
+}
 
 MemoryNetwork::MemoryNetwork(int ranks, Link link, std::function<Time()> clock)
     : link_(link),
@@ -138,6 +156,11 @@ void MemoryNetwork::forget(int rank) {
       return (sends ? message->from : message->to).is_posted;
     });
   }
+}
+
+std::vector<std::shared_ptr<void>> MemoryNetwork::take_kept() {
+  const std::lock_guard lock(mutex_);
+  return std::exchange(kept_, {});
 }
 
 std::optional<MemoryNetwork::Time> MemoryNetwork::next_end() const {

@@ -42,6 +42,10 @@ class MemoryNetwork : public std::enable_shared_from_this<MemoryNetwork> {
   /// The rank is gone: whoever has a message with it in progress, or posts one, is told.
   void lose(int rank);
 
+  /// What batches were given that were destroyed before their messages had ended. Refers to the
+  /// network: to be dropped.
+  std::vector<std::shared_ptr<void>> take_kept();
+
   /// When the next message in progress ends; nullopt if none does by itself.
   std::optional<Time> next_end() const;
 
@@ -74,6 +78,7 @@ class MemoryNetwork : public std::enable_shared_from_this<MemoryNetwork> {
   std::vector<bool> lost_;       ///< by rank
   std::vector<Time> free_from_;  ///< the link of a rank
   std::deque<std::weak_ptr<Message>> travelling_;
+  std::vector<std::shared_ptr<void>> kept_;
 };
 
 }  // namespace ronde::inproc

@@ -13,7 +13,7 @@ namespace ronde {
 /// Tells apart the messages between two ranks. Those of one tag from one rank to another arrive in
 /// the order in which they were sent; those of different tags may overtake each other.
 struct MessageTag {
-  std::uint32_t channel = 0;  ///< the process set; below Fabric::channels()
+  std::uint32_t channel = 0;  ///< below Fabric::channels()
   std::uint32_t stream = 0;   ///< of the channel; below Fabric::kStreams
 
   bool operator==(const MessageTag&) const = default;
@@ -86,7 +86,8 @@ class Fabric {
   /// The name for texts and RONDE_FABRIC.
   virtual std::string_view name() const noexcept = 0;
   virtual FabricTraits traits() const noexcept = 0;
-  /// How many channels there are.
+  /// How many channels there are, at least 3: 0 is that of all ranks, the last one that of the ranks
+  /// which own the same shard of their hosts' data, and the others those of process sets.
   virtual std::uint32_t channels() const = 0;
 
   /// An empty batch. `memory`: what its messages may touch, if anything but memory that is never
@@ -117,7 +118,7 @@ class Fabric {
   /// wait for peers that call it, too, for a few seconds at most.
   virtual void close() = 0;
 
-  /// The counters so far. Any thread may call it.
+  /// The counters so far, "messages" and "sent_bytes" among them. Any thread may call it.
   virtual StatsGroup stats() const = 0;
 };
 

@@ -4,10 +4,20 @@
 #include <algorithm>
 #include <cstddef>
 #include <span>
+#include <string>
+#include <string_view>
 
+#include "ronde/error.h"
 #include "ronde/plugin/calls.h"
 
 namespace ronde {
+
+/// The segment of a packed call. Throws ronde::Error that names the backend if there are several.
+inline const Segment& only_segment(std::span<const Segment> segments, std::string_view backend) {
+  if (segments.size() == 1) return segments.front();
+  throw Error("the " + std::string(backend) + " backend takes one packed segment, not " +
+              std::to_string(segments.size()));
+}
 
 /// A position in a segment list, to walk it in chunks that need not end where segments do. The
 /// list must outlive it.

@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+
+#include "backends/mpi/mpi_environment.h"
+#include "ronde/plugin/fabric.h"
+
+namespace ronde::mpi {
+
+/// Non-blocking messages of a communicator of all ranks.
+///
+/// Note [No communicator a set]
+/// MPI 3.1 makes communicators of some ranks by blocking calls only, which a rank that dies
+/// meanwhile would hold for ever. A duplicate of the world is made without blocking, once, and
+/// messages need no more than that: those of a set, or of the owners of shards, bear its channel in
+/// their tag.
+class MpiFabric final : public Fabric {
+ public:
+  /// `max_count`: most bytes of one call of MPI. close() frees the communicator if `owned`.
+  MpiFabric(std::shared_ptr<MpiEnvironment> environment, MPI_Comm communicator,
+            std::size_t max_count, bool owned);
+
+  std::string_view name() const noexcept override { return "mpi"; }
+  FabricTraits traits() const noexcept override { return {}; }
+  std::uint32_t channels() const override;
+  std::unique_ptr<MessageBatch> make_batch(std::shared_ptr<void> memory) override;
+  /// MPI may write to the memory of messages in progress for as long as the process lives.
+  void abort() noexcept override { mpi_->abandon(); }
+  void close() override;
+  StatsGroup stats() const override;
+
+ private:
+  class Batch;
+
+  const std::shared_ptr<MpiEnvironment> mpi_;
+  std::optional<MpiMembership> membership_;  ///< if it owns the communicator
+  MPI_Comm communicator_;
+  const std::size_t max_count_;
+  std::atomic<std::uint64_t> messages_ = 0, sent_bytes_ = 0;
+};
+
+}  // namespace ronde::mpi
