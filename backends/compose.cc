@@ -54,26 +54,10 @@ NcclOptions nccl_options(const Config& config) {
   return options;
 }
 
-AlgorithmTable algorithms(const Config& config) {
-  AlgorithmTable table;
-  const std::pair<Collective, const std::string&> forced[] = {
-      {Collective::Allreduce, config.allreduce},
-      {Collective::Broadcast, config.broadcast},
-      {Collective::Allgather, config.allgather},
-      {Collective::Reducescatter, config.reducescatter},
-      {Collective::Alltoall, config.alltoall}};
-  for (const auto& [collective, name] : forced) {
-    if (const auto algorithm = parse_algorithm(collective, name)) {
-      table.force(collective, *algorithm);
-    }
-  }
-  return table;
-}
-
 /// Those that move data between hosts by `make_fabric`.
 void add_fabric_backends(const Config& config, MakeFabric make_fabric, BuiltIn& built_in) {
   const auto fabric = std::make_shared<SharedFabric>(std::move(make_fabric));
-  const AlgorithmTable table = algorithms(config);
+  const AlgorithmTable table = algorithm_table(config);
   built_in.backends.emplace(
       "fabric", fabric_backend_factory(fabric, {.algorithms = table, .exact = config.exact}));
   built_in.backends.emplace(

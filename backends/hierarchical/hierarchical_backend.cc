@@ -123,7 +123,7 @@ StatsGroup HierarchicalBackend::stats() const {
                        {"shards", hierarchy_->shards.count},
                        {"slot_buffer_bytes", hierarchy_->buffer->buffer.shape().bytes()}}};
   for (const auto& [name, value] : others_->stats().counters) {
-    group.counters.emplace_back("flat_" + name, value);
+    group.counters.emplace_back(name.starts_with("fabric_") ? name : "flat_" + name, value);
   }
   return group;
 }

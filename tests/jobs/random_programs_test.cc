@@ -58,8 +58,9 @@ void check_programs(std::uint64_t usual_seed, int groups, int hosts, const WithR
   std::uint64_t freezes = 0;
   std::uint64_t thaws = 0;
   for (int group = 0; group < groups; ++group) {
-    const Config config = random_settings(dice, Config());
+    Config config = random_settings(dice, Config());
     const std::uint64_t program_seed = dice.number();
+    if (hosts > 1) config = with_random_algorithms(program_seed, config);
     INFO(seed.text() << ", group " << group << "\n" << group_wide_fingerprint(config));
     const RandomRank::Engine engine = {[]() -> Runtime& { return ronde::default_runtime(); },
                                        config.join_average == "all", hosts};
@@ -97,7 +98,7 @@ void check_programs_on(const std::string& hosts, std::uint64_t seed) {
                          const char own = hosts.at(static_cast<std::size_t>(mpi.rank()));
                          CHECK(ronde::local_size() == std::ranges::count(hosts, own));
                          body(mpi);
-                         CHECK_THAT(ronde::stats(), Catch::Contains("sent_between_hosts_bytes"));
+                         CHECK_THAT(ronde::stats(), Catch::Contains("fabric_sent_bytes"));
                        },
                        variables);
                  });
@@ -105,7 +106,7 @@ void check_programs_on(const std::string& hosts, std::uint64_t seed) {
 
 [[maybe_unused]] const bool kRegistered = [] {
   std::uint64_t seed = 1;
-  for (const std::string backend : {"shm", "mpi"}) {
+  for (const std::string backend : {"shm", "mpi", "fabric"}) {
     add_case("random programs over " + backend, "[n2][n3][n4]", [backend, seed = seed++] {
       check_programs(seed, 20, 1, [&](const auto& body, Variables variables) {
         variables.emplace_back("RONDE_CPU_BACKEND", backend);

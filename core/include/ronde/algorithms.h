@@ -14,6 +14,8 @@
 
 namespace ronde {
 
+struct Config;
+
 /// The algorithms between hosts (core/src/algorithms/algorithms.h says how each works, and where it
 /// comes from).
 enum class Algorithm : std::uint8_t {
@@ -78,6 +80,9 @@ class AlgorithmTable {
   std::vector<AlgorithmRule> rules_;
   std::array<std::optional<Algorithm>, kCollectiveCount> forced_ = {};
 };
+
+/// With what RONDE_ALLREDUCE and its like force.
+AlgorithmTable algorithm_table(const Config& config);
 
 /// What an algorithm costs in the model of Hockney (1994): `messages` one after the other at alpha
 /// seconds each, `bytes` over the busiest link at beta seconds each, `reduced` bytes at gamma each.

@@ -261,7 +261,7 @@ StatsGroup FabricBackend::stats() const {
   }
   if (!owns_fabric_) return group;
   for (const auto& [name, value] : channel_->fabric->stats().counters) {
-    group.counters.emplace_back(std::string(channel_->fabric->name()) + "_" + name, value);
+    group.counters.emplace_back("fabric_" + name, value);
   }
   return group;
 }

@@ -8,6 +8,7 @@
 
 #include "core/src/base/enum_name.h"
 #include "ronde/algorithms.h"
+#include "ronde/config.h"
 #include "ronde/error.h"
 
 namespace ronde {
@@ -127,6 +128,22 @@ Algorithm AlgorithmTable::choose(Collective collective, std::size_t ranks,
   }
   if (best == nullptr) throw Error("no algorithm for " + std::string(to_string(collective)));
   return best->algorithm;
+}
+
+AlgorithmTable algorithm_table(const Config& config) {
+  const std::pair<Collective, const std::string&> forced[] = {
+      {Collective::Allreduce, config.allreduce},
+      {Collective::Broadcast, config.broadcast},
+      {Collective::Allgather, config.allgather},
+      {Collective::Reducescatter, config.reducescatter},
+      {Collective::Alltoall, config.alltoall}};
+  AlgorithmTable table;
+  for (const auto& [collective, name] : forced) {
+    if (const auto algorithm = parse_algorithm(collective, name)) {
+      table.force(collective, *algorithm);
+    }
+  }
+  return table;
 }
 
 // (n - 2 + m / c) (a + c) is least for c = sqrt(m a / (n - 2)), with a = alpha / beta.

@@ -5,8 +5,11 @@
 #include <array>
 #include <cstdlib>
 #include <iostream>
+
 #include <numeric>
 #include <stdexcept>
+
+#include "ronde/algorithms.h"
 
 namespace ronde::test {
 namespace {
@@ -331,6 +334,21 @@ Config random_settings(Dice& dice, Config config) {
   // A missed wake-up is to hang until the watchdog tells, not until these limits help it out.
   config.stall_warn_s = config.stall_abort_s = 0.0;
   config.cycle_time_ms = dice.among(std::array<double, 3>{0.0, 0.1, 1.0});
+  return config;
+}
+
+Config with_random_algorithms(std::uint64_t seed, Config config) {
+  Dice dice(seed);
+  const std::pair<Collective, std::string&> variables[] = {
+      {Collective::Allreduce, config.allreduce},
+      {Collective::Broadcast, config.broadcast},
+      {Collective::Allgather, config.allgather},
+      {Collective::Reducescatter, config.reducescatter},
+      {Collective::Alltoall, config.alltoall}};
+  for (const auto& [collective, name] : variables) {
+    const auto all = algorithms_of(collective);
+    if (!dice.one_in(4)) name = to_string(all[dice.below(all.size())]);
+  }
   return config;
 }
 

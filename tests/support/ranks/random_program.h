@@ -131,4 +131,7 @@ class RandomProgram {
 /// Settings that a group of ranks may have, from none to all of fusion, cache and frozen schedule.
 Config random_settings(Dice& dice, Config config);
 
+/// With algorithms between hosts that are any of theirs, or left to the table.
+Config with_random_algorithms(std::uint64_t seed, Config config);
+
 }  // namespace ronde::test

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Random programs on ranks that are threads of this process, over both backends that can be had so.
+// Random programs on ranks that are threads of this process, over the backends that can be had so.
 #include <algorithm>
 #include <atomic>
 #include <map>
@@ -8,8 +8,10 @@
 #include <vector>
 
 #include "backends/shm/shm.h"
+#include "ronde/plugin/fabric_backend.h"
 #include "tests/support/harness/case_table.h"
 #include "tests/support/harness/sanitizers.h"
+#include "tests/support/inproc/memory_network.h"
 #include "tests/support/ranks/random_programs.h"
 #include "tests/support/ranks/ranks.h"
 
@@ -19,12 +21,20 @@ namespace {
 constexpr int kGroups = plain_or_sanitized(10, 4);
 constexpr int kRounds = plain_or_sanitized(50, 40);
 
-enum class Backing { Inproc, Shm };
+enum class Backing { Inproc, Shm, Fabric };
 
-RuntimeOptions options_over(Backing backing, const inproc::Group& group, int rank,
+/// `network`: of the group.
+RuntimeOptions options_over(Backing backing, const inproc::Group& group,
+                            const std::shared_ptr<inproc::MemoryNetwork>& network, int rank,
                             const Config& config) {
   RuntimeOptions options = options_of(group, rank, config);
   if (backing == Backing::Shm) options.backends = {{"shm", shm_backend_factory()}};
+  if (backing == Backing::Fabric) {
+    const auto fabric = std::make_shared<SharedFabric>(
+        [network, rank](BackendContext&) { return network->fabric(rank); });
+    options.backends = {
+        {"fabric", fabric_backend_factory(fabric, {.algorithms = algorithm_table(config)})}};
+  }
   return options;
 }
 
@@ -53,12 +63,13 @@ void run_program(Outcome& outcome, Backing backing, const std::vector<int>& host
                  std::uint64_t seed, const Config& config) {
   const auto size = static_cast<int>(hosts.size());
   const inproc::Group group(hosts);
+  const auto network = std::make_shared<inproc::MemoryNetwork>(size);
   ThreadErrors errors;
   outcome.ranks.resize(hosts.size());
   run_ranks(size, [&](int rank) {
     std::unique_ptr<Runtime> runtime;  // ends after its error is kept
     errors.catch_from([&] {
-      runtime = std::make_unique<Runtime>(options_over(backing, group, rank, config));
+      runtime = std::make_unique<Runtime>(options_over(backing, group, network, rank, config));
       auto& own = outcome.ranks[static_cast<std::size_t>(rank)];
       const RandomRank::Engine engine = {[&runtime]() -> Runtime& { return *runtime; },
                                          config.join_average == "all"};
@@ -112,8 +123,9 @@ void check_programs(Backing backing, const std::vector<int>& hosts, std::uint64_
   // Some seeds need more programs than others to reach everything.
   const int most = seed.is_usual ? 3 * kGroups : kGroups;
   for (int group = 0; group < kGroups || (group < most && !is_enough()); ++group) {
-    const Config config = random_settings(dice, test_config());
+    Config config = random_settings(dice, test_config());
     const std::uint64_t program = dice.number();
+    if (backing == Backing::Fabric) config = with_random_algorithms(program, config);
     Outcome outcome;
     INFO(seed.text() << ", group " << group << "\n" << group_wide_fingerprint(config));
     run_program(outcome, backing, hosts, program, config);
@@ -151,6 +163,8 @@ void check_programs(Backing backing, const std::vector<int>& hosts, std::uint64_
     for (const int host : hosts) name += std::to_string(host);
     add_case("random programs of threads on hosts " + name + " over inproc", "",
              [hosts, seed = seed++] { check_programs(Backing::Inproc, hosts, seed); });
+    add_case("random programs of threads on hosts " + name + " over a fabric", "",
+             [hosts, seed = seed++] { check_programs(Backing::Fabric, hosts, seed); });
   }
   return true;
 }();
