@@ -25,6 +25,10 @@ struct MessageTag {
 /// is an error. The memory of a message must stay, and must not be written (of a received one: not
 /// be read either), until poll() has returned true.
 ///
+/// What has ended at its sender may still be with the sender's part of the network: a rank whose
+/// peers may wait for messages polls a batch, be it empty, or sleeps on Fabric::descriptor() and
+/// polls when it wakes.
+///
 /// A batch with messages in progress may be destroyed, but only after Fabric::abort() or after it
 /// has thrown. What these messages may still touch is the memory that was given to make_batch(): it
 /// stays until they cannot touch it any more, be that for ever.
