@@ -24,6 +24,7 @@ if(RONDE_HAVE_MPI AND NOT RONDE_BUILD_API)
 else()
   ronde_describe_feature(MPI "${RONDE_HAVE_MPI}" "${MPI_C_COMPILER}")
 endif()
+ronde_describe_feature(UCX "${RONDE_HAVE_UCX}" "headers in ${RONDE_UCX_INCLUDE_DIR}")
 # The libraries of GPUs are found at run time; what nvcc makes are Ronde's own kernels.
 if(RONDE_HAVE_CUDA AND NOT CUDAToolkit_NVCC_EXECUTABLE)
   ronde_describe_feature(CUDA FALSE "found, but without nvcc: no kernels, and so no GPU backend")

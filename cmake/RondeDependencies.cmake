@@ -38,6 +38,21 @@ endif()
 ronde_conclude_feature(MPI "${MPI_C_FOUND}" "MPI ${MPI_C_VERSION}, ${RONDE_MPI_LIBRARY}"
   "Install an MPI 3.1 or newer (Debian: mpich libmpich-dev), or set MPI_HOME, or RONDE_WITH_MPI=OFF.")
 
+# Its headers: the library is loaded at run time.
+set(ucx_version "")
+if(NOT RONDE_WITH_UCX STREQUAL OFF)
+  find_path(RONDE_UCX_INCLUDE_DIR ucp/api/ucp.h)
+  mark_as_advanced(RONDE_UCX_INCLUDE_DIR)
+  if(RONDE_UCX_INCLUDE_DIR)
+    file(STRINGS "${RONDE_UCX_INCLUDE_DIR}/ucp/api/ucp_version.h" ucx_version
+      REGEX "UCP_API_VERSION[ \t]+UCP_VERSION")
+    string(REGEX REPLACE ".*\\(([0-9]+), *([0-9]+)\\).*" "\\1.\\2" ucx_version "${ucx_version}")
+  endif()
+endif()
+ronde_conclude_feature(UCX "${ucx_version}" "${ucx_version}"
+  "Install UCX 1.12 or newer with its headers (Debian: libucx-dev), or set RONDE_UCX_INCLUDE_DIR, \
+or RONDE_WITH_UCX=OFF.")
+
 if(NOT RONDE_WITH_TORCH STREQUAL OFF)
   find_package(LibTorch QUIET)
 endif()

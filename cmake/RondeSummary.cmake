@@ -26,6 +26,7 @@ message(STATUS "Ronde ${PROJECT_VERSION}: ${RONDE_BUILD_TYPE_TEXT}, ${RONDE_LIBR
 message(STATUS " found")
 ronde_summary_feature("LibTorch     " TORCH)
 ronde_summary_feature("MPI          " MPI)
+ronde_summary_feature("UCX          " UCX)
 ronde_summary_feature("CUDA         " CUDA)
 ronde_summary_feature("prometheus   " PROMETHEUS)
 message(STATUS "  spdlog        ${spdlog_VERSION}")

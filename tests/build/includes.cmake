@@ -22,6 +22,7 @@ set(used_by_hierarchical shm)
 set(used_by_gpu vendor)
 set(used_by_cuda gpu hierarchical shm vendor)
 set(used_by_nccl gpu vendor)
+set(used_by_ucx vendor)
 
 set(patterns ${folders} tests)
 list(TRANSFORM patterns REPLACE ".+" "${ROOT}/\\0/*.h;${ROOT}/\\0/*.cc")

@@ -1,0 +1,173 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "backends/ucx/ucx_worker.h"
+
+#include <cstdio>
+#include <cstdlib>
+#include <utility>
+
+#include "ronde/error.h"
+
+namespace ronde::ucx {
+namespace {
+
+/// What is not left to UCX: how often it asks a silent connection whether the peer is there. Its
+/// default is 20 s.
+constexpr const char* kKeepalive = "KEEPALIVE_INTERVAL";
+constexpr const char* kKeepaliveValue = "2s";
+
+}  // namespace
+
+UcxWorker::UcxWorker(std::shared_ptr<const UcpApi> api, int rank, int ranks)
+    : api_(std::move(api)), rank_(rank), peers_(static_cast<std::size_t>(ranks)) {
+  for (Peer& peer : peers_) peer.owner = this;
+  make_context();
+  ucp_worker_params_t parameters{};
+  parameters.field_mask = UCP_WORKER_PARAM_FIELD_THREAD_MODE;
+  parameters.thread_mode = UCS_THREAD_MODE_SERIALIZED;
+  ucp_worker_h worker = nullptr;
+  check(api_->worker_create(context_.get(), &parameters, &worker), "ucp_worker_create");
+  worker_ = {worker, [used = api_](ucp_worker_h handle) { used->worker_destroy(handle); }};
+}
+
+void UcxWorker::make_context() {
+  ucp_config_t* read = nullptr;
+  check(api_->config_read(nullptr, nullptr, &read), "ucp_config_read");
+  const std::unique_ptr<ucp_config_t, std::function<void(ucp_config_t*)>> config(
+      read, [this](ucp_config_t* handle) { api_->config_release(handle); });
+  if (std::getenv((std::string("UCX_") + kKeepalive).c_str()) == nullptr) {
+    check(api_->config_modify(config.get(), kKeepalive, kKeepaliveValue), "ucp_config_modify");
+  }
+  ucp_params_t parameters{};
+  parameters.field_mask = UCP_PARAM_FIELD_FEATURES | UCP_PARAM_FIELD_ESTIMATED_NUM_EPS;
+  parameters.features = UCP_FEATURE_TAG | UCP_FEATURE_WAKEUP;
+  parameters.estimated_num_eps = peers_.size();
+  ucp_context_h context = nullptr;
+  check(api_->init(UCP_API_MAJOR, UCP_API_MINOR, &parameters, config.get(), &context), "ucp_init");
+  context_ = {context, [api = api_](ucp_context_h handle) { api->cleanup(handle); }};
+}
+
+void UcxWorker::check(ucs_status_t status, const char* symbol) const {
+  if (status == UCS_OK) return;
+  throw Error("rank " + std::to_string(rank_) + ": UCX failed: " + symbol + ": " +
+              api_->status_string(status) +
+              ". Look at what UCX_TLS and UCX_NET_DEVICES allow it (ucx_info -d lists what there "
+              "is); UCX_LOG_LEVEL=info tells more");
+}
+
+std::string UcxWorker::address() const {
+  ucp_worker_attr_t attributes{};
+  attributes.field_mask = UCP_WORKER_ATTR_FIELD_ADDRESS | UCP_WORKER_ATTR_FIELD_ADDRESS_FLAGS;
+  attributes.address_flags = UCP_WORKER_ADDRESS_FLAG_NET_ONLY;
+  check(api_->worker_query(worker_.get(), &attributes), "ucp_worker_query");
+  std::string text(reinterpret_cast<const char*>(attributes.address), attributes.address_length);
+  api_->release_address(worker_.get(), attributes.address);
+  return text;
+}
+
+void UcxWorker::set_addresses(std::vector<std::string> addresses) {
+  for (std::size_t rank = 0; rank < peers_.size(); ++rank) {
+    peers_[rank].address = std::move(addresses.at(rank));
+  }
+}
+
+ucp_ep_h UcxWorker::connection(int peer) {
+  Peer& other = peers_.at(static_cast<std::size_t>(peer));
+  if (other.status != UCS_OK) throw_lost(peer, other.status);
+  if (other.connection != nullptr) return other.connection;
+  ucp_ep_params_t parameters{};
+  parameters.field_mask = UCP_EP_PARAM_FIELD_REMOTE_ADDRESS | UCP_EP_PARAM_FIELD_ERR_HANDLING_MODE |
+                          UCP_EP_PARAM_FIELD_ERR_HANDLER;
+  parameters.address = reinterpret_cast<const ucp_address_t*>(other.address.data());
+  parameters.err_mode = UCP_ERR_HANDLING_MODE_PEER;
+  parameters.err_handler = {on_loss, &other};
+  const ucs_status_t status = api_->endpoint_create(worker_.get(), &parameters, &other.connection);
+  if (status != UCS_OK) {
+    other.connection = nullptr;
+    on_loss(&other, nullptr, status);
+    throw_lost(peer, status);
+  }
+  ++counters.connections;
+  return other.connection;
+}
+
+void UcxWorker::on_loss(void* peer, ucp_ep_h, ucs_status_t status) {
+  Peer& lost = *static_cast<Peer*>(peer);
+  lost.status = status;
+  UcxWorker& worker = *lost.owner;
+  if (worker.lost_ < 0) worker.lost_ = static_cast<int>(&lost - worker.peers_.data());
+}
+
+void UcxWorker::check_peers() const {
+  if (lost_ >= 0) throw_lost(lost_, peers_[static_cast<std::size_t>(lost_)].status);
+}
+
+void UcxWorker::throw_lost(int peer, ucs_status_t status) const {
+  throw GroupError(peer, "rank " + std::to_string(rank_) + " lost its UCX connection to rank " +
+                             std::to_string(peer) + ": " + api_->status_string(status) +
+                             ". That process has ended, or the network in between is cut or is "
+                             "not the one that UCX should use: look at its output, and at "
+                             "UCX_NET_DEVICES and UCX_TLS on both hosts");
+}
+
+bool UcxWorker::has_rdma() const {
+  char* text = nullptr;
+  std::size_t length = 0;
+  std::FILE* const file = open_memstream(&text, &length);
+  if (file == nullptr) return false;
+  api_->print_info(context_.get(), file);
+  std::fclose(file);
+  const std::string resources(text, length);
+  std::free(text);
+  // Lines such as "resource 3 : md 2 dev 1 flags -- rc_mlx5/mlx5_0:1".
+  return resources.find("- rc_") != std::string::npos ||
+         resources.find("- dc_") != std::string::npos;
+}
+
+bool UcxWorker::takes_device_memory() const {
+  ucp_context_attr_t attributes{};
+  attributes.field_mask = UCP_ATTR_FIELD_MEMORY_TYPES;
+  return api_->context_query(context_.get(), &attributes) == UCS_OK &&
+         (attributes.memory_types >> UCS_MEMORY_TYPE_CUDA & 1) != 0;
+}
+
+bool UcxWorker::close(std::chrono::milliseconds bound) {
+  const auto deadline = std::chrono::steady_clock::now() + bound;
+  std::vector<ucs_status_ptr_t> closing;
+  for (Peer& peer : peers_) {
+    if (peer.connection == nullptr) continue;
+    ucp_request_param_t parameters{};
+    parameters.op_attr_mask = UCP_OP_ATTR_FIELD_FLAGS;
+    // Nothing is left to be sent. Over TCP a flush would wait for peers to poll, too.
+    parameters.flags = UCP_EP_CLOSE_FLAG_FORCE;
+    const auto request = api_->endpoint_close(std::exchange(peer.connection, nullptr), &parameters);
+    if (UCS_PTR_IS_PTR(request)) closing.push_back(request);
+  }
+  while (!closing.empty()) {
+    if (api_->request_status(closing.back()) != UCS_INPROGRESS) {
+      api_->request_free(closing.back());
+      closing.pop_back();
+    } else if (std::chrono::steady_clock::now() > deadline) {
+      return false;
+    } else {
+      progress();
+    }
+  }
+  worker_.reset();
+  return true;
+}
+
+std::shared_ptr<void> register_memory(const std::shared_ptr<UcxWorker>& worker, void* begin,
+                                      std::size_t bytes) {
+  ucp_mem_map_params_t parameters{};
+  parameters.field_mask = UCP_MEM_MAP_PARAM_FIELD_ADDRESS | UCP_MEM_MAP_PARAM_FIELD_LENGTH;
+  parameters.address = begin;
+  parameters.length = bytes;
+  ucp_mem_h memory = nullptr;
+  worker->check(worker->api_->mem_map(worker->context_.get(), &parameters, &memory), "ucp_mem_map");
+  return {memory, [worker](void* handle) {
+            static_cast<void>(
+                worker->api_->mem_unmap(worker->context_.get(), static_cast<ucp_mem_h>(handle)));
+          }};
+}
+
+}  // namespace ronde::ucx
