@@ -234,46 +234,6 @@ std::uint64_t Executor::uncompressed_bytes(const Agreed& item) const {
   return meta.wire_dtype ? element_count(meta.shape) * size_of(meta.dtype) : wire_bytes(item);
 }
 
-bool Executor::may_sleep() const {
-  if (!queued_.empty()) return false;  // a device notifies nobody
-  if (buckets_.empty()) return true;
-  const RequestMeta& meta = buckets_.front().items.front().submission.meta;
-  return buckets_.front().operation && backends_.at(meta.device)->capabilities().notifies_peers;
-}
-
-bool Executor::may_pause() const {
-  if (buckets_.empty()) return !queued_.empty();
-  if (!buckets_.front().operation) return false;
-  const RequestMeta& meta = buckets_.front().items.front().submission.meta;
-  return backends_.at(meta.device)->capabilities().tells_progress;
-}
-
-bool Executor::poll() {
-  const bool has_passed = finish_passed();
-  if (buckets_.empty()) return has_passed;
-  Bucket& bucket = buckets_.front();
-  if (!bucket.operation) start(bucket);
-  if (!bucket.operation->poll()) return has_passed;
-  const Clock::time_point now = Clock::now();
-  note_finished(bucket, now);
-  Bucket finished = std::move(bucket);
-  buckets_.pop_front();
-  const std::shared_ptr<const DeviceEvent> event = finished.operation->event();
-  finished.operation.reset();
-  if (event) {
-    queue_on_device(finished, event);
-  } else {
-    for (Agreed& item : finished.items) finish(item, now, finished.error);
-  }
-  return true;
-}
-
-std::uint64_t Executor::progress() const {
-  const bool runs = !buckets_.empty() && buckets_.front().operation;
-  return counters_.buckets.get() + counters_.passed_on_device.get() +
-         (runs ? buckets_.front().operation->progress() : 0);
-}
-
 void Executor::start(Bucket& bucket) {
   bucket.started = Clock::now();
   const RequestMeta& meta = bucket.items.front().submission.meta;
@@ -456,36 +416,6 @@ std::exception_ptr Executor::end(Agreed& item) {
     return std::current_exception();
   }
   return nullptr;
-}
-
-std::string Executor::overdue(Clock::time_point now, std::optional<Clock::duration> limit) const {
-  if (std::string text = overdue_on_device(now, limit); !text.empty()) return text;
-  if (buckets_.empty() || !buckets_.front().operation) return {};
-  const Bucket& bucket = buckets_.front();
-  const Submission& first = bucket.items.front().submission;
-  for (const Agreed& item : bucket.items) {
-    if (!item.submission.deadline || now < *item.submission.deadline) continue;
-    const bool is_sent = is_point_to_point(item.submission.meta.kind);
-    return display_name(item.submission.meta, item.submission.key) +
-           (is_sent ? " had begun on both ranks but did not end within its timeout on rank "
-                    : " had begun on every rank but did not end within its timeout on rank ") +
-           std::to_string(rank_of_group_);
-  }
-  if (!limit || now - bucket.started < *limit) return {};
-  return display_name(first.meta, first.key) + " has been in progress on rank " +
-         std::to_string(rank_of_group_) +
-         " for longer than RONDE_STALL_ABORT_S: is a rank stopped?";
-}
-
-std::vector<Submission> Executor::drain() {
-  std::vector<Submission> drained;
-  for (OnDevice& queued : queued_) drained.push_back(std::move(queued.item.submission));
-  queued_.clear();
-  for (Bucket& bucket : buckets_) {
-    for (Agreed& item : bucket.items) drained.push_back(std::move(item.submission));
-  }
-  buckets_.clear();
-  return drained;
 }
 
 }  // namespace ronde

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
 #include <deque>
 #include <exception>
@@ -24,7 +25,8 @@ namespace ronde {
 /// Those of devices are first, as they are built on that of the CPU.
 using Backends = std::map<DeviceKind, std::unique_ptr<Backend>, std::greater<>>;
 
-/// Runs agreed operations on the backends, fused, one bucket after the other in the agreed order.
+/// Runs agreed operations on the backends, fused. Buckets start in the agreed order, each as soon
+/// as the backend takes one more (Capabilities::operations_in_flight), and end in any.
 ///
 /// Thread-safety: none; owned by the coordinator thread (the counters: any thread).
 class Executor {
@@ -60,16 +62,16 @@ class Executor {
 
   bool busy() const noexcept { return !buckets_.empty() || !queued_.empty(); }
 
-  /// The operation in progress notifies this rank when it can get on.
+  /// The operations in progress notify this rank when they can get on.
   bool may_sleep() const;
 
-  /// The operation in progress tells by progress() when there is no need to poll it hot.
+  /// The operations in progress tell by progress() when there is no need to poll them hot.
   bool may_pause() const;
 
   /// Changes whenever poll() got on.
   std::uint64_t progress() const;
 
-  /// Starts or advances the first bucket, and completes what a device has come to, without
+  /// Starts and advances the first buckets, and completes what a device has come to, without
   /// blocking; true if that finished anything. Throws ronde::Error if the backend failed, which is
   /// fatal to the group.
   bool poll();
@@ -77,8 +79,8 @@ class Executor {
   /// Bytes of such a tensor as the backend moves them.
   std::uint64_t wire_bytes(const RequestMeta& meta) const;
 
-  /// Why the bucket in progress has taken too long: a timeout of one of its operations, or `limit`
-  /// since its start. Empty if it has not.
+  /// Why a bucket in progress has taken too long: a timeout of one of its operations, or `limit`
+  /// since it has been the oldest one. Empty if none has.
   std::string overdue(Clock::time_point now, std::optional<Clock::duration> limit) const;
 
   /// Removes and returns everything unfinished.
@@ -136,6 +138,11 @@ class Executor {
   bool finish_passed();
   std::string overdue_on_device(Clock::time_point now, std::optional<Clock::duration> limit) const;
   Placement place(Bucket& bucket, const Backend& backend) const;
+  static const RequestMeta& meta_of(const Bucket& bucket);
+  Capabilities capabilities_of(const Bucket& bucket) const;
+  bool may_start_next() const;
+  void start_next();
+  void end_running(std::size_t index);
   void start(Bucket& bucket);
   std::unique_ptr<Operation> start_allreduce(Bucket& bucket, Backend& backend);
   std::unique_ptr<Operation> start_broadcast(Bucket& bucket, Backend& backend) const;
@@ -158,6 +165,10 @@ class Executor {
   const Queued tell_queued_;
   FusionBuffer scratch_;  ///< of operations that are composed of a backend's
   std::deque<Bucket> buckets_;
+  std::size_t running_ = 0;          ///< of them, the first ones: those in progress
+  Clock::time_point first_since_{};  ///< the first one is that, and in progress
+  Clock::time_point busy_since_{};   ///< some are in progress, and busy_us does not have it
+  std::uint64_t ended_progress_ = 0;
   std::deque<OnDevice> queued_;  ///< in the order in which they were queued
   bool began_on_device_ = false;
   std::uint64_t collectives_ = 0, messages_ = 0;  ///< buckets of them

@@ -18,8 +18,9 @@ EventRecord Executor::event_of(const Bucket& bucket, EventKind kind, Clock::time
 }
 
 void Executor::note_finished(Bucket& bucket, Clock::time_point now) {
-  const auto busy = std::chrono::duration_cast<std::chrono::microseconds>(now - bucket.started);
+  const auto busy = std::chrono::duration_cast<std::chrono::microseconds>(now - busy_since_);
   counters_.busy_us.add(static_cast<std::uint64_t>(busy.count()));
+  busy_since_ = now;
   const PackingTimes packing = bucket.operation->packing();
   EventRecord event = event_of(bucket, EventKind::Packed, now);
   event.duration_ns = packing.pack.count();

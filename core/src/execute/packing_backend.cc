@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Operations through the fusion buffer, chunk by chunk: pack the next elements of the segments (or
-// the next piece of every part) into the buffer, let the wrapped backend work on it, and unpack.
+// the next piece of every part) into a slot, let the wrapped backend work on it, and unpack.
 #include "core/src/execute/packing_backend.h"
 
 #include <algorithm>
 #include <cstring>
+#include <numeric>
 #include <vector>
 
 #include "core/src/execute/packing_streams.h"
@@ -54,16 +55,16 @@ class PackingBackend::Allreduce final : public SegmentStream {
                     call_.dtype, final_scaling_, widen_);
   }
 
-  std::unique_ptr<Operation> launch(std::byte* memory, std::size_t count) override {
-    segment_ = {memory, memory, count};
-    return owner_.packed_->allreduce(
-        {.segments = {&segment_, 1}, .dtype = owner_.wire(call_.dtype), .op = packed_op(call_.op)});
+  std::unique_ptr<Operation> launch(Slot& chunk) override {
+    chunk.segment = {chunk.memory, chunk.memory, chunk.count};
+    return owner_.packed_->allreduce({.segments = {&chunk.segment, 1},
+                                      .dtype = owner_.wire(call_.dtype),
+                                      .op = packed_op(call_.op)});
   }
 
   const AllreduceCall call_;
   const bool widen_;
   const Scaling final_scaling_;
-  Segment segment_;
 };
 
 class PackingBackend::Broadcast final : public SegmentStream {
@@ -87,93 +88,82 @@ class PackingBackend::Broadcast final : public SegmentStream {
     std::memcpy(advanced(segment.output, offset * width_), from, count * width_);
   }
 
-  std::unique_ptr<Operation> launch(std::byte* memory, std::size_t count) override {
-    segment_ = {memory, memory, count * width_};
+  std::unique_ptr<Operation> launch(Slot& chunk) override {
+    chunk.segment = {chunk.memory, chunk.memory, chunk.count * width_};
     return owner_.packed_->broadcast(
-        {.segments = {&segment_, 1}, .dtype = DataType::U8, .root = call_.root});
+        {.segments = {&chunk.segment, 1}, .dtype = DataType::U8, .root = call_.root});
   }
 
   const BroadcastCall call_;
   const std::size_t width_;
   const bool is_root_;
-  Segment segment_;
 };
 
 /// A chunk takes a piece of every part, at most the same number of units each, so that all ranks
-/// need equally many chunks. The buffer holds the pieces of the input, and behind them those of the
+/// need equally many chunks. The slot holds the pieces of the input, and behind them those of the
 /// output.
 class PackingBackend::PartStream : public ChunkedOperation {
  public:
   /// `most`: units of the largest part, of all ranks. `width`: bytes of a unit in the buffer.
   PartStream(PackingBackend& owner, Parts in, Parts out, std::size_t most, std::size_t width)
-      : ChunkedOperation(owner),
+      : ChunkedOperation(owner, most, each(owner, in.size() + out.size(), width)),
         in_(std::move(in)),
         out_(std::move(out)),
-        in_pieces_(in_.size()),
-        out_pieces_(out_.size()),
-        most_(most),
-        width_(width),
-        each_(std::max<std::size_t>(owner.buffer_.limit() / ((in_.size() + out_.size()) * width),
-                                    1)) {}
+        width_(width) {}
 
  protected:
   /// `offset` and `count` in units of the whole input or output.
   virtual void pack(std::byte* to, std::size_t offset, std::size_t count) = 0;
   virtual void unpack(const std::byte* from, std::size_t offset, std::size_t count) = 0;
-  virtual std::unique_ptr<Operation> launch(const std::byte* input, std::byte* output) = 0;
-
-  std::span<const std::size_t> in_pieces() const noexcept { return in_pieces_; }
-  std::span<const std::size_t> out_pieces() const noexcept { return out_pieces_; }
-  /// Units of the largest piece in this chunk, of all ranks.
-  std::size_t most_in_chunk() const noexcept { return std::min(each_, most_ - done_); }
+  /// `chunk`: its count is that of the largest piece, of all ranks.
+  virtual std::unique_ptr<Operation> launch(const Slot& chunk, const std::byte* input,
+                                            std::byte* output) = 0;
 
  private:
-  bool finished() const final { return done_ >= most_; }
+  /// Units of one part in a chunk.
+  static std::size_t each(const PackingBackend& owner, std::size_t parts, std::size_t width) {
+    return std::max<std::size_t>(owner.slot_bytes_ / (parts * width), 1);
+  }
 
-  std::unique_ptr<Operation> start_chunk() final {
-    const std::size_t in_total = cut(in_, in_pieces_);
-    const std::size_t out_total = cut(out_, out_pieces_);
-    std::byte* position = buffer((in_total + out_total) * width_);
-    const std::byte* input = position;
+  std::unique_ptr<Operation> start_chunk(Slot& chunk) final {
+    const std::size_t in_total = cut(in_, chunk, chunk.in_pieces);
+    const std::size_t out_total = cut(out_, chunk, chunk.out_pieces);
+    std::byte* position = reserve(chunk, (in_total + out_total) * width_);
     for (std::size_t part = 0; part < in_.size(); ++part) {
-      const auto [offset, count] = in_.piece(part, done_, each_);
+      const auto [offset, count] = in_.piece(part, chunk.offset, chunk.count);
       if (count > 0) pack(position, offset, count);
       position += count * width_;
     }
     owner_.counters_.packed_bytes.add(in_total * width_);
-    output_ = position;
-    return launch(input, position);
+    return launch(chunk, chunk.memory, position);
   }
 
-  void end_chunk() final {
-    const std::byte* position = output_;
+  void end_chunk(const Slot& chunk) final {
+    const std::byte* position = chunk.memory + width_ * sum(chunk.in_pieces);
     for (std::size_t part = 0; part < out_.size(); ++part) {
-      const auto [offset, count] = out_.piece(part, done_, each_);
+      const auto [offset, count] = out_.piece(part, chunk.offset, chunk.count);
       if (count > 0) unpack(position, offset, count);
       position += count * width_;
       owner_.counters_.unpacked_bytes.add(count * width_);
     }
-    done_ += each_;
   }
 
   /// Units of every part in this chunk; returns their sum.
-  std::size_t cut(const Parts& parts, std::vector<std::size_t>& pieces) const {
-    std::size_t total = 0;
+  static std::size_t cut(const Parts& parts, const Slot& chunk, std::vector<std::size_t>& pieces) {
+    pieces.resize(parts.size());
     for (std::size_t part = 0; part < parts.size(); ++part) {
-      total += pieces[part] = parts.piece(part, done_, each_).count;
+      pieces[part] = parts.piece(part, chunk.offset, chunk.count).count;
     }
-    return total;
+    return sum(pieces);
+  }
+
+  static std::size_t sum(const std::vector<std::size_t>& pieces) {
+    return std::accumulate(pieces.begin(), pieces.end(), std::size_t{0});
   }
 
   const Parts in_;
   const Parts out_;
-  std::vector<std::size_t> in_pieces_;
-  std::vector<std::size_t> out_pieces_;
-  const std::size_t most_;
   const std::size_t width_;
-  const std::size_t each_;  ///< units of one part in a chunk
-  std::size_t done_ = 0;    ///< units of every part (that has as many) already moved
-  const std::byte* output_ = nullptr;
 };
 
 /// Plain bytes from one memory to another.
@@ -207,9 +197,10 @@ class PackingBackend::Allgather final : public ByteStream {
                    Parts(call.counts, 1).largest(), call.dtype) {}
 
  private:
-  std::unique_ptr<Operation> launch(const std::byte* input, std::byte* output) override {
+  std::unique_ptr<Operation> launch(const Slot& chunk, const std::byte* input,
+                                    std::byte* output) override {
     return owner_.packed_->allgather(
-        {.input = input, .output = output, .counts = out_pieces(), .dtype = DataType::U8});
+        {.input = input, .output = output, .counts = chunk.out_pieces, .dtype = DataType::U8});
   }
 };
 
@@ -220,12 +211,13 @@ class PackingBackend::Alltoall final : public ByteStream {
                    call.largest_count, call.dtype) {}
 
  private:
-  std::unique_ptr<Operation> launch(const std::byte* input, std::byte* output) override {
+  std::unique_ptr<Operation> launch(const Slot& chunk, const std::byte* input,
+                                    std::byte* output) override {
     return owner_.packed_->alltoall({.input = input,
                                      .output = output,
-                                     .send_counts = in_pieces(),
-                                     .receive_counts = out_pieces(),
-                                     .largest_count = most_in_chunk(),
+                                     .send_counts = chunk.in_pieces,
+                                     .receive_counts = chunk.out_pieces,
+                                     .largest_count = chunk.count,
                                      .dtype = DataType::U8});
   }
 };
@@ -251,10 +243,11 @@ class PackingBackend::Reducescatter final : public PartStream {
                     final_scaling_, widen_);
   }
 
-  std::unique_ptr<Operation> launch(const std::byte* input, std::byte* output) override {
+  std::unique_ptr<Operation> launch(const Slot& chunk, const std::byte* input,
+                                    std::byte* output) override {
     return owner_.packed_->reducescatter({.input = input,
                                           .output = output,
-                                          .counts = in_pieces(),
+                                          .counts = chunk.in_pieces,
                                           .dtype = owner_.wire(call_.dtype),
                                           .op = packed_op(call_.op)});
   }
@@ -274,45 +267,43 @@ class PackingBackend::Message final : public ChunkedOperation {
 
  private:
   Message(PackingBackend& owner, const void* from, void* to, std::size_t bytes, int peer)
-      : ChunkedOperation(owner),
+      : ChunkedOperation(owner, bytes, std::min(owner.slot_bytes_, 2 * kShare)),
         from_(from),
         to_(to),
-        bytes_(bytes),
-        most_(std::min(owner.buffer_.limit(), 2 * kShare)),
         peer_(peer) {}
 
-  bool finished() const override { return done_ == bytes_; }
-
-  std::unique_ptr<Operation> start_chunk() override {
-    count_ = std::min(bytes_ - done_, most_);
-    memory_ = buffer(count_);
+  std::unique_ptr<Operation> start_chunk(Slot& chunk) override {
+    const std::size_t count = chunk.count;
+    std::byte* const memory = reserve(chunk, count);
     if (from_ == nullptr) {
       return owner_.packed_->recv(
-          {.output = memory_, .count = count_, .dtype = DataType::U8, .peer = peer_});
+          {.output = memory, .count = count, .dtype = DataType::U8, .peer = peer_});
     }
-    std::memcpy(memory_, advanced(from_, done_), count_);
-    owner_.counters_.packed_bytes.add(count_);
+    std::memcpy(memory, advanced(from_, chunk.offset), count);
+    owner_.counters_.packed_bytes.add(count);
     return owner_.packed_->send(
-        {.input = memory_, .count = count_, .dtype = DataType::U8, .peer = peer_});
+        {.input = memory, .count = count, .dtype = DataType::U8, .peer = peer_});
   }
 
-  void end_chunk() override {
-    if (from_ == nullptr) {
-      std::memcpy(advanced(to_, done_), memory_, count_);
-      owner_.counters_.unpacked_bytes.add(count_);
-    }
-    done_ += count_;
+  void end_chunk(const Slot& chunk) override {
+    if (from_ != nullptr) return;
+    std::memcpy(advanced(to_, chunk.offset), chunk.memory, chunk.count);
+    owner_.counters_.unpacked_bytes.add(chunk.count);
   }
 
   const void* const from_;  ///< null: it comes from the peer
   void* const to_;
-  const std::size_t bytes_;
-  const std::size_t most_;  ///< bytes of a chunk
   const int peer_;
-  std::size_t done_ = 0;
-  std::size_t count_ = 0;
-  std::byte* memory_ = nullptr;
 };
+
+namespace {
+
+/// Whole cache lines, so that the last chunk of a full buffer is not one of a few bytes.
+std::size_t share_of_slot(std::size_t buffer_bytes, std::size_t slots) {
+  return slots == 1 ? buffer_bytes : rounded_up(buffer_bytes / slots, 64);
+}
+
+}  // namespace
 
 PackingBackend::PackingBackend(std::unique_ptr<Backend> packed, int size, int rank,
                                std::size_t buffer_bytes)
@@ -320,11 +311,21 @@ PackingBackend::PackingBackend(std::unique_ptr<Backend> packed, int size, int ra
       packed_capabilities_(packed_->capabilities()),
       size_(size),
       rank_(rank),
-      // A PartStream has an element of every part in the buffer, at least.
-      buffer_(std::max(buffer_bytes, kLargestElement * (static_cast<std::size_t>(size) + 1))),
-      chunk_bytes_(std::min(buffer_.limit(), kShare * static_cast<std::size_t>(size))) {}
+      slot_count_(
+          std::clamp<std::size_t>(packed_capabilities_.operations_in_flight, 1, kMostSlots)),
+      // A PartStream has an element of every part in it, at least.
+      slot_bytes_(std::max({share_of_slot(buffer_bytes, slot_count_), std::size_t{64},
+                            kLargestElement * (static_cast<std::size_t>(size) + 1)})),
+      chunk_bytes_(std::min(slot_bytes_, kShare * static_cast<std::size_t>(size))) {
+  for (std::size_t i = 0; i < slot_count_; ++i) slots_.emplace_back(slot_bytes_);
+}
 
 PackingBackend::~PackingBackend() = default;
+
+PackingBackend::Slot* PackingBackend::free_slot() noexcept {
+  const auto found = std::ranges::find(slots_, false, &Slot::is_taken);
+  return found == slots_.end() ? nullptr : &*found;
+}
 
 DataType PackingBackend::wire(DataType dtype) const {
   return packed_dtype(dtype, packed_capabilities_.widen_halves);
@@ -334,6 +335,7 @@ Capabilities PackingBackend::capabilities() const {
   Capabilities capabilities = packed_capabilities_;
   capabilities.wants_packed = false;
   capabilities.set_wire_dtypes();
+  capabilities.operations_in_flight = slot_count_;
   return capabilities;
 }
 
@@ -368,7 +370,7 @@ std::unique_ptr<Operation> PackingBackend::recv(const RecvCall& call) {
 
 void PackingBackend::abort() noexcept {
   packed_->abort();
-  buffer_.abandon();
+  for (Slot& slot : slots_) slot.buffer.abandon();
 }
 
 void PackingBackend::close() {

@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstddef>
+#include <deque>
 #include <memory>
+#include <vector>
 
 #include "core/src/base/counter.h"
 #include "core/src/execute/fusion_buffer.h"
@@ -11,17 +14,20 @@ namespace ronde {
 
 /// Makes a backend that wants one packed segment (Capabilities::wants_packed) take whole segment
 /// lists, every op and scale: packs them into the fusion buffer, with scale and widening on the
-/// way, lets the backend work on it in place, and unpacks. A larger list goes in chunks.
+/// way, lets the backend work on it in place, and unpacks. A larger list goes in chunks. Where the
+/// backend takes several operations at once (Capabilities::operations_in_flight), so many chunks
+/// are in flight, kMostSlots at most: the next ones are packed while the network has the first, and
+/// an operation starts its chunks while the one before waits for its last ones.
 ///
 /// User memory is only touched by this class, on its thread; the wrapped backend sees nothing but
 /// the fusion buffer. So after abort() the user's memory is safe to free, whatever the backend's
 /// library still does (Note [Buffers after a group error]).
 ///
-/// Thread-safety: as Backend. One operation at a time.
+/// Thread-safety: as Backend. All operations that have begun are to be polled.
 class PackingBackend final : public Backend {
  public:
   /// Host memory only. `size`: number of ranks, what ReduceOp::Average divides by. `buffer_bytes`:
-  /// limit of the fusion buffer.
+  /// limit of the fusion buffer, which the slots divide among them.
   PackingBackend(std::unique_ptr<Backend> packed, int size, int rank, std::size_t buffer_bytes);
   ~PackingBackend() override;
 
@@ -51,6 +57,24 @@ class PackingBackend final : public Backend {
   class Reducescatter;
   class Message;
 
+  /// Chunks in flight: beyond this a network gains nothing from more, and caches lose.
+  static constexpr std::size_t kMostSlots = 3;
+
+  /// Memory for a chunk, and what is known of the one in it: its calls of the packed backend point
+  /// to that.
+  struct Slot {
+    explicit Slot(std::size_t limit) : buffer(limit) {}
+
+    FusionBuffer buffer;
+    bool is_taken = false;
+    std::size_t offset = 0;  ///< of its first unit in the operation
+    std::size_t count = 0;   ///< units
+    std::byte* memory = nullptr;
+    Segment segment;
+    std::vector<std::size_t> in_pieces, out_pieces;  ///< units of every part
+    std::unique_ptr<Operation> operation;            ///< of the packed backend; null: it has ended
+  };
+
   struct Counters {
     Counter chunks, packed_bytes, unpacked_bytes, buffer_bytes;
   };
@@ -59,13 +83,18 @@ class PackingBackend final : public Backend {
   /// The type in which the packed backend reduces `dtype`.
   DataType wire(DataType dtype) const;
   std::size_t own() const noexcept { return static_cast<std::size_t>(rank_); }
+  /// Null: all are taken.
+  Slot* free_slot() noexcept;
 
   const std::unique_ptr<Backend> packed_;
   const Capabilities packed_capabilities_;
   const int size_;
   const int rank_;
-  FusionBuffer buffer_;
-  const std::size_t chunk_bytes_;  ///< most of a segment list that is in the buffer at a time
+  const std::size_t slot_count_;
+  const std::size_t slot_bytes_;   ///< limit of each
+  const std::size_t chunk_bytes_;  ///< most of a segment list that is in a slot
+  std::deque<Slot> slots_;
+  std::deque<ChunkedOperation*> starting_;  ///< those that have chunks to start, oldest first
   Counters counters_;
 };
 

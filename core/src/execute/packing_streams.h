@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <chrono>
 #include <cstddef>
+#include <cstdint>
+#include <deque>
 #include <memory>
 #include <span>
 
@@ -32,50 +34,113 @@ class Stopwatch {
   const std::chrono::steady_clock::time_point begin_ = std::chrono::steady_clock::now();
 };
 
-/// Runs chunk after chunk through the buffer.
+/// Runs chunks through the slots, as many at a time as there are slots for.
+///
+/// Note [Order of chunks]
+/// The packed backend wants its operations started in one order on all ranks, whatever the timing.
+/// So operations start their chunks one after the other: each starts all of its own, in their
+/// order, before the next one starts any. An operation whose chunks take two operations of the
+/// packed backend starts the second one when the first has ended, and so has one chunk in flight at
+/// a time, and the next operation waits for its end. The oldest operation finds every slot free or
+/// filled by itself sooner or later, on every rank: so all end.
 class PackingBackend::ChunkedOperation : public Operation {
  public:
-  explicit ChunkedOperation(PackingBackend& owner) : owner_(owner) {}
-
-  bool poll() final {
-    for (;;) {
-      if (!chunk_) {
-        if (finished()) return true;
-        owner_.counters_.chunks.add();
-        const Stopwatch packs(packing_.pack);
-        chunk_ = start_chunk();
-      }
-      if (!chunk_->poll()) return false;
-      progress_ += chunk_->progress() + 1;
-      chunk_.reset();
-      chunk_ = continue_chunk();
-      if (chunk_) continue;
-      const Stopwatch unpacks(packing_.unpack);
-      end_chunk();
-    }
+  /// Of `total` units, a chunk has at most `each`. `most_in_flight`: chunks.
+  ChunkedOperation(PackingBackend& owner, std::size_t total, std::size_t each,
+                   std::size_t most_in_flight = kMostSlots)
+      : owner_(owner), total_(total), each_(each), most_in_flight_(most_in_flight) {
+    owner_.starting_.push_back(this);
   }
 
-  std::uint64_t progress() const final { return progress_ + (chunk_ ? chunk_->progress() : 0); }
+  ~ChunkedOperation() override {
+    std::erase(owner_.starting_, this);
+    for (Slot* chunk : chunks_) release(*chunk);
+  }
+
+  bool poll() final {
+    do start_chunks();
+    while (end_chunk());
+    return next_ == total_ && chunks_.empty();
+  }
+
+  std::uint64_t progress() const final {
+    std::uint64_t progress = progress_;
+    for (const Slot* chunk : chunks_) {
+      if (chunk->operation) progress += chunk->operation->progress();
+    }
+    return progress;
+  }
 
   PackingTimes packing() const final { return packing_; }
 
  protected:
-  virtual bool finished() const = 0;
-  virtual std::unique_ptr<Operation> start_chunk() = 0;
+  virtual std::unique_ptr<Operation> start_chunk(Slot& chunk) = 0;
   /// The next operation for the chunk, when the one before is done; null if there is none.
-  virtual std::unique_ptr<Operation> continue_chunk() { return nullptr; }
-  virtual void end_chunk() = 0;
+  virtual std::unique_ptr<Operation> continue_chunk(Slot& chunk) {
+    static_cast<void>(chunk);
+    return nullptr;
+  }
+  /// In the order in which they were started.
+  virtual void end_chunk(const Slot& chunk) = 0;
 
-  std::byte* buffer(std::size_t bytes) {
-    std::byte* memory = owner_.buffer_.reserve(bytes);
-    owner_.counters_.buffer_bytes.raise_to(owner_.buffer_.capacity());
-    return memory;
+  std::byte* reserve(Slot& chunk, std::size_t bytes) {
+    chunk.memory = chunk.buffer.reserve(bytes);
+    std::size_t capacity = 0;
+    for (const Slot& slot : owner_.slots_) capacity += slot.buffer.capacity();
+    owner_.counters_.buffer_bytes.raise_to(capacity);
+    return chunk.memory;
   }
 
   PackingBackend& owner_;
 
  private:
-  std::unique_ptr<Operation> chunk_;
+  void start_chunks() {
+    if (owner_.starting_.empty() || owner_.starting_.front() != this) return;
+    while (next_ < total_ && chunks_.size() < most_in_flight_) {
+      Slot* const chunk = owner_.free_slot();
+      if (chunk == nullptr) return;
+      owner_.counters_.chunks.add();
+      const Stopwatch packs(packing_.pack);
+      chunk->is_taken = true;
+      chunks_.push_back(chunk);
+      chunk->offset = next_;
+      chunk->count = std::min(each_, total_ - next_);
+      chunk->operation = start_chunk(*chunk);
+      next_ += chunk->count;
+    }
+    const bool starts_more = most_in_flight_ == 1 && !chunks_.empty();
+    if (next_ == total_ && !starts_more) owner_.starting_.pop_front();
+  }
+
+  /// Advances all chunks; true if the oldest one has ended.
+  bool end_chunk() {
+    for (Slot* chunk : chunks_) advance(*chunk);
+    if (chunks_.empty() || chunks_.front()->operation) return false;
+    const Stopwatch unpacks(packing_.unpack);
+    end_chunk(*chunks_.front());
+    release(*chunks_.front());
+    chunks_.pop_front();
+    return true;
+  }
+
+  void advance(Slot& chunk) {
+    while (chunk.operation && chunk.operation->poll()) {
+      progress_ += chunk.operation->progress() + 1;
+      chunk.operation.reset();
+      chunk.operation = continue_chunk(chunk);
+    }
+  }
+
+  static void release(Slot& chunk) noexcept {
+    chunk.operation.reset();
+    chunk.is_taken = false;
+  }
+
+  const std::size_t total_;
+  const std::size_t each_;
+  const std::size_t most_in_flight_;
+  std::size_t next_ = 0;        ///< the first unit of the next chunk
+  std::deque<Slot*> chunks_;    ///< in flight, in the order of their starts
   std::uint64_t progress_ = 0;  ///< of what is done
   PackingTimes packing_;
 };
@@ -85,16 +150,14 @@ class PackingBackend::SegmentStream : public ChunkedOperation {
  public:
   /// `width`: bytes of an element in the buffer.
   SegmentStream(PackingBackend& owner, std::span<const Segment> segments, std::size_t width)
-      : SegmentStream(owner, segments, width, owner.chunk_bytes_ / width) {}
+      : SegmentStream(owner, segments, width, owner.chunk_bytes_ / width, kMostSlots) {}
   /// `most`: elements of a chunk.
   SegmentStream(PackingBackend& owner, std::span<const Segment> segments, std::size_t width,
-                std::size_t most)
-      : ChunkedOperation(owner),
+                std::size_t most, std::size_t most_in_flight)
+      : ChunkedOperation(owner, total_elements(segments), most, most_in_flight),
         width_(width),
-        most_(most),
         in_(segments),
-        out_(segments),
-        remaining_(total_elements(segments)) {}
+        out_(segments) {}
 
  protected:
   virtual bool reads() const = 0;
@@ -103,7 +166,7 @@ class PackingBackend::SegmentStream : public ChunkedOperation {
                     std::size_t count) = 0;
   virtual void unpack(const std::byte* from, const Segment& segment, std::size_t offset,
                       std::size_t count) = 0;
-  virtual std::unique_ptr<Operation> launch(std::byte* memory, std::size_t count) = 0;
+  virtual std::unique_ptr<Operation> launch(Slot& chunk) = 0;
   /// Bytes that are needed behind those of the chunk.
   virtual std::size_t extra_bytes(std::size_t count) const {
     static_cast<void>(count);
@@ -111,39 +174,30 @@ class PackingBackend::SegmentStream : public ChunkedOperation {
   }
 
  private:
-  bool finished() const final { return remaining_ == 0; }
-
-  std::unique_ptr<Operation> start_chunk() final {
-    count_ = std::min(remaining_, most_);
-    memory_ = buffer(count_ * width_ + extra_bytes(count_));
+  std::unique_ptr<Operation> start_chunk(Slot& chunk) final {
+    std::byte* position = reserve(chunk, chunk.count * width_ + extra_bytes(chunk.count));
     if (reads()) {
-      std::byte* position = memory_;
-      in_.advance(count_, [&](const Segment& segment, std::size_t offset, std::size_t count) {
+      in_.advance(chunk.count, [&](const Segment& segment, std::size_t offset, std::size_t count) {
         pack(position, segment, offset, count);
         position += count * width_;
       });
-      owner_.counters_.packed_bytes.add(count_ * width_);
+      owner_.counters_.packed_bytes.add(chunk.count * width_);
     }
-    return launch(memory_, count_);
+    return launch(chunk);
   }
 
-  void end_chunk() final {
-    const std::byte* position = memory_;
-    out_.advance(count_, [&](const Segment& segment, std::size_t offset, std::size_t count) {
+  void end_chunk(const Slot& chunk) final {
+    const std::byte* position = chunk.memory;
+    out_.advance(chunk.count, [&](const Segment& segment, std::size_t offset, std::size_t count) {
       unpack(position, segment, offset, count);
       position += count * width_;
     });
-    owner_.counters_.unpacked_bytes.add(count_ * width_);
-    remaining_ -= count_;
+    owner_.counters_.unpacked_bytes.add(chunk.count * width_);
   }
 
   const std::size_t width_;
-  const std::size_t most_;
   SegmentCursor in_;
   SegmentCursor out_;
-  std::size_t remaining_;
-  std::size_t count_ = 0;
-  std::byte* memory_ = nullptr;
 };
 
 }  // namespace ronde
