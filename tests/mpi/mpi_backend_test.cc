@@ -105,6 +105,24 @@ TEST_CASE("exact sums and products of floats are messages; MPI reduces what has 
   CHECK(counter(backend.stats(), "in_rank_order_operations") == (has_order ? 2 : 0));
 }
 
+TEST_CASE("messages between pairs are posted in the order of calls, not of polls") {
+  FakeMpi fake;
+  fake.size = 3;
+  MpiBackend backend(fake.environment(), {.max_count = 10});
+  const std::vector<std::size_t> counts = {4, 4, 4};
+  std::vector<std::uint8_t> input(12);
+  std::vector<std::uint8_t> output(12);
+  const auto gather = backend.allgather(
+      {.input = input.data(), .output = output.data(), .counts = counts, .dtype = DataType::U8});
+  CHECK(fake.calls["isend"] == 2);
+  const auto scatter = backend.reducescatter(
+      {.input = input.data(), .output = output.data(), .counts = counts, .dtype = DataType::U8});
+  CHECK(fake.calls["isend"] == 4);
+  CHECK(scatter->poll());
+  CHECK(gather->poll());
+  CHECK(fake.calls["isend"] == 4);
+}
+
 TEST_CASE("an allgather above the largest count becomes messages between pairs") {
   FakeMpi fake;
   fake.size = 3;

@@ -3,12 +3,15 @@
 
 #include <algorithm>
 #include <catch2/catch.hpp>
+#include <limits>
 #include <memory>
 #include <numeric>
+#include <set>
 #include <span>
 #include <vector>
 
 #include "ronde/backend.h"
+#include "ronde/error.h"
 
 namespace ronde::test {
 
@@ -19,6 +22,10 @@ struct Recorded {
   ReduceOp op;
   std::size_t bytes;  ///< in the buffer
   void* memory;       ///< of an allreduce
+
+  friend bool operator==(const Recorded& a, const Recorded& b) {
+    return a.kind == b.kind && a.dtype == b.dtype && a.op == b.op && a.bytes == b.bytes;
+  }
 };
 
 /// What a Recorder did, kept beyond its life.
@@ -26,17 +33,25 @@ struct Record {
   std::vector<Recorded> calls;
   std::vector<std::byte> sent;  ///< in messages
   bool finishes = true;
+  std::set<std::size_t> held;  ///< calls, from 0 on, that do not finish all the same
+  std::size_t fails_at = std::numeric_limits<std::size_t>::max();  ///< the call throws
+  std::size_t in_flight = 0;
+  std::size_t most_in_flight = 1;  ///< what the Recorder says
   bool aborted = false;
   bool closed = false;
 };
 
 class FakeOperation final : public Operation {
  public:
-  explicit FakeOperation(const bool& finishes) : finishes_(finishes) {}
-  bool poll() override { return finishes_; }
+  FakeOperation(Record& record, std::size_t call) : record_(record), call_(call) {
+    CHECK(++record_.in_flight <= record_.most_in_flight);
+  }
+  ~FakeOperation() override { --record_.in_flight; }
+  bool poll() override { return record_.finishes && !record_.held.contains(call_); }
 
  private:
-  const bool& finishes_;
+  Record& record_;
+  const std::size_t call_;
 };
 
 /// Byte `position` of what `rank` contributes to a gather.
@@ -55,6 +70,7 @@ class Recorder final : public Backend {
     Capabilities capabilities;
     capabilities.dtypes.set();
     capabilities.widen_halves = widens_;
+    capabilities.operations_in_flight = record_.most_in_flight;
     return capabilities;
   }
   std::unique_ptr<Operation> allreduce(const AllreduceCall& call) override {
@@ -124,8 +140,9 @@ class Recorder final : public Backend {
 
   std::unique_ptr<Operation> record(Collective kind, DataType dtype, std::size_t count,
                                     ReduceOp op = ReduceOp::Sum, void* memory = nullptr) {
+    if (record_.calls.size() == record_.fails_at) throw Error("the call fails");
     record_.calls.push_back({kind, dtype, op, count * size_of(dtype), memory});
-    return std::make_unique<FakeOperation>(record_.finishes);
+    return std::make_unique<FakeOperation>(record_, record_.calls.size() - 1);
   }
 
   Record& record_;

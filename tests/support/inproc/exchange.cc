@@ -30,17 +30,17 @@ std::shared_ptr<Exchange::Round> Exchange::enter(int rank, std::uint64_t sequenc
 std::shared_ptr<Exchange::Round> Exchange::pass(int from, int to, const Part& part,
                                                 std::size_t bytes) {
   const std::lock_guard lock(mutex_);
-  const auto [place, is_first] = messages_.try_emplace({from, to});
-  if (is_first) {
-    place->second = std::make_shared<Round>();
-    place->second->parts = {part};
-    return place->second;
+  std::deque<std::shared_ptr<Round>>& waiting = messages_[{from, to}];
+  const bool brings_input = part.input != nullptr;
+  if (waiting.empty() || (waiting.front()->parts[0].input != nullptr) == brings_input) {
+    waiting.push_back(std::make_shared<Round>());
+    waiting.back()->parts = {part};
+    return waiting.back();
   }
-  const std::shared_ptr<Round> round = std::move(place->second);
-  messages_.erase(place);
+  const std::shared_ptr<Round> round = std::move(waiting.front());
+  waiting.pop_front();
   if (aborted_) return round;
   const Part& first = round->parts[0];
-  const bool brings_input = part.input != nullptr;
   std::memcpy(brings_input ? first.output : part.output, brings_input ? part.input : first.input,
               bytes);
   round->done.store(true, std::memory_order_release);

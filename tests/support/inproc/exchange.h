@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
@@ -58,7 +59,8 @@ class Exchange {
   std::mutex mutex_;
   bool aborted_ = false;
   std::map<std::uint64_t, std::shared_ptr<Round>> rounds_;
-  std::map<std::pair<int, int>, std::shared_ptr<Round>> messages_;  ///< one end is there
+  /// One end is there: the same end of all, oldest first.
+  std::map<std::pair<int, int>, std::deque<std::shared_ptr<Round>>> messages_;
 };
 
 std::unique_ptr<Backend> make_backend(std::shared_ptr<Exchange> exchange, int rank);

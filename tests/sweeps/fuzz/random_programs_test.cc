@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Random programs on ranks that are threads of this process, over the backends that can be had so.
+// Random programs on ranks that are threads of this process, over backends that can be had so.
 #include <algorithm>
 #include <atomic>
 #include <map>
@@ -9,6 +9,7 @@
 
 #include "backends/shm/shm.h"
 #include "ronde/plugin/fabric_backend.h"
+#include "tests/support/fakes/overlapping_backend.h"
 #include "tests/support/harness/case_table.h"
 #include "tests/support/harness/sanitizers.h"
 #include "tests/support/inproc/memory_network.h"
@@ -21,13 +22,21 @@ namespace {
 constexpr int kGroups = plain_or_sanitized(10, 4);
 constexpr int kRounds = plain_or_sanitized(50, 40);
 
-enum class Backing { Inproc, Shm, Fabric };
+enum class Backing { Inproc, Overlapping, Shm, Fabric };
+
+using Counter = std::shared_ptr<std::atomic<std::uint64_t>>;
 
 /// `network`: of the group.
 RuntimeOptions options_over(Backing backing, const inproc::Group& group,
                             const std::shared_ptr<inproc::MemoryNetwork>& network, int rank,
-                            const Config& config) {
+                            const Config& config, const Counter& overtakings) {
   RuntimeOptions options = options_of(group, rank, config);
+  if (backing == Backing::Overlapping) {
+    // Ranks differ in what ends first.
+    options.backends = {
+        {"inproc", overlapping_factory(group.backend_factory(), static_cast<std::uint64_t>(rank),
+                                       overtakings)}};
+  }
   if (backing == Backing::Shm) options.backends = {{"shm", shm_backend_factory()}};
   if (backing == Backing::Fabric) {
     const auto fabric = std::make_shared<SharedFabric>(
@@ -44,6 +53,7 @@ struct Outcome {
   std::atomic<std::uint64_t> freezes{0};  ///< of all ranks
   std::atomic<std::uint64_t> thaws{0};    ///< before the end
   std::atomic<std::uint64_t> symmetric{0};
+  Counter overtakings = std::make_shared<std::atomic<std::uint64_t>>(0);
 };
 
 void count(Outcome& outcome, const Runtime& runtime, const Config& config) {
@@ -69,7 +79,8 @@ void run_program(Outcome& outcome, Backing backing, const std::vector<int>& host
   run_ranks(size, [&](int rank) {
     std::unique_ptr<Runtime> runtime;  // ends after its error is kept
     errors.catch_from([&] {
-      runtime = std::make_unique<Runtime>(options_over(backing, group, network, rank, config));
+      runtime = std::make_unique<Runtime>(
+          options_over(backing, group, network, rank, config, outcome.overtakings));
       auto& own = outcome.ranks[static_cast<std::size_t>(rank)];
       const RandomRank::Engine engine = {[&runtime]() -> Runtime& { return *runtime; },
                                          config.join_average == "all"};
@@ -113,6 +124,7 @@ void check_programs(Backing backing, const std::vector<int>& hosts, std::uint64_
   std::uint64_t freezes = 0;
   std::uint64_t thaws = 0;
   std::uint64_t symmetric = 0;
+  std::uint64_t overtakings = 0;
   Reached reached;
   // Ranks of several hosts never freeze. Sanitized programs look at accesses, not at reach.
   const bool may_freeze = std::ranges::count(hosts, 0) == std::ssize(hosts);
@@ -133,11 +145,13 @@ void check_programs(Backing backing, const std::vector<int>& hosts, std::uint64_
     freezes += outcome.freezes;
     thaws += outcome.thaws;
     symmetric += outcome.symmetric;
+    overtakings += *outcome.overtakings;
     for (const auto& rank : outcome.ranks) {
       for (const auto& [what, times] : rank->of_all().reached()) reached[what] += times;
     }
   }
   CHECK((symmetric > 0) == (backing == Backing::Shm));
+  CHECK((overtakings > 0) == (backing == Backing::Overlapping));
   if (!seed.is_usual) return;
   if (!kIsSanitized) CHECK(not_reached(reached) == "");
   if (!may_freeze) return;
@@ -165,6 +179,12 @@ void check_programs(Backing backing, const std::vector<int>& hosts, std::uint64_
              [hosts, seed = seed++] { check_programs(Backing::Inproc, hosts, seed); });
     add_case("random programs of threads on hosts " + name + " over a fabric", "",
              [hosts, seed = seed++] { check_programs(Backing::Fabric, hosts, seed); });
+  }
+  for (const std::size_t ranks : {2, 3}) {
+    add_case("random programs of " + std::to_string(ranks) + " threads, operations overlap", "",
+             [=, seed = seed++] {
+               check_programs(Backing::Overlapping, std::vector<int>(ranks), seed);
+             });
   }
   return true;
 }();
