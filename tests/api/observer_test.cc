@@ -6,6 +6,7 @@
 #include <csignal>
 #include <filesystem>
 #include <functional>
+#include <iterator>
 #include <latch>
 #include <map>
 #include <memory>
@@ -15,6 +16,7 @@
 #include <vector>
 
 #include "api/observe/base/figures_json.h"
+#include "api/observe/timeline/timeline.h"
 #include "api/observe/timeline/timeline_merge.h"
 #include "ronde/error.h"
 #include "tests/api/observed_ranks.h"
@@ -162,6 +164,44 @@ TEST_CASE("a timeline has every step, tensor, message, wait and span, in PyTorch
     CHECK(flows[static_cast<std::size_t>(rank)].size() == static_cast<std::size_t>(messages));
   }
   CHECK(flows[0] == flows[1]);
+}
+
+TEST_CASE("buckets in progress at once have tracks of their own, as slices of one do not overlap") {
+  const TemporaryFolder folder;
+  Timeline timeline(folder / "rank0.json", {.rank = 0, .size = 1, .host = "h"},
+                    [] { return std::vector<ClockOffset>(); });
+  std::vector<Event> events;
+  const auto happens = [&](EventKind kind, std::uint64_t bucket, std::uint32_t set = 0) {
+    Event& event = events.emplace_back();
+    event.time_ns = static_cast<std::int64_t>(1000 * events.size());
+    event.kind = kind;
+    event.bucket = bucket;
+    event.set = set;
+  };
+  happens(EventKind::Started, 1);
+  happens(EventKind::Started, 2);
+  happens(EventKind::Started, 1, 5);
+  happens(EventKind::Finished, 1);
+  happens(EventKind::Started, 3);
+  happens(EventKind::Finished, 2);
+  happens(EventKind::Finished, 3);
+  happens(EventKind::Finished, 1, 5);
+  timeline.take(events, 0);
+  std::map<int, std::vector<int>> buckets;  // by track
+  std::set<std::string> tracks;
+  const Json trace = parse(timeline.path());
+  for (const Json& event : trace.at("traceEvents")) {
+    const Json& args = event.at("args");
+    if (event.at("name") == "thread_name") tracks.insert(args.at("name").get<std::string>());
+    if (args.contains("bucket")) buckets[event.at("tid").get<int>()].push_back(args.at("bucket"));
+  }
+  REQUIRE(buckets.size() == 3);
+  CHECK(buckets.at(3) == std::vector<int>{1, 3});
+  CHECK(buckets.at(1005) == std::vector<int>{1});
+  CHECK(std::prev(buckets.end())->second == std::vector<int>{2});
+  for (const char* const name : {"communication", "communication, 2", "communication of set 5"}) {
+    CHECK(tracks.contains(name));
+  }
 }
 
 TEST_CASE("rank 0 joins the timelines in one file where that is asked for") {

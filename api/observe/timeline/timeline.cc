@@ -25,6 +25,9 @@ constexpr int kCommunication = 3;
 constexpr int kTensors = 4;
 constexpr int kFirstThread = 10;
 constexpr int kFirstSet = 1000;  // communication of process sets
+/// Slices of a track do not overlap: buckets that do have tracks of their own, so far apart.
+constexpr int kNextLane = 1'000'000;
+constexpr int kMostLanes = 8;  // of buckets whose ends were lost, most likely
 
 constexpr std::int64_t kSamplingPeriodNs = 250'000'000;
 /// Of operations, buckets and the like that are under way at once: more have lost their ends.
@@ -42,10 +45,6 @@ std::int64_t wall_minus_monotonic_ns() {
   const auto wall = std::chrono::system_clock::now().time_since_epoch();
   const auto monotonic = std::chrono::steady_clock::now().time_since_epoch();
   return std::chrono::duration_cast<std::chrono::nanoseconds>(wall - monotonic).count();
-}
-
-int track_of_set(std::uint32_t set) {
-  return set == 0 ? kCommunication : kFirstSet + static_cast<int>(set);
 }
 
 template <typename Map>
@@ -217,6 +216,7 @@ void Timeline::take_bucket(const Event& event) {
   Bucket& bucket = buckets_[{event.set, event.bucket}];
   switch (event.kind) {
     case EventKind::Started:
+      bucket.lane = take_lane(event.set);
       bucket.started_ns = event.time_ns;
       bucket.bytes = event.bytes;
       bucket.uncompressed_bytes = event.uncompressed_bytes;
@@ -229,16 +229,34 @@ void Timeline::take_bucket(const Event& event) {
       bucket.unpacked_ns = event.duration_ns;
       return;
     default:
-      if (bucket.started_ns > 0) write_bucket(event, bucket);
+      if (bucket.started_ns > 0) {
+        write_bucket(event, bucket);
+        lanes_.erase({event.set, bucket.lane});
+      }
       buckets_.erase({event.set, event.bucket});
   }
 }
 
+int Timeline::take_lane(std::uint32_t set) {
+  int lane = 0;
+  while (!lanes_.insert({set, lane}).second && lane + 1 < kMostLanes) ++lane;
+  return lane;
+}
+
+int Timeline::track_of(std::uint32_t set, int lane) {
+  const int first = set == 0 ? kCommunication : kFirstSet + static_cast<int>(set);
+  const int track = first + lane * kNextLane;
+  if (track == kCommunication || !tracks_.insert(track).second) return track;
+  const std::string of_set = set == 0 ? "" : fmt::format(" of set {}", set);
+  const std::string number = lane == 0 ? "" : fmt::format(", {}", lane + 1);
+  write_metadata(track, "thread_name",
+                 fmt::format("\"name\":{}", json_text("communication" + of_set + number)));
+  write_metadata(track, "thread_sort_index", fmt::format("\"sort_index\":{}", first));
+  return track;
+}
+
 void Timeline::write_bucket(const Event& event, const Bucket& bucket) {
-  const int track = track_of_set(event.set);
-  if (event.set != 0 && sets_.insert(event.set).second) {
-    write_track(track, fmt::format("communication of set {}", event.set));
-  }
+  const int track = track_of(event.set, bucket.lane);
   const std::string_view kind = to_string(event.collective);
   slice(track, "communication", fmt::format("{} {} bytes", kind, bucket.bytes), bucket.started_ns,
         event.time_ns,

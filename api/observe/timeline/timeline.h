@@ -46,6 +46,7 @@ class Timeline final : public EventSink {
     std::int64_t started_ns = 0, packed_ns = 0, unpacked_ns = 0;
     std::uint64_t bytes = 0, uncompressed_bytes = 0;
     std::uint32_t operations = 0;
+    int lane = 0;  ///< of its set's buckets in progress, the lowest that none had at its start
     std::string backend;
   };
   struct Span {
@@ -60,6 +61,8 @@ class Timeline final : public EventSink {
   void take(const Event& event);
   void take_operation(const Event& event);
   void take_bucket(const Event& event);
+  int take_lane(std::uint32_t set);
+  int track_of(std::uint32_t set, int lane);
   void write_bucket(const Event& event, const Bucket& bucket);
   void take_span(const Event& event);
   void take_wait(const Event& event);
@@ -88,7 +91,8 @@ class Timeline final : public EventSink {
   std::map<std::uint64_t, Span> spans_;
   std::map<std::pair<std::uint16_t, std::uint64_t>, Span> waits_;  ///< by thread and operation
   std::set<std::uint16_t> threads_;
-  std::set<std::uint32_t> sets_;
+  std::set<std::pair<std::uint32_t, int>> lanes_;  ///< by set: those of buckets in progress
+  std::set<int> tracks_;                           ///< of buckets, but for the first
   std::int64_t step_begun_ns_ = 0;
 };
 

@@ -83,7 +83,8 @@ TEST_CASE("buckets start while earlier ones are in progress, as many as the back
       all.of(rank).wait_begun(static_cast<int>(in_flight));
       all.of(rank).release();
       sums.check_results();
-      check_equal(most_in_progress(runtime.recent_events()), static_cast<int>(in_flight), "in progress");
+      check_equal(most_in_progress(runtime.recent_events()), static_cast<int>(in_flight),
+                  "in progress");
       const auto passed = std::chrono::duration_cast<std::chrono::microseconds>(
           std::chrono::steady_clock::now() - begin);
       // Time in which several are in progress counts once.
