@@ -13,6 +13,8 @@
 #include "backends/nccl/nccl_api.h"
 #include "backends/shm/memory/shared_board.h"
 #include "backends/shm/shm.h"
+#include "backends/socket/launched/launch.h"
+#include "backends/socket/launched/launched_start.h"
 #include "ronde/log.h"
 
 #ifdef RONDE_HAVE_MPI
@@ -84,11 +86,45 @@ void add_gpu_backends(const Config& config, BuiltIn& built_in,
   built_in.device_backends.emplace("nccl", nccl_backend_factory(nccl));
 }
 
+/// Whether something moves the data of several hosts where there is no MPI.
+constexpr bool kSeveralHosts = false;
+
+/// The parts of ranks that meet without MPI, but for the transport.
+BuiltIn parts_without_mpi(const Config& config) {
+  BuiltIn built_in;
+  built_in.make_board = shm_board_factory();
+  built_in.backends.emplace("shm", shm_backend_factory());
+  add_gpu_backends(config, built_in);
+  return built_in;
+}
+
+BuiltIn compose_launched(const Config& config, Launch launch) {
+  const int rank = launch.rank;
+  const LogLevel level = parse_log_level(config.log_level);
+  BuiltIn built_in = parts_without_mpi(config);
+  built_in.make_transport = launched_transport_factory(
+      {.launch = std::move(launch),
+       .init_timeout_s = config.init_timeout_s,
+       .host = config.host_id,
+       .offer_loopback = !config.host_id.empty(),
+       .one_host = !kSeveralHosts,
+       .job_key = config.job_key,
+       .ports = port_range(config),
+       .warn = [level, rank](const std::string& text) { Logger(level, rank).warning(text); }});
+  return built_in;
+}
+
+std::optional<Launch> launch_for(const Config& config, const StartingRanks& ranks) {
+  if (ranks.mpi_communicator || !ranks.mpi_ranks.empty()) return std::nullopt;
+  return find_launch(process_environment(), config.port);
+}
+
 }  // namespace
 
 #ifdef RONDE_HAVE_MPI
 
 BuiltIn compose_built_in(const Config& config, const StartingRanks& ranks) {
+  if (auto launch = launch_for(config, ranks)) return compose_launched(config, *std::move(launch));
   MpiOptions options;
   options.ranks = {.communicator = ranks.mpi_communicator, .of_world = ranks.mpi_ranks};
   options.init_timeout_s = config.init_timeout_s;
@@ -96,6 +132,8 @@ BuiltIn compose_built_in(const Config& config, const StartingRanks& ranks) {
   options.host = config.host_id;
   // Hosts that bear names may be one machine.
   options.offer_loopback = !config.host_id.empty();
+  options.job_key = config.job_key;
+  options.ports = port_range(config);
   BuiltIn built_in;
   built_in.make_transport = mpi_transport_factory(options);
   built_in.make_board = shm_board_factory();
@@ -113,6 +151,7 @@ std::vector<LinkedLibrary> linked_libraries() {
 #else
 
 BuiltIn compose_built_in(const Config& config, const StartingRanks& ranks) {
+  if (auto launch = launch_for(config, ranks)) return compose_launched(config, *std::move(launch));
   BuiltIn built_in = compose_without_launcher(config, KeyValueStart());  // of one rank
   const bool chooses = ranks.mpi_communicator || !ranks.mpi_ranks.empty();
   built_in.make_transport = [make = std::move(built_in.make_transport), chooses] {
@@ -121,7 +160,8 @@ BuiltIn compose_built_in(const Config& config, const StartingRanks& ranks) {
       throw UsageError(
           "the launcher started several ranks (" + variable +
           "), but this build of Ronde has no MPI, so that every rank would train alone. "
-          "Build it with RONDE_WITH_MPI=ON, or start a single process");
+          "Build it with RONDE_WITH_MPI=ON, start it by torchrun or 'srun --mpi=none', or start a "
+          "single process");
     }
     return make();
   };
@@ -178,16 +218,16 @@ int feature_version(std::string_view feature, const vendor::SymbolLookup& gpu_li
 }
 
 BuiltIn compose_without_launcher(const Config& config, const KeyValueStart& start) {
-  BuiltIn built_in;
+  BuiltIn built_in = parts_without_mpi(config);
   const auto calls = std::make_shared<KeyValueCalls>();
   built_in.make_transport = key_value_transport_factory({.start = start,
                                                          .init_timeout_s = config.init_timeout_s,
                                                          .host = config.host_id,
+                                                         .one_host = !kSeveralHosts,
+                                                         .job_key = config.job_key,
+                                                         .ports = port_range(config),
                                                          .calls = calls});
   built_in.hanging_start = [calls] { return calls->hanging(); };
-  built_in.make_board = shm_board_factory();
-  built_in.backends.emplace("shm", shm_backend_factory());
-  add_gpu_backends(config, built_in);
   return built_in;
 }
 

@@ -35,12 +35,13 @@ struct StartingRanks {
   std::vector<int> mpi_ranks = {};
 };
 
-/// The one place that knows which transports and backends are linked: MPI where it was built in,
-/// else one rank, this process.
+/// The one place that knows which transports and backends are linked. Ranks that torchrun, Slurm or
+/// the like started meet without MPI (Note [Who started this process]), unless `ranks` chooses some
+/// of MPI; else it is MPI where it was built in, or one rank, this process.
 BuiltIn compose_built_in(const Config& config, const StartingRanks& ranks = {});
 
-/// The same for ranks that no launcher started, which meet through a store of keys and values: all
-/// on one host, where shared memory moves their data. Needs no MPI, and touches none.
+/// The same for ranks that no launcher started, which meet through a store of keys and values.
+/// Shared memory moves their data, so all are on one host. Needs no MPI, and touches none.
 BuiltIn compose_without_launcher(const Config& config, const KeyValueStart& start);
 
 /// The ways to move what is on GPUs that are measured against each other (`ronde bench setups`), by

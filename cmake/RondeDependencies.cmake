@@ -8,6 +8,12 @@ if(NOT spdlog_FOUND)
     "give its prefix in CMAKE_PREFIX_PATH.")
 endif()
 
+find_package(Sodium QUIET)
+if(NOT Sodium_FOUND)
+  message(FATAL_ERROR "libsodium was not found; the control plane needs it. Install libsodium-dev (Debian) or "
+    "give its prefix in CMAKE_PREFIX_PATH.")
+endif()
+
 # Ends a feature's search: ON and not found is an error that says what to do.
 function(ronde_conclude_feature feature found version what_to_do)
   set(RONDE_HAVE_${feature} FALSE)

@@ -11,5 +11,6 @@ install(FILES
   "${PROJECT_BINARY_DIR}/package/ronde-config.cmake"
   "${PROJECT_BINARY_DIR}/package/ronde-config-version.cmake"
   "${RONDE_CMAKE_DIR}/FindLibTorch.cmake"
+  "${RONDE_CMAKE_DIR}/FindSodium.cmake"
   DESTINATION "${RONDE_PACKAGE_DIR}")
 install(FILES "${PROJECT_SOURCE_DIR}/LICENSE" DESTINATION "${CMAKE_INSTALL_DOCDIR}")

@@ -18,7 +18,7 @@ readonly kTorch=2.11.0
 readonly kFor="${1:-all}"
 kPackages=(
   g++ cmake ninja-build ccache pkg-config                  # build
-  mpich libmpich-dev libucx-dev libspdlog-dev libcli11-dev nlohmann-json3-dev catch2
+  mpich libmpich-dev libucx-dev libspdlog-dev libsodium-dev libcli11-dev nlohmann-json3-dev catch2
   python3 python3-venv ca-certificates                     # LibTorch, from PyPI's torch
 )
 if [[ $kFor != everyday ]]; then

@@ -22,8 +22,8 @@ readonly kBuild="${RONDE_BUILD:-build}"
 readonly kMegabytes="${GPU_KIT_MEGABYTES:-55}"
 readonly kPrograms=(gpu_tests gpu_mp_tests gpu_death_tests gpu_torch_tests gpu_pack ronde edsr resnet_synthetic)
 # What the sources need beside CUDA, LibTorch and MPI.
-readonly kPackages=(libspdlog-dev libfmt-dev catch2 libcli11-dev nlohmann-json3-dev libturbojpeg0-dev
-  libpng-dev zlib1g-dev)
+readonly kPackages=(libspdlog-dev libfmt-dev libsodium-dev catch2 libcli11-dev nlohmann-json3-dev
+  libturbojpeg0-dev libpng-dev zlib1g-dev)
 readonly kMpich=5.0.2
 readonly kCache="${XDG_CACHE_HOME:-$HOME/.cache}/ronde"
 

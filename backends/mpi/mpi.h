@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "ronde/config.h"
 #include "ronde/plugin/fabric_backend.h"
 #include "ronde/plugin/transport.h"
 
@@ -36,6 +37,8 @@ struct MpiOptions {
   std::string host = {};
   /// TCP may use 127.0.0.1, which another machine could not.
   bool offer_loopback = false;
+  std::string job_key = {};  ///< RONDE_JOB_KEY
+  PortRange ports = {};      ///< RONDE_PORT_RANGE
   MpiRanks ranks = {};
 };
 

@@ -19,7 +19,9 @@ MpiExchange::MpiExchange(std::shared_ptr<MpiEnvironment> environment, const MpiO
                     .size = mpi_->size(),
                     .deadline = deadline_,
                     .host = options.host,
-                    .offer_loopback = options.offer_loopback} {}
+                    .offer_loopback = options.offer_loopback,
+                    .job_key = options.job_key,
+                    .ports = options.ports} {}
 
 MpiTransport::MpiTransport(std::shared_ptr<MpiEnvironment> environment, const MpiOptions& options)
     : MpiExchange(std::move(environment), options),

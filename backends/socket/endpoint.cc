@@ -8,7 +8,7 @@ namespace ronde::net {
 
 std::string pack_endpoint(const Endpoint& endpoint) {
   std::vector<std::string> fields = {endpoint.unix_name, std::to_string(endpoint.port),
-                                     endpoint.hello_token, endpoint.reply_token};
+                                     endpoint.name, endpoint.token};
   fields.insert(fields.end(), endpoint.addresses.begin(), endpoint.addresses.end());
   return pack_fields(fields);
 }
@@ -22,8 +22,8 @@ Endpoint unpack_endpoint(std::string_view bytes, int sender) {
   Endpoint endpoint;
   endpoint.unix_name = fields[0];
   endpoint.port = *port;
-  endpoint.hello_token = fields[2];
-  endpoint.reply_token = fields[3];
+  endpoint.name = fields[2];
+  endpoint.token = fields[3];
   endpoint.addresses.assign(fields.begin() + 4, fields.end());
   return endpoint;
 }

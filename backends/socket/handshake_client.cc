@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// The child's side of the handshake: Note [Bootstrap of the tree]. It connects to all addresses of
-// its parent at once and then tries the connections one by one: sends its Hello, and takes the
-// first connection that answers with the parent's token. If all fail it starts again, until the
-// deadline.
+// It connects to all addresses of the parent at once and then tries the connections one by one:
+// answers the greeting with its Hello, and takes the first connection that admits it. If all fail
+// it starts again, until the deadline. Note [Handshake] in handshake.h says what is sent.
 #include "backends/socket/handshake_client.h"
 
 #include <algorithm>
 #include <cerrno>
+#include <cstring>
+#include <limits>
 #include <thread>
 #include <utility>
 
@@ -17,11 +18,20 @@ namespace ronde::net {
 namespace {
 
 constexpr std::chrono::milliseconds kRetryPause{20};
+constexpr std::chrono::milliseconds kLongestPause{200};
+
+std::uint32_t milliseconds_until(Clock::time_point deadline) {
+  const auto left = std::chrono::floor<std::chrono::milliseconds>(deadline - Clock::now()).count();
+  return static_cast<std::uint32_t>(
+      std::clamp<std::int64_t>(left, 0, std::numeric_limits<std::uint32_t>::max()));
+}
 
 }  // namespace
 
 UniqueFd HandshakeClient::run(Clock::time_point deadline) {
   const auto start = Clock::now();
+  deadline_ = deadline;
+  auto pause = kRetryPause;
   while (Clock::now() < deadline) {
     start_all();
     while (!attempts_.empty()) {
@@ -29,7 +39,8 @@ UniqueFd HandshakeClient::run(Clock::time_point deadline) {
       if (Clock::now() >= deadline) break;
     }
     // All failed at once: a full backlog, or a route that is not up yet.
-    std::this_thread::sleep_for(kRetryPause);
+    std::this_thread::sleep_for(pause);
+    pause = std::min(2 * pause, kLongestPause);
   }
   const auto waited = std::chrono::round<std::chrono::seconds>(Clock::now() - start);
   const std::string parent = "rank " + std::to_string(parent_);
@@ -62,19 +73,18 @@ void HandshakeClient::start_all() {
 
 std::optional<UniqueFd> HandshakeClient::advance_all(Clock::time_point deadline) {
   // One handshake at a time: the parent must not take one connection and this rank another.
-  const bool busy = std::any_of(attempts_.begin(), attempts_.end(), [](const Attempt& attempt) {
-    return attempt.state == State::AwaitingReply;
-  });
+  const bool busy = std::any_of(attempts_.begin(), attempts_.end(),
+                                [](const Attempt& attempt) { return attempt.is_waiting(); });
   const auto next = std::find_if(attempts_.begin(), attempts_.end(), [](const Attempt& attempt) {
     return attempt.state == State::Connected;
   });
-  if (!busy && next != attempts_.end() && !say_hello(*next)) attempts_.erase(next);
+  if (!busy && next != attempts_.end()) await_greeting(*next);
 
   std::vector<pollfd> fds;
   auto wake = deadline;
   for (const Attempt& attempt : attempts_) {
     const bool connecting = attempt.state == State::Connecting;
-    const bool waiting = attempt.state == State::AwaitingReply;
+    const bool waiting = attempt.is_waiting();
     const short events = connecting ? POLLOUT : static_cast<short>(waiting ? POLLIN : 0);
     fds.push_back({attempt.socket.get(), events, 0});
     if (waiting) wake = std::min(wake, attempt.deadline);
@@ -82,11 +92,10 @@ std::optional<UniqueFd> HandshakeClient::advance_all(Clock::time_point deadline)
   if (fds.empty()) return std::nullopt;
   wait_for_events(fds, wake);
   for (std::size_t i = attempts_.size(); i-- > 0;) {
-    const bool expired =
-        attempts_[i].state == State::AwaitingReply && Clock::now() >= attempts_[i].deadline;
+    const bool expired = attempts_[i].is_waiting() && Clock::now() >= attempts_[i].deadline;
     if (fds[i].revents != 0 && !advance(attempts_[i])) {
       attempts_.erase(attempts_.begin() + static_cast<std::ptrdiff_t>(i));
-    } else if (proved(attempts_[i])) {
+    } else if (attempts_[i].state == State::Admitted) {
       return std::move(attempts_[i].socket);
     } else if (expired) {
       fail(attempts_[i], "connected, but got no answer");
@@ -102,8 +111,11 @@ bool HandshakeClient::advance(Attempt& attempt) {
       return finish_connect(attempt);
     case State::Connected:
       return fail(attempt, "closed by the other side");
-    case State::AwaitingReply:
-      return read_reply(attempt);
+    case State::AwaitingGreeting:
+    case State::AwaitingAnswer:
+      return read_message(attempt);
+    case State::Admitted:
+      break;
   }
   return false;
 }
@@ -117,31 +129,64 @@ bool HandshakeClient::finish_connect(Attempt& attempt) {
   return true;
 }
 
-bool HandshakeClient::say_hello(Attempt& attempt) {
-  const int fd = attempt.socket.get();
-  if (addresses_[attempt.address].storage.ss_family != AF_UNIX) tune_tcp(fd);
-  Hello hello;
-  hello.rank = static_cast<std::uint32_t>(rank_);
-  std::copy_n(endpoint_.hello_token.begin(), kTokenBytes, hello.token.begin());
-  const ssize_t sent = ::send(fd, &hello, sizeof hello, MSG_NOSIGNAL | MSG_DONTWAIT);
-  if (sent != static_cast<ssize_t>(sizeof hello)) return fail(attempt, errno_text(errno));
-  attempt.state = State::AwaitingReply;
+void HandshakeClient::await_greeting(Attempt& attempt) {
+  if (addresses_[attempt.address].storage.ss_family != AF_UNIX) tune_tcp(attempt.socket.get());
+  attempt.state = State::AwaitingGreeting;
   attempt.deadline = Clock::now() + kHandshakeTimeout;
-  return true;
 }
 
-bool HandshakeClient::read_reply(Attempt& attempt) {
-  char buffer[kTokenBytes];
+bool HandshakeClient::read_message(Attempt& attempt) {
+  const bool is_greeting = attempt.state == State::AwaitingGreeting;
+  const std::size_t length = is_greeting ? sizeof(Greeting) : sizeof(Answer);
+  char buffer[std::max(sizeof(Greeting), sizeof(Answer))];
   const ssize_t got =
-      ::recv(attempt.socket.get(), buffer, kTokenBytes - attempt.received.size(), MSG_DONTWAIT);
+      ::recv(attempt.socket.get(), buffer, length - attempt.received.size(), MSG_DONTWAIT);
   if (got < 0 && (errno == EAGAIN || errno == EINTR)) return true;
   if (got < 0) return fail(attempt, errno_text(errno));
   if (got == 0) return fail(attempt, "closed by the other side");
   attempt.received.append(buffer, static_cast<std::size_t>(got));
-  if (attempt.received.size() == kTokenBytes && !proved(attempt)) {
-    return fail(attempt, "answered by a stranger");
-  }
+  if (attempt.received.size() < length) return true;
+  return is_greeting ? say_hello(attempt) : take_answer(attempt);
+}
+
+bool HandshakeClient::say_hello(Attempt& attempt) {
+  std::memcpy(&attempt.greeting, attempt.received.data(), sizeof(Greeting));
+  attempt.received.clear();
+  if (attempt.greeting.magic != kMagic) return fail(attempt, "answered by a stranger");
+  Hello& hello = attempt.hello;
+  hello.rank = static_cast<std::uint32_t>(rank_);
+  hello.size = static_cast<std::uint32_t>(credentials_.size);
+  hello.has_key = credentials_.key.of_user() ? 1 : 0;
+  hello.patience_ms = milliseconds_until(deadline_);
+  hello.job = to_name(credentials_.job);
+  const std::string nonce = random_bytes(hello.nonce.size());
+  std::copy(nonce.begin(), nonce.end(), hello.nonce.begin());
+  hello.proof = proof_of_hello(credentials_.key, attempt.greeting, hello);
+  const ssize_t sent =
+      ::send(attempt.socket.get(), &hello, sizeof hello, MSG_NOSIGNAL | MSG_DONTWAIT);
+  if (sent != static_cast<ssize_t>(sizeof hello)) return fail(attempt, errno_text(errno));
+  attempt.state = State::AwaitingAnswer;
   return true;
+}
+
+/// An address may lead to a rank of another job that is of no concern here; any other refusal comes
+/// from the parent itself.
+bool HandshakeClient::take_answer(Attempt& attempt) {
+  Answer answer;
+  std::memcpy(&answer, attempt.received.data(), sizeof answer);
+  if (answer.magic != kMagic) return fail(attempt, "answered by a stranger");
+  if (static_cast<Verdict>(answer.verdict) == Verdict::Admitted) {
+    if (!is_proved(credentials_.key, attempt.greeting, attempt.hello, answer)) {
+      return fail(attempt, "answered by a stranger");
+    }
+    attempt.state = State::Admitted;
+    return true;
+  }
+  const std::string& address = addresses_[attempt.address].text;
+  const std::string text = refusal_text(
+      answer, rank_, "rank " + std::to_string(parent_) + " at " + address, credentials_);
+  if (static_cast<Verdict>(answer.verdict) == Verdict::OtherJob) return fail(attempt, text);
+  throw UsageError(text);
 }
 
 bool HandshakeClient::fail(const Attempt& attempt, const std::string& why) {

@@ -6,30 +6,39 @@
 #include <string>
 #include <vector>
 
-#include "backends/socket/endpoint.h"
+#include "backends/socket/handshake.h"
 #include "backends/socket/rendezvous.h"
 #include "backends/socket/sockets.h"
 #include "core/src/base/unique_fd.h"
 
 namespace ronde::net {
 
-/// The child's side of the handshake: connects to all addresses of its parent at the same time, and
-/// takes the first one that proves to be the parent.
+/// The side of the handshake that connects: to all addresses of the other rank, its parent, at the
+/// same time. It takes the first one that proves to be the parent.
 class HandshakeClient {
  public:
-  HandshakeClient(int rank, int parent, const Endpoint& endpoint, std::vector<Address> addresses)
-      : rank_(rank), parent_(parent), endpoint_(endpoint), addresses_(std::move(addresses)) {}
+  HandshakeClient(int rank, int parent, const Credentials& credentials,
+                  std::vector<Address> addresses)
+      : rank_(rank), parent_(parent), credentials_(credentials), addresses_(std::move(addresses)) {}
 
+  /// Tries until the deadline. Throws GroupError that names the parent if none of its addresses
+  /// leads to it, UsageError if the parent refuses this rank.
   UniqueFd run(Clock::time_point deadline);
 
  private:
-  enum class State { Connecting, Connected, AwaitingReply };
+  enum class State { Connecting, Connected, AwaitingGreeting, AwaitingAnswer, Admitted };
   struct Attempt {
     UniqueFd socket;
     std::size_t address = 0;
     State state = State::Connecting;
-    std::string received = {};
+    std::string received = {};  ///< of the message that is awaited
     Clock::time_point deadline = {};
+    Greeting greeting = {};
+    Hello hello = {};
+
+    bool is_waiting() const {
+      return state == State::AwaitingGreeting || state == State::AwaitingAnswer;
+    }
   };
 
   void start_all();
@@ -37,14 +46,16 @@ class HandshakeClient {
   /// False: the attempt failed and `errors_` says why.
   bool advance(Attempt& attempt);
   bool finish_connect(Attempt& attempt);
+  void await_greeting(Attempt& attempt);
+  bool read_message(Attempt& attempt);
   bool say_hello(Attempt& attempt);
-  bool read_reply(Attempt& attempt);
-  bool proved(const Attempt& attempt) const { return attempt.received == endpoint_.reply_token; }
+  bool take_answer(Attempt& attempt);
   bool fail(const Attempt& attempt, const std::string& why);
 
   int rank_;
   int parent_;
-  const Endpoint& endpoint_;
+  const Credentials& credentials_;
+  Clock::time_point deadline_ = {};
   std::vector<Address> addresses_;
   std::vector<Attempt> attempts_;
   std::vector<std::string> errors_ = std::vector<std::string>(addresses_.size());

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The parent's side of the handshake: Note [Bootstrap of the tree]. It polls its listeners and the
-// connections that have not proved themselves yet, reads a Hello from each, answers the right
-// token, and drops connections that say nothing or something else.
+// It polls its listeners and the connections that have not proved themselves yet, greets each,
+// reads its Hello and answers it; connections that say nothing or something else are dropped. Note
+// [Handshake] in handshake.h says what is sent.
 #include "backends/socket/handshake_server.h"
 
 #include <sys/socket.h>
@@ -9,7 +9,6 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
-#include <string_view>
 #include <utility>
 
 #include "backends/socket/sockets.h"
@@ -17,14 +16,31 @@
 #include "ronde/error.h"
 
 namespace ronde::net {
+namespace {
+
+/// A fresh socket takes a short message at once. False: it broke.
+template <typename Message>
+bool send_whole(const UniqueFd& socket, const Message& message) {
+  return ::send(socket.get(), &message, sizeof message, MSG_NOSIGNAL | MSG_DONTWAIT) ==
+         static_cast<ssize_t>(sizeof message);
+}
+
+/// The rank at the other end is gone, or gave this connection up.
+bool has_ended(const UniqueFd& socket) {
+  pollfd entry = {socket.get(), POLLRDHUP, 0};
+  return ::poll(&entry, 1, 0) > 0;
+}
+
+}  // namespace
 
 void HandshakeServer::run(Clock::time_point deadline, Meeting& meeting) {
   const auto start = Clock::now();
+  deadline_ = deadline;
   while (!missing().empty()) {
     std::vector<pollfd> fds = watched();
     // Strangers that say nothing are dropped even if nobody else comes.
-    const auto wake = std::min(deadline, Clock::now() + kHandshakeTimeout);
-    if (!wait_for_events(fds, wake) && wake == deadline) break;
+    const auto wake = std::min(deadline_, Clock::now() + kHandshakeTimeout);
+    if (!wait_for_events(fds, wake) && wake == deadline_) break;
     for (std::size_t i = 0; i < pending_.size(); ++i) {
       if (fds[listeners_.size() + i].revents != 0) read_hello(pending_[i]);
       if (Clock::now() >= pending_[i].deadline) pending_[i].finished = true;
@@ -65,9 +81,10 @@ std::string HandshakeServer::missing_text(std::chrono::seconds waited) const {
                      " s for connections from " + std::to_string(ranks.size()) +
                      " rank(s): " + list +
                      ". They may have died or hang; across hosts, a firewall may block TCP port " +
-                     std::to_string(endpoint_.port);
+                     std::to_string(port_);
   if (refused_ > 0) {
-    text += ". " + std::to_string(refused_) + " connection(s) without the job's token were refused";
+    text += ". " + std::to_string(refused_) + " connection(s) were refused, the last one because " +
+            last_refusal_;
   }
   return text;
 }
@@ -86,8 +103,15 @@ void HandshakeServer::accept_from(const UniqueFd& listener) {
       return;  // nobody there, or one that gave up: the listener says when to look again
     }
     const bool tcp = from.ss_family != AF_UNIX;
-    pending_.push_back({std::move(socket), tcp, {}, Clock::now() + kHandshakeTimeout, false});
+    pending_.push_back({std::move(socket), tcp, {}, {}, Clock::now() + kHandshakeTimeout, false});
+    greet(pending_.back());
   }
+}
+
+void HandshakeServer::greet(PendingPeer& pending) const {
+  const std::string nonce = random_bytes(pending.greeting.nonce.size());
+  std::copy(nonce.begin(), nonce.end(), pending.greeting.nonce.begin());
+  pending.finished = !send_whole(pending.socket, pending.greeting);
 }
 
 void HandshakeServer::read_hello(PendingPeer& pending) {
@@ -105,25 +129,49 @@ void HandshakeServer::read_hello(PendingPeer& pending) {
   Hello hello;
   std::memcpy(&hello, pending.received.data(), sizeof hello);
   const auto rank = static_cast<int>(hello.rank);
-  const bool known = hello.magic == kMagic &&
-                     std::find(children_.begin(), children_.end(), rank) != children_.end() &&
-                     std::string_view(hello.token.data(), kTokenBytes) == endpoint_.hello_token;
-  if (known) {
-    admit(pending, rank);
+  const bool is_child = std::find(children_.begin(), children_.end(), rank) != children_.end();
+  if (hello.magic == kMagic && (is_child || hello.job != to_name(credentials_.job))) {
+    answer(pending, hello);
   } else {
     ++refused_;
+    last_refusal_ = "a stranger spoke";
   }
 }
 
-/// A rank that comes twice gave its first connection up: the last one counts.
-void HandshakeServer::admit(PendingPeer& pending, int rank) {
-  const int fd = pending.socket.get();
-  if (pending.tcp) tune_tcp(fd);
-  const std::string& reply = endpoint_.reply_token;
-  const ssize_t sent = ::send(fd, reply.data(), reply.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
-  if (sent != static_cast<ssize_t>(reply.size())) return;
-  const pid_t pid = pending.tcp ? 0 : process_of(fd);
+void HandshakeServer::answer(PendingPeer& pending, const Hello& hello) {
+  const auto rank = static_cast<int>(hello.rank);
+  const Verdict verdict = verdict_on(pending, hello);
+  Answer answer;
+  answer.verdict = static_cast<std::uint32_t>(verdict);
+  answer.size = static_cast<std::uint32_t>(credentials_.size);
+  answer.job = to_name(credentials_.job);
+  if (verdict != Verdict::Admitted) {
+    ++refused_;
+    const Credentials theirs = {std::string(hello.job.begin(), hello.job.end()),
+                                static_cast<int>(hello.size), credentials_.key};
+    last_refusal_ = refusal_text(answer, rank, "rank " + std::to_string(rank_), theirs);
+    send_whole(pending.socket, answer);
+    return;
+  }
+  answer.proof = proof_of_answer(credentials_.key, pending.greeting, hello, answer);
+  if (pending.tcp) tune_tcp(pending.socket.get());
+  if (!send_whole(pending.socket, answer)) return;
+  deadline_ = std::min(deadline_, Clock::now() + std::chrono::milliseconds(hello.patience_ms));
+  const pid_t pid = pending.tcp ? 0 : process_of(pending.socket.get());
   peers_[rank] = Peer{rank, std::move(pending.socket), pid};
+}
+
+Verdict HandshakeServer::verdict_on(const PendingPeer& pending, const Hello& hello) const {
+  const bool has_key = hello.has_key != 0;
+  if (hello.job != to_name(credentials_.job)) return Verdict::OtherJob;
+  if (has_key != credentials_.key.of_user()) {
+    return has_key ? Verdict::NeedsNoKey : Verdict::NeedsKey;
+  }
+  if (!is_proved(credentials_.key, pending.greeting, hello)) return Verdict::WrongKey;
+  if (hello.size != static_cast<std::uint32_t>(credentials_.size)) return Verdict::OtherSize;
+  const auto earlier = peers_.find(static_cast<int>(hello.rank));
+  const bool taken = earlier != peers_.end() && !has_ended(earlier->second.socket);
+  return taken ? Verdict::RankIsTaken : Verdict::Admitted;
 }
 
 }  // namespace ronde::net

@@ -8,48 +8,57 @@
 #include <string>
 #include <vector>
 
-#include "backends/socket/endpoint.h"
+#include "backends/socket/handshake.h"
 #include "backends/socket/rendezvous.h"
 #include "core/src/base/unique_fd.h"
 
 namespace ronde::net {
 
-/// The parent's side of the handshake: takes connections until every child has proved itself.
+/// The side of the handshake that listens: takes connections until every child has proved itself.
 class HandshakeServer {
  public:
-  HandshakeServer(int rank, std::vector<int> children, const Endpoint& endpoint,
-                  std::vector<UniqueFd> listeners)
+  /// `port`: of TCP, for texts.
+  HandshakeServer(int rank, std::vector<int> children, Credentials credentials,
+                  std::vector<UniqueFd> listeners, std::uint16_t port)
       : rank_(rank),
         children_(std::move(children)),
-        endpoint_(endpoint),
-        listeners_(std::move(listeners)) {}
+        credentials_(std::move(credentials)),
+        listeners_(std::move(listeners)),
+        port_(port) {}
 
-  /// Adds the children to `meeting`: those that come until `deadline`, and those that do not.
+  /// Adds the children to `meeting`: those that come until `deadline`, or until the first of them
+  /// would give up, and those that do not.
   void run(Clock::time_point deadline, Meeting& meeting);
 
  private:
   struct PendingPeer {
     UniqueFd socket;
     bool tcp = false;
+    Greeting greeting;
     std::string received;
     Clock::time_point deadline;
     bool finished = false;
   };
 
   void accept_from(const UniqueFd& listener);
+  void greet(PendingPeer& pending) const;
   void read_hello(PendingPeer& pending);
-  void admit(PendingPeer& pending, int rank);
+  void answer(PendingPeer& pending, const Hello& hello);
+  Verdict verdict_on(const PendingPeer& pending, const Hello& hello) const;
   std::vector<pollfd> watched() const;
   std::vector<int> missing() const;
   std::string missing_text(std::chrono::seconds waited) const;
 
   const int rank_;
   const std::vector<int> children_;
-  const Endpoint& endpoint_;
+  const Credentials credentials_;
   std::vector<UniqueFd> listeners_;
+  const std::uint16_t port_;
+  Clock::time_point deadline_ = {};
   std::map<int, Peer> peers_;  ///< by rank
   std::vector<PendingPeer> pending_;
   int refused_ = 0;
+  std::string last_refusal_;
 };
 
 }  // namespace ronde::net

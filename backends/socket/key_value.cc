@@ -11,8 +11,8 @@
 
 #include "backends/socket/host.h"
 #include "backends/socket/socket_tree.h"
+#include "backends/socket/start_facts.h"
 #include "backends/timeout.h"
-#include "core/src/base/fields.h"
 #include "core/src/base/system.h"
 #include "ronde/error.h"
 
@@ -150,89 +150,31 @@ class KeyValueExchange {
   bool busy_ = false;
 };
 
-/// Numbers that a rank was started with, and the host that it found out itself.
-struct Facts {
-  int size = 0;
-  int local_rank = -1;
-  std::string host = {};
-};
-
-std::string pack_facts(const Facts& facts) {
-  return pack_fields({std::to_string(facts.size), std::to_string(facts.local_rank), facts.host});
-}
-
-Facts unpack_facts(const std::string& bytes, int rank) {
-  try {
-    const std::vector<std::string> fields = unpack_fields_from(rank, bytes, 3);
-    return {number_in<int>(fields[0]).value(), number_in<int>(fields[1]).value(), fields[2]};
-  } catch (const std::exception&) {
-    throw UsageError("what " + rank_text(rank) +
-                     " has put into the key-value store is of another version of Ronde");
-  }
-}
-
-void check_numbers(const KeyValueStart& start) {
-  const std::string given = rank_text(start.rank) + " of " + std::to_string(start.size);
-  if (start.size < 1 || start.rank < 0 || start.rank >= start.size) {
-    throw UsageError(given + ": ranks count from 0 to the size - 1");
-  }
+void check_callbacks(const KeyValueStart& start) {
   if (start.size > 1 && (!start.put || !start.get)) {
-    throw UsageError(given + ": several ranks need both put and get of a key-value store to meet");
+    throw UsageError(rank_text(start.rank) + " of " + std::to_string(start.size) +
+                     ": several ranks need both put and get of a key-value store to meet");
   }
-}
-
-/// Fails or succeeds alike on every rank, unless the ranks disagree on the size.
-void check_facts(const std::vector<Facts>& facts, bool one_host) {
-  const Facts& first = facts.front();
-  for (std::size_t i = 0; i < facts.size(); ++i) {
-    const std::string rank = rank_text(static_cast<int>(i));
-    if (facts[i].size != first.size) {
-      throw UsageError("rank 0 was started as one of " + std::to_string(first.size) + " ranks, " +
-                       rank + " as one of " + std::to_string(facts[i].size));
-    }
-    if (one_host && facts[i].host != first.host) {
-      throw UsageError("rank 0 and " + rank + " are on different hosts (" + first.host + " and " +
-                       facts[i].host +
-                       "): without MPI, tensors travel through the memory of one host alone. Keep "
-                       "all ranks on one host and in one network namespace, or start them by "
-                       "mpiexec");
-    }
-    const auto before = std::count_if(facts.begin(), facts.begin() + static_cast<std::ptrdiff_t>(i),
-                                      [&](const Facts& one) { return one.host == facts[i].host; });
-    if (facts[i].local_rank != -1 && facts[i].local_rank != before) {
-      throw UsageError(rank + " was started with local rank " +
-                       std::to_string(facts[i].local_rank) + ", but " + std::to_string(before) +
-                       " ranks of its host come before it: that is its local rank (-1: not known)");
-    }
-  }
-}
-
-void compare(const KeyValueStart& start, const std::string& host, bool one_host,
-             KeyValueExchange& exchange) {
-  const Facts own = {start.size, start.local_rank, host};
-  if (start.size == 1) return check_facts({own}, one_host);
-  const std::vector<std::string> blobs = exchange(pack_facts(own));
-  std::vector<Facts> facts;
-  for (std::size_t i = 0; i < blobs.size(); ++i) {
-    facts.push_back(unpack_facts(blobs[i], static_cast<int>(i)));
-  }
-  check_facts(facts, one_host);
 }
 
 std::unique_ptr<Transport> make_transport(const KeyValueOptions& options) {
   const KeyValueStart& start = options.start;
-  check_numbers(start);
+  check_numbers(start.rank, start.size);
+  check_callbacks(start);
   const auto deadline = Clock::now() + milliseconds_of(options.init_timeout_s);
   KeyValueCalls unheard;
   KeyValueExchange exchange(start, options.calls ? *options.calls : unheard, deadline);
   const std::string host = options.host.empty() ? host_identity() : options.host;
-  compare(start, host, options.one_host, exchange);
+  const StartFacts facts = {start.size, start.local_rank, host};
+  compare_facts(facts, options.one_host, std::ref(exchange));
   const TreeOptions tree_options = {.transport = "key-value",
                                     .rank = start.rank,
                                     .size = start.size,
                                     .deadline = deadline,
                                     .host = host,
-                                    .offer_loopback = options.offer_loopback};
+                                    .offer_loopback = options.offer_loopback,
+                                    .job_key = options.job_key,
+                                    .ports = options.ports};
   try {
     return std::make_unique<SocketTree>(tree_options, std::ref(exchange));
   } catch (const GroupError& error) {

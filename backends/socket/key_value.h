@@ -8,6 +8,7 @@
 #include <optional>
 #include <string>
 
+#include "ronde/config.h"
 #include "ronde/error.h"
 #include "ronde/key_value_start.h"
 #include "ronde/plugin/transport.h"
@@ -45,6 +46,8 @@ struct KeyValueOptions {
   bool offer_loopback = false;
   /// Refuse ranks of several hosts: there is nothing to move their data with.
   bool one_host = true;
+  std::string job_key = {};  ///< RONDE_JOB_KEY
+  PortRange ports = {};      ///< RONDE_PORT_RANGE
   /// Is told of every call of the store, unless it is null.
   std::shared_ptr<KeyValueCalls> calls = nullptr;
 };

@@ -23,11 +23,12 @@
 //    cores that they can use; and how long they will still wait: the first rank sets the deadline
 //    of all, as ranks that give up one after the other would blame each other.
 // 2. Every rank that has children listens: at an abstract Unix socket for the ranks of its host;
-//    rank 0 at a TCP port as well if there are other hosts. They exchange names, addresses and two
-//    random tokens each. One that cannot listen sends the reason, which is then the error of all.
-// 3. A rank connects to its parent and sends (magic, rank, first token); the parent answers with
-//    the second one. An address may lead to the wrong machine (every host can have the same bridge
-//    address), so a connection only counts once both tokens were right.
+//    rank 0 at a TCP port as well if there are other hosts. They exchange names, addresses and a
+//    random name and token each. One that cannot listen sends the reason, which is then the error
+//    of all.
+// 3. A rank connects to its parent, and both prove that they have the token, and the key of the
+//    job: Note [Handshake]. An address may lead to the wrong machine (every host can have the same
+//    bridge address), so a connection only counts after that.
 // 4. Then it takes the connections of its children. In this order, so that a leader whose children
 //    do not come can tell rank 0 of them.
 
@@ -84,11 +85,12 @@ ListeningEndpoint listen_for(const TreeOptions& options, const Topology& topolog
   const auto of_host = static_cast<std::size_t>(topology.local_rank == 0 ? topology.local_size : 0);
   make_room_for_files(children.size() + of_host);  // sockets, and pidfds of this host's ranks
   listening.endpoint.unix_name = "ronde-" + to_hex(random_bytes(12));
-  listening.endpoint.hello_token = random_bytes(kTokenBytes);
-  listening.endpoint.reply_token = random_bytes(kTokenBytes);
+  listening.endpoint.name = to_hex(random_bytes(kTokenBytes / 2));
+  listening.endpoint.token = random_bytes(kTokenBytes);
   listening.listeners.push_back(listen_unix(listening.endpoint.unix_name));
   if (topology.rank == 0 && topology.hosts() > 1) {
-    listening.listeners.push_back(listen_tcp(listening.endpoint.port));
+    listening.listeners.push_back(
+        listen_tcp(options.ports, Reach::Everybody, listening.endpoint.port));
     listening.endpoint.addresses = interface_addresses(options.offer_loopback);
   }
   return listening;
@@ -106,8 +108,12 @@ void expect_no_problem(const std::vector<std::string>& endpoints) {
   }
 }
 
-Peer connect_to_parent(const Topology& topology, const Endpoint& endpoint,
-                       Clock::time_point deadline) {
+Credentials credentials_for(const TreeOptions& options, const Endpoint& endpoint) {
+  return {endpoint.name, options.size, JobKey(options.job_key, endpoint.token)};
+}
+
+Peer connect_to_parent(const TreeOptions& options, const Topology& topology,
+                       const Endpoint& endpoint, Clock::time_point deadline) {
   const int parent = topology.parent();
   const auto host = [&](int rank) { return topology.host_of[static_cast<std::size_t>(rank)]; };
   const bool same_host = host(topology.rank) == host(parent);
@@ -119,8 +125,9 @@ Peer connect_to_parent(const Topology& topology, const Endpoint& endpoint,
       addresses.push_back(tcp_address(text, endpoint.port));
     }
   }
+  const Credentials credentials = credentials_for(options, endpoint);
   UniqueFd socket =
-      HandshakeClient(topology.rank, parent, endpoint, std::move(addresses)).run(deadline);
+      HandshakeClient(topology.rank, parent, credentials, std::move(addresses)).run(deadline);
   const pid_t pid = same_host ? process_of(socket.get()) : 0;
   return {parent, std::move(socket), pid};
 }
@@ -154,11 +161,12 @@ Meeting meet(const TreeOptions& options, const Exchange& exchange) {
   if (const int parent = meeting.topology.parent(); parent >= 0) {
     const Endpoint endpoint =
         unpack_endpoint(endpoints.at(static_cast<std::size_t>(parent)), parent);
-    meeting.peers.push_back(connect_to_parent(meeting.topology, endpoint, meeting.deadline));
+    meeting.peers.push_back(
+        connect_to_parent(options, meeting.topology, endpoint, meeting.deadline));
   }
   if (listening) {
-    HandshakeServer server(options.rank, children, listening->endpoint,
-                           std::move(listening->listeners));
+    HandshakeServer server(options.rank, children, credentials_for(options, listening->endpoint),
+                           std::move(listening->listeners), listening->endpoint.port);
     server.run(meeting.deadline, meeting);
   }
   return meeting;

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "core/src/base/unique_fd.h"
+#include "ronde/config.h"
 #include "ronde/topology.h"
 
 namespace ronde::net {
@@ -33,6 +34,8 @@ struct TreeOptions {
   std::string host = {};
   /// Let TCP peers try 127.0.0.1 as well.
   bool offer_loopback = false;
+  std::string job_key = {};  ///< RONDE_JOB_KEY
+  PortRange ports = {};      ///< RONDE_PORT_RANGE
   std::string version = version_of_this_build();
 };
 
@@ -56,9 +59,9 @@ struct Meeting {
 };
 
 /// Connects every rank with its neighbours: by abstract Unix sockets within a host, by TCP across
-/// hosts. Both sides prove that they belong to this job by random tokens that came with the
-/// exchange. Throws GroupError if the rank's parent cannot be reached; UsageError on every rank,
-/// with one text, if their versions differ.
+/// hosts. Both sides prove that they belong to this job by its key and a random token that came
+/// with the exchange. Throws GroupError if the rank's parent cannot be reached; UsageError on every
+/// rank, with one text, if their versions differ.
 Meeting meet(const TreeOptions& options, const Exchange& exchange);
 
 }  // namespace ronde::net

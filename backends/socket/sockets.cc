@@ -36,12 +36,24 @@ UniqueFd listen_at(const Address& address) {
   if (listener && address.storage.ss_family == AF_INET6) {
     set_option(listener.get(), IPPROTO_IPV6, IPV6_V6ONLY, 0);
   }
+  if (listener && address.storage.ss_family != AF_UNIX) {
+    // Connections of an earlier start that are over do not hold the port.
+    set_option(listener.get(), SOL_SOCKET, SO_REUSEADDR, 1);
+  }
   if (!listener ||
       ::bind(listener.get(), reinterpret_cast<const sockaddr*>(&address.storage), address.length) !=
           0 ||
       ::listen(listener.get(), SOMAXCONN) != 0) {
     return UniqueFd();
   }
+  return listener;
+}
+
+UniqueFd listen_at_port(std::uint16_t port, Reach reach) {
+  if (reach == Reach::ThisHost) return listen_at(tcp_address("127.0.0.1", port));
+  UniqueFd listener = listen_at(tcp_address("::", port));
+  const bool has_no_ipv6 = errno == EAFNOSUPPORT || errno == EADDRNOTAVAIL;
+  if (!listener && has_no_ipv6) listener = listen_at(tcp_address("0.0.0.0", port));
   return listener;
 }
 
@@ -110,10 +122,17 @@ UniqueFd listen_unix(const std::string& name) {
   return listener;
 }
 
-UniqueFd listen_tcp(std::uint16_t& port) {
-  UniqueFd listener = listen_at(tcp_address("::", 0));
-  if (!listener) listener = listen_at(tcp_address("0.0.0.0", 0));
-  if (!listener) throw Error("this rank cannot listen at a TCP port: " + errno_text(errno));
+UniqueFd listen_tcp(PortRange ports, Reach reach, std::uint16_t& port) {
+  UniqueFd listener;
+  for (int wanted = ports.first; !listener && wanted <= ports.last; ++wanted) {
+    listener = listen_at_port(static_cast<std::uint16_t>(wanted), reach);
+  }
+  if (!listener) {
+    std::string tried = "any TCP port";
+    if (ports.first != 0) tried = "TCP port " + std::to_string(ports.first);
+    if (ports.first != ports.last) tried += " to " + std::to_string(ports.last);
+    throw Error("this rank cannot listen at " + tried + ": " + errno_text(errno));
+  }
   sockaddr_storage bound = {};
   socklen_t length = sizeof bound;
   if (::getsockname(listener.get(), reinterpret_cast<sockaddr*>(&bound), &length) != 0) {

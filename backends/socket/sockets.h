@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "core/src/base/unique_fd.h"
+#include "ronde/config.h"
 
 // Stream sockets as the bootstrap needs them: none blocks, and each is closed on exec.
 namespace ronde::net {
@@ -35,8 +36,12 @@ UniqueFd make_socket(int family);
 
 UniqueFd listen_unix(const std::string& name);
 
-/// Listens at any port of all addresses; one without IPv6 takes IPv4 alone.
-UniqueFd listen_tcp(std::uint16_t& port);
+/// Who can reach a listening socket.
+enum class Reach { ThisHost, Everybody };
+
+/// Listens at the first of `ports` that is free, on 127.0.0.1 or on all addresses; a host without
+/// IPv6 takes IPv4 alone. Throws Error that says which ports were tried.
+UniqueFd listen_tcp(PortRange ports, Reach reach, std::uint16_t& port);
 
 /// Waits for an event; false once the deadline has passed.
 bool wait_for_events(std::vector<pollfd>& fds, std::chrono::steady_clock::time_point deadline);

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # cmake -DSOURCE=<tree> -DCONSUMER=<source> -DWORK=<scratch> -DGENERATOR=<g> -DBUILD_TYPE=<type>
 #       -DWERROR=<bool> -DUNITY=<bool> -P ...
-# With a compiler, spdlog and Catch2 and nothing else, the tree configures with its tests, core builds, and
+# With a compiler, spdlog, libsodium and Catch2 and nothing else, the tree configures with its tests, core builds, and
 # a program outside the tree links nothing else. The unit tests run in the build that runs this test. The
 # flags are those of that build: ccache, where there is one, has the objects.
 include("${CMAKE_CURRENT_LIST_DIR}/run_step.cmake")

@@ -19,6 +19,7 @@
 #include <unistd.h>
 
 #include "backends/socket/connection.h"
+#include "backends/socket/handshake.h"
 #include "backends/socket/host.h"
 #include "core/src/base/fields.h"
 #include "ronde/cores.h"
@@ -128,6 +129,8 @@ bool stranger_is_refused(const Offer& offer, const std::string& bytes) {
   ronde::UniqueFd socket(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
   if (::connect(socket.get(), reinterpret_cast<sockaddr*>(&address), length) != 0) return false;
   if (::send(socket.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL) < 0) return false;
+  std::array<char, sizeof(ronde::net::Greeting)> greeting = {};
+  ::recv(socket.get(), greeting.data(), greeting.size(), MSG_WAITALL);
   char byte = 0;
   return ::recv(socket.get(), &byte, 1, 0) <= 0;
 }
@@ -145,10 +148,11 @@ TEST_CASE("rank 0 opens no TCP port on one host, and a stranger does not become 
   exchange(1, introduction(ronde::net::host_identity()));
   const Offer offer(exchange(1, "").at(0));
   CHECK(offer.port == "0");
-  CHECK(stranger_is_refused(offer, std::string(32, 'x')));
+  CHECK(stranger_is_refused(offer, std::string(sizeof(ronde::net::Hello), 'x')));
   root.join();
   CHECK_THAT(text, Catch::Contains("1 rank(s): 1") &&
-                       Catch::Contains("1 connection(s) without the job's token were refused"));
+                       Catch::Contains("1 connection(s) were refused, the last one because a "
+                                       "stranger spoke"));
 }
 
 TEST_CASE("a rank that cannot reach rank 0 lists what it tried") {

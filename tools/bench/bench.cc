@@ -55,7 +55,8 @@ int run(const BenchOptions& options, const GpuAccess& access, const Benchmark& b
 
 int launched_rank() {
   const EnvironmentLookup variables = process_environment();
-  for (const char* const name : {"PMI_RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "SLURM_PROCID"}) {
+  for (const char* const name :
+       {"PMI_RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "RANK", "SLURM_PROCID"}) {
     if (const std::optional<int> rank = detail::number_in(variables, name)) return *rank;
   }
   return 0;

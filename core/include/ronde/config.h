@@ -52,6 +52,9 @@ struct Config {
   std::uint64_t compute_threads = 0;
   std::string thread_affinity;
   std::string host_id;
+  std::uint64_t port = 0;
+  std::string port_range;
+  std::string job_key;
   std::uint64_t events = 16384;
   std::string profile;
   std::string timeline;
@@ -136,6 +139,15 @@ std::string config_difference(const std::vector<std::string>& fingerprints);
 /// The core that RONDE_THREAD_AFFINITY gives to a rank's coordinator thread; nullopt if it is
 /// unset. Throws UsageError if the list has fewer than `local_size` entries.
 std::optional<int> affinity_core(const Config& config, int local_rank, int local_size);
+
+/// TCP ports from `first` to `last`; any where both are 0.
+struct PortRange {
+  std::uint16_t first = 0;  ///< the lowest
+  std::uint16_t last = 0;   ///< the highest
+};
+
+/// RONDE_PORT_RANGE.
+PortRange port_range(const Config& config);
 
 /// The entries of RONDE_VISIBLE_DEVICES.
 std::vector<std::string> visible_devices(const Config& config);

@@ -79,6 +79,25 @@ struct Text {
   std::string get(const Config& config) const { return config.*field; }
 };
 
+/// Never printed, not even where it is refused. What get() gives is taken by set() like a value.
+struct Secret {
+  std::string Config::*field;
+
+  void set(Config& config, std::string_view text) const {
+    constexpr std::size_t kShortest = 16;
+    constexpr std::size_t kLongest = 1024;
+    if (!text.empty() && (text.size() < kShortest || text.size() > kLongest)) {
+      throw UsageError("it has " + std::to_string(text.size()) + " characters, and needs " +
+                       std::to_string(kShortest) + " to " + std::to_string(kLongest) +
+                       ": take random ones, such as those of `openssl rand -hex 32`");
+    }
+    config.*field = text;
+  }
+  std::string get(const Config& config) const {
+    return (config.*field).empty() ? "" : "(set, not shown)";
+  }
+};
+
 template <auto kParse>
 std::string checked(std::string_view text) {
   kParse(text);
@@ -149,7 +168,7 @@ std::string checked_process_sets(std::string_view text) {
 /// A ConfigEntry, as the table below writes it.
 struct Variable {
   std::string_view name, horovod_alias, unit;
-  std::variant<Bytes, Count, Flag, Real, Text> value;
+  std::variant<Bytes, Count, Flag, Real, Text, Secret> value;
   std::string_view text;
   ConfigScope scope = ConfigScope::GroupWide;
 
@@ -298,6 +317,16 @@ constexpr Variable kVariables[] = {
      "What this rank's host is called, if Ronde is not to find out which ranks share one: ranks of "
      "equal names share memory, others talk by TCP.",
      ConfigScope::PerRank},
+    {"RONDE_PORT", "", "", Count{&Config::port, "a port", 0, kLargestPort},
+     "TCP port at which rank 0 awaits the others where no MPI launcher started them. 0: "
+     "MASTER_PORT + 1, or under Slurm one of 20000 to 29999 that the job and its step give."},
+    {"RONDE_PORT_RANGE", "", "", Text{&Config::port_range, checked<parse_port_range>},
+     "TCP ports that rank 0 may take for its connections with other hosts once the ranks have "
+     "met, such as 20000-20100. Empty: any.",
+     ConfigScope::PerRank},
+    {"RONDE_JOB_KEY", "", "", Secret{&Config::job_key},
+     "Secret of the job, at least 16 characters: ranks prove to each other that they have it "
+     "before they talk. It is never printed. Empty: none."},
     {"RONDE_EVENTS", "", "", Count{&Config::events, "a number of events", 0, kMostEvents},
      "How many of the most recent events a rank keeps, 128 bytes each, rounded up to a power of "
      "two. "
@@ -347,6 +376,10 @@ void check_config(const Config& config) {
                      "RONDE_STALL_WARN_S too (0: no report), or raise RONDE_STALL_ABORT_S (0: "
                      "never end)");
   }
+}
+
+PortRange port_range(const Config& config) {
+  return parse_port_range(config.port_range);
 }
 
 std::vector<std::string> visible_devices(const Config& config) {

@@ -235,6 +235,17 @@ std::string parse_host_name(std::string_view text) {
   return std::string(text);
 }
 
+PortRange parse_port_range(std::string_view text) {
+  if (text.empty()) return {};
+  const std::size_t dash = std::min(text.find('-'), text.size());
+  const auto first = whole_number<std::uint16_t>(text.substr(0, dash));
+  const auto last = whole_number<std::uint16_t>(text.substr(std::min(dash + 1, text.size())));
+  if (!first || !last || *first == 0 || *first > *last) {
+    reject(text, "a range of ports: write the lowest and the highest, such as 20000-20100");
+  }
+  return {*first, *last};
+}
+
 std::string parse_path(std::string_view text) {
   const bool is_line = std::ranges::none_of(
       text, [](char c) { return static_cast<unsigned char>(c) < ' ' || c == 127; });

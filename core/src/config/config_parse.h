@@ -8,6 +8,8 @@
 #include <string_view>
 #include <vector>
 
+#include "ronde/config.h"
+
 namespace ronde {
 
 // Strict readers of one value. Each takes the whole text or throws UsageError, which quotes the
@@ -50,6 +52,9 @@ std::string parse_backend_name(std::string_view text);
 
 /// The text itself, if it is a word of a sensible length, or empty.
 std::string parse_host_name(std::string_view text);
+
+/// "20000-20100"; the empty text is any port.
+PortRange parse_port_range(std::string_view text);
 
 /// The path of a file: the text itself, if it is on one line, or empty.
 std::string parse_path(std::string_view text);

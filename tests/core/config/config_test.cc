@@ -81,6 +81,9 @@ const Environment kOther = {
     {"RONDE_THREAD_AFFINITY", "4,0,12"},
     {"RONDE_FREEZE_AFTER_STEPS", "5"},
     {"RONDE_HOST_ID", "node-1.example"},
+    {"RONDE_PORT", "29600"},
+    {"RONDE_PORT_RANGE", "20000-20100"},
+    {"RONDE_JOB_KEY", "correct horse battery"},
     {"RONDE_SYMMETRIC_HEAP_BYTES", "3MiB"},
     {"RONDE_PROCESS_SETS", "0,1;2"},
     {"RONDE_EXACT", "1"},
@@ -124,6 +127,10 @@ TEST_CASE("every variable reaches its own field and its text parses back") {
   CHECK(config.compute_threads == 3);
   CHECK(config.thread_affinity == "4,0,12");
   CHECK(config.host_id == "node-1.example");
+  CHECK(config.port == 29600);
+  CHECK(ronde::port_range(config).first == 20000);
+  CHECK(ronde::port_range(config).last == 20100);
+  CHECK(config.job_key == "correct horse battery");
   CHECK(config.exact);
   CHECK(config.join_average == "all");
   CHECK(ronde::replica_check_period(config) == 100);
@@ -202,6 +209,9 @@ TEST_CASE("garbage in any variable is a UsageError that quotes it and says what 
        {",", "0,", ",0", "-1", "0, 1", "GPU-", "MIG-1", "GPU-XY", "12345"}},
       {"RONDE_PROCESS_SETS", {";", "0;", ";0", "0,;1", "-1", "0 1", "all"}},
       {"RONDE_HOST_ID", {"a b", "tab\t", std::string(256, 'x')}},
+      {"RONDE_PORT", {"", "-1", "65536", "http", "80 "}},
+      {"RONDE_PORT_RANGE",
+       {"0-9", "20000", "20000-", "-20000", "9-8", "1-65536", "1-2-3", "any", "1 - 2"}},
       {"RONDE_AUTOTUNE", {"", "2", "on"}},
       {"RONDE_AUTOTUNE_LOG", {"a\nb"}},
       {"RONDE_TUNED", {"a\nb", "\x7f"}},
@@ -214,7 +224,7 @@ TEST_CASE("garbage in any variable is a UsageError that quotes it and says what 
       {"RONDE_TOP", {"", "2", "on"}},
       {"RONDE_THREAD_AFFINITY", {",", "0,", ",0", "0;1", "-1", "0, 1", "a", "99999999999"}},
   };
-  REQUIRE(garbage.size() == ronde::config_table().size());
+  REQUIRE(garbage.size() + 1 == ronde::config_table().size());  // RONDE_JOB_KEY is not quoted
   for (const auto& [name, texts] : garbage) {
     for (const std::string& text : texts) {
       INFO(name << "=\"" << text << "\"");
@@ -228,6 +238,20 @@ TEST_CASE("garbage in any variable is a UsageError that quotes it and says what 
   CHECK_THAT(error_of({{"RONDE_CYCLE_TIME_MS", "-1"}}),
              Contains("a number from 0 to 60000, without a unit"));
   CHECK_THAT(error_of({{"RONDE_INIT_TIMEOUT_S", "0"}}), Contains("above 0"));
+}
+
+TEST_CASE("the key of the job is never printed, not even where it is refused") {
+  const std::string secret = "correct horse battery";
+  const LoadedConfig loaded = load({{"RONDE_JOB_KEY", secret}});
+  CHECK(loaded.config.job_key == secret);
+  CHECK_THAT(ronde::describe(loaded), Contains("RONDE_JOB_KEY=(set, not shown)"));
+  const std::string fingerprint = ronde::group_wide_fingerprint(loaded.config);
+  CHECK_THAT(fingerprint, Contains("RONDE_JOB_KEY=(set, not shown)") && !Contains("horse"));
+  for (const std::string& wrong : {std::string("short secret"), std::string(1025, 'x')}) {
+    CHECK_THAT(error_of({{"RONDE_JOB_KEY", wrong}}),
+               Catch::StartsWith("RONDE_JOB_KEY: it has " + std::to_string(wrong.size())) &&
+                   Contains("16 to 1024") && !Contains(wrong));
+  }
 }
 
 TEST_CASE("sizes are read exactly, in powers of 1000 and of 1024") {

@@ -39,8 +39,8 @@ void print_own_backtrace(int /*signal*/) {
 }
 
 const char* launcher_rank() {
-  for (const char* name :
-       {"PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK", "MV2_COMM_WORLD_RANK", "SLURM_PROCID"}) {
+  for (const char* name : {"PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK", "MV2_COMM_WORLD_RANK",
+                           "RANK", "SLURM_PROCID"}) {
     if (const char* value = std::getenv(name)) return value;
   }
   return "0";

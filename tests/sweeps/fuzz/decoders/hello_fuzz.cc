@@ -3,8 +3,8 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <cstring>
+#include <optional>
 #include <utility>
 
 #include "backends/socket/handshake_server.h"
@@ -14,36 +14,63 @@
 namespace ronde::fuzz {
 namespace {
 
-constexpr std::string_view kToken = "sixteen bytes of";
+const std::string kJob = "a job";
+
+/// Stands for the proof, which nobody can write down before the parent has spoken.
+net::Proof marker() {
+  net::Proof proof;
+  proof.fill('P');
+  return proof;
+}
+
+std::string bytes_of(const net::Hello& hello) {
+  return {reinterpret_cast<const char*>(&hello), sizeof hello};
+}
 
 std::string hello_of(std::uint32_t rank) {
   net::Hello hello;
   hello.rank = rank;
-  std::copy(kToken.begin(), kToken.end(), hello.token.begin());
-  return {reinterpret_cast<const char*>(&hello), sizeof hello};
+  hello.size = 3;
+  hello.patience_ms = 1000;
+  hello.job = net::to_name(kJob);
+  hello.proof = marker();
+  return bytes_of(hello);
 }
 
-/// All of a hello but the reserved bytes at its end.
-bool begins_with_hello_of(std::uint32_t rank, std::string_view bytes) {
-  constexpr std::size_t kCompared = offsetof(net::Hello, reserved);
-  return bytes.size() >= sizeof(net::Hello) &&
-         bytes.substr(0, kCompared) == std::string_view(hello_of(rank)).substr(0, kCompared);
+std::optional<net::Hello> begin_of(std::string_view bytes) {
+  net::Hello hello;
+  if (bytes.size() < sizeof hello) return std::nullopt;
+  std::memcpy(&hello, bytes.data(), sizeof hello);
+  return hello;
+}
+
+bool is_of_job(const net::Hello& hello) {
+  return hello.magic == net::kMagic && hello.size == 3 && hello.has_key == 0 &&
+         hello.job == net::to_name(kJob) && hello.proof == marker();
 }
 
 /// The ranks that a parent of the ranks 1 and 2 admits if somebody says `bytes`.
 std::vector<int> admitted(std::string_view bytes) {
   const std::string name = "ronde-fuzz-" + std::to_string(::getpid());
-  const net::Endpoint endpoint = {name, 0, {}, std::string(kToken), std::string(16, 'r')};
+  const net::JobKey key("", "token");
   std::vector<UniqueFd> listeners;
   listeners.push_back(net::listen_unix(name));
   const net::Address address = net::unix_address(name);
   const UniqueFd socket = net::make_socket(AF_UNIX);
   const auto* const to = reinterpret_cast<const sockaddr*>(&address.storage);
   require(::connect(socket.get(), to, address.length) == 0, "a connection");
-  const ssize_t sent = ::send(socket.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL);
-  require(sent == static_cast<ssize_t>(bytes.size()), "the bytes fit the socket");
-  net::HandshakeServer server(0, {1, 2}, endpoint, std::move(listeners));
+  net::HandshakeServer server(0, {1, 2}, {kJob, 3, key}, std::move(listeners), 0);
   net::Meeting meeting;
+  server.run(net::Clock::now(), meeting);
+  net::Greeting greeting;
+  require(::recv(socket.get(), &greeting, sizeof greeting, 0) == sizeof greeting, "a greeting");
+  std::string said(bytes);
+  if (std::optional<net::Hello> hello = begin_of(bytes); hello && hello->proof == marker()) {
+    hello->proof = net::proof_of_hello(key, greeting, *hello);
+    said.replace(0, sizeof(net::Hello), bytes_of(*hello));
+  }
+  const ssize_t sent = ::send(socket.get(), said.data(), said.size(), MSG_NOSIGNAL);
+  require(sent == static_cast<ssize_t>(said.size()), "the bytes fit the socket");
   server.run(net::Clock::now(), meeting);
   std::vector<int> ranks;
   for (const net::Peer& peer : meeting.peers) ranks.push_back(peer.rank);
@@ -59,13 +86,16 @@ Corpus corpus() {
 }  // namespace ronde::fuzz
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  using namespace ronde;
   using namespace ronde::fuzz;
   const std::string_view bytes = text_of(data, size);
   std::vector<int> expected;
-  for (const int rank : {1, 2}) {
-    if (begins_with_hello_of(static_cast<std::uint32_t>(rank), bytes)) expected.push_back(rank);
+  const std::optional<net::Hello> hello = begin_of(bytes);
+  if (hello && is_of_job(*hello) && (hello->rank == 1 || hello->rank == 2)) {
+    expected.push_back(static_cast<int>(hello->rank));
   }
-  require(admitted(bytes) == expected, "whoever says the job's token is admitted, and nobody else");
+  require(admitted(bytes) == expected,
+          "whoever proves to be of the job is admitted, and nobody else");
   if (!expected.empty()) ++accepted;
   return 0;
 }

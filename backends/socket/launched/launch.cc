@@ -1,0 +1,167 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "backends/socket/launched/launch.h"
+
+#include <algorithm>
+#include <initializer_list>
+
+#include "backends/launcher.h"
+
+namespace ronde {
+namespace {
+
+constexpr std::uint64_t kLargestPort = 65535;
+// Below the ports that systems give to connections by themselves.
+constexpr std::uint64_t kFirstSlurmPort = 20000;
+constexpr std::uint64_t kSlurmPorts = 10000;
+
+/// The launcher's variables as numbers, and what is wrong with them.
+class Reader {
+ public:
+  Reader(const EnvironmentLookup& variables, Launch& launch)
+      : variables_(variables), launch_(launch) {}
+
+  std::string text(const char* name) const { return variables_(name).value_or(""); }
+
+  std::string first_of(std::initializer_list<const char*> names) const {
+    std::string value;
+    for (const char* const name : names) value = value.empty() ? text(name) : value;
+    return value;
+  }
+
+  int needed(const char* name) {
+    const auto number = detail::number_in(variables_, name);
+    if (!number)
+      complain(std::string(name) +
+               (text(name).empty() ? " is not set" : "=" + text(name) + " is no number"));
+    return number.value_or(0);
+  }
+
+  int optional(const char* name) { return text(name).empty() ? -1 : needed(name); }
+
+  void complain(const std::string& what) {
+    if (launch_.problem.empty()) launch_.problem = what;
+  }
+
+ private:
+  const EnvironmentLookup& variables_;
+  Launch& launch_;
+};
+
+bool is_one(const EnvironmentLookup& variables, std::initializer_list<const char*> names) {
+  return std::any_of(names.begin(), names.end(), [&](const char* const name) {
+    return detail::number_in(variables, name) == 1;
+  });
+}
+
+Launch by_torchrun(const EnvironmentLookup& variables, std::uint64_t port) {
+  Launch launch;
+  Reader reader(variables, launch);
+  launch.size = reader.needed("WORLD_SIZE");
+  launch.rank = reader.needed("RANK");
+  launch.local_rank = reader.optional("LOCAL_RANK");
+  launch.job = "run '" + reader.text("TORCHELASTIC_RUN_ID") + "'";
+  launch.root_host = reader.text("MASTER_ADDR");
+  launch.host_source = "MASTER_ADDR";
+  launch.one_host = detail::number_in(variables, "LOCAL_WORLD_SIZE") == launch.size;
+  if (launch.root_host.empty()) reader.complain("MASTER_ADDR is not set");
+  launch.port_source = "RONDE_PORT";
+  if (port == 0) {
+    // MASTER_PORT itself belongs to torchrun's agent, or to the program's c10d.
+    const int master_port = reader.needed("MASTER_PORT");
+    if (master_port < 1 || master_port >= static_cast<int>(kLargestPort)) {
+      reader.complain("MASTER_PORT=" + reader.text("MASTER_PORT") + " has no port after it");
+    }
+    launch.port_source = "MASTER_PORT + 1";
+    port = static_cast<std::uint64_t>(master_port) + 1;
+  }
+  launch.port = static_cast<std::uint16_t>(port);
+  return launch;
+}
+
+Launch by_slurm(const EnvironmentLookup& variables, std::uint64_t port) {
+  Launch launch;
+  Reader reader(variables, launch);
+  launch.size = reader.needed("SLURM_NTASKS");
+  launch.rank = reader.needed("SLURM_PROCID");
+  launch.local_rank = reader.optional("SLURM_LOCALID");
+  const int job = reader.needed("SLURM_JOB_ID");
+  const int step = reader.needed("SLURM_STEP_ID");
+  launch.job = "Slurm's job " + std::to_string(job) + ", step " + std::to_string(step);
+  launch.root_host = reader.text("MASTER_ADDR");
+  launch.host_source = "MASTER_ADDR";
+  if (launch.root_host.empty()) {
+    launch.root_host = first_host(reader.first_of({"SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST"}));
+    launch.host_source = "the first of Slurm's nodes";
+    launch.one_host = is_one(variables, {"SLURM_STEP_NUM_NODES", "SLURM_NNODES"});
+  }
+  if (launch.root_host.empty()) {
+    launch.root_host = reader.text("SLURM_LAUNCH_NODE_IPADDR");
+    launch.host_source = "SLURM_LAUNCH_NODE_IPADDR";
+  }
+  if (launch.root_host.empty()) reader.complain("SLURM_STEP_NODELIST is not set");
+  launch.port_source = "RONDE_PORT";
+  if (port == 0) {
+    launch.port_source = "Slurm's job and step";
+    const auto numbered = 10 * static_cast<std::uint64_t>(job) + static_cast<std::uint64_t>(step);
+    port = kFirstSlurmPort + numbered % kSlurmPorts;
+  }
+  launch.port = static_cast<std::uint16_t>(port);
+  return launch;
+}
+
+/// Says which variables the start relies on.
+Launch checked(Launch launch, const std::string& starter, const std::string& needs) {
+  const bool fits = launch.rank >= 0 && launch.rank < launch.size;
+  if (launch.problem.empty() && !fits) {
+    launch.problem = "rank " + std::to_string(launch.rank) + " is none of 0 to " +
+                     std::to_string(launch.size - 1);
+  }
+  if (!launch.problem.empty()) {
+    launch.problem = "this process was started as one of " + std::to_string(launch.size) +
+                     " ranks by " + starter + ", but " + launch.problem + ": a start needs " +
+                     needs;
+  }
+  return launch;
+}
+
+}  // namespace
+
+std::optional<Launch> find_launch(const EnvironmentLookup& variables, std::uint64_t port) {
+  const auto above_one = [&](const char* name) {
+    return detail::number_in(variables, name).value_or(0) > 1;
+  };
+  bool of_mpi = false;
+  for (const char* const name : {"PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "PMIX_RANK"}) {
+    of_mpi = of_mpi || detail::number_in(variables, name).has_value();
+  }
+  const bool of_torchrun = variables("TORCHELASTIC_RUN_ID").has_value();
+  const bool imitates = !of_mpi && (variables("RANK") || variables("MASTER_ADDR"));
+  if (above_one("WORLD_SIZE") && (of_torchrun || imitates)) {
+    return checked(by_torchrun(variables, port), of_torchrun ? "torchrun" : "what sets WORLD_SIZE",
+                   "RANK, WORLD_SIZE, MASTER_ADDR, and MASTER_PORT or RONDE_PORT. To run alone, "
+                   "unset WORLD_SIZE");
+  }
+  if (above_one("SLURM_NTASKS") && !of_mpi && detail::number_in(variables, "SLURM_STEP_ID")) {
+    return checked(by_slurm(variables, port), "Slurm",
+                   "SLURM_PROCID, SLURM_JOB_ID, and SLURM_STEP_NODELIST or MASTER_ADDR. To run "
+                   "alone, use 'srun -n 1'");
+  }
+  return std::nullopt;
+}
+
+std::string first_host(std::string_view list) {
+  std::string host;
+  while (!list.empty() && list.front() != ',') {
+    if (list.front() != '[') {
+      host += list.front();
+      list.remove_prefix(1);
+      continue;
+    }
+    const std::size_t close = std::min(list.find(']'), list.size());
+    host += list.substr(1, std::min(list.find_first_of("-,]"), close) - 1);
+    list.remove_prefix(std::min(close + 1, list.size()));
+  }
+  return host;
+}
+
+}  // namespace ronde
