@@ -2,7 +2,6 @@
 // Ranks, as threads, that meet where a launcher's variables say, among strangers and mistakes.
 #include "backends/socket/launched/launched_start.h"
 
-#include <netinet/in.h>
 #include <sys/socket.h>
 
 #include <atomic>
@@ -13,6 +12,7 @@
 #include "backends/socket/handshake_client.h"
 #include "backends/socket/sockets.h"
 #include "tests/socket/trees.h"
+#include "tests/support/processes/reserved_port.h"
 
 namespace {
 
@@ -22,32 +22,6 @@ using Catch::Contains;
 using Catch::StartsWith;
 
 const std::string kKey = "correct horse battery";
-
-/// A TCP port that nothing else on this host takes while this lives. With SO_REUSEADDR on both
-/// sides it can still be listened at.
-class ReservedPort {
- public:
-  ReservedPort() : holder_(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
-    const int one = 1;
-    ::setsockopt(holder_.get(), SOL_SOCKET, SO_REUSEADDR, &one, sizeof one);
-    sockaddr_in address = {};
-    address.sin_family = AF_INET;
-    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    socklen_t length = sizeof address;
-    const bool bound =
-        ::bind(holder_.get(), reinterpret_cast<sockaddr*>(&address), length) == 0 &&
-        ::getsockname(holder_.get(), reinterpret_cast<sockaddr*>(&address), &length) == 0;
-    check(bound, "a port for the test");
-    number_ = ntohs(address.sin_port);
-  }
-
-  std::uint16_t number() const { return number_; }
-  int fd() const { return holder_.get(); }
-
- private:
-  UniqueFd holder_;
-  std::uint16_t number_ = 0;
-};
 
 LaunchedOptions options_at(const ReservedPort& port, int rank, int size) {
   LaunchedOptions options;

@@ -29,7 +29,8 @@
 /// Thread-safety: all may be called from any thread; init and shutdown not at the same time.
 namespace ronde {
 
-/// Joins the group of ranks that the MPI launcher started; without a launcher, a group of one.
+/// Joins the group of ranks that the launcher started (MPI's, torchrun, Slurm: docs/launching.md);
+/// without a launcher, a group of one.
 /// Reads RONDE_* (docs/tuning.md). Throws UsageError on nonsense in a variable, configurations that
 /// differ between ranks, a foreign launcher, or if called twice; GroupError if a rank is missing.
 /// Options must be equal on all ranks, except for those said to be of one rank.
@@ -37,7 +38,7 @@ void init(const InitOptions& options = {});
 
 /// Leaves the group together with all other ranks. Does nothing if not initialised. See
 /// Runtime::shutdown for what it throws. Where Ronde initialised MPI it also finalises it, so that
-/// init() cannot be called again (but with InitOptions::key_value).
+/// init() cannot be called again (but where the ranks meet without MPI).
 void shutdown();
 
 /// init(options), `program` and shutdown(), for `int main() { return ronde::main([] { ... }); }`.
