@@ -9,8 +9,8 @@
 namespace ronde {
 
 /// Options of ronde::init(), made for designated initialisers. At most one of
-/// `mpi_communicator`, `mpi_ranks` and `key_value` is given; without, all ranks of the launcher make
-/// the group.
+/// `mpi_communicator`, `mpi_ranks` and `key_value` is given; without, all ranks of the launcher
+/// make the group.
 struct InitOptions {
   /// Process sets that are made at the start, as by add_process_set(): they get the numbers 1, 2,
   /// ...; those of RONDE_PROCESS_SETS follow.
