@@ -186,7 +186,7 @@ bool HandshakeClient::take_answer(Attempt& attempt) {
   const std::string text = refusal_text(
       answer, rank_, "rank " + std::to_string(parent_) + " at " + address, credentials_);
   if (static_cast<Verdict>(answer.verdict) == Verdict::OtherJob) return fail(attempt, text);
-  throw UsageError(text);
+  throw GroupError(rank_, text);
 }
 
 bool HandshakeClient::fail(const Attempt& attempt, const std::string& why) {

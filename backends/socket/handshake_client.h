@@ -21,8 +21,8 @@ class HandshakeClient {
                   std::vector<Address> addresses)
       : rank_(rank), parent_(parent), credentials_(credentials), addresses_(std::move(addresses)) {}
 
-  /// Tries until the deadline. Throws GroupError that names the parent if none of its addresses
-  /// leads to it, UsageError if the parent refuses this rank.
+  /// Tries until the deadline. Throws GroupError: that names the parent if none of its addresses
+  /// leads to it, this rank if the parent refuses it.
   UniqueFd run(Clock::time_point deadline);
 
  private:

@@ -170,7 +170,7 @@ TEST_CASE("who does not belong to the job is told why, and the job starts withou
       if (rank == 1) {
         LaunchedOptions wrong = options;
         change(wrong);
-        const std::string got = text_of<UsageError>([&] { make(wrong); });
+        const std::string got = text_of<GroupError>([&] { make(wrong); });
         check(got.starts_with(text), got);
         check(got.find("horse") == std::string::npos, "the key is not shown");
       }
@@ -207,8 +207,8 @@ TEST_CASE("of two processes with one rank number, one is refused and the other s
     const int rank = thread == 3 ? 1 : thread;
     try {
       meet(options_at(port, rank, 3), done);
-    } catch (const UsageError& error) {
-      check_equal(rank, 1, "the rank that is refused");
+    } catch (const GroupError& error) {
+      check_equal(error.failed_rank(), 1, "the rank that is refused");
       check_contains(error.what(), "rank 1 is there already, says rank 0 at 127.0.0.1 port");
       check_contains(error.what(), "Give each process its own rank");
       ++refusals;
@@ -327,7 +327,7 @@ TEST_CASE("ranks of several hosts, or of a wrong local rank, all refuse to start
 TEST_CASE("a port that is taken is named, with where it comes from and what to set") {
   const ReservedPort port;
   REQUIRE(::listen(port.fd(), 1) == 0);
-  CHECK_THAT(text_of<UsageError>([&] { make(options_at(port, 0, 2)); }),
+  CHECK_THAT(text_of<GroupError>([&] { make(options_at(port, 0, 2)); }),
              StartsWith("rank 0 cannot await the others at port " + std::to_string(port.number()) +
                         " (MASTER_PORT + 1): ") &&
                  Contains("Address already in use") && Contains("a free one by RONDE_PORT"));
@@ -345,7 +345,7 @@ TEST_CASE("a launch that leads nowhere says where it was meant to lead") {
     std::vector<std::string> warnings;
     options.launch.root_host = "no such host";
     options.warn = [&](const std::string& text) { warnings.push_back(text); };
-    const std::string text = text_of<UsageError>([&] { make(options); });
+    const std::string text = text_of<GroupError>([&] { make(options); });
     CHECK_THAT(text, StartsWith("rank 1 cannot find rank 0: MASTER_ADDR, no such host, does not "
                                 "resolve: "));
     CHECK(warnings == std::vector<std::string>{text + ". It is tried again"});

@@ -105,10 +105,11 @@ class LaunchedStart {
     try {
       return listen_tcp({launch_.port, launch_.port}, reach, port);
     } catch (const Error& error) {
-      throw UsageError("rank 0 cannot await the others at port " + std::to_string(launch_.port) +
-                       " (" + launch_.port_source + "): " + error.what() +
-                       ". If another program or job has it, choose a free one by RONDE_PORT, the "
-                       "same for all ranks");
+      throw GroupError(
+          0, "rank 0 cannot await the others at port " + std::to_string(launch_.port) + " (" +
+                 launch_.port_source + "): " + error.what() +
+                 ". If another program or job has it, choose a free one by RONDE_PORT, the "
+                 "same for all ranks");
     }
   }
 
@@ -123,6 +124,7 @@ class LaunchedStart {
       HandshakeClient client(launch_.rank, 0, credentials_, addresses);
       root[0].socket = client.run(deadline_);
     } catch (const GroupError& error) {
+      if (error.failed_rank() != 0) throw;
       throw GroupError(0, error.what() + where_awaited());
     }
     return {launch_.rank, launch_.size, std::move(root), deadline_};
@@ -139,7 +141,7 @@ class LaunchedStart {
       const std::string text = "rank " + std::to_string(launch_.rank) +
                                " cannot find rank 0: " + launch_.host_source + ", " +
                                launch_.root_host + ", does not resolve: " + problem;
-      if (Clock::now() >= deadline_) throw UsageError(text);
+      if (Clock::now() >= deadline_) throw GroupError(launch_.rank, text);
       if (first && options_.warn) options_.warn(text + ". It is tried again");
       std::this_thread::sleep_for(std::min<Clock::duration>(pause, deadline_ - Clock::now()));
       pause = std::min(2 * pause, kLongestPause);

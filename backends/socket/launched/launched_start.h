@@ -30,9 +30,10 @@ struct LaunchedOptions {
 };
 
 /// Makes the transport: rank 0 listens at the launch's port until all others have connected, on the
-/// thread that calls it. Throws UsageError where variables make no sense, the port is taken, or
-/// rank 0 refuses this rank (another job, size, key, or a number that was given twice); and as
-/// key_value_transport_factory().
+/// thread that calls it. Throws UsageError, on every rank, where variables make no sense or the
+/// ranks disagree, as key_value_transport_factory(). Throws GroupError that names a rank which is
+/// missing, lost or silent; and rank 0 if the port is taken, or this rank if rank 0 refuses it
+/// (another size or key, a number that was given twice), or cannot be found by name.
 std::function<std::unique_ptr<Transport>()> launched_transport_factory(LaunchedOptions options);
 
 }  // namespace ronde
