@@ -15,14 +15,17 @@
 #include "backends/shm/shm.h"
 #include "backends/socket/launched/launch.h"
 #include "backends/socket/launched/launched_start.h"
+#include "ronde/error.h"
 #include "ronde/log.h"
 
+#ifdef RONDE_HAVE_UCX
+#include "backends/ucx/ucx.h"
+#endif
 #ifdef RONDE_HAVE_MPI
 #include "backends/mpi/gpu_aware_mpi.h"
 #include "backends/mpi/mpi.h"
 #else
 #include "backends/launcher.h"
-#include "ronde/error.h"
 #endif
 
 namespace ronde {
@@ -86,14 +89,36 @@ void add_gpu_backends(const Config& config, BuiltIn& built_in,
   built_in.device_backends.emplace("nccl", nccl_backend_factory(nccl));
 }
 
-/// Whether something moves the data of several hosts where there is no MPI.
-constexpr bool kSeveralHosts = false;
+#ifdef RONDE_HAVE_UCX
+constexpr bool kHaveUcx = true;
+
+MakeFabric make_ucx_fabric() {
+  return ucx_fabric_maker({});
+}
+#else
+constexpr bool kHaveUcx = false;
+
+MakeFabric make_ucx_fabric() {
+  return [](BackendContext&) -> std::unique_ptr<Fabric> {
+    throw UsageError(
+        "this build of Ronde has no UCX to send messages with: build it where UCX is installed "
+        "(Debian: libucx-dev)");
+  };
+}
+#endif
 
 /// The parts of ranks that meet without MPI, but for the transport.
 BuiltIn parts_without_mpi(const Config& config) {
   BuiltIn built_in;
   built_in.make_board = shm_board_factory();
   built_in.backends.emplace("shm", shm_backend_factory());
+  MakeFabric make_fabric = make_ucx_fabric();
+  if (config.fabric == "mpi") {
+    make_fabric = [](BackendContext&) -> std::unique_ptr<Fabric> {
+      throw UsageError("RONDE_FABRIC=mpi needs ranks that MPI has started: leave it unset");
+    };
+  }
+  add_fabric_backends(config, std::move(make_fabric), built_in);
   add_gpu_backends(config, built_in);
   return built_in;
 }
@@ -107,7 +132,7 @@ BuiltIn compose_launched(const Config& config, Launch launch) {
        .init_timeout_s = config.init_timeout_s,
        .host = config.host_id,
        .offer_loopback = !config.host_id.empty(),
-       .one_host = !kSeveralHosts,
+       .one_host = !kHaveUcx,
        .job_key = config.job_key,
        .ports = port_range(config),
        .warn = [level, rank](const std::string& text) { Logger(level, rank).warning(text); }});
@@ -139,13 +164,10 @@ BuiltIn compose_built_in(const Config& config, const StartingRanks& ranks) {
   built_in.make_board = shm_board_factory();
   built_in.backends.emplace("mpi", mpi_backend_factory(options));
   built_in.backends.emplace("shm", shm_backend_factory());
-  add_fabric_backends(config, mpi_fabric_maker(options), built_in);
+  add_fabric_backends(
+      config, config.fabric == "ucx" ? make_ucx_fabric() : mpi_fabric_maker(options), built_in);
   add_gpu_backends(config, built_in, gpu_aware_mpi_factory(options), wrap_mpi_calls());
   return built_in;
-}
-
-std::vector<LinkedLibrary> linked_libraries() {
-  return {{"MPI", mpi_library_version()}};
 }
 
 #else
@@ -168,11 +190,19 @@ BuiltIn compose_built_in(const Config& config, const StartingRanks& ranks) {
   return built_in;
 }
 
-std::vector<LinkedLibrary> linked_libraries() {
-  return {};
-}
-
 #endif
+
+std::vector<LinkedLibrary> linked_libraries() {
+  std::vector<LinkedLibrary> libraries;
+#ifdef RONDE_HAVE_MPI
+  libraries.push_back({"MPI", mpi_library_version()});
+#endif
+#ifdef RONDE_HAVE_UCX
+  const std::string problem = ucx_problem();
+  libraries.push_back({"UCX", problem.empty() ? ucx_version() : problem});
+#endif
+  return libraries;
+}
 
 BackendRegistry gpu_setups(const Config& config, const vendor::SymbolLookup& symbols,
                            const void* kernel_image) {
@@ -206,6 +236,9 @@ int feature_version(std::string_view feature, const vendor::SymbolLookup& gpu_li
     if (feature == of_mpi) return 1;
   }
 #endif
+#ifdef RONDE_HAVE_UCX
+  if (feature == "ucx" || feature == "hierarchical") return ucx_problem().empty() ? 1 : 0;
+#endif
   if (feature == "cuda" || feature == "nccl") {
     if (cuda::kernel_image() == nullptr) return 0;
     const cuda::LoadedDriver driver = cuda::find_driver(gpu_libraries);
@@ -223,7 +256,7 @@ BuiltIn compose_without_launcher(const Config& config, const KeyValueStart& star
   built_in.make_transport = key_value_transport_factory({.start = start,
                                                          .init_timeout_s = config.init_timeout_s,
                                                          .host = config.host_id,
-                                                         .one_host = !kSeveralHosts,
+                                                         .one_host = !kHaveUcx,
                                                          .job_key = config.job_key,
                                                          .ports = port_range(config),
                                                          .calls = calls});

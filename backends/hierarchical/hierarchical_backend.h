@@ -34,6 +34,7 @@ class HierarchicalBackend final : public Backend {
   std::unique_ptr<Operation> reducescatter(const ReducescatterCall& call) override;
   std::unique_ptr<Operation> send(const SendCall& call) override;
   std::unique_ptr<Operation> recv(const RecvCall& call) override;
+  std::optional<std::chrono::nanoseconds> tend() override { return others_->tend(); }
   void abort() noexcept override { others_->abort(); }
   void close() override { others_->close(); }
   StatsGroup stats() const override;

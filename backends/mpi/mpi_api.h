@@ -61,6 +61,7 @@ struct MpiApi {
       iallgatherv = PMPI_Iallgatherv;
   std::function<int(MPI_Request*, int*, MPI_Status*)> test = PMPI_Test;
   std::function<int(int, MPI_Request*, int*, int*, MPI_Status*)> testsome = PMPI_Testsome;
+  std::function<int(int, int, MPI_Comm, int*, MPI_Status*)> iprobe = PMPI_Iprobe;
   std::function<int(const MPI_Status*, MPI_Datatype, int*)> get_count = PMPI_Get_count;
 };
 

@@ -342,6 +342,12 @@ void MpiBackend::check_counts(std::span<const std::size_t> counts) const {
               std::to_string(counts.size()) + " counts");
 }
 
+std::optional<std::chrono::nanoseconds> MpiBackend::tend() {
+  if (!between_hosts_) return std::nullopt;
+  mpi_->progress(communicator_);
+  return std::chrono::milliseconds(10);
+}
+
 void MpiBackend::abort() noexcept {
   // Requests, operators and the communicator stay: freeing them would wait for the dead.
   mpi_->abandon();

@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 
 #include "backends/mpi/mpi_environment.h"
@@ -49,6 +50,7 @@ class MpiBackend final : public Backend {
   std::unique_ptr<Operation> reducescatter(const ReducescatterCall& call) override;
   std::unique_ptr<Operation> send(const SendCall& call) override;
   std::unique_ptr<Operation> recv(const RecvCall& call) override;
+  std::optional<std::chrono::nanoseconds> tend() override;
   void abort() noexcept override;
   void close() override;
   StatsGroup stats() const override;

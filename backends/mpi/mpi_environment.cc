@@ -353,6 +353,12 @@ int MpiEnvironment::test_some(std::span<MPI_Request> requests, int& finished,
   return code;
 }
 
+void MpiEnvironment::progress(MPI_Comm communicator) {
+  int found = 0;
+  call("MPI_Iprobe", api_.iprobe, MPI_ANY_SOURCE, MPI_ANY_TAG, communicator, &found,
+       MPI_STATUS_IGNORE);
+}
+
 bool MpiEnvironment::wait(MPI_Request& request, Clock::time_point deadline) {
   constexpr std::chrono::microseconds kLongestPause{1000};
   std::chrono::microseconds pause{10};

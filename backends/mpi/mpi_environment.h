@@ -59,7 +59,8 @@ class MpiEnvironment {
   MPI_Comm duplicate(Clock::time_point deadline);
   void free(MPI_Comm& communicator);
 
-  /// The communicator of all ranks that carries the messages of process sets (MpiFabric). Null before the transport has made one, and after it has freed it.
+  /// The communicator of all ranks that carries the messages of process sets (MpiFabric). Null
+  /// before the transport has made one, and after it has freed it.
   void set_message_communicator(MPI_Comm communicator);
   MPI_Comm message_communicator() const;
   /// The largest tag that a message may bear.
@@ -85,6 +86,9 @@ class MpiEnvironment {
   /// ronde::Error otherwise.
   int test_some(std::span<MPI_Request> requests, int& finished, std::span<int> indexes,
                 std::span<MPI_Status> statuses);
+
+  /// Lets MPI advance what it has taken over, by asking it whether a message has come.
+  void progress(MPI_Comm communicator);
 
   /// Waits without burning a core; false once `deadline` has passed.
   bool wait(MPI_Request& request, Clock::time_point deadline);

@@ -125,6 +125,11 @@ std::unique_ptr<MessageBatch> MpiFabric::make_batch(std::shared_ptr<void> memory
   return std::make_unique<Batch>(*this, std::move(memory));
 }
 
+bool MpiFabric::progress() {
+  mpi_->progress(communicator_);
+  return false;
+}
+
 void MpiFabric::close() {
   if (!membership_) return;
   mpi_->free(communicator_);

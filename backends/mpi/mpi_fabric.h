@@ -29,6 +29,7 @@ class MpiFabric final : public Fabric {
   FabricTraits traits() const noexcept override { return {}; }
   std::uint32_t channels() const override;
   std::unique_ptr<MessageBatch> make_batch(std::shared_ptr<void> memory) override;
+  bool progress() override;
   /// MPI may write to the memory of messages in progress for as long as the process lives.
   void abort() noexcept override { mpi_->abandon(); }
   void close() override;

@@ -40,6 +40,7 @@ class UcxFabric final : public Fabric {
   std::uint32_t channels() const override { return 1U << kChannelBits; }
   std::unique_ptr<MessageBatch> make_batch(std::shared_ptr<void> memory) override;
   std::shared_ptr<void> register_memory(void* begin, std::size_t bytes) override;
+  bool progress() override { return !closed_ && worker_->progress(); }
   int descriptor() const noexcept override { return descriptor_; }
   bool prepare_sleep() override;
   void abort() noexcept override {}

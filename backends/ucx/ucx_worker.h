@@ -40,7 +40,7 @@ class UcxWorker {
   /// The connection to a peer, made by the first call. Throws GroupError if the peer is lost or
   /// cannot be connected to.
   ucp_ep_h connection(int peer);
-  void progress() { static_cast<void>(api_->worker_progress(worker_.get())); }
+  bool progress() { return api_->worker_progress(worker_.get()) != 0; }
   /// Throws GroupError if UCX has told of a lost peer.
   void check_peers() const;
   /// Throws the GroupError of a peer with which a message, or the connection, has failed so.

@@ -2,9 +2,11 @@
 #pragma once
 
 #include <array>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 
 #include "core/src/algorithms/peer_messages.h"
 #include "core/src/base/counter.h"
@@ -30,6 +32,7 @@ class FabricBackend final : public Backend {
   std::unique_ptr<Operation> reducescatter(const ReducescatterCall& call) override;
   std::unique_ptr<Operation> send(const SendCall& call) override;
   std::unique_ptr<Operation> recv(const RecvCall& call) override;
+  std::optional<std::chrono::nanoseconds> tend() override;
   void abort() noexcept override { channel_->fabric->abort(); }
   void close() override;
   StatsGroup stats() const override;

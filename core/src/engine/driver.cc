@@ -52,11 +52,13 @@ void Driver::run(std::unique_lock<std::mutex>& engine) {
 }
 
 void Driver::sleep(std::unique_lock<std::mutex>& engine) {
+  const auto tended = failure_ ? std::nullopt : operations_.tend();
   // Published before the last look: whoever adds something afterwards wakes this thread.
   asleep_.store(true);
   say_asleep();
   operations_.look_again();
   sleeps_until_ = failure_ ? TimePoint() : loop_.next_event();
+  if (tended) sleeps_until_ = std::min(sleeps_until_, TimePoint::clock::now() + *tended);
   if (sleeps_until_ > TimePoint::clock::now()) {
     counters_.sleeps.add();
     driver_.store({});

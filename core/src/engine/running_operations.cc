@@ -81,6 +81,12 @@ void RunningOperations::look_again() {
   if (progress() != before) hot_until_ = Clock::now() + patience_;
 }
 
+std::optional<RunningOperations::Clock::duration> RunningOperations::tend() const {
+  if (busy()) return std::nullopt;
+  const auto host = sets_.global().backends.find(DeviceKind::Cpu);
+  return host == sets_.global().backends.end() ? std::nullopt : host->second->tend();
+}
+
 std::optional<RunningOperations::Clock::time_point> RunningOperations::next_look(
     Clock::time_point now) const {
   if (!busy()) return std::nullopt;

@@ -20,6 +20,7 @@ class MemoryNetwork::RankFabric final : public Fabric {
   FabricTraits traits() const noexcept override { return {}; }
   std::uint32_t channels() const override { return 1U << 20; }
   std::unique_ptr<MessageBatch> make_batch(std::shared_ptr<void> memory) override;
+  bool progress() override { return false; }
   void abort() noexcept override { network_->forget(rank_); }
   void close() override {}
   StatsGroup stats() const override {

@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string_view>
 
 #include "ronde/plugin/calls.h"
@@ -131,6 +132,11 @@ class Backend {
 
   /// The order of its work on a device with the program's. Null on the CPU.
   virtual std::shared_ptr<DeviceStreams> device_streams() const { return nullptr; }
+
+  /// Advances what is left of operations that have ended here, such as bytes that a network has yet
+  /// to send to a peer. Called before the loop sleeps; says how soon it is to be called again, or
+  /// nothing: not before the next operation.
+  virtual std::optional<std::chrono::nanoseconds> tend() { return std::nullopt; }
 
   /// The group is dead: operations in progress will never finish. Must not wait for a peer. Memory
   /// that a peer or a library may still write to has to outlive this object.

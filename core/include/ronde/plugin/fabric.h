@@ -25,9 +25,8 @@ struct MessageTag {
 /// is an error. The memory of a message must stay, and must not be written (of a received one: not
 /// be read either), until poll() has returned true.
 ///
-/// What has ended at its sender may still be with the sender's part of the network: a rank whose
-/// peers may wait for messages polls a batch, be it empty, or sleeps on Fabric::descriptor() and
-/// polls when it wakes.
+/// What has ended at its sender may still be with the sender's part of the network: see
+/// Fabric::progress().
 ///
 /// A batch with messages in progress may be destroyed, but only after Fabric::abort() or after it
 /// has thrown. What these messages may still touch is the memory that was given to make_batch(): it
@@ -105,6 +104,12 @@ class Fabric {
     static_cast<void>(bytes);
     return nullptr;
   }
+
+  /// Advances what the network has taken over from batches that have ended, such as bytes that a
+  /// full socket did not take: a rank calls it from time to time while it has no message in
+  /// progress, or its peers may wait for ever. True if that got on, false also where it is not
+  /// known.
+  virtual bool progress() = 0;
 
   /// A descriptor that becomes readable when a poll() may get on, after prepare_sleep() has
   /// returned true; -1 if there is none. prepare_sleep() returns false where there is something to
