@@ -256,6 +256,7 @@ BuiltIn compose_without_launcher(const Config& config, const KeyValueStart& star
   built_in.make_transport = key_value_transport_factory({.start = start,
                                                          .init_timeout_s = config.init_timeout_s,
                                                          .host = config.host_id,
+                                                         .offer_loopback = !config.host_id.empty(),
                                                          .one_host = !kHaveUcx,
                                                          .job_key = config.job_key,
                                                          .ports = port_range(config),

@@ -39,11 +39,12 @@ void check_facts(const std::vector<StartFacts>& facts, bool one_host) {
                        rank + " as one of " + std::to_string(facts[i].size));
     }
     if (one_host && facts[i].host != first.host) {
-      throw UsageError("rank 0 and " + rank + " are on different hosts (" + first.host + " and " +
-                       facts[i].host +
-                       "): without MPI, tensors travel through the memory of one host alone. Keep "
-                       "all ranks on one host and in one network namespace, or start them by "
-                       "mpiexec");
+      throw UsageError(
+          "rank 0 and " + rank + " are on different hosts (" + first.host + " and " +
+          facts[i].host +
+          "): without MPI or UCX, tensors travel through the memory of one host alone. "
+          "Keep all ranks on one host and in one network namespace, start them by "
+          "mpiexec, or build Ronde where UCX is installed");
     }
     const auto before = std::count_if(facts.begin(), facts.begin() + static_cast<std::ptrdiff_t>(i),
                                       [&](const auto& one) { return one.host == facts[i].host; });

@@ -67,12 +67,7 @@ TEST_CASE("a start that cannot work is a UsageError on every rank") {
     std::string text;
   };
   for (const Case& one :
-       {Case{"hosts",
-             [](int rank, KeyValueStart&, Config&config) {
-               config.host_id = rank == 2 ? "east" : "west";
-             },
-             "rank 0 and rank 2 are on different hosts (west and east): without MPI, tensors"},
-        Case{"local rank", [](int, KeyValueStart&start, Config&) { start.local_rank = 1; },
+       {Case{"local rank", [](int, KeyValueStart&start, Config&) { start.local_rank = 1; },
              "rank 0 was started with local rank 1, but 0 ranks of its host come before it"},
         Case{"configuration",
              [](int rank, KeyValueStart&, Config&config) {
@@ -90,6 +85,27 @@ TEST_CASE("a start that cannot work is a UsageError on every rank") {
                      one.text);
     });
   }
+}
+
+TEST_CASE("ranks of two hosts meet through a store, and UCX moves their data") {
+  MemoryStore store;
+  run_ranks(3, [&](int rank) {
+    Config config = test_config();
+    config.host_id = rank == 2 ? "east" : "west";
+    if (!has_feature("ucx")) {
+      check_contains(
+          text_of<UsageError>([&] {
+            const Runtime runtime(options_without_launcher(store.start(rank, 3), config));
+          }),
+          "rank 0 and rank 2 are on different hosts (west and east): without MPI or UCX");
+      return;
+    }
+    Runtime runtime(options_without_launcher(store.start(rank, 3), config));
+    check(runtime.topology().hosts() == 2, "two hosts");
+    check(runtime.backend_name(DeviceKind::Cpu) == "hierarchical", "backend");
+    for (const std::size_t width : {1, 37, 30'000}) check_collectives(runtime, width, 3);
+    runtime.shutdown();
+  });
 }
 
 TEST_CASE("a rank that never comes is a GroupError that names it") {

@@ -206,7 +206,7 @@ TEST_CASE("ranks that were told what does not fit together all refuse, with one 
       {[](int rank, auto& options) { options.start.size = rank == 1 ? 2 : 3; },
        "rank 0 was started as one of 3 ranks, rank 1 as one of 2"},
       {[](int rank, auto& options) { options.host = rank == 1 ? "b" : "a"; },
-       "rank 0 and rank 1 are on different hosts (a and b): without MPI"}};
+       "rank 0 and rank 1 are on different hosts (a and b): without MPI or UCX"}};
   for (const auto& [change, text] : rows) {
     for (const std::string& error : errors_of(3, change)) {
       CHECK_THAT(error, Catch::StartsWith("usage: " + text));

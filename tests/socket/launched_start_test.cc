@@ -310,7 +310,7 @@ TEST_CASE("ranks of several hosts, or of a wrong local rank, all refuse to start
   using Change = std::function<void(int, LaunchedOptions&)>;
   const std::vector<std::pair<Change, std::string>> rows = {
       {[](int rank, auto& options) { options.host = rank == 1 ? "b" : "a"; },
-       "rank 0 and rank 1 are on different hosts (a and b): without MPI"},
+       "rank 0 and rank 1 are on different hosts (a and b): without MPI or UCX"},
       {[](int, auto& options) { options.launch.local_rank = 0; },
        "rank 1 was started with local rank 0, but 1 ranks of its host come before it"}};
   for (const auto& [change, text] : rows) {

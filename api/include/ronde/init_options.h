@@ -25,8 +25,8 @@ struct InitOptions {
   /// initialised by the program.
   std::vector<int> mpi_ranks = {};
 
-  /// No MPI launcher: the ranks are those that meet in this store, all on one host. MPI is not
-  /// touched, and init may be called again after shutdown, with another prefix.
+  /// No MPI launcher: the ranks are those that meet in this store; on several hosts if there is
+  /// UCX. MPI is not touched, and init may be called again after shutdown, with another prefix.
   std::optional<KeyValueStart> key_value = {};
 };
 

@@ -63,10 +63,10 @@ int main(Program&& program, const InitOptions& options = {}) {
 bool is_initialized() noexcept;
 
 /// Whether this build of Ronde has a feature on this machine: "shm" (shared memory on one host),
-/// "mpi", "hierarchical" (shared memory and MPI together), "mpi_communicator" and "key_value" (see
-/// InitOptions), "streams" (Work::wait_on), "cuda" and "nccl" (buffers on GPUs: its kernels were
-/// built, and the driver, or the driver and NCCL, can be loaded and are new enough). False for
-/// everything else.
+/// "mpi", "ucx" (several hosts without MPI), "hierarchical" (shared memory and one of these),
+/// "mpi_communicator" and "key_value" (see InitOptions), "streams" (Work::wait_on), "cuda" and
+/// "nccl" (buffers on GPUs: its kernels were built, and the driver, or the driver and NCCL, can be
+/// loaded and are new enough). False for everything else.
 bool has_feature(std::string_view feature);
 
 /// 0 where has_feature() is false. Of "cuda" the version of the driver (12080 is CUDA 12.8), of

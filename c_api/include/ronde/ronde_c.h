@@ -55,7 +55,8 @@ RONDE_C_API const char* ronde_version(void);
 
 /** 1 if this library can do `feature` on this machine, 0 if not, or if it has never heard of it, or
  * for NULL.
- * Features: "shm" (ranks of one host), "mpi" (an MPI launcher), "hierarchical" (both),
+ * Features: "shm" (ranks of one host), "mpi" (an MPI launcher), "hierarchical" (ranks of
+ * several hosts), "ucx" (several hosts without MPI),
  * "mpi_communicator" (ronde_init_options.mpi_comm and .mpi_ranks), "key_value" (.put and .get),
  * "process_sets", "send_recv", "groups", "join", "streams", "cuda" (buffers on GPUs: the driver can
  * be loaded), "nccl" (and NCCL, too), "timeline". Needs no ronde_init(). */

@@ -137,9 +137,9 @@ typedef struct ronde_init_options {
   /** size > 0: no MPI launcher. This is rank `rank` of `size`, and number `local_rank` among those
    * of its host, in the order of ranks. There is no default for it: a number that is not right is
    * RONDE_E_USAGE on every rank, so give -1 where it is not known. Control plane and data go
-   * through sockets and shared memory of one host; ranks on several hosts are refused on every
-   * rank, RONDE_E_USAGE. MPI is not touched, and ronde_init() may be called again after
-   * ronde_shutdown().
+   * through sockets and shared memory, and between hosts by UCX; without it ranks on several hosts
+   * are refused on every rank, RONDE_E_USAGE. MPI is not touched, and ronde_init() may be called
+   * again after ronde_shutdown().
    * @{ */
   int rank;
   int size;
