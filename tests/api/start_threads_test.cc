@@ -2,6 +2,7 @@
 // Runtimes of ranks that no launcher started: threads that meet through a store in memory.
 #include <catch2/catch.hpp>
 
+#include "ronde/ronde.h"
 #include "tests/api/without_launcher.h"
 #include "tests/support/fakes/memory_store.h"
 #include "tests/support/oracle/forms.h"
