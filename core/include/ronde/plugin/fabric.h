@@ -89,8 +89,8 @@ class Fabric {
   /// The name for texts and RONDE_FABRIC.
   virtual std::string_view name() const noexcept = 0;
   virtual FabricTraits traits() const noexcept = 0;
-  /// How many channels there are, at least 3: 0 is that of all ranks, the last one that of the ranks
-  /// which own the same shard of their hosts' data, and the others those of process sets.
+  /// How many channels there are, at least 3: 0 is that of all ranks, the last one that of the
+  /// ranks which own the same shard of their hosts' data, and the others those of process sets.
   virtual std::uint32_t channels() const = 0;
 
   /// An empty batch. `memory`: what its messages may touch, if anything but memory that is never
