@@ -59,9 +59,9 @@ NcclOptions nccl_options(const Config& config) {
   return options;
 }
 
-/// Those that move data between hosts by `make_fabric`.
-void add_fabric_backends(const Config& config, MakeFabric make_fabric, BuiltIn& built_in) {
-  const auto fabric = std::make_shared<SharedFabric>(std::move(make_fabric));
+/// Those that move data between hosts.
+void add_fabric_backends(const Config& config, const std::shared_ptr<SharedFabric>& fabric,
+                         BuiltIn& built_in) {
   const AlgorithmTable table = algorithm_table(config);
   built_in.backends.emplace(
       "fabric", fabric_backend_factory(fabric, {.algorithms = table, .exact = config.exact}));
@@ -93,7 +93,11 @@ void add_gpu_backends(const Config& config, BuiltIn& built_in,
 constexpr bool kHaveUcx = true;
 
 MakeFabric make_ucx_fabric() {
-  return ucx_fabric_maker({});
+  UcxOptions options;
+#ifdef RONDE_HAVE_MPI
+  options.transports_not_meant = kMpiTransportsOfUcx;
+#endif
+  return ucx_fabric_maker(options);
 }
 #else
 constexpr bool kHaveUcx = false;
@@ -118,7 +122,7 @@ BuiltIn parts_without_mpi(const Config& config) {
       throw UsageError("RONDE_FABRIC=mpi needs ranks that MPI has started: leave it unset");
     };
   }
-  add_fabric_backends(config, std::move(make_fabric), built_in);
+  add_fabric_backends(config, std::make_shared<SharedFabric>(std::move(make_fabric)), built_in);
   add_gpu_backends(config, built_in);
   return built_in;
 }
@@ -164,8 +168,11 @@ BuiltIn compose_built_in(const Config& config, const StartingRanks& ranks) {
   built_in.make_board = shm_board_factory();
   built_in.backends.emplace("mpi", mpi_backend_factory(options));
   built_in.backends.emplace("shm", shm_backend_factory());
-  add_fabric_backends(
-      config, config.fabric == "ucx" ? make_ucx_fabric() : mpi_fabric_maker(options), built_in);
+  add_fabric_backends(config,
+                      std::make_shared<SharedFabric>(
+                          config.fabric == "ucx" ? make_ucx_fabric() : mpi_fabric_maker(options),
+                          mpi_fabric_maker_of_set(options)),
+                      built_in);
   add_gpu_backends(config, built_in, gpu_aware_mpi_factory(options), wrap_mpi_calls());
   return built_in;
 }

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <array>
 #include <bit>
+#include <string>
 #include <utility>
 
 #include "core/src/algorithms/algorithms.h"
@@ -28,6 +29,15 @@ void in_blocks(std::size_t count, Visit visit) {
 }
 
 }  // namespace
+
+void Hierarchy::add_counters(StatsGroup& group) const {
+  for (std::size_t algorithm = 0; algorithm < used_.size(); ++algorithm) {
+    const std::uint64_t rounds = used_[algorithm].get();
+    if (rounds == 0) continue;
+    group.counters.emplace_back(
+        "rounds_" + std::string(to_string(static_cast<Algorithm>(algorithm))), rounds);
+  }
+}
 
 Hierarchy::Hierarchy(std::shared_ptr<shm::SlotBufferContext> slot_context, Shards who,
                      std::shared_ptr<const FabricChannel> owners, AlgorithmTable algorithms,
@@ -141,6 +151,7 @@ Steps HierarchicalAllreduce::exchange(std::uint64_t round, PeerMessages& message
   const std::size_t count = shard(*hierarchy_->shards.own, round).count();
   if (count == 0) co_return;
   const Algorithm algorithm = choose(count * partial_bytes_);
+  hierarchy_->used_[static_cast<std::size_t>(algorithm)].add();
   const bool halves = algorithm == Algorithm::HalvingDoubling;
   if (algorithm == Algorithm::RecursiveDoubling) {
     co_await recursive_doubling_allreduce(messages, partial(round), count, between_hosts_);
@@ -157,7 +168,8 @@ Steps HierarchicalAllreduce::exchange(std::uint64_t round, PeerMessages& message
 Steps HierarchicalAllreduce::scatter_and_gather(std::uint64_t round, PeerMessages& messages,
                                                 Algorithm algorithm) {
   const Shards& shards = hierarchy_->shards;
-  const std::vector<std::size_t> counts = shards.parts(elements_[slot_of(round)], element_bytes_);
+  const std::vector<std::size_t> counts =
+      shards.parts({absolute(round), elements_[slot_of(round)]}, element_bytes_);
   const Parts sums(counts, partial_bytes_);
   const Parts results(counts, element_bytes_);
   std::byte* const own_sums = partial(round) + sums.offset(shards.own_host);
@@ -216,15 +228,16 @@ bool HierarchicalAllreduce::may_consume(std::uint64_t round) {
 
 void HierarchicalAllreduce::consume(std::uint64_t round) {
   consuming_.advance([&](const Piece& piece) {
-    for (std::size_t index = 0; index < hierarchy_->shards.count; ++index) {
-      copy_results(piece, shard(index, round), buffer().slot(index, absolute(round)));
+    for (std::size_t owner = 0; owner < hierarchy_->shards.count; ++owner) {
+      copy_results(piece, shard(owner, round), buffer().slot(owner, absolute(round)));
     }
   });
   buffer().publish_consumed(absolute(round));
 }
 
-Slice HierarchicalAllreduce::shard(std::size_t index, std::uint64_t round) const {
-  return hierarchy_->shards.shard(index, elements_[slot_of(round)], element_bytes_);
+Slice HierarchicalAllreduce::shard(std::size_t owner, std::uint64_t round) const {
+  return hierarchy_->shards.shard(owner, {absolute(round), elements_[slot_of(round)]},
+                                  element_bytes_);
 }
 
 std::size_t HierarchicalAllreduce::slot_of(std::uint64_t round) const noexcept {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -10,8 +11,10 @@
 #include "backends/hierarchical/shards.h"
 #include "backends/shm/operations/allreduce.h"
 #include "core/src/algorithms/peer_messages.h"
+#include "core/src/base/counter.h"
 #include "ronde/algorithms.h"
 #include "ronde/plugin/calls.h"
+#include "ronde/stats.h"
 
 namespace ronde::hierarchical {
 
@@ -23,6 +26,9 @@ class Hierarchy {
   Hierarchy(std::shared_ptr<shm::SlotBufferContext> buffer, Shards shards,
             std::shared_ptr<const FabricChannel> owners, AlgorithmTable algorithms, bool exact);
 
+  /// Adds how many rounds used which algorithm between hosts.
+  void add_counters(StatsGroup& group) const;
+
   const std::shared_ptr<shm::SlotBufferContext> buffer;
   const Shards shards;
 
@@ -32,6 +38,7 @@ class Hierarchy {
   const std::shared_ptr<const FabricChannel> owners_;
   const AlgorithmTable algorithms_;
   const bool exact_;
+  std::array<Counter, kAlgorithmCount> used_;
   std::vector<std::vector<std::byte>> partials_;  ///< this host's sums of the own shard, by slot
 };
 
@@ -88,7 +95,7 @@ class HierarchicalAllreduce final : public shm::SlotAllreduce {
   void finish(std::byte* results, const std::byte* sums, std::size_t count) const;
   void advance_exchanges();
 
-  shm::Slice shard(std::size_t index, std::uint64_t round) const;
+  shm::Slice shard(std::size_t owner, std::uint64_t round) const;
   std::size_t slot_of(std::uint64_t round) const noexcept;
   std::byte* own_results(std::uint64_t round);
   std::byte* partial(std::uint64_t round) noexcept;

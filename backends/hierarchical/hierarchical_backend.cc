@@ -122,6 +122,7 @@ StatsGroup HierarchicalBackend::stats() const {
                        {"staged_bytes", counters.staged_bytes},
                        {"shards", hierarchy_->shards.count},
                        {"slot_buffer_bytes", hierarchy_->buffer->buffer.shape().bytes()}}};
+  hierarchy_->add_counters(group);
   for (const auto& [name, value] : others_->stats().counters) {
     group.counters.emplace_back(name.starts_with("fabric_") ? name : "flat_" + name, value);
   }

@@ -14,14 +14,19 @@ std::size_t line_of(std::size_t element_bytes) {
 
 }  // namespace
 
-shm::Slice Shards::shard(std::size_t index, std::size_t elements, std::size_t element_bytes) const {
+shm::Slice Shards::shard(std::size_t owner, const Round& round, std::size_t element_bytes) const {
   const std::size_t least = std::max<std::size_t>(least_message * hosts, 1);
-  const std::size_t used = std::clamp<std::size_t>(elements * element_bytes / least, 1, count);
-  return shm::even_slice(index, used, elements, line_of(element_bytes));
+  const std::size_t used =
+      std::clamp<std::size_t>(round.elements * element_bytes / least, 1, count);
+  // The first owner of a round is the one behind the last of the round before.
+  const std::size_t first = static_cast<std::size_t>(round.number % count) * used % count;
+  const std::size_t index = (owner + count - first) % count;
+  if (index >= used) return {round.elements, round.elements};
+  return shm::even_slice(index, used, round.elements, line_of(element_bytes));
 }
 
-std::vector<std::size_t> Shards::parts(std::size_t elements, std::size_t element_bytes) const {
-  const std::size_t all = shard(own.value(), elements, element_bytes).count();
+std::vector<std::size_t> Shards::parts(const Round& round, std::size_t element_bytes) const {
+  const std::size_t all = shard(own.value(), round, element_bytes).count();
   std::vector<std::size_t> counts;
   for (std::size_t host = 0; host < hosts; ++host) {
     counts.push_back(shm::even_slice(host, hosts, all, line_of(element_bytes)).count());

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <optional>
 #include <vector>
 
@@ -11,8 +12,9 @@
 namespace ronde::hierarchical {
 
 /// Division of the reduction among the ranks. A round has at most as many shards as the smallest
-/// host has ranks, and fewer where their messages would be too small: shard s belongs to local rank
-/// s of every host. A shard is divided again among its owners, one a host.
+/// host has ranks, and fewer where their messages would be too small: a shard belongs to one local
+/// rank of every host, and where there are fewer, to others from round to round. It is divided
+/// again among its owners, one a host.
 struct Shards {
   int ranks = 1;  ///< of all hosts
   std::size_t hosts = 1;
@@ -25,10 +27,16 @@ struct Shards {
   /// The ranks that own this rank's shard, by host; empty without one.
   std::vector<int> owners;
 
-  /// The elements of a shard in a round of `elements`.
-  shm::Slice shard(std::size_t index, std::size_t elements, std::size_t element_bytes) const;
+  /// A round of all rounds.
+  struct Round {
+    std::uint64_t number = 0;
+    std::size_t elements = 0;
+  };
+
+  /// The elements of the shard that a local rank owns in a round; none if it owns no shard of it.
+  shm::Slice shard(std::size_t owner, const Round& round, std::size_t element_bytes) const;
   /// The elements of each owner's part of this rank's shard, in the order of hosts.
-  std::vector<std::size_t> parts(std::size_t elements, std::size_t element_bytes) const;
+  std::vector<std::size_t> parts(const Round& round, std::size_t element_bytes) const;
 };
 
 Shards shards_of(const Topology& topology, std::size_t least_message = 0);

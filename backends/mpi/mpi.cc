@@ -13,20 +13,6 @@ namespace {
 /// Below the priority of shared memory, which is faster within a host.
 constexpr int kPriority = 10;
 
-/// By messages: Note [No communicator a set].
-std::unique_ptr<Backend> make_set_backend(std::shared_ptr<mpi::MpiEnvironment> environment,
-                                          const BackendContext& context,
-                                          const MpiOptions& options) {
-  MPI_Comm communicator = environment->message_communicator();
-  if (communicator == MPI_COMM_NULL) {
-    throw UsageError("the ranks were not started by MPI, which alone moves data between hosts");
-  }
-  auto fabric = std::make_shared<mpi::MpiFabric>(std::move(environment), communicator,
-                                                 options.max_count, false);
-  return make_fabric_backend(std::move(fabric), context, {.name = "mpi", .exact = options.exact},
-                             false);
-}
-
 }  // namespace
 
 std::function<std::unique_ptr<Transport>()> mpi_transport_factory(const MpiOptions& options) {
@@ -40,6 +26,17 @@ MakeFabric mpi_fabric_maker(const MpiOptions& options) {
     auto environment = mpi::MpiEnvironment::of_process();
     MPI_Comm communicator = environment->duplicate(context.deadline);
     return std::make_unique<mpi::MpiFabric>(std::move(environment), communicator, max_count, true);
+  };
+}
+
+MakeFabric mpi_fabric_maker_of_set(const MpiOptions& options) {
+  return [max_count = options.max_count](BackendContext&) {
+    auto environment = mpi::MpiEnvironment::of_process();
+    MPI_Comm communicator = environment->message_communicator();
+    if (communicator == MPI_COMM_NULL) {
+      throw UsageError("the ranks were not started by MPI, which alone moves data between hosts");
+    }
+    return std::make_unique<mpi::MpiFabric>(std::move(environment), communicator, max_count, false);
   };
 }
 
@@ -58,7 +55,8 @@ BackendFactory mpi_backend_factory(const MpiOptions& options) {
                                  .between_hosts = context.topology->hosts() > 1,
                                  .exact = options.exact});
     }
-    return make_set_backend(std::move(environment), context, options);
+    return make_fabric_backend(mpi_fabric_maker_of_set(options)(context), context,
+                               {.name = "mpi", .exact = options.exact}, false);
   };
   return factory;
 }

@@ -47,8 +47,15 @@ struct MpiOptions {
 /// after MPI was finalised; GroupError if ranks are missing once init_timeout_s has passed.
 std::function<std::unique_ptr<Transport>()> mpi_transport_factory(const MpiOptions& options);
 
-/// Makes the fabric over the same MPI.
+/// Make the fabric over the same MPI: for all ranks, or for a process set.
+/// @{
 MakeFabric mpi_fabric_maker(const MpiOptions& options);
+MakeFabric mpi_fabric_maker_of_set(const MpiOptions& options);
+/// @}
+
+/// The value of UCX_TLS that Ronde sets for the MPI of ranks on one host: Note [UCX and the death
+/// of a peer].
+inline constexpr const char* kMpiTransportsOfUcx = "^cma,tcp";
 
 /// Makes the backend, on all ranks at the same time, over the same MPI.
 BackendFactory mpi_backend_factory(const MpiOptions& options);

@@ -51,7 +51,7 @@ std::string first_line(const std::string& text) {
 // where tcp may be the only way, UCX is left as it is. What the user chose stands.
 void keep_ucx_from_ending_survivors(const EnvironmentLookup& variables) {
   constexpr int kKeepWhatIsSet = 0;
-  if (launched_on_one_host(variables)) setenv("UCX_TLS", "^cma,tcp", kKeepWhatIsSet);
+  if (launched_on_one_host(variables)) setenv("UCX_TLS", kMpiTransportsOfUcx, kKeepWhatIsSet);
 }
 
 }  // namespace
@@ -340,17 +340,29 @@ bool MpiEnvironment::test(MPI_Request& request) {
   return finished != 0;
 }
 
-int MpiEnvironment::test_some(std::span<MPI_Request> requests, int& finished,
-                              std::span<int> indexes, std::span<MPI_Status> statuses) {
+std::vector<MpiEnvironment::Finished> MpiEnvironment::test_some(std::span<MPI_Request> requests) {
   const std::lock_guard lock(mutex_);
+  std::vector<int> indexes(requests.size());
+  std::vector<MPI_Status> statuses(requests.size());
+  int count = 0;
   int code = MPI_SUCCESS;
   const auto make = [&] {
-    code = api_.testsome(static_cast<int>(requests.size()), requests.data(), &finished,
-                         indexes.data(), statuses.data());
-    if (code != MPI_ERR_IN_STATUS) check("MPI_Testsome", code);
+    code = api_.testsome(static_cast<int>(requests.size()), requests.data(), &count, indexes.data(),
+                         statuses.data());
   };
   wrappers_.empty() ? make() : call_within(0, make);
-  return code;
+  if (code != MPI_ERR_IN_STATUS) check("MPI_Testsome", code);
+  std::vector<Finished> all(count == MPI_UNDEFINED ? 0 : static_cast<std::size_t>(count));
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    all[i].index = static_cast<std::size_t>(indexes[i]);
+    const int error = code == MPI_ERR_IN_STATUS ? statuses[i].MPI_ERROR : MPI_SUCCESS;
+    if (error != MPI_SUCCESS) {
+      all[i].error = failure_text(api_, "MPI_Testsome", error);
+    } else {
+      api_.get_count(&statuses[i], MPI_BYTE, &all[i].received_bytes);
+    }
+  }
+  return all;
 }
 
 void MpiEnvironment::progress(MPI_Comm communicator) {

@@ -81,11 +81,15 @@ class MpiEnvironment {
   /// Whether `request` is finished. Throws ronde::Error if it failed.
   bool test(MPI_Request& request);
 
-  /// MPI_Testsome: sets `finished`, and as many of `indexes` and `statuses`, which are as large as
-  /// `requests`. Returns MPI_SUCCESS, or MPI_ERR_IN_STATUS if one of these failed; throws
-  /// ronde::Error otherwise.
-  int test_some(std::span<MPI_Request> requests, int& finished, std::span<int> indexes,
-                std::span<MPI_Status> statuses);
+  /// A request that has finished, by MPI_Testsome.
+  struct Finished {
+    std::size_t index = 0;
+    int received_bytes = 0;  ///< of a receive of MPI_BYTE
+    std::string error;       ///< what MPI says if it failed
+  };
+  /// Those of `requests` that have finished since the last time. Throws ronde::Error if that cannot
+  /// be found out.
+  std::vector<Finished> test_some(std::span<MPI_Request> requests);
 
   /// Lets MPI advance what it has taken over, by asking it whether a message has come.
   void progress(MPI_Comm communicator);

@@ -23,17 +23,9 @@ class MpiFabric::Batch final : public MessageBatch {
 
   bool poll() override {
     if (requests_.empty()) return true;
-    indexes_.resize(requests_.size());
-    statuses_.resize(requests_.size());
-    int finished = 0;
-    MpiEnvironment& mpi = *fabric_.mpi_;
-    const int code = mpi.test_some(requests_, finished, indexes_, statuses_);
-    if (finished == MPI_UNDEFINED) finished = 0;
-    for (int i = 0; i < finished; ++i) {
-      const auto at = static_cast<std::size_t>(indexes_[static_cast<std::size_t>(i)]);
-      check(posted_[at], statuses_[static_cast<std::size_t>(i)], code);
-    }
-    if (finished == 0) return false;
+    const auto finished = fabric_.mpi_->test_some(requests_);
+    for (const MpiEnvironment::Finished& one : finished) check(posted_[one.index], one);
+    if (finished.empty()) return false;
     std::size_t kept = 0;
     for (std::size_t i = 0; i < requests_.size(); ++i) {
       if (requests_[i] == MPI_REQUEST_NULL) continue;
@@ -56,22 +48,18 @@ class MpiFabric::Batch final : public MessageBatch {
     bool is_received;
   };
 
-  /// Throws if a call has failed, or brought less than was expected. `code`: of the test of all.
-  void check(const Posted& posted, const MPI_Status& status, int code) const {
-    const MpiApi& api = fabric_.mpi_->api();
+  /// Throws if a call has failed, or brought less than was expected.
+  static void check(const Posted& posted, const MpiEnvironment::Finished& finished) {
     const std::string peer = "rank " + std::to_string(posted.peer);
-    if (code == MPI_ERR_IN_STATUS && status.MPI_ERROR != MPI_SUCCESS) {
+    if (!finished.error.empty()) {
       throw GroupError(posted.peer, "a message of " + std::to_string(posted.bytes) + " bytes " +
                                         (posted.is_received ? "from " : "to ") + peer + ": " +
-                                        failure_text(api, "MPI_Testsome", status.MPI_ERROR));
+                                        finished.error);
     }
-    if (!posted.is_received) return;
-    int bytes = 0;
-    api.get_count(&status, MPI_BYTE, &bytes);
-    if (bytes == posted.bytes) return;
-    throw GroupError(posted.peer, peer + " sent a message of " + std::to_string(bytes) +
-                                      " bytes where " + std::to_string(posted.bytes) +
-                                      " were expected");
+    if (!posted.is_received || finished.received_bytes == posted.bytes) return;
+    throw GroupError(posted.peer, peer + " sent a message of " +
+                                      std::to_string(finished.received_bytes) + " bytes where " +
+                                      std::to_string(posted.bytes) + " were expected");
   }
 
   template <typename Function, typename Pointer>
@@ -104,8 +92,6 @@ class MpiFabric::Batch final : public MessageBatch {
   std::shared_ptr<void> memory_;
   std::vector<MPI_Request> requests_;
   std::vector<Posted> posted_;  ///< of each request
-  std::vector<int> indexes_;
-  std::vector<MPI_Status> statuses_;
   std::uint64_t ended_ = 0;
 };
 

@@ -16,6 +16,8 @@ namespace ronde {
 struct UcxOptions {
   /// How long close() waits for UCX to close its connections.
   std::chrono::milliseconds close_bound{3000};
+  /// A value of UCX_TLS that Ronde has set for MPI itself, and that does not count here.
+  std::string transports_not_meant = {};
   /// Finds the functions of UCX; tests bring their own.
   vendor::SymbolLookup symbols = vendor::dynamic_symbols();
 };

@@ -48,14 +48,14 @@ class BatchState {
 
   static void end_sent(const Message& message, ucs_status_t status) {
     UcxWorker::Counters& counters = message.batch->worker->counters;
-    counters.messages_sent.fetch_add(1, std::memory_order_relaxed);
-    counters.bytes_sent.fetch_add(message.bytes, std::memory_order_relaxed);
+    counters.messages.fetch_add(1, std::memory_order_relaxed);
+    counters.sent_bytes.fetch_add(message.bytes, std::memory_order_relaxed);
     message.batch->end(message, status, message.bytes);
   }
   static void end_received(const Message& message, ucs_status_t status, std::size_t got) {
     UcxWorker::Counters& counters = message.batch->worker->counters;
-    counters.messages_received.fetch_add(1, std::memory_order_relaxed);
-    counters.bytes_received.fetch_add(got, std::memory_order_relaxed);
+    counters.received_messages.fetch_add(1, std::memory_order_relaxed);
+    counters.received_bytes.fetch_add(got, std::memory_order_relaxed);
     message.batch->end(message, status, got);
   }
 
@@ -209,10 +209,10 @@ StatsGroup UcxFabric::stats() const {
   const UcxWorker::Counters& counters = worker_->counters;
   return {"ucx",
           {{"connections", counters.connections},
-           {"messages_sent", counters.messages_sent},
-           {"bytes_sent", counters.bytes_sent},
-           {"messages_received", counters.messages_received},
-           {"bytes_received", counters.bytes_received}}};
+           {"messages", counters.messages},
+           {"sent_bytes", counters.sent_bytes},
+           {"received_messages", counters.received_messages},
+           {"received_bytes", counters.received_bytes}}};
 }
 
 }  // namespace ronde::ucx

@@ -17,10 +17,11 @@ constexpr const char* kKeepaliveValue = "2s";
 
 }  // namespace
 
-UcxWorker::UcxWorker(std::shared_ptr<const UcpApi> api, int rank, int ranks)
+UcxWorker::UcxWorker(std::shared_ptr<const UcpApi> api, int rank, int ranks,
+                     const std::string& transports_not_meant)
     : api_(std::move(api)), rank_(rank), peers_(static_cast<std::size_t>(ranks)) {
   for (Peer& peer : peers_) peer.owner = this;
-  make_context();
+  make_context(transports_not_meant);
   ucp_worker_params_t parameters{};
   parameters.field_mask = UCP_WORKER_PARAM_FIELD_THREAD_MODE;
   parameters.thread_mode = UCS_THREAD_MODE_SERIALIZED;
@@ -29,13 +30,17 @@ UcxWorker::UcxWorker(std::shared_ptr<const UcpApi> api, int rank, int ranks)
   worker_ = {worker, [used = api_](ucp_worker_h handle) { used->worker_destroy(handle); }};
 }
 
-void UcxWorker::make_context() {
+void UcxWorker::make_context(const std::string& transports_not_meant) {
   ucp_config_t* read = nullptr;
   check(api_->config_read(nullptr, nullptr, &read), "ucp_config_read");
   const std::unique_ptr<ucp_config_t, std::function<void(ucp_config_t*)>> config(
       read, [this](ucp_config_t* handle) { api_->config_release(handle); });
   if (std::getenv((std::string("UCX_") + kKeepalive).c_str()) == nullptr) {
     check(api_->config_modify(config.get(), kKeepalive, kKeepaliveValue), "ucp_config_modify");
+  }
+  const char* const transports = std::getenv("UCX_TLS");
+  if (transports != nullptr && transports == transports_not_meant) {
+    check(api_->config_modify(config.get(), "TLS", "all"), "ucp_config_modify");
   }
   ucp_params_t parameters{};
   parameters.field_mask = UCP_PARAM_FIELD_FEATURES | UCP_PARAM_FIELD_ESTIMATED_NUM_EPS;

@@ -19,13 +19,14 @@ namespace ronde::ucx {
 class UcxWorker {
  public:
   struct Counters {
-    std::atomic<std::uint64_t> messages_sent{0}, bytes_sent{0}, messages_received{0},
-        bytes_received{0}, connections{0};
+    std::atomic<std::uint64_t> messages{0}, sent_bytes{0}, received_messages{0}, received_bytes{0},
+        connections{0};
   };
   Counters counters;
 
   /// Throws Error if UCX fails.
-  UcxWorker(std::shared_ptr<const UcpApi> api, int rank, int ranks);
+  UcxWorker(std::shared_ptr<const UcpApi> api, int rank, int ranks,
+            const std::string& transports_not_meant = {});
 
   const UcpApi& api() const noexcept { return *api_; }
   ucp_worker_h handle() const noexcept { return worker_.get(); }
@@ -68,7 +69,7 @@ class UcxWorker {
   };
 
   static void on_loss(void* peer, ucp_ep_h connection, ucs_status_t status);
-  void make_context();
+  void make_context(const std::string& transports_not_meant);
 
   const std::shared_ptr<const UcpApi> api_;
   const int rank_;

@@ -4,6 +4,7 @@
 #include <catch2/catch.hpp>
 #include <numeric>
 #include <optional>
+#include <set>
 #include <vector>
 
 namespace ronde::hierarchical {
@@ -43,11 +44,11 @@ TEST_CASE("the parts of all hosts make up a shard, and all shards a round") {
     for (int rank = 0; rank < 2; ++rank) {
       const Shards shards = shards_of(make_topology(rank, {0, 0, 1, 1, 2, 2}));
       const auto own = static_cast<std::size_t>(rank);
-      CHECK(shards.shard(own, elements, sizeof(float)).begin == covered);
-      const std::vector<std::size_t> parts = shards.parts(elements, sizeof(float));
+      CHECK(shards.shard(own, {0, elements}, sizeof(float)).begin == covered);
+      const std::vector<std::size_t> parts = shards.parts({0, elements}, sizeof(float));
       CHECK(parts.size() == 3);
       covered = std::accumulate(parts.begin(), parts.end(), covered);
-      CHECK(shards.shard(own, elements, sizeof(float)).end == covered);
+      CHECK(shards.shard(own, {0, elements}, sizeof(float)).end == covered);
     }
     CHECK(covered == elements);
   }
@@ -69,11 +70,13 @@ TEST_CASE("slots of the slot buffer are as large on every host") {
 TEST_CASE("a round has as many shards as have messages of 64 KiB") {
   const Topology topology = make_topology(0, {0, 0, 0, 0, 1, 1, 1, 1});
   const Shards shards = shards_of(topology, 64 << 10);
-  const auto used = [&](std::size_t bytes) {
+  std::set<std::size_t> owners;
+  const auto used = [&](std::size_t bytes, std::uint64_t round = 0) {
     std::size_t count = 0;
     std::size_t covered = 0;
-    for (std::size_t index = 0; index < shards.count; ++index) {
-      const shm::Slice slice = shards.shard(index, bytes / 4, 4);
+    for (std::size_t owner = 0; owner < shards.count; ++owner) {
+      const shm::Slice slice = shards.shard(owner, {round, bytes / 4}, 4);
+      if (slice.count() > 0) owners.insert(owner);
       covered += slice.count() * 4;
       count += slice.count() > 0 ? 1 : 0;
     }
@@ -85,6 +88,10 @@ TEST_CASE("a round has as many shards as have messages of 64 KiB") {
   CHECK(used((256 << 10) - 4) == 1);
   CHECK(used(256 << 10) == 2);
   CHECK(used(1 << 20) == 4);
+  // All take turns.
+  owners.clear();
+  for (std::uint64_t round = 0; round < 4; ++round) CHECK(used(4, round) == 1);
+  CHECK(owners.size() == 4);
 }
 
 }  // namespace

@@ -43,7 +43,9 @@ Steps bruck_alltoall(PeerMessages& messages, const std::byte* input, std::byte* 
   std::byte* const blocks = messages.scratch(n * largest);
   for (std::size_t i = 0; i < n; ++i) {
     const std::size_t to = (rank + i) % n;
-    copy_bytes(blocks + i * largest, input + sent.offset(to), sent.count(to));
+    std::byte* const block = blocks + i * largest;
+    copy_bytes(block, input + sent.offset(to), sent.count(to));
+    std::fill(block + sent.count(to), block + largest, std::byte{0});
   }
   const std::size_t most = (n + 1) / 2 * largest;
   std::byte* const outgoing = messages.scratch(most);

@@ -2,6 +2,8 @@
 // Each operation is a coroutine of one of the algorithms, with a stream of messages of its own.
 #include "core/src/algorithms/fabric_backend.h"
 
+#include <algorithm>
+#include <exception>
 #include <string>
 #include <utility>
 
@@ -13,14 +15,13 @@
 namespace ronde {
 namespace {
 
-// Collectives start in one order on all ranks, so that the n-th has the same stream on each. A
-// stream is used again once kCollectiveStreams more have started: by then this rank has posted all
-// messages of the first, and they are ahead of the new ones.
+// Collectives start in one order on all ranks, so that the n-th has the same stream on each. One
+// posts nothing before the last one of its stream has ended here: its messages are then behind all
+// of that one, on every rank.
 constexpr std::uint32_t kCollectiveStreams = Fabric::kStreams - 1;
 /// Messages of a program start in the order that their two ranks agree on.
 constexpr std::uint32_t kMessageStream = kCollectiveStreams;
 constexpr std::size_t kInFlight = 4;
-static_assert(kInFlight < kCollectiveStreams);
 
 // The following live in frames of coroutines, so what they are called with is copied.
 
@@ -107,21 +108,46 @@ Steps run_recv(PeerMessages& messages, std::size_t peer, std::byte* to, std::siz
 
 }  // namespace
 
-class FabricBackend::AlgorithmOperation final : public SteppedOperation {
+class FabricBackend::AlgorithmOperation final : public Operation {
  public:
-  AlgorithmOperation(std::shared_ptr<const FabricChannel> channel, std::uint32_t stream)
-      : messages_(std::move(channel), stream) {}
+  /// `before`: whether the last operation of the stream has ended; null if there is none.
+  AlgorithmOperation(std::shared_ptr<const FabricChannel> channel, std::uint32_t stream,
+                     std::shared_ptr<const bool> before)
+      : messages_(std::move(channel), stream), before_(std::move(before)) {}
 
   PeerMessages& messages() noexcept { return messages_; }
+  std::shared_ptr<const bool> ended() const noexcept { return ended_; }
 
-  /// Posts its first messages.
+  /// Posts its first messages if it may. What goes wrong is thrown by poll(): until then nobody has
+  /// aborted the fabric, and the messages need their batches.
   void start(Steps steps) {
-    begin(std::move(steps));
-    poll();
+    steps_ = std::move(steps);
+    try {
+      advance();
+    } catch (...) {
+      error_ = std::current_exception();
+    }
   }
 
+  bool poll() override {
+    if (error_) std::rethrow_exception(error_);
+    return advance();
+  }
+  std::uint64_t progress() const override { return steps_.progress(); }
+
  private:
+  bool advance() {
+    if (before_ && !*before_) return false;
+    before_ = nullptr;
+    if (!*ended_) *ended_ = steps_.poll();
+    return *ended_;
+  }
+
   PeerMessages messages_;
+  Steps steps_;
+  std::shared_ptr<const bool> before_;
+  const std::shared_ptr<bool> ended_ = std::make_shared<bool>(false);
+  std::exception_ptr error_;
 };
 
 FabricBackend::FabricBackend(FabricChannel channel, const FabricBackendOptions& options,
@@ -143,7 +169,12 @@ std::unique_ptr<FabricBackend::AlgorithmOperation> FabricBackend::begin(std::uin
                                                                         std::uint32_t stream) {
   operations_.add();
   payload_bytes_.add(bytes);
-  return std::make_unique<AlgorithmOperation>(channel_, stream);
+  // Messages of a program are posted at once: they have one place in the order of their two ranks.
+  const bool waits = stream != kMessageStream;
+  auto operation = std::make_unique<AlgorithmOperation>(
+      channel_, stream, waits ? std::move(ended_[stream]) : nullptr);
+  ended_[stream] = operation->ended();
+  return operation;
 }
 
 std::unique_ptr<Operation> FabricBackend::start(std::unique_ptr<AlgorithmOperation> operation,
@@ -153,7 +184,7 @@ std::unique_ptr<Operation> FabricBackend::start(std::unique_ptr<AlgorithmOperati
 }
 
 std::uint32_t FabricBackend::next_stream() noexcept {
-  return started_++ % kCollectiveStreams;
+  return static_cast<std::uint32_t>(started_++ % kCollectiveStreams);
 }
 
 Algorithm FabricBackend::choose(Collective collective, std::uint64_t bytes) {
@@ -243,12 +274,16 @@ std::unique_ptr<Operation> FabricBackend::recv(const RecvCall& call) {
   return start(std::move(operation), std::move(steps));
 }
 
-/// Bytes that wait for a full socket are soon to leave; looking for such costs next to nothing.
+/// Bytes that wait for a full socket leave soon after the last operation, if ever.
 std::optional<std::chrono::nanoseconds> FabricBackend::tend() {
   constexpr std::chrono::microseconds kSoon{100};
-  constexpr std::chrono::milliseconds kLater{10};
+  constexpr std::chrono::milliseconds kLater{50};
   if (!owns_fabric_) return std::nullopt;
-  return channel_->fabric->progress() ? std::chrono::nanoseconds(kSoon) : kLater;
+  const bool got_on = channel_->fabric->progress();
+  const std::uint64_t operations = operations_.get();
+  const bool is_active = got_on || operations != std::exchange(tended_operations_, operations);
+  pause_ = is_active ? kSoon : std::min<std::chrono::nanoseconds>(pause_ + pause_ / 8, kLater);
+  return pause_;
 }
 
 void FabricBackend::close() {
@@ -278,6 +313,7 @@ std::shared_ptr<Fabric> SharedFabric::get(BackendContext& context) {
   if (context.set == 0) {
     made_ = make_(context);
   } else if (!made_) {
+    if (make_for_set_) return make_for_set_(context);
     throw UsageError(
         "the ranks of this process set are on several hosts, and the backend of all ranks uses no "
         "network: leave RONDE_CPU_BACKEND unset");

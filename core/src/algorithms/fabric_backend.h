@@ -53,7 +53,11 @@ class FabricBackend final : public Backend {
   const FabricBackendOptions options_;
   const bool between_hosts_;
   const bool owns_fabric_;
-  std::uint32_t started_ = 0;  ///< collectives
+  std::uint64_t started_ = 0;  ///< collectives
+  /// Of the last operation of each stream: whether it has ended.
+  std::array<std::shared_ptr<const bool>, Fabric::kStreams> ended_;
+  std::uint64_t tended_operations_ = 0;
+  std::chrono::nanoseconds pause_{0};  ///< until the next tend()
   Counter operations_, payload_bytes_;
   std::array<std::array<Counter, kAlgorithmCount>, kCollectiveCount> used_;
 };

@@ -25,7 +25,7 @@ ScratchPool::ScratchPool() {
 }
 
 ScratchPool::Memory ScratchPool::take(std::size_t bytes) {
-  Block block = find(bytes);
+  Block block = find(std::max<std::size_t>(bytes, 64));
   const std::size_t size = block.bytes;
   return {block.memory.release(), [pool = shared_from_this(), size](std::byte* memory) {
             pool->give_back({size, std::unique_ptr<std::byte, Free>(memory)});
@@ -48,7 +48,7 @@ ScratchPool::Block ScratchPool::find(std::size_t bytes) {
     }
   }
   // By powers of two, so that blocks fit other sizes, too.
-  const std::size_t size = std::bit_ceil(std::max<std::size_t>(bytes, 64));
+  const std::size_t size = std::bit_ceil(bytes);
   auto* const memory = static_cast<std::byte*>(::operator new(size, kLine));
   return {size, std::unique_ptr<std::byte, Free>(memory)};
 }

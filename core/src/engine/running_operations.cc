@@ -63,6 +63,7 @@ void RunningOperations::advance() {
     }
     if (!ended && Clock::now() >= slice_end) break;
   }
+  tend();
   if (progress() != before) {
     hot_until_ = Clock::now() + patience_;
   } else if (busy()) {
@@ -82,7 +83,6 @@ void RunningOperations::look_again() {
 }
 
 std::optional<RunningOperations::Clock::duration> RunningOperations::tend() const {
-  if (busy()) return std::nullopt;
   const auto host = sets_.global().backends.find(DeviceKind::Cpu);
   return host == sets_.global().backends.end() ? std::nullopt : host->second->tend();
 }

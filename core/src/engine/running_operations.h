@@ -33,7 +33,7 @@ class RunningOperations {
   /// Polls operations that may sleep once more, after this rank has announced its sleep; they are
   /// hot again if they made progress.
   void look_again();
-  /// Backend::tend() where nothing is in progress.
+  /// Backend::tend(): also while other operations are in progress, for which its peers may wait.
   std::optional<Clock::duration> tend() const;
   /// The time of the next poll: now while they are hot, or while nothing wakes this rank; nullopt
   /// if there are none.

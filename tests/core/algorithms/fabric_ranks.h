@@ -47,13 +47,21 @@ class FabricRanks {
     return finish(operations);
   }
 
-  double finish(Operations& operations) {
+  /// `others` are polled as well, as long as `operations` take.
+  double finish(Operations& operations, Operations* others = nullptr) {
     const auto begin = now_;
+    const auto progress_of_all = [&] {
+      return progress(operations) + (others != nullptr ? progress(*others) : 0);
+    };
+    const auto poll_some = [this](Operations& some) {
+      std::shuffle(some.begin(), some.end(), dice_);
+      return std::erase_if(some, [](auto& one) { return one->poll(); });
+    };
     while (!operations.empty()) {
-      std::shuffle(operations.begin(), operations.end(), dice_);
-      const std::uint64_t before = progress(operations);
-      const std::size_t ended = std::erase_if(operations, [](auto& one) { return one->poll(); });
-      if (ended > 0 || progress(operations) != before) continue;
+      const std::uint64_t before = progress_of_all();
+      std::size_t ended = poll_some(operations);
+      if (others != nullptr) ended += poll_some(*others);
+      if (ended > 0 || progress_of_all() != before) continue;
       const auto next = network_->next_end();
       if (!next) throw std::runtime_error("all ranks wait, and no message is on its way");
       now_ = *next;

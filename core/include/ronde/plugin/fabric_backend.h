@@ -18,17 +18,20 @@ using MakeFabric = std::function<std::unique_ptr<Fabric>(BackendContext&)>;
 
 /// One fabric for all backends of a Runtime that use it.
 ///
-/// Thread-safety: get() is called by one thread at a time, as BackendFactory::create is.
+/// Thread-safety: get() may be called for several process sets at the same time.
 class SharedFabric {
  public:
-  explicit SharedFabric(MakeFabric make) : make_(std::move(make)) {}
+  /// `make_for_set`: for a process set where the backend of all ranks uses no fabric; must not
+  /// exchange. May be empty.
+  explicit SharedFabric(MakeFabric make, MakeFabric make_for_set = {})
+      : make_(std::move(make)), make_for_set_(std::move(make_for_set)) {}
 
   /// Made for the backend of all ranks, and the same one for those of process sets. Throws
-  /// UsageError for one of these if the backend of all ranks has none.
+  /// UsageError for one of these if there is none.
   std::shared_ptr<Fabric> get(BackendContext& context);
 
  private:
-  const MakeFabric make_;
+  const MakeFabric make_, make_for_set_;
   std::shared_ptr<Fabric> made_;
 };
 
