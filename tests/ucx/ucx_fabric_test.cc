@@ -97,7 +97,19 @@ TEST_CASE("a machine without ucx is told what to do") {
   const Topology topology;
   BackendContext context;
   context.topology = &topology;
-  CHECK_THROWS_AS(ucx_fabric_maker({.symbols = nothing})(context), UsageError);
+  // What it tells is what all others throw, too.
+  std::string told;
+  context.exchange = [&](std::string_view blob) {
+    told = blob;
+    return std::vector<std::string>{told};
+  };
+  CHECK_THROWS_WITH(ucx_fabric_maker({.symbols = nothing})(context),
+                    Catch::Contains("rank 0 cannot use UCX: UCX cannot be loaded: libucp.so.0"));
+  context.exchange = [&](std::string_view blob) {
+    return std::vector<std::string>{std::string(blob), told};
+  };
+  CHECK_THROWS_WITH(ucx_fabric_maker({})(context),
+                    Catch::Contains("rank 1 cannot use UCX: UCX cannot be loaded"));
 }
 
 TEST_CASE("a ucx that is too old is named") {
