@@ -2,6 +2,7 @@
 // Random programs on ranks that are processes, over every backend between them.
 #include <algorithm>
 #include <functional>
+#include <iostream>
 #include <memory>
 #include <set>
 #include <string>
@@ -32,6 +33,11 @@ Variables variables_of(const Config& config) {
           {"RONDE_FREEZE_AFTER_STEPS", std::to_string(config.freeze_after_steps)},
           {"RONDE_CYCLE_TIME_MS", std::to_string(config.cycle_time_ms)},
           {"RONDE_JOIN_AVERAGE", config.join_average},
+          {"RONDE_ALLREDUCE", config.allreduce},
+          {"RONDE_BROADCAST", config.broadcast},
+          {"RONDE_ALLGATHER", config.allgather},
+          {"RONDE_REDUCESCATTER", config.reducescatter},
+          {"RONDE_ALLTOALL", config.alltoall},
           {"RONDE_STALL_WARN_S", "0"},
           {"RONDE_STALL_ABORT_S", "0"}};
 }
@@ -88,10 +94,15 @@ void check_programs(std::uint64_t usual_seed, int groups, int hosts, const WithR
   CHECK(thaws > 0);
 }
 
-void check_programs_on(const std::string& hosts, std::uint64_t seed) {
+void check_programs_on(const std::string& hosts, std::uint64_t seed, const std::string& fabric) {
+  if (fabric == "ucx" && !has_feature("ucx")) {
+    std::cout << "left out: random programs over ucx: this build has none\n";
+    return;
+  }
   const std::set<char> names(hosts.begin(), hosts.end());
   check_programs(seed, 10, static_cast<int>(names.size()),
-                 [&](const auto& body, const Variables& variables) {
+                 [&](const auto& body, Variables variables) {
+                   variables.emplace_back("RONDE_FABRIC", fabric);
                    with_hosts(
                        hosts,
                        [&](PlainMpi& mpi) {
@@ -116,7 +127,12 @@ void check_programs_on(const std::string& hosts, std::uint64_t seed) {
   }
   for (const std::string hosts : {"abb", "aab", "aabb", "abbb", "abca"}) {
     add_case("random programs on the hosts " + hosts, "[n" + std::to_string(hosts.size()) + "]",
-             [hosts, seed = seed++] { check_programs_on(hosts, seed); });
+             [hosts, seed = seed++] { check_programs_on(hosts, seed, "mpi"); });
+  }
+  for (const std::string hosts : {"abb", "abca"}) {
+    add_case("random programs on the hosts " + hosts + " over ucx",
+             "[n" + std::to_string(hosts.size()) + "]",
+             [hosts, seed = seed++] { check_programs_on(hosts, seed, "ucx"); });
   }
   return true;
 }();
