@@ -89,6 +89,12 @@ void add_gpu_backends(const Config& config, BuiltIn& built_in,
   built_in.device_backends.emplace("nccl", nccl_backend_factory(nccl));
 }
 
+#ifdef RONDE_HAVE_MPI
+constexpr bool kHaveMpi = true;
+#else
+constexpr bool kHaveMpi = false;
+#endif
+
 #ifdef RONDE_HAVE_UCX
 constexpr bool kHaveUcx = true;
 
@@ -145,7 +151,7 @@ BuiltIn compose_launched(const Config& config, Launch launch) {
 
 std::optional<Launch> launch_for(const Config& config, const StartingRanks& ranks) {
   if (ranks.mpi_communicator || !ranks.mpi_ranks.empty()) return std::nullopt;
-  return find_launch(process_environment(), config.port);
+  return find_launch(process_environment(), config.port, kHaveMpi);
 }
 
 }  // namespace

@@ -12,10 +12,11 @@ namespace ronde {
 namespace detail {
 
 /// The number in a launcher's variable; nothing if it is unset or not a number.
-inline std::optional<int> number_in(const EnvironmentLookup& variables, const std::string& name) {
+template <typename Number = int>
+std::optional<Number> number_in(const EnvironmentLookup& variables, const std::string& name) {
   const std::optional<std::string> text = variables(name);
   if (!text) return std::nullopt;
-  int value = 0;
+  Number value = 0;
   const char* const end = text->data() + text->size();
   const auto [rest, code] = std::from_chars(text->data(), end, value);
   if (code != std::errc() || rest != end) return std::nullopt;

@@ -11,13 +11,14 @@ using namespace ronde;
 using Catch::Contains;
 using Variables = std::map<std::string, std::string>;
 
-std::optional<Launch> launch_of(const Variables& variables, std::uint64_t port = 0) {
+std::optional<Launch> launch_of(const Variables& variables, std::uint64_t port = 0,
+                                bool has_mpi = true) {
   return find_launch(
       [&](const std::string& name) -> std::optional<std::string> {
         const auto found = variables.find(name);
         return found == variables.end() ? std::nullopt : std::optional(found->second);
       },
-      port);
+      port, has_mpi);
 }
 
 /// `more` wins.
@@ -89,7 +90,19 @@ TEST_CASE("torchrun, what imitates it, and Slurm say who a rank is and where ran
       {without(without(kSlurm, "SLURM_STEP_NODELIST"), "SLURM_JOB_NODELIST"),
        0,
        {5, 8, 1, "Slurm's job 1234, step 2", "10.0.0.9", "SLURM_LAUNCH_NODE_IPADDR", 22342,
-        "Slurm's job and step"}}};
+        "Slurm's job and step"}},
+      {with(kSlurm, {{"SLURM_JOB_ID", "67108864001"}}),
+       0,
+       {5, 8, 1, "Slurm's job 67108864001, step 2", "node07", "the first of Slurm's nodes", 20012,
+        "Slurm's job and step"}},
+      // A batch script has set them for all tasks.
+      {with(kSlurm, {{"WORLD_SIZE", "8"}, {"MASTER_ADDR", "node07"}}),
+       0,
+       {5, 8, 1, "Slurm's job 1234, step 2", "node07", "MASTER_ADDR", 22342,
+        "Slurm's job and step"}},
+      {with(kSlurm, kPod),
+       0,
+       {1, 2, -1, "run ''", "master-0", "MASTER_ADDR", 23457, "MASTER_PORT + 1"}}};
   for (std::size_t i = 0; i < rows.size(); ++i) {
     INFO("row " << i);
     const auto got = launch_of(rows[i].variables, rows[i].port);
@@ -105,7 +118,36 @@ TEST_CASE("torchrun, what imitates it, and Slurm say who a rank is and where ran
     CHECK(got->port == expected.port);
     CHECK(got->port_source == expected.port_source);
     CHECK(got->one_host == expected.one_host);
+    CHECK(got->size_source == (got->job.starts_with("run") ? "WORLD_SIZE" : "SLURM_NTASKS"));
   }
+}
+
+TEST_CASE("a rank that torchrun or its variables put alone does not join a step's other tasks") {
+  const Variables alone = {{"WORLD_SIZE", "1"}, {"RANK", "0"}};
+  const std::vector<Variables> rows = {
+      with(kSlurm, alone),
+      with(kSlurm, with(kTorchrun, alone)),
+      with(kSlurm, {{"WORLD_SIZE", "1"}, {"TORCHELASTIC_RUN_ID", "a job"}}),
+      with(with(kTorchrun, alone), {{"PMI_SIZE", "2"}, {"PMI_RANK", "1"}}),
+  };
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    INFO("row " << i);
+    const auto launch = launch_of(rows[i]);
+    REQUIRE(launch);
+    CHECK(launch->problem == "");
+    CHECK(launch->rank == 0);
+    CHECK(launch->size == 1);
+  }
+  CHECK(launch_of(with(kSlurm, {{"WORLD_SIZE", "1"}}))->size == 8);
+  CHECK_FALSE(launch_of(with(with(kSlurm, alone), {{"PMI_SIZE", "8"}})));
+}
+
+TEST_CASE("an MPI that asks Slurm itself is left the start, where there is MPI") {
+  const Variables variables = with(kSlurm, {{"I_MPI_PMI_LIBRARY", "/usr/lib64/libpmi.so"}});
+  CHECK_FALSE(launch_of(variables));
+  CHECK(launch_of(variables, 0, false)->size == 8);
+  CHECK(launch_of(with(kSlurm, {{"I_MPI_PMI_LIBRARY", ""}}))->size == 8);
+  CHECK(launch_of(with(kTorchrun, variables))->size == 4);
 }
 
 TEST_CASE("one rank, an MPI launcher, and a batch script by itself are no such start") {
@@ -122,6 +164,8 @@ TEST_CASE("one rank, an MPI launcher, and a batch script by itself are no such s
       with(kSlurm, {{"PMI_SIZE", "8"}}),
       with(kSlurm, {{"PMI_SIZE", "1"}}),
       with(kSlurm, {{"PMIX_RANK", "0"}}),
+      with(kSlurm, {{"MPIRUN_RANK", "5"}}),
+      with(kSlurm, {{"MV2_COMM_WORLD_RANK", "5"}}),
       with(kSlurm, {{"SLURM_NTASKS", "1"}}),
       without(kSlurm, "SLURM_STEP_ID"),
       with(kSlurm, {{"SLURM_STEP_ID", "4294967291"}}),  // of the batch script

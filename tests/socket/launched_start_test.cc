@@ -121,6 +121,15 @@ TEST_CASE("ranks of one host need no name, and open no port to others") {
   });
 }
 
+TEST_CASE("a launch of one rank awaits nobody, and opens no port") {
+  const ReservedPort port;
+  REQUIRE(::listen(port.fd(), 1) == 0);
+  LaunchedOptions options = options_at(port, 0, 1);
+  options.launch.local_rank = -1;
+  options.warn = [](const std::string& text) { check(false, text); };
+  CHECK(make(options)->topology().size == 1);
+}
+
 TEST_CASE("a start again uses the same port") {
   const ReservedPort port;
   for (int start = 0; start < 3; ++start) {

@@ -28,8 +28,9 @@ class Reader {
     return value;
   }
 
-  int needed(const char* name) {
-    const auto number = detail::number_in(variables_, name);
+  template <typename Number = int>
+  Number needed(const char* name) {
+    const auto number = detail::number_in<Number>(variables_, name);
     if (!number)
       complain(std::string(name) +
                (text(name).empty() ? " is not set" : "=" + text(name) + " is no number"));
@@ -57,6 +58,7 @@ Launch by_torchrun(const EnvironmentLookup& variables, std::uint64_t port) {
   Launch launch;
   Reader reader(variables, launch);
   launch.size = reader.needed("WORLD_SIZE");
+  launch.size_source = "WORLD_SIZE";
   launch.rank = reader.needed("RANK");
   launch.local_rank = reader.optional("LOCAL_RANK");
   launch.job = "run '" + reader.text("TORCHELASTIC_RUN_ID") + "'";
@@ -82,9 +84,10 @@ Launch by_slurm(const EnvironmentLookup& variables, std::uint64_t port) {
   Launch launch;
   Reader reader(variables, launch);
   launch.size = reader.needed("SLURM_NTASKS");
+  launch.size_source = "SLURM_NTASKS";
   launch.rank = reader.needed("SLURM_PROCID");
   launch.local_rank = reader.optional("SLURM_LOCALID");
-  const int job = reader.needed("SLURM_JOB_ID");
+  const auto job = reader.needed<std::uint64_t>("SLURM_JOB_ID");
   const int step = reader.needed("SLURM_STEP_ID");
   launch.job = "Slurm's job " + std::to_string(job) + ", step " + std::to_string(step);
   launch.root_host = reader.text("MASTER_ADDR");
@@ -102,7 +105,7 @@ Launch by_slurm(const EnvironmentLookup& variables, std::uint64_t port) {
   launch.port_source = "RONDE_PORT";
   if (port == 0) {
     launch.port_source = "Slurm's job and step";
-    const auto numbered = 10 * static_cast<std::uint64_t>(job) + static_cast<std::uint64_t>(step);
+    const auto numbered = 10 * job + static_cast<std::uint64_t>(step);
     port = kFirstSlurmPort + numbered % kSlurmPorts;
   }
   launch.port = static_cast<std::uint16_t>(port);
@@ -126,22 +129,29 @@ Launch checked(Launch launch, const std::string& starter, const std::string& nee
 
 }  // namespace
 
-std::optional<Launch> find_launch(const EnvironmentLookup& variables, std::uint64_t port) {
-  const auto above_one = [&](const char* name) {
-    return detail::number_in(variables, name).value_or(0) > 1;
-  };
+std::optional<Launch> find_launch(const EnvironmentLookup& variables, std::uint64_t port,
+                                  bool has_mpi) {
+  const auto number = [&](const char* name) { return detail::number_in(variables, name); };
   bool of_mpi = false;
-  for (const char* const name : {"PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "PMIX_RANK"}) {
-    of_mpi = of_mpi || detail::number_in(variables, name).has_value();
+  for (const char* const name :
+       {"PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "PMIX_RANK", "MPIRUN_RANK", "MV2_COMM_WORLD_RANK"}) {
+    of_mpi = of_mpi || number(name);
   }
   const bool of_torchrun = variables("TORCHELASTIC_RUN_ID").has_value();
-  const bool imitates = !of_mpi && (variables("RANK") || variables("MASTER_ADDR"));
-  if (above_one("WORLD_SIZE") && (of_torchrun || imitates)) {
+  const bool in_step = number("SLURM_NTASKS").value_or(0) > 1 && number("SLURM_STEP_ID");
+  const int world = number("WORLD_SIZE").value_or(0);
+  const bool is_alone = world == 1 && (of_torchrun || (!of_mpi && number("RANK") == 0));
+  if (is_alone && (of_mpi || in_step)) return Launch();
+  const bool slurm_knows =
+      in_step && number("SLURM_PROCID") && !variables("RANK") && variables("SLURM_JOB_ID");
+  const bool imitates = !of_mpi && !slurm_knows && (variables("RANK") || variables("MASTER_ADDR"));
+  if (world > 1 && (of_torchrun || imitates)) {
     return checked(by_torchrun(variables, port), of_torchrun ? "torchrun" : "what sets WORLD_SIZE",
                    "RANK, WORLD_SIZE, MASTER_ADDR, and MASTER_PORT or RONDE_PORT. To run alone, "
                    "unset WORLD_SIZE");
   }
-  if (above_one("SLURM_NTASKS") && !of_mpi && detail::number_in(variables, "SLURM_STEP_ID")) {
+  const bool mpi_asks_slurm = has_mpi && !variables("I_MPI_PMI_LIBRARY").value_or("").empty();
+  if (in_step && !of_mpi && !mpi_asks_slurm) {
     return checked(by_slurm(variables, port), "Slurm",
                    "SLURM_PROCID, SLURM_JOB_ID, and SLURM_STEP_NODELIST or MASTER_ADDR. To run "
                    "alone, use 'srun -n 1'");

@@ -64,7 +64,9 @@ class LaunchedStart {
     if (!launch_.problem.empty()) throw UsageError(launch_.problem);
     check_numbers(launch_.rank, launch_.size);
     const std::string host = options_.host.empty() ? host_identity() : options_.host;
-    Star star = launch_.rank == 0 ? await_all() : join();
+    Star star = launch_.size == 1   ? Star(0, 1, {}, deadline_)
+                : launch_.rank == 0 ? await_all()
+                                    : join();
     const Exchange exchange = [&](std::string_view blob) { return star.exchange(blob); };
     compare_facts({launch_.size, launch_.local_rank, host}, options_.one_host, exchange);
     const TreeOptions tree_options = {.rank = launch_.rank,
