@@ -4,12 +4,14 @@
 
 #include <sys/socket.h>
 
+#include <array>
 #include <atomic>
 #include <catch2/catch.hpp>
 #include <deque>
 #include <latch>
 
 #include "backends/socket/handshake_client.h"
+#include "backends/socket/launched/star.h"
 #include "backends/socket/sockets.h"
 #include "tests/socket/trees.h"
 #include "tests/support/processes/reserved_port.h"
@@ -295,6 +297,21 @@ TEST_CASE("a rank that is lost while the others wait for its word is named on al
     check_equal(death.rank, 2, "the rank that is lost");
     check_contains(death.text, "rank 0 cannot start: rank 2 was lost: its connection");
   });
+}
+
+TEST_CASE("a failure that comes along with an answer is not lost") {
+  std::array<int, 2> fds = {};
+  REQUIRE(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fds.data()) == 0);
+  net::Connection root{UniqueFd(fds[0])};
+  root.queue("b" + pack_fields({"of 0", "of 1"}));
+  root.queue("f" + pack_fields({"2", "rank 2 was lost"}));
+  root.flush();
+  root.finish_sending();
+  std::vector<net::Peer> peers(1);
+  peers[0] = {0, UniqueFd(fds[1])};
+  net::Star star(1, 2, std::move(peers), Clock::now() + 20s);
+  CHECK(star.exchange("of 1") == std::vector<std::string>{"of 0", "of 1"});
+  CHECK(death_of([&] { star.exchange("more"); }) == Death{2, "rank 2 was lost"});
 }
 
 TEST_CASE("a rank that says nonsense while the ranks meet is named on all of them") {

@@ -85,8 +85,8 @@ void Star::deliver(const std::string& message) {
 std::vector<std::string> Star::ask(std::string_view blob) {
   Connection& root = connections_.at(0);
   root.queue(blob);
-  std::deque<std::string> messages;
-  while (true) {
+  // A failure may have come with the answer before, and the connection have ended since.
+  while (answers_.empty()) {
     root.flush();
     const auto events = static_cast<short>(root.has_unsent() ? POLLIN | POLLOUT : POLLIN);
     std::vector<pollfd> fds = {{root.fd(), events, 0}};
@@ -94,10 +94,14 @@ std::vector<std::string> Star::ask(std::string_view blob) {
       fail(0, "said nothing more before RONDE_INIT_TIMEOUT_S was over: it hangs");
     }
     if ((fds[0].revents & ~POLLOUT) == 0) continue;
-    const auto state = root.read(messages);
-    if (!messages.empty()) return read_answer(messages.front());
-    if (state == Connection::ReadState::Ended) fail(0, "was lost: " + root.end_text());
+    const auto state = root.read(answers_);
+    if (answers_.empty() && state == Connection::ReadState::Ended) {
+      fail(0, "was lost: " + root.end_text());
+    }
   }
+  const std::string answer = std::move(answers_.front());
+  answers_.pop_front();
+  return read_answer(answer);
 }
 
 std::vector<std::string> Star::read_answer(const std::string& message) const {

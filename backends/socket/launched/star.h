@@ -39,6 +39,7 @@ class Star {
   const Clock::time_point begun_ = Clock::now();
   const Clock::time_point deadline_;
   std::map<int, Connection> connections_;  ///< by rank
+  std::deque<std::string> answers_;        ///< of rank 0, not looked at yet
 };
 
 }  // namespace ronde::net
