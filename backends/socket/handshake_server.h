@@ -30,6 +30,9 @@ class HandshakeServer {
   /// would give up, and those that do not.
   void run(Clock::time_point deadline, Meeting& meeting);
 
+  /// When the first of those that came would give up.
+  Clock::time_point deadline() const noexcept { return deadline_; }
+
  private:
   struct PendingPeer {
     UniqueFd socket;

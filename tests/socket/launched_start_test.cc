@@ -286,6 +286,24 @@ TEST_CASE("ranks that never come are named on all others when the first of them 
   CHECK(deaths[1] == deaths[0]);
 }
 
+TEST_CASE("a rank that hangs after it came is named when the first of the others gives up") {
+  const ReservedPort port;
+  std::latch gave_up(2);
+  run_ranks(3, [&](int rank) {
+    if (rank == 2) {
+      const UniqueFd silent = connect_as(2, port);
+      gave_up.wait();
+      return;
+    }
+    LaunchedOptions options = options_at(port, rank, 3);
+    options.init_timeout_s = rank == 0 ? 3600 : 2;
+    const Death death = death_of([&] { make(options); });
+    gave_up.count_down();
+    check_equal(death.rank, 2, "the rank that hangs");
+    check_contains(death.text, "rank 0 cannot start: rank 2 said nothing more");
+  });
+}
+
 TEST_CASE("a rank that is lost while the others wait for its word is named on all of them") {
   const ReservedPort port;
   run_ranks(3, [&](int rank) {

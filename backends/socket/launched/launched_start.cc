@@ -89,7 +89,8 @@ class LaunchedStart {
     HandshakeServer server(0, std::move(others), credentials_, std::move(listeners), launch_.port);
     Meeting meeting;
     server.run(deadline_, meeting);
-    Star star(0, launch_.size, std::move(meeting.peers), deadline_);
+    // The first to give up is rank 0: it knows which rank hangs.
+    Star star(0, launch_.size, std::move(meeting.peers), server.deadline());
     if (meeting.missing.empty()) return star;
     const GroupError error(meeting.missing.front(), meeting.missing_text + where_awaited());
     star.spread(error);
