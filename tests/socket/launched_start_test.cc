@@ -286,6 +286,20 @@ TEST_CASE("ranks that never come are named on all others when the first of them 
   CHECK(deaths[1] == deaths[0]);
 }
 
+TEST_CASE("rank 0 remarks that it is awaited elsewhere once the others know who is missing") {
+  const ReservedPort port;
+  run_ranks(3, [&](int rank) {
+    if (rank == 2) return;
+    LaunchedOptions options = options_at(port, rank, 3);
+    options.init_timeout_s = 2;
+    if (rank == 0) options.launch.root_host = "192.0.2.1";
+    const Death death = death_of([&] { make(options); });
+    check_equal(death.rank, 2, "the rank that is missing");
+    const std::string remark = ", which is no address of the host that rank 0 is on";
+    check(death.text.ends_with(remark) == (rank == 0), death.text);
+  });
+}
+
 TEST_CASE("a rank that hangs after it came is named when the first of the others gives up") {
   const ReservedPort port;
   std::latch gave_up(2);

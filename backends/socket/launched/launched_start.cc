@@ -93,8 +93,8 @@ class LaunchedStart {
     Star star(0, launch_.size, std::move(meeting.peers), server.deadline());
     if (meeting.missing.empty()) return star;
     const GroupError error(meeting.missing.front(), meeting.missing_text + where_awaited());
-    star.spread(error);
-    throw GroupError(error);
+    star.spread(error);  // before a name is looked up: that may take longer than the others wait
+    throw GroupError(error.failed_rank(), error.what() + where_it_leads());
   }
 
   UniqueFd listen() const {
@@ -128,7 +128,7 @@ class LaunchedStart {
       root[0].socket = client.run(deadline_);
     } catch (const GroupError& error) {
       if (error.failed_rank() != 0) throw;
-      throw GroupError(0, error.what() + where_awaited());
+      throw GroupError(0, error.what() + where_awaited() + where_it_leads());
     }
     return {launch_.rank, launch_.size, std::move(root), deadline_};
   }
@@ -155,23 +155,26 @@ class LaunchedStart {
 
   /// What a rank that missed others has to look at.
   std::string where_awaited() const {
-    std::string text = ". Rank 0 is awaited at " + root_host() + " (" +
-                       (launch_.one_host ? "as all ranks are on this host" : launch_.host_source) +
-                       "), port " + std::to_string(launch_.port) + " (" + launch_.port_source + ")";
-    if (launch_.one_host) return text;
+    return ". Rank 0 is awaited at " + root_host() + " (" +
+           (launch_.one_host ? "as all ranks are on this host" : launch_.host_source) + "), port " +
+           std::to_string(launch_.port) + " (" + launch_.port_source + ")";
+  }
+
+  /// A remark on the address, if it is wrong; asks the system for it.
+  std::string where_it_leads() const {
+    if (launch_.one_host) return {};
     std::string problem;
     const std::vector<std::string> addresses = resolve(launch_.root_host, problem);
     if (launch_.rank != 0) {
       const bool here =
           !addresses.empty() && std::all_of(addresses.begin(), addresses.end(), is_loopback);
-      return here ? text + ", which is this rank's own host: from another one it leads nowhere"
-                  : text;
+      return here ? ", which is this rank's own host: from another one it leads nowhere" : "";
     }
     const std::vector<std::string> own = interface_addresses(true);
     const bool is_own = std::any_of(addresses.begin(), addresses.end(), [&](const auto& address) {
       return is_loopback(address) || std::find(own.begin(), own.end(), address) != own.end();
     });
-    return is_own ? text : text + ", which is no address of the host that rank 0 is on";
+    return is_own ? "" : ", which is no address of the host that rank 0 is on";
   }
 
   const LaunchedOptions& options_;
