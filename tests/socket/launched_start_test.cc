@@ -408,6 +408,11 @@ TEST_CASE("a launch that leads nowhere says where it was meant to lead") {
                                 "resolve: "));
     CHECK(warnings == std::vector<std::string>{text + ". It is tried again"});
   }
+  SECTION("an address of one link") {
+    options.launch.root_host = "fe80::1%lo";
+    CHECK_THAT(text_of<GroupError>([&] { make(options); }),
+               Contains("fe80::1%lo, does not resolve: it has no address that holds beyond one"));
+  }
   SECTION("nobody listens") {
     const Death death = death_of([&] { make(options); });
     CHECK(death.rank == 0);

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <memory>
 #include <numeric>
+#include <string_view>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -31,7 +32,8 @@ namespace {
 
 constexpr const char* kThisHost = "127.0.0.1";
 
-/// The numeric addresses of a name. `problem`: why there are none.
+/// The numeric addresses of a name, but those that hold for one link alone, as 'fe80::1%eth0':
+/// other hosts call the link otherwise. `problem`: why there are none.
 std::vector<std::string> resolve(const std::string& host, std::string& problem) {
   addrinfo hints = {};
   hints.ai_socktype = SOCK_STREAM;
@@ -46,9 +48,10 @@ std::vector<std::string> resolve(const std::string& host, std::string& problem) 
     char text[NI_MAXHOST] = {};
     const int code = ::getnameinfo(entry->ai_addr, entry->ai_addrlen, text, sizeof text, nullptr, 0,
                                    NI_NUMERICHOST);
-    if (code == 0) addresses.emplace_back(text);
+    const bool is_global = std::string_view(text).find('%') == std::string_view::npos;
+    if (code == 0 && is_global) addresses.emplace_back(text);
   }
-  problem = "it has no address";
+  problem = "it has no address that holds beyond one link";
   return addresses;
 }
 
