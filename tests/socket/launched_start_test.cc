@@ -276,11 +276,13 @@ TEST_CASE("ranks that never come are named on all others when the first of them 
     if (rank >= 2) return;
     LaunchedOptions options = options_at(port, rank, 4);
     options.init_timeout_s = rank == 0 ? 3600 : 2;
+    options.launch.size_source = "WORLD_SIZE";
     deaths[static_cast<std::size_t>(rank)] = death_of([&] { make(options); });
   });
   CHECK(deaths[0].rank == 2);
   CHECK_THAT(deaths[0].text, StartsWith("rank 0 waited ") &&
                                  Contains(" s for connections from 2 rank(s): 2, 3. ") &&
+                                 Contains("of WORLD_SIZE=4: to run alone, unset it") &&
                                  Contains("Rank 0 is awaited at 127.0.0.1 (MASTER_ADDR), port " +
                                           std::to_string(port.number()) + " (MASTER_PORT + 1)"));
   CHECK(deaths[1] == deaths[0]);

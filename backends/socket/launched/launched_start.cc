@@ -95,7 +95,8 @@ class LaunchedStart {
     // The first to give up is rank 0: it knows which rank hangs.
     Star star(0, launch_.size, std::move(meeting.peers), server.deadline());
     if (meeting.missing.empty()) return star;
-    const GroupError error(meeting.missing.front(), meeting.missing_text + where_awaited());
+    const GroupError error(meeting.missing.front(),
+                           meeting.missing_text + why_many() + where_awaited());
     star.spread(error);  // before a name is looked up: that may take longer than the others wait
     throw GroupError(error.failed_rank(), error.what() + where_it_leads());
   }
@@ -155,6 +156,14 @@ class LaunchedStart {
   }
 
   std::string root_host() const { return launch_.one_host ? kThisHost : launch_.root_host; }
+
+  /// What says that there are others at all.
+  std::string why_many() const {
+    if (launch_.size_source.empty()) return {};
+    const bool of_slurm = launch_.size_source == "SLURM_NTASKS";
+    return ". Their number is of " + launch_.size_source + "=" + std::to_string(launch_.size) +
+           ": to run alone, " + (of_slurm ? "use 'srun -n 1'" : "unset it");
+  }
 
   /// What a rank that missed others has to look at.
   std::string where_awaited() const {
