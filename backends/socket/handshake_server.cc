@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <thread>
 #include <utility>
 
 #include "backends/socket/sockets.h"
@@ -18,11 +19,20 @@
 namespace ronde::net {
 namespace {
 
+/// Connections that may wait to prove themselves, beside two of each child.
+constexpr std::size_t kSpareConnections = 64;
+constexpr std::chrono::milliseconds kPauseWithoutFiles{50};
+
 /// A fresh socket takes a short message at once. False: it broke.
 template <typename Message>
 bool send_whole(const UniqueFd& socket, const Message& message) {
   return ::send(socket.get(), &message, sizeof message, MSG_NOSIGNAL | MSG_DONTWAIT) ==
          static_cast<ssize_t>(sizeof message);
+}
+
+bool has_waiting(const UniqueFd& listener) {
+  pollfd entry = {listener.get(), POLLIN, 0};
+  return ::poll(&entry, 1, 0) > 0;
 }
 
 /// The rank at the other end is gone, or gave this connection up.
@@ -49,6 +59,8 @@ void HandshakeServer::run(Clock::time_point deadline, Meeting& meeting) {
     for (std::size_t i = 0; i < listeners_.size(); ++i) {
       if (fds[i].revents != 0) accept_from(listeners_[i]);
     }
+    // Strangers may come so often that the wait never ends without one.
+    if (Clock::now() >= deadline_) break;
   }
   meeting.missing = missing();
   if (!meeting.missing.empty()) {
@@ -90,22 +102,36 @@ std::string HandshakeServer::missing_text(std::chrono::seconds waited) const {
 }
 
 void HandshakeServer::accept_from(const UniqueFd& listener) {
-  while (true) {
+  const std::size_t most = 2 * children_.size() + kSpareConnections;
+  bool had_files = true;
+  // Then it is their turn to say something.
+  for (std::size_t accepted = 0; accepted < most && had_files;) {
     sockaddr_storage from = {};
     socklen_t length = sizeof from;
     UniqueFd socket(::accept4(listener.get(), reinterpret_cast<sockaddr*>(&from), &length,
                               SOCK_CLOEXEC | SOCK_NONBLOCK));
     if (!socket) {
-      if (errno == EMFILE || errno == ENFILE) {
-        throw Error("rank " + std::to_string(rank_) +
-                    " cannot accept connections: " + errno_text(errno));
-      }
-      return;  // nobody there, or one that gave up: the listener says when to look again
+      const int code = errno;
+      had_files = code != EMFILE && code != ENFILE;
+      // Nobody there, or one that gave up: the listener says when to look again. Without files it
+      // fails even then.
+      if (had_files || !has_waiting(listener)) return;
+      if (pending_.empty()) std::this_thread::sleep_for(kPauseWithoutFiles);
+      drop_oldest("this process cannot open more files: " + errno_text(code));
+      continue;
     }
+    ++accepted;
+    if (pending_.size() >= most) drop_oldest("too many others came");
     const bool tcp = from.ss_family != AF_UNIX;
     pending_.push_back({std::move(socket), tcp, {}, {}, Clock::now() + kHandshakeTimeout, false});
     greet(pending_.back());
   }
+}
+
+void HandshakeServer::drop_oldest(const std::string& why) {
+  if (!pending_.empty()) pending_.erase(pending_.begin());
+  ++refused_;
+  last_refusal_ = why;
 }
 
 void HandshakeServer::greet(PendingPeer& pending) const {

@@ -43,7 +43,9 @@ class HandshakeServer {
     bool finished = false;
   };
 
+  /// Takes some; the oldest that has not proved itself makes room for another one.
   void accept_from(const UniqueFd& listener);
+  void drop_oldest(const std::string& why);
   void greet(PendingPeer& pending) const;
   void read_hello(PendingPeer& pending);
   void answer(PendingPeer& pending, const Hello& hello);

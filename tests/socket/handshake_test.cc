@@ -1,0 +1,140 @@
+// SPDX-License-Identifier: Apache-2.0
+// Each side of the handshake, with the other one played by hand.
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <catch2/catch.hpp>
+
+#include "backends/socket/handshake_client.h"
+#include "backends/socket/handshake_server.h"
+#include "backends/socket/sockets.h"
+#include "tests/socket/trees.h"
+#include "tests/support/processes/file_limit.h"
+#include "tests/support/processes/reserved_port.h"
+
+namespace {
+
+using namespace ronde;
+using namespace ronde::test;
+using Catch::Contains;
+
+const std::string kJob = "run 'a'";
+
+const net::Credentials& credentials() {
+  static const net::Credentials kOfTwo = {kJob, 2, net::JobKey("", "a token")};
+  return kOfTwo;
+}
+
+/// Rank 0 of two, at a local socket.
+class Server {
+ public:
+  UniqueFd connect() const {
+    const net::Address address = net::unix_address(name_);
+    UniqueFd socket(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    const auto* const to = reinterpret_cast<const sockaddr*>(&address.storage);
+    check(::connect(socket.get(), to, address.length) == 0, "connected");
+    return socket;
+  }
+
+  net::Meeting run(Clock::time_point deadline) {
+    net::Meeting meeting;
+    server_.run(deadline, meeting);
+    return meeting;
+  }
+
+ private:
+  static std::vector<UniqueFd> listen_at(const std::string& name) {
+    std::vector<UniqueFd> listeners;
+    listeners.push_back(net::listen_unix(name));
+    return listeners;
+  }
+
+  const std::string name_ = "ronde-handshake-test-" + std::to_string(::getpid());
+  net::HandshakeServer server_{0, {1}, credentials(), listen_at(name_), 0};
+};
+
+template <typename Message>
+bool read_whole(const UniqueFd& socket, Message& message, int flags = MSG_WAITALL) {
+  return ::recv(socket.get(), &message, sizeof message, flags) == sizeof message;
+}
+
+template <typename Message>
+void write_whole(const UniqueFd& socket, const Message& message) {
+  check(::send(socket.get(), &message, sizeof message, MSG_NOSIGNAL) == sizeof message, "sent");
+}
+
+/// Says to be rank 1, once it is greeted.
+void introduce(const UniqueFd& socket) {
+  net::Greeting greeting;
+  if (!read_whole(socket, greeting)) return;
+  net::Hello hello;
+  hello.rank = 1;
+  hello.size = 2;
+  hello.patience_ms = 20'000;
+  hello.job = net::to_name(kJob);
+  hello.proof = net::proof_of_hello(credentials().key, greeting, hello);
+  write_whole(socket, hello);
+}
+
+/// It was greeted, and the other side has closed it.
+bool has_ended(const UniqueFd& socket) {
+  net::Greeting greeting;
+  char more = 0;
+  return read_whole(socket, greeting, MSG_DONTWAIT) &&
+         ::recv(socket.get(), &more, 1, MSG_DONTWAIT) == 0;
+}
+
+/// The least limit on files with which none can be opened.
+rlim_t open_files(const UniqueFd& any) {
+  const UniqueFd next(::dup(any.get()));
+  check(static_cast<bool>(next), "another file");
+  return static_cast<rlim_t>(next.get());
+}
+
+std::vector<UniqueFd> connect_strangers(const Server& server, std::size_t count) {
+  std::vector<UniqueFd> strangers;
+  for (std::size_t i = 0; i < count; ++i) strangers.push_back(server.connect());
+  return strangers;
+}
+
+}  // namespace
+
+TEST_CASE("of many silent connections the oldest end, and a rank that comes last is admitted") {
+  Server server;
+  const std::vector<UniqueFd> strangers = connect_strangers(server, 100);
+  const UniqueFd last = server.connect();
+  std::jthread rank([&] { introduce(last); });
+  CHECK(server.run(Clock::now() + 20s).missing.empty());
+  CHECK(has_ended(strangers.front()));
+  CHECK_FALSE(has_ended(strangers.back()));
+}
+
+TEST_CASE("silent connections that take all files make room for a rank that comes last") {
+  Server server;
+  const std::vector<UniqueFd> strangers = connect_strangers(server, 20);
+  const UniqueFd last = server.connect();
+  const ResourceLimit files(RLIMIT_NOFILE, open_files(last) + 3);
+  std::jthread rank([&] { introduce(last); });
+  CHECK(server.run(Clock::now() + 20s).missing.empty());
+}
+
+TEST_CASE("a process without files to spare says so of the ranks that it misses") {
+  Server server;
+  const UniqueFd waiting = server.connect();
+  const ResourceLimit files(RLIMIT_NOFILE, open_files(waiting));
+  const net::Meeting meeting = server.run(Clock::now() + 200ms);
+  CHECK(meeting.missing == std::vector<int>{1});
+  CHECK_THAT(meeting.missing_text, Contains("cannot open more files: too many open files"));
+}
+
+TEST_CASE("strangers that keep coming do not put off the deadline") {
+  Server server;
+  std::atomic<bool> is_over = false;
+  std::jthread strangers([&] {
+    while (!is_over) server.connect();
+  });
+  const net::Meeting meeting = server.run(Clock::now() + 200ms);
+  is_over = true;
+  CHECK(meeting.missing == std::vector<int>{1});
+}
