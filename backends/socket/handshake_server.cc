@@ -156,7 +156,10 @@ void HandshakeServer::read_hello(PendingPeer& pending) {
   std::memcpy(&hello, pending.received.data(), sizeof hello);
   const auto rank = static_cast<int>(hello.rank);
   const bool is_child = std::find(children_.begin(), children_.end(), rank) != children_.end();
-  if (hello.magic == kMagic && (is_child || hello.job != to_name(credentials_.job))) {
+  const bool is_of_other_size =
+      hello.size != static_cast<std::uint32_t>(credentials_.size) && hello.rank < hello.size;
+  const bool concerns = is_child || is_of_other_size || hello.job != to_name(credentials_.job);
+  if (hello.magic == kMagic && concerns) {
     answer(pending, hello);
   } else {
     ++refused_;

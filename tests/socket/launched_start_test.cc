@@ -170,7 +170,13 @@ TEST_CASE("who does not belong to the job is told why, and the job starts withou
       {"", [](auto& options) { options.job_key = kKey; },
        "rank 1 has a RONDE_JOB_KEY, but rank 0 at 127.0.0.1 port "},
       {"", [](auto& options) { options.launch.size = 3; },
-       "rank 1 was started as one of 3 ranks, rank 0 at 127.0.0.1 port "}};
+       "rank 1 was started as one of 3 ranks, rank 0 at 127.0.0.1 port "},
+      {kKey,
+       [](auto& options) {
+         options.launch.rank = 5;
+         options.launch.size = 8;
+       },
+       "rank 5 was started as one of 8 ranks, rank 0 at 127.0.0.1 port "}};
   for (const auto& [key, change, text] : rows) {
     INFO(text);
     const ReservedPort port;
