@@ -51,7 +51,9 @@ void check_facts(const std::vector<StartFacts>& facts, bool one_host) {
     if (facts[i].local_rank != -1 && facts[i].local_rank != before) {
       throw UsageError(rank + " was started with local rank " +
                        std::to_string(facts[i].local_rank) + ", but " + std::to_string(before) +
-                       " ranks of its host come before it: that is its local rank (-1: not known)");
+                       " ranks of its host come before it: that is its local rank (-1: not "
+                       "known). If two agents run on this machine, let each set a RONDE_HOST_ID of "
+                       "its own");
     }
   }
 }

@@ -386,6 +386,7 @@ TEST_CASE("ranks of several hosts, or of a wrong local rank, all refuse to start
       change(rank, options);
       const std::string got = text_of<UsageError>([&] { make(options); });
       check(got.starts_with(text), got);
+      check(options.launch.local_rank == -1 || got.find("RONDE_HOST_ID") != std::string::npos, got);
     });
   }
 }
