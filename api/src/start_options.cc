@@ -2,6 +2,8 @@
 #include "api/src/start_options.h"
 
 #include <algorithm>
+#include <optional>
+#include <string>
 #include <string_view>
 #include <utility>
 
@@ -48,6 +50,25 @@ void log_warnings(const std::vector<std::string>& warnings, const Logger& log, L
   }
 }
 
+/// What the environment sets, but for the variables that make no sense: where one of them does not,
+/// the ranks still meet by the others, to say so. Throws UsageError for a key that is none, as they
+/// could not.
+Config readable_config() {
+  const EnvironmentLookup lookup = process_environment();
+  Config config;
+  for (const ConfigEntry& entry : config_table()) {
+    std::optional<std::string> text = lookup(entry.name);
+    if (!text && !entry.horovod_alias.empty()) text = lookup(entry.horovod_alias);
+    if (!text) continue;
+    try {
+      entry.set(config, *text);
+    } catch (const UsageError& error) {
+      if (entry.name == "RONDE_JOB_KEY") throw UsageError(entry.name + ": " + error.what());
+    }
+  }
+  return config;
+}
+
 /// Before those of RONDE_PROCESS_SETS.
 void add_process_sets(Config& config, const std::vector<std::vector<int>>& sets) {
   for (const std::vector<int>& ranks : sets) {
@@ -85,6 +106,7 @@ StartOptions load_start_options(const InitOptions& init, const BackendRegistry& 
     add_tuning(loaded.sources, options, start.warnings);
   } catch (const UsageError& error) {
     options.config_error = error.what();
+    options.config = readable_config();
   }
   try {
     add_process_sets(options.config, init.process_sets);

@@ -120,6 +120,33 @@ TEST_CASE("ranks that cannot start by their variables say so in one line") {
   CHECK_THAT(alone.err, Contains("MASTER_ADDR is not set: a start needs RANK, WORLD_SIZE"));
 }
 
+TEST_CASE("ranks with a key meet although a variable makes no sense, and all name it") {
+  const ReservedPort port;
+  for (const CommandResult& result : run_with(2, [&](int rank) {
+         Variables variables = of_pod(rank, 2, port);
+         variables["MASTER_PORT"] = "1";
+         variables["RONDE_PORT"] = std::to_string(port.number());
+         variables["RONDE_JOB_KEY"] = "correct horse battery";
+         if (rank == 1) variables["RONDE_FUSION_BYTES"] = "plenty";
+         return variables;
+       })) {
+    CHECK(result.exit_code == kRefused);
+    CHECK_THAT(result.err, Contains("RONDE_FUSION_BYTES: \"plenty\""));
+  }
+}
+
+TEST_CASE("a rank whose key is none meets nobody") {
+  const ReservedPort port;
+  const CommandResult alone = run_with(1, [&](int) {
+    Variables variables = of_pod(1, 2, port);
+    variables["RONDE_JOB_KEY"] = "short";
+    variables["RONDE_FUSION_BYTES"] = "plenty";
+    return variables;
+  })[0];
+  CHECK(alone.exit_code == kRefused);
+  CHECK_THAT(alone.err, Contains("RONDE_JOB_KEY: it has 5 characters"));
+}
+
 TEST_CASE("ranks of several hosts start by their variables where there is UCX") {
   const ReservedPort port;
   for (const CommandResult& result : run_with(2, [&](int rank) {
