@@ -46,18 +46,26 @@ ronde_conclude_feature(MPI "${MPI_C_FOUND}" "MPI ${MPI_C_VERSION}, ${RONDE_MPI_L
 
 # Its headers: the library is loaded at run time.
 set(ucx_version "")
+set(ucx_refused "")
 if(NOT RONDE_WITH_UCX STREQUAL OFF)
   find_path(RONDE_UCX_INCLUDE_DIR ucp/api/ucp.h)
   mark_as_advanced(RONDE_UCX_INCLUDE_DIR)
   if(RONDE_UCX_INCLUDE_DIR)
-    file(STRINGS "${RONDE_UCX_INCLUDE_DIR}/ucp/api/ucp_version.h" ucx_version
-      REGEX "UCP_API_VERSION[ \t]+UCP_VERSION")
-    string(REGEX REPLACE ".*\\(([0-9]+), *([0-9]+)\\).*" "\\1.\\2" ucx_version "${ucx_version}")
+    file(STRINGS "${RONDE_UCX_INCLUDE_DIR}/ucp/api/ucp_version.h" ucx_numbers
+      REGEX "UCP_API_(MAJOR|MINOR)[ \t]+[0-9]")
+    string(REGEX REPLACE ".*MAJOR[ \t]+([0-9]+).*MINOR[ \t]+([0-9]+).*" "\\1.\\2" ucx_version "${ucx_numbers}")
+    if(NOT ucx_version VERSION_GREATER_EQUAL 1.12)
+      set(ucx_refused " The headers in ${RONDE_UCX_INCLUDE_DIR} are of UCX ${ucx_version}.")
+      set(ucx_version "")
+    endif()
   endif()
 endif()
 ronde_conclude_feature(UCX "${ucx_version}" "${ucx_version}"
   "Install UCX 1.12 or newer with its headers (Debian: libucx-dev), or set RONDE_UCX_INCLUDE_DIR, \
-or RONDE_WITH_UCX=OFF.")
+or RONDE_WITH_UCX=OFF.${ucx_refused}")
+if(ucx_refused AND RONDE_WITH_UCX STREQUAL AUTO)
+  message(STATUS "UCX is left out: 1.12 or newer is needed.${ucx_refused}")
+endif()
 
 if(NOT RONDE_WITH_TORCH STREQUAL OFF)
   find_package(LibTorch QUIET)

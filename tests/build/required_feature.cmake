@@ -5,10 +5,11 @@ include("${CMAKE_CURRENT_LIST_DIR}/run_step.cmake")
 file(REMOVE_RECURSE "${WORK}")
 set(others TORCH MPI CUDA)
 list(REMOVE_ITEM others ${FEATURE})
+file(WRITE "${WORK}/old/ucp/api/ucp_version.h" "#define UCP_API_MAJOR    1\n#define UCP_API_MINOR    11\n")
 list(TRANSFORM others REPLACE "(.+)" "-DRONDE_WITH_\\1=OFF")
 execute_process(
   COMMAND "${CMAKE_COMMAND}" -S "${SOURCE}" -B "${WORK}" -G "${GENERATOR}" ${others}
-    -DRONDE_WITH_${FEATURE}=ON -DRONDE_BUILD_TESTS=OFF
+    -DRONDE_WITH_${FEATURE}=ON -DRONDE_BUILD_TESTS=OFF "-DRONDE_UCX_INCLUDE_DIR=${WORK}/old"
     -DCMAKE_DISABLE_FIND_PACKAGE_${PACKAGE}=ON
   OUTPUT_VARIABLE output ERROR_VARIABLE output RESULT_VARIABLE status)
 if(status EQUAL 0)
