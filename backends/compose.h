@@ -41,7 +41,8 @@ struct StartingRanks {
 BuiltIn compose_built_in(const Config& config, const StartingRanks& ranks = {});
 
 /// The same for ranks that no launcher started, which meet through a store of keys and values.
-/// Shared memory moves their data, so all are on one host. Needs no MPI, and touches none.
+/// Shared memory moves their data within a host, UCX between hosts: without it, they refuse to
+/// start on several. Needs no MPI, and touches none.
 BuiltIn compose_without_launcher(const Config& config, const KeyValueStart& start);
 
 /// The ways to move what is on GPUs that are measured against each other (`ronde bench setups`), by

@@ -218,6 +218,18 @@ TEST_CASE("of several ranks one says what is wrong") {
   }
 }
 
+TEST_CASE("of torchrun's ranks rank 0 says what is wrong, whatever srun numbers") {
+  for (const std::string rank : {"0", "1"}) {
+    for (const std::string node : {"0", "1"}) {
+      const CommandResult result =
+          run_program({RONDE_COMMAND, "bench", "gather"},
+                      {{"TORCHELASTIC_RUN_ID", "a job"}, {"RANK", rank}, {"PMI_RANK", node}});
+      CHECK(result.exit_code == 2);
+      CHECK(result.err.empty() == (rank != "0"));
+    }
+  }
+}
+
 TEST_CASE("a backend whose first or last result is wrong is found out") {
   // With one warm-up and two timed calls the check before is operation 1, the timed ones are 3 and
   // 4, and the check behind them is 5. What 2 to 4 do wrong stays in the memory that they share.

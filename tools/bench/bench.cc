@@ -55,8 +55,10 @@ int run(const BenchOptions& options, const GpuAccess& access, const Benchmark& b
 
 int launched_rank() {
   const EnvironmentLookup variables = process_environment();
+  // What MPI's launcher says is of torchrun's agent then, and the same for all its ranks.
+  const char* const first = variables("TORCHELASTIC_RUN_ID") ? "RANK" : "PMI_RANK";
   for (const char* const name :
-       {"PMI_RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "RANK", "SLURM_PROCID"}) {
+       {first, "PMI_RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "RANK", "SLURM_PROCID"}) {
     if (const std::optional<int> rank = detail::number_in(variables, name)) return *rank;
   }
   return 0;
