@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // It connects to all addresses of the parent at once and then tries the connections one by one:
-// answers the greeting with its Hello, and takes the first connection that admits it. If all fail
-// it starts again, until the deadline. Note [Handshake] in handshake.h says what is sent.
+// answers the greeting with its Hello, and takes the first connection that admits it. An address
+// that fails is tried again, until the deadline: one that never answers holds no other up. Note
+// [Handshake] in handshake.h says what is sent.
 #include "backends/socket/handshake_client.h"
 
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <limits>
-#include <thread>
 #include <utility>
 
 #include "core/src/base/system.h"
@@ -17,8 +17,8 @@
 namespace ronde::net {
 namespace {
 
-constexpr std::chrono::milliseconds kRetryPause{20};
 constexpr std::chrono::milliseconds kLongestPause{200};
+constexpr std::chrono::seconds kConnectTimeout{2};
 
 std::uint32_t milliseconds_until(Clock::time_point deadline) {
   const auto left = std::chrono::floor<std::chrono::milliseconds>(deadline - Clock::now()).count();
@@ -31,16 +31,9 @@ std::uint32_t milliseconds_until(Clock::time_point deadline) {
 UniqueFd HandshakeClient::run(Clock::time_point deadline) {
   const auto start = Clock::now();
   deadline_ = deadline;
-  auto pause = kRetryPause;
   while (Clock::now() < deadline) {
-    start_all();
-    while (!attempts_.empty()) {
-      if (std::optional<UniqueFd> socket = advance_all(deadline)) return std::move(*socket);
-      if (Clock::now() >= deadline) break;
-    }
-    // All failed at once: a full backlog, or a route that is not up yet.
-    std::this_thread::sleep_for(pause);
-    pause = std::min(2 * pause, kLongestPause);
+    start_due();
+    if (std::optional<UniqueFd> socket = advance_all(deadline)) return std::move(*socket);
   }
   const auto waited = std::chrono::round<std::chrono::seconds>(Clock::now() - start);
   const std::string parent = "rank " + std::to_string(parent_);
@@ -53,21 +46,26 @@ UniqueFd HandshakeClient::run(Clock::time_point deadline) {
   throw GroupError(parent_, text);
 }
 
-void HandshakeClient::start_all() {
-  attempts_.clear();
+void HandshakeClient::start_due() {
   for (std::size_t i = 0; i < addresses_.size(); ++i) {
-    const Address& address = addresses_[i];
-    Attempt attempt{make_socket(address.storage.ss_family), i};
-    const bool connected =
-        attempt.socket &&
-        ::connect(attempt.socket.get(), reinterpret_cast<const sockaddr*>(&address.storage),
-                  address.length) == 0;
-    if (connected) attempt.state = State::Connected;
-    if (connected || (attempt.socket && errno == EINPROGRESS)) {
-      attempts_.push_back(std::move(attempt));
-    } else {
-      errors_[i] = errno_text(errno);
-    }
+    if (retries_[i].is_due && Clock::now() >= retries_[i].at) start(i);
+  }
+}
+
+void HandshakeClient::start(std::size_t i) {
+  const Address& address = addresses_[i];
+  Attempt attempt{make_socket(address.storage.ss_family), i};
+  const bool connected =
+      attempt.socket &&
+      ::connect(attempt.socket.get(), reinterpret_cast<const sockaddr*>(&address.storage),
+                address.length) == 0;
+  if (connected) attempt.state = State::Connected;
+  if (connected || (attempt.socket && errno == EINPROGRESS)) {
+    attempt.deadline = Clock::now() + kConnectTimeout;
+    retries_[i].is_due = false;
+    attempts_.push_back(std::move(attempt));
+  } else {
+    fail(i, errno_text(errno));
   }
 }
 
@@ -87,18 +85,22 @@ std::optional<UniqueFd> HandshakeClient::advance_all(Clock::time_point deadline)
     const bool waiting = attempt.is_waiting();
     const short events = connecting ? POLLOUT : static_cast<short>(waiting ? POLLIN : 0);
     fds.push_back({attempt.socket.get(), events, 0});
-    if (waiting) wake = std::min(wake, attempt.deadline);
+    if (connecting || waiting) wake = std::min(wake, attempt.deadline);
   }
-  if (fds.empty()) return std::nullopt;
+  for (const Retry& retry : retries_) {
+    if (retry.is_due) wake = std::min(wake, retry.at);
+  }
   wait_for_events(fds, wake);
   for (std::size_t i = attempts_.size(); i-- > 0;) {
-    const bool expired = attempts_[i].is_waiting() && Clock::now() >= attempts_[i].deadline;
+    const bool connecting = attempts_[i].state == State::Connecting;
+    const bool expired =
+        (connecting || attempts_[i].is_waiting()) && Clock::now() >= attempts_[i].deadline;
     if (fds[i].revents != 0 && !advance(attempts_[i])) {
       attempts_.erase(attempts_.begin() + static_cast<std::ptrdiff_t>(i));
     } else if (attempts_[i].state == State::Admitted) {
       return std::move(attempts_[i].socket);
     } else if (expired) {
-      fail(attempts_[i], "connected, but got no answer");
+      fail(attempts_[i].address, connecting ? "no answer" : "connected, but got no answer");
       attempts_.erase(attempts_.begin() + static_cast<std::ptrdiff_t>(i));
     }
   }
@@ -110,7 +112,7 @@ bool HandshakeClient::advance(Attempt& attempt) {
     case State::Connecting:
       return finish_connect(attempt);
     case State::Connected:
-      return fail(attempt, "closed by the other side");
+      return fail(attempt.address, "closed by the other side");
     case State::AwaitingGreeting:
     case State::AwaitingAnswer:
       return read_message(attempt);
@@ -124,7 +126,7 @@ bool HandshakeClient::finish_connect(Attempt& attempt) {
   int code = 0;
   socklen_t length = sizeof code;
   if (::getsockopt(attempt.socket.get(), SOL_SOCKET, SO_ERROR, &code, &length) != 0) code = errno;
-  if (code != 0) return fail(attempt, errno_text(code));
+  if (code != 0) return fail(attempt.address, errno_text(code));
   attempt.state = State::Connected;
   return true;
 }
@@ -142,8 +144,8 @@ bool HandshakeClient::read_message(Attempt& attempt) {
   const ssize_t got =
       ::recv(attempt.socket.get(), buffer, length - attempt.received.size(), MSG_DONTWAIT);
   if (got < 0 && (errno == EAGAIN || errno == EINTR)) return true;
-  if (got < 0) return fail(attempt, errno_text(errno));
-  if (got == 0) return fail(attempt, "closed by the other side");
+  if (got < 0) return fail(attempt.address, errno_text(errno));
+  if (got == 0) return fail(attempt.address, "closed by the other side");
   attempt.received.append(buffer, static_cast<std::size_t>(got));
   if (attempt.received.size() < length) return true;
   return is_greeting ? say_hello(attempt) : take_answer(attempt);
@@ -152,7 +154,7 @@ bool HandshakeClient::read_message(Attempt& attempt) {
 bool HandshakeClient::say_hello(Attempt& attempt) {
   std::memcpy(&attempt.greeting, attempt.received.data(), sizeof(Greeting));
   attempt.received.clear();
-  if (attempt.greeting.magic != kMagic) return fail(attempt, "answered by a stranger");
+  if (attempt.greeting.magic != kMagic) return fail(attempt.address, "answered by a stranger");
   Hello& hello = attempt.hello;
   hello.rank = static_cast<std::uint32_t>(rank_);
   hello.size = static_cast<std::uint32_t>(credentials_.size);
@@ -164,7 +166,7 @@ bool HandshakeClient::say_hello(Attempt& attempt) {
   hello.proof = proof_of_hello(credentials_.key, attempt.greeting, hello);
   const ssize_t sent =
       ::send(attempt.socket.get(), &hello, sizeof hello, MSG_NOSIGNAL | MSG_DONTWAIT);
-  if (sent != static_cast<ssize_t>(sizeof hello)) return fail(attempt, errno_text(errno));
+  if (sent != static_cast<ssize_t>(sizeof hello)) return fail(attempt.address, errno_text(errno));
   attempt.state = State::AwaitingAnswer;
   return true;
 }
@@ -174,10 +176,10 @@ bool HandshakeClient::say_hello(Attempt& attempt) {
 bool HandshakeClient::take_answer(Attempt& attempt) {
   Answer answer;
   std::memcpy(&answer, attempt.received.data(), sizeof answer);
-  if (answer.magic != kMagic) return fail(attempt, "answered by a stranger");
+  if (answer.magic != kMagic) return fail(attempt.address, "answered by a stranger");
   if (static_cast<Verdict>(answer.verdict) == Verdict::Admitted) {
     if (!is_proved(credentials_.key, attempt.greeting, attempt.hello, answer)) {
-      return fail(attempt, "answered by a stranger");
+      return fail(attempt.address, "answered by a stranger");
     }
     attempt.state = State::Admitted;
     return true;
@@ -185,12 +187,16 @@ bool HandshakeClient::take_answer(Attempt& attempt) {
   const std::string& address = addresses_[attempt.address].text;
   const std::string text = refusal_text(
       answer, rank_, "rank " + std::to_string(parent_) + " at " + address, credentials_);
-  if (static_cast<Verdict>(answer.verdict) == Verdict::OtherJob) return fail(attempt, text);
+  if (static_cast<Verdict>(answer.verdict) == Verdict::OtherJob) return fail(attempt.address, text);
   throw GroupError(rank_, text);
 }
 
-bool HandshakeClient::fail(const Attempt& attempt, const std::string& why) {
-  errors_[attempt.address] = why;
+bool HandshakeClient::fail(std::size_t address, const std::string& why) {
+  errors_[address] = why;
+  Retry& retry = retries_[address];
+  retry.is_due = true;
+  retry.at = Clock::now() + retry.pause;
+  retry.pause = std::min(2 * retry.pause, kLongestPause);
   return false;
 }
 

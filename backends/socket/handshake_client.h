@@ -14,7 +14,7 @@
 namespace ronde::net {
 
 /// The side of the handshake that connects: to all addresses of the other rank, its parent, at the
-/// same time. It takes the first one that proves to be the parent.
+/// same time, each again when it failed. It takes the first one that proves to be the parent.
 class HandshakeClient {
  public:
   HandshakeClient(int rank, int parent, const Credentials& credentials,
@@ -36,12 +36,21 @@ class HandshakeClient {
     Greeting greeting = {};
     Hello hello = {};
 
+    /// For a message of the other side.
     bool is_waiting() const {
       return state == State::AwaitingGreeting || state == State::AwaitingAnswer;
     }
   };
 
-  void start_all();
+  /// When an address without an attempt is tried next.
+  struct Retry {
+    bool is_due = true;  ///< at `at`; or there is an attempt
+    Clock::time_point at = {};
+    std::chrono::milliseconds pause = std::chrono::milliseconds(20);
+  };
+
+  void start_due();
+  void start(std::size_t address);
   std::optional<UniqueFd> advance_all(Clock::time_point deadline);
   /// False: the attempt failed and `errors_` says why.
   bool advance(Attempt& attempt);
@@ -50,7 +59,7 @@ class HandshakeClient {
   bool read_message(Attempt& attempt);
   bool say_hello(Attempt& attempt);
   bool take_answer(Attempt& attempt);
-  bool fail(const Attempt& attempt, const std::string& why);
+  bool fail(std::size_t address, const std::string& why);
 
   int rank_;
   int parent_;
@@ -59,6 +68,7 @@ class HandshakeClient {
   std::vector<Address> addresses_;
   std::vector<Attempt> attempts_;
   std::vector<std::string> errors_ = std::vector<std::string>(addresses_.size());
+  std::vector<Retry> retries_ = std::vector<Retry>(addresses_.size());
 };
 
 }  // namespace ronde::net

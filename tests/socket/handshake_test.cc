@@ -92,6 +92,21 @@ rlim_t open_files(const UniqueFd& any) {
   return static_cast<rlim_t>(next.get());
 }
 
+/// Plays rank 0 on the next connection: answers the rank's Hello.
+UniqueFd answer_next(int listener, net::Verdict verdict) {
+  UniqueFd socket(::accept(listener, nullptr, nullptr));
+  if (!socket) return {};
+  const net::Greeting greeting;
+  write_whole(socket, greeting);
+  net::Hello hello;
+  if (!read_whole(socket, hello)) return {};
+  net::Answer answer;
+  answer.verdict = static_cast<std::uint32_t>(verdict);
+  answer.proof = net::proof_of_answer(credentials().key, greeting, hello, answer);
+  write_whole(socket, answer);
+  return socket;
+}
+
 std::vector<UniqueFd> connect_strangers(const Server& server, std::size_t count) {
   std::vector<UniqueFd> strangers;
   for (std::size_t i = 0; i < count; ++i) strangers.push_back(server.connect());
@@ -137,4 +152,22 @@ TEST_CASE("strangers that keep coming do not put off the deadline") {
   const net::Meeting meeting = server.run(Clock::now() + 200ms);
   is_over = true;
   CHECK(meeting.missing == std::vector<int>{1});
+}
+
+TEST_CASE("an address that never answers does not keep a rank from trying another one again") {
+  const ReservedPort dead, live;
+  REQUIRE(::listen(dead.fd(), 0) == 0);
+  REQUIRE(::listen(live.fd(), 8) == 0);
+  const net::Address nowhere = net::tcp_address("127.0.0.1", dead.number());
+  const auto* const to = reinterpret_cast<const sockaddr*>(&nowhere.storage);
+  const UniqueFd filler(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  REQUIRE(::connect(filler.get(), to, nowhere.length) == 0);  // no room for a second one
+  std::jthread root([&] {
+    UniqueFd(::accept(live.fd(), nullptr, nullptr));  // and closed
+    answer_next(live.fd(), net::Verdict::Admitted);
+  });
+  net::HandshakeClient client(1, 0, credentials(),
+                              {nowhere, net::tcp_address("127.0.0.1", live.number())});
+  CHECK_NOTHROW(client.run(Clock::now() + 20s));
+  ::shutdown(live.fd(), SHUT_RDWR);
 }
