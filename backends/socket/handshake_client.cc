@@ -19,6 +19,8 @@ namespace {
 
 constexpr std::chrono::milliseconds kLongestPause{200};
 constexpr std::chrono::seconds kConnectTimeout{2};
+// The parent notices within about 15 s that a host vanished: tune_tcp().
+constexpr std::chrono::seconds kTakenTimeout{20};
 
 std::uint32_t milliseconds_until(Clock::time_point deadline) {
   const auto left = std::chrono::floor<std::chrono::milliseconds>(deadline - Clock::now()).count();
@@ -35,6 +37,8 @@ UniqueFd HandshakeClient::run(Clock::time_point deadline) {
     start_due();
     if (std::optional<UniqueFd> socket = advance_all(deadline)) return std::move(*socket);
   }
+  const bool is_taken = std::find(errors_.begin(), errors_.end(), taken_text_) != errors_.end();
+  if (is_taken && !taken_text_.empty()) throw GroupError(rank_, taken_text_);
   const auto waited = std::chrono::round<std::chrono::seconds>(Clock::now() - start);
   const std::string parent = "rank " + std::to_string(parent_);
   std::string text = "rank " + std::to_string(rank_) + " could not connect to " + parent +
@@ -187,7 +191,13 @@ bool HandshakeClient::take_answer(Attempt& attempt) {
   const std::string& address = addresses_[attempt.address].text;
   const std::string text = refusal_text(
       answer, rank_, "rank " + std::to_string(parent_) + " at " + address, credentials_);
-  if (static_cast<Verdict>(answer.verdict) == Verdict::OtherJob) return fail(attempt.address, text);
+  const auto verdict = static_cast<Verdict>(answer.verdict);
+  if (verdict == Verdict::RankIsTaken) {
+    if (taken_text_.empty()) taken_until_ = Clock::now() + kTakenTimeout;
+    taken_text_ = text;
+    if (Clock::now() < taken_until_) return fail(attempt.address, text);
+  }
+  if (verdict == Verdict::OtherJob) return fail(attempt.address, text);
   throw GroupError(rank_, text);
 }
 

@@ -22,7 +22,8 @@ class HandshakeClient {
       : rank_(rank), parent_(parent), credentials_(credentials), addresses_(std::move(addresses)) {}
 
   /// Tries until the deadline. Throws GroupError: that names the parent if none of its addresses
-  /// leads to it, this rank if the parent refuses it.
+  /// leads to it, this rank if the parent refuses it. That its rank is taken is no refusal for the
+  /// first 20 s: the connection may be of an earlier life of it, on a host that vanished.
   UniqueFd run(Clock::time_point deadline);
 
  private:
@@ -68,6 +69,8 @@ class HandshakeClient {
   std::vector<Address> addresses_;
   std::vector<Attempt> attempts_;
   std::vector<std::string> errors_ = std::vector<std::string>(addresses_.size());
+  std::string taken_text_;              ///< why not, if the rank was taken
+  Clock::time_point taken_until_ = {};  ///< it then counts
   std::vector<Retry> retries_ = std::vector<Retry>(addresses_.size());
 };
 

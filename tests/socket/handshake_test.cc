@@ -171,3 +171,16 @@ TEST_CASE("an address that never answers does not keep a rank from trying anothe
   CHECK_NOTHROW(client.run(Clock::now() + 20s));
   ::shutdown(live.fd(), SHUT_RDWR);
 }
+
+TEST_CASE(
+    "a rank whose number is taken tries again, as its earlier life may have ended unnoticed") {
+  const ReservedPort port;
+  REQUIRE(::listen(port.fd(), 8) == 0);
+  std::jthread root([&] {
+    answer_next(port.fd(), net::Verdict::RankIsTaken);
+    answer_next(port.fd(), net::Verdict::Admitted);
+  });
+  net::HandshakeClient client(1, 0, credentials(), {net::tcp_address("127.0.0.1", port.number())});
+  CHECK_NOTHROW(client.run(Clock::now() + 20s));
+  ::shutdown(port.fd(), SHUT_RDWR);
+}
