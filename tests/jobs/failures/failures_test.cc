@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "ronde/ronde.h"
 #include "tests/jobs/failures/job.h"
 #include "tests/support/harness/case_table.h"
 #include "tests/support/ranks/random_program.h"
@@ -22,6 +23,7 @@ struct Failure {
   unsigned seed = 1;
   std::string backend = "auto";
   std::string hosts = {};  ///< a letter a rank; empty: all on one
+  std::string fabric = "auto";
 };
 
 std::string list_of(const std::set<int>& ranks) {
@@ -34,7 +36,8 @@ std::string name_of(const Failure& failure) {
   return (failure.victims.size() == 1 ? "rank " : "each of ranks ") + list_of(failure.victims) +
          " of " +
          (failure.hosts.empty() ? std::to_string(failure.ranks) : "hosts " + failure.hosts) + " " +
-         failure.end + " " + failure.moment + ", backend " + failure.backend + ", seed " +
+         failure.end + " " + failure.moment + ", backend " + failure.backend +
+         (failure.fabric == "auto" ? "" : " over " + failure.fabric) + ", seed " +
          std::to_string(failure.seed);
 }
 
@@ -44,7 +47,9 @@ JobSpec job_of(const Failure& failure) {
   spec.program = {RONDE_TEST_VICTIM};
   spec.arguments = {failure.moment, failure.end, list_of(failure.victims),
                     std::to_string(failure.seed)};
-  spec.variables = {{"RONDE_CPU_BACKEND", failure.backend}, {"RONDE_LOG_LEVEL", "warning"}};
+  spec.variables = {{"RONDE_CPU_BACKEND", failure.backend},
+                    {"RONDE_FABRIC", failure.fabric},
+                    {"RONDE_LOG_LEVEL", "warning"}};
   if (!failure.hosts.empty()) spec.variables.emplace_back("RONDE_TEST_HOSTS", failure.hosts);
   if (failure.end == "stops") spec.stopped_rank = *failure.victims.begin();
   if (failure.end == "stops" || failure.end == "never submits") {
@@ -229,6 +234,11 @@ void add_several_hosts() {
   }
 }
 
+std::vector<std::string> fabrics() {
+  return has_feature("ucx") ? std::vector<std::string>{"auto", "ucx"}
+                            : std::vector<std::string>{"auto"};
+}
+
 /// In the middle of whatever the rank is doing at some moment.
 void add_streams() {
   for (unsigned seed = 1; seed <= 20; ++seed) {
@@ -251,12 +261,15 @@ void add_streams() {
     const auto number = static_cast<unsigned>(seed);
     add({.moment = large + "operations", .victims = {seed % 3}, .seed = number});
     if (seed > 4) continue;
-    add({.ranks = 4,
-         .moment = large + "operations",
-         .victims = {seed % 4},
-         .seed = number,
-         .backend = "hierarchical",
-         .hosts = "aabb"});
+    for (const std::string fabric : fabrics()) {
+      add({.ranks = 4,
+           .moment = large + "operations",
+           .victims = {seed % 4},
+           .seed = number,
+           .backend = "hierarchical",
+           .hosts = "aabb",
+           .fabric = fabric});
+    }
   }
   for (const int victim : {0, 1, 2}) {
     Failure failure = {.moment = large + "messages", .victims = {victim}};
@@ -266,6 +279,12 @@ void add_streams() {
       failure.hosts = backend == "hierarchical" ? "aab" : "";
       add(failure);
     }
+    if (!has_feature("ucx")) continue;
+    failure.fabric = "ucx";
+    add(failure);
+    failure.moment = "while others wait";
+    failure.end = "stops";
+    add(failure);
   }
 }
 
