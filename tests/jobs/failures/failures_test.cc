@@ -261,7 +261,7 @@ void add_streams() {
     const auto number = static_cast<unsigned>(seed);
     add({.moment = large + "operations", .victims = {seed % 3}, .seed = number});
     if (seed > 4) continue;
-    for (const std::string fabric : fabrics()) {
+    for (const std::string& fabric : fabrics()) {
       add({.ranks = 4,
            .moment = large + "operations",
            .victims = {seed % 4},
