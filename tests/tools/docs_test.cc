@@ -137,10 +137,11 @@ std::string strings_of_product() {
 TEST_CASE("errors that the page of failures quotes have each word beside one as in the product") {
   // What an error takes from the call, or has between two values.
   const std::set<std::string> values = {
-      "rank",  "ranks", "allreduce", "allgather",  "broadcast", "alltoall", "send",
-      "recv",  "peer",  "root",      "shape",      "splits",    "cuda",     "buffers",
-      "after", "with",  "operation", "operations", "memory",    "auto",     "hierarchical",
-      "east",  "west",  "threw",     "result",     "warning",   "bytes",    "instead"};
+      "rank",   "ranks",   "allreduce",    "allgather", "broadcast", "alltoall",
+      "send",   "recv",    "peer",         "root",      "shape",     "splits",
+      "cuda",   "buffers", "after",        "with",      "operation", "operations",
+      "memory", "auto",    "hierarchical", "fabric",    "east",      "west",
+      "threw",  "result",  "warning",      "bytes",     "instead"};
   const std::string product = strings_of_product();
   std::size_t checked = 0;
   const std::string page = read_text(kRoot / "docs/failures.md");

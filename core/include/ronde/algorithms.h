@@ -48,12 +48,12 @@ bool suits(Collective collective, Algorithm algorithm, std::size_t ranks) noexce
 
 /// What a collective uses from so many ranks and bytes on.
 struct AlgorithmRule {
-  Collective collective = Collective::Allreduce;
-  std::size_t ranks = 0;
-  /// Of an allreduce or broadcast its size; else the sum of the parts of all ranks; of an alltoall
-  /// the largest part of any rank for any other, times the number of ranks.
+  Collective collective = Collective::Allreduce;  ///< of which it is a rule
+  std::size_t ranks = 0;                          ///< the least number
+  /// The least size. Of an allreduce or broadcast its size; else the sum of the parts of all ranks;
+  /// of an alltoall the largest part of any rank for any other, times the number of ranks.
   std::uint64_t bytes = 0;
-  Algorithm algorithm = Algorithm::Ring;
+  Algorithm algorithm = Algorithm::Ring;  ///< what these calls use
 
   /// The same in all.
   friend bool operator==(const AlgorithmRule&, const AlgorithmRule&) = default;
@@ -88,9 +88,9 @@ AlgorithmTable algorithm_table(const Config& config);
 /// seconds each, `bytes` over the busiest link at beta seconds each, `reduced` bytes at gamma each.
 /// The terms are those of the papers that algorithms.h of core/src/algorithms names.
 struct CostTerms {
-  double messages = 0;
-  double bytes = 0;
-  double reduced = 0;
+  double messages = 0;  ///< one after the other
+  double bytes = 0;     ///< sent over the busiest link
+  double reduced = 0;   ///< bytes that a rank combines
 };
 
 /// Those of a call of `bytes`, as in AlgorithmRule.
@@ -111,8 +111,8 @@ struct LinkCosts {
 
 /// A measured time.
 struct MeasuredCost {
-  CostTerms terms;
-  double seconds = 0;
+  CostTerms terms;     ///< of the call
+  double seconds = 0;  ///< that it took
 };
 
 /// The parameters, none negative, with which the model comes closest to what was measured: least

@@ -16,6 +16,7 @@ struct MessageTag {
   std::uint32_t channel = 0;  ///< below Fabric::channels()
   std::uint32_t stream = 0;   ///< of the channel; below Fabric::kStreams
 
+  /// The same in both.
   bool operator==(const MessageTag&) const = default;
 };
 
@@ -88,6 +89,7 @@ class Fabric {
 
   /// The name for texts and RONDE_FABRIC.
   virtual std::string_view name() const noexcept = 0;
+  /// What the network can do.
   virtual FabricTraits traits() const noexcept = 0;
   /// How many channels there are, at least 3: 0 is that of all ranks, the last one that of the
   /// ranks which own the same shard of their hosts' data, and the others those of process sets.

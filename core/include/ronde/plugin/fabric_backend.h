@@ -37,8 +37,8 @@ class SharedFabric {
 
 /// How a backend uses a fabric; equal on all ranks.
 struct FabricBackendOptions {
-  std::string name = "fabric";  ///< Backend::name()
-  AlgorithmTable algorithms = AlgorithmTable();
+  std::string name = "fabric";                   ///< Backend::name()
+  AlgorithmTable algorithms = AlgorithmTable();  ///< what chooses them
   /// Sums and products of floats are computed in rank order (RONDE_EXACT).
   bool exact = false;
 };
