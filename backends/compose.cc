@@ -2,6 +2,7 @@
 #include "backends/compose.h"
 
 #include <optional>
+#include <tuple>
 #include <utility>
 
 #include "backends/cuda/cuda.h"
@@ -59,9 +60,29 @@ NcclOptions nccl_options(const Config& config) {
   return options;
 }
 
+/// Of what the user has forced and these ranks cannot use.
+void warn_of_unsuited_algorithms(const Config& config, const BackendContext& context) {
+  const std::tuple<const char*, Collective, const std::string&> forced[] = {
+      {"RONDE_ALLGATHER", Collective::Allgather, config.allgather},
+      {"RONDE_REDUCESCATTER", Collective::Reducescatter, config.reducescatter}};
+  const int ranks = context.topology->size;
+  for (const auto& [variable, collective, name] : forced) {
+    const auto algorithm = parse_algorithm(collective, name);
+    if (!algorithm || suits(collective, *algorithm, static_cast<std::size_t>(ranks))) continue;
+    context.warn(variable + ("=" + name) + " does not suit " + std::to_string(ranks) +
+                 " ranks, only a power of two: another algorithm is used");
+  }
+}
+
 /// Those that move data between hosts.
-void add_fabric_backends(const Config& config, const std::shared_ptr<SharedFabric>& fabric,
+void add_fabric_backends(const Config& config, MakeFabric make, MakeFabric make_for_set,
                          BuiltIn& built_in) {
+  const auto fabric = std::make_shared<SharedFabric>(
+      [config, make = std::move(make)](BackendContext& context) {
+        warn_of_unsuited_algorithms(config, context);
+        return make(context);
+      },
+      std::move(make_for_set));
   const AlgorithmTable table = algorithm_table(config);
   built_in.backends.emplace(
       "fabric", fabric_backend_factory(fabric, {.algorithms = table, .exact = config.exact}));
@@ -128,7 +149,7 @@ BuiltIn parts_without_mpi(const Config& config) {
       throw UsageError("RONDE_FABRIC=mpi needs ranks that MPI has started: leave it unset");
     };
   }
-  add_fabric_backends(config, std::make_shared<SharedFabric>(std::move(make_fabric)), built_in);
+  add_fabric_backends(config, std::move(make_fabric), {}, built_in);
   add_gpu_backends(config, built_in);
   return built_in;
 }
@@ -175,10 +196,8 @@ BuiltIn compose_built_in(const Config& config, const StartingRanks& ranks) {
   built_in.backends.emplace("mpi", mpi_backend_factory(options));
   built_in.backends.emplace("shm", shm_backend_factory());
   add_fabric_backends(config,
-                      std::make_shared<SharedFabric>(
-                          config.fabric == "ucx" ? make_ucx_fabric() : mpi_fabric_maker(options),
-                          mpi_fabric_maker_of_set(options)),
-                      built_in);
+                      config.fabric == "ucx" ? make_ucx_fabric() : mpi_fabric_maker(options),
+                      mpi_fabric_maker_of_set(options), built_in);
   add_gpu_backends(config, built_in, gpu_aware_mpi_factory(options), wrap_mpi_calls());
   return built_in;
 }

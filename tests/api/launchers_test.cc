@@ -149,19 +149,24 @@ TEST_CASE("a rank whose key is none meets nobody") {
 
 TEST_CASE("ranks of several hosts start by their variables where there is UCX") {
   const ReservedPort port;
-  for (const CommandResult& result : run_with(2, [&](int rank) {
-         Variables variables = of_pod(rank, 2, port);
-         variables["RONDE_HOST_ID"] = "host" + std::to_string(rank);
-         variables["RONDE_JOB_KEY"] = "correct horse battery";
-         return variables;
-       })) {
+  const auto results = run_with(3, [&](int rank) {
+    Variables variables = of_pod(rank, 3, port);
+    variables["RONDE_HOST_ID"] = "host" + std::to_string(rank);
+    variables["RONDE_REDUCESCATTER"] = "halving";
+    variables["RONDE_JOB_KEY"] = "correct horse battery";
+    return variables;
+  });
+  for (const CommandResult& result : results) {
     if (has_feature("ucx")) {
       CHECK(result.exit_code == 0);
-      CHECK_THAT(result.err, Contains("of 2 met by socket, data by fabric"));
+      CHECK_THAT(result.err, Contains("of 3 met by socket, data by fabric"));
     } else {
       CHECK(result.exit_code == kRefused);
       CHECK_THAT(result.err,
                  Contains("rank 0 and rank 1 are on different hosts (host0 and host1)"));
     }
   }
+  const bool warns =
+      Contains("RONDE_REDUCESCATTER=halving does not suit 3 ranks").match(results[0].err);
+  CHECK(warns == has_feature("ucx"));
 }
