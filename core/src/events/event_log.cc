@@ -51,15 +51,15 @@ void EventLog::read_figures(std::uint64_t most) noexcept {
   const std::unique_lock lock(figures_mutex_, std::try_to_lock);
   if (!lock) return;
   try {
-    read_figures_locked(most);
+    read_figures_locked(most, 0);
   } catch (...) {
     reader_.note_lost();  // there is no memory for more figures
   }
 }
 
-void EventLog::read_figures_locked(std::uint64_t most) {
+void EventLog::read_figures_locked(std::uint64_t most, std::uint64_t await_before) {
   const std::uint64_t lost = figures_cursor_.lost;
-  for (; most > 0 && ring_.read(figures_cursor_); --most) {
+  for (; most > 0 && ring_.read_before(figures_cursor_, await_before); --most) {
     if (figures_cursor_.lost != lost) reader_.note_lost();
     reader_.take(figures_cursor_.event, figures_cursor_.event.text);
   }
@@ -67,7 +67,7 @@ void EventLog::read_figures_locked(std::uint64_t most) {
 
 Figures EventLog::figures() {
   const std::lock_guard lock(figures_mutex_);
-  read_figures_locked(std::numeric_limits<std::uint64_t>::max());
+  read_figures_locked(std::numeric_limits<std::uint64_t>::max(), ring_.written());
   Figures figures = reader_.figures();
   figures.events = ring_.written();
   figures.lost_events = figures_cursor_.lost + ring_.dropped();
@@ -79,7 +79,7 @@ std::vector<Event> EventLog::recent(std::uint64_t* lost) const {
   EventRing::Cursor cursor = ring_.oldest();
   const std::uint64_t end = ring_.written();
   const std::uint64_t begin = cursor.next;
-  while (cursor.next <= end && ring_.read(cursor)) events.push_back(cursor.event);
+  while (cursor.next <= end && ring_.read_before(cursor, end)) events.push_back(cursor.event);
   if (lost != nullptr) *lost = begin + cursor.lost;
   return events;
 }
@@ -107,7 +107,7 @@ void EventLog::add_sink(std::shared_ptr<EventSink> sink) {
 
 void EventLog::remove_sink(const EventSink& sink) {
   const std::lock_guard lock(sinks_mutex_);
-  feed_sinks();
+  feed_sinks(ring_.written());
   std::erase_if(sinks_, [&sink](const auto& known) { return known.get() == &sink; });
   has_sinks_.store(!sinks_.empty(), std::memory_order_relaxed);
 }
@@ -120,14 +120,14 @@ void EventLog::run_sinks() {
   }
 }
 
-void EventLog::feed_sinks() {
+void EventLog::feed_sinks(std::uint64_t await_before) {
   if (sinks_.empty()) return;
   const std::uint64_t end = ring_.written();
   do {
     const std::uint64_t lost_before = sinks_cursor_.lost;
     std::size_t count = 0;
     batch_.resize(kMostInBatch);
-    while (count < kMostInBatch && ring_.read(sinks_cursor_)) {
+    while (count < kMostInBatch && ring_.read_before(sinks_cursor_, await_before)) {
       batch_[count++] = sinks_cursor_.event;
     }
     const std::uint64_t lost = sinks_cursor_.lost - lost_before;

@@ -77,8 +77,9 @@ class EventLog {
 
  private:
   void run_sinks();
-  void feed_sinks();
-  void read_figures_locked(std::uint64_t most);
+  // Both wait for the writers of events with smaller numbers than the last argument.
+  void feed_sinks(std::uint64_t await_before = 0);
+  void read_figures_locked(std::uint64_t most, std::uint64_t await_before);
 
   const std::shared_ptr<Logger> log_;
   EventRing ring_;

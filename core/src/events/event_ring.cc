@@ -5,8 +5,10 @@
 
 #include <algorithm>
 #include <bit>
+#include <chrono>
 #include <cstring>
 #include <new>
+#include <thread>
 
 namespace ronde {
 namespace {
@@ -169,6 +171,17 @@ bool EventRing::read(Cursor& cursor) const {
     ++cursor.lost;
     ++cursor.next;
   }
+}
+
+bool EventRing::read_before(Cursor& cursor, std::uint64_t end) const {
+  constexpr std::chrono::seconds kPatience{1};
+  if (read(cursor)) return true;
+  const auto deadline = std::chrono::steady_clock::now() + kPatience;
+  while (cursor.next < end && std::chrono::steady_clock::now() < deadline) {
+    std::this_thread::yield();
+    if (read(cursor)) return true;
+  }
+  return false;
 }
 
 }  // namespace ronde

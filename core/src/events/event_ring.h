@@ -51,6 +51,10 @@ class EventRing {
   /// Makes Cursor::event the next event; false if there is none yet.
   bool read(Cursor& cursor) const;
 
+  /// As read(), but waits for the writers of events that were begun before event `end`: false only
+  /// after the last of those, or if a writer stands still for a second.
+  bool read_before(Cursor& cursor, std::uint64_t end) const;
+
   /// The cursor of a reader that begins with the oldest event that is still there.
   Cursor oldest() const noexcept;
 

@@ -4,6 +4,7 @@
 #include <atomic>
 #include <catch2/catch.hpp>
 #include <cmath>
+#include <latch>
 #include <map>
 #include <mutex>
 #include <set>
@@ -273,13 +274,16 @@ TEST_CASE("rank 0 gets the reports of all ranks when they shut down") {
 }
 
 TEST_CASE("the events of a failed group end with the failures of its operations") {
-  run_group(2, [](int rank, Runtime& runtime) {
+  std::latch submitted(1);
+  run_group(2, [&submitted](int rank, Runtime& runtime) {
     std::vector<float> values(10, 1.0F);
     if (rank == 1) {
+      submitted.wait();
       runtime.abort("enough");
       return check_contains(death_in_barrier(runtime).text, "enough");
     }
     const Work work = runtime.submit(sum_request(values, "lonely"));
+    submitted.count_down();
     check_contains(death_of([&] { work.wait(); }).text, "enough");
     const std::vector<Event> events = runtime.recent_events();
     check(count(events, EventKind::Abandoned) == 1, "its end is recorded");
