@@ -66,7 +66,7 @@ Capabilities gpu_capabilities() {
   capabilities.device = DeviceKind::Cuda;
   capabilities.wants_packed = false;
   capabilities.widen_halves = false;
-  capabilities.tells_progress = true;
+  capabilities.waiting = Waiting::Pause;
   return capabilities;
 }
 

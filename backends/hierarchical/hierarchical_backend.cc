@@ -80,9 +80,8 @@ Capabilities HierarchicalBackend::capabilities() const {
   capabilities.device = DeviceKind::Cpu;
   capabilities.wants_packed = false;
   capabilities.widen_halves = false;
-  // Messages between hosts wake nobody.
-  capabilities.notifies_peers = false;
-  capabilities.tells_progress = true;
+  // In a job on several hosts nobody rings where bytes have come into the memory of a host.
+  capabilities.waiting = Waiting::Pause;
   return capabilities;
 }
 

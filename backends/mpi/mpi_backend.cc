@@ -178,7 +178,7 @@ Capabilities MpiBackend::capabilities() const {
   capabilities.device = DeviceKind::Cpu;
   capabilities.wants_packed = true;
   capabilities.widen_halves = true;
-  capabilities.tells_progress = between_hosts_;
+  if (between_hosts_) capabilities.waiting = Waiting::Pause;
   return capabilities;
 }
 

@@ -129,8 +129,7 @@ Capabilities ShmBackend::capabilities() const {
   capabilities.device = DeviceKind::Cpu;
   capabilities.wants_packed = false;
   capabilities.widen_halves = false;
-  capabilities.notifies_peers = true;
-  capabilities.tells_progress = true;  // for a set in a job of several hosts, which has no board
+  capabilities.waiting = Waiting::Bell;
   return capabilities;
 }
 

@@ -130,8 +130,10 @@ void SocketTree::take_events() {
 
 /// Uses ppoll on the epoll descriptor, as epoll_wait counts in milliseconds. Shares nothing with
 /// poll() but the kernel's epoll set.
-bool SocketTree::wait(Clock::time_point deadline) {
-  std::array<pollfd, 2> entries = {{{epoll_.get(), POLLIN, 0}, {wake_fd_.get(), POLLIN, 0}}};
+bool SocketTree::wait(Clock::time_point deadline, int descriptor) {
+  // The system passes over one that is -1.
+  std::array<pollfd, 3> entries = {
+      {{epoll_.get(), POLLIN, 0}, {wake_fd_.get(), POLLIN, 0}, {descriptor, POLLIN, 0}}};
   const timespec timeout = time_until(deadline);
   ++counters_.waits;
   if (::ppoll(entries.data(), entries.size(), &timeout, nullptr) < 0) {

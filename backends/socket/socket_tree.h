@@ -33,7 +33,7 @@ class SocketTree : public Transport {
   Clock::time_point start_deadline() const noexcept override { return start_deadline_; }
   void send(int peer, std::string_view message) override;
   Incoming poll() override;
-  bool wait(Clock::time_point deadline) override;
+  bool wait(Clock::time_point deadline, int descriptor) override;
   void wake() noexcept override;
   int wake_fd() const noexcept override { return wake_fd_.get(); }
   void close(bool graceful, Clock::time_point deadline) override;

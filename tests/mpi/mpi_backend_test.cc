@@ -74,8 +74,9 @@ TEST_CASE("an allreduce above the largest count goes in chunks that cover it") {
   CHECK(operation->progress() == 0);
   CHECK(operation->poll());
   CHECK(operation->progress() == 3);
-  CHECK_FALSE(backend.capabilities().tells_progress);
-  CHECK(MpiBackend(environment, {.between_hosts = true}).capabilities().tells_progress);
+  CHECK(backend.capabilities().waiting == ronde::Waiting::Poll);
+  CHECK(MpiBackend(environment, {.between_hosts = true}).capabilities().waiting ==
+        ronde::Waiting::Pause);
   CHECK(counter(backend.stats(), "collective_calls") == 3);
   CHECK(counter(backend.stats(), "payload_bytes") == 10'000);
 }

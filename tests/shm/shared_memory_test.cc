@@ -253,7 +253,7 @@ TEST_CASE("ranks reduce through memory that is really shared, and count it") {
     counting.notify_peers = [&] { ++notifications; };
     const auto backend = shm_backend_factory({.slot_bytes = 64 << 10}).create(counting);
     check(backend->name() == "shm", "its name");
-    check(backend->capabilities().notifies_peers, "it notifies");
+    check(backend->capabilities().waiting == Waiting::Bell, "it notifies");
     std::vector<float> values(100'000, static_cast<float>(rank));
     const Segment segment{values.data(), values.data(), values.size()};
     finish(*backend->allreduce({.segments = {&segment, 1}, .op = ReduceOp::Average}));

@@ -11,8 +11,10 @@
 #include <thread>
 #include <vector>
 
+#include <sys/eventfd.h>
 #include <sys/resource.h>
 
+#include "core/src/base/unique_fd.h"
 #include "ronde/error.h"
 #include "tests/socket/trees.h"
 #include "tests/support/ranks/ranks.h"
@@ -259,5 +261,14 @@ TEST_CASE("many ranks meet") {
       check(incoming.bytes == std::to_string(incoming.peer), "from the rank it says");
       tree.send(incoming.peer, std::to_string(2 * incoming.peer));
     }
+  });
+}
+
+TEST_CASE("a wait of a tree ends when the descriptor that is given to it is readable") {
+  run_trees(1, Hosts::One, [](int, SocketTree& tree) {
+    const ronde::UniqueFd descriptor(::eventfd(1, EFD_CLOEXEC));
+    CHECK_FALSE(tree.wait(Clock::now() + 1h, descriptor.get()));
+    tree.wake();
+    CHECK(tree.wait(Clock::now() + 1h, -1));
   });
 }

@@ -160,7 +160,10 @@ FabricBackend::FabricBackend(FabricChannel channel, const FabricBackendOptions& 
 Capabilities FabricBackend::capabilities() const {
   Capabilities capabilities;
   capabilities.dtypes.set();
-  capabilities.tells_progress = between_hosts_;
+  if (between_hosts_) {
+    const bool has_descriptor = channel_->fabric->descriptor() >= 0;
+    capabilities.waiting = has_descriptor ? Waiting::Descriptor : Waiting::Pause;
+  }
   capabilities.operations_in_flight = kInFlight;
   return capabilities;
 }
@@ -284,6 +287,11 @@ std::optional<std::chrono::nanoseconds> FabricBackend::tend() {
   const bool is_active = got_on || operations != std::exchange(tended_operations_, operations);
   pause_ = is_active ? kSoon : std::min<std::chrono::nanoseconds>(pause_ + pause_ / 8, kLater);
   return pause_;
+}
+
+int FabricBackend::prepare_sleep() {
+  Fabric& fabric = *channel_->fabric;
+  return fabric.prepare_sleep() ? fabric.descriptor() : -1;
 }
 
 void FabricBackend::close() {

@@ -33,6 +33,7 @@ class FabricBackend final : public Backend {
   std::unique_ptr<Operation> send(const SendCall& call) override;
   std::unique_ptr<Operation> recv(const RecvCall& call) override;
   std::optional<std::chrono::nanoseconds> tend() override;
+  int prepare_sleep() override;
   void abort() noexcept override { channel_->fabric->abort(); }
   void close() override;
   StatsGroup stats() const override;

@@ -7,7 +7,7 @@ Incoming Transport::receive(Clock::time_point deadline) {
   for (;;) {
     Incoming incoming = poll();
     if (incoming.kind != Incoming::Kind::Nothing || Clock::now() >= deadline) return incoming;
-    if (wait(deadline)) return poll();
+    if (wait(deadline, -1)) return poll();
   }
 }
 

@@ -60,13 +60,15 @@ void Driver::sleep(std::unique_lock<std::mutex>& engine) {
   sleeps_until_ = failure_ ? TimePoint() : loop_.next_event();
   if (tended) sleeps_until_ = std::min(sleeps_until_, TimePoint::clock::now() + *tended);
   if (sleeps_until_ > TimePoint::clock::now()) {
-    counters_.sleeps.add();
-    driver_.store({});
-    const Unlocked unlocked(engine);
-    waits_.store(true);  // and the engine is free
-    queue_.events().read_figures();
-    tree_.transport().wait(sleeps_until_);
-    waits_.store(false);
+    if (const std::optional<int> descriptor = operations_.prepare_sleep()) {
+      counters_.sleeps.add();
+      driver_.store({});
+      const Unlocked unlocked(engine);
+      waits_.store(true);  // and the engine is free
+      queue_.events().read_figures();
+      tree_.transport().wait(sleeps_until_, *descriptor);
+      waits_.store(false);
+    }
   }
   driver_.store(std::this_thread::get_id());
   if (board_ != nullptr) board_->set_asleep(Board::Sleep::None);

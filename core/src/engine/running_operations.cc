@@ -39,17 +39,14 @@ std::uint64_t RunningOperations::progress() const {
   return progress;
 }
 
-bool RunningOperations::may_sleep() const {
-  return has_board_ && std::ranges::all_of(sets_.running(), [](const SetEngine* set) {
-           return set->executor->may_sleep();
-         });
-}
-
-bool RunningOperations::may_pause() const {
-  return std::ranges::all_of(sets_.running(), [this](const SetEngine* set) {
-    const bool is_rung = has_board_ && set->executor->may_sleep();
-    return !set->busy() || is_rung || set->executor->may_pause();
-  });
+Waiting RunningOperations::waiting() const {
+  Waiting waiting = Waiting::Bell;
+  for (const SetEngine* set : sets_.running()) {
+    const Waiting way = set->executor->waiting();
+    const bool has_bell = has_board_ || !set->busy();
+    waiting = std::min(waiting, way == Waiting::Bell && !has_bell ? Waiting::Pause : way);
+  }
+  return waiting;
 }
 
 void RunningOperations::advance() {
@@ -74,7 +71,7 @@ void RunningOperations::advance() {
 }
 
 void RunningOperations::look_again() {
-  if (!busy() || !may_sleep()) return;
+  if (!busy() || waiting() < Waiting::Descriptor) return;
   const std::uint64_t before = progress();
   for (SetEngine* set : sets_.running()) {
     if (set->busy()) set->executor->poll();
@@ -90,10 +87,22 @@ std::optional<RunningOperations::Clock::duration> RunningOperations::tend() cons
 std::optional<RunningOperations::Clock::time_point> RunningOperations::next_look(
     Clock::time_point now) const {
   if (!busy()) return std::nullopt;
-  const bool is_rung = may_sleep();
-  const bool is_hot = (!is_rung && !may_pause()) || now < hot_until_;
-  if (is_hot) return now;
-  return now + (is_rung ? Clock::duration(kLongestSleepInOperation) : kPause);
+  const Waiting way = waiting();
+  if (way == Waiting::Poll || now < hot_until_) return now;
+  return now + (way == Waiting::Pause ? kPause : Clock::duration(kLongestSleepInOperation));
+}
+
+std::optional<int> RunningOperations::prepare_sleep() const {
+  int descriptor = -1;
+  if (waiting() != Waiting::Descriptor) return descriptor;
+  for (const SetEngine* set : sets_.running()) {
+    if (set->executor->waiting() != Waiting::Descriptor) continue;
+    const int of_set = set->backends.at(DeviceKind::Cpu)->prepare_sleep();
+    // Two networks have nothing to sleep on together.
+    if (of_set < 0 || (descriptor >= 0 && of_set != descriptor)) return std::nullopt;
+    descriptor = of_set;
+  }
+  return descriptor;
 }
 
 void RunningOperations::inspect(Clock::time_point now, std::optional<Clock::duration> limit,

@@ -38,14 +38,16 @@ class RunningOperations {
   /// The time of the next poll: now while they are hot, or while nothing wakes this rank; nullopt
   /// if there are none.
   std::optional<Clock::time_point> next_look(Clock::time_point now) const;
+  /// A descriptor for Transport::wait(), or -1; nothing if they can be polled now.
+  std::optional<int> prepare_sleep() const;
 
   /// Throws GroupFailure for one that takes longer than its timeout, or than `limit`. `rank`: this
   /// one.
   void inspect(Clock::time_point now, std::optional<Clock::duration> limit, int rank) const;
 
  private:
-  bool may_sleep() const;
-  bool may_pause() const;
+  /// How to wait for all of them: in the most impatient of their ways.
+  Waiting waiting() const;
 
   const SetEngines& sets_;
   bool has_board_ = false;

@@ -62,11 +62,8 @@ class Executor {
 
   bool busy() const noexcept { return !buckets_.empty() || !queued_.empty(); }
 
-  /// The operations in progress notify this rank when they can get on.
-  bool may_sleep() const;
-
-  /// The operations in progress tell by progress() when there is no need to poll them hot.
-  bool may_pause() const;
+  /// How to wait while poll() gets on with nothing.
+  Waiting waiting() const;
 
   /// Changes whenever poll() got on.
   std::uint64_t progress() const;

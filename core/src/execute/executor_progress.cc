@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The buckets in progress: when the next one starts, how they are polled, and when they take too
 // long.
+#include <algorithm>
 #include <string>
 #include <utility>
 
@@ -76,15 +77,12 @@ void Executor::end_running(std::size_t index) {
   }
 }
 
-bool Executor::may_sleep() const {
-  if (!queued_.empty()) return false;  // a device notifies nobody
-  if (buckets_.empty()) return true;
-  return running_ > 0 && !may_start_next() && capabilities_of(buckets_.front()).notifies_peers;
-}
-
-bool Executor::may_pause() const {
-  if (buckets_.empty()) return !queued_.empty();
-  return running_ > 0 && !may_start_next() && capabilities_of(buckets_.front()).tells_progress;
+Waiting Executor::waiting() const {
+  // What is queued on a device notifies nobody.
+  const Waiting at_most = queued_.empty() ? Waiting::Bell : Waiting::Pause;
+  if (buckets_.empty()) return at_most;
+  if (running_ == 0 || may_start_next()) return Waiting::Poll;
+  return std::min(at_most, capabilities_of(buckets_.front()).waiting);
 }
 
 std::uint64_t Executor::progress() const {

@@ -41,6 +41,7 @@ class PackingBackend final : public Backend {
   std::unique_ptr<Operation> send(const SendCall& call) override;
   std::unique_ptr<Operation> recv(const RecvCall& call) override;
   std::optional<std::chrono::nanoseconds> tend() override { return packed_->tend(); }
+  int prepare_sleep() override { return packed_->prepare_sleep(); }
   void abort() noexcept override;
   void close() override;
   StatsGroup stats() const override;

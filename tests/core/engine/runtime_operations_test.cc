@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // Operations on whole runtimes that go well, or fail alone while the job goes on.
+#include <sys/eventfd.h>
+
 #include <atomic>
 #include <catch2/catch.hpp>
 #include <latch>
 #include <thread>
 
+#include "core/src/base/unique_fd.h"
 #include "ronde/error.h"
 #include "tests/support/ranks/faulty_group.h"
 #include "tests/support/ranks/goes_on.h"
@@ -33,7 +36,8 @@ TEST_CASE("only an operation that tells its progress is polled with pauses") {
   constexpr std::uint64_t kEnough = 20;
   FaultyGroup faulty(1);
   Faults& faults = *faulty.faults[0];
-  faults.change_capabilities([=](Capabilities& own) { own.tells_progress = tells; });
+  faults.change_capabilities(
+      [=](Capabilities& own) { own.waiting = tells ? Waiting::Pause : Waiting::Poll; });
   faults.hold_ends();
   Runtime runtime(faulty.options(0));
   std::vector<float> values(2, 1.0F);
@@ -46,6 +50,30 @@ TEST_CASE("only an operation that tells its progress is polled with pauses") {
     std::this_thread::yield();
   }
   if (!tells) CHECK(sleeps() == sleeps_before);
+  faults.release();
+  work.wait();
+  runtime.shutdown();
+}
+
+TEST_CASE("a rank sleeps until the descriptor of its backend is readable") {
+  constexpr std::uint64_t kMany = 1000;
+  const UniqueFd descriptor(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
+  FaultyGroup faulty(1);
+  Faults& faults = *faulty.faults[0];
+  faults.change_capabilities([](Capabilities& own) { own.waiting = Waiting::Descriptor; });
+  faults.sleep_on(descriptor.get());
+  faults.hold_ends();
+  Runtime runtime(faulty.options(0));
+  std::vector<float> values(2, 1.0F);
+  const Work work = runtime.submit(sum_request(values, "x"));
+  faults.wait_begun(1);
+  const auto sleeps = [&] { return counter_of(runtime, "coordinator", "sleeps"); };
+  // While nothing comes, it sleeps for so long that many polls would exceed the case's deadline.
+  const std::uint64_t sleeps_before = sleeps();
+  while (sleeps() < sleeps_before + 3) std::this_thread::yield();
+  REQUIRE(::eventfd_write(descriptor.get(), 1) == 0);
+  const std::uint64_t polls_before = faults.polls();
+  while (faults.polls() < polls_before + kMany) std::this_thread::yield();
   faults.release();
   work.wait();
   runtime.shutdown();

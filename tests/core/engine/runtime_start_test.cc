@@ -56,9 +56,9 @@ class NotingTransport final : public Transport {
     is_asked_again_ = !is_asked_again_;
     return is_asked_again_ ? Incoming() : other_->poll();
   }
-  bool wait(Clock::time_point deadline) override {
+  bool wait(Clock::time_point deadline, int descriptor) override {
     deadlines_.push_back(deadline);
-    return other_->wait(deadline);
+    return other_->wait(deadline, descriptor);
   }
   void wake() noexcept override { other_->wake(); }
   void close(bool graceful, Clock::time_point deadline) override {

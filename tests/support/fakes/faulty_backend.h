@@ -32,6 +32,9 @@ class Faults {
     change_capabilities_ = std::move(change);
   }
 
+  /// What prepare_sleep() of backends returns.
+  void sleep_on(int descriptor) { sleeps_on_ = descriptor; }
+
   /// The n-th operation from now, 1 for the next, throws when it is begun, or polled.
   void fail_start(int nth, std::string text) { arm(start_, nth, std::move(text)); }
   void fail_poll(int nth, std::string text) { arm(poll_, nth, std::move(text)); }
@@ -84,7 +87,7 @@ class Faults {
   }
 
   std::atomic<bool> holds_starts_ = false, holds_ends_ = false, aborted_ = false, closed_ = false;
-  std::atomic<int> begun_ = 0;
+  std::atomic<int> begun_ = 0, sleeps_on_ = -1;
   std::atomic<std::uint64_t> polls_ = 0;
   std::condition_variable changed_;
 
@@ -115,6 +118,7 @@ class FaultyBackend final : public WrappedBackend {
     }
     return WrappedBackend::allreduce(call);
   }
+  int prepare_sleep() override { return faults_->sleeps_on_; }
   void abort() noexcept override {
     faults_->aborted_ = true;
     WrappedBackend::abort();

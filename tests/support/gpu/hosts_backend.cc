@@ -27,7 +27,6 @@ class HostsBackend final : public WrappedBackend {
     capabilities.device = DeviceKind::Cpu;
     capabilities.wants_packed = false;
     capabilities.widen_halves = false;
-    capabilities.notifies_peers = false;
     return capabilities;
   }
   std::unique_ptr<Operation> allreduce(const AllreduceCall& call) override {

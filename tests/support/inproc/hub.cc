@@ -1,10 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/support/inproc/hub.h"
 
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
 #include <atomic>
 #include <string>
 #include <utility>
 
+#include "core/src/base/system.h"
 #include "ronde/cores.h"
 #include "ronde/error.h"
 
@@ -14,6 +21,8 @@ Hub::Hub(std::vector<int> host_of)
     : host_of_(std::move(host_of)), tree_(make_topology(0, host_of_)) {
   for (std::size_t rank = 0; rank < host_of_.size(); ++rank) {
     mailboxes_.push_back(std::make_unique<Mailbox>());
+    mailboxes_.back()->changed = UniqueFd(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
+    if (!mailboxes_.back()->changed) throw Error("eventfd failed: " + errno_text(errno));
   }
 }
 
@@ -25,7 +34,7 @@ void Hub::send(int from, int to, std::string_view bytes) {
   const std::lock_guard lock(mutex_);
   if (mailbox(from).gone || mailbox(to).gone) return;
   mailbox(to).incoming.push_back({Incoming::Kind::Message, from, std::string(bytes)});
-  mailbox(to).changed.notify_one();
+  notify(mailbox(to));
 }
 
 Incoming Hub::poll(int rank) {
@@ -37,17 +46,30 @@ Incoming Hub::poll(int rank) {
   return next;
 }
 
-bool Hub::wait(int rank, Transport::Clock::time_point deadline) {
-  std::unique_lock lock(mutex_);
+void Hub::notify(const Mailbox& mailbox) noexcept {
+  ::eventfd_write(mailbox.changed.get(), 1);
+}
+
+bool Hub::wait(int rank, Transport::Clock::time_point deadline, int descriptor) {
+  constexpr std::chrono::hours kLongest{1};
   Mailbox& mine = mailbox(rank);
-  mine.changed.wait_until(lock, deadline, [&] { return !mine.incoming.empty() || mine.woken; });
+  std::array<pollfd, 2> entries = {{{mine.changed.get(), POLLIN, 0}, {descriptor, POLLIN, 0}}};
+  const auto now = Transport::Clock::now();
+  const auto time = std::clamp<std::chrono::nanoseconds>(deadline - now, {}, kLongest).count();
+  const timespec timeout = {time / 1'000'000'000, time % 1'000'000'000};
+  if (::ppoll(entries.data(), entries.size(), &timeout, nullptr) < 0 && errno != EINTR) {
+    throw Error("ppoll failed: " + errno_text(errno));
+  }
+  const std::lock_guard lock(mutex_);
+  eventfd_t count = 0;
+  if (mine.incoming.empty()) ::eventfd_read(mine.changed.get(), &count);
   return std::exchange(mine.woken, false);
 }
 
 void Hub::wake(int rank) noexcept {
   const std::lock_guard lock(mutex_);
   mailbox(rank).woken = true;
-  mailbox(rank).changed.notify_one();
+  notify(mailbox(rank));
 }
 
 void Hub::leave(int rank, const std::string& text) {
@@ -57,7 +79,7 @@ void Hub::leave(int rank, const std::string& text) {
   for (int other = 0; other < size(); ++other) {
     if (!are_neighbours(rank, other) || mailbox(other).gone) continue;
     mailbox(other).incoming.push_back({Incoming::Kind::PeerLost, rank, text});
-    mailbox(other).changed.notify_one();
+    notify(mailbox(other));
   }
 }
 
@@ -89,7 +111,9 @@ class InprocTransport final : public Transport {
     if (incoming.kind == Incoming::Kind::Message) received_.fetch_add(1, std::memory_order_relaxed);
     return incoming;
   }
-  bool wait(Clock::time_point deadline) override { return hub_->wait(topology_.rank, deadline); }
+  bool wait(Clock::time_point deadline, int descriptor) override {
+    return hub_->wait(topology_.rank, deadline, descriptor);
+  }
   void wake() noexcept override { hub_->wake(topology_.rank); }
   void close(bool, Clock::time_point) override { hub_->leave(topology_.rank, "it closed"); }
 

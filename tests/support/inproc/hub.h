@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <condition_variable>
 #include <deque>
 #include <memory>
 #include <mutex>
 #include <string>
 #include <vector>
 
+#include "core/src/base/unique_fd.h"
 #include "ronde/plugin/transport.h"
 #include "ronde/topology.h"
 
@@ -23,7 +23,7 @@ class Hub {
 
   void send(int from, int to, std::string_view bytes);
   Incoming poll(int rank);
-  bool wait(int rank, Transport::Clock::time_point deadline);
+  bool wait(int rank, Transport::Clock::time_point deadline, int descriptor);
   void wake(int rank) noexcept;
 
   /// `rank` is gone: it hears nothing more, and those who listen to it are told `text`.
@@ -31,7 +31,7 @@ class Hub {
 
  private:
   struct Mailbox {
-    std::condition_variable changed;
+    UniqueFd changed;  ///< readable if wait() is not to wait
     std::deque<Incoming> incoming;
     bool woken = false;
     bool gone = false;
@@ -40,6 +40,7 @@ class Hub {
   bool are_neighbours(int a, int b) const {
     return tree_.parent_of(a) == b || tree_.parent_of(b) == a;
   }
+  static void notify(const Mailbox& mailbox) noexcept;
   Mailbox& mailbox(int rank) { return *mailboxes_[static_cast<std::size_t>(rank)]; }
 
   const std::vector<int> host_of_;

@@ -64,7 +64,7 @@ class SimulatedRanks final : public Transport {
     return incoming;
   }
 
-  bool wait(Clock::time_point deadline) override {
+  bool wait(Clock::time_point deadline, int) override {
     std::unique_lock lock(mutex_);
     if (!arriving_.empty()) return false;
     woken_.wait_until(lock, deadline, [this] { return is_woken_; });

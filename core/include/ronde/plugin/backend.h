@@ -31,9 +31,8 @@ class Operation {
   Operation& operator=(const Operation&) = delete;
 
   /// Advances the work without blocking; true once finished, false if it waits for a peer. Every
-  /// rank that takes part has entered, or is about to, so it is polled hot at first; see
-  /// Capabilities::notifies_peers for later. Throws ronde::Error if the backend failed: the group
-  /// is then dead.
+  /// rank that takes part has entered, or is about to, so it is polled hot at first; see Waiting
+  /// for later. Throws ronde::Error if the backend failed: the group is then dead.
   virtual bool poll() = 0;
 
   /// On a device, once poll() has returned true: behind it the result is in memory, and the inputs
@@ -46,6 +45,21 @@ class Operation {
 
   /// For the figures of backends that want_packed.
   virtual PackingTimes packing() const { return {}; }
+};
+
+/// How a rank waits for operations in which nothing has happened for a while, the most impatient
+/// way first. In all of them but Poll, operations report their progress().
+enum class Waiting : std::uint8_t {
+  /// Nothing tells that an operation can get on: it is polled until it is done.
+  Poll,
+  /// The same, but Ronde pauses between two polls, for a fraction of the time of a slow network,
+  /// and leaves the core to the program.
+  Pause,
+  /// Ronde sleeps until Backend::prepare_sleep()'s descriptor is readable.
+  Descriptor,
+  /// Ronde sleeps: the backend calls BackendContext::notify_peers before its poll() returns if a
+  /// peer may make progress by it. A job on several hosts has no bells: this is Pause there.
+  Bell,
 };
 
 /// The abilities of a backend, asked before anything is started.
@@ -68,13 +82,7 @@ struct Capabilities {
   /// Packed backends: half types are widened to f32 before a reduction sees them. Broadcast,
   /// allgather, alltoall, send and recv always move plain bytes there (dtype U8).
   bool widen_halves = true;
-  /// The backend calls BackendContext::notify_peers before its poll() returns if a peer may make
-  /// progress by it, so that Ronde may sleep between two polls. False: it is polled until done.
-  bool notifies_peers = false;
-  /// The backend does not, but its operations report their progress(): while they report none,
-  /// Ronde pauses between two polls, for a fraction of the time of a slow network, and leaves the
-  /// core to the program.
-  bool tells_progress = false;
+  Waiting waiting = Waiting::Poll;  ///< how a rank waits for its operations
   /// How many operations may be in progress at once, at least 1. They are started in one order on
   /// all ranks, and polled in any.
   std::size_t operations_in_flight = 1;
@@ -137,6 +145,10 @@ class Backend {
   /// to send to a peer. Called before the loop sleeps; says how soon it is to be called again, or
   /// nothing: not before the next operation.
   virtual std::optional<std::chrono::nanoseconds> tend() { return std::nullopt; }
+
+  /// Waiting::Descriptor, with operations in progress: a descriptor that becomes readable when a
+  /// poll may get on; -1 if one may get on already.
+  virtual int prepare_sleep() { return -1; }
 
   /// The group is dead: operations in progress will never finish. Must not wait for a peer. Memory
   /// that a peer or a library may still write to has to outlive this object.

@@ -59,9 +59,10 @@ class Transport {
   /// The next message or loss, if there is one; never blocks.
   virtual Incoming poll() = 0;
 
-  /// Blocks until poll() may have something, until a wake(), at most until `deadline`. True if it
-  /// was woken. Must not spin: it leaves the core to those who compute.
-  virtual bool wait(Clock::time_point deadline) = 0;
+  /// Blocks until poll() may have something, until a wake(), until `descriptor` is readable unless
+  /// it is -1, at most until `deadline`. True if it was woken. Must not spin: it leaves the core to
+  /// those who compute.
+  virtual bool wait(Clock::time_point deadline, int descriptor) = 0;
 
   /// poll(), waiting until `deadline` (a past one: not at all) or a wake() for something to come.
   Incoming receive(Clock::time_point deadline);
