@@ -186,9 +186,8 @@ CudaBackend::Ways CudaBackend::ways_of_sum(const AllreduceCall& call) const {
 
 std::unique_ptr<Operation> CudaBackend::allreduce(const AllreduceCall& call) {
   return std::make_unique<Run>(
-      *this, call.place, ways_of_sum(call),
-      [call, ranks = static_cast<std::size_t>(topology_.size)](Gpu& gpu, Collectives* by) {
-        return by != nullptr ? by->allreduce(call) : gpu.staged.allreduce(call, ranks);
+      *this, call.place, ways_of_sum(call), [call](Gpu& gpu, Collectives* by) {
+        return by != nullptr ? by->allreduce(call) : gpu.staged.allreduce(call);
       });
 }
 

@@ -21,9 +21,8 @@ struct FinalSteps {
 /// and a smaller one would vanish. `converts`: there is a wire_dtype. `largest_host`: its ranks.
 inline FinalSteps final_steps(ReduceOp op, bool converts, const Scaling& final,
                               std::size_t largest_host) {
-  const bool is_sum = op == ReduceOp::Sum || op == ReduceOp::Average;
   const double scale = std::abs(final.factor) / final.divisor;
-  if (!converts || !is_sum || scale >= 1) return {{}, final};
+  if (!converts || op != ReduceOp::Sum || scale >= 1) return {{}, final};
   // A power of two: without rounding.
   const auto power = static_cast<double>(std::bit_ceil(largest_host));
   if (scale * power >= 1) return {final, {}};

@@ -70,8 +70,7 @@ HierarchicalAllreduce::HierarchicalAllreduce(std::shared_ptr<Hierarchy> hierarch
       element_bytes_(size_of(dtype_)),
       partial_bytes_(size_of(partial_dtype_)),
       prescale_(format_.prescale()),
-      final_(final_scaling(dtype_, call.op, call.postscale,
-                           call.divisor(static_cast<std::size_t>(hierarchy_->shards.ranks)))),
+      final_(call.final),
       final_steps_(
           final_steps(call.op, format_.converts(), final_, hierarchy_->shards.largest_host)),
       // Half types are scaled where they are widened and narrowed.

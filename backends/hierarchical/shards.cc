@@ -37,7 +37,6 @@ std::vector<std::size_t> Shards::parts(const Round& round, std::size_t element_b
 Shards shards_of(const Topology& topology, std::size_t least_message) {
   Shards shards;
   shards.least_message = least_message;
-  shards.ranks = topology.size;
   shards.hosts = static_cast<std::size_t>(topology.hosts());
   std::vector<std::vector<int>> ranks_of(shards.hosts);
   for (int rank = 0; rank < topology.size; ++rank) {

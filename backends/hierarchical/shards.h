@@ -16,7 +16,6 @@ namespace ronde::hierarchical {
 /// rank of every host, and where there are fewer, to others from round to round. It is divided
 /// again among its owners, one a host.
 struct Shards {
-  int ranks = 1;  ///< of all hosts
   std::size_t hosts = 1;
   std::size_t own_host = 0;
   std::size_t largest_host = 1;  ///< how many ranks it has

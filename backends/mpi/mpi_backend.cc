@@ -217,7 +217,7 @@ bool MpiBackend::reduces_in_order(DataType dtype, ReduceOp op) const {
 
 std::unique_ptr<Operation> MpiBackend::allreduce(const AllreduceCall& call) {
   const Segment& segment = only_segment(call.segments, name());
-  if (segment.input != segment.output || call.prescale != 1.0 || call.postscale != 1.0) {
+  if (segment.input != segment.output || call.prescale != 1.0 || !call.final.is_identity()) {
     throw Error("the mpi backend reduces in place and does not scale");
   }
   if (reduces_in_order(call.dtype, call.op)) return by_messages_->allreduce(call);
@@ -320,7 +320,7 @@ std::unique_ptr<Operation> MpiBackend::recv(const RecvCall& call) {
 
 std::unique_ptr<Operation> MpiBackend::reducescatter(const ReducescatterCall& call) {
   check_counts(call.counts);
-  if (call.input == nullptr || call.prescale != 1.0 || call.postscale != 1.0) {
+  if (call.input == nullptr || call.prescale != 1.0 || !call.final.is_identity()) {
     throw Error("the mpi backend does not scale, and needs an input");
   }
   if (reduces_in_order(call.dtype, call.op)) return by_messages_->reducescatter(call);

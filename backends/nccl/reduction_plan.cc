@@ -38,15 +38,11 @@ ReductionNumber number_of(ReduceOp op) {
   throw Error("NCCL does not reduce with " + std::string(to_string(op)));
 }
 
-bool is_sum(ReduceOp op) {
-  return op == ReduceOp::Sum || op == ReduceOp::Average;
-}
-
 /// Note [What NCCL reduces].
 bool is_reduced_by_nccl(DataType dtype, ReduceOp op, bool exact) {
   if (!number_of(dtype).has_value()) return false;
   if (!is_floating(dtype)) return true;
-  return !exact && (is_sum(op) || (op == ReduceOp::Product && !is_half(dtype)));
+  return !exact && (op == ReduceOp::Sum || (op == ReduceOp::Product && !is_half(dtype)));
 }
 
 /// A factor as an element of some type.
@@ -74,15 +70,12 @@ Factor factor_in(DataType dtype, double value) {
 
 /// Note [Who scales].
 ReductionPlan scaled_before(const AllreduceCall& call, std::size_t ranks) {
-  const double factor = call.prescale * call.postscale;
-  const int divisor = call.divisor(ranks);
   ReductionPlan plan{.wire = {.from = call.dtype, .dtype = call.effective_wire_dtype()}};
-  plan.pack = final_scaling(plan.wire.dtype, call.op, factor, divisor);
+  plan.pack = {call.prescale * call.final.factor, call.final.divisor};
   const double whole = plan.pack.factor / plan.pack.divisor;
   if (call.wire_dtype || !factor_in(plan.wire.dtype, whole).is_usable) return plan;
   plan.nccl_factor = whole;
-  plan.is_nccl_average =
-      call.op == ReduceOp::Average && factor == 1.0 && static_cast<std::size_t>(divisor) == ranks;
+  plan.is_nccl_average = whole == 1.0 / static_cast<double>(ranks);
   return plan;
 }
 
@@ -91,11 +84,9 @@ ReductionPlan scaled_before(const AllreduceCall& call, std::size_t ranks) {
 ReductionPlan plan_reduction(const AllreduceCall& call, std::size_t ranks, bool exact) {
   const DataType dtype = call.effective_wire_dtype();
   const bool by_nccl = is_reduced_by_nccl(dtype, call.op, exact);
-  if (by_nccl && is_floating(dtype) && is_sum(call.op)) return scaled_before(call, ranks);
-  ReductionPlan plan{
-      .wire = cuda::wire_format_of(call.dtype, call.op, call.prescale, call.postscale,
-                                   call.divisor(ranks), call.wire_dtype),
-      .by_nccl = by_nccl};
+  if (by_nccl && is_floating(dtype) && call.op == ReduceOp::Sum) return scaled_before(call, ranks);
+  ReductionPlan plan{.wire = cuda::wire_format_of(call.reduction(), call.wire_dtype),
+                     .by_nccl = by_nccl};
   if (by_nccl) plan.wire = cuda::in_steps(plan.wire);
   plan.pack = {plan.wire.pack_scale, 1.0};
   return plan;

@@ -164,9 +164,8 @@ class Reducescatter final : public ReductionWork {
                        .dtype = call.dtype,
                        .op = call.op,
                        .prescale = call.prescale,
-                       .postscale = call.postscale,
-                       .place = call.place,
-                       .average_over = call.average_over},
+                       .final = call.final,
+                       .place = call.place},
                       "reducing and scattering " +
                           elements_text(std::accumulate(call.counts.begin(), call.counts.end(),
                                                         std::size_t{0}),

@@ -103,10 +103,10 @@ ronde::Capabilities FileBackend::capabilities() const {
     can.dtypes.set(static_cast<std::size_t>(dtype));
   }
   can.ops.reset();
-  for (const auto op : {ronde::ReduceOp::Sum, ronde::ReduceOp::Average, ronde::ReduceOp::Max}) {
+  for (const auto op : {ronde::ReduceOp::Sum, ronde::ReduceOp::Max}) {
     can.ops.set(static_cast<std::size_t>(op));
   }
-  can.wants_packed = true;  // one segment, in place, no scales, Sum for Average...
+  can.wants_packed = true;  // one segment, in place, no scales...
   can.widen_halves = true;  // ...and f32 for f16 and bf16
   return can;
 }

@@ -352,7 +352,7 @@ TEST_CASE("what a packed backend must never be asked is refused") {
   refused([](auto& call) { call.op = ReduceOp::Average; });
   refused([](auto& call) { call.dtype = DataType::BF16; });
   refused([](auto& call) { call.prescale = 2; });
-  refused([](auto& call) { call.postscale = 0.5; });
+  refused([](auto& call) { call.final = {0.5, 1}; });
   refused_allreduce([&](auto& call) { call.segments = two; });
   refused_allreduce([&](auto& call) { call.segments = {&apart, 1}; });
   refused_reducescatter([](auto& call) { call.input = nullptr; });

@@ -28,9 +28,9 @@ bool is_absent(int rank, std::size_t segment, std::uint64_t seed) {
 AllreduceCall as_call(const Call& call, const std::vector<Segment>& segments) {
   return {.segments = segments,
           .dtype = call.reduction.dtype,
-          .op = call.reduction.op,
+          .op = combining_op(call.reduction.op),
           .prescale = call.reduction.prescale,
-          .postscale = call.reduction.postscale,
+          .final = final_of(call.reduction),
           .wire_dtype = call.reduction.wire_dtype};
 }
 
@@ -67,8 +67,8 @@ std::vector<float> results_by_halves(const Reduction& reduction, float input,
     const std::vector<Segment> segments = {{&input, &results[static_cast<std::size_t>(rank)], 1}};
     allreduce({.segments = segments,
                .dtype = DataType::F32,
-               .op = reduction.op,
-               .postscale = reduction.postscale,
+               .op = combining_op(reduction.op),
+               .final = final_of(reduction),
                .wire_dtype = DataType::F16});
   });
   return results;
@@ -134,8 +134,9 @@ void check_absent(const Reduction& reduction, const RunRanks& run_ranks) {
     }
     allreduce({.segments = segments,
                .dtype = dtype,
-               .op = op,
+               .op = combining_op(op),
                .prescale = prescale,
+               .final = final_of(reduction),
                .wire_dtype = reduction.wire_dtype});
   });
   std::size_t begin = 0;

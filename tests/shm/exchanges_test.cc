@@ -323,9 +323,9 @@ void check_scatter(const Reduction& reduction, const std::vector<std::size_t>& c
                                    .output = output,
                                    .counts = counts,
                                    .dtype = reduction.dtype,
-                                   .op = reduction.op,
+                                   .op = combining_op(reduction.op),
                                    .prescale = reduction.prescale,
-                                   .postscale = reduction.postscale}));
+                                   .final = final_of(reduction)}));
     if (in_place)
       std::copy_n(part, counts[own] * width, static_cast<std::byte*>(outputs[own].data()));
   });

@@ -124,8 +124,7 @@ Steps Collectives::alltoall(AlltoallCall call) {
 
 Steps Collectives::reducescatter(ReducescatterCall call) {
   begin_operation();
-  const WireFormat wire = wire_format_of(call.dtype, call.op, call.prescale, call.postscale,
-                                         call.divisor(ranks_), std::nullopt);
+  const WireFormat wire = wire_format_of(call.reduction());
   const std::size_t width = wire.width();
   const std::size_t each = elements_of_part(width);
   const std::vector<std::size_t> own(ranks_, call.counts[own_]);

@@ -114,11 +114,9 @@ void IpcOperations::reduce_all(const gpu::ChunkLayout& layout, const WireFormat&
 
 Steps IpcOperations::allreduce(AllreduceCall call) {
   begin_operation();
-  const int divisor = call.divisor(exchange_.size());
-  WireFormat wire =
-      wire_format_of(call.dtype, call.op, call.prescale, call.postscale, divisor, call.wire_dtype);
+  WireFormat wire = wire_format_of(call.reduction(), call.wire_dtype);
   std::optional<Reduction> over_hosts;
-  if (between_ != nullptr) over_hosts = split_over_hosts(wire, call, divisor, ranks_);
+  if (between_ != nullptr) over_hosts = split_over_hosts(wire, call, ranks_);
   const std::size_t bytes =
       call.segments.size() == 1 ? call.segments[0].count * size_of(call.dtype) : 0;
   if (!over_hosts && direct_bytes_ > 0 && bytes >= direct_bytes_ && wire.is_plain()) {

@@ -49,8 +49,7 @@ void GpuAwareOperations::reduce(DevicePointer target, std::size_t count, const W
 }
 
 Steps GpuAwareOperations::allreduce(AllreduceCall call) {
-  const WireFormat wire = wire_format_of(call.dtype, call.op, call.prescale, call.postscale,
-                                         call.divisor(ranks_), call.wire_dtype);
+  const WireFormat wire = wire_format_of(call.reduction(), call.wire_dtype);
   gpu::ChunkLayout layout = layout_of(call, wire);
   while (layout.next()) {
     begin_chunk();

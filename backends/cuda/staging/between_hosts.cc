@@ -15,13 +15,11 @@ constexpr std::size_t kAlignment = 64;  ///< of parts, in bytes: cache lines
 
 }  // namespace
 
-Reduction split_over_hosts(WireFormat& wire, const AllreduceCall& call, int divisor,
-                           std::size_t largest_host) {
+Reduction split_over_hosts(WireFormat& wire, const AllreduceCall& call, std::size_t largest_host) {
   // Without a wire type, a sum is rounded to its half type once, at the end.
   if (is_half(wire.dtype) && !call.wire_dtype) wire = in_steps(wire);
-  const Scaling final = final_scaling(wire.dtype, call.op, call.postscale, divisor);
   const hierarchical::FinalSteps steps =
-      hierarchical::final_steps(call.op, call.wire_dtype.has_value(), final, largest_host);
+      hierarchical::final_steps(call.op, call.wire_dtype.has_value(), call.final, largest_host);
   wire.final = steps.within_host;
   return {.dtype = wire.dtype, .op = wire.op, .final = steps.over_hosts};
 }

@@ -13,10 +13,9 @@
 namespace ronde::cuda {
 
 /// Splits a reduction over several hosts: `wire` becomes that within a host, and the one between
-/// hosts is returned. Results have the bits of the CPU's hierarchical backend. `divisor`: that of
-/// an average over all ranks. `largest_host`: the number of its ranks.
-Reduction split_over_hosts(WireFormat& wire, const AllreduceCall& call, int divisor,
-                           std::size_t largest_host);
+/// hosts is returned. Results have the bits of the CPU's hierarchical backend. `largest_host`:
+/// the number of its ranks.
+Reduction split_over_hosts(WireFormat& wire, const AllreduceCall& call, std::size_t largest_host);
 
 /// Whether all of several hosts have the same number of ranks, two or more: only then a share of
 /// the elements has an owner on every host.

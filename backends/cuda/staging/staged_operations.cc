@@ -51,17 +51,15 @@ Steps StagedOperations::pass(std::span<const Segment> segments, Passage passage)
   }
 }
 
-Steps StagedOperations::allreduce(AllreduceCall call, std::size_t ranks) {
-  const WireFormat wire = wire_format_of(call.dtype, call.op, call.prescale, call.postscale,
-                                         call.divisor(ranks), call.wire_dtype);
+Steps StagedOperations::allreduce(AllreduceCall call) {
+  const WireFormat wire = wire_format_of(call.reduction(), call.wire_dtype);
   Passage passage{.wire = wire};
-  passage.launch = [this, call, wire, ranks](std::span<const Segment> piece) {
+  passage.launch = [this, call, wire](std::span<const Segment> piece) {
     return host_.allreduce({.segments = piece,
                             .dtype = wire.dtype,
                             .op = call.op,
                             .prescale = wire.reduce_scale,
-                            .postscale = call.postscale,
-                            .average_over = call.divisor(ranks)});
+                            .final = call.final});
   };
   return pass(call.segments, std::move(passage));
 }

@@ -25,7 +25,7 @@ class StagedOperations {
                    int rank);
 
   /// Each of these ends once all work is queued on the resources' stream.
-  Steps allreduce(AllreduceCall call, std::size_t ranks);
+  Steps allreduce(AllreduceCall call);
   Steps broadcast(BroadcastCall call);
   Steps allgather(AllgatherCall call);
   Steps alltoall(AlltoallCall call);

@@ -36,8 +36,8 @@ kernels::Operation operation_of(ReduceOp op) {
     case ReduceOp::Product:
       return kernels::Operation::Product;
     case ReduceOp::Sum:
-    case ReduceOp::Average:
       return kernels::Operation::Sum;
+    case ReduceOp::Average:
     case ReduceOp::Adasum:
       break;
   }
@@ -46,10 +46,9 @@ kernels::Operation operation_of(ReduceOp op) {
 
 /// Whether the kernel issues all loads before its first addition.
 bool is_made_at_once(const Reduction& reduction, std::size_t inputs) {
-  const bool is_sum = reduction.op == ReduceOp::Sum || reduction.op == ReduceOp::Average;
   const bool has_factor = reduction.prescale != 1.0 || reduction.final.factor != 1.0;
-  return is_sum && (inputs == 2 || inputs == 4 || inputs == 8) && reduction.final.divisor == 1.0 &&
-         (!has_factor || is_floating(reduction.dtype));
+  return reduction.op == ReduceOp::Sum && (inputs == 2 || inputs == 4 || inputs == 8) &&
+         reduction.final.divisor == 1.0 && (!has_factor || is_floating(reduction.dtype));
 }
 
 bool is_aligned(DevicePointer address, DataType dtype) {

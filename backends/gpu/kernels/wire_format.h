@@ -15,9 +15,9 @@ namespace ronde::cuda {
 struct WireFormat {
   DataType from = DataType::F32;   ///< in the tensors
   DataType dtype = DataType::F32;  ///< in the fusion buffers
-  ReduceOp op = ReduceOp::Sum;     ///< never Average, which is in `final`
-  double pack_scale = 1.0;         ///< factor of elements on their way in
-  double reduce_scale = 1.0;       ///< factor of elements as they are reduced
+  ReduceOp op = ReduceOp::Sum;
+  double pack_scale = 1.0;    ///< factor of elements on their way in
+  double reduce_scale = 1.0;  ///< factor of elements as they are reduced
   Scaling final = {};
 
   std::size_t width() const noexcept { return size_of(dtype); }
@@ -34,24 +34,25 @@ struct WireFormat {
 /// unless that becomes negative or NaN.
 inline bool keeps_neutral(ReduceOp op, double prescale) noexcept {
   if (prescale == 1.0) return true;
-  const bool is_sum = op == ReduceOp::Sum || op == ReduceOp::Average;
-  return is_sum && !std::signbit(prescale) && std::isfinite(static_cast<float>(prescale));
+  return op == ReduceOp::Sum && !std::signbit(prescale) &&
+         std::isfinite(static_cast<float>(prescale));
 }
 
 /// Plans a reduction. Neutral elements of ranks without input must not be scaled: so elements are
 /// scaled as they are reduced only if scaling keeps the neutral element, and otherwise on the way
 /// in, where halves are widened first, as scaling would round them.
-inline WireFormat wire_format_of(DataType dtype, ReduceOp op, double prescale, double postscale,
-                                 int divisor, std::optional<DataType> wire_dtype) {
-  WireFormat wire{.from = dtype, .dtype = wire_dtype.value_or(dtype)};
-  wire.op = op == ReduceOp::Average ? ReduceOp::Sum : op;
-  if (wire_dtype || !keeps_neutral(op, prescale)) {
-    wire.pack_scale = prescale;
-    if (!wire_dtype && is_half(dtype)) wire.dtype = DataType::F32;
+inline WireFormat wire_format_of(const Reduction& reduction,
+                                 std::optional<DataType> wire_dtype = std::nullopt) {
+  WireFormat wire{.from = reduction.dtype,
+                  .dtype = wire_dtype.value_or(reduction.dtype),
+                  .op = reduction.op,
+                  .final = reduction.final};
+  if (wire_dtype || !keeps_neutral(reduction.op, reduction.prescale)) {
+    wire.pack_scale = reduction.prescale;
+    if (!wire_dtype && is_half(reduction.dtype)) wire.dtype = DataType::F32;
   } else {
-    wire.reduce_scale = prescale;
+    wire.reduce_scale = reduction.prescale;
   }
-  wire.final = final_scaling(wire.dtype, op, postscale, divisor);
   return wire;
 }
 

@@ -21,8 +21,7 @@ SlotAllreduce::SlotAllreduce(std::shared_ptr<SlotBufferContext> context, const A
                              StoreChoice::Use stores)
     : SlotOperation(std::move(context)),
       format_(call),
-      reduction_(reduction_of(format_.wire(), call.op, format_.prescale(), call.postscale,
-                              call.divisor(buffer().ranks()))),
+      reduction_({format_.wire(), call.op, format_.prescale(), call.final}),
       stores_(std::move(stores)),
       staging_(walk_of(call, buffer().shape().slot_bytes, kMostPieces)),
       consuming_(staging_),

@@ -32,8 +32,7 @@ SymmetricAllreduce::SymmetricAllreduce(std::shared_ptr<SymmetricContext> context
     : context_(std::move(context)),
       kernels_(best_kernels()),
       element_bytes_(size_of(call.dtype)),
-      reduction_(reduction_of(call.dtype, call.op, call.prescale, call.postscale,
-                              call.divisor(context_->heap->ranks()))),
+      reduction_(call.reduction()),
       chunk_elements_(kChunkBytes / element_bytes_),
       first_chunk_(context_->next_chunk),
       inputs_(context_->heap->ranks(), nullptr) {

@@ -7,19 +7,9 @@
 
 #include "ronde/division.h"
 #include "ronde/dtype.h"
-#include "ronde/kernels.h"
 #include "ronde/plugin/segment_cursor.h"
 
 namespace ronde::shm {
-
-/// The kernels' reduction for a call whose average divides by `divisor`.
-inline Reduction reduction_of(DataType dtype, ReduceOp op, double prescale, double postscale,
-                              int divisor) {
-  return {.dtype = dtype,
-          .op = op,
-          .prescale = prescale,
-          .final = final_scaling(dtype, op, postscale, divisor)};
-}
 
 /// Elements of a round of an operation on `total`: all rounds are about as large, and at most
 /// `most_bytes`; a round ends at a cache line.

@@ -22,6 +22,11 @@ struct Scaling {
   bool is_identity() const noexcept { return factor == 1.0 && divisor == 1.0; }
 };
 
+/// The op that combines elements: an average is a sum, which final_scaling() divides.
+constexpr ReduceOp combining_op(ReduceOp op) noexcept {
+  return op == ReduceOp::Average ? ReduceOp::Sum : op;
+}
+
 /// The scaling that remains for an element that was reduced over `ranks` ranks.
 inline Scaling final_scaling(DataType dtype, ReduceOp op, double postscale, int ranks) noexcept {
   Scaling scaling{postscale, 1.0};

@@ -262,11 +262,10 @@ class Adasum final : public Operation {
   /// Sends this rank's parts of the results to all ranks.
   std::unique_ptr<Operation> gather() {
     const std::size_t count = counts_[own_];
-    const Scaling scaling{call_.postscale, 1.0};
     if (call_.wire_dtype) {
-      best_kernels().narrow(parts_, vectors_, count, conversion(scaling), Store::Regular);
+      best_kernels().narrow(parts_, vectors_, count, conversion(call_.final), Store::Regular);
     } else {
-      unpack_elements(parts_, vectors_, count, call_.dtype, scaling, true);
+      unpack_elements(parts_, vectors_, count, call_.dtype, call_.final, true);
     }
     stage_ = Stage::Gathered;
     return backend_.allgather({.input = parts_,

@@ -268,6 +268,12 @@ void Executor::start(Bucket& bucket) {
   count(bucket);
 }
 
+Scaling Executor::final_scaling(const Agreed& item) const {
+  const Request& request = item.submission.request;
+  return ronde::final_scaling(request.dtype, request.op, request.postscale,
+                              item.average_over > 0 ? item.average_over : size_);
+}
+
 std::unique_ptr<Operation> Executor::start_allreduce(Bucket& bucket, Backend& backend) {
   for (Agreed& item : bucket.items) {
     const Request& request = item.submission.request;
@@ -278,12 +284,11 @@ std::unique_ptr<Operation> Executor::start_allreduce(Bucket& bucket, Backend& ba
   const Request& first = bucket.items.front().submission.request;
   const AllreduceCall call{.segments = bucket.segments,
                            .dtype = first.dtype,
-                           .op = first.op,
+                           .op = combining_op(first.op),
                            .prescale = first.prescale,
-                           .postscale = first.postscale,
+                           .final = final_scaling(bucket.items.front()),
                            .place = place(bucket, backend),
                            .symmetric = first.symmetric,
-                           .average_over = bucket.items.front().average_over,
                            .wire_dtype = bucket.items.front().submission.meta.wire_dtype};
   return first.op == ReduceOp::Adasum ? adasum(backend, call, rank_, size_, scratch_)
                                       : backend.allreduce(call);
@@ -366,11 +371,10 @@ std::unique_ptr<Operation> Executor::start_reducescatter(Bucket& bucket, Backend
                                 .output = output,
                                 .counts = counts,
                                 .dtype = request.dtype,
-                                .op = request.op,
+                                .op = combining_op(request.op),
                                 .prescale = request.prescale,
-                                .postscale = request.postscale,
-                                .place = place(bucket, backend),
-                                .average_over = item.average_over});
+                                .final = final_scaling(item),
+                                .place = place(bucket, backend)});
 }
 
 std::unique_ptr<Operation> Executor::start_send(Bucket& bucket, Backend& backend) const {

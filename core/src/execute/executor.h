@@ -141,6 +141,7 @@ class Executor {
   void start_next();
   void end_running(std::size_t index);
   void start(Bucket& bucket);
+  Scaling final_scaling(const Agreed& item) const;
   std::unique_ptr<Operation> start_allreduce(Bucket& bucket, Backend& backend);
   std::unique_ptr<Operation> start_broadcast(Bucket& bucket, Backend& backend) const;
   std::unique_ptr<Operation> start_allgather(Bucket& bucket, Backend& backend) const;

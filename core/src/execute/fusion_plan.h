@@ -15,7 +15,7 @@ namespace ronde {
 struct PlanItem {
   RequestMeta meta;
   std::uint64_t bytes = 0;  ///< of its data as the backend moves it
-  int average_over = 0;     ///< as AllreduceCall::average_over
+  int average_over = 0;     ///< as Response::average_over
 };
 
 /// Groups operations into buckets, each executed by one call of a backend: lists of indexes into

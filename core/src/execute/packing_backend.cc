@@ -38,9 +38,7 @@ class PackingBackend::Allreduce final : public SegmentStream {
   Allreduce(PackingBackend& owner, const AllreduceCall& call)
       : SegmentStream(owner, call.segments, size_of(owner.wire(call.dtype))),
         call_(call),
-        widen_(owner.packed_capabilities_.widen_halves),
-        final_scaling_(final_scaling(call.dtype, call.op, call.postscale,
-                                     call.divisor(static_cast<std::size_t>(owner.size_)))) {}
+        widen_(owner.packed_capabilities_.widen_halves) {}
 
  private:
   bool reads() const override { return true; }
@@ -52,19 +50,17 @@ class PackingBackend::Allreduce final : public SegmentStream {
   void unpack(const std::byte* from, const Segment& segment, std::size_t offset,
               std::size_t count) override {
     unpack_elements(advanced(segment.output, offset * size_of(call_.dtype)), from, count,
-                    call_.dtype, final_scaling_, widen_);
+                    call_.dtype, call_.final, widen_);
   }
 
   std::unique_ptr<Operation> launch(Slot& chunk) override {
     chunk.segment = {chunk.memory, chunk.memory, chunk.count};
-    return owner_.packed_->allreduce({.segments = {&chunk.segment, 1},
-                                      .dtype = owner_.wire(call_.dtype),
-                                      .op = packed_op(call_.op)});
+    return owner_.packed_->allreduce(
+        {.segments = {&chunk.segment, 1}, .dtype = owner_.wire(call_.dtype), .op = call_.op});
   }
 
   const AllreduceCall call_;
   const bool widen_;
-  const Scaling final_scaling_;
 };
 
 class PackingBackend::Broadcast final : public SegmentStream {
@@ -228,9 +224,7 @@ class PackingBackend::Reducescatter final : public PartStream {
       : PartStream(owner, Parts(call.counts, 1), Parts(call.counts.subspan(owner.own(), 1), 1),
                    Parts(call.counts, 1).largest(), size_of(owner.wire(call.dtype))),
         call_(call),
-        widen_(owner.packed_capabilities_.widen_halves),
-        final_scaling_(final_scaling(call.dtype, call.op, call.postscale,
-                                     call.divisor(static_cast<std::size_t>(owner.size_)))) {}
+        widen_(owner.packed_capabilities_.widen_halves) {}
 
  private:
   void pack(std::byte* to, std::size_t offset, std::size_t count) override {
@@ -240,7 +234,7 @@ class PackingBackend::Reducescatter final : public PartStream {
   void unpack(const std::byte* from, std::size_t offset, std::size_t count) override {
     if (call_.output == nullptr) return;
     unpack_elements(advanced(call_.output, offset * size_of(call_.dtype)), from, count, call_.dtype,
-                    final_scaling_, widen_);
+                    call_.final, widen_);
   }
 
   std::unique_ptr<Operation> launch(const Slot& chunk, const std::byte* input,
@@ -249,12 +243,11 @@ class PackingBackend::Reducescatter final : public PartStream {
                                           .output = output,
                                           .counts = chunk.in_pieces,
                                           .dtype = owner_.wire(call_.dtype),
-                                          .op = packed_op(call_.op)});
+                                          .op = call_.op});
   }
 
   const ReducescatterCall call_;
   const bool widen_;
-  const Scaling final_scaling_;
 };
 
 /// Plain bytes to one rank, or from it.

@@ -26,8 +26,8 @@ namespace ronde {
 /// Thread-safety: as Backend. All operations that have begun are to be polled.
 class PackingBackend final : public Backend {
  public:
-  /// Host memory only. `size`: number of ranks, what ReduceOp::Average divides by. `buffer_bytes`:
-  /// limit of the fusion buffer, which the slots divide among them.
+  /// Host memory only. `size`: number of ranks. `buffer_bytes`: limit of the fusion buffer, which
+  /// the slots divide among them.
   PackingBackend(std::unique_ptr<Backend> packed, int size, int rank, std::size_t buffer_bytes);
   ~PackingBackend() override;
 

@@ -17,10 +17,7 @@ class PackingBackend::CompressedAllreduce final : public SegmentStream {
       : SegmentStream(owner, call.segments, kWidth, most_elements(owner), 1),
         call_(call),
         ranks_(static_cast<std::size_t>(owner.size_)),
-        reduction_({.dtype = *call.wire_dtype,
-                    .op = call.op,
-                    .final = final_scaling(*call.wire_dtype, call.op, call.postscale,
-                                           call.divisor(ranks_))}),
+        reduction_({.dtype = *call.wire_dtype, .op = call.op, .final = call.final}),
         inputs_(ranks_, nullptr) {}
 
  private:

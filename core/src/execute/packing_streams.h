@@ -17,10 +17,6 @@
 
 namespace ronde {
 
-constexpr ReduceOp packed_op(ReduceOp op) noexcept {
-  return op == ReduceOp::Average ? ReduceOp::Sum : op;
-}
-
 /// Adds the time of a scope.
 class Stopwatch {
  public:

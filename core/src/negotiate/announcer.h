@@ -21,7 +21,7 @@ struct Agreed {
   Submission submission;
   RankRows rows;            ///< in what the ranks' requests differ
   bool contributed = true;  ///< false: nobody did; nothing is to be moved
-  int average_over = 0;     ///< as AllreduceCall::average_over
+  int average_over = 0;     ///< as Response::average_over
   int last_rank = -1;       ///< of the group, that announced it last; -1: not known
 };
 

@@ -298,11 +298,11 @@ TEST_CASE("scales and averages are applied around the packed backend") {
     CHECK(packed.backend
               ->allreduce({.segments = {&segment, 1},
                            .dtype = dtype,
-                           .op = op,
+                           .op = combining_op(op),
                            .prescale = prescale,
-                           .postscale = postscale})
+                           .final = final_scaling(dtype, op, postscale, static_cast<int>(ranks))})
               ->poll());
-    CHECK(packed.record.calls.at(0).op == (op == ReduceOp::Average ? ReduceOp::Sum : op));
+    CHECK(packed.record.calls.at(0).op == combining_op(op));
     return tensor.get(0);
   };
   for (const DataType dtype : {DataType::F32, DataType::F64, DataType::F16, DataType::BF16}) {

@@ -78,7 +78,7 @@ class Recorder final : public Backend {
     const Segment& segment = call.segments[0];
     CHECK(segment.input == segment.output);
     CHECK(call.prescale == 1.0);
-    CHECK(call.postscale == 1.0);
+    CHECK(call.final.is_identity());
     return record(Collective::Allreduce, call.dtype, segment.count, call.op, segment.output);
   }
   std::unique_ptr<Operation> broadcast(const BroadcastCall& call) override {
@@ -100,7 +100,7 @@ class Recorder final : public Backend {
   }
   std::unique_ptr<Operation> reducescatter(const ReducescatterCall& call) override {
     CHECK(call.prescale == 1.0);
-    CHECK(call.postscale == 1.0);
+    CHECK(call.final.is_identity());
     const std::size_t bytes = call.counts[0] * size_of(call.dtype);
     std::copy_n(static_cast<const std::byte*>(call.input), bytes,
                 static_cast<std::byte*>(call.output));

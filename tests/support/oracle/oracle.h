@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "ronde/kernels.h"
 #include "tests/support/oracle/elements.h"
 
 namespace ronde::test {
@@ -21,6 +22,11 @@ struct Reduction {
   std::optional<DataType> wire_dtype = {};  ///< as that of a Request; not `dtype` itself
   int hosts = 1;  ///< where sums of hosts are rounded to wire_dtype too, how many there are
 };
+
+/// The scaling after the reduction, as a backend gets it.
+inline Scaling final_of(const Reduction& reduction) {
+  return final_scaling(reduction.dtype, reduction.op, reduction.postscale, reduction.ranks);
+}
 
 /// Compares a result with what the inputs of all ranks make in double precision. `inputs` holds
 /// them rank after rank. Empty if equal (integers, and unscaled min and max: exactly; other floats:

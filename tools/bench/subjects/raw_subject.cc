@@ -136,14 +136,16 @@ void RawSubject::close() {
 std::unique_ptr<Operation> RawSubject::start(const Request& request) {
   const std::size_t count = elements_of(request);
   const auto ranks = static_cast<std::size_t>(topology().size);
+  const Scaling final =
+      final_scaling(request.dtype, request.op, request.postscale, topology().size);
   segment_ = {request.input, request.output, count};
   switch (request.kind) {
     case Collective::Allreduce:
       return backend_->allreduce({.segments = {&segment_, 1},
                                   .dtype = request.dtype,
-                                  .op = request.op,
+                                  .op = combining_op(request.op),
                                   .prescale = request.prescale,
-                                  .postscale = request.postscale,
+                                  .final = final,
                                   .wire_dtype = request.wire_dtype});
     case Collective::Broadcast:
       return backend_->broadcast(
@@ -160,9 +162,9 @@ std::unique_ptr<Operation> RawSubject::start(const Request& request) {
                                       .output = request.output,
                                       .counts = counts_,
                                       .dtype = request.dtype,
-                                      .op = request.op,
+                                      .op = combining_op(request.op),
                                       .prescale = request.prescale,
-                                      .postscale = request.postscale});
+                                      .final = final});
     case Collective::Alltoall:
       counts_.assign(ranks, count / ranks);
       return backend_->alltoall({.input = request.input,

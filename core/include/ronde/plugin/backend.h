@@ -65,8 +65,9 @@ enum class Waiting : std::uint8_t {
 /// The abilities of a backend, asked before anything is started.
 struct Capabilities {
   std::bitset<kDataTypeCount> dtypes;  ///< indexed by DataType
-  /// Indexed by ReduceOp. Adasum needs no bit: Ronde does it with alltoall and allgather, and gives
-  /// no backend a call with it (core/src/execute/adasum.h).
+  /// Indexed by ReduceOp. Two need no bit, as no backend gets a call with them: Average is a Sum
+  /// with a final division, and Ronde does Adasum with alltoall and allgather
+  /// (core/src/execute/adasum.h).
   std::bitset<kReduceOpCount> ops = 0b11111;
   /// Half types that an AllreduceCall may have as its wire_dtype, indexed by DataType. An allreduce
   /// with one that is not in here is refused. A packed backend needs none: Ronde gives it the bytes
@@ -75,7 +76,7 @@ struct Capabilities {
   DeviceKind device = DeviceKind::Cpu;  ///< where the buffers of its calls are
   /// The backend takes exactly one contiguous segment, in place, with ReduceOp Sum, Min, Max or
   /// Product and scales of 1 (a reducescatter: input and output apart, and no null input); Ronde
-  /// packs, scales, averages and widens around it (core/src/execute/packing_backend.h). False: it
+  /// packs, scales and widens around it (core/src/execute/packing_backend.h). False: it
   /// takes whole segment lists, every op and every scale. For a device it is false: nothing is put
   /// around its backends.
   bool wants_packed = true;
@@ -90,7 +91,7 @@ struct Capabilities {
   /// It can have this as the dtype, op or wire_dtype of a call.
   /// @{
   bool supports(DataType dtype) const { return dtypes.test(static_cast<std::size_t>(dtype)); }
-  bool supports(ReduceOp op) const { return ops.test(static_cast<std::size_t>(op)); }
+  bool supports(ReduceOp op) const { return ops.test(static_cast<std::size_t>(combining_op(op))); }
   bool supports_wire(DataType dtype) const {
     return wire_dtypes.test(static_cast<std::size_t>(dtype));
   }

@@ -9,6 +9,7 @@
 #include "ronde/collective.h"
 #include "ronde/device.h"
 #include "ronde/dtype.h"
+#include "ronde/kernels.h"
 
 namespace ronde {
 
@@ -34,30 +35,27 @@ struct Placement {
 };
 
 /// Reduces every segment with its counterparts of the other ranks. All ranks pass the same counts
-/// in the same order; the spans live as long as the operation.
+/// in the same order; the spans live as long as the operation. An average comes as a Sum whose
+/// `final` divides.
 struct AllreduceCall {
   std::span<const Segment> segments;
   DataType dtype = DataType::F32;
   ReduceOp op = ReduceOp::Sum;
   double prescale = 1.0;
-  double postscale = 1.0;
+  Scaling final = {};  ///< of the result
   Placement place = {};
   /// Every segment is reduced in place and lies at the same offset in the symmetric heap of each
   /// rank (Backend::symmetric_heap), with the neutral element where a rank adds nothing. Whoever
   /// has entered may reduce for all: the others have written their inputs.
   bool symmetric = false;
-  /// The divisor of an average, if it is not the number of ranks; 0: it is.
-  int average_over = 0;
   /// One of Capabilities::wire_dtypes, which then travels and is reduced in place of `dtype`, f32
   /// or f64 (see Request::wire_dtype). Not in a symmetric call.
   std::optional<DataType> wire_dtype = {};
 
-  /// The divisor of an average among `ranks` ranks.
-  int divisor(std::size_t ranks) const noexcept {
-    return average_over > 0 ? average_over : static_cast<int>(ranks);
-  }
   /// The type in which elements are reduced and cross between ranks.
   DataType effective_wire_dtype() const noexcept { return wire_dtype.value_or(dtype); }
+  /// The work on each element of `dtype`.
+  Reduction reduction() const noexcept { return {dtype, op, prescale, final}; }
 };
 
 /// Copies the root's inputs into everybody's outputs.
@@ -104,15 +102,11 @@ struct ReducescatterCall {
   DataType dtype = DataType::F32;
   ReduceOp op = ReduceOp::Sum;
   double prescale = 1.0;
-  double postscale = 1.0;
+  Scaling final = {};  ///< of the result
   Placement place = {};
-  /// As in AllreduceCall.
-  int average_over = 0;
 
-  /// As in AllreduceCall.
-  int divisor(std::size_t ranks) const noexcept {
-    return average_over > 0 ? average_over : static_cast<int>(ranks);
-  }
+  /// The work on each element.
+  Reduction reduction() const noexcept { return {dtype, op, prescale, final}; }
 };
 
 /// A message to `peer`. Only the two ranks take part, which both give the same count, never 0, and
