@@ -79,8 +79,9 @@ void add_set_stats(const SetEngine& set, bool has_devices, Stats& stats) {
                             {"largest_bucket_bytes", executor.largest_bucket_bytes.get()},
                             {"busy_us", executor.busy_us.get()}});
     if (has_devices) {
-      add("device_execution", Values{{"queued", executor.queued_on_device.get()},
-                                     {"passed", executor.passed_on_device.get()}});
+      const auto& devices = set.executor->device_counters();
+      add("device_execution",
+          Values{{"queued", devices.queued.get()}, {"passed", devices.passed.get()}});
     }
   }
   for (const auto& [device, backend] : set.backends) {

@@ -11,27 +11,23 @@
 
 namespace ronde {
 
-void add_agreed(std::vector<Agreed>& agreed, Submission submission, const RankRows& rows,
-                bool contributed, int average_over) {
-  if (!submission.is_group()) {
-    agreed.push_back({std::move(submission), rows, contributed, average_over});
-    return;
-  }
+namespace {
+
+/// Adds the operation, or the members of the group one by one.
+void add_agreed(std::vector<Submission>& agreed, Submission submission, const RankRows& rows,
+                bool contributed, int average_over = 0) {
   for (std::size_t i = 0; i < submission.members.size(); ++i) {
-    agreed.push_back(
-        {std::move(submission.members[i]), rows.members.at(i), contributed, average_over});
+    add_agreed(agreed, std::move(submission.members[i]), rows.members.at(i), contributed,
+               average_over);
   }
+  if (submission.is_group()) return;
+  submission.rows = rows;
+  submission.contributed = contributed;
+  submission.average_over = average_over;
+  agreed.push_back(std::move(submission));
 }
 
-std::string text_of(const std::vector<Agreed>& agreed) {
-  std::vector<std::string> names;
-  for (const Agreed& item : agreed) {
-    names.push_back(display_name(item.submission.meta, item.submission.key));
-  }
-  if (names.empty()) return "no operation";
-  const std::string count = std::to_string(names.size());
-  return count + (names.size() == 1 ? " operation: " : " operations: ") + first_few(names);
-}
+}  // namespace
 
 void Announcer::add(Submission submission) {
   if (submission.meta.kind == Collective::Join) {
@@ -131,14 +127,6 @@ Submission stand_in(const std::string& key, const RequestMeta& meta) {
   }
   if (meta.is_group() || moves_no_data(meta.kind)) return submission;
   Request& request = submission.request;
-  request.kind = meta.kind;
-  request.dtype = meta.dtype;
-  request.wire_dtype = meta.wire_dtype;
-  request.shape = meta.shape;
-  request.op = meta.op;
-  request.prescale = meta.prescale;
-  request.postscale = meta.postscale;
-  request.set = {meta.set};
   request.contributes = false;
   request.device.kind = meta.device;
   if (meta.device != DeviceKind::Cpu) {
@@ -156,7 +144,6 @@ Submission stand_in(const std::string& key, const RequestMeta& meta) {
 void unshare(Submission& submission) {
   for (Submission& member : submission.members) unshare(member);
   submission.meta.symmetric_place = 0;
-  submission.request.symmetric = submission.request.lazy = false;
 }
 
 }  // namespace
@@ -173,11 +160,11 @@ AppliedDecision Announcer::apply(const DecisionMessage& decision) {
     apply_all(decision, applied);
   } catch (...) {
     // The group is about to die: drain() must find what was taken, as somebody may wait for it.
-    for (Agreed& item : applied.agreed) put_back(std::move(item.submission));
+    for (Submission& item : applied.agreed) put_back(std::move(item));
     for (Refused& item : applied.refused) put_back(std::move(item.submission));
     throw;
   }
-  for (Agreed& item : applied.agreed) item.last_rank = decision.last_rank;
+  for (Submission& item : applied.agreed) item.last_rank = decision.last_rank;
   const std::int64_t told_ns = std::exchange(told_ns_, 0);
   if (events_ != nullptr) events_->note_clock(told_ns, decision.sent_ns);
   return applied;
@@ -230,7 +217,7 @@ void Announcer::apply_response(const Response& response, AppliedDecision& applie
     return;
   }
   // Now the sender is known to a recv from any rank.
-  if (is_point_to_point(submission.meta.kind)) submission.request.peer = response.meta.peer;
+  if (is_point_to_point(submission.meta.kind)) submission.meta.peer = response.meta.peer;
   if (response.slot >= 0) {
     const auto slot = static_cast<std::uint32_t>(response.slot);
     cache_.put(slot, {submission.request.name, response.meta, response.rows});

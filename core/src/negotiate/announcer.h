@@ -16,22 +16,6 @@
 
 namespace ronde {
 
-/// An operation that all ranks execute now.
-struct Agreed {
-  Submission submission;
-  RankRows rows;            ///< in what the ranks' requests differ
-  bool contributed = true;  ///< false: nobody did; nothing is to be moved
-  int average_over = 0;     ///< as Response::average_over
-  int last_rank = -1;       ///< of the group, that announced it last; -1: not known
-};
-
-/// Adds the agreed operation, or the members of the group one by one.
-void add_agreed(std::vector<Agreed>& agreed, Submission submission, const RankRows& rows,
-                bool contributed, int average_over = 0);
-
-/// "4 operations: allreduce 'a', allreduce 'b', allreduce 'c' and 1 more", for the log.
-std::string text_of(const std::vector<Agreed>& agreed);
-
 /// An operation that failed in negotiation.
 struct Refused {
   Submission submission;
@@ -40,7 +24,7 @@ struct Refused {
 
 /// The part of a decision that concerns this rank.
 struct AppliedDecision {
-  std::vector<Agreed> agreed;  ///< the same operations in the same order on every rank
+  std::vector<Submission> agreed;  ///< the same operations in the same order on every rank
   std::vector<Refused> refused;
   bool shutdown = false;
   /// All ranks have joined, this one by this submission.

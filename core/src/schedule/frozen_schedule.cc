@@ -230,10 +230,10 @@ bool FrozenSchedule::has_news() const {
   return notify_due_ || (frozen_ && (words_.closed(generation_) || next_is_due()));
 }
 
-std::optional<std::vector<Agreed>> FrozenSchedule::take() {
+std::optional<std::vector<Submission>> FrozenSchedule::take() {
   std::unique_lock lock(mutex_);
   const std::optional<Board::Whom> whom = std::exchange(notify_due_, std::nullopt);
-  std::optional<std::vector<Agreed>> agreed;
+  std::optional<std::vector<Submission>> agreed;
   if (frozen_ && next_is_due()) {
     agreed = empty(buckets_[next_]);
     next_ = (next_ + 1) % buckets_.size();
@@ -244,15 +244,16 @@ std::optional<std::vector<Agreed>> FrozenSchedule::take() {
   return agreed;
 }
 
-std::vector<Agreed> FrozenSchedule::empty(Bucket& bucket) {
-  std::vector<Agreed> agreed;
+std::vector<Submission> FrozenSchedule::empty(Bucket& bucket) {
+  std::vector<Submission> agreed;
   agreed.reserve(bucket.entries.size());
   const int last_rank = words_.last_rank(static_cast<std::size_t>(&bucket - buckets_.data()));
   for (Entry& entry : bucket.entries) {
     entry.submission->work->set_bucket(std::nullopt);
-    agreed.push_back(
-        {std::move(*entry.submission), entry.item.response.rows, entry.item.contributed});
-    agreed.back().last_rank = last_rank;
+    entry.submission->rows = entry.item.response.rows;
+    entry.submission->contributed = entry.item.contributed;
+    entry.submission->last_rank = last_rank;
+    agreed.push_back(std::move(*entry.submission));
     entry.submission.reset();
   }
   bucket.missing = bucket.entries.size();

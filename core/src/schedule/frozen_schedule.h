@@ -12,7 +12,7 @@
 
 #include "core/src/base/counter.h"
 #include "core/src/events/event_log.h"
-#include "core/src/negotiate/announcer.h"
+#include "core/src/negotiate/response_cache.h"
 #include "core/src/schedule/arrival_words.h"
 #include "core/src/submit/submission.h"
 #include "ronde/plugin/board.h"
@@ -107,12 +107,12 @@ class FrozenSchedule {
 
   /// The next bucket that all ranks run. Wakes sleeping peers if something has changed for them
   /// since the last call.
-  std::optional<std::vector<Agreed>> take();
+  std::optional<std::vector<Submission>> take();
 
   /// The rest after a thaw: buckets to run, in this order, and submissions to negotiate. Nothing
   /// while the schedule is kept, or there is none.
   struct Remains {
-    std::vector<std::vector<Agreed>> buckets;
+    std::vector<std::vector<Submission>> buckets;
     std::vector<Submission> submissions;
     Thaw reason = Thaw::Submission;
     std::uint64_t rounds = 0;  ///< how often the plan was run
@@ -153,7 +153,7 @@ class FrozenSchedule {
   bool committed(std::size_t bucket) const;
   bool next_is_due() const;
   bool expedite_locked(const WorkState& work);
-  std::vector<Agreed> empty(Bucket& bucket);
+  std::vector<Submission> empty(Bucket& bucket);
   std::vector<Submission> take_submissions();
   void reset();
 

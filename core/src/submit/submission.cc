@@ -12,6 +12,14 @@ ThenAlso both(ThenAlso one, ThenAlso other) {
 
 }  // namespace
 
+std::string text_of(const std::vector<Submission>& submissions) {
+  std::vector<std::string> names;
+  for (const Submission& each : submissions) names.push_back(display_name(each.meta, each.key));
+  if (names.empty()) return "no operation";
+  const std::string count = std::to_string(names.size());
+  return count + (names.size() == 1 ? " operation: " : " operations: ") + first_few(names);
+}
+
 void note_submitted(EventLog& events, Submission& submission, ThenAlso then) noexcept {
   for (Submission& member : submission.members) note_submitted(events, member, then);
   if (submission.is_group() || std::exchange(submission.is_noted, true)) return;

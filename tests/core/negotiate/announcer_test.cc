@@ -61,8 +61,8 @@ TEST_CASE("messages are announced in full, and learn from whom they come") {
   of_another_rank.meta = own.meta;
   const AppliedDecision applied = apply(announcer, 1, {of_another_rank, own});
   REQUIRE(applied.agreed.size() == 1);
-  CHECK(applied.agreed[0].submission.key == message_key(1));
-  CHECK(applied.agreed[0].submission.request.peer == 3);
+  CHECK(applied.agreed[0].key == message_key(1));
+  CHECK(applied.agreed[0].meta.peer == 3);
   CHECK(announcer.drain().size() == 1);
 }
 

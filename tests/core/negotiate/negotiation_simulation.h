@@ -267,7 +267,7 @@ class Simulation {
       send_down(rank, message);
     }
     AppliedDecision applied = rank.announcer.apply(message);
-    for (const Agreed& agreed : applied.agreed) {
+    for (const Submission& agreed : applied.agreed) {
       rank.agreed.push_back(settings_.uneven ? end_uneven(rank, agreed) : end_even(rank, agreed));
     }
     for (const Refused& refused : applied.refused) {
@@ -287,19 +287,19 @@ class Simulation {
     for (auto& [operation, uses] : rank.uses) uses = share(rank.joins, operation);
   }
 
-  static Fate end_even(Rank& rank, const Agreed& agreed) {
+  static Fate end_even(Rank& rank, const Submission& agreed) {
     if (agreed.average_over != 0) FAIL("it went on without a rank that joined after it");
-    return end(rank, agreed.submission, true, agreed.contributed, agreed.rows.first_dims, "");
+    return end(rank, agreed, true, agreed.contributed, agreed.rows.first_dims, "");
   }
 
   /// A rank that has joined does not know which use it is.
-  static Fate end_uneven(Rank& rank, const Agreed& agreed) {
-    const bool stands_in = agreed.submission.request.output != nullptr;
-    if (!stands_in) end(rank, agreed.submission, true, true, {}, "");
+  static Fate end_uneven(Rank& rank, const Submission& agreed) {
+    const bool stands_in = agreed.request.output != nullptr;
+    if (!stands_in) end(rank, agreed, true, true, {}, "");
     if (stands_in && (!rank.has_joined || agreed.average_over == 0)) {
       FAIL("a rank stands in that has not joined");
     }
-    return {agreed.submission.key, 0, true, agreed.contributed, {}, "", agreed.average_over};
+    return {agreed.key, 0, true, agreed.contributed, {}, "", agreed.average_over};
   }
 
   static Fate end(Rank& rank, const Submission& submission, bool agreed, bool contributed,
