@@ -259,14 +259,12 @@ void Coordinator::take_submissions() {
   const bool shutdown = is_asked_to && !exchanges_.asks_for_sets();
   FrozenSchedule* const schedule = schedule_.schedule();
   if (schedule != nullptr && shutdown) schedule->thaw(FrozenSchedule::Thaw::Shutdown);
-  follow_schedule();
-  const auto due = queue_.due();
-  if (due && (*due <= now || shutdown)) {
+  const auto is_due = [&](auto due) { return due && (*due <= now || shutdown); };
+  // What comes back by a thaw is announced with a join that has caused it, or before.
+  for (follow_schedule(); is_due(queue_.due()); follow_schedule()) {
     for (Submission& submission : queue_.drain()) {
       member_engine_of(submission.meta.set).announcer->add(std::move(submission));
     }
-    // A thaw by one of them comes before a join that is among them.
-    follow_schedule();
   }
   for (SetEngine* set : sets_.running()) announce(*set, now, shutdown);
 }

@@ -85,10 +85,7 @@ void ScheduleRunner::follow(Arbiter* arbiter) {
                "): " + reason_text(remains->reason) +
                (remains->cause.empty() ? ", on another rank" : "; here: " + remains->cause));
   }
-  for (std::vector<Submission>& bucket : remains->buckets) {
-    global_.executor->enqueue_bucket(std::move(bucket));
-  }
-  for (Submission& submission : remains->submissions) global_.announcer->add(std::move(submission));
+  queue_.put_back(std::move(remains->submissions));
   if (arbiter != nullptr) {
     arbiter->note_thawed(remains->reason, remains->rounds);
   }

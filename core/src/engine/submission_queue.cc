@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "core/src/engine/submission_queue.h"
 
-#include <algorithm>
-#include <iterator>
+#include <utility>
 
 #include "core/src/kernels/elementwise.h"
 
 namespace ronde {
+
+using Intake = FrozenSchedule::Intake;
 
 SubmissionQueue::SubmissionQueue(std::chrono::nanoseconds gather_time, std::uint64_t gather_bytes,
                                  std::function<void()> wake, EventLog& events)
@@ -35,18 +36,11 @@ void SubmissionQueue::push(Submission submission) {
   for (Submission& member : submission.members) enter(member);
   if (!submission.is_group()) enter(submission);
   const bool quietly = submission.request.caller_waits;
-  using Intake = FrozenSchedule::Intake;
-  // The schedule belongs to the global set; other sets bypass it.
-  const bool asks_schedule = schedule_ != nullptr && submission.meta.set == kGlobalSet.id;
-  const Intake intake = asks_schedule ? schedule_->accept(submission) : Intake::Deviates;
-  bool has_news = intake == Intake::Committed || intake == Intake::Watched;
-  if (intake == Intake::Deviates) {
-    note_submitted(events_, submission);
-    const bool was_empty = waiting_.empty();
-    const bool was_full = bytes_ >= gather_bytes_;
-    keep(std::move(submission));
-    has_news = was_empty || (!was_full && bytes_ >= gather_bytes_);
-  }
+  const bool was_empty = waiting_.empty();
+  const bool was_full = bytes_ >= gather_bytes_;
+  const Intake intake = route(submission);
+  const bool is_due = was_empty || (!was_full && bytes_ >= gather_bytes_);
+  const bool has_news = intake == Intake::Deviates ? is_due : intake != Intake::Taken;
   if (has_news && !quietly) wake_locked();
 }
 
@@ -61,10 +55,16 @@ void SubmissionQueue::enter(Submission& submission) {
   fill_neutral(submission.request.output, element_count(meta.shape), meta.dtype, meta.op, false);
 }
 
-void SubmissionQueue::keep(Submission submission) {
+/// Note [The way of a submission]. The schedule belongs to the global set.
+Intake SubmissionQueue::route(Submission& submission) {
+  const bool asks_schedule = schedule_ != nullptr && submission.meta.set == kGlobalSet.id;
+  const Intake intake = asks_schedule ? schedule_->accept(submission) : Intake::Deviates;
+  if (intake != Intake::Deviates) return intake;
+  note_submitted(events_, submission);
   if (waiting_.empty()) first_ = Clock::now();
   bytes_ += bytes_of(submission);
   waiting_.push_back(std::move(submission));
+  return intake;
 }
 
 void SubmissionQueue::gather(std::chrono::nanoseconds time, std::uint64_t bytes) {
@@ -78,31 +78,32 @@ void SubmissionQueue::use(FrozenSchedule* schedule) {
   schedule_ = schedule;
 }
 
-void SubmissionQueue::freeze(FrozenSchedule::Plan plan, std::vector<Submission> pending) {
+void SubmissionQueue::freeze(FrozenSchedule::Plan plan, std::vector<Submission> earlier) {
   const std::lock_guard lock(mutex_);
-  schedule_->freeze(std::move(plan));
-  std::vector<Submission> later;
-  later.swap(waiting_);
-  bytes_ = 0;
-  std::ranges::move(later, std::back_inserter(pending));
   std::vector<std::shared_ptr<WorkState>> works;
-  const Clock::time_point now = Clock::now();
-  for (Submission& submission : pending) {
-    submission.submitted = now;  // the schedule's patience begins here
-    if (submission.meta.set != kGlobalSet.id) {
-      keep(std::move(submission));
-      continue;
-    }
-    if (submission.work) works.push_back(submission.work);
-    if (schedule_->accept(submission) == FrozenSchedule::Intake::Deviates) {
-      keep(std::move(submission));
-      urgent_ = true;  // it has been announced before
-    }
+  for (const std::vector<Submission>* const each : {&earlier, &waiting_}) {
+    for (const Submission& submission : *each) works.push_back(submission.work);
   }
+  schedule_->freeze(std::move(plan));
+  put_back_locked(std::move(earlier));
   // A thread that waited before there was a schedule could not notify it.
   for (const std::shared_ptr<WorkState>& work : works) {
-    if (work->is_awaited()) schedule_->wait_for(*work);
+    if (work && work->is_awaited()) schedule_->wait_for(*work);
   }
+}
+
+void SubmissionQueue::put_back(std::vector<Submission> earlier) {
+  const std::lock_guard lock(mutex_);
+  put_back_locked(std::move(earlier));
+}
+
+void SubmissionQueue::put_back_locked(std::vector<Submission> earlier) {
+  std::vector<Submission> later = std::exchange(waiting_, {});
+  bytes_ = 0;
+  for (Submission& submission : earlier) {
+    if (route(submission) == Intake::Deviates) urgent_ = true;
+  }
+  for (Submission& submission : later) route(submission);
 }
 
 void SubmissionQueue::flush() noexcept {
@@ -120,7 +121,7 @@ void SubmissionQueue::wake_locked() {
 std::optional<SubmissionQueue::Clock::time_point> SubmissionQueue::due() const {
   const std::lock_guard lock(mutex_);
   if (waiting_.empty()) return std::nullopt;
-  if (urgent_ || bytes_ >= gather_bytes_) return first_;
+  if (urgent_ || bytes_ >= gather_bytes_) return Clock::time_point();
   return first_ + gather_time_;
 }
 

@@ -24,6 +24,12 @@ namespace ronde {
 /// the gather time has passed since the first, the bytes fill a fusion buffer, or somebody waits
 /// for a result.
 ///
+/// Note [The way of a submission]
+/// Every submission comes from here: it goes to the frozen schedule if it fits there, and otherwise
+/// to negotiation, once enough are gathered; from either it goes to the executor, when all ranks
+/// have agreed. What has not been agreed on when a schedule freezes or thaws returns here, ahead of
+/// what came later, and takes the way that is right from then on.
+///
 /// Thread-safety: every member may be called from any thread.
 class SubmissionQueue {
  public:
@@ -50,8 +56,11 @@ class SubmissionQueue {
   /// Asks `schedule` first from now on; null: no longer. It outlives the queue's use of it.
   void use(FrozenSchedule* schedule);
 
-  /// Freezes the schedule in use and moves `pending` and the queue to it, as far as they fit.
-  void freeze(FrozenSchedule::Plan plan, std::vector<Submission> pending);
+  /// Freezes the schedule in use, and puts back what negotiation had of it until now.
+  void freeze(FrozenSchedule::Plan plan, std::vector<Submission> earlier);
+
+  /// Takes back what was taken before, for the schedule or due at once.
+  void put_back(std::vector<Submission> earlier);
 
   /// Makes everything in the queue due at once, as somebody waits. Wakes nobody.
   void flush() noexcept;
@@ -89,7 +98,8 @@ class SubmissionQueue {
 
  private:
   void enter(Submission& submission);
-  void keep(Submission submission);
+  FrozenSchedule::Intake route(Submission& submission);
+  void put_back_locked(std::vector<Submission> earlier);
   void wake_locked();
 
   EventLog& events_;

@@ -24,6 +24,7 @@ void FrozenSchedule::freeze(Plan plan) {
   ++generation_;
   frozen_ = true;
   patience_ = plan.patience;
+  frozen_since_ = Clock::now();
   for (std::vector<Item>& items : plan.buckets) {
     Bucket bucket;
     bucket.missing = items.size();
@@ -99,7 +100,8 @@ const FrozenSchedule::Place* FrozenSchedule::find(const Submission& submission) 
 FrozenSchedule::Intake FrozenSchedule::put(Place place, Submission& submission) {
   Bucket& bucket = buckets_[place.bucket];
   if (submission.request.name.empty()) next_unnamed_ = (next_unnamed_ + 1) % unnamed_.size();
-  const Clock::time_point now = submission.submitted;
+  // Patience with what was submitted before begins with the schedule.
+  const Clock::time_point now = std::max(submission.submitted, frozen_since_);
   if (bucket.missing == bucket.entries.size()) bucket.since = now;
   const Intake taken = submission.deadline ? Intake::Watched : Intake::Taken;
   bucket.lazy = bucket.lazy && submission.request.lazy && submission.request.symmetric;
@@ -225,6 +227,19 @@ bool FrozenSchedule::next_is_due() const {
   return false;
 }
 
+/// After a thaw all that is committed runs, in the order in which it would have: the rest of this
+/// round, then the next one.
+std::optional<std::size_t> FrozenSchedule::next_to_run() const {
+  if (!frozen_) return std::nullopt;
+  if (next_is_due()) return next_;
+  if (!words_.closed(generation_)) return std::nullopt;
+  for (std::size_t i = 0; i < buckets_.size(); ++i) {
+    const std::size_t bucket = (next_ + i) % buckets_.size();
+    if (committed(bucket)) return bucket;
+  }
+  return std::nullopt;
+}
+
 bool FrozenSchedule::has_news() const {
   const std::lock_guard lock(mutex_);
   return notify_due_ || (frozen_ && (words_.closed(generation_) || next_is_due()));
@@ -234,10 +249,12 @@ std::optional<std::vector<Submission>> FrozenSchedule::take() {
   std::unique_lock lock(mutex_);
   const std::optional<Board::Whom> whom = std::exchange(notify_due_, std::nullopt);
   std::optional<std::vector<Submission>> agreed;
-  if (frozen_ && next_is_due()) {
-    agreed = empty(buckets_[next_]);
-    next_ = (next_ + 1) % buckets_.size();
-    if (expedited_ > 0) --expedited_;
+  if (const std::optional<std::size_t> bucket = next_to_run()) {
+    agreed = empty(buckets_[*bucket]);
+    if (*bucket == next_) {
+      next_ = (next_ + 1) % buckets_.size();
+      if (expedited_ > 0) --expedited_;
+    }
   }
   lock.unlock();
   if (whom) board_.notify(*whom);
@@ -268,17 +285,12 @@ std::optional<FrozenSchedule::Remains> FrozenSchedule::finish_thaw() {
   const std::lock_guard lock(mutex_);
   if (!frozen_) return std::nullopt;
   const std::optional<std::uint8_t> reason = words_.closed(generation_);
-  if (!reason) return std::nullopt;
+  if (!reason || next_to_run()) return std::nullopt;
   counters_.thaws.add();
   Remains remains;
   remains.reason = static_cast<Thaw>(*reason);
   remains.rounds = buckets_.front().step - 1;
   remains.cause = std::move(cause_);
-  // In the order in which they would have run: the rest of this round, then the next one.
-  for (std::size_t i = 0; i < buckets_.size(); ++i) {
-    const std::size_t bucket = (next_ + i) % buckets_.size();
-    if (committed(bucket)) remains.buckets.push_back(empty(buckets_[bucket]));
-  }
   remains.submissions = take_submissions();
   return remains;
 }

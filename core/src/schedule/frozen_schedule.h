@@ -105,14 +105,13 @@ class FrozenSchedule {
   /// Something is to be taken, or the end of a thaw.
   bool has_news() const;
 
-  /// The next bucket that all ranks run. Wakes sleeping peers if something has changed for them
-  /// since the last call.
+  /// The next bucket that all ranks run; after a thaw, what they had committed until then. Wakes
+  /// sleeping peers if something has changed for them since the last call.
   std::optional<std::vector<Submission>> take();
 
-  /// The rest after a thaw: buckets to run, in this order, and submissions to negotiate. Nothing
+  /// The end of a thaw, once all committed buckets are taken: submissions to negotiate. Nothing
   /// while the schedule is kept, or there is none.
   struct Remains {
-    std::vector<std::vector<Submission>> buckets;
     std::vector<Submission> submissions;
     Thaw reason = Thaw::Submission;
     std::uint64_t rounds = 0;  ///< how often the plan was run
@@ -152,6 +151,7 @@ class FrozenSchedule {
   void thaw_locked(Thaw reason, std::string cause = {});
   bool committed(std::size_t bucket) const;
   bool next_is_due() const;
+  std::optional<std::size_t> next_to_run() const;
   bool expedite_locked(const WorkState& work);
   std::vector<Submission> empty(Bucket& bucket);
   std::vector<Submission> take_submissions();
@@ -171,6 +171,7 @@ class FrozenSchedule {
   bool thawing_ = false;  ///< frozen, but the words are closed
   std::string cause_;     ///< Remains::cause
   Clock::duration patience_{};
+  Clock::time_point frozen_since_{};
   std::vector<Bucket> buckets_;
   std::size_t next_ = 0;       ///< the bucket to run next
   std::size_t expedited_ = 0;  ///< so many buckets from next_ on are not put off

@@ -74,6 +74,20 @@ TEST_CASE("a full fusion buffer is due at once and wakes once") {
   CHECK(fixture.queue.counters().submitted_bytes.get() == 4 * (24 + 1 + 50 + 1));
 }
 
+TEST_CASE("what comes back to the queue is due at once, ahead of what came later") {
+  Fixture fixture;
+  fixture.queue.push(submission("a"));
+  std::vector<Submission> taken = fixture.queue.drain();
+  fixture.queue.push(submission("b"));
+  fixture.queue.put_back(std::move(taken));
+  REQUIRE(fixture.queue.due());
+  CHECK(*fixture.queue.due() <= Clock::now());
+  const std::vector<Submission> drained = fixture.queue.drain();
+  REQUIRE(drained.size() == 2);
+  CHECK(drained[0].key == "a");
+  CHECK(drained[1].key == "b");
+}
+
 TEST_CASE("a waiter makes what is there due at once, and nothing later") {
   Fixture fixture;
   fixture.queue.flush();

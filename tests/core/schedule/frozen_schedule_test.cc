@@ -110,6 +110,33 @@ TEST_CASE("a caller that waits is awake for its peers before they can start its 
   CHECK(word.load() != 0);
 }
 
+TEST_CASE("after a thaw, buckets that all ranks have filled run before the rest is given back") {
+  Fixture fixture;
+  FrozenSchedule peer(fixture.board, 1, 2, std::chrono::hours(0), fixture.events);
+  for (FrozenSchedule* schedule : {&peer, &fixture.schedule}) {
+    schedule->freeze(Fixture::plan({"first", "second", "third"}));
+    for (const std::string name : {"third", "second"}) {
+      Submission filled = submitted(name);
+      CHECK(schedule->accept(filled) != FrozenSchedule::Intake::Deviates);
+    }
+  }
+  Submission alone = submitted("first");
+  CHECK(fixture.schedule.accept(alone) == FrozenSchedule::Intake::Taken);
+  CHECK_FALSE(fixture.schedule.take());
+  peer.thaw(Thaw::Shutdown);
+  for (const std::string name : {"second", "third"}) {
+    CHECK_FALSE(fixture.schedule.finish_thaw());
+    const auto bucket = fixture.schedule.take();
+    REQUIRE(bucket);
+    CHECK(bucket->at(0).request.name == name);
+  }
+  CHECK_FALSE(fixture.schedule.take());
+  const auto remains = fixture.schedule.finish_thaw();
+  REQUIRE(remains);
+  REQUIRE(remains->submissions.size() == 1);
+  CHECK(remains->submissions[0].request.name == "first");
+}
+
 TEST_CASE("the loop wakes peers that sleep, not the thread that submits last") {
   Fixture fixture;
   FrozenSchedule peer(fixture.board, 1, 2, std::chrono::hours(0), fixture.events);
