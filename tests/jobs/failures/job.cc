@@ -120,10 +120,14 @@ std::vector<std::string> left_processes(const fs::path& folder) {
 }
 
 std::vector<std::string> command_line(const JobSpec& spec, const fs::path& folder) {
-  std::vector<std::string> words = {RONDE_TEST_MPIEXEC};
-  if (spec.launcher_spares_survivors) words.emplace_back("-disable-auto-cleanup");
-  words.insert(words.end(), {"-n", std::to_string(spec.ranks)});
-  if (spec.launcher_spares_survivors) words.emplace_back(RONDE_TEST_OWN_SESSION);
+  std::vector<std::string> words = {spec.launcher, std::to_string(spec.ranks)};
+  if (spec.launcher.empty()) {
+    words = {RONDE_TEST_MPIEXEC, "-n", std::to_string(spec.ranks)};
+    if (spec.launcher_spares_survivors) {
+      words.insert(words.begin() + 1, "-disable-auto-cleanup");
+      words.emplace_back(RONDE_TEST_OWN_SESSION);
+    }
+  }
   words.insert(words.end(), spec.program.begin(), spec.program.end());
   words.push_back(folder.string());
   words.insert(words.end(), spec.arguments.begin(), spec.arguments.end());

@@ -15,6 +15,7 @@ namespace ronde::test {
 /// A job under mpiexec, each of whose ranks leaves its report in a file.
 struct JobSpec {
   int ranks = 1;
+  std::string launcher = {};  ///< instead of mpiexec; the number of ranks and the program follow
   std::vector<std::string> program;    ///< and its first arguments; the job's folder follows
   std::vector<std::string> arguments;  ///< after the folder
   std::vector<std::pair<std::string, std::string>> variables;
@@ -27,7 +28,7 @@ struct JobSpec {
 
 struct JobResult {
   bool timed_out = false;
-  int exit_status = -1;  ///< mpiexec's; -1 where a signal ended it
+  int exit_status = -1;  ///< the launcher's; -1 where a signal ended it
   std::string output;
   std::map<int, nlohmann::json> reports;     ///< of the ranks that wrote one
   std::vector<std::string> left_processes;   ///< of the job, at the deadline

@@ -245,7 +245,8 @@ class Rank {
         if (!arguments_.victims.contains(rank)) notes_.await("waits", rank);
       }
     }
-    return end();
+    const int status = end();
+    return cuts() ? survive() : status;
   }
 
   /// At some moment that is not chosen: in the middle of whatever this rank is doing then.
@@ -258,9 +259,10 @@ class Rank {
       } else {
         std::this_thread::sleep_for(std::chrono::microseconds(random() % 60'000));
       }
-      if (arguments_.end == "is killed" || arguments_.end == "quits by _exit") end();
-      stream_ends_.store(true);
+      if (ends_inside()) end();
+      stream_ends_.store(!cuts());
     }).detach();
+    if (cuts()) return survive();
     try {
       run_until_the_end();
     } catch (const ronde::GroupError&) {
@@ -269,9 +271,27 @@ class Rank {
     return end();
   }
 
+  /// The victim ends on another thread than that which runs operations.
+  bool ends_inside() const {
+    return cuts() || arguments_.end == "is killed" || arguments_.end == "quits by _exit" ||
+           arguments_.end == "stops";
+  }
+  bool cuts() const { return arguments_.end == "cuts the link"; }
+
+  /// Of this host, for both directions. Its ranks are as alive as those that they lose.
+  static int cut_link() {
+    const char* const link = std::getenv("RONDE_TEST_LINK");
+    if (link == nullptr) throw std::runtime_error("there is no link to cut");
+    if (std::system(("ip link set dev " + std::string(link) + " down").c_str()) != 0) {
+      throw std::runtime_error("the link cannot be cut");
+    }
+    return 0;
+  }
+
   int end() {
     notes_.write_own("end", std::to_string(now_s()));
     const std::string& end = arguments_.end;
+    if (cuts()) return cut_link();
     if (end == "is killed") raise(SIGKILL);
     if (end == "stops") raise(SIGSTOP);
     if (end == "returns") return 0;

@@ -51,8 +51,8 @@ TEST_CASE("helper: two hosts meet", "[.two_hosts]") {
   transport->close(true, Clock::now() + 5s);
 }
 
-// The kernel's keepalive takes some 18 s on a machine at rest.
-constexpr auto kLimit = 45s;
+// The kernel's keepalive takes 10 to 12 s.
+constexpr auto kLimit = 15s;
 
 TEST_CASE("helper: the other host vanishes", "[.two_hosts]") {
   const auto transport = ronde::mpi_transport_factory({})();
