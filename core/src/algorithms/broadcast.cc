@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // From one rank to all. Ranks are counted from the root here.
 #include <algorithm>
-#include <array>
+#include <vector>
 
 #include "core/src/algorithms/algorithms.h"
+#include "core/src/algorithms/exchange.h"
 
 namespace ronde {
 namespace {
@@ -80,24 +81,26 @@ Steps chain_broadcast(PeerMessages& messages, std::byte* data, std::size_t bytes
   const std::size_t next = (messages.rank() + 1) % n;
   const std::size_t chunks = (bytes + chunk - 1) / chunk;
   const auto size_of_chunk = [&](std::size_t i) { return std::min(chunk, bytes - i * chunk); };
-  // Two are on each link, so that it does not wait for this rank.
-  std::array<PeerMessages, 2> incoming = {PeerMessages(messages), PeerMessages(messages)};
-  std::array<PeerMessages, 2> outgoing = {PeerMessages(messages), PeerMessages(messages)};
+  // Several are on each link, so that it does not wait for this rank.
+  const std::size_t lanes = std::min(chunks, kPiecesAtOnce);
+  std::vector<PeerMessages> incoming(lanes, messages);
+  std::vector<PeerMessages> outgoing(lanes, messages);
   const bool receives = distance > 0;
   const bool sends = distance + 1 < n;
-  for (std::size_t i = 0; receives && i < std::min<std::size_t>(chunks, 2); ++i) {
+  for (std::size_t i = 0; receives && i < lanes; ++i) {
     incoming[i].receive(before, data + i * chunk, size_of_chunk(i));
   }
   for (std::size_t i = 0; i < chunks; ++i) {
     if (receives) {
-      co_await incoming[i % 2].ended();
-      if (i + 2 < chunks) {
-        incoming[i % 2].receive(before, data + (i + 2) * chunk, size_of_chunk(i + 2));
+      co_await incoming[i % lanes].ended();
+      const std::size_t ahead = i + lanes;
+      if (ahead < chunks) {
+        incoming[i % lanes].receive(before, data + ahead * chunk, size_of_chunk(ahead));
       }
     }
     if (!sends) continue;
-    co_await outgoing[i % 2].ended();
-    outgoing[i % 2].send(next, data + i * chunk, size_of_chunk(i));
+    co_await outgoing[i % lanes].ended();
+    outgoing[i % lanes].send(next, data + i * chunk, size_of_chunk(i));
   }
   for (PeerMessages& rest : outgoing) co_await rest.ended();
 }

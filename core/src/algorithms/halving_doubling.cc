@@ -3,6 +3,7 @@
 // has to reduce, until one part is left; recursive doubling gathers the parts.
 #include "core/src/algorithms/algorithms.h"
 #include "core/src/algorithms/combine.h"
+#include "core/src/algorithms/exchange.h"
 #include "core/src/algorithms/power_of_two.h"
 
 namespace ronde {
@@ -24,11 +25,13 @@ Steps halve(PeerMessages& messages, const PowerOfTwo& ranks, std::byte* data, co
     const std::size_t end = parts.offset(last) + parts.count(last);
     const std::size_t kept = is_lower ? begin : middle;
     const std::size_t kept_bytes = is_lower ? middle - begin : end - middle;
-    messages.receive(peer, incoming, kept_bytes);
-    messages.send(peer, data + (is_lower ? middle : begin), end - begin - kept_bytes);
-    co_await messages.ended();
-    combine(data + kept, is_lower ? data + kept : incoming, is_lower ? incoming : data + kept,
-            kept_bytes, reduction);
+    co_await exchange(
+        messages, {peer, data + (is_lower ? middle : begin), end - begin - kept_bytes},
+        {peer, incoming, kept_bytes}, [=, &reduction](std::size_t from, std::size_t bytes) {
+          std::byte* const own = data + kept + from;
+          const std::byte* const other = incoming + from;
+          combine(own, is_lower ? own : other, is_lower ? other : own, bytes, reduction);
+        });
     if (!is_lower) first += distance;
   }
 }

@@ -5,6 +5,7 @@
 
 #include "core/src/algorithms/algorithms.h"
 #include "core/src/algorithms/combine.h"
+#include "core/src/algorithms/exchange.h"
 
 namespace ronde {
 
@@ -21,11 +22,13 @@ Steps ring_reducescatter(PeerMessages& messages, const std::byte* input, std::by
     const std::size_t sent = part_before(step);
     const std::size_t part = part_before(step + 1);
     std::byte* const sum = sums[step % 2];
-    messages.receive(part_before(1), sum, parts.count(part));
-    messages.send((rank + 1) % n, outgoing, parts.count(sent));
-    co_await messages.ended();
-    const bool is_last = step + 1 == n;
-    combine(is_last ? output : sum, sum, input + parts.offset(part), parts.count(part), reduction);
+    std::byte* const to = step + 1 == n ? output : sum;
+    const std::byte* const own = input + parts.offset(part);
+    co_await exchange(messages, {(rank + 1) % n, outgoing, parts.count(sent)},
+                      {part_before(1), sum, parts.count(part)},
+                      [=, &reduction](std::size_t begin, std::size_t bytes) {
+                        combine(to + begin, sum + begin, own + begin, bytes, reduction);
+                      });
     outgoing = sum;
   }
 }

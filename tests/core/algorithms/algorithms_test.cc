@@ -78,6 +78,22 @@ TEST_CASE("every allreduce between hosts gives all ranks one result, which is ri
   });
 }
 
+TEST_CASE("an allreduce in pieces is right where two parts differ in their number") {
+  constexpr std::size_t kPiece = (std::size_t{2} << 20) / sizeof(float);
+  for (const auto& [algorithm, ranks] :
+       {std::pair{Algorithm::HalvingDoubling, 2U}, {Algorithm::Ring, 3U}, {Algorithm::Ring, 2U}}) {
+    for (const std::size_t pieces : {1U, 5U}) {
+      FabricRanks group(static_cast<int>(ranks), forced(Collective::Allreduce, algorithm));
+      const std::size_t count = ranks * pieces * kPiece + 1;
+      const auto results = allreduce(group, DataType::F32, ReduceOp::Sum, count);
+      const auto inputs = make_inputs(DataType::F32, ReduceOp::Sum, count, group.size(), kSeed);
+      CHECK(first_difference({.dtype = DataType::F32, .op = ReduceOp::Sum, .ranks = group.size()},
+                             inputs, results.front()) == "");
+      for (const Elements& other : results) CHECK(other == results.front());
+    }
+  }
+}
+
 TEST_CASE("a pairwise allreduce adds in the order of ranks") {
   FabricRanks group(5, {.exact = true});
   const std::vector<Elements> results = allreduce(group, DataType::F32, ReduceOp::Sum, 999);
