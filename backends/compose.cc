@@ -84,6 +84,7 @@ void add_fabric_backends(const Config& config, MakeFabric make, MakeFabric make_
       },
       std::move(make_for_set));
   const AlgorithmTable table = algorithm_table(config);
+  built_in.fabric = fabric;
   built_in.backends.emplace(
       "fabric", fabric_backend_factory(fabric, {.algorithms = table, .exact = config.exact}));
   built_in.backends.emplace(

@@ -25,8 +25,9 @@ struct BuiltIn {
   std::function<std::optional<GroupError>()> hanging_start;  ///< as in RuntimeOptions
   MakeBoard make_board;                                      ///< of ranks of one host
   BackendRegistry backends;
-  BackendRegistry device_backends;  ///< of GPUs
-  ReadGpu read_gpu;                 ///< of the GPU that one of them uses
+  std::shared_ptr<SharedFabric> fabric;  ///< between hosts, of those of them that need one
+  BackendRegistry device_backends;       ///< of GPUs
+  ReadGpu read_gpu;                      ///< of the GPU that one of them uses
 };
 
 /// The ranks that start together: of the launcher's where nothing is said. See InitOptions.

@@ -18,8 +18,9 @@ void read_known(RuntimeOptions& options, std::vector<std::string>& warnings) {
   if (options.tuning.known) return;
   const bool is_awaited = problem.empty() && options.config.autotune;  // it will be written
   if (is_awaited) return;
-  if (problem.empty()) problem = "there is no such file: RONDE_AUTOTUNE=1 writes it";
-  warnings.push_back("RONDE_TUNED: " + path + " is not used: " + problem);
+  const std::string text = problem.empty() ? "there is no such file: RONDE_AUTOTUNE=1 writes it"
+                                           : problem + ". Tune again, or unset RONDE_TUNED";
+  warnings.push_back("RONDE_TUNED: " + path + " is not used: " + text);
 }
 
 /// Rank 0 alone calls what this makes.

@@ -148,6 +148,12 @@ TEST_CASE("a tuned file that is of no use says why") {
   replace_in(path, "RONDE_FUSION_BYTES", "RONDE_EXACT");  // it changes results
   CHECK_THAT(problem_of(path), Contains("no variable \"RONDE_EXACT\""));
   write_bytes(path, text);
+  replace_in(path, "\"RONDE_FUSION_BYTES\": \"2MiB\"",
+             "\"RONDE_ALGORITHMS\": \"allreduce:ring,allreduce:chain@1MiB\"");
+  CHECK_THAT(problem_of(path),
+             Contains("RONDE_ALGORITHMS: \"allreduce:ring,allreduce:chain@1MiB\"") &&
+                 Contains("\"chain\" is no algorithm of allreduce: there are "));
+  write_bytes(path, text);
   replace_in(path, "\"ronde_tuned\": 1", "\"ronde_tuned\": 2");
   CHECK_THAT(problem_of(path), Contains("layout 2"));
   write_bytes(path, "[]");
@@ -192,7 +198,8 @@ TEST_CASE("training goes on where tuned settings can be neither read nor written
   const std::string damaged = folder / "tuned.json";
   write_bytes(damaged, "{\"ronde_");
   const auto results = run_tuning(2, 5, {{"RONDE_TUNED", damaged}});
-  CHECK_THAT(results[0].err, Contains("RONDE_TUNED: " + damaged + " is not used: it is damaged"));
+  CHECK_THAT(results[0].err, Contains("RONDE_TUNED: " + damaged + " is not used: it is damaged") &&
+                                 Contains("Tune again, or unset RONDE_TUNED"));
   CHECK(results[1].err == "fusion bytes: 67108864\n");
 
   const auto unwritable = run_tuning(2, 200,

@@ -59,17 +59,25 @@ struct AlgorithmRule {
   friend bool operator==(const AlgorithmRule&, const AlgorithmRule&) = default;
 };
 
+/// Reads RONDE_ALGORITHMS: rules separated by commas, each "collective/ranks:algorithm@bytes", such
+/// as "allreduce:recursive_doubling,allreduce/4:ring@1MiB"; no ranks or bytes are 0. Those of a
+/// collective ascend by ranks, then by bytes. Throws UsageError that quotes the text and the rule.
+std::vector<AlgorithmRule> parse_algorithm_rules(std::string_view text);
+
+/// The text that parse_algorithm_rules() reads as these.
+std::string format_algorithm_rules(std::span<const AlgorithmRule> rules);
+
 /// Chooses algorithms by bytes and ranks. Equal on all ranks that work together.
 class AlgorithmTable {
  public:
-  /// The built-in rules, and after them `rules`: those that `ronde tune --collectives` measured.
+  /// Of the built-in rules, which count where none of `rules` holds for a call.
   explicit AlgorithmTable(std::vector<AlgorithmRule> rules = {});
 
   /// Every call of the collective uses it, where it suits the number of ranks.
   void force(Collective collective, Algorithm algorithm);
 
-  /// The rule with the most ranks counts, among these the one with the most bytes, and among equal
-  /// ones the last.
+  /// Of the rules that hold the one with the most ranks counts, among these the one with the most
+  /// bytes, and among equal ones the last.
   Algorithm choose(Collective collective, std::size_t ranks, std::uint64_t bytes) const;
 
   /// Bytes of a chunk of Algorithm::Chain: that at which the model of it is fastest, for a network
@@ -81,7 +89,7 @@ class AlgorithmTable {
   std::array<std::optional<Algorithm>, kCollectiveCount> forced_ = {};
 };
 
-/// With what RONDE_ALLREDUCE and its like force.
+/// With the rules of RONDE_ALGORITHMS, and what RONDE_ALLREDUCE and its like force.
 AlgorithmTable algorithm_table(const Config& config);
 
 /// What an algorithm costs in the model of Hockney (1994): `messages` one after the other at alpha

@@ -27,6 +27,7 @@ struct Config {
   std::string allgather = "auto";
   std::string reducescatter = "auto";
   std::string alltoall = "auto";
+  std::string algorithms;
   std::uint64_t symmetric_heap_bytes = std::uint64_t{8} << 30;
   std::string gpu_backend = "auto";
   bool cuda_ipc = true;

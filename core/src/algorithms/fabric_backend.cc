@@ -191,7 +191,10 @@ std::uint32_t FabricBackend::next_stream() noexcept {
 }
 
 Algorithm FabricBackend::choose(Collective collective, std::uint64_t bytes) {
-  const Algorithm algorithm = options_.algorithms.choose(collective, channel_->peers.size(), bytes);
+  std::optional<Algorithm> in_turn;
+  if (options_.in_turn) in_turn = options_.in_turn(collective, bytes);
+  const Algorithm algorithm =
+      in_turn ? *in_turn : options_.algorithms.choose(collective, channel_->peers.size(), bytes);
   used_[static_cast<std::size_t>(collective)][static_cast<std::size_t>(algorithm)].add();
   return algorithm;
 }

@@ -55,6 +55,21 @@ constexpr AlgorithmRule kBuiltIn[] = {
 constexpr double kChainLatencyBytes = 128 * 1024;
 constexpr std::size_t kLeastChunk = 64 * kKiB;
 
+/// Null if none holds for the call.
+const AlgorithmRule* best_rule(std::span<const AlgorithmRule> rules, Collective collective,
+                               std::size_t ranks, std::uint64_t bytes) {
+  const AlgorithmRule* best = nullptr;
+  for (const AlgorithmRule& rule : rules) {
+    const bool holds = rule.collective == collective && rule.ranks <= ranks &&
+                       rule.bytes <= bytes && suits(collective, rule.algorithm, ranks);
+    if (!holds) continue;
+    const bool is_better =
+        best == nullptr || std::tie(rule.ranks, rule.bytes) >= std::tie(best->ranks, best->bytes);
+    if (is_better) best = &rule;
+  }
+  return best;
+}
+
 }  // namespace
 
 std::string_view to_string(Algorithm algorithm) noexcept {
@@ -104,10 +119,7 @@ bool suits(Collective collective, Algorithm algorithm, std::size_t ranks) noexce
   return !needs_power || std::has_single_bit(ranks);
 }
 
-AlgorithmTable::AlgorithmTable(std::vector<AlgorithmRule> rules)
-    : rules_(std::begin(kBuiltIn), std::end(kBuiltIn)) {
-  rules_.insert(rules_.end(), rules.begin(), rules.end());
-}
+AlgorithmTable::AlgorithmTable(std::vector<AlgorithmRule> rules) : rules_(std::move(rules)) {}
 
 void AlgorithmTable::force(Collective collective, Algorithm algorithm) {
   forced_[static_cast<std::size_t>(collective)] = algorithm;
@@ -117,15 +129,8 @@ Algorithm AlgorithmTable::choose(Collective collective, std::size_t ranks,
                                  std::uint64_t bytes) const {
   const std::optional<Algorithm> forced = forced_[static_cast<std::size_t>(collective)];
   if (forced && suits(collective, *forced, ranks)) return *forced;
-  const AlgorithmRule* best = nullptr;
-  for (const AlgorithmRule& rule : rules_) {
-    const bool holds = rule.collective == collective && rule.ranks <= ranks &&
-                       rule.bytes <= bytes && suits(collective, rule.algorithm, ranks);
-    if (!holds) continue;
-    const bool is_better =
-        best == nullptr || std::tie(rule.ranks, rule.bytes) >= std::tie(best->ranks, best->bytes);
-    if (is_better) best = &rule;
-  }
+  const AlgorithmRule* best = best_rule(rules_, collective, ranks, bytes);
+  if (best == nullptr) best = best_rule(kBuiltIn, collective, ranks, bytes);
   if (best == nullptr) throw Error("no algorithm for " + std::string(to_string(collective)));
   return best->algorithm;
 }
@@ -137,7 +142,7 @@ AlgorithmTable algorithm_table(const Config& config) {
       {Collective::Allgather, config.allgather},
       {Collective::Reducescatter, config.reducescatter},
       {Collective::Alltoall, config.alltoall}};
-  AlgorithmTable table;
+  AlgorithmTable table(parse_algorithm_rules(config.algorithms));
   for (const auto& [collective, name] : forced) {
     if (const auto algorithm = parse_algorithm(collective, name)) {
       table.force(collective, *algorithm);

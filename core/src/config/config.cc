@@ -141,6 +141,10 @@ std::string checked_algorithm(std::string_view text) {
   return std::string(text);
 }
 
+std::string checked_rules(std::string_view text) {
+  return format_algorithm_rules(parse_algorithm_rules(text));
+}
+
 std::string checked_profile(std::string_view text) {
   const bool is_known = text.empty() || text == "1" || text.ends_with(".json");
   if (is_known) return parse_path(text);
@@ -223,6 +227,11 @@ constexpr Variable kVariables[] = {
      "The same for reduce-scatters: ring, halving (of a power of two of ranks), pairwise or auto."},
     {"RONDE_ALLTOALL", "", "", Text{&Config::alltoall, checked_algorithm<Collective::Alltoall>},
      "The same for alltoalls: pairwise, bruck or auto."},
+    {"RONDE_ALGORITHMS", "", "", Text{&Config::algorithms, checked_rules},
+     "What auto chooses for these: rules separated by commas, each "
+     "COLLECTIVE/RANKS:ALGORITHM@BYTES "
+     "with the least ranks and bytes, if any, such as broadcast:chain@1MiB. `ronde tune "
+     "--collectives` measures them. Where no rule holds, built-in ones count."},
     {"RONDE_SYMMETRIC_HEAP_BYTES", "", "bytes", Bytes{&Config::symmetric_heap_bytes, kLargestHeap},
      "Address space of a rank for gradients that the ranks of its host reduce in place (gradient "
      "views); only what is used takes memory. 0: none, every tensor is staged."},

@@ -21,6 +21,9 @@ constexpr std::size_t kAlternating = 3;
 /// So long a change may be under way.
 constexpr std::size_t kStepsToChange = 50;
 
+/// What `ronde tune --collectives` has put into the file: it holds for any model.
+constexpr const char* kRules = "RONDE_ALGORITHMS";
+
 double seconds_between(Autotuner::TimePoint from, Autotuner::TimePoint to) {
   return std::chrono::duration<double>(to - from).count();
 }
@@ -151,10 +154,11 @@ void Autotuner::identify() {
                         "its own"));
     fallback_ = defaults() != in_force_ ? std::optional(defaults()) : std::nullopt;
   }
-  const bool is_tuned = fits && known->finished && !known->values.empty();
+  const bool has_rules_alone = known && known->values.size() == 1 && known->values.contains(kRules);
+  const bool is_tuned = fits && known->finished && !known->values.empty() && !has_rules_alone;
   if (options_.config.autotune && !is_tuned) {
     begin_search();
-  } else if (fits && (known->model.empty() || known->ranks == 0)) {
+  } else if (fits && !has_rules_alone && (known->model.empty() || known->ranks == 0)) {
     tell_settings(*known);
   }
 }
@@ -208,9 +212,10 @@ void Autotuner::tell_settings(TunedSettings settings) const {
   settings.ranks = topology_.size;
   settings.hosts = topology_.hosts();
   settings.keeps_file = keeps_file_;
-  if (keeps_file_) {
-    const auto& others = options_.tuning.known->values;
-    settings.values.insert(others.begin(), others.end());
+  if (const auto& known = options_.tuning.known) {
+    for (const auto& value : known->values) {
+      if (keeps_file_ || value.first == kRules) settings.values.insert(value);
+    }
   }
   if (options_.tuning.on_tuned) options_.tuning.on_tuned(settings);
 }

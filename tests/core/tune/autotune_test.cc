@@ -289,3 +289,18 @@ TEST_CASE("a search that goes on from a file keeps the file's other values") {
   CHECK(found.keeps_file == fits);
   CHECK(found.values.size() == (fits ? 4 : 3));
 }
+
+TEST_CASE("a file of rules for algorithms alone belongs to no model, and ends no search") {
+  const bool searches = GENERATE(true, false);
+  LoneTuner lone;
+  TunedSettings known;
+  known.values = {{"RONDE_ALGORITHMS", "allreduce:ring"}};
+  known.ranks = known.hosts = 1;
+  lone.options.tuning.known = known;
+  lone.options.config.autotune = searches;
+  for (int i = 0; i < kMostLooks && !lone.finished(); ++i) lone.mark(lone.step_time());
+  REQUIRE(lone.finished() == searches);
+  CHECK(lone.told.settings.empty() != searches);
+  if (searches) CHECK(lone.told.settings.back().values.contains("RONDE_ALGORITHMS"));
+  if (searches) CHECK(lone.told.settings.back().values.size() == 4);
+}

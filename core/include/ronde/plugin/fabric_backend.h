@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "ronde/algorithms.h"
@@ -39,6 +41,9 @@ class SharedFabric {
 struct FabricBackendOptions {
   std::string name = "fabric";                   ///< Backend::name()
   AlgorithmTable algorithms = AlgorithmTable();  ///< what chooses them
+  /// Where it names one for a call of so many bytes, that is used instead, such as to measure
+  /// several in turn. Called as an operation starts; must answer alike on all ranks. May be empty.
+  std::function<std::optional<Algorithm>(Collective, std::uint64_t bytes)> in_turn = {};
   /// Sums and products of floats are computed in rank order (RONDE_EXACT).
   bool exact = false;
 };
