@@ -6,75 +6,72 @@
 #include <map>
 #include <thread>
 
+#include "backends/mpi/mpi_environment.h"
 #include "ronde/error.h"
 #include "tools/bench/subjects/peers.h"
 
 // Note [MPI calls of the benchmarks]
 // Ronde initialises MPI, and asks for MPI_THREAD_SERIALIZED: calls may come from any thread, but
-// never two at once. The benchmarks call MPI themselves, between Ronde's operations: after the last
-// one was waited for, and before the next is submitted. Ronde calls MPI only to start, to advance
-// and to end operations (and in init and shutdown), so no call of its own can fall in between; the
-// end of the wait, and the submission, order the two threads' calls.
+// never two at once. The benchmarks call MPI themselves between Ronde's operations, when a backend
+// over a fabric may still tend its messages: so all calls are made under Ronde's own lock. One that
+// blocks keeps Ronde's thread waiting, and advances its messages itself.
 
 namespace ronde::tool {
 namespace {
 
-void check(const char* call, int code) {
-  if (code == MPI_SUCCESS) return;
-  char text[MPI_MAX_ERROR_STRING + 1] = {};
-  int length = 0;
-  MPI_Error_string(code, text, &length);
-  throw Error(std::string(call) + " of the benchmark failed: " + text);
+/// Throws Error if the call fails.
+template <typename Function, typename... Args>
+void call(const char* name, const Function& function, Args... args) {
+  mpi::MpiEnvironment::of_process()->call(name, function, args...);
 }
 
 class MpiPeers final : public Peers {
  public:
   explicit MpiPeers(bool oversubscribed) : oversubscribed_(oversubscribed) {
-    check("MPI_Comm_size", MPI_Comm_size(MPI_COMM_WORLD, &size_));
+    call("MPI_Comm_size", MPI_Comm_size, MPI_COMM_WORLD, &size_);
   }
 
   void barrier() override {
     if (!oversubscribed_) {
-      check("MPI_Barrier", MPI_Barrier(MPI_COMM_WORLD));
+      call("MPI_Barrier", MPI_Barrier, MPI_COMM_WORLD);
       return;
     }
     // A blocking call would keep the core from the rank that it waits for.
     MPI_Request request = MPI_REQUEST_NULL;
-    check("MPI_Ibarrier", MPI_Ibarrier(MPI_COMM_WORLD, &request));
+    call("MPI_Ibarrier", MPI_Ibarrier, MPI_COMM_WORLD, &request);
     int finished = 0;
-    check("MPI_Test", MPI_Test(&request, &finished, MPI_STATUS_IGNORE));
+    call("MPI_Test", MPI_Test, &request, &finished, MPI_STATUS_IGNORE);
     while (finished == 0) {
       std::this_thread::yield();
-      check("MPI_Test", MPI_Test(&request, &finished, MPI_STATUS_IGNORE));
+      call("MPI_Test", MPI_Test, &request, &finished, MPI_STATUS_IGNORE);
     }
   }
 
   void maximum(std::vector<double>& values) override {
     barrier();  // yields while it waits
-    check("MPI_Allreduce",
-          MPI_Allreduce(MPI_IN_PLACE, values.data(), static_cast<int>(values.size()), MPI_DOUBLE,
-                        MPI_MAX, MPI_COMM_WORLD));
+    call("MPI_Allreduce", MPI_Allreduce, MPI_IN_PLACE, values.data(),
+         static_cast<int>(values.size()), MPI_DOUBLE, MPI_MAX, MPI_COMM_WORLD);
   }
 
   std::vector<std::string> all_of(const std::string& text) override {
     barrier();
     std::vector<int> lengths(static_cast<std::size_t>(size_));
     const auto own = static_cast<int>(text.size());
-    check("MPI_Allgather",
-          MPI_Allgather(&own, 1, MPI_INT, lengths.data(), 1, MPI_INT, MPI_COMM_WORLD));
+    call("MPI_Allgather", MPI_Allgather, &own, 1, MPI_INT, lengths.data(), 1, MPI_INT,
+         MPI_COMM_WORLD);
     std::vector<std::string> all;
     for (int rank = 0; rank < size_; ++rank) {
       std::string& one = all.emplace_back(text);
       one.resize(static_cast<std::size_t>(lengths[all.size() - 1]));
-      check("MPI_Bcast",
-            MPI_Bcast(one.data(), static_cast<int>(one.size()), MPI_CHAR, rank, MPI_COMM_WORLD));
+      call("MPI_Bcast", MPI_Bcast, one.data(), static_cast<int>(one.size()), MPI_CHAR, rank,
+           MPI_COMM_WORLD);
     }
     return all;
   }
 
   std::optional<std::string> thread_level() const override {
     int level = MPI_THREAD_SINGLE;
-    check("MPI_Query_thread", MPI_Query_thread(&level));
+    call("MPI_Query_thread", MPI_Query_thread, &level);
     if (level == MPI_THREAD_SINGLE) return "MPI_THREAD_SINGLE";
     if (level == MPI_THREAD_FUNNELED) return "MPI_THREAD_FUNNELED";
     return level == MPI_THREAD_SERIALIZED ? "MPI_THREAD_SERIALIZED" : "MPI_THREAD_MULTIPLE";
@@ -109,35 +106,33 @@ int count_of(const Request& request) {
 
 class PlainMpi final : public Subject {
  public:
-  PlainMpi() { check("MPI_Comm_size", MPI_Comm_size(MPI_COMM_WORLD, &size_)); }
+  PlainMpi() { call("MPI_Comm_size", MPI_Comm_size, MPI_COMM_WORLD, &size_); }
 
   std::string backend() const override { return "plain MPI"; }
   void quiesce() override {}
 
   void run(Request request) override {
     if (request.kind == Collective::Barrier) {
-      return check("MPI_Barrier", MPI_Barrier(MPI_COMM_WORLD));
+      return call("MPI_Barrier", MPI_Barrier, MPI_COMM_WORLD);
     }
     const MPI_Datatype type = type_of(request.dtype);
     const int count = count_of(request);
     switch (request.kind) {
       case Collective::Allreduce:
-        return check("MPI_Allreduce", MPI_Allreduce(source(request), request.output, count, type,
-                                                    sum_of(request.dtype), MPI_COMM_WORLD));
+        return call("MPI_Allreduce", MPI_Allreduce, source(request), request.output, count, type,
+                    sum_of(request.dtype), MPI_COMM_WORLD);
       case Collective::Broadcast:
-        return check("MPI_Bcast",
-                     MPI_Bcast(request.output, count, type, request.root, MPI_COMM_WORLD));
+        return call("MPI_Bcast", MPI_Bcast, request.output, count, type, request.root,
+                    MPI_COMM_WORLD);
       case Collective::Allgather:
-        return check("MPI_Allgather", MPI_Allgather(request.input, count, type, request.output,
-                                                    count, type, MPI_COMM_WORLD));
+        return call("MPI_Allgather", MPI_Allgather, request.input, count, type, request.output,
+                    count, type, MPI_COMM_WORLD);
       case Collective::Reducescatter:
-        return check("MPI_Reduce_scatter_block",
-                     MPI_Reduce_scatter_block(request.input, request.output, count / size_, type,
-                                              sum_of(request.dtype), MPI_COMM_WORLD));
+        return call("MPI_Reduce_scatter_block", MPI_Reduce_scatter_block, request.input,
+                    request.output, count / size_, type, sum_of(request.dtype), MPI_COMM_WORLD);
       case Collective::Alltoall:
-        return check("MPI_Alltoall",
-                     MPI_Alltoall(request.input, count / size_, type, request.output, count / size_,
-                                  type, MPI_COMM_WORLD));
+        return call("MPI_Alltoall", MPI_Alltoall, request.input, count / size_, type,
+                    request.output, count / size_, type, MPI_COMM_WORLD);
       default:
         return;
     }
