@@ -17,8 +17,10 @@
 #include <vector>
 
 #include "api/src/tuned_file.h"
+#include "ronde/config.h"
 #include "ronde/error.h"
 #include "ronde/tune_search.h"
+#include "tools/tune/collectives.h"
 #include "tools/tune/program.h"
 #include "tools/tune/variables.h"
 
@@ -31,6 +33,8 @@ struct Options {
   std::size_t runs = 40;
   std::size_t steps = 10;
   std::string out = "ronde_tuned.json";
+  bool collectives = false;
+  CollectiveTuningOptions of_collectives;
   std::vector<std::string> command;
 };
 
@@ -74,6 +78,7 @@ class Tuning {
 
  private:
   RunReport measure(const Values& values, const std::string& what);
+  void keep_rules(TunedSettings& settings) const;
   void print_table() const;
 
   const Options& options_;
@@ -127,6 +132,7 @@ int Tuning::run() {
   settings.hosts = first.hosts;
   settings.step_s = search.time_of(search.best());
   settings.start_step_s = search.time_of(start);
+  keep_rules(settings);
   print_table();
   if (search.gain() > 0) {
     std::cout << "\n"
@@ -144,6 +150,15 @@ int Tuning::run() {
   return EXIT_SUCCESS;
 }
 
+/// Those that --collectives has put into the file.
+void Tuning::keep_rules(TunedSettings& settings) const {
+  std::string ignored;
+  const auto known = read_tuned(options_.out, ignored);
+  if (!known || known->ranks != settings.ranks || known->hosts != settings.hosts) return;
+  const auto rules = known->values.find("RONDE_ALGORITHMS");
+  if (rules != known->values.end()) settings.values.insert(*rules);
+}
+
 void Tuning::print_table() const {
   std::vector<std::pair<double, std::string>> rows;
   for (const auto& [text, times] : times_) rows.emplace_back(TuneSearch::median(times), text);
@@ -155,6 +170,38 @@ void Tuning::print_table() const {
     std::cout << std::setw(12) << milliseconds(time) << std::setw(6) << times_.at(text).size()
               << "  " << text << "\n";
   }
+}
+
+}  // namespace
+
+namespace {
+
+void add_size(CLI::App& tune, const std::string& name, const std::string& help,
+              std::uint64_t& bytes) {
+  tune.add_option_function<std::string>(
+          name,
+          [name, &bytes](const std::string& text) {
+            try {
+              bytes = parse_bytes(text);
+              if (bytes == 0) throw UsageError("at least one byte has to be moved");
+            } catch (const UsageError& error) {
+              throw CLI::ValidationError(name, error.what());
+            }
+          },
+          help)
+      ->default_str(format_bytes(bytes));
+}
+
+int run(Options& options) {
+  if (!options.collectives) {
+    if (options.command.empty()) throw CLI::RequiredError("command");
+    return Tuning(options).run();
+  }
+  if (!options.command.empty()) {
+    throw CLI::ExcludesError("--collectives", "a program: start `ronde tune` by your launcher");
+  }
+  options.of_collectives.out = options.out;
+  return tune_collectives(options.of_collectives);
 }
 
 }  // namespace
@@ -173,12 +220,17 @@ void add_tune(CLI::App& app, int& exit_code) {
       ->capture_default_str();
   tune.add_option("--out", options->out, "the file to write, for RONDE_TUNED")
       ->capture_default_str();
-  tune.add_option("command", options->command, "after --: the program, with its launcher")
-      ->required();
+  tune.add_flag("--collectives", options->collectives,
+                "instead of a program, measure the algorithms of collectives between hosts: start "
+                "it by the launcher of the job, on its ranks");
+  add_size(tune, "--min", "the smallest size of --collectives", options->of_collectives.min_bytes);
+  add_size(tune, "--max", "its largest size; each is twice the one before",
+           options->of_collectives.max_bytes);
+  tune.add_option("command", options->command, "after --: the program, with its launcher");
   tune.positionals_at_end();
   tune.callback([options, &exit_code] {
     try {
-      exit_code = Tuning(*options).run();
+      exit_code = run(*options);
     } catch (const Error& error) {
       std::cerr << "ronde tune: " << error.what() << '\n';
       exit_code = kUsageExit;
