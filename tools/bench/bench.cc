@@ -75,6 +75,10 @@ void add_bench(CLI::App& app, int& exit_code, const GpuAccess& access) {
     options->baseline = options_of.contains("--no-baseline");
     options->raw = options_of.contains("--setup");
     add_bench_options(*command, options_of, options);
+    if (options_of.contains("--dtype")) {
+      command->add_flag("--model", options->models_costs,
+                        "Print the times of the cost model of the algorithms between hosts, too");
+    }
     command->callback([options, access, benchmark = std::move(benchmark), &exit_code] {
       exit_code = run(*options, access, benchmark);
     });

@@ -26,6 +26,7 @@ struct BenchOptions {
   int warmup = 10;
   bool raw = false;
   bool baseline = false;
+  bool models_costs = false;
   bool rotates = false;                     ///< false: the same memory in every call
   std::optional<std::size_t> rotate_bytes;  ///< nothing: more than the caches hold
   std::vector<std::string> models = {"resnet50"};

@@ -38,12 +38,22 @@ void Report::begin_table(std::vector<Column> columns) {
 }
 
 void Report::add(Json row) {
+  print(row);
+  rows_.push_back(std::move(row));
+}
+
+void Report::extend(std::size_t index, const Json& more) {
+  Json& row = rows_.at(index);
+  row.update(more);
+  print(row);
+}
+
+void Report::print(const Json& row) {
   std::ostringstream line;
   for (const Column& column : columns_) {
     line << std::setw(width_of(column)) << shown(row.at(column.key), column.digits);
   }
   say(line.str());  // each row is seen when it is there
-  rows_.push_back(std::move(row));
 }
 
 void Report::set_everywhere(const std::string& key, const Json& value) {

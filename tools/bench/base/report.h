@@ -32,6 +32,9 @@ class Report {
   /// A null value is shown as "-".
   void add(Json row);
 
+  /// Adds to the row of that index, and prints it again in the table of now.
+  void extend(std::size_t index, const Json& more);
+
   /// Sets `key` in every row so far.
   void set_everywhere(const std::string& key, const Json& value);
 
@@ -39,6 +42,8 @@ class Report {
   Json rows() const { return rows_; }
 
  private:
+  void print(const Json& row);
+
   std::ostream* const out_;
   std::vector<Column> columns_;
   std::vector<Json> rows_;

@@ -7,6 +7,7 @@
 #include "tools/bench/base/pattern.h"
 #include "tools/bench/base/ring.h"
 #include "tools/bench/benchmarks/benchmarks.h"
+#include "tools/bench/benchmarks/cost_model.h"
 #include "tools/bench/session/samples.h"
 
 namespace ronde::tool {
@@ -189,7 +190,7 @@ Json row_of(const CollectiveBenchmark& benchmark, Session& session, std::size_t 
 
 /// Times one size. Ours first in the result, then the baseline, if there is one.
 std::vector<Samples> measure(const CollectiveBenchmark& benchmark, Session& session, Ring& memory,
-                             std::size_t count) {
+                             std::size_t count, CostModel* model) {
   Case one_case(benchmark, session, memory, count);
   Subject& ours = session.subject();
   const auto renew = [&one_case] { one_case.renew(); };
@@ -208,6 +209,7 @@ std::vector<Samples> measure(const CollectiveBenchmark& benchmark, Session& sess
   const BenchOptions& options = session.options();
   auto times = take_turns(session.peers(), contenders, options.warmup,
                           iterations_for(options, one_case.bytes()));
+  if (model != nullptr) model->watch([&] { one_case.call(ours); });
   if (has_result) {
     one_case.check_last(ours);
     one_case.check(ours);
@@ -238,10 +240,13 @@ void run_collective(const CollectiveBenchmark& benchmark, Session& session) {
     memory.emplace(session.make_pages(
         memory_for(benchmark, counts.back() * size_of(options.dtype), session.rotate_bytes())));
   });
+  std::optional<CostModel> model;
+  if (options.models_costs) model.emplace(session, benchmark.kind);
   for (const std::size_t count : counts) {
     report.add(row_of(benchmark, session, count * size_of(options.dtype),
-                      measure(benchmark, session, *memory, count)));
+                      measure(benchmark, session, *memory, count, model ? &*model : nullptr)));
   }
+  if (model) model->add_to(report);
   session.finish(report);
 }
 

@@ -37,6 +37,7 @@ class Engine final : public Subject {
 
   std::string backend() const override { return runtime_.backend_name(device_); }
   void run(Request request) override { ronde::run(std::move(request)); }
+  Stats stats() const override { return runtime_.stats(); }
 
   void quiesce() override {
     constexpr std::chrono::seconds kPatience{10};

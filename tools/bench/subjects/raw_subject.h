@@ -30,6 +30,7 @@ class RawSubject final : public Subject {
   const Topology& topology() const { return transport_->topology(); }
   std::string backend() const override { return std::string(backend_->name()); }
   void run(Request request) override;
+  Stats stats() const override { return {backend_->stats()}; }
   void quiesce() override {}
 
   /// The backend itself.

@@ -4,6 +4,7 @@
 #include <string>
 
 #include "ronde/request.h"
+#include "ronde/stats.h"
 
 namespace ronde::tool {
 
@@ -23,6 +24,9 @@ class Subject {
 
   /// Does the operation and returns when it is done. Throws what the operation throws.
   virtual void run(Request request) = 0;
+
+  /// Its counters so far; those of a backend alone are that backend's.
+  virtual Stats stats() const { return {}; }
 
   /// Returns once nothing of the subject runs in the background.
   virtual void quiesce() = 0;
