@@ -16,22 +16,11 @@ SubmissionQueue::SubmissionQueue(std::chrono::nanoseconds gather_time, std::uint
       gather_bytes_(gather_bytes),
       wake_(std::move(wake)) {}
 
-namespace {
-
-std::uint64_t bytes_of(const Submission& submission) {
-  std::uint64_t bytes = 0;
-  for (const Submission& member : submission.members) bytes += bytes_of(member);
-  const RequestMeta& meta = submission.meta;
-  return submission.is_group() ? bytes : element_count(meta.shape) * size_of(meta.dtype);
-}
-
-}  // namespace
-
 void SubmissionQueue::push(Submission submission) {
   const std::lock_guard lock(mutex_);
   if (closed_) std::rethrow_exception(closed_);
   names_.reserve(submission);
-  counters_.submitted_bytes.add(bytes_of(submission));
+  counters_.submitted_bytes.add(input_bytes(submission));
   submission.after_wait = waited_.exchange(false, std::memory_order_relaxed);
   for (Submission& member : submission.members) enter(member);
   if (!submission.is_group()) enter(submission);
@@ -62,7 +51,7 @@ Intake SubmissionQueue::route(Submission& submission) {
   if (intake != Intake::Deviates) return intake;
   note_submitted(events_, submission);
   if (waiting_.empty()) first_ = Clock::now();
-  bytes_ += bytes_of(submission);
+  bytes_ += input_bytes(submission);
   waiting_.push_back(std::move(submission));
   return intake;
 }

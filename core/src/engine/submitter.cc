@@ -5,6 +5,7 @@
 
 #include "core/src/base/rank_list.h"
 #include "core/src/submit/request_validation.h"
+#include "core/src/submit/rows.h"
 #include "ronde/error.h"
 
 namespace ronde {
@@ -88,6 +89,7 @@ Submission Submitter::submission_of(Request request) const {
   check_request(request, place.rank, place.size);
   Submission submission;
   submission.meta = meta_of(request);
+  leave_out_rows(submission.meta, place.size);
   submission.meta.symmetric_place = symmetric_place(request, heap_.get());
   if (request.symmetric && !request.contributes) request.input = request.output;
   if (request.kind == Collective::Broadcast && request.root == place.rank &&

@@ -2,9 +2,11 @@
 #include "core/src/execute/backend_calls.h"
 
 #include <algorithm>
+#include <limits>
 #include <numeric>
 #include <span>
 #include <string>
+#include <utility>
 
 #include "core/src/execute/adasum.h"
 #include "core/src/kernels/elementwise.h"
@@ -25,6 +27,11 @@ std::vector<std::size_t> elements_of(const std::vector<std::int64_t>& rows,
   return counts;
 }
 
+std::vector<std::int64_t> sent_rows(const Submission& item, std::int64_t ranks) {
+  if (item.meta.has_splits) return item.request.splits;
+  return std::vector<std::int64_t>(static_cast<std::size_t>(ranks), item.meta.shape.at(0) / ranks);
+}
+
 std::size_t sum(std::span<const std::size_t> counts) {
   return std::accumulate(counts.begin(), counts.end(), std::size_t{0});
 }
@@ -33,6 +40,7 @@ std::size_t sum(std::span<const std::size_t> counts) {
 
 std::uint64_t BackendCalls::wire_bytes(const Submission& item) const {
   if (is_reduction(item.meta.kind)) return wire_bytes(item.meta);
+  if (item.meta.kind == Collective::Alltoall) return input_bytes(item);
   return element_count(results_.shape(item)) * size_of(item.meta.dtype);
 }
 
@@ -148,30 +156,56 @@ std::unique_ptr<Operation> BackendCalls::allgather(Bucket& bucket, Backend& back
                             .place = place(bucket, backend)});
 }
 
+/// In one step where the rows of all ranks are known, in two where some have splits.
 std::unique_ptr<Operation> BackendCalls::alltoall(Bucket& bucket, Backend& backend) const {
   const Submission& item = bucket.items.front();
-  const auto own = static_cast<std::size_t>(rank_);
-  const auto size = static_cast<std::size_t>(size_);
-  std::vector<std::int64_t> sent_rows;
-  std::int64_t most_rows = 0;
-  for (std::size_t from = 0; from < size; ++from) {
-    for (std::size_t to = 0; to < size; ++to) {
-      const std::int64_t rows = item.rows.sent(from, to);
-      most_rows = std::max(most_rows, rows);
-      if (from == own) sent_rows.push_back(rows);
-    }
+  const std::vector<std::int64_t> sent = sent_rows(item, size_);
+  bucket.counts = elements_of(sent, item);
+  if (!item.rows.has_splits()) {
+    return move_rows(bucket, backend, std::ranges::max(item.rows.first_dims) / size_);
   }
-  bucket.counts = elements_of(sent_rows, item);
+  Backend& host = *backends_.at(DeviceKind::Cpu);
+  const DataType dtype = item.meta.dtype;
+  bucket.rows = std::make_unique<RowExchange>(
+      sent, host.capabilities().supports(dtype) ? dtype : DataType::U8);
+  return host.alltoall(bucket.rows->call());
+}
+
+bool BackendCalls::start_data(Bucket& bucket) const {
+  const std::unique_ptr<RowExchange> rows = std::move(bucket.rows);
+  Submission& item = bucket.items.front();
+  item.received_rows = rows->received_rows();
+  const std::int64_t most = rows->most_rows();
+  const RequestMeta& meta = item.meta;
+  // A bound of every rank's result that all compute alike.
+  std::vector<std::int64_t> largest = meta.shape;
+  const bool overflows = most > std::numeric_limits<std::int64_t>::max() / size_;
+  largest.at(0) = most * (overflows ? 1 : size_);
+  if (overflows || shape_error(largest, meta.dtype)) {
+    bucket.error = std::make_exception_ptr(
+        UsageError(display_name(meta, item.key) + ": a rank sends " + std::to_string(most) +
+                   " rows to one rank, which are too many: as many from each of " +
+                   std::to_string(size_) + " ranks have more than 2^62 bytes"));
+    return false;
+  }
+  if (element_count(largest) == 0) return false;
+  bucket.operation = move_rows(bucket, *backends_.at(meta.device), most);
+  return true;
+}
+
+/// `most`: rows from any rank to any.
+std::unique_ptr<Operation> BackendCalls::move_rows(Bucket& bucket, Backend& backend,
+                                                   std::int64_t most) const {
+  const Submission& item = bucket.items.front();
   bucket.receive_counts = elements_of(results_.received_rows(item), item);
   std::byte* output = results_.output_of(bucket);
-  const std::size_t width = size_of(item.meta.dtype);
-  const void* const input = results_.input_beside(output, sum(bucket.counts) * width,
-                                                  sum(bucket.receive_counts) * width, bucket);
+  const std::size_t result_bytes = element_count(results_.shape(item)) * size_of(item.meta.dtype);
+  const void* const input = results_.input_beside(output, input_bytes(item), result_bytes, bucket);
   return backend.alltoall({.input = input,
                            .output = output,
                            .send_counts = bucket.counts,
                            .receive_counts = bucket.receive_counts,
-                           .largest_count = elements_of({most_rows}, item).front(),
+                           .largest_count = elements_of({most}, item).front(),
                            .dtype = item.meta.dtype,
                            .place = place(bucket, backend)});
 }

@@ -22,14 +22,17 @@ class BackendCalls {
       : backends_(backends), results_(results), rank_(rank), size_(size), scratch_(scratch_bytes) {}
 
   const Backend& backend_of(const Bucket& bucket) const {
-    return *backends_.at(bucket.meta().device);
+    return *backends_.at(bucket.rows ? DeviceKind::Cpu : bucket.meta().device);
   }
 
   /// Sets Bucket::operation.
   void start(Bucket& bucket);
+  /// The same for the data, once Bucket::rows are here. False: there is nothing to move, on any
+  /// rank.
+  bool start_data(Bucket& bucket) const;
 
-  /// Bytes of such a tensor as the backend moves them. Of an allgather, alltoall or reducescatter
-  /// it is this rank's result that counts.
+  /// Bytes of such a tensor as the backend moves them. Of an allgather or reducescatter it is this
+  /// rank's result that counts.
   /// @{
   std::uint64_t wire_bytes(const RequestMeta& meta) const;
   std::uint64_t wire_bytes(const Submission& item) const;
@@ -44,6 +47,7 @@ class BackendCalls {
   std::unique_ptr<Operation> broadcast(Bucket& bucket, Backend& backend) const;
   std::unique_ptr<Operation> allgather(Bucket& bucket, Backend& backend) const;
   std::unique_ptr<Operation> alltoall(Bucket& bucket, Backend& backend) const;
+  std::unique_ptr<Operation> move_rows(Bucket& bucket, Backend& backend, std::int64_t most) const;
   std::unique_ptr<Operation> reducescatter(Bucket& bucket, Backend& backend) const;
   std::unique_ptr<Operation> send(Bucket& bucket, Backend& backend) const;
   std::unique_ptr<Operation> recv(Bucket& bucket, Backend& backend) const;

@@ -10,6 +10,7 @@
 #include <memory>
 #include <vector>
 
+#include "core/src/execute/row_exchange.h"
 #include "core/src/submit/submission.h"
 #include "ronde/plugin/backend.h"
 
@@ -27,6 +28,8 @@ struct Bucket {
   std::vector<std::byte> input;             ///< a copy, where the result would overwrite it
   std::vector<std::shared_ptr<const DeviceEvent>> after;  ///< on a device
   std::exception_ptr error;  ///< no memory for the result, or for `input`
+  /// Alltoall with splits: while `operation` is that of it.
+  std::unique_ptr<RowExchange> rows;
   std::unique_ptr<Operation> operation;
   std::chrono::steady_clock::time_point started;
   std::uint64_t number = 0;  ///< Event::bucket

@@ -19,13 +19,17 @@ std::uint64_t elements_of_all(const Submission& item) {
 }
 
 bool moves_nothing(const Submission& item) {
-  return moves_no_data(item.meta.kind) || !item.contributed || elements_of_all(item) == 0;
+  return moves_no_data(item.meta.kind) || !item.contributed ||
+         (!item.rows.has_splits() && elements_of_all(item) == 0);
 }
 
-/// Its operation starts several of the backend, at times of its own: no other one may start
-/// meanwhile, for the sake of their order.
-bool runs_alone(const RequestMeta& meta) {
-  return meta.kind == Collective::Allreduce && meta.op == ReduceOp::Adasum;
+/// Its operation starts several of a backend, at times of its own, or one of the CPU's beside those
+/// of a device: no other one may start meanwhile, for the sake of their order.
+bool runs_alone(const Submission& item) {
+  if (item.meta.kind == Collective::Allreduce) return item.meta.op == ReduceOp::Adasum;
+  const bool may_have_splits =
+      item.meta.kind == Collective::Alltoall && item.meta.device != DeviceKind::Cpu;
+  return may_have_splits && item.rows.has_splits();
 }
 
 }  // namespace
@@ -89,14 +93,17 @@ Capabilities Executor::capabilities_of(const Bucket& bucket) const {
   return calls_.backend_of(bucket).capabilities();
 }
 
-/// A backend for devices may use that of the CPU: those of one device only run at once.
+/// A backend for devices may use that of the CPU: those of one device only run at once. While ranks
+/// tell each other their rows, none knows when the data of the others starts: nothing comes
+/// between.
 bool Executor::may_start_next() const {
   if (running_ == buckets_.size()) return false;
   if (running_ == 0) return true;
-  const RequestMeta& next = buckets_[running_].meta();
-  const RequestMeta& first = buckets_.front().meta();
+  if (buckets_[running_ - 1].rows) return false;
+  const Submission& next = buckets_[running_].items.front();
+  const Submission& first = buckets_.front().items.front();
   return running_ < capabilities_of(buckets_.front()).operations_in_flight &&
-         next.device == first.device && !runs_alone(next) && !runs_alone(first);
+         next.meta.device == first.meta.device && !runs_alone(next) && !runs_alone(first);
 }
 
 void Executor::start_next() {
@@ -115,7 +122,7 @@ bool Executor::poll() {
   bool has_ended = on_devices_.complete_passed();
   start_next();
   for (std::size_t i = 0; i < running_;) {
-    if (buckets_[i].operation->poll()) {
+    if (advance(buckets_[i])) {
       end_running(i);
       has_ended = true;
     } else {
@@ -124,6 +131,14 @@ bool Executor::poll() {
   }
   if (has_ended) start_next();
   return has_ended;
+}
+
+/// True once it has ended.
+bool Executor::advance(Bucket& bucket) {
+  if (!bucket.operation->poll()) return false;
+  if (!bucket.rows) return true;
+  ended_progress_ += bucket.operation->progress() + 1;
+  return !calls_.start_data(bucket) || bucket.operation->poll();
 }
 
 void Executor::end_running(std::size_t index) {

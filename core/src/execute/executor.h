@@ -84,6 +84,7 @@ class Executor {
   Capabilities capabilities_of(const Bucket& bucket) const;
   bool may_start_next() const;
   void start_next();
+  bool advance(Bucket& bucket);
   void end_running(std::size_t index);
 
   std::uint64_t fusion_bytes_;

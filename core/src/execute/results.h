@@ -22,7 +22,7 @@ class Results {
       : rank_(rank), size_(size), rank_of_group_(rank_of_group) {}
 
   std::vector<std::int64_t> shape(const Submission& item) const;
-  /// Alltoall: the rows that come from every rank.
+  /// Alltoall: the rows that come from every rank; empty for one with splits until they are known.
   std::vector<std::int64_t> received_rows(const Submission& item) const;
 
   /// The memory for the result of a bucket of one. Without memory this rank takes part all the

@@ -22,8 +22,8 @@ concept Is = std::is_same_v<std::remove_const_t<Item>, Type>;
 
 auto fields(Is<RequestMeta> auto& meta) {
   return std::tie(meta.kind, meta.dtype, meta.op, meta.device, meta.wire_dtype, meta.set, meta.root,
-                  meta.prescale, meta.postscale, meta.shape, meta.splits, meta.symmetric_place,
-                  meta.peer, meta.tag, meta.name, meta.members);
+                  meta.prescale, meta.postscale, meta.shape, meta.has_splits, meta.splits,
+                  meta.symmetric_place, meta.peer, meta.tag, meta.name, meta.members);
 }
 auto fields(Is<KeyedSlot> auto& item) {
   return std::tie(item.key, item.slot, item.contributes);
@@ -43,7 +43,7 @@ auto fields(Is<HostReadyMessage> auto& message) {
   return std::tie(message.parts, message.set);
 }
 auto fields(Is<RankRows> auto& rows) {
-  return std::tie(rows.first_dims, rows.splits, rows.members);
+  return std::tie(rows.first_dims, rows.members);
 }
 auto fields(Is<Response> auto& response) {
   return std::tie(response.key, response.error, response.only_rank, response.meta, response.rows,

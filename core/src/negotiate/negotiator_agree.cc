@@ -25,6 +25,7 @@ bool compatible(const RequestMeta& first, const RequestMeta& other) {
   if (!may_differ || first.shape.empty() || other.shape.empty()) return first == other;
   RequestMeta same_rows = other;
   same_rows.shape[0] = first.shape[0];
+  same_rows.has_splits = first.has_splits;
   same_rows.splits = first.splits;
   return first == same_rows;
 }
@@ -80,13 +81,9 @@ RankRows Negotiator::rows_of(const Pending& pending) {
     rows.members.push_back(rows_of(member_of(pending, i)));
   }
   if (!has_own_rows(first.kind)) return rows;
-  bool even = true;
   for (const Part& part : pending.parts) {
-    rows.first_dims.push_back(part.meta.shape[0]);
-    rows.splits.push_back(part.meta.splits);
-    even = even && part.meta.splits.empty();
+    rows.first_dims.push_back(part.meta.has_splits ? kHasSplits : part.meta.shape[0]);
   }
-  if (even) rows.splits.clear();
   return rows;
 }
 
@@ -122,12 +119,14 @@ Problem Negotiator::refusal(const std::string& key, const Pending& pending) cons
   return error;
 }
 
-/// Checks the rows that all ranks bring together.
+/// Checks the rows that all ranks bring together, if they are known.
 Problem Negotiator::error_of_all_rows(const Pending& pending) const {
   const RequestMeta& first = pending.parts[0].meta;
   if (!has_own_rows(first.kind)) return std::nullopt;
+  const RankRows rows = rows_of(pending);
+  if (rows.has_splits()) return std::nullopt;
   std::vector<std::int64_t> together = first.shape;
-  together[0] = total_rows(rows_of(pending).first_dims);
+  together[0] = total_rows(rows.first_dims);
   const bool overflows = together[0] == std::numeric_limits<std::int64_t>::max();
   const Problem error =
       overflows ? "too many, 2^63 - 1 or more" : shape_error(together, first.dtype);

@@ -8,8 +8,10 @@ namespace ronde {
 namespace {
 
 void give_rows(RequestMeta& meta, const RankRows& rows, std::size_t rank) {
-  if (!rows.first_dims.empty()) meta.shape.at(0) = rows.first_dims.at(rank);
-  if (!rows.splits.empty()) meta.splits = rows.splits.at(rank);
+  if (!rows.first_dims.empty()) {
+    meta.has_splits = rows.first_dims.at(rank) == kHasSplits;
+    meta.shape.at(0) = meta.has_splits ? 0 : rows.first_dims[rank];
+  }
   for (std::size_t i = 0; i < rows.members.size(); ++i) {
     give_rows(meta.members.at(i), rows.members[i], rank);
   }

@@ -14,6 +14,13 @@ std::string counterpart(const RequestMeta& meta) {
   return text + " (tag " + std::to_string(meta.tag) + ")";
 }
 
+/// "[*, 3]" where the rows are each rank's own.
+std::string shape_text(const RequestMeta& meta) {
+  std::string text = to_string(meta.shape);
+  if (meta.has_splits) text.replace(1, 1, "*");
+  return text;
+}
+
 std::string set_text(const RequestMeta& meta) {
   return meta.set == 0 ? "" : " in process set " + std::to_string(meta.set);
 }
@@ -111,10 +118,11 @@ std::string to_string(const RequestMeta& meta) {
   text.precision(std::numeric_limits<double>::max_digits10);
   text << to_string(meta.kind);
   if (!moves_no_data(meta.kind)) {
-    text << ' ' << to_string(meta.dtype) << ' ' << to_string(meta.shape);
+    text << ' ' << to_string(meta.dtype) << ' ' << shape_text(meta);
   }
   if (meta.wire_dtype) text << " as " << to_string(*meta.wire_dtype);
   if (!meta.splits.empty()) text << " splits " << to_string(meta.splits);
+  if (meta.has_splits) text << " with splits";
   if (is_reduction(meta.kind)) {
     text << ' ' << to_string(meta.op);
     if (meta.prescale != 1.0) text << " prescale " << meta.prescale;

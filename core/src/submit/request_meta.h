@@ -24,7 +24,10 @@ struct RequestMeta {
   double prescale = 1.0;
   double postscale = 1.0;
   std::vector<std::int64_t> shape;
-  std::vector<std::int64_t> splits;  ///< alltoall, as given
+  /// Alltoall: the rows are each rank's own and go with the data (Note [Rows of an alltoall]), so
+  /// that shape[0] is 0.
+  bool has_splits = false;
+  std::vector<std::int64_t> splits;  ///< as given, only where they are wrong: for the refusal
   /// The place of a symmetric buffer in the symmetric heap, plus one; 0: not symmetric.
   std::uint64_t symmetric_place = 0;
   std::optional<DataType> wire_dtype = {};  ///< none where it would be `dtype`

@@ -35,11 +35,16 @@ Problem splits_error(const RequestMeta& meta, int size) {
   return std::nullopt;
 }
 
-std::int64_t RankRows::sent(std::size_t from, std::size_t to) const {
-  if (splits.empty() || splits[from].empty()) {
-    return first_dims[from] / static_cast<std::int64_t>(first_dims.size());
-  }
-  return splits[from][to];
+void leave_out_rows(RequestMeta& meta, int size) {
+  if (meta.splits.empty() || meta.shape.empty()) return;
+  if (shape_error(meta.shape, meta.dtype) || splits_error(meta, size)) return;
+  meta.has_splits = true;
+  meta.splits.clear();
+  meta.shape[0] = 0;
+}
+
+bool RankRows::has_splits() const {
+  return std::ranges::find(first_dims, kHasSplits) != first_dims.end();
 }
 
 std::int64_t total_rows(const std::vector<std::int64_t>& rows) noexcept {

@@ -20,6 +20,15 @@ std::string text_of(const std::vector<Submission>& submissions) {
   return count + (names.size() == 1 ? " operation: " : " operations: ") + first_few(names);
 }
 
+std::uint64_t input_bytes(const Submission& submission) noexcept {
+  std::uint64_t bytes = 0;
+  for (const Submission& member : submission.members) bytes += input_bytes(member);
+  if (submission.is_group()) return bytes;
+  const RequestMeta& meta = submission.meta;
+  const auto& shape = meta.has_splits ? submission.request.shape : meta.shape;
+  return element_count(shape) * size_of(meta.dtype);
+}
+
 void note_submitted(EventLog& events, Submission& submission, ThenAlso then) noexcept {
   for (Submission& member : submission.members) note_submitted(events, member, then);
   if (submission.is_group() || std::exchange(submission.is_noted, true)) return;
@@ -33,7 +42,7 @@ void note_submitted(EventLog& events, Submission& submission, ThenAlso then) noe
                 .set = meta.set,
                 .rank = is_point_to_point(meta.kind) ? meta.peer : -1,
                 .operation = submission.number,
-                .bytes = element_count(meta.shape) * size_of(meta.dtype)},
+                .bytes = input_bytes(submission)},
                submission.key);
 }
 

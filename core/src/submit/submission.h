@@ -41,6 +41,8 @@ struct Submission {
   bool contributed = true;  ///< false: nobody did; nothing is to be moved
   int average_over = 0;     ///< as Response::average_over
   int last_rank = -1;       ///< of the group, that announced it last; -1: not known
+  /// Of an alltoall with splits, once known: rows from every rank.
+  std::vector<std::int64_t> received_rows = {};
 
   /// The operations of a group, in the order of RequestMeta::members. The group's own request has
   /// the name and whether this rank contributes to any of them; it has no work.
@@ -51,6 +53,9 @@ struct Submission {
 
 /// "4 operations: allreduce 'a', allreduce 'b', allreduce 'c' and 1 more", for the log.
 std::string text_of(const std::vector<Submission>& submissions);
+
+/// Of what it was submitted with; of a group, together.
+std::uint64_t input_bytes(const Submission& submission) noexcept;
 
 /// Writes EventKind::Submitted, if it has not been, of the operation or each one of the group.
 /// `then`: what happens to it at once.

@@ -23,6 +23,7 @@ RequestMeta odd_meta(int salt) {
   meta.prescale = 0.1 + salt;
   meta.postscale = -1e300;
   meta.shape = {std::int64_t{1} << 40, 0, salt};
+  meta.has_splits = salt % 2 == 1;
   meta.splits = {salt, -7};
   return meta;
 }
@@ -58,10 +59,9 @@ DecisionMessage decision_message() {
   message.cached.set(1);
   message.skipped.set(130);
   message.keyed = {{unnamed_key(1), 2, false}};
-  message.responses = {
-      {"key", "error text", 3, odd_meta(4), {{5, 6, 7}, {{}, {8, 9, -1}, {}}}, false, 9},
-      {"other", "", -1, odd_meta(5), {}, true, -1},
-      {message_key(6), "", 2, message_meta(Collective::Send), {}, true, -1}};
+  message.responses = {{"key", "error text", 3, odd_meta(4), {{5, kHasSplits, 7}}, false, 9},
+                       {"other", "", -1, odd_meta(5), {}, true, -1},
+                       {message_key(6), "", 2, message_meta(Collective::Send), {}, true, -1}};
   message.shutdown = true;
   message.tuning = Tuning{1234567890123, 0.25, 5};
   return message;

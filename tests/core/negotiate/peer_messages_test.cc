@@ -88,7 +88,7 @@ TEST_CASE("members of messages that have members themselves are refused") {
   ready.requests = {{"key", outer, true}};
   CHECK_THROWS_WITH(decode(encode(ready)), Catch::Contains("damaged"));
   RankRows rows;
-  rows.members = {{{}, {}, {RankRows()}}};
+  rows.members.emplace_back().members.emplace_back();
   DecisionMessage decision;
   decision.responses.emplace_back().rows = rows;
   CHECK_THROWS_WITH(decode(encode(decision)), Catch::Contains("damaged"));

@@ -213,3 +213,22 @@ TEST_CASE("an allgather of 10,000 ranks has the rows of each") {
   CHECK(response.error.empty());
   CHECK(response.rows.first_dims == rows);
 }
+
+TEST_CASE("1,000 ranks agree on an alltoall with splits in a few bytes a rank, whatever they are") {
+  constexpr int kSize = 1'000;
+  PlainNegotiator negotiator(kSize);
+  for (const int rank : shuffled(kSize)) {
+    RequestMeta meta = meta_with({2 * rank, 3});
+    meta.kind = Collective::Alltoall;
+    meta.splits.assign(kSize, 0);
+    meta.splits[static_cast<std::size_t>(rank) / 2] = 2 * rank;
+    leave_out_rows(meta, kSize);
+    const ReadyMessage message = request("x", meta);
+    REQUIRE(encode(message).size() < 512);
+    negotiator.add(rank, message, kStart);
+  }
+  const DecisionMessage decision = negotiator.decide().value();
+  CHECK(decision.responses.at(0).error.empty());
+  CHECK(decision.responses.at(0).rows.has_splits());
+  CHECK(encode(decision).size() < 512 + 8 * kSize);
+}

@@ -9,6 +9,9 @@
 #include <optional>
 
 #include "ronde/error.h"
+#include "tests/support/fakes/overlapping_backend.h"
+#include "tests/support/ranks/faulty_group.h"
+#include "tests/support/ranks/results_of_ranks.h"
 #include "tests/support/ranks/rows_of_ranks.h"
 
 namespace {
@@ -148,11 +151,11 @@ TEST_CASE("an alltoall that cannot be is refused on every rank with what each se
   check_refused({0, 1}, even({}), "a scalar has no first dimension to split along");
   check_refused({1}, even({}), "rank 1: alltoall f32 [] on cpu");
   check_refused({1}, shape({4, 1, 3}),
-                "rank 1: alltoall f32 [4, 1, 3] splits [1, 3] on cpu\n  rank 0: alltoall f32 "
-                "[4, 3] splits [1, 3] on cpu\nEvery rank must");
+                "rank 1: alltoall f32 [*, 1, 3] with splits on cpu\n  rank 0: alltoall f32 "
+                "[*, 3] with splits on cpu\nEvery rank must");
   check_refused({1}, shape({-4, 3}), "rank 1: shape [-4, 3] has a negative dimension");
   const auto integers = [](Request& request) { request.dtype = DataType::I32; };
-  check_refused({1}, integers, "rank 1: alltoall i32 [4, 3] splits [1, 3] on cpu");
+  check_refused({1}, integers, "rank 1: alltoall i32 [*, 3] with splits on cpu");
 }
 
 TEST_CASE("rows that are too many together are refused on every rank") {
@@ -239,18 +242,112 @@ TEST_CASE("an alltoall may be in place and lie anywhere in its result") {
   run_group(3, body, config);
 }
 
-TEST_CASE("splits that change from step to step are negotiated anew on the rank that changes") {
-  run_group(2, [](int rank, Runtime& runtime) {
-    for (int step = 0; step < 6; ++step) {
-      const auto sent = [step](int from, int to) {
-        const int first = from == 1 ? step % 4 : 2;
-        return to == 0 ? first : 4 - first;
-      };
-      exchange({"step " + std::to_string(step), false, sent}, "x", rank, runtime);
+TEST_CASE("splits and rows that change from step to step hit the cache and freeze") {
+  for (const std::uint64_t freeze_after_steps : {0U, 3U}) {
+    Config config = test_config();
+    config.freeze_after_steps = freeze_after_steps;
+    const auto body = [&](int rank, Runtime& runtime) {
+      for (int step = 0; step < 20; ++step) {
+        const auto sent = [step](int from, int to) { return (from + 2 * to + step) % 4; };
+        exchange({"step " + std::to_string(step), false, sent}, "x", rank, runtime);
+      }
+      if (freeze_after_steps == 0) {
+        check_equal(counter_of(runtime, "response_cache", "hits"), std::uint64_t{19}, "hits");
+        return;
+      }
+      check_equal(counter_of(runtime, "schedule", "freezes"), std::uint64_t{1}, "freezes");
+      // Another rank may have shut down already.
+      for (const char* const thaws : {"thaws_by_submission", "thaws_by_wait"}) {
+        check_equal(counter_of(runtime, "schedule", thaws), std::uint64_t{0}, thaws);
+      }
+      check(counter_of(runtime, "schedule", "tensors") >= 10, "run by the schedule");
+    };
+    run_group(3, body, config);
+  }
+}
+
+TEST_CASE("a rank without splits takes part in an alltoall of those that have some") {
+  run_group(3, [](int rank, Runtime& runtime) {
+    const auto sent = [](int from, int to) { return from == 1 ? 2 : from + to; };
+    for (int step = 0; step < 3; ++step) {
+      exchange({"mixed", rank == 1, sent}, "x", rank, runtime);
     }
-    check(counter_of(runtime, "response_cache", "hits") == (rank == 0 ? 5 : 0),
-          "rank 0 asks for the same each time");
+    check_equal(counter_of(runtime, "response_cache", "hits"), std::uint64_t{2}, "hits");
   });
+}
+
+TEST_CASE("rows without elements are counted, and too many of them refused on every rank") {
+  constexpr std::int64_t kMost = std::numeric_limits<std::int64_t>::max();
+  run_group(2, [](int rank, Runtime& runtime) {
+    for (const std::int64_t rows : {std::int64_t{3}, kMost}) {
+      std::vector<float> none;
+      Allocated output;
+      const Work work = runtime.submit(alltoall_request(none, {rows, 0}, {1, rows - 1}, output));
+      if (rows > 3) {
+        check_contains(usage_error_of(work),
+                       "alltoall 'x': a rank sends 9223372036854775806 rows to one rank");
+        continue;
+      }
+      work.wait();
+      check(work.received_splits() == (rank == 0 ? Rows{1, 1} : Rows{2, 2}), "its rows");
+      check(output.shape == (rank == 0 ? Rows{2, 0} : Rows{4, 0}), "its shape");
+    }
+  });
+}
+
+TEST_CASE("alltoalls with splits keep their order among others that overlap") {
+  Config config = test_config();
+  config.fusion_bytes = 0;
+  const inproc::Group group(3);
+  run_ranks(3, [&](int rank) {
+    RuntimeOptions options = options_of(group, rank, config);
+    options.backends["inproc"] =
+        overlapping_factory(group.backend_factory(), static_cast<std::uint64_t>(rank));
+    Runtime runtime(std::move(options));
+    for (int step = 0; step < 20; ++step) {
+      std::vector<std::vector<float>> sums(12, std::vector<float>(5, 1.0F));
+      std::vector<Allocated> outputs(sums.size());
+      std::vector<float> input(static_cast<std::size_t>(3 * step * kColumns),
+                               1.0F + static_cast<float>(rank));
+      std::vector<Work> works;
+      for (std::size_t i = 0; i < sums.size(); ++i) {
+        works.push_back(runtime.submit(sum_request(sums[i], "sum " + std::to_string(i))));
+        Rows splits(3, 0);
+        splits[(i + static_cast<std::size_t>(rank)) % 3] = 3 * step;
+        Request request = alltoall_request(input, {3 * step, kColumns}, splits, outputs[i]);
+        request.name = "move " + std::to_string(i);
+        works.push_back(runtime.submit(std::move(request)));
+      }
+      for (const Work& work : works) work.wait();
+      for (std::size_t i = 0; i < sums.size(); ++i) {
+        check(sums[i] == std::vector<float>(5, 3.0F), "a sum");
+        const auto from = (static_cast<std::size_t>(rank) + 3 - i % 3) % 3;
+        check(*outputs[i].elements ==
+                  std::vector<float>(input.size(), 1.0F + static_cast<float>(from)),
+              "what one rank sent");
+      }
+    }
+    runtime.shutdown();
+  });
+}
+
+TEST_CASE("a rank that fails between its rows and its data ends the group") {
+  for (const int nth : {1, 2}) {
+    const FaultyGroup all(3);
+    all.faults[1]->fail_start(nth, "the cable is cut");
+    const std::vector<Death> deaths = on_each_rank(3, [&](int rank) {
+      Runtime runtime(all.options(rank));
+      std::vector<float> values(9, 1.0F);
+      Allocated output;
+      const Death death = death_of([&] {
+        runtime.submit(alltoall_request(values, {3, kColumns}, {1, 1, 1}, output)).wait();
+      });
+      if (nth == 1) check(!output.elements, "not allocated before the rows are known");
+      if (nth == 2 && rank == 1) check(output.elements.has_value(), "but then");
+      return death;
+    });
+    check_same_death(deaths, 1, {"the cable is cut"});
+  }
 }
 
 TEST_CASE("the received splits are asked for too early, of nothing, and of another operation") {

@@ -41,15 +41,36 @@ TEST_CASE("splits must be one for each rank, not negative, and add up") {
   CHECK_THAT(error_of({kMost, kMost, 8}, 6, 3), Catch::Contains("do not add up"));
 }
 
-TEST_CASE("what one rank sends another comes from its splits or from an even division") {
-  const RankRows even{{6, 9, 0}, {}};
-  CHECK(even.sent(0, 2) == 2);
-  CHECK(even.sent(1, 0) == 3);
-  CHECK(even.sent(2, 1) == 0);
-  const RankRows mixed{{6, 9, 0}, {{}, {4, 5, 0}, {0, 0, 0}}};
-  CHECK(mixed.sent(0, 1) == 2);
-  CHECK(mixed.sent(1, 1) == 5);
-  CHECK(mixed.sent(2, 0) == 0);
+TEST_CASE("ranks compare neither splits that are right nor their rows, and wrong ones as given") {
+  const auto left_of = [](const Rows& shape, const Rows& splits) {
+    RequestMeta meta;
+    meta.kind = Collective::Alltoall;
+    meta.shape = shape;
+    meta.splits = splits;
+    leave_out_rows(meta, 2);
+    return meta;
+  };
+  CHECK(left_of({5, 2}, {2, 3}) == left_of({7, 2}, {7, 0}));
+  CHECK_FALSE(left_of({5, 2}, {2, 3}) == left_of({5, 3}, {2, 3}));
+  CHECK_FALSE(left_of({4, 2}, {2, 2}) == left_of({4, 2}, {}));
+  CHECK_FALSE(left_of({0, 2}, {0, 0}) == left_of({0, 2}, {}));
+  CHECK(to_string(left_of({5, 2}, {2, 3})) == "alltoall f32 [*, 2] with splits on cpu");
+  struct Wrong {
+    Rows shape, splits;
+  };
+  const Wrong kinds[] = {{{5, 2}, {2, 2}}, {{5, 2}, {5}}, {{-5, 2}, {2, 3}}, {{}, {2, 3}}};
+  for (const auto& [shape, splits] : kinds) {
+    const RequestMeta meta = left_of(shape, splits);
+    CHECK(meta.shape == shape);
+    CHECK(meta.splits == splits);
+    CHECK_FALSE(meta.has_splits);
+  }
+}
+
+TEST_CASE("rows are known unless a rank gave splits") {
+  CHECK_FALSE(RankRows{}.has_splits());
+  CHECK_FALSE(RankRows{{6, 9, 0}}.has_splits());
+  CHECK(RankRows{{6, kHasSplits, 0}}.has_splits());
 }
 
 TEST_CASE("a sum of rows that is too large is the largest number") {

@@ -239,6 +239,11 @@ void add_each(Failure failure, const std::vector<int>& victims,
   }
 }
 
+std::vector<std::string> fabrics() {
+  return has_feature("ucx") ? std::vector<std::string>{"auto", "ucx"}
+                            : std::vector<std::string>{"auto"};
+}
+
 void add_one_host() {
   for (const std::string moment : {"while idle", "while others wait", "in a stream"}) {
     add_each({.moment = moment, .seed = 7}, {0, 1, 2},
@@ -247,6 +252,10 @@ void add_one_host() {
     add({.ranks = 4, .moment = moment, .victims = {0, 3}, .seed = 3});
   }
   add_each({.moment = "while others shut down"}, {0, 2}, {"is killed", "returns"});
+  for (const std::string backend : {"shm", "mpi"}) {
+    add_each({.moment = "between rows and data", .backend = backend}, {0, 2},
+             {"is killed", "calls exit"});
+  }
   add_each({.moment = "while others wait"}, {0, 2},
            {"shuts down", "calls exit on another thread", "calls exit in a callback"});
   add_each({.moment = "while others wait"}, {0, 1, 2}, {"stops", "never submits"});
@@ -265,6 +274,10 @@ void add_several_hosts() {
   add_each({.ranks = 4, .moment = "in a stream", .hosts = "aabb"}, {0, 1, 2, 3},
            {"returns", "calls exit", "quits by _exit"});
   add_each({.ranks = 4, .moment = "while idle", .hosts = "aabb"}, {0, 1, 2, 3});
+  for (const std::string& fabric : fabrics()) {
+    add_each({.ranks = 4, .moment = "between rows and data", .hosts = "aabb", .fabric = fabric},
+             {0, 3}, {"is killed", "calls exit"});
+  }
   add_each({.ranks = 4, .moment = "while others shut down", .hosts = "aabb"}, {0, 1, 2, 3});
   add_each({.ranks = 4, .moment = "while others wait", .hosts = "aabb"}, {0, 1, 2, 3},
            {"aborts", "shuts down"});
@@ -273,11 +286,6 @@ void add_several_hosts() {
   for (const std::set<int>& victims : std::vector<std::set<int>>{{0, 2}, {2, 3}, {1, 2}}) {
     add({.ranks = 4, .moment = "in a stream", .victims = victims, .seed = 3, .hosts = "aabb"});
   }
-}
-
-std::vector<std::string> fabrics() {
-  return has_feature("ucx") ? std::vector<std::string>{"auto", "ucx"}
-                            : std::vector<std::string>{"auto"};
 }
 
 /// In the middle of whatever the rank is doing at some moment.

@@ -169,6 +169,20 @@ void run_messages(unsigned seed, const std::atomic<bool>& stops) {
   }
 }
 
+/// An alltoall with splits. `known`: called once this rank knows what it receives, before the data.
+void run_alltoall(const std::function<void()>& known) {
+  auto* const input = new OwnBuffer(static_cast<std::size_t>(ronde::size()) * 100'000);
+  ronde::Request request = sum_of(*input, "never complete");
+  request.kind = ronde::Collective::Alltoall;
+  request.splits.assign(static_cast<std::size_t>(ronde::size()), 100'000);
+  request.output = nullptr;
+  request.allocate_output = [known, count = input->data().size()](const auto&) -> void* {
+    known();
+    return (new OwnBuffer(count))->data().data();
+  };
+  ronde::run(request);
+}
+
 /// A training step again and again, so that its schedule freezes: sums of symmetric buffers, all
 /// submitted, then waited for.
 void run_steps(unsigned seed, const std::atomic<bool>& stops) {
@@ -240,6 +254,7 @@ class Rank {
 
   int fail() {
     if (is_stream()) return fail_in_stream();
+    if (arguments_.moment == "between rows and data") run_alltoall([this] { end(); });
     if (arguments_.moment != "while idle") {
       for (int rank = 0; rank < ronde::size(); ++rank) {
         if (!arguments_.victims.contains(rank)) notes_.await("waits", rank);
@@ -370,6 +385,9 @@ class Rank {
         notes_.write_own("waits");
         ronde::shutdown();
       });
+    }
+    if (arguments_.moment == "between rows and data") {
+      return report_error([] { run_alltoall([] {}); });
     }
     const auto wait_for_the_dead = [&] {
       const Pending pending = start_sum("never complete", 1000);

@@ -21,6 +21,7 @@ RequestMeta alltoall() {
   RequestMeta meta;
   meta.kind = Collective::Alltoall;
   meta.shape = {5, 2};
+  meta.has_splits = true;
   meta.splits = {2, 3};
   return meta;
 }
@@ -61,7 +62,7 @@ ReadyMessage ready() {
 }
 
 DecisionMessage decision() {
-  RankRows rows{{5, 6, 7}, {{}, {8, 9, 1}, {}}};
+  RankRows rows{{5, kHasSplits, 7}};
   RankRows group_rows;
   group_rows.members = {{}, rows};
   DecisionMessage message;
@@ -85,9 +86,9 @@ std::string deep_nest() {
   message.responses.resize(1);
   message.responses[0].rows.members.resize(1);
   std::string bytes = encode(message);
-  // No first dimensions, no splits, one member.
-  std::string level(24, '\0');
-  level[16] = 1;
+  // No first dimensions, one member.
+  std::string level(16, '\0');
+  level[8] = 1;
   std::string levels;
   for (int i = 0; i < 1300; ++i) levels += level;
   return bytes.insert(bytes.rfind(level), levels);
