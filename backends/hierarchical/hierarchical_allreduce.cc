@@ -85,7 +85,15 @@ HierarchicalAllreduce::HierarchicalAllreduce(std::shared_ptr<Hierarchy> hierarch
       reducing_(staging_),
       elements_(buffer().shape().slots, 0),
       exchanges_(buffer().shape().slots),
-      widened_(widens() ? buffer().ranks() * kBlock : 0) {}
+      widened_(widens() ? buffer().ranks() * kBlock : 0) {
+  buffer().reserve(absolute(staging_.rounds()));
+}
+
+bool HierarchicalAllreduce::may_stage(std::uint64_t round) {
+  const std::uint64_t own = absolute(round);
+  return buffer().next_staged() == own && own < buffer().next_consumed() + buffer().shape().slots &&
+         buffer().may_stage(own);
+}
 
 void HierarchicalAllreduce::stage(std::uint64_t round) {
   elements_[slot_of(round)] = staging_.next_count();
@@ -96,6 +104,7 @@ void HierarchicalAllreduce::stage(std::uint64_t round) {
 bool HierarchicalAllreduce::reduce(std::uint64_t round) {
   if (reducing_.at_end()) return false;
   if (!owns_shard()) {
+    if (buffer().next_reduced() != absolute(round)) return false;
     reducing_.advance([](const Piece&) {});
     buffer().publish_reduced(absolute(round));
     return true;
@@ -211,7 +220,8 @@ void HierarchicalAllreduce::advance_exchanges() {
     if (has_ended || exchange_of_round->steps.progress() != before) ++exchanged_;
     if (has_ended) exchange_of_round.reset();
   }
-  while (complete_ < rounds_reduced() && !exchanges_[slot_of(complete_)]) {
+  while (complete_ < rounds_reduced() && !exchanges_[slot_of(complete_)] &&
+         buffer().next_reduced() == absolute(complete_)) {
     buffer().publish_reduced(absolute(complete_));
     ++complete_;
   }
@@ -222,7 +232,8 @@ bool HierarchicalAllreduce::may_consume(std::uint64_t round) {
     advance_exchanges();
     if (complete_ <= round) return false;
   }
-  return rounds_reduced() > round && buffer().reduced_by_all(absolute(round));
+  return buffer().next_consumed() == absolute(round) && rounds_reduced() > round &&
+         buffer().reduced_by_all(absolute(round));
 }
 
 void HierarchicalAllreduce::consume(std::uint64_t round) {

@@ -61,6 +61,10 @@ class Hierarchy {
 /// host is rounded to it too, divided before if that is for an average.
 /// Messages are sent from and received in memory of the backend only, never a user's.
 ///
+/// Allreduces that overlap have one row of rounds: each takes every step after the one before it
+/// has taken it for all of its rounds, but for steps 2 and 3 of the owners, whose order is free. So
+/// none ever waits for a later one, and the later ones fill the slots that it leaves.
+///
 /// Thread-safety: as Operation.
 class HierarchicalAllreduce final : public shm::SlotAllreduce {
  public:
@@ -79,6 +83,7 @@ class HierarchicalAllreduce final : public shm::SlotAllreduce {
     Steps steps;
   };
 
+  bool may_stage(std::uint64_t round) override;
   void stage(std::uint64_t round) override;
   bool reduce(std::uint64_t round) override;
   bool may_consume(std::uint64_t round) override;

@@ -14,6 +14,8 @@ namespace {
 
 /// Above that of a flat backend, which sends every rank's bytes between hosts.
 constexpr int kPriority = 15;
+/// With one more, rounds of the next operation fill the slots that the last rounds of one leave.
+constexpr std::size_t kInFlight = 2;
 
 std::shared_ptr<shm::SlotBufferContext> make_slot_buffer(const HierarchicalOptions& options,
                                                          const BackendContext& context) {
@@ -82,6 +84,7 @@ Capabilities HierarchicalBackend::capabilities() const {
   capabilities.widen_halves = false;
   // In a job on several hosts nobody rings where bytes have come into the memory of a host.
   capabilities.waiting = Waiting::Pause;
+  capabilities.operations_in_flight = kInFlight;
   return capabilities;
 }
 

@@ -18,7 +18,7 @@ shm::SlotBufferShape slot_buffer_shape(const HierarchicalOptions& options,
 /// Allreduces through the shared memory of each host and one shard a rank between hosts, straight
 /// from and to the segments. The fabric's packed backend does all other operations.
 ///
-/// Thread-safety: as Backend. One operation at a time.
+/// Thread-safety: as Backend. All operations that have begun are to be polled.
 class HierarchicalBackend final : public Backend {
  public:
   /// `others` takes segments, does all other operations, and owns the fabric.
@@ -35,6 +35,7 @@ class HierarchicalBackend final : public Backend {
   std::unique_ptr<Operation> send(const SendCall& call) override;
   std::unique_ptr<Operation> recv(const RecvCall& call) override;
   std::optional<std::chrono::nanoseconds> tend() override { return others_->tend(); }
+  int prepare_sleep() override { return others_->prepare_sleep(); }
   void abort() noexcept override { others_->abort(); }
   void close() override { others_->close(); }
   StatsGroup stats() const override;

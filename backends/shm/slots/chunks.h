@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <cstdint>
 #include <span>
 
 #include "ronde/division.h"
@@ -79,6 +80,15 @@ class ChunkWalk {
   std::size_t next_count() const noexcept {
     const std::size_t count = std::min(chunk_, remaining_);
     return most_pieces_ == 0 ? count : cursor_.reach(count, most_pieces_);
+  }
+
+  /// How many rounds are left.
+  std::uint64_t rounds() const {
+    if (at_end()) return 0;
+    if (most_pieces_ == 0) return (remaining_ + chunk_ - 1) / chunk_;
+    std::uint64_t rounds = 0;
+    for (ChunkWalk rest = *this; !rest.at_end(); ++rounds) rest.advance([](const Piece&) {});
+    return rounds;
   }
 
   /// Calls `visit(piece)` for the pieces of the next round and moves past it.

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "backends/shm/slots/slot_buffer.h"
 
+#include <algorithm>
 #include <cstring>
 #include <memory>
 #include <string>
@@ -123,7 +124,7 @@ void SlotBuffer::publish_staged(std::uint64_t round, const AbsentPieces& absent)
 }
 
 void SlotBuffer::finish(std::uint64_t end) {
-  next_round_ = end;
+  next_round_ = std::max(next_round_, end);
   for (const Step step : {kStaged, kConsumed}) {
     if (own_[step] < end) publish(step, end);
   }

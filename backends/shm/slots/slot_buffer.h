@@ -41,9 +41,11 @@ using AbsentPieces = std::bitset<kMostPieces>;
 /// the result into one of them and counts the round as reduced; consuming then means copying
 /// results. Counters belong to the rank that counts, only ever grow, and go on from operation to
 /// operation, so nothing is ever reset and no rank has to wait at the end of one: it may stage the
-/// next while others still read the last. A store to a slot is ordered before the release store of
-/// its counter; a reader's acquire load of the counter is ordered before its loads of the slot. A
-/// rank that dies stops counting: the others wait until the control plane reports the death.
+/// next while others still read the last. Operations that overlap reserve their rounds when they
+/// begin, and take each step of a round after that of the round before, whosever it is. A store to
+/// a slot is ordered before the release store of its counter; a reader's acquire load of the
+/// counter is ordered before its loads of the slot. A rank that dies stops counting: the others
+/// wait until the control plane reports the death.
 ///
 /// Thread-safety: of one rank, as Backend; between ranks, by the rounds.
 class SlotBuffer {
@@ -60,6 +62,8 @@ class SlotBuffer {
 
   /// The first round of the next operation.
   std::uint64_t next_round() const noexcept { return next_round_; }
+  /// The next operation begins at `end`, before the rounds up to there are over.
+  void reserve(std::uint64_t end) noexcept { next_round_ = end; }
   /// All rounds before `end` are over for this rank: the operation is finished.
   void finish(std::uint64_t end);
 
@@ -69,6 +73,12 @@ class SlotBuffer {
   }
   bool staged_by_all(std::uint64_t round) { return reached(kStaged, round); }
   bool staged_by(std::size_t rank, std::uint64_t round);
+  /// The next round that this rank is to count.
+  /// @{
+  std::uint64_t next_staged() const noexcept { return own_[kStaged]; }
+  std::uint64_t next_reduced() const noexcept { return own_[kReduced]; }
+  std::uint64_t next_consumed() const noexcept { return own_[kConsumed]; }
+  /// @}
   bool reduced_by_all(std::uint64_t round) { return reached(kReduced, round); }
 
   /// `absent`: pieces that this rank adds nothing to.

@@ -38,7 +38,8 @@ bool SlotOperation::advance() {
       const std::uint64_t rounds = std::max(staged_, consumed_);
       context_->counters.rounds.fetch_add(rounds, std::memory_order_relaxed);
       context_->counters.staged_bytes.fetch_add(staged_bytes_, std::memory_order_relaxed);
-      buffer().finish(absolute(rounds));
+      // One without rounds may overlap others, whose rounds are not over.
+      if (rounds > 0) buffer().finish(absolute(rounds));
       finished();
     } else if (!step()) {
       return false;
@@ -97,7 +98,7 @@ bool SlotOperation::step() {
 bool SlotOperation::try_stage() {
   // This rank, too, reads its own result slot when it consumes.
   const bool is_free = all_consumed() || staged_ < consumed_ + buffer().shape().slots;
-  if (all_staged() || !is_free || !buffer().may_stage(absolute(staged_))) return false;
+  if (all_staged() || !is_free || !may_stage(staged_)) return false;
   stage(staged_);
   ++staged_;
   return true;

@@ -56,6 +56,8 @@ class SlotOperation : public Operation {
   /// Whether this rank has staged, or consumed, its part of the last round.
   virtual bool all_staged() const = 0;
   virtual bool all_consumed() const = 0;
+  /// False where this rank has to wait for a peer before it can stage the round.
+  virtual bool may_stage(std::uint64_t round) { return buffer().may_stage(absolute(round)); }
   /// Fills this rank's slot, and publishes it as staged.
   virtual void stage(std::uint64_t round) = 0;
   /// False where this rank has to wait for a peer before it can consume the round.

@@ -64,6 +64,8 @@ JobSpec job_of(const Failure& failure) {
   } else if (!failure.hosts.empty()) {
     spec.variables.emplace_back("RONDE_TEST_HOSTS", failure.hosts);
   }
+  // Unfused, so that several are in flight between hosts.
+  if (failure.backend == "hierarchical") spec.variables.emplace_back("RONDE_FUSION_BYTES", "0");
   if (failure.end == "stops") spec.stopped_rank = *failure.victims.begin();
   if (failure.end == "stops" || failure.end == "never submits") {
     spec.variables.emplace_back("RONDE_STALL_WARN_S", "0.5");

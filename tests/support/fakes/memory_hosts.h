@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <chrono>
 #include <cstdlib>
+#include <functional>
 #include <map>
 #include <memory>
 #include <new>
@@ -20,9 +22,12 @@ namespace ronde::test {
 /// network.
 class MemoryHosts {
  public:
-  /// `host_of`: that of each rank.
-  MemoryHosts(const std::vector<int>& host_of, std::size_t slots, std::size_t slot_bytes)
-      : network(std::make_shared<inproc::MemoryNetwork>(static_cast<int>(host_of.size()))) {
+  /// `host_of`: that of each rank. `link`, `clock`: of the network.
+  MemoryHosts(const std::vector<int>& host_of, std::size_t slots, std::size_t slot_bytes,
+              inproc::MemoryLink link = {},
+              std::function<inproc::MemoryNetwork::Time()> clock = std::chrono::steady_clock::now)
+      : network(std::make_shared<inproc::MemoryNetwork>(static_cast<int>(host_of.size()), link,
+                                                        std::move(clock))) {
     std::map<int, std::size_t> ranks;
     for (const int host : host_of) ++ranks[host];
     for (const auto& [host, count] : ranks) {
