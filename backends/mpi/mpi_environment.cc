@@ -7,9 +7,12 @@
 #include <algorithm>
 #include <array>
 #include <cstdlib>
+#include <filesystem>
 #include <iterator>
 #include <optional>
 #include <set>
+#include <system_error>
+#include <utility>
 #include <vector>
 
 #include "backends/launcher.h"
@@ -48,13 +51,30 @@ std::string first_line(const std::string& text) {
 // ways within a host, an operation merely never finishes, and Ronde can say who died. With cma
 // alone turned off, UCX 1.13 moves large messages of one host over "tcp", and MPI_Finalize of
 // MPICH 4.0.2 then hangs from three ranks on. So on one host both are turned off; across hosts,
-// where tcp may be the only way, UCX is left as it is. What the user chose stands.
-void keep_ucx_from_ending_survivors(const EnvironmentLookup& variables) {
-  constexpr int kKeepWhatIsSet = 0;
-  if (launched_on_one_host(variables)) setenv("UCX_TLS", kMpiTransportsOfUcx, kKeepWhatIsSet);
+// where tcp may be the only way, its transports are left as they are. What the user chose stands.
+
+// Note [Messages of MPI between hosts]
+// Before it sends a message of more than some KiB, UCX asks the receiver, so both ranks have to run
+// once more while the link is idle. With RDMA that saves a copy; over TCP it gains nothing, so
+// messages of the algorithms leave at once. A rank that is late buffers what has come: no more than
+// the rounds in flight. Larger messages, such as a program's own, still ask.
+constexpr const char* kAskFrom = "1m";
+
+/// False also where that is not known.
+bool has_entries(const std::filesystem::path& folder) {
+  std::error_code error;
+  const std::filesystem::directory_iterator entries(folder, error);
+  return !error && entries != std::filesystem::directory_iterator();
 }
 
 }  // namespace
+
+std::pair<const char*, const char*> variable_for_ucx(const EnvironmentLookup& variables,
+                                                     const std::filesystem::path& rdma_devices) {
+  if (launched_on_one_host(variables)) return {"UCX_TLS", kMpiTransportsOfUcx};
+  if (has_entries(rdma_devices)) return {};
+  return {"UCX_RNDV_THRESH", kAskFrom};
+}
 
 bool launched_on_one_host(const EnvironmentLookup& variables) {
   // The launchers' own words: (ranks of this host, all ranks).
@@ -200,7 +220,9 @@ void MpiEnvironment::take_ranks_of_world(const std::vector<int>& ranks) {
 }
 
 void MpiEnvironment::initialize() {
-  keep_ucx_from_ending_survivors(variables_);
+  constexpr int kKeepWhatIsSet = 0;
+  const auto [name, value] = variable_for_ucx(variables_, "/sys/class/infiniband");
+  if (name != nullptr) setenv(name, value, kKeepWhatIsSet);
   check("MPI_Init_thread", api_.init_thread(nullptr, nullptr, MPI_THREAD_SERIALIZED, &provided_));
   owns_mpi_ = true;
   // Errors that belong to no communicator of ours are raised here; by default they end the process.

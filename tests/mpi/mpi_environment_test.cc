@@ -2,6 +2,7 @@
 #include "backends/mpi/mpi_environment.h"
 
 #include <catch2/catch.hpp>
+#include <filesystem>
 #include <functional>
 #include <map>
 #include <optional>
@@ -253,6 +254,22 @@ TEST_CASE("the launcher's variables tell whether all ranks share this host") {
   CHECK(ronde::mpi::launched_on_one_host(lookup));
   variables = {{"OMPI_COMM_WORLD_SIZE", "8"}, {"OMPI_COMM_WORLD_LOCAL_SIZE", "8"}};
   CHECK(ronde::mpi::launched_on_one_host(lookup));
+}
+
+TEST_CASE("UCX is told what suits ranks of one host, or of several without RDMA") {
+  std::map<std::string, std::string> variables = {{"PMI_SIZE", "4"}, {"MPI_LOCALNRANKS", "2"}};
+  const auto variable = [&](const std::filesystem::path& rdma_devices) {
+    const auto lookup = [&](const std::string& name) {
+      const auto entry = variables.find(name);
+      return entry == variables.end() ? std::nullopt : std::optional(entry->second);
+    };
+    const auto [name, value] = ronde::mpi::variable_for_ucx(lookup, rdma_devices);
+    return name == nullptr ? "" : std::string(name) + "=" + value;
+  };
+  CHECK(variable("/no/such/folder") == "UCX_RNDV_THRESH=1m");
+  CHECK(variable("/") == "");
+  variables["MPI_LOCALNRANKS"] = "4";
+  CHECK(variable("/no/such/folder") == "UCX_TLS=^cma,tcp");
 }
 
 TEST_CASE("calls of MPI are wrapped for as long as somebody wants that") {
