@@ -71,19 +71,24 @@ bool has_entries(const std::filesystem::path& folder) {
 
 std::pair<const char*, const char*> variable_for_ucx(const EnvironmentLookup& variables,
                                                      const std::filesystem::path& rdma_devices) {
-  if (launched_on_one_host(variables)) return {"UCX_TLS", kMpiTransportsOfUcx};
-  if (has_entries(rdma_devices)) return {};
+  const std::optional<bool> on_one_host = launched_on_one_host(variables);
+  if (!on_one_host) return {};
+  if (*on_one_host) return {"UCX_TLS", kMpiTransportsOfUcx};
+  // Ronde's own fabric over UCX reads the variable as well, and must survive a peer's death.
+  const bool uses_ucx = variables("RONDE_FABRIC") == "ucx";
+  if (uses_ucx || has_entries(rdma_devices)) return {};
   return {"UCX_RNDV_THRESH", kAskFrom};
 }
 
-bool launched_on_one_host(const EnvironmentLookup& variables) {
+std::optional<bool> launched_on_one_host(const EnvironmentLookup& variables) {
   // The launchers' own words: (ranks of this host, all ranks).
   constexpr std::pair<const char*, const char*> kPairs[] = {
       {"MPI_LOCALNRANKS", "PMI_SIZE"}, {"OMPI_COMM_WORLD_LOCAL_SIZE", "OMPI_COMM_WORLD_SIZE"}};
-  return std::any_of(std::begin(kPairs), std::end(kPairs), [&](const auto& names) {
-    const std::optional<std::string> here = variables(names.first);
-    return here && here == variables(names.second);
-  });
+  for (const auto& [of_host, of_all] : kPairs) {
+    const std::optional<std::string> here = variables(of_host), all = variables(of_all);
+    if (here && all) return here == all;
+  }
+  return std::nullopt;
 }
 
 std::shared_ptr<MpiEnvironment> MpiEnvironment::of_process() {

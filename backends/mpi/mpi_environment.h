@@ -7,6 +7,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <span>
 #include <string>
 #include <thread>
@@ -155,8 +156,8 @@ class MpiMembership {
 /// Keeps memory that MPI may write to after Ronde gave an operation up.
 void keep_for_ever(std::shared_ptr<void> memory);
 
-/// Whether the launcher says that all ranks run on this host; false if it says nothing.
-bool launched_on_one_host(const EnvironmentLookup& variables);
+/// Whether all ranks run on this host; nothing where the launcher does not say.
+std::optional<bool> launched_on_one_host(const EnvironmentLookup& variables);
 
 /// The variable of UCX, on which MPI may run, that suits these ranks, and its value; nullptr: none.
 /// `rdma_devices`: the folder in which they are listed.

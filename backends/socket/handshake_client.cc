@@ -19,7 +19,7 @@ namespace {
 
 constexpr std::chrono::milliseconds kLongestPause{200};
 constexpr std::chrono::seconds kConnectTimeout{2};
-// The parent notices after 10 to 12 s that a host vanished: tune_tcp().
+// The parent notices after 7 to 14 s that a host vanished: tune_tcp().
 constexpr std::chrono::seconds kTakenTimeout{20};
 
 std::uint32_t milliseconds_until(Clock::time_point deadline) {

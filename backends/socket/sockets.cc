@@ -106,10 +106,10 @@ Address tcp_address(const std::string& numeric, std::uint16_t port) {
 void tune_tcp(int fd) {
   set_option(fd, IPPROTO_TCP, TCP_NODELAY, 1);
   set_option(fd, SOL_SOCKET, SO_KEEPALIVE, 1);
-  set_option(fd, IPPROTO_TCP, TCP_KEEPIDLE, 4);
-  set_option(fd, IPPROTO_TCP, TCP_KEEPINTVL, 2);
+  set_option(fd, IPPROTO_TCP, TCP_KEEPIDLE, 3);
+  set_option(fd, IPPROTO_TCP, TCP_KEEPINTVL, 1);
   set_option(fd, IPPROTO_TCP, TCP_KEEPCNT, 3);
-  set_option(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, 10'000);
+  set_option(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, 7'000);
 }
 
 UniqueFd make_socket(int family) {

@@ -28,7 +28,7 @@ Address unix_address(const std::string& name);
 /// Throws Error if `numeric` is no IPv4 or IPv6 address.
 Address tcp_address(const std::string& numeric, std::uint16_t port);
 
-/// Small messages leave at once, and a host that vanished is noticed after 10 to 12 s.
+/// Small messages leave at once, and a host that vanished is noticed after 7 to 14 s.
 void tune_tcp(int fd);
 
 /// Empty if the system gives none.

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <chrono>
+#include <cmath>
 #include <cstdint>
 #include <deque>
 #include <memory>
@@ -24,6 +25,18 @@ using hierarchical::HierarchicalAllreduce;
 using hierarchical::Hierarchy;
 using Hosts = std::vector<int>;  // by rank
 
+constexpr double kDivisor = 3;
+
+float input_of(int rank, std::size_t number, std::size_t i) {
+  return 0.37F * static_cast<float>((i + 1) * (number + 1) % 101) + static_cast<float>(rank) / 3.0F;
+}
+bool contributes(int rank, std::size_t number) {
+  return number % 4 != 1 || rank != 1;
+}
+bool travels_as_half(std::size_t number) {
+  return number % 3 == 2;
+}
+
 /// An average in place of segments of so many floats.
 class Average {
  public:
@@ -31,16 +44,15 @@ class Average {
           const std::vector<std::size_t>& counts) {
     for (const std::size_t count : counts) {
       std::vector<float>& values = values_.emplace_back(count);
-      for (std::size_t i = 0; i < count; ++i) {
-        values[i] = 0.37F * static_cast<float>((i + 1) * (number + 1) % 101) +
-                    static_cast<float>(rank) / 3.0F;
-      }
+      for (std::size_t i = 0; i < count; ++i) values[i] = input_of(rank, number, i);
     }
     for (std::vector<float>& values : values_) {
-      segments_.push_back({values.data(), values.data(), values.size()});
+      const float* const input = contributes(rank, number) ? values.data() : nullptr;
+      segments_.push_back({input, values.data(), values.size()});
     }
-    operation_ = std::make_unique<HierarchicalAllreduce>(
-        hierarchy, AllreduceCall{.segments = segments_, .op = ReduceOp::Average});
+    AllreduceCall call{.segments = segments_, .final = {.factor = 1, .divisor = kDivisor}};
+    if (travels_as_half(number)) call.wire_dtype = DataType::BF16;
+    operation_ = std::make_unique<HierarchicalAllreduce>(hierarchy, call);
   }
 
   HierarchicalAllreduce& operation() { return *operation_; }
@@ -150,6 +162,26 @@ std::uint64_t messages_of(const Fabric& fabric) {
   return fabric.stats().counters.front().second;
 }
 
+/// As summed in double precision.
+void check_averages(const Results& results, int ranks) {
+  for (std::size_t number = 0; number < results.size(); ++number) {
+    const double tolerance = travels_as_half(number) ? 0.02 : 1e-5;
+    for (const std::vector<float>& values : results[number]) {
+      for (std::size_t i = 0; i < values.size(); ++i) {
+        double sum = 0;
+        for (int rank = 0; rank < ranks; ++rank) {
+          if (contributes(rank, number)) sum += double{input_of(rank, number, i)};
+        }
+        const double expected = sum / kDivisor;
+        if (std::abs(double{values[i]} - expected) > tolerance * std::max(expected, 1.0)) {
+          FAIL("number " << number << ", element " << i << ": " << values[i] << " is not "
+                         << expected);
+        }
+      }
+    }
+  }
+}
+
 TEST_CASE("allreduces over hosts in flight together have the bits of one after the other") {
   const Hosts hosts = GENERATE(Hosts{0, 0, 1, 1}, Hosts{0, 1, 0}, Hosts{0, 1, 2, 0});
   for (const std::size_t slots : {1U, 2U, 5U}) {
@@ -157,6 +189,7 @@ TEST_CASE("allreduces over hosts in flight together have the bits of one after t
       CAPTURE(hosts, slots, slot_bytes);
       const std::vector<Results> expected = results_of_ranks(hosts, slots, slot_bytes, 1);
       for (const Results& results : expected) CHECK(results == expected.front());
+      check_averages(expected.front(), static_cast<int>(hosts.size()));
       CHECK(results_of_ranks(hosts, slots, slot_bytes, 2) == expected);
       CHECK(results_of_ranks(hosts, slots, slot_bytes, 4) == expected);
     }

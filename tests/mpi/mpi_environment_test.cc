@@ -245,15 +245,15 @@ TEST_CASE("the launcher's variables tell whether all ranks share this host") {
     const auto entry = variables.find(name);
     return entry == variables.end() ? std::nullopt : std::optional(entry->second);
   };
-  CHECK_FALSE(ronde::mpi::launched_on_one_host(lookup));
+  CHECK(ronde::mpi::launched_on_one_host(lookup) == std::nullopt);
   variables = {{"PMI_SIZE", "4"}};
-  CHECK_FALSE(ronde::mpi::launched_on_one_host(lookup));
+  CHECK(ronde::mpi::launched_on_one_host(lookup) == std::nullopt);
   variables["MPI_LOCALNRANKS"] = "2";
-  CHECK_FALSE(ronde::mpi::launched_on_one_host(lookup));
+  CHECK(ronde::mpi::launched_on_one_host(lookup) == false);
   variables["MPI_LOCALNRANKS"] = "4";
-  CHECK(ronde::mpi::launched_on_one_host(lookup));
+  CHECK(ronde::mpi::launched_on_one_host(lookup) == true);
   variables = {{"OMPI_COMM_WORLD_SIZE", "8"}, {"OMPI_COMM_WORLD_LOCAL_SIZE", "8"}};
-  CHECK(ronde::mpi::launched_on_one_host(lookup));
+  CHECK(ronde::mpi::launched_on_one_host(lookup) == true);
 }
 
 TEST_CASE("UCX is told what suits ranks of one host, or of several without RDMA") {
@@ -268,8 +268,12 @@ TEST_CASE("UCX is told what suits ranks of one host, or of several without RDMA"
   };
   CHECK(variable("/no/such/folder") == "UCX_RNDV_THRESH=1m");
   CHECK(variable("/") == "");
+  variables["RONDE_FABRIC"] = "ucx";
+  CHECK(variable("/no/such/folder") == "");
   variables["MPI_LOCALNRANKS"] = "4";
   CHECK(variable("/no/such/folder") == "UCX_TLS=^cma,tcp");
+  variables.clear();
+  CHECK(variable("/no/such/folder") == "");
 }
 
 TEST_CASE("calls of MPI are wrapped for as long as somebody wants that") {

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <cerrno>
 #include <csignal>
 #include <thread>
 
@@ -55,10 +56,10 @@ UniqueFd connect_to(const sockaddr_in& address) {
   return socket;
 }
 
+/// UCX may close the connection before it has all.
 void say(const UniqueFd& socket, const Bytes& bytes) {
-  check(::send(socket.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL) ==
-            static_cast<ssize_t>(bytes.size()),
-        "sent");
+  const ssize_t sent = ::send(socket.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL);
+  check(sent > 0 || errno == EPIPE || errno == ECONNRESET, "sent, or refused");
 }
 
 /// Every rank sends to the next one and receives from the one before.
@@ -135,6 +136,7 @@ TEST_CASE("a foreign process that sends to a rank by ucx, and dies, harms no mes
   const pid_t child = fork();  // before UCX has begun
   REQUIRE(child >= 0);
   if (child == 0) be_stranger(sockets[1]);
+  ::close(sockets[1]);
 
   const auto api = ucx::load_ucx(vendor::dynamic_symbols()).api;
   std::vector<std::shared_ptr<ucx::UcxWorker>> workers;
@@ -149,7 +151,9 @@ TEST_CASE("a foreign process that sends to a rank by ucx, and dies, harms no mes
           static_cast<ssize_t>(address.size()));
   exchange_all(fabrics, kMany);
   char word = 0;
-  while (::recv(sockets[0], &word, 1, MSG_DONTWAIT) != 1) exchange_all(fabrics, 1);
+  ssize_t heard = -1;
+  while ((heard = ::recv(sockets[0], &word, 1, MSG_DONTWAIT)) < 0) exchange_all(fabrics, 1);
+  REQUIRE(heard == 1);  // or it has failed
   exchange_all(fabrics, kMany);
   REQUIRE(::send(sockets[0], "x", 1, 0) == 1);
   int status = 0;

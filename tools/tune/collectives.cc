@@ -185,11 +185,11 @@ void CollectiveTuning::check_file() {
 
 Request CollectiveTuning::request_of(Collective collective, const Members& members,
                                      std::uint64_t bytes) {
-  const std::size_t share =
-      std::max<std::size_t>((bytes / sizeof(float) + members.ranks - 1) / members.ranks, 1);
+  const std::size_t elements =
+      std::max<std::size_t>((bytes + sizeof(float) - 1) / sizeof(float), 1);
+  const std::size_t share = (elements + members.ranks - 1) / members.ranks;
   const bool is_whole = collective == Collective::Allreduce || collective == Collective::Broadcast;
-  const std::size_t all =
-      is_whole ? std::max<std::size_t>(bytes / sizeof(float), 1) : share * members.ranks;
+  const std::size_t all = is_whole ? elements : share * members.ranks;
   input_.resize(std::max(input_.size(), all));
   output_.resize(input_.size());
   Request request;

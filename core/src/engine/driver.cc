@@ -108,7 +108,9 @@ void Driver::drive(const WorkState& work, Stage goal, TimePoint now, TimePoint d
   } catch (...) {
     failure_ = std::current_exception();
   }
-  if (failure_ || loop_.next_event() < sleeps_until_) queue_.wake();
+  // The thread may sleep without the descriptor, or its signal has been used up by the polls here.
+  const bool is_deaf = operations_.sleep_on_descriptor();
+  if (failure_ || is_deaf || loop_.next_event() < sleeps_until_) queue_.wake();
   driver_.store({});
 }
 

@@ -94,7 +94,7 @@ std::optional<RunningOperations::Clock::time_point> RunningOperations::next_look
 
 std::optional<int> RunningOperations::prepare_sleep() const {
   int descriptor = -1;
-  if (waiting() != Waiting::Descriptor) return descriptor;
+  if (!sleep_on_descriptor()) return descriptor;
   for (const SetEngine* set : sets_.running()) {
     if (set->executor->waiting() != Waiting::Descriptor) continue;
     const int of_set = set->backends.at(DeviceKind::Cpu)->prepare_sleep();

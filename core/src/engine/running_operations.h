@@ -38,6 +38,8 @@ class RunningOperations {
   /// The time of the next poll: now while they are hot, or while nothing wakes this rank; nullopt
   /// if there are none.
   std::optional<Clock::time_point> next_look(Clock::time_point now) const;
+  /// Nothing but a descriptor tells of them, which prepare_sleep() gives.
+  bool sleep_on_descriptor() const { return busy() && waiting() == Waiting::Descriptor; }
   /// A descriptor for Transport::wait(), or -1; nothing if they can be polled now.
   std::optional<int> prepare_sleep() const;
 

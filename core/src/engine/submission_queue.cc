@@ -88,11 +88,13 @@ void SubmissionQueue::put_back(std::vector<Submission> earlier) {
 
 void SubmissionQueue::put_back_locked(std::vector<Submission> earlier) {
   std::vector<Submission> later = std::exchange(waiting_, {});
+  const Clock::time_point first = first_;
   bytes_ = 0;
   for (Submission& submission : earlier) {
     if (route(submission) == Intake::Deviates) urgent_ = true;
   }
   for (Submission& submission : later) route(submission);
+  if (!later.empty()) first_ = first;
 }
 
 void SubmissionQueue::flush() noexcept {

@@ -52,7 +52,7 @@ class EventRing {
   bool read(Cursor& cursor) const;
 
   /// As read(), but waits for the writers of events that were begun before event `end`: false only
-  /// after the last of those, or if a writer stands still for a second.
+  /// after the last of those. One whose writer stands still for a second is lost.
   bool read_before(Cursor& cursor, std::uint64_t end) const;
 
   /// The cursor of a reader that begins with the oldest event that is still there.

@@ -14,7 +14,8 @@
 // Ronde initialises MPI, and asks for MPI_THREAD_SERIALIZED: calls may come from any thread, but
 // never two at once. The benchmarks call MPI themselves between Ronde's operations, when a backend
 // over a fabric may still tend its messages: so all calls are made under Ronde's own lock. One that
-// blocks keeps Ronde's thread waiting, and advances its messages itself.
+// blocks keeps Ronde's thread waiting, and advances its messages itself: only those block that
+// follow a barrier.
 
 namespace ronde::tool {
 namespace {
@@ -32,17 +33,14 @@ class MpiPeers final : public Peers {
   }
 
   void barrier() override {
-    if (!oversubscribed_) {
-      call("MPI_Barrier", MPI_Barrier, MPI_COMM_WORLD);
-      return;
-    }
-    // A blocking call would keep the core from the rank that it waits for.
+    // A blocking call would keep the lock from Ronde's thread, which tells who is lost, and the
+    // core from the rank that it waits for.
     MPI_Request request = MPI_REQUEST_NULL;
     call("MPI_Ibarrier", MPI_Ibarrier, MPI_COMM_WORLD, &request);
     int finished = 0;
     call("MPI_Test", MPI_Test, &request, &finished, MPI_STATUS_IGNORE);
     while (finished == 0) {
-      std::this_thread::yield();
+      if (oversubscribed_) std::this_thread::yield();
       call("MPI_Test", MPI_Test, &request, &finished, MPI_STATUS_IGNORE);
     }
   }

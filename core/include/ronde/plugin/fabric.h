@@ -29,9 +29,9 @@ struct MessageTag {
 /// What has ended at its sender may still be with the sender's part of the network: see
 /// Fabric::progress().
 ///
-/// A batch with messages in progress may be destroyed, but only after Fabric::abort() or after it
-/// has thrown. What these messages may still touch is the memory that was given to make_batch(): it
-/// stays until they cannot touch it any more, be that for ever.
+/// A batch with messages in progress may be destroyed, but only after Fabric::abort() or after one
+/// of the fabric has thrown. What these messages may still touch is the memory that was given to
+/// make_batch(): it stays until they cannot touch it any more, be that for ever.
 ///
 /// Thread-safety: as Fabric.
 class MessageBatch {
