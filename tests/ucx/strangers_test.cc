@@ -2,12 +2,10 @@
 // What reaches UCX's sockets from outside of the job: whoever can connect can send.
 #include <netinet/in.h>
 #include <sys/socket.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <atomic>
 #include <cerrno>
-#include <csignal>
 #include <thread>
 
 #include "backends/ucx/ucx_fabric.h"
@@ -101,67 +99,6 @@ TEST_CASE("connections to ucx that say nothing, half of it or nonsense harm no m
   strangers.clear();
   exchange_all(fabrics, kMany);
   run_ranks(2, [&](int rank) { fabrics[static_cast<std::size_t>(rank)]->close(); });
-}
-
-/// A process with UCX that knows a rank's address, but not the number of the job.
-[[noreturn]] void be_stranger(int socket) {
-  constexpr unsigned kPatienceInS = 30;
-  alarm(kPatienceInS);
-  std::string address(64 << 10, '\0');
-  const ssize_t got = ::recv(socket, address.data(), address.size(), 0);
-  if (got <= 0) _exit(3);
-  address.resize(static_cast<std::size_t>(got));
-  const auto api = ucx::load_ucx(vendor::dynamic_symbols()).api;
-  const auto worker = std::make_shared<ucx::UcxWorker>(api, 1, 2);
-  worker->set_addresses({address, worker->address()});
-  ucx::UcxFabric fabric(worker, 7, {});
-  const auto memory = std::make_shared<Bytes>(kMany);
-  const auto small = fabric.make_batch(memory);
-  small->send(0, {}, memory->data(), 1);
-  while (!small->poll()) {
-  }
-  const auto large = fabric.make_batch(memory);
-  large->send(0, {}, memory->data(), kMany);
-  static_cast<void>(large->poll());
-  if (::send(socket, "x", 1, 0) != 1) _exit(4);
-  char end = 0;
-  if (::recv(socket, &end, 1, 0) != 1) _exit(5);
-  kill(getpid(), SIGKILL);
-  _exit(6);
-}
-
-TEST_CASE("a foreign process that sends to a rank by ucx, and dies, harms no message", "[own]") {
-  int sockets[2];
-  REQUIRE(socketpair(AF_UNIX, SOCK_SEQPACKET, 0, sockets) == 0);
-  const pid_t child = fork();  // before UCX has begun
-  REQUIRE(child >= 0);
-  if (child == 0) be_stranger(sockets[1]);
-  ::close(sockets[1]);
-
-  const auto api = ucx::load_ucx(vendor::dynamic_symbols()).api;
-  std::vector<std::shared_ptr<ucx::UcxWorker>> workers;
-  for (int rank : {0, 1}) workers.push_back(std::make_shared<ucx::UcxWorker>(api, rank, 2));
-  std::vector<std::unique_ptr<Fabric>> fabrics;
-  for (const auto& worker : workers) {
-    worker->set_addresses({workers[0]->address(), workers[1]->address()});
-    fabrics.push_back(std::make_unique<ucx::UcxFabric>(worker, 8, UcxOptions()));
-  }
-  const std::string address = workers[0]->address();
-  REQUIRE(::send(sockets[0], address.data(), address.size(), 0) ==
-          static_cast<ssize_t>(address.size()));
-  exchange_all(fabrics, kMany);
-  char word = 0;
-  ssize_t heard = -1;
-  while ((heard = ::recv(sockets[0], &word, 1, MSG_DONTWAIT)) < 0) exchange_all(fabrics, 1);
-  REQUIRE(heard == 1);  // or it has failed
-  exchange_all(fabrics, kMany);
-  REQUIRE(::send(sockets[0], "x", 1, 0) == 1);
-  int status = 0;
-  REQUIRE(waitpid(child, &status, 0) == child);
-  CHECK(WIFSIGNALED(status));
-  CHECK(WTERMSIG(status) == SIGKILL);
-  for (int i = 0; i < 100; ++i) exchange_all(fabrics, 1);
-  exchange_all(fabrics, kMany);
 }
 
 }  // namespace

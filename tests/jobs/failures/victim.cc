@@ -171,14 +171,13 @@ void run_messages(unsigned seed, const std::atomic<bool>& stops) {
 
 /// An alltoall with splits. `known`: called once this rank knows what it receives, before the data.
 void run_alltoall(const std::function<void()>& known) {
-  auto* const input = new OwnBuffer(static_cast<std::size_t>(ronde::size()) * 100'000);
-  ronde::Request request = sum_of(*input, "never complete");
+  const auto ranks = static_cast<std::size_t>(ronde::size());
+  ronde::Request request = sum_of(*new OwnBuffer(ranks * 100'000), "never complete");
   request.kind = ronde::Collective::Alltoall;
-  request.splits.assign(static_cast<std::size_t>(ronde::size()), 100'000);
-  request.output = nullptr;
-  request.allocate_output = [known, count = input->data().size()](const auto&) -> void* {
+  request.splits.assign(ranks, 100'000);
+  request.allocate_output = [=](const auto&) -> void* {
     known();
-    return (new OwnBuffer(count))->data().data();
+    return (new OwnBuffer(ranks * 100'000))->data().data();
   };
   ronde::run(request);
 }
@@ -288,19 +287,15 @@ class Rank {
 
   /// The victim ends on another thread than that which runs operations.
   bool ends_inside() const {
-    return cuts() || arguments_.end == "is killed" || arguments_.end == "quits by _exit" ||
-           arguments_.end == "stops";
+    return std::set<std::string>{"cuts the link", "is killed", "quits by _exit", "stops"}.contains(
+        arguments_.end);
   }
   bool cuts() const { return arguments_.end == "cuts the link"; }
 
   /// Of this host, for both directions. Its ranks are as alive as those that they lose.
   static int cut_link() {
-    const char* const link = std::getenv("RONDE_TEST_LINK");
-    if (link == nullptr) throw std::runtime_error("there is no link to cut");
-    if (std::system(("ip link set dev " + std::string(link) + " down").c_str()) != 0) {
-      throw std::runtime_error("the link cannot be cut");
-    }
-    return 0;
+    if (std::system("ip link set dev \"$RONDE_TEST_LINK\" down") == 0) return 0;
+    throw std::runtime_error("the link RONDE_TEST_LINK cannot be cut");
   }
 
   int end() {
@@ -377,9 +372,7 @@ class Rank {
       for (const int victim : arguments_.victims) await_death(victim);
       return report_error([] { finish_sum(start_sum("after the end", 1000)); });
     }
-    if (is_stream()) {
-      return report_error([&] { run_until_the_end(); });
-    }
+    if (is_stream()) return report_error([&] { run_until_the_end(); });
     if (arguments_.moment == "while others shut down") {
       return report_error([&] {
         notes_.write_own("waits");
