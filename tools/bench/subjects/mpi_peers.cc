@@ -2,12 +2,14 @@
 #include <mpi.h>
 
 #include <cstdlib>
+#include <exception>
 #include <limits>
 #include <map>
 #include <thread>
 
 #include "backends/mpi/mpi_environment.h"
 #include "ronde/error.h"
+#include "ronde/ronde.h"
 #include "tools/bench/subjects/peers.h"
 
 // Note [MPI calls of the benchmarks]
@@ -26,6 +28,14 @@ void call(const char* name, const Function& function, Args... args) {
   mpi::MpiEnvironment::of_process()->call(name, function, args...);
 }
 
+/// Throws GroupError: MPI would wait for a dead rank for ever.
+void end_if_one_is_lost() {
+  if (!is_initialized()) return;  // --raw
+  if (const std::exception_ptr failure = default_runtime().failure()) {
+    std::rethrow_exception(failure);
+  }
+}
+
 class MpiPeers final : public Peers {
  public:
   explicit MpiPeers(bool oversubscribed) : oversubscribed_(oversubscribed) {
@@ -40,6 +50,7 @@ class MpiPeers final : public Peers {
     int finished = 0;
     call("MPI_Test", MPI_Test, &request, &finished, MPI_STATUS_IGNORE);
     while (finished == 0) {
+      end_if_one_is_lost();
       if (oversubscribed_) std::this_thread::yield();
       call("MPI_Test", MPI_Test, &request, &finished, MPI_STATUS_IGNORE);
     }
