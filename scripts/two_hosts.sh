@@ -22,13 +22,7 @@ shift 2
 export RONDE_FAR_LINK=${RONDE_FAR_LINK:-$(dirname "$program")/far_link}
 source "$(dirname "$0")/../tests/support/processes/two_namespaces.sh"
 
-folder=$(mktemp -d) || exit 1
-cleanup() {
-  two_namespaces_remove
-  rm -rf "$folder"
-}
-trap cleanup EXIT
-two_namespaces_make "$folder" || exit
+two_namespaces_make || exit
 for space in "${spaces[@]}"; do
   tc -n "$space" qdisc add dev "$link" root tbf rate "${RONDE_LINK_RATE:-1gbit}" burst 256kb \
     latency 50ms || exit 1

@@ -11,13 +11,7 @@ shift 3
 source "$(dirname "$0")/../support/processes/two_namespaces.sh"
 
 [[ -x $torchrun ]] || { echo "skipped: no torchrun"; exit 77; }
-folder=$(mktemp -d) || exit 1
-cleanup() {
-  two_namespaces_remove
-  rm -rf "$folder"
-}
-trap cleanup EXIT
-two_namespaces_make "$folder" || exit
+two_namespaces_make || exit
 
 agent() {
   local space=$1 node=$2

@@ -189,6 +189,18 @@ TEST_CASE("ronde tune --collectives fails on every rank if the file cannot be wr
   CHECK_THAT(result.err, Contains("ronde tune: /proc/none/tuned.json: it cannot be written: "));
 }
 
+TEST_CASE("ronde tune --collectives writes no file if it has found no rule") {
+  const TemporaryFolder folder;
+  const std::string out = folder / "tuned.json";
+  const CommandResult result = run_program(
+      command_of(1, {"tune", "--collectives", "--min", "1MiB", "--max", "1MiB", "--out", out}),
+      {{"RONDE_FUSION_BYTES", "64KiB"}});
+  CHECK(result.exit_code == 1);
+  CHECK_THAT(result.err,
+             Contains("tuned.json: is not written: no call of the backend has as many"));
+  CHECK_FALSE(std::filesystem::exists(out));
+}
+
 TEST_CASE("ronde bench --model prints the fitted parameters and the ratio to what is measured") {
   const JsonFile file;
   const CommandResult result =

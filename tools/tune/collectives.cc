@@ -344,7 +344,11 @@ int CollectiveTuning::run() {
 
 int CollectiveTuning::write() {
   std::string problem;
-  if (topology_.rank == 0) {
+  if (topology_.rank == 0 && rules_.empty()) {
+    problem =
+        "is not written: no call of the backend has as many bytes as --min, as larger "
+        "operations run in parts";
+  } else if (topology_.rank == 0) {
     const std::string rules = format_algorithm_rules(rules_);
     report_.say(std::string("\n") + kVariable + "=" + rules);
     settings_.values[kVariable] = rules;

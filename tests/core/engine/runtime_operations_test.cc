@@ -5,6 +5,7 @@
 #include <atomic>
 #include <catch2/catch.hpp>
 #include <latch>
+#include <optional>
 #include <thread>
 
 #include "core/src/base/unique_fd.h"
@@ -18,6 +19,52 @@
 using namespace ronde;
 using namespace ronde::test;
 using std::chrono::milliseconds;
+
+namespace {
+
+/// An operation of a rank that is alone, which does not end before end(). `is_awaited`: a thread
+/// waits for it from the start, and runs the loop for a while.
+class HeldOperation {
+ public:
+  explicit HeldOperation(Waiting waiting, int descriptor = -1, bool is_awaited = false) {
+    faults.change_capabilities([=](Capabilities& own) { own.waiting = waiting; });
+    faults.sleep_on(descriptor);
+    faults.hold_ends();
+    runtime_.emplace(group_.options(0));
+    while (sleeps() == 0) std::this_thread::yield();
+    if (is_awaited) {
+      caller_ = std::thread([this] { runtime_->run(sum_request(values_, "x")); });
+    } else {
+      work_ = runtime_->submit(sum_request(values_, "x"));
+    }
+    faults.wait_begun(1);
+  }
+
+  std::uint64_t sleeps() const { return counter_of(*runtime_, "coordinator", "sleeps"); }
+  void end() {
+    faults.release();
+    if (caller_.joinable()) {
+      caller_.join();
+    } else {
+      work_.wait();
+    }
+    runtime_->shutdown();
+  }
+
+ private:
+  FaultyGroup group_{1};
+
+ public:
+  Faults& faults = *group_.faults[0];
+
+ private:
+  std::vector<float> values_ = {1.0F, 1.0F};
+  std::optional<Runtime> runtime_;
+  Work work_;
+  std::thread caller_;
+};
+
+}  // namespace
 
 TEST_CASE("a leader speaks for all ranks of its host") {
   std::atomic<std::uint64_t> announced{0}, received{0}, combined{0};
@@ -34,49 +81,29 @@ TEST_CASE("a leader speaks for all ranks of its host") {
 TEST_CASE("only an operation that tells its progress is polled with pauses") {
   const bool tells = GENERATE(false, true);
   constexpr std::uint64_t kEnough = 20;
-  FaultyGroup faulty(1);
-  Faults& faults = *faulty.faults[0];
-  faults.change_capabilities(
-      [=](Capabilities& own) { own.waiting = tells ? Waiting::Pause : Waiting::Poll; });
-  faults.hold_ends();
-  Runtime runtime(faulty.options(0));
-  std::vector<float> values(2, 1.0F);
-  const Work work = runtime.submit(sum_request(values, "x"));
-  faults.wait_begun(1);
-  const auto sleeps = [&] { return counter_of(runtime, "coordinator", "sleeps"); };
-  const std::uint64_t sleeps_before = sleeps();
-  const std::uint64_t polls_before = faults.polls();
-  while (faults.polls() < polls_before + kEnough || (tells && sleeps() < sleeps_before + kEnough)) {
+  HeldOperation held(tells ? Waiting::Pause : Waiting::Poll);
+  const std::uint64_t sleeps_before = held.sleeps();
+  const std::uint64_t polls_before = held.faults.polls();
+  while (held.faults.polls() < polls_before + kEnough ||
+         (tells && held.sleeps() < sleeps_before + kEnough)) {
     std::this_thread::yield();
   }
-  if (!tells) CHECK(sleeps() == sleeps_before);
-  faults.release();
-  work.wait();
-  runtime.shutdown();
+  if (!tells) CHECK(held.sleeps() == sleeps_before);
+  held.end();
 }
 
 TEST_CASE("a rank sleeps until the descriptor of its backend is readable") {
   constexpr std::uint64_t kMany = 1000;
   const UniqueFd descriptor(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
-  FaultyGroup faulty(1);
-  Faults& faults = *faulty.faults[0];
-  faults.change_capabilities([](Capabilities& own) { own.waiting = Waiting::Descriptor; });
-  faults.sleep_on(descriptor.get());
-  faults.hold_ends();
-  Runtime runtime(faulty.options(0));
-  std::vector<float> values(2, 1.0F);
-  const Work work = runtime.submit(sum_request(values, "x"));
-  faults.wait_begun(1);
-  const auto sleeps = [&] { return counter_of(runtime, "coordinator", "sleeps"); };
+  const bool is_awaited = GENERATE(false, true);
+  HeldOperation held(Waiting::Descriptor, descriptor.get(), is_awaited);
   // While nothing comes, it sleeps for so long that many polls would exceed the case's deadline.
-  const std::uint64_t sleeps_before = sleeps();
-  while (sleeps() < sleeps_before + 3) std::this_thread::yield();
+  const std::uint64_t sleeps_before = held.sleeps();
+  while (held.sleeps() < sleeps_before + 3) std::this_thread::yield();
   REQUIRE(::eventfd_write(descriptor.get(), 1) == 0);
-  const std::uint64_t polls_before = faults.polls();
-  while (faults.polls() < polls_before + kMany) std::this_thread::yield();
-  faults.release();
-  work.wait();
-  runtime.shutdown();
+  const std::uint64_t polls_before = held.faults.polls();
+  while (held.faults.polls() < polls_before + kMany) std::this_thread::yield();
+  held.end();
 }
 
 TEST_CASE("a name in flight cannot be used again, and can once it is done") {

@@ -9,13 +9,7 @@ ranks=$1
 shift
 source "$(dirname "$0")/../../support/processes/two_namespaces.sh"
 
-folder=$(mktemp -d) || exit 1
-cleanup() {
-  two_namespaces_remove
-  rm -rf "$folder"
-}
-trap cleanup EXIT
-two_namespaces_make "$folder" || exit
+two_namespaces_make || exit
 
 export RONDE_TEST_LINK=$link OMP_NUM_THREADS=1
 export MASTER_ADDR=$address_a MASTER_PORT=29500 WORLD_SIZE=$ranks

@@ -9,13 +9,7 @@ mpiexec=$(command -v "$1") program=$(realpath "$2") case=$3 cuts=${4:-}
 source "$(dirname "$0")/../../support/processes/two_namespaces.sh"
 
 "$mpiexec" -help 2>&1 | grep -q launcher-exec || { echo "skipped: $mpiexec is not Hydra"; exit 77; }
-folder=$(mktemp -d) || exit 1
-cleanup() {
-  two_namespaces_remove
-  rm -rf "$folder"
-}
-trap cleanup EXIT
-two_namespaces_make "$folder" || exit
+two_namespaces_make || exit
 export RONDE_TEST_LINK=$link RONDE_TEST_VERDICTS=$folder
 two_namespaces_run timeout 150 "$mpiexec" -disable-auto-cleanup "${hosts[@]}" -n 2 \
   "$program" "$case"

@@ -6,13 +6,7 @@ set -u
 export RONDE_HOSTS=3 RONDE_LINK_DELAY_MS=30 RONDE_FAR_LINK=$1
 source "$(dirname "$0")/../processes/two_namespaces.sh"
 
-folder=$(mktemp -d) || exit 1
-cleanup() {
-  two_namespaces_remove
-  rm -rf "$folder"
-}
-trap cleanup EXIT
-two_namespaces_make "$folder" || exit
+two_namespaces_make || exit
 
 # Nobody listens at the port: the answer says so.
 ask() {

@@ -2,12 +2,11 @@
 # To be sourced: network namespaces joined by a link, hosts as far as the network is concerned, and
 # MPICH's mpiexec started inside the first one. Traffic goes between them alone.
 #
-#   two_namespaces_make FOLDER     makes "${spaces[@]}", of which $space_a and $space_b are the first, and
-#                                  $link in each, and a helper in FOLDER; fails with 77 where that is
-#                                  impossible
+#   two_namespaces_make            makes "${spaces[@]}", of which $space_a and $space_b are the first,
+#                                  $link in each, and $folder, all of which go when the shell exits;
+#                                  fails with 77 where that is impossible
 #   two_namespaces_run COMMAND...  in the first one; an mpiexec with "${hosts[@]}" among its options
 #                                  starts ranks in all
-#   two_namespaces_remove
 #
 # RONDE_HOSTS          how many (default: 2); more than two are at a switch
 # RONDE_LINK_DELAY_MS  of the link, one way: RONDE_FAR_LINK, the tests' far_link, then carries it
@@ -26,6 +25,7 @@ two_namespaces_remove() {
   local space
   [[ -z $far_link ]] || kill "$far_link" 2>/dev/null
   for space in "${spaces[@]}" "$space_switch"; do ip netns del "$space" 2>/dev/null; done
+  rm -rf "$folder"
 }
 
 # Gives each namespace its end of $link.
@@ -41,7 +41,8 @@ two_namespaces_join() {
     ip link add "$link" netns "$space_a" type veth peer name "$link" netns "$space_b" ||
       two_namespaces_skip "veth pairs cannot be made here"
   else
-    ip netns add "$space_switch" && ip -n "$space_switch" link add switch up type bridge || return
+    ip netns add "$space_switch" && ip -n "$space_switch" link add switch up type bridge ||
+      two_namespaces_skip "bridges cannot be made here" || return
     for host in "${!spaces[@]}"; do
       ip link add "$link" netns "${spaces[host]}" type veth peer name "port$host" netns "$space_switch" &&
         ip -n "$space_switch" link set dev "port$host" up master switch || return
@@ -50,10 +51,11 @@ two_namespaces_join() {
 }
 
 two_namespaces_make() {
-  local folder=$1
   ((EUID == 0)) || two_namespaces_skip "network namespaces need root" || return
   command -v ip >/dev/null || two_namespaces_skip "no ip command" || return
   local host space addresses=()
+  folder=$(mktemp -d) || return
+  trap two_namespaces_remove EXIT
   for space in "${spaces[@]}"; do
     ip netns add "$space" || two_namespaces_skip "network namespaces cannot be made here" || return
   done
