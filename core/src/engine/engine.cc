@@ -152,6 +152,9 @@ void Engine::live() noexcept {
   } catch (const GroupFailure& seen) {
     life_.note_loop_ended();
     die(seen);
+  } catch (const GroupError& error) {  // of a backend, which names the rank that it has lost
+    life_.note_loop_ended();
+    die({{error.failed_rank(), error.what(), false}});
   } catch (...) {
     life_.note_loop_ended();
     die({{tree_.rank(), rank_name(tree_.rank()) + " failed: " + exception_text(), false}});

@@ -92,6 +92,22 @@ TEST_CASE("a backend that fails when an operation begins, or in it, fails every 
   }
 }
 
+TEST_CASE("a rank that a backend says it has lost is to blame, and not the one that says so") {
+  for (const int witness : {0, 1}) {
+    FaultyGroup all({0, 1, 2});
+    Faults& faults = *all.faults[static_cast<std::size_t>(witness)];
+    faults.hold_starts();
+    faults.fail_poll(3, "the way to rank 2 is cut", 2);
+    const auto deaths = on_each_rank(3, [&](int rank) {
+      Runtime runtime(all.options(rank));
+      std::vector<float> values(4, 1.0F);
+      return death_in_sum(runtime, values);
+    });
+    check_same_death(deaths, 2, {"the way to rank 2 is cut. The group is dead"});
+    CHECK(deaths[0].text.find("failed") == std::string::npos);
+  }
+}
+
 TEST_CASE("any rank that ends is named on all others, on one host and on several") {
   const When when = GENERATE(When::Idle, When::Negotiating, When::InProgress);
   const How how = GENERATE(How::Killed, How::Left);

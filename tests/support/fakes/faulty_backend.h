@@ -7,6 +7,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -37,7 +38,10 @@ class Faults {
 
   /// The n-th operation from now, 1 for the next, throws when it is begun, or polled.
   void fail_start(int nth, std::string text) { arm(start_, nth, std::move(text)); }
-  void fail_poll(int nth, std::string text) { arm(poll_, nth, std::move(text)); }
+  /// `lost`: the rank that it names, if any.
+  void fail_poll(int nth, std::string text, std::optional<int> lost = {}) {
+    arm(poll_, nth, std::move(text), lost);
+  }
   /// The backend cannot be made, or closed.
   void fail_create(std::string text) { arm(create_, 1, std::move(text)); }
   void fail_close(std::string text) { arm(close_, 1, std::move(text)); }
@@ -62,15 +66,18 @@ class Faults {
   struct Fault {
     int countdown = 0;
     std::string text;
+    std::optional<int> lost;
   };
 
-  void arm(Fault& fault, int nth, std::string text) {
+  void arm(Fault& fault, int nth, std::string text, std::optional<int> lost = {}) {
     const std::lock_guard lock(mutex_);
-    fault = {nth, std::move(text)};
+    fault = {nth, std::move(text), lost};
   }
   void strike(Fault& fault) {
     const std::lock_guard lock(mutex_);
-    if (fault.countdown > 0 && --fault.countdown == 0) throw Error(fault.text);
+    if (fault.countdown == 0 || --fault.countdown > 0) return;
+    if (fault.lost) throw GroupError(*fault.lost, fault.text);
+    throw Error(fault.text);
   }
   void begin() {
     {
