@@ -79,7 +79,7 @@ TEST_CASE("nccl sums, averages and scales a single tensor where it is, without a
                       {DataType::F16, ReduceOp::Average, 4.0, 0.5, 3.0},
                       {DataType::BF16, ReduceOp::Sum, 1.0 / 3, 1.0, 1.0, true},
                       {DataType::F16, ReduceOp::Average, 1.0, 2.0 / 3, 1.0, true},
-                      {DataType::F32, ReduceOp::Sum, 0.5, 1.0, 1.5},
+                      {DataType::F32, ReduceOp::Sum, 0.25, 1.0, 0.75},
                       {DataType::F64, ReduceOp::Average, 1.0, 1.0, 1.5}};
   const bool is_exact = GENERATE(false, true);
   CAPTURE(is_exact);

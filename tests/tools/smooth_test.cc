@@ -20,7 +20,7 @@ TEST_CASE("the fastest algorithm of each size is chosen, unless a change gains t
   CHECK(smooth_choices({{1, 2}, {1.03, 1}, {1, 2}}) == Choices{0, 0, 0});  // noise
   CHECK(smooth_choices({{1, 2}, {3, 1}, {1, 2}}) == Choices{0, 1, 0});     // far more than that
   CHECK(smooth_choices({{1, 1.05}, {1.05, 1}, {1.05, 1}}) == Choices{1, 1, 1});
-  CHECK(ronde::tool::smooth_choices({{1, 2}, {3, 1}}, 1.5) == Choices{0, 0});
+  CHECK(ronde::tool::smooth_choices({{1, 4}, {3, 1}}, 1.5) == Choices{0, 0});
 }
 
 TEST_CASE("gains too small for a change each justify one together") {
