@@ -60,6 +60,8 @@ std::string first_line(const std::string& text) {
 // the rounds in flight. Larger messages, such as a program's own, still ask.
 constexpr const char* kAskFrom = "1m";
 
+constexpr const char* kRdmaDevices = "/sys/class/infiniband";
+
 /// False also where that is not known.
 bool has_entries(const std::filesystem::path& folder) {
   std::error_code error;
@@ -226,7 +228,7 @@ void MpiEnvironment::take_ranks_of_world(const std::vector<int>& ranks) {
 
 void MpiEnvironment::initialize() {
   constexpr int kKeepWhatIsSet = 0;
-  const auto [name, value] = variable_for_ucx(variables_, "/sys/class/infiniband");
+  const auto [name, value] = variable_for_ucx(variables_, kRdmaDevices);
   if (name != nullptr) setenv(name, value, kKeepWhatIsSet);
   check("MPI_Init_thread", api_.init_thread(nullptr, nullptr, MPI_THREAD_SERIALIZED, &provided_));
   owns_mpi_ = true;
@@ -279,6 +281,12 @@ void MpiEnvironment::leave(bool graceful) {
   // Ronde's thread is the one that initialised MPI, unless an earlier init failed after that: its
   // thread is gone, and finalising on another one is better than not finalising.
   check("MPI_Finalize", api_.finalize());
+}
+
+/// Note [Finalizing over TCP] in mpi_transport.cc.
+bool MpiEnvironment::closing_asks_peers() const {
+  const std::lock_guard lock(mutex_);
+  return owns_mpi_ && !has_entries(kRdmaDevices);
 }
 
 void MpiEnvironment::abandon() noexcept {

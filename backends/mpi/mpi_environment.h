@@ -51,6 +51,9 @@ class MpiEnvironment {
   /// Operations are in progress that will never finish: MPI must never be finalised.
   void abandon() noexcept;
 
+  /// Whether leave() finalises MPI in a way in which a rank may wait for one that sent it nothing.
+  bool closing_asks_peers() const;
+
   int rank() const noexcept { return rank_; }
   int size() const noexcept { return size_; }
   /// "MPICH Version: 4.0.2": the first line of what the library says.

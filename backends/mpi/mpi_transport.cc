@@ -1,14 +1,31 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "backends/mpi/mpi_transport.h"
 
+#include <algorithm>
 #include <climits>
 #include <cstdint>
+#include <numeric>
+#include <set>
 #include <utility>
 
 #include "backends/timeout.h"
 #include "ronde/error.h"
 
+// Note [Finalizing over TCP]
+// UCX 1.13 closes a connection on which this rank has sent only once the other rank has answered.
+// MPICH 4.0 answers until its own connections are closed, and then waits for the other ranks in the
+// launcher's barrier. Where messages went one way only (along a ring, or a chain), a rank may be
+// done before its sender has asked, which then waits for ever. So each rank sends to every other
+// one, and no rank finalizes MPI before all have received that: then each has something to ask of
+// every other, and whoever answers has asked before. With RDMA the adapter answers.
+
 namespace ronde::mpi {
+namespace {
+
+constexpr std::string_view kSettled = "settled";
+constexpr auto kPause = std::chrono::microseconds(100);
+
+}  // namespace
 
 MpiExchange::MpiExchange(std::shared_ptr<MpiEnvironment> environment, const MpiOptions& options)
     : deadline_(Clock::now() + milliseconds_of(options.init_timeout_s)),
@@ -78,7 +95,54 @@ void MpiExchange::wait_for_exchange(MPI_Request& request, std::shared_ptr<void> 
                      std::chrono::round<std::chrono::seconds>(Clock::now() - start));
 }
 
+/// Note [Finalizing over TCP]. False if a neighbour is lost, or the deadline has passed.
+bool MpiTransport::settle(Clock::time_point deadline) {
+  struct Buffers {
+    std::vector<char> sent, received;
+    std::vector<int> ones, places;
+    MPI_Request request = MPI_REQUEST_NULL;
+  };
+  const auto ranks = static_cast<std::size_t>(mpi_->size());
+  const auto buffers = std::make_shared<Buffers>();
+  buffers->sent.resize(ranks);
+  buffers->received.resize(ranks);
+  buffers->ones.assign(ranks, 1);
+  buffers->places.resize(ranks);
+  std::iota(buffers->places.begin(), buffers->places.end(), 0);
+  mpi_->call("MPI_Ialltoallv", mpi_->api().ialltoallv, buffers->sent.data(), buffers->ones.data(),
+             buffers->places.data(), MPI_CHAR, buffers->received.data(), buffers->ones.data(),
+             buffers->places.data(), MPI_CHAR, communicator_, &buffers->request);
+
+  std::set<int> missing;
+  const auto listen = [&] {
+    const auto now = Clock::now();
+    const Incoming incoming = receive(std::min(deadline, now + kPause));
+    if (incoming.bytes == kSettled) missing.erase(incoming.peer);
+    return incoming.kind != Incoming::Kind::PeerLost && now < deadline;
+  };
+  for (const int child : topology().children()) missing.insert(child);
+  for (bool finished = false; !finished || !missing.empty();) {
+    if (!finished) finished = mpi_->test(buffers->request);
+    if (listen()) continue;
+    keep_for_ever(buffers);
+    mpi_->abandon();
+    return false;
+  }
+  if (topology().rank != 0) {
+    missing.insert(topology().parent());
+    send(topology().parent(), kSettled);
+    while (!missing.empty()) {
+      if (!listen()) return false;
+    }
+  }
+  for (const int child : topology().children()) send(child, kSettled);
+  return true;
+}
+
 void MpiTransport::close(bool graceful, Clock::time_point deadline) {
+  if (graceful && topology().hosts() > 1 && topology().size > 2 && mpi_->closing_asks_peers()) {
+    graceful = settle(deadline);
+  }
   SocketTree::close(graceful, deadline);
   mpi_->set_message_communicator(MPI_COMM_NULL);
   if (graceful) mpi_->free(communicator_);

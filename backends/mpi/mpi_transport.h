@@ -34,6 +34,9 @@ class MpiTransport final : private MpiExchange, public net::SocketTree {
   MpiTransport(std::shared_ptr<MpiEnvironment> environment, const MpiOptions& options);
 
   void close(bool graceful, Clock::time_point deadline) override;
+
+ private:
+  bool settle(Clock::time_point deadline);
 };
 
 }  // namespace ronde::mpi

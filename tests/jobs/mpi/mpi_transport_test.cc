@@ -3,6 +3,7 @@
 #include <catch2/catch.hpp>
 #include <cstdlib>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "backends/mpi/mpi.h"
@@ -79,6 +80,22 @@ TEST_CASE("ranks of several hosts meet over TCP", "[own]") {
   CHECK(topology.cross_rank == topology.rank % 2);
   for (const std::size_t bytes : {1, 4096, 3'000'000}) check_exchange(*transport, bytes);
   transport->close(true, Clock::now() + 5s);
+}
+
+TEST_CASE("ranks that sent to one other alone finalize MPI, though one comes late", "[own]") {
+  setenv("UCX_TLS", "tcp,self", 1);
+  const auto transport = ronde::mpi_transport_factory(two_hosts())();
+  const ronde::Topology& topology = transport->topology();
+  int token = topology.rank, got = -1;
+  const int next_rank = (token + 1) % topology.size,
+            last = (token + topology.size - 1) % topology.size;
+  MPI_Sendrecv(&token, 1, MPI_INT, next_rank, 0, &got, 1, MPI_INT, last, 0, MPI_COMM_WORLD,
+               MPI_STATUS_IGNORE);
+  CHECK(got == last);
+  // The others could be done before it begins.
+  if (topology.rank + 1 == topology.size) std::this_thread::sleep_for(300ms);
+  transport->close(true, Clock::now() + 20s);
+  CHECK(is_mpi_finalized());
 }
 
 TEST_CASE("after a failed init the ranks can meet again", "[own]") {
