@@ -195,7 +195,7 @@ void Coordinator::add_from_below(int peer, const HostReadyMessage& host) {
 
 void Coordinator::handle_message(int peer, const Message& message) {
   if (const auto* failure = std::get_if<FailureMessage>(&message)) {
-    throw GroupFailure{*failure, peer == tree_.parent()};
+    throw GroupFailure{*failure, peer == tree_.parent() && !failure->overdue};
   }
   throw Error("a control message of " + rank_name(peer) + " came at the wrong time");
 }

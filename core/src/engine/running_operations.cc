@@ -110,7 +110,7 @@ void RunningOperations::inspect(Clock::time_point now, std::optional<Clock::dura
   for (const SetEngine* set : sets_.running()) {
     if (!set->busy()) continue;
     const std::string text = set->executor->overdue(now, limit);
-    if (!text.empty()) throw GroupFailure{{rank, text, false}};
+    if (!text.empty()) throw GroupFailure{{rank, text, false, false, true}};
   }
 }
 

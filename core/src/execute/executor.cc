@@ -188,7 +188,7 @@ std::string Executor::overdue(Clock::time_point now, std::optional<Clock::durati
   const Submission& first = buckets_.front().items.front();
   return display_name(first.meta, first.key) + " has been in progress on rank " +
          std::to_string(rank_of_group_) +
-         " for longer than RONDE_STALL_ABORT_S: is a rank stopped?";
+         " for longer than RONDE_STALL_ABORT_S";
 }
 
 std::vector<Submission> Executor::drain() {

@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // A rank that sees a failure asks rank 0, and takes its answer for the resolution. Rank 0 waits for
 // a moment where the failure may only follow from a death, as the death itself is about to show.
-// Each rank passes the resolution to its children.
+// Where an operation takes too long it asks every rank whether it runs: one that is stopped is
+// silent. Each rank passes the resolution to its children.
 #include "core/src/group/failure_resolver.h"
 
 #include <chrono>
+#include <numeric>
+#include <vector>
 
 #include "core/src/base/exception_text.h"
 #include "core/src/base/rank_list.h"
@@ -17,7 +20,9 @@ using Clock = std::chrono::steady_clock;
 /// A failed backend is often the first sign of a dead peer: rank 0 waits so long for the death
 /// itself to show before it blames the rank that reported.
 constexpr std::chrono::milliseconds kGrace{300};
-/// How long a rank waits for rank 0's resolution.
+/// How long ranks may take to say that they run.
+constexpr std::chrono::seconds kRollCallTime{1};
+/// How long a rank waits for rank 0's resolution, for each rank on the way there.
 constexpr std::chrono::seconds kVerdictTime{3};
 
 }  // namespace
@@ -36,7 +41,7 @@ FailureMessage FailureResolver::resolve(const GroupFailure& seen, bool leaves) {
   FailureMessage resolution = seen.failure;
   if (!seen.is_resolved) {
     if (tree_.is_arbiter()) {
-      resolution = resolve_as_rank_zero(resolution);
+      resolution = resolution.overdue ? call_roll(resolution) : resolve_as_rank_zero(resolution);
     } else if (leaves) {
       tree_.send_up(resolution);
     } else {
@@ -45,6 +50,7 @@ FailureMessage FailureResolver::resolve(const GroupFailure& seen, bool leaves) {
   }
   resolution.certain = true;
   resolution.in_order = false;
+  resolution.overdue = false;
   tree_.send_down(resolution);
   return resolution;
 }
@@ -68,10 +74,44 @@ FailureMessage FailureResolver::resolve_as_rank_zero(FailureMessage seen) {
   return seen;
 }
 
+FailureMessage FailureResolver::call_roll(FailureMessage seen) {
+  tree_.send_down(seen);
+  std::vector<int> silent(static_cast<std::size_t>(tree_.size() - 1));
+  std::iota(silent.begin(), silent.end(), 1);
+  std::erase(silent, seen.rank);
+  const auto deadline = Clock::now() + kRollCallTime;
+  while (!silent.empty() && Clock::now() < deadline) {
+    const Incoming incoming = tree_.transport().receive(deadline);
+    if (incoming.kind == Incoming::Kind::PeerLost) return loss_of(incoming);
+    if (incoming.kind != Incoming::Kind::Message) continue;
+    const Message message = decode(incoming.bytes);
+    const auto* failure = std::get_if<FailureMessage>(&message);
+    if (failure == nullptr) continue;
+    if (failure->certain) return *failure;
+    if (failure->overdue) std::erase(silent, failure->rank);
+  }
+  if (silent.empty()) {
+    seen.text += ", although all ranks answer";
+    return seen;
+  }
+  seen.rank = silent.front();
+  seen.text += ": " + format_ranks(silent) +
+               (silent.size() == 1 ? " does not answer; see whether it is stopped or hangs"
+                                   : " do not answer; see whether they are stopped or hang");
+  return seen;
+}
+
+void FailureResolver::answer_roll_call(FailureMessage failure) const {
+  tree_.send_down(failure);
+  failure.rank = tree_.rank();
+  tree_.send_up(failure);
+}
+
 /// The leader of a host keeps forwarding failures: the cause may be below it.
 FailureMessage FailureResolver::ask_rank_zero(const FailureMessage& seen) {
   tree_.send_up(seen);
-  const auto deadline = Clock::now() + kVerdictTime;
+  if (seen.overdue) answer_roll_call(seen);
+  const auto deadline = Clock::now() + tree_.depth() * kVerdictTime;
   while (Clock::now() < deadline) {
     const Incoming incoming = tree_.transport().receive(deadline);
     const bool from_above = incoming.peer == tree_.parent();
@@ -84,10 +124,16 @@ FailureMessage FailureResolver::ask_rank_zero(const FailureMessage& seen) {
     const auto* failure = std::get_if<FailureMessage>(&message);
     // A departure may have been on its way; it is not the answer.
     if (failure == nullptr || (from_above && failure->in_order)) continue;
+    if (from_above && failure->overdue) {
+      answer_roll_call(*failure);
+      continue;
+    }
     if (from_above) return *failure;
     tree_.send_up(*failure);
   }
-  return seen;
+  if (!seen.overdue) return seen;
+  return {tree_.parent(), seen.text + ": " + rank_name(tree_.parent()) +
+                              " does not answer; see whether it is stopped or hangs"};
 }
 
 }  // namespace ronde

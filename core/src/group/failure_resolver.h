@@ -38,7 +38,9 @@ class FailureResolver {
  private:
   FailureMessage resolve(const GroupFailure& seen, bool leaves);
   FailureMessage resolve_as_rank_zero(FailureMessage seen);
+  FailureMessage call_roll(FailureMessage seen);
   FailureMessage ask_rank_zero(const FailureMessage& seen);
+  void answer_roll_call(FailureMessage failure) const;
 
   const ControlTree& tree_;
   const Logger& log_;

@@ -64,7 +64,7 @@ auto fields(Is<DecisionMessage> auto& message) {
                   message.schedule, message.tuning, message.last_rank, message.sent_ns);
 }
 auto fields(Is<FailureMessage> auto& message) {
-  return std::tie(message.rank, message.text, message.certain, message.in_order);
+  return std::tie(message.rank, message.text, message.certain, message.in_order, message.overdue);
 }
 auto fields(Is<StalledOperation> auto& operation) {
   return std::tie(operation.name, operation.text, operation.kind, operation.submitted_ranks,

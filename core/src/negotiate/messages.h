@@ -134,6 +134,9 @@ struct FailureMessage {
   bool certain = true;
   /// No rank has died: operations that all have agreed on end first.
   bool in_order = false;
+  /// An operation takes too long on `rank`, perhaps as another rank is stopped. From rank 0: each
+  /// rank that runs shall say the same of itself.
+  bool overdue = false;
 };
 
 /// From rank 0 to all: operations that have waited for long.

@@ -27,14 +27,15 @@ GroupFailure next_failure(const ControlTree& tree, const FailureResolver& resolv
       return {resolver.loss_of(incoming), is_resolved};
     }
     check(incoming.kind == Incoming::Kind::Message, "a failure has come in time");
-    return {std::get<FailureMessage>(decode(incoming.bytes)), is_resolved};
+    const auto failure = std::get<FailureMessage>(decode(incoming.bytes));
+    return {failure, is_resolved && !failure.overdue};
   }
 }
 
 /// Whom each rank blames, where those in `seen_by` have seen something themselves and the others
-/// hear of it. Rank `killed` dies before, if there is one.
+/// hear of it. Rank `killed` dies before, if there is one, or `stopped` does nothing.
 std::vector<FailureMessage> resolutions(const std::map<int, FailureMessage>& seen_by,
-                                        int killed = -1) {
+                                        int killed = -1, int stopped = -1) {
   inproc::Group group(kHosts);
   std::vector<ControlTree> trees(kSize);
   for (int rank = 0; rank < kSize; ++rank) {
@@ -43,7 +44,7 @@ std::vector<FailureMessage> resolutions(const std::map<int, FailureMessage>& see
   if (killed >= 0) group.kill(killed);
   const Logger log(LogLevel::Off);
   return on_each_rank(kSize, [&](int rank) {
-    if (rank == killed) return FailureMessage();
+    if (rank == killed || rank == stopped) return FailureMessage();
     const ControlTree& tree = trees[static_cast<std::size_t>(rank)];
     FailureResolver resolver(tree, log, " (it waited)");
     const auto seen = seen_by.find(rank);
@@ -76,6 +77,21 @@ TEST_CASE("a death that shows after a report of another rank is what all ranks a
   // The leader has reported before it sees the death below it, and so has rank 0.
   check_all_blame(resolutions({{2, failed(2)}}, 3), 3, "rank 3 was lost");
   check_all_blame(resolutions({{0, failed(0)}}, 1), 1, "rank 1 was lost");
+}
+
+TEST_CASE("of an operation that takes too long all blame the rank that is stopped") {
+  const auto late = [](int rank) {
+    return FailureMessage{rank, "it takes too long", false, false, true};
+  };
+  const std::map<int, FailureMessage> all = {
+      {0, late(0)}, {1, late(1)}, {2, late(2)}, {3, late(3)}, {4, late(4)}};
+  for (const int stopped : {0, 2, 3}) {
+    check_all_blame(resolutions(all, -1, stopped), stopped, "not answer");
+  }
+  for (const int first : {0, 4}) {
+    check_all_blame(resolutions({{first, late(first)}}, -1, 3), 3, "not answer");
+  }
+  check_all_blame(resolutions({{3, late(3)}}), 3, "although all ranks answer");
 }
 
 TEST_CASE("ranks that lose rank 0 blame it without asking, also those below a leader") {
