@@ -56,6 +56,7 @@ DefaultRuntime& DefaultRuntime::instance() {
 void DefaultRuntime::init(const InitOptions& options) {
   expect_own_process("ronde::init()");
   begin_init();
+  run_report_.note(RunBoard::kStarting);
   try {
     StartOptions start;
     {
@@ -66,11 +67,14 @@ void DefaultRuntime::init(const InitOptions& options) {
       };
       start = load_start_options(options, registered_, on_stall);
     }
-    start.runtime.on_event = nvtx_ranges();
+    const std::string& problem = run_report_.problem();
+    if (!problem.empty()) start.warnings.push_back(problem);
+    start.runtime.on_event = run_report_.counting_steps(nvtx_ranges());
     std::unique_ptr<DumpSignal> signal = wanted_signal(start.runtime.config);
     const std::shared_ptr<const ReadGpu> read_gpu = start.read_gpu;
     std::unique_ptr<Runtime> runtime = start_runtime(std::move(start));
     auto observer = std::make_unique<Observer>(*runtime, std::move(signal), *read_gpu);
+    run_report_.note(RunBoard::kStarted);
     publish(std::move(runtime), std::move(observer));
   } catch (...) {
     const std::lock_guard lock(mutex_);
@@ -135,6 +139,7 @@ void DefaultRuntime::expect_own_process(std::string_view function) const {
 
 void DefaultRuntime::shutdown() {
   if (is_of_parent()) return;
+  Runtime* runtime = nullptr;
   Observer* observer = nullptr;
   {
     const std::lock_guard lock(mutex_);
@@ -143,14 +148,17 @@ void DefaultRuntime::shutdown() {
     }
     // The other calls still work meanwhile: callbacks of operations that finish now may use them.
     phase_ = Phase::ShuttingDown;
+    runtime = runtime_.get();
     observer = observer_.get();
   }
   try {
     observer->shutdown();
   } catch (...) {
+    run_report_.note_end(false, runtime->failure());
     retire(Phase::ShutDown);
     throw;
   }
+  run_report_.note_end(true, runtime->failure());
   retire(Phase::ShutDown);
 }
 
@@ -176,6 +184,7 @@ bool DefaultRuntime::leave(const std::string& why) noexcept {
   const Topology topology = runtime->topology();
   const LogLevel log_level = parse_log_level(runtime->config().log_level);
   const bool fails_others = runtime->leave(why) && topology.size > 1;
+  run_report_.note_end(false, runtime->failure());
   observer->end();
   end_use();
   if (fails_others) {
@@ -211,6 +220,7 @@ void DefaultRuntime::leave_for_good(const std::string& why) noexcept {
     ++uses_;  // so that nobody destroys them
   }
   runtime->leave(why);
+  run_report_.note_end(false, runtime->failure());
   observer->end();
   end_use();
 }

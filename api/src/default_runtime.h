@@ -10,6 +10,7 @@
 #include <string_view>
 #include <vector>
 
+#include "api/observe/live/run_board.h"
 #include "api/observe/observer.h"
 #include "ronde/init_options.h"
 #include "ronde/plugin/factory.h"
@@ -36,6 +37,7 @@ class DefaultRuntime {
   void note_stall(const std::vector<StalledOperation>& operations);
   void shutdown();
   bool is_initialized() const noexcept;
+  void note_checkpoint(std::int64_t step) noexcept { run_report_.note_checkpoint(step); }
 
   /// Leaves the group without a shutdown, or in the middle of that of another thread: the others
   /// learn that this rank left, and threads that wait here get a GroupError. Never blocks on the
@@ -71,7 +73,7 @@ class DefaultRuntime {
   enum class Phase { Fresh, Initializing, Ready, ShuttingDown, ShutDown };
   static constexpr int kNotStarted = -1;
 
-  DefaultRuntime() = default;
+  DefaultRuntime() : run_report_(process_environment()) {}
 
   void begin_init();
   void publish(std::unique_ptr<Runtime> runtime, std::unique_ptr<Observer> observer);
@@ -84,6 +86,7 @@ class DefaultRuntime {
   void require_not_initialized(std::string_view function) const;
   [[noreturn]] void throw_not_ready(std::string_view function) const;
 
+  RunReport run_report_;
   std::atomic<int> fork_depth_{kNotStarted};  // of the process that started runtime_
   mutable std::mutex mutex_;
   std::condition_variable unused_;  // uses_ became 0

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ronde/ronde.h"
+#include "ronde/run.h"
 
 #include <nlohmann/json.hpp>
 #include <string_view>
@@ -161,6 +162,10 @@ std::string stats() {
 
 Figures figures() {
   return use("ronde::figures()")->figures();
+}
+
+void note_checkpoint(std::int64_t step) {
+  DefaultRuntime::instance().note_checkpoint(step);
 }
 
 void mark_step(std::uint64_t samples) {

@@ -18,11 +18,11 @@ namespace {
 constexpr std::string_view kOwnPrefix = "RONDE_";
 constexpr std::string_view kHorovodPrefix = "HOROVOD_";
 
-// Read by Ronde's own scripts and tests, never by the library.
-constexpr std::array<std::string_view, 11> kScriptNames = {
-    "RONDE_BUILD",         "RONDE_FAR_LINK",  "RONDE_HOSTS",   "RONDE_JOBS",
-    "RONDE_LINK_DELAY_MS", "RONDE_LINK_RATE", "RONDE_MINUTES", "RONDE_MPIEXEC",
-    "RONDE_PYTHON",        "RONDE_RANKS",     "RONDE_VENV"};
+// Read by Ronde's own scripts and tests, or set by `ronde run`; no settings of the library.
+constexpr std::array<std::string_view, 13> kScriptNames = {
+    "RONDE_BUILD",     "RONDE_FAR_LINK",  "RONDE_HOSTS",   "RONDE_JOBS",   "RONDE_LINK_DELAY_MS",
+    "RONDE_LINK_RATE", "RONDE_MINUTES",   "RONDE_MPIEXEC", "RONDE_PYTHON", "RONDE_RANKS",
+    "RONDE_RESTART",   "RONDE_RUN_BOARD", "RONDE_VENV"};
 constexpr std::string_view kTestPrefix = "RONDE_TEST_";
 
 /// The spelling of a Horovod variable's value for Ronde. Most are taken as they are.
