@@ -29,7 +29,7 @@ if [[ $kFor != everyday ]]; then
 fi
 if [[ $kFor != quickstart ]]; then
   kPackages+=(
-    binutils iproute2                                      # nm; ip, for two hosts on one
+    binutils iproute2 nftables                             # nm; ip and nft, for two hosts on one
     clang-format                                           # style
   )
 fi

@@ -9,6 +9,7 @@
 #include "tools/bench/bench.h"
 #include "tools/info.h"
 #include "tools/prof/prof.h"
+#include "tools/run/run.h"
 #include "tools/top/top.h"
 #include "tools/tune/tune.h"
 
@@ -22,6 +23,7 @@ int main(int argc, char** argv) {
   ronde::tool::add_info(app, exit_code);
   ronde::tool::add_bench(app, exit_code);
   ronde::tool::add_prof(app, exit_code);
+  ronde::tool::add_run(app, exit_code);
   ronde::tool::add_top(app, exit_code);
   ronde::tool::add_tune(app, exit_code);
   try {

@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <sys/types.h>
+
+#include <map>
+#include <string>
+#include <vector>
+
+namespace ronde::test {
+
+/// `ronde run` with both of its streams in one pipe.
+///
+/// Thread-safety: none.
+class RunCommand {
+ public:
+  explicit RunCommand(std::vector<std::string> options);
+  /// Kills it if it has not ended.
+  ~RunCommand();
+  RunCommand(const RunCommand&) = delete;
+  RunCommand& operator=(const RunCommand&) = delete;
+
+  /// Reads until it has written `text` so many times. Fails the test if it ends before.
+  void wait_for(const std::string& text, std::size_t times = 1);
+  void signal(int number) const;
+  /// Reads to its end, and returns its exit code.
+  int end();
+  /// All that it has written so far.
+  const std::string& text() const { return text_; }
+  /// The numbers that follow `word` in the text.
+  std::vector<pid_t> numbers_after(const std::string& word) const;
+
+ private:
+  bool read_some();
+
+  pid_t process_ = -1;
+  int pipe_ = -1;
+  std::string text_;
+};
+
+/// Processes that are watched from their life on.
+class Watched {
+ public:
+  explicit Watched(const std::vector<pid_t>& processes);
+  ~Watched();
+  Watched(const Watched&) = delete;
+  Watched& operator=(const Watched&) = delete;
+
+  /// Returns once they are gone; the test's deadline ends one that waits for ever.
+  void wait_for_ends() const;
+
+ private:
+  std::vector<int> fds_;
+};
+
+}  // namespace ronde::test

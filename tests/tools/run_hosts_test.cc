@@ -1,0 +1,181 @@
+// SPDX-License-Identifier: Apache-2.0
+// `ronde run` on several hosts, which a shell script in place of ssh plays on this one.
+#include <catch2/catch.hpp>
+#include <csignal>
+#include <filesystem>
+
+#include "tests/support/processes/temporary_folder.h"
+#include "tests/tools/ronde_command.h"
+#include "tests/tools/run_command.h"
+
+namespace {
+
+using namespace ronde::test;
+using Catch::Contains;
+using Words = std::vector<std::string>;
+namespace fs = std::filesystem;
+
+/// A shell script in place of ssh. $host and "$*", the command, are set.
+class Hosts {
+ public:
+  explicit Hosts(const std::string& script) {
+    write_bytes(rsh(), "host=$1; shift; cd '" + folder_.path().string() + "'; " + script + "\n");
+  }
+
+  std::string rsh() const { return folder_ / "rsh"; }
+  std::filesystem::path operator/(const std::string& name) const { return folder_ / name; }
+
+  Words options(Words more, const std::string& script) const {
+    more.insert(more.begin(), {"--rsh", "/bin/sh " + rsh(), "--chdir", folder_.path()});
+    more.insert(more.end(), {"--", "/bin/sh", "-c", script});
+    return more;
+  }
+
+  CommandResult run(const Words& more, const std::string& script) const {
+    Words words = options(more, script);
+    words.insert(words.begin(), "run");
+    return run_command(words);
+  }
+
+ private:
+  const TemporaryFolder folder_;
+};
+
+const std::string kStart = "export HOST_NAME=$host; exec sh -c \"$*\"";
+const std::string kSay = "echo $RANK of $WORLD_SIZE on $HOST_NAME";
+
+}  // namespace
+
+TEST_CASE("ronde run places ranks by hosts and slots, and shows the key of the job to nobody") {
+  const Hosts hosts("echo Welcome to $host; " + kStart);
+  const auto result = hosts.run(
+      {"--hosts", "a:2,b:1,c:2", "-n", "4"},
+      "for file in /proc/[0-9]*/cmdline; do case $(tr '\\0' ' ' <$file 2>/dev/null) in "
+      "*$RONDE_JOB_KEY*) echo seen;; esac; done; "
+      "echo $RANK: $HOST_NAME, $LOCAL_RANK of $LOCAL_WORLD_SIZE, $GROUP_RANK at $MASTER_ADDR");
+  INFO(result.out << result.err);
+  CHECK(result.exit_code == 0);
+  CHECK_THAT(result.out, Contains("[0] 0: a, 0 of 2, 0 at a\n") &&
+                             Contains("[1] 1: a, 1 of 2, 0 at a\n") &&
+                             Contains("[2] 2: b, 0 of 1, 1 at a\n") &&
+                             Contains("[3] 3: c, 0 of 1, 2 at a\n") && !Contains("seen"));
+}
+
+TEST_CASE("ronde run says of each host why it is of no use") {
+  struct Row {
+    const char* script;
+    const char* text;
+  };
+  for (const Row& row :
+       {Row{"exec sleep 1000", "host b has not answered within 2 s (--connect-timeout)"},
+        Row{"echo no route to b >&2; exit 255", "host b has started no agent: no route to b"},
+        Row{"echo this is no agent; exit 0", "host b has started no agent: this is no agent"},
+        Row{"echo '{\"event\": \"hello\", \"version\": \"0.0.7\"}'; exec sleep 1000",
+            "host b has Ronde 0.0.7, but this is 0."},
+        Row{"echo '[]'; head -c 9999 /dev/urandom; exit 0", "host b has started no agent"},
+        Row{"echo '{\"event\": [1]}'; exec sleep 1000",
+            "host b: what should be an agent sends nonsense: "}}) {
+    const Hosts hosts("if [ $host = b ]; then " + std::string(row.script) + "; fi; " + kStart);
+    const std::string time = Contains("within 2 s").match(row.text) ? "2" : "20";
+    const auto alone = hosts.run({"--hosts", "a:1,b:1", "--connect-timeout", time}, kSay);
+    INFO(row.text << "\n" << alone.err);
+    CHECK(alone.exit_code == 1);
+    CHECK(alone.out.empty());
+    CHECK_THAT(alone.err, Contains(row.text) && Contains(" of 2 ranks"));
+  }
+  const Hosts hosts("exit 1");
+  CHECK_THAT(run_command({"run", "--rsh", "/no/ssh", "--hosts", "b", "--", "true"}).err,
+             Contains("/no/ssh cannot be started: No such file or directory"));
+}
+
+TEST_CASE("ronde run starts with fewer ranks where a host does not answer") {
+  const Hosts hosts("if [ $host = b ]; then exit 1; fi; " + kStart);
+  const auto result = hosts.run({"--hosts", "a:2,b:2", "--min-ranks", "2"}, kSay);
+  INFO(result.err);
+  CHECK(result.exit_code == 0);
+  CHECK_THAT(result.out, Contains("0 of 2 on a") && Contains("1 of 2 on a"));
+  CHECK_THAT(result.err, Contains("host b has started no agent; the job starts without it"));
+}
+
+TEST_CASE("ronde run warns of hosts with another program, and of missing ones it says where") {
+  const Hosts hosts("mkdir -p $host; PATH=$PWD/$host:$PATH; " + kStart);
+  for (const std::string host : {"a", "b"}) {
+    fs::create_directory(hosts / host);
+    write_bytes(hosts / host / "program", "#!/bin/sh\nexit 0 # " + host + "\n");
+    fs::permissions(hosts / host / "program", fs::perms::owner_all);
+  }
+  const Words words = {"run", "--rsh", "/bin/sh " + hosts.rsh(), "--hosts", "a,b", "--", "program"};
+  const auto other = run_command(words);
+  CHECK(other.exit_code == 0);
+  CHECK_THAT(other.err, Contains("program on host b is another file than on host a"));
+  fs::remove(hosts / "b/program");
+  const auto missing = run_command(words);
+  CHECK(missing.exit_code == 1);
+  CHECK_THAT(missing.err, Contains("host b: there is no program program in PATH"));
+}
+
+TEST_CASE("a connection that is lost ends the ranks of its host") {
+  const Hosts hosts(
+      "exec bash -c '( echo $BASHPID >cat.$0; exec cat ) | \"$@\"' $host sh -c \"$*\"");
+  RunCommand run(
+      hosts.options({"--hosts", "a,b", "--grace", "0.2"}, "echo pid $$ ready; exec sleep 1000"));
+  run.wait_for("ready\n", 2);
+  const Watched ranks(run.numbers_after("pid "));
+  REQUIRE(kill(std::stoi(read_text(hosts / "cat.b")), SIGKILL) == 0);
+  CHECK(run.end() == 1);
+  ranks.wait_for_ends();
+  CHECK_THAT(run.text(),
+             Contains("first rank 1 on b: host b: the connection to its agent has ended"));
+}
+
+TEST_CASE("ronde run goes on with the hosts that are left, and with those that have come") {
+  const Hosts hosts("test ! -e down.$host || exit 1; " + kStart);
+  const auto fewer =
+      hosts.run({"--hosts", "a,b", "--max-restarts", "1", "--min-ranks", "1", "--backoff", "0"},
+                kSay + "; test $HOST_NAME = a || { touch down.b; exit 1; }");
+  INFO(fewer.out << fewer.err);
+  CHECK(fewer.exit_code == 0);
+  CHECK_THAT(fewer.out, Contains("1 of 2 on b") && Contains("0 of 1 on a"));
+  for (const std::string option : {"--hostfile", "--discover"}) {
+    write_bytes(hosts / "hosts", "a\nd slots=1\n");
+    const std::string file = hosts / "hosts";
+    const auto back =
+        hosts.run({option, option == "--hostfile" ? file : "cat " + file, "--max-restarts", "1",
+                   "--backoff", "0"},
+                  kSay + "; test $HOST_NAME != d || { echo a >hosts; echo c >>hosts; exit 1; }");
+    INFO(back.out << back.err);
+    CHECK(back.exit_code == 0);
+    CHECK_THAT(back.out, Contains("1 of 2 on d") && Contains("1 of 2 on c"));
+  }
+}
+
+TEST_CASE("ronde run waits for hosts, and takes the list of before if there is nonsense") {
+  const Hosts hosts(kStart);
+  write_bytes(hosts / "hosts", "a:2\n");
+  const std::string discover = "cat " + (hosts / "hosts").string();
+  const Words options = {"--discover", discover, "--max-restarts", "1",
+                         "--backoff",  "0",      "--wait",         "0"};
+  const std::string script = kSay + " life $RONDE_RESTART; test $RONDE_RESTART = 1 || ";
+  const auto none = hosts.run(options, script + "{ echo a:1 >hosts; exit 1; }");
+  CHECK(none.exit_code == 1);
+  CHECK_THAT(none.err, Contains("no more hosts have come within --wait: there is room for 1 of 2"));
+  write_bytes(hosts / "hosts", "a:2\n");
+  const auto lies = hosts.run(options, script + "{ echo a:0 >hosts; exit 1; }");
+  INFO(lies.out << lies.err);
+  CHECK(lies.exit_code == 0);
+  CHECK_THAT(lies.err,
+             Contains("\"a:0\" is no host") && Contains("the hosts of before are taken: a:2"));
+  CHECK_THAT(lies.out, Contains("1 of 2 on a life 1"));
+}
+
+TEST_CASE("ronde run sets a host aside that keeps failing") {
+  const Hosts hosts(kStart);
+  const auto result =
+      hosts.run({"--hosts", "a,b", "--max-restarts", "5", "--min-ranks", "1", "--backoff", "0"},
+                kSay + "; test $HOST_NAME = a || exit 1");
+  INFO(result.out << result.err);
+  CHECK(result.exit_code == 0);
+  CHECK_THAT(result.err, Contains("host b is set aside: it was to blame for 3 failures"));
+  CHECK_THAT(result.err, Contains("restart 3 of 5") && !Contains("restart 4 of 5"));
+  CHECK_THAT(result.out, Contains("0 of 1 on a"));
+}

@@ -1,0 +1,298 @@
+// SPDX-License-Identifier: Apache-2.0
+// `ronde run` on this host.
+#include <catch2/catch.hpp>
+#include <csignal>
+#include <filesystem>
+
+#include "tests/support/processes/temporary_folder.h"
+#include "tests/tools/ronde_command.h"
+#include "tests/tools/run_command.h"
+
+namespace {
+
+using namespace ronde::test;
+using Catch::Contains;
+using Words = std::vector<std::string>;
+namespace fs = std::filesystem;
+
+CommandResult run_ranks_by_command(Words options, const Words& program) {
+  options.insert(options.begin(), "run");
+  options.emplace_back("--");
+  options.insert(options.end(), program.begin(), program.end());
+  return run_command(std::move(options));
+}
+
+CommandResult run_script(Words options, const std::string& script) {
+  return run_ranks_by_command(std::move(options), {"/bin/sh", "-c", script});
+}
+
+// Says who it is, and ends only by a signal.
+const std::string kSleeper = "echo agent $PPID pid $$ ready; exec sleep 1000";
+const std::string kStubborn = "trap '' INT TERM; " + kSleeper;
+
+}  // namespace
+
+TEST_CASE("ronde run gives ranks what torchrun gives them, and writes which rank said what") {
+  const auto result = run_script(
+      {"-n", "2", "--env", "COLOUR=blue"},
+      "echo $RANK of $WORLD_SIZE, $LOCAL_RANK of $LOCAL_WORLD_SIZE, $GROUP_RANK of "
+      "$GROUP_WORLD_SIZE at $MASTER_ADDR, $TORCHELASTIC_RESTART_COUNT $RONDE_RESTART, $COLOUR; "
+      "test ${#RONDE_JOB_KEY} -ge 16 -a $MASTER_PORT -gt 0 -a $OMP_NUM_THREADS -ge 1 || exit 9; "
+      "echo $RONDE_JOB_KEY$MASTER_PORT$TORCHELASTIC_RUN_ID | md5sum; echo careful >&2; printf end");
+  INFO(result.out << result.err);
+  CHECK(result.exit_code == 0);
+  CHECK_THAT(result.out, Contains("[0] 0 of 2, 0 of 2, 0 of 1 at 127.0.0.1, 0 0, blue\n"));
+  CHECK_THAT(result.out, Contains("[1] 1 of 2, 1 of 2, 0 of 1 at 127.0.0.1, 0 0, blue\n"));
+  CHECK_THAT(result.out, Contains("[0] end\n") && Contains("[1] end\n"));
+  CHECK_THAT(result.err, Contains("[0] careful\n") && Contains("[1] careful\n"));
+  const auto hash = [&](const std::string& rank) {
+    const std::string& text = result.out;
+    return text.substr(text.find("  -\n", text.find("[" + rank + "] ")) - 32, 32);
+  };
+  CHECK(hash("0") == hash("1"));
+}
+
+TEST_CASE("ronde run writes output without ranks, or to files") {
+  CHECK(run_script({"-n", "1", "--plain"}, "printf 'a\\nb'").out == "a\nb\n");
+  const TemporaryFolder folder;
+  const auto result = run_script({"-n", "2", "--log-dir", folder / "logs"}, "echo I am $RANK");
+  CHECK(result.exit_code == 0);
+  CHECK(result.out.empty());
+  CHECK(read_text(folder / "logs/attempt-0/rank-1.log") == "I am 1\n");
+}
+
+TEST_CASE("ronde run binds ranks to their share of the cores") {
+  const std::string alone = run_script({"-n", "1", "--plain"}, "env -u OMP_NUM_THREADS nproc").out;
+  const auto bound =
+      run_script({"-n", alone.substr(0, alone.find('\n')), "--plain", "--bind", "core"},
+                 "unset OMP_NUM_THREADS; nproc");
+  CHECK(bound.exit_code == 0);
+  for (std::size_t i = 0; i < bound.out.size(); i += 2) CHECK(bound.out.substr(i, 2) == "1\n");
+}
+
+TEST_CASE("ranks that ronde run starts meet and add up") {
+  const TemporaryFolder folder;
+  const auto result = run_ranks_by_command({"-n", "4"}, {RUN_JOB, folder.path(), "3"});
+  INFO(result.out << result.err);
+  CHECK(result.exit_code == 0);
+  for (int rank = 0; rank < 4; ++rank) {
+    CHECK_THAT(result.out,
+               Contains("rank " + std::to_string(rank) + " of 4 from step 0, data by shm"));
+  }
+  CHECK_THAT(result.err, !Contains("is not a variable of Ronde"));
+}
+
+TEST_CASE("the exit code of ronde run is that of the rank that failed first") {
+  struct Row {
+    const char* script;
+    int exit_code;
+    const char* text;
+  };
+  for (const Row& row : {Row{"exit 0", 0, ""},
+                         Row{"test $RANK = 0 || exit 3", 3, "rank 1 on localhost: exit code 3"},
+                         Row{"echo last words; test $RANK = 1 || kill -11 $$", 139,
+                             "rank 0 on localhost: signal 11 (Segmentation fault)\n"},
+                         Row{"test $RANK = 0 || kill -9 $$", 137, "for want of memory"}}) {
+    const auto result = run_script({"-n", "2"}, row.script);
+    INFO(row.script << ": " << result.err);
+    CHECK(result.exit_code == row.exit_code);
+    CHECK_THAT(result.err, Contains(row.text));
+  }
+}
+
+TEST_CASE("ronde run names the rank that failed its group, and waits while the others save") {
+  struct Row {
+    const char* how;
+    int exit_code;
+    const char* text;
+  };
+  for (const Row& row : {Row{"kill", 137, "signal 9 (Killed)"},
+                         Row{"quiet", 1, "exit code 0, but without ronde::shutdown()"},
+                         Row{"code", 3, "exit code 3"}}) {
+    const TemporaryFolder folder;
+    const auto result =
+        run_ranks_by_command({"-n", "3"}, {RUN_JOB, folder.path(), "20", "1", row.how});
+    INFO(result.out << result.err);
+    CHECK(result.exit_code == row.exit_code);
+    CHECK_THAT(result.err, Contains("first rank 1 on localhost: " + std::string(row.text)));
+    CHECK_THAT(result.err, Contains("| rank 1 fails: " + std::string(row.how)));
+    CHECK_THAT(result.err, Contains("last checkpoint: step 5; it names rank 1"));
+    CHECK(read_text(folder / "survived.0") == "1");
+    CHECK(read_text(folder / "survived.2") == "1");
+  }
+}
+
+TEST_CASE("ronde run ends a rank that hangs, which the others name") {
+  const TemporaryFolder folder;
+  const auto result =
+      run_ranks_by_command({"-n", "3", "--grace", "2", "--env", "RONDE_STALL_WARN_S=0.5", "--env",
+                            "RONDE_STALL_ABORT_S=1"},
+                           {RUN_JOB, folder.path(), "20", "1", "stop"});
+  INFO(result.out << result.err);
+  CHECK(result.exit_code == 9);
+  CHECK_THAT(result.err, Contains("they are ended") && Contains("first rank 1 on localhost: "));
+  CHECK(read_text(folder / "survived.0") == "1");
+  CHECK(read_text(folder / "survived.1") == "1");
+}
+
+TEST_CASE("a rank that ends well before it joins the others has failed them") {
+  const TemporaryFolder folder;
+  const auto result = run_ranks_by_command({"-n", "2", "--env", "RONDE_INIT_TIMEOUT_S=1"},
+                                           {RUN_JOB, folder.path(), "20", "1", "early"});
+  INFO(result.out << result.err);
+  CHECK(result.exit_code == 1);
+  CHECK_THAT(result.err, Contains("first rank 1 on localhost: exit code 0, before the others"));
+}
+
+TEST_CASE("a signal to ronde run lets ranks save and leave") {
+  const TemporaryFolder folder;
+  RunCommand run({"-n", "2", "--max-restarts", "3", "--", RUN_JOB, folder.path()});
+  run.wait_for("rank 0 of 2");
+  run.wait_for("rank 1 of 2");
+  run.signal(SIGTERM);
+  CHECK(run.end() == 128 + SIGTERM);
+  INFO(run.text());
+  CHECK(read_text(folder / "left.0") == read_text(folder / "left.1"));
+  CHECK_THAT(run.text(), Contains("the ranks are told of Terminated") && !Contains("restart"));
+}
+
+TEST_CASE("other signals to ronde run reach the ranks, and the job goes on") {
+  RunCommand run({"-n", "1", "--", "/bin/bash", "-c",
+                  "trap 'echo heard; exit 0' USR1; echo ready; while :; do sleep 0.01; done"});
+  run.wait_for("ready");
+  run.signal(SIGUSR1);
+  CHECK(run.end() == 0);
+  CHECK_THAT(run.text(), Contains("[0] heard"));
+}
+
+TEST_CASE("a second interrupt kills ranks that do not leave") {
+  RunCommand run({"-n", "2", "--", "/bin/sh", "-c", kStubborn});
+  run.wait_for("ready\n", 2);
+  const Watched ranks(run.numbers_after("pid "));
+  run.signal(SIGINT);
+  run.wait_for("the same signal again kills them");
+  run.signal(SIGINT);
+  CHECK(run.end() == 128 + SIGINT);
+  ranks.wait_for_ends();
+}
+
+TEST_CASE("ranks that outlive their grace after a failure are ended") {
+  const auto result =
+      run_script({"-n", "2", "--grace", "0.2"}, "test $RANK = 0 && exit 4; " + kSleeper);
+  INFO(result.err);
+  CHECK(result.exit_code == 4);
+  CHECK_THAT(result.err, Contains("they are ended"));
+  CHECK_THAT(result.err, Contains("rank 1 on localhost: signal 15 (Terminated), told to end"));
+}
+
+TEST_CASE("no rank outlives ronde run or its agent, killed") {
+  for (const std::string victim : {"launcher", "agent"}) {
+    RunCommand run({"-n", "2", "--grace", "0.2", "--", "/bin/sh", "-c",
+                    victim == "agent" ? kStubborn : kSleeper});
+    run.wait_for("ready\n", 2);
+    const Watched ranks(run.numbers_after("pid "));
+    const pid_t agent = run.numbers_after("agent ").front();
+    if (victim == "launcher") {
+      run.signal(SIGKILL);
+    } else {
+      REQUIRE(kill(agent, SIGKILL) == 0);
+      CHECK(run.end() == 1);
+      CHECK_THAT(run.text(), Contains("host localhost: the connection to its agent has ended"));
+    }
+    ranks.wait_for_ends();
+  }
+}
+
+TEST_CASE("what ronde run cannot start is said in a line") {
+  const TemporaryFolder folder;
+  write_bytes(folder / "empty", "# nobody\n");
+  write_bytes(folder / "garbled", "a:2\n$$!\n");
+  write_bytes(folder / "text", "no program");
+  struct Row {
+    Words options;
+    std::string program;
+    int exit_code;
+    std::string text;
+  };
+  const std::string hostfile = folder / "empty", garbled = folder / "garbled";
+  const std::vector<Row> rows = {
+      {{}, "true", 2, "give -n, or --hosts with their slots"},
+      {{"-n", "2"}, "", 2, "give the program after --"},
+      {{"-n", "0"}, "true", 2, "not in range"},
+      {{"-n", "2"}, "no-such-program", 1, "there is no program no-such-program in PATH"},
+      {{"-n", "2"}, "./no-such", 1, "there is no program ./no-such (seen from /"},
+      {{"-n", "2"}, folder / "text", 1, "that can be executed"},
+      {{"-n", "2", "--chdir", "/no/such"}, "true", 1, "there is no folder /no/such"},
+      {{"-n", "2", "--min-ranks", "3"}, "true", 2, "--min-ranks 3 is more than -n 2"},
+      {{"-n", "2", "--env", "NOT_SET_HERE"}, "true", 2, "--env NOT_SET_HERE: it is not set here"},
+      {{"-n", "2", "--log-dir", "/proc/logs"}, "true", 1, "--log-dir /proc/logs/attempt-0: "},
+      {{"-n", "9", "--hosts", "localhost:4"}, "true", 2, "the hosts have 4 slots: localhost:4"},
+      {{"--hosts", "a:0"}, "true", 2, "--hosts: \"a:0\" is no host"},
+      {{"--hosts=-oProxyCommand=x"}, "true", 2, "is no host"},
+      {{"--hosts", "a,b,a"}, "true", 2, "--hosts: host a is there twice"},
+      {{"--hosts", "a", "--hostfile", hostfile}, "true", 2, "give one of --hosts"},
+      {{"--hostfile", "/no/file"}, "true", 1, "the hostfile /no/file cannot be read"},
+      {{"--hostfile", hostfile}, "true", 2, hostfile + " names no host"},
+      {{"--hostfile", garbled}, "true", 2, garbled + ": \"$$!\" is no host"},
+      {{"--discover", "echo a:x"}, "true", 2, "what --discover has written: \"a:x\" is no host"},
+      {{"--discover", "echo a:1; echo a:1"}, "true", 2, "host a is there twice"},
+      {{"--discover", "echo oh >&2; exit 4"}, "true", 1, "failed: exit code 4: oh"},
+      {{"--discover", "exec sleep 1000", "--connect-timeout", "0.1"},
+       "true",
+       1,
+       "--discover 'exec sleep 1000' has not ended within 0.1 s"}};
+  for (const Row& row : rows) {
+    const Words program = row.program.empty() ? Words{} : Words{row.program};
+    const auto result = run_ranks_by_command(row.options, program);
+    INFO(row.text << ": " << result.err);
+    CHECK(result.exit_code == row.exit_code);
+    CHECK_THAT(result.err, Contains(row.text));
+    CHECK(result.out.empty());
+  }
+}
+
+TEST_CASE("ronde run refuses hosts with too few descriptors") {
+  const auto result =
+      run_program({"/bin/sh", "-c", "ulimit -n 100; exec \"$0\" run -n 2 -- true", RONDE_COMMAND});
+  CHECK(result.exit_code == 1);
+  CHECK_THAT(result.err,
+             Contains("a process may have 100 open files (ulimit -Hn), and 130 are needed"));
+}
+
+TEST_CASE("ronde run starts a job again from its checkpoint") {
+  const TemporaryFolder folder;
+  const auto result = run_ranks_by_command({"-n", "3", "--max-restarts", "1", "--backoff", "0.1"},
+                                           {RUN_JOB, folder.path(), "12", "2", "kill"});
+  INFO(result.out << result.err);
+  CHECK(result.exit_code == 0);
+  CHECK_THAT(result.err, Contains("rank 2 on localhost: signal 9 (Killed)"));
+  CHECK_THAT(result.err, Contains("; restart 1 of 1 in 0.1 s"));
+  CHECK_THAT(result.err, Contains("the job is done, after restart 1"));
+  CHECK_THAT(result.out, Contains("rank 2 of 3 from step 6"));
+  CHECK(read_text(folder / "checkpoint") == "12");
+}
+
+TEST_CASE("ronde run gives a job up that fails again and again") {
+  const auto limited = run_script({"-n", "1", "--max-restarts", "2", "--backoff", "0"},
+                                  "echo life $TORCHELASTIC_RESTART_COUNT; exit 5");
+  CHECK(limited.exit_code == 5);
+  CHECK(limited.out == "[0] life 0\n[0] life 1\n[0] life 2\n");
+  CHECK_THAT(limited.err, Contains("the job has failed after 2 restarts (--max-restarts)"));
+  const auto fast = run_script({"-n", "1", "--max-restarts", "100", "--backoff", "0"}, "exit 5");
+  CHECK(fast.exit_code == 5);
+  CHECK_THAT(fast.err, Contains("restart 10 of 100") && !Contains("restart 11 of 100"));
+  CHECK_THAT(fast.err, Contains("it is not started again"));
+}
+
+#ifdef FAKE_GPU_LIBRARY
+TEST_CASE("ronde run warns of ranks that share a GPU") {
+  const TemporaryFolder folder;
+  fs::copy(FAKE_GPU_LIBRARY, folder / "libcuda.so.1");
+  const std::map<std::string, std::string> with_gpus = {{"LD_LIBRARY_PATH", folder.path()}};
+  const auto result = run_command({"run", "-n", "9", "--", "true"}, with_gpus);
+  CHECK(result.exit_code == 0);
+  CHECK_THAT(result.err, Contains("warning: host localhost: ") &&
+                             Contains(" visible GPUs for 9 ranks: some share one"));
+  CHECK(run_command({"run", "-n", "1", "--", "true"}, with_gpus).err.empty());
+}
+#endif

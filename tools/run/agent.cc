@@ -1,0 +1,201 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tools/run/agent.h"
+
+#include <poll.h>
+
+#include <algorithm>
+#include <array>
+#include <csignal>
+#include <cstdlib>
+#include <memory>
+#include <optional>
+
+#include "ronde/build_info.h"
+#include "ronde/cores.h"
+#include "ronde/error.h"
+#include "tools/run/checks.h"
+#include "tools/run/rank.h"
+
+// Note [Launcher and agents]
+// `ronde run` starts an agent on each host: itself with --agent, directly here and by ssh
+// elsewhere. They talk by frames over the agent's standard streams.
+//   agent: hello          with its version
+//   launcher: prepare     what is to be started
+//   agent: prepared       problems and warnings of this host, and a free port
+//   launcher: start       once all hosts are prepared
+//   agent: output, ended  of each rank
+//   launcher: signal, end for all ranks; `end` kills those that are left after a grace time
+// The secret of the job travels in `start`, so that no command line shows it. An agent whose input
+// ends (the launcher is gone, or the connection) ends its ranks, and if the agent itself is killed,
+// the kernel kills them.
+
+namespace ronde::tool::launch {
+namespace {
+
+constexpr std::size_t kMostPending = std::size_t{1} << 20;
+constexpr Clock::duration kLong = std::chrono::hours(1);
+
+std::string host_name() {
+  std::array<char, 256> name{};
+  gethostname(name.data(), name.size() - 1);
+  return name.data();
+}
+
+/// The cores of one rank: consecutive ones.
+std::vector<int> cores_of(const Cores& all, std::size_t local_rank, std::size_t ranks) {
+  std::vector<int> numbers;
+  for (std::size_t i = 0; i < 8 * all.mask.size(); ++i) {
+    if ((static_cast<unsigned char>(all.mask[i / 8]) >> (i % 8) & 1U) != 0) {
+      numbers.push_back(static_cast<int>(i));
+    }
+  }
+  const std::size_t begin = local_rank * numbers.size() / ranks;
+  const std::size_t end = std::max((local_rank + 1) * numbers.size() / ranks, begin + 1);
+  return {numbers.begin() + static_cast<std::ptrdiff_t>(begin),
+          numbers.begin() + static_cast<std::ptrdiff_t>(end)};
+}
+
+class Agent {
+ public:
+  Agent()
+      : signals_(open_signals({SIGCHLD, SIGHUP, SIGINT, SIGTERM})), out_(poll_, STDOUT_FILENO) {}
+
+  int run() {
+    poll_.add(STDIN_FILENO, POLLIN, [this] { on_input(); });
+    poll_.add(signals_.get(), POLLIN, [this] { on_signals(); });
+    tell({{"event", "hello"}, {"version", agent_version()}, {"host", host_name()}});
+    const auto is_busy = [this] {
+      return has_input_ || running_ > 0 || (out_.pending() > 0 && !out_.is_broken());
+    };
+    while (is_busy()) {
+      const bool is_full = out_.pending() > kMostPending;
+      for (const auto& rank : ranks_) rank->pause(is_full);
+      poll_.wait(kill_at_.value_or(Clock::now() + kLong));
+      if (kill_at_ && Clock::now() >= *kill_at_) {
+        kill_at_.reset();
+        signal_all(SIGKILL);
+      }
+      if (out_.is_broken() && has_input_) lose_launcher();
+    }
+    return EXIT_SUCCESS;
+  }
+
+ private:
+  void tell(const Json& json) { out_.send(to_bytes(json)); }
+
+  void on_input() {
+    const auto [goes_on, text] = read_some(STDIN_FILENO);
+    orders_.take(text);
+    while (const auto frame = orders_.next()) {
+      if (!frame->json.is_object()) throw Error("this is no order of a launcher: " + frame->bytes);
+      obey(frame->json);
+    }
+    if (!goes_on) lose_launcher();
+  }
+
+  void lose_launcher() {
+    if (!std::exchange(has_input_, false)) return;
+    poll_.remove(STDIN_FILENO);
+    out_.close();
+    end_ranks(SIGTERM, grace_s_);
+  }
+
+  void obey(const Json& json) {
+    const std::string order = json.at("order");
+    if (order == "prepare") prepare(json);
+    if (order == "start") start(json);
+    if (order == "signal") signal_all(json.at("signal"));
+    if (order == "end") end_ranks(json.at("signal"), json.at("grace_s"));
+  }
+
+  void prepare(const Json& order) {
+    Findings findings = check_host(order);
+    try {
+      ports_ = reserve_ports();
+    } catch (const Error& error) {
+      findings.problems.emplace_back(error.what());
+    }
+    tell({{"event", "prepared"},
+          {"problems", findings.problems},
+          {"warnings", findings.warnings},
+          {"program", findings.program},
+          {"port", ports_.number}});
+  }
+
+  void start(const Json& order) {
+    grace_s_ = order.at("grace_s");
+    Command command;
+    command.words = order.at("words").get<std::vector<std::string>>();
+    command.folder = order.at("folder");
+    for (const auto& [name, value] : order.at("variables").items()) {
+      command.variables[name] = value;
+    }
+    const auto numbers = order.at("ranks").get<std::vector<int>>();
+    const Cores cores = usable_cores();
+    const std::size_t here = numbers.size();
+    if (command.variables["OMP_NUM_THREADS"].empty()) {
+      command.variables["OMP_NUM_THREADS"] =
+          std::to_string(std::max(1, cores.count() / static_cast<int>(here)));
+    }
+    for (std::size_t i = 0; i < here; ++i) {
+      if (order.at("bind") == "core") command.cores = cores_of(cores, i, here);
+      start_rank(command, numbers[i], static_cast<int>(i));
+    }
+  }
+
+  void start_rank(const Command& command, int number, int local_number) {
+    const auto on_output = [this](int rank, int stream, std::string_view bytes) {
+      out_.send(to_bytes({{"event", "output"}, {"rank", rank}, {"stream", stream}}, bytes));
+    };
+    try {
+      ranks_.push_back(std::make_unique<Rank>(poll_, command, number, local_number, on_output));
+      ++running_;
+    } catch (const Error& error) {
+      tell({{"event", "ended"}, {"rank", number}, {"problem", error.what()}});
+    }
+  }
+
+  void on_signals() {
+    for (const int number : read_signals(signals_)) {
+      if (number != SIGCHLD) lose_launcher();
+    }
+    for (const auto& rank : ranks_) {
+      const Json end = rank->end();
+      if (end.is_null()) continue;
+      --running_;
+      tell(end);
+    }
+  }
+
+  void signal_all(int number) {
+    for (const auto& rank : ranks_) rank->signal(number);
+  }
+
+  void end_ranks(int number, double grace_s) {
+    signal_all(number);
+    kill_at_ = Clock::now() + seconds_of(grace_s);
+  }
+
+  Poll poll_;
+  const Fd signals_;
+  Outbox out_;
+  FrameReader orders_;
+  ReservedPorts ports_;
+  std::vector<std::unique_ptr<Rank>> ranks_;
+  std::size_t running_ = 0;
+  double grace_s_ = 0;
+  std::optional<Clock::time_point> kill_at_;
+  bool has_input_ = true;
+};
+
+}  // namespace
+
+std::string agent_version() {
+  return std::string(build_info::kVersion) + " (agent 1)";
+}
+
+int run_agent() {
+  return Agent().run();
+}
+
+}  // namespace ronde::tool::launch

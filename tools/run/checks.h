@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "tools/run/frames.h"
+#include "tools/run/poll.h"
+
+namespace ronde::tool::launch {
+
+/// What an agent finds on its host before ranks start there.
+struct Findings {
+  std::vector<std::string> problems;  ///< the job cannot start
+  std::vector<std::string> warnings;
+  std::string program;  ///< a hash of its file, to be compared among hosts
+};
+
+/// `order`: "folder", "program", "ranks" (of this host), "size" (of the job), "restart".
+Findings check_host(const Json& order);
+
+/// Two TCP ports, one after the other, that nobody else is given while this lives: MASTER_PORT and
+/// the one after it, where rank 0 listens. They can be listened at, as both sides set SO_REUSEADDR.
+struct ReservedPorts {
+  Fd first, second;
+  int number = 0;  ///< of the first
+};
+ReservedPorts reserve_ports();
+
+}  // namespace ronde::tool::launch

@@ -1,0 +1,328 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tools/run/job.h"
+
+#include <poll.h>
+
+#include <algorithm>
+#include <array>
+#include <csignal>
+#include <utility>
+
+#include "api/observe/live/run_board.h"
+#include "ronde/error.h"
+
+namespace ronde::tool::launch {
+namespace {
+
+constexpr Clock::duration kPreparationTime = std::chrono::seconds(60);
+constexpr Clock::duration kObeyTime = std::chrono::seconds(10);
+constexpr double kLastGrace_s = 5;
+
+std::string master_address(const std::vector<Link*>& links) {
+  const std::string& first = links.front()->host().name;
+  if (!is_this_host(first)) return first.substr(first.find('@') + 1);  // without its user
+  if (links.size() == 1) return "127.0.0.1";
+  std::array<char, 256> name{};
+  gethostname(name.data(), name.size() - 1);
+  return first == "localhost" || first == "127.0.0.1" ? name.data() : first;
+}
+
+}  // namespace
+
+Signals::Signals(Poll& poll)
+    : signals_(open_signals({SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2})) {
+  poll.add(signals_.get(), POLLIN, [this] { read(); });
+}
+
+void Signals::read() {
+  for (const int number : read_signals(signals_)) {
+    const bool ends = number == SIGHUP || number == SIGINT || number == SIGTERM;
+    if (ends && ++count_ == 1) ending_ = number;
+    if (on_signal) on_signal(number, ends ? count_ : 0);
+  }
+}
+
+bool RankEnd::is_well() const {
+  const bool is_over = state == RunBoard::kUnknown || state == RunBoard::kShutDown;
+  return problem.empty() && exit_code == 0 && signal == 0 && is_over;
+}
+
+std::string RankEnd::text() const {
+  if (!problem.empty()) return problem;
+  std::string text = status_text(exit_code, signal);
+  if (signal == SIGKILL && !was_told) text += ", by a user, or by the system for want of memory";
+  if (signal != 0 && was_told) text += ", told to end by this launcher";
+  if (signal == 0 && exit_code == 0 && !is_well()) text += ", but without ronde::shutdown()";
+  return text;
+}
+
+int JobEnd::exit_code() const {
+  if (signal != 0) return 128 + signal;
+  if (is_well()) return 0;
+  const auto found = ranks.find(culprit);
+  if (found == ranks.end()) return 1;
+  const RankEnd& rank = found->second;
+  return rank.signal != 0 ? 128 + rank.signal : std::max(rank.exit_code, 1);
+}
+
+int find_culprit(const std::map<int, RankEnd>& ranks) {
+  std::map<int, int> blamed;
+  bool has_group = false;
+  for (const auto& [number, end] : ranks) {
+    has_group = has_group || end.state != RunBoard::kUnknown;
+    if (ranks.contains(end.failed_rank)) ++blamed[end.failed_rank];
+  }
+  const auto most =
+      std::ranges::max_element(blamed, {}, [](const auto& row) { return row.second; });
+  int culprit = -1;
+  std::pair<int, int> best{};
+  for (const auto& [number, end] : ranks) {
+    if (end.is_well()) continue;
+    // Those that hear of another's failure leave, or end with a code.
+    const bool is_follower =
+        end.was_told || (end.problem.empty() && end.signal == 0 && end.exit_code != 0);
+    const std::pair<int, int> key{is_follower ? 1 : 0, end.order};
+    if (culprit >= 0 && key >= best) continue;
+    culprit = number;
+    best = key;
+  }
+  if (culprit < 0) return -1;
+  if (most != blamed.end()) return most->first;
+  // One that ended before it joined the others, although well, has failed them.
+  for (const auto& [number, end] : ranks) {
+    const bool never_joined = end.is_well() && end.state == RunBoard::kUnknown;
+    if (has_group && never_joined && end.order < ranks.at(culprit).order) return number;
+  }
+  return culprit;
+}
+
+Job::Job(Poll& poll, Signals& signals, Output& output, const Options& options, Variables variables,
+         int restart)
+    : poll_(poll),
+      signals_(signals),
+      output_(output),
+      options_(options),
+      variables_(std::move(variables)),
+      restart_(restart) {
+  signals_.on_signal = [this](int number, int count) { on_signal(number, count); };
+}
+
+Job::~Job() {
+  signals_.on_signal = nullptr;
+}
+
+JobEnd Job::run(const Hosts& hosts, int ranks, int fewest) {
+  const auto begun = Clock::now();
+  output_.begin(restart_);
+  connect(hosts);
+  if (place_ranks(ranks, fewest) && prepare()) {
+    start();
+    wait_for_ends();
+    output_.end_lines();
+    end_.culprit = find_culprit(end_.ranks);
+    const auto found = end_.ranks.find(end_.culprit);
+    if (found != end_.ranks.end()) end_.failed_hosts.insert(found->second.host);
+  }
+  links_.clear();
+  end_.signal = signals_.ending();
+  end_.lasted = Clock::now() - begun;
+  return std::move(end_);
+}
+
+template <typename Done>
+void Job::wait_until(Clock::time_point deadline, const Done& done) {
+  while (!done() && signals_.ending() == 0 && Clock::now() < deadline) poll_.wait(deadline);
+}
+
+bool Job::all_links(Link::State state) const {
+  return std::ranges::all_of(links_, [state](const auto& link) {
+    return link->state() == state || link->state() == Link::State::Lost;
+  });
+}
+
+void Job::connect(const Hosts& hosts) {
+  for (const Host& host : hosts) {
+    const auto say = [this, name = host.name](const std::string& line) {
+      output_.print("[" + name + "] " + line + "\n");
+    };
+    links_.push_back(std::make_unique<Link>(
+        poll_, host, agent_command(host, options_),
+        [this](Link& link, const Frame& frame) { on_event(link, frame); },
+        [this](Link& link) { on_lost(link); }, say));
+  }
+  const auto deadline = Clock::now() + seconds_of(options_.connect_s);
+  wait_until(deadline, [this] { return all_links(Link::State::Ready); });
+  if (signals_.ending() != 0) return;
+  for (const auto& link : links_) {
+    if (link->state() != Link::State::Connecting) continue;
+    link->lose("host " + link->host().name + " has not answered within " +
+               text_of(options_.connect_s) + " s (--connect-timeout)");
+  }
+}
+
+/// On the hosts that have answered, in their order.
+bool Job::place_ranks(int ranks, int fewest) {
+  std::erase_if(links_, [](const auto& link) { return link->state() == Link::State::Lost; });
+  if (signals_.ending() != 0) return false;
+  for (const auto& link : links_) {
+    for (int i = 0; i < link->host().slots && ranks_ < ranks; ++i) link->ranks.push_back(ranks_++);
+  }
+  std::erase_if(links_, [](const auto& link) { return link->ranks.empty(); });
+  if (ranks_ >= fewest) {
+    for (const std::string& problem : std::exchange(end_.problems, {})) {
+      output_.say(problem + "; the job starts without it");
+    }
+    return true;
+  }
+  end_.problems.push_back("there is room for " + std::to_string(ranks_) + " of " +
+                          std::to_string(fewest) + " ranks");
+  return false;
+}
+
+bool Job::prepare() {
+  for (const auto& link : links_) {
+    link->send({{"order", "prepare"},
+                {"folder", options_.folder},
+                {"program", options_.command.front()},
+                {"ranks", link->ranks.size()},
+                {"size", ranks_},
+                {"restart", restart_}});
+  }
+  wait_until(Clock::now() + kPreparationTime, [this] { return all_links(Link::State::Prepared); });
+  if (signals_.ending() != 0) return false;
+  for (const auto& link : links_) {
+    if (link->state() == Link::State::Ready) {
+      link->lose("host " + link->host().name + " has not looked at itself within 60 s");
+    }
+    if (link->state() == Link::State::Lost) continue;
+    for (const std::string problem : link->prepared.value("problems", Json::array())) {
+      end_.problems.push_back("host " + link->host().name + ": " + problem);
+      end_.failed_hosts.insert(link->host().name);
+    }
+    for (const std::string warning : link->prepared.value("warnings", Json::array())) {
+      output_.say("warning: host " + link->host().name + ": " + warning);
+    }
+  }
+  if (end_.problems.empty()) check_same_program();
+  return end_.problems.empty();
+}
+
+void Job::check_same_program() {
+  const Link& first = *links_.front();
+  for (const auto& link : links_) {
+    if (link->prepared.at("program") == first.prepared.at("program")) continue;
+    output_.say("warning: " + options_.command.front() + " on host " + link->host().name +
+                " is another file than on host " + first.host().name +
+                ": copy the same program to all hosts");
+  }
+}
+
+void Job::start() {
+  is_running_ = true;
+  std::vector<Link*> links;
+  for (const auto& link : links_) links.push_back(link.get());
+  Variables variables = variables_;
+  variables["WORLD_SIZE"] = std::to_string(ranks_);
+  variables["GROUP_WORLD_SIZE"] = std::to_string(links.size());
+  variables["MASTER_ADDR"] = master_address(links);
+  variables["MASTER_PORT"] = std::to_string(links.front()->prepared.at("port").get<int>());
+  for (std::size_t i = 0; i < links.size(); ++i) {
+    variables["GROUP_RANK"] = std::to_string(i);
+    variables["LOCAL_WORLD_SIZE"] = std::to_string(links[i]->ranks.size());
+    links[i]->send({{"order", "start"},
+                    {"words", options_.command},
+                    {"folder", options_.folder},
+                    {"variables", variables},
+                    {"ranks", links[i]->ranks},
+                    {"bind", options_.bind},
+                    {"grace_s", options_.grace_s}});
+  }
+}
+
+void Job::wait_for_ends() {
+  while (end_.ranks.size() < static_cast<std::size_t>(ranks_)) {
+    const bool is_full = output_.is_full();
+    for (const auto& link : links_) {
+      if (link->state() != Link::State::Lost) link->pause(is_full);
+    }
+    poll_.wait(std::min({end_at_, lose_at_, Clock::now() + std::chrono::hours(1)}));
+    if (Clock::now() >= end_at_) {
+      output_.say("ranks that are left have had " + text_of(options_.grace_s) +
+                  " s (--grace) since the first failure: they are ended");
+      end_ranks(SIGTERM, kLastGrace_s);
+    }
+    if (Clock::now() < lose_at_) continue;
+    for (const auto& link : links_) {
+      link->lose("host " + link->host().name + " does not answer: ranks may be left there");
+    }
+  }
+}
+
+void Job::on_event(Link& link, const Frame& frame) {
+  const Json& event = frame.json;
+  const std::string kind = event.value("event", "");
+  if (kind == "prepared") return link.set_prepared(event);
+  const int rank = event.value("rank", -1);
+  if (!is_running_ || std::ranges::find(link.ranks, rank) == link.ranks.end()) return;
+  if (kind == "output") return output_.take(rank, event.at("stream"), frame.bytes);
+  if (kind != "ended") return;
+  RankEnd end;
+  end.host = link.host().name;
+  end.problem = event.value("problem", "");
+  end.exit_code = event.value("exit_code", 0);
+  end.signal = event.value("signal", 0);
+  end.state = event.value("state", 0U);
+  end.steps = event.value("steps", std::int64_t{0});
+  end.checkpoint = event.value("checkpoint", std::int64_t{-1});
+  end.failed_rank = event.value("failed_rank", -1);
+  note_end(rank, std::move(end));
+}
+
+void Job::on_lost(Link& link) {
+  if (!is_running_) {
+    end_.problems.push_back(link.problem());
+    end_.failed_hosts.insert(link.host().name);
+    return;
+  }
+  for (const int rank : link.ranks) {
+    if (end_.ranks.contains(rank)) continue;
+    RankEnd end;
+    end.host = link.host().name;
+    end.problem = link.problem();
+    note_end(rank, std::move(end));
+  }
+}
+
+/// The survivors of a failure hear of it from the library, and leave by themselves.
+void Job::note_end(int rank, RankEnd end) {
+  end.was_told = told_to_end_;
+  end.order = static_cast<int>(end_.ranks.size());
+  const bool fails = !end.is_well();
+  end_.ranks.insert_or_assign(rank, std::move(end));
+  if (!fails || told_to_end_ || end_at_ != Clock::time_point::max()) return;
+  end_at_ = Clock::now() + seconds_of(options_.grace_s);
+}
+
+void Job::on_signal(int number, int count) {
+  if (count > 1) output_.drop();
+  if (!is_running_) return;
+  if (count == 0) return send_all({{"order", "signal"}, {"signal", number}});
+  if (count > 1) return end_ranks(SIGKILL, 0);
+  output_.say(std::string("the ranks are told of ") + strsignal(number) + " and have " +
+              text_of(options_.grace_s) +
+              " s (--grace) to leave; the same signal again kills them");
+  end_ranks(number, options_.grace_s);
+}
+
+void Job::end_ranks(int signal, double grace_s) {
+  told_to_end_ = true;
+  end_at_ = Clock::time_point::max();
+  lose_at_ = Clock::now() + seconds_of(grace_s) + kObeyTime;
+  send_all({{"order", "end"}, {"signal", signal}, {"grace_s", grace_s}});
+}
+
+void Job::send_all(const Json& order) {
+  for (const auto& link : links_) link->send(order);
+}
+
+}  // namespace ronde::tool::launch

@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "tools/run/link.h"
+#include "tools/run/output.h"
+
+namespace ronde::tool::launch {
+
+/// How a rank has ended, and what it has said of itself before.
+struct RankEnd {
+  std::string host;
+  std::string problem;  ///< it was not started, or its host was lost; empty: as below
+  int exit_code = 0;
+  int signal = 0;
+  std::uint32_t state = 0;  ///< RunBoard::State
+  std::int64_t steps = 0;
+  std::int64_t checkpoint = -1;
+  int failed_rank = -1;
+  bool was_told = false;  ///< this launcher had told it to end
+  int order = 0;          ///< in which the ends were heard of
+
+  /// It ended by itself and well, as far as it can be seen.
+  bool is_well() const;
+  std::string text() const;
+};
+
+/// What became of a start.
+struct JobEnd {
+  std::vector<std::string> problems;   ///< it has not come to a start
+  std::map<int, RankEnd> ranks;        ///< by number
+  std::set<std::string> failed_hosts;  ///< to be blamed for it
+  int culprit = -1;                    ///< the rank that has failed first
+  int signal = 0;                      ///< that ended the launcher
+  Clock::duration lasted{};
+
+  bool is_well() const { return problems.empty() && culprit < 0 && signal == 0; }
+  int exit_code() const;
+};
+
+/// The first rank that has failed, -1 if none has: the one that most of the others name, else the
+/// first that ended in a way in which none does that has heard of another's failure.
+int find_culprit(const std::map<int, RankEnd>& ranks);
+
+/// The signals of the launcher.
+///
+/// Thread-safety: none.
+class Signals {
+ public:
+  /// `poll` outlives this.
+  explicit Signals(Poll& poll);
+
+  /// The first that is to end the job; 0 if none has come.
+  int ending() const noexcept { return ending_; }
+  /// Called with each signal; those that end the job are counted from 1, the others have 0.
+  std::function<void(int number, int count)> on_signal;
+
+ private:
+  void read();
+
+  const Fd signals_;
+  int ending_ = 0;
+  int count_ = 0;
+};
+
+/// One start of all ranks. Note [Launcher and agents].
+///
+/// Thread-safety: none.
+class Job {
+ public:
+  Job(Poll& poll, Signals& signals, Output& output, const Options& options, Variables variables,
+      int restart);
+  ~Job();
+  Job(const Job&) = delete;
+  Job& operator=(const Job&) = delete;
+
+  /// Runs them to their end on as many of the hosts as answer, but `fewest` ranks or more.
+  JobEnd run(const Hosts& hosts, int ranks, int fewest);
+
+ private:
+  void connect(const Hosts& hosts);
+  bool place_ranks(int ranks, int fewest);
+  bool prepare();
+  void check_same_program();
+  void start();
+  void wait_for_ends();
+  template <typename Done>
+  void wait_until(Clock::time_point deadline, const Done& done);
+  bool all_links(Link::State state) const;
+
+  void on_event(Link& link, const Frame& frame);
+  void on_lost(Link& link);
+  void on_signal(int number, int count);
+  void note_end(int rank, RankEnd end);
+  void end_ranks(int signal, double grace_s);
+  void send_all(const Json& order);
+
+  Poll& poll_;
+  Signals& signals_;
+  Output& output_;
+  const Options& options_;
+  const Variables variables_;
+  const int restart_;
+  int ranks_ = 0;
+  bool is_running_ = false;
+  bool told_to_end_ = false;
+  Clock::time_point end_at_ = Clock::time_point::max();   ///< survivors had their time
+  Clock::time_point lose_at_ = Clock::time_point::max();  ///< agents have not obeyed
+  std::vector<std::unique_ptr<Link>> links_;
+  JobEnd end_;
+};
+
+}  // namespace ronde::tool::launch

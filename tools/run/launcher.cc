@@ -1,0 +1,231 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tools/run/launcher.h"
+
+#include <sodium.h>
+
+#include <algorithm>
+#include <array>
+#include <csignal>
+#include <cstdlib>
+#include <filesystem>
+#include <string_view>
+
+#include "ronde/error.h"
+
+namespace ronde::tool::launch {
+namespace {
+
+constexpr std::size_t kMostRestartsAMinute = 10;
+constexpr int kMostFailuresOfHost = 3;
+constexpr double kLongestPause_s = 30;
+constexpr Clock::duration kHealthyTime = std::chrono::minutes(1);
+constexpr Clock::duration kForgivenTime = std::chrono::minutes(10);
+constexpr Clock::duration kPollPeriod = std::chrono::seconds(1);
+
+// Ranks on other hosts get these, too: the configuration is that of the launcher.
+constexpr std::array<std::string_view, 14> kForwarded = {
+    "RONDE_",          "HOROVOD_", "NCCL_", "UCX_",  "OMP_",    "KMP_",
+    "GOMP_",           "MKL_",     "CUDA_", "TORCH", "PYTORCH", "PYTHONPATH",
+    "LD_LIBRARY_PATH", "PATH="};
+// But these are a host's, or a rank's, own.
+constexpr std::array<std::string_view, 3> kOfHost = {"RONDE_HOST_ID", "RONDE_RUN_BOARD",
+                                                     "TORCHELASTIC_RUN_ID"};
+
+std::string random_hex() {
+  std::array<unsigned char, 32> bytes{};
+  if (sodium_init() < 0) throw Error("libsodium cannot be used on this system");
+  randombytes_buf(bytes.data(), bytes.size());
+  std::array<char, 2 * bytes.size() + 1> text{};
+  return sodium_bin2hex(text.data(), text.size(), bytes.data(), bytes.size());
+}
+
+Variables forwarded_variables(const std::vector<std::string>& wanted) {
+  const Variables own = own_variables();
+  Variables variables;
+  for (const auto& [name, value] : own) {
+    const std::string text = name + "=";
+    const auto begins = [&](std::string_view prefix) { return text.starts_with(prefix); };
+    if (std::ranges::find(kOfHost, name) == kOfHost.end() &&
+        std::ranges::any_of(kForwarded, begins)) {
+      variables[name] = value;
+    }
+  }
+  for (const std::string& text : wanted) {
+    const std::size_t end = std::min(text.find('='), text.size());
+    const std::string name = text.substr(0, end);
+    const auto found = own.find(name);
+    if (end == text.size() && found == own.end()) {
+      throw UsageError("--env " + name + ": it is not set here; give it a value, " + name + "=...");
+    }
+    variables[name] = end < text.size() ? text.substr(end + 1) : found->second;
+  }
+  // An MPI that starts this launcher as one rank says so to the ranks: theirs is another start.
+  if (variables["RONDE_JOB_KEY"].empty()) variables["RONDE_JOB_KEY"] = random_hex();
+  variables["TORCHELASTIC_RUN_ID"] = "ronde-" + random_hex().substr(0, 12);
+  return variables;
+}
+
+std::string list_of(const Hosts& hosts) {
+  std::string text;
+  for (const Host& host : hosts) {
+    text += (text.empty() ? "" : ", ") + host.name + ":" + std::to_string(host.slots);
+  }
+  return text;
+}
+
+Options checked(Options options) {
+  const auto given = [](const std::string& text) { return text.empty() ? 0 : 1; };
+  const int sources = given(options.hosts) + given(options.hostfile) + given(options.discover);
+  if (sources > 1) throw UsageError("give one of --hosts, --hostfile and --discover");
+  if (sources == 0 && options.ranks == 0) throw UsageError("give -n, or --hosts with their slots");
+  if (options.min_ranks > options.ranks && options.ranks > 0) {
+    throw UsageError("--min-ranks " + std::to_string(options.min_ranks) + " is more than -n " +
+                     std::to_string(options.ranks));
+  }
+  if (options.command.empty()) throw UsageError("give the program after --");
+  if (options.folder.empty()) options.folder = std::filesystem::current_path();
+  return options;
+}
+
+}  // namespace
+
+Launcher::Launcher(const Options& options)
+    : options_(checked(options)),
+      signals_(poll_),
+      output_(poll_, options.log_dir, options.plain),
+      variables_(forwarded_variables(options.variables)),
+      pause_s_(options.backoff_s) {
+  hosts_ = read_hosts(options_, poll_);
+  const int slots = slots_of(hosts_);
+  ranks_ = options_.ranks > 0 ? options_.ranks : slots;
+  fewest_ = options_.min_ranks > 0 ? options_.min_ranks : ranks_;
+  if (slots < fewest_) {
+    throw UsageError("there are to be " + std::to_string(fewest_) +
+                     " ranks or more, but the hosts have " + std::to_string(slots) + " slots: " +
+                     list_of(hosts_) + ". Give them more slots (name:N), or start fewer ranks");
+  }
+}
+
+int Launcher::run() {
+  for (Hosts hosts = hosts_; !hosts.empty(); hosts = usable_hosts()) {
+    Job job(poll_, signals_, output_, options_, variables_of(restarts_), restarts_);
+    const JobEnd end = job.run(hosts, ranks_, fewest_);
+    if (end.is_well()) {
+      if (restarts_ > 0) output_.say("the job is done, after restart " + std::to_string(restarts_));
+    } else {
+      note_failure(end);
+    }
+    if (end.is_well() || !may_restart(end)) {
+      if (!end.is_well()) output_.print(failure_screen(end, output_));
+      output_.flush();
+      return end.exit_code();
+    }
+    wait(seconds_of(pause_s_));
+    pause_s_ = std::min(2 * pause_s_, kLongestPause_s);
+  }
+  output_.flush();
+  return signals_.ending() != 0 ? 128 + signals_.ending() : EXIT_FAILURE;
+}
+
+void Launcher::note_failure(const JobEnd& end) {
+  if (end.lasted >= kHealthyTime) pause_s_ = options_.backoff_s;
+  for (const auto& [number, rank] : end.ranks) {
+    if (rank.checkpoint <= newest_checkpoint_) continue;
+    newest_checkpoint_ = rank.checkpoint;
+    recent_.clear();
+    pause_s_ = options_.backoff_s;
+  }
+  if (end.lasted >= kForgivenTime) failures_.clear();
+  for (const std::string& host : end.failed_hosts) {
+    if (++failures_[host] < kMostFailuresOfHost || set_aside_.contains(host)) continue;
+    set_aside_.insert(host);
+    if (slots_of(without_those_set_aside(hosts_)) >= fewest_) {
+      output_.say("host " + host + " is set aside: it was to blame for " +
+                  std::to_string(failures_[host]) + " failures");
+    } else {
+      set_aside_.erase(host);  // the job needs it
+    }
+  }
+}
+
+/// Says so.
+bool Launcher::may_restart(const JobEnd& end) {
+  if (end.signal != 0 || options_.max_restarts == 0) return false;
+  if (!end.problems.empty() && restarts_ == 0) return false;
+  if (restarts_ >= options_.max_restarts) {
+    output_.say("the job has failed after " + std::to_string(restarts_) +
+                " restarts (--max-restarts)");
+    return false;
+  }
+  const auto now = Clock::now();
+  while (!recent_.empty() && now - recent_.front() > std::chrono::minutes(1)) recent_.pop_front();
+  if (recent_.size() >= kMostRestartsAMinute) {
+    output_.say(
+        "the job has failed " + std::to_string(kMostRestartsAMinute) +
+        " times within a minute of its restarts, without a new checkpoint: it is not started "
+        "again");
+    return false;
+  }
+  recent_.push_back(now);
+  ++restarts_;
+  std::string text;
+  for (const std::string& problem : end.problems) text += problem + "; ";
+  const auto culprit = end.ranks.find(end.culprit);
+  if (culprit != end.ranks.end()) {
+    text += "rank " + std::to_string(end.culprit) + " on " + culprit->second.host + ": " +
+            culprit->second.text() + "; ";
+  }
+  output_.say(text + "restart " + std::to_string(restarts_) + " of " +
+              std::to_string(options_.max_restarts) + " in " + text_of(pause_s_) + " s");
+  return true;
+}
+
+/// The hosts as they are now, once they have room for as many ranks as are needed. None if a signal
+/// or the time has ended the wait.
+Hosts Launcher::usable_hosts() {
+  const auto deadline = Clock::now() + seconds_of(options_.wait_s);
+  std::string said;
+  const auto say_once = [&](const std::string& text) {
+    if (std::exchange(said, text) != text) output_.say(text);
+  };
+  while (signals_.ending() == 0) {
+    try {
+      hosts_ = read_hosts(options_, poll_);
+    } catch (const Error& error) {
+      say_once(std::string(error.what()) + "; the hosts of before are taken: " + list_of(hosts_));
+    }
+    const Hosts usable = without_those_set_aside(hosts_);
+    if (slots_of(usable) >= fewest_) return usable;
+    if (Clock::now() >= deadline) {
+      output_.say("no more hosts have come within --wait: there is room for " +
+                  std::to_string(slots_of(usable)) + " of " + std::to_string(fewest_) + " ranks");
+      return {};
+    }
+    say_once("waits for hosts: there is room for " + std::to_string(slots_of(usable)) + " of " +
+             std::to_string(fewest_) + " ranks (" + list_of(usable) + ")");
+    wait(kPollPeriod);
+  }
+  return {};
+}
+
+Hosts Launcher::without_those_set_aside(const Hosts& hosts) const {
+  Hosts usable = hosts;
+  std::erase_if(usable, [this](const Host& host) { return set_aside_.contains(host.name); });
+  return usable;
+}
+
+void Launcher::wait(Clock::duration time) {
+  const auto deadline = Clock::now() + time;
+  while (signals_.ending() == 0 && Clock::now() < deadline) poll_.wait(deadline);
+}
+
+Variables Launcher::variables_of(int restart) const {
+  Variables variables = variables_;
+  variables["TORCHELASTIC_RUN_ID"] += "." + std::to_string(restart);
+  variables["TORCHELASTIC_RESTART_COUNT"] = std::to_string(restart);
+  variables["TORCHELASTIC_MAX_RESTARTS"] = std::to_string(options_.max_restarts);
+  variables["RONDE_RESTART"] = std::to_string(restart);
+  return variables;
+}
+
+}  // namespace ronde::tool::launch

@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <deque>
+#include <map>
+#include <set>
+#include <string>
+
+#include "tools/run/job.h"
+
+namespace ronde::tool::launch {
+
+/// For people: what became of a job that has failed, and the last lines of the culprit.
+std::string failure_screen(const JobEnd& end, Output& output);
+
+/// Starts the ranks, and again after a failure, on the hosts that are there then.
+///
+/// Thread-safety: none.
+class Launcher {
+ public:
+  /// Throws UsageError where the options make no sense together.
+  explicit Launcher(const Options& options);
+
+  /// Returns the exit code. Throws Error where the job cannot start.
+  int run();
+
+ private:
+  Hosts usable_hosts();
+  Hosts without_those_set_aside(const Hosts& hosts) const;
+  void note_failure(const JobEnd& end);
+  bool may_restart(const JobEnd& end);
+  void wait(Clock::duration time);
+  Variables variables_of(int restart) const;
+
+  const Options options_;
+  Poll poll_;
+  Signals signals_;
+  Output output_;
+  Variables variables_;  ///< of all starts
+  Hosts hosts_;          ///< as they were last read
+  int ranks_ = 0;
+  int fewest_ = 0;
+  int restarts_ = 0;
+  double pause_s_ = 0;
+  std::int64_t newest_checkpoint_ = -1;  ///< that a rank has told of, its step
+  std::map<std::string, int> failures_;  ///< by host
+  std::set<std::string> set_aside_;
+  std::deque<Clock::time_point> recent_;  ///< restarts
+};
+
+}  // namespace ronde::tool::launch

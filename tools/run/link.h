@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "tools/run/frames.h"
+#include "tools/run/hosts.h"
+#include "tools/run/process.h"
+
+namespace ronde::tool::launch {
+
+/// The words that start an agent on `host`.
+std::vector<std::string> agent_command(const Host& host, const Options& options);
+
+/// The agent on a host, as the launcher sees it. Destruction ends the connection.
+///
+/// Thread-safety: none.
+class Link {
+ public:
+  enum class State { Connecting, Ready, Prepared, Lost };
+  using OnEvent = std::function<void(Link&, const Frame&)>;
+  using OnLost = std::function<void(Link&)>;
+  using OnError = std::function<void(const std::string& line)>;
+
+  /// `on_event`: for every message after the agent's first one. `on_error`: what ssh and the agent
+  /// write to standard error. Throws Error if there is no ssh.
+  Link(Poll& poll, Host host, const std::vector<std::string>& words, OnEvent on_event,
+       OnLost on_lost, OnError on_error);
+  ~Link();
+  Link(const Link&) = delete;
+  Link& operator=(const Link&) = delete;
+
+  const Host& host() const noexcept { return host_; }
+  State state() const noexcept { return state_; }
+  /// Why it is lost.
+  const std::string& problem() const noexcept { return problem_; }
+
+  void send(const Json& order);
+  void lose(const std::string& problem);
+  /// Nothing more is read until this is called again.
+  void pause(bool paused);
+
+  /// Of the job: which ranks it was given, and what it found before.
+  std::vector<int> ranks;
+  Json prepared;
+  void set_prepared(const Json& answer);
+
+ private:
+  void on_output();
+  void on_errors();
+  void take(const Frame& frame);
+
+  Poll& poll_;
+  const Host host_;
+  const OnEvent on_event_;
+  const OnLost on_lost_;
+  const OnError on_error_;
+  Process process_;
+  std::optional<Outbox> orders_;
+  FrameReader events_;
+  State state_ = State::Connecting;
+  std::string problem_, last_words_, errors_;
+};
+
+}  // namespace ronde::tool::launch

@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tools/run/output.h"
+
+#include <filesystem>
+#include <utility>
+
+#include "ronde/error.h"
+
+namespace ronde::tool::launch {
+namespace {
+
+constexpr std::size_t kLastLines = 15;
+constexpr std::size_t kLongestLine = std::size_t{1} << 16;
+constexpr std::size_t kLongestLastLine = 300;
+constexpr std::size_t kMostPending = std::size_t{1} << 20;
+
+}  // namespace
+
+Output::Output(Poll& poll, std::string folder, bool plain)
+    : poll_(poll),
+      folder_(std::move(folder)),
+      plain_(plain),
+      out_(poll, STDOUT_FILENO),
+      err_(poll, STDERR_FILENO) {}
+
+void Output::begin(int restart) {
+  partial_.clear();
+  last_lines_.clear();
+  files_.clear();
+  if (folder_.empty()) return;
+  current_ = folder_ + "/attempt-" + std::to_string(restart);
+  std::error_code error;
+  std::filesystem::create_directories(current_, error);
+  if (error) throw Error("--log-dir " + current_ + ": " + error.message());
+}
+
+void Output::take(int rank, int stream, std::string_view bytes) {
+  std::string& partial = partial_[{rank, stream}];
+  partial += bytes;
+  std::size_t begin = 0;
+  for (std::size_t end = 0; (end = partial.find('\n', begin)) != std::string::npos;) {
+    line(rank, stream, std::string_view(partial).substr(begin, end - begin));
+    begin = end + 1;
+  }
+  partial.erase(0, begin);
+  if (partial.size() < kLongestLine) return;
+  line(rank, stream, partial);
+  partial.clear();
+}
+
+void Output::end_lines() {
+  for (const auto& [place, text] : partial_) {
+    if (!text.empty()) line(place.first, place.second, text);
+  }
+  partial_.clear();
+}
+
+void Output::line(int rank, int stream, std::string_view text) {
+  std::deque<std::string>& last = last_lines_[rank];
+  last.emplace_back(text.substr(0, kLongestLastLine));
+  if (last.size() > kLastLines) last.pop_front();
+  if (!folder_.empty()) {
+    const std::string path = current_ + "/rank-" + std::to_string(rank) + ".log";
+    auto [entry, is_new] = files_.try_emplace(rank);
+    std::ofstream& file = entry->second;
+    if (is_new) file.open(path, std::ios::binary);
+    const bool was_good = is_new || file.good();
+    file << text << '\n' << std::flush;
+    if (was_good && !file) say(path + " cannot be written: what this rank says is lost");
+    return;
+  }
+  std::string whole = plain_ ? "" : "[" + std::to_string(rank) + "] ";
+  whole += std::string(text) + "\n";
+  (stream == STDERR_FILENO ? err_ : out_).send(whole);
+}
+
+void Output::say(const std::string& text) {
+  err_.send("ronde run: " + text + "\n");
+}
+
+bool Output::is_full() const noexcept {
+  return out_.pending() + err_.pending() > kMostPending;
+}
+
+void Output::flush() {
+  while (out_.pending() + err_.pending() > 0) poll_.wait(Clock::now() + std::chrono::hours(1));
+}
+
+void Output::drop() {
+  (out_.is_broken() ? err_ : out_).close();
+}
+
+}  // namespace ronde::tool::launch

@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <sys/types.h>
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "tools/run/poll.h"
+
+namespace ronde::tool::launch {
+
+using Variables = std::map<std::string, std::string>;
+
+/// Of this process.
+Variables own_variables();
+
+/// A process to start, as the leader of a process group of its own.
+struct Command {
+  std::vector<std::string> words;
+  Variables variables = own_variables();
+  std::string folder;             ///< empty: as this process
+  std::vector<int> cores;         ///< that it may use; empty: as this process
+  bool dies_with_parent = false;  ///< killed when this process ends, however that is
+};
+
+/// A process and its streams, of which the outputs do not block.
+struct Process {
+  pid_t pid = -1;
+  Fd in, out, err;
+};
+
+/// Throws Error if it cannot be started.
+Process spawn(const Command& command);
+
+/// A signal for all of its group.
+void signal_group(pid_t leader, int number) noexcept;
+
+/// Kills what is left of the group of a child, and returns its status.
+int kill_and_reap(pid_t child) noexcept;
+
+/// "exit code 3", "signal 9 (Killed)".
+std::string status_text(int exit_code, int signal);
+
+/// In quotes, for a shell.
+std::string quoted(const std::string& word);
+
+}  // namespace ronde::tool::launch

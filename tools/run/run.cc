@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tools/run/run.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <exception>
+#include <iostream>
+#include <limits>
+#include <memory>
+
+#include "ronde/error.h"
+#include "tools/run/agent.h"
+#include "tools/run/launcher.h"
+
+namespace ronde::tool {
+namespace {
+
+constexpr int kUsageExit = 2;
+
+int start(const launch::Options& options) {
+  // Pipes must not take the numbers of standard streams that are closed.
+  int fd = 0;
+  while ((fd = open("/dev/null", O_RDWR | O_CLOEXEC)) >= 0 && fd <= STDERR_FILENO) {
+  }
+  close(fd);
+  try {
+    return options.agent ? launch::run_agent() : launch::Launcher(options).run();
+  } catch (const UsageError& error) {
+    std::cerr << "ronde run: " << error.what() << '\n';
+    return kUsageExit;
+  } catch (const std::exception& error) {
+    std::cerr << "ronde run: " << error.what() << '\n';
+    return EXIT_FAILURE;
+  }
+}
+
+}  // namespace
+
+void add_run(CLI::App& app, int& exit_code) {
+  CLI::App& run = *app.add_subcommand(
+      "run", "Start a program as ranks of this host or of several, and again if it fails");
+  const auto options = std::make_shared<launch::Options>();
+  const CLI::Range positive(1, std::numeric_limits<int>::max());
+  const CLI::Range time(0.0, 1e6);
+  run.add_option("-n,--ranks", options->ranks, "How many; default: all slots")->check(positive);
+  run.add_option("--hosts", options->hosts, "a:2,b:2: hosts and their slots; default: this one");
+  run.add_option("--hostfile", options->hostfile, "Lines of host:slots or host slots=N");
+  run.add_option("--discover", options->discover, "Command that writes such lines");
+  run.add_option("--rsh", options->rsh, "In place of ssh: takes a host and a shell command");
+  run.add_option("--ronde", options->ronde, "This program on other hosts; default: as here");
+  run.add_option("--chdir", options->folder, "Folder of the ranks; default: this one");
+  run.add_option("--env", options->variables, "NAME or NAME=VALUE: for the ranks")
+      ->allow_extra_args(false);
+  run.add_option("--bind", options->bind, "core: give each rank its share of the cores")
+      ->check(CLI::IsMember({"core", "none"}))
+      ->capture_default_str();
+  run.add_option("--log-dir", options->log_dir, "Folder for the ranks' output, in place of here");
+  run.add_flag("--plain", options->plain, "Write no rank before each line");
+  run.add_option("--max-restarts", options->max_restarts, "After a failure; default: 0")
+      ->check(CLI::NonNegativeNumber);
+  run.add_option("--min-ranks", options->min_ranks,
+                 "Start with so many where hosts are missing; default: all")
+      ->check(positive);
+  run.add_option("--grace", options->grace_s,
+                 "Seconds for ranks to save and leave after a failure or a signal")
+      ->check(time)
+      ->capture_default_str();
+  run.add_option("--connect-timeout", options->connect_s, "Seconds for a host to answer")
+      ->check(time)
+      ->capture_default_str();
+  run.add_option("--wait", options->wait_s, "Seconds in which missing hosts may come back")
+      ->check(time)
+      ->capture_default_str();
+  run.add_option("--backoff", options->backoff_s, "Seconds before a restart, doubled each time")
+      ->check(time)
+      ->capture_default_str();
+  run.add_flag("--agent", options->agent)->group("");  // Note [Launcher and agents]
+  run.add_option("command", options->command, "after --: the program and its arguments");
+  run.positionals_at_end();
+  run.callback([options, &exit_code] { exit_code = start(*options); });
+}
+
+}  // namespace ronde::tool
