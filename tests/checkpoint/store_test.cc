@@ -1,0 +1,302 @@
+// SPDX-License-Identifier: Apache-2.0
+// Folders of checkpoints: what counts, what is told of damage, what stays.
+#include "torch_ext/src/store/store.h"
+
+#include <fcntl.h>
+#include <sched.h>
+#include <sys/mount.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <catch2/catch.hpp>
+#include <csignal>
+#include <functional>
+#include <latch>
+#include <thread>
+
+#include "ronde/error.h"
+#include "tests/checkpoint/parts.h"
+#include "tests/support/processes/temporary_folder.h"
+
+namespace {
+
+namespace fs = std::filesystem;
+using namespace ronde::store;
+using Catch::Contains;
+using ronde::Error;
+using ronde::test::make_checkpoint;
+using ronde::test::read_text;
+using ronde::test::TemporaryFolder;
+using ronde::test::TestCheckpoint;
+using ronde::test::write_bytes;
+
+std::string error_of(const std::function<void()>& action) {
+  try {
+    action();
+  } catch (const Error& error) {
+    return error.what();
+  }
+  FAIL("nothing was thrown");
+  return {};
+}
+
+void write(const Store& store, const TestCheckpoint& made, Copy copy = Copy::Own) {
+  for (std::size_t part = 0; part < made.data.size(); ++part) {
+    store.write_part(made.manifest.name, static_cast<std::int64_t>(part), copy, made.indices[part],
+                     made.data[part]);
+  }
+}
+
+TestCheckpoint save(const Store& store, std::int64_t sequence, int parts = 2) {
+  TestCheckpoint made = make_checkpoint(sequence, 10 * sequence, parts);
+  write(store, made);
+  store.commit(made.manifest);
+  return made;
+}
+
+/// The steps of the committed checkpoints, in ascending order.
+std::vector<std::int64_t> steps(const Store& store) {
+  std::vector<std::int64_t> all;
+  for (const Sighting& sighting : store.scan()) {
+    if (sighting.committed) all.push_back(sighting.name.step);
+  }
+  std::sort(all.begin(), all.end());
+  return all;
+}
+
+Sighting only_sighting(const Store& store) {
+  const std::vector<Sighting> all = store.scan();
+  REQUIRE(all.size() == 1);
+  return all[0];
+}
+
+fs::path file_of(const Store& store, const TestCheckpoint& made, const std::string& file) {
+  return store.folder() / folder_name(made.manifest.name) / file;
+}
+
+/// The problem of its second part.
+std::string problem(const Store& store, const TestCheckpoint& made) {
+  return error_of([&] { store.read_part(only_sighting(store), made.manifest.parts[1]); });
+}
+
+}  // namespace
+
+TEST_CASE("a checkpoint counts once it is committed") {
+  const TemporaryFolder folder;
+  const Store store(folder / "a" / "b");
+  CHECK(store.scan().empty());
+  store.prepare();
+  const TestCheckpoint made = make_checkpoint(3, 30, 2);
+  write(store, made);
+  Sighting sighting = only_sighting(store);
+  CHECK_FALSE(sighting.committed);
+  CHECK(sighting.parts == std::vector<std::int64_t>{0, 1});
+  store.commit(made.manifest);
+  store.commit(made.manifest);  // as another rank would
+  sighting = only_sighting(store);
+  CHECK(sighting.committed);
+  CHECK(sighting.manifest == encode_manifest(made.manifest));
+  const Part part = store.read_part(sighting, made.manifest.parts[1]);
+  CHECK(part.data == made.data[1]);
+  CHECK(part.entries.at(0).name == "x");
+}
+
+TEST_CASE("a part that is changed, cut or gone is refused by its path") {
+  const TemporaryFolder folder;
+  const Store store(folder.path());
+  const TestCheckpoint made = save(store, 1);
+  const fs::path data = file_of(store, made, "part-1.pt");
+  const fs::path index = file_of(store, made, "part-1.json");
+  std::string changed = made.data[1];
+  changed[500] ^= 1;
+  write_bytes(data, changed);
+  CHECK_THAT(problem(store, made),
+             Contains("part-1.pt is damaged: the checksum of \"x\" is wrong"));
+  write_bytes(data, made.data[1].substr(0, 999));
+  CHECK_THAT(problem(store, made), Contains("part-1.pt has 999 bytes of 1000"));
+  fs::remove(data);
+  CHECK_THAT(problem(store, made), Contains("cannot read") && Contains("part-1.pt: No such file"));
+  write_bytes(data, made.data[1]);
+  write_bytes(index, made.indices[0]);
+  CHECK_THAT(problem(store, made), Contains("part-1.json is damaged"));
+  fs::remove(index);
+  CHECK_THAT(problem(store, made), Contains("part 1 is not in"));
+  write_bytes(index, made.indices[1]);
+  CHECK(store.read_part(only_sighting(store), made.manifest.parts[1]).data == made.data[1]);
+}
+
+TEST_CASE("a copy serves where the part is damaged or missing") {
+  const TemporaryFolder folder;
+  const Store store(folder.path());
+  const TestCheckpoint made = make_checkpoint(1, 10, 2);
+  write(store, made);
+  write(store, made, Copy::OfAnotherHost);
+  store.commit(made.manifest);
+  CHECK(only_sighting(store).parts.size() == 2);
+  write_bytes(file_of(store, made, "part-1.pt"), "");
+  CHECK(store.read_part(only_sighting(store), made.manifest.parts[1]).data == made.data[1]);
+  fs::remove(file_of(store, made, "part-1.json"));
+  CHECK(store.read_part(only_sighting(store), made.manifest.parts[1]).data == made.data[1]);
+  write_bytes(file_of(store, made, "copy-1.pt"), "");
+  CHECK_THAT(problem(store, made), Contains("copy-1.pt has 0 bytes of 1000"));
+}
+
+TEST_CASE("a checkpoint without a readable manifest says why") {
+  const TemporaryFolder folder;
+  const Store store(folder.path());
+  const TestCheckpoint made = save(store, 1);
+  const fs::path manifest = file_of(store, made, "manifest.json");
+  const std::string text = read_text(manifest);
+  write_bytes(manifest, text.substr(0, text.size() / 2));
+  CHECK_THAT(only_sighting(store).problem, Contains("manifest.json is damaged: it is no JSON"));
+  CHECK(only_sighting(store).manifest.empty());
+  fs::remove(manifest);
+  CHECK_THAT(only_sighting(store).problem, Contains("cannot read"));
+  write_bytes(manifest, encode_manifest(make_checkpoint(2, 10, 2).manifest));
+  CHECK_THAT(only_sighting(store).problem, Contains("another checkpoint's"));
+  Manifest newer = made.manifest;
+  newer.version = 9;
+  write_bytes(manifest, encode_manifest(newer));
+  CHECK_THAT(error_of([&] { store.scan(); }), Contains("manifest.json: it has version 9"));
+}
+
+TEST_CASE("the newest checkpoints stay, and nothing of older saves that ended half way") {
+  const TemporaryFolder folder;
+  const Store store(folder.path());
+  write_bytes(folder / "notes.txt", "not a checkpoint");
+  for (std::int64_t sequence = 1; sequence <= 4; ++sequence) save(store, sequence);
+  write(store, make_checkpoint(5, 50, 1));
+  write(store, make_checkpoint(7, 70, 1));
+  const TestCheckpoint newest = save(store, 6);
+  store.prune(0, newest.manifest.name);
+  CHECK(steps(store).size() == 5);
+  store.prune(2, newest.manifest.name);
+  CHECK(steps(store) == std::vector<std::int64_t>{40, 60});
+  CHECK(store.scan().size() == 3);  // with the one that is newer and in progress
+  const TestCheckpoint later = save(store, 8);
+  store.prune(2, later.manifest.name, {4, 8});
+  CHECK(steps(store) == std::vector<std::int64_t>{40, 80});
+  CHECK(fs::exists(folder / "notes.txt"));
+}
+
+TEST_CASE("ranks that share a folder commit and prune at once") {
+  constexpr int kRanks = 4;
+  const TemporaryFolder folder;
+  for (std::int64_t sequence = 1; sequence <= 20; ++sequence) {
+    const TestCheckpoint made = make_checkpoint(sequence, sequence, kRanks);
+    std::latch written(kRanks);
+    std::vector<std::string> problems(kRanks);
+    {
+      std::vector<std::jthread> ranks;
+      for (std::size_t rank = 0; rank < kRanks; ++rank) {
+        ranks.emplace_back([&, rank] {
+          try {
+            const Store store(folder.path());
+            store.write_part(made.manifest.name, static_cast<std::int64_t>(rank), Copy::Own,
+                             made.indices[rank], made.data[rank]);
+            written.arrive_and_wait();
+            store.commit(made.manifest);
+            store.prune(1, made.manifest.name);
+          } catch (const std::exception& error) {
+            problems[rank] = error.what();
+          }
+        });
+      }
+    }
+    for (const std::string& problem : problems) CHECK(problem.empty());
+  }
+  const Store store(folder.path());
+  CHECK(only_sighting(store).name.step == 20);
+  CHECK(only_sighting(store).parts.size() == kRanks);
+}
+
+namespace {
+
+/// Runs in a process of its own, and returns how it ended.
+int status_of_child(const std::function<void()>& action) {
+  const pid_t child = ::fork();
+  REQUIRE(child >= 0);
+  if (child == 0) {
+    action();
+    ::_exit(0);
+  }
+  int status = 0;
+  REQUIRE(::waitpid(child, &status, 0) == child);
+  return status;
+}
+
+}  // namespace
+
+TEST_CASE("a process that is killed in the middle of a save leaves the checkpoint before") {
+  const TemporaryFolder folder;
+  const Store store(folder.path());
+  save(store, 1);
+  // It kills itself in the write that exceeds the limit, after so many bytes of a file.
+  for (const rlim_t limit : {0, 1, 500, 999}) {
+    const int status = status_of_child([&] {
+      ::signal(SIGXFSZ, [](int) { ::kill(::getpid(), SIGKILL); });
+      const rlimit most = {limit, limit};
+      ::setrlimit(RLIMIT_FSIZE, &most);
+      save(store, 2);
+    });
+    CHECK(WIFSIGNALED(status));
+    CHECK(WTERMSIG(status) == SIGKILL);
+    CHECK(steps(store) == std::vector<std::int64_t>{10});
+    CHECK(store.scan().size() == 2);
+  }
+  const TestCheckpoint next = save(store, 3);
+  store.prune(2, next.manifest.name);
+  CHECK(steps(store) == std::vector<std::int64_t>{10, 30});
+  CHECK(store.scan().size() == 2);
+}
+
+TEST_CASE("a full disk is told, and the checkpoints before are intact") {
+  const TemporaryFolder folder;
+  std::string text;
+  bool mounted = true;
+  // In a mount namespace of this thread.
+  std::thread([&] {
+    mounted = ::unshare(CLONE_NEWNS) == 0 &&
+              ::mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr) == 0 &&
+              ::mount("none", folder.path().c_str(), "tmpfs", 0, "size=64k") == 0;
+    if (!mounted) return;
+    const Store store(folder.path());
+    const TestCheckpoint made = save(store, 1, 1);
+    try {
+      store.write_part({2, 20, "0123abcd"}, 0, Copy::Own, "", std::string(100'000, 'x'));
+    } catch (const Error& error) {
+      text = error.what();
+    }
+    if (steps(store) != std::vector<std::int64_t>{10}) text += " but the first is lost";
+  }).join();
+  if (!mounted) {
+    WARN("a tmpfs cannot be mounted here");
+    return;
+  }
+  CHECK_THAT(text, Contains("cannot write") && Contains("part-0.pt: No space left on device") &&
+                       Contains("Free some space") && !Contains("lost"));
+}
+
+TEST_CASE("a folder that cannot be used is told with its path") {
+  const TemporaryFolder folder;
+  write_bytes(folder / "file", "");
+  CHECK_THAT(error_of([&] { Store(folder / "file" / "x").prepare(); }),
+             Contains("cannot make the folder") && Contains("file/x: Not a directory"));
+  fs::create_directory(folder / "closed");
+  fs::permissions(folder / "closed", fs::perms::owner_read | fs::perms::owner_exec);
+  constexpr uid_t kNobody = 65534;
+  const bool is_root = ::geteuid() == 0;
+  const int status = status_of_child([&] {
+    if (is_root && ::setuid(kNobody) != 0) ::_exit(1);
+    try {
+      Store(folder / "closed" / "x").prepare();
+    } catch (const Error& error) {
+      const std::string text = error.what();
+      if (text.find("Permission denied. Give this user the permission") != std::string::npos) {
+        ::_exit(7);
+      }
+    }
+  });
+  CHECK(WEXITSTATUS(status) == 7);
+}

@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+// The files of a checkpoint, names of folders, and what ranks say of them.
+#include "tests/checkpoint/parts.h"
+#include "tests/sweeps/fuzz/decoders/fuzz_target.h"
+#include "torch_ext/src/store/candidates.h"
+#include "torch_ext/src/store/format_error.h"
+
+namespace ronde::fuzz {
+namespace {
+
+constexpr std::uint64_t kPartBytes = 1000;
+
+/// Decodes, and requires that what is encoded again is read as the same.
+template <typename Decode, typename Encode>
+bool round_trip(std::string_view text, const Decode& decode, const Encode& encode) {
+  try {
+    const std::string written = encode(decode(text));
+    require(encode(decode(written)) == written, "it is written so that it is read as the same");
+    return true;
+  } catch (const store::FormatError&) {
+    return false;
+  }
+}
+
+}  // namespace
+
+Corpus corpus() {
+  const test::TestCheckpoint made = test::make_checkpoint(7, 120, 3);
+  const std::string manifest = store::encode_manifest(made.manifest);
+  const std::string content = manifest.substr(manifest.find("\"content\": ") + 11);
+  std::string version_1 = content.substr(0, content.rfind('}'));
+  version_1.replace(version_1.find("\"version\": 2"), 12, "\"version\": 1");
+  return {{manifest, version_1, made.indices[0],
+           store::encode_sightings({{.name = made.manifest.name,
+                                     .committed = true,
+                                     .manifest = version_1,
+                                     .parts = {0, 1}}}),
+           store::folder_name(made.manifest.name)},
+          {},
+          4000};
+}
+
+}  // namespace ronde::fuzz
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  using namespace ronde;
+  const std::string_view text = fuzz::text_of(data, size);
+  store::Name name;
+  bool taken = store::parse_folder_name(text, name);
+  fuzz::require(!taken || store::folder_name(name) == text, "a name of a folder is unique");
+  taken |= fuzz::round_trip(text, store::decode_manifest, [](store::Manifest manifest) {
+    manifest.version = store::kVersion;
+    return store::encode_manifest(manifest);
+  });
+  taken |= fuzz::round_trip(
+      text, [](std::string_view t) { return store::decode_index(t, fuzz::kPartBytes); },
+      store::encode_index);
+  taken |= fuzz::round_trip(text, store::decode_sightings, store::encode_sightings);
+  try {
+    store::find_candidates({store::decode_sightings(text)}, {0});
+  } catch (const store::FormatError&) {
+  }
+  if (taken) ++fuzz::accepted;
+  return 0;
+}

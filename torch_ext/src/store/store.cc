@@ -1,0 +1,225 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "torch_ext/src/store/store.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <charconv>
+#include <cstdio>
+#include <set>
+
+#include "core/src/base/system.h"
+#include "torch_ext/src/store/checksum.h"
+#include "torch_ext/src/store/files.h"
+#include "torch_ext/src/store/format_error.h"
+
+namespace ronde::store {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+constexpr std::string_view kPartial = "partial-";
+constexpr const char* kManifest = "manifest.json";
+
+std::string part_file(std::int64_t part, Copy copy, const char* ending) {
+  return (copy == Copy::Own ? "part-" : "copy-") + std::to_string(part) + ending;
+}
+
+/// The number in "part-12.json" or "copy-12.json"; -1 of another file.
+std::int64_t part_of(std::string_view file) {
+  constexpr std::string_view kEnding = ".json";
+  if (!file.starts_with("part-") && !file.starts_with("copy-")) return -1;
+  if (!file.ends_with(kEnding)) return -1;
+  file.remove_suffix(kEnding.size());
+  file.remove_prefix(5);
+  std::int64_t part = -1;
+  const auto [end, error] = std::from_chars(file.data(), file.data() + file.size(), part);
+  return error == std::errc() && end == file.data() + file.size() ? part : -1;
+}
+
+/// A folder whose name is that of a checkpoint, complete or in progress.
+struct Found {
+  Name name = {};
+  bool committed = false;
+  fs::path path = {};
+};
+
+std::vector<Found> folders_in(const fs::path& folder) {
+  std::vector<Found> all;
+  std::error_code error;
+  fs::directory_iterator file(folder, error);
+  if (error == std::errc::no_such_file_or_directory) return all;
+  for (; !error && file != fs::directory_iterator(); file.increment(error)) {
+    const std::string text = file->path().filename().string();
+    Found found;
+    found.committed = !text.starts_with(kPartial);
+    found.path = file->path();
+    const std::size_t prefix = found.committed ? 0 : kPartial.size();
+    if (parse_folder_name(std::string_view(text).substr(prefix), found.name)) all.push_back(found);
+  }
+  if (error) fail("cannot read the folder", folder, error.value());
+  return all;
+}
+
+Sighting look_into(const fs::path& folder, const Name& name, bool committed) {
+  Sighting sighting{.name = name, .committed = committed};
+  std::set<std::int64_t> parts;
+  std::error_code vanished;  // another rank may remove it
+  for (const fs::directory_entry& file : fs::directory_iterator(folder, vanished)) {
+    const std::int64_t part = part_of(file.path().filename().string());
+    if (part >= 0) parts.insert(part);
+  }
+  sighting.parts.assign(parts.begin(), parts.end());
+  if (!committed) return sighting;
+  try {
+    std::string text = read_file(folder / kManifest);
+    if (decode_manifest(text).name != name) throw FormatError("it is another checkpoint's");
+    sighting.manifest = std::move(text);
+  } catch (const NewerVersion& error) {
+    throw NewerVersion((folder / kManifest).string() + ": " + error.what());
+  } catch (const FormatError& error) {
+    sighting.problem = (folder / kManifest).string() + " is damaged: " + error.what();
+  } catch (const Error& error) {
+    sighting.problem = error.what();
+  }
+  return sighting;
+}
+
+/// Once the manifest is gone, it is no checkpoint any more. Other ranks may remove it as well.
+void remove_checkpoint(const fs::path& folder) {
+  std::error_code error;
+  fs::remove(folder / kManifest, error);
+  if (!error) fs::remove_all(folder, error);
+  if (error && error != std::errc::no_such_file_or_directory) {
+    fail("cannot remove the older checkpoint", folder, error.value());
+  }
+}
+
+Part read_and_verify(const fs::path& folder, const PartSummary& summary, Copy copy) {
+  const fs::path index = folder / part_file(summary.part, copy, ".json");
+  const fs::path data = folder / part_file(summary.part, copy, ".pt");
+  Part part{.index = read_file(index)};
+  if (checksum_text(part.index) != summary.index) {
+    throw FormatError(index.string() + " is damaged: its checksum is not the manifest's");
+  }
+  try {
+    part.entries = decode_index(part.index, summary.bytes);
+  } catch (const FormatError& error) {
+    throw FormatError(index.string() + " is damaged: " + error.what());
+  }
+  part.data = read_file(data);
+  if (part.data.size() != summary.bytes) {
+    throw FormatError(data.string() + " has " + std::to_string(part.data.size()) + " bytes of " +
+                      std::to_string(summary.bytes) + ": it is a part of a file");
+  }
+  for (const Entry& entry : part.entries) {
+    const auto bytes = std::string_view(part.data).substr(entry.offset, entry.bytes);
+    if (checksum_text(bytes) == entry.checksum) continue;
+    throw FormatError(data.string() + " is damaged: the checksum of \"" + entry.name +
+                      "\" is wrong");
+  }
+  return part;
+}
+
+}  // namespace
+
+fs::path Store::partial(const Name& name) const {
+  return folder_ / (std::string(kPartial) + folder_name(name));
+}
+
+std::string Store::prepare() const {
+  make_folders(folder_);
+  if (::access(folder_.c_str(), R_OK | W_OK | X_OK) != 0) {
+    fail("cannot write checkpoints into", folder_, errno);
+  }
+  struct stat status = {};
+  if (::stat(folder_.c_str(), &status) != 0) fail("cannot look at", folder_, errno);
+  return std::to_string(status.st_dev) + "/" + std::to_string(status.st_ino);
+}
+
+std::vector<Sighting> Store::scan() const {
+  std::vector<Sighting> sightings;
+  for (const Found& found : folders_in(folder_)) {
+    sightings.push_back(look_into(found.path, found.name, found.committed));
+  }
+  return sightings;
+}
+
+void Store::write_part(const Name& name, std::int64_t part, Copy copy, std::string_view index,
+                       std::string_view data) const {
+  const fs::path path = partial(name);
+  make_folders(path);
+  const UniqueFd folder = open_folder(path);
+  write_file(folder.get(), part_file(part, copy, ".pt"), data, path);
+  write_file(folder.get(), part_file(part, copy, ".json"), index, path);
+  sync_folder(folder.get(), path);
+}
+
+void Store::commit(const Manifest& manifest) const {
+  const fs::path from = partial(manifest.name);
+  const fs::path to = folder_ / folder_name(manifest.name);
+  const auto is_committed = [&] {
+    std::error_code unknown;
+    return fs::exists(to / kManifest, unknown);
+  };
+  if (is_committed()) return;
+  make_folders(from);  // this folder may have no part
+  const UniqueFd folder(::open(from.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (!folder && is_committed()) return;
+  if (!folder) fail("cannot open the folder", from, errno);
+  // Relative to the open folder: a rank on another host may rename it meanwhile, which then has the
+  // same manifest.
+  const std::string temporary = std::string(kManifest) + "." + to_hex(random_bytes(4));
+  write_file(folder.get(), temporary, encode_manifest(manifest), from);
+  if (::renameat(folder.get(), temporary.c_str(), folder.get(), kManifest) != 0) {
+    fail("cannot rename", from / temporary, errno);
+  }
+  sync_folder(folder.get(), from);
+  if (::rename(from.c_str(), to.c_str()) != 0) {
+    const int code = errno;
+    if (!is_committed()) fail("cannot rename", from, code);
+    remove_checkpoint(from);  // where it was made anew
+  }
+  sync_folder(open_folder(folder_).get(), folder_);
+}
+
+void Store::prune(int keep, const Name& newest, const Range& passed_over) const {
+  std::vector<Found> complete;
+  for (Found& found : folders_in(folder_)) {
+    const bool is_useless = found.committed ? passed_over.contains(found.name.sequence)
+                                            : found.name.sequence < newest.sequence;
+    if (is_useless) {
+      remove_checkpoint(found.path);
+    } else if (found.committed) {
+      complete.push_back(std::move(found));
+    }
+  }
+  const auto kept = static_cast<std::size_t>(keep);
+  if (keep == 0 || complete.size() <= kept) return;
+  std::sort(complete.begin(), complete.end(),
+            [](const Found& a, const Found& b) { return a.name.sequence > b.name.sequence; });
+  for (std::size_t i = kept; i < complete.size(); ++i) remove_checkpoint(complete[i].path);
+}
+
+Part Store::read_part(const Sighting& sighting, const PartSummary& summary) const {
+  const fs::path folder =
+      sighting.committed ? folder_ / folder_name(sighting.name) : partial(sighting.name);
+  std::string problem;
+  for (const Copy copy : {Copy::Own, Copy::OfAnotherHost}) {
+    std::error_code unknown;
+    if (!fs::exists(folder / part_file(summary.part, copy, ".json"), unknown)) continue;
+    try {
+      return read_and_verify(folder, summary, copy);
+    } catch (const Error& error) {
+      problem += (problem.empty() ? "" : "; ") + std::string(error.what());
+    }
+  }
+  throw FormatError(problem.empty()
+                        ? "part " + std::to_string(summary.part) + " is not in " + folder.string()
+                        : problem);
+}
+
+}  // namespace ronde::store

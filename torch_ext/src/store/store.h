@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "torch_ext/src/store/manifest.h"
+
+namespace ronde::store {
+
+/// Whose part a file has: that of the rank that wrote it, or of a rank on another host.
+enum class Copy { Own, OfAnotherHost };
+
+/// Sequences of checkpoints, both ends excluded.
+struct Range {
+  std::int64_t after = 0;
+  std::int64_t before = 0;
+
+  bool contains(std::int64_t sequence) const { return after < sequence && sequence < before; }
+};
+
+/// A part, read and verified.
+struct Part {
+  std::string index = {};
+  std::vector<Entry> entries = {};
+  std::string data = {};
+};
+
+/// The folder with one rank's checkpoints, which ranks may share. In it,
+///
+///     000007-step-120-3fa91c02/   part-0.pt  part-0.json  part-1.pt ... manifest.json
+///     partial-000008-step-130-3fa91c02/      a save in progress, or one that ended half way
+///
+/// A checkpoint counts once it has a manifest and its final name, which commit() gives it. Copies
+/// for other hosts are copy-1.pt and copy-1.json. All members throw ronde::Error with the path and
+/// what to do.
+///
+/// Thread-safety: one thread at a time. Ranks, and hosts with a shared file system, may call the
+/// same members at once.
+class Store {
+ public:
+  /// Looks at nothing yet.
+  explicit Store(std::filesystem::path folder) : folder_(std::move(folder)) {}
+
+  /// Makes the folder, and returns what identifies it on this host: device and inode.
+  std::string prepare() const;
+
+  /// The checkpoints here, complete or not, in no order; none if there is no folder.
+  std::vector<Sighting> scan() const;
+
+  /// Writes a part of a checkpoint that is in progress, durably.
+  void write_part(const Name& name, std::int64_t part, Copy copy, std::string_view index,
+                  std::string_view data) const;
+
+  /// Makes the checkpoint in progress the newest, once all its parts are durable. It may have been
+  /// committed by another rank already.
+  void commit(const Manifest& manifest) const;
+
+  /// Removes all but the newest `keep` checkpoints (0: none), what older saves have left, and
+  /// checkpoints that were passed over when this run resumed.
+  void prune(int keep, const Name& newest, const Range& passed_over = {}) const;
+
+  /// Reads and verifies a part, or else its copy. Throws FormatError, Error.
+  Part read_part(const Sighting& sighting, const PartSummary& summary) const;
+
+  const std::filesystem::path& folder() const noexcept { return folder_; }
+
+ private:
+  std::filesystem::path partial(const Name& name) const;
+
+  std::filesystem::path folder_;
+};
+
+}  // namespace ronde::store
