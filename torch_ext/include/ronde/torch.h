@@ -9,6 +9,7 @@
 #include "ronde/ronde.h"
 #include "ronde/torch/amp.h"
 #include "ronde/torch/broadcast.h"
+#include "ronde/torch/checkpoint.h"
 #include "ronde/torch/collectives.h"
 #include "ronde/torch/compression.h"
 #include "ronde/torch/device.h"

@@ -14,6 +14,8 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <map>
+#include <mutex>
 #include <string_view>
 #include <utility>
 
@@ -65,6 +67,14 @@ std::string first_difference(const std::vector<std::string>& mine,
 }
 
 }  // namespace
+
+std::string numbered_name(const std::string& kind, ProcessSet set) {
+  static std::mutex mutex;
+  static std::map<std::pair<std::string, std::vector<int>>, int> constructed;
+  const std::vector<int> ranks = ranks_of(set);
+  const std::lock_guard lock(mutex);
+  return kind + std::to_string(constructed[{kind, ranks}]++);
+}
 
 std::string subject_of(const std::string& function, const std::string& name) {
   return "ronde::" + function + (name.empty() ? "" : "(" + name + ")");

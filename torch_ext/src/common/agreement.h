@@ -23,6 +23,10 @@ struct Statement {
 /// with, alike on all ranks. `name` may be empty.
 std::string subject_of(const std::string& function, const std::string& name);
 
+/// "optimizer3": numbered among the objects of this `kind` and the same ranks, all of which
+/// construct them in the same order. A rank outside a set knows nothing of the set's.
+std::string numbered_name(const std::string& kind, ProcessSet set);
+
 struct AgreementOptions {
   /// Ends the text of the error where the lines differ.
   std::string advice = "Build the same model and optimizer on every rank";

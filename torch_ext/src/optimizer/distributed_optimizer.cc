@@ -5,8 +5,6 @@
 #include <torch/optim/lbfgs.h>
 
 #include <cstddef>
-#include <map>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <utility>
@@ -25,15 +23,9 @@
 namespace ronde {
 namespace {
 
-/// Numbered among those of the same ranks, all of which construct them in the same order: a rank
-/// outside a set knows nothing of the set's.
 std::string scope_of(const DistributedOptimizerOptions& options) {
   if (!options.name.empty()) return options.name;
-  static std::mutex mutex;
-  static std::map<std::vector<int>, int> constructed;
-  const std::vector<int> ranks = ranks_of(options.process_set);
-  const std::lock_guard lock(mutex);
-  return "optimizer" + std::to_string(constructed[ranks]++);
+  return detail::numbered_name("optimizer", options.process_set);
 }
 
 }  // namespace

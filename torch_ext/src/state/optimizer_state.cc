@@ -8,12 +8,15 @@
 #include <torch/optim/sgd.h>
 #include <torch/serialize.h>
 
+#include <functional>
+#include <map>
 #include <memory>
 #include <typeinfo>
 #include <utility>
 
 #include "ronde/error.h"
 #include "ronde/torch/broadcast.h"
+#include "ronde/torch/checkpoint_object.h"
 #include "torch_ext/src/common/tensor_request.h"
 #include "torch_ext/src/state/object_bytes.h"
 
@@ -36,31 +39,39 @@ void drop_scratch(const Optimizer& optimizer) {
 
 using NamedState = std::vector<std::pair<const char*, at::Tensor>>;
 
+using StateSlots = std::vector<std::pair<const char*, at::Tensor*>>;
+
 // The tensors that have their parameter's shape.
-NamedState shaped_state(const OptimizerParamState& state) {
+StateSlots shaped_slots(OptimizerParamState& state) {
   using namespace torch::optim;
-  if (const auto* sgd = dynamic_cast<const SGDParamState*>(&state)) {
-    return {{"momentum_buffer", sgd->momentum_buffer()}};
+  if (auto* sgd = dynamic_cast<SGDParamState*>(&state)) {
+    return {{"momentum_buffer", &sgd->momentum_buffer()}};
   }
-  if (const auto* adam = dynamic_cast<const AdamParamState*>(&state)) {
-    return {{"exp_avg", adam->exp_avg()},
-            {"exp_avg_sq", adam->exp_avg_sq()},
-            {"max_exp_avg_sq", adam->max_exp_avg_sq()}};
+  if (auto* adam = dynamic_cast<AdamParamState*>(&state)) {
+    return {{"exp_avg", &adam->exp_avg()},
+            {"exp_avg_sq", &adam->exp_avg_sq()},
+            {"max_exp_avg_sq", &adam->max_exp_avg_sq()}};
   }
-  if (const auto* adamw = dynamic_cast<const AdamWParamState*>(&state)) {
-    return {{"exp_avg", adamw->exp_avg()},
-            {"exp_avg_sq", adamw->exp_avg_sq()},
-            {"max_exp_avg_sq", adamw->max_exp_avg_sq()}};
+  if (auto* adamw = dynamic_cast<AdamWParamState*>(&state)) {
+    return {{"exp_avg", &adamw->exp_avg()},
+            {"exp_avg_sq", &adamw->exp_avg_sq()},
+            {"max_exp_avg_sq", &adamw->max_exp_avg_sq()}};
   }
-  if (const auto* rmsprop = dynamic_cast<const RMSpropParamState*>(&state)) {
-    return {{"square_avg", rmsprop->square_avg()},
-            {"momentum_buffer", rmsprop->momentum_buffer()},
-            {"grad_avg", rmsprop->grad_avg()}};
+  if (auto* rmsprop = dynamic_cast<RMSpropParamState*>(&state)) {
+    return {{"square_avg", &rmsprop->square_avg()},
+            {"momentum_buffer", &rmsprop->momentum_buffer()},
+            {"grad_avg", &rmsprop->grad_avg()}};
   }
-  if (const auto* adagrad = dynamic_cast<const AdagradParamState*>(&state)) {
-    return {{"sum", adagrad->sum()}};
+  if (auto* adagrad = dynamic_cast<AdagradParamState*>(&state)) {
+    return {{"sum", &adagrad->sum()}};
   }
   return {};
+}
+
+NamedState shaped_state(OptimizerParamState& state) {
+  NamedState all;
+  for (const auto& [name, tensor] : shaped_slots(state)) all.emplace_back(name, *tensor);
+  return all;
 }
 
 // The tensors of an LBFGS, which have the elements of all parameters together.
@@ -232,6 +243,72 @@ std::string save_optimizer(const Optimizer& optimizer) {
   });
 }
 
+// Calls `visit` with "<group>.<parameter>.<tensor>", the tensor of the state, and its parameter.
+void visit_slots(
+    Optimizer& optimizer,
+    const std::function<void(const std::string&, at::Tensor&, const at::Tensor&)>& visit) {
+  for (std::size_t group = 0; group < optimizer.param_groups().size(); ++group) {
+    const auto& parameters = optimizer.param_groups()[group].params();
+    for (std::size_t i = 0; i < parameters.size(); ++i) {
+      const auto found = optimizer.state().find(parameters[i].unsafeGetTensorImpl());
+      if (found == optimizer.state().end()) continue;
+      const std::string prefix = std::to_string(group) + "." + std::to_string(i) + ".";
+      for (const auto& [name, tensor] : shaped_slots(*found->second)) {
+        visit(prefix + name, *tensor, parameters[i]);
+      }
+    }
+  }
+}
+
+// The optimizer's bytes without the tensors of parameters' shapes: LibTorch leaves out undefined
+// ones.
+std::string save_rest(Optimizer& optimizer) {
+  std::vector<at::Tensor> taken;
+  const auto put_back = [&] {
+    std::size_t next = 0;
+    visit_slots(optimizer, [&](const std::string&, at::Tensor& slot, const at::Tensor&) {
+      slot = std::move(taken.at(next++));
+    });
+  };
+  visit_slots(optimizer, [&](const std::string&, at::Tensor& slot, const at::Tensor&) {
+    taken.push_back(std::move(slot));
+    slot = at::Tensor();
+  });
+  try {
+    std::string bytes = save_optimizer(optimizer);
+    put_back();
+    return bytes;
+  } catch (...) {
+    put_back();
+    throw;
+  }
+}
+
+std::function<void(bool)> load_parts(Optimizer& optimizer,
+                                     const std::map<std::string, at::Tensor>& tensors,
+                                     const std::string& bytes) {
+  const std::function<void(bool)> finish = load_optimizer(optimizer, bytes);
+  try {
+    std::size_t used = 0;
+    visit_slots(optimizer, [&](const std::string& name, at::Tensor& slot, const at::Tensor& like) {
+      const auto found = tensors.find(name);
+      if (found == tensors.end()) return;
+      ++used;
+      slot = found->second.to(like.device());
+    });
+    if (used != tensors.size()) {
+      throw UsageError("the checkpoint has " + std::to_string(tensors.size()) +
+                       " tensors of its state, and only " + std::to_string(used) +
+                       " fit. Construct the optimizer as it was when it was saved");
+    }
+    check_fit(optimizer, Compare::Shapes);
+  } catch (...) {
+    finish(false);
+    throw;
+  }
+  return finish;
+}
+
 }  // namespace
 
 ObjectCodec codec_of(Optimizer& optimizer) {
@@ -249,6 +326,24 @@ ObjectCodec codec_of(Optimizer& optimizer) {
     return load_optimizer(optimizer, bytes);
   };
   return codec;
+}
+
+// Each tensor by itself, so that the ranks can divide them.
+CheckpointObject checkpoint_object_of(Optimizer& optimizer) {
+  CheckpointObject object{.type = type_text(typeid(optimizer)), .fixed = false};
+  object.tensors = [&optimizer] {
+    check_fit(optimizer, Compare::Shapes);
+    CheckpointObject::Tensors all;
+    visit_slots(optimizer, [&](const std::string& name, at::Tensor& slot, const at::Tensor&) {
+      if (slot.defined()) all.emplace_back(name, slot);
+    });
+    return all;
+  };
+  object.encode = [&optimizer] { return save_rest(optimizer); };
+  object.load = [&optimizer](const auto& tensors, const std::string& bytes) {
+    return load_parts(optimizer, tensors, bytes);
+  };
+  return object;
 }
 
 }  // namespace detail

@@ -7,6 +7,7 @@
 #include <torch/serialize.h>
 #include <torch/utils.h>
 
+#include <map>
 #include <mutex>
 #include <string>
 #include <utility>
@@ -14,6 +15,7 @@
 
 #include "ronde/error.h"
 #include "ronde/ronde.h"
+#include "ronde/torch/checkpoint_object.h"
 #include "torch_ext/src/common/agreement.h"
 #include "torch_ext/src/state/object_bytes.h"
 
@@ -105,7 +107,41 @@ StatesByRank read_states_of_all(torch::serialize::InputArchive& archive, std::si
   return all;
 }
 
+// "cpu", "cuda0", "cuda1", ...
+std::string generator_name(std::size_t number) {
+  return number == 0 ? "cpu" : "cuda" + std::to_string(number - 1);
+}
+
 }  // namespace
+
+namespace detail {
+
+CheckpointObject checkpoint_object_of_generators() {
+  CheckpointObject object{.fixed = false};
+  object.tensors = [] {
+    CheckpointObject::Tensors all;
+    for (at::Tensor& state : states()) {
+      all.emplace_back(generator_name(all.size()), std::move(state));
+    }
+    return all;
+  };
+  object.load = [](const std::map<std::string, at::Tensor>& tensors, const std::string&) {
+    const std::vector<at::Tensor> former = states();
+    std::vector<at::Tensor> saved;
+    for (std::size_t i = 0; i < tensors.size(); ++i) {
+      const auto found = tensors.find(generator_name(i));
+      if (found == tensors.end()) throw UsageError("there is no state of " + generator_name(i));
+      saved.push_back(found->second);
+    }
+    set_states(saved);
+    return [former](bool keep) {
+      if (!keep) set_states(former);
+    };
+  };
+  return object;
+}
+
+}  // namespace detail
 
 std::uint64_t rank_seed(std::uint64_t seed, int rank) noexcept {
   const std::uint64_t start = split_mix(seed, 0);

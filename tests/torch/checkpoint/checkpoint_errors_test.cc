@@ -1,0 +1,169 @@
+// SPDX-License-Identifier: Apache-2.0
+// Checkpoints that are damaged, of another model or version, or cannot be written.
+#include <csignal>
+
+#include "tests/torch/checkpoint/training.h"
+#include "torch_ext/src/store/manifest.h"
+
+namespace ronde_test::checkpoint_errors_test {
+
+using namespace ronde_test::checkpoints;
+
+TEST_CASE("a damaged or torn newest checkpoint gives way to the one before, on all ranks") {
+  const std::vector<std::function<void(const fs::path&)>> damages = {
+      damage_newest,
+      [](const fs::path& folder) { fs::remove(files_in(newest_in(folder), ".pt").back()); },
+      [](const fs::path& folder) { fs::remove(newest_in(folder) / "part-0.json"); },
+      [](const fs::path& folder) { fs::remove(newest_in(folder) / "manifest.json"); },
+      [](const fs::path& folder) { fs::resize_file(newest_in(folder) / "part-0.pt", 100); }};
+  for (const auto& damage : damages) {
+    const SharedFolder folder;
+    save_run(folder.path(), {2, 4});
+    on_rank_0([&] { damage(folder.path()); });
+    Training resumed(folder.path(), {.seed = 2});
+    CHECK(resumed.resume() == 2);
+    CHECK(resumed.note == "step 2");
+    // It goes on as if the damaged one had never been.
+    resumed.run(5, {5});
+    resumed.checkpoint.wait();
+    Training next(folder.path(), {.seed = 3});
+    CHECK(next.resume() == 5);
+    // The damaged one does not count among those that are kept.
+    std::size_t folders = 0;
+    for (const auto& file : fs::directory_iterator(folder.path())) folders += file.is_directory();
+    CHECK(folders == 2);
+  }
+}
+
+TEST_CASE("where no checkpoint is whole, or one is of a newer Ronde, all ranks say so") {
+  const SharedFolder folder;
+  save_run(folder.path(), {2, 4});
+  const fs::path newest = newest_in(folder.path());
+  on_rank_0([&] {
+    fs::remove(newest / "part-0.pt");
+    fs::remove(files_in(folder.path(), "part-0.json").front());
+  });
+  Training other(folder.path(), {.seed = 2});
+  const std::string before = ronde::save_bytes(other.net);
+  check_refused([&] { other.checkpoint.resume(); },
+                {"no checkpoint in " + folder.path().string(), "000001-step-2",
+                 "no rank sees its part 0 of " + std::to_string(ronde::size()), "000002-step-4",
+                 "part-0.pt: No such file"});
+  on_rank_0([&] {
+    ronde::store::Manifest manifest =
+        ronde::store::decode_manifest(ronde::test::read_text(newest / "manifest.json"));
+    manifest.version = 7;
+    ronde::test::write_bytes(newest / "manifest.json", ronde::store::encode_manifest(manifest));
+  });
+  check_refused([&] { other.checkpoint.resume(); },
+                {"rank 0: ", "manifest.json: it has version 7 of the format"});
+  CHECK(ronde::save_bytes(other.net) == before);
+}
+
+TEST_CASE("a checkpoint of another model is refused by name, and changes nothing") {
+  const SharedFolder folder;
+  save_run(folder.path(), {2});
+  torch::nn::Sequential net{torch::nn::Linear(4, 9), torch::nn::BatchNorm1d(9), torch::nn::ReLU(),
+                            torch::nn::Dropout(0.4),
+                            torch::nn::Linear(torch::nn::LinearOptions(9, 1).bias(false))};
+  const std::string before = ronde::save_bytes(net);
+  std::int64_t own = 0;
+  at::Tensor extra = torch::ones({2});
+  torch::nn::Linear head(2, 3);
+  ronde::Checkpoint checkpoint(folder.path());
+  checkpoint.add("net", net).add_local("own", own).add("extra", extra).add("head", head);
+  check_refused(
+      [&] { checkpoint.resume(); },
+      {"ronde::Checkpoint::resume: checkpoint 000001-step-2-", "of another program or model",
+       "\"net/0.weight\" is Float [8, 4] in the checkpoint and Float [9, 4] here",
+       "\"extra\" (Float [2]) is not in the checkpoint", "more"});
+  ronde::Checkpoint second(folder.path());
+  Training same(folder.path(), {.seed = 2});
+  second.add("net", same.net).add_local("own", own).add("adam", same.adam);
+  second.add("warmup", same.note).add("decay", same.decay).add("sampler", same.sampler);
+  second.add("loss", same.loss).add("mask", same.mask).add("note", same.note);
+  check_refused([&] { second.resume(); },
+                {"\"scaler\" (ronde::GradScaler) is not here",
+                 "\"warmup\" is ronde::WarmupLR in the checkpoint and bytes here"});
+  CHECK(ronde::save_bytes(net) == before);
+}
+
+TEST_CASE("what is each rank's own fits the same number of ranks only", "[n2][n4]") {
+  const SharedFolder folder;
+  save_run(folder.path(), {2});
+  const ronde::ProcessSet set = ronde::add_process_set({0});
+  if (ronde::rank() == 0) {
+    Training alone(folder.path(), {.seed = 2, .set = set});
+    check_refused([&] { alone.checkpoint.resume(); },
+                  {"\"own\" is each rank's own, and was saved by " + std::to_string(ronde::size()) +
+                   " ranks, here are 1"});
+  }
+  ronde::remove_process_set(set);
+}
+
+TEST_CASE("a save that fails on one rank is told on all by the next call, and can be repeated") {
+  const SharedFolder folder;
+  const fs::path path = folder.path() / "here";
+  Training training(path, {.checkpoint = {.keep = 1}});
+  training.run(1, {1});
+  training.checkpoint.wait();
+  on_rank_0([&] {
+    fs::remove_all(path);
+    ronde::test::write_bytes(path, "");
+  });
+  training.run(2, {2});
+  check_refused(
+      [&] { training.checkpoint.save(3); },
+      {"ronde::Checkpoint::save: impossible on some ranks:\n  rank 0: step 2 was not saved: ",
+       "cannot make the folder " + path.string(), "Not a directory"});
+  on_rank_0([&] { fs::remove(path); });
+  training.run(4, {4});
+  training.checkpoint.wait();
+  CHECK(files_in(path, "manifest.json").size() == 1);
+  Training resumed(path, {.seed = 2});
+  CHECK(resumed.resume() == 4);
+}
+
+TEST_CASE("checkpoints of another run are not overwritten by one that did not resume") {
+  const SharedFolder folder;
+  save_run(folder.path(), {2});
+  Training other(folder.path(), {});
+  check_refused([&] { other.checkpoint.save(1); },
+                {"has checkpoints of another run (000001-step-2-", "Call resume() first"});
+  CHECK(other.resume() == 2);
+  other.checkpoint.save(3);
+}
+
+TEST_CASE("ranks with other objects or options are told", "[n2][n4]") {
+  const SharedFolder folder;
+  at::Tensor tensor = torch::zeros({2 + (ronde::rank() == 1 ? 1 : 0)});
+  ronde::Checkpoint checkpoint(folder.path());
+  checkpoint.add("x", tensor);
+  check_refused([&] { checkpoint.save(1); },
+                {"rank 1 has \"x: Float [3]\" where rank 0 has \"x: Float [2]\"", "add_local()"});
+  check_refused([&] { ronde::Checkpoint other(folder.path(), {.keep = 2 + ronde::rank()}); },
+                {"rank 1 has \"keep 3\" where rank 0 has \"keep 2\""});
+  on_rank_0([&] { ronde::test::write_bytes(folder.path() / "file", ""); });
+  const bool spoilt = ronde::rank() == 1;
+  check_refused([&] { ronde::Checkpoint other(folder.path() / (spoilt ? "file/x" : "y")); },
+                {"rank 1: cannot make the folder", "file/x: Not a directory"});
+}
+
+TEST_CASE("names and options that make no sense are refused", "[n1]") {
+  const SharedFolder folder;
+  ronde::Checkpoint checkpoint(folder.path());
+  double number = 0;
+  checkpoint.add("x", number);
+  for (const char* name : {"x", "", "a/b", "random"}) {
+    check_refused([&] { checkpoint.add(name, number); }, {"give each object a name of its own"});
+  }
+  at::Tensor sparse = torch::eye(2).to_sparse();
+  checkpoint.add("sparse", sparse);
+  check_refused([&] { checkpoint.save(1); }, {"\"sparse\" is a sparse, quantized or meta tensor"});
+  check_refused([&] { ronde::Checkpoint(folder.path(), {.keep = -1}); }, {"keep is -1"});
+  check_refused([&] { ronde::Checkpoint(folder.path(), {.replicate = 2}); }, {"replicate is 2"});
+  check_refused([&] { ronde::Checkpoint(folder.path(), {.stop_signals = {SIGKILL}}); },
+                {"stop signal 9 cannot be caught"});
+}
+
+}  // namespace ronde_test::checkpoint_errors_test

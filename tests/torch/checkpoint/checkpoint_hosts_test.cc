@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: Apache-2.0
+// Hosts that lose their disk, and ranks that die while they save.
+#include <sys/resource.h>
+
+#include <csignal>
+#include <cstdio>
+
+#include "tests/support/processes/file_ranks.h"
+#include "tests/support/processes/launcher_rank.h"
+#include "tests/torch/checkpoint/training.h"
+
+namespace ronde_test::checkpoint_hosts_test {
+
+using namespace ronde_test::checkpoints;
+
+namespace {
+
+/// Ranks 0 and 1 on one host, 2 and 3 on another, each with a disk of its own.
+void on_two_hosts(const std::function<void(const fs::path& disk)>& action) {
+  setenv("RONDE_HOST_ID", ronde::test::launched_rank() < 2 ? "a" : "b", 1);
+  use_ronde();
+  const ronde::test::TemporaryFolder disk;
+  action(disk.path());
+  ronde::barrier();
+}
+
+}  // namespace
+
+TEST_CASE("with replicate the parts of a lost host are on the other one", "[n4][own]") {
+  on_two_hosts([](const fs::path& disk) {
+    save_run(disk, {2, 3}, {.checkpoint = {.replicate = 1}});
+    CHECK(files_in(disk, ".pt").size() == 4);
+    ronde::barrier();
+    const std::set<int> lost = {2, 3};
+    if (lost.contains(ronde::rank())) {
+      for (const auto& file : fs::directory_iterator(disk)) fs::remove_all(file.path());
+    }
+    Training resumed(disk, {.seed = 2});
+    CHECK(resumed.resume() == 3);
+    CHECK(resumed.note == "step 3");
+  });
+}
+
+TEST_CASE("rank 0's parts, too, have a copy on the other host", "[n4][own]") {
+  on_two_hosts([](const fs::path& disk) {
+    save_run(disk, {2}, {.checkpoint = {.sharded = false, .replicate = 1}});
+    const std::size_t files = files_in(disk, ".pt").size();
+    CHECK(files == (ronde::rank() % 2 == 0 ? 4U : 0U));
+    ronde::barrier();
+    if (ronde::rank() == 0) fs::remove_all(newest_in(disk));
+    Training resumed(disk, {.seed = 2});
+    CHECK(resumed.resume() == 2);
+  });
+}
+
+TEST_CASE("without a copy the parts of a lost host are missing", "[n4][own]") {
+  on_two_hosts([](const fs::path& disk) {
+    save_run(disk, {2});
+    ronde::barrier();
+    if (ronde::rank() == 3) fs::remove_all(newest_in(disk));
+    Training resumed(disk, {.seed = 2});
+    check_refused([&] { resumed.checkpoint.resume(); }, {"no rank sees its part 3 of 4"});
+  });
+}
+
+namespace {
+
+constexpr int kGroupError = 9;
+constexpr int kVictimStep = 5;
+
+/// Kills itself in the middle of writing a file.
+void die_in_the_next_write() {
+  ::signal(SIGXFSZ, [](int) { ::kill(::getpid(), SIGKILL); });
+  const rlimit most = {1000, 1000};
+  ::setrlimit(RLIMIT_FSIZE, &most);
+}
+
+}  // namespace
+
+TEST_CASE("helper: a rank that trains and saves", "[.][own]") {
+  using ronde::test::started_with;
+  const ronde::KeyValueStart start = ronde::test::start_by_files();
+  ronde::init({.key_value = start});
+  try {
+    Training training(started_with("TRAIN_FOLDER"), {});
+    std::printf("resumed %d\n", static_cast<int>(training.resume().value_or(0)));
+    const std::string victim = started_with("TRAIN_VICTIM");
+    for (int step = training.steps + 1; step <= 8; ++step) {
+      if (step == kVictimStep) training.checkpoint.wait();
+      if (step == kVictimStep && victim == std::to_string(start.rank)) die_in_the_next_write();
+      training.run(step, {step});
+    }
+    training.checkpoint.wait();
+  } catch (const ronde::GroupError& error) {
+    std::fprintf(stderr, "group %d\n", error.failed_rank());
+    std::fflush(nullptr);
+    std::_Exit(kGroupError);
+  }
+  ronde::shutdown();
+}
+
+TEST_CASE("a rank that is killed in the middle of a save costs that save alone", "[n1]") {
+  const ronde::test::TemporaryFolder folder;
+  const auto launch = [&](const std::string& victim) {
+    return ronde::test::run_file_ranks(3, "helper: a rank that trains and saves",
+                                       {{"TRAIN_FOLDER", folder.path().string()},
+                                        {"TRAIN_VICTIM", victim},
+                                        {"OMP_NUM_THREADS", "1"}});
+  };
+  const auto killed = launch("1");
+  CHECK(killed[1].exit_code == -1);
+  for (const std::size_t survivor : {0, 2}) {
+    CAPTURE(killed[survivor].out, killed[survivor].err);
+    CHECK(killed[survivor].exit_code == kGroupError);
+    CHECK(contains(killed[survivor].err, "group 1"));
+  }
+  for (const auto& rank : launch("none")) {
+    CAPTURE(rank.out, rank.err);
+    CHECK(rank.exit_code == 0);
+    CHECK(contains(rank.out, "resumed " + std::to_string(kVictimStep - 1)));
+  }
+  CHECK(files_in(folder.path(), "manifest.json").size() == 2);
+  for (const auto& file : fs::directory_iterator(folder.path())) {
+    CHECK_FALSE(file.path().filename().string().starts_with("partial-"));
+  }
+}
+
+}  // namespace ronde_test::checkpoint_hosts_test

@@ -1,0 +1,365 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "ronde/torch/checkpoint.h"
+
+#include <ATen/ops/empty.h>
+#include <ATen/ops/from_blob.h>
+#include <torch/utils.h>
+
+#include <algorithm>
+#include <sstream>
+#include <utility>
+
+#include "core/src/base/system.h"
+#include "ronde/error.h"
+#include "ronde/ronde.h"
+#include "ronde/torch/objects.h"
+#include "ronde/torch/random.h"
+#include "torch_ext/src/checkpoint/checkpoint_log.h"
+#include "torch_ext/src/checkpoint/loader.h"
+#include "torch_ext/src/checkpoint/matching.h"
+#include "torch_ext/src/checkpoint/stop_signals.h"
+#include "torch_ext/src/checkpoint/writer.h"
+#include "torch_ext/src/common/agreement.h"
+#include "torch_ext/src/common/tensor_request.h"
+#include "torch_ext/src/state/object_bytes.h"
+
+namespace ronde {
+namespace {
+
+using detail::CheckpointLayout;
+using detail::CheckpointObject;
+using detail::NamedObject;
+using detail::Piece;
+using detail::Statement;
+
+const char* const kRandom = "random";
+
+CheckpointOptions checked(CheckpointOptions options) {
+  const auto refuse = [](const std::string& text) {
+    throw UsageError(detail::rank_prefix() + "ronde::Checkpoint: " + text);
+  };
+  if (options.keep < 0) refuse("keep is " + std::to_string(options.keep) + ". Give 0 for all");
+  if (options.replicate != 0 && options.replicate != 1) {
+    refuse("replicate is " + std::to_string(options.replicate) + ". Give 0 or 1");
+  }
+  return options;
+}
+
+CheckpointLayout make_layout(const CheckpointOptions& options) {
+  detail::check_member("ronde::Checkpoint", options.process_set);
+  CheckpointLayout layout{.set = options.process_set,
+                          .subject = detail::numbered_name("ronde::Checkpoint/", options.process_set),
+                          .rank = rank_in(options.process_set).value(),
+                          .sharded = options.sharded,
+                          .replicated = options.replicate > 0};
+  layout.host_of.clear();
+  for (const int member : ranks_of(options.process_set)) {
+    layout.host_of.push_back(topology().host_of.at(static_cast<std::size_t>(member)));
+  }
+  layout.size = static_cast<int>(layout.host_of.size());
+  return layout;
+}
+
+}  // namespace
+
+class Checkpoint::Impl {
+ public:
+  Impl(const std::filesystem::path& folder, CheckpointOptions options)
+      : options_(checked(std::move(options))),
+        layout_(make_layout(options_)),
+        store_(folder),
+        writer_(store_, layout_, options_.keep),
+        stop_(options_.stop_signals, layout_.subject + "/stop", layout_.set) {
+    meet();
+    if (options_.random_state) {
+      objects_.push_back({kRandom, detail::checkpoint_object_of_generators(), /*local=*/true});
+    }
+  }
+
+  ~Impl() {
+    try {
+      const std::string problem = writer_.finish();
+      if (!problem.empty()) detail::checkpoint_log().error("ronde::Checkpoint: " + problem);
+    } catch (const std::exception&) {
+      // The group is dead, which every other call tells.
+    }
+  }
+
+  void add(const std::string& name, CheckpointObject object, bool local) {
+    const auto same = [&](const NamedObject& other) { return other.name == name; };
+    if (name.empty() || name.find('/') != std::string::npos || name == kRandom ||
+        std::any_of(objects_.begin(), objects_.end(), same)) {
+      throw UsageError(detail::rank_prefix() + "ronde::Checkpoint::add(\"" + name +
+                       "\"): give each object a name of its own, without \"/\", other than \"" +
+                       kRandom + "\"");
+    }
+    objects_.push_back({name, std::move(object), local});
+  }
+
+  void save(std::int64_t step) {
+    if (step == saved_step_) return wait();
+    const Span span("save checkpoint");
+    saved_step_ = kNone;
+    Statement mine;
+    mine.problem = writer_.finish();
+    std::vector<Piece> pieces;
+    if (mine.problem.empty())
+      mine.problem = detail::problem_of([&] { mine.lines = plan(step, pieces); });
+    detail::agree("ronde::Checkpoint::save", mine, layout_.set,
+                  {.advice = "Add the same objects on every rank, and those that differ by "
+                             "add_local()"});
+    pieces_ = std::move(pieces);
+    saved_step_ = step;
+    writer_.start({sequence_++, step, run_}, pieces_);
+    if (!options_.asynchronous) wait();
+  }
+
+  void wait() {
+    const std::int64_t saved = std::exchange(saved_step_, kNone);
+    Statement mine;
+    mine.problem = writer_.finish();
+    detail::agree("ronde::Checkpoint::wait", mine, layout_.set);
+    saved_step_ = saved;
+  }
+
+  std::optional<std::int64_t> resume() {
+    wait();
+    const std::optional<detail::LoadedCheckpoint> loaded = detail::load_newest(store_, layout_);
+    others_newest_.clear();
+    if (!loaded) return std::nullopt;
+    apply(*loaded);
+    saved_step_ = loaded->name.step;
+    writer_.set_passed_over({loaded->name.sequence, sequence_});
+    return loaded->name.step;
+  }
+
+  bool should_stop() { return stop_.agreed(); }
+
+ private:
+  static constexpr std::int64_t kNone = -1;
+
+  /// What one rank tells the others about its folder.
+  struct FolderReport {
+    std::string place = "-";  ///< "-" of a rank that does not write
+    std::int64_t sequence = 0;
+    std::string newest = "-";
+    std::string run = "-";
+  };
+
+  static std::string text_of(const FolderReport& report) {
+    return report.place + " " + std::to_string(report.sequence) + " " + report.newest + " " +
+           report.run;
+  }
+
+  static FolderReport report_from(const std::string& text) {
+    FolderReport report;
+    std::istringstream(text) >> report.place >> report.sequence >> report.newest >> report.run;
+    return report;
+  }
+
+  /// Makes the folders, and agrees on what identifies this run and who commits.
+  void meet() {
+    FolderReport mine;
+    Statement made;
+    made.problem = detail::problem_of([&] {
+      if (layout_.writes()) {
+        mine.place = std::to_string(layout_.host_of[static_cast<std::size_t>(layout_.rank)]) + ":" +
+                     store_.prepare();
+      }
+      for (const store::Sighting& sighting : store_.scan()) {
+        mine.sequence = std::max(mine.sequence, sighting.name.sequence);
+        if (sighting.committed) mine.newest = std::max(mine.newest, folder_name(sighting.name));
+      }
+      mine.run = to_hex(random_bytes(4));
+    });
+    made.lines = {"keep " + std::to_string(options_.keep),
+                  "sharded " + std::to_string(options_.sharded),
+                  "replicate " + std::to_string(options_.replicate),
+                  "asynchronous " + std::to_string(options_.asynchronous)};
+    detail::agree("ronde::Checkpoint", made, layout_.set, {.advice = "Give equal options"});
+    const std::vector<std::string> all = allgather_object(
+        text_of(mine), {.name = layout_.subject + "/folders", .process_set = layout_.set});
+    layout_.commits = mine.place != "-";
+    for (std::size_t rank = 0; rank < all.size(); ++rank) {
+      const FolderReport report = report_from(all[rank]);
+      if (rank == 0) run_ = report.run;
+      sequence_ = std::max(sequence_, report.sequence + 1);
+      if (report.newest != "-") others_newest_ = std::max(others_newest_, report.newest);
+      if (static_cast<int>(rank) < layout_.rank && report.place == mine.place) {
+        layout_.commits = false;
+      }
+    }
+    if (layout_.replicated && layout_.copier(0) < 0 && layout_.rank == 0) {
+      detail::checkpoint_log().warning(
+          "ronde::Checkpoint: all ranks are on one host: parts are not copied to another one");
+    }
+  }
+
+  /// Everything that is to be saved, one line each, as the ranks compare it. `pieces`: copies of
+  /// what is this rank's to write.
+  std::vector<std::string> plan(std::int64_t step, std::vector<Piece>& pieces) {
+    if (layout_.rank == 0 && !others_newest_.empty() && !options_.overwrite) {
+      throw UsageError(store_.folder().string() + " has checkpoints of another run (" +
+                       others_newest_ + "). Call resume() first, or choose another folder");
+    }
+    if (objects_.empty()) throw UsageError("nothing was added");
+    std::vector<std::string> lines = {"step " + std::to_string(step)};
+    std::vector<Item> items;
+    for (const NamedObject& named : objects_) list_items(named, items);
+    std::vector<std::uint64_t> divided;
+    for (const Item& item : items) {
+      if (item.is_divided()) divided.push_back(item.entry.bytes);
+    }
+    const std::vector<int> owners = detail::divide_among_ranks(divided, layout_.size);
+    auto next = owners.begin();
+    for (const Item& item : items) {
+      const int owner = item.named->local ? layout_.rank : item.is_divided() ? *next++ : 0;
+      if (!item.named->local) lines.push_back(item.line());
+      if (owner == layout_.rank) pieces.push_back(copy(item));
+    }
+    return lines;
+  }
+
+  struct Item {
+    const NamedObject* named = nullptr;
+    store::Entry entry;
+    at::Tensor tensor;      ///< undefined: the rest of the object
+    bool is_equal = false;  ///< on all ranks
+
+    /// What may differ between ranks is rank 0's, all of it.
+    bool is_divided() const { return is_equal && !named->local; }
+    std::string line() const {
+      return entry.name + ": " + (tensor.defined() ? detail::describe_entry(entry) : entry.type);
+    }
+  };
+
+  static void list_items(const NamedObject& named, std::vector<Item>& items) {
+    if (named.object.encode) {
+      items.push_back({&named, {.name = named.name, .type = named.object.type}, {}, false});
+    }
+    for (const bool is_equal : {true, false}) {
+      const auto& tensors = is_equal ? named.object.tensors : named.object.buffers;
+      if (!tensors) continue;
+      for (const auto& [name, tensor] : tensors()) {
+        if (!tensor.defined()) continue;
+        const std::string full = detail::entry_name(named.name, name);
+        items.push_back({&named, detail::entry_of(full, tensor), tensor, is_equal});
+      }
+    }
+  }
+
+  /// Reuses the memory of the last checkpoint, as its pages need not be made again.
+  Piece copy(const Item& item) {
+    const torch::NoGradGuard no_grad;
+    Piece piece{.entry = item.entry};
+    if (item.named->local) piece.entry.rank = layout_.rank;
+    if (!item.tensor.defined()) {
+      auto bytes = std::make_shared<std::string>(item.named->object.encode());
+      piece.values = at::from_blob(
+          bytes->data(), {static_cast<std::int64_t>(bytes->size())}, [bytes](void*) {}, at::kByte);
+      piece.entry.dtype = "Byte";
+      piece.entry.shape = piece.values.sizes().vec();
+      piece.entry.bytes = bytes->size();
+      return piece;
+    }
+    at::Tensor& memory = memory_[item.entry.name];
+    if (!memory.defined() || memory.sizes() != item.tensor.sizes() ||
+        memory.scalar_type() != item.tensor.scalar_type()) {
+      memory = at::empty(item.tensor.sizes(), item.tensor.scalar_type());
+    }
+    memory.copy_(item.tensor);
+    piece.values = memory;
+    return piece;
+  }
+
+  void apply(const detail::LoadedCheckpoint& loaded) {
+    const std::string subject = "ronde::Checkpoint::resume";
+    const std::string what = "checkpoint " + folder_name(loaded.name);
+    const bool same_ranks = loaded.ranks == layout_.size;
+    const bool has_random = loaded.items.contains(detail::entry_name(kRandom, "cpu"));
+    std::vector<NamedObject> wanted = objects_;
+    if (options_.random_state && !(same_ranks && has_random)) wanted.erase(wanted.begin());
+    // The same on all ranks, or else they are told what differs.
+    Statement matched;
+    const std::string problem = detail::mismatch(wanted, loaded, layout_.size, what);
+    if (!problem.empty()) matched.lines = {problem};
+    detail::agree(subject, matched, layout_.set);
+    if (!problem.empty()) throw UsageError(subject + ": " + problem);
+    load_all(subject, wanted, loaded);
+    if (options_.random_state && !same_ranks) {
+      torch::manual_seed(rank_seed(static_cast<std::uint64_t>(loaded.name.step), layout_.rank));
+    }
+    if (layout_.rank == 0) {
+      detail::checkpoint_log().info("resumed from " + what + " of " + std::to_string(loaded.ranks) +
+                                    " ranks in " + store_.folder().string());
+    }
+  }
+
+  /// All objects on all ranks, or none.
+  void load_all(const std::string& subject, const std::vector<NamedObject>& wanted,
+                const detail::LoadedCheckpoint& loaded) {
+    std::vector<std::function<void(bool)>> finish;
+    Statement decoded;
+    decoded.problem = detail::problem_of([&] {
+      for (const NamedObject& named : wanted) finish.push_back(detail::load_object(named, loaded));
+    });
+    try {
+      detail::agree(subject, decoded, layout_.set);
+    } catch (...) {
+      for (auto it = finish.rbegin(); it != finish.rend(); ++it) (*it)(/*keep=*/false);
+      throw;
+    }
+    for (const auto& function : finish) function(/*keep=*/true);
+  }
+
+  const CheckpointOptions options_;
+  CheckpointLayout layout_;
+  const store::Store store_;
+  detail::CheckpointWriter writer_;
+  detail::StopSignals stop_;
+  std::vector<NamedObject> objects_;
+  std::string run_;
+  std::int64_t sequence_ = 1;
+  std::int64_t saved_step_ = kNone;  ///< that need not be saved again
+  std::string others_newest_;        ///< in the folder, until resume()
+  std::vector<Piece> pieces_;        ///< those being written
+  std::map<std::string, at::Tensor> memory_;
+};
+
+Checkpoint::Checkpoint(const std::filesystem::path& folder, CheckpointOptions options)
+    : impl_(std::make_unique<Impl>(folder, std::move(options))) {}
+
+Checkpoint::~Checkpoint() = default;
+
+void Checkpoint::add_object(const std::string& name, CheckpointObject object, bool local) {
+  impl_->add(name, std::move(object), local);
+}
+
+Checkpoint& Checkpoint::add(const std::string& name, DistributedSampler& sampler,
+                            std::function<std::size_t()> position) {
+  detail::ObjectCodec codec = detail::codec_of_members(sampler);
+  codec.encode = [&sampler, position = std::move(position)] {
+    return detail::bytes_of_archive(
+        [&](torch::serialize::OutputArchive& archive) { sampler.save(archive, position()); });
+  };
+  add_object(name, detail::checkpoint_object_of(std::move(codec)), /*local=*/false);
+  return *this;
+}
+
+void Checkpoint::save(std::int64_t step) {
+  impl_->save(step);
+}
+
+std::optional<std::int64_t> Checkpoint::resume() {
+  return impl_->resume();
+}
+
+void Checkpoint::wait() {
+  impl_->wait();
+}
+
+bool Checkpoint::should_stop() {
+  return impl_->should_stop();
+}
+
+}  // namespace ronde

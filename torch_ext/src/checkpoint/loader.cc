@@ -1,0 +1,167 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "torch_ext/src/checkpoint/loader.h"
+
+#include <ATen/ops/empty.h>
+#include <ATen/ops/from_blob.h>
+
+#include <memory>
+#include <sstream>
+#include <utility>
+#include <vector>
+
+#include "ronde/error.h"
+#include "ronde/ronde.h"
+#include "ronde/torch/collectives.h"
+#include "ronde/torch/objects.h"
+#include "torch_ext/src/checkpoint/checkpoint_log.h"
+#include "torch_ext/src/common/agreement.h"
+#include "torch_ext/src/state/object_bytes.h"
+#include "torch_ext/src/store/candidates.h"
+
+namespace ronde::detail {
+namespace {
+
+using store::Candidate;
+using store::Sighting;
+
+class Loader {
+ public:
+  Loader(const store::Store& store, const CheckpointLayout& layout)
+      : store_(store), layout_(layout) {}
+
+  std::optional<LoadedCheckpoint> newest() {
+    std::string problems;
+    std::vector<Candidate> candidates = look();
+    for (Candidate& candidate : candidates) {
+      if (candidate.problem.empty()) read(candidate);
+      if (candidate.problem.empty()) return receive(candidate);
+      const std::string text =
+          "checkpoint " + folder_name(candidate.name) + " is not used: " + candidate.problem;
+      if (layout_.rank == 0) checkpoint_log().warning(text);
+      problems += "\n  " + text;
+    }
+    if (problems.empty()) return std::nullopt;
+    throw UsageError("ronde::Checkpoint::resume: no checkpoint in " + store_.folder().string() +
+                     " can be used. Move the folder away to start anew:" + problems);
+  }
+
+ private:
+  std::vector<Candidate> look() {
+    std::string mine;
+    Statement seen;
+    seen.problem = problem_of([&] {
+      sightings_ = store_.scan();
+      mine = encode_sightings(sightings_);
+    });
+    agree("ronde::Checkpoint::resume", seen, layout_.set);
+    std::vector<std::vector<Sighting>> all;
+    for (const std::string& text : gather(mine)) all.push_back(store::decode_sightings(text));
+    return find_candidates(all, layout_.host_of);
+  }
+
+  std::vector<std::string> gather(const std::string& mine) const {
+    return ronde::allgather_object(
+        mine, {.name = layout_.subject + "/resume", .process_set = layout_.set});
+  }
+
+  /// Each part is read by one of the ranks that see it; those that fail are read by the next one.
+  /// Afterwards the first of a part's readers has it.
+  void read(Candidate& candidate) {
+    parts_.clear();
+    std::vector<std::size_t> open(candidate.readers.size());
+    for (std::size_t i = 0; i < open.size(); ++i) open[i] = i;
+    while (!open.empty() && candidate.problem.empty()) {
+      std::string failures;
+      for (const std::size_t i : open) {
+        if (candidate.readers[i].front() != layout_.rank) continue;
+        const std::string problem = problem_of([&] { parts_[i] = read_part(candidate, i); });
+        if (!problem.empty()) failures += std::to_string(i) + " " + one_line(problem) + "\n";
+      }
+      open = failed_parts(gather(failures), candidate);
+    }
+  }
+
+  store::Part read_part(const Candidate& candidate, std::size_t i) const {
+    const store::PartSummary& summary = candidate.manifest.parts[i];
+    for (const Sighting& sighting : sightings_) {
+      if (sighting.name == candidate.name) return store_.read_part(sighting, summary);
+    }
+    throw Error("part " + std::to_string(summary.part) + " has vanished");
+  }
+
+  static std::string one_line(std::string text) {
+    for (char& c : text) c = c == '\n' ? ' ' : c;
+    return text;
+  }
+
+  /// Passes failed parts on to their next readers, and returns them.
+  std::vector<std::size_t> failed_parts(const std::vector<std::string>& by_rank,
+                                        Candidate& candidate) const {
+    std::vector<std::size_t> failed;
+    for (std::size_t rank = 0; rank < by_rank.size(); ++rank) {
+      std::istringstream lines(by_rank[rank]);
+      std::size_t part = 0;
+      for (std::string problem; lines >> part && std::getline(lines, problem);) {
+        std::vector<int>& readers = candidate.readers.at(part);
+        readers.erase(readers.begin());
+        failed.push_back(part);
+        if (readers.empty() && candidate.problem.empty()) {
+          candidate.problem = "rank " + std::to_string(rank) + ":" + problem;
+        }
+      }
+    }
+    return failed;
+  }
+
+  LoadedCheckpoint receive(const Candidate& candidate) {
+    LoadedCheckpoint loaded{.name = candidate.name,
+                            .ranks = static_cast<int>(candidate.manifest.ranks)};
+    for (std::size_t i = 0; i < candidate.readers.size(); ++i) {
+      const store::PartSummary& summary = candidate.manifest.parts[i];
+      const BroadcastOptions options{.name = layout_.subject + "/part",
+                                     .root = candidate.readers[i].front(),
+                                     .process_set = layout_.set};
+      store::Part& part = parts_[i];  // empty but on the reader
+      ronde::broadcast_object(part.index, options);
+      part.data.resize(summary.bytes);
+      // The tensor owns the bytes: after a group error the backend may outlive this call.
+      const auto data = std::make_shared<std::string>(std::move(part.data));
+      broadcast_(at::from_blob(
+                     data->data(), {static_cast<std::int64_t>(summary.bytes)}, [data](void*) {},
+                     at::kByte),
+                 options);
+      add_items(loaded, part.index, *data);
+      parts_.erase(i);
+    }
+    return loaded;
+  }
+
+  void add_items(LoadedCheckpoint& loaded, const std::string& index,
+                 const std::string& data) const {
+    Statement decoded;
+    decoded.problem = problem_of([&] {
+      for (store::Entry& entry : store::decode_index(index, data.size())) {
+        const bool others = entry.rank >= 0 && entry.rank != layout_.rank;
+        LoadedCheckpoint::Item& item = loaded.items[entry.name];
+        if (others && item.values.defined()) continue;
+        if (!others) item.values = tensor_of(entry, data);
+        item.entry = std::move(entry);
+      }
+    });
+    agree("ronde::Checkpoint::resume", decoded, layout_.set);
+  }
+
+  const store::Store& store_;
+  const CheckpointLayout& layout_;
+  std::vector<Sighting> sightings_;
+  std::map<std::size_t, store::Part> parts_;  // those that this rank has read
+};
+
+}  // namespace
+
+std::optional<LoadedCheckpoint> load_newest(const store::Store& store,
+                                            const CheckpointLayout& layout) {
+  return Loader(store, layout).newest();
+}
+
+}  // namespace ronde::detail

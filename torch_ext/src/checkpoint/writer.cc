@@ -1,0 +1,148 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "torch_ext/src/checkpoint/writer.h"
+
+#include <ATen/ops/empty.h>
+#include <ATen/ops/tensor.h>
+#include <torch/utils.h>
+
+#include <cstring>
+#include <utility>
+
+#include "core/src/base/exception_text.h"
+#include "ronde/error.h"
+#include "ronde/run.h"
+#include "ronde/torch/collectives.h"
+#include "torch_ext/src/state/object_bytes.h"
+#include "torch_ext/src/store/checksum.h"
+
+namespace ronde::detail {
+namespace {
+
+/// How a part travels: the sizes of index and data, and both.
+constexpr std::size_t kHeader = 2 * sizeof(std::uint64_t);
+
+std::size_t travelling_bytes(const PartBytes& part) {
+  return part.data.empty() ? 0 : kHeader + part.index.size() + part.data.size();
+}
+
+char* put(char* to, const PartBytes& part) {
+  if (part.data.empty()) return to;
+  const std::uint64_t sizes[] = {part.index.size(), part.data.size()};
+  std::memcpy(to, sizes, kHeader);
+  std::memcpy(to + kHeader, part.index.data(), part.index.size());
+  std::memcpy(to + kHeader + part.index.size(), part.data.data(), part.data.size());
+  return to + travelling_bytes(part);
+}
+
+}  // namespace
+
+CheckpointWriter::~CheckpointWriter() {
+  if (thread_.joinable()) thread_.join();
+}
+
+void CheckpointWriter::start(const store::Name& name, const std::vector<Piece>& pieces) {
+  step_ = name.step;
+  saved_ = false;
+  thread_ = std::thread([this, name, &pieces] {
+    try {
+      const torch::NoGradGuard no_grad;
+      write(name, pieces);
+    } catch (const GroupError&) {
+      group_error_ = std::current_exception();
+    } catch (...) {
+      problem_ = exception_text();
+    }
+  });
+}
+
+std::string CheckpointWriter::finish() {
+  if (thread_.joinable()) thread_.join();
+  if (group_error_) std::rethrow_exception(std::exchange(group_error_, nullptr));
+  if (problem_.empty()) return {};
+  return "step " + std::to_string(step_) + (saved_ ? " was saved, but " : " was not saved: ") +
+         std::exchange(problem_, {});
+}
+
+void CheckpointWriter::write(const store::Name& name, const std::vector<Piece>& pieces) {
+  PartBytes part;
+  problem_ = problem_of([&] {
+    if (pieces.empty()) return;
+    part = make_part(pieces);
+    write_part(name, layout_.rank, part.index, part.text());
+  });
+  // Also after a problem, as the other ranks do.
+  if (layout_.exchanges()) exchange(name, part);
+  const std::vector<store::PartSummary> parts = agree_on_parts(problem_.empty(), part);
+  if (parts.empty() || !layout_.commits) return;
+  problem_ =
+      problem_of([&] { store_.commit({.name = name, .ranks = layout_.size, .parts = parts}); });
+  if (!problem_.empty()) return;
+  note_checkpoint(name.step);
+  problem_ = problem_of([&] { store_.prune(keep_, name, passed_over_); });
+  saved_ = true;
+}
+
+/// Writes the part of rank `of` if this rank is the one to do so.
+void CheckpointWriter::write_part(const store::Name& name, int of, std::string_view index,
+                                  std::string_view data) {
+  if (layout_.writer(of) == layout_.rank) {
+    store_.write_part(name, of, store::Copy::Own, index, data);
+  }
+  if (layout_.copier(of) == layout_.rank) {
+    store_.write_part(name, of, store::Copy::OfAnotherHost, index, data);
+  }
+}
+
+void CheckpointWriter::exchange(const store::Name& name, const PartBytes& part) {
+  const auto bytes = problem_.empty() ? static_cast<std::int64_t>(travelling_bytes(part)) : 0;
+  std::vector<std::int64_t> splits(static_cast<std::size_t>(layout_.size));
+  std::int64_t sent = 0;
+  for (const int to : {layout_.writer(layout_.rank), layout_.copier(layout_.rank)}) {
+    if (to < 0 || to == layout_.rank || splits[static_cast<std::size_t>(to)] > 0) continue;
+    splits[static_cast<std::size_t>(to)] = bytes;
+    sent += bytes;
+  }
+  const at::Tensor rows = at::empty({sent}, at::kByte);
+  char* next = static_cast<char*>(rows.mutable_data_ptr());
+  for (std::int64_t put_in = 0; bytes > 0 && put_in < sent; put_in += bytes) next = put(next, part);
+  const TensorWork work = alltoall_async(
+      rows, splits, {.name = layout_.subject + "/parts", .process_set = layout_.set});
+  const at::Tensor received = work.wait();
+  const std::vector<std::int64_t> counts = work.received_splits();
+  const auto* from = static_cast<const char*>(received.const_data_ptr());
+  for (int of = 0; of < layout_.size; ++of) {
+    const auto count = static_cast<std::size_t>(counts[static_cast<std::size_t>(of)]);
+    if (count == 0) continue;
+    std::uint64_t sizes[2];
+    std::memcpy(sizes, from, kHeader);
+    const std::string_view index(from + kHeader, sizes[0]);
+    const std::string_view data(from + kHeader + sizes[0], sizes[1]);
+    const std::string problem = problem_of([&] { write_part(name, of, index, data); });
+    if (problem_.empty()) problem_ = problem;
+    from += count;
+  }
+}
+
+/// What goes into the manifest; nothing if a rank has failed, which tells why in its next call.
+std::vector<store::PartSummary> CheckpointWriter::agree_on_parts(bool succeeded,
+                                                                 const PartBytes& part) {
+  const auto index = static_cast<std::int64_t>(store::checksum(part.index));
+  const auto bytes = static_cast<std::int64_t>(part.data.size());
+  const at::Tensor mine = at::tensor({succeeded ? std::int64_t{1} : 0, bytes, index}, at::kLong);
+  const at::Tensor all = allgather_async(mine.view({1, 3}), {.name = layout_.subject + "/written",
+                                                             .process_set = layout_.set})
+                             .wait();
+  const auto* row = all.const_data_ptr<std::int64_t>();
+  std::vector<store::PartSummary> parts;
+  bool all_succeeded = true;
+  for (int of = 0; of < layout_.size; ++of, row += 3) {
+    all_succeeded = all_succeeded && row[0] == 1;
+    if (row[1] == 0) continue;
+    parts.push_back({.part = of,
+                     .bytes = static_cast<std::uint64_t>(row[1]),
+                     .index = store::checksum_text(static_cast<std::uint64_t>(row[2]))});
+  }
+  return all_succeeded ? parts : std::vector<store::PartSummary>();
+}
+
+}  // namespace ronde::detail

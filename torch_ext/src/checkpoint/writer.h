@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <exception>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "torch_ext/src/checkpoint/layout.h"
+#include "torch_ext/src/checkpoint/part.h"
+#include "torch_ext/src/store/store.h"
+
+namespace ronde::detail {
+
+/// Writes one checkpoint after the other, each in a thread: it makes this rank's part and writes or
+/// sends it, agrees with the other ranks' writers that all parts are durable, and then commits.
+///
+/// Thread-safety: one thread calls; between start() and finish() the writer's thread has the
+/// pieces.
+class CheckpointWriter {
+ public:
+  CheckpointWriter(const store::Store& store, const CheckpointLayout& layout, int keep)
+      : store_(store), layout_(layout), keep_(keep) {}
+  ~CheckpointWriter();
+
+  /// Checkpoints that the next save removes, as they were of no use for the one that resumed.
+  void set_passed_over(const store::Range& range) { passed_over_ = range; }
+
+  /// Begins to write. Nothing may be in progress. `pieces` live until finish().
+  void start(const store::Name& name, const std::vector<Piece>& pieces);
+
+  /// Waits for the writer, and returns its problem once, empty if there is none. Throws GroupError.
+  std::string finish();
+
+ private:
+  void write(const store::Name& name, const std::vector<Piece>& pieces);
+  void write_part(const store::Name& name, int of, std::string_view index, std::string_view data);
+  void exchange(const store::Name& name, const PartBytes& part);
+  std::vector<store::PartSummary> agree_on_parts(bool succeeded, const PartBytes& part);
+
+  const store::Store& store_;
+  const CheckpointLayout& layout_;
+  const int keep_;
+  store::Range passed_over_;
+  std::thread thread_;
+  std::int64_t step_ = 0;
+  // Of the writer's thread until it has ended.
+  std::string problem_;
+  bool saved_ = false;  ///< what failed came after the commit
+  std::exception_ptr group_error_;
+};
+
+}  // namespace ronde::detail
