@@ -142,10 +142,8 @@ void add_output_options(CLI::App& app, Options& options) {
                  "Write the final table, or the result of --efficiency, to this file")
       ->group("Output");
   app.add_option("--checkpoint-every", options.checkpoint_every,
-                 "Also write the checkpoint every so many steps")
+                 "Also save a checkpoint every so many steps")
       ->check(CLI::PositiveNumber)
-      ->group("Output");
-  app.add_flag("--resume", options.resume, "Go on from the checkpoint in --output")
       ->group("Output");
   app.add_option("--progress-seconds", options.progress_seconds,
                  "Seconds between progress lines when the output is no terminal")
@@ -176,7 +174,9 @@ void check_kind(const CLI::App& app, const Options& options) {
     if (options.synthetic && !is_for_benchmark(*option)) {
       throw CLI::ExcludesError("--synthetic", option->get_name());
     }
-    const bool is_for_both = option->get_name() == "--amp" || option->get_name() == "--device";
+    const std::string name = option->get_name();
+    const bool is_for_both =
+        name == "--amp" || name == "--device" || name == "--checkpoint" || name == "--resume";
     if (!options.synthetic && !is_for_both && option->get_group() == example::kBenchmarkGroup) {
       throw CLI::RequiresError(option->get_name(), "--synthetic");
     }

@@ -13,7 +13,8 @@
 namespace edsr {
 
 /// Everything the command line says. Sizes of the data are in pixels. A synthetic benchmark reads
-/// network, patch, seed and benchmark alone, and training of benchmark only device and amp.
+/// network, patch, seed and benchmark alone, and training of
+/// benchmark only device, amp, checkpoint and resume.
 struct Options {
   bool synthetic = false;
   example::BenchmarkOptions benchmark{.batch_size = 4};
@@ -40,7 +41,6 @@ struct Options {
   std::filesystem::path output = "edsr-output";
   std::filesystem::path json;
   std::int64_t checkpoint_every = 0;  ///< steps; 0: only at the end
-  bool resume = false;
   double progress_seconds = 10;
 };
 

@@ -98,7 +98,7 @@ void write_results(Edsr& network, const Data& data, const Report& report, const 
   write_png(picture, compare_side_by_side(network, data.held_out, report.evaluation));
   if (!options.json.empty()) example::write_text(options.json, to_json(report));
   std::printf("\n%s\npicture     %s\ncheckpoint  %s\nloss curve  %s\n", to_table(report).c_str(),
-              picture.c_str(), (options.output / kCheckpointName).c_str(),
+              picture.c_str(), checkpoint_folder(options).c_str(),
               (options.output / kLossCurveName).c_str());
 }
 

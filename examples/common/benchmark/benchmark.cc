@@ -17,12 +17,15 @@
 #include "common/checksum.h"
 #include "common/data/files.h"
 #include "common/device.h"
+#include "common/errors.h"
 
 namespace example {
 namespace {
 
 constexpr double kConfidence = 1.96;  // standard deviations that hold 95 % of a normal distribution
 constexpr double kMsPerSecond = 1000;
+/// A run that does not resume replaces the checkpoints of former ones.
+const ronde::CheckpointOptions kOverwrite = {.overwrite = true};
 
 /// Prints on rank 0.
 [[gnu::format(printf, 1, 2)]] void say(const char* format, ...) {
@@ -93,17 +96,28 @@ void Benchmark::throughput() const {
   const Link link = options_.no_distributed ? Link::unconnected : Link::connected;
   if (link == Link::unconnected) say("Unconnected: the ranks exchange nothing\n");
   Trainer trainer = make(link);
+  std::optional<ronde::Checkpoint> checkpoint;
+  if (!options_.checkpoint.empty()) checkpoint.emplace(options_.checkpoint, kOverwrite);
+  if (checkpoint) trainer.add_to(*checkpoint);
+  const std::int64_t done = options_.resume ? checkpoint->resume().value_or(0) : 0;
+  if (done > 0 && done >= options_.num_iters) {
+    throw InputError("the checkpoint is of iteration " + std::to_string(done) +
+                     ": nothing is left; raise --num-iters");
+  }
+  if (done > 0) say("Resumed after iteration #%lld\n", static_cast<long long>(done - 1));
   say("Running warmup...\n");
   warm_up(trainer);
   say("Running benchmark...\n");
   std::vector<double> rates;
-  for (std::int64_t i = 0; i < options_.num_iters; ++i) {
+  for (std::int64_t i = done; i < options_.num_iters; ++i) {
     // Unconnected ranks would drift apart, and one that trains alone has the machine for itself.
     if (link == Link::unconnected) ronde::barrier();
     rates.push_back(images_per_s(trainer.time(options_.num_batches_per_iter)));
     say("Iter #%lld: %.1f img/sec per %s\n", static_cast<long long>(i), rates.back(),
         device_name());
+    if (checkpoint) checkpoint->save(i + 1);
   }
+  if (checkpoint) checkpoint->wait();
   if (link == Link::connected) require_identical(trainer);
   const double rate = mean(rates);
   const double spread = kConfidence * standard_deviation(rates);

@@ -37,6 +37,11 @@ void add_benchmark_options(CLI::App& app, BenchmarkOptions& options) {
   flag("--in-step", options.in_step,
        "With --efficiency: also measure ranks that wait for each other after every step and "
        "exchange nothing, which tells waiting from exchanging");
+  app.add_option("--checkpoint", options.checkpoint,
+                 "Folder for checkpoints: of a benchmark one for each iteration [none; training: "
+                 "in --output]")
+      ->group(kBenchmarkGroup);
+  flag("--resume", options.resume, "Go on from the newest checkpoint, if there is one");
 }
 
 void check_benchmark_options(const BenchmarkOptions& options) {
@@ -45,6 +50,13 @@ void check_benchmark_options(const BenchmarkOptions& options) {
   }
   if (options.efficiency && options.no_distributed) {
     throw CLI::ExcludesError("--efficiency", "--no-distributed");
+  }
+  if (!options.checkpoint.empty() && (options.efficiency || options.no_distributed)) {
+    throw CLI::ExcludesError("--checkpoint",
+                             options.efficiency ? "--efficiency" : "--no-distributed");
+  }
+  if (options.resume && options.checkpoint.empty()) {
+    throw CLI::RequiresError("--resume", "--checkpoint");
   }
   if (options.in_step && !options.efficiency) {
     throw CLI::RequiresError("--in-step", "--efficiency");

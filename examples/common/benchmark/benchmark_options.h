@@ -26,6 +26,8 @@ struct BenchmarkOptions {
   bool no_distributed = false;
   bool efficiency = false;
   bool in_step = false;
+  std::filesystem::path checkpoint = {};  ///< folder; empty: none are saved
+  bool resume = false;
   std::filesystem::path json = {};
 };
 

@@ -6,6 +6,7 @@
 #include <memory>
 #include <optional>
 
+#include <ronde/torch/checkpoint.h>
 #include <ronde/torch/distributed_optimizer.h>
 #include <torch/nn/module.h>
 #include <torch/optim/sgd.h>
@@ -54,6 +55,11 @@ class Trainer {
   double time(std::int64_t steps);
 
   const torch::nn::Module& module() const { return *task_.module; }
+
+  /// Adds all that training changes, to be saved and resumed.
+  void add_to(ronde::Checkpoint& checkpoint) {
+    checkpoint.add("model", task_.module).add("sgd", sgd_);
+  }
 
  private:
   std::optional<c10::Stream> stream() const;

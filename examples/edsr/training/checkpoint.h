@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <ronde/torch.h>
+
 #include <cstdint>
 #include <filesystem>
 #include <string>
-
-#include <torch/optim/adam.h>
 
 #include "model.h"
 
@@ -23,6 +23,9 @@ struct RunConfig {
   static RunConfig from_json(const std::string& text);
 };
 
+/// What differs, and empty if nothing does: "batch 8 there, 16 here".
+std::string differences(const RunConfig& saved, const RunConfig& wanted);
+
 /// How far training has come.
 struct Position {
   std::int64_t step = 0;           ///< optimizer steps done
@@ -32,17 +35,27 @@ struct Position {
   double loss_first = 0;           ///< loss of the very first step
 };
 
-/// Writes network, optimizer, position and configuration to a LibTorch archive beside `path`, makes
-/// it durable, then renames it over `path`: a reader sees the old or the new checkpoint, never a
-/// part. Throws InputError when it cannot be written; the old one is then still there.
-void save_checkpoint(const std::filesystem::path& path, const Edsr& network,
-                     const torch::optim::Adam& optimizer, const Position& position,
-                     const RunConfig& config);
+/// Keeps network, optimizer, position and configuration. All calls are collective.
+class RunCheckpoint {
+ public:
+  RunCheckpoint(const std::filesystem::path& folder, Edsr& network, torch::optim::Adam& adam,
+                const RunConfig& config);
 
-/// Loads network and optimizer and returns the position. Throws InputError, naming the file, for
-/// one that is missing, truncated, no checkpoint of this program, or of a differing configuration;
-/// the text says what differs.
-Position load_checkpoint(const std::filesystem::path& path, Edsr& network,
-                         torch::optim::Adam& optimizer, const RunConfig& config);
+  /// Where the newest checkpoint stands; the beginning if there is none. Throws InputError, saying
+  /// what differs, if it is of another run, and what ronde::Checkpoint::resume() throws.
+  Position resume();
+
+  void save(const Position& position);
+
+  /// Returns once the last one is complete.
+  void finish() { checkpoint_.wait(); }
+
+ private:
+  std::filesystem::path folder_;
+  RunConfig wanted_;
+  std::string config_;
+  Position position_;
+  ronde::Checkpoint checkpoint_;
+};
 
 }  // namespace edsr

@@ -23,25 +23,6 @@ namespace {
 
 constexpr std::int64_t kPatchesPerPhotograph = 32;
 
-/// Rank 0 reads the checkpoint; parameters and optimizer state follow by broadcast, so that no
-/// other rank needs to see the file.
-Position resume(Edsr& network, torch::optim::Adam& adam, const Options& options,
-                const RunConfig& config) {
-  Position position;
-  if (!options.resume) return position;
-  if (ronde::rank() == 0) {
-    position = load_checkpoint(options.output / kCheckpointName, network, adam, config);
-  }
-  const torch::Tensor counts = ronde::broadcast(
-      torch::tensor({position.step, position.epoch, position.step_in_epoch}, torch::kInt64),
-      {.name = "resumed position"});
-  const torch::Tensor figures =
-      ronde::broadcast(torch::tensor({position.seconds, position.loss_first}, torch::kFloat64),
-                       {.name = "resumed figures"});
-  return {counts[0].item<std::int64_t>(), counts[1].item<std::int64_t>(),
-          counts[2].item<std::int64_t>(), figures[0].item<double>(), figures[1].item<double>()};
-}
-
 void set_learning_rate(torch::optim::Adam& adam, double learning_rate) {
   for (auto& group : adam.param_groups()) group.options().set_lr(learning_rate);
 }
@@ -49,10 +30,9 @@ void set_learning_rate(torch::optim::Adam& adam, double learning_rate) {
 /// What happens around the steps: clock, loss curve, progress, checkpoints.
 class Bookkeeper {
  public:
-  Bookkeeper(const Edsr& network, const torch::optim::Adam& adam, const Options& options,
-             const RunConfig& config, const Position& start)
-      : network_(network),
-        adam_(adam),
+  Bookkeeper(RunCheckpoint& checkpoint, const Options& options, const RunConfig& config,
+             const Position& start)
+      : checkpoint_(checkpoint),
         options_(options),
         config_(config),
         schedule_(options),
@@ -95,6 +75,7 @@ class Bookkeeper {
   TrainingResult finish() {
     const double seconds = clock_.seconds() - start_.seconds;
     save();
+    checkpoint_.finish();
     return {position_, images(), seconds, curve_.latest()};
   }
 
@@ -113,13 +94,11 @@ class Bookkeeper {
 
   void save() {
     curve_.flush();
-    if (ronde::rank() != 0) return;
     position_.seconds = clock_.seconds();
-    save_checkpoint(options_.output / kCheckpointName, network_, adam_, position_, config_);
+    checkpoint_.save(position_);
   }
 
-  const Edsr& network_;
-  const torch::optim::Adam& adam_;
+  RunCheckpoint& checkpoint_;
   const Options& options_;
   const RunConfig& config_;
   Schedule schedule_;
@@ -142,6 +121,11 @@ torch::Tensor forward(Edsr& network, const torch::Tensor& input, bool amp) {
 
 }  // namespace
 
+std::filesystem::path checkpoint_folder(const Options& options) {
+  const std::filesystem::path& given = options.benchmark.checkpoint;
+  return given.empty() ? options.output / kCheckpointName : given;
+}
+
 RunConfig run_config(const Options& options, std::size_t photographs) {
   // Whole batches make an epoch, so that no sample is dropped whatever the number of ranks.
   const std::int64_t wanted = static_cast<std::int64_t>(photographs) * kPatchesPerPhotograph;
@@ -161,7 +145,8 @@ TrainingResult train(Edsr& network, std::shared_ptr<const std::vector<Photograph
   const auto local_batch = static_cast<std::size_t>(options.batch / ronde::size());
   ronde::DistributedOptimizer optimizer(adam, network->named_parameters(),
                                         {.samples_per_step = local_batch});
-  const Position start = resume(network, adam, options, config);
+  RunCheckpoint checkpoint(checkpoint_folder(options), network, adam, config);
+  const Position start = options.benchmark.resume ? checkpoint.resume() : Position();
   ronde::broadcast_parameters(*network, /*root_rank=*/0);
   ronde::broadcast_optimizer_state(adam, 0);
 
@@ -175,7 +160,7 @@ TrainingResult train(Edsr& network, std::shared_ptr<const std::vector<Photograph
       dataset.map(torch::data::transforms::Stack<>()), sampler,
       torch::data::DataLoaderOptions(local_batch).workers(options.workers));
 
-  Bookkeeper run(network, adam, options, config, start);
+  Bookkeeper run(checkpoint, options, config, start);
   while (!run.finished()) {
     const Position& position = run.position();
     dataset.set_epoch(position.epoch);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <filesystem>
 #include <memory>
 #include <vector>
 
@@ -13,7 +14,7 @@
 namespace edsr {
 
 /// What training leaves in the folder of --output.
-inline constexpr const char* kCheckpointName = "checkpoint.pt";
+inline constexpr const char* kCheckpointName = "checkpoint";  ///< a folder, without --checkpoint
 inline constexpr const char* kLossCurveName = "loss.csv";
 inline constexpr const char* kScalarsName = "scalars.csv";
 
@@ -25,11 +26,14 @@ struct TrainingResult {
   double loss_last = 0;
 };
 
+/// The folder of --checkpoint.
+std::filesystem::path checkpoint_folder(const Options& options);
+
 /// What of the run must stay the same for its checkpoint to be resumed.
 RunConfig run_config(const Options& options, std::size_t photographs);
 
 /// Trains on `device` with Adam on the mean absolute error until the budget of steps or minutes is
-/// used, and leaves a checkpoint in options.output. Collective; every rank holds the same
+/// used, and leaves a checkpoint. Collective; every rank holds the same
 /// photographs and gets the same result. Throws InputError (resuming is refused, output cannot be
 /// written, training diverges) and ronde::GroupError when another rank fails.
 TrainingResult train(Edsr& network, std::shared_ptr<const std::vector<Photograph>> photographs,

@@ -2,17 +2,17 @@
 // The program as a user runs it, on images made for the test.
 #include <sys/wait.h>
 
+#include <algorithm>
 #include <array>
 #include <catch2/catch.hpp>
 #include <csignal>
 #include <cstdio>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <sstream>
 
-#include "common/checksum.h"
 #include "images/image_io.h"
 #include "tests/examples/edsr/run.h"
-#include "training/checkpoint.h"
 
 namespace edsr::testing {
 namespace {
@@ -31,31 +31,51 @@ nlohmann::json read_json(const fs::path& path) {
 }
 
 struct Checkpoint {
-  std::uint64_t checksum = 0;  ///< of the network
+  std::string network;  ///< its bytes
   std::int64_t step = 0;
 };
 
-/// What a run on six training photographs left.
+/// The folders of complete checkpoints that a run has left, the newest last.
+std::vector<fs::path> checkpoints_in(const fs::path& output) {
+  std::vector<fs::path> all;
+  if (!fs::exists(output / "checkpoint")) return all;
+  for (const auto& folder : fs::directory_iterator(output / "checkpoint")) {
+    const std::string name = folder.path().filename().string();
+    if (!name.starts_with("partial-")) all.push_back(folder.path());
+  }
+  std::sort(all.begin(), all.end());
+  return all;
+}
+
+/// The newest one, as LibTorch reads it.
 Checkpoint read_checkpoint(const fs::path& output) {
-  const RunConfig config{.network = {.blocks = 1, .features = 8, .scale = 2},
-                         .batch = 8,
-                         .patch = 12,
-                         .samples = 6 * 32,
-                         .seed = 1};
-  Edsr network(config.network);
-  torch::optim::Adam adam(network->parameters());
-  const Position position = load_checkpoint(output / "checkpoint.pt", network, adam, config);
-  return {example::parameter_checksum(*network), position.step};
+  const fs::path folder = checkpoints_in(output).back();
+  const std::string name = folder.filename().string();
+  std::map<std::string, std::string> tensors;
+  for (const auto& file : fs::directory_iterator(folder)) {
+    if (file.path().extension() != ".pt") continue;
+    const std::string bytes = read_text(file.path());
+    for (const auto& entry : torch::pickle_load({bytes.begin(), bytes.end()}).toGenericDict()) {
+      const std::string key = entry.key().toStringRef();
+      const torch::Tensor tensor = entry.value().toTensor();
+      if (!key.starts_with("network/")) continue;
+      tensors[key].assign(static_cast<const char*>(tensor.const_data_ptr()), tensor.nbytes());
+    }
+  }
+  Checkpoint read;
+  read.step = std::stoll(name.substr(name.find("-step-") + 6));
+  for (const auto& [key, bytes] : tensors) read.network += key + bytes;
+  return read;
 }
 
 /// The two runs have the same losses and end with the same network, bit for bit.
 void check_same_end(const fs::path& a, const fs::path& b) {
   CHECK(read_text(a / "loss.csv") == read_text(b / "loss.csv"));
-  CHECK(read_checkpoint(a).checksum == read_checkpoint(b).checksum);
+  CHECK(read_checkpoint(a).network == read_checkpoint(b).network);
 }
 
-/// Starts the program as a single rank without a launcher and kills it once `file` exists.
-void kill_once_there_is(const fs::path& file, const Words& options) {
+/// Starts the program as a single rank without a launcher and kills it once it has a checkpoint.
+void kill_once_it_has_saved(const fs::path& output_folder, const Words& options) {
   // The shell prints its process and becomes the program, which prints a line about each second.
   std::string command = "echo $$; OMP_NUM_THREADS=1 exec " TEST_PROGRAM " --progress-seconds 0";
   for (const std::string& word : options) command += " '" + word + "'";
@@ -64,11 +84,12 @@ void kill_once_there_is(const fs::path& file, const Words& options) {
   pid_t process = 0;
   REQUIRE(std::fscanf(output, "%d", &process) == 1);
   std::array<char, 4096> line;
-  while (!fs::exists(file) && std::fgets(line.data(), line.size(), output) != nullptr) {
+  while (checkpoints_in(output_folder).empty() &&
+         std::fgets(line.data(), line.size(), output) != nullptr) {
   }
   ::kill(process, SIGKILL);
   const int status = ::pclose(output);
-  REQUIRE(fs::exists(file));
+  REQUIRE_FALSE(checkpoints_in(output_folder).empty());
   REQUIRE(WIFSIGNALED(status));
   REQUIRE(WTERMSIG(status) == SIGKILL);
 }
@@ -142,7 +163,8 @@ TEST_CASE("two ranks train, evaluate and leave table, picture, checkpoint and lo
                        Contains("parameters identical on all ranks     yes") &&
                        Contains("images/s"));
   CHECK(read_image(here / "out" / "comparison.png").size(2) == 4 * (384 + 6) + 6);
-  CHECK(read_checkpoint(here / "out").checksum != 0);
+  CHECK(read_checkpoint(here / "out").step == 40);
+  CHECK_FALSE(read_checkpoint(here / "out").network.empty());
 }
 
 TEST_CASE("the evaluation does not depend on the number of ranks") {
@@ -180,8 +202,7 @@ TEST_CASE("a resumed run ends bit for bit where an uninterrupted one does") {
 TEST_CASE("a run that was killed goes on from its last checkpoint") {
   const Workspace here;
   const std::string rate = "--lr-halve-every 9 --steps ";
-  kill_once_there_is(here / "out" / "checkpoint.pt",
-                     here.options("out", rate + "1000000 --checkpoint-every 7"));
+  kill_once_it_has_saved(here / "out", here.options("out", rate + "1000000 --checkpoint-every 7"));
   const std::int64_t step = read_checkpoint(here / "out").step;
   CHECK(step % 7 == 0);
   CHECK(step < 1000000);
@@ -196,8 +217,8 @@ TEST_CASE("losses of steps after the checkpoint are replaced when the run goes o
   here.train(1, "out", rate + "17 --checkpoint-every 7");
   // As if it had ended at step 17 without writing its checkpoint, but with all losses.
   here.train(1, "early", rate + "14");
-  fs::copy_file(here / "early" / "checkpoint.pt", here / "out" / "checkpoint.pt",
-                fs::copy_options::overwrite_existing);
+  fs::remove_all(here / "out" / "checkpoint");
+  fs::rename(here / "early" / "checkpoint", here / "out" / "checkpoint");
   here.train(1, "out", rate + "20 --checkpoint-every 7 --resume");
   here.train(1, "whole", rate + "20");
   check_same_end(here / "out", here / "whole");

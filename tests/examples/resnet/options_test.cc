@@ -44,6 +44,7 @@ TEST_CASE("every option reaches its place, and of two the last counts") {
   CHECK(options.benchmark.device == "cpu");
   CHECK(parse({"--device", "cuda"}).benchmark.device == "cuda");
   CHECK(parse({"--no-distributed"}).benchmark.no_distributed);
+  CHECK(parse({"--checkpoint", "x", "--resume"}).benchmark.resume);
   CHECK_FALSE(parse({"--device", "cuda"}).benchmark.cuda_graph);
   CHECK(parse({"--device", "cuda", "--cuda-graph", "--efficiency", "--in-step"})
             .benchmark.cuda_graph);
@@ -66,6 +67,8 @@ TEST_CASE("nonsense and what cannot be done are refused in words that help") {
         Row{{"--device", "tpu"}, "--device"}, Row{{"--in-step"}, "--in-step requires --efficiency"},
         Row{{"--cuda-graph"}, "--cuda-graph requires --device cuda"},
         Row{{"--device", "cuda", "--cuda-graph", "--num-warmup-batches", "0"}, "at least 1"},
+        Row{{"--resume"}, "--resume requires --checkpoint"},
+        Row{{"--checkpoint", "x", "--efficiency"}, "--checkpoint excludes --efficiency"},
         Row{{"--json", "x"}, "--json requires --efficiency"}, Row{{"--unknown"}, "--unknown"}}) {
     INFO(row.words);
     CHECK_THROWS_AS(parse(row.arguments), CLI::ParseError);

@@ -81,6 +81,17 @@ TEST_CASE("the output has the lines of Horovod's benchmark") {
   }
 }
 
+TEST_CASE("a run goes on after the last iteration that was saved, on another number of ranks") {
+  const TemporaryFolder folder;
+  const std::string checkpoint = (folder.path() / "c").string();
+  launch_well(2, small({"--checkpoint", checkpoint, "--resume"}));
+  const Words options = {"--checkpoint", checkpoint, "--resume", "--num-iters", "3"};
+  const std::string text = launch_well(1, small(options));
+  CHECK_THAT(text, Contains("Resumed after iteration #1\n") && Contains("Iter #2: ") &&
+                       !Contains("Iter #1: "));
+  CHECK_THAT(launch_badly(1, small(options)), Contains("of iteration 3: nothing is left"));
+}
+
 TEST_CASE(
     "the efficiency is printed by rounds and written as JSON, of ranks in step if asked for") {
   const TemporaryFolder folder;
