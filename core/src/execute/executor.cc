@@ -187,8 +187,7 @@ std::string Executor::overdue(Clock::time_point now, std::optional<Clock::durati
   if (running_ == 0 || !limit || now - first_since_ < *limit) return {};
   const Submission& first = buckets_.front().items.front();
   return display_name(first.meta, first.key) + " has been in progress on rank " +
-         std::to_string(rank_of_group_) +
-         " for longer than RONDE_STALL_ABORT_S";
+         std::to_string(rank_of_group_) + " for longer than RONDE_STALL_ABORT_S";
 }
 
 std::vector<Submission> Executor::drain() {

@@ -47,11 +47,12 @@ CheckpointOptions checked(CheckpointOptions options) {
 
 CheckpointLayout make_layout(const CheckpointOptions& options) {
   detail::check_member("ronde::Checkpoint", options.process_set);
-  CheckpointLayout layout{.set = options.process_set,
-                          .subject = detail::numbered_name("ronde::Checkpoint/", options.process_set),
-                          .rank = rank_in(options.process_set).value(),
-                          .sharded = options.sharded,
-                          .replicated = options.replicate > 0};
+  CheckpointLayout layout{
+      .set = options.process_set,
+      .subject = detail::numbered_name("ronde::Checkpoint/", options.process_set),
+      .rank = rank_in(options.process_set).value(),
+      .sharded = options.sharded,
+      .replicated = options.replicate > 0};
   layout.host_of.clear();
   for (const int member : ranks_of(options.process_set)) {
     layout.host_of.push_back(topology().host_of.at(static_cast<std::size_t>(member)));
