@@ -168,6 +168,40 @@ TEST_CASE("ronde run waits for hosts, and takes the list of before if there is n
   CHECK_THAT(lies.out, Contains("1 of 2 on a life 1"));
 }
 
+TEST_CASE("ronde run waits for hosts that are listed, but do not answer") {
+  const Hosts hosts(
+      "test $host = a || test ! -e down || { echo x >>tries; test $(wc -l <tries) -gt 4 || exit 1; "
+      "}; " +
+      kStart);
+  const std::string script = kSay +
+                             " life $RONDE_RESTART; test $RONDE_RESTART = 1 || "
+                             "{ test $HOST_NAME = a || touch down; exit 1; }";
+  const Words options = {"--hosts",   "a,b", "--max-restarts", "1",
+                         "--backoff", "0",   "--grace",        "0.2"};
+  const auto back = hosts.run(options, script);
+  INFO(back.out << back.err);
+  CHECK(back.exit_code == 0);
+  CHECK_THAT(back.err, Contains("there is room for 1 of 2 ranks; tries again in"));
+  CHECK_THAT(back.out, Contains("1 of 2 on b life 1"));
+  fs::remove(hosts / "tries");
+  fs::remove(hosts / "down");
+  Words impatient = options;
+  impatient.insert(impatient.end(), {"--wait", "0"});
+  const auto gone = hosts.run(impatient, script);
+  CHECK(gone.exit_code == 1);
+  CHECK_THAT(gone.err, Contains("given up, as --wait has passed"));
+}
+
+TEST_CASE("the last host that answers is not set aside") {
+  const Hosts hosts("test $host = a || exit 1; " + kStart);
+  const auto result =
+      hosts.run({"--hosts", "a,b", "--max-restarts", "4", "--min-ranks", "1", "--backoff", "0"},
+                kSay + "; test $RONDE_RESTART = 4 || exit 1");
+  INFO(result.out << result.err);
+  CHECK(result.exit_code == 0);
+  CHECK_THAT(result.err, !Contains("is set aside"));
+}
+
 TEST_CASE("ronde run sets a host aside that keeps failing") {
   const Hosts hosts(kStart);
   const auto result =

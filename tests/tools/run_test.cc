@@ -149,6 +149,9 @@ TEST_CASE("a signal to ronde run lets ranks save and leave") {
   RunCommand run({"-n", "2", "--max-restarts", "3", "--", RUN_JOB, folder.path()});
   run.wait_for("rank 0 of 2");
   run.wait_for("rank 1 of 2");
+  // As where a cluster signals a launcher and all that it has started.
+  run.signal(SIGTERM);
+  run.wait_for("the ranks are told of Terminated");
   run.signal(SIGTERM);
   CHECK(run.end() == 128 + SIGTERM);
   INFO(run.text());
@@ -229,14 +232,17 @@ TEST_CASE("what ronde run cannot start is said in a line") {
       {{"-n", "9", "--hosts", "localhost:4"}, "true", 2, "the hosts have 4 slots: localhost:4"},
       {{"--hosts", "a:0"}, "true", 2, "--hosts: \"a:0\" is no host"},
       {{"--hosts=-oProxyCommand=x"}, "true", 2, "is no host"},
+      {{"--hosts", "fd00::2"}, "true", 2, "an IPv6 address in brackets"},
       {{"--hosts", "a,b,a"}, "true", 2, "--hosts: host a is there twice"},
       {{"--hosts", "a", "--hostfile", hostfile}, "true", 2, "give one of --hosts"},
       {{"--hostfile", "/no/file"}, "true", 1, "the hostfile /no/file cannot be read"},
+      {{"--hostfile", "/tmp"}, "true", 1, "the hostfile /tmp cannot be read"},
       {{"--hostfile", hostfile}, "true", 2, hostfile + " names no host"},
       {{"--hostfile", garbled}, "true", 2, garbled + ": \"$$!\" is no host"},
       {{"--discover", "echo a:x"}, "true", 2, "what --discover has written: \"a:x\" is no host"},
       {{"--discover", "echo a:1; echo a:1"}, "true", 2, "host a is there twice"},
       {{"--discover", "echo oh >&2; exit 4"}, "true", 1, "failed: exit code 4: oh"},
+      {{"--discover", "exec yes"}, "true", 1, "has written more than 1 MiB"},
       {{"--discover", "exec sleep 1000", "--connect-timeout", "0.1"},
        "true",
        1,

@@ -156,9 +156,9 @@ class Agent {
   }
 
   void on_signals() {
-    for (const int number : read_signals(signals_)) {
-      if (number != SIGCHLD) lose_launcher();
-    }
+    // Those that are to end it reach the launcher as well, which says what to do; if it is gone,
+    // the input ends.
+    read_signals(signals_);
     for (const auto& rank : ranks_) {
       const Json end = rank->end();
       if (end.is_null()) continue;

@@ -8,8 +8,8 @@
 #include <array>
 #include <charconv>
 #include <fstream>
-#include <iterator>
 #include <numeric>
+#include <sstream>
 
 #include "ronde/error.h"
 #include "tools/run/process.h"
@@ -18,6 +18,7 @@ namespace ronde::tool::launch {
 namespace {
 
 constexpr std::string_view kSpaces = " \t\r";
+constexpr std::size_t kMostOutput = std::size_t{1} << 20;
 
 std::string_view trimmed(std::string_view text) {
   const std::size_t begin = std::min(text.find_first_not_of(kSpaces), text.size());
@@ -57,14 +58,18 @@ Host parse_host(std::string_view text, const std::string& source) {
     name = text.substr(0, colon);
     slots = text.substr(colon + 1);
   }
-  if (name.starts_with('[') && name.ends_with(']')) name = name.substr(1, name.size() - 2);
+  const bool in_brackets = name.starts_with('[') && name.ends_with(']');
+  if (in_brackets) name = name.substr(1, name.size() - 2);
+  const bool is_clear = in_brackets || name.find(':') == std::string_view::npos;
   const int count = slots_in(slots);
-  if (is_name(name) && count > 0) return {std::string(name), count};
+  if (is_name(name) && is_clear && count > 0) return {std::string(name), count};
   throw UsageError(source + ": \"" + std::string(text.substr(0, 80)) +
-                   "\" is no host: write name, name:slots or name slots=N, with at least 1 slot");
+                   "\" is no host: write name, name:slots or name slots=N, with at least 1 slot, "
+                   "and an IPv6 address in brackets");
 }
 
-std::string discover(const std::string& text, double seconds, Poll& poll) {
+std::string discover(const std::string& text, double seconds, Poll& poll,
+                     const std::function<bool()>& stops) {
   Command command;
   command.words = {"/bin/sh", "-c", text};
   const Process process = spawn(command);
@@ -82,7 +87,8 @@ std::string discover(const std::string& text, double seconds, Poll& poll) {
   watch(process.out, out);
   watch(process.err, err);
   const auto deadline = Clock::now() + seconds_of(seconds);
-  while (open > 0 && Clock::now() < deadline) poll.wait(deadline);
+  const auto is_too_much = [&] { return out.size() + err.size() > kMostOutput; };
+  while (open > 0 && Clock::now() < deadline && !stops() && !is_too_much()) poll.wait(deadline);
   poll.remove(process.out.get());
   poll.remove(process.err.get());
   const std::string name = "--discover " + quoted(text);
@@ -95,6 +101,8 @@ std::string discover(const std::string& text, double seconds, Poll& poll) {
   }
   const bool hangs = info.si_pid == 0;
   const int status = kill_and_reap(process.pid);
+  if (is_too_much()) throw Error(name + " has written more than 1 MiB");
+  if (hangs && stops()) throw Error(name + " was interrupted");
   if (hangs) throw Error(name + " has not ended within " + text_of(seconds) + " s");
   if (WIFEXITED(status) && WEXITSTATUS(status) == 0) return out;
   const bool exits = WIFEXITED(status);
@@ -105,9 +113,10 @@ std::string discover(const std::string& text, double seconds, Poll& poll) {
 
 std::string read_file(const std::string& path) {
   std::ifstream file(path);
-  std::string text{std::istreambuf_iterator<char>(file), {}};
-  if (!file) throw Error("the hostfile " + path + " cannot be read");
-  return text;
+  std::ostringstream text;
+  if (file.peek() != std::ifstream::traits_type::eof()) text << file.rdbuf();
+  if (file.bad() || !file.is_open()) throw Error("the hostfile " + path + " cannot be read");
+  return text.str();
 }
 
 }  // namespace
@@ -144,13 +153,13 @@ bool is_this_host(const std::string& name) {
          name == whole.substr(0, whole.find('.'));
 }
 
-Hosts read_hosts(const Options& options, Poll& poll) {
+Hosts read_hosts(const Options& options, Poll& poll, const std::function<bool()>& stops) {
   if (!options.hosts.empty()) return parse_hosts(options.hosts, "--hosts");
   if (!options.hostfile.empty()) {
     return parse_hosts(read_file(options.hostfile), "the hostfile " + options.hostfile);
   }
   if (!options.discover.empty()) {
-    return parse_hosts(discover(options.discover, options.connect_s, poll),
+    return parse_hosts(discover(options.discover, options.connect_s, poll, stops),
                        "what --discover has written");
   }
   return {{"localhost", options.ranks}};

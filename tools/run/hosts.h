@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <functional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -27,7 +28,8 @@ int slots_of(const Hosts& hosts);
 bool is_this_host(const std::string& name);
 
 /// The hosts that the user has given: the list, the file as it is now, or what the discovery
-/// command writes, which has ten seconds. Throws Error where that fails or makes no sense.
-Hosts read_hosts(const Options& options, Poll& poll);
+/// command writes, which has `connect_s` seconds, or until `stops()`. Throws Error where that fails
+/// or makes no sense.
+Hosts read_hosts(const Options& options, Poll& poll, const std::function<bool()>& stops);
 
 }  // namespace ronde::tool::launch

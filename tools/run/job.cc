@@ -17,6 +17,8 @@ namespace {
 constexpr Clock::duration kPreparationTime = std::chrono::seconds(60);
 constexpr Clock::duration kObeyTime = std::chrono::seconds(10);
 constexpr double kLastGrace_s = 5;
+// Where a cluster or `timeout` signals a launcher and its processes, they may get it twice.
+constexpr Clock::duration kRepeat = std::chrono::seconds(1);
 
 std::string master_address(const std::vector<Link*>& links) {
   const std::string& first = links.front()->host().name;
@@ -37,7 +39,13 @@ Signals::Signals(Poll& poll)
 void Signals::read() {
   for (const int number : read_signals(signals_)) {
     const bool ends = number == SIGHUP || number == SIGINT || number == SIGTERM;
-    if (ends && ++count_ == 1) ending_ = number;
+    if (ends && count_ == 0) {
+      ending_ = number;
+      first_ = Clock::now();
+    } else if (number == SIGTERM && Clock::now() - first_ < kRepeat) {
+      continue;
+    }
+    if (ends) ++count_;
     if (on_signal) on_signal(number, ends ? count_ : 0);
   }
 }
@@ -165,10 +173,12 @@ bool Job::place_ranks(int ranks, int fewest) {
   std::erase_if(links_, [](const auto& link) { return link->state() == Link::State::Lost; });
   if (signals_.ending() != 0) return false;
   for (const auto& link : links_) {
+    end_.answered.insert(link->host().name);
     for (int i = 0; i < link->host().slots && ranks_ < ranks; ++i) link->ranks.push_back(ranks_++);
   }
   std::erase_if(links_, [](const auto& link) { return link->ranks.empty(); });
   if (ranks_ >= fewest) {
+    end_.failed_hosts.clear();
     for (const std::string& problem : std::exchange(end_.problems, {})) {
       output_.say(problem + "; the job starts without it");
     }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -37,6 +38,7 @@ struct JobEnd {
   std::vector<std::string> problems;   ///< it has not come to a start
   std::map<int, RankEnd> ranks;        ///< by number
   std::set<std::string> failed_hosts;  ///< to be blamed for it
+  std::set<std::string> answered;      ///< hosts that were there
   int culprit = -1;                    ///< the rank that has failed first
   int signal = 0;                      ///< that ended the launcher
   Clock::duration lasted{};
@@ -68,6 +70,7 @@ class Signals {
   const Fd signals_;
   int ending_ = 0;
   int count_ = 0;
+  Clock::time_point first_;
 };
 
 /// One start of all ranks. Note [Launcher and agents].

@@ -18,6 +18,7 @@ namespace {
 constexpr std::size_t kMostRestartsAMinute = 10;
 constexpr int kMostFailuresOfHost = 3;
 constexpr double kLongestPause_s = 30;
+constexpr double kShortestPause_s = 0.2;  // between tries to reach hosts
 constexpr Clock::duration kHealthyTime = std::chrono::minutes(1);
 constexpr Clock::duration kForgivenTime = std::chrono::minutes(10);
 constexpr Clock::duration kPollPeriod = std::chrono::seconds(1);
@@ -95,7 +96,7 @@ Launcher::Launcher(const Options& options)
       output_(poll_, options.log_dir, options.plain),
       variables_(forwarded_variables(options.variables)),
       pause_s_(options.backoff_s) {
-  hosts_ = read_hosts(options_, poll_);
+  hosts_ = read_hosts(options_, poll_, stops_);
   const int slots = slots_of(hosts_);
   ranks_ = options_.ranks > 0 ? options_.ranks : slots;
   fewest_ = options_.min_ranks > 0 ? options_.min_ranks : ranks_;
@@ -108,8 +109,7 @@ Launcher::Launcher(const Options& options)
 
 int Launcher::run() {
   for (Hosts hosts = hosts_; !hosts.empty(); hosts = usable_hosts()) {
-    Job job(poll_, signals_, output_, options_, variables_of(restarts_), restarts_);
-    const JobEnd end = job.run(hosts, ranks_, fewest_);
+    const JobEnd end = run_once(hosts);
     if (end.is_well()) {
       if (restarts_ > 0) output_.say("the job is done, after restart " + std::to_string(restarts_));
     } else {
@@ -127,6 +127,19 @@ int Launcher::run() {
   return signals_.ending() != 0 ? 128 + signals_.ending() : EXIT_FAILURE;
 }
 
+/// What goes wrong on this host in a restart, a full disk of logs for instance, may pass.
+JobEnd Launcher::run_once(const Hosts& hosts) {
+  try {
+    Job job(poll_, signals_, output_, options_, variables_of(restarts_), restarts_);
+    return job.run(hosts, ranks_, fewest_);
+  } catch (const Error& error) {
+    if (restarts_ == 0) throw;
+    JobEnd end;
+    end.problems.emplace_back(error.what());
+    return end;
+  }
+}
+
 void Launcher::note_failure(const JobEnd& end) {
   if (end.lasted >= kHealthyTime) pause_s_ = options_.backoff_s;
   for (const auto& [number, rank] : end.ranks) {
@@ -135,11 +148,16 @@ void Launcher::note_failure(const JobEnd& end) {
     recent_.clear();
     pause_s_ = options_.backoff_s;
   }
-  if (end.lasted >= kForgivenTime) failures_.clear();
+  if (end.lasted >= kForgivenTime) {
+    failures_.clear();
+    set_aside_.clear();
+  }
   for (const std::string& host : end.failed_hosts) {
     if (++failures_[host] < kMostFailuresOfHost || set_aside_.contains(host)) continue;
     set_aside_.insert(host);
-    if (slots_of(without_those_set_aside(hosts_)) >= fewest_) {
+    Hosts left = without_those_set_aside(hosts_);
+    std::erase_if(left, [&](const Host& other) { return !end.answered.contains(other.name); });
+    if (slots_of(left) >= fewest_) {
       output_.say("host " + host + " is set aside: it was to blame for " +
                   std::to_string(failures_[host]) + " failures");
     } else {
@@ -151,7 +169,8 @@ void Launcher::note_failure(const JobEnd& end) {
 /// Says so.
 bool Launcher::may_restart(const JobEnd& end) {
   if (end.signal != 0 || options_.max_restarts == 0) return false;
-  if (!end.problems.empty() && restarts_ == 0) return false;
+  if (!end.problems.empty()) return restarts_ > 0 && may_try_again(end);
+  wait_until_.reset();
   if (restarts_ >= options_.max_restarts) {
     output_.say("the job has failed after " + std::to_string(restarts_) +
                 " restarts (--max-restarts)");
@@ -169,7 +188,6 @@ bool Launcher::may_restart(const JobEnd& end) {
   recent_.push_back(now);
   ++restarts_;
   std::string text;
-  for (const std::string& problem : end.problems) text += problem + "; ";
   const auto culprit = end.ranks.find(end.culprit);
   if (culprit != end.ranks.end()) {
     text += "rank " + std::to_string(end.culprit) + " on " + culprit->second.host + ": " +
@@ -178,6 +196,18 @@ bool Launcher::may_restart(const JobEnd& end) {
   output_.say(text + "restart " + std::to_string(restarts_) + " of " +
               std::to_string(options_.max_restarts) + " in " + text_of(pause_s_) + " s");
   return true;
+}
+
+/// Of a restart that has not come to a start, as hosts did not answer. Says so.
+bool Launcher::may_try_again(const JobEnd& end) {
+  if (!wait_until_) wait_until_ = Clock::now() + seconds_of(options_.wait_s);
+  pause_s_ = std::max(pause_s_, kShortestPause_s);
+  std::string text;
+  for (const std::string& problem : end.problems) text += problem + "; ";
+  const bool may = Clock::now() < *wait_until_;
+  output_.say(text + (may ? "tries again in " + text_of(pause_s_) + " s"
+                          : "given up, as --wait has passed"));
+  return may;
 }
 
 /// The hosts as they are now, once they have room for as many ranks as are needed. None if a signal
@@ -190,7 +220,7 @@ Hosts Launcher::usable_hosts() {
   };
   while (signals_.ending() == 0) {
     try {
-      hosts_ = read_hosts(options_, poll_);
+      hosts_ = read_hosts(options_, poll_, stops_);
     } catch (const Error& error) {
       say_once(std::string(error.what()) + "; the hosts of before are taken: " + list_of(hosts_));
     }

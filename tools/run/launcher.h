@@ -2,7 +2,9 @@
 #pragma once
 
 #include <deque>
+#include <functional>
 #include <map>
+#include <optional>
 #include <set>
 #include <string>
 
@@ -27,8 +29,10 @@ class Launcher {
  private:
   Hosts usable_hosts();
   Hosts without_those_set_aside(const Hosts& hosts) const;
+  JobEnd run_once(const Hosts& hosts);
   void note_failure(const JobEnd& end);
   bool may_restart(const JobEnd& end);
+  bool may_try_again(const JobEnd& end);
   void wait(Clock::duration time);
   Variables variables_of(int restart) const;
 
@@ -45,7 +49,9 @@ class Launcher {
   std::int64_t newest_checkpoint_ = -1;  ///< that a rank has told of, its step
   std::map<std::string, int> failures_;  ///< by host
   std::set<std::string> set_aside_;
-  std::deque<Clock::time_point> recent_;  ///< restarts
+  std::deque<Clock::time_point> recent_;         ///< restarts
+  std::optional<Clock::time_point> wait_until_;  ///< for hosts that do not answer
+  const std::function<bool()> stops_ = [this] { return signals_.ending() != 0; };
 };
 
 }  // namespace ronde::tool::launch

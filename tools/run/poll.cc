@@ -105,7 +105,14 @@ void Outbox::write_some() {
 Fd open_signals(const std::vector<int>& numbers) {
   sigset_t set;
   sigemptyset(&set);
-  for (const int number : numbers) sigaddset(&set, number);
+  for (const int number : numbers) {
+    struct sigaction action = {};
+    const bool is_known = sigaction(number, nullptr, &action) == 0;
+    // nohup's, and a shell's for what runs in the background.
+    if (is_known && action.sa_handler == SIG_IGN && number != SIGCHLD) continue;
+    sigaddset(&set, number);
+  }
+  std::signal(SIGCHLD, SIG_DFL);
   std::signal(SIGPIPE, SIG_IGN);
   if (sigprocmask(SIG_BLOCK, &set, nullptr) != 0) fail("sigprocmask");
   Fd signals(signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK));
