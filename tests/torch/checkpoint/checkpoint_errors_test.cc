@@ -130,6 +130,13 @@ TEST_CASE("checkpoints of another run are not overwritten by one that did not re
   Training other(folder.path(), {});
   check_refused([&] { other.checkpoint.save(1); },
                 {"has checkpoints of another run (000001-step-2-", "Call resume() first"});
+  {
+    double number = 0;
+    ronde::Checkpoint unlike(folder.path());
+    unlike.add("number", number);
+    check_refused([&] { unlike.resume(); }, {"\"number\"", "is not in the checkpoint"});
+    check_refused([&] { unlike.save(1); }, {"has checkpoints of another run"});
+  }
   CHECK(other.resume() == 2);
   other.checkpoint.save(3);
 }
@@ -149,9 +156,24 @@ TEST_CASE("ranks with other objects or options are told", "[n2][n4]") {
                 {"rank 1: cannot make the folder", "file/x: Not a directory"});
 }
 
+TEST_CASE("what each rank had by itself is not taken for what is equal, nor the reverse") {
+  const SharedFolder folder;
+  at::Tensor own = torch::full({2}, ronde::rank()), equal = torch::ones({2});
+  {
+    ronde::Checkpoint checkpoint(folder.path());
+    checkpoint.add_local("own", own).add("equal", equal);
+    checkpoint.save(1);
+  }
+  ronde::Checkpoint other(folder.path());
+  other.add("own", own).add_local("equal", equal);
+  check_refused([&] { other.resume(); },
+                {"\"own\" was saved by add_local()", "\"equal\" was saved by add()"});
+}
+
 TEST_CASE("names and options that make no sense are refused", "[n1]") {
   const SharedFolder folder;
   ronde::Checkpoint checkpoint(folder.path());
+  check_refused([&] { checkpoint.save(-1); }, {"save(-1): steps are numbered from 0"});
   double number = 0;
   checkpoint.add("x", number);
   for (const char* name : {"x", "", "a/b", "random"}) {

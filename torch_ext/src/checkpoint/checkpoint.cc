@@ -98,6 +98,10 @@ class Checkpoint::Impl {
   }
 
   void save(std::int64_t step) {
+    if (step < 0) {
+      throw UsageError(detail::rank_prefix() + "ronde::Checkpoint::save(" + std::to_string(step) +
+                       "): steps are numbered from 0");
+    }
     if (step == saved_step_) return wait();
     const Span span("save checkpoint");
     saved_step_ = kNone;
@@ -126,9 +130,9 @@ class Checkpoint::Impl {
   std::optional<std::int64_t> resume() {
     wait();
     const std::optional<detail::LoadedCheckpoint> loaded = detail::load_newest(store_, layout_);
+    if (loaded) apply(*loaded);
     others_newest_.clear();
     if (!loaded) return std::nullopt;
-    apply(*loaded);
     saved_step_ = loaded->name.step;
     writer_.set_passed_over({loaded->name.sequence, sequence_});
     return loaded->name.step;

@@ -4,6 +4,7 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
 
+#include <algorithm>
 #include <memory>
 #include <sstream>
 #include <utility>
@@ -83,8 +84,14 @@ class Loader {
 
   store::Part read_part(const Candidate& candidate, std::size_t i) const {
     const store::PartSummary& summary = candidate.manifest.parts[i];
-    for (const Sighting& sighting : sightings_) {
-      if (sighting.name == candidate.name) return store_.read_part(sighting, summary);
+    for (const bool committed : {true, false}) {
+      for (const Sighting& sighting : sightings_) {
+        const auto& parts = sighting.parts;
+        const bool has_it = std::find(parts.begin(), parts.end(), summary.part) != parts.end();
+        if (sighting.name == candidate.name && sighting.committed == committed && has_it) {
+          return store_.read_part(sighting, summary);
+        }
+      }
     }
     throw Error("part " + std::to_string(summary.part) + " has vanished");
   }

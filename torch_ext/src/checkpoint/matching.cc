@@ -20,6 +20,7 @@ class Differences {
           std::to_string(loaded_.ranks) + " ranks, here are " + std::to_string(ranks_));
       return;
     }
+    is_local_ = named.local;
     if (named.object.encode) compare_rest(named);
     // An optimizer compares its tensors itself.
     if (!named.object.tensors || named.object.encode) return;
@@ -67,7 +68,13 @@ class Differences {
   const store::Entry* find(const std::string& name, const std::string& form_here) {
     known_.insert(name);
     const auto found = loaded_.items.find(name);
-    if (found != loaded_.items.end()) return &found->second.entry;
+    if (found != loaded_.items.end()) {
+      const bool was_local = found->second.entry.rank >= 0;
+      if (was_local == is_local_) return &found->second.entry;
+      add("\"" + name + "\" was saved by " + (was_local ? "add_local()" : "add()") +
+          ", which is not how it is added here");
+      return nullptr;
+    }
     add("\"" + name + "\" (" + form_here + ") is not in the checkpoint");
     return nullptr;
   }
@@ -90,6 +97,7 @@ class Differences {
 
   const LoadedCheckpoint& loaded_;
   const int ranks_;
+  bool is_local_ = false;  ///< the object that is compared
   std::set<std::string> known_;
   std::vector<std::string> lines_;
 };

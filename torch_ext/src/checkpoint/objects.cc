@@ -16,6 +16,9 @@ using TensorsByName = std::map<std::string, at::Tensor>;
 // Each parameter and buffer keeps its memory, which gradients and other ranks may refer to.
 std::function<void(bool)> copy_into(const CheckpointObject::Tensors& targets,
                                     const TensorsByName& tensors) {
+  for (const auto& [name, target] : targets) {
+    if (target.defined() && !tensors.contains(name)) throw UsageError("there is no " + name);
+  }
   return [targets, tensors](bool keep) {
     if (!keep) return;
     const torch::NoGradGuard no_grad;

@@ -73,7 +73,8 @@ void CheckpointWriter::write(const store::Name& name, const std::vector<Piece>& 
   // Also after a problem, as the other ranks do.
   if (layout_.exchanges()) exchange(name, part);
   const std::vector<store::PartSummary> parts = agree_on_parts(problem_.empty(), part);
-  if (parts.empty() || !layout_.commits) return;
+  if (!layout_.commits) return;
+  if (parts.empty()) return store_.discard(name);
   problem_ =
       problem_of([&] { store_.commit({.name = name, .ranks = layout_.size, .parts = parts}); });
   if (!problem_.empty()) return;

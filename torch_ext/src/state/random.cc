@@ -16,6 +16,7 @@
 #include "ronde/error.h"
 #include "ronde/ronde.h"
 #include "ronde/torch/checkpoint_object.h"
+#include "torch_ext/src/checkpoint/checkpoint_log.h"
 #include "torch_ext/src/common/agreement.h"
 #include "torch_ext/src/state/object_bytes.h"
 
@@ -127,11 +128,16 @@ CheckpointObject checkpoint_object_of_generators() {
   };
   object.load = [](const std::map<std::string, at::Tensor>& tensors, const std::string&) {
     const std::vector<at::Tensor> former = states();
-    std::vector<at::Tensor> saved;
-    for (std::size_t i = 0; i < tensors.size(); ++i) {
+    std::vector<at::Tensor> saved = former;
+    for (std::size_t i = 0; i < saved.size(); ++i) {
       const auto found = tensors.find(generator_name(i));
-      if (found == tensors.end()) throw UsageError("there is no state of " + generator_name(i));
-      saved.push_back(found->second);
+      if (found != tensors.end()) saved[i] = found->second;
+    }
+    if (tensors.size() != saved.size()) {
+      checkpoint_log().warning("ronde::Checkpoint: rank " + std::to_string(rank()) + " had " +
+                               std::to_string(tensors.size()) + " random generators, and has " +
+                               std::to_string(saved.size()) +
+                               ": random numbers on GPUs will be others");
     }
     set_states(saved);
     return [former](bool keep) {

@@ -186,6 +186,11 @@ void Store::commit(const Manifest& manifest) const {
   sync_folder(open_folder(folder_).get(), folder_);
 }
 
+void Store::discard(const Name& name) const noexcept {
+  std::error_code later;  // prune() tries again
+  fs::remove_all(partial(name), later);
+}
+
 void Store::prune(int keep, const Name& newest, const Range& passed_over) const {
   std::vector<Found> complete;
   for (Found& found : folders_in(folder_)) {

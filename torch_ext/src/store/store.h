@@ -59,6 +59,9 @@ class Store {
   /// committed by another rank already.
   void commit(const Manifest& manifest) const;
 
+  /// Removes a checkpoint in progress that cannot be completed, as far as that is possible.
+  void discard(const Name& name) const noexcept;
+
   /// Removes all but the newest `keep` checkpoints (0: none), what older saves have left, and
   /// checkpoints that were passed over when this run resumed.
   void prune(int keep, const Name& newest, const Range& passed_over = {}) const;

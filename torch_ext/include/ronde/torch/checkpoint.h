@@ -97,12 +97,12 @@ class Checkpoint {
   Checkpoint& add(const std::string& name, DistributedSampler& sampler,
                   std::function<std::size_t()> position);
 
-  /// Saves what was added, as of now. Waits for the last save first, and throws what became of it:
-  /// UsageError on all ranks, with each failed rank's words (a full disk, for instance), after
-  /// which training can go on and the next save may succeed. Also throws UsageError on all ranks
-  /// where the ranks' objects differ, where one cannot be saved, or where the folder has
-  /// checkpoints of another run that this one did not resume. Does nothing for the step that was
-  /// saved last. GroupError.
+  /// Saves what was added, as of now, as `step`, 0 or more. Waits for the last save first, and
+  /// throws what became of it: UsageError on all ranks, with each failed rank's words (a full disk,
+  /// for instance), after which training can go on and the next save may succeed. Also throws
+  /// UsageError on all ranks where the ranks' objects differ, where one cannot be saved, or where
+  /// the folder has checkpoints of another run that this one did not resume. Does nothing for the
+  /// step that was saved last. GroupError.
   void save(std::int64_t step);
 
   /// Loads the newest checkpoint that is complete for all ranks, wherever its parts are, and
@@ -116,7 +116,8 @@ class Checkpoint {
 
   /// Whether a rank got one of the stop signals: the same answer on all ranks at the same call, at
   /// the latest in the second call after the signal. It costs a small allreduce that travels during
-  /// the step. The same signal again ends the process, as by default.
+  /// the step. The same signal again, a second
+  /// later or more, ends the process.
   bool should_stop();
 
  private:
