@@ -98,7 +98,7 @@ class Job:
 
     def end(self):
         """Its exit code."""
-        code = self.process.wait(PATIENCE)
+        code = self.process.wait(10 * PATIENCE)
         self.reader.join()
         return code
 
@@ -167,6 +167,9 @@ class Driver:
             if told is not None:
                 told -= begun
             self.wait_for_progress(before + 1)
+            restarts = [line for line in self.job.lines[said:] if "; restart " in line]
+            if kind in PASSES and restarts:
+                raise Chaos(f"{kind} has ended the job: {restarts[0]}")
             self.times[kind].append((told, time.monotonic() - begun))
         if self.job.end() != 0:
             raise Chaos(f"the job has ended with {self.job.process.returncode}")
