@@ -140,7 +140,7 @@ bool MpiTransport::settle(Clock::time_point deadline) {
 }
 
 void MpiTransport::close(bool graceful, Clock::time_point deadline) {
-  if (graceful && topology().hosts() > 1 && topology().size > 2 && mpi_->closing_asks_peers()) {
+  if (graceful && topology().hosts() > 1 && mpi_->closing_asks_peers()) {
     graceful = settle(deadline);
   }
   SocketTree::close(graceful, deadline);
