@@ -103,7 +103,7 @@ class Job:
         return code
 
     def loss(self):
-        losses = [line.split("loss ")[1] for line in self.lines if "] loss " in line]
+        losses = [found[1] for line in self.lines if (found := re.search(r"\] loss ([0-9.e+-]+)$", line))]
         return float(losses[-1]) if losses else None
 
 
