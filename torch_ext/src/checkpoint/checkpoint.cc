@@ -14,12 +14,12 @@
 #include "ronde/ronde.h"
 #include "ronde/torch/objects.h"
 #include "ronde/torch/random.h"
-#include "torch_ext/src/checkpoint/checkpoint_log.h"
 #include "torch_ext/src/checkpoint/loader.h"
 #include "torch_ext/src/checkpoint/matching.h"
 #include "torch_ext/src/checkpoint/stop_signals.h"
 #include "torch_ext/src/checkpoint/writer.h"
 #include "torch_ext/src/common/agreement.h"
+#include "torch_ext/src/common/checkpoint_log.h"
 #include "torch_ext/src/common/tensor_request.h"
 #include "torch_ext/src/state/object_bytes.h"
 

@@ -14,8 +14,8 @@
 #include "ronde/ronde.h"
 #include "ronde/torch/collectives.h"
 #include "ronde/torch/objects.h"
-#include "torch_ext/src/checkpoint/checkpoint_log.h"
 #include "torch_ext/src/common/agreement.h"
+#include "torch_ext/src/common/checkpoint_log.h"
 #include "torch_ext/src/state/object_bytes.h"
 #include "torch_ext/src/store/candidates.h"
 

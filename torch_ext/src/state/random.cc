@@ -16,8 +16,8 @@
 #include "ronde/error.h"
 #include "ronde/ronde.h"
 #include "ronde/torch/checkpoint_object.h"
-#include "torch_ext/src/checkpoint/checkpoint_log.h"
 #include "torch_ext/src/common/agreement.h"
+#include "torch_ext/src/common/checkpoint_log.h"
 #include "torch_ext/src/state/object_bytes.h"
 
 namespace ronde {
