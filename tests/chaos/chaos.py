@@ -179,7 +179,7 @@ class Driver:
         if kind in ENDS:
             return self.end_ranks(kind, said)
         if kind == "leave":
-            return self.leave(said)
+            return self.leave()
         pause = self.random.uniform(0.1, 0.5)
         if kind == "slow":
             pid, _ = self.any_rank()
@@ -230,7 +230,7 @@ class Driver:
             raise Chaos(f"{kind} of rank {rank} was told as: {line}")
         return told
 
-    def leave(self, said):
+    def leave(self):
         self.job.process.send_signal(signal.SIGTERM)
         code = self.job.end()
         told = time.monotonic()

@@ -261,8 +261,7 @@ TEST_CASE("every variable that the pages name is one that is read") {
   // Of the build, the tests, the scripts and `ronde run`.
   const std::regex others(
       "RONDE_(WITH|BUILD|MINUTES|LINK|FAR_LINK|HOSTS|TEST|HAVE|SANITIZE|WERROR|VENV|INSTALL|"
-      "RESTART|"
-      "RUN_BOARD).*");
+      "RESTART|RUN_BOARD).*");
   for_each_match(kVariable, [&](const fs::path& page, const std::smatch& found) {
     const std::string name = found.str();
     const bool is_of_c =

@@ -9,13 +9,13 @@
 
 #include <array>
 #include <cerrno>
-#include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <optional>
 #include <sstream>
 
+#include "ronde/config.h"
 #include "ronde/error.h"
 #include "tools/vendor.h"
 
@@ -40,8 +40,7 @@ std::optional<fs::path> find_program(const std::string& name, const fs::path& fo
     const fs::path path = folder / name;
     return is_program(path) ? std::optional(path) : std::nullopt;
   }
-  const char* const path = std::getenv("PATH");
-  std::istringstream folders(path != nullptr ? path : "/bin:/usr/bin");
+  std::istringstream folders(process_environment()("PATH").value_or("/bin:/usr/bin"));
   for (std::string place; std::getline(folders, place, ':');) {
     if (is_program(fs::path(place) / name)) return fs::path(place) / name;
   }
