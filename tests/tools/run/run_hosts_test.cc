@@ -6,7 +6,7 @@
 
 #include "tests/support/processes/temporary_folder.h"
 #include "tests/tools/ronde_command.h"
-#include "tests/tools/run_command.h"
+#include "tests/tools/run/run_command.h"
 
 namespace {
 

@@ -5,7 +5,7 @@
 # as the network is concerned. A rank of the second one is killed; the job goes on from its checkpoint.
 set -u
 ronde=$1 job=$2 expected=$3
-source "$(dirname "$0")/../support/processes/two_namespaces.sh"
+source "$(dirname "$0")/../../support/processes/two_namespaces.sh"
 
 two_namespaces_make || exit
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tests/tools/run_command.h"
+#include "tests/tools/run/run_command.h"
 
 #include <fcntl.h>
 #include <poll.h>
