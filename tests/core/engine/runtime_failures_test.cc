@@ -206,6 +206,7 @@ TEST_CASE("a callback that throws harms neither the others nor a dying group") {
 TEST_CASE("all operations in flight fail when a rank dies") {
   FaultyGroup all(3);
   all.faults[1]->hold_starts();
+  std::latch submitted(3);
   run_ranks(3, [&](int rank) {
     // Some are in progress or planned, and rank 1 never submits the last ten.
     std::vector<std::vector<float>> tensors(rank == 1 ? 10 : 20, std::vector<float>(3, 1.0F));
@@ -214,6 +215,7 @@ TEST_CASE("all operations in flight fail when a rank dies") {
     for (std::vector<float>& tensor : tensors) {
       works.push_back(runtime.submit(sum_request(tensor, "t" + std::to_string(works.size()))));
     }
+    submitted.arrive_and_wait();
     if (rank == 1) {
       all.faults[1]->wait_begun(1);
       return all.group.kill(1);
