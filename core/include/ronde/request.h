@@ -24,7 +24,7 @@ inline constexpr int kAnyRank = -1;
 /// `root`, scales, device kind and process set must be equal everywhere, and `shape` too, but for
 /// the first dimension of an allgather or alltoall. Buffers are dense, row-major, and stay the
 /// caller's and untouched until the work is done (even if it fails: see Note [Buffers after a group
-/// error] in core/src/engine/completion.h).
+/// error] in core/src/sets/completion.h).
 ///
 /// Only the sender and the receiver of a message submit a request for it, without a name. They are
 /// matched as in MPI: a send takes the earliest recv that its receiver has submitted for it (for

@@ -7,8 +7,6 @@
 #include <set>
 #include <vector>
 
-#include "core/src/engine/autotuner.h"
-#include "core/src/engine/set_engines.h"
 #include "core/src/group/control_tree.h"
 #include "core/src/group/stop_agreement.h"
 #include "core/src/negotiate/exchange_coordinator.h"
@@ -16,6 +14,8 @@
 #include "core/src/negotiate/stall_inspector.h"
 #include "core/src/schedule/frozen_schedule.h"
 #include "core/src/schedule/schedule_learner.h"
+#include "core/src/sets/set_engines.h"
+#include "core/src/tune/autotuner.h"
 #include "ronde/log.h"
 #include "ronde/runtime.h"
 

@@ -8,9 +8,9 @@
 #include <set>
 #include <string>
 
-#include "core/src/engine/set_engine.h"
 #include "core/src/group/bootstrap.h"
 #include "core/src/group/control_tree.h"
+#include "core/src/sets/set_engine.h"
 #include "ronde/device.h"
 #include "ronde/log.h"
 #include "ronde/plugin/board.h"

@@ -11,7 +11,7 @@
 
 #include "core/src/base/durations.h"
 #include "core/src/base/rank_list.h"
-#include "core/src/engine/completion.h"
+#include "core/src/sets/completion.h"
 #include "ronde/error.h"
 
 namespace ronde {

@@ -12,17 +12,17 @@
 #include <vector>
 
 #include "core/src/engine/arbiter.h"
-#include "core/src/engine/engine_stats.h"
 #include "core/src/engine/own_exchanges.h"
-#include "core/src/engine/running_operations.h"
 #include "core/src/engine/schedule_runner.h"
-#include "core/src/engine/set_engines.h"
-#include "core/src/engine/submission_queue.h"
 #include "core/src/group/control_tree.h"
 #include "core/src/group/engine_life.h"
 #include "core/src/group/failure_resolver.h"
 #include "core/src/group/stop_agreement.h"
 #include "core/src/negotiate/messages.h"
+#include "core/src/queue/submission_queue.h"
+#include "core/src/sets/engine_stats.h"
+#include "core/src/sets/running_operations.h"
+#include "core/src/sets/set_engines.h"
 #include "ronde/log.h"
 #include "ronde/runtime.h"
 

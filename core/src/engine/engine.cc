@@ -12,8 +12,8 @@
 #include "core/src/base/durations.h"
 #include "core/src/base/exception_text.h"
 #include "core/src/base/rank_list.h"
-#include "core/src/engine/tuned_values.h"
 #include "core/src/submit/engine_scope.h"
+#include "core/src/tune/tuned_values.h"
 #include "ronde/error.h"
 
 namespace ronde {

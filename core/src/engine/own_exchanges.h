@@ -12,9 +12,9 @@
 #include <optional>
 #include <vector>
 
-#include "core/src/engine/set_engine.h"
-#include "core/src/engine/submission_queue.h"
 #include "core/src/negotiate/messages.h"
+#include "core/src/queue/submission_queue.h"
+#include "core/src/sets/set_engine.h"
 #include "core/src/submit/work_state.h"
 
 namespace ronde {

@@ -4,11 +4,11 @@
 #include <memory>
 
 #include "core/src/engine/arbiter.h"
-#include "core/src/engine/set_engine.h"
-#include "core/src/engine/submission_queue.h"
 #include "core/src/group/control_tree.h"
 #include "core/src/negotiate/messages.h"
+#include "core/src/queue/submission_queue.h"
 #include "core/src/schedule/frozen_schedule.h"
+#include "core/src/sets/set_engine.h"
 #include "ronde/config.h"
 #include "ronde/log.h"
 #include "ronde/plugin/board.h"

@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "core/src/engine/submission_queue.h"
+#include "core/src/queue/submission_queue.h"
 #include "ronde/log.h"
 #include "tests/core/negotiate/submissions.h"
 #include "tests/core/schedule/plain_board.h"

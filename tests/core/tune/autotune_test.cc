@@ -7,7 +7,7 @@
 #include <latch>
 #include <set>
 
-#include "core/src/engine/autotuner.h"
+#include "core/src/tune/autotuner.h"
 #include "tests/support/harness/captured_errors.h"
 #include "tests/support/ranks/repeated_steps.h"
 

@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <optional>
 
-#include "core/src/engine/set_engines.h"
+#include "core/src/sets/set_engines.h"
 
 namespace ronde {
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "core/src/engine/engine_stats.h"
+#include "core/src/sets/engine_stats.h"
 
 #include <utility>
 

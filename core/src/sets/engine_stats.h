@@ -2,9 +2,9 @@
 #pragma once
 
 #include "core/src/base/counter.h"
-#include "core/src/engine/set_engine.h"
-#include "core/src/engine/submission_queue.h"
+#include "core/src/queue/submission_queue.h"
 #include "core/src/schedule/frozen_schedule.h"
+#include "core/src/sets/set_engine.h"
 #include "ronde/stats.h"
 
 namespace ronde {

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "core/src/engine/set_engines.h"
+#include "core/src/sets/set_engines.h"
 
 #include <algorithm>
 #include <chrono>
 #include <utility>
 
 #include "core/src/base/rank_list.h"
-#include "core/src/engine/completion.h"
-#include "core/src/engine/engine_stats.h"
 #include "core/src/negotiate/stall_inspector.h"
+#include "core/src/sets/completion.h"
+#include "core/src/sets/engine_stats.h"
 #include "core/src/submit/request_validation.h"
 #include "ronde/error.h"
 

@@ -4,7 +4,7 @@
 #include <memory>
 #include <vector>
 
-#include "core/src/engine/submission_queue.h"
+#include "core/src/queue/submission_queue.h"
 #include "core/src/submit/set_info.h"
 #include "core/src/submit/work_state.h"
 #include "ronde/device.h"

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "core/src/engine/submission_queue.h"
+#include "core/src/queue/submission_queue.h"
 
 #include <utility>
 

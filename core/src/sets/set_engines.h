@@ -8,10 +8,10 @@
 #include <mutex>
 #include <vector>
 
-#include "core/src/engine/set_engine.h"
-#include "core/src/engine/submission_queue.h"
 #include "core/src/group/control_tree.h"
 #include "core/src/negotiate/messages.h"
+#include "core/src/queue/submission_queue.h"
+#include "core/src/sets/set_engine.h"
 #include "ronde/log.h"
 #include "ronde/runtime.h"
 #include "ronde/stats.h"

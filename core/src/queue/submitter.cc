@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "core/src/engine/submitter.h"
+#include "core/src/queue/submitter.h"
 
 #include <chrono>
 

@@ -5,9 +5,9 @@
 #include <memory>
 #include <vector>
 
-#include "core/src/engine/set_engine.h"
-#include "core/src/engine/submission_queue.h"
+#include "core/src/queue/submission_queue.h"
 #include "core/src/schedule/frozen_schedule.h"
+#include "core/src/sets/set_engine.h"
 #include "core/src/submit/submission.h"
 #include "ronde/device.h"
 

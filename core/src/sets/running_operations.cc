@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "core/src/engine/running_operations.h"
+#include "core/src/sets/running_operations.h"
 
 #include <algorithm>
 #include <string>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "core/src/engine/completion.h"
+#include "core/src/sets/completion.h"
 
 #include <chrono>
 #include <mutex>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "core/src/engine/tuned_values.h"
+#include "core/src/tune/tuned_values.h"
 
 #include <algorithm>
 #include <optional>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "core/src/engine/autotuner.h"
+#include "core/src/tune/autotuner.h"
 
 #include <algorithm>
 #include <cstdio>
