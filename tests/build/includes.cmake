@@ -5,7 +5,7 @@
 # includes only the one that is named after its folder (backends/shm/shm.h). A backend includes from those
 # that are listed for it. Tools include nothing of core/src.
 set(folders api backends c_api core tools torch_ext)
-set(places core/src api/observe torch_ext/src backends/gpu backends/cuda backends/shm tools/bench tools/prof)
+set(places core/src api/observe torch_ext/src backends/gpu backends/cuda backends/shm tools/bench tools/prof tools/run)
 set(rooms_of_core/src base kernels algorithms config events submit negotiate execute group schedule queue tune sets engine)
 set(rooms_of_api/observe base timeline live)
 set(rooms_of_torch_ext/src store common placement autograd state collectives gradients norm training optimizer checkpoint)
@@ -14,6 +14,7 @@ set(rooms_of_backends/cuda base staging ipc mpi)
 set(rooms_of_backends/shm memory slots operations)
 set(rooms_of_tools/bench base subjects session benchmarks)
 set(rooms_of_tools/prof base read report html merge hang)
+set(rooms_of_tools/run base agent launcher)
 set(used_by_vendor)
 set(used_by_socket)
 set(used_by_shm socket)

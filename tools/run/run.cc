@@ -11,8 +11,8 @@
 #include <memory>
 
 #include "ronde/error.h"
-#include "tools/run/agent.h"
-#include "tools/run/launcher.h"
+#include "tools/run/agent/agent.h"
+#include "tools/run/launcher/launcher.h"
 
 namespace ronde::tool {
 namespace {

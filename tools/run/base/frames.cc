@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tools/run/frames.h"
+#include "tools/run/base/frames.h"
 
 #include "ronde/error.h"
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tools/run/rank.h"
+#include "tools/run/agent/rank.h"
 
 #include <poll.h>
 #include <sys/mman.h>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tools/run/launcher.h"
+#include "tools/run/launcher/launcher.h"
 
 #include <sodium.h>
 

@@ -7,7 +7,7 @@
 #include <string>
 #include <string_view>
 
-#include "tools/run/poll.h"
+#include "tools/run/base/poll.h"
 
 namespace ronde::tool::launch {
 

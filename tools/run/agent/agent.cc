@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tools/run/agent.h"
+#include "tools/run/agent/agent.h"
 
 #include <poll.h>
 
@@ -13,8 +13,8 @@
 #include "ronde/build_info.h"
 #include "ronde/cores.h"
 #include "ronde/error.h"
-#include "tools/run/checks.h"
-#include "tools/run/rank.h"
+#include "tools/run/agent/checks.h"
+#include "tools/run/agent/rank.h"
 
 // Note [Launcher and agents]
 // `ronde run` starts an agent on each host: itself with --agent, directly here and by ssh

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tools/run/process.h"
+#include "tools/run/base/process.h"
 
 #include <fcntl.h>
 #include <sched.h>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tools/run/checks.h"
+#include "tools/run/agent/checks.h"
 
 #include <netinet/in.h>
 #include <sodium.h>

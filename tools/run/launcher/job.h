@@ -10,8 +10,8 @@
 #include <string>
 #include <vector>
 
-#include "tools/run/link.h"
-#include "tools/run/output.h"
+#include "tools/run/launcher/link.h"
+#include "tools/run/launcher/output.h"
 
 namespace ronde::tool::launch {
 

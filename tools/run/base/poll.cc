@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tools/run/poll.h"
+#include "tools/run/base/poll.h"
 
 #include <poll.h>
 #include <sys/signalfd.h>

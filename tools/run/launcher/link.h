@@ -6,9 +6,9 @@
 #include <string>
 #include <vector>
 
-#include "tools/run/frames.h"
-#include "tools/run/hosts.h"
-#include "tools/run/process.h"
+#include "tools/run/base/frames.h"
+#include "tools/run/base/process.h"
+#include "tools/run/launcher/hosts.h"
 
 namespace ronde::tool::launch {
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tools/run/hosts.h"
+#include "tools/run/launcher/hosts.h"
 
 #include <poll.h>
 #include <sys/wait.h>
@@ -12,7 +12,7 @@
 #include <sstream>
 
 #include "ronde/error.h"
-#include "tools/run/process.h"
+#include "tools/run/base/process.h"
 
 namespace ronde::tool::launch {
 namespace {

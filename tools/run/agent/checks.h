@@ -4,8 +4,8 @@
 #include <string>
 #include <vector>
 
-#include "tools/run/frames.h"
-#include "tools/run/poll.h"
+#include "tools/run/base/frames.h"
+#include "tools/run/base/poll.h"
 
 namespace ronde::tool::launch {
 

@@ -4,8 +4,8 @@
 #include <functional>
 #include <string_view>
 
-#include "tools/run/frames.h"
-#include "tools/run/process.h"
+#include "tools/run/base/frames.h"
+#include "tools/run/base/process.h"
 
 namespace ronde {
 struct RunBoard;

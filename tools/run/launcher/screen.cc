@@ -2,7 +2,7 @@
 #include <algorithm>
 #include <sstream>
 
-#include "tools/run/launcher.h"
+#include "tools/run/launcher/launcher.h"
 
 namespace ronde::tool::launch {
 namespace {

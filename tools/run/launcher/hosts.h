@@ -6,8 +6,8 @@
 #include <string_view>
 #include <vector>
 
-#include "tools/run/options.h"
-#include "tools/run/poll.h"
+#include "tools/run/base/options.h"
+#include "tools/run/base/poll.h"
 
 namespace ronde::tool::launch {
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tools/run/job.h"
+#include "tools/run/launcher/job.h"
 
 #include <poll.h>
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tools/run/output.h"
+#include "tools/run/launcher/output.h"
 
 #include <filesystem>
 #include <utility>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tools/run/link.h"
+#include "tools/run/launcher/link.h"
 
 #include <poll.h>
 
@@ -9,7 +9,7 @@
 #include <sstream>
 #include <utility>
 
-#include "tools/run/agent.h"
+#include "tools/run/agent/agent.h"
 
 namespace ronde::tool::launch {
 namespace {

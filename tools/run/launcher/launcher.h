@@ -8,7 +8,7 @@
 #include <set>
 #include <string>
 
-#include "tools/run/job.h"
+#include "tools/run/launcher/job.h"
 
 namespace ronde::tool::launch {
 
