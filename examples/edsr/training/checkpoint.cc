@@ -58,6 +58,7 @@ RunCheckpoint::RunCheckpoint(const std::filesystem::path& folder, Edsr& network,
   checkpoint_.add("network", network).add("adam", adam).add("config", config_);
   checkpoint_.add("epoch", position_.epoch).add("step in epoch", position_.step_in_epoch);
   checkpoint_.add("seconds", position_.seconds).add("first loss", position_.loss_first);
+  checkpoint_.add("last loss", position_.loss_last);
 }
 
 Position RunCheckpoint::resume() {

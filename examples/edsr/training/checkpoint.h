@@ -33,6 +33,7 @@ struct Position {
   std::int64_t step_in_epoch = 0;  ///< steps done of it
   double seconds = 0;              ///< spent training
   double loss_first = 0;           ///< loss of the very first step
+  double loss_last = 0;            ///< of the last one
 };
 
 /// Keeps network, optimizer, position and configuration. All calls are collective.

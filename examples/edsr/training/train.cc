@@ -4,6 +4,7 @@
 #include <ronde/torch.h>
 
 #include <algorithm>
+#include <iostream>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -42,11 +43,11 @@ class Bookkeeper {
         curve_(options.output / kLossCurveName, start.step),
         scalars_(options.output / kScalarsName, start.step),
         line_(ronde::rank() == 0, options.progress_seconds) {
-    if (finished()) {
-      throw example::InputError("nothing left to train: the checkpoint has used " +
-                                std::to_string(start.step) + " steps and " +
-                                std::to_string(start.seconds / 60) +
-                                " minutes; raise --steps or --minutes");
+    // The run before may have been killed after it had saved its last step.
+    if (finished() && ronde::rank() == 0) {
+      std::cout << "nothing left to train: the checkpoint has used " << start.step << " steps and "
+                << start.seconds / 60 << " minutes, so it is only evaluated; to train on, raise "
+                << "--steps or --minutes" << std::endl;
     }
   }
 
@@ -74,9 +75,9 @@ class Bookkeeper {
 
   TrainingResult finish() {
     const double seconds = clock_.seconds() - start_.seconds;
-    save();
+    if (position_.step > start_.step) save();
     checkpoint_.finish();
-    return {position_, images(), seconds, curve_.latest()};
+    return {position_, images(), seconds};
   }
 
  private:
@@ -94,6 +95,7 @@ class Bookkeeper {
 
   void save() {
     curve_.flush();
+    position_.loss_last = curve_.latest();
     position_.seconds = clock_.seconds();
     checkpoint_.save(position_);
   }

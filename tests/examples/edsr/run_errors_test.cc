@@ -64,11 +64,17 @@ TEST_CASE("what is wrong on one rank alone ends both, and that rank is named") {
 
 TEST_CASE("a checkpoint that cannot be resumed from is refused and left as it is") {
   const Workspace here;
-  here.train(1, "out", "--steps 5 --resume");  // from none
+  const std::string trained = here.train(1, "out", "--steps 5 --resume");  // from none
   CHECK_THAT(launch_badly(1, here.options("out", "--steps 10 --seed 3 --resume")),
              Contains("seed 1 there, 3 here"));
-  CHECK_THAT(launch_badly(1, here.options("out", "--steps 5 --resume")),
-             Contains("nothing left to train") && Contains("raise --steps"));
+  // As where it was killed while it evaluated.
+  const std::string evaluated = here.train(1, "out", "--steps 5 --resume");
+  CHECK_THAT(evaluated, Contains("nothing left to train") && Contains("raise --steps"));
+  for (const std::string row : {"  mean ", "loss, first and last step"}) {
+    const std::size_t begin = trained.find(row);
+    REQUIRE(begin != std::string::npos);
+    CHECK_THAT(evaluated, Contains(trained.substr(begin, trained.find('\n', begin) - begin)));
+  }
 
   CHECK_THAT(launch_badly(1, here.options("out", "--steps 9 --resume --blocks 2")),
              Contains("of another program or model") && Contains("network/"));
