@@ -7,15 +7,13 @@
 #include <algorithm>
 #include <array>
 #include <cstdlib>
-#include <filesystem>
-#include <iterator>
 #include <optional>
 #include <set>
-#include <system_error>
 #include <utility>
 #include <vector>
 
 #include "backends/launcher.h"
+#include "backends/vendor/rdma.h"
 #include "ronde/error.h"
 
 namespace ronde::mpi {
@@ -60,26 +58,14 @@ std::string first_line(const std::string& text) {
 // the rounds in flight. Larger messages, such as a program's own, still ask.
 constexpr const char* kAskFrom = "1m";
 
-constexpr const char* kRdmaDevices = "/sys/class/infiniband";
-
-/// False also where that is not known.
-bool has_entries(const std::filesystem::path& folder) {
-  std::error_code error;
-  const std::filesystem::directory_iterator entries(folder, error);
-  return !error && entries != std::filesystem::directory_iterator();
-}
-
 }  // namespace
 
 std::pair<const char*, const char*> variable_for_ucx(const EnvironmentLookup& variables,
-                                                     const std::filesystem::path& rdma_devices) {
+                                                     bool has_rdma) {
   const std::optional<bool> on_one_host = launched_on_one_host(variables);
   if (!on_one_host) return {};
   if (*on_one_host) return {"UCX_TLS", kMpiTransportsOfUcx};
-  // Ronde's own fabric over UCX reads the variable as well, and must survive a peer's death.
-  const bool uses_ucx = variables("RONDE_FABRIC") == "ucx";
-  if (uses_ucx || has_entries(rdma_devices)) return {};
-  return {"UCX_RNDV_THRESH", kAskFrom};
+  return has_rdma ? std::pair<const char*, const char*>() : std::pair("UCX_RNDV_THRESH", kAskFrom);
 }
 
 std::optional<bool> launched_on_one_host(const EnvironmentLookup& variables) {
@@ -228,7 +214,7 @@ void MpiEnvironment::take_ranks_of_world(const std::vector<int>& ranks) {
 
 void MpiEnvironment::initialize() {
   constexpr int kKeepWhatIsSet = 0;
-  const auto [name, value] = variable_for_ucx(variables_, kRdmaDevices);
+  const auto [name, value] = variable_for_ucx(variables_, vendor::has_rdma_devices());
   if (name != nullptr) setenv(name, value, kKeepWhatIsSet);
   check("MPI_Init_thread", api_.init_thread(nullptr, nullptr, MPI_THREAD_SERIALIZED, &provided_));
   owns_mpi_ = true;
@@ -286,7 +272,7 @@ void MpiEnvironment::leave(bool graceful) {
 /// Note [Finalizing over TCP] in mpi_transport.cc.
 bool MpiEnvironment::closing_asks_peers() const {
   const std::lock_guard lock(mutex_);
-  return owns_mpi_ && !has_entries(kRdmaDevices);
+  return owns_mpi_ && !vendor::has_rdma_devices();
 }
 
 void MpiEnvironment::abandon() noexcept {

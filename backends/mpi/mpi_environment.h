@@ -3,7 +3,6 @@
 
 #include <chrono>
 #include <cstddef>
-#include <filesystem>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -163,8 +162,7 @@ void keep_for_ever(std::shared_ptr<void> memory);
 std::optional<bool> launched_on_one_host(const EnvironmentLookup& variables);
 
 /// The variable of UCX, on which MPI may run, that suits these ranks, and its value; nullptr: none.
-/// `rdma_devices`: the folder in which they are listed.
 std::pair<const char*, const char*> variable_for_ucx(const EnvironmentLookup& variables,
-                                                     const std::filesystem::path& rdma_devices);
+                                                     bool has_rdma);
 
 }  // namespace ronde::mpi

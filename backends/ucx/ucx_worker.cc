@@ -1,19 +1,29 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "backends/ucx/ucx_worker.h"
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <utility>
 
+#include "backends/vendor/rdma.h"
 #include "ronde/error.h"
 
 namespace ronde::ucx {
 namespace {
 
+struct Setting {
+  const char* name;
+  const char* value;
+};
+
 /// What is not left to UCX: how often it asks a silent connection whether the peer is there. Its
 /// default is 20 s.
-constexpr const char* kKeepalive = "KEEPALIVE_INTERVAL";
-constexpr const char* kKeepaliveValue = "2s";
+constexpr Setting kKeepalive = {"KEEPALIVE_INTERVAL", "2s"};
+/// And, without RDMA, which messages leave at once: Note [Messages of MPI between hosts]. They are
+/// copied before, as UCX 1.13 ends the process (`Assertion comp->count > 0 failed`) where a peer
+/// dies while one leaves from the user's memory.
+constexpr Setting kWithoutRdma[] = {{"RNDV_THRESH", "1m"}, {"ZCOPY_THRESH", "inf"}};
 
 }  // namespace
 
@@ -35,9 +45,12 @@ void UcxWorker::make_context(const std::string& transports_not_meant) {
   check(api_->config_read(nullptr, nullptr, &read), "ucp_config_read");
   const std::unique_ptr<ucp_config_t, std::function<void(ucp_config_t*)>> config(
       read, [this](ucp_config_t* handle) { api_->config_release(handle); });
-  if (std::getenv((std::string("UCX_") + kKeepalive).c_str()) == nullptr) {
-    check(api_->config_modify(config.get(), kKeepalive, kKeepaliveValue), "ucp_config_modify");
-  }
+  const auto set = [&](const Setting& setting) {
+    if (std::getenv((std::string("UCX_") + setting.name).c_str()) != nullptr) return;
+    check(api_->config_modify(config.get(), setting.name, setting.value), "ucp_config_modify");
+  };
+  set(kKeepalive);
+  if (!vendor::has_rdma_devices()) std::ranges::for_each(kWithoutRdma, set);
   const char* const transports = std::getenv("UCX_TLS");
   if (transports != nullptr && transports == transports_not_meant) {
     check(api_->config_modify(config.get(), "TLS", "all"), "ucp_config_modify");

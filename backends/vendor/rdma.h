@@ -1,0 +1,17 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <filesystem>
+#include <system_error>
+
+namespace ronde::vendor {
+
+/// Whether this host has a device that reads and writes memory without a core, as the system lists
+/// them in `folder`. False also where that is not known.
+inline bool has_rdma_devices(const std::filesystem::path& folder = "/sys/class/infiniband") {
+  std::error_code error;
+  const std::filesystem::directory_iterator entries(folder, error);
+  return !error && entries != std::filesystem::directory_iterator();
+}
+
+}  // namespace ronde::vendor
