@@ -25,6 +25,17 @@ constexpr Setting kKeepalive = {"KEEPALIVE_INTERVAL", "2s"};
 /// dies while one leaves from the user's memory.
 constexpr Setting kWithoutRdma[] = {{"RNDV_THRESH", "1m"}, {"ZCOPY_THRESH", "inf"}};
 
+// How many events of sockets UCX takes at once. While it handles one, it may find another socket
+// closed by the death of a peer; the event of that one, taken with it, then fails an assertion of
+// UCX (seen with 1.13), which ends this process. UCX 1.13 takes this from the environment alone.
+constexpr const char* kEventsVariable = "UCX_TCP_MAX_POLL";
+
+/// By UCX_TLS, a list of transports, or of others after a "^".
+bool allows_tcp(const std::string& transports) {
+  return transports == "all" ||
+         transports.starts_with('^') != (transports.find("tcp") != std::string::npos);
+}
+
 }  // namespace
 
 UcxWorker::UcxWorker(std::shared_ptr<const UcpApi> api, int rank, int ranks,
@@ -51,10 +62,15 @@ void UcxWorker::make_context(const std::string& transports_not_meant) {
   };
   set(kKeepalive);
   if (!vendor::has_rdma_devices()) std::ranges::for_each(kWithoutRdma, set);
-  const char* const transports = std::getenv("UCX_TLS");
-  if (transports != nullptr && transports == transports_not_meant) {
+  const char* const variable = std::getenv("UCX_TLS");
+  std::string transports = variable == nullptr ? "all" : variable;
+  if (transports == transports_not_meant) {
+    transports = "all";
     check(api_->config_modify(config.get(), "TLS", "all"), "ucp_config_modify");
   }
+  constexpr int kKeepWhatIsSet = 0;
+  // UCX warns of a variable that it does not use.
+  if (allows_tcp(transports)) setenv(kEventsVariable, "1", kKeepWhatIsSet);
   ucp_params_t parameters{};
   parameters.field_mask = UCP_PARAM_FIELD_FEATURES | UCP_PARAM_FIELD_ESTIMATED_NUM_EPS;
   parameters.features = UCP_FEATURE_TAG | UCP_FEATURE_WAKEUP;

@@ -62,7 +62,7 @@ ProcessSet ProcessSetMaker::make_set(const ExchangeKey& key, const std::vector<i
       dependencies_.exchanges.install({info, std::move(backends)});
     } catch (...) {
       // A failure that only keeps this set from being made is reported to all that wait for it.
-      if (dependencies_.life.failure()) throw;
+      if (const auto failure = dependencies_.life.failure()) std::rethrow_exception(failure);
       error = exception_text();
     }
   }

@@ -207,6 +207,22 @@ TEST_CASE("a rank that does not come to the shutdown is named when its time is u
   }
 }
 
+TEST_CASE("a last operation that does not end fails the shutdown when its time is up") {
+  const FaultyGroup all(2);
+  all.faults[1]->hold_starts();
+  Config config = test_config();
+  config.shutdown_timeout_s = 0.2;
+  const std::vector<Death> deaths = on_each_rank(2, [&](int rank) {
+    Runtime runtime(all.options(rank, config));
+    std::vector<float> values(4, 1.0F);
+    const Work work = runtime.submit(sum_request(values, "x"));
+    all.faults[static_cast<std::size_t>(rank)]->wait_begun(1);
+    return death_of([&] { runtime.shutdown(); });
+  });
+  // Rank 0 waits within the operation for rank 1.
+  check_same_death(deaths, 0, {"ranks 0,1 did not finish the last operations and shut down"});
+}
+
 TEST_CASE("a rank that dies after all agreed to stop, in an operation, is named") {
   FaultyGroup all(3);
   all.faults[1]->hold_starts();
