@@ -18,6 +18,13 @@ struct MpiApi {
   std::function<int(int*, char***, int, int*)> init_thread = PMPI_Init_thread;
   std::function<int(int*)> query_thread = PMPI_Query_thread;
   std::function<int()> finalize = PMPI_Finalize;
+  /// Lets MPI_Finalize call `function` with `value` before it does anything else (MPI 4.0, 11.2.4).
+  std::function<int(MPI_Comm_delete_attr_function*, void*)> on_finalize =
+      [](MPI_Comm_delete_attr_function* function, void* value) {
+        int key = MPI_KEYVAL_INVALID;
+        const int code = PMPI_Comm_create_keyval(MPI_COMM_NULL_COPY_FN, function, &key, nullptr);
+        return code == MPI_SUCCESS ? PMPI_Comm_set_attr(MPI_COMM_SELF, key, value) : code;
+      };
   std::function<int(char*, int*)> get_library_version = PMPI_Get_library_version;
   std::function<int(int, char*, int*)> error_string = PMPI_Error_string;
 

@@ -110,6 +110,7 @@ void MpiEnvironment::join(const MpiRanks& ranks) {
   } else {
     check_thread_level_of_program();
   }
+  watch_finalize();
   if (members_ == 0) {
     if (ranks.communicator) {
       take_communicator(*ranks.communicator);
@@ -259,6 +260,7 @@ void MpiEnvironment::leave(bool graceful) {
   const std::lock_guard lock(mutex_);
   may_finalize_ = may_finalize_ && graceful;
   if (--members_ > 0) return;
+  if (graceful) expect_not_finalized();
   // The other ranks may be gone where this one does not leave gracefully: it is then left behind.
   if (std::exchange(owns_ranks_, false) && may_finalize_ && !abandoned_) {
     check("MPI_Comm_free", api_.comm_free(&ranks_));
@@ -266,6 +268,7 @@ void MpiEnvironment::leave(bool graceful) {
   if (!owns_mpi_ || !may_finalize_ || abandoned_) return;
   // Ronde's thread is the one that initialised MPI, unless an earlier init failed after that: its
   // thread is gone, and finalising on another one is better than not finalising.
+  finalizes_ = true;
   check("MPI_Finalize", api_.finalize());
 }
 
@@ -363,6 +366,7 @@ bool MpiEnvironment::test(MPI_Request& request) {
 
 std::vector<MpiEnvironment::Finished> MpiEnvironment::test_some(std::span<MPI_Request> requests) {
   const std::lock_guard lock(mutex_);
+  expect_not_finalized();
   std::vector<int> indexes(requests.size());
   std::vector<MPI_Status> statuses(requests.size());
   int count = 0;
@@ -415,6 +419,33 @@ void MpiEnvironment::check(const char* name, int code) const {
   if (code != MPI_SUCCESS) {
     throw Error("rank " + std::to_string(rank_) + ": " + failure_text(api_, name, code));
   }
+}
+
+/// After MPI_Finalize most calls end the process, and one that is under way crashes.
+void MpiEnvironment::watch_finalize() {
+  if (std::exchange(watches_finalize_, true)) return;
+  const auto told = [](MPI_Comm, int, void* value, void*) {
+    const std::unique_ptr<std::weak_ptr<MpiEnvironment>> self(
+        static_cast<std::weak_ptr<MpiEnvironment>*>(value));
+    if (const auto environment = self->lock()) environment->note_finalize();
+    return MPI_SUCCESS;
+  };
+  auto self = std::make_unique<std::weak_ptr<MpiEnvironment>>(weak_from_this());
+  check("MPI_Comm_set_attr", api_.on_finalize(told, self.get()));
+  static_cast<void>(self.release());  // its only owner now is MPI
+}
+
+void MpiEnvironment::note_finalize() {
+  if (finalizes_) return;
+  const std::lock_guard lock(mutex_);  // waits for the call that is under way
+  program_finalized_ = true;
+}
+
+void MpiEnvironment::expect_not_finalized() const {
+  if (!program_finalized_) return;
+  throw Error("rank " + std::to_string(rank_) +
+              ": the program has called MPI_Finalize() before ronde::shutdown(): call it after, or "
+              "not at all where it does not call MPI_Init_thread()");
 }
 
 MpiMembership::MpiMembership(std::shared_ptr<MpiEnvironment> environment, const MpiRanks& ranks)

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <cstddef>
 #include <functional>
@@ -26,7 +27,7 @@ using Clock = std::chrono::steady_clock;
 /// serialises every call, and finalises it if Ronde initialised it.
 ///
 /// Thread-safety: all members may be called from any thread.
-class MpiEnvironment {
+class MpiEnvironment : public std::enable_shared_from_this<MpiEnvironment> {
  public:
   MpiEnvironment(MpiApi api, EnvironmentLookup variables)
       : api_(std::move(api)), variables_(std::move(variables)) {}
@@ -74,6 +75,7 @@ class MpiEnvironment {
   template <typename Function, typename... Args>
   void call(const char* name, const Function& function, Args... args) {
     const std::lock_guard lock(mutex_);
+    expect_not_finalized();
     const auto make = [&] { check(name, function(args...)); };
     wrappers_.empty() ? make() : call_within(0, make);
   }
@@ -112,6 +114,9 @@ class MpiEnvironment {
 
   void call_within(std::size_t next, const std::function<void()>& make) const;
   void check(const char* name, int code) const;
+  void watch_finalize();
+  void note_finalize();
+  void expect_not_finalized() const;
   void initialize();
   void check_own_thread_level() const;
   void check_thread_level_of_program() const;
@@ -134,6 +139,9 @@ class MpiEnvironment {
   int provided_ = MPI_THREAD_SINGLE;                  ///< the thread level then, if so
   bool may_finalize_ = true;
   bool abandoned_ = false;
+  bool watches_finalize_ = false;
+  bool program_finalized_ = false;      ///< MPI must not be called any more
+  std::atomic<bool> finalizes_{false};  ///< leave() does
 };
 
 /// One join() of an environment. Its destructor leaves ungracefully, unless leave() was called.

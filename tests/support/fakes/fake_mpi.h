@@ -59,6 +59,7 @@ class FakeMpi {
     };
     table.query_thread = [this](int* level) { return *level = provided, result("query_thread"); };
     table.finalize = [this] { return finalized = true, result("finalize"); };
+    table.on_finalize = [](MPI_Comm_delete_attr_function*, void*) { return MPI_SUCCESS; };
     table.get_library_version = [](char* text, int* length) {
       const std::string version = "Fake  MPI \t1.0\nbuilt for tests";
       *length = static_cast<int>(version.copy(text, version.size()));
