@@ -8,6 +8,7 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
+#include <fstream>
 #include <nlohmann/json.hpp>
 #include <sstream>
 
@@ -116,20 +117,21 @@ std::string write_tuned(const std::string& path, const TunedSettings& settings) 
 }
 
 std::string TuneLog::add(const TuneTrial& trial) {
+  if (has_failed_) return {};
   errno = 0;
+  // Opened for each line: programs that this one executes would inherit it.
+  std::ofstream out(path_, has_begun_ ? std::ios::app : std::ios::trunc);
   if (!has_begun_) {
-    has_begun_ = true;
-    out_.open(path_);
-    out_ << "trial,step,phase";
-    for (const auto& [name, value] : trial.values) out_ << ',' << name;
-    out_ << ",step_ms,steps\n";
-  } else if (!out_) {
-    return {};
+    out << "trial,step,phase";
+    for (const auto& [name, value] : trial.values) out << ',' << name;
+    out << ",step_ms,steps\n";
   }
-  out_ << trial.number << ',' << trial.step << ',' << trial.phase;
-  for (const auto& [name, value] : trial.values) out_ << ',' << value;
-  out_ << ',' << trial.step_s * 1e3 << ',' << trial.steps << std::endl;
-  return out_ ? std::string() : with_reason("it cannot be written");
+  has_begun_ = true;
+  out << trial.number << ',' << trial.step << ',' << trial.phase;
+  for (const auto& [name, value] : trial.values) out << ',' << value;
+  out << ',' << trial.step_s * 1e3 << ',' << trial.steps << std::endl;
+  has_failed_ = !out;
+  return has_failed_ ? with_reason("it cannot be written") : std::string();
 }
 
 }  // namespace ronde

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <fstream>
 #include <optional>
 #include <string>
 
@@ -29,8 +28,7 @@ class TuneLog {
 
  private:
   const std::string path_;
-  std::ofstream out_;
-  bool has_begun_ = false;
+  bool has_begun_ = false, has_failed_ = false;
 };
 
 }  // namespace ronde

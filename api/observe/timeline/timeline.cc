@@ -11,6 +11,7 @@
 #include <cstring>
 #include <iterator>
 #include <nlohmann/json.hpp>
+#include <utility>
 
 #include "ronde/build_info.h"
 #include "ronde/error.h"
@@ -47,6 +48,12 @@ std::int64_t wall_minus_monotonic_ns() {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(wall - monotonic).count();
 }
 
+/// Another job that was told the same folder keeps a file of its own, without a name.
+std::FILE* open_anew(const std::string& path) {
+  std::remove(path.c_str());
+  return std::fopen(path.c_str(), "we");
+}
+
 template <typename Map>
 void limit(Map& map) {
   while (map.size() > kMostOpen) map.erase(map.begin());
@@ -60,22 +67,21 @@ Timeline::Timeline(const std::string& path, const Place& place,
       place_(place),
       clock_offsets_(std::move(clock_offsets)),
       begun_us_(us_of(std::chrono::steady_clock::now().time_since_epoch().count())),
+      file_(open_anew(path), &std::fclose),
       sampler_(std::move(read_gpu)) {
-  file_.open(path, std::ios::trunc);
   write_head();
   flush();
 }
 
 void Timeline::write_head() {
   const std::int64_t wall_ns = wall_minus_monotonic_ns();
-  file_ << fmt::format(
+  buffer_ = fmt::format(
       "{{\"schemaVersion\":1,\"displayTimeUnit\":\"ms\",\"baseTimeNanoseconds\":{},\n"
       "\"distributedInfo\":{{\"backend\":\"ronde\",\"rank\":{},\"world_size\":{},\"host\":{}}},\n"
       "\"ronde\":{{\"timeline\":1,\"version\":\"{}\",\"clock\":{{\"offset_us\":0.0,\"at_us\":{:.3f}"
       ",\"wall_minus_monotonic_us\":{:.3f}}}}},\n\"traceEvents\":[\n",
       wall_ns, place_.rank, place_.size, json_text(place_.host), build_info::kVersion, begun_us_,
       us_of(wall_ns));
-  end_ = file_.tellp();
   const std::string name = fmt::format("rank {} on {}", place_.rank, place_.host);
   write_metadata(0, "process_name", fmt::format("\"name\":{}", json_text(name)));
   write_metadata(0, "process_sort_index", fmt::format("\"sort_index\":{}", place_.rank));
@@ -125,22 +131,24 @@ void Timeline::take(std::span<const Event> events, std::uint64_t lost) {
 }
 
 void Timeline::flush() {
-  file_.seekp(end_);
-  file_ << buffer_;
-  buffer_.clear();
-  end_ = file_.tellp();
-  file_ << fmt::format("\n],\n\"ronde_end\":{{\"events_lost\":{}", lost_);
+  const long begin = end_;
+  end_ += static_cast<long>(buffer_.size());
+  buffer_ += fmt::format("\n],\n\"ronde_end\":{{\"events_lost\":{}", lost_);
   if (const std::vector<ClockOffset> clock = clock_offsets_(); !clock.empty()) {
     const ClockOffset &first = clock.front(), &last = clock.back();
-    file_ << fmt::format(
+    buffer_ += fmt::format(
         ",\"offset_us\":{:.3f},\"at_us\":{:.3f},\"end_offset_us\":{:.3f},\"end_at_us\":{:.3f},"
         "\"uncertainty_us\":{:.3f}",
         us_of(first.ahead_ns), us_of(first.at_ns), us_of(last.ahead_ns), us_of(last.at_ns),
         us_of(std::max(first.uncertainty_ns, last.uncertainty_ns)));
   }
-  file_ << "}}\n";
-  file_.flush();
-  if (file_) return;
+  buffer_ += "}}\n";
+  const std::string text = std::exchange(buffer_, {});
+  if (file_ && std::fseek(file_.get(), begin, SEEK_SET) == 0 &&
+      std::fwrite(text.data(), 1, text.size(), file_.get()) == text.size() &&
+      std::fflush(file_.get()) == 0) {
+    return;
+  }
   throw Error("the timeline " + path_ + " cannot be written (" + std::strerror(errno) +
               "): it ends here, and training goes on");
 }

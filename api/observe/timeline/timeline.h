@@ -2,9 +2,10 @@
 #pragma once
 
 #include <cstdint>
-#include <fstream>
+#include <cstdio>
 #include <functional>
 #include <map>
+#include <memory>
 #include <set>
 #include <string>
 #include <string_view>
@@ -77,9 +78,10 @@ class Timeline final : public EventSink {
   const Place place_;
   const std::function<std::vector<ClockOffset>()> clock_offsets_;
   const double begun_us_;
-  std::ofstream file_;
-  std::string buffer_;      ///< lines that are not yet in the file
-  std::streamoff end_ = 0;  ///< of the lines in it
+  /// Not a std::ofstream, which programs that this one executes would inherit.
+  std::unique_ptr<std::FILE, int (*)(std::FILE*)> file_;
+  std::string buffer_;  ///< lines that are not yet in the file
+  long end_ = 0;        ///< of the lines in it
   bool has_lines_ = false;
   std::uint64_t lost_ = 0;
 
