@@ -63,10 +63,11 @@ Observer::Observer(Runtime& runtime, std::unique_ptr<DumpSignal> signal, ReadGpu
   const Config& config = runtime.config();
   warn_of_idle_settings();
   remove_old_profiles();
-  if (!config.dump.empty()) {
+  guarded("RONDE_DUMP", [&] {
+    if (config.dump.empty()) return;
     recorder_ = std::make_shared<FlightRecorder>(runtime, log_);
     runtime.add_event_sink(recorder_);
-  }
+  });
   guarded("RONDE_METRICS", [&] { start_metrics(); });
   guarded("RONDE_TOP", [&] {
     if (!config.top) return;

@@ -77,7 +77,9 @@ void make_room_for_files(std::size_t more) {
   constexpr std::size_t kOthers = 64;  // the program's own, and those of backends
   struct rlimit limit = {};
   if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) throw Error("getrlimit: " + errno_text(errno));
-  const std::filesystem::directory_iterator entries("/proc/self/fd");
+  std::error_code error;
+  const std::filesystem::directory_iterator entries("/proc/self/fd", error);
+  if (error) throw Error("it cannot read /proc/self/fd: " + errno_text(error.value()));
   const auto needed =
       static_cast<rlim_t>(std::distance(begin(entries), end(entries))) + more + kOthers;
   if (needed <= limit.rlim_cur) return;

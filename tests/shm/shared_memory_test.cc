@@ -291,7 +291,7 @@ TEST_CASE("a slot buffer that cannot be shared is an error on every rank") {
     without_heap.symmetric_heap_bytes = 0;
     const Death death = death_of([&] { shm_backend_factory().create(without_heap); });
     check(death.rank == 0, "who could not");
-    check_contains(death.text, "RONDE_CPU_BACKEND=mpi does without");
+    check_contains(death.text, "RONDE_CPU_BACKEND=mpi, or fabric");
   });
 }
 

@@ -74,6 +74,7 @@ TopSocket::TopSocket(const Runtime& runtime, std::string host, ReadGpu read_gpu)
   if (mkdir(folder.c_str(), S_IRWXU) != 0 && errno != EEXIST) fail(folder, std::strerror(errno));
   check_top_folder(folder);
   listener_ = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+  if (listener_ < 0) fail(path_, std::strerror(errno));
   try {
     open();
   } catch (...) {

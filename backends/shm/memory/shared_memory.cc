@@ -23,7 +23,8 @@ namespace ronde::shm {
 namespace {
 
 constexpr const char* kMemoryGoal =
-    "cannot share memory with the other ranks of its host (RONDE_CPU_BACKEND=mpi does without)";
+    "cannot share memory with the other ranks of its host (RONDE_CPU_BACKEND=mpi, or fabric where "
+    "there is no MPI, does without)";
 constexpr const char* kDescriptorGoal =
     "cannot pass file descriptors to the other ranks of its host";
 

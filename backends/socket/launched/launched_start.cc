@@ -84,7 +84,11 @@ class LaunchedStart {
 
  private:
   Star await_all() {
-    make_room_for_files(static_cast<std::size_t>(launch_.size));
+    try {
+      make_room_for_files(static_cast<std::size_t>(launch_.size));
+    } catch (const Error& error) {
+      throw GroupError(0, std::string("rank 0 cannot await the others: ") + error.what());
+    }
     std::vector<UniqueFd> listeners;
     listeners.push_back(listen());
     std::vector<int> others(static_cast<std::size_t>(launch_.size) - 1);

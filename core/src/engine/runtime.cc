@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ronde/runtime.h"
 
+#include <system_error>
 #include <thread>
 #include <utility>
 
@@ -30,14 +31,23 @@ constexpr std::chrono::seconds kStartSlack{3};
                    "called ronde::init(), hangs or died. End this process");
 }
 
+/// The thread shares the engine, so that giving up on the one leaves the other intact.
+std::thread start_thread(std::shared_ptr<Engine> engine) {
+  try {
+    return std::thread([engine = std::move(engine)] { engine->run(); });
+  } catch (const std::system_error& error) {
+    throw Error("ronde::init() cannot start the thread of this rank that moves data: " +
+                error.code().message() +
+                ". Allow the job more threads (ulimit -u, or pids.max of its control group)");
+  }
+}
+
 }  // namespace
 
 class Runtime::Impl {
  public:
   explicit Impl(RuntimeOptions options)
-      : engine_(std::make_shared<Engine>(std::move(options))),
-        // The thread shares the engine, so that giving up on the one leaves the other intact.
-        thread_([engine = engine_] { engine->run(); }) {}
+      : engine_(std::make_shared<Engine>(std::move(options))), thread_(start_thread(engine_)) {}
 
   ~Impl() {
     if (!thread_.joinable()) return;
