@@ -94,7 +94,10 @@ void Outbox::write_some() {
   const ssize_t count =
       write(fd_, text_.data() + sent_, std::min<std::size_t>(pending(), PIPE_BUF));
   if (count < 0 && (errno == EAGAIN || errno == EINTR)) return;
-  if (count < 0) return close();
+  if (count < 0) {
+    error_ = errno;
+    return close();
+  }
   sent_ += static_cast<std::size_t>(count);
   if (sent_ < text_.size() && sent_ < (std::size_t{1} << 20)) return;
   text_.erase(0, sent_);

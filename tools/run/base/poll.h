@@ -88,6 +88,8 @@ class Outbox {
   std::size_t pending() const noexcept { return text_.size() - sent_; }
   /// Nobody reads it any more.
   bool is_broken() const noexcept { return broken_; }
+  /// Of the write that failed; 0 if none has.
+  int error() const noexcept { return error_; }
   /// Forgets what has not been sent, and all that comes.
   void close();
 
@@ -99,6 +101,7 @@ class Outbox {
   std::string text_;
   std::size_t sent_ = 0;
   bool broken_ = false;
+  int error_ = 0;
 };
 
 /// Signals to be read instead of being caught.

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tools/run/launcher/output.h"
 
+#include <cerrno>
+#include <cstring>
 #include <filesystem>
 #include <utility>
 
@@ -83,7 +85,14 @@ bool Output::is_full() const noexcept {
 }
 
 void Output::flush() {
-  while (out_.pending() + err_.pending() > 0) poll_.wait(Clock::now() + std::chrono::hours(1));
+  const auto send_all = [this] {
+    while (out_.pending() + err_.pending() > 0) poll_.wait(Clock::now() + std::chrono::hours(1));
+  };
+  send_all();
+  if (out_.error() == 0 || out_.error() == EPIPE) return;  // whoever closes a pipe has read enough
+  say(std::string("standard output cannot be written (") + std::strerror(out_.error()) +
+      "): what the ranks said since then is lost");
+  send_all();
 }
 
 void Output::drop() {
