@@ -42,6 +42,7 @@ struct Config {
   bool exact = false;
   std::string join_average = "contributing";
   std::string check_replicas = "first";
+  bool verify = false;
   bool autotune = false;
   std::string autotune_log;
   std::string tuned;

@@ -249,6 +249,11 @@ constexpr Variable kVariables[] = {
      "When DistributedOptimizer compares the ranks' parameters, and options of the inner "
      "optimizer: first (in the first step, and the first after a join), a number N (also every N "
      "steps) or off."},
+    {"RONDE_VERIFY", "", "", Flag{&Config::verify},
+     "1: the ranks compare checksums of each result that is equal on all of them (in host memory), "
+     "and the group fails at the first that differs. For debugging: nothing freezes, and "
+     "operations "
+     "take longer."},
     {"RONDE_GPU_BACKEND", "", "", Text{&Config::gpu_backend, checked_gpu_backend},
      "Backend for tensors on GPUs: nccl, or cuda (CUDA IPC between the ranks of a host, else an "
      "MPI "

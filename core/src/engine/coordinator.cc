@@ -27,6 +27,7 @@ Coordinator::Coordinator(const RuntimeOptions& options, const Logger& log, const
       sets_(options_.config, tree_, log_, queue_),
       schedule_(sets_.global(), queue_, log_),
       operations_(sets_),
+      verification_(sets_, tree_),
       exchanges_(queue_),
       watch_(options_.config, tree_) {}
 
@@ -43,18 +44,15 @@ bool Coordinator::cycle() {
   receive();
   obey_requests();
   tune();
+  verification_.tell();  // of what a last look has ended, before an exchange removes its set
   take_exchanges();
   take_submissions();
   negotiate();
   operations_.advance();
+  verification_.tell();
   conclude();
   inspect();
   return !stop_.all_finished;
-}
-
-void Coordinator::follow() {
-  follow_schedule();
-  operations_.advance();
 }
 
 Coordinator::TimePoint Coordinator::next_event() const {
@@ -62,7 +60,8 @@ Coordinator::TimePoint Coordinator::next_event() const {
   const FrozenSchedule* schedule = schedule_.schedule();
   const bool stopping = life_.shuts_down() && !sets_.global().announcer->announced_shutdown();
   const bool ending = life_.leaves() || life_.aborts();
-  const bool has_news = exchanges_.has_news() || (schedule != nullptr && schedule->has_news());
+  const bool has_news = exchanges_.has_news() || verification_.has_news() ||
+                        (schedule != nullptr && schedule->has_news());
   // The last operation may have ended in the look before a sleep.
   const auto next_look = operations_.next_look(now);
   const Autotuner* const tuner = arbiter_ ? arbiter_->autotuner() : nullptr;
@@ -160,6 +159,8 @@ void Coordinator::handle_from_below(int peer, const Message& message, std::strin
     add_from_below(peer, *ready);
   } else if (const auto* host = std::get_if<HostReadyMessage>(&message); host && arbiter_) {
     add_from_below(peer, *host);
+  } else if (const auto* results = std::get_if<ResultsMessage>(&message)) {
+    verification_.add(peer, *results, bytes);
   } else if (const auto* request = std::get_if<ExchangeRequest>(&message)) {
     tree_.expect_below(peer, request->rank);
     if (arbiter_) return arbiter_->add(*request);
@@ -333,6 +334,7 @@ void Coordinator::decide(SetEngine& set) {
   const bool may_stop = set.is_global() && arbiter_->may_stop();
   // Applying a decision may announce operations again, which may complete another decision.
   while (const std::optional<DecisionMessage> decision = arbiter_->decide(set, may_stop)) {
+    verification_.expect_same();
     if (!set.children.empty()) tree_.send_to(set.children, encode(*decision));
     if (set.announcer) apply(set, *decision);
     take_submissions();
@@ -395,6 +397,7 @@ void Coordinator::tell_finished() {
     stop_.reports[message.ranks[i]] = message.reports[i];
   }
   if (!arbiter_->note_finished(message.ranks)) return;
+  verification_.expect_same();
   tree_.send_down(FinishedMessage{});
   stop_.all_finished = true;
 }
@@ -484,10 +487,6 @@ std::string Coordinator::pending_text() const {
   }
   if (names.empty()) return {};
   return " (" + rank_name(tree_.rank()) + " was waiting for " + first_few(names) + ")";
-}
-
-FailureMessage Coordinator::departure_of_this_rank() const {
-  return life_.departure_of(tree_.rank(), pending_text());
 }
 
 void Coordinator::fail(const std::exception_ptr& error) {

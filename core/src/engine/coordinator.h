@@ -21,6 +21,7 @@
 #include "core/src/negotiate/messages.h"
 #include "core/src/queue/submission_queue.h"
 #include "core/src/sets/engine_stats.h"
+#include "core/src/sets/result_verification.h"
 #include "core/src/sets/running_operations.h"
 #include "core/src/sets/set_engines.h"
 #include "ronde/log.h"
@@ -49,7 +50,10 @@ class Coordinator {
   bool cycle();
   /// The part of a round that needs no messages: follows a frozen schedule, and advances
   /// operations.
-  void follow();
+  void follow() {
+    follow_schedule();
+    operations_.advance();
+  }
   /// A step of the program ends on this rank: any thread.
   void note_step();
   /// The time of the next thing to do if nobody wakes the loop; a past time if at once.
@@ -69,7 +73,9 @@ class Coordinator {
 
   FailureResolver resolver() const { return {tree_, log_, pending_text()}; }
   /// The message to the others once this rank leaves.
-  FailureMessage departure_of_this_rank() const;
+  FailureMessage departure_of_this_rank() const {
+    return life_.departure_of(tree_.rank(), pending_text());
+  }
   /// Ends everything that this rank waits for with `error`, as the group is dead.
   void fail(const std::exception_ptr& error);
 
@@ -116,6 +122,7 @@ class Coordinator {
   SetEngines sets_;
   ScheduleRunner schedule_;
   RunningOperations operations_;
+  ResultVerification verification_;
   OwnExchanges exchanges_;
   std::optional<Arbiter> arbiter_;  ///< rank 0 only
   ArbiterWatch watch_;              ///< other ranks only

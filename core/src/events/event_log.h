@@ -55,6 +55,8 @@ class EventLog {
   std::uint64_t next_span() noexcept { return spans_.fetch_add(1, std::memory_order_relaxed) + 1; }
   std::uint64_t next_step() noexcept { return steps_.fetch_add(1, std::memory_order_relaxed) + 1; }
 
+  std::uint64_t steps_ended() const noexcept { return steps_.load(std::memory_order_relaxed); }
+
   /// Brings the figures up to date, or nearer to it by `most` events.
   void read_figures(std::uint64_t most = std::numeric_limits<std::uint64_t>::max()) noexcept;
   /// Without counters and the time since init.

@@ -46,6 +46,7 @@ Executor::Executor(Backends& backends, int rank, int size, std::uint64_t fusion_
       on_devices_(backends, results_, rank_of_group, complete_, std::move(queued)) {}
 
 void Executor::enqueue(std::vector<Submission> agreed) {
+  if (checksums_) checksums_->number(agreed);
   finish_what_moves_nothing(agreed);
   if (agreed.size() < 2) return add_bucket(std::move(agreed));
   std::vector<PlanItem> plan;
@@ -84,6 +85,7 @@ void Executor::finish_what_moves_nothing(std::vector<Submission>& agreed) {
 
 void Executor::finish(Submission& item, Clock::time_point ended, std::exception_ptr error) {
   const bool has_more_to_do = !error && item.contributed && item.request.finish;
+  if (item.result_number > 0) checksums_->add(item, error != nullptr);
   if (!error) error = results_.deliver(item);
   item.ended = has_more_to_do ? Clock::now() : ended;
   complete_(item, std::move(error), item.contributed);

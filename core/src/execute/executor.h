@@ -14,6 +14,7 @@
 #include "core/src/execute/bucket.h"
 #include "core/src/execute/bucket_record.h"
 #include "core/src/execute/device_queue.h"
+#include "core/src/execute/result_checksums.h"
 #include "core/src/execute/results.h"
 #include "ronde/log.h"
 
@@ -39,6 +40,16 @@ class Executor {
 
   /// Holds for what is planned from now on; the same on all ranks at the same decision.
   void set_fusion_bytes(std::uint64_t bytes) noexcept { fusion_bytes_ = bytes; }
+
+  /// RONDE_VERIFY. `events`, `log`: as for the constructor. Before anything is planned.
+  void verify_results(const EventLog& events, const Logger& log) {
+    checksums_.emplace(results_, events, log);
+  }
+  /// What has ended since the last call.
+  /// @{
+  bool has_checksums() const noexcept { return checksums_ && !checksums_->empty(); }
+  std::vector<ResultEnd> take_checksums() { return checksums_->take(); }
+  /// @}
 
   /// Plans what one decision agreed on, behind everything planned before.
   void enqueue(std::vector<Submission> agreed);
@@ -91,6 +102,7 @@ class Executor {
   const int rank_of_group_;
   const Complete complete_;
   const Results results_;
+  std::optional<ResultChecksums> checksums_;
   BackendCalls calls_;
   BucketRecord record_;
   DeviceQueue on_devices_;

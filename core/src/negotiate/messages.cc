@@ -79,6 +79,12 @@ auto fields(Is<BootstrapMessage> auto& message) {
 auto fields(Is<FinishedMessage> auto& message) {
   return std::tie(message.ranks, message.reports);
 }
+auto fields(Is<ResultEnd> auto& end) {
+  return std::tie(end.number, end.text, end.step, end.checksum);
+}
+auto fields(Is<ResultsMessage> auto& message) {
+  return std::tie(message.set, message.rank, message.ends);
+}
 auto fields(Is<ExchangeKey> auto& key) {
   return std::tie(key.kind, key.set, key.name, key.ranks);
 }

@@ -151,6 +151,22 @@ struct FinishedMessage {
   std::vector<std::string> reports = {};  ///< of `ranks`: Runtime::shutdown
 };
 
+/// With RONDE_VERIFY: the end of an operation whose result is the same on all ranks.
+struct ResultEnd {
+  std::uint64_t number = 0;  ///< counts such operations of the set in the agreed order, from 1
+  std::string text;          ///< display_name()
+  std::uint64_t step = 0;    ///< of the program, from 1; 0: not known
+  /// None where the operation has failed, was skipped, or the rank has joined.
+  std::optional<std::uint64_t> checksum = {};
+};
+
+/// To rank 0: operations that have ended on `rank`, of the group.
+struct ResultsMessage {
+  std::uint32_t set = 0;
+  std::int32_t rank = 0;
+  std::vector<ResultEnd> ends;
+};
+
 /// Bootstrap. To rank 0: the blob of `rank`; from rank 0: those of all, or what follows from them.
 struct BootstrapMessage {
   std::int32_t rank = 0;
@@ -195,7 +211,7 @@ struct ExchangeReply {
 
 using Message =
     std::variant<ReadyMessage, DecisionMessage, FailureMessage, StallMessage, BootstrapMessage,
-                 FinishedMessage, HostReadyMessage, ExchangeRequest, ExchangeReply>;
+                 FinishedMessage, HostReadyMessage, ExchangeRequest, ExchangeReply, ResultsMessage>;
 
 std::string encode(const Message& message);
 

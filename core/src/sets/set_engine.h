@@ -9,6 +9,7 @@
 #include "core/src/negotiate/announcer.h"
 #include "core/src/negotiate/combiner.h"
 #include "core/src/negotiate/negotiator.h"
+#include "core/src/negotiate/result_comparison.h"
 #include "core/src/submit/set_info.h"
 
 namespace ronde {
@@ -38,6 +39,8 @@ struct SetEngine {
 
   std::unique_ptr<Negotiator> negotiator;  ///< rank 0 of the group only, a member or not
   std::unique_ptr<Combiner> combiner;      ///< leaders with such children only, but for rank 0
+  /// Beside the negotiator, with RONDE_VERIFY.
+  std::unique_ptr<ResultComparison> results;
 
   bool is_global() const noexcept { return info.id == kGlobalSet.id; }
   bool busy() const noexcept { return executor && executor->busy(); }

@@ -108,6 +108,7 @@ void SetEngines::make_negotiation(SetEngine& set) const {
         config_.join_average == "all" ? Negotiator::JoinAverage::All
                                       : Negotiator::JoinAverage::Contributing,
         set.info.id);
+    if (config_.verify) set.results = std::make_unique<ResultComparison>(set.info.ranks);
   } else if (!set.children.empty()) {
     std::vector<int> here;
     for (const int rank : tree_.topology().host_ranks()) {
@@ -131,6 +132,7 @@ void SetEngines::make_executor(SetEngine& set) {
       [this](Submission& submission, std::shared_ptr<const DeviceEvent> event) {
         note_queued(queue_, submission, std::move(event));
       });
+  if (config_.verify) set.executor->verify_results(queue_.events(), log_);
   running_.push_back(&set);
 }
 

@@ -41,6 +41,8 @@ struct Submission {
   bool contributed = true;  ///< false: nobody did; nothing is to be moved
   int average_over = 0;     ///< as Response::average_over
   int last_rank = -1;       ///< of the group, that announced it last; -1: not known
+  /// With RONDE_VERIFY: ResultEnd::number; 0: it has none.
+  std::uint64_t result_number = 0;
   /// Of an alltoall with splits, once known: rows from every rank.
   std::vector<std::int64_t> received_rows = {};
 

@@ -90,6 +90,7 @@ const Environment kOther = {
     {"RONDE_EXACT", "1"},
     {"RONDE_JOIN_AVERAGE", "all"},
     {"RONDE_CHECK_REPLICAS", "100"},
+    {"RONDE_VERIFY", "1"},
     {"RONDE_CUDA_IPC_SYNC", "flags"},
     {"RONDE_GPU_BACKEND", "nccl"},
     {"RONDE_CUDA_IPC", "0"},
@@ -135,6 +136,7 @@ TEST_CASE("every variable reaches its own field and its text parses back") {
   CHECK(config.exact);
   CHECK(config.join_average == "all");
   CHECK(ronde::replica_check_period(config) == 100);
+  CHECK(config.verify);
   CHECK(config.gpu_backend == "nccl");
   CHECK_FALSE(config.cuda_ipc);
   CHECK(config.cuda_ipc_sync == "flags");
@@ -201,6 +203,7 @@ TEST_CASE("garbage in any variable is a UsageError that quotes it and says what 
       {"RONDE_EXACT", {"", "2", "yes", "-1"}},
       {"RONDE_JOIN_AVERAGE", {"", "some", "ALL", "all "}},
       {"RONDE_CHECK_REPLICAS", {"", "0", "-1", "1.5", "First", "never", "off ", "1000000001"}},
+      {"RONDE_VERIFY", {"", "2", "on", "-1"}},
       {"RONDE_CUDA_IPC_SYNC", {"", "events", "Flags", "1"}},
       {"RONDE_GPU_BACKEND", {"", "NCCL", "nccl,mpi"}},
       {"RONDE_CUDA_IPC", {"", "2", "on", "-1"}},

@@ -75,6 +75,10 @@ StallMessage stall_message() {
   return message;
 }
 
+ResultsMessage results_message() {
+  return {3, 7, {{1, "allreduce 'x'", 2, 0xfedcba9876543210}, {4, "other", 0}}};
+}
+
 std::vector<Message> samples() {
   return {ready_message(),
           decision_message(),
@@ -82,6 +86,7 @@ std::vector<Message> samples() {
           stall_message(),
           BootstrapMessage{3, {"", "one", std::string(300, 'x')}},
           FinishedMessage{{0, 7}},
+          results_message(),
           HostReadyMessage{{{{4, 6}, ready_message()}, {{5}, {}}}}};
 }
 
@@ -100,6 +105,9 @@ auto fields(const FullRequest& item) {
 auto fields(const Response& item) {
   return std::tie(item.key, item.error, item.only_rank, item.meta, item.rows, item.contributed,
                   item.slot);
+}
+auto fields(const ResultEnd& item) {
+  return std::tie(item.number, item.text, item.step, item.checksum);
 }
 auto fields(const StalledOperation& item) {
   return std::tie(item.name, item.text, item.kind, item.submitted_ranks, item.missing_ranks,
@@ -146,6 +154,10 @@ TEST_CASE("every field of every message arrives") {
   const std::vector<std::string> blobs = {"", "one", std::string(300, 'x')};
   CHECK(round_trip(BootstrapMessage{3, blobs}).blobs == blobs);
   CHECK(round_trip(BootstrapMessage{3, blobs}).rank == 3);
+  const ResultsMessage results = round_trip(results_message());
+  CHECK(results.set == 3);
+  CHECK(results.rank == 7);
+  check_same(results.ends, results_message().ends);
   CHECK(round_trip(FinishedMessage{{0, 7}}).ranks == std::vector<std::int32_t>{0, 7});
   const HostReadyMessage host =
       round_trip(HostReadyMessage{{{{4, 6}, ready_message()}, {{5}, {}}}});
@@ -192,7 +204,7 @@ TEST_CASE("counts and lengths beyond the message, and values of no enumeration, 
 }
 
 TEST_CASE("an unknown type of message is refused") {
-  CHECK_THROWS_WITH(decode("\x09"), Catch::Contains("unknown type"));
+  CHECK_THROWS_WITH(decode("\x0a"), Catch::Contains("unknown type"));
   CHECK_THROWS_WITH(decode("\xff"), Catch::Contains("unknown type"));
   CHECK_THROWS_AS(decode(""), Error);
 }

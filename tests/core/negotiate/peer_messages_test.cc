@@ -68,6 +68,8 @@ TEST_CASE("a rank that says what makes no sense to rank 0 ends the group and is 
       {from_rank_1(FinishedMessage{{1, 4}, {"", ""}}), "it speaks for rank 4"},
       {from_rank_1(of_other), "it speaks for rank 3"},
       {from_rank_1(of_nobody), "rank 9 of the process set of ranks 1,9 does not exist"},
+      {from_rank_1(ResultsMessage{0, 3, {}}), "it speaks for rank 3"},
+      {from_rank_1(ResultsMessage{0, 1, {}}), "it verifies results, which rank 0 does not"},
       {from_rank_1(with_slot), "a cache slot that was never assigned"},
       {{Incoming::Kind::Message, 1, "\xff"}, "unknown type"}};
   for (const auto& [incoming, text] : rows) {

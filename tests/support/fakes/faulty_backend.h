@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <condition_variable>
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -42,6 +43,8 @@ class Faults {
   void fail_poll(int nth, std::string text, std::optional<int> lost = {}) {
     arm(poll_, nth, std::move(text), lost);
   }
+  /// The n-th operation from now, 1 for the next, has a result whose first bit is wrong.
+  void flip_bit(int nth) { arm(flip_, nth, {}); }
   /// The backend cannot be made, or closed.
   void fail_create(std::string text) { arm(create_, 1, std::move(text)); }
   void fail_close(std::string text) { arm(close_, 1, std::move(text)); }
@@ -73,6 +76,10 @@ class Faults {
     const std::lock_guard lock(mutex_);
     fault = {nth, std::move(text), lost};
   }
+  bool flips() {
+    const std::lock_guard lock(mutex_);
+    return flip_.countdown > 0 && --flip_.countdown == 0;
+  }
   void strike(Fault& fault) {
     const std::lock_guard lock(mutex_);
     if (fault.countdown == 0 || --fault.countdown > 0) return;
@@ -100,7 +107,7 @@ class Faults {
 
   // Guarded by mutex_.
   mutable std::mutex mutex_;
-  Fault start_, poll_, create_, close_;
+  Fault start_, poll_, create_, close_, flip_;
   std::function<void(Capabilities&)> change_capabilities_;
 
   std::function<void()> when_destroyed_;  // constant once there is a backend
@@ -139,8 +146,9 @@ class FaultyBackend final : public WrappedBackend {
  private:
   class FaultyOperation final : public Operation {
    public:
-    FaultyOperation(Start start, std::shared_ptr<Faults> faults)
-        : start_(std::move(start)), faults_(std::move(faults)) {}
+    /// `flipped`: the byte that shall be wrong, or null.
+    FaultyOperation(Start start, std::shared_ptr<Faults> faults, std::byte* flipped)
+        : start_(std::move(start)), faults_(std::move(faults)), flipped_(flipped) {}
 
     bool poll() override {
       ++faults_->polls_;
@@ -148,19 +156,22 @@ class FaultyBackend final : public WrappedBackend {
       if (!inner_ && faults_->holds_starts_) return false;
       if (!inner_) inner_ = start_();
       ended_ = ended_ || inner_->poll();
+      if (ended_ && flipped_ != nullptr) *std::exchange(flipped_, nullptr) ^= std::byte{1};
       return ended_ && !faults_->holds_ends_;
     }
 
    private:
     const Start start_;
     const std::shared_ptr<Faults> faults_;
+    std::byte* flipped_;
     std::unique_ptr<Operation> inner_;
     bool ended_ = false;
   };
 
-  std::unique_ptr<Operation> wrap(Start start, void* /*output*/) override {
+  std::unique_ptr<Operation> wrap(Start start, void* output) override {
     faults_->begin();
-    return std::make_unique<FaultyOperation>(std::move(start), faults_);
+    auto* const flipped = faults_->flips() ? static_cast<std::byte*>(output) : nullptr;
+    return std::make_unique<FaultyOperation>(std::move(start), faults_, flipped);
   }
 
   const std::shared_ptr<Faults> faults_;

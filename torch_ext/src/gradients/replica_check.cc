@@ -10,10 +10,10 @@
 #include <sstream>
 #include <utility>
 
+#include "core/src/base/fingerprint.h"
 #include "ronde/error.h"
 #include "ronde/ronde.h"
 #include "ronde/torch/replicas.h"
-#include "torch_ext/src/common/fingerprint.h"
 #include "torch_ext/src/common/tensor_request.h"
 #include "torch_ext/src/state/object_bytes.h"
 

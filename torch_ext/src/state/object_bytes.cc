@@ -11,9 +11,9 @@
 #include <string_view>
 #include <utility>
 
+#include "core/src/base/fingerprint.h"
 #include "ronde/error.h"
 #include "ronde/ronde.h"
-#include "torch_ext/src/common/fingerprint.h"
 #include "torch_ext/src/common/tensor_request.h"
 
 namespace ronde::detail {

@@ -113,7 +113,8 @@ Corpus corpus() {
            ready(), decision(), FailureMessage{7, "rank 7 was lost", false}, stall(),
            BootstrapMessage{3, {"", "one", std::string(40, 'x')}}, FinishedMessage{{0, 7}},
            HostReadyMessage{{{{4, 6}, ready()}, {{5}, {}}}, 1}, ExchangeRequest{key, 3, "blob"},
-           ExchangeReply{key, {0, 3}, "error", {"a", "b"}, 2, {0, 3}}}) {
+           ExchangeReply{key, {0, 3}, "error", {"a", "b"}, 2, {0, 3}},
+           ResultsMessage{2, 3, {{1, "allreduce 'x'", 4, 5}, {6, "other", 0}}}}) {
     corpus.valid.push_back(encode(message));
   }
   corpus.once_failed = {deep_nest(), promise_of_many()};
