@@ -36,6 +36,7 @@ fi
 if [[ $kFor == all ]]; then
   kPackages+=(
     g++-aarch64-linux-gnu                                  # the kernels for NEON compile
+    clang-19 libclang-rt-19-dev                            # fuzzers
     doxygen shellcheck yamllint python3-yaml               # the reference, the recipes
     python3-matplotlib                                     # tools/plot.py
   )

@@ -3,7 +3,6 @@
 // operations another. It finds kernels of communication by the pattern "^nccl.*Kernel", steps by
 // "ProfilerStep#", and the step of a kernel by the launch of the same correlation.
 #include <algorithm>
-#include <cmath>
 #include <cstdint>
 #include <ostream>
 
@@ -93,11 +92,9 @@ void HtaWriter::add_kernel(const std::string& name, const std::string& annotatio
 void HtaWriter::take(const Json& event) {
   if (event.value("ph", "") != "X") return;
   const double begin = event.at("ts").get<double>();
-  const auto whole = [&](double us) {
-    return static_cast<std::int64_t>(std::floor(head_.clock.on_rank_0(us)));
-  };
-  const std::int64_t first = whole(begin);
-  const Time time{first, std::max<std::int64_t>(1, whole(begin + event.value("dur", 0.0)) - first)};
+  const auto moved = [&](double us) { return whole(head_.clock.on_rank_0(us)); };
+  const std::int64_t first = moved(begin);
+  const Time time{first, std::max<std::int64_t>(1, moved(begin + event.value("dur", 0.0)) - first)};
   const std::string name = event.value("name", "");
   const int track = event.value("tid", 0);
   const Json args = event.value("args", Json::object());

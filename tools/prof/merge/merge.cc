@@ -144,13 +144,10 @@ void merge_timeline(const fs::path& folder, const fs::path& file,
                      ", whose clock is needed");
   }
   TraceWriter writer(
-      file, {{"baseTimeNanoseconds",
-              static_cast<std::int64_t>(heads.front().clock.wall_minus_monotonic_us * 1e3)},
-             {"distributedInfo", {{"backend", "ronde"}, {"rank", 0}, {"world_size", ranks}}},
-             {"ronde",
-              {{"timeline", 1},
-               {"version", heads.front().ronde.value("version", "")},
-               {"merged", heads.size()}}}});
+      file,
+      {{"baseTimeNanoseconds", whole(heads.front().clock.wall_minus_monotonic_us * 1e3)},
+       {"distributedInfo", {{"backend", "ronde"}, {"rank", 0}, {"world_size", ranks}}},
+       {"ronde", {{"timeline", 1}, {"version", heads.front().version}, {"merged", heads.size()}}}});
   const std::map<std::string, int> begun_first = first_ranks(heads);
   for (const TraceHead& head : heads) {
     const std::string host = head.host.empty() ? "" : " on " + head.host;

@@ -2,6 +2,7 @@
 #include "tools/prof/read/trace.h"
 
 #include <algorithm>
+#include <cmath>
 #include <set>
 #include <string_view>
 
@@ -37,7 +38,7 @@ void take_head(const Json& json, TraceHead& head) {
   }
   if (const auto ronde = json.find("ronde"); ronde != json.end()) {
     check_layout(ronde->value("timeline", Json(kLayout)), kLayout, head.path);
-    head.ronde = *ronde;
+    head.version = ronde->value("version", "");
     if (const auto clock = ronde->find("clock"); clock != ronde->end()) {
       take_clock(*clock, head.clock);
     }
@@ -100,6 +101,10 @@ std::size_t take_lines(const std::string& text, std::size_t at, TraceHead& head,
 double Clock::on_rank_0(double us) const {
   if (end_at_us <= at_us) return us + offset_us;
   return us + offset_us + (end_offset_us - offset_us) * (us - at_us) / (end_at_us - at_us);
+}
+
+std::int64_t whole(double number) {
+  return std::abs(number) < 0x1p62 ? static_cast<std::int64_t>(std::floor(number)) : 0;
 }
 
 TraceHead read_trace(const fs::path& path, const std::function<void(Json&)>& visit) try {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <map>
 #include <string>
@@ -23,13 +24,16 @@ struct Clock {
   double on_rank_0(double us) const;
 };
 
+/// Without its fraction; 0 for a number that no run has.
+std::int64_t whole(double number);
+
 /// A rank's file of a timeline without its events.
 struct TraceHead {
   fs::path path;
   int rank = -1;
   int world_size = 0;
   std::string host;
-  Json ronde = Json::object();
+  std::string version;  ///< of Ronde
   Clock clock;
   double events_lost = 0;
   double events = 0;

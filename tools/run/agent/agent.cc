@@ -10,7 +10,6 @@
 #include <memory>
 #include <optional>
 
-#include "ronde/build_info.h"
 #include "ronde/cores.h"
 #include "ronde/error.h"
 #include "tools/run/agent/checks.h"
@@ -189,10 +188,6 @@ class Agent {
 };
 
 }  // namespace
-
-std::string agent_version() {
-  return std::string(build_info::kVersion) + " (agent 1)";
-}
 
 int run_agent() {
   return Agent().run();

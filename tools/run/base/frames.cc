@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tools/run/base/frames.h"
 
+#include "ronde/build_info.h"
 #include "ronde/error.h"
 
 namespace ronde::tool::launch {
@@ -9,6 +10,10 @@ namespace {
 constexpr std::size_t kLongestLine = std::size_t{16} << 20;
 
 }  // namespace
+
+std::string agent_version() {
+  return std::string(build_info::kVersion) + " (agent 1)";
+}
 
 std::string to_bytes(const Json& json, std::string_view bytes) {
   Json head = json;

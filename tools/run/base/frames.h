@@ -16,6 +16,9 @@ struct Frame {
   std::string bytes;  ///< output of a rank
 };
 
+/// What an agent calls its version: a launcher talks to one of its own alone.
+std::string agent_version();
+
 /// As it is sent. Throws Error if a text of `json` is no UTF-8.
 std::string to_bytes(const Json& json, std::string_view bytes = {});
 

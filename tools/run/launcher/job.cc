@@ -205,11 +205,11 @@ bool Job::prepare() {
       link->lose("host " + link->host().name + " has not looked at itself within 60 s");
     }
     if (link->state() == Link::State::Lost) continue;
-    for (const std::string problem : link->prepared.value("problems", Json::array())) {
+    for (const std::string& problem : link->prepared.problems) {
       end_.problems.push_back("host " + link->host().name + ": " + problem);
       end_.failed_hosts.insert(link->host().name);
     }
-    for (const std::string warning : link->prepared.value("warnings", Json::array())) {
+    for (const std::string& warning : link->prepared.warnings) {
       output_.say("warning: host " + link->host().name + ": " + warning);
     }
   }
@@ -220,7 +220,7 @@ bool Job::prepare() {
 void Job::check_same_program() {
   const Link& first = *links_.front();
   for (const auto& link : links_) {
-    if (link->prepared.at("program") == first.prepared.at("program")) continue;
+    if (link->prepared.program == first.prepared.program) continue;
     output_.say("warning: " + options_.command.front() + " on host " + link->host().name +
                 " is another file than on host " + first.host().name +
                 ": copy the same program to all hosts");
@@ -235,7 +235,7 @@ void Job::start() {
   variables["WORLD_SIZE"] = std::to_string(ranks_);
   variables["GROUP_WORLD_SIZE"] = std::to_string(links.size());
   variables["MASTER_ADDR"] = master_address(links);
-  variables["MASTER_PORT"] = std::to_string(links.front()->prepared.at("port").get<int>());
+  variables["MASTER_PORT"] = std::to_string(links.front()->prepared.port);
   for (std::size_t i = 0; i < links.size(); ++i) {
     variables["GROUP_RANK"] = std::to_string(i);
     variables["LOCAL_WORLD_SIZE"] = std::to_string(links[i]->ranks.size());

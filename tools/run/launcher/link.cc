@@ -9,8 +9,6 @@
 #include <sstream>
 #include <utility>
 
-#include "tools/run/agent/agent.h"
-
 namespace ronde::tool::launch {
 namespace {
 
@@ -86,7 +84,8 @@ void Link::lose(const std::string& problem) {
 }
 
 void Link::set_prepared(const Json& answer) {
-  prepared = answer;
+  prepared = {answer.at("problems"), answer.at("warnings"), answer.at("program"),
+              answer.at("port")};
   state_ = State::Prepared;
 }
 

@@ -24,42 +24,37 @@ bool round_trip(std::string_view text, const Decode& decode, const Encode& encod
 
 }  // namespace
 
-Corpus corpus() {
+std::vector<std::string> valid_inputs() {
   const test::TestCheckpoint made = test::make_checkpoint(7, 120, 3);
   const std::string manifest = store::encode_manifest(made.manifest);
   const std::string content = manifest.substr(manifest.find("\"content\": ") + 11);
   std::string version_1 = content.substr(0, content.rfind('}'));
   version_1.replace(version_1.find("\"version\": 2"), 12, "\"version\": 1");
-  return {{manifest, version_1, made.indices[0],
-           store::encode_sightings({{.name = made.manifest.name,
-                                     .committed = true,
-                                     .manifest = version_1,
-                                     .parts = {0, 1}}}),
-           store::folder_name(made.manifest.name)},
-          {},
-          4000};
+  return {manifest, version_1, made.indices[0],
+          store::encode_sightings({{.name = made.manifest.name,
+                                    .committed = true,
+                                    .manifest = version_1,
+                                    .parts = {0, 1}}}),
+          store::folder_name(made.manifest.name)};
 }
 
-}  // namespace ronde::fuzz
-
-extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
-  using namespace ronde;
-  const std::string_view text = fuzz::text_of(data, size);
+bool take(std::string_view bytes) {
   store::Name name;
-  bool taken = store::parse_folder_name(text, name);
-  fuzz::require(!taken || store::folder_name(name) == text, "a name of a folder is unique");
-  taken |= fuzz::round_trip(text, store::decode_manifest, [](store::Manifest manifest) {
+  bool taken = store::parse_folder_name(bytes, name);
+  require(!taken || store::folder_name(name) == bytes, "a name of a folder is unique");
+  taken |= round_trip(bytes, store::decode_manifest, [](store::Manifest manifest) {
     manifest.version = store::kVersion;
     return store::encode_manifest(manifest);
   });
-  taken |= fuzz::round_trip(
-      text, [](std::string_view t) { return store::decode_index(t, fuzz::kPartBytes); },
+  taken |= round_trip(
+      bytes, [](std::string_view text) { return store::decode_index(text, kPartBytes); },
       store::encode_index);
-  taken |= fuzz::round_trip(text, store::decode_sightings, store::encode_sightings);
+  taken |= round_trip(bytes, store::decode_sightings, store::encode_sightings);
   try {
-    store::find_candidates({store::decode_sightings(text)}, {0});
+    store::find_candidates({store::decode_sightings(bytes)}, {0});
   } catch (const store::FormatError&) {
   }
-  if (taken) ++fuzz::accepted;
-  return 0;
+  return taken;
 }
+
+}  // namespace ronde::fuzz

@@ -45,34 +45,31 @@ std::string lines_of(const LoadedConfig& loaded) {
 
 }  // namespace
 
-Corpus corpus() {
+std::vector<std::string> valid_inputs() {
   const std::string defaults = lines_of(load({}));
-  return {{defaults, group_wide_fingerprint(load({}).config),
-           "RONDE_FUSION_BYTES=1.5GiB\nRONDE_CYCLE_TIME_MS=0.25\nRONDE_THREAD_AFFINITY=0,2,4\n",
-           "RONDE_PROCESS_SETS=0,1;2,3\nRONDE_VISIBLE_DEVICES=GPU-8a3f,1\nRONDE_HOST_ID=a\n",
-           "HOROVOD_FUSION_THRESHOLD=1000\nHOROVOD_LOG_LEVEL=fatal\nPMI_SIZE=4\nSLURM_NTASKS=2\n",
-           "MASTER_ADDR=a\nMASTER_PORT=1\nWORLD_SIZE=2\nRANK=0\nLOCAL_RANK=0\n",
-           "SLURM_NTASKS=2\nSLURM_PROCID=1\nSLURM_JOB_ID=7\nSLURM_STEP_ID=0\n"
-           "SLURM_STEP_NODELIST=n[1-2]m[3,4],x\n"},
-          {},
-          400,
-          500};
+  return {defaults,
+          group_wide_fingerprint(load({}).config),
+          "RONDE_FUSION_BYTES=1.5GiB\nRONDE_CYCLE_TIME_MS=0.25\nRONDE_THREAD_AFFINITY=0,2,4\n",
+          "RONDE_PROCESS_SETS=0,1;2,3\nRONDE_VISIBLE_DEVICES=GPU-8a3f,1\nRONDE_HOST_ID=a\n",
+          "HOROVOD_FUSION_THRESHOLD=1000\nHOROVOD_LOG_LEVEL=fatal\nPMI_SIZE=4\nSLURM_NTASKS=2\n",
+          "MASTER_ADDR=a\nMASTER_PORT=1\nWORLD_SIZE=2\nRANK=0\nLOCAL_RANK=0\n",
+          "SLURM_NTASKS=2\nSLURM_PROCID=1\nSLURM_JOB_ID=7\nSLURM_STEP_ID=0\n"
+          "SLURM_STEP_NODELIST=n[1-2]m[3,4],x\n"};
+}
+
+bool take(std::string_view bytes) {
+  const std::string text(bytes);
+  config_difference({group_wide_fingerprint({}), text});
+  require(config_difference({text, text}).empty() || text.starts_with('!'),
+          "a fingerprint is the same as itself");
+  try {
+    const std::string lines = lines_of(load(variables_in(text)));
+    require(lines_of(load(variables_in(lines))) == lines,
+            "a configuration is written so that it is read as the same");
+    return true;
+  } catch (const UsageError&) {
+    return false;
+  }
 }
 
 }  // namespace ronde::fuzz
-
-extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
-  using namespace ronde;
-  const std::string text(fuzz::text_of(data, size));
-  config_difference({group_wide_fingerprint({}), text});
-  fuzz::require(config_difference({text, text}).empty() || text.starts_with('!'),
-                "a fingerprint is the same as itself");
-  try {
-    const std::string lines = fuzz::lines_of(fuzz::load(fuzz::variables_in(text)));
-    fuzz::require(fuzz::lines_of(fuzz::load(fuzz::variables_in(lines))) == lines,
-                  "a configuration is written so that it is read as the same");
-    ++fuzz::accepted;
-  } catch (const UsageError&) {
-  }
-  return 0;
-}
