@@ -32,7 +32,7 @@ CommandResult shell(const std::string& line, Variables variables = {}) {
 
 const std::string kKilled = "plain 'test $RANK = 0 || kill -KILL $PPID'";
 
-/// In front of a program: these system calls fail in it.
+/// The words before those of a program, in which these system calls then fail.
 std::string without(int error, const std::vector<long>& calls) {
   std::string list;
   for (const long call : calls) list += (list.empty() ? "" : ",") + std::to_string(call);
@@ -155,7 +155,9 @@ TEST_CASE("a rank that its control group ends for want of memory is told as a de
   const CommandResult result = shell(
       "d=/sys/fs/cgroup/memory f=memory.limit_in_bytes; test -d $d || d=/sys/fs/cgroup "
       "f=memory.max\n"
-      "d=$d/ronde-test-$$; mkdir $d && echo 200M >$d/$f || { rmdir $d; exit 77; }\n" +
+      "d=$d/ronde-test-$$; mkdir $d && echo 200M >$d/$f || { rmdir $d; exit 77; }\n"
+      "for f in memory.swap.max=0 memory.memsw.limit_in_bytes=200M; do\n"
+      "test ! -e $d/${f%=*} || echo ${f#*=} >$d/${f%=*}; done\n" +
       kRun + "bash -c \"test \\$RANK = 0 || echo \\$\\$ >$d/cgroup.procs; exec " + kJob +
       "memory\"\nstatus=$?; rmdir $d; exit $status");
   if (result.exit_code == 77) {

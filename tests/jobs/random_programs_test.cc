@@ -32,6 +32,7 @@ Variables variables_of(const Config& config) {
           {"RONDE_CACHE_CAPACITY", std::to_string(config.cache_capacity)},
           {"RONDE_FREEZE_AFTER_STEPS", std::to_string(config.freeze_after_steps)},
           {"RONDE_CYCLE_TIME_MS", std::to_string(config.cycle_time_ms)},
+          {"RONDE_VERIFY", config.verify ? "1" : "0"},
           {"RONDE_JOIN_AVERAGE", config.join_average},
           {"RONDE_ALLREDUCE", config.allreduce},
           {"RONDE_BROADCAST", config.broadcast},

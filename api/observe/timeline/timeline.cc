@@ -50,8 +50,12 @@ std::int64_t wall_minus_monotonic_ns() {
 
 /// Another job that was told the same folder keeps a file of its own, without a name.
 std::FILE* open_anew(const std::string& path) {
-  std::remove(path.c_str());
-  return std::fopen(path.c_str(), "we");
+  std::FILE* file = nullptr;
+  for (int tries = 0; tries < 10 && file == nullptr; ++tries) {
+    std::remove(path.c_str());
+    file = std::fopen(path.c_str(), "wxe");
+  }
+  return file;
 }
 
 template <typename Map>

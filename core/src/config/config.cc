@@ -250,7 +250,7 @@ constexpr Variable kVariables[] = {
      "optimizer: first (in the first step, and the first after a join), a number N (also every N "
      "steps) or off."},
     {"RONDE_VERIFY", "", "", Flag{&Config::verify},
-     "1: the ranks compare checksums of each result that is equal on all of them (in host memory), "
+     "1: the ranks compare checksums of results in host memory that must be equal on all of them, "
      "and the group fails at the first that differs. For debugging: nothing freezes, and "
      "operations "
      "take longer."},

@@ -44,7 +44,7 @@ bool Coordinator::cycle() {
   receive();
   obey_requests();
   tune();
-  verification_.tell();  // of what a last look has ended, before an exchange removes its set
+  verification_.tell();  // before an exchange removes a set
   take_exchanges();
   take_submissions();
   negotiate();

@@ -28,8 +28,8 @@ std::string reason_text(FrozenSchedule::Thaw reason) {
 }  // namespace
 
 void ScheduleRunner::start(const Config& config, const ControlTree& tree, Board& board) {
-  // Once made it can be left unused, but not the other way round.
   if (config.verify) return;  // rank 0 compares results in the order of decisions
+  // Once made it can be left unused, but not the other way round.
   if (config.freeze_after_steps == 0 && !config.autotune && config.tuned.empty()) return;
   if (tree.size() > ArrivalWords::kMostRanks) {
     if (tree.is_arbiter()) {

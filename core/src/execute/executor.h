@@ -41,11 +41,11 @@ class Executor {
   /// Holds for what is planned from now on; the same on all ranks at the same decision.
   void set_fusion_bytes(std::uint64_t bytes) noexcept { fusion_bytes_ = bytes; }
 
-  /// RONDE_VERIFY. `events`, `log`: as for the constructor. Before anything is planned.
+  /// Makes it take checksums (RONDE_VERIFY), before the first enqueue().
   void verify_results(const EventLog& events, const Logger& log) {
     checksums_.emplace(results_, events, log);
   }
-  /// What has ended since the last call.
+  /// The checksums since the last call.
   /// @{
   bool has_checksums() const noexcept { return checksums_ && !checksums_->empty(); }
   std::vector<ResultEnd> take_checksums() { return checksums_->take(); }

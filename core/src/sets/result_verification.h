@@ -25,10 +25,10 @@ class ResultVerification {
   /// The references outlive this.
   ResultVerification(const SetEngines& sets, const ControlTree& tree) : sets_(sets), tree_(tree) {}
 
-  /// There is something to tell.
+  /// Whether checksums wait to be sent.
   bool has_news() const;
   void tell();
-  /// `peer`, a child, has told something: `bytes`.
+  /// Takes the checksums that the child `peer` sent as `bytes`.
   void add(int peer, const ResultsMessage& message, std::string_view bytes);
   /// Throws GroupFailure if results have differed. On rank 0.
   void expect_same() const;

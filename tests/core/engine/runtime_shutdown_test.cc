@@ -211,12 +211,14 @@ TEST_CASE("a last operation that does not end fails the shutdown when its time i
   const FaultyGroup all(2);
   all.faults[1]->hold_starts();
   Config config = test_config();
-  config.shutdown_timeout_s = 0.2;
+  config.shutdown_timeout_s = 2.0;
+  std::latch begun(2);
   const std::vector<Death> deaths = on_each_rank(2, [&](int rank) {
     Runtime runtime(all.options(rank, config));
     std::vector<float> values(4, 1.0F);
     const Work work = runtime.submit(sum_request(values, "x"));
     all.faults[static_cast<std::size_t>(rank)]->wait_begun(1);
+    begun.arrive_and_wait();
     return death_of([&] { runtime.shutdown(); });
   });
   // Rank 0 waits within the operation for rank 1.
