@@ -129,7 +129,8 @@ int run(const Options& options) {
   Report report;
   report.ranks = ronde::size();
   report.steps = training.position.step;
-  report.images_per_s_total = static_cast<double>(training.images) / std::max(training.seconds, 1e-9);
+  report.images_per_s_total =
+      static_cast<double>(training.images) / std::max(training.seconds, 1e-9);
   report.images_per_s_per_rank = report.images_per_s_total / ronde::size();
   report.loss_first = training.position.loss_first;
   report.loss_last = training.position.loss_last;
