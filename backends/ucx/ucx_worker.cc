@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "backends/vendor/rdma.h"
+#include "ronde/config.h"
 #include "ronde/error.h"
 
 namespace ronde::ucx {
@@ -56,14 +57,14 @@ void UcxWorker::make_context(const std::string& transports_not_meant) {
   check(api_->config_read(nullptr, nullptr, &read), "ucp_config_read");
   const std::unique_ptr<ucp_config_t, std::function<void(ucp_config_t*)>> config(
       read, [this](ucp_config_t* handle) { api_->config_release(handle); });
+  const EnvironmentLookup variables = process_environment();
   const auto set = [&](const Setting& setting) {
-    if (std::getenv((std::string("UCX_") + setting.name).c_str()) != nullptr) return;
+    if (variables(std::string("UCX_") + setting.name)) return;
     check(api_->config_modify(config.get(), setting.name, setting.value), "ucp_config_modify");
   };
   set(kKeepalive);
   if (!vendor::has_rdma_devices()) std::ranges::for_each(kWithoutRdma, set);
-  const char* const variable = std::getenv("UCX_TLS");
-  std::string transports = variable == nullptr ? "all" : variable;
+  std::string transports = variables("UCX_TLS").value_or("all");
   if (transports == transports_not_meant) {
     transports = "all";
     check(api_->config_modify(config.get(), "TLS", "all"), "ucp_config_modify");
