@@ -56,6 +56,13 @@ Hierarchy::Hierarchy(std::shared_ptr<shm::SlotBufferContext> slot_context, Shard
   const std::size_t shard_bytes =
       std::max(shape.slot_bytes / shards.count, std::min(shape.slot_bytes, undivided)) + 2 * kLine;
   partials_.assign(shape.slots, std::vector<std::byte>(kWidening * shard_bytes));
+  const auto register_memory = [this](std::byte* begin, std::size_t bytes) {
+    registered_.push_back(owners_->fabric->register_memory(begin, bytes));
+  };
+  for (std::size_t slot = 0; slot < shape.slots; ++slot) {
+    register_memory(partials_[slot].data(), partials_[slot].size());
+    register_memory(buffer->buffer.slot(buffer->buffer.rank(), slot), shape.slot_bytes);
+  }
 }
 
 HierarchicalAllreduce::HierarchicalAllreduce(std::shared_ptr<Hierarchy> hierarchy,

@@ -39,7 +39,8 @@ class Hierarchy {
   const AlgorithmTable algorithms_;
   const bool exact_;
   std::array<Counter, kAlgorithmCount> used_;
-  std::vector<std::vector<std::byte>> partials_;  ///< this host's sums of the own shard, by slot
+  std::vector<std::vector<std::byte>> partials_;   ///< this host's sums of the own shard, by slot
+  std::vector<std::shared_ptr<void>> registered_;  ///< what the own shard is sent from, or null
 };
 
 /// An allreduce over several hosts.

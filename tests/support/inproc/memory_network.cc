@@ -3,6 +3,8 @@
 
 #include <algorithm>
 #include <cstring>
+#include <iterator>
+#include <map>
 #include <string>
 #include <utility>
 
@@ -20,23 +22,37 @@ class MemoryNetwork::RankFabric final : public Fabric {
   FabricTraits traits() const noexcept override { return {}; }
   std::uint32_t channels() const override { return 1U << 20; }
   std::unique_ptr<MessageBatch> make_batch(std::shared_ptr<void> memory) override;
+  std::shared_ptr<void> register_memory(void* begin, std::size_t bytes) override {
+    auto* const first = static_cast<std::byte*>(begin);
+    registered_[first] = bytes;
+    return {begin, [this, first](void*) { registered_.erase(first); }};
+  }
   bool progress() override { return false; }
   void abort() noexcept override { network_->forget(rank_); }
   void close() override {}
   StatsGroup stats() const override {
-    return {"memory network", {{"messages", messages_.get()}, {"sent_bytes", sent_bytes_.get()}}};
+    return {"memory network",
+            {{"messages", messages_.get()},
+             {"sent_bytes", sent_bytes_.get()},
+             {"unregistered_bytes", unregistered_bytes_.get()}}};
   }
 
   int rank() const noexcept { return rank_; }
-  void count(std::size_t bytes) noexcept {
+  void count(const void* from, std::size_t bytes) noexcept {
     messages_.add();
     sent_bytes_.add(bytes);
+    const auto* const first = static_cast<const std::byte*>(from);
+    const auto after = registered_.upper_bound(first);
+    const bool is_registered = after != registered_.begin() &&
+                               first + bytes <= std::prev(after)->first + std::prev(after)->second;
+    if (!is_registered) unregistered_bytes_.add(bytes);
   }
 
  private:
   const std::shared_ptr<MemoryNetwork> network_;
   const int rank_;
-  Counter messages_, sent_bytes_;
+  Counter messages_, sent_bytes_, unregistered_bytes_;
+  std::map<const std::byte*, std::size_t, std::less<>> registered_;
 };
 
 class MemoryNetwork::Batch final : public MessageBatch {
@@ -67,7 +83,7 @@ class MemoryNetwork::Batch final : public MessageBatch {
   };
 
   void post_send(int peer, MessageTag tag, const void* from, std::size_t bytes) override {
-    fabric_.count(bytes);
+    fabric_.count(from, bytes);
     const Way way = {fabric_.rank(), peer, tag.channel, tag.stream};
     posted_.push_back({network_->post(way, true, const_cast<void*>(from), bytes), peer});
   }
