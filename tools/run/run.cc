@@ -73,6 +73,12 @@ void add_run(CLI::App& app, int& exit_code) {
   run.add_option("--wait", options->wait_s, "Seconds in which missing hosts may come back")
       ->check(time)
       ->capture_default_str();
+  run.add_option(
+         "--grow", options->grow_s,
+         "Seconds after which a job with fewer ranks looks for hosts, to be started again with\n"
+         "them: its ranks get SIGTERM, to save and leave. 0: never")
+      ->check(time)
+      ->capture_default_str();
   run.add_option("--backoff", options->backoff_s, "Seconds before a restart, doubled each time")
       ->check(time)
       ->capture_default_str();

@@ -192,6 +192,36 @@ TEST_CASE("ronde run waits for hosts that are listed, but do not answer") {
   CHECK_THAT(gone.err, Contains("given up, as --wait has passed"));
 }
 
+TEST_CASE("ronde run --grow starts a job again with hosts that have come or come back") {
+  const Hosts hosts("test ! -e down.$host || { echo x >>tries; exit 1; }; " + kStart);
+  const std::string file = hosts / "hosts";
+  struct Row {
+    Words options;
+    const char* change;  // by the rank that is alone
+    const char* place;
+  };
+  for (const Row& row :
+       {Row{{"--hosts", "a,b"}, "test $(wc -l <tries) -lt 3 || rm -f down.b", "1 of 2 on b"},
+        Row{{"--hostfile", file}, "echo a:2 >hosts", "1 of 2 on a"},
+        Row{{"--discover", "cat " + file}, "echo a >hosts; echo c >>hosts", "1 of 2 on c"}}) {
+    CAPTURE(row.place);
+    write_bytes(hosts / "hosts", "a\n");
+    write_bytes(hosts / "down.b", "");
+    Words options = {"-n", "2", "--min-ranks", "1", "--grow", "0.05"};
+    options.insert(options.end(), row.options.begin(), row.options.end());
+    const auto result =
+        hosts.run(options, kSay +
+                               " life $RONDE_RESTART; test $WORLD_SIZE = 1 || exit 0; "
+                               "trap 'echo has left; exit 0' TERM; while sleep 0.05; do " +
+                               std::string(row.change) + "; done");
+    INFO(result.out << result.err);
+    CHECK(result.exit_code == 0);
+    CHECK_THAT(result.out, Contains("0 of 1 on a life 0") && Contains("has left") &&
+                               Contains(row.place + std::string(" life 1")));
+    CHECK_THAT(result.err, Contains("there is room for 1 more ranks"));
+  }
+}
+
 TEST_CASE("the last host that answers is not set aside") {
   const Hosts hosts("test $host = a || exit 1; " + kStart);
   const auto result =

@@ -22,6 +22,7 @@ struct Options {
   double connect_s = 20;
   double wait_s = 300;  ///< for hosts to come back
   double backoff_s = 0.5;
+  double grow_s = 0;   ///< how often a job with fewer ranks looks for hosts; 0: never
   bool plain = false;  ///< output without the rank before each line
   bool agent = false;
   std::vector<std::string> command;

@@ -125,12 +125,16 @@ JobEnd Job::run(const Hosts& hosts, int ranks, int fewest) {
   connect(hosts);
   if (place_ranks(ranks, fewest) && prepare()) {
     start();
+    if (ranks_ < ranks && options_.grow_s > 0) {
+      look_at_ = Clock::now() + seconds_of(options_.grow_s);
+    }
     wait_for_ends();
     output_.end_lines();
     end_.culprit = find_culprit(end_.ranks);
     const auto found = end_.ranks.find(end_.culprit);
     if (found != end_.ranks.end()) end_.failed_hosts.insert(found->second.host);
   }
+  probes_.clear();
   links_.clear();
   end_.signal = signals_.ending();
   end_.lasted = Clock::now() - begun;
@@ -142,10 +146,17 @@ void Job::wait_until(Clock::time_point deadline, const Done& done) {
   while (!done() && signals_.ending() == 0 && Clock::now() < deadline) poll_.wait(deadline);
 }
 
-bool Job::all_links(Link::State state) const {
-  return std::ranges::all_of(links_, [state](const auto& link) {
+bool Job::all(const Links& links, Link::State state) {
+  return std::ranges::all_of(links, [state](const auto& link) {
     return link->state() == state || link->state() == Link::State::Lost;
   });
+}
+
+std::unique_ptr<Link> Job::link_to(const Host& host, const Link::OnLost& on_lost,
+                                   const Link::OnError& on_error) {
+  return std::make_unique<Link>(
+      poll_, host, agent_command(host, options_),
+      [this](Link& link, const Frame& frame) { on_event(link, frame); }, on_lost, on_error);
 }
 
 void Job::connect(const Hosts& hosts) {
@@ -153,13 +164,11 @@ void Job::connect(const Hosts& hosts) {
     const auto say = [this, name = host.name](const std::string& line) {
       output_.print("[" + name + "] " + line + "\n");
     };
-    links_.push_back(std::make_unique<Link>(
-        poll_, host, agent_command(host, options_),
-        [this](Link& link, const Frame& frame) { on_event(link, frame); },
-        [this](Link& link) { on_lost(link); }, say));
+    links_.push_back(link_to(
+        host, [this](Link& link) { on_lost(link); }, say));
   }
   const auto deadline = Clock::now() + seconds_of(options_.connect_s);
-  wait_until(deadline, [this] { return all_links(Link::State::Ready); });
+  wait_until(deadline, [this] { return all(links_, Link::State::Ready); });
   if (signals_.ending() != 0) return;
   for (const auto& link : links_) {
     if (link->state() != Link::State::Connecting) continue;
@@ -198,7 +207,8 @@ bool Job::prepare() {
                 {"size", ranks_},
                 {"restart", restart_}});
   }
-  wait_until(Clock::now() + kPreparationTime, [this] { return all_links(Link::State::Prepared); });
+  wait_until(Clock::now() + kPreparationTime,
+             [this] { return all(links_, Link::State::Prepared); });
   if (signals_.ending() != 0) return false;
   for (const auto& link : links_) {
     if (link->state() == Link::State::Ready) {
@@ -255,7 +265,12 @@ void Job::wait_for_ends() {
     for (const auto& link : links_) {
       if (link->state() != Link::State::Lost) link->pause(is_full);
     }
-    poll_.wait(std::min({end_at_, lose_at_, Clock::now() + std::chrono::hours(1)}));
+    poll_.wait(std::min({end_at_, lose_at_, look_at_, Clock::now() + std::chrono::hours(1)}));
+    if (!probes_.empty()) {
+      if (all(probes_, Link::State::Ready) || Clock::now() >= look_at_) grow_if_they_answer();
+    } else if (Clock::now() >= look_at_) {
+      look_for_hosts();
+    }
     if (Clock::now() >= end_at_) {
       output_.say("ranks that are left have had " + text_of(options_.grace_s) +
                   " s (--grace) since the first failure: they are ended");
@@ -266,6 +281,39 @@ void Job::wait_for_ends() {
       link->lose("host " + link->host().name + " does not answer: ranks may be left there");
     }
   }
+}
+
+/// Of the hosts which the job is not on it is asked whether they answer.
+void Job::look_for_hosts() {
+  room_ = 0;
+  for (const Host& host : hosts_now()) {
+    const auto is_it = [&](const auto& link) { return link->host().name == host.name; };
+    const auto found = std::ranges::find_if(links_, is_it);
+    if (found != links_.end()) {
+      room_ += std::max(host.slots - (*found)->host().slots, 0);
+    } else {
+      probes_.push_back(link_to(
+          host, [](Link&) {}, [](const std::string&) {}));
+    }
+  }
+  look_at_ = Clock::now() + seconds_of(options_.connect_s);
+  if (probes_.empty()) grow_if_they_answer();
+}
+
+void Job::grow_if_they_answer() {
+  for (const auto& probe : probes_) {
+    if (probe->state() == Link::State::Ready) room_ += probe->host().slots;
+  }
+  probes_.clear();
+  look_at_ = Clock::now() + seconds_of(options_.grow_s);
+  if (room_ == 0 || told_to_end_ || !end_.ranks.empty()) return;
+  output_.say("there is room for " + std::to_string(room_) +
+              " more ranks: the job is started again with them. The ranks are told of SIGTERM and "
+              "have " +
+              text_of(options_.grace_s) + " s (--grace) to save and leave");
+  end_.grows = true;
+  look_at_ = Clock::time_point::max();
+  end_ranks(SIGTERM, options_.grace_s);
 }
 
 void Job::on_event(Link& link, const Frame& frame) {

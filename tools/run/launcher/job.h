@@ -41,6 +41,7 @@ struct JobEnd {
   std::set<std::string> answered;      ///< hosts that were there
   int culprit = -1;                    ///< the rank that has failed first
   int signal = 0;                      ///< that ended the launcher
+  bool grows = false;                  ///< it was ended as there is room for more ranks
   Clock::duration lasted{};
 
   bool is_well() const { return problems.empty() && culprit < 0 && signal == 0; }
@@ -87,16 +88,25 @@ class Job {
   /// Runs them to their end on as many of the hosts as answer, but `fewest` ranks or more.
   JobEnd run(const Hosts& hosts, int ranks, int fewest);
 
+  /// Tells of the hosts that there are now, for Options::grow_s.
+  std::function<Hosts()> hosts_now;
+
  private:
+  using Links = std::vector<std::unique_ptr<Link>>;
+
+  static bool all(const Links& links, Link::State state);
+  std::unique_ptr<Link> link_to(const Host& host, const Link::OnLost& on_lost,
+                                const Link::OnError& on_error);
   void connect(const Hosts& hosts);
   bool place_ranks(int ranks, int fewest);
   bool prepare();
   void check_same_program();
   void start();
   void wait_for_ends();
+  void look_for_hosts();
+  void grow_if_they_answer();
   template <typename Done>
   void wait_until(Clock::time_point deadline, const Done& done);
-  bool all_links(Link::State state) const;
 
   void on_event(Link& link, const Frame& frame);
   void on_lost(Link& link);
@@ -116,7 +126,10 @@ class Job {
   bool told_to_end_ = false;
   Clock::time_point end_at_ = Clock::time_point::max();   ///< survivors had their time
   Clock::time_point lose_at_ = Clock::time_point::max();  ///< agents have not obeyed
-  std::vector<std::unique_ptr<Link>> links_;
+  Clock::time_point look_at_ = Clock::time_point::max();  ///< for hosts that have come
+  Links links_;
+  Links probes_;  ///< to hosts that the job is not on
+  int room_ = 0;  ///< for more ranks, on the hosts that it is on
   JobEnd end_;
 };
 

@@ -110,6 +110,10 @@ Launcher::Launcher(const Options& options)
 int Launcher::run() {
   for (Hosts hosts = hosts_; !hosts.empty(); hosts = usable_hosts()) {
     const JobEnd end = run_once(hosts);
+    if (end.grows && end.signal == 0) {
+      ++starts_;
+      continue;
+    }
     if (end.is_well()) {
       if (restarts_ > 0) output_.say("the job is done, after restart " + std::to_string(restarts_));
     } else {
@@ -130,10 +134,14 @@ int Launcher::run() {
 /// What goes wrong on this host in a restart, a full disk of logs for instance, may pass.
 JobEnd Launcher::run_once(const Hosts& hosts) {
   try {
-    Job job(poll_, signals_, output_, options_, variables_of(restarts_), restarts_);
+    Job job(poll_, signals_, output_, options_, variables_of(starts_), starts_);
+    job.hosts_now = [this] {
+      read_hosts_again();
+      return without_those_set_aside(hosts_);
+    };
     return job.run(hosts, ranks_, fewest_);
   } catch (const Error& error) {
-    if (restarts_ == 0) throw;
+    if (starts_ == 0) throw;
     JobEnd end;
     end.problems.emplace_back(error.what());
     return end;
@@ -169,7 +177,7 @@ void Launcher::note_failure(const JobEnd& end) {
 /// Says so.
 bool Launcher::may_restart(const JobEnd& end) {
   if (end.signal != 0 || options_.max_restarts == 0) return false;
-  if (!end.problems.empty()) return restarts_ > 0 && may_try_again(end);
+  if (!end.problems.empty()) return starts_ > 0 && may_try_again(end);
   wait_until_.reset();
   if (restarts_ >= options_.max_restarts) {
     output_.say("the job has failed after " + std::to_string(restarts_) +
@@ -187,6 +195,7 @@ bool Launcher::may_restart(const JobEnd& end) {
   }
   recent_.push_back(now);
   ++restarts_;
+  ++starts_;
   std::string text;
   const auto culprit = end.ranks.find(end.culprit);
   if (culprit != end.ranks.end()) {
@@ -210,20 +219,26 @@ bool Launcher::may_try_again(const JobEnd& end) {
   return may;
 }
 
+/// What is said again and again is said once.
+void Launcher::say_once(const std::string& text) {
+  if (std::exchange(said_, text) != text) output_.say(text);
+}
+
+void Launcher::read_hosts_again() {
+  try {
+    hosts_ = read_hosts(options_, poll_, stops_);
+  } catch (const Error& error) {
+    say_once(std::string(error.what()) + "; the hosts of before are taken: " + list_of(hosts_));
+  }
+}
+
 /// The hosts as they are now, once they have room for as many ranks as are needed. None if a signal
 /// or the time has ended the wait.
 Hosts Launcher::usable_hosts() {
   const auto deadline = Clock::now() + seconds_of(options_.wait_s);
-  std::string said;
-  const auto say_once = [&](const std::string& text) {
-    if (std::exchange(said, text) != text) output_.say(text);
-  };
+  said_.clear();
   while (signals_.ending() == 0) {
-    try {
-      hosts_ = read_hosts(options_, poll_, stops_);
-    } catch (const Error& error) {
-      say_once(std::string(error.what()) + "; the hosts of before are taken: " + list_of(hosts_));
-    }
+    read_hosts_again();
     const Hosts usable = without_those_set_aside(hosts_);
     if (slots_of(usable) >= fewest_) return usable;
     if (Clock::now() >= deadline) {

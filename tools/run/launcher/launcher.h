@@ -27,6 +27,8 @@ class Launcher {
   int run();
 
  private:
+  void say_once(const std::string& text);
+  void read_hosts_again();
   Hosts usable_hosts();
   Hosts without_those_set_aside(const Hosts& hosts) const;
   JobEnd run_once(const Hosts& hosts);
@@ -45,6 +47,8 @@ class Launcher {
   int ranks_ = 0;
   int fewest_ = 0;
   int restarts_ = 0;
+  int starts_ = 0;    ///< before this one: of restarts, and to grow
+  std::string said_;  ///< of what there is to wait for
   double pause_s_ = 0;
   std::int64_t newest_checkpoint_ = -1;  ///< that a rank has told of, its step
   std::map<std::string, int> failures_;  ///< by host
