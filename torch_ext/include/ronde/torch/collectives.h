@@ -15,7 +15,7 @@
 /// strides: elements are matched by index, so ranks may hold different memory formats. New results
 /// are contiguous.
 ///
-/// Autograd (docs/autograd.md): the forms that wait are differentiable. The gradient of a rank's
+/// Autograd (docs/collectives.md): the forms that wait are differentiable. The gradient of a rank's
 /// tensor is that of the sum of all ranks' losses; a collective in backward computes it, so all
 /// ranks record the operation and run backward through it, or none. With min and max, equal
 /// elements share the gradient evenly. UsageError if autograd records Adasum, or min, max or
