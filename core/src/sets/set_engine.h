@@ -9,7 +9,7 @@
 #include "core/src/negotiate/announcer.h"
 #include "core/src/negotiate/combiner.h"
 #include "core/src/negotiate/negotiator.h"
-#include "core/src/negotiate/result_comparison.h"
+#include "core/src/sets/result_comparison.h"
 #include "core/src/submit/set_info.h"
 
 namespace ronde {

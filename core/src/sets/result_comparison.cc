@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "core/src/negotiate/result_comparison.h"
+#include "core/src/sets/result_comparison.h"
 
 #include <cstdio>
 
