@@ -6,7 +6,7 @@
 #include <torch/utils.h>
 
 #include <algorithm>
-#include <sstream>
+#include <tuple>
 #include <utility>
 
 #include "core/src/base/system.h"
@@ -143,56 +143,41 @@ class Checkpoint::Impl {
  private:
   static constexpr std::int64_t kNone = -1;
 
-  /// What one rank tells the others about its folder.
-  struct FolderReport {
-    std::string place = "-";  ///< "-" of a rank that does not write
-    std::int64_t sequence = 0;
-    std::string newest = "-";
-    std::string run = "-";
-  };
-
-  static std::string text_of(const FolderReport& report) {
-    return report.place + " " + std::to_string(report.sequence) + " " + report.newest + " " +
-           report.run;
-  }
-
-  static FolderReport report_from(const std::string& text) {
-    FolderReport report;
-    std::istringstream(text) >> report.place >> report.sequence >> report.newest >> report.run;
-    return report;
-  }
+  /// What one rank tells the others about its folder: the place, empty if it does not write, the
+  /// highest sequence and the newest checkpoint there; and how the run is to be called.
+  using FolderReport = std::tuple<std::string, std::int64_t, std::string, std::string>;
 
   /// Makes the folders, and agrees on what identifies this run and who commits.
   void meet() {
-    FolderReport mine;
+    std::string my_place, my_newest, my_run;
+    std::int64_t my_sequence = 0;
     Statement made;
     made.problem = detail::problem_of([&] {
       if (layout_.writes()) {
-        mine.place = std::to_string(layout_.host_of[static_cast<std::size_t>(layout_.rank)]) + ":" +
-                     store_.prepare();
+        my_place = std::to_string(layout_.host_of[static_cast<std::size_t>(layout_.rank)]) + ":" +
+                   store_.prepare();
       }
       for (const store::Sighting& sighting : store_.scan()) {
-        mine.sequence = std::max(mine.sequence, sighting.name.sequence);
-        if (sighting.committed) mine.newest = std::max(mine.newest, folder_name(sighting.name));
+        my_sequence = std::max(my_sequence, sighting.name.sequence);
+        if (sighting.committed) my_newest = std::max(my_newest, folder_name(sighting.name));
       }
-      mine.run = to_hex(random_bytes(4));
+      my_run = to_hex(random_bytes(4));
     });
     made.lines = {"keep " + std::to_string(options_.keep),
                   "sharded " + std::to_string(options_.sharded),
                   "replicate " + std::to_string(options_.replicate),
                   "asynchronous " + std::to_string(options_.asynchronous)};
     detail::agree("ronde::Checkpoint", made, layout_.set, {.advice = "Give equal options"});
-    const std::vector<std::string> all = allgather_object(
-        text_of(mine), {.name = layout_.subject + "/folders", .process_set = layout_.set});
-    layout_.commits = mine.place != "-";
+    const std::vector<c10::IValue> all =
+        allgather_object(c10::IValue(FolderReport(my_place, my_sequence, my_newest, my_run)),
+                         {.name = layout_.subject + "/folders", .process_set = layout_.set});
+    layout_.commits = !my_place.empty();
     for (std::size_t rank = 0; rank < all.size(); ++rank) {
-      const FolderReport report = report_from(all[rank]);
-      if (rank == 0) run_ = report.run;
-      sequence_ = std::max(sequence_, report.sequence + 1);
-      if (report.newest != "-") others_newest_ = std::max(others_newest_, report.newest);
-      if (static_cast<int>(rank) < layout_.rank && report.place == mine.place) {
-        layout_.commits = false;
-      }
+      const auto [place, sequence, newest, run] = all[rank].to<FolderReport>();
+      if (rank == 0) run_ = run;
+      sequence_ = std::max(sequence_, sequence + 1);
+      others_newest_ = std::max(others_newest_, newest);
+      if (static_cast<int>(rank) < layout_.rank && place == my_place) layout_.commits = false;
     }
     if (layout_.replicated && layout_.copier(0) < 0 && layout_.rank == 0) {
       detail::checkpoint_log().warning(

@@ -6,7 +6,6 @@
 
 #include <algorithm>
 #include <memory>
-#include <sstream>
 #include <utility>
 #include <vector>
 
@@ -47,6 +46,8 @@ class Loader {
   }
 
  private:
+  using Problems = c10::Dict<std::int64_t, std::string>;  // by part
+
   std::vector<Candidate> look() {
     std::string mine;
     Statement seen;
@@ -56,11 +57,13 @@ class Loader {
     });
     agree("ronde::Checkpoint::resume", seen, layout_.set);
     std::vector<std::vector<Sighting>> all;
-    for (const std::string& text : gather(mine)) all.push_back(store::decode_sightings(text));
+    for (const c10::IValue& text : gather(mine)) {
+      all.push_back(store::decode_sightings(text.toStringRef()));
+    }
     return find_candidates(all, layout_.host_of);
   }
 
-  std::vector<std::string> gather(const std::string& mine) const {
+  std::vector<c10::IValue> gather(const c10::IValue& mine) const {
     return ronde::allgather_object(
         mine, {.name = layout_.subject + "/resume", .process_set = layout_.set});
   }
@@ -72,13 +75,13 @@ class Loader {
     std::vector<std::size_t> open(candidate.readers.size());
     for (std::size_t i = 0; i < open.size(); ++i) open[i] = i;
     while (!open.empty() && candidate.problem.empty()) {
-      std::string failures;
+      Problems problems;
       for (const std::size_t i : open) {
         if (candidate.readers[i].front() != layout_.rank) continue;
         const std::string problem = problem_of([&] { parts_[i] = read_part(candidate, i); });
-        if (!problem.empty()) failures += std::to_string(i) + " " + one_line(problem) + "\n";
+        if (!problem.empty()) problems.insert(static_cast<std::int64_t>(i), problem);
       }
-      open = failed_parts(gather(failures), candidate);
+      open = failed_parts(gather(problems), candidate);
     }
   }
 
@@ -96,24 +99,17 @@ class Loader {
     throw Error("part " + std::to_string(summary.part) + " has vanished");
   }
 
-  static std::string one_line(std::string text) {
-    for (char& c : text) c = c == '\n' ? ' ' : c;
-    return text;
-  }
-
   /// Passes failed parts on to their next readers, and returns them.
-  std::vector<std::size_t> failed_parts(const std::vector<std::string>& by_rank,
+  std::vector<std::size_t> failed_parts(const std::vector<c10::IValue>& by_rank,
                                         Candidate& candidate) const {
     std::vector<std::size_t> failed;
     for (std::size_t rank = 0; rank < by_rank.size(); ++rank) {
-      std::istringstream lines(by_rank[rank]);
-      std::size_t part = 0;
-      for (std::string problem; lines >> part && std::getline(lines, problem);) {
-        std::vector<int>& readers = candidate.readers.at(part);
+      for (const auto& entry : by_rank[rank].to<Problems>()) {
+        std::vector<int>& readers = candidate.readers.at(static_cast<std::size_t>(entry.key()));
         readers.erase(readers.begin());
-        failed.push_back(part);
+        failed.push_back(static_cast<std::size_t>(entry.key()));
         if (readers.empty() && candidate.problem.empty()) {
-          candidate.problem = "rank " + std::to_string(rank) + ":" + problem;
+          candidate.problem = "rank " + std::to_string(rank) + ": " + entry.value();
         }
       }
     }

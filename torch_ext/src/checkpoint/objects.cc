@@ -42,16 +42,8 @@ CheckpointObject checkpoint_object_of(torch::nn::Module* module) {
     throw UsageError("the module holder is empty: construct the module first");
   }
   CheckpointObject object;
-  object.tensors = [module] {
-    CheckpointObject::Tensors all;
-    for (const auto& item : module->named_parameters()) all.emplace_back(item.key(), item.value());
-    return all;
-  };
-  object.buffers = [module] {
-    CheckpointObject::Tensors all;
-    for (const auto& item : module->named_buffers()) all.emplace_back(item.key(), item.value());
-    return all;
-  };
+  object.tensors = [module] { return module->named_parameters().pairs(); };
+  object.buffers = [module] { return module->named_buffers().pairs(); };
   object.load = [parameters = object.tensors, buffers = object.buffers](
                     const TensorsByName& tensors, const std::string&) {
     const auto first = copy_into(parameters(), tensors);

@@ -18,8 +18,8 @@
 namespace ronde::detail {
 namespace {
 
-/// How a part travels: the sizes of index and data, and both.
-constexpr std::size_t kHeader = 2 * sizeof(std::uint64_t);
+/// How a part travels: the size of its index, the index, and the data.
+constexpr std::size_t kHeader = sizeof(std::uint64_t);
 
 std::size_t travelling_bytes(const PartBytes& part) {
   return part.data.empty() ? 0 : kHeader + part.index.size() + part.data.size();
@@ -27,8 +27,8 @@ std::size_t travelling_bytes(const PartBytes& part) {
 
 char* put(char* to, const PartBytes& part) {
   if (part.data.empty()) return to;
-  const std::uint64_t sizes[] = {part.index.size(), part.data.size()};
-  std::memcpy(to, sizes, kHeader);
+  const std::uint64_t size = part.index.size();
+  std::memcpy(to, &size, kHeader);
   std::memcpy(to + kHeader, part.index.data(), part.index.size());
   std::memcpy(to + kHeader + part.index.size(), part.data.data(), part.data.size());
   return to + travelling_bytes(part);
@@ -114,10 +114,10 @@ void CheckpointWriter::exchange(const store::Name& name, const PartBytes& part) 
   for (int of = 0; of < layout_.size; ++of) {
     const auto count = static_cast<std::size_t>(counts[static_cast<std::size_t>(of)]);
     if (count == 0) continue;
-    std::uint64_t sizes[2];
-    std::memcpy(sizes, from, kHeader);
-    const std::string_view index(from + kHeader, sizes[0]);
-    const std::string_view data(from + kHeader + sizes[0], sizes[1]);
+    std::uint64_t size = 0;
+    std::memcpy(&size, from, kHeader);
+    const std::string_view index(from + kHeader, size);
+    const std::string_view data(index.data() + size, count - kHeader - size);
     const std::string problem = problem_of([&] { write_part(name, of, index, data); });
     if (problem_.empty()) problem_ = problem;
     from += count;

@@ -74,22 +74,14 @@ class Checkpoint {
   /// and every type with save() and load(). Loaded in this order. `name` must be new.
   template <typename T>
   Checkpoint& add(const std::string& name, T& object) {
-    check<T>();
-    if constexpr (detail::CheckpointedObject<T>) {
-      add_object(name, detail::checkpoint_object(object), /*local=*/false);
-    }
-    return *this;
+    return add_checked(name, object, /*local=*/false);
   }
 
   /// Adds an object that each rank has by itself (an expert, statistics). Such a checkpoint fits
   /// the same number of ranks only.
   template <typename T>
   Checkpoint& add_local(const std::string& name, T& object) {
-    check<T>();
-    if constexpr (detail::CheckpointedObject<T>) {
-      add_object(name, detail::checkpoint_object(object), /*local=*/true);
-    }
-    return *this;
+    return add_checked(name, object, /*local=*/true);
   }
 
   /// Adds a sampler whose position is that of your loop: samples of this epoch, over all ranks. A
@@ -122,10 +114,14 @@ class Checkpoint {
 
  private:
   template <typename T>
-  static constexpr void check() {
+  Checkpoint& add_checked(const std::string& name, T& object, bool local) {
     static_assert(detail::CheckpointedObject<T>,
                   "ronde::Checkpoint keeps numbers, schedulers, what ronde/torch/objects.h lists, "
                   "and types with save(OutputArchive&) const and load(InputArchive&)");
+    if constexpr (detail::CheckpointedObject<T>) {
+      add_object(name, detail::checkpoint_object(object), local);
+    }
+    return *this;
   }
   void add_object(const std::string& name, detail::CheckpointObject object, bool local);
 
