@@ -4,7 +4,6 @@
 #include <poll.h>
 
 #include <algorithm>
-#include <array>
 #include <csignal>
 #include <cstdlib>
 #include <memory>
@@ -34,12 +33,6 @@ namespace {
 constexpr std::size_t kMostPending = std::size_t{1} << 20;
 constexpr Clock::duration kLong = std::chrono::hours(1);
 
-std::string host_name() {
-  std::array<char, 256> name{};
-  gethostname(name.data(), name.size() - 1);
-  return name.data();
-}
-
 /// The cores of one rank: consecutive ones.
 std::vector<int> cores_of(const Cores& all, std::size_t local_rank, std::size_t ranks) {
   std::vector<int> numbers;
@@ -62,7 +55,7 @@ class Agent {
   int run() {
     poll_.add(STDIN_FILENO, POLLIN, [this] { on_input(); });
     poll_.add(signals_.get(), POLLIN, [this] { on_signals(); });
-    tell({{"event", "hello"}, {"version", agent_version()}, {"host", host_name()}});
+    tell("hello", {{"version", agent_version()}});
     const auto is_busy = [this] {
       return has_input_ || running_ > 0 || (out_.pending() > 0 && !out_.is_broken());
     };
@@ -80,7 +73,16 @@ class Agent {
   }
 
  private:
-  void tell(const Json& json) { out_.send(to_bytes(json)); }
+  void tell(const char* event, Json what) {
+    what["event"] = event;
+    out_.send(to_bytes(what));
+  }
+
+  void tell_end(int rank, const Ended& end) {
+    Json what = end;
+    what["rank"] = rank;
+    tell("ended", std::move(what));
+  }
 
   void on_input() {
     const auto [goes_on, text] = read_some(STDIN_FILENO);
@@ -114,11 +116,8 @@ class Agent {
     } catch (const Error& error) {
       findings.problems.emplace_back(error.what());
     }
-    tell({{"event", "prepared"},
-          {"problems", findings.problems},
-          {"warnings", findings.warnings},
-          {"program", findings.program},
-          {"port", ports_.number}});
+    findings.port = ports_.number;
+    tell("prepared", findings);
   }
 
   void start(const Json& order) {
@@ -150,7 +149,7 @@ class Agent {
       ranks_.push_back(std::make_unique<Rank>(poll_, command, number, local_number, on_output));
       ++running_;
     } catch (const Error& error) {
-      tell({{"event", "ended"}, {"rank", number}, {"problem", error.what()}});
+      tell_end(number, {.problem = error.what()});
     }
   }
 
@@ -159,10 +158,10 @@ class Agent {
     // the input ends.
     read_signals(signals_);
     for (const auto& rank : ranks_) {
-      const Json end = rank->end();
-      if (end.is_null()) continue;
+      const std::optional<Ended> end = rank->end();
+      if (!end) continue;
       --running_;
-      tell(end);
+      tell_end(rank->number(), *end);
     }
   }
 

@@ -14,6 +14,8 @@
 #include <fstream>
 #include <optional>
 #include <sstream>
+#include <string>
+#include <vector>
 
 #include "ronde/config.h"
 #include "ronde/error.h"

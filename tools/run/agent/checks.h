@@ -1,20 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <string>
-#include <vector>
-
 #include "tools/run/base/frames.h"
 #include "tools/run/base/poll.h"
 
 namespace ronde::tool::launch {
-
-/// What an agent finds on its host before ranks start there.
-struct Findings {
-  std::vector<std::string> problems;  ///< the job cannot start
-  std::vector<std::string> warnings;
-  std::string program;  ///< a hash of its file, to be compared among hosts
-};
 
 /// `order`: "folder", "program", "ranks" (of this host), "size" (of the job), "restart".
 Findings check_host(const Json& order);

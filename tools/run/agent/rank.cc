@@ -50,40 +50,31 @@ void Rank::pause(bool paused) {
   poll_.pause(process_.err.get(), paused);
 }
 
-void Rank::read_output(int stream) {
+bool Rank::read_output(int stream) {
   Fd& fd = stream == STDOUT_FILENO ? process_.out : process_.err;
   const auto [goes_on, text] = read_some(fd.get());
   if (!text.empty()) on_output_(number_, stream, text);
-  if (goes_on) return;
+  if (goes_on) return !text.empty();
   poll_.remove(fd.get());
   fd.reset();
+  return false;
 }
 
-Json Rank::end() {
-  siginfo_t info{};
-  if (process_.pid <= 0 ||
-      waitid(P_PID, static_cast<id_t>(process_.pid), &info, WEXITED | WNOHANG | WNOWAIT) != 0 ||
-      info.si_pid == 0) {
-    return nullptr;
-  }
+std::optional<Ended> Rank::end() {
+  if (process_.pid <= 0 || !has_ended(process_.pid)) return std::nullopt;
   const int status = kill_and_reap(std::exchange(process_.pid, -1));
   for (const int stream : {STDOUT_FILENO, STDERR_FILENO}) {
     const Fd& fd = stream == STDOUT_FILENO ? process_.out : process_.err;
     // A pipe holds some of them; what a daemon of the program writes is not awaited.
-    for (int i = 0; i < 64 && fd; ++i) {
-      pollfd ready{fd.get(), POLLIN, 0};
-      if (poll(&ready, 1, 0) <= 0) break;
-      read_output(stream);
+    for (int i = 0; i < 64 && fd && read_output(stream); ++i) {
     }
   }
-  return {{"event", "ended"},
-          {"rank", number_},
-          {"exit_code", WIFEXITED(status) ? WEXITSTATUS(status) : 0},
-          {"signal", WIFSIGNALED(status) ? WTERMSIG(status) : 0},
-          {"state", board_->state.load()},
-          {"steps", board_->steps.load()},
-          {"checkpoint", board_->checkpoint.load()},
-          {"failed_rank", board_->failed_rank.load()}};
+  return Ended{.exit_code = WIFEXITED(status) ? WEXITSTATUS(status) : 0,
+               .signal = WIFSIGNALED(status) ? WTERMSIG(status) : 0,
+               .state = board_->state,
+               .steps = board_->steps,
+               .checkpoint = board_->checkpoint,
+               .failed_rank = board_->failed_rank};
 }
 
 }  // namespace ronde::tool::launch

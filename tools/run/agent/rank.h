@@ -2,6 +2,7 @@
 #pragma once
 
 #include <functional>
+#include <optional>
 #include <string_view>
 
 #include "tools/run/base/frames.h"
@@ -31,11 +32,13 @@ class Rank {
   void signal(int number) const noexcept;
   /// Its output is read no more until this is called again.
   void pause(bool paused);
-  /// The message of its end, once it has ended; null before. Ends what is left of its group.
-  Json end();
+  int number() const noexcept { return number_; }
+  /// How it has ended, once. Ends what is left of its group.
+  std::optional<Ended> end();
 
  private:
-  void read_output(int stream);
+  /// Whether there was something.
+  bool read_output(int stream);
 
   Poll& poll_;
   const int number_;

@@ -101,6 +101,12 @@ void signal_group(pid_t leader, int number) noexcept {
   kill(-leader, number);
 }
 
+bool has_ended(pid_t child) noexcept {
+  siginfo_t info{};
+  return waitid(P_PID, static_cast<id_t>(child), &info, WEXITED | WNOHANG | WNOWAIT) == 0 &&
+         info.si_pid != 0;
+}
+
 int kill_and_reap(pid_t child) noexcept {
   signal_group(child, SIGKILL);
   int status = 0;

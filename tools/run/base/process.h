@@ -37,6 +37,9 @@ Process spawn(const Command& command);
 /// A signal for all of its group.
 void signal_group(pid_t leader, int number) noexcept;
 
+/// Whether a child has ended; it stays to be reaped.
+bool has_ended(pid_t child) noexcept;
+
 /// Kills what is left of the group of a child, and returns its status.
 int kill_and_reap(pid_t child) noexcept;
 

@@ -93,13 +93,10 @@ std::string discover(const std::string& text, double seconds, Poll& poll,
   poll.remove(process.err.get());
   const std::string name = "--discover " + quoted(text);
   // Once its outputs are closed, it is about to end: so much time it has.
-  siginfo_t info{};
-  while (open == 0 && Clock::now() < deadline && info.si_pid == 0) {
-    if (waitid(P_PID, static_cast<id_t>(process.pid), &info, WEXITED | WNOHANG | WNOWAIT) != 0)
-      break;
-    if (info.si_pid == 0) poll.wait(Clock::now() + std::chrono::milliseconds(5));
+  while (open == 0 && Clock::now() < deadline && !has_ended(process.pid)) {
+    poll.wait(Clock::now() + std::chrono::milliseconds(5));
   }
-  const bool hangs = info.si_pid == 0;
+  const bool hangs = open > 0 || !has_ended(process.pid);
   const int status = kill_and_reap(process.pid);
   if (is_too_much()) throw Error(name + " has written more than 1 MiB");
   if (hangs && stops()) throw Error(name + " was interrupted");
@@ -145,10 +142,14 @@ int slots_of(const Hosts& hosts) {
                          [](int sum, const Host& host) { return sum + host.slots; });
 }
 
+std::string own_host_name() {
+  std::array<char, 256> name{};
+  gethostname(name.data(), name.size() - 1);
+  return name.data();
+}
+
 bool is_this_host(const std::string& name) {
-  std::array<char, 256> own{};
-  gethostname(own.data(), own.size() - 1);
-  const std::string whole = own.data();
+  const std::string whole = own_host_name();
   return name == "localhost" || name == "127.0.0.1" || name == whole ||
          name == whole.substr(0, whole.find('.'));
 }

@@ -24,6 +24,8 @@ Hosts parse_hosts(std::string_view text, const std::string& source);
 
 int slots_of(const Hosts& hosts);
 
+std::string own_host_name();
+
 /// Started there without ssh.
 bool is_this_host(const std::string& name);
 

@@ -4,7 +4,6 @@
 #include <poll.h>
 
 #include <algorithm>
-#include <array>
 #include <csignal>
 #include <utility>
 
@@ -24,9 +23,7 @@ std::string master_address(const std::vector<Link*>& links) {
   const std::string& first = links.front()->host().name;
   if (!is_this_host(first)) return first.substr(first.find('@') + 1);  // without its user
   if (links.size() == 1) return "127.0.0.1";
-  std::array<char, 256> name{};
-  gethostname(name.data(), name.size() - 1);
-  return first == "localhost" || first == "127.0.0.1" ? name.data() : first;
+  return first == "localhost" || first == "127.0.0.1" ? own_host_name() : first;
 }
 
 }  // namespace
@@ -215,11 +212,11 @@ bool Job::prepare() {
       link->lose("host " + link->host().name + " has not looked at itself within 60 s");
     }
     if (link->state() == Link::State::Lost) continue;
-    for (const std::string& problem : link->prepared.problems) {
+    for (const std::string& problem : link->findings.problems) {
       end_.problems.push_back("host " + link->host().name + ": " + problem);
       end_.failed_hosts.insert(link->host().name);
     }
-    for (const std::string& warning : link->prepared.warnings) {
+    for (const std::string& warning : link->findings.warnings) {
       output_.say("warning: host " + link->host().name + ": " + warning);
     }
   }
@@ -230,7 +227,7 @@ bool Job::prepare() {
 void Job::check_same_program() {
   const Link& first = *links_.front();
   for (const auto& link : links_) {
-    if (link->prepared.program == first.prepared.program) continue;
+    if (link->findings.program == first.findings.program) continue;
     output_.say("warning: " + options_.command.front() + " on host " + link->host().name +
                 " is another file than on host " + first.host().name +
                 ": copy the same program to all hosts");
@@ -245,7 +242,7 @@ void Job::start() {
   variables["WORLD_SIZE"] = std::to_string(ranks_);
   variables["GROUP_WORLD_SIZE"] = std::to_string(links.size());
   variables["MASTER_ADDR"] = master_address(links);
-  variables["MASTER_PORT"] = std::to_string(links.front()->prepared.port);
+  variables["MASTER_PORT"] = std::to_string(links.front()->findings.port);
   for (std::size_t i = 0; i < links.size(); ++i) {
     variables["GROUP_RANK"] = std::to_string(i);
     variables["LOCAL_WORLD_SIZE"] = std::to_string(links[i]->ranks.size());
@@ -323,17 +320,7 @@ void Job::on_event(Link& link, const Frame& frame) {
   const int rank = event.value("rank", -1);
   if (!is_running_ || std::ranges::find(link.ranks, rank) == link.ranks.end()) return;
   if (kind == "output") return output_.take(rank, event.at("stream"), frame.bytes);
-  if (kind != "ended") return;
-  RankEnd end;
-  end.host = link.host().name;
-  end.problem = event.value("problem", "");
-  end.exit_code = event.value("exit_code", 0);
-  end.signal = event.value("signal", 0);
-  end.state = event.value("state", 0U);
-  end.steps = event.value("steps", std::int64_t{0});
-  end.checkpoint = event.value("checkpoint", std::int64_t{-1});
-  end.failed_rank = event.value("failed_rank", -1);
-  note_end(rank, std::move(end));
+  if (kind == "ended") note_end(link, rank, event.get<Ended>());
 }
 
 void Job::on_lost(Link& link) {
@@ -343,21 +330,17 @@ void Job::on_lost(Link& link) {
     return;
   }
   for (const int rank : link.ranks) {
-    if (end_.ranks.contains(rank)) continue;
-    RankEnd end;
-    end.host = link.host().name;
-    end.problem = link.problem();
-    note_end(rank, std::move(end));
+    if (!end_.ranks.contains(rank)) note_end(link, rank, {.problem = link.problem()});
   }
 }
 
 /// The survivors of a failure hear of it from the library, and leave by themselves.
-void Job::note_end(int rank, RankEnd end) {
-  end.was_told = told_to_end_;
-  end.order = static_cast<int>(end_.ranks.size());
-  const bool fails = !end.is_well();
-  end_.ranks.insert_or_assign(rank, std::move(end));
-  if (!fails || told_to_end_ || end_at_ != Clock::time_point::max()) return;
+void Job::note_end(const Link& link, int rank, const Ended& how) {
+  const int order = static_cast<int>(end_.ranks.size());
+  const RankEnd& end =
+      end_.ranks.insert_or_assign(rank, RankEnd{how, link.host().name, told_to_end_, order})
+          .first->second;
+  if (end.is_well() || told_to_end_ || end_at_ != Clock::time_point::max()) return;
   end_at_ = Clock::now() + seconds_of(options_.grace_s);
 }
 

@@ -15,16 +15,9 @@
 
 namespace ronde::tool::launch {
 
-/// How a rank has ended, and what it has said of itself before.
-struct RankEnd {
-  std::string host;
-  std::string problem;  ///< it was not started, or its host was lost; empty: as below
-  int exit_code = 0;
-  int signal = 0;
-  std::uint32_t state = 0;  ///< RunBoard::State
-  std::int64_t steps = 0;
-  std::int64_t checkpoint = -1;
-  int failed_rank = -1;
+/// The end of a rank, as the launcher sees it.
+struct RankEnd : Ended {
+  std::string host = {};
   bool was_told = false;  ///< this launcher had told it to end
   int order = 0;          ///< in which the ends were heard of
 
@@ -111,7 +104,7 @@ class Job {
   void on_event(Link& link, const Frame& frame);
   void on_lost(Link& link);
   void on_signal(int number, int count);
-  void note_end(int rank, RankEnd end);
+  void note_end(const Link& link, int rank, const Ended& how);
   void end_ranks(int signal, double grace_s);
   void send_all(const Json& order);
 

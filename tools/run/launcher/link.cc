@@ -84,8 +84,7 @@ void Link::lose(const std::string& problem) {
 }
 
 void Link::set_prepared(const Json& answer) {
-  prepared = {answer.at("problems"), answer.at("warnings"), answer.at("program"),
-              answer.at("port")};
+  findings = answer.get<Findings>();
   state_ = State::Prepared;
 }
 

@@ -15,13 +15,6 @@ namespace ronde::tool::launch {
 /// The words that start an agent on `host`.
 std::vector<std::string> agent_command(const Host& host, const Options& options);
 
-/// What an agent has found before the start.
-struct Prepared {
-  std::vector<std::string> problems, warnings;
-  std::string program;  ///< its hash
-  int port = 0;         ///< that is free
-};
-
 /// The agent on a host, as the launcher sees it. Destruction ends the connection.
 ///
 /// Thread-safety: none.
@@ -52,7 +45,7 @@ class Link {
 
   /// Of the job: which ranks it was given, and what it found before.
   std::vector<int> ranks;
-  Prepared prepared;
+  Findings findings;
   /// Throws Json::exception if it makes no sense.
   void set_prepared(const Json& answer);
 

@@ -141,13 +141,22 @@ std::string an_agent() {
          to_bytes({{"event", "output"}, {"rank", 1}, {"stream", 1}}, "step 1\n") +
          to_bytes({{"event", "ended"},
                    {"rank", 0},
+                   {"problem", ""},
                    {"exit_code", 0},
                    {"signal", 9},
                    {"state", 1},
                    {"steps", 5},
                    {"checkpoint", 3},
                    {"failed_rank", 1}}) +
-         to_bytes({{"event", "ended"}, {"rank", 1}, {"problem", "no program"}});
+         to_bytes({{"event", "ended"},
+                   {"rank", 1},
+                   {"problem", "no program"},
+                   {"exit_code", 0},
+                   {"signal", 0},
+                   {"state", 0},
+                   {"steps", 0},
+                   {"checkpoint", -1},
+                   {"failed_rank", -1}});
 }
 
 }  // namespace
