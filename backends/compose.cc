@@ -193,6 +193,7 @@ BuiltIn compose_built_in(const Config& config, const StartingRanks& ranks) {
   options.ports = port_range(config);
   BuiltIn built_in;
   built_in.make_transport = mpi_transport_factory(options);
+  built_in.hanging_start = [watch = options.finalize_watch] { return watch->lost(); };
   built_in.make_board = shm_board_factory();
   built_in.backends.emplace("mpi", mpi_backend_factory(options));
   built_in.backends.emplace("shm", shm_backend_factory());

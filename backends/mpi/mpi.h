@@ -4,11 +4,14 @@
 #include <functional>
 #include <limits>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "ronde/config.h"
+#include "ronde/error.h"
 #include "ronde/plugin/fabric_backend.h"
 #include "ronde/plugin/transport.h"
 
@@ -26,6 +29,27 @@ struct MpiRanks {
   bool are_all() const noexcept { return !communicator && of_world.empty(); }
 };
 
+/// Note [A death in MPI_Finalize]. Any thread may use it.
+class FinalizeWatch {
+ public:
+  using Look = std::function<std::optional<GroupError>()>;
+
+  /// The rank that was lost while this one is in MPI_Finalize, if one was.
+  std::optional<GroupError> lost() {
+    const std::lock_guard lock(mutex_);
+    return look_ ? look_() : std::nullopt;
+  }
+  /// From here on lost() calls `look`; it is in no call of an earlier one any more.
+  void use(Look look) {
+    const std::lock_guard lock(mutex_);
+    look_ = std::move(look);
+  }
+
+ private:
+  std::mutex mutex_;
+  Look look_;
+};
+
 struct MpiOptions {
   /// How long to wait for the other ranks, in seconds (RONDE_INIT_TIMEOUT_S).
   double init_timeout_s = 120.0;
@@ -40,6 +64,7 @@ struct MpiOptions {
   std::string job_key = {};  ///< RONDE_JOB_KEY
   PortRange ports = {};      ///< RONDE_PORT_RANGE
   MpiRanks ranks = {};
+  std::shared_ptr<FinalizeWatch> finalize_watch = std::make_shared<FinalizeWatch>();
 };
 
 /// Makes the transport: initialises MPI (or joins the program's own) and meets the other ranks on

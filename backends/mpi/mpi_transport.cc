@@ -19,10 +19,18 @@
 // one, and no rank finalizes MPI before all have received that: then each has something to ask of
 // every other, and whoever answers has asked before. With RDMA the adapter answers.
 
+// Note [A death in MPI_Finalize]
+// MPI_Finalize waits for all ranks, for ever where one dies in it, and cannot be cancelled. So the
+// connections stay open until it is over. Meanwhile the thread that waits in shutdown() asks here
+// who was lost, and gives up on Ronde's thread. A rank that is through says so, as its connections
+// then end without a loss; one that learns of a loss passes it on.
+
 namespace ronde::mpi {
 namespace {
 
 constexpr std::string_view kSettled = "settled";
+constexpr std::string_view kFinalized = "finalized";
+constexpr std::string_view kLost = "lost ";  ///< a rank and the reason follow
 constexpr auto kPause = std::chrono::microseconds(100);
 
 }  // namespace
@@ -42,7 +50,8 @@ MpiExchange::MpiExchange(std::shared_ptr<MpiEnvironment> environment, const MpiO
 
 MpiTransport::MpiTransport(std::shared_ptr<MpiEnvironment> environment, const MpiOptions& options)
     : MpiExchange(std::move(environment), options),
-      SocketTree(tree_options_, [this](std::string_view blob) { return exchange(blob); }) {
+      SocketTree(tree_options_, [this](std::string_view blob) { return exchange(blob); }),
+      watch_(options.finalize_watch) {
   // Nothing else uses it from here on.
   mpi_->set_message_communicator(communicator_);
 }
@@ -143,10 +152,49 @@ void MpiTransport::close(bool graceful, Clock::time_point deadline) {
   if (graceful && topology().hosts() > 1 && mpi_->closing_asks_peers()) {
     graceful = settle(deadline);
   }
-  SocketTree::close(graceful, deadline);
   mpi_->set_message_communicator(MPI_COMM_NULL);
-  if (graceful) mpi_->free(communicator_);
-  mpi_.leave(graceful);
+  if (graceful) {
+    mpi_->free(communicator_);
+    leave_mpi();
+  }
+  SocketTree::close(graceful, deadline);
+  mpi_.leave(false);
+}
+
+/// Note [A death in MPI_Finalize].
+void MpiTransport::leave_mpi() {
+  watch_->use([this] { return lost_in_finalize(); });
+  {
+    const std::shared_ptr<void> end_of_watch(nullptr, [this](void*) { watch_->use(nullptr); });
+    mpi_.leave(true);
+  }
+  tell_neighbours(-1, kFinalized);
+}
+
+std::optional<GroupError> MpiTransport::lost_in_finalize() {
+  for (;;) {
+    const Incoming incoming = poll();
+    if (incoming.kind == Incoming::Kind::Nothing) return std::nullopt;
+    if (incoming.bytes == kFinalized) finalized_.insert(incoming.peer);
+    std::string loss = std::to_string(incoming.peer) + " " + incoming.bytes;
+    if (incoming.kind == Incoming::Kind::Message) {
+      if (!incoming.bytes.starts_with(kLost)) continue;
+      loss = incoming.bytes.substr(kLost.size());
+    } else if (finalized_.contains(incoming.peer)) {
+      continue;
+    }
+    tell_neighbours(incoming.peer, std::string(kLost) + loss);
+    const std::size_t end = loss.find(' ');
+    return GroupError(std::stoi(loss), "rank " + loss.substr(0, end) +
+                                           " was lost while MPI was finalised:" + loss.substr(end));
+  }
+}
+
+void MpiTransport::tell_neighbours(int all_but, std::string_view message) {
+  std::vector<int> neighbours = topology().children();
+  if (topology().rank != 0) neighbours.push_back(topology().parent());
+  std::erase(neighbours, all_but);
+  for (const int neighbour : neighbours) send(neighbour, message);
 }
 
 }  // namespace ronde::mpi

@@ -2,6 +2,8 @@
 #pragma once
 
 #include <memory>
+#include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -37,6 +39,12 @@ class MpiTransport final : private MpiExchange, public net::SocketTree {
 
  private:
   bool settle(Clock::time_point deadline);
+  void leave_mpi();
+  std::optional<GroupError> lost_in_finalize();
+  void tell_neighbours(int all_but, std::string_view message);
+
+  const std::shared_ptr<FinalizeWatch> watch_;
+  std::set<int> finalized_;  ///< neighbours
 };
 
 }  // namespace ronde::mpi

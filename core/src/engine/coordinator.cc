@@ -92,8 +92,9 @@ Coordinator::TimePoint Coordinator::next_event() const {
   return next;
 }
 
+/// After the end, peers close as this rank is about to: a loss is the transport's business then.
 void Coordinator::receive() {
-  for (;;) {
+  while (!stop_.all_finished) {
     const Incoming incoming = tree_.transport().poll();
     if (incoming.kind == Incoming::Kind::Nothing) return;
     counters_.messages.add();
@@ -115,7 +116,6 @@ void Coordinator::handle(const Incoming& incoming) {
     watch_.note_heard(Clock::now());
     return handle_from_above(*message, incoming.bytes);
   }
-  if (stop_.all_finished) return;  // it closed, as this rank is about to
   throw GroupFailure{resolver().loss_of(incoming), incoming.peer == tree_.parent()};
 }
 

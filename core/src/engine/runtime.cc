@@ -20,6 +20,8 @@ using Clock = Engine::Clock;
 constexpr std::chrono::seconds kSlack{10};
 /// The same for the start, whose own limits name the missing rank and should pass first.
 constexpr std::chrono::seconds kStartSlack{3};
+/// How often a thread that waits for the transport to close looks why it hangs.
+constexpr std::chrono::milliseconds kLookPeriod{20};
 
 [[noreturn]] void fail_start(const std::function<std::optional<GroupError>()>& hanging_transport,
                              const Engine& engine) {
@@ -47,7 +49,9 @@ std::thread start_thread(std::shared_ptr<Engine> engine) {
 class Runtime::Impl {
  public:
   explicit Impl(RuntimeOptions options)
-      : engine_(std::make_shared<Engine>(std::move(options))), thread_(start_thread(engine_)) {}
+      : hanging_transport_(options.hanging_start),
+        engine_(std::make_shared<Engine>(std::move(options))),
+        thread_(start_thread(engine_)) {}
 
   ~Impl() {
     if (!thread_.joinable()) return;
@@ -102,7 +106,9 @@ class Runtime::Impl {
     engine_->request_shutdown(std::move(report));
     // Twice: once for all ranks to come, once for the last operations.
     engine_->life().wait_loop_ended(2 * from_s(engine_->config().shutdown_timeout_s));
-    if (!join(Clock::now() + Engine::kClosingTime + kSlack)) {
+    const std::optional<GroupError> lost = wait_closed();
+    if (!join(Clock::now())) {
+      if (lost) throw GroupError(*lost);
       throw GroupError(-1,
                        "shutdown() did not end in time: a rank died while the transport closed");
     }
@@ -112,7 +118,18 @@ class Runtime::Impl {
   }
 
  private:
+  /// Why it hangs, if it does and knows.
+  std::optional<GroupError> wait_closed() const {
+    const auto deadline = Clock::now() + Engine::kClosingTime + kSlack;
+    while (!engine_->life().wait_ended(Clock::now() + kLookPeriod) && Clock::now() < deadline) {
+      const auto known = hanging_transport_ ? hanging_transport_() : std::nullopt;
+      if (known) return known;
+    }
+    return std::nullopt;
+  }
+
   const int fork_depth_ = fork_depth();
+  const std::function<std::optional<GroupError>()> hanging_transport_;
   const std::shared_ptr<Engine> engine_;
   std::mutex shutdown_mutex_;
   std::thread thread_;  // guarded by shutdown_mutex_ after construction

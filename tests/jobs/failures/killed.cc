@@ -2,6 +2,7 @@
 // One rank of a job in which a rank is killed at a random moment, while all run random programs:
 // mp_killed <folder> <victim> <moment> <delay in us> <seed> <hosts>. <hosts> has a letter for each
 // rank, which names its host. The others write what they got of it into the folder.
+#include <mpi.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
@@ -18,11 +19,16 @@
 
 #include "ronde/ronde.h"
 #include "tests/jobs/failures/notes.h"
+#include "tests/support/harness/watchdog.h"
 #include "tests/support/processes/launcher_rank.h"
 #include "tests/support/ranks/random_programs.h"
 
 namespace ronde::test {
 namespace {
+
+/// Where all threads of a rank are, if it is not through by then. Above all limits of a job, and
+/// below the deadline after which it is ended.
+constexpr std::chrono::seconds kShowsStacks{80};
 
 struct Kill {
   int victim;
@@ -58,20 +64,36 @@ void work(const Kill& kill, int parts) {
   }
 }
 
+void end(const Notes& notes) {
+  notes.write_own("end", std::to_string(now_s()));
+  raise(SIGKILL);
+}
+
+/// MPI_Finalize begins by deleting what is attached to MPI_COMM_SELF.
+void end_in_finalize(Notes notes) {
+  const auto deleted = [](MPI_Comm, int, void* value, void*) {
+    end(*static_cast<const Notes*>(value));
+    return MPI_SUCCESS;
+  };
+  int key = MPI_KEYVAL_INVALID;
+  MPI_Comm_create_keyval(MPI_COMM_NULL_COPY_FN, deleted, &key, nullptr);
+  MPI_Comm_set_attr(MPI_COMM_SELF, key, new Notes(std::move(notes)));
+}
+
 /// The victim ends, and the survivors throw or return.
 void live(const Kill& kill, const Notes& notes, bool is_victim) {
   const auto begin = [&](const std::string& moment) {
     if (!is_victim || kill.moment != moment) return;
     std::thread([notes, delay = kill.delay] {
       std::this_thread::sleep_for(delay);
-      notes.write_own("end", std::to_string(now_s()));
-      raise(SIGKILL);
+      end(notes);
     }).detach();
   };
   begin("in init");
   init();
   begin("at work");
-  work(kill, kill.moment == "in shutdown" ? 1 : std::numeric_limits<int>::max());
+  if (is_victim && kill.moment == "in MPI_Finalize") end_in_finalize(notes);
+  work(kill, kill.moment == "at work" ? std::numeric_limits<int>::max() : 1);
   begin("in shutdown");
   shutdown();
 }
@@ -102,6 +124,7 @@ int main(int count, char** words) {
   }
   const rlimit no_core = {0, 0};
   setrlimit(RLIMIT_CORE, &no_core);
+  ronde_test::watchdog().arm("a rank of mp_killed", ronde::test::kShowsStacks);
   return ronde::test::run_rank(
       {std::stoi(words[2]), words[3], std::chrono::microseconds(std::stoul(words[4])),
        std::stoull(words[5]), words[6]},
