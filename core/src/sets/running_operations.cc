@@ -19,6 +19,12 @@ constexpr std::chrono::milliseconds kLongestSleepInOperation{100};
 /// The same where nobody would wake it: short against the time of a message, once one has taken
 /// longer than patience().
 constexpr std::chrono::microseconds kPause{50};
+/// A thread that yields for longer, so many times in a row, shares its core with programs that
+/// compute: ranks that poll yield sooner.
+constexpr std::chrono::milliseconds kLongYield{1};
+constexpr int kMostLongYields = 3;
+/// How long that is then taken to go on.
+constexpr std::chrono::milliseconds kCrowdedTime{100};
 /// How long operations are polled before messages are checked again.
 constexpr std::chrono::microseconds kPollSlice{20};
 
@@ -66,8 +72,19 @@ void RunningOperations::advance() {
   } else if (busy()) {
     // Every rank has entered, so polling is right; but where ranks outnumber cores, a peer may need
     // this one.
-    std::this_thread::yield();
+    give_way();
   }
+}
+
+/// Linux lets a thread that has yielded run last, but one that has slept at once. Where others
+/// compute, a sum by MPI that moves on a little at each turn takes minutes by yielding alone.
+void RunningOperations::give_way() {
+  const Clock::time_point before = Clock::now();
+  if (before < crowded_until_) return std::this_thread::sleep_for(kPause);
+  std::this_thread::yield();
+  const Clock::time_point after = Clock::now();
+  long_yields_ = after - before > kLongYield ? long_yields_ + 1 : 0;
+  if (long_yields_ >= kMostLongYields) crowded_until_ = after + kCrowdedTime;
 }
 
 void RunningOperations::look_again() {

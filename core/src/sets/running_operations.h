@@ -50,11 +50,14 @@ class RunningOperations {
  private:
   /// How to wait for all of them: in the most impatient of their ways.
   Waiting waiting() const;
+  void give_way();
 
   const SetEngines& sets_;
   bool has_board_ = false;
   Clock::duration patience_{};
-  Clock::time_point hot_until_{};  ///< polled without sleeping
+  Clock::time_point hot_until_{};      ///< polled without sleeping
+  int long_yields_ = 0;                ///< in a row
+  Clock::time_point crowded_until_{};  ///< others compute on this core
 };
 
 }  // namespace ronde
