@@ -22,8 +22,9 @@
 // Note [A death in MPI_Finalize]
 // MPI_Finalize waits for all ranks, for ever where one dies in it, and cannot be cancelled. So the
 // connections stay open until it is over. Meanwhile the thread that waits in shutdown() asks here
-// who was lost, and gives up on Ronde's thread. A rank that is through says so, as its connections
-// then end without a loss; one that learns of a loss passes it on.
+// who was lost, and gives up on Ronde's thread. A rank that is through, or gives up, says so, as
+// its connections then end without a loss; one that learns of a loss passes it on. Any other
+// message is one of a failure before, after which a rank leaves: it is not the one to blame.
 
 namespace ronde::mpi {
 namespace {
@@ -127,7 +128,10 @@ bool MpiTransport::settle(Clock::time_point deadline) {
     const auto now = Clock::now();
     const Incoming incoming = receive(std::min(deadline, now + kPause));
     if (incoming.bytes == kSettled) missing.erase(incoming.peer);
-    return incoming.kind != Incoming::Kind::PeerLost && now < deadline;
+    const bool is_loss =
+        incoming.kind == Incoming::Kind::PeerLost || incoming.bytes.starts_with(kLost);
+    if (is_loss) pass_on(incoming);
+    return !is_loss && now < deadline;
   };
   for (const int child : topology().children()) missing.insert(child);
   for (bool finished = false; !finished || !missing.empty();) {
@@ -149,14 +153,21 @@ bool MpiTransport::settle(Clock::time_point deadline) {
 }
 
 void MpiTransport::close(bool graceful, Clock::time_point deadline) {
-  if (graceful && topology().hosts() > 1 && mpi_->closing_asks_peers()) {
-    graceful = settle(deadline);
+  const bool all_finished = graceful;
+  try {
+    if (graceful && topology().hosts() > 1 && mpi_->closing_asks_peers()) {
+      graceful = settle(deadline);
+    }
+    mpi_->set_message_communicator(MPI_COMM_NULL);
+    if (graceful) {
+      mpi_->free(communicator_);
+      leave_mpi();
+    }
+  } catch (const std::exception&) {
+    SocketTree::close(false, deadline);
+    throw;
   }
-  mpi_->set_message_communicator(MPI_COMM_NULL);
-  if (graceful) {
-    mpi_->free(communicator_);
-    leave_mpi();
-  }
+  if (all_finished) tell_neighbours(-1, kFinalized);
   SocketTree::close(graceful, deadline);
   mpi_.leave(false);
 }
@@ -164,30 +175,34 @@ void MpiTransport::close(bool graceful, Clock::time_point deadline) {
 /// Note [A death in MPI_Finalize].
 void MpiTransport::leave_mpi() {
   watch_->use([this] { return lost_in_finalize(); });
-  {
-    const std::shared_ptr<void> end_of_watch(nullptr, [this](void*) { watch_->use(nullptr); });
-    mpi_.leave(true);
-  }
-  tell_neighbours(-1, kFinalized);
+  const std::shared_ptr<void> end_of_watch(nullptr, [this](void*) { watch_->use(nullptr); });
+  mpi_.leave(true);
 }
 
 std::optional<GroupError> MpiTransport::lost_in_finalize() {
   for (;;) {
     const Incoming incoming = poll();
     if (incoming.kind == Incoming::Kind::Nothing) return std::nullopt;
-    if (incoming.bytes == kFinalized) finalized_.insert(incoming.peer);
-    std::string loss = std::to_string(incoming.peer) + " " + incoming.bytes;
-    if (incoming.kind == Incoming::Kind::Message) {
-      if (!incoming.bytes.starts_with(kLost)) continue;
-      loss = incoming.bytes.substr(kLost.size());
-    } else if (finalized_.contains(incoming.peer)) {
-      continue;
+    const bool is_message = incoming.kind == Incoming::Kind::Message;
+    if (is_message && !incoming.bytes.starts_with(kLost)) {
+      blameless_.insert(incoming.peer);
+    } else if (is_message || !blameless_.contains(incoming.peer)) {
+      const std::string loss = pass_on(incoming);
+      const std::size_t end = loss.find(' ');
+      return GroupError(
+          std::stoi(loss),
+          "rank " + loss.substr(0, end) + " was lost while MPI was finalised:" + loss.substr(end));
     }
-    tell_neighbours(incoming.peer, std::string(kLost) + loss);
-    const std::size_t end = loss.find(' ');
-    return GroupError(std::stoi(loss), "rank " + loss.substr(0, end) +
-                                           " was lost while MPI was finalised:" + loss.substr(end));
   }
+}
+
+/// A loss, or a neighbour's word of one: the rank and the reason.
+std::string MpiTransport::pass_on(const Incoming& incoming) {
+  std::string loss = incoming.kind == Incoming::Kind::Message
+                         ? incoming.bytes.substr(kLost.size())
+                         : std::to_string(incoming.peer) + " " + incoming.bytes;
+  tell_neighbours(incoming.peer, std::string(kLost) + loss);
+  return loss;
 }
 
 void MpiTransport::tell_neighbours(int all_but, std::string_view message) {

@@ -41,10 +41,11 @@ class MpiTransport final : private MpiExchange, public net::SocketTree {
   bool settle(Clock::time_point deadline);
   void leave_mpi();
   std::optional<GroupError> lost_in_finalize();
+  std::string pass_on(const Incoming& incoming);
   void tell_neighbours(int all_but, std::string_view message);
 
   const std::shared_ptr<FinalizeWatch> watch_;
-  std::set<int> finalized_;  ///< neighbours
+  std::set<int> blameless_;  ///< neighbours whose connections may end
 };
 
 }  // namespace ronde::mpi

@@ -198,7 +198,8 @@ std::shared_ptr<void> register_memory(const std::shared_ptr<UcxWorker>& worker, 
   parameters.address = begin;
   parameters.length = bytes;
   ucp_mem_h memory = nullptr;
-  worker->check(worker->api_->mem_map(worker->context_.get(), &parameters, &memory), "ucp_mem_map");
+  // It only saves time, and may be refused where little memory may be locked.
+  if (worker->api_->mem_map(worker->context_.get(), &parameters, &memory) != UCS_OK) return nullptr;
   return {memory, [worker](void* handle) {
             static_cast<void>(
                 worker->api_->mem_unmap(worker->context_.get(), static_cast<ucp_mem_h>(handle)));

@@ -118,12 +118,12 @@ class Runtime::Impl {
   }
 
  private:
-  /// Why it hangs, if it does and knows.
+  /// The rank for which closing waits in vain, if the transport names one.
   std::optional<GroupError> wait_closed() const {
     const auto deadline = Clock::now() + Engine::kClosingTime + kSlack;
     while (!engine_->life().wait_ended(Clock::now() + kLookPeriod) && Clock::now() < deadline) {
       const auto known = hanging_transport_ ? hanging_transport_() : std::nullopt;
-      if (known) return known;
+      if (known && known->failed_rank() >= 0) return known;
     }
     return std::nullopt;
   }

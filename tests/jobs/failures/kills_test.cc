@@ -157,6 +157,7 @@ void check_deaths_in_finalize(const Transport& transport) {
     kill.spec.arguments[1] = kill.moment;
     check_kill(kill, 10.0, tally);
   }
+  CHECK_FALSE(tally.told_s.empty());
 }
 
 void check_kills(const Transport& transport) {

@@ -118,6 +118,7 @@ Job::~Job() {
 
 JobEnd Job::run(const Hosts& hosts, int ranks, int fewest) {
   const auto begun = Clock::now();
+  wanted_ = ranks;
   output_.begin(restart_);
   connect(hosts);
   if (place_ranks(ranks, fewest) && prepare()) {
@@ -285,12 +286,15 @@ void Job::look_for_hosts() {
   room_ = 0;
   for (const Host& host : hosts_now()) {
     const auto is_it = [&](const auto& link) { return link->host().name == host.name; };
-    const auto found = std::ranges::find_if(links_, is_it);
-    if (found != links_.end()) {
-      room_ += std::max(host.slots - (*found)->host().slots, 0);
-    } else {
+    if (std::ranges::any_of(links_, is_it)) {
+      room_ += host.slots;
+      continue;
+    }
+    try {
       probes_.push_back(link_to(
           host, [](Link&) {}, [](const std::string&) {}));
+    } catch (const Error& error) {
+      if (told_.insert(error.what()).second) output_.say(error.what());
     }
   }
   look_at_ = Clock::now() + seconds_of(options_.connect_s);
@@ -303,11 +307,12 @@ void Job::grow_if_they_answer() {
   }
   probes_.clear();
   look_at_ = Clock::now() + seconds_of(options_.grow_s);
-  if (room_ == 0 || told_to_end_ || !end_.ranks.empty()) return;
-  output_.say("there is room for " + std::to_string(room_) +
-              " more ranks: the job is started again with them. The ranks are told of SIGTERM and "
-              "have " +
-              text_of(options_.grace_s) + " s (--grace) to save and leave");
+  const int ranks = std::min(room_, wanted_);
+  if (ranks <= ranks_ || is_ending()) return;
+  output_.say("hosts have come: the job is started again with " + std::to_string(ranks) +
+              " ranks in place of " + std::to_string(ranks_) +
+              ". These are told of SIGTERM and have " + text_of(options_.grace_s) +
+              " s (--grace) to save and leave");
   end_.grows = true;
   look_at_ = Clock::time_point::max();
   end_ranks(SIGTERM, options_.grace_s);

@@ -83,6 +83,8 @@ class Job {
 
   /// Tells of the hosts that there are now, for Options::grow_s.
   std::function<Hosts()> hosts_now;
+  /// A rank has ended, or was told to.
+  bool is_ending() const { return told_to_end_ || !end_.ranks.empty(); }
 
  private:
   using Links = std::vector<std::unique_ptr<Link>>;
@@ -114,6 +116,7 @@ class Job {
   const Options& options_;
   const Variables variables_;
   const int restart_;
+  int wanted_ = 0;
   int ranks_ = 0;
   bool is_running_ = false;
   bool told_to_end_ = false;
@@ -121,8 +124,9 @@ class Job {
   Clock::time_point lose_at_ = Clock::time_point::max();  ///< agents have not obeyed
   Clock::time_point look_at_ = Clock::time_point::max();  ///< for hosts that have come
   Links links_;
-  Links probes_;  ///< to hosts that the job is not on
-  int room_ = 0;  ///< for more ranks, on the hosts that it is on
+  Links probes_;                ///< to hosts that the job is not on
+  int room_ = 0;                ///< for ranks, on the hosts that are listed and answer
+  std::set<std::string> told_;  ///< why hosts cannot be asked
   JobEnd end_;
 };
 

@@ -111,7 +111,7 @@ int Launcher::run() {
   for (Hosts hosts = hosts_; !hosts.empty(); hosts = usable_hosts()) {
     const JobEnd end = run_once(hosts);
     if (end.grows && end.signal == 0) {
-      ++starts_;
+      note_growth(end);
       continue;
     }
     if (end.is_well()) {
@@ -136,7 +136,7 @@ JobEnd Launcher::run_once(const Hosts& hosts) {
   try {
     Job job(poll_, signals_, output_, options_, variables_of(starts_), starts_);
     job.hosts_now = [this] {
-      read_hosts_again();
+      read_hosts_again([this, &job] { return stops_() || job.is_ending(); });
       return without_those_set_aside(hosts_);
     };
     return job.run(hosts, ranks_, fewest_);
@@ -145,6 +145,16 @@ JobEnd Launcher::run_once(const Hosts& hosts) {
     JobEnd end;
     end.problems.emplace_back(error.what());
     return end;
+  }
+}
+
+/// A rank that has not left well resumes from an older checkpoint than the others meant.
+void Launcher::note_growth(const JobEnd& end) {
+  ++starts_;
+  for (const auto& [number, rank] : end.ranks) {
+    if (rank.is_well() || rank.signal == SIGTERM) continue;
+    output_.say("rank " + std::to_string(number) + " on " + rank.host +
+                " has not left well: " + rank.text());
   }
 }
 
@@ -176,8 +186,9 @@ void Launcher::note_failure(const JobEnd& end) {
 
 /// Says so.
 bool Launcher::may_restart(const JobEnd& end) {
-  if (end.signal != 0 || options_.max_restarts == 0) return false;
+  if (end.signal != 0) return false;
   if (!end.problems.empty()) return starts_ > 0 && may_try_again(end);
+  if (options_.max_restarts == 0) return false;
   wait_until_.reset();
   if (restarts_ >= options_.max_restarts) {
     output_.say("the job has failed after " + std::to_string(restarts_) +
@@ -224,10 +235,11 @@ void Launcher::say_once(const std::string& text) {
   if (std::exchange(said_, text) != text) output_.say(text);
 }
 
-void Launcher::read_hosts_again() {
+void Launcher::read_hosts_again(const std::function<bool()>& stops) {
   try {
-    hosts_ = read_hosts(options_, poll_, stops_);
+    hosts_ = read_hosts(options_, poll_, stops);
   } catch (const Error& error) {
+    if (stops()) return;
     say_once(std::string(error.what()) + "; the hosts of before are taken: " + list_of(hosts_));
   }
 }
@@ -238,7 +250,7 @@ Hosts Launcher::usable_hosts() {
   const auto deadline = Clock::now() + seconds_of(options_.wait_s);
   said_.clear();
   while (signals_.ending() == 0) {
-    read_hosts_again();
+    read_hosts_again(stops_);
     const Hosts usable = without_those_set_aside(hosts_);
     if (slots_of(usable) >= fewest_) return usable;
     if (Clock::now() >= deadline) {

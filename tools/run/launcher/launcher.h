@@ -28,10 +28,11 @@ class Launcher {
 
  private:
   void say_once(const std::string& text);
-  void read_hosts_again();
+  void read_hosts_again(const std::function<bool()>& stops);
   Hosts usable_hosts();
   Hosts without_those_set_aside(const Hosts& hosts) const;
   JobEnd run_once(const Hosts& hosts);
+  void note_growth(const JobEnd& end);
   void note_failure(const JobEnd& end);
   bool may_restart(const JobEnd& end);
   bool may_try_again(const JobEnd& end);
