@@ -12,6 +12,8 @@ string(REPLACE "," ";" PROGRAMS "${PROGRAMS}")
 set(two_ranks "${CMAKE_COMMAND}" -E env OMP_NUM_THREADS=1 "${MPIEXEC}" "${MPIEXEC_RANKS}" 2)
 if(CCACHE)
   set(ENV{CMAKE_CXX_COMPILER_LAUNCHER} "${CCACHE}")
+  cmake_path(GET BUILD PARENT_PATH folder)
+  set(ENV{CCACHE_BASEDIR} "${folder}")
 endif()
 
 # configure_consumer(<source> <build> <option>...)
