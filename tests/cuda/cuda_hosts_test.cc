@@ -87,7 +87,9 @@ TEST_CASE("cuda hosts: each rank copies its share alone; what is small, and no s
 
 TEST_CASE(
     "cuda hosts: with one rank each, or different numbers, they stage all, with the CPU's bits") {
-  const std::vector<int> host_of = GENERATE(HostOf{0, 1}, HostOf{0, 0, 1}, HostOf{0, 1, 2, 0});
+  const std::vector<int> host_of =
+      GENERATE(from_range(kIsSanitized ? std::vector<HostOf>{{0, 0, 1}}
+                                       : std::vector<HostOf>{{0, 1}, {0, 0, 1}, {0, 1, 2, 0}}));
   const auto body = GENERATE(exercise_exchanges, exercise_sizes, exercise_messages);
   // The one takes segments, the other packs them, as MPI does.
   const auto cpu_backend = GENERATE(as<std::string>{}, "hosts", "inproc");

@@ -5,6 +5,7 @@
 #include <tuple>
 
 #include "tests/support/harness/case_table.h"
+#include "tests/support/harness/sanitizers.h"
 
 namespace {
 
@@ -38,14 +39,8 @@ void check_same_refusals(const Simulation& simulation) {
 }
 
 /// AddressSanitizer looks at single accesses, not at the order of messages, and slowly.
-#ifdef __SANITIZE_ADDRESS__
-constexpr std::uint32_t kShareOfSeeds = 25;
-#else
-constexpr std::uint32_t kShareOfSeeds = 1;
-#endif
-
 void simulate(const Settings& settings, std::uint32_t most_seeds) {
-  const std::uint32_t seeds = std::max(1U, most_seeds / kShareOfSeeds);
+  const std::uint32_t seeds = plain_or_sanitized(most_seeds, 1U);
   for (std::uint32_t seed = 1; seed <= seeds; ++seed) {
     INFO("seed " << seed);
     Simulation simulation(seed, settings);
@@ -68,21 +63,21 @@ void simulate(const Settings& settings, std::uint32_t most_seeds) {
 void simulate_everything(Settings plain) {
   for (const std::uint64_t capacity : {0U, 2U, 3U, 100U}) {
     plain.capacity = capacity;
-    simulate(plain, 10);
+    simulate(plain, 5);
     for (bool Settings::*trait :
          {&Settings::absences, &Settings::gathers, &Settings::mismatch, &Settings::expiries}) {
       Settings settings = plain;
       settings.*trait = true;
-      simulate(settings, 10);
+      simulate(settings, 5);
     }
     Settings settings = plain;
     settings.absences = settings.gathers = settings.mismatch = settings.expiries = true;
     settings.same_shape = false;
-    simulate(settings, 40);
+    simulate(settings, 20);
     settings = plain;
     settings.hasty = true;
     settings.joins = 3;
-    simulate(settings, 30);
+    simulate(settings, 15);
   }
 }
 
@@ -92,14 +87,14 @@ void simulate_uneven_joins(Settings settings) {
   settings.uneven = true;
   for (const std::uint64_t capacity : {0U, 1U, 2U, 3U, 100U}) {
     settings.capacity = capacity;
-    for (unsigned traits = 0; traits < 16; ++traits) {
+    for (unsigned traits = 0; traits < 16; traits += plain_or_sanitized(1U, 5U)) {
       INFO("cache of " << capacity << ", traits " << traits);
       settings.hasty = (traits & 1U) != 0;
       settings.mismatch = (traits & 2U) != 0;
       settings.expiries = (traits & 4U) != 0;
       settings.absences = (traits & 8U) != 0;
       settings.same_shape = !settings.absences;
-      simulate(settings, 2);
+      simulate(settings, 1);
     }
   }
 }
