@@ -14,6 +14,17 @@ function(ronde_add_test_program target)
   target_precompile_headers(${target} REUSE_FROM ronde_test_pch)
 endfunction()
 
+# ronde_define_paths(<test program> <NAME=path>...): <NAME> finds the path from the program's own by
+# tests/support/processes/beside.h, so that the objects of all copies of the tree are the same to ccache.
+function(ronde_define_paths target)
+  foreach(definition IN LISTS ARGN)
+    string(REGEX REPLACE "^[^=]*=" "" path "${definition}")
+    string(REGEX REPLACE "=.*" "" name "${definition}")
+    set(path "$<PATH:RELATIVE_PATH,${path},$<TARGET_FILE_DIR:${target}>>")
+    target_compile_definitions(${target} PRIVATE "${name}=ronde::test::beside_program(\"${path}\")")
+  endforeach()
+endfunction()
+
 # Makes the target <tier>_tests build <target>: `everyday_tests` builds what scripts/test.sh runs,
 # `sanitized_tests` the copies for sanitizers. The target `all` builds everything but the latter.
 function(ronde_set_tier target tier)

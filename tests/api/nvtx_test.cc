@@ -8,6 +8,7 @@
 
 #include "api/observe/timeline/nvtx_ranges.h"
 #include "tests/api/observed_ranks.h"
+#include "tests/support/processes/beside.h"
 
 namespace ronde::test {
 namespace {

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "ronde/ronde.h"
+#include "tests/support/processes/beside.h"
 #include "tests/support/processes/command.h"
 #include "tests/support/processes/temporary_folder.h"
 
@@ -22,8 +23,9 @@ namespace {
 using Catch::Contains;
 using Variables = std::map<std::string, std::string>;
 
-const std::string kRun = "timeout -k 5 100 " RONDE_COMMAND " run -n 2 --grace 2 -- ";
-const std::string kJob = HOSTILE_JOB " ";
+const std::string kRun =
+    std::string("timeout -k 5 100 ") + RONDE_COMMAND + " run -n 2 --grace 2 -- ";
+const std::string kJob = std::string(HOSTILE_JOB) + " ";
 
 CommandResult shell(const std::string& line, Variables variables = {}) {
   variables.merge(Variables{{"OMP_NUM_THREADS", "1"}, {"RONDE_INIT_TIMEOUT_S", "60"}});

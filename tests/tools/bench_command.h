@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "tests/support/processes/beside.h"
 #include "tests/support/processes/command.h"
 #include "tests/support/processes/temporary_folder.h"
 

@@ -8,6 +8,7 @@
 
 #include "ronde/dtype.h"
 #include "tests/support/harness/captured_errors.h"
+#include "tests/support/processes/beside.h"
 #include "tests/tools/bench_command.h"
 #include "tools/bench/benchmarks/benchmarks.h"
 

@@ -6,6 +6,7 @@
 
 #include "ronde/algorithms.h"
 #include "ronde/build_info.h"
+#include "tests/support/processes/beside.h"
 #include "tests/tools/bench_command.h"
 #include "tests/tools/ronde_command.h"
 

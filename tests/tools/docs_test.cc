@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "ronde/config.h"
+#include "tests/support/processes/beside.h"
 #include "tests/support/processes/temporary_folder.h"
 #include "tests/tools/ronde_command.h"
 

@@ -5,6 +5,7 @@
 #include <map>
 #include <string>
 
+#include "tests/support/processes/beside.h"
 #include "tests/support/processes/launch.h"
 #include "tests/support/processes/temporary_folder.h"
 
@@ -45,8 +46,8 @@ class SmallDisk {
 
 /// The job on two ranks as a line of shell.
 std::string job(const std::string& options) {
-  return "timeout -k 5 120 " TEST_LAUNCHER_PROGRAM " " TEST_LAUNCHER_COUNT " 2 " TEST_PROGRAM " " +
-         options + " || exit 8\n";
+  return std::string("timeout -k 5 120 " TEST_LAUNCHER_PROGRAM " " TEST_LAUNCHER_COUNT " 2 ") +
+         TEST_PROGRAM + " " + options + " || exit 8\n";
 }
 
 std::map<std::string, std::string> everything_on(const SmallDisk& disk) {
@@ -90,7 +91,7 @@ TEST_CASE("a timeline can be read up to where the disk was full") {
   if (!SmallDisk::possible()) return;
   SmallDisk disk("1m");
   const CommandResult result = disk.run(
-      job("60") + RONDE_COMMAND " prof report " + disk.path("timeline"), everything_on(disk));
+      job("60") + RONDE_COMMAND + " prof report " + disk.path("timeline"), everything_on(disk));
   INFO(result.out << result.err);
   CHECK(result.exit_code == 0);
   for (const char* const name : {"timeline/rank0.json", "timeline/rank1.json", "run.rank0.prom",

@@ -15,6 +15,7 @@
 #include <sstream>
 #include <string>
 
+#include "tests/support/processes/beside.h"
 #include "tests/support/processes/command.h"
 #include "tests/support/processes/temporary_folder.h"
 
@@ -24,7 +25,7 @@ namespace fs = std::filesystem;
 using Catch::Contains;
 using namespace ronde::test;
 
-constexpr const char* kSources = RONDE_SOURCE_DIR;
+const char* const kSources = RONDE_SOURCE_DIR;
 /// What LibTorch's own CUDA is needed for.
 const std::set<std::string> kOfLibTorch = {"2 ranks: EDSR", "2 ranks: EDSR by CUDA graphs",
                                            "2 ranks: EDSR in bf16", "2 ranks: ResNet-50"};
@@ -172,8 +173,8 @@ TEST_CASE("gpu_check: what NVML says of a cuda rank's GPU is in its metrics") {
     fs::create_symlink("libcuda.so.1", folder / name);
   const std::string backend = GENERATE("cuda", "nccl");
   const CommandResult result =
-      run_program({RONDE_BUILD_DIR "/bin/ronde", "bench", "allreduce", "--device", "cuda", "--min",
-                   "4KiB", "--max", "4KiB", "--iters", "1"},
+      run_program({std::string(RONDE_BUILD_DIR) + "/bin/ronde", "bench", "allreduce", "--device",
+                   "cuda", "--min", "4KiB", "--max", "4KiB", "--iters", "1"},
                   {{"LD_LIBRARY_PATH", folder.path()},
                    {"RONDE_GPU_BACKEND", backend},
                    {"RONDE_METRICS", folder / "run.prom"}});

@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "tests/support/processes/beside.h"
 #include "tests/support/processes/command.h"
 
 namespace ronde::test {

@@ -13,6 +13,7 @@
 #include <string>
 
 #include "tests/api/observed_ranks.h"
+#include "tests/support/processes/beside.h"
 #include "tests/support/processes/temporary_folder.h"
 #include "tests/support/processes/unix_socket.h"
 #include "tests/tools/ronde_command.h"

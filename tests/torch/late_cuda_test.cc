@@ -7,6 +7,7 @@
 
 #include "tests/support/fakes/fake_device.h"
 #include "tests/support/harness/captured_errors.h"
+#include "tests/support/processes/beside.h"
 #include "tests/torch/support.h"
 
 namespace ronde_test::late_cuda_test {
@@ -21,9 +22,9 @@ void use_ronde_with_gpus() {
 }
 
 void open_cuda() {
-  const char* const file = LATE_CUDA_FOLDER "/libtorch_cuda.so";
-  void* const library = dlopen(file, RTLD_NOW | RTLD_GLOBAL);
-  INFO((library == nullptr ? dlerror() : file));
+  const std::string file = std::string(LATE_CUDA_FOLDER) + "/libtorch_cuda.so";
+  void* const library = dlopen(file.c_str(), RTLD_NOW | RTLD_GLOBAL);
+  INFO((library == nullptr ? dlerror() : file.c_str()));
   REQUIRE(library != nullptr);
 }
 

@@ -13,6 +13,7 @@
 
 #include "images/image_io.h"
 #include "tests/examples/edsr/run.h"
+#include "tests/support/processes/beside.h"
 
 namespace edsr::testing {
 namespace {
@@ -77,7 +78,8 @@ void check_same_end(const fs::path& a, const fs::path& b) {
 /// Starts the program as a single rank without a launcher and kills it once it has a checkpoint.
 void kill_once_it_has_saved(const fs::path& output_folder, const Words& options) {
   // The shell prints its process and becomes the program, which prints a line about each second.
-  std::string command = "echo $$; OMP_NUM_THREADS=1 exec " TEST_PROGRAM " --progress-seconds 0";
+  std::string command =
+      std::string("echo $$; OMP_NUM_THREADS=1 exec ") + TEST_PROGRAM + " --progress-seconds 0";
   for (const std::string& word : options) command += " '" + word + "'";
   std::FILE* const output = ::popen(command.c_str(), "r");
   REQUIRE(output != nullptr);

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "tests/examples/edsr/run.h"
+#include "tests/support/processes/beside.h"
 
 namespace edsr::testing {
 

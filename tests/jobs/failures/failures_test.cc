@@ -11,6 +11,7 @@
 #include "ronde/ronde.h"
 #include "tests/jobs/failures/job.h"
 #include "tests/support/harness/case_table.h"
+#include "tests/support/processes/beside.h"
 #include "tests/support/ranks/random_program.h"
 
 namespace ronde::test {

@@ -12,6 +12,7 @@
 #include <sstream>
 #include <thread>
 
+#include "tests/support/processes/beside.h"
 #include "tests/support/processes/command.h"
 #include "tests/support/processes/temporary_folder.h"
 

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "tests/support/processes/beside.h"
 #include "tests/support/processes/command.h"
 
 namespace {

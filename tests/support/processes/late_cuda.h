@@ -5,6 +5,8 @@
 #include <map>
 #include <string>
 
+#include "tests/support/processes/beside.h"
+
 namespace ronde::test {
 
 /// The environment of a program that finds the libtorch_cuda of tests/torch/late, which has a GPU,

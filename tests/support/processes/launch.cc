@@ -5,6 +5,7 @@
 #include <catch2/catch.hpp>
 #include <sstream>
 
+#include "tests/support/processes/beside.h"
 #include "tests/support/processes/temporary_folder.h"
 
 namespace ronde::test {

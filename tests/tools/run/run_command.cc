@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/tools/run/run_command.h"
+#include "tests/support/processes/beside.h"
 
 #include <fcntl.h>
 #include <poll.h>

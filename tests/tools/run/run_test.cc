@@ -4,6 +4,7 @@
 #include <csignal>
 #include <filesystem>
 
+#include "tests/support/processes/beside.h"
 #include "tests/support/processes/temporary_folder.h"
 #include "tests/tools/ronde_command.h"
 #include "tests/tools/run/run_command.h"

@@ -3,6 +3,7 @@
 #include <csignal>
 #include <numeric>
 
+#include "tests/support/processes/beside.h"
 #include "tests/torch/checkpoint/training.h"
 #include "torch_ext/src/store/manifest.h"
 
