@@ -19,7 +19,7 @@
 namespace ronde::test {
 namespace {
 
-constexpr int kGroups = plain_or_sanitized(10, 2);
+constexpr int kGroups = plain_or_sanitized(10, 4);
 constexpr int kRounds = plain_or_sanitized(50, 40);
 
 enum class Backing { Inproc, Overlapping, Shm, Fabric };

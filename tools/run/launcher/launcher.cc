@@ -135,7 +135,7 @@ int Launcher::run() {
 JobEnd Launcher::run_once(const Hosts& hosts) {
   try {
     Job job(poll_, signals_, output_, options_, variables_of(starts_), starts_);
-    job.hosts_now = [this] {
+    job.hosts_now = [this, &job] {
       read_hosts_again([this, &job] { return stops_() || job.is_ending(); });
       return without_those_set_aside(hosts_);
     };
