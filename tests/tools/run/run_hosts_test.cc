@@ -222,6 +222,35 @@ TEST_CASE("ronde run --grow starts a job again with hosts that have come or come
   }
 }
 
+TEST_CASE("ronde run --grow ends no job for fewer hosts, nor for good because of a new one") {
+  const Hosts lying("test $host = a || echo x >>tries; " + kStart);
+  write_bytes(lying / "hosts", "a:2\n");
+  const auto stays =
+      lying.run({"-n", "3", "--min-ranks", "2", "--grow", "0.05", "--hostfile", lying / "hosts"},
+                kSay +
+                    " life $RONDE_RESTART; echo c >hosts; touch tries; "
+                    "while test $(wc -l <tries) -lt 3; do sleep 0.05; done");
+  INFO(stays.out << stays.err);
+  CHECK(stays.exit_code == 0);
+  CHECK_THAT(stays.out, Contains("1 of 2 on a life 0") && !Contains("life 1"));
+
+  const Hosts hosts("test ! -e down.$host || exit 1; PATH=$PWD/$host:$PATH; " + kStart);
+  fs::create_directory(hosts / "a");
+  write_bytes(hosts / "down.b", "");
+  write_bytes(hosts / "a/program",
+              "#!/bin/sh\necho life $RONDE_RESTART\ntest $RONDE_RESTART = 0 || exit 0\n"
+              "rm down.b; trap 'exit 0' TERM; while sleep 0.05; do :; done\n");
+  fs::permissions(hosts / "a/program", fs::perms::owner_all);
+  const auto goes_on =
+      run_command({"run", "--rsh", "/bin/sh " + hosts.rsh(), "--chdir", hosts / "", "--hosts",
+                   "a,b", "--min-ranks", "1", "--grow", "0.05", "--backoff", "0", "--", "program"});
+  INFO(goes_on.out << goes_on.err);
+  CHECK(goes_on.exit_code == 0);
+  CHECK_THAT(goes_on.out, Contains("life 1"));
+  CHECK_THAT(goes_on.err,
+             Contains("there is no program program in PATH") && Contains("host b is set aside"));
+}
+
 TEST_CASE("the last host that answers is not set aside") {
   const Hosts hosts("test $host = a || exit 1; " + kStart);
   const auto result =
