@@ -17,9 +17,14 @@ endfunction()
 # ronde_define_paths(<test program> <NAME=path>...): <NAME> finds the path from the program's own by
 # tests/support/processes/beside.h, so that the objects of all copies of the tree are the same to ccache.
 function(ronde_define_paths target)
+  file(REAL_PATH "${PROJECT_BINARY_DIR}" real_folder)
   foreach(definition IN LISTS ARGN)
     string(REGEX REPLACE "^[^=]*=" "" path "${definition}")
     string(REGEX REPLACE "=.*" "" name "${definition}")
+    if(NOT real_folder STREQUAL PROJECT_BINARY_DIR)  # ".." would lead elsewhere
+      target_compile_definitions(${target} PRIVATE "${name}=\"${path}\"")
+      continue()
+    endif()
     set(path "$<PATH:RELATIVE_PATH,${path},$<TARGET_FILE_DIR:${target}>>")
     target_compile_definitions(${target} PRIVATE "${name}=ronde::test::beside_program(\"${path}\")")
   endforeach()

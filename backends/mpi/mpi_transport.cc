@@ -23,15 +23,13 @@
 // MPI_Finalize waits for all ranks, for ever where one dies in it, and cannot be cancelled. So the
 // connections stay open until it is over. Meanwhile the thread that waits in shutdown() asks here
 // who was lost, and gives up on Ronde's thread. A rank that is through, or gives up, says so, as
-// its connections then end without a loss; one that learns of a loss passes it on. Any other
-// message is one of a failure before, after which a rank leaves: it is not the one to blame.
+// its connections then end without a loss; one that learns of a failure passes it on.
 
 namespace ronde::mpi {
 namespace {
 
 constexpr std::string_view kSettled = "settled";
 constexpr std::string_view kFinalized = "finalized";
-constexpr std::string_view kLost = "lost ";  ///< a rank and the reason follow
 constexpr auto kPause = std::chrono::microseconds(100);
 
 }  // namespace
@@ -123,21 +121,20 @@ bool MpiTransport::settle(Clock::time_point deadline) {
              buffers->places.data(), MPI_CHAR, buffers->received.data(), buffers->ones.data(),
              buffers->places.data(), MPI_CHAR, communicator_, &buffers->request);
 
+  keep_for_ever(buffers);  // as it may not end
+
   std::set<int> missing;
   const auto listen = [&] {
     const auto now = Clock::now();
     const Incoming incoming = receive(std::min(deadline, now + kPause));
     if (incoming.bytes == kSettled) missing.erase(incoming.peer);
-    const bool is_loss =
-        incoming.kind == Incoming::Kind::PeerLost || incoming.bytes.starts_with(kLost);
-    if (is_loss) pass_on(incoming);
-    return !is_loss && now < deadline;
+    const bool fails = pass_on_failure(incoming) || incoming.kind == Incoming::Kind::PeerLost;
+    return !fails && now < deadline;
   };
   for (const int child : topology().children()) missing.insert(child);
   for (bool finished = false; !finished || !missing.empty();) {
     if (!finished) finished = mpi_->test(buffers->request);
     if (listen()) continue;
-    keep_for_ever(buffers);
     mpi_->abandon();
     return false;
   }
@@ -183,26 +180,32 @@ std::optional<GroupError> MpiTransport::lost_in_finalize() {
   for (;;) {
     const Incoming incoming = poll();
     if (incoming.kind == Incoming::Kind::Nothing) return std::nullopt;
-    const bool is_message = incoming.kind == Incoming::Kind::Message;
-    if (is_message && !incoming.bytes.starts_with(kLost)) {
-      blameless_.insert(incoming.peer);
-    } else if (is_message || !blameless_.contains(incoming.peer)) {
-      const std::string loss = pass_on(incoming);
-      const std::size_t end = loss.find(' ');
-      return GroupError(
-          std::stoi(loss),
-          "rank " + loss.substr(0, end) + " was lost while MPI was finalised:" + loss.substr(end));
+    if (const auto failure = pass_on_failure(incoming)) {
+      return GroupError(failure->rank, failure->text);
     }
   }
 }
 
-/// A loss, or a neighbour's word of one: the rank and the reason.
-std::string MpiTransport::pass_on(const Incoming& incoming) {
-  std::string loss = incoming.kind == Incoming::Kind::Message
-                         ? incoming.bytes.substr(kLost.size())
-                         : std::to_string(incoming.peer) + " " + incoming.bytes;
-  tell_neighbours(incoming.peer, std::string(kLost) + loss);
-  return loss;
+/// The failure that it tells of, if it does.
+std::optional<FailureMessage> MpiTransport::pass_on_failure(const Incoming& incoming) {
+  const std::string_view bytes = incoming.bytes;
+  FailureMessage failure;
+  if (incoming.kind == Incoming::Kind::PeerLost) {
+    if (finalized_.contains(incoming.peer)) return std::nullopt;
+    failure = {incoming.peer, "rank " + std::to_string(incoming.peer) +
+                                  " was lost while MPI was finalised: " + incoming.bytes};
+  } else if (bytes == kFinalized) {
+    finalized_.insert(incoming.peer);
+    return std::nullopt;
+  } else {
+    if (bytes.empty() || bytes == kSettled) return std::nullopt;
+    const Message message = decode(bytes);
+    const auto* const told = std::get_if<FailureMessage>(&message);
+    if (told == nullptr) return std::nullopt;
+    failure = *told;
+  }
+  tell_neighbours(incoming.peer, encode(failure));
+  return failure;
 }
 
 void MpiTransport::tell_neighbours(int all_but, std::string_view message) {

@@ -11,6 +11,7 @@
 #include "backends/mpi/mpi.h"
 #include "backends/mpi/mpi_environment.h"
 #include "backends/socket/socket_tree.h"
+#include "core/src/negotiate/messages.h"
 
 namespace ronde::mpi {
 
@@ -41,11 +42,11 @@ class MpiTransport final : private MpiExchange, public net::SocketTree {
   bool settle(Clock::time_point deadline);
   void leave_mpi();
   std::optional<GroupError> lost_in_finalize();
-  std::string pass_on(const Incoming& incoming);
+  std::optional<FailureMessage> pass_on_failure(const Incoming& incoming);
   void tell_neighbours(int all_but, std::string_view message);
 
   const std::shared_ptr<FinalizeWatch> watch_;
-  std::set<int> blameless_;  ///< neighbours whose connections may end
+  std::set<int> finalized_;  ///< neighbours
 };
 
 }  // namespace ronde::mpi

@@ -158,7 +158,7 @@ void check_deaths_in_finalize(const Transport& transport) {
     kill.spec.arguments[1] = kill.moment;
     check_kill(kill, 10.0, tally);
   }
-  CHECK_FALSE(tally.told_s.empty());
+  CHECK((!tally.told_s.empty() || tally.kills["ended by mpiexec"] == 2));
 }
 
 void check_kills(const Transport& transport) {

@@ -283,6 +283,8 @@ void Job::wait_for_ends() {
 
 /// Of the hosts which the job is not on it is asked whether they answer.
 void Job::look_for_hosts() {
+  look_at_ = Clock::time_point::max();
+  if (is_ending()) return;
   room_ = 0;
   for (const Host& host : hosts_now()) {
     const auto is_it = [&](const auto& link) { return link->host().name == host.name; };

@@ -151,6 +151,8 @@ JobEnd Launcher::run_once(const Hosts& hosts) {
 /// A rank that has not left well resumes from an older checkpoint than the others meant.
 void Launcher::note_growth(const JobEnd& end) {
   ++starts_;
+  wait_until_.reset();
+  pause_s_ = options_.backoff_s;
   for (const auto& [number, rank] : end.ranks) {
     if (rank.is_well() || rank.signal == SIGTERM) continue;
     output_.say("rank " + std::to_string(number) + " on " + rank.host +
