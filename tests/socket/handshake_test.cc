@@ -30,11 +30,17 @@ const net::Credentials& credentials() {
 class Server {
  public:
   UniqueFd connect() const {
-    const net::Address address = net::unix_address(name_);
-    UniqueFd socket(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
-    const auto* const to = reinterpret_cast<const sockaddr*>(&address.storage);
-    check(::connect(socket.get(), to, address.length) == 0, "connected");
+    UniqueFd socket = try_connect(0);
+    check(static_cast<bool>(socket), "connected");
     return socket;
+  }
+
+  /// With SOCK_NONBLOCK among `flags`, none where too many wait to be accepted.
+  UniqueFd try_connect(int flags) const {
+    const net::Address address = net::unix_address(name_);
+    UniqueFd socket(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | flags, 0));
+    const auto* const to = reinterpret_cast<const sockaddr*>(&address.storage);
+    return ::connect(socket.get(), to, address.length) == 0 ? std::move(socket) : UniqueFd();
   }
 
   net::Meeting run(Clock::time_point deadline) {
@@ -152,7 +158,7 @@ TEST_CASE("strangers that keep coming do not put off the deadline") {
   Server server;
   std::atomic<bool> is_over = false;
   std::jthread strangers([&] {
-    while (!is_over) server.connect();
+    while (!is_over) server.try_connect(SOCK_NONBLOCK);  // nobody accepts once it is over
   });
   const net::Meeting meeting = server.run(Clock::now() + 200ms);
   is_over = true;
