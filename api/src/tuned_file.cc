@@ -9,6 +9,7 @@
 #include <cstdio>
 #include <cstring>
 #include <fstream>
+#include <limits>
 #include <nlohmann/json.hpp>
 #include <sstream>
 
@@ -43,8 +44,17 @@ void check_value(const std::string& name, const std::string& value) {
   }
 }
 
+/// Throws UsageError where the number fits no int that counts: get<int>() returns some other one.
+int count_of(const Json& json, const char* key) {
+  const auto count = json.at(key).get<double>();
+  if (!(count >= 0 && count <= std::numeric_limits<int>::max())) {
+    throw UsageError(std::string("its \"") + key + "\" is " + json.at(key).dump());
+  }
+  return static_cast<int>(count);
+}
+
 TunedSettings settings_of(const Json& json) {
-  const int layout = json.at("ronde_tuned").get<int>();
+  const int layout = count_of(json, "ronde_tuned");
   if (layout != kLayout) {
     throw UsageError("it has layout " + std::to_string(layout) + ", and this Ronde reads layout " +
                      std::to_string(kLayout));
@@ -57,8 +67,8 @@ TunedSettings settings_of(const Json& json) {
   TunedSettings settings;
   settings.finished = json.at("finished").get<bool>();
   settings.model = json.at("model").get<std::string>();
-  settings.ranks = json.at("ranks").get<int>();
-  settings.hosts = json.at("hosts").get<int>();
+  settings.ranks = count_of(json, "ranks");
+  settings.hosts = count_of(json, "hosts");
   settings.step_s = json.at("step_us").get<double>() / 1e6;
   settings.start_step_s = json.at("start_step_us").get<double>() / 1e6;
   settings.values = json.at("values").get<std::map<std::string, std::string>>();

@@ -156,6 +156,11 @@ TEST_CASE("a tuned file that is of no use says why") {
   write_bytes(path, text);
   replace_in(path, "\"ronde_tuned\": 1", "\"ronde_tuned\": 2");
   CHECK_THAT(problem_of(path), Contains("layout 2"));
+  for (const char* const ranks : {"-8", "8e99", "4294967304"}) {
+    write_bytes(path, text);
+    replace_in(path, "\"ranks\": 8", std::string("\"ranks\": ") + ranks);
+    CHECK_THAT(problem_of(path), Contains("its \"ranks\" is "));
+  }
   write_bytes(path, "[]");
   CHECK_THAT(problem_of(path), Contains("no file of tuned settings"));
   CHECK_THAT(problem_of(folder.path()), Contains("cannot be read: "));
