@@ -55,9 +55,9 @@ struct RuntimeOptions {
   std::string config_error;
   /// Makes the control plane; called on the coordinator thread.
   std::function<std::unique_ptr<Transport>()> make_transport;
-  /// The step in which make_transport() may hang, for the error of a start that takes too long;
-  /// nothing if it is not known. Called by the thread that waits for the start, while it runs. May
-  /// be empty.
+  /// Why make_transport(), or the end of the transport in shutdown(), hangs, for the error that
+  /// ends the wait; nothing if it is not known. Called by the thread that waits, again and again
+  /// in shutdown(). May be empty.
   std::function<std::optional<GroupError>()> hanging_start;
   /// Makes the memory that ranks of one host share; may be empty.
   MakeBoard make_board;

@@ -3,7 +3,7 @@
 
 #include <memory>
 
-#include "core/src/execute/fusion_buffer.h"
+#include "core/src/pack/fusion_buffer.h"
 #include "ronde/plugin/backend.h"
 
 namespace ronde {

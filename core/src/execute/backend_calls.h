@@ -5,8 +5,8 @@
 #include <memory>
 
 #include "core/src/execute/bucket.h"
-#include "core/src/execute/fusion_buffer.h"
 #include "core/src/execute/results.h"
+#include "core/src/pack/fusion_buffer.h"
 
 namespace ronde {
 

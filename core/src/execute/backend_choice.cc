@@ -3,7 +3,7 @@
 
 #include <utility>
 
-#include "core/src/execute/packing_backend.h"
+#include "core/src/pack/packing_backend.h"
 #include "ronde/error.h"
 
 namespace ronde {

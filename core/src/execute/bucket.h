@@ -10,7 +10,7 @@
 #include <memory>
 #include <vector>
 
-#include "core/src/execute/row_exchange.h"
+#include "core/src/pack/row_exchange.h"
 #include "core/src/submit/submission.h"
 #include "ronde/plugin/backend.h"
 

@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "core/src/execute/fusion_plan.h"
+#include "core/src/pack/fusion_plan.h"
 
 namespace ronde {
 namespace {

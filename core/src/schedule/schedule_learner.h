@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "core/src/base/bit_vector.h"
-#include "core/src/execute/fusion_plan.h"
 #include "core/src/negotiate/messages.h"
+#include "core/src/pack/fusion_plan.h"
 
 namespace ronde {
 

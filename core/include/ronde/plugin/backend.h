@@ -76,7 +76,7 @@ struct Capabilities {
   DeviceKind device = DeviceKind::Cpu;  ///< where the buffers of its calls are
   /// The backend takes exactly one contiguous segment, in place, with ReduceOp Sum, Min, Max or
   /// Product and scales of 1 (a reducescatter: input and output apart, and no null input); Ronde
-  /// packs, scales and widens around it (core/src/execute/packing_backend.h). False: it
+  /// packs, scales and widens around it (core/src/pack/packing_backend.h). False: it
   /// takes whole segment lists, every op and every scale. For a device it is false: nothing is put
   /// around its backends.
   bool wants_packed = true;

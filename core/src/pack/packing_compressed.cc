@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <vector>
 
-#include "core/src/execute/packing_streams.h"
 #include "core/src/kernels/elementwise.h"
+#include "core/src/pack/packing_streams.h"
 #include "ronde/kernels.h"
 
 namespace ronde {

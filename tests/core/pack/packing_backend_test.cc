@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "core/src/execute/packing_backend.h"
+#include "core/src/pack/packing_backend.h"
 
 #include <catch2/catch.hpp>
 #include <cstring>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "core/src/execute/row_exchange.h"
+#include "core/src/pack/row_exchange.h"
 
 #include <algorithm>
 #include <string>

@@ -9,7 +9,7 @@
 #include <memory>
 #include <span>
 
-#include "core/src/execute/packing_backend.h"
+#include "core/src/pack/packing_backend.h"
 #include "ronde/division.h"
 #include "ronde/plugin/segment_cursor.h"
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "core/src/execute/fusion_buffer.h"
+#include "core/src/pack/fusion_buffer.h"
 
 #include <algorithm>
 #include <atomic>

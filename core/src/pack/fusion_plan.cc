@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // One pass over the operations: each that is in no bucket yet opens one, which takes the later
 // operations that agree with it, while they fit.
-#include "core/src/execute/fusion_plan.h"
+#include "core/src/pack/fusion_plan.h"
 
 #include <algorithm>
 

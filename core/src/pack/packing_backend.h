@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "core/src/base/counter.h"
-#include "core/src/execute/fusion_buffer.h"
+#include "core/src/pack/fusion_buffer.h"
 #include "ronde/plugin/backend.h"
 
 namespace ronde {

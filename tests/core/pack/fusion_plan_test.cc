@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "core/src/execute/fusion_plan.h"
+#include "core/src/pack/fusion_plan.h"
 
 #include <algorithm>
 #include <catch2/catch.hpp>

@@ -6,7 +6,7 @@
 #include <map>
 #include <set>
 
-#include "core/src/execute/packing_backend.h"
+#include "core/src/pack/packing_backend.h"
 #include "tests/core/execute/recorder_backend.h"
 #include "tests/support/ranks/random_program.h"
 #include "tests/support/ranks/requests.h"

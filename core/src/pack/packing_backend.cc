@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // Operations through the fusion buffer, chunk by chunk: pack the next elements of the segments (or
 // the next piece of every part) into a slot, let the wrapped backend work on it, and unpack.
-#include "core/src/execute/packing_backend.h"
+#include "core/src/pack/packing_backend.h"
 
 #include <algorithm>
 #include <cstring>
 #include <numeric>
 #include <vector>
 
-#include "core/src/execute/packing_streams.h"
 #include "core/src/kernels/elementwise.h"
+#include "core/src/pack/packing_streams.h"
 #include "ronde/kernels.h"
 
 namespace ronde {
