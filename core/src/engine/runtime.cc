@@ -110,7 +110,8 @@ class Runtime::Impl {
     if (!join(Clock::now())) {
       if (lost) throw GroupError(*lost);
       throw GroupError(-1,
-                       "shutdown() did not end in time: a rank died while the transport closed");
+                       "shutdown() did not end in time: the transport does not close, as if a rank "
+                       "were stopped or hung in it. End this process");
     }
     const std::exception_ptr failure = engine_->failure();
     if (failure && !was_dead) std::rethrow_exception(failure);

@@ -7,10 +7,10 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
-#include <atomic>
 #include <chrono>
 #include <csignal>
 #include <cstdlib>
+#include <functional>
 #include <iostream>
 #include <limits>
 #include <set>
@@ -71,8 +71,13 @@ void end(const Notes& notes) {
   raise(SIGKILL);
 }
 
-/// Of the victim that is to end in MPI_Finalize.
-std::atomic<const Notes*> ends_in_finalize{nullptr};
+/// Runs in MPI_Finalize, in place of it, on a victim of that moment.
+std::function<void()> in_finalize;
+
+void stop(const Notes& notes) {
+  notes.write_own("pid", std::to_string(getpid()));
+  raise(SIGSTOP);
+}
 
 /// The victim ends, and the survivors throw or return.
 void live(const Kill& kill, const Notes& notes, bool is_victim) {
@@ -86,8 +91,11 @@ void live(const Kill& kill, const Notes& notes, bool is_victim) {
   begin("in init");
   init();
   begin("at work");
-  if (is_victim && kill.moment == "in MPI_Finalize") ends_in_finalize = &notes;
-  const bool shuts_down = kill.moment == "in shutdown" || kill.moment == "in MPI_Finalize";
+  const bool stops = kill.moment == "stopped in MPI_Finalize";
+  const bool shuts_down = kill.moment != "in init" && kill.moment != "at work";
+  if (is_victim && kill.moment.ends_with("in MPI_Finalize")) {
+    in_finalize = [notes, stops] { stops ? stop(notes) : end(notes); };
+  }
   work(kill, shuts_down ? 1 : std::numeric_limits<int>::max());
   begin("in shutdown");
   shutdown();
@@ -114,7 +122,7 @@ int run_rank(const Kill& kill, const std::string& folder) {
 
 /// In place of MPI's, which it calls.
 int PMPI_Finalize() {
-  if (const auto* const notes = ronde::test::ends_in_finalize.load()) ronde::test::end(*notes);
+  if (ronde::test::in_finalize) ronde::test::in_finalize();
   return reinterpret_cast<int (*)()>(dlsym(RTLD_NEXT, "PMPI_Finalize"))();
 }
 

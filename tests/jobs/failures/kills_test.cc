@@ -147,16 +147,37 @@ void check_kill(const Kill& kill, double longest, Tally& tally) {
   if (by_launcher) ++tally.kills["ended by mpiexec"];
 }
 
+Kill kill_at(const Transport& transport, const std::string& moment, bool is_first) {
+  Kill kill = random_kill(transport, 1);
+  kill.victim = is_first ? 0 : kill.spec.ranks - 1;
+  kill.moment = moment;
+  kill.spec.arguments[0] = std::to_string(kill.victim);
+  kill.spec.arguments[1] = moment;
+  return kill;
+}
+
+/// Its connections stay open, so that nothing but the limit tells.
+void check_stop_in_finalize(const Transport& transport) {
+  Kill kill = kill_at(transport, "stopped in MPI_Finalize", false);
+  kill.spec.stopped_rank = kill.victim;
+  const JobResult result = run_job(kill.spec);
+  CAPTURE(result.output);
+  CHECK_FALSE(result.timed_out);
+  CHECK(static_cast<int>(result.reports.size()) == kill.spec.ranks - 1);
+  for (const auto& [rank, report] : result.reports) {
+    CAPTURE(rank, report.dump(2));
+    CHECK(report["threw"] == "GroupError");
+    CHECK(report["failed_rank"] == -1);
+    CHECK(report["text"].get<std::string>().starts_with(
+        "shutdown() did not end in time: the transport does not close"));
+  }
+}
+
 /// Rank 0, from which all others hear, and the last one.
 void check_deaths_in_finalize(const Transport& transport) {
   Tally tally;
   for (const bool is_first : {true, false}) {
-    Kill kill = random_kill(transport, 1);
-    kill.victim = is_first ? 0 : kill.spec.ranks - 1;
-    kill.moment = "in MPI_Finalize";
-    kill.spec.arguments[0] = std::to_string(kill.victim);
-    kill.spec.arguments[1] = kill.moment;
-    check_kill(kill, 10.0, tally);
+    check_kill(kill_at(transport, "in MPI_Finalize", is_first), 10.0, tally);
   }
   CHECK((!tally.told_s.empty() || tally.kills["ended by mpiexec"] == 2));
 }
@@ -210,6 +231,8 @@ void check_kills(const Transport& transport) {
     add_case("ranks die in MPI_Finalize over " + transport.name, "",
              [transport] { check_deaths_in_finalize(transport); });
   }
+  add_case("a rank stops in MPI_Finalize", "",
+           [mpi = transports[1]] { check_stop_in_finalize(mpi); });
   return true;
 }();
 
