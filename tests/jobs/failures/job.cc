@@ -61,11 +61,12 @@ std::vector<pid_t> processes_of(const fs::path& folder) {
   return found;
 }
 
+/// A folder there is of another program.
 std::set<std::string> shared_memory() {
   std::set<std::string> names;
   std::error_code error;
   for (const auto& entry : fs::directory_iterator("/dev/shm", error)) {
-    names.insert(entry.path().string());
+    if (entry.is_regular_file(error)) names.insert(entry.path().string());
   }
   return names;
 }

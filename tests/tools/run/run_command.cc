@@ -69,6 +69,17 @@ int RunCommand::end() {
   return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
 }
 
+int RunCommand::end_unread(int number) {
+  constexpr int kPeriod_ms = 20;  // signals that come together are one
+  int status = 0;
+  while (waitpid(process_, &status, WNOHANG) == 0) {
+    signal(number);
+    poll(nullptr, 0, kPeriod_ms);
+  }
+  process_ = -1;
+  return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+}
+
 std::vector<pid_t> RunCommand::numbers_after(const std::string& word) const {
   std::vector<pid_t> numbers;
   for (std::size_t at = 0; (at = text_.find(word, at)) != std::string::npos;) {

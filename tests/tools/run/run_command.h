@@ -25,6 +25,8 @@ class RunCommand {
   void signal(int number) const;
   /// Reads to its end, and returns its exit code.
   int end();
+  /// Sends it the signal, until it has ended, without reading. Returns its exit code.
+  int end_unread(int number);
   /// All that it has written so far.
   const std::string& text() const { return text_; }
   /// The numbers that follow `word` in the text.

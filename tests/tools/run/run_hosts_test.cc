@@ -156,9 +156,10 @@ TEST_CASE("ronde run waits for hosts, and takes the list of before if there is n
   const Words options = {"--discover", discover, "--max-restarts", "1",
                          "--backoff",  "0",      "--wait",         "0"};
   const std::string script = kSay + " life $RONDE_RESTART; test $RONDE_RESTART = 1 || ";
-  const auto none = hosts.run(options, script + "{ echo a:1 >hosts; exit 1; }");
-  CHECK(none.exit_code == 1);
+  const auto none = hosts.run(options, script + "{ echo a:1 >hosts; exit 7; }");
+  CHECK(none.exit_code == 7);
   CHECK_THAT(none.err, Contains("no more hosts have come within --wait: there is room for 1 of 2"));
+  CHECK_THAT(none.err, Contains("on a: exit code 7") && Contains(" of 2 on a life 0"));
   write_bytes(hosts / "hosts", "a:2\n");
   const auto lies = hosts.run(options, script + "{ echo a:0 >hosts; exit 1; }");
   INFO(lies.out << lies.err);
@@ -189,7 +190,7 @@ TEST_CASE("ronde run waits for hosts that are listed, but do not answer") {
   impatient.insert(impatient.end(), {"--wait", "0"});
   const auto gone = hosts.run(impatient, script);
   CHECK(gone.exit_code == 1);
-  CHECK_THAT(gone.err, Contains("given up, as --wait has passed"));
+  CHECK_THAT(gone.err, Contains("given up, as --wait has passed") && Contains("rank 1 on b: exit"));
 }
 
 TEST_CASE("ronde run --grow starts a job again with hosts that have come or come back") {
@@ -271,4 +272,27 @@ TEST_CASE("ronde run sets a host aside that keeps failing") {
   CHECK_THAT(result.err, Contains("host b is set aside: it was to blame for 3 failures"));
   CHECK_THAT(result.err, Contains("restart 3 of 5") && !Contains("restart 4 of 5"));
   CHECK_THAT(result.out, Contains("0 of 1 on a"));
+}
+
+TEST_CASE("a host that was set aside is taken back where the job needs it") {
+  struct Row {
+    const char* change;  // by the rank on host a that is alone
+    const char* text;
+  };
+  for (const Row& row : {Row{"touch down.a", "host b is taken back: too few others answer"},
+                         Row{"echo b >hosts", "host b is taken back: the others are too few"}}) {
+    const Hosts hosts("test ! -e down.$host || exit 1; " + kStart);
+    write_bytes(hosts / "hosts", "a\nb\n");
+    const auto result =
+        hosts.run({"--hostfile", hosts / "hosts", "-n", "2", "--min-ranks", "1", "--max-restarts",
+                   "5", "--backoff", "0"},
+                  kSay +
+                      "; test $HOST_NAME.$RONDE_RESTART != b.4 || exit 0; test $WORLD_SIZE = 2 "
+                      "&& { test $HOST_NAME = a; exit; }; " +
+                      row.change + "; exit 1");
+    INFO(result.out << result.err);
+    CHECK(result.exit_code == 0);
+    CHECK_THAT(result.err, Contains("host b is set aside") && Contains(row.text));
+    CHECK_THAT(result.out, Contains("0 of 1 on a") && Contains("0 of 1 on b"));
+  }
 }

@@ -180,6 +180,21 @@ TEST_CASE("a second interrupt kills ranks that do not leave") {
   ranks.wait_for_ends();
 }
 
+TEST_CASE("interrupts end ronde run where nobody reads what its ranks have written") {
+  const TemporaryFolder folder;
+  const std::string at = folder.path().string();
+  RunCommand run({"-n", "1", "--", "/bin/sh", "-c",
+                  "echo agent $PPID ready; while test ! -e " + at +
+                      "/go; do sleep 0.01; done; head -c 400000 /dev/zero"});
+  run.wait_for("ready\n");
+  const Watched agent(run.numbers_after("agent "));
+  write_bytes(folder / "go", "");
+  agent.wait_for_ends();
+  const int exit_code = run.end_unread(SIGINT);
+  // It may not have heard of the ranks' end yet.
+  CHECK((exit_code == 0 || exit_code == 128 + SIGINT));
+}
+
 TEST_CASE("ranks that outlive their grace after a failure are ended") {
   const auto result =
       run_script({"-n", "2", "--grace", "0.2"}, "test $RANK = 0 && exit 4; " + kSleeper);

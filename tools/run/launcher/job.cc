@@ -113,7 +113,10 @@ Job::Job(Poll& poll, Signals& signals, Output& output, const Options& options, V
 }
 
 Job::~Job() {
-  signals_.on_signal = nullptr;
+  // What is left is to write to readers that may have stopped to read.
+  signals_.on_signal = [&output = output_](int, int count) {
+    if (count > 1) output.drop();
+  };
 }
 
 JobEnd Job::run(const Hosts& hosts, int ranks, int fewest) {
@@ -184,8 +187,8 @@ bool Job::place_ranks(int ranks, int fewest) {
     for (int i = 0; i < link->host().slots && ranks_ < ranks; ++i) link->ranks.push_back(ranks_++);
   }
   std::erase_if(links_, [](const auto& link) { return link->ranks.empty(); });
+  end_.failed_hosts.clear();  // a host that does not answer costs a job nothing but its room
   if (ranks_ >= fewest) {
-    end_.failed_hosts.clear();
     for (const std::string& problem : std::exchange(end_.problems, {})) {
       output_.say(problem + "; the job starts without it");
     }
@@ -259,7 +262,7 @@ void Job::start() {
 
 void Job::wait_for_ends() {
   while (end_.ranks.size() < static_cast<std::size_t>(ranks_)) {
-    const bool is_full = output_.is_full();
+    const bool is_full = output_.is_full(told_to_end_);
     for (const auto& link : links_) {
       if (link->state() != Link::State::Lost) link->pause(is_full);
     }

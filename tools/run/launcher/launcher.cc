@@ -9,6 +9,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <string_view>
+#include <utility>
 
 #include "ronde/error.h"
 
@@ -116,19 +117,22 @@ int Launcher::run() {
     }
     if (end.is_well()) {
       if (restarts_ > 0) output_.say("the job is done, after restart " + std::to_string(restarts_));
-    } else {
-      note_failure(end);
-    }
-    if (end.is_well() || !may_restart(end)) {
-      if (!end.is_well()) output_.print(failure_screen(end, output_));
       output_.flush();
-      return end.exit_code();
+      return EXIT_SUCCESS;
     }
+    note_failure(end);
+    if (!may_restart(end)) return give_up();
     wait(seconds_of(pause_s_));
     pause_s_ = std::min(2 * pause_s_, kLongestPause_s);
   }
+  return give_up();
+}
+
+/// A restart that has not come to a start tells less than the failure before it.
+int Launcher::give_up() {
+  output_.print(screen_);
   output_.flush();
-  return signals_.ending() != 0 ? 128 + signals_.ending() : EXIT_FAILURE;
+  return signals_.ending() != 0 ? 128 + signals_.ending() : exit_code_;
 }
 
 /// What goes wrong on this host in a restart, a full disk of logs for instance, may pass.
@@ -161,6 +165,10 @@ void Launcher::note_growth(const JobEnd& end) {
 }
 
 void Launcher::note_failure(const JobEnd& end) {
+  if (screen_.empty() || !end.ranks.empty()) {
+    screen_ = failure_screen(end, output_);
+    exit_code_ = end.exit_code();
+  }
   if (end.lasted >= kHealthyTime) pause_s_ = options_.backoff_s;
   for (const auto& [number, rank] : end.ranks) {
     if (rank.checkpoint <= newest_checkpoint_) continue;
@@ -223,6 +231,7 @@ bool Launcher::may_restart(const JobEnd& end) {
 /// Of a restart that has not come to a start, as hosts did not answer. Says so.
 bool Launcher::may_try_again(const JobEnd& end) {
   if (!wait_until_) wait_until_ = Clock::now() + seconds_of(options_.wait_s);
+  if (end.failed_hosts.empty()) take_back("too few others answer");
   pause_s_ = std::max(pause_s_, kShortestPause_s);
   std::string text;
   for (const std::string& problem : end.problems) text += problem + "; ";
@@ -253,6 +262,7 @@ Hosts Launcher::usable_hosts() {
   said_.clear();
   while (signals_.ending() == 0) {
     read_hosts_again(stops_);
+    if (slots_of(without_those_set_aside(hosts_)) < fewest_) take_back("the others are too few");
     const Hosts usable = without_those_set_aside(hosts_);
     if (slots_of(usable) >= fewest_) return usable;
     if (Clock::now() >= deadline) {
@@ -265,6 +275,13 @@ Hosts Launcher::usable_hosts() {
     wait(kPollPeriod);
   }
   return {};
+}
+
+/// All that were set aside, if any was. Says so.
+void Launcher::take_back(const std::string& reason) {
+  for (const std::string& host : std::exchange(set_aside_, {})) {
+    output_.say("host " + host + " is taken back: " + reason);
+  }
 }
 
 Hosts Launcher::without_those_set_aside(const Hosts& hosts) const {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstdlib>
 #include <deque>
 #include <functional>
 #include <map>
@@ -30,12 +31,14 @@ class Launcher {
   void say_once(const std::string& text);
   void read_hosts_again(const std::function<bool()>& stops);
   Hosts usable_hosts();
+  void take_back(const std::string& reason);
   Hosts without_those_set_aside(const Hosts& hosts) const;
   JobEnd run_once(const Hosts& hosts);
   void note_growth(const JobEnd& end);
   void note_failure(const JobEnd& end);
   bool may_restart(const JobEnd& end);
   bool may_try_again(const JobEnd& end);
+  int give_up();
   void wait(Clock::duration time);
   Variables variables_of(int restart) const;
 
@@ -54,6 +57,8 @@ class Launcher {
   std::int64_t newest_checkpoint_ = -1;  ///< that a rank has told of, its step
   std::map<std::string, int> failures_;  ///< by host
   std::set<std::string> set_aside_;
+  std::string screen_;                           ///< of the last failure
+  int exit_code_ = EXIT_FAILURE;                 ///< of it
   std::deque<Clock::time_point> recent_;         ///< restarts
   std::optional<Clock::time_point> wait_until_;  ///< for hosts that do not answer
   const std::function<bool()> stops_ = [this] { return signals_.ending() != 0; };

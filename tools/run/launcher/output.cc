@@ -15,6 +15,7 @@ constexpr std::size_t kLastLines = 15;
 constexpr std::size_t kLongestLine = std::size_t{1} << 16;
 constexpr std::size_t kLongestLastLine = 300;
 constexpr std::size_t kMostPending = std::size_t{1} << 20;
+constexpr std::size_t kMostPendingAtEnd = 64 * kMostPending;
 
 }  // namespace
 
@@ -80,8 +81,8 @@ void Output::say(const std::string& text) {
   err_.send("ronde run: " + text + "\n");
 }
 
-bool Output::is_full() const noexcept {
-  return out_.pending() + err_.pending() > kMostPending;
+bool Output::is_full(bool ends) const noexcept {
+  return out_.pending() + err_.pending() > (ends ? kMostPendingAtEnd : kMostPending);
 }
 
 void Output::flush() {

@@ -36,8 +36,9 @@ class Output {
   /// Where the files of this start are; empty if there are none.
   const std::string& folder() const noexcept { return current_; }
 
-  /// The streams are slow: nothing more should be read from the ranks.
-  bool is_full() const noexcept;
+  /// The streams are slow: nothing more should be read from the ranks. `ends`: but for their ends,
+  /// which come after what they have written.
+  bool is_full(bool ends) const noexcept;
   /// Waits until all is written, or nobody reads it.
   void flush();
   /// Nobody waits for standard output any more; if it is called again, for neither stream.
