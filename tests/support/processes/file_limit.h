@@ -2,7 +2,9 @@
 #pragma once
 
 #include <sys/resource.h>
+#include <unistd.h>
 
+#include <fstream>
 #include <stdexcept>
 
 namespace ronde::test {
@@ -28,6 +30,19 @@ class ResourceLimit {
 class FileLimit : public ResourceLimit {
  public:
   explicit FileLimit(rlim_t bytes) : ResourceLimit(RLIMIT_FSIZE, bytes) {}
+};
+
+/// What this process may map beyond what it has.
+class MemoryLimit : public ResourceLimit {
+ public:
+  explicit MemoryLimit(rlim_t more) : ResourceLimit(RLIMIT_AS, mapped() + more) {}
+
+ private:
+  static rlim_t mapped() {
+    rlim_t pages = 0;
+    std::ifstream("/proc/self/statm") >> pages;
+    return pages * static_cast<rlim_t>(::sysconf(_SC_PAGESIZE));
+  }
 };
 
 }  // namespace ronde::test

@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Checkpoints that are damaged, of another model or version, or cannot be written.
 #include <csignal>
+#include <cstdlib>
+#include <optional>
 
+#include "tests/support/processes/file_limit.h"
 #include "tests/torch/checkpoint/training.h"
 #include "torch_ext/src/store/manifest.h"
 
@@ -101,27 +104,105 @@ TEST_CASE("what is each rank's own fits the same number of ranks only", "[n2][n4
   ronde::remove_process_set(set);
 }
 
-TEST_CASE("a save that fails on one rank is told on all by the next call, and can be repeated") {
+namespace {
+
+/// Makes way for the files once a save has come to this object.
+struct Obstacle {
+  fs::path path;
+  bool gives_way = false;
+  void save(torch::serialize::OutputArchive& /*archive*/) const {
+    if (gives_way) fs::remove(path);
+  }
+  void load(torch::serialize::InputArchive& /*archive*/) {}
+};
+
+}  // namespace
+
+TEST_CASE("a save that fails on one rank is told on all by the next call, which saves even so") {
   const SharedFolder folder;
-  const fs::path path = folder.path() / "here";
-  Training training(path, {.checkpoint = {.keep = 1}});
+  Obstacle obstacle{folder.path() / "here"};
+  Training training(obstacle.path, {.checkpoint = {.keep = 1}});
+  training.checkpoint.add("obstacle", obstacle);
   training.run(1, {1});
   training.checkpoint.wait();
   on_rank_0([&] {
-    fs::remove_all(path);
-    ronde::test::write_bytes(path, "");
+    fs::remove_all(obstacle.path);
+    ronde::test::write_bytes(obstacle.path, "");
   });
   training.run(2, {2});
+  obstacle.gives_way = true;
+  training.run(3);
   check_refused(
       [&] { training.checkpoint.save(3); },
       {"ronde::Checkpoint::save: impossible on some ranks:\n  rank 0: step 2 was not saved: ",
-       "cannot make the folder " + path.string(), "Not a directory"});
-  on_rank_0([&] { fs::remove(path); });
-  training.run(4, {4});
+       "cannot make the folder " + obstacle.path.string(), "Not a directory"});
   training.checkpoint.wait();
-  CHECK(files_in(path, "manifest.json").size() == 1);
-  Training resumed(path, {.seed = 2});
-  CHECK(resumed.resume() == 4);
+  CHECK(files_in(obstacle.path, "manifest.json").size() == 1);
+  Training resumed(obstacle.path, {.seed = 2});
+  resumed.checkpoint.add("obstacle", obstacle);
+  CHECK(resumed.resume() == 3);
+}
+
+namespace {
+
+/// What not even the superuser can remove within its life, where the file system can do that.
+class Frozen {
+ public:
+  explicit Frozen(const fs::path& path) : path_(path), is_frozen_(change("+i")) {}
+  ~Frozen() { change("-i"); }
+
+  bool is_frozen() const { return is_frozen_; }
+
+ private:
+  bool change(const std::string& flag) const {
+    return std::system(("chattr " + flag + " '" + path_.string() + "' 2>/dev/null").c_str()) == 0;
+  }
+
+  const fs::path path_;
+  const bool is_frozen_;
+};
+
+}  // namespace
+
+TEST_CASE("an older checkpoint that cannot be removed costs no save", "[n1]") {
+  const SharedFolder folder;
+  Training training(folder.path(), {.checkpoint = {.keep = 1}});
+  training.run(1, {1});
+  training.checkpoint.wait();
+  {
+    const Frozen older(newest_in(folder.path()));
+    training.run(2, {2});
+    CHECK_NOTHROW(training.checkpoint.wait());
+    CHECK(files_in(folder.path(), "manifest.json").size() == (older.is_frozen() ? 2 : 1));
+  }
+  training.run(3, {3});
+  training.checkpoint.wait();
+  CHECK(files_in(folder.path(), "manifest.json").size() == 1);
+}
+
+TEST_CASE("a rank without the memory for others' parts says so on all", "[n2]") {
+  constexpr std::int64_t kBytes = 64 << 20;
+  const SharedFolder folder;
+  at::Tensor large = torch::full({ronde::rank() == 1 ? kBytes : 1}, 7, torch::kByte);
+  ronde::Checkpoint checkpoint(folder.path(), {.sharded = false});
+  checkpoint.add_local("large", large);
+  const auto check_little = [&](const std::function<void()>& action, const std::string& text) {
+    std::optional<ronde::test::MemoryLimit> little;
+    if (ronde::rank() == 0) little.emplace(kBytes / 2);
+    check_refused(action, {text});
+  };
+  check_little(
+      [&] {
+        checkpoint.save(1);
+        checkpoint.wait();
+      },
+      "rank 0: step 1 was not saved: ");
+  checkpoint.save(1);
+  checkpoint.wait();
+  check_little([&] { checkpoint.resume(); }, "rank 0: ");
+  large.zero_();
+  CHECK(checkpoint.resume() == 1);
+  CHECK(large.eq(7).all().item<bool>());
 }
 
 TEST_CASE("checkpoints of another run are not overwritten by one that did not resume") {

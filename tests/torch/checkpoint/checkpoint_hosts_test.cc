@@ -53,6 +53,25 @@ TEST_CASE("rank 0's parts, too, have a copy on the other host", "[n4][own]") {
   });
 }
 
+TEST_CASE("what resumed from a checkpoint that one host had not committed keeps it", "[n4][own]") {
+  on_two_hosts([](const fs::path& disk) {
+    save_run(disk, {2, 3});
+    if (ronde::rank() > 1) {
+      const fs::path newest = newest_in(disk);
+      fs::remove(newest / "manifest.json");
+      fs::rename(newest, disk / ("partial-" + newest.filename().string()));
+    }
+    ronde::barrier();
+    Training resumed(disk, {.seed = 2});
+    CHECK(resumed.resume() == 3);
+    resumed.run(4, {4});
+    resumed.checkpoint.wait();
+    const std::vector<fs::path> manifests = files_in(disk, "manifest.json");
+    REQUIRE(manifests.size() == 2);
+    CHECK(contains(manifests[0].string(), "-step-3-"));
+  });
+}
+
 TEST_CASE("without a copy the parts of a lost host are missing", "[n4][own]") {
   on_two_hosts([](const fs::path& disk) {
     save_run(disk, {2});

@@ -1,9 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What is refused is refused on all ranks, and has changed nothing.
-#include <sys/resource.h>
 
-#include <fstream>
-
+#include "tests/support/processes/file_limit.h"
 #include "tests/torch/state/objects.h"
 
 namespace ronde_test::object_errors_test {
@@ -30,28 +28,6 @@ void check_alive() {
   ronde::broadcast_object(text, {.root = ronde::size() - 1});
   CHECK(text == "rank " + std::to_string(ronde::size() - 1));
 }
-
-std::size_t used_address_space() {
-  std::ifstream file("/proc/self/statm");
-  std::size_t pages = 0;
-  file >> pages;
-  return pages * 4096;
-}
-
-// Within its life this rank can map little more memory than it has.
-class LittleMemory {
- public:
-  explicit LittleMemory(std::size_t more) {
-    getrlimit(RLIMIT_AS, &former_);
-    rlimit limit = former_;
-    limit.rlim_cur = used_address_space() + more;
-    setrlimit(RLIMIT_AS, &limit);
-  }
-  ~LittleMemory() { setrlimit(RLIMIT_AS, &former_); }
-
- private:
-  rlimit former_{};
-};
 
 }  // namespace
 
@@ -245,7 +221,7 @@ TEST_CASE("a rank without memory for an object makes all refuse it", "[n2][own]"
   const std::size_t size = std::size_t{GENERATE(32U, 256U)} << 20;
   std::string object(ronde::rank() == 0 ? size : 1, 'x');
   {
-    std::optional<LittleMemory> little;
+    std::optional<ronde::test::MemoryLimit> little;
     if (ronde::rank() == 1) little.emplace(size / 4);
     check_refused([&] { ronde::broadcast_object(object); },
                   {"rank 1: no memory for " + std::to_string(size) + " bytes"});

@@ -33,6 +33,7 @@ using detail::Piece;
 using detail::Statement;
 
 const char* const kRandom = "random";
+const std::string kName = "ronde::Checkpoint: ";
 
 CheckpointOptions checked(CheckpointOptions options) {
   const auto refuse = [](const std::string& text) {
@@ -80,7 +81,7 @@ class Checkpoint::Impl {
   ~Impl() {
     try {
       const std::string problem = writer_.finish();
-      if (!problem.empty()) detail::checkpoint_log().error("ronde::Checkpoint: " + problem);
+      if (!problem.empty()) detail::checkpoint_log().error(kName + problem);
     } catch (const std::exception&) {
       // The group is dead, which every other call tells.
     }
@@ -105,17 +106,23 @@ class Checkpoint::Impl {
     if (step == saved_step_) return wait();
     const Span span("save checkpoint");
     saved_step_ = kNone;
-    Statement mine;
-    mine.problem = writer_.finish();
+    Statement last, mine;
+    last.problem = writer_.finish();
     std::vector<Piece> pieces;
-    if (mine.problem.empty())
-      mine.problem = detail::problem_of([&] { mine.lines = plan(step, pieces); });
-    detail::agree("ronde::Checkpoint::save", mine, layout_.set,
-                  {.advice = "Add the same objects on every rank, and those that differ by "
-                             "add_local()"});
+    mine.problem = detail::problem_of([&] { mine.lines = plan(step, pieces); });
+    try {
+      detail::agree("ronde::Checkpoint::save", mine, layout_.set,
+                    {.advice = "Add the same objects on every rank, and those that differ by "
+                               "add_local()"});
+    } catch (...) {
+      if (!last.problem.empty()) detail::checkpoint_log().error(kName + last.problem);
+      throw;
+    }
     pieces_ = std::move(pieces);
     saved_step_ = step;
     writer_.start({sequence_++, step, run_}, pieces_);
+    // This step is saved even so: a program that ends by the error may be at its last one.
+    detail::agree("ronde::Checkpoint::save", last, layout_.set);
     if (!options_.asynchronous) wait();
   }
 

@@ -34,7 +34,11 @@ class Loader {
     std::vector<Candidate> candidates = look();
     for (Candidate& candidate : candidates) {
       if (candidate.problem.empty()) read(candidate);
-      if (candidate.problem.empty()) return receive(candidate);
+      if (candidate.problem.empty()) {
+        LoadedCheckpoint loaded = receive(candidate);
+        commit(candidate);
+        return loaded;
+      }
       const std::string text =
           "checkpoint " + folder_name(candidate.name) + " is not used: " + candidate.problem;
       if (layout_.rank == 0) checkpoint_log().warning(text);
@@ -116,6 +120,16 @@ class Loader {
     return failed;
   }
 
+  /// A crash may have come between the commits of two hosts. The next save removes what has none.
+  void commit(const Candidate& candidate) const {
+    const auto is_partial = [&](const Sighting& sighting) {
+      return sighting.name == candidate.name && !sighting.committed;
+    };
+    if (!layout_.commits || std::none_of(sightings_.begin(), sightings_.end(), is_partial)) return;
+    const std::string problem = problem_of([&] { store_.commit(candidate.manifest); });
+    if (!problem.empty()) checkpoint_log().warning("ronde::Checkpoint::resume: " + problem);
+  }
+
   LoadedCheckpoint receive(const Candidate& candidate) {
     LoadedCheckpoint loaded{.name = candidate.name,
                             .ranks = static_cast<int>(candidate.manifest.ranks)};
@@ -126,7 +140,12 @@ class Loader {
                                      .process_set = layout_.set};
       store::Part& part = parts_[i];  // empty but on the reader
       ronde::broadcast_object(part.index, options);
-      part.data.resize(summary.bytes);
+      Statement room;
+      room.problem = problem_of([&] { part.data.resize(summary.bytes); });
+      if (!room.problem.empty()) {
+        room.problem = "no memory for " + std::to_string(summary.bytes) + " bytes";
+      }
+      agree("ronde::Checkpoint::resume", room, layout_.set);
       // The tensor owns the bytes: after a group error the backend may outlive this call.
       const auto data = std::make_shared<std::string>(std::move(part.data));
       broadcast_(at::from_blob(

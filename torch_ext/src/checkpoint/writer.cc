@@ -5,6 +5,7 @@
 #include <ATen/ops/tensor.h>
 #include <torch/utils.h>
 
+#include <algorithm>
 #include <cstring>
 #include <utility>
 
@@ -12,6 +13,7 @@
 #include "ronde/error.h"
 #include "ronde/run.h"
 #include "ronde/torch/collectives.h"
+#include "torch_ext/src/common/checkpoint_log.h"
 #include "torch_ext/src/state/object_bytes.h"
 #include "torch_ext/src/store/checksum.h"
 
@@ -42,7 +44,6 @@ CheckpointWriter::~CheckpointWriter() {
 
 void CheckpointWriter::start(const store::Name& name, const std::vector<Piece>& pieces) {
   step_ = name.step;
-  saved_ = false;
   thread_ = std::thread([this, name, &pieces] {
     try {
       const torch::NoGradGuard no_grad;
@@ -59,8 +60,7 @@ std::string CheckpointWriter::finish() {
   if (thread_.joinable()) thread_.join();
   if (group_error_) std::rethrow_exception(std::exchange(group_error_, nullptr));
   if (problem_.empty()) return {};
-  return "step " + std::to_string(step_) + (saved_ ? " was saved, but " : " was not saved: ") +
-         std::exchange(problem_, {});
+  return "step " + std::to_string(step_) + " was not saved: " + std::exchange(problem_, {});
 }
 
 void CheckpointWriter::write(const store::Name& name, const std::vector<Piece>& pieces) {
@@ -79,8 +79,8 @@ void CheckpointWriter::write(const store::Name& name, const std::vector<Piece>& 
       problem_of([&] { store_.commit({.name = name, .ranks = layout_.size, .parts = parts}); });
   if (!problem_.empty()) return;
   note_checkpoint(name.step);
-  problem_ = problem_of([&] { store_.prune(keep_, name, passed_over_); });
-  saved_ = true;
+  const std::string left = problem_of([&] { store_.prune(keep_, name, passed_over_); });
+  if (!left.empty()) checkpoint_log().warning("ronde::Checkpoint: an older one is left: " + left);
 }
 
 /// Writes the part of rank `of` if this rank is the one to do so.
@@ -94,20 +94,38 @@ void CheckpointWriter::write_part(const store::Name& name, int of, std::string_v
   }
 }
 
+/// A rank that has a problem, want of memory for instance, takes part with nothing.
 void CheckpointWriter::exchange(const store::Name& name, const PartBytes& part) {
-  const auto bytes = problem_.empty() ? static_cast<std::int64_t>(travelling_bytes(part)) : 0;
   std::vector<std::int64_t> splits(static_cast<std::size_t>(layout_.size));
+  at::Tensor rows;
+  if (problem_.empty()) problem_ = problem_of([&] { rows = rows_of(part, splits); });
+  if (!rows.defined()) {
+    std::fill(splits.begin(), splits.end(), 0);
+    rows = at::empty({0}, at::kByte);
+  }
+  const TensorWork work = alltoall_async(
+      rows, splits, {.name = layout_.subject + "/parts", .process_set = layout_.set});
+  const std::string problem = problem_of([&] { write_received(name, work); });
+  if (problem_.empty()) problem_ = problem;
+}
+
+/// What is to be sent, and to whom.
+at::Tensor CheckpointWriter::rows_of(const PartBytes& part,
+                                     std::vector<std::int64_t>& splits) const {
+  const auto bytes = static_cast<std::int64_t>(travelling_bytes(part));
   std::int64_t sent = 0;
   for (const int to : {layout_.writer(layout_.rank), layout_.copier(layout_.rank)}) {
     if (to < 0 || to == layout_.rank || splits[static_cast<std::size_t>(to)] > 0) continue;
     splits[static_cast<std::size_t>(to)] = bytes;
     sent += bytes;
   }
-  const at::Tensor rows = at::empty({sent}, at::kByte);
+  at::Tensor rows = at::empty({sent}, at::kByte);
   char* next = static_cast<char*>(rows.mutable_data_ptr());
   for (std::int64_t put_in = 0; bytes > 0 && put_in < sent; put_in += bytes) next = put(next, part);
-  const TensorWork work = alltoall_async(
-      rows, splits, {.name = layout_.subject + "/parts", .process_set = layout_.set});
+  return rows;
+}
+
+void CheckpointWriter::write_received(const store::Name& name, const TensorWork& work) {
   const at::Tensor received = work.wait();
   const std::vector<std::int64_t> counts = work.received_splits();
   const auto* from = static_cast<const char*>(received.const_data_ptr());
@@ -118,8 +136,7 @@ void CheckpointWriter::exchange(const store::Name& name, const PartBytes& part) 
     std::memcpy(&size, from, kHeader);
     const std::string_view index(from + kHeader, size);
     const std::string_view data(index.data() + size, count - kHeader - size);
-    const std::string problem = problem_of([&] { write_part(name, of, index, data); });
-    if (problem_.empty()) problem_ = problem;
+    write_part(name, of, index, data);
     from += count;
   }
 }

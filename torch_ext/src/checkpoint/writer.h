@@ -6,6 +6,7 @@
 #include <thread>
 #include <vector>
 
+#include "ronde/torch/work.h"
 #include "torch_ext/src/checkpoint/layout.h"
 #include "torch_ext/src/checkpoint/part.h"
 #include "torch_ext/src/store/store.h"
@@ -36,6 +37,8 @@ class CheckpointWriter {
   void write(const store::Name& name, const std::vector<Piece>& pieces);
   void write_part(const store::Name& name, int of, std::string_view index, std::string_view data);
   void exchange(const store::Name& name, const PartBytes& part);
+  at::Tensor rows_of(const PartBytes& part, std::vector<std::int64_t>& splits) const;
+  void write_received(const store::Name& name, const TensorWork& work);
   std::vector<store::PartSummary> agree_on_parts(bool succeeded, const PartBytes& part);
 
   const store::Store& store_;
@@ -46,7 +49,6 @@ class CheckpointWriter {
   std::int64_t step_ = 0;
   // Of the writer's thread until it has ended.
   std::string problem_;
-  bool saved_ = false;  ///< what failed came after the commit
   std::exception_ptr group_error_;
 };
 
