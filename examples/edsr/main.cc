@@ -125,6 +125,13 @@ int run(const Options& options) {
                 static_cast<long long>(options.patch));
   }
   const TrainingResult training = train(network, data.training, device, options);
+  if (training.is_stopped) {
+    if (ronde::rank() == 0) {
+      std::printf("stopped after step %lld, as SIGTERM has come; --resume goes on\n",
+                  static_cast<long long>(training.position.step));
+    }
+    return 0;
+  }
 
   Report report;
   report.ranks = ronde::size();

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "training/checkpoint.h"
 
+#include <csignal>
 #include <nlohmann/json.hpp>
 #include <sstream>
 
@@ -54,7 +55,7 @@ RunCheckpoint::RunCheckpoint(const std::filesystem::path& folder, Edsr& network,
     : folder_(folder),
       wanted_(config),
       config_(config.to_json()),
-      checkpoint_(folder, {.overwrite = true}) {
+      checkpoint_(folder, {.overwrite = true, .stop_signals = {SIGTERM}}) {
   checkpoint_.add("network", network).add("adam", adam).add("config", config_);
   checkpoint_.add("epoch", position_.epoch).add("step in epoch", position_.step_in_epoch);
   checkpoint_.add("seconds", position_.seconds).add("first loss", position_.loss_first);

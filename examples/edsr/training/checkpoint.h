@@ -48,6 +48,9 @@ class RunCheckpoint {
 
   void save(const Position& position);
 
+  /// A rank has got SIGTERM: save, and leave.
+  bool should_stop() { return checkpoint_.should_stop(); }
+
   /// Returns once the last one is complete.
   void finish() { checkpoint_.wait(); }
 

@@ -52,7 +52,9 @@ class Bookkeeper {
   }
 
   const Position& position() const { return position_; }
-  bool finished() const { return schedule_.finished(position_.step, clock_.seconds()); }
+  bool finished() const {
+    return is_stopped_ || schedule_.finished(position_.step, clock_.seconds());
+  }
   double learning_rate() const { return schedule_.learning_rate(position_.step, clock_.seconds()); }
 
   /// Notes the step just done. Collective about once a second.
@@ -61,6 +63,7 @@ class Bookkeeper {
     ++position_.step;
     ++position_.step_in_epoch;
     curve_.add(position_.step, learning_rate_used, loss);
+    is_stopped_ = checkpoint_.should_stop();
     const bool agreed = clock_.step_done();
     const bool last = finished();
     if (last && !agreed) clock_.agree();
@@ -77,7 +80,7 @@ class Bookkeeper {
     const double seconds = clock_.seconds() - start_.seconds;
     if (position_.step > start_.step) save();
     checkpoint_.finish();
-    return {position_, images(), seconds};
+    return {position_, images(), seconds, is_stopped_};
   }
 
  private:
@@ -110,6 +113,7 @@ class Bookkeeper {
   LossCurve curve_;
   Scalars scalars_;
   ProgressLine line_;
+  bool is_stopped_ = false;
 };
 
 /// How long a step waits for its batch: ronde prof report says when that is the limit.

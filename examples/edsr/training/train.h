@@ -23,6 +23,7 @@ struct TrainingResult {
   Position position;
   std::int64_t images = 0;  ///< patches trained on by this run, all ranks together
   double seconds = 0;       ///< that it took
+  bool is_stopped = false;  ///< by SIGTERM, before the budget was used
 };
 
 /// The folder of --checkpoint.
@@ -32,7 +33,7 @@ std::filesystem::path checkpoint_folder(const Options& options);
 RunConfig run_config(const Options& options, std::size_t photographs);
 
 /// Trains on `device` with Adam on the mean absolute error until the budget of steps or minutes is
-/// used, and leaves a checkpoint; says so where the one that it resumes has used it all.
+/// used, or SIGTERM comes, and leaves a checkpoint; says so where the one that it resumes has used it all.
 /// Collective; every rank holds the same photographs and gets the same result. Throws InputError
 /// (resuming is refused, output cannot be written, training diverges) and ronde::GroupError when
 /// another rank fails.

@@ -128,6 +128,16 @@ TEST_CASE("a connection that is lost ends the ranks of its host") {
              Contains("first rank 1 on b: host b: the connection to its agent has ended"));
 }
 
+TEST_CASE("a host that no longer answers is given up by name once the others have failed") {
+  const Hosts hosts(kStart);
+  RunCommand run(
+      hosts.options({"--hosts", "a,b", "--grace", "0.2"},
+                    "test $HOST_NAME = a || { kill -STOP $PPID; touch stopped; exec sleep 1000; }; "
+                    "while test ! -e stopped; do sleep 0.01; done; exit 4"));
+  CHECK(run.end() == 4);
+  CHECK_THAT(run.text(), Contains("rank 1 on b: host b does not answer: ranks may be left there"));
+}
+
 TEST_CASE("ronde run goes on with the hosts that are left, and with those that have come") {
   const Hosts hosts("test ! -e down.$host || exit 1; " + kStart);
   const auto fewer =
