@@ -52,14 +52,15 @@ struct CheckpointOptions {
 ///       if (step % 1000 == 0) checkpoint.save(step);
 ///       if (checkpoint.should_stop()) { checkpoint.save(step); break; }
 ///     }
+///     checkpoint.wait();  // throws if the last save failed
 ///
 /// save() copies this rank's part and returns; a thread writes it while training goes on. A
 /// checkpoint counts once all parts are durable: a program that is killed meanwhile resumes from
 /// the one before. docs/checkpoints.md describes the files.
 ///
 /// The constructor, save(), resume(), wait() and should_stop() are collective. Objects must outlive
-/// the Checkpoint, and it must end before shutdown(). The destructor waits for the last save.
-/// Thread-safety: none; use it on the thread that trains.
+/// the Checkpoint, and it must end before shutdown(). The destructor waits for the last save, and
+/// only logs its failure. Thread-safety: none; use it on the thread that trains.
 class Checkpoint {
  public:
   /// Makes the folder, on every rank that writes. It may be another one on every host. Throws
@@ -91,7 +92,7 @@ class Checkpoint {
 
   /// Saves what was added, as of now, as `step`, 0 or more. Waits for the last save first, and
   /// throws what became of it: UsageError on all ranks, with each failed rank's words (a full disk,
-  /// for instance), after which training can go on and the next save may succeed. Also throws
+  /// for instance). Training can go on then: this step is saved even so. Also throws
   /// UsageError on all ranks where the ranks' objects differ, where one cannot be saved, or where
   /// the folder has checkpoints of another run that this one did not resume. Does nothing for the
   /// step that was saved last. GroupError.
@@ -108,8 +109,7 @@ class Checkpoint {
 
   /// Whether a rank got one of the stop signals: the same answer on all ranks at the same call, at
   /// the latest in the second call after the signal. It costs a small allreduce that travels during
-  /// the step. The same signal again, a second
-  /// later or more, ends the process.
+  /// the step. The same signal again, a second later or more, ends the process.
   bool should_stop();
 
  private:
