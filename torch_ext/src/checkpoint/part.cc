@@ -4,13 +4,13 @@
 #include <ATen/ops/empty.h>
 #include <c10/core/ScalarType.h>
 #include <caffe2/serialize/inline_container.h>
-#include <caffe2/serialize/read_adapter_interface.h>
-#include <torch/serialize.h>
+#include <torch/csrc/jit/serialization/pickler.h>
 
 #include <algorithm>
 #include <cstring>
-#include <memory>
 #include <optional>
+#include <unordered_map>
+#include <utility>
 
 #include "ronde/error.h"
 #include "torch_ext/src/common/tensor_request.h"
@@ -19,22 +19,42 @@
 namespace ronde::detail {
 namespace {
 
-/// Lets LibTorch read an archive in memory.
-class MemoryReader : public caffe2::serialize::ReadAdapterInterface {
- public:
-  explicit MemoryReader(std::string_view bytes) : bytes_(bytes) {}
+/// A file as torch::pickle_save() makes it, which takes a byte at a time, and where in it the bytes
+/// of each tensor are, by their address.
+struct Archive {
+  std::vector<char> bytes = {};
+  std::unordered_map<const void*, std::size_t> offsets = {};
 
-  std::size_t size() const override { return bytes_.size(); }
-  std::size_t read(std::uint64_t position, void* to, std::size_t count,
-                   const char* /*what*/) const override {
-    const std::string_view part = bytes_.substr(position, count);
-    std::memcpy(to, part.data(), part.size());
-    return part.size();
+  std::size_t add(const void* from, std::size_t size) {
+    offsets[from] = bytes.size();
+    const auto* const begin = static_cast<const char*>(from);
+    bytes.insert(bytes.end(), begin, begin + size);
+    return size;
   }
-
- private:
-  std::string_view bytes_;
 };
+
+Archive pickled(const c10::IValue& value) {
+  std::string text;
+  torch::jit::Pickler pickler([&](const char* from, std::size_t size) { text.append(from, size); });
+  pickler.protocol();
+  pickler.pushIValue(value);
+  pickler.stop();
+  constexpr std::size_t kHeaders = 1024;  // of each record, padding included
+  std::size_t size = text.size() + (pickler.tensorData().size() + 4) * kHeaders;
+  for (const at::Tensor& tensor : pickler.tensorData()) size += tensor.nbytes();
+  Archive archive;
+  archive.bytes.reserve(size);
+  caffe2::serialize::PyTorchStreamWriter writer(
+      [&](const void* from, std::size_t count) { return archive.add(from, count); });
+  std::size_t number = 0;
+  for (const at::Tensor& tensor : pickler.tensorData()) {
+    writer.writeRecord("data/" + std::to_string(number++), tensor.const_data_ptr(),
+                       tensor.nbytes());
+  }
+  writer.writeRecord("data.pkl", text.data(), text.size());
+  writer.writeEndOfFile();
+  return archive;
+}
 
 std::optional<at::ScalarType> dtype_of(const std::string& name) {
   for (int i = 0; i < static_cast<int>(at::ScalarType::NumOptions); ++i) {
@@ -64,19 +84,17 @@ store::Entry entry_of(const std::string& name, const at::Tensor& tensor) {
 PartBytes make_part(const std::vector<Piece>& pieces) {
   c10::Dict<std::string, at::Tensor> all;
   for (const Piece& piece : pieces) all.insert(piece.entry.name, piece.values);
-  PartBytes part{.data = torch::pickle_save(c10::IValue(all))};
-  // LibTorch numbers tensors in the order of the dictionary.
-  caffe2::serialize::PyTorchStreamReader reader(std::make_shared<MemoryReader>(part.text()));
+  Archive archive = pickled(all);
+  PartBytes part{.data = std::move(archive.bytes)};
   std::vector<store::Entry> entries;
-  for (std::size_t i = 0; i < pieces.size(); ++i) {
-    store::Entry entry = pieces[i].entry;
-    if (entry.bytes > 0) entry.offset = reader.getRecordOffset("data/" + std::to_string(i));
-    const std::string_view bytes = part.text().substr(entry.offset, entry.bytes);
-    const void* const values = pieces[i].values.const_data_ptr();
-    if (bytes.size() != entry.bytes || std::memcmp(bytes.data(), values, bytes.size()) != 0) {
-      throw Error("LibTorch has written \"" + entry.name + "\" elsewhere than expected");
+  for (const Piece& piece : pieces) {
+    store::Entry entry = piece.entry;
+    if (entry.bytes > 0) {
+      const auto place = archive.offsets.find(piece.values.const_data_ptr());
+      if (place == archive.offsets.end()) throw Error("LibTorch has not written " + entry.name);
+      entry.offset = place->second;
     }
-    entry.checksum = store::checksum_text(bytes);
+    entry.checksum = store::checksum_text(part.text().substr(entry.offset, entry.bytes));
     entries.push_back(std::move(entry));
   }
   part.index = store::encode_index(entries);
