@@ -80,7 +80,8 @@ class Bookkeeper {
     const double seconds = clock_.seconds() - start_.seconds;
     if (position_.step > start_.step) save();
     checkpoint_.finish();
-    return {position_, images(), seconds, is_stopped_};
+    const bool is_done = schedule_.finished(position_.step, clock_.seconds());
+    return {position_, images(), seconds, is_stopped_ && !is_done};
   }
 
  private:

@@ -187,8 +187,7 @@ TEST_CASE("ronde run waits for hosts that are listed, but do not answer") {
   const std::string script = kSay +
                              " life $RONDE_RESTART; test $RONDE_RESTART = 1 || "
                              "{ test $HOST_NAME = a || touch down; exit 1; }";
-  const Words options = {"--hosts",   "a,b", "--max-restarts", "1",
-                         "--backoff", "0",   "--grace",        "0.2"};
+  const Words options = {"--hosts", "a,b", "--max-restarts", "1", "--backoff", "0"};
   const auto back = hosts.run(options, script);
   INFO(back.out << back.err);
   CHECK(back.exit_code == 0);

@@ -173,6 +173,7 @@ TEST_CASE("an older checkpoint that cannot be removed costs no save", "[n1]") {
     const Frozen older(newest_in(folder.path()));
     training.run(2, {2});
     CHECK_NOTHROW(training.checkpoint.wait());
+    if (!older.is_frozen()) WARN("no file can be frozen here: nothing was tested");
     CHECK(files_in(folder.path(), "manifest.json").size() == (older.is_frozen() ? 2 : 1));
   }
   training.run(3, {3});
@@ -199,7 +200,7 @@ TEST_CASE("a rank without the memory for others' parts says so on all", "[n2]") 
       "rank 0: step 1 was not saved: ");
   checkpoint.save(1);
   checkpoint.wait();
-  check_little([&] { checkpoint.resume(); }, "rank 0: ");
+  check_little([&] { checkpoint.resume(); }, "rank 0: no memory for ");
   large.zero_();
   CHECK(checkpoint.resume() == 1);
   CHECK(large.eq(7).all().item<bool>());

@@ -113,7 +113,7 @@ Job::Job(Poll& poll, Signals& signals, Output& output, const Options& options, V
 }
 
 Job::~Job() {
-  // What is left is to write to readers that may have stopped to read.
+  // Only output is left to write; its readers may have stopped reading.
   signals_.on_signal = [&output = output_](int, int count) {
     if (count > 1) output.drop();
   };
@@ -194,6 +194,7 @@ bool Job::place_ranks(int ranks, int fewest) {
     }
     return true;
   }
+  end_.lacks_room = true;
   end_.problems.push_back("there is room for " + std::to_string(ranks_) + " of " +
                           std::to_string(fewest) + " ranks");
   return false;

@@ -32,6 +32,7 @@ struct JobEnd {
   std::map<int, RankEnd> ranks;        ///< by number
   std::set<std::string> failed_hosts;  ///< to be blamed for it
   std::set<std::string> answered;      ///< hosts that were there
+  bool lacks_room = false;             ///< too few of them for a start
   int culprit = -1;                    ///< the rank that has failed first
   int signal = 0;                      ///< that ended the launcher
   bool grows = false;                  ///< it was ended as there is room for more ranks

@@ -128,11 +128,12 @@ int Launcher::run() {
   return give_up();
 }
 
-/// A restart that has not come to a start tells less than the failure before it.
+/// Prints the last failure of ranks, which says more than a restart that could not start.
 int Launcher::give_up() {
+  const int exit_code = signals_.ending() != 0 ? 128 + signals_.ending() : exit_code_;
   output_.print(screen_);
   output_.flush();
-  return signals_.ending() != 0 ? 128 + signals_.ending() : exit_code_;
+  return exit_code;
 }
 
 /// What goes wrong on this host in a restart, a full disk of logs for instance, may pass.
@@ -156,6 +157,9 @@ JobEnd Launcher::run_once(const Hosts& hosts) {
 void Launcher::note_growth(const JobEnd& end) {
   ++starts_;
   wait_until_.reset();
+  has_failed_ranks_ = false;
+  screen_.clear();
+  exit_code_ = EXIT_FAILURE;
   pause_s_ = options_.backoff_s;
   for (const auto& [number, rank] : end.ranks) {
     if (rank.is_well() || rank.signal == SIGTERM) continue;
@@ -165,7 +169,8 @@ void Launcher::note_growth(const JobEnd& end) {
 }
 
 void Launcher::note_failure(const JobEnd& end) {
-  if (screen_.empty() || !end.ranks.empty()) {
+  if (!has_failed_ranks_ || !end.ranks.empty()) {
+    has_failed_ranks_ = !end.ranks.empty();
     screen_ = failure_screen(end, output_);
     exit_code_ = end.exit_code();
   }
@@ -190,6 +195,7 @@ void Launcher::note_failure(const JobEnd& end) {
                   std::to_string(failures_[host]) + " failures");
     } else {
       set_aside_.erase(host);  // the job needs it
+      take_back("the others fail, too");
     }
   }
 }
@@ -231,7 +237,7 @@ bool Launcher::may_restart(const JobEnd& end) {
 /// Of a restart that has not come to a start, as hosts did not answer. Says so.
 bool Launcher::may_try_again(const JobEnd& end) {
   if (!wait_until_) wait_until_ = Clock::now() + seconds_of(options_.wait_s);
-  if (end.failed_hosts.empty()) take_back("too few others answer");
+  if (end.lacks_room) take_back("too few others answer");
   pause_s_ = std::max(pause_s_, kShortestPause_s);
   std::string text;
   for (const std::string& problem : end.problems) text += problem + "; ";
@@ -262,7 +268,8 @@ Hosts Launcher::usable_hosts() {
   said_.clear();
   while (signals_.ending() == 0) {
     read_hosts_again(stops_);
-    if (slots_of(without_those_set_aside(hosts_)) < fewest_) take_back("the others are too few");
+    const bool needs_all = slots_of(without_those_set_aside(hosts_)) < fewest_;
+    if (needs_all && slots_of(hosts_) >= fewest_) take_back("the others are too few");
     const Hosts usable = without_those_set_aside(hosts_);
     if (slots_of(usable) >= fewest_) return usable;
     if (Clock::now() >= deadline) {
@@ -277,7 +284,7 @@ Hosts Launcher::usable_hosts() {
   return {};
 }
 
-/// All that were set aside, if any was. Says so.
+/// Takes back every host that was set aside, and says so.
 void Launcher::take_back(const std::string& reason) {
   for (const std::string& host : std::exchange(set_aside_, {})) {
     output_.say("host " + host + " is taken back: " + reason);

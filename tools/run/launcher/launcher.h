@@ -57,8 +57,9 @@ class Launcher {
   std::int64_t newest_checkpoint_ = -1;  ///< that a rank has told of, its step
   std::map<std::string, int> failures_;  ///< by host
   std::set<std::string> set_aside_;
-  std::string screen_;                           ///< of the last failure
-  int exit_code_ = EXIT_FAILURE;                 ///< of it
+  std::string screen_;  ///< of the last failure that had ranks, or else of the last
+  int exit_code_ = EXIT_FAILURE;
+  bool has_failed_ranks_ = false;
   std::deque<Clock::time_point> recent_;         ///< restarts
   std::optional<Clock::time_point> wait_until_;  ///< for hosts that do not answer
   const std::function<bool()> stops_ = [this] { return signals_.ending() != 0; };

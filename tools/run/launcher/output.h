@@ -36,8 +36,8 @@ class Output {
   /// Where the files of this start are; empty if there are none.
   const std::string& folder() const noexcept { return current_; }
 
-  /// The streams are slow: nothing more should be read from the ranks. `ends`: but for their ends,
-  /// which come after what they have written.
+  /// The streams are slow: nothing more should be read from the ranks. `ends`: they were told to
+  /// end. More is read then, as a rank's end arrives behind its output.
   bool is_full(bool ends) const noexcept;
   /// Waits until all is written, or nobody reads it.
   void flush();

@@ -33,7 +33,7 @@ using detail::Piece;
 using detail::Statement;
 
 const char* const kRandom = "random";
-const std::string kName = "ronde::Checkpoint: ";
+const std::string kPrefix = "ronde::Checkpoint: ";
 
 CheckpointOptions checked(CheckpointOptions options) {
   const auto refuse = [](const std::string& text) {
@@ -81,7 +81,7 @@ class Checkpoint::Impl {
   ~Impl() {
     try {
       const std::string problem = writer_.finish();
-      if (!problem.empty()) detail::checkpoint_log().error(kName + problem);
+      if (!problem.empty()) detail::checkpoint_log().error(kPrefix + problem);
     } catch (const std::exception&) {
       // The group is dead, which every other call tells.
     }
@@ -115,7 +115,7 @@ class Checkpoint::Impl {
                     {.advice = "Add the same objects on every rank, and those that differ by "
                                "add_local()"});
     } catch (...) {
-      if (!last.problem.empty()) detail::checkpoint_log().error(kName + last.problem);
+      if (!last.problem.empty()) detail::checkpoint_log().error(kPrefix + last.problem);
       throw;
     }
     pieces_ = std::move(pieces);

@@ -120,7 +120,8 @@ class Loader {
     return failed;
   }
 
-  /// A crash may have come between the commits of two hosts. The next save removes what has none.
+  /// A crash may have come between two hosts' commits. The next save would remove the folder that
+  /// is still partial.
   void commit(const Candidate& candidate) const {
     const auto is_partial = [&](const Sighting& sighting) {
       return sighting.name == candidate.name && !sighting.committed;

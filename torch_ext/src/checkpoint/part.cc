@@ -19,8 +19,8 @@
 namespace ronde::detail {
 namespace {
 
-/// A file as torch::pickle_save() makes it, which takes a byte at a time, and where in it the bytes
-/// of each tensor are, by their address.
+/// The file that torch::pickle_save() makes, which copies byte by byte, and the offset of each
+/// buffer in it, by address.
 struct Archive {
   std::vector<char> bytes = {};
   std::unordered_map<const void*, std::size_t> offsets = {};
@@ -39,7 +39,7 @@ Archive pickled(const c10::IValue& value) {
   pickler.protocol();
   pickler.pushIValue(value);
   pickler.stop();
-  constexpr std::size_t kHeaders = 1024;  // of each record, padding included
+  constexpr std::size_t kHeaders = 1024;  // more than a record's headers and padding
   std::size_t size = text.size() + (pickler.tensorData().size() + 4) * kHeaders;
   for (const at::Tensor& tensor : pickler.tensorData()) size += tensor.nbytes();
   Archive archive;

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <system_error>
 #include <utility>
 
 #include "core/src/base/exception_text.h"
@@ -44,7 +45,7 @@ CheckpointWriter::~CheckpointWriter() {
 
 void CheckpointWriter::start(const store::Name& name, const std::vector<Piece>& pieces) {
   step_ = name.step;
-  thread_ = std::thread([this, name, &pieces] {
+  const auto work = [this, name, &pieces] {
     try {
       const torch::NoGradGuard no_grad;
       write(name, pieces);
@@ -53,7 +54,12 @@ void CheckpointWriter::start(const store::Name& name, const std::vector<Piece>& 
     } catch (...) {
       problem_ = exception_text();
     }
-  });
+  };
+  try {
+    thread_ = std::thread(work);
+  } catch (const std::system_error&) {
+    work();  // no more threads may be made; the other ranks have begun
+  }
 }
 
 std::string CheckpointWriter::finish() {
