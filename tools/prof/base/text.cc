@@ -5,7 +5,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdint>
 #include <ostream>
+
+#include "ronde/config.h"
 
 namespace ronde::prof {
 namespace {
@@ -28,6 +31,11 @@ std::string amount_text(double bytes) {
   if (bytes < 999.5e3) return short_number(bytes / 1e3) + " KB";
   if (bytes < 999.5e6) return short_number(bytes / 1e6) + " MB";
   return short_number(bytes / 1e9) + " GB";
+}
+
+std::string setting_text(double bytes) {
+  constexpr double kMost = 0x1p60;
+  return format_bytes(bytes > 0 ? static_cast<std::uint64_t>(std::min(bytes, kMost)) : 0);
 }
 
 std::string percent_text(double share) {

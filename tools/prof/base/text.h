@@ -14,6 +14,9 @@ std::string time_text(double us);
 /// "41 MB", in powers of ten.
 std::string amount_text(double bytes);
 
+/// "64MiB", as a variable takes it; what a damaged file may say is cut to what fits.
+std::string setting_text(double bytes);
+
 /// "62 %"; below ten with a digit behind the point.
 std::string percent_text(double share);
 

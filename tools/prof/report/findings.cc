@@ -9,7 +9,6 @@
 #include <optional>
 #include <regex>
 
-#include "ronde/config.h"
 #include "tools/prof/base/text.h"
 #include "tools/prof/report/study_classes.h"
 
@@ -20,10 +19,6 @@ using Found = std::optional<Finding>;
 
 constexpr double kMiB = 1024 * 1024;
 constexpr double kSteps = 5;  ///< with fewer, the first one's costs look like every step's
-
-std::string setting(double bytes) {
-  return format_bytes(static_cast<std::uint64_t>(std::clamp(bytes, 0.0, 0x1p60)));
-}
 
 /// What waiting for communication can cost a step at most; `us` where that was not measured.
 double at_most_exposed(const StepMeans& step, double us) {
@@ -199,14 +194,14 @@ Found small_fusion(const Run& run, const StepMeans& step) {
   const double extra = step.messages - needed;
   const double wanted = std::min(kBuffer, 2 * power_of_two_below(step.bytes / 4));
   const std::string advice =
-      wanted > 2 * fusion ? setting(std::max(wanted, kMiB)) : setting(kBuffer);
+      wanted > 2 * fusion ? setting_text(std::max(wanted, kMiB)) : setting_text(kBuffer);
   const double each = cost_of_message(run, step);
   return Finding{
       "small_fusion",
       fmt::format("the fusion buffer is too small: {} of {} a step at RONDE_FUSION_BYTES={}, each "
                   "of which takes {} besides its bytes; try RONDE_FUSION_BYTES={}",
                   count_text(step.messages, "message"), amount_text(step.bytes / step.messages),
-                  setting(fusion), time_text(each), advice),
+                  setting_text(fusion), time_text(each), advice),
       at_most_exposed(step, extra * each),
       {{"messages_per_step", step.messages},
        {"fusion_bytes", fusion},
@@ -325,7 +320,7 @@ Found exposed(const Run& run, const StepMeans& step, double explained) {
   }
   if (splits) {
     const double half = power_of_two_below(last->bytes / 2);
-    text += "; try RONDE_FUSION_BYTES=" + setting(half);
+    text += "; try RONDE_FUSION_BYTES=" + setting_text(half);
   } else if (step.backward_us > 0 && step.backend_us > step.backward_us) {
     text += fmt::format(
         "; communication takes {} a step and backward {}: send fewer bytes "

@@ -7,7 +7,6 @@
 #include <ostream>
 #include <utility>
 
-#include "ronde/config.h"
 #include "tools/prof/base/text.h"
 #include "tools/prof/report/findings.h"
 #include "tools/prof/report/study_classes.h"
@@ -153,7 +152,7 @@ void print_engine(const Run& run, std::ostream& out) {
     const double fusion = run.fusion_bytes();
     if (fusion > 0) {
       out << fmt::format(", {} of RONDE_FUSION_BYTES={}", percent_text(mean / fusion),
-                         format_bytes(static_cast<std::uint64_t>(fusion)));
+                         setting_text(fusion));
     }
     out << '\n';
   }

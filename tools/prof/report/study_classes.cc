@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <limits>
 
-#include "ronde/config.h"
+#include "tools/prof/base/text.h"
 
 namespace ronde::prof {
 namespace {
@@ -13,7 +13,7 @@ constexpr double kKiB = 1024;
 constexpr double kMiB = 1024 * kKiB;
 
 std::string binary_size(double bytes) {
-  const std::string text = format_bytes(static_cast<std::uint64_t>(bytes));
+  const std::string text = setting_text(bytes);
   return bytes < kKiB ? text + "B" : text;
 }
 
