@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <csignal>
 #include <cstdlib>
 #include <exception>
 #include <iostream>
@@ -12,6 +13,7 @@
 
 #include "ronde/error.h"
 #include "tools/run/agent/agent.h"
+#include "tools/run/base/process.h"
 #include "tools/run/launcher/launcher.h"
 
 namespace ronde::tool {
@@ -19,12 +21,24 @@ namespace {
 
 constexpr int kUsageExit = 2;
 
+/// As nohup, or a shell, has left it.
+struct sigaction hangup_at_start {};
+
+void note_hangup() {
+  sigaction(SIGHUP, nullptr, &hangup_at_start);
+}
+
+/// UCX catches SIGHUP as it is loaded. This is called before.
+[[gnu::section(".preinit_array"), gnu::used]] void (*const before_libraries)() = note_hangup;
+
 int start(const launch::Options& options) {
   // Pipes must not take the numbers of standard streams that are closed.
   int fd = 0;
   while ((fd = open("/dev/null", O_RDWR | O_CLOEXEC)) >= 0 && fd <= STDERR_FILENO) {
   }
   close(fd);
+  sigaction(SIGHUP, &hangup_at_start, nullptr);
+  launch::raise_file_limit();
   try {
     return options.agent ? launch::run_agent() : launch::Launcher(options).run();
   } catch (const UsageError& error) {
@@ -59,7 +73,7 @@ void add_run(CLI::App& app, int& exit_code) {
   run.add_option("--log-dir", options->log_dir, "Folder for the ranks' output, in place of here");
   run.add_flag("--plain", options->plain, "Write no rank before each line");
   run.add_option("--max-restarts", options->max_restarts, "After a failure; default: 0")
-      ->check(CLI::NonNegativeNumber);
+      ->check(CLI::Range(0, std::numeric_limits<int>::max()));
   run.add_option("--min-ranks", options->min_ranks,
                  "Start with so many where hosts are missing; default: all")
       ->check(positive);

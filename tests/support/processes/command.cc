@@ -49,7 +49,8 @@ std::vector<std::string> environment_with(const std::map<std::string, std::strin
   std::vector<std::string> variables;
   for (char** variable = environ; *variable != nullptr; ++variable) {
     const std::string_view text = *variable;
-    if (!text.starts_with("RONDE_") && !text.starts_with("HOROVOD_")) {
+    const bool is_ours = text.starts_with("RONDE_") || text.starts_with("HOROVOD_");
+    if (!is_ours && !added.contains(std::string(text.substr(0, text.find('='))))) {
       variables.emplace_back(text);
     }
   }

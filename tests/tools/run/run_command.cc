@@ -15,14 +15,31 @@
 #include <utility>
 
 namespace ronde::test {
+namespace {
 
-RunCommand::RunCommand(std::vector<std::string> options) {
+/// To read from, and to write to.
+std::array<int, 2> make_ends(RunCommand::Screen screen) {
+  std::array<int, 2> ends{};
+  if (screen == RunCommand::Screen::Pipe) {
+    REQUIRE(pipe2(ends.data(), O_CLOEXEC) == 0);
+    return ends;
+  }
+  ends[0] = posix_openpt(O_RDWR | O_NOCTTY | O_CLOEXEC);
+  REQUIRE(ends[0] >= 0);
+  REQUIRE(unlockpt(ends[0]) == 0);
+  ends[1] = open(ptsname(ends[0]), O_RDWR | O_NOCTTY | O_CLOEXEC);
+  REQUIRE(ends[1] >= 0);
+  return ends;
+}
+
+}  // namespace
+
+RunCommand::RunCommand(std::vector<std::string> options, Screen screen) {
   options.insert(options.begin(), {RONDE_COMMAND, "run"});
   std::vector<char*> words;
   for (std::string& word : options) words.push_back(word.data());
   words.push_back(nullptr);
-  std::array<int, 2> ends{};
-  REQUIRE(pipe2(ends.data(), O_CLOEXEC) == 0);
+  const std::array<int, 2> ends = make_ends(screen);
   process_ = fork();
   REQUIRE(process_ >= 0);
   if (process_ == 0) {

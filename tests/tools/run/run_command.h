@@ -9,12 +9,13 @@
 
 namespace ronde::test {
 
-/// `ronde run` with both of its streams in one pipe.
+/// `ronde run` with both of its streams in one pipe, or one terminal.
 ///
 /// Thread-safety: none.
 class RunCommand {
  public:
-  explicit RunCommand(std::vector<std::string> options);
+  enum class Screen { Pipe, Terminal };
+  explicit RunCommand(std::vector<std::string> options, Screen screen = Screen::Pipe);
   /// Kills it if it has not ended.
   ~RunCommand();
   RunCommand(const RunCommand&) = delete;

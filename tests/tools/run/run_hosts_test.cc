@@ -42,7 +42,14 @@ class Hosts {
 };
 
 const std::string kStart = "export HOST_NAME=$host; exec sh -c \"$*\"";
+// What a host has here, is in the folder of its agent; all ranks are in one folder.
+const std::string kPath = "PATH=/proc/self/cwd:/usr/bin:/bin";
 const std::string kSay = "echo $RANK of $WORLD_SIZE on $HOST_NAME";
+
+void make_program(const fs::path& path, const std::string& script) {
+  write_bytes(path, "#!/bin/sh\n" + script + "\n");
+  fs::permissions(path, fs::perms::owner_all);
+}
 
 }  // namespace
 
@@ -59,6 +66,21 @@ TEST_CASE("ronde run places ranks by hosts and slots, and shows the key of the j
                              Contains("[1] 1: a, 1 of 2, 0 at a\n") &&
                              Contains("[2] 2: b, 0 of 1, 1 at a\n") &&
                              Contains("[3] 3: c, 0 of 1, 2 at a\n") && !Contains("seen"));
+}
+
+TEST_CASE("ronde run calls ssh by options that ask no question") {
+  const Hosts hosts("");
+  make_program(hosts / "ssh", "echo \"$@\" >>" + (hosts / "words").string() +
+                                  "; while test $1 = -o; do shift 2; done\n"
+                                  "shift; exec sh -c \"$*\"");
+  const auto result = run_command({"run", "--connect-timeout", "7.5", "--chdir", hosts / "",
+                                   "--hosts", "me@a", "--", "/bin/echo", "here"},
+                                  {{"PATH", (hosts / "").string() + ":/usr/bin:/bin"}});
+  INFO(result.err);
+  CHECK(result.exit_code == 0);
+  CHECK(result.out == "[0] here\n");
+  CHECK_THAT(read_text(hosts / "words"),
+             Contains("BatchMode=yes") && Contains("ConnectTimeout=8") && Contains("me@a exec '/"));
 }
 
 TEST_CASE("ronde run says of each host why it is of no use") {
@@ -98,13 +120,16 @@ TEST_CASE("ronde run starts with fewer ranks where a host does not answer") {
 }
 
 TEST_CASE("ronde run warns of hosts with another program, and of missing ones it says where") {
-  const Hosts hosts("mkdir -p $host; PATH=$PWD/$host:$PATH; " + kStart);
-  for (const std::string host : {"a", "b"}) {
-    fs::create_directory(hosts / host);
-    write_bytes(hosts / host / "program", "#!/bin/sh\nexit 0 # " + host + "\n");
-    fs::permissions(hosts / host / "program", fs::perms::owner_all);
+  const Hosts hosts("cd $host; " + kStart);
+  fs::create_directory(hosts / "a");
+  fs::create_directory(hosts / "b");
+  for (const std::string place : {"", "a/", "b/"}) {
+    make_program(hosts / (place + "program"), "exit 0 # " + place);
   }
-  const Words words = {"run", "--rsh", "/bin/sh " + hosts.rsh(), "--hosts", "a,b", "--", "program"};
+  const Words words = {"run",     "--rsh",    "/bin/sh " + hosts.rsh(),
+                       "--chdir", hosts / "", "--env",
+                       kPath,     "--hosts",  "a,b",
+                       "--",      "program"};
   const auto other = run_command(words);
   CHECK(other.exit_code == 0);
   CHECK_THAT(other.err, Contains("program on host b is another file than on host a"));
@@ -186,7 +211,8 @@ TEST_CASE("ronde run waits for hosts that are listed, but do not answer") {
       kStart);
   const std::string script = kSay +
                              " life $RONDE_RESTART; test $RONDE_RESTART = 1 || "
-                             "{ test $HOST_NAME = a || touch down; exit 1; }";
+                             "{ trap '' TERM; test $HOST_NAME = a || touch down; "
+                             "while test ! -e down; do sleep 0.01; done; exit 1; }";
   const Words options = {"--hosts", "a,b", "--max-restarts", "1", "--backoff", "0"};
   const auto back = hosts.run(options, script);
   INFO(back.out << back.err);
@@ -244,16 +270,17 @@ TEST_CASE("ronde run --grow ends no job for fewer hosts, nor for good because of
   CHECK(stays.exit_code == 0);
   CHECK_THAT(stays.out, Contains("1 of 2 on a life 0") && !Contains("life 1"));
 
-  const Hosts hosts("test ! -e down.$host || exit 1; PATH=$PWD/$host:$PATH; " + kStart);
+  const Hosts hosts("test ! -e down.$host || exit 1; cd $host; " + kStart);
   fs::create_directory(hosts / "a");
+  fs::create_directory(hosts / "b");
   write_bytes(hosts / "down.b", "");
-  write_bytes(hosts / "a/program",
-              "#!/bin/sh\necho life $RONDE_RESTART\ntest $RONDE_RESTART = 0 || exit 0\n"
-              "rm down.b; trap 'exit 0' TERM; while sleep 0.05; do :; done\n");
-  fs::permissions(hosts / "a/program", fs::perms::owner_all);
-  const auto goes_on =
-      run_command({"run", "--rsh", "/bin/sh " + hosts.rsh(), "--chdir", hosts / "", "--hosts",
-                   "a,b", "--min-ranks", "1", "--grow", "0.05", "--backoff", "0", "--", "program"});
+  make_program(hosts / "a/program", "");
+  make_program(hosts / "program",
+               "echo life $RONDE_RESTART\ntest $RONDE_RESTART = 0 || exit 0\n"
+               "rm down.b; trap 'exit 0' TERM; while sleep 0.05; do :; done");
+  const auto goes_on = run_command({"run", "--rsh", "/bin/sh " + hosts.rsh(), "--chdir", hosts / "",
+                                    "--env", kPath, "--hosts", "a,b", "--min-ranks", "1", "--grow",
+                                    "0.05", "--backoff", "0", "--", "program"});
   INFO(goes_on.out << goes_on.err);
   CHECK(goes_on.exit_code == 0);
   CHECK_THAT(goes_on.out, Contains("life 1"));

@@ -3,6 +3,8 @@
 #include <catch2/catch.hpp>
 #include <csignal>
 #include <filesystem>
+#include <set>
+#include <sstream>
 
 #include "tests/support/processes/beside.h"
 #include "tests/support/processes/temporary_folder.h"
@@ -54,21 +56,35 @@ TEST_CASE("ronde run gives ranks what torchrun gives them, and writes which rank
 }
 
 TEST_CASE("ronde run writes output without ranks, or to files") {
-  CHECK(run_script({"-n", "1", "--plain"}, "printf 'a\\nb'").out == "a\nb\n");
+  CHECK(run_script({"-n", "1", "--plain"}, "printf 'a\\nb\\r'").out == "a\nb\r");
   const TemporaryFolder folder;
   const auto result = run_script({"-n", "2", "--log-dir", folder / "logs"}, "echo I am $RANK");
   CHECK(result.exit_code == 0);
   CHECK(result.out.empty());
   CHECK(read_text(folder / "logs/attempt-0/rank-1.log") == "I am 1\n");
+  fs::create_directory(folder / "logs/attempt-1");
+  write_bytes(folder / "logs/attempt-1/rank-0.log", "");
+  write_bytes(folder / "logs/attempt-x.log", "the user's");
+  CHECK(run_script({"-n", "1", "--log-dir", folder / "logs"}, "").exit_code == 0);
+  CHECK(!fs::exists(folder / "logs/attempt-0/rank-1.log"));
+  CHECK(!fs::exists(folder / "logs/attempt-1"));
+  CHECK(fs::exists(folder / "logs/attempt-x.log"));
 }
 
 TEST_CASE("ronde run binds ranks to their share of the cores") {
   const std::string alone = run_script({"-n", "1", "--plain"}, "env -u OMP_NUM_THREADS nproc").out;
   const auto bound =
       run_script({"-n", alone.substr(0, alone.find('\n')), "--plain", "--bind", "core"},
-                 "unset OMP_NUM_THREADS; nproc");
+                 "sed -n 's/Cpus_allowed_list:/core/p' /proc/self/status");
   CHECK(bound.exit_code == 0);
-  for (std::size_t i = 0; i < bound.out.size(); i += 2) CHECK(bound.out.substr(i, 2) == "1\n");
+  std::istringstream lines(bound.out);
+  std::set<std::string> cores;
+  for (std::string line; std::getline(lines, line);) {
+    INFO(line);
+    CHECK(line.find_first_of(",-") == std::string::npos);
+    CHECK(cores.insert(line).second);
+  }
+  CHECK(std::to_string(cores.size()) + "\n" == alone);
 }
 
 TEST_CASE("ranks that ronde run starts meet and add up") {
@@ -111,10 +127,12 @@ TEST_CASE("ronde run names the rank that failed its group, and waits while the o
                          Row{"quiet", 1, "exit code 0, but without ronde::shutdown()"},
                          Row{"code", 3, "exit code 3"}}) {
     const TemporaryFolder folder;
-    const auto result =
-        run_ranks_by_command({"-n", "3"}, {RUN_JOB, folder.path(), "20", "1", row.how});
+    const auto result = run_ranks_by_command({"-n", "3", "--log-dir", folder / "logs"},
+                                             {RUN_JOB, folder.path(), "20", "1", row.how});
     INFO(result.out << result.err);
     CHECK(result.exit_code == row.exit_code);
+    CHECK_THAT(result.err, Contains("; 6 steps; last checkpoint: step 5"));
+    CHECK_THAT(result.err, Contains("logs: " + (folder / "logs/attempt-0").string()));
     CHECK_THAT(result.err, Contains("first rank 1 on localhost: " + std::string(row.text)));
     CHECK_THAT(result.err, Contains("| rank 1 fails: " + std::string(row.how)));
     CHECK_THAT(result.err, Contains("last checkpoint: step 5; it names rank 1"));
@@ -181,27 +199,62 @@ TEST_CASE("a second interrupt kills ranks that do not leave") {
 }
 
 TEST_CASE("interrupts end ronde run where nobody reads what its ranks have written") {
-  const TemporaryFolder folder;
-  const std::string at = folder.path().string();
-  RunCommand run({"-n", "1", "--", "/bin/sh", "-c",
-                  "echo agent $PPID ready; while test ! -e " + at +
-                      "/go; do sleep 0.01; done; head -c 400000 /dev/zero"});
-  run.wait_for("ready\n");
-  const Watched agent(run.numbers_after("agent "));
-  write_bytes(folder / "go", "");
-  agent.wait_for_ends();
-  const int exit_code = run.end_unread(SIGINT);
-  // It may not have heard of the ranks' end yet.
-  CHECK((exit_code == 0 || exit_code == 128 + SIGINT));
+  for (const auto screen : {RunCommand::Screen::Pipe, RunCommand::Screen::Terminal}) {
+    const TemporaryFolder folder;
+    const std::string at = folder.path().string();
+    RunCommand run({"-n", "1", "--", "/bin/sh", "-c",
+                    "echo agent $PPID ready; while test ! -e " + at +
+                        "/go; do sleep 0.01; done; head -c 400000 /dev/zero"},
+                   screen);
+    run.wait_for("ready");
+    const Watched agent(run.numbers_after("agent "));
+    write_bytes(folder / "go", "");
+    agent.wait_for_ends();
+    const int exit_code = run.end_unread(SIGINT);
+    // It may not have heard of the ranks' end yet.
+    CHECK((exit_code == 0 || exit_code == 128 + SIGINT));
+  }
 }
 
-TEST_CASE("ranks that outlive their grace after a failure are ended") {
+TEST_CASE("ranks that wait for one that has failed before it joined them are ended at once") {
+  const TemporaryFolder folder;
+  for (const std::string& others :
+       {kSleeper, "exec " + std::string(RUN_JOB) + " " + folder.path().string() + " 3"}) {
+    const auto result =
+        run_script({"-n", "2", "--grace", "1000"}, "test $RANK = 0 && exit 4; " + others);
+    INFO(result.err);
+    CHECK(result.exit_code == 4);
+    CHECK_THAT(result.err, Contains("rank 0 on localhost: exit code 4; the others have 1000 s"));
+    CHECK_THAT(result.err, Contains("rank 1 on localhost: signal 15 (Terminated), told to end"));
+  }
+}
+
+TEST_CASE("a program that a shell has started has its time to save, too") {
+  RunCommand run({"-n", "1", "--", "/bin/sh", "-c",
+                  "sh -c 'trap \"sleep 0.3; echo saved; exit 0\" TERM; echo ready; "
+                  "while :; do sleep 0.01; done'; exit $?"});
+  run.wait_for("ready");
+  run.signal(SIGTERM);
+  CHECK(run.end() == 128 + SIGTERM);
+  CHECK_THAT(run.text(), Contains("[0] saved"));
+}
+
+TEST_CASE("a hang-up ends ronde run and its ranks, but not where nohup has them ignore it") {
+  const TemporaryFolder folder;
+  RunCommand run({"-n", "2", "--grace", "1000", "--", RUN_JOB, folder.path()});
+  run.wait_for("rank 0 of 2");
+  run.wait_for("rank 1 of 2");
+  run.signal(SIGHUP);
+  CHECK(run.end() == 128 + SIGHUP);
+  CHECK_THAT(run.text(), Contains("signal 1 (Hangup), told to end by this launcher"));
   const auto result =
-      run_script({"-n", "2", "--grace", "0.2"}, "test $RANK = 0 && exit 4; " + kSleeper);
+      run_program({"/bin/sh", "-c",
+                   "trap '' HUP; exec \"$0\" run -n 1 --plain -- "
+                   "/bin/sh -c 'kill -HUP $(cut -d \" \" -f 4 /proc/$PPID/stat); echo goes on'",
+                   RONDE_COMMAND});
   INFO(result.err);
-  CHECK(result.exit_code == 4);
-  CHECK_THAT(result.err, Contains("they are ended"));
-  CHECK_THAT(result.err, Contains("rank 1 on localhost: signal 15 (Terminated), told to end"));
+  CHECK(result.exit_code == 0);
+  CHECK(result.out == "goes on\n");
 }
 
 TEST_CASE("no rank outlives ronde run or its agent, killed") {
@@ -227,6 +280,8 @@ TEST_CASE("what ronde run cannot start is said in a line") {
   write_bytes(folder / "empty", "# nobody\n");
   write_bytes(folder / "garbled", "a:2\n$$!\n");
   write_bytes(folder / "text", "no program");
+  write_bytes(folder / "lost", "#!/no/such/shell\n");
+  fs::permissions(folder / "lost", fs::perms::owner_all);
   struct Row {
     Words options;
     std::string program;
@@ -243,6 +298,14 @@ TEST_CASE("what ronde run cannot start is said in a line") {
       {{"-n", "2"}, folder / "text", 1, "that can be executed"},
       {{"-n", "2", "--chdir", "/no/such"}, "true", 1, "there is no folder /no/such"},
       {{"-n", "2", "--min-ranks", "3"}, "true", 2, "--min-ranks 3 is more than -n 2"},
+      {{"-n", "2", "--env", "=x"}, "true", 2, "--env =x: it has no name"},
+      {{"-n", "2", "--env", "RANK=1"}, "true", 2, "each rank gets its own RANK"},
+      {{"-n", "2", "--grace", "nan"}, "true", 2, "is no number"},
+      {{"--hosts", "localhost,127.0.0.1"}, "true", 2, "host 127.0.0.1 is there twice"},
+      {{"-n", "1"},
+       folder / "lost",
+       1,
+       "is a script of a program that cannot be started: No such file"},
       {{"-n", "2", "--env", "NOT_SET_HERE"}, "true", 2, "--env NOT_SET_HERE: it is not set here"},
       {{"-n", "2", "--log-dir", "/proc/logs"}, "true", 1, "--log-dir /proc/logs/attempt-0: "},
       {{"-n", "9", "--hosts", "localhost:4"}, "true", 2, "the hosts have 4 slots: localhost:4"},
@@ -262,7 +325,8 @@ TEST_CASE("what ronde run cannot start is said in a line") {
       {{"--discover", "exec sleep 1000", "--connect-timeout", "0.1"},
        "true",
        1,
-       "--discover 'exec sleep 1000' has not ended within 0.1 s"}};
+       "--discover 'exec sleep 1000' has not ended within 0.1 s"},
+      {{"--discover", "cat; exit 4"}, "true", 1, "failed: exit code 4"}};
   for (const Row& row : rows) {
     const Words program = row.program.empty() ? Words{} : Words{row.program};
     const auto result = run_ranks_by_command(row.options, program);
@@ -281,6 +345,27 @@ TEST_CASE("ronde run refuses hosts with too few descriptors") {
              Contains("a process may have 100 open files (ulimit -Hn), and 130 are needed"));
 }
 
+TEST_CASE("ronde run opens as many files as it may, and ranks keep their limit") {
+  const auto result = run_program({"/bin/sh", "-c",
+                                   "ulimit -Sn 40; exec \"$0\" run -n 12 --plain -- "
+                                   "/bin/sh -c 'ulimit -Sn'",
+                                   RONDE_COMMAND});
+  INFO(result.err);
+  CHECK(result.exit_code == 0);
+  CHECK(result.out.size() == 12 * std::string("40\n").size());
+}
+
+TEST_CASE("ronde run looks for the program in the PATH that its ranks get") {
+  const TemporaryFolder folder;
+  write_bytes(folder / "only-here", "#!/bin/sh\necho found\n");
+  fs::permissions(folder / "only-here", fs::perms::owner_all);
+  const std::string path = "PATH=" + folder.path().string() + ":/usr/bin:/bin";
+  const auto result = run_ranks_by_command({"-n", "1", "--plain", "--env", path}, {"only-here"});
+  INFO(result.err);
+  CHECK(result.exit_code == 0);
+  CHECK(result.out == "found\n");
+}
+
 TEST_CASE("ronde run starts a job again from its checkpoint") {
   const TemporaryFolder folder;
   const auto result = run_ranks_by_command({"-n", "3", "--max-restarts", "1", "--backoff", "0.1"},
@@ -295,10 +380,12 @@ TEST_CASE("ronde run starts a job again from its checkpoint") {
 }
 
 TEST_CASE("ronde run gives a job up that fails again and again") {
-  const auto limited = run_script({"-n", "1", "--max-restarts", "2", "--backoff", "0"},
+  const auto limited = run_script({"-n", "1", "--max-restarts", "2", "--backoff", "0.02"},
                                   "echo life $TORCHELASTIC_RESTART_COUNT; exit 5");
   CHECK(limited.exit_code == 5);
   CHECK(limited.out == "[0] life 0\n[0] life 1\n[0] life 2\n");
+  CHECK_THAT(limited.err, Contains("restart 1 of 2 in 0.02 s"));
+  CHECK_THAT(limited.err, Contains("restart 2 of 2 in 0.04 s"));
   CHECK_THAT(limited.err, Contains("the job has failed after 2 restarts (--max-restarts)"));
   const auto fast = run_script({"-n", "1", "--max-restarts", "100", "--backoff", "0"}, "exit 5");
   CHECK(fast.exit_code == 5);

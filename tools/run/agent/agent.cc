@@ -2,6 +2,7 @@
 #include "tools/run/agent/agent.h"
 
 #include <poll.h>
+#include <sys/prctl.h>
 
 #include <algorithm>
 #include <csignal>
@@ -23,6 +24,7 @@
 //   launcher: start       once all hosts are prepared
 //   agent: output, ended  of each rank
 //   launcher: signal, end for all ranks; `end` kills those that are left after a grace time
+//   launcher: end starting for ranks that have not come to the end of init, as one has failed
 // The secret of the job travels in `start`, so that no command line shows it. An agent whose input
 // ends (the launcher is gone, or the connection) ends its ranks, and if the agent itself is killed,
 // the kernel kills them.
@@ -49,8 +51,10 @@ std::vector<int> cores_of(const Cores& all, std::size_t local_rank, std::size_t 
 
 class Agent {
  public:
-  Agent()
-      : signals_(open_signals({SIGCHLD, SIGHUP, SIGINT, SIGTERM})), out_(poll_, STDOUT_FILENO) {}
+  Agent() : signals_(open_signals({SIGCHLD, SIGHUP, SIGINT, SIGTERM})), out_(poll_, STDOUT_FILENO) {
+    // The ends of processes whose parents, shells for instance, have gone before are told here.
+    prctl(PR_SET_CHILD_SUBREAPER, 1);
+  }
 
   int run() {
     poll_.add(STDIN_FILENO, POLLIN, [this] { on_input(); });
@@ -66,6 +70,7 @@ class Agent {
       if (kill_at_ && Clock::now() >= *kill_at_) {
         kill_at_.reset();
         signal_all(SIGKILL);
+        look_for_ends();
       }
       if (out_.is_broken() && has_input_) lose_launcher();
     }
@@ -107,6 +112,7 @@ class Agent {
     if (order == "start") start(json);
     if (order == "signal") signal_all(json.at("signal"));
     if (order == "end") end_ranks(json.at("signal"), json.at("grace_s"));
+    if (order == "end starting") end_starting(json.at("signal"));
   }
 
   void prepare(const Json& order) {
@@ -157,8 +163,12 @@ class Agent {
     // Those that are to end it reach the launcher as well, which says what to do; if it is gone,
     // the input ends.
     read_signals(signals_);
+    look_for_ends();
+  }
+
+  void look_for_ends() {
     for (const auto& rank : ranks_) {
-      const std::optional<Ended> end = rank->end();
+      const std::optional<Ended> end = rank->end(/*waits=*/kill_at_.has_value());
       if (!end) continue;
       --running_;
       tell_end(rank->number(), *end);
@@ -167,6 +177,12 @@ class Agent {
 
   void signal_all(int number) {
     for (const auto& rank : ranks_) rank->signal(number);
+  }
+
+  void end_starting(int number) {
+    for (const auto& rank : ranks_) {
+      if (!rank->has_joined()) rank->signal(number);
+    }
   }
 
   void end_ranks(int number, double grace_s) {

@@ -36,15 +36,16 @@ bool is_program(const fs::path& path) {
   return fs::is_regular_file(path, ignored) && access(path.c_str(), X_OK) == 0;
 }
 
-/// Where execvp would find it.
-std::optional<fs::path> find_program(const std::string& name, const fs::path& folder) {
+/// Where execvp would find it with this PATH.
+std::optional<fs::path> find_program(const std::string& name, const fs::path& folder,
+                                     const std::string& search_path) {
   if (name.find('/') != std::string::npos) {
     const fs::path path = folder / name;
     return is_program(path) ? std::optional(path) : std::nullopt;
   }
-  std::istringstream folders(process_environment()("PATH").value_or("/bin:/usr/bin"));
+  std::istringstream folders(search_path);
   for (std::string place; std::getline(folders, place, ':');) {
-    if (is_program(fs::path(place) / name)) return fs::path(place) / name;
+    if (is_program(folder / place / name)) return folder / place / name;
   }
   return std::nullopt;
 }
@@ -74,7 +75,7 @@ void check_program(const Json& order, Findings& findings) {
                                 ", in which the job was started: make it there, or use --chdir");
     return;
   }
-  const std::optional<fs::path> path = find_program(program, folder);
+  const std::optional<fs::path> path = find_program(program, folder, order.at("search_path"));
   if (path) {
     findings.program = hash_of(*path);
     return;

@@ -6,7 +6,8 @@
 
 namespace ronde::tool::launch {
 
-/// `order`: "folder", "program", "ranks" (of this host), "size" (of the job), "restart".
+/// `order`: "folder", "program", "search_path", "ranks" (of this host), "size" (of the job),
+/// "restart".
 Findings check_host(const Json& order);
 
 /// Two TCP ports, one after the other, that nobody else is given while this lives: MASTER_PORT and

@@ -60,9 +60,16 @@ bool Rank::read_output(int stream) {
   return false;
 }
 
-std::optional<Ended> Rank::end() {
-  if (process_.pid <= 0 || !has_ended(process_.pid)) return std::nullopt;
-  const int status = kill_and_reap(std::exchange(process_.pid, -1));
+bool Rank::has_joined() const noexcept {
+  return board_->state >= RunBoard::kStarted;
+}
+
+std::optional<Ended> Rank::end(bool waits) {
+  if (process_.pid <= 0) return std::nullopt;
+  if (!status_) status_ = status_if_ended(process_.pid);
+  if (!status_ || (waits && has_members(process_.pid))) return std::nullopt;
+  signal_group(std::exchange(process_.pid, -1), SIGKILL);
+  const int status = *status_;
   for (const int stream : {STDOUT_FILENO, STDERR_FILENO}) {
     const Fd& fd = stream == STDOUT_FILENO ? process_.out : process_.err;
     // A pipe holds some of them; what a daemon of the program writes is not awaited.

@@ -33,8 +33,10 @@ class Rank {
   /// Its output is read no more until this is called again.
   void pause(bool paused);
   int number() const noexcept { return number_; }
-  /// How it has ended, once. Ends what is left of its group.
-  std::optional<Ended> end();
+  bool has_joined() const noexcept;
+  /// How it has ended, once. `waits`: not before all of its group have, as a shell that is told to
+  /// end goes before the program that it has started. Else what is left of the group is killed.
+  std::optional<Ended> end(bool waits);
 
  private:
   /// Whether there was something.
@@ -46,6 +48,7 @@ class Rank {
   RunBoard* board_ = nullptr;
   Fd memory_;
   Process process_;
+  std::optional<int> status_;  ///< of a leader that has gone before the others of its group
 };
 
 }  // namespace ronde::tool::launch

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tools/run/base/poll.h"
 
+#include <fcntl.h>
 #include <poll.h>
 #include <sys/signalfd.h>
 
@@ -15,6 +16,18 @@
 #include "ronde/error.h"
 
 namespace ronde::tool::launch {
+namespace {
+
+/// A terminal is ready where it takes a byte, and a write of more waits for its reader. One that is
+/// opened anew need not wait, and does not change that of the shell. None if `fd` is another file,
+/// or the terminal is another user's.
+Fd open_terminal(int fd) {
+  if (isatty(fd) == 0) return Fd();
+  const std::string path = "/proc/self/fd/" + std::to_string(fd);
+  return Fd(open(path.c_str(), O_WRONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC));
+}
+
+}  // namespace
 
 Clock::duration seconds_of(double count) {
   return std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(count));
@@ -71,9 +84,10 @@ void Poll::wait(Clock::time_point deadline) {
   }
 }
 
-Outbox::Outbox(Poll& poll, int fd) : poll_(poll), fd_(fd) {
-  poll_.add(fd, POLLOUT, [this] { write_some(); });
-  poll_.pause(fd, true);
+Outbox::Outbox(Poll& poll, int fd)
+    : poll_(poll), own_(open_terminal(fd)), fd_(own_ ? own_.get() : fd) {
+  poll_.add(fd_, POLLOUT, [this] { write_some(); });
+  poll_.pause(fd_, true);
 }
 
 void Outbox::send(std::string_view text) {

@@ -97,6 +97,7 @@ class Outbox {
   void write_some();
 
   Poll& poll_;
+  const Fd own_;  ///< of a terminal
   const int fd_;
   std::string text_;
   std::size_t sent_ = 0;

@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <sched.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 
 #include <array>
@@ -16,6 +17,8 @@
 
 namespace ronde::tool::launch {
 namespace {
+
+rlimit own_file_limit{};  // rlim_max is 0: as it was
 
 struct Pipe {
   Fd read, write;
@@ -52,7 +55,9 @@ void become(const Command& command, char** words, char** variables, pid_t parent
   if (!command.cores.empty() && sched_setaffinity(0, sizeof cores, &cores) != 0) return;
   if (!command.folder.empty() && chdir(command.folder.c_str()) != 0) return;
   for (const int stream : {0, 1, 2}) dup2(streams[static_cast<std::size_t>(stream)], stream);
-  execvpe(words[0], words, variables);
+  if (own_file_limit.rlim_max > 0) setrlimit(RLIMIT_NOFILE, &own_file_limit);
+  environ = variables;
+  execvp(words[0], words);
 }
 
 }  // namespace
@@ -65,6 +70,13 @@ Variables own_variables() {
     if (end != std::string_view::npos) variables.emplace(text.substr(0, end), text.substr(end + 1));
   }
   return variables;
+}
+
+void raise_file_limit() {
+  rlimit limit{};
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur == limit.rlim_max) return;
+  const rlimit raised{limit.rlim_max, limit.rlim_max};
+  if (setrlimit(RLIMIT_NOFILE, &raised) == 0) own_file_limit = limit;
 }
 
 Process spawn(const Command& command) {
@@ -90,8 +102,10 @@ Process spawn(const Command& command) {
   }
   if (count > 0) {
     waitpid(child, nullptr, 0);
+    const bool is_there = error == ENOENT && access(words.front().c_str(), F_OK) == 0;
     errno = error;
-    fail(words.front() + " cannot be started");
+    fail(words.front() +
+         (is_there ? " is a script of a program that cannot be started" : " cannot be started"));
   }
   for (const Fd* const fd : {&out.read, &err.read}) fcntl(fd->get(), F_SETFL, O_NONBLOCK);
   return {child, std::move(in.write), std::move(out.read), std::move(err.read)};
@@ -105,6 +119,17 @@ bool has_ended(pid_t child) noexcept {
   siginfo_t info{};
   return waitid(P_PID, static_cast<id_t>(child), &info, WEXITED | WNOHANG | WNOWAIT) == 0 &&
          info.si_pid != 0;
+}
+
+std::optional<int> status_if_ended(pid_t child) noexcept {
+  int status = 0;
+  return waitpid(child, &status, WNOHANG) == child ? std::optional(status) : std::nullopt;
+}
+
+bool has_members(pid_t leader) noexcept {
+  while (waitpid(-leader, nullptr, WNOHANG) > 0) {
+  }
+  return kill(-leader, 0) == 0;
 }
 
 int kill_and_reap(pid_t child) noexcept {

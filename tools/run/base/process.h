@@ -4,6 +4,7 @@
 #include <sys/types.h>
 
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -31,7 +32,10 @@ struct Process {
   Fd in, out, err;
 };
 
-/// Throws Error if it cannot be started.
+/// Lets this process open as many files as it may; those that it starts keep the limit of before.
+void raise_file_limit();
+
+/// Throws Error if it cannot be started. The program is looked for in the PATH of `variables`.
 Process spawn(const Command& command);
 
 /// A signal for all of its group.
@@ -39,6 +43,13 @@ void signal_group(pid_t leader, int number) noexcept;
 
 /// Whether a child has ended; it stays to be reaped.
 bool has_ended(pid_t child) noexcept;
+
+/// Reaps a child that has ended. Its group keeps its number while it has members.
+std::optional<int> status_if_ended(pid_t child) noexcept;
+
+/// Whether somebody is left in the group of a child that was reaped. Reaps those that have ended
+/// and were left to this process.
+bool has_members(pid_t leader) noexcept;
 
 /// Kills what is left of the group of a child, and returns its status.
 int kill_and_reap(pid_t child) noexcept;

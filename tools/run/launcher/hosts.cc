@@ -72,7 +72,8 @@ std::string discover(const std::string& text, double seconds, Poll& poll,
                      const std::function<bool()>& stops) {
   Command command;
   command.words = {"/bin/sh", "-c", text};
-  const Process process = spawn(command);
+  Process process = spawn(command);
+  process.in.reset();
   std::string out, err;
   int open = 2;
   const auto watch = [&](const Fd& fd, std::string& into) {
@@ -128,7 +129,9 @@ Hosts parse_hosts(std::string_view text, const std::string& source) {
     if (entry.empty()) continue;
     hosts.push_back(parse_host(entry, source));
     const std::string& name = hosts.back().name;
-    const auto is_it = [&](const Host& host) { return host.name == name; };
+    const auto is_it = [&](const Host& host) {
+      return host.name == name || (is_this_host(name) && is_this_host(host.name));
+    };
     if (std::ranges::count_if(hosts, is_it) > 1) {
       throw UsageError(source + ": host " + name + " is there twice: give it all its slots once");
     }

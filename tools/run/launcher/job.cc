@@ -201,10 +201,13 @@ bool Job::place_ranks(int ranks, int fewest) {
 }
 
 bool Job::prepare() {
+  const auto path = variables_.find("PATH");
+  const std::string search_path = path == variables_.end() ? "/bin:/usr/bin" : path->second;
   for (const auto& link : links_) {
     link->send({{"order", "prepare"},
                 {"folder", options_.folder},
                 {"program", options_.command.front()},
+                {"search_path", search_path},
                 {"ranks", link->ranks.size()},
                 {"size", ranks_},
                 {"restart", restart_}});
@@ -345,14 +348,21 @@ void Job::on_lost(Link& link) {
   }
 }
 
-/// The survivors of a failure hear of it from the library, and leave by themselves.
+/// The survivors of a failure hear of it from the library, and leave by themselves; but those that
+/// are not yet in the group from here.
 void Job::note_end(const Link& link, int rank, const Ended& how) {
   const int order = static_cast<int>(end_.ranks.size());
+  const bool was_told = told_to_end_ || (starting_are_told_ && how.state < RunBoard::kStarted);
   const RankEnd& end =
-      end_.ranks.insert_or_assign(rank, RankEnd{how, link.host().name, told_to_end_, order})
+      end_.ranks.insert_or_assign(rank, RankEnd{how, link.host().name, was_told, order})
           .first->second;
   if (end.is_well() || told_to_end_ || end_at_ != Clock::time_point::max()) return;
   end_at_ = Clock::now() + seconds_of(options_.grace_s);
+  if (ranks_ == 1) return;
+  output_.say("rank " + std::to_string(rank) + " on " + end.host + ": " + end.text() +
+              "; the others have " + text_of(options_.grace_s) + " s (--grace) to leave");
+  starting_are_told_ = true;
+  send_all({{"order", "end starting"}, {"signal", SIGTERM}});
 }
 
 void Job::on_signal(int number, int count) {

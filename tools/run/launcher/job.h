@@ -121,6 +121,7 @@ class Job {
   int ranks_ = 0;
   bool is_running_ = false;
   bool told_to_end_ = false;
+  bool starting_are_told_ = false;
   Clock::time_point end_at_ = Clock::time_point::max();   ///< survivors had their time
   Clock::time_point lose_at_ = Clock::time_point::max();  ///< agents have not obeyed
   Clock::time_point look_at_ = Clock::time_point::max();  ///< for hosts that have come

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <csignal>
 #include <cstdlib>
 #include <filesystem>
@@ -33,6 +34,20 @@ constexpr std::array<std::string_view, 14> kForwarded = {
 constexpr std::array<std::string_view, 3> kOfHost = {"RONDE_HOST_ID", "RONDE_RUN_BOARD",
                                                      "TORCHELASTIC_RUN_ID"};
 
+constexpr std::array<std::string_view, 13> kOfRank = {"RANK",
+                                                      "LOCAL_RANK",
+                                                      "WORLD_SIZE",
+                                                      "LOCAL_WORLD_SIZE",
+                                                      "GROUP_RANK",
+                                                      "GROUP_WORLD_SIZE",
+                                                      "MASTER_ADDR",
+                                                      "MASTER_PORT",
+                                                      "RONDE_RESTART",
+                                                      "RONDE_RUN_BOARD",
+                                                      "TORCHELASTIC_RUN_ID",
+                                                      "TORCHELASTIC_RESTART_COUNT",
+                                                      "TORCHELASTIC_MAX_RESTARTS"};
+
 std::string random_hex() {
   std::array<unsigned char, 32> bytes{};
   if (sodium_init() < 0) throw Error("libsodium cannot be used on this system");
@@ -55,6 +70,10 @@ Variables forwarded_variables(const std::vector<std::string>& wanted) {
   for (const std::string& text : wanted) {
     const std::size_t end = std::min(text.find('='), text.size());
     const std::string name = text.substr(0, end);
+    if (name.empty() || std::ranges::find(kOfRank, name) != kOfRank.end()) {
+      throw UsageError("--env " + text + ": " +
+                       (name.empty() ? "it has no name" : "each rank gets its own " + name));
+    }
     const auto found = own.find(name);
     if (end == text.size() && found == own.end()) {
       throw UsageError("--env " + name + ": it is not set here; give it a value, " + name + "=...");
@@ -63,6 +82,8 @@ Variables forwarded_variables(const std::vector<std::string>& wanted) {
   }
   // An MPI that starts this launcher as one rank says so to the ranks: theirs is another start.
   if (variables["RONDE_JOB_KEY"].empty()) variables["RONDE_JOB_KEY"] = random_hex();
+  // UCX would catch SIGHUP as it is loaded, so that ranks do not end by it.
+  variables.emplace("UCX_DEBUG_SIGNO", "0");
   variables["TORCHELASTIC_RUN_ID"] = "ronde-" + random_hex().substr(0, 12);
   return variables;
 }
@@ -83,6 +104,10 @@ Options checked(Options options) {
   if (options.min_ranks > options.ranks && options.ranks > 0) {
     throw UsageError("--min-ranks " + std::to_string(options.min_ranks) + " is more than -n " +
                      std::to_string(options.ranks));
+  }
+  for (const double time :
+       {options.grace_s, options.connect_s, options.wait_s, options.backoff_s, options.grow_s}) {
+    if (std::isnan(time)) throw UsageError("a time in seconds is no number (nan)");
   }
   if (options.command.empty()) throw UsageError("give the program after --");
   if (options.folder.empty()) options.folder = std::filesystem::current_path();
