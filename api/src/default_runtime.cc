@@ -137,8 +137,35 @@ void DefaultRuntime::expect_own_process(std::string_view function) const {
   if (is_of_parent()) throw error_after_fork(std::string(function));
 }
 
+/// What the first that has failed has thrown.
+std::exception_ptr DefaultRuntime::run_shutdown_hooks() {
+  std::exception_ptr problem;
+  if (!is_initialized()) return problem;
+  const std::lock_guard lock(shutdown_hooks_mutex_);
+  for (const auto& [number, hook] : shutdown_hooks_) {
+    try {
+      hook();
+    } catch (...) {
+      if (!problem) problem = std::current_exception();
+    }
+  }
+  return problem;
+}
+
+std::uint64_t DefaultRuntime::add_shutdown_hook(std::function<void()> hook) {
+  const std::lock_guard lock(shutdown_hooks_mutex_);
+  shutdown_hooks_.emplace(next_shutdown_hook_, std::move(hook));
+  return next_shutdown_hook_++;
+}
+
+void DefaultRuntime::remove_shutdown_hook(std::uint64_t number) {
+  const std::lock_guard lock(shutdown_hooks_mutex_);
+  shutdown_hooks_.erase(number);
+}
+
 void DefaultRuntime::shutdown() {
   if (is_of_parent()) return;
+  const std::exception_ptr problem_of_hook = run_shutdown_hooks();
   Runtime* runtime = nullptr;
   Observer* observer = nullptr;
   {
@@ -160,6 +187,7 @@ void DefaultRuntime::shutdown() {
   }
   run_report_.note_end(true, runtime->failure());
   retire(Phase::ShutDown);
+  if (problem_of_hook) std::rethrow_exception(problem_of_hook);
 }
 
 bool DefaultRuntime::leave(const std::string& why) noexcept {

@@ -3,7 +3,10 @@
 
 #include <atomic>
 #include <condition_variable>
+#include <cstdint>
+#include <exception>
 #include <functional>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -50,6 +53,8 @@ class DefaultRuntime {
   void register_backend(const std::string& name, BackendFactory factory);
   void set_stall_callback(StallCallback callback);
   void add_init_hook(Hook hook);
+  std::uint64_t add_shutdown_hook(std::function<void()> hook);
+  void remove_shutdown_hook(std::uint64_t number);
 
   /// Keeps the Runtime alive for one use: a short one, or one that a shutdown() or leave() ends.
   class Use {
@@ -78,6 +83,7 @@ class DefaultRuntime {
   void begin_init();
   void publish(std::unique_ptr<Runtime> runtime, std::unique_ptr<Observer> observer);
   void run_hooks();
+  std::exception_ptr run_shutdown_hooks();
   void retire(Phase next) noexcept;
   void end_at_exit(int status) noexcept;
   void end_use() noexcept;
@@ -99,6 +105,9 @@ class DefaultRuntime {
   BackendRegistry registered_;
   StallCallback on_stall_;
   std::vector<Hook> hooks_;
+  std::mutex shutdown_hooks_mutex_;  // held while they run
+  std::map<std::uint64_t, std::function<void()>> shutdown_hooks_;
+  std::uint64_t next_shutdown_hook_ = 0;
 };
 
 }  // namespace ronde

@@ -164,6 +164,12 @@ Figures figures() {
   return use("ronde::figures()")->figures();
 }
 
+std::uint64_t add_shutdown_hook(std::function<void()> hook) {
+  return DefaultRuntime::instance().add_shutdown_hook(std::move(hook));
+}
+void remove_shutdown_hook(std::uint64_t number) {
+  DefaultRuntime::instance().remove_shutdown_hook(number);
+}
 void note_checkpoint(std::int64_t step) {
   DefaultRuntime::instance().note_checkpoint(step);
 }

@@ -176,7 +176,9 @@ TEST_CASE("the newest checkpoints stay, and nothing of older saves that ended ha
   CHECK(store.scan().size() == 3);  // with the one that is newer and in progress
   const TestCheckpoint later = save(store, 8);
   store.prune(2, later.manifest.name, {4, 8});
-  CHECK(steps(store) == std::vector<std::int64_t>{40, 80});
+  CHECK(steps(store) == std::vector<std::int64_t>{40, 60, 80});
+  store.prune(2, save(store, 9).manifest.name, {4, 8});
+  CHECK(steps(store) == std::vector<std::int64_t>{80, 90});
   CHECK(fs::exists(folder / "notes.txt"));
 }
 
@@ -276,6 +278,49 @@ TEST_CASE("a full disk is told, and the checkpoints before are intact") {
   }
   CHECK_THAT(text, Contains("cannot write") && Contains("part-0.pt: No space left on device") &&
                        Contains("Free some space") && !Contains("lost"));
+}
+
+TEST_CASE("what cannot be removed does not keep the checkpoints after it") {
+  const TemporaryFolder folder;
+  std::string text;
+  bool mounted = true;
+  std::thread([&] {
+    const fs::path busy = folder / "partial-000000-step-0-0123abcd/busy";
+    fs::create_directories(busy);
+    mounted = ::unshare(CLONE_NEWNS) == 0 &&
+              ::mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr) == 0 &&
+              ::mount("none", busy.c_str(), "tmpfs", 0, nullptr) == 0;
+    if (!mounted) return;
+    const Store store(folder.path());
+    save(store, 1);
+    save(store, 2);
+    try {
+      store.prune(1, save(store, 3).manifest.name);
+    } catch (const Error& error) {
+      text = error.what();
+    }
+    if (steps(store) != std::vector<std::int64_t>{30}) text += " and others are left";
+  }).join();
+  if (!mounted) {
+    WARN("a tmpfs cannot be mounted here");
+    return;
+  }
+  CHECK_THAT(text, Contains("cannot remove the older checkpoint") && Contains("step-0") &&
+                       !Contains("others"));
+}
+
+TEST_CASE("two jobs in one folder are told, and remove nothing of each other") {
+  const TemporaryFolder folder;
+  const Store store(folder.path());
+  save(store, 1);
+  const Name other{2, 20, "89abcdef"};
+  store.check_alone(other, 2);  // the run before
+  save(store, 2);
+  CHECK_THAT(error_of([&] { store.check_alone(other, 2); }),
+             Contains("another job saves into") && Contains("000002-step-20-"));
+  save(store, 3);
+  store.prune(1, other, {}, 3);
+  CHECK(steps(store) == std::vector<std::int64_t>{20, 30});
 }
 
 TEST_CASE("a folder that cannot be used is told with its path") {

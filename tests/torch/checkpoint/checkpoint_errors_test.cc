@@ -12,6 +12,18 @@ namespace ronde_test::checkpoint_errors_test {
 
 using namespace ronde_test::checkpoints;
 
+namespace {
+
+std::size_t count_folders(const fs::path& folder) {
+  ronde::barrier();
+  std::size_t folders = 0;
+  for (const auto& file : fs::directory_iterator(folder)) folders += file.is_directory();
+  ronde::barrier();
+  return folders;
+}
+
+}  // namespace
+
 TEST_CASE("a damaged or torn newest checkpoint gives way to the one before, on all ranks") {
   const std::vector<std::function<void(const fs::path&)>> damages = {
       damage_newest,
@@ -31,10 +43,11 @@ TEST_CASE("a damaged or torn newest checkpoint gives way to the one before, on a
     resumed.checkpoint.wait();
     Training next(folder.path(), {.seed = 3});
     CHECK(next.resume() == 5);
-    // The damaged one does not count among those that are kept.
-    std::size_t folders = 0;
-    for (const auto& file : fs::directory_iterator(folder.path())) folders += file.is_directory();
-    CHECK(folders == 2);
+    // The damaged one does not count among those that are kept, and goes with those before it.
+    CHECK(count_folders(folder.path()) == 3);
+    next.run(6, {6});
+    next.checkpoint.wait();
+    CHECK(count_folders(folder.path()) == 2);
   }
 }
 
@@ -100,6 +113,11 @@ TEST_CASE("what is each rank's own fits the same number of ranks only", "[n2][n4
     check_refused([&] { alone.checkpoint.resume(); },
                   {"\"own\" is each rank's own, and was saved by " + std::to_string(ronde::size()) +
                    " ranks, here are 1"});
+    try {
+      alone.checkpoint.resume();
+    } catch (const ronde::Error& error) {
+      CHECK_FALSE(contains(error.what(), "is not here"));
+    }
   }
   ronde::remove_process_set(set);
 }
@@ -139,6 +157,7 @@ TEST_CASE("a save that fails on one rank is told on all by the next call, which 
   training.checkpoint.wait();
   CHECK(files_in(obstacle.path, "manifest.json").size() == 1);
   Training resumed(obstacle.path, {.seed = 2});
+  obstacle.gives_way = false;
   resumed.checkpoint.add("obstacle", obstacle);
   CHECK(resumed.resume() == 3);
 }
@@ -223,6 +242,66 @@ TEST_CASE("checkpoints of another run are not overwritten by one that did not re
   other.checkpoint.save(3);
 }
 
+TEST_CASE("two jobs that save into one folder are told, and lose nothing") {
+  const SharedFolder folder;
+  double number = 1;
+  ronde::Checkpoint first(folder.path()), second(folder.path());
+  first.add("number", number);
+  second.add("number", number);
+  first.save(1);
+  first.wait();
+  second.save(2);
+  check_refused([&] { second.wait(); },
+                {"step 2 was not saved: another job saves into " + folder.path().string(),
+                 "it has made 000001-step-1-", "Give each a folder of its own"});
+  first.save(3);
+  first.wait();
+  ronde::barrier();
+  CHECK(files_in(folder.path(), "manifest.json").size() == 2);
+}
+
+TEST_CASE("where an object cannot be loaded, those before it are as they were") {
+  const SharedFolder folder;
+  torch::nn::Linear net(1, 1);
+  torch::optim::SGD sgd(net->parameters(), 1.0), other(net->parameters(), 1.0),
+      third(net->parameters(), 1.0);
+  const auto rate = [](const torch::optim::SGD& of) {
+    return of.param_groups()[0].options().get_lr();
+  };
+  const ronde::WarmupOptions options{.steps = 7, .scale = 3};
+  ronde::DistributedSampler sampler(48, {}), grown(49, {});
+  {
+    ronde::WarmupLR warmup(sgd, options);
+    warmup.step();
+    warmup.step();
+    ronde::Checkpoint checkpoint(folder.path());
+    checkpoint.add("warmup", warmup).add("sampler", sampler).save(2);
+    checkpoint.wait();
+  }
+  ronde::WarmupLR warmup(other, options), fresh(third, options);
+  const double before = rate(other);
+  ronde::Checkpoint checkpoint(folder.path());
+  checkpoint.add("warmup", warmup).add("sampler", grown);
+  check_refused([&] { checkpoint.resume(); }, {"\"sampler\" cannot be loaded"});
+  CHECK(rate(other) == before);
+  warmup.step();
+  fresh.step();
+  CHECK(rate(other) == rate(third));
+}
+
+TEST_CASE("the folder is the same one where the program goes to another", "[n1]") {
+  const SharedFolder folder;
+  const fs::path place = fs::current_path();
+  fs::current_path(folder.path());
+  double number = 1;
+  ronde::Checkpoint checkpoint("here");
+  checkpoint.add("number", number);
+  fs::current_path(place);
+  checkpoint.save(1);
+  checkpoint.wait();
+  CHECK(files_in(folder.path() / "here", "manifest.json").size() == 1);
+}
+
 TEST_CASE("ranks with other objects or options are told", "[n2][n4]") {
   const SharedFolder folder;
   at::Tensor tensor = torch::zeros({2 + (ronde::rank() == 1 ? 1 : 0)});
@@ -266,8 +345,15 @@ TEST_CASE("names and options that make no sense are refused", "[n1]") {
   check_refused([&] { checkpoint.save(1); }, {"\"sparse\" is a sparse, quantized or meta tensor"});
   check_refused([&] { ronde::Checkpoint(folder.path(), {.keep = -1}); }, {"keep is -1"});
   check_refused([&] { ronde::Checkpoint(folder.path(), {.replicate = 2}); }, {"replicate is 2"});
-  check_refused([&] { ronde::Checkpoint(folder.path(), {.stop_signals = {SIGKILL}}); },
-                {"stop signal 9 cannot be caught"});
+  check_refused(
+      [&] {
+        ronde::Checkpoint(folder.path(), {.stop_signals = {SIGUSR2, SIGKILL}});
+      },
+      {"stop signal 9 cannot be caught"});
+  struct sigaction action = {};
+  CHECK(::sigaction(SIGUSR2, nullptr, &action) == 0);
+  CHECK(action.sa_handler == SIG_DFL);
+  check_refused([&] { ronde::Checkpoint(""); }, {"the path of its folder is empty"});
 }
 
 }  // namespace ronde_test::checkpoint_errors_test

@@ -72,6 +72,28 @@ TEST_CASE("what resumed from a checkpoint that one host had not committed keeps 
   });
 }
 
+TEST_CASE("what one host could not commit, it does with the next save", "[n4][own]") {
+  on_two_hosts([](const fs::path& disk) {
+    Training training(disk, {});
+    training.run(2, {2});
+    training.checkpoint.wait();
+    fs::path obstacle = newest_in(disk);
+    std::string name = obstacle.filename().string();
+    obstacle.replace_filename(name.replace(0, 14, "000002-step-3-").c_str());
+    training.run(3);
+    ronde::barrier();
+    if (ronde::rank() == 3) fs::create_directories(obstacle / "in the way");
+    training.checkpoint.save(3);
+    check_refused([&] { training.checkpoint.wait(); }, {"step 3 was not saved: cannot rename"});
+    if (ronde::rank() == 3) fs::remove_all(obstacle);
+    training.run(4, {4});
+    training.checkpoint.wait();
+    const std::vector<fs::path> manifests = files_in(disk, "manifest.json");
+    REQUIRE(manifests.size() == 2);
+    CHECK(contains(manifests[0].string(), "-step-3-"));
+  });
+}
+
 TEST_CASE("without a copy the parts of a lost host are missing", "[n4][own]") {
   on_two_hosts([](const fs::path& disk) {
     save_run(disk, {2});
@@ -142,6 +164,52 @@ TEST_CASE("a rank that is killed in the middle of a save costs that save alone",
   for (const auto& file : fs::directory_iterator(folder.path())) {
     CHECK_FALSE(file.path().filename().string().starts_with("partial-"));
   }
+}
+
+TEST_CASE("helper: a rank that shuts down while it saves", "[.][own]") {
+  using ronde::test::started_with;
+  ronde::init({.key_value = ronde::test::start_by_files()});
+  const fs::path folder = started_with("TRAIN_FOLDER");
+  at::Tensor large = torch::ones({1 << 20});
+  ronde::Checkpoint checkpoint(folder);
+  checkpoint.add("large", large);
+  const std::int64_t step = checkpoint.resume().value_or(0);
+  std::printf("resumed %d\n", static_cast<int>(step));
+  if (started_with("TRAIN_SPOIL") == "yes") {
+    on_rank_0([&] {
+      fs::remove_all(folder);
+      ronde::test::write_bytes(folder, "");
+    });
+  }
+  checkpoint.save(step + 1);
+  ronde::shutdown();
+}
+
+TEST_CASE("shutdown waits for the save in progress, and throws if it fails", "[n1]") {
+  const ronde::test::TemporaryFolder folder;
+  const auto launch = [&](const std::string& spoils) {
+    return ronde::test::run_file_ranks(2, "helper: a rank that shuts down while it saves",
+                                       {{"TRAIN_FOLDER", folder / "checkpoints"},
+                                        {"TRAIN_SPOIL", spoils},
+                                        {"OMP_NUM_THREADS", "1"}});
+  };
+  for (const std::string step : {"0", "1"}) {
+    for (const auto& rank : launch("no")) {
+      CAPTURE(rank.out, rank.err);
+      CHECK(rank.exit_code == 0);
+      CHECK(contains(rank.out, "resumed " + step));
+    }
+  }
+  fs::resize_file(files_in(newest_in(folder.path()), ".pt").front(), 100);
+  const auto failed = launch("yes");
+  CAPTURE(failed[0].out, failed[0].err);
+  for (const char* const part : {"000002-step-2-", "is not used"}) {
+    CHECK(contains(failed[0].err, part));
+  }
+  for (const char* const part : {"resumed 1", "step 2 was not saved"}) {
+    CHECK(contains(failed[0].out, part));
+  }
+  CHECK(failed[0].exit_code != 0);
 }
 
 }  // namespace ronde_test::checkpoint_hosts_test

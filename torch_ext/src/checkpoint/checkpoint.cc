@@ -12,6 +12,7 @@
 #include "core/src/base/system.h"
 #include "ronde/error.h"
 #include "ronde/ronde.h"
+#include "ronde/run.h"
 #include "ronde/torch/objects.h"
 #include "ronde/torch/random.h"
 #include "torch_ext/src/checkpoint/loader.h"
@@ -46,6 +47,14 @@ CheckpointOptions checked(CheckpointOptions options) {
   return options;
 }
 
+/// The program may change its current folder later.
+std::filesystem::path whole_path(const std::filesystem::path& folder) {
+  if (folder.empty()) {
+    throw UsageError(detail::rank_prefix() + "ronde::Checkpoint: the path of its folder is empty");
+  }
+  return std::filesystem::absolute(folder);
+}
+
 CheckpointLayout make_layout(const CheckpointOptions& options) {
   detail::check_member("ronde::Checkpoint", options.process_set);
   CheckpointLayout layout{
@@ -69,21 +78,22 @@ class Checkpoint::Impl {
   Impl(const std::filesystem::path& folder, CheckpointOptions options)
       : options_(checked(std::move(options))),
         layout_(make_layout(options_)),
-        store_(folder),
+        store_(whole_path(folder)),
         writer_(store_, layout_, options_.keep),
         stop_(options_.stop_signals, layout_.subject + "/stop", layout_.set) {
     meet();
     if (options_.random_state) {
       objects_.push_back({kRandom, detail::checkpoint_object_of_generators(), /*local=*/true});
     }
+    hook_ = add_shutdown_hook([this] { finish_last(); });
   }
 
   ~Impl() {
+    remove_shutdown_hook(hook_);
     try {
-      const std::string problem = writer_.finish();
-      if (!problem.empty()) detail::checkpoint_log().error(kPrefix + problem);
-    } catch (const std::exception&) {
-      // The group is dead, which every other call tells.
+      finish_last();
+    } catch (const std::exception& error) {
+      detail::checkpoint_log().error(error.what());
     }
   }
 
@@ -112,8 +122,8 @@ class Checkpoint::Impl {
     mine.problem = detail::problem_of([&] { mine.lines = plan(step, pieces); });
     try {
       detail::agree("ronde::Checkpoint::save", mine, layout_.set,
-                    {.advice = "Add the same objects on every rank, and those that differ by "
-                               "add_local()"});
+                    {.advice = "Save the same step and the same objects on every rank, and add "
+                               "those that differ by add_local()"});
     } catch (...) {
       if (!last.problem.empty()) detail::checkpoint_log().error(kPrefix + last.problem);
       throw;
@@ -142,6 +152,7 @@ class Checkpoint::Impl {
     if (!loaded) return std::nullopt;
     saved_step_ = loaded->name.step;
     writer_.set_passed_over({loaded->name.sequence, sequence_});
+    note_checkpoint(loaded->name.step);
     return loaded->name.step;
   }
 
@@ -149,6 +160,18 @@ class Checkpoint::Impl {
 
  private:
   static constexpr std::int64_t kNone = -1;
+
+  /// Waits for the save in progress, and throws Error if it has failed.
+  void finish_last() {
+    std::string problem;
+    try {
+      problem = writer_.finish();
+    } catch (const GroupError& error) {
+      // The program is told by its other calls.
+      detail::checkpoint_log().error(kPrefix + "the last save was cut off: " + error.what());
+    }
+    if (!problem.empty()) throw Error(kPrefix + problem);
+  }
 
   /// What one rank tells the others about its folder: the place, empty if it does not write, the
   /// highest sequence and the newest checkpoint there; and how the run is to be called.
@@ -186,6 +209,7 @@ class Checkpoint::Impl {
       others_newest_ = std::max(others_newest_, newest);
       if (static_cast<int>(rank) < layout_.rank && place == my_place) layout_.commits = false;
     }
+    writer_.set_first(sequence_);
     if (layout_.replicated && layout_.copier(0) < 0 && layout_.rank == 0) {
       detail::checkpoint_log().warning(
           "ronde::Checkpoint: all ranks are on one host: parts are not copied to another one");
@@ -314,6 +338,7 @@ class Checkpoint::Impl {
   const store::Store store_;
   detail::CheckpointWriter writer_;
   detail::StopSignals stop_;
+  std::uint64_t hook_ = 0;
   std::vector<NamedObject> objects_;
   std::string run_;
   std::int64_t sequence_ = 1;

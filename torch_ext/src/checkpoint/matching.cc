@@ -18,6 +18,7 @@ class Differences {
     if (named.local && loaded_.ranks != ranks_) {
       add("\"" + named.name + "\" is each rank's own, and was saved by " +
           std::to_string(loaded_.ranks) + " ranks, here are " + std::to_string(ranks_));
+      compared_.insert(named.name);
       return;
     }
     is_local_ = named.local;
@@ -39,7 +40,7 @@ class Differences {
     for (const auto& [name, item] : loaded_.items) {
       if (known_.contains(name)) continue;
       const std::string object = name.substr(0, name.find('/'));
-      bool open = object == "random";
+      bool open = object == "random" || compared_.contains(object);
       for (const NamedObject& named : objects) {
         open = open || (named.name == object && named.object.tensors && !named.object.fixed);
       }
@@ -99,6 +100,7 @@ class Differences {
   const int ranks_;
   bool is_local_ = false;  ///< the object that is compared
   std::set<std::string> known_;
+  std::set<std::string> compared_;  ///< objects of which the entries do not matter any more
   std::vector<std::string> lines_;
 };
 

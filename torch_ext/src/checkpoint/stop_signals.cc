@@ -44,16 +44,22 @@ StopSignals::StopSignals(const std::vector<int>& signals, std::string name, Proc
     action.sa_handler = request_stop;
     action.sa_flags = SA_RESTART;
     if (::sigaction(signal, &action, &former) != 0) {
+      const int code = errno;
+      restore();
       throw UsageError(rank_prefix() + "ronde::Checkpoint: stop signal " + std::to_string(signal) +
-                       " cannot be caught: " + errno_text(errno));
+                       " cannot be caught: " + errno_text(code));
     }
     former_.emplace_back(signal, former);
   }
 }
 
 StopSignals::~StopSignals() {
-  for (const auto& [signal, former] : former_) ::sigaction(signal, &former, nullptr);
+  restore();
   if (!former_.empty()) requested_ms.store(0);
+}
+
+void StopSignals::restore() const noexcept {
+  for (const auto& [signal, former] : former_) ::sigaction(signal, &former, nullptr);
 }
 
 bool StopSignals::agreed() {

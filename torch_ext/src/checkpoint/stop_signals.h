@@ -26,6 +26,8 @@ class StopSignals {
   bool agreed();
 
  private:
+  void restore() const noexcept;
+
   const std::string name_;
   const ProcessSet set_;
   std::vector<std::pair<int, struct sigaction>> former_;

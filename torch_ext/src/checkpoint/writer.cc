@@ -72,21 +72,31 @@ std::string CheckpointWriter::finish() {
 void CheckpointWriter::write(const store::Name& name, const std::vector<Piece>& pieces) {
   PartBytes part;
   problem_ = problem_of([&] {
-    if (pieces.empty()) return;
-    part = make_part(pieces);
-    write_part(name, layout_.rank, part.index, part.text());
+    if (!pieces.empty()) {
+      part = make_part(pieces);
+      write_part(name, layout_.rank, part.index, part.text());
+    }
+    if (layout_.commits) store_.check_alone(name, first_);
   });
   // Also after a problem, as the other ranks do.
   if (layout_.exchanges()) exchange(name, part);
   const std::vector<store::PartSummary> parts = agree_on_parts(problem_.empty(), part);
   if (!layout_.commits) return;
   if (parts.empty()) return store_.discard(name);
-  problem_ =
-      problem_of([&] { store_.commit({.name = name, .ranks = layout_.size, .parts = parts}); });
-  if (!problem_.empty()) return;
+  const std::optional<store::Manifest> earlier = std::exchange(uncommitted_, std::nullopt);
+  const store::Manifest manifest{.name = name, .ranks = layout_.size, .parts = parts};
+  problem_ = problem_of([&] { store_.commit(manifest); });
+  if (!problem_.empty()) {
+    uncommitted_ = manifest;
+    return;
+  }
   note_checkpoint(name.step);
-  const std::string left = problem_of([&] { store_.prune(keep_, name, passed_over_); });
-  if (!left.empty()) checkpoint_log().warning("ronde::Checkpoint: an older one is left: " + left);
+  // Other hosts may have committed it; here there was no room, for instance.
+  const std::string missing = earlier ? problem_of([&] { store_.commit(*earlier); }) : "";
+  const std::string left = problem_of([&] { store_.prune(keep_, name, passed_over_, first_); });
+  for (const std::string& problem : {missing, left}) {
+    if (!problem.empty()) checkpoint_log().warning("ronde::Checkpoint: an older one: " + problem);
+  }
 }
 
 /// Writes the part of rank `of` if this rank is the one to do so.

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <exception>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -26,6 +27,8 @@ class CheckpointWriter {
 
   /// Checkpoints that the next save removes, as they were of no use for the one that resumed.
   void set_passed_over(const store::Range& range) { passed_over_ = range; }
+  /// The first sequence of this run.
+  void set_first(std::int64_t sequence) { first_ = sequence; }
 
   /// Begins to write. Nothing may be in progress. `pieces` live until finish().
   void start(const store::Name& name, const std::vector<Piece>& pieces);
@@ -45,6 +48,8 @@ class CheckpointWriter {
   const CheckpointLayout& layout_;
   const int keep_;
   store::Range passed_over_;
+  std::int64_t first_ = 0;
+  std::optional<store::Manifest> uncommitted_;  ///< its parts are here
   std::thread thread_;
   std::int64_t step_ = 0;
   // Of the writer's thread until it has ended.

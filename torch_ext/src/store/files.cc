@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <system_error>
+#include <vector>
 
 #include "core/src/base/system.h"
 #include "ronde/error.h"
@@ -23,8 +24,9 @@ const char* advice(int code) {
     case EPERM:
     case EROFS:
       return ". Give this user the permission, or choose another folder";
+    case EEXIST:
     case ENOTDIR:
-      return ". Choose a folder that is none of a file";
+      return ". A file has this name: choose another folder";
     default:
       return "";
   }
@@ -48,8 +50,14 @@ void fail(const std::string& what, const std::filesystem::path& path, int code) 
 
 void make_folders(const std::filesystem::path& path) {
   std::error_code error;
+  std::vector<std::filesystem::path> parents;  // of those that are made
+  for (auto place = path; !place.empty() && !std::filesystem::exists(place, error);) {
+    place = place.parent_path();
+    parents.push_back(place.empty() ? "." : place);
+  }
   std::filesystem::create_directories(path, error);
   if (error) fail("cannot make the folder", path, error.value());
+  for (const auto& parent : parents) sync_folder(open_folder(parent).get(), parent);
 }
 
 UniqueFd open_folder(const std::filesystem::path& path) {

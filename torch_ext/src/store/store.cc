@@ -191,22 +191,44 @@ void Store::discard(const Name& name) const noexcept {
   fs::remove_all(partial(name), later);
 }
 
-void Store::prune(int keep, const Name& newest, const Range& passed_over) const {
+void Store::check_alone(const Name& own, std::int64_t first) const {
+  for (const Found& found : folders_in(folder_)) {
+    if (!found.committed || found.name.run == own.run || found.name.sequence < first) continue;
+    throw Error("another job saves into " + folder_.string() + ": it has made " +
+                folder_name(found.name) + " since this one began. Give each a folder of its own");
+  }
+}
+
+void Store::prune(int keep, const Name& newest, const Range& passed_over,
+                  std::int64_t first) const {
+  std::string problem;
+  const auto remove = [&](const Found& found) {
+    try {
+      remove_checkpoint(found.path);
+    } catch (const Error& error) {
+      if (problem.empty()) problem = error.what();
+    }
+  };
   std::vector<Found> complete;
   for (Found& found : folders_in(folder_)) {
-    const bool is_useless = found.committed ? passed_over.contains(found.name.sequence)
-                                            : found.name.sequence < newest.sequence;
-    if (is_useless) {
-      remove_checkpoint(found.path);
-    } else if (found.committed) {
+    if (found.name.run != newest.run && found.name.sequence >= first) continue;
+    if (found.committed) {
       complete.push_back(std::move(found));
+    } else if (found.name.sequence < newest.sequence) {
+      remove(found);
     }
   }
-  const auto kept = static_cast<std::size_t>(keep);
-  if (keep == 0 || complete.size() <= kept) return;
   std::sort(complete.begin(), complete.end(),
             [](const Found& a, const Found& b) { return a.name.sequence > b.name.sequence; });
-  for (std::size_t i = kept; i < complete.size(); ++i) remove_checkpoint(complete[i].path);
+  int kept = 0;
+  for (const Found& found : complete) {
+    if (keep > 0 && kept == keep) {
+      remove(found);
+    } else if (!passed_over.contains(found.name.sequence)) {
+      ++kept;
+    }
+  }
+  if (!problem.empty()) throw Error(problem);
 }
 
 Part Store::read_part(const Sighting& sighting, const PartSummary& summary) const {

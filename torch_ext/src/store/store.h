@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <limits>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -62,9 +63,16 @@ class Store {
   /// Removes a checkpoint in progress that cannot be completed, as far as that is possible.
   void discard(const Name& name) const noexcept;
 
-  /// Removes all but the newest `keep` checkpoints (0: none), what older saves have left, and
-  /// checkpoints that were passed over when this run resumed.
-  void prune(int keep, const Name& newest, const Range& passed_over = {}) const;
+  /// Throws Error if another run than that of `own` has made a checkpoint of sequence `first` or
+  /// later: two jobs save here, and each would remove what is the other's.
+  void check_alone(const Name& own, std::int64_t first) const;
+
+  /// Removes what older saves have left, and all but the newest `keep` checkpoints (0: none). Those
+  /// that were passed over when this run resumed do not count as kept, and go with those before
+  /// them. What other runs have made from sequence `first` on stays. Goes on where one cannot be
+  /// removed, and throws at the end.
+  void prune(int keep, const Name& newest, const Range& passed_over = {},
+             std::int64_t first = std::numeric_limits<std::int64_t>::max()) const;
 
   /// Reads and verifies a part, or else its copy. Throws FormatError, Error.
   Part read_part(const Sighting& sighting, const PartSummary& summary) const;

@@ -78,13 +78,25 @@ ObjectCodec codec_of_number(T& number) {
 template <SavesItself T>
 ObjectCodec codec_of_members(T& object) {
   ObjectCodec codec{.lines = {type_text<T>()}};
-  codec.encode = [&object] {
+  const auto saved = [&object] {
     return bytes_of_archive(
         [&](torch::serialize::OutputArchive& archive) { object.save(archive); });
   };
-  codec.decode = [&object](const std::string& bytes) -> std::function<void(bool)> {
+  const auto load = [&object](const std::string& bytes) {
     read_archive(bytes, [&](torch::serialize::InputArchive& archive) { object.load(archive); });
-    return [](bool) {};
+  };
+  codec.encode = saved;
+  codec.decode = [saved, load](const std::string& bytes) -> std::function<void(bool)> {
+    const std::string before = saved();
+    try {
+      load(bytes);
+    } catch (...) {
+      load(before);  // it may have taken a part
+      throw;
+    }
+    return [load, before](bool keep) {
+      if (!keep) load(before);
+    };
   };
   return codec;
 }
