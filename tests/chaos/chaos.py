@@ -173,6 +173,10 @@ class Driver:
             self.times[kind].append((told, time.monotonic() - begun))
         if self.job.end() != 0:
             raise Chaos(f"the job has ended with {self.job.process.returncode}")
+        restarts = [line for line in self.job.lines if "; restart " in line]
+        wanted = sum(len(self.times[kind]) for kind in ENDS)
+        if len(restarts) != wanted:
+            raise Chaos(f"{wanted} faults, but these restarts:\n" + "\n".join(restarts))
 
     def strike(self, kind, said):
         """The moment at which the launcher told of it, where it does."""

@@ -59,11 +59,13 @@ struct CheckpointOptions {
 /// the one before. docs/checkpoints.md describes the files.
 ///
 /// The constructor, save(), resume(), wait() and should_stop() are collective. Objects must outlive
-/// the Checkpoint, and it must end before shutdown(). The destructor waits for the last save, and
-/// only logs its failure. Thread-safety: none; use it on the thread that trains.
+/// the Checkpoint. shutdown() waits for the last save, and throws Error if it has failed; so does
+/// the destructor, but it only logs the failure. Thread-safety: none; use it on the thread that
+/// trains.
 class Checkpoint {
  public:
-  /// Makes the folder, on every rank that writes. It may be another one on every host. Throws
+  /// Makes the folder, on every rank that writes. It may be another one on every host, but belongs
+  /// to one job: two that save into it are told, and lose nothing. Throws
   /// UsageError on all ranks where that is impossible on one, or options make no sense.
   explicit Checkpoint(const std::filesystem::path& folder, CheckpointOptions options = {});
   ~Checkpoint();
@@ -99,7 +101,8 @@ class Checkpoint {
   void save(std::int64_t step);
 
   /// Loads the newest checkpoint that is complete for all ranks, wherever its parts are, and
-  /// returns its step; nothing where there is none. Damaged ones are passed over, with a warning.
+  /// returns its step; nothing where there is none. Damaged ones are passed over, with a warning,
+  /// and stay until `keep` newer ones are complete.
   /// Throws UsageError on all ranks, and changes nothing, if objects are missing in it, unknown
   /// here, or of other shapes, if it was written by a newer Ronde, or if none is whole. GroupError.
   std::optional<std::int64_t> resume();
