@@ -13,6 +13,7 @@
 #include "api/src/start_options.h"
 #include "core/src/base/after_fork.h"
 #include "core/src/base/exception_text.h"
+#include "core/src/base/loop_thread.h"
 #include "ronde/error.h"
 #include "ronde/log.h"
 
@@ -140,7 +141,6 @@ void DefaultRuntime::expect_own_process(std::string_view function) const {
 /// What the first that has failed has thrown.
 std::exception_ptr DefaultRuntime::run_shutdown_hooks() {
   std::exception_ptr problem;
-  if (!is_initialized()) return problem;
   const std::lock_guard lock(shutdown_hooks_mutex_);
   for (const auto& [number, hook] : shutdown_hooks_) {
     try {
@@ -164,7 +164,8 @@ void DefaultRuntime::remove_shutdown_hook(std::uint64_t number) {
 }
 
 void DefaultRuntime::shutdown() {
-  if (is_of_parent()) return;
+  if (!is_initialized()) return;
+  if (is_loop_thread()) throw error_of_shutdown_in_callback();
   const std::exception_ptr problem_of_hook = run_shutdown_hooks();
   Runtime* runtime = nullptr;
   Observer* observer = nullptr;

@@ -5,6 +5,7 @@
 #include <catch2/catch.hpp>
 #include <cstdlib>
 #include <functional>
+#include <future>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <stdexcept>
@@ -13,6 +14,7 @@
 #include <vector>
 
 #include "ronde/ronde.h"
+#include "ronde/run.h"
 #include "tests/support/ranks/ranks.h"
 
 // Most cases need a process of their own: MPI starts once in a process, and what is registered
@@ -207,6 +209,38 @@ TEST_CASE("a hook that throws fails init", "[own]") {
   CHECK_THROWS_WITH(ronde::init(), "hook failed");
   CHECK_FALSE(ronde::is_initialized());
   CHECK_THAT(text_of<ronde::UsageError>([] { ronde::rank(); }), Contains("before ronde::init()"));
+}
+
+TEST_CASE("hooks of shutdown run before it, and what they throw comes after it", "[own]") {
+  std::string order;
+  ronde::add_shutdown_hook([&] {
+    order += "first ";
+    ronde::barrier();
+    throw std::runtime_error("not saved");
+  });
+  const auto removed = ronde::add_shutdown_hook([&] { order += "removed "; });
+  ronde::add_shutdown_hook([&] { order += "last "; });
+  ronde::remove_shutdown_hook(removed);
+  ronde::init();
+  // In a callback shutdown() is refused, and changes nothing.
+  std::string refused;
+  while (refused.empty()) {
+    std::promise<std::string> told;
+    const ronde::Work work = ronde::barrier_async();
+    work.on_done([&, program = std::this_thread::get_id()] {
+      const bool is_own = std::this_thread::get_id() == program;
+      told.set_value(is_own ? "" : text_of<ronde::UsageError>([] { ronde::shutdown(); }));
+    });
+    refused = told.get_future().get();
+  }
+  CHECK(order.empty());
+  CHECK(ronde::is_initialized());
+  CHECK_THAT(refused, Contains("was called in a callback of an operation"));
+  CHECK(text_of<std::runtime_error>([] { ronde::shutdown(); }) == "not saved");
+  CHECK(order == "first last ");
+  CHECK_FALSE(ronde::is_initialized());
+  CHECK_NOTHROW(ronde::shutdown());
+  CHECK(order == "first last ");
 }
 
 TEST_CASE("a failed init leaves everything as before it", "[own]") {

@@ -7,6 +7,7 @@
 
 #include "core/src/base/after_fork.h"
 #include "core/src/base/durations.h"
+#include "core/src/base/loop_thread.h"
 #include "core/src/engine/engine.h"
 #include "ronde/error.h"
 
@@ -36,7 +37,10 @@ constexpr std::chrono::milliseconds kLookPeriod{20};
 /// The thread shares the engine, so that giving up on the one leaves the other intact.
 std::thread start_thread(std::shared_ptr<Engine> engine) {
   try {
-    return std::thread([engine = std::move(engine)] { engine->run(); });
+    return std::thread([engine = std::move(engine)] {
+      note_loop_thread();
+      engine->run();
+    });
   } catch (const std::system_error& error) {
     throw Error("ronde::init() cannot start the thread of this rank that moves data: " +
                 error.code().message() +
@@ -95,11 +99,7 @@ class Runtime::Impl {
 
   std::vector<std::string> shutdown(std::string report) {
     if (is_of_parent()) return {};
-    if (engine_->is_loop_of_this_thread()) {
-      throw UsageError(
-          "shutdown() was called in a callback of an operation, which it would wait for: call it "
-          "where the program ends");
-    }
+    if (engine_->is_loop_of_this_thread()) throw error_of_shutdown_in_callback();
     const std::lock_guard lock(shutdown_mutex_);
     if (!thread_.joinable()) return {};
     const bool was_dead = engine_->failure() != nullptr;
