@@ -172,6 +172,7 @@ void DefaultRuntime::shutdown() {
   {
     const std::lock_guard lock(mutex_);
     if (phase_ != Phase::Ready) {
+      if (problem_of_hook) std::rethrow_exception(problem_of_hook);
       return;
     }
     // The other calls still work meanwhile: callbacks of operations that finish now may use them.

@@ -317,7 +317,7 @@ TEST_CASE("two jobs in one folder are told, and remove nothing of each other") {
   store.check_alone(other, 2);  // the run before
   save(store, 2);
   CHECK_THAT(error_of([&] { store.check_alone(other, 2); }),
-             Contains("another job saves into") && Contains("000002-step-20-"));
+             Contains("another job, or Checkpoint, saves into") && Contains("000002-step-20-"));
   save(store, 3);
   store.prune(1, other, {}, 3);
   CHECK(steps(store) == std::vector<std::int64_t>{20, 30});

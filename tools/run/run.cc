@@ -71,7 +71,7 @@ void add_run(CLI::App& app, int& exit_code) {
       ->check(CLI::IsMember({"core", "none"}))
       ->capture_default_str();
   run.add_option("--log-dir", options->log_dir, "Folder for the ranks' output, in place of here");
-  run.add_flag("--plain", options->plain, "Write no rank before each line");
+  run.add_flag("--plain", options->plain, "Write output as it comes, without ranks");
   run.add_option("--max-restarts", options->max_restarts, "After a failure; default: 0")
       ->check(CLI::Range(0, std::numeric_limits<int>::max()));
   run.add_option("--min-ranks", options->min_ranks,

@@ -89,10 +89,10 @@ int main(int argc, char** argv) {
   if (argc > 2) options.steps = std::stoi(argv[2]);
   if (argc > 3) options.victim = std::stoi(argv[3]);
   options.always = argc > 5;
-  std::signal(SIGTERM, [](int) { is_told = 1; });
   if (options.how == "early" && variable("RANK") == options.victim) _exit(0);
   try {
     ronde::init();
+    std::signal(SIGTERM, [](int) { is_told = 1; });
     train(options);
     ronde::shutdown();
   } catch (const ronde::GroupError& error) {

@@ -216,15 +216,24 @@ TEST_CASE("interrupts end ronde run where nobody reads what its ranks have writt
   }
 }
 
-TEST_CASE("ranks that wait for one that has failed before it joined them are ended at once") {
+TEST_CASE("ranks that outlive their grace after a failure are ended") {
+  const auto result =
+      run_script({"-n", "2", "--grace", "0.2"}, "test $RANK = 0 && exit 4; " + kSleeper);
+  INFO(result.err);
+  CHECK(result.exit_code == 4);
+  CHECK_THAT(result.err, Contains("rank 0 on localhost: exit code 4; the others have 0.2 s"));
+  CHECK_THAT(result.err, Contains("they are ended"));
+  CHECK_THAT(result.err, Contains("rank 1 on localhost: signal 15 (Terminated), told to end"));
+}
+
+TEST_CASE("ranks that wait in init for one that has failed are ended at once") {
   const TemporaryFolder folder;
-  for (const std::string& others :
-       {kSleeper, "exec " + std::string(RUN_JOB) + " " + folder.path().string() + " 3"}) {
+  const std::string job = "exec " + std::string(RUN_JOB) + " " + folder.path().string() + " 3";
+  for (const std::string late : {"", "sleep 0.3; "}) {  // comes to init after the failure
     const auto result =
-        run_script({"-n", "2", "--grace", "1000"}, "test $RANK = 0 && exit 4; " + others);
+        run_script({"-n", "2", "--grace", "1000"}, "test $RANK = 0 && exit 4; " + late + job);
     INFO(result.err);
     CHECK(result.exit_code == 4);
-    CHECK_THAT(result.err, Contains("rank 0 on localhost: exit code 4; the others have 1000 s"));
     CHECK_THAT(result.err, Contains("rank 1 on localhost: signal 15 (Terminated), told to end"));
   }
 }
@@ -299,13 +308,10 @@ TEST_CASE("what ronde run cannot start is said in a line") {
       {{"-n", "2", "--chdir", "/no/such"}, "true", 1, "there is no folder /no/such"},
       {{"-n", "2", "--min-ranks", "3"}, "true", 2, "--min-ranks 3 is more than -n 2"},
       {{"-n", "2", "--env", "=x"}, "true", 2, "--env =x: it has no name"},
-      {{"-n", "2", "--env", "RANK=1"}, "true", 2, "each rank gets its own RANK"},
+      {{"-n", "2", "--env", "RANK=1"}, "true", 2, "--env RANK=1: ronde run sets RANK itself"},
       {{"-n", "2", "--grace", "nan"}, "true", 2, "is no number"},
       {{"--hosts", "localhost,127.0.0.1"}, "true", 2, "host 127.0.0.1 is there twice"},
-      {{"-n", "1"},
-       folder / "lost",
-       1,
-       "is a script of a program that cannot be started: No such file"},
+      {{"-n", "1"}, folder / "lost", 1, "or the interpreter or loader that it names: No such file"},
       {{"-n", "2", "--env", "NOT_SET_HERE"}, "true", 2, "--env NOT_SET_HERE: it is not set here"},
       {{"-n", "2", "--log-dir", "/proc/logs"}, "true", 1, "--log-dir /proc/logs/attempt-0: "},
       {{"-n", "9", "--hosts", "localhost:4"}, "true", 2, "the hosts have 4 slots: localhost:4"},

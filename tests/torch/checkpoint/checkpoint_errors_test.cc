@@ -251,9 +251,10 @@ TEST_CASE("two jobs that save into one folder are told, and lose nothing") {
   first.save(1);
   first.wait();
   second.save(2);
-  check_refused([&] { second.wait(); },
-                {"step 2 was not saved: another job saves into " + folder.path().string(),
-                 "it has made 000001-step-1-", "Give each a folder of its own"});
+  check_refused(
+      [&] { second.wait(); },
+      {"step 2 was not saved: another job, or Checkpoint, saves into " + folder.path().string(),
+       "it has made 000001-step-1-", "Give each a folder of its own"});
   first.save(3);
   first.wait();
   ronde::barrier();
@@ -353,7 +354,7 @@ TEST_CASE("names and options that make no sense are refused", "[n1]") {
   struct sigaction action = {};
   CHECK(::sigaction(SIGUSR2, nullptr, &action) == 0);
   CHECK(action.sa_handler == SIG_DFL);
-  check_refused([&] { ronde::Checkpoint(""); }, {"the path of its folder is empty"});
+  check_refused([&] { ronde::Checkpoint(""); }, {"the path of the folder is empty"});
 }
 
 }  // namespace ronde_test::checkpoint_errors_test

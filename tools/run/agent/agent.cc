@@ -34,6 +34,7 @@ namespace {
 
 constexpr std::size_t kMostPending = std::size_t{1} << 20;
 constexpr Clock::duration kLong = std::chrono::hours(1);
+constexpr Clock::duration kPollPeriod = std::chrono::milliseconds(100);
 
 /// The cores of one rank: consecutive ones.
 std::vector<int> cores_of(const Cores& all, std::size_t local_rank, std::size_t ranks) {
@@ -51,10 +52,8 @@ std::vector<int> cores_of(const Cores& all, std::size_t local_rank, std::size_t 
 
 class Agent {
  public:
-  Agent() : signals_(open_signals({SIGCHLD, SIGHUP, SIGINT, SIGTERM})), out_(poll_, STDOUT_FILENO) {
-    // The ends of processes whose parents, shells for instance, have gone before are told here.
-    prctl(PR_SET_CHILD_SUBREAPER, 1);
-  }
+  Agent()
+      : signals_(open_signals({SIGCHLD, SIGHUP, SIGINT, SIGTERM})), out_(poll_, STDOUT_FILENO) {}
 
   int run() {
     poll_.add(STDIN_FILENO, POLLIN, [this] { on_input(); });
@@ -66,7 +65,7 @@ class Agent {
     while (is_busy()) {
       const bool is_full = out_.pending() > kMostPending;
       for (const auto& rank : ranks_) rank->pause(is_full);
-      poll_.wait(kill_at_.value_or(Clock::now() + kLong));
+      poll_.wait(std::min(kill_at_.value_or(Clock::time_point::max()), look_again()));
       if (kill_at_ && Clock::now() >= *kill_at_) {
         kill_at_.reset();
         signal_all(SIGKILL);
@@ -112,7 +111,7 @@ class Agent {
     if (order == "start") start(json);
     if (order == "signal") signal_all(json.at("signal"));
     if (order == "end") end_ranks(json.at("signal"), json.at("grace_s"));
-    if (order == "end starting") end_starting(json.at("signal"));
+    if (order == "end starting") ends_starting_ = json.at("signal");
   }
 
   void prepare(const Json& order) {
@@ -179,13 +178,21 @@ class Agent {
     for (const auto& rank : ranks_) rank->signal(number);
   }
 
-  void end_starting(int number) {
+  /// Looks at what no event tells of: ranks that come to init, and groups that become empty.
+  /// Returns when that is to be done again.
+  Clock::time_point look_again() {
+    bool lingers = false;
     for (const auto& rank : ranks_) {
-      if (!rank->has_joined()) rank->signal(number);
+      if (ends_starting_) rank->end_if_starting(*ends_starting_);
+      lingers = lingers || rank->lingers();
     }
+    if (lingers) look_for_ends();
+    return Clock::now() + (lingers || ends_starting_ ? kPollPeriod : kLong);
   }
 
   void end_ranks(int number, double grace_s) {
+    // The ends of processes whose parents, shells for instance, go before them are told here.
+    prctl(PR_SET_CHILD_SUBREAPER, 1);
     signal_all(number);
     kill_at_ = Clock::now() + seconds_of(grace_s);
   }
@@ -199,6 +206,7 @@ class Agent {
   std::size_t running_ = 0;
   double grace_s_ = 0;
   std::optional<Clock::time_point> kill_at_;
+  std::optional<int> ends_starting_;  ///< the signal
   bool has_input_ = true;
 };
 

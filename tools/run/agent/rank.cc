@@ -60,15 +60,18 @@ bool Rank::read_output(int stream) {
   return false;
 }
 
-bool Rank::has_joined() const noexcept {
-  return board_->state >= RunBoard::kStarted;
+void Rank::end_if_starting(int number) noexcept {
+  if (board_->state == RunBoard::kStarting && !std::exchange(is_told_, true)) signal(number);
 }
 
 std::optional<Ended> Rank::end(bool waits) {
   if (process_.pid <= 0) return std::nullopt;
-  if (!status_) status_ = status_if_ended(process_.pid);
-  if (!status_ || (waits && has_members(process_.pid))) return std::nullopt;
-  signal_group(std::exchange(process_.pid, -1), SIGKILL);
+  if (!status_) {
+    if (!has_ended(process_.pid)) return std::nullopt;
+    status_ = waits ? reap(process_.pid) : kill_and_reap(process_.pid);
+  }
+  if (waits && has_members(process_.pid)) return std::nullopt;
+  process_.pid = -1;
   const int status = *status_;
   for (const int stream : {STDOUT_FILENO, STDERR_FILENO}) {
     const Fd& fd = stream == STDOUT_FILENO ? process_.out : process_.err;

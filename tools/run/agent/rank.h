@@ -33,7 +33,10 @@ class Rank {
   /// Its output is read no more until this is called again.
   void pause(bool paused);
   int number() const noexcept { return number_; }
-  bool has_joined() const noexcept;
+  /// Sends the signal, once, if it is in init.
+  void end_if_starting(int number) noexcept;
+  /// The others of its group are left.
+  bool lingers() const noexcept { return process_.pid > 0 && status_.has_value(); }
   /// How it has ended, once. `waits`: not before all of its group have, as a shell that is told to
   /// end goes before the program that it has started. Else what is left of the group is killed.
   std::optional<Ended> end(bool waits);
@@ -48,6 +51,7 @@ class Rank {
   RunBoard* board_ = nullptr;
   Fd memory_;
   Process process_;
+  bool is_told_ = false;
   std::optional<int> status_;  ///< of a leader that has gone before the others of its group
 };
 

@@ -102,10 +102,12 @@ Process spawn(const Command& command) {
   }
   if (count > 0) {
     waitpid(child, nullptr, 0);
-    const bool is_there = error == ENOENT && access(words.front().c_str(), F_OK) == 0;
+    const std::string& program = words.front();
+    const std::string path = program.front() == '/' ? program : command.folder + "/" + program;
+    const bool is_there = program.find('/') != std::string::npos && access(path.c_str(), F_OK) == 0;
     errno = error;
-    fail(words.front() +
-         (is_there ? " is a script of a program that cannot be started" : " cannot be started"));
+    fail(program + " cannot be started" +
+         (error == ENOENT && is_there ? ", or the interpreter or loader that it names" : ""));
   }
   for (const Fd* const fd : {&out.read, &err.read}) fcntl(fd->get(), F_SETFL, O_NONBLOCK);
   return {child, std::move(in.write), std::move(out.read), std::move(err.read)};
@@ -121,9 +123,11 @@ bool has_ended(pid_t child) noexcept {
          info.si_pid != 0;
 }
 
-std::optional<int> status_if_ended(pid_t child) noexcept {
+int reap(pid_t child) noexcept {
   int status = 0;
-  return waitpid(child, &status, WNOHANG) == child ? std::optional(status) : std::nullopt;
+  while (waitpid(child, &status, 0) < 0 && errno == EINTR) {
+  }
+  return status;
 }
 
 bool has_members(pid_t leader) noexcept {
@@ -134,10 +138,7 @@ bool has_members(pid_t leader) noexcept {
 
 int kill_and_reap(pid_t child) noexcept {
   signal_group(child, SIGKILL);
-  int status = 0;
-  while (waitpid(child, &status, 0) < 0 && errno == EINTR) {
-  }
-  return status;
+  return reap(child);
 }
 
 std::string status_text(int exit_code, int signal) {

@@ -4,7 +4,6 @@
 #include <sys/types.h>
 
 #include <map>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -44,8 +43,8 @@ void signal_group(pid_t leader, int number) noexcept;
 /// Whether a child has ended; it stays to be reaped.
 bool has_ended(pid_t child) noexcept;
 
-/// Reaps a child that has ended. Its group keeps its number while it has members.
-std::optional<int> status_if_ended(pid_t child) noexcept;
+/// Waits for a child, and returns its status. Its group keeps its number while it has members.
+int reap(pid_t child) noexcept;
 
 /// Whether somebody is left in the group of a child that was reaped. Reaps those that have ended
 /// and were left to this process.

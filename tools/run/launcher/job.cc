@@ -122,7 +122,6 @@ Job::~Job() {
 JobEnd Job::run(const Hosts& hosts, int ranks, int fewest) {
   const auto begun = Clock::now();
   wanted_ = ranks;
-  output_.begin(restart_);
   connect(hosts);
   if (place_ranks(ranks, fewest) && prepare()) {
     start();
@@ -243,6 +242,7 @@ void Job::check_same_program() {
 }
 
 void Job::start() {
+  output_.begin(restart_);
   is_running_ = true;
   std::vector<Link*> links;
   for (const auto& link : links_) links.push_back(link.get());
@@ -348,19 +348,21 @@ void Job::on_lost(Link& link) {
   }
 }
 
-/// The survivors of a failure hear of it from the library, and leave by themselves; but those that
-/// are not yet in the group from here.
+/// The survivors of a failure hear of it from the library, and leave by themselves. Those that are
+/// still in init hear of it from here.
 void Job::note_end(const Link& link, int rank, const Ended& how) {
   const int order = static_cast<int>(end_.ranks.size());
-  const bool was_told = told_to_end_ || (starting_are_told_ && how.state < RunBoard::kStarted);
+  const bool was_starting = how.state == RunBoard::kStarting && how.signal == SIGTERM;
+  const bool was_told = told_to_end_ || (starting_are_told_ && was_starting);
   const RankEnd& end =
       end_.ranks.insert_or_assign(rank, RankEnd{how, link.host().name, was_told, order})
           .first->second;
   if (end.is_well() || told_to_end_ || end_at_ != Clock::time_point::max()) return;
   end_at_ = Clock::now() + seconds_of(options_.grace_s);
-  if (ranks_ == 1) return;
+  if (end_.ranks.size() == static_cast<std::size_t>(ranks_)) return;
   output_.say("rank " + std::to_string(rank) + " on " + end.host + ": " + end.text() +
-              "; the others have " + text_of(options_.grace_s) + " s (--grace) to leave");
+              "; the others have " + text_of(options_.grace_s) +
+              " s (--grace) to leave, those in init are told to end");
   starting_are_told_ = true;
   send_all({{"order", "end starting"}, {"signal", SIGTERM}});
 }

@@ -72,7 +72,7 @@ Variables forwarded_variables(const std::vector<std::string>& wanted) {
     const std::string name = text.substr(0, end);
     if (name.empty() || std::ranges::find(kOfRank, name) != kOfRank.end()) {
       throw UsageError("--env " + text + ": " +
-                       (name.empty() ? "it has no name" : "each rank gets its own " + name));
+                       (name.empty() ? "it has no name" : "ronde run sets " + name + " itself"));
     }
     const auto found = own.find(name);
     if (end == text.size() && found == own.end()) {

@@ -42,6 +42,7 @@ std::vector<fs::path> numbered(const fs::path& folder, std::string_view prefix,
 void remove_logs(const fs::path& folder) {
   std::error_code error;
   for (const fs::path& attempt : numbered(folder, "attempt-", "")) {
+    if (!fs::is_directory(attempt)) continue;
     for (const fs::path& log : numbered(attempt, "rank-", ".log")) {
       fs::remove(log, error);
       if (error) throw Error("--log-dir " + log.string() + ": " + error.message());

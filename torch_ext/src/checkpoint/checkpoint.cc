@@ -47,12 +47,10 @@ CheckpointOptions checked(CheckpointOptions options) {
   return options;
 }
 
-/// The program may change its current folder later.
+/// The program may change its current folder later. Empty if there is none.
 std::filesystem::path whole_path(const std::filesystem::path& folder) {
-  if (folder.empty()) {
-    throw UsageError(detail::rank_prefix() + "ronde::Checkpoint: the path of its folder is empty");
-  }
-  return std::filesystem::absolute(folder);
+  std::error_code none;
+  return folder.empty() ? folder : std::filesystem::absolute(folder, none);
 }
 
 CheckpointLayout make_layout(const CheckpointOptions& options) {
@@ -76,7 +74,8 @@ CheckpointLayout make_layout(const CheckpointOptions& options) {
 class Checkpoint::Impl {
  public:
   Impl(const std::filesystem::path& folder, CheckpointOptions options)
-      : options_(checked(std::move(options))),
+      : log_(detail::checkpoint_log()),
+        options_(checked(std::move(options))),
         layout_(make_layout(options_)),
         store_(whole_path(folder)),
         writer_(store_, layout_, options_.keep),
@@ -85,7 +84,14 @@ class Checkpoint::Impl {
     if (options_.random_state) {
       objects_.push_back({kRandom, detail::checkpoint_object_of_generators(), /*local=*/true});
     }
-    hook_ = add_shutdown_hook([this] { finish_last(); });
+    hook_ = add_shutdown_hook([this] {
+      try {
+        finish_last();
+      } catch (const std::exception& error) {
+        log_.error(error.what());  // shutdown() may have more to throw than this
+        throw;
+      }
+    });
   }
 
   ~Impl() {
@@ -93,7 +99,7 @@ class Checkpoint::Impl {
     try {
       finish_last();
     } catch (const std::exception& error) {
-      detail::checkpoint_log().error(error.what());
+      log_.error(error.what());
     }
   }
 
@@ -125,7 +131,7 @@ class Checkpoint::Impl {
                     {.advice = "Save the same step and the same objects on every rank, and add "
                                "those that differ by add_local()"});
     } catch (...) {
-      if (!last.problem.empty()) detail::checkpoint_log().error(kPrefix + last.problem);
+      if (!last.problem.empty()) log_.error(kPrefix + last.problem);
       throw;
     }
     pieces_ = std::move(pieces);
@@ -168,7 +174,7 @@ class Checkpoint::Impl {
       problem = writer_.finish();
     } catch (const GroupError& error) {
       // The program is told by its other calls.
-      detail::checkpoint_log().error(kPrefix + "the last save was cut off: " + error.what());
+      log_.error(kPrefix + "the last save was cut off: " + error.what());
     }
     if (!problem.empty()) throw Error(kPrefix + problem);
   }
@@ -183,6 +189,9 @@ class Checkpoint::Impl {
     std::int64_t my_sequence = 0;
     Statement made;
     made.problem = detail::problem_of([&] {
+      if (store_.folder().empty()) {
+        throw UsageError("the path of the folder is empty, or the current folder is gone");
+      }
       if (layout_.writes()) {
         my_place = std::to_string(layout_.host_of[static_cast<std::size_t>(layout_.rank)]) + ":" +
                    store_.prepare();
@@ -211,7 +220,7 @@ class Checkpoint::Impl {
     }
     writer_.set_first(sequence_);
     if (layout_.replicated && layout_.copier(0) < 0 && layout_.rank == 0) {
-      detail::checkpoint_log().warning(
+      log_.warning(
           "ronde::Checkpoint: all ranks are on one host: parts are not copied to another one");
     }
   }
@@ -311,8 +320,8 @@ class Checkpoint::Impl {
       torch::manual_seed(rank_seed(static_cast<std::uint64_t>(loaded.name.step), layout_.rank));
     }
     if (layout_.rank == 0) {
-      detail::checkpoint_log().info("resumed from " + what + " of " + std::to_string(loaded.ranks) +
-                                    " ranks in " + store_.folder().string());
+      log_.info("resumed from " + what + " of " + std::to_string(loaded.ranks) + " ranks in " +
+                store_.folder().string());
     }
   }
 
@@ -327,12 +336,16 @@ class Checkpoint::Impl {
     try {
       detail::agree(subject, decoded, layout_.set);
     } catch (...) {
-      for (auto it = finish.rbegin(); it != finish.rend(); ++it) (*it)(/*keep=*/false);
+      for (auto it = finish.rbegin(); it != finish.rend(); ++it) {
+        const std::string problem = detail::problem_of([&] { (*it)(/*keep=*/false); });
+        if (!problem.empty()) log_.error(kPrefix + "an object cannot be set back: " + problem);
+      }
       throw;
     }
     for (const auto& function : finish) function(/*keep=*/true);
   }
 
+  const Logger log_;  ///< also after shutdown()
   const CheckpointOptions options_;
   CheckpointLayout layout_;
   const store::Store store_;

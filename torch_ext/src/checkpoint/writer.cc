@@ -14,7 +14,6 @@
 #include "ronde/error.h"
 #include "ronde/run.h"
 #include "ronde/torch/collectives.h"
-#include "torch_ext/src/common/checkpoint_log.h"
 #include "torch_ext/src/state/object_bytes.h"
 #include "torch_ext/src/store/checksum.h"
 
@@ -44,6 +43,7 @@ CheckpointWriter::~CheckpointWriter() {
 }
 
 void CheckpointWriter::start(const store::Name& name, const std::vector<Piece>& pieces) {
+  const std::lock_guard lock(thread_mutex_);
   step_ = name.step;
   const auto work = [this, name, &pieces] {
     try {
@@ -63,6 +63,7 @@ void CheckpointWriter::start(const store::Name& name, const std::vector<Piece>& 
 }
 
 std::string CheckpointWriter::finish() {
+  const std::lock_guard lock(thread_mutex_);
   if (thread_.joinable()) thread_.join();
   if (group_error_) std::rethrow_exception(std::exchange(group_error_, nullptr));
   if (problem_.empty()) return {};
@@ -95,7 +96,7 @@ void CheckpointWriter::write(const store::Name& name, const std::vector<Piece>& 
   const std::string missing = earlier ? problem_of([&] { store_.commit(*earlier); }) : "";
   const std::string left = problem_of([&] { store_.prune(keep_, name, passed_over_, first_); });
   for (const std::string& problem : {missing, left}) {
-    if (!problem.empty()) checkpoint_log().warning("ronde::Checkpoint: an older one: " + problem);
+    if (!problem.empty()) log_.warning("ronde::Checkpoint: an older one: " + problem);
   }
 }
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <exception>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <thread>
@@ -10,6 +11,7 @@
 #include "ronde/torch/work.h"
 #include "torch_ext/src/checkpoint/layout.h"
 #include "torch_ext/src/checkpoint/part.h"
+#include "torch_ext/src/common/checkpoint_log.h"
 #include "torch_ext/src/store/store.h"
 
 namespace ronde::detail {
@@ -17,12 +19,12 @@ namespace ronde::detail {
 /// Writes one checkpoint after the other, each in a thread: it makes this rank's part and writes or
 /// sends it, agrees with the other ranks' writers that all parts are durable, and then commits.
 ///
-/// Thread-safety: one thread calls; between start() and finish() the writer's thread has the
-/// pieces.
+/// Thread-safety: one thread calls, but finish() may be called by any; between start() and finish()
+/// the writer's thread has the pieces.
 class CheckpointWriter {
  public:
   CheckpointWriter(const store::Store& store, const CheckpointLayout& layout, int keep)
-      : store_(store), layout_(layout), keep_(keep) {}
+      : log_(checkpoint_log()), store_(store), layout_(layout), keep_(keep) {}
   ~CheckpointWriter();
 
   /// Checkpoints that the next save removes, as they were of no use for the one that resumed.
@@ -44,12 +46,14 @@ class CheckpointWriter {
   void write_received(const store::Name& name, const TensorWork& work);
   std::vector<store::PartSummary> agree_on_parts(bool succeeded, const PartBytes& part);
 
+  const Logger log_;
   const store::Store& store_;
   const CheckpointLayout& layout_;
   const int keep_;
   store::Range passed_over_;
   std::int64_t first_ = 0;
   std::optional<store::Manifest> uncommitted_;  ///< its parts are here
+  std::mutex thread_mutex_;  ///< shutdown() of another thread may wait for thread_, too
   std::thread thread_;
   std::int64_t step_ = 0;
   // Of the writer's thread until it has ended.

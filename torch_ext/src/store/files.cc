@@ -57,7 +57,10 @@ void make_folders(const std::filesystem::path& path) {
   }
   std::filesystem::create_directories(path, error);
   if (error) fail("cannot make the folder", path, error.value());
-  for (const auto& parent : parents) sync_folder(open_folder(parent).get(), parent);
+  for (const auto& parent : parents) {
+    // One may write where one may not read.
+    if (::access(parent.c_str(), R_OK) == 0) sync_folder(open_folder(parent).get(), parent);
+  }
 }
 
 UniqueFd open_folder(const std::filesystem::path& path) {

@@ -194,7 +194,7 @@ void Store::discard(const Name& name) const noexcept {
 void Store::check_alone(const Name& own, std::int64_t first) const {
   for (const Found& found : folders_in(folder_)) {
     if (!found.committed || found.name.run == own.run || found.name.sequence < first) continue;
-    throw Error("another job saves into " + folder_.string() + ": it has made " +
+    throw Error("another job, or Checkpoint, saves into " + folder_.string() + ": it has made " +
                 folder_name(found.name) + " since this one began. Give each a folder of its own");
   }
 }

@@ -59,8 +59,8 @@ struct CheckpointOptions {
 /// the one before. docs/checkpoints.md describes the files.
 ///
 /// The constructor, save(), resume(), wait() and should_stop() are collective. Objects must outlive
-/// the Checkpoint. shutdown() waits for the last save, and throws Error if it has failed; so does
-/// the destructor, but it only logs the failure. Thread-safety: none; use it on the thread that
+/// the Checkpoint. shutdown() waits for the last save, and throws Error if it has failed. The
+/// destructor waits for it, too, and logs a failure. Thread-safety: none; use it on the thread that
 /// trains.
 class Checkpoint {
  public:

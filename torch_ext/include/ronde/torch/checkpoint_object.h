@@ -8,6 +8,7 @@
 #include <concepts>
 #include <functional>
 #include <map>
+#include <optional>
 #include <string>
 #include <type_traits>
 #include <utility>
@@ -87,15 +88,23 @@ ObjectCodec codec_of_members(T& object) {
   };
   codec.encode = saved;
   codec.decode = [saved, load](const std::string& bytes) -> std::function<void(bool)> {
-    const std::string before = saved();
+    std::optional<std::string> before;
+    try {
+      before = saved();
+    } catch (const std::exception&) {
+      // What cannot be saved before it was loaded cannot be set back.
+    }
+    const auto undo = [load, before] {
+      if (before) load(*before);
+    };
     try {
       load(bytes);
     } catch (...) {
-      load(before);  // it may have taken a part
+      undo();  // it may have taken a part
       throw;
     }
-    return [load, before](bool keep) {
-      if (!keep) load(before);
+    return [undo](bool keep) {
+      if (!keep) undo();
     };
   };
   return codec;
