@@ -8,7 +8,7 @@
 #include <variant>
 #include <vector>
 
-#include "core/src/base/bit_vector.h"
+#include "core/src/negotiate/bit_vector.h"
 #include "core/src/submit/request_meta.h"
 #include "core/src/submit/rows.h"
 #include "ronde/runtime.h"

@@ -9,7 +9,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "core/src/base/bit_vector.h"
+#include "core/src/negotiate/bit_vector.h"
 
 namespace ronde {
 

@@ -7,7 +7,7 @@
 #include <optional>
 #include <vector>
 
-#include "core/src/base/bit_vector.h"
+#include "core/src/negotiate/bit_vector.h"
 #include "core/src/negotiate/messages.h"
 #include "core/src/pack/fusion_plan.h"
 
