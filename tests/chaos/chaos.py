@@ -174,7 +174,7 @@ class Driver:
         if self.job.end() != 0:
             raise Chaos(f"the job has ended with {self.job.process.returncode}")
         restarts = [line for line in self.job.lines if "; restart " in line]
-        wanted = sum(len(self.times[kind]) for kind in ENDS)
+        wanted = sum(len(self.times.get(kind, [])) for kind in ENDS)
         if len(restarts) != wanted:
             raise Chaos(f"{wanted} faults, but these restarts:\n" + "\n".join(restarts))
 
