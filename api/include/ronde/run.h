@@ -8,7 +8,7 @@ namespace ronde {
 
 /// Adds what shutdown() calls at its beginning, while the operations of all ranks still run: for
 /// work in the background that must not be cut off. What it throws, shutdown() throws once it is
-/// done. Returns a number for remove_shutdown_hook(). Thread-safe.
+/// done, unless it fails itself. Returns a number for remove_shutdown_hook(). Thread-safe.
 std::uint64_t add_shutdown_hook(std::function<void()> hook);
 /// Waits while the hook runs. Not to be called from a hook.
 void remove_shutdown_hook(std::uint64_t number);

@@ -24,7 +24,7 @@
 //   launcher: start       once all hosts are prepared
 //   agent: output, ended  of each rank
 //   launcher: signal, end for all ranks; `end` kills those that are left after a grace time
-//   launcher: end starting for ranks that have not come to the end of init, as one has failed
+//   launcher: end starting for ranks that are in init, or come there, as one has failed
 // The secret of the job travels in `start`, so that no command line shows it. An agent whose input
 // ends (the launcher is gone, or the connection) ends its ranks, and if the agent itself is killed,
 // the kernel kills them.

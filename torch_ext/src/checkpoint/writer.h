@@ -27,7 +27,7 @@ class CheckpointWriter {
       : log_(checkpoint_log()), store_(store), layout_(layout), keep_(keep) {}
   ~CheckpointWriter();
 
-  /// Checkpoints that the next save removes, as they were of no use for the one that resumed.
+  /// Checkpoints that could not be used when this run resumed: they do not count as kept.
   void set_passed_over(const store::Range& range) { passed_over_ = range; }
   /// The first sequence of this run.
   void set_first(std::int64_t sequence) { first_ = sequence; }
