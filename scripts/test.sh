@@ -72,14 +72,30 @@ run_ctest() {
   ctest --test-dir "$kBuild" --parallel "$kTestJobs" --output-on-failure --no-tests=error "$@"
 }
 
+# words_of_failures LOG: of each test that failed, what names the cause, else its last lines.
+words_of_failures() {
+  awk '
+    / Testing: / { name = substr($0, index($0, ": ") + 2); said = last = ""; n = more = 0 }
+    /^FAILED |: FAILED:$|^SUMMARY: |^watchdog: / { more = 5 }
+    more-- > 0 { said = said "  " $0 "\n" }
+    /^<end of output>/ { for (i = n < 6 ? 0 : n - 6; i < n && said == ""; ++i) last = last "  " line[i] "\n" }
+    { line[n++] = $0 }
+    /^Test Failed/ { printf "%s:\n%s", name, said == "" ? last : said }
+  ' "$1" | cut -c -300
+}
+
 # A test is a file's cases in one process, which ends early where a case crashes or hangs. The cases of
-# the tests that failed are run each by itself, so that none is hidden by another.
+# the tests that failed are run each by itself, so that none is hidden by another. What the first run said
+# comes last, as a case may pass by itself.
 explain_failures() {
-  local failed
+  local failed words
+  words=$(words_of_failures "$kResults/LastTest.log")
   failed=$(sed -E 's/^[0-9]+://; s/@n[0-9]+$//; s/[][().*+?^$|{}\\]/\\&/g' "$kResults/LastTestsFailed.log" |
     sort -u | paste -sd '|')
   say "what failed, case by case:"
   RONDE_TEST_GRAIN=case run_ctest "${kSelection[@]}" -R "^($failed)(\\.|@|\$)" || true
+  say "what the first run said:
+$words"
 }
 
 # What cannot run here is named, and must be on the list of what may be left out.
