@@ -6,10 +6,13 @@
 #include <sched.h>
 #include <sys/mount.h>
 #include <sys/resource.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <catch2/catch.hpp>
+#include <cerrno>
 #include <csignal>
 #include <functional>
 #include <latch>
@@ -18,6 +21,19 @@
 #include "ronde/error.h"
 #include "tests/checkpoint/parts.h"
 #include "tests/support/processes/temporary_folder.h"
+
+namespace {
+
+/// Calls of fsync() in this process, and which of them fails as on a broken disk.
+std::atomic<int> syncs = 0, failing_sync = 0;
+
+}  // namespace
+
+extern "C" int fsync(int file) {
+  if (++syncs != failing_sync) return static_cast<int>(::syscall(SYS_fsync, file));
+  errno = EIO;
+  return -1;
+}
 
 namespace {
 
@@ -278,6 +294,30 @@ TEST_CASE("a full disk is told, and the checkpoints before are intact") {
   }
   CHECK_THAT(text, Contains("cannot write") && Contains("part-0.pt: No space left on device") &&
                        Contains("Free some space") && !Contains("lost"));
+}
+
+TEST_CASE("a checkpoint counts only if all of it has reached the disk") {
+  const TemporaryFolder folder;
+  const Store store(folder.path());
+  save(store, 1);
+  syncs = 0;
+  save(store, 2);
+  // Twice the folder of all, as one in it is made and renamed; of each part the data, the index
+  // and their folder; the manifest and its folder.
+  const int last = syncs;
+  CHECK(last == 1 + 2 * 3 + 2 + 1);
+  for (int failing = 1; failing <= last; ++failing) {
+    CAPTURE(failing);
+    syncs = 0;
+    failing_sync = failing;
+    const std::string text = error_of([&] { save(store, 2 + failing); });
+    failing_sync = 0;
+    CHECK_THAT(text, Contains("cannot make durable") && Contains("Input/output error"));
+    // At the end it is whole, but may be gone after a loss of power.
+    CHECK(steps(store).back() == (failing < last ? 20 : 10 * (2 + last)));
+  }
+  store.prune(1, save(store, 3 + last).manifest.name);
+  CHECK(only_sighting(store).name.step == 10 * (3 + last));
 }
 
 TEST_CASE("what cannot be removed does not keep the checkpoints after it") {

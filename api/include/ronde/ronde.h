@@ -36,9 +36,9 @@ namespace ronde {
 /// Options must be equal on all ranks, except for those said to be of one rank.
 void init(const InitOptions& options = {});
 
-/// Leaves the group together with all other ranks. Does nothing if not initialised. See
-/// Runtime::shutdown for what it throws. Where Ronde initialised MPI it also finalises it, so that
-/// init() cannot be called again (but where the ranks meet without MPI).
+/// Waits for the saves of Checkpoints, then leaves the group together with all other ranks. Throws
+/// a failed save's Error, or what Runtime::shutdown throws. Does nothing if not initialised. Where
+/// Ronde initialised MPI it also finalises it: no init() again (but if ranks meet without MPI).
 void shutdown();
 
 /// init(options), `program` and shutdown(), for `int main() { return ronde::main([] { ... }); }`.

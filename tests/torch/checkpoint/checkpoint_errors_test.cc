@@ -261,6 +261,37 @@ TEST_CASE("two jobs that save into one folder are told, and lose nothing") {
   CHECK(files_in(folder.path(), "manifest.json").size() == 2);
 }
 
+namespace {
+
+/// Takes nothing, not even what it has written itself.
+struct Stubborn {
+  void save(torch::serialize::OutputArchive& archive) const {
+    archive.write("of", c10::IValue(number));
+  }
+  void load(torch::serialize::InputArchive& archive) {
+    c10::IValue of;
+    archive.read("of", of);
+    throw std::runtime_error("no " + std::to_string(of.toInt()));
+  }
+  std::int64_t number = 0;
+};
+
+}  // namespace
+
+TEST_CASE("an object that can be neither loaded nor set back says both") {
+  const SharedFolder folder;
+  Stubborn saved{1}, present{2};
+  {
+    ronde::Checkpoint checkpoint(folder.path());
+    checkpoint.add("stubborn", saved).save(2);
+    checkpoint.wait();
+  }
+  ronde::Checkpoint checkpoint(folder.path());
+  checkpoint.add("stubborn", present);
+  check_refused([&] { checkpoint.resume(); },
+                {"\"stubborn\" cannot be loaded: no 1. It cannot be set back: no 2"});
+}
+
 TEST_CASE("where an object cannot be loaded, those before it are as they were") {
   const SharedFolder folder;
   torch::nn::Linear net(1, 1);

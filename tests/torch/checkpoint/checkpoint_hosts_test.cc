@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Hosts that lose their disk, and ranks that die while they save.
+// Hosts that lose their disk, ranks that die while they save, and what goes on meanwhile.
+#include <sched.h>
 #include <sys/resource.h>
 
+#include <atomic>
 #include <csignal>
 #include <cstdio>
+#include <thread>
 
 #include "tests/support/processes/file_ranks.h"
 #include "tests/support/processes/launcher_rank.h"
@@ -164,6 +167,37 @@ TEST_CASE("a rank that is killed in the middle of a save costs that save alone",
   for (const auto& file : fs::directory_iterator(folder.path())) {
     CHECK_FALSE(file.path().filename().string().starts_with("partial-"));
   }
+}
+
+namespace {
+
+std::atomic<bool> write_is_held = false, write_may_end = false;
+
+}  // namespace
+
+TEST_CASE("training goes on while a save is held up in the middle of a write", "[n1]") {
+  const SharedFolder folder;
+  Training training(folder.path(), {});
+  rlimit limit = {};
+  REQUIRE(::getrlimit(RLIMIT_FSIZE, &limit) == 0);
+  // By the thread whose write exceeds the limit; the write fails once this is over.
+  const auto previous = ::signal(SIGXFSZ, [](int) {
+    write_is_held = true;
+    while (!write_may_end) ::sched_yield();
+  });
+  const rlimit small = {100, limit.rlim_max};
+  REQUIRE(::setrlimit(RLIMIT_FSIZE, &small) == 0);
+  training.run(3, {3});
+  while (!write_is_held) std::this_thread::yield();
+  training.run(6);
+  ::setrlimit(RLIMIT_FSIZE, &limit);
+  ::signal(SIGXFSZ, previous);
+  write_may_end = true;
+  check_refused([&] { training.checkpoint.wait(); },
+                {"step 3 was not saved: cannot write", "File too large"});
+  training.run(7, {7});
+  training.checkpoint.wait();
+  CHECK(files_in(folder.path(), "manifest.json").size() == 1);
 }
 
 TEST_CASE("helper: a rank that shuts down while it saves", "[.][own]") {

@@ -86,8 +86,9 @@ struct Training {
     optimizer.zero_grad();
     const at::Tensor result = net->forward(data.slice(1, 0, 4));
     const at::Tensor value = torch::mse_loss(result, data.slice(1, 4));
-    value.backward();
-    optimizer.step();
+    scaler.scale(value).backward();
+    scaler.step(optimizer);
+    scaler.update();
     warmup.step();
     decay.step();
     loss = value.item<double>();
@@ -105,6 +106,7 @@ struct Training {
   std::string state() {
     std::string all = note + " " + std::to_string(loss) + " " + std::to_string(own) + " " +
                       std::to_string(sampler.position()) + " " +
+                      std::to_string(scaler.get_scale()) + " " +
                       std::to_string(other.param_groups()[0].options().get_lr());
     Tensors tensors = {flatten(net->parameters()), torch::rand({3})};
     if (ronde::rank() == 0) tensors.push_back(flatten(net->buffers()));
@@ -124,7 +126,7 @@ struct Training {
   torch::optim::SGD other;
   torch::optim::StepLR decay;
   ronde::DistributedSampler sampler;
-  ronde::GradScaler scaler;
+  ronde::GradScaler scaler{{.init_scale = 1024, .growth_interval = 4}};
   ronde::Checkpoint checkpoint;
   double loss = 0;
   std::int64_t own = 0;

@@ -9,6 +9,7 @@
 #include <functional>
 #include <map>
 #include <optional>
+#include <stdexcept>
 #include <string>
 #include <type_traits>
 #include <utility>
@@ -99,8 +100,13 @@ ObjectCodec codec_of_members(T& object) {
     };
     try {
       load(bytes);
-    } catch (...) {
-      undo();  // it may have taken a part
+    } catch (const std::exception& error) {
+      try {
+        undo();  // it may have taken a part
+      } catch (const std::exception& second) {
+        throw std::runtime_error(error.what() +
+                                 (". It cannot be set back: " + std::string(second.what())));
+      }
       throw;
     }
     return [undo](bool keep) {
