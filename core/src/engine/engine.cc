@@ -172,6 +172,10 @@ void Engine::note_waited(const WorkState& work) noexcept {
   queue_.note_wait();
 }
 
+void Engine::note_read(const std::exception_ptr& error) noexcept {
+  if (error == failure()) life_.note_told();
+}
+
 void Engine::note_wait_of(const WorkState& work, EventKind kind, TimePoint time) noexcept {
   events_->write({.time_ns = EventLog::ns_of(time), .kind = kind, .operation = work.number()});
 }

@@ -61,6 +61,7 @@ class Engine final : public WaitHelper, public std::enable_shared_from_this<Engi
   void expedite(const WorkState& work) noexcept override;
   void note_waited(const WorkState& work) noexcept override;
   void note_wait() noexcept override { queue_.note_wait(); }
+  void note_read(const std::exception_ptr& error) noexcept override;
   bool asleep() const noexcept { return driver_.asleep(); }
   /// Once it has ended: as Runtime::shutdown() returns them.
   std::vector<std::string> reports() const;

@@ -97,12 +97,24 @@ class Runtime::Impl {
                            std::to_string(engine_->topology().rank));
   }
 
+  /// A function of the engine whose GroupError the program gets.
+  template <typename Function>
+  auto call(Function function) const {
+    Engine& engine = usable_engine();
+    try {
+      return function(engine);
+    } catch (const GroupError&) {
+      engine.life().note_told();
+      throw;
+    }
+  }
+
   std::vector<std::string> shutdown(std::string report) {
     if (is_of_parent()) return {};
     if (engine_->is_loop_of_this_thread()) throw error_of_shutdown_in_callback();
     const std::lock_guard lock(shutdown_mutex_);
     if (!thread_.joinable()) return {};
-    const bool was_dead = engine_->failure() != nullptr;
+    const bool was_told = engine_->life().is_told();
     engine_->request_shutdown(std::move(report));
     // Twice: once for all ranks to come, once for the last operations.
     engine_->life().wait_loop_ended(2 * from_s(engine_->config().shutdown_timeout_s));
@@ -114,7 +126,7 @@ class Runtime::Impl {
                        "were stopped or hung in it. End this process");
     }
     const std::exception_ptr failure = engine_->failure();
-    if (failure && !was_dead) std::rethrow_exception(failure);
+    if (failure && !was_told) std::rethrow_exception(failure);
     return failure ? std::vector<std::string>() : engine_->reports();
   }
 
@@ -186,15 +198,15 @@ std::string Runtime::backend_name(DeviceKind device) const {
 }
 
 ProcessSet Runtime::add_process_set(const std::vector<int>& ranks) {
-  return impl_->usable_engine().set_maker().add(ranks);
+  return impl_->call([&](Engine& engine) { return engine.set_maker().add(ranks); });
 }
 
 ProcessSet Runtime::create_process_set(const std::vector<int>& ranks, const std::string& tag) {
-  return impl_->usable_engine().set_maker().create(ranks, tag);
+  return impl_->call([&](Engine& engine) { return engine.set_maker().create(ranks, tag); });
 }
 
 void Runtime::remove_process_set(ProcessSet set) {
-  impl_->usable_engine().set_maker().remove(set);
+  impl_->call([&](Engine& engine) { engine.set_maker().remove(set); });
 }
 
 std::vector<ProcessSet> Runtime::process_sets() const {
@@ -211,11 +223,12 @@ std::optional<int> Runtime::rank_in(ProcessSet set) const {
 }
 
 Work Runtime::submit(Request request) {
-  return impl_->usable_engine().submitter().submit(std::move(request));
+  return impl_->call([&](Engine& engine) { return engine.submitter().submit(std::move(request)); });
 }
 
 std::vector<Work> Runtime::submit_group(std::vector<Request> requests) {
-  return impl_->usable_engine().submitter().submit_group(std::move(requests));
+  return impl_->call(
+      [&](Engine& engine) { return engine.submitter().submit_group(std::move(requests)); });
 }
 
 void Runtime::run(Request request) {

@@ -36,6 +36,9 @@ class EngineLife {
   bool has_started() const;
   /// The error of a dead group; null while it lives.
   std::exception_ptr failure() const;
+  /// The program has got that error from a call.
+  void note_told() noexcept { told_.store(true); }
+  bool is_told() const noexcept { return told_.load(); }
 
   /// `report`: for rank 0.
   void shut_down(std::string report);
@@ -60,6 +63,7 @@ class EngineLife {
   std::atomic<bool> shuts_down_{false};
   std::atomic<bool> leaves_{false};
   std::atomic<bool> aborts_{false};
+  std::atomic<bool> told_{false};
 
   // Guarded by mutex_.
   mutable std::mutex mutex_;

@@ -82,9 +82,17 @@ bool WorkState::contributed() const {
 }
 
 std::exception_ptr WorkState::error() {
-  const std::lock_guard lock(mutex_);
+  std::unique_lock lock(mutex_);
   error_read_ = error_read_ || error_ != nullptr;
-  return error_;
+  const std::exception_ptr error = error_;
+  lock.unlock();
+  tell_engine(error);
+  return error;
+}
+
+void WorkState::tell_engine(const std::exception_ptr& error) const noexcept {
+  if (!error) return;
+  if (const auto engine = engine_.lock()) engine->note_read(error);
 }
 
 void WorkState::expect_success(const char* asked) {
@@ -119,6 +127,7 @@ void WorkState::wait_on(void* stream) {
   const std::shared_ptr<const DeviceEvent> event = event_;
   lock.unlock();
   if (engine) engine->note_waited(*this);
+  tell_engine(error);
   if (error) std::rethrow_exception(error);
   if (event) event->order(stream);
 }
@@ -137,6 +146,7 @@ bool WorkState::wait_until(const std::chrono::steady_clock::time_point* deadline
   error_read_ = error_read_ || error;
   lock.unlock();
   if (engine) engine->note_waited(*this);
+  tell_engine(error);
   if (error) std::rethrow_exception(error);
   return ended;
 }

@@ -47,6 +47,9 @@ class WaitHelper {
 
   /// Somebody asked for a result that was there: the same.
   virtual void note_wait() noexcept = 0;
+
+  /// Somebody has got this error of an operation.
+  virtual void note_read(const std::exception_ptr& error) noexcept = 0;
 };
 
 /// The shared part of all handles to one operation. Completes exactly once, and may be queued once
@@ -131,6 +134,7 @@ class WorkState {
   /// Does the engine's work, as far as this thread can. Returns the engine if there was something
   /// to wait for: it is told when the wait is over.
   std::shared_ptr<WaitHelper> help_until(Stage goal, WaitHelper::TimePoint deadline);
+  void tell_engine(const std::exception_ptr& error) const noexcept;
   /// Throws unless the operation has succeeded; `asked` is what somebody called.
   void expect_success(const char* asked);
 

@@ -273,6 +273,25 @@ TEST_CASE("a group that is dead before shutdown lets it pass in silence") {
   CHECK(occurrences(text, "\n") == 1);
 }
 
+TEST_CASE("a death of which no call has told fails the shutdown") {
+  const bool is_told = GENERATE(false, true);
+  const inproc::Group group(2);
+  std::latch submitted(1);
+  run_ranks(2, [&](int rank) {
+    Runtime runtime(options_of(group, rank));
+    if (rank == 1) return submitted.wait();  // and leaves
+    std::vector<float> values(3, 1.0F);
+    Work work = runtime.submit(sum_request(values, "x"));
+    submitted.count_down();
+    while (!runtime.failure()) std::this_thread::yield();
+    if (is_told) check(death_of([&] { work.wait(); }).rank == 1, "the wait tells");
+    work = Work();
+    const auto end = [&] { runtime.shutdown(); };
+    if (!is_told) check(death_of(end).rank == 1, "the shutdown tells");
+    end();
+  });
+}
+
 TEST_CASE("a rank that leaves, in a callback too, ends its waits and is named on all") {
   const std::string where = GENERATE("a wait", "a shutdown", "a callback");
   const std::string how = where == "a shutdown"

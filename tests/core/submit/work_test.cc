@@ -19,8 +19,9 @@ struct CountedHelp final : WaitHelper {
   void help(const WorkState&, Stage, TimePoint) noexcept override { ++calls; }
   void note_wait() noexcept override {}
   void note_waited(const WorkState&) noexcept override {}
+  void note_read(const std::exception_ptr&) noexcept override { ++errors; }
   void expedite(const WorkState&) noexcept override {}
-  std::atomic<int> calls{0};
+  std::atomic<int> calls{0}, errors{0};
 };
 
 struct Fixture {

@@ -38,7 +38,8 @@ struct JobResult {
   std::vector<std::string> left_memory;  ///< of it, what a process maps after the end
 };
 
-/// Runs it to its end; at the deadline all its processes are killed. Blocks.
+/// Runs it to its end; at the deadline all its processes are killed. Runs it again where UCX has
+/// aborted a rank at its connecting to one that dies: that says nothing of Ronde. Blocks.
 JobResult run_job(const JobSpec& spec);
 
 /// In which file of the job's folder a rank reports.
