@@ -125,6 +125,7 @@ TEST_CASE("an error that nobody read is logged when the last handle goes") {
     CHECK(errors.text().empty());
     fixture.state.reset();
     CHECK(errors.text().empty() == row.logged.empty());
+    CHECK(fixture.engine->errors == (row.logged.empty() ? 1 : 0));
     if (!row.logged.empty()) {
       CHECK_THAT(errors.text(), Catch::Contains("rank 2") && Catch::Contains(row.logged));
     }
