@@ -111,9 +111,9 @@ TEST_CASE("every rank says which system call it misses, and what does without") 
       {SYS_eventfd2, "eventfd failed: Operation not permitted"},
       {SYS_epoll_create1, "epoll_create1 failed: Operation not permitted"}};
   for (const auto& [call, words] : needed) {
-    check_refused(shell(kRun + without(EPERM, {call}) + kJob + "plain"), words);
+    check_refused(shell(kRun + without(EPERM, {call}) + kJob + "deaf"), words);
   }
-  check_refused(shell(kRun + without(EAGAIN, {SYS_clone3}) + kJob + "plain"),
+  check_refused(shell(kRun + without(EAGAIN, {SYS_clone3}) + kJob + "deaf"),
                 "cannot start the thread of this rank that moves data: Resource temporarily "
                 "unavailable. Allow the job more threads (ulimit -u, or pids.max");
   const CommandResult no_files = shell(kRun + without(EPERM, {SYS_getdents64}) + kJob + "plain");
@@ -141,7 +141,7 @@ TEST_CASE("neither a small or unwritable /dev/shm nor a lack of TMPDIR matters t
 }
 
 TEST_CASE("limits of a process are kept, or named on every rank") {
-  check_refused(shell(limited("-n 8", "plain")), "and may have 8 (ulimit -Hn): raise that limit");
+  check_refused(shell(limited("-n 8", "deaf")), "and may have 8 (ulimit -Hn): raise that limit");
   const CommandResult few = shell(limited("-n 5", "plain"));
   CHECK_THAT(few.err, Contains("[0] caught: rank 0 cannot await the others: it needs"));
   check_trained(shell(limited("-n 16", "plain")));
