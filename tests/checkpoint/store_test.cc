@@ -222,7 +222,7 @@ TEST_CASE("ranks that share a folder commit and prune at once") {
         });
       }
     }
-    for (const std::string& problem : problems) CHECK(problem.empty());
+    for (const std::string& problem : problems) CHECK(problem == "");
   }
   const Store store(folder.path());
   CHECK(only_sighting(store).name.step == 20);

@@ -98,6 +98,19 @@ void remove_checkpoint(const fs::path& folder) {
   }
 }
 
+/// Relative to the open folder: a rank on another host may rename it meanwhile, which then has the
+/// same manifest.
+void write_manifest(const Manifest& manifest, const fs::path& path) {
+  make_folders(path);  // this folder may have no part
+  const UniqueFd folder = open_folder(path);
+  const std::string temporary = std::string(kManifest) + "." + to_hex(random_bytes(4));
+  write_file(folder.get(), temporary, encode_manifest(manifest), path);
+  if (::renameat(folder.get(), temporary.c_str(), folder.get(), kManifest) != 0) {
+    fail("cannot rename", path / temporary, errno);
+  }
+  sync_folder(folder.get(), path);
+}
+
 Part read_and_verify(const fs::path& folder, const PartSummary& summary, Copy copy) {
   const fs::path index = folder / part_file(summary.part, copy, ".json");
   const fs::path data = folder / part_file(summary.part, copy, ".pt");
@@ -166,22 +179,13 @@ void Store::commit(const Manifest& manifest) const {
     return fs::exists(to / kManifest, unknown);
   };
   if (is_committed()) return;
-  make_folders(from);  // this folder may have no part
-  const UniqueFd folder(::open(from.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  if (!folder && is_committed()) return;
-  if (!folder) fail("cannot open the folder", from, errno);
-  // Relative to the open folder: a rank on another host may rename it meanwhile, which then has the
-  // same manifest.
-  const std::string temporary = std::string(kManifest) + "." + to_hex(random_bytes(4));
-  write_file(folder.get(), temporary, encode_manifest(manifest), from);
-  if (::renameat(folder.get(), temporary.c_str(), folder.get(), kManifest) != 0) {
-    fail("cannot rename", from / temporary, errno);
-  }
-  sync_folder(folder.get(), from);
-  if (::rename(from.c_str(), to.c_str()) != 0) {
-    const int code = errno;
-    if (!is_committed()) fail("cannot rename", from, code);
-    remove_checkpoint(from);  // where it was made anew
+  try {
+    write_manifest(manifest, from);
+    if (::rename(from.c_str(), to.c_str()) != 0) fail("cannot rename", from, errno);
+  } catch (const Error&) {
+    // A rank on another host may have committed it meanwhile, and have removed what was made anew.
+    if (!is_committed()) throw;
+    discard(manifest.name);
   }
   sync_folder(open_folder(folder_).get(), folder_);
 }
