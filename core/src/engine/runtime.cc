@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ronde/runtime.h"
 
+#include <exception>
 #include <system_error>
 #include <thread>
 #include <utility>
@@ -114,7 +115,7 @@ class Runtime::Impl {
     if (engine_->is_loop_of_this_thread()) throw error_of_shutdown_in_callback();
     const std::lock_guard lock(shutdown_mutex_);
     if (!thread_.joinable()) return {};
-    const bool was_told = engine_->life().is_told();
+    const bool is_known = is_end_known();
     engine_->request_shutdown(std::move(report));
     // Twice: once for all ranks to come, once for the last operations.
     engine_->life().wait_loop_ended(2 * from_s(engine_->config().shutdown_timeout_s));
@@ -126,11 +127,19 @@ class Runtime::Impl {
                        "were stopped or hung in it. End this process");
     }
     const std::exception_ptr failure = engine_->failure();
-    if (failure && !was_told) std::rethrow_exception(failure);
+    if (failure && !is_known) std::rethrow_exception(failure);
     return failure ? std::vector<std::string>() : engine_->reports();
   }
 
  private:
+  /// True if the group is dead and the program knows that something is wrong: it was told, has left
+  /// by itself, or is handling an error, which another must not replace.
+  bool is_end_known() const {
+    if (!engine_->failure()) return false;
+    const bool handles_error = std::uncaught_exceptions() > 0 || std::current_exception();
+    return engine_->life().is_told() || engine_->life().leaves() || handles_error;
+  }
+
   /// The rank for which closing waits in vain, if the transport names one.
   std::optional<GroupError> wait_closed() const {
     const auto deadline = Clock::now() + Engine::kClosingTime + kSlack;

@@ -8,6 +8,7 @@
 #include <mutex>
 #include <string>
 
+#include "core/src/base/thread_scope.h"
 #include "core/src/negotiate/messages.h"
 
 namespace ronde {
@@ -36,8 +37,10 @@ class EngineLife {
   bool has_started() const;
   /// The error of a dead group; null while it lives.
   std::exception_ptr failure() const;
-  /// The program has got that error from a call.
-  void note_told() noexcept { told_.store(true); }
+  /// A call has thrown that error, and the program gets it unless this is the library's own work.
+  void note_told() noexcept {
+    if (!OwnWorkScope::is_inside()) told_.store(true);
+  }
   bool is_told() const noexcept { return told_.load(); }
 
   /// `report`: for rank 0.

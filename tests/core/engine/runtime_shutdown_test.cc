@@ -6,6 +6,7 @@
 #include <future>
 #include <latch>
 #include <memory>
+#include <stdexcept>
 #include <string>
 #include <thread>
 #include <vector>
@@ -273,8 +274,8 @@ TEST_CASE("a group that is dead before shutdown lets it pass in silence") {
   CHECK(occurrences(text, "\n") == 1);
 }
 
-TEST_CASE("a death of which no call has told fails the shutdown") {
-  const bool is_told = GENERATE(false, true);
+TEST_CASE("a death fails the shutdown unless the program knows that something is wrong") {
+  const std::string knows_by = GENERATE("nothing", "a wait", "its own error", "leaving itself");
   const inproc::Group group(2);
   std::latch submitted(1);
   run_ranks(2, [&](int rank) {
@@ -284,11 +285,17 @@ TEST_CASE("a death of which no call has told fails the shutdown") {
     Work work = runtime.submit(sum_request(values, "x"));
     submitted.count_down();
     while (!runtime.failure()) std::this_thread::yield();
-    if (is_told) check(death_of([&] { work.wait(); }).rank == 1, "the wait tells");
+    if (knows_by == "a wait") check(death_of([&] { work.wait(); }).rank == 1, "the wait tells");
+    if (knows_by == "leaving itself") runtime.leave();
     work = Work();
     const auto end = [&] { runtime.shutdown(); };
-    if (!is_told) check(death_of(end).rank == 1, "the shutdown tells");
-    end();
+    if (knows_by == "nothing") check(death_of(end).rank == 1, "the shutdown tells");
+    if (knows_by != "its own error") return end();
+    try {
+      throw std::runtime_error("its own");
+    } catch (const std::runtime_error&) {
+      end();
+    }
   });
 }
 

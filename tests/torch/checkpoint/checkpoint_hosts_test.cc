@@ -112,9 +112,15 @@ namespace {
 constexpr int kGroupError = 9;
 constexpr int kVictimStep = 5;
 
-/// Kills itself in the middle of writing a file.
-void die_in_the_next_write() {
-  ::signal(SIGXFSZ, [](int) { ::kill(::getpid(), SIGKILL); });
+std::string dies_once_there_is;
+
+/// Kills itself in the middle of writing a file, then or as soon as `file` exists.
+void die_in_the_next_write(const std::string& file = "/") {
+  dies_once_there_is = file;
+  ::signal(SIGXFSZ, [](int) {
+    while (::access(dies_once_there_is.c_str(), F_OK) != 0) ::sched_yield();
+    ::kill(::getpid(), SIGKILL);
+  });
   const rlimit most = {1000, 1000};
   ::setrlimit(RLIMIT_FSIZE, &most);
 }
@@ -206,7 +212,7 @@ TEST_CASE("helper: a rank that shuts down while it saves", "[.][own]") {
   const fs::path folder = started_with("TRAIN_FOLDER");
   at::Tensor large = torch::ones({1 << 20});
   ronde::Checkpoint checkpoint(folder);
-  checkpoint.add("large", large);
+  checkpoint.add_local("large", large);
   const std::int64_t step = checkpoint.resume().value_or(0);
   std::printf("resumed %d\n", static_cast<int>(step));
   if (started_with("TRAIN_SPOIL") == "yes") {
@@ -215,27 +221,35 @@ TEST_CASE("helper: a rank that shuts down while it saves", "[.][own]") {
       ronde::test::write_bytes(folder, "");
     });
   }
+  const std::string saved = folder.string() + ".saved";
+  if (started_with("TRAIN_SPOIL") == "killed" && ronde::rank() == 1) die_in_the_next_write(saved);
   checkpoint.save(step + 1);
+  if (ronde::rank() == 0) ronde::test::write_bytes(saved, "");
   ronde::shutdown();
 }
 
+namespace {
+
+std::vector<ronde::test::CommandResult> save_and_shut_down(const fs::path& folder,
+                                                           const std::string& spoiled) {
+  return ronde::test::run_file_ranks(
+      2, "helper: a rank that shuts down while it saves",
+      {{"TRAIN_FOLDER", folder.string()}, {"TRAIN_SPOIL", spoiled}, {"OMP_NUM_THREADS", "1"}});
+}
+
+}  // namespace
+
 TEST_CASE("shutdown waits for the save in progress, and throws if it fails", "[n1]") {
   const ronde::test::TemporaryFolder folder;
-  const auto launch = [&](const std::string& spoils) {
-    return ronde::test::run_file_ranks(2, "helper: a rank that shuts down while it saves",
-                                       {{"TRAIN_FOLDER", folder / "checkpoints"},
-                                        {"TRAIN_SPOIL", spoils},
-                                        {"OMP_NUM_THREADS", "1"}});
-  };
   for (const std::string step : {"0", "1"}) {
-    for (const auto& rank : launch("no")) {
+    for (const auto& rank : save_and_shut_down(folder / "checkpoints", "no")) {
       CAPTURE(rank.out, rank.err);
       CHECK(rank.exit_code == 0);
       CHECK(contains(rank.out, "resumed " + step));
     }
   }
   fs::resize_file(files_in(newest_in(folder.path()), ".pt").front(), 100);
-  const auto failed = launch("yes");
+  const auto failed = save_and_shut_down(folder / "checkpoints", "yes");
   CAPTURE(failed[0].out, failed[0].err);
   for (const char* const part : {"000002-step-2-", "is not used"}) {
     CHECK(contains(failed[0].err, part));
@@ -244,6 +258,16 @@ TEST_CASE("shutdown waits for the save in progress, and throws if it fails", "[n
     CHECK(contains(failed[0].out, part));
   }
   CHECK(failed[0].exit_code != 0);
+}
+
+TEST_CASE("shutdown throws the death of a rank that only the save in progress has met", "[n1]") {
+  const ronde::test::TemporaryFolder folder;
+  const auto ranks = save_and_shut_down(folder / "checkpoints", "killed");
+  CAPTURE(ranks[0].out, ranks[0].err);
+  CHECK(ranks[1].exit_code == -1);
+  CHECK(ranks[0].exit_code != 0);
+  CHECK(contains(ranks[0].err, "the save of step 1 was cut off: rank 1 was lost"));
+  CHECK(contains(ranks[0].out, "rank 1 was lost"));
 }
 
 }  // namespace ronde_test::checkpoint_hosts_test

@@ -169,13 +169,7 @@ class Checkpoint::Impl {
 
   /// Waits for the save in progress, and throws Error if it has failed.
   void finish_last() {
-    std::string problem;
-    try {
-      problem = writer_.finish();
-    } catch (const GroupError& error) {
-      // The program is told by its other calls.
-      log_.error(kPrefix + "the last save was cut off: " + error.what());
-    }
+    const std::string problem = writer_.finish();
     if (!problem.empty()) throw Error(kPrefix + problem);
   }
 

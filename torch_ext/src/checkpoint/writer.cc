@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "core/src/base/exception_text.h"
+#include "core/src/base/thread_scope.h"
 #include "ronde/error.h"
 #include "ronde/run.h"
 #include "ronde/torch/collectives.h"
@@ -46,11 +47,14 @@ void CheckpointWriter::start(const store::Name& name, const std::vector<Piece>& 
   const std::lock_guard lock(thread_mutex_);
   step_ = name.step;
   const auto work = [this, name, &pieces] {
+    const OwnWorkScope scope;
     try {
       const torch::NoGradGuard no_grad;
       write(name, pieces);
-    } catch (const GroupError&) {
-      group_error_ = std::current_exception();
+    } catch (const GroupError& error) {
+      problem_.clear();  // the program's own next call throws this
+      log_.error("ronde::Checkpoint: the save of step " + std::to_string(name.step) +
+                 " was cut off: " + error.what());
     } catch (...) {
       problem_ = exception_text();
     }
@@ -65,7 +69,6 @@ void CheckpointWriter::start(const store::Name& name, const std::vector<Piece>& 
 std::string CheckpointWriter::finish() {
   const std::lock_guard lock(thread_mutex_);
   if (thread_.joinable()) thread_.join();
-  if (group_error_) std::rethrow_exception(std::exchange(group_error_, nullptr));
   if (problem_.empty()) return {};
   return "step " + std::to_string(step_) + " was not saved: " + std::exchange(problem_, {});
 }

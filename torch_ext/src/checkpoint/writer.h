@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <exception>
 #include <mutex>
 #include <optional>
 #include <string>
@@ -35,7 +34,8 @@ class CheckpointWriter {
   /// Begins to write. Nothing may be in progress. `pieces` live until finish().
   void start(const store::Name& name, const std::vector<Piece>& pieces);
 
-  /// Waits for the writer, and returns its problem once, empty if there is none. Throws GroupError.
+  /// Waits for the writer, and returns its problem once, empty if there is none. The death of the
+  /// group is not its problem.
   std::string finish();
 
  private:
@@ -58,7 +58,6 @@ class CheckpointWriter {
   std::int64_t step_ = 0;
   // Of the writer's thread until it has ended.
   std::string problem_;
-  std::exception_ptr group_error_;
 };
 
 }  // namespace ronde::detail

@@ -108,6 +108,9 @@ ObjectCodec codec_of_members(T& object) {
                                  (". It cannot be set back: " + std::string(second.what())));
       }
       throw;
+    } catch (...) {
+      undo();
+      throw;
     }
     return [undo](bool keep) {
       if (!keep) undo();
