@@ -80,7 +80,7 @@ words_of_failures() {
     more-- > 0 { said = said "  " $0 "\n" }
     /^<end of output>/ { for (i = n < 6 ? 0 : n - 6; i < n && said == ""; ++i) last = last "  " line[i] "\n" }
     { line[n++] = $0 }
-    /^Test Failed/ { printf "%s:\n%s", name, said == "" ? last : said }
+    /^Test Fail/ { printf "%s:\n%s", name, said == "" ? last : said }
   ' "$1" | cut -c -300
 }
 
@@ -101,6 +101,10 @@ $words"
 # What cannot run here is named, and must be on the list of what may be left out.
 check_omissions() {
   local unlisted
+  if ! grep -q ' Testing: ' "$kResults/LastTest.log"; then
+    say "error: $kResults/LastTest.log is not of the tests: has something else run ctest there?"
+    return 1
+  fi
   {
     cat "$kBuild/left_out_$tier.txt"
     sed -nE 's/^(-- )?(skipped|left out): /left out: /p' "$kResults/LastTest.log"
