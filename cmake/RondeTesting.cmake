@@ -214,7 +214,7 @@ function(ronde_add_sanitized_copy test_program sanitizer suffix)
 endfunction()
 
 function(ronde_add_sanitized_tests test_program)
-  cmake_parse_arguments(PARSE_ARGV 1 arg "OWN_MAIN" "PREFIX;TIMEOUT" "LIBRARIES;WITHOUT_TSAN")
+  cmake_parse_arguments(PARSE_ARGV 1 arg "OWN_MAIN" "PREFIX;TIMEOUT;PROCESSORS" "LIBRARIES;WITHOUT_TSAN")
   if(RONDE_SANITIZE)
     return()
   endif()
@@ -231,10 +231,10 @@ function(ronde_add_sanitized_tests test_program)
   ronde_add_sanitized_copy(${test_program} thread tsan
     LIBRARIES ${arg_LIBRARIES} LEAVE_OUT ${arg_WITHOUT_TSAN} ${own_main})
   ronde_add_catch_test(${arg_PREFIX}.tsan ${test_program}_tsan LABELS unit sanitizer tsan
-    TIMEOUT ${arg_TIMEOUT} LAUNCHER ${fixed_addresses}
+    TIMEOUT ${arg_TIMEOUT} PROCESSORS ${arg_PROCESSORS} LAUNCHER ${fixed_addresses}
     ENVIRONMENT "TSAN_OPTIONS=halt_on_error=1 second_deadlock_stack=1 suppressions=${suppressions}")
   ronde_add_sanitized_copy(${test_program} address asan LIBRARIES ${arg_LIBRARIES} ${own_main})
   ronde_add_catch_test(${arg_PREFIX}.asan ${test_program}_asan LABELS unit sanitizer asan
-    TIMEOUT ${arg_TIMEOUT}
+    TIMEOUT ${arg_TIMEOUT} PROCESSORS ${arg_PROCESSORS}
     ENVIRONMENT "ASAN_OPTIONS=detect_stack_use_after_return=1" "UBSAN_OPTIONS=print_stacktrace=1")
 endfunction()

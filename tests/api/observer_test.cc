@@ -2,10 +2,12 @@
 // Profiles, timelines and dumps of groups whose ranks are threads.
 #include "api/observe/observer.h"
 
+#include <algorithm>
 #include <catch2/catch.hpp>
 #include <csignal>
 #include <filesystem>
 #include <functional>
+#include <future>
 #include <iterator>
 #include <latch>
 #include <map>
@@ -40,6 +42,14 @@ std::map<std::string, int> slices_by_name(const Json& trace, const std::string& 
     if (event.at("ph") == phase) ++names[event.at("name").get<std::string>()];
   }
   return names;
+}
+
+bool has_happened(const Runtime& runtime, const std::string& operation, EventKind kind) {
+  const std::vector<Event> events = runtime.recent_events();
+  const auto submitted = std::ranges::find(events, operation, &Event::text);
+  return submitted != events.end() && std::ranges::any_of(events, [&](const Event& event) {
+           return event.operation == submitted->operation && event.kind == kind;
+         });
 }
 
 }  // namespace
@@ -261,14 +271,14 @@ TEST_CASE("a dump says what every operation and thread of a rank waits for") {
   const TemporaryFolder folder;
   Config config = test_config();
   config.dump = folder.path();
-  std::latch submitted(1);
+  std::promise<const Runtime*> waiting;
   run_observed(2, config, [&](int rank, Runtime& runtime, Observer& observer) {
     train(runtime, 3);
     std::vector<float> values(10, 1.0F);
     if (rank == 0) {
       const Work lonely = runtime.submit(sum_request(values, "lonely"));
       observer.dump();
-      submitted.count_down();
+      waiting.set_value(&runtime);
       check_contains(death_of([&] { lonely.wait(); }).text, "enough");
       return false;
     }
@@ -281,7 +291,10 @@ TEST_CASE("a dump says what every operation and thread of a rank waits for") {
       loads = loads || (thread.at("doing") == "span" && thread.at("what") == "load batch");
     }
     check(loads, "what the thread does");
-    submitted.wait();
+    const Runtime& other = *waiting.get_future().get();
+    for (const EventKind kind : {EventKind::Announced, EventKind::WaitBegun}) {
+      check_soon([&] { return has_happened(other, "lonely", kind); }, "rank 0 waits");
+    }
     runtime.abort("enough");
     check_contains(death_in_barrier(runtime).text, "enough");
     return false;

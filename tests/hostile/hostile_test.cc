@@ -24,7 +24,7 @@ using Catch::Contains;
 using Variables = std::map<std::string, std::string>;
 
 const std::string kRun =
-    std::string("timeout -k 5 100 ") + RONDE_COMMAND + " run -n 2 --grace 2 -- ";
+    std::string("timeout -k 5 100 ") + RONDE_COMMAND + " run -n 2 --grace 10 -- ";
 const std::string kJob = std::string(HOSTILE_JOB) + " ";
 
 CommandResult shell(const std::string& line, Variables variables = {}) {

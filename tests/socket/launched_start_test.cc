@@ -424,6 +424,7 @@ TEST_CASE("a launch that leads nowhere says where it was meant to lead") {
                Contains("fe80::1%lo, does not resolve: it has no address that holds beyond one"));
   }
   SECTION("nobody listens") {
+    options.init_timeout_s = 1;
     const Death death = death_of([&] { make(options); });
     CHECK(death.rank == 0);
     CHECK_THAT(death.text,

@@ -173,7 +173,7 @@ TEST_CASE("a rank that cannot reach rank 0 lists what it tried") {
     exchange(0, ronde::pack_fields({"none", port, token, token, "127.0.0.1"}));
   });
   const std::string text = text_of<GroupError>([&] {
-    SocketTree({.rank = 1, .size = 2, .deadline = Clock::now() + 200ms},
+    SocketTree({.rank = 1, .size = 2, .deadline = Clock::now() + 1s},
                [&](std::string_view blob) { return exchange(1, blob); });
   });
   root.join();

@@ -33,6 +33,7 @@ struct JobResult {
   std::map<int, nlohmann::json> reports;     ///< of the ranks that wrote one
   std::vector<std::string> left_processes;   ///< of the job, at the deadline
   std::vector<std::string> left_in_dev_shm;  ///< new files that no process maps
+  bool libraries_left_files = false;         ///< MPICH or UCX, of this job or one beside it
   /// Of the ranks that noted it (the files memory.<rank>, a line "device inode" each).
   std::vector<std::string> shared_memory;
   std::vector<std::string> left_memory;  ///< of it, what a process maps after the end

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/support/gpu/nccl_ranks.h"
 
+#include <algorithm>
 #include <catch2/catch.hpp>
 #include <filesystem>
-#include <iterator>
 #include <numeric>
 #include <thread>
 
@@ -13,8 +13,13 @@ namespace ronde::test {
 
 namespace {
 
-std::ptrdiff_t thread_count() {
-  return std::distance(std::filesystem::directory_iterator("/proc/self/task"), {});
+/// With those that have been joined a moment ago.
+std::set<std::string> threads() {
+  std::set<std::string> numbers;
+  for (const auto& thread : std::filesystem::directory_iterator("/proc/self/task")) {
+    numbers.insert(thread.path().filename());
+  }
+  return numbers;
 }
 
 }  // namespace
@@ -25,7 +30,7 @@ NcclRanks::NcclRanks(int size, const FakeNccl::Options& nccl_options,
       nccl(cuda, nccl_options),
       device_of(static_cast<std::size_t>(size)),
       group(size),
-      threads_before_(thread_count()) {
+      threads_before_(threads()) {
   add_ronde_kernels(cuda);
   std::iota(device_of.begin(), device_of.end(), 0);
   config.cpu_backend = "shm";
@@ -75,7 +80,8 @@ void NcclRanks::run_to_its_death(const Body& body) {
 }
 
 void NcclRanks::wait_for_threads() const {
-  while (thread_count() > threads_before_) std::this_thread::yield();
+  const std::set<std::string>& before = threads_before_;
+  while (!std::ranges::includes(before, threads())) std::this_thread::yield();
   // By the locks of the fakes what they did comes before what follows.
   static_cast<void>(nccl.live());
   static_cast<void>(cuda.live());

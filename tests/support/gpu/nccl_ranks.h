@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <functional>
 #include <mutex>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -56,7 +57,7 @@ class NcclRanks {
 
  private:
   inproc::Group group;  ///< of the current job
-  const std::ptrdiff_t threads_before_;
+  const std::set<std::string> threads_before_;
   mutable std::mutex mutex_;
   std::vector<std::string> warnings_;  ///< guarded by mutex_
 };

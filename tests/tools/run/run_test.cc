@@ -144,8 +144,8 @@ TEST_CASE("ronde run names the rank that failed its group, and waits while the o
 TEST_CASE("ronde run ends a rank that hangs, which the others name") {
   const TemporaryFolder folder;
   const auto result =
-      run_ranks_by_command({"-n", "3", "--grace", "2", "--env", "RONDE_STALL_WARN_S=0.5", "--env",
-                            "RONDE_STALL_ABORT_S=1"},
+      run_ranks_by_command({"-n", "3", "--grace", "2", "--env", "RONDE_STALL_WARN_S=1", "--env",
+                            "RONDE_STALL_ABORT_S=4"},
                            {RUN_JOB, folder.path(), "20", "1", "stop"});
   INFO(result.out << result.err);
   CHECK(result.exit_code == 9);
@@ -156,7 +156,7 @@ TEST_CASE("ronde run ends a rank that hangs, which the others name") {
 
 TEST_CASE("a rank that ends well before it joins the others has failed them") {
   const TemporaryFolder folder;
-  const auto result = run_ranks_by_command({"-n", "2", "--env", "RONDE_INIT_TIMEOUT_S=1"},
+  const auto result = run_ranks_by_command({"-n", "2", "--env", "RONDE_INIT_TIMEOUT_S=3"},
                                            {RUN_JOB, folder.path(), "20", "1", "early"});
   INFO(result.out << result.err);
   CHECK(result.exit_code == 1);
