@@ -102,7 +102,7 @@ $words"
 check_omissions() {
   local unlisted
   if ! grep -q ' Testing: ' "$kResults/LastTest.log"; then
-    say "error: $kResults/LastTest.log is not of the tests: has something else run ctest there?"
+    say "error: $kResults/LastTest.log is not the log of these tests: has something else run ctest there?"
     return 1
   fi
   {

@@ -163,8 +163,8 @@ void DefaultRuntime::remove_shutdown_hook(std::uint64_t number) {
   shutdown_hooks_.erase(number);
 }
 
-void DefaultRuntime::shutdown() {
-  if (!is_initialized()) return;
+std::exception_ptr DefaultRuntime::shutdown() {
+  if (!is_initialized()) return nullptr;
   if (is_loop_thread()) throw error_of_shutdown_in_callback();
   const std::exception_ptr problem_of_hook = run_shutdown_hooks();
   Runtime* runtime = nullptr;
@@ -173,7 +173,7 @@ void DefaultRuntime::shutdown() {
     const std::lock_guard lock(mutex_);
     if (phase_ != Phase::Ready) {
       if (problem_of_hook) std::rethrow_exception(problem_of_hook);
-      return;
+      return nullptr;
     }
     // The other calls still work meanwhile: callbacks of operations that finish now may use them.
     phase_ = Phase::ShuttingDown;
@@ -187,9 +187,11 @@ void DefaultRuntime::shutdown() {
     retire(Phase::ShutDown);
     throw;
   }
-  run_report_.note_end(true, runtime->failure());
+  const std::exception_ptr failure = runtime->failure();
+  run_report_.note_end(true, failure);
   retire(Phase::ShutDown);
   if (problem_of_hook) std::rethrow_exception(problem_of_hook);
+  return failure;
 }
 
 bool DefaultRuntime::leave(const std::string& why) noexcept {

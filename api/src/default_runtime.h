@@ -38,7 +38,8 @@ class DefaultRuntime {
   void init(const InitOptions& options);
   /// Operations stall, of which the observer makes a note.
   void note_stall(const std::vector<StalledOperation>& operations);
-  void shutdown();
+  /// Returns what the group had died of, null if it had not.
+  std::exception_ptr shutdown();
   bool is_initialized() const noexcept;
   void note_checkpoint(std::int64_t step) noexcept { run_report_.note_checkpoint(step); }
 

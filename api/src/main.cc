@@ -21,19 +21,13 @@ void say(const std::string& text) {
 /// Leaves the group, and fails it before that if there is a `reason`. Returns what made it fail,
 /// perhaps for another rank's reason and unnoticed here; null if nothing did, or there is no group.
 std::exception_ptr leave_group(const std::optional<std::string>& reason = {}) {
-  std::exception_ptr failure;
-  if (!is_initialized()) return failure;
+  if (!is_initialized()) return nullptr;
   try {
-    const DefaultRuntime::Use runtime(DefaultRuntime::instance(), "ronde::main()");
-    if (reason) runtime->abort(*reason);
-    // If the group has failed before, this only writes what this rank knows.
-    runtime.observer().shutdown();
-    failure = runtime->failure();
+    if (reason) abort(*reason);
+    return DefaultRuntime::instance().shutdown();
   } catch (...) {
-    failure = std::current_exception();
+    return std::current_exception();
   }
-  shutdown();
-  return failure;
 }
 
 /// The text of the current exception, without the stack at the end of LibTorch's errors.

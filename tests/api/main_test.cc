@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "ronde/ronde.h"
+#include "ronde/run.h"
 #include "tests/support/processes/file_ranks.h"
 #include "tests/support/processes/temporary_folder.h"
 
@@ -48,6 +49,11 @@ void lose_the_reason() {
   }
 }
 
+/// It comes to the program's end while the others' operations still run.
+void add_hook() {
+  ronde::add_shutdown_hook([] { ronde::barrier(); });
+}
+
 /// What rank 1 of three does, and the others.
 struct Manner {
   std::function<void()> of_rank_1;
@@ -57,6 +63,7 @@ struct Manner {
 const std::map<std::string, Manner> kManners = {
     {"returns", {[] {}, [] {}}},
     {"shuts down itself", {ronde::shutdown, ronde::shutdown}},
+    {"has a hook", {add_hook, add_hook}},
     {"throws while others wait", {throw_nonsense, pass_barriers}},
     {"throws while others end", {throw_nonsense, [] {}}},
     {"throws before others end", {throw_nonsense, await_failure}},
@@ -129,6 +136,7 @@ void check_reason(const std::string& manner, const std::string& reason) {
 TEST_CASE("ronde::main gives what the program returns, or 0") {
   CHECK(run_main("returns") == std::vector<End>{{0, {}}, {0, {}}, {0, {}}});
   CHECK(run_main("shuts down itself") == std::vector<End>{{0, {}}, {0, {}}, {0, {}}});
+  CHECK(run_main("has a hook") == std::vector<End>{{0, {}}, {0, {}}, {0, {}}});
   CHECK(run_main("returns a status") == std::vector<End>{{40, {}}, {41, {}}, {42, {}}});
 }
 

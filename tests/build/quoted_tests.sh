@@ -5,7 +5,7 @@
 set -euo pipefail
 python=$1 ctest=$2 build=$3 source=$4
 
-# From a folder of its own: ctest opens its log even for a list, and here it may be in the middle of a run.
+# From a folder of its own: ctest opens its log even for a list, and BUILD's may be that of a run.
 list=$(mktemp -d)
 trap 'rm -rf "$list"' EXIT
 echo "subdirs(\"$build\")" >"$list/CTestTestfile.cmake"

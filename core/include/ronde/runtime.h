@@ -177,9 +177,9 @@ class Runtime {
   bool asleep() const noexcept;
 
   /// Collective and idempotent: lets operations that all ranks submitted finish, and process sets
-  /// that other threads make, then stops. Sleeps until the last rank calls it, however long that
-  /// works before (RONDE_SHUTDOWN_TIMEOUT_S sets a limit). Throws GroupError if the group dies in
-  /// it, or is dead and no call has thrown that, and no exception is handled; else ends that group.
+  /// that other threads make, then stops. Sleeps until the last rank calls it, or for as long as
+  /// RONDE_SHUTDOWN_TIMEOUT_S allows. Throws GroupError if the group dies in it, or has died and no
+  /// call has thrown that, unless this rank has left or this thread is handling an exception.
   void shutdown() { shutdown(std::string()); }
   /// The same; rank 0 gets the `report` of each rank, in rank order, if the group did not die.
   std::vector<std::string> shutdown(std::string report);

@@ -21,7 +21,7 @@ class ThreadScope {
   const bool outer_;
 };
 
-/// Work of the library's own: an error that it gets is not one that the program was told.
+/// Work of the library's own: an error that it gets is not one that the program was told of.
 using OwnWorkScope = ThreadScope<struct OwnWork>;
 
 }  // namespace ronde

@@ -132,12 +132,12 @@ class Runtime::Impl {
   }
 
  private:
-  /// True if the group is dead and the program knows that something is wrong: it was told, has left
-  /// by itself, or is handling an error, which another must not replace.
+  /// True if the program was told that the group is dead; or it is, and the program has left by
+  /// itself, or is handling an error, which another must not replace.
   bool is_end_known() const {
-    if (!engine_->failure()) return false;
+    const EngineLife& life = engine_->life();
     const bool handles_error = std::uncaught_exceptions() > 0 || std::current_exception();
-    return engine_->life().is_told() || engine_->life().leaves() || handles_error;
+    return life.is_told() || (life.failure() && (life.leaves() || handles_error));
   }
 
   /// The rank for which closing waits in vain, if the transport names one.

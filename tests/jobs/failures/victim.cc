@@ -9,7 +9,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <cerrno>
 #include <chrono>
 #include <csignal>
 #include <cstdlib>
@@ -25,7 +24,6 @@
 #include <sstream>
 #include <stdexcept>
 #include <string>
-#include <system_error>
 #include <thread>
 #include <vector>
 
@@ -298,10 +296,9 @@ class Rank {
     throw std::runtime_error("the link RONDE_TEST_LINK cannot be cut");
   }
 
-  /// One thread of this process gets further.
   int end() {
     static std::atomic<bool> ends = false;
-    while (ends.exchange(true)) pause();
+    while (ends.exchange(true)) pause();  // another thread of this process was first
     notes_.write_own("end", std::to_string(now_s()));
     const std::string& end = arguments_.end;
     if (cuts()) return cut_link();

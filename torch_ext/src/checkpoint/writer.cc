@@ -52,9 +52,10 @@ void CheckpointWriter::start(const store::Name& name, const std::vector<Piece>& 
       const torch::NoGradGuard no_grad;
       write(name, pieces);
     } catch (const GroupError& error) {
-      problem_.clear();  // the program's own next call throws this
+      // The program's own next call throws this.
+      const std::string before = std::exchange(problem_, {});
       log_.error("ronde::Checkpoint: the save of step " + std::to_string(name.step) +
-                 " was cut off: " + error.what());
+                 " was cut off: " + error.what() + (before.empty() ? "" : "; before, " + before));
     } catch (...) {
       problem_ = exception_text();
     }
