@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cerrno>
 #include <chrono>
 #include <csignal>
 #include <cstdlib>
@@ -24,6 +25,7 @@
 #include <sstream>
 #include <stdexcept>
 #include <string>
+#include <system_error>
 #include <thread>
 #include <vector>
 
@@ -48,6 +50,13 @@ struct Arguments {
   std::set<int> victims;
   unsigned seed;
 };
+
+void add_ends(nlohmann::json& report, const Arguments& arguments, const Notes& notes) {
+  for (const int victim : arguments.victims) {
+    if (!notes.exists("end", victim)) continue;
+    report["ends_s"].push_back(std::stod(notes.read("end", victim)));
+  }
+}
 
 /// Where an operation's data are. They live until its end is known, else as long as the process: a
 /// victim may end at any moment.
@@ -408,7 +417,7 @@ class Rank {
   int report_error(const std::function<void()>& action) {
     nlohmann::json report = outcome_of(action);
     if (report["threw"] == "GroupError") check_aftermath(report);
-    add_ends(report);
+    add_ends(report, arguments_, notes_);
     notes_.write_report(report);
     return kSurvivorStatus;
   }
@@ -425,14 +434,6 @@ class Rank {
     const double start = now_s();
     ronde::shutdown();
     report["shutdown_s"] = now_s() - start;
-  }
-
-  void add_ends(nlohmann::json& report) const {
-    for (const int victim : arguments_.victims) {
-      if (notes_.exists("end", victim)) {
-        report["ends_s"].push_back(std::stod(notes_.read("end", victim)));
-      }
-    }
   }
 
   const Arguments arguments_;
@@ -474,10 +475,7 @@ int fail_in_init(const Arguments& arguments) {
   nlohmann::json report = outcome_of([] { ronde::init(); });
   report["later"] = ronde::is_initialized() ? "initialised" : "the same";
   report["shutdown_s"] = 0.0;
-  for (const int victim : arguments.victims) {
-    if (!notes.exists("end", victim)) continue;
-    report["ends_s"].push_back(std::stod(notes.read("end", victim)));
-  }
+  add_ends(report, arguments, notes);
   notes.write_report(report);
   return kSurvivorStatus;
 }
