@@ -9,8 +9,8 @@
 #include <utility>
 #include <variant>
 
-#include "core/src/base/durations.h"
 #include "core/src/base/rank_list.h"
+#include "core/src/config/durations.h"
 #include "core/src/sets/completion.h"
 #include "ronde/error.h"
 

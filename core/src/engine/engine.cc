@@ -9,9 +9,9 @@
 #include <numeric>
 #include <utility>
 
-#include "core/src/base/durations.h"
 #include "core/src/base/exception_text.h"
 #include "core/src/base/rank_list.h"
+#include "core/src/config/durations.h"
 #include "core/src/submit/engine_scope.h"
 #include "core/src/tune/tuned_values.h"
 #include "ronde/error.h"

@@ -7,8 +7,8 @@
 #include <utility>
 
 #include "core/src/base/after_fork.h"
-#include "core/src/base/durations.h"
 #include "core/src/base/loop_thread.h"
+#include "core/src/config/durations.h"
 #include "core/src/engine/engine.h"
 #include "ronde/error.h"
 
