@@ -5,13 +5,8 @@
 #include <tuple>
 #include <utility>
 
-#include "backends/cuda/cuda.h"
-#include "backends/gpu/driver/driver_api.h"
-#include "backends/gpu/driver/gpu_reader.h"
-#include "backends/gpu/kernels/kernel_image.h"
+#include "backends/compose_gpu.h"
 #include "backends/hierarchical/hierarchical.h"
-#include "backends/nccl/nccl.h"
-#include "backends/nccl/nccl_api.h"
 #include "backends/shm/memory/shared_board.h"
 #include "backends/shm/shm.h"
 #include "backends/socket/launched/launch.h"
@@ -23,7 +18,6 @@
 #include "backends/ucx/ucx.h"
 #endif
 #ifdef RONDE_HAVE_MPI
-#include "backends/mpi/gpu_aware_mpi.h"
 #include "backends/mpi/mpi.h"
 #else
 #include "backends/launcher.h"
@@ -31,34 +25,6 @@
 
 namespace ronde {
 namespace {
-
-/// Of what Config has checked.
-IpcSync ipc_sync(std::string_view name) {
-  if (name == "flags") return IpcSync::Flags;
-  return name == "kernels" ? IpcSync::Kernels : IpcSync::Auto;
-}
-
-CudaOptions cuda_options(const Config& config) {
-  return {.fusion_bytes = config.fusion_bytes,
-          .ipc = config.cuda_ipc,
-          .ipc_sync = ipc_sync(config.cuda_ipc_sync),
-          .ipc_direct_bytes = config.cuda_ipc_direct_bytes,
-          .exact = config.exact,
-          .registration_cache = config.registration_cache,
-          .registration_cache_bytes = config.registration_cache_bytes,
-          .visible_devices = visible_devices(config)};
-}
-
-NcclOptions nccl_options(const Config& config) {
-  NcclOptions options;
-  options.streams = config.nccl_streams;
-  options.fusion_bytes = config.fusion_bytes;
-  options.registration_cache = config.registration_cache;
-  options.init_timeout_s = config.init_timeout_s;
-  options.kernel_image = cuda::kernel_image();
-  options.exact = config.exact;
-  return options;
-}
 
 /// Of what the user has forced and these ranks cannot use.
 void warn_of_unsuited_algorithms(const Config& config, const BackendContext& context) {
@@ -90,25 +56,6 @@ void add_fabric_backends(const Config& config, MakeFabric make, MakeFabric make_
   built_in.backends.emplace(
       "hierarchical",
       hierarchical_backend_factory(fabric, {.algorithms = table, .exact = config.exact}));
-}
-
-/// `gpu_aware_mpi`, `wrap_mpi_calls`: as in CudaOptions, if there is one.
-void add_gpu_backends(const Config& config, BuiltIn& built_in,
-                      const BackendFactory& gpu_aware_mpi = {},
-                      const vendor::WrapCalls& wrap_mpi_calls = {}) {
-  CudaOptions cuda = cuda_options(config);
-  NcclOptions nccl = nccl_options(config);
-  const auto reader = std::make_shared<cuda::GpuReader>(parse_log_level(config.log_level));
-  cuda.on_gpu = nccl.on_gpu = [reader](const std::string& uuid) { reader->use(uuid); };
-  built_in.read_gpu = cuda::read_with_patience(reader);
-  // Asked for by name, it is that or an error. It is made too late to ask all ranks about MPI.
-  if (config.gpu_backend == "auto") nccl.fallback = cuda_backend_factory(cuda).create;
-  if (config.gpu_aware_mpi) {
-    cuda.gpu_aware_mpi = gpu_aware_mpi;
-    cuda.wrap_mpi_calls = wrap_mpi_calls;
-  }
-  built_in.device_backends.emplace("cuda", cuda_backend_factory(cuda));
-  built_in.device_backends.emplace("nccl", nccl_backend_factory(nccl));
 }
 
 #ifdef RONDE_HAVE_MPI
@@ -151,7 +98,7 @@ BuiltIn parts_without_mpi(const Config& config) {
     };
   }
   add_fabric_backends(config, std::move(make_fabric), {}, built_in);
-  add_gpu_backends(config, built_in);
+  add_gpu_backends(config, nullptr, built_in);
   return built_in;
 }
 
@@ -200,7 +147,7 @@ BuiltIn compose_built_in(const Config& config, const StartingRanks& ranks) {
   add_fabric_backends(config,
                       config.fabric == "ucx" ? make_ucx_fabric() : mpi_fabric_maker(options),
                       mpi_fabric_maker_of_set(options), built_in);
-  add_gpu_backends(config, built_in, gpu_aware_mpi_factory(options), wrap_mpi_calls());
+  add_gpu_backends(config, &options, built_in);
   return built_in;
 }
 
@@ -238,32 +185,6 @@ std::vector<LinkedLibrary> linked_libraries() {
   return libraries;
 }
 
-BackendRegistry gpu_setups(const Config& config, const vendor::SymbolLookup& symbols,
-                           const void* kernel_image) {
-  const auto with = [&](bool ipc, bool cache, std::optional<IpcSync> sync = {}) {
-    CudaOptions options = cuda_options(config);
-    if (sync) options.ipc_sync = *sync;
-    options.ipc = ipc;
-    options.registration_cache = cache;
-    options.symbols = symbols;
-    options.kernel_image = kernel_image;
-    return cuda_backend_factory(options);
-  };
-  NcclOptions nccl = nccl_options(config);
-  nccl.registration_cache = true;
-  nccl.driver_symbols = symbols;
-  nccl.nccl_symbols = symbols;
-  if (kernel_image != nullptr) nccl.kernel_image = kernel_image;
-  const auto synchronized = [&](IpcSync sync) { return with(true, true, sync); };
-  return {{"mpi", with(false, false)},
-          {"mpi-reg", with(false, true)},
-          {"mpi-opt", with(true, true)},
-          {"mpi-opt-nocache", with(true, false)},
-          {"mpi-opt-flags", synchronized(IpcSync::Flags)},
-          {"mpi-opt-kernels", synchronized(IpcSync::Kernels)},
-          {"nccl", nccl_backend_factory(nccl)}};
-}
-
 int feature_version(std::string_view feature, const vendor::SymbolLookup& gpu_libraries) {
 #ifdef RONDE_HAVE_MPI
   for (const char* const of_mpi : {"mpi", "hierarchical", "mpi_communicator"}) {
@@ -273,14 +194,7 @@ int feature_version(std::string_view feature, const vendor::SymbolLookup& gpu_li
 #ifdef RONDE_HAVE_UCX
   if (feature == "ucx" || feature == "hierarchical") return ucx_problem().empty() ? 1 : 0;
 #endif
-  if (feature == "cuda" || feature == "nccl") {
-    if (cuda::kernel_image() == nullptr) return 0;
-    const cuda::LoadedDriver driver = cuda::find_driver(gpu_libraries);
-    if (!driver.api) return 0;
-    if (feature == "cuda") return driver.version;
-    const nccl::LoadedNccl library = nccl::load_nccl(gpu_libraries);
-    return library.api ? library.version : 0;
-  }
+  if (feature == "cuda" || feature == "nccl") return gpu_feature_version(feature, gpu_libraries);
   return feature == "shm" || feature == "key_value" || feature == "streams" ? 1 : 0;
 }
 

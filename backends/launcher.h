@@ -26,10 +26,10 @@ std::optional<Number> number_in(const EnvironmentLookup& variables, const std::s
 }  // namespace detail
 
 /// The variable, as "PMI_SIZE=4", by which a launcher says that it started several ranks, for a
-/// process that finds itself alone; empty if none does. SLURM_NTASKS and WORLD_SIZE (of torchrun
-/// and the Kubeflow Training Operator) count unless an MPI launcher inside the job says otherwise:
-/// SLURM_NTASKS alone means that the program was started without one. torchrun's own WORLD_SIZE
-/// counts always, as it is srun that started torchrun, once a node, and says PMI_SIZE=1.
+/// process that finds itself alone; empty if none does. SLURM_NTASKS, HOROVOD_SIZE and WORLD_SIZE
+/// (of torchrun and the Kubeflow Training Operator) count unless an MPI launcher in the job says
+/// otherwise: SLURM_NTASKS alone means that the program was started without one. torchrun's own
+/// WORLD_SIZE counts always, as it is srun that started torchrun, once a node, and says PMI_SIZE=1.
 inline std::string foreign_launcher(const EnvironmentLookup& variables) {
   bool launcher_spoke = false;
   for (const char* const name : {"PMI_SIZE", "OMPI_COMM_WORLD_SIZE"}) {
@@ -43,8 +43,11 @@ inline std::string foreign_launcher(const EnvironmentLookup& variables) {
   const std::optional<int> world = detail::number_in(variables, "WORLD_SIZE");
   const bool world_speaks = !launcher_spoke || variables("TORCHELASTIC_RUN_ID");
   if (world_speaks && world && *world > 1) return "WORLD_SIZE=" + std::to_string(*world);
-  const std::optional<int> tasks = detail::number_in(variables, "SLURM_NTASKS");
-  if (!launcher_spoke && tasks && *tasks > 1) return "SLURM_NTASKS=" + std::to_string(*tasks);
+  for (const char* const name : {"HOROVOD_SIZE", "SLURM_NTASKS"}) {
+    const std::optional<int> size = detail::number_in(variables, name);
+    if (!launcher_spoke && size && *size > 1)
+      return std::string(name) + "=" + std::to_string(*size);
+  }
   return {};
 }
 

@@ -107,6 +107,18 @@ if(RONDE_WITH_TORCH STREQUAL ON AND NOT RONDE_BUILD_API)
   message(FATAL_ERROR "RONDE_WITH_TORCH=ON needs nlohmann-json (Debian: nlohmann-json3-dev).")
 endif()
 
+# Headers alone, which Ronde's libraries include by core/src/base/{fmt,json}.h, and log.cc: not linked, and none
+# of the package's business.
+add_library(ronde_third_parties INTERFACE)
+foreach(target spdlog::spdlog_header_only fmt::fmt nlohmann_json::nlohmann_json)
+  if(TARGET ${target})
+    target_include_directories(ronde_third_parties SYSTEM INTERFACE
+      $<TARGET_PROPERTY:${target},INTERFACE_INCLUDE_DIRECTORIES>)
+  endif()
+endforeach()
+target_compile_definitions(ronde_third_parties INTERFACE
+  $<TARGET_PROPERTY:spdlog::spdlog_header_only,INTERFACE_COMPILE_DEFINITIONS>)
+
 if(RONDE_BUILD_TOOLS OR RONDE_BUILD_EXAMPLES)
   find_package(CLI11 QUIET)
 endif()

@@ -5,15 +5,16 @@
 #                     [PUBLIC <lib>...] [PRIVATE <lib>...])
 #       A library that is installed and exported as ronde::<name>; INCLUDE is the folder of its public
 #       headers. PRIVATE libraries never reach a consumer of the shared build. SHARED: in a static
-#       build, too.
+#       build, too. A shared library exports what is called ronde, and nothing else. Under RONDE_UNITY
+#       sources are compiled several at once, but those with options of their own.
 #   ronde_add_object_library(<target> SOURCES <file>... [INCLUDE <dir>] [PUBLIC <lib>...] [PRIVATE <lib>...])
 #       Objects that are linked into a library (ronde_absorb) or a test program; not installed.
 #   ronde_absorb(<target> <object library>...)
-#       Links object libraries into a library.
+#       Links object libraries, or headers, into a library.
 #   ronde_add_executable(<target> SOURCES <file>... [LINK <lib>...] [OUTPUT_NAME <name>] [INSTALL])
 #   ronde_use_torch_pch(<target>)
-#       Compiles with the one shared precompiled <torch/torch.h>, and under RONDE_UNITY several sources at
-#       once: GCC 12 spends six seconds a file on templates that the header leaves pending.
+#       Compiles with the one shared precompiled <torch/torch.h>, a program of several sources under
+#       RONDE_UNITY as libraries: GCC 12 spends six seconds a file on templates that the header leaves pending.
 #   ronde_add_optional_subdirectory(<dir> IF <variable or target>...)
 #       Enters <dir> if all variables are true and all targets exist.
 #   ronde_add_test_program(<target> SOURCES <file>... [LINK <lib>...])
@@ -110,6 +111,11 @@ function(ronde_add_library target)
   endif()
   target_link_libraries(${target} PUBLIC ${arg_PUBLIC})
   ronde_link_private(${target} ${arg_PRIVATE})
+  ronde_unite_later(${target})
+  if(BUILD_SHARED_LIBS AND NOT arg_SHARED)
+    set_target_properties(${target} PROPERTIES LINK_DEPENDS "${RONDE_CMAKE_DIR}/exports.map")
+    target_link_options(${target} PRIVATE "LINKER:--version-script=${RONDE_CMAKE_DIR}/exports.map")
+  endif()
   if(RONDE_INSTALL)
     # A build may hold some of the libraries only (quickstart.sh): the install script of a folder ends here
     # where its library was not built. Each is exported apart, so that the package has those that are there.
@@ -136,6 +142,7 @@ function(ronde_add_object_library target)
     target_include_directories(${target} PUBLIC "${CMAKE_CURRENT_SOURCE_DIR}/${arg_INCLUDE}")
   endif()
   target_link_libraries(${target} PUBLIC ${arg_PUBLIC} PRIVATE ${arg_PRIVATE})
+  ronde_unite_later(${target})
 endfunction()
 
 function(ronde_absorb target)
@@ -176,13 +183,19 @@ function(ronde_use_torch_pch target)
   endif()
   # The property, as a test program has another one already.
   set_target_properties(${target} PROPERTIES PRECOMPILE_HEADERS_REUSE_FROM ronde_torch_pch)
+  if(type STREQUAL EXECUTABLE)
+    ronde_unite_later(${target})
+  endif()
+endfunction()
+
+# Once the folder has said all about its sources.
+function(ronde_unite_later target)
   if(RONDE_UNITY)
-    # Once the folder has said all about its sources.
     cmake_language(EVAL CODE "cmake_language(DEFER CALL ronde_unite_sources ${target})")
   endif()
 endfunction()
 
-# Puts six sources each into one that includes them. CMake's UNITY_BUILD does so by full paths, with which
+# Puts twelve sources each into one that includes them. CMake's UNITY_BUILD does so by full paths, with which
 # ccache finds nothing that another folder compiled. It leaves out what has SKIP_UNITY_BUILD_INCLUSION, too.
 function(ronde_unite_sources target)
   get_target_property(sources ${target} SOURCES)
@@ -190,13 +203,25 @@ function(ronde_unite_sources target)
   file(REAL_PATH "${CMAKE_CURRENT_BINARY_DIR}" real_folder)
   set(united "")
   set(count 0)
+  set(first_line "")
+  get_target_property(uses_torch ${target} PRECOMPILE_HEADERS_REUSE_FROM)
+  if(CMAKE_CXX_COMPILER_ID STREQUAL GNU AND NOT uses_torch)
+    # GCC says of each coroutine in an included file that its frame has types of that file.
+    set(first_line "#pragma GCC diagnostic ignored \"-Wsubobject-linkage\"\n")
+  endif()
   foreach(source IN LISTS sources)
-    get_source_file_property(alone "${source}" SKIP_UNITY_BUILD_INCLUSION)
+    set(alone FALSE)
+    foreach(property SKIP_UNITY_BUILD_INCLUSION COMPILE_DEFINITIONS COMPILE_OPTIONS)
+      get_source_file_property(value "${source}" ${property})
+      if(value)
+        set(alone TRUE)
+      endif()
+    endforeach()
     if(alone OR NOT source MATCHES "\\.cc$")
       list(APPEND united "${source}")
       continue()
     endif()
-    math(EXPR number "${count} / 6")
+    math(EXPR number "${count} / 12")
     math(EXPR count "${count} + 1")
     list(APPEND united "${folder}/${number}.cc")
     cmake_path(ABSOLUTE_PATH source NORMALIZE)
@@ -208,7 +233,7 @@ function(ronde_unite_sources target)
   list(REMOVE_DUPLICATES united)
   foreach(source IN LISTS united)
     if(source MATCHES "_united/([0-9]+)\\.cc$")
-      file(CONFIGURE OUTPUT "${source}" CONTENT "${text_${CMAKE_MATCH_1}}" @ONLY)
+      file(CONFIGURE OUTPUT "${source}" CONTENT "${first_line}${text_${CMAKE_MATCH_1}}" @ONLY)
     endif()
   endforeach()
   set_target_properties(${target} PROPERTIES SOURCES "${united}")

@@ -19,6 +19,7 @@ endif()
 option(RONDE_BUILD_TESTS "Build the tests" ${PROJECT_IS_TOP_LEVEL})
 option(RONDE_BUILD_EXAMPLES "Build the examples" ${PROJECT_IS_TOP_LEVEL})
 option(RONDE_BUILD_TOOLS "Build the ronde command" ${PROJECT_IS_TOP_LEVEL})
+option(RONDE_BUILD_GPU "Build the backends for GPUs; OFF also leaves out the ronde command and the tests" ON)
 option(RONDE_INSTALL "Generate install rules" ${PROJECT_IS_TOP_LEVEL})
 # Other compilers than the one that Ronde is tested with warn of other things.
 set(werror OFF)
@@ -26,7 +27,7 @@ if(PROJECT_IS_TOP_LEVEL AND CMAKE_CXX_COMPILER_ID STREQUAL GNU AND CMAKE_CXX_COM
   set(werror ON)
 endif()
 option(RONDE_WERROR "Treat warnings as errors" ${werror})
-option(RONDE_UNITY "Compile several sources that use LibTorch at once: faster, unless few change" OFF)
+option(RONDE_UNITY "Compile several sources at once: faster, unless few change" OFF)
 set(RONDE_SANITIZE "" CACHE STRING "Build everything with a sanitizer: thread or address")
 set_property(CACHE RONDE_SANITIZE PROPERTY STRINGS "" thread address)
 

@@ -45,7 +45,7 @@ ronde_summary_target("ronde::core   " ronde_core "its sources are missing")
 ronde_summary_target("ronde::ronde  " ronde "needs nlohmann-json")
 ronde_summary_target("ronde::c      " ronde_c "needs nlohmann-json")
 ronde_summary_target("ronde::torch  " ronde_torch "needs LibTorch and nlohmann-json")
-ronde_summary_target("ronde command " ronde_tool "RONDE_BUILD_TOOLS=OFF, or no CLI11 or nlohmann-json")
+ronde_summary_target("ronde command " ronde_tool "RONDE_BUILD_TOOLS or RONDE_BUILD_GPU=OFF, or no CLI11 or nlohmann-json")
 ronde_summary_target("edsr example  " edsr
   "RONDE_BUILD_EXAMPLES=OFF, or no LibTorch, libturbojpeg, libpng, CLI11 or nlohmann-json")
 ronde_summary_target("resnet example" resnet_synthetic

@@ -152,7 +152,7 @@ function(ronde_set_sanitized_properties copy sanitizer flags)
   target_compile_options(${copy} PRIVATE ${${flags}_${sanitizer}} -O1)
   target_link_options(${copy} PRIVATE ${RONDE_SANITIZER_FLAGS_${sanitizer}})
   target_link_libraries(${copy} PRIVATE
-    spdlog::spdlog Sodium::sodium Catch2::Catch2 Threads::Threads)
+    Sodium::sodium Catch2::Catch2 Threads::Threads)
 endfunction()
 
 # The sources of <origin> with full paths. A source's own options hold in its folder only: they are

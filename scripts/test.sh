@@ -64,7 +64,7 @@ part() {
 trap 'say "$times in all $SECONDS s"' EXIT
 
 build() {
-  cmake --preset release -B "$kBuild" -DRONDE_WITH_TORCH=ON -DRONDE_WITH_MPI=ON &&
+  cmake --preset release -B "$kBuild" -DRONDE_WITH_TORCH=ON -DRONDE_WITH_MPI=ON -DRONDE_BUILD_GPU=ON &&
     cmake --build "$kBuild" --parallel "$kJobs" --target "${kTargets[@]}"
 }
 

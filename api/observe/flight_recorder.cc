@@ -9,11 +9,11 @@
 #include <exception>
 #include <filesystem>
 #include <map>
-#include <nlohmann/json.hpp>
 #include <system_error>
 
 #include "api/observe/base/figures_json.h"
 #include "core/src/base/exception_text.h"
+#include "core/src/base/json.h"
 #include "ronde/build_info.h"
 
 namespace ronde {
@@ -26,10 +26,6 @@ struct sigaction former_action;
 
 void want_dump(int) {
   dump_is_wanted.store(true, std::memory_order_relaxed);
-}
-
-double us_of(std::int64_t ns) {
-  return static_cast<double>(ns) * 1e-3;
 }
 
 std::string wall_time() {

@@ -35,7 +35,7 @@ std::string path_of_rank(const std::string& path, int rank, std::string_view ext
   return path.substr(0, path.size() - extension.size()) + number + std::string(extension);
 }
 
-std::string text_of(const std::exception_ptr& failure) {
+std::string failure_text(const std::exception_ptr& failure) {
   try {
     if (failure) std::rethrow_exception(failure);
   } catch (...) {
@@ -233,7 +233,7 @@ void Observer::write_own_profile() {
   const std::string& path = runtime_.config().profile;
   if (path.empty()) return;
   const int rank = runtime_.topology().rank;
-  const Profile profile{{{rank, runtime_.figures()}}, text_of(runtime_.failure())};
+  const Profile profile{{{rank, runtime_.figures()}}, failure_text(runtime_.failure())};
   if (path != "1") {
     write_file(path_of_rank(path, rank, kJson), to_text(to_json(profile, runtime_)));
   } else if (rank == 0) {

@@ -1,14 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "api/observe/profile.h"
 
-#include <spdlog/fmt/fmt.h>
-
 #include <algorithm>
 #include <array>
 #include <iterator>
 #include <string_view>
 
 #include "api/observe/base/figures_json.h"
+#include "core/src/base/fmt.h"
 #include "ronde/build_info.h"
 
 namespace ronde {
@@ -118,9 +117,11 @@ std::string summary(const Profile& profile, const Runtime& runtime) {
                    all.steps, ms_of(all.step_time.quantile_ns(0.5)),
                    total > 0 ? 100 * static_cast<double>(all.exposed.total_ns()) / total : 0.0);
   }
+  const auto others = static_cast<double>(std::max<std::size_t>(ranks - 1, 1));
   for (const auto& [rank, last] : all.last_ranks) {
-    fmt::format_to(out, "  rank {} came last {} times; all others waited {:.1f} ms for it\n", rank,
-                   last.count / ranks, ms_of(last.waited_ns));
+    if (rank < 0) continue;  // it is not known which of a host's
+    fmt::format_to(out, "  rank {} came last {} times; each other rank lost {:.1f} ms to it\n",
+                   rank, last.count / ranks, ms_of(last.lost_ns) / others);
   }
   if (all.lost_events > 0) {
     fmt::format_to(out, "  {} of {} events were lost: raise RONDE_EVENTS\n", all.lost_events,

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
+#include "core/src/base/json.h"
 #include "ronde/figures.h"
 #include "ronde/runtime.h"
 

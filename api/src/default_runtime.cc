@@ -13,7 +13,7 @@
 #include "api/src/start_options.h"
 #include "core/src/base/after_fork.h"
 #include "core/src/base/exception_text.h"
-#include "core/src/base/loop_thread.h"
+#include "core/src/base/thread_scope.h"
 #include "ronde/error.h"
 #include "ronde/log.h"
 
@@ -159,6 +159,7 @@ std::uint64_t DefaultRuntime::add_shutdown_hook(std::function<void()> hook) {
 }
 
 void DefaultRuntime::remove_shutdown_hook(std::uint64_t number) {
+  if (is_of_parent()) return;
   const std::lock_guard lock(shutdown_hooks_mutex_);
   shutdown_hooks_.erase(number);
 }

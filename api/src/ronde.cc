@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ronde/ronde.h"
+#include "core/src/base/json.h"
 #include "ronde/run.h"
 
-#include <nlohmann/json.hpp>
 #include <string_view>
 #include <utility>
 
@@ -91,6 +91,10 @@ Runtime& default_runtime() {
 
 Work submit(Request request) {
   return use("ronde::submit()")->submit(std::move(request));
+}
+
+PersistentOp prepare(Request request) {
+  return use("ronde::prepare()")->prepare(std::move(request));
 }
 
 std::vector<Work> submit_group(std::vector<Request> requests) {

@@ -10,9 +10,9 @@
 #include <cstring>
 #include <fstream>
 #include <limits>
-#include <nlohmann/json.hpp>
 #include <sstream>
 
+#include "core/src/base/json.h"
 #include "ronde/build_info.h"
 #include "ronde/config.h"
 #include "ronde/error.h"

@@ -11,7 +11,7 @@
 #include "backends/mpi/mpi.h"
 #include "backends/mpi/mpi_environment.h"
 #include "backends/socket/socket_tree.h"
-#include "core/src/negotiate/messages.h"
+#include "core/src/agree/messages.h"
 
 namespace ronde::mpi {
 

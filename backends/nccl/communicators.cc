@@ -93,6 +93,10 @@ class Communicators::Streams final : public DeviceStreams {
   std::shared_ptr<const DeviceEvent> mark(int device, void* stream) override {
     return own_->mark(device, stream);
   }
+  std::shared_ptr<const DeviceEvent> copy(int device, void* to, const void* from,
+                                          std::size_t bytes) override {
+    return own_->copy(device, to, from, bytes);
+  }
 
   DrainStatus drain(std::chrono::nanoseconds bound) noexcept override {
     const auto deadline = Clock::now() + bound;

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "backends/shm/shm_backend.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <cstdlib>
 #include <new>
@@ -44,12 +46,16 @@ std::shared_ptr<SymmetricContext> create_symmetric(const Meeting& meeting,
   if (context.symmetric_heap_bytes == 0) return nullptr;
   const auto ranks = static_cast<std::size_t>(meeting.topology.local_size);
   const auto rank = static_cast<std::size_t>(meeting.topology.local_rank);
-  const std::size_t part_bytes = rounded_up(context.symmetric_heap_bytes, kSlotBufferAlignment);
-  const std::size_t claims_bytes = rounded_up(ChunkClaims::bytes_for(ranks), kSlotBufferAlignment);
+  // Parts are whole pages, for SharedMapping.
+  const std::size_t unit =
+      std::max(kSlotBufferAlignment, static_cast<std::size_t>(::sysconf(_SC_PAGESIZE)));
+  const std::size_t part_bytes = rounded_up(context.symmetric_heap_bytes, unit);
+  const std::size_t claims_bytes = rounded_up(ChunkClaims::bytes_for(ranks), unit);
   std::shared_ptr<SharedMemory> memory;
   try {
-    memory =
-        std::make_shared<SharedMemory>(share_memory(meeting, claims_bytes + ranks * part_bytes));
+    memory = std::make_shared<SharedMemory>(
+        share_memory(meeting, claims_bytes + ranks * part_bytes,
+                     {.offset = claims_bytes + rank * part_bytes, .bytes = part_bytes}));
   } catch (const StepError& error) {
     if (context.warn) {
       context.warn(std::string(error.what()) +
@@ -58,7 +64,7 @@ std::shared_ptr<SymmetricContext> create_symmetric(const Meeting& meeting,
     }
     return nullptr;
   }
-  memory->leave_out_of_core_dumps();
+  leave_out_of_core_dumps(*memory);
   std::vector<std::span<std::byte>> parts;
   for (std::size_t i = 0; i < ranks; ++i) {
     parts.push_back(memory->bytes().subspan(claims_bytes + i * part_bytes, part_bytes));

@@ -22,7 +22,7 @@ constexpr std::chrono::seconds kConnectTimeout{2};
 // The parent notices after 7 to 14 s that a host vanished: tune_tcp().
 constexpr std::chrono::seconds kTakenTimeout{20};
 
-std::uint32_t milliseconds_until(Clock::time_point deadline) {
+std::uint32_t patience_until(Clock::time_point deadline) {
   const auto left = std::chrono::floor<std::chrono::milliseconds>(deadline - Clock::now()).count();
   return static_cast<std::uint32_t>(
       std::clamp<std::int64_t>(left, 0, std::numeric_limits<std::uint32_t>::max()));
@@ -163,7 +163,7 @@ bool HandshakeClient::say_hello(Attempt& attempt) {
   hello.rank = static_cast<std::uint32_t>(rank_);
   hello.size = static_cast<std::uint32_t>(credentials_.size);
   hello.has_key = credentials_.key.of_user() ? 1 : 0;
-  hello.patience_ms = milliseconds_until(deadline_);
+  hello.patience_ms = patience_until(deadline_);
   hello.job = to_name(credentials_.job);
   const std::string nonce = random_bytes(hello.nonce.size());
   std::copy(nonce.begin(), nonce.end(), hello.nonce.begin());

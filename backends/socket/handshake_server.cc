@@ -36,7 +36,7 @@ bool has_waiting(const UniqueFd& listener) {
 }
 
 /// The rank at the other end is gone, or gave this connection up.
-bool has_ended(const UniqueFd& socket) {
+bool is_given_up(const UniqueFd& socket) {
   pollfd entry = {socket.get(), POLLRDHUP, 0};
   return ::poll(&entry, 1, 0) > 0;
 }
@@ -199,7 +199,7 @@ Verdict HandshakeServer::verdict_on(const PendingPeer& pending, const Hello& hel
   if (!is_proved(credentials_.key, pending.greeting, hello)) return Verdict::WrongKey;
   if (hello.size != static_cast<std::uint32_t>(credentials_.size)) return Verdict::OtherSize;
   const auto earlier = peers_.find(static_cast<int>(hello.rank));
-  const bool taken = earlier != peers_.end() && !has_ended(earlier->second.socket);
+  const bool taken = earlier != peers_.end() && !is_given_up(earlier->second.socket);
   return taken ? Verdict::RankIsTaken : Verdict::Admitted;
 }
 

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "backends/socket/host.h"
 
-#include <arpa/inet.h>
 #include <ifaddrs.h>
 #include <net/if.h>
+#include <netdb.h>
 #include <netinet/in.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
@@ -22,19 +22,22 @@
 namespace ronde::net {
 namespace {
 
-/// The text of `address`, or empty for what another host could not connect to.
-std::string text_of(const sockaddr& address) {
-  char text[INET6_ADDRSTRLEN] = {};
-  if (address.sa_family == AF_INET) {
-    const auto& ipv4 = reinterpret_cast<const sockaddr_in&>(address);
-    inet_ntop(AF_INET, &ipv4.sin_addr, text, sizeof text);
-  } else if (address.sa_family == AF_INET6) {
-    const auto& ipv6 = reinterpret_cast<const sockaddr_in6&>(address);
-    if (!IN6_IS_ADDR_LINKLOCAL(&ipv6.sin6_addr)) {
-      inet_ntop(AF_INET6, &ipv6.sin6_addr, text, sizeof text);
-    }
+using Interfaces = std::unique_ptr<ifaddrs, decltype(&::freeifaddrs)>;
+
+Interfaces list_interfaces() {
+  ifaddrs* first = nullptr;
+  if (::getifaddrs(&first) != 0) {
+    throw Error("cannot list the addresses of this host: " + errno_text(errno));
   }
-  return text;
+  return {first, &::freeifaddrs};
+}
+
+/// The text of an interface's address; empty where it has none of IPv4 or IPv6.
+std::string text_of(const ifaddrs& entry) {
+  if (entry.ifa_addr == nullptr) return "";
+  const sa_family_t family = entry.ifa_addr->sa_family;
+  if (family == AF_INET) return numeric_text(*entry.ifa_addr, sizeof(sockaddr_in));
+  return family == AF_INET6 ? numeric_text(*entry.ifa_addr, sizeof(sockaddr_in6)) : "";
 }
 
 }  // namespace
@@ -53,24 +56,43 @@ std::string host_identity() {
   return boot_id + "/net:" + std::to_string(space.st_ino);
 }
 
+std::string numeric_text(const sockaddr& address, socklen_t length) {
+  constexpr std::string_view kMapped = "::ffff:";  // IPv4 written as IPv6
+  char text[NI_MAXHOST] = {};
+  const int code = ::getnameinfo(&address, length, text, sizeof text, nullptr, 0, NI_NUMERICHOST);
+  if (code != 0) return "";
+  const std::string_view whole = text;
+  const bool is_mapped = whole.starts_with(kMapped) && whole.find('.') != whole.npos;
+  return std::string(is_mapped ? whole.substr(kMapped.size()) : whole);
+}
+
+bool is_link_local(std::string_view numeric) {
+  return numeric.starts_with("fe80:") || numeric.find('%') != numeric.npos;
+}
+
 std::vector<std::string> interface_addresses(bool with_loopback) {
-  ifaddrs* first = nullptr;
-  if (::getifaddrs(&first) != 0) {
-    throw Error("cannot list the addresses of this host: " + errno_text(errno));
-  }
-  const std::unique_ptr<ifaddrs, decltype(&::freeifaddrs)> owner(first, &::freeifaddrs);
+  const Interfaces interfaces = list_interfaces();
   std::vector<std::string> addresses;
   for (const int family : {AF_INET, AF_INET6}) {
-    for (const ifaddrs* entry = first; entry != nullptr; entry = entry->ifa_next) {
+    for (const ifaddrs* entry = interfaces.get(); entry != nullptr; entry = entry->ifa_next) {
       if (entry->ifa_addr == nullptr || entry->ifa_addr->sa_family != family) continue;
       if ((entry->ifa_flags & IFF_UP) == 0) continue;
       if ((entry->ifa_flags & IFF_LOOPBACK) != 0 && !with_loopback) continue;
-      if (std::string text = text_of(*entry->ifa_addr); !text.empty()) {
-        addresses.push_back(std::move(text));
-      }
+      std::string text = text_of(*entry);
+      if (!text.empty() && !is_link_local(text)) addresses.push_back(std::move(text));
     }
   }
   return addresses;
+}
+
+bool is_own_address(std::string_view numeric) {
+  const Interfaces interfaces = list_interfaces();
+  const bool has_link = numeric.find('%') != numeric.npos;
+  for (const ifaddrs* entry = interfaces.get(); entry != nullptr; entry = entry->ifa_next) {
+    const std::string own = text_of(*entry);
+    if (own == numeric || (!has_link && own.substr(0, own.find('%')) == numeric)) return true;
+  }
+  return false;
 }
 
 void make_room_for_files(std::size_t more) {

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <sys/socket.h>
+
 #include <charconv>
 #include <concepts>
 #include <cstddef>
@@ -17,9 +19,20 @@ namespace ronde::net {
 /// namespaces of one machine are two hosts to the network. Throws ronde::Error.
 std::string host_identity();
 
-/// Numeric addresses of the interfaces that are up, IPv4 first. Link-local ones are left out: they
-/// mean nothing on another host.
+/// The address in numbers, with its link if it holds for that alone: "fe80::1%eth0". IPv4 that is
+/// written as IPv6 becomes IPv4. Empty if it is no IP address.
+std::string numeric_text(const sockaddr& address, socklen_t length);
+
+/// Whether an address of IPv6 holds for one link alone.
+bool is_link_local(std::string_view numeric);
+
+/// Numeric addresses of the interfaces that are up, IPv4 first. Link-local ones of IPv6 are left
+/// out: they mean nothing on another host.
 std::vector<std::string> interface_addresses(bool with_loopback);
+
+/// Whether an interface of this host has the address, be it up or not. A link-local one without
+/// its link may be on any.
+bool is_own_address(std::string_view numeric);
 
 /// Raises this process's limit on open files where it leaves no room for `more` of them. Throws
 /// ronde::Error that says what is needed if the system does not allow it.

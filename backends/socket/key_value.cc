@@ -13,6 +13,7 @@
 #include "backends/socket/socket_tree.h"
 #include "backends/socket/start_facts.h"
 #include "backends/timeout.h"
+#include "core/src/base/rank_list.h"
 #include "core/src/base/system.h"
 #include "ronde/error.h"
 
@@ -28,10 +29,6 @@ namespace {
 
 constexpr std::string_view kMark = "ronde1:";
 constexpr std::size_t kLongestQuote = 40;
-
-std::string rank_text(int rank) {
-  return "rank " + std::to_string(rank);
-}
 
 std::optional<std::string> from_hex(std::string_view digits) {
   const auto value_of = [](char digit) {
@@ -94,7 +91,7 @@ class KeyValueExchange {
       if (rank != start_.rank && !get(key_of(rank))) list += ", " + std::to_string(rank);
     }
     const auto waited = std::chrono::round<std::chrono::seconds>(Clock::now() - begun_);
-    throw GroupError(first, rank_text(start_.rank) + " waited " + std::to_string(waited.count()) +
+    throw GroupError(first, rank_name(start_.rank) + " waited " + std::to_string(waited.count()) +
                                 " s for rank(s) " + list + " of " + std::to_string(start_.size) +
                                 " to appear in the key-value store (the first at key '" +
                                 key_of(first) +
@@ -127,7 +124,7 @@ class KeyValueExchange {
     }
     calls_.end();
     throw GroupError(start_.rank,
-                     rank_text(start_.rank) + " cannot start: " + what + " threw: " + reason);
+                     rank_name(start_.rank) + " cannot start: " + what + " threw: " + reason);
   }
 
   std::string decode(int rank, std::string_view value) const {
@@ -136,7 +133,7 @@ class KeyValueExchange {
         return std::move(*bytes);
       }
     }
-    throw UsageError(rank_text(start_.rank) + ": the key-value store holds '" +
+    throw UsageError(rank_name(start_.rank) + ": the key-value store holds '" +
                      std::string(value.substr(0, kLongestQuote)) + "' at key '" + key_of(rank) +
                      "', which no rank has put there: is the prefix in use for something else, or "
                      "does the store change values?");
@@ -152,7 +149,7 @@ class KeyValueExchange {
 
 void check_callbacks(const KeyValueStart& start) {
   if (start.size > 1 && (!start.put || !start.get)) {
-    throw UsageError(rank_text(start.rank) + " of " + std::to_string(start.size) +
+    throw UsageError(rank_name(start.rank) + " of " + std::to_string(start.size) +
                      ": several ranks need both put and get of a key-value store to meet");
   }
 }
@@ -210,7 +207,7 @@ std::optional<GroupError> KeyValueCalls::hanging() const {
   const std::chrono::duration<double> time = std::chrono::steady_clock::now() - since_;
   const auto tenths = static_cast<int>(10 * time.count());
   return GroupError(rank_,
-                    net::rank_text(rank_) + " cannot start: " + what_ + " has not returned for " +
+                    rank_name(rank_) + " cannot start: " + what_ + " has not returned for " +
                         std::to_string(tenths / 10) + "." + std::to_string(tenths % 10) +
                         " s, and RONDE_INIT_TIMEOUT_S is over: the store does not answer, or it "
                         "waits for a rank that has not come (the last number of the key). End this "

@@ -6,14 +6,11 @@
 
 #include "backends/socket/host.h"
 #include "core/src/base/fields.h"
+#include "core/src/base/rank_list.h"
 #include "ronde/error.h"
 
 namespace ronde::net {
 namespace {
-
-std::string rank_text(int rank) {
-  return "rank " + std::to_string(rank);
-}
 
 std::string pack_facts(const StartFacts& facts) {
   return pack_fields({std::to_string(facts.size), std::to_string(facts.local_rank), facts.host});
@@ -24,7 +21,7 @@ StartFacts unpack_facts(const std::string& bytes, int rank) {
     const std::vector<std::string> fields = unpack_fields_from(rank, bytes, 3);
     return {number_in<int>(fields[0]).value(), number_in<int>(fields[1]).value(), fields[2]};
   } catch (const std::exception&) {
-    throw UsageError("what " + rank_text(rank) +
+    throw UsageError("what " + rank_name(rank) +
                      " has put into the key-value store, or sent, is of another version of Ronde");
   }
 }
@@ -33,7 +30,7 @@ StartFacts unpack_facts(const std::string& bytes, int rank) {
 void check_facts(const std::vector<StartFacts>& facts, bool one_host) {
   const StartFacts& first = facts.front();
   for (std::size_t i = 0; i < facts.size(); ++i) {
-    const std::string rank = rank_text(static_cast<int>(i));
+    const std::string rank = rank_name(static_cast<int>(i));
     if (facts[i].size != first.size) {
       throw UsageError("rank 0 was started as one of " + std::to_string(first.size) + " ranks, " +
                        rank + " as one of " + std::to_string(facts[i].size));
@@ -62,7 +59,7 @@ void check_facts(const std::vector<StartFacts>& facts, bool one_host) {
 
 void check_numbers(int rank, int size) {
   if (size >= 1 && rank >= 0 && rank < size) return;
-  throw UsageError(rank_text(rank) + " of " + std::to_string(size) +
+  throw UsageError(rank_name(rank) + " of " + std::to_string(size) +
                    ": ranks count from 0 to the size - 1");
 }
 

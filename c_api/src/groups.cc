@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "c_api/src/errors.h"
-#include "c_api/src/work_table.h"
+#include "c_api/src/handle_table.h"
 #include "ronde/ronde.h"
 
 namespace ronde::c {
@@ -182,8 +182,7 @@ int ronde_group_end(ronde_work* work) {
   return ronde::c::guarded("ronde_group_end", [&] {
     ronde::c::expect(work != nullptr, "work is NULL");
     const auto whole = std::make_shared<ronde::c::WorkRecord>(std::nullopt, nullptr);
-    *work = ronde::c::WorkTable::instance().insert_if(whole,
-                                                      [&] { ronde::c::take_group()->end(*whole); });
+    *work = ronde::c::works().insert_if(whole, [&] { ronde::c::take_group()->end(*whole); });
   });
 }
 

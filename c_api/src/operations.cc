@@ -11,8 +11,8 @@
 
 #include "c_api/src/errors.h"
 #include "c_api/src/groups.h"
+#include "c_api/src/handle_table.h"
 #include "c_api/src/known_part.h"
-#include "c_api/src/work_table.h"
 #include "ronde/ronde.h"
 #include "ronde/ronde_c.h"
 
@@ -173,6 +173,7 @@ void set_shaped_output(Operation& operation, const std::optional<ronde_tensor>& 
   if (out) {
     const std::uint64_t capacity = capacity_of(*out);
     expect(out->data != nullptr || capacity == 0, "out->data is NULL");
+    request.output = out->data;  // submit() compares it with memory in flight
     const std::string name = "rank " + std::to_string(ronde::rank()) + ": " + name_of(request);
     request.allocate_output = [=](const std::vector<std::int64_t>& shape) {
       expect_room(capacity, shape, name);
@@ -242,12 +243,45 @@ ronde_work start(Operation operation) {
                                            " cannot be part of a group: call it before "
                                            "ronde_group_begin() or after ronde_group_end()");
   }
-  return WorkTable::instance().insert_if(record, [&] {
+  return works().insert_if(record, [&] {
     if (group) {
       group->add(std::move(operation.request), record);
     } else {
       record->start({ronde::submit(std::move(operation.request))});
     }
+  });
+}
+
+int prepare(const char* function, Collective kind, const ronde_tensor* in, const ronde_tensor* out,
+            const ronde_operation_options* options, ronde_persistent* persistent) noexcept {
+  if (persistent != nullptr) *persistent = nullptr;
+  return guarded(function, [&] {
+    expect(persistent != nullptr, "persistent is NULL");
+    Request request = operation_of(kind, in, out, options).request;
+    const auto record = std::make_shared<Persistent>(Persistent{.kind = request.kind,
+                                                                .dtype = request.dtype,
+                                                                .shape = request.shape,
+                                                                .set = request.set,
+                                                                .in = request.input,
+                                                                .out = request.output,
+                                                                .stream = request.stream});
+    record->operation = ronde::prepare(std::move(request));
+    *persistent = persistent_operations().insert(record);
+  });
+}
+
+ronde_work start(const Persistent& persistent, const void* in, void* out) {
+  if (open_group(persistent.set)) {
+    throw Failure(RONDE_E_UNSUPPORTED,
+                  "a persistent operation cannot be part of a group: start it before "
+                  "ronde_group_begin() or after ronde_group_end()");
+  }
+  const auto result = std::make_shared<Result>(persistent.dtype, out);
+  result->shape = persistent.shape;
+  const auto record = std::make_shared<WorkRecord>(persistent.kind, result);
+  return works().insert_if(record, [&] {
+    record->start(
+        {persistent.operation.start({.input = in, .output = out, .stream = persistent.stream})});
   });
 }
 
@@ -305,6 +339,34 @@ int ronde_send(const ronde_tensor* in, ronde_tensor* out, const ronde_operation_
 int ronde_recv(const ronde_tensor* in, ronde_tensor* out, const ronde_operation_options* options,
                ronde_work* work) {
   return submit("ronde_recv", Collective::Recv, in, out, options, work);
+}
+
+int ronde_allreduce_init(const ronde_tensor* in, ronde_tensor* out,
+                         const ronde_operation_options* options, ronde_persistent* persistent) {
+  return prepare("ronde_allreduce_init", Collective::Allreduce, in, out, options, persistent);
+}
+
+int ronde_broadcast_init(const ronde_tensor* in, ronde_tensor* out,
+                         const ronde_operation_options* options, ronde_persistent* persistent) {
+  return prepare("ronde_broadcast_init", Collective::Broadcast, in, out, options, persistent);
+}
+
+int ronde_start(ronde_persistent handle, const void* in, void* out, ronde_work* work) {
+  if (work != nullptr) *work = nullptr;
+  return guarded("ronde_start", [&] {
+    expect(work != nullptr, "work is NULL");
+    const std::shared_ptr<Persistent> persistent = persistent_operations().find(handle);
+    const bool is_in_place = persistent->in == persistent->out;
+    expect(!is_in_place || (in == nullptr) == (out == nullptr),
+           "it was prepared in place: give both in and out, or neither");
+    *work = start(*persistent, in != nullptr ? in : persistent->in,
+                  out != nullptr ? out : persistent->out);
+  });
+}
+
+int ronde_persistent_free(ronde_persistent persistent) {
+  if (persistent == nullptr) return RONDE_OK;
+  return guarded("ronde_persistent_free", [&] { persistent_operations().erase(persistent); });
 }
 
 int ronde_barrier(const ronde_operation_options* given, ronde_work* work) {

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "c_api/src/errors.h"
-#include "c_api/src/work_table.h"
+#include "c_api/src/handle_table.h"
 #include "ronde/ronde_c.h"
 
 namespace ronde::c {
@@ -17,7 +17,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 std::shared_ptr<WorkRecord> find(ronde_work work) {
-  return WorkTable::instance().find(work);
+  return works().find(work);
 }
 
 /// Nothing is "for ever", which is also what the clock cannot hold.
@@ -96,5 +96,5 @@ int ronde_work_last_rank(ronde_work work, int* rank) {
 
 int ronde_work_free(ronde_work work) {
   if (work == nullptr) return RONDE_OK;
-  return guarded("ronde_work_free", [&] { WorkTable::instance().erase(work); });
+  return guarded("ronde_work_free", [&] { works().erase(work); });
 }

@@ -20,12 +20,13 @@ struct Preset {
   std::int64_t patch;
   std::int64_t max_side;
   std::int64_t batch;
+  std::int64_t lr_halve_every;
 };
 
 constexpr std::array kPresets{
-    Preset{"tiny", 4, 32, 1.0, 1e-3, 32, 1280, 8},
-    Preset{"baseline", 16, 64, 1.0, 1e-4, 48, 0, 16},
-    Preset{"full", 32, 256, 0.1, 1e-4, 48, 0, 16},
+    Preset{"tiny", 4, 32, 1.0, 1e-3, 32, 1280, 8, 500},
+    Preset{"baseline", 16, 64, 1.0, 1e-4, 48, 0, 16, 200'000},
+    Preset{"full", 32, 256, 0.1, 1e-4, 48, 0, 16, 200'000},
 };
 
 constexpr double kDefaultMinutes = 3;
@@ -45,6 +46,7 @@ void apply_preset(const CLI::App& app, Options& options) {
     fill("--patch", options.patch, preset.patch);
     fill("--max-side", options.max_side, preset.max_side);
     fill("--batch", options.batch, preset.batch);
+    fill("--lr-halve-every", options.lr_halve_every, preset.lr_halve_every);
   }
   if (options.steps == 0 && options.minutes == 0) options.minutes = kDefaultMinutes;
 }
@@ -112,16 +114,14 @@ void add_training_options(CLI::App& app, Options& options) {
                  "Stop after this much training, that resumed included [3 if no --steps]")
       ->check(CLI::PositiveNumber)
       ->group("Training");
+  app.add_option("--until-gain", options.until_gain,
+                 "Stop once the held-out photographs are so many dB better than by bicubic")
+      ->group("Training");
   app.add_option("--lr", options.learning_rate, "Adam's first learning rate [by preset]")
       ->check(CLI::PositiveNumber)
       ->group("Training");
-  app.add_option("--lr-halvings", options.lr_halvings,
-                 "Halve the learning rate this many times, evenly over the budget")
-      ->check(CLI::Range(0, 30))
-      ->capture_default_str()
-      ->group("Training");
   app.add_option("--lr-halve-every", options.lr_halve_every,
-                 "Halve the learning rate every so many steps instead")
+                 "Halve the learning rate every so many steps [by preset]")
       ->check(CLI::PositiveNumber)
       ->group("Training");
   app.add_option("--seed", options.seed, "Of initial parameters, order and patches")

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -33,8 +34,8 @@ struct Options {
   std::int64_t steps = 0;   ///< 0: no limit
   double minutes = 0;       ///< 0: no limit
   double learning_rate = 1e-4;
-  std::int64_t lr_halvings = 4;     ///< evenly over the budget
-  std::int64_t lr_halve_every = 0;  ///< steps; 0: by lr_halvings
+  std::optional<double> until_gain;  ///< dB above bicubic
+  std::int64_t lr_halve_every = 0;   ///< steps
   std::uint64_t seed = 1;
   std::size_t workers = 1;
 

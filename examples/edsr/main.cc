@@ -124,7 +124,11 @@ int run(const Options& options) {
                 static_cast<long long>(options.batch), static_cast<long long>(options.patch),
                 static_cast<long long>(options.patch));
   }
-  const TrainingResult training = train(network, data.training, device, options);
+  const auto gain = [&] {
+    const Evaluation now = evaluate(network, data.held_out);
+    return now.psnr_network - now.psnr_bicubic;
+  };
+  const TrainingResult training = train(network, data.training, device, options, gain);
   if (training.is_stopped) {
     if (ronde::rank() == 0) {
       std::printf("stopped after step %lld, as SIGTERM has come; --resume goes on\n",

@@ -8,7 +8,6 @@
 #include <cstdlib>
 #include <filesystem>
 #include <map>
-#include <nlohmann/json.hpp>
 #include <set>
 #include <sstream>
 #include <string>
@@ -16,6 +15,7 @@
 #include "api/observe/live/metric_families.h"
 #include "api/observe/live/metrics_server.h"
 #include "api/observe/live/top_socket.h"
+#include "core/src/base/json.h"
 #include "tests/api/observed_ranks.h"
 #include "tests/support/processes/temporary_folder.h"
 #include "tests/support/processes/unix_socket.h"

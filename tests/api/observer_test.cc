@@ -12,7 +12,6 @@
 #include <latch>
 #include <map>
 #include <memory>
-#include <nlohmann/json.hpp>
 #include <set>
 #include <string>
 #include <vector>
@@ -20,6 +19,7 @@
 #include "api/observe/base/figures_json.h"
 #include "api/observe/timeline/timeline.h"
 #include "api/observe/timeline/timeline_merge.h"
+#include "core/src/base/json.h"
 #include "ronde/error.h"
 #include "tests/api/observed_ranks.h"
 #include "tests/support/processes/temporary_folder.h"
@@ -224,6 +224,23 @@ TEST_CASE("rank 0 joins the timelines in one file where that is asked for") {
   for (const Json& event : trace.at("traceEvents")) ranks.insert(event.at("pid").get<int>());
   CHECK(ranks == std::set<int>{0, 1, 2});
   CHECK(slices_by_name(trace, "b").at("layer1.weight") == 15);
+}
+
+TEST_CASE("where ranks name different timelines, or none, that of rank 0 counts") {
+  const TemporaryFolder folder;
+  const inproc::Group group({0, 0, 1});
+  run_ranks(3, [&](int rank) {
+    Config config = test_config();
+    if (rank < 2) config.timeline = folder / ("of" + std::to_string(rank));
+    Runtime runtime(options_of(group, rank, config));
+    Observer observer(runtime, nullptr);
+    train(runtime, 2);
+    observer.shutdown();
+  });
+  CHECK(std::filesystem::exists(folder / "of0/rank0.json"));
+  CHECK(std::filesystem::exists(folder / "of0/rank1.json"));
+  CHECK(std::filesystem::exists(folder / "of0/rank2.json"));
+  CHECK_FALSE(std::filesystem::exists(folder / "of1"));
 }
 
 TEST_CASE("timelines of which one was cut are not joined") {

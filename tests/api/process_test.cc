@@ -111,7 +111,8 @@ TEST_CASE("statics may call in after the runtime is gone") {
 }
 
 TEST_CASE("a launcher that started others is recognised by a process that is alone") {
-  for (const char* variable : {"PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "SLURM_NTASKS", "WORLD_SIZE"}) {
+  for (const char* variable :
+       {"PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "SLURM_NTASKS", "WORLD_SIZE", "HOROVOD_SIZE"}) {
     const CommandResult result = run_helper("fails to start", {{variable, "4"}});
     INFO(result.err);
     CHECK(result.exit_code == 7);

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # cmake -DSOURCE=<tree> -DCONSUMER=<source> -DWORK=<scratch> -DGENERATOR=<g> -DWERROR=<bool>
-#       -DUNITY=<bool> -DCCACHE=<program> -P ...
+#       -DUNITY=<bool> -DCCACHE=<program> -DNM=<nm> -P ...
 # Ronde as a subdirectory of another project, as static libraries (that project asks for none else). Only
 # what its programs link is built. LibTorch and the kernels for GPUs, which take nvcc longer than all the
 # rest takes, are left out: they are built the same way, and the installed consumer has them.
@@ -40,3 +40,7 @@ run_step("build" "${CMAKE_COMMAND}" --build "${WORK}/build" --parallel 2 --targe
 foreach(program IN LISTS programs)
   run_step("run ${program}" "${WORK}/build/${program}")
 endforeach()
+file(GLOB_RECURSE archives "${WORK}/build/ronde/*.a")
+list(JOIN archives "," archives)
+run_step("look for names of others" "${CMAKE_COMMAND}" "-DNM=${NM}" "-DFILES=${archives}"
+  -P "${CMAKE_CURRENT_LIST_DIR}/exported_names.cmake")

@@ -6,7 +6,7 @@
 # that are listed for it. Tools include nothing of core/src.
 set(folders api backends c_api core tools torch_ext)
 set(places core/src api/observe torch_ext/src backends/gpu backends/cuda backends/shm tools/bench tools/prof tools/run)
-set(rooms_of_core/src base kernels algorithms config events submit negotiate pack execute group schedule queue tune sets engine)
+set(rooms_of_core/src base kernels algorithms config events op agree run group tune loop)
 set(rooms_of_api/observe base timeline live)
 set(rooms_of_torch_ext/src store common placement autograd state collectives gradients norm training optimizer checkpoint)
 set(rooms_of_backends/gpu base driver kernels)

@@ -222,6 +222,16 @@ static void uses_that_make_no_sense(void) {
   CHECK_FAILS(RONDE_E_USAGE, "NaN", ronde_group_end(&group));
   CHECK_FAILS(RONDE_E_USAGE, "NaN", finish(work));
   CHECK(group == NULL);
+  /* The same memory twice. */
+  ronde_work twin = NULL;
+  CHECK_OK(ronde_group_begin(kSet));
+  options = named("x", kSet);
+  CHECK_OK(ronde_allreduce(&one, &one, &options, &work));
+  options = named("y", kSet);
+  CHECK_OK(ronde_allreduce(&one, &one, &options, &twin));
+  CHECK_FAILS(RONDE_E_USAGE, "list a tensor once in a group", ronde_group_end(&group));
+  CHECK_FAILS(RONDE_E_USAGE, "allreduce 'y' writes its result to", finish(work));
+  CHECK_FAILS(RONDE_E_USAGE, "memory that allreduce 'x'", finish(twin));
   check_job_goes_on();
 }
 

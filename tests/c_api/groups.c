@@ -41,9 +41,10 @@ static void a_group_is_done_when_all_are(void) {
   }
   /* One of several kinds, whose works are not kept. */
   double value = own_rank();
+  double other = own_rank();
   CHECK_OK(ronde_group_begin(RONDE_ALL_RANKS));
   CHECK_OK(start_broadcast(NULL, &value, 1, 0, RONDE_ALL_RANKS, &works[0]));
-  CHECK_OK(start_gather(NULL, &value, 1, RONDE_ALL_RANKS, &works[1]));
+  CHECK_OK(start_gather(NULL, &other, 1, RONDE_ALL_RANKS, &works[1]));
   CHECK_OK(ronde_work_free(works[0]));
   CHECK_OK(ronde_work_free(works[1]));
   CHECK_OK(ronde_group_end(&group));

@@ -80,12 +80,13 @@ static void versions_and_features(void) {
 
 static void works_outlive_the_group(void) {
   double value = 3;
+  double other = 3;
   ronde_work work = NULL;
   ronde_work owner = NULL;
   void* data = NULL;
   CHECK_OK(ronde_init(NULL));
   CHECK_OK(start_one(&value, &work));
-  CHECK_OK(start_gather("x", &value, 1, RONDE_ALL_RANKS, &owner));
+  CHECK_OK(start_gather("x", &other, 1, RONDE_ALL_RANKS, &owner));
   CHECK_OK(ronde_shutdown());
   CHECK_OK(finish(work));
   CHECK_OK(ronde_work_output(owner, &data, NULL, NULL, NULL));

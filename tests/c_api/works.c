@@ -251,7 +251,77 @@ static void several_threads_wait_and_another_frees(void) {
   CHECK(held.value == all_ranks());
 }
 
+static void persistent_operations_are_started_again_and_again(void) {
+  const int64_t two = 2;
+  double values[2];
+  double others[2];
+  double result[2];
+  ronde_tensor in = tensor_of(values, &two, 1, RONDE_F64);
+  ronde_tensor out = tensor_of(result, &two, 1, RONDE_F64);
+  const ronde_operation_options options = named("persistent", RONDE_ALL_RANKS);
+  const ronde_operation_options of_root = named("persistent broadcast", RONDE_ALL_RANKS);
+  ronde_persistent sum = NULL;
+  ronde_persistent broadcast = NULL;
+  CHECK_OK(ronde_allreduce_init(&in, &out, &options, &sum));
+  CHECK_OK(ronde_broadcast_init(NULL, &in, &of_root, &broadcast));
+  for (int step = 0; step < 10; ++step) {
+    ronde_work work = NULL;
+    values[0] = values[1] = own_rank() + step;
+    others[0] = others[1] = 1;
+    CHECK_OK(ronde_start(sum, NULL, NULL, &work));
+    CHECK_OK(finish(work));
+    CHECK(result[1] == all_ranks() * (all_ranks() - 1) / 2. + all_ranks() * step);
+    CHECK_OK(ronde_start(sum, others, others, &work));
+    CHECK_OK(finish(work));
+    CHECK(others[1] == all_ranks());
+    CHECK_OK(ronde_start(broadcast, NULL, NULL, &work));
+    CHECK_OK(finish(work));
+    CHECK(values[1] == step);
+  }
+  CHECK_OK(ronde_persistent_free(broadcast));
+  CHECK_OK(ronde_persistent_free(sum));
+}
+
+static void a_persistent_operation_is_refused_what_it_cannot_do(void) {
+  struct held held;
+  ronde_persistent sum = NULL;
+  ronde_work work = NULL;
+  double value = 1;
+  const int64_t one = 1;
+  ronde_tensor tensor = tensor_of(&value, &one, 1, RONDE_F64);
+  const ronde_operation_options options = named("started twice", RONDE_ALL_RANKS);
+  CHECK_FAILS(RONDE_E_INVALID_ARGUMENT, "persistent is NULL",
+              ronde_allreduce_init(&tensor, &tensor, &options, NULL));
+  CHECK_OK(ronde_allreduce_init(&tensor, &tensor, &options, &sum));
+  CHECK_FAILS(RONDE_E_INVALID_ARGUMENT, "work is NULL", ronde_start(sum, NULL, NULL, NULL));
+  CHECK_FAILS(RONDE_E_INVALID_ARGUMENT, "in place", ronde_start(sum, NULL, &value, &work));
+  CHECK_OK(ronde_group_begin(RONDE_ALL_RANKS));
+  CHECK_FAILS(RONDE_E_UNSUPPORTED, "part of a group", ronde_start(sum, NULL, NULL, &work));
+  CHECK_OK(ronde_group_cancel());
+  hold(&held, "started twice");
+  if (own_rank() != 0) {
+    CHECK_FAILS(RONDE_E_DUPLICATE_NAME, "still in flight", ronde_start(sum, NULL, NULL, &work));
+    CHECK(work == NULL);
+  }
+  barrier_of(RONDE_ALL_RANKS);
+  release(&held, "started twice");
+  CHECK_OK(finish(held.work));
+  CHECK_OK(ronde_start(sum, NULL, NULL, &work));
+  CHECK_OK(ronde_persistent_free(sum)); /* it goes on */
+  CHECK_OK(finish(work));
+  CHECK(value == all_ranks());
+  CHECK_FAILS(RONDE_E_INVALID_HANDLE, "freed before", ronde_start(sum, NULL, NULL, &work));
+  CHECK_FAILS(RONDE_E_INVALID_HANDLE, "freed before", ronde_persistent_free(sum));
+  CHECK_FAILS(RONDE_E_INVALID_HANDLE, "NULL", ronde_start(NULL, NULL, NULL, &work));
+  CHECK_OK(ronde_persistent_free(NULL));
+  check_job_goes_on();
+}
+
 const struct test_case kWorks[] = {
+    {"persistent operations are started again and again",
+     persistent_operations_are_started_again_and_again, ""},
+    {"a persistent operation is refused what it cannot do",
+     a_persistent_operation_is_refused_what_it_cannot_do, ""},
     {"a wait that ends early harms nothing", a_wait_that_ends_early_harms_nothing, ""},
     {"results of other kinds are refused", results_of_other_kinds_are_refused, ""},
     {"a work is freed once", a_work_is_freed_once, ""},

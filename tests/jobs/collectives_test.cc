@@ -9,6 +9,7 @@
 #include "ronde/ronde.h"
 #include "tests/support/harness/case_table.h"
 #include "tests/support/oracle/forms.h"
+#include "tests/support/oracle/oracle.h"
 #include "tests/support/oracle/plain_mpi.h"
 
 namespace ronde::test {
@@ -68,9 +69,9 @@ std::vector<Row> check_scales(const PlainMpi& mpi, Collective kind, DataType dty
     Row row = {.kind = kind, .dtype = dtype, .op = op};
     if (dtype == DataType::Bool && op == ReduceOp::Average) continue;
     rows.push_back(row);
-    if (dtype == DataType::Bool) continue;
-    row.prescale = is_floating(dtype) ? 0.3 : 0.5;
-    row.postscale = is_floating(dtype) ? 1.7 : 0.25;
+    if (!can_have_factors(dtype, op)) continue;
+    row.prescale = 0.3;
+    row.postscale = 1.7;
     check_row(mpi, row);
     if (kind != Collective::Allreduce || !can_be_sent_as_half(dtype)) continue;
     for (const DataType wire_dtype : {DataType::F16, DataType::BF16}) {

@@ -53,7 +53,7 @@ struct Mismatch {
   std::string odd;    ///< and the one that differs
 };
 
-/// Whatever else ranks can disagree on is in tests/core/engine/runtime_refusals_test.cc.
+/// Whatever else ranks can disagree on is in tests/core/loop/runtime_refusals_test.cc.
 const std::vector<Mismatch> kMismatches = {
     {"number of dimensions", Collective::Allreduce, [](Request& r) { r.shape = {6}; }, "[2, 3]",
      "[6]"},

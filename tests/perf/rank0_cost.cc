@@ -13,7 +13,7 @@
 #include <string>
 #include <vector>
 
-#include "core/src/negotiate/negotiator.h"
+#include "core/src/agree/negotiator.h"
 #include "tests/perf/rounds.h"
 
 namespace {
@@ -34,12 +34,14 @@ struct Costs {
 Costs measure(int ranks, int tensors, int steps) {
   std::vector<int> members(static_cast<std::size_t>(ranks));
   std::iota(members.begin(), members.end(), 0);
-  Negotiator negotiator(members, 4096, [](const RequestMeta&) { return std::nullopt; });
+  ResponseCache cache(0);
+  Negotiator negotiator(members, cache, 4096, [](const OpSpec&) { return std::nullopt; });
   HostReadyMessage::Part all{{members.begin(), members.end()}, {}};
   for (int i = 0; i < tensors; ++i) {
-    RequestMeta meta;
-    meta.shape = {1024};
-    all.ready.requests.push_back({"layer." + std::to_string(i) + ".weight", meta, true});
+    OpSpec spec;
+    spec.name = "layer." + std::to_string(i) + ".weight";
+    spec.shape = {1024};
+    all.ready.requests.push_back({spec.name, share(spec), true});
   }
   negotiator.add(all.ranks, all.ready, Clock::now());
   std::uint64_t decided = negotiator.decide(false)->number;

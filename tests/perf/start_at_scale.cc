@@ -22,7 +22,7 @@ void measure(int size) {
   const ronde::Config config = ronde::test::test_config();
   ronde::test::SimulatedRanks::Script script;
   for (int rank = 0; rank < size; ++rank) script.host_of.push_back(rank / kRanksOfHost);
-  script.exchanges = {ronde::config_digest(ronde::group_wide_fingerprint(config)), ""};
+  script.exchanges = {ronde::config_digest(ronde::group_wide_fingerprint(config)), "", ""};
   const ronde::inproc::Group group(script.host_of);
   ronde::RuntimeOptions options = ronde::test::options_of(group, 0, config);
   const auto traffic = std::make_shared<ronde::test::SimulatedTraffic>();

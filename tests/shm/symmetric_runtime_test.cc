@@ -68,8 +68,19 @@ class Buffers {
 
   std::vector<Work> submit_all(int step) {
     std::vector<Work> works;
-    for (int i = 0; i < count(); ++i) works.push_back(runtime_.submit(request(i, step)));
+    for (int i = 0; i < count(); ++i) {
+      const Request request = this->request(i, step);
+      works.push_back(operations_.empty() ? runtime_.submit(request) : start(i, request.output));
+    }
     return works;
+  }
+
+  /// From now on persistent operations are started in place of requests.
+  void prepare() {
+    for (int i = 0; i < count(); ++i) operations_.push_back(runtime_.prepare(request(i, 0)));
+  }
+  Work start(int i, void* buffer) const {
+    return operations_.at(static_cast<std::size_t>(i)).start({.input = buffer, .output = buffer});
   }
 
   void check_sum(int i, int step) const {
@@ -104,6 +115,7 @@ class Buffers {
   Runtime& runtime_;
   const std::shared_ptr<SymmetricHeap> heap_;
   std::vector<std::span<float>> buffers_;
+  std::vector<PersistentOp> operations_;
 };
 
 void poll(const Work& work) {
@@ -113,6 +125,21 @@ void poll(const Work& work) {
 }
 
 }  // namespace
+
+TEST_CASE("persistent operations reduce in place in the heap, wherever a start has its buffer") {
+  run_symmetric(2, [](int, Runtime& runtime) {
+    Buffers buffers(runtime, 7);
+    buffers.prepare();
+    buffers.freeze();
+    for (int step = 0; step < 20; ++step) buffers.step(step);
+    // Buffers 0 and 3 are of one size.
+    const Request third = buffers.request(3, 5);
+    buffers.start(0, third.output).wait();
+    buffers.check_sum(3, 5);
+    for (int step = 0; step < 20; ++step) buffers.step(step);
+    check(counter_of(runtime, "shm", "staged_bytes") == 0, "nothing was staged");
+  });
+}
 
 TEST_CASE("a rank that waits reduces for those that compute") {
   for (const int ranks : {2, 3}) {
@@ -387,5 +414,28 @@ TEST_CASE("a set within one of several hosts sleeps while it waits for a peer in
     }
     check(rank == 2 || values[2] == 2.0F, "the sum");
     runtime.shutdown();
+  });
+}
+
+TEST_CASE("a symmetric average of integers does not wrap, though it is made beside the buffer") {
+  run_symmetric(3, [](int rank, Runtime& runtime) {
+    const std::shared_ptr<SymmetricHeap> heap = runtime.symmetric_heap();
+    const auto offset = heap->find(4 * sizeof(std::int32_t));
+    check(offset && heap->reserve(*offset, 4 * sizeof(std::int32_t)), "there is room");
+    const std::span<std::int32_t> buffer(reinterpret_cast<std::int32_t*>(heap->own(*offset)), 4);
+    for (int step = 0; step < 8; ++step) {
+      std::ranges::fill(buffer, 2'147'483'647 - rank);
+      Request request;
+      request.name = "average";
+      request.dtype = DataType::I32;
+      request.op = ReduceOp::Average;
+      request.shape = {4};
+      request.input = request.output = buffer.data();
+      request.symmetric = request.lazy = true;
+      request.contributes = rank != 2 || step % 2 == 0;
+      runtime.run(std::move(request));
+      const std::int32_t expected = step % 2 == 0 ? 2'147'483'646 : 1'431'655'764;
+      check(std::ranges::all_of(buffer, [&](int each) { return each == expected; }), "the average");
+    }
   });
 }

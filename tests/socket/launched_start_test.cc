@@ -423,6 +423,10 @@ TEST_CASE("a launch that leads nowhere says where it was meant to lead") {
     CHECK_THAT(text_of<GroupError>([&] { make(options); }),
                Contains("fe80::1%lo, does not resolve: it has no address that holds beyond one"));
   }
+  SECTION("an address of some link") {
+    options.launch.root_host = "fe80::1";
+    CHECK_THAT(text_of<GroupError>([&] { make(options); }), Contains("holds beyond one link"));
+  }
   SECTION("nobody listens") {
     options.init_timeout_s = 1;
     const Death death = death_of([&] { make(options); });

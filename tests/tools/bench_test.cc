@@ -1,16 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
 // `ronde bench` as a user runs it.
 #include <catch2/catch.hpp>
+#include <chrono>
+#include <filesystem>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <string>
 #include <vector>
 
 #include "ronde/dtype.h"
+#include "ronde/ronde.h"
 #include "tests/support/harness/captured_errors.h"
 #include "tests/support/processes/beside.h"
+#include "tests/support/processes/reserved_port.h"
+#include "tests/support/ranks/ranks.h"
 #include "tests/tools/bench_command.h"
 #include "tools/bench/benchmarks/benchmarks.h"
+#include "tools/bench/subjects/peers.h"
 
 namespace {
 
@@ -30,14 +36,14 @@ std::set<std::string> keys_of(const json& row) {
 }
 
 const std::set<std::string> kCollectiveKeys = {
-    "benchmark",       "ranks",  "backend",      "raw",        "dtype",
-    "wire_dtype",      "device", "rotate_bytes", "iterations", "bytes",
-    "p50_us",          "p99_us", "min_us",       "algbw_gbs",  "busbw_gbs",
-    "baseline_p50_us", "ratio",  "thread_level", "regime"};
+    "benchmark", "ranks",        "backend",         "raw",   "prepared",     "dtype",  "wire_dtype",
+    "device",    "rotate_bytes", "iterations",      "bytes", "p50_us",       "p99_us", "min_us",
+    "algbw_gbs", "busbw_gbs",    "baseline_p50_us", "ratio", "thread_level", "regime"};
 const std::set<std::string> kExchangeKeys = {
-    "benchmark", "ranks", "backend",      "iterations",  "model",
-    "tensors",   "bytes", "p50_ms",       "baseline_ms", "packed_baseline_ms",
-    "floor_ms",  "ratio", "thread_level", "regime"};
+    "benchmark", "ranks",     "backend",  "iterations",  "model",
+    "tensors",   "bytes",     "p50_ms",   "baseline_ms", "packed_baseline_ms",
+    "floor_ms",  "submit_us", "prepared", "ratio",       "thread_level",
+    "regime"};
 void check_times(const json& row) {
   CHECK(row.at("min_us") > 0.0);
   CHECK(row.at("min_us") <= row.at("p50_us"));
@@ -81,9 +87,19 @@ void check_collective(const ronde::tool::CollectiveBenchmark& benchmark, int ran
     if (compares) check_baseline(row, "p50_us", "baseline_p50_us");
     if (has_data) check_bandwidth(row, benchmark.bus_factor(ranks));
   }
+  if (ranks < rank_counts().back()) return;
+  const Words one_size = has_data ? Words{"--min", "64", "--max", "64"} : Words();
+  for (const char* const way : {"raw", "prepared"}) {
+    if (!has_data && way == "raw"s) continue;
+    Words alone = {words[0], "--"s + way};
+    alone.insert(alone.end(), one_size.begin(), one_size.end());
+    const json one = rows_of(ranks, alone, "1");
+    REQUIRE(one.size() == 1);
+    CHECK(one[0].at(way) == true);
+  }
 }
 
-TEST_CASE("every collective runs on 1, 2 and 3 ranks and is compared with MPI") {
+TEST_CASE("every collective runs on 1, 2 and 3 ranks, alone too, and is compared with MPI") {
   for (const int ranks : rank_counts()) {
     for (const auto& benchmark : ronde::tool::collective_benchmarks()) {
       check_collective(benchmark, ranks);
@@ -111,7 +127,10 @@ TEST_CASE("exchange runs on one and two ranks, with a row a model, and without a
   if (RONDE_MPI_IS_LINKED) {
     check_exchange(rows_of(2, {"exchange", "--model", "edsr"}, "1").at(0), "edsr", 72, 5479436);
   }
-  const json row = rows_of(1, {"exchange", "--model", "edsr", "--no-baseline"}, "1").at(0);
+  const json row =
+      rows_of(1, {"exchange", "--model", "edsr", "--no-baseline", "--prepared"}, "1").at(0);
+  CHECK(row.at("prepared") == true);
+  CHECK(row.at("submit_us") > 0.0);
   CHECK(row.at("p50_ms") > 0.0);
   CHECK(row.at("baseline_ms").is_null());
   CHECK(row.at("ratio").is_null());
@@ -139,16 +158,6 @@ TEST_CASE("every type is right, and a half that is sent, by the engine and the b
   const json row = rows_of(ranks, words, "1").at(0);
   CHECK(row.at("dtype") == "f32");
   CHECK(row.at("wire_dtype") == "bf16");
-}
-
-TEST_CASE("every collective is right by the backend alone") {
-  const int ranks = rank_counts().back();
-  for (const auto& benchmark : ronde::tool::collective_benchmarks()) {
-    if (benchmark.kind == ronde::Collective::Barrier) continue;
-    const std::string name(benchmark.name);
-    INFO(name);
-    CHECK(rows_of(ranks, {name, "--raw", "--min", "64", "--max", "64"}, "1").size() == 1);
-  }
 }
 
 TEST_CASE("sizes double, and what the ranks share is rounded up to equal parts") {
@@ -256,6 +265,92 @@ TEST_CASE("a backend whose first or last result is wrong is found out") {
       CHECK(occurrences(result.err, "without ronde::shutdown()") == 0);
     }
   }
+}
+
+/// Three ranks of `ronde run`, which MPI knows nothing of.
+CommandResult run_without_mpi(const Words& command) {
+  Words line = {RONDE_COMMAND, "run", "-n", "3", "--plain", "--"};
+  line.insert(line.end(), command.begin(), command.end());
+  return run_program(line);
+}
+
+TEST_CASE(
+    "every benchmark runs under ronde run, where it once called an MPI that had not started") {
+  std::vector<Words> benchmarks = {{"exchange", "--model", "edsr"}, {"barrier", "--baseline"}};
+  for (const auto& benchmark : ronde::tool::collective_benchmarks()) {
+    if (benchmark.kind == ronde::Collective::Barrier) continue;
+    for (const char* const how : {"--baseline", "--raw"}) {
+      benchmarks.push_back({std::string(benchmark.name), how, "--min", "64", "--max", "128"});
+    }
+  }
+  for (const Words& words : benchmarks) {
+    const JsonFile file;
+    Words command = {RONDE_COMMAND, "bench", "--iters", "2",
+                     "--warmup",    "1",     "--json",  file.path()};
+    command.insert(command.begin() + 2, words.begin(), words.end());
+    const CommandResult result = run_without_mpi(command);
+    INFO(words[0] << " " << words[1] << "\n" << result.out << result.err);
+    REQUIRE(result.exit_code == 0);
+    CHECK(Contains("no plain MPI to compare with").match(result.out) == (words[1] != "--raw"));
+    for (const json& row : file.rows()) {
+      CHECK(row.at("ranks") == 3);
+      CHECK((row.at("ratio").is_null() && row.at("regime").is_null()));
+    }
+  }
+}
+
+TEST_CASE("ranks meet for a benchmark by the variables of Slurm") {
+  const ReservedPort port;
+  run_ranks(2, [&](int rank) {
+    const std::string number = std::to_string(rank);
+    const CommandResult result =
+        run_program({RONDE_COMMAND, "bench", "allreduce", "--max", "64", "--iters", "2"},
+                    {{"SLURM_PROCID", number},
+                     {"SLURM_LOCALID", number},
+                     {"SLURM_NTASKS", "2"},
+                     {"SLURM_JOB_ID", "17"},
+                     {"SLURM_STEP_ID", "0"},
+                     {"SLURM_STEP_NUM_NODES", "1"},
+                     {"SLURM_STEP_NODELIST", "a-node-of-no-name[1-1]"},
+                     {"RONDE_PORT", std::to_string(port.number())}});
+    check(result.exit_code == 0, "rank " + number + " succeeds: " + result.err);
+    if (rank == 0) check_contains(result.out, "2 ranks on 1 host, backend shm");
+  });
+}
+
+TEST_CASE("helper: a rank in step", "[.]") {
+  using Seconds = std::chrono::duration<double>;
+  const auto now = [] { return Seconds(std::chrono::steady_clock::now().time_since_epoch()); };
+  ronde::init();
+  const int rank = ronde::rank();
+  for (const bool oversubscribed : {true, false}) {
+    const auto peers = ronde::tool::make_peers(oversubscribed);
+    for (int step = 1; step <= 50; ++step) {
+      const Seconds came = now();
+      peers->barrier();
+      std::vector<double> values = {came.count(), -now().count(), 1.0 * rank * step};
+      peers->maximum(values);
+      CHECK(values[0] <= -values[1]);  // all came before one left
+      CHECK(values[2] == 2.0 * step);
+      const std::string text = std::to_string(rank) + std::string(step, '\0');
+      const std::vector<std::string> all = peers->all_of(text);
+      CHECK((all.size() == 3 && all[rank] == text && all[2].front() == '2'));
+    }
+  }
+  ronde::shutdown();
+}
+
+TEST_CASE("ranks without MPI are in step, and report what another one found wrong") {
+  const std::string program = std::filesystem::read_symlink("/proc/self/exe");
+  const CommandResult steps = run_without_mpi({program, "helper: a rank in step"});
+  INFO(steps.out << steps.err);
+  CHECK(steps.exit_code == 0);
+  const CommandResult wrong =
+      run_without_mpi({WRONG_BENCH, "bench", "allreduce", "--backend", "wrong-in-the-5", "--min",
+                       "1KiB", "--max", "1KiB", "--iters", "2", "--warmup", "1", "--dtype", "u8"});
+  INFO(wrong.out << wrong.err);
+  CHECK(wrong.exit_code == 1);
+  CHECK_THAT(wrong.err, Contains("ronde bench: rank 2: the result of allreduce"));
 }
 
 }  // namespace

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Exchanges gradients as training does, for tests of what watches a run: observed_job STEPS
-// [slow-rank|new-names]. Every sum is checked.
+// [slow-rank|turns|new-names]. Every sum is checked.
 #include <ronde/ronde.h>
 
 #include <cstdint>
@@ -27,8 +27,9 @@ float value_of(int rank, int step, int gradient) {
 void train(int steps, std::string_view pathology) {
   std::vector<std::vector<float>> gradients(kGradients, std::vector<float>(kElements));
   const int ranks = ronde::size();
-  const bool is_slow = pathology == "slow-rank" && ronde::rank() == ranks - 1;
   for (int step = 0; step < steps; ++step) {
+    const bool is_slow = (pathology == "slow-rank" && ronde::rank() == ranks - 1) ||
+                         (pathology == "turns" && ronde::rank() == step % ranks);
     {
       const ronde::Span backward("backward");
       compute(is_slow ? 20 : 1);

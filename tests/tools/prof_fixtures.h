@@ -29,9 +29,11 @@ struct ProfiledRun {
   double last_bucket_bytes = 2e6;
   double last_lead_us = 6e3;
   int late_rank = 1;
-  double late_share = 0.5;  ///< of messages
-  double waited_us = 900;   ///< for the late rank, of each other one, a step
-  double loading_us = 4e3;  ///< a step
+  double late_share = 0.5;    ///< of messages
+  double lost_us = 900;       ///< by each other rank for the late one, a step
+  double late_lost_us = 800;  ///< by the late rank for another one, a step
+  double agreement_us = 0;    ///< what the late rank waits once it has submitted, a step
+  double loading_us = 4e3;    ///< a step
   std::string fusion_bytes = "64MiB";
   std::string failure;
   double flushes = 0;      ///< by waiters, of a rank
@@ -60,7 +62,6 @@ inline Json ProfiledRun::figures(int rank) const {
                        {"queue", equal_times(count, 20)},
                        {"communicate", equal_times(count, communicate_us)},
                        {"complete", equal_times(count, 10)}};
-  const double others = is_late ? 0 : waited_us * steps;
   return {
       {"rank", rank},
       {"seconds", steps * step_us / 1e6},
@@ -81,10 +82,12 @@ inline Json ProfiledRun::figures(int rank) const {
          {"phases", phases}}}},
       {"operations", {{"count", tensors * steps}, {"gather", equal_times(tensors * steps, 15)}}},
       {"last_ranks",
-       {{{"rank", late_rank}, {"count", late_share * count}, {"waited_us", others}},
+       {{{"rank", late_rank},
+         {"count", late_share * count},
+         {"lost_us", (is_late ? agreement_us : lost_us) * steps}},
         {{"rank", 1 - late_rank},
          {"count", (1 - late_share) * count},
-         {"waited_us", is_late ? 800 * steps : 0}}}},
+         {"lost_us", is_late ? late_lost_us * steps : 0}}}},
       {"spans",
        {{{"name", span},
          {"count", steps},
@@ -127,7 +130,7 @@ inline Json ProfiledRun::profile() const {
 }
 
 /// A rank's file of a timeline, as RONDE_TIMELINE writes it, with one step: two buckets, of which
-/// the second is exposed for 10 ms, and one of process set 5. `base_us` is the time at which it
+/// the first is waited for 10 ms, and one of process set 5. `base_us` is the time at which it
 /// begins, on the clock of the rank.
 struct TracedRank {
   int rank = 0;
@@ -170,7 +173,7 @@ inline std::vector<Json> TracedRank::events() const {
       async("e", "conv.weight", 7, 50e3),
       slice(3, "communication", "allreduce 1000 bytes", 55e3, 14e3, bucket(18, 1000)),
       slice(2, "backward", "backward", 10e3, 50e3),
-      slice(10, "wait", "wait conv.weight", 60e3, 10e3),
+      slice(10, "wait", "wait conv.weight", 21e3, 10e3, {{"operation", 7}}),
       slice(10, "span", "load batch", 0, 8e3, {{"bytes", 8e6}}),
       slice(1, "step", "step 3", 0, 100e3, {{"samples", 16}})};
   all.push_back({{"ph", rank == 0 ? "s" : "f"},

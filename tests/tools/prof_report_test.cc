@@ -48,7 +48,7 @@ std::string first_line(const std::string& text) {
 ProfiledRun with_slow_rank() {
   ProfiledRun run;
   run.late_share = 0.93;
-  run.waited_us = 60e3;
+  run.lost_us = 60e3;
   run.negotiate_us = 15e3;
   run.exposed_us = 62e3;
   run.late_exposed_us = 2e3;
@@ -90,7 +90,7 @@ TEST_CASE("nothing stands out in the profile of a healthy run") {
 TEST_CASE("each of three pathologies is the first line of the report") {
   const std::string slow = first_line(report(with_slow_rank()));
   CHECK_THAT(slow, StartsWith("rank 1 came last for 93 % of messages; the others waited 60 ms a "
-                              "step for it: look at its data and its cores"));
+                              "step (23 %) for it: look at its data and its cores"));
   const std::string small = first_line(report(with_small_fusion()));
   CHECK_THAT(small, StartsWith("the fusion buffer is too small: 172 messages of 1.0 MB a step at "
                                "RONDE_FUSION_BYTES=1MiB"));
@@ -108,16 +108,26 @@ TEST_CASE("the report says what a slow rank does longer than the others") {
              Contains("its span \"load batch\" takes 70 ms a step, that of the others 4.0 ms"));
 }
 
-TEST_CASE("two ranks that are late by turns are no slow rank") {
-  ProfiledRun run = with_slow_rank();
-  run.waited_us = 900;
-  CHECK_THAT(report(run), !Contains("came last for"));
+TEST_CASE("two ranks that are late by turns are no slow rank, nor is one by what all agree") {
+  ProfiledRun by_turns = with_slow_rank(), agreeing = with_slow_rank();
+  by_turns.lost_us = 900;
+  CHECK_THAT(report(by_turns), !Contains("came last for"));
+  agreeing.agreement_us = agreeing.lost_us;
+  CHECK_THAT(report(agreeing),
+             !Contains("came last for") && !Contains("ranks wait for each other"));
 }
 
-TEST_CASE("a rank that comes last but waits as long as the others is no slow rank") {
-  ProfiledRun run = with_slow_rank();
-  run.late_exposed_us = run.exposed_us;
-  CHECK_THAT(report(run), !Contains("came last for"));
+TEST_CASE("ranks that wait for each other by turns are told from 5 % of a step on") {
+  ProfiledRun run;
+  run.lost_us = 25e3;
+  run.late_lost_us = 24e3;
+  const std::string text = report(run);
+  CHECK_THAT(first_line(text), StartsWith("ranks wait for each other: rank 0 loses 25 ms a step "
+                                          "(12 %), most of it for rank 1; look in a timeline"));
+  CHECK_THAT(text, Contains("rank 0               25.00       12 %    rank 1  50 %") &&
+                       Contains("rank 1               24.00       12 %    rank 0  50 %"));
+  run.lost_us = run.late_lost_us = 9.9e3;
+  CHECK(first_line(report(run)) == "nothing stands out");
 }
 
 TEST_CASE("a short run that only announces its parameters once has no names that change") {
@@ -197,7 +207,7 @@ TEST_CASE("a longer cycle is only proposed where messages wait for more tensors"
 TEST_CASE("what messages wait for a slow rank is not told as their cost") {
   ProfiledRun run = with_small_fusion();
   run.late_share = 0.93;
-  run.waited_us = 30e3;
+  run.lost_us = 30e3;
   run.late_exposed_us = 5e3;
   CHECK_THAT(report(run), Contains("the fusion buffer is too small") &&
                               Contains("each of which takes 15 us besides its bytes"));
@@ -229,6 +239,10 @@ TEST_CASE("findings for programs have a kind, a cost and the figures") {
   CHECK(finding.at("kind") == "slow_rank");
   CHECK(finding.at("cost_us_per_step").get<double>() == Approx(60e3));
   CHECK(finding.at("figures").at("rank") == 1);
+  const Json lost = Json::parse(result.out).at("lost").at(0);
+  CHECK(lost.at("rank") == 0);
+  CHECK(lost.at("us_per_step").get<double>() == Approx(60e3));
+  CHECK(lost.at("share_of_step").get<double>() == Approx(60.0 / 260));
 }
 
 TEST_CASE("the table has the classes of the study, or each class that was measured") {
@@ -299,14 +313,14 @@ TEST_CASE("a timeline gives the figures that its slices tell") {
   CHECK(large.phases[ronde::prof::kCommunicate].mean() == Approx(15e3));
   CHECK(large.phases[ronde::prof::kNegotiate].mean() == Approx(4e3));
   CHECK(large.phases[ronde::prof::kQueue].mean() == Approx(5e3));
-  CHECK(run.merged.last_ranks.at(1).waited_us == Approx(8e3));
+  CHECK(run.merged.last_ranks.at(1).lost_us == Approx(8e3));
   CHECK(run.merged.spans.at("load batch").bytes == 16e6);
   // Bucket 17 of a process set is another one.
   const auto& of_set = run.merged.messages.at(4096);
   CHECK(of_set.count == 2);
   CHECK(of_set.phases[ronde::prof::kCommunicate].mean() == Approx(2e3));
   CHECK(of_set.phases[ronde::prof::kNegotiate].count == 0);
-  CHECK_THAT(report(run), Contains("Who announced messages last"));
+  CHECK_THAT(report(run), Contains("What ranks lost by waiting for late ones"));
 }
 
 TEST_CASE("the page holds the data of each run and needs no other file") {

@@ -2,6 +2,7 @@
 // Two ranks with a prepared pathology each, and what `ronde prof report` says of their profile.
 #include <catch2/catch.hpp>
 #include <map>
+#include <nlohmann/json.hpp>
 #include <string>
 
 #include "tests/support/processes/launch.h"
@@ -13,6 +14,7 @@ namespace {
 using namespace ronde::test;
 using Catch::Contains;
 using Catch::StartsWith;
+using Json = nlohmann::ordered_json;
 
 /// Two ranks of the job.
 void run_job(const Words& options, const std::map<std::string, std::string>& environment) {
@@ -41,16 +43,46 @@ void check_first_finding(const std::string& path, const std::string& begin,
   CHECK_THAT(first, StartsWith(begin) || StartsWith("rank "));
 }
 
+Json lost_of_ranks(const std::string& path) {
+  const CommandResult report = run_command({"prof", "report", "--json", path});
+  REQUIRE(report.exit_code == 0);
+  return Json::parse(report.out).at("lost");
+}
+
 }  // namespace
 
-TEST_CASE("a rank that computes longer is the first finding of a real run and of its timeline") {
+TEST_CASE("waits for a slow rank, or for ranks by turns, are the first finding of a real run") {
+  const bool by_turns = GENERATE(false, true);
   const TemporaryFolder folder;
   const std::string profile = folder / "run.json", timeline = folder / "timeline";
-  run_job({"30", "slow-rank"}, {{"RONDE_PROFILE", profile}, {"RONDE_TIMELINE", timeline}});
+  run_job({"40", by_turns ? "turns" : "slow-rank"},
+          {{"RONDE_PROFILE", profile}, {"RONDE_TIMELINE", timeline}});
   for (const std::string& path : {profile, timeline}) {
-    CHECK_THAT(first_line_of_report(path), StartsWith("rank 1 came last for ") &&
-                                               Contains(": its backward takes ") &&
-                                               Contains("a step, that of the others "));
+    const std::string first = first_line_of_report(path);
+    if (by_turns) {
+      CHECK_THAT(first, StartsWith("ranks wait for each other: rank "));
+      continue;
+    }
+    CHECK_THAT(first, StartsWith("rank 1 came last for ") && Contains(": its backward takes ") &&
+                          Contains("a step, that of the others "));
+    const Json lost = lost_of_ranks(path).at(0);
+    CHECK((lost.at("rank") == 0 && lost.at("most_for") == "rank 1"));
+    CHECK(lost.at("share_of_step") < 1);
+  }
+  // No rank has lost more than it waited, nor waited more than its steps took.
+  const Json ranks = Json::parse(read_text(profile)).at("per_rank");
+  for (const Json& rank : ranks) {
+    double lost_us = 0;
+    for (const Json& last : rank.at("last_ranks")) lost_us += last.at("lost_us").get<double>();
+    const Json& steps = rank.at("steps");
+    CHECK(lost_us > 0);
+    CHECK(lost_us <= steps.at("exposed").at("total_us").get<double>() * 1.001);
+    CHECK(steps.at("exposed").at("total_us") <= steps.at("time").at("total_us"));
+  }
+  const Json of_profile = lost_of_ranks(profile), of_timeline = lost_of_ranks(timeline);
+  for (std::size_t i = 0; i < of_profile.size(); ++i) {
+    CHECK(of_timeline.at(i).at("us_per_step").get<double>() ==
+          Approx(of_profile.at(i).at("us_per_step").get<double>()).epsilon(0.01).margin(100));
   }
 }
 

@@ -9,9 +9,9 @@
 #include <cstdlib>
 #include <filesystem>
 #include <functional>
-#include <nlohmann/json.hpp>
 #include <string>
 
+#include "core/src/base/json.h"
 #include "tests/api/observed_ranks.h"
 #include "tests/support/processes/beside.h"
 #include "tests/support/processes/temporary_folder.h"

@@ -3,14 +3,21 @@
 
 #include <ATen/ops/_neg_view.h>
 
-#include "tests/torch/support.h"
+#include "tests/torch/dtypes.h"
 
 namespace ronde_test {
 
-/// All that Ronde moves.
+/// All that Ronde computes with, but complex ones.
 inline const std::vector<at::ScalarType> kDtypes = {
     at::kByte, at::kChar,  at::kShort,  at::kInt,  at::kLong,
     at::kHalf, at::kFloat, at::kDouble, at::kBool, at::kBFloat16};
+
+/// All that Ronde moves.
+inline const std::vector<at::ScalarType> kMovedDtypes = [] {
+  std::vector<at::ScalarType> all = kDtypes;
+  all.insert(all.end(), kOtherDtypes.begin(), kOtherDtypes.end());
+  return all;
+}();
 
 /// Small whole numbers of a rank, other ones for each `seed`: exact in every dtype, also summed or
 /// multiplied over the ranks, and some of them negative where the dtype has such.
@@ -19,7 +26,8 @@ inline at::Tensor whole_numbers(at::IntArrayRef sizes, int rank, std::int64_t se
   at::Generator generator =
       at::detail::createCPUGenerator(static_cast<std::uint64_t>(1000 * seed + rank));
   const at::Tensor drawn = at::randint(0, 5, sizes, generator, at::kDouble);
-  const bool is_unsigned = dtype == at::kByte || dtype == at::kBool;
+  if (at::isComplexType(dtype)) return ((drawn - 2) * c10::complex<double>(1, 2)).to(dtype);
+  const bool is_unsigned = dtype == at::kBool || !at::isSignedType(dtype);
   return (is_unsigned ? drawn.remainder(3) : drawn - 2).to(dtype);
 }
 
@@ -47,8 +55,12 @@ inline const std::vector<Layout>& layouts() {
          at::Tensor wide = at::zeros({t.size(0), t.size(1), t.size(2), 2 * t.size(3)}, t.options());
          return wide.slice(3, 0, 2 * t.size(3), 2).copy_(t);
        }},
-      {"negated view",
-       [](const at::Tensor& t) { return t.is_floating_point() ? at::_neg_view(-t) : t.clone(); }},
+      {"conjugated or negated view",
+       [](const at::Tensor& t) {
+         if (t.is_complex()) return at::conj_physical(t).conj();
+         const bool has_minus = t.is_floating_point() && t.element_size() > 1;
+         return has_minus ? at::_neg_view(-t) : t.clone();
+       }},
   };
   return all;
 }

@@ -290,8 +290,6 @@ TEST_CASE("what a DistributedOptimizer cannot wrap is refused on all ranks", "[n
   Toy toy;
   torch::optim::LBFGS lbfgs({toy.p}, 1.0);
   torch::optim::SGD twice({toy.p, toy.p}, 1.0);
-  const at::Tensor z = at::ones({2}, at::kComplexDouble).requires_grad_();
-  torch::optim::SGD of_complex({z}, 1.0);
   const auto check = [](torch::optim::Optimizer& inner, const Names& names,
                         const ronde::DistributedOptimizerOptions& options,
                         const std::string& part) {
@@ -301,9 +299,18 @@ TEST_CASE("what a DistributedOptimizer cannot wrap is refused on all ranks", "[n
   check(lbfgs, toy.names, {.local_parameters = {toy.p}}, "LBFGS");
   check(toy.sgd, {{"other", at::ones({4})}}, {}, "parameter 0 of group 0 (f64 [4] on cpu)");
   check(twice, toy.names, {}, "twice");
-  check(of_complex, {{"z", z}}, {}, "complex");
+  const at::Tensor z = at::ones({2}, at::kComplexDouble).requires_grad_();
+  const at::Tensor small = at::ones({2}).to(at::kFloat8_e5m2).requires_grad_();
+  torch::optim::SGD other({z, small}, 1.0);
+  const Names others = {{"z", z}, {"small", small}};
+  check(other, others, {.op = ronde::ReduceOp::Max}, "\"z\" (ComplexDouble [2] on cpu)");
+  check(other, others, {}, "\"small\" (Float8_e5m2 [2] on cpu)");
+  const DistributedOptimizer local(other, others, {.local_parameters = {small}});
+  const Names tied = {{"encoder", toy.p}, {"decoder", toy.p}};
+  check(twice, tied, {}, "\"encoder\" and \"decoder\"");
   check(toy.sgd, toy.names, {.backward_passes_per_step = 0}, "at least 1");
   check(toy.sgd, toy.names, {.prescale = 0.0}, "prescale");
+  const DistributedOptimizer optimizer(toy.sgd, tied);  // which has the tensor once
 }
 
 TEST_CASE("optimizers that differ between ranks are refused on all of them", "[n2]") {

@@ -10,19 +10,6 @@ namespace ronde_test::replicas_test {
 
 namespace {
 
-void train(WrappedToy& toy, int steps = 1) {
-  for (int step = 0; step < steps; ++step) {
-    toy.optimizer.zero_grad();
-    toy.backward(1.0);
-    toy.optimizer.step();
-  }
-}
-
-void change(const at::Tensor& parameter, double by) {
-  const at::NoGradGuard no_grad;
-  parameter.add_(by);
-}
-
 const std::vector<std::string> kDiffers = {
     "\"toy\"",          "the ranks differ",     "rank 1 has \"parameter p: f64 [4]",
     "where rank 0 has", "broadcast_parameters", "synchronize()"};
@@ -110,9 +97,16 @@ TEST_CASE("RONDE_CHECK_REPLICAS=3 also compares every three steps, and sees a fl
   WrappedToy toy({.name = "toy"});
   train(toy);
   // The first bit of the exponent of p[3]: no update rounds it away.
-  if (ronde::rank() == 1) static_cast<std::uint8_t*>(toy.p.data_ptr())[3 * 8 + 7] ^= 0x40;
   train(toy, 2);
+  if (ronde::rank() == 1) static_cast<std::uint8_t*>(toy.p.data_ptr())[3 * 8 + 7] ^= 0x40;
   check_refused([&] { train(toy); }, kDiffers);
+  // In between a drift is an error, too.
+  ronde::broadcast_parameters(toy.names);
+  train(toy);
+  if (ronde::rank() == 1) change(toy.p, 1e-6);
+  check_refused([&] { train(toy); }, {"rank 1 has \"parameter \"p\", elements 0 to 3"});
+  ronde::broadcast_parameters(toy.names);
+  train(toy, 3);
 }
 
 TEST_CASE("RONDE_CHECK_REPLICAS=off lets ranks train apart", "[n2][own]") {

@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <pthread.h>
 #include <sys/mman.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -11,7 +12,6 @@
 #include <cstdio>
 #include <exception>
 #include <sstream>
-#include <string_view>
 
 #include "tests/support/processes/temporary_folder.h"
 
@@ -135,18 +135,27 @@ bool same_on_all_ranks(const std::string& bytes) {
 }
 
 bool same_on_all_ranks(const at::Tensor& tensor) {
-  const at::Tensor values = tensor.detach().cpu().contiguous();
   std::ostringstream bytes;
-  bytes << values.dtype() << values.sizes();
   // Bits, so that NaNs and signed zeros count.
-  bytes << std::string_view(static_cast<const char*>(values.const_data_ptr()), values.nbytes());
+  bytes << tensor.dtype() << tensor.sizes() << bytes_of(tensor);
   return same_on_all_ranks(bytes.str());
+}
+
+std::string bytes_of(const at::Tensor& tensor) {
+  const at::Tensor plain = tensor.detach().cpu().resolve_conj().resolve_neg().contiguous();
+  return {static_cast<const char*>(plain.const_data_ptr()), plain.nbytes()};
+}
+
+bool same_bits(const at::Tensor& a, const at::Tensor& b) {
+  return a.scalar_type() == b.scalar_type() && a.sizes() == b.sizes() && bytes_of(a) == bytes_of(b);
 }
 
 at::Tensor flatten(const Tensors& tensors) {
   Tensors parts;
   for (const at::Tensor& tensor : tensors) {
-    parts.push_back(tensor.detach().reshape({-1}).to(at::kDouble));
+    const at::Tensor plain = tensor.detach().resolve_conj();
+    const at::Tensor real = plain.is_complex() ? at::view_as_real(plain) : plain;
+    parts.push_back(real.reshape({-1}).to(at::kDouble));
   }
   return torch::cat(parts);
 }
@@ -192,6 +201,21 @@ bool equal(const Tensors& a, const Tensors& b) {
   return std::equal(a.begin(), a.end(), b.begin(), b.end(), [](const auto& x, const auto& y) {
     return x.scalar_type() == y.scalar_type() && torch::equal(x, y);
   });
+}
+
+int status_of_child(const std::function<int()>& child) {
+  const pid_t process = fork();
+  REQUIRE(process >= 0);
+  if (process == 0) {
+    try {
+      _exit(child());
+    } catch (...) {
+      _exit(99);
+    }
+  }
+  int status = -1;
+  CHECK(waitpid(process, &status, 0) == process);
+  return status;
 }
 
 torch::serialize::InputArchive reread(torch::serialize::OutputArchive& archive) {

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-// LibTorch defines a CHECK of its own; in the tests it is Catch2's.
+// LibTorch defines a CHECK of its own; in the tests it is Catch2's, which may have come before.
 #include <ronde/torch.h>
+#ifndef INTERNAL_CATCH_TEST
 #undef CHECK
+#endif
 #if __has_include(<catch2/catch.hpp>)
 #include <catch2/catch.hpp>
 #else
@@ -45,7 +47,13 @@ bool contains(const std::string& text, const std::string& part);
 bool same_on_all_ranks(const at::Tensor& tensor);
 bool same_on_all_ranks(const std::string& bytes);
 
-/// All parameters as one vector of doubles.
+/// Its numbers in row-major order, as bytes.
+std::string bytes_of(const at::Tensor& tensor);
+
+/// Equal dtypes, shapes and bytes.
+bool same_bits(const at::Tensor& a, const at::Tensor& b);
+
+/// All parameters as one vector of doubles, complex ones as their parts.
 at::Tensor flatten(const Tensors& tensors);
 
 /// The counter `name` of `part` of Ronde's stats; fails the case if there is none.
@@ -68,6 +76,9 @@ bool near(const at::Tensor& a, const at::Tensor& b, double tolerance);
 
 /// As many tensors, of equal dtypes, shapes and values.
 bool equal(const Tensors& a, const Tensors& b);
+
+/// The status of a child of fork() that exits with what `child` returns.
+int status_of_child(const std::function<int()>& child);
 
 inline std::size_t index(int rank) {
   return static_cast<std::size_t>(rank);

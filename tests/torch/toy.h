@@ -65,4 +65,21 @@ struct WrappedToy : Toy {
   ronde::DistributedOptimizer optimizer;
 };
 
+inline void train(const Toy& toy, ronde::DistributedOptimizer& optimizer, int steps) {
+  for (int step = 0; step < steps; ++step) {
+    optimizer.zero_grad();
+    toy.backward(1.0);
+    optimizer.step();
+  }
+}
+
+inline void train(WrappedToy& toy, int steps = 1) {
+  train(toy, toy.optimizer, steps);
+}
+
+inline void change(const at::Tensor& parameter, double by) {
+  const at::NoGradGuard no_grad;
+  parameter.add_(by);
+}
+
 }  // namespace ronde_test

@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // N ranks with a part of the batch each must do what one process does with the whole batch.
-#include "tests/torch/toy.h"
+#include "tests/torch/optimizer/failing.h"
 
 namespace ronde_test::whole_batch_test {
+
+using ronde::ReduceOp;
+
 namespace {
 
 constexpr std::int64_t kBatch = 8;  // of each rank
@@ -16,12 +19,23 @@ struct SideNetImpl : torch::nn::Module {
     never = register_module("never", torch::nn::Linear(2, 2));
     to(at::kDouble);
     fill_normal(parameters(), 1);
+    // As Fourier neural operators have them.
+    const auto add = [&](const std::string& name, int seed) {
+      return register_parameter(name, at::view_as_complex(normal({3, 2}, seed)));
+    };
+    low = add("low", 21);
+    shift = add("shift", 22);
+    add("never_low", 23);
   }
-  at::Tensor forward(const at::Tensor& x, bool use_side) {
+  at::Tensor forward(const at::Tensor& input, bool use_side) {
+    // Where the side branch is used, the gradient of the shift is lazily conjugated.
+    const at::Tensor spectrum = at::fft_rfft(input) * low + (use_side ? shift.conj() : shift);
+    const at::Tensor x = at::fft_irfft(spectrum, 5);
     const at::Tensor y = second->forward(torch::tanh(first->forward(x)));
     return use_side ? y + side->forward(x) : y;
   }
   torch::nn::Linear first{nullptr}, second{nullptr}, side{nullptr}, never{nullptr};
+  at::Tensor low, shift;
 };
 TORCH_MODULE(SideNet);
 
@@ -32,55 +46,82 @@ at::Tensor loss_of(SideNet& net, int step, int rank) {
   return torch::mse_loss(y, normal({kBatch, 3}, 2000 + seed));
 }
 
+struct Row {
+  std::string name;
+  MakeOptimizer make;
+  ronde::DistributedOptimizerOptions options = {};
+  double tolerance = 1e-10;
+};
+
 /// The model after training in one process, with the batches of all ranks.
-SideNet train_whole(const MakeOptimizer& make, bool set_to_none) {
+SideNet train_whole(const Row& row, bool set_to_none) {
   SideNet net;
-  const auto optimizer = make(net->parameters());
+  const auto optimizer = row.make(net->parameters());
+  const int passes = row.options.backward_passes_per_step;
   for (int step = 0; step < kSteps; ++step) {
     optimizer->zero_grad(set_to_none);
-    at::stack(by_rank([&](int rank) { return loss_of(net, step, rank); })).mean().backward();
+    for (int pass = 0; pass < passes; ++pass) {
+      const at::Tensor losses =
+          at::stack(by_rank([&](int rank) { return loss_of(net, step + 2 * pass, rank); }));
+      (row.options.op == ReduceOp::Average ? losses.mean() : losses.sum()).backward();
+    }
     optimizer->step();
   }
   return net;
 }
 
-SideNet train_distributed(const MakeOptimizer& make, bool set_to_none) {
+SideNet train_distributed(const Row& row, bool set_to_none) {
   SideNet net;
   if (ronde::rank() != 0) {
     // What the ranks begin with differs, until the broadcast.
     const torch::NoGradGuard no_grad;
     for (auto& parameter : net->parameters()) parameter.fill_(0.5);
   }
-  const auto inner = make(net->parameters());
-  ronde::DistributedOptimizer optimizer(*inner, net->named_parameters());
+  const auto inner = row.make(net->parameters());
+  ronde::DistributedOptimizer optimizer(*inner, net->named_parameters(), row.options);
   ronde::broadcast_parameters(*net, 0);
   ronde::broadcast_optimizer_state(*inner, 0);
+  const int passes = row.options.backward_passes_per_step;
   for (int step = 0; step < kSteps; ++step) {
     optimizer.zero_grad(set_to_none);
-    loss_of(net, step, ronde::rank()).backward();
+    for (int pass = 0; pass < passes; ++pass) {
+      loss_of(net, step + 2 * pass, ronde::rank()).backward();
+    }
     optimizer.step();
     CHECK_FALSE(net->never->weight.grad().defined());
+    CHECK_FALSE(net->named_parameters()["never_low"].grad().defined());
     if (set_to_none) CHECK(net->side->weight.grad().defined() == (step % 2 == 0));
   }
+  ronde::check_replicas(*net);
   return net;
 }
 
 }  // namespace
 
-TEST_CASE("SGD, Adam, AdamW and RMSprop on N ranks equal one process with the whole batch") {
+TEST_CASE("training on N ranks equals one process with the whole batch, also of complex numbers") {
   using namespace torch::optim;
-  const std::vector<std::pair<std::string, MakeOptimizer>> optimizers = {
-      {"SGD",
-       optimizer_with<SGD>(SGDOptions(0.05).momentum(0.9).weight_decay(0.01).nesterov(true))},
+  const auto sgd =
+      optimizer_with<SGD>(SGDOptions(0.05).momentum(0.9).weight_decay(0.01).nesterov(true));
+  const std::vector<Row> rows = {
+      {"SGD", sgd},
       {"Adam", optimizer_with<Adam>(AdamOptions(0.01))},
       {"AdamW", optimizer_with<AdamW>(AdamWOptions(0.01))},
-      {"RMSprop", optimizer_with<RMSprop>(RMSpropOptions(0.01))}};
-  for (const auto& [name, make] : optimizers) {
+      {"RMSprop", optimizer_with<RMSprop>(RMSpropOptions(0.01))},
+      {"no views", sgd, {.gradient_views = false}},
+      {"sum", sgd, {.op = ReduceOp::Sum}},
+      {"groups", sgd, {.groups = 2, .find_nonfinite = true}},
+      {"passes", sgd, {.backward_passes_per_step = 2}},
+      {"fp16", sgd, {.compression = ronde::Compression::fp16()}, 1e-2},
+      {"parts", sgd, {.compression = std::make_shared<Fragile>()}},
+      {"parts, no views",
+       sgd,
+       {.gradient_views = false, .compression = std::make_shared<Fragile>()}}};
+  for (const Row& row : rows) {
     for (const bool set_to_none : {true, false}) {
-      CAPTURE(name, set_to_none);
-      const SideNet mine = train_distributed(make, set_to_none);
+      CAPTURE(row.name, set_to_none);
+      const SideNet mine = train_distributed(row, set_to_none);
       const at::Tensor trained = flatten(mine->parameters());
-      CHECK(near(trained, flatten(train_whole(make, set_to_none)->parameters()), 1e-10));
+      CHECK(near(trained, flatten(train_whole(row, set_to_none)->parameters()), row.tolerance));
       CHECK(same_on_all_ranks(trained));
       // It did train.
       CHECK_FALSE(near(trained, flatten(SideNet()->parameters()), 1e-3));

@@ -84,7 +84,7 @@ void add_bench(CLI::App& app, int& exit_code, const GpuAccess& access) {
     });
   };
   for (const CollectiveBenchmark& each : collective_benchmarks()) {
-    std::set<std::string> options = {"--backend", "--raw", "--baseline"};
+    std::set<std::string> options = {"--backend", "--raw", "--prepared", "--baseline"};
     if (each.output != Extent::Nothing) {
       options.insert({"--min", "--max", "--rotate", "--dtype", "--device"});
     }
@@ -93,7 +93,7 @@ void add_bench(CLI::App& app, int& exit_code, const GpuAccess& access) {
         [&each](Session& session) { run_collective(each, session); });
   }
   add("exchange", "All gradients of a model, against plain MPI and memcpy",
-      {"--backend", "--model", "--no-baseline"}, run_exchange);
+      {"--backend", "--model", "--prepared", "--no-baseline"}, run_exchange);
   add("setups", "Allreduces on GPUs, by the set-ups of the EDSR study in turn",
       {"--min", "--max", "--rotate", "--backend", "--model", "--setup"},
       [access](Session& session) { run_setups(session, access); });

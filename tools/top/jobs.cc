@@ -82,7 +82,7 @@ Jobs::Numbers Jobs::numbers_of(const Json& figures) {
                   .waited_us = {}};
   for (const Json& message : figures.at("messages")) numbers.bytes += number(message, "bytes");
   for (const Json& last : figures.at("last_ranks")) {
-    numbers.waited_us[last.at("rank")] = number(last, "waited_us");
+    if (last.at("rank") >= 0) numbers.waited_us[last.at("rank")] = number(last, "lost_us");
   }
   return numbers;
 }

@@ -17,6 +17,7 @@
 #include "ronde/grid.h"
 #include "ronde/init_options.h"
 #include "ronde/options.h"
+#include "ronde/persistent.h"
 #include "ronde/plugin/factory.h"
 #include "ronde/request.h"
 #include "ronde/runtime.h"
@@ -108,6 +109,9 @@ Work submit(Request request);
 
 /// Starts several collectives, all or none: Runtime::submit_group of the default Runtime.
 std::vector<Work> submit_group(std::vector<Request> requests);
+
+/// Prepares an operation that is started again and again: Runtime::prepare of the default Runtime.
+PersistentOp prepare(Request request);
 
 /// submit() and wait(), the fastest way (Request::caller_waits).
 void run(Request request);

@@ -13,10 +13,6 @@ using Json = nlohmann::ordered_json;
 
 constexpr double kNsPerUs = 1e3;
 
-double us_of(std::int64_t ns) {
-  return static_cast<double>(ns) / kNsPerUs;
-}
-
 std::int64_t ns_of(const Json& us) {
   return std::llround(us.get<double>() * kNsPerUs);
 }
@@ -124,8 +120,7 @@ Json to_json(const Figures& figures, int rank, Histograms histograms) {
                         {"wait", to_json(figures.wait, histograms)}};
   Json& lasts = json["last_ranks"] = Json::array();
   for (const auto& [last_rank, last] : figures.last_ranks) {
-    lasts.push_back(
-        {{"rank", last_rank}, {"count", last.count}, {"waited_us", us_of(last.waited_ns)}});
+    lasts.push_back({{"rank", last_rank}, {"count", last.count}, {"lost_us", us_of(last.lost_ns)}});
   }
   Json& spans = json["spans"] = Json::array();
   for (const auto& [name, span] : figures.spans) {
@@ -152,7 +147,7 @@ Figures figures_from_json(const Json& json) {
   figures.gather = distribution_from(json.at("operations").at("gather"));
   figures.wait = distribution_from(json.at("operations").at("wait"));
   for (const Json& last : json.at("last_ranks")) {
-    figures.last_ranks[last.at("rank")] = {last.at("count"), ns_of(last.at("waited_us"))};
+    figures.last_ranks[last.at("rank")] = {last.at("count"), ns_of(last.at("lost_us"))};
   }
   for (const Json& span : json.at("spans")) {
     figures.spans[span.at("name")] = {span.at("bytes"), distribution_from(span.at("time"))};

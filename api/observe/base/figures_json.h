@@ -1,11 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <nlohmann/json.hpp>
+#include <cstdint>
 
+#include "core/src/base/json.h"
 #include "ronde/figures.h"
 
 namespace ronde {
+
+/// Files have microseconds.
+constexpr double us_of(std::int64_t ns) noexcept {
+  return static_cast<double>(ns) * 1e-3;
+}
 
 enum class Histograms { With, Without };
 

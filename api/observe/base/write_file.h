@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <nlohmann/json.hpp>
 #include <string>
 #include <utility>
 
 #include "core/src/base/exception_text.h"
+#include "core/src/base/json.h"
 #include "ronde/log.h"
 
 namespace ronde {

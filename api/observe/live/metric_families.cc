@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "api/observe/live/metric_families.h"
 
-#include <spdlog/fmt/fmt.h>
-
 #include <algorithm>
 #include <array>
 #include <iterator>
-#include <nlohmann/json.hpp>
 #include <string_view>
+
+#include "core/src/base/fmt.h"
+#include "core/src/base/json.h"
 
 namespace ronde {
 namespace {
@@ -105,8 +105,8 @@ void add_messages(Families& to, const Figures& figures) {
   for (const auto& [rank, last] : figures.last_ranks) {
     const Labels label = {{"last_rank", std::to_string(rank)}};
     to.count("ronde_last_rank_total", "Messages that a rank announced last.", last.count, label);
-    to.add("ronde_last_rank_waited_seconds_total", "What this rank waited for it.", Type::Counter,
-           seconds_of(last.waited_ns), label);
+    to.add("ronde_last_rank_waited_seconds_total", "What this rank waited for it in steps.",
+           Type::Counter, seconds_of(last.lost_ns), label);
   }
 }
 

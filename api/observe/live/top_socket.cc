@@ -9,11 +9,11 @@
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
-#include <nlohmann/json.hpp>
 #include <system_error>
 #include <utility>
 
 #include "api/observe/base/figures_json.h"
+#include "core/src/base/json.h"
 #include "ronde/build_info.h"
 #include "ronde/error.h"
 

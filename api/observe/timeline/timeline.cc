@@ -3,16 +3,16 @@
 // one, so that the file is well-formed JSON whenever nobody is writing it.
 #include "api/observe/timeline/timeline.h"
 
-#include <spdlog/fmt/fmt.h>
-
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
 #include <cstring>
 #include <iterator>
-#include <nlohmann/json.hpp>
 #include <utility>
 
+#include "api/observe/base/figures_json.h"
+#include "core/src/base/fmt.h"
+#include "core/src/base/json.h"
 #include "ronde/build_info.h"
 #include "ronde/error.h"
 
@@ -36,10 +36,6 @@ constexpr std::size_t kMostOpen = 100'000;
 
 std::string json_text(std::string_view text) {
   return nlohmann::json(text).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
-}
-
-double us_of(std::int64_t ns) {
-  return static_cast<double>(ns) * 1e-3;
 }
 
 std::int64_t wall_minus_monotonic_ns() {
@@ -73,6 +69,8 @@ Timeline::Timeline(const std::string& path, const Place& place,
       begun_us_(us_of(std::chrono::steady_clock::now().time_since_epoch().count())),
       file_(open_anew(path), &std::fclose),
       sampler_(std::move(read_gpu)) {
+  // What waited in a buffer at a fork() would be written by the child's exit(), too.
+  if (file_) std::setvbuf(file_.get(), nullptr, _IONBF, 0);
   write_head();
   flush();
 }

@@ -11,7 +11,7 @@
 namespace ronde::cuda {
 namespace {
 
-constexpr std::size_t kAlignment = 64;  ///< of parts, in bytes: cache lines
+constexpr std::size_t kPartAlignment = 64;  ///< of parts, in bytes: cache lines
 
 }  // namespace
 
@@ -68,7 +68,7 @@ std::size_t BetweenHosts::part_of(std::size_t owner, std::size_t count,
 Steps BetweenHosts::combine(HostPipe::Piece piece, Reduction over_hosts) {
   const std::size_t width = size_of(over_hosts.dtype);
   const std::size_t count = piece.bytes / width;
-  const std::size_t alignment = kAlignment / width;
+  const std::size_t alignment = kPartAlignment / width;
   const std::size_t own = part_of(own_, count, alignment);
   for (std::size_t i = 0; i < owners_.size(); ++i) {
     parts_[owners_[i].rank] = part_of(i, count, alignment);

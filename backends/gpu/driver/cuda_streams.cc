@@ -111,6 +111,13 @@ std::shared_ptr<const DeviceEvent> CudaStreams::mark(Stream& stream) {
   return mark(gpu(stream.context().index()), stream.handle());
 }
 
+std::shared_ptr<const DeviceEvent> CudaStreams::copy(int device, void* to, const void* from,
+                                                     std::size_t bytes) {
+  if (!copies_) copies_ = make_stream(device);
+  copies_->copy(address_of(to), address_of(from), bytes, "copying between the GPU and its host");
+  return mark(*copies_);
+}
+
 void CudaStreams::cancel_waits_by(std::function<void()> release) {
   const std::lock_guard lock(mutex_);
   release_ = std::move(release);

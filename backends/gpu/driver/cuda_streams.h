@@ -18,7 +18,7 @@ namespace ronde::cuda {
 /// The GPU that a rank's tensors are on, and the order between Ronde's streams and the program's.
 /// The first operation determines the GPU; nothing is made on any GPU before.
 ///
-/// Thread-safety: full.
+/// Thread-safety: as DeviceStreams.
 class CudaStreams final : public DeviceStreams {
  public:
   /// `on_gpu`: is told the UUID of the rank's GPU; may be empty.
@@ -26,6 +26,8 @@ class CudaStreams final : public DeviceStreams {
                        std::function<void(const std::string& uuid)> on_gpu = {});
 
   std::shared_ptr<const DeviceEvent> mark(int device, void* stream) override;
+  std::shared_ptr<const DeviceEvent> copy(int device, void* to, const void* from,
+                                          std::size_t bytes) override;
   DrainStatus drain(std::chrono::nanoseconds bound) noexcept override;
   void cancel_waits() noexcept override;
 
@@ -63,6 +65,7 @@ class CudaStreams final : public DeviceStreams {
 
   const std::shared_ptr<const DriverApi> api_;
   const std::function<void(const std::string& uuid)> on_gpu_;
+  std::shared_ptr<Stream> copies_;  ///< of copy(), once it was called
   mutable std::mutex mutex_;
   // Guarded by mutex_.
   std::unique_ptr<Gpu> gpu_;

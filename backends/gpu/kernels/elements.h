@@ -136,31 +136,15 @@ struct Scale {
   double divisor;
 };
 
-/// Truncates toward zero and clamps; zero times infinity is zero.
-template <typename Number>
-RONDE_EVERYWHERE Number scaled_integer(Number value, Scale scale) {
-  constexpr Number kMost = std::numeric_limits<Number>::max();
-  constexpr Number kLeast = std::numeric_limits<Number>::min();
-  // The largest i64 is no double: compare with 2^63, which is.
-  constexpr double kAbove =
-      2.0 * static_cast<double>(Number{1} << (std::numeric_limits<Number>::digits - 1));
-  double product = static_cast<double>(value) * scale.factor;
-  if (scale.divisor != 1.0) product /= scale.divisor;
-  if (product >= kAbove) return kMost;
-  if (product < static_cast<double>(kLeast)) return kLeast;
-  return product == product ? static_cast<Number>(product) : Number{0};
-}
-
+/// Only floating types are scaled.
 template <typename Element>
 RONDE_EVERYWHERE typename Element::Wide scaled(typename Element::Wide value, Scale scale) {
   using Wide = typename Element::Wide;
-  if constexpr (!Element::kScales) {
-    return value;
-  } else if constexpr (std::is_floating_point_v<Wide>) {
+  if constexpr (Element::kScales && std::is_floating_point_v<Wide>) {
     const Wide product = value * static_cast<Wide>(scale.factor);
     return scale.divisor != 1.0 ? product / static_cast<Wide>(scale.divisor) : product;
   } else {
-    return scale.factor == 1.0 && scale.divisor == 1.0 ? value : scaled_integer(value, scale);
+    return value;
   }
 }
 

@@ -46,9 +46,8 @@ kernels::Operation operation_of(ReduceOp op) {
 
 /// Whether the kernel issues all loads before its first addition.
 bool is_made_at_once(const Reduction& reduction, std::size_t inputs) {
-  const bool has_factor = reduction.prescale != 1.0 || reduction.final.factor != 1.0;
   return reduction.op == ReduceOp::Sum && (inputs == 2 || inputs == 4 || inputs == 8) &&
-         reduction.final.divisor == 1.0 && (!has_factor || is_floating(reduction.dtype));
+         reduction.final.divisor == 1.0;
 }
 
 bool is_aligned(DevicePointer address, DataType dtype) {

@@ -249,15 +249,14 @@ RONDE_EVERYWHERE void reduce_chunk(const ReductionArguments& how, std::uint64_t 
   store_results<Element, kCount>(how, at, results, how.final_scale);
 }
 
-/// Sums `kChunks` chunks, kThreads chunks apart, in rank order, without a division, and with
-/// factors only for floating types. All loads are issued before the first addition, without
-/// branches in between: the general code, unrolled 16 times, would exceed the instruction cache.
+/// Sums `kChunks` chunks, kThreads chunks apart, in rank order, without a division. All loads are
+/// issued before the first addition, without branches in between: the general code, unrolled 16
+/// times, would exceed the instruction cache.
 template <typename Element, unsigned kInputs, unsigned kChunks>
 RONDE_EVERYWHERE void sum_chunks(const ReductionArguments& how, std::uint64_t at) {
   using Wide = typename Element::Wide;
-  constexpr bool kScales = std::is_floating_point_v<Wide>;
-  const Scale prescale{kScales ? how.prescale.factor : 1.0, 1.0};
-  const Scale final_scale{kScales ? how.final_scale.factor : 1.0, 1.0};
+  const Scale prescale{how.prescale.factor, 1.0};
+  const Scale final_scale{how.final_scale.factor, 1.0};
   constexpr unsigned kCount = kChunk<Element, Element>;
   Chunk<typename Element::Storage, kCount> loaded[kChunks][kInputs];
   RONDE_UNROLL

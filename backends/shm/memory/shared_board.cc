@@ -48,8 +48,12 @@ class SharedBoard final : public Board {
   // Note [Asleep, then look]: of "say asleep, then look at the change" and "change, then look who
   // sleeps" at least one sees the other, as a full fence stands in the middle of both.
   void set_asleep(Sleep sleep) noexcept override {
-    asleep_[rank_].store(sleep, std::memory_order_relaxed);
-    full_fence();
+    std::atomic<Sleep>& mine = asleep_[rank_];
+    // A peer that does not see yet that this rank is awake wakes it in vain, no more. The line is
+    // everybody's: it is written only where that changes something.
+    if (sleep == Sleep::None && mine.load(std::memory_order_relaxed) == sleep) return;
+    mine.store(sleep, std::memory_order_relaxed);
+    if (sleep != Sleep::None) full_fence();
   }
 
   bool has_sleepers(Whom whom) noexcept override {

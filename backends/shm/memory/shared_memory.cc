@@ -70,29 +70,11 @@ void check_memory(int fd, std::size_t bytes) {
   }
 }
 
-std::span<std::byte> map_memory(int fd, std::size_t bytes) {
-  void* const address = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-  if (address == MAP_FAILED) throw failure_of("mmap");
-  return {static_cast<std::byte*>(address), bytes};
-}
-
 }  // namespace
 
-SharedMemory::SharedMemory(SharedMemory&& other) noexcept
-    : bytes_(std::exchange(other.bytes_, {})) {}
-
-SharedMemory& SharedMemory::operator=(SharedMemory&& other) noexcept {
-  std::swap(bytes_, other.bytes_);
-  return *this;
-}
-
-SharedMemory::~SharedMemory() {
-  if (!bytes_.empty()) ::munmap(bytes_.data(), bytes_.size());
-}
-
-void SharedMemory::leave_out_of_core_dumps() noexcept {
+void leave_out_of_core_dumps(const SharedMemory& memory) noexcept {
   // Advice: where it is not taken, dumps are larger.
-  static_cast<void>(::madvise(bytes_.data(), bytes_.size(), MADV_DONTDUMP));
+  static_cast<void>(::madvise(memory.bytes().data(), memory.bytes().size(), MADV_DONTDUMP));
 }
 
 OfferedMemory::OfferedMemory(std::size_t bytes) : fd_(create_memory(bytes)) {}
@@ -118,15 +100,15 @@ SharedMemory map_offered(const MemoryOffer& offer) {
   struct stat seen = {};
   if (::stat(path.c_str(), &seen) != 0) throw failure_of(path.c_str());
   check_identity(seen);
-  const UniqueFd fd(::open(path.c_str(), O_RDWR | O_CLOEXEC | O_NOCTTY | O_NONBLOCK));
+  UniqueFd fd(::open(path.c_str(), O_RDWR | O_CLOEXEC | O_NOCTTY | O_NONBLOCK));
   if (!fd) throw failure_of(path.c_str());
   check_identity(status_of(fd.get()));
   const auto bytes = static_cast<std::size_t>(offer.bytes);
   check_memory(fd.get(), bytes);
-  return SharedMemory(map_memory(fd.get(), bytes));
+  return {std::move(fd), bytes};
 }
 
-SharedMemory share_memory(const Meeting& meeting, std::size_t bytes) {
+SharedMemory share_memory(const Meeting& meeting, std::size_t bytes, MappedRange own) {
   const auto ranks = static_cast<std::size_t>(meeting.topology.local_size);
   const bool leads = meeting.topology.local_rank == 0;
   DescriptorMail mail(meeting);
@@ -142,7 +124,7 @@ SharedMemory share_memory(const Meeting& meeting, std::size_t bytes) {
   in_step(meeting, kMemoryGoal, [&] {
     if (!leads) fd = mail.receive(0);
     check_memory(fd.get(), bytes);
-    memory = SharedMemory(map_memory(fd.get(), bytes));
+    memory = SharedMemory(std::move(fd), bytes, own);
     return std::string();
   });
   return memory;

@@ -3,10 +3,10 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <span>
 #include <vector>
 
 #include "backends/shm/memory/in_step.h"
+#include "core/src/base/shared_mapping.h"
 #include "core/src/base/unique_fd.h"
 
 namespace ronde::shm {
@@ -22,25 +22,10 @@ struct MemoryOffer {
 
 /// A mapping of memory that the ranks of one host share. It has no name anywhere: it is gone with
 /// the last process that maps it, however that ends.
-class SharedMemory {
- public:
-  SharedMemory() = default;
-  SharedMemory(SharedMemory&& other) noexcept;
-  SharedMemory& operator=(SharedMemory&& other) noexcept;
-  ~SharedMemory();
+using SharedMemory = SharedMapping;
 
-  std::span<std::byte> bytes() const noexcept { return bytes_; }
-
-  /// Memory that is large and mostly untouched would make core dumps slow.
-  void leave_out_of_core_dumps() noexcept;
-
- private:
-  friend SharedMemory share_memory(const Meeting& meeting, std::size_t bytes);
-  friend SharedMemory map_offered(const MemoryOffer& offer);
-  explicit SharedMemory(std::span<std::byte> bytes) noexcept : bytes_(bytes) {}
-
-  std::span<std::byte> bytes_;
-};
+/// Memory that is large and mostly untouched would make core dumps slow.
+void leave_out_of_core_dumps(const SharedMemory& memory) noexcept;
 
 /// Zeroed memory that other processes of this host may map while this object lives. The offer
 /// reaches them in any way: for ranks that can no longer exchange blobs.
@@ -62,8 +47,8 @@ SharedMemory map_offered(const MemoryOffer& offer);
 // different pid namespaces) or threads of one.
 
 /// `bytes` of zeroed memory, common to the ranks of a host. No page is touched yet: who touches it
-/// first has it on its NUMA node.
-SharedMemory share_memory(const Meeting& meeting, std::size_t bytes);
+/// first has it on its NUMA node. `own`: as of SharedMapping, and each rank's own.
+SharedMemory share_memory(const Meeting& meeting, std::size_t bytes, MappedRange own = {});
 
 /// Gives `fd` to the other ranks of the host; returns theirs by local rank, with a duplicate of the
 /// own one. `fd` stays the caller's.

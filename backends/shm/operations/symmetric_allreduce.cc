@@ -16,7 +16,7 @@ namespace {
 /// Large enough that claiming costs nothing beside it, small enough that ranks end together.
 constexpr std::size_t kChunkBytes = std::size_t{128} << 10;
 /// A result goes from rank to rank in blocks that stay in the first-level cache.
-constexpr std::size_t kBlockBytes = std::size_t{4} << 10;
+constexpr std::size_t kCacheBlock = std::size_t{4} << 10;
 constexpr std::size_t kLine = 64;
 
 /// Processors stop fetching ahead at the end of a page, where the next block begins.
@@ -80,9 +80,9 @@ void SymmetricAllreduce::reduce_chunk(std::size_t chunk) {
 void SymmetricAllreduce::reduce(std::size_t offset, std::size_t elements) {
   const SymmetricHeap& heap = *context_->heap;
   const std::size_t bytes = elements * element_bytes_;
-  for (std::size_t at = 0; at < bytes; at += kBlockBytes) {
-    const std::size_t length = std::min(kBlockBytes, bytes - at);
-    const std::size_t ahead = std::min(kBlockBytes, bytes - at - length);
+  for (std::size_t at = 0; at < bytes; at += kCacheBlock) {
+    const std::size_t length = std::min(kCacheBlock, bytes - at);
+    const std::size_t ahead = std::min(kCacheBlock, bytes - at - length);
     for (std::size_t rank = 0; rank < heap.ranks(); ++rank) {
       inputs_[rank] = heap.at(rank, offset + at);
       prefetch(heap.at(rank, offset + at + length), ahead);

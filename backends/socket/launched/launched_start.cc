@@ -32,8 +32,7 @@ namespace {
 
 constexpr const char* kThisHost = "127.0.0.1";
 
-/// The numeric addresses of a name, but those that hold for one link alone, as 'fe80::1%eth0':
-/// other hosts call the link otherwise. `problem`: why there are none.
+/// The numeric addresses of a name. `problem`: why there are none.
 std::vector<std::string> resolve(const std::string& host, std::string& problem) {
   addrinfo hints = {};
   hints.ai_socktype = SOCK_STREAM;
@@ -45,13 +44,9 @@ std::vector<std::string> resolve(const std::string& host, std::string& problem) 
   const std::unique_ptr<addrinfo, decltype(&::freeaddrinfo)> owner(first, &::freeaddrinfo);
   std::vector<std::string> addresses;
   for (const addrinfo* entry = first; entry != nullptr; entry = entry->ai_next) {
-    char text[NI_MAXHOST] = {};
-    const int code = ::getnameinfo(entry->ai_addr, entry->ai_addrlen, text, sizeof text, nullptr, 0,
-                                   NI_NUMERICHOST);
-    const bool is_global = std::string_view(text).find('%') == std::string_view::npos;
-    if (code == 0 && is_global) addresses.emplace_back(text);
+    std::string text = numeric_text(*entry->ai_addr, entry->ai_addrlen);
+    if (!text.empty()) addresses.push_back(std::move(text));
   }
-  problem = "it has no address that holds beyond one link";
   return addresses;
 }
 
@@ -148,6 +143,10 @@ class LaunchedStart {
     std::string problem;
     for (bool first = true;; first = false) {
       std::vector<std::string> addresses = resolve(root_host(), problem);
+      // Other hosts call the link of 'fe80::1%eth0' otherwise.
+      if (std::erase_if(addresses, is_link_local) > 0) {
+        problem = "it has no address that holds beyond one link";
+      }
       if (!addresses.empty()) return addresses;
       const std::string text = "rank " + std::to_string(launch_.rank) +
                                " cannot find rank 0: " + launch_.host_source + ", " +
@@ -186,9 +185,8 @@ class LaunchedStart {
           !addresses.empty() && std::all_of(addresses.begin(), addresses.end(), is_loopback);
       return here ? ", which is this rank's own host: from another one it leads nowhere" : "";
     }
-    const std::vector<std::string> own = interface_addresses(true);
-    const bool is_own = std::any_of(addresses.begin(), addresses.end(), [&](const auto& address) {
-      return is_loopback(address) || std::find(own.begin(), own.end(), address) != own.end();
+    const bool is_own = std::any_of(addresses.begin(), addresses.end(), [](const auto& address) {
+      return is_loopback(address) || is_own_address(address);
     });
     return is_own ? "" : ", which is no address of the host that rank 0 is on";
   }

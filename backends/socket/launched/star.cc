@@ -9,6 +9,7 @@
 #include "backends/socket/host.h"
 #include "backends/socket/sockets.h"
 #include "core/src/base/fields.h"
+#include "core/src/base/rank_list.h"
 
 namespace ronde::net {
 namespace {
@@ -19,10 +20,6 @@ constexpr char kFailure = 'f';
 
 /// Rank 0 gives up first, and says who is missing.
 constexpr std::chrono::seconds kGrace{1};
-
-std::string rank_text(int rank) {
-  return "rank " + std::to_string(rank);
-}
 
 }  // namespace
 
@@ -118,8 +115,8 @@ std::vector<std::string> Star::read_answer(const std::string& message) const {
 }
 
 void Star::fail(int rank, const std::string& text) {
-  const std::string who = rank < 0 ? "" : rank_text(rank) + " ";
-  const GroupError error(rank, rank_text(rank_) + " cannot start: " + who + text +
+  const std::string who = rank < 0 ? "" : rank_name(rank) + " ";
+  const GroupError error(rank, rank_name(rank_) + " cannot start: " + who + text +
                                    " (while the ranks met). Its own output may say why");
   if (rank_ == 0) spread(error);
   throw GroupError(error);

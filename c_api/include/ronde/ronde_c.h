@@ -24,8 +24,9 @@
  *
  * Buffers stay the caller's, and are aligned for their element type. They must not be changed
  * (inputs), read or written (outputs) nor freed until the work is done, also where it fails: until
- * then Ronde may use them. What is queued in a stream after ronde_work_wait_stream() may use those
- * on a GPU before that.
+ * then Ronde may use them, and refuses an operation that would write what another one in flight
+ * uses, or read what another one writes (RONDE_E_USAGE). What is queued in a stream after
+ * ronde_work_wait_stream() may use those on a GPU before that.
  *
  * Processes. The group is that of the process that called ronde_init(): a child of fork() cannot
  * use it.
@@ -193,6 +194,30 @@ RONDE_C_API int ronde_send(const ronde_tensor* in, ronde_tensor* out,
  * (ronde_work_source() says whom). */
 RONDE_C_API int ronde_recv(const ronde_tensor* in, ronde_tensor* out,
                            const ronde_operation_options* options, ronde_work* work);
+
+/** Persistent operations, in the way of MPI_Allreduce_init and MPI_Start: checked and described
+ * once, so that each start costs less than a call of ronde_allreduce(). For the ranks a start is
+ * that call: some may start what others call, and disagreement is a RONDE_E_USAGE of the work. They
+ * are not for groups (RONDE_E_UNSUPPORTED).
+ *
+ * Nothing is sent before the first start. The handle is to be freed by ronde_persistent_free(),
+ * which does not disturb an operation in flight.
+ * @{ */
+RONDE_C_API int ronde_allreduce_init(const ronde_tensor* in, ronde_tensor* out,
+                                     const ronde_operation_options* options,
+                                     ronde_persistent* persistent);
+RONDE_C_API int ronde_broadcast_init(const ronde_tensor* in, ronde_tensor* out,
+                                     const ronde_operation_options* options,
+                                     ronde_persistent* persistent);
+/** Starts the operation, on other data of the same shape where `in` or `out` is not NULL: both or
+ * neither where it was prepared in place. RONDE_E_DUPLICATE_NAME while a start before of one with a
+ * name is in flight (those without are matched by the order of calls); RONDE_E_USAGE after
+ * ronde_shutdown() or the end of its process set: then prepare it again. */
+RONDE_C_API int ronde_start(ronde_persistent persistent, const void* in, void* out,
+                            ronde_work* work);
+/** NULL is nothing to free, and RONDE_OK; what was freed before is a RONDE_E_INVALID_HANDLE. */
+RONDE_C_API int ronde_persistent_free(ronde_persistent persistent);
+/** @} */
 
 /** Done once every rank of the set has called it. Of the options name, process_set and timeout_s
  * count. */

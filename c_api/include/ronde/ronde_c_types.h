@@ -162,6 +162,9 @@ typedef struct ronde_init_options {
  * which points to nothing. One that was freed is recognised, never followed. NULL is none. */
 typedef struct ronde_work_s* ronde_work;
 
+/** An operation that is prepared once and started again and again. Opaque, as a ronde_work. */
+typedef struct ronde_persistent_s* ronde_persistent;
+
 /** Called once, when the operation is done: `status` is its code, and ronde_last_error() has the
  * text within the call. On a thread of Ronde's, one that waits, or at once on this one if it is
  * done. It may submit operations, but must neither block nor throw: what a callback in C++ throws
@@ -207,8 +210,9 @@ typedef struct ronde_operation_options {
   /** Allreduce of f32 or f64: RONDE_F16 or RONDE_BF16 halves what travels between the ranks, at two
    * roundings. RONDE_NO_DTYPE: it is sent as it is. */
   int wire_dtype;
-  /** Factors before and after a reduction. Integers are scaled in double precision and truncated
-   * toward zero.
+  /** Factors before and after a reduction. A sum or average of integers of up to 32 bits has them
+   * applied to its exact sum, in double precision, is truncated toward zero and clamped to the
+   * type. Other reductions of integers refuse factors: convert to f64.
    * @{ */
   double prescale;
   double postscale;

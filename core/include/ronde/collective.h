@@ -29,9 +29,10 @@ constexpr bool is_point_to_point(Collective kind) noexcept {
   return kind == Collective::Send || kind == Collective::Recv;
 }
 
-/// Combines elements in a reduction. Integer sums and products wrap; on bool, Sum is "or", Product
-/// is "and" and Average is refused; Min and Max propagate NaN. Adasum, for floating-point
-/// allreduces only, combines whole tensors (core/src/execute/adasum.h). The values travel between
+/// Combines elements in a reduction. Integer sums and products wrap, and an average of integers is
+/// that of the exact sum, truncated toward zero; on bool, Sum is "or", Product is "and" and Average
+/// is refused; Min and Max propagate NaN. Adasum, for floating-point
+/// allreduces only, combines whole tensors (core/src/run/adasum.h). The values travel between
 /// ranks and through the C API: never renumber them.
 enum class ReduceOp : std::uint8_t {
   Sum = 0,

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <span>
@@ -40,7 +41,7 @@ enum class DrainStatus : std::uint8_t {
 /// Orders Ronde's work on a kind of device with the program's: by events in streams, so that no
 /// thread waits.
 ///
-/// Thread-safety: full.
+/// Thread-safety: full, but for copy().
 class DeviceStreams {
  public:
   virtual ~DeviceStreams() = default;
@@ -51,6 +52,12 @@ class DeviceStreams {
   /// The end of everything that is queued now on `stream` of the device with this ordinal. Throws
   /// UsageError if this rank is not served there, or the stream is being captured.
   virtual std::shared_ptr<const DeviceEvent> mark(int device, void* stream) = 0;
+
+  /// Copies between memory of the CPU and of the device with this ordinal, in the order of the
+  /// calls, which one thread makes at a time. Returns the end of the copy. Throws ronde::Error if
+  /// the device failed.
+  virtual std::shared_ptr<const DeviceEvent> copy(int device, void* to, const void* from,
+                                                  std::size_t bytes) = 0;
 
   /// After Backend::abort(): waits up to `bound` until work that Ronde has queued no longer
   /// accesses memory.

@@ -63,6 +63,11 @@ constexpr bool is_floating(DataType dtype) noexcept {
   return is_half(dtype) || dtype == DataType::F32 || dtype == DataType::F64;
 }
 
+/// U8, I8, I16, I32 or I64.
+constexpr bool is_integer(DataType dtype) noexcept {
+  return dtype <= DataType::I64;
+}
+
 /// "f32", "bool", ...
 std::string_view to_string(DataType dtype) noexcept;
 

@@ -83,8 +83,10 @@ struct MessageFigures {
 struct Figures {
   /// Of a rank that came last.
   struct Last {
-    std::uint64_t count = 0;     ///< messages that this rank announced last
-    std::int64_t waited_ns = 0;  ///< by those who had announced them
+    std::uint64_t count = 0;  ///< messages that this rank announced last
+    /// Time of steps in which threads of the program waited for what this rank had not submitted;
+    /// waits that overlap count once. Of the whole run while no step has ended.
+    std::int64_t lost_ns = 0;
   };
   /// Spans of one name.
   struct Spans {
@@ -112,7 +114,7 @@ struct Figures {
 
   /// By the exponent of the smallest power of two that is not less than the message's bytes.
   std::map<int, MessageFigures> messages;
-  std::map<int, Last> last_ranks;              ///< by rank of the group
+  std::map<int, Last> last_ranks;              ///< by rank of the group; -1: one of a host's
   std::map<std::string, Spans> spans;          ///< at most kMostSpanNames, and "others"
   std::map<std::string, std::uint64_t> thaws;  ///< of frozen schedules, by reason
 

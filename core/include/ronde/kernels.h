@@ -12,8 +12,7 @@
 
 namespace ronde {
 
-/// `value * factor / divisor`. Apart, because the sum of 49 ones times 1/49 is less than one, and
-/// an integer average of it would be zero.
+/// `value * factor / divisor`. Apart, because the sum of 49 ones times 1/49 is less than one.
 struct Scaling {
   double factor = 1.0;
   double divisor = 1.0;
@@ -46,9 +45,10 @@ enum class Store : std::uint8_t { Regular, Streaming };
 
 /// The work of Kernels::reduce on each element. Every input is scaled by `prescale`, then combined
 /// with the others in rank order, then scaled by `final`. Half types are computed in f32 and
-/// rounded once, at the end; integers are scaled in double precision, truncated toward zero and
-/// clamped to their range; bools become 0 or 1 and are never scaled. Any NaN of the result is the
-/// one quiet NaN. ReduceOp::Average is Sum here: the caller puts the division into `final`.
+/// rounded once, at the end; integers and bools are never scaled (Ronde gives no backend a call
+/// that would: Note [Exact sums] in core/src/run/exact_sum.h), and bools become 0 or 1. Any NaN
+/// of the result is the one quiet NaN. ReduceOp::Average is Sum here: the caller puts the division
+/// into `final`.
 struct Reduction {
   DataType dtype = DataType::F32;
   ReduceOp op = ReduceOp::Sum;

@@ -23,9 +23,9 @@ struct AllreduceOptions {
   /// The name by which ranks match their calls, and which errors and reports of stalls show. Empty:
   /// calls are matched by their order within the process set (see Request::name).
   std::string name = {};
-  /// An average of integers is computed in double precision and truncated toward zero.
+  /// An average of integers is that of their exact sum, truncated toward zero.
   ReduceOp op = ReduceOp::Average;
-  /// Integers are scaled in double precision and truncated toward zero.
+  /// Factors of integers are for sums and averages of up to 32 bits (see Request::prescale).
   /// @{
   double prescale = 1.0;
   double postscale = 1.0;

@@ -2,10 +2,12 @@
 #pragma once
 
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -24,7 +26,8 @@ inline constexpr int kAnyRank = -1;
 /// `root`, scales, device kind and process set must be equal everywhere, and `shape` too, but for
 /// the first dimension of an allgather or alltoall. Buffers are dense, row-major, and stay the
 /// caller's and untouched until the work is done (even if it fails: see Note [Buffers after a group
-/// error] in core/src/sets/completion.h).
+/// error] in core/src/loop/fail_operations.h). A request is refused if it writes memory that
+/// another operation in flight uses, or reads what another one writes; several may read the same.
 ///
 /// Only the sender and the receiver of a message submit a request for it, without a name. They are
 /// matched as in MPI: a send takes the earliest recv that its receiver has submitted for it (for
@@ -53,14 +56,16 @@ struct Request {
   /// rows, and one more if r < rows % n.
   void* output = nullptr;
   ReduceOp op = ReduceOp::Sum;  ///< of an allreduce or a reducescatter
-  /// Applied before and after a reduction. Integers are scaled in double precision and truncated
-  /// toward zero.
+  /// Applied before and after a reduction. A sum or average of integers of up to 32 bits has the
+  /// factors applied to its exact sum, in double precision (sum * prescale * postscale / ranks), is
+  /// truncated toward zero and clamped to the type. Other reductions of integers refuse factors: in
+  /// f64 they can have them. Bools are never scaled.
   /// @{
   double prescale = 1.0;
   double postscale = 1.0;
   /// @}
   /// Allreduce of f32 or f64: F16 or BF16 compresses what travels between the ranks; `dtype` itself
-  /// is as nothing. Each rank's element is scaled by `prescale` in its own type and rounded to this
+  /// has no effect. Each rank's element is scaled by `prescale` in its own type and rounded to this
   /// one; they are combined in f32 in the order of ranks, scaled (`postscale`, average) and rounded
   /// to this type again; that is the result of every rank, in its own type. So two roundings, to
   /// nearest even, and what is too large for f16 becomes infinite: the same bits as if the program
@@ -86,6 +91,10 @@ struct Request {
   /// False, in a reduction: this rank has nothing to add and `input` (if any) counts as the neutral
   /// element, but it takes part. If no rank contributes, the work completes untouched and says so.
   bool contributes = true;
+  /// A number that should be equal on all ranks (0: none). It is compared each time, without a
+  /// message of its own.
+  /// The operation runs either way; Work::digests_agree() tells. All ones is reserved.
+  std::uint64_t digest = 0;
   /// The caller calls Work::wait() right after submitting: the operation is not gathered with
   /// others, and no thread is woken for it, as the waiting one does the engine's work if it can.
   bool caller_waits = false;
@@ -107,8 +116,15 @@ struct Request {
   /// for an operation. What it throws fails the work. On a device it is called once the result is
   /// queued (Work::wait_on), and what it queues on `stream` runs after that.
   std::function<void()> finish;
+  /// Memory that `finish` writes, beside `output`.
+  std::span<const std::byte> written = {};
   /// Released when the work is done: owns whatever the buffers live in.
   std::shared_ptr<void> keep_alive;
+  /// Not empty: why this rank cannot do its part. The operation then fails on all ranks, with a
+  /// UsageError that has the texts of all ranks that refuse. No buffer is needed or used then, and
+  /// no callback called; the shape and what else ranks compare need not be that of the others. A
+  /// join cannot be refused.
+  std::string refusal;
 };
 
 }  // namespace ronde

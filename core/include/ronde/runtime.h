@@ -14,6 +14,7 @@
 #include "ronde/config.h"
 #include "ronde/error.h"
 #include "ronde/figures.h"
+#include "ronde/persistent.h"
 #include "ronde/plugin/board.h"
 #include "ronde/plugin/events.h"
 #include "ronde/plugin/factory.h"
@@ -78,6 +79,7 @@ struct RuntimeOptions {
   std::string effective_config;
 };
 
+class Engine;
 class EventLog;
 class Runtime;
 
@@ -173,6 +175,11 @@ class Runtime {
   /// submit() and wait(), the fastest way (Request::caller_waits).
   void run(Request request);
 
+  /// Prepares an operation that is started again and again. Nothing is sent. Of `request` the
+  /// fields of Start are left out; a symmetric one starts fastest with the `output` given here.
+  /// Throws UsageError as submit() does, and for a join.
+  PersistentOp prepare(Request request);
+
   /// Ronde's thread sleeps until somebody calls, a message comes or a time limit passes.
   bool asleep() const noexcept;
 
@@ -224,8 +231,7 @@ class Runtime {
 
  private:
   friend class RuntimeSpan;
-  class Impl;
-  std::unique_ptr<Impl> impl_;
+  std::shared_ptr<Engine> engine_;
 };
 
 }  // namespace ronde

@@ -17,7 +17,7 @@ struct StatsGroup {
 
 /// The version that ronde::stats() writes first: raised if a part or a counter is renamed, removed
 /// or changes its meaning, and not if one is added.
-inline constexpr std::uint64_t kStatsLayoutVersion = 3;
+inline constexpr std::uint64_t kStatsLayoutVersion = 4;
 
 /// All parts, in the order in which they are shown.
 using Stats = std::vector<StatsGroup>;

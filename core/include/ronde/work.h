@@ -44,6 +44,10 @@ class Work {
   /// the output was left as it was.
   bool contributed() const;
 
+  /// False if the operation is done and ranks gave it different digests (Request::digest). All
+  /// ranks of the operation see the same answer.
+  bool digests_agree() const;
+
   /// Alltoall: the rows that came from each rank, in rank order. Empty for other operations.
   /// Throws UsageError while the operation is pending, and its error if it failed; on a device it
   /// may be asked once the operation is queued (wait_on).

@@ -6,17 +6,15 @@
 
 namespace ronde {
 
-/// A statistic: written by one or more threads, read by any, ordered with nothing.
+/// A statistic: written by one thread at a time, read by any, ordered with nothing.
 class Counter {
  public:
-  void add(std::uint64_t amount = 1) noexcept {
-    value_.fetch_add(amount, std::memory_order_relaxed);
-  }
-  /// Keeps the largest. Only for counters that one thread writes.
+  void add(std::uint64_t amount = 1) noexcept { set(get() + amount); }
+  /// Keeps the largest.
   void raise_to(std::uint64_t value) noexcept {
-    if (value > get()) value_.store(value, std::memory_order_relaxed);
+    if (value > get()) set(value);
   }
-  /// The latest. Only for what one thread writes.
+  /// The latest.
   void set(std::uint64_t value) noexcept { value_.store(value, std::memory_order_relaxed); }
   std::uint64_t get() const noexcept { return value_.load(std::memory_order_relaxed); }
 

@@ -1,6 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ronde/log.h"
 
+// As core/src/base/json.h.
+#ifndef FMT_HEADER_ONLY
+#define FMT_HEADER_ONLY
+#endif
+#define fmt ronde_fmt
+#define spdlog ronde_spdlog
 #include <spdlog/logger.h>
 #include <spdlog/pattern_formatter.h>
 #include <spdlog/sinks/stdout_sinks.h>

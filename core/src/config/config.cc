@@ -246,9 +246,10 @@ constexpr Variable kVariables[] = {
      "What averages divide by while ranks have joined: contributing (the ranks that still have "
      "data) or all."},
     {"RONDE_CHECK_REPLICAS", "", "steps", Text{&Config::check_replicas, checked_replica_check},
-     "When DistributedOptimizer compares the ranks' parameters, and options of the inner "
-     "optimizer: first (in the first step, and the first after a join), a number N (also every N "
-     "steps) or off."},
+     "When DistributedOptimizer compares the ranks' parameters, and state and options of the inner "
+     "optimizer: first (all of them in the first step, and the first after a join; then a part in "
+     "each step, which warns), a number N (all also every N steps, and every difference is an "
+     "error) or off."},
     {"RONDE_VERIFY", "", "", Flag{&Config::verify},
      "1: the ranks compare checksums of results in host memory that must be equal on all of them, "
      "and the group fails at the first that differs. For debugging: nothing freezes, and "
@@ -352,7 +353,9 @@ constexpr Variable kVariables[] = {
      "ronde prof. After a failure each rank writes FILE.rankN.json."},
     {"RONDE_TIMELINE", "HOROVOD_TIMELINE", "", Text{&Config::timeline, parse_path},
      "A folder in which each rank writes a trace for Perfetto and ronde prof; or a FILE.json, into "
-     "which rank 0 puts those of all ranks in shutdown(), if it can read their folder FILE.ranks."},
+     "which rank 0 puts those of all ranks in shutdown(), if it can read their folder FILE.ranks. "
+     "What rank 0 has counts on all ranks.",
+     ConfigScope::PerRank},
     {"RONDE_DUMP", "", "", Text{&Config::dump, parse_path},
      "A folder in which each rank writes its most recent events and what it waits for when the "
      "group "

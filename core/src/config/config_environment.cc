@@ -3,10 +3,10 @@
 
 #include <algorithm>
 #include <array>
+#include <cctype>
 #include <cstdlib>
 #include <limits>
 #include <string_view>
-#include <utility>
 
 #include "core/src/config/config_parse.h"
 #include "ronde/config.h"
@@ -17,6 +17,7 @@ namespace {
 
 constexpr std::string_view kOwnPrefix = "RONDE_";
 constexpr std::string_view kHorovodPrefix = "HOROVOD_";
+constexpr const char* kDefault = "default";  ///< the source of what nobody has set
 
 // Read by Ronde's own scripts and tests, or set by `ronde run`; no settings of the library.
 constexpr std::array<std::string_view, 13> kScriptNames = {
@@ -25,22 +26,26 @@ constexpr std::array<std::string_view, 13> kScriptNames = {
     "RONDE_RESTART",   "RONDE_RUN_BOARD", "RONDE_VENV"};
 constexpr std::string_view kTestPrefix = "RONDE_TEST_";
 
-/// The spelling of a Horovod variable's value for Ronde. Most are taken as they are.
+/// What a value of Horovod's variable is in Ronde. Others are taken as they are.
 struct AliasValue {
   std::string_view alias;
-  std::string_view theirs;
-  std::string_view ours;  ///< empty: Ronde has no such thing
+  std::string_view theirs;  ///< in small letters; Horovod reads any
+  std::string_view ours;
 };
-constexpr std::array<AliasValue, 4> kAliasValues = {{{"HOROVOD_LOG_LEVEL", "fatal", "error"},
-                                                     {"HOROVOD_CPU_OPERATIONS", "MPI", "mpi"},
-                                                     {"HOROVOD_CPU_OPERATIONS", "GLOO", ""},
-                                                     {"HOROVOD_CPU_OPERATIONS", "CCL", ""}}};
+constexpr std::array<AliasValue, 6> kAliasValues = {
+    {{"HOROVOD_LOG_LEVEL", "fatal", "error"},
+     {"HOROVOD_CPU_OPERATIONS", "mpi", "mpi"},
+     {"HOROVOD_CPU_OPERATIONS", "gloo", "auto"},
+     {"HOROVOD_CPU_OPERATIONS", "ccl", "auto"},
+     {"HOROVOD_NUM_NCCL_STREAMS", "0", "1"},  // its default
+     {"HOROVOD_TIMELINE", "dynamic", ""}}};   // start_timeline() names the file
 
-const AliasValue* find_alias_value(std::string_view alias, std::string_view text) {
-  const auto* const found = std::ranges::find_if(kAliasValues, [&](const AliasValue& value) {
-    return value.alias == alias && value.theirs == text;
-  });
-  return found != kAliasValues.end() ? found : nullptr;
+std::string_view alias_value(std::string_view alias, std::string_view text) {
+  const auto equal = [](unsigned char a, unsigned char b) { return std::tolower(a) == b; };
+  for (const AliasValue& value : kAliasValues) {
+    if (value.alias == alias && std::ranges::equal(text, value.theirs, equal)) return value.ours;
+  }
+  return text;
 }
 
 std::string nearest_name(std::string_view unknown) {
@@ -99,30 +104,32 @@ void set_from(Config& config, const ConfigEntry& entry, const std::string& varia
   }
 }
 
-/// Sets the entry from its Horovod alias. False, with a warning, for a value Ronde cannot follow.
-bool set_from_alias(LoadedConfig& loaded, const ConfigEntry& entry, const std::string& text) {
-  const AliasValue* const value = find_alias_value(entry.horovod_alias, text);
-  if (value != nullptr && value->ours.empty()) {
-    loaded.warnings.push_back(entry.horovod_alias + "=" + text +
-                              " asks for something that Ronde does not have and is ignored; set " +
-                              entry.name + " to choose, or unset it");
-    return false;
-  }
-  set_from(loaded.config, entry, entry.horovod_alias, value != nullptr ? value->ours : text);
-  return true;
-}
-
 std::string load_entry(LoadedConfig& loaded, const ConfigEntry& entry,
                        const EnvironmentLookup& lookup) {
   if (const auto text = lookup(entry.name)) {
     set_from(loaded.config, entry, entry.name, *text);
     return entry.name;
   }
-  if (!entry.horovod_alias.empty()) {
-    const auto text = lookup(entry.horovod_alias);
-    if (text && set_from_alias(loaded, entry, *text)) return entry.horovod_alias;
+  const std::string& alias = entry.horovod_alias;
+  const auto text = alias.empty() ? std::nullopt : lookup(alias);
+  if (!text) return kDefault;
+  set_from(loaded.config, entry, alias, alias_value(alias, *text));
+  return alias;
+}
+
+/// Horovod's stall limits have other defaults: one that is set alone moves the default of the
+/// other.
+void reconcile_stall_limits(LoadedConfig& loaded) {
+  Config& config = loaded.config;
+  if (config.stall_abort_s == 0 || config.stall_abort_s >= config.stall_warn_s) return;
+  const auto source_of = [&](std::string_view name) -> std::string_view {
+    return std::ranges::find(loaded.sources, name, &ConfigSource::name)->source;
+  };
+  const auto warn = source_of("RONDE_STALL_WARN_S"), abort = source_of("RONDE_STALL_ABORT_S");
+  if (abort == kDefault && warn.starts_with(kHorovodPrefix)) config.stall_abort_s = 0;
+  if (warn == kDefault && abort.starts_with(kHorovodPrefix)) {
+    config.stall_warn_s = config.stall_abort_s;
   }
-  return "default";
 }
 
 }  // namespace
@@ -138,8 +145,11 @@ LoadedConfig load_config(const EnvironmentLookup& lookup, const std::vector<std:
   LoadedConfig loaded;
   loaded.warnings = unknown_name_warnings(names);
   for (const ConfigEntry& entry : config_table()) {
-    std::string source = load_entry(loaded, entry, lookup);
-    loaded.sources.push_back({entry.name, entry.get(loaded.config), std::move(source)});
+    loaded.sources.push_back({entry.name, "", load_entry(loaded, entry, lookup)});
+  }
+  reconcile_stall_limits(loaded);
+  for (std::size_t i = 0; i < loaded.sources.size(); ++i) {
+    loaded.sources[i].value = config_table()[i].get(loaded.config);
   }
   check_config(loaded.config);
   return loaded;

@@ -12,6 +12,8 @@
 #include <thread>
 #include <vector>
 
+#include "core/src/base/after_fork.h"
+#include "core/src/base/monotonic_clock.h"
 #include "core/src/events/clock_bounds.h"
 #include "core/src/events/event_ring.h"
 #include "core/src/events/figure_reader.h"
@@ -33,7 +35,7 @@ namespace ronde {
 /// Thread-safety: every member may be called from any thread.
 class EventLog {
  public:
-  using Clock = std::chrono::steady_clock;
+  using Clock = MonotonicClock;
   static constexpr std::uint64_t kBatch = 512;
 
   /// `capacity`: as EventRing.
@@ -48,6 +50,8 @@ class EventLog {
   static std::int64_t now_ns() noexcept { return ns_of(Clock::now()); }
 
   bool enabled() const noexcept { return ring_.enabled(); }
+  /// Note [After fork].
+  bool is_of_parent() const noexcept { return fork_depth() != fork_depth_; }
   /// An event of the calling thread; `text` stands for Event::text.
   void write(const EventRecord& event, std::string_view text = {}) noexcept;
 
@@ -83,6 +87,7 @@ class EventLog {
   void feed_sinks(std::uint64_t await_before = 0);
   void read_figures_locked(std::uint64_t most, std::uint64_t await_before);
 
+  const int fork_depth_ = fork_depth();
   const std::shared_ptr<Logger> log_;
   EventRing ring_;
   const EventCallback on_event_;

@@ -10,6 +10,8 @@
 #include <new>
 #include <thread>
 
+#include "core/src/base/monotonic_clock.h"
+
 namespace ronde {
 namespace {
 
@@ -176,8 +178,8 @@ bool EventRing::read(Cursor& cursor) const {
 bool EventRing::read_before(Cursor& cursor, std::uint64_t end) const {
   constexpr std::chrono::seconds kPatience{1};
   if (read(cursor)) return true;
-  const auto deadline = std::chrono::steady_clock::now() + kPatience;
-  while (cursor.next < end && std::chrono::steady_clock::now() < deadline) {
+  const auto deadline = MonotonicClock::now() + kPatience;
+  while (cursor.next < end && MonotonicClock::now() < deadline) {
     std::this_thread::yield();
     if (read(cursor)) return true;
   }

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <utility>
 
 namespace ronde {
 namespace {
@@ -21,7 +22,10 @@ int exponent_of(std::uint64_t bytes) {
 
 FigureReader::Operation& FigureReader::operation(std::uint64_t number) {
   Operation& found = operations_[number % kOperations];
-  if (found.number != number) found = {.number = number};
+  if (found.number == number) return found;
+  lacking_ -= found.waiters;
+  found = {};
+  found.number = number;
   return found;
 }
 
@@ -95,7 +99,31 @@ void FigureReader::take(const EventRecord& event, std::string_view text) {
   }
 }
 
+void FigureReader::note_lost() noexcept {
+  waiting_ = lacking_ = 0;
+  for (Operation& each : operations_) each.waiters = 0;
+}
+
+/// Adds the time since the last call, if a thread waits for what is not agreed.
+void FigureReader::count_lost(std::int64_t now_ns) {
+  if (lacking_ > 0) lost_ns_ += std::max<std::int64_t>(now_ns - lost_since_ns_, 0);
+  lost_since_ns_ = std::max(lost_since_ns_, now_ns);
+}
+
+void FigureReader::note_agreed(Operation& agreed, const EventRecord& event) {
+  agreed.is_agreed = true;
+  // What polls lost is its last rank's, too, where nobody waits just now.
+  if (agreed.waiters == 0 && (agreed.wait_ns == 0 || lacking_ > 0)) return;
+  count_lost(event.time_ns);
+  lacking_ -= std::exchange(agreed.waiters, std::uint16_t{0});
+  const std::int64_t lost_ns = std::exchange(lost_ns_, 0);
+  (figures_.steps > 0 ? lost_in_step_ns_[event.rank] : figures_.last_ranks[event.rank].lost_ns) +=
+      lost_ns;
+}
+
 void FigureReader::take_agreed(const EventRecord& event) {
+  Operation* const agreed = find_operation(event.operation);
+  if (agreed != nullptr) note_agreed(*agreed, event);
   if (event.bucket == 0) return;  // it moves nothing
   Bucket& bucket = bucket_at(event.set, event.bucket);
   ++bucket.tensors;
@@ -103,7 +131,7 @@ void FigureReader::take_agreed(const EventRecord& event) {
   bucket.agreed_ns = event.time_ns;
   if (event.rank >= 0) bucket.last_rank = event.rank;
   // One that was not submitted here is of a rank that has joined.
-  if (Operation* const agreed = find_operation(event.operation)) {
+  if (agreed != nullptr) {
     agreed->bucket = event.bucket;
     agreed->set = event.set;
     const std::int64_t ready_ns =
@@ -129,9 +157,7 @@ void FigureReader::take_started(const EventRecord& event) {
   const std::int64_t waited_ns = std::max<std::int64_t>(bucket.agreed_ns - bucket.announced_ns, 0);
   figures.phase(Phase::Negotiate).add(waited_ns);
   if (bucket.last_rank < 0) return;
-  Figures::Last& last = figures_.last_ranks[bucket.last_rank];
-  ++last.count;
-  last.waited_ns += waited_ns;
+  ++figures_.last_ranks[bucket.last_rank].count;
 }
 
 void FigureReader::take_finished(const EventRecord& event) {
@@ -157,7 +183,16 @@ void FigureReader::take_wait(const EventRecord& event) {
     if (awaited != nullptr) awaited->wait_ns = event.time_ns;
     if (waiting_++ == 0) waits_since_ns_ = event.time_ns;
     if (first_wait_ns_ == 0) first_wait_ns_ = event.time_ns;
+    if (awaited == nullptr || awaited->is_agreed) return;
+    count_lost(event.time_ns);
+    ++awaited->waiters;
+    ++lacking_;
     return;
+  }
+  if (awaited != nullptr && awaited->waiters > 0) {  // the program gave up, or it has failed
+    count_lost(event.time_ns);
+    --awaited->waiters;
+    --lacking_;
   }
   if (awaited != nullptr && awaited->wait_ns > 0) {
     figures_.wait.add(event.time_ns - awaited->wait_ns);
@@ -197,8 +232,13 @@ void FigureReader::take_step(const EventRecord& event) {
     exposed_ns_ += std::max<std::int64_t>(event.time_ns - waits_since_ns_, 0);
     waits_since_ns_ = event.time_ns;
   }
+  count_lost(event.time_ns);
   // The first one has begun before anybody could say so.
-  if (step_begun_ns_ > 0) {
+  if (step_begun_ns_ == 0) {
+    lost_ns_ = 0;
+    for (auto& [rank, last] : figures_.last_ranks) last.lost_ns = 0;
+  } else {
+    for (const auto& [rank, ns] : lost_in_step_ns_) figures_.last_ranks[rank].lost_ns += ns;
     figures_.step_time.add(event.time_ns - step_begun_ns_);
     figures_.exposed.add(exposed_ns_);
     const std::int64_t backward_ns = backward_ended_ns_ > 0 ? backward_ended_ns_ : first_wait_ns_;
@@ -211,6 +251,7 @@ void FigureReader::take_step(const EventRecord& event) {
   step_begun_ns_ = event.time_ns;
   exposed_ns_ = backward_ended_ns_ = first_wait_ns_ = last_started_ns_ = 0;
   last_bytes_ = 0;
+  lost_in_step_ns_.clear();
 }
 
 }  // namespace ronde

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -23,7 +24,7 @@ class FigureReader {
  public:
   void take(const EventRecord& event, std::string_view text = {});
   /// Events were lost: nobody can say who waits any more.
-  void note_lost() noexcept { waiting_ = 0; }
+  void note_lost() noexcept;
 
   const Figures& figures() const noexcept { return figures_; }
 
@@ -33,6 +34,8 @@ class FigureReader {
     std::int64_t submitted_ns = 0, announced_ns = 0, wait_ns = 0;
     std::uint64_t bucket = 0;
     std::uint32_t set = 0;
+    std::uint16_t waiters = 0;  ///< threads that wait until it is agreed
+    bool is_agreed = false;
   };
   struct Bucket {
     std::uint64_t number = 0;
@@ -51,6 +54,8 @@ class FigureReader {
   Bucket& bucket_at(std::uint32_t set, std::uint64_t number);
   Bucket* find_bucket(std::uint32_t set, std::uint64_t number);
 
+  void count_lost(std::int64_t now_ns);
+  void note_agreed(Operation& agreed, const EventRecord& event);
   void take_agreed(const EventRecord& event);
   void take_started(const EventRecord& event);
   void take_finished(const EventRecord& event);
@@ -71,10 +76,14 @@ class FigureReader {
 
   int waiting_ = 0;  ///< threads of the program
   std::int64_t waits_since_ns_ = 0;
+  int lacking_ = 0;  ///< of them, those who wait until their operation is agreed
+  std::int64_t lost_since_ns_ = 0;
+  std::int64_t lost_ns_ = 0;  ///< it is not known yet for which rank
 
   // Of the step in progress.
   std::int64_t step_begun_ns_ = 0;
   std::int64_t exposed_ns_ = 0;
+  std::map<int, std::int64_t> lost_in_step_ns_;  ///< by the rank that was waited for
   std::int64_t backward_ended_ns_ = 0;
   std::int64_t first_wait_ns_ = 0;
   std::int64_t last_started_ns_ = 0;

@@ -136,7 +136,7 @@ void Figures::merge(const Figures& other) {
   for (const auto& [exponent, figures] : other.messages) messages[exponent].merge(figures);
   for (const auto& [rank, last] : other.last_ranks) {
     last_ranks[rank].count += last.count;
-    last_ranks[rank].waited_ns += last.waited_ns;
+    last_ranks[rank].lost_ns += last.lost_ns;
   }
   for (const auto& [name, span] : other.spans) {
     spans[name].bytes += span.bytes;

@@ -11,7 +11,7 @@
 #include <utility>
 
 #include "core/src/base/rank_list.h"
-#include "core/src/submit/set_info.h"
+#include "core/src/op/set_info.h"
 #include "ronde/plugin/choice.h"
 
 namespace ronde {

@@ -9,9 +9,10 @@
 #include <utility>
 #include <vector>
 
+#include "core/src/agree/messages.h"
+#include "core/src/base/monotonic_clock.h"
 #include "core/src/base/problem.h"
 #include "core/src/group/control_tree.h"
-#include "core/src/negotiate/messages.h"
 #include "ronde/error.h"
 #include "ronde/runtime.h"
 
@@ -21,10 +22,10 @@ namespace ronde {
 /// in the same order; each blocks until all ranks have made it. They throw GroupError, with the
 /// same culprit on all ranks, if a rank is lost or late.
 ///
-/// Thread-safety: none; used by the coordinator thread before the loop begins.
+/// Thread-safety: none; used where the loop runs before the loop begins.
 class Bootstrap {
  public:
-  using Clock = std::chrono::steady_clock;
+  using Clock = MonotonicClock;
 
   /// `tree` is open. All exchanges share `deadline`.
   Bootstrap(const ControlTree& tree, Clock::time_point deadline)

@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "core/src/negotiate/messages.h"
+#include "core/src/agree/messages.h"
 #include "ronde/error.h"
 #include "ronde/plugin/transport.h"
 #include "ronde/topology.h"

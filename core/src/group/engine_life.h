@@ -8,8 +8,9 @@
 #include <mutex>
 #include <string>
 
+#include "core/src/agree/messages.h"
+#include "core/src/base/monotonic_clock.h"
 #include "core/src/base/thread_scope.h"
-#include "core/src/negotiate/messages.h"
 
 namespace ronde {
 
@@ -18,7 +19,7 @@ namespace ronde {
 /// Thread-safety: every member may be called from any thread.
 class EngineLife {
  public:
-  using Clock = std::chrono::steady_clock;
+  using Clock = MonotonicClock;
 
   /// `error`: what kept it from starting; null if nothing did.
   void note_started(std::exception_ptr error = nullptr);

@@ -10,12 +10,13 @@
 #include <vector>
 
 #include "core/src/base/exception_text.h"
+#include "core/src/base/monotonic_clock.h"
 #include "core/src/base/rank_list.h"
 
 namespace ronde {
 namespace {
 
-using Clock = std::chrono::steady_clock;
+using Clock = MonotonicClock;
 
 /// A failed backend is often the first sign of a dead peer: rank 0 waits so long for the death
 /// itself to show before it blames the rank that reported.

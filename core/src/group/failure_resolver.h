@@ -4,8 +4,8 @@
 #include <string>
 #include <utility>
 
+#include "core/src/agree/messages.h"
 #include "core/src/group/control_tree.h"
-#include "core/src/negotiate/messages.h"
 #include "ronde/log.h"
 
 namespace ronde {
@@ -21,7 +21,7 @@ struct GroupFailure {
 /// others ask it. The first rank to see a failed operation often sees the consequence of another
 /// rank's death.
 ///
-/// Thread-safety: none; used by the coordinator thread, and by a callback that leaves the group.
+/// Thread-safety: none; used where the loop runs, and by a callback that leaves the group.
 class FailureResolver {
  public:
   /// `pending`: what this rank was waiting for, for texts; or empty. The references outlive this.

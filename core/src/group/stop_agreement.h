@@ -8,8 +8,8 @@
 #include <string>
 #include <utility>
 
+#include "core/src/agree/messages.h"
 #include "core/src/group/control_tree.h"
-#include "core/src/negotiate/messages.h"
 #include "ronde/config.h"
 #include "ronde/runtime.h"
 

@@ -6,7 +6,7 @@
 #include "core/src/kernels/instruction_set.h"
 #include "core/src/kernels/vector.h"
 
-// Adasum's products and sums of whole vectors (core/src/execute/adasum.h). For the files of one
+// Adasum's products and sums of whole vectors (core/src/run/adasum.h). For the files of one
 // instruction set only: see Note [One instruction set a file].
 
 namespace ronde::kernels {

@@ -19,7 +19,7 @@ void pack_elements(void* output, const void* input, std::size_t count, DataType 
   if (count == 0) return;
   if (packed_dtype(dtype, widen_halves) != dtype) {
     best_kernels().widen(output, input, count, {.half = dtype, .scaling = scaling}, Store::Regular);
-  } else if (scaling.is_identity() && dtype != DataType::Bool) {
+  } else if (is_integer(dtype) || (scaling.is_identity() && dtype != DataType::Bool)) {
     std::memcpy(output, input, count * size_of(dtype));
   } else {
     scale_elements(output, input, count, dtype, scaling);
@@ -32,7 +32,7 @@ void unpack_elements(void* output, const void* input, std::size_t count, DataTyp
   if (packed_dtype(dtype, widen_halves) != dtype) {
     best_kernels().narrow(output, input, count, {.half = dtype, .scaling = scaling},
                           Store::Regular);
-  } else if (dtype == DataType::Bool || (scaling.is_identity() && !is_floating(dtype))) {
+  } else if (!is_floating(dtype)) {
     std::memcpy(output, input, count * size_of(dtype));
   } else {
     scale_elements(output, input, count, dtype, scaling);

@@ -17,8 +17,7 @@ constexpr DataType packed_dtype(DataType dtype, bool widen_halves) noexcept {
 }
 
 /// Writes `count` elements of `dtype` at `input`, scaled, to `output` in packed_dtype(dtype).
-/// Integers are scaled in double precision, truncated toward zero and clamped to their range; bools
-/// become 0 or 1 and are never scaled. A NaN stays some NaN.
+/// Integers and bools are never scaled; bools become 0 or 1. A NaN stays some NaN.
 void pack_elements(void* output, const void* input, std::size_t count, DataType dtype,
                    Scaling scaling, bool widen_halves);
 

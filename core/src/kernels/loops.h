@@ -103,13 +103,13 @@ struct Several {
       }
     }
 #pragma GCC unroll 4
-    for (Wide& value : result) value = canonical(scaled<Element>(value, scale));
+    for (Wide& value : result) value = canonical(scaled(value, scale));
   }
 
  private:
   template <typename At>
   [[gnu::always_inline]] Wide operand(At at, std::size_t input, std::size_t index) const {
-    return scaled<Element>(at.template load<Element>(inputs[input], index), prescale);
+    return scaled(at.template load<Element>(inputs[input], index), prescale);
   }
 };
 
@@ -125,7 +125,7 @@ struct Converted {
   [[gnu::always_inline]] void operator()(Wide (&result)[At::kCount], At at) const {
 #pragma GCC unroll 4
     for (std::size_t i = 0; i < At::kCount; ++i) {
-      result[i] = canonical(scaled<Element>(at.template load<Element>(input, i), scale));
+      result[i] = canonical(scaled(at.template load<Element>(input, i), scale));
     }
   }
 };
@@ -210,9 +210,7 @@ void reduce_with(const ReduceTask& task) {
   const Target<Element> target{static_cast<char*>(task.output), task.streaming};
   bool misses = false;
   for (std::size_t k = 0; k < task.input_count; ++k) misses |= task.inputs[k] == nullptr;
-  const bool scales_simply =
-      !Element::kScales ||
-      (prescale.is_identity && (kFloating<Wide> ? !scale.divides : scale.is_identity));
+  const bool scales_simply = prescale.factor == 1 && !scale.divides;
   if (task.input_count == 2 && !misses && scales_simply) {
     walk(target, task.count, Pair<Element, kOp>{task.inputs[0], task.inputs[1], scale});
   } else {

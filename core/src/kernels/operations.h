@@ -86,57 +86,31 @@ consteval Number neutral(ReduceOp op) {
   return Number{0};
 }
 
-/// Numbers with which value * factor / divisor is computed: of the element's type for floating
-/// point, else double.
+/// Numbers of the element's type with which value * factor / divisor is computed. Only floating
+/// types are scaled.
 template <typename Wide>
 struct Scale {
-  using Number = std::conditional_t<kFloating<Wide>, Lane<Wide>, double>;
-  Number factor;
-  Number divisor;
-  bool is_identity;
+  Lane<Wide> factor;
+  Lane<Wide> divisor;
   bool divides;
 };
 
 template <typename Wide>
 RONDE_KERNEL Scale<Wide> make_scale(double factor, double divisor) {
-  using Number = typename Scale<Wide>::Number;
-  return {static_cast<Number>(factor), static_cast<Number>(divisor),
-          factor == 1.0 && divisor == 1.0, divisor != 1.0};
-}
-
-/// Truncates toward zero and clamps; zero times infinity is zero.
-template <typename Wide, typename Number = Lane<Wide>>
-RONDE_KERNEL Number scaled_integer(Number value, const Scale<Wide>& scale) {
-  using Limits = std::numeric_limits<Number>;
-  constexpr Number kMost = Limits::max();
-  constexpr Number kLeast = Limits::min();
-  // The largest i64 is no double: compare with 2^63, which is.
-  constexpr double kAbove = 2.0 * static_cast<double>(Number{1} << (Limits::digits - 1));
-  double product = static_cast<double>(value) * scale.factor;
-  if (scale.divides) product /= scale.divisor;
-  if (product >= kAbove) return kMost;
-  if (product < static_cast<double>(kLeast)) return kLeast;
-  return product == product ? static_cast<Number>(product) : Number{0};
-}
-
-/// Not inline: it would be most of the code, for what is rarely asked for.
-template <typename Wide>
-[[gnu::noinline]] Wide scaled_integers(Wide value, const Scale<Wide>& scale) {
-  for (std::size_t i = 0; i < sizeof(Wide) / sizeof(value[0]); ++i) {
-    value[i] = scaled_integer<Wide>(value[i], scale);
+  if constexpr (kFloating<Wide>) {
+    return {static_cast<Lane<Wide>>(factor), static_cast<Lane<Wide>>(divisor), divisor != 1.0};
+  } else {
+    return {1, 1, false};
   }
-  return value;
 }
 
-template <typename Element, typename Wide = typename Element::Wide>
+template <typename Wide>
 RONDE_KERNEL Wide scaled(Wide value, const Scale<Wide>& scale) {
-  if constexpr (!Element::kScales) {
-    return value;
-  } else if constexpr (kFloating<Wide>) {
+  if constexpr (kFloating<Wide>) {
     const Wide product = value * scale.factor;
     return scale.divides ? product / scale.divisor : product;
   } else {
-    return scale.is_identity ? value : scaled_integers(value, scale);
+    return value;
   }
 }
 

@@ -131,10 +131,7 @@ void Autotuner::note_whether_active() {
 void Autotuner::see(const DecisionMessage& decision, const Announcer& announcer) {
   if (identified_ || decisions_ == kDecisionsToIdentify) return;
   ++decisions_;
-  const auto add = [&](std::uint32_t slot) {
-    const CachedResponse& response = announcer.response(slot);
-    signature_.add(response.name, response.meta);
-  };
+  const auto add = [&](std::uint32_t slot) { signature_.add(*announcer.response(slot).spec); };
   decision.cached.for_each([&](std::size_t bit) { add(static_cast<std::uint32_t>(bit)); });
   for (const KeyedSlot& item : decision.keyed) add(item.slot);
 }

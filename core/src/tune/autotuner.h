@@ -10,8 +10,8 @@
 #include <string>
 #include <vector>
 
-#include "core/src/negotiate/announcer.h"
-#include "core/src/negotiate/messages.h"
+#include "core/src/agree/announcer.h"
+#include "core/src/agree/messages.h"
 #include "core/src/tune/model_signature.h"
 #include "core/src/tune/tuner.h"
 #include "ronde/log.h"

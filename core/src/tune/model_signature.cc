@@ -28,12 +28,12 @@ class Hash {
 
 }  // namespace
 
-void ModelSignature::add(const std::string& name, const RequestMeta& meta) {
+void ModelSignature::add(const OpSpec& spec) {
   Hash hash;
-  hash.add(name);
-  hash.add(static_cast<std::uint64_t>(meta.kind));
-  hash.add(static_cast<std::uint64_t>(meta.dtype));
-  for (const std::int64_t dimension : meta.shape) hash.add(static_cast<std::uint64_t>(dimension));
+  hash.add(spec.name);
+  hash.add(static_cast<std::uint64_t>(spec.kind));
+  hash.add(static_cast<std::uint64_t>(spec.dtype));
+  for (const std::int64_t dimension : spec.shape) hash.add(static_cast<std::uint64_t>(dimension));
   operations_.insert(hash.value());
 }
 

@@ -5,7 +5,7 @@
 #include <set>
 #include <string>
 
-#include "core/src/submit/request_meta.h"
+#include "core/src/op/op_spec.h"
 
 namespace ronde {
 
@@ -15,7 +15,7 @@ namespace ronde {
 /// Thread-safety: none.
 class ModelSignature {
  public:
-  void add(const std::string& name, const RequestMeta& meta);
+  void add(const OpSpec& spec);
 
   /// 16 digits; empty if nothing was added.
   std::string text() const;

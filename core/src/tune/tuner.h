@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "core/src/negotiate/messages.h"
+#include "core/src/agree/messages.h"
 #include "ronde/config.h"
 #include "ronde/tune_search.h"
 #include "ronde/tuning.h"

@@ -9,15 +9,15 @@
 
 namespace edsr {
 
-/// When training ends and how the learning rate falls: a pure function of the step and of seconds
-/// trained. Every rank must be given the same seconds (rank 0's), or the ranks would part.
+/// When training ends, by the step and by seconds trained, and how the learning rate falls, by the
+/// step alone: a slow machine learns as much from an image. Every rank must be given the same
+/// seconds (rank 0's), or the ranks would part.
 class Schedule {
  public:
   explicit Schedule(const Options& options)
       : steps_(options.steps),
         seconds_(options.minutes * 60),
         learning_rate_(options.learning_rate),
-        halvings_(options.lr_halvings),
         halve_every_(options.lr_halve_every) {}
 
   /// How much of the budget is used, 1 when training ends.
@@ -29,14 +29,8 @@ class Schedule {
 
   bool finished(std::int64_t step, double seconds) const { return fraction(step, seconds) >= 1; }
 
-  double learning_rate(std::int64_t step, double seconds) const {
-    const double intervals = static_cast<double>(halvings_ + 1);
-    const std::int64_t halved =
-        halve_every_ > 0
-            ? step / halve_every_
-            : static_cast<std::int64_t>(std::min(fraction(step, seconds), 1.0) * intervals);
-    const std::int64_t limit = halve_every_ > 0 ? halved : halvings_;
-    return std::ldexp(learning_rate_, -static_cast<int>(std::min(halved, limit)));
+  double learning_rate(std::int64_t step) const {
+    return std::ldexp(learning_rate_, -static_cast<int>(step / halve_every_));
   }
 
  private:
@@ -45,7 +39,6 @@ class Schedule {
   std::int64_t steps_;
   double seconds_;
   double learning_rate_;
-  std::int64_t halvings_;
   std::int64_t halve_every_;
 };
 

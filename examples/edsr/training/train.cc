@@ -32,11 +32,12 @@ void set_learning_rate(torch::optim::Adam& adam, double learning_rate) {
 class Bookkeeper {
  public:
   Bookkeeper(RunCheckpoint& checkpoint, const Options& options, const RunConfig& config,
-             const Position& start)
+             const Position& start, const std::function<double()>& gain)
       : checkpoint_(checkpoint),
         options_(options),
         config_(config),
         schedule_(options),
+        gain_(gain),
         start_(start),
         position_(start),
         clock_(start.seconds),
@@ -53,9 +54,9 @@ class Bookkeeper {
 
   const Position& position() const { return position_; }
   bool finished() const {
-    return is_stopped_ || schedule_.finished(position_.step, clock_.seconds());
+    return is_stopped_ || is_good_ || schedule_.finished(position_.step, clock_.seconds());
   }
-  double learning_rate() const { return schedule_.learning_rate(position_.step, clock_.seconds()); }
+  double learning_rate() const { return schedule_.learning_rate(position_.step); }
 
   /// Notes the step just done. Collective about once a second.
   void step_done(const torch::Tensor& loss) {
@@ -65,6 +66,7 @@ class Bookkeeper {
     curve_.add(position_.step, learning_rate_used, loss);
     is_stopped_ = checkpoint_.should_stop();
     const bool agreed = clock_.step_done();
+    if (agreed && options_.until_gain && clock_.seconds() >= next_look_) look();
     const bool last = finished();
     if (last && !agreed) clock_.agree();
     if (agreed || last) report(learning_rate_used);
@@ -80,11 +82,19 @@ class Bookkeeper {
     const double seconds = clock_.seconds() - start_.seconds;
     if (position_.step > start_.step) save();
     checkpoint_.finish();
-    const bool is_done = schedule_.finished(position_.step, clock_.seconds());
+    const bool is_done = is_good_ || schedule_.finished(position_.step, clock_.seconds());
     return {position_, images(), seconds, is_stopped_ && !is_done};
   }
 
  private:
+  /// Ends training if it has reached what was wanted. Looking takes a sixth of the time at most.
+  void look() {
+    const double before = clock_.seconds();
+    is_good_ = gain_() >= *options_.until_gain;
+    clock_.agree();
+    next_look_ = clock_.seconds() + 5 * (clock_.seconds() - before);
+  }
+
   std::int64_t images() const { return (position_.step - start_.step) * config_.batch; }
 
   void report(double learning_rate_used) {
@@ -108,13 +118,16 @@ class Bookkeeper {
   const Options& options_;
   const RunConfig& config_;
   Schedule schedule_;
+  const std::function<double()>& gain_;
   Position start_;
   Position position_;
   GroupClock clock_;
   LossCurve curve_;
   Scalars scalars_;
   ProgressLine line_;
+  double next_look_ = 0;
   bool is_stopped_ = false;
+  bool is_good_ = false;
 };
 
 /// How long a step waits for its batch: ronde prof report says when that is the limit.
@@ -145,7 +158,8 @@ RunConfig run_config(const Options& options, std::size_t photographs) {
 }
 
 TrainingResult train(Edsr& network, std::shared_ptr<const std::vector<Photograph>> photographs,
-                     torch::Device device, const Options& options) {
+                     torch::Device device, const Options& options,
+                     const std::function<double()>& gain) {
   const RunConfig config = run_config(options, photographs->size());
   network->to(device);
   torch::optim::Adam adam(network->parameters(), options.learning_rate);
@@ -167,7 +181,7 @@ TrainingResult train(Edsr& network, std::shared_ptr<const std::vector<Photograph
       dataset.map(torch::data::transforms::Stack<>()), sampler,
       torch::data::DataLoaderOptions(local_batch).workers(options.workers));
 
-  Bookkeeper run(checkpoint, options, config, start);
+  Bookkeeper run(checkpoint, options, config, start, gain);
   while (!run.finished()) {
     const Position& position = run.position();
     dataset.set_epoch(position.epoch);

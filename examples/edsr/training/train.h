@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <vector>
 
@@ -33,11 +34,12 @@ std::filesystem::path checkpoint_folder(const Options& options);
 RunConfig run_config(const Options& options, std::size_t photographs);
 
 /// Trains on `device` with Adam on the mean absolute error until the budget of steps or minutes is
-/// used, or SIGTERM comes, and leaves a checkpoint; says so where the one that it resumes has used
-/// it all. Collective; every rank holds the same photographs and gets the same result. Throws
-/// InputError (resuming is refused, output cannot be written, training diverges) and
-/// ronde::GroupError when another rank fails.
+/// used, `gain` (in dB, collective) reaches --until-gain, or SIGTERM comes, and leaves a
+/// checkpoint; says so where the one that it resumes has used the budget. Collective; every rank
+/// holds the same photographs and gets the same result. Throws InputError (resuming is refused,
+/// output cannot be written, training diverges) and ronde::GroupError when another rank fails.
 TrainingResult train(Edsr& network, std::shared_ptr<const std::vector<Photograph>> photographs,
-                     torch::Device device, const Options& options);
+                     torch::Device device, const Options& options,
+                     const std::function<double()>& gain);
 
 }  // namespace edsr

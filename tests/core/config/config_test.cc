@@ -291,22 +291,16 @@ TEST_CASE("sizes are written with the largest binary unit that divides them") {
 
 TEST_CASE("a Horovod variable is read when ours is unset, and errors name it") {
   const LoadedConfig loaded = load({{"HOROVOD_FUSION_THRESHOLD", "1048576"},
-                                    {"HOROVOD_CYCLE_TIME", "2.5"},
                                     {"HOROVOD_CACHE_CAPACITY", "0"},
                                     {"HOROVOD_STALL_CHECK_TIME_SECONDS", "60"},
                                     {"HOROVOD_STALL_SHUTDOWN_TIME_SECONDS", "0"},
-                                    {"HOROVOD_LOG_LEVEL", "fatal"},
-                                    {"HOROVOD_THREAD_AFFINITY", "1,2"},
-                                    {"HOROVOD_CPU_OPERATIONS", "MPI"}});
+                                    {"HOROVOD_THREAD_AFFINITY", "1,2"}});
   CHECK(loaded.warnings.empty());
   CHECK(loaded.config.fusion_bytes == 1u << 20);
-  CHECK(loaded.config.cycle_time_ms == 2.5);
   CHECK(loaded.config.cache_capacity == 0);
   CHECK(loaded.config.stall_warn_s == 60);
   CHECK(loaded.config.stall_abort_s == 0);
-  CHECK(loaded.config.log_level == "error");
   CHECK(loaded.config.thread_affinity == "1,2");
-  CHECK(loaded.config.cpu_backend == "mpi");
   CHECK(source_of(loaded, "RONDE_FUSION_BYTES") == "HOROVOD_FUSION_THRESHOLD");
 
   const LoadedConfig ours =
@@ -318,13 +312,42 @@ TEST_CASE("a Horovod variable is read when ours is unset, and errors name it") {
              Contains("HOROVOD_FUSION_THRESHOLD: \"128MO\""));
 }
 
-TEST_CASE("a Horovod backend that Ronde does not have is ignored with a warning") {
-  const LoadedConfig loaded = load({{"HOROVOD_CPU_OPERATIONS", "GLOO"}});
-  CHECK(loaded.config.cpu_backend == "auto");
-  CHECK(source_of(loaded, "RONDE_CPU_BACKEND") == "default");
-  REQUIRE(loaded.warnings.size() == 1);
-  CHECK_THAT(loaded.warnings[0],
-             Contains("HOROVOD_CPU_OPERATIONS=GLOO") && Contains("RONDE_CPU_BACKEND"));
+TEST_CASE("what Horovod's launcher sets is taken in any case, without a word") {
+  struct Row {
+    const char *alias, *text, *name, *value;
+  };
+  for (const auto& [alias, text, name, value] : std::vector<Row>{
+           {"HOROVOD_CPU_OPERATIONS", "gloo", "RONDE_CPU_BACKEND", "auto"},
+           {"HOROVOD_CPU_OPERATIONS", "CCL", "RONDE_CPU_BACKEND", "auto"},
+           {"HOROVOD_CPU_OPERATIONS", "Mpi", "RONDE_CPU_BACKEND", "mpi"},
+           {"HOROVOD_LOG_LEVEL", "FATAL", "RONDE_LOG_LEVEL", "error"},
+           {"HOROVOD_LOG_LEVEL", "WARNING", "RONDE_LOG_LEVEL", "warning"},
+           {"HOROVOD_LOG_LEVEL", "Debug", "RONDE_LOG_LEVEL", "debug"},
+           {"HOROVOD_LOG_LEVEL", "TRACE", "RONDE_LOG_LEVEL", "trace"},
+           {"HOROVOD_TIMELINE", "DYNAMIC", "RONDE_TIMELINE", ""},
+           {"HOROVOD_TIMELINE", "/tmp/t.json", "RONDE_TIMELINE", "/tmp/t.json"},
+           {"HOROVOD_NUM_NCCL_STREAMS", "0", "RONDE_NCCL_STREAMS", "1"},
+           // The launcher multiplies MiB of its file; a fraction of them makes a float.
+           {"HOROVOD_FUSION_THRESHOLD", "524288.0", "RONDE_FUSION_BYTES", "512KiB"},
+           {"HOROVOD_CYCLE_TIME", "3.5", "RONDE_CYCLE_TIME_MS", "3.5"}}) {
+    const LoadedConfig loaded = load({{alias, text}});
+    CAPTURE(alias, text);
+    CHECK(loaded.warnings.empty());
+    CHECK(source_of(loaded, name) == alias);
+    CHECK(std::ranges::find(loaded.sources, name, &ronde::ConfigSource::name)->value == value);
+  }
+  CHECK_THAT(error_of({{"RONDE_CPU_BACKEND", "Mpi"}}), Contains("RONDE_CPU_BACKEND: \"Mpi\""));
+}
+
+TEST_CASE("a stall limit of Horovod's that is set alone moves the default of the other") {
+  const Config late = load({{"HOROVOD_STALL_CHECK_TIME_SECONDS", "900"}}).config;
+  CHECK((late.stall_warn_s == 900 && late.stall_abort_s == 0));
+  const LoadedConfig early = load({{"HOROVOD_STALL_SHUTDOWN_TIME_SECONDS", "20"}});
+  CHECK((early.config.stall_warn_s == 20 && early.config.stall_abort_s == 20));
+  CHECK_THAT(describe(early), Contains("RONDE_STALL_WARN_S=20 (default)"));
+  CHECK_THAT(
+      error_of({{"HOROVOD_STALL_SHUTDOWN_TIME_SECONDS", "20"}, {"RONDE_STALL_WARN_S", "40"}}),
+      Contains("RONDE_STALL_ABORT_S=20"));
 }
 
 TEST_CASE("an unknown variable warns with the nearest known one") {

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <catch2/catch.hpp>
+#include <map>
 #include <random>
 #include <vector>
 
@@ -102,7 +103,89 @@ TEST_CASE("the phases of a message follow from its events") {
   CHECK(messages.phase(Phase::Pack).count() == 0);
   REQUIRE(figures.last_ranks.count(1) == 1);
   CHECK(figures.last_ranks.at(1).count == 2);
-  CHECK(figures.last_ranks.at(1).waited_ns == 18 * kUs);
+  CHECK(figures.last_ranks.at(1).lost_ns == 0);  // no thread has waited
+}
+
+namespace {
+
+using LostFor = std::map<int, std::int64_t>;
+
+/// Times in us; those of what does not happen are 0.
+struct Awaited {
+  std::uint64_t operation = 0;
+  std::int64_t begun = 0, agreed = 0, ended = 0;
+  int last_rank = -1;
+};
+
+/// Operations of which a thread waits for each, and steps, in the order of time.
+void take(FigureReader& reader, const std::vector<Awaited>& waits,
+          const std::vector<std::int64_t>& step_ends) {
+  std::vector<EventRecord> events;
+  const auto add = [&](EventKind kind, std::int64_t us, const Awaited& wait = {}) {
+    if (us == 0) return;
+    events.push_back({.time_ns = us * kUs,
+                      .kind = kind,
+                      .rank = wait.last_rank,
+                      .operation = wait.operation,
+                      .bucket = wait.operation});
+  };
+  for (const Awaited& wait : waits) {
+    add(EventKind::Submitted, 1, wait);
+    add(EventKind::WaitBegun, wait.begun, wait);
+    add(EventKind::Agreed, wait.agreed, wait);
+    add(EventKind::WaitEnded, wait.ended, wait);
+  }
+  for (const std::int64_t us : step_ends) add(EventKind::StepEnded, us);
+  std::ranges::stable_sort(events, {}, &EventRecord::time_ns);
+  for (const EventRecord& event : events) reader.take(event);
+}
+
+LostFor lost_by(const FigureReader& reader) {
+  LostFor lost;
+  for (const auto& [rank, last] : reader.figures().last_ranks) lost[rank] = last.lost_ns / kUs;
+  return lost;
+}
+
+}  // namespace
+
+TEST_CASE("time lost to late ranks is that of waits in steps, once where they overlap") {
+  // Two threads wait, once for what all have submitted, and once for what a host's ranks end
+  // together.
+  const std::vector<Awaited> waits = {
+      {5, 20, 30, 45, 1}, {6, 25, 40, 50, 2}, {7, 51, 35, 58, 3}, {8, 70, 74, 80, -1}};
+  const std::vector<Awaited> of_rank_1 = {
+      {1, 20, 60, 60, 1}, {2, 110, 113, 113, 1}, {3, 130, 190, 190, 1}};
+  const std::vector<Awaited> given_up = {{5, 20, 0, 25}, {5, 30, 40, 41, 1}};
+  struct Row {
+    std::vector<Awaited> waits;
+    std::vector<std::int64_t> step_ends;
+    LostFor lost;
+  };
+  for (const auto& [taken, step_ends, lost] : std::vector<Row>{
+           {waits, {10}, {}},
+           {waits, {10, 60}, {{1, 10}, {2, 10}}},
+           {waits, {10, 60, 80}, {{-1, 4}, {1, 10}, {2, 10}}},
+           {of_rank_1, {}, {{1, 103}}},
+           {of_rank_1, {100}, {{1, 0}}},  // before the first step and behind the last one
+           {of_rank_1, {100, 120}, {{1, 3}}},
+           {given_up, {10, 50}, {{1, 15}}}}) {
+    FigureReader reader;
+    take(reader, taken, step_ends);
+    CHECK(lost_by(reader) == lost);
+    if (step_ends.size() == 3) CHECK(total_us(reader.figures().exposed) == 47);
+  }
+}
+
+TEST_CASE("no time is lost to operations whose end nobody can see") {
+  FigureReader reader;
+  take(reader, {{5, 20}}, {10});
+  if (GENERATE(true, false)) {
+    reader.note_lost();
+  } else {
+    take(reader, {{5 + 4096}}, {});  // takes its place
+  }
+  take(reader, {{6, 80, 83, 0, 1}}, {100});
+  CHECK(lost_by(reader) == LostFor{{1, 3}});
 }
 
 TEST_CASE("messages are counted in the class of their size") {

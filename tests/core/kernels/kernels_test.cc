@@ -32,20 +32,13 @@ constexpr std::size_t kCounts[] = {0, 1, 2, 7, 16, 31, 33, 64, 100, 255, 257, kM
 
 template <typename Number>
 Number scaled(Number value, double factor, double divisor) {
-  const bool is_truth = std::is_same_v<Number, bool>;  // never scaled
-  if (is_truth || (factor == 1.0 && divisor == 1.0)) return value;
+  if (factor == 1.0 && divisor == 1.0) return value;
   if constexpr (std::is_floating_point_v<Number>) {
     // Volatile: no compiler may fuse this product with a sum.
     volatile Number product = value * static_cast<Number>(factor);
     return product / static_cast<Number>(divisor);
   } else {
-    const double exact = static_cast<double>(value) * factor / divisor;
-    if (std::isnan(exact)) return 0;
-    if (exact >= std::ldexp(1.0, std::numeric_limits<Number>::digits)) {
-      return std::numeric_limits<Number>::max();
-    }
-    constexpr Number kLeast = std::numeric_limits<Number>::min();
-    return exact <= static_cast<double>(kLeast) ? kLeast : static_cast<Number>(std::trunc(exact));
+    return value;  // never scaled
   }
 }
 

@@ -102,7 +102,7 @@ TEST_CASE("one operation that cannot be refuses its whole group on every rank") 
       for (const Work& work : works) check(usage_error_of(work) == text, "all have one error");
       return text;
     };
-    std::vector<float> a(2, 1.0F), b(rank == 0 ? 2 : 3, 1.0F);
+    std::vector<float> a(2, 1.0F), b(rank == 0 ? 2 : 3, 1.0F), c(2), d(2);
     for (int step = 0; step < 2; ++step) {
       const std::string text = refusal({sum_request(a, "a"), sum_request(b, "b")});
       check_contains(text,
@@ -111,13 +111,13 @@ TEST_CASE("one operation that cannot be refuses its whole group on every rank") 
       check_contains(text, "rank 1: allreduce f32 [3] sum on cpu");
       check(a == std::vector<float>(2, 1.0F), "nothing was done");
     }
-    Request broadcast = sum_request(a, "c");
+    Request broadcast = sum_request(c, "c");
     broadcast.kind = Collective::Broadcast;
     broadcast.root = 7;
     check_contains(refusal({broadcast, sum_request(a, "d")}),
                    "broadcast 'c': root 7 is out of range");
     broadcast.name = "";
-    check_contains(refusal({sum_request(a, ""), broadcast, sum_request(a, "d")}),
+    check_contains(refusal({sum_request(a, ""), broadcast, sum_request(d, "d")}),
                    "with 'd': broadcast number 1 without a name: root 7 is out of range");
     const std::string text = refusal({sum_request(b, "")});
     check_contains(text, "operations, number 0 without a name: allreduce number 0 without a name");

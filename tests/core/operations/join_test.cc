@@ -133,7 +133,8 @@ TEST_CASE("what needs every rank is refused while one has joined, and works afte
       const Request message = rank == 1 ? send_request(values, 2) : recv_request(values, 1);
       check_contains(usage_error_of(runtime.submit(message)),
                      "needs both of its ranks, but rank 0");
-      const std::vector<Work> works = runtime.submit_group({sum_request(values, "a"), broadcast});
+      std::vector<float> others(3);
+      const std::vector<Work> works = runtime.submit_group({sum_request(others, "a"), broadcast});
       check_contains(usage_error_of(works[0]), "needs every rank");
     }
     join(runtime);
@@ -192,7 +193,8 @@ TEST_CASE("joining twice, or submitting after joining, is refused at once") {
     }
     Request named = join_request();
     named.name = "x";
-    check_contains(text_of<UsageError>([&] { runtime.submit(named); }), "no name and no timeout");
+    check_contains(text_of<UsageError>([&] { runtime.submit(named); }),
+                   "no name, no timeout and no refusal");
     check_goes_on(runtime);
   });
 }

@@ -111,9 +111,10 @@ TEST_CASE("a model's signature depends on names, shapes and types, not on the or
     ModelSignature made;
     for (const auto& [name, elements] : tensors) {
       Request request;
+      request.name = name;
       request.dtype = dtype;
       request.shape = {elements};
-      made.add(name, meta_of(request));
+      made.add(spec_of(request));
     }
     return made.text();
   };

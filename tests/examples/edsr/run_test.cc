@@ -243,6 +243,19 @@ TEST_CASE("a budget of minutes stops all ranks at the same step; help trains not
   CHECK_THAT(launch_well(1, {"--help"}), Contains("--data") && Contains("--resume"));
 }
 
+TEST_CASE("training ends at the gain that was wanted, on all ranks, or else with its budget") {
+  const Workspace here;
+  const auto steps_until = [&](const std::string& gain) {
+    const fs::path table = here / "gain.json";
+    here.train(2, "out", "--steps 60 --until-gain " + gain + " --json " + table.string());
+    const nlohmann::json json = read_json(table);
+    CHECK(json["parameters_identical"] == true);
+    return json["steps"].get<int>();
+  };
+  CHECK(steps_until("-1000") < 60);  // worse than any network: the first look ends it
+  CHECK(steps_until("1000") == 60);
+}
+
 TEST_CASE("two ranks measure their scaling efficiency without photographs") {
   const TemporaryFolder folder;
   const std::string file = (folder / "e.json").string();

@@ -88,6 +88,13 @@ std::shared_ptr<const DeviceEvent> FakeDevice::queue(const std::string& name, bo
   return std::make_shared<FakeEvent>(shared_from_this(), name, has_passed);
 }
 
+std::shared_ptr<const DeviceEvent> FakeDevice::copy(int, void* to, const void* from,
+                                                    std::size_t bytes) {
+  const std::lock_guard lock(mutex_);
+  log_.emplace_back("copy");
+  return queue("copy", holds_results_, [=] { std::memcpy(to, from, bytes); });
+}
+
 DrainStatus FakeDevice::drain(std::chrono::nanoseconds bound) noexcept {
   std::unique_lock lock(mutex_);
   log_once("drain");

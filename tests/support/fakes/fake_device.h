@@ -53,6 +53,9 @@ class FakeDevice final : public DeviceStreams, public std::enable_shared_from_th
   void note(const std::string& text);
 
   std::shared_ptr<const DeviceEvent> mark(int device, void* stream) override;
+  /// Held as results are.
+  std::shared_ptr<const DeviceEvent> copy(int device, void* to, const void* from,
+                                          std::size_t bytes) override;
   DrainStatus drain(std::chrono::nanoseconds bound) noexcept override;
   void cancel_waits() noexcept override;
 

@@ -176,6 +176,13 @@ Elements make_input(DataType dtype, ReduceOp op, std::size_t count, int rank, st
       elements.set_number(i, random_number(dtype, op, bits));
     } else if (dtype == DataType::Bool) {
       elements.set_integer(i, static_cast<std::int64_t>(bits % 3));
+    } else if (i < 3) {
+      const bool is_least = i == 1 || (i == 2 && rank % 2 == 1);
+      const int free_bits = 64 - 8 * static_cast<int>(size_of(dtype));
+      const std::int64_t least = std::numeric_limits<std::int64_t>::min() >> free_bits;
+      elements.set_integer(i, dtype == DataType::U8 ? (is_least ? 0 : 255)
+                              : is_least            ? least
+                                                    : ~least);
     } else {
       elements.set_integer(i, std::bit_cast<std::int64_t>(bits));
     }

@@ -49,8 +49,9 @@ class Elements {
   std::vector<std::byte> bytes_;
 };
 
-/// What rank `rank` puts into an operation: any value of the type for sum, min and max of integers
-/// (sums wrap), numbers whose products neither overflow nor vanish for floats.
+/// What rank `rank` puts into an operation: any value of the type for integers, of which the first
+/// elements are the largest on all ranks, the least, and either (sums wrap); numbers whose products
+/// neither overflow nor vanish for floats.
 Elements make_input(DataType dtype, ReduceOp op, std::size_t count, int rank, std::uint64_t seed);
 
 /// What ranks 0 to `ranks` - 1 put in, one after the other.

@@ -148,11 +148,6 @@ std::int64_t wrapped(DataType dtype, std::uint64_t bits) {
   }
 }
 
-std::int64_t scaled(std::int64_t value, double factor, double divisor) {
-  if (factor == 1.0 && divisor == 1.0) return value;
-  return static_cast<std::int64_t>(std::trunc(static_cast<double>(value) * factor / divisor));
-}
-
 std::int64_t combine(const Reduction& reduction, std::int64_t a, std::int64_t b) {
   if (reduction.dtype == DataType::Bool) {
     const bool is_or = reduction.op == ReduceOp::Sum || reduction.op == ReduceOp::Max;
@@ -176,13 +171,29 @@ std::int64_t combine(const Reduction& reduction, std::int64_t a, std::int64_t b)
   throw std::logic_error("there is no adasum of integers");
 }
 
+__extension__ using Int128 = __int128;
+
+/// An average, or a sum with factors.
+std::int64_t scaled_sum(const Reduction& reduction, const std::vector<std::int64_t>& values) {
+  Int128 sum = 0;
+  for (const std::int64_t value : values) sum += value;
+  const int divisor = reduction.op == ReduceOp::Average ? reduction.ranks : 1;
+  if (is_unscaled(reduction)) return static_cast<std::int64_t>(sum / divisor);
+  const double scaled = static_cast<double>(sum) * reduction.prescale * reduction.postscale;
+  const double value = std::trunc(scaled / divisor);
+  const int bits = 8 * static_cast<int>(size_of(reduction.dtype));
+  const bool is_unsigned = reduction.dtype == DataType::U8;
+  const double least = is_unsigned ? 0 : -std::ldexp(1.0, bits - 1);
+  const double most = std::ldexp(1.0, is_unsigned ? bits : bits - 1) - 1;
+  return static_cast<std::int64_t>(std::clamp(value, least, most));
+}
+
 std::int64_t reduce(const Reduction& reduction, const std::vector<std::int64_t>& values) {
-  std::int64_t result = scaled(values[0], reduction.prescale, 1.0);
-  for (std::size_t i = 1; i < values.size(); ++i) {
-    result = combine(reduction, result, scaled(values[i], reduction.prescale, 1.0));
-  }
-  const double divisor = reduction.op == ReduceOp::Average ? reduction.ranks : 1.0;
-  return scaled(result, reduction.postscale, divisor);
+  const bool is_scaled = reduction.op == ReduceOp::Average || !is_unscaled(reduction);
+  if (is_integer(reduction.dtype) && is_scaled) return scaled_sum(reduction, values);
+  std::int64_t result = values[0];
+  for (std::size_t i = 1; i < values.size(); ++i) result = combine(reduction, result, values[i]);
+  return result;
 }
 
 template <typename Number>

@@ -28,6 +28,14 @@ inline Scaling final_of(const Reduction& reduction) {
   return final_scaling(reduction.dtype, reduction.op, reduction.postscale, reduction.ranks);
 }
 
+/// Whether a reduction can have factors: any of floating types, and a sum or average of integers of
+/// up to 32 bits.
+inline bool can_have_factors(DataType dtype, ReduceOp op) {
+  if (is_floating(dtype)) return true;
+  const bool adds = op == ReduceOp::Sum || op == ReduceOp::Average;
+  return adds && is_integer(dtype) && dtype != DataType::I64;
+}
+
 /// Compares a result with what the inputs of all ranks make in double precision. `inputs` holds
 /// them rank after rank. Empty if equal (integers, and unscaled min and max: exactly; other floats:
 /// within the error that one rounding an operation may cause; with a wire_dtype, on one host:
@@ -36,7 +44,8 @@ inline Scaling final_of(const Reduction& reduction) {
 std::string first_difference(const Reduction& reduction, const std::vector<double>& inputs,
                              const Elements& result);
 
-/// The same for integers and bool, in 64-bit integers that wrap like the type.
+/// Checks integers and bools as above: sums in 128 bits, divided as integers or scaled in double
+/// precision, truncated toward zero and clamped to the type; without average or factors, wrapped.
 std::string first_difference(const Reduction& reduction, const std::vector<std::int64_t>& inputs,
                              const Elements& result);
 

@@ -50,6 +50,8 @@ std::vector<Row> collectives() {
       for (const ReduceOp op : kElementwiseOps) {
         const bool is_refused = dtype == DataType::Bool && op == ReduceOp::Average;
         if (!is_refused) rows.push_back({kind, dtype, op});
+        if (!is_integer(dtype) || !can_have_factors(dtype, op)) continue;
+        rows.push_back({.kind = kind, .dtype = dtype, .op = op, .prescale = 0.3, .postscale = -2});
       }
     }
     for (const Collective kind :
@@ -99,6 +101,7 @@ std::string Table::name_of(const Row& row) const {
   name += " " + std::string(to_string(row.dtype));
   if (reduces) name += " " + std::string(to_string(row.op));
   name += " on " + backend_ + " of " + std::to_string(size_) + ", " + text_of(row.members);
+  if (row.prescale != 1.0) name += ", scaled";
   if (row.in_place) name += is_sent ? ", from any rank" : ", in place";
   return name;
 }

@@ -10,6 +10,7 @@
 #include <stdexcept>
 
 #include "ronde/algorithms.h"
+#include "tests/support/oracle/oracle.h"
 
 namespace ronde::test {
 namespace {
@@ -210,8 +211,7 @@ RandomOperation RandomProgram::make_operation() {
   do {
     operation.op = dice_.among(kElementwiseOps);
   } while (is_bool && operation.op == ReduceOp::Average);  // which is refused
-  if (!is_bool && dice_.one_in(3)) {
-    // A scaled integer has to fit its type.
+  if (!is_bool && dice_.one_in(3) && can_have_factors(operation.dtype, operation.op)) {
     operation.prescale = is_floating(operation.dtype) ? dice_.among(kScales) : 0.5;
     operation.postscale = is_floating(operation.dtype) ? dice_.among(kScales) : 0.5;
   }
@@ -319,8 +319,13 @@ std::string RandomProgram::change_one(RandomOperation& operation) {
       return ", perhaps another wire_dtype of " + operation.name;
     default:
       if (operation.kind != Collective::Allreduce || ranks_ == 1) break;
-      ++operation.rows[dice_.below(operation.rows.size())];
-      operation.is_mismatched = true;
+      const std::size_t odd = dice_.below(operation.rows.size());
+      operation.has_to_fail = true;
+      if (operation.rows[odd] % 2 == 0) {
+        operation.refuses = static_cast<int>(odd);
+        return ", a refusal of " + operation.name;
+      }
+      ++operation.rows[odd];
       return ", a mismatch in " + operation.name;
   }
   return "";

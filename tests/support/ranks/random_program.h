@@ -67,8 +67,10 @@ struct RandomOperation {
   bool symmetric = false;                   ///< an allreduce that wants symmetric buffers
   std::optional<DataType> wire_dtype = {};  ///< of an allreduce; it is not symmetric then
   bool wants_group = false;                 ///< with the others of its phase that do
-  bool is_mismatched = false;               ///< one rank has another shape: it has to fail on all
-  std::uint64_t data = 0;                   ///< what the elements are drawn from
+  /// One rank has another shape, or refuses: it has to fail on all.
+  bool has_to_fail = false;
+  int refuses = -1;        ///< this rank does; -1: none
+  std::uint64_t data = 0;  ///< what the elements are drawn from
 
   std::size_t count(int rank) const;
   bool takes_part(int rank) const;

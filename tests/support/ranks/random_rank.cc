@@ -195,7 +195,9 @@ void RandomRank::submit_from_two_threads(const std::vector<InFlight*>& order) {
 void RandomRank::submit_one(InFlight& item, Dice& dice, bool caller_waits) {
   Request request = request_of(item, dice);
   request.caller_waits = caller_waits;
-  item.work = engine_.runtime().submit(std::move(request));
+  Runtime& runtime = engine_.runtime();
+  item.work = dice.one_in(2) ? persistent_->submit(runtime, std::move(request))
+                             : runtime.submit(std::move(request));
   if (caller_waits) wait_for(item);
 }
 
@@ -207,7 +209,7 @@ void RandomRank::submit_group_of(const std::vector<InFlight*>& order) {
   if (members.empty()) return;
   dice_.shuffle(members);
   const bool has_to_fail = std::any_of(members.begin(), members.end(), [](const InFlight* item) {
-    return item->operation->is_mismatched;
+    return item->operation->has_to_fail;
   });
   std::vector<Request> requests;
   for (InFlight* member : members) requests.push_back(request_of(*member, dice_));
@@ -223,7 +225,7 @@ RandomRank::InFlight RandomRank::prepare(const RandomOperation& operation) {
     return {&operation, Elements(DataType::U8, 0), Elements(DataType::U8, 0)};
   }
   InFlight item{&operation, input_of(operation, rank_), output_of(operation)};
-  item.has_to_fail = operation.is_mismatched;
+  item.has_to_fail = operation.has_to_fail;
   item.in_place = operation.kind == Collective::Allreduce && dice_.one_in(2);
   if (const auto offset = offsets_.find(&operation); offset != offsets_.end()) {
     item.in_place = true;
@@ -289,6 +291,7 @@ Request RandomRank::request_of(InFlight& item, Dice& dice) const {
   Request request = request_of(operation.kind);
   request.name = operation.name;
   if (dice.one_in(20)) request.timeout = kLongTimeout;
+  if (operation.refuses == rank_) request.refusal = "it cannot";
   if (operation.kind == Collective::Barrier) return request;
   const auto rank = static_cast<std::size_t>(rank_);
   request.dtype = operation.dtype;
@@ -388,7 +391,7 @@ void RandomRank::finish(InFlight& item) {
     refused = true;
   }
   if (refused != item.has_to_fail) {
-    throw std::runtime_error(text + ": the shapes differ, and nothing was thrown");
+    throw std::runtime_error(text + ": it had to fail, and nothing was thrown");
   }
   auto* const output = static_cast<std::byte*>(item.output.data());
   if (item.symmetric != nullptr) std::copy_n(item.symmetric, item.output.bytes().size(), output);
@@ -486,7 +489,7 @@ void RandomRank::keep_checksum(const InFlight& item) {
   const RandomOperation& operation = *item.operation;
   if (operation.kind == Collective::Barrier || is_by_rank(operation.kind)) return;
   if (operation.kind == Collective::Send) return;
-  if (operation.is_mismatched || !anybody_contributes(operation)) return;
+  if (operation.has_to_fail || !anybody_contributes(operation)) return;
   checksums_.push_back(checksum(item.output.bytes()));
   checksum_texts_.push_back(round_ + ": " + operation.text());
 }

@@ -12,6 +12,7 @@
 
 #include "ronde/runtime.h"
 #include "tests/support/oracle/elements.h"
+#include "tests/support/ranks/persistent_requests.h"
 #include "tests/support/ranks/random_program.h"
 
 namespace ronde::test {
@@ -96,6 +97,7 @@ class RandomRank {
   std::deque<InFlight> flight_;  ///< of this round
   std::shared_ptr<SymmetricHeap> heap_;
   std::map<const RandomOperation*, std::size_t> offsets_;  ///< in the heap, of this round
+  std::unique_ptr<PersistentRequests> persistent_ = std::make_unique<PersistentRequests>();
   std::vector<std::int64_t> checksums_;
   std::vector<std::string> checksum_texts_;
   std::map<std::string, std::uint64_t> reached_;

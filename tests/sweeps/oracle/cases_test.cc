@@ -25,7 +25,7 @@ void check_rows(const std::string& backend, int size) {
 
 [[maybe_unused]] const bool kRegistered = [] {
   for (const std::string backend : {"inproc", "shm"}) {
-    for (int size = 1; size <= 4; ++size) {
+    for (int size = 1; size <= 5; ++size) {
       add_case("all rows on " + backend + " of " + std::to_string(size), "",
                [=] { check_rows(backend, size); });
     }

@@ -124,10 +124,10 @@ TEST_CASE("a checkpoint of version 1 of the format is taken up") {
 
 TEST_CASE("a rank that gets a stop signal stops all ranks at the same step") {
   const SharedFolder folder;
-  ronde::Checkpoint checkpoint(folder.path(), {.stop_signals = {SIGTERM}});
+  ronde::Checkpoint checkpoint(folder.path(), {.stop_signals = {SIGUSR1}});
   for (int step = 0; step < 3; ++step) CHECK_FALSE(checkpoint.should_stop());
   // Twice, as where a cluster signals a launcher and its ranks.
-  for (int i = 0; i < 2 && ronde::rank() == ronde::size() - 1; ++i) ::raise(SIGTERM);
+  for (int i = 0; i < 2 && ronde::rank() == ronde::size() - 1; ++i) ::raise(SIGUSR1);
   int stopped_at = 0;
   while (!checkpoint.should_stop()) ++stopped_at;
   CHECK(same_on_all_ranks(std::to_string(stopped_at)));

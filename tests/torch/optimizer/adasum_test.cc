@@ -54,6 +54,19 @@ TEST_CASE("steps of all types are combined by Adasum, also with halves on the wi
   }
 }
 
+TEST_CASE("a complex gradient is combined as the vector of its parts", "[n1][n2][n3]") {
+  for (const bool of_deltas : {true, false}) {
+    const Tensors gradients = by_rank([](int rank) { return normal({10, 2}, 40 + rank); });
+    const at::Tensor p = at::zeros({10}, at::kComplexDouble).requires_grad_();
+    torch::optim::SGD sgd({p}, 1.0);
+    DistributedOptimizer optimizer(sgd, {{"p", p}},
+                                   {.op = ReduceOp::Adasum, .adasum_of_deltas = of_deltas});
+    (at::view_as_real(p) * mine_of(gradients)).sum().backward();
+    optimizer.step();
+    CHECK(near(flatten({p}), -flatten({adasum(gradients)}), 1e-12));
+  }
+}
+
 TEST_CASE("where the step of one rank fails, no rank's step counts", "[n2][n3]") {
   class Failing : public torch::optim::SGD {
    public:

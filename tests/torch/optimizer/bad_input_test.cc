@@ -70,6 +70,8 @@ TEST_CASE("options that differ between ranks are refused on all of them", "[n2][
   differing({.find_nonfinite = true}, {}, "find_nonfinite true");
   differing({.local_parameters = {pair.a}}, {}, "b: f64 [3]");
   differing({.op = ronde::ReduceOp::Sum}, {.op = ronde::ReduceOp::Max}, "op sum");
+  differing({.backward_passes_per_step = 2}, {}, "backward_passes_per_step 2");
+  differing({.name = "ours"}, {.name = "mine"}, "rank 1 has \"name \"mine\"");
 }
 
 TEST_CASE("a rank outside the process set is refused at once", "[n3]") {

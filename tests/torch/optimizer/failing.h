@@ -22,7 +22,8 @@ class Fragile final : public ronde::Compression {
 
   std::string description() const override { return "fragile"; }
   std::unique_ptr<ronde::CompressedGradient> make(const std::string& name,
-                                                  const at::Tensor&) override {
+                                                  const at::Tensor& parameter) override {
+    CHECK_FALSE(parameter.is_complex());  // whose parts come as real numbers
     throw_if(Fails::Making, name);
     if (name == "d") return nullptr;  // is sent as it is
     return std::make_unique<State>(*this, name);
@@ -39,15 +40,17 @@ class Fragile final : public ronde::Compression {
 
     std::vector<ronde::CompressedPart> compress(const at::Tensor& gradient,
                                                 const ronde::GradientReduction&) override {
+      CHECK_FALSE(gradient.is_complex());
       round_ = 0;
       owner_.throw_if(Fails::First, name_);
-      return parts_of(gradient.reshape({-1}) / 2);
+      own_ = gradient.reshape({-1}).clone();
+      return parts_of(own_ / 2);
     }
     std::vector<ronde::CompressedPart> decompress(const Tensors& results,
                                                   const at::Tensor& gradient) override {
       const at::Tensor mean = at::cat(results);
       owner_.throw_if(round_ == 0 ? Fails::Between : Fails::Last, name_);
-      if (round_++ == 0) return parts_of(mean * 2);
+      if (round_++ == 0) return parts_of(own_);
       gradient.copy_(mean.view_as(gradient));
       return {};
     }
@@ -58,6 +61,7 @@ class Fragile final : public ronde::Compression {
     }
     const Fragile& owner_;
     const std::string name_;
+    at::Tensor own_;
     int round_ = 0;
   };
 

@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Nothing of a DistributedOptimizer outlives it; modules that are converted or loaded after they
 // were wrapped.
-#include <sys/wait.h>
 #include <torch/csrc/autograd/variable.h>
-#include <unistd.h>
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <sstream>
@@ -137,18 +136,66 @@ TEST_CASE("guards that outlive an optimizer keep nothing of it", "[n2]") {
 TEST_CASE("a child of fork destroys an optimizer whose gradients are in flight", "[n2]") {
   auto toy = std::make_unique<WrappedToy>();
   if (ronde::rank() == 0) toy->backward(1.0);
-  const pid_t child = fork();
-  REQUIRE(child >= 0);
-  if (child == 0) {
-    toy.reset();
-    _exit(0);
-  }
-  int status = -1;
-  CHECK(waitpid(child, &status, 0) == child);
-  CHECK(status == 0);
+  CHECK(status_of_child([&] {
+          toy.reset();
+          return 0;
+        }) == 0);
   if (ronde::rank() != 0) toy->backward(1.0);
   toy->optimizer.step();
   toy->check_values(0.0);
+}
+
+at::Tensor loss_of(const at::Tensor& weight, int step) {
+  return at::matmul(normal({8, 64}, 100 * step + ronde::rank(), at::kFloat), weight).square().sum();
+}
+
+/// The weight after training. In each step a child of fork() trains its copy of it: while gradients
+/// are in flight (0), after synchronize() (1) or step() (2).
+at::Tensor trained_with(std::optional<int> forks, bool to_none) {
+  const at::Tensor weight = normal({64, 64}, 1, at::kFloat).requires_grad_();
+  torch::optim::SGD sgd({weight}, 0.125);
+  DistributedOptimizer optimizer(sgd, {{"weight", weight}});
+  const auto fork_at = [&](int now) {
+    if (forks != now) return;
+    const at::Tensor loss = loss_of(weight, 1000);  // ronde::rank() is refused in the child
+    const at::Tensor expected = torch::autograd::grad({loss}, {weight}, {}, true)[0];
+    CHECK(status_of_child([&] {
+            const at::Tensor before = weight.detach().clone();
+            sgd.zero_grad(to_none);
+            loss.backward();
+            if (!weight.grad().equal(expected)) return 1;
+            sgd.step();
+            if (!near(weight, before - 0.125 * expected, 1e-6)) return 2;
+            const auto is_refused = [](const std::function<void()>& call) {
+              return contains(usage_error(call), "was called in a child of fork()");
+            };
+            const bool are_refused = is_refused([&] { optimizer.zero_grad(); }) &&
+                                     is_refused([&] { optimizer.synchronize(); }) &&
+                                     is_refused([&] { optimizer.step(); });
+            return are_refused ? 0 : 3;
+          }) == 0);
+  };
+  for (int step = 0; step < 16; ++step) {
+    optimizer.zero_grad(to_none);
+    (loss_of(weight, step) * 1e-3).backward();
+    fork_at(0);
+    optimizer.synchronize();
+    fork_at(1);
+    optimizer.step();
+    fork_at(2);
+  }
+  return weight.detach().clone();
+}
+
+TEST_CASE("a child of fork writes gradients of its own: those of its parents stay", "[n1][n2]") {
+  for (const bool to_none : {true, false}) {
+    const at::Tensor expected = trained_with({}, to_none);
+    for (const int forks : {0, 1, 2}) {
+      if (forks == 0 && !to_none) continue;  // in flight gradients cannot be zeroed
+      CAPTURE(forks, to_none);
+      CHECK(trained_with(forks, to_none).equal(expected));
+    }
+  }
 }
 
 TEST_CASE("a module that is converted after it was wrapped is refused, not trained alone", "[n2]") {
@@ -202,6 +249,26 @@ TEST_CASE("a module that is loaded after it was wrapped is watched again", "[n2]
       optimizer.zero_grad();
     }
   }
+}
+
+TEST_CASE("an optimizer that is kept over a shutdown and another init reduces again", "[own][n1]") {
+  ronde::InitOptions start;
+  start.key_value = ronde::KeyValueStart{};
+  Names names;
+  names.insert("a", full({3}, 1).requires_grad_());
+  torch::optim::SGD sgd(names.values(), 1.0);
+  std::optional<DistributedOptimizer> optimizer;
+  for (int round = 0; round < 2; ++round) {
+    ronde::init(start);
+    if (!optimizer) optimizer.emplace(sgd, names);
+    for (int step = 0; step < 4; ++step) {
+      names["a"].sum().backward();
+      optimizer->step();
+      optimizer->zero_grad();
+    }
+    ronde::shutdown();
+  }
+  CHECK(near(names["a"], full({3}, 1 - 8), 1e-6));
 }
 
 }  // namespace ronde_test::lifetime_test

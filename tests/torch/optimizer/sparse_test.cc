@@ -70,6 +70,29 @@ TEST_CASE("sparse gradients are the sums and averages of dense ones", "[n1][n2][
   }
 }
 
+TEST_CASE("sparse complex gradients are summed, and a scaler divides dense ones", "[n1][n2]") {
+  const auto gradient_of = [](int rank) {
+    const at::Tensor rows = at::tensor({rank, 2, 2, rank + 3}, at::kLong).view({1, 4});
+    const at::Tensor values = at::view_as_complex(normal({4, 2, 2}, 60 + rank));
+    return at::sparse_coo_tensor(rows, values.conj(), {6, 2});
+  };
+  const at::Tensor p = at::zeros({6, 2}, at::kComplexDouble).requires_grad_();
+  torch::optim::SGD sgd({p}, 1.0);
+  DistributedOptimizer optimizer(sgd, {{"p", p}}, {.op = ronde::ReduceOp::Sum, .postscale = 0.5});
+  p.mutable_grad() = gradient_of(ronde::rank());
+  optimizer.step();
+  CHECK(p.grad().is_sparse());
+  at::Tensor expected = at::zeros({6, 2}, at::kComplexDouble);
+  for (const at::Tensor& gradient : by_rank(gradient_of)) expected -= 0.5 * gradient.to_dense();
+  CHECK(near(flatten({p}), flatten({expected}), 1e-12));
+  ronde::GradScaler scaler({.init_scale = 8});
+  optimizer.zero_grad();
+  scaler.scale(at::view_as_real(p * c10::complex<double>(0, 1)).sum()).backward();
+  scaler.step(optimizer);
+  expected -= c10::complex<double>(0.5, -0.5) * ronde::size();
+  CHECK(near(flatten({p}), flatten({expected}), 1e-12));
+}
+
 TEST_CASE("a rank without a sparse gradient takes part, if it knows", "[n2][n3]") {
   for (const bool told : {true, false}) {
     torch::nn::Embedding embedding = make_embedding(true);

@@ -46,8 +46,7 @@ inline at::Tensor own_tensor(int rank) {
 /// Equal in everything; undefined tensors, too.
 inline bool same(const at::Tensor& a, const at::Tensor& b) {
   if (!a.defined() || !b.defined()) return a.defined() == b.defined();
-  return a.scalar_type() == b.scalar_type() && a.device() == b.device() &&
-         a.requires_grad() == b.requires_grad() && torch::equal(a, b);
+  return a.device() == b.device() && a.requires_grad() == b.requires_grad() && same_bits(a, b);
 }
 
 inline bool same(const Tensors& a, const Tensors& b) {

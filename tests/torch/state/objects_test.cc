@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Objects of every kind to all ranks, from all ranks, and to one.
 #include "tests/torch/state/objects.h"
+#include "tests/torch/layouts.h"
 
 namespace ronde_test::objects_test {
 
@@ -86,9 +87,12 @@ TEST_CASE("tensors and lists of tensors travel whatever they are") {
   check_moves<at::Tensor>("own shapes and dtypes", own_tensor);
   check_moves<at::Tensor>("undefined on odd ranks",
                           [](int rank) { return rank % 2 == 0 ? own_tensor(rank) : at::Tensor(); });
-  check_moves<at::Tensor>("complex, 0-dim", [](int rank) {
-    return at::full({}, c10::complex<double>(rank, 1), at::kComplexDouble);
-  });
+  for (const at::ScalarType dtype : kMovedDtypes) {
+    check_moves<at::Tensor>(at::toString(dtype), [&](int rank) {
+      const at::Tensor numbers = whole_numbers({2, 3}, rank, 0, dtype).conj();  // lazily
+      return rank % 2 == 0 ? numbers : numbers[0][0];  // without a dimension
+    });
+  }
   check_moves<at::Tensor>("no elements", [](int rank) { return at::ones({rank, 0}); });
   check_moves<at::Tensor>("requires grad", [](int rank) {
     return at::full({rank + 1}, 2.0).requires_grad_(rank % 2 == 0);
@@ -106,6 +110,14 @@ TEST_CASE("NaNs keep their bits", "[n2]") {
   at::Tensor mine = bits.view(at::kFloat);
   ronde::broadcast_object(mine, {.root = 1});
   CHECK(torch::equal(mine.view(at::kInt), at::full({3}, 0x7fc12346, at::kInt)));
+}
+
+TEST_CASE("quantized tensors travel as objects alone", "[n2]") {
+  const at::Tensor values = at::ones({2, 2}) * (1 + ronde::rank());
+  at::Tensor quantized = at::quantize_per_tensor(values, 0.1 * (1 + ronde::rank()), 0, at::kQInt8);
+  check_refused([&] { ronde::broadcast(quantized); }, {"quantised", "broadcast_object()"});
+  ronde::broadcast_object(quantized, {.root = 1});
+  CHECK(near(quantized.dequantize(), at::full({2, 2}, 2.0), 1e-6));
 }
 
 TEST_CASE("IValues and the program's own types travel") {

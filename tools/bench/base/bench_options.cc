@@ -75,6 +75,7 @@ void add_all(CLI::App& command, BenchOptions& options) {
   command.add_option("--backend", o->backend,
                      "As RONDE_CPU_BACKEND, or RONDE_GPU_BACKEND for --device cuda");
   command.add_flag("--raw", o->raw, "Call the backend itself, without the coordinator");
+  command.add_flag("--prepared", o->prepared, "Prepare the operation once, and time its starts");
   command.add_flag("--baseline", o->baseline,
                    "Take turns with plain MPI on the same buffers, and print the ratio");
   command.add_flag("--no-baseline{false}", o->baseline, "Ronde alone, as to compare its settings");
@@ -132,6 +133,9 @@ void check_bench_options(const BenchOptions& options) {
                        " cannot be sent as " + std::string(to_string(*options.wire_dtype)) +
                        ", but f32 and f64 can as f16 and bf16");
     }
+  }
+  if (options.raw && options.prepared) {
+    throw UsageError("--raw and --prepared: a backend itself has no persistent operations");
   }
   if (options.device != DeviceKind::Cpu && (options.raw || options.baseline)) {
     throw UsageError(

@@ -25,6 +25,7 @@ struct BenchOptions {
   std::optional<int> iterations;  ///< nothing: fewer for more bytes
   int warmup = 10;
   bool raw = false;
+  bool prepared = false;  ///< collectives are persistent operations
   bool baseline = false;
   bool models_costs = false;
   bool rotates = false;                     ///< false: the same memory in every call

@@ -2,6 +2,7 @@
 #include "tools/bench/benchmarks/benchmarks.h"
 
 #include <cstring>
+#include <ctime>
 #include <utility>
 #include <vector>
 
@@ -24,17 +25,29 @@ Request sum_of(float* data, std::size_t count, std::string name) {
   return request;
 }
 
+double processor_us() {
+  timespec time{};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
+  return static_cast<double>(time.tv_sec) * 1e6 + static_cast<double>(time.tv_nsec) / 1e3;
+}
+
 /// The gradients of one model on this rank, each in memory of its own, and the ways to sum them.
 class Gradients {
  public:
-  explicit Gradients(const GradientList& list) : packed_(list.elements() * sizeof(float)) {
+  /// `prepares`: sums are persistent operations.
+  Gradients(const GradientList& list, bool prepares) : packed_(list.elements() * sizeof(float)) {
     packed_.split(list.elements() * sizeof(float), 0);
     all_ = reinterpret_cast<float*>(packed_.next());
     for (const std::size_t count : list.tensors) {
       Ring& memory = tensors_.emplace_back(count * sizeof(float));
       memory.split(count * sizeof(float), 0);
-      parts_.push_back({reinterpret_cast<float*>(memory.next()), count, elements_,
-                        std::string(list.model) + " " + std::to_string(parts_.size())});
+      parts_.push_back({reinterpret_cast<float*>(memory.next()),
+                        count,
+                        elements_,
+                        std::string(list.model) + " " + std::to_string(parts_.size()),
+                        {}});
+      Part& part = parts_.back();
+      if (prepares) part.prepared = prepare(sum_of(part.data, part.count, part.name));
       elements_ += count;
     }
   }
@@ -42,11 +55,18 @@ class Gradients {
   void exchange() {
     std::vector<Work> works;
     works.reserve(parts_.size());
+    const double begin = processor_us();
     for (auto part = parts_.rbegin(); part != parts_.rend(); ++part) {
-      works.push_back(submit(sum_of(part->data, part->count, part->name)));
+      works.push_back(part->prepared
+                          ? part->prepared.start({.input = part->data, .output = part->data})
+                          : submit(sum_of(part->data, part->count, part->name)));
     }
+    submitting_.push_back(processor_us() - begin);
     for (const Work& work : works) work.wait();
   }
+
+  /// The processor time of this thread for submitting all of them, by exchange.
+  const Samples& submitting() const { return submitting_; }
 
   void one_call_a_tensor(Subject& mpi) {
     for (auto part = parts_.rbegin(); part != parts_.rend(); ++part) {
@@ -94,6 +114,7 @@ class Gradients {
     std::size_t count = 0;
     std::size_t offset = 0;  ///< elements before it in the packed buffer
     std::string name;
+    PersistentOp prepared;
   };
 
   Ring packed_;
@@ -101,6 +122,7 @@ class Gradients {
   std::vector<Ring> tensors_;
   std::vector<Part> parts_;
   std::size_t elements_ = 0;
+  Samples submitting_;
 };
 
 /// Ours, the floor and, where there is MPI, one call a tensor and one packed call.
@@ -127,7 +149,8 @@ Json milliseconds(const std::vector<Samples>& times, std::size_t contender) {
   return contender < times.size() ? Json(median(times[contender]) / 1e3) : Json();
 }
 
-Json row_of(const GradientList& list, Session& session, const std::vector<Samples>& times) {
+Json row_of(const GradientList& list, Session& session, const std::vector<Samples>& times,
+            const Samples& submitting) {
   const auto thread_level = session.peers().thread_level();
   const bool compares = times.size() > 2;
   return {{"benchmark", "exchange"},
@@ -141,6 +164,8 @@ Json row_of(const GradientList& list, Session& session, const std::vector<Sample
           {"baseline_ms", milliseconds(times, 2)},
           {"packed_baseline_ms", milliseconds(times, 3)},
           {"floor_ms", milliseconds(times, 1)},
+          {"submit_us", median(submitting)},
+          {"prepared", session.options().prepared},
           {"ratio", compares ? Json(median(times[2]) / median(times[0])) : Json()},
           {"thread_level", thread_level ? Json(*thread_level) : Json()},
           {"regime", nullptr}};
@@ -158,12 +183,14 @@ void run_exchange(Session& session) {
                       {"MPI ms", "baseline_ms", 3},
                       {"packed ms", "packed_baseline_ms", 3},
                       {"memcpy ms", "floor_ms", 3},
+                      {"submit us", "submit_us", 1},
                       {"MPI/ours", "ratio", 2}});
   for (const std::string& model : session.options().models) {
     const GradientList& list = gradient_list(model);
     std::optional<Gradients> gradients;
-    session.alike([&] { gradients.emplace(list); });
-    report.add(row_of(list, session, measure(session, *gradients)));
+    session.alike([&] { gradients.emplace(list, session.options().prepared); });
+    const std::vector<Samples> times = measure(session, *gradients);
+    report.add(row_of(list, session, times, gradients->submitting()));
   }
   session.finish(report);
 }

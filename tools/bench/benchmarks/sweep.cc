@@ -4,6 +4,7 @@
 #include <optional>
 #include <utility>
 
+#include "ronde/ronde.h"
 #include "tools/bench/base/pattern.h"
 #include "tools/bench/base/ring.h"
 #include "tools/bench/benchmarks/benchmarks.h"
@@ -37,6 +38,7 @@ class Case {
     place_ = {session.topology().rank, session.topology().size, count / ranks};
     name_ = "bench " + std::string(benchmark.name) + " " + std::to_string(bytes());
     memory_.split(slot_bytes(), std::max(session.rotate_bytes(), slot_bytes()));
+    if (session.options().prepared) prepared_ = prepare(request(memory_.next()));
   }
 
   std::size_t bytes() const { return count_ * element(); }
@@ -55,7 +57,16 @@ class Case {
   }
 
   /// Does the operation in the next slot, whatever that holds.
-  void call(Subject& subject) { subject.run(request(memory_.next())); }
+  void call(Subject& subject) {
+    std::byte* const slot = memory_.next();
+    if (!prepared_ || &subject != &session_.subject()) return subject.run(request(slot));
+    prepared_
+        .start({.input = slot,
+                .output = slot + output_offset(),
+                .stream = memory_.pages().stream(),
+                .caller_waits = true})
+        .wait();
+  }
 
   /// Does it with known inputs, checks the result, and leaves zeros: sums in place would else grow
   /// from call to call, to infinity. Collective; throws on every rank if one of them is wrong.
@@ -133,6 +144,7 @@ class Case {
   const std::size_t count_;
   Place place_;
   std::string name_;
+  PersistentOp prepared_;
 };
 
 /// Elements of the whole for every size, each once. A whole that is shared out is rounded up to
@@ -171,6 +183,7 @@ Json row_of(const CollectiveBenchmark& benchmark, Session& session, std::size_t 
           {"ranks", session.topology().size},
           {"backend", session.subject().backend()},
           {"raw", options.raw},
+          {"prepared", options.prepared},
           {"device", to_string(options.device)},
           {"dtype", to_string(options.dtype)},
           {"wire_dtype", to_string(options.wire_dtype.value_or(options.dtype))},

@@ -129,7 +129,10 @@ Report Session::report() const {
 
 std::string Session::description() const {
   return counted(topology().size, "rank") + " on " + counted(topology().hosts(), "host") +
-         ", backend " + subject_->backend() + (options_.raw ? " without the coordinator" : "");
+         ", backend " + subject_->backend() + (options_.raw ? " without the coordinator" : "") +
+         (options_.baseline && baseline_ == nullptr
+              ? "; no plain MPI to compare with: mpiexec did not start these ranks"
+              : "");
 }
 
 double Session::microseconds_of_plain_mpi() {

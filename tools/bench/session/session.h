@@ -40,7 +40,7 @@ class Session {
   Subject& subject() { return *subject_; }
   /// A backend alone; only where options().raw.
   RawSubject& raw() { return *raw_; }
-  /// Null where it was not asked for, and in a build without MPI.
+  /// Null where it was not asked for, and where MPI did not start the ranks.
   Subject* baseline() { return baseline_.get(); }
 
   /// The text of the first rank whose text is not empty; empty if there is none. Collective.
@@ -55,7 +55,7 @@ class Session {
 
   /// A report that prints on rank 0.
   Report report() const;
-  /// "2 ranks on 1 host, backend shm".
+  /// "2 ranks on 1 host, backend shm"; says so where MPI cannot be compared with.
   std::string description() const;
 
   /// Throws UsageError on every rank if the file of --json cannot be written, before time is spent

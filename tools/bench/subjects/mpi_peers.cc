@@ -2,14 +2,12 @@
 #include <mpi.h>
 
 #include <cstdlib>
-#include <exception>
 #include <limits>
 #include <map>
 #include <thread>
 
 #include "backends/mpi/mpi_environment.h"
 #include "ronde/error.h"
-#include "ronde/ronde.h"
 #include "tools/bench/subjects/peers.h"
 
 // Note [MPI calls of the benchmarks]
@@ -28,12 +26,11 @@ void call(const char* name, const Function& function, Args... args) {
   mpi::MpiEnvironment::of_process()->call(name, function, args...);
 }
 
-/// Throws GroupError: MPI would wait for a dead rank for ever.
-void end_if_one_is_lost() {
-  if (!is_initialized()) return;  // --raw
-  if (const std::exception_ptr failure = default_runtime().failure()) {
-    std::rethrow_exception(failure);
-  }
+/// Ronde initialises MPI unless another launcher has started the ranks.
+bool has_started() {
+  int started = 0;
+  MPI_Initialized(&started);
+  return started != 0;
 }
 
 class MpiPeers final : public Peers {
@@ -50,7 +47,7 @@ class MpiPeers final : public Peers {
     int finished = 0;
     call("MPI_Test", MPI_Test, &request, &finished, MPI_STATUS_IGNORE);
     while (finished == 0) {
-      end_if_one_is_lost();
+      end_if_one_is_lost();  // MPI would wait for it for ever
       if (oversubscribed_) std::this_thread::yield();
       call("MPI_Test", MPI_Test, &request, &finished, MPI_STATUS_IGNORE);
     }
@@ -159,11 +156,12 @@ class PlainMpi final : public Subject {
 }  // namespace
 
 std::unique_ptr<Peers> make_peers(bool oversubscribed) {
+  if (!has_started()) return make_socket_peers(oversubscribed);
   return std::make_unique<MpiPeers>(oversubscribed);
 }
 
 std::unique_ptr<Subject> make_plain_mpi() {
-  return std::make_unique<PlainMpi>();
+  return has_started() ? std::make_unique<PlainMpi>() : nullptr;
 }
 
 // Ronde turns some of UCX's transports off where it initialises MPI, for the sake of survivors

@@ -10,8 +10,8 @@
 
 namespace ronde::tool {
 
-/// The ranks of a run as MPI sees them: keeps them in step between the calls that are timed,
-/// without anything of Ronde's running. Every rank makes the same calls in the same order.
+/// Keeps the ranks of a run in step between the calls that are timed, without the engine. Every
+/// rank makes the same calls in the same order.
 ///
 /// Thread-safety: one thread, and only while Ronde calls no MPI; see Note [MPI calls of the
 /// benchmarks] in mpi_peers.cc.
@@ -30,15 +30,21 @@ class Peers {
   /// The texts of all ranks, by rank.
   virtual std::vector<std::string> all_of(const std::string& text) = 0;
 
-  /// "MPI_THREAD_SERIALIZED": what MPI provides. Nothing in a build without MPI.
-  virtual std::optional<std::string> thread_level() const = 0;
+  /// "MPI_THREAD_SERIALIZED": what MPI provides. Nothing where it did not start the ranks.
+  virtual std::optional<std::string> thread_level() const { return std::nullopt; }
 };
 
-/// After MPI was initialised. `oversubscribed`: more ranks than cores, so that a rank that waits
-/// yields.
+/// By MPI where that has started the ranks, else by make_socket_peers(). After Ronde has started.
+/// `oversubscribed`: more ranks than cores, so that a rank that waits yields. Collective.
 std::unique_ptr<Peers> make_peers(bool oversubscribed);
 
-/// Plain blocking MPI collectives on MPI_COMM_WORLD; null in a build without MPI.
+/// Over connections of their own, made as those of Ronde's start without MPI. Collective.
+std::unique_ptr<Peers> make_socket_peers(bool oversubscribed);
+
+/// Throws GroupError if Ronde knows of a lost rank.
+void end_if_one_is_lost();
+
+/// Plain blocking MPI collectives on MPI_COMM_WORLD; null where MPI did not start the ranks.
 std::unique_ptr<Subject> make_plain_mpi();
 
 /// Lets MPI use the ways of moving data that it would use without Ronde, unless the user chose

@@ -77,8 +77,8 @@ Json waited_for(const Run& run) {
   for (const Figures& each : run.per_rank) {
     Json row = Json::array();
     for (const auto& [rank, late] : each.last_ranks) {
-      if (rank == each.rank || late.waited_us <= 0) continue;
-      row.push_back({rank, late.waited_us / kUsInMs / std::max(1.0, each.steps)});
+      if (rank == each.rank || rank < 0 || late.lost_us <= 0) continue;
+      row.push_back({rank, late.lost_us / kUsInMs / std::max(1.0, each.steps)});
     }
     rows.push_back({{"rank", each.rank}, {"ms", row}});
   }

@@ -161,7 +161,7 @@ function draw_sizes(run) {
 function draw_waits(run) {
   const most = Math.max(...run.waited.flatMap(row => row.ms.map(each => each[1])), 0);
   if (run.ranks < 2 || most === 0) return;
-  add(main, "h2", {}, "Who waited for whom: ms a step (messages wait at the same time)");
+  add(main, "h2", {}, "Who waited for whom: ms a step");
   const LEFT = 90, TOP = 24, SIDE = Math.max(14, Math.min(64, (WIDTH - LEFT) / run.ranks));
   const high = Math.min(SIDE, 32);
   const svg = picture(TOP + run.waited.length * high);

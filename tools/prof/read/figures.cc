@@ -159,7 +159,7 @@ Figures parse_figures(const Json& json, const fs::path& path) {
   figures.wait = parse_dist(object_in(operations, "wait"));
   for (const Json& late : object_in(json, "last_ranks")) {
     figures.last_ranks[rank_of(late.at("rank"), path)] = {number_in(late, "count"),
-                                                          number_in(late, "waited_us")};
+                                                          number_in(late, "lost_us")};
   }
   for (const Json& span : object_in(json, "spans")) {
     figures.spans[span.at("name").get<std::string>()] = {
@@ -201,7 +201,7 @@ Figures merge_figures(const std::vector<Figures>& ranks) {
     for (const auto& [rank, late] : each.last_ranks) {
       // Every rank counts the same messages, and waits for itself.
       all.last_ranks[rank].count = std::max(all.last_ranks[rank].count, late.count);
-      all.last_ranks[rank].waited_us += late.waited_us;
+      all.last_ranks[rank].lost_us += late.lost_us;
     }
     for (const auto& [name, span] : each.spans) {
       all.spans[name].count += span.count;

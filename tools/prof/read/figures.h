@@ -68,10 +68,10 @@ struct LastBucket {
   double lead_us = 0;  ///< from its start to the end of backward
 };
 
-/// How often a rank announced a message last, and what others waited for it.
+/// How often a rank announced a message last, and the time of steps in which threads waited for it.
 struct LateRank {
   double count = 0;
-  double waited_us = 0;
+  double lost_us = 0;  ///< waits that overlap count once
 };
 
 /// What one rank measured, or all together.

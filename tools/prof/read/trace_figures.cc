@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <functional>
+#include <limits>
 #include <set>
 
 #include "tools/prof/read/trace.h"
@@ -33,6 +35,8 @@ struct Bucket {
 struct Tensor {
   double submitted = 0;
   double announced = 0;
+  double agreed = 0;
+  int last_rank = -1;  ///< of those who announced it
 };
 
 /// What is agreed for a bucket before it starts.
@@ -56,11 +60,13 @@ class Collector {
   void take_negotiation(const Json& event);
   void add_messages(Figures& figures) const;
   void add_steps(Figures& figures) const;
+  void add_losses(Figures& figures) const;
 
   const fs::path path_;
   std::vector<Slice> steps_;
   std::vector<Slice> backward_;
   std::vector<Slice> waits_;
+  std::vector<double> awaited_;  ///< operations, by wait
   std::vector<Bucket> buckets_;
   std::map<std::string, std::pair<double, std::vector<double>>> spans_;  ///< bytes and durations
   std::map<double, Tensor> tensors_;                                     ///< by operation number
@@ -112,6 +118,7 @@ void Collector::take_slice(const Json& event) {
     if (!buckets_.empty()) buckets_.back().parts[name] += slice.end - slice.begin;
   } else if (category == "wait") {
     waits_.push_back(slice);
+    awaited_.push_back(args.value("operation", 0.0));
   } else if (category == "span") {
     spans_[name].first += args.value("bytes", 0.0);
     spans_[name].second.push_back(slice.end - slice.begin);
@@ -124,7 +131,7 @@ void Collector::take_negotiation(const Json& event) {
   const double now = event.at("ts").get<double>();
   const std::string name = event.value("name", "");
   if (event.at("ph") == "b") {
-    tensor = {now, now};
+    tensor = {.submitted = now, .announced = now};
     names_.insert(name);
   } else if (name == "announced") {
     gathers_.push_back(now - tensor.submitted);
@@ -134,6 +141,8 @@ void Collector::take_negotiation(const Json& event) {
     agreement.last_announced = std::max(agreement.last_announced, tensor.announced);
     agreement.agreed = std::max(agreement.agreed, now);
     agreement.last_rank = rank_of(args_of(event).value("last_rank", Json(-1)), path_);
+    tensor.agreed = now;
+    tensor.last_rank = agreement.last_rank;
   }
 }
 
@@ -164,9 +173,7 @@ void Collector::add_messages(Figures& figures) const {
     const double waited = std::max(0.0, agreement.agreed - agreement.last_announced);
     of_class[kNegotiate].push_back(waited);
     of_class[kQueue].push_back(std::max(0.0, bucket.slice.begin - agreement.agreed));
-    if (agreement.last_rank < 0) continue;
-    ++figures.last_ranks[agreement.last_rank].count;
-    figures.last_ranks[agreement.last_rank].waited_us += waited;
+    if (agreement.last_rank >= 0) ++figures.last_ranks[agreement.last_rank].count;
   }
   for (auto& [up_to, phases] : samples) {
     for (std::size_t i = 0; i < kPhases; ++i) {
@@ -197,6 +204,28 @@ double covered(const std::vector<Slice>& slices, const Slice& by) {
     sum += std::min(slice->end, by.end) - std::max(slice->begin, by.begin);
   }
   return sum;
+}
+
+/// What waits cost of the time in steps, or of the whole run where there are none, until every rank
+/// had submitted the operation. Waits that overlap count once.
+void Collector::add_losses(Figures& figures) const {
+  std::vector<std::pair<Slice, int>> losses;  // and the rank that was late
+  for (std::size_t i = 0; i < waits_.size(); ++i) {
+    const auto found = tensors_.find(awaited_[i]);
+    if (found == tensors_.end()) continue;
+    losses.emplace_back(Slice{waits_[i].begin, std::min(waits_[i].end, found->second.agreed)},
+                        found->second.last_rank);
+  }
+  // Backwards: what overlaps with earlier ones of these is their end.
+  std::ranges::sort(losses, std::greater(), [](const auto& each) { return each.first.end; });
+  double counted_from = std::numeric_limits<double>::infinity();
+  for (auto& [lost, late_rank] : losses) {
+    lost.end = std::min(lost.end, counted_from);
+    if (lost.end <= lost.begin) continue;
+    counted_from = lost.begin;
+    figures.last_ranks[late_rank].lost_us +=
+        steps_.empty() ? lost.end - lost.begin : covered(steps_, lost);
+  }
 }
 
 void Collector::add_steps(Figures& figures) const {
@@ -237,6 +266,7 @@ Figures Collector::figures() const {
   add_steps(figures);
   figures.backward = durations(backward_);
   add_messages(figures);
+  add_losses(figures);
   figures.operations = static_cast<double>(tensors_.size());
   figures.gather = dist_of(gathers_);
   figures.wait = durations(waits_);

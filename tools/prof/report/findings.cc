@@ -10,6 +10,7 @@
 #include <regex>
 
 #include "tools/prof/base/text.h"
+#include "tools/prof/report/lost_time.h"
 #include "tools/prof/report/study_classes.h"
 
 namespace ronde::prof {
@@ -65,43 +66,55 @@ std::string why_slow(const Run& run, int rank) {
   return worst.empty() ? ": look at its data and its cores" : worst;
 }
 
+constexpr double kLostShare = 0.05;  ///< of a step, or of the run where no steps tell
+
 Found slow_rank(const Run& run, const StepMeans& step) {
-  constexpr double kShareOfStep = 0.1;
-  constexpr double kShareOfRun = 0.05;  // where no steps tell
-  double messages = 0;
-  double waited = 0;
-  std::pair<int, LateRank> worst;
-  for (const auto& [rank, late] : run.merged.last_ranks) {
-    messages += late.count;
-    waited += late.waited_us;
-    if (late.waited_us > worst.second.waited_us) worst = {rank, late};
+  std::map<int, double> for_rank;
+  double all = 0;
+  for (const LostTime& each : lost_times(run)) {
+    all += each.us;
+    for (const auto& [late, us] : each.for_rank) {
+      if (late >= 0) for_rank[late] += us;
+    }
   }
-  if (messages == 0 || run.ranks < 2) return {};
+  const auto worst =
+      std::ranges::max_element(for_rank, {}, [](const auto& each) { return each.second; });
+  if (worst == for_rank.end() || run.ranks < 2) return {};
   const double needed = run.ranks == 2 ? 0.75 : std::max(0.5, 1.5 / run.ranks);
-  if (worst.second.waited_us < needed * waited) return {};
-  // The rank that is waited for waits for nobody: what it waits, others would wait without it, too.
-  // Messages wait at the same time.
-  const double others = std::max(1.0, run.measured_ranks() - 1);
-  const double a_step = worst.second.waited_us / others / std::max(1.0, run.merged.steps);
-  double limit = a_step;
-  if (!run.per_rank.empty() && step.exposed_us > 0) {
-    const auto [own, of_others] =
-        own_and_others(run, worst.first, [](const Figures& each) { return each.exposed.mean(); });
-    limit = of_others - own;
-  }
-  const double cost = std::min(a_step, limit);
-  if (cost <
-      (step.time_us > 0 ? kShareOfStep * step.time_us : kShareOfRun * run.merged.seconds * 1e6))
-    return {};
-  const double share = worst.second.count / messages;
+  const bool has_steps = step.time_us > 0;
+  const double whole = has_steps ? step.time_us : run.merged.seconds * 1e6;
+  const double cost = worst->second / std::max(1.0, run.measured_ranks() - 1);
+  if (worst->second < needed * all || cost <= kLostShare * whole) return {};
+  double messages = 0;
+  for (const auto& [rank, late] : run.merged.last_ranks) messages += late.count;
+  const double share = run.merged.last_ranks.at(worst->first).count / std::max(1.0, messages);
   return Finding{
       "slow_rank",
-      fmt::format("rank {} came last for {} of messages; the others waited {} {} "
-                  "for it{}",
-                  worst.first, percent_text(share), time_text(cost),
-                  run.merged.steps > 0 ? "a step" : "in the run", why_slow(run, worst.first)),
+      fmt::format("rank {} came last for {} of messages; the others waited {} {} ({}) for it{}",
+                  worst->first, percent_text(share), time_text(cost),
+                  has_steps ? "a step" : "in the run", percent_text(cost / whole),
+                  why_slow(run, worst->first)),
       cost,
-      {{"rank", worst.first}, {"share_of_messages", share}, {"waited_us", cost}}};
+      {{"rank", worst->first}, {"share_of_messages", share}, {"lost_us", cost}}};
+}
+
+/// Now for one rank, now for another.
+Found waiting_ranks(const Run& run, const StepMeans& step) {
+  const std::vector<LostTime> lost = lost_times(run);
+  if (run.ranks < 2 || lost.empty() || slow_rank(run, step)) return {};
+  const LostTime& most = lost.front();
+  if (most.share <= kLostShare) return {};
+  double all = 0;
+  for (const LostTime& each : lost) all += each.us;
+  return Finding{
+      "waiting_ranks",
+      fmt::format(
+          "ranks wait for each other: rank {} loses {} {} ({}), most of it for {}; look in "
+          "a timeline (RONDE_TIMELINE) for what ranks do at different times, and even it out",
+          most.rank, time_text(most.us), step.time_us > 0 ? "a step" : "in the run",
+          percent_text(most.share), latest_for(most)),
+      all / run.measured_ranks(),
+      {{"rank", most.rank}, {"share_of_step", most.share}, {"lost_us", most.us}}};
 }
 
 Found changing_names(const Run& run, const StepMeans& step) {
@@ -338,8 +351,8 @@ std::vector<Finding> find_all(const Run& run) {
   const StepMeans step = step_means(run);
   std::vector<Finding> found = slow_spans(run, step);
   double explained = 0;
-  for (const auto& cause :
-       {slow_rank, changing_names, thaws, small_fusion, empty_messages, registration}) {
+  for (const auto& cause : {slow_rank, waiting_ranks, changing_names, thaws, small_fusion,
+                            empty_messages, registration}) {
     Found one = cause(run, step);
     if (!one) continue;
     explained = std::max(explained, one->cost_us);

@@ -5,10 +5,12 @@
 
 #include <algorithm>
 #include <ostream>
+#include <span>
 #include <utility>
 
 #include "tools/prof/base/text.h"
 #include "tools/prof/report/findings.h"
+#include "tools/prof/report/lost_time.h"
 #include "tools/prof/report/study_classes.h"
 
 namespace ronde::prof {
@@ -108,19 +110,25 @@ void print_overlap(const Run& run, std::ostream& out) {
   }
 }
 
-void print_last_ranks(const Run& run, std::ostream& out) {
-  if (run.merged.last_ranks.empty() || run.ranks < 2) return;
+void print_late_ranks(const Run& run, std::ostream& out) {
+  constexpr std::size_t kMostRows = 16;
+  std::vector<LostTime> lost = lost_times(run);
+  if (run.ranks < 2 || run.merged.last_ranks.empty() || lost.empty()) return;
   double messages = 0;
   for (const auto& [rank, late] : run.merged.last_ranks) messages += late.count;
-  Table table({"last", "messages", "waited for, ms a step"});
-  for (const auto& [rank, late] : run.merged.last_ranks) {
-    const double others = std::max(1.0, run.measured_ranks() - 1);
-    table.add({"rank " + std::to_string(rank), percent_text(late.count / std::max(1.0, messages)),
-               ms(late.waited_us / others / std::max(1.0, run.merged.steps))});
+  const std::string unit = run.merged.steps > 0 ? "a step" : "the run";
+  Table table({"rank", "lost, ms in " + unit, "of " + unit, "most for", "last"});
+  const std::size_t rows = std::min(lost.size(), kMostRows);
+  for (const LostTime& each : std::span(lost).first(rows)) {
+    const auto own = run.merged.last_ranks.find(each.rank);
+    const double last = own == run.merged.last_ranks.end() ? 0 : own->second.count;
+    table.add({"rank " + std::to_string(each.rank), ms(each.us), percent_text(each.share),
+               latest_for(each), percent_text(last / std::max(1.0, messages))});
   }
-  out << "\nWho announced messages last, and what each other rank waited for it (messages wait at "
-         "the same time)\n";
+  out << "\nWhat ranks lost by waiting for late ones, and how often each announced a message "
+         "last\n";
   table.print(out);
+  if (rows < lost.size()) out << "  the others lost less\n";
 }
 
 void print_engine(const Run& run, std::ostream& out) {
@@ -203,7 +211,7 @@ void print_report(const Run& run, bool fine, std::ostream& out) {
   print_sizes(run, fine, out);
   print_phases(run, out);
   print_overlap(run, out);
-  print_last_ranks(run, out);
+  print_late_ranks(run, out);
   print_engine(run, out);
   print_spans(run, out);
   print_memory(run, out);
@@ -217,9 +225,20 @@ Json report_json(const Run& run) {
                         {"cost_us_per_step", each.cost_us},
                         {"figures", each.figures}});
   }
-  return {{"source", run.source},      {"ranks", run.ranks},
-          {"steps", run.merged.steps}, {"missing_ranks", run.missing_ranks},
-          {"remarks", run.remarks},    {"events_lost", run.merged.events_lost},
+  Json lost = Json::array();
+  for (const LostTime& each : lost_times(run)) {
+    lost.push_back({{"rank", each.rank},
+                    {"us_per_step", each.us},
+                    {"share_of_step", each.share},
+                    {"most_for", latest_for(each)}});
+  }
+  return {{"source", run.source},
+          {"ranks", run.ranks},
+          {"steps", run.merged.steps},
+          {"missing_ranks", run.missing_ranks},
+          {"remarks", run.remarks},
+          {"events_lost", run.merged.events_lost},
+          {"lost", lost},
           {"findings", findings}};
 }
 

@@ -2,7 +2,6 @@
 #include "torch_ext/src/autograd/autograd.h"
 
 #include <ATen/core/grad_mode.h>
-#include <c10/core/InferenceMode.h>
 
 #include <algorithm>
 #include <functional>
@@ -20,10 +19,10 @@
 // Note [Gradients of groups]
 //
 // A collective on one tensor and one on a group have the same formulas. Backward submits a group as
-// a group again, of the gradients of all its results of floating point, also where a rank's tensor
-// requires no grad or its loss uses some of the results only: the others count as zeros. So the
-// ranks submit the same group whatever each of them does with the results, and it stays all or
-// none.
+// a group again, of the gradients of all its real and complex results (not of integers), also where
+// a rank's tensor requires no grad or its loss uses some of the results only: the others count as
+// zeros. So the ranks submit the same group whatever each of them does with the results, and it
+// stays all or none.
 namespace ronde::detail {
 namespace {
 
@@ -58,7 +57,8 @@ Tensors alltoall_all(Form form, const Tensors& tensors, const Splits& splits,
 std::vector<std::size_t> differentiable(const Tensors& tensors) {
   std::vector<std::size_t> places;
   for (std::size_t i = 0; i < tensors.size(); ++i) {
-    if (tensors[i].defined() && tensors[i].is_floating_point()) places.push_back(i);
+    if (!tensors[i].defined()) continue;
+    if (tensors[i].is_floating_point() || tensors[i].is_complex()) places.push_back(i);
   }
   return places;
 }
@@ -75,7 +75,7 @@ Tensors with(Tensors all, const std::vector<std::size_t>& places, const Tensors&
   return all;
 }
 
-/// The results of `run` for all tensors; autograd records those of floating point.
+/// The results of `run` for all tensors; autograd records those that can have gradients.
 Tensors record_all(const Tensors& tensors, Recorded recorded, const Run& run) {
   const std::vector<std::size_t> places = differentiable(tensors);
   Tensors results;
@@ -155,13 +155,6 @@ double factor_of(const ReducescatterOptions& options) {
   return options.prescale * options.postscale / ranks;
 }
 
-/// Without a record, as under NoGradGuard.
-void overwrite(const at::Tensor& tensor, const at::Tensor& values) {
-  const at::NoGradGuard no_grad;
-  const c10::InferenceMode inference(tensor.is_inference());
-  tensor.detach().copy_(values);
-}
-
 }  // namespace
 
 bool is_recorded(const at::Tensor& tensor) {
@@ -221,7 +214,7 @@ Tensors recorded_grouped_allreduce_(const Tensors& tensors, const AllreduceOptio
     if (is_recorded_in_place(tensors[i])) {
       tensors[i].copy_(results[i]);
     } else {
-      overwrite(tensors[i], results[i]);
+      write_values(tensors[i], results[i]);
     }
   }
   return tensors;

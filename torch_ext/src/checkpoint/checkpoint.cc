@@ -3,6 +3,7 @@
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
+#include <c10/core/InferenceMode.h>
 #include <torch/utils.h>
 
 #include <algorithm>
@@ -20,7 +21,7 @@
 #include "torch_ext/src/checkpoint/stop_signals.h"
 #include "torch_ext/src/checkpoint/writer.h"
 #include "torch_ext/src/common/agreement.h"
-#include "torch_ext/src/common/checkpoint_log.h"
+#include "torch_ext/src/common/rank_log.h"
 #include "torch_ext/src/common/tensor_request.h"
 #include "torch_ext/src/state/object_bytes.h"
 
@@ -74,7 +75,7 @@ CheckpointLayout make_layout(const CheckpointOptions& options) {
 class Checkpoint::Impl {
  public:
   Impl(const std::filesystem::path& folder, CheckpointOptions options)
-      : log_(detail::checkpoint_log()),
+      : log_(detail::rank_log()),
         options_(checked(std::move(options))),
         layout_(make_layout(options_)),
         store_(whole_path(folder)),
@@ -274,6 +275,8 @@ class Checkpoint::Impl {
 
   /// Reuses the memory of the last checkpoint, as its pages need not be made again.
   Piece copy(const Item& item) {
+    // Memory of inference mode could not be written by a save() outside of it.
+    const c10::InferenceMode no_inference(false);
     const torch::NoGradGuard no_grad;
     Piece piece{.entry = item.entry};
     if (item.named->local) piece.entry.rank = layout_.rank;
@@ -324,10 +327,12 @@ class Checkpoint::Impl {
                 const detail::LoadedCheckpoint& loaded) {
     std::vector<std::function<void(bool)>> finish;
     Statement decoded;
-    decoded.problem = detail::problem_of([&] {
-      for (const NamedObject& named : wanted) finish.push_back(detail::load_object(named, loaded));
-    });
     try {
+      decoded.problem = detail::problem_of([&] {
+        for (const NamedObject& named : wanted) {
+          finish.push_back(detail::load_object(named, loaded));
+        }
+      });
       detail::agree(subject, decoded, layout_.set);
     } catch (...) {
       for (auto it = finish.rbegin(); it != finish.rend(); ++it) {

@@ -14,7 +14,7 @@
 #include "ronde/torch/collectives.h"
 #include "ronde/torch/objects.h"
 #include "torch_ext/src/common/agreement.h"
-#include "torch_ext/src/common/checkpoint_log.h"
+#include "torch_ext/src/common/rank_log.h"
 #include "torch_ext/src/state/object_bytes.h"
 #include "torch_ext/src/store/candidates.h"
 
@@ -41,7 +41,7 @@ class Loader {
       }
       const std::string text =
           "checkpoint " + folder_name(candidate.name) + " is not used: " + candidate.problem;
-      if (layout_.rank == 0) checkpoint_log().warning(text);
+      if (layout_.rank == 0) rank_log().warning(text);
       problems += "\n  " + text;
     }
     if (problems.empty()) return std::nullopt;
@@ -128,7 +128,7 @@ class Loader {
     };
     if (!layout_.commits || std::none_of(sightings_.begin(), sightings_.end(), is_partial)) return;
     const std::string problem = problem_of([&] { store_.commit(candidate.manifest); });
-    if (!problem.empty()) checkpoint_log().warning("ronde::Checkpoint::resume: " + problem);
+    if (!problem.empty()) rank_log().warning("ronde::Checkpoint::resume: " + problem);
   }
 
   LoadedCheckpoint receive(const Candidate& candidate) {

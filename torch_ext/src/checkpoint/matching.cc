@@ -142,9 +142,7 @@ std::function<void(bool keep)> load_object(const NamedObject& named,
   }
   try {
     return named.object.load(tensors, bytes);
-  } catch (const GroupError&) {
-    throw;
-  } catch (const std::exception&) {
+  } catch (...) {
     const std::string text = problem_of([] { throw; });
     throw UsageError("\"" + named.name + "\" cannot be loaded: " + text);
   }

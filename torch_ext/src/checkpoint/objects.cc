@@ -1,29 +1,57 @@
 // SPDX-License-Identifier: Apache-2.0
 // Objects as tensors and bytes. Optimizers are in state/optimizer_state.cc, random generators in
 // state/random.cc.
-#include <torch/utils.h>
+#include <ATen/ops/empty_strided.h>
 
 #include <memory>
+#include <string_view>
 
 #include "ronde/error.h"
 #include "ronde/torch/checkpoint_object.h"
+#include "torch_ext/src/common/tensor_request.h"
 
 namespace ronde::detail {
 namespace {
 
 using TensorsByName = std::map<std::string, at::Tensor>;
 
-// Each parameter and buffer keeps its memory, which gradients and other ranks may refer to.
+std::string_view bytes_in(const at::Tensor& row_major) {
+  return {static_cast<const char*>(row_major.const_data_ptr()), row_major.nbytes()};
+}
+
+// False where elements of `target` share memory, and `values` have different ones there.
+bool can_hold(const at::Tensor& target, const at::Tensor& values) {
+  if (!may_overlap_itself(target)) return true;
+  const at::Tensor alike =
+      at::empty_strided(target.sizes(), target.strides(), values.scalar_type());
+  write_values(alike, values);
+  return bytes_in(plain_values(alike)) == bytes_in(plain_values(values));
+}
+
+// Each parameter and buffer keeps its memory, which gradients and other ranks may refer to. What it
+// returns cannot fail.
 std::function<void(bool)> copy_into(const CheckpointObject::Tensors& targets,
                                     const TensorsByName& tensors) {
+  TensorsByName ready = tensors;
   for (const auto& [name, target] : targets) {
-    if (target.defined() && !tensors.contains(name)) throw UsageError("there is no " + name);
+    if (!target.defined()) continue;
+    const auto found = ready.find(name);
+    if (found == ready.end()) throw UsageError("there is no " + name);
+    if (can_hold(target, found->second)) {
+      // A copy between devices to memory that is not row-major allocates on the device.
+      if (!target.is_cpu() && !target.is_contiguous()) {
+        found->second = at::empty_like(target.detach()).copy_(found->second);
+      }
+      continue;
+    }
+    throw UsageError(name + " (" + describe(target) +
+                     ") has elements here that share memory (it was expanded), and are different "
+                     "ones in the checkpoint. Call contiguous() where it is made");
   }
-  return [targets, tensors](bool keep) {
+  return [targets, ready = std::move(ready)](bool keep) {
     if (!keep) return;
-    const torch::NoGradGuard no_grad;
     for (const auto& [name, target] : targets) {
-      if (target.defined()) target.copy_(tensors.at(name));
+      if (target.defined()) write_values(target, ready.at(name));
     }
   };
 }
@@ -63,12 +91,12 @@ CheckpointObject checkpoint_object_of(at::Tensor& tensor) {
                           const std::string&) -> std::function<void(bool)> {
     const at::Tensor saved = tensors.empty() ? at::Tensor() : tensors.begin()->second;
     const bool fits = saved.defined() && tensor.defined() && tensor.sizes() == saved.sizes() &&
-                      tensor.scalar_type() == saved.scalar_type();
+                      tensor.scalar_type() == saved.scalar_type() && can_hold(tensor, saved);
     if (fits) return copy_into({{"", tensor}}, tensors);
-    return [&tensor, saved](bool keep) {
-      if (!keep) return;
-      const bool moves = saved.defined() && tensor.defined();
-      tensor = moves ? saved.to(tensor.device()) : saved;
+    const bool moves = saved.defined() && tensor.defined();
+    const at::Tensor other = moves ? saved.to(tensor.device()) : saved;
+    return [&tensor, other](bool keep) {
+      if (keep) tensor = other;
     };
   };
   return object;

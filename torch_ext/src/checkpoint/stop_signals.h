@@ -1,10 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <csignal>
 #include <optional>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "ronde/process_set.h"
@@ -12,8 +10,15 @@
 
 namespace ronde::detail {
 
-/// Agrees, step by step, whether a rank was asked to stop. While one lives, the signals only raise
-/// a flag, the first time; the process has one flag.
+/// Agrees, step by step, whether a rank was asked to stop. While one lives, its signals raise a
+/// flag, of which the process has one, and then run the handler that was there before.
+///
+/// Note [Handlers of stop signals]
+/// The first object for a signal installs Ronde's handler, which runs the program's own, if it had
+/// one, with the arguments and the mask that it was installed with. The last object puts that back,
+/// but only where Ronde's is still installed: a handler that the program installed meanwhile stays,
+/// and may call Ronde's, which sigaction() gave it, at any later time. So the actions found are
+/// kept for good, and a handler that is called while no object lives only passes the signal on.
 class StopSignals {
  public:
   StopSignals(const std::vector<int>& signals, std::string name, ProcessSet set);
@@ -26,11 +31,11 @@ class StopSignals {
   bool agreed();
 
  private:
-  void restore() const noexcept;
+  void release() noexcept;
 
   const std::string name_;
   const ProcessSet set_;
-  std::vector<std::pair<int, struct sigaction>> former_;
+  std::vector<int> caught_;
   std::optional<TensorWork> exchange_;
   bool agreed_ = false;
 };

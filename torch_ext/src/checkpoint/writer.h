@@ -10,7 +10,7 @@
 #include "ronde/torch/work.h"
 #include "torch_ext/src/checkpoint/layout.h"
 #include "torch_ext/src/checkpoint/part.h"
-#include "torch_ext/src/common/checkpoint_log.h"
+#include "torch_ext/src/common/rank_log.h"
 #include "torch_ext/src/store/store.h"
 
 namespace ronde::detail {
@@ -23,7 +23,7 @@ namespace ronde::detail {
 class CheckpointWriter {
  public:
   CheckpointWriter(const store::Store& store, const CheckpointLayout& layout, int keep)
-      : log_(checkpoint_log()), store_(store), layout_(layout), keep_(keep) {}
+      : log_(rank_log()), store_(store), layout_(layout), keep_(keep) {}
   ~CheckpointWriter();
 
   /// Checkpoints that could not be used when this run resumed: they do not count as kept.

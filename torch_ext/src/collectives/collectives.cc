@@ -27,6 +27,7 @@ using detail::Tensors;
 Prepared prepare_allreduce(const std::string& what, const at::Tensor& tensor,
                            const AllreduceOptions& options) {
   detail::check_tensor(what, tensor);
+  detail::check_reducible(what, tensor, options.op);
   return detail::prepare_out_of_place(detail::request_for(Collective::Allreduce, tensor, options),
                                       tensor, true);
 }
@@ -34,6 +35,7 @@ Prepared prepare_allreduce(const std::string& what, const at::Tensor& tensor,
 Prepared prepare_allreduce_(const std::string& what, const at::Tensor& tensor,
                             const AllreduceOptions& options) {
   detail::check_writable(what, tensor);
+  detail::check_reducible(what, tensor, options.op);
   return detail::prepare_in_place(detail::request_for(Collective::Allreduce, tensor, options),
                                   tensor, true);
 }
@@ -49,6 +51,7 @@ Prepared prepare_allgather(const std::string& what, const at::Tensor& tensor,
 Prepared prepare_reducescatter(const std::string& what, const at::Tensor& tensor,
                                const ReducescatterOptions& options) {
   detail::check_tensor(what, tensor);
+  detail::check_reducible(what, tensor, options.op);
   return detail::prepare_allocating(detail::request_for(Collective::Reducescatter, tensor, options),
                                     tensor);
 }

@@ -130,11 +130,11 @@ Comparison::Comparison(std::string subject, const Statement& mine, ProcessSet se
   const std::int64_t hash = hash_of(encode(mine_));
   const std::vector brief = {hash, ~hash, static_cast<std::int64_t>(mine_.lines.size())};
   const at::Tensor row = at::tensor(brief, at::kLong).view({1, -1});
-  const std::string name = subject_ + "/comparison";
-  work_ =
-      options_.needs_all
-          ? allgather_async(row, {.name = name, .process_set = set_, .timeout = options_.timeout})
-          : start_max(name, row, set_, options_.timeout);
+  const std::string operation = name() + "/comparison";
+  work_ = options_.needs_all
+              ? allgather_async(
+                    row, {.name = operation, .process_set = set_, .timeout = options_.timeout})
+              : start_max(operation, row, set_, options_.timeout);
 }
 
 std::string Comparison::difference() const {
@@ -153,7 +153,7 @@ std::string Comparison::difference() const {
   auto* const bytes = rows.mutable_data_ptr<std::uint8_t>();
   std::copy(text.begin(), text.end(),
             bytes + static_cast<std::size_t>(rank_in(set_).value()) * kRow);
-  start_max(subject_ + "/compared", rows, set_, options_.timeout).wait();
+  start_max(name() + "/compared", rows, set_, options_.timeout).wait();
   std::vector<Statement> all;
   for (std::size_t i = 0; i < ranks.size(); ++i) {
     const std::string row(bytes + i * kRow, bytes + (i + 1) * kRow);
@@ -177,7 +177,7 @@ std::size_t Comparison::first_unequal_line(std::size_t count) const {
   }
   if (count == 0) return 0;
   const at::Tensor all =
-      start_max(subject_ + "/lines", at::tensor(hashes, at::kLong), set_, options_.timeout).wait();
+      start_max(name() + "/lines", at::tensor(hashes, at::kLong), set_, options_.timeout).wait();
   const auto* const greatest = all.const_data_ptr<std::int64_t>();
   std::size_t first = 0;
   while (first < count && greatest[2 * first] == ~greatest[2 * first + 1]) ++first;

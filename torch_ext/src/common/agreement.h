@@ -34,6 +34,8 @@ struct AgreementOptions {
   std::chrono::nanoseconds timeout{0};
   /// Whether a rank that has joined is an error on the others; agree() needs all ranks.
   bool needs_all = false;
+  /// Begins the names of the operations, alike on all ranks. Empty: the subject.
+  std::string name = {};
 };
 
 /// Throws UsageError, beginning with `subject` and ending with `advice`, on a rank outside `set`.
@@ -59,6 +61,8 @@ class Comparison {
 
  private:
   std::size_t first_unequal_line(std::size_t count) const;
+
+  const std::string& name() const { return options_.name.empty() ? subject_ : options_.name; }
 
   std::string subject_;
   Statement mine_;

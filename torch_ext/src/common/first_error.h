@@ -23,7 +23,6 @@ class FirstError {
   void note(std::exception_ptr error) noexcept {
     if (!error_) error_ = std::move(error);
   }
-  void replace(std::exception_ptr error) noexcept { error_ = std::move(error); }
 
   explicit operator bool() const noexcept { return error_ != nullptr; }
   const std::exception_ptr& get() const noexcept { return error_; }

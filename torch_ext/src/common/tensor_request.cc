@@ -6,11 +6,14 @@
 #include <ATen/ops/empty.h>
 #include <c10/core/InferenceMode.h>
 #include <c10/core/ScalarType.h>
+#include <c10/core/Storage.h>
 #include <c10/core/StreamGuard.h>
 #include <torch/csrc/autograd/variable.h>
 
+#include <algorithm>
 #include <memory>
 #include <optional>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -36,14 +39,9 @@ std::string objection(const at::Tensor& tensor) {
     return "the tensor is not dense (layout " + c10::str(tensor.layout()) +
            "). Call to_dense() first";
   }
-  if (tensor.is_quantized()) return "the tensor is quantised. Call dequantize() first";
-  if (tensor.is_complex()) {
-    return "the tensor is complex. Pass torch::view_as_real(tensor) (exact for sums and averages)";
-  }
-  if (!data_type_of(tensor.scalar_type())) {
-    return "the dtype " + std::string(c10::toString(tensor.scalar_type())) +
-           " is not supported. Convert it: uint8, int8, int16, int32, int64, float16, bfloat16, "
-           "float32, float64 and bool are";
+  if (tensor.is_quantized()) {
+    return "the tensor is quantised, and its scale would stay behind. Call dequantize() or "
+           "int_repr() first, or use broadcast_object(), which moves all of it";
   }
   if (!tensor.is_cpu() && !tensor.is_cuda()) {
     return "tensors on " + tensor.device().str() + " are not supported. Call cpu() first";
@@ -52,13 +50,22 @@ std::string objection(const at::Tensor& tensor) {
   return {};
 }
 
-// Autograd's view of a tensor must neither stay alive nor be asked in an operation on raw memory.
-at::Tensor readable(const at::Tensor& tensor) {
-  return tensor.detach().resolve_neg().contiguous();
-}
+// Note [Dtypes that Ronde does not have]
+//
+// A complex number is moved, and added up, as its real and imaginary part; whatever else Ronde does
+// not have is moved as its bytes, and never reduced. The request's shape then has one more
+// dimension, the last, which the tensor does not have: so rows stay rows. Results have the tensor's
+// dtype, as they are made like the tensor.
+struct Parts {
+  DataType dtype = DataType::U8;
+  std::optional<std::int64_t> count = {};  // of an element; none where Ronde has the dtype
+};
 
-bool is_row_major(const at::Tensor& tensor) {
-  return tensor.is_contiguous() && !tensor.is_neg();
+Parts parts_of(const at::Tensor& tensor) {
+  const at::ScalarType type = tensor.scalar_type();
+  if (const auto known = data_type_of(type)) return {*known, std::nullopt};
+  if (tensor.is_complex()) return {data_type_of(c10::toRealValueType(type)).value(), 2};
+  return {DataType::U8, tensor.element_size()};
 }
 
 // Not empty_like: it keeps the memory format, and a result is row-major.
@@ -72,6 +79,16 @@ struct Memory {
   at::Tensor output;
   std::shared_ptr<TensorOperation> operation;
 };
+
+/// All of the memory of a tensor without gaps, as of a transposed one. Of another its first
+/// element: what lies between its elements may be another tensor's, such as the next column of a
+/// matrix.
+std::span<const std::byte> memory_of(const at::Tensor& tensor) {
+  if (tensor.numel() == 0) return {};
+  const bool has_gaps = !tensor.is_non_overlapping_and_dense();
+  return {static_cast<const std::byte*>(tensor.const_data_ptr()),
+          has_gaps ? tensor.itemsize() : tensor.nbytes()};
+}
 
 /// Callbacks on the engine's threads run in the stream of this one.
 void use_stream(Request& request, const std::optional<c10::Stream>& stream) {
@@ -138,9 +155,61 @@ Device native_device(const at::Tensor& tensor) {
   return {};
 }
 
+bool may_overlap_itself(const at::Tensor& tensor) {
+  std::vector<std::pair<std::int64_t, std::int64_t>> dimensions;  // stride and size
+  for (std::int64_t dim = 0; dim < tensor.dim(); ++dim) {
+    if (tensor.size(dim) > 1) dimensions.emplace_back(tensor.stride(dim), tensor.size(dim));
+  }
+  std::sort(dimensions.begin(), dimensions.end());
+  std::int64_t reach = 0;  // the offset of the last element within the dimensions so far
+  for (const auto& [stride, size] : dimensions) {
+    if (stride <= reach) return tensor.numel() > 0;
+    reach += stride * (size - 1);
+  }
+  return false;
+}
+
+at::Tensor without_repeats(at::Tensor tensor) {
+  for (std::int64_t dim = 0; tensor.layout() == at::kStrided && dim < tensor.dim(); ++dim) {
+    if (tensor.stride(dim) == 0 && tensor.size(dim) > 1) tensor = tensor.narrow(dim, 0, 1);
+  }
+  return tensor;
+}
+
+void write_values(const at::Tensor& tensor, const at::Tensor& values) {
+  // Inference tensors may only be written in this mode, which is each thread's own; where it is
+  // left, autograd records again.
+  const c10::InferenceMode inference(tensor.is_inference());
+  const at::NoGradGuard no_grad;
+  const at::Tensor places = without_repeats(tensor.detach());
+  at::Tensor from = values;
+  for (std::int64_t dim = 0; dim < places.dim(); ++dim) {
+    if (from.size(dim) != places.size(dim)) from = from.narrow(dim, 0, places.size(dim));
+  }
+  places.copy_(from);
+}
+
+// Autograd's view of a tensor must neither stay alive nor be asked in an operation on raw memory.
+at::Tensor plain_values(const at::Tensor& tensor) {
+  return tensor.detach().resolve_conj().resolve_neg().contiguous();
+}
+
+Request request_for(Collective kind, const at::Tensor& tensor) {
+  const Parts parts = parts_of(tensor);
+  // The engine refuses a scalar, which has no rows, on all ranks.
+  const bool divides_rows = kind == Collective::Reducescatter || kind == Collective::Alltoall;
+  Request request;
+  request.kind = kind;
+  request.dtype = parts.dtype;
+  request.shape = tensor.sizes().vec();
+  if (parts.count && (tensor.dim() > 0 || !divides_rows)) request.shape.push_back(*parts.count);
+  request.device = native_device(tensor);
+  return request;
+}
+
 Prepared prepare_out_of_place(Request request, const at::Tensor& tensor, bool reads) {
   Memory memory;
-  if (reads) memory.input = readable(tensor);
+  if (reads) memory.input = plain_values(tensor);
   memory.output = empty_result(tensor.sizes(), tensor);
   memory.operation = std::make_shared<TensorOperation>(TensorOperation{memory.output});
   return prepare(std::move(request), std::move(memory));
@@ -148,12 +217,14 @@ Prepared prepare_out_of_place(Request request, const at::Tensor& tensor, bool re
 
 Prepared prepare_allocating(Request request, const at::Tensor& tensor) {
   Memory memory;
-  memory.input = readable(tensor);
+  memory.input = plain_values(tensor);
   memory.operation = std::make_shared<TensorOperation>();
   // The memory belongs to the operation, which the request keeps alive.
   request.allocate_output =
       [operation = memory.operation.get(), like = memory.input,
-       mode = c10::InferenceMode::is_enabled()](const std::vector<std::int64_t>& shape) {
+       has_parts = parts_of(tensor).count.has_value(),
+       mode = c10::InferenceMode::is_enabled()](std::vector<std::int64_t> shape) {
+        if (has_parts) shape.pop_back();
         // Whichever thread runs the loop, the result is of the kind that the caller asked for.
         const c10::InferenceMode inference(mode);
         operation->result = empty_result(shape, like);
@@ -171,12 +242,10 @@ Prepared prepare_in_place(Request request, const at::Tensor& tensor, bool reads)
   } else {
     memory.output = empty_result(target.sizes(), target);
     if (reads) memory.output.copy_(target);
+    request.written = memory_of(target);
     // note_written() counts as the one write: target's own counter would move at an unknown time.
     request.finish = [target = target.variable_data(), copy = memory.output] {
-      const at::NoGradGuard no_grad;
-      // Inference tensors may only be written in this mode, which is each thread's own.
-      const c10::InferenceMode inference(target.is_inference());
-      target.copy_(copy);
+      write_values(target, copy);
     };
   }
   memory.input = memory.output;
@@ -185,9 +254,29 @@ Prepared prepare_in_place(Request request, const at::Tensor& tensor, bool reads)
 
 Prepared prepare_sending(Request request, const at::Tensor& tensor) {
   Memory memory;
-  memory.input = readable(tensor);
+  memory.input = plain_values(tensor);
   memory.operation = std::make_shared<TensorOperation>();
   return prepare(std::move(request), std::move(memory));
+}
+
+bool is_row_major(const at::Tensor& tensor) {
+  return tensor.is_contiguous() && !tensor.is_neg() && !tensor.is_conj();
+}
+
+Prepared prepare_again(const PersistentOp& persistent, const at::Tensor& tensor, bool contributes) {
+  Prepared prepared{.request = {},
+                    .operation = std::make_shared<TensorOperation>(TensorOperation{tensor}),
+                    .persistent = persistent};
+  prepared.operation->stream = current_stream(tensor.device());
+  Request& request = prepared.request;
+  request.device.kind = native_device(tensor).kind;
+  request.stream = native_stream(prepared.operation->stream);
+  request.input = request.output = tensor.mutable_data_ptr();
+  request.contributes = contributes;
+  request.caller_waits = CallerWaits::here();
+  // Until the operation is done: the program may give the tensor another storage.
+  request.keep_alive = std::make_shared<c10::Storage>(tensor.storage());
+  return prepared;
 }
 
 void note_written(const at::Tensor& tensor) {
@@ -196,12 +285,17 @@ void note_written(const at::Tensor& tensor) {
 }
 
 TensorWork start(Prepared prepared) {
-  Work work = submit(std::move(prepared.request));
+  Work work = prepared.persistent ? prepared.persistent.start(take_start(prepared.request))
+                                  : submit(std::move(prepared.request));
   return {std::move(work), std::move(prepared.operation)};
 }
 
 std::vector<TensorWork> start_together(std::vector<Prepared> prepared) {
   std::vector<TensorWork> started(prepared.size());
+  if (prepared.size() == 1) {
+    started[0] = start(std::move(prepared[0]));
+    return started;
+  }
   for (const DeviceKind kind : {DeviceKind::Cpu, DeviceKind::Cuda}) {
     std::vector<std::size_t> places;
     for (std::size_t i = 0; i < prepared.size(); ++i) {
@@ -283,6 +377,24 @@ void check_writable(const std::string& what, const at::Tensor& tensor) {
                    "): several elements of the tensor share one memory location (it was "
                    "expanded), so it cannot be changed in place. Call contiguous() first, or use "
                    "the form that returns a new tensor");
+}
+
+void check_reducible(const std::string& what, const at::Tensor& tensor, ReduceOp op) {
+  const auto refuse = [&](const std::string& text) {
+    throw UsageError(what + " (" + describe(tensor) + "): " + text);
+  };
+  const bool has_order = op == ReduceOp::Min || op == ReduceOp::Max;
+  if (tensor.is_complex() && (has_order || op == ReduceOp::Product)) {
+    refuse(
+        "complex tensors are combined by their real and imaginary parts, so there is no " +
+        std::string(to_string(op)) +
+        " of them. Use sum or average, or pass torch::view_as_real(tensor) if each part is meant "
+        "by itself");
+  }
+  if (tensor.is_complex() || data_type_of(tensor.scalar_type())) return;
+  refuse(
+      "elements of this dtype are moved, not computed with. Convert the tensor: u8, i8, i16, i32, "
+      "i64, f16, bf16, f32, f64, bool and complex are reduced");
 }
 
 }  // namespace ronde::detail

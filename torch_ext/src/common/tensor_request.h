@@ -15,6 +15,7 @@
 
 #include "ronde/dtype.h"
 #include "ronde/options.h"
+#include "ronde/persistent.h"
 #include "ronde/request.h"
 #include "ronde/torch/work.h"
 
@@ -35,6 +36,10 @@ void check_tensor(const std::string& what, const at::Tensor& tensor);
 /// As check_tensor, and refuses memory that overlaps itself.
 void check_writable(const std::string& what, const at::Tensor& tensor);
 
+/// Refuses dtypes of a checked tensor that are only moved, and ops that complex numbers do not
+/// have.
+void check_reducible(const std::string& what, const at::Tensor& tensor, ReduceOp op);
+
 /// "float32 [2, 3] on cpu", or "undefined".
 std::string describe(const at::Tensor& tensor);
 
@@ -52,18 +57,30 @@ std::string caller(std::string_view function, const std::string& name);
 /// The same of a tensor of a group: "rank 2: ronde::grouped_allreduce("x"), tensor 3".
 std::string caller(std::string_view function, const std::string& name, std::size_t index);
 
+/// Whether several elements of a strided tensor may share one place in memory.
+bool may_overlap_itself(const at::Tensor& tensor);
+/// Each place in memory once, where dimensions of stride 0 (expanded ones) repeat it.
+at::Tensor without_repeats(at::Tensor tensor);
+/// Copies `values`, which have its shape, into `tensor`: each place in memory once, and unseen by
+/// autograd, but for the tensor's version.
+void write_values(const at::Tensor& tensor, const at::Tensor& values);
+
+/// The values of `tensor` in memory that is row-major, without autograd's view of them: a copy
+/// where they are not.
+at::Tensor plain_values(const at::Tensor& tensor);
+
+/// None for types that Ronde does not have: Note [Dtypes that Ronde does not have].
 std::optional<DataType> data_type_of(at::ScalarType type) noexcept;
 Device native_device(const at::Tensor& tensor);
+
+/// A request with the kind, and the dtype, shape and device of a checked tensor.
+Request request_for(Collective kind, const at::Tensor& tensor);
 
 /// Makes a request from a checked tensor and options: each struct of options has some of the
 /// fields.
 template <typename Options>
 Request request_for(Collective kind, const at::Tensor& tensor, const Options& options) {
-  Request request;
-  request.kind = kind;
-  request.dtype = data_type_of(tensor.scalar_type()).value();
-  request.shape = tensor.sizes().vec();
-  request.device = native_device(tensor);
+  Request request = request_for(kind, tensor);
   if constexpr (requires { options.name; }) request.name = options.name;
   if constexpr (requires { options.op; }) {
     request.op = options.op;
@@ -101,6 +118,8 @@ class CallerWaits {
 struct Prepared {
   Request request;
   std::shared_ptr<TensorOperation> operation;
+  /// Not empty: starts it, with what is in the request; it is not for a group.
+  PersistentOp persistent = {};
 };
 
 /// Into a new tensor of the same shape. `reads`: the tensor's values count.
@@ -112,6 +131,11 @@ Prepared prepare_allocating(Request request, const at::Tensor& tensor);
 Prepared prepare_in_place(Request request, const at::Tensor& tensor, bool reads);
 /// Without a result.
 Prepared prepare_sending(Request request, const at::Tensor& tensor);
+
+/// Whether it can be reduced where it is.
+bool is_row_major(const at::Tensor& tensor);
+/// In place in a row-major tensor, by an operation that was prepared for such a one.
+Prepared prepare_again(const PersistentOp& persistent, const at::Tensor& tensor, bool contributes);
 
 /// For autograd, once what changes `tensor` has been submitted.
 void note_written(const at::Tensor& tensor);

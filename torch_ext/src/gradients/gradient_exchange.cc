@@ -3,6 +3,7 @@
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty_like.h>
+#include <ATen/ops/view_as_real.h>
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
@@ -27,6 +28,7 @@ at::Tensor laid_out_as(const at::Tensor& parameter, const at::Tensor& values) {
 /// An allreduce in place.
 Prepared reduction(const at::Tensor& tensor, const AllreduceOptions& options, bool contributes) {
   check_writable(caller("allreduce_", options.name), tensor);
+  check_reducible(caller("allreduce_", options.name), tensor, options.op);
   Request request = request_for(Collective::Allreduce, tensor, options);
   request.contributes = contributes;
   Prepared prepared = prepare_in_place(std::move(request), tensor, true);
@@ -35,6 +37,10 @@ Prepared reduction(const at::Tensor& tensor, const AllreduceOptions& options, bo
 }
 
 }  // namespace
+
+at::Tensor as_real(const at::Tensor& tensor) {
+  return tensor.is_complex() ? at::view_as_real(tensor.detach()) : tensor;
+}
 
 std::vector<Prepared> one(Prepared prepared) {
   std::vector<Prepared> list;
@@ -52,22 +58,30 @@ void ParameterSubject::refuse(const std::string& text) const {
 }
 
 DenseExchange::DenseExchange(ParameterSubject subject, at::Tensor parameter, GradientView* view,
-                             bool lazy)
-    : subject_(std::move(subject)), parameter_(std::move(parameter)), view_(view), lazy_(lazy) {}
+                             bool lazy, bool is_grouped)
+    : subject_(std::move(subject)),
+      parameter_(std::move(parameter)),
+      view_(view),
+      lazy_(lazy),
+      is_grouped_(is_grouped) {}
 
 std::vector<Prepared> DenseExchange::begin(const AllreduceOptions& options) {
   const at::Tensor& gradient = parameter_.grad();
   stands_in_ = !gradient.defined();
-  if (view_ != nullptr) return one(begin_view(options));
+  if (view_ != nullptr) {
+    move_to_view(options);
+    return one(reduce(view_->flat(), options));
+  }
   reduced_ = stands_in_ ? zeros_for(parameter_) : gradient;
-  return one(reduction(reduced_, options, !stands_in_));
+  return one(reduce(reduced_, options));
 }
 
-Prepared DenseExchange::begin_view(const AllreduceOptions& options) {
+void DenseExchange::move_to_view(const AllreduceOptions& options) {
   if (view_->is_occupied()) {
     subject_.refuse(
-        "the memory of its gradient view is in use by another tensor that backward made. Set "
-        "DistributedOptimizerOptions::gradient_views to false, and please report this");
+        "a tensor that backward made in the memory of its gradient view is still kept (by an "
+        "autograd function of the program, say). Let go of it before step(), or set "
+        "DistributedOptimizerOptions::gradient_views to false on all ranks");
   }
   const at::Tensor& gradient = parameter_.grad();
   copies_back_ = !stands_in_ && !view_->holds(gradient);
@@ -77,13 +91,49 @@ Prepared DenseExchange::begin_view(const AllreduceOptions& options) {
     view_->tensor().copy_(gradient);
   }
   reduced_ = stands_in_ ? view_->tensor() : gradient;
-  Request request = request_for(Collective::Allreduce, view_->flat(), options);
-  request.contributes = !stands_in_;
-  request.symmetric = true;
-  request.lazy = lazy_;
-  Prepared prepared = prepare_in_place(std::move(request), view_->flat(), true);
-  note_written(view_->flat());
+}
+
+/// `target`: the view's memory, or the gradient.
+Prepared DenseExchange::reduce(const at::Tensor& target, const AllreduceOptions& options) {
+  const auto request = [&] {
+    Request made = request_for(Collective::Allreduce, target, options);
+    made.symmetric = view_ != nullptr;
+    made.lazy = view_ != nullptr && lazy_;
+    return made;
+  };
+  const bool repeats = !is_grouped_ && is_row_major(target);
+  const bool is_known = repeats && is_prepared_for(target, options);
+  if (!is_known) {
+    check_writable(caller("allreduce_", options.name), target);
+    check_reducible(caller("allreduce_", options.name), target, options.op);
+  }
+  Prepared prepared;
+  if (!repeats) {
+    prepared = prepare_in_place(request(), target, true);
+    prepared.request.contributes = !stands_in_;
+  } else {
+    if (!is_known) {
+      Request described = request();
+      described.output = target.mutable_data_ptr();
+      operation_ = prepare(std::move(described));
+      prepared_options_ = options;
+      prepared_shape_ = target.sizes().vec();
+      prepared_type_ = target.options();
+    }
+    prepared = prepare_again(operation_, target, !stands_in_);
+  }
+  note_written(target);
   return prepared;
+}
+
+bool DenseExchange::is_prepared_for(const at::Tensor& target,
+                                    const AllreduceOptions& options) const {
+  const AllreduceOptions& known = prepared_options_;
+  // The rest is that of the parameter, and stays as it was when that was wrapped.
+  return operation_ && target.sizes() == prepared_shape_ &&
+         target.dtype() == prepared_type_.dtype() && target.device() == prepared_type_.device() &&
+         known.op == options.op && known.prescale == options.prescale &&
+         known.postscale == options.postscale && known.timeout == options.timeout;
 }
 
 std::vector<Prepared> DenseExchange::proceed(const std::vector<TensorWork>& works,
@@ -112,8 +162,9 @@ std::vector<Prepared> CompressedExchange::begin(const AllreduceOptions& options)
   present_ = false;
   round_ = 0;
   gradient_ = stands_in_ ? laid_out_as(parameter_, zeros_for(parameter_)) : parameter_.grad();
-  values_ = gradient_.detach();
   const at::NoGradGuard no_grad;
+  resolved_ = gradient_.detach().resolve_conj().resolve_neg();
+  values_ = as_real(resolved_);
   const std::vector<CompressedPart> parts =
       compressed_->compress(values_, {.op = options.op,
                                       .prescale = options.prescale,
@@ -173,8 +224,10 @@ std::vector<Prepared> CompressedExchange::proceed(const std::vector<TensorWork>&
   if (!stands_in_ && !parameter_.grad().is_same(gradient_)) subject_.refuse(kGradientReplaced);
   const std::vector<CompressedPart> next = compressed_->decompress(results, values_);
   if (!next.empty()) return send(next);
+  if (!resolved_.is_alias_of(gradient_)) gradient_.detach().copy_(resolved_);
   if (stands_in_ && present_) parameter_.mutable_grad() = gradient_;
   gradient_.reset();
+  resolved_.reset();
   values_.reset();
   parts_.clear();
   return {};

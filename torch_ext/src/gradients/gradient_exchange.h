@@ -24,6 +24,10 @@ inline constexpr const char* kGradientWritten =
 /// A list of one: what is prepared can be moved only.
 std::vector<Prepared> one(Prepared prepared);
 
+/// The real and imaginary parts of a complex tensor, which is not lazily conjugated; any other
+/// tensor itself.
+at::Tensor as_real(const at::Tensor& tensor);
+
 /// Names the parameter in texts.
 struct ParameterSubject {
   std::string scope;
@@ -59,22 +63,32 @@ class GradientExchange {
   virtual void note_agreed() noexcept {}
 };
 
-/// In place, in memory of its own or in the view (null: there is none). `lazy`: Request::lazy.
+/// In place, in memory of its own or in the view (null: there is none), by a persistent operation
+/// where it is not one of a group. `lazy`: Request::lazy.
 class DenseExchange final : public GradientExchange {
  public:
-  DenseExchange(ParameterSubject subject, at::Tensor parameter, GradientView* view, bool lazy);
+  DenseExchange(ParameterSubject subject, at::Tensor parameter, GradientView* view, bool lazy,
+                bool is_grouped);
 
   std::vector<Prepared> begin(const AllreduceOptions& options) override;
   std::vector<Prepared> proceed(const std::vector<TensorWork>& works,
                                 std::optional<bool> is_present) override;
 
  private:
-  Prepared begin_view(const AllreduceOptions& options);
+  void move_to_view(const AllreduceOptions& options);
+  Prepared reduce(const at::Tensor& target, const AllreduceOptions& options);
+  bool is_prepared_for(const at::Tensor& target, const AllreduceOptions& options) const;
 
   const ParameterSubject subject_;
   const at::Tensor parameter_;
   GradientView* const view_;
   const bool lazy_;
+  const bool is_grouped_;
+  // The operation, and what it was prepared for.
+  PersistentOp operation_;
+  AllreduceOptions prepared_options_;
+  std::vector<std::int64_t> prepared_shape_;
+  at::TensorOptions prepared_type_;
   bool stands_in_ = false;    ///< `reduced_` is a buffer of zeros, not the parameter's gradient
   bool copies_back_ = false;  ///< the view is reduced, and is not the gradient
   at::Tensor reduced_;
@@ -105,7 +119,8 @@ class CompressedExchange final : public GradientExchange {
   bool present_ = false;  ///< some rank added something, in a round so far
   int round_ = 0;
   at::Tensor gradient_;  ///< this rank's, or zeros
-  at::Tensor values_;    ///< the same, detached
+  at::Tensor resolved_;  ///< the same, detached; a copy where it is lazily conjugated or negated
+  at::Tensor values_;    ///< as_real() of that: what the compression gets
   std::vector<CompressedPart> parts_;
 };
 

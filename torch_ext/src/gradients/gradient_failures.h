@@ -2,6 +2,7 @@
 #pragma once
 
 #include <chrono>
+#include <exception>
 #include <string>
 
 #include "torch_ext/src/common/tensor_request.h"
@@ -9,12 +10,9 @@
 // Note [A rank that cannot do its part] in gradient_reducer.h.
 namespace ronde::detail {
 
-/// Stands for the operation that this rank cannot begin: agrees with none that another rank submits
-/// under the name, and carries no data.
-Prepared prepare_refusal(const std::string& name, at::Device device, ProcessSet set,
-                         std::chrono::nanoseconds timeout);
-
-/// Whether the engine's text names such an operation on some rank.
-bool is_refusal_text(const std::string& text);
+/// This rank's part of an operation of the parameter that it cannot begin because of `error`: the
+/// other ranks are told why, and what to do.
+Prepared prepare_refusal(const std::string& name, const at::Tensor& parameter, ProcessSet set,
+                         std::chrono::nanoseconds timeout, const std::exception_ptr& error);
 
 }  // namespace ronde::detail

@@ -24,6 +24,9 @@ class GradientGuard {
   /// Hides the gradient that `parameter` has, if it has one.
   void hide(const ParameterSubject& subject, const at::Tensor& parameter);
 
+  /// The hidden one; undefined if there is none.
+  const at::Tensor& gradient() const noexcept { return gradient_; }
+
   /// Gives it back, unless the program has put another, or none, in its place. False if it was
   /// written meanwhile.
   [[nodiscard]] bool restore(const at::Tensor& parameter);

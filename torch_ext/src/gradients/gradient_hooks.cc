@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "core/src/base/after_fork.h"
 #include "torch_ext/src/gradients/gradient_reducer.h"
 
 namespace ronde::detail {
@@ -18,15 +19,21 @@ using torch::autograd::variable_list;
 /// Where a hook belongs. The hook may outlive the reducer: removed or not, autograd may be running
 /// it.
 struct Target {
+  /// Null in a child of fork(), too: Note [After fork].
+  std::shared_ptr<GradientReducer> lock() const {
+    return fork_depth() == depth ? reducer.lock() : nullptr;
+  }
+
   std::weak_ptr<GradientReducer> reducer;
   std::size_t index;
+  int depth = fork_depth();
 };
 
 struct BeforeAccumulation final : FunctionPreHook {
   explicit BeforeAccumulation(Target to) : target(std::move(to)) {}
 
   variable_list operator()(const variable_list& gradients) override {
-    if (const auto reducer = target.reducer.lock()) reducer->before_accumulation(target.index);
+    if (const auto reducer = target.lock()) reducer->before_accumulation(target.index);
     return gradients;
   }
 
@@ -37,7 +44,7 @@ struct AfterAccumulation final : FunctionPostHook {
   explicit AfterAccumulation(Target to) : target(std::move(to)) {}
 
   variable_list operator()(const variable_list& outputs, const variable_list& inputs) override {
-    if (const auto reducer = target.reducer.lock()) {
+    if (const auto reducer = target.lock()) {
       reducer->after_accumulation(target.index, inputs.at(0));
     }
     return outputs;

@@ -4,6 +4,7 @@
 // group if it was the last member; submit_rest() submits those that backward did not reach.
 #include "torch_ext/src/gradients/gradient_reducer.h"
 
+#include <ATen/MemoryOverlap.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/zeros.h>
 #include <c10/core/StreamGuard.h>
@@ -47,9 +48,11 @@ GradientReducer::GradientReducer(std::string scope, DistributedOptimizerOptions 
     : id_(next_number()),
       scope_(std::move(scope)),
       options_(std::move(options)),
+      thread_("ronde::DistributedOptimizer(\"" + scope_ + "\")"),
       inner_(inner),
       ranks_(static_cast<int>(ranks_of(options_.process_set).size())),
-      replicas_(inner, options_.process_set) {}
+      replicas_(inner, options_.process_set,
+                options_.op == ReduceOp::Adasum && options_.adasum_of_deltas) {}
 
 bool GradientReducer::is_sum() const noexcept {
   return options_.op == ReduceOp::Sum || options_.op == ReduceOp::Average;
@@ -95,6 +98,7 @@ void GradientReducer::watch(std::vector<NamedParameter> parameters) {
     }
     error.rethrow();
     may_fail_alone_ = may_fail_alone_ || all == kSomeLocal;
+    choose_carrier();
   } catch (...) {
     forget(first, first_group);
     throw;
@@ -149,14 +153,14 @@ void GradientReducer::make_views(std::size_t first) {
 
 std::unique_ptr<GradientExchange> GradientReducer::make_exchange(Slot& slot) {
   if (options_.compression) {
-    auto compressed = options_.compression->make(slot.subject.name, slot.parameter);
+    auto compressed = options_.compression->make(slot.subject.name, as_real(slot.parameter));
     if (compressed) {
       return std::make_unique<CompressedExchange>(slot.subject, slot.parameter,
                                                   std::move(compressed), ranks_);
     }
   }
-  return std::make_unique<DenseExchange>(slot.subject, slot.parameter,
-                                         slot.view ? &*slot.view : nullptr, is_lazy_);
+  return std::make_unique<DenseExchange>(
+      slot.subject, slot.parameter, slot.view ? &*slot.view : nullptr, is_lazy_, slot.group >= 0);
 }
 
 void GradientReducer::install_hooks(std::size_t index) {
@@ -192,12 +196,26 @@ void GradientReducer::look_after(std::size_t index) {
   if (!gradient.defined()) return;
   const at::NoGradGuard no_grad;
   if (options_.sparse_as_dense && gradient.layout() == at::kSparse) gradient = gradient.to_dense();
-  if (shares_memory(gradient, {})) gradient = gradient.clone();
+  if (overlaps_another(slot)) gradient = gradient.clone();
+}
+
+/// Another parameter's gradient uses memory of this one's, so that reducing both in place would
+/// reduce it twice.
+bool GradientReducer::overlaps_another(const Slot& slot) const {
+  const at::Tensor& gradient = slot.parameter.grad();
+  if (!shares_memory(gradient, {}) || gradient.numel() == 0) return false;
+  return std::any_of(slots_.begin(), slots_.end(), [&](const Slot& other) {
+    const at::Tensor& hidden = other.guard.gradient();
+    const at::Tensor& theirs = hidden.defined() ? hidden : other.parameter.grad();
+    if (&other == &slot || !theirs.defined() || theirs.layout() != at::kStrided) return false;
+    return at::get_overlap_status(gradient, theirs) != at::MemOverlapStatus::No;
+  });
 }
 
 void GradientReducer::before_accumulation(std::size_t index) {
   const std::lock_guard lock(hooks_mutex_);
   Slot& slot = slots_[index];
+  if (slot.parameter.is_cpu()) thread_.enter_backward();
   if (slot.ready) {
     slot.subject.refuse(
         "backward reached it once more while its gradient is being reduced: " +
@@ -233,7 +251,7 @@ void GradientReducer::after_accumulation(std::size_t index, const at::Tensor& in
     gradient = gradient.to_dense();
   }
   if (slot.view) {
-    slot.view->adopt(gradient, slot.had_gradient);
+    slot.view->adopt(gradient, slot.had_gradient, incoming);
   } else if (!slot.had_gradient && shares_memory(gradient, incoming)) {
     gradient = gradient.clone();
   }
@@ -285,17 +303,21 @@ std::vector<Prepared> GradientReducer::begin_or_refuse(Slot& slot) {
   const c10::OptionalStreamGuard guard(slot.stream);  // Note [Gradients on GPUs]
   AllreduceOptions options = reduction();
   options.name = slot.operation_name;
+  // Also where this rank cannot begin, so that the ranks' windows move alike.
+  const std::uint64_t digest = &slot == carrier_ ? replicas_.digest() : 0;
   try {
     if (!slot.failure) {
       if (options_.find_nonfinite) look_for_nonfinite(slot);
       slot.exchange = &exchange_for(slot);
-      return slot.exchange->begin(options);
+      std::vector<Prepared> prepared = slot.exchange->begin(options);
+      prepared.front().request.digest = digest;
+      return prepared;
     }
   } catch (...) {
     slot.failure = std::current_exception();
   }
-  return one(prepare_refusal(slot.operation_name, slot.parameter.device(), options.process_set,
-                             options.timeout));
+  return one(prepare_refusal(slot.operation_name, slot.parameter, options.process_set,
+                             options.timeout, slot.failure));
 }
 
 /// The operations of the slot's first round have been started.
@@ -371,12 +393,21 @@ bool GradientReducer::takes_part(const Slot& slot) {
   return slot.was_trained || slot.parameter.requires_grad();
 }
 
+/// One that takes part in the step whatever is frozen or unfrozen in it.
+void GradientReducer::choose_carrier() noexcept {
+  const auto found = std::find_if(slots_.begin(), slots_.end(), [](const Slot& slot) {
+    return slot.was_trained && !slot.is_local;
+  });
+  carrier_ = found == slots_.end() ? nullptr : &*found;
+}
+
 /// `clears`: no parameter has a gradient.
 void GradientReducer::begin_step(bool clears) noexcept {
   const bool keeps_own = !clears && options_.op == ReduceOp::Adasum && options_.adasum_of_deltas;
   for (Slot& slot : slots_) {
     slot.was_trained = slot.parameter.requires_grad() || (keeps_own && slot.was_trained);
   }
+  choose_carrier();
   phase_ = Phase::Accumulating;
   reduction_number_ = 0;
 }
@@ -397,8 +428,9 @@ void GradientReducer::expect_nothing_in_flight(const std::string& call) const {
     slot.subject.refuse(
         call +
         " while its gradient is being reduced. Call step() or "
-        "synchronize() after backward() first; wrap a backward whose gradients are to be "
-        "thrown away here (another optimizer's loss) in no_sync()");
+        "synchronize() after backward() first, on all ranks: where one drops a step (its loss is "
+        "not finite, say), all have to, so agree on it by an allreduce; wrap a backward whose "
+        "gradients are to be thrown away here (another optimizer's loss) in no_sync()");
   }
 }
 

@@ -25,6 +25,7 @@
 #include "torch_ext/src/gradients/gradient_exchange.h"
 #include "torch_ext/src/gradients/gradient_guard.h"
 #include "torch_ext/src/gradients/gradient_hooks.h"
+#include "torch_ext/src/gradients/one_thread.h"
 #include "torch_ext/src/gradients/optimizer_parameters.h"
 #include "torch_ext/src/gradients/replica_check.h"
 #include "torch_ext/src/placement/gradient_views.h"
@@ -63,15 +64,15 @@ namespace ronde::detail {
 ///
 /// Note [A rank that cannot do its part]
 /// An exception on one rank (of the program's compressor, say) must not leave the others waiting.
-/// That rank submits a refusal under the parameter's name, which agrees with no reduction, so the
-/// engine refuses the operation on all ranks with one text. A rank that sees a refusal knows that
-/// every rank sees it, and they exchange the reasons. The exception is kept until step(): thrown in
-/// backward, it would end that before the remaining gradients, of other optimizers too, are there.
+/// That rank refuses the operation (Request::refusal), which fails on all ranks with its text. The
+/// exception is kept until step(): thrown in backward, it would end that before the remaining
+/// gradients, of other optimizers too, are there.
 ///
-/// A later failure, or one without an operation of its own, cannot be refused by the engine: where
-/// ranks may fail so, each round ends with a flag (can_all_go_on). This holds with a compression of
-/// the program's, with sparse gradients, for whose rows a rank may lack memory, and with local
-/// parameters. Only the program can replace a dense gradient: where all are dense nobody asks.
+/// A later failure, or one without an operation of its own, cannot be refused: where ranks may fail
+/// so, each round ends with a flag, and they exchange the reasons (can_all_go_on). This holds with
+/// a compression of the program's, with sparse gradients, for whose rows a rank may lack memory,
+/// and with local parameters. Only the program can replace a dense gradient: where all are dense
+/// nobody asks.
 class GradientReducer : public std::enable_shared_from_this<GradientReducer> {
  public:
   /// All parameters of `inner` are to be watched.
@@ -93,6 +94,7 @@ class GradientReducer : public std::enable_shared_from_this<GradientReducer> {
   const std::string& scope() const noexcept { return scope_; }
   const DistributedOptimizerOptions& options() const noexcept { return options_; }
   ReplicaCheck& replicas() noexcept { return replicas_; }
+  OneThread& thread() noexcept { return thread_; }
   /// Op, scales, set and timeout of each reduction.
   AllreduceOptions reduction() const;
 
@@ -180,6 +182,8 @@ class GradientReducer : public std::enable_shared_from_this<GradientReducer> {
   void install_hooks(std::size_t index);
   static void remove_hooks(Slot& slot);
   static bool takes_part(const Slot& slot);
+  void choose_carrier() noexcept;
+  bool overlaps_another(const Slot& slot) const;
   void begin_step(bool clears) noexcept;
   void look_after(std::size_t index);
 
@@ -215,11 +219,13 @@ class GradientReducer : public std::enable_shared_from_this<GradientReducer> {
   const std::uint64_t id_;
   const std::string scope_;
   DistributedOptimizerOptions options_;
+  OneThread thread_;
   const torch::optim::Optimizer& inner_;
   const int ranks_;
   ReplicaCheck replicas_;
   std::deque<Slot> slots_;
   std::vector<Group> groups_;
+  const Slot* carrier_ = nullptr;  ///< whose reduction has the digest of this step
   Phase phase_ = Phase::Accumulating;
   std::mutex hooks_mutex_;
   std::optional<Span> backward_;  ///< from the first gradient of a step to synchronize()
@@ -230,7 +236,6 @@ class GradientReducer : public std::enable_shared_from_this<GradientReducer> {
   bool is_lazy_ = false;  // reductions wait until this rank does: it computes on all cores
   // Equal on all ranks.
   bool may_fail_alone_ = false;  // some rank has local parameters
-  bool was_refused_ = false;     // in this step a rank could not do its part
   bool was_sparse_ = false;      // in this step a sparse gradient travelled
 };
 

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// GradientReducer ends a step: it submits the gradients that backward did not, waits for all of
-// them round by round, and exchanges the reasons if a rank could not do its part. The comparison of
-// replicas, the search for non-finite gradients and the agreement of scalers run beside them.
+// GradientReducer ends a step: it submits the gradients that backward did not, and waits for all of
+// them round by round. The comparison of replicas, the search for non-finite gradients and the
+// agreement of scalers run beside them.
 #include <ATen/core/grad_mode.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <exception>
 #include <optional>
@@ -11,7 +12,6 @@
 #include <utility>
 
 #include "ronde/error.h"
-#include "torch_ext/src/gradients/gradient_failures.h"
 #include "torch_ext/src/gradients/gradient_reducer.h"
 #include "torch_ext/src/gradients/optimizer_parameters.h"
 #include "torch_ext/src/gradients/scaler_agreement.h"
@@ -45,6 +45,7 @@ void GradientReducer::wait_for(Slot& slot) {
   FirstError first_error;
   const auto wait = [&](const TensorWork& work) { first_error.attempt([&] { work.wait(); }); };
   for (const TensorWork& work : slot.works) wait(work);
+  if (&slot == carrier_) replicas_.note_digests(slot.works.front().digests_agree());
   if (slot.group >= 0) wait(groups_[static_cast<std::size_t>(slot.group)].flags);
   const bool is_sparse = slot.sends_sparse.value_or(false) && !slot.failure;
   try {
@@ -55,7 +56,6 @@ void GradientReducer::wait_for(Slot& slot) {
     throw;
   } catch (const UsageError& error) {
     const std::string text = error.what();
-    was_refused_ = was_refused_ || is_refusal_text(text);
     if (!is_sparse || !has_both_kinds(text)) throw;
     throw UsageError(text + kSparseAdvice);
   }
@@ -69,7 +69,6 @@ bool GradientReducer::advance(Slot& slot) {
   const std::optional<bool> presence = is_present(slot);
   try {
     if (!is_intact) slot.subject.refuse(kGradientWritten);
-    if (slot.failure) std::rethrow_exception(slot.failure);  // every rank has refused
     slot.next = slot.exchange->proceed(slot.works, presence);
   } catch (...) {
     slot.failure = std::current_exception();
@@ -111,12 +110,28 @@ void GradientReducer::expect_not_skipping() const {
 
 /// Throws UsageError if the inner optimizer has other parameters than those that are watched.
 void GradientReducer::expect_same_parameters() const {
-  const std::size_t count = count_parameters(inner_);
-  if (count == slots_.size()) return;
-  throw UsageError(rank_prefix() + "ronde::DistributedOptimizer: the optimizer has " +
-                   std::to_string(count) + " parameters, but had " + std::to_string(slots_.size()) +
-                   " when it was wrapped. Call add_parameters() after adding parameters, and "
-                   "zero_grad() before the next backward");
+  std::vector<const c10::TensorImpl*> present;
+  for (const auto& group : inner_.param_groups()) {
+    for (const at::Tensor& parameter : group.params()) {
+      present.push_back(parameter.unsafeGetTensorImpl());
+    }
+  }
+  if (present.size() != slots_.size()) {
+    throw UsageError(rank_prefix() + "ronde::DistributedOptimizer: the optimizer has " +
+                     std::to_string(present.size()) + " parameters, but had " +
+                     std::to_string(slots_.size()) +
+                     " when it was wrapped. Call add_parameters() after adding parameters, and "
+                     "zero_grad() before the next backward");
+  }
+  for (std::size_t i = 0; i < slots_.size(); ++i) {
+    const c10::TensorImpl* const watched = slots_[i].parameter.unsafeGetTensorImpl();
+    // The program may have moved it to another group.
+    if (present[i] == watched || std::ranges::find(present, watched) != present.end()) continue;
+    slots_[i].subject.refuse(
+        "the inner optimizer has another tensor in its place than when it was wrapped, whose "
+        "gradient is not reduced. Load values into the parameters that are there (torch::load(), "
+        "copy_()), or destroy this optimizer and wrap the inner one again, on all ranks");
+  }
 }
 
 void GradientReducer::expect_to_step_with() const {
@@ -129,6 +144,7 @@ void GradientReducer::expect_to_step_with() const {
 }
 
 void GradientReducer::synchronize() {
+  const OneThread::Call call(thread_);
   end_backward();
   if (phase_ != Phase::Reduced) return wait_for_all({});
   try {
@@ -140,6 +156,7 @@ void GradientReducer::synchronize() {
 }
 
 bool GradientReducer::synchronize_and_agree(double scale) {
+  const OneThread::Call call(thread_);
   end_backward();
   if (phase_ == Phase::Accumulating) {
     wait_for_all(scale);
@@ -173,7 +190,7 @@ void GradientReducer::wait_for_all(std::optional<double> scale) {
   expect_to_step_with();
   if (skip_depth_ > 0) return keep_own(scale);
   FirstError first_error;
-  was_refused_ = was_sparse_ = false;
+  was_sparse_ = false;
   submit_rest(first_error);
   first_error.attempt([this] {
     replicas_.start("ronde::DistributedOptimizer(\"" + scope_ + "\")", options_.timeout);
@@ -189,13 +206,6 @@ void GradientReducer::wait_for_all(std::optional<double> scale) {
   first_error.attempt([this] { expect_same_parameters(); });
   if (scale) first_error.attempt([&] { start_agreement(*scale, false, first_error); });
   finish_all(first_error);
-  if (was_refused_) {
-    first_error.attempt([&] {
-      tell_failures(first_error,
-                    "gradients were not reduced, as not all ranks could do their part:",
-                    "Call zero_grad() to go on without this step");
-    });
-  }
   first_error.attempt([&] { tell_nonfinite(nonfinite); });
   first_error.attempt([this] { agreement_.wait(); });
   first_error.attempt([this] { replicas_.finish(); });

@@ -27,6 +27,13 @@ std::string where(std::size_t group, std::size_t index, const at::Tensor& parame
          describe(parameter) + ")";
 }
 
+/// "a" and "b".
+std::string quoted(const std::vector<std::string>& names) {
+  std::string text;
+  for (const std::string& name : names) text += (text.empty() ? "\"" : " and \"") + name + "\"";
+  return text;
+}
+
 bool is_finite_scale(double scale) {
   return std::isfinite(scale) && scale != 0.0;
 }
@@ -128,19 +135,13 @@ void check_lbfgs(const DistributedOptimizerOptions& options) {
 
 }  // namespace
 
-std::size_t count_parameters(const torch::optim::Optimizer& inner) {
-  std::size_t count = 0;
-  for (const auto& group : inner.param_groups()) count += group.params().size();
-  return count;
-}
-
 std::vector<NamedParameter> match_parameters(
     const torch::optim::Optimizer& inner, std::size_t known,
     const torch::OrderedDict<std::string, at::Tensor>& named_parameters) {
-  std::unordered_map<const c10::TensorImpl*, std::string> names;
+  std::unordered_map<const c10::TensorImpl*, std::vector<std::string>> names;
   for (const auto& item : named_parameters) {
     if (item.key().empty()) throw UsageError("a parameter has an empty name");
-    names.try_emplace(item.value().unsafeGetTensorImpl(), item.key());
+    names[item.value().unsafeGetTensorImpl()].push_back(item.key());
   }
   std::vector<NamedParameter> matched;
   std::set<const c10::TensorImpl*> seen;
@@ -157,15 +158,16 @@ std::vector<NamedParameter> match_parameters(
                          "the module whose parameters the optimizer has");
       }
       if (!seen.insert(key).second) {
-        throw UsageError(where(group, i, parameters[i]) + ", \"" + name->second +
-                         "\", is in the optimizer twice");
+        throw UsageError(where(group, i, parameters[i]) + ", " + quoted(name->second) +
+                         ", is in the optimizer twice, which would step it twice. Tied weights are "
+                         "one tensor: construct the inner optimizer from a list that has each "
+                         "tensor once");
       }
       if (!is_new) continue;
-      check_tensor("\"" + name->second + "\"", parameters[i]);
-      if (has_live_hook(parameters[i])) {
-        throw UsageError("\"" + name->second + "\": " + kWrappedTwice);
-      }
-      matched.push_back({name->second, parameters[i]});
+      const std::string& first = name->second.front();
+      check_tensor("\"" + first + "\"", parameters[i]);
+      if (has_live_hook(parameters[i])) throw UsageError("\"" + first + "\": " + kWrappedTwice);
+      matched.push_back({first, parameters[i]});
     }
   }
   if (matched.empty()) {
@@ -212,6 +214,9 @@ void apply_options(std::vector<NamedParameter>& parameters,
     if (auto* const named = find(tensor, "sparse_parameters")) {
       named->is_sparse = !options.sparse_as_dense;
     }
+  }
+  for (const NamedParameter& named : parameters) {
+    if (!named.is_local) check_reducible("\"" + named.name + "\"", named.parameter, options.op);
   }
   if (options.op == ReduceOp::Adasum) check_adasum_devices(parameters);
   mark_groups(find, options.groups.lists());

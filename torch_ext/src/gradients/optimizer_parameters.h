@@ -29,9 +29,6 @@ std::vector<NamedParameter> match_parameters(
     const torch::optim::Optimizer& inner, std::size_t known,
     const torch::OrderedDict<std::string, at::Tensor>& named_parameters);
 
-/// How many parameters `inner` has.
-std::size_t count_parameters(const torch::optim::Optimizer& inner);
-
 /// Throws UsageError for options that make no sense for such an optimizer.
 void check_options(const torch::optim::Optimizer& inner,
                    const DistributedOptimizerOptions& options);

@@ -4,14 +4,17 @@
 #include <torch/optim/optimizer.h>
 
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "ronde/process_set.h"
 #include "torch_ext/src/common/agreement.h"
 #include "torch_ext/src/gradients/optimizer_parameters.h"
+#include "torch_ext/src/state/optimizer_state.h"
 
 namespace ronde::detail {
 
@@ -24,31 +27,101 @@ namespace ronde::detail {
 /// count from the end of the set's last join on, after which they have all to train alike again.
 /// Gradients are not in it, so the schedule of all other steps stays as it is.
 ///
+/// Note [Digests of steps]
+/// In every step one of the reductions carries a digest (Request::digest) of how often the rank has
+/// reduced and stepped, of its learning rates, and of a window of its parameters and their state on
+/// the CPU, which moves on from step to step. Where the digests differ, the ranks find out what
+/// does by comparing lines of text: they part if one drops a step or schedules its rates by a loss
+/// of its own, and drift if one writes its parameters. Rates are compared as f32, and windows only
+/// warn unless RONDE_CHECK_REPLICAS has a number: hosts with other processors may round differently
+/// in the optimizer's arithmetic. With adasum_of_deltas a parameter's change carries the digest,
+/// which is told of in the next step, and the optimizer's state is each rank's own.
+///
 /// Thread-safety: none, as GradientReducer.
 class ReplicaCheck {
  public:
-  ReplicaCheck(const torch::optim::Optimizer& inner, ProcessSet set);
+  /// `of_deltas`: DistributedOptimizerOptions::adasum_of_deltas.
+  ReplicaCheck(const torch::optim::Optimizer& inner, ProcessSet set, bool of_deltas);
 
   /// Has parameters compared from now on, but for local ones.
   void watch(const std::vector<NamedParameter>& parameters);
+
+  /// The digest of this step for one of its reductions, 0 if nothing is compared. Once in each.
+  std::uint64_t digest();
 
   /// In each reduction: submits what is to be compared, if anything is in this one. Texts begin
   /// with `subject`. Collective.
   void start(const std::string& subject, std::chrono::nanoseconds timeout);
 
-  /// Waits for it. Throws UsageError on all ranks of the set if they differ. Collective.
+  /// Whether the last digest was the same on all ranks; finish() compares what it was of if not.
+  void note_digests(bool agree) {
+    if (!agree) differing_ = digested_;
+  }
+
+  /// Waits for the comparison, and for that of digests that differed. Throws UsageError on all
+  /// ranks of the set if the ranks differ, or warns. Collective.
   void finish();
 
+  /// The inner optimizer has stepped.
+  void note_stepped() noexcept { ++steps_; }
+
  private:
+  /// A range of the elements of a parameter.
+  struct Piece {
+    std::size_t parameter = 0;
+    std::int64_t first = 0;
+    std::int64_t end = 0;
+  };
+
+  /// A group of the inner optimizer that has shared parameters: those of local ones are each rank's
+  /// own.
+  struct Group {
+    std::size_t index = 0;
+    std::string text;  ///< that names it by the first of these parameters
+    bool has_rate = false;
+  };
+  /// What a digest is of.
+  struct Digested {
+    std::uint64_t reductions = 0;
+    std::uint64_t steps = 0;
+    std::vector<double> rates;  ///< of groups_
+    std::vector<Piece> window;
+  };
+
+  void restart() noexcept;
+  void note_joins();
   bool is_due();
+  const torch::optim::OptimizerOptions* options_of(const Group& group) const;
+  double rate_of(const Group& group) const;
+  StateSlots state_of(const NamedParameter& named) const;
   std::vector<std::string> describe_options() const;
+  std::vector<std::string> describe_tensors() const;
+  std::vector<std::string> describe_progress(const Digested& digested) const;
+  std::vector<std::string> describe_window(const Digested& digested) const;
+  void move_window();
+  std::vector<std::pair<std::string, std::uint64_t>> fingerprints(const Piece& piece) const;
+  std::string difference(std::vector<std::string> lines, const char* advice) const;
+  void refuse(const std::string& difference);
+  void compare_window(const Digested& digested);
 
   const torch::optim::Optimizer& inner_;
   const ProcessSet set_;
+  const bool of_deltas_;
+  const std::optional<std::uint64_t> period_;  ///< replica_check_period(); none for one rank
   std::vector<NamedParameter> parameters_;
+  std::vector<Group> groups_;
+  std::string subject_;
+  std::chrono::nanoseconds timeout_{};
   std::uint64_t joins_;                   ///< of the set, when `reductions_` was 0
   std::uint64_t reductions_ = 0;          ///< so far
+  std::uint64_t steps_ = 0;               ///< of the inner optimizer, so far
   std::optional<Comparison> comparison_;  ///< between start() and finish()
+  Digested digested_;                     ///< by the last digest
+  std::optional<Digested> differing_;     ///< what finish() has to compare; alike on all ranks
+  Piece next_;                            ///< where the next window begins
+  std::int64_t window_bytes_ = 0;
+  int unexplained_ = 0;     ///< digests that differed though no line did
+  bool has_window_ = true;  ///< false once a difference was told, alike on all ranks
 };
 
 }  // namespace ronde::detail

@@ -192,6 +192,13 @@ at::Tensor sparse_allreduce(const at::Tensor& tensor, const AllreduceOptions& op
     throw UsageError(what + ": sparse tensors take ReduceOp Average or Sum, and op is " +
                      std::string(to_string(options.op)) + ". Call to_dense() and allreduce()");
   }
+  const bool is_scaled =
+      options.op == ReduceOp::Average || options.prescale != 1.0 || options.postscale != 1.0;
+  if (is_scaled && !tensor.is_floating_point()) {
+    throw UsageError(what + " (" + detail::describe(tensor) +
+                     "): sparse tensors of integers and bools have no average and no factors. Use "
+                     "ReduceOp::Sum, or convert the values to f64");
+  }
   detail::check_wire(what, tensor, options);
   const at::Tensor own = detail::scaled_own(tensor.detach(), options.prescale);
   const at::Tensor mine =

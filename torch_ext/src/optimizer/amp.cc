@@ -20,6 +20,7 @@
 #include "ronde/error.h"
 #include "ronde/ronde.h"
 #include "torch_ext/src/common/tensor_request.h"
+#include "torch_ext/src/gradients/gradient_exchange.h"
 #include "torch_ext/src/gradients/gradient_reducer.h"
 #include "torch_ext/src/gradients/scaler_agreement.h"
 
@@ -72,8 +73,11 @@ std::map<std::string, std::vector<at::Tensor>> gradients_of(torch::optim::Optimi
       at::Tensor& gradient = parameter.mutable_grad();
       if (!gradient.defined()) continue;
       if (gradient.layout() == at::kSparse) gradient = gradient.coalesce();
+      const at::Tensor values =
+          gradient.layout() == at::kSparse ? gradient.values() : gradient.detach();
+      // Its conjugate is finite where it is, and scaled alike.
       gradients[gradient.device().str()].push_back(
-          gradient.layout() == at::kSparse ? gradient.values() : gradient.detach());
+          detail::as_real(values.is_conj() ? values.conj() : values));
     }
   }
   return gradients;

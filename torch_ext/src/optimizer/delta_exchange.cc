@@ -6,9 +6,9 @@
 #include <ATen/core/grad_mode.h>
 
 #include <cstddef>
+#include <exception>
 #include <utility>
 
-#include "ronde/error.h"
 #include "torch_ext/src/common/first_error.h"
 #include "torch_ext/src/gradients/gradient_failures.h"
 #include "torch_ext/src/gradients/gradient_reducer.h"
@@ -42,21 +42,23 @@ void DeltaExchange::begin(const GradientReducer& reducer) {
 }
 
 /// The change, in the parameter's own memory.
-void DeltaExchange::submit(Slot& slot, AllreduceOptions options) {
+void DeltaExchange::submit(Slot& slot, AllreduceOptions options, std::uint64_t digest) {
   const at::Tensor values = slot.parameter.detach().sub_(slot.before);
   options.name = slot.operation_name;
-  if (values.element_size() <= 2) options.wire_dtype.reset();  // no type is shorter
   Request request = request_for(Collective::Allreduce, values, options);
+  if (size_of(request.dtype) <= 2) request.wire_dtype.reset();  // no type is shorter
   request.contributes = slot.parameter.grad().defined();
+  request.digest = digest;
   slot.work = start_in_place(std::move(request), values, true);
 }
 
-/// In place of submit().
+/// In place of submit(), where an error is handled.
 void DeltaExchange::refuse(Slot& slot, ProcessSet set, std::chrono::nanoseconds timeout) {
-  slot.work = start(prepare_refusal(slot.operation_name, slot.parameter.device(), set, timeout));
+  slot.work = start(
+      prepare_refusal(slot.operation_name, slot.parameter, set, timeout, std::current_exception()));
 }
 
-void DeltaExchange::combine(const AllreduceOptions& options) {
+bool DeltaExchange::combine(const AllreduceOptions& options, std::uint64_t digest) {
   const at::NoGradGuard no_grad;
   FirstError error;
   // All of them, also after one has failed: the other ranks wait for them.
@@ -66,14 +68,18 @@ void DeltaExchange::combine(const AllreduceOptions& options) {
   for_each_slot([&](Slot& slot) {
     if (!slot.is_exchanged) return;
     try {
-      submit(slot, options);
+      submit(slot, options, std::exchange(digest, 0));
     } catch (...) {
       refuse(slot, options.process_set, options.timeout);
       throw;
     }
   });
-  for_each_slot([this](Slot& slot) {
-    if (slot.is_exchanged) wait_for(slot);
+  bool agree = true;
+  for_each_slot([&](Slot& slot) {
+    if (!slot.is_exchanged) return;
+    const TensorWork work = std::exchange(slot.work, {});
+    work.wait();
+    agree = work.digests_agree() && agree;
   });
   for_each_slot([failed = static_cast<bool>(error)](Slot& slot) {
     const at::Tensor before = std::exchange(slot.before, {});
@@ -85,19 +91,7 @@ void DeltaExchange::combine(const AllreduceOptions& options) {
     }
   });
   error.rethrow();
-}
-
-/// Throws what the work does, in words of the optimizer where another rank has refused.
-void DeltaExchange::wait_for(Slot& slot) const {
-  try {
-    std::exchange(slot.work, {}).wait();
-  } catch (const UsageError& error) {
-    if (!is_refusal_text(error.what())) throw;
-    throw UsageError("ronde::DistributedOptimizer(\"" + scope_ +
-                     "\"): the step of another rank failed, so that none counts. Call zero_grad() "
-                     "to go on without it. In the engine's words: " +
-                     error.what());
-  }
+  return agree;
 }
 
 void DeltaExchange::cancel(const GradientReducer& reducer) noexcept {

@@ -5,6 +5,7 @@
 
 #include <chrono>
 #include <cstddef>
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -35,10 +36,11 @@ class DeltaExchange {
   /// After it: gives each parameter that takes part the place where it was, plus the combination
   /// of all ranks' changes. A rank without a gradient for it adds none. Throws what an allreduce
   /// throws; the parameters are then where they were. Collective.
-  void combine(const AllreduceOptions& options);
-  /// In place of that, on a rank whose step failed, also before begin(): no rank's changes are
-  /// combined, and combine() throws on the others. The parameters are where they were. What fails
-  /// here is left out, for the error of the step.
+  /// `digest`: what one of the operations carries. Returns whether the ranks' digests agree.
+  bool combine(const AllreduceOptions& options, std::uint64_t digest);
+  /// In place of that, on a rank whose step failed, also before begin(), where that error is
+  /// handled: no rank's changes are combined, and combine() throws its text on the others. The
+  /// parameters are where they were. What fails here is left out, for the error of the step.
   void cancel(const GradientReducer& reducer) noexcept;
 
  private:
@@ -52,9 +54,8 @@ class DeltaExchange {
   };
 
   void choose(const GradientReducer& reducer);
-  static void submit(Slot& slot, AllreduceOptions options);
+  static void submit(Slot& slot, AllreduceOptions options, std::uint64_t digest);
   static void refuse(Slot& slot, ProcessSet set, std::chrono::nanoseconds timeout);
-  void wait_for(Slot& slot) const;
 
   const std::string scope_;
   std::vector<Slot> slots_;

@@ -5,11 +5,18 @@
 #include <torch/optim/lbfgs.h>
 
 #include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "core/src/base/after_fork.h"
+#include "core/src/base/thread_scope.h"
 #include "ronde/error.h"
 #include "ronde/ronde.h"
 #include "ronde/torch/collectives.h"
@@ -21,14 +28,50 @@
 #include "torch_ext/src/optimizer/delta_exchange.h"
 
 namespace ronde {
-namespace {
+namespace detail {
 
-std::string scope_of(const DistributedOptimizerOptions& options) {
-  if (!options.name.empty()) return options.name;
-  return detail::numbered_name("optimizer", options.process_set);
-}
+/// An optimizer while it lives, among those of the same ranks: two of one name would take each
+/// other's gradients, and ranks construct them in one order, which two threads do not have.
+class LiveName {
+ public:
+  LiveName(const std::string& name, ProcessSet set) : ranks_(ranks_of(set)) {
+    const std::lock_guard lock(mutex_);
+    if (!is_this_thread(threads_[ranks_])) {
+      problem_ =
+          "another thread of this rank, which has not ended, constructed one for the same ranks. "
+          "Ranks match optimizers by the order of construction: construct them on one thread";
+    }
+    text_ = name.empty() ? numbered_name("optimizer", set) : name;
+    is_unique_ = names_.emplace(text_, ranks_).second;
+    if (is_unique_) return;
+    problem_ = "another DistributedOptimizer of these ranks has the name \"" + text_ +
+               "\". Give each a name of its own, or destroy that one first (reset() before an "
+               "assignment)";
+  }
+  ~LiveName() {
+    if (fork_depth() != fork_depth_) return;  // another thread may have held the lock
+    const std::lock_guard lock(mutex_);
+    if (is_unique_) names_.erase({text_, ranks_});
+  }
+  LiveName(const LiveName&) = delete;
+  LiveName& operator=(const LiveName&) = delete;
 
-}  // namespace
+  const std::string& text() const noexcept { return text_; }
+  /// Why it cannot be; empty: it can.
+  const std::string& problem() const noexcept { return problem_; }
+
+ private:
+  static inline std::mutex mutex_;
+  static inline std::set<std::pair<std::string, std::vector<int>>> names_;
+  static inline std::map<std::vector<int>, std::weak_ptr<const void>> threads_;  ///< that construct
+  const std::vector<int> ranks_;
+  const int fork_depth_ = fork_depth();
+  std::string text_;
+  std::string problem_;
+  bool is_unique_ = false;
+};
+
+}  // namespace detail
 
 /// Keeps the order of calls right; the gradients are the reducer's.
 class DistributedOptimizer::Impl {
@@ -43,17 +86,24 @@ class DistributedOptimizer::Impl {
     detail::check_member("ronde::DistributedOptimizer", options.process_set,
                          "Its gradients would be reduced with no other's: step the inner "
                          "optimizer there, or give a set that has this rank");
-    const std::string scope = scope_of(options);
-    const std::vector<detail::NamedParameter> parameters =
-        agree_on_parameters(scope, named_parameters, options, 0);
-    if (options.op == ReduceOp::Adasum && options.adasum_of_deltas) deltas_.emplace(scope);
-    reducer_ = std::make_shared<detail::GradientReducer>(scope, std::move(options), inner_);
+    name_.emplace(options.name, options.process_set);
+    // Named alike on all ranks, as their optimizers may not be.
+    const std::vector<detail::NamedParameter> parameters = agree_on_parameters(
+        "ronde::DistributedOptimizer/construction", name_->problem(), named_parameters, options);
+    if (options.op == ReduceOp::Adasum && options.adasum_of_deltas) deltas_.emplace(name_->text());
+    reducer_ = std::make_shared<detail::GradientReducer>(name_->text(), std::move(options), inner_);
     watch(parameters);
   }
 
   void add_parameters(const torch::OrderedDict<std::string, at::Tensor>& named_parameters) {
-    watch(agree_on_parameters(reducer_->scope(), named_parameters, reducer_->options(),
-                              reducer_->parameter_count()));
+    const detail::OneThread::Call call(reducer_->thread());
+    watch(agree_on_parameters("", "", named_parameters, reducer_->options()));
+  }
+
+  /// Note [After fork].
+  void expect_own_process(const std::string& function) const {
+    if (fork_depth() == fork_depth_) return;
+    throw error_after_fork("ronde::DistributedOptimizer::" + function);
   }
 
   at::Tensor step(const torch::optim::Optimizer::LossClosure& closure) {
@@ -63,15 +113,19 @@ class DistributedOptimizer::Impl {
                        "\"): LBFGS evaluates the loss itself, several times a step. Pass step() a "
                        "closure that calls zero_grad() and backward(), and returns the loss");
     }
+    const detail::OneThread::Call call(reducer_->thread());
     at::Tensor loss;
     if (evaluates_often_) {
       loss = inner_.step([&] { return evaluate(closure); });
     } else {
-      if (closure) loss = call(closure);
+      if (closure) loss = evaluate_once(closure);
+      // Before anything can fail on this rank, so that the ranks' windows move alike.
+      const std::uint64_t digest = deltas_ ? reducer_->replicas().digest() : 0;
       synchronize_for_step();
-      step_inner();
+      step_inner(digest);
     }
     reducer_->stepped();
+    reducer_->replicas().note_stepped();
     mark_step(reducer_->options().samples_per_step);
     return loss;
   }
@@ -109,7 +163,8 @@ class DistributedOptimizer::Impl {
     }
   }
 
-  void step_inner() {
+  /// `digest`: for the exchange of changes.
+  void step_inner(std::uint64_t digest) {
     if (!deltas_) {
       inner_.step();
       return;
@@ -130,34 +185,40 @@ class DistributedOptimizer::Impl {
       throw;
     }
     try {
-      deltas_->combine(combination);
+      reducer_->replicas().note_digests(deltas_->combine(combination, digest));
     } catch (...) {
       reducer_->step_failed();
       throw;
     }
   }
 
-  /// The parameters of the inner optimizer behind the first `known`. Throws on all ranks alike.
+  /// The parameters of the inner optimizer that are not watched yet. `operations` begins the names
+  /// of those by which the ranks agree. `problem`: why this rank cannot go on. Throws on all ranks
+  /// alike.
   std::vector<detail::NamedParameter> agree_on_parameters(
-      const std::string& scope, const torch::OrderedDict<std::string, at::Tensor>& named_parameters,
-      const DistributedOptimizerOptions& options, std::size_t known) const {
+      const std::string& operations, const std::string& problem,
+      const torch::OrderedDict<std::string, at::Tensor>& named_parameters,
+      const DistributedOptimizerOptions& options) const {
+    const std::size_t known = reducer_ ? reducer_->parameter_count() : 0;
     detail::Statement statement;
     std::vector<detail::NamedParameter> parameters;
     try {
+      if (!problem.empty()) throw UsageError(problem);
       if (reducer_) reducer_->expect_room_for_parameters();
       detail::check_options(inner_, options);
       parameters = detail::match_parameters(inner_, known, named_parameters);
       detail::apply_options(parameters, options, known == 0);
       statement.lines = detail::state_parameters(inner_, parameters, options);
+      statement.lines.insert(statement.lines.begin(), "name \"" + name_->text() + "\"");
     } catch (const UsageError& error) {
       statement.problem = error.what();
     }
-    detail::agree("ronde::DistributedOptimizer(\"" + scope + "\")", statement, options.process_set,
-                  {.timeout = options.timeout});
+    detail::agree("ronde::DistributedOptimizer(\"" + name_->text() + "\")", statement,
+                  options.process_set, {.timeout = options.timeout, .name = operations});
     return parameters;
   }
 
-  static at::Tensor call(const torch::optim::Optimizer::LossClosure& closure) {
+  static at::Tensor evaluate_once(const torch::optim::Optimizer::LossClosure& closure) {
     const at::AutoGradMode gradients_on(true);
     return closure();
   }
@@ -165,7 +226,7 @@ class DistributedOptimizer::Impl {
   /// The loss and the gradients of all ranks.
   at::Tensor evaluate(const torch::optim::Optimizer::LossClosure& closure) {
     reducer_->stepped();
-    const at::Tensor mine = call(closure);
+    const at::Tensor mine = evaluate_once(closure);
     reducer_->synchronize();
     AllreduceOptions options = reducer_->reduction();
     options.name = reducer_->scope() + "/loss";
@@ -175,6 +236,8 @@ class DistributedOptimizer::Impl {
   const std::shared_ptr<torch::optim::Optimizer> owned_;  // null: the caller keeps it
   torch::optim::Optimizer& inner_;
   const bool evaluates_often_;
+  const int fork_depth_ = fork_depth();
+  std::optional<detail::LiveName> name_;
   std::shared_ptr<detail::GradientReducer> reducer_;
   std::optional<detail::DeltaExchange> deltas_;  // of Adasum: what travels in place of gradients
 };
@@ -203,15 +266,19 @@ DistributedOptimizer& DistributedOptimizer::operator=(DistributedOptimizer&& oth
     default;
 
 void DistributedOptimizer::zero_grad(bool set_to_none) {
+  impl_->expect_own_process("zero_grad()");
+  const detail::OneThread::Call call(impl_->reducer()->thread());
   impl_->reducer()->restart(set_to_none);
   inner().zero_grad(set_to_none);
 }
 
 at::Tensor DistributedOptimizer::step(const torch::optim::Optimizer::LossClosure& closure) {
+  impl_->expect_own_process("step()");
   return impl_->step(closure);
 }
 
 void DistributedOptimizer::synchronize() {
+  impl_->expect_own_process("synchronize()");
   impl_->reducer()->expect_not_skipping();
   impl_->reducer()->synchronize();
 }

@@ -4,12 +4,16 @@
 #include <c10/core/Allocator.h>
 #include <c10/core/CPUAllocator.h>
 #include <c10/core/GradMode.h>
+#include <pthread.h>
 #include <torch/csrc/autograd/graph_task.h>
 
 #include <atomic>
 #include <mutex>
 #include <unordered_map>
 #include <utility>
+
+#include "core/src/base/system.h"
+#include "ronde/error.h"
 
 namespace ronde::detail {
 namespace {
@@ -23,7 +27,8 @@ constexpr int kMostViews = 3;
 
 }  // namespace
 
-/// Constant but for what is guarded by `mutex`. Never destroyed.
+/// Constant but for what is guarded by `mutex`. Never destroyed. In a child of fork() nobody holds
+/// the mutex, and no place is handed out: Note [After fork].
 struct GradientPlacement::State {
   /// An allocation that may become a gradient.
   struct Candidate {
@@ -32,7 +37,7 @@ struct GradientPlacement::State {
     bool granted = false;                  ///< it gets the place
   };
 
-  std::shared_ptr<GradientPlace> find(const Node& running, std::size_t bytes) const;
+  std::shared_ptr<GradientPlace> find(Node& running, std::size_t bytes) const;
   Candidate candidate(std::size_t bytes);
   void note_address(const Candidate& candidate, const void* data);
   bool take_back(const void* data) noexcept;
@@ -109,14 +114,23 @@ int results_of_size(const Node& node, std::size_t bytes) {
   return count;
 }
 
+/// The program's hooks, which may keep what flows into `node`. An accumulator has one of ours.
+bool may_be_kept_before(Node& node, bool is_accumulator) {
+  return !node.tensor_pre_hooks().empty() || !node.retains_grad_hooks().empty() ||
+         node.pre_hooks().size() > (is_accumulator ? 1 : 0);
+}
+
 }  // namespace
 
-std::shared_ptr<GradientPlace> GradientPlacement::State::find(const Node& running,
+std::shared_ptr<GradientPlace> GradientPlacement::State::find(Node& running,
                                                               std::size_t bytes) const {
+  // Hooks of the node itself may keep what they allocate, or a result.
+  if (may_be_kept_before(running, false) || !running.post_hooks().empty()) return nullptr;
   for (const torch::autograd::Edge& edge : running.next_edges()) {
-    const Node* node = edge.function.get();
+    Node* node = edge.function.get();
     for (int views = 0; node != nullptr; ++views) {
       const auto found = of_node.find(node);
+      if (may_be_kept_before(*node, found != of_node.end())) break;
       if (found != of_node.end()) {
         if (found->second->bytes_ == bytes) return found->second;
         break;
@@ -178,6 +192,13 @@ void GradientPlacement::add(const Node* accumulator, std::shared_ptr<GradientPla
   state_->of_node[accumulator] = std::move(place);
   state_->places.store(state_->of_node.size(), std::memory_order_relaxed);
   if (installed_) return;
+  const int error = ::pthread_atfork([] { instance().state_->mutex.lock(); },
+                                     [] { instance().state_->mutex.unlock(); },
+                                     [] {
+                                       instance().state_->places.store(0);
+                                       instance().state_->mutex.unlock();
+                                     });
+  if (error != 0) throw Error("pthread_atfork: " + errno_text(error));
   installed_ = true;
   static auto* const allocator = new Allocator;
   c10::SetCPUAllocator(allocator);
@@ -186,6 +207,7 @@ void GradientPlacement::add(const Node* accumulator, std::shared_ptr<GradientPla
 void GradientPlacement::remove(const Node* accumulator) noexcept {
   const std::lock_guard lock(state_->mutex);
   state_->of_node.erase(accumulator);
+  if (state_->places.load(std::memory_order_relaxed) == 0) return;  // in a child
   state_->places.store(state_->of_node.size(), std::memory_order_relaxed);
 }
 

@@ -4,14 +4,15 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
+#include <c10/core/CPUAllocator.h>
 
 #include <algorithm>
 #include <string>
 #include <utility>
 
-#include "ronde/log.h"
 #include "ronde/ronde.h"
 #include "torch_ext/src/common/counters.h"
+#include "torch_ext/src/common/rank_log.h"
 
 namespace ronde::detail {
 namespace {
@@ -27,16 +28,21 @@ std::vector<std::int64_t> strides_of_gradient(const at::Tensor& parameter) {
   return at::empty(parameter.sizes(), at::TensorOptions().device(at::kMeta)).strides().vec();
 }
 
+/// The program has a handle to it, or to the buffer of which it is a part.
+bool is_shared(const at::Tensor& gradient) {
+  return gradient.use_count() > 1 || gradient.storage().use_count() > 1;
+}
+
 /// Where ranks have a symmetric heap, but no room in it for so many bytes.
 void warn_if_full(std::size_t bytes) {
   const Runtime& runtime = default_runtime();
   const auto heap = runtime.symmetric_heap();
   if (!heap || runtime.topology().rank != 0) return;
-  const Logger log(parse_log_level(runtime.config().log_level), 0);
-  log.warning("there is no room for gradients of " + std::to_string(bytes) +
-              " bytes in the symmetric heap of " + std::to_string(heap->bytes()) + ", of which " +
-              std::to_string(heap->reserved_bytes()) +
-              " are taken, so they are staged, which is slower: raise RONDE_SYMMETRIC_HEAP_BYTES");
+  rank_log().warning(
+      "there is no room for gradients of " + std::to_string(bytes) +
+      " bytes in the symmetric heap of " + std::to_string(heap->bytes()) + ", of which " +
+      std::to_string(heap->reserved_bytes()) +
+      " are taken, so they are staged, which is slower: raise RONDE_SYMMETRIC_HEAP_BYTES");
 }
 
 }  // namespace
@@ -59,20 +65,29 @@ GradientView::GradientView(const at::Tensor& parameter, std::shared_ptr<Symmetri
 }
 
 bool GradientView::holds(const at::Tensor& gradient) const {
-  return gradient.layout() == at::kStrided &&
+  return gradient.layout() == at::kStrided && !gradient.is_conj() && !gradient.is_neg() &&
          gradient.const_data_ptr() == tensor_.const_data_ptr() &&
          gradient.scalar_type() == tensor_.scalar_type() && gradient.sizes() == tensor_.sizes() &&
          gradient.strides() == tensor_.strides();
 }
 
-void GradientView::adopt(at::Tensor& gradient, bool had_gradient) {
+void GradientView::evict(const at::Tensor& kept) const {
+  if (!kept.defined() || !kept.has_storage()) return;
+  c10::StorageImpl& storage = *kept.storage().unsafeGetStorageImpl();
+  if (storage.data() != tensor_.const_data_ptr()) return;
+  storage.set_data_ptr(c10::GetCPUAllocator()->clone(storage.data(), storage.nbytes()));
+}
+
+void GradientView::adopt(at::Tensor& gradient, bool had_gradient, const at::Tensor& incoming) {
   const bool is_dense = gradient.layout() == at::kStrided;
   if (place_ && is_dense) place_->learn(gradient.const_data_ptr());
   if (holds(gradient)) {
     (had_gradient ? counters_->accumulated : counters_->placed).fetch_add(1);
     return;
   }
+  if (is_occupied()) evict(incoming);
   if (!is_dense || gradient.requires_grad() || is_occupied()) return;
+  if (had_gradient && is_shared(gradient)) return;
   const at::NoGradGuard no_grad;
   tensor_.copy_(gradient);
   gradient = tensor_;

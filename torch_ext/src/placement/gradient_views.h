@@ -47,11 +47,16 @@ class GradientView {
   bool holds(const at::Tensor& gradient) const;
 
   /// Makes the view the gradient, by a copy unless backward wrote it there. A gradient with a graph
-  /// of its own (create_graph) stays where it is. `had_gradient`: there was one before.
-  void adopt(at::Tensor& gradient, bool had_gradient);
+  /// of its own (create_graph) stays where it is, and so does one that was there before
+  /// (`had_gradient`) and that the program refers to, too. `incoming`: what was accumulated.
+  void adopt(at::Tensor& gradient, bool had_gradient, const at::Tensor& incoming);
 
   /// Something else lives there, so that nothing may be written. Passes by itself, in backward.
   bool is_occupied() const { return place_ && place_->is_occupied(); }
+
+  /// Moves the memory of `kept` elsewhere if it is the view's: the program keeps this tensor, which
+  /// autograd therefore copied (a hook that stores it, say).
+  void evict(const at::Tensor& kept) const;
 
   /// Has gradients that flow into `accumulator` written there from now on, where `is_free` allows.
   void attract(const torch::autograd::Node* accumulator, std::function<bool()> is_free);

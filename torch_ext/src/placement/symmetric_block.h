@@ -6,6 +6,7 @@
 #include <memory>
 #include <string>
 
+#include "core/src/base/after_fork.h"
 #include "ronde/process_set.h"
 #include "ronde/symmetric_heap.h"
 
@@ -17,7 +18,9 @@ class SymmetricBlock {
  public:
   SymmetricBlock(std::shared_ptr<SymmetricHeap> heap, std::size_t offset)
       : heap_(std::move(heap)), offset_(offset) {}
-  ~SymmetricBlock() { heap_->release(offset_); }
+  ~SymmetricBlock() {
+    if (fork_depth() == fork_depth_) heap_->release(offset_);  // Note [After fork]
+  }
   SymmetricBlock(const SymmetricBlock&) = delete;
   SymmetricBlock& operator=(const SymmetricBlock&) = delete;
 
@@ -26,6 +29,7 @@ class SymmetricBlock {
  private:
   const std::shared_ptr<SymmetricHeap> heap_;
   const std::size_t offset_;
+  const int fork_depth_ = fork_depth();
 };
 
 /// Collective, with the same arguments on every rank. Null, on all ranks, where the backend has no

@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ronde/torch/broadcast.h"
 
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
 #include <utility>
 #include <vector>
 
 #include "ronde/ronde.h"
-#include "ronde/torch/collectives.h"
+#include "torch_ext/src/autograd/autograd.h"
 #include "torch_ext/src/common/agreement.h"
 #include "torch_ext/src/common/first_error.h"
 #include "torch_ext/src/common/tensor_request.h"
@@ -16,35 +19,84 @@ namespace {
 
 using detail::NamedTensors;
 
-detail::Statement state_tensors(const NamedTensors& tensors, int root_rank, ProcessSet set) {
-  detail::Statement statement{.lines = {"root rank " + std::to_string(root_rank)},
-                              .problem = detail::root_problem(root_rank, set)};
+/// Elements that share memory are those of the root only where they do so there, too.
+std::string repeats_of(const at::Tensor& tensor) {
+  const bool is_dense = tensor.defined() && tensor.layout() == at::kStrided && !tensor.is_nested();
+  if (!is_dense || !detail::may_overlap_itself(tensor)) return {};
+  return ", elements of which share memory (strides " + detail::describe_shape(tensor.strides()) +
+         ")";
+}
+
+/// Ready to be sent: what can fail on one rank alone does so before any rank's tensors change.
+std::vector<detail::Prepared> prepare(const NamedTensors& tensors, const std::string& subject,
+                                      int root_rank, ProcessSet set) {
+  std::vector<detail::Prepared> prepared;
   for (const auto& [name, tensor] : tensors) {
-    statement.lines.push_back(name + ": " + detail::describe(tensor));
-    if (!tensor.defined() || !statement.problem.empty()) continue;
-    try {
-      detail::check_writable(name, tensor);
-    } catch (const UsageError& error) {
-      statement.problem = error.what();
-    }
+    if (!tensor.defined()) continue;
+    detail::check_tensor(name, tensor);
+    detail::refuse_recorded(name, "broadcast_", tensor);
+    const at::Tensor places = detail::without_repeats(tensor.detach());
+    const BroadcastOptions options{
+        .name = subject + "/" + name, .root = root_rank, .process_set = set};
+    prepared.push_back(
+        detail::prepare_in_place(detail::request_for(Collective::Broadcast, places, options),
+                                 places, rank_in(set) == root_rank));
   }
-  return statement;
+  return prepared;
+}
+
+/// Addresses of the first element and behind the last one.
+struct Extent {
+  std::uintptr_t begin = 0;
+  std::uintptr_t end = 0;
+};
+
+Extent extent_of(const at::Tensor& tensor) {
+  if (tensor.numel() == 0) return {};
+  std::int64_t last = 0;
+  for (std::int64_t i = 0; i < tensor.dim(); ++i) last += (tensor.size(i) - 1) * tensor.stride(i);
+  const auto begin = reinterpret_cast<std::uintptr_t>(tensor.const_data_ptr());
+  return {begin, begin + static_cast<std::uintptr_t>(last + 1) * tensor.itemsize()};
 }
 
 void broadcast_tensors(const NamedTensors& tensors, int root_rank, ProcessSet set) {
   const std::string subject = "ronde::broadcast_parameters";
   detail::check_member(subject, set);
-  detail::agree(subject, state_tensors(tensors, root_rank, set), set);
-  std::vector<TensorWork> works;
+  detail::Statement mine{.lines = {"root rank " + std::to_string(root_rank)},
+                         .problem = detail::root_problem(root_rank, set)};
   for (const auto& [name, tensor] : tensors) {
-    if (!tensor.defined()) continue;
-    works.push_back(broadcast_async_(
-        tensor, {.name = subject + "/" + name, .root = root_rank, .process_set = set}));
+    mine.lines.push_back(name + ": " + detail::describe(tensor) + repeats_of(tensor));
   }
+  std::vector<detail::Prepared> prepared;
+  if (mine.problem.empty()) {
+    mine.problem =
+        detail::problem_of([&] { prepared = prepare(tensors, subject, root_rank, set); });
+  }
+  detail::agree(subject, mine, set);
+  std::vector<TensorWork> works;
+  std::vector<Extent> in_flight;
   // In memory, as a program begins with them in any stream, and all of them also after an error, so
   // that nothing is in flight afterwards.
   detail::FirstError first_error;
-  for (const TensorWork& work : works) first_error.attempt([&] { work.wait_host(); });
+  const auto wait_for_all = [&] {
+    for (const TensorWork& work : works) first_error.attempt([&] { work.wait_host(); });
+    works.clear();
+    in_flight.clear();
+  };
+  std::size_t next = 0;
+  for (const auto& [name, tensor] : tensors) {
+    if (!tensor.defined()) continue;
+    // No two operations in flight may write the same memory, in which tied weights are.
+    const Extent extent = extent_of(tensor);
+    const bool is_in_use = std::ranges::any_of(in_flight, [&](const Extent& other) {
+      return extent.begin < other.end && other.begin < extent.end;
+    });
+    if (is_in_use) wait_for_all();
+    in_flight.push_back(extent);
+    works.push_back(detail::start(std::move(prepared[next++])));
+    detail::note_written(tensor);
+  }
+  wait_for_all();
   first_error.rethrow();
 }
 

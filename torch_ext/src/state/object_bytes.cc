@@ -37,14 +37,6 @@ void load_from(torch::serialize::InputArchive& archive, const std::string& bytes
   archive.load_from(bytes.data(), bytes.size(), device);
 }
 
-// Each element of memory once: an expanded tensor has it several times, and cannot be written.
-at::Tensor without_repeats(at::Tensor tensor) {
-  for (std::int64_t dim = 0; tensor.layout() == at::kStrided && dim < tensor.dim(); ++dim) {
-    if (tensor.stride(dim) == 0 && tensor.size(dim) > 1) tensor = tensor.narrow(dim, 0, 1);
-  }
-  return tensor;
-}
-
 // A module's tensors before a load, which gives them other memory and checks no shape; a class's
 // own may write into their memory instead.
 class ModuleBackup {
@@ -61,7 +53,7 @@ class ModuleBackup {
 
   void restore() const {
     for (std::size_t i = 0; i < former_.size(); ++i) {
-      without_repeats(former_[i]).copy_(values_[i]);
+      write_values(former_[i], values_[i]);
       tensors_[i].second.set_data(former_[i]);
     }
   }
@@ -188,6 +180,30 @@ std::string root_problem(int root_rank, ProcessSet set) {
 
 std::string type_text(const std::type_info& type) {
   return c10::demangle(type.name());
+}
+
+std::function<void(bool)> load_or_undo(const std::function<std::string()>& save,
+                                       const std::function<void(const std::string&)>& load,
+                                       const std::string& bytes) {
+  std::optional<std::string> before;
+  try {
+    before = save();
+  } catch (const std::exception&) {
+    // What cannot be saved before it was loaded cannot be set back.
+  }
+  const auto undo = [load, before] {
+    if (before) load(*before);
+  };
+  try {
+    load(bytes);
+  } catch (...) {
+    const std::string second = problem_of(undo);  // it may have taken a part
+    if (second.empty()) throw;
+    throw UsageError(problem_of([] { throw; }) + ". It cannot be set back: " + second);
+  }
+  return [undo](bool keep) {
+    if (!keep) undo();
+  };
 }
 
 std::string bytes_of_archive(const std::function<void(torch::serialize::OutputArchive&)>& write) {

@@ -127,9 +127,10 @@ void broadcast_encoded(const std::string& subject, const ObjectCodec& codec,
   }
   try {
     agree_on(subject, loaded, set, options.timeout);
-  } catch (...) {
-    finish(false);
-    throw;
+  } catch (const std::exception& error) {
+    const std::string problem = problem_of([&] { finish(false); });
+    if (problem.empty()) throw;
+    throw UsageError(error.what() + ("\nOn this rank the object cannot be set back: " + problem));
   }
   finish(true);
 }

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // An optimizer as bytes, through LibTorch's own save and load, whose gaps are closed here.
+#include "torch_ext/src/state/optimizer_state.h"
+
 #include <torch/optim/adagrad.h>
 #include <torch/optim/adam.h>
 #include <torch/optim/adamw.h>
@@ -39,9 +41,8 @@ void drop_scratch(const Optimizer& optimizer) {
 
 using NamedState = std::vector<std::pair<const char*, at::Tensor>>;
 
-using StateSlots = std::vector<std::pair<const char*, at::Tensor*>>;
+}  // namespace
 
-// The tensors that have their parameter's shape.
 StateSlots shaped_slots(OptimizerParamState& state) {
   using namespace torch::optim;
   if (auto* sgd = dynamic_cast<SGDParamState*>(&state)) {
@@ -67,6 +68,8 @@ StateSlots shaped_slots(OptimizerParamState& state) {
   }
   return {};
 }
+
+namespace {
 
 NamedState shaped_state(OptimizerParamState& state) {
   NamedState all;

@@ -17,7 +17,7 @@
 #include "ronde/ronde.h"
 #include "ronde/torch/checkpoint_object.h"
 #include "torch_ext/src/common/agreement.h"
-#include "torch_ext/src/common/checkpoint_log.h"
+#include "torch_ext/src/common/rank_log.h"
 #include "torch_ext/src/state/object_bytes.h"
 
 namespace ronde {
@@ -134,12 +134,16 @@ CheckpointObject checkpoint_object_of_generators() {
       if (found != tensors.end()) saved[i] = found->second;
     }
     if (tensors.size() != saved.size()) {
-      checkpoint_log().warning("ronde::Checkpoint: rank " + std::to_string(rank()) + " had " +
-                               std::to_string(tensors.size()) + " random generators, and has " +
-                               std::to_string(saved.size()) +
-                               ": random numbers on GPUs will be others");
+      rank_log().warning("ronde::Checkpoint: rank " + std::to_string(rank()) + " had " +
+                         std::to_string(tensors.size()) + " random generators, and has " +
+                         std::to_string(saved.size()) + ": random numbers on GPUs will be others");
     }
-    set_states(saved);
+    try {
+      set_states(saved);
+    } catch (...) {
+      set_states(former);  // some of them may have taken theirs
+      throw;
+    }
     return [former](bool keep) {
       if (!keep) set_states(former);
     };

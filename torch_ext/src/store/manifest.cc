@@ -4,9 +4,9 @@
 #include <charconv>
 #include <cstdio>
 #include <limits>
-#include <nlohmann/json.hpp>
 #include <set>
 
+#include "core/src/base/json.h"
 #include "torch_ext/src/store/checksum.h"
 #include "torch_ext/src/store/format_error.h"
 

@@ -67,7 +67,8 @@ struct Capabilities {
   std::bitset<kDataTypeCount> dtypes;  ///< indexed by DataType
   /// Indexed by ReduceOp. Two need no bit, as no backend gets a call with them: Average is a Sum
   /// with a final division, and Ronde does Adasum with alltoall and allgather
-  /// (core/src/execute/adasum.h).
+  /// (core/src/run/adasum.h). No call scales integers: Ronde does that with sums of i64
+  /// (core/src/run/exact_sum.h).
   std::bitset<kReduceOpCount> ops = 0b11111;
   /// Half types that an AllreduceCall may have as its wire_dtype, indexed by DataType. An allreduce
   /// with one that is not in here is refused. A packed backend needs none: Ronde gives it the bytes
@@ -76,7 +77,7 @@ struct Capabilities {
   DeviceKind device = DeviceKind::Cpu;  ///< where the buffers of its calls are
   /// The backend takes exactly one contiguous segment, in place, with ReduceOp Sum, Min, Max or
   /// Product and scales of 1 (a reducescatter: input and output apart, and no null input); Ronde
-  /// packs, scales and widens around it (core/src/pack/packing_backend.h). False: it
+  /// packs, scales and widens around it (core/src/run/packing_backend.h). False: it
   /// takes whole segment lists, every op and every scale. For a device it is false: nothing is put
   /// around its backends.
   bool wants_packed = true;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -25,6 +26,8 @@ class Board {
   struct alignas(64) Word {
     std::atomic<std::uint64_t> value{0};
     std::atomic<std::int32_t> note{0};  ///< about the value; nothing is decided by it
+    /// The digests of two steps that may be under way at once: Note [Digests of arrivals].
+    std::array<std::atomic<std::uint64_t>, 2> digests{};
   };
 
   virtual ~Board() = default;

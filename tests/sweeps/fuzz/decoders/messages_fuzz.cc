@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Control messages of other ranks.
-#include "core/src/negotiate/messages.h"
+#include "core/src/agree/messages.h"
 
 #include "ronde/error.h"
 #include "tests/sweeps/fuzz/decoders/fuzz_target.h"
@@ -8,39 +8,40 @@
 namespace ronde::fuzz {
 namespace {
 
-RequestMeta reduction() {
-  RequestMeta meta;
-  meta.wire_dtype = DataType::BF16;
-  meta.op = ReduceOp::Average;
-  meta.prescale = 0.5;
-  meta.shape = {64, 3, 7, 7};
-  return meta;
+OpSpec reduction() {
+  OpSpec spec;
+  spec.wire_dtype = DataType::BF16;
+  spec.op = ReduceOp::Average;
+  spec.prescale = 0.5;
+  spec.shape = {64, 3, 7, 7};
+  return spec;
 }
 
-RequestMeta alltoall() {
-  RequestMeta meta;
-  meta.kind = Collective::Alltoall;
-  meta.shape = {5, 2};
-  meta.has_splits = true;
-  meta.splits = {2, 3};
-  return meta;
+OpSpec alltoall() {
+  OpSpec spec;
+  spec.kind = Collective::Alltoall;
+  spec.shape = {5, 2};
+  spec.has_splits = true;
+  spec.splits = {2, 3};
+  return spec;
 }
 
-RequestMeta send() {
-  RequestMeta meta;
-  meta.kind = Collective::Send;
-  meta.shape = {3};
-  meta.peer = 1;
-  meta.tag = 9;
-  return meta;
+OpSpec send() {
+  OpSpec spec;
+  spec.kind = Collective::Send;
+  spec.shape = {3};
+  spec.peer = 1;
+  spec.tag = 9;
+  return spec;
 }
 
-RequestMeta group() {
-  RequestMeta meta;
-  meta.kind = Collective::Barrier;
-  meta.members = {reduction(), alltoall()};
-  meta.members[0].name = "first";
-  return meta;
+OpSpec group() {
+  OpSpec spec;
+  spec.kind = Collective::Barrier;
+  spec.members = {reduction(), alltoall()};
+  spec.members[0].name = "first";
+  spec.members[1].refusal = "no memory";
+  return spec;
 }
 
 BitVector slots() {
@@ -54,8 +55,9 @@ ReadyMessage ready() {
   message.decisions_seen = 7;
   message.cached = message.absent = slots();
   message.keyed = {{unnamed_key(7), 3, false}, {"g", 4, true}};
-  message.requests = {
-      {"weights", reduction(), false}, {message_key(5), send(), true}, {"g", group(), true}};
+  message.requests = {{"weights", share(reduction()), false},
+                      {message_key(5), share(send()), true},
+                      {"g", share(group()), true}};
   message.expired = {"late"};
   message.joined = true;
   return message;
@@ -69,8 +71,8 @@ DecisionMessage decision() {
   message.number = 99;
   message.cached = message.skipped = slots();
   message.keyed = {{unnamed_key(1), 2, false}};
-  message.responses = {{"k", "an error", 3, alltoall(), rows, false, 9, {1, 2}, 3},
-                       {"g", "", -1, group(), group_rows, true, -1}};
+  message.responses = {{"k", "an error", 3, share(alltoall()), rows, false, 9, {1, 2}, 3},
+                       {"g", "", -1, share(group()), group_rows, true, -1}};
   message.schedule = {{{{1, true}, {2, false}}, {{3, true}}}, 100};
   return message;
 }

@@ -12,8 +12,9 @@
 
 namespace ronde {
 
-/// Gives every rank the root's parameters and buffers, frozen ones included, matched by name; call
-/// it before the first forward. Collective. The ranks compare names, shapes, dtypes and devices
+/// Gives every rank the root's parameters and buffers, frozen ones and those of any dtype included,
+/// matched by name; call it before the first forward. Expanded tensors keep their memory, and are
+/// expanded alike on all ranks. Collective. The ranks compare names, shapes, dtypes and devices
 /// first; if they differ, all throw a UsageError that shows the first difference of each rank, and
 /// no tensor is changed.
 ///

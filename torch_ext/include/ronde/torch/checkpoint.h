@@ -35,7 +35,9 @@ struct CheckpointOptions {
   /// Lets a run that did not resume save into a folder with checkpoints of another run, which go as
   /// `keep` says.
   bool overwrite = false;
-  /// What should_stop() tells of, such as {SIGTERM}.
+  /// What should_stop() tells of, such as {SIGTERM}. The program's own handler of such a signal
+  /// still runs. One that it installs later takes Ronde's place, and calls what it replaced if both
+  /// are to run.
   std::vector<int> stop_signals = {};
   /// The ranks that train together, all by default; this one is among them.
   ProcessSet process_set = {};
@@ -103,8 +105,10 @@ class Checkpoint {
   /// Loads the newest checkpoint that is complete for all ranks, wherever its parts are, and
   /// returns its step; nothing where there is none. Damaged ones are passed over, with a warning,
   /// and stay until `keep` newer ones are complete.
+  /// Modules and tensors take the values into the memory that they have, expanded ones included.
   /// Throws UsageError on all ranks, and changes nothing, if objects are missing in it, unknown
-  /// here, or of other shapes, if it was written by a newer Ronde, or if none is whole. GroupError.
+  /// here, of other shapes, or cannot be loaded on one rank, if it was written by a newer Ronde, or
+  /// if none is whole. GroupError.
   std::optional<std::int64_t> resume();
 
   /// Waits until the last save is complete, and throws what save() throws.
@@ -112,7 +116,8 @@ class Checkpoint {
 
   /// Whether a rank got one of the stop signals: the same answer on all ranks at the same call, at
   /// the latest in the second call after the signal. It costs a small allreduce that travels during
-  /// the step. The same signal again, a second later or more, ends the process.
+  /// the step. The same signal again, a second later or more, ends the process, also where the
+  /// program has a handler, which runs first.
   bool should_stop();
 
  private:

@@ -8,8 +8,6 @@
 #include <concepts>
 #include <functional>
 #include <map>
-#include <optional>
-#include <stdexcept>
 #include <string>
 #include <type_traits>
 #include <utility>
@@ -89,32 +87,7 @@ ObjectCodec codec_of_members(T& object) {
   };
   codec.encode = saved;
   codec.decode = [saved, load](const std::string& bytes) -> std::function<void(bool)> {
-    std::optional<std::string> before;
-    try {
-      before = saved();
-    } catch (const std::exception&) {
-      // What cannot be saved before it was loaded cannot be set back.
-    }
-    const auto undo = [load, before] {
-      if (before) load(*before);
-    };
-    try {
-      load(bytes);
-    } catch (const std::exception& error) {
-      try {
-        undo();  // it may have taken a part
-      } catch (const std::exception& second) {
-        throw std::runtime_error(error.what() +
-                                 (". It cannot be set back: " + std::string(second.what())));
-      }
-      throw;
-    } catch (...) {
-      undo();
-      throw;
-    }
-    return [undo](bool keep) {
-      if (!keep) undo();
-    };
+    return load_or_undo(saved, load, bytes);
   };
   return codec;
 }

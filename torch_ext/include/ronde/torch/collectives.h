@@ -11,9 +11,11 @@
 /// Collectives on tensors. Every rank of the process set calls them with equal names, shapes and
 /// dtypes (see each), in any order as long as names are given.
 ///
-/// Tensors: dense ones of u8, i8, i16, i32, i64, f16, bf16, f32, f64 or bool on the CPU, of any
-/// strides: elements are matched by index, so ranks may hold different memory formats. New results
-/// are contiguous.
+/// Tensors: dense ones on the CPU, of any strides: elements are matched by index, so ranks may hold
+/// different memory formats. New results are contiguous. Reductions take u8, i8, i16, i32, i64,
+/// f16, bf16, f32, f64 and bool, and complex numbers by their real and imaginary parts (sum,
+/// average, Adasum). Collectives that only move data, and messages, also take every other dtype
+/// (float8, u16, u32, u64) as bytes: of these the ranks compare the elements' size alone.
 ///
 /// Autograd (docs/collectives.md): the forms that wait are differentiable. The gradient of a rank's
 /// tensor is that of the sum of all ranks' losses; a collective in backward computes it, so all
@@ -28,8 +30,9 @@
 /// tensor that is changed in place must not be touched.
 ///
 /// Errors: UsageError before anything is sent if this rank's tensor is refused (undefined, meta,
-/// sparse, quantised, complex, on a device without a backend, in place also if it overlaps itself).
-/// UsageError from the wait if the ranks disagree. GroupError if the group is dead. Thread-safe.
+/// sparse, quantised, of a dtype that is not reduced, on a device without a backend, in place also
+/// if it overlaps itself). UsageError from the wait if the ranks disagree. GroupError if the group
+/// is dead. Thread-safe.
 namespace ronde {
 
 /// Combines the tensors of all ranks element by element; by default their average.
@@ -88,9 +91,9 @@ TensorWork alltoall_async(const at::Tensor& tensor, at::IntArrayRef splits = {},
 /// ".0", ".1" and so on; groups without a name are matched by the order of calls. A list must not
 /// be empty; in place, its tensors must not overlap each other.
 ///
-/// Autograd: the gradients are a group as well. If one tensor is recorded, all of floating point
-/// are; results that a rank's loss does not use count as zeros in backward. Recording in place
-/// costs a copy.
+/// Autograd: the gradients are a group as well. If one tensor is recorded, all
+/// floating-point and complex ones are; results that a rank's loss does not use count as zeros in
+/// backward. Recording in place costs a copy.
 ///
 /// The forms that end in `_` work in place; grouped_allreduce_ returns `tensors`.
 /// @{

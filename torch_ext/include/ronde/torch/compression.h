@@ -59,7 +59,8 @@ class CompressedGradient {
   CompressedGradient& operator=(const CompressedGradient&) = delete;
 
   /// Returns at least one part to send of this rank's `gradient`, which is strided and has the
-  /// parameter's shape. A Reduce part may be the gradient itself.
+  /// parameter's shape; a complex one comes as its parts (torch::view_as_real), with one dimension
+  /// more. A Reduce part may be the gradient itself.
   virtual std::vector<CompressedPart> compress(const at::Tensor& gradient,
                                                const GradientReduction& reduction) = 0;
 
@@ -89,8 +90,8 @@ class Compression {
   /// Names it with all that must be equal on all ranks, which compare it: "fp16", "top-k of 1 %".
   virtual std::string description() const = 0;
 
-  /// Returns the state for one parameter when an optimizer is constructed; null sends the gradient
-  /// as it is. Must decide alike on all ranks.
+  /// Returns the state for one parameter, a complex one as its parts, when an optimizer is
+  /// constructed; null sends the gradient as it is. Must decide alike on all ranks.
   virtual std::unique_ptr<CompressedGradient> make(const std::string& name,
                                                    const at::Tensor& parameter) = 0;
 

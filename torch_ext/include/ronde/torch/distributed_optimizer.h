@@ -52,8 +52,8 @@ class GradientGroups {
 
 /// Options of DistributedOptimizer (a table is in docs/optimizer.md). Equal on all ranks.
 struct DistributedOptimizerOptions {
-  /// Prefix of the names of its operations. Empty: "optimizer<k>", the k-th one constructed for
-  /// these ranks.
+  /// Prefix of the names of its operations, unique among the optimizers that live. Empty:
+  /// "optimizer<k>", the k-th one without a name constructed for these ranks.
   std::string name = {};
   /// How the ranks' gradients are combined. LBFGS takes Average and Sum.
   ReduceOp op = ReduceOp::Average;
@@ -74,7 +74,9 @@ struct DistributedOptimizerOptions {
   bool average_aggregated_gradients = false;
   /// On the CPU of one host, with Sum or Average: gradients live in memory that the ranks share,
   /// once the model's size, and are reduced there in place. A gradient that the program keeps over
-  /// zero_grad() then shows the next one's values. Without effect elsewhere.
+  /// zero_grad() then shows the next one's values. One that the program made itself and refers to
+  /// (handles from before the first backward, parts of one buffer) stays where it is, which costs
+  /// two copies. In a child of fork() they are its own copy. Without effect elsewhere.
   bool gradient_views = true;
   /// Only with Average: gradients are divided by it before they are added up, and the sum is
   /// multiplied by it / ranks instead of 1 / ranks. Between 1 and the number of ranks it keeps sums
@@ -113,7 +115,8 @@ struct DistributedOptimizerOptions {
 /// soon as backward has accumulated it, while the rest of backward still runs.
 ///
 /// It is not a torch::optim::Optimizer: learning rates, schedulers, saving and loading act on
-/// `inner`, which must live as long as anything but the destructor is called. Frozen parameters
+/// `inner`, which must live as long as anything but the destructor is called, or backward reaches
+/// its parameters. Frozen parameters
 /// (requires_grad false) are left alone until all ranks unfreeze them. One that is frozen between
 /// two calls of step() or zero_grad() is reduced once more, as `inner` steps every parameter that
 /// has a gradient.
@@ -122,18 +125,23 @@ struct DistributedOptimizerOptions {
 /// is left out with Min, Max, Product and Adasum; one without gradient on every rank keeps its
 /// undefined gradient, so that `inner` skips it.
 ///
+/// Complex parameters are combined by their real and imaginary parts, with Sum, Average or Adasum.
+/// `inner` steps them as LibTorch's optimizer does.
+///
 /// LBFGS evaluates the loss several times in a step: pass step() a closure. Each evaluation reduces
 /// the gradients and the loss, so that its line search decides alike on all ranks. It takes Sum and
 /// Average, and no local parameters.
 ///
-/// Thread-safety: none; construct and use it on the thread that calls backward().
+/// Thread-safety: none; construct and use it on the thread that calls backward(). On the CPU a
+/// second thread that uses it meanwhile gets a UsageError.
 class DistributedOptimizer {
  public:
-  /// `named_parameters` names the parameters of `inner`; more are ignored. Collective. Throws
-  /// UsageError on all ranks if names, shapes, dtypes or options differ between them, if a
-  /// parameter of `inner` has no name, is listed twice or is complex, or if options make no sense;
-  /// an exception of a compression on its rank, and a UsageError with its text on the others. A
-  /// rank outside the process set throws UsageError at once; it steps `inner` itself.
+  /// `named_parameters` names the parameters of `inner`; more are ignored. Collective, in the same
+  /// order on all ranks. Throws UsageError on all of them if names, shapes, dtypes or options
+  /// differ between them, if a parameter of `inner` has no name, is listed twice or cannot be
+  /// reduced, if another optimizer has its name, or if options make no sense; an exception of a
+  /// compression on its rank, and a UsageError with its text on the others. A rank outside the
+  /// process set throws UsageError at once; it steps `inner` itself.
   DistributedOptimizer(torch::optim::Optimizer& inner,
                        const torch::OrderedDict<std::string, at::Tensor>& named_parameters,
                        DistributedOptimizerOptions options = {});
@@ -163,13 +171,15 @@ class DistributedOptimizer {
 
   /// Waits for all gradients (unless synchronize() was called since the last backward), then steps
   /// `inner`. In the first step, and as often as RONDE_CHECK_REPLICAS says, the ranks compare their
-  /// parameters, except local ones, and the options of `inner`: if they differ, all throw a
-  /// UsageError and none steps. Calls a closure first, with gradient mode on: it runs backward and
-  /// returns the loss, which step() returns. LBFGS calls it several times and gets the loss of all
-  /// ranks, reduced as the gradients are. Throws what synchronize() throws, and does not step then;
-  /// with adasum_of_deltas also what an allreduce throws: all parameters are then as before, and
-  /// zero_grad() starts anew. LBFGS leaves them at the last evaluation before the failure, on all
-  /// ranks alike.
+  /// parameters, except local ones, and the state and options of `inner`: if they differ, all throw
+  /// a UsageError and none steps. In each step they compare how often they have stepped and their
+  /// learning rates, and throw, and a part of the parameters and state on the CPU, and warn once.
+  /// Throws UsageError if `inner` has other parameters than those that were wrapped. Calls a
+  /// closure first, with gradient mode on: it runs backward and returns the loss, which step()
+  /// returns. LBFGS calls it several times and gets the loss of all ranks, reduced as the gradients
+  /// are. Throws what synchronize() throws, and does not step then; with adasum_of_deltas also what
+  /// an allreduce throws: all parameters are then as before, and zero_grad() starts anew. LBFGS
+  /// leaves them at the last evaluation before the failure, on all ranks alike.
   at::Tensor step(const torch::optim::Optimizer::LossClosure& closure = nullptr);
 
   /// Waits until every gradient holds the reduced value: call it before step() to clip or inspect

@@ -104,6 +104,12 @@ c10::IValue ivalue_from(const std::string& bytes);
 void read_archive(const std::string& bytes,
                   const std::function<void(torch::serialize::InputArchive&)>& read);
 
+/// A decode() for an object that `load` changes: sets it back by loading what `save` returned
+/// before, which an object that cannot be saved yet does not have.
+std::function<void(bool keep)> load_or_undo(const std::function<std::string()>& save,
+                                            const std::function<void(const std::string&)>& load,
+                                            const std::string& bytes);
+
 ObjectCodec codec_of(torch::nn::Module* module);
 ObjectCodec codec_of(torch::optim::Optimizer& optimizer);
 
@@ -167,8 +173,10 @@ ObjectCodec codec_of_object(T& object) {
           if (keep) object = std::move(*value);
         };
       } else {
-        read_archive(bytes, [&](torch::serialize::InputArchive& archive) { archive >> object; });
-        return [](bool) {};
+        const auto load = [&object](const std::string& saved) {
+          read_archive(saved, [&](torch::serialize::InputArchive& archive) { archive >> object; });
+        };
+        return load_or_undo([&object] { return bytes_of_object(object); }, load, bytes);
       }
     };
     return codec;

@@ -36,8 +36,9 @@ using GatherOptions = BroadcastOptions;
 /// A module or optimizer keeps its identity and its devices; the ranks compare types, names, shapes
 /// and dtypes first. As LibTorch's load, this gives a module's parameters and buffers new memory;
 /// broadcast_parameters writes into theirs. If one rank cannot load, parameters, buffers and the
-/// state of optimizers are as before on all. Other changes by a module's own load(), and to an
-/// object with operators but no default constructor, are not undone.
+/// state of optimizers are as before on all, and so is an object with operators but no default
+/// constructor, by loading what it had saved before. Other changes by a module's own load() are not
+/// undone.
 template <typename T>
 void broadcast_object(T& object, const BroadcastOptions& options = {}) {
   detail::check_object<T>();

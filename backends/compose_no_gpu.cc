@@ -1,0 +1,13 @@
+// SPDX-License-Identifier: Apache-2.0
+// For builds without the backends for GPUs.
+#include "backends/compose_gpu.h"
+
+namespace ronde {
+
+void add_gpu_backends(const Config&, const MpiOptions*, BuiltIn&) {}
+
+int gpu_feature_version(std::string_view, const vendor::SymbolLookup&) {
+  return 0;
+}
+
+}  // namespace ronde

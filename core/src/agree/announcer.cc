@@ -1,0 +1,305 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "core/src/agree/announcer.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <memory>
+#include <utility>
+
+#include "ronde/error.h"
+#include "ronde/plugin/calls.h"
+
+namespace ronde {
+
+namespace {
+
+/// Adds the operation, or the members of the group one by one.
+void add_agreed(std::vector<Submission>& agreed, Submission submission, const RankRows& rows,
+                bool contributed, std::uint64_t digest, int average_over = 0) {
+  for (std::size_t i = 0; i < submission.members.size(); ++i) {
+    add_agreed(agreed, std::move(submission.members[i]), rows.members.at(i), contributed, digest,
+               average_over);
+  }
+  if (submission.is_group()) return;
+  submission.rows = rows;
+  submission.contributed = contributed;
+  submission.average_over = average_over;
+  submission.digest = submission.start.digest != 0 ? digest : 0;
+  agreed.push_back(std::move(submission));
+}
+
+}  // namespace
+
+void Announcer::add(Submission submission) {
+  if (submission.spec().kind == Collective::Join) {
+    join_ = std::move(submission);
+    join_told_ = false;
+    return;
+  }
+  unannounced_.push_back(submission.key);
+  after_wait_ = after_wait_ || submission.after_wait;
+  OpKey key = submission.key;
+  pending_.emplace(std::move(key), Pending{std::move(submission)});
+}
+
+std::optional<ReadyMessage> Announcer::announce(TimePoint now, bool shutdown) {
+  ReadyMessage message;
+  message.decisions_seen = decisions_seen_;
+  for (const OpKey& key : unannounced_) {
+    announce_one(key, message);
+    Pending& pending = pending_.at(key);
+    pending.announced = now;
+    note_announced(pending.submission, now);
+  }
+  unannounced_.clear();
+  for (auto& [key, pending] : pending_) {
+    const auto& deadline = pending.submission.deadline;
+    if (pending.expiry_told || !deadline || *deadline > now) continue;
+    pending.expiry_told = true;
+    counters_.expired.add();
+    message.expired.push_back(key.text());
+  }
+  message.after_wait = std::exchange(after_wait_, false);
+  message.joined = join_ && !std::exchange(join_told_, true);
+  if (message.joined) message.unnamed_before = join_->unnamed_before;
+  message.shutdown = shutdown && !shutdown_told_;
+  shutdown_told_ = shutdown_told_ || shutdown;
+  if (message.empty()) return std::nullopt;
+  return message;
+}
+
+void Announcer::note_announced(const Submission& submission, TimePoint now) const {
+  if (events_ == nullptr) return;
+  for (const Submission& member : submission.members) note_announced(member, now);
+  if (submission.is_group()) return;
+  events_->write({.time_ns = EventLog::ns_of(now),
+                  .kind = EventKind::Announced,
+                  .collective = submission.spec().kind,
+                  .set = submission.spec().set,
+                  .operation = submission.number});
+}
+
+void Announcer::announce_one(const OpKey& key, ReadyMessage& message) {
+  Pending& pending = pending_.at(key);
+  const Submission& submission = pending.submission;
+  if (is_point_to_point(key.spec->kind)) {
+    message.requests.push_back({key.text(), key.spec, true});
+    return;
+  }
+  const bool contributes = submission.start.contributes;
+  const std::uint64_t digest = submission.start.digest;
+  const auto slot = cache_.find(key.spec);
+  if (!slot) {
+    counters_.cache_misses.add();
+    message.requests.push_back({key.text(), key.spec, contributes, digest});
+    return;
+  }
+  counters_.cache_hits.add();
+  pending.slot = *slot;
+  note_contribution(*slot, contributes);
+  if (is_unnamed(key.text()) || submission.is_group() || digest != 0) {
+    message.keyed.push_back({key.text(), *slot, contributes, digest});
+    return;
+  }
+  message.cached.set(*slot);
+  if (!contributes) message.absent.set(*slot);
+}
+
+void Announcer::note_contribution(std::uint32_t slot, bool contributes) {
+  if (contributes) {
+    absent_.reset(slot);
+  } else {
+    absent_.set(slot);
+  }
+}
+
+namespace {
+
+/// The part of a rank that has joined in an operation of the others: it contributes nothing, and
+/// has memory for a result that nobody reads.
+Submission stand_in(OpKey key) {
+  Submission submission;
+  submission.key = std::move(key);
+  const OpSpec& spec = submission.spec();
+  for (std::size_t i = 0; i < spec.members.size(); ++i) {
+    const bool is_named = !spec.members[i].name.empty();
+    submission.members.push_back(stand_in(
+        {member_of(submission.key.spec, i),
+         is_named ? "" : member_key(submission.key.text(), number_without_name(spec, i))}));
+  }
+  if (spec.is_group() || moves_no_data(spec.kind)) return submission;
+  submission.start.contributes = false;
+  if (spec.device != DeviceKind::Cpu) {
+    submission.device_index = kNoDevice;  // nobody needs memory for it
+    return submission;
+  }
+  const auto memory =
+      std::make_shared<std::vector<std::byte>>(element_count(spec.shape) * size_of(spec.dtype));
+  submission.start.output = memory->data();
+  submission.start.keep_alive = memory;
+  return submission;
+}
+
+/// What is agreed is not quite what this rank had submitted.
+void replace_spec(Submission& submission, const SpecPtr& agreed) {
+  submission.key.spec = agreed;
+  for (std::size_t i = 0; i < submission.members.size(); ++i) {
+    replace_spec(submission.members[i], member_of(agreed, i));
+  }
+}
+
+}  // namespace
+
+AppliedDecision Announcer::apply(const DecisionMessage& decision) {
+  if (decision.number != decisions_seen_ + 1) {
+    throw Error("decision " + std::to_string(decision.number) + " came after decision " +
+                std::to_string(decisions_seen_));
+  }
+  decisions_seen_ = decision.number;
+  AppliedDecision applied;
+  applied.shutdown = decision.shutdown;
+  try {
+    apply_all(decision, applied);
+  } catch (...) {
+    // The group is about to die: drain() must find what was taken, as somebody may wait for it.
+    for (Submission& item : applied.agreed) put_back(std::move(item));
+    for (Refused& item : applied.refused) put_back(std::move(item.submission));
+    throw;
+  }
+  for (Submission& item : applied.agreed) item.last_rank = decision.last_rank;
+  const std::int64_t told_ns = std::exchange(told_ns_, 0);
+  if (events_ != nullptr) events_->note_clock(told_ns, decision.sent_ns);
+  return applied;
+}
+
+void Announcer::apply_all(const DecisionMessage& decision, AppliedDecision& applied) {
+  const auto agree = [&](const std::string& key, std::uint32_t slot, bool contributed,
+                         std::uint64_t digest) {
+    Submission submission = take(key);
+    // The operation may have been announced by another slot.
+    note_contribution(slot, submission.start.contributes);
+    add_agreed(applied.agreed, std::move(submission), cache_.at(slot).rows, contributed, digest);
+  };
+  decision.cached.for_each([&](std::size_t bit) {
+    const auto slot = static_cast<std::uint32_t>(bit);
+    agree(cache_.at(slot).spec->name, slot, !decision.skipped.test(bit), 0);
+  });
+  for (const KeyedSlot& item : decision.keyed) {
+    agree(item.key, item.slot, item.contributes, item.digest);
+  }
+  for (const Response& response : decision.responses) apply_response(response, applied);
+  if (decision.last_joined >= 0) end_join(decision, applied);
+  if (decision.voids_announcements()) join_told_ = shutdown_told_ = false;
+}
+
+void Announcer::end_join(const DecisionMessage& decision, AppliedDecision& applied) {
+  if (!join_) throw Error("rank 0 ended a join to which this rank has not come");
+  join_->work->set_last_rank(decision.last_joined);
+  applied.next_unnamed = decision.next_unnamed;
+  applied.join = std::exchange(join_, std::nullopt);
+}
+
+void Announcer::put_back(Submission submission) {
+  const Submission& one = submission.is_group() ? submission.members.front() : submission;
+  if (!one.work) return;  // it stood in, and may have the key of one that somebody waits for
+  OpKey key = submission.key;
+  pending_.emplace(std::move(key), Pending{std::move(submission)});
+}
+
+void Announcer::apply_response(const Response& response, AppliedDecision& applied) {
+  if (response.only_rank >= 0 && response.only_rank != cache_.rank()) return;
+  const auto& joined = response.joined;
+  if (std::ranges::find(joined, cache_.rank()) != joined.end()) {
+    add_agreed(applied.agreed,
+               stand_in({response.spec, is_unnamed(response.key) ? response.key : ""}),
+               response.rows, response.contributed, response.digest, response.average_over);
+    return;
+  }
+  Submission submission = take(response.key);
+  if (!response.error.empty()) {
+    applied.refused.push_back({std::move(submission), response.error});
+    return;
+  }
+  // The sender of a recv from any rank is known now; where a rank has joined, the place of a
+  // symmetric buffer may be in use there.
+  if (is_point_to_point(response.spec->kind) || !joined.empty()) {
+    replace_spec(submission, response.spec);
+  }
+  if (response.slot >= 0) {
+    const auto slot = static_cast<std::uint32_t>(response.slot);
+    // One spec for this rank, where it can be.
+    const SpecPtr& spec = response.rows.empty() ? submission.key.spec : response.spec;
+    cache_.put(slot, {spec, response.rows});
+    forget_slot(slot);
+  }
+  add_agreed(applied.agreed, std::move(submission), response.rows, response.contributed,
+             response.digest, response.average_over);
+}
+
+void Announcer::forget_slot(std::uint32_t slot) {
+  for (auto& [key, pending] : pending_) {
+    if (pending.slot != static_cast<std::int64_t>(slot)) continue;
+    // Rank 0 ignores announcements of the slot's former occupant: Note [Slots and decisions in
+    // flight] in negotiator.h.
+    pending.slot = -1;
+    pending.expiry_told = false;  // of this, too
+    counters_.reannounced.add();
+    unannounced_.push_back(key);
+  }
+}
+
+Submission Announcer::take(const std::string& key) {
+  const auto found = pending_.find(std::string_view(key));
+  if (found == pending_.end()) {
+    throw Error("rank 0 decided on an operation that this rank has not submitted");
+  }
+  Submission submission = std::move(found->second.submission);
+  // Rank 0 had the announcement when it decided.
+  if (found->second.announced) {
+    told_ns_ = std::max(told_ns_, EventLog::ns_of(*found->second.announced));
+  }
+  pending_.erase(found);
+  // One decision may both reassign an expired operation's slot and refuse the operation.
+  std::erase_if(unannounced_, [&key](const OpKey& other) { return other.text() == key; });
+  return submission;
+}
+
+std::optional<Announcer::TimePoint> Announcer::next_deadline() const {
+  std::optional<TimePoint> next;
+  for (const auto& [key, pending] : pending_) {
+    const auto& deadline = pending.submission.deadline;
+    if (pending.expiry_told || !deadline) continue;
+    if (!next || *deadline < *next) next = *deadline;
+  }
+  return next;
+}
+
+std::optional<Announcer::TimePoint> Announcer::oldest_announcement() const {
+  std::optional<TimePoint> oldest;
+  for (const auto& [key, pending] : pending_) {
+    if (pending.announced && (!oldest || *pending.announced < *oldest)) oldest = pending.announced;
+  }
+  return oldest;
+}
+
+std::vector<std::string> Announcer::pending_names() const {
+  std::vector<std::string> names;
+  for (const auto& [key, pending] : pending_) {
+    names.push_back(display_name(key));
+  }
+  std::ranges::sort(names);
+  return names;
+}
+
+std::vector<Submission> Announcer::drain() {
+  std::vector<Submission> drained;
+  if (join_) drained.push_back(*std::exchange(join_, std::nullopt));
+  for (auto& [key, pending] : pending_) drained.push_back(std::move(pending.submission));
+  pending_.clear();
+  unannounced_.clear();
+  std::ranges::sort(drained,
+                    [](const Submission& a, const Submission& b) { return a.number < b.number; });
+  return drained;
+}
+
+}  // namespace ronde

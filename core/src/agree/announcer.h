@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "core/src/agree/messages.h"
+#include "core/src/agree/response_cache.h"
+#include "core/src/base/counter.h"
+#include "core/src/events/event_log.h"
+#include "core/src/op/submission.h"
+
+namespace ronde {
+
+/// An operation that failed in negotiation.
+struct Refused {
+  Submission submission;
+  std::string text;
+};
+
+/// The part of a decision that concerns this rank.
+struct AppliedDecision {
+  std::vector<Submission> agreed;  ///< the same operations in the same order on every rank
+  std::vector<Refused> refused;
+  bool shutdown = false;
+  /// All ranks have joined, this one by this submission.
+  std::optional<Submission> join = {};
+  std::uint64_t next_unnamed = 0;  ///< then: as in DecisionMessage
+};
+
+/// Every rank's side of negotiation: keeps what this rank submitted until it is decided, and
+/// announces it to rank 0, by slot where the response is cached.
+///
+/// Thread-safety: none; owned by whoever runs the loop (the counters: any thread).
+class Announcer {
+ public:
+  using TimePoint = std::chrono::steady_clock::time_point;
+
+  struct Counters {
+    Counter cache_hits, cache_misses, reannounced, expired;
+  };
+
+  /// The cache is of this rank. `events`: null if nobody wants them. Both outlive this.
+  explicit Announcer(ResponseCache& cache, EventLog* events = nullptr)
+      : cache_(cache), events_(events) {}
+
+  void add(Submission submission);
+
+  /// Announces everything that is new since the last call; nothing if there is none. `shutdown`:
+  /// this rank submits nothing more.
+  std::optional<ReadyMessage> announce(TimePoint now, bool shutdown);
+
+  /// Decisions must come in order, each once. Throws ronde::Error if one does not fit.
+  AppliedDecision apply(const DecisionMessage& decision);
+
+  /// The last agreement on a slot, and whether this rank contributed to it.
+  const CachedResponse& response(std::uint32_t slot) const { return cache_.at(slot); }
+  bool contributed(std::uint32_t slot) const { return !absent_.test(slot); }
+
+  /// When the next timeout of an announced operation passes.
+  std::optional<TimePoint> next_deadline() const;
+
+  /// When the oldest undecided operation was announced.
+  std::optional<TimePoint> oldest_announcement() const;
+
+  /// Removes and returns everything undecided, in the order of submission.
+  std::vector<Submission> drain();
+
+  /// Names of everything undecided, for texts.
+  std::vector<std::string> pending_names() const;
+
+  bool announced_shutdown() const noexcept { return shutdown_told_; }
+  const Counters& counters() const noexcept { return counters_; }
+
+ private:
+  struct Pending {
+    Submission submission;
+    std::int64_t slot = -1;  ///< announced by this slot
+    bool expiry_told = false;
+    std::optional<TimePoint> announced = {};
+  };
+
+  void note_announced(const Submission& submission, TimePoint now) const;
+  void announce_one(const OpKey& key, ReadyMessage& message);
+  void note_contribution(std::uint32_t slot, bool contributes);
+  Submission take(const std::string& key);
+  void put_back(Submission submission);
+  void apply_all(const DecisionMessage& decision, AppliedDecision& applied);
+  void apply_response(const Response& response, AppliedDecision& applied);
+  void forget_slot(std::uint32_t slot);
+  void end_join(const DecisionMessage& decision, AppliedDecision& applied);
+
+  ResponseCache& cache_;
+  EventLog* const events_;
+  std::uint64_t decisions_seen_ = 0;
+  std::int64_t told_ns_ = 0;  ///< the last announcement that the decision answers
+  bool shutdown_told_ = false;
+  std::optional<Submission> join_;  ///< this rank has joined
+  bool join_told_ = false;
+  bool after_wait_ = false;  ///< of what is in unannounced_
+  BitVector absent_;         ///< slots to which this rank did not contribute the last time
+  std::unordered_map<OpKey, Pending, OpKeyHash, OpKeyEqual> pending_;
+  std::vector<OpKey> unannounced_;  ///< of pending_, in order of submission
+  Counters counters_;
+};
+
+}  // namespace ronde

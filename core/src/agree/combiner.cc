@@ -1,0 +1,300 @@
+// SPDX-License-Identifier: Apache-2.0
+// Announcements of the ranks of a host gather here, bits in a SlotTable and other items by key.
+// What all ranks have announced alike goes into one part for all of them; what differs, is old or
+// must not be overtaken goes into a part of each rank (it is scattered). take() sends both: Note
+// [Combining].
+#include "core/src/agree/combiner.h"
+
+#include <algorithm>
+#include <functional>
+#include <numeric>
+#include <utility>
+
+#include "core/src/base/rank_list.h"
+#include "ronde/error.h"
+
+namespace ronde {
+namespace {
+
+/// Rank 0 may take both for one, except for who contributes, and for digests.
+bool is_same(const Combiner::Item& a, const Combiner::Item& b) {
+  if (a.index() != b.index()) return false;
+  if (const auto* const keyed = std::get_if<KeyedSlot>(&a)) {
+    return keyed->slot == std::get<KeyedSlot>(b).slot;
+  }
+  return is_same(std::get<FullRequest>(a).spec, std::get<FullRequest>(b).spec);
+}
+
+void append(ReadyMessage& message, Combiner::Item item, bool contributes, std::uint64_t digest) {
+  std::visit(
+      [&](auto& form) {
+        form.contributes = contributes;
+        form.digest = digest;
+      },
+      item);
+  if (const auto* const keyed = std::get_if<KeyedSlot>(&item)) {
+    message.keyed.push_back(*keyed);
+  } else {
+    message.requests.push_back(std::get<FullRequest>(std::move(item)));
+  }
+}
+
+}  // namespace
+
+Combiner::Combiner(std::vector<int> ranks, Duration patience, std::vector<int> members)
+    : ranks_(std::move(ranks)),
+      members_(std::move(members)),
+      patience_(patience),
+      slots_(ranks_.size()),
+      for_one_(ranks_.size()) {}
+
+std::string Combiner::name_of(int rank) const {
+  return rank_name(members_.empty() ? rank : members_.at(static_cast<std::size_t>(rank)));
+}
+
+std::size_t Combiner::position_of(int rank) const {
+  const auto found = std::ranges::lower_bound(ranks_, rank);
+  if (found == ranks_.end() || *found != rank) {
+    throw Error(name_of(rank) + " announced operations to the leader of another host");
+  }
+  return static_cast<std::size_t>(found - ranks_.begin());
+}
+
+void Combiner::add(int rank, const ReadyMessage& message, TimePoint now) {
+  has_news_ = true;
+  const std::size_t position = position_of(rank);
+  add_cached(position, message, now);
+  for (const KeyedSlot& item : message.keyed) {
+    if (slots_.assigned(item.slot) > message.decisions_seen) continue;
+    add_item(position, item.key, item, now);
+  }
+  for (const FullRequest& request : message.requests) {
+    if (is_point_to_point(request.spec->kind)) {
+      for_one_[position].requests.push_back(request);
+      continue;
+    }
+    add_item(position, request.key, request, now);
+  }
+  const bool is_current = message.decisions_seen >= voided_at_;
+  const bool ends = is_current && (message.shutdown || message.joined);
+  if (message.expired.empty() && !ends) return;
+  combine_bits();
+  scatter_all();
+  ReadyMessage& mine = for_one_[position];
+  mine.expired.insert(mine.expired.end(), message.expired.begin(), message.expired.end());
+  if (!ends) return;
+  mine.shutdown = mine.shutdown || message.shutdown;
+  mine.joined = mine.joined || message.joined;
+  mine.unnamed_before = std::max(mine.unnamed_before, message.unnamed_before);
+  has_joined_ = has_joined_ || message.joined;
+}
+
+void Combiner::add_cached(std::size_t position, const ReadyMessage& message, TimePoint now) {
+  message.cached.for_each([&](std::size_t bit) {
+    const auto slot = static_cast<std::uint32_t>(bit);
+    if (slots_.assigned(slot) > message.decisions_seen) return;
+    slots_.add(position, slot, !message.absent.test(bit), now);
+    if (held_.empty() && scattered_keys_.empty()) return;
+    const std::string name = slots_.name_of(slot);
+    if (held_.contains(name) || scattered_keys_.contains(name)) scatter_name(name);
+  });
+}
+
+void Combiner::add_item(std::size_t position, const std::string& key, Item item, TimePoint now) {
+  const auto [contributes, digest] =
+      std::visit([](const auto& form) { return std::pair(form.contributes, form.digest); }, item);
+  auto found = held_.find(key);
+  if (found != held_.end() && found->second.present[position]) {
+    throw Error(name_of(ranks_[position]) + " announced an operation twice");
+  }
+  if (found != held_.end() && !is_same(found->second.item, item)) {
+    scatter_items(key);
+    found = held_.end();
+  }
+  if (found == held_.end()) {
+    const std::vector<bool> nobody(ranks_.size());
+    const std::vector<std::uint64_t> none(ranks_.size());
+    found = held_.emplace(key, Held{std::move(item), nobody, nobody, none, 0, now}).first;
+  }
+  Held& held = found->second;
+  held.present[position] = true;
+  held.contributes[position] = contributes;
+  held.digests[position] = digest;
+  if (++held.count == ranks_.size()) {
+    combine_item(held);
+    held_.erase(found);
+    return;
+  }
+  const auto slot = slots_.find(key);
+  const bool has_bits = slot && slots_.is_awaited(*slot);
+  if (has_bits || scattered_keys_.contains(key)) scatter_name(key);
+}
+
+/// Scatters the bits as well as the full requests.
+void Combiner::scatter_name(const std::string& name) {
+  scatter_items(name);
+  const auto slot = slots_.find(name);
+  if (!slot) return;
+  BitVector bits;
+  bits.set(*slot);
+  scatter_bits(bits);
+}
+
+void Combiner::pass(const DecisionMessage& decision) {
+  // Announcements until now mean the slots as they were.
+  seal();
+  passed_ = decision.number;
+  if (decision.voids_announcements()) voided_at_ = decision.number;
+  if (decision.last_joined >= 0) has_joined_ = false;
+  has_news_ = true;
+  forget_marks(decision);
+  for (const Response& response : decision.responses) {
+    if (!response.error.empty() || response.slot < 0) continue;
+    const auto slot = static_cast<std::uint32_t>(response.slot);
+    slots_.assign(slot, is_unnamed(response.key) ? "" : response.key, decision.number);
+    scattered_slots_.reset(slot);
+    // The ranks announce these anew.
+    std::erase_if(held_, [slot](const auto& entry) {
+      const auto* const keyed = std::get_if<KeyedSlot>(&entry.second.item);
+      return keyed != nullptr && keyed->slot == slot;
+    });
+  }
+}
+
+void Combiner::forget_marks(const DecisionMessage& decision) {
+  scattered_slots_ -= decision.cached;
+  if (scattered_keys_.empty()) return;
+  decision.cached.for_each([&](std::size_t bit) {
+    scattered_keys_.erase(slots_.name_of(static_cast<std::uint32_t>(bit)));
+  });
+  for (const KeyedSlot& item : decision.keyed) {
+    scattered_keys_.erase(item.key);
+  }
+  for (const Response& response : decision.responses) {
+    if (response.only_rank < 0 || is_unnamed(response.key)) {
+      scattered_keys_.erase(response.key);
+    } else {
+      count_refusal(response);
+    }
+  }
+  if (decision.last_joined >= 0) scattered_keys_.clear();
+}
+
+/// Rank 0 has yet to refuse to the other ranks of the host what it refused to one: they must reach
+/// it without delay.
+void Combiner::count_refusal(const Response& response) {
+  const auto key = scattered_keys_.find(response.key);
+  const auto rank = std::ranges::lower_bound(ranks_, response.only_rank);
+  if (key == scattered_keys_.end() || rank == ranks_.end() || *rank != response.only_rank) return;
+  std::vector<std::uint64_t>& refused = key->second;
+  refused.resize(ranks_.size());
+  ++refused[static_cast<std::size_t>(rank - ranks_.begin())];
+  const bool in_step = std::ranges::adjacent_find(refused, std::not_equal_to<>()) == refused.end();
+  if (in_step) scattered_keys_.erase(key);
+}
+
+std::optional<HostReadyMessage> Combiner::take(TimePoint now) {
+  const bool is_due = oldest_ && now >= *oldest_ + patience_;
+  if (!has_news_ && !is_due) return std::nullopt;
+  has_news_ = false;
+  combine_bits();
+  // The rest of operations that were scattered before.
+  BitVector rest = slots_.awaited();
+  rest &= scattered_slots_;
+  scatter_bits(rest);
+  if (has_joined_) scatter_all();
+  scatter_old(now);
+  look_at_held();
+  seal();
+  if (sealed_.parts.empty()) return std::nullopt;
+  counters_.messages.add();
+  return std::exchange(sealed_, {});
+}
+
+void Combiner::combine_bits() {
+  const auto complete = slots_.take_complete();
+  if (!complete) return;
+  scattered_slots_ -= complete->slots;
+  for_all_.cached |= complete->slots;
+  for_all_.absent |= complete->skipped;
+  counters_.combined.add(complete->slots.count());
+}
+
+void Combiner::combine_item(const Held& held) {
+  const auto any = std::ranges::find(held.contributes, true);
+  append(
+      for_all_, held.item, any != held.contributes.end(),
+      std::accumulate(held.digests.begin(), held.digests.end(), std::uint64_t{0}, common_digest));
+  counters_.combined.add();
+}
+
+void Combiner::scatter_bits(const BitVector& bits) {
+  scattered_slots_ |= bits;
+  bits.for_each([this](std::size_t bit) {
+    const auto slot = static_cast<std::uint32_t>(bit);
+    slots_.for_each_ready(slot, [&](std::size_t position, bool contributes) {
+      for_one_[position].cached.set(bit);
+      if (!contributes) for_one_[position].absent.set(bit);
+      counters_.scattered.add();
+    });
+    slots_.withdraw(slot);
+  });
+}
+
+void Combiner::scatter_items(const std::string& key) {
+  scattered_keys_.try_emplace(key);
+  const auto found = held_.find(key);
+  if (found == held_.end()) return;
+  const Held& held = found->second;
+  for (std::size_t position = 0; position < ranks_.size(); ++position) {
+    if (!held.present[position]) continue;
+    append(for_one_[position], held.item, held.contributes[position], held.digests[position]);
+  }
+  counters_.scattered.add(held.count);
+  held_.erase(found);
+}
+
+void Combiner::scatter_all() {
+  scatter_bits(BitVector(slots_.awaited()));
+  while (!held_.empty()) scatter_items(std::string(held_.begin()->first));
+}
+
+void Combiner::scatter_old(TimePoint now) {
+  BitVector old_bits;
+  slots_.awaited().for_each([&](std::size_t slot) {
+    if (now >= slots_.since(slot) + patience_) old_bits.set(slot);
+  });
+  scatter_bits(old_bits);
+  std::vector<std::string> old_keys;
+  for (const auto& [key, held] : held_) {
+    if (now >= held.since + patience_) old_keys.push_back(key);
+  }
+  for (const std::string& key : old_keys) scatter_items(key);
+}
+
+void Combiner::look_at_held() {
+  oldest_.reset();
+  const auto look_at = [&](TimePoint since) { oldest_ = std::min(oldest_.value_or(since), since); };
+  slots_.awaited().for_each([&](std::size_t slot) { look_at(slots_.since(slot)); });
+  for (const auto& [key, held] : held_) look_at(held.since);
+}
+
+std::optional<Combiner::TimePoint> Combiner::next_deadline() const {
+  if (!oldest_) return std::nullopt;
+  return *oldest_ + patience_;
+}
+
+/// Puts what is due into parts that carry the number of the last decision that has passed.
+void Combiner::seal() {
+  const auto put = [&](std::vector<std::int32_t> ranks, ReadyMessage& message) {
+    if (message.empty()) return;
+    message.decisions_seen = passed_;
+    sealed_.parts.push_back({std::move(ranks), std::exchange(message, {})});
+  };
+  put(std::vector<std::int32_t>(ranks_.begin(), ranks_.end()), for_all_);
+  for (std::size_t position = 0; position < ranks_.size(); ++position) {
+    put({ranks_[position]}, for_one_[position]);
+  }
+}
+
+}  // namespace ronde

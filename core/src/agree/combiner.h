@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <unordered_map>
+#include <variant>
+#include <vector>
+
+#include "core/src/agree/messages.h"
+#include "core/src/agree/slot_table.h"
+#include "core/src/base/counter.h"
+
+namespace ronde {
+
+/// The side of a host's leader in negotiation: it forwards to rank 0 once what all ranks of its
+/// host are ready for, in one message a cycle. Pure bookkeeping: no I/O, no clock of its own.
+///
+/// Note [Combining]
+/// The leader holds back what only some ranks of the host have announced, as it cannot be agreed on
+/// yet. It sends that rank by rank (scatters it) as soon as rank 0 may have to know who is missing:
+/// after `patience` (for stalls), before a timeout that passed or a shutdown, and when ranks of the
+/// host announce one name differently (gathered rows may differ in number) or one has joined. Once
+/// a part of an operation was scattered, the rest is, too, until it is agreed. A rank's
+/// announcements may thus overtake each other, but none overtakes a timeout or a shutdown of its
+/// rank, and point-to-point messages keep their order. Rank 0 relies on nothing more.
+///
+/// Slots have their meaning after the last decision that has passed, whose number the messages
+/// carry. The leader drops announcements of slots that were reassigned, as rank 0 would, and the
+/// rank repeats them when it sees that decision (Note [Slots and decisions in flight]). The same
+/// holds for a shutdown and a join.
+///
+/// Thread-safety: none; owned by whoever runs the loop of the leader (the counters: any thread).
+class Combiner {
+ public:
+  using TimePoint = std::chrono::steady_clock::time_point;
+  using Duration = std::chrono::steady_clock::duration;
+
+  /// Operations that were sent for all ranks of the host at once, and rank by rank.
+  struct Counters {
+    Counter messages, combined, scattered;
+  };
+
+  /// `ranks`: those of this host, ascending, as they are numbered in their process set. `members`:
+  /// all of the set, as they are called in the group; empty: in the same way.
+  Combiner(std::vector<int> ranks, Duration patience, std::vector<int> members = {});
+
+  /// Takes in the message of a rank of this host.
+  void add(int rank, const ReadyMessage& message, TimePoint now);
+
+  /// A decision is on its way to the ranks of this host.
+  void pass(const DecisionMessage& decision);
+
+  /// The message that is due to rank 0, if any.
+  std::optional<HostReadyMessage> take(TimePoint now);
+
+  /// When take() is due though nothing is added before.
+  std::optional<TimePoint> next_deadline() const;
+
+  const Counters& counters() const noexcept { return counters_; }
+
+  /// One rank's part of an operation that is not a bit: without a name, or in full.
+  using Item = std::variant<KeyedSlot, FullRequest>;
+
+ private:
+  /// What some ranks of the host have announced alike, by position of the rank.
+  struct Held {
+    Item item;
+    std::vector<bool> present, contributes;
+    std::vector<std::uint64_t> digests;
+    std::size_t count = 0;
+    TimePoint since;
+  };
+
+  std::string name_of(int rank) const;
+  std::size_t position_of(int rank) const;
+  void add_cached(std::size_t position, const ReadyMessage& message, TimePoint now);
+  void add_item(std::size_t position, const std::string& key, Item item, TimePoint now);
+  void forget_marks(const DecisionMessage& decision);
+  void count_refusal(const Response& response);
+
+  void combine_bits();
+  void combine_item(const Held& held);
+  void scatter_bits(const BitVector& bits);
+  void scatter_items(const std::string& key);
+  void scatter_name(const std::string& name);
+  void scatter_all();
+  void scatter_old(TimePoint now);
+  void look_at_held();
+  void seal();
+
+  const std::vector<int> ranks_;
+  const std::vector<int> members_;
+  const Duration patience_;
+
+  std::uint64_t passed_ = 0;     ///< number of the last decision that passed
+  std::uint64_t voided_at_ = 0;  ///< the same, that voids_announcements()
+  SlotTable slots_;              ///< named operations held back; senders are positions
+  std::unordered_map<std::string, Held> held_;
+  std::optional<TimePoint> oldest_;  ///< of all that is held back
+  BitVector scattered_slots_;        ///< a part of them went by itself
+  /// The same, and how often each rank was refused one of them since, by position.
+  std::unordered_map<std::string, std::vector<std::uint64_t>> scattered_keys_;
+  bool has_joined_ = false;  ///< a rank of the host, so that nothing will come from all of them
+  bool has_news_ = false;    ///< since the last take()
+
+  ReadyMessage for_all_;               ///< to be told of every rank of the host...
+  std::vector<ReadyMessage> for_one_;  ///< ...and then of single ones, by position
+  HostReadyMessage sealed_;            ///< to be told before these
+  Counters counters_;
+};
+
+}  // namespace ronde

@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <map>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "core/src/agree/late_refusals.h"
+#include "core/src/agree/messages.h"
+#include "core/src/agree/stalls.h"
+
+namespace ronde {
+
+/// Rank 0's side of exchanges: gathers the parts of all ranks and numbers new process sets. Pure
+/// bookkeeping: no I/O, no clock of its own.
+///
+/// Thread-safety: none; owned by whoever runs the loop of rank 0.
+class ExchangeCoordinator {
+ public:
+  using TimePoint = std::chrono::steady_clock::time_point;
+
+  /// `size`: of the group.
+  explicit ExchangeCoordinator(int size) : size_(size) {}
+
+  /// Takes in one rank's part. Throws ronde::Error if it makes no sense.
+  void add(const ExchangeRequest& request, TimePoint now);
+
+  /// The replies to exchanges that have ended since the last call, in that order.
+  std::vector<ExchangeReply> take();
+
+  /// Exchanges that wait for ranks, oldest first. `for_calls_only`: those that wait for a call of
+  /// the program; a rank takes part in the others even after it has called shutdown.
+  std::vector<WaitingOperation> waiting(bool for_calls_only = false) const;
+
+  bool idle() const noexcept { return pending_.empty() && replies_.empty(); }
+  /// A set is being made: not all ranks have reported how that ended.
+  bool makes_sets() const noexcept { return !in_making_.empty(); }
+
+ private:
+  struct Pending {
+    std::map<int, std::string> blobs;  ///< by rank
+    TimePoint since;
+  };
+
+  bool refuse_unfinished(const ExchangeRequest& request);
+  bool waits_for(const ExchangeKey& one, const ExchangeKey& other) const;
+  void refuse_conflicts(const ExchangeKey& key);
+  void conclude(const ExchangeKey& key, std::vector<std::string> blobs);
+  void refuse(const ExchangeKey& key, std::vector<int> to, std::string text);
+  static WaitingOperation waiting_for(const ExchangeKey& key, const Pending& pending);
+
+  const int size_;
+  std::uint32_t sets_ = 0;  ///< numbered so far
+  std::set<std::uint32_t> in_making_;
+  std::map<ExchangeKey, Pending> pending_;
+  LateRefusals latecomers_;  ///< of exchanges, by text_of(key)
+  /// Sets that a rank could not make, and why; until all ranks have reported.
+  std::map<std::uint32_t, std::string> unfinished_;
+  std::vector<ExchangeReply> replies_;
+};
+
+/// A call of the program starts it; exchanges of the other kinds follow from that.
+bool is_call(ExchangeKind kind);
+
+/// "the process set of ranks 0,2", "process set 3", for texts.
+std::string subject_of(const ExchangeKey& key);
+
+}  // namespace ronde

@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+// One pass over the operations: each that is in no bucket yet opens one, which takes the later
+// operations that agree with it, while they fit.
+#include "core/src/agree/fusion_plan.h"
+
+#include <algorithm>
+
+namespace ronde {
+namespace {
+
+bool may_fuse(const OpSpec& spec) {
+  return spec.kind == Collective::Allreduce || spec.kind == Collective::Broadcast;
+}
+
+bool alike(const PlanItem& first, const PlanItem& other) {
+  const OpSpec& a = *first.spec;
+  const OpSpec& b = *other.spec;
+  return first.average_over == other.average_over && a.kind == b.kind && a.dtype == b.dtype &&
+         a.wire_dtype == b.wire_dtype && a.op == b.op && a.device == b.device && a.set == b.set &&
+         a.root == b.root && a.prescale == b.prescale && a.postscale == b.postscale &&
+         a.symmetric() == b.symmetric();
+}
+
+/// Symmetric buffers cost nothing to start on, and a bucket of them can start once the last of it
+/// is ready: so small ones, but not so many that agreeing on them would cost more.
+std::uint64_t limit_of_symmetric(std::span<const PlanItem> items, std::uint64_t limit_bytes) {
+  constexpr std::uint64_t kEnough = std::uint64_t{4} << 20;
+  constexpr std::uint64_t kMostBuckets = 128;
+  std::uint64_t total = 0;
+  for (const PlanItem& item : items) total += item.spec->symmetric() ? item.bytes : 0;
+  return std::min(limit_bytes, std::max(kEnough, total / kMostBuckets));
+}
+
+}  // namespace
+
+std::vector<std::vector<std::size_t>> plan_fusion(std::span<const PlanItem> items,
+                                                  std::uint64_t limit_bytes) {
+  std::vector<std::vector<std::size_t>> buckets;
+  std::vector<bool> planned(items.size(), false);
+  const std::uint64_t symmetric_limit = limit_of_symmetric(items, limit_bytes);
+  for (std::size_t first = 0; first < items.size(); ++first) {
+    if (planned[first]) continue;
+    std::vector<std::size_t> bucket{first};
+    std::uint64_t bytes = items[first].bytes;
+    const std::uint64_t limit = items[first].spec->symmetric() ? symmetric_limit : limit_bytes;
+    const bool open = may_fuse(*items[first].spec) && bytes <= limit;
+    for (std::size_t next = first + 1; open && next < items.size(); ++next) {
+      if (planned[next] || !alike(items[first], items[next])) continue;
+      if (items[next].bytes > limit - bytes) continue;
+      planned[next] = true;
+      bytes += items[next].bytes;
+      bucket.push_back(next);
+    }
+    buckets.push_back(std::move(bucket));
+  }
+  return buckets;
+}
+
+}  // namespace ronde

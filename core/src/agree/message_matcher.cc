@@ -1,0 +1,147 @@
+// SPDX-License-Identifier: Apache-2.0
+// Sends and recvs wait in a queue for each receiver and tag, in the order of announcements. A new
+// one takes the first of the other kind that fits: Note [Matching of messages].
+#include "core/src/agree/message_matcher.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "core/src/base/rank_list.h"
+#include "ronde/error.h"
+
+namespace ronde {
+namespace {
+
+/// The mismatch of a send and the recv that it meets, with both requests. `sender` and `receiver`:
+/// names of these ranks.
+Problem message_mismatch(const std::string& sender, const OpSpec& send, const std::string& receiver,
+                         const OpSpec& recv) {
+  const bool match = send.dtype == recv.dtype && send.device == recv.device &&
+                     element_count(send.shape) == element_count(recv.shape);
+  if (match) return std::nullopt;
+  return "the message from " + sender + " to " + receiver + " (tag " + std::to_string(send.tag) +
+         ") differs between them:\n  " + sender + ": " + to_string(send) + "\n  " + receiver +
+         ": " + to_string(recv) +
+         "\nBoth must give as many elements, of the same type and on the same kind of device";
+}
+
+}  // namespace
+
+MessageMatcher::MessageMatcher(const std::vector<int>& members, ValidateRequest validate)
+    : members_(members), size_(static_cast<int>(members.size())), validate_(std::move(validate)) {}
+
+std::string MessageMatcher::name_of(int rank) const {
+  return rank_name(members_.at(static_cast<std::size_t>(rank)));
+}
+
+void MessageMatcher::add(int rank, const std::string& key, const SpecPtr& spec, TimePoint now) {
+  const bool sends = spec->kind == Collective::Send;
+  const bool from_any = !sends && spec->peer == kAnyRank;
+  if ((spec->peer < 0 && !from_any) || spec->peer >= size_ || spec->peer == rank) {
+    throw Error(name_of(rank) + " announced a " + display_name(*spec, key) +
+                ", which is none to exchange messages with");
+  }
+  const Waiting mine{key, rank, spec, now};
+  const auto queue = queues_.try_emplace({sends ? spec->peer : rank, spec->tag}).first;
+  const auto fits = [&](const Waiting& other) {
+    const Waiting& send = sends ? mine : other;
+    const int wanted = (sends ? other : mine).spec->peer;
+    return other.spec->kind != spec->kind && (wanted == kAnyRank || wanted == send.rank);
+  };
+  const auto other = std::ranges::find_if(queue->second, fits);
+  if (other == queue->second.end()) return queue->second.push_back(mine);
+  sends ? match(mine, *other) : match(*other, mine);
+  remove(queue, other);
+}
+
+void MessageMatcher::remove(Queues::iterator queue, std::list<Waiting>::iterator waiting) {
+  queue->second.erase(waiting);
+  if (queue->second.empty()) queues_.erase(queue);
+}
+
+void MessageMatcher::match(const Waiting& send, const Waiting& receive) {
+  const std::string error = refusal(send, receive).value_or("");
+  answer(send, receive.rank, error);
+  answer(receive, send.rank, error);
+}
+
+Problem MessageMatcher::refusal(const Waiting& send, const Waiting& receive) const {
+  std::string refused;
+  std::string impossible;
+  for (const Waiting* const side : {&send, &receive}) {
+    const std::string line = "\n  " + name_of(side->rank) + ": ";
+    if (!side->spec->refusal.empty()) refused += line + side->spec->refusal;
+    if (const Problem error = validate_(*side->spec)) impossible += line + *error;
+  }
+  if (refused.empty() && impossible.empty()) {
+    return message_mismatch(name_of(send.rank), *send.spec, name_of(receive.rank), *receive.spec);
+  }
+  return "the message from " + name_of(send.rank) + " to " + name_of(receive.rank) + " (tag " +
+         std::to_string(send.spec->tag) + ")" +
+         (refused.empty() ? " is impossible:" + impossible : " was refused:" + refused);
+}
+
+/// `peer`: the counterpart, where there is no error.
+void MessageMatcher::answer(const Waiting& waiting, int peer, const std::string& error) {
+  Response response;
+  response.key = waiting.key;
+  response.error = error;
+  response.only_rank = waiting.rank;
+  if (error.empty()) {
+    OpSpec spec = *waiting.spec;
+    spec.peer = peer;
+    response.spec = share(std::move(spec));
+  }
+  responses_.push_back(std::move(response));
+}
+
+void MessageMatcher::expire(int rank, const std::string& key, TimePoint now) {
+  const auto is_meant = [&](const Waiting& one) { return one.rank == rank && one.key == key; };
+  for (auto queue = queues_.begin(); queue != queues_.end(); ++queue) {
+    const auto expired = std::ranges::find_if(queue->second, is_meant);
+    if (expired == queue->second.end()) continue;
+    const bool sends = expired->spec->kind == Collective::Send;
+    answer(*expired, expired->spec->peer,
+           timeout_text(display_name(*expired->spec, key), name_of(rank), now - expired->since,
+                        sends ? "no recv that fits" : "no send that fits", counterparts(*expired)));
+    return remove(queue, expired);
+  }
+}
+
+void MessageMatcher::refuse_all(const std::string& text) {
+  for (const auto& [channel, queue] : queues_) {
+    for (const Waiting& waiting : queue) answer(waiting, waiting.spec->peer, text);
+  }
+  queues_.clear();
+}
+
+std::vector<Response> MessageMatcher::take() {
+  return std::exchange(responses_, {});
+}
+
+std::vector<int> MessageMatcher::counterparts(const Waiting& waiting) const {
+  std::vector<int> others;
+  for (int other = 0; other < size_; ++other) {
+    const bool is_meant = waiting.spec->peer == kAnyRank || waiting.spec->peer == other;
+    if (is_meant && other != waiting.rank)
+      others.push_back(members_[static_cast<std::size_t>(other)]);
+  }
+  std::ranges::sort(others);
+  return others;
+}
+
+void MessageMatcher::add_waiting(std::vector<WaitingOperation>& operations) const {
+  for (const auto& [channel, queue] : queues_) {
+    for (const Waiting& waiting : queue) {
+      WaitingOperation& operation = operations.emplace_back();
+      operation.text = display_name(*waiting.spec, waiting.key);
+      operation.kind = waiting.spec->kind;
+      operation.submitted_ranks = {members_[static_cast<std::size_t>(waiting.rank)]};
+      operation.missing_ranks = counterparts(waiting);
+      operation.since = waiting.since;
+      operation.needs_one = waiting.spec->peer == kAnyRank;
+    }
+  }
+}
+
+}  // namespace ronde

@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <list>
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "core/src/agree/messages.h"
+#include "core/src/agree/stalls.h"
+
+namespace ronde {
+
+/// Checks an operation that all ranks agree on.
+using ValidateRequest = std::function<Problem(const OpSpec&)>;
+
+/// Rank 0's side of messages: finds the recv of each send. Pure bookkeeping.
+///
+/// Note [Matching of messages]
+/// A message is agreed on as soon as both of its ranks have announced it, and its two responses go
+/// into the next decision, among those of the collectives. So each rank has its messages and
+/// collectives in the order of decisions, and the earliest operation that is not over anywhere can
+/// always get on: there is no circle of ranks in which each waits for the next.
+///
+/// A send takes the earliest recv that fits, one that names the sender or one from any rank; a recv
+/// takes the earliest send that fits. A rank's announcements come in the order of its calls, so
+/// that messages of one tag between two ranks do not overtake each other.
+///
+/// Thread-safety: none; owned by whoever runs the loop of rank 0.
+class MessageMatcher {
+ public:
+  using TimePoint = std::chrono::steady_clock::time_point;
+
+  /// `members`: the ranks of the group that are in the set, in its order; the ranks that are spoken
+  /// of here are those within the set.
+  MessageMatcher(const std::vector<int>& members, ValidateRequest validate);
+
+  /// `rank` announces a send or recv. Throws ronde::Error on one that makes no sense.
+  void add(int rank, const std::string& key, const SpecPtr& spec, TimePoint now);
+
+  /// The timeout of `rank`'s message has passed: it fails, unless it has been matched meanwhile.
+  void expire(int rank, const std::string& key, TimePoint now);
+
+  /// Every message that waits for its counterpart fails.
+  void refuse_all(const std::string& text);
+
+  /// The messages that were matched or refused since the last call, in this order.
+  std::vector<Response> take();
+
+  /// Adds every message that waits for its counterpart.
+  void add_waiting(std::vector<WaitingOperation>& operations) const;
+
+  /// Nothing waits for its counterpart.
+  bool idle() const noexcept { return queues_.empty(); }
+
+ private:
+  struct Waiting {
+    std::string key;
+    int rank = 0;
+    SpecPtr spec;
+    TimePoint since;
+  };
+  /// The rank that receives, and the tag.
+  using Channel = std::pair<int, std::int64_t>;
+  /// Sends and recvs without a counterpart, in the order of announcements; no queue is empty.
+  using Queues = std::map<Channel, std::list<Waiting>>;
+
+  void remove(Queues::iterator queue, std::list<Waiting>::iterator waiting);
+  void match(const Waiting& send, const Waiting& receive);
+  Problem refusal(const Waiting& send, const Waiting& receive) const;
+  void answer(const Waiting& waiting, int peer, const std::string& error);
+  /// The ranks that may be its counterpart, numbered in the group.
+  std::vector<int> counterparts(const Waiting& waiting) const;
+
+  std::string name_of(int rank) const;
+
+  const std::vector<int> members_;
+  const int size_;
+  const ValidateRequest validate_;
+  Queues queues_;
+  std::vector<Response> responses_;
+};
+
+}  // namespace ronde

@@ -1,0 +1,403 @@
+// SPDX-License-Identifier: Apache-2.0
+// An operation is pending until all ranks of the set have announced it. Announcements by slot are
+// counted down (SlotTable) as long as all ranks use the slot; the first that comes in full, or any
+// reason to look at single ranks, demotes them to a pending operation with a part of each rank. A
+// decision takes all that is complete: slots, pending operations, refusals, messages.
+#include "core/src/agree/negotiator.h"
+
+#include <algorithm>
+#include <functional>
+#include <map>
+
+#include "core/src/base/rank_list.h"
+#include "ronde/error.h"
+
+namespace ronde {
+namespace {
+
+/// So many times the capacity has to be evicted unused before the user is warned.
+constexpr std::uint64_t kWastedCachesBeforeWarning = 2;
+
+}  // namespace
+
+Negotiator::Negotiator(std::vector<int> members, ResponseCache& cache, std::uint64_t cache_capacity,
+                       ValidateRequest validate, JoinAverage join_average, std::uint32_t set)
+    : members_(std::move(members)),
+      size_(static_cast<int>(members_.size())),
+      cache_capacity_(cache_capacity),
+      validate_(std::move(validate)),
+      cache_(cache),
+      slots_(members_.size()),
+      messages_(members_, validate_),
+      join_average_(join_average),
+      set_(set),
+      joined_(members_.size(), false),
+      shutdown_(members_.size(), false) {}
+
+/// The numbers of these ranks in the group, ascending.
+std::vector<int> Negotiator::named(const std::vector<int>& ranks) const {
+  std::vector<int> names;
+  for (const int rank : ranks) names.push_back(members_[index(rank)]);
+  std::ranges::sort(names);
+  return names;
+}
+
+/// The ranks for which `holds(rank)`, as named() gives them.
+std::vector<int> Negotiator::named_if(const std::function<bool(int)>& holds) const {
+  std::vector<int> ranks;
+  for (int rank = 0; rank < size_; ++rank) {
+    if (holds(rank)) ranks.push_back(rank);
+  }
+  return named(ranks);
+}
+
+/// A line of text for each thing that some ranks have, with the ranks.
+std::string Negotiator::listed(const std::map<std::string, std::vector<int>>& ranks_of) const {
+  std::string text;
+  for (const auto& [what, ranks] : ranks_of) {
+    text += "\n  " + format_ranks(named(ranks)) + ": " + what;
+  }
+  return text;
+}
+
+void Negotiator::add(const Ranks& ranks, const ReadyMessage& message, TimePoint now) {
+  if (ranks.empty() || message.decisions_seen < frozen_at_) return;
+  // Ranks run one program: what rank 0 does tells enough, and no thaw is wrong.
+  after_wait_ = after_wait_ || (ranks.front() == 0 && message.after_wait);
+  add_cached(ranks, message, now);
+  for (const int rank : ranks) add_rest(rank, message, now);
+}
+
+/// All but the bits.
+void Negotiator::add_rest(int rank, const ReadyMessage& message, TimePoint now) {
+  for (const KeyedSlot& item : message.keyed) {
+    if (is_stale(item.slot, message)) continue;
+    Part part = part_of_slot(rank, item.slot, item.contributes);
+    part.digest = item.digest;
+    add_part(rank, item.key, std::move(part), now);
+  }
+  for (const FullRequest& request : message.requests) {
+    if (is_point_to_point(request.spec->kind)) {
+      add_message(rank, request, now);
+      continue;
+    }
+    Part part;
+    part.contributes = request.contributes;
+    part.digest = request.digest;
+    part.spec = request.spec;
+    add_part(rank, request.key, std::move(part), now);
+  }
+  for (const std::string& key : message.expired) add_expired(rank, key, now);
+  if (message.decisions_seen < voided_at_) return;
+  if (message.shutdown && !shutdown_[index(rank)]) {
+    shutdown_[index(rank)] = true;
+    ++shutdown_count_;
+  }
+  if (message.joined) add_join(rank, message.unnamed_before);
+}
+
+/// The number in slots_ of the rank, or of the ranks of a host, which always come together.
+std::size_t Negotiator::sender_of(const Ranks& ranks) {
+  if (ranks.size() == 1) return index(ranks.front());
+  const auto [found, is_new] = sender_of_.try_emplace(ranks);
+  if (is_new) {
+    if (std::ranges::adjacent_find(ranks, std::greater_equal<>()) != ranks.end()) {
+      throw Error("the ranks of a host are not in order, or one comes twice");
+    }
+    found->second = slots_.add_sender(ranks.size());
+    hosts_.push_back(ranks);
+  }
+  return found->second;
+}
+
+void Negotiator::add_cached(const Ranks& ranks, const ReadyMessage& message, TimePoint now) {
+  if (message.cached.empty()) return;
+  const std::size_t sender = sender_of(ranks);
+  message.cached.for_each([&](std::size_t bit) {
+    const auto slot = static_cast<std::uint32_t>(bit);
+    if (is_stale(slot, message)) return;
+    const std::string& name = cache_.at(slot).spec->name;
+    const bool contributes = !message.absent.test(bit);
+    const bool is_late = !latecomers_.empty() && latecomers_.contains(name);
+    if (!is_late && joined_count_ == 0 && !unit_of_name_.contains(name)) {
+      if (slots_.add(sender, slot, contributes, now)) {
+        last_rank_ = ranks.size() == 1 ? members_[index(ranks.front())] : -1;
+      }
+      return;
+    }
+    for (const int rank : ranks) {
+      add_part(rank, name, part_of_slot(rank, slot, contributes), now);
+    }
+  });
+}
+
+bool Negotiator::is_stale(std::uint32_t slot, const ReadyMessage& message) const {
+  if (slot >= slots_.size()) throw Error("a rank named a cache slot that was never assigned");
+  return slots_.assigned(slot) > message.decisions_seen;
+}
+
+Negotiator::Part Negotiator::part_of_slot(int rank, std::uint32_t slot, bool contributes) const {
+  Part part;
+  part.contributes = contributes;
+  part.spec = cache_.at(slot).spec_of(rank);
+  part.slot = slot;
+  part.slot_assigned = slots_.assigned(slot);
+  return part;
+}
+
+void Negotiator::add_part(int rank, const std::string& key, Part part, TimePoint now) {
+  if (refuse_latecomer(rank, key, *part.spec)) return;
+  const std::vector<std::string> names = names_of(key, *part.spec);
+  for (const std::string& name : names) demote(name);
+  Pending& pending = pending_of(key, now);
+  Part& mine = pending.parts[index(rank)];
+  if (mine.present) {
+    throw Error(rank_name(members_[index(rank)]) + " announced " + display_name(*part.spec, key) +
+                " twice");
+  }
+  mine = std::move(part);
+  mine.present = true;
+  ++pending.count;
+  if (is_complete(pending)) {
+    complete_.push_back(key);
+    last_rank_ = members_[index(rank)];
+  }
+  if (names.size() > 1 || pending.names.empty()) refuse_conflicts(key, names);
+}
+
+Negotiator::Pending& Negotiator::pending_of(const std::string& key, TimePoint since) {
+  const auto [found, inserted] = pending_.try_emplace(key);
+  if (inserted) {
+    found->second.parts.resize(index(size_));
+    found->second.since = since;
+    if (unit_of_name_.emplace(key, key).second) found->second.names = {key};
+  }
+  return found->second;
+}
+
+void Negotiator::demote(const std::string& key) {
+  const auto slot = slots_.find(key);
+  if (!slot || !slots_.is_awaited(*slot)) return;
+  Pending& pending = pending_of(key, slots_.since(*slot));
+  for_each_ready(*slot, [&](int rank, bool contributes) {
+    Part& part = pending.parts[index(rank)];
+    part = part_of_slot(rank, *slot, contributes);
+    part.present = true;
+    ++pending.count;
+  });
+  slots_.withdraw(*slot);
+  // All of them had come by slot, and an expiry comes before the decision.
+  if (pending.count == size_) complete_.push_back(key);
+}
+
+/// Calls `visit(rank, contributes)` for every rank that is ready for the slot.
+void Negotiator::for_each_ready(std::uint32_t slot,
+                                const std::function<void(int, bool)>& visit) const {
+  slots_.for_each_ready(slot, [&](std::size_t sender, bool contributes) {
+    if (sender < index(size_)) return visit(static_cast<int>(sender), contributes);
+    for (const int rank : hosts_[sender - index(size_)]) visit(rank, contributes);
+  });
+}
+
+std::optional<DecisionMessage> Negotiator::decide(bool may_stop) {
+  if (stopped_) return std::nullopt;
+  DecisionMessage decision;
+  decision.number = decisions_ + 1;
+  decide_cached(decision);
+  decide_pending(decision);
+  counters_.refused.add(refusals_.size());
+  std::ranges::move(refusals_, std::back_inserter(decision.responses));
+  refusals_.clear();
+  for (Response& response : messages_.take()) {
+    const bool is_sent = response.error.empty() && response.spec->kind == Collective::Send;
+    if (is_sent) counters_.messages.add();
+    if (!response.error.empty()) counters_.refused.add();
+    decision.responses.push_back(std::move(response));
+  }
+  end_join(decision);
+  if (may_stop && all_shut_down() && idle()) decision.shutdown = stopped_ = true;
+  if (decision.empty()) return std::nullopt;
+  decision.last_rank = std::exchange(last_rank_, -1);
+  ++decisions_;
+  if (decision.voids_announcements()) voided_at_ = decisions_;
+  counters_.decisions.add();
+  return decision;
+}
+
+bool Negotiator::may_freeze() const {
+  return joined_count_ == 0 && latecomers_.empty() && refusals_.empty() && messages_.idle() &&
+         !any_shut_down();
+}
+
+void Negotiator::freeze() {
+  frozen_at_ = voided_at_ = decisions_;
+  slots_.withdraw_all();
+  pending_.clear();
+  unit_of_name_.clear();
+  complete_.clear();
+}
+
+void Negotiator::decide_cached(DecisionMessage& decision) {
+  auto agreed = slots_.take_complete();
+  if (!agreed) return;
+  agreed->slots.for_each([&](std::size_t slot) {
+    last_used_[slot] = decision.number;
+    counters_.agreed_by_slot.add();
+  });
+  decision.cached = std::move(agreed->slots);
+  decision.skipped = std::move(agreed->skipped);
+}
+
+void Negotiator::decide_pending(DecisionMessage& decision) {
+  // Refusing one may add to the list.
+  for (std::size_t i = 0; i < complete_.size(); ++i) {
+    const std::string key = complete_[i];
+    const auto found = pending_.find(key);
+    if (found == pending_.end() || !is_complete(found->second)) continue;
+    Pending pending = take_pending(key);
+    if (pending.count < size_) {
+      decide_without_joined(key, std::move(pending), decision);
+      continue;
+    }
+    const std::uint64_t digest = digest_of(pending);
+    const bool has_no_bit = is_unnamed(key) || pending.parts[0].spec->is_group() || digest != 0;
+    const auto common = has_no_bit ? slot_for_all(pending) : std::nullopt;
+    if (common) {
+      last_used_[*common] = decision.number;
+      decision.keyed.push_back({key, *common, contributed(pending), digest});
+      counters_.agreed_by_slot.add();
+      continue;
+    }
+    decision.responses.push_back(agree(key, pending));
+  }
+  complete_.clear();
+}
+
+bool Negotiator::contributed(const Pending& pending) {
+  return std::ranges::any_of(pending.parts, [](const Part& part) { return part.contributes; });
+}
+
+std::uint64_t Negotiator::digest_of(const Pending& pending) {
+  std::uint64_t digest = 0;
+  for (const Part& part : pending.parts) digest = common_digest(digest, part.digest);
+  return digest;
+}
+
+/// Operations without a name that are alike on one rank may differ on another, so that ranks may
+/// name different slots for one of them: any slot that fits what each of them asks will do.
+std::optional<std::uint32_t> Negotiator::slot_for_all(const Pending& pending) const {
+  // A slot that was reassigned since, also by this very decision, is void: the expanded requests
+  // are agreed on instead.
+  const auto is_current = [&](const Part& part) {
+    return part.slot >= 0 &&
+           slots_.assigned(static_cast<std::uint32_t>(part.slot)) == part.slot_assigned;
+  };
+  if (!std::ranges::all_of(pending.parts, is_current)) return std::nullopt;
+  for (const Part& candidate : pending.parts) {
+    const auto slot = static_cast<std::uint32_t>(candidate.slot);
+    bool fits = true;
+    for (int rank = 0; fits && rank < size_; ++rank) {
+      const Part& part = pending.parts[index(rank)];
+      fits = part.slot == candidate.slot || is_same(cache_.at(slot).spec_of(rank), part.spec);
+    }
+    if (fits) return slot;
+  }
+  return std::nullopt;
+}
+
+std::int32_t Negotiator::choose_slot(const std::string& key) {
+  if (cache_capacity_ == 0) return -1;
+  if (!is_unnamed(key)) {
+    if (const auto known = slots_.find(key)) return static_cast<std::int32_t>(*known);
+  }
+  std::size_t chosen = last_used_.size();
+  if (chosen < cache_capacity_) {
+    last_used_.push_back(0);
+    return static_cast<std::int32_t>(chosen);
+  }
+  for (std::size_t slot = 0; slot < last_used_.size(); ++slot) {
+    const bool older = chosen == last_used_.size() || last_used_[slot] < last_used_[chosen];
+    if (older && !is_referenced(static_cast<std::uint32_t>(slot))) chosen = slot;
+  }
+  // A slot that this very decision executes must stay what it was.
+  if (chosen == last_used_.size() || last_used_[chosen] > decisions_) return -1;
+  evict(static_cast<std::uint32_t>(chosen));
+  return static_cast<std::int32_t>(chosen);
+}
+
+void Negotiator::evict(std::uint32_t slot) {
+  const OpSpec& evicted = *cache_.at(slot).spec;
+  counters_.evictions.add();
+  const bool was_used = last_used_[slot] != slots_.assigned(slot);
+  if (was_used || ++wasted_ != kWastedCachesBeforeWarning * cache_capacity_) return;
+  const std::string set = evicted.set == 0 ? "" : " of process set " + std::to_string(evicted.set);
+  const std::string example =
+      evicted.name.empty() ? to_string(evicted) : display_name(evicted, evicted.name);
+  warning_ = "operations" + set +
+             " leave the response cache (RONDE_CACHE_CAPACITY=" + std::to_string(cache_capacity_) +
+             ") before they come again, at last " + example +
+             ": every step pays for full negotiation. Give an operation the same name, or none, in "
+             "every step; if a step has more operations than the cache, raise "
+             "RONDE_CACHE_CAPACITY";
+}
+
+bool Negotiator::is_referenced(std::uint32_t slot) const {
+  if (slots_.is_awaited(slot)) return true;
+  return std::ranges::any_of(pending_, [slot](const auto& entry) {
+    const auto& parts = entry.second.parts;
+    return std::ranges::any_of(
+        parts, [slot](const Part& part) { return part.slot == static_cast<std::int64_t>(slot); });
+  });
+}
+
+std::vector<WaitingOperation> Negotiator::waiting() const {
+  std::vector<WaitingOperation> operations;
+  slots_.awaited().for_each([&](std::size_t bit) {
+    const auto slot = static_cast<std::uint32_t>(bit);
+    std::vector<bool> ready(members_.size());
+    for_each_ready(slot, [&](int rank, bool) { ready[index(rank)] = true; });
+    const OpSpec& spec = *cache_.at(slot).spec;
+    operations.push_back(
+        waiting_operation(spec.name, spec, [&](int rank) { return ready[index(rank)]; }));
+    operations.back().since = slots_.since(slot);
+  });
+  for (const auto& [key, pending] : pending_) {
+    const auto& parts = pending.parts;
+    const auto present = std::ranges::find(parts, true, &Part::present);
+    operations.push_back(waiting_operation(key, *present->spec,
+                                           [&](int rank) { return parts[index(rank)].present; }));
+    operations.back().since = pending.since;
+  }
+  messages_.add_waiting(operations);
+  std::ranges::sort(operations, is_older);
+  return operations;
+}
+
+WaitingOperation Negotiator::waiting_operation(const std::string& key, const OpSpec& spec,
+                                               const std::function<bool(int)>& is_ready) const {
+  WaitingOperation operation;
+  operation.name = is_unnamed(key) ? std::string() : key;
+  operation.text = display_name(spec, key);
+  operation.kind = spec.is_group() ? spec.members[0].kind : spec.kind;
+  operation.submitted_ranks = named_if(is_ready);
+  operation.missing_ranks =
+      named_if([&](int rank) { return !is_ready(rank) && !has_joined(rank); });
+  return operation;
+}
+
+bool Negotiator::idle() const {
+  return joined_count_ == 0 && pending_.empty() && messages_.idle() && slots_.idle();
+}
+
+std::optional<FailureMessage> Negotiator::departure() const {
+  if (!any_shut_down()) return std::nullopt;
+  std::vector<WaitingOperation> operations = waiting();
+  if (auto join = waiting_join()) operations.push_back(*std::move(join));
+  return departure_of(operations, not_shut_down());
+}
+
+std::vector<int> Negotiator::not_shut_down() const {
+  return named_if([this](int rank) { return !shutdown_[index(rank)]; });
+}
+
+}  // namespace ronde

@@ -1,0 +1,208 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "core/src/agree/late_refusals.h"
+#include "core/src/agree/message_matcher.h"
+#include "core/src/agree/messages.h"
+#include "core/src/agree/response_cache.h"
+#include "core/src/agree/slot_table.h"
+#include "core/src/agree/stalls.h"
+#include "core/src/base/counter.h"
+
+namespace ronde {
+
+/// Rank 0's side of negotiation in one process set: gathers what its ranks are ready for and
+/// decides what all of them execute. Ranks are numbered within the set, except in texts and
+/// WaitingOperation. Pure bookkeeping: no I/O, no clock of its own.
+///
+/// Note [Slots and decisions in flight]
+/// Slots are reused, and a rank may name a slot while a decision that reassigns it is on its way.
+/// So every ready message carries the number of the last decision that its rank has applied. Rank 0
+/// ignores slots that were reassigned later, and the rank announces the operation again in full
+/// when it applies the reassignment (Announcer::forget_slot). A slot that a rank is known to wait
+/// on is never reassigned.
+///
+/// A join or a shutdown must not overtake an operation that its rank has yet to announce again. So
+/// it counts only if the rank had applied every decision that assigned slots
+/// (DecisionMessage::voids_announcements); if not, the rank repeats it, which does no harm.
+///
+/// Thread-safety: none; owned by whoever runs the loop of rank 0.
+class Negotiator {
+ public:
+  using TimePoint = std::chrono::steady_clock::time_point;
+  using Ranks = std::vector<std::int32_t>;
+
+  struct Counters {
+    Counter decisions, agreed_by_slot, agreed_in_full, messages, refused, evictions;
+  };
+
+  /// What an average divides by while ranks have joined.
+  enum class JoinAverage : std::uint8_t { Contributing, All };
+
+  /// `members`: the ranks of the group that are in the set, in its order. `set`: its number.
+  /// `cache` is that of this rank's own side, if it has one, and outlives this.
+  Negotiator(std::vector<int> members, ResponseCache& cache, std::uint64_t cache_capacity,
+             ValidateRequest validate, JoinAverage join_average = JoinAverage::Contributing,
+             std::uint32_t set = 0);
+
+  /// Takes in the message of a rank, or of ranks that are all ready for this. Throws ronde::Error
+  /// if it makes no sense.
+  void add(const Ranks& ranks, const ReadyMessage& message, TimePoint now);
+  void add(int rank, const ReadyMessage& message, TimePoint now) { add(Ranks{rank}, message, now); }
+
+  /// What was agreed since the last call. `may_stop`: it may be the last decision of all.
+  std::optional<DecisionMessage> decide(bool may_stop = true);
+
+  /// True once if rank 0 had waited for a result before it submitted a part of recent decisions.
+  bool take_after_wait() noexcept { return std::exchange(after_wait_, false); }
+  /// A warning for the user, once: the cache has evicted twice its capacity without any reuse.
+  std::optional<std::string> take_warning() { return std::exchange(warning_, std::nullopt); }
+
+  /// Nothing stands in the way of a frozen schedule.
+  bool may_freeze() const;
+  /// The last decision freezes a schedule, which voids what ranks announce before they see it.
+  void freeze();
+
+  /// Everything that some rank waits for, oldest first.
+  std::vector<WaitingOperation> waiting() const;
+  /// waiting() would be empty.
+  bool idle() const;
+  /// Set when an operation waits for a rank that has called shutdown and so will never come.
+  std::optional<FailureMessage> departure() const;
+  /// Set when more refusals wait for late ranks than may be kept.
+  std::optional<FailureMessage> overflow() const;
+  bool all_shut_down() const noexcept { return shutdown_count_ == size_; }
+  bool any_shut_down() const noexcept { return shutdown_count_ > 0; }
+  /// Ranks of the group that have not called shutdown, ascending.
+  std::vector<int> not_shut_down() const;
+  const Counters& counters() const noexcept { return counters_; }
+
+ private:
+  static std::size_t index(int rank) { return static_cast<std::size_t>(rank); }
+
+  /// One rank's part of a pending operation.
+  struct Part {
+    bool present = false;
+    bool stands_in = false;  ///< its rank has joined: the rest is that of another
+    bool contributes = true;
+    std::uint64_t digest = 0;
+    SpecPtr spec;
+    std::int64_t slot = -1;           ///< announced by this slot...
+    std::uint64_t slot_assigned = 0;  ///< ...as it was assigned then
+  };
+  struct Pending {
+    std::vector<Part> parts;  ///< by rank
+    int count = 0;
+    TimePoint since;
+    std::vector<std::string> names;  ///< those that stand for it in unit_of_name_
+  };
+
+  std::size_t sender_of(const Ranks& ranks);
+  void add_cached(const Ranks& ranks, const ReadyMessage& message, TimePoint now);
+  void add_rest(int rank, const ReadyMessage& message, TimePoint now);
+  void add_part(int rank, const std::string& key, Part part, TimePoint now);
+  void add_expired(int rank, const std::string& key, TimePoint now);
+  Part part_of_slot(int rank, std::uint32_t slot, bool contributes) const;
+  bool is_stale(std::uint32_t slot, const ReadyMessage& message) const;
+  Pending& pending_of(const std::string& key, TimePoint since);
+  void demote(const std::string& key);
+
+  // negotiator_join.cc
+  void add_join(int rank, std::uint64_t unnamed_before);
+  void add_message(int rank, const FullRequest& request, TimePoint now);
+  bool has_joined(int rank) const { return joined_[index(rank)]; }
+  bool is_complete(const Pending& pending) const;
+  void decide_without_joined(const std::string& key, Pending pending, DecisionMessage& decision);
+  void end_join(DecisionMessage& decision);
+  std::string joined_text(const std::string& what) const;
+  std::optional<WaitingOperation> waiting_join() const;
+
+  // negotiator_latecomers.cc
+  /// By name: ranks to which its present use was refused.
+  using Uses = std::map<std::string, std::set<int>>;
+  static std::vector<std::string> names_of(const std::string& key, const OpSpec& spec);
+  Pending take_pending(const std::string& key);
+  bool refuse_latecomer(int rank, const std::string& key, const OpSpec& spec);
+  void refuse_conflicts(const std::string& key, const std::vector<std::string>& names);
+  void record_refusal_of_group(const std::string& key, const Pending& pending,
+                               const std::string& text);
+  void refuse_unit(const std::string& key, const std::string& text, Uses& refused);
+  void refuse_part(int rank, const std::string& key, const std::string& text, Uses& refused);
+  void push_refusal(int rank, const std::string& key, const std::string& text);
+  void record_refusal(Uses refused, const std::string& text);
+  bool refuse_one_more(Uses& refused, const std::string& text);
+
+  void decide_cached(DecisionMessage& decision);
+  void decide_pending(DecisionMessage& decision);
+  std::optional<std::uint32_t> slot_for_all(const Pending& pending) const;
+  Response agree(const std::string& key, const Pending& pending);
+  Problem disagreement(const std::string& key, const Pending& pending) const;
+  static bool contributed(const Pending& pending);
+  static std::uint64_t digest_of(const Pending& pending);
+  static Pending member_of(const Pending& group, std::size_t member);
+  static RankRows rows_of(const Pending& pending);
+  Problem mismatch(const std::string& key, const Pending& pending) const;
+  Problem refusal(const std::string& key, const Pending& pending) const;
+  Problem impossibility(const std::string& key, const Pending& pending) const;
+  Problem error_of_all_rows(const Pending& pending) const;
+  std::int32_t choose_slot(const std::string& key);
+  void evict(std::uint32_t slot);
+  bool is_referenced(std::uint32_t slot) const;
+  void for_each_ready(std::uint32_t slot, const std::function<void(int, bool)>& visit) const;
+  WaitingOperation waiting_operation(const std::string& key, const OpSpec& spec,
+                                     const std::function<bool(int)>& is_ready) const;
+
+  std::vector<int> named(const std::vector<int>& ranks) const;
+  std::vector<int> named_if(const std::function<bool(int)>& holds) const;
+  std::string listed(const std::map<std::string, std::vector<int>>& ranks_of) const;
+
+  const std::vector<int> members_;  ///< by rank within the set
+  const int size_;
+  const std::uint64_t cache_capacity_;
+  const ValidateRequest validate_;
+
+  std::uint64_t decisions_ = 0;
+  ResponseCache& cache_;
+  SlotTable slots_;
+  std::vector<std::uint64_t> last_used_;    ///< by slot
+  std::map<Ranks, std::size_t> sender_of_;  ///< in slots_, of the ranks of a host
+  std::vector<Ranks> hosts_;                ///< the same, by sender - size_
+  std::uint64_t wasted_ = 0;                ///< slots that were evicted without having been used
+  std::optional<std::string> warning_;
+  std::unordered_map<std::string, Pending> pending_;
+  std::vector<std::string> complete_;  ///< keys in pending_ that all ranks have submitted, in order
+  std::vector<Response> refusals_;     ///< errors to send with the next decision
+  /// The pending operation that uses a name: its own key, or that of a group.
+  std::unordered_map<std::string, std::string> unit_of_name_;
+  LateRefusals latecomers_;
+  MessageMatcher messages_;
+  const JoinAverage join_average_;
+  const std::uint32_t set_;
+  std::vector<bool> joined_;  ///< by rank
+  int joined_count_ = 0;
+  int last_joined_ = -1;
+  /// Of the group: who made the last operation complete since the last decision; -1: nobody, or
+  /// some rank of a host whose ranks came together.
+  int last_rank_ = -1;
+  std::uint64_t next_unnamed_ = 0;  ///< the most operations without a name of those that joined
+  std::vector<bool> shutdown_;      ///< by rank
+  int shutdown_count_ = 0;
+  bool after_wait_ = false;
+  std::uint64_t frozen_at_ = 0;  ///< number of the last decision that froze a schedule
+  std::uint64_t voided_at_ = 0;  ///< the same for DecisionMessage::voids_announcements
+  bool stopped_ = false;
+  Counters counters_;
+};
+
+}  // namespace ronde

@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "core/src/agree/bit_vector.h"
+#include "core/src/agree/fusion_plan.h"
+#include "core/src/agree/messages.h"
+
+namespace ronde {
+
+/// Watches decisions and finds out that the ranks repeat themselves: rank 0's side of Note [Frozen
+/// schedule]. Note [Frozen schedule].
+///
+/// A step ends where an operation comes again. After enough equal steps the plan is the last step's
+/// order, fused; operations that were submitted after a wait stay apart from those before it, as
+/// the program may need the result of one for the other.
+///
+/// Thread-safety: none; owned by whoever runs the loop on rank 0.
+class ScheduleLearner {
+ public:
+  using TimePoint = std::chrono::steady_clock::time_point;
+
+  /// `steps`: how many alike make a plan; 0: none ever does.
+  ScheduleLearner(std::uint64_t steps, std::uint64_t fusion_bytes, std::size_t most_buckets);
+
+  /// One operation of a decision.
+  struct Operation {
+    std::uint32_t slot = 0;
+    bool is_named = true;
+    bool contributed = true;
+    PlanItem plan;
+  };
+
+  /// Takes the operations of one decision in the order in which they run; `after_wait`: a rank had
+  /// waited for a result before it submitted the first of them. Returns the plan if it is time.
+  std::optional<ScheduleMessage> observe(const std::vector<Operation>& operations, bool after_wait,
+                                         TimePoint now);
+
+  /// The ranks agreed on something that no plan can hold.
+  void forget();
+
+  /// A plan was given up after so many rounds.
+  void thawed(bool by_wait, std::uint64_t rounds);
+
+  /// Begins anew with other values of the constructor's arguments.
+  void restart(std::uint64_t steps, std::uint64_t fusion_bytes);
+
+ private:
+  struct Step {
+    std::vector<Operation> operations;
+    std::vector<std::size_t> runs;  ///< where a new run of concurrent operations begins
+    BitVector slots;
+    bool has_named = false;
+    TimePoint start;
+  };
+
+  bool repeats(const Operation& operation) const;
+  bool is_complete() const;
+  ScheduleMessage plan() const;
+
+  std::uint64_t steps_;
+  std::uint64_t fusion_bytes_;
+  const std::size_t most_buckets_;
+  std::uint64_t needed_;     ///< steps alike for the next plan: more after each that did not last
+  bool merges_ = true;       ///< across decisions
+  std::uint64_t alike_ = 0;  ///< finished steps alike
+  std::chrono::steady_clock::duration longest_{};  ///< of them
+  Step current_;
+  std::vector<std::uint32_t> previous_;  ///< signature of the step before
+};
+
+}  // namespace ronde

@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <chrono>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "core/src/agree/messages.h"
+#include "ronde/runtime.h"
+
+namespace ronde {
+
+/// An operation that some ranks submitted and others did not. Ranks are those of the group,
+/// ascending.
+struct WaitingOperation : StalledOperation {
+  std::chrono::steady_clock::time_point since;
+  bool needs_one = false;  ///< of the missing ranks: a recv from any rank
+  bool may_last = false;   ///< it is reported, but never fatal
+};
+
+/// Orders operations by when they began to wait.
+bool is_older(const WaitingOperation& a, const WaitingOperation& b);
+
+/// The failure of a group in which an operation waits for ranks that have called shutdown and so
+/// will never come. `not_shut_down`: the others, ascending.
+std::optional<FailureMessage> departure_of(const std::vector<WaitingOperation>& waiting,
+                                           const std::vector<int>& not_shut_down);
+
+/// The error of an operation whose timeout has passed on a rank: `lacking` ("it", "no recv that
+/// fits") had not been submitted by `missing`.
+std::string timeout_text(const std::string& operation, const std::string& rank,
+                         std::chrono::steady_clock::duration waited, const std::string& lacking,
+                         const std::vector<int>& missing);
+
+/// Finds operations that some ranks wait for and others do not submit. Rank 0 asks it from time to
+/// time; it has no clock of its own.
+///
+/// Thread-safety: none.
+class StallInspector {
+ public:
+  using TimePoint = std::chrono::steady_clock::time_point;
+  using Duration = std::chrono::steady_clock::duration;
+
+  struct Finding {
+    std::vector<StalledOperation> stalled;  ///< to be reported; empty most of the time
+    std::optional<FailureMessage> fatal;    ///< the limit has passed: the group shall fail
+  };
+
+  /// Ages in seconds; 0: never. Reports repeat each `warn_s`.
+  StallInspector(double warn_s, double abort_s);
+
+  /// How often to call inspect() while operations wait; nullopt: never.
+  std::optional<Duration> period() const;
+
+  Finding inspect(const std::vector<WaitingOperation>& waiting, TimePoint now);
+
+ private:
+  const std::optional<Duration> warn_;
+  const std::optional<Duration> abort_;
+  TimePoint quiet_until_{};
+};
+
+/// "allreduce 'x' has waited 31.5 s for ranks 2,3 (submitted by ranks 0,1)": a line for all that
+/// wait for the same ranks, with the names of the first few.
+std::string stall_text(const std::vector<StalledOperation>& stalled);
+
+}  // namespace ronde

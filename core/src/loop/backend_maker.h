@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <set>
+#include <string>
+
+#include "core/src/group/bootstrap.h"
+#include "core/src/group/control_tree.h"
+#include "core/src/loop/set_engines.h"
+#include "ronde/device.h"
+#include "ronde/log.h"
+#include "ronde/plugin/board.h"
+#include "ronde/plugin/factory.h"
+#include "ronde/runtime.h"
+#include "ronde/symmetric_heap.h"
+
+namespace ronde {
+
+/// Chooses and makes the backends of all ranks, and later those of process sets. The backends refer
+/// to it.
+///
+/// Thread-safety: make_for_all() is called by the coordinator thread before the loop begins;
+/// hanging_start() by any thread; the rest by any thread once make_for_all() has returned.
+class BackendMaker {
+ public:
+  /// Exchanges blobs among the ranks of a process set, as BackendContext::exchange.
+  using Exchange = decltype(BackendContext::exchange);
+
+  BackendMaker(const RuntimeOptions& options, const ControlTree& tree, const Logger& log)
+      : options_(options), tree_(tree), log_(log) {}
+
+  /// Makes those of all ranks, which meet by `bootstrap`; fills in `global.info`, too. `board`:
+  /// null where the ranks share no memory; outlives the backends.
+  void make_for_all(SetEngine& global, Board* board, Bootstrap& bootstrap);
+
+  /// Makes those of a process set of which this rank is a member. `info` outlives the backends,
+  /// `exchange` the call.
+  Backends make_for_set(const SetInfo& info, const Exchange& exchange);
+
+  /// The reason why a set has no backend for devices, if there is one: not every set needs one.
+  std::string device_problem_of(const SetInfo& set) const;
+
+  /// The step of its own in which this rank's start hangs; nothing if it waits for others.
+  std::optional<GroupError> hanging_start() const;
+
+  /// The backend of all ranks for buffers of `device`, or empty.
+  std::string name_of(DeviceKind device) const;
+  /// Null where there is no backend for devices.
+  const std::shared_ptr<DeviceStreams>& device_streams() const noexcept { return device_streams_; }
+  /// Null if there is none.
+  const std::shared_ptr<SymmetricHeap>& symmetric_heap() const noexcept { return heap_; }
+
+ private:
+  void look_for_device_backends(Bootstrap& bootstrap);
+  std::string problem_of(const BackendRegistry::value_type& candidate, Bootstrap& bootstrap) const;
+  void make_on_all(DeviceKind device, Backends& made, BackendContext& context,
+                   Bootstrap& bootstrap);
+  void make(DeviceKind device, Backends& made, BackendContext& context);
+  void note_making(const std::string& name);
+  BackendContext context_of(const SetInfo& info);
+  BackendContext context_of_all(const SetInfo& info, Bootstrap& bootstrap);
+  bool is_new_warning(const std::string& text);
+
+  const RuntimeOptions& options_;
+  const ControlTree& tree_;
+  const Logger& log_;
+
+  // Written by make_for_all(), constant from then on.
+  Board* board_ = nullptr;
+  std::map<DeviceKind, std::string> names_;
+  BackendRegistry device_backends_;  ///< those that every rank can have
+  std::string device_problem_;       ///< why the others are not among them
+  std::shared_ptr<DeviceStreams> device_streams_;
+  std::shared_ptr<SymmetricHeap> heap_;
+
+  // Guarded by mutex_.
+  mutable std::mutex mutex_;
+  std::string making_;  ///< the backend that this rank is making for its start, or empty
+  std::set<std::string> warnings_;  ///< that this rank has met
+};
+
+}  // namespace ronde

@@ -1,0 +1,500 @@
+// SPDX-License-Identifier: Apache-2.0
+// What this rank tells, hears and decides: docs/protocol.md, in its order.
+#include "core/src/loop/control_plane.h"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+#include <variant>
+
+#include "core/src/base/rank_list.h"
+#include "core/src/config/durations.h"
+#include "core/src/loop/fail_operations.h"
+#include "core/src/op/completion.h"
+#include "ronde/error.h"
+
+namespace ronde {
+
+ControlPlane::ControlPlane(const RuntimeOptions& options, const Logger& log,
+                           const ControlTree& tree, SubmissionQueue& queue, const EngineLife& life,
+                           EngineCounters& counters)
+    : options_(options),
+      log_(log),
+      tree_(tree),
+      queue_(queue),
+      life_(life),
+      counters_(counters),
+      sets_(options_.config, tree_, log_, queue_),
+      verification_(sets_, tree_),
+      exchanges_(queue_),
+      watch_(options_.config, tree_) {}
+
+void ControlPlane::start(Board* board) {
+  if (board != nullptr)
+    schedule_ = make_schedule(options_.config, tree_.rank(), tree_.size(), *board, queue_, log_);
+  if (tree_.is_arbiter()) arbiter_.emplace(options_, tree_, sets_, log_, schedule_.get());
+  sets_.start_global();
+}
+
+std::optional<ControlPlane::TimePoint> ControlPlane::next_event(TimePoint now, bool is_busy) const {
+  const bool stopping = life_.shuts_down() && !sets_.global().announcer->announced_shutdown();
+  const bool ending = life_.leaves() || life_.aborts();
+  const bool has_news = exchanges_.has_news() || verification_.has_news();
+  const Autotuner* const tuner = arbiter_ ? arbiter_->autotuner() : nullptr;
+  const bool tunes = tuner != nullptr && tuner->active() && tuner->has_news();
+  const bool concludes = stop_.has_to_conclude(is_busy);
+  if (stopping || ending || has_news || tunes || concludes || stop_.all_finished) return now;
+  std::optional<TimePoint> next;
+  const auto earlier = [&next](std::optional<TimePoint> time) {
+    if (time) next = std::min(next.value_or(*time), *time);
+  };
+  earlier(queue_.due());
+  for (const auto& [id, set] : sets_.all()) {
+    if (set->announcer) earlier(set->announcer->next_deadline());
+    if (set->combiner) earlier(set->combiner->next_deadline());
+  }
+  earlier(shutdown_deadline(options_.config, tree_, stop_));
+  if (arbiter_) {
+    earlier(arbiter_->next_inspection(stop_));
+  } else {
+    const ArbiterWatch::Awaited awaited = this->awaited();
+    earlier(watch_.answer_deadline(awaited));
+    earlier(watch_.silence_deadline(awaited));
+  }
+  return next;
+}
+
+/// After the end, peers close as this rank is about to: a loss is the transport's business then.
+void ControlPlane::receive(TimePoint now) {
+  while (!stop_.all_finished) {
+    const Incoming incoming = tree_.transport().poll();
+    if (incoming.kind == Incoming::Kind::Nothing) break;
+    counters_.messages.add();
+    handle(incoming, now);
+  }
+  if (life_.leaves() && !stop_.all_finished) throw GroupFailure{departure_of_this_rank()};
+  if (life_.aborts()) throw GroupFailure{life_.abortion_of(tree_.rank())};
+}
+
+void ControlPlane::handle(const Incoming& incoming, TimePoint now) {
+  if (incoming.kind == Incoming::Kind::Message) {
+    std::optional<Message> message;
+    try {
+      message = decode(incoming.bytes);
+      if (incoming.peer != tree_.parent()) {
+        return handle_from_below(incoming.peer, *message, incoming.bytes, now);
+      }
+    } catch (const Error& error) {
+      throw GroupFailure{{incoming.peer, nonsense_of(incoming.peer, error)}};
+    }
+    watch_.note_heard(now);
+    return handle_from_above(*message, incoming.bytes, now);
+  }
+  throw GroupFailure{resolver().loss_of(incoming), incoming.peer == tree_.parent()};
+}
+
+/// Note [Over the tree].
+void ControlPlane::handle_from_above(const Message& message, std::string_view bytes,
+                                     TimePoint now) {
+  if (std::holds_alternative<FinishedMessage>(message)) {
+    tree_.send_down(bytes);
+    stop_.all_finished = true;
+  } else if (const auto* decision = std::get_if<DecisionMessage>(&message)) {
+    SetEngine& set = sets_.at(decision->set);
+    tree_.send_to(set.children, bytes);
+    if (set.combiner) set.combiner->pass(*decision);
+    if (set.announcer) apply(set, *decision, now);
+  } else if (const auto* reply = std::get_if<ExchangeReply>(&message)) {
+    const auto exists = [this](int rank) { return tree_.exists(rank); };
+    if (!std::ranges::all_of(reply->to, exists)) {
+      const Error error("it answers a rank that does not exist");
+      throw GroupFailure{{tree_.parent(), nonsense_of(tree_.parent(), error)}};
+    }
+    tree_.send_to(tree_.topology().children_towards(reply->to), bytes);
+    handle_reply(*reply);
+  } else if (const auto* stall = std::get_if<StallMessage>(&message)) {
+    tree_.send_down(bytes);
+    if (options_.on_stall) options_.on_stall(stall->operations);
+  } else if (const auto* failure = std::get_if<FailureMessage>(&message);
+             failure != nullptr && failure->in_order) {
+    depart(*failure);
+  } else {
+    handle_message(tree_.parent(), message);
+  }
+}
+
+void ControlPlane::handle_from_below(int peer, const Message& message, std::string_view bytes,
+                                     TimePoint now) {
+  if (const auto* finished = std::get_if<FinishedMessage>(&message)) {
+    if (finished->ranks.size() != finished->reports.size()) throw Error("reports are missing");
+    for (std::size_t i = 0; i < finished->ranks.size(); ++i) {
+      tree_.expect_below(peer, finished->ranks[i]);
+      stop_.note_finished(finished->ranks[i], finished->reports[i]);
+    }
+  } else if (const auto* ready = std::get_if<ReadyMessage>(&message)) {
+    add_from_below(peer, *ready, now);
+  } else if (const auto* host = std::get_if<HostReadyMessage>(&message); host && arbiter_) {
+    add_from_below(peer, *host, now);
+  } else if (const auto* results = std::get_if<ResultsMessage>(&message)) {
+    verification_.add(peer, *results, bytes);
+  } else if (const auto* request = std::get_if<ExchangeRequest>(&message)) {
+    tree_.expect_below(peer, request->rank);
+    if (arbiter_) return arbiter_->add(*request, now);
+    tree_.send_up(bytes);
+  } else {
+    handle_message(peer, message);
+  }
+}
+
+void ControlPlane::add_from_below(int peer, const ReadyMessage& ready, TimePoint now) {
+  if (!sets_.contains(ready.set)) return;  // all its ranks have removed it meanwhile
+  SetEngine& set = sets_.at(ready.set);
+  const int rank = rank_within(set.info.ranks, peer);
+  if (rank < 0) {
+    throw Error(rank_name(peer) + " announced operations of process set " +
+                std::to_string(ready.set) + ", in which it is not");
+  }
+  add_ready(set, rank, ready, now);
+}
+
+void ControlPlane::add_from_below(int peer, const HostReadyMessage& host, TimePoint now) {
+  if (!sets_.contains(host.set)) return;
+  SetEngine& set = sets_.at(host.set);
+  for (const auto& [ranks, part] : host.parts) {
+    for (const int rank : ranks) {
+      const bool exists = rank >= 0 && rank < set.info.topology.size;
+      tree_.expect_below(peer, exists ? set.info.ranks[static_cast<std::size_t>(rank)] : -1);
+    }
+    set.negotiator->add(ranks, part, now);
+  }
+  arbiter_->note_changed(host.set);
+}
+
+void ControlPlane::handle_message(int peer, const Message& message) {
+  if (const auto* failure = std::get_if<FailureMessage>(&message)) {
+    throw GroupFailure{*failure, peer == tree_.parent() && !failure->overdue};
+  }
+  throw Error("a control message of " + rank_name(peer) + " came at the wrong time");
+}
+
+void ControlPlane::note_step() {
+  Autotuner* const tuner = arbiter_ ? arbiter_->autotuner() : nullptr;
+  if (tuner == nullptr || !tuner->active()) return;
+  tuner->note_step(MonotonicClock::now());
+  queue_.wake();
+}
+
+void ControlPlane::take_in(TimePoint now) {
+  if (arbiter_ && arbiter_->take_steps(now)) schedule_->thaw(FrozenSchedule::Thaw::Tuning);
+  verification_.tell();  // before an exchange removes a set
+  take_exchanges(now);
+  take_submissions(now);
+}
+
+/// On every rank at the same decision, so that all plan its buckets, and those of later ones in
+/// every process set, alike.
+void ControlPlane::adopt(const Tuning& tuning) {
+  sets_.set_fusion_bytes(tuning.fusion_bytes);
+  queue_.gather(from_ms(tuning.cycle_time_ms), std::max<std::uint64_t>(tuning.fusion_bytes, 1));
+  counters_.fusion_bytes.set(tuning.fusion_bytes);
+  counters_.cycle_time_us.set(static_cast<std::uint64_t>(std::lround(1e3 * tuning.cycle_time_ms)));
+  counters_.freeze_after_steps.set(tuning.freeze_after_steps);
+  counters_.tunings.add();
+}
+
+void ControlPlane::take_exchanges(TimePoint now) {
+  if (!exchanges_.has_news()) return;
+  OwnExchanges::News news = exchanges_.take(
+      [this](std::uint32_t set) { return sets_.contains(set) && sets_.at(set).busy(); }, now);
+  sets_.install(std::move(news.made));
+  for (const ExchangeRequest& request : news.requests) {
+    if (arbiter_) {
+      arbiter_->add(request, now);
+    } else {
+      tree_.send_up(request);
+    }
+  }
+}
+
+void ControlPlane::handle_reply(const ExchangeReply& reply) {
+  if (!reply.members.empty()) sets_.learn(reply);
+  const ExchangeKind kind = reply.key.kind;
+  const bool failed = !reply.error.empty();
+  const bool is_gone = kind == (failed ? ExchangeKind::FinishSet : ExchangeKind::RemoveSet);
+  if (kind == ExchangeKind::FinishSet && !failed) counters_.sets_made.add();
+  if (kind == ExchangeKind::RemoveSet && !failed) counters_.sets_removed.add();
+  exchanges_.finish(reply, tree_.rank(), is_gone ? sets_.forget(reply.key.set) : MadeSet());
+}
+
+void ControlPlane::take_submissions(TimePoint now) {
+  const bool is_asked_to = life_.shuts_down();
+  if (is_asked_to && !stop_.shutdown_since) stop_.shutdown_since = now;
+  const bool shutdown = is_asked_to && !exchanges_.asks_for_sets();
+  if (schedule_ && shutdown) schedule_->thaw(FrozenSchedule::Thaw::Shutdown);
+  // What comes back by a thaw is announced with a join that has caused it, or before.
+  std::vector<Submission> taken;
+  do {
+    follow_schedule();
+    taken = queue_.take(shutdown ? TimePoint::max() : now);
+    for (Submission& submission : taken) {
+      member_engine_of(submission.spec().set).announcer->add(std::move(submission));
+    }
+  } while (!taken.empty());
+  for (SetEngine* set : sets_.running()) announce(*set, now, shutdown);
+}
+
+void ControlPlane::follow_schedule() {
+  if (!schedule_) return;
+  FrozenSchedule::Next next;
+  do {
+    next = schedule_->take();
+    if (!next.bucket.empty()) sets_.global().executor->enqueue_bucket(std::move(next.bucket));
+  } while (!next.is_last);
+  if (!next.remains) return;
+  FrozenSchedule::Remains& remains = *next.remains;
+  const std::string reason = FrozenSchedule::text_of(remains.reason);
+  queue_.events().write({.time_ns = EventLog::now_ns(), .kind = EventKind::Thawed}, reason);
+  if (log_.enabled(LogLevel::Debug)) {
+    log_.debug("thawed the schedule (rounds: " + std::to_string(remains.rounds) + "): " + reason +
+               (remains.cause.empty() ? ", on another rank" : "; here: " + remains.cause));
+  }
+  queue_.hand_over([&] { return std::move(remains.submissions); });
+  if (arbiter_) arbiter_->note_thawed(remains.reason, remains.rounds);
+}
+
+void ControlPlane::freeze(const ScheduleMessage& message, TimePoint now) {
+  if (!schedule_) throw Error("rank 0 freezes a schedule, but this rank shares no memory with it");
+  Announcer& announcer = *sets_.global().announcer;
+  FrozenSchedule::Plan plan = FrozenSchedule::plan_of(message, announcer);
+  if (log_.enabled(LogLevel::Debug)) {
+    std::size_t operations = 0;
+    for (const auto& bucket : plan.buckets) operations += bucket.size();
+    log_.debug("froze a schedule; operations: " + std::to_string(operations) +
+               ", buckets: " + std::to_string(plan.buckets.size()) +
+               ", patience: " + std::to_string(message.patience_ms) + " ms");
+  }
+  queue_.events().write({.time_ns = EventLog::now_ns(), .kind = EventKind::Frozen});
+  // Announcements of the next round end with the negotiation: rank 0 forgets them, too.
+  queue_.hand_over([&] {
+    schedule_->freeze(std::move(plan), now);
+    return announcer.drain();
+  });
+}
+
+/// This rank has submitted an operation of the set, and so has made it before.
+SetEngine& ControlPlane::member_engine_of(std::uint32_t set) {
+  SetEngine& engine = sets_.at(set);
+  if (!engine.executor) sets_.install(exchanges_.take_made());
+  return engine;
+}
+
+/// `shutdown`: everything that was submitted before it has been taken.
+void ControlPlane::announce(SetEngine& set, TimePoint now, bool shutdown) {
+  std::optional<ReadyMessage> ready = set.announcer->announce(now, shutdown);
+  if (!ready) return;
+  counters_.ready_messages.add();
+  ready->set = set.info.id;
+  add_ready(set, set.info.topology.rank, *ready, now);
+}
+
+/// `rank`: within the set.
+void ControlPlane::add_ready(SetEngine& set, int rank, const ReadyMessage& ready, TimePoint now) {
+  if (set.negotiator) {
+    set.negotiator->add(rank, ready, now);
+    arbiter_->note_changed(set.info.id);
+  } else if (set.combiner) {
+    set.combiner->add(rank, ready, now);
+  } else {
+    tree_.send_up(ready);
+  }
+}
+
+void ControlPlane::agree(TimePoint now) {
+  if (arbiter_) return decide(now);
+  for (const auto& [id, set] : sets_.all()) {
+    if (!set->combiner) continue;
+    auto message = set->combiner->take(now);
+    if (!message) continue;
+    message->set = id;
+    tree_.send_up(*message);
+  }
+}
+
+/// Rank 0.
+void ControlPlane::decide(TimePoint now) {
+  if (stop_.departure) return;
+  for (const ExchangeReply& reply : arbiter_->take_replies()) {
+    tree_.send_to(tree_.topology().children_towards(reply.to), encode(reply));
+    handle_reply(reply);
+  }
+  // The last decision of all may have waited for an exchange. The decision of one set may make
+  // ranks of another announce something.
+  arbiter_->note_changed(kGlobalSet.id);
+  while (const auto changed = arbiter_->take_changed()) {
+    if (sets_.contains(*changed)) decide(sets_.at(*changed), now);
+    if (stop_.departure) return;
+  }
+  if (auto departure = arbiter_->departure()) depart(*std::move(departure));
+}
+
+void ControlPlane::decide(SetEngine& set, TimePoint now) {
+  const bool may_stop = set.is_global() && arbiter_->may_stop();
+  // Applying a decision may announce operations again, which may complete another decision.
+  while (const std::optional<DecisionMessage> decision = arbiter_->decide(set, may_stop, now)) {
+    verification_.expect_same();
+    if (!set.children.empty()) tree_.send_to(set.children, encode(*decision));
+    if (set.announcer) apply(set, *decision, now);
+    take_submissions(now);
+  }
+  const auto departure = set.negotiator->departure();
+  if (departure && !stop_.departure) depart(*departure);
+  if (const auto overflow = set.negotiator->overflow()) throw GroupFailure{*overflow};
+}
+
+/// Note [Two agreements to stop].
+void ControlPlane::depart(FailureMessage departure) {
+  departure.in_order = true;
+  tree_.send_down(departure);
+  stop_.departure = std::move(departure);
+  stop_.agreed = true;
+}
+
+void ControlPlane::apply(SetEngine& set, const DecisionMessage& decision, TimePoint now) {
+  counters_.decisions.add();
+  if (decision.tuning) adopt(*decision.tuning);
+  AppliedDecision applied = set.announcer->apply(decision);
+  if (log_.enabled(LogLevel::Trace)) {
+    log_.trace("decision " + std::to_string(decision.number) + " of process set " +
+               std::to_string(set.info.id) + ": " + text_of(applied.agreed) + "; refused: " +
+               std::to_string(applied.refused.size()) + (applied.join ? "; all have joined" : "") +
+               (applied.shutdown ? "; it is the last" : ""));
+  }
+  for (Refused& refused : applied.refused) {
+    complete(queue_, refused.submission, std::make_exception_ptr(UsageError(refused.text)), true);
+  }
+  set.executor->enqueue(std::move(applied.agreed));
+  if (applied.join) {
+    queue_.continue_numbers(set.info.id, applied.next_unnamed);
+    complete(queue_, *applied.join, nullptr, true);
+  }
+  stop_.agreed = stop_.agreed || applied.shutdown;
+  if (!decision.schedule.buckets.empty()) freeze(decision.schedule, now);
+}
+
+/// Note [Two agreements to stop].
+void ControlPlane::conclude(bool is_busy) {
+  verification_.tell();
+  if (stop_.has_to_conclude(is_busy)) {
+    for (SetEngine* set : sets_.running()) {
+      // After a departure they are aborted.
+      for (auto& [device, backend] : set->backends) {
+        if (!stop_.departure) backend->release_peer_memory();
+      }
+    }
+    stop_.told_finished = true;
+    stop_.note_finished(tree_.rank(), life_.report());
+  }
+  if (!stop_.newly_finished.ranks.empty()) tell_finished();
+}
+
+void ControlPlane::tell_finished() {
+  const FinishedMessage message = std::exchange(stop_.newly_finished, {});
+  if (!arbiter_) return tree_.send_up(message);
+  for (std::size_t i = 0; i < message.ranks.size(); ++i) {
+    stop_.reports[message.ranks[i]] = message.reports[i];
+  }
+  if (!arbiter_->note_finished(message.ranks)) return;
+  verification_.expect_same();
+  tree_.send_down(FinishedMessage{});
+  stop_.all_finished = true;
+}
+
+void ControlPlane::inspect(TimePoint now) {
+  if (schedule_) schedule_->inspect(now);
+  inspect_shutdown(now);
+  if (arbiter_) {
+    report_stalls(now);
+  } else {
+    inspect_arbiter(now);
+  }
+}
+
+void ControlPlane::inspect_shutdown(TimePoint now) {
+  if (arbiter_ && !stop_.shutdown_since && arbiter_->shutdown_has_begun()) {
+    stop_.shutdown_since = now;
+  }
+  const auto deadline = shutdown_deadline(options_.config, tree_, stop_);
+  if (!deadline || now < *deadline || stop_.all_finished) return;
+  if (arbiter_) return arbiter_->blame_for_shutdown(stop_);
+  throw GroupFailure{
+      {tree_.parent(), rank_name(tree_.parent()) +
+                           " did not end the shutdown within RONDE_SHUTDOWN_TIMEOUT_S of the first "
+                           "rank that did"},
+      true};
+}
+
+void ControlPlane::report_stalls(TimePoint now) {
+  const StallInspector::Finding finding = arbiter_->inspect(stop_, now);
+  if (!finding.stalled.empty()) {
+    counters_.stall_reports.add();
+    log_.warning("stalled operations:\n" + stall_text(finding.stalled));
+    tell_stalled(finding.stalled);
+  }
+  if (finding.fatal) throw GroupFailure{*finding.fatal};
+}
+
+void ControlPlane::tell_stalled(const std::vector<StalledOperation>& stalled) const {
+  tree_.send_down(StallMessage{stalled});
+  if (options_.on_stall) options_.on_stall(stalled);
+}
+
+void ControlPlane::inspect_arbiter(TimePoint now) {
+  const ArbiterWatch::Awaited awaited = this->awaited();
+  const auto warns = watch_.silence_deadline(awaited);
+  if (warns && now >= *warns) {
+    const StalledOperation stalled = watch_.warn(awaited, now);
+    log_.warning(rank_name(tree_.parent()) + " has said nothing for " +
+                 std::to_string(stalled.waiting.count() / 1000) +
+                 " s: see whether its process is stopped or hangs" + pending_text());
+    // The children receive it as a stall, and so do not report the same of this rank.
+    tell_stalled({stalled});
+  }
+  const auto deadline = watch_.answer_deadline(awaited);
+  if (!deadline || now < *deadline) return;
+  throw GroupFailure{{tree_.parent(), rank_name(tree_.parent()) +
+                                          " does not answer: it let RONDE_STALL_ABORT_S pass "
+                                          "without a word; see whether its process is stopped or "
+                                          "hangs" +
+                                          pending_text()},
+                     true};
+}
+
+ArbiterWatch::Awaited ControlPlane::awaited() const {
+  std::optional<TimePoint> oldest = exchanges_.oldest();
+  for (const SetEngine* set : sets_.running()) {
+    const auto since = set->announcer->oldest_announcement();
+    if (since && (!oldest || *since < *oldest)) oldest = since;
+  }
+  return {oldest, stop_.shutdown_since};
+}
+
+std::string ControlPlane::pending_text() const {
+  std::vector<std::string> names;
+  for (const SetEngine* set : sets_.running()) {
+    const std::vector<std::string> of_set = set->announcer->pending_names();
+    names.insert(names.end(), of_set.begin(), of_set.end());
+  }
+  if (schedule_) {
+    const std::vector<std::string> scheduled = schedule_->pending_names();
+    names.insert(names.end(), scheduled.begin(), scheduled.end());
+  }
+  if (names.empty()) return {};
+  return " (" + rank_name(tree_.rank()) + " was waiting for " + first_few(names) + ")";
+}
+
+void ControlPlane::fail(const std::exception_ptr& error) {
+  fail_operations(sets_.running(), schedule_.get(), queue_, error);
+  exchanges_.end(error);
+}
+
+}  // namespace ronde

@@ -1,0 +1,134 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <exception>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/src/agree/frozen_schedule.h"
+#include "core/src/agree/messages.h"
+#include "core/src/group/control_tree.h"
+#include "core/src/group/engine_life.h"
+#include "core/src/group/failure_resolver.h"
+#include "core/src/group/stop_agreement.h"
+#include "core/src/loop/arbiter.h"
+#include "core/src/loop/engine_stats.h"
+#include "core/src/loop/own_exchanges.h"
+#include "core/src/loop/result_verification.h"
+#include "core/src/loop/set_engines.h"
+#include "core/src/op/submission_queue.h"
+#include "ronde/log.h"
+#include "ronde/plugin/board.h"
+#include "ronde/runtime.h"
+
+namespace ronde {
+
+/// The control plane of one rank, in all process sets: takes what the program submits, agrees with
+/// the other ranks on what they run, by messages or by a frozen schedule, and gives it to the
+/// executors. Also how the ranks stop. It throws GroupFailure where the group cannot go on.
+///
+/// Thread-safety: none, Loop calls it; what is marked so may be called from any thread.
+class ControlPlane {
+ public:
+  using TimePoint = std::chrono::steady_clock::time_point;
+
+  /// The references outlive it.
+  ControlPlane(const RuntimeOptions& options, const Logger& log, const ControlTree& tree,
+               SubmissionQueue& queue, const EngineLife& life, EngineCounters& counters);
+
+  /// The ranks have met and the backends are made. `board`: null if they share no memory.
+  void start(Board* board);
+
+  // A round of the loop, in this order.
+
+  /// Takes all messages in, and what the program wants of the group: to leave it, or to abort.
+  void receive(TimePoint now);
+  /// Takes exchanges and submissions of this rank in, and announces what has to be negotiated.
+  void take_in(TimePoint now);
+  /// Decides on rank 0; a leader sends on what the ranks of its host have announced.
+  void agree(TimePoint now);
+  /// What is agreed has been advanced; `is_busy`: some of it goes on.
+  void conclude(bool is_busy);
+  /// Looks at time limits.
+  void inspect(TimePoint now);
+  /// All ranks have finished: there is no further round.
+  bool has_ended() const noexcept { return stop_.all_finished; }
+
+  /// The part of a round that needs no messages: starts what a frozen schedule has committed.
+  void follow_schedule();
+  bool is_frozen() const noexcept { return schedule_ && schedule_->is_frozen(); }
+  /// When the next round is due; `now` if at once, nullopt if nothing is.
+  std::optional<TimePoint> next_event(TimePoint now, bool is_busy) const;
+
+  /// A step of the program ends on this rank: any thread.
+  void note_step();
+
+  SetEngines& sets() noexcept { return sets_; }
+  const SetEngines& sets() const noexcept { return sets_; }
+  /// Null where the ranks share no memory, or if none is ever to be used. Constant after start().
+  const FrozenSchedule* schedule() const noexcept { return schedule_.get(); }
+  OwnExchanges& exchanges() noexcept { return exchanges_; }
+  /// The reason why the loop has ended though no rank has failed; nothing after a shutdown.
+  const std::optional<FailureMessage>& departure() const noexcept { return stop_.departure; }
+
+  /// On rank 0, once all have finished: Runtime::shutdown.
+  const std::map<int, std::string>& reports() const noexcept { return stop_.reports; }
+
+  FailureResolver resolver() const { return {tree_, log_, pending_text()}; }
+  /// The message to the others once this rank leaves.
+  FailureMessage departure_of_this_rank() const {
+    return life_.departure_of(tree_.rank(), pending_text());
+  }
+  /// Ends everything that this rank waits for with `error`, as the group is dead.
+  void fail(const std::exception_ptr& error);
+
+ private:
+  void handle(const Incoming& incoming, TimePoint now);
+  void handle_message(int peer, const Message& message);
+  void handle_from_above(const Message& message, std::string_view bytes, TimePoint now);
+  void handle_from_below(int peer, const Message& message, std::string_view bytes, TimePoint now);
+  void add_from_below(int peer, const ReadyMessage& ready, TimePoint now);
+  void add_from_below(int peer, const HostReadyMessage& host, TimePoint now);
+  void take_exchanges(TimePoint now);
+  void handle_reply(const ExchangeReply& reply);
+  void take_submissions(TimePoint now);
+  void freeze(const ScheduleMessage& message, TimePoint now);
+  SetEngine& member_engine_of(std::uint32_t set);
+  void announce(SetEngine& set, TimePoint now, bool shutdown);
+  void add_ready(SetEngine& set, int rank, const ReadyMessage& ready, TimePoint now);
+  void decide(TimePoint now);
+  void decide(SetEngine& set, TimePoint now);
+  void depart(FailureMessage departure);
+  void apply(SetEngine& set, const DecisionMessage& decision, TimePoint now);
+  void adopt(const Tuning& tuning);
+  void tell_finished();
+  void inspect_shutdown(TimePoint now);
+  void report_stalls(TimePoint now);
+  void inspect_arbiter(TimePoint now);
+  void tell_stalled(const std::vector<StalledOperation>& stalled) const;
+  ArbiterWatch::Awaited awaited() const;
+  std::string pending_text() const;
+
+  const RuntimeOptions& options_;
+  const Logger& log_;
+  const ControlTree& tree_;
+  SubmissionQueue& queue_;
+  const EngineLife& life_;
+  EngineCounters& counters_;
+
+  SetEngines sets_;
+  std::unique_ptr<FrozenSchedule> schedule_;
+  ResultVerification verification_;
+  OwnExchanges exchanges_;
+  std::optional<Arbiter> arbiter_;  ///< rank 0 only
+  ArbiterWatch watch_;              ///< other ranks only
+  StopAgreement stop_;
+};
+
+}  // namespace ronde

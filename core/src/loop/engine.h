@@ -1,0 +1,147 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <exception>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "core/src/base/after_fork.h"
+#include "core/src/events/event_log.h"
+#include "core/src/group/bootstrap.h"
+#include "core/src/group/control_tree.h"
+#include "core/src/group/engine_life.h"
+#include "core/src/group/failure_resolver.h"
+#include "core/src/loop/backend_maker.h"
+#include "core/src/loop/control_plane.h"
+#include "core/src/loop/engine_stats.h"
+#include "core/src/loop/loop.h"
+#include "core/src/loop/process_set_maker.h"
+#include "core/src/op/submission_queue.h"
+#include "core/src/op/submitter.h"
+#include "ronde/log.h"
+#include "ronde/persistent.h"
+#include "ronde/runtime.h"
+
+namespace ronde {
+
+/// One rank of a group, behind a Runtime: owns all parts, starts them, has a thread run the loop,
+/// and ends them. That thread shares it, so that giving up on the one leaves the other intact.
+///
+/// Thread-safety: every member may be called from any thread, but quit(), beside which nothing else
+/// is called.
+class Engine final : public WaitHelper, public std::enable_shared_from_this<Engine> {
+ public:
+  /// Meets the other ranks, as the constructor of Runtime.
+  static std::shared_ptr<Engine> launch(RuntimeOptions options);
+  /// For launch().
+  explicit Engine(RuntimeOptions options);
+  ~Engine() override = default;
+  Engine(const Engine&) = delete;
+  Engine& operator=(const Engine&) = delete;
+
+  /// Note [After fork].
+  bool is_of_parent() const noexcept { return fork_depth() != fork_depth_; }
+
+  // As in Runtime.
+
+  bool leave(const std::string& why) noexcept;
+  std::vector<std::string> shutdown(std::string report);
+  void abort(const std::string& text);
+  /// The Runtime is gone.
+  void quit() noexcept;
+
+  /// The error of a dead group; null while it lives.
+  std::exception_ptr failure() const { return life_.failure(); }
+  /// The program gets the error of a dead group.
+  void note_told() noexcept { life_.note_told(); }
+
+  void help(WorkState& work, Stage goal, TimePoint deadline) noexcept override;
+  void note_read(const std::exception_ptr& error) noexcept override;
+  bool asleep() const noexcept { return loop_.asleep(); }
+
+  const Config& config() const noexcept { return options_.config; }
+  Stats stats() const;
+  Figures figures() const;
+  const std::shared_ptr<EventLog>& events() const noexcept { return events_; }
+  void add_stats(std::function<StatsGroup()> part);
+
+  Submitter& submitter() noexcept { return *submitter_; }
+  PersistentOp prepare(Request request);
+  ProcessSetMaker& set_maker() noexcept { return *set_maker_; }
+  const SetTable& process_sets() const noexcept { return table_; }
+  const Topology& topology() const noexcept { return tree_.topology(); }
+  const std::string& transport_name() const noexcept { return transport_name_; }
+  const BackendMaker& backends() const noexcept { return backends_; }
+  void note_step() { control_.note_step(); }
+  std::uint64_t joins(ProcessSet set) const { return queue_.joins(set.id); }
+
+ private:
+  // The program's threads call these.
+  void start_thread();
+  [[noreturn]] void fail_start() const;
+  void request_leave(const std::string& why = {});
+  void leave_from_within(const std::string& why) noexcept;
+  std::optional<GroupError> wait_closed();
+  bool join(TimePoint deadline);
+  bool is_end_known() const;
+
+  // The loop's thread calls these before the loop, and when it runs.
+  void run() noexcept;
+  bool try_start() noexcept;
+  void start();
+  void log_connections() const;
+  void adopt_timeline();
+  void adopt_tuned();
+  void make_board();
+  void live() noexcept;
+
+  // It calls these after the loop.
+  void die(const GroupFailure& seen) noexcept;
+  void fail_everything(const FailureMessage& failure);
+  void stop();
+  void end(bool graceful, TimePoint deadline);
+  void end_anyhow(bool graceful) noexcept;
+  Stats live_stats() const;
+
+  // Constant after construction but for RONDE_TUNED in start(), or made for any thread.
+  RuntimeOptions options_;
+  const std::shared_ptr<Logger> log_;
+  const std::shared_ptr<EventLog> events_;
+  const TimePoint made_;
+  const TimePoint start_deadline_;  ///< the transport may set an earlier one
+  SubmissionQueue queue_;
+  EngineCounters counters_;
+  EngineLife life_;
+  SetTable table_;
+
+  // Written before EngineLife::wait_started() returns, constant from then on.
+  ControlTree tree_;  ///< its messages: of whoever runs the loop
+  std::optional<Bootstrap> bootstrap_;
+  BackendMaker backends_;
+  std::unique_ptr<Board> board_;  ///< null where the ranks share no memory
+  std::string transport_name_;
+  std::optional<Submitter> submitter_;
+  std::optional<ProcessSetMaker> set_maker_;
+
+  ControlPlane control_;
+  bool has_left_ = false;  ///< in a callback
+  Loop loop_;
+
+  const int fork_depth_ = fork_depth();
+  std::mutex shutdown_mutex_;
+  std::thread thread_;  // guarded by shutdown_mutex_ from launch() to quit()
+
+  // Guarded by stats_mutex_.
+  mutable std::mutex stats_mutex_;
+  std::optional<Stats> final_stats_;
+  std::vector<std::function<StatsGroup()>> more_stats_;
+};
+
+}  // namespace ronde

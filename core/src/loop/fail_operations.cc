@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "core/src/loop/fail_operations.h"
+
+#include <chrono>
+#include <mutex>
+#include <utility>
+
+#include "core/src/base/monotonic_clock.h"
+#include "core/src/op/completion.h"
+
+namespace ronde {
+namespace {
+
+/// Time limit for work that is queued on devices once the group is dead.
+constexpr std::chrono::seconds kDeviceBound{2};
+/// How long one of them is waited for before the next one is checked.
+constexpr std::chrono::milliseconds kDeviceTurn{10};
+
+/// A device that hangs may still write there at any time: the owner of the memory, to which
+/// callbacks may belong, is kept until the process ends.
+void abandon_buffers(std::vector<Submission>& submissions) {
+  static std::mutex mutex;
+  static auto* const kKept = new std::vector<Start>();
+  const std::lock_guard lock(mutex);
+  for (Submission& submission : submissions) {
+    kKept->push_back(std::exchange(submission.start, {}));
+  }
+}
+
+/// The work that a set of the dead group has begun on a device.
+struct DeviceWork {
+  std::shared_ptr<DeviceStreams> streams;
+  std::vector<Submission>* submissions;
+};
+
+/// Waits for the devices of all sets at once, as work of one may be queued behind that of another.
+/// In the first half of the time they end by themselves, as healthy ranks may still do their part;
+/// then their waits for other ranks are cancelled.
+void bring_to_rest(std::vector<DeviceWork> works) {
+  const auto begin = MonotonicClock::now();
+  const auto waited = [&] { return MonotonicClock::now() - begin; };
+  const auto look = [&] {
+    std::erase_if(works, [](const DeviceWork& work) {
+      const DrainStatus rest = work.streams->drain(kDeviceTurn);
+      if (rest == DrainStatus::Unknown) abandon_buffers(*work.submissions);
+      return rest != DrainStatus::NotYet;
+    });
+  };
+  while (!works.empty() && 2 * waited() < kDeviceBound) look();
+  bool is_last = false;
+  while (!works.empty() && !is_last) {
+    is_last = waited() >= kDeviceBound;
+    for (const DeviceWork& work : works) work.streams->cancel_waits();
+    look();
+  }
+  for (const DeviceWork& work : works) abandon_buffers(*work.submissions);
+}
+
+void abandon(Submission& submission) {
+  submission.is_abandoned = true;
+  for (Submission& member : submission.members) abandon(member);
+}
+
+}  // namespace
+
+void fail_operations(const std::vector<SetEngine*>& sets, FrozenSchedule* schedule,
+                     SubmissionQueue& queue, const std::exception_ptr& error) {
+  // Backends first: from here on nobody's buffers are touched any more.
+  for (SetEngine* set : sets) {
+    for (auto& [device, backend] : set->backends) backend->abort();
+  }
+  const auto fail = [&](std::vector<Submission> submissions) {
+    for (Submission& submission : submissions) {
+      abandon(submission);
+      complete(queue, submission, error, true);
+    }
+  };
+  std::vector<std::vector<Submission>> drained(sets.size());
+  std::vector<DeviceWork> on_devices;
+  for (std::size_t i = 0; i < sets.size(); ++i) {
+    SetEngine& set = *sets[i];
+    drained[i] = set.executor->drain();
+    if (set.executor->has_begun_on_device()) {
+      on_devices.push_back({set.backends.at(DeviceKind::Cuda)->device_streams(), &drained[i]});
+    } else {
+      fail(std::exchange(drained[i], {}));
+    }
+  }
+  bring_to_rest(std::move(on_devices));
+  for (std::vector<Submission>& submissions : drained) fail(std::move(submissions));
+  if (schedule != nullptr) fail(schedule->drain());
+  for (SetEngine* set : sets) fail(set->announcer->drain());
+  fail(queue.take(SubmissionQueue::TimePoint::max()));
+}
+
+}  // namespace ronde

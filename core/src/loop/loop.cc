@@ -1,0 +1,303 @@
+// SPDX-License-Identifier: Apache-2.0
+// The loop's own thread runs rounds and sleeps between them. A caller that waits takes the loop
+// over while that thread sleeps, runs rounds as long as something happens, and wakes the thread if
+// it leaves something to do: Note [Who runs the loop].
+#include "core/src/loop/loop.h"
+
+#include <algorithm>
+#include <string>
+
+#include "core/src/base/monotonic_clock.h"
+#include "core/src/base/thread_scope.h"
+#include "core/src/config/durations.h"
+
+namespace ronde {
+namespace {
+
+/// How long a thread that waits sees nothing happen before it sleeps.
+constexpr std::chrono::microseconds kPatience{50};
+/// How long it does where a peer may need this core.
+constexpr std::chrono::microseconds kPatienceWhereCoresAreFew{5};
+/// How long operations are polled before messages are checked again.
+constexpr std::chrono::microseconds kPollSlice{20};
+/// A caller that waits looks for messages in one of so many rounds while a schedule is frozen.
+constexpr unsigned kRoundsWithoutMessages = 16;
+/// In a round in which nothing happened it makes figures of so many events: less than it takes to
+/// hear from another core.
+constexpr std::uint64_t kEventsOfRound = 2;
+/// How often the time limits of an operation are checked while its peers let this rank sleep.
+constexpr std::chrono::milliseconds kLongestSleepInOperation{100};
+/// How long a rank sleeps in an operation where nobody would wake it: short against the time of a
+/// message, once one has taken longer than the patience.
+constexpr std::chrono::microseconds kPause{50};
+/// Far away, and safe to do arithmetic on.
+constexpr std::chrono::hours kLongestSleep{24};
+/// A thread that yields for longer, so many times in a row, shares its core with programs that
+/// compute: ranks that poll yield sooner.
+constexpr std::chrono::milliseconds kLongYield{1};
+constexpr int kMostLongYields = 3;
+/// How long that is then taken to go on.
+constexpr std::chrono::milliseconds kCrowdedTime{100};
+
+/// Gives a lock up for a scope.
+class Unlocked {
+ public:
+  explicit Unlocked(std::unique_lock<std::mutex>& lock) : lock_(lock) { lock_.unlock(); }
+  ~Unlocked() { lock_.lock(); }
+  Unlocked(const Unlocked&) = delete;
+  Unlocked& operator=(const Unlocked&) = delete;
+
+ private:
+  std::unique_lock<std::mutex>& lock_;
+};
+
+}  // namespace
+
+void Loop::start(Board* board, bool outnumbers_cores) {
+  board_ = board;
+  outnumbers_cores_ = outnumbers_cores;
+  patience_ = outnumbers_cores ? kPatienceWhereCoresAreFew : kPatience;
+}
+
+bool Loop::step(TimePoint now) {
+  counters_.cycles.add();
+  control_.receive(now);
+  control_.take_in(now);
+  control_.agree(now);
+  now = MonotonicClock::now();  // the slice of the operations begins
+  advance(now);
+  control_.conclude(busy());
+  expect_none_overdue(now);
+  control_.inspect(now);
+  return !control_.has_ended();
+}
+
+void Loop::run(std::unique_lock<std::mutex>& engine) {
+  is_live_ = true;
+  try {
+    do {
+      sleep(engine);
+      if (failure_) std::rethrow_exception(failure_);
+    } while (step(MonotonicClock::now()));
+  } catch (...) {
+    is_live_ = false;
+    throw;
+  }
+  is_live_ = false;
+}
+
+void Loop::sleep(std::unique_lock<std::mutex>& engine) {
+  const auto tended = failure_ ? std::nullopt : tend();
+  // Published before the last look: whoever adds something afterwards wakes this thread.
+  asleep_.store(true);
+  say_asleep();
+  look_again();
+  const TimePoint now = MonotonicClock::now();
+  sleeps_until_ = failure_ ? TimePoint() : next_event(now);
+  if (tended) sleeps_until_ = std::min(sleeps_until_, now + *tended);
+  if (sleeps_until_ > now) {
+    if (const std::optional<int> descriptor = prepare_sleep()) {
+      counters_.sleeps.add();
+      driver_.store({});
+      const Unlocked unlocked(engine);
+      waits_.store(true);  // and the engine is free
+      queue_.events().read_figures();
+      tree_.transport().wait(sleeps_until_, *descriptor);
+      waits_.store(false);
+    }
+  }
+  driver_.store(std::this_thread::get_id());
+  if (board_ != nullptr) board_->set_asleep(Board::Sleep::None);
+  asleep_.store(false);
+}
+
+void Loop::say_asleep() {
+  if (board_ == nullptr) return;
+  const FrozenSchedule* const schedule = control_.schedule();
+  const bool waiting = busy() || (schedule != nullptr && schedule->is_expedited());
+  board_->set_asleep(waiting ? Board::Sleep::Waiting : Board::Sleep::Idle);
+}
+
+void Loop::help(const WorkState& work, Stage goal, TimePoint now, TimePoint deadline) noexcept {
+  queue_.expedite(work, true);
+  // A callback that waits finds the loop in use by its own thread.
+  if (!is_this_thread()) {
+    const std::unique_lock engine(engine_, std::try_to_lock);
+    if (engine && is_live_) {
+      drive(work, goal, now, deadline);
+      return;
+    }
+  }
+  queue_.wake();
+}
+
+void Loop::drive(const WorkState& work, Stage goal, TimePoint now, TimePoint deadline) {
+  const EngineScope scope;
+  counters_.driven_by_callers.add();
+  driver_.store(std::this_thread::get_id());
+  if (board_ != nullptr) board_->set_asleep(Board::Sleep::None);
+  try {
+    look_on(work, goal, now, deadline);
+    // Published before the last look, as in sleep().
+    say_asleep();
+    look_again();
+  } catch (...) {
+    failure_ = std::current_exception();
+  }
+  // The thread may sleep without the descriptor, or its signal has been used up by the polls here.
+  const bool is_deaf = sleeps_on_descriptor();
+  if (failure_ || is_deaf || next_event(MonotonicClock::now()) < sleeps_until_) queue_.wake();
+  driver_.store({});
+}
+
+void Loop::look_on(const WorkState& work, Stage goal, TimePoint now, TimePoint deadline) {
+  std::uint64_t seen = progress();
+  TimePoint give_up = now + patience_;
+  for (unsigned round = 0; !failure_ && work.stage() < goal; ++round) {
+    // Looking for messages costs a system call; a frozen schedule needs none.
+    const bool looks_for_messages =
+        !control_.is_frozen() || round % kRoundsWithoutMessages == kRoundsWithoutMessages - 1;
+    if (!looks_for_messages) {
+      control_.follow_schedule();
+      advance(now);
+    } else if (!step(now)) {
+      return;
+    }
+    if (work.stage() >= goal) return;
+    now = MonotonicClock::now();
+    const std::uint64_t reached = progress();
+    if (reached != seen) {
+      give_up = now + patience_;
+    } else {
+      queue_.events().read_figures(kEventsOfRound);
+    }
+    seen = reached;
+    if (now >= std::min(give_up, deadline)) return;
+    if (!outnumbers_cores_) continue;
+    std::this_thread::yield();
+    now = MonotonicClock::now();
+  }
+}
+
+/// Changes whenever something happens.
+std::uint64_t Loop::progress() const {
+  return counters_.messages.get() + counters_.decisions.get() + progress_of_operations();
+}
+
+bool Loop::busy() const {
+  return std::ranges::any_of(sets_.running(), [](const SetEngine* set) { return set->busy(); });
+}
+
+std::uint64_t Loop::progress_of_operations() const {
+  std::uint64_t progress = 0;
+  for (const SetEngine* set : sets_.running()) progress += set->executor->progress();
+  return progress;
+}
+
+/// How to wait for all operations in progress: in the most impatient of their ways.
+Waiting Loop::waiting() const {
+  Waiting waiting = Waiting::Bell;
+  for (const SetEngine* set : sets_.running()) {
+    const Waiting way = set->executor->waiting();
+    const bool has_bell = board_ != nullptr || !set->busy();
+    waiting = std::min(waiting, way == Waiting::Bell && !has_bell ? Waiting::Pause : way);
+  }
+  return waiting;
+}
+
+/// Polls operations until a slice of time passes without the end of one, or all have ended.
+void Loop::advance(TimePoint now) {
+  if (!busy()) return;
+  const std::uint64_t before = progress_of_operations();
+  const TimePoint slice_end = now + kPollSlice;
+  while (busy()) {
+    bool has_ended = false;
+    for (SetEngine* set : sets_.running()) {
+      has_ended = (set->busy() && set->executor->poll()) || has_ended;
+    }
+    if (has_ended) continue;
+    now = MonotonicClock::now();
+    if (now >= slice_end) break;
+  }
+  tend();
+  if (progress_of_operations() != before) {
+    hot_until_ = MonotonicClock::now() + patience_;
+  } else if (busy()) {
+    // Every rank has entered, so polling is right; but where ranks outnumber cores, a peer may need
+    // this one.
+    give_way();
+  }
+}
+
+/// Linux lets a thread that has yielded run last, but one that has slept at once. Where others
+/// compute, a sum by MPI that moves on a little at each turn takes minutes by yielding alone.
+void Loop::give_way() {
+  const TimePoint before = MonotonicClock::now();
+  if (before < crowded_until_) return std::this_thread::sleep_for(kPause);
+  std::this_thread::yield();
+  const TimePoint after = MonotonicClock::now();
+  long_yields_ = after - before > kLongYield ? long_yields_ + 1 : 0;
+  if (long_yields_ >= kMostLongYields) crowded_until_ = after + kCrowdedTime;
+}
+
+/// Polls operations that may sleep once more, after this rank has announced its sleep; they are hot
+/// again if they made progress.
+void Loop::look_again() {
+  if (!busy() || waiting() < Waiting::Descriptor) return;
+  const std::uint64_t before = progress_of_operations();
+  for (SetEngine* set : sets_.running()) {
+    if (set->busy()) set->executor->poll();
+  }
+  if (progress_of_operations() != before) hot_until_ = MonotonicClock::now() + patience_;
+}
+
+/// Backend::tend(): also while other operations are in progress, for which its peers may wait.
+std::optional<Loop::Duration> Loop::tend() const {
+  const auto host = sets_.global().backends.find(DeviceKind::Cpu);
+  return host == sets_.global().backends.end() ? std::nullopt : host->second->tend();
+}
+
+/// The time of the next poll of operations: now while they are hot, or while nothing wakes this
+/// rank; nullopt if there are none.
+std::optional<Loop::TimePoint> Loop::next_look(TimePoint now) const {
+  if (!busy()) return std::nullopt;
+  const Waiting way = waiting();
+  if (way == Waiting::Poll || now < hot_until_) return now;
+  return now + (way == Waiting::Pause ? kPause : Duration(kLongestSleepInOperation));
+}
+
+/// The time of the next thing to do if nobody wakes the loop; `now` or before if at once.
+Loop::TimePoint Loop::next_event(TimePoint now) const {
+  // The last operation may have ended in the look before a sleep.
+  const TimePoint look = next_look(now).value_or(now + kLongestSleep);
+  if (look <= now) return look;
+  return std::min(look, control_.next_event(now, busy()).value_or(look));
+}
+
+/// A descriptor for Transport::wait(), or -1; nothing if operations can be polled now.
+std::optional<int> Loop::prepare_sleep() const {
+  int descriptor = -1;
+  if (!sleeps_on_descriptor()) return descriptor;
+  for (const SetEngine* set : sets_.running()) {
+    if (set->executor->waiting() != Waiting::Descriptor) continue;
+    const int of_set = set->backends.at(DeviceKind::Cpu)->prepare_sleep();
+    // Two networks have nothing to sleep on together.
+    if (of_set < 0 || (descriptor >= 0 && of_set != descriptor)) return std::nullopt;
+    descriptor = of_set;
+  }
+  return descriptor;
+}
+
+/// Throws GroupFailure for an operation that takes longer than its timeout, or than
+/// RONDE_STALL_ABORT_S.
+void Loop::expect_none_overdue(TimePoint now) const {
+  std::optional<Duration> limit;
+  if (options_.config.stall_abort_s > 0) limit = from_s(options_.config.stall_abort_s);
+  for (const SetEngine* set : sets_.running()) {
+    if (!set->busy()) continue;
+    const std::string text = set->executor->overdue(now, limit);
+    if (!text.empty()) throw GroupFailure{{tree_.rank(), text, false, false, true}};
+  }
+}
+
+}  // namespace ronde

@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <exception>
+#include <mutex>
+#include <optional>
+#include <thread>
+
+#include "core/src/group/control_tree.h"
+#include "core/src/loop/control_plane.h"
+#include "core/src/op/work_state.h"
+#include "ronde/backend.h"
+#include "ronde/plugin/board.h"
+
+namespace ronde {
+
+/// The loop of one rank: its rounds (docs/protocol.md), how long it polls, and how it sleeps. It
+/// throws GroupFailure where the group cannot go on.
+///
+/// Note [Who runs the loop]
+/// The loop has a thread of its own, which sleeps while there is nothing to do. Passing an
+/// operation to it and being woken by it costs more than a small operation itself, so a caller that
+/// waits runs the loop itself (help()) as long as operations make progress, and leaves the thread
+/// asleep. Whoever runs the loop holds engine_; the thread releases it while it sleeps. A failure
+/// that a caller meets is kept for the thread, which is woken to end the group.
+///
+/// Thread-safety: start(), take(), run() and step() are for the loop's own thread; the other
+/// members may be called from any thread.
+class Loop {
+ public:
+  using TimePoint = std::chrono::steady_clock::time_point;
+  using Duration = TimePoint::duration;
+
+  /// The references outlive this.
+  Loop(ControlPlane& control, const RuntimeOptions& options, const ControlTree& tree,
+       SubmissionQueue& queue, EngineCounters& counters)
+      : control_(control), options_(options), tree_(tree), queue_(queue), counters_(counters) {}
+
+  /// Before take(). `board`: null if there is none; ranks of this host can wake each other by it.
+  /// `outnumbers_cores`: not all of them can run at once.
+  void start(Board* board, bool outnumbers_cores);
+  /// Locks the engine for its thread, until the end.
+  [[nodiscard]] std::unique_lock<std::mutex> take() { return std::unique_lock(engine_); }
+  /// Runs the loop to its end; rethrows its failure, also one on a caller's thread.
+  void run(std::unique_lock<std::mutex>& engine);
+  /// One round, that begins `now`; it reads the clock again before it polls operations. False: it
+  /// was the last one.
+  bool step(TimePoint now);
+
+  /// Runs the loop while `work`, which is waited for, has yet to come to `goal`; at most until
+  /// `deadline`, and only while something happens. Else its thread runs it.
+  void help(const WorkState& work, Stage goal, TimePoint now, TimePoint deadline) noexcept;
+
+  /// The loop's thread has to be woken to see anything new.
+  bool wants_wake() const noexcept { return asleep_.load(); }
+  /// It is asleep.
+  bool asleep() const noexcept { return waits_.load(); }
+  bool is_this_thread() const noexcept { return driver_.load() == std::this_thread::get_id(); }
+
+ private:
+  void sleep(std::unique_lock<std::mutex>& engine);
+  void drive(const WorkState& work, Stage goal, TimePoint now, TimePoint deadline);
+  void look_on(const WorkState& work, Stage goal, TimePoint now, TimePoint deadline);
+  void say_asleep();
+  std::uint64_t progress() const;
+
+  void advance(TimePoint now);
+  void give_way();
+  void look_again();
+  std::optional<Duration> tend() const;
+  void expect_none_overdue(TimePoint now) const;
+  bool busy() const;
+  std::uint64_t progress_of_operations() const;
+  Waiting waiting() const;
+  bool sleeps_on_descriptor() const { return busy() && waiting() == Waiting::Descriptor; }
+  std::optional<int> prepare_sleep() const;
+  std::optional<TimePoint> next_look(TimePoint now) const;
+  TimePoint next_event(TimePoint now) const;
+
+  ControlPlane& control_;
+  const RuntimeOptions& options_;
+  const ControlTree& tree_;
+  SubmissionQueue& queue_;
+  EngineCounters& counters_;
+  const SetEngines& sets_ = control_.sets();
+
+  // Constant once start() has returned.
+  Board* board_ = nullptr;
+  bool outnumbers_cores_ = false;
+  Duration patience_{};
+
+  // Guarded by engine_.
+  std::mutex engine_;
+  bool is_live_ = false;        ///< the loop may be run
+  std::exception_ptr failure_;  ///< met by a caller that ran it
+  TimePoint sleeps_until_{};    ///< the thread does
+  TimePoint hot_until_{};       ///< operations in progress are polled without sleeping
+  int long_yields_ = 0;         ///< in a row
+  TimePoint crowded_until_{};   ///< others compute on this core
+
+  std::atomic<std::thread::id> driver_{};  ///< who runs the loop
+  std::atomic<bool> asleep_{false};
+  std::atomic<bool> waits_{false};
+};
+
+}  // namespace ronde

@@ -1,0 +1,152 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "core/src/loop/process_set_maker.h"
+
+#include <utility>
+
+#include "core/src/agree/exchange_coordinator.h"
+#include "core/src/base/exception_text.h"
+#include "core/src/base/rank_list.h"
+#include "ronde/error.h"
+#include "ronde/work.h"
+
+namespace ronde {
+
+ProcessSetMaker::ProcessSetMaker(const Dependencies& parts, std::weak_ptr<WaitHelper> engine,
+                                 std::shared_ptr<Logger> log)
+    : dependencies_(parts), engine_(std::move(engine)), log_(std::move(log)) {}
+
+ProcessSet ProcessSetMaker::add(const std::vector<int>& ranks) {
+  expect_callable("add_process_set()");  // before a number is taken, which all ranks have to share
+  ExchangeKey key;
+  key.kind = ExchangeKind::AddSet;
+  key.name = std::to_string(added_.fetch_add(1));
+  key.ranks = everybody();
+  return make_set(std::move(key), ranks);
+}
+
+ProcessSet ProcessSetMaker::create(const std::vector<int>& ranks, const std::string& tag) {
+  expect_callable("create_process_set()");
+  const Problem error = set_error(ranks, dependencies_.tree.size());
+  if (error) throw UsageError("create_process_set(): " + *error);
+  if (rank_within(ranks, dependencies_.tree.rank()) < 0) {
+    throw UsageError(
+        "create_process_set(): " + rank_name(dependencies_.tree.rank()) +
+            " is not among the ranks " + list_ranks(ranks) +
+            ": a set is created by its members only; add_process_set() is called by all ranks",
+        UsageError::Kind::NotAMember);
+  }
+  ExchangeKey key;
+  key.kind = ExchangeKind::CreateSet;
+  key.name = tag;
+  key.ranks = ranks;
+  return make_set(std::move(key), ranks);
+}
+
+ProcessSet ProcessSetMaker::make_set(const ExchangeKey& key, const std::vector<int>& ranks) {
+  const ExchangeReply agreed = meet(key, list_ranks(ranks))->reply;
+  const auto info = std::make_shared<SetInfo>(make_set_info(
+      agreed.set, agreed.members, key.kind == ExchangeKind::AddSet, dependencies_.tree.topology()));
+  info->device_problem = dependencies_.backends.device_problem_of(*info);
+  std::string error;
+  if (info->is_member()) {
+    try {
+      Backends backends = dependencies_.backends.make_for_set(
+          *info, [this, &info, step = 0](std::string_view blob) mutable {
+            const ExchangeKey blobs = {ExchangeKind::Blobs, info->id, std::to_string(step++),
+                                       info->ranks};
+            return meet(blobs, std::string(blob))->reply.blobs;
+          });
+      for (const auto& [device, backend] : backends) {
+        info->backends[device] = {std::string(backend->name()), backend->capabilities()};
+      }
+      dependencies_.exchanges.install({info, std::move(backends)});
+    } catch (...) {
+      // A failure that only keeps this set from being made is reported to all that wait for it.
+      if (const auto failure = dependencies_.life.failure()) std::rethrow_exception(failure);
+      error = exception_text();
+    }
+  }
+  finish_set({ExchangeKind::FinishSet, info->id, "", key.ranks}, error);
+  if (info->is_member()) dependencies_.queue.open_set(info->id);
+  dependencies_.table.insert(info);
+  if (log_->enabled(LogLevel::Debug)) {
+    log_->debug("made process set " + std::to_string(info->id) + " of ranks " +
+                list_ranks(info->ranks));
+  }
+  return {info->id};
+}
+
+/// Throws UsageError if a rank could not make its part; what this one has made is closed then.
+void ProcessSetMaker::finish_set(const ExchangeKey& key, const std::string& error) {
+  const std::shared_ptr<OwnExchange> finished = ask(key, error);
+  try {
+    Work(finished->work).wait();
+  } catch (const UsageError&) {
+    for (auto& [device, backend] : finished->removed.backends) backend->close();
+    throw;
+  }
+}
+
+void ProcessSetMaker::remove(ProcessSet set) {
+  expect_callable("remove_process_set()");
+  if (set == kGlobalSet) throw UsageError("the process set of all ranks cannot be removed");
+  const std::shared_ptr<const SetInfo> info = dependencies_.table.at(set);
+  std::string in_flight;
+  if (info->is_member()) {
+    for (const std::string& name : dependencies_.queue.close_set(set.id)) {
+      in_flight += (in_flight.empty() ? "" : ", ") + name;
+    }
+    if (!in_flight.empty()) in_flight += " in flight; wait for it before";
+  }
+  const std::vector<int> ranks = info->made_by_all ? everybody() : info->ranks;
+  std::shared_ptr<OwnExchange> agreed;
+  try {
+    agreed = meet({ExchangeKind::RemoveSet, set.id, "", ranks}, in_flight);
+  } catch (const UsageError&) {
+    if (info->is_member()) dependencies_.queue.open_set(set.id);
+    throw;
+  }
+  dependencies_.queue.forget_set(set.id);
+  dependencies_.table.erase(set.id);
+  Backends& backends = agreed->removed.backends;
+  std::exception_ptr failure;
+  for (auto& [device, backend] : backends) {
+    try {
+      backend->close();
+    } catch (...) {
+      if (!failure) failure = std::current_exception();  // thrown once the others have been met
+    }
+  }
+  // Others may have mapped the memory that this rank gives back now, until they have closed their
+  // backends.
+  if (backends.contains(DeviceKind::Cuda)) {
+    meet({ExchangeKind::Blobs, set.id, "closed", info->ranks}, {});
+  }
+  if (failure) std::rethrow_exception(failure);
+}
+
+/// Throws where a call that waits for other ranks cannot be made.
+void ProcessSetMaker::expect_callable(const char* function) const {
+  dependencies_.queue.expect_open();
+  if (!dependencies_.loop.is_this_thread()) return;
+  throw UsageError(rank_name(dependencies_.tree.rank()) + ": " + function +
+                   ": a process set cannot be made or removed in a callback: the engine would wait "
+                   "for itself");
+}
+
+/// Blocks until all ranks of the exchange have come. Throws UsageError if nothing comes of it.
+std::shared_ptr<OwnExchange> ProcessSetMaker::meet(ExchangeKey key, std::string blob) {
+  std::shared_ptr<OwnExchange> own = ask(std::move(key), std::move(blob));
+  Work(own->work).wait();
+  return own;
+}
+
+std::shared_ptr<OwnExchange> ProcessSetMaker::ask(ExchangeKey key, std::string blob) {
+  const auto own = std::make_shared<OwnExchange>();
+  own->work = std::make_shared<WorkState>(subject_of(key), engine_, log_);
+  own->request = {std::move(key), dependencies_.tree.rank(), std::move(blob)};
+  dependencies_.exchanges.ask(own);
+  return own;
+}
+
+}  // namespace ronde

@@ -1,0 +1,206 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "ronde/runtime.h"
+
+#include <utility>
+
+#include "core/src/loop/engine.h"
+#include "ronde/error.h"
+
+namespace ronde {
+namespace {
+
+/// Note [After fork].
+Engine& usable(const std::shared_ptr<Engine>& engine) {
+  if (!engine->is_of_parent()) return *engine;
+  throw error_after_fork("a function of the Runtime of rank " +
+                         std::to_string(engine->topology().rank));
+}
+
+/// A function of the engine whose GroupError the program gets.
+template <typename Function>
+auto call(const std::shared_ptr<Engine>& engine, Function function) {
+  Engine& called = usable(engine);
+  try {
+    return function(called);
+  } catch (const GroupError&) {
+    called.note_told();
+    throw;
+  }
+}
+
+}  // namespace
+
+Runtime::Runtime(RuntimeOptions options) : engine_(Engine::launch(std::move(options))) {
+  try {
+    for (const std::vector<int>& ranks : static_process_sets(config())) add_process_set(ranks);
+  } catch (const UsageError&) {
+    engine_->shutdown({});  // it was thrown on every rank
+    throw;
+  } catch (...) {
+    engine_->quit();
+    throw;
+  }
+}
+
+Runtime::~Runtime() {
+  if (engine_->is_of_parent()) {  // Note [After fork]: it is not freed
+    static_cast<void>(new std::shared_ptr<Engine>(std::move(engine_)));
+  } else {
+    engine_->quit();
+  }
+}
+
+const Topology& Runtime::topology() const noexcept {
+  return engine_->topology();
+}
+
+const Config& Runtime::config() const noexcept {
+  return engine_->config();
+}
+
+std::string Runtime::transport_name() const {
+  return usable(engine_).transport_name();
+}
+
+std::string Runtime::backend_name(DeviceKind device) const {
+  return usable(engine_).backends().name_of(device);
+}
+
+ProcessSet Runtime::add_process_set(const std::vector<int>& ranks) {
+  return call(engine_, [&](Engine& engine) { return engine.set_maker().add(ranks); });
+}
+
+ProcessSet Runtime::create_process_set(const std::vector<int>& ranks, const std::string& tag) {
+  return call(engine_, [&](Engine& engine) { return engine.set_maker().create(ranks, tag); });
+}
+
+void Runtime::remove_process_set(ProcessSet set) {
+  call(engine_, [&](Engine& engine) { engine.set_maker().remove(set); });
+}
+
+std::vector<ProcessSet> Runtime::process_sets() const {
+  return usable(engine_).process_sets().sets();
+}
+
+std::vector<int> Runtime::ranks_of(ProcessSet set) const {
+  return usable(engine_).process_sets().at(set)->ranks;
+}
+
+std::optional<int> Runtime::rank_in(ProcessSet set) const {
+  const auto info = usable(engine_).process_sets().at(set);
+  return info->is_member() ? std::optional(info->topology.rank) : std::nullopt;
+}
+
+Work Runtime::submit(Request request) {
+  return call(engine_,
+              [&](Engine& engine) { return engine.submitter().submit(std::move(request)); });
+}
+
+std::vector<Work> Runtime::submit_group(std::vector<Request> requests) {
+  return call(engine_,
+              [&](Engine& engine) { return engine.submitter().submit_group(std::move(requests)); });
+}
+
+void Runtime::run(Request request) {
+  request.caller_waits = true;
+  submit(std::move(request)).wait();
+}
+
+PersistentOp Runtime::prepare(Request request) {
+  return call(engine_, [&](Engine& engine) { return engine.prepare(std::move(request)); });
+}
+
+bool Runtime::asleep() const noexcept {
+  return engine_->asleep();
+}
+
+std::vector<std::string> Runtime::shutdown(std::string report) {
+  return engine_->shutdown(std::move(report));
+}
+
+bool Runtime::leave(const std::string& why) noexcept {
+  return engine_->leave(why);
+}
+
+void Runtime::abort(const std::string& text) {
+  usable(engine_).abort(text);
+}
+
+std::exception_ptr Runtime::failure() const {
+  return usable(engine_).failure();
+}
+
+void Runtime::add_stats(std::function<StatsGroup()> part) {
+  usable(engine_).add_stats(std::move(part));
+}
+
+std::uint64_t Runtime::joins(ProcessSet set) const {
+  return usable(engine_).joins(set);
+}
+
+std::shared_ptr<SymmetricHeap> Runtime::symmetric_heap() const {
+  return usable(engine_).backends().symmetric_heap();
+}
+
+Stats Runtime::stats() const {
+  return usable(engine_).stats();
+}
+
+Figures Runtime::figures() const {
+  return usable(engine_).figures();
+}
+
+void Runtime::mark_step(std::uint64_t samples) {
+  Engine& engine = usable(engine_);
+  EventLog& log = *engine.events();
+  log.write({.time_ns = EventLog::now_ns(),
+             .kind = EventKind::StepEnded,
+             .operation = log.next_step(),
+             .bytes = samples});
+  engine.note_step();
+}
+
+std::vector<Event> Runtime::recent_events(std::uint64_t* lost) const {
+  return usable(engine_).events()->recent(lost);
+}
+
+std::vector<ClockOffset> Runtime::clock_offsets() const {
+  return usable(engine_).events()->clock_offsets();
+}
+
+void Runtime::add_event_sink(std::shared_ptr<EventSink> sink) {
+  usable(engine_).events()->add_sink(std::move(sink));
+}
+
+void Runtime::remove_event_sink(const EventSink& sink) {
+  usable(engine_).events()->remove_sink(sink);
+}
+
+RuntimeSpan::RuntimeSpan(const Runtime& runtime, std::string_view name)
+    : log_(usable(runtime.engine_).events()), number_(log_->next_span()) {
+  log_->write({.time_ns = EventLog::now_ns(), .kind = EventKind::SpanBegun, .operation = number_},
+              name);
+}
+
+RuntimeSpan::RuntimeSpan(RuntimeSpan&& other) noexcept {
+  *this = std::move(other);
+}
+
+RuntimeSpan& RuntimeSpan::operator=(RuntimeSpan&& other) noexcept {
+  end();
+  log_ = std::exchange(other.log_, nullptr);
+  number_ = other.number_;
+  bytes_ = other.bytes_;
+  return *this;
+}
+
+void RuntimeSpan::end() noexcept {
+  const std::shared_ptr<EventLog> log = std::exchange(log_, nullptr);
+  if (!log || log->is_of_parent()) return;
+  log->write({.time_ns = EventLog::now_ns(),
+              .kind = EventKind::SpanEnded,
+              .operation = number_,
+              .bytes = bytes_});
+}
+
+}  // namespace ronde

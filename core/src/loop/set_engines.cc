@@ -1,0 +1,139 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "core/src/loop/set_engines.h"
+
+#include <algorithm>
+#include <chrono>
+#include <utility>
+
+#include "core/src/agree/stalls.h"
+#include "core/src/base/rank_list.h"
+#include "core/src/loop/engine_stats.h"
+#include "core/src/op/request_validation.h"
+#include "ronde/error.h"
+
+namespace ronde {
+namespace {
+
+/// How long a leader holds back operations that only some ranks of its host have announced: longer
+/// than ranks usually lie apart in a step, so that rank 0 gets one message of a host.
+constexpr std::chrono::milliseconds kMostCombiningPatience{100};
+
+}  // namespace
+
+SetEngines::SetEngines(const Config& config, const ControlTree& tree, const Logger& log,
+                       SubmissionQueue& queue)
+    : config_(config),
+      tree_(tree),
+      log_(log),
+      queue_(queue),
+      global_(*sets_.emplace(kGlobalSet.id, std::make_unique<SetEngine>(SetInfo{})).first->second) {
+}
+
+SetEngine& SetEngines::at(std::uint32_t id) const {
+  const auto found = sets_.find(id);
+  if (found != sets_.end()) return *found->second;
+  throw Error("a control message came for process set " + std::to_string(id) + ", which " +
+              rank_name(tree_.rank()) + " does not know");
+}
+
+void SetEngines::start_global() {
+  fusion_bytes_ = config_.fusion_bytes;
+  make_negotiation(global_);
+  make_executor(global_);
+}
+
+void SetEngines::set_fusion_bytes(std::uint64_t bytes) {
+  fusion_bytes_ = bytes;
+  for (SetEngine* const set : running_) set->executor->set_fusion_bytes(bytes);
+}
+
+void SetEngines::learn(const ExchangeReply& reply) {
+  auto set = std::make_unique<SetEngine>(make_set_info(
+      reply.set, reply.members, reply.key.kind == ExchangeKind::AddSet, tree_.topology()));
+  make_negotiation(*set);
+  if (!set->announcer && !set->negotiator && set->children.empty()) return;
+  const std::lock_guard lock(mutex_);
+  sets_[reply.set] = std::move(set);
+}
+
+void SetEngines::install(std::vector<MadeSet> made) {
+  if (made.empty()) return;
+  const std::lock_guard lock(mutex_);
+  for (MadeSet& one : made) {
+    SetEngine& set = *sets_.at(one.info->id);
+    set.made_for = std::move(one.info);
+    set.backends = std::move(one.backends);
+    make_executor(set);
+  }
+}
+
+MadeSet SetEngines::forget(std::uint32_t id) {
+  const std::lock_guard lock(mutex_);
+  const auto found = sets_.find(id);
+  if (found == sets_.end()) return {};
+  std::erase(running_, found->second.get());
+  MadeSet forgotten{std::move(found->second->made_for), std::move(found->second->backends)};
+  sets_.erase(found);
+  return forgotten;
+}
+
+std::vector<std::unique_ptr<Backend>> SetEngines::stop() {
+  const std::lock_guard lock(mutex_);
+  running_.clear();
+  std::vector<std::unique_ptr<Backend>> of_devices;
+  for (auto& [id, set] : sets_) {
+    for (auto& [device, backend] : set->backends) {
+      if (device != DeviceKind::Cpu) of_devices.push_back(std::move(backend));
+    }
+    set->backends.clear();
+  }
+  return of_devices;
+}
+
+void SetEngines::add_stats(bool has_devices, Stats& stats) const {
+  const std::lock_guard lock(mutex_);
+  for (const auto& [id, set] : sets_) add_set_stats(*set, has_devices, stats);
+}
+
+/// Makes the parts of ranks between rank 0 and the members, too.
+void SetEngines::make_negotiation(SetEngine& set) const {
+  set.children = tree_.topology().children_towards(set.info.ranks);
+  set.responses.emplace(std::max(set.info.topology.rank, 0));
+  if (set.info.is_member())
+    set.announcer = std::make_unique<Announcer>(*set.responses, &queue_.events());
+  if (tree_.is_arbiter()) {
+    set.negotiator = std::make_unique<Negotiator>(
+        set.info.ranks, *set.responses, config_.cache_capacity,
+        [&set](const OpSpec& spec) { return agreed_error(set.info, spec); },
+        config_.join_average == "all" ? Negotiator::JoinAverage::All
+                                      : Negotiator::JoinAverage::Contributing,
+        set.info.id);
+    if (config_.verify) set.results = std::make_unique<ResultComparison>(set.info.ranks);
+  } else if (!set.children.empty()) {
+    std::vector<int> here;
+    for (const int rank : tree_.topology().host_ranks()) {
+      const int within = rank_within(set.info.ranks, rank);
+      if (within >= 0) here.push_back(within);
+    }
+    std::ranges::sort(here);
+    set.combiner =
+        std::make_unique<Combiner>(std::move(here), combining_patience(), set.info.ranks);
+  }
+}
+
+void SetEngines::make_executor(SetEngine& set) {
+  const Topology& topology = set.info.topology;
+  set.executor = std::make_unique<Executor>(set.backends, topology.rank, topology.size,
+                                            fusion_bytes_, tree_.rank(), log_, queue_);
+  if (config_.verify) set.executor->verify_results(queue_.events(), log_);
+  running_.push_back(&set);
+}
+
+/// Short against the limits on stalls, as rank 0 must know whom it waits for.
+std::chrono::steady_clock::duration SetEngines::combining_patience() const {
+  const auto period = StallInspector(config_.stall_warn_s, config_.stall_abort_s).period();
+  return period ? std::min<std::chrono::steady_clock::duration>(*period / 2, kMostCombiningPatience)
+                : std::chrono::steady_clock::duration(kMostCombiningPatience);
+}
+
+}  // namespace ronde

@@ -1,0 +1,177 @@
+// SPDX-License-Identifier: Apache-2.0
+// The key of an operation is its name, or the number of its call among those without one: of all
+// collectives of the set, or of all messages. A group has the first of its members' names, or one
+// number for all of them.
+#include "core/src/op/name_registry.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "core/src/base/thread_scope.h"
+#include "ronde/error.h"
+
+namespace ronde {
+namespace {
+
+std::string text_of(const Submission& submission) {
+  const bool is_group = submission.is_group();
+  const OpSpec& shown = is_group ? submission.members.front().spec() : submission.spec();
+  return (is_group ? "the group with " : "") + display_name(shown, shown.name);
+}
+
+}  // namespace
+
+/// Note [Who calls without a name].
+void NameRegistry::expect_order(SetState& state, const Submission& submission) {
+  const bool in_callback = EngineScope::is_inside();
+  if (!in_callback && is_this_thread(state.caller_without_names)) return;
+  throw UsageError(
+      text_of(submission) + " is matched by the order of calls, " +
+      (in_callback ? "in which callbacks have no certain place. Give those of callbacks a name"
+                   : "which is that of another thread of this rank until it ends. Give those of "
+                     "other threads a name"));
+}
+
+void NameRegistry::reserve(Submission& submission) {
+  SetState* const state = find_open(submission.spec().set);
+  if (state == nullptr) throw_not_open(submission.spec().set, text_of(submission));
+  if (state->has_joined) {
+    throw UsageError(text_of(submission) +
+                     ": this rank has joined, and can submit nothing more until all ranks have: "
+                     "wait for the join first");
+  }
+  state->has_joined = submission.spec().kind == Collective::Join;
+  if (state->has_joined) ++state->joins;
+  submission.unnamed_before = state->unnamed;
+  if (submission.is_group()) return take_keys(*state, submission);
+  submission.key.number = next_number(*state, submission);
+  take_name(*state, submission);
+}
+
+/// A group without any name takes one number, however many operations are in it: where groups
+/// differ between ranks, the numbers of what follows do not. Members without a name are told apart
+/// on this rank alone.
+void NameRegistry::take_keys(SetState& state, Submission& group) {
+  const bool is_named = !group.spec().name.empty();
+  if (!is_named) {
+    expect_order(state, group);
+    group.key.number = unnamed_key(state.unnamed);
+  }
+  std::size_t taken = 0;
+  std::size_t unnamed = 0;
+  try {
+    for (Submission& member : group.members) {
+      if (member.spec().name.empty()) {
+        member.key.number = member_key(group.key.text(), unnamed++);
+      }
+      take_name(state, member);
+      ++taken;
+    }
+  } catch (...) {
+    for (std::size_t i = 0; i < taken; ++i) give_back_name(state, group.members[i]);
+    throw;
+  }
+  if (!is_named) ++state.unnamed;
+}
+
+void NameRegistry::cancel(const Submission& submission) {
+  SetState& state = sets_.at(submission.spec().set);
+  for (const Submission& member : submission.members) give_back_name(state, member);
+  if (!submission.is_group()) give_back_name(state, submission);
+  if (is_unnamed(submission.key.number)) --state.unnamed;
+  if (is_message(submission.key.number)) --state.messages;
+}
+
+NameRegistry::SetState* NameRegistry::state_of(std::uint32_t set) {
+  const auto found = sets_.find(set);
+  return found == sets_.end() ? nullptr : &found->second;
+}
+
+NameRegistry::SetState* NameRegistry::find_open(std::uint32_t set) {
+  SetState* const state = state_of(set);
+  return state != nullptr && state->is_open ? state : nullptr;
+}
+
+void NameRegistry::throw_not_open(std::uint32_t set, const std::string& operation) {
+  if (state_of(set) != nullptr) throw UsageError(operation + ": the set is being removed");
+  throw UsageError(operation + ": the set was removed", UsageError::Kind::UnknownProcessSet);
+}
+
+void NameRegistry::take_name(SetState& state, const Submission& submission) {
+  NameUse& use =
+      submission.name_use != nullptr ? *submission.name_use : state.names[submission.key];
+  if (!std::exchange(use.is_in_flight, true)) {
+    use.kind = submission.spec().kind;
+    return;
+  }
+  throw UsageError(display_name(submission.key) +
+                       " is still in flight: wait for it before using its name again, or give the "
+                       "second operation another name",
+                   UsageError::Kind::DuplicateName);
+}
+
+void NameRegistry::give_back_name(SetState& state, const Submission& submission) {
+  if (submission.name_use != nullptr && submission.name_use->prepared > 0) {
+    submission.name_use->is_in_flight = false;
+    return;
+  }
+  const auto found = state.names.find(std::string_view(submission.key.text()));
+  if (found == state.names.end()) return;
+  found->second.is_in_flight = false;
+  if (found->second.prepared == 0) state.names.erase(found);
+}
+
+NameUse* NameRegistry::prepare(const SpecPtr& spec) {
+  SetState* const state = find_open(spec->set);
+  if (state == nullptr) throw_not_open(spec->set, display_name(*spec, spec->name));
+  if (spec->name.empty()) return nullptr;
+  NameUse& use = state->names[OpKey{spec, {}}];
+  ++use.prepared;
+  return &use;
+}
+
+void NameRegistry::unprepare(const SpecPtr& spec) {
+  SetState* const state = state_of(spec->set);
+  if (state == nullptr || spec->name.empty()) return;
+  const auto found = state->names.find(std::string_view(spec->name));
+  if (--found->second.prepared == 0 && !found->second.is_in_flight) state->names.erase(found);
+}
+
+/// The OpKey::number of the operation.
+std::string NameRegistry::next_number(SetState& state, const Submission& submission) {
+  const OpSpec& spec = submission.spec();
+  if (spec.kind == Collective::Join) return join_key();
+  if (is_point_to_point(spec.kind)) return message_key(state.messages++);
+  if (!spec.name.empty()) return {};
+  expect_order(state, submission);
+  return unnamed_key(state.unnamed++);
+}
+
+void NameRegistry::release(const Submission& submission) {
+  SetState* const state = state_of(submission.spec().set);
+  if (state == nullptr) return;
+  give_back_name(*state, submission);
+  if (submission.spec().kind == Collective::Join) state->has_joined = false;
+}
+
+std::uint64_t NameRegistry::joins(std::uint32_t set) const {
+  const auto found = sets_.find(set);
+  return found == sets_.end() ? 0 : found->second.joins;
+}
+
+std::vector<std::string> NameRegistry::close_set(std::uint32_t set) {
+  std::vector<std::string> names;
+  SetState* const state = state_of(set);
+  if (state == nullptr || !state->is_open) {
+    throw UsageError("process set " + std::to_string(set) +
+                     " is being removed by another thread of this rank");
+  }
+  state->is_open = false;
+  for (const auto& [key, use] : state->names) {
+    if (use.is_in_flight) names.push_back(display_name(use.kind, key.text()));
+  }
+  std::ranges::sort(names);
+  return names;
+}
+
+}  // namespace ronde

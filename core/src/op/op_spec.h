@@ -1,0 +1,209 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/src/base/problem.h"
+#include "ronde/collective.h"
+#include "ronde/dtype.h"
+#include "ronde/request.h"
+
+namespace ronde {
+
+/// What the ranks compare of an operation, or of a group of them. It never changes once it is
+/// shared: see SpecPtr.
+struct OpSpec {
+  Collective kind = Collective::Allreduce;
+  DataType dtype = DataType::F32;
+  ReduceOp op = ReduceOp::Sum;
+  DeviceKind device = DeviceKind::Cpu;
+  std::uint32_t set = 0;
+  std::int32_t root = 0;
+  double prescale = 1.0;
+  double postscale = 1.0;
+  std::vector<std::int64_t> shape;
+  /// Alltoall: the rows are each rank's own and go with the data (Note [Rows of an alltoall]), so
+  /// that shape[0] is 0.
+  bool has_splits = false;
+  std::vector<std::int64_t> splits;  ///< as given, only where they are wrong: for the refusal
+  /// The place of a symmetric buffer in the symmetric heap, plus one; 0: not symmetric.
+  std::uint64_t symmetric_place = 0;
+  std::optional<DataType> wire_dtype = {};  ///< none where it would be `dtype`
+  std::int32_t peer = 0;                    ///< send and recv, as is the tag
+  std::int64_t tag = 0;
+  /// Request::refusal. The spec of no other operation equals one with a refusal, cached and planned
+  /// ones included.
+  std::string refusal;
+  /// Request::name. Messages and joins have none; a group has the first name of its members.
+  std::string name;
+  /// The members of a group, in the order in which they run. The rest is as for a barrier.
+  std::vector<OpSpec> members;
+  /// The hash of the other fields, which share() computes; comparisons leave it out.
+  struct Hash {
+    std::size_t value = 0;
+    friend constexpr bool operator==(Hash, Hash) noexcept { return true; }
+  } hash = {};
+
+  bool is_group() const noexcept { return !members.empty(); }
+
+  bool symmetric() const noexcept { return symmetric_place > 0; }
+
+  friend bool operator==(const OpSpec&, const OpSpec&) = default;
+};
+
+/// The description of an operation, which its work handle, its way through the engine and the
+/// response cache share; that of a persistent operation is the same in every start.
+using SpecPtr = std::shared_ptr<const OpSpec>;
+
+/// Makes the spec the one that all share.
+SpecPtr share(OpSpec spec);
+
+/// Compares the pointers first: an operation that comes again often has the same spec.
+inline bool is_same(const SpecPtr& a, const SpecPtr& b) {
+  return a == b || *a == *b;
+}
+
+/// The spec of a member of a group, which the group owns.
+inline SpecPtr member_of(const SpecPtr& group, std::size_t member) {
+  return {group, &group->members.at(member)};
+}
+
+/// For containers whose key is a whole spec.
+struct SpecHash {
+  std::size_t operator()(const SpecPtr& spec) const noexcept { return spec->hash.value; }
+};
+struct SpecEqual {
+  bool operator()(const SpecPtr& a, const SpecPtr& b) const { return is_same(a, b); }
+};
+
+OpSpec spec_of(const Request& request);
+
+/// What a rank, or several, found of digests that differ (Request::digest).
+inline constexpr std::uint64_t kDigestsDiffer = ~std::uint64_t{0};
+
+/// The digest of all whose digests `a` and `b` are; 0: they gave none.
+constexpr std::uint64_t common_digest(std::uint64_t a, std::uint64_t b) noexcept {
+  if (a == 0 || a == b) return b;
+  return b == 0 ? a : kDigestsDiffer;
+}
+
+/// Combines elements: has an op and scales.
+constexpr bool is_reduction(Collective kind) noexcept {
+  return kind == Collective::Allreduce || kind == Collective::Reducescatter;
+}
+
+/// Whether `operation`, an OpSpec or a Request, averages or scales integers: Note [Exact sums] in
+/// core/src/run/exact_sum.h.
+constexpr bool needs_exact_sum(const auto& operation) noexcept {
+  const bool is_scaled =
+      operation.op == ReduceOp::Average || operation.prescale != 1.0 || operation.postscale != 1.0;
+  return is_reduction(operation.kind) && is_integer(operation.dtype) && is_scaled;
+}
+
+/// Only reports that a rank is there, or has joined.
+constexpr bool moves_no_data(Collective kind) noexcept {
+  return kind == Collective::Barrier || kind == Collective::Join;
+}
+
+/// Runs without the ranks that have joined.
+constexpr bool may_lack_ranks(Collective kind) noexcept {
+  return is_reduction(kind) || kind == Collective::Barrier;
+}
+
+/// The first dimension may differ between ranks.
+constexpr bool has_own_rows(Collective kind) noexcept {
+  return kind == Collective::Allgather || kind == Collective::Alltoall;
+}
+
+/// The result is of another shape than the input, and may be allocated once that is known.
+constexpr bool may_allocate(Collective kind) noexcept {
+  return has_own_rows(kind) || kind == Collective::Reducescatter;
+}
+
+/// Elements of a shape; the empty shape has one. Assumes a checked shape (see shape_error).
+std::uint64_t element_count(const std::vector<std::int64_t>& shape) noexcept;
+
+/// Elements of a row, that is of all dimensions but the first; a scalar is one row of one.
+std::uint64_t row_elements(const std::vector<std::int64_t>& shape) noexcept;
+
+/// Checks a shape for negative dimensions and more than 2^62 bytes.
+Problem shape_error(const std::vector<std::int64_t>& shape, DataType dtype);
+
+/// "[2, 3]"
+std::string to_string(const std::vector<std::int64_t>& shape);
+
+/// "allreduce f32 [2, 3] as bf16 sum on cpu", with scales, root and process set where they matter;
+/// "a group of 2: ..." with all members.
+std::string to_string(const OpSpec& spec);
+
+// Note [Keys]
+// Ranks match operations by key. The key of a named operation is its name. An operation without a
+// name is matched by the order of calls: its key is a NUL byte, which starts no user text, and its
+// number.
+//
+// Point-to-point messages are matched by ranks and tag. Their key is a byte 1, which starts no user
+// text either, and a number that is known to its own rank alone. A join's key is a byte 2. A group
+// is matched as a whole, by the first name in it or the order of calls; a member without a name has
+// a key for its own rank alone: a NUL byte, the group's key, another NUL byte, and its number among
+// those without a name.
+
+/// An operation on its rank, from its submission to its end.
+struct OpKey {
+  SpecPtr spec;
+  std::string number;  ///< the key of an operation without a name, of a message or a join
+
+  const std::string& text() const noexcept { return number.empty() ? spec->name : number; }
+};
+
+/// For containers in which the text of a key finds its operation.
+struct OpKeyHash {
+  using is_transparent = void;
+  std::size_t operator()(std::string_view key) const noexcept {
+    return std::hash<std::string_view>()(key);
+  }
+  std::size_t operator()(const OpKey& key) const noexcept { return (*this)(key.text()); }
+};
+struct OpKeyEqual {
+  using is_transparent = void;
+  bool operator()(const OpKey& a, const OpKey& b) const noexcept { return a.text() == b.text(); }
+  bool operator()(std::string_view a, const OpKey& b) const noexcept { return a == b.text(); }
+};
+
+std::string unnamed_key(std::uint64_t sequence);
+bool is_unnamed(std::string_view key) noexcept;
+
+/// The key of the `number`-th member without a name in the group with this key.
+std::string member_key(const std::string& group, std::size_t number);
+
+/// The number of `member` among those of a group that have no name.
+std::size_t number_without_name(const OpSpec& group, std::size_t member);
+
+std::string message_key(std::uint64_t number);
+bool is_message(std::string_view key) noexcept;
+
+std::string join_key();
+bool is_join(std::string_view key) noexcept;
+
+/// "allreduce 'x'", "allreduce number 3 without a name", or of the fourth message "send number 3".
+/// A group's member: "allreduce number 0 without a name in the group with 'g'". Without a key yet:
+/// "allreduce without a name".
+std::string display_name(Collective kind, const std::string& key);
+
+/// The same with the process set, "allreduce 'x' in process set 1", or the counterpart within the
+/// set, "send to rank 2 (tag 5)" or "recv from any rank (tag 5)".
+std::string display_name(const OpSpec& spec, const std::string& key);
+inline std::string display_name(const OpKey& key) {
+  return display_name(*key.spec, key.text());
+}
+
+/// "a, b, c and 157 more", for texts.
+std::string first_few(const std::vector<std::string>& names);
+
+}  // namespace ronde

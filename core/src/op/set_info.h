@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "core/src/op/op_spec.h"
+#include "ronde/plugin/backend.h"
+#include "ronde/process_set.h"
+#include "ronde/topology.h"
+
+namespace ronde {
+
+/// What a backend of this rank can do.
+struct BackendInfo {
+  std::string name;
+  Capabilities capabilities;
+};
+
+/// What a process set is, once it is made.
+struct SetInfo {
+  std::uint32_t id = 0;
+  std::vector<int> ranks;   ///< of the group, in the order of the set
+  bool made_by_all = true;  ///< by every rank of the group, not by its members alone
+  Topology topology;        ///< of the members; rank -1 where this rank is none
+  std::map<DeviceKind, BackendInfo> backends;  ///< of members
+  std::string device_problem;                  ///< why there is none for devices, if it is known
+
+  bool is_member() const noexcept { return topology.rank >= 0; }
+};
+
+/// `members` of the group described by `group`, as this rank sees them.
+SetInfo make_set_info(std::uint32_t id, std::vector<int> members, bool made_by_all,
+                      const Topology& group);
+
+/// The reason why the backends of this rank cannot do it.
+Problem backend_error(const SetInfo& set, const OpSpec& spec);
+
+/// The process sets that this rank can name. The global one is always there.
+///
+/// Thread-safety: every member may be called from any thread.
+class SetTable {
+ public:
+  void insert(std::shared_ptr<const SetInfo> info);
+  void erase(std::uint32_t id);
+
+  /// Throws UsageError if there is no such set.
+  std::shared_ptr<const SetInfo> at(ProcessSet set) const;
+  /// In the order in which they were made.
+  std::vector<ProcessSet> sets() const;
+
+ private:
+  mutable std::mutex mutex_;
+  std::map<std::uint32_t, std::shared_ptr<const SetInfo>> sets_;  ///< guarded by mutex_
+};
+
+}  // namespace ronde

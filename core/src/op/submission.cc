@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "core/src/op/submission.h"
+
+#include <utility>
+
+namespace ronde {
+namespace {
+
+ThenAlso both(ThenAlso one, ThenAlso other) {
+  return static_cast<ThenAlso>(static_cast<unsigned>(one) | static_cast<unsigned>(other));
+}
+
+}  // namespace
+
+std::string text_of(const std::vector<Submission>& submissions) {
+  std::vector<std::string> names;
+  for (const Submission& each : submissions) names.push_back(display_name(each.key));
+  if (names.empty()) return "no operation";
+  const std::string count = std::to_string(names.size());
+  return count + (names.size() == 1 ? " operation: " : " operations: ") + first_few(names);
+}
+
+void note_submitted(EventLog& events, Submission& submission, ThenAlso then) noexcept {
+  for (Submission& member : submission.members) note_submitted(events, member, then);
+  if (submission.is_group() || std::exchange(submission.is_noted, true)) return;
+  const OpSpec& spec = submission.spec();
+  // A caller that waits does so from the start.
+  const bool waits = submission.start.caller_waits;
+  events.write({.time_ns = EventLog::ns_of(submission.submitted),
+                .kind = EventKind::Submitted,
+                .collective = spec.kind,
+                .then = waits ? both(then, ThenAlso::WaitBegun) : then,
+                .set = spec.set,
+                .rank = is_point_to_point(spec.kind) ? spec.peer : -1,
+                .operation = submission.number,
+                .bytes = submission.input_bytes},
+               submission.key.text());
+}
+
+}  // namespace ronde

@@ -1,0 +1,281 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "core/src/run/backend_calls.h"
+
+#include <algorithm>
+#include <limits>
+#include <numeric>
+#include <span>
+#include <string>
+#include <utility>
+
+#include "core/src/kernels/elementwise.h"
+#include "core/src/run/adasum.h"
+#include "core/src/run/exact_sum.h"
+#include "ronde/division.h"
+#include "ronde/error.h"
+
+namespace ronde {
+namespace {
+
+std::size_t elements(const Submission& item) {
+  return static_cast<std::size_t>(element_count(item.spec().shape));
+}
+
+std::vector<std::size_t> elements_of(const std::vector<std::int64_t>& rows,
+                                     const Submission& item) {
+  const auto width = static_cast<std::size_t>(row_elements(item.spec().shape));
+  std::vector<std::size_t> counts;
+  for (const std::int64_t count : rows) counts.push_back(static_cast<std::size_t>(count) * width);
+  return counts;
+}
+
+std::vector<std::int64_t> sent_rows(const Submission& item, std::int64_t ranks) {
+  if (item.spec().has_splits) return item.splits;
+  return std::vector<std::int64_t>(static_cast<std::size_t>(ranks),
+                                   item.spec().shape.at(0) / ranks);
+}
+
+std::size_t sum(std::span<const std::size_t> counts) {
+  return std::accumulate(counts.begin(), counts.end(), std::size_t{0});
+}
+
+}  // namespace
+
+std::uint64_t BackendCalls::wire_bytes(const Submission& item) const {
+  if (is_reduction(item.spec().kind)) return wire_bytes(item.spec());
+  if (item.spec().kind == Collective::Alltoall) return item.input_bytes;
+  return element_count(results_.shape(item)) * size_of(item.spec().dtype);
+}
+
+std::uint64_t BackendCalls::wire_bytes(const OpSpec& spec) const {
+  if (needs_exact_sum(spec)) {
+    return element_count(spec.shape) * words_of(spec.dtype) * size_of(DataType::I64);
+  }
+  DataType dtype = spec.dtype;
+  if (spec.wire_dtype) {
+    dtype = *spec.wire_dtype;
+  } else if (is_reduction(spec.kind) && is_elementwise(spec.op)) {
+    dtype = packed_dtype(dtype, backends_.at(spec.device)->capabilities().widen_halves);
+  }
+  return element_count(spec.shape) * size_of(dtype);
+}
+
+std::uint64_t BackendCalls::uncompressed_bytes(const Submission& item) const {
+  const OpSpec& spec = item.spec();
+  return spec.wire_dtype ? element_count(spec.shape) * size_of(spec.dtype) : wire_bytes(item);
+}
+
+void BackendCalls::start(Bucket& bucket) {
+  Backend& backend = *backends_.at(bucket.spec().device);
+  const auto start = [&]() -> std::unique_ptr<Operation> {
+    switch (bucket.spec().kind) {
+      case Collective::Allreduce:
+        return allreduce(bucket, backend);
+      case Collective::Broadcast:
+        return broadcast(bucket, backend);
+      case Collective::Allgather:
+        return allgather(bucket, backend);
+      case Collective::Alltoall:
+        return alltoall(bucket, backend);
+      case Collective::Reducescatter:
+        return reducescatter(bucket, backend);
+      case Collective::Send:
+        return send(bucket, backend);
+      case Collective::Recv:
+        return recv(bucket, backend);
+      case Collective::Barrier:
+      case Collective::Join:
+        break;
+    }
+    throw Error("a " + std::string(to_string(bucket.spec().kind)) + " moves no data");
+  };
+  bucket.operation = start();
+}
+
+/// To be asked once the memory of the result is there.
+Placement BackendCalls::place(Bucket& bucket, const Backend& backend) const {
+  Device device{bucket.spec().device, bucket.items.front().device_index};
+  if (device.kind == DeviceKind::Cpu) return {.device = device};
+  for (const Submission& item : bucket.items) {
+    if (!item.ready) continue;  // this rank has joined
+    device.index = item.device_index;
+    bucket.after.push_back(item.ready);
+    // Memory that the program has just made may have been another tensor's, which is still read.
+    if (may_allocate(item.spec().kind)) {
+      bucket.after.push_back(backend.device_streams()->mark(device.index, item.start.stream));
+    }
+  }
+  return {.device = device, .after = bucket.after};
+}
+
+Scaling BackendCalls::final_scaling_of(const Submission& item) const {
+  return final_scaling(item.spec().dtype, item.spec().op, item.spec().postscale,
+                       item.average_over > 0 ? item.average_over : size_);
+}
+
+std::unique_ptr<Operation> BackendCalls::allreduce(Bucket& bucket, Backend& backend) {
+  for (const Submission& item : bucket.items) {
+    const bool adds = item.start.contributes || item.spec().symmetric();  // by then it is neutral
+    const void* input = adds ? item.start.input : nullptr;
+    bucket.segments.push_back({input, item.start.output, elements(item)});
+  }
+  const OpSpec& spec = bucket.spec();
+  const AllreduceCall call{.segments = bucket.segments,
+                           .dtype = spec.dtype,
+                           .op = combining_op(spec.op),
+                           .prescale = spec.prescale,
+                           .final = final_scaling_of(bucket.items.front()),
+                           .place = place(bucket, backend),
+                           .symmetric = spec.symmetric(),
+                           .wire_dtype = spec.wire_dtype};
+  if (needs_exact_sum(spec)) return exact_sum(call, backend);
+  return spec.op == ReduceOp::Adasum ? adasum(backend, call, rank_, size_, scratch_)
+                                     : backend.allreduce(call);
+}
+
+std::unique_ptr<Operation> BackendCalls::exact_sum(const AllreduceCall& call,
+                                                   const Backend& backend) const {
+  return ronde::exact_sum(*backends_.at(DeviceKind::Cpu), backend.device_streams(), call);
+}
+
+std::unique_ptr<Operation> BackendCalls::broadcast(Bucket& bucket, Backend& backend) const {
+  for (const Submission& item : bucket.items) {
+    bucket.segments.push_back({item.start.input, item.start.output, elements(item)});
+  }
+  return backend.broadcast({.segments = bucket.segments,
+                            .dtype = bucket.spec().dtype,
+                            .root = bucket.spec().root,
+                            .place = place(bucket, backend)});
+}
+
+std::unique_ptr<Operation> BackendCalls::allgather(Bucket& bucket, Backend& backend) const {
+  const Submission& item = bucket.items.front();
+  bucket.counts = elements_of(item.rows.first_dims, item);
+  std::byte* output = results_.output_of(bucket);
+  const std::size_t width = size_of(item.spec().dtype);
+  const auto own = static_cast<std::size_t>(rank_);
+  const std::span<const std::size_t> counts = bucket.counts;
+  const void* input = item.start.input;
+  const bool in_place = output != nullptr && input == output + sum(counts.first(own)) * width;
+  if (!in_place) {
+    input = results_.input_beside(output, counts[own] * width, sum(counts) * width, bucket);
+  }
+  return backend.allgather({.input = input,
+                            .output = output,
+                            .counts = counts,
+                            .dtype = item.spec().dtype,
+                            .place = place(bucket, backend)});
+}
+
+/// In one step where the rows of all ranks are known, in two where some have splits.
+std::unique_ptr<Operation> BackendCalls::alltoall(Bucket& bucket, Backend& backend) const {
+  const Submission& item = bucket.items.front();
+  const std::vector<std::int64_t> sent = sent_rows(item, size_);
+  bucket.counts = elements_of(sent, item);
+  if (!item.rows.has_splits()) {
+    return move_rows(bucket, backend, std::ranges::max(item.rows.first_dims) / size_);
+  }
+  Backend& host = *backends_.at(DeviceKind::Cpu);
+  const DataType dtype = item.spec().dtype;
+  bucket.rows = std::make_unique<RowExchange>(
+      sent, host.capabilities().supports(dtype) ? dtype : DataType::U8);
+  return host.alltoall(bucket.rows->call());
+}
+
+bool BackendCalls::start_data(Bucket& bucket) const {
+  const std::unique_ptr<RowExchange> rows = std::move(bucket.rows);
+  Submission& item = bucket.items.front();
+  item.received_rows = rows->received_rows();
+  const std::int64_t most = rows->most_rows();
+  const OpSpec& spec = item.spec();
+  // A bound of every rank's result that all compute alike.
+  std::vector<std::int64_t> largest = spec.shape;
+  const bool overflows = most > std::numeric_limits<std::int64_t>::max() / size_;
+  largest.at(0) = most * (overflows ? 1 : size_);
+  if (overflows || shape_error(largest, spec.dtype)) {
+    bucket.error = std::make_exception_ptr(
+        UsageError(display_name(item.key) + ": a rank sends " + std::to_string(most) +
+                   " rows to one rank, which are too many: as many from each of " +
+                   std::to_string(size_) + " ranks have more than 2^62 bytes"));
+    return false;
+  }
+  if (element_count(largest) == 0) return false;
+  bucket.operation = move_rows(bucket, *backends_.at(spec.device), most);
+  return true;
+}
+
+/// `most`: rows from any rank to any.
+std::unique_ptr<Operation> BackendCalls::move_rows(Bucket& bucket, Backend& backend,
+                                                   std::int64_t most) const {
+  const Submission& item = bucket.items.front();
+  bucket.receive_counts = elements_of(results_.received_rows(item), item);
+  std::byte* output = results_.output_of(bucket);
+  const std::size_t result_bytes = element_count(results_.shape(item)) * size_of(item.spec().dtype);
+  const void* const input = results_.input_beside(output, item.input_bytes, result_bytes, bucket);
+  return backend.alltoall({.input = input,
+                           .output = output,
+                           .send_counts = bucket.counts,
+                           .receive_counts = bucket.receive_counts,
+                           .largest_count = elements_of({most}, item).front(),
+                           .dtype = item.spec().dtype,
+                           .place = place(bucket, backend)});
+}
+
+std::unique_ptr<Operation> BackendCalls::reducescatter(Bucket& bucket, Backend& backend) const {
+  const Submission& item = bucket.items.front();
+  const OpSpec& spec = item.spec();
+  bucket.counts = elements_of(scattered_rows(spec.shape.at(0), size_), item);
+  std::byte* output = results_.output_of(bucket);
+  const std::size_t width = size_of(spec.dtype);
+  const auto own = static_cast<std::size_t>(rank_);
+  const std::span<const std::size_t> counts = bucket.counts;
+  const auto* input =
+      item.start.contributes ? static_cast<const std::byte*>(item.start.input) : nullptr;
+  const bool in_place = input != nullptr && output == input + sum(counts.first(own)) * width;
+  const void* safe_input = input;
+  if (input != nullptr && !in_place) {
+    safe_input = results_.input_beside(output, sum(counts) * width, counts[own] * width, bucket);
+  }
+  const ReducescatterCall call{.input = safe_input,
+                               .output = output,
+                               .counts = counts,
+                               .dtype = spec.dtype,
+                               .op = combining_op(spec.op),
+                               .prescale = spec.prescale,
+                               .final = final_scaling_of(item),
+                               .place = place(bucket, backend)};
+  if (!needs_exact_sum(spec)) return backend.reducescatter(call);
+  std::size_t begin = 0;
+  for (std::size_t rank = 0; rank < counts.size(); ++rank) {
+    bucket.segments.push_back(
+        {safe_input != nullptr ? advanced(safe_input, begin * width) : nullptr,
+         rank == own ? output : nullptr, counts[rank]});
+    begin += counts[rank];
+  }
+  return exact_sum({.segments = bucket.segments,
+                    .dtype = call.dtype,
+                    .prescale = call.prescale,
+                    .final = call.final,
+                    .place = call.place},
+                   backend);
+}
+
+std::unique_ptr<Operation> BackendCalls::send(Bucket& bucket, Backend& backend) const {
+  const Submission& item = bucket.items.front();
+  return backend.send({.input = item.start.input,
+                       .count = elements(item),
+                       .dtype = item.spec().dtype,
+                       .peer = item.spec().peer,
+                       .place = place(bucket, backend)});
+}
+
+std::unique_ptr<Operation> BackendCalls::recv(Bucket& bucket, Backend& backend) const {
+  const Submission& item = bucket.items.front();
+  return backend.recv({.output = item.start.output,
+                       .count = elements(item),
+                       .dtype = item.spec().dtype,
+                       .peer = item.spec().peer,
+                       .place = place(bucket, backend)});
+}
+
+}  // namespace ronde

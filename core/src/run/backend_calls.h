@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+#include "core/src/run/bucket.h"
+#include "core/src/run/fusion_buffer.h"
+#include "core/src/run/results.h"
+
+namespace ronde {
+
+/// Turns buckets into calls of the backends, and knows how many bytes these move.
+///
+/// Thread-safety: none.
+class BackendCalls {
+ public:
+  /// `rank`, `size`: within the process set. `scratch_bytes`: limit of the memory for operations
+  /// that are composed of a backend's. The references outlive this.
+  BackendCalls(const Backends& backends, const Results& results, int rank, int size,
+               std::uint64_t scratch_bytes)
+      : backends_(backends), results_(results), rank_(rank), size_(size), scratch_(scratch_bytes) {}
+
+  const Backend& backend_of(const Bucket& bucket) const {
+    return *backends_.at(bucket.rows ? DeviceKind::Cpu : bucket.spec().device);
+  }
+
+  /// Sets Bucket::operation.
+  void start(Bucket& bucket);
+  /// The same for the data, once Bucket::rows are here. False: there is nothing to move, on any
+  /// rank.
+  bool start_data(Bucket& bucket) const;
+
+  /// Bytes of such a tensor as the backend moves them. Of an allgather or reducescatter it is this
+  /// rank's result that counts.
+  /// @{
+  std::uint64_t wire_bytes(const OpSpec& spec) const;
+  std::uint64_t wire_bytes(const Submission& item) const;
+  /// @}
+  /// What wire_bytes() would be without a wire_dtype.
+  std::uint64_t uncompressed_bytes(const Submission& item) const;
+
+ private:
+  Placement place(Bucket& bucket, const Backend& backend) const;
+  Scaling final_scaling_of(const Submission& item) const;
+  std::unique_ptr<Operation> allreduce(Bucket& bucket, Backend& backend);
+  std::unique_ptr<Operation> exact_sum(const AllreduceCall& call, const Backend& backend) const;
+  std::unique_ptr<Operation> broadcast(Bucket& bucket, Backend& backend) const;
+  std::unique_ptr<Operation> allgather(Bucket& bucket, Backend& backend) const;
+  std::unique_ptr<Operation> alltoall(Bucket& bucket, Backend& backend) const;
+  std::unique_ptr<Operation> move_rows(Bucket& bucket, Backend& backend, std::int64_t most) const;
+  std::unique_ptr<Operation> reducescatter(Bucket& bucket, Backend& backend) const;
+  std::unique_ptr<Operation> send(Bucket& bucket, Backend& backend) const;
+  std::unique_ptr<Operation> recv(Bucket& bucket, Backend& backend) const;
+
+  const Backends& backends_;
+  const Results& results_;
+  const int rank_;
+  const int size_;
+  FusionBuffer scratch_;
+};
+
+}  // namespace ronde

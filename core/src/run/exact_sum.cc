@@ -1,0 +1,195 @@
+// SPDX-License-Identifier: Apache-2.0
+// Chunk by chunk: copy elements and widen them to words, let the backend sum these, make the
+// results and copy them back.
+#include "core/src/run/exact_sum.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <limits>
+#include <utility>
+#include <vector>
+
+#include "core/src/run/fusion_buffer.h"
+#include "ronde/division.h"
+#include "ronde/plugin/segment_cursor.h"
+
+namespace ronde {
+namespace {
+
+/// Elements of a chunk: its words stay in the caches.
+constexpr std::size_t kChunk = std::size_t{1} << 16;
+
+__extension__ using Int128 = __int128;  // -Wpedantic knows no such type
+
+/// Calls `visit` with a value of the type.
+template <typename Visit>
+void with_integer(DataType dtype, Visit visit) {
+  if (dtype == DataType::U8) visit(std::uint8_t{});
+  if (dtype == DataType::I8) visit(std::int8_t{});
+  if (dtype == DataType::I16) visit(std::int16_t{});
+  if (dtype == DataType::I32) visit(std::int32_t{});
+  if (dtype == DataType::I64) visit(std::int64_t{});
+}
+
+/// Zero times infinity is zero.
+template <typename Integer>
+Integer scaled(std::int64_t sum, double prescale, const Scaling& scaling) {
+  using Limits = std::numeric_limits<Integer>;
+  const double value = static_cast<double>(sum) * prescale * scaling.factor / scaling.divisor;
+  if (std::isnan(value)) return 0;
+  return static_cast<Integer>(std::clamp<double>(value, Limits::min(), Limits::max()));
+}
+
+class ExactSum final : public Operation {
+ public:
+  ExactSum(Backend& host, std::shared_ptr<DeviceStreams> device, const AllreduceCall& call)
+      : host_(host),
+        device_(std::move(device)),
+        call_(call),
+        after_(call.place.after.begin(), call.place.after.end()),
+        left_(total_elements(call.segments)),
+        in_(call.segments),
+        out_(call.segments) {}
+
+  /// After a failure, the device may still copy.
+  ~ExactSum() override {
+    if (!after_.empty()) memory_.abandon();
+  }
+
+  bool poll() override {
+    for (;;) {
+      if (step_ && !step_->poll()) return false;
+      const auto has_passed = [](const auto& event) { return event->passed(); };
+      if (!std::ranges::all_of(after_, has_passed)) return false;
+      after_.clear();
+      if (stage_ == Stage::Begin && left_ == 0) return true;
+      advance();
+    }
+  }
+
+  /// The result is there already.
+  std::shared_ptr<const DeviceEvent> event() const override { return last_copy_; }
+
+  std::uint64_t progress() const override { return progress_ + (step_ ? step_->progress() : 0); }
+
+ private:
+  enum class Stage { Begin, Copied, Summed };
+
+  void advance() {
+    switch (stage_) {
+      case Stage::Begin:
+        copy_inputs();
+        stage_ = Stage::Copied;
+        return;
+      case Stage::Copied:
+        with_integer(call_.dtype, [this](auto type) { widen(type); });
+        segment_ = {words_.data(), words_.data(), words_.size()};
+        step_ = host_.allreduce({.segments = {&segment_, 1}, .dtype = DataType::I64});
+        stage_ = Stage::Summed;
+        return;
+      case Stage::Summed:
+        progress_ += step_->progress() + 1;
+        step_.reset();
+        with_integer(call_.dtype, [this](auto type) { narrow(type); });
+        copy_results();
+        stage_ = Stage::Begin;
+        return;
+    }
+  }
+
+  void copy_inputs() {
+    const std::size_t width = size_of(call_.dtype);
+    count_ = std::min(left_, kChunk);
+    left_ -= count_;
+    elements_ = memory_.reserve(count_ * width);
+    std::byte* position = elements_;
+    in_.advance(count_, [&](const Segment& segment, std::size_t offset, std::size_t count) {
+      if (segment.input == nullptr) {
+        std::memset(position, 0, count * width);
+      } else {
+        copy(position, advanced(segment.input, offset * width), count * width);
+      }
+      position += count * width;
+    });
+  }
+
+  void copy_results() {
+    const std::size_t width = size_of(call_.dtype);
+    const std::byte* position = elements_;
+    out_.advance(count_, [&](const Segment& segment, std::size_t offset, std::size_t count) {
+      if (segment.output != nullptr) {
+        copy(advanced(segment.output, offset * width), position, count * width);
+      }
+      position += count * width;
+    });
+  }
+
+  void copy(void* to, const void* from, std::size_t bytes) {
+    if (!device_) {
+      std::memcpy(to, from, bytes);
+    } else {
+      last_copy_ = device_->copy(call_.place.device.index, to, from, bytes);
+      after_.push_back(last_copy_);
+    }
+  }
+
+  /// Lower halves lie behind all upper ones.
+  template <typename Integer>
+  void widen(Integer value) {
+    words_.resize(count_ * words_of(call_.dtype));
+    for (std::size_t i = 0; i < count_; ++i) {
+      std::memcpy(&value, elements_ + i * sizeof value, sizeof value);
+      if constexpr (sizeof value == 8) {
+        words_[i] = value >> 32;
+        words_[count_ + i] = value & 0xffffffff;
+      } else {
+        words_[i] = value;
+      }
+    }
+  }
+
+  template <typename Integer>
+  void narrow(Integer value) {
+    const auto ranks = static_cast<std::int64_t>(call_.final.divisor);
+    const bool divides_only = call_.prescale == 1.0 && call_.final.factor == 1.0;
+    for (std::size_t i = 0; i < count_; ++i) {
+      if constexpr (sizeof value == 8) {  // check_request() refuses factors
+        const Int128 upper = words_[i];
+        value = static_cast<Integer>((upper * (Int128{1} << 32) + words_[count_ + i]) / ranks);
+      } else if (divides_only) {
+        value = static_cast<Integer>(words_[i] / ranks);
+      } else {
+        value = scaled<Integer>(words_[i], call_.prescale, call_.final);
+      }
+      std::memcpy(elements_ + i * sizeof value, &value, sizeof value);
+    }
+  }
+
+  Backend& host_;
+  const std::shared_ptr<DeviceStreams> device_;
+  const AllreduceCall call_;
+  std::vector<std::shared_ptr<const DeviceEvent>> after_;  ///< what is waited for on the device
+  std::size_t left_;  ///< elements of which nothing is done yet
+  SegmentCursor in_;
+  SegmentCursor out_;
+  Stage stage_ = Stage::Begin;
+  std::size_t count_ = 0;  ///< elements of the chunk in progress
+  FusionBuffer memory_{kChunk * sizeof(std::int64_t)};
+  std::byte* elements_ = nullptr;    ///< of the chunk, then their results
+  std::vector<std::int64_t> words_;  ///< of the chunk
+  Segment segment_;                  ///< all of them
+  std::shared_ptr<const DeviceEvent> last_copy_;
+  std::uint64_t progress_ = 0;
+  std::unique_ptr<Operation> step_;  ///< ends before the memory that it works on
+};
+
+}  // namespace
+
+std::unique_ptr<Operation> exact_sum(Backend& host, std::shared_ptr<DeviceStreams> device,
+                                     const AllreduceCall& call) {
+  return std::make_unique<ExactSum>(host, std::move(device), call);
+}
+
+}  // namespace ronde

@@ -1,0 +1,207 @@
+// SPDX-License-Identifier: Apache-2.0
+// The buckets: how they are planned, when the next one starts, how they are polled, and when they
+// take too long.
+#include "core/src/run/executor.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "core/src/agree/fusion_plan.h"
+#include "core/src/op/completion.h"
+#include "core/src/run/exact_sum.h"
+
+namespace ronde {
+namespace {
+
+/// Elements that take part on all ranks; for what all bring alike, those of one.
+std::uint64_t elements_of_all(const Submission& item) {
+  std::vector<std::int64_t> shape = item.spec().shape;
+  if (!item.rows.first_dims.empty()) shape.at(0) = total_rows(item.rows.first_dims);
+  return element_count(shape);
+}
+
+bool moves_nothing(const Submission& item) {
+  return moves_no_data(item.spec().kind) || !item.contributed ||
+         (!item.rows.has_splits() && elements_of_all(item) == 0);
+}
+
+/// Its operation starts several of a backend, at times of its own, or one of the CPU's beside those
+/// of a device: no other one may start meanwhile, for the sake of their order.
+bool runs_alone(const Submission& item) {
+  if (needs_exact_sum(item.spec())) return true;
+  if (item.spec().kind == Collective::Allreduce) return item.spec().op == ReduceOp::Adasum;
+  const bool may_have_splits =
+      item.spec().kind == Collective::Alltoall && item.spec().device != DeviceKind::Cpu;
+  return may_have_splits && item.rows.has_splits();
+}
+
+}  // namespace
+
+Executor::Executor(Backends& backends, int rank, int size, std::uint64_t fusion_bytes,
+                   int rank_of_group, const Logger& log, SubmissionQueue& queue)
+    : fusion_bytes_(fusion_bytes),
+      rank_of_group_(rank_of_group),
+      queue_(queue),
+      results_(rank, size, rank_of_group),
+      calls_(backends, results_, rank, size, fusion_bytes),
+      record_(calls_, log, queue.events()),
+      on_devices_(backends, results_, rank_of_group, queue) {}
+
+void Executor::enqueue(std::vector<Submission> agreed) {
+  if (checksums_) checksums_->number(agreed);
+  finish_what_moves_nothing(agreed);
+  if (agreed.size() < 2) return add_bucket(std::move(agreed));
+  std::vector<PlanItem> plan;
+  for (const Submission& item : agreed) {
+    plan.push_back({item.key.spec, calls_.wire_bytes(item), item.average_over});
+  }
+  for (const std::vector<std::size_t>& indexes : plan_fusion(plan, fusion_bytes_)) {
+    std::vector<Submission> items;
+    for (const std::size_t index : indexes) items.push_back(std::move(agreed[index]));
+    add_bucket(std::move(items));
+  }
+}
+
+void Executor::enqueue_bucket(std::vector<Submission> agreed) {
+  finish_what_moves_nothing(agreed);
+  add_bucket(std::move(agreed));
+}
+
+void Executor::add_bucket(std::vector<Submission> items) {
+  if (items.empty()) return;
+  Bucket& bucket = buckets_.emplace_back();
+  bucket.items = std::move(items);
+  record_.note_agreed(bucket);
+}
+
+void Executor::finish_what_moves_nothing(std::vector<Submission>& agreed) {
+  bool is_any = false;
+  for (Submission& item : agreed) {
+    if (!moves_nothing(item)) continue;
+    is_any = true;
+    record_.note_skipped(item);
+    finish(item, Clock::now());
+  }
+  if (is_any) std::erase_if(agreed, moves_nothing);
+}
+
+void Executor::finish(Submission& item, Clock::time_point ended, std::exception_ptr error) {
+  const bool has_more_to_do = !error && item.contributed && item.start.finish;
+  if (item.result_number > 0) checksums_->add(item, error != nullptr);
+  if (!error) error = results_.deliver(item);
+  item.ended = has_more_to_do ? Clock::now() : ended;
+  complete(queue_, item, std::move(error), item.contributed);
+}
+
+Capabilities Executor::capabilities_of(const Bucket& bucket) const {
+  return calls_.backend_of(bucket).capabilities();
+}
+
+/// A backend for devices may use that of the CPU: those of one device only run at once. While ranks
+/// tell each other their rows, none knows when the data of the others starts: nothing comes
+/// between.
+bool Executor::may_start_next() const {
+  if (running_ == buckets_.size()) return false;
+  if (running_ == 0) return true;
+  if (buckets_[running_ - 1].rows) return false;
+  const Submission& next = buckets_[running_].items.front();
+  const Submission& first = buckets_.front().items.front();
+  return running_ < capabilities_of(buckets_.front()).operations_in_flight &&
+         next.spec().device == first.spec().device && !runs_alone(next) && !runs_alone(first);
+}
+
+void Executor::start_next() {
+  while (may_start_next()) {
+    Bucket& bucket = buckets_[running_];
+    bucket.started = Clock::now();
+    began_on_device_ = began_on_device_ || bucket.spec().device != DeviceKind::Cpu;
+    calls_.start(bucket);
+    const bool is_alone = ++running_ == 1;
+    if (is_alone) first_since_ = bucket.started;
+    record_.note_started(bucket, is_alone);
+  }
+}
+
+bool Executor::poll() {
+  bool has_ended = on_devices_.complete_passed();
+  start_next();
+  for (std::size_t i = 0; i < running_;) {
+    if (advance(buckets_[i])) {
+      end_running(i);
+      has_ended = true;
+    } else {
+      ++i;
+    }
+  }
+  if (has_ended) start_next();
+  return has_ended;
+}
+
+/// True once it has ended.
+bool Executor::advance(Bucket& bucket) {
+  if (!bucket.operation->poll()) return false;
+  if (!bucket.rows) return true;
+  ended_progress_ += bucket.operation->progress() + 1;
+  return !calls_.start_data(bucket) || bucket.operation->poll();
+}
+
+void Executor::end_running(std::size_t index) {
+  const Clock::time_point now = Clock::now();
+  Bucket& bucket = buckets_[index];
+  record_.note_finished(bucket, now);
+  Bucket finished = std::move(bucket);
+  buckets_.erase(buckets_.begin() + static_cast<std::ptrdiff_t>(index));
+  --running_;
+  if (index == 0) first_since_ = now;
+  ended_progress_ += finished.operation->progress() + 1;
+  const std::shared_ptr<const DeviceEvent> event = finished.operation->event();
+  finished.operation.reset();
+  if (event) return on_devices_.add(finished, event);
+  for (Submission& item : finished.items) finish(item, now, finished.error);
+}
+
+Waiting Executor::waiting() const {
+  // A device notifies nobody.
+  const Waiting at_most = on_devices_.empty() ? Waiting::Bell : Waiting::Pause;
+  if (buckets_.empty()) return at_most;
+  if (running_ == 0 || may_start_next()) return Waiting::Poll;
+  return std::min(at_most, capabilities_of(buckets_.front()).waiting);
+}
+
+std::uint64_t Executor::progress() const {
+  std::uint64_t progress =
+      counters().buckets.get() + device_counters().passed.get() + ended_progress_;
+  for (std::size_t i = 0; i < running_; ++i) progress += buckets_[i].operation->progress();
+  return progress;
+}
+
+std::string Executor::overdue(Clock::time_point now, std::optional<Clock::duration> limit) const {
+  if (std::string text = on_devices_.overdue(now, limit); !text.empty()) return text;
+  for (std::size_t i = 0; i < running_; ++i) {
+    for (const Submission& item : buckets_[i].items) {
+      if (!item.deadline || now < *item.deadline) continue;
+      const bool is_sent = is_point_to_point(item.spec().kind);
+      return display_name(item.key) +
+             (is_sent ? " had begun on both ranks but did not end within its timeout on rank "
+                      : " had begun on every rank but did not end within its timeout on rank ") +
+             std::to_string(rank_of_group_);
+    }
+  }
+  // The others may wait for the first.
+  if (running_ == 0 || !limit || now - first_since_ < *limit) return {};
+  const Submission& first = buckets_.front().items.front();
+  return display_name(first.key) + " has been in progress on rank " +
+         std::to_string(rank_of_group_) + " for longer than RONDE_STALL_ABORT_S";
+}
+
+std::vector<Submission> Executor::drain() {
+  std::vector<Submission> drained = on_devices_.drain();
+  for (Bucket& bucket : buckets_) {
+    for (Submission& item : bucket.items) drained.push_back(std::move(item));
+  }
+  buckets_.clear();
+  running_ = 0;
+  return drained;
+}
+
+}  // namespace ronde

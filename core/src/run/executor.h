@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "core/src/base/monotonic_clock.h"
+#include "core/src/events/event_log.h"
+#include "core/src/op/submission_queue.h"
+#include "core/src/run/backend_calls.h"
+#include "core/src/run/bucket.h"
+#include "core/src/run/bucket_record.h"
+#include "core/src/run/device_queue.h"
+#include "core/src/run/result_checksums.h"
+#include "core/src/run/results.h"
+#include "ronde/log.h"
+
+namespace ronde {
+
+/// Runs agreed operations on the backends, fused. Buckets start in the agreed order, each as soon
+/// as the backend takes one more (Capabilities::operations_in_flight), and end in any.
+///
+/// Thread-safety: none; owned by whoever runs the loop (the counters: any thread).
+class Executor {
+ public:
+  using Clock = MonotonicClock;
+
+  /// `rank`, `size`: within the process set. `fusion_bytes`: most bytes in a bucket of several, 0:
+  /// no fusion. `rank_of_group`: what this rank is called in texts. The references
+  /// outlive this.
+  Executor(Backends& backends, int rank, int size, std::uint64_t fusion_bytes, int rank_of_group,
+           const Logger& log, SubmissionQueue& queue);
+  Executor(const Executor&) = delete;
+  Executor& operator=(const Executor&) = delete;
+
+  /// Holds for what is planned from now on; the same on all ranks at the same decision.
+  void set_fusion_bytes(std::uint64_t bytes) noexcept { fusion_bytes_ = bytes; }
+
+  /// Makes it take checksums (RONDE_VERIFY), before the first enqueue().
+  void verify_results(const EventLog& events, const Logger& log) {
+    checksums_.emplace(results_, events, log);
+  }
+  /// The checksums since the last call.
+  /// @{
+  bool has_checksums() const noexcept { return checksums_ && !checksums_->empty(); }
+  std::vector<ResultEnd> take_checksums() { return checksums_->take(); }
+  /// @}
+
+  /// Plans what one decision agreed on, behind everything planned before.
+  void enqueue(std::vector<Submission> agreed);
+
+  /// One bucket as it was planned before.
+  void enqueue_bucket(std::vector<Submission> agreed);
+
+  bool busy() const noexcept { return !buckets_.empty() || !on_devices_.empty(); }
+
+  /// How to wait while poll() gets on with nothing.
+  Waiting waiting() const;
+
+  /// Changes whenever poll() got on.
+  std::uint64_t progress() const;
+
+  /// Starts and advances the first buckets, and completes what a device has come to, without
+  /// blocking; true if that finished anything. Throws ronde::Error if the backend failed, which is
+  /// fatal to the group.
+  bool poll();
+
+  /// As BackendCalls::wire_bytes().
+  std::uint64_t wire_bytes(const OpSpec& spec) const { return calls_.wire_bytes(spec); }
+
+  /// Why a bucket in progress has taken too long: a timeout of one of its operations, or `limit`
+  /// since it has been the oldest one. Empty if none has.
+  std::string overdue(Clock::time_point now, std::optional<Clock::duration> limit) const;
+
+  /// Removes and returns everything unfinished.
+  std::vector<Submission> drain();
+
+  /// After drain(): whether a device may still use memory of what it returned. Until the backends
+  /// have drained then.
+  bool has_begun_on_device() const noexcept { return began_on_device_; }
+
+  const BucketRecord::Counters& counters() const noexcept { return record_.counters(); }
+  const DeviceQueue::Counters& device_counters() const noexcept { return on_devices_.counters(); }
+
+ private:
+  void add_bucket(std::vector<Submission> items);
+  void finish_what_moves_nothing(std::vector<Submission>& agreed);
+  /// `error`: of what was done for it, which was over at `ended`.
+  void finish(Submission& item, Clock::time_point ended, std::exception_ptr error = nullptr);
+  Capabilities capabilities_of(const Bucket& bucket) const;
+  bool may_start_next() const;
+  void start_next();
+  bool advance(Bucket& bucket);
+  void end_running(std::size_t index);
+
+  std::uint64_t fusion_bytes_;
+  const int rank_of_group_;
+  SubmissionQueue& queue_;
+  const Results results_;
+  std::optional<ResultChecksums> checksums_;
+  BackendCalls calls_;
+  BucketRecord record_;
+  DeviceQueue on_devices_;
+  std::deque<Bucket> buckets_;
+  std::size_t running_ = 0;          ///< of them, the first ones: those in progress
+  Clock::time_point first_since_{};  ///< the first one is that, and in progress
+  std::uint64_t ended_progress_ = 0;
+  bool began_on_device_ = false;
+};
+
+}  // namespace ronde

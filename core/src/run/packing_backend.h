@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <deque>
+#include <memory>
+#include <vector>
+
+#include "core/src/base/counter.h"
+#include "core/src/run/fusion_buffer.h"
+#include "ronde/plugin/backend.h"
+
+namespace ronde {
+
+/// Makes a backend that wants one packed segment (Capabilities::wants_packed) take whole segment
+/// lists, every op and scale: packs them into the fusion buffer, with scale and widening on the
+/// way, lets the backend work on it in place, and unpacks. A larger list goes in chunks. Where the
+/// backend takes several operations at once (Capabilities::operations_in_flight), so many chunks
+/// are in flight, kMostSlots at most: the next ones are packed while the network has the first, and
+/// an operation starts its chunks while the one before waits for its last ones.
+///
+/// User memory is only touched by this class, on its thread; the wrapped backend sees nothing but
+/// the fusion buffer. So after abort() the user's memory is safe to free, whatever the backend's
+/// library still does (Note [Buffers after a group error]).
+///
+/// Thread-safety: as Backend. All operations that have begun are to be polled.
+class PackingBackend final : public Backend {
+ public:
+  /// Host memory only. `size`: number of ranks. `buffer_bytes`: limit of the fusion buffer, which
+  /// the slots divide among them.
+  PackingBackend(std::unique_ptr<Backend> packed, int size, int rank, std::size_t buffer_bytes);
+  ~PackingBackend() override;
+
+  std::string_view name() const noexcept override { return packed_->name(); }
+  Capabilities capabilities() const override;
+  std::unique_ptr<Operation> allreduce(const AllreduceCall& call) override;
+  std::unique_ptr<Operation> broadcast(const BroadcastCall& call) override;
+  std::unique_ptr<Operation> allgather(const AllgatherCall& call) override;
+  std::unique_ptr<Operation> alltoall(const AlltoallCall& call) override;
+  std::unique_ptr<Operation> reducescatter(const ReducescatterCall& call) override;
+  std::unique_ptr<Operation> send(const SendCall& call) override;
+  std::unique_ptr<Operation> recv(const RecvCall& call) override;
+  std::optional<std::chrono::nanoseconds> tend() override { return packed_->tend(); }
+  int prepare_sleep() override { return packed_->prepare_sleep(); }
+  void abort() noexcept override;
+  void close() override;
+  StatsGroup stats() const override;
+
+ private:
+  class ChunkedOperation;
+  class SegmentStream;
+  class Allreduce;
+  class CompressedAllreduce;
+  class Broadcast;
+  class PartStream;
+  class ByteStream;
+  class Allgather;
+  class Alltoall;
+  class Reducescatter;
+  class Message;
+
+  /// Chunks in flight: beyond this a network gains nothing from more, and caches lose.
+  static constexpr std::size_t kMostSlots = 3;
+
+  /// Memory for a chunk, and what is known of the one in it: its calls of the packed backend point
+  /// to that.
+  struct Slot {
+    explicit Slot(std::size_t limit) : buffer(limit) {}
+
+    FusionBuffer buffer;
+    bool is_taken = false;
+    std::size_t offset = 0;  ///< of its first unit in the operation
+    std::size_t count = 0;   ///< units
+    std::byte* memory = nullptr;
+    Segment segment;
+    std::vector<std::size_t> in_pieces, out_pieces;  ///< units of every part
+    std::unique_ptr<Operation> operation;            ///< of the packed backend; null: it has ended
+  };
+
+  struct Counters {
+    Counter chunks, packed_bytes, unpacked_bytes, buffer_bytes;
+  };
+
+  std::unique_ptr<Operation> compressed_allreduce(const AllreduceCall& call);
+  /// The type in which the packed backend reduces `dtype`.
+  DataType wire(DataType dtype) const;
+  std::size_t own() const noexcept { return static_cast<std::size_t>(rank_); }
+  /// Null: all are taken.
+  Slot* free_slot() noexcept;
+
+  const std::unique_ptr<Backend> packed_;
+  const Capabilities packed_capabilities_;
+  const int size_;
+  const int rank_;
+  const std::size_t slot_count_;
+  const std::size_t slot_bytes_;   ///< limit of each
+  const std::size_t chunk_bytes_;  ///< most of a segment list that is in a slot
+  std::deque<Slot> slots_;
+  std::deque<ChunkedOperation*> starting_;  ///< those that have chunks to start, oldest first
+  Counters counters_;
+};
+
+}  // namespace ronde

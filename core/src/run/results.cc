@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "core/src/run/results.h"
+
+#include <new>
+#include <utility>
+
+#include "core/src/base/exception_text.h"
+#include "ronde/error.h"
+
+namespace ronde {
+namespace {
+
+bool overlap(const void* input, std::size_t input_bytes, const void* output,
+             std::size_t output_bytes) {
+  if (input_bytes == 0 || output == nullptr) return false;
+  // Addresses of unrelated objects: compared as numbers.
+  const auto in = reinterpret_cast<std::uintptr_t>(input);
+  const auto out = reinterpret_cast<std::uintptr_t>(output);
+  return in < out + output_bytes && out < in + input_bytes;
+}
+
+}  // namespace
+
+std::vector<std::int64_t> Results::received_rows(const Submission& item) const {
+  if (item.rows.has_splits()) return item.received_rows;
+  std::vector<std::int64_t> rows = item.rows.first_dims;
+  for (std::int64_t& row : rows) row /= size_;
+  return rows;
+}
+
+std::vector<std::int64_t> Results::shape(const Submission& item) const {
+  const Collective kind = item.spec().kind;
+  std::vector<std::int64_t> shape = item.spec().shape;
+  if (kind == Collective::Allgather) shape.at(0) = total_rows(item.rows.first_dims);
+  if (kind == Collective::Alltoall) shape.at(0) = total_rows(received_rows(item));
+  if (kind == Collective::Reducescatter) {
+    shape.at(0) = scattered_rows(shape.at(0), size_).at(static_cast<std::size_t>(rank_));
+  }
+  return shape;
+}
+
+void* Results::output_of(Submission& item) const {
+  Start& start = item.start;
+  if (!may_allocate(item.spec().kind) || !start.allocate_output) return start.output;
+  // Asked once, also where it throws.
+  const auto allocate = std::exchange(start.allocate_output, nullptr);
+  try {
+    start.output = allocate(shape(item));
+  } catch (const Error&) {
+    throw;
+  } catch (const std::bad_alloc&) {
+    throw OutOfMemoryError(no_memory_text(item, "its result"));
+  } catch (...) {
+    throw OutOfMemoryError(no_memory_text(item, "its result") + ": " + exception_text());
+  }
+  return start.output;
+}
+
+std::string Results::no_memory_text(const Submission& item, const std::string& what) const {
+  const OpSpec& spec = item.spec();
+  const std::vector<std::int64_t> shape = this->shape(item);
+  return display_name(item.key) + ": rank " + std::to_string(rank_of_group_) +
+         " has no memory for " + what + ". The result is " + std::string(to_string(spec.dtype)) +
+         " " + to_string(shape) + ", " +
+         std::to_string(element_count(shape) * size_of(spec.dtype)) + " bytes";
+}
+
+std::byte* Results::output_of(Bucket& bucket) const {
+  try {
+    return static_cast<std::byte*>(output_of(bucket.items.front()));
+  } catch (...) {
+    bucket.error = std::current_exception();
+    return nullptr;
+  }
+}
+
+const void* Results::input_beside(std::byte*& output, std::size_t input_bytes,
+                                  std::size_t output_bytes, Bucket& bucket) const {
+  const Submission& item = bucket.items.front();
+  const void* const input = item.start.input;
+  if (!overlap(input, input_bytes, output, output_bytes)) return input;
+  if (item.spec().device != DeviceKind::Cpu) {
+    bucket.error = std::make_exception_ptr(UsageError(
+        display_name(item.key) + ": rank " + std::to_string(rank_of_group_) +
+        " gave an input that lies in the memory of the result, which is for buffers of the CPU: "
+        "give memory of its own for the result"));
+    output = nullptr;
+    return input;
+  }
+  try {
+    const auto* const first = static_cast<const std::byte*>(input);
+    bucket.input.assign(first, first + input_bytes);
+    return bucket.input.data();
+  } catch (const std::bad_alloc&) {
+    const std::string what = "a copy of its input (" + std::to_string(input_bytes) +
+                             " bytes), which lies in the memory of the result";
+    bucket.error = std::make_exception_ptr(OutOfMemoryError(no_memory_text(item, what)));
+    output = nullptr;
+    return input;
+  }
+}
+
+void Results::expect_output(const Submission& item) const {
+  if (!may_allocate(item.spec().kind) || item.start.output != nullptr) return;
+  const std::vector<std::int64_t> shape = this->shape(item);
+  if (element_count(shape) == 0) return;
+  throw UsageError(display_name(item.key) + ": rank " + std::to_string(rank_of_group_) +
+                   " gave no memory for the result, which has the shape " + to_string(shape) +
+                   ": set output, or allocate_output");
+}
+
+std::exception_ptr Results::deliver(Submission& item) const {
+  try {
+    // A result without elements has no memory yet.
+    if (item.contributed) {
+      output_of(item);
+      expect_output(item);
+    }
+    if (item.spec().kind == Collective::Alltoall) {
+      item.work->set_received_splits(received_rows(item));
+    }
+    if (item.spec().kind == Collective::Recv) item.work->set_source(item.spec().peer);
+    if (item.contributed && item.start.finish) item.start.finish();
+  } catch (...) {
+    return std::current_exception();
+  }
+  return nullptr;
+}
+
+}  // namespace ronde

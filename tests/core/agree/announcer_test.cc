@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "core/src/agree/announcer.h"
+
+#include <catch2/catch.hpp>
+
+#include "ronde/error.h"
+#include "tests/core/agree/submissions.h"
+
+namespace {
+
+using namespace ronde;
+using namespace ronde::test;
+using std::chrono::milliseconds;
+using TimePoint = Announcer::TimePoint;
+
+const TimePoint kStart{std::chrono::hours(1)};
+
+/// A response to `key` with two elements: an error, which may be meant for one rank only, or a
+/// slot.
+Response response(const std::string& key, const std::string& error = "", int only_rank = -1,
+                  int slot = -1) {
+  return {key, error, only_rank, spec_for(key), {}, true, slot};
+}
+
+AppliedDecision apply(Announcer& announcer, std::uint64_t number,
+                      std::vector<Response> responses = {}) {
+  DecisionMessage decision;
+  decision.number = number;
+  decision.responses = std::move(responses);
+  return announcer.apply(decision);
+}
+
+}  // namespace
+
+TEST_CASE("decisions must be applied in order, and be about what was submitted") {
+  ResponseCache cache(4);
+  Announcer announcer(cache);
+  CHECK_THROWS_WITH(apply(announcer, 2), Catch::Contains("decision 2 came after decision 0"));
+  CHECK_THROWS_WITH(apply(announcer, 1, {response("x")}),
+                    Catch::Contains("this rank has not submitted"));
+}
+
+TEST_CASE("messages are announced in full, and learn from whom they come") {
+  ResponseCache cache(1);
+  Announcer announcer(cache);
+  for (int i = 0; i < 2; ++i) {
+    Submission made;
+    Request request;
+    request.kind = Collective::Recv;
+    request.peer = kAnyRank;
+    made.key.spec = share(spec_of(request));
+    made.key.number = message_key(static_cast<std::uint64_t>(i));
+    announcer.add(std::move(made));
+  }
+  CHECK(announcer.pending_names() == std::vector<std::string>(2, "recv from any rank (tag 0)"));
+  const auto ready = announcer.announce(kStart, false);
+  REQUIRE(ready);
+  REQUIRE(ready->requests.size() == 2);
+  CHECK(ready->requests[1].spec->peer == kAnyRank);
+  Response of_another_rank = response(message_key(0), "", 0);
+  Response own = response(message_key(1), "", 1);
+  OpSpec from_rank_3 = *ready->requests[1].spec;
+  from_rank_3.peer = 3;
+  own.spec = of_another_rank.spec = share(from_rank_3);
+  const AppliedDecision applied = apply(announcer, 1, {of_another_rank, own});
+  REQUIRE(applied.agreed.size() == 1);
+  CHECK(applied.agreed[0].key.text() == message_key(1));
+  CHECK(applied.agreed[0].spec().peer == 3);
+  CHECK(announcer.drain().size() == 1);
+}
+
+TEST_CASE("operations taken by a decision that makes no sense are still there to be failed") {
+  ResponseCache cache(0);
+  Announcer announcer(cache);
+  for (const char* const name : {"x", "y"}) {
+    Submission waited_for = submission(name);
+    waited_for.work =
+        std::make_shared<WorkState>(name, std::weak_ptr<WaitHelper>(), std::shared_ptr<Logger>());
+    announcer.add(std::move(waited_for));
+  }
+  Response stands_in = response("y");
+  stands_in.joined = {0};
+  const Response refused = response("y", "refused");
+  CHECK_THROWS_AS(apply(announcer, 1, {response("x"), stands_in, refused, response("unknown")}),
+                  Error);
+  CHECK(announcer.drain().size() == 2);
+}
+
+TEST_CASE("an announcer tells each thing once") {
+  ResponseCache cache(0);
+  Announcer announcer(cache);
+  CHECK_FALSE(announcer.announce(kStart, false));
+  announcer.add(submission("x", kStart + milliseconds(5)));
+  CHECK(announcer.next_deadline() == kStart + milliseconds(5));
+  CHECK(announcer.announce(kStart, false)->requests.size() == 1);
+  CHECK_FALSE(announcer.announce(kStart, false));
+  CHECK(announcer.announce(kStart + milliseconds(5), false)->expired.size() == 1);
+  CHECK_FALSE(announcer.announce(kStart + milliseconds(9), false));
+  CHECK_FALSE(announcer.next_deadline());
+  CHECK(announcer.announce(kStart, true)->shutdown);
+  CHECK(announcer.announced_shutdown());
+  CHECK_FALSE(announcer.announce(kStart, true));
+  CHECK(announcer.pending_names() == std::vector<std::string>{"allreduce 'x'"});
+  CHECK(announcer.drain().size() == 1);
+  CHECK(announcer.pending_names().empty());
+}
+
+TEST_CASE("an error meant for another rank leaves this one's operation alone") {
+  ResponseCache cache(0);
+  Announcer announcer(cache);
+  announcer.add(submission("x"));
+  CHECK(apply(announcer, 1, {response("x", "too late", 1)}).refused.empty());
+  const AppliedDecision applied = apply(announcer, 2, {response("x", "too late", 0)});
+  REQUIRE(applied.refused.size() == 1);
+  CHECK(applied.refused[0].text == "too late");
+}
+
+TEST_CASE("an operation that loses its slot and fails in one decision is not announced again") {
+  ResponseCache cache(0);
+  Announcer announcer(cache);
+  announcer.add(submission("x"));
+  static_cast<void>(announcer.announce(kStart, false));
+  REQUIRE(apply(announcer, 1, {response("x", "", -1, 0)}).agreed.size() == 1);
+  announcer.add(submission("x"));
+  announcer.add(submission("y"));
+  CHECK(announcer.announce(kStart, false)->cached.test(0));
+  const Response evicting = response("y", "", -1, 0);
+  REQUIRE(apply(announcer, 2, {evicting, response("x", "timed out", 0)}).refused.size() == 1);
+  CHECK_FALSE(announcer.announce(kStart, false));
+}

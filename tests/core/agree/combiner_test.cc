@@ -1,0 +1,252 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "core/src/agree/combiner.h"
+
+#include <catch2/catch.hpp>
+
+#include "ronde/error.h"
+#include "tests/core/agree/submissions.h"
+
+namespace {
+
+using namespace ronde;
+using namespace ronde::test;
+using std::chrono::milliseconds;
+using TimePoint = Combiner::TimePoint;
+using Ranks = std::vector<std::int32_t>;
+
+const TimePoint kStart{std::chrono::hours(1)};
+constexpr milliseconds kPatience{100};
+
+ReadyMessage slots(std::vector<std::size_t> ready, std::vector<std::size_t> absent = {},
+                   std::uint64_t seen = 0) {
+  ReadyMessage message;
+  message.decisions_seen = seen;
+  for (const std::size_t slot : ready) message.cached.set(slot);
+  for (const std::size_t slot : absent) message.absent.set(slot);
+  return message;
+}
+
+ReadyMessage request(const std::string& key, std::int64_t count = 2, bool contributes = true) {
+  ReadyMessage message;
+  message.requests = {{key, spec_for(key, spec_with({count})), contributes}};
+  return message;
+}
+
+ReadyMessage unnamed(std::uint64_t sequence, std::uint32_t slot, bool contributes = true,
+                     std::uint64_t seen = 0) {
+  ReadyMessage message;
+  message.decisions_seen = seen;
+  message.keyed = {{unnamed_key(sequence), slot, contributes}};
+  return message;
+}
+
+using Bits = std::vector<std::size_t>;
+
+Bits bits_of(const BitVector& vector) {
+  Bits bits;
+  vector.for_each([&](std::size_t bit) { bits.push_back(bit); });
+  return bits;
+}
+
+/// The decision number `number`, which gives `slot` to `key`.
+DecisionMessage assignment(std::uint64_t number, const std::string& key, std::int32_t slot) {
+  DecisionMessage decision;
+  decision.number = number;
+  decision.responses = {{key, "", -1, spec_for(key), {}, true, slot}};
+  return decision;
+}
+
+/// Ranks 4, 5 and 7 of a host.
+struct Host {
+  /// Adds the messages in this order; each comes with its rank.
+  void add(const std::vector<std::pair<int, ReadyMessage>>& messages, TimePoint now = kStart) {
+    for (const auto& [rank, message] : messages) combiner.add(rank, message, now);
+  }
+  /// The parts of the message to rank 0, which has one for each of these.
+  std::vector<HostReadyMessage::Part> take(const std::vector<Ranks>& expected,
+                                           TimePoint now = kStart) {
+    const auto message = combiner.take(now);
+    const auto parts = message ? message->parts : std::vector<HostReadyMessage::Part>();
+    REQUIRE(parts.size() == expected.size());
+    for (std::size_t i = 0; i < parts.size(); ++i) CHECK(parts[i].ranks == expected[i]);
+    return parts;
+  }
+
+  Combiner combiner{{4, 5, 7}, kPatience};
+};
+
+}  // namespace
+
+TEST_CASE("messages go on at once, rank by rank, in their order and before a timeout") {
+  Host host;
+  const auto message = [](const std::string& key, int peer) {
+    OpSpec spec = spec_with({2});
+    spec.kind = Collective::Send;
+    spec.peer = peer;
+    return FullRequest{key, share(spec), true};
+  };
+  ReadyMessage first = request("x");
+  first.requests.push_back(message("b", 1));
+  first.requests.push_back(message("a", 2));
+  ReadyMessage second, third;
+  second.requests = {message("c", 3)};
+  third.requests = {message("a", 1)};  // as on rank 5: it means something else
+  third.expired = {"a"};
+  host.add({{5, first}, {5, second}, {7, third}});
+  const auto parts = host.take({{5}, {7}});
+  std::vector<std::string> keys;
+  for (const FullRequest& item : parts[0].ready.requests) {
+    if (is_point_to_point(item.spec->kind)) keys.push_back(item.key);
+  }
+  CHECK(keys == std::vector<std::string>{"b", "a", "c"});
+  CHECK(parts[1].ready.requests.at(0).key == "a");
+  CHECK(parts[1].ready.expired == std::vector<std::string>{"a"});
+}
+
+TEST_CASE("what all ranks of a host are ready for is told once, when the last one is") {
+  Host host;
+  const auto add = [&](int rank, const ReadyMessage& ready) {
+    host.add({{rank, ready}, {rank, request("x", 2, rank == 5)}, {rank, unnamed(3, 9, false)}});
+  };
+  add(5, slots({1, 70}, {70}));
+  add(4, slots({1, 2, 70}, {2, 70}));
+  host.take({});
+  add(7, slots({1, 2, 70}, {1, 2, 70}));
+  const ReadyMessage ready = host.take({{4, 5, 7}})[0].ready;
+  CHECK(bits_of(ready.cached) == Bits{1, 70});
+  // It is absent where no rank contributes.
+  CHECK(bits_of(ready.absent) == Bits{70});
+  REQUIRE(ready.requests.size() == 1);
+  CHECK(ready.requests[0].key == "x");
+  CHECK(ready.requests[0].contributes);
+  REQUIRE(ready.keyed.size() == 1);
+  CHECK(ready.keyed[0].key == unnamed_key(3));
+  CHECK_FALSE(ready.keyed[0].contributes);
+  CHECK(host.combiner.counters().combined.get() == 4);
+  CHECK(host.combiner.counters().scattered.get() == 0);
+  host.add({{5, slots({2})}});
+  CHECK(bits_of(host.take({{4, 5, 7}})[0].ready.cached) == Bits{2});
+  CHECK_FALSE(host.combiner.next_deadline());
+}
+
+TEST_CASE("requests that differ go on rank by rank, in one message") {
+  Host host;
+  host.add({{4, request("x", 2)}, {5, request("x", 3)}, {7, request("x", 2)}});
+  host.add({{4, unnamed(0, 1)}, {5, unnamed(0, 2)}, {7, request(unnamed_key(0))}});
+  const auto parts = host.take({{4}, {5}, {7}});
+  for (const auto& part : parts) {
+    CHECK(part.ready.requests.size() + part.ready.keyed.size() == 2);
+  }
+  CHECK(parts[1].ready.requests[0].spec->shape == std::vector<std::int64_t>{3});
+}
+
+TEST_CASE("what some ranks do not come to is told rank by rank once patience is over") {
+  Host host;
+  const TimePoint late = kStart + kPatience + milliseconds(10);
+  host.add({{4, slots({3}, {3})}});
+  host.add({{7, request("x")}}, kStart + milliseconds(10));
+  host.take({}, kStart + milliseconds(10));
+  CHECK(host.combiner.next_deadline() == kStart + kPatience);
+  const ReadyMessage first = host.take({{4}}, kStart + kPatience)[0].ready;
+  CHECK(bits_of(first.cached) == Bits{3});
+  CHECK(bits_of(first.absent) == Bits{3});
+  CHECK(host.combiner.next_deadline() == late);
+  host.take({{7}}, late);
+  CHECK_FALSE(host.combiner.next_deadline());
+
+  // The rest of them goes at once, until they are agreed.
+  host.add({{5, slots({3})}, {5, request("x")}}, late);
+  const ReadyMessage second = host.take({{5}}, late)[0].ready;
+  CHECK(bits_of(second.cached) == Bits{3});
+  CHECK(second.requests.size() == 1);
+  DecisionMessage agreed = assignment(1, "x", -1);
+  agreed.cached.set(3);
+  host.combiner.pass(agreed);
+  host.add({{5, slots({3}, {}, 1)}, {5, request("x")}}, late);
+  host.take({}, late);
+}
+
+TEST_CASE("what was refused to every rank of a host is told once again when it comes anew") {
+  Host host;
+  const TimePoint late = kStart + kPatience;
+  const auto refuse = [&](std::uint64_t number, int rank) {
+    DecisionMessage decision = assignment(number, "x", -1);
+    decision.responses[0].error = "it timed out";
+    decision.responses[0].only_rank = rank;
+    host.combiner.pass(decision);
+  };
+  host.add({{4, request("x")}});
+  host.take({{4}}, late);
+  refuse(1, 4);
+  refuse(2, 9);  // of another host
+  // The others are told of at once, as rank 0 can answer them.
+  host.add({{5, request("x")}}, late);
+  host.take({{5}}, late);
+  refuse(3, 5);
+  host.add({{7, request("x")}}, late);
+  host.take({{7}}, late);
+  refuse(4, 7);
+  host.add({{4, request("x")}, {5, request("x")}}, late);
+  host.take({}, late);
+  host.add({{7, request("x")}}, late);
+  host.take({{4, 5, 7}}, late);
+}
+
+TEST_CASE("a timeout or a shutdown does not overtake what its rank has announced") {
+  const bool expires = GENERATE(true, false);
+  ReadyMessage end;
+  if (expires) end.expired = {"x"};
+  end.shutdown = !expires;
+  Host host;
+  host.add({{5, slots({3})}, {5, request("x")}, {7, slots({3})}, {5, end}});
+  // Also if a decision passes in between.
+  host.combiner.pass(assignment(1, "y", 8));
+  const ReadyMessage ready = host.take({{5}, {7}})[0].ready;
+  CHECK(ready.decisions_seen == 0);
+  CHECK(bits_of(ready.cached) == Bits{3});
+  CHECK(ready.requests.size() == 1);
+  CHECK(ready.expired == end.expired);
+  CHECK(ready.shutdown == end.shutdown);
+}
+
+TEST_CASE("a name that comes by slot and in full on one host is told at once") {
+  const bool slot_first = GENERATE(true, false);
+  Host host;
+  host.combiner.pass(assignment(1, "x", 6));
+  const auto by_slot = [&](int rank) { host.add({{rank, slots({6}, {}, 1)}}); };
+  if (slot_first) by_slot(4);
+  host.add({{5, request("x", 9)}});
+  if (!slot_first) by_slot(4);
+  const auto parts = host.take({{4}, {5}});
+  CHECK(bits_of(parts[0].ready.cached) == Bits{6});
+  CHECK(parts[1].ready.requests.size() == 1);
+  by_slot(7);
+  CHECK(bits_of(host.take({{7}})[0].ready.cached) == Bits{6});
+}
+
+TEST_CASE("slots mean what they mean to the last decision that has passed") {
+  Host host;
+  host.combiner.pass(assignment(1, "x", 0));
+  host.add({{4, slots({0}, {}, 1)}, {5, unnamed(2, 0, true, 1)}});
+  host.combiner.pass(assignment(2, "y", 0));
+  // Both were about "x", and so is this; the ranks announce it anew.
+  host.add({{7, slots({0}, {}, 1)}});
+  host.take({}, kStart + kPatience);
+  for (const int rank : {4, 5, 7}) host.add({{rank, slots({0}, {}, 2)}});
+  const ReadyMessage ready = host.take({{4, 5, 7}})[0].ready;
+  CHECK(ready.decisions_seen == 2);
+  CHECK(bits_of(ready.cached) == Bits{0});
+}
+
+TEST_CASE("a combiner refuses what makes no sense") {
+  Host host;
+  CHECK_THROWS_WITH(host.combiner.add(6, slots({0}), kStart), Catch::Contains("another host"));
+  host.combiner.add(4, request("x"), kStart);
+  CHECK_THROWS_WITH(host.combiner.add(4, request("x"), kStart),
+                    Catch::Contains("rank 4 announced"));
+  // Of a process set: as they are called in the group.
+  Combiner of_set({0, 2}, kPatience, {9, 3, 5});
+  CHECK_THROWS_WITH(of_set.add(1, slots({0}), kStart), Catch::Contains("rank 3 announced"));
+  of_set.add(2, request("x"), kStart);
+  CHECK_THROWS_WITH(of_set.add(2, request("x"), kStart), Catch::Contains("rank 5 announced"));
+}

@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0
+// Messages that make no sense, from a rank that is broken or runs something else: rank 0 names it.
+#include <catch2/catch.hpp>
+
+#include "core/src/agree/messages.h"
+#include "ronde/error.h"
+#include "tests/support/ranks/ranks.h"
+#include "tests/support/ranks/requests.h"
+#include "tests/support/ranks/simulated_ranks.h"
+
+namespace {
+
+using namespace ronde;
+using namespace ronde::test;
+
+/// Options of rank 0, whose rank 1 leads a host with rank 2, and rank 3 a host of its own.
+RuntimeOptions options_with(SimulatedRanks::Script script) {
+  script.host_of = {0, 1, 1, 2};
+  static const inproc::Group group(std::vector<int>{0, 1, 1, 2});
+  RuntimeOptions options = options_of(group, 0);
+  options.make_transport = [script = std::move(script)] {
+    return std::make_unique<SimulatedRanks>(script, std::make_shared<SimulatedTraffic>());
+  };
+  return options;
+}
+
+Incoming from_rank_1(const Message& message) {
+  return {Incoming::Kind::Message, 1, encode(message)};
+}
+
+/// The exchanges of a start in which all agree.
+std::vector<std::string> exchanges() {
+  return {config_digest(group_wide_fingerprint(test_config())), "", ""};
+}
+
+}  // namespace
+
+TEST_CASE("a rank that meets the others with what makes no sense is named") {
+  const std::vector<std::pair<Incoming, std::string>> rows = {
+      {from_rank_1(BootstrapMessage{3, {""}}), "it speaks for rank 3, which is not below it"},
+      {from_rank_1(BootstrapMessage{4, {""}}), "it speaks for rank 4"},
+      {from_rank_1(BootstrapMessage{-1, {""}}), "it speaks for rank -1"},
+      {from_rank_1(BootstrapMessage{1, {}}), "without its part"},
+      {from_rank_1(FinishedMessage{}), "wrong time"},
+      {{Incoming::Kind::Message, 1, "\xff"}, "unknown type"}};
+  for (const auto& [incoming, text] : rows) {
+    const Death death =
+        death_of([&] { Runtime(options_with({.exchanges = {}, .afterwards = {incoming}})); });
+    CHECK(death.rank == 1);
+    CHECK_THAT(death.text,
+               Catch::StartsWith("rank 1 sent what makes no sense: ") && Catch::Contains(text));
+  }
+}
+
+TEST_CASE("a rank that says what makes no sense to rank 0 ends the group and is named") {
+  ReadyMessage with_slot;
+  with_slot.cached.set(5);
+  ExchangeRequest of_other;
+  of_other.key.ranks = {0, 3};
+  of_other.rank = 3;
+  ExchangeRequest of_nobody = of_other;
+  of_nobody.key.ranks = {1, 9};
+  of_nobody.rank = 1;
+  const std::vector<std::pair<Incoming, std::string>> rows = {
+      {from_rank_1(HostReadyMessage{{{{2, 3}, {}}}}), "it speaks for rank 3"},
+      {from_rank_1(HostReadyMessage{{{{4}, {}}}}), "it speaks for rank -1"},
+      {from_rank_1(HostReadyMessage{{{{-7}, {}}}}), "it speaks for rank -1"},
+      {from_rank_1(FinishedMessage{{1, 4}, {"", ""}}), "it speaks for rank 4"},
+      {from_rank_1(of_other), "it speaks for rank 3"},
+      {from_rank_1(of_nobody), "rank 9 of the process set of ranks 1,9 does not exist"},
+      {from_rank_1(ResultsMessage{0, 3, {}}), "it speaks for rank 3"},
+      {from_rank_1(ResultsMessage{0, 1, {}}), "it verifies results, which rank 0 does not"},
+      {from_rank_1(with_slot), "a cache slot that was never assigned"},
+      {{Incoming::Kind::Message, 1, "\xff"}, "unknown type"}};
+  for (const auto& [incoming, text] : rows) {
+    Runtime runtime(options_with({.exchanges = exchanges(), .afterwards = {incoming}}));
+    const Death death = death_of([&] { runtime.run(barrier_request()); });
+    CHECK(death.rank == 1);
+    CHECK_THAT(death.text,
+               Catch::StartsWith("rank 1 sent what makes no sense: ") && Catch::Contains(text));
+  }
+}
+
+TEST_CASE("members of messages that have members themselves are refused") {
+  OpSpec inner;
+  inner.members = {OpSpec()};
+  OpSpec outer;
+  outer.members = {inner};
+  ReadyMessage ready;
+  ready.requests = {{"key", share(outer), true}};
+  CHECK_THROWS_WITH(decode(encode(ready)), Catch::Contains("damaged"));
+  RankRows rows;
+  rows.members.emplace_back().members.emplace_back();
+  DecisionMessage decision;
+  decision.responses.emplace_back().rows = rows;
+  CHECK_THROWS_WITH(decode(encode(decision)), Catch::Contains("damaged"));
+}

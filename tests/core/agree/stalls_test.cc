@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "core/src/agree/stalls.h"
+
+#include <catch2/catch.hpp>
+
+#include "core/src/op/op_spec.h"
+
+namespace {
+
+using namespace ronde;
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+using TimePoint = StallInspector::TimePoint;
+
+const TimePoint kStart{std::chrono::hours(5)};
+
+WaitingOperation waiting(const std::string& key, TimePoint since) {
+  const std::string name = is_unnamed(key) ? std::string() : key;
+  return {{name, display_name(Collective::Allreduce, key), Collective::Allreduce, {0, 1}, {2, 3}},
+          since};
+}
+
+}  // namespace
+
+TEST_CASE("an operation is reported with who waits for whom once it is old") {
+  StallInspector inspector(30, 600);
+  CHECK(inspector.inspect({}, kStart).stalled.empty());
+  const auto early = inspector.inspect({waiting("x", kStart)}, kStart + milliseconds(29999));
+  CHECK(early.stalled.empty());
+  const auto finding = inspector.inspect({waiting("x", kStart)}, kStart + milliseconds(31500));
+  for (const auto& found : {early, finding}) CHECK_FALSE(found.fatal);
+  REQUIRE(finding.stalled.size() == 1);
+  const StalledOperation& stalled = finding.stalled[0];
+  CHECK(stalled.name == "x");
+  CHECK(stalled.text == "allreduce 'x'");
+  CHECK(stalled.submitted_ranks == std::vector<int>{0, 1});
+  CHECK(stalled.missing_ranks == std::vector<int>{2, 3});
+  CHECK(stalled.waiting == milliseconds(31500));
+  CHECK(stall_text(finding.stalled) ==
+        "allreduce 'x' has waited 31.5 s for ranks 2,3 (submitted by ranks 0,1)");
+}
+
+TEST_CASE("reports repeat each period and are quiet in between") {
+  StallInspector inspector(10, 0);
+  const std::vector<WaitingOperation> operations = {waiting("x", kStart)};
+  std::vector<int> reported;
+  for (int second = 0; second <= 45; ++second) {
+    if (!inspector.inspect(operations, kStart + seconds(second)).stalled.empty()) {
+      reported.push_back(second);
+    }
+  }
+  CHECK(reported == std::vector<int>{10, 20, 30, 40});
+}
+
+TEST_CASE("only operations past the limit are reported") {
+  StallInspector inspector(10, 0);
+  const auto finding = inspector.inspect(
+      {waiting("a", kStart), waiting(unnamed_key(4), kStart), waiting("b", kStart + seconds(5))},
+      kStart + seconds(11));
+  REQUIRE(finding.stalled.size() == 2);
+  CHECK(finding.stalled[1].name.empty());
+  CHECK(stall_text(finding.stalled) ==
+        "allreduce 'a', allreduce number 4 without a name have waited up to 11.0 s for ranks 2,3 "
+        "(submitted by ranks 0,1)");
+}
+
+TEST_CASE("the text of a stall has a line for each group of missing ranks, and few names") {
+  std::vector<WaitingOperation> operations;
+  for (int i = 0; i < 160; ++i) {
+    operations.push_back(waiting("w" + std::to_string(i), kStart + milliseconds(i)));
+  }
+  operations.push_back(waiting("late", kStart + seconds(1)));
+  operations.back().submitted_ranks = {0, 1, 2};
+  operations.back().missing_ranks = {3};
+  const auto finding = StallInspector(1, 0).inspect(operations, kStart + seconds(5));
+  CHECK(finding.stalled.size() == 161);
+  CHECK(stall_text(finding.stalled) ==
+        "allreduce 'w0', allreduce 'w1', allreduce 'w2' and 157 more have waited up to 5.0 s for "
+        "ranks 2,3 (submitted by ranks 0,1)\n"
+        "allreduce 'late' has waited 4.0 s for rank 3 (submitted by ranks 0-2)");
+}
+
+TEST_CASE("past the second limit the group fails, naming the first missing rank") {
+  StallInspector inspector(10, 60);
+  CHECK_FALSE(inspector.inspect({waiting("x", kStart)}, kStart + milliseconds(59999)).fatal);
+  const auto finding = inspector.inspect({waiting("x", kStart)}, kStart + seconds(60));
+  REQUIRE(finding.fatal);
+  CHECK(finding.fatal->rank == 2);
+  CHECK_THAT(finding.fatal->text, Catch::Contains("allreduce 'x' has waited 60.0 s for ranks 2,3"));
+  CHECK_THAT(finding.fatal->text, Catch::Contains("RONDE_STALL_ABORT_S=60.0 s"));
+}
+
+TEST_CASE("a limit of zero is none") {
+  const std::vector<WaitingOperation> operations = {waiting("x", kStart)};
+  const TimePoint later = kStart + std::chrono::hours(1000);
+  StallInspector never(0, 0);
+  CHECK_FALSE(never.period());
+  CHECK(never.inspect(operations, later).stalled.empty());
+  CHECK_FALSE(never.inspect(operations, later).fatal);
+  StallInspector warns(1, 0);
+  CHECK(warns.inspect(operations, later).stalled.size() == 1);
+  CHECK_FALSE(warns.inspect(operations, later).fatal);
+  StallInspector aborts(0, 1);
+  CHECK(aborts.inspect(operations, later).fatal);
+  CHECK(aborts.inspect(operations, later).stalled.empty());
+}
+
+TEST_CASE("the period of inspection follows the shorter limit, within reason") {
+  CHECK(StallInspector(8, 600).period() == seconds(1));
+  CHECK(StallInspector(0, 0.8).period() == milliseconds(100));
+  CHECK(StallInspector(30, 600).period() == seconds(1));
+  CHECK(StallInspector(1e-6, 0).period() == milliseconds(1));
+  // A limit beyond what the clock can hold is a long time, not a negative one.
+  StallInspector patient(1e300, 1e300);
+  CHECK(patient.inspect({waiting("x", kStart)}, kStart + seconds(10)).stalled.empty());
+}

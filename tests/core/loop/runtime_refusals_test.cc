@@ -1,0 +1,256 @@
+// SPDX-License-Identifier: Apache-2.0
+// Operations on whole runtimes that are refused, while the job goes on.
+#include <catch2/catch.hpp>
+#include <functional>
+#include <limits>
+
+#include "core/src/op/op_spec.h"
+#include "ronde/error.h"
+#include "tests/support/harness/case_table.h"
+#include "tests/support/ranks/goes_on.h"
+#include "tests/support/ranks/ranks.h"
+#include "tests/support/ranks/requests.h"
+
+namespace {
+
+using namespace ronde;
+using namespace ronde::test;
+
+/// A request as every rank sends it, and what the text says of it.
+struct Sent {
+  Collective kind;
+  std::string text;
+};
+
+const Sent kAllreduce = {Collective::Allreduce, "allreduce f32 [3, 2] sum on cpu"};
+const Sent kBroadcast = {Collective::Broadcast, "broadcast f32 [3, 2] root 0 on cpu"};
+const Sent kReducescatter = {Collective::Reducescatter, "reducescatter f32 [3, 2] sum on cpu"};
+const Sent kAlltoall = {Collective::Alltoall, "alltoall f32 [3, 2] on cpu"};
+
+/// Ranks disagree after `change` on rank 1 of 3: all are told, and `expected` is in the text.
+void check_mismatch(const Sent& sent, const std::function<void(Request&)>& change,
+                    const std::string& expected) {
+  for (const bool named : {true, false}) {
+    run_group(3, [&](int rank, Runtime& runtime) {
+      std::vector<float> values(6, 1.0F);
+      // Cached first, then refused, then as before.
+      for (int step = 0; step < 3; ++step) {
+        std::vector<float> output(6, -1.0F);
+        Request request = sum_request(values, named ? "x" : "");
+        request.kind = sent.kind;
+        request.shape = {3, 2};
+        request.output = output.data();
+        if (step == 1 && rank == 1) change(request);
+        const Work work = runtime.submit(request);
+        if (step != 1) {
+          work.wait();
+          check(output[0] == (is_reduction(sent.kind) ? 3.0F : 1.0F), "the result");
+          continue;
+        }
+        const std::string text = usage_error_of(work);
+        check_contains(text, "differs between ranks");
+        check_contains(text, "ranks 0,2: " + sent.text);
+        check_contains(text, "rank 1: " + expected);
+        check(output == std::vector<float>(6, -1.0F), "nothing was done");
+      }
+      check_goes_on(runtime);
+    });
+  }
+}
+
+struct Mismatch {
+  std::string what;
+  Sent sent;
+  std::function<void(Request&)> change;
+  std::string expected;
+};
+
+const std::vector<Mismatch> kMismatches = {
+    {"shape", kAllreduce, [](Request& r) { r.shape = {6}; }, "allreduce f32 [6] sum on cpu"},
+    {"extents", kAllreduce,
+     [](Request& r) {
+       r.shape = {2, 3};
+     },
+     "allreduce f32 [2, 3] sum on cpu"},
+    {"dtype", kAllreduce, [](Request& r) { r.dtype = DataType::I32; },
+     "allreduce i32 [3, 2] sum on cpu"},
+    {"dtype of a broadcast", kBroadcast, [](Request& r) { r.dtype = DataType::I32; },
+     "broadcast i32 [3, 2] root 0 on cpu"},
+    {"root", kBroadcast, [](Request& r) { r.root = 1; }, "broadcast f32 [3, 2] root 1 on cpu"},
+    {"dtype of a reducescatter", kReducescatter, [](Request& r) { r.dtype = DataType::I32; },
+     "reducescatter i32 [3, 2] sum on cpu"},
+    {"columns of an alltoall", kAlltoall, [](Request& r) { r.shape[1] = 1; },
+     "alltoall f32 [3, 1] on cpu"},
+    {"op", kAllreduce, [](Request& r) { r.op = ReduceOp::Max; }, "allreduce f32 [3, 2] max on cpu"},
+    {"prescale", kAllreduce, [](Request& r) { r.prescale = 2; },
+     "allreduce f32 [3, 2] sum prescale 2 on cpu"},
+    {"postscale", kAllreduce, [](Request& r) { r.postscale = 3; },
+     "allreduce f32 [3, 2] sum postscale 3 on cpu"},
+    {"wire_dtype", kAllreduce, [](Request& r) { r.wire_dtype = DataType::BF16; },
+     "allreduce f32 [3, 2] as bf16 sum on cpu"},
+    {"device", kAllreduce, [](Request& r) { r.device.kind = DeviceKind::Cuda; },
+     "allreduce f32 [3, 2] sum on cuda"},
+    {"kind", kAllreduce, [](Request& r) { r.kind = Collective::Broadcast; },
+     "broadcast f32 [3, 2] root 0 on cpu"}};
+
+const bool registered = [] {
+  for (const Mismatch& row : kMismatches) {
+    add_case("ranks that disagree on the " + row.what + " are told what each sent", "",
+             [&row] { check_mismatch(row.sent, row.change, row.expected); });
+  }
+  return true;
+}();
+
+/// What all ranks ask for, equally, is refused on all of them.
+void check_refused(const std::function<void(Request&)>& change, const std::string& expected) {
+  run_group(2, [&](int, Runtime& runtime) {
+    std::vector<float> values(6, 1.0F);
+    for (int step = 0; step < 2; ++step) {
+      Request request = sum_request(values, "x");
+      change(request);
+      check_contains(usage_error_of(runtime.submit(request)), expected);
+    }
+    check(values == std::vector<float>(6, 1.0F), "nothing was done");
+    check_goes_on(runtime);
+  });
+}
+
+/// What this rank alone can see to be wrong throws at once.
+void check_refused_at_once(Runtime& runtime, const std::function<void(Request&)>& change,
+                           const std::string& expected) {
+  std::vector<float> values(6, 1.0F);
+  Request request = sum_request(values, "x");
+  change(request);
+  check_contains(text_of<UsageError>([&] { runtime.submit(request); }), expected);
+  check_goes_on(runtime);
+}
+
+struct Refusal {
+  std::function<void(Request&)> change;
+  std::string text;
+};
+
+}  // namespace
+
+TEST_CASE("what no rank can have is refused on every rank") {
+  const auto broadcast_from = [](int root) {
+    return [root](Request& r) {
+      r.kind = Collective::Broadcast;
+      r.root = root;
+    };
+  };
+  const Refusal rows[] = {
+      {broadcast_from(-1), "root -1 is out of range: there are ranks 0 to 1"},
+      {broadcast_from(2), "root 2 is out of range: there are ranks 0 to 1"},
+      {[](Request& r) {
+         r.dtype = DataType::Bool;
+         r.op = ReduceOp::Average;
+       },
+       "bools have no average"},
+      {[](Request& r) { r.device.kind = DeviceKind::Cuda; }, "no backend for cuda"},
+      {[](Request& r) {
+         r.kind = Collective::Allgather;
+         r.shape = {};
+       },
+       "a scalar has no first dimension"},
+      {[](Request& r) {
+         r.shape = {3, -1};
+       },
+       "negative dimension"},
+      {[](Request& r) {
+         r.shape = {std::int64_t{1} << 40, 1 << 30};
+       },
+       "2^62"}};
+  for (const Refusal& row : rows) check_refused(row.change, row.text);
+}
+
+TEST_CASE("what a rank alone can see to be wrong is refused at once") {
+  const Refusal rows[] = {
+      {[](Request& r) { r.set.id = 3; }, "process set 3 does not exist"},
+      {[](Request& r) { r.input = nullptr; }, "allreduce 'x': input is null"},
+      {[](Request& r) { r.output = nullptr; }, "output is null"},
+      {[](Request& r) {
+         r.kind = Collective::Allgather;
+         r.output = nullptr;
+       },
+       "neither output nor allocate_output"},
+      {[](Request& r) { r.name = std::string(1, '\0'); }, "NUL"},
+      {[](Request& r) {
+         r.kind = Collective::Broadcast;
+         r.contributes = false;
+       },
+       "contribution"},
+      {[](Request& r) { r.dtype = static_cast<DataType>(10); }, "none that there is"},
+      {[](Request& r) { r.op = static_cast<ReduceOp>(kReduceOpCount); }, "none that there is"},
+      {[](Request& r) { r.kind = static_cast<Collective>(kCollectiveCount); },
+       "none that there is"},
+      {[](Request& r) { r.postscale = std::numeric_limits<double>::quiet_NaN(); },
+       "a scale is NaN"}};
+  run_group(1, [&](int, Runtime& runtime) {
+    for (const Refusal& row : rows) check_refused_at_once(runtime, row.change, row.text);
+  });
+}
+
+TEST_CASE("a wire_dtype that is impossible is refused at once, with what to do") {
+  run_group(1, [](int, Runtime& runtime) {
+    const auto check_wire = [&](DataType dtype, DataType wire, Collective kind) {
+      const auto change = [&](Request& request) {
+        request.kind = kind;
+        request.dtype = dtype;
+        request.wire_dtype = wire;
+      };
+      check_refused_at_once(
+          runtime, change,
+          "rank 0: " + std::string(to_string(kind)) + " 'x': " + std::string(to_string(dtype)) +
+              " cannot be sent as " + std::string(to_string(wire)) +
+              ": wire_dtype is for an allreduce of f32 or f64, and f16 or bf16. Leave it out");
+    };
+    for (const DataType dtype : kAllDataTypes) {
+      for (const DataType wire : kAllDataTypes) {
+        const bool is_full = dtype == DataType::F32 || dtype == DataType::F64;
+        if (dtype == wire || (is_full && is_half(wire))) continue;
+        check_wire(dtype, wire, Collective::Allreduce);
+      }
+    }
+    for (const Collective kind : {Collective::Broadcast, Collective::Allgather,
+                                  Collective::Alltoall, Collective::Reducescatter}) {
+      check_wire(DataType::F32, DataType::BF16, kind);
+    }
+    check_wire(DataType::F32, static_cast<DataType>(77), Collective::Allreduce);
+    const auto symmetric = [](Request& request) {
+      request.wire_dtype = DataType::F16;
+      request.symmetric = true;
+    };
+    check_refused_at_once(runtime, symmetric, "a symmetric allreduce cannot have a wire_dtype");
+  });
+}
+
+TEST_CASE("factors of integers that would not be exact are refused, and f64 is named") {
+  run_group(1, [](int, Runtime& runtime) {
+    const auto check_factor = [&](DataType dtype, ReduceOp op, const std::string& text) {
+      for (const Collective kind : {Collective::Allreduce, Collective::Reducescatter}) {
+        for (const bool before : {true, false}) {
+          const auto change = [&](Request& request) {
+            request.kind = kind;
+            request.dtype = dtype;
+            request.op = op;
+            (before ? request.prescale : request.postscale) = 0.5;
+          };
+          check_refused_at_once(runtime, change,
+                                "rank 0: " + std::string(to_string(kind)) + " 'x': " + text +
+                                    ": leave prescale and postscale out, or convert the buffer to "
+                                    "f64");
+        }
+      }
+    };
+    for (const ReduceOp op : {ReduceOp::Sum, ReduceOp::Average}) {
+      check_factor(DataType::I64, op, "factors are f64 numbers, which are not exact for i64");
+    }
+    for (const DataType dtype : {DataType::U8, DataType::I64}) {
+      check_factor(
+          dtype, ReduceOp::Product,
+          "prescale and postscale are not for the product of " + std::string(to_string(dtype)));
+    }
+    check_factor(DataType::I32, ReduceOp::Max, "prescale and postscale are not for the max of i32");
+  });
+}

@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: Apache-2.0
+// Complex numbers, and dtypes that Ronde moves as bytes.
+#include "tests/torch/layouts.h"
+
+namespace ronde_test::dtypes_test {
+
+using ronde::ReduceOp;
+
+namespace {
+
+/// Conjugated lazily, or column-major.
+at::Tensor numbers_of(int rank, at::ScalarType dtype) {
+  const at::Tensor numbers = whole_numbers({4, 3}, rank, 50, dtype);
+  return rank % 2 == 0 ? at::conj_physical(numbers).conj() : column_major(numbers);
+}
+
+}  // namespace
+
+TEST_CASE("sums and averages of complex numbers are those of their parts") {
+  for (const at::ScalarType dtype : {at::kComplexHalf, at::kComplexFloat, at::kComplexDouble}) {
+    CAPTURE(at::toString(dtype));
+    const at::Tensor all = at::stack(
+        by_rank([&](int rank) { return numbers_of(rank, dtype).to(at::kComplexDouble); }));
+    const at::Tensor sum = all.sum(0), mean = all.mean(0);
+    const auto make = [&] { return numbers_of(ronde::rank(), dtype); };
+    const at::Tensor written = make();
+    ronde::allreduce_(written, {.op = ReduceOp::Sum});
+    CHECK(near(flatten({written}), flatten({sum}), 0));
+    const at::Tensor average = ronde::allreduce(make(), {.prescale = 2, .postscale = 4});
+    CHECK(near(flatten({average}), 8 * flatten({mean}), 1e-2));
+    const at::Tensor rows = ronde::reducescatter(make(), {.op = ReduceOp::Sum});
+    CHECK(near(flatten({rows}), flatten({sum.tensor_split(ronde::size())[ronde::rank()]}), 0));
+    if (dtype == at::kComplexHalf) continue;  // LibTorch compares none
+    check_allreduce(make, sum.to(dtype), {.op = ReduceOp::Sum});
+    const at::Tensor halves = ronde::allreduce(make(), {.wire_dtype = ronde::DataType::F16});
+    CHECK(near(flatten({halves}), flatten({mean}), 1e-3));
+  }
+}
+
+TEST_CASE("gradients of collectives on complex numbers are those on their parts") {
+  const std::vector<std::function<at::Tensor(const at::Tensor&)>> runs = {
+      [](const at::Tensor& t) { return ronde::allreduce(t); },
+      [](const at::Tensor& t) { return ronde::allreduce_(t * 2); },
+      [](const at::Tensor& t) {
+        return ronde::grouped_allreduce({t * 3, t}).front();
+      },
+      [](const at::Tensor& t) { return ronde::broadcast(t); },
+      [](const at::Tensor& t) { return ronde::allgather(t); },
+      [](const at::Tensor& t) { return ronde::reducescatter(t); },
+      [](const at::Tensor& t) { return ronde::alltoall(t); }};
+  for (std::size_t i = 0; i < runs.size(); ++i) {
+    CAPTURE(i);
+    const auto gradient_of = [&](bool is_complex) {
+      const at::Tensor x = normal({4 * ronde::size(), 3, 2}, 90 + ronde::rank()).requires_grad_();
+      const at::Tensor result =
+          is_complex ? at::view_as_real(runs[i](at::view_as_complex(x).conj()).resolve_conj())
+                     : runs[i](x * at::tensor({1.0, -1.0}, at::kDouble));
+      (result * normal(result.sizes(), 7 + ronde::rank())).sum().backward();
+      return x.grad();
+    };
+    CHECK(near(gradient_of(true), gradient_of(false), 1e-12));
+  }
+}
+
+TEST_CASE("what has no sum, no order or no rows is refused by name", "[n1][n2]") {
+  const at::Tensor complex = at::ones({2}, at::kComplexFloat);
+  for (const ReduceOp op : {ReduceOp::Min, ReduceOp::Max, ReduceOp::Product}) {
+    const std::string text = "there is no " + std::string(ronde::to_string(op));
+    check_refused([&] { ronde::allreduce(complex, {.name = "x", .op = op}); },
+                  {"(\"x\") (ComplexFloat [2] on cpu)", text, "view_as_real"});
+    check_refused([&] { ronde::reducescatter(complex, {.op = op}); }, {text});
+  }
+  for (const at::ScalarType dtype : kOtherDtypes) {
+    if (at::isComplexType(dtype)) continue;
+    const at::Tensor tensor = at::empty({2}, dtype);
+    const std::string text = std::string(at::toString(dtype)) + " [2] on cpu): elements of this";
+    check_refused([&] { ronde::allreduce(tensor); }, {text, "Convert the tensor"});
+    check_refused([&] { ronde::allreduce_(tensor, {.op = ReduceOp::Max}); }, {text});
+    check_refused([&] { ronde::reducescatter(tensor); }, {text});
+    check_refused([&] { ronde::grouped_allreduce({complex, tensor}); }, {text, "tensor 1"});
+  }
+  const at::Tensor byte = at::zeros({1}, at::ScalarType::Bits8);
+  check_refused([&] { ronde::allreduce(byte); }, {"Bits8 [1] on cpu): elements of this"});
+  CHECK(same_bits(ronde::broadcast(byte), byte));
+  const std::string advice = "a scalar has no first dimension to split along";
+  check_refused([] { ronde::alltoall(at::empty({}, at::kUInt16)); }, {advice});
+  check_refused([] { ronde::alltoall(at::ones({}, at::kComplexFloat)); }, {advice});
+  check_refused([] { ronde::reducescatter(at::ones({}, at::kComplexFloat)); }, {advice});
+  CHECK(torch::equal(ronde::allreduce(complex), complex));
+  if (ronde::size() == 1) return;
+  // Complex numbers are not taken for bytes of another rank.
+  const at::Tensor mine = ronde::rank() == 0 ? complex : at::empty({2}, at::kUInt64);
+  check_refused([&] { ronde::broadcast(mine, {.name = "mixed"}); }, {"mixed", "f32", "u8"});
+}
+
+TEST_CASE("broadcast_parameters takes complex, float8, unsigned and expanded tensors") {
+  for (int root = 0; root < ronde::size(); ++root) {
+    const auto net = heads_of(ronde::rank());
+    ronde::broadcast_parameters(*net, root);
+    CHECK(bytes_of(*net) == bytes_of(*heads_of(root)));
+    CHECK(net->named_buffers()["mask"].stride(0) == 0);
+  }
+}
+
+}  // namespace ronde_test::dtypes_test
