@@ -17,6 +17,7 @@
 #include "api/observe/live/top_socket.h"
 #include "core/src/base/json.h"
 #include "tests/api/observed_ranks.h"
+#include "tests/support/processes/reserved_port.h"
 #include "tests/support/processes/temporary_folder.h"
 #include "tests/support/processes/unix_socket.h"
 
@@ -241,16 +242,12 @@ TEST_CASE("a rank serves its figures where there is prometheus-cpp") {
     std::puts("left out: no prometheus-cpp");
     return;
   }
-  int port = 0;
-  {
-    const TcpSocket free;
-    port = free.port();
-  }
+  const ReservedPort port;
   Config config = test_config();
-  config.metrics = ":" + std::to_string(port);
+  config.metrics = ":" + std::to_string(port.number());
   run_observed(1, config, [&](int, Runtime& runtime, Observer&) {
     train(runtime, 4);
-    const TcpSocket client(port);
+    const TcpSocket client(port.number());
     const std::string request = "GET /metrics HTTP/1.0\r\n\r\n";
     check(write(client.get(), request.data(), request.size()) > 0, "a request");
     const std::string answer = read_socket(client.get());

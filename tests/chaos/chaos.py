@@ -82,8 +82,8 @@ class Job:
                 self.lines.append(line.rstrip("\n"))
                 self.changed.notify_all()
 
-    def wait_for(self, pattern, start):
-        """The first line from number `start` on that matches."""
+    def wait_for(self, pattern, start, meanwhile=lambda: None):
+        """The first line from number `start` on that matches. `meanwhile` is called again and again."""
         deadline = time.monotonic() + PATIENCE
         with self.changed:
             while True:
@@ -94,6 +94,7 @@ class Job:
                     raise Chaos(f"the job has ended with {self.process.returncode}, without /{pattern}/")
                 if time.monotonic() >= deadline:
                     raise Chaos(f"nothing like /{pattern}/ within {PATIENCE} s")
+                meanwhile()
                 self.changed.wait(0.2)
 
     def end(self):
@@ -247,13 +248,16 @@ class Driver:
 
     def fill_disk(self, said):
         filler = self.folder / "filler"
-        try:
-            with filler.open("wb", buffering=0) as file:
-                while file.write(bytes(1 << 12)):
-                    pass
-        except OSError:
-            pass  # it is full
-        self.job.wait_for("was not saved: .*No space left on device", said)
+        with filler.open("wb", buffering=0) as file:
+            def fill():
+                try:
+                    while file.write(bytes(1 << 12)):
+                        pass
+                except OSError:
+                    pass  # it is full
+            # A save that had all its bytes when the disk became full removes an older checkpoint, whose room
+            # the next save would have.
+            self.job.wait_for("was not saved: .*No space left on device", said, meanwhile=fill)
         filler.unlink()
 
 

@@ -174,20 +174,29 @@ TEST_CASE("ranks that do not come are named, all of them") {
 }
 
 TEST_CASE("what a callback throws fails its rank with the text, and the others miss it") {
-  const std::vector<std::pair<std::string, std::function<void(KeyValueStart&)>>> rows = {
+  // The rank that fails leaves the barrier once its last value is there, if it has put any: either
+  // both of the others find it, or none.
+  using Fail = std::function<void(KeyValueStart&, std::barrier<>&)>;
+  const std::vector<std::pair<std::string, Fail>> rows = {
       {"put('ronde/0/1') of the key-value store threw: disk full",
-       [](KeyValueStart& start) {
-         start.put = [](auto&, auto&) { throw std::runtime_error("disk full"); };
+       [](KeyValueStart& start, std::barrier<>& barrier) {
+         start.put = [&barrier](auto&, auto&) {
+           barrier.arrive_and_drop();
+           throw std::runtime_error("disk full");
+         };
        }},
       {"get('ronde/0/0') of the key-value store threw: an exception that",
-       [](KeyValueStart& start) {
-         start.get = [](auto&) -> std::optional<std::string> { throw 7; };
+       [](KeyValueStart& start, std::barrier<>& barrier) {
+         start.get = [&barrier](auto&) -> std::optional<std::string> {
+           barrier.arrive_and_drop();
+           throw 7;
+         };
        }}};
-  for (const auto& [text, change] : rows) {
+  for (const auto& [text, fail] : rows) {
     INFO(text);
-    std::barrier two(2);
-    const auto errors = errors_of(3, [&, change = change](int rank, KeyValueOptions& options) {
-      rank == 1 ? change(options.start) : put_together(two, options);
+    std::barrier three(3);
+    const auto errors = errors_of(3, [&, fail = fail](int rank, KeyValueOptions& options) {
+      rank == 1 ? fail(options.start, three) : put_together(three, options);
     });
     CHECK_THAT(errors[1], Catch::StartsWith("group 1: rank 1 cannot start: " + text));
     for (const std::size_t other : {0, 2}) {

@@ -202,6 +202,7 @@ TEST_CASE("of two jobs at one port one starts, and the other's ranks name both")
   run_ranks(2, [&](int rank) {
     const LaunchedOptions options = options_at(port, rank, 2);
     if (rank == 1) {
+      connect_as_stranger(port);  // so that rank 0 listens
       LaunchedOptions other = options_at(port, 7, 8);
       other.launch.job = "run 'b'";
       other.init_timeout_s = 1;
@@ -281,6 +282,7 @@ TEST_CASE("ranks that never come are named on all others when the first of them 
   std::vector<Death> deaths(4);
   run_ranks(4, [&](int rank) {
     if (rank >= 2) return;
+    if (rank == 1) connect_as_stranger(port);  // so that rank 0 listens
     LaunchedOptions options = options_at(port, rank, 4);
     options.init_timeout_s = rank == 0 ? 3600 : 2;
     options.launch.size_source = "WORLD_SIZE";
@@ -311,13 +313,15 @@ TEST_CASE("rank 0 remarks that it is awaited elsewhere once the others know who 
 
 TEST_CASE("a rank that hangs after it came is named when the first of the others gives up") {
   const ReservedPort port;
-  std::latch gave_up(2);
+  std::latch came(1), gave_up(2);
   run_ranks(3, [&](int rank) {
     if (rank == 2) {
       const UniqueFd silent = connect_as(2, port);
+      came.count_down();
       gave_up.wait();
       return;
     }
+    if (rank == 1) came.wait();  // so that its patience is not over before
     LaunchedOptions options = options_at(port, rank, 3);
     options.init_timeout_s = rank == 0 ? 3600 : 2;
     const Death death = death_of([&] { make(options); });
@@ -411,6 +415,7 @@ TEST_CASE("a launch that leads nowhere says where it was meant to lead") {
   }
   SECTION("a name") {
     std::vector<std::string> warnings;
+    options.init_timeout_s = 1;
     options.launch.root_host = "no such host";
     options.warn = [&](const std::string& text) { warnings.push_back(text); };
     const std::string text = text_of<GroupError>([&] { make(options); });

@@ -10,6 +10,7 @@
 #include <filesystem>
 #include <functional>
 #include <string>
+#include <vector>
 
 #include "core/src/base/json.h"
 #include "tests/api/observed_ranks.h"
@@ -43,7 +44,21 @@ void with_job(const std::function<void()>& body, const ReadGpu& read_gpu = {}) {
   unsetenv("XDG_RUNTIME_DIR");
 }
 
-/// The command in a terminal: calls `act` with its process and the terminal once it shows the
+/// What the command says once both ranks have answered it: it gives a rank a second.
+CommandResult run_top(std::vector<std::string> words) {
+  words.insert(words.begin(), "top");
+  CommandResult result;
+  bool have_answered = false;
+  const auto ask = [&] {
+    if (!have_answered) result = run_command(words);
+    have_answered = result.err.find("does not answer") == std::string::npos;
+    return have_answered;
+  };
+  check_soon(ask, "an answer of both ranks");
+  return result;
+}
+
+/// The command in a terminal: calls `act` with its process and the terminal once it shows both
 /// ranks, and returns all that it writes.
 std::string watched(const std::function<void(pid_t process, int terminal)>& act, int& status) {
   int terminal = -1;
@@ -61,7 +76,7 @@ std::string watched(const std::function<void(pid_t process, int terminal)>& act,
   std::array<char, 4096> buffer{};
   for (ssize_t count = 0; (count = read(terminal, buffer.data(), buffer.size())) > 0;) {
     text.append(buffer.data(), static_cast<std::size_t>(count));
-    if (has_acted || text.find("q: leave") == std::string::npos) continue;
+    if (has_acted || text.find(": 2 of 2 ranks ") == std::string::npos) continue;
     has_acted = true;
     act(process, terminal);
   }
@@ -75,7 +90,7 @@ std::string watched(const std::function<void(pid_t process, int terminal)>& act,
 TEST_CASE("ronde top shows a job, its rates and its ranks") {
   with_job([] {
     const std::string pid = std::to_string(getpid());
-    const auto json = run_command({"top", "--json"});
+    const auto json = run_top({"--json"});
     check_equal(json.exit_code, 0, "the exit code");
     const Json jobs = Json::parse(json.out);
     check_equal(jobs.size(), std::size_t{1}, "the number of jobs");
@@ -92,13 +107,13 @@ TEST_CASE("ronde top shows a job, its rates and its ranks") {
       check_equal(row.at("rank").get<int>(), rank, "the rank");
       check_equal(row.at("pid").get<int>(), getpid(), "the process");
     }
-    const auto text = run_command({"top"});  // its output is no terminal
+    const auto text = run_top({});  // its output is no terminal
     check_equal(text.exit_code, 0, "the exit code");
     check_contains(text.out, "top_tests: 2 of 2 ranks on ");
     check_contains(text.out, "cpu=inproc");
     check_contains(text.out, "steps/s");
     check_contains(text.out, "exposed\n");  // and no columns of a GPU
-    check_contains(run_command({"top", "--once", pid}).out, "top_tests: 2 of 2");
+    check_contains(run_top({"--once", pid}).out, "top_tests: 2 of 2");
     const auto other = run_command({"top", "--once", "1"});
     check_equal(other.exit_code, 1, "the exit code");
     check_contains(other.err, "no running job of this user on this host with process 1 has");
@@ -107,11 +122,11 @@ TEST_CASE("ronde top shows a job, its rates and its ranks") {
 
 TEST_CASE("ronde top has columns of cuda GPUs where a rank reports them") {
   const auto body = [] {
-    const Json rows = Json::parse(run_command({"top", "--json"}).out).at(0).at("ranks_here");
+    const Json rows = Json::parse(run_top({"--json"}).out).at(0).at("ranks_here");
     check_equal(rows.at(0).at("gpu_utilization_percent").get<double>(), 93.0, "per cent");
     check_equal(rows.at(0).at("nvlink_sent_bytes_per_s").get<double>(), 0.0, "a rate");
     check(!rows.at(1).contains("gpu_utilization_percent"), "none without a GPU");
-    const std::string text = run_command({"top"}).out;
+    const std::string text = run_top({}).out;
     check_contains(text, "exposed      gpu %     gpu MB   out MB/s\n");
     check_contains(text, " %       93.0     2000.0        0.0\n");
     check_contains(text, " %          -          -          -\n");

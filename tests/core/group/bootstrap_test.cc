@@ -74,7 +74,7 @@ TEST_CASE("a rank that does not come to an exchange in time is the one that all 
         if (rank == 3) return Death();
         return death_of([&] { bootstrap.exchange("here"); });
       },
-      std::chrono::milliseconds(100));
+      std::chrono::seconds(1));  // in which the others are to come
   for (const int rank : {0, 1, 2, 4}) {
     check_same_death({deaths[static_cast<std::size_t>(rank)]}, 3, {"RONDE_INIT_TIMEOUT_S"});
   }

@@ -4,6 +4,7 @@
 
 #include <catch2/catch.hpp>
 #include <chrono>
+#include <latch>
 #include <map>
 
 #include "tests/support/ranks/ranks.h"
@@ -43,7 +44,9 @@ std::vector<FailureMessage> resolutions(const std::map<int, FailureMessage>& see
   }
   if (killed >= 0) group.kill(killed);
   const Logger log(LogLevel::Off);
+  std::latch all_run(kSize);  // as rank 0 waits for what others see for a moment only
   return on_each_rank(kSize, [&](int rank) {
+    all_run.arrive_and_wait();
     if (rank == killed || rank == stopped) return FailureMessage();
     const ControlTree& tree = trees[static_cast<std::size_t>(rank)];
     FailureResolver resolver(tree, log, " (it waited)");

@@ -121,15 +121,18 @@ TEST_CASE("any rank that ends is named on all others, on one host and on several
 TEST_CASE("a backend that breaks down for a rank of the same host that died is not blamed") {
   // Leader 1 hears of its backend's error first, and of the death of rank 2 behind it.
   FaultyGroup all({0, 1, 1});
+  std::latch killed(1);
   all.faults[1]->hold_starts();
-  all.faults[1]->fail_poll(3, "the cable is cut");
+  all.faults[1]->fail_poll(3, "the cable is cut", [&] {
+    all.group.kill(2);
+    killed.count_down();
+  });
   std::vector<Death> deaths = on_each_rank(3, [&](int rank) {
     std::vector<float> values(4, 1.0F);  // outlives the runtime of the rank that leaves it pending
     Runtime runtime(all.options(rank));
     if (rank != 2) return death_in_sum(runtime, values);
     const Work work = runtime.submit(sum_request(values, "x"));
-    all.faults[1]->wait_begun(1);
-    all.group.kill(2);
+    killed.wait();
     return Death();
   });
   deaths.pop_back();

@@ -4,6 +4,7 @@
 #include <atomic>
 #include <catch2/catch.hpp>
 #include <chrono>
+#include <latch>
 #include <string>
 #include <vector>
 
@@ -114,10 +115,12 @@ TEST_CASE("a backend that fails in one of several operations ends the group") {
   for (const bool at_start : {false, true}) {
     const HeldGroup all(3);
     const std::string text = "the cable is cut";
+    std::latch submitted(kRanks);
     if (at_start) all.of(1).fail_start(3, text);
     const std::vector<Death> deaths = on_each_rank(kRanks, [&](int rank) {
       Runtime runtime(all.options(rank, unfused()));
       Sums sums(runtime, 8);
+      submitted.arrive_and_wait();  // as a group that is over refuses more
       if (!at_start && rank == 1) {
         all.of(rank).wait_begun(3);
         all.of(rank).fail_poll(2, text);
@@ -135,14 +138,16 @@ TEST_CASE("a backend that fails in one of several operations ends the group") {
 
 TEST_CASE("the timeout of a bucket behind another one that is in progress is kept") {
   const HeldGroup all(2);
+  std::latch begun(kRanks);  // as all are to submit the other one within its timeout
   const std::vector<Death> deaths = on_each_rank(kRanks, [&](int rank) {
     Runtime runtime(all.options(rank, unfused()));
     std::vector<float> first(4, 1.0F);
     std::vector<float> second(4, 1.0F);
     const Work before = runtime.submit(sum_request(first, "patient"));
     all.of(rank).wait_begun(1);
+    begun.arrive_and_wait();
     Request request = sum_request(second, "hasty");
-    request.timeout = std::chrono::seconds(1);
+    request.timeout = std::chrono::seconds(2);
     const Work behind = runtime.submit(std::move(request));
     const Death death = death_of([&] { behind.wait(); });
     check(death_of([&] { before.wait(); }) == death, "both end alike");

@@ -311,6 +311,8 @@ TEST_CASE("255 ranks of one host start, and negotiate every step") {
   run_ranks(kRanks, [&](int rank) {
     RuntimeOptions options = options_of(group, rank);
     options.config.freeze_after_steps = 1;
+    // So many threads take turns for long on a slow machine.
+    options.config.init_timeout_s = options.config.shutdown_timeout_s = 60.0;
     if (rank == 0) options.config.log_level = "debug";
     Runtime runtime(std::move(options));
     for (int step = 0; step < 4; ++step) {

@@ -220,11 +220,12 @@ TEST_CASE("ranks join each set by itself") {
 }
 
 TEST_CASE("a name that timed out while a rank had joined is free for it afterwards") {
-  std::barrier step(3);
+  std::latch timed_out(3);
   run_group(3, [&](int rank, Runtime& runtime) {
     Work joined;
     if (rank == 2) joined = runtime.submit(join_request());
-    step.arrive_and_wait();
+    // Once this is over, rank 0 has heard of the join.
+    if (rank != 2) check(reduced(runtime, ReduceOp::Sum, "before") == 3.0F, "of ranks 0 and 1");
     if (rank == 0) {
       std::vector<float> values(2);
       Request request = sum_request(values, "x");
@@ -232,7 +233,7 @@ TEST_CASE("a name that timed out while a rank had joined is free for it afterwar
       const std::string text = usage_error_of(runtime.submit(request));
       check_contains(text, "it had not been submitted by rank 1;");
     }
-    step.arrive_and_wait();
+    timed_out.arrive_and_wait();
     std::vector<float> values(2);
     if (rank == 1) {
       check_contains(usage_error_of(runtime.submit(sum_request(values, "x"))), "timed out");

@@ -21,7 +21,7 @@ struct JobSpec {
   std::vector<std::pair<std::string, std::string>> variables;
   /// Without it the launcher kills the survivors of a death, and there is nothing to observe.
   bool launcher_spares_survivors = true;
-  std::chrono::seconds deadline{30};
+  std::chrono::seconds deadline{60};  ///< only a job that hangs reaches it
   /// Killed by the driver once every other rank has reported: it will not end by itself.
   std::optional<int> stopped_rank;
 };

@@ -68,7 +68,7 @@ TEST_CASE("ranks of one host meet, exchange and part", "[own]") {
   CHECK(topology.local_size == topology.size);
   CHECK(topology.hosts() == 1);
   for (const std::size_t bytes : {1, 4096, 3'000'000}) check_exchange(*transport, bytes);
-  transport->close(true, Clock::now() + 5s);
+  transport->close(true, Clock::now() + 20s);
   CHECK(is_mpi_finalized());
 }
 
@@ -79,7 +79,7 @@ TEST_CASE("ranks of several hosts meet over TCP", "[own]") {
   CHECK(topology.local_rank == topology.rank / 2);
   CHECK(topology.cross_rank == topology.rank % 2);
   for (const std::size_t bytes : {1, 4096, 3'000'000}) check_exchange(*transport, bytes);
-  transport->close(true, Clock::now() + 5s);
+  transport->close(true, Clock::now() + 20s);
 }
 
 TEST_CASE("ranks that sent to one other alone finalize MPI, though one comes late", "[own]") {
@@ -102,6 +102,6 @@ TEST_CASE("after a failed init the ranks can meet again", "[own]") {
   { const auto first = ronde::mpi_transport_factory({})(); }
   const auto second = ronde::mpi_transport_factory({})();
   check_exchange(*second, 100);
-  second->close(true, Clock::now() + 5s);
+  second->close(true, Clock::now() + 20s);
   CHECK(is_mpi_finalized());
 }

@@ -48,7 +48,7 @@ void set_link(const char* state) {
 TEST_CASE("helper: two hosts meet", "[.two_hosts]") {
   const auto transport = ronde::mpi_transport_factory({})();
   write_verdict(transport->topology().rank, exchange(*transport));
-  transport->close(true, Clock::now() + 5s);
+  transport->close(true, Clock::now() + 20s);
 }
 
 // The kernel's keepalive takes 10 to 12 s.

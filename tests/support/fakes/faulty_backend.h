@@ -43,6 +43,10 @@ class Faults {
   void fail_poll(int nth, std::string text, std::optional<int> lost = {}) {
     arm(poll_, nth, std::move(text), lost);
   }
+  /// The same, with `first` called on that thread before it throws; not to call this object.
+  void fail_poll(int nth, std::string text, std::function<void()> first) {
+    arm(poll_, nth, std::move(text), {}, std::move(first));
+  }
   /// The n-th operation from now, 1 for the next, has a result whose first bit is wrong.
   void flip_bit(int nth) { arm(flip_, nth, {}); }
   /// The backend cannot be made, or closed.
@@ -70,11 +74,13 @@ class Faults {
     int countdown = 0;
     std::string text;
     std::optional<int> lost;
+    std::function<void()> first;
   };
 
-  void arm(Fault& fault, int nth, std::string text, std::optional<int> lost = {}) {
+  void arm(Fault& fault, int nth, std::string text, std::optional<int> lost = {},
+           std::function<void()> first = {}) {
     const std::lock_guard lock(mutex_);
-    fault = {nth, std::move(text), lost};
+    fault = {nth, std::move(text), lost, std::move(first)};
   }
   bool flips() {
     const std::lock_guard lock(mutex_);
@@ -83,6 +89,7 @@ class Faults {
   void strike(Fault& fault) {
     const std::lock_guard lock(mutex_);
     if (fault.countdown == 0 || --fault.countdown > 0) return;
+    if (fault.first) fault.first();
     if (fault.lost) throw GroupError(*fault.lost, fault.text);
     throw Error(fault.text);
   }

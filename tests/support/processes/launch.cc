@@ -55,14 +55,16 @@ std::string launch_badly(int ranks, const Words& options,
   return require_failure(launch(ranks, options, environment));
 }
 
-std::string launch_pair_badly(const Words& first, const Words& second) {
+std::string launch_pair_badly(const Words& first, const Words& second,
+                              std::map<std::string, std::string> environment) {
   Words words = launcher();
   // Hydra would otherwise kill the other rank before it can say what it saw.
   words.emplace_back("-disable-auto-cleanup");
   add_ranks(words, 1, first);
   words.emplace_back(":");
   add_ranks(words, 1, second);
-  return require_failure(run_program(words, {{"OMP_NUM_THREADS", "1"}}));
+  environment.emplace("OMP_NUM_THREADS", "1");
+  return require_failure(run_program(words, environment));
 }
 
 void check_refused_once(int ranks, const Words& options, const std::string& words) {

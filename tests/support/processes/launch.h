@@ -26,7 +26,8 @@ std::string launch_badly(int ranks, const Words& options,
                          const std::map<std::string, std::string>& environment = {});
 
 /// The same of two ranks with options of their own. A rank that fails does not end the other.
-std::string launch_pair_badly(const Words& first, const Words& second);
+std::string launch_pair_badly(const Words& first, const Words& second,
+                              std::map<std::string, std::string> environment = {});
 
 /// Fails the test unless all ranks end with status 2 and one of them says `words`, which begin with
 /// the program's name, and nothing else.
