@@ -64,19 +64,28 @@ void FrozenSchedule::freeze(Plan plan, TimePoint now) {
     Bucket bucket;
     bucket.missing = items.size();
     for (Item& item : items) {
-      const Place place{buckets_.size(), bucket.entries.size()};
       SpecPtr spec = item.response.spec_of(rank_);
-      if (spec->name.empty()) {
-        unnamed_.push_back(place);
-      } else {
-        places_[spec] = place;
-      }
-      bucket.entries.push_back({std::move(item), std::move(spec), std::nullopt});
+      bucket.entries.push_back({std::move(item), std::move(spec), {}, std::nullopt});
     }
     buckets_.push_back(std::move(bucket));
+    for (std::size_t entry = 0; entry < items.size(); ++entry) {
+      add_place({buckets_.size() - 1, entry});
+    }
   }
   expedited_ = buckets_.size();  // somebody may wait for what was submitted before
   counters_.freezes.add();
+}
+
+/// Entry::next makes a ring of the places of one name, in the order of the plan.
+void FrozenSchedule::add_place(Place place) {
+  Entry& added = entry_at(place);
+  if (added.spec->name.empty()) return unnamed_.push_back(place);
+  const auto [found, is_first] = places_.emplace(added.spec, place);
+  added.next = found->second;
+  if (is_first) return;
+  Entry* last = &entry_at(found->second);
+  while (last->next != found->second) last = &entry_at(last->next);
+  last->next = place;
 }
 
 void FrozenSchedule::reset() {
@@ -95,16 +104,17 @@ Agreement::Intake FrozenSchedule::put(Submission& submission) {
   // Before the word is raised: a peer that raises it last need not wake this rank's engine, which
   // would take the core and the loop from the caller that comes to drive it.
   if (submission.start.caller_waits) board_.set_asleep(Board::Sleep::None);
-  const Place* const place = thawing_ ? nullptr : find(submission);
-  if (place == nullptr) {
+  Place* const next = thawing_ ? nullptr : find(submission);
+  if (next == nullptr) {
     if (!thawing_) thaw_locked(Thaw::Submission, display_name(submission.key));
     return Intake::Deviates;
   }
+  const std::size_t bucket = next->bucket;
   const bool has_deadline = submission.deadline.has_value();
   if (has_deadline) inspection_ = std::min(inspection_, *submission.deadline);
-  if (!fill(*place, submission)) return has_deadline ? Intake::Due : Intake::Taken;
+  if (!fill(*next, submission)) return has_deadline ? Intake::Due : Intake::Taken;
   const bool notifies =
-      note_change(buckets_[place->bucket].lazy ? Board::Whom::Waiting : Board::Whom::All);
+      note_change(buckets_[bucket].lazy ? Board::Whom::Waiting : Board::Whom::All);
   return notifies || thawing_ || next_is_due() ? Intake::Due : Intake::Taken;
 }
 
@@ -116,8 +126,8 @@ bool FrozenSchedule::note_change(Board::Whom whom) {
   return true;
 }
 
-const FrozenSchedule::Place* FrozenSchedule::find(const Submission& submission) const {
-  const Place* place = nullptr;
+FrozenSchedule::Place* FrozenSchedule::find(const Submission& submission) {
+  Place* place = nullptr;
   const bool is_named = !submission.spec().name.empty();
   if (is_named) {
     const auto found = places_.find(submission.key.spec);
@@ -126,7 +136,7 @@ const FrozenSchedule::Place* FrozenSchedule::find(const Submission& submission) 
     place = &unnamed_[next_unnamed_];
   }
   if (place == nullptr) return nullptr;
-  const Entry& entry = buckets_[place->bucket].entries[place->entry];
+  const Entry& entry = entry_at(*place);
   // The last one of an operation without a name may still wait for its turn.
   const bool fits = !entry.submission && !buckets_[place->bucket].raised &&
                     entry.item.contributes == submission.start.contributes &&
@@ -134,10 +144,16 @@ const FrozenSchedule::Place* FrozenSchedule::find(const Submission& submission) 
   return fits ? place : nullptr;
 }
 
-/// True: all ranks have raised the bucket, or will not.
-bool FrozenSchedule::fill(Place place, Submission& submission) {
+/// Fills the place `next`, which is then that of the same name's next submission. True: all ranks
+/// have raised the bucket, or will not.
+bool FrozenSchedule::fill(Place& next, Submission& submission) {
+  const Place place = next;
   Bucket& bucket = buckets_[place.bucket];
-  if (submission.spec().name.empty()) next_unnamed_ = (next_unnamed_ + 1) % unnamed_.size();
+  if (submission.spec().name.empty()) {
+    next_unnamed_ = (next_unnamed_ + 1) % unnamed_.size();
+  } else {
+    next = entry_at(place).next;
+  }
   // Patience with what was submitted before begins with the schedule.
   const TimePoint now = std::max(submission.submitted, frozen_since_);
   if (bucket.missing == bucket.entries.size()) bucket.since = now;

@@ -35,7 +35,8 @@ namespace ronde {
 /// buckets. From then on each submission is ticked off here, on the thread that submits it. The
 /// last one of a bucket raises the bucket's arrival word (Note [Arrival words]); the last rank to
 /// raise it commits the bucket, and its loop wakes the others. Every rank runs committed buckets in
-/// the order of the plan, round after round.
+/// the order of the plan, round after round. A name may come several times in a round: its next
+/// submission fills the next of its places.
 ///
 /// Whatever does not fit thaws the schedule: another operation or another shape, shutdown, a wait
 /// for something that can only run after what this rank has not submitted, a time limit. The rank
@@ -133,9 +134,16 @@ class FrozenSchedule final : public Agreement {
   const Counters& counters() const noexcept { return counters_; }
 
  private:
+  struct Place {
+    std::size_t bucket = 0;
+    std::size_t entry = 0;
+
+    bool operator==(const Place&) const = default;
+  };
   struct Entry {
     Item item;
     SpecPtr spec;  ///< what this rank submits
+    Place next;    ///< where the same name comes next in a round, or in the round after it
     std::optional<Submission> submission;
   };
   struct Bucket {
@@ -147,13 +155,10 @@ class FrozenSchedule final : public Agreement {
     bool lazy = true;  ///< all that came in are (Request::lazy)
     TimePoint since;   ///< of the first submission, or of the raise
   };
-  struct Place {
-    std::size_t bucket = 0;
-    std::size_t entry = 0;
-  };
-
-  const Place* find(const Submission& submission) const;
-  bool fill(Place place, Submission& submission);
+  void add_place(Place place);
+  Entry& entry_at(Place place) { return buckets_[place.bucket].entries[place.entry]; }
+  Place* find(const Submission& submission);
+  bool fill(Place& next, Submission& submission);
   bool note_change(Board::Whom whom);
   void thaw_locked(Thaw reason, std::string cause = {});
   TimePoint first_limit(TimePoint now) const;
@@ -186,8 +191,9 @@ class FrozenSchedule final : public Agreement {
   std::vector<Bucket> buckets_;
   std::size_t next_ = 0;       ///< the bucket to run next
   std::size_t expedited_ = 0;  ///< so many buckets from next_ on are not put off
-  std::unordered_map<SpecPtr, Place, SpecHash, SpecEqual> places_;  ///< of what has a name
-  std::vector<Place> unnamed_;                                      ///< in the order of calls
+  /// Where what has a name comes next.
+  std::unordered_map<SpecPtr, Place, SpecHash, SpecEqual> places_;
+  std::vector<Place> unnamed_;  ///< in the order of calls
   std::size_t next_unnamed_ = 0;
   std::optional<Board::Whom> notify_due_;  ///< whom the loop has to wake
 };

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// A step ends where an operation repeats. Steps with equal signatures in a row make a plan: the
-// order of the last one, cut where the program had waited for a result, and fused. After a plan
-// that did not last, more equal steps are needed for the next one.
+// Rounds of parts with equal signatures in a row make a plan: the order of the last one, cut where
+// a part ended or the program had waited for a result, and fused. After a plan that did not last,
+// more equal rounds are needed for the next one.
 #include "core/src/agree/schedule_learner.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace ronde {
 namespace {
@@ -12,10 +13,10 @@ namespace {
 /// A plan that ran fewer rounds than this did not pay.
 constexpr std::uint64_t kWorthwhileRounds = 4;
 constexpr std::uint64_t kMostNeeded = 1000;
-/// How long a bucket may stay incomplete: this many of the longest step seen, and a second.
-constexpr int kPatienceSteps = 4;
+/// How long a bucket may stay incomplete: this many rounds of the longest part seen, and a second.
+constexpr int kPatienceRounds = 4;
 
-/// Equal for equal steps: slots, and whether any rank contributed; sorted, except for those without
+/// Equal for equal parts: slots, and whether any rank contributed; sorted, except for those without
 /// a name, which are matched by their order.
 std::vector<std::uint32_t> signature(const std::vector<ScheduleLearner::Operation>& operations) {
   std::vector<std::uint32_t> named;
@@ -40,13 +41,7 @@ std::optional<ScheduleMessage> ScheduleLearner::observe(const std::vector<Operat
   if (steps_ == 0 || operations.empty()) return std::nullopt;
   bool starts_run = after_wait || !merges_;
   for (const Operation& operation : operations) {
-    if (repeats(operation)) {
-      std::vector<std::uint32_t> finished = signature(current_.operations);
-      alike_ = finished == previous_ ? alike_ + 1 : 1;
-      longest_ = alike_ == 1 ? now - current_.start : std::max(longest_, now - current_.start);
-      previous_ = std::move(finished);
-      current_ = {};
-    }
+    if (repeats(operation)) end_part(now);
     if (current_.operations.empty()) current_.start = now;
     if (starts_run) current_.runs.push_back(current_.operations.size());
     starts_run = false;
@@ -54,52 +49,88 @@ std::optional<ScheduleMessage> ScheduleLearner::observe(const std::vector<Operat
     current_.slots.set(operation.slot);
     current_.has_named = current_.has_named || operation.is_named;
   }
-  if (!is_complete()) return std::nullopt;
-  ScheduleMessage schedule = plan();
-  if (schedule.buckets.size() > most_buckets_) return std::nullopt;
-  const auto patience = std::chrono::seconds(1) + kPatienceSteps * longest_;
-  schedule.patience_ms = static_cast<std::uint64_t>(
-      std::chrono::duration_cast<std::chrono::milliseconds>(patience).count());
-  forget();
-  return schedule;
+  for (std::size_t parts = 1; parts <= ended_.size(); ++parts) {
+    if (!is_complete(parts)) continue;
+    ScheduleMessage schedule = plan(parts);
+    if (schedule.buckets.size() > most_buckets_) return std::nullopt;
+    forget();
+    return schedule;
+  }
+  return std::nullopt;
 }
 
 bool ScheduleLearner::repeats(const Operation& operation) const {
-  // Operations without a name may be alike within one step.
+  // Operations without a name may be alike within one part.
   return current_.slots.test(operation.slot) && (operation.is_named || !current_.has_named);
 }
 
-/// The step that makes enough has come to its end with this decision.
-bool ScheduleLearner::is_complete() const {
-  return alike_ + 1 >= needed_ && alike_ > 0 && current_.operations.size() == previous_.size() &&
-         signature(current_.operations) == previous_;
+void ScheduleLearner::end_part(TimePoint now) {
+  current_.signature = signature(current_.operations);
+  current_.duration = now - current_.start;
+  for (std::size_t i = 0; i < kMostParts; ++i) {
+    const bool is_alike =
+        i < ended_.size() && ended_[ended_.size() - 1 - i].signature == current_.signature;
+    alike_[i] = is_alike ? alike_[i] + 1 : 0;
+  }
+  ended_.push_back(std::exchange(current_, {}));
+  if (ended_.size() > kMostParts) ended_.pop_front();
 }
 
-ScheduleMessage ScheduleLearner::plan() const {
+/// The round of so many parts that makes enough has come to its end with this decision.
+bool ScheduleLearner::is_complete(std::size_t parts) const {
+  const std::uint64_t alike_rounds = std::max<std::uint64_t>(needed_, 2) - 1;
+  if (alike_[parts - 1] + 1 < alike_rounds * parts) return false;
+  const std::vector<std::uint32_t>& expected = ended_[ended_.size() - parts].signature;
+  if (current_.operations.size() != expected.size()) return false;
+  if (signature(current_.operations) != expected) return false;
+  // The plan of a rank says whether it contributes as it did the last time: the same in all parts.
+  return parts == 1 ||
+         std::all_of(ended_.end() - static_cast<std::ptrdiff_t>(parts), ended_.end(),
+                     [](const Part& part) {
+                       return std::ranges::all_of(part.operations, &Operation::contributed);
+                     });
+}
+
+ScheduleMessage ScheduleLearner::plan(std::size_t parts) const {
   ScheduleMessage schedule;
-  std::vector<std::size_t> ends = current_.runs;
-  ends.push_back(current_.operations.size());
+  for (std::size_t i = parts - 1; i > 0; --i) add_buckets(ended_[ended_.size() - i], schedule);
+  add_buckets(current_, schedule);
+  // Those before were no part of the rounds.
+  const auto alike = static_cast<std::ptrdiff_t>(
+      std::min<std::uint64_t>(ended_.size(), alike_[parts - 1] + parts));
+  const auto longest =
+      std::max_element(ended_.end() - alike, ended_.end(), [](const Part& a, const Part& b) {
+        return a.duration < b.duration;
+      })->duration;
+  const auto patience =
+      std::chrono::seconds(1) + kPatienceRounds * static_cast<int>(parts) * longest;
+  schedule.patience_ms = static_cast<std::uint64_t>(
+      std::chrono::duration_cast<std::chrono::milliseconds>(patience).count());
+  return schedule;
+}
+
+void ScheduleLearner::add_buckets(const Part& part, ScheduleMessage& schedule) const {
+  std::vector<std::size_t> ends = part.runs;
+  ends.push_back(part.operations.size());
   std::size_t begin = 0;
   for (const std::size_t end : ends) {
     std::vector<PlanItem> items;
-    for (std::size_t i = begin; i < end; ++i) items.push_back(current_.operations[i].plan);
+    for (std::size_t i = begin; i < end; ++i) items.push_back(part.operations[i].plan);
     for (const std::vector<std::size_t>& indexes : plan_fusion(items, fusion_bytes_)) {
       std::vector<ScheduledSlot>& bucket = schedule.buckets.emplace_back();
       for (const std::size_t index : indexes) {
-        const Operation& operation = current_.operations[begin + index];
+        const Operation& operation = part.operations[begin + index];
         bucket.push_back({operation.slot, operation.contributed});
       }
     }
     begin = end;
   }
-  return schedule;
 }
 
 void ScheduleLearner::forget() {
-  alike_ = 0;
-  longest_ = {};
   current_ = {};
-  previous_.clear();
+  ended_.clear();
+  alike_ = {};
 }
 
 void ScheduleLearner::restart(std::uint64_t steps, std::uint64_t fusion_bytes) {

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <array>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <optional>
 #include <vector>
 
@@ -14,18 +16,20 @@
 namespace ronde {
 
 /// Watches decisions and finds out that the ranks repeat themselves: rank 0's side of Note [Frozen
-/// schedule]. Note [Frozen schedule].
+/// schedule].
 ///
-/// A step ends where an operation comes again. After enough equal steps the plan is the last step's
-/// order, fused; operations that were submitted after a wait stay apart from those before it, as
-/// the program may need the result of one for the other.
+/// A part ends where an operation comes again. A round is one part, or a pattern of up to
+/// kMostParts (two steps of one model, then one of another). After enough equal rounds the plan is
+/// the last round's order, fused within each part; operations that were submitted after a wait stay
+/// apart from those before it, as the program may need the result of one for the other.
 ///
 /// Thread-safety: none; owned by whoever runs the loop on rank 0.
 class ScheduleLearner {
  public:
   using TimePoint = std::chrono::steady_clock::time_point;
+  static constexpr std::size_t kMostParts = 8;
 
-  /// `steps`: how many alike make a plan; 0: none ever does.
+  /// `steps`: how many rounds alike make a plan; 0: none ever does.
   ScheduleLearner(std::uint64_t steps, std::uint64_t fusion_bytes, std::size_t most_buckets);
 
   /// One operation of a decision.
@@ -51,27 +55,32 @@ class ScheduleLearner {
   void restart(std::uint64_t steps, std::uint64_t fusion_bytes);
 
  private:
-  struct Step {
+  struct Part {
     std::vector<Operation> operations;
     std::vector<std::size_t> runs;  ///< where a new run of concurrent operations begins
     BitVector slots;
     bool has_named = false;
     TimePoint start;
+    // Once it has ended:
+    std::vector<std::uint32_t> signature;
+    std::chrono::steady_clock::duration duration{};
   };
 
   bool repeats(const Operation& operation) const;
-  bool is_complete() const;
-  ScheduleMessage plan() const;
+  void end_part(TimePoint now);
+  bool is_complete(std::size_t parts) const;
+  ScheduleMessage plan(std::size_t parts) const;
+  void add_buckets(const Part& part, ScheduleMessage& schedule) const;
 
   std::uint64_t steps_;
   std::uint64_t fusion_bytes_;
   const std::size_t most_buckets_;
-  std::uint64_t needed_;     ///< steps alike for the next plan: more after each that did not last
-  bool merges_ = true;       ///< across decisions
-  std::uint64_t alike_ = 0;  ///< finished steps alike
-  std::chrono::steady_clock::duration longest_{};  ///< of them
-  Step current_;
-  std::vector<std::uint32_t> previous_;  ///< signature of the step before
+  std::uint64_t needed_;  ///< rounds alike for the next plan: more after each that did not last
+  bool merges_ = true;    ///< across decisions
+  Part current_;
+  std::deque<Part> ended_;  ///< the last kMostParts
+  /// [i]: so many parts that ended last equal the one i + 1 parts before.
+  std::array<std::uint64_t, kMostParts> alike_{};
 };
 
 }  // namespace ronde

@@ -205,8 +205,10 @@ constexpr Variable kVariables[] = {
      "message. 0 turns the cache off."},
     {"RONDE_FREEZE_AFTER_STEPS", "", "steps",
      Count{&Config::freeze_after_steps, "a number of steps", 0, 1'000'000},
-     "Ranks of one host that repeat the same operations so many times keep their order and fusion "
-     "from then on, and need no messages until one of them does something else. 0: never."},
+     "Ranks of one host that repeat the same operations, or a pattern of up to eight steps, so "
+     "many "
+     "times keep their order and fusion from then on, and need no messages until one of them does "
+     "something else. 0: never."},
     {"RONDE_CPU_BACKEND", "HOROVOD_CPU_OPERATIONS", "",
      Text{&Config::cpu_backend, parse_backend_name},
      "Backend for tensors in host memory: auto takes the best one that suits; `ronde info` lists "

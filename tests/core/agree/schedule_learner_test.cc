@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "core/src/agree/schedule_learner.h"
 
+#include <algorithm>
 #include <catch2/catch.hpp>
 #include <initializer_list>
 #include <vector>
@@ -53,6 +54,8 @@ class Fixture {
     return see(operations(slots), after_wait);
   }
 
+  void pause(std::chrono::seconds time) { now_ += time; }
+
   ScheduleLearner learner;
 
  private:
@@ -74,12 +77,28 @@ TEST_CASE("three steps alike make a plan, whatever their decisions and order") {
   CHECK(schedule->patience_ms >= 1000);
 }
 
+TEST_CASE("a step that was no part of the pattern does not make ranks patient") {
+  Fixture fixture(3);
+  fixture.see({9});
+  fixture.see({1});
+  fixture.pause(std::chrono::seconds(300));
+  std::optional<ScheduleMessage> schedule;
+  for (int i = 0; i < 20 && !schedule; ++i) {
+    fixture.see({1});
+    if (!(schedule = fixture.see({1}))) schedule = fixture.see({2});
+    if (schedule && schedule->buckets.size() == 1) schedule = {};
+  }
+  REQUIRE(schedule);
+  CHECK(schedule->patience_ms < 2000);
+}
+
 TEST_CASE("steps that differ or lack contributions, and a limit of zero steps, make no plan") {
   Fixture fixture(3), other(2), never(0);
   std::vector<Seen> decision = operations({1, 2});
-  for (int i = 0; i < 20; ++i) {
-    CHECK_FALSE(fixture.see({1, 2}));
-    CHECK_FALSE(fixture.see({1, 2, 3}));
+  constexpr std::uint32_t kKinds = ScheduleLearner::kMostParts + 1;
+  for (std::uint32_t i = 0; i < 40; ++i) {
+    // As many kinds of steps in turns as no pattern has.
+    CHECK_FALSE(fixture.see({1, 2, 3 + i % kKinds}));
     decision[1].contributed = i % 2 == 0;
     CHECK_FALSE(other.see(decision));
     CHECK_FALSE(never.see({1}));
@@ -120,6 +139,43 @@ TEST_CASE("operations without a name are told apart by their order") {
   CHECK_FALSE(alone.see({100}));
   CHECK_FALSE(alone.see({100}));
   CHECK(alone.see({100}));
+}
+
+TEST_CASE("a pattern of several parts makes a plan, each part with buckets of its own") {
+  using Steps = std::vector<std::vector<std::uint32_t>>;
+  const auto [pattern, plan] = GENERATE(table<Steps, Slots>({
+      // Two critics and an actor.
+      {{{1, 2}, {1, 2}, {3}}, {{1, 2, 3}, {1, 2}}},
+      {{{1}, {1}, {1}, {1}, {2}}, {{1, 2}, {1}, {1}, {1}}},
+      {{{1}, {2}, {2}, {1}, {3}, {3}, {3}}, {}},
+      // Without names, and with both.
+      {{{100}, {100}, {101}}, {{100, 101}, {100}}},
+      {{{1, 100, 100}, {1, 101}}, {{1, 101}, {1, 100, 100}}},
+  }));
+  CAPTURE(pattern);
+  Fixture fixture(3);
+  std::optional<ScheduleMessage> schedule;
+  int rounds = 0;
+  for (; !schedule && rounds < 50; ++rounds) {
+    for (std::size_t i = 0; i < pattern.size() && !schedule; ++i) {
+      std::vector<Seen> step;
+      for (const std::uint32_t slot : pattern[i]) step.push_back(operation(slot));
+      schedule = fixture.see(step);
+      // A shorter pattern that ended at once.
+      if (schedule && schedule->buckets.size() < plan.size()) {
+        fixture.learner.thawed(false, 1);
+        schedule = {};
+      }
+    }
+  }
+  REQUIRE(schedule);
+  CHECK(rounds <= 12);
+  // A round begins where the ranks were when it was found.
+  Slots expected = plan;
+  for (std::size_t i = 0; i < plan.size() && slots_of(*schedule) != expected; ++i) {
+    std::ranges::rotate(expected, expected.begin() + 1);
+  }
+  if (!plan.empty()) CHECK(slots_of(*schedule) == expected);
 }
 
 TEST_CASE("a plan with more buckets than there are words is not made") {

@@ -32,6 +32,34 @@ TEST_CASE("ranks that repeat the same step freeze it and need no more messages")
   });
 }
 
+TEST_CASE("patterns in which an operation comes several times freeze, with and without names") {
+  using Pattern = std::vector<std::pair<std::string, std::size_t>>;  // names and sizes
+  const Pattern pattern = GENERATE(Pattern{{"critic", 3}, {"critic", 3}, {"actor", 5}},
+                                   Pattern{{"a", 1}, {"a", 1}, {"a", 1}, {"a", 1}, {"b", 2}},
+                                   Pattern{{"", 3}, {"", 3}, {"", 5}},
+                                   Pattern{{"", 3}, {"named", 4}, {"", 3}, {"named", 4}, {"", 2}});
+  std::latch checked(3);  // a shutdown thaws
+  run_group(3, [&](int rank, Runtime& runtime) {
+    const auto run_rounds = [&](int count) {
+      for (int round = 0; round < count; ++round) {
+        for (const auto& [name, size] : pattern) {
+          std::vector<float> values(size, static_cast<float>(rank + round));
+          runtime.run(sum_request(values, name));
+          check_equal(values, std::vector<float>(size, static_cast<float>(3 + 3 * round)), name);
+        }
+      }
+    };
+    run_rounds(40);
+    const auto messages = counter_of(runtime, "coordinator", "ready_messages");
+    const auto thaws = schedule_counter(runtime, "thaws");
+    run_rounds(30);
+    check(counter_of(runtime, "coordinator", "ready_messages") == messages, "no message was sent");
+    check(schedule_counter(runtime, "thaws") == thaws, "nothing thawed");
+    check(schedule_counter(runtime, "tensors") >= 30 * pattern.size(), "the schedule served them");
+    checked.arrive_and_wait();
+  });
+}
+
 TEST_CASE("a frozen schedule gives way to whatever any rank does differently") {
   constexpr int kRanks = 3;
   const std::string deviation =
