@@ -20,6 +20,7 @@
 #include "ronde/torch/objects.h"
 #include "ronde/torch/random.h"
 #include "ronde/torch/replicas.h"
+#include "ronde/torch/script.h"
 #include "ronde/torch/sync_batch_norm.h"
 #include "ronde/torch/work.h"
 

@@ -56,6 +56,31 @@ std::function<void(bool)> copy_into(const CheckpointObject::Tensors& targets,
   };
 }
 
+/// A model's parameters and buffers are loaded into their memory.
+CheckpointObject object_of_model(std::function<CheckpointObject::Tensors()> parameters,
+                                 std::function<CheckpointObject::Tensors()> buffers) {
+  CheckpointObject object;
+  object.tensors = std::move(parameters);
+  object.buffers = std::move(buffers);
+  object.load = [parameters = object.tensors, buffers = object.buffers](
+                    const TensorsByName& tensors, const std::string&) {
+    const auto first = copy_into(parameters(), tensors);
+    const auto second = copy_into(buffers(), tensors);
+    return [first, second](bool keep) {
+      first(keep);
+      second(keep);
+    };
+  };
+  return object;
+}
+
+template <typename List>
+CheckpointObject::Tensors pairs_of(const List& list) {
+  CheckpointObject::Tensors pairs;
+  for (const auto& item : list) pairs.emplace_back(item.name, item.value);
+  return pairs;
+}
+
 /// Its name for derived classes is protected.
 struct StepCount : torch::optim::LRScheduler {
   static unsigned& of(torch::optim::LRScheduler& scheduler) {
@@ -69,19 +94,13 @@ CheckpointObject checkpoint_object_of(torch::nn::Module* module) {
   if (module == nullptr) {
     throw UsageError("the module holder is empty: construct the module first");
   }
-  CheckpointObject object;
-  object.tensors = [module] { return module->named_parameters().pairs(); };
-  object.buffers = [module] { return module->named_buffers().pairs(); };
-  object.load = [parameters = object.tensors, buffers = object.buffers](
-                    const TensorsByName& tensors, const std::string&) {
-    const auto first = copy_into(parameters(), tensors);
-    const auto second = copy_into(buffers(), tensors);
-    return [first, second](bool keep) {
-      first(keep);
-      second(keep);
-    };
-  };
-  return object;
+  return object_of_model([module] { return module->named_parameters().pairs(); },
+                         [module] { return module->named_buffers().pairs(); });
+}
+
+CheckpointObject checkpoint_object_of(const torch::jit::Module& module) {
+  return object_of_model([module] { return pairs_of(module.named_parameters()); },
+                         [module] { return pairs_of(module.named_buffers()); });
 }
 
 CheckpointObject checkpoint_object_of(at::Tensor& tensor) {

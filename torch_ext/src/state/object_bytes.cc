@@ -155,6 +155,17 @@ NamedTensors tensors_in(const torch::nn::Module& module) {
   return all;
 }
 
+NamedTensors tensors_in(const torch::jit::Module& module) {
+  NamedTensors all;
+  for (const auto& item : module.named_parameters()) {
+    all.emplace_back("parameter " + item.name, item.value);
+  }
+  for (const auto& item : module.named_buffers()) {
+    all.emplace_back("buffer " + item.name, item.value);
+  }
+  return all;
+}
+
 std::string problem_of(const std::function<void()>& function) {
   try {
     function();

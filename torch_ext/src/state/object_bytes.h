@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <torch/csrc/jit/api/module.h>
+
 #include <functional>
 #include <string>
 #include <utility>
@@ -18,7 +20,10 @@ std::string problem_of(const std::function<void()>& function);
 using NamedTensors = std::vector<std::pair<std::string, at::Tensor>>;
 
 /// The parameters and buffers of a module, by "parameter <name>" and "buffer <name>".
+/// @{
 NamedTensors tensors_in(const torch::nn::Module& module);
+NamedTensors tensors_in(const torch::jit::Module& module);
+/// @}
 
 /// Why there is no such rank in the set, or empty.
 std::string root_problem(int root_rank, ProcessSet set);

@@ -3,6 +3,7 @@
 
 /// How ronde/torch/checkpoint.h takes objects apart into tensors and bytes.
 
+#include <torch/csrc/jit/api/module.h>
 #include <torch/optim/schedulers/lr_scheduler.h>
 
 #include <concepts>
@@ -48,10 +49,12 @@ concept SavesItself = requires(const T& saved, T& loaded, torch::serialize::Outp
 };
 
 template <typename T>
-concept CheckpointedObject = Object<T> || SavesItself<T> || std::is_arithmetic_v<T> ||
+concept CheckpointedObject =
+    Object<T> || SavesItself<T> || std::same_as<T, torch::jit::Module> || std::is_arithmetic_v<T> ||
     std::same_as<T, DistributedOptimizer> || std::derived_from<T, torch::optim::LRScheduler>;
 
 CheckpointObject checkpoint_object_of(torch::nn::Module* module);
+CheckpointObject checkpoint_object_of(const torch::jit::Module& module);
 CheckpointObject checkpoint_object_of(torch::optim::Optimizer& optimizer);
 CheckpointObject checkpoint_object_of(at::Tensor& tensor);
 CheckpointObject checkpoint_object_of(ObjectCodec codec);
@@ -96,6 +99,8 @@ template <CheckpointedObject T>
 CheckpointObject checkpoint_object(T& object) {
   if constexpr (std::same_as<T, DistributedOptimizer>) {
     return checkpoint_object_of(object.inner());
+  } else if constexpr (std::same_as<T, torch::jit::Module>) {
+    return checkpoint_object_of(std::as_const(object));
   } else if constexpr (ModuleObject<T>) {
     return checkpoint_object_of(module_in(object));
   } else if constexpr (OptimizerObject<T>) {
