@@ -19,8 +19,6 @@
 #endif
 #ifdef RONDE_HAVE_MPI
 #include "backends/mpi/mpi.h"
-#else
-#include "backends/launcher.h"
 #endif
 
 namespace ronde {
@@ -86,15 +84,16 @@ MakeFabric make_ucx_fabric() {
 }
 #endif
 
-/// The parts of ranks that meet without MPI, but for the transport.
-BuiltIn parts_without_mpi(const Config& config) {
+/// The parts of ranks whose data moves without MPI, but for the transport. `why` MPI moves none,
+/// for who asks it to.
+BuiltIn parts_without_mpi(const Config& config, const std::string& why) {
   BuiltIn built_in;
   built_in.make_board = shm_board_factory();
   built_in.backends.emplace("shm", shm_backend_factory());
   MakeFabric make_fabric = make_ucx_fabric();
   if (config.fabric == "mpi") {
-    make_fabric = [](BackendContext&) -> std::unique_ptr<Fabric> {
-      throw UsageError("RONDE_FABRIC=mpi needs ranks that MPI has started: leave it unset");
+    make_fabric = [why](BackendContext&) -> std::unique_ptr<Fabric> {
+      throw UsageError("RONDE_FABRIC=mpi " + why + ": leave it unset");
     };
   }
   add_fabric_backends(config, std::move(make_fabric), {}, built_in);
@@ -102,10 +101,12 @@ BuiltIn parts_without_mpi(const Config& config) {
   return built_in;
 }
 
+constexpr const char* kNoMpiRanks = "needs ranks that MPI has started";
+
 BuiltIn compose_launched(const Config& config, Launch launch) {
   const int rank = launch.rank;
   const LogLevel level = parse_log_level(config.log_level);
-  BuiltIn built_in = parts_without_mpi(config);
+  BuiltIn built_in = parts_without_mpi(config, kNoMpiRanks);
   built_in.make_transport = launched_transport_factory(
       {.launch = std::move(launch),
        .init_timeout_s = config.init_timeout_s,
@@ -127,6 +128,31 @@ std::optional<Launch> launch_for(const Config& config, const StartingRanks& rank
 
 #ifdef RONDE_HAVE_MPI
 
+namespace {
+
+/// The program's MPI brings the ranks together and does nothing else: Note [MPI that Ronde may only
+/// start with].
+BuiltIn compose_to_meet(const Config& config, const MpiOptions& options, const std::string& level) {
+  const std::string why =
+      "needs MPI_THREAD_MULTIPLE, but this program initialised MPI with " + level;
+  BuiltIn built_in = parts_without_mpi(config, why);
+  built_in.make_transport = [options] { return meet_over_mpi(options, !kHaveUcx); };
+  built_in.meets_in_init = true;
+  BackendFactory refusing;
+  refusing.priority = -1;  // below whatever `auto` may take
+  refusing.create = [why](BackendContext&) -> std::unique_ptr<Backend> {
+    throw UsageError("RONDE_CPU_BACKEND=mpi " + why);
+  };
+  built_in.backends.emplace("mpi", std::move(refusing));
+  return built_in;
+}
+
+}  // namespace
+
+ProgramMpi program_mpi() {
+  return mpi_of_program();
+}
+
 BuiltIn compose_built_in(const Config& config, const StartingRanks& ranks) {
   if (auto launch = launch_for(config, ranks)) return compose_launched(config, *std::move(launch));
   MpiOptions options;
@@ -138,6 +164,10 @@ BuiltIn compose_built_in(const Config& config, const StartingRanks& ranks) {
   options.offer_loopback = !config.host_id.empty();
   options.job_key = config.job_key;
   options.ports = port_range(config);
+  options.on_program_finalize = ranks.on_program_finalize;
+  if (const std::string& level = ranks.mpi.low_level; !level.empty()) {
+    return compose_to_meet(config, options, level);
+  }
   BuiltIn built_in;
   built_in.make_transport = mpi_transport_factory(options);
   built_in.hanging_start = [watch = options.finalize_watch] { return watch->lost(); };
@@ -152,6 +182,10 @@ BuiltIn compose_built_in(const Config& config, const StartingRanks& ranks) {
 }
 
 #else
+
+ProgramMpi program_mpi() {
+  return {};
+}
 
 BuiltIn compose_built_in(const Config& config, const StartingRanks& ranks) {
   if (auto launch = launch_for(config, ranks)) return compose_launched(config, *std::move(launch));
@@ -199,7 +233,7 @@ int feature_version(std::string_view feature, const vendor::SymbolLookup& gpu_li
 }
 
 BuiltIn compose_without_launcher(const Config& config, const KeyValueStart& start) {
-  BuiltIn built_in = parts_without_mpi(config);
+  BuiltIn built_in = parts_without_mpi(config, kNoMpiRanks);
   const auto calls = std::make_shared<KeyValueCalls>();
   built_in.make_transport = key_value_transport_factory({.start = start,
                                                          .init_timeout_s = config.init_timeout_s,

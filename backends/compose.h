@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "backends/gpu_reading.h"
+#include "backends/launcher.h"
 #include "backends/socket/key_value.h"
 #include "backends/vendor/api_table.h"
 #include "ronde/config.h"
@@ -22,6 +23,8 @@ namespace ronde {
 /// What this build of Ronde brings.
 struct BuiltIn {
   std::function<std::unique_ptr<Transport>()> make_transport;
+  /// make_transport has to be called on the thread that calls init, which alone may call MPI.
+  bool meets_in_init = false;
   std::function<std::optional<GroupError>()> hanging_start;  ///< as in RuntimeOptions
   MakeBoard make_board;                                      ///< of ranks of one host
   BackendRegistry backends;
@@ -34,6 +37,9 @@ struct BuiltIn {
 struct StartingRanks {
   std::optional<int> mpi_communicator = {};
   std::vector<int> mpi_ranks = {};
+  ProgramMpi mpi = {};  ///< when init was called
+  /// As in MpiOptions.
+  std::function<void()> on_program_finalize = nullptr;
 };
 
 /// The one place that knows which transports and backends are linked. Ranks that torchrun, Slurm or
@@ -51,6 +57,9 @@ BuiltIn compose_without_launcher(const Config& config, const KeyValueStart& star
 /// CudaOptions.
 BackendRegistry gpu_setups(const Config& config, const vendor::SymbolLookup& symbols,
                            const void* kernel_image);
+
+/// Nothing in a build without MPI.
+ProgramMpi program_mpi();
 
 /// See ronde::feature_version(). `gpu_libraries` finds those of the vendor.
 int feature_version(std::string_view feature, const vendor::SymbolLookup& gpu_libraries);

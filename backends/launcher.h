@@ -9,6 +9,15 @@
 #include "ronde/config.h"
 
 namespace ronde {
+
+/// The MPI of a program that initialised it before init.
+struct ProgramMpi {
+  bool is_there = false;
+  /// Its thread level, as "MPI_THREAD_FUNNELED", if that is below MPI_THREAD_MULTIPLE: Ronde may
+  /// then call MPI within init alone.
+  std::string low_level = {};
+};
+
 namespace detail {
 
 /// The number in a launcher's variable; nothing if it is unset or not a number.

@@ -66,12 +66,13 @@ void DefaultRuntime::init(const InitOptions& options) {
         note_stall(operations);
         if (of_program) of_program(operations);
       };
-      start = load_start_options(options, registered_, on_stall);
+      start = load_start_options(options, registered_, on_stall, [this] { end_in_finalize(); });
     }
     const std::string& problem = run_report_.problem();
     if (!problem.empty()) start.warnings.push_back(problem);
     start.runtime.on_event = run_report_.counting_steps(nvtx_ranges());
     std::unique_ptr<DumpSignal> signal = wanted_signal(start.runtime.config);
+    is_guest_ = start.is_guest;
     const std::shared_ptr<const ReadGpu> read_gpu = start.read_gpu;
     std::unique_ptr<Runtime> runtime = start_runtime(std::move(start));
     auto observer = std::make_unique<Observer>(*runtime, std::move(signal), *read_gpu);
@@ -96,6 +97,7 @@ void DefaultRuntime::begin_init() {
     throw UsageError(std::string(kInitTwice));
   }
   phase_ = Phase::Initializing;
+  failure_in_finalize_ = nullptr;
 }
 
 void DefaultRuntime::publish(std::unique_ptr<Runtime> runtime, std::unique_ptr<Observer> observer) {
@@ -105,6 +107,8 @@ void DefaultRuntime::publish(std::unique_ptr<Runtime> runtime, std::unique_ptr<O
     // libraries below it made while starting.
     const auto end = [](int status, void*) { instance().end_at_exit(status); };
     leaves_at_exit_ = on_exit(end, nullptr) == 0;
+  }
+  if (!is_guest_) {
     const std::terminate_handler before = std::set_terminate(&leave_and_terminate);
     if (before != &leave_and_terminate) next_terminate = before;
   }
@@ -165,7 +169,10 @@ void DefaultRuntime::remove_shutdown_hook(std::uint64_t number) {
 }
 
 std::exception_ptr DefaultRuntime::shutdown() {
-  if (!is_initialized()) return nullptr;
+  if (!is_initialized()) {
+    if (const auto failure = take_failure_in_finalize()) std::rethrow_exception(failure);
+    return nullptr;
+  }
   if (is_loop_thread()) throw error_of_shutdown_in_callback();
   const std::exception_ptr problem_of_hook = run_shutdown_hooks();
   Runtime* runtime = nullptr;
@@ -193,6 +200,38 @@ std::exception_ptr DefaultRuntime::shutdown() {
   retire(Phase::ShutDown);
   if (problem_of_hook) std::rethrow_exception(problem_of_hook);
   return failure;
+}
+
+/// MPI_Finalize() calls it while MPI may still move data of Ronde's.
+void DefaultRuntime::end_in_finalize() noexcept {
+  int rank = -1;
+  LogLevel level = LogLevel::Error;
+  {
+    std::unique_lock lock(mutex_);
+    // Another thread that is in shutdown() still needs MPI; it waits for no longer than that does.
+    if (!is_loop_thread()) unused_.wait(lock, [this] { return phase_ != Phase::ShuttingDown; });
+    if (runtime_ != nullptr) {
+      rank = runtime_->topology().rank;
+      level = parse_log_level(runtime_->config().log_level);
+    }
+  }
+  try {
+    shutdown();
+  } catch (...) {
+    Logger(level, rank)
+        .error(
+            "MPI_Finalize() was called before ronde::shutdown(), which it calls and which "
+            "failed: " +
+            exception_text());
+    const std::lock_guard lock(mutex_);
+    failure_in_finalize_ = std::current_exception();
+  }
+}
+
+std::exception_ptr DefaultRuntime::take_failure_in_finalize() noexcept {
+  if (is_of_parent()) return nullptr;
+  const std::lock_guard lock(mutex_);
+  return std::exchange(failure_in_finalize_, nullptr);
 }
 
 bool DefaultRuntime::leave(const std::string& why) noexcept {
@@ -232,9 +271,8 @@ bool DefaultRuntime::leave(const std::string& why) noexcept {
 
 void DefaultRuntime::end_at_exit(int status) noexcept {
   const std::string why = "it ends with exit code " + std::to_string(status);
-  if (!leave(why) || status != EXIT_SUCCESS) {
-    return;
-  }
+  const bool fails = leave(why) || take_failure_in_finalize() != nullptr;
+  if (!fails || status != EXIT_SUCCESS || is_guest_) return;
   // The others fail now, and the job has to end non-zero: where one rank ends with zero before it
   // finalised MPI, Hydra takes that for the job's status, whatever the other ranks say. From inside
   // a handler, glibc's exit() runs the handlers that remain and takes the new status.
@@ -264,6 +302,7 @@ void DefaultRuntime::retire(Phase next) noexcept {
   std::unique_ptr<Observer> observer;  // destroyed first
   std::unique_lock lock(mutex_);
   phase_ = next;
+  unused_.notify_all();
   fork_depth_.store(kNotStarted);
   runtime = std::move(runtime_);
   observer = std::move(observer_);
@@ -326,10 +365,10 @@ void DefaultRuntime::require_not_initialized(std::string_view function) const {
 /// Called with mutex_ held.
 void DefaultRuntime::throw_not_ready(std::string_view function) const {
   if (phase_ == Phase::ShutDown) {
-    throw NotInitializedError(
-        std::string(function) +
-        " was called after ronde::shutdown(): this rank has left the group; move the "
-        "call before shutdown");
+    throw NotInitializedError(std::string(function) +
+                              " was called after ronde::shutdown(), or after MPI_Finalize(), which "
+                              "calls it: this rank has "
+                              "left the group; move the call before");
   }
   throw NotInitializedError(
       std::string(function) +

@@ -41,6 +41,7 @@ class DefaultRuntime {
   /// Returns what the group had died of, null if it had not.
   std::exception_ptr shutdown();
   bool is_initialized() const noexcept;
+  bool is_guest() const noexcept { return is_guest_; }
   void note_checkpoint(std::int64_t step) noexcept { run_report_.note_checkpoint(step); }
 
   /// Leaves the group without a shutdown, or in the middle of that of another thread: the others
@@ -87,6 +88,8 @@ class DefaultRuntime {
   std::exception_ptr run_shutdown_hooks();
   void retire(Phase next) noexcept;
   void end_at_exit(int status) noexcept;
+  void end_in_finalize() noexcept;
+  std::exception_ptr take_failure_in_finalize() noexcept;
   void end_use() noexcept;
   bool is_of_parent() const noexcept;
   void expect_own_process(std::string_view function) const;
@@ -94,15 +97,17 @@ class DefaultRuntime {
   [[noreturn]] void throw_not_ready(std::string_view function) const;
 
   RunReport run_report_;
+  std::atomic<bool> is_guest_{false};         // of the last init
   std::atomic<int> fork_depth_{kNotStarted};  // of the process that started runtime_
   mutable std::mutex mutex_;
-  std::condition_variable unused_;  // uses_ became 0
+  std::condition_variable unused_;  // uses_ became 0, or a shutdown has ended
   // Guarded by mutex_.
   Phase phase_ = Phase::Fresh;
   bool leaves_at_exit_ = false;
   std::unique_ptr<Runtime> runtime_;    // set while Ready and ShuttingDown
   std::unique_ptr<Observer> observer_;  // the same; of runtime_
   int uses_ = 0;
+  std::exception_ptr failure_in_finalize_;  // until shutdown() tells of it
   BackendRegistry registered_;
   StallCallback on_stall_;
   std::vector<Hook> hooks_;

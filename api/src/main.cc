@@ -21,9 +21,8 @@ void say(const std::string& text) {
 /// Leaves the group, and fails it before that if there is a `reason`. Returns what made it fail,
 /// perhaps for another rank's reason and unnoticed here; null if nothing did, or there is no group.
 std::exception_ptr leave_group(const std::optional<std::string>& reason = {}) {
-  if (!is_initialized()) return nullptr;
   try {
-    if (reason) abort(*reason);
+    if (reason && is_initialized()) abort(*reason);
     return DefaultRuntime::instance().shutdown();
   } catch (...) {
     return std::current_exception();

@@ -35,6 +35,10 @@ bool is_initialized() noexcept {
   return DefaultRuntime::instance().is_initialized();
 }
 
+bool is_guest() noexcept {
+  return DefaultRuntime::instance().is_guest();
+}
+
 int rank() {
   return use("ronde::rank()")->topology().rank;
 }

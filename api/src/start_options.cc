@@ -87,7 +87,7 @@ void add_process_sets(Config& config, const std::vector<std::vector<int>>& sets)
 }  // namespace
 
 StartOptions load_start_options(const InitOptions& init, const BackendRegistry& registered,
-                                StallCallback on_stall) {
+                                StallCallback on_stall, std::function<void()> on_program_finalize) {
   const int ways = static_cast<int>(init.mpi_communicator.has_value()) +
                    static_cast<int>(!init.mpi_ranks.empty()) +
                    static_cast<int>(init.key_value.has_value());
@@ -113,12 +113,17 @@ StartOptions load_start_options(const InitOptions& init, const BackendRegistry& 
   } catch (const UsageError& error) {
     if (options.config_error.empty()) options.config_error = error.what();
   }
-  const auto compose = [init](const Config& config) {
-    if (init.key_value) return compose_without_launcher(config, *init.key_value);
-    return compose_built_in(
-        config, {.mpi_communicator = init.mpi_communicator, .mpi_ranks = init.mpi_ranks});
+  const StartingRanks ranks = {.mpi_communicator = init.mpi_communicator,
+                               .mpi_ranks = init.mpi_ranks,
+                               .mpi = program_mpi(),
+                               .on_program_finalize = std::move(on_program_finalize)};
+  const auto compose = [ranks, key_value = init.key_value](const Config& config) {
+    if (key_value) return compose_without_launcher(config, *key_value);
+    return compose_built_in(config, ranks);
   };
   BuiltIn built_in = compose(options.config);
+  start.meets_in_init = built_in.meets_in_init;
+  start.is_guest = ranks.mpi.is_there;
   options.make_transport = std::move(built_in.make_transport);
   options.hanging_start = std::move(built_in.hanging_start);
   options.make_board = std::move(built_in.make_board);
@@ -139,10 +144,21 @@ StartOptions load_start_options(const InitOptions& init, const BackendRegistry& 
   return start;
 }
 
+namespace {
+
+/// Makes the transport now, as the thread that begins later may not call MPI.
+void meet_in_init(RuntimeOptions& options) {
+  const auto transport = std::make_shared<std::unique_ptr<Transport>>(options.make_transport());
+  options.make_transport = [transport] { return std::move(*transport); };
+}
+
+}  // namespace
+
 std::unique_ptr<Runtime> start_runtime(StartOptions start) {
   const LogLevel level = parse_log_level(start.runtime.config.log_level);
   std::unique_ptr<Runtime> runtime;
   try {
+    if (start.meets_in_init) meet_in_init(start.runtime);
     runtime = std::make_unique<Runtime>(std::move(start.runtime));
   } catch (...) {
     log_warnings(start.warnings, Logger(level), LogLevel::Warning);

@@ -21,6 +21,15 @@ std::function<std::unique_ptr<Transport>()> mpi_transport_factory(const MpiOptio
   };
 }
 
+ProgramMpi mpi_of_program() {
+  return mpi::MpiEnvironment::of_process()->of_program();
+}
+
+std::unique_ptr<Transport> meet_over_mpi(const MpiOptions& options, bool one_host) {
+  return mpi::MpiExchange(mpi::MpiEnvironment::of_process(), options, mpi::MpiUse::ToMeet)
+      .meet(one_host);
+}
+
 MakeFabric mpi_fabric_maker(const MpiOptions& options) {
   return [max_count = options.max_count](BackendContext& context) {
     auto environment = mpi::MpiEnvironment::of_process();

@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "backends/launcher.h"
 #include "ronde/config.h"
 #include "ronde/error.h"
 #include "ronde/plugin/fabric_backend.h"
@@ -64,6 +65,8 @@ struct MpiOptions {
   std::string job_key = {};  ///< RONDE_JOB_KEY
   PortRange ports = {};      ///< RONDE_PORT_RANGE
   MpiRanks ranks = {};
+  /// Shuts the group down where the program calls MPI_Finalize() before it has. May be null.
+  std::function<void()> on_program_finalize = nullptr;
   std::shared_ptr<FinalizeWatch> finalize_watch = std::make_shared<FinalizeWatch>();
 };
 
@@ -71,6 +74,14 @@ struct MpiOptions {
 /// the thread that calls it. Throws UsageError for a foreign launcher, too low a thread level, or
 /// after MPI was finalised; GroupError if ranks are missing once init_timeout_s has passed.
 std::function<std::unique_ptr<Transport>()> mpi_transport_factory(const MpiOptions& options);
+
+/// Nothing where MPI is not initialised, or Ronde initialised it, or it has ended.
+ProgramMpi mpi_of_program();
+
+/// Meets the ranks of a ProgramMpi with a low level on the thread that calls it, which is the one
+/// that may call MPI (else UsageError), and calls MPI no more once it has returned. `one_host`:
+/// throws UsageError on every rank if they are on several. GroupError as above.
+std::unique_ptr<Transport> meet_over_mpi(const MpiOptions& options, bool one_host);
 
 /// Make the fabric over the same MPI: for all ranks, or for a process set.
 /// @{

@@ -17,6 +17,7 @@ struct MpiApi {
   std::function<int(int*)> finalized = PMPI_Finalized;
   std::function<int(int*, char***, int, int*)> init_thread = PMPI_Init_thread;
   std::function<int(int*)> query_thread = PMPI_Query_thread;
+  std::function<int(int*)> is_thread_main = PMPI_Is_thread_main;
   std::function<int()> finalize = PMPI_Finalize;
   /// Lets MPI_Finalize call `function` with `value` before it does anything else (MPI 4.0, 11.2.4).
   std::function<int(MPI_Comm_delete_attr_function*, void*)> on_finalize =

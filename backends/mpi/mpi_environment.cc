@@ -19,21 +19,6 @@
 namespace ronde::mpi {
 namespace {
 
-std::string level_name(int level) {
-  switch (level) {
-    case MPI_THREAD_SINGLE:
-      return "MPI_THREAD_SINGLE";
-    case MPI_THREAD_FUNNELED:
-      return "MPI_THREAD_FUNNELED";
-    case MPI_THREAD_SERIALIZED:
-      return "MPI_THREAD_SERIALIZED";
-    case MPI_THREAD_MULTIPLE:
-      return "MPI_THREAD_MULTIPLE";
-    default:
-      return "thread level " + std::to_string(level);
-  }
-}
-
 /// "MPICH Version: 4.0.2" of a version text with tabs and more lines.
 std::string first_line(const std::string& text) {
   std::string line = text.substr(0, text.find('\n'));
@@ -85,7 +70,7 @@ std::shared_ptr<MpiEnvironment> MpiEnvironment::of_process() {
   return *environment;
 }
 
-void MpiEnvironment::join(const MpiRanks& ranks) {
+void MpiEnvironment::join(const MpiRanks& ranks, MpiUse use) {
   const std::lock_guard lock(mutex_);
   int is_finalized = 0;
   check("MPI_Finalized", api_.finalized(&is_finalized));
@@ -100,17 +85,19 @@ void MpiEnvironment::join(const MpiRanks& ranks) {
     if (!ranks.are_all()) {
       throw UsageError(
           "ranks were chosen by a communicator or by a list, but MPI is not initialised: call "
-          "MPI_Init_thread(..., MPI_THREAD_MULTIPLE, ...) on every rank of the job before "
-          "ronde::init()");
+          "MPI_Init() or MPI_Init_thread() on every rank of the job before ronde::init()");
     }
     initialize();
   }
-  if (owns_mpi_) {
-    check_own_thread_level();
-  } else {
-    check_thread_level_of_program();
+  if (!owns_mpi_) {
+    check_level_of_program(api_, use);
+  } else if (provided_ < MPI_THREAD_SERIALIZED) {
+    throw UsageError(
+        "Ronde calls MPI from a thread of its own and needs MPI_THREAD_SERIALIZED, but "
+        "this MPI library provides only " +
+        level_name(provided_) + " (" + library_version() + "); use one built with thread support");
   }
-  watch_finalize();
+  if (use == MpiUse::Always) watch_finalize();
   if (members_ == 0) {
     if (ranks.communicator) {
       take_communicator(*ranks.communicator);
@@ -224,22 +211,9 @@ void MpiEnvironment::initialize() {
   check("MPI_Comm_set_errhandler", api_.comm_set_errhandler(MPI_COMM_SELF, MPI_ERRORS_RETURN));
 }
 
-void MpiEnvironment::check_own_thread_level() const {
-  if (provided_ >= MPI_THREAD_SERIALIZED) return;
-  throw UsageError(
-      "Ronde calls MPI from a thread of its own and needs MPI_THREAD_SERIALIZED, but "
-      "this MPI library provides only " +
-      level_name(provided_) + " (" + library_version() + "); use one built with thread support");
-}
-
-void MpiEnvironment::check_thread_level_of_program() const {
-  int provided = MPI_THREAD_SINGLE;
-  check("MPI_Query_thread", api_.query_thread(&provided));
-  if (provided >= MPI_THREAD_MULTIPLE) return;
-  throw UsageError("this program initialised MPI with " + level_name(provided) +
-                   ", but Ronde calls MPI from a thread of its own at the same time. Initialise it "
-                   "by MPI_Init_thread(..., MPI_THREAD_MULTIPLE, ...), or call ronde::init() first "
-                   "and leave initialising MPI to it.");
+ProgramMpi MpiEnvironment::of_program() const {
+  // Without the lock, which a start may hold for long; any thread may ask MPI for this.
+  return owns_mpi_ ? ProgramMpi() : mpi_of_program(api_);
 }
 
 void MpiEnvironment::refuse_foreign_launcher() const {
@@ -265,7 +239,7 @@ void MpiEnvironment::leave(bool graceful) {
   if (std::exchange(owns_ranks_, false) && may_finalize_ && !abandoned_) {
     check("MPI_Comm_free", api_.comm_free(&ranks_));
   }
-  if (!owns_mpi_ || !may_finalize_ || abandoned_) return;
+  if (!owns_mpi_ || !may_finalize_ || abandoned_ || program_finalizes_) return;
   // Ronde's thread is the one that initialised MPI, unless an earlier init failed after that: its
   // thread is gone, and finalising on another one is better than not finalising.
   finalizes_ = true;
@@ -437,8 +411,19 @@ void MpiEnvironment::watch_finalize() {
 
 void MpiEnvironment::note_finalize() {
   if (finalizes_) return;
-  const std::lock_guard lock(mutex_);  // waits for the call that is under way
+  std::unique_lock lock(mutex_);
+  program_finalizes_ = true;
+  if (const std::function<void()> shut_down = std::exchange(on_program_finalize_, nullptr)) {
+    lock.unlock();
+    shut_down();
+    lock.lock();  // waits for the call that is under way
+  }
   program_finalized_ = true;
+}
+
+void MpiEnvironment::on_program_finalize(std::function<void()> function) {
+  const std::lock_guard lock(mutex_);
+  on_program_finalize_ = std::move(function);
 }
 
 void MpiEnvironment::expect_not_finalized() const {
@@ -448,9 +433,10 @@ void MpiEnvironment::expect_not_finalized() const {
               "not at all where it does not call MPI_Init_thread()");
 }
 
-MpiMembership::MpiMembership(std::shared_ptr<MpiEnvironment> environment, const MpiRanks& ranks)
+MpiMembership::MpiMembership(std::shared_ptr<MpiEnvironment> environment, const MpiRanks& ranks,
+                             MpiUse use)
     : environment_(std::move(environment)) {
-  environment_->join(ranks);
+  environment_->join(ranks, use);
   joined_ = true;
 }
 

@@ -16,6 +16,7 @@
 
 #include "backends/mpi/mpi.h"
 #include "backends/mpi/mpi_api.h"
+#include "backends/mpi/thread_level.h"
 #include "backends/vendor/wrapped_calls.h"
 #include "ronde/config.h"
 
@@ -41,18 +42,26 @@ class MpiEnvironment : public std::enable_shared_from_this<MpiEnvironment> {
   /// Initialises MPI unless it is. Blocks until the launcher's other ranks do so, too (MPI knows no
   /// deadline for that), or the other `ranks`. Throws UsageError if MPI was finalised, offers too
   /// low a thread level, was started by a launcher that it does not understand, or has no such
-  /// `ranks`. A second member has the ranks of the first.
-  void join(const MpiRanks& ranks = {});
+  /// `ranks`, or if this is not the thread that may call it, where `use` is to meet. A second
+  /// member has the ranks of the first.
+  void join(const MpiRanks& ranks = {}, MpiUse use = MpiUse::Always);
 
   /// Ends what join() began. Once all who joined have left gracefully, MPI is finalised, if Ronde
   /// initialised it. Otherwise it is left as it is: finalising would wait for dead ranks.
   void leave(bool graceful);
+
+  /// MPI_Finalize() of the program will call `function`, on its thread and while MPI still works.
+  /// Null takes that back.
+  void on_program_finalize(std::function<void()> function);
 
   /// Operations are in progress that will never finish: MPI must never be finalised.
   void abandon() noexcept;
 
   /// Whether leave() finalises MPI in a way in which a rank may wait for one that sent it nothing.
   bool closing_asks_peers() const;
+
+  /// Nothing where Ronde initialised MPI.
+  ProgramMpi of_program() const;
 
   int rank() const noexcept { return rank_; }
   int size() const noexcept { return size_; }
@@ -118,8 +127,6 @@ class MpiEnvironment : public std::enable_shared_from_this<MpiEnvironment> {
   void note_finalize();
   void expect_not_finalized() const;
   void initialize();
-  void check_own_thread_level() const;
-  void check_thread_level_of_program() const;
   void refuse_foreign_launcher() const;
   void take_all_ranks();
   void take_communicator(int handle);
@@ -134,12 +141,14 @@ class MpiEnvironment : public std::enable_shared_from_this<MpiEnvironment> {
   MPI_Comm ranks_ = MPI_COMM_WORLD;  ///< all ranks of the group
   bool owns_ranks_ = false;
   MPI_Comm messages_ = MPI_COMM_NULL;
+  std::function<void()> on_program_finalize_;
   std::vector<const vendor::CallWrapper*> wrappers_;  ///< the outermost first
-  bool owns_mpi_ = false;                             ///< Ronde initialised it
+  std::atomic<bool> owns_mpi_{false};                 ///< Ronde initialised it
   int provided_ = MPI_THREAD_SINGLE;                  ///< the thread level then, if so
   bool may_finalize_ = true;
   bool abandoned_ = false;
   bool watches_finalize_ = false;
+  bool program_finalizes_ = false;      ///< so leave() does not
   bool program_finalized_ = false;      ///< MPI must not be called any more
   std::atomic<bool> finalizes_{false};  ///< leave() does
 };
@@ -147,7 +156,8 @@ class MpiEnvironment : public std::enable_shared_from_this<MpiEnvironment> {
 /// One join() of an environment. Its destructor leaves ungracefully, unless leave() was called.
 class MpiMembership {
  public:
-  explicit MpiMembership(std::shared_ptr<MpiEnvironment> environment, const MpiRanks& ranks = {});
+  explicit MpiMembership(std::shared_ptr<MpiEnvironment> environment, const MpiRanks& ranks = {},
+                         MpiUse use = MpiUse::Always);
   ~MpiMembership();
   MpiMembership(const MpiMembership&) = delete;
   MpiMembership& operator=(const MpiMembership&) = delete;

@@ -8,7 +8,10 @@
 #include <set>
 #include <utility>
 
+#include "backends/socket/host.h"
+#include "backends/socket/start_facts.h"
 #include "backends/timeout.h"
+#include "core/src/base/rank_list.h"
 #include "ronde/error.h"
 
 // Note [Finalizing over TCP]
@@ -34,9 +37,11 @@ constexpr auto kPause = std::chrono::microseconds(100);
 
 }  // namespace
 
-MpiExchange::MpiExchange(std::shared_ptr<MpiEnvironment> environment, const MpiOptions& options)
+MpiExchange::MpiExchange(std::shared_ptr<MpiEnvironment> environment, const MpiOptions& options,
+                         MpiUse use)
     : deadline_(Clock::now() + milliseconds_of(options.init_timeout_s)),
-      mpi_(std::move(environment), options.ranks),
+      use_(use),
+      mpi_(std::move(environment), options.ranks, use),
       communicator_(mpi_->duplicate(deadline_)),
       tree_options_{.transport = "mpi",
                     .rank = mpi_->rank(),
@@ -47,15 +52,52 @@ MpiExchange::MpiExchange(std::shared_ptr<MpiEnvironment> environment, const MpiO
                     .job_key = options.job_key,
                     .ports = options.ports} {}
 
+std::unique_ptr<Transport> MpiExchange::meet(bool one_host) {
+  const net::Exchange exchange = [this](std::string_view blob) { return this->exchange(blob); };
+  const std::string& host = tree_options_.host;
+  const auto part = [this] {
+    mpi_->free(communicator_);
+    mpi_.leave(true);
+  };
+  try {
+    net::compare_facts({.size = mpi_->size(), .host = host.empty() ? net::host_identity() : host},
+                       one_host, exchange);
+  } catch (const UsageError&) {
+    part();  // as all ranks do
+    throw;
+  }
+  auto tree = std::make_unique<net::SocketTree>(tree_options_, exchange);
+  part();
+  return tree;
+}
+
 MpiTransport::MpiTransport(std::shared_ptr<MpiEnvironment> environment, const MpiOptions& options)
     : MpiExchange(std::move(environment), options),
       SocketTree(tree_options_, [this](std::string_view blob) { return exchange(blob); }),
-      watch_(options.finalize_watch) {
+      watch_(options.finalize_watch),
+      tells_of_finalize_(options.on_program_finalize != nullptr) {
   // Nothing else uses it from here on.
   mpi_->set_message_communicator(communicator_);
+  if (tells_of_finalize_) mpi_->on_program_finalize(options.on_program_finalize);
 }
 
 std::vector<std::string> MpiExchange::exchange(std::string_view blob) {
+  constexpr std::string_view kAlways = "a", kToMeet = "m";
+  std::vector<std::string> blobs =
+      gather(std::string(use_ == MpiUse::Always ? kAlways : kToMeet).append(blob));
+  for (std::size_t rank = 1; rank < blobs.size(); ++rank) {
+    if (blobs[rank].front() == blobs[0].front()) continue;
+    const bool is_first = blobs[0].starts_with(kToMeet);
+    throw UsageError("of rank 0 and " + rank_name(static_cast<int>(rank)) + ", the " +
+                     (is_first ? "first" : "second") +
+                     " initialised MPI below MPI_THREAD_MULTIPLE, and the other did not: use one "
+                     "level on all ranks");
+  }
+  for (std::string& each : blobs) each.erase(0, 1);
+  return blobs;
+}
+
+std::vector<std::string> MpiExchange::gather(const std::string& blob) {
   struct Buffers {
     std::string own;
     int own_length = 0;
@@ -166,6 +208,7 @@ void MpiTransport::close(bool graceful, Clock::time_point deadline) {
   }
   if (all_finished) tell_neighbours(-1, kFinalized);
   SocketTree::close(graceful, deadline);
+  if (tells_of_finalize_) mpi_->on_program_finalize(nullptr);
   mpi_.leave(false);
 }
 

@@ -17,13 +17,24 @@ namespace ronde::mpi {
 
 /// Exchanges the ranks' addresses over a communicator of its own.
 class MpiExchange {
- protected:
-  MpiExchange(std::shared_ptr<MpiEnvironment> environment, const MpiOptions& options);
+ public:
+  MpiExchange(std::shared_ptr<MpiEnvironment> environment, const MpiOptions& options,
+              MpiUse use = MpiUse::Always);
 
+  /// net::Exchange. Throws UsageError on every rank if they use MPI in different ways.
   std::vector<std::string> exchange(std::string_view blob);
+
+  /// Makes the control plane of these ranks, and frees the communicator: Note [MPI that Ronde may
+  /// only start with]. Throws UsageError on every rank if they are on several hosts and must not
+  /// be.
+  std::unique_ptr<Transport> meet(bool one_host);
+
+ protected:
+  std::vector<std::string> gather(const std::string& blob);
   void wait_for_exchange(MPI_Request& request, std::shared_ptr<void> buffers);
 
   const Clock::time_point deadline_;  ///< from before MPI_Init, which may wait for long
+  const MpiUse use_;
   MpiMembership mpi_;
   MPI_Comm communicator_;
   const net::TreeOptions tree_options_;
@@ -46,6 +57,7 @@ class MpiTransport final : private MpiExchange, public net::SocketTree {
   void tell_neighbours(int all_but, std::string_view message);
 
   const std::shared_ptr<FinalizeWatch> watch_;
+  const bool tells_of_finalize_;
   std::set<int> finalized_;  ///< neighbours
 };
 

@@ -41,7 +41,8 @@ void check_facts(const std::vector<StartFacts>& facts, bool one_host) {
           facts[i].host +
           "): without MPI or UCX, tensors travel through the memory of one host alone. "
           "Keep all ranks on one host and in one network namespace, start them by "
-          "mpiexec, or build Ronde where UCX is installed");
+          "mpiexec (with MPI_THREAD_MULTIPLE in a program that initialises MPI), or build Ronde "
+          "where UCX is installed");
     }
     const auto before = std::count_if(facts.begin(), facts.begin() + static_cast<std::ptrdiff_t>(i),
                                       [&](const auto& one) { return one.host == facts[i].host; });

@@ -5,7 +5,7 @@
 
 #include "backends/socket/rendezvous.h"
 
-// What ranks compare before they connect, where no MPI says how many they are.
+// What ranks compare before they connect, where Ronde's own MPI does not tell it.
 namespace ronde::net {
 
 /// Numbers that a rank was started with, and the host that it found out itself.

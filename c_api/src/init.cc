@@ -118,7 +118,6 @@ int ronde_init(const ronde_init_options* options) {
 
 int ronde_shutdown(void) {
   return guarded("ronde_shutdown", [] {
-    if (!ronde::is_initialized()) return;
     expect_no_callback();
     const std::size_t left_open =
         drop_all_groups("the group was left open when ronde_shutdown() was called");

@@ -21,6 +21,7 @@ using ronde::GroupError;
 using ronde::UsageError;
 using ronde::mpi::Clock;
 using ronde::mpi::MpiMembership;
+using ronde::mpi::MpiUse;
 using ronde::mpi::testing::FakeMpi;
 using ronde::test::text_of;
 
@@ -121,6 +122,82 @@ TEST_CASE("a program that initialised MPI itself must have asked for MPI_THREAD_
     CHECK(fake.calls["finalize"] == 0);
     CHECK(fake.calls["comm_set_errhandler"] == 0);  // the world's handler is the program's
   }
+}
+
+TEST_CASE("who may only meet by the program's MPI calls it on the thread that may") {
+  FakeMpi fake;
+  fake.initialized = true;
+  const auto environment = fake.environment();
+  const auto [level, is_main, name] = GENERATE(table<int, bool, std::string>({
+      {MPI_THREAD_SINGLE, true, "MPI_THREAD_SINGLE"},
+      {MPI_THREAD_SINGLE, false, "MPI_THREAD_SINGLE"},
+      {MPI_THREAD_FUNNELED, false, "MPI_THREAD_FUNNELED"},
+      {MPI_THREAD_SERIALIZED, false, "MPI_THREAD_SERIALIZED"},
+  }));
+  fake.provided = level;
+  fake.is_thread_main = is_main;
+  CHECK(environment->of_program().low_level == name);
+  const auto join = [&] { environment->join({}, MpiUse::ToMeet); };
+  if (is_main || level == MPI_THREAD_SERIALIZED) {
+    CHECK_NOTHROW(join());
+  } else {
+    CHECK_THAT(text_of<UsageError>(join), Contains("initialised MPI with " + name) &&
+                                              Contains("call ronde::init() on that thread"));
+  }
+}
+
+TEST_CASE("what Ronde initialised, and what has ended, is no MPI of the program") {
+  FakeMpi fake;
+  const auto environment = fake.environment();
+  CHECK_FALSE(environment->of_program().is_there);  // not initialised
+  const MpiMembership member(environment);          // initialises it with SERIALIZED
+  CHECK_FALSE(environment->of_program().is_there);
+  FakeMpi of_program;
+  of_program.initialized = true;
+  of_program.provided = MPI_THREAD_MULTIPLE;
+  CHECK(of_program.environment()->of_program().is_there);
+  CHECK(of_program.environment()->of_program().low_level.empty());
+  of_program.finalized = true;  // no question is allowed any more
+  CHECK_FALSE(of_program.environment()->of_program().is_there);
+  CHECK(of_program.calls["query_thread"] == 2);
+}
+
+TEST_CASE("MPI_Finalize of the program first calls who still needs MPI, which is then not called") {
+  const bool is_of_program = GENERATE(true, false);
+  FakeMpi fake;
+  fake.initialized = is_of_program;
+  fake.provided = MPI_THREAD_MULTIPLE;
+  const auto environment = fake.environment();
+  MpiMembership member(environment);
+  MPI_Request request = MPI_REQUEST_NULL;
+  int calls = 0;
+  environment->on_program_finalize([&] {
+    ++calls;
+    CHECK(environment->test(request));
+    member.leave(true);
+  });
+  fake.finalize_by_program();
+  CHECK(calls == 1);
+  CHECK(fake.calls["finalize"] == 0);
+  CHECK_THAT(text_of<Error>([&] { environment->test(request); }),
+             Contains("has called MPI_Finalize() before ronde::shutdown()"));
+}
+
+TEST_CASE("MPI_Finalize of the program calls nobody who needs MPI no more") {
+  FakeMpi fake;
+  fake.initialized = true;
+  fake.provided = MPI_THREAD_MULTIPLE;
+  const auto environment = fake.environment();
+  MpiMembership member(environment);
+  environment->on_program_finalize([] { FAIL("called"); });
+  environment->on_program_finalize(nullptr);
+  member.leave(true);
+  fake.finalize_by_program();
+  FakeMpi other;
+  other.initialized = true;
+  const auto of_other = other.environment();
+  const MpiMembership meets(of_other, {}, MpiUse::ToMeet);
+  CHECK_FALSE(other.finalize_by_program);
 }
 
 TEST_CASE("a finalised MPI cannot be joined") {

@@ -24,18 +24,26 @@ void apply_thread_rule(Runtime& runtime) {
   const Topology& topology = runtime.topology();
   const std::uint64_t configured = runtime.config().compute_threads;
   const bool omp_set = process_environment()("OMP_NUM_THREADS").has_value();
+  const bool stays = omp_set || is_guest();
   const int cores = topology.local_cores;
-  const int threads = detail::compute_threads(configured, omp_set, cores, topology.local_size);
+  const int threads = detail::compute_threads(configured, stays, cores, topology.local_size);
   if (threads > 0) at::set_num_threads(threads);
   if (topology.rank != 0) return;
-  std::string reason = std::to_string(cores) + " cores for " + std::to_string(topology.local_size) +
-                       " local ranks; RONDE_COMPUTE_THREADS overrides";
+  const Logger log(parse_log_level(runtime.config().log_level), topology.rank);
+  const std::string share =
+      std::to_string(cores) + " cores for " + std::to_string(topology.local_size) + " local ranks";
+  if (threads == 0 && !omp_set && at::get_num_threads() * topology.local_size > cores) {
+    log.warning("each rank computes with " + std::to_string(at::get_num_threads()) +
+                " threads of LibTorch, which are more than " + share +
+                " have. As the program had initialised MPI, Ronde leaves them as they are: set "
+                "RONDE_COMPUTE_THREADS or OMP_NUM_THREADS");
+  }
+  std::string reason = share + "; RONDE_COMPUTE_THREADS overrides";
   if (configured != 0) {
     reason = "RONDE_COMPUTE_THREADS";
-  } else if (omp_set) {
-    reason = "left alone, as OMP_NUM_THREADS is set";
+  } else if (stays) {
+    reason = omp_set ? "left alone, as OMP_NUM_THREADS is set" : "left alone, as a guest";
   }
-  const Logger log(parse_log_level(runtime.config().log_level), topology.rank);
   log.debug("threads of LibTorch on this rank: " + std::to_string(at::get_num_threads()) + " (" +
             reason + ")");
 }
@@ -88,11 +96,10 @@ c10::Device local_device() {
 
 namespace detail {
 
-int compute_threads(unsigned long long configured, bool omp_num_threads_set, int cores,
-                    int local_size) noexcept {
+int compute_threads(unsigned long long configured, bool stays, int cores, int local_size) noexcept {
   constexpr unsigned long long kMost = 1U << 20;
   if (configured != 0) return static_cast<int>(std::min(configured, kMost));
-  if (omp_num_threads_set) return 0;
+  if (stays) return 0;
   return std::max(1, cores / std::max(1, local_size));
 }
 

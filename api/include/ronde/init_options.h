@@ -11,6 +11,13 @@ namespace ronde {
 /// Options of ronde::init(), made for designated initialisers. At most one of
 /// `mpi_communicator`, `mpi_ranks` and `key_value` is given; without, all ranks of the launcher
 /// make the group.
+///
+/// An MPI that the program has initialised with MPI_THREAD_MULTIPLE is called by Ronde until
+/// shutdown(). Below that level (MPI_Init(), say), init calls it on its own thread, for the ranks to
+/// meet, and Ronde never does again: data moves through shared memory, and between hosts by UCX.
+/// Throws UsageError where only another thread may call MPI, and on every rank if there are several
+/// hosts but no UCX, or if RONDE_CPU_BACKEND=mpi or, between hosts, RONDE_FABRIC=mpi. Other threads
+/// do not call MPI meanwhile.
 struct InitOptions {
   /// Process sets that are made at the start, as by add_process_set(): they get the numbers 1, 2,
   /// ...; those of RONDE_PROCESS_SETS follow.
@@ -22,7 +29,8 @@ struct InitOptions {
   std::optional<int> mpi_communicator = {};
 
   /// Ranks of MPI_COMM_WORLD: they make the group, in this order, and they alone call init. MPI was
-  /// initialised by the program.
+  /// initialised by the program; below MPI_THREAD_MULTIPLE, its MPI_Comm_create_group() waits for
+  /// a rank that does not come without a limit.
   std::vector<int> mpi_ranks = {};
 
   /// No MPI launcher: the ranks are those that meet in this store; on several hosts if there is

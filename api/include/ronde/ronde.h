@@ -40,6 +40,7 @@ void init(const InitOptions& options = {});
 /// Waits for the saves of Checkpoints, then leaves the group together with all other ranks. Throws
 /// a failed save's Error, or what Runtime::shutdown throws. Does nothing if not initialised. Where
 /// Ronde initialised MPI it also finalises it: no init() again (but if ranks meet without MPI).
+/// MPI_Finalize() calls it where MPI may move data; it then throws what that call has thrown.
 void shutdown();
 
 /// init(options), `program` and shutdown(), for `int main() { return ronde::main([] { ... }); }`.
@@ -62,6 +63,10 @@ int main(Program&& program, const InitOptions& options = {}) {
 
 /// Between init() and shutdown().
 bool is_initialized() noexcept;
+
+/// Whether the program had initialised MPI before the last init(). Ronde is then a guest, which
+/// leaves the process as it is: docs/in_a_library.md. False before init().
+bool is_guest() noexcept;
 
 /// Whether this build of Ronde has a feature on this machine: "shm" (shared memory on one host),
 /// "mpi", "ucx" (several hosts without MPI), "hierarchical" (shared memory and one of these),

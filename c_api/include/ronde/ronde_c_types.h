@@ -126,12 +126,12 @@ typedef struct ronde_init_options {
   /** @} */
 
   /** Not NULL: the Fortran handle (MPI_Comm_c2f()) of the communicator whose ranks make the group,
-   * and all call ronde_init(). MPI was initialised before, with MPI_THREAD_MULTIPLE. The
-   * communicator may be freed after ronde_init(). */
+   * and all call ronde_init(). MPI was initialised before; below MPI_THREAD_MULTIPLE, ronde_init()
+   * is called on the thread that may call MPI, and Ronde never calls MPI after it. The communicator
+   * may be freed after ronde_init(). */
   const int* mpi_comm;
   /** count > 0: these ranks of MPI_COMM_WORLD make the group, in this order, and alone call
-   * ronde_init(); MPI was initialised before, with MPI_THREAD_MULTIPLE, by all processes of the
-   * job. */
+   * ronde_init(); MPI was initialised before, as for mpi_comm, by all processes of the job. */
   ronde_rank_list mpi_ranks;
 
   /** size > 0: no MPI launcher. This is rank `rank` of `size`, and number `local_rank` among those

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // One rank of a job in which a rank never calls ronde::init(): mp_absent <folder> <absent> <mpi>.
-// <mpi> says who starts MPI: "ronde", or "program" (then the absent rank does start MPI). The
-// others write what init() threw into the folder; the absent one lives until they have.
+// <mpi> says who starts MPI: "ronde", or the program, which the absent rank does, too: "program"
+// with MPI_THREAD_MULTIPLE, "program for one thread" with MPI_THREAD_FUNNELED. The others write
+// what init() threw into the folder; the absent one lives until they have.
 #include <mpi.h>
 #include <sys/resource.h>
 #include <unistd.h>
@@ -42,9 +43,10 @@ int main(int count, char** words) {
   const int rank = launched_rank();
   const int absent = std::stoi(words[2]);
   const Notes notes(words[1], rank);
-  if (std::string(words[3]) == "program") {
+  if (const std::string who = words[3]; who != "ronde") {
+    const int level = who == "program" ? MPI_THREAD_MULTIPLE : MPI_THREAD_FUNNELED;
     int provided = MPI_THREAD_SINGLE;
-    if (MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &provided) != MPI_SUCCESS) return 3;
+    if (MPI_Init_thread(nullptr, nullptr, level, &provided) != MPI_SUCCESS) return 3;
   }
   if (rank != absent) {
     report_init(notes);

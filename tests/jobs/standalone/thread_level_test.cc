@@ -3,6 +3,7 @@
 #include <mpi.h>
 
 #include <cstdlib>
+#include <exception>
 #include <functional>
 #include <string>
 #include <thread>
@@ -10,6 +11,7 @@
 
 #include "ronde/ronde.h"
 #include "tests/support/harness/case_table.h"
+#include "tests/support/processes/launcher_rank.h"
 
 namespace ronde::test {
 namespace {
@@ -32,30 +34,88 @@ int mpi_size() {
   return size;
 }
 
-void reduce_by_ronde() {
-  std::vector<float> values(5000, 1.0F);
+int rank_by_mpi() {
+  int rank = 0;
+  REQUIRE(MPI_Comm_rank(MPI_COMM_WORLD, &rank) == MPI_SUCCESS);
+  return rank;
+}
+
+Work start_sum(std::vector<float>& values) {
   Request request;
   request.name = "shared";
-  request.shape = {5000};
+  request.shape = {static_cast<std::int64_t>(values.size())};
   request.input = request.output = values.data();
-  ronde::submit(std::move(request)).wait();
+  return ronde::submit(std::move(request));
+}
+
+void reduce_by_ronde() {
+  std::vector<float> values(5000, 1.0F);
+  start_sum(values).wait();
   CHECK(values == std::vector<float>(5000, static_cast<float>(ronde::size())));
 }
 
-void check_refused(int level, const std::string& name) {
-  init_mpi(level);
+std::string refusal_of_init(const InitOptions& options = {}) {
   try {
-    ronde::init();
-    FAIL("init did not throw");
+    ronde::init(options);
   } catch (const UsageError& error) {
-    const std::string text = error.what();
-    CAPTURE(text);
-    CHECK(text.find("this program initialised MPI with " + name) != std::string::npos);
-    CHECK(text.find("MPI_Init_thread(..., MPI_THREAD_MULTIPLE, ...)") != std::string::npos);
+    CHECK_FALSE(ronde::is_initialized());
+    return error.what();
   }
-  CHECK_FALSE(ronde::is_initialized());
-  // The program's MPI is untouched.
+  return "init did not throw";
+}
+
+/// Two groups of the program's ranks after each other, and what is Ronde's after MPI_Finalize().
+void check_meets_only(int level) {
+  init_mpi(level);
+  MPI_Comm reversed = MPI_COMM_NULL;
+  REQUIRE(MPI_Comm_split(MPI_COMM_WORLD, 0, -rank_by_mpi(), &reversed) == MPI_SUCCESS);
+  ronde::init({.mpi_communicator = MPI_Comm_c2f(reversed)});
+  CHECK(MPI_Comm_free(&reversed) == MPI_SUCCESS);
+  CHECK(ronde::rank() == mpi_size() - 1 - rank_by_mpi());
+  reduce_by_ronde();
+  ronde::shutdown();
+
+  ronde::init();
+  CHECK(ronde::rank() == rank_by_mpi());
+  for (int i = 0; i < 200; ++i) {
+    std::vector<float> values(5000, 1.0F);
+    const Work work = start_sum(values);
+    CHECK(sum_by_mpi(i) == i * mpi_size());  // Ronde calls no MPI meanwhile
+    work.wait();
+    CHECK(values == std::vector<float>(5000, static_cast<float>(mpi_size())));
+  }
+  CHECK(MPI_Finalize() == MPI_SUCCESS);
+  reduce_by_ronde();
+  ronde::shutdown();
+}
+
+/// Hosts of other names: UCX moves the data.
+void check_several_hosts(int level) {
+  init_mpi(level);
+  setenv("RONDE_HOST_ID", ("host" + std::to_string(rank_by_mpi())).c_str(), 1);
+  if (mpi_size() > 1 && !ronde::has_feature("ucx")) {
+    const std::string text = refusal_of_init();
+    CHECK(text.find("are on different hosts") != std::string::npos);
+  } else {
+    ronde::init();
+    CHECK(ronde::local_size() == 1);
+    reduce_by_ronde();
+    ronde::shutdown();
+  }
   CHECK(sum_by_mpi(1) == mpi_size());
+  CHECK(MPI_Finalize() == MPI_SUCCESS);
+}
+
+void check_thread_that_may_not_call(int level, const std::string& name) {
+  init_mpi(level);
+  std::string text;
+  std::thread([&] { text = refusal_of_init(); }).join();
+  CAPTURE(text);
+  CHECK(text.find("this program initialised MPI with " + name) != std::string::npos);
+  CHECK(text.find("call ronde::init() on that thread") != std::string::npos);
+  ronde::init();
+  reduce_by_ronde();
+  ronde::shutdown();
   CHECK(MPI_Finalize() == MPI_SUCCESS);
 }
 
@@ -65,11 +125,71 @@ void check_refused(int level, const std::string& name) {
       {MPI_THREAD_FUNNELED, "MPI_THREAD_FUNNELED"},
       {MPI_THREAD_SERIALIZED, "MPI_THREAD_SERIALIZED"}};
   for (const auto& [level, name] : levels) {
-    add_case("a program that initialised MPI with " + name + " is refused", "[own]",
-             [level = level, name = name] { check_refused(level, name); });
+    add_case("a program that initialised MPI with " + name + " meets by it and goes on without it",
+             "[own]", [level = level] { check_meets_only(level); });
+    add_case("ranks with " + name + " on several hosts", "[own]",
+             [level = level] { check_several_hosts(level); });
+    if (level == MPI_THREAD_SERIALIZED) continue;
+    add_case("init on a thread to which " + name + " forbids MPI is refused", "[own]",
+             [level = level, name = name] { check_thread_that_may_not_call(level, name); });
   }
   return true;
 }();
+
+TEST_CASE("init on any thread may call an MPI with MPI_THREAD_SERIALIZED", "[own]") {
+  init_mpi(MPI_THREAD_SERIALIZED);
+  std::thread([] { ronde::init(); }).join();
+  reduce_by_ronde();
+  ronde::shutdown();
+  CHECK(MPI_Finalize() == MPI_SUCCESS);
+}
+
+TEST_CASE("ranks of the world are chosen at a low level as well", "[own][n2]") {
+  init_mpi(MPI_THREAD_FUNNELED);
+  for (const std::vector<int>& ranks : {std::vector{1, 0}, std::vector{0, 1}}) {
+    ronde::init({.mpi_ranks = ranks});
+    CHECK(ranks[static_cast<std::size_t>(ronde::rank())] == rank_by_mpi());
+    reduce_by_ronde();
+    ronde::shutdown();
+  }
+  CHECK(MPI_Finalize() == MPI_SUCCESS);
+}
+
+TEST_CASE("ranks with different levels are refused on all ranks", "[own][n2]") {
+  const bool is_first = launched_rank() == 0;
+  init_mpi(is_first ? MPI_THREAD_MULTIPLE : MPI_THREAD_FUNNELED);
+  const std::string text = refusal_of_init();
+  CAPTURE(text);
+  CHECK(text.find("of rank 0 and rank 1, the second initialised MPI below") != std::string::npos);
+  CHECK(MPI_Finalize() == MPI_SUCCESS);
+}
+
+TEST_CASE("a guest leaves the process as it is", "[own]") {
+  const std::terminate_handler before = std::get_terminate();
+  init_mpi(MPI_THREAD_MULTIPLE);
+  CHECK_FALSE(ronde::is_guest());
+  ronde::init();
+  CHECK(ronde::is_guest());
+  CHECK(std::get_terminate() == before);
+  ronde::shutdown();
+  CHECK(MPI_Finalize() == MPI_SUCCESS);
+}
+
+TEST_CASE("data over an MPI that Ronde may only start with is refused on all ranks", "[own]") {
+  init_mpi(MPI_THREAD_FUNNELED);
+  const std::string wanted =
+      "needs MPI_THREAD_MULTIPLE, but this program initialised MPI with "
+      "MPI_THREAD_FUNNELED";
+  setenv("RONDE_CPU_BACKEND", "mpi", 1);
+  const std::string text = refusal_of_init();
+  CAPTURE(text);
+  CHECK(text.find("RONDE_CPU_BACKEND=mpi " + wanted) != std::string::npos);
+  setenv("RONDE_CPU_BACKEND", "auto", 1);
+  ronde::init();
+  reduce_by_ronde();
+  ronde::shutdown();
+  CHECK(MPI_Finalize() == MPI_SUCCESS);
+}
 
 TEST_CASE("a program may call MPI itself while Ronde works, and goes on after it", "[own]") {
   init_mpi(MPI_THREAD_MULTIPLE);
@@ -89,6 +209,34 @@ TEST_CASE("a program may call MPI itself while Ronde works, and goes on after it
     CHECK(sum_by_mpi(group) == group * mpi_size());
   }
   CHECK(MPI_Finalize() == MPI_SUCCESS);
+}
+
+TEST_CASE("MPI_Finalize shuts Ronde down while MPI still moves its data", "[own]") {
+  init_mpi(MPI_THREAD_MULTIPLE);
+  setenv("RONDE_CPU_BACKEND", "mpi", 1);
+  ronde::init();
+  const int rank = rank_by_mpi();
+  const int ranks = mpi_size();
+  std::vector<float> values(5000, 1.0F);
+  const Work work = start_sum(values);
+  if (rank > 0) ronde::shutdown();  // the others do by MPI_Finalize() alone
+  CHECK(MPI_Finalize() == MPI_SUCCESS);
+  work.wait();
+  CHECK(values == std::vector<float>(5000, static_cast<float>(ranks)));
+  CHECK_FALSE(ronde::is_initialized());
+  ronde::shutdown();
+}
+
+TEST_CASE("MPI_Finalize gives up a shutdown in time, and shutdown then says why", "[own][n2]") {
+  init_mpi(MPI_THREAD_MULTIPLE);
+  setenv("RONDE_CPU_BACKEND", "mpi", 1);
+  setenv("RONDE_SHUTDOWN_TIMEOUT_S", "0.2", 1);
+  ronde::init();
+  const bool comes = rank_by_mpi() == 0;
+  while (!comes && !ronde::default_runtime().failure()) std::this_thread::yield();
+  CHECK(MPI_Finalize() == MPI_SUCCESS);
+  CHECK_THROWS_AS(ronde::shutdown(), GroupError);
+  ronde::shutdown();  // told once
 }
 
 TEST_CASE("init after the program has finalised MPI is refused", "[own]") {

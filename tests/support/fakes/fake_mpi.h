@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -31,6 +32,7 @@ class FakeMpi {
   bool initialized = false;
   bool finalized = false;
   int provided = MPI_THREAD_SERIALIZED;
+  bool is_thread_main = true;
   bool requests_finish = true;
   int short_by = 0;                    ///< what comes is so many bytes less than is expected
   std::map<std::string, int> codes;    ///< what the named call returns, other than success
@@ -58,8 +60,14 @@ class FakeMpi {
       return result("init_thread");
     };
     table.query_thread = [this](int* level) { return *level = provided, result("query_thread"); };
+    table.is_thread_main = [this](int* flag) {
+      return *flag = is_thread_main, result("is_thread_main");
+    };
     table.finalize = [this] { return finalized = true, result("finalize"); };
-    table.on_finalize = [](MPI_Comm_delete_attr_function*, void*) { return MPI_SUCCESS; };
+    table.on_finalize = [this](MPI_Comm_delete_attr_function* function, void* value) {
+      finalize_by_program = [function, value] { function(MPI_COMM_SELF, 0, value, nullptr); };
+      return MPI_SUCCESS;
+    };
     table.get_library_version = [](char* text, int* length) {
       const std::string version = "Fake  MPI \t1.0\nbuilt for tests";
       *length = static_cast<int>(version.copy(text, version.size()));
@@ -94,6 +102,8 @@ class FakeMpi {
   }
 
   int wanted_level = -1;
+  /// MPI_Finalize() of the program, once Ronde has asked to be told of it.
+  std::function<void()> finalize_by_program;
 
  private:
   void add_choice_of_ranks(MpiApi& table) {

@@ -14,10 +14,9 @@ c10::Device local_device();
 namespace detail {
 
 /// How many threads LibTorch may use on this rank: `configured` (RONDE_COMPUTE_THREADS) if it is
-/// not 0; else 0 (leave it alone) if OMP_NUM_THREADS is set; else the rank's share of the
-/// `cores`, at least 1.
-int compute_threads(unsigned long long configured, bool omp_num_threads_set, int cores,
-                    int local_size) noexcept;
+/// not 0; else 0 (leave it alone) if it `stays`, as OMP_NUM_THREADS is set or Ronde is a guest;
+/// else the rank's share of the `cores`, at least 1.
+int compute_threads(unsigned long long configured, bool stays, int cores, int local_size) noexcept;
 
 /// Whether the threads that LibTorch computes with on this host leave no core to Ronde.
 bool computing_takes_all_cores();
