@@ -35,6 +35,7 @@ if [[ $kFor != quickstart ]]; then
 fi
 if [[ $kFor == all ]]; then
   kPackages+=(
+    gfortran                                               # the Fortran module
     g++-aarch64-linux-gnu                                  # the kernels for NEON compile
     clang-19 libclang-rt-19-dev                            # fuzzers
     doxygen shellcheck yamllint python3-yaml               # the reference, the recipes

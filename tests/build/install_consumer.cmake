@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # cmake -DBUILD=<build> -DCONSUMER=<source> -DPROGRAMS=<name,...> -DPAGE=<getting_started.md>
 #       -DMPIEXEC=<program> -DMPIEXEC_RANKS=<flag> -DCCACHE=<program> -DWORK=<scratch> -DGENERATOR=<g>
-#       -DBUILD_TYPE=<type> -DCC=<C compiler> -DPKG_CONFIG=<program> -DLIBRARIES=<lib> -P ...
+#       -DBUILD_TYPE=<type> -DCC=<C compiler> -DPKG_CONFIG=<program> -DLIBRARIES=<lib> -DFC=<Fortran compiler>
+#       -DMODULE=<ronde.f90 below the prefix> -P ...
 # Installs this build into an empty prefix. Projects that are told only CMAKE_PREFIX_PATH must configure,
 # build and run with it, alone and on two ranks, and must take Ronde's libraries from that prefix.
 cmake_minimum_required(VERSION 3.24)
@@ -76,6 +77,17 @@ if(use_c IN_LIST PROGRAMS AND PKG_CONFIG)
   expect_ronde_libraries_below("${prefix}" "${WORK}/use_c")
 elseif(use_c IN_LIST PROGRAMS)
   message(STATUS "no pkg-config here: ronde_c.pc is not tried")
+endif()
+# A program in Fortran compiles the module itself.
+if(use_c IN_LIST PROGRAMS AND NOT EXISTS "${prefix}/${MODULE}")
+  message(FATAL_ERROR "${prefix}/${MODULE} was not installed")
+endif()
+if(use_c IN_LIST PROGRAMS AND PKG_CONFIG AND FC)
+  run_step("compile Fortran by pkg-config" "${CMAKE_COMMAND}" -E chdir "${WORK}"
+    "${FC}" "${prefix}/${MODULE}" "${CONSUMER}/use_fortran.f90" -o use_fortran ${flags}
+    "-Wl,-rpath,${prefix}/${LIBRARIES}")
+  run_step("run use_fortran" "${WORK}/use_fortran")
+  expect_ronde_libraries_below("${prefix}" "${WORK}/use_fortran")
 endif()
 if(EXISTS "${prefix}/bin/ronde")
   run_step("run the installed command" "${prefix}/bin/ronde" info)
