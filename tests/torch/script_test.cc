@@ -19,7 +19,7 @@ constexpr std::int64_t kBatch = 6;
 torch::jit::Module script(int seed) {
   torch::jit::Module head("head");
   head.register_parameter("weight", normal({2, 5}, seed + 3).requires_grad_(), false);
-  head.define("def forward(self, x):\n    return torch.nn.functional.linear(x, self.weight)");
+  head.define("def forward(self, x):\n    return torch.linear(x, self.weight)\n");
   torch::jit::Module net("net");
   const at::Tensor first = normal({5, 5}, seed).requires_grad_();
   net.register_parameter("first", first, false);
@@ -30,8 +30,8 @@ torch::jit::Module script(int seed) {
   net.register_module("head", head);
   net.define(R"(
 def forward(self, x):
-    y = torch.tanh(torch.nn.functional.linear(x, self.first, self.bias))
-    y = torch.tanh(torch.nn.functional.linear(y, self.second))
+    y = torch.tanh(torch.linear(x, self.first, self.bias))
+    y = torch.tanh(torch.linear(y, self.second))
     return self.head.forward(torch.matmul(y, self.tied) * self.scale)
 )");
   return net;

@@ -13,8 +13,8 @@ namespace ronde {
 /// make the group.
 ///
 /// An MPI that the program has initialised with MPI_THREAD_MULTIPLE is called by Ronde until
-/// shutdown(). Below that level (MPI_Init(), say), init calls it on its own thread, for the ranks to
-/// meet, and Ronde never does again: data moves through shared memory, and between hosts by UCX.
+/// shutdown(). Below that level (MPI_Init(), say), init calls it on its own thread, for the ranks
+/// to meet, and Ronde never does again: data moves through shared memory, and between hosts by UCX.
 /// Throws UsageError where only another thread may call MPI, and on every rank if there are several
 /// hosts but no UCX, or if RONDE_CPU_BACKEND=mpi or, between hosts, RONDE_FABRIC=mpi. Other threads
 /// do not call MPI meanwhile.
