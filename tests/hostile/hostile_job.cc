@@ -197,9 +197,11 @@ int main(int argc, char** argv) {
     stay(place);
     if (argc > 2) require(std::system(argv[2]) == 0, "the command ends well");
     train();
-    std::cout << "rank " << ronde::rank() << " has trained, data by "
-              << ronde::default_runtime().backend_name(ronde::DeviceKind::Cpu) << ", "
-              << (signals > 100 ? "many" : "few") << " signals" << std::endl;
+    // In one piece, as mpiexec does not keep the lines of ranks apart.
+    std::cout << "rank " + std::to_string(ronde::rank()) + " has trained, data by " +
+                     ronde::default_runtime().backend_name(ronde::DeviceKind::Cpu) + ", " +
+                     (signals > 100 ? "many" : "few") + " signals\n"
+              << std::flush;
 #ifdef RONDE_TEST_HAS_MPI
     if (place == "MPI_Finalize") MPI_Finalize();
 #endif
