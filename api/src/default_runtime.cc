@@ -218,11 +218,8 @@ void DefaultRuntime::end_in_finalize() noexcept {
   try {
     shutdown();
   } catch (...) {
-    Logger(level, rank)
-        .error(
-            "MPI_Finalize() was called before ronde::shutdown(), which it calls and which "
-            "failed: " +
-            exception_text());
+    const std::string begin = "MPI_Finalize() has called ronde::shutdown(), which failed: ";
+    Logger(level, rank).error(begin + exception_text());
     const std::lock_guard lock(mutex_);
     failure_in_finalize_ = std::current_exception();
   }
@@ -367,8 +364,7 @@ void DefaultRuntime::throw_not_ready(std::string_view function) const {
   if (phase_ == Phase::ShutDown) {
     throw NotInitializedError(std::string(function) +
                               " was called after ronde::shutdown(), or after MPI_Finalize(), which "
-                              "calls it: this rank has "
-                              "left the group; move the call before");
+                              "calls it: this rank has left the group; move the call before");
   }
   throw NotInitializedError(
       std::string(function) +

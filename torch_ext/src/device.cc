@@ -33,10 +33,10 @@ void apply_thread_rule(Runtime& runtime) {
   const std::string share =
       std::to_string(cores) + " cores for " + std::to_string(topology.local_size) + " local ranks";
   if (threads == 0 && !omp_set && at::get_num_threads() * topology.local_size > cores) {
-    log.warning("each rank computes with " + std::to_string(at::get_num_threads()) +
-                " threads of LibTorch, which are more than " + share +
-                " have. As the program had initialised MPI, Ronde leaves them as they are: set "
-                "RONDE_COMPUTE_THREADS or OMP_NUM_THREADS");
+    log.warning("there are " + share + ", each of which computes with " +
+                std::to_string(at::get_num_threads()) +
+                " threads of LibTorch. As the program had initialised MPI, Ronde leaves them as "
+                "they are: set RONDE_COMPUTE_THREADS or OMP_NUM_THREADS");
   }
   std::string reason = share + "; RONDE_COMPUTE_THREADS overrides";
   if (configured != 0) {

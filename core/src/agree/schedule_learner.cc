@@ -95,7 +95,7 @@ ScheduleMessage ScheduleLearner::plan(std::size_t parts) const {
   ScheduleMessage schedule;
   for (std::size_t i = parts - 1; i > 0; --i) add_buckets(ended_[ended_.size() - i], schedule);
   add_buckets(current_, schedule);
-  // Those before were no part of the rounds.
+  // Parts before these do not belong to the rounds.
   const auto alike = static_cast<std::ptrdiff_t>(
       std::min<std::uint64_t>(ended_.size(), alike_[parts - 1] + parts));
   const auto longest =

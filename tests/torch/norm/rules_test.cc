@@ -245,7 +245,7 @@ TEST_CASE("a rank that does not come is named with the layer", "[n2]") {
   };
   check_contains(given_up([&] { layer->forward(x); }),
                  {"'sync_batch_norm/waiting' timed out on rank 0", "not been submitted by rank 1"});
-  // It keeps its name, and this forward comes about.
+  // The layer keeps its name, and its forward succeeds.
   *layer = *SyncBatchNorm2d(SyncBatchNormOptions(3).timeout(on_rank_0(kPatience)));
   const at::Tensor result = layer->forward(x);
   check_contains(given_up([&] { result.sum().backward(); }),
