@@ -9,8 +9,12 @@
 #include "backends/hierarchical/hierarchical.h"
 #include "backends/shm/memory/shared_board.h"
 #include "backends/shm/shm.h"
+#include "backends/socket/host.h"
 #include "backends/socket/launched/launch.h"
 #include "backends/socket/launched/launched_start.h"
+#include "backends/socket/socket_tree.h"
+#include "backends/socket/start_facts.h"
+#include "backends/timeout.h"
 #include "ronde/error.h"
 #include "ronde/log.h"
 
@@ -132,9 +136,7 @@ namespace {
 
 /// The program's MPI brings the ranks together and does nothing else: Note [MPI that Ronde may only
 /// start with].
-BuiltIn compose_to_meet(const Config& config, const MpiOptions& options, const std::string& level) {
-  const std::string why =
-      "needs MPI_THREAD_MULTIPLE, but this program initialised MPI with " + level;
+BuiltIn compose_to_meet(const Config& config, const MpiOptions& options, const std::string& why) {
   BuiltIn built_in = parts_without_mpi(config, why);
   built_in.make_transport = [options] { return meet_over_mpi(options, !kHaveUcx); };
   built_in.meets_in_init = true;
@@ -165,8 +167,11 @@ BuiltIn compose_built_in(const Config& config, const StartingRanks& ranks) {
   options.job_key = config.job_key;
   options.ports = port_range(config);
   options.on_program_finalize = ranks.on_program_finalize;
+  if (ranks.only_meet) return compose_to_meet(config, options, "is not for a ronde::World");
   if (const std::string& level = ranks.mpi.low_level; !level.empty()) {
-    return compose_to_meet(config, options, level);
+    return compose_to_meet(
+        config, options,
+        "needs MPI_THREAD_MULTIPLE, but this program initialised MPI with " + level);
   }
   BuiltIn built_in;
   built_in.make_transport = mpi_transport_factory(options);
@@ -244,6 +249,26 @@ BuiltIn compose_without_launcher(const Config& config, const KeyValueStart& star
                                                          .ports = port_range(config),
                                                          .calls = calls});
   built_in.hanging_start = [calls] { return calls->hanging(); };
+  return built_in;
+}
+
+BuiltIn compose_met(const Config& config, const MetRanks& ranks) {
+  BuiltIn built_in = parts_without_mpi(config, kNoMpiRanks);
+  built_in.meets_in_init = true;
+  built_in.make_transport = [config, ranks] {
+    const std::string host = config.host_id.empty() ? net::host_identity() : config.host_id;
+    const net::TreeOptions options = {
+        .transport = "world",
+        .rank = ranks.rank,
+        .size = ranks.size,
+        .deadline = net::Clock::now() + milliseconds_of(config.init_timeout_s),
+        .host = host,
+        .offer_loopback = !config.host_id.empty(),
+        .job_key = config.job_key,
+        .ports = port_range(config)};
+    net::compare_facts({.size = ranks.size, .host = host}, !kHaveUcx, ranks.exchange);
+    return std::make_unique<net::SocketTree>(options, ranks.exchange);
+  };
   return built_in;
 }
 

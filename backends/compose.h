@@ -11,6 +11,7 @@
 #include "backends/gpu_reading.h"
 #include "backends/launcher.h"
 #include "backends/socket/key_value.h"
+#include "backends/socket/rendezvous.h"
 #include "backends/vendor/api_table.h"
 #include "ronde/config.h"
 #include "ronde/error.h"
@@ -38,6 +39,8 @@ struct StartingRanks {
   std::optional<int> mpi_communicator = {};
   std::vector<int> mpi_ranks = {};
   ProgramMpi mpi = {};  ///< when init was called
+  /// MPI brings the ranks together, and does no more whatever its thread level.
+  bool only_meet = false;
   /// As in MpiOptions.
   std::function<void()> on_program_finalize = nullptr;
 };
@@ -51,6 +54,16 @@ BuiltIn compose_built_in(const Config& config, const StartingRanks& ranks = {});
 /// Shared memory moves their data within a host, UCX between hosts: without it, they refuse to
 /// start on several. Needs no MPI, and touches none.
 BuiltIn compose_without_launcher(const Config& config, const KeyValueStart& start);
+
+/// Ranks that a world brings together.
+struct MetRanks {
+  int rank = 0;
+  int size = 1;
+  net::Exchange exchange;  ///< of blobs among them
+};
+
+/// The same for ranks that meet by an exchange, on the thread that starts them.
+BuiltIn compose_met(const Config& config, const MetRanks& ranks);
 
 /// The ways to move what is on GPUs that are measured against each other (`ronde bench setups`), by
 /// the names of docs/gpu.md. Of `config` all else counts. `symbols`, `kernel_image`: as in

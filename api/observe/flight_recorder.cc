@@ -3,13 +3,16 @@
 
 #include <unistd.h>
 
+#include <atomic>
 #include <chrono>
 #include <csignal>
 #include <ctime>
 #include <exception>
 #include <filesystem>
 #include <map>
+#include <mutex>
 #include <system_error>
+#include <utility>
 
 #include "api/observe/base/figures_json.h"
 #include "core/src/base/exception_text.h"
@@ -21,11 +24,13 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-std::atomic<bool> dump_is_wanted{false};
-struct sigaction former_action;
+std::atomic<std::uint64_t> dumps_wanted{0};
+std::mutex signal_mutex;
+int signals = 0;                 // that live; guarded by signal_mutex
+struct sigaction former_action;  // the same
 
 void want_dump(int) {
-  dump_is_wanted.store(true, std::memory_order_relaxed);
+  dumps_wanted.fetch_add(1, std::memory_order_relaxed);
 }
 
 std::string wall_time() {
@@ -187,8 +192,9 @@ std::string text_of(const std::exception_ptr& failure) {
 
 }  // namespace
 
-DumpSignal::DumpSignal() {
-  take();  // that of an earlier start
+DumpSignal::DumpSignal() : came_before_(count()) {
+  const std::lock_guard lock(signal_mutex);
+  if (signals++ > 0) return;
   struct sigaction action {};
   action.sa_handler = want_dump;
   action.sa_flags = SA_RESTART;
@@ -196,7 +202,8 @@ DumpSignal::DumpSignal() {
 }
 
 DumpSignal::~DumpSignal() {
-  sigaction(SIGUSR2, &former_action, nullptr);
+  const std::lock_guard lock(signal_mutex);
+  if (--signals == 0) sigaction(SIGUSR2, &former_action, nullptr);
 }
 
 std::unique_ptr<DumpSignal> wanted_signal(const Config& config) {
@@ -204,14 +211,16 @@ std::unique_ptr<DumpSignal> wanted_signal(const Config& config) {
   return wanted ? std::make_unique<DumpSignal>() : nullptr;
 }
 
-bool DumpSignal::take() noexcept {
-  return dump_is_wanted.exchange(false, std::memory_order_relaxed);
+std::uint64_t DumpSignal::count() noexcept {
+  return dumps_wanted.load(std::memory_order_relaxed);
 }
 
-FlightRecorder::FlightRecorder(const Runtime& runtime, const Logger& log)
+FlightRecorder::FlightRecorder(const Runtime& runtime, const Logger& log, const DumpSignal* signal)
     : runtime_(runtime),
       log_(log),
       path_(runtime.config().dump + "/rank" + std::to_string(runtime.topology().rank) + ".json"),
+      signal_(signal),
+      signals_seen_(signal == nullptr ? 0 : signal->came_before()),
       write_(log, "RONDE_DUMP") {
   // That of an earlier run would tell of this one.
   std::error_code ignored;
@@ -238,7 +247,9 @@ void FlightRecorder::take(std::span<const Event>, std::uint64_t) {
     return;
   }
   if (!stall.empty()) write_.run([&] { dump("stall", stall); });
-  if (!runtime_.config().dump_on_sigusr2 || !DumpSignal::take()) return;
+  if (signal_ == nullptr) return;
+  const std::uint64_t signals_so_far = DumpSignal::count();
+  if (std::exchange(signals_seen_, signals_so_far) == signals_so_far) return;
   // Somebody waits for it.
   RepeatedWrite(log_, "RONDE_DUMP").run([&] { dump("signal", "SIGUSR2"); });
 }
@@ -254,6 +265,7 @@ void FlightRecorder::dump(std::string_view reason, const std::string& text) {
   gethostname(host, sizeof host - 1);
   const Json dump = {{"ronde_dump", 1},
                      {"version", build_info::kVersion},
+                     {"world", runtime_.world_name()},
                      {"rank", topology.rank},
                      {"ranks", topology.size},
                      {"host", host},

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <atomic>
+#include <cstdint>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -16,7 +16,7 @@
 
 namespace ronde {
 
-/// Has SIGUSR2 ask for a dump while it lives. Only one may live at a time.
+/// Has SIGUSR2 ask for a dump while one lives: of each world whose recorder looks at one.
 class DumpSignal {
  public:
   DumpSignal();
@@ -24,8 +24,13 @@ class DumpSignal {
   DumpSignal(const DumpSignal&) = delete;
   DumpSignal& operator=(const DumpSignal&) = delete;
 
-  /// The signal has come since the last call.
-  static bool take() noexcept;
+  /// How often the signal has come in this process.
+  static std::uint64_t count() noexcept;
+  /// How often before this was made.
+  std::uint64_t came_before() const noexcept { return came_before_; }
+
+ private:
+  const std::uint64_t came_before_;
 };
 
 /// What RONDE_DUMP_ON_SIGUSR2 asks for: made before the ranks meet, so that the signal does not end
@@ -39,9 +44,9 @@ std::unique_ptr<DumpSignal> wanted_signal(const Config& config);
 /// Thread-safety: every member may be called from any thread.
 class FlightRecorder final : public EventSink {
  public:
-  /// Removes what an earlier run has left. The references outlive its use as a sink; a DumpSignal
-  /// lives if RONDE_DUMP_ON_SIGUSR2 is set.
-  FlightRecorder(const Runtime& runtime, const Logger& log);
+  /// Removes what an earlier run has left. What it is given outlives its use as a sink. `signal`:
+  /// null without RONDE_DUMP_ON_SIGUSR2.
+  FlightRecorder(const Runtime& runtime, const Logger& log, const DumpSignal* signal = nullptr);
 
   /// Dumps if there is a reason.
   void take(std::span<const Event> events, std::uint64_t lost) override;
@@ -58,6 +63,8 @@ class FlightRecorder final : public EventSink {
   const std::string path_;
 
   // Owned by whoever calls take().
+  const DumpSignal* const signal_;
+  std::uint64_t signals_seen_;
   RepeatedWrite write_;
   bool failure_dumped_ = false;
 

@@ -57,7 +57,8 @@ void Observer::guarded(const char* what, const Action& action) const noexcept {
 
 Observer::Observer(Runtime& runtime, std::unique_ptr<DumpSignal> signal, ReadGpu read_gpu)
     : runtime_(runtime),
-      log_(parse_log_level(runtime.config().log_level), runtime.topology().rank),
+      log_(parse_log_level(runtime.config().log_level), runtime.topology().rank,
+           runtime.world_name()),
       signal_(std::move(signal)),
       read_gpu_(std::move(read_gpu)) {
   const Config& config = runtime.config();
@@ -65,7 +66,7 @@ Observer::Observer(Runtime& runtime, std::unique_ptr<DumpSignal> signal, ReadGpu
   remove_old_profiles();
   guarded("RONDE_DUMP", [&] {
     if (config.dump.empty()) return;
-    recorder_ = std::make_shared<FlightRecorder>(runtime, log_);
+    recorder_ = std::make_shared<FlightRecorder>(runtime, log_, signal_.get());
     runtime.add_event_sink(recorder_);
   });
   guarded("RONDE_METRICS", [&] { start_metrics(); });
@@ -117,7 +118,7 @@ void Observer::start_timeline(const std::string& path) {
   const Topology& topology = runtime_.topology();
   const std::string file = folder + "/rank" + std::to_string(topology.rank) + std::string(kJson);
   timeline_ = std::make_shared<Timeline>(
-      file, Timeline::Place{topology.rank, topology.size, host_name()},
+      file, Timeline::Place{topology.rank, topology.size, host_name(), runtime_.world_name()},
       [this] { return runtime_.clock_offsets(); }, read_gpu_);
   if (is_merged) merged_timelines_.insert(path);
   runtime_.add_event_sink(timeline_);

@@ -80,6 +80,7 @@ Json to_json(const Profile& profile, const Runtime& runtime) {
   const Topology& topology = runtime.topology();
   Json json = {{"ronde_profile", 1},
                {"version", build_info::kVersion},
+               {"world", runtime.world_name()},
                {"ranks", topology.size},
                {"hosts", topology.hosts()},
                {"complete", profile.failure.empty()}};
@@ -106,7 +107,8 @@ std::string summary(const Profile& profile, const Runtime& runtime) {
   const std::size_t ranks = std::max<std::size_t>(profile.ranks.size(), 1);
   std::string text;
   auto out = std::back_inserter(text);
-  fmt::format_to(out, "ronde profile: {} of {} ranks, {:.1f} s; a rank on average:\n",
+  fmt::format_to(out, "ronde profile{}: {} of {} ranks, {:.1f} s; a rank on average:\n",
+                 runtime.world_name().empty() ? "" : " of " + runtime.world_name(),
                  profile.ranks.size(), runtime.topology().size, all.seconds);
   if (!profile.failure.empty()) fmt::format_to(out, "  the group failed: {}\n", profile.failure);
   print_messages(all, ranks, out);

@@ -7,7 +7,7 @@
 #include <optional>
 #include <string>
 
-#include "api/src/default_runtime.h"
+#include "api/src/process.h"
 #include "core/src/base/exception_text.h"
 #include "ronde/ronde.h"
 
@@ -23,7 +23,7 @@ void say(const std::string& text) {
 std::exception_ptr leave_group(const std::optional<std::string>& reason = {}) {
   try {
     if (reason && is_initialized()) abort(*reason);
-    return DefaultRuntime::instance().shutdown();
+    return Process::instance().default_world().shutdown();
   } catch (...) {
     return std::current_exception();
   }

@@ -7,23 +7,24 @@
 #include <utility>
 
 #include "api/observe/base/figures_json.h"
-#include "api/src/default_runtime.h"
+#include "api/src/process.h"
 #include "backends/compose.h"
 
 namespace ronde {
 namespace {
 
-DefaultRuntime::Use use(std::string_view function) {
-  return DefaultRuntime::Use(DefaultRuntime::instance(), function);
+/// The world that `set` belongs to.
+HostedRuntime::Use use(std::string_view function, ProcessSet set = kGlobalSet) {
+  return Process::instance().use(function, set);
 }
 
 }  // namespace
 
 void init(const InitOptions& options) {
-  DefaultRuntime::instance().init(options);
+  Process::instance().init(options);
 }
 void shutdown() {
-  DefaultRuntime::instance().shutdown();
+  Process::instance().default_world().shutdown();
 }
 int feature_version(std::string_view feature) {
   return feature_version(feature, vendor::dynamic_symbols());
@@ -32,11 +33,11 @@ bool has_feature(std::string_view feature) {
   return feature_version(feature) > 0;
 }
 bool is_initialized() noexcept {
-  return DefaultRuntime::instance().is_initialized();
+  return Process::instance().default_world().is_there();
 }
 
 bool is_guest() noexcept {
-  return DefaultRuntime::instance().is_guest();
+  return Process::instance().is_guest();
 }
 
 int rank() {
@@ -72,16 +73,16 @@ ProcessSet create_process_set(const std::vector<int>& ranks, const std::string& 
   return use("ronde::create_process_set()")->create_process_set(ranks, tag);
 }
 void remove_process_set(ProcessSet set) {
-  use("ronde::remove_process_set()")->remove_process_set(set);
+  use("ronde::remove_process_set()", set)->remove_process_set(set);
 }
 std::vector<ProcessSet> process_sets() {
   return use("ronde::process_sets()")->process_sets();
 }
 std::vector<int> ranks_of(ProcessSet set) {
-  return use("ronde::ranks_of()")->ranks_of(set);
+  return use("ronde::ranks_of()", set)->ranks_of(set);
 }
 std::optional<int> rank_in(ProcessSet set) {
-  return use("ronde::rank_in()")->rank_in(set);
+  return use("ronde::rank_in()", set)->rank_in(set);
 }
 
 Grid::Grid(std::vector<int> dimensions, const std::string& tag)
@@ -93,23 +94,28 @@ Runtime& default_runtime() {
   return *use("ronde::default_runtime()");
 }
 
+Runtime& runtime_of(ProcessSet set) {
+  return *use("ronde::runtime_of()", set);
+}
+
 Work submit(Request request) {
-  return use("ronde::submit()")->submit(std::move(request));
+  return use("ronde::submit()", request.set)->submit(std::move(request));
 }
 
 PersistentOp prepare(Request request) {
-  return use("ronde::prepare()")->prepare(std::move(request));
+  return use("ronde::prepare()", request.set)->prepare(std::move(request));
 }
 
 std::vector<Work> submit_group(std::vector<Request> requests) {
-  return use("ronde::submit_group()")->submit_group(std::move(requests));
+  const ProcessSet set = requests.empty() ? kGlobalSet : requests.front().set;
+  return use("ronde::submit_group()", set)->submit_group(std::move(requests));
 }
 
 namespace {
 
 Work start(std::string_view function, Request request, bool caller_waits) {
   request.caller_waits = caller_waits;
-  return use(function)->submit(std::move(request));
+  return use(function, request.set)->submit(std::move(request));
 }
 
 Work start_barrier(const BarrierOptions& options, bool caller_waits) {
@@ -153,12 +159,12 @@ Work join_async(const JoinOptions& options) {
   return start_join(options, false);
 }
 
-void abort(const std::string& text) {
-  use("ronde::abort()")->abort(text);
+void abort(const std::string& text, ProcessSet set) {
+  use("ronde::abort()", set)->abort(text);
 }
 
-std::string stats() {
-  const auto runtime = use("ronde::stats()");
+std::string stats(ProcessSet set) {
+  const auto runtime = use("ronde::stats()", set);
   Figures figures = runtime->figures();
   const int rank = runtime->topology().rank;
   auto json = nlohmann::ordered_json::object({{"layout_version", kStatsLayoutVersion}});
@@ -168,59 +174,59 @@ std::string stats() {
   return json.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
 }
 
-Figures figures() {
-  return use("ronde::figures()")->figures();
+Figures figures(ProcessSet set) {
+  return use("ronde::figures()", set)->figures();
 }
 
-std::uint64_t add_shutdown_hook(std::function<void()> hook) {
-  return DefaultRuntime::instance().add_shutdown_hook(std::move(hook));
+std::uint64_t add_shutdown_hook(std::function<void()> hook, ProcessSet set) {
+  return Process::instance().add_shutdown_hook(std::move(hook), set);
 }
-void remove_shutdown_hook(std::uint64_t number) {
-  DefaultRuntime::instance().remove_shutdown_hook(number);
+void remove_shutdown_hook(std::uint64_t number, ProcessSet set) {
+  Process::instance().remove_shutdown_hook(number, set);
 }
 void note_checkpoint(std::int64_t step) {
-  DefaultRuntime::instance().note_checkpoint(step);
+  Process::instance().note_checkpoint(step);
 }
 
-void mark_step(std::uint64_t samples) {
-  use("ronde::mark_step()")->mark_step(samples);
+void mark_step(std::uint64_t samples, ProcessSet set) {
+  use("ronde::mark_step()", set)->mark_step(samples);
 }
 
 namespace {
 
-RuntimeSpan span_of_default(std::string_view name) try {
-  if (!is_initialized()) return {};
-  return {*use("ronde::Span()"), name};
+RuntimeSpan span_of(std::string_view name, ProcessSet set) try {
+  if (set.world == kGlobalSet.world && !is_initialized()) return {};
+  return {*use("ronde::Span()", set), name};
 } catch (const NotInitializedError&) {
-  return {};  // another thread has shut down meanwhile
+  return {};  // it has shut down, perhaps by another thread meanwhile
 }
 
 }  // namespace
 
-Span::Span(std::string_view name) : span_(span_of_default(name)) {}
+Span::Span(std::string_view name, ProcessSet set) : span_(span_of(name, set)) {}
 
-void start_timeline(const std::string& path) {
-  use("ronde::start_timeline()").observer().start_timeline(path);
+void start_timeline(const std::string& path, ProcessSet set) {
+  use("ronde::start_timeline()", set).observer().start_timeline(path);
 }
 
-void stop_timeline() {
-  use("ronde::stop_timeline()").observer().stop_timeline();
+void stop_timeline(ProcessSet set) {
+  use("ronde::stop_timeline()", set).observer().stop_timeline();
 }
 
-void dump() {
-  use("ronde::dump()").observer().dump();
+void dump(ProcessSet set) {
+  use("ronde::dump()", set).observer().dump();
 }
 
 void register_backend(const std::string& name, BackendFactory factory) {
-  DefaultRuntime::instance().register_backend(name, std::move(factory));
+  Process::instance().register_backend(name, std::move(factory));
 }
 
 void set_stall_callback(StallCallback callback) {
-  DefaultRuntime::instance().set_stall_callback(std::move(callback));
+  Process::instance().set_stall_callback(std::move(callback));
 }
 
 void add_init_hook(std::function<void(Runtime&)> hook) {
-  DefaultRuntime::instance().add_init_hook(std::move(hook));
+  Process::instance().add_init_hook(std::move(hook));
 }
 
 }  // namespace ronde

@@ -2,12 +2,15 @@
 #include "api/src/start_options.h"
 
 #include <algorithm>
+#include <chrono>
+#include <filesystem>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
 
 #include "api/src/tuning.h"
+#include "api/src/world_exchange.h"
 #include "backends/compose.h"
 #include "ronde/config.h"
 #include "ronde/error.h"
@@ -75,7 +78,8 @@ void add_process_sets(Config& config, const std::vector<std::vector<int>>& sets)
     const bool is_set = !ranks.empty() && *std::min_element(ranks.begin(), ranks.end()) >= 0;
     if (!is_set) {
       throw UsageError(
-          "ronde::init() was given a process set that is empty or has a negative rank");
+          "ronde::init() or a ronde::World was given a process set that is empty or has a negative "
+          "rank");
     }
   }
   std::vector<std::vector<int>> all = sets;
@@ -84,40 +88,94 @@ void add_process_sets(Config& config, const std::vector<std::vector<int>>& sets)
   config.process_sets = format_process_sets(all);
 }
 
-}  // namespace
+/// "t.json" as "t.NAME.json", and a folder "d" as "d/NAME": so that no world writes into the files
+/// of another.
+void add_name(std::string& path, const std::string& name) {
+  if (path.empty()) return;
+  const std::filesystem::path given(path);
+  const std::string extension = given.extension();
+  path = extension.empty() ? (given / name).string()
+                           : (given.parent_path() / given.stem()).string() + "." + name + extension;
+}
 
-StartOptions load_start_options(const InitOptions& init, const BackendRegistry& registered,
-                                StallCallback on_stall, std::function<void()> on_program_finalize) {
+/// What of the environment concerns a World, and how.
+void adapt_to_world(Config& config, const std::string& name, std::vector<std::string>& warnings) {
+  for (std::string Config::*file :
+       {&Config::timeline, &Config::dump, &Config::tuned, &Config::autotune_log}) {
+    add_name(config.*file, name);
+  }
+  if (config.profile != "1") add_name(config.profile, name);
+  if (config.metrics.starts_with(':')) {
+    warnings.push_back("RONDE_METRICS=" + config.metrics + ": the port is that of ronde::init(); " +
+                       "give the path of a file to have one of each world");
+    config.metrics.clear();
+  }
+  add_name(config.metrics, name);
+  config.process_sets.clear();
+  config.thread_affinity.clear();
+}
+
+/// Throws UsageError unless `request` says in one way how the ranks meet.
+void check_ways(const StartRequest& request) {
+  const InitOptions& init = request.init;
   const int ways = static_cast<int>(init.mpi_communicator.has_value()) +
                    static_cast<int>(!init.mpi_ranks.empty()) +
                    static_cast<int>(init.key_value.has_value());
   if (ways > 1) {
     throw UsageError(
-        "ronde::init() was given more than one of an MPI communicator, ranks of MPI and a "
-        "key-value store: choose how the ranks meet");
+        "ronde::init() or a ronde::World was given more than one of an MPI communicator, ranks of "
+        "MPI and a key-value store: choose how the ranks meet");
   }
-  StartOptions start;
+  if (request.name.empty() || request.ranks || ways == 1) return;
+  throw UsageError("ronde::World '" + request.name +
+                   "' was not told who its ranks are: give it an MPI communicator, ranks of MPI, a "
+                   "key-value store, or ranks of another world");
+}
+
+/// Reads the environment into `start`. What is wrong with it ends in config_error.
+void load_environment(const StartRequest& request, StartOptions& start) {
   RuntimeOptions& options = start.runtime;
+  options.config_error = request.problem;
   try {
     LoadedConfig loaded = load_config_from_environment();
     options.effective_config = describe(loaded);
     options.config = loaded.config;
     start.warnings = std::move(loaded.warnings);
+    if (!request.name.empty()) adapt_to_world(options.config, request.name, start.warnings);
     add_tuning(loaded.sources, options, start.warnings);
   } catch (const UsageError& error) {
-    options.config_error = error.what();
+    if (options.config_error.empty()) options.config_error = error.what();
     options.config = readable_config();
   }
   try {
-    add_process_sets(options.config, init.process_sets);
+    add_process_sets(options.config, request.init.process_sets);
   } catch (const UsageError& error) {
     if (options.config_error.empty()) options.config_error = error.what();
   }
-  const StartingRanks ranks = {.mpi_communicator = init.mpi_communicator,
-                               .mpi_ranks = init.mpi_ranks,
+}
+
+}  // namespace
+
+StartOptions load_start_options(const StartRequest& request, const BackendRegistry& registered) {
+  check_ways(request);
+  StartOptions start;
+  RuntimeOptions& options = start.runtime;
+  options.world = request.world;
+  options.world_name = request.name;
+  load_environment(request, start);
+  const StartingRanks ranks = {.mpi_communicator = request.init.mpi_communicator,
+                               .mpi_ranks = request.init.mpi_ranks,
                                .mpi = program_mpi(),
-                               .on_program_finalize = std::move(on_program_finalize)};
-  const auto compose = [ranks, key_value = init.key_value](const Config& config) {
+                               .only_meet = !request.name.empty(),
+                               .on_program_finalize = request.on_program_finalize};
+  std::optional<MetRanks> met;
+  if (request.ranks) {
+    const std::chrono::duration<double> timeout(options.config.init_timeout_s);
+    met = meet_within(*request.ranks, request.name,
+                      std::chrono::round<std::chrono::nanoseconds>(timeout));
+  }
+  const auto compose = [ranks, met, key_value = request.init.key_value](const Config& config) {
+    if (met) return compose_met(config, *met);
     if (key_value) return compose_without_launcher(config, *key_value);
     return compose_built_in(config, ranks);
   };
@@ -132,7 +190,7 @@ StartOptions load_start_options(const InitOptions& init, const BackendRegistry& 
                              read_gpu = start.read_gpu](RuntimeOptions& again) {
     take_backends(again, *read_gpu, compose(again.config), registered);
   };
-  options.on_stall = std::move(on_stall);
+  options.on_stall = request.on_stall;
   if (options.config_error.empty()) {
     options.config_error =
         unknown_backend(options.backends, DeviceKind::Cpu, options.config.cpu_backend);
@@ -156,17 +214,18 @@ void meet_in_init(RuntimeOptions& options) {
 
 std::unique_ptr<Runtime> start_runtime(StartOptions start) {
   const LogLevel level = parse_log_level(start.runtime.config.log_level);
+  const std::string world = start.runtime.world_name;
   std::unique_ptr<Runtime> runtime;
   try {
     if (start.meets_in_init) meet_in_init(start.runtime);
     runtime = std::make_unique<Runtime>(std::move(start.runtime));
   } catch (...) {
-    log_warnings(start.warnings, Logger(level), LogLevel::Warning);
+    log_warnings(start.warnings, Logger(level, -1, world), LogLevel::Warning);
     throw;
   }
   // Launchers hand the same environment to all ranks: one of them is enough to speak.
   const int rank = runtime->topology().rank;
-  log_warnings(start.warnings, Logger(level, rank),
+  log_warnings(start.warnings, Logger(level, rank, world),
                rank == 0 ? LogLevel::Warning : LogLevel::Debug);
   return runtime;
 }

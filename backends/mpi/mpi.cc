@@ -26,8 +26,16 @@ ProgramMpi mpi_of_program() {
 }
 
 std::unique_ptr<Transport> meet_over_mpi(const MpiOptions& options, bool one_host) {
-  return mpi::MpiExchange(mpi::MpiEnvironment::of_process(), options, mpi::MpiUse::ToMeet)
-      .meet(one_host);
+  if (mpi::MpiEnvironment::of_process()->owns_mpi()) {
+    throw UsageError(
+        "ronde::init() has initialised MPI in this process, and calls it from a thread of Ronde's: "
+        "initialise it before by MPI_Init_thread(..., MPI_THREAD_MULTIPLE, ...), or make the world "
+        "from ranks of that of ronde::init()");
+  }
+  // Apart from that of ronde::init(), whose ranks may be others.
+  const auto environment =
+      std::make_shared<mpi::MpiEnvironment>(mpi::MpiApi{}, process_environment());
+  return mpi::MpiExchange(environment, options, mpi::MpiUse::ToMeet).meet(one_host);
 }
 
 MakeFabric mpi_fabric_maker(const MpiOptions& options) {

@@ -78,9 +78,10 @@ std::function<std::unique_ptr<Transport>()> mpi_transport_factory(const MpiOptio
 /// Nothing where MPI is not initialised, or Ronde initialised it, or it has ended.
 ProgramMpi mpi_of_program();
 
-/// Meets the ranks of a ProgramMpi with a low level on the thread that calls it, which is the one
-/// that may call MPI (else UsageError), and calls MPI no more once it has returned. `one_host`:
-/// throws UsageError on every rank if they are on several. GroupError as above.
+/// Meets ranks of the program's MPI on the thread that calls it, which is one that may call MPI
+/// (else UsageError), and calls MPI no more once it has returned. `one_host`:
+/// throws UsageError on every rank if they are on several, and where Ronde has initialised MPI.
+/// GroupError as above.
 std::unique_ptr<Transport> meet_over_mpi(const MpiOptions& options, bool one_host);
 
 /// Make the fabric over the same MPI: for all ranks, or for a process set.

@@ -60,7 +60,9 @@ class MpiEnvironment : public std::enable_shared_from_this<MpiEnvironment> {
   /// Whether leave() finalises MPI in a way in which a rank may wait for one that sent it nothing.
   bool closing_asks_peers() const;
 
-  /// Nothing where Ronde initialised MPI.
+  /// Ronde initialised MPI.
+  bool owns_mpi() const noexcept { return owns_mpi_; }
+  /// Nothing where it did.
   ProgramMpi of_program() const;
 
   int rank() const noexcept { return rank_; }

@@ -8,6 +8,7 @@
 
 #include "c_api/src/errors.h"
 #include "c_api/src/handle_table.h"
+#include "c_api/src/worlds.h"
 #include "ronde/ronde.h"
 
 namespace ronde::c {
@@ -126,7 +127,7 @@ GroupOfCallback::~GroupOfCallback() {
 void begin_group(ProcessSet set) {
   if (of_thread().group) {
     throw Failure(RONDE_E_USAGE, "this thread has a group open, for process set " +
-                                     std::to_string(of_thread().group->set().id) +
+                                     std::to_string(number_of(of_thread().group->set())) +
                                      ": call ronde_group_end() first");
   }
   auto group = std::make_shared<OpenGroup>(set);
@@ -168,7 +169,7 @@ std::size_t drop_all_groups(const char* text) {
 
 int ronde_group_begin(uint32_t set) {
   return ronde::c::guarded("ronde_group_begin", [&] {
-    const ronde::ProcessSet wanted{set};
+    const ronde::ProcessSet wanted = ronde::c::set_of(set);
     if (!ronde::rank_in(wanted)) {  // throws where there is no such set
       throw ronde::c::Failure(RONDE_E_NOT_A_MEMBER,
                               "this rank is not in process set " + std::to_string(set));

@@ -13,6 +13,7 @@
 #include "c_api/src/errors.h"
 #include "c_api/src/groups.h"
 #include "c_api/src/known_part.h"
+#include "c_api/src/worlds.h"
 #include "ronde/build_info.h"
 #include "ronde/ronde.h"
 #include "ronde/ronde_c.h"
@@ -61,6 +62,8 @@ KeyValueStart key_value_start(const ronde_init_options& options) {
   return start;
 }
 
+}  // namespace
+
 InitOptions options_of(const ronde_init_options* given) {
   InitOptions options;
   if (given == nullptr) return options;
@@ -84,7 +87,6 @@ InitOptions options_of(const ronde_init_options* given) {
   return options;
 }
 
-}  // namespace
 }  // namespace ronde::c
 
 using namespace ronde::c;
@@ -102,7 +104,8 @@ int ronde_feature_version(const char* feature) {
   guarded("ronde_feature_version", [&] {
     expect(feature != nullptr, "feature is NULL");
     // Features of this interface itself.
-    constexpr std::string_view kOwn[] = {"process_sets", "send_recv", "groups", "join", "timeline"};
+    constexpr std::string_view kOwn[] = {"process_sets", "send_recv", "groups",
+                                         "join",         "timeline",  "worlds"};
     const bool is_own = std::find(std::begin(kOwn), std::end(kOwn), feature) != std::end(kOwn);
     version = is_own ? 1 : ronde::feature_version(feature);
   });

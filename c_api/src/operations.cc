@@ -13,6 +13,7 @@
 #include "c_api/src/groups.h"
 #include "c_api/src/handle_table.h"
 #include "c_api/src/known_part.h"
+#include "c_api/src/worlds.h"
 #include "ronde/ronde.h"
 #include "ronde/ronde_c.h"
 
@@ -138,7 +139,7 @@ Request request_of(Collective kind, const ronde_tensor& tensor,
   expect(options.split_count >= 0 && (options.splits == nullptr) == (options.split_count == 0),
          "splits and split_count do not fit: NULL has none, and all others have some");
   request.splits.assign(options.splits, options.splits + options.split_count);
-  request.set.id = options.process_set;
+  request.set = set_of(options.process_set);
   request.timeout = timeout_of(options.timeout_s);
   return request;
 }
@@ -375,7 +376,7 @@ int ronde_barrier(const ronde_operation_options* given, ronde_work* work) {
     Operation operation;
     operation.request.kind = Collective::Barrier;
     if (options.name != nullptr) operation.request.name = options.name;
-    operation.request.set.id = options.process_set;
+    operation.request.set = set_of(options.process_set);
     operation.request.timeout = timeout_of(options.timeout_s);
     return operation;
   });
@@ -385,7 +386,7 @@ int ronde_join(uint32_t set, ronde_work* work) {
   return submit("ronde_join", work, [&] {
     Operation operation;
     operation.request.kind = Collective::Join;
-    operation.request.set.id = set;
+    operation.request.set = set_of(set);
     return operation;
   });
 }

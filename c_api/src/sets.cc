@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "c_api/src/errors.h"
+#include "c_api/src/worlds.h"
 #include "ronde/ronde.h"
 #include "ronde/ronde_c.h"
 
@@ -34,28 +35,30 @@ void give_list(const std::vector<From>& list, To* memory, int* count, To (*conve
   std::transform(list.begin(), list.end(), memory, convert);
 }
 
+}  // namespace
+
 std::vector<int> list_of(const int* ranks, int count) {
   expect(ranks != nullptr || count == 0, "ranks is NULL");
   expect(count >= 0, "count is negative");
   return {ranks, ranks + count};
 }
 
-}  // namespace
 }  // namespace ronde::c
 
 using namespace ronde::c;
 
 int ronde_rank(uint32_t set, int* rank) {
   return give("ronde_rank", rank, [&] {
-    const std::optional<int> own = ronde::rank_in({set});
+    const std::optional<int> own = ronde::rank_in(set_of(set));
     if (own) return *own;
-    throw Failure(RONDE_E_NOT_A_MEMBER, "rank " + std::to_string(ronde::rank()) +
-                                            " is not in process set " + std::to_string(set));
+    throw Failure(RONDE_E_NOT_A_MEMBER,
+                  "rank " + std::to_string(ronde::runtime_of(set_of(set)).topology().rank) +
+                      " is not in process set " + std::to_string(set));
   });
 }
 
 int ronde_size(uint32_t set, int* size) {
-  return give("ronde_size", size, [&] { return ronde::ranks_of({set}).size(); });
+  return give("ronde_size", size, [&] { return ronde::ranks_of(set_of(set)).size(); });
 }
 
 int ronde_local_rank(int* rank) {
@@ -97,7 +100,7 @@ int ronde_process_set_create(const int* ranks, int count, const char* tag, uint3
 int ronde_process_set_remove(uint32_t set) {
   return guarded("ronde_process_set_remove", [&] {
     expect_no_callback();
-    ronde::remove_process_set({set});
+    ronde::remove_process_set(set_of(set));
   });
 }
 
@@ -112,11 +115,11 @@ int ronde_process_set_ids(uint32_t* ids, int* count) {
 int ronde_process_set_ranks(uint32_t set, int* ranks, int* count) {
   return guarded("ronde_process_set_ranks", [&] {
     expect(count != nullptr, "count is NULL");
-    give_list<int, int>(ronde::ranks_of({set}), ranks, count, [](int rank) { return rank; });
+    give_list<int, int>(ronde::ranks_of(set_of(set)), ranks, count, [](int rank) { return rank; });
   });
 }
 
 int ronde_process_set_included(uint32_t set, int* included) {
   return give("ronde_process_set_included", included,
-              [&] { return ronde::rank_in({set}).has_value(); });
+              [&] { return ronde::rank_in(set_of(set)).has_value(); });
 }

@@ -30,16 +30,16 @@ double ratio(double part, double whole) {
   return whole > 0 ? part / whole : 0;
 }
 
-/// Ranks of one launcher and program; a rank that comes twice is of another job.
+/// Ranks of one launcher, program and world; a rank that comes twice is of another job.
 std::vector<std::vector<Json>> grouped(const std::vector<Answer>& answers) {
-  using Key = std::tuple<int, std::string, int, int>;
+  using Key = std::tuple<int, std::string, std::string, int, int>;
   std::map<Key, std::vector<Json>> jobs;
   for (const Answer& answer : answers) {
     if (answer.json.is_null()) continue;
     const Json& rank = answer.json;
-    Key key(rank.at("launcher"), rank.at("program"), rank.at("ranks"), 0);
+    Key key(rank.at("launcher"), rank.at("program"), rank.at("world"), rank.at("ranks"), 0);
     const auto has_rank = [&](const Json& other) { return other.at("rank") == rank.at("rank"); };
-    while (std::ranges::any_of(jobs[key], has_rank)) ++std::get<3>(key);
+    while (std::ranges::any_of(jobs[key], has_rank)) ++std::get<4>(key);
     jobs[key].push_back(rank);
   }
   std::vector<std::vector<Json>> result;
@@ -90,7 +90,7 @@ Jobs::Numbers Jobs::numbers_of(const Json& figures) {
 /// What has come since the oldest of the recent calls, or since init.
 Jobs::Numbers Jobs::recent_of(const Json& rank) {
   Numbers now = numbers_of(rank.at("figures"));
-  std::deque<Numbers>& history = histories_[{rank.at("pid"), rank.at("rank")}];
+  std::deque<Numbers>& history = histories_[{rank.at("pid"), rank.at("world"), rank.at("rank")}];
   if (!history.empty() && now.seconds < history.back().seconds) history.clear();
   history.push_back(now);
   if (history.size() == 1) return now;
@@ -109,7 +109,7 @@ Jobs::Numbers Jobs::recent_of(const Json& rank) {
 Json Jobs::job_of(const std::vector<Json>& ranks) {
   const Json& first = ranks.front();
   Json job;
-  for (const char* const key : {"program", "host", "ranks", "hosts", "backends"}) {
+  for (const char* const key : {"program", "world", "host", "ranks", "hosts", "backends"}) {
     job[key] = first.at(key);
   }
   Json rows = Json::array();
@@ -160,9 +160,11 @@ std::string text_of(const Json& jobs) {
     std::ranges::replace_if(
         program, [](char c) { return static_cast<unsigned char>(c) < ' '; }, '?');
     const Json& rows = job.at("ranks_here");
+    const std::string world = job.at("world");
     text += text.empty() ? "" : "\n";
-    text += program + ": " + std::to_string(rows.size()) + " of " + job.at("ranks").dump() +
-            " ranks on " + job.at("host").get<std::string>() + ", " + job.at("hosts").dump() +
+    text += program + (world.empty() ? "" : ", world " + world) + ": " +
+            std::to_string(rows.size()) + " of " + job.at("ranks").dump() + " ranks on " +
+            job.at("host").get<std::string>() + ", " + job.at("hosts").dump() +
             (job.at("hosts") == 1 ? " host" : " hosts") + " in all; backends:";
     for (const auto& [device, backend] : job.at("backends").items()) {
       if (!backend.get<std::string>().empty())

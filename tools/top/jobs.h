@@ -5,7 +5,7 @@
 #include <map>
 #include <nlohmann/json.hpp>
 #include <string>
-#include <utility>
+#include <tuple>
 #include <vector>
 
 #include "tools/top/ask.h"
@@ -32,7 +32,8 @@ class Jobs {
   Numbers recent_of(const nlohmann::ordered_json& rank);
   nlohmann::ordered_json job_of(const std::vector<nlohmann::ordered_json>& ranks);
 
-  std::map<std::pair<int, int>, std::deque<Numbers>> histories_;  ///< by pid and rank
+  /// By pid, world and rank.
+  std::map<std::tuple<int, std::string, int>, std::deque<Numbers>> histories_;
 };
 
 /// For people.

@@ -80,8 +80,8 @@ void warn_that_cuda_is_not_loaded(const Runtime& runtime) {
 
 }  // namespace
 
-c10::Device local_device() {
-  const Runtime& runtime = default_runtime();
+c10::Device local_device(ProcessSet set) {
+  const Runtime& runtime = runtime_of(set);
   if (runtime.backend_name(DeviceKind::Cuda).empty()) return c10::Device(c10::kCPU);
   if (!libtorch_cuda_is_loaded()) {
     warn_that_cuda_is_not_loaded(runtime);
@@ -103,8 +103,9 @@ int compute_threads(unsigned long long configured, bool stays, int cores, int lo
   return std::max(1, cores / std::max(1, local_size));
 }
 
-bool computing_takes_all_cores() {
-  return at::get_num_threads() * local_size() >= topology().local_cores;
+bool computing_takes_all_cores(ProcessSet set) {
+  const Topology& topology = runtime_of(set).topology();
+  return at::get_num_threads() * topology.local_size >= topology.local_cores;
 }
 
 bool install_thread_rule() {

@@ -23,8 +23,9 @@
 #include "ronde/runtime.h"
 #include "ronde/topology.h"
 #include "ronde/work.h"
+#include "ronde/world.h"
 
-/// The free functions: one default Runtime for this process, over MPI where Ronde was built with
+/// The free functions, and the default Runtime of this process, over MPI where Ronde was built with
 /// it. A program that trains LibTorch models includes <ronde/torch.h> instead, which adds tensors.
 ///
 /// Thread-safety: all may be called from any thread; init and shutdown not at the same time.
@@ -95,7 +96,7 @@ bool is_homogeneous();
 /// The reference is valid until shutdown().
 const Topology& topology();
 
-/// See the functions of these names of Runtime; they use the default Runtime.
+/// See the functions of these names of Runtime. Those that take no set use the default Runtime.
 /// @{
 ProcessSet add_process_set(const std::vector<int>& ranks);
 ProcessSet create_process_set(const std::vector<int>& ranks, const std::string& tag = {});
@@ -109,13 +110,20 @@ std::optional<int> rank_in(ProcessSet set);
 /// init and after shutdown.
 Runtime& default_runtime();
 
-/// Starts an operation on raw buffers: Runtime::submit of the default Runtime.
+/// The Runtime of the world that a set belongs to: the default one for those of ronde::init(). The
+/// reference is valid until that world shuts down. Throws NotInitializedError where it does not
+/// live.
+Runtime& runtime_of(ProcessSet set);
+
+/// Starts an operation on raw buffers: Runtime::submit of the world of its process set.
 Work submit(Request request);
 
-/// Starts several collectives, all or none: Runtime::submit_group of the default Runtime.
+/// Starts several collectives, all or none: Runtime::submit_group of the world of their process
+/// set.
 std::vector<Work> submit_group(std::vector<Request> requests);
 
-/// Prepares an operation that is started again and again: Runtime::prepare of the default Runtime.
+/// Prepares an operation that is started again and again: Runtime::prepare of the world of its
+/// process set.
 PersistentOp prepare(Request request);
 
 /// submit() and wait(), the fastest way (Request::caller_waits).
@@ -134,29 +142,31 @@ int join(const JoinOptions& options = {});
 /// The same without waiting: Work::last_rank() tells. Nothing can be submitted before it is done.
 Work join_async(const JoinOptions& options = {});
 
+// What follows speaks of the world of `set`: that of ronde::init() where none is given.
+
 /// Fails the group on purpose: every rank gets a GroupError with this rank and `text`.
-void abort(const std::string& text);
+void abort(const std::string& text, ProcessSet set = kGlobalSet);
 
 /// Statistics of this rank, as a JSON object: "layout_version" (kStatsLayoutVersion), then parts,
 /// each an object of counters (docs/tuning.md and docs/notes/counters.md), and "figures"
 /// (docs/profiling.md): where the time went.
-std::string stats();
+std::string stats(ProcessSet set = kGlobalSet);
 /// The same figures, with the counters.
-Figures figures();
+Figures figures(ProcessSet set = kGlobalSet);
 
 /// A step of training has ended, in which this rank worked on so many samples. The optimizer of
 /// <ronde/torch.h> calls it.
-void mark_step(std::uint64_t samples = 0);
+void mark_step(std::uint64_t samples = 0, ProcessSet set = kGlobalSet);
 
 /// Something that the program does, from construction to destruction: it stands in the figures and
-/// the timeline. Does nothing before init and after shutdown.
+/// the timeline of the world of `set`. Does nothing before it is made and after its shutdown.
 ///
 ///     ronde::Span span("load batch");
 ///     span.add_bytes(file.read(buffer));
 class Span {
  public:
   /// Begins a span of this name.
-  explicit Span(std::string_view name);
+  explicit Span(std::string_view name, ProcessSet set = kGlobalSet);
   /// So many bytes more were read or written in it.
   void add_bytes(std::uint64_t bytes) noexcept { span_.add_bytes(bytes); }
   /// Ends it now.
@@ -168,13 +178,13 @@ class Span {
 
 /// Writes a timeline of this rank from now on, as RONDE_TIMELINE=`path` does from init on. Throws
 /// UsageError if one is being written, Error if the file cannot be.
-void start_timeline(const std::string& path);
+void start_timeline(const std::string& path, ProcessSet set = kGlobalSet);
 /// Ends it. Throws UsageError if none is being written.
-void stop_timeline();
+void stop_timeline(ProcessSet set = kGlobalSet);
 
 /// Writes the most recent events of this rank, and what it waits for, into the folder RONDE_DUMP.
 /// Throws UsageError if that is unset, Error if the file cannot be written.
-void dump();
+void dump(ProcessSet set = kGlobalSet);
 
 /// Adds a backend for the next init, to be chosen by name or by priority. Throws UsageError if the
 /// name is taken or Ronde is initialised.
@@ -183,8 +193,8 @@ void register_backend(const std::string& name, BackendFactory factory);
 /// Called when operations stall (StallCallback says when); for the next init.
 void set_stall_callback(StallCallback callback);
 
-/// Runs in every later init, after the ranks have met, on the thread that called init. This is how
-/// libraries above (ronde::torch) apply their own settings.
+/// Runs in every later init, not where a World is made, after the ranks have met, on the thread
+/// that called init. This is how libraries above (ronde::torch) apply their own settings.
 void add_init_hook(std::function<void(Runtime&)> hook);
 
 }  // namespace ronde

@@ -4,14 +4,17 @@
 #include <cstdint>
 #include <functional>
 
+#include "ronde/process_set.h"
+
 namespace ronde {
 
-/// Adds what shutdown() calls at its beginning, while the operations of all ranks still run: for
-/// work in the background that must not be cut off. What it throws, shutdown() throws once it is
-/// done, unless it fails itself. Returns a number for remove_shutdown_hook(). Thread-safe.
-std::uint64_t add_shutdown_hook(std::function<void()> hook);
+/// Adds what the shutdown() of the world of `set` calls at its beginning, while the operations of
+/// all ranks still run: for work in the background that must not be cut off. What it throws,
+/// shutdown() throws once it is done, unless it fails itself. Returns a number for
+/// remove_shutdown_hook(). Thread-safe.
+std::uint64_t add_shutdown_hook(std::function<void()> hook, ProcessSet set = kGlobalSet);
 /// Waits while the hook runs. Not to be called from a hook.
-void remove_shutdown_hook(std::uint64_t number);
+void remove_shutdown_hook(std::uint64_t number, ProcessSet set = kGlobalSet);
 
 /// Tells `ronde run` that a checkpoint of this step is complete, so that it can say so if the job
 /// fails. Does nothing under another launcher.

@@ -33,7 +33,7 @@ std::string utf8(const std::string& text) {
 /// Families in the order in which they first get a sample.
 class Families {
  public:
-  explicit Families(int rank) : rank_(std::to_string(rank)) {}
+  Families(int rank, std::string world) : rank_(std::to_string(rank)), world_(std::move(world)) {}
 
   void add(const std::string& name, const std::string& help, Type type, double value,
            const Labels& labels = {}) {
@@ -69,11 +69,13 @@ class Families {
     }
     MetricFamily::Sample& added = family->samples.emplace_back();
     added.labels.emplace_back("rank", rank_);
+    if (!world_.empty()) added.labels.emplace_back("world", world_);
     for (const auto& [label, value] : labels) added.labels.emplace_back(label, utf8(value));
     return added;
   }
 
   const std::string rank_;
+  const std::string world_;
   std::vector<MetricFamily> families_;
 };
 
@@ -167,8 +169,8 @@ std::string braced(const Labels& labels) {
 }  // namespace
 
 std::vector<MetricFamily> metric_families(const Figures& figures, const SystemSample& system,
-                                          int rank) {
-  Families families(rank);
+                                          int rank, const std::string& world) {
+  Families families(rank, world);
   add_steps(families, figures);
   add_messages(families, figures);
   add_spans(families, figures);

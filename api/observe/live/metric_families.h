@@ -27,9 +27,10 @@ struct MetricFamily {
   std::vector<Sample> samples;
 };
 
-/// Each sample is labelled with `rank`. Seconds and bytes, as Prometheus recommends.
+/// Each sample is labelled with `rank`, and `world` unless that is empty. Seconds and bytes, as
+/// Prometheus recommends.
 std::vector<MetricFamily> metric_families(const Figures& figures, const SystemSample& system,
-                                          int rank);
+                                          int rank, const std::string& world = {});
 
 /// Prometheus's text exposition format, version 0.0.4.
 std::string prometheus_text(const std::vector<MetricFamily>& families);

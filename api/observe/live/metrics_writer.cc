@@ -23,8 +23,9 @@ void MetricsWriter::take(std::span<const Event>, std::uint64_t) {
 void MetricsWriter::write() {
   next_ = std::chrono::steady_clock::now() + kPeriod;
   write_.run([&] {
-    write_file(path_, prometheus_text(metric_families(runtime_.figures(), sampler_.sample(),
-                                                      runtime_.topology().rank)));
+    write_file(path_,
+               prometheus_text(metric_families(runtime_.figures(), sampler_.sample(),
+                                               runtime_.topology().rank, runtime_.world_name())));
   });
 }
 

@@ -39,8 +39,10 @@ bool is_left_over(const std::string& path, const sockaddr_un& address) {
   return refused;
 }
 
-std::string path_of(int rank) {
-  return top_folder() + "/" + std::to_string(getpid()) + "." + std::to_string(rank) + ".sock";
+std::string path_of(const Runtime& runtime) {
+  const std::string& world = runtime.world_name();
+  return top_folder() + "/" + std::to_string(getpid()) + "." +
+         std::to_string(runtime.topology().rank) + (world.empty() ? "" : "." + world) + ".sock";
 }
 
 }  // namespace
@@ -68,7 +70,7 @@ void check_top_folder(const std::string& folder) {
 TopSocket::TopSocket(const Runtime& runtime, std::string host, ReadGpu read_gpu)
     : runtime_(runtime),
       host_(std::move(host)),
-      path_(path_of(runtime.topology().rank)),
+      path_(path_of(runtime)),
       sampler_(std::move(read_gpu)) {
   const std::string folder = top_folder();
   if (mkdir(folder.c_str(), S_IRWXU) != 0 && errno != EEXIST) fail(folder, std::strerror(errno));
@@ -135,6 +137,7 @@ std::string TopSocket::line() const {
       {"pid", getpid()},
       {"launcher", getppid()},
       {"host", host_},
+      {"world", runtime_.world_name()},
       {"rank", topology.rank},
       {"ranks", topology.size},
       {"hosts", topology.hosts()},

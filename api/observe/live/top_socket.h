@@ -18,7 +18,8 @@ std::string top_folder();
 void check_top_folder(const std::string& folder);
 
 /// Tells `ronde top` what a rank does: whoever connects to its socket, PID.RANK.sock in
-/// top_folder(), gets a line of JSON. A sink of events only to be asked several times a second.
+/// top_folder(), or PID.RANK.WORLD.sock, gets a line of JSON. A sink of events only to be asked
+/// several times a second.
 ///
 /// Thread-safety: none.
 class TopSocket final : public EventSink {

@@ -84,7 +84,8 @@ void Timeline::write_head() {
       ",\"wall_minus_monotonic_us\":{:.3f}}}}},\n\"traceEvents\":[\n",
       wall_ns, place_.rank, place_.size, json_text(place_.host), build_info::kVersion, begun_us_,
       us_of(wall_ns));
-  const std::string name = fmt::format("rank {} on {}", place_.rank, place_.host);
+  const std::string name = fmt::format("{}{}rank {} on {}", place_.world,
+                                       place_.world.empty() ? "" : " ", place_.rank, place_.host);
   write_metadata(0, "process_name", fmt::format("\"name\":{}", json_text(name)));
   write_metadata(0, "process_sort_index", fmt::format("\"sort_index\":{}", place_.rank));
   write_track(kSteps, "steps");

@@ -26,6 +26,7 @@ class Timeline final : public EventSink {
     int rank = 0;
     int size = 1;
     std::string host;
+    std::string world = {};  ///< RuntimeOptions::world_name
   };
 
   /// Replaces `path`. Throws Error if it cannot be written.

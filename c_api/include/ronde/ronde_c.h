@@ -28,8 +28,8 @@
  * uses, or read what another one writes (RONDE_E_USAGE). What is queued in a stream after
  * ronde_work_wait_stream() may use those on a GPU before that.
  *
- * Processes. The group is that of the process that called ronde_init(): a child of fork() cannot
- * use it.
+ * Processes. The group is that of the process that called ronde_init(), a world that of the process
+ * that made it: a child of fork() cannot use them.
  */
 
 #include <stddef.h>
@@ -60,7 +60,7 @@ RONDE_C_API const char* ronde_version(void);
  * several hosts), "ucx" (several hosts without MPI),
  * "mpi_communicator" (ronde_init_options.mpi_comm and .mpi_ranks), "key_value" (.put and .get),
  * "process_sets", "send_recv", "groups", "join", "streams", "cuda" (buffers on GPUs: the driver can
- * be loaded), "nccl" (and NCCL, too), "timeline". Needs no ronde_init(). */
+ * be loaded), "nccl" (and NCCL, too), "timeline", "worlds". Needs no ronde_init(). */
 RONDE_C_API int ronde_has(const char* feature);
 /** 0 where ronde_has() is 0. Of "cuda" the version of the driver (12080 is CUDA 12.8), of "nccl"
  * that of NCCL (22304 is 2.23.4); of others 1, and more once they can do more. */
@@ -129,6 +129,39 @@ RONDE_C_API int ronde_process_set_ids(uint32_t* ids, int* count);
 RONDE_C_API int ronde_process_set_ranks(uint32_t set, int* ranks, int* count);
 /** 1 if this rank is in the set, else 0. */
 RONDE_C_API int ronde_process_set_included(uint32_t set, int* included);
+/** @} */
+
+/** @name Worlds
+ * A world is a group of ranks of its own, beside that of ronde_init() or without it: a runtime with
+ * its own thread, links and failures. A process may be in many. It is named by the number of the
+ * process set of all its ranks, from 2^31 on, which stands wherever a process set is asked for. Data
+ * moves through shared memory, and between hosts by UCX, never by MPI. A process that makes several
+ * makes them in the same order as others that are in them, too.
+ * @{ */
+
+/** Called by each of the ranks that `options` choose, by one of mpi_comm, mpi_ranks and size; fails
+ * as ronde_init(). `name` is equal on all ranks and stands in logs, errors and names of files: up to
+ * 40 letters, digits, '.', '_' and '-', no other world of this process has it. MPI is called until
+ * this returns and not after it, whatever its thread level. */
+RONDE_C_API int ronde_world_make(const char* name, const ronde_init_options* options,
+                                 uint32_t* world);
+/** The same of ranks of a process set or world, numbered as in it, in this order; they alone call
+ * it. RONDE_E_GROUP if one does not come within RONDE_INIT_TIMEOUT_S. */
+RONDE_C_API int ronde_world_make_within(const char* name, uint32_t set, const int* ranks, int count,
+                                        uint32_t* world);
+/** As ronde_shutdown(), for this world alone: its ranks call it together. */
+RONDE_C_API int ronde_world_shutdown(uint32_t world);
+/** As ronde_abort(), for this world alone. */
+RONDE_C_API int ronde_world_abort(uint32_t world, const char* text);
+/** This rank among those of the world on its host, and how many these are. */
+RONDE_C_API int ronde_world_local(uint32_t world, int* rank, int* size);
+/** As ronde_process_set_add() and ronde_process_set_create(), among the ranks of a world.
+ * @{ */
+RONDE_C_API int ronde_world_process_set_add(uint32_t world, const int* ranks, int count,
+                                            uint32_t* set);
+RONDE_C_API int ronde_world_process_set_create(uint32_t world, const int* ranks, int count,
+                                               const char* tag, uint32_t* set);
+/** @} */
 /** @} */
 
 /** @name Operations

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <string_view>
 
 namespace ronde {
@@ -24,8 +25,8 @@ LogLevel parse_log_level(std::string_view text);
 class Logger {
  public:
   /// Messages below `threshold` are not written. `rank` < 0: not known yet, the prefix is
-  /// "[ronde]".
-  explicit Logger(LogLevel threshold, int rank = -1);
+  /// "[ronde]". `world`: RuntimeOptions::world_name, for "[ronde WORLD rank 3]".
+  explicit Logger(LogLevel threshold, int rank = -1, std::string_view world = {});
   ~Logger();
 
   /// Sets the rank in the prefix of later lines.
@@ -47,6 +48,7 @@ class Logger {
  private:
   class Impl;
   std::unique_ptr<Impl> impl_;
+  std::string world_;
 };
 
 }  // namespace ronde

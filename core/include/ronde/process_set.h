@@ -9,12 +9,15 @@ namespace ronde {
 /// are numbered by their place in it: roots, peers, splits and results are in that order.
 struct ProcessSet {
   std::uint32_t id = 0;
+  /// The world that it belongs to: 0 is that of ronde::init(), others are those of World::set().
+  /// The number is this process's own.
+  std::uint32_t world = 0;
 
   /// Equal numbers.
   friend bool operator==(const ProcessSet&, const ProcessSet&) = default;
 };
 
-/// The set of all ranks.
+/// The set of all ranks: of ronde::init(), or of the Runtime that is given it.
 inline constexpr ProcessSet kGlobalSet{};
 
 }  // namespace ronde

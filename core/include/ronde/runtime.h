@@ -3,6 +3,7 @@
 
 #include <chrono>
 #include <cstddef>
+#include <cstdint>
 #include <exception>
 #include <functional>
 #include <memory>
@@ -51,6 +52,10 @@ using StallCallback = std::function<void(const std::vector<StalledOperation>&)>;
 struct RuntimeOptions {
   /// From load_config(), or filled in by the program: then check_config() it.
   Config config;
+  /// ProcessSet::world of its sets.
+  std::uint32_t world = 0;
+  /// Equal on all ranks; logs and errors bear it. Empty: that of ronde::init().
+  std::string world_name;
   /// Why this rank cannot start (nonsense in its environment), if it cannot. It still meets the
   /// others, so that every rank throws UsageError with this text instead of waiting for it.
   std::string config_error;
@@ -129,6 +134,8 @@ class Runtime {
   const Topology& topology() const noexcept;
   /// The configuration that it was made with.
   const Config& config() const noexcept;
+  /// RuntimeOptions::world_name.
+  const std::string& world_name() const noexcept;
   /// Transport::name of its control plane.
   std::string transport_name() const;
   /// The backend that serves buffers of `device`, or empty.

@@ -32,8 +32,9 @@ spdlog::level::level_enum native(LogLevel level) noexcept {
   return index < kLevels.size() ? kLevels[index] : spdlog::level::off;
 }
 
-std::string pattern_for(int rank) {
-  const std::string who = rank < 0 ? "ronde" : "ronde rank " + std::to_string(rank);
+std::string pattern_for(const std::string& world, int rank) {
+  std::string who = world.empty() ? "ronde" : "ronde " + world;
+  if (rank >= 0) who += " rank " + std::to_string(rank);
   return "%H:%M:%S.%e [" + who + "] %l: %v";
 }
 
@@ -62,8 +63,9 @@ class Logger::Impl : public spdlog::logger {
   using spdlog::logger::logger;
 };
 
-Logger::Logger(LogLevel threshold, int rank)
-    : impl_(std::make_unique<Impl>("ronde", std::make_shared<spdlog::sinks::stderr_sink_mt>())) {
+Logger::Logger(LogLevel threshold, int rank, std::string_view world)
+    : impl_(std::make_unique<Impl>("ronde", std::make_shared<spdlog::sinks::stderr_sink_mt>())),
+      world_(world) {
   impl_->set_level(native(threshold));
   impl_->flush_on(spdlog::level::trace);
   set_rank(rank);
@@ -74,7 +76,7 @@ Logger::~Logger() = default;
 void Logger::set_rank(int rank) noexcept {
   try {
     impl_->set_formatter(std::make_unique<spdlog::pattern_formatter>(
-        pattern_for(rank), spdlog::pattern_time_type::local, "\n"));
+        pattern_for(world_, rank), spdlog::pattern_time_type::local, "\n"));
   } catch (...) {
     // Only memory can be short here; the old prefix stays.
   }

@@ -167,6 +167,7 @@ void Bootstrap::compare_configurations(const RuntimeOptions& options) {
   const Topology& topology = tree_.topology();
   // A rank whose own configuration is invalid still meets the others, to report that.
   std::string fingerprint = group_wide_fingerprint(options.config);
+  if (!options.world_name.empty()) fingerprint += "the world's name=" + options.world_name + "\n";
   bool is_sound = true;
   try {
     if (!options.config_error.empty()) throw UsageError(options.config_error);

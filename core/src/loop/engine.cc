@@ -54,7 +54,8 @@ void pin_thread(const Config& config, const Topology& topology, const Logger& lo
 
 Engine::Engine(RuntimeOptions options)
     : options_(std::move(options)),
-      log_(std::make_shared<Logger>(parse_log_level(options_.config.log_level))),
+      log_(std::make_shared<Logger>(parse_log_level(options_.config.log_level), -1,
+                                    options_.world_name)),
       events_(std::make_shared<EventLog>(options_.config.events, log_, options_.on_event)),
       made_(Clock::now()),
       start_deadline_(Clock::now() + from_s(options_.config.init_timeout_s)),
@@ -65,6 +66,7 @@ Engine::Engine(RuntimeOptions options)
             if (loop_.wants_wake()) tree_.transport().wake();
           },
           *events_),
+      table_(options_.world),
       backends_(options_, tree_, *log_),
       control_(options_, *log_, tree_, queue_, life_, counters_),
       loop_(control_, options_, tree_, queue_, counters_) {}
@@ -368,8 +370,11 @@ void Engine::die(const GroupFailure& seen) noexcept {
 }
 
 void Engine::fail_everything(const FailureMessage& failure) {
-  const auto error = std::make_exception_ptr(GroupError(
-      failure.rank, failure.text + ". The group is dead: end this process, or start a new job"));
+  const std::string& world = options_.world_name;
+  const std::string end = world.empty()
+                              ? ". The group is dead: end this process, or start a new job"
+                              : ". The world '" + world + "' is dead: make another one";
+  const auto error = std::make_exception_ptr(GroupError(failure.rank, failure.text + end));
   queue_.close(error);
   life_.note_failure(error);
   if (tree_.is_arbiter() && tree_.size() > 1 && !life_.leaves()) log_->error(failure.text);

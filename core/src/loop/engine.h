@@ -67,6 +67,7 @@ class Engine final : public WaitHelper, public std::enable_shared_from_this<Engi
   bool asleep() const noexcept { return loop_.asleep(); }
 
   const Config& config() const noexcept { return options_.config; }
+  const std::string& world_name() const noexcept { return options_.world_name; }
   Stats stats() const;
   Figures figures() const;
   const std::shared_ptr<EventLog>& events() const noexcept { return events_; }
@@ -80,7 +81,7 @@ class Engine final : public WaitHelper, public std::enable_shared_from_this<Engi
   const std::string& transport_name() const noexcept { return transport_name_; }
   const BackendMaker& backends() const noexcept { return backends_; }
   void note_step() { control_.note_step(); }
-  std::uint64_t joins(ProcessSet set) const { return queue_.joins(set.id); }
+  std::uint64_t joins(ProcessSet set) const { return queue_.joins(table_.at(set)->id); }
 
  private:
   // The program's threads call these.

@@ -73,7 +73,7 @@ ProcessSet ProcessSetMaker::make_set(const ExchangeKey& key, const std::vector<i
     log_->debug("made process set " + std::to_string(info->id) + " of ranks " +
                 list_ranks(info->ranks));
   }
-  return {info->id};
+  return dependencies_.table.named(info->id);
 }
 
 /// Throws UsageError if a rank could not make its part; what this one has made is closed then.
@@ -89,7 +89,9 @@ void ProcessSetMaker::finish_set(const ExchangeKey& key, const std::string& erro
 
 void ProcessSetMaker::remove(ProcessSet set) {
   expect_callable("remove_process_set()");
-  if (set == kGlobalSet) throw UsageError("the process set of all ranks cannot be removed");
+  if (dependencies_.table.is_everybody(set)) {
+    throw UsageError("the process set of all ranks cannot be removed");
+  }
   const std::shared_ptr<const SetInfo> info = dependencies_.table.at(set);
   std::string in_flight;
   if (info->is_member()) {

@@ -58,6 +58,10 @@ const Config& Runtime::config() const noexcept {
   return engine_->config();
 }
 
+const std::string& Runtime::world_name() const noexcept {
+  return engine_->world_name();
+}
+
 std::string Runtime::transport_name() const {
   return usable(engine_).transport_name();
 }

@@ -65,6 +65,10 @@ void SetTable::erase(std::uint32_t id) {
 }
 
 std::shared_ptr<const SetInfo> SetTable::at(ProcessSet set) const {
+  if (set.world != world_ && set != kGlobalSet) {
+    throw UsageError("process set " + std::to_string(set.id) + " is one of another world",
+                     UsageError::Kind::UnknownProcessSet);
+  }
   const std::lock_guard lock(mutex_);
   const auto found = sets_.find(set.id);
   if (found != sets_.end()) return found->second;
@@ -76,7 +80,7 @@ std::shared_ptr<const SetInfo> SetTable::at(ProcessSet set) const {
 std::vector<ProcessSet> SetTable::sets() const {
   const std::lock_guard lock(mutex_);
   std::vector<ProcessSet> sets;
-  for (const auto& [id, info] : sets_) sets.push_back({id});
+  for (const auto& [id, info] : sets_) sets.push_back(named(id));
   return sets;
 }
 

@@ -45,15 +45,25 @@ Problem backend_error(const SetInfo& set, const OpSpec& spec);
 /// Thread-safety: every member may be called from any thread.
 class SetTable {
  public:
+  /// `world`: RuntimeOptions::world.
+  explicit SetTable(std::uint32_t world = 0) : world_(world) {}
+
   void insert(std::shared_ptr<const SetInfo> info);
   void erase(std::uint32_t id);
 
-  /// Throws UsageError if there is no such set.
+  /// The set of that number.
+  ProcessSet named(std::uint32_t id) const noexcept { return {id, world_}; }
+  /// It is the set of all ranks of this world.
+  bool is_everybody(ProcessSet set) const noexcept {
+    return set == kGlobalSet || set == named(kGlobalSet.id);
+  }
+  /// Throws UsageError if there is no such set, or it is one of another world.
   std::shared_ptr<const SetInfo> at(ProcessSet set) const;
   /// In the order in which they were made.
   std::vector<ProcessSet> sets() const;
 
  private:
+  const std::uint32_t world_;
   mutable std::mutex mutex_;
   std::map<std::uint32_t, std::shared_ptr<const SetInfo>> sets_;  ///< guarded by mutex_
 };

@@ -62,7 +62,7 @@ Work push(SubmissionQueue& queue, Submission submission) {
 
 /// The set of the request; null: the global one. Throws UsageError if this rank is not in it.
 std::shared_ptr<const SetInfo> Submitter::set_of(const Request& request) const {
-  if (request.set == kGlobalSet) return nullptr;
+  if (sets_.is_everybody(request.set)) return nullptr;
   std::shared_ptr<const SetInfo> info = sets_.at(request.set);
   if (info->is_member()) return info;
   throw UsageError(shown(request) + ": " + rank_name(topology_.rank) + " is not in process set " +

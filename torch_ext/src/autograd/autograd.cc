@@ -181,13 +181,13 @@ void refuse_recorded(const std::string& what, const std::string& waiting,
 
 Tensors recorded_allreduce(Form form, const Tensors& tensors, const AllreduceOptions& options) {
   const std::string function = named(form, "allreduce");
-  check_has_gradient(caller(function, options.name), options);
+  check_has_gradient(caller(function, options.name, options.process_set), options);
   return record_allreduces(form, function, tensors, options);
 }
 
 at::Tensor recorded_allreduce_(const at::Tensor& tensor, const AllreduceOptions& options) {
-  check_linear(caller("allreduce_", options.name), options.op, " in place");
-  check_in_place(caller("allreduce_", options.name), tensor);
+  check_linear(caller("allreduce_", options.name, options.process_set), options.op, " in place");
+  check_in_place(caller("allreduce_", options.name, options.process_set), tensor);
   Recorded recorded = record_of("allreduce_", options);
   recorded.in_place = true;
   recorded.forward = [&options](const Tensors& inputs) {
@@ -200,10 +200,11 @@ at::Tensor recorded_allreduce_(const at::Tensor& tensor, const AllreduceOptions&
 // LibTorch has no record of several views that one operation changes: its own copy_ is recorded,
 // once all results are there.
 Tensors recorded_grouped_allreduce_(const Tensors& tensors, const AllreduceOptions& options) {
-  check_linear(caller("grouped_allreduce_", options.name), options.op, " in place");
+  check_linear(caller("grouped_allreduce_", options.name, options.process_set), options.op,
+               " in place");
   Tensors inputs;
   for (std::size_t i = 0; i < tensors.size(); ++i) {
-    const std::string what = caller("grouped_allreduce_", options.name, i);
+    const std::string what = caller("grouped_allreduce_", options.name, options.process_set, i);
     check_writable(what, tensors[i]);
     const bool is_of_graph = is_recorded_in_place(tensors[i]);
     if (is_of_graph) check_in_place(what, tensors[i]);
@@ -223,7 +224,7 @@ Tensors recorded_grouped_allreduce_(const Tensors& tensors, const AllreduceOptio
 at::Tensor recorded_broadcast(const at::Tensor& tensor, const BroadcastOptions& options,
                               bool in_place) {
   const char* const function = in_place ? "broadcast_" : "broadcast";
-  if (in_place) check_in_place(caller(function, options.name), tensor);
+  if (in_place) check_in_place(caller(function, options.name, options.process_set), tensor);
   Recorded recorded = record_of(function, options);
   recorded.in_place = in_place;
   recorded.forward = [&](const Tensors& inputs) {
@@ -243,9 +244,9 @@ at::Tensor recorded_broadcast(const at::Tensor& tensor, const BroadcastOptions& 
 Tensors recorded_allgather(Form form, const Tensors& tensors, const AllgatherOptions& options) {
   const std::string function = named(form, "allgather");
   for (std::size_t i = 0; i < tensors.size(); ++i) {
-    check_tensor(
-        form == Form::Group ? caller(function, options.name, i) : caller(function, options.name),
-        tensors[i]);
+    check_tensor(form == Form::Group ? caller(function, options.name, options.process_set, i)
+                                     : caller(function, options.name, options.process_set),
+                 tensors[i]);
   }
   Splits shapes;
   for (const std::size_t place : differentiable(tensors)) {
@@ -283,7 +284,7 @@ Tensors recorded_allgather(Form form, const Tensors& tensors, const AllgatherOpt
 Tensors recorded_reducescatter(Form form, const Tensors& tensors,
                                const ReducescatterOptions& options) {
   const std::string function = named(form, "reducescatter");
-  check_linear(caller(function, options.name), options.op, "");
+  check_linear(caller(function, options.name, options.process_set), options.op, "");
   Recorded recorded = record_of(function, options);
   recorded.backward = [form, options](const std::string& name, const Tensors& gradients,
                                       const Tensors&) {

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <map>
 #include <mutex>
+#include <tuple>
 #include <utility>
 
 #include "ronde/error.h"
@@ -16,11 +17,12 @@ namespace {
 
 using torch::autograd::AutogradContext;
 
-/// The uses of each operation since the last restart, by set and operation. A set's number is no
-/// part of a name, as each rank may have numbered it in its own way.
+/// The uses of each operation since the last restart, by world, set and operation. A set's number
+/// is no part of a name, as each rank may have numbered it in its own way.
 struct Uses {
   std::mutex mutex;
-  std::map<std::pair<std::uint32_t, std::string>, std::uint64_t> counts;  ///< guarded by mutex
+  std::map<std::tuple<std::uint32_t, std::uint32_t, std::string>, std::uint64_t>
+      counts;  ///< guarded by mutex
 };
 
 Uses& uses() {
@@ -109,14 +111,14 @@ void check_in_place(const std::string& caller, const at::Tensor& tensor) {
 
 std::string next_gradient_name(ProcessSet set, const std::string& operation) {
   const std::lock_guard lock(uses().mutex);
-  const std::uint64_t use = ++uses().counts[{set.id, operation}];
+  const std::uint64_t use = ++uses().counts[{set.world, set.id, operation}];
   const std::string name = "gradient of " + operation;
   return use == 1 ? name : name + ", use " + std::to_string(use);
 }
 
 void restart_gradient_names(ProcessSet set, const std::string& operation) {
   const std::lock_guard lock(uses().mutex);
-  uses().counts.erase({set.id, operation});
+  uses().counts.erase({set.world, set.id, operation});
 }
 
 }  // namespace ronde::detail

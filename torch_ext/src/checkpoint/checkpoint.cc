@@ -63,8 +63,9 @@ CheckpointLayout make_layout(const CheckpointOptions& options) {
       .sharded = options.sharded,
       .replicated = options.replicate > 0};
   layout.host_of.clear();
+  const std::vector<int>& hosts = runtime_of(options.process_set).topology().host_of;
   for (const int member : ranks_of(options.process_set)) {
-    layout.host_of.push_back(topology().host_of.at(static_cast<std::size_t>(member)));
+    layout.host_of.push_back(hosts.at(static_cast<std::size_t>(member)));
   }
   layout.size = static_cast<int>(layout.host_of.size());
   return layout;
@@ -75,7 +76,7 @@ CheckpointLayout make_layout(const CheckpointOptions& options) {
 class Checkpoint::Impl {
  public:
   Impl(const std::filesystem::path& folder, CheckpointOptions options)
-      : log_(detail::rank_log()),
+      : log_(detail::rank_log(options.process_set)),
         options_(checked(std::move(options))),
         layout_(make_layout(options_)),
         store_(whole_path(folder)),
@@ -83,20 +84,23 @@ class Checkpoint::Impl {
         stop_(options_.stop_signals, layout_.subject + "/stop", layout_.set) {
     meet();
     if (options_.random_state) {
-      objects_.push_back({kRandom, detail::checkpoint_object_of_generators(), /*local=*/true});
+      objects_.push_back(
+          {kRandom, detail::checkpoint_object_of_generators(layout_.set), /*local=*/true});
     }
-    hook_ = add_shutdown_hook([this] {
-      try {
-        finish_last();
-      } catch (const std::exception& error) {
-        log_.error(error.what());  // shutdown() may have more to throw than this
-        throw;
-      }
-    });
+    hook_ = add_shutdown_hook(
+        [this] {
+          try {
+            finish_last();
+          } catch (const std::exception& error) {
+            log_.error(error.what());  // shutdown() may have more to throw than this
+            throw;
+          }
+        },
+        layout_.set);
   }
 
   ~Impl() {
-    remove_shutdown_hook(hook_);
+    remove_shutdown_hook(hook_, layout_.set);
     try {
       finish_last();
     } catch (const std::exception& error) {
@@ -121,7 +125,7 @@ class Checkpoint::Impl {
                        "): steps are numbered from 0");
     }
     if (step == saved_step_) return wait();
-    const Span span("save checkpoint");
+    const Span span("save checkpoint", layout_.set);
     saved_step_ = kNone;
     Statement last, mine;
     last.problem = writer_.finish();

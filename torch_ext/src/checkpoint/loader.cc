@@ -41,7 +41,7 @@ class Loader {
       }
       const std::string text =
           "checkpoint " + folder_name(candidate.name) + " is not used: " + candidate.problem;
-      if (layout_.rank == 0) rank_log().warning(text);
+      if (layout_.rank == 0) rank_log(layout_.set).warning(text);
       problems += "\n  " + text;
     }
     if (problems.empty()) return std::nullopt;
@@ -128,7 +128,7 @@ class Loader {
     };
     if (!layout_.commits || std::none_of(sightings_.begin(), sightings_.end(), is_partial)) return;
     const std::string problem = problem_of([&] { store_.commit(candidate.manifest); });
-    if (!problem.empty()) rank_log().warning("ronde::Checkpoint::resume: " + problem);
+    if (!problem.empty()) rank_log(layout_.set).warning("ronde::Checkpoint::resume: " + problem);
   }
 
   LoadedCheckpoint receive(const Candidate& candidate) {

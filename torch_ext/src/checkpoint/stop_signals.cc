@@ -147,8 +147,8 @@ StopSignals::StopSignals(const std::vector<int>& signals, std::string name, Proc
     if (!install(signal)) {
       const int code = errno;
       release();
-      throw UsageError(rank_prefix() + "ronde::Checkpoint: stop signal " + std::to_string(signal) +
-                       " cannot be caught: " + errno_text(code));
+      throw UsageError(rank_prefix(set) + "ronde::Checkpoint: stop signal " +
+                       std::to_string(signal) + " cannot be caught: " + errno_text(code));
     }
     caught_.push_back(signal);
   }

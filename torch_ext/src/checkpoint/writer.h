@@ -23,7 +23,7 @@ namespace ronde::detail {
 class CheckpointWriter {
  public:
   CheckpointWriter(const store::Store& store, const CheckpointLayout& layout, int keep)
-      : log_(rank_log()), store_(store), layout_(layout), keep_(keep) {}
+      : log_(rank_log(layout.set)), store_(store), layout_(layout), keep_(keep) {}
   ~CheckpointWriter();
 
   /// Checkpoints that could not be used when this run resumed: they do not count as kept.

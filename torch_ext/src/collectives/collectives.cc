@@ -77,7 +77,8 @@ GroupWork start_group(const char* function, const Tensors& tensors, const Option
   Options own = options;
   for (std::size_t i = 0; i < tensors.size(); ++i) {
     if (!options.name.empty()) own.name = options.name + "." + std::to_string(i);
-    Prepared prepared = prepare(detail::caller(function, options.name, i), tensors[i], own);
+    Prepared prepared =
+        prepare(detail::caller(function, options.name, options.process_set, i), tensors[i], own);
     requests.push_back(std::move(prepared.request));
     operations.push_back(std::move(prepared.operation));
   }
@@ -92,14 +93,15 @@ GroupWork start_group(const char* function, const Tensors& tensors, const Option
 }  // namespace
 
 TensorWork allreduce_async(const at::Tensor& tensor, const AllreduceOptions& options) {
-  return detail::start(
-      prepare_allreduce(detail::caller("allreduce", options.name), tensor, options));
+  return detail::start(prepare_allreduce(
+      detail::caller("allreduce", options.name, options.process_set), tensor, options));
 }
 
 TensorWork allreduce_async_(const at::Tensor& tensor, const AllreduceOptions& options) {
-  detail::refuse_recorded(detail::caller("allreduce_async_", options.name), "allreduce_", tensor);
-  TensorWork work = detail::start(
-      prepare_allreduce_(detail::caller("allreduce_", options.name), tensor, options));
+  detail::refuse_recorded(detail::caller("allreduce_async_", options.name, options.process_set),
+                          "allreduce_", tensor);
+  TensorWork work = detail::start(prepare_allreduce_(
+      detail::caller("allreduce_", options.name, options.process_set), tensor, options));
   detail::note_written(tensor);
   return work;
 }
@@ -119,14 +121,15 @@ at::Tensor allreduce_(const at::Tensor& tensor, const AllreduceOptions& options)
 }
 
 TensorWork broadcast_async(const at::Tensor& tensor, const BroadcastOptions& options) {
-  detail::check_tensor(detail::caller("broadcast", options.name), tensor);
+  detail::check_tensor(detail::caller("broadcast", options.name, options.process_set), tensor);
   return detail::start(detail::prepare_out_of_place(
       detail::request_for(Collective::Broadcast, tensor, options), tensor, is_root(options)));
 }
 
 TensorWork broadcast_async_(const at::Tensor& tensor, const BroadcastOptions& options) {
-  detail::refuse_recorded(detail::caller("broadcast_async_", options.name), "broadcast_", tensor);
-  detail::check_writable(detail::caller("broadcast_", options.name), tensor);
+  detail::refuse_recorded(detail::caller("broadcast_async_", options.name, options.process_set),
+                          "broadcast_", tensor);
+  detail::check_writable(detail::caller("broadcast_", options.name, options.process_set), tensor);
   return detail::start_in_place(detail::request_for(Collective::Broadcast, tensor, options), tensor,
                                 is_root(options));
 }
@@ -146,8 +149,8 @@ at::Tensor broadcast_(const at::Tensor& tensor, const BroadcastOptions& options)
 }
 
 TensorWork allgather_async(const at::Tensor& tensor, const AllgatherOptions& options) {
-  return detail::start(
-      prepare_allgather(detail::caller("allgather", options.name), tensor, options));
+  return detail::start(prepare_allgather(
+      detail::caller("allgather", options.name, options.process_set), tensor, options));
 }
 
 at::Tensor allgather(const at::Tensor& tensor, const AllgatherOptions& options) {
@@ -159,8 +162,8 @@ at::Tensor allgather(const at::Tensor& tensor, const AllgatherOptions& options) 
 }
 
 TensorWork reducescatter_async(const at::Tensor& tensor, const ReducescatterOptions& options) {
-  return detail::start(
-      prepare_reducescatter(detail::caller("reducescatter", options.name), tensor, options));
+  return detail::start(prepare_reducescatter(
+      detail::caller("reducescatter", options.name, options.process_set), tensor, options));
 }
 
 at::Tensor reducescatter(const at::Tensor& tensor, const ReducescatterOptions& options) {
@@ -174,7 +177,8 @@ at::Tensor reducescatter(const at::Tensor& tensor, const ReducescatterOptions& o
 TensorWork alltoall_async(const at::Tensor& tensor, at::IntArrayRef splits,
                           const AlltoallOptions& options) {
   return detail::start(
-      prepare_alltoall(detail::caller("alltoall", options.name), tensor, splits.vec(), options));
+      prepare_alltoall(detail::caller("alltoall", options.name, options.process_set), tensor,
+                       splits.vec(), options));
 }
 
 at::Tensor alltoall(const at::Tensor& tensor, at::IntArrayRef splits,

@@ -11,15 +11,15 @@ namespace ronde {
 namespace {
 
 /// "rank 2: ronde::send(to rank 1)", or "(from rank 1)" or "(from any rank)"
-std::string caller(const char* function, const char* direction, int peer) {
+std::string caller(const char* function, const char* direction, int peer, ProcessSet set) {
   const std::string other = peer == kAnyRank ? "any rank" : "rank " + std::to_string(peer);
-  return detail::rank_prefix() + "ronde::" + function + "(" + direction + " " + other + ")";
+  return detail::rank_prefix(set) + "ronde::" + function + "(" + direction + " " + other + ")";
 }
 
 }  // namespace
 
 TensorWork send_async(const at::Tensor& tensor, const SendOptions& options) {
-  detail::check_tensor(caller("send", "to", options.peer), tensor);
+  detail::check_tensor(caller("send", "to", options.peer, options.process_set), tensor);
   return detail::start(
       detail::prepare_sending(detail::request_for(Collective::Send, tensor, options), tensor));
 }
@@ -30,7 +30,7 @@ void send(const at::Tensor& tensor, const SendOptions& options) {
 }
 
 TensorWork recv_async_(const at::Tensor& tensor, const RecvOptions& options) {
-  const std::string what = caller("recv_", "from", options.peer);
+  const std::string what = caller("recv_", "from", options.peer, options.process_set);
   if (detail::is_recorded_in_place(tensor)) {
     throw UsageError(what + " (" + detail::describe(tensor) +
                      "): autograd computed this tensor and cannot record that a message "

@@ -70,10 +70,14 @@ std::string first_difference(const std::vector<std::string>& mine,
 
 std::string numbered_name(const std::string& kind, ProcessSet set) {
   static std::mutex mutex;
-  static std::map<std::pair<std::string, std::vector<int>>, int> constructed;
-  const std::vector<int> ranks = ranks_of(set);
+  static std::map<std::pair<std::string, RanksOfWorld>, int> constructed;
+  const RanksOfWorld ranks = ranks_of_world(set);
   const std::lock_guard lock(mutex);
   return kind + std::to_string(constructed[{kind, ranks}]++);
+}
+
+RanksOfWorld ranks_of_world(ProcessSet set) {
+  return {set.world, ranks_of(set)};
 }
 
 std::string subject_of(const std::string& function, const std::string& name) {
@@ -109,9 +113,9 @@ void check_member(const std::string& subject, ProcessSet set, const std::string&
     if (!members.empty()) members += ',';
     members += std::to_string(member);
   }
-  throw UsageError(subject + ": rank " + std::to_string(rank()) + " is not in process set " +
-                   std::to_string(set.id) + ", which has the ranks " + members +
-                   (advice.empty() ? "" : ". " + advice));
+  throw UsageError(subject + ": rank " + std::to_string(runtime_of(set).topology().rank) +
+                   " is not in process set " + std::to_string(set.id) + ", which has the ranks " +
+                   members + (advice.empty() ? "" : ". " + advice));
 }
 
 void agree(const std::string& subject, const Statement& mine, ProcessSet set,

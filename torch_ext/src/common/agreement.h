@@ -27,6 +27,12 @@ std::string subject_of(const std::string& function, const std::string& name);
 /// construct them in the same order. A rank outside a set knows nothing of the set's.
 std::string numbered_name(const std::string& kind, ProcessSet set);
 
+/// What tells apart the names of ranks that made sets of the same ranks: the number of their world,
+/// in this process, and the ranks.
+using RanksOfWorld = std::pair<std::uint32_t, std::vector<int>>;
+/// Those of a set.
+RanksOfWorld ranks_of_world(ProcessSet set);
+
 struct AgreementOptions {
   /// Ends the text of the error where the lines differ.
   std::string advice = "Build the same model and optimizer on every rank";

@@ -6,10 +6,11 @@
 
 namespace ronde::detail {
 
-/// Where the warnings of this rank go.
-inline Logger rank_log() {
-  const Runtime& runtime = default_runtime();
-  return Logger(parse_log_level(runtime.config().log_level), runtime.topology().rank);
+/// Where the warnings of this rank in the world of `set` go.
+inline Logger rank_log(ProcessSet set) {
+  const Runtime& runtime = runtime_of(set);
+  return Logger(parse_log_level(runtime.config().log_level), runtime.topology().rank,
+                runtime.world_name());
 }
 
 }  // namespace ronde::detail

@@ -329,17 +329,23 @@ TensorWork start_max(const std::string& name, const at::Tensor& values, ProcessS
   return start_in_place(request_for(Collective::Allreduce, values, options), values, true);
 }
 
-std::string rank_prefix() {
-  return is_initialized() ? "rank " + std::to_string(rank()) + ": " : "";
+std::string rank_prefix(ProcessSet set) try {
+  const Runtime& runtime = runtime_of(set);
+  const std::string& world = runtime.world_name();
+  return "rank " + std::to_string(runtime.topology().rank) +
+         (world.empty() ? ": " : " of world '" + world + "': ");
+} catch (const Error&) {
+  return "";  // before init, after shutdown, or in a child of fork()
 }
 
-std::string caller(std::string_view function, const std::string& name) {
-  return rank_prefix() + "ronde::" + std::string(function) + "(" +
+std::string caller(std::string_view function, const std::string& name, ProcessSet set) {
+  return rank_prefix(set) + "ronde::" + std::string(function) + "(" +
          (name.empty() ? "unnamed" : "\"" + name + "\"") + ")";
 }
 
-std::string caller(std::string_view function, const std::string& name, std::size_t index) {
-  return caller(function, name) + ", tensor " + std::to_string(index);
+std::string caller(std::string_view function, const std::string& name, ProcessSet set,
+                   std::size_t index) {
+  return caller(function, name, set) + ", tensor " + std::to_string(index);
 }
 
 std::string describe_shape(at::IntArrayRef sizes) {

@@ -49,13 +49,15 @@ std::string describe_type(at::ScalarType type);
 /// "[2, 3]"
 std::string describe_shape(at::IntArrayRef sizes);
 
-/// "rank 2: ": how this library's own texts begin; empty before init, and after shutdown.
-std::string rank_prefix();
+/// "rank 2: ", or "rank 2 of world 'actor': ": how this library's own texts begin. Empty where the
+/// world of `set` does not live.
+std::string rank_prefix(ProcessSet set = kGlobalSet);
 
 /// "rank 2: ronde::allreduce("x")": how the texts about a call begin.
-std::string caller(std::string_view function, const std::string& name);
+std::string caller(std::string_view function, const std::string& name, ProcessSet set);
 /// The same of a tensor of a group: "rank 2: ronde::grouped_allreduce("x"), tensor 3".
-std::string caller(std::string_view function, const std::string& name, std::size_t index);
+std::string caller(std::string_view function, const std::string& name, ProcessSet set,
+                   std::size_t index);
 
 /// Whether several elements of a strided tensor may share one place in memory.
 bool may_overlap_itself(const at::Tensor& tensor);

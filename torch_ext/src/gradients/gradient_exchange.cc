@@ -27,8 +27,8 @@ at::Tensor laid_out_as(const at::Tensor& parameter, const at::Tensor& values) {
 
 /// An allreduce in place.
 Prepared reduction(const at::Tensor& tensor, const AllreduceOptions& options, bool contributes) {
-  check_writable(caller("allreduce_", options.name), tensor);
-  check_reducible(caller("allreduce_", options.name), tensor, options.op);
+  check_writable(caller("allreduce_", options.name, options.process_set), tensor);
+  check_reducible(caller("allreduce_", options.name, options.process_set), tensor, options.op);
   Request request = request_for(Collective::Allreduce, tensor, options);
   request.contributes = contributes;
   Prepared prepared = prepare_in_place(std::move(request), tensor, true);
@@ -49,7 +49,7 @@ std::vector<Prepared> one(Prepared prepared) {
 }
 
 std::string ParameterSubject::text(const std::string& text) const {
-  return rank_prefix() + "ronde::DistributedOptimizer(\"" + scope + "\"): parameter \"" + name +
+  return rank_prefix(set) + "ronde::DistributedOptimizer(\"" + scope + "\"): parameter \"" + name +
          "\": " + text;
 }
 
@@ -86,7 +86,7 @@ void DenseExchange::move_to_view(const AllreduceOptions& options) {
   const at::Tensor& gradient = parameter_.grad();
   copies_back_ = !stands_in_ && !view_->holds(gradient);
   if (copies_back_) {
-    check_writable(caller("allreduce_", options.name), gradient);
+    check_writable(caller("allreduce_", options.name, options.process_set), gradient);
     const at::NoGradGuard no_grad;
     view_->tensor().copy_(gradient);
   }
@@ -104,8 +104,8 @@ Prepared DenseExchange::reduce(const at::Tensor& target, const AllreduceOptions&
   const bool repeats = !is_grouped_ && is_row_major(target);
   const bool is_known = repeats && is_prepared_for(target, options);
   if (!is_known) {
-    check_writable(caller("allreduce_", options.name), target);
-    check_reducible(caller("allreduce_", options.name), target, options.op);
+    check_writable(caller("allreduce_", options.name, options.process_set), target);
+    check_reducible(caller("allreduce_", options.name, options.process_set), target, options.op);
   }
   Prepared prepared;
   if (!repeats) {
@@ -200,7 +200,7 @@ Prepared CompressedExchange::reduce(const CompressedPart& part, const std::strin
 }
 
 Prepared CompressedExchange::gather(const at::Tensor& tensor, const std::string& name) const {
-  check_tensor(caller("allgather", name), tensor);
+  check_tensor(caller("allgather", name, options_.process_set), tensor);
   const at::Tensor rows = tensor.dim() == 0 ? tensor.reshape({1}) : tensor;
   const at::Tensor sent = stands_in_ ? rows.narrow(0, 0, 0) : rows;
   const AllgatherOptions options{name, options_.process_set, options_.timeout};

@@ -32,6 +32,7 @@ at::Tensor as_real(const at::Tensor& tensor);
 struct ParameterSubject {
   std::string scope;
   std::string name;
+  ProcessSet set;
 
   /// The text of an error about the parameter.
   std::string text(const std::string& text) const;

@@ -113,7 +113,7 @@ void GradientReducer::forget(std::size_t first, std::size_t first_group) noexcep
     static_cast<void>(slot.guard.restore(slot.parameter));
     // Nobody waits for it any more: who asks has it done all the same.
     // In a child of fork() there is nothing to ask.
-    if (is_initialized()) {
+    if (fork_depth() == fork_depth_) {
       for (const TensorWork& work : slot.works) static_cast<void>(work.done());
     }
     slots_.pop_back();
@@ -123,7 +123,7 @@ void GradientReducer::forget(std::size_t first, std::size_t first_group) noexcep
 
 void GradientReducer::add_slot(NamedParameter named, int first_group) {
   Slot& slot = slots_.emplace_back();
-  slot.subject = {scope_, named.name};
+  slot.subject = {scope_, named.name, options_.process_set};
   slot.operation_name = scope_ + "/" + named.name;
   slot.parameter = std::move(named.parameter);
   slot.watched_as = slot.parameter.options();
@@ -148,7 +148,7 @@ void GradientReducer::make_views(std::size_t first) {
   }
   auto views = make_gradient_views(scope_, parameters, options_.process_set, options_.timeout);
   for (std::size_t i = 0; i < views.size(); ++i) slots[i]->view = std::move(views[i]);
-  if (!views.empty()) is_lazy_ = computing_takes_all_cores();
+  if (!views.empty()) is_lazy_ = computing_takes_all_cores(options_.process_set);
 }
 
 std::unique_ptr<GradientExchange> GradientReducer::make_exchange(Slot& slot) {
@@ -232,7 +232,7 @@ void GradientReducer::before_accumulation(std::size_t index) {
   if (phase_ == Phase::Failed) {
     slot.subject.refuse("the last reduction failed. Call DistributedOptimizer::zero_grad() first");
   }
-  if (!backward_ && no_sync_depth_ == 0) backward_.emplace(kBackwardSpan);
+  if (!backward_ && no_sync_depth_ == 0) backward_.emplace(kBackwardSpan, options_.process_set);
   slot.had_gradient = slot.parameter.grad().defined();
 }
 
@@ -437,7 +437,7 @@ void GradientReducer::expect_nothing_in_flight(const std::string& call) const {
 void GradientReducer::expect_room_for_parameters() const {
   expect_nothing_in_flight("add_parameters() was called");
   if (phase_ != Phase::Reduced) return;
-  throw UsageError(rank_prefix() + "ronde::DistributedOptimizer(\"" + scope_ +
+  throw UsageError(rank_prefix(options_.process_set) + "ronde::DistributedOptimizer(\"" + scope_ +
                    "\"): add_parameters() was called between synchronize() and step(), which would "
                    "step with this rank's own gradients of what is added. Call zero_grad() first, "
                    "or step() before the parameters are added");

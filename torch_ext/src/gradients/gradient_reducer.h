@@ -17,6 +17,7 @@
 #include <string>
 #include <vector>
 
+#include "core/src/base/after_fork.h"
 #include "ronde/options.h"
 #include "ronde/ronde.h"
 #include "ronde/torch/distributed_optimizer.h"
@@ -228,6 +229,7 @@ class GradientReducer : public std::enable_shared_from_this<GradientReducer> {
   const Slot* carrier_ = nullptr;  ///< whose reduction has the digest of this step
   Phase phase_ = Phase::Accumulating;
   std::mutex hooks_mutex_;
+  const int fork_depth_ = fork_depth();
   std::optional<Span> backward_;  ///< from the first gradient of a step to synchronize()
   int no_sync_depth_ = 0;
   int skip_depth_ = 0;

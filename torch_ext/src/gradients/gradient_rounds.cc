@@ -103,7 +103,7 @@ void GradientReducer::finish_all(FirstError& first_error) {
 
 void GradientReducer::expect_not_skipping() const {
   if (skip_depth_ == 0 || phase_ == Phase::Reduced) return;
-  throw UsageError(rank_prefix() + "ronde::DistributedOptimizer(\"" + scope_ +
+  throw UsageError(rank_prefix(options_.process_set) + "ronde::DistributedOptimizer(\"" + scope_ +
                    "\"): synchronize() was called within skip_synchronize(), where gradients stay "
                    "as they are. Leave it first, or call step()");
 }
@@ -117,11 +117,11 @@ void GradientReducer::expect_same_parameters() const {
     }
   }
   if (present.size() != slots_.size()) {
-    throw UsageError(rank_prefix() + "ronde::DistributedOptimizer: the optimizer has " +
-                     std::to_string(present.size()) + " parameters, but had " +
-                     std::to_string(slots_.size()) +
-                     " when it was wrapped. Call add_parameters() after adding parameters, and "
-                     "zero_grad() before the next backward");
+    throw UsageError(
+        rank_prefix(options_.process_set) + "ronde::DistributedOptimizer: the optimizer has " +
+        std::to_string(present.size()) + " parameters, but had " + std::to_string(slots_.size()) +
+        " when it was wrapped. Call add_parameters() after adding parameters, and "
+        "zero_grad() before the next backward");
   }
   for (std::size_t i = 0; i < slots_.size(); ++i) {
     const c10::TensorImpl* const watched = slots_[i].parameter.unsafeGetTensorImpl();
@@ -136,7 +136,8 @@ void GradientReducer::expect_same_parameters() const {
 
 void GradientReducer::expect_to_step_with() const {
   if (phase_ != Phase::Failed && no_sync_depth_ == 0) return;
-  throw UsageError(rank_prefix() + "ronde::DistributedOptimizer(\"" + scope_ + "\"): " +
+  throw UsageError(rank_prefix(options_.process_set) + "ronde::DistributedOptimizer(\"" + scope_ +
+                   "\"): " +
                    (phase_ == Phase::Failed
                         ? "the last reduction failed, so there is nothing to step with. Call "
                           "zero_grad() and run backward again"

@@ -70,7 +70,7 @@ void append_options(std::vector<std::string>& lines, const std::string& owner,
 
 /// None where nothing is ever compared.
 std::optional<std::uint64_t> period_for(ProcessSet set) {
-  const Runtime& runtime = default_runtime();
+  const Runtime& runtime = runtime_of(set);
   if (runtime.ranks_of(set).size() == 1) return std::nullopt;
   return replica_check_period(runtime.config());
 }
@@ -89,7 +89,7 @@ ReplicaCheck::ReplicaCheck(const torch::optim::Optimizer& inner, ProcessSet set,
       set_(set),
       of_deltas_(of_deltas),
       period_(period_for(set)),
-      joins_(default_runtime().joins(set)) {}
+      joins_(runtime_of(set).joins(set)) {}
 
 void ReplicaCheck::watch(const std::vector<NamedParameter>& parameters) {
   std::copy_if(parameters.begin(), parameters.end(), std::back_inserter(parameters_),
@@ -126,7 +126,7 @@ void ReplicaCheck::restart() noexcept {
 }
 
 void ReplicaCheck::note_joins() {
-  const std::uint64_t joins = default_runtime().joins(set_);
+  const std::uint64_t joins = runtime_of(set_).joins(set_);
   if (joins == joins_) return;
   joins_ = joins;
   restart();
@@ -306,7 +306,7 @@ void ReplicaCheck::compare_window(const Digested& digested) {
   if (*period_ > 0) refuse(text);
   has_window_ = false;
   if (rank_in(set_) != 0) return;
-  rank_log().warning(
+  rank_log(set_).warning(
       text + "\nThe ranks have parted since they started alike, and train on. This is said " +
       "once; RONDE_CHECK_REPLICAS=N (every N steps) makes it an error");
 }

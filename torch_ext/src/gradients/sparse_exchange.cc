@@ -183,7 +183,7 @@ void SparseExchange::finish(const at::Tensor& rows, const at::Tensor& values) {
 
 at::Tensor sparse_allreduce(const at::Tensor& tensor, const AllreduceOptions& options) {
   const at::NoGradGuard no_grad;
-  const std::string what = detail::caller("sparse_allreduce", options.name);
+  const std::string what = detail::caller("sparse_allreduce", options.name, options.process_set);
   if (!tensor.defined() || tensor.layout() != at::kSparse) {
     throw UsageError(what + " (" + detail::describe(tensor) +
                      "): the tensor is not sparse (layout COO). Call allreduce()");

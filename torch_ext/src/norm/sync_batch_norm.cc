@@ -27,7 +27,7 @@ class LayerNames {
  public:
   std::string take(ProcessSet set, const std::string& wanted) {
     // Constructing a model needs no init, as long as it is for all ranks.
-    const std::vector<int> ranks = set == kGlobalSet ? std::vector<int>{} : ranks_of(set);
+    const RanksOfWorld ranks = set == kGlobalSet ? RanksOfWorld{} : ranks_of_world(set);
     const std::lock_guard lock(mutex_);
     std::uint64_t& next = next_[{ranks, wanted}];
     std::string name;
@@ -43,8 +43,8 @@ class LayerNames {
  private:
   std::mutex mutex_;
   // Guarded by mutex_.
-  std::map<std::pair<std::vector<int>, std::string>, std::uint64_t> next_;
-  std::set<std::pair<std::vector<int>, std::string>> taken_;
+  std::map<std::pair<RanksOfWorld, std::string>, std::uint64_t> next_;
+  std::set<std::pair<RanksOfWorld, std::string>> taken_;
 };
 
 std::string take_name(ProcessSet set, const std::string& wanted) {
@@ -137,8 +137,8 @@ StatsGroup SyncBatchNormCounters::stats() const {
   return {"sync_batch_norm", {{"layers", layers}, {"exchanges", exchanges}, {"bytes", bytes}}};
 }
 
-void count_exchange(const at::Tensor& sent) {
-  const auto current = CurrentCounters<SyncBatchNormCounters>::get();
+void count_exchange(const at::Tensor& sent, ProcessSet set) {
+  const auto current = CurrentCounters<SyncBatchNormCounters>::of(set);
   current->exchanges.fetch_add(1);
   current->bytes.fetch_add(sent.nbytes());
 }
@@ -235,13 +235,13 @@ std::vector<at::Tensor> sync_batch_norm(const std::vector<SyncBatchNormRef>& lay
   if (!together.empty()) {
     detail::check_member("ronde::sync_batch_norm", call.set);
     if (ranks_of(call.set).size() > 1) {
-      call.subject = together.size() == 1
-                         ? subjects[together.front()]
-                         : detail::rank_prefix() + "ronde::sync_batch_norm(\"" + names + "\")";
+      call.subject = together.size() == 1 ? subjects[together.front()]
+                                          : detail::rank_prefix(call.set) +
+                                                "ronde::sync_batch_norm(\"" + names + "\")";
       call.operation = "sync_batch_norm/" + names;
       const std::vector<at::Tensor> synced = detail::run_sync_batch_norm(call);
       for (std::size_t i = 0; i < together.size(); ++i) results[together[i]] = synced[i];
-      detail::CurrentCounters<detail::SyncBatchNormCounters>::get()->layers.fetch_add(
+      detail::CurrentCounters<detail::SyncBatchNormCounters>::of(call.set)->layers.fetch_add(
           together.size());
     } else {
       // All of them, before the first changes its running statistics.

@@ -25,7 +25,7 @@ struct SyncBatchNormCounters {
 };
 
 /// Counts an exchange to which this rank gives `sent`.
-void count_exchange(const at::Tensor& sent);
+void count_exchange(const at::Tensor& sent, ProcessSet set);
 
 /// A layer that is to be run over all ranks, and its input, which fits.
 struct SyncBatchNormUse {

@@ -172,7 +172,7 @@ at::Tensor gather(const NormNode& node) {
     write_moments(call.uses[i].input.detach(), mine.narrow(0, at + 1, width(kept.features) - 1));
     at += width(kept.features);
   }
-  count_exchange(mine);
+  count_exchange(mine, call.set);
   const AllgatherOptions options{
       .name = call.operation, .process_set = call.set, .timeout = call.timeout};
   // Also of rows whose lengths differ, so that all ranks can tell which layers do.
@@ -263,7 +263,7 @@ Tensors backward_of(const NormNode& node, const Tensors& of_results, const Tenso
   Tensors parts;
   for (const at::Tensor& sum : sums) parts.push_back(sum.to(at::kCPU, at::kDouble));
   const at::Tensor mine = at::cat(parts, 1);
-  count_exchange(mine);
+  count_exchange(mine, node.call.set);
   const at::Tensor all = allreduce(mine, sum_of(node));
   std::int64_t at = 0;
   for (std::size_t i = 0; i < uses; ++i) {
@@ -291,7 +291,7 @@ Tensors sums_over_ranks(const NormNode& node, const Tensors& parts, const std::s
     sizes.push_back(part.size(-1));
   }
   const at::Tensor mine = at::cat(on_host, -1);
-  count_exchange(mine);
+  count_exchange(mine, node.call.set);
   return at::split_with_sizes(allreduce(mine, sum_of(node, suffix)), sizes, -1);
 }
 

@@ -32,7 +32,7 @@ constexpr double kSmallestScale = std::numeric_limits<float>::min();
 constexpr double kLargestScale = 1.0 / kSmallestScale;
 
 [[noreturn]] void refuse_scaler(const std::string& text) {
-  throw UsageError((is_initialized() ? detail::rank_prefix() : "") + "ronde::GradScaler: " + text);
+  throw UsageError(detail::rank_prefix() + "ronde::GradScaler: " + text);
 }
 
 /// 1e-30 and 65536: to_string() knows no exponents.
@@ -197,7 +197,7 @@ bool GradScaler::step(DistributedOptimizer& optimizer) {
   if (progress.found_nonfinite) {
     detail::GradientReducer& reducer = detail::reducer_of(optimizer);
     reducer.stepped();
-    mark_step(reducer.options().samples_per_step);
+    mark_step(reducer.options().samples_per_step, reducer.options().process_set);
   } else {
     optimizer.step();
   }

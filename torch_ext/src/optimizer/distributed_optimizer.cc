@@ -34,7 +34,7 @@ namespace detail {
 /// other's gradients, and ranks construct them in one order, which two threads do not have.
 class LiveName {
  public:
-  LiveName(const std::string& name, ProcessSet set) : ranks_(ranks_of(set)) {
+  LiveName(const std::string& name, ProcessSet set) : ranks_(ranks_of_world(set)) {
     const std::lock_guard lock(mutex_);
     if (!is_this_thread(threads_[ranks_])) {
       problem_ =
@@ -62,9 +62,9 @@ class LiveName {
 
  private:
   static inline std::mutex mutex_;
-  static inline std::set<std::pair<std::string, std::vector<int>>> names_;
-  static inline std::map<std::vector<int>, std::weak_ptr<const void>> threads_;  ///< that construct
-  const std::vector<int> ranks_;
+  static inline std::set<std::pair<std::string, RanksOfWorld>> names_;
+  static inline std::map<RanksOfWorld, std::weak_ptr<const void>> threads_;  ///< that construct
+  const RanksOfWorld ranks_;
   const int fork_depth_ = fork_depth();
   std::string text_;
   std::string problem_;
@@ -126,7 +126,7 @@ class DistributedOptimizer::Impl {
     }
     reducer_->stepped();
     reducer_->replicas().note_stepped();
-    mark_step(reducer_->options().samples_per_step);
+    mark_step(reducer_->options().samples_per_step, reducer_->options().process_set);
     return loss;
   }
 

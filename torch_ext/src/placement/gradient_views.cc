@@ -34,11 +34,11 @@ bool is_shared(const at::Tensor& gradient) {
 }
 
 /// Where ranks have a symmetric heap, but no room in it for so many bytes.
-void warn_if_full(std::size_t bytes) {
-  const Runtime& runtime = default_runtime();
+void warn_if_full(std::size_t bytes, ProcessSet set) {
+  const Runtime& runtime = runtime_of(set);
   const auto heap = runtime.symmetric_heap();
   if (!heap || runtime.topology().rank != 0) return;
-  rank_log().warning(
+  rank_log(set).warning(
       "there is no room for gradients of " + std::to_string(bytes) +
       " bytes in the symmetric heap of " + std::to_string(heap->bytes()) + ", of which " +
       std::to_string(heap->reserved_bytes()) +
@@ -117,13 +117,13 @@ std::vector<std::optional<GradientView>> make_gradient_views(
   if (bytes == 0) return {};
   const auto block = make_symmetric_block(scope + "/gradient views", bytes, set, timeout);
   if (!block) {
-    warn_if_full(bytes);
+    warn_if_full(bytes, set);
     return {};
   }
   std::vector<std::optional<GradientView>> views(parameters.size());
   for (std::size_t i = 0; i < parameters.size(); ++i) {
     if (parameters[i].numel() == 0) continue;
-    views[i].emplace(parameters[i], block, offsets[i], CurrentCounters<GradientCounters>::get());
+    views[i].emplace(parameters[i], block, offsets[i], CurrentCounters<GradientCounters>::of(set));
   }
   return views;
 }

@@ -24,7 +24,7 @@ std::int64_t greatest(std::int64_t mine, const std::string& name, ProcessSet set
 std::shared_ptr<SymmetricBlock> make_symmetric_block(const std::string& name, std::size_t bytes,
                                                      ProcessSet set,
                                                      std::chrono::nanoseconds timeout) {
-  const std::shared_ptr<SymmetricHeap> heap = default_runtime().symmetric_heap();
+  const std::shared_ptr<SymmetricHeap> heap = runtime_of(set).symmetric_heap();
   if (!heap) return nullptr;
   // Finds the lowest place that is free on every rank: each looks from the highest that any has
   // found, until that is free for all. Ranks may have given back different blocks.

@@ -117,7 +117,7 @@ std::string generator_name(std::size_t number) {
 
 namespace detail {
 
-CheckpointObject checkpoint_object_of_generators() {
+CheckpointObject checkpoint_object_of_generators(ProcessSet set) {
   CheckpointObject object{.fixed = false};
   object.tensors = [] {
     CheckpointObject::Tensors all;
@@ -126,7 +126,7 @@ CheckpointObject checkpoint_object_of_generators() {
     }
     return all;
   };
-  object.load = [](const std::map<std::string, at::Tensor>& tensors, const std::string&) {
+  object.load = [set](const std::map<std::string, at::Tensor>& tensors, const std::string&) {
     const std::vector<at::Tensor> former = states();
     std::vector<at::Tensor> saved = former;
     for (std::size_t i = 0; i < saved.size(); ++i) {
@@ -134,9 +134,9 @@ CheckpointObject checkpoint_object_of_generators() {
       if (found != tensors.end()) saved[i] = found->second;
     }
     if (tensors.size() != saved.size()) {
-      rank_log().warning("ronde::Checkpoint: rank " + std::to_string(rank()) + " had " +
-                         std::to_string(tensors.size()) + " random generators, and has " +
-                         std::to_string(saved.size()) + ": random numbers on GPUs will be others");
+      rank_log(set).warning("ronde::Checkpoint: this rank had " + std::to_string(tensors.size()) +
+                            " random generators, and has " + std::to_string(saved.size()) +
+                            ": random numbers on GPUs will be others");
     }
     try {
       set_states(saved);

@@ -14,10 +14,10 @@ BatchShare share_batch(std::int64_t total, std::int64_t largest, ProcessSet proc
   detail::check_member("ronde::share_batch", process_set);
   const auto ranks = static_cast<std::int64_t>(ranks_of(process_set).size());
   if (largest < 1 || total < ranks) {
-    throw UsageError(detail::rank_prefix() + "ronde::share_batch: " + std::to_string(total) +
-                     " samples cannot be divided among " + std::to_string(ranks) +
-                     " ranks in batches of at most " + std::to_string(largest) +
-                     ". Give at least one sample a rank");
+    throw UsageError(detail::rank_prefix(process_set) + "ronde::share_batch: " +
+                     std::to_string(total) + " samples cannot be divided among " +
+                     std::to_string(ranks) + " ranks in batches of at most " +
+                     std::to_string(largest) + ". Give at least one sample a rank");
   }
   // The nearest whole number of samples a rank that equal passes divide.
   const std::int64_t whole = (2 * total + ranks) / (2 * ranks);

@@ -62,7 +62,7 @@ CheckpointObject checkpoint_object_of(ObjectCodec codec);
 /// is the optimizer's. ReduceLROnPlateauScheduler is none of them.
 CheckpointObject checkpoint_object_of(torch::optim::LRScheduler& scheduler);
 /// The random generators of this rank.
-CheckpointObject checkpoint_object_of_generators();
+CheckpointObject checkpoint_object_of_generators(ProcessSet set);
 
 template <typename T>
 ObjectCodec codec_of_number(T& number) {

@@ -3,13 +3,16 @@
 
 #include <c10/core/Device.h>
 
+#include "ronde/process_set.h"
+
 namespace ronde {
 
 /// The device this rank should train on: GPU number (local rank modulo visible GPUs) if LibTorch
 /// sees GPUs and Ronde has a backend for them, else the CPU; if only libtorch_cuda is missing, rank
 /// 0 logs a warning. Throws UsageError before init, and where libtorch_cuda was loaded too late:
 /// after a call of LibTorch that asks for CUDA, such as torch::manual_seed().
-c10::Device local_device();
+/// The local rank is that in the world of `set`.
+c10::Device local_device(ProcessSet set = kGlobalSet);
 
 namespace detail {
 
@@ -18,8 +21,9 @@ namespace detail {
 /// else the rank's share of the `cores`, at least 1.
 int compute_threads(unsigned long long configured, bool stays, int cores, int local_size) noexcept;
 
-/// Whether the threads that LibTorch computes with on this host leave no core to Ronde.
-bool computing_takes_all_cores();
+/// Whether the threads that LibTorch computes with on this host, in the ranks of a world, leave no
+/// core to Ronde.
+bool computing_takes_all_cores(ProcessSet set);
 
 /// Makes every later init apply that rule with at::set_num_threads and log it once on rank 0.
 /// Installing it again changes nothing. Returns true. Also counts gradients anew for each init.

@@ -15,53 +15,75 @@
 
 #include "api/observe/live/run_board.h"
 #include "api/observe/observer.h"
-#include "ronde/init_options.h"
-#include "ronde/plugin/factory.h"
+#include "ronde/process_set.h"
 #include "ronde/runtime.h"
 
 namespace ronde {
 
-/// The one default Runtime of the process and what is registered for it.
+/// Uses are short, once a Runtime has ended. One that does not end belongs to a thread that will
+/// never run again.
+inline constexpr std::chrono::seconds kLongestUse{2};
+
+/// The Runtime of a world in this process, with its observer: any thread may use it while another
+/// one ends it. That of ronde::init() may start again after its end, those of Worlds do not.
 ///
 /// Thread-safety: every member may be called from any thread. The mutex is never held while a
 /// Runtime is made, used or destroyed: those take long, and Ronde's thread calls back into here.
-class DefaultRuntime {
+class HostedRuntime {
  public:
-  using Hook = std::function<void(Runtime&)>;
+  /// `name`: RuntimeOptions::world_name. `report` is told of the end, and outlives this.
+  HostedRuntime(std::uint32_t world, std::string name, RunReport& report)
+      : world_(world), name_(std::move(name)), report_(report) {}
+  HostedRuntime(const HostedRuntime&) = delete;
+  HostedRuntime& operator=(const HostedRuntime&) = delete;
 
-  /// The only instance. Never destroyed, as user code may call in while the process's statics go.
-  static DefaultRuntime& instance();
+  ProcessSet set() const noexcept { return {kGlobalSet.id, world_}; }
+  const std::string& name() const noexcept { return name_; }
 
-  DefaultRuntime(const DefaultRuntime&) = delete;
-  DefaultRuntime& operator=(const DefaultRuntime&) = delete;
+  /// A Runtime is about to be made. Throws UsageError if there is one.
+  void begin();
+  /// None was made, after all.
+  void fail_to_start();
+  /// It is there, and can be used from now on.
+  void publish(std::unique_ptr<Runtime> runtime, std::unique_ptr<Observer> observer);
 
-  void init(const InitOptions& options);
   /// Operations stall, of which the observer makes a note.
   void note_stall(const std::vector<StalledOperation>& operations);
   /// Returns what the group had died of, null if it had not.
   std::exception_ptr shutdown();
-  bool is_initialized() const noexcept;
-  bool is_guest() const noexcept { return is_guest_; }
-  void note_checkpoint(std::int64_t step) noexcept { run_report_.note_checkpoint(step); }
+  bool is_there() const noexcept;
+
+  /// MPI_Finalize() calls it while MPI may still move data of Ronde's.
+  void end_in_finalize() noexcept;
+  /// What end_in_finalize() has thrown, once.
+  std::exception_ptr take_failure_in_finalize() noexcept;
 
   /// Leaves the group without a shutdown, or in the middle of that of another thread: the others
   /// learn that this rank left, and threads that wait here get a GroupError. Never blocks on the
   /// others, which are told `why`. True if there were any.
   bool leave(const std::string& why) noexcept;
-
   /// The same for a process that ends right after it, and keeps the Runtime.
   void leave_for_good(const std::string& why) noexcept;
+  /// Takes the Runtime out of everybody's reach and destroys it, as a start that failed late does.
+  void drop() noexcept { retire(Phase::Fresh); }
 
-  void register_backend(const std::string& name, BackendFactory factory);
-  void set_stall_callback(StallCallback callback);
-  void add_init_hook(Hook hook);
-  std::uint64_t add_shutdown_hook(std::function<void()> hook);
+  /// `number`: unique among the hooks of the process.
+  void add_shutdown_hook(std::uint64_t number, std::function<void()> hook);
   void remove_shutdown_hook(std::uint64_t number);
+
+  /// Throws UsageError, for the caller of `function`, unless a Runtime could start.
+  void require_not_there(std::string_view function) const;
+  /// In a child of fork(): Note [After fork] in core/src/base/after_fork.h.
+  bool is_of_parent() const noexcept;
+  /// Throws UsageError there, for the caller of `function`.
+  void expect_own_process(std::string_view function) const;
 
   /// Keeps the Runtime alive for one use: a short one, or one that a shutdown() or leave() ends.
   class Use {
    public:
-    Use(DefaultRuntime& owner, std::string_view function);
+    /// `keeps_owner`: null where the owner lives as long as the process.
+    Use(HostedRuntime& owner, std::string_view function,
+        std::shared_ptr<HostedRuntime> keeps_owner = nullptr);
     ~Use();
     Use(const Use&) = delete;
     Use& operator=(const Use&) = delete;
@@ -71,7 +93,8 @@ class DefaultRuntime {
     Observer& observer() const noexcept { return *observer_; }
 
    private:
-    DefaultRuntime& owner_;
+    const std::shared_ptr<HostedRuntime> keeps_owner_;
+    HostedRuntime& owner_;
     Runtime* runtime_ = nullptr;
     Observer* observer_ = nullptr;
   };
@@ -80,40 +103,25 @@ class DefaultRuntime {
   enum class Phase { Fresh, Initializing, Ready, ShuttingDown, ShutDown };
   static constexpr int kNotStarted = -1;
 
-  DefaultRuntime() : run_report_(process_environment()) {}
-
-  void begin_init();
-  void publish(std::unique_ptr<Runtime> runtime, std::unique_ptr<Observer> observer);
-  void run_hooks();
   std::exception_ptr run_shutdown_hooks();
   void retire(Phase next) noexcept;
-  void end_at_exit(int status) noexcept;
-  void end_in_finalize() noexcept;
-  std::exception_ptr take_failure_in_finalize() noexcept;
   void end_use() noexcept;
-  bool is_of_parent() const noexcept;
-  void expect_own_process(std::string_view function) const;
-  void require_not_initialized(std::string_view function) const;
   [[noreturn]] void throw_not_ready(std::string_view function) const;
 
-  RunReport run_report_;
-  std::atomic<bool> is_guest_{false};         // of the last init
+  const std::uint32_t world_;
+  const std::string name_;
+  RunReport& report_;
   std::atomic<int> fork_depth_{kNotStarted};  // of the process that started runtime_
   mutable std::mutex mutex_;
   std::condition_variable unused_;  // uses_ became 0, or a shutdown has ended
   // Guarded by mutex_.
   Phase phase_ = Phase::Fresh;
-  bool leaves_at_exit_ = false;
   std::unique_ptr<Runtime> runtime_;    // set while Ready and ShuttingDown
   std::unique_ptr<Observer> observer_;  // the same; of runtime_
   int uses_ = 0;
   std::exception_ptr failure_in_finalize_;  // until shutdown() tells of it
-  BackendRegistry registered_;
-  StallCallback on_stall_;
-  std::vector<Hook> hooks_;
-  std::mutex shutdown_hooks_mutex_;  // held while they run
+  std::mutex shutdown_hooks_mutex_;         // held while they run
   std::map<std::uint64_t, std::function<void()>> shutdown_hooks_;
-  std::uint64_t next_shutdown_hook_ = 0;
 };
 
 }  // namespace ronde

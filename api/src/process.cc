@@ -1,0 +1,262 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "api/src/process.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <exception>
+#include <future>
+#include <thread>
+#include <utility>
+
+#include "api/observe/timeline/nvtx_ranges.h"
+#include "core/src/base/after_fork.h"
+#include "core/src/base/exception_text.h"
+#include "ronde/error.h"
+
+namespace ronde {
+namespace {
+
+/// The former handler of std::terminate(); written once.
+std::terminate_handler next_terminate = nullptr;
+
+/// An exception that nobody catches ends the process; the other ranks hear of it before. It may
+/// have been thrown under a lock, as nothing is unwound then: so this thread does not wait for
+/// long.
+void leave_and_terminate() {
+  if (std::current_exception() != nullptr) {
+    const auto told = std::make_shared<std::promise<void>>();
+    std::thread([told, why = "an uncaught exception ends it: " + exception_text()] {
+      Process::instance().leave_for_good(why);
+      told->set_value();
+    }).detach();
+    told->get_future().wait_for(kLongestUse);
+  }
+  if (next_terminate != nullptr) next_terminate();
+  std::abort();
+}
+
+}  // namespace
+
+Process::Process()
+    : run_report_(process_environment()),
+      no_report_([](const std::string&) { return std::nullopt; }),
+      default_(kGlobalSet.world, "", run_report_) {}
+
+Process& Process::instance() {
+  static auto* const kInstance = new Process();
+  return *kInstance;
+}
+
+void Process::init(const InitOptions& options) {
+  expect_own_process("ronde::init()");
+  default_.begin();
+  run_report_.note(RunBoard::kStarting);
+  StartRequest request{.init = options};
+  request.on_program_finalize = [this] { default_.end_in_finalize(); };
+  is_guest_ = start(default_, std::move(request), run_report_);
+  if (!is_guest_) watch_terminate();
+  try {
+    run_hooks();
+  } catch (...) {
+    default_.drop();
+    throw;
+  }
+}
+
+std::shared_ptr<HostedRuntime> Process::make_world(StartRequest request) {
+  expect_own_process("ronde::World");
+  request.problem = check_name(request);
+  {
+    const std::lock_guard lock(mutex_);
+    request.world = next_world_++;
+  }
+  const auto world = std::make_shared<HostedRuntime>(request.world, request.name, no_report_);
+  world->begin();
+  start(*world, std::move(request), no_report_);
+  const std::lock_guard lock(mutex_);
+  worlds_.emplace(world->set().world, world);
+  fork_depth_.store(fork_depth());
+  return world;
+}
+
+/// Returns whether Ronde is a guest in this process.
+bool Process::start(HostedRuntime& world, StartRequest request, RunReport& report) {
+  bool is_guest = false;
+  try {
+    BackendRegistry registered;
+    {
+      const std::lock_guard lock(mutex_);
+      registered = registered_;
+      request.on_stall = [&world, of_program = on_stall_](const auto& operations) {
+        world.note_stall(operations);
+        if (of_program) of_program(operations);
+      };
+    }
+    StartOptions start = load_start_options(request, registered);
+    const std::string& problem = report.problem();
+    if (!problem.empty()) start.warnings.push_back(problem);
+    start.runtime.on_event = report.counting_steps(nvtx_ranges());
+    std::unique_ptr<DumpSignal> signal = wanted_signal(start.runtime.config);
+    is_guest = start.is_guest;
+    const std::shared_ptr<const ReadGpu> read_gpu = start.read_gpu;
+    std::unique_ptr<Runtime> runtime = start_runtime(std::move(start));
+    auto observer = std::make_unique<Observer>(*runtime, std::move(signal), *read_gpu);
+    report.note(RunBoard::kStarted);
+    watch_exit();
+    world.publish(std::move(runtime), std::move(observer));
+  } catch (...) {
+    world.fail_to_start();
+    throw;
+  }
+  return is_guest;
+}
+
+/// Called once a Runtime has started, so that the handler runs before the statics are destroyed
+/// that the libraries below it made while starting.
+void Process::watch_exit() {
+  const std::lock_guard lock(mutex_);
+  if (watches_exit_) return;
+  const auto end = [](int status, void*) { instance().end_at_exit(status); };
+  watches_exit_ = on_exit(end, nullptr) == 0;
+}
+
+void Process::watch_terminate() {
+  const std::terminate_handler before = std::set_terminate(&leave_and_terminate);
+  if (before != &leave_and_terminate) next_terminate = before;
+}
+
+void Process::run_hooks() {
+  std::vector<Hook> hooks;
+  {
+    const std::lock_guard lock(mutex_);
+    hooks = hooks_;
+  }
+  const HostedRuntime::Use use(default_, "ronde::init()");
+  for (const Hook& hook : hooks) hook(*use);
+}
+
+/// Why no world can have the name of `start`; empty if one can. Ranks of one world may be threads
+/// of this process, if they say which rank they are.
+std::string Process::check_name(const StartRequest& start) const {
+  constexpr std::size_t kLongest = 40;
+  constexpr std::string_view kLetters =
+      "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-";
+  const std::string& name = start.name;
+  if (name.size() > kLongest || name.find_first_not_of(kLetters) != std::string::npos ||
+      name.find_first_not_of('.') == std::string::npos) {
+    throw UsageError("ronde::World: '" + name.substr(0, kLongest) +
+                     "' cannot name a world, as files bear it: use up to 40 letters, digits, '.', "
+                     "'_' and '-'");
+  }
+  for (const auto& [number, world] : worlds()) {
+    if (world->name() != name || start.init.key_value) continue;
+    return "ronde::World: this process is in a world '" + name +
+           "' already: give each a name of its own, or shut the other one down";
+  }
+  return {};
+}
+
+void Process::forget(const HostedRuntime& world) noexcept {
+  if (worlds_are_of_parent()) return;
+  const std::lock_guard lock(mutex_);
+  worlds_.erase(world.set().world);
+  if (worlds_.empty()) fork_depth_.store(kNone);
+}
+
+HostedRuntime::Use Process::use(std::string_view function, ProcessSet set) {
+  if (set.world == kGlobalSet.world) return HostedRuntime::Use(default_, function);
+  if (worlds_are_of_parent()) throw error_after_fork(std::string(function));
+  std::shared_ptr<HostedRuntime> world = find(set.world);
+  if (!world) {
+    throw NotInitializedError(std::string(function) +
+                              ": the process set belongs to a ronde::World that has been shut "
+                              "down, or that another process made");
+  }
+  HostedRuntime& owner = *world;
+  return HostedRuntime::Use(owner, function, std::move(world));
+}
+
+std::shared_ptr<HostedRuntime> Process::find(std::uint32_t number) const {
+  const std::lock_guard lock(mutex_);
+  const auto found = worlds_.find(number);
+  return found == worlds_.end() ? nullptr : found->second;
+}
+
+Process::Worlds Process::worlds() const noexcept {
+  if (worlds_are_of_parent()) return {};
+  const std::lock_guard lock(mutex_);
+  return worlds_;
+}
+
+bool Process::worlds_are_of_parent() const noexcept {
+  const int depth = fork_depth_.load();
+  return depth != kNone && depth != fork_depth();
+}
+
+void Process::expect_own_process(std::string_view function) const {
+  default_.expect_own_process(function);
+  if (worlds_are_of_parent()) throw error_after_fork(std::string(function));
+}
+
+void Process::end_at_exit(int status) noexcept {
+  const std::string why = "it ends with exit code " + std::to_string(status);
+  for (const auto& [number, world] : worlds()) world->leave(why);
+  const bool fails = default_.leave(why) || default_.take_failure_in_finalize() != nullptr;
+  if (!fails || status != EXIT_SUCCESS || is_guest_) return;
+  // The others fail now, and the job has to end non-zero: where one rank ends with zero before it
+  // finalised MPI, Hydra takes that for the job's status, whatever the other ranks say. From inside
+  // a handler, glibc's exit() runs the handlers that remain and takes the new status.
+  std::exit(EXIT_FAILURE);
+}
+
+void Process::leave_for_good(const std::string& why) noexcept {
+  for (const auto& [number, world] : worlds()) world->leave_for_good(why);
+  default_.leave_for_good(why);
+}
+
+void Process::register_backend(const std::string& name, BackendFactory factory) {
+  expect_own_process("ronde::register_backend()");
+  check_backend(name, factory);
+  default_.require_not_there("ronde::register_backend()");
+  const std::lock_guard lock(mutex_);
+  if (!registered_.emplace(name, std::move(factory)).second) {
+    throw UsageError("ronde::register_backend(): the name \"" + name +
+                     "\" is taken by an earlier call; choose another one");
+  }
+}
+
+void Process::set_stall_callback(StallCallback callback) {
+  expect_own_process("ronde::set_stall_callback()");
+  default_.require_not_there("ronde::set_stall_callback()");
+  const std::lock_guard lock(mutex_);
+  on_stall_ = std::move(callback);
+}
+
+void Process::add_init_hook(Hook hook) {
+  if (!hook) {
+    throw UsageError("ronde::add_init_hook() was given an empty function");
+  }
+  expect_own_process("ronde::add_init_hook()");
+  const std::lock_guard lock(mutex_);
+  hooks_.push_back(std::move(hook));
+}
+
+std::uint64_t Process::add_shutdown_hook(std::function<void()> hook, ProcessSet set) {
+  const std::uint64_t number = next_hook_++;
+  if (set.world == kGlobalSet.world) {
+    default_.add_shutdown_hook(number, std::move(hook));
+  } else if (const std::shared_ptr<HostedRuntime> world = find(set.world)) {
+    world->add_shutdown_hook(number, std::move(hook));
+  }
+  return number;
+}
+
+void Process::remove_shutdown_hook(std::uint64_t number, ProcessSet set) {
+  if (set.world == kGlobalSet.world) return default_.remove_shutdown_hook(number);
+  if (worlds_are_of_parent()) return;
+  if (const std::shared_ptr<HostedRuntime> world = find(set.world)) {
+    world->remove_shutdown_hook(number);
+  }
+}
+
+}  // namespace ronde

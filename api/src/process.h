@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "api/observe/live/run_board.h"
+#include "api/src/hosted_runtime.h"
+#include "api/src/start_options.h"
+#include "ronde/init_options.h"
+#include "ronde/plugin/factory.h"
+
+namespace ronde {
+
+/// What there is once in this process: the world of init() and the Worlds beside it, what is
+/// registered for them, and what happens to all of them when the process ends.
+///
+/// Thread-safety: every member may be called from any thread. The mutex is not held while one of a
+/// HostedRuntime is asked for.
+class Process {
+ public:
+  using Hook = std::function<void(Runtime&)>;
+
+  /// The only instance. Never destroyed, as user code may call in while the process's statics go.
+  static Process& instance();
+
+  Process(const Process&) = delete;
+  Process& operator=(const Process&) = delete;
+
+  /// That of init().
+  HostedRuntime& default_world() noexcept { return default_; }
+  void init(const InitOptions& options);
+  /// Makes that of a World. `start.world` is filled in here.
+  std::shared_ptr<HostedRuntime> make_world(StartRequest start);
+  /// It has ended: its number leads nowhere any more.
+  void forget(const HostedRuntime& world) noexcept;
+  /// Uses the world that a set belongs to, on behalf of `function`.
+  HostedRuntime::Use use(std::string_view function, ProcessSet set = kGlobalSet);
+
+  bool is_guest() const noexcept { return is_guest_; }
+  void note_checkpoint(std::int64_t step) noexcept { run_report_.note_checkpoint(step); }
+
+  /// Every world learns that this process ends: `why`. The Runtimes are kept.
+  void leave_for_good(const std::string& why) noexcept;
+
+  void register_backend(const std::string& name, BackendFactory factory);
+  void set_stall_callback(StallCallback callback);
+  void add_init_hook(Hook hook);
+  std::uint64_t add_shutdown_hook(std::function<void()> hook, ProcessSet set);
+  void remove_shutdown_hook(std::uint64_t number, ProcessSet set);
+
+ private:
+  using Worlds = std::map<std::uint32_t, std::shared_ptr<HostedRuntime>>;  ///< oldest first
+  static constexpr int kNone = -1;
+
+  Process();
+
+  bool start(HostedRuntime& world, StartRequest request, RunReport& report);
+  void watch_exit();
+  void watch_terminate();
+  void run_hooks();
+  void end_at_exit(int status) noexcept;
+  std::shared_ptr<HostedRuntime> find(std::uint32_t number) const;
+  Worlds worlds() const noexcept;
+  bool worlds_are_of_parent() const noexcept;
+  void expect_own_process(std::string_view function) const;
+  std::string check_name(const StartRequest& start) const;
+
+  RunReport run_report_;
+  RunReport no_report_;  ///< `ronde run` looks at the world of init() alone
+  HostedRuntime default_;
+  std::atomic<bool> is_guest_{false};  ///< of the last init
+  std::atomic<std::uint64_t> next_hook_{0};
+  std::atomic<int> fork_depth_{kNone};  ///< of the process that made `worlds_`
+  mutable std::mutex mutex_;
+  // Guarded by mutex_.
+  Worlds worlds_;  ///< but that of init()
+  std::uint32_t next_world_ = 1;
+  bool watches_exit_ = false;
+  BackendRegistry registered_;
+  StallCallback on_stall_;
+  std::vector<Hook> hooks_;
+};
+
+}  // namespace ronde

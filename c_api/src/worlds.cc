@@ -1,0 +1,147 @@
+// SPDX-License-Identifier: Apache-2.0
+// Worlds beside that of ronde_init(), and the numbers of process sets.
+#include "c_api/src/worlds.h"
+
+#include <algorithm>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "c_api/src/errors.h"
+#include "ronde/ronde.h"
+
+namespace ronde::c {
+namespace {
+
+constexpr std::uint32_t kFirstOfWorlds = std::uint32_t{1} << 31;
+
+/// What the program can name. Thread-safe.
+struct Known {
+  std::mutex mutex;
+  // Guarded by mutex.
+  std::vector<ProcessSet> sets;                            ///< of worlds: number 2^31 first
+  std::map<std::uint32_t, std::shared_ptr<World>> worlds;  ///< by number
+};
+
+Known& known() {
+  static auto* const all = new Known();  // the program may call while its statics are destroyed
+  return *all;
+}
+
+std::string shown(std::uint32_t number) {
+  return std::to_string(number);
+}
+
+std::shared_ptr<World> world_of(std::uint32_t number) {
+  const std::lock_guard lock(known().mutex);
+  const auto found = known().worlds.find(number);
+  if (found != known().worlds.end()) return found->second;
+  throw Failure(RONDE_E_UNKNOWN_SET,
+                "there is no world " + shown(number) + ": it was never made, or was shut down");
+}
+
+/// Keeps what `make` makes, and gives its number.
+template <typename Make>
+int give_world(const char* function, const char* name, std::uint32_t* world,
+               const Make& make) noexcept {
+  return guarded(function, [&] {
+    expect(name != nullptr, "name is NULL");
+    expect(world != nullptr, "world is NULL");
+    expect_no_callback();
+    const std::shared_ptr<World> made = make();
+    const std::uint32_t number = number_of(made->set());
+    const std::lock_guard lock(known().mutex);
+    known().worlds.emplace(number, made);
+    *world = number;
+  });
+}
+
+}  // namespace
+
+ProcessSet set_of(std::uint32_t number) {
+  if (number < kFirstOfWorlds) return {number};
+  const std::lock_guard lock(known().mutex);
+  const std::size_t place = number - kFirstOfWorlds;
+  if (place < known().sets.size()) return known().sets[place];
+  throw Failure(RONDE_E_UNKNOWN_SET, "there is no process set " + shown(number));
+}
+
+std::uint32_t number_of(ProcessSet set) {
+  if (set.world == kGlobalSet.world) return set.id;
+  const std::lock_guard lock(known().mutex);
+  std::vector<ProcessSet>& sets = known().sets;
+  auto place = std::ranges::find(sets, set);
+  if (place == sets.end()) place = sets.insert(place, set);
+  return kFirstOfWorlds + static_cast<std::uint32_t>(place - sets.begin());
+}
+
+}  // namespace ronde::c
+
+using namespace ronde::c;
+
+int ronde_world_make(const char* name, const ronde_init_options* options, uint32_t* world) {
+  return give_world("ronde_world_make", name, world,
+                    [&] { return std::make_shared<ronde::World>(name, options_of(options)); });
+}
+
+int ronde_world_make_within(const char* name, uint32_t set, const int* ranks, int count,
+                            uint32_t* world) {
+  return give_world("ronde_world_make_within", name, world, [&] {
+    return std::make_shared<ronde::World>(name, set_of(set), list_of(ranks, count));
+  });
+}
+
+int ronde_world_shutdown(uint32_t world) {
+  return guarded("ronde_world_shutdown", [&] {
+    expect_no_callback();
+    const std::shared_ptr<ronde::World> ending = world_of(world);
+    const auto forget = [&] {
+      const std::lock_guard lock(known().mutex);
+      known().worlds.erase(world);
+    };
+    try {
+      ending->shutdown();
+    } catch (const ronde::GroupError&) {
+      forget();
+      throw;
+    }
+    forget();
+  });
+}
+
+int ronde_world_abort(uint32_t world, const char* text) {
+  return guarded("ronde_world_abort", [&] {
+    expect(text != nullptr, "text is NULL");
+    ronde::abort(text, world_of(world)->set());
+  });
+}
+
+int ronde_world_local(uint32_t world, int* rank, int* size) {
+  return guarded("ronde_world_local", [&] {
+    expect(rank != nullptr && size != nullptr, "rank or size is NULL");
+    const ronde::Topology& topology = world_of(world)->topology();
+    *rank = topology.local_rank;
+    *size = topology.local_size;
+  });
+}
+
+int ronde_world_process_set_add(uint32_t world, const int* ranks, int count, uint32_t* set) {
+  return guarded("ronde_world_process_set_add", [&] {
+    expect(set != nullptr, "set is NULL");
+    expect_no_callback();
+    *set = number_of(world_of(world)->add_process_set(list_of(ranks, count)));
+  });
+}
+
+int ronde_world_process_set_create(uint32_t world, const int* ranks, int count, const char* tag,
+                                   uint32_t* set) {
+  return guarded("ronde_world_process_set_create", [&] {
+    expect(set != nullptr, "set is NULL");
+    expect_no_callback();
+    *set = number_of(
+        world_of(world)->create_process_set(list_of(ranks, count), tag == nullptr ? "" : tag));
+  });
+}

@@ -1,0 +1,180 @@
+// SPDX-License-Identifier: Apache-2.0
+// Mistakes with worlds, and what says so.
+#include <array>
+#include <atomic>
+#include <catch2/catch.hpp>
+#include <cstdlib>
+#include <optional>
+
+#include "ronde/ronde.h"
+#include "tests/support/fakes/memory_store.h"
+#include "tests/support/ranks/ranks.h"
+#include "tests/worlds/world_sums.h"
+
+namespace ronde::test {
+namespace {
+
+using Catch::Contains;
+
+/// What a call throws as a `Thrown`.
+template <typename Thrown, typename Call>
+std::string text_thrown(const Call& call) {
+  try {
+    call();
+  } catch (const Thrown& error) {
+    return error.what();
+  }
+  return "nothing was thrown";
+}
+
+World alone(const std::string& name) {
+  return World(name, {.key_value = KeyValueStart{}});
+}
+
+TEST_CASE("a world needs a name that files can bear") {
+  for (const std::string name : {"", ".", "..", "a/b", "two words", "a%n", "line\n"}) {
+    INFO(name);
+    CHECK_THAT(text_thrown<UsageError>([&] { alone(name); }),
+               Contains("cannot name a world, as files bear it"));
+  }
+  CHECK_THROWS_AS(alone(std::string(41, 'a')), UsageError);
+  alone(std::string(40, 'a')).shutdown();
+  alone("Az09._-").shutdown();
+}
+
+TEST_CASE("a world has to be told in one way who its ranks are") {
+  CHECK_THAT(text_thrown<UsageError>([] { World("w", InitOptions{}); }),
+             Contains("ronde::World 'w' was not told who its ranks are"));
+  CHECK_THAT(
+      text_thrown<UsageError>([] { World("w", {.mpi_ranks = {0}, .key_value = KeyValueStart{}}); }),
+      Contains("more than one of"));
+}
+
+TEST_CASE("ranks of a world that cannot make another one are refused") {
+  World one = alone("one");
+  const auto refusal = [&](const std::vector<int>& ranks) {
+    return text_thrown<UsageError>([&] { World("w", one.set(), ranks); });
+  };
+  CHECK_THAT(refusal({}),
+             Contains("ronde::World 'w': its ranks have to be different ones of 0 to 0"));
+  CHECK_THAT(refusal({0, 0}), Contains("different ones of 0 to 0, not 0,0"));
+  CHECK_THAT(refusal({1}), Contains("different ones of 0 to 0, not 1"));
+  CHECK_THAT(refusal({-1}), Contains("different ones"));
+  one.shutdown();
+  CHECK_THAT(text_thrown<NotInitializedError>([&] { World("w", one.set(), {0}); }),
+             Contains("has been shut down"));
+  CHECK_THROWS_AS(World("w", kGlobalSet, {0}), NotInitializedError);
+}
+
+TEST_CASE("a rank that does not come to make a world is named, and its world goes on") {
+  setenv("RONDE_LOG_LEVEL", "off", 1);
+  MemoryStore store;
+  std::array<std::optional<World>, 3> parents;
+  run_ranks(3, [&](int rank) {
+    parents.at(static_cast<std::size_t>(rank))
+        .emplace("parent", InitOptions{.key_value = store.start(rank, 3)});
+  });
+  setenv("RONDE_INIT_TIMEOUT_S", "0.3", 1);
+  run_ranks(3, [&](int rank) {
+    World& parent = *parents.at(static_cast<std::size_t>(rank));
+    if (rank < 2) {
+      const std::string text = text_thrown<GroupError>([&] {
+        World("child", parent.set(), {0, 1, 2});
+      });
+      check_contains(text, "world 'child' was not made, as rank");
+      check_contains(text, "RONDE_INIT_TIMEOUT_S");
+    }
+    check_equal(sum_in(parent.set(), 1), 3.0, "the sum of the parent");
+    parent.shutdown();
+  });
+  unsetenv("RONDE_INIT_TIMEOUT_S");
+  unsetenv("RONDE_LOG_LEVEL");
+}
+
+TEST_CASE("ranks that give a world different names are refused, all of them") {
+  setenv("RONDE_LOG_LEVEL", "off", 1);
+  MemoryStore store;
+  run_ranks(2, [&](int rank) {
+    const std::string text = text_thrown<UsageError>(
+        [&] { World(rank == 0 ? "mine" : "yours", {.key_value = store.start(rank, 2)}); });
+    check_contains(text, "the world's name: rank 0: mine, rank 1: yours");
+  });
+  unsetenv("RONDE_LOG_LEVEL");
+}
+
+TEST_CASE("a set of another world is refused") {
+  setenv("RONDE_LOG_LEVEL", "off", 1);
+  World first = alone("first");
+  World second = alone("second");
+  const ProcessSet of_second = second.add_process_set({0});
+  float value = 1;
+  Request request;
+  request.shape = {1};
+  request.input = request.output = &value;
+  request.set = of_second;
+  CHECK_THAT(text_thrown<UsageError>([&] { first.runtime().submit(request); }),
+             Contains("is one of another world"));
+  request.set = {of_second.id, first.set().world};
+  CHECK_THAT(text_thrown<UsageError>([&] { submit(request); }), Contains("does not exist here"));
+  CHECK_THAT(text_thrown<UsageError>([&] { remove_process_set(second.set()); }),
+             Contains("the process set of all ranks cannot be removed"));
+  CHECK_THROWS_AS(first.runtime().remove_process_set(of_second), UsageError);
+  std::vector<Request> mixed(2, request);
+  mixed[0].set = first.set();
+  mixed[1].set = second.set();
+  CHECK_THROWS_AS(submit_group(mixed), UsageError);
+  request.set = {0, 12345};
+  CHECK_THROWS_AS(submit(request), NotInitializedError);
+  // Where none is given it is that of init(), which there is not.
+  request.set = kGlobalSet;
+  CHECK_THAT(text_thrown<NotInitializedError>([&] { submit(request); }),
+             Contains("was called before ronde::init()"));
+  request.set = first.set();
+  submit(request).wait();
+  second.shutdown();
+  first.shutdown();
+  unsetenv("RONDE_LOG_LEVEL");
+}
+
+TEST_CASE("a world that was shut down, or moved from, says so") {
+  World world = alone("world");
+  const World moved = std::move(world);
+  CHECK_THAT(text_thrown<UsageError>([&] { world.rank(); }), Contains("had been moved from"));
+  CHECK(moved.rank() == 0);
+  World back = alone("back");
+  back.shutdown();
+  CHECK_THAT(text_thrown<NotInitializedError>([&] { back.rank(); }),
+             Contains("was called for world 'back' after its shutdown()"));
+  CHECK_THROWS_AS(back.runtime(), NotInitializedError);
+  CHECK(back.name() == "back");
+}
+
+TEST_CASE("a world cannot be made, nor shut down, in a callback") {
+  World world = alone("world");
+  std::string of_making, of_end;
+  SumIn sum(world.set(), {1});
+  std::atomic<bool> called{false};
+  barrier_async({.process_set = world.set()}).on_done([&] {
+    of_end = text_thrown<UsageError>([&] { world.shutdown(); });
+    called = true;
+    called.notify_all();
+  });
+  called.wait(false);
+  CHECK_THAT(of_end, Contains("callback"));
+  sum.wait();
+  world.shutdown();
+}
+
+TEST_CASE("settings that are for init() alone leave a world as it is") {
+  setenv("RONDE_PROCESS_SETS", "0,1", 1);
+  setenv("RONDE_METRICS", ":9187", 1);
+  World world = alone("world");
+  CHECK(world.runtime().process_sets() == std::vector<ProcessSet>{world.set()});
+  CHECK(world.runtime().config().metrics.empty());
+  world.shutdown();
+  unsetenv("RONDE_PROCESS_SETS");
+  unsetenv("RONDE_METRICS");
+}
+
+}  // namespace
+}  // namespace ronde::test

@@ -1,0 +1,275 @@
+// SPDX-License-Identifier: Apache-2.0
+// Worlds whose ranks are threads of one process.
+#include <catch2/catch.hpp>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <numeric>
+
+#include "ronde/ronde.h"
+#include "tests/support/fakes/memory_store.h"
+#include "tests/support/processes/temporary_folder.h"
+#include "tests/support/ranks/ranks.h"
+#include "tests/worlds/world_sums.h"
+
+namespace ronde::test {
+namespace {
+
+/// Sets variables as long as it lives.
+class Variables {
+ public:
+  Variables(std::initializer_list<std::pair<const std::string, std::string>> values)
+      : values_(values) {
+    for (const auto& [name, value] : values_) setenv(name.c_str(), value.c_str(), 1);
+  }
+  ~Variables() {
+    for (const auto& [name, value] : values_) unsetenv(name.c_str());
+  }
+  Variables(const Variables&) = delete;
+  Variables& operator=(const Variables&) = delete;
+
+ private:
+  const std::map<std::string, std::string> values_;
+};
+
+/// A world of ranks of the job, in this order; `rank` is this one's number in the job.
+World world_of(const std::string& name, MemoryStore& store, const std::vector<int>& ranks,
+               int rank) {
+  const auto place = std::ranges::find(ranks, rank) - ranks.begin();
+  KeyValueStart start = store.start(static_cast<int>(place), static_cast<int>(ranks.size()));
+  start.prefix = name;
+  return World(name, {.key_value = start});
+}
+
+/// What each of `ranks` gives, its number plus one, summed.
+double expected(const std::vector<int>& ranks) {
+  return std::accumulate(ranks.begin(), ranks.end(), static_cast<double>(ranks.size()));
+}
+
+TEST_CASE("a model on half of the ranks, one on all, one reversed and one alone, all at once") {
+  const Variables variables{{"RONDE_LOG_LEVEL", "off"}};
+  const std::vector<std::vector<int>> members = {{0, 1}, {0, 1, 2, 3}, {3, 2, 1, 0}, {2}};
+  const std::vector<std::string> names = {"half", "all", "reversed", "alone"};
+  MemoryStore store;
+  run_ranks(4, [&](int rank) {
+    std::vector<World> worlds;
+    std::vector<std::size_t> own;
+    for (std::size_t i = 0; i < members.size(); ++i) {
+      if (std::ranges::find(members[i], rank) == members[i].end()) continue;
+      worlds.push_back(world_of(names[i], store, members[i], rank));
+      own.push_back(i);
+      const World& world = worlds.back();
+      check_equal(world.name(), names[i], "the name");
+      check_equal(world.size(), static_cast<int>(members[i].size()), "the size");
+      check_equal(members[i][static_cast<std::size_t>(world.rank())], rank, "the rank");
+      check(world.set().world != 0, "it is not that of init()");
+    }
+    for (int round = 0; round < 60; ++round) {
+      // In one world after the other, and waited for in another order: none waits for another.
+      std::vector<std::unique_ptr<SumIn>> sums;
+      for (const World& world : worlds) {
+        sums.push_back(std::make_unique<SumIn>(world.set(), std::vector<double>(500, rank + 1)));
+      }
+      for (std::size_t i = sums.size(); i-- > 0;) {
+        check_equal(sums[i]->wait(), std::vector<double>(500, expected(members[own[i]])),
+                    "the sum in " + names[own[i]]);
+      }
+    }
+    // The same order on the ranks that two worlds share: here the oldest first.
+    for (World& world : worlds) world.shutdown();
+  });
+}
+
+TEST_CASE("operations of one world go on while those of another wait for a rank") {
+  const Variables variables{{"RONDE_LOG_LEVEL", "off"}};
+  MemoryStore store;
+  std::atomic<bool> has_gone_on{false};
+  run_ranks(2, [&](int rank) {
+    World slow = world_of("slow", store, {0, 1}, rank);
+    World fast = world_of("fast", store, {0, 1}, rank);
+    std::unique_ptr<SumIn> waiting;
+    if (rank == 0) waiting = std::make_unique<SumIn>(slow.set(), std::vector<double>{1});
+    for (int i = 0; i < 40; ++i) check_equal(sum_in(fast.set(), i), 2.0 * i, "the fast sum");
+    if (rank == 0) {
+      check(!waiting->work.done(), "the slow one waits");
+      has_gone_on = true;
+    }
+    has_gone_on.wait(false);
+    has_gone_on.notify_all();
+    if (rank == 1) waiting = std::make_unique<SumIn>(slow.set(), std::vector<double>{2});
+    check_equal(waiting->wait().front(), 3.0, "the slow sum");
+    fast.shutdown();
+    slow.shutdown();
+  });
+}
+
+TEST_CASE("ranks of a world make another one, which outlives the first") {
+  const Variables variables{{"RONDE_LOG_LEVEL", "off"}};
+  MemoryStore store;
+  run_ranks(4, [&](int rank) {
+    World parent = world_of("parent", store, {0, 1, 2, 3}, rank);
+    const std::vector<int> chosen = {3, 0, 2};
+    std::optional<World> child;
+    if (rank != 1) child.emplace("child", parent.set(), chosen);
+    // A set of the parent, whose second rank is that of the child which has rank 0 there.
+    const ProcessSet odd = parent.add_process_set({1, 3});
+    if (rank == 3) {
+      const World alone("alone-of-odd", odd, {1});
+      check_equal(alone.size(), 1, "the size of what one rank makes");
+    }
+    if (rank % 2 == 1) check_equal(sum_in(odd, rank), 4.0, "the sum of the set");
+    parent.shutdown();
+    if (!child) return;
+    check_equal(chosen[static_cast<std::size_t>(child->rank())], rank, "the rank");
+    World grandchild("grandchild", child->set(), {2, 1, 0});
+    for (int i = 0; i < 20; ++i) {
+      check_equal(sum_in(child->set(), rank), 5.0, "the sum of the child");
+      check_equal(sum_in(grandchild.set(), i), 3.0 * i, "the sum of the grandchild");
+    }
+    check_equal(grandchild.rank(), 2 - child->rank(), "the rank in the grandchild");
+    grandchild.shutdown();
+    child->shutdown();
+  });
+}
+
+TEST_CASE("worlds of ranks of another are made by two threads at once") {
+  const Variables variables{{"RONDE_LOG_LEVEL", "off"}};
+  MemoryStore store;
+  run_ranks(3, [&](int rank) {
+    World parent = world_of("parent", store, {0, 1, 2}, rank);
+    run_ranks(2, [&](int thread) {
+      const std::string name = thread == 0 ? "first" : "second";
+      for (int i = 0; i < 3; ++i) {
+        World world(name + std::to_string(i), parent.set(), {2, 0, 1});
+        check_equal(sum_in(world.set(), rank), 3.0, "the sum");
+        world.shutdown();
+      }
+    });
+    parent.shutdown();
+  });
+}
+
+TEST_CASE("every call that takes a set takes a world") {
+  const Variables variables{{"RONDE_LOG_LEVEL", "off"}};
+  MemoryStore store;
+  run_ranks(2, [&](int rank) {
+    World world = world_of("calls", store, {0, 1}, rank);
+    const ProcessSet set = world.set();
+    barrier({.process_set = set});
+    check_equal(ranks_of(set), std::vector<int>{0, 1}, "ranks_of()");
+    check_equal(rank_in(set).value(), rank, "rank_in()");
+    check(&runtime_of(set) == &world.runtime(), "runtime_of()");
+    const ProcessSet reversed = world.create_process_set({1, 0}, "reversed");
+    check_equal(rank_in(reversed).value(), 1 - rank, "the rank in a set of the world");
+    check_equal(sum_in(reversed, 1), 2.0, "a sum in a set of the world");
+    check_equal(runtime_of(reversed).process_sets(), std::vector<ProcessSet>{set, reversed},
+                "process_sets() of the world");
+    {
+      Span span("a span of the world", set);
+      mark_step(7, set);
+    }
+    check_equal(figures(set).steps, std::uint64_t{1}, "its steps");
+    check(nlohmann::json::parse(stats(set)).contains("figures"), "stats() of the world");
+    double value = rank;
+    Request request;
+    request.name = "prepared";
+    request.dtype = DataType::F64;
+    request.shape = {1};
+    request.input = request.output = &value;
+    request.set = set;
+    const PersistentOp operation = prepare(request);
+    for (int i = 0; i < 3; ++i) operation.start({.input = &value, .output = &value}).wait();
+    check_equal(value, 4.0, "a prepared operation");
+    std::vector<Request> group(2, request);
+    group[1].name = "second";
+    double second = 1;
+    group[1].input = group[1].output = &second;
+    for (const Work& work : submit_group(group)) work.wait();
+    check_equal(second, 2.0, "a group");
+    check(join({.process_set = set}) >= 0, "a join");
+    remove_process_set(reversed);
+    world.shutdown();
+  });
+}
+
+TEST_CASE("a world can be made again under its name, and its sets stay apart") {
+  const Variables variables{{"RONDE_LOG_LEVEL", "off"}};
+  run_ranks(2, [store = std::make_shared<std::array<MemoryStore, 5>>()](int rank) {
+    std::optional<ProcessSet> former;
+    for (MemoryStore& each : *store) {
+      World world = world_of("again", each, {0, 1}, rank);
+      check(!former || *former != world.set(), "the number is a new one");
+      if (former) {
+        std::string text;
+        try {
+          sum_in(*former, 1);
+        } catch (const NotInitializedError& error) {
+          text = error.what();
+        }
+        check_contains(text, "has been shut down");
+      }
+      check_equal(sum_in(world.set(), 2), 4.0, "the sum");
+      former = world.set();
+      world.shutdown();
+      world.shutdown();
+    }
+  });
+}
+
+TEST_CASE("the death of a world leaves the others alone") {
+  const Variables variables{{"RONDE_LOG_LEVEL", "off"}};
+  MemoryStore store;
+  run_ranks(2, [&](int rank) {
+    World doomed = world_of("doomed", store, {0, 1}, rank);
+    World lives = world_of("lives", store, {0, 1}, rank);
+    if (rank == 1) {
+      abort("a planted end", doomed.set());
+    }
+    std::string text;
+    try {
+      for (;;) sum_in(doomed.set(), 1);
+    } catch (const GroupError& error) {
+      check_equal(error.failed_rank(), 1, "the rank that failed");
+      text = error.what();
+    }
+    check_contains(text, "a planted end");
+    check_contains(text, "The world 'doomed' is dead: make another one");
+    for (int i = 0; i < 20; ++i) check_equal(sum_in(lives.set(), 1), 2.0, "the sum that goes on");
+    lives.shutdown();
+  });
+}
+
+TEST_CASE("what Ronde writes bears the name of its world") {
+  const TemporaryFolder folder;
+  const Variables variables{{"RONDE_LOG_LEVEL", "off"},
+                            {"RONDE_TIMELINE", folder / "trace.json"},
+                            {"RONDE_PROFILE", folder / "profile.json"},
+                            {"RONDE_METRICS", folder / "metrics.prom"},
+                            {"RONDE_DUMP", folder / "dumps"}};
+  MemoryStore store;
+  run_ranks(2, [&](int rank) {
+    World actor = world_of("actor", store, {0, 1}, rank);
+    World critic = world_of("critic", store, {1, 0}, rank);
+    for (const World* world : {&actor, &critic}) {
+      sum_in(world->set(), 1);
+      dump(world->set());
+    }
+    critic.shutdown();
+    actor.shutdown();
+  });
+  for (const std::string name : {"actor", "critic"}) {
+    const auto parsed = [&](const std::string& file) {
+      INFO(file);
+      REQUIRE(std::filesystem::exists(folder / file));
+      return nlohmann::json::parse(read_text(folder / file));
+    };
+    CHECK(parsed("profile." + name + ".json").at("world") == name);
+    CHECK(read_text(folder / ("trace." + name + ".json")).find(name + " rank 1 on ") !=
+          std::string::npos);
+    CHECK(read_text(folder / ("metrics." + name + ".rank0.prom")).find("world=\"" + name + "\"") !=
+          std::string::npos);
+    CHECK(parsed("dumps/" + name + "/rank1.json").at("world") == name);
+  }
+}
+
+}  // namespace
+}  // namespace ronde::test
