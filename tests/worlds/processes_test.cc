@@ -44,10 +44,10 @@ TEST_CASE("helper: in worlds with and without the victim", "[.]") {
   const int process = start_by_files().rank;
   World all = world_of("all", {0, 1, 2});
   World reversed = world_of("reversed", {2, 1, 0});
+  CHECK(sum_in(all.set(), 1) == 3.0);
+  CHECK(sum_in(reversed.set(), 1) == 3.0);
   if (process == kVictim) {
     const std::string manner = started_with("WORLD_VICTIM");
-    sum_in(all.set(), 1);
-    sum_in(reversed.set(), 1);
     if (manner == "killed") raise(SIGKILL);
     if (manner == "aborts") std::abort();
     if (manner == "exits") std::exit(0);
