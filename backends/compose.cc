@@ -167,7 +167,7 @@ BuiltIn compose_built_in(const Config& config, const StartingRanks& ranks) {
   options.job_key = config.job_key;
   options.ports = port_range(config);
   options.on_program_finalize = ranks.on_program_finalize;
-  if (ranks.only_meet) return compose_to_meet(config, options, "is not for a ronde::World");
+  if (ranks.only_meet) return compose_to_meet(config, options, "is for ronde::init() alone");
   if (const std::string& level = ranks.mpi.low_level; !level.empty()) {
     return compose_to_meet(
         config, options,

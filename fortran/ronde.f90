@@ -12,6 +12,14 @@
 ! Arrays are of real32, real64, int32 or int64, and have up to 8 dimensions. Ranks count from 0.
 ! Every procedure sets the optional `ierr` to RONDE_OK or a RONDE_E_* code. Without `ierr`, an error
 ! is written to the error unit and ends the program (`error stop`).
+!
+! A program may be in further groups of ranks, worlds:
+!
+!   actor = ronde_world_make('actor', comm)                ! an integer, for `process_set`
+!   call ronde_allreduce(field, process_set=actor)
+!   call ronde_world_shutdown(actor)
+!
+! Worlds have negative numbers: C's are from 2**31 on, and these are the same 32 bits.
 module ronde
   use, intrinsic :: iso_c_binding
   use, intrinsic :: iso_fortran_env, only: error_unit, int32, int64, real32, real64
@@ -21,6 +29,7 @@ module ronde
   public :: ronde_init, ronde_shutdown, ronde_is_initialized, ronde_rank, ronde_size
   public :: ronde_allreduce, ronde_broadcast, ronde_error_message
   public :: ronde_process_set_add, ronde_process_set_remove, ronde_process_set_included
+  public :: ronde_world_make, ronde_world_make_within, ronde_world_shutdown
 
   !> Reductions. Adasum is for reals.
   integer, parameter, public :: RONDE_SUM = 0, RONDE_AVERAGE = 1, RONDE_MIN = 2, RONDE_MAX = 3, &
@@ -142,6 +151,28 @@ module ronde
       integer(c_int32_t), value :: set
     end function c_set_remove
 
+    integer(c_int) function c_world_make(name, options, world) bind(C, name='ronde_world_make')
+      import :: c_char, c_init_options, c_int, c_int32_t
+      character(kind=c_char), intent(in) :: name(*)
+      type(c_init_options), intent(in) :: options
+      integer(c_int32_t), intent(inout) :: world
+    end function c_world_make
+
+    integer(c_int) function c_world_make_within(name, set, ranks, count, world) &
+        bind(C, name='ronde_world_make_within')
+      import :: c_char, c_int, c_int32_t
+      character(kind=c_char), intent(in) :: name(*)
+      integer(c_int32_t), value :: set
+      integer(c_int), intent(in) :: ranks(*)
+      integer(c_int), value :: count
+      integer(c_int32_t), intent(inout) :: world
+    end function c_world_make_within
+
+    integer(c_int) function c_world_shutdown(world) bind(C, name='ronde_world_shutdown')
+      import :: c_int, c_int32_t
+      integer(c_int32_t), value :: world
+    end function c_world_shutdown
+
     integer(c_size_t) function c_strlen(text) bind(C, name='strlen')
       import :: c_ptr, c_size_t
       type(c_ptr), value :: text
@@ -212,6 +243,43 @@ contains
     integer, intent(out), optional :: ierr
     ronde_process_set_included = number_of_set(c_included, process_set, ierr) == 1
   end function ronde_process_set_included
+
+  !> A world of the ranks of the communicator `comm`, which all call it; at any thread level of MPI.
+  !> Its number stands wherever a process set is asked for. -1 where it fails, which names no set.
+  integer function ronde_world_make(name, comm, ierr)
+    character(*), intent(in) :: name
+    integer, intent(in) :: comm
+    integer, intent(out), optional :: ierr
+    type(c_init_options) :: options
+    integer(c_int), target :: handle
+    integer(c_int32_t) :: world
+    world = -1
+    handle = int(comm, c_int)
+    options%struct_size = c_sizeof(options)
+    options%mpi_comm = c_loc(handle)
+    call conclude(c_world_make(trim(name) // c_null_char, options, world), ierr)
+    ronde_world_make = world
+  end function ronde_world_make
+
+  !> The same of ranks of a process set or world, numbered as in it, in this order; they alone call
+  !> it.
+  integer function ronde_world_make_within(name, process_set, ranks, ierr)
+    character(*), intent(in) :: name
+    integer, intent(in) :: process_set, ranks(:)
+    integer, intent(out), optional :: ierr
+    integer(c_int32_t) :: world
+    world = -1
+    call conclude(c_world_make_within(trim(name) // c_null_char, int(process_set, c_int32_t), &
+        int(ranks, c_int), size(ranks, kind=c_int), world), ierr)
+    ronde_world_make_within = world
+  end function ronde_world_make_within
+
+  !> Leaves a world together with its other ranks.
+  subroutine ronde_world_shutdown(world, ierr)
+    integer, intent(in) :: world
+    integer, intent(out), optional :: ierr
+    call conclude(c_world_shutdown(int(world, c_int32_t)), ierr)
+  end subroutine ronde_world_shutdown
 
   !> Why the last call of this thread that failed did so; '' if none has.
   function ronde_error_message() result(text)

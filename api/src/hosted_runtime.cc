@@ -207,6 +207,11 @@ void HostedRuntime::retire(Phase next) noexcept {
   }
 }
 
+int HostedRuntime::rank() const noexcept {
+  const std::lock_guard lock(mutex_);
+  return runtime_ == nullptr ? -1 : runtime_->topology().rank;
+}
+
 bool HostedRuntime::is_there() const noexcept {
   if (is_of_parent()) return false;
   const std::lock_guard lock(mutex_);

@@ -39,6 +39,8 @@ class HostedRuntime {
 
   ProcessSet set() const noexcept { return {kGlobalSet.id, world_}; }
   const std::string& name() const noexcept { return name_; }
+  /// This process in it; -1 where it has no Runtime.
+  int rank() const noexcept;
 
   /// A Runtime is about to be made. Throws UsageError if there is one.
   void begin();

@@ -11,6 +11,7 @@
 #include "api/observe/timeline/nvtx_ranges.h"
 #include "core/src/base/after_fork.h"
 #include "core/src/base/exception_text.h"
+#include "core/src/base/thread_scope.h"
 #include "ronde/error.h"
 
 namespace ronde {
@@ -40,7 +41,7 @@ void leave_and_terminate() {
 Process::Process()
     : run_report_(process_environment()),
       no_report_([](const std::string&) { return std::nullopt; }),
-      default_(kGlobalSet.world, "", run_report_) {}
+      default_(std::make_shared<HostedRuntime>(kGlobalSet.world, "", run_report_)) {}
 
 Process& Process::instance() {
   static auto* const kInstance = new Process();
@@ -49,22 +50,27 @@ Process& Process::instance() {
 
 void Process::init(const InitOptions& options) {
   expect_own_process("ronde::init()");
-  default_.begin();
+  default_->begin();
   run_report_.note(RunBoard::kStarting);
   StartRequest request{.init = options};
-  request.on_program_finalize = [this] { default_.end_in_finalize(); };
+  request.on_program_finalize = [this] { default_->end_in_finalize(); };
   is_guest_ = start(default_, std::move(request), run_report_);
   if (!is_guest_) watch_terminate();
   try {
     run_hooks();
   } catch (...) {
-    default_.drop();
+    default_->drop();
     throw;
   }
 }
 
 std::shared_ptr<HostedRuntime> Process::make_world(StartRequest request) {
   expect_own_process("ronde::World");
+  if (is_loop_thread() || EngineScope::is_inside()) {
+    throw UsageError(
+        "a ronde::World was made in a callback of an operation, which would wait for other ranks: "
+        "make it on a thread of the program");
+  }
   request.problem = check_name(request);
   {
     const std::lock_guard lock(mutex_);
@@ -72,7 +78,7 @@ std::shared_ptr<HostedRuntime> Process::make_world(StartRequest request) {
   }
   const auto world = std::make_shared<HostedRuntime>(request.world, request.name, no_report_);
   world->begin();
-  start(*world, std::move(request), no_report_);
+  start(world, std::move(request), no_report_);
   const std::lock_guard lock(mutex_);
   worlds_.emplace(world->set().world, world);
   fork_depth_.store(fork_depth());
@@ -80,15 +86,17 @@ std::shared_ptr<HostedRuntime> Process::make_world(StartRequest request) {
 }
 
 /// Returns whether Ronde is a guest in this process.
-bool Process::start(HostedRuntime& world, StartRequest request, RunReport& report) {
+bool Process::start(const std::shared_ptr<HostedRuntime>& world, StartRequest request,
+                    RunReport& report) {
   bool is_guest = false;
   try {
     BackendRegistry registered;
     {
       const std::lock_guard lock(mutex_);
       registered = registered_;
-      request.on_stall = [&world, of_program = on_stall_](const auto& operations) {
-        world.note_stall(operations);
+      const std::weak_ptr<HostedRuntime> stalls = world;
+      request.on_stall = [stalls, of_program = on_stall_](const auto& operations) {
+        if (const auto hosted = stalls.lock()) hosted->note_stall(operations);
         if (of_program) of_program(operations);
       };
     }
@@ -103,21 +111,21 @@ bool Process::start(HostedRuntime& world, StartRequest request, RunReport& repor
     auto observer = std::make_unique<Observer>(*runtime, std::move(signal), *read_gpu);
     report.note(RunBoard::kStarted);
     watch_exit();
-    world.publish(std::move(runtime), std::move(observer));
+    world->publish(std::move(runtime), std::move(observer));
   } catch (...) {
-    world.fail_to_start();
+    world->fail_to_start();
     throw;
   }
   return is_guest;
 }
 
-/// Called once a Runtime has started, so that the handler runs before the statics are destroyed
-/// that the libraries below it made while starting.
+/// Called after each start, so that a handler runs before the statics are destroyed that the
+/// libraries below a Runtime made while it started; after so many starts all are loaded.
 void Process::watch_exit() {
   const std::lock_guard lock(mutex_);
-  if (watches_exit_) return;
+  if (exit_handlers_ == kMostExitHandlers) return;
   const auto end = [](int status, void*) { instance().end_at_exit(status); };
-  watches_exit_ = on_exit(end, nullptr) == 0;
+  if (on_exit(end, nullptr) == 0) ++exit_handlers_;
 }
 
 void Process::watch_terminate() {
@@ -131,8 +139,8 @@ void Process::run_hooks() {
     const std::lock_guard lock(mutex_);
     hooks = hooks_;
   }
-  const HostedRuntime::Use use(default_, "ronde::init()");
-  for (const Hook& hook : hooks) hook(*use);
+  Runtime& runtime = *use("ronde::init()");  // a hook may end it
+  for (const Hook& hook : hooks) hook(runtime);
 }
 
 /// Why no world can have the name of `start`; empty if one can. Ranks of one world may be threads
@@ -142,14 +150,18 @@ std::string Process::check_name(const StartRequest& start) const {
   constexpr std::string_view kLetters =
       "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-";
   const std::string& name = start.name;
+  const bool is_like_rank = name.size() > 4 &&
+                            name.starts_with("rank") &&  // files of a rank end like that
+                            name.find_first_not_of("0123456789", 4) == std::string::npos;
   if (name.size() > kLongest || name.find_first_not_of(kLetters) != std::string::npos ||
-      name.find_first_not_of('.') == std::string::npos) {
+      name.find_first_not_of('.') == std::string::npos || is_like_rank) {
     throw UsageError("ronde::World: '" + name.substr(0, kLongest) +
                      "' cannot name a world, as files bear it: use up to 40 letters, digits, '.', "
-                     "'_' and '-'");
+                     "'_' and '-', but not rank0 and the like");
   }
   for (const auto& [number, world] : worlds()) {
-    if (world->name() != name || start.init.key_value) continue;
+    const auto& by_key = start.init.key_value;
+    if (world->name() != name || (by_key && by_key->rank != world->rank())) continue;
     return "ronde::World: this process is in a world '" + name +
            "' already: give each a name of its own, or shut the other one down";
   }
@@ -164,16 +176,20 @@ void Process::forget(const HostedRuntime& world) noexcept {
 }
 
 HostedRuntime::Use Process::use(std::string_view function, ProcessSet set) {
-  if (set.world == kGlobalSet.world) return HostedRuntime::Use(default_, function);
-  if (worlds_are_of_parent()) throw error_after_fork(std::string(function));
-  std::shared_ptr<HostedRuntime> world = find(set.world);
-  if (!world) {
-    throw NotInitializedError(std::string(function) +
-                              ": the process set belongs to a ronde::World that has been shut "
-                              "down, or that another process made");
-  }
+  if (set.world == kGlobalSet.world) return HostedRuntime::Use(*default_, function);
+  std::shared_ptr<HostedRuntime> world = living(set.world, function);
   HostedRuntime& owner = *world;
   return HostedRuntime::Use(owner, function, std::move(world));
+}
+
+/// Throws for the caller of `function` where the world does not live.
+std::shared_ptr<HostedRuntime> Process::living(std::uint32_t number,
+                                               std::string_view function) const {
+  if (worlds_are_of_parent()) throw error_after_fork(std::string(function));
+  if (std::shared_ptr<HostedRuntime> world = find(number)) return world;
+  throw NotInitializedError(std::string(function) +
+                            ": the process set belongs to a ronde::World that has been shut down, "
+                            "that was moved from, or that another process made");
 }
 
 std::shared_ptr<HostedRuntime> Process::find(std::uint32_t number) const {
@@ -194,14 +210,14 @@ bool Process::worlds_are_of_parent() const noexcept {
 }
 
 void Process::expect_own_process(std::string_view function) const {
-  default_.expect_own_process(function);
+  default_->expect_own_process(function);
   if (worlds_are_of_parent()) throw error_after_fork(std::string(function));
 }
 
 void Process::end_at_exit(int status) noexcept {
   const std::string why = "it ends with exit code " + std::to_string(status);
   for (const auto& [number, world] : worlds()) world->leave(why);
-  const bool fails = default_.leave(why) || default_.take_failure_in_finalize() != nullptr;
+  const bool fails = default_->leave(why) || default_->take_failure_in_finalize() != nullptr;
   if (!fails || status != EXIT_SUCCESS || is_guest_) return;
   // The others fail now, and the job has to end non-zero: where one rank ends with zero before it
   // finalised MPI, Hydra takes that for the job's status, whatever the other ranks say. From inside
@@ -210,14 +226,14 @@ void Process::end_at_exit(int status) noexcept {
 }
 
 void Process::leave_for_good(const std::string& why) noexcept {
+  default_->leave_for_good(why);
   for (const auto& [number, world] : worlds()) world->leave_for_good(why);
-  default_.leave_for_good(why);
 }
 
 void Process::register_backend(const std::string& name, BackendFactory factory) {
   expect_own_process("ronde::register_backend()");
   check_backend(name, factory);
-  default_.require_not_there("ronde::register_backend()");
+  default_->require_not_there("ronde::register_backend()");
   const std::lock_guard lock(mutex_);
   if (!registered_.emplace(name, std::move(factory)).second) {
     throw UsageError("ronde::register_backend(): the name \"" + name +
@@ -227,7 +243,7 @@ void Process::register_backend(const std::string& name, BackendFactory factory) 
 
 void Process::set_stall_callback(StallCallback callback) {
   expect_own_process("ronde::set_stall_callback()");
-  default_.require_not_there("ronde::set_stall_callback()");
+  default_->require_not_there("ronde::set_stall_callback()");
   const std::lock_guard lock(mutex_);
   on_stall_ = std::move(callback);
 }
@@ -244,15 +260,15 @@ void Process::add_init_hook(Hook hook) {
 std::uint64_t Process::add_shutdown_hook(std::function<void()> hook, ProcessSet set) {
   const std::uint64_t number = next_hook_++;
   if (set.world == kGlobalSet.world) {
-    default_.add_shutdown_hook(number, std::move(hook));
-  } else if (const std::shared_ptr<HostedRuntime> world = find(set.world)) {
-    world->add_shutdown_hook(number, std::move(hook));
+    default_->add_shutdown_hook(number, std::move(hook));
+  } else {
+    living(set.world, "ronde::add_shutdown_hook()")->add_shutdown_hook(number, std::move(hook));
   }
   return number;
 }
 
 void Process::remove_shutdown_hook(std::uint64_t number, ProcessSet set) {
-  if (set.world == kGlobalSet.world) return default_.remove_shutdown_hook(number);
+  if (set.world == kGlobalSet.world) return default_->remove_shutdown_hook(number);
   if (worlds_are_of_parent()) return;
   if (const std::shared_ptr<HostedRuntime> world = find(set.world)) {
     world->remove_shutdown_hook(number);

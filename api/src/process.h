@@ -35,7 +35,7 @@ class Process {
   Process& operator=(const Process&) = delete;
 
   /// That of init().
-  HostedRuntime& default_world() noexcept { return default_; }
+  HostedRuntime& default_world() noexcept { return *default_; }
   void init(const InitOptions& options);
   /// Makes that of a World. `start.world` is filled in here.
   std::shared_ptr<HostedRuntime> make_world(StartRequest start);
@@ -59,15 +59,17 @@ class Process {
  private:
   using Worlds = std::map<std::uint32_t, std::shared_ptr<HostedRuntime>>;  ///< oldest first
   static constexpr int kNone = -1;
+  static constexpr int kMostExitHandlers = 64;
 
   Process();
 
-  bool start(HostedRuntime& world, StartRequest request, RunReport& report);
+  bool start(const std::shared_ptr<HostedRuntime>& world, StartRequest request, RunReport& report);
   void watch_exit();
   void watch_terminate();
   void run_hooks();
   void end_at_exit(int status) noexcept;
   std::shared_ptr<HostedRuntime> find(std::uint32_t number) const;
+  std::shared_ptr<HostedRuntime> living(std::uint32_t number, std::string_view function) const;
   Worlds worlds() const noexcept;
   bool worlds_are_of_parent() const noexcept;
   void expect_own_process(std::string_view function) const;
@@ -75,7 +77,7 @@ class Process {
 
   RunReport run_report_;
   RunReport no_report_;  ///< `ronde run` looks at the world of init() alone
-  HostedRuntime default_;
+  const std::shared_ptr<HostedRuntime> default_;
   std::atomic<bool> is_guest_{false};  ///< of the last init
   std::atomic<std::uint64_t> next_hook_{0};
   std::atomic<int> fork_depth_{kNone};  ///< of the process that made `worlds_`
@@ -83,7 +85,7 @@ class Process {
   // Guarded by mutex_.
   Worlds worlds_;  ///< but that of init()
   std::uint32_t next_world_ = 1;
-  bool watches_exit_ = false;
+  int exit_handlers_ = 0;
   BackendRegistry registered_;
   StallCallback on_stall_;
   std::vector<Hook> hooks_;

@@ -184,8 +184,18 @@ std::uint64_t add_shutdown_hook(std::function<void()> hook, ProcessSet set) {
 void remove_shutdown_hook(std::uint64_t number, ProcessSet set) {
   Process::instance().remove_shutdown_hook(number, set);
 }
-void note_checkpoint(std::int64_t step) {
+void note_checkpoint(std::int64_t step, ProcessSet set) {
+  if (set.world != kGlobalSet.world) return;
   Process::instance().note_checkpoint(step);
+}
+
+std::string rank_text(ProcessSet set) try {
+  const auto runtime = use("ronde::rank_text()", set);
+  const std::string& world = runtime->world_name();
+  return "rank " + std::to_string(runtime->topology().rank) +
+         (world.empty() ? "" : " of world '" + world + "'");
+} catch (const UsageError&) {
+  return "";  // before its start, after its end, or in a child of fork()
 }
 
 void mark_step(std::uint64_t samples, ProcessSet set) {
@@ -197,8 +207,8 @@ namespace {
 RuntimeSpan span_of(std::string_view name, ProcessSet set) try {
   if (set.world == kGlobalSet.world && !is_initialized()) return {};
   return {*use("ronde::Span()", set), name};
-} catch (const NotInitializedError&) {
-  return {};  // it has shut down, perhaps by another thread meanwhile
+} catch (const UsageError&) {
+  return {};  // it has shut down, perhaps by another thread meanwhile, or is of the parent process
 }
 
 }  // namespace

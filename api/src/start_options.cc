@@ -88,29 +88,38 @@ void add_process_sets(Config& config, const std::vector<std::vector<int>>& sets)
   config.process_sets = format_process_sets(all);
 }
 
-/// "t.json" as "t.NAME.json", and a folder "d" as "d/NAME": so that no world writes into the files
-/// of another.
-void add_name(std::string& path, const std::string& name) {
+enum class Without { Folder, File };
+
+/// "t.json" as "t.NAME.json", so that no world writes into the files of another. `without`: what a
+/// path without an extension is, which becomes "d/NAME" or "t.NAME".
+void add_name(std::string& path, const std::string& name, Without without) {
   if (path.empty()) return;
   const std::filesystem::path given(path);
   const std::string extension = given.extension();
-  path = extension.empty() ? (given / name).string()
+  path = extension.empty() ? path + (without == Without::Folder ? "/" : ".") + name
                            : (given.parent_path() / given.stem()).string() + "." + name + extension;
 }
 
 /// What of the environment concerns a World, and how.
 void adapt_to_world(Config& config, const std::string& name, std::vector<std::string>& warnings) {
-  for (std::string Config::*file :
-       {&Config::timeline, &Config::dump, &Config::tuned, &Config::autotune_log}) {
-    add_name(config.*file, name);
-  }
-  if (config.profile != "1") add_name(config.profile, name);
+  add_name(config.timeline, name, Without::Folder);
+  add_name(config.tuned, name, Without::File);
+  add_name(config.autotune_log, name, Without::File);
+  if (!config.dump.empty()) config.dump += "/" + name;
+  if (config.profile != "1") add_name(config.profile, name, Without::File);
   if (config.metrics.starts_with(':')) {
     warnings.push_back("RONDE_METRICS=" + config.metrics + ": the port is that of ronde::init(); " +
                        "give the path of a file to have one of each world");
     config.metrics.clear();
   }
-  add_name(config.metrics, name);
+  add_name(config.metrics, name, Without::File);
+  for (const auto& [variable, value] : {std::pair("RONDE_CPU_BACKEND", &config.cpu_backend),
+                                        std::pair("RONDE_FABRIC", &config.fabric)}) {
+    if (*value != "mpi") continue;
+    warnings.push_back(std::string(variable) +
+                       "=mpi is for ronde::init() alone: MPI moves no data of a ronde::World");
+    *value = kAuto;
+  }
   config.process_sets.clear();
   config.thread_affinity.clear();
 }

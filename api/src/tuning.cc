@@ -26,11 +26,11 @@ void read_known(RuntimeOptions& options, std::vector<std::string>& warnings) {
 /// Rank 0 alone calls what this makes.
 class TuningFiles {
  public:
-  explicit TuningFiles(const Config& config)
+  TuningFiles(const Config& config, const std::string& world)
       : tuned_(config.tuned),
         log_path_(config.autotune_log),
         log_(config.autotune_log),
-        logger_(parse_log_level(config.log_level), 0) {}
+        logger_(parse_log_level(config.log_level), 0, world) {}
 
   void add(const TuneTrial& trial) {
     if (!log_path_.empty()) warn("RONDE_AUTOTUNE_LOG: " + log_path_, log_.add(trial));
@@ -82,7 +82,7 @@ void add_tuning(const std::vector<ConfigSource>& sources, RuntimeOptions& option
     if (source.source != "default") options.tuning.fixed.push_back(source.name);
   }
   if (!config.tuned.empty()) read_known(options, warnings);
-  const auto files = std::make_shared<TuningFiles>(config);
+  const auto files = std::make_shared<TuningFiles>(config, options.world_name);
   options.tuning.on_trial = [files](const TuneTrial& trial) { files->add(trial); };
   options.tuning.on_tuned = [files](const TunedSettings& settings) { files->write(settings); };
 }

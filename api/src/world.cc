@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ronde/world.h"
 
+#include <limits>
 #include <utility>
 
 #include "api/src/process.h"
@@ -53,15 +54,16 @@ const std::string& World::name() const noexcept {
 }
 
 ProcessSet World::set() const noexcept {
-  return runtime_ ? runtime_->set() : kGlobalSet;
+  constexpr ProcessSet kNone{.world = std::numeric_limits<std::uint32_t>::max()};
+  return runtime_ ? runtime_->set() : kNone;
 }
 
 int World::rank() const {
-  return topology().rank;
+  return use(runtime_, "World::rank()")->topology().rank;
 }
 
 int World::size() const {
-  return topology().size;
+  return use(runtime_, "World::size()")->topology().size;
 }
 
 const Topology& World::topology() const {
@@ -82,13 +84,16 @@ ProcessSet World::create_process_set(const std::vector<int>& ranks, const std::s
 
 void World::shutdown() {
   HostedRuntime& runtime = checked(runtime_);
+  const auto forget = [&] {  // unless it was refused, or another thread is in it
+    if (!runtime.is_there()) Process::instance().forget(runtime);
+  };
   try {
     runtime.shutdown();
   } catch (...) {
-    if (!runtime.is_there()) Process::instance().forget(runtime);
+    forget();
     throw;
   }
-  Process::instance().forget(runtime);
+  forget();
 }
 
 }  // namespace ronde

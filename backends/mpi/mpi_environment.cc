@@ -14,6 +14,8 @@
 
 #include "backends/launcher.h"
 #include "backends/vendor/rdma.h"
+#include "core/src/base/fingerprint.h"
+#include "core/src/base/rank_list.h"
 #include "ronde/error.h"
 
 namespace ronde::mpi {
@@ -122,7 +124,7 @@ void MpiEnvironment::take_all_ranks() {
 /// end the process.
 class MpiEnvironment::ErrorsReturned {
  public:
-  explicit ErrorsReturned(const MpiApi& api) : api_(api) {
+  explicit ErrorsReturned(const MpiApi& api) : lock_(mutex_), api_(api) {
     for (Saved& each : saved_) {
       if (api_.comm_get_errhandler(each.communicator, &each.handler) != MPI_SUCCESS) continue;
       api_.comm_set_errhandler(each.communicator, MPI_ERRORS_RETURN);
@@ -144,6 +146,8 @@ class MpiEnvironment::ErrorsReturned {
     MPI_Errhandler handler = MPI_ERRHANDLER_NULL;
   };
 
+  static inline std::mutex mutex_;  // what one saves, another must not have set
+  const std::lock_guard<std::mutex> lock_;
   const MpiApi& api_;
   std::array<Saved, 2> saved_ = {Saved{MPI_COMM_WORLD}, Saved{MPI_COMM_SELF}};
 };
@@ -169,7 +173,10 @@ void MpiEnvironment::take_communicator(int handle) {
 }
 
 void MpiEnvironment::take_ranks_of_world(const std::vector<int>& ranks) {
-  constexpr int kTag = 17236;  // of the program's messages none is meant: a context of its own
+  // Of the program's messages none is meant: a context of its own. Threads may make several at
+  // once.
+  constexpr std::uint64_t kTags = 32767;  // that every MPI has
+  const int tag = static_cast<int>(detail::fingerprint(list_ranks(ranks)) % kTags);
   int world_rank = 0;
   int world_size = 0;
   check("MPI_Comm_rank", api_.comm_rank(MPI_COMM_WORLD, &world_rank));
@@ -191,7 +198,7 @@ void MpiEnvironment::take_ranks_of_world(const std::vector<int>& ranks) {
   check("MPI_Group_incl",
         api_.group_incl(world, static_cast<int>(ranks.size()), ranks.data(), &chosen));
   check("MPI_Comm_create_group",
-        api_.comm_create_group(MPI_COMM_WORLD, chosen, kTag, &communicator));
+        api_.comm_create_group(MPI_COMM_WORLD, chosen, tag, &communicator));
   check("MPI_Group_free", api_.group_free(&chosen));
   check("MPI_Group_free", api_.group_free(&world));
   check("MPI_Comm_rank", api_.comm_rank(communicator, &rank_));

@@ -50,7 +50,7 @@ int report_exception(const char* function) noexcept {
   } catch (const NotInitializedError&) {
     return remember(RONDE_E_NOT_INITIALIZED, function,
                     "Ronde is not initialised: call it after ronde_init() and before "
-                    "ronde_shutdown()");
+                    "ronde_shutdown(), for a world before ronde_world_shutdown()");
   } catch (const OutOfMemoryError& error) {
     return remember(RONDE_E_OUT_OF_MEMORY, nullptr, error.what());
   } catch (const UsageError& error) {

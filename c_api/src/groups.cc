@@ -150,19 +150,26 @@ std::shared_ptr<OpenGroup> take_group() {
   return std::exchange(of_thread().group, nullptr);
 }
 
-std::size_t drop_all_groups(const char* text) {
+void end_of_world(const char* function, ProcessSet world, const std::function<void()>& shut_down) {
+  const std::string text =
+      std::string("the group was left open when ") + function + "() was called";
   Registry& all = registry();
   std::vector<std::weak_ptr<OpenGroup>> groups;
   {
     const std::lock_guard lock(all.mutex);
-    groups.swap(all.groups);
+    groups = all.groups;
   }
   std::size_t dropped = 0;
   for (const auto& each : groups) {
     const auto group = each.lock();
-    if (group && group->drop(text, OpenGroup::Told::Yes)) ++dropped;
+    const bool is_of_it = group && group->set().world == world.world;
+    if (is_of_it && group->drop(text.c_str(), OpenGroup::Told::Yes)) ++dropped;
   }
-  return dropped;
+  shut_down();
+  if (dropped == 0) return;
+  throw Failure(RONDE_E_USAGE, std::to_string(dropped) +
+                                   " group(s) were left open, and their works have failed; all "
+                                   "else has ended well. Call ronde_group_end() before");
 }
 
 }  // namespace ronde::c

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <exception>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -70,7 +71,8 @@ void begin_group(ProcessSet set);
 std::shared_ptr<OpenGroup> open_group(ProcessSet set);
 /// Takes this thread's group away from it. Throws if there is none.
 std::shared_ptr<OpenGroup> take_group();
-/// Drops those that are open on any thread, and says how many there were.
-std::size_t drop_all_groups(const char* text);
+/// What `function` does with `shut_down`, for a world: groups of it that are open on any thread are
+/// dropped before, and RONDE_E_USAGE after it says how many there were.
+void end_of_world(const char* function, ProcessSet world, const std::function<void()>& shut_down);
 
 }  // namespace ronde::c

@@ -122,13 +122,7 @@ int ronde_init(const ronde_init_options* options) {
 int ronde_shutdown(void) {
   return guarded("ronde_shutdown", [] {
     expect_no_callback();
-    const std::size_t left_open =
-        drop_all_groups("the group was left open when ronde_shutdown() was called");
-    ronde::shutdown();
-    if (left_open == 0) return;
-    throw Failure(RONDE_E_USAGE, std::to_string(left_open) +
-                                     " group(s) were left open, and their works have failed; all "
-                                     "else has ended well. Call ronde_group_end() before");
+    end_of_world("ronde_shutdown", ronde::kGlobalSet, ronde::shutdown);
   });
 }
 

@@ -16,6 +16,7 @@
 #include "c_api/src/worlds.h"
 #include "ronde/ronde.h"
 #include "ronde/ronde_c.h"
+#include "ronde/run.h"
 
 namespace ronde::c {
 namespace {
@@ -175,7 +176,7 @@ void set_shaped_output(Operation& operation, const std::optional<ronde_tensor>& 
     const std::uint64_t capacity = capacity_of(*out);
     expect(out->data != nullptr || capacity == 0, "out->data is NULL");
     request.output = out->data;  // submit() compares it with memory in flight
-    const std::string name = "rank " + std::to_string(ronde::rank()) + ": " + name_of(request);
+    const std::string name = ronde::rank_text(request.set) + ": " + name_of(request);
     request.allocate_output = [=](const std::vector<std::int64_t>& shape) {
       expect_room(capacity, shape, name);
       result->shape = shape;

@@ -9,6 +9,7 @@
 #include "c_api/src/worlds.h"
 #include "ronde/ronde.h"
 #include "ronde/ronde_c.h"
+#include "ronde/run.h"
 
 namespace ronde::c {
 namespace {
@@ -52,8 +53,7 @@ int ronde_rank(uint32_t set, int* rank) {
     const std::optional<int> own = ronde::rank_in(set_of(set));
     if (own) return *own;
     throw Failure(RONDE_E_NOT_A_MEMBER,
-                  "rank " + std::to_string(ronde::runtime_of(set_of(set)).topology().rank) +
-                      " is not in process set " + std::to_string(set));
+                  ronde::rank_text(set_of(set)) + " is not in process set " + std::to_string(set));
   });
 }
 

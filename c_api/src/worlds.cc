@@ -11,6 +11,8 @@
 #include <vector>
 
 #include "c_api/src/errors.h"
+#include "c_api/src/groups.h"
+#include "core/src/base/after_fork.h"
 #include "ronde/ronde.h"
 
 namespace ronde::c {
@@ -26,8 +28,11 @@ struct Known {
   std::map<std::uint32_t, std::shared_ptr<World>> worlds;  ///< by number
 };
 
+/// Throws UsageError in a child of fork(), where a thread of the parent may have held the mutex.
 Known& known() {
   static auto* const all = new Known();  // the program may call while its statics are destroyed
+  static const int depth = fork_depth();
+  if (depth != fork_depth()) throw error_after_fork("a world");
   return *all;
 }
 
@@ -35,10 +40,17 @@ std::string shown(std::uint32_t number) {
   return std::to_string(number);
 }
 
-std::shared_ptr<World> world_of(std::uint32_t number) {
+enum class Then { Keep, Take };
+
+/// Throws unless the program can name it. `Take`: from now on it cannot.
+std::shared_ptr<World> world_of(std::uint32_t number, Then then = Then::Keep) {
   const std::lock_guard lock(known().mutex);
   const auto found = known().worlds.find(number);
-  if (found != known().worlds.end()) return found->second;
+  if (found != known().worlds.end()) {
+    std::shared_ptr<World> world = found->second;
+    if (then == Then::Take) known().worlds.erase(found);
+    return world;
+  }
   throw Failure(RONDE_E_UNKNOWN_SET,
                 "there is no world " + shown(number) + ": it was never made, or was shut down");
 }
@@ -97,18 +109,8 @@ int ronde_world_make_within(const char* name, uint32_t set, const int* ranks, in
 int ronde_world_shutdown(uint32_t world) {
   return guarded("ronde_world_shutdown", [&] {
     expect_no_callback();
-    const std::shared_ptr<ronde::World> ending = world_of(world);
-    const auto forget = [&] {
-      const std::lock_guard lock(known().mutex);
-      known().worlds.erase(world);
-    };
-    try {
-      ending->shutdown();
-    } catch (const ronde::GroupError&) {
-      forget();
-      throw;
-    }
-    forget();
+    const std::shared_ptr<ronde::World> ending = world_of(world, Then::Take);
+    end_of_world("ronde_world_shutdown", ending->set(), [&] { ending->shutdown(); });
   });
 }
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A group of some of the launcher's ranks, in a program that brings MPI up itself. */
+/* A group of some of the launcher's ranks, and worlds, in a program that brings MPI up itself. */
 #include <mpi.h>
 
 #include "check.h"
@@ -111,6 +111,90 @@ static void two_sides(void) {
   MPI_Comm_free(&half);
 }
 
+/* A communicator, and the world that is made from it. */
+struct model {
+  MPI_Comm comm;
+  uint32_t world;
+};
+
+static struct model make_model(const char* name, int color) {
+  struct model model = {MPI_COMM_NULL, 0};
+  int by_mpi = -1;
+  int number = -1;
+  setenv("RONDE_CPU_BACKEND", "auto", 1); /* a world refuses MPI's */
+  MPI_Comm_split(MPI_COMM_WORLD, color, -world_rank, &model.comm);
+  MPI_Comm_rank(model.comm, &by_mpi);
+  const int handle = MPI_Comm_c2f(model.comm);
+  const ronde_init_options options = some_ranks(&handle, NULL, 0);
+  CHECK_OK(ronde_world_make(name, &options, &model.world));
+  CHECK_OK(ronde_rank(model.world, &number));
+  CHECK(number == by_mpi);
+  return model;
+}
+
+static void end_model(struct model* model) {
+  CHECK_OK(ronde_world_shutdown(model->world));
+  MPI_Comm_free(&model->comm);
+}
+
+/* Sums in both worlds, which may be one, are in flight while MPI sums over the same ranks. */
+static void check_sums(const struct model* first, const struct model* second) {
+  const struct model* const models[] = {first, second};
+  double values[] = {world_rank + 1, world_rank + 1};
+  ronde_work works[2];
+  for (int i = 0; i < 2; ++i) CHECK_OK(start_sum("", &values[i], 1, models[i]->world, &works[i]));
+  for (int i = 1; i >= 0; --i) {
+    double sum = world_rank + 1;
+    MPI_Allreduce(MPI_IN_PLACE, &sum, 1, MPI_DOUBLE, MPI_SUM, models[i]->comm);
+    CHECK_OK(finish(works[i]));
+    CHECK(values[i] == sum);
+  }
+}
+
+/* Every rank calls it, with no operation of its own in flight. */
+static void check_abort(uint32_t world) {
+  int status = RONDE_OK;
+  MPI_Barrier(MPI_COMM_WORLD);
+  if (world_rank == 0) CHECK_OK(ronde_world_abort(world, "a planted end"));
+  while (status == RONDE_OK) {
+    double value = 1;
+    ronde_work work = NULL;
+    status = start_sum("sum", &value, 1, world, &work);
+    if (status == RONDE_OK) status = finish(work);
+  }
+  CHECK_FAILS(RONDE_E_GROUP, "aborted: a planted end", status);
+}
+
+/* The worlds work without a group and beside one, and one outlives the other. */
+static void two_worlds(void) {
+  struct model half = make_model("half", world_rank % 2);
+  struct model all = make_model("all", 0);
+  for (int i = 0; i < 20; ++i) check_sums(&half, &all);
+  CHECK_OK(ronde_init(NULL));
+  check_sums(&half, &all);
+  check_abort(all.world);
+  end_model(&all);
+  check_job_goes_on();
+  CHECK_OK(ronde_shutdown());
+  check_sums(&half, &half);
+  end_model(&half);
+}
+
+/* A world needs no ronde_init(). */
+static void results_in_memory_of_the_program(void) {
+  struct model all = make_model("all", 0);
+  const int64_t one = 1;
+  double values[9] = {world_rank};
+  const ronde_tensor in = tensor_of(values, &one, 1, RONDE_F64);
+  ronde_tensor out = room_for(&values[1], 8, RONDE_F64);
+  const ronde_operation_options options = named("gather", all.world);
+  ronde_work work = NULL;
+  CHECK_OK(ronde_allgather(&in, &out, &options, &work));
+  CHECK_OK(finish(work));
+  for (int i = 0; i < world_size; ++i) CHECK(values[1 + i] == world_size - 1 - i);
+  end_model(&all);
+}
+
 static void start_mpi(void) {
   int provided = MPI_THREAD_SINGLE;
   MPI_Init_thread(NULL, NULL, MPI_THREAD_MULTIPLE, &provided);
@@ -132,6 +216,8 @@ static const struct test_case kCommunicator[] = {
     {"a list of ranks", a_list_of_ranks, ""},
     {"what is no group", what_is_no_group, ""},
     {"two sides", two_sides, ""},
+    {"two worlds", two_worlds, ""},
+    {"results in memory of the program", results_in_memory_of_the_program, ""},
     {"without MPI", without_mpi, "[n2][own]"},
     CASES_END,
 };

@@ -14,12 +14,13 @@ extern const struct test_case kJoin[];
 extern const struct test_case kSets[];
 extern const struct test_case kThreads[];
 extern const struct test_case kWorks[];
+extern const struct test_case kWorlds[];
 
 #define RANK_SUITES                                                                   \
   {                                                                                   \
     {"collectives", kCollectives}, {"bad_input", kBadInput}, {"capacity", kCapacity}, \
         {"groups", kGroups}, {"join", kJoin}, {"sets", kSets}, {"threads", kThreads}, \
-        {"works", kWorks},                                                            \
+        {"works", kWorks}, {"worlds", kWorlds},                                       \
   }
 
 #endif

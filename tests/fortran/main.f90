@@ -28,6 +28,7 @@ program main
   call broadcasts()
   call process_sets()
   call errors()
+  call worlds()
   call ronde_shutdown()
   call check(.not. ronde_is_initialized(), 'initialised after the shutdown')
   call MPI_Finalize()
@@ -226,5 +227,37 @@ contains
     call ronde_allreduce(values, name='field')
     call check(all(nint(values) == ranks), 'the sum after the errors')
   end subroutine errors
+
+  ! The even ranks, the odd ranks, and all ranks; the world of all makes another one.
+  subroutine worlds()
+    type(MPI_Comm) :: half
+    integer(int32) :: value, expected
+    integer :: i, of_half, of_all, within, ierr
+    this_case = 'worlds'
+    call MPI_Comm_split(MPI_COMM_WORLD, mod(rank, 2), rank, half)
+    of_half = ronde_world_make('half', half%mpi_val)
+    of_all = ronde_world_make('all', MPI_COMM_WORLD%mpi_val)
+    within = ronde_world_make_within('within', of_all, [(i, i = ranks - 1, 0, -1)])
+    call check(of_half < -1 .and. of_all < -1 .and. of_half /= of_all, 'the numbers')
+    call check(ronde_size(of_all) == ranks .and. ronde_rank(of_all) == rank, 'the rank')
+    call check(ronde_rank(within) == ranks - 1 - rank, 'the rank within')
+    call MPI_Allreduce(rank + 1, expected, 1, MPI_INTEGER4, MPI_SUM, half)
+    value = rank + 1
+    call ronde_allreduce(value, process_set=of_half)
+    call check(value == expected, 'the sum of half of the ranks')
+    call MPI_Allreduce(value, expected, 1, MPI_INTEGER4, MPI_SUM, MPI_COMM_WORLD)
+    call ronde_allreduce(value, process_set=of_all)
+    call check(value == expected, 'the sum of all ranks')
+    call MPI_Comm_free(half)
+    call ronde_world_shutdown(of_half)
+    call ronde_world_shutdown(within)
+    call ronde_world_shutdown(of_all)
+    call ronde_world_shutdown(of_all, ierr)
+    call check_fails(ierr, RONDE_E_UNKNOWN_SET, 'there is no world')
+    call ronde_allreduce(value, process_set=of_all, ierr=ierr)
+    call check(ierr == RONDE_E_NOT_INITIALIZED, 'a sum in a world that has ended')
+    of_all = ronde_world_make('a/b', MPI_COMM_WORLD%mpi_val, ierr)
+    call check_fails(ierr, RONDE_E_USAGE, 'cannot name a world')
+  end subroutine worlds
 
 end program main

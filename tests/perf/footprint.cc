@@ -3,7 +3,8 @@
 //
 // What Ronde takes from the host besides time: the memory of all ranks together before init and
 // after a model's gradients were exchanged (each tensor cut into so many pieces), and the processor
-// time of a rank that has nothing to do or waits for a late one. Prints markdown tables.
+// time of a rank that has nothing to do or waits for a late one. Then the same of worlds, each of
+// which has summed once, and what a sum in one takes beside the others. Prints markdown tables.
 #include <mpi.h>
 #include <sys/resource.h>
 
@@ -123,6 +124,58 @@ void measure_load() {
       idle, waiting);
 }
 
+int threads_of_process() {
+  std::ifstream file("/proc/self/status");
+  for (std::string line; std::getline(file, line);) {
+    if (line.rfind("Threads:", 0) == 0) return std::stoi(line.substr(8));
+  }
+  throw std::runtime_error("/proc/self/status has no line 'Threads:'");
+}
+
+void sum(ronde::ProcessSet set) {
+  float value = 1;
+  ronde::Request request;
+  request.name = "sum";
+  request.shape = {1};
+  request.input = request.output = &value;
+  request.set = set;
+  ronde::run(std::move(request));
+}
+
+double us_of_sum(ronde::ProcessSet set) {
+  constexpr int kSums = 20000;
+  for (int i = 0; i < kSums / 10; ++i) sum(set);
+  const auto start = Clock::now();
+  for (int i = 0; i < kSums; ++i) sum(set);
+  return std::chrono::duration<double, std::micro>(Clock::now() - start).count() / kSums;
+}
+
+void measure_worlds(bool speaks) {
+  if (speaks) {
+    std::printf(
+        "\n| worlds | threads of a rank | MiB of all ranks, more than without | idle, %% of a core "
+        "| us of a sum in one |\n|---|---|---|---|---|\n");
+  }
+  const double before = memory_of_host();
+  for (const int count : {1, 8, 64}) {
+    std::vector<ronde::World> worlds;
+    for (int i = 0; i < count; ++i) {
+      worlds.emplace_back("world" + std::to_string(i),
+                          ronde::InitOptions{.mpi_communicator = MPI_Comm_c2f(MPI_COMM_WORLD)});
+      sum(worlds.back().set());
+    }
+    const double memory = memory_of_host() - before;
+    const double idle =
+        over_ranks(MPI_MAX, load_of([] { std::this_thread::sleep_for(kIdleness); }));
+    const double us = us_of_sum(worlds.front().set());
+    if (speaks) {
+      std::printf("| %d | %d | %.1f | %.2f | %.2f |\n", count, threads_of_process(), memory, idle,
+                  us);
+    }
+    for (ronde::World& world : worlds) world.shutdown();
+  }
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -132,7 +185,9 @@ int main(int argc, char** argv) {
   MPI_Init_thread(&argc, &argv, MPI_THREAD_MULTIPLE, &provided);
   measure_memory(model, static_cast<std::size_t>(pieces));
   measure_load();
+  const bool speaks = ronde::rank() == 0;
   ronde::shutdown();
+  measure_worlds(speaks);
   MPI_Finalize();
   return 0;
 }

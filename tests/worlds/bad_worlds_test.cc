@@ -5,6 +5,7 @@
 #include <catch2/catch.hpp>
 #include <cstdlib>
 #include <optional>
+#include <thread>
 
 #include "ronde/ronde.h"
 #include "tests/support/fakes/memory_store.h"
@@ -32,7 +33,7 @@ World alone(const std::string& name) {
 }
 
 TEST_CASE("a world needs a name that files can bear") {
-  for (const std::string name : {"", ".", "..", "a/b", "two words", "a%n", "line\n"}) {
+  for (const std::string name : {"", ".", "..", "a/b", "two words", "a%n", "line\n", "rank0"}) {
     INFO(name);
     CHECK_THAT(text_thrown<UsageError>([&] { alone(name); }),
                Contains("cannot name a world, as files bear it"));
@@ -81,7 +82,7 @@ TEST_CASE("a rank that does not come to make a world is named, and its world goe
       const std::string text = text_thrown<GroupError>([&] {
         World("child", parent.set(), {0, 1, 2});
       });
-      check_contains(text, "world 'child' was not made, as rank");
+      check_contains(text, "world 'child' was not made: rank 2 of the world");
       check_contains(text, "RONDE_INIT_TIMEOUT_S");
     }
     check_equal(sum_in(parent.set(), 1), 3.0, "the sum of the parent");
@@ -89,6 +90,14 @@ TEST_CASE("a rank that does not come to make a world is named, and its world goe
   });
   unsetenv("RONDE_INIT_TIMEOUT_S");
   unsetenv("RONDE_LOG_LEVEL");
+}
+
+TEST_CASE("a process is in one world of a name at a time") {
+  World model = alone("model");
+  CHECK_THAT(text_thrown<UsageError>([] { alone("model"); }),
+             Contains("this process is in a world 'model' already"));
+  model.shutdown();
+  alone("model").shutdown();
 }
 
 TEST_CASE("ranks that give a world different names are refused, all of them") {
@@ -139,6 +148,7 @@ TEST_CASE("a set of another world is refused") {
 TEST_CASE("a world that was shut down, or moved from, says so") {
   World world = alone("world");
   const World moved = std::move(world);
+  CHECK_THROWS_AS(sum_in(world.set(), 1), NotInitializedError);
   CHECK_THAT(text_thrown<UsageError>([&] { world.rank(); }), Contains("had been moved from"));
   CHECK(moved.rank() == 0);
   World back = alone("back");
@@ -151,17 +161,25 @@ TEST_CASE("a world that was shut down, or moved from, says so") {
 
 TEST_CASE("a world cannot be made, nor shut down, in a callback") {
   World world = alone("world");
-  std::string of_making, of_end;
-  SumIn sum(world.set(), {1});
-  std::atomic<bool> called{false};
-  barrier_async({.process_set = world.set()}).on_done([&] {
-    of_end = text_thrown<UsageError>([&] { world.shutdown(); });
-    called = true;
-    called.notify_all();
-  });
-  called.wait(false);
-  CHECK_THAT(of_end, Contains("callback"));
-  sum.wait();
+  // The callback of what is done at once runs on this thread, which may do both.
+  for (bool was_called_back = false; !was_called_back;) {
+    std::string of_making, of_end;
+    std::atomic<bool> called{false};
+    const auto here = std::this_thread::get_id();
+    barrier_async({.process_set = world.set()}).on_done([&] {
+      was_called_back = std::this_thread::get_id() != here;
+      if (was_called_back) {
+        of_making = text_thrown<UsageError>([&] { World("child", world.set(), {0}); });
+        of_end = text_thrown<UsageError>([&] { world.shutdown(); });
+      }
+      called = true;
+      called.notify_all();
+    });
+    called.wait(false);
+    if (!was_called_back) continue;
+    CHECK_THAT(of_making, Contains("a ronde::World was made in a callback of an operation"));
+    CHECK_THAT(of_end, Contains("callback"));
+  }
   world.shutdown();
 }
 
@@ -172,6 +190,11 @@ TEST_CASE("settings that are for init() alone leave a world as it is") {
   CHECK(world.runtime().process_sets() == std::vector<ProcessSet>{world.set()});
   CHECK(world.runtime().config().metrics.empty());
   world.shutdown();
+  setenv("RONDE_CPU_BACKEND", "mpi", 1);
+  World without_mpi = alone("without_mpi");
+  CHECK(without_mpi.runtime().backend_name(DeviceKind::Cpu) == "shm");
+  without_mpi.shutdown();
+  unsetenv("RONDE_CPU_BACKEND");
   unsetenv("RONDE_PROCESS_SETS");
   unsetenv("RONDE_METRICS");
 }

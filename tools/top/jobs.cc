@@ -37,7 +37,7 @@ std::vector<std::vector<Json>> grouped(const std::vector<Answer>& answers) {
   for (const Answer& answer : answers) {
     if (answer.json.is_null()) continue;
     const Json& rank = answer.json;
-    Key key(rank.at("launcher"), rank.at("program"), rank.at("world"), rank.at("ranks"), 0);
+    Key key(rank.at("launcher"), rank.at("program"), rank.value("world", ""), rank.at("ranks"), 0);
     const auto has_rank = [&](const Json& other) { return other.at("rank") == rank.at("rank"); };
     while (std::ranges::any_of(jobs[key], has_rank)) ++std::get<4>(key);
     jobs[key].push_back(rank);
@@ -90,7 +90,8 @@ Jobs::Numbers Jobs::numbers_of(const Json& figures) {
 /// What has come since the oldest of the recent calls, or since init.
 Jobs::Numbers Jobs::recent_of(const Json& rank) {
   Numbers now = numbers_of(rank.at("figures"));
-  std::deque<Numbers>& history = histories_[{rank.at("pid"), rank.at("world"), rank.at("rank")}];
+  std::deque<Numbers>& history =
+      histories_[{rank.at("pid"), rank.value("world", ""), rank.at("rank")}];
   if (!history.empty() && now.seconds < history.back().seconds) history.clear();
   history.push_back(now);
   if (history.size() == 1) return now;
@@ -109,7 +110,8 @@ Jobs::Numbers Jobs::recent_of(const Json& rank) {
 Json Jobs::job_of(const std::vector<Json>& ranks) {
   const Json& first = ranks.front();
   Json job;
-  for (const char* const key : {"program", "world", "host", "ranks", "hosts", "backends"}) {
+  job["world"] = first.value("world", "");
+  for (const char* const key : {"program", "host", "ranks", "hosts", "backends"}) {
     job[key] = first.at(key);
   }
   Json rows = Json::array();

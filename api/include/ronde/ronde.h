@@ -186,11 +186,11 @@ void stop_timeline(ProcessSet set = kGlobalSet);
 /// Throws UsageError if that is unset, Error if the file cannot be written.
 void dump(ProcessSet set = kGlobalSet);
 
-/// Adds a backend for the next init, to be chosen by name or by priority. Throws UsageError if the
-/// name is taken or Ronde is initialised.
+/// Adds a backend for the next init and later Worlds, to be chosen by name or by priority. Throws
+/// UsageError if the name is taken or Ronde is initialised.
 void register_backend(const std::string& name, BackendFactory factory);
 
-/// Called when operations stall (StallCallback says when); for the next init.
+/// Called when operations stall (StallCallback says when); for the next init and later Worlds.
 void set_stall_callback(StallCallback callback);
 
 /// Runs in every later init, not where a World is made, after the ranks have met, on the thread

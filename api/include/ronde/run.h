@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <string>
 
 #include "ronde/process_set.h"
 
@@ -17,7 +18,10 @@ std::uint64_t add_shutdown_hook(std::function<void()> hook, ProcessSet set = kGl
 void remove_shutdown_hook(std::uint64_t number, ProcessSet set = kGlobalSet);
 
 /// Tells `ronde run` that a checkpoint of this step is complete, so that it can say so if the job
-/// fails. Does nothing under another launcher.
-void note_checkpoint(std::int64_t step);
+/// fails. Does nothing under another launcher, nor for a World.
+void note_checkpoint(std::int64_t step, ProcessSet set = kGlobalSet);
+
+/// "rank 2", or "rank 2 of world 'actor'"; empty where the world of `set` does not live.
+std::string rank_text(ProcessSet set);
 
 }  // namespace ronde

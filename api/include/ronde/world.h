@@ -35,8 +35,8 @@ class World {
   /// is given. A process that makes several worlds makes them in the same order as every other one
   /// that is in them, too. MPI, whatever its level, is called until this returns and not after.
   /// `name` is equal on all ranks, and no other world of theirs has it while this one lives: up to
-  /// 40 letters, digits, '.', '_' and '-'. Throws as ronde::init(), and UsageError for such a name,
-  /// or if Ronde itself has initialised MPI.
+  /// 40 letters, digits, '.', '_' and '-', but not rank0 and the like. Throws as ronde::init(), and
+  /// UsageError for such a name, or if Ronde itself has initialised MPI.
   World(std::string name, const InitOptions& options);
 
   /// The same for ranks of another world, that of ronde::init() or not: numbered as in `of`, in
@@ -44,7 +44,7 @@ class World {
   /// GroupError if one does not come within RONDE_INIT_TIMEOUT_S.
   World(std::string name, ProcessSet of, const std::vector<int>& ranks);
 
-  /// Without a shutdown() before it, reports to the others that this rank left; never waits.
+  /// Without a shutdown() before it, reports to the others that this rank left, and waits for none.
   ~World();
   World(World&& other) noexcept;
   World& operator=(World&& other) noexcept;
@@ -54,7 +54,7 @@ class World {
   const std::string& name() const noexcept;
 
   /// All ranks of the world. Stays what it is after shutdown(), where operations of it throw
-  /// NotInitializedError.
+  /// NotInitializedError, as they do for that of a World that was moved from.
   ProcessSet set() const noexcept;
 
   // These throw NotInitializedError after shutdown().

@@ -121,9 +121,9 @@ RONDE_C_API int ronde_process_set_create(const int* ranks, int count, const char
 /** Called by those who made it. Refused, and the set stays, while a rank has an operation in flight
  * in it. */
 RONDE_C_API int ronde_process_set_remove(uint32_t set);
-/** The sets that this rank knows, RONDE_ALL_RANKS included, oldest first. `count` is how many `ids`
- * has room for, and becomes how many there are, also with RONDE_E_TOO_SMALL. With `ids` NULL only
- * that. */
+/** The sets of ronde_init() that this rank knows, RONDE_ALL_RANKS included, oldest first. `count`
+ * is how many `ids` has room for, and becomes how many there are, also with RONDE_E_TOO_SMALL. With
+ * `ids` NULL only that. */
 RONDE_C_API int ronde_process_set_ids(uint32_t* ids, int* count);
 /** The ranks (of the whole group) of a set, in its order; `count` and a NULL as above. */
 RONDE_C_API int ronde_process_set_ranks(uint32_t set, int* ranks, int* count);
@@ -134,22 +134,23 @@ RONDE_C_API int ronde_process_set_included(uint32_t set, int* included);
 /** @name Worlds
  * A world is a group of ranks of its own, beside that of ronde_init() or without it: a runtime with
  * its own thread, links and failures. A process may be in many. It is named by the number of the
- * process set of all its ranks, from 2^31 on, which stands wherever a process set is asked for. Data
- * moves through shared memory, and between hosts by UCX, never by MPI. A process that makes several
- * makes them in the same order as others that are in them, too.
+ * process set of all its ranks, from 2^31 on, which stands wherever a process set is asked for.
+ * Data moves through shared memory, and between hosts by UCX, never by MPI. A process that makes
+ * several makes them in the same order as others that are in them, too.
  * @{ */
 
 /** Called by each of the ranks that `options` choose, by one of mpi_comm, mpi_ranks and size; fails
- * as ronde_init(). `name` is equal on all ranks and stands in logs, errors and names of files: up to
- * 40 letters, digits, '.', '_' and '-', no other world of this process has it. MPI is called until
- * this returns and not after it, whatever its thread level. */
+ * as ronde_init(). `name` is equal on all ranks and stands in logs, errors and names of files: up
+ * to 40 letters, digits, '.', '_' and '-', no other world of this process has it. MPI is called
+ * until this returns and not after it, whatever its thread level. */
 RONDE_C_API int ronde_world_make(const char* name, const ronde_init_options* options,
                                  uint32_t* world);
 /** The same of ranks of a process set or world, numbered as in it, in this order; they alone call
  * it. RONDE_E_GROUP if one does not come within RONDE_INIT_TIMEOUT_S. */
 RONDE_C_API int ronde_world_make_within(const char* name, uint32_t set, const int* ranks, int count,
                                         uint32_t* world);
-/** As ronde_shutdown(), for this world alone: its ranks call it together. */
+/** As ronde_shutdown(), for this world alone: its ranks call it together. The number names none
+ * from then on: RONDE_E_UNKNOWN_SET, but of operations and sets RONDE_E_NOT_INITIALIZED. */
 RONDE_C_API int ronde_world_shutdown(uint32_t world);
 /** As ronde_abort(), for this world alone. */
 RONDE_C_API int ronde_world_abort(uint32_t world, const char* text);

@@ -20,7 +20,7 @@ enum ronde_status {
   RONDE_E_INVALID_ARGUMENT = 1,
   /** A work that was freed already, or never was one. */
   RONDE_E_INVALID_HANDLE = 2,
-  /** Before ronde_init(), or after ronde_shutdown(). */
+  /** Before ronde_init(), after ronde_shutdown(), or for a world after its end. */
   RONDE_E_NOT_INITIALIZED = 3,
   /** The call makes no sense in this state, or the ranks disagree (the text then says what each of
    * them sent). The group goes on. */
@@ -45,7 +45,8 @@ enum ronde_status {
   /** The name of an operation that is still in flight. The group goes on, as after RONDE_E_USAGE.
    */
   RONDE_E_DUPLICATE_NAME = 12,
-  /** A process set that was never made with this rank, or was removed. The group goes on. */
+  /** A process set or world that was never made with this rank, or was removed. The group goes on.
+   */
   RONDE_E_UNKNOWN_SET = 13,
   /** A process set that this rank is not in. The group goes on. */
   RONDE_E_NOT_A_MEMBER = 14

@@ -108,9 +108,10 @@ void Engine::fail_start() const {
   auto known = options_.hanging_start ? options_.hanging_start() : std::nullopt;
   if (!known) known = backends_.hanging_start();
   if (known) throw GroupError(*known);
-  throw GroupError(-1,
-                   "the ranks did not meet within RONDE_INIT_TIMEOUT_S: at least one has not "
-                   "called ronde::init(), hangs or died. End this process");
+  const std::string& world = options_.world_name;
+  throw GroupError(-1, "the ranks did not meet within RONDE_INIT_TIMEOUT_S: at least one has not " +
+                           (world.empty() ? "called ronde::init()" : "made world '" + world + "'") +
+                           ", hangs or died. End this process");
 }
 
 void Engine::run() noexcept {

@@ -38,8 +38,8 @@ const char* const kRandom = "random";
 const std::string kPrefix = "ronde::Checkpoint: ";
 
 CheckpointOptions checked(CheckpointOptions options) {
-  const auto refuse = [](const std::string& text) {
-    throw UsageError(detail::rank_prefix() + "ronde::Checkpoint: " + text);
+  const auto refuse = [&](const std::string& text) {
+    throw UsageError(detail::rank_prefix(options.process_set) + "ronde::Checkpoint: " + text);
   };
   if (options.keep < 0) refuse("keep is " + std::to_string(options.keep) + ". Give 0 for all");
   if (options.replicate != 0 && options.replicate != 1) {
@@ -112,7 +112,7 @@ class Checkpoint::Impl {
     const auto same = [&](const NamedObject& other) { return other.name == name; };
     if (name.empty() || name.find('/') != std::string::npos || name == kRandom ||
         std::any_of(objects_.begin(), objects_.end(), same)) {
-      throw UsageError(detail::rank_prefix() + "ronde::Checkpoint::add(\"" + name +
+      throw UsageError(detail::rank_prefix(layout_.set) + "ronde::Checkpoint::add(\"" + name +
                        "\"): give each object a name of its own, without \"/\", other than \"" +
                        kRandom + "\"");
     }
@@ -121,8 +121,8 @@ class Checkpoint::Impl {
 
   void save(std::int64_t step) {
     if (step < 0) {
-      throw UsageError(detail::rank_prefix() + "ronde::Checkpoint::save(" + std::to_string(step) +
-                       "): steps are numbered from 0");
+      throw UsageError(detail::rank_prefix(layout_.set) + "ronde::Checkpoint::save(" +
+                       std::to_string(step) + "): steps are numbered from 0");
     }
     if (step == saved_step_) return wait();
     const Span span("save checkpoint", layout_.set);
@@ -163,7 +163,7 @@ class Checkpoint::Impl {
     if (!loaded) return std::nullopt;
     saved_step_ = loaded->name.step;
     writer_.set_passed_over({loaded->name.sequence, sequence_});
-    note_checkpoint(loaded->name.step);
+    note_checkpoint(loaded->name.step, layout_.set);
     return loaded->name.step;
   }
 

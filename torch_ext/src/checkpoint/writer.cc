@@ -95,7 +95,7 @@ void CheckpointWriter::write(const store::Name& name, const std::vector<Piece>& 
     uncommitted_ = manifest;
     return;
   }
-  note_checkpoint(name.step);
+  note_checkpoint(name.step, layout_.set);
   // Other hosts may have committed it; here there was no room, for instance.
   const std::string missing = earlier ? problem_of([&] { store_.commit(*earlier); }) : "";
   const std::string left = problem_of([&] { store_.prune(keep_, name, passed_over_, first_); });

@@ -22,6 +22,7 @@
 #include "core/src/base/fingerprint.h"
 #include "ronde/error.h"
 #include "ronde/ronde.h"
+#include "ronde/run.h"
 #include "ronde/torch/collectives.h"
 #include "torch_ext/src/common/tensor_request.h"
 
@@ -113,9 +114,9 @@ void check_member(const std::string& subject, ProcessSet set, const std::string&
     if (!members.empty()) members += ',';
     members += std::to_string(member);
   }
-  throw UsageError(subject + ": rank " + std::to_string(runtime_of(set).topology().rank) +
-                   " is not in process set " + std::to_string(set.id) + ", which has the ranks " +
-                   members + (advice.empty() ? "" : ". " + advice));
+  throw UsageError(subject + ": " + rank_text(set) + " is not in process set " +
+                   std::to_string(set.id) + ", which has the ranks " + members +
+                   (advice.empty() ? "" : ". " + advice));
 }
 
 void agree(const std::string& subject, const Statement& mine, ProcessSet set,

@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "ronde/ronde.h"
+#include "ronde/run.h"
 #include "torch_ext/src/common/device_stream.h"
 
 namespace ronde::detail {
@@ -329,13 +330,9 @@ TensorWork start_max(const std::string& name, const at::Tensor& values, ProcessS
   return start_in_place(request_for(Collective::Allreduce, values, options), values, true);
 }
 
-std::string rank_prefix(ProcessSet set) try {
-  const Runtime& runtime = runtime_of(set);
-  const std::string& world = runtime.world_name();
-  return "rank " + std::to_string(runtime.topology().rank) +
-         (world.empty() ? ": " : " of world '" + world + "': ");
-} catch (const Error&) {
-  return "";  // before init, after shutdown, or in a child of fork()
+std::string rank_prefix(ProcessSet set) {
+  const std::string rank = rank_text(set);
+  return rank.empty() ? "" : rank + ": ";
 }
 
 std::string caller(std::string_view function, const std::string& name, ProcessSet set) {

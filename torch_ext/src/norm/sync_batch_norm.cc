@@ -115,17 +115,17 @@ at::Tensor run_alone(const SyncBatchNormUse& use) {
 }
 
 /// From running statistics a layer runs without init, too.
-std::string subject_of_layer(const SyncBatchNormUse& use, const std::string& name) {
-  return rank_prefix() + "ronde::SyncBatchNorm" + std::to_string(use.layer.dimensions) + "d(\"" +
-         name + "\")";
+std::string subject_of_layer(const SyncBatchNormUse& use, const SyncBatchNormLayer& layer) {
+  return rank_prefix(layer.process_set()) + "ronde::SyncBatchNorm" +
+         std::to_string(use.layer.dimensions) + "d(\"" + layer.wire_name() + "\")";
 }
 
 void check_same_set(const std::vector<SyncBatchNormRef>& layers) {
   const SyncBatchNormLayer& first = layers.front().layer();
   for (const SyncBatchNormRef& other : layers) {
     if (other.layer().process_set() == first.process_set()) continue;
-    throw UsageError(rank_prefix() + "ronde::sync_batch_norm: \"" + first.wire_name() +
-                     "\" and \"" + other.layer().wire_name() +
+    throw UsageError(rank_prefix(first.process_set()) + "ronde::sync_batch_norm: \"" +
+                     first.wire_name() + "\" and \"" + other.layer().wire_name() +
                      "\" have different process sets, which share no exchange. Call them one after "
                      "the other");
   }
@@ -224,7 +224,7 @@ std::vector<at::Tensor> sync_batch_norm(const std::vector<SyncBatchNormRef>& lay
   for (std::size_t i = 0; i < layers.size(); ++i) {
     const SyncBatchNormLayer& layer = layers[i].layer();
     const detail::SyncBatchNormUse use{layer.state(), inputs[i]};
-    subjects.push_back(detail::subject_of_layer(use, layer.wire_name()));
+    subjects.push_back(detail::subject_of_layer(use, layer));
     detail::check_use(subjects.back(), use);
     if (!detail::uses_batch_statistics(use.layer)) continue;
     names += (names.empty() ? "" : " + ") + layer.wire_name();

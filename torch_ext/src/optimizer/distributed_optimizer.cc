@@ -108,8 +108,8 @@ class DistributedOptimizer::Impl {
 
   at::Tensor step(const torch::optim::Optimizer::LossClosure& closure) {
     if (!closure && evaluates_often_) {
-      throw UsageError(detail::rank_prefix() + "ronde::DistributedOptimizer(\"" +
-                       reducer_->scope() +
+      throw UsageError(detail::rank_prefix(reducer_->options().process_set) +
+                       "ronde::DistributedOptimizer(\"" + reducer_->scope() +
                        "\"): LBFGS evaluates the loss itself, several times a step. Pass step() a "
                        "closure that calls zero_grad() and backward(), and returns the loss");
     }
@@ -324,7 +324,7 @@ DistributedOptimizer::Guard::~Guard() {
 DistributedOptimizer::SkipSynchronize DistributedOptimizer::skip_synchronize() {
   const DistributedOptimizerOptions& options = impl_->reducer()->options();
   if (options.op == ReduceOp::Adasum && options.adasum_of_deltas) {
-    throw UsageError(detail::rank_prefix() +
+    throw UsageError(detail::rank_prefix(options.process_set) +
                      "ronde::DistributedOptimizer: skip_synchronize() was called, but with "
                      "adasum_of_deltas gradients are not reduced, and ranks that did not combine "
                      "their steps would part. Clip between backward() and step()");

@@ -137,8 +137,10 @@ void remove_header(std::string& bytes, const std::string& type) {
 
 // The caller adds the rank. An empty text would mean success.
 std::string without_rank(std::string text) {
+  static const std::regex in_world("^rank \\d+ of world '[^']+': ");
   const std::string prefix = rank_prefix();
   if (!prefix.empty() && text.starts_with(prefix)) text.erase(0, prefix.size());
+  text = std::regex_replace(text, in_world, "");
   return !text.empty() ? text : "unknown error";
 }
 
@@ -186,7 +188,7 @@ std::string root_problem(int root_rank, ProcessSet set) {
   if (root_rank >= 0 && root_rank < size) return {};
   return "root_rank is " + std::to_string(root_rank) + ", but there are only the ranks 0 to " +
          std::to_string(size - 1) +
-         (set == kGlobalSet ? "" : " in process set " + std::to_string(set.id));
+         (set.id == kGlobalSet.id ? "" : " in process set " + std::to_string(set.id));
 }
 
 std::string type_text(const std::type_info& type) {

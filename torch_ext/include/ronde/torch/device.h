@@ -11,7 +11,8 @@ namespace ronde {
 /// sees GPUs and Ronde has a backend for them, else the CPU; if only libtorch_cuda is missing, rank
 /// 0 logs a warning. Throws UsageError before init, and where libtorch_cuda was loaded too late:
 /// after a call of LibTorch that asks for CUDA, such as torch::manual_seed().
-/// The local rank is that in the world of `set`.
+/// The local rank is that in the world of `set`: of several worlds, one that has all ranks of the
+/// host, so that each has a GPU of its own.
 c10::Device local_device(ProcessSet set = kGlobalSet);
 
 namespace detail {
