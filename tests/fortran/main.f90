@@ -239,7 +239,8 @@ contains
     of_all = ronde_world_make('all', MPI_COMM_WORLD%mpi_val)
     within = ronde_world_make_within('within', of_all, [(i, i = ranks - 1, 0, -1)])
     call check(of_half < -1 .and. of_all < -1 .and. of_half /= of_all, 'the numbers')
-    call check(ronde_size(of_all) == ranks .and. ronde_rank(of_all) == rank, 'the rank')
+    call check(ronde_size(of_all) == ranks, 'the size')
+    call check(ronde_rank(of_all) == rank, 'the rank')
     call check(ronde_rank(within) == ranks - 1 - rank, 'the rank within')
     call MPI_Allreduce(rank + 1, expected, 1, MPI_INTEGER4, MPI_SUM, half)
     value = rank + 1

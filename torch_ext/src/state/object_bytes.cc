@@ -8,6 +8,8 @@
 
 #include <exception>
 #include <optional>
+#include <regex>
+#include <string>
 #include <string_view>
 #include <utility>
 
