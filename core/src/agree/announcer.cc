@@ -11,25 +11,6 @@
 
 namespace ronde {
 
-namespace {
-
-/// Adds the operation, or the members of the group one by one.
-void add_agreed(std::vector<Submission>& agreed, Submission submission, const RankRows& rows,
-                bool contributed, std::uint64_t digest, int average_over = 0) {
-  for (std::size_t i = 0; i < submission.members.size(); ++i) {
-    add_agreed(agreed, std::move(submission.members[i]), rows.members.at(i), contributed, digest,
-               average_over);
-  }
-  if (submission.is_group()) return;
-  submission.rows = rows;
-  submission.contributed = contributed;
-  submission.average_over = average_over;
-  submission.digest = submission.start.digest != 0 ? digest : 0;
-  agreed.push_back(std::move(submission));
-}
-
-}  // namespace
-
 void Announcer::add(Submission submission) {
   if (submission.spec().kind == Collective::Join) {
     join_ = std::move(submission);

@@ -159,15 +159,16 @@ bool FrozenSchedule::fill(Place& next, Submission& submission) {
   if (bucket.missing == bucket.entries.size()) bucket.since = now;
   bucket.lazy = bucket.lazy && submission.is_lazy && submission.spec().symmetric();
   bucket.digest += submission.start.digest;
-  submission.work->set_bucket(place.bucket);
   const bool completes = bucket.missing == 1;
-  if (completes && submission.is_noted) {
+  for_each_operation(submission, [&](Submission& operation) {
+    operation.work->set_bucket(place.bucket);
+    if (!completes || !operation.is_noted) return;
     events_.write({.time_ns = EventLog::ns_of(now),
                    .kind = EventKind::Announced,
-                   .collective = submission.spec().kind,
-                   .set = submission.spec().set,
-                   .operation = submission.number});
-  }
+                   .collective = operation.spec().kind,
+                   .set = operation.spec().set,
+                   .operation = operation.number});
+  });
   note_submitted(events_, submission, completes ? ThenAlso::Announced : ThenAlso::Nothing);
   bucket.entries[place.entry].submission = std::move(submission);
   counters_.tensors.add();
@@ -294,6 +295,7 @@ FrozenSchedule::Next FrozenSchedule::take() {
   std::unique_lock lock(mutex_);
   const std::optional<Board::Whom> whom = std::exchange(notify_due_, std::nullopt);
   if (const std::optional<std::size_t> bucket = next_to_run()) {
+    next.is_group = buckets_[*bucket].entries.front().spec->is_group();
     next.bucket = empty(buckets_[*bucket]);
     if (*bucket == next_) {
       next_ = (next_ + 1) % buckets_.size();
@@ -315,13 +317,13 @@ std::vector<Submission> FrozenSchedule::empty(Bucket& bucket) {
   const int last_rank = words_.last_rank(index);
   const bool differ = bucket.digest != 0 && words_.digests_differ(generation_, index, bucket.step);
   for (Entry& entry : bucket.entries) {
-    entry.submission->work->set_bucket(std::nullopt);
-    entry.submission->rows = entry.item.response.rows;
-    entry.submission->contributed = entry.item.contributed;
-    entry.submission->last_rank = last_rank;
-    entry.submission->digest = differ && entry.submission->start.digest != 0 ? kDigestsDiffer : 0;
-    agreed.push_back(std::move(*entry.submission));
+    add_agreed(agreed, std::move(*entry.submission), entry.item.response.rows,
+               entry.item.contributed, differ ? kDigestsDiffer : 0);
     entry.submission.reset();
+  }
+  for (Submission& operation : agreed) {
+    operation.work->set_bucket(std::nullopt);
+    operation.last_rank = last_rank;
   }
   bucket.missing = bucket.entries.size();
   bucket.raised = false;

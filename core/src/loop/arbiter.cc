@@ -79,8 +79,10 @@ void Arbiter::learn(DecisionMessage& decision, TimePoint now) {
   bool fits = true;
   const auto add = [&](std::uint32_t slot, bool contributed) {
     const CachedResponse& response = global.announcer->response(slot);
-    fits = fits && response.spec->kind != Collective::Barrier;  // nor a group
-    const std::uint64_t bytes = contributed ? global.executor->wire_bytes(*response.spec) : 0;
+    const bool is_group = response.spec->is_group();
+    fits = fits && (is_group || response.spec->kind != Collective::Barrier);
+    const bool moves_data = contributed && !is_group;  // a group has a bucket of its own
+    const std::uint64_t bytes = moves_data ? global.executor->wire_bytes(*response.spec) : 0;
     operations.push_back({slot, !response.spec->name.empty(), contributed, {response.spec, bytes}});
   };
   decision.cached.for_each(

@@ -248,7 +248,7 @@ void ControlPlane::follow_schedule() {
   FrozenSchedule::Next next;
   do {
     next = schedule_->take();
-    if (!next.bucket.empty()) sets_.global().executor->enqueue_bucket(std::move(next.bucket));
+    sets_.global().executor->enqueue_bucket(std::move(next.bucket), next.is_group);
   } while (!next.is_last);
   if (!next.remains) return;
   FrozenSchedule::Remains& remains = *next.remains;

@@ -20,6 +20,20 @@ std::string text_of(const std::vector<Submission>& submissions) {
   return count + (names.size() == 1 ? " operation: " : " operations: ") + first_few(names);
 }
 
+void add_agreed(std::vector<Submission>& agreed, Submission submission, const RankRows& rows,
+                bool contributed, std::uint64_t digest, int average_over) {
+  for (std::size_t i = 0; i < submission.members.size(); ++i) {
+    add_agreed(agreed, std::move(submission.members[i]), rows.members.at(i), contributed, digest,
+               average_over);
+  }
+  if (submission.is_group()) return;
+  submission.rows = rows;
+  submission.contributed = contributed;
+  submission.average_over = average_over;
+  submission.digest = submission.start.digest != 0 ? digest : 0;
+  agreed.push_back(std::move(submission));
+}
+
 void note_submitted(EventLog& events, Submission& submission, ThenAlso then) noexcept {
   for (Submission& member : submission.members) note_submitted(events, member, then);
   if (submission.is_group() || std::exchange(submission.is_noted, true)) return;

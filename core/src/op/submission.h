@@ -77,8 +77,20 @@ struct Submission {
   bool is_group() const noexcept { return !members.empty(); }
 };
 
+/// Calls `function` with the operation, or with each one of the group.
+template <typename Function>
+void for_each_operation(Submission& submission, const Function& function) {
+  for (Submission& member : submission.members) function(member);
+  if (!submission.is_group()) function(submission);
+}
+
 /// "4 operations: allreduce 'a', allreduce 'b', allreduce 'c' and 1 more", for the log.
 std::string text_of(const std::vector<Submission>& submissions);
+
+/// Adds what the ranks have agreed on to `agreed`: the operation, or the members of the group one
+/// by one. `average_over`: as Response::average_over.
+void add_agreed(std::vector<Submission>& agreed, Submission submission, const RankRows& rows,
+                bool contributed, std::uint64_t digest, int average_over = 0);
 
 /// Writes EventKind::Submitted, if it has not been, of the operation or each one of the group.
 /// `then`: what happens to it at once.

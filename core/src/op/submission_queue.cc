@@ -26,8 +26,7 @@ void SubmissionQueue::push(Submission submission) {
   }
   counters_.submitted_bytes.add(submission.input_bytes);
   submission.after_wait = waited_.exchange(false, std::memory_order_relaxed);
-  for (Submission& member : submission.members) enter(member);
-  if (!submission.is_group()) enter(submission);
+  for_each_operation(submission, [this](Submission& operation) { enter(operation); });
   const bool quietly = submission.start.caller_waits;
   if (route(submission) == Intake::Due && !quietly) wake_locked();
 }
@@ -64,9 +63,11 @@ void SubmissionQueue::hand_over(const std::function<std::vector<Submission>()>& 
   const bool was_due = negotiated_.due() == TimePoint();
   std::vector<Submission> later = negotiated_.take();
   std::vector<std::shared_ptr<WorkState>> awaited;
-  for (const std::vector<Submission>* const each : {&earlier, &later}) {
-    for (const Submission& submission : *each) {
-      if (submission.work && submission.work->is_awaited()) awaited.push_back(submission.work);
+  for (std::vector<Submission>* const each : {&earlier, &later}) {
+    for (Submission& submission : *each) {
+      for_each_operation(submission, [&](const Submission& operation) {
+        if (operation.work && operation.work->is_awaited()) awaited.push_back(operation.work);
+      });
     }
   }
   for (Submission& submission : earlier) route(submission);

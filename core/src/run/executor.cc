@@ -62,7 +62,8 @@ void Executor::enqueue(std::vector<Submission> agreed) {
   }
 }
 
-void Executor::enqueue_bucket(std::vector<Submission> agreed) {
+void Executor::enqueue_bucket(std::vector<Submission> agreed, bool is_group) {
+  if (is_group) return enqueue(std::move(agreed));
   finish_what_moves_nothing(agreed);
   add_bucket(std::move(agreed));
 }

@@ -54,8 +54,8 @@ class Executor {
   /// Plans what one decision agreed on, behind everything planned before.
   void enqueue(std::vector<Submission> agreed);
 
-  /// One bucket as it was planned before.
-  void enqueue_bucket(std::vector<Submission> agreed);
+  /// One bucket as it was planned before, or the operations of a group, which are planned now.
+  void enqueue_bucket(std::vector<Submission> agreed, bool is_group);
 
   bool busy() const noexcept { return !buckets_.empty() || !on_devices_.empty(); }
 

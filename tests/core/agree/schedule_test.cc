@@ -60,6 +60,47 @@ TEST_CASE("patterns in which an operation comes several times freeze, with and w
   });
 }
 
+TEST_CASE("groups freeze, with and without names, whatever is in them") {
+  const bool has_names = GENERATE(true, false);
+  const auto named = [&](const char* name) { return std::string(has_names ? name : ""); };
+  constexpr int kRanks = 3;
+  std::latch checked(kRanks), ended(kRanks);  // another shape thaws, and so does a shutdown
+  run_group(kRanks, [&](int rank, Runtime& runtime) {
+    const auto run_round = [&](int round, std::size_t size) {
+      const auto own = static_cast<float>(rank + round);
+      std::vector<float> first(size, own), second(7, own), rows(2, own), all(6);
+      Request gather = sum_request(rows, named("c"));
+      gather.kind = Collective::Allgather;
+      gather.output = all.data();
+      const std::vector<Work> works = runtime.submit_group(
+          {sum_request(first, named("b")), gather, sum_request(second, named("a"))});
+      std::vector<float> between(2, own);
+      runtime.run(sum_request(between, named("between")));
+      for (const Work& work : works) work.wait();
+      std::vector<float> last(3, own);
+      for (const Work& work : runtime.submit_group({sum_request(last, named("b"))})) work.wait();
+      const auto sum = static_cast<float>(3 + 3 * round);
+      check_equal(first, std::vector<float>(size, sum), "the first sum");
+      check_equal(second, std::vector<float>(7, sum), "the second sum");
+      check_equal(last, std::vector<float>(3, sum), "the sum of the group of one");
+      check_equal(between, std::vector<float>(2, sum), "the sum between the groups");
+      const auto at = static_cast<float>(round);
+      check_equal(all, std::vector<float>{at, at, at + 1, at + 1, at + 2, at + 2}, "the rows");
+    };
+    for (int round = 0; round < 20; ++round) run_round(round, 5);
+    const auto messages = counter_of(runtime, "coordinator", "ready_messages");
+    const auto tensors = schedule_counter(runtime, "tensors");
+    for (int round = 0; round < 30; ++round) run_round(round, 5);
+    check(counter_of(runtime, "coordinator", "ready_messages") == messages, "no message was sent");
+    check_equal(schedule_counter(runtime, "tensors") - tensors, 3U * 30U, "all were served");
+    const auto thaws = schedule_counter(runtime, "thaws");
+    checked.arrive_and_wait();
+    for (int round = 0; round < 20; ++round) run_round(round, 6);
+    check_equal(schedule_counter(runtime, "thaws"), thaws + 1, "thaws for another shape");
+    ended.arrive_and_wait();
+  });
+}
+
 TEST_CASE("a frozen schedule gives way to whatever any rank does differently") {
   constexpr int kRanks = 3;
   const std::string deviation =
