@@ -51,6 +51,7 @@ class World {
   World(const World&) = delete;
   World& operator=(const World&) = delete;
 
+  /// As it was given.
   const std::string& name() const noexcept;
 
   /// All ranks of the world. Stays what it is after shutdown(), where operations of it throw
