@@ -139,8 +139,11 @@ void Process::run_hooks() {
     const std::lock_guard lock(mutex_);
     hooks = hooks_;
   }
-  Runtime& runtime = *use("ronde::init()");  // a hook may end it
-  for (const Hook& hook : hooks) hook(runtime);
+  for (const Hook& hook : hooks) {
+    if (!default_->is_there()) return;  // a hook has ended it
+    Runtime& runtime = *use("ronde::init()");
+    hook(runtime);
+  }
 }
 
 /// Why no world can have the name of `start`; empty if one can. Ranks of one world may be threads

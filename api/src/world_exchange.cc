@@ -5,6 +5,7 @@
 #include <chrono>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string_view>
 #include <utility>
@@ -19,13 +20,17 @@
 namespace ronde {
 namespace {
 
-/// How much longer than the first member the others wait, for it to say who did not come.
+/// How much longer than the first member the others wait, for it to say who did not come, and what
+/// a message may take once both its ranks have come.
 constexpr std::chrono::seconds kPatience{2};
-/// What a message of the first member begins with: the blobs of all, or who did not come, and why.
+/// What an answer of the first member begins with: the blobs of all, or who did not come, and why.
 constexpr char kBlobs = 'b', kFailure = 'f';
 
 /// Exchanges blobs among ranks of a set: the first of them gathers the blobs and sends all of them
 /// to each. Every blob goes as its length and its bytes, two messages.
+///
+/// The time limit of a message fails the world that it travels in, if it passes in the middle of
+/// the message. So limits are later than the deadline at which a rank gives up another one.
 class WorldExchange {
  public:
   WorldExchange(RanksOfSet members, std::size_t own, std::string name,
@@ -46,68 +51,105 @@ class WorldExchange {
  private:
   using Clock = std::chrono::steady_clock;
 
+  /// A length on its way.
+  struct Length {
+    Work work;
+    std::shared_ptr<std::int64_t> bytes = std::make_shared<std::int64_t>(0);
+  };
+
   std::vector<std::string> gather(std::string_view blob) const {
     std::vector<std::string> blobs = {std::string(blob)};
-    try {
-      for (std::size_t i = 1; i < members_.ranks.size(); ++i) {
-        blobs.push_back(receive(i, deadline_));
-      }
-    } catch (const GroupError& error) {
-      tell_others(error);
-      throw;
+    std::vector<Length> lengths = {{}};
+    for (std::size_t i = 1; i < members_.ranks.size(); ++i) {
+      lengths.push_back(start_receiving(i, deadline_));
     }
-    const std::string all = kBlobs + pack_fields(blobs);
-    for (std::size_t i = 1; i < members_.ranks.size(); ++i) send(i, all, deadline_ + kPatience);
-    return blobs;
+    std::optional<GroupError> missing;
+    std::vector<std::size_t> came, late;
+    for (std::size_t i = 1; i < members_.ranks.size(); ++i) {
+      try {
+        blobs.push_back(finish_receiving(i, lengths[i], deadline_));
+        came.push_back(i);
+      } catch (const GroupError& error) {
+        if (!missing) missing = error;
+        late.push_back(i);
+      }
+    }
+    const std::string failure =
+        missing ? pack_fields({std::to_string(missing->failed_rank()), missing->what()}) : "";
+    answer(came, missing ? kFailure + failure : kBlobs + pack_fields(blobs));
+    if (!missing) return blobs;
+    for (const std::size_t i : late) expire(lengths[i].work);
+    throw GroupError(*missing);
+  }
+
+  void answer(const std::vector<std::size_t>& members, const std::string& text) const {
+    std::vector<Work> works;
+    for (const std::size_t member : members) {
+      for (Work& work : start_sending(member, text)) works.push_back(std::move(work));
+    }
+    for (const Work& work : works) work.wait();
+  }
+
+  /// Waits for the end of a message that nobody sends, so that nothing of it is left.
+  static void expire(const Work& work) {
+    try {
+      work.wait();
+    } catch (const UsageError&) {
+      // As expected.
+    }
   }
 
   std::vector<std::string> hand_in(std::string_view blob) const {
-    send(0, std::string(blob), deadline_ + kPatience);
-    const std::string answer = receive(0, deadline_ + kPatience);
+    const std::vector<Work> sent = start_sending(0, std::string(blob));
+    const auto until = deadline_ + kPatience;
+    const std::string answer = finish_receiving(0, start_receiving(0, until), until);
+    if (answer.empty()) fail_unreadable(members_.ranks.front());
     const std::size_t fields = answer.starts_with(kBlobs) ? members_.ranks.size() : 2;
     std::vector<std::string> all =
         unpack_fields_from(members_.ranks.front(), std::string_view(answer).substr(1), fields);
-    if (!answer.starts_with(kFailure)) return all;
-    throw GroupError(std::stoi(all[0]), all[1]);
+    if (answer.starts_with(kFailure)) throw GroupError(std::stoi(all[0]), all[1]);
+    for (const Work& work : sent) work.wait();
+    return all;
   }
 
-  /// Those who have come wait for it. Who has not hears nothing, which is no news.
-  void tell_others(const GroupError& error) const {
-    const std::string failure =
-        kFailure + pack_fields({std::to_string(error.failed_rank()), error.what()});
-    std::vector<Work> works;
-    for (std::size_t i = 1; i < members_.ranks.size(); ++i) {
-      if (members_.ranks[i] == error.failed_rank()) continue;
-      for (Work& work : start_send(i, failure, Clock::now() + kPatience)) {
-        works.push_back(std::move(work));
-      }
-    }
-    for (const Work& work : works) static_cast<void>(work.wait_for(2 * kPatience));
-  }
-
-  void send(std::size_t to, std::string bytes, Clock::time_point deadline) const {
-    for (const Work& work : start_send(to, std::move(bytes), deadline)) finish(work, to, deadline);
-  }
-  std::vector<Work> start_send(std::size_t to, std::string bytes,
-                               Clock::time_point deadline) const {
+  std::vector<Work> start_sending(std::size_t to, std::string bytes) const {
     const auto length = std::make_shared<std::int64_t>(std::ssize(bytes));
     const auto text = std::make_shared<std::string>(std::move(bytes));
-    return {start(Collective::Send, to, DataType::I64, 1, length.get(), length, deadline),
-            start(Collective::Send, to, DataType::U8, *length, text->data(), text, deadline)};
+    const auto until = deadline_ + 2 * kPatience;
+    return {start(Collective::Send, to, DataType::I64, 1, length.get(), length, until),
+            start(Collective::Send, to, DataType::U8, *length, text->data(), text, until)};
   }
-  std::string receive(std::size_t from, Clock::time_point deadline) const {
-    const auto length = std::make_shared<std::int64_t>(0);
-    finish(start(Collective::Recv, from, DataType::I64, 1, length.get(), length, deadline), from,
-           deadline);
-    const auto text = std::make_shared<std::string>(static_cast<std::size_t>(*length), '\0');
-    finish(start(Collective::Recv, from, DataType::U8, *length, text->data(), text, deadline), from,
-           deadline);
+
+  Length start_receiving(std::size_t from, Clock::time_point until) const {
+    Length length;
+    length.work = start(Collective::Recv, from, DataType::I64, 1, length.bytes.get(), length.bytes,
+                        until + kPatience);
+    return length;
+  }
+
+  std::string finish_receiving(std::size_t from, const Length& length,
+                               Clock::time_point until) const {
+    const std::chrono::nanoseconds rest = until - Clock::now();
+    if (!length.work.wait_for(std::max(rest, std::chrono::nanoseconds(0)))) fail_waiting(from);
+    const auto text = std::make_shared<std::string>(static_cast<std::size_t>(*length.bytes), '\0');
+    const Work rest_of_it = start(Collective::Recv, from, DataType::U8, *length.bytes, text->data(),
+                                  text, until + kPatience);
+    rest_of_it.wait();
     return *text;
+  }
+
+  [[noreturn]] void fail_waiting(std::size_t member) const {
+    const int rank = members_.ranks.at(member);
+    const bool is_world = members_.of.id == kGlobalSet.id;
+    throw GroupError(rank, "world '" + name_ + "' was not made: " + rank_name(rank) + " of the " +
+                               (is_world ? "world" : "process set") +
+                               " that its ranks are in did not " +
+                               (member == 0 ? "answer" : "come") + " within RONDE_INIT_TIMEOUT_S");
   }
 
   /// A message to or from a member. `memory` holds what is at `data` for as long as Ronde needs it.
   Work start(Collective kind, std::size_t member, DataType dtype, std::int64_t count, void* data,
-             std::shared_ptr<void> memory, Clock::time_point deadline) const {
+             std::shared_ptr<void> memory, Clock::time_point until) const {
     Request request;
     request.kind = kind;
     request.set = members_.of;
@@ -117,23 +159,9 @@ class WorldExchange {
     request.shape = {count};
     request.input = kind == Collective::Send ? data : nullptr;
     request.output = kind == Collective::Recv ? data : nullptr;
-    request.timeout =
-        std::max<std::chrono::nanoseconds>(deadline - Clock::now(), std::chrono::milliseconds(1));
+    request.timeout = std::max<std::chrono::nanoseconds>(until - Clock::now(), kPatience);
     request.keep_alive = std::move(memory);
     return submit(std::move(request));
-  }
-
-  void finish(const Work& work, std::size_t member, Clock::time_point deadline) const {
-    try {
-      work.wait();
-    } catch (const UsageError& error) {
-      if (Clock::now() < deadline) throw;
-      const int rank = members_.ranks.at(member);
-      throw GroupError(rank, "world '" + name_ + "' was not made: " + rank_name(rank) +
-                                 " of the world that its ranks are in did not come within "
-                                 "RONDE_INIT_TIMEOUT_S (" +
-                                 error.what() + ")");
-    }
   }
 
   const RanksOfSet members_;

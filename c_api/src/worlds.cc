@@ -6,6 +6,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -26,13 +27,14 @@ struct Known {
   // Guarded by mutex.
   std::vector<ProcessSet> sets;                            ///< of worlds: number 2^31 first
   std::map<std::uint32_t, std::shared_ptr<World>> worlds;  ///< by number
+  std::set<std::uint32_t> ending;                          ///< those that a thread shuts down
 };
 
 /// Throws UsageError in a child of fork(), where a thread of the parent may have held the mutex.
 Known& known() {
   static auto* const all = new Known();  // the program may call while its statics are destroyed
   static const int depth = fork_depth();
-  if (depth != fork_depth()) throw error_after_fork("a world");
+  if (depth != fork_depth()) throw error_after_fork("a function for a world");
   return *all;
 }
 
@@ -40,17 +42,33 @@ std::string shown(std::uint32_t number) {
   return std::to_string(number);
 }
 
-enum class Then { Keep, Take };
+/// While it lives, a world is being shut down; after it, its number names none.
+class Ending {
+ public:
+  explicit Ending(std::uint32_t number) : number_(number) {
+    const std::lock_guard lock(known().mutex);
+    if (known().ending.insert(number).second) return;
+    throw Failure(RONDE_E_USAGE, "another thread is shutting world " + shown(number) + " down");
+  }
+  ~Ending() {
+    std::shared_ptr<World> ended;  // destroyed without the mutex
+    const std::lock_guard lock(known().mutex);
+    known().ending.erase(number_);
+    const auto found = known().worlds.find(number_);
+    ended = std::move(found->second);
+    known().worlds.erase(found);
+  }
+  Ending(const Ending&) = delete;
+  Ending& operator=(const Ending&) = delete;
 
-/// Throws unless the program can name it. `Take`: from now on it cannot.
-std::shared_ptr<World> world_of(std::uint32_t number, Then then = Then::Keep) {
+ private:
+  const std::uint32_t number_;
+};
+
+std::shared_ptr<World> world_of(std::uint32_t number) {
   const std::lock_guard lock(known().mutex);
   const auto found = known().worlds.find(number);
-  if (found != known().worlds.end()) {
-    std::shared_ptr<World> world = found->second;
-    if (then == Then::Take) known().worlds.erase(found);
-    return world;
-  }
+  if (found != known().worlds.end()) return found->second;
   throw Failure(RONDE_E_UNKNOWN_SET,
                 "there is no world " + shown(number) + ": it was never made, or was shut down");
 }
@@ -109,7 +127,8 @@ int ronde_world_make_within(const char* name, uint32_t set, const int* ranks, in
 int ronde_world_shutdown(uint32_t world) {
   return guarded("ronde_world_shutdown", [&] {
     expect_no_callback();
-    const std::shared_ptr<ronde::World> ending = world_of(world, Then::Take);
+    const std::shared_ptr<ronde::World> ending = world_of(world);
+    const Ending only_one(world);
     end_of_world("ronde_world_shutdown", ending->set(), [&] { ending->shutdown(); });
   });
 }

@@ -108,8 +108,9 @@ TEST_CASE("two models in worlds of their own train in turns as in one process ea
   ronde::check_replicas(*half.net, half.world.set());
   CHECK(ronde::figures(all.world.set()).steps == kSteps + kSteps / 2);
   CHECK(ronde::figures(half.world.set()).steps == kSteps);
-  const std::string counters = ronde::stats(all.world.set());
-  check_contains(counters, {"gradients", "sync_batch_norm"});
+  if (ronde::size() > 1) {
+    check_contains(ronde::stats(all.world.set()), {"gradients", "sync_batch_norm"});
+  }
   all.world.shutdown();
   half.world.shutdown();
 }
@@ -150,13 +151,12 @@ TEST_CASE("errors about tensors name the rank in its world", "[n2][n4]") {
   ronde::World world("critic", ronde::kGlobalSet, reversed);
   const at::Tensor tensor = full({world.rank() == 0 ? 2 : 3}, 1);
   const std::string own = "rank " + std::to_string(world.rank()) + " of world 'critic'";
-  check_contains(usage_error([&] {
-                   ronde::allreduce(at::ones({2}, at::kComplexHalf),
-                                    {.name = "y", .process_set = world.set()});
-                 }),
-                 {own});
+  const std::string local = usage_error([&] {
+    ronde::allreduce(at::ones({2}).to_sparse(), {.name = "y", .process_set = world.set()});
+  });
+  check_contains(local, {own});
   check_refused([&] { ronde::allreduce(tensor, {.name = "x", .process_set = world.set()}); },
-                {"rank 0: [2]"});
+                {"rank 0: allreduce f64 [2]", "rank 1: allreduce f64 [3]"});
   world.shutdown();
 }
 

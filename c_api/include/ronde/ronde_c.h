@@ -149,8 +149,8 @@ RONDE_C_API int ronde_world_make(const char* name, const ronde_init_options* opt
  * it. RONDE_E_GROUP if one does not come within RONDE_INIT_TIMEOUT_S. */
 RONDE_C_API int ronde_world_make_within(const char* name, uint32_t set, const int* ranks, int count,
                                         uint32_t* world);
-/** As ronde_shutdown(), for this world alone: its ranks call it together. The number names none
- * from then on: RONDE_E_UNKNOWN_SET, but of operations and sets RONDE_E_NOT_INITIALIZED. */
+/** As ronde_shutdown(), for this world alone: its ranks call it together. After it, calls that take
+ * a world give RONDE_E_UNKNOWN_SET, and those that take a set RONDE_E_NOT_INITIALIZED. */
 RONDE_C_API int ronde_world_shutdown(uint32_t world);
 /** As ronde_abort(), for this world alone. */
 RONDE_C_API int ronde_world_abort(uint32_t world, const char* text);

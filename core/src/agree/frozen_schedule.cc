@@ -170,8 +170,9 @@ bool FrozenSchedule::fill(Place& next, Submission& submission) {
                    .operation = operation.number});
   });
   note_submitted(events_, submission, completes ? ThenAlso::Announced : ThenAlso::Nothing);
+  const std::size_t submission_size = submission.members.size();
   bucket.entries[place.entry].submission = std::move(submission);
-  counters_.tensors.add();
+  counters_.tensors.add(std::max<std::uint64_t>(1, submission_size));
   if (--bucket.missing > 0) return false;
   bucket.raised = true;
   bucket.since = now;
@@ -312,7 +313,6 @@ FrozenSchedule::Next FrozenSchedule::take() {
 
 std::vector<Submission> FrozenSchedule::empty(Bucket& bucket) {
   std::vector<Submission> agreed;
-  agreed.reserve(bucket.entries.size());
   const auto index = static_cast<std::size_t>(&bucket - buckets_.data());
   const int last_rank = words_.last_rank(index);
   const bool differ = bucket.digest != 0 && words_.digests_differ(generation_, index, bucket.step);
@@ -368,7 +368,7 @@ std::vector<std::string> FrozenSchedule::pending_names() const {
   for (const Bucket& bucket : buckets_) {
     for (const Entry& entry : bucket.entries) {
       if (!entry.submission) continue;
-      names.push_back(display_name(entry.submission->spec().kind, entry.submission->key.text()));
+      names.push_back(display_name(entry.submission->key));
     }
   }
   return names;

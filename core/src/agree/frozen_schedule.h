@@ -36,8 +36,8 @@ namespace ronde {
 /// last one of a bucket raises the bucket's arrival word (Note [Arrival words]); the last rank to
 /// raise it commits the bucket, and its loop wakes the others. Every rank runs committed buckets in
 /// the order of the plan, round after round. A name may come several times in a round: its next
-/// submission fills the next of its places. A group has a bucket of its own, the operations of
-/// which are fused when it runs.
+/// submission fills the next of its places. A group has a bucket of its own, whose operations
+/// the executor fuses when it runs them.
 ///
 /// Whatever does not fit thaws the schedule: another operation or another shape, shutdown, a wait
 /// for something that can only run after what this rank has not submitted, a time limit. The rank

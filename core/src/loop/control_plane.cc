@@ -194,6 +194,7 @@ void ControlPlane::take_in(TimePoint now) {
 /// On every rank at the same decision, so that all plan its buckets, and those of later ones in
 /// every process set, alike.
 void ControlPlane::adopt(const Tuning& tuning) {
+  follow_schedule();  // what was committed before runs with the settings of before
   sets_.set_fusion_bytes(tuning.fusion_bytes);
   queue_.gather(from_ms(tuning.cycle_time_ms), std::max<std::uint64_t>(tuning.fusion_bytes, 1));
   counters_.fusion_bytes.set(tuning.fusion_bytes);
@@ -254,10 +255,8 @@ void ControlPlane::follow_schedule() {
   FrozenSchedule::Remains& remains = *next.remains;
   const std::string reason = FrozenSchedule::text_of(remains.reason);
   queue_.events().write({.time_ns = EventLog::now_ns(), .kind = EventKind::Thawed}, reason);
-  if (log_.enabled(LogLevel::Debug)) {
-    log_.debug("thawed the schedule (rounds: " + std::to_string(remains.rounds) + "): " + reason +
-               (remains.cause.empty() ? ", on another rank" : "; here: " + remains.cause));
-  }
+  log_.debug("thawed the schedule (rounds: " + std::to_string(remains.rounds) + "): " + reason +
+             (remains.cause.empty() ? ", on another rank" : "; here: " + remains.cause));
   queue_.hand_over([&] { return std::move(remains.submissions); });
   if (arbiter_) arbiter_->note_thawed(remains.reason, remains.rounds);
 }

@@ -38,7 +38,7 @@ struct Submission {
   OpKey key;                    ///< Note [Keys]
   NameUse* name_use = nullptr;  ///< of a persistent operation with a name: NameRegistry::prepare
   std::shared_ptr<WorkState> work;
-  std::uint64_t number = 0;  ///< counts the operations of this rank from 1
+  std::uint64_t number = 0;  ///< counts the operations of this rank from 1; a group's is its first
   // As in the request, or what follows from that.
   std::uint64_t input_bytes = 0;  ///< of a group, together
   /// Bytes that it certainly writes at Start::output: what other ranks add is not known yet.

@@ -27,6 +27,7 @@ void SubmissionQueue::push(Submission submission) {
   counters_.submitted_bytes.add(submission.input_bytes);
   submission.after_wait = waited_.exchange(false, std::memory_order_relaxed);
   for_each_operation(submission, [this](Submission& operation) { enter(operation); });
+  if (submission.is_group()) submission.number = submission.members.front().number;
   const bool quietly = submission.start.caller_waits;
   if (route(submission) == Intake::Due && !quietly) wake_locked();
 }

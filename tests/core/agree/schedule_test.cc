@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Frozen schedules end to end: ranks as threads, each with a Runtime.
 #include <catch2/catch.hpp>
+#include <deque>
 #include <latch>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "ronde/error.h"
@@ -92,12 +94,35 @@ TEST_CASE("groups freeze, with and without names, whatever is in them") {
     const auto tensors = schedule_counter(runtime, "tensors");
     for (int round = 0; round < 30; ++round) run_round(round, 5);
     check(counter_of(runtime, "coordinator", "ready_messages") == messages, "no message was sent");
-    check_equal(schedule_counter(runtime, "tensors") - tensors, 3U * 30U, "all were served");
+    check_equal(schedule_counter(runtime, "tensors") - tensors, 5U * 30U, "all were served");
     const auto thaws = schedule_counter(runtime, "thaws");
     checked.arrive_and_wait();
     for (int round = 0; round < 20; ++round) run_round(round, 6);
     check_equal(schedule_counter(runtime, "thaws"), thaws + 1, "thaws for another shape");
     ended.arrive_and_wait();
+  });
+}
+
+TEST_CASE("groups alike that are under way when a schedule freezes keep their order") {
+  constexpr int kRanks = 2;
+  constexpr int kAhead = 4;  // that have been submitted and not waited for
+  run_group(kRanks, [&](int rank, Runtime& runtime) {
+    std::deque<std::pair<std::vector<float>, std::vector<Work>>> flying;
+    const auto finish_first = [&](int number) {
+      for (const Work& work : flying.front().second) work.wait();
+      check_equal(flying.front().first, std::vector<float>(2, static_cast<float>(2 * number + 1)),
+                  "the sum of group " + std::to_string(number));
+      flying.pop_front();
+    };
+    constexpr int kGroups = 400;
+    for (int number = 0; number < kGroups; ++number) {
+      auto& [values, works] = flying.emplace_back();
+      values.assign(2, static_cast<float>(number + rank));
+      works = runtime.submit_group({sum_request(values, "")});
+      if (number >= kAhead) finish_first(number - kAhead);
+    }
+    while (!flying.empty()) finish_first(kGroups - static_cast<int>(flying.size()));
+    check(schedule_counter(runtime, "freezes") > 0, "a schedule was frozen");
   });
 }
 

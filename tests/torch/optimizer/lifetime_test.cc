@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Nothing of a DistributedOptimizer outlives it; modules that are converted or loaded after they
 // were wrapped.
-#include <c10/core/CPUAllocator.h>
 #include <torch/csrc/autograd/variable.h>
 
 #include <functional>
@@ -270,20 +269,6 @@ TEST_CASE("an optimizer that is kept over a shutdown and another init reduces ag
     ronde::shutdown();
   }
   CHECK(near(names["a"], full({3}, 1 - 8), 1e-6));
-}
-
-TEST_CASE("LibTorch's allocator is its own again once no optimizer places gradients") {
-  c10::Allocator* const before = c10::GetCPUAllocator();
-  for (int i = 0; i < 2; ++i) {
-    const auto first = std::make_unique<WrappedToy>();
-    auto second = std::make_unique<WrappedToy>();
-    train(*first, 3);
-    train(*second, 3);
-    second.reset();
-    train(*first);
-    CHECK((c10::GetCPUAllocator() == before) == (ronde::size() == 1));
-  }
-  CHECK(c10::GetCPUAllocator() == before);
 }
 
 }  // namespace ronde_test::lifetime_test

@@ -185,6 +185,13 @@ GradientPlacement& GradientPlacement::instance() {
 
 GradientPlacement::GradientPlacement() : state_(new State) {
   state_->before = c10::GetCPUAllocator();
+}
+
+void GradientPlacement::add(const Node* accumulator, std::shared_ptr<GradientPlace> place) {
+  const std::lock_guard lock(state_->mutex);
+  state_->of_node[accumulator] = std::move(place);
+  state_->places.store(state_->of_node.size(), std::memory_order_relaxed);
+  if (installed_) return;
   const int error = ::pthread_atfork([] { instance().state_->mutex.lock(); },
                                      [] { instance().state_->mutex.unlock(); },
                                      [] {
@@ -192,20 +199,9 @@ GradientPlacement::GradientPlacement() : state_(new State) {
                                        instance().state_->mutex.unlock();
                                      });
   if (error != 0) throw Error("pthread_atfork: " + errno_text(error));
-}
-
-c10::Allocator* GradientPlacement::own_allocator() {
-  static auto* const allocator =
-      new Allocator;  // what it handed out may be freed at any later time
-  return allocator;
-}
-
-void GradientPlacement::add(const Node* accumulator, std::shared_ptr<GradientPlace> place) {
-  const std::lock_guard lock(state_->mutex);
-  state_->of_node[accumulator] = std::move(place);
-  state_->places.store(state_->of_node.size(), std::memory_order_relaxed);
-  // In front of another one its memory would be given back to the wrong one.
-  if (c10::GetCPUAllocator() == state_->before) c10::SetCPUAllocator(own_allocator());
+  installed_ = true;
+  static auto* const allocator = new Allocator;
+  c10::SetCPUAllocator(allocator);
 }
 
 void GradientPlacement::remove(const Node* accumulator) noexcept {
@@ -213,8 +209,6 @@ void GradientPlacement::remove(const Node* accumulator) noexcept {
   state_->of_node.erase(accumulator);
   if (state_->places.load(std::memory_order_relaxed) == 0) return;  // in a child
   state_->places.store(state_->of_node.size(), std::memory_order_relaxed);
-  const bool is_in_front = c10::GetCPUAllocator() == own_allocator();
-  if (state_->of_node.empty() && is_in_front) c10::SetCPUAllocator(state_->before);
 }
 
 GradientPlace::GradientPlace(std::byte* data, std::size_t bytes, std::shared_ptr<void> owner,

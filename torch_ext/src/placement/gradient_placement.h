@@ -59,8 +59,8 @@ class GradientPlacement {
  public:
   static GradientPlacement& instance();
 
-  /// Gradients that flow into `accumulator`, a parameter's, go to `place`. LibTorch has the
-  /// allocator as long as there is one.
+  /// Gradients that flow into `accumulator`, a parameter's, go to `place`. The first call installs
+  /// the allocator with LibTorch, for good: what it handed out may be freed at any later time.
   void add(const torch::autograd::Node* accumulator, std::shared_ptr<GradientPlace> place);
   void remove(const torch::autograd::Node* accumulator) noexcept;
 
@@ -74,9 +74,8 @@ class GradientPlacement {
   ~GradientPlacement() = delete;
 
   struct State;
-  static c10::Allocator* own_allocator();
-
   State* const state_;
+  bool installed_ = false;  // guarded by the state's mutex
 };
 
 }  // namespace ronde::detail
