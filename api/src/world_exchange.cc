@@ -101,8 +101,7 @@ class WorldExchange {
 
   std::vector<std::string> hand_in(std::string_view blob) const {
     const std::vector<Work> sent = start_sending(0, std::string(blob));
-    const auto until = deadline_ + kPatience;
-    const std::string answer = finish_receiving(0, start_receiving(0, until), until);
+    const std::string answer = await_answer(sent);
     if (answer.empty()) fail_unreadable(members_.ranks.front());
     const std::size_t fields = answer.starts_with(kBlobs) ? members_.ranks.size() : 2;
     std::vector<std::string> all =
@@ -110,6 +109,19 @@ class WorldExchange {
     if (answer.starts_with(kFailure)) throw GroupError(std::stoi(all[0]), all[1]);
     for (const Work& work : sent) work.wait();
     return all;
+  }
+
+  /// `sent`: to the first member.
+  std::string await_answer(const std::vector<Work>& sent) const {
+    const auto until = deadline_ + kPatience;
+    const Length length = start_receiving(0, until);
+    try {
+      return finish_receiving(0, length, until);
+    } catch (const GroupError&) {
+      expire(length.work);
+      for (const Work& work : sent) expire(work);
+      throw;
+    }
   }
 
   std::vector<Work> start_sending(std::size_t to, std::string bytes) const {

@@ -249,3 +249,24 @@ TEST_CASE("a queue gathers for another time, or more bytes, once it is told to")
   fixture.queue.gather(hours(2), 1000);
   CHECK(*fixture.queue.due() > Clock::now() + hours(1));
 }
+
+TEST_CASE("a group is numbered as its first operation, in the order of the calls") {
+  Fixture fixture;
+  const auto group = [](const std::string& first, const std::string& second) {
+    Submission made;
+    made.members = {submission(first), submission(second)};
+    OpSpec spec;
+    spec.kind = Collective::Barrier;
+    spec.name = first;
+    for (const Submission& member : made.members) spec.members.push_back(member.spec());
+    made.key.spec = share(std::move(spec));
+    return made;
+  };
+  fixture.queue.push(submission("a"));
+  fixture.queue.push(group("b", "c"));
+  fixture.queue.push(submission("d"));
+  fixture.queue.push(group("", ""));
+  std::vector<std::uint64_t> numbers;
+  for (const Submission& each : fixture.drain()) numbers.push_back(each.number);
+  CHECK(numbers == std::vector<std::uint64_t>{1, 2, 4, 5});
+}
