@@ -31,7 +31,6 @@ if(RONDE_HAVE_CUDA AND NOT CUDAToolkit_NVCC_EXECUTABLE)
 else()
   ronde_describe_feature(CUDA "${RONDE_HAVE_CUDA}" "kernels by ${CUDAToolkit_NVCC_EXECUTABLE}")
 endif()
-ronde_describe_feature(PROMETHEUS "${RONDE_HAVE_PROMETHEUS}" "${prometheus-cpp_DIR}")
 
 set(RONDE_BUILD_TYPE_TEXT "${RONDE_BUILD_TYPE}")
 if(RONDE_SANITIZE)

@@ -86,12 +86,6 @@ endif()
 ronde_conclude_feature(CUDA "${CUDAToolkit_FOUND}" "${CUDAToolkit_VERSION}"
   "Install the CUDA Toolkit 12 or 13, or set CUDAToolkit_ROOT, or RONDE_WITH_CUDA=OFF.")
 
-if(NOT RONDE_WITH_PROMETHEUS STREQUAL OFF)
-  find_package(prometheus-cpp QUIET COMPONENTS pull)
-endif()
-ronde_conclude_feature(PROMETHEUS "${prometheus-cpp_FOUND}" "${prometheus-cpp_VERSION}"
-  "Install prometheus-cpp with its pull library, or set prometheus-cpp_DIR, or RONDE_WITH_PROMETHEUS=OFF.")
-
 if(RONDE_BUILD_TESTS)
   find_package(Catch2 QUIET)
   if(NOT Catch2_FOUND)

@@ -4,7 +4,7 @@
 include(GNUInstallDirs)
 set(RONDE_PACKAGE_DIR "${CMAKE_INSTALL_LIBDIR}/cmake/ronde")
 
-foreach(feature TORCH MPI UCX CUDA PROMETHEUS)
+foreach(feature TORCH MPI UCX CUDA)
   set(RONDE_WITH_${feature} AUTO CACHE STRING "Use ${feature}: AUTO (if found), ON (required), OFF")
   set_property(CACHE RONDE_WITH_${feature} PROPERTY STRINGS AUTO ON OFF)
   if(NOT RONDE_WITH_${feature} MATCHES "^(AUTO|ON|OFF)$")

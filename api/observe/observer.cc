@@ -137,16 +137,10 @@ bool Observer::end_timeline() {
 }
 
 void Observer::start_metrics() {
-  const std::string& place = runtime_.config().metrics;
-  const Topology& topology = runtime_.topology();
-  if (place.empty()) return;
-  if (place.front() == ':') {
-    const int port = std::stoi(place.substr(1)) + topology.local_rank;
-    metrics_server_ = std::make_unique<MetricsServer>(runtime_, port, read_gpu_);
-    return;
-  }
+  const std::string& path = runtime_.config().metrics;
+  if (path.empty()) return;
   metrics_ = std::make_shared<MetricsWriter>(
-      runtime_, log_, path_of_rank(place, topology.rank, kMetrics), read_gpu_);
+      runtime_, log_, path_of_rank(path, runtime_.topology().rank, kMetrics), read_gpu_);
   runtime_.add_event_sink(metrics_);
 }
 

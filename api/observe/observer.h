@@ -8,7 +8,6 @@
 #include <vector>
 
 #include "api/observe/flight_recorder.h"
-#include "api/observe/live/metrics_server.h"
 #include "api/observe/live/metrics_writer.h"
 #include "api/observe/live/top_socket.h"
 #include "api/observe/timeline/timeline.h"
@@ -65,7 +64,6 @@ class Observer {
   const std::unique_ptr<DumpSignal> signal_;
   const ReadGpu read_gpu_;
   std::shared_ptr<FlightRecorder> recorder_;
-  std::unique_ptr<MetricsServer> metrics_server_;
 
   std::mutex mutex_;
   // Guarded by mutex_.

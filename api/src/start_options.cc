@@ -107,11 +107,6 @@ void adapt_to_world(Config& config, const std::string& name, std::vector<std::st
   add_name(config.autotune_log, name, Without::File);
   if (!config.dump.empty()) config.dump += "/" + name;
   if (config.profile != "1") add_name(config.profile, name, Without::File);
-  if (config.metrics.starts_with(':')) {
-    warnings.push_back("RONDE_METRICS=" + config.metrics + ": the port is that of ronde::init(); " +
-                       "give the path of a file to have one of each world");
-    config.metrics.clear();
-  }
   add_name(config.metrics, name, Without::File);
   for (const auto& [variable, value] : {std::pair("RONDE_CPU_BACKEND", &config.cpu_backend),
                                         std::pair("RONDE_FABRIC", &config.fabric)}) {

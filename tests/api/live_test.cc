@@ -1,10 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // What watches a running group: metrics for Prometheus, and the socket of `ronde top`.
-#include <netinet/in.h>
 #include <sys/stat.h>
 
 #include <catch2/catch.hpp>
-#include <cstdio>
 #include <cstdlib>
 #include <filesystem>
 #include <map>
@@ -13,11 +11,9 @@
 #include <string>
 
 #include "api/observe/live/metric_families.h"
-#include "api/observe/live/metrics_server.h"
 #include "api/observe/live/top_socket.h"
 #include "core/src/base/json.h"
 #include "tests/api/observed_ranks.h"
-#include "tests/support/processes/reserved_port.h"
 #include "tests/support/processes/temporary_folder.h"
 #include "tests/support/processes/unix_socket.h"
 
@@ -48,33 +44,6 @@ std::map<std::string, double> samples_in(const std::string& text) {
   }
   return samples;
 }
-
-/// A TCP socket that listens on a free port, or is connected to one.
-class TcpSocket {
- public:
-  TcpSocket() : address_{AF_INET, 0, {htonl(INADDR_LOOPBACK)}, {}} {
-    check(bind(socket_, address(), sizeof address_) == 0, "a free port");
-    socklen_t size = sizeof address_;
-    check(getsockname(socket_, address(), &size) == 0, "its number");
-    check(listen(socket_, 1) == 0, "a listener");
-  }
-  explicit TcpSocket(int port)
-      : address_{AF_INET, htons(static_cast<std::uint16_t>(port)), {htonl(INADDR_LOOPBACK)}, {}} {
-    check(connect(socket_, address(), sizeof address_) == 0, "a connection");
-  }
-  ~TcpSocket() { close(socket_); }
-  TcpSocket(const TcpSocket&) = delete;
-  TcpSocket& operator=(const TcpSocket&) = delete;
-
-  int get() const { return socket_; }
-  int port() const { return ntohs(address_.sin_port); }
-
- private:
-  sockaddr* address() { return reinterpret_cast<sockaddr*>(&address_); }
-
-  const int socket_ = socket(AF_INET, SOCK_STREAM, 0);
-  sockaddr_in address_;
-};
 
 /// XDG_RUNTIME_DIR of this process, in which one case runs.
 class RuntimeFolder {
@@ -221,41 +190,10 @@ TEST_CASE("figures of a cuda GPU are in metrics, timeline and socket of the rank
   }
 }
 
-TEST_CASE("metrics that cannot be served or written end no training") {
-  const TcpSocket taken;
-  for (const std::string& place :
-       {":" + std::to_string(taken.port()), std::string("/proc/no/x.prom")}) {
-    Config config = test_config();
-    config.metrics = place;
-    run_observed(2, config, [&](int, Runtime& runtime, Observer&) {
-      const std::string why = RONDE_SERVES_METRICS
-                                  ? std::to_string(taken.port()) + " cannot be served"
-                                  : "this build has no prometheus-cpp";
-      check_contains(text_of<Error>([&] { MetricsServer(runtime, taken.port()); }), why);
-      return train(runtime, 3);
-    });
-  }
-}
-
-TEST_CASE("a rank serves its figures where there is prometheus-cpp") {
-  if (!RONDE_SERVES_METRICS) {
-    std::puts("left out: no prometheus-cpp");
-    return;
-  }
-  const ReservedPort port;
+TEST_CASE("metrics that cannot be written end no training") {
   Config config = test_config();
-  config.metrics = ":" + std::to_string(port.number());
-  run_observed(1, config, [&](int, Runtime& runtime, Observer&) {
-    train(runtime, 4);
-    const TcpSocket client(port.number());
-    const std::string request = "GET /metrics HTTP/1.0\r\n\r\n";
-    check(write(client.get(), request.data(), request.size()) > 0, "a request");
-    const std::string answer = read_socket(client.get());
-    check_contains(answer, "ronde_steps_total{rank=\"0\"} 4");
-    check_contains(answer, "# TYPE ronde_step_seconds summary");
-    check_contains(answer, "ronde_step_seconds_count{rank=\"0\"} 3");
-    return true;
-  });
+  config.metrics = "/proc/no/x.prom";
+  run_observed(2, config, [](int, Runtime& runtime, Observer&) { return train(runtime, 3); });
 }
 
 TEST_CASE("whoever connects to a rank's socket learns what it does") {

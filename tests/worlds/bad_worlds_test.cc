@@ -193,10 +193,8 @@ TEST_CASE("a world cannot be made, nor shut down, in a callback") {
 
 TEST_CASE("settings that are for init() alone leave a world as it is") {
   setenv("RONDE_PROCESS_SETS", "0,1", 1);
-  setenv("RONDE_METRICS", ":9187", 1);
   World world = alone("world");
   CHECK(world.runtime().process_sets() == std::vector<ProcessSet>{world.set()});
-  CHECK(world.runtime().config().metrics.empty());
   world.shutdown();
   setenv("RONDE_CPU_BACKEND", "mpi", 1);
   World without_mpi = alone("without_mpi");
@@ -204,7 +202,6 @@ TEST_CASE("settings that are for init() alone leave a world as it is") {
   without_mpi.shutdown();
   unsetenv("RONDE_CPU_BACKEND");
   unsetenv("RONDE_PROCESS_SETS");
-  unsetenv("RONDE_METRICS");
 }
 
 }  // namespace

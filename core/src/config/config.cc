@@ -154,15 +154,9 @@ std::string checked_profile(std::string_view text) {
 
 std::string checked_metrics(std::string_view text) {
   if (text.empty() || text.ends_with(".prom")) return parse_path(text);
-  try {
-    if (text.front() != ':') throw UsageError("no port");
-    parse_count(text.substr(1), "a port", 1, kLargestPort);
-  } catch (const UsageError&) {
-    throw UsageError("\"" + std::string(text) +
-                     "\" is not where metrics can go: a FILE.prom, or a port from :1 to :" +
-                     std::to_string(kLargestPort));
-  }
-  return std::string(text);
+  throw UsageError("\"" + std::string(text) +
+                   "\" is not where metrics can go: give the path of a FILE.prom, which "
+                   "node_exporter's textfile collector reads");
 }
 
 std::string checked_process_sets(std::string_view text) {
@@ -367,8 +361,7 @@ constexpr Variable kVariables[] = {
      "1: SIGUSR2 has a rank write into RONDE_DUMP, too.", ConfigScope::PerRank},
     {"RONDE_METRICS", "", "", Text{&Config::metrics, checked_metrics},
      "Figures for Prometheus: FILE.prom has each rank write FILE.rankN.prom every few seconds, for "
-     "node_exporter's textfile collector; :PORT has each rank serve them on that port plus its "
-     "local rank, to whoever reaches the host, if Ronde was built with prometheus-cpp.",
+     "node_exporter's textfile collector.",
      ConfigScope::PerRank},
     {"RONDE_TOP", "", "", Flag{&Config::top},
      "1: a rank opens a socket through which `ronde top` of the same user watches it.",

@@ -108,7 +108,7 @@ const Environment kOther = {
     {"RONDE_TIMELINE", "/tmp/time line"},
     {"RONDE_DUMP", "dumps"},
     {"RONDE_DUMP_ON_SIGUSR2", "1"},
-    {"RONDE_METRICS", ":9400"},
+    {"RONDE_METRICS", "run.prom"},
     {"RONDE_TOP", "1"},
 };
 
@@ -227,7 +227,7 @@ TEST_CASE("garbage in any variable is a UsageError that quotes it and says what 
       {"RONDE_TIMELINE", {"a\nb"}},
       {"RONDE_DUMP", {"\t"}},
       {"RONDE_DUMP_ON_SIGUSR2", {"", "2", "SIGUSR2"}},
-      {"RONDE_METRICS", {":", ":0", ":65536", ":-1", "9400", "run.json", "a\nb.prom"}},
+      {"RONDE_METRICS", {":9187", "9187", "run.json", "a\nb.prom"}},
       {"RONDE_TOP", {"", "2", "on"}},
       {"RONDE_THREAD_AFFINITY", {",", "0,", ",0", "0;1", "-1", "0, 1", "a", "99999999999"}},
   };
@@ -245,6 +245,8 @@ TEST_CASE("garbage in any variable is a UsageError that quotes it and says what 
   CHECK_THAT(error_of({{"RONDE_CYCLE_TIME_MS", "-1"}}),
              Contains("a number from 0 to 60000, without a unit"));
   CHECK_THAT(error_of({{"RONDE_INIT_TIMEOUT_S", "0"}}), Contains("above 0"));
+  CHECK_THAT(error_of({{"RONDE_METRICS", ":9187"}}),
+             Contains("the path of a FILE.prom, which node_exporter's textfile collector reads"));
 }
 
 TEST_CASE("the key of the job is never printed, not even where it is refused") {
