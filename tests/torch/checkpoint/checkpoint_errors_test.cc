@@ -97,10 +97,12 @@ TEST_CASE("a checkpoint of another model is refused by name, and changes nothing
   Training same(folder.path(), {.seed = 2});
   second.add("net", same.net).add_local("own", own).add("adam", same.adam);
   second.add("warmup", same.note).add("decay", same.decay).add("sampler", same.sampler);
-  second.add("loss", same.loss).add("mask", same.mask).add("note", same.note);
-  check_refused([&] { second.resume(); },
-                {"\"scaler\" (ronde::GradScaler) is not here",
-                 "\"warmup\" is ronde::WarmupLR in the checkpoint and bytes here"});
+  second.add("loss", same.loss).add("mask", same.note).add("note", same.note);
+  check_refused(
+      [&] { second.resume(); },
+      {"\"scaler\" (ronde::GradScaler) is not here",
+       "\"mask\" is Long [" + std::to_string(kSamples) + "] in the checkpoint and bytes here",
+       "\"warmup\" is ronde::WarmupLR in the checkpoint and bytes here"});
   CHECK(ronde::save_bytes(net) == before);
 }
 

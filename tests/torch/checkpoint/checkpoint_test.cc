@@ -108,20 +108,6 @@ TEST_CASE("four ranks, then two, then three see each sample once in an epoch", "
   CHECK(all == each);
 }
 
-TEST_CASE("a checkpoint of version 1 of the format is taken up") {
-  const SharedFolder folder;
-  on_rank_0([&] { fs::copy(RONDE_TEST_VERSION_1, folder.path(), fs::copy_options::recursive); });
-  torch::nn::Linear net(3, 2);
-  at::Tensor counts;
-  ronde::Checkpoint checkpoint(folder.path());
-  checkpoint.add("net", net).add("counts", counts);
-  REQUIRE(checkpoint.resume() == 3);
-  CHECK(torch::equal(net->weight, torch::arange(6, at::kFloat).view({2, 3})));
-  CHECK(torch::equal(net->bias, at::tensor({10.F, 20.F})));
-  CHECK(torch::equal(counts, at::tensor({7, 8, 9}, at::kLong)));
-  checkpoint.save(4);
-}
-
 TEST_CASE("a rank that gets a stop signal stops all ranks at the same step") {
   const SharedFolder folder;
   ronde::Checkpoint checkpoint(folder.path(), {.stop_signals = {SIGUSR1}});

@@ -82,10 +82,9 @@ class Differences {
 
   void compare_rest(const NamedObject& named) {
     const store::Entry* const saved = find(named.name, named.object.type);
-    // Version 1 of the format has no types.
-    if (saved == nullptr || saved->type.empty() || saved->type == named.object.type) return;
-    add("\"" + named.name + "\" is " + saved->type + " in the checkpoint and " + named.object.type +
-        " here");
+    if (saved == nullptr || saved->type == named.object.type) return;
+    add("\"" + named.name + "\" is " + form(*saved) + " in the checkpoint and " +
+        named.object.type + " here");
   }
 
   void compare_tensor(const store::Entry& here, bool fixed) {

@@ -10,10 +10,6 @@
 #include "torch_ext/src/store/checksum.h"
 #include "torch_ext/src/store/format_error.h"
 
-// Note [Versions]
-// 2: the manifest is within an envelope that has its checksum. Entries have `type` and `rank`.
-// 1: no envelope. All entries are tensors, the same on all ranks.
-// A later version keeps the envelope, so that damage is not taken for a version.
 namespace ronde::store {
 namespace {
 
@@ -116,14 +112,14 @@ Json json_of(const Entry& entry) {
 Entry entry_in(const Json& json, std::uint64_t bytes_of_part) {
   Entry entry;
   entry.name = text_of(json, "name");
+  entry.type = text_of(json, "type");
   entry.dtype = text_of(json, "dtype");
   for (const Json& size : list(json, "shape"))
     entry.shape.push_back(whole(size, "shape", 0, kMost));
+  entry.rank = number(json, "rank", -1, kMostRanks);
   entry.offset = static_cast<std::uint64_t>(number(json, "offset"));
   entry.bytes = static_cast<std::uint64_t>(number(json, "bytes"));
   entry.checksum = checksum_in(json, "checksum");
-  if (json.contains("type")) entry.type = text_of(json, "type");
-  if (json.contains("rank")) entry.rank = number(json, "rank", -1, kMostRanks);
   if (entry.offset > bytes_of_part || entry.bytes > bytes_of_part - entry.offset) {
     refuse("entry \"" + entry.name + "\" ends behind the file's " + std::to_string(bytes_of_part) +
            " bytes");
@@ -170,22 +166,18 @@ std::string encode_manifest(const Manifest& manifest) {
 
 Manifest decode_manifest(std::string_view text) {
   const Json json = parse(text);
-  const bool has_envelope = json.is_object() && json.contains("content");
-  const Json& content = has_envelope ? field(json, "content") : json;
-  if (has_envelope) {
-    // Texts that are no UTF-8 cannot be written.
-    const std::string written = content.dump(-1, ' ', false, Json::error_handler_t::replace);
-    if (checksum_in(json, "checksum") != checksum_text(written)) refuse("its checksum is wrong");
-  }
+  const Json& content = field(json, "content");
+  // Texts that are no UTF-8 cannot be written.
+  const std::string written = content.dump(-1, ' ', false, Json::error_handler_t::replace);
+  if (checksum_in(json, "checksum") != checksum_text(written)) refuse("its checksum is wrong");
   if (text_of(content, "format") != kFormat) refuse("it is of another format");
   Manifest manifest;
-  manifest.version = number(content, "version", 1);
+  manifest.version = number(content, "version", kVersion);
   if (manifest.version > kVersion) {
     throw NewerVersion("it has version " + std::to_string(manifest.version) +
-                       " of the format, and this Ronde reads up to " + std::to_string(kVersion) +
+                       " of the format, and this Ronde reads " + std::to_string(kVersion) +
                        ". Resume with the Ronde that wrote it, or a newer one");
   }
-  if (has_envelope != (manifest.version > 1)) refuse("its checksum is missing");
   manifest.name = name_in(content);
   manifest.ranks = number(content, "ranks", 1, kMostRanks);
   manifest.parts = parts_in(content, manifest.ranks);

@@ -8,10 +8,11 @@
 
 // What a checkpoint's JSON files say. No LibTorch here, so that a fuzzer can run the decoders by
 // themselves. Every decoder throws FormatError, whose text says what is wrong, for whatever its
-// encoder, or that of an older version, does not write.
+// encoder does not write.
 namespace ronde::store {
 
-/// Of the format that is written. Note [Versions] in manifest.cc says what older ones lack.
+/// Of the format. A later one keeps the checksum around the manifest's content, so that damage is
+/// not taken for a version.
 inline constexpr std::int64_t kVersion = 2;
 
 /// Identifies one checkpoint. Later ones have a greater sequence, also in a later run.

@@ -27,15 +27,11 @@ bool round_trip(std::string_view text, const Decode& decode, const Encode& encod
 std::vector<std::string> valid_inputs() {
   const test::TestCheckpoint made = test::make_checkpoint(7, 120, 3);
   const std::string manifest = store::encode_manifest(made.manifest);
-  const std::string content = manifest.substr(manifest.find("\"content\": ") + 11);
-  std::string version_1 = content.substr(0, content.rfind('}'));
-  version_1.replace(version_1.find("\"version\": 2"), 12, "\"version\": 1");
-  return {manifest, version_1, made.indices[0],
-          store::encode_sightings({{.name = made.manifest.name,
-                                    .committed = true,
-                                    .manifest = version_1,
-                                    .parts = {0, 1}}}),
-          store::folder_name(made.manifest.name)};
+  return {
+      manifest, made.indices[0],
+      store::encode_sightings(
+          {{.name = made.manifest.name, .committed = true, .manifest = manifest, .parts = {0, 1}}}),
+      store::folder_name(made.manifest.name)};
 }
 
 bool take(std::string_view bytes) {
