@@ -25,7 +25,6 @@ struct ProfiledRun {
   double tensors = 161;  ///< a step
   double misses = 500;   ///< of a rank
   double thaws = 1;      ///< of a rank
-  double names = 161;
   double last_bucket_bytes = 2e6;
   double last_lead_us = 6e3;
   int late_rank = 1;
@@ -93,8 +92,6 @@ inline Json ProfiledRun::figures(int rank) const {
          {"count", steps},
          {"bytes", steps * 1e6},
          {"time", equal_times(steps, loading_us)}}}},
-      {"names", names},
-      {"memory", {{"resident_bytes", 900e6}, {"fusion_buffer_bytes", 64 << 20}}},
       {"events", {{"written", 1e6}, {"lost", 0}}},
       {"counters",
        {{"submission", {{"operations", tensors * steps}, {"flushes_by_waiters", flushes}}},

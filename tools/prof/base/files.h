@@ -19,7 +19,7 @@ std::string read_file(const fs::path& path);
 /// is damaged.
 Json parse_json(const std::string& text, const fs::path& path);
 
-/// Throws a UsageError if `layout` of the file is newer than what this program reads.
+/// Throws a UsageError if `layout` of the file is not what this program reads.
 void check_layout(const Json& layout, int known, const fs::path& path);
 
 /// The number of ranks in `json`, or 0 without one. A UsageError if no run can have that many.

@@ -165,10 +165,6 @@ Figures parse_figures(const Json& json, const fs::path& path) {
     figures.spans[span.at("name").get<std::string>()] = {
         number_in(span, "count"), number_in(span, "bytes"), parse_dist(object_in(span, "time"))};
   }
-  figures.names = number_in(json, "names");
-  for (const auto& [name, bytes] : object_in(json, "memory").items()) {
-    figures.memory[name] = bytes.get<double>();
-  }
   figures.events_written = number_in(object_in(json, "events"), "written");
   figures.events_lost = number_in(object_in(json, "events"), "lost");
   parse_counters(object_in(json, "counters"), figures);
@@ -208,8 +204,6 @@ Figures merge_figures(const std::vector<Figures>& ranks) {
       all.spans[name].bytes += span.bytes;
       all.spans[name].time.add(span.time);
     }
-    all.names = std::max(all.names, each.names);
-    for (const auto& [name, bytes] : each.memory) all.memory[name] += bytes;
     all.events_written += each.events_written;
     all.events_lost += each.events_lost;
     for (const auto& [part, values] : each.counters) {

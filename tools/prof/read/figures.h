@@ -90,8 +90,6 @@ struct Figures {
   Dist wait;
   std::map<int, LateRank> last_ranks;
   std::map<std::string, SpanFigures> spans;
-  double names = 0;
-  std::map<std::string, double> memory;
   double events_written = 0;
   double events_lost = 0;
   std::map<std::string, std::map<std::string, double>> counters;

@@ -106,7 +106,7 @@ Run timeline_run(const fs::path& folder) {
   std::set<std::string> hosts;
   for (const fs::path& file : trace_files(folder)) {
     TraceHead head;
-    run.per_rank.push_back(trace_figures(file, head, run.config));
+    run.per_rank.push_back(trace_figures(file, head));
     if (!head.version.empty()) run.version = head.version;
     run.ranks = std::max({run.ranks, head.world_size, head.rank + 1});
     hosts.insert(head.host);

@@ -55,9 +55,7 @@ std::vector<fs::path> trace_files(const fs::path& folder);
 /// UsageError if they are not of one run.
 std::vector<std::string> trace_remarks(const std::vector<TraceHead>& heads);
 
-/// What a profile of the rank would say, as far as its slices tell. "configuration" instants give
-/// `config`.
-Figures trace_figures(const fs::path& path, TraceHead& head,
-                      std::map<std::string, std::string>& config);
+/// What a profile of the rank would say, as far as its slices tell.
+Figures trace_figures(const fs::path& path, TraceHead& head);
 
 }  // namespace ronde::prof

@@ -5,7 +5,6 @@
 #include <cmath>
 #include <functional>
 #include <limits>
-#include <set>
 
 #include "tools/prof/read/trace.h"
 
@@ -53,7 +52,6 @@ class Collector {
 
   void take(const Json& event);
   Figures figures() const;
-  std::map<std::string, std::string> config;
 
  private:
   void take_slice(const Json& event);
@@ -72,14 +70,8 @@ class Collector {
   std::map<double, Tensor> tensors_;                                     ///< by operation number
   std::map<BucketKey, Agreement> agreements_;
   std::vector<double> gathers_;
-  std::set<std::string> names_;
   double samples_ = 0;
 };
-
-double number_of(const Json& value) {
-  if (value.is_number()) return value.get<double>();
-  return value.is_string() ? std::strtod(value.get<std::string>().c_str(), nullptr) : 0;
-}
 
 const Json& args_of(const Json& event) {
   static const Json nothing = Json::object();
@@ -91,11 +83,6 @@ void Collector::take(const Json& event) {
   const std::string phase = event.value("ph", "");
   if (phase == "X") take_slice(event);
   if (phase == "b" || phase == "n" || phase == "e") take_negotiation(event);
-  if (phase == "i" && event.value("name", "") == "configuration") {
-    for (const auto& [name, value] : args_of(event).items()) {
-      config[name] = value.is_string() ? value.get<std::string>() : value.dump();
-    }
-  }
 }
 
 void Collector::take_slice(const Json& event) {
@@ -127,12 +114,11 @@ void Collector::take_slice(const Json& event) {
 
 void Collector::take_negotiation(const Json& event) {
   if (!event.contains("id")) return;
-  Tensor& tensor = tensors_[number_of(event.at("id"))];
+  Tensor& tensor = tensors_[event.at("id").get<double>()];
   const double now = event.at("ts").get<double>();
   const std::string name = event.value("name", "");
   if (event.at("ph") == "b") {
     tensor = {.submitted = now, .announced = now};
-    names_.insert(name);
   } else if (name == "announced") {
     gathers_.push_back(now - tensor.submitted);
     tensor.announced = now;
@@ -279,8 +265,7 @@ Figures Collector::figures() const {
 
 }  // namespace
 
-Figures trace_figures(const fs::path& path, TraceHead& head,
-                      std::map<std::string, std::string>& config) {
+Figures trace_figures(const fs::path& path, TraceHead& head) {
   Collector collector(path);
   double first = 0;
   double last = 0;
@@ -295,7 +280,6 @@ Figures trace_figures(const fs::path& path, TraceHead& head,
   figures.rank = head.rank;
   figures.seconds = (last - first) / 1e6;
   figures.events_lost = head.events_lost;
-  config = collector.config;
   return figures;
 }
 

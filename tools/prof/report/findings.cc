@@ -128,17 +128,14 @@ Found changing_names(const Run& run, const StepMeans& step) {
   const double tensors = run.a_step(misses + known);
   const double cost =
       at_most_exposed(step, step.negotiate_us + run.a_step(run.merged.gather.total_us));
-  const Json figures = {
-      {"misses", misses}, {"operations", misses + known}, {"names", run.merged.names}};
+  const Json figures = {{"misses", misses}, {"operations", misses + known}};
   const auto capacity = run.config.find("RONDE_CACHE_CAPACITY");
-  const bool same_names = run.merged.names > 0 && run.merged.names < 1.5 * tensors;
-  if (same_names && capacity != run.config.end() &&
-      run.merged.names > std::strtod(capacity->second.c_str(), nullptr)) {
+  if (capacity != run.config.end() && tensors > std::strtod(capacity->second.c_str(), nullptr)) {
     return Finding{
         "small_cache",
         fmt::format("{} of operations were announced in full: {} a step do not fit "
                     "into RONDE_CACHE_CAPACITY={}; raise it above their number",
-                    percent_text(share), count_text(run.merged.names, "name"), capacity->second),
+                    percent_text(share), count_text(tensors, "operation"), capacity->second),
         cost, figures};
   }
   return Finding{

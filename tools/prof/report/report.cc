@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <ostream>
 #include <span>
-#include <utility>
 
 #include "tools/prof/base/text.h"
 #include "tools/prof/report/findings.h"
@@ -188,19 +187,6 @@ void print_spans(const Run& run, std::ostream& out) {
   table.print(out);
 }
 
-void print_memory(const Run& run, std::ostream& out) {
-  if (run.merged.memory.empty()) return;
-  out << "\nMemory of all ranks:";
-  const char* separator = " ";
-  for (const auto& [key, bytes] : run.merged.memory) {
-    std::string name = key;
-    if (name.ends_with("_bytes")) name.resize(name.size() - 6);
-    std::ranges::replace(name, '_', ' ');
-    out << std::exchange(separator, ", ") << name << ' ' << amount_text(bytes);
-  }
-  out << '\n';
-}
-
 }  // namespace
 
 void print_report(const Run& run, bool fine, std::ostream& out) {
@@ -214,7 +200,6 @@ void print_report(const Run& run, bool fine, std::ostream& out) {
   print_late_ranks(run, out);
   print_engine(run, out);
   print_spans(run, out);
-  print_memory(run, out);
 }
 
 Json report_json(const Run& run) {
