@@ -1,17 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "api/src/tuned_file.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <array>
 #include <cerrno>
-#include <cstdio>
 #include <cstring>
 #include <fstream>
 #include <limits>
 #include <sstream>
 
+#include "api/observe/base/replace_file.h"
 #include "core/src/base/json.h"
 #include "ronde/build_info.h"
 #include "ronde/config.h"
@@ -115,15 +113,9 @@ std::string write_tuned(const std::string& path, const TunedSettings& settings) 
                      {"step_us", micro(settings.step_s)},
                      {"start_step_us", micro(settings.start_step_s)},
                      {"values", settings.values}};
-  const std::string fresh = path + ".new" + std::to_string(getpid());
-  errno = 0;
-  std::ofstream out(fresh);
-  out << json.dump(2) << '\n';
-  out.close();
-  if (out && std::rename(fresh.c_str(), path.c_str()) == 0) return {};
-  std::string problem = with_reason("it cannot be written");
-  std::remove(fresh.c_str());
-  return problem;
+  const std::string why =
+      replace_file(path, [&](std::ostream& out) { out << json.dump(2) << '\n'; });
+  return why.empty() ? why : "it cannot be written: " + why;
 }
 
 std::string TuneLog::add(const TuneTrial& trial) {

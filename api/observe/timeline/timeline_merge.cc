@@ -3,18 +3,17 @@
 #include "api/observe/timeline/timeline_merge.h"
 
 #include <cerrno>
-#include <cstdio>
 #include <cstring>
-#include <filesystem>
 #include <fstream>
 
+#include "api/observe/base/replace_file.h"
 #include "ronde/error.h"
 
 namespace ronde {
 namespace {
 
 /// Throws Error where the file of a rank is missing or was cut.
-void write_merged(std::ofstream& merged, const std::string& folder, int ranks,
+void write_merged(std::ostream& merged, const std::string& folder, int ranks,
                   const std::string& path) {
   const char* separator = "";
   for (int rank = 0; rank < ranks; ++rank) {
@@ -44,22 +43,14 @@ void write_merged(std::ofstream& merged, const std::string& folder, int ranks,
     }
   }
   merged << "\n]}\n";
-  merged.close();
-  if (!merged) throw Error(path + " cannot be written: " + std::strerror(errno));
 }
 
 }  // namespace
 
 void merge_timeline_folder(const std::string& folder, int ranks, const std::string& path) {
-  const std::string draft = path + ".part";
-  try {
-    std::ofstream merged(draft, std::ios::trunc);
-    write_merged(merged, folder, ranks, path);
-    std::filesystem::rename(draft, path);
-  } catch (...) {
-    std::remove(draft.c_str());
-    throw;
-  }
+  const std::string why =
+      replace_file(path, [&](std::ostream& merged) { write_merged(merged, folder, ranks, path); });
+  if (!why.empty()) throw Error(path + " cannot be written: " + why);
 }
 
 }  // namespace ronde

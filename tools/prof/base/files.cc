@@ -9,6 +9,7 @@
 #include <system_error>
 #include <utility>
 
+#include "api/observe/base/replace_file.h"
 #include "ronde/error.h"
 
 namespace ronde::prof {
@@ -82,27 +83,9 @@ std::vector<fs::path> json_files(const fs::path& folder, const std::string& what
   return found;
 }
 
-NewFile::NewFile(const fs::path& path)
-    : path_(path), part_(path.string() + ".part"), file_(part_, std::ios::binary) {
-  if (!file_) fail(std::strerror(errno));
-}
-
-NewFile::~NewFile() {
-  std::error_code ignored;  // after finish() it is not there
-  fs::remove(part_, ignored);
-}
-
-void NewFile::finish() {
-  errno = 0;
-  file_.close();
-  if (!file_) fail(errno != 0 ? std::strerror(errno) : "it was written in part");
-  std::error_code error;
-  fs::rename(part_, path_, error);
-  if (error) fail(error.message());
-}
-
-void NewFile::fail(const std::string& why) const {
-  throw UsageError(path_.string() + " cannot be written: " + why);
+void write_file(const fs::path& path, const std::function<void(std::ostream&)>& write) {
+  const std::string why = replace_file(path, write);
+  if (!why.empty()) throw UsageError(path.string() + " cannot be written: " + why);
 }
 
 }  // namespace ronde::prof

@@ -3,6 +3,7 @@
 
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
@@ -35,27 +36,8 @@ int rank_in_name(const fs::path& path);
 /// folder is not there, is none, or holds no such file; `what` is what it should hold.
 std::vector<fs::path> json_files(const fs::path& folder, const std::string& what);
 
-/// A file that replaces `path` when it is complete, so that nobody sees a part of it.
-class NewFile {
- public:
-  /// A UsageError if the file cannot be made.
-  explicit NewFile(const fs::path& path);
-  /// Removes what was not finished.
-  ~NewFile();
-  NewFile(const NewFile&) = delete;
-  NewFile& operator=(const NewFile&) = delete;
-
-  /// Where to write.
-  std::ostream& stream() { return file_; }
-  /// Gives the file its name. A UsageError if some of it was not written.
-  void finish();
-
- private:
-  [[noreturn]] void fail(const std::string& why) const;
-
-  fs::path path_;
-  fs::path part_;
-  std::ofstream file_;
-};
+/// Replaces the file by what `write` writes; nobody sees a part of it. A UsageError if it cannot be
+/// written.
+void write_file(const fs::path& path, const std::function<void(std::ostream&)>& write);
 
 }  // namespace ronde::prof

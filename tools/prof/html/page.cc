@@ -130,9 +130,7 @@ void write_page(const std::vector<Run>& runs, const fs::path& file) {
   }
   std::string page = kPageTemplate;
   page.replace(page.find(kDataMark), std::strlen(kDataMark), text);
-  NewFile output(file);
-  output.stream() << page;
-  output.finish();
+  write_file(file, [&](std::ostream& output) { output << page; });
 }
 
 }  // namespace ronde::prof

@@ -29,9 +29,9 @@ std::pair<std::string, std::string> names_of(const std::string& kind) {
 
 class HtaWriter {
  public:
-  HtaWriter(const fs::path& path, const TraceHead& head)
+  HtaWriter(std::ostream& file, const TraceHead& head)
       : head_(head),
-        writer_(path, {{"distributedInfo",
+        writer_(file, {{"distributedInfo",
                         {{"backend", "nccl"},
                          {"rank", head.rank},
                          {"world_size", head.world_size},
@@ -126,10 +126,12 @@ void write_hta(const fs::path& folder, const fs::path& to, std::ostream& out) {
   fs::create_directories(to, ignored);  // the first file says why it cannot be made
   double kernels = 0;
   for (const TraceHead& head : heads) {
-    HtaWriter writer(to / ("rank" + std::to_string(head.rank) + ".json"), head);
-    read_trace(head.path, [&](Json& event) { writer.take(event); });
-    writer.finish();
-    kernels += writer.kernels();
+    write_file(to / ("rank" + std::to_string(head.rank) + ".json"), [&](std::ostream& file) {
+      HtaWriter writer(file, head);
+      read_trace(head.path, [&](Json& event) { writer.take(event); });
+      writer.finish();
+      kernels += writer.kernels();
+    });
   }
   out << to.string() << ": " << count_text(static_cast<double>(heads.size()), "file") << " with "
       << count_text(kernels, "synthetic kernel") << " for Holistic Trace Analysis\n";

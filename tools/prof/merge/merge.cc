@@ -65,22 +65,22 @@ void turn_arrow(Json& event, int rank, const std::map<std::string, int>& first_r
 
 }  // namespace
 
-TraceWriter::TraceWriter(const fs::path& path, const Json& head) : file_(path) {
+TraceWriter::TraceWriter(std::ostream& file, const Json& head) : file_(file) {
   // With a space after each colon, as programs look for "rank": 0 by a pattern.
-  file_.stream() << "{\"schemaVersion\": 1, \"displayTimeUnit\": \"ms\",\n";
+  file_ << "{\"schemaVersion\": 1, \"displayTimeUnit\": \"ms\",\n";
   for (const auto& [name, value] : head.items()) {
-    file_.stream() << '"' << name << "\": ";
+    file_ << '"' << name << "\": ";
     if (name == "distributedInfo") {
       const char* separator = "{";
       for (const auto& [key, each] : value.items()) {
-        file_.stream() << std::exchange(separator, ", ") << Json(key) << ": " << each;
+        file_ << std::exchange(separator, ", ") << Json(key) << ": " << each;
       }
-      file_.stream() << "},\n";
+      file_ << "},\n";
     } else {
-      file_.stream() << value << ",\n";
+      file_ << value << ",\n";
     }
   }
-  file_.stream() << "\"traceEvents\": [\n";
+  file_ << "\"traceEvents\": [\n";
 }
 
 void TraceWriter::add(Json event) {
@@ -89,7 +89,7 @@ void TraceWriter::add(Json event) {
     Json& id = event.at("id");
     id = flow_ids_.try_emplace(id.dump(), flow_ids_.size()).first->second;
   }
-  file_.stream() << (std::exchange(first_, false) ? "" : ",\n") << event;
+  file_ << (std::exchange(first_, false) ? "" : ",\n") << event;
 }
 
 void TraceWriter::name_process(int pid, const std::string& name, int index) {
@@ -108,8 +108,7 @@ void TraceWriter::name_process(int pid, const std::string& name, int index) {
 }
 
 void TraceWriter::finish(const Json& end) {
-  file_.stream() << "\n],\n\"ronde_end\": " << end << "}\n";
-  file_.finish();
+  file_ << "\n],\n\"ronde_end\": " << end << "}\n";
 }
 
 void merge_timeline(const fs::path& folder, const fs::path& file,
@@ -143,25 +142,28 @@ void merge_timeline(const fs::path& folder, const fs::path& file,
                      ": the timeline has no file of rank " + std::to_string(trace.rank) +
                      ", whose clock is needed");
   }
-  TraceWriter writer(
-      file,
-      {{"baseTimeNanoseconds", whole(heads.front().clock.wall_minus_monotonic_us * 1e3)},
-       {"distributedInfo", {{"backend", "ronde"}, {"rank", 0}, {"world_size", ranks}}},
-       {"ronde", {{"timeline", 1}, {"version", heads.front().version}, {"merged", heads.size()}}}});
   const std::map<std::string, int> begun_first = first_ranks(heads);
-  for (const TraceHead& head : heads) {
-    const std::string host = head.host.empty() ? "" : " on " + head.host;
-    writer.name_process(head.rank, "rank " + std::to_string(head.rank) + host, head.rank);
-    read_trace(head.path, [&](Json& event) {
-      move_event(event, head.clock, head.rank);
-      turn_arrow(event, head.rank, begun_first);
-      writer.add(event);
-    });
-    for (const TorchTrace& trace : torch) {
-      if (trace.rank == head.rank) add_torch_trace(trace, head.clock, writer);
+  write_file(file, [&](std::ostream& stream) {
+    TraceWriter writer(
+        stream,
+        {{"baseTimeNanoseconds", whole(heads.front().clock.wall_minus_monotonic_us * 1e3)},
+         {"distributedInfo", {{"backend", "ronde"}, {"rank", 0}, {"world_size", ranks}}},
+         {"ronde",
+          {{"timeline", 1}, {"version", heads.front().version}, {"merged", heads.size()}}}});
+    for (const TraceHead& head : heads) {
+      const std::string host = head.host.empty() ? "" : " on " + head.host;
+      writer.name_process(head.rank, "rank " + std::to_string(head.rank) + host, head.rank);
+      read_trace(head.path, [&](Json& event) {
+        move_event(event, head.clock, head.rank);
+        turn_arrow(event, head.rank, begun_first);
+        writer.add(event);
+      });
+      for (const TorchTrace& trace : torch) {
+        if (trace.rank == head.rank) add_torch_trace(trace, head.clock, writer);
+      }
     }
-  }
-  writer.finish({{"events_lost", lost}});
+    writer.finish({{"events_lost", lost}});
+  });
   for (const std::string& remark : remarks) out << remark << '\n';
   out << file.string() << ": " << count_text(events, "event") << " of "
       << count_text(static_cast<double>(heads.size()), "rank") << " on rank 0's clock\n";

@@ -16,7 +16,7 @@ namespace ronde::prof {
 class TraceWriter {
  public:
   /// `head`: the members before the events.
-  TraceWriter(const fs::path& path, const Json& head);
+  TraceWriter(std::ostream& file, const Json& head);
 
   /// Adds an event. Ids of flow events become numbers.
   void add(Json event);
@@ -26,7 +26,7 @@ class TraceWriter {
   void finish(const Json& end);
 
  private:
-  NewFile file_;
+  std::ostream& file_;
   bool first_ = true;
   std::map<std::string, std::size_t> flow_ids_;
 };
