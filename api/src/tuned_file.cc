@@ -21,7 +21,7 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr int kLayout = 1;
-/// What RONDE_AUTOTUNE and ronde tune search: nothing that changes results, limits or logs.
+/// What the searches find: nothing that changes results, limits or logs.
 constexpr std::array kSearched = {
     "RONDE_ALGORITHMS",         "RONDE_FUSION_BYTES",         "RONDE_CYCLE_TIME_MS",
     "RONDE_FREEZE_AFTER_STEPS", "RONDE_SYMMETRIC_HEAP_BYTES", "RONDE_CPU_BACKEND",

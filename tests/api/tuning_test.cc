@@ -9,7 +9,6 @@
 #include "ronde/ronde.h"
 #include "tests/support/processes/file_ranks.h"
 #include "tests/support/processes/temporary_folder.h"
-#include "tools/tune/variables.h"
 
 namespace {
 
@@ -106,23 +105,6 @@ TEST_CASE("tuned settings are read as they were written") {
   CHECK(read->step_s == written.step_s);
   CHECK(read->start_step_s == written.start_step_s);
   CHECK(std::distance(std::filesystem::directory_iterator(folder.path()), {}) == 1);
-}
-
-TEST_CASE("whatever ronde tune searches may be in a tuned file") {
-  const TemporaryFolder folder;
-  tool::RunReport report;
-  report.has_gpus = true;
-  for (const int hosts : {1, 2}) {
-    report.hosts = hosts;
-    const auto variables = tool::tuned_variables(report);
-    CHECK(variables.size() > 7);
-    TunedSettings settings = some_settings();
-    settings.values = tool::values_at(variables, tool::defaults_of(variables));
-    REQUIRE(write_tuned(folder / "tuned.json", settings).empty());
-    std::string problem;
-    CHECK(read_tuned(folder / "tuned.json", problem));
-    CHECK(problem.empty());
-  }
 }
 
 TEST_CASE("a tuned file that is of no use says why") {

@@ -10,7 +10,7 @@ namespace ronde::tool {
 struct CollectiveTuningOptions {
   std::uint64_t min_bytes = 256;
   std::uint64_t max_bytes = std::uint64_t{16} << 20;
-  std::string out;  ///< the file for RONDE_TUNED
+  std::string out = "ronde_tuned.json";  ///< the file for RONDE_TUNED
 };
 
 /// Measures the algorithms of collectives between the ranks that the launcher has started, over

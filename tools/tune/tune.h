@@ -5,8 +5,8 @@
 
 namespace ronde::tool {
 
-/// Adds `tune` to the command; `exit_code` is what the process shall end with: 2 if the command
-/// cannot be tuned, 1 after any other error.
+/// Adds `tune` to the command; `exit_code` is what the process shall end with: 2 after an error of
+/// usage, 1 after any other.
 void add_tune(CLI::App& app, int& exit_code);
 
 }  // namespace ronde::tool

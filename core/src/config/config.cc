@@ -296,8 +296,8 @@ constexpr Variable kVariables[] = {
      "File to which rank 0 writes each measurement of RONDE_AUTOTUNE, as CSV.",
      ConfigScope::PerRank},
     {"RONDE_TUNED", "", "", Text{&Config::tuned, parse_path},
-     "File with settings that RONDE_AUTOTUNE or `ronde tune` found: rank 0 reads it for all ranks, "
-     "and RONDE_AUTOTUNE writes it. Variables that are set win."},
+     "File with settings that RONDE_AUTOTUNE or `ronde tune --collectives` found: rank 0 reads it "
+     "for all ranks, and RONDE_AUTOTUNE writes it. Variables that are set win."},
     {"RONDE_STALL_WARN_S", "HOROVOD_STALL_CHECK_TIME_SECONDS", "s",
      Real{&Config::stall_warn_s, kPeriod},
      "Age at which an operation that some ranks have not submitted is reported, with the missing "
