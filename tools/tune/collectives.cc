@@ -17,9 +17,9 @@
 #include "api/src/tuned_file.h"
 #include "backends/compose.h"
 #include "ronde/ronde.h"
-#include "ronde/tune_search.h"
 #include "tools/bench/base/report.h"
 #include "tools/bench/bench.h"
+#include "tools/bench/session/samples.h"
 #include "tools/tune/smooth.h"
 
 namespace ronde::tool {
@@ -248,7 +248,7 @@ std::vector<double> CollectiveTuning::measure(Collective collective, const Membe
   for (std::size_t who = 0; who < count; ++who) {
     std::vector<double> of_one;
     for (std::size_t turn = 0; turn < turns; ++turn) of_one.push_back(times[turn * count + who]);
-    medians.push_back(TuneSearch::median(of_one));
+    medians.push_back(median(of_one));
     std::ranges::sort(of_one);
     const double spread = std::log(of_one[3 * turns / 4] / of_one[turns / 4]);  // of quartiles
     noise_.push_back(spread / std::sqrt(static_cast<double>(turns)));
@@ -292,7 +292,7 @@ void CollectiveTuning::add_rules(Collective collective, const Members& members,
   columns.push_back({"rule from here on", "rule"});
   report_.begin_table(columns);
   const std::vector<std::size_t> chosen =
-      smooth_choices(times, std::log(kLeastGain) + 2 * TuneSearch::median(noise_));
+      smooth_choices(times, std::log(kLeastGain) + 2 * median(noise_));
   for (std::size_t size = 0; size < sizes.size(); ++size) {
     const bool begins = size == 0 || chosen[size] != chosen[size - 1];
     Json row = {{"bytes", size_text(sizes[size])}, {"rule", nullptr}};

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // Each tell() ends one measurement; when the queue is empty the phase decides what is measured
 // next: Note [The search].
+#include "core/src/tune/search.h"
+
 #include <algorithm>
 #include <cmath>
 #include <limits>
 #include <utility>
-
-#include "ronde/tune_search.h"
 
 namespace ronde {
 namespace {
@@ -29,9 +29,8 @@ double TuneSearch::median(std::vector<double> values) {
   return (values[middle - 1] + values[middle]) / 2;
 }
 
-TuneSearch::TuneSearch(std::vector<std::size_t> sizes, std::vector<Point> starts, Limits limits)
+TuneSearch::TuneSearch(std::vector<std::size_t> sizes, std::vector<Point> starts)
     : sizes_(std::move(sizes)),
-      limits_(limits),
       starts_(std::move(starts)),
       best_(starts_.front()),
       reference_(starts_.front()) {
@@ -47,7 +46,7 @@ void TuneSearch::add_arms(const std::vector<Point>& starts) {
   };
   std::ranges::for_each(starts, add);
   const double root = root_of(sizes_.size());
-  for (std::size_t i = 1; i <= limits_.arms; ++i) {
+  for (std::size_t i = 1; i <= kArms; ++i) {
     Point point;
     double power = 1;
     for (const std::size_t size : sizes_) {
@@ -65,27 +64,17 @@ double TuneSearch::time_of(const Point& point) const {
   return median(found != times_.end() ? found->second : std::vector<double>());
 }
 
-std::size_t TuneSearch::most_tells() const {
-  std::size_t tells = limits_.neighbours + 2 * limits_.pairs;
-  for (std::size_t arms = limits_.arms + starts_.size(); arms > 1; arms = (arms + 1) / 2) {
-    tells += arms;
-  }
-  return tells;
-}
-
-void TuneSearch::tell(const std::vector<double>& times) {
+void TuneSearch::tell(double time) {
   const Point point = std::move(queue_.front());
   queue_.pop_front();
   ++told_;
   if (phase_ == Phase::Confirm) {
-    (point == best_ ? of_best_ : of_reference_).push_back(median(times));
+    (point == best_ ? of_best_ : of_reference_).push_back(time);
     const bool is_pair = of_best_.size() == of_reference_.size();
     if (is_pair && (queue_.empty() || of_best_.back() >= of_reference_.back())) confirm();
     return;
   }
-  std::vector<double>& all = times_[point];
-  all.insert(all.end(), times.begin(), times.end());
-  ++tells_[point];
+  times_[point].push_back(time);
   if (phase_ == Phase::Neighbours) {
     ++explored_;
     explore();
@@ -110,10 +99,11 @@ void TuneSearch::end_round() {
 /// Moves on until something has to be measured.
 void TuneSearch::explore() {
   const std::size_t moves = 2 * sizes_.size();
-  while (failed_ < moves && explored_ < limits_.neighbours) {
+  while (failed_ < moves && explored_ < kNeighbours) {
     Point point = best_;
     if (step(move_, point)) {
-      if (tells_[point] == 0 || (tells_[point] == 1 && is_better(point))) {
+      const std::size_t tells = times_[point].size();
+      if (tells == 0 || (tells == 1 && is_better(point))) {
         queue_.push_back(std::move(point));
         return;
       }
@@ -138,7 +128,7 @@ bool TuneSearch::step(std::size_t move, Point& point) const {
 }
 
 bool TuneSearch::is_better(const Point& point) const {
-  return time_of(point) < (1 - limits_.margin) * time_of(best_);
+  return time_of(point) < (1 - kMargin) * time_of(best_);
 }
 
 void TuneSearch::begin_confirm() {
@@ -149,7 +139,7 @@ void TuneSearch::begin_confirm() {
     return;
   }
   phase_ = Phase::Confirm;
-  for (std::size_t pair = 0; pair < limits_.pairs; ++pair) {
+  for (std::size_t pair = 0; pair < kPairs; ++pair) {
     queue_.push_back(pair % 2 == 0 ? reference_ : best_);
     queue_.push_back(pair % 2 == 0 ? best_ : reference_);
   }
@@ -160,8 +150,8 @@ void TuneSearch::confirm() {
   const bool wins = of_best_.back() < of_reference_.back();  // as in all pairs before
   const double before = median(of_reference_);
   const double after = median(of_best_);
-  if (wins && after < (1 - limits_.margin) * before) {
-    gain_ = std::isinf(before) ? 1 : 1 - after / before;
+  if (wins && after < (1 - kMargin) * before) {
+    gain_ = 1 - after / before;
   } else {
     best_ = reference_;
   }

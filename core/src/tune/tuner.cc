@@ -133,7 +133,7 @@ std::optional<TuneTrial> Tuner::note_step(double seconds, bool frozen) {
                   step_s,
                   times_.size()};
   times_.clear();
-  search_.tell({step_s});
+  search_.tell(step_s);
   return trial;
 }
 

@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "core/src/agree/messages.h"
+#include "core/src/tune/search.h"
 #include "ronde/config.h"
-#include "ronde/tune_search.h"
 #include "ronde/tuning.h"
 
 namespace ronde {

@@ -4,7 +4,6 @@
 #include <cstddef>
 #include <deque>
 #include <map>
-#include <utility>
 #include <vector>
 
 namespace ronde {
@@ -12,7 +11,7 @@ namespace ronde {
 /// Finds the fastest point of a grid from noisy times; has no clock, and measures nothing itself:
 ///
 ///     TuneSearch search({9, 8}, {start});
-///     while (!search.finished()) search.tell(times_at(search.next()));
+///     while (!search.finished()) search.tell(time_at(search.next()));
 ///     use(search.best());
 ///
 /// Note [The search]
@@ -24,9 +23,8 @@ namespace ronde {
 ///    Jeeves, "Direct search", JACM 8 (1961). A point that looks better is measured twice before
 ///    the search moves there.
 /// 3. The winner against the best start, in turns (A B B A ...), by new times alone. The start
-/// stays
-///    unless the winner wins each pair: of points that are equal, one does so with five pairs once
-///    in 32 times, whatever the noise (a sign test).
+///    stays unless the winner wins each pair: of points that are equal, one does so with five pairs
+///    once in 32 times, whatever the noise (a sign test).
 /// Points are compared by the median of all their times.
 ///
 /// Thread-safety: none.
@@ -36,20 +34,9 @@ class TuneSearch {
   /// What is measured now.
   enum class Phase { Arms, Neighbours, Confirm, Done };
 
-  /// How long the search is, and how sure.
-  struct Limits {
-    std::size_t arms = 8;         ///< beside the starts
-    std::size_t neighbours = 10;  ///< measurements in the local search
-    std::size_t pairs = 5;        ///< comparisons at the end, fewer once one is lost
-    double margin = 0.01;         ///< part of a time by which a point has to be faster
-  };
-
   /// `sizes`: values of each dimension, in an order in which neighbours are alike. `starts`: at
   /// least one point; the search ends at the first or the best of them unless another one wins.
-  TuneSearch(std::vector<std::size_t> sizes, std::vector<Point> starts)
-      : TuneSearch(std::move(sizes), std::move(starts), Limits()) {}
-  /// The same with other limits.
-  TuneSearch(std::vector<std::size_t> sizes, std::vector<Point> starts, Limits limits);
+  TuneSearch(std::vector<std::size_t> sizes, std::vector<Point> starts);
 
   /// There is nothing more to measure.
   bool finished() const noexcept { return phase_ == Phase::Done; }
@@ -58,8 +45,8 @@ class TuneSearch {
 
   /// The point to measure now. Not to be asked for once finished.
   const Point& next() const { return queue_.front(); }
-  /// The times at next(), at least one; infinite for a point that does not work.
-  void tell(const std::vector<double>& times);
+  /// The time at next().
+  void tell(double time);
 
   /// The fastest point as far as is known; final once finished.
   const Point& best() const noexcept { return best_; }
@@ -71,8 +58,6 @@ class TuneSearch {
   double gain() const noexcept { return gain_; }
   /// Calls of tell() so far.
   std::size_t told() const noexcept { return told_; }
-  /// About how many there will be at most.
-  std::size_t most_tells() const;
 
   /// Infinite if there are no values.
   static double median(std::vector<double> values);
@@ -86,20 +71,23 @@ class TuneSearch {
   void begin_confirm();
   void confirm();
 
+  static constexpr std::size_t kArms = 8;         ///< beside the starts
+  static constexpr std::size_t kNeighbours = 10;  ///< measurements in the local search
+  static constexpr std::size_t kPairs = 5;        ///< comparisons at the end, or until one is lost
+  static constexpr double kMargin = 0.01;         ///< part of a time by which to be faster
+
   const std::vector<std::size_t> sizes_;
-  const Limits limits_;
   const std::vector<Point> starts_;
   Phase phase_ = Phase::Arms;
   std::deque<Point> queue_;  ///< to measure
   std::vector<Point> arms_;  ///< that are left
   std::map<Point, std::vector<double>> times_;
-  std::map<Point, std::size_t> tells_;
   std::size_t told_ = 0;
   Point best_, reference_;
   std::size_t move_ = 0;                        ///< the local search's next move
   std::size_t failed_ = 0;                      ///< moves in a row that led nowhere
   std::size_t explored_ = 0;                    ///< its measurements
-  std::vector<double> of_best_, of_reference_;  ///< medians in the comparison at the end
+  std::vector<double> of_best_, of_reference_;  ///< times in the comparison at the end
   double gain_ = 0;
 };
 
