@@ -11,7 +11,7 @@
 // Collectives as messages between pairs of ranks, over any fabric. n is the number of ranks, m the
 // bytes of the data, and every rank calls the same function with the same sizes. Each gives all
 // ranks the same bits: an element is combined by one rank and copied from there, or by several in
-// one order. What an algorithm costs is in cost_model.h.
+// one order. What an algorithm costs is in cost_model.cc.
 //
 // References:
 // [Chan]    Chan, Heimlich, Purkayastha, van de Geijn: Collective communication: theory, practice,
