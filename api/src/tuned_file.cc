@@ -21,16 +21,13 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr int kLayout = 1;
-/// What the searches find: nothing that changes results, limits or logs.
-constexpr std::array kSearched = {
-    "RONDE_ALGORITHMS",         "RONDE_FUSION_BYTES",         "RONDE_CYCLE_TIME_MS",
-    "RONDE_FREEZE_AFTER_STEPS", "RONDE_SYMMETRIC_HEAP_BYTES", "RONDE_CPU_BACKEND",
-    "RONDE_GPU_BACKEND",        "RONDE_NCCL_STREAMS",         "RONDE_CUDA_IPC",
-    "RONDE_CUDA_IPC_SYNC",      "RONDE_CUDA_IPC_DIRECT_BYTES"};
+/// What RONDE_AUTOTUNE and `ronde tune --collectives` find.
+constexpr std::array kFound = {"RONDE_FUSION_BYTES", "RONDE_CYCLE_TIME_MS",
+                               "RONDE_FREEZE_AFTER_STEPS", "RONDE_ALGORITHMS"};
 
 /// Throws UsageError if no rank could use the value.
 void check_value(const std::string& name, const std::string& value) {
-  if (std::ranges::find(kSearched, name) == kSearched.end()) {
+  if (std::ranges::find(kFound, name) == kFound.end()) {
     throw UsageError("this Ronde tunes no variable \"" + name + "\"");
   }
   const auto entry = std::ranges::find(config_table(), name, &ConfigEntry::name);

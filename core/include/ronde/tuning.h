@@ -14,7 +14,7 @@ namespace ronde {
 struct TunedSettings {
   std::map<std::string, std::string> values;  ///< of variables, by name
   bool finished = true;                       ///< false: only good to search on from
-  /// The model: a signature of what its steps submit; empty, or no ranks: not known yet.
+  /// The model: a signature of what its steps submit; empty, or no ranks: any.
   /// @{
   std::string model;
   int ranks = 0;
@@ -22,7 +22,7 @@ struct TunedSettings {
   /// @}
   double step_s = 0;        ///< with these settings; 0: not known
   double start_step_s = 0;  ///< with those that the search began with
-  /// The search goes on from the file, and has its other values. Not in the file.
+  /// The search goes on from the file, which it may replace. Not in the file.
   bool keeps_file = false;
 };
 

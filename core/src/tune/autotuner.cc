@@ -151,13 +151,9 @@ void Autotuner::identify() {
                         "its own"));
     fallback_ = defaults() != in_force_ ? std::optional(defaults()) : std::nullopt;
   }
-  const bool has_rules_alone = known && known->values.size() == 1 && known->values.contains(kRules);
-  const bool is_tuned = fits && known->finished && !known->values.empty() && !has_rules_alone;
-  if (options_.config.autotune && !is_tuned) {
-    begin_search();
-  } else if (fits && !has_rules_alone && (known->model.empty() || known->ranks == 0)) {
-    tell_settings(*known);
-  }
+  const bool is_tuned =
+      fits && known->finished && known->values.size() > known->values.count(kRules);
+  if (options_.config.autotune && !is_tuned) begin_search();
 }
 
 void Autotuner::begin_search() {
@@ -210,9 +206,8 @@ void Autotuner::tell_settings(TunedSettings settings) const {
   settings.hosts = topology_.hosts();
   settings.keeps_file = keeps_file_;
   if (const auto& known = options_.tuning.known) {
-    for (const auto& value : known->values) {
-      if (keeps_file_ || value.first == kRules) settings.values.insert(value);
-    }
+    const auto rules = known->values.find(kRules);
+    if (rules != known->values.end()) settings.values.insert(*rules);
   }
   if (options_.tuning.on_tuned) options_.tuning.on_tuned(settings);
 }

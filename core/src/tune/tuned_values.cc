@@ -6,7 +6,6 @@
 #include <sstream>
 
 #include "ronde/error.h"
-#include "ronde/plugin/choice.h"
 
 namespace ronde {
 namespace {
@@ -14,19 +13,6 @@ namespace {
 std::string place_text(int ranks, int hosts) {
   return std::to_string(ranks) + " ranks on " + std::to_string(hosts) +
          (hosts == 1 ? " host" : " hosts");
-}
-
-/// Throws UsageError if the ranks could not start with it.
-void check_values(const RuntimeOptions& options, const Topology& topology,
-                  const std::string& lines) {
-  const Config config = with_values(options.config, lines);
-  check_config(config);
-  static_cast<void>(
-      choose_backend(options.backends, DeviceKind::Cpu, config.cpu_backend, topology));
-  if (config.gpu_backend != kAnyBackend) {
-    static_cast<void>(
-        choose_backend(options.device_backends, DeviceKind::Cuda, config.gpu_backend, topology));
-  }
 }
 
 }  // namespace
@@ -57,7 +43,7 @@ std::string tuned_values(RuntimeOptions& options, const Topology& topology, cons
     text += (text.empty() ? "" : ", ") + name + "=" + value;
   }
   try {
-    check_values(options, topology, lines);
+    check_config(with_values(options.config, lines));
   } catch (const Error& error) {
     log.warning(file + " is not used: " + error.what());
     known.reset();
