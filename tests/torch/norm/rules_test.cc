@@ -144,9 +144,43 @@ TEST_CASE("only some ranks' inputs have a gradient", "[n2][n3]") {
   whole->forward(joined).pow(3).sum().backward();
   if (ronde::rank() == 0) CHECK(near(x.grad(), rows_of_mine(joined.grad(), all), 1e-10));
   CHECK(near(sum_over_ranks(layer->weight.grad()), whole->weight.grad(), 1e-10));
+}
+
+namespace {
+
+/// Keeps the graph.
+at::Tensor gradient_of(const at::Tensor& loss, const at::Tensor& of, bool create_graph) {
+  return torch::autograd::grad({loss}, {of}, {}, /*retain_graph=*/true, create_graph)[0];
+}
+
+}  // namespace
+
+TEST_CASE("second derivatives over several ranks are refused, and first ones stay") {
+  SyncBatchNorm2d layer(SyncBatchNormOptions(3).name("once"));
+  torch::nn::BatchNorm2d whole(3);
+  layer->to(at::kDouble);
+  whole->to(at::kDouble);
+  const Tensors all = batches(uneven, {3, 2, 2}, 6);
+  const at::Tensor x = mine_of(all).clone().requires_grad_();
   const at::Tensor loss = layer->forward(x).pow(3).sum();
-  check_refused([&] { torch::autograd::grad({loss}, {layer->weight}, {}, std::nullopt, true); },
-                {"create_graph"});
+  const at::Tensor of_parameters = layer->forward(x.detach()).pow(3).sum();
+  const std::uint64_t before = exchanges();
+  const std::vector<std::pair<at::Tensor, at::Tensor>> rows = {
+      {loss, x}, {loss, layer->weight}, {of_parameters, layer->bias}};
+  for (const auto& [result, of] : rows) {
+    const auto twice = [&, &from = result, &to = of] { return gradient_of(from, to, true); };
+    if (ronde::size() == 1) {
+      CHECK(twice().requires_grad());
+    } else {
+      check_refused(twice, {"ronde::SyncBatchNorm2d(\"once\"): ", "without create_graph"});
+    }
+  }
+  CHECK(exchanges() == before);
+  const at::Tensor joined = at::cat(all).requires_grad_();
+  whole->forward(joined).pow(3).sum().backward();
+  CHECK(near(gradient_of(loss, x, false), rows_of_mine(joined.grad(), all), 1e-10));
+  layer->eval();
+  CHECK(gradient_of(layer->forward(x).pow(3).sum(), x, true).requires_grad());
 }
 
 TEST_CASE("ranks that differ are told so, all of them", "[n2][n3]") {

@@ -58,6 +58,13 @@ at::Tensor scaled(const at::Tensor& input, const at::Tensor& scale, const at::Te
                                            mean.to(options), ones, false, 0.0, 0.0));
 }
 
+/// [C] as [C, 1, 1] for [N, C, H, W], in its dtype.
+at::Tensor spread(const at::Tensor& values, const at::Tensor& like) {
+  std::vector<std::int64_t> shape(static_cast<std::size_t>(like.dim() - 1), 1);
+  shape[0] = values.numel();
+  return values.to(like.scalar_type()).view(shape);
+}
+
 at::Tensor gradient_on_cuda(const at::Tensor& gradient, const at::Tensor& input,
                             const at::Tensor& weight, const Normalization& how,
                             const at::Tensor& sums) {
@@ -96,12 +103,6 @@ void add_part(double count, double* mean, double* deviations, const Part& part, 
 
 bool is_half(const at::Tensor& tensor) {
   return tensor.scalar_type() == at::kHalf || tensor.scalar_type() == at::kBFloat16;
-}
-
-at::Tensor spread(const at::Tensor& values, const at::Tensor& like) {
-  std::vector<std::int64_t> shape(static_cast<std::size_t>(like.dim() - 1), 1);
-  shape[0] = values.numel();
-  return values.to(like.device(), like.scalar_type()).view(shape);
 }
 
 std::int64_t values_per_channel(const at::Tensor& input) {

@@ -22,9 +22,6 @@ struct Moments {
 /// Whether the dtype is f16 or bf16.
 bool is_half(const at::Tensor& tensor);
 
-/// [C] as [C, 1, 1] for [N, C, H, W], on its device and in its dtype.
-at::Tensor spread(const at::Tensor& values, const at::Tensor& like);
-
 /// Values per channel.
 std::int64_t values_per_channel(const at::Tensor& input);
 

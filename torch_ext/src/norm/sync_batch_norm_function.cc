@@ -154,7 +154,6 @@ struct NormNode : torch::CustomClassHolder {
   std::vector<Kept> kept;
   std::string name;        ///< in backward
   bool exchanges = false;  ///< in backward
-  bool twice = false;      ///< can be differentiated twice
 };
 
 /// The rows of all ranks, each beginning with its length.
@@ -205,15 +204,12 @@ std::vector<Agreed> agree_on_moments(const NormNode& node) {
 }
 
 void note_agreed(NormNode& node, const std::vector<Agreed>& all) {
-  bool everywhere = true;
   for (std::size_t i = 0; i < all.size(); ++i) {
     const auto& [moments, tags] = all[i];
     const SyncBatchNormUse& use = node.call.uses[i];
     node.kept[i].how = normalization_of(moments, use.layer.eps, use.input);
     node.exchanges = node.exchanges || (any(tags, Records::Input) && moments.count > 0);
-    everywhere = everywhere && !any(tags, Records::Nothing) && !any(tags, Records::Parameters);
   }
-  node.twice = everywhere || !node.exchanges;
 }
 
 Tensors forward_of(NormNode& node) {
@@ -230,8 +226,8 @@ Tensors forward_of(NormNode& node) {
   return results;
 }
 
-AllreduceOptions sum_of(const NormNode& node, const std::string& suffix = {}) {
-  return {.name = node.name + suffix,
+AllreduceOptions sum_of(const NormNode& node) {
+  return {.name = node.name,
           .op = ReduceOp::Sum,
           .process_set = node.call.set,
           .timeout = node.call.timeout};
@@ -277,91 +273,6 @@ Tensors backward_of(const NormNode& node, const Tensors& of_results, const Tenso
   return gradients;
 }
 
-/// [C] of [N, C, ...]
-at::Tensor sum_per_channel(const at::Tensor& tensor) {
-  return tensor.transpose(0, 1).reshape({tensor.size(1), -1}).sum(1);
-}
-
-/// Sums over the ranks, of all uses in one collective that autograd records.
-Tensors sums_over_ranks(const NormNode& node, const Tensors& parts, const std::string& suffix) {
-  Tensors on_host;
-  std::vector<std::int64_t> sizes;
-  for (const at::Tensor& part : parts) {
-    on_host.push_back(part.to(at::kCPU, at::kDouble));
-    sizes.push_back(part.size(-1));
-  }
-  const at::Tensor mine = at::cat(on_host, -1);
-  count_exchange(mine, node.call.set);
-  return at::split_with_sizes(allreduce(mine, sum_of(node, suffix)), sizes, -1);
-}
-
-/// An input, normalised, and 1 / sqrt(variance + eps).
-struct Normalized {
-  at::Tensor input;
-  at::Tensor invstd;
-};
-
-/// As functions of all ranks' inputs, if these have gradients.
-std::vector<Normalized> normalize_again(const NormNode& node, const Tensors& inputs) {
-  std::vector<Normalized> all(inputs.size());
-  Tensors parts(inputs.size());
-  const auto count = [&node](std::size_t i) { return std::max(1.0, node.kept[i].how.count); };
-  for (std::size_t i = 0; i < inputs.size(); ++i) {
-    const Normalization& how = node.kept[i].how;
-    if (!node.exchanges) {
-      all[i].invstd = how.invstd;
-      all[i].input = (inputs[i] - spread(how.mean, inputs[i])) * spread(how.invstd, inputs[i]);
-    } else {
-      parts[i] = sum_per_channel(inputs[i]);
-    }
-  }
-  if (!node.exchanges) return all;
-  const Tensors totals = sums_over_ranks(node, parts, " (mean)");
-  for (std::size_t i = 0; i < inputs.size(); ++i) {
-    all[i].input = inputs[i] - spread(totals[i] / count(i), inputs[i]);
-    parts[i] = sum_per_channel(all[i].input.square());
-  }
-  const Tensors squares = sums_over_ranks(node, parts, " (variance)");
-  for (std::size_t i = 0; i < inputs.size(); ++i) {
-    all[i].invstd = (squares[i] / count(i) + node.kept[i].how.eps).rsqrt();
-    all[i].input = all[i].input * spread(all[i].invstd, inputs[i]);
-  }
-  return all;
-}
-
-/// Does what backward_of() does by operations that autograd records: for gradients of gradients.
-Tensors recorded_backward_of(const NormNode& node, const Tensors& of_results,
-                             const Tensors& saved) {
-  const std::size_t uses = node.uses();
-  Tensors gradients(3 * uses);
-  Tensors inputs;
-  for (std::size_t i = 0; i < uses; ++i) {
-    inputs.push_back(is_half(saved[i]) ? saved[i].to(at::kFloat) : saved[i]);
-  }
-  const std::vector<Normalized> normalized = normalize_again(node, inputs);
-  Tensors parts;
-  for (std::size_t i = 0; i < inputs.size(); ++i) {
-    const at::Tensor of_bias = sum_per_channel(of_results[i].to(inputs[i].scalar_type()));
-    const at::Tensor of_weight = sum_per_channel(of_results[i] * normalized[i].input);
-    gradients[uses + i] = of_weight;
-    gradients[2 * uses + i] = of_bias;
-    parts.push_back(at::stack({of_bias, of_weight}));
-  }
-  if (!node.exchanges) return with_empty_gradients(std::move(gradients), saved, uses);
-  const Tensors sums = sums_over_ranks(node, parts, "");
-  for (std::size_t i = 0; i < inputs.size(); ++i) {
-    const at::Tensor weight = weight_of(node, saved, i);
-    const at::Tensor& invstd = normalized[i].invstd;
-    const at::Tensor scale =
-        weight.defined() ? invstd * weight.to(invstd.device(), at::kDouble) : invstd;
-    const at::Tensor means = sums[i] / std::max(1.0, node.kept[i].how.count);
-    const at::Tensor centred = of_results[i] - spread(means[0], inputs[i]) -
-                               normalized[i].input * spread(means[1], inputs[i]);
-    gradients[i] = centred * spread(scale, inputs[i]);
-  }
-  return gradients;
-}
-
 class SyncBatchNormFunction : public torch::autograd::Function<SyncBatchNormFunction> {
  public:
   using Context = torch::autograd::AutogradContext;
@@ -383,14 +294,13 @@ class SyncBatchNormFunction : public torch::autograd::Function<SyncBatchNormFunc
     const auto holder = context->saved_data["node"].toCapsule();
     const auto& node = static_cast<const NormNode&>(*holder);
     if (node.exchanges) restart_gradient_names(node.call.set, node.call.operation);
-    const bool again = at::GradMode::is_enabled();
-    if (again && !node.twice) {
+    // Autograd would record only parts of what follows, and take the gradients for complete.
+    if (at::GradMode::is_enabled()) {
       throw UsageError(node.call.subject +
-                       ": a gradient that is to have gradients itself (create_graph) needs inputs "
-                       "with a gradient on all ranks. Have the same requires_grad on all ranks");
+                       ": there are no second derivatives over several ranks. Run backward without "
+                       "create_graph, or use torch::nn::BatchNorm, with statistics of each rank");
     }
-    const auto compute = again ? recorded_backward_of : backward_of;
-    Tensors gradients = compute(node, of_results, context->get_saved_variables());
+    Tensors gradients = backward_of(node, of_results, context->get_saved_variables());
     gradients.emplace_back();  // of the node
     return gradients;
   }

@@ -129,7 +129,8 @@ std::vector<at::Tensor> sync_batch_norm(const std::vector<SyncBatchNormRef>& lay
 /// without running statistics): every rank of the process set calls it, with any number of samples,
 /// also none, and each gets the result, gradients and running statistics that torch::nn::BatchNorm
 /// has in one process for the batches of all ranks joined. Backward is collective where an input
-/// has a gradient. The gradients of weight and bias are this rank's part of the sum.
+/// has a gradient, and refuses create_graph over several ranks: there are no second derivatives.
+/// The gradients of weight and bias are this rank's part of the sum.
 ///
 /// Errors: UsageError on this rank, before anything is sent, for an input that does not fit; on all
 /// ranks if they differ in features or in what autograd records, or have only one value per
