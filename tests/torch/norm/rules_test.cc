@@ -31,68 +31,25 @@ std::uint64_t unless_alone(std::uint64_t count) {
   return ronde::size() == 1 ? 0 : count;
 }
 
-/// What running `layers` on inputs of their own gives: results, gradients, buffers.
-Tensors outcome(const std::vector<SyncBatchNorm2d>& layers, bool together) {
-  Tensors inputs;
-  for (const SyncBatchNorm2d& layer : layers) {
-    const std::int64_t features = layer->options.num_features();
-    inputs.push_back(
-        mine_of(batches(uneven, {features, 3, 2}, features, at::kFloat)).requires_grad_());
-  }
-  Tensors results;
-  if (together) {
-    results = ronde::sync_batch_norm({layers.begin(), layers.end()}, inputs);
-  } else {
-    for (std::size_t i = 0; i < layers.size(); ++i) {
-      results.push_back(layers[i].ptr()->forward(inputs[i]));
-    }
-  }
-  at::Tensor loss = at::zeros({});
-  for (const at::Tensor& result : results) loss = loss + result.pow(3).sum();
-  loss.backward();
-  for (std::size_t i = 0; i < layers.size(); ++i) {
-    const auto& layer = *layers[i];
-    for (const at::Tensor& tensor : {inputs[i].grad(), layer.weight.grad(), layer.bias.grad(),
-                                     layer.running_mean, layer.running_var}) {
-      results.push_back(tensor);
-    }
-  }
-  return results;
-}
-
-std::vector<SyncBatchNorm2d> three_layers() {
-  return {SyncBatchNorm2d(3), SyncBatchNorm2d(SyncBatchNormOptions(5).momentum(std::nullopt)),
-          SyncBatchNorm2d(SyncBatchNormOptions(2).eps(0.1))};
-}
-
 }  // namespace
 
-TEST_CASE("several layers share their exchanges, with the same bits") {
-  const std::uint64_t before = exchanges();
-  const Tensors apart = outcome(three_layers(), false);
-  const std::uint64_t between = exchanges();
-  const std::uint64_t layers = counted("sync_batch_norm", "layers");
-  const std::uint64_t bytes = counted("sync_batch_norm", "bytes");
-  const Tensors together = outcome(three_layers(), true);
-  CHECK(between - before == unless_alone(6));
-  CHECK(exchanges() - between == unless_alone(2));
-  CHECK(counted("sync_batch_norm", "layers") - layers == unless_alone(3));
-  // Of 3, 5 and 2 features: 1 + 3 * 2 + 2 * 10 doubles forward, 2 * 10 backward.
-  CHECK(counted("sync_batch_norm", "bytes") - bytes == unless_alone(8 * 47));
-  CHECK(equal(apart, together));
-}
-
-TEST_CASE("layers of other kinds and modes run together") {
-  SyncBatchNorm1d line(2);
-  SyncBatchNorm2d plane(3);
-  SyncBatchNorm2d still(3);
-  still->eval();
-  const at::Tensor x = normal({4, 2}, 1, at::kFloat);
-  const at::Tensor y = normal({4, 3, 2, 2}, 2, at::kFloat);
-  const Tensors results = ronde::sync_batch_norm({line, *still, plane}, {x, y, y});
-  CHECK(torch::equal(results[1], still->forward(y)));
-  CHECK(torch::equal(results[0], SyncBatchNorm1d(2)->forward(x)));
-  CHECK(torch::equal(results[2], SyncBatchNorm2d(3)->forward(y)));
+TEST_CASE("each layer has one exchange forward and one backward, which are counted") {
+  const auto counts = [] {
+    return std::vector{counted("sync_batch_norm", "layers"), exchanges(),
+                       counted("sync_batch_norm", "bytes")};
+  };
+  const std::vector<std::uint64_t> before = counts();
+  std::uint64_t bytes = 0;
+  for (const std::int64_t features : {3, 5}) {
+    SyncBatchNorm2d layer(features);
+    const at::Tensor x = normal({4, features, 3, 2}, 1, at::kFloat).requires_grad_();
+    layer->forward(x).pow(3).sum().backward();
+    bytes += 8 * static_cast<std::uint64_t>(3 + 2 * features + 2 * features);
+  }
+  const std::vector<std::uint64_t> after = counts();
+  CHECK(after[0] - before[0] == unless_alone(2));
+  CHECK(after[1] - before[1] == unless_alone(4));
+  CHECK(after[2] - before[2] == unless_alone(bytes));
 }
 
 TEST_CASE("steps have the names of the step before, also of a layer used twice") {
@@ -194,15 +151,9 @@ TEST_CASE("ranks that differ are told so, all of them", "[n2][n3]") {
 
   const int other = ronde::rank() == 0 ? 3 : 2;
   SyncBatchNorm1d features(other);
-  SyncBatchNorm1d second(5 - other);
-  const Tensors inputs = {at::ones({4, other}), at::ones({4, 5 - other})};
-  check_refused([&] { features->forward(inputs[0]); },
+  const at::Tensor ones = at::ones({4, other});
+  check_refused([&] { features->forward(ones); },
                 {"the ranks' layers differ:\n  rank 0: 3 features\n  rank 1: 2"});
-  check_refused(
-      [&] {
-        ronde::sync_batch_norm({features, second}, inputs);
-      },
-      {"the ranks' layers differ:\n  rank 0: 3 + 2 features\n  rank 1: 2 + 3 features"});
 
   // One value over all ranks.
   const at::Tensor one_row = at::ones({ronde::rank() == 0 ? 1 : 0, 2});
@@ -227,14 +178,9 @@ TEST_CASE("an input that does not fit is refused before anything is sent", "[n1]
     check_refused([&, &x = input] { layer->forward(x); }, {part});
   }
   check_refused([&] { SyncBatchNorm1d(2)->forward(at::ones({2})); }, {"2D or 3D input"});
-  check_refused([&] { ronde::sync_batch_norm({layer}, {}); }, {"1 layers and 0 inputs"});
   if (ronde::size() > 1) return;
-  // Of several layers none has changed where one is refused.
-  SyncBatchNorm2d second(3);
-  const Tensors inputs = {at::ones({2, 3, 1, 1}), at::ones({1, 3, 1, 1})};
-  const std::string few = "Expected more than 1 value per channel";
-  check_refused([&] { second->forward(inputs[1]); }, {few});
-  check_refused([&] { ronde::sync_batch_norm({layer, second}, inputs); }, {few});
+  const at::Tensor one_value = at::ones({1, 3, 1, 1});
+  check_refused([&] { layer->forward(one_value); }, {"Expected more than 1 value per channel"});
   CHECK(torch::equal(layer->running_mean, at::zeros({3})));
   CHECK(layer->num_batches_tracked.item<std::int64_t>() == 0);
 }
@@ -254,14 +200,8 @@ TEST_CASE("layers of process sets have the batches of their ranks", "[n2][n3][n4
     CHECK(near(layer->running_mean, at::cat(of_set).mean(0), 1e-5));
   }
   SyncBatchNorm1d foreign(SyncBatchNormOptions(2).process_set(ronde::rank() == 0 ? others : alone));
-  check_refused([&] { foreign->forward(mine_of(all)); }, {"is not in process set"});
-  SyncBatchNorm1d everybody(2);
-  const Tensors twice = {mine_of(all), mine_of(all)};
-  check_refused(
-      [&] {
-        ronde::sync_batch_norm({everybody, layer}, twice);
-      },
-      {"rank " + std::to_string(ronde::rank()) + ": ronde::sync_batch_norm: \"layer"});
+  check_refused([&] { foreign->forward(mine_of(all)); },
+                {"ronde::SyncBatchNorm1d: ", "is not in process set"});
   foreign->eval();
   CHECK(foreign->forward(mine_of(all)).sizes() == mine_of(all).sizes());
   for (const ronde::ProcessSet set : {alone, others}) ronde::remove_process_set(set);

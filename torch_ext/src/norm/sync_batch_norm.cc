@@ -57,78 +57,59 @@ bool uses_batch_statistics(const SyncBatchNormState& layer) {
 }
 
 /// Refuses tensors that LibTorch's kernels would refuse after this rank has sent its part.
-void check_tensors(const std::string& subject, const SyncBatchNormUse& use) {
-  const SyncBatchNormState& layer = use.layer;
+void check_tensors(const SyncBatchNormCall& call) {
+  const SyncBatchNormState& layer = call.layer;
+  const at::Tensor& input = call.input;
   const std::pair<const char*, const at::Tensor&> all[] = {{"weight", layer.weight},
                                                            {"bias", layer.bias},
                                                            {"running_mean", layer.running_mean},
                                                            {"running_var", layer.running_var}};
   for (const auto& [name, tensor] : all) {
     if (!tensor.defined()) continue;
-    const bool is_mixed = is_half(use.input) && tensor.scalar_type() == at::kFloat;
-    const bool fits = tensor.numel() == layer.features && tensor.device() == use.input.device() &&
-                      (tensor.scalar_type() == use.input.scalar_type() || is_mixed);
+    const bool is_mixed = is_half(input) && tensor.scalar_type() == at::kFloat;
+    const bool fits = tensor.numel() == layer.features && tensor.device() == input.device() &&
+                      (tensor.scalar_type() == input.scalar_type() || is_mixed);
     if (fits) continue;
-    throw UsageError(subject + ": the input is " + describe(use.input) + ", but " + name + " is " +
-                     describe(tensor) + ". Move the module to the input's device and dtype with " +
-                     "to(); beside an input of a half type it may be float32");
+    throw UsageError(call.subject + ": the input is " + describe(input) + ", but " + name + " is " +
+                     describe(tensor) + ". Move the module to the input's device and " +
+                     "dtype with to(); beside an input of a half type it may be float32");
   }
 }
 
-void check_use(const std::string& subject, const SyncBatchNormUse& use) {
-  check_tensor(subject, use.input);
-  check_dimensions(subject, use.layer.dimensions, use.input);
-  if (!use.input.is_floating_point()) {
-    throw UsageError(subject + ": the input is " + describe(use.input) +
+void check_fits(const SyncBatchNormCall& call) {
+  check_tensor(call.subject, call.input);
+  check_dimensions(call.subject, call.layer.dimensions, call.input);
+  if (!call.input.is_floating_point()) {
+    throw UsageError(call.subject + ": the input is " + describe(call.input) +
                      ", which is not of floating point. Convert it first");
   }
-  if (use.input.size(1) != use.layer.features) {
-    throw UsageError(subject + ": the input is " + describe(use.input) +
-                     ", whose dimension 1 has " + std::to_string(use.input.size(1)) +
-                     " channels, but the layer has " + std::to_string(use.layer.features) +
+  if (call.input.size(1) != call.layer.features) {
+    throw UsageError(call.subject + ": the input is " + describe(call.input) +
+                     ", whose dimension 1 has " + std::to_string(call.input.size(1)) +
+                     " channels, but the layer has " + std::to_string(call.layer.features) +
                      " features");
   }
-  check_tensors(subject, use);
-}
-
-/// Refuses one value per channel on a rank that is alone, as LibTorch does.
-void check_values(const std::string& subject, const SyncBatchNormUse& use) {
-  if (!uses_batch_statistics(use.layer) || values_per_channel(use.input) != 1) return;
-  throw UsageError(subject +
-                   ": Expected more than 1 value per channel when training, got input "
-                   "size " +
-                   describe_shape(use.input.sizes()));
+  check_tensors(call);
 }
 
 /// Runs LibTorch's own, from running statistics or over the values of this rank.
-at::Tensor run_alone(const SyncBatchNormUse& use) {
-  const SyncBatchNormState& layer = use.layer;
+at::Tensor run_alone(const SyncBatchNormCall& call) {
+  const SyncBatchNormState& layer = call.layer;
   const bool by_batch = uses_batch_statistics(layer);
+  // As LibTorch does, but before the batch is counted.
+  if (by_batch && values_per_channel(call.input) == 1) {
+    throw UsageError(call.subject +
+                     ": Expected more than 1 value per channel when training, got input size " +
+                     describe_shape(call.input.sizes()));
+  }
   const double momentum = next_momentum(layer);
-  return torch::nn::functional::batch_norm(use.input, layer.running_mean, layer.running_var,
+  return torch::nn::functional::batch_norm(call.input, layer.running_mean, layer.running_var,
                                            torch::nn::functional::BatchNormFuncOptions()
                                                .weight(layer.weight)
                                                .bias(layer.bias)
                                                .training(by_batch)
                                                .momentum(momentum)
                                                .eps(layer.eps));
-}
-
-/// From running statistics a layer runs without init, too.
-std::string subject_of_layer(const SyncBatchNormUse& use, const SyncBatchNormLayer& layer) {
-  return rank_prefix(layer.process_set()) + "ronde::SyncBatchNorm" +
-         std::to_string(use.layer.dimensions) + "d(\"" + layer.wire_name() + "\")";
-}
-
-void check_same_set(const std::vector<SyncBatchNormRef>& layers) {
-  const SyncBatchNormLayer& first = layers.front().layer();
-  for (const SyncBatchNormRef& other : layers) {
-    if (other.layer().process_set() == first.process_set()) continue;
-    throw UsageError(rank_prefix(first.process_set()) + "ronde::sync_batch_norm: \"" +
-                     first.wire_name() + "\" and \"" + other.layer().wire_name() +
-                     "\" have different process sets, which share no exchange. Call them one after "
-                     "the other");
-  }
 }
 
 }  // namespace
@@ -207,54 +188,23 @@ SyncBatchNormLayer& SyncBatchNormLayer::operator=(const SyncBatchNormLayer& othe
   return *this;
 }
 
-std::vector<at::Tensor> sync_batch_norm(const std::vector<SyncBatchNormRef>& layers,
-                                        const std::vector<at::Tensor>& inputs) {
-  if (layers.size() != inputs.size() || layers.empty()) {
-    throw UsageError(detail::rank_prefix() +
-                     "ronde::sync_batch_norm: " + std::to_string(layers.size()) + " layers and " +
-                     std::to_string(inputs.size()) + " inputs. Give one input a layer");
-  }
-  detail::check_same_set(layers);
-  detail::SyncBatchNormCall call;
-  call.set = layers.front().layer().process_set();
-  call.timeout = layers.front().layer().timeout();
-  std::vector<std::size_t> together;
-  std::vector<std::string> subjects;
-  std::string names;
-  for (std::size_t i = 0; i < layers.size(); ++i) {
-    const SyncBatchNormLayer& layer = layers[i].layer();
-    const detail::SyncBatchNormUse use{layer.state(), inputs[i]};
-    subjects.push_back(detail::subject_of_layer(use, layer));
-    detail::check_use(subjects.back(), use);
-    if (!detail::uses_batch_statistics(use.layer)) continue;
-    names += (names.empty() ? "" : " + ") + layer.wire_name();
-    together.push_back(i);
-    call.uses.push_back(use);
-  }
-  std::vector<at::Tensor> results(layers.size());
-  if (!together.empty()) {
-    detail::check_member("ronde::sync_batch_norm", call.set);
-    if (ranks_of(call.set).size() > 1) {
-      call.subject = together.size() == 1 ? subjects[together.front()]
-                                          : detail::rank_prefix(call.set) +
-                                                "ronde::sync_batch_norm(\"" + names + "\")";
-      call.operation = "sync_batch_norm/" + names;
-      const std::vector<at::Tensor> synced = detail::run_sync_batch_norm(call);
-      for (std::size_t i = 0; i < together.size(); ++i) results[together[i]] = synced[i];
-      detail::CurrentCounters<detail::SyncBatchNormCounters>::of(call.set)->layers.fetch_add(
-          together.size());
-    } else {
-      // All of them, before the first changes its running statistics.
-      for (const std::size_t i : together) {
-        detail::check_values(subjects[i], {layers[i].layer().state(), inputs[i]});
-      }
-    }
-  }
-  for (std::size_t i = 0; i < layers.size(); ++i) {
-    if (results[i].defined()) continue;
-    results[i] = detail::run_alone({layers[i].layer().state(), inputs[i]});
-  }
-  return results;
+at::Tensor SyncBatchNormLayer::run(const detail::SyncBatchNormState& state,
+                                   const at::Tensor& input) const {
+  const std::string type = "ronde::SyncBatchNorm" + std::to_string(state.dimensions) + "d";
+  // From running statistics a layer runs without init, too.
+  const detail::SyncBatchNormCall call{detail::rank_prefix(set_) + type + "(\"" + name_ + "\")",
+                                       "sync_batch_norm/" + name_,
+                                       set_,
+                                       timeout_,
+                                       state,
+                                       input};
+  detail::check_fits(call);
+  if (!detail::uses_batch_statistics(state)) return detail::run_alone(call);
+  detail::check_member(type, set_);
+  if (ranks_of(set_).size() == 1) return detail::run_alone(call);
+  at::Tensor result = detail::run_sync_batch_norm(call);
+  detail::CurrentCounters<detail::SyncBatchNormCounters>::of(set_)->layers.fetch_add(1);
+  return result;
 }
 
 }  // namespace ronde

@@ -7,7 +7,6 @@
 #include <chrono>
 #include <cstdint>
 #include <string>
-#include <vector>
 
 #include "ronde/process_set.h"
 #include "ronde/stats.h"
@@ -27,23 +26,18 @@ struct SyncBatchNormCounters {
 /// Counts an exchange to which this rank gives `sent`.
 void count_exchange(const at::Tensor& sent, ProcessSet set);
 
-/// A layer that is to be run over all ranks, and its input, which fits.
-struct SyncBatchNormUse {
+/// A forward of one layer, and its input, which fits.
+struct SyncBatchNormCall {
+  std::string subject;    ///< begins the texts of errors
+  std::string operation;  ///< "sync_batch_norm/a"
+  ProcessSet set;
+  std::chrono::nanoseconds timeout{0};
   SyncBatchNormState layer;
   at::Tensor input;
 };
 
-/// The uses in one call, which share their exchanges.
-struct SyncBatchNormCall {
-  std::string subject;    ///< begins the texts of errors
-  std::string operation;  ///< "sync_batch_norm/a + b"
-  ProcessSet set;
-  std::chrono::nanoseconds timeout{0};
-  std::vector<SyncBatchNormUse> uses;
-};
-
-/// Collective. The results of the uses, recorded by autograd where it records.
-std::vector<at::Tensor> run_sync_batch_norm(const SyncBatchNormCall& call);
+/// Collective. The result, recorded by autograd where it records.
+at::Tensor run_sync_batch_norm(const SyncBatchNormCall& call);
 
 /// How far the running statistics go towards those of the next batch. Counts the batch.
 double next_momentum(const SyncBatchNormState& layer);

@@ -30,38 +30,29 @@
 namespace ronde::detail {
 namespace {
 
-/// Which tensors of a use autograd records on one rank.
+/// Which tensors autograd records on one rank.
 enum class Records { Nothing, Parameters, Input };
 
 bool needs_gradient(const at::Tensor& tensor) {
   return tensor.defined() && tensor.requires_grad();
 }
 
-Records recorded(const SyncBatchNormUse& use) {
+Records recorded(const SyncBatchNormCall& call) {
   if (!at::GradMode::is_enabled()) return Records::Nothing;
-  if (needs_gradient(use.input)) return Records::Input;
-  const bool parameters = needs_gradient(use.layer.weight) || needs_gradient(use.layer.bias);
+  if (needs_gradient(call.input)) return Records::Input;
+  const bool parameters = needs_gradient(call.layer.weight) || needs_gradient(call.layer.bias);
   return parameters ? Records::Parameters : Records::Nothing;
 }
 
-/// Properties that must fit between the ranks; is sent as one number.
+/// What must fit between the ranks.
 struct Tag {
   std::int64_t features = 0;
   Records records = Records::Nothing;
 };
 
-double encoded(const Tag& tag) {
-  return static_cast<double>(tag.features * 4 + static_cast<std::int64_t>(tag.records));
-}
-
-Tag decoded(double number) {
-  const auto whole = static_cast<std::int64_t>(number);
-  return {whole / 4, static_cast<Records>(whole % 4)};
-}
-
-/// The width of a use in a rank's row: a Tag, and the output of write_moments().
-std::int64_t width(std::int64_t features) {
-  return 2 + 2 * features;
+/// The length of a rank's row: a Tag, and the output of write_moments().
+std::int64_t row_length(std::int64_t features) {
+  return 3 + 2 * features;
 }
 
 bool any(const std::vector<Tag>& tags, Records records) {
@@ -81,46 +72,22 @@ std::string by_rank(ProcessSet set, const std::vector<std::string>& texts) {
 /// Throws a UsageError on all ranks, of the same words but for the rank that each begins with.
 void check_records(const SyncBatchNormCall& call, const std::vector<Tag>& tags) {
   if (!any(tags, Records::Input) || !any(tags, Records::Nothing)) return;
+  const char* const names[] = {"nothing", "weight and bias alone", "the input's gradient"};
   std::vector<std::string> texts;
-  for (const Tag& tag : tags) {
-    texts.push_back(tag.records == Records::Nothing ? "nothing"
-                    : tag.records == Records::Input ? "the input's gradient"
-                                                    : "weight and bias alone");
-  }
+  for (const Tag& tag : tags) texts.emplace_back(names[static_cast<std::size_t>(tag.records)]);
   throw UsageError(call.subject +
                    ": backward would wait for ranks where autograd records nothing. Have the same "
                    "requires_grad and grad mode on all ranks. Recorded:" +
                    by_rank(call.set, texts));
 }
 
-/// The numbers of features in one rank's row, as "3 + 5 features".
-std::string text_of_row(const double* row, std::int64_t length) {
-  std::string text;
-  for (std::int64_t at = 1; at < length; at += width(decoded(row[at]).features)) {
-    text += (at == 1 ? "" : " + ") + std::to_string(decoded(row[at]).features);
-  }
-  return text + " features";
-}
-
-/// Throws on all ranks, as check_records, unless the ranks' rows are alike; each begins with its
-/// length.
-void check_features(const SyncBatchNormCall& call, const at::Tensor& rows) {
-  const double* const values = rows.const_data_ptr<double>();
+/// Throws on all ranks, as check_records.
+void check_features(const SyncBatchNormCall& call, const std::vector<Tag>& tags) {
   std::vector<std::string> texts;
-  for (std::int64_t at = 0; at < rows.numel();) {
-    const auto length = static_cast<std::int64_t>(values[at]);
-    texts.push_back(text_of_row(values + at, length));
-    at += length;
-  }
+  for (const Tag& tag : tags) texts.push_back(std::to_string(tag.features) + " features");
   if (std::equal(texts.begin() + 1, texts.end(), texts.begin())) return;
   throw UsageError(call.subject + ": the ranks' layers differ:" + by_rank(call.set, texts));
 }
-
-/// The statistics and tags of all ranks for one use.
-struct Agreed {
-  Moments moments;
-  std::vector<Tag> tags;
-};
 
 /// In double, rounded once.
 void move_towards(const at::Tensor& running, const at::Tensor& value, double momentum) {
@@ -137,157 +104,92 @@ void update_running(const SyncBatchNormState& layer, const Moments& moments) {
                momentum);
 }
 
-/// The graph's record of one use.
-struct Kept {
-  Normalization how;
-  std::int64_t features = 0;
-  Records records = Records::Nothing;  ///< on this rank
-  bool has_weight = false;
-};
-
-/// The graph's record of a call. Autograd is given the inputs, the weights and the biases of all
-/// uses, in this order, and an empty tensor for each that is missing. Backward reads the first two.
+/// The graph's record of a call.
 struct NormNode : torch::CustomClassHolder {
-  std::size_t uses() const { return kept.size(); }
+  explicit NormNode(const SyncBatchNormCall& of) : call(of), records(recorded(of)) {}
 
-  SyncBatchNormCall call;  ///< only until forward is through, but for what is no tensor
-  std::vector<Kept> kept;
-  std::string name;        ///< in backward
+  SyncBatchNormCall call;  ///< after forward without its tensors
+  Records records;         ///< on this rank
+  Normalization how;
   bool exchanges = false;  ///< in backward
+  std::string name;        ///< in backward
 };
 
-/// The rows of all ranks, each beginning with its length.
+/// The rows of all ranks, one after the other. Their lengths differ where the layers do.
 at::Tensor gather(const NormNode& node) {
   const SyncBatchNormCall& call = node.call;
-  std::int64_t length = 1;
-  for (const Kept& kept : node.kept) length += width(kept.features);
+  const std::int64_t length = row_length(call.layer.features);
   const at::Tensor mine = at::zeros({length}, at::kDouble);
-  auto* const values = mine.mutable_data_ptr<double>();
-  values[0] = static_cast<double>(length);
-  std::int64_t at = 1;
-  for (std::size_t i = 0; i < node.kept.size(); ++i) {
-    const Kept& kept = node.kept[i];
-    values[at] = encoded({kept.features, kept.records});
-    write_moments(call.uses[i].input.detach(), mine.narrow(0, at + 1, width(kept.features) - 1));
-    at += width(kept.features);
-  }
+  mine[0] = call.layer.features;
+  mine[1] = static_cast<std::int64_t>(node.records);
+  write_moments(call.input, mine.narrow(0, 2, length - 2));
   count_exchange(mine, call.set);
-  const AllgatherOptions options{
-      .name = call.operation, .process_set = call.set, .timeout = call.timeout};
-  // Also of rows whose lengths differ, so that all ranks can tell which layers do.
-  const at::Tensor rows = allgather(mine, options);
-  check_features(call, rows);
-  return rows.view({-1, length});
+  return allgather(mine,
+                   {.name = call.operation, .process_set = call.set, .timeout = call.timeout});
 }
 
-std::vector<Agreed> agree_on_moments(const NormNode& node) {
+std::vector<Tag> tags_of(const at::Tensor& rows) {
+  const double* const values = rows.const_data_ptr<double>();
+  std::vector<Tag> tags;
+  for (std::int64_t at = 0; at < rows.numel(); at += row_length(tags.back().features)) {
+    tags.push_back({static_cast<std::int64_t>(values[at]),
+                    static_cast<Records>(static_cast<int>(values[at + 1]))});
+  }
+  return tags;
+}
+
+at::Tensor forward_of(NormNode& node) {
+  const SyncBatchNormCall& call = node.call;
+  const SyncBatchNormState& layer = call.layer;
   const at::Tensor rows = gather(node);
-  std::vector<Agreed> all;
-  std::int64_t at = 1;
-  for (const Kept& kept : node.kept) {
-    const at::Tensor tags = rows.select(1, at);
-    Agreed agreed;
-    for (std::int64_t rank = 0; rank < tags.numel(); ++rank) {
-      agreed.tags.push_back(decoded(tags.accessor<double, 1>()[rank]));
-    }
-    check_records(node.call, agreed.tags);
-    agreed.moments = combine_moments(rows.narrow(1, at + 1, width(kept.features) - 1));
-    if (agreed.moments.count == 1) {
-      throw UsageError(node.call.subject +
-                       ": Expected more than 1 value per channel when training, got one on all "
-                       "ranks together");
-    }
-    all.push_back(std::move(agreed));
-    at += width(kept.features);
+  const std::vector<Tag> tags = tags_of(rows);
+  check_features(call, tags);
+  check_records(call, tags);
+  const std::int64_t length = row_length(layer.features);
+  const Moments moments = combine_moments(rows.view({-1, length}).narrow(1, 2, length - 2));
+  if (moments.count == 1) {
+    throw UsageError(call.subject +
+                     ": Expected more than 1 value per channel when training, got one on all "
+                     "ranks together");
   }
-  return all;
+  node.how = normalization_of(moments, layer.eps, call.input);
+  node.exchanges = any(tags, Records::Input) && moments.count > 0;
+  update_running(layer, moments);
+  return normalize(call.input, layer.weight, layer.bias, node.how);
 }
 
-void note_agreed(NormNode& node, const std::vector<Agreed>& all) {
-  for (std::size_t i = 0; i < all.size(); ++i) {
-    const auto& [moments, tags] = all[i];
-    const SyncBatchNormUse& use = node.call.uses[i];
-    node.kept[i].how = normalization_of(moments, use.layer.eps, use.input);
-    node.exchanges = node.exchanges || (any(tags, Records::Input) && moments.count > 0);
-  }
-}
-
-Tensors forward_of(NormNode& node) {
-  const std::vector<Agreed> all = agree_on_moments(node);
-  note_agreed(node, all);
-  Tensors results;
-  for (std::size_t i = 0; i < all.size(); ++i) {
-    const SyncBatchNormUse& use = node.call.uses[i];
-    update_running(use.layer, all[i].moments);
-    results.push_back(use.input.numel() == 0 ? at::empty_like(use.input)
-                                             : normalize(use.input, use.layer.weight,
-                                                         use.layer.bias, node.kept[i].how));
-  }
-  return results;
-}
-
-AllreduceOptions sum_of(const NormNode& node) {
-  return {.name = node.name,
-          .op = ReduceOp::Sum,
-          .process_set = node.call.set,
-          .timeout = node.call.timeout};
-}
-
-at::Tensor weight_of(const NormNode& node, const Tensors& saved, std::size_t use) {
-  return node.kept[use].has_weight ? saved[node.uses() + use] : at::Tensor();
-}
-
-/// Adds the gradients of inputs that have one although nothing is exchanged: no rank has values.
-Tensors with_empty_gradients(Tensors gradients, const Tensors& saved, std::size_t uses) {
-  for (std::size_t i = 0; i < uses; ++i) {
-    if (saved[i].requires_grad()) gradients[i] = at::zeros_like(saved[i]);
-  }
-  return gradients;
-}
-
-/// The gradients of what autograd was given, from those of the results.
-Tensors backward_of(const NormNode& node, const Tensors& of_results, const Tensors& saved) {
-  const std::size_t uses = node.uses();
-  Tensors gradients(3 * uses);
-  Tensors sums;
-  for (std::size_t i = 0; i < uses; ++i) {
-    sums.push_back(gradient_sums(of_results[i], saved[i], node.kept[i].how));
-    gradients[uses + i] = sums[i][1];
-    gradients[2 * uses + i] = sums[i][0];
-  }
-  if (!node.exchanges) return with_empty_gradients(std::move(gradients), saved, uses);
-  Tensors parts;
-  for (const at::Tensor& sum : sums) parts.push_back(sum.to(at::kCPU, at::kDouble));
-  const at::Tensor mine = at::cat(parts, 1);
+/// The gradient of the input, from this rank's sums; undefined where there is none.
+at::Tensor input_gradient_of(const NormNode& node, const at::Tensor& of_result,
+                             const Tensors& saved, const at::Tensor& sums) {
+  const at::Tensor& input = saved[0];
+  const bool wanted = node.records == Records::Input;
+  // No rank has values, or none wants it.
+  if (!node.exchanges) return wanted ? at::zeros_like(input) : at::Tensor();
+  const at::Tensor mine = sums.to(at::kCPU, at::kDouble);
   count_exchange(mine, node.call.set);
-  const at::Tensor all = allreduce(mine, sum_of(node));
-  std::int64_t at = 0;
-  for (std::size_t i = 0; i < uses; ++i) {
-    const at::Tensor of_use = all.narrow(1, at, node.kept[i].features);
-    if (saved[i].requires_grad()) {
-      gradients[i] = gradient_of_input(of_results[i], saved[i], weight_of(node, saved, i),
-                                       node.kept[i].how, of_use);
-    }
-    at += node.kept[i].features;
-  }
-  return gradients;
+  const at::Tensor all = allreduce(mine, {.name = node.name,
+                                          .op = ReduceOp::Sum,
+                                          .process_set = node.call.set,
+                                          .timeout = node.call.timeout});
+  return wanted ? gradient_of_input(of_result, input, saved[1], node.how, all) : at::Tensor();
 }
 
 class SyncBatchNormFunction : public torch::autograd::Function<SyncBatchNormFunction> {
  public:
   using Context = torch::autograd::AutogradContext;
 
-  static Tensors forward(Context* context, at::TensorList tensors,
-                         const c10::intrusive_ptr<NormNode>& node) {
-    Tensors results = forward_of(*node);
+  /// Autograd is given the tensors, forward has them in the node.
+  static at::Tensor forward(Context* context, at::TensorList /*tensors*/,
+                            const c10::intrusive_ptr<NormNode>& node) {
+    at::Tensor result = forward_of(*node);
+    SyncBatchNormCall& call = node->call;
     // Counted alike on all ranks: where one exchanges in backward, all do.
-    if (node->exchanges) {
-      node->name = next_gradient_name(node->call.set, node->call.operation);
-    }
-    node->call.uses.clear();
-    context->save_for_backward(tensors.slice(0, 2 * node->uses()).vec());
+    if (node->exchanges) node->name = next_gradient_name(call.set, call.operation);
+    context->save_for_backward({call.input, call.layer.weight});
     context->saved_data["node"] = c10::IValue::make_capsule(node);
-    return results;
+    call.input.reset();
+    call.layer = {};
+    return result;
   }
 
   static Tensors backward(Context* context, const Tensors& of_results) {
@@ -300,41 +202,27 @@ class SyncBatchNormFunction : public torch::autograd::Function<SyncBatchNormFunc
                        ": there are no second derivatives over several ranks. Run backward without "
                        "create_graph, or use torch::nn::BatchNorm, with statistics of each rank");
     }
-    Tensors gradients = backward_of(node, of_results, context->get_saved_variables());
-    gradients.emplace_back();  // of the node
-    return gradients;
+    const Tensors saved = context->get_saved_variables();
+    const at::Tensor sums = gradient_sums(of_results[0], saved[0], node.how);
+    const at::Tensor of_input = input_gradient_of(node, of_results[0], saved, sums);
+    return {of_input, sums[1], sums[0], at::Tensor()};  // the last one is the node's
   }
 };
 
-/// Returns the inputs of the autograd function, and notes which of them autograd records: within
-/// its forward that cannot be seen.
-Tensors tensors_of(NormNode& node) {
-  const std::size_t uses = node.call.uses.size();
-  Tensors tensors(3 * uses);
-  for (std::size_t i = 0; i < uses; ++i) {
-    const SyncBatchNormUse& use = node.call.uses[i];
-    const at::Tensor missing = at::empty({0}, use.input.options().requires_grad(false));
-    const auto [weight, bias] = std::tie(use.layer.weight, use.layer.bias);
-    node.kept.push_back({{}, use.layer.features, recorded(use), weight.defined()});
-    tensors[i] = use.input;
-    tensors[uses + i] = weight.defined() ? weight : missing;
-    tensors[2 * uses + i] = bias.defined() ? bias : missing;
-  }
-  return tensors;
-}
-
 }  // namespace
 
-Tensors run_sync_batch_norm(const SyncBatchNormCall& call) {
-  const auto node = c10::make_intrusive<NormNode>();
-  node->call = call;
-  const Tensors tensors = tensors_of(*node);
-  const bool records = std::any_of(node->kept.begin(), node->kept.end(), [](const Kept& kept) {
-    return kept.records != Records::Nothing;
-  });
-  if (records) return SyncBatchNormFunction::apply(at::TensorList(tensors), node);
-  const at::NoGradGuard no_grad;
-  return forward_of(*node);
+at::Tensor run_sync_batch_norm(const SyncBatchNormCall& call) {
+  const auto node = c10::make_intrusive<NormNode>(call);
+  if (node->records == Records::Nothing) {
+    const at::NoGradGuard no_grad;
+    return forward_of(*node);
+  }
+  const auto [weight, bias] = std::tie(call.layer.weight, call.layer.bias);
+  // Autograd's functions take no undefined tensors.
+  const at::Tensor missing = at::empty({0}, call.input.options());
+  const Tensors tensors = {call.input, weight.defined() ? weight : missing,
+                           bias.defined() ? bias : missing};
+  return SyncBatchNormFunction::apply(at::TensorList(tensors), node);
 }
 
 }  // namespace ronde::detail

@@ -11,7 +11,6 @@
 #include <optional>
 #include <ostream>
 #include <string>
-#include <vector>
 
 #include "ronde/process_set.h"
 
@@ -82,15 +81,15 @@ class SyncBatchNormLayer {
   std::chrono::nanoseconds timeout() const noexcept { return timeout_; }
   /// @}
 
-  /// What the computation needs of the layer.
-  virtual detail::SyncBatchNormState state() const = 0;
-
  protected:
   /// Takes a name that no other layer has.
   explicit SyncBatchNormLayer(const SyncBatchNormOptions& options);
   SyncBatchNormLayer(const SyncBatchNormLayer& other);
   SyncBatchNormLayer& operator=(const SyncBatchNormLayer& other);
-  virtual ~SyncBatchNormLayer() = default;
+  ~SyncBatchNormLayer() = default;
+
+  /// forward() of a layer in this state.
+  at::Tensor run(const detail::SyncBatchNormState& state, const at::Tensor& input) const;
 
  private:
   std::string wanted_name_;
@@ -98,29 +97,6 @@ class SyncBatchNormLayer {
   ProcessSet set_;
   std::chrono::nanoseconds timeout_;
 };
-
-/// A layer or its holder, as an argument.
-class SyncBatchNormRef {
- public:
-  /// The layer, or the one that a holder has; it must outlive this.
-  /// @{
-  SyncBatchNormRef(SyncBatchNormLayer& layer) : layer_(&layer) {}
-  template <typename Impl>
-  SyncBatchNormRef(const torch::nn::ModuleHolder<Impl>& holder) : layer_(holder.ptr().get()) {}
-  /// @}
-
-  /// Which it is.
-  SyncBatchNormLayer& layer() const noexcept { return *layer_; }
-
- private:
-  SyncBatchNormLayer* layer_;
-};
-
-/// Runs each layer on its input, with one exchange in forward and one in backward for all of them:
-/// for branches that do not depend on each other. The bits are those of one call each within a host
-/// (MPI's order of sums may differ). All have the same process set; the first one's timeout counts.
-std::vector<at::Tensor> sync_batch_norm(const std::vector<SyncBatchNormRef>& layers,
-                                        const std::vector<at::Tensor>& inputs);
 
 /// The module behind SyncBatchNorm1d, 2d and 3d: torch::nn::BatchNorm's parameters and buffers, so
 /// that checkpoints of the one load into the other.
@@ -164,15 +140,21 @@ class SyncBatchNormImplBase : public torch::nn::NormImplBase<D, Derived, SyncBat
 
   /// Input and result: [N, C, ...], with as many further dimensions as the name says (1d: also
   /// none).
-  at::Tensor forward(const at::Tensor& input) { return sync_batch_norm({*this}, {input}).front(); }
+  at::Tensor forward(const at::Tensor& input) { return run(state(), input); }
 
   /// One line with the options, as LibTorch's.
   void pretty_print(std::ostream& stream) const override {
     stream << detail::describe_layer(D, this->options);
   }
 
-  /// See SyncBatchNormLayer.
-  detail::SyncBatchNormState state() const override {
+ protected:
+  /// LibTorch's hook: UsageError for an input of other dimensions.
+  void _check_input_dim(const at::Tensor& input) override {
+    detail::check_dimensions(wire_name(), D, input);
+  }
+
+ private:
+  detail::SyncBatchNormState state() const {
     return {D,
             this->options.eps(),
             this->options.momentum(),
@@ -186,13 +168,6 @@ class SyncBatchNormImplBase : public torch::nn::NormImplBase<D, Derived, SyncBat
             this->num_batches_tracked};
   }
 
- protected:
-  /// LibTorch's hook: UsageError for an input of other dimensions.
-  void _check_input_dim(const at::Tensor& input) override {
-    detail::check_dimensions(wire_name(), D, input);
-  }
-
- private:
   void share_parameter(const char* key, at::Tensor& parameter, const at::Tensor& of_source) {
     if (!parameter.defined() || !of_source.defined()) return;
     parameter = of_source;
