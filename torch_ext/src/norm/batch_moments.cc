@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <tuple>
-#include <utility>
 #include <vector>
 
 // Note [LibTorch's kernels for parts of a batch norm]
@@ -25,12 +24,8 @@ at::TensorOptions statistics_of(const at::Tensor& input) {
 }
 
 /// The kernels are fast for dense tensors only, and some of CUDA's take no others.
-at::Tensor dense(const at::Tensor& tensor, at::MemoryFormat format) {
-  return tensor.contiguous(format);
-}
-
 at::Tensor dense(const at::Tensor& tensor) {
-  return dense(tensor, tensor.suggest_memory_format());
+  return tensor.contiguous(tensor.suggest_memory_format());
 }
 
 /// As the CPU's kernels want parameters beside an input of a half type.
@@ -80,25 +75,6 @@ at::Tensor gradient_on_cuda(const at::Tensor& gradient, const at::Tensor& input,
                                        of_all[1] / how.invstd, count);
 }
 
-/// One rank's part of Moments, as it came.
-struct Part {
-  double count;
-  const double* mean;
-  const double* deviations;
-};
-
-/// Adds `part` to what `count` values had.
-void add_part(double count, double* mean, double* deviations, const Part& part, std::int64_t n) {
-  const double total = count + part.count;
-  const double share = part.count / total;
-  const double between = count * share;
-  for (std::int64_t i = 0; i < n; ++i) {
-    const double difference = part.mean[i] - mean[i];
-    mean[i] += difference * share;
-    deviations[i] += part.deviations[i] + difference * difference * between;
-  }
-}
-
 }  // namespace
 
 bool is_half(const at::Tensor& tensor) {
@@ -123,13 +99,20 @@ void write_moments(const at::Tensor& input, const at::Tensor& row) {
 Moments combine_moments(const at::Tensor& rows) {
   const std::int64_t features = (rows.size(1) - 1) / 2;
   Moments all{0, at::zeros({features}, at::kDouble), at::zeros({features}, at::kDouble)};
+  double* const mean = all.mean.mutable_data_ptr<double>();
+  double* const deviations = all.variance.mutable_data_ptr<double>();
   for (std::int64_t rank = 0; rank < rows.size(0); ++rank) {
     const double* const row = rows.select(0, rank).const_data_ptr<double>();
-    const Part part{row[0], row + 1, row + 1 + features};
-    if (part.count == 0) continue;
-    add_part(all.count, all.mean.mutable_data_ptr<double>(),
-             all.variance.mutable_data_ptr<double>(), part, features);
-    all.count += part.count;
+    if (row[0] == 0) continue;
+    const double total = all.count + row[0];
+    const double share = row[0] / total;
+    const double between = all.count * share;
+    for (std::int64_t i = 0; i < features; ++i) {
+      const double difference = row[1 + i] - mean[i];
+      mean[i] += difference * share;
+      deviations[i] += row[1 + features + i] + difference * difference * between;
+    }
+    all.count = total;
   }
   if (all.count > 0) all.variance.div_(all.count);
   return all;
@@ -157,7 +140,7 @@ at::Tensor gradient_sums(const at::Tensor& gradient, const at::Tensor& input,
                          const Normalization& how) {
   if (input.numel() == 0) return at::zeros({2, input.size(1)}, statistics_of(input));
   const at::Tensor batch = dense(input);
-  const at::Tensor of_batch = dense(gradient, batch.suggest_memory_format());
+  const at::Tensor of_batch = gradient.contiguous(batch.suggest_memory_format());
   if (input.is_cuda()) {
     const auto [of_ones, of_deviations, of_weight, of_bias] = at::batch_norm_backward_reduce(
         of_batch, batch, how.mean, how.invstd, {}, true, false, false);
@@ -173,7 +156,7 @@ at::Tensor gradient_of_input(const at::Tensor& gradient, const at::Tensor& input
                              const at::Tensor& sums) {
   if (input.numel() == 0) return at::empty_like(input);
   const at::Tensor batch = dense(input);
-  const at::Tensor of_batch = dense(gradient, batch.suggest_memory_format());
+  const at::Tensor of_batch = gradient.contiguous(batch.suggest_memory_format());
   if (input.is_cuda()) return gradient_on_cuda(of_batch, batch, weight, how, sums);
   if (is_half(input)) {
     // Its terms may be far larger than their sum: that alone is rounded.

@@ -34,7 +34,7 @@ void write_moments(const at::Tensor& input, const at::Tensor& row);
 /// T. F. Chan, G. H. Golub, R. J. LeVeque: Updating formulae and a pairwise algorithm for computing
 /// sample variances, Stanford STAN-CS-79-773 (1979), of two samples: no difference of large
 /// squares.
-Moments combine_moments(const at::Tensor& blocks);
+Moments combine_moments(const at::Tensor& rows);
 
 /// How a batch is normalised: per channel, on the input's device, in its dtype (half types: f32).
 struct Normalization {

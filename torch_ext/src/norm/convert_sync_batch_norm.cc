@@ -79,11 +79,6 @@ void plan_below(Module& parent, const std::string& prefix, Plan& plan) {
   }
 }
 
-template <typename Ours, typename Theirs>
-AnyModule converted(const Theirs& source, const SyncBatchNormOptions& options) {
-  return AnyModule(std::make_shared<Ours>(source, options));
-}
-
 AnyModule converted(const Module& module, const std::string& path,
                     const ConvertSyncBatchNormOptions& options) {
   const auto complete = [&](const torch::nn::BatchNormOptions& theirs) {
@@ -92,20 +87,13 @@ AnyModule converted(const Module& module, const std::string& path,
     return ours;
   };
   if (const auto* one = module.as<torch::nn::BatchNorm1dImpl>()) {
-    return converted<SyncBatchNorm1dImpl>(*one, complete(one->options));
+    return AnyModule(std::make_shared<SyncBatchNorm1dImpl>(*one, complete(one->options)));
   }
   if (const auto* two = module.as<torch::nn::BatchNorm2dImpl>()) {
-    return converted<SyncBatchNorm2dImpl>(*two, complete(two->options));
+    return AnyModule(std::make_shared<SyncBatchNorm2dImpl>(*two, complete(two->options)));
   }
   const auto& three = dynamic_cast<const torch::nn::BatchNorm3dImpl&>(module);
-  return converted<SyncBatchNorm3dImpl>(three, complete(three.options));
-}
-
-void put(const Place& place, const AnyModule& module) {
-  for (AnyModule& one : *place.sequential) {
-    if (one.ptr() == place.module) one = module;
-  }
-  place.sequential->replace_module(place.key, module.ptr());
+  return AnyModule(std::make_shared<SyncBatchNorm3dImpl>(three, complete(three.options)));
 }
 
 }  // namespace
@@ -129,7 +117,10 @@ std::size_t convert_sync_batch_norm(Module& module, const ConvertSyncBatchNormOp
   for (const Place& place : plan.places) {
     AnyModule& ours = done[place.module.get()];
     if (ours.is_empty()) ours = converted(*place.module, place.path, options);
-    put(place, ours);
+    for (AnyModule& one : *place.sequential) {
+      if (one.ptr() == place.module) one = ours;
+    }
+    place.sequential->replace_module(place.key, ours.ptr());
   }
   return done.size();
 }

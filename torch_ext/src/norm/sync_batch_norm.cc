@@ -4,7 +4,6 @@
 #include <torch/nn/functional/batchnorm.h>
 
 #include <map>
-#include <memory>
 #include <mutex>
 #include <set>
 #include <sstream>
@@ -21,35 +20,25 @@ namespace ronde {
 namespace detail {
 namespace {
 
-/// Thread-safe. The names that layers of this process have, by ranks. They are never given back, so
-/// that a name follows from what the program constructs, and not from when it destroys.
-class LayerNames {
- public:
-  std::string take(ProcessSet set, const std::string& wanted) {
-    // Constructing a model needs no init, as long as it is for all ranks.
-    const RanksOfWorld ranks = set == kGlobalSet ? RanksOfWorld{} : ranks_of_world(set);
-    const std::lock_guard lock(mutex_);
-    std::uint64_t& next = next_[{ranks, wanted}];
-    std::string name;
-    do {
-      name = wanted.empty() ? "layer" + std::to_string(next)
-             : next == 0    ? wanted
-                            : wanted + " #" + std::to_string(next + 1);
-      ++next;
-    } while (!taken_.insert({ranks, name}).second);
-    return name;
-  }
-
- private:
-  std::mutex mutex_;
-  // Guarded by mutex_.
-  std::map<std::pair<RanksOfWorld, std::string>, std::uint64_t> next_;
-  std::set<std::pair<RanksOfWorld, std::string>> taken_;
-};
-
+/// Thread-safe. Names are never given back, so that a name follows from what the program
+/// constructs, and not from when it destroys.
 std::string take_name(ProcessSet set, const std::string& wanted) {
-  static LayerNames names;
-  return names.take(set, wanted);
+  using Key = std::pair<RanksOfWorld, std::string>;
+  static std::mutex mutex;
+  static std::map<Key, std::uint64_t> numbers;  // guarded by mutex
+  static std::set<Key> taken;                   // guarded by mutex
+  // Constructing a model needs no init, as long as it is for all ranks.
+  const RanksOfWorld ranks = set == kGlobalSet ? RanksOfWorld{} : ranks_of_world(set);
+  const std::lock_guard lock(mutex);
+  std::uint64_t& next = numbers[{ranks, wanted}];
+  std::string name;
+  do {
+    name = wanted.empty() ? "layer" + std::to_string(next)
+           : next == 0    ? wanted
+                          : wanted + " #" + std::to_string(next + 1);
+    ++next;
+  } while (!taken.insert({ranks, name}).second);
+  return name;
 }
 
 bool uses_batch_statistics(const SyncBatchNormState& layer) {
@@ -146,11 +135,7 @@ std::string describe_layer(std::size_t dimensions, const SyncBatchNormOptions& o
   std::ostringstream text;
   text << std::boolalpha << "ronde::SyncBatchNorm" << dimensions << "d(" << options.num_features()
        << ", eps=" << options.eps() << ", momentum=";
-  if (options.momentum()) {
-    text << *options.momentum();
-  } else {
-    text << "None";
-  }
+  options.momentum() ? text << *options.momentum() : text << "None";
   text << ", affine=" << options.affine()
        << ", track_running_stats=" << options.track_running_stats() << ')';
   return text.str();

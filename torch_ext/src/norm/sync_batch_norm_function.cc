@@ -6,8 +6,6 @@
 #include <algorithm>
 #include <cstdint>
 #include <string>
-#include <tuple>
-#include <utility>
 #include <vector>
 
 #include "ronde/error.h"
@@ -60,33 +58,35 @@ bool any(const std::vector<Tag>& tags, Records records) {
                      [records](const Tag& tag) { return tag.records == records; });
 }
 
-std::string by_rank(ProcessSet set, const std::vector<std::string>& texts) {
+/// One line a rank.
+template <typename TextOf>
+std::string by_rank(ProcessSet set, const std::vector<Tag>& tags, const TextOf& text_of) {
   const std::vector<int> ranks = ranks_of(set);
   std::string text;
-  for (std::size_t i = 0; i < texts.size(); ++i) {
-    text += "\n  rank " + std::to_string(ranks.at(i)) + ": " + texts[i];
+  for (std::size_t i = 0; i < tags.size(); ++i) {
+    text += "\n  rank " + std::to_string(ranks.at(i)) + ": " + text_of(tags[i]);
   }
   return text;
 }
 
 /// Throws a UsageError on all ranks, of the same words but for the rank that each begins with.
-void check_records(const SyncBatchNormCall& call, const std::vector<Tag>& tags) {
+void check_tags(const SyncBatchNormCall& call, const std::vector<Tag>& tags) {
+  const auto differs = [&](const Tag& tag) { return tag.features != tags.front().features; };
+  if (std::any_of(tags.begin(), tags.end(), differs)) {
+    const auto features = [](const Tag& tag) { return std::to_string(tag.features) + " features"; };
+    throw UsageError(call.subject +
+                     ": the ranks' layers differ:" + by_rank(call.set, tags, features));
+  }
   if (!any(tags, Records::Input) || !any(tags, Records::Nothing)) return;
-  const char* const names[] = {"nothing", "weight and bias alone", "the input's gradient"};
-  std::vector<std::string> texts;
-  for (const Tag& tag : tags) texts.emplace_back(names[static_cast<std::size_t>(tag.records)]);
+  const auto records = [](const Tag& tag) {
+    return tag.records == Records::Nothing ? "nothing"
+           : tag.records == Records::Input ? "the input's gradient"
+                                           : "weight and bias alone";
+  };
   throw UsageError(call.subject +
                    ": backward would wait for ranks where autograd records nothing. Have the same "
                    "requires_grad and grad mode on all ranks. Recorded:" +
-                   by_rank(call.set, texts));
-}
-
-/// Throws on all ranks, as check_records.
-void check_features(const SyncBatchNormCall& call, const std::vector<Tag>& tags) {
-  std::vector<std::string> texts;
-  for (const Tag& tag : tags) texts.push_back(std::to_string(tag.features) + " features");
-  if (std::equal(texts.begin() + 1, texts.end(), texts.begin())) return;
-  throw UsageError(call.subject + ": the ranks' layers differ:" + by_rank(call.set, texts));
+                   by_rank(call.set, tags, records));
 }
 
 /// In double, rounded once.
@@ -143,8 +143,7 @@ at::Tensor forward_of(NormNode& node) {
   const SyncBatchNormState& layer = call.layer;
   const at::Tensor rows = gather(node);
   const std::vector<Tag> tags = tags_of(rows);
-  check_features(call, tags);
-  check_records(call, tags);
+  check_tags(call, tags);
   const std::int64_t length = row_length(layer.features);
   const Moments moments = combine_moments(rows.view({-1, length}).narrow(1, 2, length - 2));
   if (moments.count == 1) {
@@ -217,11 +216,11 @@ at::Tensor run_sync_batch_norm(const SyncBatchNormCall& call) {
     const at::NoGradGuard no_grad;
     return forward_of(*node);
   }
-  const auto [weight, bias] = std::tie(call.layer.weight, call.layer.bias);
   // Autograd's functions take no undefined tensors.
-  const at::Tensor missing = at::empty({0}, call.input.options());
-  const Tensors tensors = {call.input, weight.defined() ? weight : missing,
-                           bias.defined() ? bias : missing};
+  const auto defined = [&call](const at::Tensor& parameter) {
+    return parameter.defined() ? parameter : at::empty({0}, call.input.options());
+  };
+  const Tensors tensors = {call.input, defined(call.layer.weight), defined(call.layer.bias)};
   return SyncBatchNormFunction::apply(at::TensorList(tensors), node);
 }
 
