@@ -12,28 +12,11 @@
 
 #include "ronde/ronde.h"
 #include "tests/support/harness/case_table.h"
+#include "tests/support/processes/own_mpi.h"
 #include "tests/worlds/world_sums.h"
 
 namespace ronde::test {
 namespace {
-
-void init_mpi(int level) {
-  int provided = MPI_THREAD_SINGLE;
-  REQUIRE(MPI_Init_thread(nullptr, nullptr, level, &provided) == MPI_SUCCESS);
-  REQUIRE(provided == level);
-}
-
-int rank_by_mpi() {
-  int rank = 0;
-  REQUIRE(MPI_Comm_rank(MPI_COMM_WORLD, &rank) == MPI_SUCCESS);
-  return rank;
-}
-
-int size_by_mpi() {
-  int size = 0;
-  REQUIRE(MPI_Comm_size(MPI_COMM_WORLD, &size) == MPI_SUCCESS);
-  return size;
-}
 
 /// A communicator of the program's, with the world that is made from it.
 class Model {

@@ -12,32 +12,15 @@
 #include "ronde/ronde.h"
 #include "tests/support/harness/case_table.h"
 #include "tests/support/processes/launcher_rank.h"
+#include "tests/support/processes/own_mpi.h"
 
 namespace ronde::test {
 namespace {
-
-void init_mpi(int level) {
-  int provided = MPI_THREAD_SINGLE;
-  REQUIRE(MPI_Init_thread(nullptr, nullptr, level, &provided) == MPI_SUCCESS);
-  REQUIRE(provided == level);
-}
 
 int sum_by_mpi(int value) {
   int sum = 0;
   REQUIRE(MPI_Allreduce(&value, &sum, 1, MPI_INT, MPI_SUM, MPI_COMM_WORLD) == MPI_SUCCESS);
   return sum;
-}
-
-int mpi_size() {
-  int size = 0;
-  REQUIRE(MPI_Comm_size(MPI_COMM_WORLD, &size) == MPI_SUCCESS);
-  return size;
-}
-
-int rank_by_mpi() {
-  int rank = 0;
-  REQUIRE(MPI_Comm_rank(MPI_COMM_WORLD, &rank) == MPI_SUCCESS);
-  return rank;
 }
 
 Work start_sum(std::vector<float>& values) {
@@ -71,7 +54,7 @@ void check_meets_only(int level) {
   REQUIRE(MPI_Comm_split(MPI_COMM_WORLD, 0, -rank_by_mpi(), &reversed) == MPI_SUCCESS);
   ronde::init({.mpi_communicator = MPI_Comm_c2f(reversed)});
   CHECK(MPI_Comm_free(&reversed) == MPI_SUCCESS);
-  CHECK(ronde::rank() == mpi_size() - 1 - rank_by_mpi());
+  CHECK(ronde::rank() == size_by_mpi() - 1 - rank_by_mpi());
   reduce_by_ronde();
   ronde::shutdown();
 
@@ -80,9 +63,9 @@ void check_meets_only(int level) {
   for (int i = 0; i < 200; ++i) {
     std::vector<float> values(5000, 1.0F);
     const Work work = start_sum(values);
-    CHECK(sum_by_mpi(i) == i * mpi_size());  // Ronde calls no MPI meanwhile
+    CHECK(sum_by_mpi(i) == i * size_by_mpi());  // Ronde calls no MPI meanwhile
     work.wait();
-    CHECK(values == std::vector<float>(5000, static_cast<float>(mpi_size())));
+    CHECK(values == std::vector<float>(5000, static_cast<float>(size_by_mpi())));
   }
   CHECK(MPI_Finalize() == MPI_SUCCESS);
   reduce_by_ronde();
@@ -93,7 +76,7 @@ void check_meets_only(int level) {
 void check_several_hosts(int level) {
   init_mpi(level);
   setenv("RONDE_HOST_ID", ("host" + std::to_string(rank_by_mpi())).c_str(), 1);
-  if (mpi_size() > 1 && !ronde::has_feature("ucx")) {
+  if (size_by_mpi() > 1 && !ronde::has_feature("ucx")) {
     const std::string text = refusal_of_init();
     CHECK(text.find("are on different hosts") != std::string::npos);
   } else {
@@ -102,7 +85,7 @@ void check_several_hosts(int level) {
     reduce_by_ronde();
     ronde::shutdown();
   }
-  CHECK(sum_by_mpi(1) == mpi_size());
+  CHECK(sum_by_mpi(1) == size_by_mpi());
   CHECK(MPI_Finalize() == MPI_SUCCESS);
 }
 
@@ -196,17 +179,17 @@ TEST_CASE("a program may call MPI itself while Ronde works, and goes on after it
   setenv("RONDE_LOG_LEVEL", "warning", 1);
   for (int group = 0; group < 2; ++group) {
     ronde::init();
-    CHECK(ronde::size() == mpi_size());
+    CHECK(ronde::size() == size_by_mpi());
     std::thread worker([] {
       for (int i = 0; i < 200; ++i) reduce_by_ronde();
     });
-    for (int i = 0; i < 200; ++i) CHECK(sum_by_mpi(i) == i * mpi_size());
+    for (int i = 0; i < 200; ++i) CHECK(sum_by_mpi(i) == i * size_by_mpi());
     worker.join();
     ronde::shutdown();
     int is_finalized = 0;
     REQUIRE(MPI_Finalized(&is_finalized) == MPI_SUCCESS);
     CHECK(is_finalized == 0);
-    CHECK(sum_by_mpi(group) == group * mpi_size());
+    CHECK(sum_by_mpi(group) == group * size_by_mpi());
   }
   CHECK(MPI_Finalize() == MPI_SUCCESS);
 }
@@ -216,7 +199,7 @@ TEST_CASE("MPI_Finalize shuts Ronde down while MPI still moves its data", "[own]
   setenv("RONDE_CPU_BACKEND", "mpi", 1);
   ronde::init();
   const int rank = rank_by_mpi();
-  const int ranks = mpi_size();
+  const int ranks = size_by_mpi();
   std::vector<float> values(5000, 1.0F);
   const Work work = start_sum(values);
   if (rank > 0) ronde::shutdown();  // the others do by MPI_Finalize() alone
