@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Worlds whose ranks are threads of one process.
+#include <unistd.h>
+
 #include <catch2/catch.hpp>
 #include <filesystem>
 #include <nlohmann/json.hpp>
@@ -239,7 +241,9 @@ TEST_CASE("what Ronde writes bears the name of its world") {
                             {"RONDE_TIMELINE", folder / "trace.json"},
                             {"RONDE_PROFILE", folder / "profile.json"},
                             {"RONDE_METRICS", folder / "metrics.prom"},
-                            {"RONDE_DUMP", folder / "dumps"}};
+                            {"RONDE_DUMP", folder / "dumps"},
+                            {"RONDE_TOP", "1"},
+                            {"XDG_RUNTIME_DIR", folder.path()}};
   MemoryStore store;
   run_ranks(2, [&](int rank) {
     World actor = world_of("actor", store, {0, 1}, rank);
@@ -247,6 +251,10 @@ TEST_CASE("what Ronde writes bears the name of its world") {
     for (const World* world : {&actor, &critic}) {
       sum_in(world->set(), 1);
       dump(world->set());
+      const std::string of_process = std::to_string(getpid()) + "." + std::to_string(world->rank());
+      check(
+          std::filesystem::exists(folder / ("ronde/" + of_process + "." + world->name() + ".sock")),
+          "a socket for ronde top");
     }
     critic.shutdown();
     actor.shutdown();
