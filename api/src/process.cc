@@ -110,7 +110,7 @@ bool Process::start(const std::shared_ptr<HostedRuntime>& world, StartRequest re
     std::unique_ptr<Runtime> runtime = start_runtime(std::move(start));
     auto observer = std::make_unique<Observer>(*runtime, std::move(signal), *read_gpu);
     report.note(RunBoard::kStarted);
-    watch_exit();
+    watch_exit(world->set().world);
     world->publish(std::move(runtime), std::move(observer));
   } catch (...) {
     world->fail_to_start();
@@ -119,13 +119,19 @@ bool Process::start(const std::shared_ptr<HostedRuntime>& world, StartRequest re
   return is_guest;
 }
 
-/// Called after each start, so that a handler runs before the statics are destroyed that the
-/// libraries below a Runtime made while it started; after so many starts all are loaded.
-void Process::watch_exit() {
+/// Called after a start, so that the handler runs before the statics are destroyed that the
+/// libraries below the Runtime made while it started, and after what the program registers later,
+/// which may shut it down. Of very many worlds the last ones are left to the system.
+void Process::watch_exit(std::uint32_t world) {
   const std::lock_guard lock(mutex_);
-  if (exit_handlers_ == kMostExitHandlers) return;
-  const auto end = [](int status, void*) { instance().end_at_exit(status); };
-  if (on_exit(end, nullptr) == 0) ++exit_handlers_;
+  const bool is_default = world == kGlobalSet.world;
+  int& handlers = is_default ? default_exit_handlers_ : exit_handlers_;
+  if (handlers == (is_default ? 1 : kMostExitHandlers)) return;
+  const auto end = [](int status, void* number) {
+    instance().end_at_exit(status,
+                           static_cast<std::uint32_t>(reinterpret_cast<std::uintptr_t>(number)));
+  };
+  if (on_exit(end, reinterpret_cast<void*>(std::uintptr_t{world})) == 0) ++handlers;
 }
 
 void Process::watch_terminate() {
@@ -217,9 +223,13 @@ void Process::expect_own_process(std::string_view function) const {
   if (worlds_are_of_parent()) throw error_after_fork(std::string(function));
 }
 
-void Process::end_at_exit(int status) noexcept {
+void Process::end_at_exit(int status, std::uint32_t number) noexcept {
   const std::string why = "it ends with exit code " + std::to_string(status);
-  for (const auto& [number, world] : worlds()) world->leave(why);
+  if (number != kGlobalSet.world) {
+    if (worlds_are_of_parent()) return;
+    if (const std::shared_ptr<HostedRuntime> world = find(number)) world->leave(why);
+    return;
+  }
   const bool fails = default_->leave(why) || default_->take_failure_in_finalize() != nullptr;
   if (!fails || status != EXIT_SUCCESS || is_guest_) return;
   // The others fail now, and the job has to end non-zero: where one rank ends with zero before it

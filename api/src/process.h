@@ -64,10 +64,10 @@ class Process {
   Process();
 
   bool start(const std::shared_ptr<HostedRuntime>& world, StartRequest request, RunReport& report);
-  void watch_exit();
+  void watch_exit(std::uint32_t world);
   void watch_terminate();
   void run_hooks();
-  void end_at_exit(int status) noexcept;
+  void end_at_exit(int status, std::uint32_t number) noexcept;
   std::shared_ptr<HostedRuntime> find(std::uint32_t number) const;
   std::shared_ptr<HostedRuntime> living(std::uint32_t number, std::string_view function) const;
   Worlds worlds() const noexcept;
@@ -85,7 +85,8 @@ class Process {
   // Guarded by mutex_.
   Worlds worlds_;  ///< but that of init()
   std::uint32_t next_world_ = 1;
-  int exit_handlers_ = 0;
+  int default_exit_handlers_ = 0;  ///< of init(): 0 or 1
+  int exit_handlers_ = 0;          ///< of Worlds
   BackendRegistry registered_;
   StallCallback on_stall_;
   std::vector<Hook> hooks_;

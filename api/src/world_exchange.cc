@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdint>
+#include <exception>
 #include <memory>
 #include <optional>
 #include <set>
@@ -11,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/src/base/exception_text.h"
 #include "core/src/base/fields.h"
 #include "core/src/base/fingerprint.h"
 #include "core/src/base/rank_list.h"
@@ -20,17 +22,21 @@
 namespace ronde {
 namespace {
 
-/// How much longer than the first member the others wait, for it to say who did not come, and what
-/// a message may take once both its ranks have come.
+/// What a message may take once both its ranks have come, and how much longer than the first member
+/// the others wait, for it to say who did not come.
 constexpr std::chrono::seconds kPatience{2};
+/// The longest blob: what a rank says of itself, or its addresses.
+constexpr std::size_t kMostBytes = std::size_t{1} << 15;
 /// What an answer of the first member begins with: the blobs of all, or who did not come, and why.
 constexpr char kBlobs = 'b', kFailure = 'f';
 
-/// Exchanges blobs among ranks of a set: the first of them gathers the blobs and sends all of them
-/// to each. Every blob goes as its length and its bytes, two messages.
+/// Exchanges blobs among ranks of a set: each hands its own in to the first of them, in one message
+/// of kMostBytes, which answers with all, in two: their length and their bytes.
 ///
 /// The time limit of a message fails the world that it travels in, if it passes in the middle of
-/// the message. So limits are later than the deadline at which a rank gives up another one.
+/// the message. So a limit is later than the time at which a rank gives up another one. The first
+/// gives the others up at its deadline; these give the first up only if it has not come at theirs,
+/// as it may have come later than they.
 class WorldExchange {
  public:
   WorldExchange(RanksOfSet members, std::size_t own, std::string name,
@@ -38,6 +44,7 @@ class WorldExchange {
       : members_(std::move(members)),
         own_(own),
         name_(std::move(name)),
+        timeout_(timeout),
         deadline_(Clock::now() + timeout),
         // No program's own messages bear it, nor those of another world that is being made.
         tag_(static_cast<std::int64_t>(
@@ -45,109 +52,121 @@ class WorldExchange {
 
   /// net::Exchange.
   std::vector<std::string> operator()(std::string_view blob) const {
+    if (blob.size() > kMostBytes - kHeader) {
+      throw Error("world '" + name_ + "': the addresses of this rank are above " +
+                  std::to_string(kMostBytes) + " bytes");
+    }
     return own_ == 0 ? gather(blob) : hand_in(blob);
   }
 
  private:
   using Clock = std::chrono::steady_clock;
+  static constexpr std::size_t kHeader = 8;  ///< digits of the length of a blob
 
-  /// A length on its way.
-  struct Length {
+  /// A message, and its bytes.
+  struct Message {
     Work work;
-    std::shared_ptr<std::int64_t> bytes = std::make_shared<std::int64_t>(0);
+    std::shared_ptr<std::string> bytes;
   };
 
+  /// The deadline of an exchange: a later one is not short of time because the first was.
+  Clock::time_point deadline() const { return std::max(deadline_, Clock::now() + kPatience); }
+
   std::vector<std::string> gather(std::string_view blob) const {
-    std::vector<std::string> blobs = {std::string(blob)};
-    std::vector<Length> lengths = {{}};
+    const Clock::time_point deadline = this->deadline();
+    std::vector<Message> parts = {{}};
     for (std::size_t i = 1; i < members_.ranks.size(); ++i) {
-      lengths.push_back(start_receiving(i, deadline_));
+      parts.push_back(start(Collective::Recv, i, std::string(kMostBytes, '\0'), deadline));
     }
-    std::optional<GroupError> missing;
+    std::vector<std::string> blobs = {std::string(blob)};
     std::vector<std::size_t> came, late;
+    std::exception_ptr problem;
     for (std::size_t i = 1; i < members_.ranks.size(); ++i) {
       try {
-        blobs.push_back(finish_receiving(i, lengths[i], deadline_));
+        if (!wait_until(parts[i].work, deadline)) fail_waiting(i);
+        const std::string& part = *parts[i].bytes;
+        blobs.push_back(part.substr(kHeader, std::stoul(part.substr(0, kHeader))));
         came.push_back(i);
-      } catch (const GroupError& error) {
-        if (!missing) missing = error;
+      } catch (...) {
+        if (!problem) problem = std::current_exception();
         late.push_back(i);
       }
     }
-    const std::string failure =
-        missing ? pack_fields({std::to_string(missing->failed_rank()), missing->what()}) : "";
-    answer(came, missing ? kFailure + failure : kBlobs + pack_fields(blobs));
-    if (!missing) return blobs;
-    for (const std::size_t i : late) expire(lengths[i].work);
-    throw GroupError(*missing);
-  }
-
-  void answer(const std::vector<std::size_t>& members, const std::string& text) const {
-    std::vector<Work> works;
-    for (const std::size_t member : members) {
-      for (Work& work : start_sending(member, text)) works.push_back(std::move(work));
+    if (!problem) {
+      answer(came, kBlobs + pack_fields(blobs));
+      return blobs;
     }
-    for (const Work& work : works) work.wait();
+    for (const std::size_t i : late) {
+      if (has_come_at_last(parts[i].work)) came.push_back(i);
+    }
+    answer(came, kFailure + failure_of(problem));
+    std::rethrow_exception(problem);
   }
 
-  /// Waits for the end of a message that nobody sends, so that nothing of it is left.
-  static void expire(const Work& work) {
+  static std::string failure_of(const std::exception_ptr& problem) {
+    try {
+      std::rethrow_exception(problem);
+    } catch (const GroupError& error) {
+      return pack_fields({std::to_string(error.failed_rank()), error.what()});
+    } catch (...) {
+      return pack_fields({"-1", exception_text()});
+    }
+  }
+
+  /// Waits for the end of a message that may never be sent, so that nothing of it is left.
+  static bool has_come_at_last(const Work& work) {
     try {
       work.wait();
     } catch (const UsageError&) {
-      // As expected.
+      return false;
     }
+    return true;
+  }
+
+  void answer(const std::vector<std::size_t>& members, const std::string& text) const {
+    const auto until = Clock::now() + kPatience;
+    std::vector<Message> messages;
+    for (const std::size_t member : members) {
+      messages.push_back(start(Collective::Send, member, header_of(text), until));
+      messages.push_back(start(Collective::Send, member, text, until));
+    }
+    for (const Message& message : messages) message.work.wait();
   }
 
   std::vector<std::string> hand_in(std::string_view blob) const {
-    const std::vector<Work> sent = start_sending(0, std::string(blob));
-    const std::string answer = await_answer(sent);
-    if (answer.empty()) fail_unreadable(members_.ranks.front());
+    std::string part = header_of(blob).append(blob);
+    part.resize(kMostBytes);
+    const auto until = deadline() + kPatience;
+    const Message sent = start(Collective::Send, 0, std::move(part), until);
+    if (!wait_until(sent.work, until) && !has_come_at_last(sent.work)) fail_waiting(0);
+    // The first has come, and answers.
+    const auto answered = Clock::now() + timeout_ + 2 * kPatience;
+    const std::string length = received(std::string(kHeader, '\0'), answered);
+    const std::string answer = received(std::string(std::stoul(length), '\0'), answered);
     const std::size_t fields = answer.starts_with(kBlobs) ? members_.ranks.size() : 2;
+    if (answer.empty()) fail_unreadable(members_.ranks.front());
     std::vector<std::string> all =
         unpack_fields_from(members_.ranks.front(), std::string_view(answer).substr(1), fields);
     if (answer.starts_with(kFailure)) throw GroupError(std::stoi(all[0]), all[1]);
-    for (const Work& work : sent) work.wait();
     return all;
   }
 
-  /// `sent`: to the first member.
-  std::string await_answer(const std::vector<Work>& sent) const {
-    const auto until = deadline_ + kPatience;
-    const Length length = start_receiving(0, until);
-    try {
-      return finish_receiving(0, length, until);
-    } catch (const GroupError&) {
-      expire(length.work);
-      for (const Work& work : sent) expire(work);
-      throw;
-    }
+  /// Of the first member.
+  std::string received(std::string memory, Clock::time_point until) const {
+    const Message message = start(Collective::Recv, 0, std::move(memory), until);
+    message.work.wait();
+    return *message.bytes;
   }
 
-  std::vector<Work> start_sending(std::size_t to, std::string bytes) const {
-    const auto length = std::make_shared<std::int64_t>(std::ssize(bytes));
-    const auto text = std::make_shared<std::string>(std::move(bytes));
-    const auto until = deadline_ + 2 * kPatience;
-    return {start(Collective::Send, to, DataType::I64, 1, length.get(), length, until),
-            start(Collective::Send, to, DataType::U8, *length, text->data(), text, until)};
+  static std::string header_of(std::string_view text) {
+    std::string digits = std::to_string(text.size());
+    return std::string(kHeader - digits.size(), '0') + digits;
   }
 
-  Length start_receiving(std::size_t from, Clock::time_point until) const {
-    Length length;
-    length.work = start(Collective::Recv, from, DataType::I64, 1, length.bytes.get(), length.bytes,
-                        until + kPatience);
-    return length;
-  }
-
-  std::string finish_receiving(std::size_t from, const Length& length,
-                               Clock::time_point until) const {
-    const std::chrono::nanoseconds rest = until - Clock::now();
-    if (!length.work.wait_for(std::max(rest, std::chrono::nanoseconds(0)))) fail_waiting(from);
-    const auto text = std::make_shared<std::string>(static_cast<std::size_t>(*length.bytes), '\0');
-    const Work rest_of_it = start(Collective::Recv, from, DataType::U8, *length.bytes, text->data(),
-                                  text, until + kPatience);
-    rest_of_it.wait();
-    return *text;
+  /// Whether the message has ended by then.
+  static bool wait_until(const Work& work, Clock::time_point time) {
+    const std::chrono::nanoseconds rest = time - Clock::now();
+    return work.wait_for(std::max(rest, std::chrono::nanoseconds(0)));
   }
 
   [[noreturn]] void fail_waiting(std::size_t member) const {
@@ -155,30 +174,34 @@ class WorldExchange {
     const bool is_world = members_.of.id == kGlobalSet.id;
     throw GroupError(rank, "world '" + name_ + "' was not made: " + rank_name(rank) + " of the " +
                                (is_world ? "world" : "process set") +
-                               " that its ranks are in did not " +
-                               (member == 0 ? "answer" : "come") + " within RONDE_INIT_TIMEOUT_S");
+                               " that its ranks are in did not come within RONDE_INIT_TIMEOUT_S");
   }
 
-  /// A message to or from a member. `memory` holds what is at `data` for as long as Ronde needs it.
-  Work start(Collective kind, std::size_t member, DataType dtype, std::int64_t count, void* data,
-             std::shared_ptr<void> memory, Clock::time_point until) const {
+  /// A message to or from a member, of as many bytes. It is given up after `until`.
+  Message start(Collective kind, std::size_t member, std::string bytes,
+                Clock::time_point until) const {
+    Message message;
+    message.bytes = std::make_shared<std::string>(std::move(bytes));
     Request request;
     request.kind = kind;
     request.set = members_.of;
     request.peer = members_.ranks.at(member);
     request.tag = tag_;
-    request.dtype = dtype;
-    request.shape = {count};
+    request.dtype = DataType::U8;
+    request.shape = {std::ssize(*message.bytes)};
+    void* const data = message.bytes->data();
     request.input = kind == Collective::Send ? data : nullptr;
     request.output = kind == Collective::Recv ? data : nullptr;
-    request.timeout = std::max<std::chrono::nanoseconds>(until - Clock::now(), kPatience);
-    request.keep_alive = std::move(memory);
-    return submit(std::move(request));
+    request.timeout = until + kPatience - Clock::now();
+    request.keep_alive = message.bytes;
+    message.work = submit(std::move(request));
+    return message;
   }
 
   const RanksOfSet members_;
   const std::size_t own_;
   const std::string name_;
+  const std::chrono::nanoseconds timeout_;
   const Clock::time_point deadline_;
   const std::int64_t tag_;
 };

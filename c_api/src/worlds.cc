@@ -42,36 +42,42 @@ std::string shown(std::uint32_t number) {
   return std::to_string(number);
 }
 
-/// While it lives, a world is being shut down; after it, its number names none.
-class Ending {
- public:
-  explicit Ending(std::uint32_t number) : number_(number) {
-    const std::lock_guard lock(known().mutex);
-    if (known().ending.insert(number).second) return;
-    throw Failure(RONDE_E_USAGE, "another thread is shutting world " + shown(number) + " down");
-  }
-  ~Ending() {
-    std::shared_ptr<World> ended;  // destroyed without the mutex
-    const std::lock_guard lock(known().mutex);
-    known().ending.erase(number_);
-    const auto found = known().worlds.find(number_);
-    ended = std::move(found->second);
-    known().worlds.erase(found);
-  }
-  Ending(const Ending&) = delete;
-  Ending& operator=(const Ending&) = delete;
-
- private:
-  const std::uint32_t number_;
-};
-
-std::shared_ptr<World> world_of(std::uint32_t number) {
-  const std::lock_guard lock(known().mutex);
+/// Called with the mutex held.
+std::shared_ptr<World> find_locked(std::uint32_t number) {
   const auto found = known().worlds.find(number);
   if (found != known().worlds.end()) return found->second;
   throw Failure(RONDE_E_UNKNOWN_SET,
                 "there is no world " + shown(number) + ": it was never made, or was shut down");
 }
+
+std::shared_ptr<World> world_of(std::uint32_t number) {
+  const std::lock_guard lock(known().mutex);
+  return find_locked(number);
+}
+
+/// While it lives, a world is being shut down; after it, its number names none.
+class Ending {
+ public:
+  explicit Ending(std::uint32_t number) : number_(number) {
+    const std::lock_guard lock(known().mutex);
+    world_ = find_locked(number);
+    if (known().ending.insert(number).second) return;
+    throw Failure(RONDE_E_USAGE, "another thread is shutting world " + shown(number) + " down");
+  }
+  ~Ending() {
+    const std::lock_guard lock(known().mutex);
+    known().ending.erase(number_);
+    known().worlds.erase(number_);
+  }
+  Ending(const Ending&) = delete;
+  Ending& operator=(const Ending&) = delete;
+
+  World& world() const noexcept { return *world_; }
+
+ private:
+  const std::uint32_t number_;
+  std::shared_ptr<World> world_;
+};
 
 /// Keeps what `make` makes, and gives its number.
 template <typename Make>
@@ -127,9 +133,8 @@ int ronde_world_make_within(const char* name, uint32_t set, const int* ranks, in
 int ronde_world_shutdown(uint32_t world) {
   return guarded("ronde_world_shutdown", [&] {
     expect_no_callback();
-    const std::shared_ptr<ronde::World> ending = world_of(world);
-    const Ending only_one(world);
-    end_of_world("ronde_world_shutdown", ending->set(), [&] { ending->shutdown(); });
+    const Ending ending(world);
+    end_of_world("ronde_world_shutdown", ending.world().set(), [&] { ending.world().shutdown(); });
   });
 }
 

@@ -204,6 +204,15 @@ TEST_CASE("init hooks run in order, on the thread that called init, with the gro
   CHECK_THROWS_AS(ronde::add_init_hook({}), ronde::UsageError);
 }
 
+TEST_CASE("an init hook that shuts down is the last one that runs", "[own]") {
+  bool runs_on = false;
+  ronde::add_init_hook([](ronde::Runtime&) { ronde::shutdown(); });
+  ronde::add_init_hook([&](ronde::Runtime&) { runs_on = true; });
+  ronde::init();
+  CHECK_FALSE(runs_on);
+  CHECK_FALSE(ronde::is_initialized());
+}
+
 TEST_CASE("a hook that throws fails init", "[own]") {
   ronde::add_init_hook([](ronde::Runtime&) { throw std::runtime_error("hook failed"); });
   CHECK_THROWS_WITH(ronde::init(), "hook failed");

@@ -135,7 +135,7 @@ TEST_CASE("a short run that only announces its parameters once has no names that
   CHECK(first_line(report(run)) == "nothing stands out");
 }
 
-TEST_CASE("operations that do not fit into the cache are told from names that change") {
+TEST_CASE("more operations than the cache holds are told of, and else names that change") {
   ProfiledRun run = with_changing_names();
   run.tensors = 2000;
   run.misses = run.tensors * run.steps;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <catch2/catch.hpp>
+#include <chrono>
 #include <cstdlib>
 #include <future>
 #include <memory>
@@ -18,6 +19,7 @@ namespace ronde::test {
 namespace {
 
 using Catch::Contains;
+using namespace std::chrono_literals;
 
 /// What a call throws as a `Thrown`.
 template <typename Thrown, typename Call>
@@ -69,9 +71,11 @@ TEST_CASE("ranks of a world that cannot make another one are refused") {
   CHECK_THROWS_AS(World("w", kGlobalSet, {0}), NotInitializedError);
 }
 
-TEST_CASE("ranks that do not come to make a world are named, and their world goes on") {
-  const auto [absent, named] = GENERATE(table<std::vector<int>, int>(
-      {{{0}, 0}, {{1}, 1}, {{2}, 2}, {{3}, 3}, {{1, 2}, 1}, {{2, 3}, 2}}));
+TEST_CASE("ranks that do not come to make a world are named, and it can be made later") {
+  // Who does not come, who is named, and how much later than the others the first one comes.
+  const auto [absent, named, lateness] =
+      GENERATE(table<std::vector<int>, int, std::chrono::seconds>(
+          {{{0}, 0, 0s}, {{1, 2}, 1, 0s}, {{3}, 3, 0s}, {{2}, 2, 3s}}));
   setenv("RONDE_LOG_LEVEL", "off", 1);
   MemoryStore store;
   std::array<std::optional<World>, 4> parents;
@@ -80,19 +84,25 @@ TEST_CASE("ranks that do not come to make a world are named, and their world goe
         .emplace("parent", InitOptions{.key_value = store.start(rank, 4)});
   });
   setenv("RONDE_INIT_TIMEOUT_S", "2", 1);
+  const std::vector<int> everybody = {0, 1, 2, 3};
   run_ranks(4, [&](int rank) {
     World& parent = *parents.at(static_cast<std::size_t>(rank));
     barrier({.process_set = parent.set()});
+    if (rank == 0) std::this_thread::sleep_for(lateness);
     if (std::ranges::find(absent, rank) == absent.end()) {
       try {
-        const World child("child", parent.set(), {0, 1, 2, 3});
+        const World child("child", parent.set(), everybody);
         check(false, "a world was made");
       } catch (const GroupError& error) {
         check_equal(error.failed_rank(), named, "the rank that did not come");
         check_contains(error.what(), "world 'child' was not made: rank " + std::to_string(named) +
-                                         " of the world that its ranks are in did not");
+                                         " of the world that its ranks are in did not come");
       }
     }
+    barrier({.process_set = parent.set()});
+    World child("child", parent.set(), everybody);
+    check_equal(sum_in(child.set(), 1), 4.0, "the sum of the child");
+    child.shutdown();
     check_equal(sum_in(parent.set(), 1), 4.0, "the sum of the parent");
     parent.shutdown();
   });

@@ -84,6 +84,27 @@ TEST_CASE("the death of a rank is told in all worlds that it is in, and in no ot
   }
 }
 
+TEST_CASE("helper: shuts down by atexit and makes a world after that", "[.]") {
+  InitOptions options;
+  options.key_value = start_by_files();
+  init(options);
+  REQUIRE(std::atexit([] { shutdown(); }) == 0);
+  std::vector<int> ranks = {1, 0};
+  World world("later", kGlobalSet, ranks);
+  CHECK(sum_in(world.set(), 1) == 2.0);
+  world.shutdown();
+}
+
+TEST_CASE("a world leaves the end of init() to what the program has registered for it") {
+  const auto results =
+      run_file_ranks(2, "helper: shuts down by atexit and makes a world after that", {});
+  for (const CommandResult& result : results) {
+    INFO(result.err);
+    CHECK(result.exit_code == 0);
+    CHECK(result.err.find("without ronde::shutdown()") == std::string::npos);
+  }
+}
+
 TEST_CASE("helper: forks with a world", "[.]") {
   World world = world_of("forked", {0});
   sum_in(world.set(), 1);

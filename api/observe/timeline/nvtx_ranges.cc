@@ -98,7 +98,8 @@ class NvtxRanges {
 }  // namespace
 
 EventCallback nvtx_ranges() {
-  const nvtxDomainHandle_t domain = nvtxDomainCreateA("ronde");
+  // One of the process, made by one thread: NVTX starts itself in the first call.
+  static const nvtxDomainHandle_t domain = nvtxDomainCreateA("ronde");
   if (domain == nullptr) return {};
   const auto ranges = std::make_shared<NvtxRanges>(domain);
   return [ranges](const EventRecord& event, std::string_view text) {

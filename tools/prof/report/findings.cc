@@ -133,9 +133,11 @@ Found changing_names(const Run& run, const StepMeans& step) {
   if (capacity != run.config.end() && tensors > std::strtod(capacity->second.c_str(), nullptr)) {
     return Finding{
         "small_cache",
-        fmt::format("{} of operations were announced in full: {} a step do not fit "
-                    "into RONDE_CACHE_CAPACITY={}; raise it above their number",
-                    percent_text(share), count_text(tensors, "operation"), capacity->second),
+        fmt::format(
+            "{} of operations were announced in full: {} a step do not fit "
+            "into RONDE_CACHE_CAPACITY={}; raise it above their number, and use one name in "
+            "every step, or none",
+            percent_text(share), count_text(tensors, "operation"), capacity->second),
         cost, figures};
   }
   return Finding{
