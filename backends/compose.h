@@ -62,7 +62,7 @@ struct MetRanks {
   net::Exchange exchange;  ///< of blobs among them
 };
 
-/// The same for ranks that meet by an exchange, on the thread that starts them.
+/// Puts the parts together for ranks that meet by an exchange, on the thread that starts them.
 BuiltIn compose_met(const Config& config, const MetRanks& ranks);
 
 /// The ways to move what is on GPUs that are measured against each other (`ronde bench setups`), by

@@ -234,9 +234,10 @@ void HostedRuntime::require_not_there(std::string_view function) const {
 
 /// Called with mutex_ held.
 void HostedRuntime::throw_not_ready(std::string_view function) const {
-  if (!name_.empty())
+  if (!name_.empty()) {
     throw NotInitializedError(std::string(function) + " was called for world '" + name_ +
                               "' after its shutdown()");
+  }
   if (phase_ == Phase::ShutDown) {
     throw NotInitializedError(std::string(function) +
                               " was called after ronde::shutdown(), or after MPI_Finalize(), which "

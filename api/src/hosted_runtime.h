@@ -2,6 +2,7 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <cstdint>
 #include <exception>
@@ -42,11 +43,11 @@ class HostedRuntime {
   /// This process in it; -1 where it has no Runtime.
   int rank() const noexcept;
 
-  /// A Runtime is about to be made. Throws UsageError if there is one.
+  /// A start begins. Throws UsageError if there is a Runtime already.
   void begin();
-  /// None was made, after all.
+  /// The start has failed.
   void fail_to_start();
-  /// It is there, and can be used from now on.
+  /// The start has ended: any thread may use the Runtime from now on.
   void publish(std::unique_ptr<Runtime> runtime, std::unique_ptr<Observer> observer);
 
   /// Operations stall, of which the observer makes a note.

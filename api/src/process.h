@@ -39,7 +39,7 @@ class Process {
   void init(const InitOptions& options);
   /// Makes that of a World. `start.world` is filled in here.
   std::shared_ptr<HostedRuntime> make_world(StartRequest start);
-  /// It has ended: its number leads nowhere any more.
+  /// Removes a world that has ended.
   void forget(const HostedRuntime& world) noexcept;
   /// Uses the world that a set belongs to, on behalf of `function`.
   HostedRuntime::Use use(std::string_view function, ProcessSet set = kGlobalSet);

@@ -2,7 +2,6 @@
 #include "api/src/start_options.h"
 
 #include <algorithm>
-#include <chrono>
 #include <filesystem>
 #include <optional>
 #include <string>
@@ -12,6 +11,7 @@
 #include "api/src/tuning.h"
 #include "api/src/world_exchange.h"
 #include "backends/compose.h"
+#include "backends/timeout.h"
 #include "ronde/config.h"
 #include "ronde/error.h"
 #include "ronde/log.h"
@@ -174,9 +174,7 @@ StartOptions load_start_options(const StartRequest& request, const BackendRegist
                                .on_program_finalize = request.on_program_finalize};
   std::optional<MetRanks> met;
   if (request.ranks) {
-    const std::chrono::duration<double> timeout(options.config.init_timeout_s);
-    met = meet_within(*request.ranks, request.name,
-                      std::chrono::round<std::chrono::nanoseconds>(timeout));
+    met = meet_within(*request.ranks, request.name, milliseconds_of(options.config.init_timeout_s));
   }
   const auto compose = [ranks, met, key_value = request.init.key_value](const Config& config) {
     if (met) return compose_met(config, *met);

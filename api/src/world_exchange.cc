@@ -151,7 +151,7 @@ class WorldExchange {
     return all;
   }
 
-  /// Of the first member.
+  /// Receives a message of the first member.
   std::string received(std::string memory, Clock::time_point until) const {
     const Message message = start(Collective::Recv, 0, std::move(memory), until);
     message.work.wait();

@@ -173,7 +173,7 @@ void MpiEnvironment::take_communicator(int handle) {
 }
 
 void MpiEnvironment::take_ranks_of_world(const std::vector<int>& ranks) {
-  // Of the program's messages none is meant: a context of its own. Other ranks may start meanwhile.
+  // It cannot meet a message of the program, as MPI gives the call a context of its own.
   constexpr std::uint64_t kTags = 32767;  // that every MPI has
   const int tag = static_cast<int>(detail::fingerprint(list_ranks(ranks)) % kTags);
   int world_rank = 0;

@@ -21,7 +21,8 @@ class Runtime;
 /// for:
 ///
 ///     ronde::World actor("actor", {.mpi_communicator = MPI_Comm_c2f(half)});
-///     ronde::DistributedOptimizer optimizer(inner, {.process_set = actor.set()});
+///     ronde::DistributedOptimizer optimizer(adam, net->named_parameters(),
+///                                           {.process_set = actor.set()});
 ///
 /// Data moves through shared memory, and between hosts by UCX, never by MPI. RONDE_PROCESS_SETS and
 /// RONDE_THREAD_AFFINITY are for ronde::init() alone. Files that Ronde writes have the world's name
@@ -39,9 +40,9 @@ class World {
   /// UsageError for such a name, or if Ronde itself has initialised MPI.
   World(std::string name, const InitOptions& options);
 
-  /// The same for ranks of another world, that of ronde::init() or not: numbered as in `of`, in
-  /// this order, they alone call it. Once it has returned, the worlds are independent. Throws
-  /// GroupError if one does not come within RONDE_INIT_TIMEOUT_S.
+  /// Some ranks of another world, be it that of ronde::init(), make a world: `ranks` numbers them
+  /// as in `of`, in the order of the new world, and they alone call it. Once it has returned, the
+  /// worlds are independent. Throws GroupError if one does not come within RONDE_INIT_TIMEOUT_S.
   World(std::string name, ProcessSet of, const std::vector<int>& ranks);
 
   /// Without a shutdown() before it, reports to the others that this rank left, and waits for none.

@@ -170,9 +170,8 @@ bool FrozenSchedule::fill(Place& next, Submission& submission) {
                    .operation = operation.number});
   });
   note_submitted(events_, submission, completes ? ThenAlso::Announced : ThenAlso::Nothing);
-  const std::size_t submission_size = submission.members.size();
+  counters_.tensors.add(std::max<std::size_t>(1, submission.members.size()));
   bucket.entries[place.entry].submission = std::move(submission);
-  counters_.tensors.add(std::max<std::uint64_t>(1, submission_size));
   if (--bucket.missing > 0) return false;
   bucket.raised = true;
   bucket.since = now;

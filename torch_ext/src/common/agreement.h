@@ -30,7 +30,7 @@ std::string numbered_name(const std::string& kind, ProcessSet set);
 /// What tells apart the names of ranks that made sets of the same ranks: the number of their world,
 /// in this process, and the ranks.
 using RanksOfWorld = std::pair<std::uint32_t, std::vector<int>>;
-/// Those of a set.
+/// The world and the ranks of a set.
 RanksOfWorld ranks_of_world(ProcessSet set);
 
 struct AgreementOptions {

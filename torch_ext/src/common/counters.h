@@ -16,7 +16,7 @@ namespace ronde::detail {
 template <typename Counters>
 class CurrentCounters {
  public:
-  /// Those of the world of `set`, a part of its stats.
+  /// The counters of the world of `set`, which are a part of its stats.
   static std::shared_ptr<Counters> of(ProcessSet set) {
     const std::lock_guard lock(mutex_);
     std::shared_ptr<Counters>& counters = by_world_[set.world];
@@ -24,7 +24,7 @@ class CurrentCounters {
     return counters;
   }
 
-  /// Begins new ones of the world of init().
+  /// Begins new counters of the world of init().
   static void restart(Runtime& runtime) {
     const std::lock_guard lock(mutex_);
     by_world_[kGlobalSet.world] = begin(runtime);
