@@ -14,8 +14,8 @@
 #include <string_view>
 #include <vector>
 
-#include "api/observe/live/run_board.h"
-#include "api/observe/observer.h"
+#include "observe/live/run_board.h"
+#include "observe/observer.h"
 #include "ronde/process_set.h"
 #include "ronde/runtime.h"
 

@@ -8,7 +8,7 @@
 #include <thread>
 #include <utility>
 
-#include "api/observe/timeline/nvtx_ranges.h"
+#include "observe/timeline/nvtx_ranges.h"
 #include "core/src/base/after_fork.h"
 #include "core/src/base/exception_text.h"
 #include "core/src/base/thread_scope.h"

@@ -11,7 +11,7 @@
 #include <string_view>
 #include <vector>
 
-#include "api/observe/live/run_board.h"
+#include "observe/live/run_board.h"
 #include "api/src/hosted_runtime.h"
 #include "api/src/start_options.h"
 #include "ronde/init_options.h"

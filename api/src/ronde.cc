@@ -6,7 +6,7 @@
 #include <string_view>
 #include <utility>
 
-#include "api/observe/base/figures_json.h"
+#include "observe/base/figures_json.h"
 #include "api/src/process.h"
 #include "backends/compose.h"
 

@@ -9,7 +9,7 @@
 #include <limits>
 #include <sstream>
 
-#include "api/observe/base/replace_file.h"
+#include "observe/base/replace_file.h"
 #include "core/src/base/json.h"
 #include "ronde/build_info.h"
 #include "ronde/config.h"

@@ -4,10 +4,10 @@
 # and from the rooms that are listed before it; files beside the rooms include from all, and of them a room
 # includes only the one that is named after its folder (backends/shm/shm.h). A backend includes from those
 # that are listed for it. Tools include nothing of core/src.
-set(folders api backends c_api core tools torch_ext)
-set(places core/src api/observe torch_ext/src backends/gpu backends/cuda backends/shm tools/bench tools/prof tools/run)
+set(folders api backends c_api core observe tools torch_ext)
+set(places core/src observe torch_ext/src backends/gpu backends/cuda backends/shm tools/bench tools/prof tools/run)
 set(rooms_of_core/src base kernels algorithms config events op agree run group tune loop)
-set(rooms_of_api/observe base timeline live)
+set(rooms_of_observe base timeline live)
 set(rooms_of_torch_ext/src store common placement autograd state collectives gradients norm training optimizer checkpoint)
 set(rooms_of_backends/gpu base driver kernels)
 set(rooms_of_backends/cuda base staging ipc mpi)

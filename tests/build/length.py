@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""length.py functions|files LIMIT FOLDER...: names function bodies, or files, longer than LIMIT lines.
+"""length.py LIMIT FOLDER...: names functions longer than LIMIT lines.
 
-For functions, braces are matched after comments and literals are blanked. A block is a function's if
+Braces are matched after comments and literals are blanked. A block is a function's if
 the text before it has a parameter list and it stands in a namespace or a class.
 """
 import pathlib
@@ -45,27 +45,20 @@ def long_functions(path, limit):
         elif char == '}' and stack:
             kind, first, header = stack.pop()
             if kind == 'function' and line - first + 1 > limit:
-                yield f'{path}:{first}', line - first + 1, f': {header[:90]}'
+                yield f'{path}:{first}', line - first + 1, header[:90]
         if char in '{};':
             start = index + 1
 
 
-def long_files(path, limit):
-    lines = path.read_text(encoding='utf-8').count('\n')
-    if lines > limit:
-        yield path, lines, ''
-
-
 def main():
-    kind, limit, folders = sys.argv[1], int(sys.argv[2]), [pathlib.Path(name) for name in sys.argv[3:]]
-    search = {'functions': long_functions, 'files': long_files}[kind]
+    limit, folders = int(sys.argv[1]), [pathlib.Path(name) for name in sys.argv[2:]]
     files = sorted(p for f in folders for p in f.rglob('*') if p.suffix in ('.h', '.cc', '.c'))
     if not files:
         sys.exit(f'no source in {folders}')
-    found = [entry for path in files for entry in search(path, limit)]
+    found = [entry for path in files for entry in long_functions(path, limit)]
     for place, length, header in found:
-        print(f'{place}: {length} lines, the limit is {limit}{header}')
-    print(f'{len(files)} files, {len(found)} {kind} above {limit} lines')
+        print(f'{place}: {length} lines, the limit is {limit}: {header}')
+    print(f'{len(files)} files, {len(found)} functions above {limit} lines')
     sys.exit(1 if found else 0)
 
 

@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "core/src/base/json.h"
-#include "tests/api/observed_ranks.h"
+#include "tests/observe/observed_ranks.h"
 #include "tests/support/processes/beside.h"
 #include "tests/support/processes/temporary_folder.h"
 #include "tests/support/processes/unix_socket.h"

@@ -15,7 +15,7 @@
 #include <optional>
 #include <system_error>
 
-#include "api/observe/live/top_socket.h"
+#include "observe/live/top_socket.h"
 
 namespace ronde::tool::top {
 namespace {

@@ -11,7 +11,7 @@
 #include <optional>
 #include <string>
 
-#include "api/observe/live/top_socket.h"
+#include "observe/live/top_socket.h"
 #include "ronde/error.h"
 #include "tools/top/ask.h"
 #include "tools/top/jobs.h"

@@ -9,7 +9,7 @@
 #include <system_error>
 #include <utility>
 
-#include "api/observe/base/replace_file.h"
+#include "observe/base/replace_file.h"
 #include "ronde/error.h"
 
 namespace ronde::prof {

@@ -9,7 +9,7 @@
 #include <new>
 #include <utility>
 
-#include "api/observe/live/run_board.h"
+#include "observe/live/run_board.h"
 
 namespace ronde::tool::launch {
 

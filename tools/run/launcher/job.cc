@@ -7,7 +7,7 @@
 #include <csignal>
 #include <utility>
 
-#include "api/observe/live/run_board.h"
+#include "observe/live/run_board.h"
 #include "ronde/error.h"
 
 namespace ronde::tool::launch {

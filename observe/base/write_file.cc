@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "api/observe/base/write_file.h"
+#include "observe/base/write_file.h"
 
 #include <filesystem>
 #include <system_error>
 
-#include "api/observe/base/replace_file.h"
+#include "observe/base/replace_file.h"
 #include "ronde/error.h"
 
 namespace ronde {

@@ -6,8 +6,8 @@
 #include <map>
 #include <sstream>
 
-#include "api/observe/timeline/nvtx_ranges.h"
-#include "tests/api/observed_ranks.h"
+#include "observe/timeline/nvtx_ranges.h"
+#include "tests/observe/observed_ranks.h"
 #include "tests/support/processes/beside.h"
 
 namespace ronde::test {

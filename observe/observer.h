@@ -7,10 +7,10 @@
 #include <string>
 #include <vector>
 
-#include "api/observe/flight_recorder.h"
-#include "api/observe/live/metrics_writer.h"
-#include "api/observe/live/top_socket.h"
-#include "api/observe/timeline/timeline.h"
+#include "observe/flight_recorder.h"
+#include "observe/live/metrics_writer.h"
+#include "observe/live/top_socket.h"
+#include "observe/timeline/timeline.h"
 #include "ronde/log.h"
 #include "ronde/runtime.h"
 

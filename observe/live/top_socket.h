@@ -4,7 +4,7 @@
 #include <chrono>
 #include <string>
 
-#include "api/observe/base/system_sampler.h"
+#include "observe/base/system_sampler.h"
 #include "ronde/plugin/events.h"
 #include "ronde/runtime.h"
 

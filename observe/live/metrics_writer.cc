@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "api/observe/live/metrics_writer.h"
+#include "observe/live/metrics_writer.h"
 
 #include <utility>
 
-#include "api/observe/live/metric_families.h"
+#include "observe/live/metric_families.h"
 
 namespace ronde {
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "api/observe/live/top_socket.h"
+#include "observe/live/top_socket.h"
 
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -12,7 +12,7 @@
 #include <system_error>
 #include <utility>
 
-#include "api/observe/base/figures_json.h"
+#include "observe/base/figures_json.h"
 #include "core/src/base/json.h"
 #include "ronde/build_info.h"
 #include "ronde/error.h"

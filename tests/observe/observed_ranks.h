@@ -8,7 +8,7 @@
 #include <thread>
 #include <vector>
 
-#include "api/observe/observer.h"
+#include "observe/observer.h"
 #include "tests/support/ranks/ranks.h"
 #include "tests/support/ranks/requests.h"
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "api/observe/observer.h"
+#include "observe/observer.h"
 
 #include <unistd.h>
 
@@ -8,10 +8,10 @@
 #include <system_error>
 #include <utility>
 
-#include "api/observe/base/figures_json.h"
-#include "api/observe/base/write_file.h"
-#include "api/observe/profile.h"
-#include "api/observe/timeline/timeline_merge.h"
+#include "observe/base/figures_json.h"
+#include "observe/base/write_file.h"
+#include "observe/profile.h"
+#include "observe/timeline/timeline_merge.h"
 #include "core/src/base/exception_text.h"
 #include "ronde/error.h"
 

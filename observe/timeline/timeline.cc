@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // One event a line. The closing lines are written behind the last batch and overwritten by the next
 // one, so that the file is well-formed JSON whenever nobody is writing it.
-#include "api/observe/timeline/timeline.h"
+#include "observe/timeline/timeline.h"
 
 #include <algorithm>
 #include <cerrno>
@@ -10,7 +10,7 @@
 #include <iterator>
 #include <utility>
 
-#include "api/observe/base/figures_json.h"
+#include "observe/base/figures_json.h"
 #include "core/src/base/fmt.h"
 #include "core/src/base/json.h"
 #include "ronde/build_info.h"

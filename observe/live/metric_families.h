@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "api/observe/base/system_sampler.h"
+#include "observe/base/system_sampler.h"
 #include "ronde/figures.h"
 
 namespace ronde {

@@ -12,7 +12,7 @@
 #include <utility>
 #include <vector>
 
-#include "api/observe/base/system_sampler.h"
+#include "observe/base/system_sampler.h"
 #include "ronde/plugin/events.h"
 
 namespace ronde {

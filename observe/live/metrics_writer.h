@@ -4,8 +4,8 @@
 #include <chrono>
 #include <string>
 
-#include "api/observe/base/system_sampler.h"
-#include "api/observe/base/write_file.h"
+#include "observe/base/system_sampler.h"
+#include "observe/base/write_file.h"
 #include "ronde/log.h"
 #include "ronde/plugin/events.h"
 #include "ronde/runtime.h"

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "api/observe/base/system_sampler.h"
+#include "observe/base/system_sampler.h"
 
 #include <sys/resource.h>
 #include <unistd.h>

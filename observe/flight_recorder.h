@@ -8,7 +8,7 @@
 #include <string_view>
 #include <vector>
 
-#include "api/observe/base/write_file.h"
+#include "observe/base/write_file.h"
 #include "ronde/config.h"
 #include "ronde/log.h"
 #include "ronde/plugin/events.h"

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "api/observe/base/figures_json.h"
+#include "observe/base/figures_json.h"
 
 #include <bit>
 #include <cmath>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "api/observe/timeline/nvtx_ranges.h"
+#include "observe/timeline/nvtx_ranges.h"
 
 #include <nvtx3/nvToolsExt.h>
 #include <unistd.h>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "api/observe/live/run_board.h"
+#include "observe/live/run_board.h"
 
 #include <fcntl.h>
 #include <sys/mman.h>

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "api/observe/profile.h"
+#include "observe/profile.h"
 
 #include <algorithm>
 #include <array>
 #include <iterator>
 #include <string_view>
 
-#include "api/observe/base/figures_json.h"
+#include "observe/base/figures_json.h"
 #include "core/src/base/fmt.h"
 #include "ronde/build_info.h"
 

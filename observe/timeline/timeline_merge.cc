@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // The writer puts one event on a line, so that files are joined line by line.
-#include "api/observe/timeline/timeline_merge.h"
+#include "observe/timeline/timeline_merge.h"
 
 #include <cerrno>
 #include <cstring>
 #include <fstream>
 
-#include "api/observe/base/replace_file.h"
+#include "observe/base/replace_file.h"
 #include "ronde/error.h"
 
 namespace ronde {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "api/observe/flight_recorder.h"
+#include "observe/flight_recorder.h"
 
 #include <unistd.h>
 
@@ -14,7 +14,7 @@
 #include <system_error>
 #include <utility>
 
-#include "api/observe/base/figures_json.h"
+#include "observe/base/figures_json.h"
 #include "core/src/base/exception_text.h"
 #include "core/src/base/json.h"
 #include "ronde/build_info.h"

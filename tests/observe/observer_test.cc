@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Profiles, timelines and dumps of groups whose ranks are threads.
-#include "api/observe/observer.h"
+#include "observe/observer.h"
 
 #include <algorithm>
 #include <catch2/catch.hpp>
@@ -16,12 +16,12 @@
 #include <string>
 #include <vector>
 
-#include "api/observe/base/figures_json.h"
-#include "api/observe/timeline/timeline.h"
-#include "api/observe/timeline/timeline_merge.h"
+#include "observe/base/figures_json.h"
+#include "observe/timeline/timeline.h"
+#include "observe/timeline/timeline_merge.h"
 #include "core/src/base/json.h"
 #include "ronde/error.h"
-#include "tests/api/observed_ranks.h"
+#include "tests/observe/observed_ranks.h"
 #include "tests/support/processes/temporary_folder.h"
 #include "tests/support/ranks/faulty_group.h"
 

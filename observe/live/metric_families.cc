@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "api/observe/live/metric_families.h"
+#include "observe/live/metric_families.h"
 
 #include <algorithm>
 #include <array>
