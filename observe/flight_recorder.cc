@@ -14,9 +14,9 @@
 #include <system_error>
 #include <utility>
 
-#include "observe/base/figures_json.h"
 #include "core/src/base/exception_text.h"
 #include "core/src/base/json.h"
+#include "observe/base/figures_json.h"
 #include "ronde/build_info.h"
 
 namespace ronde {

@@ -8,11 +8,11 @@
 #include <system_error>
 #include <utility>
 
+#include "core/src/base/exception_text.h"
 #include "observe/base/figures_json.h"
 #include "observe/base/write_file.h"
 #include "observe/profile.h"
 #include "observe/timeline/timeline_merge.h"
-#include "core/src/base/exception_text.h"
 #include "ronde/error.h"
 
 namespace ronde {

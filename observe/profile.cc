@@ -6,8 +6,8 @@
 #include <iterator>
 #include <string_view>
 
-#include "observe/base/figures_json.h"
 #include "core/src/base/fmt.h"
+#include "observe/base/figures_json.h"
 #include "ronde/build_info.h"
 
 namespace ronde {

@@ -30,15 +30,16 @@ fi
 if [[ $kFor != quickstart ]]; then
   kPackages+=(
     binutils iproute2 nftables                             # nm; ip and nft, for two hosts on one
-    clang-format                                           # style
+    clang-format shellcheck                                # style
   )
 fi
 if [[ $kFor == all ]]; then
   kPackages+=(
     gfortran                                               # the Fortran module
     g++-aarch64-linux-gnu                                  # the kernels for NEON compile
-    clang-19 libclang-rt-19-dev                            # fuzzers
-    doxygen shellcheck yamllint python3-yaml               # the reference, the recipes
+    dpkg-dev                                               # cpack's .deb
+    clang-19 libclang-rt-19-dev clang-tidy-19              # fuzzers, clang-tidy
+    doxygen yamllint python3-yaml               # the reference, the recipes
     python3-matplotlib                                     # tools/plot.py
   )
 fi

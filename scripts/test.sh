@@ -143,8 +143,8 @@ soak() {
 }
 
 if [[ $tier == everyday ]]; then
-  say "the everyday tests. Left to --all: sanitizers, kill matrices, GPU backends over stand-ins, LibTorch's optimizer, \
-groups and state, MPI on 1 and 4 ranks, the C API under mpiexec, examples, tools, packages, docs"
+  say "the everyday tests. Left to --all: sanitizers, kill matrices, GPU backends over stand-ins, LibTorch \
+and MPI on other than 2 ranks, the C API under mpiexec, examples, tools, packages, docs"
 else
   say "all tests${soak_minutes:+, then $soak_minutes minutes of random programs and big tensors}"
 fi

@@ -8,10 +8,10 @@
 #include <thread>
 #include <utility>
 
-#include "observe/timeline/nvtx_ranges.h"
 #include "core/src/base/after_fork.h"
 #include "core/src/base/exception_text.h"
 #include "core/src/base/thread_scope.h"
+#include "observe/timeline/nvtx_ranges.h"
 #include "ronde/error.h"
 
 namespace ronde {

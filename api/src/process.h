@@ -11,9 +11,9 @@
 #include <string_view>
 #include <vector>
 
-#include "observe/live/run_board.h"
 #include "api/src/hosted_runtime.h"
 #include "api/src/start_options.h"
+#include "observe/live/run_board.h"
 #include "ronde/init_options.h"
 #include "ronde/plugin/factory.h"
 

@@ -6,9 +6,9 @@
 #include <string_view>
 #include <utility>
 
-#include "observe/base/figures_json.h"
 #include "api/src/process.h"
 #include "backends/compose.h"
+#include "observe/base/figures_json.h"
 
 namespace ronde {
 namespace {

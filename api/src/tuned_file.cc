@@ -9,8 +9,8 @@
 #include <limits>
 #include <sstream>
 
-#include "observe/base/replace_file.h"
 #include "core/src/base/json.h"
+#include "observe/base/replace_file.h"
 #include "ronde/build_info.h"
 #include "ronde/config.h"
 #include "ronde/error.h"

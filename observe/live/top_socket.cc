@@ -12,8 +12,8 @@
 #include <system_error>
 #include <utility>
 
-#include "observe/base/figures_json.h"
 #include "core/src/base/json.h"
+#include "observe/base/figures_json.h"
 #include "ronde/build_info.h"
 #include "ronde/error.h"
 

@@ -10,9 +10,9 @@
 #include <iterator>
 #include <utility>
 
-#include "observe/base/figures_json.h"
 #include "core/src/base/fmt.h"
 #include "core/src/base/json.h"
+#include "observe/base/figures_json.h"
 #include "ronde/build_info.h"
 #include "ronde/error.h"
 

@@ -10,9 +10,9 @@
 #include <sstream>
 #include <string>
 
+#include "core/src/base/json.h"
 #include "observe/live/metric_families.h"
 #include "observe/live/top_socket.h"
-#include "core/src/base/json.h"
 #include "tests/observe/observed_ranks.h"
 #include "tests/support/processes/temporary_folder.h"
 #include "tests/support/processes/unix_socket.h"

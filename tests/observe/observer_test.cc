@@ -16,10 +16,10 @@
 #include <string>
 #include <vector>
 
+#include "core/src/base/json.h"
 #include "observe/base/figures_json.h"
 #include "observe/timeline/timeline.h"
 #include "observe/timeline/timeline_merge.h"
-#include "core/src/base/json.h"
 #include "ronde/error.h"
 #include "tests/observe/observed_ranks.h"
 #include "tests/support/processes/temporary_folder.h"

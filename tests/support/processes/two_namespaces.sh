@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# shellcheck shell=bash disable=SC2034
 # To be sourced: network namespaces joined by a link, hosts as far as the network is concerned, and
 # MPICH's mpiexec started inside the first one. Traffic goes between them alone.
 #
