@@ -1,0 +1,199 @@
+// SPDX-License-Identifier: Apache-2.0
+// Hooks of gradients on ranks that are threads of one process, so that sanitizers see all of them.
+#include <memory>
+#include <optional>
+#include <thread>
+
+#include "tests/support/fakes/memory_store.h"
+#include "tests/support/ranks/ranks.h"
+#include "tests/torch/support.h"
+
+namespace ronde_test {
+
+namespace {
+
+using ronde::test::check;
+using ronde::test::MemoryStore;
+using ronde::test::run_ranks;
+
+constexpr int kRanks = 2;
+constexpr std::int64_t kBatch = 4;
+
+torch::nn::Sequential make_net() {
+  torch::nn::Sequential net(torch::nn::Linear(6, 8), torch::nn::Tanh(), torch::nn::Linear(8, 8),
+                            torch::nn::Tanh(), torch::nn::Linear(8, 3));
+  net->to(at::kDouble);
+  const torch::NoGradGuard no_grad;
+  fill_normal(net->parameters(), 11, 0.5);
+  return net;
+}
+
+at::Tensor batch_of(int step, int rank) {
+  return normal({kBatch, 6}, 50 * step + rank);
+}
+
+at::Tensor loss_of(torch::nn::Sequential& net, const at::Tensor& batch) {
+  return net->forward(batch).square().mean();
+}
+
+void run_on_another_thread(const std::function<void()>& function) {
+  ronde::test::ThreadErrors errors;
+  std::thread([&] { errors.catch_from(function); }).join();
+  errors.rethrow();
+}
+
+std::string thrown_text(const std::function<void()>& function) {
+  try {
+    function();
+  } catch (const std::exception& error) {
+    return error.what();
+  }
+  return {};
+}
+
+/// A rank's model in a world of all ranks.
+struct Rank {
+  Rank(MemoryStore& store, int rank, ronde::DistributedOptimizerOptions options = {})
+      : number(rank),
+        world("net", {.key_value = store.start(rank, kRanks)}),
+        net(make_net()),
+        sgd(net->parameters(), torch::optim::SGDOptions(0.1).momentum(0.9)) {
+    options.process_set = world.set();
+    optimizer.emplace(sgd, net->named_parameters(), options);
+  }
+  void step(int step) {
+    optimizer->zero_grad();
+    loss_of(net, batch_of(step, number)).backward();
+    optimizer->step();
+  }
+
+  int number;
+  ronde::World world;
+  torch::nn::Sequential net;
+  torch::optim::SGD sgd;
+  std::optional<ronde::DistributedOptimizer> optimizer;
+};
+
+/// Parameters after `steps` of one process that has the batches of all ranks.
+at::Tensor parameters_of_one_process(int steps) {
+  torch::nn::Sequential net = make_net();
+  torch::optim::SGD sgd(net->parameters(), torch::optim::SGDOptions(0.1).momentum(0.9));
+  for (int step = 0; step < steps; ++step) {
+    sgd.zero_grad();
+    std::vector<at::Tensor> batches;
+    for (int rank = 0; rank < kRanks; ++rank) batches.push_back(batch_of(step, rank));
+    loss_of(net, at::cat(batches)).backward();
+    sgd.step();
+  }
+  return flatten(net->parameters());
+}
+
+/// Throws on rank 1 from the `bad`-th gradient on.
+class FailingCompression final : public ronde::Compression {
+ public:
+  FailingCompression(int rank, int bad) : rank_(rank), left_(bad) {}
+  std::string description() const override { return "failing"; }
+  std::unique_ptr<ronde::CompressedGradient> make(const std::string&, const at::Tensor&) override {
+    return std::make_unique<Gradient>(*this);
+  }
+
+ private:
+  struct Gradient final : ronde::CompressedGradient {
+    explicit Gradient(FailingCompression& of) : owner(of) {}
+    std::vector<ronde::CompressedPart> compress(const at::Tensor& gradient,
+                                                const ronde::GradientReduction&) override {
+      if (owner.rank_ == 1 && --owner.left_ < 0) throw std::runtime_error("no room for a mask");
+      return {{.tensor = gradient}};
+    }
+    std::vector<ronde::CompressedPart> decompress(const std::vector<at::Tensor>&,
+                                                  const at::Tensor&) override {
+      return {};
+    }
+    FailingCompression& owner;
+  };
+
+  const int rank_;
+  int left_;
+};
+
+}  // namespace
+
+TEST_CASE("ranks that are threads train as one process with the whole batch") {
+  constexpr int kSteps = 24;  // freezes on the way
+  const at::Tensor expected = parameters_of_one_process(kSteps);
+  const int groups = GENERATE(0, 2);
+  MemoryStore store;
+  run_ranks(kRanks, [&](int number) {
+    Rank rank(store, number, {.groups = groups});
+    for (int step = 0; step < kSteps; ++step) {
+      // Programs call backward() from threads of their own.
+      if (step % 3 == number) {
+        run_on_another_thread([&] { rank.step(step); });
+      } else {
+        rank.step(step);
+      }
+    }
+    check(near(flatten(rank.net->parameters()), expected, 1e-12), "equal to one process");
+    rank.optimizer.reset();
+    rank.world.shutdown();
+  });
+}
+
+TEST_CASE("two threads that use one optimizer at once: one is refused, and the other steps") {
+  MemoryStore store;
+  constexpr int kPasses = 40;
+  ronde::World world("alone", {.key_value = store.start(0, 1)});
+  torch::nn::Sequential net = make_net();
+  torch::optim::SGD sgd(net->parameters(), 1e-3);
+  ronde::DistributedOptimizer optimizer(sgd, net->named_parameters(), {.process_set = world.set()});
+  std::atomic<int> refused = 0, stepped = 0;
+  run_ranks(2, [&](int thread) {
+    for (int pass = 0; pass < kPasses; ++pass) {
+      try {
+        optimizer.step();
+        ++stepped;
+      } catch (const ronde::UsageError& error) {
+        check(contains(error.what(), "another thread"), error.what());
+        ++refused;
+      }
+      net->forward(batch_of(pass, thread));  // does not touch gradients
+    }
+  });
+  CHECK(refused + stepped == 2 * kPasses);
+  CHECK(stepped > 0);
+}
+
+TEST_CASE("a hook that throws on one thread's rank fails the step on the other's") {
+  MemoryStore store;
+  run_ranks(kRanks, [&](int number) {
+    Rank rank(store, number, {.compression = std::make_shared<FailingCompression>(number, 6 + 2)});
+    rank.step(0);
+    const std::string text = thrown_text([&] { rank.step(1); });
+    check(contains(text, "no room for a mask"), text);
+    rank.optimizer.reset();
+    rank.world.shutdown();
+  });
+}
+
+TEST_CASE("a rank that aborts in its backward pass ends the step of the other") {
+  constexpr int kBad = 12;
+  MemoryStore store;
+  run_ranks(kRanks, [&](int number) {
+    Rank rank(store, number);
+    int step = 0;
+    if (number == 1) {
+      rank.net->parameters().front().register_hook([&](const at::Tensor& gradient) {
+        if (step == kBad) ronde::abort("the disk is full", rank.world.set());
+        return gradient;
+      });
+    }
+    // Ronde's thread fails the world, which need not be within this step; most steps never come.
+    const std::string text = thrown_text([&] {
+      for (; step < 10000; ++step) rank.step(step);
+    });
+    check(contains(text, "the disk is full"), text);
+    rank.optimizer.reset();
+  });
+}
+
+}  // namespace ronde_test
