@@ -2,13 +2,12 @@
 # cmake -DBUILD=<build> -DCONSUMER=<source> -DPROGRAMS=<name,...> -DPAGE=<getting_started.md>
 #       -DMPIEXEC=<program> -DMPIEXEC_RANKS=<flag> -DCCACHE=<program> -DWORK=<scratch> -DGENERATOR=<g>
 #       -DBUILD_TYPE=<type> -DCC=<C compiler> -DPKG_CONFIG=<program> -DLIBRARIES=<lib> -DFC=<Fortran compiler>
-#       -DMODULE=<ronde.f90 below the prefix> -P ...
-# Installs this build into an empty prefix. Projects that are told only CMAKE_PREFIX_PATH must configure,
+#       -DMODULE=<ronde.f90 below the prefix> -DCPACK=<program> -DDPKG_DEB=<program> -P ...
+# Packs this build and unpacks it into an empty folder. Projects that are told only CMAKE_PREFIX_PATH must configure,
 # build and run with it, alone and on two ranks, and must take Ronde's libraries from that prefix.
 cmake_minimum_required(VERSION 3.24)
 include("${CMAKE_CURRENT_LIST_DIR}/run_step.cmake")
 file(REMOVE_RECURSE "${WORK}")
-set(prefix "${WORK}/prefix")
 string(REPLACE "," ";" PROGRAMS "${PROGRAMS}")
 set(two_ranks "${CMAKE_COMMAND}" -E env OMP_NUM_THREADS=1 "${MPIEXEC}" "${MPIEXEC_RANKS}" 2)
 if(CCACHE)
@@ -24,7 +23,35 @@ function(configure_consumer source build)
   set(run_step_output "${run_step_output}" PARENT_SCOPE)
 endfunction()
 
-run_step("install" "${CMAKE_COMMAND}" --install "${BUILD}" --prefix "${prefix}")
+# pack(<generator> <pattern>): sets `package` to the file that cpack makes.
+function(pack generator pattern)
+  run_step("pack ${generator}" "${CPACK}" --config "${BUILD}/CPackConfig.cmake" -G ${generator} -B "${WORK}/packages")
+  file(GLOB found "${WORK}/packages/${pattern}")
+  list(LENGTH found count)
+  if(NOT count EQUAL 1)
+    message(FATAL_ERROR "cpack made no package, or several: ${found}")
+  endif()
+  set(package "${found}" PARENT_SCOPE)
+endfunction()
+
+pack(TGZ ronde-*.tar.gz)
+file(ARCHIVE_EXTRACT INPUT "${package}" DESTINATION "${WORK}/unpacked")
+file(GLOB prefix "${WORK}/unpacked/ronde-*")
+if(DPKG_DEB)
+  pack(DEB ronde_*.deb)
+  run_step("unpack ${package}" "${DPKG_DEB}" -x "${package}" "${WORK}/debian")
+  file(GLOB_RECURSE in_archive RELATIVE "${prefix}" "${prefix}/*")
+  file(GLOB_RECURSE in_package RELATIVE "${WORK}/debian/usr" "${WORK}/debian/usr/*")
+  if(NOT in_archive STREQUAL in_package)
+    message(FATAL_ERROR "${package} has other files than the archive:\n${in_package}\nnot\n${in_archive}")
+  endif()
+  run_step("ask what ${package} needs" "${DPKG_DEB}" -f "${package}" Depends)
+  if(NOT run_step_output MATCHES "libstdc\\+\\+6.*" OR NOT run_step_output MATCHES "libsodium")
+    message(FATAL_ERROR "${package} depends on: ${run_step_output}")
+  endif()
+  run_step("run the packed command" "${WORK}/debian/usr/bin/ronde" info)
+endif()
+
 configure_consumer("${CONSUMER}" "${WORK}/build")
 expect_programs(${PROGRAMS})
 run_step("build" "${CMAKE_COMMAND}" --build "${WORK}/build" --parallel 2)
