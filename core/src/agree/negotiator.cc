@@ -18,6 +18,16 @@ namespace {
 /// So many times the capacity has to be evicted unused before the user is warned.
 constexpr std::uint64_t kWastedCachesBeforeWarning = 2;
 
+bool can_lack_ranks(const OpSpec& spec) {
+  if (!spec.is_group()) return may_lack_ranks(spec.kind);
+  return std::ranges::all_of(spec.members, can_lack_ranks);
+}
+
+void unshare(OpSpec& spec) {
+  spec.symmetric_place = 0;
+  for (OpSpec& member : spec.members) unshare(member);
+}
+
 }  // namespace
 
 Negotiator::Negotiator(std::vector<int> members, ResponseCache& cache, std::uint64_t cache_capacity,
@@ -398,6 +408,289 @@ std::optional<FailureMessage> Negotiator::departure() const {
 
 std::vector<int> Negotiator::not_shut_down() const {
   return named_if([this](int rank) { return !shutdown_[index(rank)]; });
+}
+
+// Note [Joining]
+// A rank that has joined submits nothing until all ranks of its set have joined. Operations that
+// can lack its data (may_lack_ranks) run: the rank takes part with the neutral element, and rank 0
+// sends it the whole description. All others are refused. Bits of the cache would mean nothing to
+// it, so while any rank has joined, operations are agreed on in full and not cached. Symmetric
+// buffers are reduced like others, as their place may be in use on that rank.
+
+void Negotiator::add_join(int rank, std::uint64_t unnamed_before) {
+  if (has_joined(rank)) return;  // Note [Slots and decisions in flight]
+  joined_[index(rank)] = true;
+  ++joined_count_;
+  last_joined_ = rank;
+  next_unnamed_ = std::max(next_unnamed_, unnamed_before);
+  latecomers_.forget(rank);
+  messages_.refuse_all(joined_text("messages need both of their ranks"));
+  BitVector(slots_.awaited()).for_each([this](std::size_t slot) {
+    demote(slots_.name_of(static_cast<std::uint32_t>(slot)));
+  });
+  std::vector<std::pair<TimePoint, std::string>> complete;
+  for (const auto& [key, pending] : pending_) {
+    if (is_complete(pending)) complete.emplace_back(pending.since, key);
+  }
+  std::ranges::sort(complete);
+  for (auto& [since, key] : complete) complete_.push_back(std::move(key));
+}
+
+void Negotiator::add_message(int rank, const FullRequest& request, TimePoint now) {
+  if (joined_count_ == 0) {
+    messages_.add(rank, request.key, request.spec, now);
+  } else {
+    const std::string name = display_name(*request.spec, request.key);
+    push_refusal(rank, request.key, joined_text(name + " needs both of its ranks"));
+  }
+}
+
+bool Negotiator::is_complete(const Pending& pending) const {
+  if (joined_count_ == 0) return pending.count == size_;
+  for (int rank = 0; rank < size_; ++rank) {
+    if (!pending.parts[index(rank)].present && !has_joined(rank)) return false;
+  }
+  return true;
+}
+
+/// Note [Joining].
+void Negotiator::decide_without_joined(const std::string& key, Pending pending,
+                                       DecisionMessage& decision) {
+  const auto is_present = [](const Part& part) { return part.present; };
+  const Part first = *std::ranges::find_if(pending.parts, is_present);
+  Response response;
+  for (std::size_t rank = 0; rank < pending.parts.size(); ++rank) {
+    Part& part = pending.parts[rank];
+    if (part.present) continue;
+    part.spec = first.spec;
+    part.stands_in = true;
+    part.contributes = false;
+    response.joined.push_back(static_cast<std::int32_t>(rank));
+  }
+  Problem error = refusal(key, pending);
+  if (!error && !can_lack_ranks(*first.spec)) {
+    error = joined_text(display_name(*first.spec, key) + " needs every rank");
+  }
+  if (!error) error = disagreement(key, pending);
+  if (error) {
+    for (std::size_t rank = 0; rank < pending.parts.size(); ++rank) {
+      if (pending.parts[rank].present) push_refusal(static_cast<int>(rank), key, *error);
+    }
+    record_refusal_of_group(key, pending, *error);
+    return;
+  }
+  response.key = key;
+  OpSpec spec = *first.spec;
+  unshare(spec);
+  response.spec = share(std::move(spec));
+  response.rows = rows_of(pending);
+  response.contributed = contributed(pending);
+  response.digest = digest_of(pending);
+  if (join_average_ == JoinAverage::Contributing) response.average_over = pending.count;
+  counters_.agreed_in_full.add();
+  decision.responses.push_back(std::move(response));
+}
+
+void Negotiator::end_join(DecisionMessage& decision) {
+  if (joined_count_ < size_) return;
+  decision.last_joined = last_joined_;
+  decision.next_unnamed = std::exchange(next_unnamed_, 0);
+  joined_.assign(joined_.size(), false);
+  joined_count_ = 0;
+}
+
+std::string Negotiator::joined_text(const std::string& what) const {
+  const std::vector<int> joined = named_if([this](int rank) { return has_joined(rank); });
+  return what + ", but " + format_ranks(joined) + (joined.size() == 1 ? " has" : " have") +
+         " joined: only allreduces, reducescatters and barriers go on until all ranks have";
+}
+
+/// The join as an operation: it may wait for long, which is no stall, but not for ranks that have
+/// left.
+std::optional<WaitingOperation> Negotiator::waiting_join() const {
+  if (joined_count_ == 0) return std::nullopt;
+  WaitingOperation operation;
+  const std::string set = set_ == 0 ? "" : " of process set " + std::to_string(set_);
+  operation.text = "the other ranks" + set + " to join";
+  operation.kind = Collective::Join;
+  operation.submitted_ranks = named_if([this](int rank) { return has_joined(rank); });
+  operation.missing_ranks = named_if([this](int rank) { return !has_joined(rank); });
+  return operation;
+}
+
+// Note [Refusals in step]
+// The n-th use of a name on one rank meets the n-th on the others. So a use that is refused to some
+// ranks must be refused to all: to those whose use is pending in another operation, such as a group
+// with the name (which is refused as a whole, and so on with its other names), and to those that
+// have yet to announce it (LateRefusals).
+
+/// The names that an operation uses: its own, and those of a group's members.
+std::vector<std::string> Negotiator::names_of(const std::string& key, const OpSpec& spec) {
+  std::vector<std::string> names = {key};
+  for (const OpSpec& member : spec.members) {
+    if (!member.name.empty() && member.name != key) names.push_back(member.name);
+  }
+  return names;
+}
+
+Negotiator::Pending Negotiator::take_pending(const std::string& key) {
+  Pending taken = std::move(pending_.extract(key).mapped());
+  for (const std::string& name : taken.names) unit_of_name_.erase(name);
+  return taken;
+}
+
+bool Negotiator::refuse_latecomer(int rank, const std::string& key, const OpSpec& spec) {
+  if (latecomers_.empty()) return false;
+  Uses refused;
+  LateRefusals::Text text;
+  for (const std::string& name : names_of(key, spec)) {
+    if (auto late = latecomers_.take(name, rank)) {
+      text = std::move(late);
+    } else {
+      refused[name].insert(rank);
+    }
+  }
+  if (!text) return false;
+  const std::string own = display_name(spec, key);
+  const bool says_own = text->find(own) != std::string::npos;
+  push_refusal(rank, key,
+               says_own ? *text : own + " was refused together with another operation: " + *text);
+  record_refusal(std::move(refused), *text);
+  return true;
+}
+
+std::optional<FailureMessage> Negotiator::overflow() const {
+  if (!latecomers_.is_overfull()) return std::nullopt;
+  const int rank = members_[index(latecomers_.last_rank())];
+  const std::string set = set_ == 0 ? "" : " of process set " + std::to_string(set_);
+  return FailureMessage{rank, "more than " + std::to_string(LateRefusals::kMost) + " operations" +
+                                  set +
+                                  " timed out or differed before all ranks had submitted them, the "
+                                  "last one before " +
+                                  rank_name(rank) +
+                                  " had. The late ranks' ones must fail, too, and no more of them "
+                                  "can be kept: submit on every rank what has a timeout"};
+}
+
+void Negotiator::add_expired(int rank, const std::string& key, TimePoint now) {
+  if (is_message(key)) return messages_.expire(rank, key, now);
+  demote(key);
+  const auto found = pending_.find(key);
+  // Decided meanwhile, or refused together with another rank's expiry: that answer is on its way.
+  if (found == pending_.end() || is_complete(found->second)) return;
+  const Pending& pending = found->second;
+  if (!pending.parts[index(rank)].present) return;
+
+  const std::vector<int> missing = named_if(
+      [&](int other) { return !pending.parts[index(other)].present && !has_joined(other); });
+  const std::string text =
+      timeout_text(display_name(*pending.parts[index(rank)].spec, key),
+                   rank_name(members_[index(rank)]), now - pending.since, "it", missing);
+  Uses refused;
+  refuse_unit(key, text, refused);
+  record_refusal(std::move(refused), text);
+}
+
+/// Refuses both operations where ranks use one of these names in different ones: they would never
+/// agree.
+void Negotiator::refuse_conflicts(const std::string& key, const std::vector<std::string>& names) {
+  std::string other;
+  for (const std::string& name : names) {
+    const auto [found, inserted] = unit_of_name_.emplace(name, key);
+    if (inserted) pending_.at(key).names.push_back(name);
+    if (found->second != key) other = found->second;
+  }
+  if (other.empty()) return;
+  std::string text = "groups differ between ranks:";
+  for (const std::string& unit : {other, key}) {
+    std::map<std::string, std::vector<int>> ranks_of;
+    const Pending& pending = pending_.at(unit);
+    for (int rank = 0; rank < size_; ++rank) {
+      const Part& part = pending.parts[index(rank)];
+      if (!part.present) continue;
+      const std::string what =
+          part.spec->is_group() ? to_string(*part.spec) : display_name(*part.spec, unit);
+      ranks_of[what].push_back(rank);
+    }
+    text += listed(ranks_of);
+  }
+  text += "\nEvery rank must put the same operations into a group";
+  Uses refused;
+  refuse_unit(other, text, refused);
+  refuse_unit(key, text, refused);
+  record_refusal(std::move(refused), text);
+}
+
+/// All ranks have submitted the operation, and all were refused it. Some may have used other names
+/// in it.
+void Negotiator::record_refusal_of_group(const std::string& key, const Pending& pending,
+                                         const std::string& text) {
+  Uses refused;
+  for (int rank = 0; rank < size_; ++rank) {
+    for (const std::string& name : names_of(key, *pending.parts[index(rank)].spec)) {
+      refused[name].insert(rank);
+    }
+  }
+  record_refusal(std::move(refused), text);
+}
+
+void Negotiator::refuse_unit(const std::string& key, const std::string& text, Uses& refused) {
+  for (int rank = 0; rank < size_; ++rank) {
+    const auto found = pending_.find(key);
+    if (found == pending_.end()) return;
+    if (found->second.parts[index(rank)].present) refuse_part(rank, key, text, refused);
+  }
+}
+
+void Negotiator::refuse_part(int rank, const std::string& key, const std::string& text,
+                             Uses& refused) {
+  Pending& pending = pending_.at(key);
+  Part& part = pending.parts[index(rank)];
+  for (const std::string& name : names_of(key, *part.spec)) refused[name].insert(rank);
+  part = {};
+  push_refusal(rank, key, text);
+  if (--pending.count == 0) take_pending(key);
+}
+
+void Negotiator::push_refusal(int rank, const std::string& key, const std::string& text) {
+  Response response;
+  response.key = key;
+  response.error = text;
+  response.only_rank = rank;
+  refusals_.push_back(std::move(response));
+}
+
+/// Note [Refusals in step].
+void Negotiator::record_refusal(Uses refused, const std::string& text) {
+  while (refuse_one_more(refused, text)) {
+  }
+  const auto shared = std::make_shared<const std::string>(text);
+  for (const auto& [name, ranks] : refused) {
+    for (int rank = 0; rank < size_; ++rank) {
+      // Ranks that have joined will never announce it.
+      if (!ranks.contains(rank) && !has_joined(rank)) latecomers_.add(name, rank, shared);
+    }
+  }
+}
+
+/// Refuses one pending part that uses a name refused to others; false if there is none.
+bool Negotiator::refuse_one_more(Uses& refused, const std::string& text) {
+  for (const auto& [name, ranks] : refused) {
+    demote(name);
+    const auto unit = unit_of_name_.find(name);
+    const std::string key = unit == unit_of_name_.end() ? name : unit->second;
+    const auto found = pending_.find(key);
+    if (found == pending_.end()) continue;
+    for (int rank = 0; rank < size_; ++rank) {
+      const Part& part = found->second.parts[index(rank)];
+      if (ranks.contains(rank) || !part.present) continue;
+      const std::vector<std::string> names = names_of(key, *part.spec);
+      if (std::ranges::find(names, name) == names.end()) continue;
+      refuse_part(rank, key, text, refused);
+      return true;
+    }
+  }
+  return false;
 }
 
 }  // namespace ronde

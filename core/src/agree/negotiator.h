@@ -118,7 +118,7 @@ class Negotiator {
   Pending& pending_of(const std::string& key, TimePoint since);
   void demote(const std::string& key);
 
-  // negotiator_join.cc
+  // Note [Joining]
   void add_join(int rank, std::uint64_t unnamed_before);
   void add_message(int rank, const FullRequest& request, TimePoint now);
   bool has_joined(int rank) const { return joined_[index(rank)]; }
@@ -128,7 +128,7 @@ class Negotiator {
   std::string joined_text(const std::string& what) const;
   std::optional<WaitingOperation> waiting_join() const;
 
-  // negotiator_latecomers.cc
+  // Note [Refusals in step]
   /// By name: ranks to which its present use was refused.
   using Uses = std::map<std::string, std::set<int>>;
   static std::vector<std::string> names_of(const std::string& key, const OpSpec& spec);

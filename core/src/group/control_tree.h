@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "core/src/agree/messages.h"
+#include "core/src/base/rank_list.h"
 #include "ronde/error.h"
 #include "ronde/plugin/transport.h"
 #include "ronde/topology.h"
@@ -27,7 +28,12 @@ namespace ronde {
 /// constant once open() has returned.
 class ControlTree {
  public:
-  void open(std::unique_ptr<Transport> transport);
+  void open(std::unique_ptr<Transport> transport) {
+    transport_ = std::move(transport);
+    topology_ = transport_->topology();
+    parent_ = topology_.parent();
+    children_ = topology_.children();
+  }
   /// Returns the transport, to be closed: this rank sends and receives nothing any more.
   std::unique_ptr<Transport> release() noexcept { return std::move(transport_); }
   bool is_open() const noexcept { return transport_ != nullptr; }
@@ -44,14 +50,21 @@ class ControlTree {
 
   void send_up(const Message& message) const { send_up(encode(message)); }
   void send_up(std::string_view bytes) const { transport_->send(parent_, bytes); }
-  void send_down(const Message& message) const;
+  void send_down(const Message& message) const {
+    if (!children_.empty()) send_down(encode(message));
+  }
   void send_down(std::string_view bytes) const { send_to(children_, bytes); }
-  void send_to(const std::vector<int>& children, std::string_view bytes) const;
+  void send_to(const std::vector<int>& children, std::string_view bytes) const {
+    for (const int child : children) transport_->send(child, bytes);
+  }
 
   bool exists(int rank) const noexcept { return rank >= 0 && rank < topology_.size; }
   /// Throws Error unless `peer`, a child, may speak for `rank`: a rank speaks for itself, and the
   /// leader of a host for its ranks.
-  void expect_below(int peer, int rank) const;
+  void expect_below(int peer, int rank) const {
+    if (exists(rank) && (rank == peer || topology_.parent_of(rank) == peer)) return;
+    throw Error("it speaks for " + rank_name(rank) + ", which is not below it");
+  }
 
  private:
   std::unique_ptr<Transport> transport_;
@@ -61,6 +74,8 @@ class ControlTree {
 };
 
 /// The error text for a message of `peer` that cannot be understood.
-std::string nonsense_of(int peer, const Error& error);
+inline std::string nonsense_of(int peer, const Error& error) {
+  return rank_name(peer) + " sent what makes no sense: " + error.what();
+}
 
 }  // namespace ronde

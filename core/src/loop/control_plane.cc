@@ -9,21 +9,18 @@
 
 #include "core/src/base/rank_list.h"
 #include "core/src/config/durations.h"
-#include "core/src/loop/fail_operations.h"
 #include "core/src/op/completion.h"
 #include "ronde/error.h"
 
 namespace ronde {
 
 ControlPlane::ControlPlane(const RuntimeOptions& options, const Logger& log,
-                           const ControlTree& tree, SubmissionQueue& queue, const EngineLife& life,
-                           EngineCounters& counters)
+                           const ControlTree& tree, SubmissionQueue& queue, const EngineLife& life)
     : options_(options),
       log_(log),
       tree_(tree),
       queue_(queue),
       life_(life),
-      counters_(counters),
       sets_(options_.config, tree_, log_, queue_),
       verification_(sets_, tree_),
       exchanges_(queue_),
@@ -489,11 +486,6 @@ std::string ControlPlane::pending_text() const {
   }
   if (names.empty()) return {};
   return " (" + rank_name(tree_.rank()) + " was waiting for " + first_few(names) + ")";
-}
-
-void ControlPlane::fail(const std::exception_ptr& error) {
-  fail_operations(sets_.running(), schedule_.get(), queue_, error);
-  exchanges_.end(error);
 }
 
 }  // namespace ronde

@@ -13,12 +13,12 @@
 
 #include "core/src/agree/frozen_schedule.h"
 #include "core/src/agree/messages.h"
+#include "core/src/base/counter.h"
 #include "core/src/group/control_tree.h"
 #include "core/src/group/engine_life.h"
 #include "core/src/group/failure_resolver.h"
 #include "core/src/group/stop_agreement.h"
 #include "core/src/loop/arbiter.h"
-#include "core/src/loop/engine_stats.h"
 #include "core/src/loop/own_exchanges.h"
 #include "core/src/loop/result_verification.h"
 #include "core/src/loop/set_engines.h"
@@ -26,8 +26,16 @@
 #include "ronde/log.h"
 #include "ronde/plugin/board.h"
 #include "ronde/runtime.h"
+#include "ronde/stats.h"
 
 namespace ronde {
+
+/// Counters of the engine of a rank outside its process sets.
+struct EngineCounters {
+  Counter cycles, sleeps, driven_by_callers, messages, decisions, ready_messages, stall_reports;
+  Counter sets_made, sets_removed;
+  Counter tunings, fusion_bytes, cycle_time_us, freeze_after_steps;  ///< since the last tuning
+};
 
 /// The control plane of one rank, in all process sets: takes what the program submits, agrees with
 /// the other ranks on what they run, by messages or by a frozen schedule, and gives it to the
@@ -40,7 +48,7 @@ class ControlPlane {
 
   /// The references outlive it.
   ControlPlane(const RuntimeOptions& options, const Logger& log, const ControlTree& tree,
-               SubmissionQueue& queue, const EngineLife& life, EngineCounters& counters);
+               SubmissionQueue& queue, const EngineLife& life);
 
   /// The ranks have met and the backends are made. `board`: null if they share no memory.
   void start(Board* board);
@@ -80,12 +88,25 @@ class ControlPlane {
   /// On rank 0, once all have finished: Runtime::shutdown.
   const std::map<int, std::string>& reports() const noexcept { return stop_.reports; }
 
+  EngineCounters& counters() noexcept { return counters_; }
+  /// Returns the counters of all parts but the transport, from any thread. `has_devices`: the group
+  /// has a backend for devices.
+  Stats stats(bool has_devices) const;
+
   FailureResolver resolver() const { return {tree_, log_, pending_text()}; }
   /// The message to the others once this rank leaves.
   FailureMessage departure_of_this_rank() const {
     return life_.departure_of(tree_.rank(), pending_text());
   }
-  /// Ends everything that this rank waits for with `error`, as the group is dead.
+  /// Aborts the backends and ends every operation and exchange of this rank with `error`, as the
+  /// group is dead.
+  ///
+  /// Note [Buffers after a group error]
+  /// A library may write into the memory of an operation that it will never complete. So backends
+  /// only see memory that Ronde owns and abandons on failure (PackingBackend), or must prevent it
+  /// themselves (Backend::abort); a user's buffers are free once the Work is done, with or without
+  /// an error. Symmetric buffers are not: a peer that has yet to learn of the failure may write its
+  /// last chunk there, into memory that stays mapped.
   void fail(const std::exception_ptr& error);
 
  private:
@@ -120,7 +141,7 @@ class ControlPlane {
   const ControlTree& tree_;
   SubmissionQueue& queue_;
   const EngineLife& life_;
-  EngineCounters& counters_;
+  EngineCounters counters_;
 
   SetEngines sets_;
   std::unique_ptr<FrozenSchedule> schedule_;

@@ -68,8 +68,8 @@ Engine::Engine(RuntimeOptions options)
           *events_),
       table_(options_.world),
       backends_(options_, tree_, *log_),
-      control_(options_, *log_, tree_, queue_, life_, counters_),
-      loop_(control_, options_, tree_, queue_, counters_) {}
+      control_(options_, *log_, tree_, queue_, life_),
+      loop_(control_, options_, tree_, queue_) {}
 
 std::shared_ptr<Engine> Engine::launch(RuntimeOptions options) {
   // The engine may change its configuration until it has started (RONDE_TUNED).
@@ -440,11 +440,7 @@ void Engine::add_stats(std::function<StatsGroup()> part) {
 }
 
 Stats Engine::live_stats() const {
-  Stats stats;
-  add_engine_stats(queue_.counters(), counters_, stats);
-  const FrozenSchedule* const schedule = control_.schedule();
-  if (schedule != nullptr) add_schedule_stats(schedule->counters(), stats);
-  control_.sets().add_stats(backends_.device_streams() != nullptr, stats);
+  Stats stats = control_.stats(backends_.device_streams() != nullptr);
   if (tree_.is_open()) stats.push_back(tree_.transport().stats());
   return stats;
 }

@@ -20,7 +20,6 @@
 #include "core/src/group/failure_resolver.h"
 #include "core/src/loop/backend_maker.h"
 #include "core/src/loop/control_plane.h"
-#include "core/src/loop/engine_stats.h"
 #include "core/src/loop/loop.h"
 #include "core/src/loop/process_set_maker.h"
 #include "core/src/op/submission_queue.h"
@@ -118,7 +117,6 @@ class Engine final : public WaitHelper, public std::enable_shared_from_this<Engi
   const TimePoint made_;
   const TimePoint start_deadline_;  ///< the transport may set an earlier one
   SubmissionQueue queue_;
-  EngineCounters counters_;
   EngineLife life_;
   SetTable table_;
 

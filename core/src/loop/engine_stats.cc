@@ -1,44 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "core/src/loop/engine_stats.h"
-
+// Counters as the parts of Runtime::stats(), which docs/tuning.md and docs/notes/counters.md list.
 #include <utility>
 
+#include "core/src/loop/control_plane.h"
+
 namespace ronde {
-
-void add_engine_stats(const SubmissionQueue::Counters& queue, const EngineCounters& engine,
-                      Stats& stats) {
-  stats.push_back({"submission",
-                   {{"operations", queue.submitted.get()},
-                    {"bytes", queue.submitted_bytes.get()},
-                    {"wakes", queue.wakes.get()},
-                    {"flushes_by_waiters", queue.flushes.get()}}});
-  stats.push_back({"coordinator",
-                   {{"cycles", engine.cycles.get()},
-                    {"sleeps", engine.sleeps.get()},
-                    {"driven_by_callers", engine.driven_by_callers.get()},
-                    {"ready_messages", engine.ready_messages.get()},
-                    {"stall_reports", engine.stall_reports.get()}}});
-  stats.push_back(
-      {"process_sets", {{"made", engine.sets_made.get()}, {"removed", engine.sets_removed.get()}}});
-  if (engine.tunings.get() == 0) return;
-  stats.push_back({"tuning",
-                   {{"changes", engine.tunings.get()},
-                    {"fusion_bytes", engine.fusion_bytes.get()},
-                    {"cycle_time_us", engine.cycle_time_us.get()},
-                    {"freeze_after_steps", engine.freeze_after_steps.get()}}});
-}
-
-void add_schedule_stats(const FrozenSchedule::Counters& schedule, Stats& stats) {
-  stats.push_back({"schedule",
-                   {{"freezes", schedule.freezes.get()},
-                    {"thaws", schedule.thaws.get()},
-                    {"thaws_by_submission", schedule.thaws_by_submission.get()},
-                    {"thaws_by_wait", schedule.thaws_by_wait.get()},
-                    {"thaws_by_time_limit", schedule.thaws_by_time_limit.get()},
-                    {"thaws_by_tuning", schedule.thaws_by_tuning.get()},
-                    {"tensors", schedule.tensors.get()},
-                    {"buckets", schedule.buckets.get()}}});
-}
+namespace {
 
 void add_set_stats(const SetEngine& set, bool has_devices, Stats& stats) {
   const std::string suffix = set.is_global() ? "" : " of set " + std::to_string(set.info.id);
@@ -89,6 +56,53 @@ void add_set_stats(const SetEngine& set, bool has_devices, Stats& stats) {
     group.part += suffix;
     stats.push_back(std::move(group));
   }
+}
+
+}  // namespace
+
+Stats ControlPlane::stats(bool has_devices) const {
+  Stats stats;
+  const SubmissionQueue::Counters& queue = queue_.counters();
+  stats.push_back({"submission",
+                   {{"operations", queue.submitted.get()},
+                    {"bytes", queue.submitted_bytes.get()},
+                    {"wakes", queue.wakes.get()},
+                    {"flushes_by_waiters", queue.flushes.get()}}});
+  stats.push_back({"coordinator",
+                   {{"cycles", counters_.cycles.get()},
+                    {"sleeps", counters_.sleeps.get()},
+                    {"driven_by_callers", counters_.driven_by_callers.get()},
+                    {"ready_messages", counters_.ready_messages.get()},
+                    {"stall_reports", counters_.stall_reports.get()}}});
+  stats.push_back(
+      {"process_sets",
+       {{"made", counters_.sets_made.get()}, {"removed", counters_.sets_removed.get()}}});
+  if (counters_.tunings.get() > 0) {
+    stats.push_back({"tuning",
+                     {{"changes", counters_.tunings.get()},
+                      {"fusion_bytes", counters_.fusion_bytes.get()},
+                      {"cycle_time_us", counters_.cycle_time_us.get()},
+                      {"freeze_after_steps", counters_.freeze_after_steps.get()}}});
+  }
+  if (schedule_) {
+    const FrozenSchedule::Counters& schedule = schedule_->counters();
+    stats.push_back({"schedule",
+                     {{"freezes", schedule.freezes.get()},
+                      {"thaws", schedule.thaws.get()},
+                      {"thaws_by_submission", schedule.thaws_by_submission.get()},
+                      {"thaws_by_wait", schedule.thaws_by_wait.get()},
+                      {"thaws_by_time_limit", schedule.thaws_by_time_limit.get()},
+                      {"thaws_by_tuning", schedule.thaws_by_tuning.get()},
+                      {"tensors", schedule.tensors.get()},
+                      {"buckets", schedule.buckets.get()}}});
+  }
+  sets_.add_stats(has_devices, stats);
+  return stats;
+}
+
+void SetEngines::add_stats(bool has_devices, Stats& stats) const {
+  const std::lock_guard lock(mutex_);
+  for (const auto& [id, set] : sets_) add_set_stats(*set, has_devices, stats);
 }
 
 }  // namespace ronde

@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "core/src/loop/fail_operations.h"
-
 #include <chrono>
 #include <mutex>
 #include <utility>
 
 #include "core/src/base/monotonic_clock.h"
+#include "core/src/loop/control_plane.h"
 #include "core/src/op/completion.h"
 
 namespace ronde {
@@ -63,8 +62,8 @@ void abandon(Submission& submission) {
 
 }  // namespace
 
-void fail_operations(const std::vector<SetEngine*>& sets, FrozenSchedule* schedule,
-                     SubmissionQueue& queue, const std::exception_ptr& error) {
+void ControlPlane::fail(const std::exception_ptr& error) {
+  const std::vector<SetEngine*>& sets = sets_.running();
   // Backends first: from here on nobody's buffers are touched any more.
   for (SetEngine* set : sets) {
     for (auto& [device, backend] : set->backends) backend->abort();
@@ -72,7 +71,7 @@ void fail_operations(const std::vector<SetEngine*>& sets, FrozenSchedule* schedu
   const auto fail = [&](std::vector<Submission> submissions) {
     for (Submission& submission : submissions) {
       abandon(submission);
-      complete(queue, submission, error, true);
+      complete(queue_, submission, error, true);
     }
   };
   std::vector<std::vector<Submission>> drained(sets.size());
@@ -88,9 +87,10 @@ void fail_operations(const std::vector<SetEngine*>& sets, FrozenSchedule* schedu
   }
   bring_to_rest(std::move(on_devices));
   for (std::vector<Submission>& submissions : drained) fail(std::move(submissions));
-  if (schedule != nullptr) fail(schedule->drain());
+  if (schedule_) fail(schedule_->drain());
   for (SetEngine* set : sets) fail(set->announcer->drain());
-  fail(queue.take(SubmissionQueue::TimePoint::max()));
+  fail(queue_.take(TimePoint::max()));
+  exchanges_.end(error);
 }
 
 }  // namespace ronde

@@ -36,8 +36,8 @@ class Loop {
 
   /// The references outlive this.
   Loop(ControlPlane& control, const RuntimeOptions& options, const ControlTree& tree,
-       SubmissionQueue& queue, EngineCounters& counters)
-      : control_(control), options_(options), tree_(tree), queue_(queue), counters_(counters) {}
+       SubmissionQueue& queue)
+      : control_(control), options_(options), tree_(tree), queue_(queue) {}
 
   /// Before take(). `board`: null if there is none; ranks of this host can wake each other by it.
   /// `outnumbers_cores`: not all of them can run at once.
@@ -84,7 +84,7 @@ class Loop {
   const RuntimeOptions& options_;
   const ControlTree& tree_;
   SubmissionQueue& queue_;
-  EngineCounters& counters_;
+  EngineCounters& counters_ = control_.counters();
   const SetEngines& sets_ = control_.sets();
 
   // Constant once start() has returned.

@@ -7,7 +7,6 @@
 
 #include "core/src/agree/stalls.h"
 #include "core/src/base/rank_list.h"
-#include "core/src/loop/engine_stats.h"
 #include "core/src/op/request_validation.h"
 #include "ronde/error.h"
 
@@ -88,11 +87,6 @@ std::vector<std::unique_ptr<Backend>> SetEngines::stop() {
     set->backends.clear();
   }
   return of_devices;
-}
-
-void SetEngines::add_stats(bool has_devices, Stats& stats) const {
-  const std::lock_guard lock(mutex_);
-  for (const auto& [id, set] : sets_) add_set_stats(*set, has_devices, stats);
 }
 
 /// Makes the parts of ranks between rank 0 and the members, too.

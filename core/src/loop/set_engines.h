@@ -16,7 +16,7 @@
 #include "core/src/agree/negotiator.h"
 #include "core/src/agree/response_cache.h"
 #include "core/src/group/control_tree.h"
-#include "core/src/loop/result_comparison.h"
+#include "core/src/loop/result_verification.h"
 #include "core/src/op/set_info.h"
 #include "core/src/op/submission_queue.h"
 #include "core/src/run/executor.h"
