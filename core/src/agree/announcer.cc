@@ -14,7 +14,7 @@ namespace ronde {
 void Announcer::add(Submission submission) {
   if (submission.spec().kind == Collective::Join) {
     join_ = std::move(submission);
-    join_told_ = false;
+    join_announced_ = false;
     return;
   }
   unannounced_.push_back(submission.key);
@@ -30,28 +30,28 @@ std::optional<ReadyMessage> Announcer::announce(TimePoint now, bool shutdown) {
     announce_one(key, message);
     Pending& pending = pending_.at(key);
     pending.announced = now;
-    note_announced(pending.submission, now);
+    record_announced(pending.submission, now);
   }
   unannounced_.clear();
   for (auto& [key, pending] : pending_) {
     const auto& deadline = pending.submission.deadline;
-    if (pending.expiry_told || !deadline || *deadline > now) continue;
-    pending.expiry_told = true;
+    if (pending.expiry_announced || !deadline || *deadline > now) continue;
+    pending.expiry_announced = true;
     counters_.expired.add();
     message.expired.push_back(key.text());
   }
   message.after_wait = std::exchange(after_wait_, false);
-  message.joined = join_ && !std::exchange(join_told_, true);
+  message.joined = join_ && !std::exchange(join_announced_, true);
   if (message.joined) message.unnamed_before = join_->unnamed_before;
-  message.shutdown = shutdown && !shutdown_told_;
-  shutdown_told_ = shutdown_told_ || shutdown;
+  message.shutdown = shutdown && !shutdown_announced_;
+  shutdown_announced_ = shutdown_announced_ || shutdown;
   if (message.empty()) return std::nullopt;
   return message;
 }
 
-void Announcer::note_announced(const Submission& submission, TimePoint now) const {
+void Announcer::record_announced(const Submission& submission, TimePoint now) const {
   if (events_ == nullptr) return;
-  for (const Submission& member : submission.members) note_announced(member, now);
+  for (const Submission& member : submission.members) record_announced(member, now);
   if (submission.is_group()) return;
   events_->write({.time_ns = EventLog::ns_of(now),
                   .kind = EventKind::Announced,
@@ -148,8 +148,8 @@ AppliedDecision Announcer::apply(const DecisionMessage& decision) {
     throw;
   }
   for (Submission& item : applied.agreed) item.last_rank = decision.last_rank;
-  const std::int64_t told_ns = std::exchange(told_ns_, 0);
-  if (events_ != nullptr) events_->note_clock(told_ns, decision.sent_ns);
+  const std::int64_t announced_ns = std::exchange(announced_ns_, 0);
+  if (events_ != nullptr) events_->note_clock(announced_ns, decision.sent_ns);
   return applied;
 }
 
@@ -170,7 +170,7 @@ void Announcer::apply_all(const DecisionMessage& decision, AppliedDecision& appl
   }
   for (const Response& response : decision.responses) apply_response(response, applied);
   if (decision.last_joined >= 0) end_join(decision, applied);
-  if (decision.voids_announcements()) join_told_ = shutdown_told_ = false;
+  if (decision.voids_announcements()) join_announced_ = shutdown_announced_ = false;
 }
 
 void Announcer::end_join(const DecisionMessage& decision, AppliedDecision& applied) {
@@ -223,7 +223,7 @@ void Announcer::forget_slot(std::uint32_t slot) {
     // Rank 0 ignores announcements of the slot's former occupant: Note [Slots and decisions in
     // flight] in negotiator.h.
     pending.slot = -1;
-    pending.expiry_told = false;  // of this, too
+    pending.expiry_announced = false;  // of this, too
     counters_.reannounced.add();
     unannounced_.push_back(key);
   }
@@ -237,7 +237,7 @@ Submission Announcer::take(const std::string& key) {
   Submission submission = std::move(found->second.submission);
   // Rank 0 had the announcement when it decided.
   if (found->second.announced) {
-    told_ns_ = std::max(told_ns_, EventLog::ns_of(*found->second.announced));
+    announced_ns_ = std::max(announced_ns_, EventLog::ns_of(*found->second.announced));
   }
   pending_.erase(found);
   // One decision may both reassign an expired operation's slot and refuse the operation.
@@ -249,7 +249,7 @@ std::optional<Announcer::TimePoint> Announcer::next_deadline() const {
   std::optional<TimePoint> next;
   for (const auto& [key, pending] : pending_) {
     const auto& deadline = pending.submission.deadline;
-    if (pending.expiry_told || !deadline) continue;
+    if (pending.expiry_announced || !deadline) continue;
     if (!next || *deadline < *next) next = *deadline;
   }
   return next;

@@ -73,18 +73,18 @@ class Announcer {
   /// Names of everything undecided, for texts.
   std::vector<std::string> pending_names() const;
 
-  bool announced_shutdown() const noexcept { return shutdown_told_; }
+  bool announced_shutdown() const noexcept { return shutdown_announced_; }
   const Counters& counters() const noexcept { return counters_; }
 
  private:
   struct Pending {
     Submission submission;
     std::int64_t slot = -1;  ///< announced by this slot
-    bool expiry_told = false;
+    bool expiry_announced = false;
     std::optional<TimePoint> announced = {};
   };
 
-  void note_announced(const Submission& submission, TimePoint now) const;
+  void record_announced(const Submission& submission, TimePoint now) const;
   void announce_one(const OpKey& key, ReadyMessage& message);
   void note_contribution(std::uint32_t slot, bool contributes);
   Submission take(const std::string& key);
@@ -97,10 +97,10 @@ class Announcer {
   ResponseCache& cache_;
   EventLog* const events_;
   std::uint64_t decisions_seen_ = 0;
-  std::int64_t told_ns_ = 0;  ///< the last announcement that the decision answers
-  bool shutdown_told_ = false;
+  std::int64_t announced_ns_ = 0;  ///< the last announcement that the decision answers
+  bool shutdown_announced_ = false;
   std::optional<Submission> join_;  ///< this rank has joined
-  bool join_told_ = false;
+  bool join_announced_ = false;
   bool after_wait_ = false;  ///< of what is in unannounced_
   BitVector absent_;         ///< slots to which this rank did not contribute the last time
   std::unordered_map<OpKey, Pending, OpKeyHash, OpKeyEqual> pending_;

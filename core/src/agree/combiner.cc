@@ -204,7 +204,7 @@ std::optional<HostReadyMessage> Combiner::take(TimePoint now) {
   scatter_bits(rest);
   if (has_joined_) scatter_all();
   scatter_old(now);
-  look_at_held();
+  find_oldest();
   seal();
   if (sealed_.parts.empty()) return std::nullopt;
   counters_.messages.add();
@@ -272,7 +272,7 @@ void Combiner::scatter_old(TimePoint now) {
   for (const std::string& key : old_keys) scatter_items(key);
 }
 
-void Combiner::look_at_held() {
+void Combiner::find_oldest() {
   oldest_.reset();
   const auto look_at = [&](TimePoint since) { oldest_ = std::min(oldest_.value_or(since), since); };
   slots_.awaited().for_each([&](std::size_t slot) { look_at(slots_.since(slot)); });

@@ -114,15 +114,15 @@ Agreement::Intake FrozenSchedule::put(Submission& submission) {
   if (has_deadline) inspection_ = std::min(inspection_, *submission.deadline);
   if (!fill(*next, submission)) return has_deadline ? Intake::Due : Intake::Taken;
   const bool notifies =
-      note_change(buckets_[bucket].lazy ? Board::Whom::Waiting : Board::Whom::All);
+      request_wake(buckets_[bucket].lazy ? Board::Whom::Waiting : Board::Whom::All);
   return notifies || thawing_ || next_is_due() ? Intake::Due : Intake::Taken;
 }
 
 /// Leaves waking to the loop of this rank: a system call for each sleeping peer is too much for the
 /// thread that submits, and for the locks that it holds. False if nobody has to be woken.
-bool FrozenSchedule::note_change(Board::Whom whom) {
+bool FrozenSchedule::request_wake(Board::Whom whom) {
   if (!board_.has_sleepers(whom)) return false;
-  if (notify_due_ != Board::Whom::All) notify_due_ = whom;
+  if (wake_due_ != Board::Whom::All) wake_due_ = whom;
   return true;
 }
 
@@ -218,7 +218,7 @@ void FrozenSchedule::thaw_locked(Thaw reason, std::string cause) {
   if (reason == Thaw::Submission) counters_.thaws_by_submission.add();
   if (reason == Thaw::TimeLimit) counters_.thaws_by_time_limit.add();
   if (reason == Thaw::Tuning) counters_.thaws_by_tuning.add();
-  note_change(Board::Whom::All);
+  request_wake(Board::Whom::All);
 }
 
 std::optional<FrozenSchedule::TimePoint> FrozenSchedule::due() const {
@@ -286,14 +286,14 @@ std::optional<std::size_t> FrozenSchedule::next_to_run() const {
 
 /// Something is to be taken, or the end of a thaw.
 bool FrozenSchedule::has_news() const {
-  return notify_due_ || words_.closed(generation_) || next_is_due();
+  return wake_due_ || words_.closed(generation_) || next_is_due();
 }
 
 FrozenSchedule::Next FrozenSchedule::take() {
   Next next;
   if (!is_frozen()) return next;
   std::unique_lock lock(mutex_);
-  const std::optional<Board::Whom> whom = std::exchange(notify_due_, std::nullopt);
+  const std::optional<Board::Whom> whom = std::exchange(wake_due_, std::nullopt);
   if (const std::optional<std::size_t> bucket = next_to_run()) {
     next.is_group = buckets_[*bucket].entries.front().spec->is_group();
     next.bucket = empty(buckets_[*bucket]);

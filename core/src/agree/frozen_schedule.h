@@ -161,7 +161,7 @@ class FrozenSchedule final : public Agreement {
   Entry& entry_at(Place place) { return buckets_[place.bucket].entries[place.entry]; }
   Place* find(const Submission& submission);
   bool fill(Place& next, Submission& submission);
-  bool note_change(Board::Whom whom);
+  bool request_wake(Board::Whom whom);
   void thaw_locked(Thaw reason, std::string cause = {});
   TimePoint first_limit(TimePoint now) const;
   bool has_news() const;
@@ -197,7 +197,7 @@ class FrozenSchedule final : public Agreement {
   std::unordered_map<SpecPtr, Place, SpecHash, SpecEqual> places_;
   std::vector<Place> unnamed_;  ///< in the order of calls
   std::size_t next_unnamed_ = 0;
-  std::optional<Board::Whom> notify_due_;  ///< whom the loop has to wake
+  std::optional<Board::Whom> wake_due_;  ///< whom the loop has to wake
 };
 
 /// The schedule of this rank, which `queue` asks first from now on; null if none is ever frozen.

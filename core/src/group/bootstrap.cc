@@ -32,7 +32,7 @@ std::vector<std::string> Bootstrap::exchange(std::string_view blob) {
                    rank_name(tree_.parent()) + " sent the parts of some ranks only");
 }
 
-std::string Bootstrap::first_word(const std::string& word, int& speaker) {
+std::string Bootstrap::first_text(const std::string& word, int& speaker) {
   const BootstrapMessage first = confer(word, [](std::vector<std::string> words) {
     const auto said =
         std::ranges::find_if(words, [](const std::string& text) { return !text.empty(); });
@@ -46,7 +46,7 @@ std::string Bootstrap::first_word(const std::string& word, int& speaker) {
 /// All ranks learn what rank 0 concludes from the blobs of all.
 BootstrapMessage Bootstrap::confer(std::string_view blob, const Conclude& conclude) {
   try {
-    return tree_.is_arbiter() ? gather(blob, conclude) : hand_in(blob);
+    return tree_.is_arbiter() ? gather(blob, conclude) : send_and_wait(blob);
   } catch (const GroupError& error) {
     spread(error);
     throw;
@@ -71,7 +71,7 @@ BootstrapMessage Bootstrap::gather(std::string_view blob, const Conclude& conclu
 }
 
 /// Sends on the children's parts, too, until the conclusion comes from above.
-BootstrapMessage Bootstrap::hand_in(std::string_view blob) {
+BootstrapMessage Bootstrap::send_and_wait(std::string_view blob) {
   tree_.send_up(BootstrapMessage{tree_.rank(), {std::string(blob)}});
   for (;;) {
     auto [incoming, message] = receive({tree_.parent()});

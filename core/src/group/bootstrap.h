@@ -35,7 +35,7 @@ class Bootstrap {
   std::vector<std::string> exchange(std::string_view blob);
 
   /// Returns the first text that is not empty, in the order of ranks, and its rank; or empty.
-  std::string first_word(const std::string& word, int& speaker);
+  std::string first_text(const std::string& word, int& speaker);
 
   Clock::time_point deadline() const noexcept { return deadline_; }
 
@@ -52,7 +52,7 @@ class Bootstrap {
 
   BootstrapMessage confer(std::string_view blob, const Conclude& conclude);
   BootstrapMessage gather(std::string_view blob, const Conclude& conclude);
-  BootstrapMessage hand_in(std::string_view blob);
+  BootstrapMessage send_and_wait(std::string_view blob);
   BootstrapMessage read(const Incoming& incoming) const;
   std::pair<Incoming, BootstrapMessage> receive(const std::set<int>& missing);
   void spread(const GroupError& error);

@@ -7,19 +7,19 @@
 
 namespace ronde {
 
-void EngineLife::note_started(std::exception_ptr error) {
+void EngineLife::mark_started(std::exception_ptr error) {
   const std::lock_guard lock(mutex_);
   start_error_ = std::move(error);
   started_ = true;
   changed_.notify_all();
 }
 
-void EngineLife::note_failure(std::exception_ptr failure) {
+void EngineLife::set_failure(std::exception_ptr failure) {
   const std::lock_guard lock(mutex_);
   failure_ = std::move(failure);
 }
 
-void EngineLife::note(bool& milestone) {
+void EngineLife::mark(bool& milestone) {
   const std::lock_guard lock(mutex_);
   milestone = true;
   changed_.notify_all();

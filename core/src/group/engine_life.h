@@ -22,27 +22,27 @@ class EngineLife {
   using Clock = MonotonicClock;
 
   /// `error`: what kept it from starting; null if nothing did.
-  void note_started(std::exception_ptr error = nullptr);
-  void note_loop_ended() { note(loop_ended_); }
-  void note_ended() { note(ended_); }
+  void mark_started(std::exception_ptr error = nullptr);
+  void mark_loop_ended() { mark(loop_ended_); }
+  void mark_ended() { mark(ended_); }
   /// The group is dead.
-  void note_failure(std::exception_ptr failure);
+  void set_failure(std::exception_ptr failure);
 
-  /// Blocks until note_started(), at most until `deadline` (then false); throws its error.
+  /// Blocks until mark_started(), at most until `deadline` (then false); throws its error.
   bool wait_started(Clock::time_point deadline);
-  /// Blocks until note_ended(), at most until `deadline`.
+  /// Blocks until mark_ended(), at most until `deadline`.
   bool wait_ended(Clock::time_point deadline);
-  /// Blocks until note_loop_ended(), for no longer than `limit` unless that is zero.
+  /// Blocks until mark_loop_ended(), for no longer than `limit` unless that is zero.
   void wait_loop_ended(Clock::duration limit);
 
   bool has_started() const;
   /// The error of a dead group; null while it lives.
   std::exception_ptr failure() const;
   /// A call has thrown that error, and the program gets it unless this is the library's own work.
-  void note_told() noexcept {
-    if (!OwnWorkScope::is_inside()) told_.store(true);
+  void mark_failure_reported() noexcept {
+    if (!OwnWorkScope::is_inside()) failure_reported_.store(true);
   }
-  bool is_told() const noexcept { return told_.load(); }
+  bool is_failure_reported() const noexcept { return failure_reported_.load(); }
 
   /// `report`: for rank 0.
   void shut_down(std::string report);
@@ -62,12 +62,12 @@ class EngineLife {
   FailureMessage abortion_of(int rank) const;
 
  private:
-  void note(bool& milestone);
+  void mark(bool& milestone);
 
   std::atomic<bool> shuts_down_{false};
   std::atomic<bool> leaves_{false};
   std::atomic<bool> aborts_{false};
-  std::atomic<bool> told_{false};
+  std::atomic<bool> failure_reported_{false};
 
   // Guarded by mutex_.
   mutable std::mutex mutex_;

@@ -30,7 +30,7 @@ std::optional<ArbiterWatch::TimePoint> ArbiterWatch::answer_deadline(const Await
 std::optional<ArbiterWatch::TimePoint> ArbiterWatch::silent_since(const Awaited& awaited) const {
   if (config_.stall_warn_s <= 0) return std::nullopt;
   const std::optional<TimePoint> since = awaited.decision ? awaited.decision : awaited.shutdown;
-  return since ? std::optional(std::max(*since, heard_)) : std::nullopt;
+  return since ? std::optional(std::max(*since, last_message_)) : std::nullopt;
 }
 
 std::optional<ArbiterWatch::TimePoint> ArbiterWatch::silence_deadline(

@@ -30,17 +30,19 @@ struct StopAgreement {
   std::optional<std::chrono::steady_clock::time_point> shutdown_since = {};
   bool agreed = false;                           ///< the last decision has been applied
   std::optional<FailureMessage> departure = {};  ///< why: the group fails once all have finished
-  bool told_finished = false;                    ///< and nothing is in progress on this rank
+  bool reported_finished = false;                ///< and nothing is in progress on this rank
   bool all_finished = false;                     ///< nor on any other
   /// Of this rank and those below it, yet to be told.
   FinishedMessage newly_finished = {};
   std::map<int, std::string> reports = {};  ///< on rank 0: of all ranks that have finished
 
-  void note_finished(int rank, std::string report) {
+  void add_finished(int rank, std::string report) {
     newly_finished.ranks.push_back(rank);
     newly_finished.reports.push_back(std::move(report));
   }
-  bool has_to_conclude(bool busy) const noexcept { return agreed && !told_finished && !busy; }
+  bool must_report_finished(bool busy) const noexcept {
+    return agreed && !reported_finished && !busy;
+  }
 };
 
 /// The time limit of the shutdown, if the user has set one. A rank waits longer than its parent, as
@@ -65,7 +67,7 @@ class ArbiterWatch {
   ArbiterWatch(const Config& config, const ControlTree& tree) : config_(config), tree_(tree) {}
 
   /// Something has come from above.
-  void note_heard(TimePoint now) noexcept { heard_ = now; }
+  void record_message(TimePoint now) noexcept { last_message_ = now; }
 
   /// The time to warn of its silence: rank 0 would have reported a stall by then.
   std::optional<TimePoint> silence_deadline(const Awaited& awaited) const;
@@ -81,8 +83,8 @@ class ArbiterWatch {
 
   const Config& config_;
   const ControlTree& tree_;
-  TimePoint heard_{};   ///< the last time
-  TimePoint warned_{};  ///< the last time
+  TimePoint last_message_{};  ///< the last time
+  TimePoint warned_{};        ///< the last time
 };
 
 }  // namespace ronde

@@ -49,7 +49,7 @@ std::optional<DecisionMessage> Arbiter::decide(SetEngine& set, bool may_stop, Ti
   return decision;
 }
 
-bool Arbiter::take_steps(TimePoint now) {
+bool Arbiter::must_thaw_to_tune(TimePoint now) {
   if (!autotuner_ || !autotuner_->active()) return false;
   std::uint64_t bytes = 0;
   for (const SetEngine* const set : sets_.running()) bytes += set->executor->counters().bytes.get();
@@ -100,18 +100,18 @@ void Arbiter::learn(DecisionMessage& decision, TimePoint now) {
   global.negotiator->freeze();
 }
 
-void Arbiter::note_thawed(FrozenSchedule::Thaw reason, std::uint64_t rounds) {
+void Arbiter::on_thaw(FrozenSchedule::Thaw reason, std::uint64_t rounds) {
   if (!learner_) return;
   if (reason == FrozenSchedule::Thaw::Tuning) return learner_->forget();
   learner_->thawed(reason == FrozenSchedule::Thaw::Wait, rounds);
 }
 
-void Arbiter::note_changed(std::uint32_t set) {
+void Arbiter::mark_changed(std::uint32_t set) {
   const auto place = std::ranges::lower_bound(changed_sets_, set, std::greater<>());
   if (place == changed_sets_.end() || *place != set) changed_sets_.insert(place, set);
 }
 
-std::optional<std::uint32_t> Arbiter::take_changed() {
+std::optional<std::uint32_t> Arbiter::pop_changed() {
   if (changed_sets_.empty()) return std::nullopt;
   const std::uint32_t set = changed_sets_.back();
   changed_sets_.pop_back();
@@ -124,7 +124,7 @@ std::optional<FailureMessage> Arbiter::departure() const {
                       sets_.global().negotiator->not_shut_down());
 }
 
-bool Arbiter::note_finished(const std::vector<std::int32_t>& ranks) {
+bool Arbiter::mark_finished(const std::vector<std::int32_t>& ranks) {
   for (const int rank : ranks) unfinished_.erase(rank);
   return unfinished_.empty();
 }

@@ -40,8 +40,8 @@ class Arbiter {
 
   /// Something may be decided on in that set; each such set is taken once.
   /// @{
-  void note_changed(std::uint32_t set);
-  std::optional<std::uint32_t> take_changed();
+  void mark_changed(std::uint32_t set);
+  std::optional<std::uint32_t> pop_changed();
   /// @}
 
   /// Nothing but the global set stands in the way of the last decision.
@@ -52,16 +52,16 @@ class Arbiter {
   /// Set when an exchange waits for a rank that has called shutdown and so will never come.
   std::optional<FailureMessage> departure() const;
   /// The schedule has been given up.
-  void note_thawed(FrozenSchedule::Thaw reason, std::uint64_t rounds);
+  void on_thaw(FrozenSchedule::Thaw reason, std::uint64_t rounds);
 
   /// Null if nothing is tuned. Constant after construction.
   Autotuner* autotuner() noexcept { return autotuner_ ? &*autotuner_ : nullptr; }
   const Autotuner* autotuner() const noexcept { return autotuner_ ? &*autotuner_ : nullptr; }
   /// Takes the steps that have ended. True: a frozen schedule has to thaw, for other settings.
-  bool take_steps(TimePoint now);
+  bool must_thaw_to_tune(TimePoint now);
 
   /// These ranks have finished; true if all have.
-  bool note_finished(const std::vector<std::int32_t>& ranks);
+  bool mark_finished(const std::vector<std::int32_t>& ranks);
 
   /// The time when inspect() may find something, if it ever does.
   std::optional<TimePoint> next_inspection(const StopAgreement& stop) const;

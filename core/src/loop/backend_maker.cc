@@ -14,7 +14,7 @@ constexpr char kUsage = 'u';
 constexpr char kFailure = 'f';
 
 /// Reports the exception that is being handled.
-std::string told_of_backend() {
+std::string error_report() {
   try {
     throw;
   } catch (const UsageError& error) {
@@ -33,7 +33,7 @@ void BackendMaker::make_for_all(SetEngine& global, Board* board, Bootstrap& boot
   make_on_all(DeviceKind::Cpu, global.backends, context, bootstrap);
   Backend& host = *global.backends.at(DeviceKind::Cpu);
   heap_ = host.symmetric_heap();
-  look_for_device_backends(bootstrap);
+  find_device_backends(bootstrap);
   global.info.device_problem = device_problem_;
   if (!device_backends_.empty()) {
     BackendContext of_devices = context_of_all(global.info, bootstrap);
@@ -55,13 +55,13 @@ std::string BackendMaker::problem_of(const BackendRegistry::value_type& candidat
   }
   int hindered = -1;
   const std::string problem =
-      bootstrap.first_word(factory.problem ? factory.problem() : std::string(), hindered);
+      bootstrap.first_text(factory.problem ? factory.problem() : std::string(), hindered);
   return problem.empty() ? problem : name + ": " + rank_name(hindered) + ": " + problem;
 }
 
 /// Finds the backends that all ranks can have; refuses the start if the requested one is not among
 /// them.
-void BackendMaker::look_for_device_backends(Bootstrap& bootstrap) {
+void BackendMaker::find_device_backends(Bootstrap& bootstrap) {
   for (const auto& candidate : options_.device_backends) {
     const std::string problem = problem_of(candidate, bootstrap);
     if (problem.empty()) {
@@ -85,11 +85,11 @@ void BackendMaker::make_on_all(DeviceKind device, Backends& made, BackendContext
   } catch (const GroupError&) {
     throw;  // of an exchange: every rank throws it, and none comes to the next one
   } catch (...) {
-    error = told_of_backend();
+    error = error_report();
   }
-  note_making({});  // also where it could not be made
+  set_making({});  // also where it could not be made
   int failed = -1;
-  const std::string word = bootstrap.first_word(error, failed);
+  const std::string word = bootstrap.first_text(error, failed);
   if (word.empty()) return;
   const std::string text = rank_name(failed) + " cannot start its backend: " + word.substr(1);
   if (word.front() == kFailure) throw GroupError(failed, text);
@@ -126,7 +126,7 @@ void BackendMaker::make(DeviceKind device, Backends& made, BackendContext& conte
   const std::string& wanted = is_cpu ? config.cpu_backend : config.gpu_backend;
   const auto& choose = is_start ? choose_backend : choose_set_backend;
   const auto& [name, factory] = choose(candidates, device, wanted, *context.topology);
-  if (is_start) note_making(name);
+  if (is_start) set_making(name);
   if (log_.enabled(LogLevel::Debug)) {
     log_.debug("process set " + std::to_string(context.set) + ", backend of " +
                std::string(to_string(device)) + " buffers: " + name + "; chosen by " +
@@ -137,7 +137,7 @@ void BackendMaker::make(DeviceKind device, Backends& made, BackendContext& conte
   if (is_start) names_[device] = name;
 }
 
-void BackendMaker::note_making(const std::string& name) {
+void BackendMaker::set_making(const std::string& name) {
   const std::lock_guard lock(mutex_);
   making_ = name;
 }

@@ -55,12 +55,12 @@ class BackendMaker {
   const std::shared_ptr<SymmetricHeap>& symmetric_heap() const noexcept { return heap_; }
 
  private:
-  void look_for_device_backends(Bootstrap& bootstrap);
+  void find_device_backends(Bootstrap& bootstrap);
   std::string problem_of(const BackendRegistry::value_type& candidate, Bootstrap& bootstrap) const;
   void make_on_all(DeviceKind device, Backends& made, BackendContext& context,
                    Bootstrap& bootstrap);
   void make(DeviceKind device, Backends& made, BackendContext& context);
-  void note_making(const std::string& name);
+  void set_making(const std::string& name);
   BackendContext context_of(const SetInfo& info);
   BackendContext context_of_all(const SetInfo& info, Bootstrap& bootstrap);
   bool is_new_warning(const std::string& text);

@@ -39,7 +39,7 @@ std::optional<ControlPlane::TimePoint> ControlPlane::next_event(TimePoint now, b
   const bool has_news = exchanges_.has_news() || verification_.has_news();
   const Autotuner* const tuner = arbiter_ ? arbiter_->autotuner() : nullptr;
   const bool tunes = tuner != nullptr && tuner->active() && tuner->has_news();
-  const bool concludes = stop_.has_to_conclude(is_busy);
+  const bool concludes = stop_.must_report_finished(is_busy);
   if (stopping || ending || has_news || tunes || concludes || stop_.all_finished) return now;
   std::optional<TimePoint> next;
   const auto earlier = [&next](std::optional<TimePoint> time) {
@@ -84,7 +84,7 @@ void ControlPlane::handle(const Incoming& incoming, TimePoint now) {
     } catch (const Error& error) {
       throw GroupFailure{{incoming.peer, nonsense_of(incoming.peer, error)}};
     }
-    watch_.note_heard(now);
+    watch_.record_message(now);
     return handle_from_above(*message, incoming.bytes, now);
   }
   throw GroupFailure{resolver().loss_of(incoming), incoming.peer == tree_.parent()};
@@ -114,7 +114,7 @@ void ControlPlane::handle_from_above(const Message& message, std::string_view by
     if (options_.on_stall) options_.on_stall(stall->operations);
   } else if (const auto* failure = std::get_if<FailureMessage>(&message);
              failure != nullptr && failure->in_order) {
-    depart(*failure);
+    announce_departure(*failure);
   } else {
     handle_message(tree_.parent(), message);
   }
@@ -126,7 +126,7 @@ void ControlPlane::handle_from_below(int peer, const Message& message, std::stri
     if (finished->ranks.size() != finished->reports.size()) throw Error("reports are missing");
     for (std::size_t i = 0; i < finished->ranks.size(); ++i) {
       tree_.expect_below(peer, finished->ranks[i]);
-      stop_.note_finished(finished->ranks[i], finished->reports[i]);
+      stop_.add_finished(finished->ranks[i], finished->reports[i]);
     }
   } else if (const auto* ready = std::get_if<ReadyMessage>(&message)) {
     add_from_below(peer, *ready, now);
@@ -164,7 +164,7 @@ void ControlPlane::add_from_below(int peer, const HostReadyMessage& host, TimePo
     }
     set.negotiator->add(ranks, part, now);
   }
-  arbiter_->note_changed(host.set);
+  arbiter_->mark_changed(host.set);
 }
 
 void ControlPlane::handle_message(int peer, const Message& message) {
@@ -174,23 +174,23 @@ void ControlPlane::handle_message(int peer, const Message& message) {
   throw Error("a control message of " + rank_name(peer) + " came at the wrong time");
 }
 
-void ControlPlane::note_step() {
+void ControlPlane::on_step() {
   Autotuner* const tuner = arbiter_ ? arbiter_->autotuner() : nullptr;
   if (tuner == nullptr || !tuner->active()) return;
   tuner->note_step(MonotonicClock::now());
   queue_.wake();
 }
 
-void ControlPlane::take_in(TimePoint now) {
-  if (arbiter_ && arbiter_->take_steps(now)) schedule_->thaw(FrozenSchedule::Thaw::Tuning);
-  verification_.tell();  // before an exchange removes a set
-  take_exchanges(now);
-  take_submissions(now);
+void ControlPlane::collect(TimePoint now) {
+  if (arbiter_ && arbiter_->must_thaw_to_tune(now)) schedule_->thaw(FrozenSchedule::Thaw::Tuning);
+  verification_.send_checksums();  // before an exchange removes a set
+  start_exchanges(now);
+  announce_submissions(now);
 }
 
 /// On every rank at the same decision, so that all plan its buckets, and those of later ones in
 /// every process set, alike.
-void ControlPlane::adopt(const Tuning& tuning) {
+void ControlPlane::apply_tuning(const Tuning& tuning) {
   follow_schedule();  // what was committed before runs with the settings of before
   sets_.set_fusion_bytes(tuning.fusion_bytes);
   queue_.gather(from_ms(tuning.cycle_time_ms), std::max<std::uint64_t>(tuning.fusion_bytes, 1));
@@ -200,7 +200,7 @@ void ControlPlane::adopt(const Tuning& tuning) {
   counters_.tunings.add();
 }
 
-void ControlPlane::take_exchanges(TimePoint now) {
+void ControlPlane::start_exchanges(TimePoint now) {
   if (!exchanges_.has_news()) return;
   OwnExchanges::News news = exchanges_.take(
       [this](std::uint32_t set) { return sets_.contains(set) && sets_.at(set).busy(); }, now);
@@ -215,16 +215,16 @@ void ControlPlane::take_exchanges(TimePoint now) {
 }
 
 void ControlPlane::handle_reply(const ExchangeReply& reply) {
-  if (!reply.members.empty()) sets_.learn(reply);
+  if (!reply.members.empty()) sets_.add(reply);
   const ExchangeKind kind = reply.key.kind;
   const bool failed = !reply.error.empty();
   const bool is_gone = kind == (failed ? ExchangeKind::FinishSet : ExchangeKind::RemoveSet);
   if (kind == ExchangeKind::FinishSet && !failed) counters_.sets_made.add();
   if (kind == ExchangeKind::RemoveSet && !failed) counters_.sets_removed.add();
-  exchanges_.finish(reply, tree_.rank(), is_gone ? sets_.forget(reply.key.set) : MadeSet());
+  exchanges_.finish(reply, tree_.rank(), is_gone ? sets_.remove(reply.key.set) : MadeSet());
 }
 
-void ControlPlane::take_submissions(TimePoint now) {
+void ControlPlane::announce_submissions(TimePoint now) {
   const bool is_asked_to = life_.shuts_down();
   if (is_asked_to && !stop_.shutdown_since) stop_.shutdown_since = now;
   const bool shutdown = is_asked_to && !exchanges_.asks_for_sets();
@@ -255,7 +255,7 @@ void ControlPlane::follow_schedule() {
   log_.debug("thawed the schedule (rounds: " + std::to_string(remains.rounds) + "): " + reason +
              (remains.cause.empty() ? ", on another rank" : "; here: " + remains.cause));
   queue_.hand_over([&] { return std::move(remains.submissions); });
-  if (arbiter_) arbiter_->note_thawed(remains.reason, remains.rounds);
+  if (arbiter_) arbiter_->on_thaw(remains.reason, remains.rounds);
 }
 
 void ControlPlane::freeze(const ScheduleMessage& message, TimePoint now) {
@@ -297,7 +297,7 @@ void ControlPlane::announce(SetEngine& set, TimePoint now, bool shutdown) {
 void ControlPlane::add_ready(SetEngine& set, int rank, const ReadyMessage& ready, TimePoint now) {
   if (set.negotiator) {
     set.negotiator->add(rank, ready, now);
-    arbiter_->note_changed(set.info.id);
+    arbiter_->mark_changed(set.info.id);
   } else if (set.combiner) {
     set.combiner->add(rank, ready, now);
   } else {
@@ -325,12 +325,12 @@ void ControlPlane::decide(TimePoint now) {
   }
   // The last decision of all may have waited for an exchange. The decision of one set may make
   // ranks of another announce something.
-  arbiter_->note_changed(kGlobalSet.id);
-  while (const auto changed = arbiter_->take_changed()) {
+  arbiter_->mark_changed(kGlobalSet.id);
+  while (const auto changed = arbiter_->pop_changed()) {
     if (sets_.contains(*changed)) decide(sets_.at(*changed), now);
     if (stop_.departure) return;
   }
-  if (auto departure = arbiter_->departure()) depart(*std::move(departure));
+  if (auto departure = arbiter_->departure()) announce_departure(*std::move(departure));
 }
 
 void ControlPlane::decide(SetEngine& set, TimePoint now) {
@@ -340,15 +340,15 @@ void ControlPlane::decide(SetEngine& set, TimePoint now) {
     verification_.expect_same();
     if (!set.children.empty()) tree_.send_to(set.children, encode(*decision));
     if (set.announcer) apply(set, *decision, now);
-    take_submissions(now);
+    announce_submissions(now);
   }
   const auto departure = set.negotiator->departure();
-  if (departure && !stop_.departure) depart(*departure);
+  if (departure && !stop_.departure) announce_departure(*departure);
   if (const auto overflow = set.negotiator->overflow()) throw GroupFailure{*overflow};
 }
 
 /// Note [Two agreements to stop].
-void ControlPlane::depart(FailureMessage departure) {
+void ControlPlane::announce_departure(FailureMessage departure) {
   departure.in_order = true;
   tree_.send_down(departure);
   stop_.departure = std::move(departure);
@@ -357,7 +357,7 @@ void ControlPlane::depart(FailureMessage departure) {
 
 void ControlPlane::apply(SetEngine& set, const DecisionMessage& decision, TimePoint now) {
   counters_.decisions.add();
-  if (decision.tuning) adopt(*decision.tuning);
+  if (decision.tuning) apply_tuning(*decision.tuning);
   AppliedDecision applied = set.announcer->apply(decision);
   if (log_.enabled(LogLevel::Trace)) {
     log_.trace("decision " + std::to_string(decision.number) + " of process set " +
@@ -378,28 +378,28 @@ void ControlPlane::apply(SetEngine& set, const DecisionMessage& decision, TimePo
 }
 
 /// Note [Two agreements to stop].
-void ControlPlane::conclude(bool is_busy) {
-  verification_.tell();
-  if (stop_.has_to_conclude(is_busy)) {
+void ControlPlane::report_ends(bool is_busy) {
+  verification_.send_checksums();
+  if (stop_.must_report_finished(is_busy)) {
     for (SetEngine* set : sets_.running()) {
       // After a departure they are aborted.
       for (auto& [device, backend] : set->backends) {
         if (!stop_.departure) backend->release_peer_memory();
       }
     }
-    stop_.told_finished = true;
-    stop_.note_finished(tree_.rank(), life_.report());
+    stop_.reported_finished = true;
+    stop_.add_finished(tree_.rank(), life_.report());
   }
-  if (!stop_.newly_finished.ranks.empty()) tell_finished();
+  if (!stop_.newly_finished.ranks.empty()) send_finished();
 }
 
-void ControlPlane::tell_finished() {
+void ControlPlane::send_finished() {
   const FinishedMessage message = std::exchange(stop_.newly_finished, {});
   if (!arbiter_) return tree_.send_up(message);
   for (std::size_t i = 0; i < message.ranks.size(); ++i) {
     stop_.reports[message.ranks[i]] = message.reports[i];
   }
-  if (!arbiter_->note_finished(message.ranks)) return;
+  if (!arbiter_->mark_finished(message.ranks)) return;
   verification_.expect_same();
   tree_.send_down(FinishedMessage{});
   stop_.all_finished = true;
@@ -434,12 +434,12 @@ void ControlPlane::report_stalls(TimePoint now) {
   if (!finding.stalled.empty()) {
     counters_.stall_reports.add();
     log_.warning("stalled operations:\n" + stall_text(finding.stalled));
-    tell_stalled(finding.stalled);
+    report_stalled(finding.stalled);
   }
   if (finding.fatal) throw GroupFailure{*finding.fatal};
 }
 
-void ControlPlane::tell_stalled(const std::vector<StalledOperation>& stalled) const {
+void ControlPlane::report_stalled(const std::vector<StalledOperation>& stalled) const {
   tree_.send_down(StallMessage{stalled});
   if (options_.on_stall) options_.on_stall(stalled);
 }
@@ -453,7 +453,7 @@ void ControlPlane::inspect_arbiter(TimePoint now) {
                  std::to_string(stalled.waiting.count() / 1000) +
                  " s: see whether its process is stopped or hangs" + pending_text());
     // The children receive it as a stall, and so do not report the same of this rank.
-    tell_stalled({stalled});
+    report_stalled({stalled});
   }
   const auto deadline = watch_.answer_deadline(awaited);
   if (!deadline || now < *deadline) return;

@@ -58,11 +58,11 @@ class ControlPlane {
   /// Takes all messages in, and what the program wants of the group: to leave it, or to abort.
   void receive(TimePoint now);
   /// Takes exchanges and submissions of this rank in, and announces what has to be negotiated.
-  void take_in(TimePoint now);
+  void collect(TimePoint now);
   /// Decides on rank 0; a leader sends on what the ranks of its host have announced.
   void agree(TimePoint now);
   /// What is agreed has been advanced; `is_busy`: some of it goes on.
-  void conclude(bool is_busy);
+  void report_ends(bool is_busy);
   /// Looks at time limits.
   void inspect(TimePoint now);
   /// All ranks have finished: there is no further round.
@@ -75,7 +75,7 @@ class ControlPlane {
   std::optional<TimePoint> next_event(TimePoint now, bool is_busy) const;
 
   /// A step of the program ends on this rank: any thread.
-  void note_step();
+  void on_step();
 
   SetEngines& sets() noexcept { return sets_; }
   const SetEngines& sets() const noexcept { return sets_; }
@@ -116,23 +116,23 @@ class ControlPlane {
   void handle_from_below(int peer, const Message& message, std::string_view bytes, TimePoint now);
   void add_from_below(int peer, const ReadyMessage& ready, TimePoint now);
   void add_from_below(int peer, const HostReadyMessage& host, TimePoint now);
-  void take_exchanges(TimePoint now);
+  void start_exchanges(TimePoint now);
   void handle_reply(const ExchangeReply& reply);
-  void take_submissions(TimePoint now);
+  void announce_submissions(TimePoint now);
   void freeze(const ScheduleMessage& message, TimePoint now);
   SetEngine& member_engine_of(std::uint32_t set);
   void announce(SetEngine& set, TimePoint now, bool shutdown);
   void add_ready(SetEngine& set, int rank, const ReadyMessage& ready, TimePoint now);
   void decide(TimePoint now);
   void decide(SetEngine& set, TimePoint now);
-  void depart(FailureMessage departure);
+  void announce_departure(FailureMessage departure);
   void apply(SetEngine& set, const DecisionMessage& decision, TimePoint now);
-  void adopt(const Tuning& tuning);
-  void tell_finished();
+  void apply_tuning(const Tuning& tuning);
+  void send_finished();
   void inspect_shutdown(TimePoint now);
   void report_stalls(TimePoint now);
   void inspect_arbiter(TimePoint now);
-  void tell_stalled(const std::vector<StalledOperation>& stalled) const;
+  void report_stalled(const std::vector<StalledOperation>& stalled) const;
   ArbiterWatch::Awaited awaited() const;
   std::string pending_text() const;
 

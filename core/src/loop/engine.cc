@@ -115,8 +115,8 @@ void Engine::fail_start() const {
 }
 
 void Engine::run() noexcept {
-  if (try_start()) live();
-  life_.note_ended();
+  if (try_start()) run_loop();
+  life_.mark_ended();
 }
 
 bool Engine::try_start() noexcept {
@@ -124,11 +124,11 @@ bool Engine::try_start() noexcept {
     start();
   } catch (...) {
     // Reported before the transport closes, as that may wait for the others.
-    life_.note_started(std::current_exception());
-    end_anyhow(bootstrap_ && bootstrap_->is_refused());
+    life_.mark_started(std::current_exception());
+    try_end(bootstrap_ && bootstrap_->is_refused());
     return false;
   }
-  life_.note_started();
+  life_.mark_started();
   return true;
 }
 
@@ -144,8 +144,8 @@ void Engine::start() {
   std::iota(everybody.begin(), everybody.end(), 0);
   global.info = make_set_info(kGlobalSet.id, std::move(everybody), true, topology);
   bootstrap_->compare_configurations(options_);
-  adopt_timeline();
-  adopt_tuned();
+  agree_on_timeline();
+  agree_on_tuned_values();
   make_board();
   backends_.make_for_all(global, board_.get(), *bootstrap_);
   pin_thread(options_.config, topology, *log_);
@@ -167,19 +167,19 @@ void Engine::start() {
 }
 
 /// Horovod's programs name the timeline on rank 0 alone, or one for each rank.
-void Engine::adopt_timeline() {
+void Engine::agree_on_timeline() {
   int speaker = 0;
   std::string& timeline = options_.config.timeline;
-  timeline = bootstrap_->first_word(tree_.is_arbiter() ? timeline : std::string(), speaker);
+  timeline = bootstrap_->first_text(tree_.is_arbiter() ? timeline : std::string(), speaker);
 }
 
 /// All ranks take the values that rank 0 names, so that they cannot differ.
-void Engine::adopt_tuned() {
+void Engine::agree_on_tuned_values() {
   if (options_.config.tuned.empty()) return;
   std::string values;
   if (tree_.is_arbiter()) values = tuned_values(options_, tree_.topology(), *log_);
   int speaker = 0;
-  values = bootstrap_->first_word(values, speaker);
+  values = bootstrap_->first_text(values, speaker);
   if (values.empty()) return;
   options_.config = with_values(options_.config, values);
   queue_.gather(from_ms(options_.config.cycle_time_ms),
@@ -209,22 +209,22 @@ void Engine::make_board() {
   board_ = options_.make_board(context);
 }
 
-void Engine::live() noexcept {
+void Engine::run_loop() noexcept {
   const EngineScope scope;
-  std::unique_lock engine = loop_.take();
+  std::unique_lock engine = loop_.lock();
   try {
     loop_.run(engine);
-    life_.note_loop_ended();
+    life_.mark_loop_ended();
     stop();
   } catch (const GroupFailure& seen) {
-    life_.note_loop_ended();
-    die(seen);
+    life_.mark_loop_ended();
+    end_failed(seen);
   } catch (const GroupError& error) {  // of a backend, which names the rank that it has lost
-    life_.note_loop_ended();
-    die({{error.failed_rank(), error.what(), false}});
+    life_.mark_loop_ended();
+    end_failed({{error.failed_rank(), error.what(), false}});
   } catch (...) {
-    life_.note_loop_ended();
-    die({{tree_.rank(), rank_name(tree_.rank()) + " failed: " + exception_text(), false}});
+    life_.mark_loop_ended();
+    end_failed({{tree_.rank(), rank_name(tree_.rank()) + " failed: " + exception_text(), false}});
   }
 }
 
@@ -251,7 +251,7 @@ void Engine::help(WorkState& work, Stage goal, TimePoint deadline) noexcept {
 }
 
 void Engine::note_read(const std::exception_ptr& error) noexcept {
-  if (error == failure()) life_.note_told();
+  if (error == failure()) life_.mark_failure_reported();
 }
 
 std::vector<std::string> Engine::shutdown(std::string report) {
@@ -259,7 +259,7 @@ std::vector<std::string> Engine::shutdown(std::string report) {
   if (loop_.is_this_thread()) throw error_of_shutdown_in_callback();
   const std::lock_guard lock(shutdown_mutex_);
   if (!thread_.joinable()) return {};
-  const bool is_known = is_end_known();
+  const bool is_known = is_failure_known();
   queue_.close(std::make_exception_ptr(
       UsageError("ronde::shutdown() has been called on this rank: no operation can follow it")));
   life_.shut_down(std::move(report));
@@ -283,9 +283,9 @@ std::vector<std::string> Engine::shutdown(std::string report) {
 
 /// True if the program was told that the group is dead; or it is, and the program has left by
 /// itself, or is handling an error, which another must not replace.
-bool Engine::is_end_known() const {
+bool Engine::is_failure_known() const {
   const bool handles_error = std::uncaught_exceptions() > 0 || std::current_exception();
-  return life_.is_told() || (failure() && (life_.leaves() || handles_error));
+  return life_.is_failure_reported() || (failure() && (life_.leaves() || handles_error));
 }
 
 /// The rank for which closing waits in vain, if the transport names one.
@@ -354,7 +354,7 @@ void Engine::abort(const std::string& text) {
   queue_.wake();
 }
 
-void Engine::die(const GroupFailure& seen) noexcept {
+void Engine::end_failed(const GroupFailure& seen) noexcept {
   FailureMessage failure = seen.failure;
   try {
     failure = control_.resolver().resolve_failure(seen, life_.leaves());
@@ -367,7 +367,7 @@ void Engine::die(const GroupFailure& seen) noexcept {
     // Nothing above this thread could handle it, and the process must live.
     log_->error("while failing the group: " + exception_text());
   }
-  end_anyhow(false);
+  try_end(false);
 }
 
 void Engine::fail_everything(const FailureMessage& failure) {
@@ -377,7 +377,7 @@ void Engine::fail_everything(const FailureMessage& failure) {
                               : ". The world '" + world + "' is dead: make another one";
   const auto error = std::make_exception_ptr(GroupError(failure.rank, failure.text + end));
   queue_.close(error);
-  life_.note_failure(error);
+  life_.set_failure(error);
   if (tree_.is_arbiter() && tree_.size() > 1 && !life_.leaves()) log_->error(failure.text);
   control_.fail(error);
 }
@@ -397,7 +397,7 @@ void Engine::stop() {
   end(true, Clock::now() + kClosingTime);
 }
 
-void Engine::end_anyhow(bool graceful) noexcept {
+void Engine::try_end(bool graceful) noexcept {
   try {
     end(graceful, Clock::now() + kFlushTime);
   } catch (...) {

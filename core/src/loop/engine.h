@@ -59,7 +59,7 @@ class Engine final : public WaitHelper, public std::enable_shared_from_this<Engi
   /// The error of a dead group; null while it lives.
   std::exception_ptr failure() const { return life_.failure(); }
   /// The program gets the error of a dead group.
-  void note_told() noexcept { life_.note_told(); }
+  void mark_failure_reported() noexcept { life_.mark_failure_reported(); }
 
   void help(WorkState& work, Stage goal, TimePoint deadline) noexcept override;
   void note_read(const std::exception_ptr& error) noexcept override;
@@ -79,7 +79,7 @@ class Engine final : public WaitHelper, public std::enable_shared_from_this<Engi
   const Topology& topology() const noexcept { return tree_.topology(); }
   const std::string& transport_name() const noexcept { return transport_name_; }
   const BackendMaker& backends() const noexcept { return backends_; }
-  void note_step() { control_.note_step(); }
+  void on_step() { control_.on_step(); }
   std::uint64_t joins(ProcessSet set) const { return queue_.joins(table_.at(set)->id); }
 
  private:
@@ -90,24 +90,24 @@ class Engine final : public WaitHelper, public std::enable_shared_from_this<Engi
   void leave_from_within(const std::string& why) noexcept;
   std::optional<GroupError> wait_closed();
   bool join(TimePoint deadline);
-  bool is_end_known() const;
+  bool is_failure_known() const;
 
   // The loop's thread calls these before the loop, and when it runs.
   void run() noexcept;
   bool try_start() noexcept;
   void start();
   void log_connections() const;
-  void adopt_timeline();
-  void adopt_tuned();
+  void agree_on_timeline();
+  void agree_on_tuned_values();
   void make_board();
-  void live() noexcept;
+  void run_loop() noexcept;
 
   // It calls these after the loop.
-  void die(const GroupFailure& seen) noexcept;
+  void end_failed(const GroupFailure& seen) noexcept;
   void fail_everything(const FailureMessage& failure);
   void stop();
   void end(bool graceful, TimePoint deadline);
-  void end_anyhow(bool graceful) noexcept;
+  void try_end(bool graceful) noexcept;
   Stats live_stats() const;
 
   // Constant after construction but for RONDE_TUNED in start(), or made for any thread.

@@ -35,7 +35,7 @@ struct DeviceWork {
 /// Waits for the devices of all sets at once, as work of one may be queued behind that of another.
 /// In the first half of the time they end by themselves, as healthy ranks may still do their part;
 /// then their waits for other ranks are cancelled.
-void bring_to_rest(std::vector<DeviceWork> works) {
+void drain_devices(std::vector<DeviceWork> works) {
   const auto begin = MonotonicClock::now();
   const auto waited = [&] { return MonotonicClock::now() - begin; };
   const auto look = [&] {
@@ -85,7 +85,7 @@ void ControlPlane::fail(const std::exception_ptr& error) {
       fail(std::exchange(drained[i], {}));
     }
   }
-  bring_to_rest(std::move(on_devices));
+  drain_devices(std::move(on_devices));
   for (std::vector<Submission>& submissions : drained) fail(std::move(submissions));
   if (schedule_) fail(schedule_->drain());
   for (SetEngine* set : sets) fail(set->announcer->drain());

@@ -62,39 +62,39 @@ void Loop::start(Board* board, bool outnumbers_cores) {
 bool Loop::step(TimePoint now) {
   counters_.cycles.add();
   control_.receive(now);
-  control_.take_in(now);
+  control_.collect(now);
   control_.agree(now);
   now = MonotonicClock::now();  // the slice of the operations begins
-  advance(now);
-  control_.conclude(busy());
+  poll_operations(now);
+  control_.report_ends(busy());
   expect_none_overdue(now);
   control_.inspect(now);
   return !control_.has_ended();
 }
 
 void Loop::run(std::unique_lock<std::mutex>& engine) {
-  is_live_ = true;
+  runs_ = true;
   try {
     do {
       sleep(engine);
       if (failure_) std::rethrow_exception(failure_);
     } while (step(MonotonicClock::now()));
   } catch (...) {
-    is_live_ = false;
+    runs_ = false;
     throw;
   }
-  is_live_ = false;
+  runs_ = false;
 }
 
 void Loop::sleep(std::unique_lock<std::mutex>& engine) {
-  const auto tended = failure_ ? std::nullopt : tend();
+  const auto progress_due = failure_ ? std::nullopt : progress_host_backend();
   // Published before the last look: whoever adds something afterwards wakes this thread.
   asleep_.store(true);
-  say_asleep();
-  look_again();
+  publish_sleep();
+  poll_again();
   const TimePoint now = MonotonicClock::now();
   sleeps_until_ = failure_ ? TimePoint() : next_event(now);
-  if (tended) sleeps_until_ = std::min(sleeps_until_, now + *tended);
+  if (progress_due) sleeps_until_ = std::min(sleeps_until_, now + *progress_due);
   if (sleeps_until_ > now) {
     if (const std::optional<int> descriptor = prepare_sleep()) {
       counters_.sleeps.add();
@@ -111,7 +111,7 @@ void Loop::sleep(std::unique_lock<std::mutex>& engine) {
   asleep_.store(false);
 }
 
-void Loop::say_asleep() {
+void Loop::publish_sleep() {
   if (board_ == nullptr) return;
   const FrozenSchedule* const schedule = control_.schedule();
   const bool waiting = busy() || (schedule != nullptr && schedule->is_expedited());
@@ -123,7 +123,7 @@ void Loop::help(const WorkState& work, Stage goal, TimePoint now, TimePoint dead
   // A callback that waits finds the loop in use by its own thread.
   if (!is_this_thread()) {
     const std::unique_lock engine(engine_, std::try_to_lock);
-    if (engine && is_live_) {
+    if (engine && runs_) {
       drive(work, goal, now, deadline);
       return;
     }
@@ -137,20 +137,20 @@ void Loop::drive(const WorkState& work, Stage goal, TimePoint now, TimePoint dea
   driver_.store(std::this_thread::get_id());
   if (board_ != nullptr) board_->set_asleep(Board::Sleep::None);
   try {
-    look_on(work, goal, now, deadline);
+    run_rounds(work, goal, now, deadline);
     // Published before the last look, as in sleep().
-    say_asleep();
-    look_again();
+    publish_sleep();
+    poll_again();
   } catch (...) {
     failure_ = std::current_exception();
   }
   // The thread may sleep without the descriptor, or its signal has been used up by the polls here.
-  const bool is_deaf = sleeps_on_descriptor();
-  if (failure_ || is_deaf || next_event(MonotonicClock::now()) < sleeps_until_) queue_.wake();
+  const bool misses_wakes = sleeps_on_descriptor();
+  if (failure_ || misses_wakes || next_event(MonotonicClock::now()) < sleeps_until_) queue_.wake();
   driver_.store({});
 }
 
-void Loop::look_on(const WorkState& work, Stage goal, TimePoint now, TimePoint deadline) {
+void Loop::run_rounds(const WorkState& work, Stage goal, TimePoint now, TimePoint deadline) {
   std::uint64_t seen = progress();
   TimePoint give_up = now + patience_;
   for (unsigned round = 0; !failure_ && work.stage() < goal; ++round) {
@@ -159,7 +159,7 @@ void Loop::look_on(const WorkState& work, Stage goal, TimePoint now, TimePoint d
         !control_.is_frozen() || round % kRoundsWithoutMessages == kRoundsWithoutMessages - 1;
     if (!looks_for_messages) {
       control_.follow_schedule();
-      advance(now);
+      poll_operations(now);
     } else if (!step(now)) {
       return;
     }
@@ -206,7 +206,7 @@ Waiting Loop::waiting() const {
 }
 
 /// Polls operations until a slice of time passes without the end of one, or all have ended.
-void Loop::advance(TimePoint now) {
+void Loop::poll_operations(TimePoint now) {
   if (!busy()) return;
   const std::uint64_t before = progress_of_operations();
   const TimePoint slice_end = now + kPollSlice;
@@ -219,19 +219,19 @@ void Loop::advance(TimePoint now) {
     now = MonotonicClock::now();
     if (now >= slice_end) break;
   }
-  tend();
+  progress_host_backend();
   if (progress_of_operations() != before) {
     hot_until_ = MonotonicClock::now() + patience_;
   } else if (busy()) {
     // Every rank has entered, so polling is right; but where ranks outnumber cores, a peer may need
     // this one.
-    give_way();
+    yield_core();
   }
 }
 
 /// Linux lets a thread that has yielded run last, but one that has slept at once. Where others
 /// compute, a sum by MPI that moves on a little at each turn takes minutes by yielding alone.
-void Loop::give_way() {
+void Loop::yield_core() {
   const TimePoint before = MonotonicClock::now();
   if (before < crowded_until_) return std::this_thread::sleep_for(kPause);
   std::this_thread::yield();
@@ -242,7 +242,7 @@ void Loop::give_way() {
 
 /// Polls operations that may sleep once more, after this rank has announced its sleep; they are hot
 /// again if they made progress.
-void Loop::look_again() {
+void Loop::poll_again() {
   if (!busy() || waiting() < Waiting::Descriptor) return;
   const std::uint64_t before = progress_of_operations();
   for (SetEngine* set : sets_.running()) {
@@ -252,14 +252,14 @@ void Loop::look_again() {
 }
 
 /// Backend::tend(): also while other operations are in progress, for which its peers may wait.
-std::optional<Loop::Duration> Loop::tend() const {
+std::optional<Loop::Duration> Loop::progress_host_backend() const {
   const auto host = sets_.global().backends.find(DeviceKind::Cpu);
   return host == sets_.global().backends.end() ? std::nullopt : host->second->tend();
 }
 
 /// The time of the next poll of operations: now while they are hot, or while nothing wakes this
 /// rank; nullopt if there are none.
-std::optional<Loop::TimePoint> Loop::next_look(TimePoint now) const {
+std::optional<Loop::TimePoint> Loop::next_poll(TimePoint now) const {
   if (!busy()) return std::nullopt;
   const Waiting way = waiting();
   if (way == Waiting::Poll || now < hot_until_) return now;
@@ -269,7 +269,7 @@ std::optional<Loop::TimePoint> Loop::next_look(TimePoint now) const {
 /// The time of the next thing to do if nobody wakes the loop; `now` or before if at once.
 Loop::TimePoint Loop::next_event(TimePoint now) const {
   // The last operation may have ended in the look before a sleep.
-  const TimePoint look = next_look(now).value_or(now + kLongestSleep);
+  const TimePoint look = next_poll(now).value_or(now + kLongestSleep);
   if (look <= now) return look;
   return std::min(look, control_.next_event(now, busy()).value_or(look));
 }

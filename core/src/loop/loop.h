@@ -27,7 +27,7 @@ namespace ronde {
 /// asleep. Whoever runs the loop holds engine_; the thread releases it while it sleeps. A failure
 /// that a caller meets is kept for the thread, which is woken to end the group.
 ///
-/// Thread-safety: start(), take(), run() and step() are for the loop's own thread; the other
+/// Thread-safety: start(), lock(), run() and step() are for the loop's own thread; the other
 /// members may be called from any thread.
 class Loop {
  public:
@@ -39,11 +39,11 @@ class Loop {
        SubmissionQueue& queue)
       : control_(control), options_(options), tree_(tree), queue_(queue) {}
 
-  /// Before take(). `board`: null if there is none; ranks of this host can wake each other by it.
+  /// Before lock(). `board`: null if there is none; ranks of this host can wake each other by it.
   /// `outnumbers_cores`: not all of them can run at once.
   void start(Board* board, bool outnumbers_cores);
   /// Locks the engine for its thread, until the end.
-  [[nodiscard]] std::unique_lock<std::mutex> take() { return std::unique_lock(engine_); }
+  [[nodiscard]] std::unique_lock<std::mutex> lock() { return std::unique_lock(engine_); }
   /// Runs the loop to its end; rethrows its failure, also one on a caller's thread.
   void run(std::unique_lock<std::mutex>& engine);
   /// One round, that begins `now`; it reads the clock again before it polls operations. False: it
@@ -63,21 +63,21 @@ class Loop {
  private:
   void sleep(std::unique_lock<std::mutex>& engine);
   void drive(const WorkState& work, Stage goal, TimePoint now, TimePoint deadline);
-  void look_on(const WorkState& work, Stage goal, TimePoint now, TimePoint deadline);
-  void say_asleep();
+  void run_rounds(const WorkState& work, Stage goal, TimePoint now, TimePoint deadline);
+  void publish_sleep();
   std::uint64_t progress() const;
 
-  void advance(TimePoint now);
-  void give_way();
-  void look_again();
-  std::optional<Duration> tend() const;
+  void poll_operations(TimePoint now);
+  void yield_core();
+  void poll_again();
+  std::optional<Duration> progress_host_backend() const;
   void expect_none_overdue(TimePoint now) const;
   bool busy() const;
   std::uint64_t progress_of_operations() const;
   Waiting waiting() const;
   bool sleeps_on_descriptor() const { return busy() && waiting() == Waiting::Descriptor; }
   std::optional<int> prepare_sleep() const;
-  std::optional<TimePoint> next_look(TimePoint now) const;
+  std::optional<TimePoint> next_poll(TimePoint now) const;
   TimePoint next_event(TimePoint now) const;
 
   ControlPlane& control_;
@@ -94,7 +94,7 @@ class Loop {
 
   // Guarded by engine_.
   std::mutex engine_;
-  bool is_live_ = false;        ///< the loop may be run
+  bool runs_ = false;           ///< the loop may be run
   std::exception_ptr failure_;  ///< met by a caller that ran it
   TimePoint sleeps_until_{};    ///< the thread does
   TimePoint hot_until_{};       ///< operations in progress are polled without sleeping

@@ -70,7 +70,7 @@ bool ResultVerification::has_news() const {
                              [](const SetEngine* set) { return set->executor->has_checksums(); });
 }
 
-void ResultVerification::tell() {
+void ResultVerification::send_checksums() {
   for (const SetEngine* set : sets_.running()) {
     if (!set->executor->has_checksums()) continue;
     const ResultsMessage message{set->info.id, tree_.rank(), set->executor->take_checksums()};

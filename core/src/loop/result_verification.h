@@ -61,7 +61,7 @@ class ResultVerification {
 
   /// Whether checksums wait to be sent.
   bool has_news() const;
-  void tell();
+  void send_checksums();
   /// Takes the checksums that the child `peer` sent as `bytes`.
   void add(int peer, const ResultsMessage& message, std::string_view bytes);
   /// Throws GroupFailure if results have differed. On rank 0.

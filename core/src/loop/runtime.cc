@@ -27,7 +27,7 @@ auto call(const std::shared_ptr<Engine>& engine, Function function) {
   try {
     return function(called);
   } catch (const GroupError&) {
-    called.note_told();
+    called.mark_failure_reported();
     throw;
   }
 }
@@ -165,7 +165,7 @@ void Runtime::mark_step(std::uint64_t samples) {
              .kind = EventKind::StepEnded,
              .operation = log.next_step(),
              .bytes = samples});
-  engine.note_step();
+  engine.on_step();
 }
 
 std::vector<Event> Runtime::recent_events(std::uint64_t* lost) const {
@@ -236,7 +236,7 @@ class PersistentState {
     try {
       return engine->submitter().start(preparation_, std::move(start));
     } catch (const GroupError&) {
-      engine->note_told();
+      engine->mark_failure_reported();
       throw;
     }
   }

@@ -46,7 +46,7 @@ void SetEngines::set_fusion_bytes(std::uint64_t bytes) {
   for (SetEngine* const set : running_) set->executor->set_fusion_bytes(bytes);
 }
 
-void SetEngines::learn(const ExchangeReply& reply) {
+void SetEngines::add(const ExchangeReply& reply) {
   auto set = std::make_unique<SetEngine>(make_set_info(
       reply.set, reply.members, reply.key.kind == ExchangeKind::AddSet, tree_.topology()));
   make_negotiation(*set);
@@ -66,7 +66,7 @@ void SetEngines::install(std::vector<MadeSet> made) {
   }
 }
 
-MadeSet SetEngines::forget(std::uint32_t id) {
+MadeSet SetEngines::remove(std::uint32_t id) {
   const std::lock_guard lock(mutex_);
   const auto found = sets_.find(id);
   if (found == sets_.end()) return {};

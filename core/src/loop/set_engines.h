@@ -85,11 +85,11 @@ class SetEngines {
   /// Of the executors that there are, and of later ones.
   void set_fusion_bytes(std::uint64_t bytes);
   /// Rank 0 has given a set its number: announcements of its members pass from now on.
-  void learn(const ExchangeReply& reply);
+  void add(const ExchangeReply& reply);
   /// Installs the sets that threads have made: their operations can be taken from now on.
   void install(std::vector<MadeSet> made);
   /// Removes the set and returns what was installed for it. Nothing may be in flight there.
-  MadeSet forget(std::uint32_t id);
+  MadeSet remove(std::uint32_t id);
   /// Ends all sets. Returns the backends of devices, which were built on those of the CPU but do
   /// not use them any more.
   std::vector<std::unique_ptr<Backend>> stop();

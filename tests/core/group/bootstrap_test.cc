@@ -45,9 +45,9 @@ TEST_CASE("an exchange brings the blobs of all ranks to every rank, as often as 
 TEST_CASE("of what ranks say in a start every rank hears the first word and its speaker") {
   const auto results = on_each_start([](int rank, Bootstrap& bootstrap) {
     int speaker = -1;
-    const std::string word = bootstrap.first_word(rank >= 3 ? "no" : "", speaker);
+    const std::string word = bootstrap.first_text(rank >= 3 ? "no" : "", speaker);
     int nobody = -1;
-    const std::string silence = bootstrap.first_word("", nobody);
+    const std::string silence = bootstrap.first_text("", nobody);
     return word + std::to_string(speaker) + silence;
   });
   for (const std::string& result : results) CHECK(result == "no3");
