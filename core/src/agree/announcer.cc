@@ -77,27 +77,19 @@ void Announcer::announce_one(const OpKey& key, ReadyMessage& message) {
   }
   counters_.cache_hits.add();
   pending.slot = *slot;
-  note_contribution(*slot, contributes);
+  absent_.set(*slot, !contributes);
   if (is_unnamed(key.text()) || submission.is_group() || digest != 0) {
     message.keyed.push_back({key.text(), *slot, contributes, digest});
     return;
   }
   message.cached.set(*slot);
-  if (!contributes) message.absent.set(*slot);
-}
-
-void Announcer::note_contribution(std::uint32_t slot, bool contributes) {
-  if (contributes) {
-    absent_.reset(slot);
-  } else {
-    absent_.set(slot);
-  }
+  message.absent.set(*slot, !contributes);
 }
 
 namespace {
 
-/// The part of a rank that has joined in an operation of the others: it contributes nothing, and
-/// has memory for a result that nobody reads.
+/// Makes the submission of a rank that has joined for an operation of the others: it contributes
+/// nothing, and has memory for a result that nobody reads.
 Submission stand_in(OpKey key) {
   Submission submission;
   submission.key = std::move(key);
@@ -111,7 +103,7 @@ Submission stand_in(OpKey key) {
   if (spec.is_group() || moves_no_data(spec.kind)) return submission;
   submission.start.contributes = false;
   if (spec.device != DeviceKind::Cpu) {
-    submission.device_index = kNoDevice;  // nobody needs memory for it
+    submission.device_index = kNoDevice;
     return submission;
   }
   const auto memory =
@@ -121,7 +113,7 @@ Submission stand_in(OpKey key) {
   return submission;
 }
 
-/// What is agreed is not quite what this rank had submitted.
+/// Replaces the spec by the agreed one, also in the members of a group.
 void replace_spec(Submission& submission, const SpecPtr& agreed) {
   submission.key.spec = agreed;
   for (std::size_t i = 0; i < submission.members.size(); ++i) {
@@ -142,7 +134,7 @@ AppliedDecision Announcer::apply(const DecisionMessage& decision) {
   try {
     apply_all(decision, applied);
   } catch (...) {
-    // The group is about to die: drain() must find what was taken, as somebody may wait for it.
+    // The group is about to fail: drain() must return these as well, as callers may wait for them.
     for (Submission& item : applied.agreed) put_back(std::move(item));
     for (Refused& item : applied.refused) put_back(std::move(item.submission));
     throw;
@@ -158,7 +150,7 @@ void Announcer::apply_all(const DecisionMessage& decision, AppliedDecision& appl
                          std::uint64_t digest) {
     Submission submission = take(key);
     // The operation may have been announced by another slot.
-    note_contribution(slot, submission.start.contributes);
+    absent_.set(slot, !submission.start.contributes);
     add_agreed(applied.agreed, std::move(submission), cache_.at(slot).rows, contributed, digest);
   };
   decision.cached.for_each([&](std::size_t bit) {
@@ -174,7 +166,7 @@ void Announcer::apply_all(const DecisionMessage& decision, AppliedDecision& appl
 }
 
 void Announcer::end_join(const DecisionMessage& decision, AppliedDecision& applied) {
-  if (!join_) throw Error("rank 0 ended a join to which this rank has not come");
+  if (!join_) throw Error("rank 0 ended a join that this rank has not submitted");
   join_->work->set_last_rank(decision.last_joined);
   applied.next_unnamed = decision.next_unnamed;
   applied.join = std::exchange(join_, std::nullopt);
@@ -182,7 +174,7 @@ void Announcer::end_join(const DecisionMessage& decision, AppliedDecision& appli
 
 void Announcer::put_back(Submission submission) {
   const Submission& one = submission.is_group() ? submission.members.front() : submission;
-  if (!one.work) return;  // it stood in, and may have the key of one that somebody waits for
+  if (!one.work) return;  // a stand-in may have the key of an operation that a caller waits for
   OpKey key = submission.key;
   pending_.emplace(std::move(key), Pending{std::move(submission)});
 }
@@ -201,14 +193,14 @@ void Announcer::apply_response(const Response& response, AppliedDecision& applie
     applied.refused.push_back({std::move(submission), response.error});
     return;
   }
-  // The sender of a recv from any rank is known now; where a rank has joined, the place of a
-  // symmetric buffer may be in use there.
+  // The response names the sender of a recv from any rank. Where a rank has joined, the response
+  // has no symmetric place, as that place may be in use there.
   if (is_point_to_point(response.spec->kind) || !joined.empty()) {
     replace_spec(submission, response.spec);
   }
   if (response.slot >= 0) {
     const auto slot = static_cast<std::uint32_t>(response.slot);
-    // One spec for this rank, where it can be.
+    // Shares this rank's spec with the cache where rows cannot differ.
     const SpecPtr& spec = response.rows.empty() ? submission.key.spec : response.spec;
     cache_.put(slot, {spec, response.rows});
     forget_slot(slot);
@@ -223,7 +215,7 @@ void Announcer::forget_slot(std::uint32_t slot) {
     // Rank 0 ignores announcements of the slot's former occupant: Note [Slots and decisions in
     // flight] in negotiator.h.
     pending.slot = -1;
-    pending.expiry_announced = false;  // of this, too
+    pending.expiry_announced = false;  // rank 0 ignored this as well
     counters_.reannounced.add();
     unannounced_.push_back(key);
   }
@@ -235,7 +227,7 @@ Submission Announcer::take(const std::string& key) {
     throw Error("rank 0 decided on an operation that this rank has not submitted");
   }
   Submission submission = std::move(found->second.submission);
-  // Rank 0 had the announcement when it decided.
+  // A decision follows the announcements that it answers: Note [Clocks of hosts].
   if (found->second.announced) {
     announced_ns_ = std::max(announced_ns_, EventLog::ns_of(*found->second.announced));
   }

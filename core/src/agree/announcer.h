@@ -29,7 +29,7 @@ struct AppliedDecision {
   bool shutdown = false;
   /// All ranks have joined, this one by this submission.
   std::optional<Submission> join = {};
-  std::uint64_t next_unnamed = 0;  ///< then: as in DecisionMessage
+  std::uint64_t next_unnamed = 0;  ///< with `join`: DecisionMessage::next_unnamed
 };
 
 /// Every rank's side of negotiation: keeps what this rank submitted until it is decided, and
@@ -44,33 +44,33 @@ class Announcer {
     Counter cache_hits, cache_misses, reannounced, expired;
   };
 
-  /// The cache is of this rank. `events`: null if nobody wants them. Both outlive this.
+  /// `cache`: this rank's. `events`: null if nothing is recorded. Both outlive this.
   explicit Announcer(ResponseCache& cache, EventLog* events = nullptr)
       : cache_(cache), events_(events) {}
 
   void add(Submission submission);
 
-  /// Announces everything that is new since the last call; nothing if there is none. `shutdown`:
-  /// this rank submits nothing more.
+  /// Returns the announcement of everything that is new since the last call, if anything is.
+  /// `shutdown`: this rank submits nothing more.
   std::optional<ReadyMessage> announce(TimePoint now, bool shutdown);
 
   /// Decisions must come in order, each once. Throws ronde::Error if one does not fit.
   AppliedDecision apply(const DecisionMessage& decision);
 
-  /// The last agreement on a slot, and whether this rank contributed to it.
+  /// Returns the last agreement on a slot; contributed(): whether this rank took part with data.
   const CachedResponse& response(std::uint32_t slot) const { return cache_.at(slot); }
   bool contributed(std::uint32_t slot) const { return !absent_.test(slot); }
 
-  /// When the next timeout of an announced operation passes.
+  /// Returns the time at which the next timeout of an announced operation passes.
   std::optional<TimePoint> next_deadline() const;
 
-  /// When the oldest undecided operation was announced.
+  /// Returns the time at which the oldest undecided operation was announced.
   std::optional<TimePoint> oldest_announcement() const;
 
   /// Removes and returns everything undecided, in the order of submission.
   std::vector<Submission> drain();
 
-  /// Names of everything undecided, for texts.
+  /// Returns the names of everything undecided, for texts.
   std::vector<std::string> pending_names() const;
 
   bool announced_shutdown() const noexcept { return shutdown_announced_; }
@@ -86,7 +86,6 @@ class Announcer {
 
   void record_announced(const Submission& submission, TimePoint now) const;
   void announce_one(const OpKey& key, ReadyMessage& message);
-  void note_contribution(std::uint32_t slot, bool contributes);
   Submission take(const std::string& key);
   void put_back(Submission submission);
   void apply_all(const DecisionMessage& decision, AppliedDecision& applied);
@@ -97,14 +96,14 @@ class Announcer {
   ResponseCache& cache_;
   EventLog* const events_;
   std::uint64_t decisions_seen_ = 0;
-  std::int64_t announced_ns_ = 0;  ///< the last announcement that the decision answers
+  std::int64_t announced_ns_ = 0;  ///< time of the last announcement that the decision answers
   bool shutdown_announced_ = false;
   std::optional<Submission> join_;  ///< this rank has joined
   bool join_announced_ = false;
-  bool after_wait_ = false;  ///< of what is in unannounced_
+  bool after_wait_ = false;  ///< Submission::after_wait of any in unannounced_
   BitVector absent_;         ///< slots to which this rank did not contribute the last time
   std::unordered_map<OpKey, Pending, OpKeyHash, OpKeyEqual> pending_;
-  std::vector<OpKey> unannounced_;  ///< of pending_, in order of submission
+  std::vector<OpKey> unannounced_;  ///< keys in pending_, in order of submission
   Counters counters_;
 };
 

@@ -28,7 +28,7 @@ std::uint64_t pack(const Arrival& arrival) {
          arrival.raised;
 }
 
-/// The last committed step of an arrival of this generation.
+/// Returns the last committed step of an arrival of this generation.
 std::uint32_t committed_step(const Arrival& arrival, std::uint64_t ranks) {
   return arrival.raised == ranks || arrival.raised == kClosed ? arrival.step : arrival.step - 1;
 }
@@ -58,7 +58,7 @@ ArrivalWords::ArrivalWords(Board& board, int rank, int ranks)
   }
 }
 
-/// Word 0 tells the last closed generation, and why.
+/// Word 0 holds the last closed generation and the reason.
 std::atomic<std::uint64_t>& ArrivalWords::word(std::size_t bucket) const {
   return board_.words()[bucket + 1].value;
 }
@@ -68,7 +68,7 @@ std::atomic<std::uint64_t>& ArrivalWords::digest_word(std::size_t bucket,
   return board_.words()[bucket + 1].digests[step % 2];
 }
 
-/// The word is published by the raise that follows.
+/// The raise that follows publishes the word, so that relaxed order suffices.
 void ArrivalWords::add_digest(std::uint32_t generation, std::size_t bucket, std::uint32_t step,
                               std::uint64_t digest) {
   const std::uint64_t mine = digest_of(generation, step, digest);

@@ -9,7 +9,8 @@
 
 namespace ronde {
 
-/// Lets ranks agree to start the buckets of a frozen schedule: one word a bucket in shared memory.
+/// Lets ranks agree to start the buckets of a frozen schedule, by one word per bucket in shared
+/// memory.
 ///
 /// Note [Arrival words]
 /// A word holds a generation (the decision that froze the schedule), a step, and how many ranks
@@ -28,36 +29,35 @@ namespace ronde {
 /// Thread-safety: every member may be called from any thread.
 class ArrivalWords {
  public:
-  /// The most ranks that a word can count.
   static constexpr int kMostRanks = 254;
 
-  /// `rank`: this one.
   ArrivalWords(Board& board, int rank, int ranks);
 
-  /// Buckets that a schedule may have.
+  /// Returns how many buckets a schedule may have.
   std::size_t capacity() const noexcept { return board_.words().size() - 1; }
 
   enum class Raised { Waiting, Committed, Closed };
 
-  /// This rank is ready for `bucket` in `step` (counted from 1, without gaps). `digest`: of what is
-  /// in it on this rank; 0: none.
+  /// Marks this rank as ready for `bucket` in `step` (counted from 1, without gaps). `digest`: that
+  /// of the bucket's operations on this rank; 0: none.
   Raised raise(std::uint32_t generation, std::size_t bucket, std::uint32_t step,
                std::uint64_t digest = 0);
 
-  /// The ranks raised `bucket` with different digests in `step`, which is committed.
+  /// Returns whether the ranks raised `bucket` with different digests in `step`, which is
+  /// committed.
   bool digests_differ(std::uint32_t generation, std::size_t bucket, std::uint32_t step) const;
 
-  /// The last step in which all ranks have raised `bucket`; 0: none.
+  /// Returns the last step in which all ranks have raised `bucket`; 0: none.
   std::uint32_t committed(std::uint32_t generation, std::size_t bucket) const;
 
-  /// The rank that committed `bucket` last.
+  /// Returns the rank that committed `bucket` last.
   int last_rank(std::size_t bucket) const;
 
-  /// Nothing more is committed in `generation`, which has `buckets`. Any rank, any number of times;
-  /// the first one's `reason` is kept.
+  /// Ends `generation`, which has `buckets`: nothing more is committed in it. Any rank may call it,
+  /// any number of times; the first `reason` is kept.
   void close(std::uint32_t generation, std::size_t buckets, std::uint8_t reason);
 
-  /// The reason for which the generation was closed; nothing until all its words are.
+  /// Returns the reason for which the generation was closed, once all its words are.
   std::optional<std::uint8_t> closed(std::uint32_t generation) const;
 
  private:

@@ -8,13 +8,15 @@
 
 namespace ronde {
 
-/// A growing set of small numbers, one bit each: cache slots on the wire and in negotiation.
+/// A growing set of small numbers, one bit each: cache slots on the wire and in negotiation. `&=`,
+/// `|=` and `-=` are intersection, union and difference; count() is the number of members.
 class BitVector {
  public:
   BitVector() = default;
   explicit BitVector(std::vector<std::uint64_t> words) : words_(std::move(words)) {}
 
-  void set(std::size_t bit) {
+  void set(std::size_t bit, bool value = true) {
+    if (!value) return reset(bit);
     if (bit / 64 >= words_.size()) words_.resize(bit / 64 + 1);
     words_[bit / 64] |= mask(bit);
   }
@@ -31,21 +33,18 @@ class BitVector {
     return true;
   }
 
-  /// Keeps what is in both.
   BitVector& operator&=(const BitVector& other) {
     if (words_.size() > other.words_.size()) words_.resize(other.words_.size());
     for (std::size_t i = 0; i < words_.size(); ++i) words_[i] &= other.words_[i];
     return *this;
   }
 
-  /// Adds what is in `other`.
   BitVector& operator|=(const BitVector& other) {
     if (words_.size() < other.words_.size()) words_.resize(other.words_.size());
     for (std::size_t i = 0; i < other.words_.size(); ++i) words_[i] |= other.words_[i];
     return *this;
   }
 
-  /// Removes what is in `other`.
   BitVector& operator-=(const BitVector& other) {
     for (std::size_t i = 0; i < words_.size() && i < other.words_.size(); ++i) {
       words_[i] &= ~other.words_[i];
@@ -63,7 +62,6 @@ class BitVector {
     }
   }
 
-  /// How many there are.
   std::size_t count() const {
     std::size_t bits = 0;
     for (const std::uint64_t word : words_) bits += static_cast<std::size_t>(std::popcount(word));

@@ -16,7 +16,7 @@
 namespace ronde {
 namespace {
 
-/// Rank 0 may take both for one, except for who contributes, and for digests.
+/// Returns whether both announce the same but for contributions and digests.
 bool is_same(const Combiner::Item& a, const Combiner::Item& b) {
   if (a.index() != b.index()) return false;
   if (const auto* const keyed = std::get_if<KeyedSlot>(&a)) {
@@ -180,8 +180,8 @@ void Combiner::forget_marks(const DecisionMessage& decision) {
   if (decision.last_joined >= 0) scattered_keys_.clear();
 }
 
-/// Rank 0 has yet to refuse to the other ranks of the host what it refused to one: they must reach
-/// it without delay.
+/// What rank 0 refused to one rank, it has yet to refuse to the others of the host: their
+/// announcements are scattered until all ranks have been refused equally often.
 void Combiner::count_refusal(const Response& response) {
   const auto key = scattered_keys_.find(response.key);
   const auto rank = std::ranges::lower_bound(ranks_, response.only_rank);
@@ -198,7 +198,7 @@ std::optional<HostReadyMessage> Combiner::take(TimePoint now) {
   if (!has_news_ && !is_due) return std::nullopt;
   has_news_ = false;
   combine_bits();
-  // The rest of operations that were scattered before.
+  // Parts of operations that were scattered before follow at once.
   BitVector rest = slots_.awaited();
   rest &= scattered_slots_;
   scatter_bits(rest);
@@ -234,7 +234,7 @@ void Combiner::scatter_bits(const BitVector& bits) {
     const auto slot = static_cast<std::uint32_t>(bit);
     slots_.for_each_ready(slot, [&](std::size_t position, bool contributes) {
       for_one_[position].cached.set(bit);
-      if (!contributes) for_one_[position].absent.set(bit);
+      for_one_[position].absent.set(bit, !contributes);
       counters_.scattered.add();
     });
     slots_.withdraw(slot);
@@ -274,9 +274,9 @@ void Combiner::scatter_old(TimePoint now) {
 
 void Combiner::find_oldest() {
   oldest_.reset();
-  const auto look_at = [&](TimePoint since) { oldest_ = std::min(oldest_.value_or(since), since); };
-  slots_.awaited().for_each([&](std::size_t slot) { look_at(slots_.since(slot)); });
-  for (const auto& [key, held] : held_) look_at(held.since);
+  const auto add = [&](TimePoint since) { oldest_ = std::min(oldest_.value_or(since), since); };
+  slots_.awaited().for_each([&](std::size_t slot) { add(slots_.since(slot)); });
+  for (const auto& [key, held] : held_) add(held.since);
 }
 
 std::optional<Combiner::TimePoint> Combiner::next_deadline() const {
@@ -284,7 +284,7 @@ std::optional<Combiner::TimePoint> Combiner::next_deadline() const {
   return *oldest_ + patience_;
 }
 
-/// Puts what is due into parts that carry the number of the last decision that has passed.
+/// Moves what is due into parts that carry the number of the last decision that has passed.
 void Combiner::seal() {
   const auto put = [&](std::vector<std::int32_t> ranks, ReadyMessage& message) {
     if (message.empty()) return;

@@ -16,8 +16,8 @@
 
 namespace ronde {
 
-/// The side of a host's leader in negotiation: it forwards to rank 0 once what all ranks of its
-/// host are ready for, in one message a cycle. Pure bookkeeping: no I/O, no clock of its own.
+/// A host leader's side of negotiation: merges what all ranks of its host are ready for into one
+/// message a cycle for rank 0. Pure bookkeeping: no I/O, no clock of its own.
 ///
 /// Note [Combining]
 /// The leader holds back what only some ranks of the host have announced, as it cannot be agreed on
@@ -39,34 +39,35 @@ class Combiner {
   using TimePoint = std::chrono::steady_clock::time_point;
   using Duration = std::chrono::steady_clock::duration;
 
-  /// Operations that were sent for all ranks of the host at once, and rank by rank.
+  /// Messages to rank 0; operations sent once for all ranks of the host, and rank by rank.
   struct Counters {
     Counter messages, combined, scattered;
   };
 
-  /// `ranks`: those of this host, ascending, as they are numbered in their process set. `members`:
-  /// all of the set, as they are called in the group; empty: in the same way.
+  /// `ranks`: those of this host, ascending, by their numbers within the process set. `members`:
+  /// the numbers in the group of all ranks of the set; empty: the same as within the set.
   Combiner(std::vector<int> ranks, Duration patience, std::vector<int> members = {});
 
-  /// Takes in the message of a rank of this host.
+  /// Handles the message of a rank of this host.
   void add(int rank, const ReadyMessage& message, TimePoint now);
 
-  /// A decision is on its way to the ranks of this host.
+  /// Handles a decision before it is forwarded to the ranks of this host.
   void pass(const DecisionMessage& decision);
 
-  /// The message that is due to rank 0, if any.
+  /// Removes and returns the message that is due to rank 0, if any.
   std::optional<HostReadyMessage> take(TimePoint now);
 
-  /// When take() is due though nothing is added before.
+  /// Returns the time at which take() is due even if nothing is added before.
   std::optional<TimePoint> next_deadline() const;
 
   const Counters& counters() const noexcept { return counters_; }
 
-  /// One rank's part of an operation that is not a bit: without a name, or in full.
+  /// An announcement that is not a bit: by key and slot, or in full.
   using Item = std::variant<KeyedSlot, FullRequest>;
 
  private:
-  /// What some ranks of the host have announced alike, by position of the rank.
+  /// An operation that some ranks of the host have announced alike; vectors are by position of the
+  /// rank.
   struct Held {
     Item item;
     std::vector<bool> present, contributes;
@@ -97,19 +98,20 @@ class Combiner {
   const Duration patience_;
 
   std::uint64_t passed_ = 0;     ///< number of the last decision that passed
-  std::uint64_t voided_at_ = 0;  ///< the same, that voids_announcements()
+  std::uint64_t voided_at_ = 0;  ///< number of the last one that voids_announcements()
   SlotTable slots_;              ///< named operations held back; senders are positions
   std::unordered_map<std::string, Held> held_;
-  std::optional<TimePoint> oldest_;  ///< of all that is held back
-  BitVector scattered_slots_;        ///< a part of them went by itself
-  /// The same, and how often each rank was refused one of them since, by position.
+  std::optional<TimePoint> oldest_;  ///< when the oldest operation held back came
+  BitVector scattered_slots_;        ///< slots of which a part was scattered
+  /// Keys of which a part was scattered, and how often each rank was refused one since, by
+  /// position.
   std::unordered_map<std::string, std::vector<std::uint64_t>> scattered_keys_;
-  bool has_joined_ = false;  ///< a rank of the host, so that nothing will come from all of them
+  bool has_joined_ = false;  ///< a rank of the host has joined: nothing will be complete
   bool has_news_ = false;    ///< since the last take()
 
-  ReadyMessage for_all_;               ///< to be told of every rank of the host...
-  std::vector<ReadyMessage> for_one_;  ///< ...and then of single ones, by position
-  HostReadyMessage sealed_;            ///< to be told before these
+  ReadyMessage for_all_;               ///< sent for every rank of the host,
+  std::vector<ReadyMessage> for_one_;  ///< followed by those for single ranks, by position
+  HostReadyMessage sealed_;            ///< sent before both
   Counters counters_;
 };
 

@@ -24,6 +24,12 @@ bool contains(const std::vector<std::int32_t>& ranks, int rank) {
   return std::ranges::find(ranks, rank) != ranks.end();
 }
 
+std::vector<int> ranks_of(const std::map<int, std::string>& blobs) {
+  std::vector<int> ranks;
+  for (const auto& [rank, blob] : blobs) ranks.push_back(rank);
+  return ranks;
+}
+
 /// Lists what each rank brought, if that differs.
 std::string difference(const ExchangeKey& key, const std::vector<std::string>& blobs) {
   std::map<std::string, std::vector<int>> ranks_of;
@@ -83,9 +89,9 @@ void ExchangeCoordinator::add(const ExchangeRequest& request, TimePoint now) {
   if (pending.blobs.size() < key.ranks.size()) return refuse_conflicts(key);
   std::vector<std::string> blobs;
   for (const std::int32_t rank : key.ranks) blobs.push_back(std::move(pending.blobs.at(rank)));
-  const ExchangeKey complete = key;
+  const ExchangeKey ended = key;
   pending_.erase(found);
-  conclude(complete, std::move(blobs));
+  complete(ended, std::move(blobs));
 }
 
 /// A rank that cannot make its part of a set takes no part in the exchanges of the others.
@@ -96,9 +102,7 @@ bool ExchangeCoordinator::refuse_unfinished(const ExchangeRequest& request) {
     unfinished_.emplace(key.set, text);
     std::erase_if(pending_, [&](const auto& entry) {
       if (entry.first.kind != ExchangeKind::Blobs || entry.first.set != key.set) return false;
-      std::vector<int> present;
-      for (const auto& [rank, blob] : entry.second.blobs) present.push_back(rank);
-      refuse(entry.first, std::move(present), text);
+      refuse(entry.first, ranks_of(entry.second.blobs), text);
       return true;
     });
   }
@@ -108,7 +112,7 @@ bool ExchangeCoordinator::refuse_unfinished(const ExchangeRequest& request) {
   return true;
 }
 
-/// `one` waits for a rank that has asked for `other` instead.
+/// Returns whether `one` waits for a rank that has asked for `other` instead.
 bool ExchangeCoordinator::waits_for(const ExchangeKey& one, const ExchangeKey& other) const {
   const std::map<int, std::string>& present = pending_.at(one).blobs;
   const std::map<int, std::string>& elsewhere = pending_.at(other).blobs;
@@ -131,17 +135,15 @@ void ExchangeCoordinator::refuse_conflicts(const ExchangeKey& key) {
   conflicting.push_back(key);
   std::string text = "create_process_set() differs between ranks:";
   for (const ExchangeKey& each : conflicting) {
-    std::vector<int> here;
-    for (const auto& [rank, blob] : pending_.at(each).blobs) here.push_back(rank);
-    text += "\n  " + format_ranks(here) + ": " + subject_of(each);
+    text += "\n  " + format_ranks(ranks_of(pending_.at(each).blobs)) + ": " + subject_of(each);
   }
   text +=
       "\nEvery rank of a set must name the same ranks in the same order; sets that are created "
       "at the same time need different tags";
   const auto shared = std::make_shared<const std::string>(text);
-  std::set<int> told;
+  std::set<int> answered;
   for (const ExchangeKey& each : conflicting) {
-    for (const auto& [rank, blob] : pending_.at(each).blobs) told.insert(rank);
+    for (const auto& [rank, blob] : pending_.at(each).blobs) answered.insert(rank);
   }
   for (const ExchangeKey& each : conflicting) {
     const Pending pending = std::move(pending_.at(each));
@@ -149,13 +151,13 @@ void ExchangeCoordinator::refuse_conflicts(const ExchangeKey& key) {
     std::vector<int> present;
     for (const std::int32_t rank : each.ranks) {
       if (pending.blobs.contains(rank)) present.push_back(rank);
-      if (!told.contains(rank)) latecomers_.add_once(text_of(each), rank, shared);
+      if (!answered.contains(rank)) latecomers_.add_once(text_of(each), rank, shared);
     }
     refuse(each, std::move(present), text);
   }
 }
 
-void ExchangeCoordinator::conclude(const ExchangeKey& key, std::vector<std::string> blobs) {
+void ExchangeCoordinator::complete(const ExchangeKey& key, std::vector<std::string> blobs) {
   ExchangeReply reply;
   reply.key = key;
   reply.to = key.ranks;
@@ -203,8 +205,8 @@ WaitingOperation ExchangeCoordinator::waiting_for(const ExchangeKey& key, const 
   operation.kind = Collective::Barrier;
   operation.since = pending.since;
   for (const int rank : std::set<int>(key.ranks.begin(), key.ranks.end())) {
-    const bool has_come = pending.blobs.contains(rank);
-    (has_come ? operation.submitted_ranks : operation.missing_ranks).push_back(rank);
+    const bool is_present = pending.blobs.contains(rank);
+    (is_present ? operation.submitted_ranks : operation.missing_ranks).push_back(rank);
   }
   return operation;
 }

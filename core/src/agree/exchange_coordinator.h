@@ -25,18 +25,19 @@ class ExchangeCoordinator {
   /// `size`: of the group.
   explicit ExchangeCoordinator(int size) : size_(size) {}
 
-  /// Takes in one rank's part. Throws ronde::Error if it makes no sense.
+  /// Adds one rank's part. Throws ronde::Error if it is invalid.
   void add(const ExchangeRequest& request, TimePoint now);
 
-  /// The replies to exchanges that have ended since the last call, in that order.
+  /// Removes and returns the replies to exchanges that have ended since the last call, in order.
   std::vector<ExchangeReply> take();
 
-  /// Exchanges that wait for ranks, oldest first. `for_calls_only`: those that wait for a call of
-  /// the program; a rank takes part in the others even after it has called shutdown.
+  /// Returns the exchanges that wait for ranks, oldest first. `for_calls_only`: only those that
+  /// wait for a call of the program; a rank takes part in the others even after it has called
+  /// shutdown.
   std::vector<WaitingOperation> waiting(bool for_calls_only = false) const;
 
   bool idle() const noexcept { return pending_.empty() && replies_.empty(); }
-  /// A set is being made: not all ranks have reported how that ended.
+  /// Returns whether a set is being made, that is, not all ranks have reported the outcome.
   bool makes_sets() const noexcept { return !in_making_.empty(); }
 
  private:
@@ -48,7 +49,7 @@ class ExchangeCoordinator {
   bool refuse_unfinished(const ExchangeRequest& request);
   bool waits_for(const ExchangeKey& one, const ExchangeKey& other) const;
   void refuse_conflicts(const ExchangeKey& key);
-  void conclude(const ExchangeKey& key, std::vector<std::string> blobs);
+  void complete(const ExchangeKey& key, std::vector<std::string> blobs);
   void refuse(const ExchangeKey& key, std::vector<int> to, std::string text);
   static WaitingOperation waiting_for(const ExchangeKey& key, const Pending& pending);
 
@@ -56,16 +57,16 @@ class ExchangeCoordinator {
   std::uint32_t sets_ = 0;  ///< numbered so far
   std::set<std::uint32_t> in_making_;
   std::map<ExchangeKey, Pending> pending_;
-  LateRefusals latecomers_;  ///< of exchanges, by text_of(key)
+  LateRefusals latecomers_;  ///< ranks that are late for a refused exchange, by text_of(key)
   /// Sets that a rank could not make, and why; until all ranks have reported.
   std::map<std::uint32_t, std::string> unfinished_;
   std::vector<ExchangeReply> replies_;
 };
 
-/// A call of the program starts it; exchanges of the other kinds follow from that.
+/// Returns whether a call of the program starts such an exchange; others follow from calls.
 bool is_call(ExchangeKind kind);
 
-/// "the process set of ranks 0,2", "process set 3", for texts.
+/// Returns, for texts, "the process set of ranks 0,2" or "process set 3".
 std::string subject_of(const ExchangeKey& key);
 
 }  // namespace ronde
