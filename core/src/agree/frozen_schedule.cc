@@ -14,8 +14,8 @@
 namespace ronde {
 namespace {
 
-/// A frozen schedule is given up after this part of the time after which a stall is warned of, as
-/// only rank 0's negotiation knows who is missing.
+/// A schedule thaws after the time to the first stall warning divided by this, as only rank 0's
+/// negotiation knows which ranks are missing.
 constexpr double kThawsBeforeWarning = 2.0;
 
 }  // namespace
@@ -72,7 +72,7 @@ void FrozenSchedule::freeze(Plan plan, TimePoint now) {
       add_place({buckets_.size() - 1, entry});
     }
   }
-  expedited_ = buckets_.size();  // somebody may wait for what was submitted before
+  expedited_ = buckets_.size();  // a thread may wait for what was submitted before
   counters_.freezes.add();
 }
 
@@ -101,8 +101,8 @@ void FrozenSchedule::reset() {
 
 Agreement::Intake FrozenSchedule::put(Submission& submission) {
   if (!frozen_) return Intake::Deviates;
-  // Before the word is raised: a peer that raises it last need not wake this rank's engine, which
-  // would take the core and the loop from the caller that comes to drive it.
+  // Before the word is raised, so that a peer that raises it last does not wake this rank's engine:
+  // its thread would take the core and the loop from the caller that is about to drive it.
   if (submission.start.caller_waits) board_.set_asleep(Board::Sleep::None);
   Place* const next = thawing_ ? nullptr : find(submission);
   if (next == nullptr) {
@@ -118,8 +118,8 @@ Agreement::Intake FrozenSchedule::put(Submission& submission) {
   return notifies || thawing_ || next_is_due() ? Intake::Due : Intake::Taken;
 }
 
-/// Leaves waking to the loop of this rank: a system call for each sleeping peer is too much for the
-/// thread that submits, and for the locks that it holds. False if nobody has to be woken.
+/// Has the loop of this rank wake sleeping peers: a system call for each of them would be too slow
+/// for the thread that submits, and for the locks that it holds. Returns false if none sleeps.
 bool FrozenSchedule::request_wake(Board::Whom whom) {
   if (!board_.has_sleepers(whom)) return false;
   if (wake_due_ != Board::Whom::All) wake_due_ = whom;
@@ -137,7 +137,7 @@ FrozenSchedule::Place* FrozenSchedule::find(const Submission& submission) {
   }
   if (place == nullptr) return nullptr;
   const Entry& entry = entry_at(*place);
-  // The last one of an operation without a name may still wait for its turn.
+  // The previous submission for this place may still be waiting to run.
   const bool fits = !entry.submission && !buckets_[place->bucket].raised &&
                     entry.item.contributes == submission.start.contributes &&
                     (is_named || is_same(entry.spec, submission.key.spec));
@@ -177,7 +177,7 @@ bool FrozenSchedule::fill(Place& next, Submission& submission) {
   bucket.since = now;
   const ArrivalWords::Raised raised =
       words_.raise(generation_, place.bucket, bucket.step, bucket.digest);
-  // A peer has thawed; this submission goes the way of all that are left.
+  // A peer has thawed: this submission is among the remains.
   if (raised == ArrivalWords::Raised::Closed) thaw_locked(Thaw::Submission);
   return raised != ArrivalWords::Raised::Waiting;
 }
@@ -212,7 +212,7 @@ void FrozenSchedule::thaw_locked(Thaw reason, std::string cause) {
   if (thawing_) return;
   thawing_ = true;
   cause_ = std::move(cause);
-  // A peer that has thawed may be in the middle of closing them.
+  // Also if a peer has thawed, as it may be in the middle of closing them.
   words_.close(generation_, buckets_.size(), static_cast<std::uint8_t>(reason));
   if (reason == Thaw::Wait) counters_.thaws_by_wait.add();
   if (reason == Thaw::Submission) counters_.thaws_by_submission.add();
@@ -234,11 +234,11 @@ void FrozenSchedule::inspect(TimePoint now) {
   if (inspection_ <= now && !has_news()) thaw_locked(Thaw::TimeLimit, "this rank");
 }
 
-/// The first time at which what is here, or comes after `now`, has waited too long.
+/// Returns the first time at which a submission, present or made after `now`, has waited too long.
 FrozenSchedule::TimePoint FrozenSchedule::first_limit(TimePoint now) const {
   TimePoint first = now + limit_;
   const auto earlier = [&first](TimePoint time) { first = std::min(first, time); };
-  bool owes = false;  // this rank, something that comes before the bucket
+  bool owes = false;  // this rank has yet to fill an earlier bucket, or this one
   bool can_run = true;
   for (std::size_t i = 0; i < buckets_.size(); ++i) {
     const std::size_t index = (next_ + i) % buckets_.size();
@@ -260,7 +260,7 @@ bool FrozenSchedule::committed(std::size_t bucket) const {
   return candidate.raised && words_.committed(generation_, bucket) >= candidate.step;
 }
 
-/// The next bucket can run, and is not put off.
+/// Returns whether the next bucket is committed and not put off.
 bool FrozenSchedule::next_is_due() const {
   if (!committed(next_)) return false;
   if (expedited_ > 0) return true;
@@ -272,8 +272,8 @@ bool FrozenSchedule::next_is_due() const {
   return false;
 }
 
-/// After a thaw all that is committed runs, in the order in which it would have: the rest of this
-/// round, then the next one.
+/// After a thaw, committed buckets run in the order of the plan: those left of this round, then
+/// those of the next one.
 std::optional<std::size_t> FrozenSchedule::next_to_run() const {
   if (next_is_due()) return next_;
   if (!words_.closed(generation_)) return std::nullopt;
@@ -284,7 +284,7 @@ std::optional<std::size_t> FrozenSchedule::next_to_run() const {
   return std::nullopt;
 }
 
-/// Something is to be taken, or the end of a thaw.
+/// Returns whether take() has something to return or to do.
 bool FrozenSchedule::has_news() const {
   return wake_due_ || words_.closed(generation_) || next_is_due();
 }
@@ -377,7 +377,7 @@ std::unique_ptr<FrozenSchedule> make_schedule(const Config& config, int rank, in
                                               Board& board, SubmissionQueue& queue,
                                               const Logger& log) {
   if (config.verify) return nullptr;  // rank 0 compares results in the order of decisions
-  // Once made it can be left unused, but not the other way round.
+  // The autotuner may turn freezing on and off while the program runs.
   const bool may_freeze = config.freeze_after_steps > 0 || config.autotune || !config.tuned.empty();
   if (!may_freeze) return nullptr;
   if (ranks > ArrivalWords::kMostRanks) {

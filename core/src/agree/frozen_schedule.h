@@ -27,8 +27,7 @@
 
 namespace ronde {
 
-/// The steady state of one rank: all ranks keep to a plan while their programs repeat the same
-/// operations, so that no messages are needed.
+/// Executes a plan without messages while the programs of all ranks repeat the same operations.
 ///
 /// Note [Frozen schedule]
 /// Rank 0 has seen the same operations several times and has sent all ranks their order and their
@@ -47,10 +46,10 @@ namespace ronde {
 /// it has seen the thaw, so the order stays the same everywhere.
 ///
 /// Note [Lazy buckets]
-/// A bucket of lazy operations may be committed long before this rank looks at it: waiting peers do
-/// the work for it, as the buffers are symmetric. This rank runs it only once somebody waits, asks,
-/// or has submitted something later that is not lazy; nobody is woken before, so that the cores go
-/// on computing.
+/// A bucket of lazy operations may be committed long before this rank runs it: waiting peers do its
+/// work, as the buffers are symmetric. This rank runs it only once a thread waits for or polls one
+/// of its operations, or has submitted something later that is not lazy. It wakes no peer before,
+/// so that the cores go on computing.
 ///
 /// Thread-safety: every member may be called from any thread; those of Agreement, and freeze(),
 /// with the mutex held.
@@ -59,11 +58,10 @@ class FrozenSchedule final : public Agreement {
   using TimePoint = std::chrono::steady_clock::time_point;
   using Duration = std::chrono::steady_clock::duration;
 
-  /// An operation of the plan, as this rank submits it.
   struct Item {
     CachedResponse response;
-    bool contributes = true;  ///< this rank does
-    bool contributed = true;  ///< any rank does
+    bool contributes = true;  ///< this rank contributes
+    bool contributed = true;  ///< any rank contributes
   };
   struct Plan {
     std::vector<std::vector<Item>> buckets;
@@ -71,7 +69,7 @@ class FrozenSchedule final : public Agreement {
     Duration patience{};
   };
 
-  /// The plan of the slots in `message`, whose operations `announcer` knows.
+  /// Returns the plan of the slots in `message`, whose operations `announcer` knows.
   static Plan plan_of(const ScheduleMessage& message, const Announcer& announcer);
 
   enum class Thaw : std::uint8_t { Submission, Wait, TimeLimit, Shutdown, Tuning };
@@ -82,32 +80,32 @@ class FrozenSchedule final : public Agreement {
         thaws_by_tuning, tensors, buckets;
   };
 
-  /// `longest_wait`: how long peers may take to raise what this rank has raised; zero for ever.
+  /// `longest_wait`: how long peers may take to raise what this rank has raised; zero: no limit.
   /// `mutex`: of the SubmissionQueue. The references outlive this.
   FrozenSchedule(Board& board, int rank, int ranks, Duration longest_wait, EventLog& events,
                  std::mutex& mutex);
 
   std::size_t most_buckets() const noexcept { return words_.capacity(); }
 
-  /// Keeps to `plan` from `now` on.
+  /// Executes `plan` from `now` on.
   void freeze(Plan plan, TimePoint now);
 
-  /// Takes the submission if it belongs to the plan, which is given up for any other. Due: its
+  /// Accepts the submission if it belongs to the plan, and thaws for any other. Returns Due if its
   /// bucket may run, peers have to be woken, or its deadline comes first.
   Intake put(Submission& submission) override;
 
-  /// Lazy buckets up to that of `work` are run like others. A thread that waits also thaws, if this
+  /// Has lazy buckets up to that of `work` run like others. A thread that waits also thaws if this
   /// rank has to submit something else first.
   bool expedite(const WorkState& work, bool waits) override;
   bool is_expedited() const;
 
-  /// Gives the plan up, if there is one.
+  /// Ends the plan, if there is one.
   void thaw(Thaw reason);
 
-  /// Thaws for what has waited too long.
+  /// Thaws if something has waited too long.
   void inspect(TimePoint now);
 
-  /// While frozen there always is such a time, as submissions are taken silently.
+  /// Always a time while frozen, as put() does not wake the loop.
   std::optional<TimePoint> due() const override;
 
   /// The end of a thaw.
@@ -115,20 +113,19 @@ class FrozenSchedule final : public Agreement {
     std::vector<Submission> submissions;  ///< to be negotiated
     Thaw reason = Thaw::Submission;
     std::uint64_t rounds = 0;  ///< how often the plan was run
-    std::string cause;         ///< for the log: what this rank gave it up for, if it did
+    std::string cause;         ///< for the log: why this rank thawed; empty if a peer did
   };
-  /// What the loop has to do next.
   struct Next {
-    std::vector<Submission> bucket;       ///< that all ranks run; empty: none
-    bool is_group = false;                ///< these are the operations of a group
-    std::optional<Remains> remains = {};  ///< after a thaw, once there are no more buckets
-    bool is_last = true;                  ///< there is nothing behind it yet
+    std::vector<Submission> bucket;       ///< committed: to be run; may be empty
+    bool is_group = false;                ///< the bucket holds the operations of a group
+    std::optional<Remains> remains = {};  ///< after a thaw, once no committed bucket is left
+    bool is_last = true;                  ///< nothing follows yet
   };
-  /// Takes it; after a thaw, what the ranks had committed until then. Wakes sleeping peers if
-  /// something has changed for them since the last call.
+  /// Removes and returns what the loop has to do next. Wakes sleeping peers if something has
+  /// changed for them since the last call.
   Next take();
 
-  /// Removes and returns everything unfinished: the group is dead.
+  /// Removes and returns everything unfinished, as the group has failed.
   std::vector<Submission> drain();
 
   bool is_frozen() const noexcept { return frozen_.load(std::memory_order_relaxed); }
@@ -145,16 +142,16 @@ class FrozenSchedule final : public Agreement {
   struct Entry {
     Item item;
     SpecPtr spec;  ///< what this rank submits
-    Place next;    ///< where the same name comes next in a round, or in the round after it
+    Place next;    ///< the next place of this name, in this round or the next
     std::optional<Submission> submission;
   };
   struct Bucket {
     std::vector<Entry> entries;
     std::size_t missing = 0;
-    std::uint32_t step = 1;    ///< the one it is filled for
-    std::uint64_t digest = 0;  ///< of all that came in, added up
+    std::uint32_t step = 1;    ///< the step that is being filled
+    std::uint64_t digest = 0;  ///< sum over its submissions
     bool raised = false;
-    bool lazy = true;  ///< all that came in are (Request::lazy)
+    bool lazy = true;  ///< every submission so far is lazy (Request::lazy)
     TimePoint since;   ///< of the first submission, or of the raise
   };
   void add_place(Place place);
@@ -193,14 +190,15 @@ class FrozenSchedule final : public Agreement {
   std::vector<Bucket> buckets_;
   std::size_t next_ = 0;       ///< the bucket to run next
   std::size_t expedited_ = 0;  ///< so many buckets from next_ on are not put off
-  /// Where what has a name comes next.
+  /// The next place of each name.
   std::unordered_map<SpecPtr, Place, SpecHash, SpecEqual> places_;
   std::vector<Place> unnamed_;  ///< in the order of calls
   std::size_t next_unnamed_ = 0;
-  std::optional<Board::Whom> wake_due_;  ///< whom the loop has to wake
+  std::optional<Board::Whom> wake_due_;  ///< peers that the loop has to wake
 };
 
-/// The schedule of this rank, which `queue` asks first from now on; null if none is ever frozen.
+/// Makes the schedule of this rank, which `queue` asks first from now on; null if none is ever
+/// frozen.
 std::unique_ptr<FrozenSchedule> make_schedule(const Config& config, int rank, int ranks,
                                               Board& board, SubmissionQueue& queue,
                                               const Logger& log);

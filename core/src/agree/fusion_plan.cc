@@ -21,8 +21,8 @@ bool alike(const PlanItem& first, const PlanItem& other) {
          a.symmetric() == b.symmetric();
 }
 
-/// Symmetric buffers cost nothing to start on, and a bucket of them can start once the last of it
-/// is ready: so small ones, but not so many that agreeing on them would cost more.
+/// Buckets of symmetric buffers need no packing and can start once their last operation is ready:
+/// small buckets start early, but too many of them cost more to agree on.
 std::uint64_t limit_of_symmetric(std::span<const PlanItem> items, std::uint64_t limit_bytes) {
   constexpr std::uint64_t kEnough = std::uint64_t{4} << 20;
   constexpr std::uint64_t kMostBuckets = 128;

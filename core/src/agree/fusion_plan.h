@@ -10,12 +10,11 @@
 
 namespace ronde {
 
-/// One agreed operation as the planner sees it. The shape plays no part, so that it need
-/// not be equal between ranks.
+/// One agreed operation. The planner ignores the shape, which may differ between ranks.
 struct PlanItem {
   SpecPtr spec;
-  std::uint64_t bytes = 0;  ///< of its data as the backend moves it
-  int average_over = 0;     ///< as Response::average_over
+  std::uint64_t bytes = 0;  ///< size of the data as the backend moves it
+  int average_over = 0;     ///< Response::average_over
 };
 
 /// Groups operations into buckets, each executed by one call of a backend: lists of indexes into

@@ -19,12 +19,12 @@ class LateRefusals {
  public:
   using Text = std::shared_ptr<const std::string>;
 
-  /// With more of them a group has to end.
+  /// The group fails if more are kept.
   static constexpr std::size_t kMost = 65'536;
 
   bool empty() const noexcept { return uses_.empty(); }
   bool is_overfull() const noexcept { return uses_.size() > kMost; }
-  /// The rank of the refusal that was added last.
+  /// Returns the rank of the refusal that was added last.
   int last_rank() const noexcept { return last_rank_; }
 
   bool contains(const std::string& name) const {
@@ -36,17 +36,17 @@ class LateRefusals {
     uses_.emplace(Use(hash_of(name), rank), std::move(text));
     last_rank_ = rank;
   }
-  /// Does the same unless a use of `name` by `rank` waits to be refused.
+  /// Does the same unless a use of `name` by `rank` is already to be refused.
   void add_once(const std::string& name, int rank, Text text) {
     if (!uses_.contains({hash_of(name), rank})) add(name, rank, std::move(text));
   }
-  /// `rank` uses `name`: why that is refused, or null.
+  /// Removes and returns the reason why this use of `name` by `rank` is refused, or null.
   Text take(const std::string& name, int rank) {
     const auto first = uses_.lower_bound({hash_of(name), rank});
     if (first == uses_.end() || first->first != Use(hash_of(name), rank)) return nullptr;
     return uses_.extract(first).mapped();
   }
-  /// The rank uses none of these names.
+  /// Drops all refusals for `rank`, which will use none of the names.
   void forget(int rank) {
     std::erase_if(uses_, [rank](const auto& use) { return use.first.second == rank; });
   }

@@ -12,8 +12,8 @@
 namespace ronde {
 namespace {
 
-/// The mismatch of a send and the recv that it meets, with both requests. `sender` and `receiver`:
-/// names of these ranks.
+/// Returns how a send and the recv that it matches differ, if they do. `sender`, `receiver`: names
+/// of their ranks.
 Problem message_mismatch(const std::string& sender, const OpSpec& send, const std::string& receiver,
                          const OpSpec& recv) {
   const bool match = send.dtype == recv.dtype && send.device == recv.device &&

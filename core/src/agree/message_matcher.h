@@ -15,7 +15,7 @@
 
 namespace ronde {
 
-/// Checks an operation that all ranks agree on.
+/// Returns the problem of an operation that all ranks agree on, if it has one.
 using ValidateRequest = std::function<Problem(const OpSpec&)>;
 
 /// Rank 0's side of messages: finds the recv of each send. Pure bookkeeping.
@@ -35,26 +35,26 @@ class MessageMatcher {
  public:
   using TimePoint = std::chrono::steady_clock::time_point;
 
-  /// `members`: the ranks of the group that are in the set, in its order; the ranks that are spoken
-  /// of here are those within the set.
+  /// `members`: the ranks of the group that are in the set, in its order. All other ranks here are
+  /// numbered within the set.
   MessageMatcher(const std::vector<int>& members, ValidateRequest validate);
 
-  /// `rank` announces a send or recv. Throws ronde::Error on one that makes no sense.
+  /// Adds a send or recv of `rank`. Throws ronde::Error on an invalid one.
   void add(int rank, const std::string& key, const SpecPtr& spec, TimePoint now);
 
-  /// The timeout of `rank`'s message has passed: it fails, unless it has been matched meanwhile.
+  /// Refuses `rank`'s message, whose timeout has passed, unless it has been matched meanwhile.
   void expire(int rank, const std::string& key, TimePoint now);
 
-  /// Every message that waits for its counterpart fails.
+  /// Refuses every message that waits for its counterpart.
   void refuse_all(const std::string& text);
 
-  /// The messages that were matched or refused since the last call, in this order.
+  /// Removes and returns the messages that were matched or refused since the last call, in order.
   std::vector<Response> take();
 
-  /// Adds every message that waits for its counterpart.
+  /// Appends every message that waits for its counterpart.
   void add_waiting(std::vector<WaitingOperation>& operations) const;
 
-  /// Nothing waits for its counterpart.
+  /// Returns whether no message waits for its counterpart.
   bool idle() const noexcept { return queues_.empty(); }
 
  private:
@@ -73,7 +73,7 @@ class MessageMatcher {
   void match(const Waiting& send, const Waiting& receive);
   Problem refusal(const Waiting& send, const Waiting& receive) const;
   void answer(const Waiting& waiting, int peer, const std::string& error);
-  /// The ranks that may be its counterpart, numbered in the group.
+  /// Returns the ranks of the group that may be its counterpart.
   std::vector<int> counterparts(const Waiting& waiting) const;
 
   std::string name_of(int rank) const;

@@ -187,13 +187,12 @@ class Reader {
   void read(std::vector<Item>& items) {
     const auto count = next<std::uint64_t>();
     if (count > bytes_.size()) fail();  // every item takes a byte at least
-    // Some items take many times the memory of their bytes: a message may not
-    // promise more than it has of those.
+    // An item may take many times the memory of its bytes, so the count alone must not decide how
+    // much memory is reserved.
     items.reserve(std::min<std::uint64_t>(count, bytes_.size() / sizeof(Item)));
     for (std::uint64_t i = 0; i < count; ++i) read(items.emplace_back());
   }
-  /// The members of a group. A member has none: nests as deep as the sender likes would overflow
-  /// the stack.
+  /// Read the members of a group. A member has none, as unbounded nesting would overflow the stack.
   /// @{
   void read(std::vector<OpSpec>& members) { read_members(members); }
   void read(std::vector<RankRows>& members) { read_members(members); }
@@ -232,7 +231,7 @@ class Reader {
   bool is_in_member_ = false;
 };
 
-/// The alternative of this number.
+/// Reads the alternative of Message with this number.
 template <std::size_t kIndex = 0>
 Message read_message(Reader& in, std::size_t number) {
   if constexpr (kIndex < std::variant_size_v<Message>) {

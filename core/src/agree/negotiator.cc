@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // An operation is pending until all ranks of the set have announced it. Announcements by slot are
-// counted down (SlotTable) as long as all ranks use the slot; the first that comes in full, or any
-// reason to look at single ranks, demotes them to a pending operation with a part of each rank. A
-// decision takes all that is complete: slots, pending operations, refusals, messages.
+// counted down (SlotTable) as long as all ranks use the slot; the first full request, or any need
+// to treat ranks one by one, demotes them to a pending operation with a part of each rank. A
+// decision contains all that is complete: slots, pending operations, refusals, messages.
 #include "core/src/agree/negotiator.h"
 
 #include <algorithm>
@@ -15,7 +15,7 @@
 namespace ronde {
 namespace {
 
-/// So many times the capacity has to be evicted unused before the user is warned.
+/// The user is warned once this many times the capacity was evicted unused.
 constexpr std::uint64_t kWastedCachesBeforeWarning = 2;
 
 bool can_lack_ranks(const OpSpec& spec) {
@@ -44,7 +44,7 @@ Negotiator::Negotiator(std::vector<int> members, ResponseCache& cache, std::uint
       joined_(members_.size(), false),
       shutdown_(members_.size(), false) {}
 
-/// The numbers of these ranks in the group, ascending.
+/// Returns the numbers of these ranks in the group, ascending.
 std::vector<int> Negotiator::named(const std::vector<int>& ranks) const {
   std::vector<int> names;
   for (const int rank : ranks) names.push_back(members_[index(rank)]);
@@ -52,7 +52,7 @@ std::vector<int> Negotiator::named(const std::vector<int>& ranks) const {
   return names;
 }
 
-/// The ranks for which `holds(rank)`, as named() gives them.
+/// Returns the ranks for which `holds(rank)`, by their numbers in the group.
 std::vector<int> Negotiator::named_if(const std::function<bool(int)>& holds) const {
   std::vector<int> ranks;
   for (int rank = 0; rank < size_; ++rank) {
@@ -61,7 +61,7 @@ std::vector<int> Negotiator::named_if(const std::function<bool(int)>& holds) con
   return named(ranks);
 }
 
-/// A line of text for each thing that some ranks have, with the ranks.
+/// Returns a line of text for each entry: its ranks and what they have in common.
 std::string Negotiator::listed(const std::map<std::string, std::vector<int>>& ranks_of) const {
   std::string text;
   for (const auto& [what, ranks] : ranks_of) {
@@ -72,13 +72,13 @@ std::string Negotiator::listed(const std::map<std::string, std::vector<int>>& ra
 
 void Negotiator::add(const Ranks& ranks, const ReadyMessage& message, TimePoint now) {
   if (ranks.empty() || message.decisions_seen < frozen_at_) return;
-  // Ranks run one program: what rank 0 does tells enough, and no thaw is wrong.
+  // All ranks run one program, so rank 0's waits are representative; an unneeded thaw does no harm.
   after_wait_ = after_wait_ || (ranks.front() == 0 && message.after_wait);
   add_cached(ranks, message, now);
   for (const int rank : ranks) add_rest(rank, message, now);
 }
 
-/// All but the bits.
+/// Adds everything but the bits.
 void Negotiator::add_rest(int rank, const ReadyMessage& message, TimePoint now) {
   for (const KeyedSlot& item : message.keyed) {
     if (is_stale(item.slot, message)) continue;
@@ -106,13 +106,14 @@ void Negotiator::add_rest(int rank, const ReadyMessage& message, TimePoint now) 
   if (message.joined) add_join(rank, message.unnamed_before);
 }
 
-/// The number in slots_ of the rank, or of the ranks of a host, which always come together.
+/// Returns the sender in slots_ for the rank, or for the ranks of a host, which is always the same
+/// list.
 std::size_t Negotiator::sender_of(const Ranks& ranks) {
   if (ranks.size() == 1) return index(ranks.front());
   const auto [found, is_new] = sender_of_.try_emplace(ranks);
   if (is_new) {
     if (std::ranges::adjacent_find(ranks, std::greater_equal<>()) != ranks.end()) {
-      throw Error("the ranks of a host are not in order, or one comes twice");
+      throw Error("the ranks of a host are not in order, or one is listed twice");
     }
     found->second = slots_.add_sender(ranks.size());
     hosts_.push_back(ranks);
@@ -196,7 +197,7 @@ void Negotiator::demote(const std::string& key) {
     ++pending.count;
   });
   slots_.withdraw(*slot);
-  // All of them had come by slot, and an expiry comes before the decision.
+  // All had announced it by slot, but no decision has been made yet.
   if (pending.count == size_) complete_.push_back(key);
 }
 
@@ -294,7 +295,7 @@ std::uint64_t Negotiator::digest_of(const Pending& pending) {
 }
 
 /// Operations without a name that are alike on one rank may differ on another, so that ranks may
-/// name different slots for one of them: any slot that fits what each of them asks will do.
+/// name different slots for the same operation: any slot that fits every rank's request is valid.
 std::optional<std::uint32_t> Negotiator::slot_for_all(const Pending& pending) const {
   // A slot that was reassigned since, also by this very decision, is void: the expanded requests
   // are agreed on instead.
@@ -329,7 +330,7 @@ std::int32_t Negotiator::choose_slot(const std::string& key) {
     const bool older = chosen == last_used_.size() || last_used_[slot] < last_used_[chosen];
     if (older && !is_referenced(static_cast<std::uint32_t>(slot))) chosen = slot;
   }
-  // A slot that this very decision executes must stay what it was.
+  // A slot that this decision executes must keep its response.
   if (chosen == last_used_.size() || last_used_[chosen] > decisions_) return -1;
   evict(static_cast<std::uint32_t>(chosen));
   return static_cast<std::int32_t>(chosen);
@@ -413,8 +414,8 @@ std::vector<int> Negotiator::not_shut_down() const {
 // Note [Joining]
 // A rank that has joined submits nothing until all ranks of its set have joined. Operations that
 // can lack its data (may_lack_ranks) run: the rank takes part with the neutral element, and rank 0
-// sends it the whole description. All others are refused. Bits of the cache would mean nothing to
-// it, so while any rank has joined, operations are agreed on in full and not cached. Symmetric
+// sends it the whole description. All others are refused. While any rank has joined, operations are
+// agreed on in full and not cached, as that rank has no use for cache slots. Symmetric
 // buffers are reduced like others, as their place may be in use on that rank.
 
 void Negotiator::add_join(int rank, std::uint64_t unnamed_before) {
@@ -505,8 +506,8 @@ std::string Negotiator::joined_text(const std::string& what) const {
          " joined: only allreduces, reducescatters and barriers go on until all ranks have";
 }
 
-/// The join as an operation: it may wait for long, which is no stall, but not for ranks that have
-/// left.
+/// Returns the join as an operation. Waiting long for it is no stall, but it must not wait for
+/// ranks that have left.
 std::optional<WaitingOperation> Negotiator::waiting_join() const {
   if (joined_count_ == 0) return std::nullopt;
   WaitingOperation operation;
@@ -521,10 +522,10 @@ std::optional<WaitingOperation> Negotiator::waiting_join() const {
 // Note [Refusals in step]
 // The n-th use of a name on one rank meets the n-th on the others. So a use that is refused to some
 // ranks must be refused to all: to those whose use is pending in another operation, such as a group
-// with the name (which is refused as a whole, and so on with its other names), and to those that
-// have yet to announce it (LateRefusals).
+// with the name (which is refused as a whole, and with it its other names, recursively), and to
+// those that have yet to announce it (LateRefusals).
 
-/// The names that an operation uses: its own, and those of a group's members.
+/// Returns the names that an operation uses: its own, and those of a group's members.
 std::vector<std::string> Negotiator::names_of(const std::string& key, const OpSpec& spec) {
   std::vector<std::string> names = {key};
   for (const OpSpec& member : spec.members) {
@@ -576,7 +577,7 @@ void Negotiator::add_expired(int rank, const std::string& key, TimePoint now) {
   if (is_message(key)) return messages_.expire(rank, key, now);
   demote(key);
   const auto found = pending_.find(key);
-  // Decided meanwhile, or refused together with another rank's expiry: that answer is on its way.
+  // Decided or refused meanwhile: the answer is in flight.
   if (found == pending_.end() || is_complete(found->second)) return;
   const Pending& pending = found->second;
   if (!pending.parts[index(rank)].present) return;
@@ -621,7 +622,7 @@ void Negotiator::refuse_conflicts(const std::string& key, const std::vector<std:
   record_refusal(std::move(refused), text);
 }
 
-/// All ranks have submitted the operation, and all were refused it. Some may have used other names
+/// Records the refusal of an operation that all ranks have submitted, some perhaps with other names
 /// in it.
 void Negotiator::record_refusal_of_group(const std::string& key, const Pending& pending,
                                          const std::string& text) {

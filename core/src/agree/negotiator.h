@@ -27,14 +27,14 @@ namespace ronde {
 /// WaitingOperation. Pure bookkeeping: no I/O, no clock of its own.
 ///
 /// Note [Slots and decisions in flight]
-/// Slots are reused, and a rank may name a slot while a decision that reassigns it is on its way.
-/// So every ready message carries the number of the last decision that its rank has applied. Rank 0
+/// Slots are reused, and a rank may name a slot while a decision that reassigns it is in flight, so
+/// every ready message carries the number of the last decision that its rank has applied. Rank 0
 /// ignores slots that were reassigned later, and the rank announces the operation again in full
 /// when it applies the reassignment (Announcer::forget_slot). A slot that a rank is known to wait
 /// on is never reassigned.
 ///
-/// A join or a shutdown must not overtake an operation that its rank has yet to announce again. So
-/// it counts only if the rank had applied every decision that assigned slots
+/// A join or a shutdown must not overtake an operation that its rank has yet to announce again. It
+/// counts only if the rank had applied every decision that assigned slots
 /// (DecisionMessage::voids_announcements); if not, the rank repeats it, which does no harm.
 ///
 /// Thread-safety: none; owned by whoever runs the loop of rank 0.
@@ -47,44 +47,46 @@ class Negotiator {
     Counter decisions, agreed_by_slot, agreed_in_full, messages, refused, evictions;
   };
 
-  /// What an average divides by while ranks have joined.
+  /// The divisor of an average while ranks have joined.
   enum class JoinAverage : std::uint8_t { Contributing, All };
 
   /// `members`: the ranks of the group that are in the set, in its order. `set`: its number.
-  /// `cache` is that of this rank's own side, if it has one, and outlives this.
+  /// `cache`: shared with this rank's Announcer, if it has one; outlives this.
   Negotiator(std::vector<int> members, ResponseCache& cache, std::uint64_t cache_capacity,
              ValidateRequest validate, JoinAverage join_average = JoinAverage::Contributing,
              std::uint32_t set = 0);
 
-  /// Takes in the message of a rank, or of ranks that are all ready for this. Throws ronde::Error
-  /// if it makes no sense.
+  /// Handles the message of a rank, or of ranks that are all ready for its contents. Throws
+  /// ronde::Error if it is invalid.
   void add(const Ranks& ranks, const ReadyMessage& message, TimePoint now);
   void add(int rank, const ReadyMessage& message, TimePoint now) { add(Ranks{rank}, message, now); }
 
-  /// What was agreed since the last call. `may_stop`: it may be the last decision of all.
+  /// Returns what was agreed since the last call, if anything. `may_stop`: it may be the last
+  /// decision of all.
   std::optional<DecisionMessage> decide(bool may_stop = true);
 
-  /// True once if rank 0 had waited for a result before it submitted a part of recent decisions.
+  /// Returns, and clears, whether rank 0 waited for a result before it submitted a part of recent
+  /// decisions.
   bool take_after_wait() noexcept { return std::exchange(after_wait_, false); }
-  /// A warning for the user, once: the cache has evicted twice its capacity without any reuse.
+  /// Removes and returns a warning for the user: the cache has evicted twice its capacity unused.
   std::optional<std::string> take_warning() { return std::exchange(warning_, std::nullopt); }
 
-  /// Nothing stands in the way of a frozen schedule.
+  /// Returns whether nothing pending prevents a frozen schedule.
   bool may_freeze() const;
-  /// The last decision freezes a schedule, which voids what ranks announce before they see it.
+  /// Drops what is pending, as the last decision freezes a schedule and so voids it.
   void freeze();
 
-  /// Everything that some rank waits for, oldest first.
+  /// Returns everything that some rank waits for, oldest first.
   std::vector<WaitingOperation> waiting() const;
-  /// waiting() would be empty.
   bool idle() const;
-  /// Set when an operation waits for a rank that has called shutdown and so will never come.
+  /// Returns a failure when an operation waits for a rank that has called shutdown, and so will
+  /// never submit it.
   std::optional<FailureMessage> departure() const;
-  /// Set when more refusals wait for late ranks than may be kept.
+  /// Returns a failure when more refusals wait for late ranks than may be kept.
   std::optional<FailureMessage> overflow() const;
   bool all_shut_down() const noexcept { return shutdown_count_ == size_; }
   bool any_shut_down() const noexcept { return shutdown_count_ > 0; }
-  /// Ranks of the group that have not called shutdown, ascending.
+  /// Returns the ranks of the group that have not called shutdown, ascending.
   std::vector<int> not_shut_down() const;
   const Counters& counters() const noexcept { return counters_; }
 
@@ -94,18 +96,18 @@ class Negotiator {
   /// One rank's part of a pending operation.
   struct Part {
     bool present = false;
-    bool stands_in = false;  ///< its rank has joined: the rest is that of another
+    bool stands_in = false;  ///< its rank has joined: the spec is another rank's
     bool contributes = true;
     std::uint64_t digest = 0;
     SpecPtr spec;
-    std::int64_t slot = -1;           ///< announced by this slot...
-    std::uint64_t slot_assigned = 0;  ///< ...as it was assigned then
+    std::int64_t slot = -1;           ///< the slot that announced it, if one did
+    std::uint64_t slot_assigned = 0;  ///< the decision that had assigned the slot
   };
   struct Pending {
     std::vector<Part> parts;  ///< by rank
     int count = 0;
     TimePoint since;
-    std::vector<std::string> names;  ///< those that stand for it in unit_of_name_
+    std::vector<std::string> names;  ///< its keys in unit_of_name_
   };
 
   std::size_t sender_of(const Ranks& ranks);
@@ -129,7 +131,7 @@ class Negotiator {
   std::optional<WaitingOperation> waiting_join() const;
 
   // Note [Refusals in step]
-  /// By name: ranks to which its present use was refused.
+  /// By name: ranks to which its current use was refused.
   using Uses = std::map<std::string, std::set<int>>;
   static std::vector<std::string> names_of(const std::string& key, const OpSpec& spec);
   Pending take_pending(const std::string& key);
@@ -176,14 +178,14 @@ class Negotiator {
   ResponseCache& cache_;
   SlotTable slots_;
   std::vector<std::uint64_t> last_used_;    ///< by slot
-  std::map<Ranks, std::size_t> sender_of_;  ///< in slots_, of the ranks of a host
-  std::vector<Ranks> hosts_;                ///< the same, by sender - size_
-  std::uint64_t wasted_ = 0;                ///< slots that were evicted without having been used
+  std::map<Ranks, std::size_t> sender_of_;  ///< sender in slots_, by the ranks of a host
+  std::vector<Ranks> hosts_;                ///< the ranks of a host, by sender - size_
+  std::uint64_t wasted_ = 0;                ///< slots that were evicted unused
   std::optional<std::string> warning_;
   std::unordered_map<std::string, Pending> pending_;
   std::vector<std::string> complete_;  ///< keys in pending_ that all ranks have submitted, in order
   std::vector<Response> refusals_;     ///< errors to send with the next decision
-  /// The pending operation that uses a name: its own key, or that of a group.
+  /// By name: the key of the pending operation or group that uses it.
   std::unordered_map<std::string, std::string> unit_of_name_;
   LateRefusals latecomers_;
   MessageMatcher messages_;
@@ -192,15 +194,15 @@ class Negotiator {
   std::vector<bool> joined_;  ///< by rank
   int joined_count_ = 0;
   int last_joined_ = -1;
-  /// Of the group: who made the last operation complete since the last decision; -1: nobody, or
-  /// some rank of a host whose ranks came together.
+  /// The rank of the group that completed the latest operation since the last decision; -1: none,
+  /// or ranks of a host that were merged.
   int last_rank_ = -1;
-  std::uint64_t next_unnamed_ = 0;  ///< the most operations without a name of those that joined
+  std::uint64_t next_unnamed_ = 0;  ///< maximum over ranks that joined
   std::vector<bool> shutdown_;      ///< by rank
   int shutdown_count_ = 0;
   bool after_wait_ = false;
   std::uint64_t frozen_at_ = 0;  ///< number of the last decision that froze a schedule
-  std::uint64_t voided_at_ = 0;  ///< the same for DecisionMessage::voids_announcements
+  std::uint64_t voided_at_ = 0;  ///< number of the last one that voids_announcements()
   bool stopped_ = false;
   Counters counters_;
 };

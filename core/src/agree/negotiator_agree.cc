@@ -14,7 +14,7 @@
 namespace ronde {
 namespace {
 
-/// The two requests can be one operation.
+/// Returns whether the two requests can be one operation.
 bool compatible(const OpSpec& first, const OpSpec& other) {
   if (first.is_group() || other.is_group()) {
     return std::ranges::equal(first.members, other.members, [](const OpSpec& a, const OpSpec& b) {
@@ -30,8 +30,7 @@ bool compatible(const OpSpec& first, const OpSpec& other) {
   return first == same_rows;
 }
 
-/// The key that texts show after the group's: the member's name, or its number among those without
-/// one.
+/// Returns the member's name, or its key by its number among the members without one, for texts.
 std::string key_of_member(const OpSpec& group, std::size_t member) {
   const std::string& name = group.members.at(member).name;
   return name.empty() ? unnamed_key(number_without_name(group, member)) : name;
@@ -63,7 +62,7 @@ Response Negotiator::agree(const std::string& key, const Pending& pending) {
   return response;
 }
 
-/// The parts of the ranks in one member of a group.
+/// Returns the parts of the ranks in one member of a group.
 Negotiator::Pending Negotiator::member_of(const Pending& group, std::size_t member) {
   Pending pending;
   for (const Part& part : group.parts) {
@@ -93,8 +92,8 @@ Problem Negotiator::disagreement(const std::string& key, const Pending& pending)
   return text ? text : impossibility(key, pending);
 }
 
-/// Some ranks refuse the operation, or members of the group. Groups need not be alike, as a rank
-/// that cannot do its part may not know what the others do in theirs.
+/// Returns the text for an operation, or members of a group, that some ranks refuse. Groups need
+/// not be alike, as a rank that cannot do its part may not know the others' parts.
 Problem Negotiator::refusal(const std::string& key, const Pending& pending) const {
   std::map<std::string, std::vector<int>> ranks_of;
   for (int rank = 0; rank < size_; ++rank) {
@@ -116,7 +115,7 @@ Problem Negotiator::refusal(const std::string& key, const Pending& pending) cons
   return display_name(*part.spec, key) + " was refused:" + listed(ranks_of);
 }
 
-/// The ranks agree, but this cannot be done; the text names the ranks that it is about.
+/// Returns why an operation on which the ranks agree is impossible, with the ranks concerned.
 Problem Negotiator::impossibility(const std::string& key, const Pending& pending) const {
   const OpSpec& first = *pending.parts[0].spec;
   const std::string name = display_name(first, key);
@@ -143,7 +142,7 @@ Problem Negotiator::impossibility(const std::string& key, const Pending& pending
   return error;
 }
 
-/// Checks the rows that all ranks bring together, if they are known.
+/// Checks the total of the rows of all ranks, if they are known.
 Problem Negotiator::error_of_all_rows(const Pending& pending) const {
   const OpSpec& first = *pending.parts[0].spec;
   if (!has_own_rows(first.kind)) return std::nullopt;

@@ -8,16 +8,15 @@
 #include "ronde/error.h"
 
 namespace ronde {
-
 namespace {
 
-void give_rows(OpSpec& spec, const RankRows& rows, std::size_t rank) {
+void set_rows(OpSpec& spec, const RankRows& rows, std::size_t rank) {
   if (!rows.first_dims.empty()) {
     spec.has_splits = rows.first_dims.at(rank) == kHasSplits;
     spec.shape.at(0) = spec.has_splits ? 0 : rows.first_dims[rank];
   }
   for (std::size_t i = 0; i < rows.members.size(); ++i) {
-    give_rows(spec.members.at(i), rows.members[i], rank);
+    set_rows(spec.members.at(i), rows.members[i], rank);
   }
 }
 
@@ -26,7 +25,7 @@ void give_rows(OpSpec& spec, const RankRows& rows, std::size_t rank) {
 SpecPtr CachedResponse::spec_of(int rank) const {
   if (rows.empty()) return spec;
   OpSpec own = *spec;
-  give_rows(own, rows, static_cast<std::size_t>(rank));
+  set_rows(own, rows, static_cast<std::size_t>(rank));
   return share(std::move(own));
 }
 
@@ -39,8 +38,7 @@ void ResponseCache::put(std::uint32_t slot, CachedResponse response) {
   if (slot >= slots_.size()) slots_.resize(slot + std::size_t{1});
   if (const auto& old = slots_[slot]) {
     const auto found = slot_of_.find(old->own);
-    // Two unnamed operations may look alike on this rank and not on others: the later slot is
-    // found.
+    // Unnamed operations that are equal on this rank may differ on others: the later slot is found.
     if (found != slot_of_.end() && found->second == slot) slot_of_.erase(found);
   }
   SpecPtr own = response.spec_of(rank_);

@@ -13,10 +13,10 @@ namespace ronde {
 
 /// The agreement on an operation, so that a slot number describes its next use.
 struct CachedResponse {
-  SpecPtr spec;   ///< where ranks may differ it is that of rank 0
-  RankRows rows;  ///< in what they may differ
+  SpecPtr spec;   ///< with the rows of rank 0 where ranks may differ
+  RankRows rows;  ///< the rows in which ranks may differ
 
-  /// What `rank` submits.
+  /// Returns the spec that `rank` submits.
   SpecPtr spec_of(int rank) const;
 };
 
@@ -27,17 +27,17 @@ struct CachedResponse {
 /// Thread-safety: none; owned by whoever runs the loop.
 class ResponseCache {
  public:
-  /// `rank`: whose specs find() is asked about.
+  /// `rank`: find() looks up specs of this rank.
   explicit ResponseCache(int rank) : rank_(rank) {}
 
-  /// The slot with the response that `spec` of this rank would get; of an operation without a name,
-  /// that of any that is alike.
+  /// Returns the slot whose response `spec` of this rank would get; for an operation without a
+  /// name, that of any equal one.
   std::optional<std::uint32_t> find(const SpecPtr& spec) const;
 
   /// Replaces whatever the slot held.
   void put(std::uint32_t slot, CachedResponse response);
 
-  /// Throws ronde::Error if the slot is empty: the ranks' caches would differ.
+  /// Throws ronde::Error if the slot is empty, as the ranks' caches then differ.
   const CachedResponse& at(std::uint32_t slot) const;
 
   int rank() const noexcept { return rank_; }
@@ -45,7 +45,7 @@ class ResponseCache {
  private:
   struct Slot {
     CachedResponse response;
-    SpecPtr own;  ///< what this rank submits
+    SpecPtr own;  ///< as this rank submits it
   };
 
   const int rank_;

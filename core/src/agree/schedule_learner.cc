@@ -16,8 +16,8 @@ constexpr std::uint64_t kMostNeeded = 1000;
 /// How long a bucket may stay incomplete: this many rounds of the longest part seen, and a second.
 constexpr int kPatienceRounds = 4;
 
-/// Equal for equal parts: slots, and whether any rank contributed; sorted, except for those without
-/// a name, which are matched by their order.
+/// Returns a signature that equal parts share: slots, and whether any rank contributed; sorted but
+/// for operations without a name, which are matched by their order.
 std::vector<std::uint32_t> signature(const std::vector<ScheduleLearner::Operation>& operations) {
   std::vector<std::uint32_t> named;
   std::vector<std::uint32_t> unnamed;
@@ -76,14 +76,14 @@ void ScheduleLearner::end_part(TimePoint now) {
   if (ended_.size() > kMostParts) ended_.pop_front();
 }
 
-/// The round of so many parts that makes enough has come to its end with this decision.
+/// Returns whether this decision completes the last round of a pattern of `parts`.
 bool ScheduleLearner::is_complete(std::size_t parts) const {
   const std::uint64_t alike_rounds = std::max<std::uint64_t>(needed_, 2) - 1;
   if (alike_[parts - 1] + 1 < alike_rounds * parts) return false;
   const std::vector<std::uint32_t>& expected = ended_[ended_.size() - parts].signature;
   if (current_.operations.size() != expected.size()) return false;
   if (signature(current_.operations) != expected) return false;
-  // The plan of a rank says whether it contributes as it did the last time: the same in all parts.
+  // A rank's plan has one contribution flag per slot, which must hold in all parts.
   return parts == 1 ||
          std::all_of(ended_.end() - static_cast<std::ptrdiff_t>(parts), ended_.end(),
                      [](const Part& part) {
@@ -140,7 +140,7 @@ void ScheduleLearner::restart(std::uint64_t steps, std::uint64_t fusion_bytes) {
   merges_ = true;
 }
 
-void ScheduleLearner::thawed(bool by_wait, std::uint64_t rounds) {
+void ScheduleLearner::on_thaw(bool by_wait, std::uint64_t rounds) {
   forget();
   if (rounds >= kWorthwhileRounds) {
     needed_ = steps_;

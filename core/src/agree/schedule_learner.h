@@ -15,8 +15,8 @@
 
 namespace ronde {
 
-/// Watches decisions and finds out that the ranks repeat themselves: rank 0's side of Note [Frozen
-/// schedule].
+/// Detects in rank 0's decisions that the ranks repeat the same operations, and makes the plan:
+/// Note [Frozen schedule].
 ///
 /// A part ends where an operation comes again. A round is one part, or a pattern of up to
 /// kMostParts (two steps of one model, then one of another). After enough equal rounds the plan is
@@ -29,7 +29,7 @@ class ScheduleLearner {
   using TimePoint = std::chrono::steady_clock::time_point;
   static constexpr std::size_t kMostParts = 8;
 
-  /// `steps`: how many rounds alike make a plan; 0: none ever does.
+  /// `steps`: how many equal rounds make a plan; 0: none is ever made.
   ScheduleLearner(std::uint64_t steps, std::uint64_t fusion_bytes, std::size_t most_buckets);
 
   /// One operation of a decision.
@@ -40,28 +40,28 @@ class ScheduleLearner {
     PlanItem plan;
   };
 
-  /// Takes the operations of one decision in the order in which they run; `after_wait`: a rank had
-  /// waited for a result before it submitted the first of them. Returns the plan if it is time.
+  /// Adds the operations of one decision in the order in which they run; `after_wait`: rank 0 had
+  /// waited for a result before it submitted the first of them. Returns the plan once it is made.
   std::optional<ScheduleMessage> observe(const std::vector<Operation>& operations, bool after_wait,
                                          TimePoint now);
 
-  /// The ranks agreed on something that no plan can hold.
+  /// Drops all rounds seen, as a decision contained something that no plan can hold.
   void forget();
 
-  /// A plan was given up after so many rounds.
-  void thawed(bool by_wait, std::uint64_t rounds);
+  /// Handles the end of a plan after `rounds`.
+  void on_thaw(bool by_wait, std::uint64_t rounds);
 
-  /// Begins anew with other values of the constructor's arguments.
+  /// Starts over with other values of the constructor's arguments.
   void restart(std::uint64_t steps, std::uint64_t fusion_bytes);
 
  private:
   struct Part {
     std::vector<Operation> operations;
-    std::vector<std::size_t> runs;  ///< where a new run of concurrent operations begins
+    std::vector<std::size_t> runs;  ///< indexes at which a run of concurrent operations begins
     BitVector slots;
     bool has_named = false;
     TimePoint start;
-    // Once it has ended:
+    // Set once it has ended:
     std::vector<std::uint32_t> signature;
     std::chrono::steady_clock::duration duration{};
   };
@@ -75,11 +75,11 @@ class ScheduleLearner {
   std::uint64_t steps_;
   std::uint64_t fusion_bytes_;
   const std::size_t most_buckets_;
-  std::uint64_t needed_;  ///< rounds alike for the next plan: more after each that did not last
-  bool merges_ = true;    ///< across decisions
+  std::uint64_t needed_;  ///< equal rounds for the next plan: more after each that did not last
+  bool merges_ = true;    ///< runs may extend across decisions
   Part current_;
   std::deque<Part> ended_;  ///< the last kMostParts
-  /// [i]: so many parts that ended last equal the one i + 1 parts before.
+  /// [i]: the number of latest parts that each equal the part i + 1 before.
   std::array<std::uint64_t, kMostParts> alike_{};
 };
 

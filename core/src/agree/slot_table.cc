@@ -35,7 +35,7 @@ bool SlotTable::add(std::size_t sender, std::uint32_t slot, bool contributes, Ti
     throw Error("a rank announced cache slot " + std::to_string(slot) + " twice");
   }
   ready_[sender].set(slot);
-  if (!contributes) absent_[sender].set(slot);
+  absent_[sender].set(slot, !contributes);
   if (state.ready == 0) {
     state.since = now;
     state.contributed = false;
@@ -70,7 +70,7 @@ std::optional<SlotTable::Complete> SlotTable::take_complete() {
   for (BitVector& absent : absent_) absent -= complete.slots;
   complete.slots.for_each([&](std::size_t slot) {
     slots_[slot].ready = 0;
-    if (!slots_[slot].contributed) complete.skipped.set(slot);
+    complete.skipped.set(slot, !slots_[slot].contributed);
   });
   return complete;
 }

@@ -13,9 +13,9 @@
 
 namespace ronde {
 
-/// Announcements of cached operations, at rank 0 and at the leader of a host: the name of each
-/// slot, the senders that are ready for it, and when all of them are. Each slot counts down the
-/// missing ranks, so that the ranks' bits need not be compared.
+/// Announcements of cached operations, on rank 0 and on the leader of a host: the name of each
+/// slot, and the senders that are ready for it. Each slot counts down the missing ranks, so that
+/// the ranks' bits need not be compared.
 ///
 /// Note [Slots and decisions in flight] in negotiator.h says when an announcement of a slot counts.
 ///
@@ -27,32 +27,31 @@ class SlotTable {
   /// The senders 0 to `ranks` - 1 are ranks.
   explicit SlotTable(std::size_t ranks) : ranks_of_(ranks, 1), ready_(ranks), absent_(ranks) {}
 
-  /// Adds a sender that announces for so many ranks at once, and returns its number.
+  /// Adds a sender that announces for `ranks` ranks at once, and returns its number.
   std::size_t add_sender(std::size_t ranks);
 
-  /// How many slots there are.
   std::size_t size() const noexcept { return slots_.size(); }
-  /// From the decision `number` on, the slot stands for this operation; an empty name: for one
-  /// without a name. Nobody is ready for it any more.
+  /// Assigns the slot to this operation (empty: one without a name) from decision `number` on, and
+  /// withdraws its announcements.
   void assign(std::uint32_t slot, const std::string& name, std::uint64_t number);
-  /// The number of the decision that assigned it; 0: none has.
+  /// Returns the number of the decision that assigned it; 0: none has.
   std::uint64_t assigned(std::uint32_t slot) const noexcept {
     return slot < slots_.size() ? slots_[slot].assigned : 0;
   }
   std::optional<std::uint32_t> find(const std::string& name) const;
-  /// Empty if the slot stands for nothing, or for an operation without a name.
+  /// Returns an empty string for a free slot, or one of an operation without a name.
   std::string name_of(std::uint32_t slot) const {
     return slot < slots_.size() ? slots_[slot].name : std::string();
   }
 
-  /// `sender` is ready for the slot. True if all are now. Throws ronde::Error if a rank has
-  /// announced it twice.
+  /// Marks `sender` as ready for the slot; returns whether all now are. Throws ronde::Error if a
+  /// rank has announced it twice.
   bool add(std::size_t sender, std::uint32_t slot, bool contributes, TimePoint now);
-  /// The slots for which somebody is ready.
+  /// Returns the slots for which some sender is ready.
   const BitVector& awaited() const noexcept { return awaited_; }
   bool is_awaited(std::uint32_t slot) const { return awaited_.test(slot); }
   bool idle() const { return awaited_.empty(); }
-  /// When the first of them came.
+  /// Returns when the first sender announced the slot.
   TimePoint since(std::size_t slot) const { return slots_.at(slot).since; }
 
   /// Calls `visit(sender, contributes)` for each sender that is ready for the slot.
@@ -62,23 +61,22 @@ class SlotTable {
       if (ready_[sender].test(slot)) visit(sender, !absent_[sender].test(slot));
     }
   }
-  /// Nobody is ready for the slot any more.
+  /// Drops the announcements of the slot.
   void withdraw(std::uint32_t slot);
-  /// Nobody is ready for any.
   void withdraw_all();
 
-  /// The slots for which all ranks are ready, and those of them to which none contributes.
+  /// The slots for which all ranks are ready, and those among them to which none contributes.
   struct Complete {
     BitVector slots, skipped;
   };
-  /// Takes them out: nobody is ready for them any more. Nothing if there are none.
+  /// Removes and returns them, if there are any.
   std::optional<Complete> take_complete();
 
  private:
   struct Slot {
     std::string name;
     std::uint64_t assigned = 0;
-    std::size_t ready = 0;  ///< ranks
+    std::size_t ready = 0;  ///< number of ranks
     bool contributed = false;
     TimePoint since;
   };
@@ -87,10 +85,10 @@ class SlotTable {
   std::vector<Slot> slots_;
   std::unordered_map<std::string, std::uint32_t> slot_of_name_;
   std::vector<BitVector> ready_;   ///< by sender: slots
-  std::vector<BitVector> absent_;  ///< by sender: those of them to which it contributes nothing
+  std::vector<BitVector> absent_;  ///< by sender: slots in ready_ without a contribution
   const std::size_t rank_count_ = ranks_of_.size();
   BitVector awaited_;
-  BitVector complete_;  ///< those of them for which all ranks are ready
+  BitVector complete_;  ///< slots for which all ranks are ready
 };
 
 }  // namespace ronde

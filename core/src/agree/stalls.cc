@@ -17,7 +17,7 @@ using Milliseconds = std::chrono::milliseconds;
 
 std::optional<StallInspector::Duration> limit(double seconds) {
   if (seconds <= 0.0) return std::nullopt;
-  // A century is for ever, and fits into the clock's type.
+  // A century is as good as no limit, and fits into the clock's type.
   return std::chrono::duration_cast<StallInspector::Duration>(
       std::chrono::duration<double>(std::min(seconds, 3.0e9)));
 }

@@ -15,26 +15,26 @@ namespace ronde {
 /// ascending.
 struct WaitingOperation : StalledOperation {
   std::chrono::steady_clock::time_point since;
-  bool needs_one = false;  ///< of the missing ranks: a recv from any rank
-  bool may_last = false;   ///< it is reported, but never fatal
+  bool needs_one = false;  ///< one of the missing ranks suffices: a recv from any rank
+  bool may_last = false;   ///< reported, but never fatal
 };
 
 /// Orders operations by when they began to wait.
 bool is_older(const WaitingOperation& a, const WaitingOperation& b);
 
-/// The failure of a group in which an operation waits for ranks that have called shutdown and so
-/// will never come. `not_shut_down`: the others, ascending.
+/// Returns the failure of a group in which an operation waits for ranks that have called shutdown,
+/// and so will never submit it. `not_shut_down`: the other ranks, ascending.
 std::optional<FailureMessage> departure_of(const std::vector<WaitingOperation>& waiting,
                                            const std::vector<int>& not_shut_down);
 
-/// The error of an operation whose timeout has passed on a rank: `lacking` ("it", "no recv that
-/// fits") had not been submitted by `missing`.
+/// Returns the error of an operation whose timeout has passed on `rank`, as `missing` had not
+/// submitted `lacking` ("it", "no recv that fits").
 std::string timeout_text(const std::string& operation, const std::string& rank,
                          std::chrono::steady_clock::duration waited, const std::string& lacking,
                          const std::vector<int>& missing);
 
-/// Finds operations that some ranks wait for and others do not submit. Rank 0 asks it from time to
-/// time; it has no clock of its own.
+/// Finds operations that some ranks wait for and others do not submit, on rank 0. It has no clock
+/// of its own.
 ///
 /// Thread-safety: none.
 class StallInspector {
@@ -44,13 +44,13 @@ class StallInspector {
 
   struct Finding {
     std::vector<StalledOperation> stalled;  ///< to be reported; empty most of the time
-    std::optional<FailureMessage> fatal;    ///< the limit has passed: the group shall fail
+    std::optional<FailureMessage> fatal;    ///< the limit has passed: the group must fail
   };
 
-  /// Ages in seconds; 0: never. Reports repeat each `warn_s`.
+  /// Ages in seconds; 0: never. Reports repeat every `warn_s`.
   StallInspector(double warn_s, double abort_s);
 
-  /// How often to call inspect() while operations wait; nullopt: never.
+  /// Returns how often to call inspect() while operations wait; nullopt: never.
   std::optional<Duration> period() const;
 
   Finding inspect(const std::vector<WaitingOperation>& waiting, TimePoint now);
@@ -61,8 +61,8 @@ class StallInspector {
   TimePoint quiet_until_{};
 };
 
-/// "allreduce 'x' has waited 31.5 s for ranks 2,3 (submitted by ranks 0,1)": a line for all that
-/// wait for the same ranks, with the names of the first few.
+/// Returns a line for all operations that wait for the same ranks, with the names of the first few:
+/// "allreduce 'x' has waited 31.5 s for ranks 2,3 (submitted by ranks 0,1)".
 std::string stall_text(const std::vector<StalledOperation>& stalled);
 
 }  // namespace ronde

@@ -103,7 +103,7 @@ void Arbiter::learn(DecisionMessage& decision, TimePoint now) {
 void Arbiter::on_thaw(FrozenSchedule::Thaw reason, std::uint64_t rounds) {
   if (!learner_) return;
   if (reason == FrozenSchedule::Thaw::Tuning) return learner_->forget();
-  learner_->thawed(reason == FrozenSchedule::Thaw::Wait, rounds);
+  learner_->on_thaw(reason == FrozenSchedule::Thaw::Wait, rounds);
 }
 
 void Arbiter::mark_changed(std::uint32_t set) {

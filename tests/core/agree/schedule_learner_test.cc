@@ -163,7 +163,7 @@ TEST_CASE("a pattern of several parts makes a plan, each part with buckets of it
       schedule = fixture.see(step);
       // A shorter pattern that ended at once.
       if (schedule && schedule->buckets.size() < plan.size()) {
-        fixture.learner.thawed(false, 1);
+        fixture.learner.on_thaw(false, 1);
         schedule = {};
       }
     }
@@ -196,11 +196,11 @@ TEST_CASE("a plan that did not last makes the next one wait longer, and one that
   CHECK_FALSE(fixture.see({1}));
   fixture.learner.forget();
   CHECK(steps_to_plan(fixture) == 2);
-  fixture.learner.thawed(false, 0);
+  fixture.learner.on_thaw(false, 0);
   CHECK(steps_to_plan(fixture) == 4);
-  fixture.learner.thawed(false, 3);
+  fixture.learner.on_thaw(false, 3);
   CHECK(steps_to_plan(fixture) == 8);
-  fixture.learner.thawed(false, 1000);
+  fixture.learner.on_thaw(false, 1000);
   CHECK(steps_to_plan(fixture) == 2);
 }
 
@@ -208,7 +208,7 @@ TEST_CASE("after a wait for an incomplete bucket only what was decided together 
   Fixture fixture(1);
   CHECK_FALSE(fixture.see({1, 2}));
   fixture.see({3});
-  fixture.learner.thawed(true, 1);
+  fixture.learner.on_thaw(true, 1);
   std::optional<ScheduleMessage> schedule;
   for (int i = 0; i < 5 && !schedule; ++i) {
     fixture.see({1, 2});
