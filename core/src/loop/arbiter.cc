@@ -58,7 +58,7 @@ bool Arbiter::must_thaw_to_tune(TimePoint now) {
   return frozen && autotuner_->wanted();
 }
 
-/// Has the decision change settings if it is time.
+/// Adds new settings to the decision if the autotuner has some; returns whether it did.
 bool Arbiter::tune(DecisionMessage& decision) {
   if (!autotuner_ || !autotuner_->active()) return false;
   autotuner_->see(decision, *sets_.global().announcer);
@@ -71,7 +71,7 @@ bool Arbiter::tune(DecisionMessage& decision) {
   return true;
 }
 
-/// Has the decision freeze a schedule if it is time.
+/// Adds a schedule to the decision if the learner has found one.
 void Arbiter::learn(DecisionMessage& decision, TimePoint now) {
   if (!learner_) return;
   const SetEngine& global = sets_.global();
@@ -147,7 +147,7 @@ bool Arbiter::awaits_anything(const StopAgreement& stop) const {
                              [](const auto& entry) { return !entry.second->negotiator->idle(); });
 }
 
-/// All that some rank waits for, oldest first.
+/// Returns all that some rank waits for, oldest first.
 std::vector<WaitingOperation> Arbiter::waiting(const StopAgreement& stop) const {
   std::vector<WaitingOperation> operations = exchanges_.waiting();
   for (const auto& [id, set] : sets_.all()) {
@@ -164,7 +164,7 @@ std::vector<int> Arbiter::missing_in_shutdown(const StopAgreement& stop) const {
   return {unfinished_.begin(), unfinished_.end()};
 }
 
-/// Ranks that have called shutdown() wait for the others.
+/// Returns the wait of ranks that have called shutdown() for the others, if any.
 std::optional<WaitingOperation> Arbiter::waiting_shutdown(const StopAgreement& stop) const {
   if (!stop.shutdown_since) return std::nullopt;
   WaitingOperation operation;

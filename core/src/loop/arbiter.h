@@ -21,10 +21,10 @@
 
 namespace ronde {
 
-/// Rank 0's decisions over all process sets; finds the ranks that others wait for too long. Sends
-/// nothing itself.
+/// Makes rank 0's decisions over all process sets, and finds ranks that others wait for too long.
+/// Sends nothing itself.
 ///
-/// Thread-safety: none; owned by whoever runs the loop of rank 0. That of autotuner() is its own.
+/// Thread-safety: none; owned by whoever runs the loop of rank 0. See Autotuner for autotuner().
 class Arbiter {
  public:
   using TimePoint = std::chrono::steady_clock::time_point;
@@ -33,43 +33,44 @@ class Arbiter {
   Arbiter(const RuntimeOptions& options, const ControlTree& tree, const SetEngines& sets,
           const Logger& log, const FrozenSchedule* schedule);
 
-  /// A rank asks for an exchange. Throws Error on a request that makes no sense.
+  /// Adds a rank's request for an exchange. Throws Error on an invalid one.
   void add(const ExchangeRequest& request, TimePoint now) { exchanges_.add(request, now); }
-  /// The exchanges that are over.
+  /// Removes and returns the replies to exchanges that have ended.
   std::vector<ExchangeReply> take_replies() { return exchanges_.take(); }
 
-  /// Something may be decided on in that set; each such set is taken once.
+  /// Mark and remove the sets in which a decision may be due.
   /// @{
   void mark_changed(std::uint32_t set);
   std::optional<std::uint32_t> pop_changed();
   /// @}
 
-  /// Nothing but the global set stands in the way of the last decision.
+  /// Returns whether nothing outside the global set prevents the last decision.
   bool may_stop() const;
-  /// Decides what the ranks of `set` agree on now, if anything. `may_stop`: it may be the last
+  /// Returns what the ranks of `set` agree on now, if anything. `may_stop`: it may be the last
   /// decision.
   std::optional<DecisionMessage> decide(SetEngine& set, bool may_stop, TimePoint now);
-  /// Set when an exchange waits for a rank that has called shutdown and so will never come.
+  /// Returns a failure when an exchange waits for a rank that has called shutdown, and so will
+  /// never take part.
   std::optional<FailureMessage> departure() const;
-  /// The schedule has been given up.
   void on_thaw(FrozenSchedule::Thaw reason, std::uint64_t rounds);
 
   /// Null if nothing is tuned. Constant after construction.
   Autotuner* autotuner() noexcept { return autotuner_ ? &*autotuner_ : nullptr; }
   const Autotuner* autotuner() const noexcept { return autotuner_ ? &*autotuner_ : nullptr; }
-  /// Takes the steps that have ended. True: a frozen schedule has to thaw, for other settings.
+  /// Hands the steps that have ended to the autotuner. Returns whether a frozen schedule has to
+  /// thaw for other settings.
   bool must_thaw_to_tune(TimePoint now);
 
-  /// These ranks have finished; true if all have.
+  /// Marks ranks as finished; returns whether all are.
   bool mark_finished(const std::vector<std::int32_t>& ranks);
 
-  /// The time when inspect() may find something, if it ever does.
+  /// Returns the time at which inspect() may find something, if any.
   std::optional<TimePoint> next_inspection(const StopAgreement& stop) const;
   /// Finds operations that some ranks wait for and others do not submit.
   StallInspector::Finding inspect(const StopAgreement& stop, TimePoint now);
-  /// Some rank has called shutdown().
+  /// Returns whether some rank has called shutdown().
   bool shutdown_has_begun() const;
-  /// Throws GroupFailure: the shutdown has taken too long.
+  /// Throws GroupFailure, as the shutdown has taken too long, unless no rank is late.
   void blame_for_shutdown(const StopAgreement& stop) const;
 
  private:

@@ -9,11 +9,11 @@
 namespace ronde {
 namespace {
 
-/// A rank reports a backend that it could not make by one of these and the text.
+/// Prefix of the text by which a rank reports that it could not make a backend.
 constexpr char kUsage = 'u';
 constexpr char kFailure = 'f';
 
-/// Reports the exception that is being handled.
+/// Returns the report of the exception that is being handled.
 std::string error_report() {
   try {
     throw;
@@ -46,21 +46,20 @@ void BackendMaker::make_for_all(SetEngine& global, Board* board, Bootstrap& boot
   }
 }
 
-/// The reason why not all ranks can have it, or empty. All of them ask.
+/// Returns why the backend is not available on all ranks, or an empty string. All ranks call it.
 std::string BackendMaker::problem_of(const BackendRegistry::value_type& candidate,
                                      Bootstrap& bootstrap) const {
   const auto& [name, factory] = candidate;
   if (factory.suits && !factory.suits(tree_.topology())) {
     return name + ": it does not suit these ranks";
   }
-  int hindered = -1;
+  int where = -1;
   const std::string problem =
-      bootstrap.first_text(factory.problem ? factory.problem() : std::string(), hindered);
-  return problem.empty() ? problem : name + ": " + rank_name(hindered) + ": " + problem;
+      bootstrap.first_text(factory.problem ? factory.problem() : std::string(), where);
+  return problem.empty() ? problem : name + ": " + rank_name(where) + ": " + problem;
 }
 
-/// Finds the backends that all ranks can have; refuses the start if the requested one is not among
-/// them.
+/// Finds the backends available on all ranks; refuses the start if the requested one is not.
 void BackendMaker::find_device_backends(Bootstrap& bootstrap) {
   for (const auto& candidate : options_.device_backends) {
     const std::string problem = problem_of(candidate, bootstrap);
@@ -76,23 +75,23 @@ void BackendMaker::find_device_backends(Bootstrap& bootstrap) {
   }
 }
 
-/// Every rank reports the outcome, or the others would wait for it.
+/// Every rank reports the outcome, as the others wait for it.
 void BackendMaker::make_on_all(DeviceKind device, Backends& made, BackendContext& context,
                                Bootstrap& bootstrap) {
   std::string error;
   try {
     make(device, made, context);
   } catch (const GroupError&) {
-    throw;  // of an exchange: every rank throws it, and none comes to the next one
+    throw;  // by an exchange: every rank throws it, so that none waits in the next one
   } catch (...) {
     error = error_report();
   }
   set_making({});  // also where it could not be made
   int failed = -1;
-  const std::string word = bootstrap.first_text(error, failed);
-  if (word.empty()) return;
-  const std::string text = rank_name(failed) + " cannot start its backend: " + word.substr(1);
-  if (word.front() == kFailure) throw GroupError(failed, text);
+  const std::string report = bootstrap.first_text(error, failed);
+  if (report.empty()) return;
+  const std::string text = rank_name(failed) + " cannot start its backend: " + report.substr(1);
+  if (report.front() == kFailure) throw GroupError(failed, text);
   bootstrap.refuse(text);
 }
 
@@ -177,8 +176,8 @@ BackendContext BackendMaker::context_of_all(const SetInfo& info, Bootstrap& boot
   return context;
 }
 
-/// Process sets meet the same obstacles as all ranks did: every rank remembers a warning, whichever
-/// of them logged it.
+/// Process sets run into the same problems as all ranks did: every rank remembers a warning, also
+/// if another one logged it.
 bool BackendMaker::is_new_warning(const std::string& text) {
   const std::lock_guard lock(mutex_);
   return warnings_.insert(text).second;

@@ -20,8 +20,7 @@
 
 namespace ronde {
 
-/// Chooses and makes the backends of all ranks, and later those of process sets. The backends refer
-/// to it.
+/// Chooses and makes the backends of all ranks, and later those of process sets. Outlives them.
 ///
 /// Thread-safety: make_for_all() is called by the coordinator thread before the loop begins;
 /// hanging_start() by any thread; the rest by any thread once make_for_all() has returned.
@@ -33,21 +32,21 @@ class BackendMaker {
   BackendMaker(const RuntimeOptions& options, const ControlTree& tree, const Logger& log)
       : options_(options), tree_(tree), log_(log) {}
 
-  /// Makes those of all ranks, which meet by `bootstrap`; fills in `global.info`, too. `board`:
-  /// null where the ranks share no memory; outlives the backends.
+  /// Makes the backends of all ranks, which meet by `bootstrap`, and completes `global.info`.
+  /// `board`: null where the ranks share no memory; outlives the backends.
   void make_for_all(SetEngine& global, Board* board, Bootstrap& bootstrap);
 
-  /// Makes those of a process set of which this rank is a member. `info` outlives the backends,
-  /// `exchange` the call.
+  /// Makes the backends of a process set of which this rank is a member. `info` outlives the
+  /// backends, `exchange` the call.
   Backends make_for_set(const SetInfo& info, const Exchange& exchange);
 
-  /// The reason why a set has no backend for devices, if there is one: not every set needs one.
+  /// Returns why a set has no backend for devices; empty if it has one or none is needed.
   std::string device_problem_of(const SetInfo& set) const;
 
-  /// The step of its own in which this rank's start hangs; nothing if it waits for others.
+  /// Returns the step in which this rank's start hangs; nothing if it waits for others.
   std::optional<GroupError> hanging_start() const;
 
-  /// The backend of all ranks for buffers of `device`, or empty.
+  /// Returns the name of the backend of all ranks for buffers of `device`, or an empty string.
   std::string name_of(DeviceKind device) const;
   /// Null where there is no backend for devices.
   const std::shared_ptr<DeviceStreams>& device_streams() const noexcept { return device_streams_; }
@@ -72,15 +71,15 @@ class BackendMaker {
   // Written by make_for_all(), constant from then on.
   Board* board_ = nullptr;
   std::map<DeviceKind, std::string> names_;
-  BackendRegistry device_backends_;  ///< those that every rank can have
-  std::string device_problem_;       ///< why the others are not among them
+  BackendRegistry device_backends_;  ///< available on every rank
+  std::string device_problem_;       ///< why other backends are not available
   std::shared_ptr<DeviceStreams> device_streams_;
   std::shared_ptr<SymmetricHeap> heap_;
 
   // Guarded by mutex_.
   mutable std::mutex mutex_;
   std::string making_;  ///< the backend that this rank is making for its start, or empty
-  std::set<std::string> warnings_;  ///< that this rank has met
+  std::set<std::string> warnings_;  ///< that this rank has seen
 };
 
 }  // namespace ronde

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What this rank tells, hears and decides: docs/protocol.md, in its order.
+// The functions follow docs/protocol.md in its order.
 #include "core/src/loop/control_plane.h"
 
 #include <algorithm>
@@ -61,7 +61,7 @@ std::optional<ControlPlane::TimePoint> ControlPlane::next_event(TimePoint now, b
   return next;
 }
 
-/// After the end, peers close as this rank is about to: a loss is the transport's business then.
+/// After the end, peers close their connections as this rank is about to: a loss is no failure.
 void ControlPlane::receive(TimePoint now) {
   while (!stop_.all_finished) {
     const Incoming incoming = tree_.transport().poll();

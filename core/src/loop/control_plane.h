@@ -37,11 +37,11 @@ struct EngineCounters {
   Counter tunings, fusion_bytes, cycle_time_us, freeze_after_steps;  ///< since the last tuning
 };
 
-/// The control plane of one rank, in all process sets: takes what the program submits, agrees with
-/// the other ranks on what they run, by messages or by a frozen schedule, and gives it to the
-/// executors. Also how the ranks stop. It throws GroupFailure where the group cannot go on.
+/// The control plane of one rank, in all process sets: agrees with the other ranks, by messages or
+/// by a frozen schedule, on which submissions run, passes those to the executors, and ends the
+/// group in order. Throws GroupFailure where the group cannot go on.
 ///
-/// Thread-safety: none, Loop calls it; what is marked so may be called from any thread.
+/// Thread-safety: none, only Loop calls it; functions that any thread may call are marked.
 class ControlPlane {
  public:
   using TimePoint = std::chrono::steady_clock::time_point;
@@ -50,42 +50,44 @@ class ControlPlane {
   ControlPlane(const RuntimeOptions& options, const Logger& log, const ControlTree& tree,
                SubmissionQueue& queue, const EngineLife& life);
 
-  /// The ranks have met and the backends are made. `board`: null if they share no memory.
+  /// To be called once the backends are made. `board`: null if the ranks share no memory.
   void start(Board* board);
 
-  // A round of the loop, in this order.
+  // A round of the loop calls these in this order.
 
-  /// Takes all messages in, and what the program wants of the group: to leave it, or to abort.
+  /// Handles all messages that have arrived, and a request of the program to leave or to abort.
   void receive(TimePoint now);
-  /// Takes exchanges and submissions of this rank in, and announces what has to be negotiated.
+  /// Collects exchanges and submissions of this rank, and announces what has to be negotiated.
   void collect(TimePoint now);
-  /// Decides on rank 0; a leader sends on what the ranks of its host have announced.
+  /// Decides on rank 0; forwards the announcements of a host on its leader.
   void agree(TimePoint now);
-  /// What is agreed has been advanced; `is_busy`: some of it goes on.
+  /// Reports operations that have ended, and after the last decision that this rank has finished.
+  /// `is_busy`: operations are still in progress.
   void report_ends(bool is_busy);
-  /// Looks at time limits.
+  /// Checks time limits.
   void inspect(TimePoint now);
-  /// All ranks have finished: there is no further round.
+  /// Returns whether all ranks have finished, so that this was the last round.
   bool has_ended() const noexcept { return stop_.all_finished; }
 
   /// The part of a round that needs no messages: starts what a frozen schedule has committed.
   void follow_schedule();
   bool is_frozen() const noexcept { return schedule_ && schedule_->is_frozen(); }
-  /// When the next round is due; `now` if at once, nullopt if nothing is.
+  /// Returns when the next round is due; `now`: at once, nullopt: not before the loop is woken.
   std::optional<TimePoint> next_event(TimePoint now, bool is_busy) const;
 
-  /// A step of the program ends on this rank: any thread.
+  /// Handles the end of a step of the program on this rank, from any thread.
   void on_step();
 
   SetEngines& sets() noexcept { return sets_; }
   const SetEngines& sets() const noexcept { return sets_; }
-  /// Null where the ranks share no memory, or if none is ever to be used. Constant after start().
+  /// Null where the ranks share no memory, or if no schedule is ever frozen. Constant after
+  /// start().
   const FrozenSchedule* schedule() const noexcept { return schedule_.get(); }
   OwnExchanges& exchanges() noexcept { return exchanges_; }
-  /// The reason why the loop has ended though no rank has failed; nothing after a shutdown.
+  /// Returns why the loop has ended though no rank has failed; nothing after a shutdown.
   const std::optional<FailureMessage>& departure() const noexcept { return stop_.departure; }
 
-  /// On rank 0, once all have finished: Runtime::shutdown.
+  /// Returns, on rank 0, the reports of all ranks once they have finished: Runtime::shutdown.
   const std::map<int, std::string>& reports() const noexcept { return stop_.reports; }
 
   EngineCounters& counters() noexcept { return counters_; }
@@ -94,7 +96,7 @@ class ControlPlane {
   Stats stats(bool has_devices) const;
 
   FailureResolver resolver() const { return {tree_, log_, pending_text()}; }
-  /// The message to the others once this rank leaves.
+  /// Returns the message to the other ranks when this rank leaves.
   FailureMessage departure_of_this_rank() const {
     return life_.departure_of(tree_.rank(), pending_text());
   }

@@ -28,13 +28,13 @@ using Clock = MonotonicClock;
 constexpr std::chrono::seconds kFlushTime{2};
 /// Time limit for closing the connections once all ranks have agreed to stop.
 constexpr std::chrono::seconds kClosingTime{30};
-/// How much longer than its own limits the engine may take before its thread is given up: it then
+/// How much longer than its own limits the engine may take before its thread is abandoned: it then
 /// hangs in a library (MPI_Finalize after a rank died in it).
 constexpr std::chrono::seconds kSlack{10};
 /// How much longer than RONDE_INIT_TIMEOUT_S the start may take: its own limits name the missing
 /// rank, and should pass first.
 constexpr std::chrono::seconds kStartSlack{3};
-/// How often a thread that waits for the transport to close looks why it hangs.
+/// How often a thread that waits for the transport to close checks why it hangs.
 constexpr std::chrono::milliseconds kLookPeriod{20};
 
 /// Pins this thread to the core that RONDE_THREAD_AFFINITY gives to this rank, if any.
@@ -123,7 +123,7 @@ bool Engine::try_start() noexcept {
   try {
     start();
   } catch (...) {
-    // Reported before the transport closes, as that may wait for the others.
+    // Reported before the transport closes, as closing may wait for the other ranks.
     life_.mark_started(std::current_exception());
     try_end(bootstrap_ && bootstrap_->is_refused());
     return false;
@@ -166,14 +166,14 @@ void Engine::start() {
   set_maker_.emplace(parts, weak_from_this(), log_);
 }
 
-/// Horovod's programs name the timeline on rank 0 alone, or one for each rank.
+/// Horovod's programs name the timeline on rank 0 only, or one for each rank.
 void Engine::agree_on_timeline() {
   int speaker = 0;
   std::string& timeline = options_.config.timeline;
   timeline = bootstrap_->first_text(tree_.is_arbiter() ? timeline : std::string(), speaker);
 }
 
-/// All ranks take the values that rank 0 names, so that they cannot differ.
+/// All ranks use the values of rank 0, so that they cannot differ.
 void Engine::agree_on_tuned_values() {
   if (options_.config.tuned.empty()) return;
   std::string values;
@@ -264,7 +264,7 @@ std::vector<std::string> Engine::shutdown(std::string report) {
       UsageError("ronde::shutdown() has been called on this rank: no operation can follow it")));
   life_.shut_down(std::move(report));
   queue_.wake();
-  // Twice: once for all ranks to come, once for the last operations.
+  // Twice: once for all ranks to call shutdown, once for the last operations.
   life_.wait_loop_ended(2 * from_s(options_.config.shutdown_timeout_s));
   const std::optional<GroupError> lost = wait_closed();
   if (!join(Clock::now())) {
@@ -281,14 +281,16 @@ std::vector<std::string> Engine::shutdown(std::string report) {
   return reports;
 }
 
-/// True if the program was told that the group is dead; or it is, and the program has left by
-/// itself, or is handling an error, which another must not replace.
+/// Returns true if the program has received the failure of the group; or if the group has failed
+/// and the program has left by itself, or is handling an error, which must not be replaced by
+/// another.
 bool Engine::is_failure_known() const {
   const bool handles_error = std::uncaught_exceptions() > 0 || std::current_exception();
   return life_.is_failure_reported() || (failure() && (life_.leaves() || handles_error));
 }
 
-/// The rank for which closing waits in vain, if the transport names one.
+/// Waits until the engine has ended. Returns the rank for which closing waits in vain, if the
+/// transport names one.
 std::optional<GroupError> Engine::wait_closed() {
   const TimePoint deadline = Clock::now() + kClosingTime + kSlack;
   while (!life_.wait_ended(Clock::now() + kLookPeriod) && Clock::now() < deadline) {
@@ -298,7 +300,7 @@ std::optional<GroupError> Engine::wait_closed() {
   return std::nullopt;
 }
 
-/// False if the thread did not end in time; it is then left to itself.
+/// Returns false if the thread did not end in time; it is then detached.
 bool Engine::join(TimePoint deadline) {
   const bool has_ended = life_.wait_ended(deadline);
   if (has_ended) {
@@ -325,16 +327,16 @@ bool Engine::leave(const std::string& why) noexcept {
   return !life_.wait_ended(Clock::now() + kSlack) || failure();
 }
 
-/// `why`, for the others; empty if it is not known.
+/// `why`: for the other ranks; may be empty.
 void Engine::request_leave(const std::string& why) {
   queue_.close(std::make_exception_ptr(UsageError("this rank is leaving the group")));
   life_.leave(why);
-  // Before the start is over there is nothing to wake; the loop then looks before it waits.
+  // Before the start is over there is nothing to wake; the loop checks before it first waits.
   if (life_.has_started()) queue_.wake();
 }
 
-/// In a callback. Waits of this rank stay as they are.
-/// If the callback returns all the same, the loop finds a group that it has left.
+/// Leaves in a callback, which may never return: waits of this rank stay pending. If it returns,
+/// the loop finds that this rank has left.
 void Engine::leave_from_within(const std::string& why) noexcept {
   if (std::exchange(has_left_, true) || !tree_.is_open()) return;
   request_leave(why);
@@ -364,7 +366,7 @@ void Engine::end_failed(const GroupFailure& seen) noexcept {
   try {
     fail_everything(failure);
   } catch (...) {
-    // Nothing above this thread could handle it, and the process must live.
+    // Nothing above this thread could handle it, and the process must survive.
     log_->error("while failing the group: " + exception_text());
   }
   try_end(false);
@@ -389,7 +391,7 @@ void Engine::stop() {
       for (auto& [device, backend] : set->backends) backend->close();
     }
   } catch (...) {
-    // The others are ending as well: nobody can be asked.
+    // The other ranks are ending as well: rank 0 cannot be asked.
     throw GroupFailure{
         {tree_.rank(), rank_name(tree_.rank()) + " cannot close its backend: " + exception_text()},
         true};

@@ -30,16 +30,15 @@
 
 namespace ronde {
 
-/// One rank of a group, behind a Runtime: owns all parts, starts them, has a thread run the loop,
-/// and ends them. That thread shares it, so that giving up on the one leaves the other intact.
+/// One rank of a group, behind a Runtime: owns all parts, starts them, runs the loop in a thread,
+/// and ends them. That thread shares ownership, so that it can be abandoned if it hangs.
 ///
-/// Thread-safety: every member may be called from any thread, but quit(), beside which nothing else
-/// is called.
+/// Thread-safety: every member may be called from any thread; quit() must be the last call.
 class Engine final : public WaitHelper, public std::enable_shared_from_this<Engine> {
  public:
-  /// Meets the other ranks, as the constructor of Runtime.
+  /// Blocks until the ranks have met, as the constructor of Runtime.
   static std::shared_ptr<Engine> launch(RuntimeOptions options);
-  /// For launch().
+  /// Only launch() calls it.
   explicit Engine(RuntimeOptions options);
   ~Engine() override = default;
   Engine(const Engine&) = delete;
@@ -48,17 +47,15 @@ class Engine final : public WaitHelper, public std::enable_shared_from_this<Engi
   /// Note [After fork].
   bool is_of_parent() const noexcept { return fork_depth() != fork_depth_; }
 
-  // As in Runtime.
-
   bool leave(const std::string& why) noexcept;
   std::vector<std::string> shutdown(std::string report);
   void abort(const std::string& text);
-  /// The Runtime is gone.
+  /// Ends the engine, as its Runtime is destroyed.
   void quit() noexcept;
 
-  /// The error of a dead group; null while it lives.
+  /// Returns the error of a failed group; null if it has not failed.
   std::exception_ptr failure() const { return life_.failure(); }
-  /// The program gets the error of a dead group.
+  /// Records that the program receives the error of a failed group.
   void mark_failure_reported() noexcept { life_.mark_failure_reported(); }
 
   void help(WorkState& work, Stage goal, TimePoint deadline) noexcept override;
@@ -110,7 +107,7 @@ class Engine final : public WaitHelper, public std::enable_shared_from_this<Engi
   void try_end(bool graceful) noexcept;
   Stats live_stats() const;
 
-  // Constant after construction but for RONDE_TUNED in start(), or made for any thread.
+  // Constant after construction but for RONDE_TUNED in start(), or thread-safe.
   RuntimeOptions options_;
   const std::shared_ptr<Logger> log_;
   const std::shared_ptr<EventLog> events_;
@@ -121,7 +118,7 @@ class Engine final : public WaitHelper, public std::enable_shared_from_this<Engi
   SetTable table_;
 
   // Written before EngineLife::wait_started() returns, constant from then on.
-  ControlTree tree_;  ///< its messages: of whoever runs the loop
+  ControlTree tree_;  ///< sending and receiving: only where the loop runs
   std::optional<Bootstrap> bootstrap_;
   BackendMaker backends_;
   std::unique_ptr<Board> board_;  ///< null where the ranks share no memory

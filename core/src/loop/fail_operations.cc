@@ -10,13 +10,13 @@
 namespace ronde {
 namespace {
 
-/// Time limit for work that is queued on devices once the group is dead.
+/// Time limit for work that is queued on devices when the group has failed.
 constexpr std::chrono::seconds kDeviceBound{2};
-/// How long one of them is waited for before the next one is checked.
+/// How long one device is waited for before the next one is checked.
 constexpr std::chrono::milliseconds kDeviceTurn{10};
 
-/// A device that hangs may still write there at any time: the owner of the memory, to which
-/// callbacks may belong, is kept until the process ends.
+/// Keeps the owners of the memory, and callbacks, until the process ends, as a device that hangs
+/// may still write there at any time.
 void abandon_buffers(std::vector<Submission>& submissions) {
   static std::mutex mutex;
   static auto* const kKept = new std::vector<Start>();
@@ -26,31 +26,31 @@ void abandon_buffers(std::vector<Submission>& submissions) {
   }
 }
 
-/// The work that a set of the dead group has begun on a device.
+/// The work that a set of the failed group has begun on a device.
 struct DeviceWork {
   std::shared_ptr<DeviceStreams> streams;
   std::vector<Submission>* submissions;
 };
 
 /// Waits for the devices of all sets at once, as work of one may be queued behind that of another.
-/// In the first half of the time they end by themselves, as healthy ranks may still do their part;
-/// then their waits for other ranks are cancelled.
+/// The first half of the time lets work end by itself, as healthy ranks may still do their part;
+/// then its waits for other ranks are cancelled.
 void drain_devices(std::vector<DeviceWork> works) {
   const auto begin = MonotonicClock::now();
   const auto waited = [&] { return MonotonicClock::now() - begin; };
-  const auto look = [&] {
+  const auto drain = [&] {
     std::erase_if(works, [](const DeviceWork& work) {
-      const DrainStatus rest = work.streams->drain(kDeviceTurn);
-      if (rest == DrainStatus::Unknown) abandon_buffers(*work.submissions);
-      return rest != DrainStatus::NotYet;
+      const DrainStatus status = work.streams->drain(kDeviceTurn);
+      if (status == DrainStatus::Unknown) abandon_buffers(*work.submissions);
+      return status != DrainStatus::NotYet;
     });
   };
-  while (!works.empty() && 2 * waited() < kDeviceBound) look();
+  while (!works.empty() && 2 * waited() < kDeviceBound) drain();
   bool is_last = false;
   while (!works.empty() && !is_last) {
     is_last = waited() >= kDeviceBound;
     for (const DeviceWork& work : works) work.streams->cancel_waits();
-    look();
+    drain();
   }
   for (const DeviceWork& work : works) abandon_buffers(*work.submissions);
 }
@@ -64,7 +64,7 @@ void abandon(Submission& submission) {
 
 void ControlPlane::fail(const std::exception_ptr& error) {
   const std::vector<SetEngine*>& sets = sets_.running();
-  // Backends first: from here on nobody's buffers are touched any more.
+  // Backends first: from here on no buffer of the program is accessed.
   for (SetEngine* set : sets) {
     for (auto& [device, backend] : set->backends) backend->abort();
   }

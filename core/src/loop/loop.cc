@@ -14,32 +14,32 @@
 namespace ronde {
 namespace {
 
-/// How long a thread that waits sees nothing happen before it sleeps.
+/// How long a waiting thread polls without progress before it sleeps.
 constexpr std::chrono::microseconds kPatience{50};
-/// How long it does where a peer may need this core.
+/// How long it polls where a peer may need this core.
 constexpr std::chrono::microseconds kPatienceWhereCoresAreFew{5};
 /// How long operations are polled before messages are checked again.
 constexpr std::chrono::microseconds kPollSlice{20};
-/// A caller that waits looks for messages in one of so many rounds while a schedule is frozen.
+/// While a schedule is frozen, a caller that waits polls for messages in one of this many rounds.
 constexpr unsigned kRoundsWithoutMessages = 16;
-/// In a round in which nothing happened it makes figures of so many events: less than it takes to
-/// hear from another core.
+/// Events of which a caller makes figures in a round without progress: this takes less time than a
+/// signal from another core.
 constexpr std::uint64_t kEventsOfRound = 2;
 /// How often the time limits of an operation are checked while its peers let this rank sleep.
 constexpr std::chrono::milliseconds kLongestSleepInOperation{100};
-/// How long a rank sleeps in an operation where nobody would wake it: short against the time of a
+/// How long a rank sleeps in an operation that does not wake it: short against the time of a
 /// message, once one has taken longer than the patience.
 constexpr std::chrono::microseconds kPause{50};
-/// Far away, and safe to do arithmetic on.
+/// Practically infinite, but safe in arithmetic.
 constexpr std::chrono::hours kLongestSleep{24};
-/// A thread that yields for longer, so many times in a row, shares its core with programs that
-/// compute: ranks that poll yield sooner.
+/// A thread whose yield takes longer this many times in a row shares its core with programs that
+/// compute, as ranks that poll give the core back sooner.
 constexpr std::chrono::milliseconds kLongYield{1};
 constexpr int kMostLongYields = 3;
-/// How long that is then taken to go on.
+/// How long this is then assumed to last.
 constexpr std::chrono::milliseconds kCrowdedTime{100};
 
-/// Gives a lock up for a scope.
+/// Releases a lock for a scope.
 class Unlocked {
  public:
   explicit Unlocked(std::unique_lock<std::mutex>& lock) : lock_(lock) { lock_.unlock(); }
@@ -88,7 +88,7 @@ void Loop::run(std::unique_lock<std::mutex>& engine) {
 
 void Loop::sleep(std::unique_lock<std::mutex>& engine) {
   const auto progress_due = failure_ ? std::nullopt : progress_host_backend();
-  // Published before the last look: whoever adds something afterwards wakes this thread.
+  // Published before the last poll: whoever adds something afterwards wakes this thread.
   asleep_.store(true);
   publish_sleep();
   poll_again();
@@ -100,7 +100,7 @@ void Loop::sleep(std::unique_lock<std::mutex>& engine) {
       counters_.sleeps.add();
       driver_.store({});
       const Unlocked unlocked(engine);
-      waits_.store(true);  // and the engine is free
+      waits_.store(true);  // with the engine unlocked
       queue_.events().read_figures();
       tree_.transport().wait(sleeps_until_, *descriptor);
       waits_.store(false);
@@ -138,13 +138,13 @@ void Loop::drive(const WorkState& work, Stage goal, TimePoint now, TimePoint dea
   if (board_ != nullptr) board_->set_asleep(Board::Sleep::None);
   try {
     run_rounds(work, goal, now, deadline);
-    // Published before the last look, as in sleep().
+    // Published before the last poll, as in sleep().
     publish_sleep();
     poll_again();
   } catch (...) {
     failure_ = std::current_exception();
   }
-  // The thread may sleep without the descriptor, or its signal has been used up by the polls here.
+  // The thread may sleep without the descriptor, or the polls here may have consumed its signal.
   const bool misses_wakes = sleeps_on_descriptor();
   if (failure_ || misses_wakes || next_event(MonotonicClock::now()) < sleeps_until_) queue_.wake();
   driver_.store({});
@@ -154,10 +154,10 @@ void Loop::run_rounds(const WorkState& work, Stage goal, TimePoint now, TimePoin
   std::uint64_t seen = progress();
   TimePoint give_up = now + patience_;
   for (unsigned round = 0; !failure_ && work.stage() < goal; ++round) {
-    // Looking for messages costs a system call; a frozen schedule needs none.
-    const bool looks_for_messages =
+    // Polling for messages costs a system call; a frozen schedule needs none.
+    const bool polls_messages =
         !control_.is_frozen() || round % kRoundsWithoutMessages == kRoundsWithoutMessages - 1;
-    if (!looks_for_messages) {
+    if (!polls_messages) {
       control_.follow_schedule();
       poll_operations(now);
     } else if (!step(now)) {
@@ -179,7 +179,7 @@ void Loop::run_rounds(const WorkState& work, Stage goal, TimePoint now, TimePoin
   }
 }
 
-/// Changes whenever something happens.
+/// Returns a number that changes with every message, decision and step of an operation.
 std::uint64_t Loop::progress() const {
   return counters_.messages.get() + counters_.decisions.get() + progress_of_operations();
 }
@@ -194,7 +194,7 @@ std::uint64_t Loop::progress_of_operations() const {
   return progress;
 }
 
-/// How to wait for all operations in progress: in the most impatient of their ways.
+/// Returns the most impatient way of waiting among the operations in progress.
 Waiting Loop::waiting() const {
   Waiting waiting = Waiting::Bell;
   for (const SetEngine* set : sets_.running()) {
@@ -223,14 +223,15 @@ void Loop::poll_operations(TimePoint now) {
   if (progress_of_operations() != before) {
     hot_until_ = MonotonicClock::now() + patience_;
   } else if (busy()) {
-    // Every rank has entered, so polling is right; but where ranks outnumber cores, a peer may need
-    // this one.
+    // All ranks run the operation, so polling is right; but where ranks outnumber cores, a peer may
+    // need this core.
     yield_core();
   }
 }
 
-/// Linux lets a thread that has yielded run last, but one that has slept at once. Where others
-/// compute, a sum by MPI that moves on a little at each turn takes minutes by yielding alone.
+/// Yields, or sleeps where others compute on this core: Linux runs a thread that has yielded last,
+/// but one that has slept at once. A sum by MPI, which progresses a little at each turn, would take
+/// minutes by yielding alone.
 void Loop::yield_core() {
   const TimePoint before = MonotonicClock::now();
   if (before < crowded_until_) return std::this_thread::sleep_for(kPause);
@@ -251,14 +252,14 @@ void Loop::poll_again() {
   if (progress_of_operations() != before) hot_until_ = MonotonicClock::now() + patience_;
 }
 
-/// Backend::tend(): also while other operations are in progress, for which its peers may wait.
+/// Calls Backend::tend(), also while other operations are in progress, as peers may wait for it.
 std::optional<Loop::Duration> Loop::progress_host_backend() const {
   const auto host = sets_.global().backends.find(DeviceKind::Cpu);
   return host == sets_.global().backends.end() ? std::nullopt : host->second->tend();
 }
 
-/// The time of the next poll of operations: now while they are hot, or while nothing wakes this
-/// rank; nullopt if there are none.
+/// Returns the time of the next poll of operations: now while they are hot, or while nothing wakes
+/// this rank; nullopt if there are none.
 std::optional<Loop::TimePoint> Loop::next_poll(TimePoint now) const {
   if (!busy()) return std::nullopt;
   const Waiting way = waiting();
@@ -266,22 +267,22 @@ std::optional<Loop::TimePoint> Loop::next_poll(TimePoint now) const {
   return now + (way == Waiting::Pause ? kPause : Duration(kLongestSleepInOperation));
 }
 
-/// The time of the next thing to do if nobody wakes the loop; `now` or before if at once.
+/// Returns the time of the next round if nothing wakes the loop; `now` or before: at once.
 Loop::TimePoint Loop::next_event(TimePoint now) const {
-  // The last operation may have ended in the look before a sleep.
+  // The last operation may have ended in the poll before a sleep.
   const TimePoint look = next_poll(now).value_or(now + kLongestSleep);
   if (look <= now) return look;
   return std::min(look, control_.next_event(now, busy()).value_or(look));
 }
 
-/// A descriptor for Transport::wait(), or -1; nothing if operations can be polled now.
+/// Returns a descriptor for Transport::wait(), or -1; nothing if operations can be polled now.
 std::optional<int> Loop::prepare_sleep() const {
   int descriptor = -1;
   if (!sleeps_on_descriptor()) return descriptor;
   for (const SetEngine* set : sets_.running()) {
     if (set->executor->waiting() != Waiting::Descriptor) continue;
     const int of_set = set->backends.at(DeviceKind::Cpu)->prepare_sleep();
-    // Two networks have nothing to sleep on together.
+    // No single descriptor covers two networks.
     if (of_set < 0 || (descriptor >= 0 && of_set != descriptor)) return std::nullopt;
     descriptor = of_set;
   }

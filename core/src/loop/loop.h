@@ -25,7 +25,7 @@ namespace ronde {
 /// operation to it and being woken by it costs more than a small operation itself, so a caller that
 /// waits runs the loop itself (help()) as long as operations make progress, and leaves the thread
 /// asleep. Whoever runs the loop holds engine_; the thread releases it while it sleeps. A failure
-/// that a caller meets is kept for the thread, which is woken to end the group.
+/// that a caller sees is stored for the thread, which is woken to end the group.
 ///
 /// Thread-safety: start(), lock(), run() and step() are for the loop's own thread; the other
 /// members may be called from any thread.
@@ -39,24 +39,24 @@ class Loop {
        SubmissionQueue& queue)
       : control_(control), options_(options), tree_(tree), queue_(queue) {}
 
-  /// Before lock(). `board`: null if there is none; ranks of this host can wake each other by it.
-  /// `outnumbers_cores`: not all of them can run at once.
+  /// To be called before lock(). `board`: null if there is none; ranks of this host wake each other
+  /// by it. `outnumbers_cores`: not all ranks of this host can run at once.
   void start(Board* board, bool outnumbers_cores);
-  /// Locks the engine for its thread, until the end.
+  /// Locks the engine for its thread until the end.
   [[nodiscard]] std::unique_lock<std::mutex> lock() { return std::unique_lock(engine_); }
   /// Runs the loop to its end; rethrows its failure, also one on a caller's thread.
   void run(std::unique_lock<std::mutex>& engine);
-  /// One round, that begins `now`; it reads the clock again before it polls operations. False: it
-  /// was the last one.
+  /// Runs one round, which begins `now`; reads the clock again before it polls operations. Returns
+  /// false if it was the last one.
   bool step(TimePoint now);
 
-  /// Runs the loop while `work`, which is waited for, has yet to come to `goal`; at most until
-  /// `deadline`, and only while something happens. Else its thread runs it.
+  /// Runs the loop for a caller that waits for `work` until it reaches `goal`, at most until
+  /// `deadline`, and only while there is progress. Leaves the rest to the loop's thread.
   void help(const WorkState& work, Stage goal, TimePoint now, TimePoint deadline) noexcept;
 
-  /// The loop's thread has to be woken to see anything new.
+  /// Returns whether the loop's thread has to be woken to see anything new.
   bool wants_wake() const noexcept { return asleep_.load(); }
-  /// It is asleep.
+  /// Returns whether the loop's thread is asleep, with the engine unlocked.
   bool asleep() const noexcept { return waits_.load(); }
   bool is_this_thread() const noexcept { return driver_.load() == std::this_thread::get_id(); }
 
@@ -94,14 +94,14 @@ class Loop {
 
   // Guarded by engine_.
   std::mutex engine_;
-  bool runs_ = false;           ///< the loop may be run
-  std::exception_ptr failure_;  ///< met by a caller that ran it
-  TimePoint sleeps_until_{};    ///< the thread does
-  TimePoint hot_until_{};       ///< operations in progress are polled without sleeping
-  int long_yields_ = 0;         ///< in a row
-  TimePoint crowded_until_{};   ///< others compute on this core
+  bool runs_ = false;           ///< callers may run the loop
+  std::exception_ptr failure_;  ///< of a round that a caller ran
+  TimePoint sleeps_until_{};    ///< of the loop's thread
+  TimePoint hot_until_{};       ///< operations are polled without sleeping until then
+  int long_yields_ = 0;         ///< consecutive
+  TimePoint crowded_until_{};   ///< others compute on this core until then
 
-  std::atomic<std::thread::id> driver_{};  ///< who runs the loop
+  std::atomic<std::thread::id> driver_{};  ///< the thread that runs the loop
   std::atomic<bool> asleep_{false};
   std::atomic<bool> waits_{false};
 };
