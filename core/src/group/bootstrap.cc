@@ -17,8 +17,8 @@
 namespace ronde {
 namespace {
 
-/// Rank 0 waits so much longer than the transport in a start, and each rank than the one above it:
-/// a rank that knows better whom to blame speaks first, and all before the caller gives up.
+/// How much longer rank 0 waits than the transport in a start, and each rank than its parent: the
+/// rank that knows best which rank is late fails first, and all fail before the caller gives up.
 constexpr std::chrono::milliseconds kStartStep{700};
 
 }  // namespace
@@ -32,18 +32,18 @@ std::vector<std::string> Bootstrap::exchange(std::string_view blob) {
                    rank_name(tree_.parent()) + " sent the parts of some ranks only");
 }
 
-std::string Bootstrap::first_text(const std::string& word, int& speaker) {
-  const BootstrapMessage first = confer(word, [](std::vector<std::string> words) {
-    const auto said =
-        std::ranges::find_if(words, [](const std::string& text) { return !text.empty(); });
-    if (said == words.end()) return BootstrapMessage{};
-    return BootstrapMessage{static_cast<int>(said - words.begin()), {std::move(*said)}};
+std::string Bootstrap::first_text(const std::string& text, int& from) {
+  BootstrapMessage first = confer(text, [](std::vector<std::string> texts) {
+    const auto found =
+        std::ranges::find_if(texts, [](const std::string& each) { return !each.empty(); });
+    if (found == texts.end()) return BootstrapMessage{};
+    return BootstrapMessage{static_cast<int>(found - texts.begin()), {std::move(*found)}};
   });
-  speaker = first.rank;
-  return first.blobs.empty() ? std::string() : first.blobs.front();
+  from = first.rank;
+  return first.blobs.empty() ? std::string() : std::move(first.blobs.front());
 }
 
-/// All ranks learn what rank 0 concludes from the blobs of all.
+/// Returns, on every rank, what rank 0 concludes from the blobs of all.
 BootstrapMessage Bootstrap::confer(std::string_view blob, const Conclude& conclude) {
   try {
     return tree_.is_arbiter() ? gather(blob, conclude) : send_and_wait(blob);
@@ -61,7 +61,7 @@ BootstrapMessage Bootstrap::gather(std::string_view blob, const Conclude& conclu
   while (!missing.empty()) {
     BootstrapMessage message = receive(missing).second;
     if (missing.erase(message.rank) != 1) {
-      throw GroupError(message.rank, rank_name(message.rank) + " met the others twice");
+      throw GroupError(message.rank, rank_name(message.rank) + " sent its part of the start twice");
     }
     blobs[static_cast<std::size_t>(message.rank)] = std::move(message.blobs[0]);
   }
@@ -70,7 +70,8 @@ BootstrapMessage Bootstrap::gather(std::string_view blob, const Conclude& conclu
   return conclusion;
 }
 
-/// Sends on the children's parts, too, until the conclusion comes from above.
+/// Sends this rank's part to its parent and forwards the children's parts until the conclusion
+/// arrives.
 BootstrapMessage Bootstrap::send_and_wait(std::string_view blob) {
   tree_.send_up(BootstrapMessage{tree_.rank(), {std::string(blob)}});
   for (;;) {
@@ -84,7 +85,7 @@ BootstrapMessage Bootstrap::send_and_wait(std::string_view blob) {
   }
 }
 
-/// Others know only their neighbours, and would blame this rank.
+/// Sends the error to the neighbours, which would otherwise blame this rank.
 void Bootstrap::spread(const GroupError& error) {
   const FailureMessage failure{error.failed_rank(), error.what()};
   if (!tree_.is_arbiter() && error.failed_rank() != tree_.parent()) tree_.send_up(failure);
@@ -99,7 +100,7 @@ BootstrapMessage Bootstrap::read(const Incoming& incoming) const {
       throw GroupError(failure->rank, failure->text);
     }
     auto* bootstrap = std::get_if<BootstrapMessage>(&message);
-    if (bootstrap == nullptr) throw Error("a control message that comes at the wrong time");
+    if (bootstrap == nullptr) throw Error("an unexpected control message");
     if (peer != tree_.parent()) tree_.expect_below(peer, bootstrap->rank);
     if (peer != tree_.parent() && bootstrap->blobs.size() != 1) {
       throw Error("a bootstrap message without its part");
@@ -112,7 +113,7 @@ BootstrapMessage Bootstrap::read(const Incoming& incoming) const {
   }
 }
 
-/// `missing`: whom this rank waits for.
+/// `missing`: the ranks that this one waits for.
 std::pair<Incoming, BootstrapMessage> Bootstrap::receive(const std::set<int>& missing) {
   const Clock::time_point until = deadline_ + (1 + tree_.depth()) * kStartStep;
   for (;;) {
@@ -133,9 +134,9 @@ std::pair<Incoming, BootstrapMessage> Bootstrap::receive(const std::set<int>& mi
   }
 }
 
-/// Finds what differs between the ranks, or is wrong with some. The texts of all ranks would fill
-/// the memory of rank 0 in a large job: it compares digests, asks one rank of each kind for its
-/// text if there are several, and answers with its decision.
+/// Returns what differs between the ranks, or is invalid on some. The texts of all ranks would fill
+/// the memory of rank 0 in a large job, so rank 0 compares digests and requests the text of one
+/// rank for each digest if there are several.
 Problem Bootstrap::configuration_difference(const std::string& fingerprint, bool is_sound) {
   std::vector<std::string> digests;  // by rank, on rank 0
   const auto first_of_each = [&digests](std::vector<std::string> of_ranks) {
@@ -147,9 +148,9 @@ Problem Bootstrap::configuration_difference(const std::string& fingerprint, bool
     }
     return firsts;
   };
-  const std::vector<std::string> speakers = confer(config_digest(fingerprint), first_of_each).blobs;
-  if (speakers.size() == 1 && is_sound) return std::nullopt;
-  const bool speaks = std::ranges::find(speakers, std::to_string(tree_.rank())) != speakers.end();
+  const std::vector<std::string> firsts = confer(config_digest(fingerprint), first_of_each).blobs;
+  if (firsts.size() == 1 && is_sound) return std::nullopt;
+  const bool is_first = std::ranges::find(firsts, std::to_string(tree_.rank())) != firsts.end();
   const auto answer_to = [&digests](std::vector<std::string> texts) {
     std::map<std::string, std::string> text_of;
     for (std::size_t rank = 0; rank < texts.size(); ++rank) {
@@ -158,7 +159,7 @@ Problem Bootstrap::configuration_difference(const std::string& fingerprint, bool
     for (std::size_t rank = 0; rank < texts.size(); ++rank) texts[rank] = text_of[digests[rank]];
     return BootstrapMessage{0, {config_difference(texts)}};
   };
-  const BootstrapMessage answer = confer(speaks ? fingerprint : std::string(), answer_to);
+  const BootstrapMessage answer = confer(is_first ? fingerprint : std::string(), answer_to);
   const bool differs = !answer.blobs.empty() && !answer.blobs.front().empty();
   return differs ? Problem(answer.blobs.front()) : std::nullopt;
 }

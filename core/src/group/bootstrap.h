@@ -18,11 +18,11 @@
 
 namespace ronde {
 
-/// Lets all ranks exchange, through rank 0, what their start needs. Every rank makes the same calls
-/// in the same order; each blocks until all ranks have made it. They throw GroupError, with the
-/// same culprit on all ranks, if a rank is lost or late.
+/// Exchanges among all ranks, through rank 0, what their start needs. Every rank makes the same
+/// calls in the same order; each blocks until all ranks have made it, and throws GroupError, with
+/// the same culprit on all ranks, if a rank is lost or late.
 ///
-/// Thread-safety: none; used where the loop runs before the loop begins.
+/// Thread-safety: none; used by the loop's thread before the loop begins.
 class Bootstrap {
  public:
   using Clock = MonotonicClock;
@@ -34,17 +34,17 @@ class Bootstrap {
   /// Returns the blobs of all ranks, by rank.
   std::vector<std::string> exchange(std::string_view blob);
 
-  /// Returns the first text that is not empty, in the order of ranks, and its rank; or empty.
-  std::string first_text(const std::string& word, int& speaker);
+  /// Returns the first text that is not empty, in the order of ranks, and its rank in `from`;
+  /// otherwise an empty string.
+  std::string first_text(const std::string& text, int& from);
 
   Clock::time_point deadline() const noexcept { return deadline_; }
 
-  /// Throws UsageError on every rank if their configurations differ, or one of them is nonsense.
+  /// Throws UsageError on every rank if their configurations differ, or one of them is invalid.
   void compare_configurations(const RuntimeOptions& options);
 
-  /// Throws UsageError, as every rank does: none of them starts, and all know it.
+  /// Throws UsageError. Every rank calls it, so that none of them starts.
   [[noreturn]] void refuse(const std::string& text);
-  /// refuse() was called.
   bool is_refused() const noexcept { return is_refused_; }
 
  private:

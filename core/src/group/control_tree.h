@@ -19,13 +19,13 @@ namespace ronde {
 ///
 /// Note [Over the tree]
 /// Ranks communicate with rank 0, the arbiter, over the tree. A message from above is meant for
-/// all: every rank forwards it to its children before it obeys. The leader of a host forwards its
-/// children's messages; its Combiner merges the announcements first. A failure is not forwarded but
-/// resolved (FailureResolver), and a rank that has resolved it informs its children: so they learn
-/// of it even if rank 0 is lost.
+/// all: every rank forwards it to its children before it applies it. The leader of a host forwards
+/// its children's messages; its Combiner merges the announcements first. A failure is not forwarded
+/// but resolved (FailureResolver), and a rank that has resolved it sends the resolution to its
+/// children, which so receive it even if rank 0 is lost.
 ///
-/// Thread-safety: none, but what Transport says of itself; topology() and what follows from it are
-/// constant once open() has returned.
+/// Thread-safety: none, except for transport() (see Transport); topology() and what follows from it
+/// are constant once open() has returned.
 class ControlTree {
  public:
   void open(std::unique_ptr<Transport> transport) {
@@ -34,7 +34,7 @@ class ControlTree {
     parent_ = topology_.parent();
     children_ = topology_.children();
   }
-  /// Returns the transport, to be closed: this rank sends and receives nothing any more.
+  /// Removes and returns the transport, to be closed.
   std::unique_ptr<Transport> release() noexcept { return std::move(transport_); }
   bool is_open() const noexcept { return transport_ != nullptr; }
 
@@ -42,10 +42,10 @@ class ControlTree {
   const Topology& topology() const noexcept { return topology_; }
   int rank() const noexcept { return topology_.rank; }
   int size() const noexcept { return topology_.size; }
-  int parent() const noexcept { return parent_; }  ///< -1 of rank 0
+  int parent() const noexcept { return parent_; }  ///< -1 on rank 0
   const std::vector<int>& children() const noexcept { return children_; }
   bool is_arbiter() const noexcept { return topology_.rank == 0; }
-  /// The number of ranks that a message of rank 0 passes on its way here: 0, 1 or 2.
+  /// Returns this rank's distance from rank 0 in the tree: 0, 1 or 2.
   int depth() const noexcept { return is_arbiter() ? 0 : parent_ == 0 ? 1 : 2; }
 
   void send_up(const Message& message) const { send_up(encode(message)); }
@@ -59,11 +59,11 @@ class ControlTree {
   }
 
   bool exists(int rank) const noexcept { return rank >= 0 && rank < topology_.size; }
-  /// Throws Error unless `peer`, a child, may speak for `rank`: a rank speaks for itself, and the
-  /// leader of a host for its ranks.
+  /// Throws Error unless `peer`, a child, may send messages of `rank`: a rank sends its own, and
+  /// the leader of a host those of its ranks.
   void expect_below(int peer, int rank) const {
     if (exists(rank) && (rank == peer || topology_.parent_of(rank) == peer)) return;
-    throw Error("it speaks for " + rank_name(rank) + ", which is not below it");
+    throw Error("it sends for " + rank_name(rank) + ", which is not below it");
   }
 
  private:
@@ -73,9 +73,9 @@ class ControlTree {
   std::vector<int> children_;
 };
 
-/// The error text for a message of `peer` that cannot be understood.
+/// Returns the error text for an invalid message of `peer`.
 inline std::string nonsense_of(int peer, const Error& error) {
-  return rank_name(peer) + " sent what makes no sense: " + error.what();
+  return rank_name(peer) + " sent an invalid message: " + error.what();
 }
 
 }  // namespace ronde

@@ -14,51 +14,50 @@
 
 namespace ronde {
 
-/// The stages of one rank's engine (start, loop, end), and how the program wants it to end.
+/// The stages of one rank's engine (start, loop, end), and the program's requests to end it.
 ///
 /// Thread-safety: every member may be called from any thread.
 class EngineLife {
  public:
   using Clock = MonotonicClock;
 
-  /// `error`: what kept it from starting; null if nothing did.
+  /// `error`: why it could not start; null if it has started.
   void mark_started(std::exception_ptr error = nullptr);
   void mark_loop_ended() { mark(loop_ended_); }
   void mark_ended() { mark(ended_); }
-  /// The group is dead.
   void set_failure(std::exception_ptr failure);
 
-  /// Blocks until mark_started(), at most until `deadline` (then false); throws its error.
+  /// Blocks until mark_started() and throws its error; returns false if `deadline` passes first.
   bool wait_started(Clock::time_point deadline);
-  /// Blocks until mark_ended(), at most until `deadline`.
+  /// Blocks until mark_ended(); returns false if `deadline` passes first.
   bool wait_ended(Clock::time_point deadline);
-  /// Blocks until mark_loop_ended(), for no longer than `limit` unless that is zero.
+  /// Blocks until mark_loop_ended(), for no longer than `limit` unless it is zero.
   void wait_loop_ended(Clock::duration limit);
 
   bool has_started() const;
-  /// The error of a dead group; null while it lives.
+  /// Returns the error of a failed group; null if it has not failed.
   std::exception_ptr failure() const;
-  /// A call has thrown that error, and the program gets it unless this is the library's own work.
+  /// Records that a call throws that error to the program, unless the library made the call itself.
   void mark_failure_reported() noexcept {
     if (!OwnWorkScope::is_inside()) failure_reported_.store(true);
   }
   bool is_failure_reported() const noexcept { return failure_reported_.load(); }
 
-  /// `report`: for rank 0.
+  /// Requests the shutdown. `report`: for rank 0.
   void shut_down(std::string report);
   std::string report() const;
-  /// `why`, for the others; empty if it is not known. The first reason stays.
+  /// Requests to leave. `why`: for the other ranks; may be empty. The first reason is kept.
   void leave(const std::string& why);
-  /// The first text stays.
+  /// Requests to abort the group. The first text is kept.
   void abort(const std::string& text);
   bool shuts_down() const noexcept { return shuts_down_.load(); }
   bool leaves() const noexcept { return leaves_.load(); }
   bool aborts() const noexcept { return aborts_.load(); }
 
-  /// The message to the others once `rank`, this one, leaves. `pending`: the text of what it waits
-  /// for.
+  /// Returns the message to the other ranks when `rank`, this one, leaves. `pending`: the text of
+  /// what it waits for.
   FailureMessage departure_of(int rank, const std::string& pending) const;
-  /// The same once it aborts.
+  /// Returns the message to the other ranks when `rank`, this one, aborts.
   FailureMessage abortion_of(int rank) const;
 
  private:

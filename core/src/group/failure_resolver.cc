@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// A rank that sees a failure asks rank 0, and takes its answer for the resolution. Rank 0 waits for
-// a moment where the failure may only follow from a death, as the death itself is about to show.
-// Where an operation takes too long it asks every rank whether it runs: one that is stopped is
-// silent. Each rank passes the resolution to its children.
+// A rank that sees a failure asks rank 0, whose answer is the resolution. Rank 0 waits for a moment
+// where the failure may be the consequence of a death that is about to be noticed. Where an
+// operation takes too long it calls the roll: a rank that is stopped does not answer. Each rank
+// sends the resolution to its children.
 #include "core/src/group/failure_resolver.h"
 
 #include <chrono>
@@ -18,10 +18,10 @@ namespace {
 
 using Clock = MonotonicClock;
 
-/// A failed backend is often the first sign of a dead peer: rank 0 waits so long for the death
-/// itself to show before it blames the rank that reported.
+/// A failed backend is often the first sign of a dead peer: how long rank 0 waits for the death to
+/// be noticed before it blames the rank that reported.
 constexpr std::chrono::milliseconds kGrace{300};
-/// How long ranks may take to say that they run.
+/// How long ranks may take to answer the roll call.
 constexpr std::chrono::seconds kRollCallTime{1};
 /// How long a rank waits for rank 0's resolution, for each rank on the way there.
 constexpr std::chrono::seconds kVerdictTime{3};
@@ -32,7 +32,7 @@ FailureMessage FailureResolver::resolve_failure(const GroupFailure& seen, bool l
   try {
     return resolve(seen, leaves);
   } catch (...) {
-    log_.warning("the other ranks could not be told of the failure: " + exception_text());
+    log_.warning("the other ranks could not be informed of the failure: " + exception_text());
     return seen.failure;
   }
 }

@@ -10,29 +10,30 @@
 
 namespace ronde {
 
-/// The reason why the group is dead. Thrown by the loop alone, to leave it.
+/// The reason why the group fails. Only the loop throws it, to end.
 struct GroupFailure {
   FailureMessage failure;
-  /// It is the resolution of rank 0, or rank 0 cannot be asked: the way to it is cut off.
+  /// The failure is rank 0's resolution, or rank 0 cannot be reached.
   bool is_resolved = false;
 };
 
-/// Finds out which rank is to blame, so that all ranks name the same one: rank 0 decides, and the
+/// Finds the rank that has failed, so that all ranks name the same one: rank 0 decides, and the
 /// others ask it. The first rank to see a failed operation often sees the consequence of another
 /// rank's death.
 ///
 /// Thread-safety: none; used where the loop runs, and by a callback that leaves the group.
 class FailureResolver {
  public:
-  /// `pending`: what this rank was waiting for, for texts; or empty. The references outlive this.
+  /// `pending`: what this rank was waiting for, for texts; may be empty. The references outlive
+  /// this.
   FailureResolver(const ControlTree& tree, const Logger& log, std::string pending)
       : tree_(tree), log_(log), pending_(std::move(pending)) {}
 
-  /// Returns the resolution for all ranks, which the children of this one have by then. `leaves`:
-  /// this rank waits for no answer.
+  /// Returns the resolution for all ranks, after sending it to the children of this one. `leaves`:
+  /// this rank does not wait for rank 0's answer.
   FailureMessage resolve_failure(const GroupFailure& seen, bool leaves) noexcept;
 
-  /// The failure of a neighbour that is lost.
+  /// Returns the failure for the loss of a neighbour.
   FailureMessage loss_of(const Incoming& incoming) const;
 
  private:

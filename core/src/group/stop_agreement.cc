@@ -9,7 +9,7 @@
 namespace ronde {
 namespace {
 
-/// A rank waits so much longer than its parent, in shutdown and for stalled operations.
+/// How much longer a rank waits than its parent, in shutdown and for stalled operations.
 constexpr std::chrono::seconds kHeadStart{2};
 
 }  // namespace
@@ -26,7 +26,7 @@ std::optional<ArbiterWatch::TimePoint> ArbiterWatch::answer_deadline(const Await
   return *awaited.decision + from_s(config_.stall_abort_s) + tree_.depth() * kHeadStart;
 }
 
-/// The time since which nothing has come from above though this rank waits for it.
+/// Returns the time since which this rank has waited and nothing has come from above.
 std::optional<ArbiterWatch::TimePoint> ArbiterWatch::silent_since(const Awaited& awaited) const {
   if (config_.stall_warn_s <= 0) return std::nullopt;
   const std::optional<TimePoint> since = awaited.decision ? awaited.decision : awaited.shutdown;

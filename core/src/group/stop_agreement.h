@@ -21,20 +21,20 @@ namespace ronde {
 /// The last decision means that no rank submits anything more, but operations may still be in
 /// progress, and a rank that dies now would leave the others in them. So every rank reports when it
 /// has finished, and closes only when all have; a peer that is lost before has died. The same
-/// happens if others still wait for a rank that has shut down: rank 0 decides nothing more, agreed
-/// operations finish, and then the group fails.
+/// happens if other ranks still wait for one that has shut down: rank 0 makes no more decisions,
+/// agreed operations finish, and then the group fails.
 ///
 /// Thread-safety: none; owned by whoever runs the loop.
 struct StopAgreement {
-  /// Since when shutdown() has been called: here, and on rank 0 by any rank.
+  /// When shutdown() was called: on this rank; on rank 0, by any rank.
   std::optional<std::chrono::steady_clock::time_point> shutdown_since = {};
   bool agreed = false;                           ///< the last decision has been applied
-  std::optional<FailureMessage> departure = {};  ///< why: the group fails once all have finished
+  std::optional<FailureMessage> departure = {};  ///< why the group fails once all have finished
   bool reported_finished = false;                ///< and nothing is in progress on this rank
   bool all_finished = false;                     ///< nor on any other
-  /// Of this rank and those below it, yet to be told.
+  /// This rank and those below it that have finished, to be sent.
   FinishedMessage newly_finished = {};
-  std::map<int, std::string> reports = {};  ///< on rank 0: of all ranks that have finished
+  std::map<int, std::string> reports = {};  ///< on rank 0: by rank that has finished
 
   void add_finished(int rank, std::string report) {
     newly_finished.ranks.push_back(rank);
@@ -45,13 +45,13 @@ struct StopAgreement {
   }
 };
 
-/// The time limit of the shutdown, if the user has set one. A rank waits longer than its parent, as
-/// a rank nearer to rank 0 knows better whom to blame.
+/// Returns the time limit of the shutdown, if the user has set one. A rank waits longer than its
+/// parent, as a rank nearer to rank 0 knows better which rank is late.
 std::optional<std::chrono::steady_clock::time_point> shutdown_deadline(const Config& config,
                                                                        const ControlTree& tree,
                                                                        const StopAgreement& stop);
 
-/// Watches that rank 0 answers this rank, another one.
+/// Checks, on a rank other than rank 0, that rank 0 answers.
 ///
 /// Thread-safety: none; owned by whoever runs the loop.
 class ArbiterWatch {
@@ -60,22 +60,22 @@ class ArbiterWatch {
 
   /// What this rank waits for.
   struct Awaited {
-    std::optional<TimePoint> decision;  ///< since when, if it does; or a reply to an exchange
-    std::optional<TimePoint> shutdown;  ///< the same for the end of the shutdown
+    std::optional<TimePoint> decision;  ///< since when it waits for a decision or a reply
+    std::optional<TimePoint> shutdown;  ///< since when it waits for the end of the shutdown
   };
 
   ArbiterWatch(const Config& config, const ControlTree& tree) : config_(config), tree_(tree) {}
 
-  /// Something has come from above.
+  /// Records the arrival of a message from above.
   void record_message(TimePoint now) noexcept { last_message_ = now; }
 
-  /// The time to warn of its silence: rank 0 would have reported a stall by then.
+  /// Returns when to warn of rank 0's silence: it would have reported a stall by then.
   std::optional<TimePoint> silence_deadline(const Awaited& awaited) const;
-  /// The time by which rank 0 must have decided what this rank waits for, or have failed the group
-  /// for it.
+  /// Returns the time by which rank 0 must have decided what this rank waits for, or have failed
+  /// the group.
   std::optional<TimePoint> answer_deadline(const Awaited& awaited) const;
 
-  /// The silence as a stall, of which a warning is logged now.
+  /// Returns the silence as a stall, for a warning that is logged now.
   StalledOperation warn(const Awaited& awaited, TimePoint now);
 
  private:

@@ -171,7 +171,7 @@ void ControlPlane::handle_message(int peer, const Message& message) {
   if (const auto* failure = std::get_if<FailureMessage>(&message)) {
     throw GroupFailure{*failure, peer == tree_.parent() && !failure->overdue};
   }
-  throw Error("a control message of " + rank_name(peer) + " came at the wrong time");
+  throw Error("unexpected control message of " + rank_name(peer));
 }
 
 void ControlPlane::on_step() {
@@ -434,12 +434,12 @@ void ControlPlane::report_stalls(TimePoint now) {
   if (!finding.stalled.empty()) {
     counters_.stall_reports.add();
     log_.warning("stalled operations:\n" + stall_text(finding.stalled));
-    report_stalled(finding.stalled);
+    publish_stalls(finding.stalled);
   }
   if (finding.fatal) throw GroupFailure{*finding.fatal};
 }
 
-void ControlPlane::report_stalled(const std::vector<StalledOperation>& stalled) const {
+void ControlPlane::publish_stalls(const std::vector<StalledOperation>& stalled) const {
   tree_.send_down(StallMessage{stalled});
   if (options_.on_stall) options_.on_stall(stalled);
 }
@@ -449,20 +449,20 @@ void ControlPlane::inspect_arbiter(TimePoint now) {
   const auto warns = watch_.silence_deadline(awaited);
   if (warns && now >= *warns) {
     const StalledOperation stalled = watch_.warn(awaited, now);
-    log_.warning(rank_name(tree_.parent()) + " has said nothing for " +
+    log_.warning(rank_name(tree_.parent()) + " has sent nothing for " +
                  std::to_string(stalled.waiting.count() / 1000) +
                  " s: see whether its process is stopped or hangs" + pending_text());
     // The children receive it as a stall, and so do not report the same of this rank.
-    report_stalled({stalled});
+    publish_stalls({stalled});
   }
   const auto deadline = watch_.answer_deadline(awaited);
   if (!deadline || now < *deadline) return;
-  throw GroupFailure{{tree_.parent(), rank_name(tree_.parent()) +
-                                          " does not answer: it let RONDE_STALL_ABORT_S pass "
-                                          "without a word; see whether its process is stopped or "
-                                          "hangs" +
-                                          pending_text()},
-                     true};
+  throw GroupFailure{
+      {tree_.parent(), rank_name(tree_.parent()) +
+                           " does not answer: it sent nothing within RONDE_STALL_ABORT_S; see "
+                           "whether its process is stopped or hangs" +
+                           pending_text()},
+      true};
 }
 
 ArbiterWatch::Awaited ControlPlane::awaited() const {

@@ -134,7 +134,7 @@ class ControlPlane {
   void inspect_shutdown(TimePoint now);
   void report_stalls(TimePoint now);
   void inspect_arbiter(TimePoint now);
-  void report_stalled(const std::vector<StalledOperation>& stalled) const;
+  void publish_stalls(const std::vector<StalledOperation>& stalled) const;
   ArbiterWatch::Awaited awaited() const;
   std::string pending_text() const;
 

@@ -168,9 +168,9 @@ void Engine::start() {
 
 /// Horovod's programs name the timeline on rank 0 only, or one for each rank.
 void Engine::agree_on_timeline() {
-  int speaker = 0;
+  int from = 0;
   std::string& timeline = options_.config.timeline;
-  timeline = bootstrap_->first_text(tree_.is_arbiter() ? timeline : std::string(), speaker);
+  timeline = bootstrap_->first_text(tree_.is_arbiter() ? timeline : std::string(), from);
 }
 
 /// All ranks use the values of rank 0, so that they cannot differ.
@@ -178,8 +178,8 @@ void Engine::agree_on_tuned_values() {
   if (options_.config.tuned.empty()) return;
   std::string values;
   if (tree_.is_arbiter()) values = tuned_values(options_, tree_.topology(), *log_);
-  int speaker = 0;
-  values = bootstrap_->first_text(values, speaker);
+  int from = 0;
+  values = bootstrap_->first_text(values, from);
   if (values.empty()) return;
   options_.config = with_values(options_.config, values);
   queue_.gather(from_ms(options_.config.cycle_time_ms),

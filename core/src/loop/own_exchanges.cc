@@ -13,7 +13,7 @@ namespace ronde {
 void OwnExchanges::ask(std::shared_ptr<OwnExchange> own) {
   {
     const std::lock_guard lock(mutex_);
-    // In one step with what asks_for_sets() looks at: a shutdown comes before this or after it.
+    // Under the mutex of asks_for_sets(), so that a shutdown comes either before this or after it.
     if (is_call(own->request.key.kind)) queue_.expect_open();
     if (ended_) std::rethrow_exception(ended_);
     asked_.push_back(std::move(own));

@@ -19,14 +19,14 @@
 
 namespace ronde {
 
-/// An exchange that this rank has asked for, until it is over.
+/// An exchange that this rank has requested and that has not ended.
 struct OwnExchange {
   ExchangeRequest request;
   std::shared_ptr<WorkState> work;
   std::chrono::steady_clock::time_point since{};
   // Written before the work completes.
   ExchangeReply reply;
-  MadeSet removed;  ///< what is left of a set that is no more
+  MadeSet removed;  ///< the parts of a set that was removed
 };
 
 /// Carries exchanges and new sets from threads of this rank to the loop, and the replies of rank 0
@@ -37,7 +37,6 @@ class OwnExchanges {
  public:
   using TimePoint = std::chrono::steady_clock::time_point;
 
-  /// Everything that the loop takes at once.
   struct News {
     std::vector<MadeSet> made;              ///< to be installed first
     std::vector<ExchangeRequest> requests;  ///< for rank 0
@@ -47,41 +46,41 @@ class OwnExchanges {
 
   // Any thread.
 
-  /// Asks for `own`, whose work completes when the exchange is over. Throws once the loop has
+  /// Requests `own`, whose work completes when the exchange has ended. Throws once the loop has
   /// ended, and for a call of the program the reason of the queue's close().
   void ask(std::shared_ptr<OwnExchange> own);
-  /// Gives a set to the loop, which installs it. Aborts its backends and throws once the loop has
+  /// Passes a set to the loop, which installs it. Aborts its backends and throws once the loop has
   /// ended.
   void install(MadeSet made);
-  /// There is something for the loop to take.
+  /// Returns whether the loop has something to take.
   bool has_news() const noexcept { return has_news_.load(); }
 
-  // Where the loop runs.
+  // Only where the loop runs.
 
-  /// Calls of the program are waiting: a shutdown comes after them.
+  /// Returns whether calls of the program are waiting, which precede a shutdown.
   bool asks_for_sets() const;
-  /// Takes all, except the removal of a set that is `busy(id)`, maybe with operations of others if
-  /// this rank has joined.
+  /// Removes and returns all new sets and requests, except the removal of a set that is `busy(id)`,
+  /// perhaps with operations of other ranks while this one has joined.
   News take(const std::function<bool(std::uint32_t)>& busy, TimePoint now);
   std::vector<MadeSet> take_made();
-  /// A reply has come to `rank`, this one: ends its exchange. `removed`: what is left of a set that
-  /// is no more.
+  /// Ends the exchange that `reply` to `rank`, this one, is for. `removed`: the parts of a set that
+  /// was removed.
   void finish(const ExchangeReply& reply, int rank, MadeSet removed);
-  /// The loop has ended: ends all exchanges, and takes no more.
+  /// Ends all exchanges, as the loop has ended, and refuses further ones.
   void end(std::exception_ptr error) noexcept;
-  /// Since when the oldest one has waited for rank 0.
+  /// Returns since when the oldest exchange has waited for rank 0.
   std::optional<TimePoint> oldest() const;
 
  private:
   SubmissionQueue& queue_;
   std::atomic<bool> has_news_{false};                              ///< asked_ or made_ is not empty
-  std::map<ExchangeKey, std::shared_ptr<OwnExchange>> under_way_;  ///< of whoever runs the loop
+  std::map<ExchangeKey, std::shared_ptr<OwnExchange>> under_way_;  ///< only where the loop runs
 
   // Guarded by mutex_.
   mutable std::mutex mutex_;
   std::vector<std::shared_ptr<OwnExchange>> asked_;
   std::vector<MadeSet> made_;
-  std::exception_ptr ended_;  ///< why nothing is taken, once the loop has ended
+  std::exception_ptr ended_;  ///< why requests are refused, once the loop has ended
 };
 
 }  // namespace ronde

@@ -61,7 +61,7 @@ ProcessSet ProcessSetMaker::make_set(const ExchangeKey& key, const std::vector<i
       }
       dependencies_.exchanges.install({info, std::move(backends)});
     } catch (...) {
-      // A failure that only keeps this set from being made is reported to all that wait for it.
+      // A failure that only prevents this set is reported to all ranks that wait for it.
       if (const auto failure = dependencies_.life.failure()) std::rethrow_exception(failure);
       error = exception_text();
     }
@@ -116,10 +116,10 @@ void ProcessSetMaker::remove(ProcessSet set) {
     try {
       backend->close();
     } catch (...) {
-      if (!failure) failure = std::current_exception();  // thrown once the others have been met
+      if (!failure) failure = std::current_exception();  // thrown after the exchange below
     }
   }
-  // Others may have mapped the memory that this rank gives back now, until they have closed their
+  // Other ranks may have mapped the memory that this rank frees now, until they have closed their
   // backends.
   if (backends.contains(DeviceKind::Cuda)) {
     meet({ExchangeKind::Blobs, set.id, "closed", info->ranks}, {});
@@ -136,7 +136,7 @@ void ProcessSetMaker::expect_callable(const char* function) const {
                    "for itself");
 }
 
-/// Blocks until all ranks of the exchange have come. Throws UsageError if nothing comes of it.
+/// Blocks until all ranks of the exchange have come. Throws UsageError if the exchange fails.
 std::shared_ptr<OwnExchange> ProcessSetMaker::meet(ExchangeKey key, std::string blob) {
   std::shared_ptr<OwnExchange> own = ask(std::move(key), std::move(blob));
   Work(own->work).wait();

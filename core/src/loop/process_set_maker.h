@@ -23,19 +23,19 @@ namespace ronde {
 /// Makes and removes process sets.
 ///
 /// Note [Making a process set]
-/// The thread that asks for a set makes it, so that the loop goes on meanwhile. It meets the other
-/// ranks by exchanges through rank 0. First all callers agree on the ranks, and rank 0 numbers the
-/// set (every rank between rank 0 and a member learns of it, to forward messages). Then the members
-/// make its backends, with as many exchanges as these need. At last all callers report the outcome;
-/// only then operations of the set are accepted. One exchange removes a set: every rank reports
-/// what it still has in flight there. A set that is being made is finished even if another thread
-/// calls shutdown meanwhile: rank 0 waits for it (ExchangeCoordinator::makes_sets).
+/// The thread that calls for a set makes it, so that the loop keeps running. It communicates with
+/// the other ranks by exchanges through rank 0. First all callers agree on the ranks, and rank 0
+/// numbers the set (every rank between rank 0 and a member receives it, to forward messages). Then
+/// the members make its backends, with as many exchanges as these need. Finally all callers report
+/// the outcome; only then are operations of the set accepted. One exchange removes a set: every
+/// rank reports what it still has in flight there. A set that is being made is finished even if
+/// another thread calls shutdown meanwhile: rank 0 waits for it (ExchangeCoordinator::makes_sets).
 ///
-/// Thread-safety: every member may be called from any thread, but not where the loop runs, which
-/// add(), create() and remove() wait for.
+/// Thread-safety: every member may be called from any thread, but not where the loop runs, as
+/// add(), create() and remove() wait for it.
 class ProcessSetMaker {
  public:
-  /// The parts of the engine that it uses; they outlive it.
+  /// Parts of the engine, which outlive this.
   struct Dependencies {
     const ControlTree& tree;
     SetTable& table;
@@ -46,11 +46,11 @@ class ProcessSetMaker {
     const EngineLife& life;
   };
 
-  /// The group has started.
+  /// To be called once the group has started.
   ProcessSetMaker(const Dependencies& parts, std::weak_ptr<WaitHelper> engine,
                   std::shared_ptr<Logger> log);
 
-  // They block until all ranks of the set have come.
+  // These block until all ranks of the set have called them.
   ProcessSet add(const std::vector<int>& ranks);
   ProcessSet create(const std::vector<int>& ranks, const std::string& tag);
   void remove(ProcessSet set);

@@ -16,9 +16,9 @@ namespace ronde {
 
 class SetEngines;
 
-/// With RONDE_VERIFY, on rank 0: compares the results of a process set's ranks, in the order in
-/// which the ranks agreed on the operations. It keeps those that some ranks have yet to end, which
-/// are fewer than the operations in progress.
+/// Compares, with RONDE_VERIFY on rank 0, the results of a process set's ranks in the agreed order
+/// of the operations. It keeps those that some ranks have yet to end, which are fewer than the
+/// operations in progress.
 ///
 /// Thread-safety: none; owned by whoever runs the loop of rank 0.
 class ResultComparison {
@@ -26,13 +26,14 @@ class ResultComparison {
   /// `members`: the ranks of the group that are in the set.
   explicit ResultComparison(std::vector<int> members) : members_(std::move(members)) {}
 
-  /// Takes in what a rank of the group has ended. The failure of the group if results differ, with
-  /// a rank of the minority to blame, if there is one. Throws ronde::Error on what makes no sense.
+  /// Adds what a rank of the group has ended. Returns the failure of the group if results differ,
+  /// which names a rank of the minority, if there is one. Throws ronde::Error on an invalid
+  /// message.
   std::optional<FailureMessage> add(const ResultsMessage& message);
 
  private:
   struct Operation {
-    ResultEnd first;                                    ///< of the rank that came first
+    ResultEnd first;                                    ///< from the rank that ended it first
     std::map<std::uint64_t, std::set<int>> ranks_with;  ///< by checksum
     std::set<int> ended;                                ///< ranks
   };
@@ -40,18 +41,18 @@ class ResultComparison {
   static std::optional<FailureMessage> difference(const Operation& operation);
 
   const std::vector<int> members_;
-  std::uint64_t next_ = 1;  ///< the number of the next one to compare
+  std::uint64_t next_ = 1;  ///< number of the next operation to compare
   std::map<std::uint64_t, Operation> operations_;
 };
 
-/// RONDE_VERIFY: carries the checksums of results to rank 0, and has them compared there.
+/// Sends the checksums of results to rank 0, with RONDE_VERIFY, and has them compared there.
 ///
 /// Note [Verifying results]
-/// A rank takes the checksum of a result before its program sees it, and tells it before it
-/// announces anything that the program submits then, asks to remove the process set or says that it
-/// has finished. So rank 0 knows of a difference before the next decision about such an operation,
-/// and before a shutdown ends; no rank waits for it. It fails the group there: all ranks of the set
-/// learn it by an operation that they wait for, or by shutdown().
+/// A rank computes the checksum of a result before its program sees the result, and sends it before
+/// it announces anything that the program submits then, requests the removal of the process set, or
+/// reports that it has finished. So rank 0 finds a difference before the next decision about such
+/// an operation, and before a shutdown ends; no rank waits for it. Rank 0 then fails the group: all
+/// ranks of the set receive the failure by an operation that they wait for, or by shutdown().
 ///
 /// Thread-safety: none; owned by whoever runs the loop.
 class ResultVerification {
@@ -59,12 +60,12 @@ class ResultVerification {
   /// The references outlive this.
   ResultVerification(const SetEngines& sets, const ControlTree& tree) : sets_(sets), tree_(tree) {}
 
-  /// Whether checksums wait to be sent.
+  /// Returns whether checksums wait to be sent.
   bool has_news() const;
   void send_checksums();
-  /// Takes the checksums that the child `peer` sent as `bytes`.
+  /// Compares, or forwards to rank 0, the checksums that the child `peer` sent as `bytes`.
   void add(int peer, const ResultsMessage& message, std::string_view bytes);
-  /// Throws GroupFailure if results have differed. On rank 0.
+  /// Throws GroupFailure if results have differed. Called on rank 0.
   void expect_same() const;
 
  private:

@@ -20,7 +20,7 @@ Engine& usable(const std::shared_ptr<Engine>& engine) {
                          std::to_string(engine->topology().rank));
 }
 
-/// A function of the engine whose GroupError the program gets.
+/// Calls a function of the engine, and records that the program receives its GroupError.
 template <typename Function>
 auto call(const std::shared_ptr<Engine>& engine, Function function) {
   Engine& called = usable(engine);
@@ -38,7 +38,7 @@ Runtime::Runtime(RuntimeOptions options) : engine_(Engine::launch(std::move(opti
   try {
     for (const std::vector<int>& ranks : static_process_sets(config())) add_process_set(ranks);
   } catch (const UsageError&) {
-    engine_->shutdown({});  // it was thrown on every rank
+    engine_->shutdown({});  // every rank throws it
     throw;
   } catch (...) {
     engine_->quit();

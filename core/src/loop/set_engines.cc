@@ -14,7 +14,7 @@ namespace ronde {
 namespace {
 
 /// How long a leader holds back operations that only some ranks of its host have announced: longer
-/// than ranks usually lie apart in a step, so that rank 0 gets one message of a host.
+/// than the usual spread of ranks in a step, so that rank 0 gets one message per host.
 constexpr std::chrono::milliseconds kMostCombiningPatience{100};
 
 }  // namespace
@@ -89,7 +89,7 @@ std::vector<std::unique_ptr<Backend>> SetEngines::stop() {
   return of_devices;
 }
 
-/// Makes the parts of ranks between rank 0 and the members, too.
+/// Makes the parts for negotiation, also on ranks between rank 0 and the members.
 void SetEngines::make_negotiation(SetEngine& set) const {
   set.children = tree_.topology().children_towards(set.info.ranks);
   set.responses.emplace(std::max(set.info.topology.rank, 0));
@@ -123,7 +123,7 @@ void SetEngines::make_executor(SetEngine& set) {
   running_.push_back(&set);
 }
 
-/// Short against the limits on stalls, as rank 0 must know whom it waits for.
+/// Short against the limits on stalls, as rank 0 must know the missing ranks by then.
 std::chrono::steady_clock::duration SetEngines::combining_patience() const {
   const auto period = StallInspector(config_.stall_warn_s, config_.stall_abort_s).period();
   return period ? std::min<std::chrono::steady_clock::duration>(*period / 2, kMostCombiningPatience)

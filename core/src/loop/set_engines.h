@@ -26,7 +26,7 @@
 
 namespace ronde {
 
-/// The backends that a thread has made for a set, with its description, to which they refer
+/// The backends that a thread has made for a set, and the description to which they refer
 /// (BackendContext).
 struct MadeSet {
   std::shared_ptr<const SetInfo> info;
@@ -41,18 +41,18 @@ struct SetEngine {
   explicit SetEngine(SetInfo info_of_set) : info(std::move(info_of_set)) {}
 
   SetInfo info;
-  std::vector<int> children;               ///< in the tree, that are members or lead to some
-  std::optional<ResponseCache> responses;  ///< for the announcer and the negotiator
+  std::vector<int> children;               ///< of the tree: members, or leaders of members
+  std::optional<ResponseCache> responses;  ///< shared by the announcer and the negotiator
 
-  // What members of the set have.
-  std::shared_ptr<const SetInfo> made_for;  ///< what the backends refer to; null of the global set
+  // Only on members of the set.
+  std::shared_ptr<const SetInfo> made_for;  ///< the backends refer to it; null for the global set
   Backends backends;
   std::unique_ptr<Announcer> announcer;
   std::unique_ptr<Executor> executor;  ///< once the backends are made
 
   std::unique_ptr<Negotiator> negotiator;  ///< rank 0 of the group only, a member or not
-  std::unique_ptr<Combiner> combiner;      ///< leaders with such children only, but for rank 0
-  /// Beside the negotiator, with RONDE_VERIFY.
+  std::unique_ptr<Combiner> combiner;      ///< leaders with `children`, except rank 0
+  /// Where there is a negotiator, with RONDE_VERIFY.
   std::unique_ptr<ResultComparison> results;
 
   bool is_global() const noexcept { return info.id == kGlobalSet.id; }
@@ -74,24 +74,24 @@ class SetEngines {
 
   SetEngine& global() const noexcept { return global_; }
   const ById& all() const noexcept { return sets_; }
-  /// The sets with an executor, the global one first.
+  /// Returns the sets with an executor, the global one first.
   const std::vector<SetEngine*>& running() const noexcept { return running_; }
   bool contains(std::uint32_t id) const { return sets_.contains(id); }
   /// Throws Error if this rank does not know the set.
   SetEngine& at(std::uint32_t id) const;
 
-  /// The description and the backends of the global set are there: it can run.
+  /// Starts the global set, whose description and backends have been made.
   void start_global();
-  /// Of the executors that there are, and of later ones.
+  /// Sets the limit of all executors, and of later ones.
   void set_fusion_bytes(std::uint64_t bytes);
-  /// Rank 0 has given a set its number: announcements of its members pass from now on.
+  /// Adds the set that rank 0 has numbered: announcements of its members are handled from now on.
   void add(const ExchangeReply& reply);
-  /// Installs the sets that threads have made: their operations can be taken from now on.
+  /// Installs the sets that threads have made: their operations can run from now on.
   void install(std::vector<MadeSet> made);
   /// Removes the set and returns what was installed for it. Nothing may be in flight there.
   MadeSet remove(std::uint32_t id);
-  /// Ends all sets. Returns the backends of devices, which were built on those of the CPU but do
-  /// not use them any more.
+  /// Ends all sets. Returns the backends of devices, which were built on those of the CPU but no
+  /// longer use them.
   std::vector<std::unique_ptr<Backend>> stop();
 
   /// Adds the counters of all sets. `has_devices`: the group has a backend for devices.
@@ -106,7 +106,7 @@ class SetEngines {
   const ControlTree& tree_;
   const Logger& log_;
   SubmissionQueue& queue_;
-  /// Held while what add_stats() reads changes.
+  /// Guards what add_stats() reads.
   mutable std::mutex mutex_;
   ById sets_;
   SetEngine& global_;

@@ -37,18 +37,18 @@ std::vector<std::string> exchanges() {
 
 TEST_CASE("a rank that meets the others with what makes no sense is named") {
   const std::vector<std::pair<Incoming, std::string>> rows = {
-      {from_rank_1(BootstrapMessage{3, {""}}), "it speaks for rank 3, which is not below it"},
-      {from_rank_1(BootstrapMessage{4, {""}}), "it speaks for rank 4"},
-      {from_rank_1(BootstrapMessage{-1, {""}}), "it speaks for rank -1"},
+      {from_rank_1(BootstrapMessage{3, {""}}), "it sends for rank 3, which is not below it"},
+      {from_rank_1(BootstrapMessage{4, {""}}), "it sends for rank 4"},
+      {from_rank_1(BootstrapMessage{-1, {""}}), "it sends for rank -1"},
       {from_rank_1(BootstrapMessage{1, {}}), "without its part"},
-      {from_rank_1(FinishedMessage{}), "wrong time"},
+      {from_rank_1(FinishedMessage{}), "unexpected control message"},
       {{Incoming::Kind::Message, 1, "\xff"}, "unknown type"}};
   for (const auto& [incoming, text] : rows) {
     const Death death =
         death_of([&] { Runtime(options_with({.exchanges = {}, .afterwards = {incoming}})); });
     CHECK(death.rank == 1);
     CHECK_THAT(death.text,
-               Catch::StartsWith("rank 1 sent what makes no sense: ") && Catch::Contains(text));
+               Catch::StartsWith("rank 1 sent an invalid message: ") && Catch::Contains(text));
   }
 }
 
@@ -62,13 +62,13 @@ TEST_CASE("a rank that says what makes no sense to rank 0 ends the group and is 
   of_nobody.key.ranks = {1, 9};
   of_nobody.rank = 1;
   const std::vector<std::pair<Incoming, std::string>> rows = {
-      {from_rank_1(HostReadyMessage{{{{2, 3}, {}}}}), "it speaks for rank 3"},
-      {from_rank_1(HostReadyMessage{{{{4}, {}}}}), "it speaks for rank -1"},
-      {from_rank_1(HostReadyMessage{{{{-7}, {}}}}), "it speaks for rank -1"},
-      {from_rank_1(FinishedMessage{{1, 4}, {"", ""}}), "it speaks for rank 4"},
-      {from_rank_1(of_other), "it speaks for rank 3"},
+      {from_rank_1(HostReadyMessage{{{{2, 3}, {}}}}), "it sends for rank 3"},
+      {from_rank_1(HostReadyMessage{{{{4}, {}}}}), "it sends for rank -1"},
+      {from_rank_1(HostReadyMessage{{{{-7}, {}}}}), "it sends for rank -1"},
+      {from_rank_1(FinishedMessage{{1, 4}, {"", ""}}), "it sends for rank 4"},
+      {from_rank_1(of_other), "it sends for rank 3"},
       {from_rank_1(of_nobody), "rank 9 of the process set of ranks 1,9 does not exist"},
-      {from_rank_1(ResultsMessage{0, 3, {}}), "it speaks for rank 3"},
+      {from_rank_1(ResultsMessage{0, 3, {}}), "it sends for rank 3"},
       {from_rank_1(ResultsMessage{0, 1, {}}), "it verifies results, which rank 0 does not"},
       {from_rank_1(with_slot), "a cache slot that was never assigned"},
       {{Incoming::Kind::Message, 1, "\xff"}, "unknown type"}};
@@ -77,7 +77,7 @@ TEST_CASE("a rank that says what makes no sense to rank 0 ends the group and is 
     const Death death = death_of([&] { runtime.run(barrier_request()); });
     CHECK(death.rank == 1);
     CHECK_THAT(death.text,
-               Catch::StartsWith("rank 1 sent what makes no sense: ") && Catch::Contains(text));
+               Catch::StartsWith("rank 1 sent an invalid message: ") && Catch::Contains(text));
   }
 }
 
