@@ -61,16 +61,13 @@ class Announcer {
   const CachedResponse& response(std::uint32_t slot) const { return cache_.at(slot); }
   bool contributed(std::uint32_t slot) const { return !absent_.test(slot); }
 
-  /// Returns the time at which the next timeout of an announced operation passes.
   std::optional<TimePoint> next_deadline() const;
 
-  /// Returns the time at which the oldest undecided operation was announced.
   std::optional<TimePoint> oldest_announcement() const;
 
   /// Removes and returns everything undecided, in the order of submission.
   std::vector<Submission> drain();
 
-  /// Returns the names of everything undecided, for texts.
   std::vector<std::string> pending_names() const;
 
   bool announced_shutdown() const noexcept { return shutdown_announced_; }

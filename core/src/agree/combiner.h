@@ -48,7 +48,6 @@ class Combiner {
   /// the numbers in the group of all ranks of the set; empty: the same as within the set.
   Combiner(std::vector<int> ranks, Duration patience, std::vector<int> members = {});
 
-  /// Handles the message of a rank of this host.
   void add(int rank, const ReadyMessage& message, TimePoint now);
 
   /// Handles a decision before it is forwarded to the ranks of this host.

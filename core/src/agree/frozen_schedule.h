@@ -87,7 +87,6 @@ class FrozenSchedule final : public Agreement {
 
   std::size_t most_buckets() const noexcept { return words_.capacity(); }
 
-  /// Executes `plan` from `now` on.
   void freeze(Plan plan, TimePoint now);
 
   /// Accepts the submission if it belongs to the plan, and thaws for any other. Returns Due if its
@@ -99,16 +98,13 @@ class FrozenSchedule final : public Agreement {
   bool expedite(const WorkState& work, bool waits) override;
   bool is_expedited() const;
 
-  /// Ends the plan, if there is one.
   void thaw(Thaw reason);
 
-  /// Thaws if something has waited too long.
   void inspect(TimePoint now);
 
   /// Always a time while frozen, as put() does not wake the loop.
   std::optional<TimePoint> due() const override;
 
-  /// The end of a thaw.
   struct Remains {
     std::vector<Submission> submissions;  ///< to be negotiated
     Thaw reason = Thaw::Submission;
@@ -190,7 +186,6 @@ class FrozenSchedule final : public Agreement {
   std::vector<Bucket> buckets_;
   std::size_t next_ = 0;       ///< the bucket to run next
   std::size_t expedited_ = 0;  ///< so many buckets from next_ on are not put off
-  /// The next place of each name.
   std::unordered_map<SpecPtr, Place, SpecHash, SpecEqual> places_;
   std::vector<Place> unnamed_;  ///< in the order of calls
   std::size_t next_unnamed_ = 0;

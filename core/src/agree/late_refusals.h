@@ -24,7 +24,6 @@ class LateRefusals {
 
   bool empty() const noexcept { return uses_.empty(); }
   bool is_overfull() const noexcept { return uses_.size() > kMost; }
-  /// Returns the rank of the refusal that was added last.
   int last_rank() const noexcept { return last_rank_; }
 
   bool contains(const std::string& name) const {

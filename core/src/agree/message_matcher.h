@@ -51,10 +51,8 @@ class MessageMatcher {
   /// Removes and returns the messages that were matched or refused since the last call, in order.
   std::vector<Response> take();
 
-  /// Appends every message that waits for its counterpart.
   void add_waiting(std::vector<WaitingOperation>& operations) const;
 
-  /// Returns whether no message waits for its counterpart.
   bool idle() const noexcept { return queues_.empty(); }
 
  private:

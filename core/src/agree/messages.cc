@@ -231,7 +231,6 @@ class Reader {
   bool is_in_member_ = false;
 };
 
-/// Reads the alternative of Message with this number.
 template <std::size_t kIndex = 0>
 Message read_message(Reader& in, std::size_t number) {
   if constexpr (kIndex < std::variant_size_v<Message>) {

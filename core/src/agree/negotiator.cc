@@ -78,7 +78,6 @@ void Negotiator::add(const Ranks& ranks, const ReadyMessage& message, TimePoint 
   for (const int rank : ranks) add_rest(rank, message, now);
 }
 
-/// Adds everything but the bits.
 void Negotiator::add_rest(int rank, const ReadyMessage& message, TimePoint now) {
   for (const KeyedSlot& item : message.keyed) {
     if (is_stale(item.slot, message)) continue;
@@ -201,7 +200,6 @@ void Negotiator::demote(const std::string& key) {
   if (pending.count == size_) complete_.push_back(key);
 }
 
-/// Calls `visit(rank, contributes)` for every rank that is ready for the slot.
 void Negotiator::for_each_ready(std::uint32_t slot,
                                 const std::function<void(int, bool)>& visit) const {
   slots_.for_each_ready(slot, [&](std::size_t sender, bool contributes) {
@@ -454,7 +452,6 @@ bool Negotiator::is_complete(const Pending& pending) const {
   return true;
 }
 
-/// Note [Joining].
 void Negotiator::decide_without_joined(const std::string& key, Pending pending,
                                        DecisionMessage& decision) {
   const auto is_present = [](const Part& part) { return part.present; };
@@ -661,7 +658,6 @@ void Negotiator::push_refusal(int rank, const std::string& key, const std::strin
   refusals_.push_back(std::move(response));
 }
 
-/// Note [Refusals in step].
 void Negotiator::record_refusal(Uses refused, const std::string& text) {
   while (refuse_one_more(refused, text)) {
   }

@@ -62,7 +62,6 @@ Response Negotiator::agree(const std::string& key, const Pending& pending) {
   return response;
 }
 
-/// Returns the parts of the ranks in one member of a group.
 Negotiator::Pending Negotiator::member_of(const Pending& group, std::size_t member) {
   Pending pending;
   for (const Part& part : group.parts) {

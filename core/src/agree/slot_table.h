@@ -47,11 +47,9 @@ class SlotTable {
   /// Marks `sender` as ready for the slot; returns whether all now are. Throws ronde::Error if a
   /// rank has announced it twice.
   bool add(std::size_t sender, std::uint32_t slot, bool contributes, TimePoint now);
-  /// Returns the slots for which some sender is ready.
   const BitVector& awaited() const noexcept { return awaited_; }
   bool is_awaited(std::uint32_t slot) const { return awaited_.test(slot); }
   bool idle() const { return awaited_.empty(); }
-  /// Returns when the first sender announced the slot.
   TimePoint since(std::size_t slot) const { return slots_.at(slot).since; }
 
   /// Calls `visit(sender, contributes)` for each sender that is ready for the slot.
@@ -61,7 +59,6 @@ class SlotTable {
       if (ready_[sender].test(slot)) visit(sender, !absent_[sender].test(slot));
     }
   }
-  /// Drops the announcements of the slot.
   void withdraw(std::uint32_t slot);
   void withdraw_all();
 

@@ -34,7 +34,6 @@ class ControlTree {
     parent_ = topology_.parent();
     children_ = topology_.children();
   }
-  /// Removes and returns the transport, to be closed.
   std::unique_ptr<Transport> release() noexcept { return std::move(transport_); }
   bool is_open() const noexcept { return transport_ != nullptr; }
 
@@ -73,7 +72,6 @@ class ControlTree {
   std::vector<int> children_;
 };
 
-/// Returns the error text for an invalid message of `peer`.
 inline std::string nonsense_of(int peer, const Error& error) {
   return rank_name(peer) + " sent an invalid message: " + error.what();
 }

@@ -33,7 +33,6 @@ class FailureResolver {
   /// this rank does not wait for rank 0's answer.
   FailureMessage resolve_failure(const GroupFailure& seen, bool leaves) noexcept;
 
-  /// Returns the failure for the loss of a neighbour.
   FailureMessage loss_of(const Incoming& incoming) const;
 
  private:

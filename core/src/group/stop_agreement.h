@@ -66,7 +66,6 @@ class ArbiterWatch {
 
   ArbiterWatch(const Config& config, const ControlTree& tree) : config_(config), tree_(tree) {}
 
-  /// Records the arrival of a message from above.
   void record_message(TimePoint now) noexcept { last_message_ = now; }
 
   /// Returns when to warn of rank 0's silence: it would have reported a stall by then.

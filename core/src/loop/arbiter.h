@@ -68,7 +68,6 @@ class Arbiter {
   std::optional<TimePoint> next_inspection(const StopAgreement& stop) const;
   /// Finds operations that some ranks wait for and others do not submit.
   StallInspector::Finding inspect(const StopAgreement& stop, TimePoint now);
-  /// Returns whether some rank has called shutdown().
   bool shutdown_has_begun() const;
   /// Throws GroupFailure, as the shutdown has taken too long, unless no rank is late.
   void blame_for_shutdown(const StopAgreement& stop) const;

@@ -50,7 +50,6 @@ class BackendMaker {
   std::string name_of(DeviceKind device) const;
   /// Null where there is no backend for devices.
   const std::shared_ptr<DeviceStreams>& device_streams() const noexcept { return device_streams_; }
-  /// Null if there is none.
   const std::shared_ptr<SymmetricHeap>& symmetric_heap() const noexcept { return heap_; }
 
  private:

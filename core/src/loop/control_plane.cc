@@ -316,7 +316,6 @@ void ControlPlane::agree(TimePoint now) {
   }
 }
 
-/// Rank 0.
 void ControlPlane::decide(TimePoint now) {
   if (stop_.departure) return;
   for (const ExchangeReply& reply : arbiter_->take_replies()) {

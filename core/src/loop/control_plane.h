@@ -64,7 +64,6 @@ class ControlPlane {
   /// Reports operations that have ended, and after the last decision that this rank has finished.
   /// `is_busy`: operations are still in progress.
   void report_ends(bool is_busy);
-  /// Checks time limits.
   void inspect(TimePoint now);
   /// Returns whether all ranks have finished, so that this was the last round.
   bool has_ended() const noexcept { return stop_.all_finished; }

@@ -38,7 +38,6 @@ class Engine final : public WaitHelper, public std::enable_shared_from_this<Engi
  public:
   /// Blocks until the ranks have met, as the constructor of Runtime.
   static std::shared_ptr<Engine> launch(RuntimeOptions options);
-  /// Only launch() calls it.
   explicit Engine(RuntimeOptions options);
   ~Engine() override = default;
   Engine(const Engine&) = delete;

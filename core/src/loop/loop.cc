@@ -39,7 +39,6 @@ constexpr int kMostLongYields = 3;
 /// How long this is then assumed to last.
 constexpr std::chrono::milliseconds kCrowdedTime{100};
 
-/// Releases a lock for a scope.
 class Unlocked {
  public:
   explicit Unlocked(std::unique_lock<std::mutex>& lock) : lock_(lock) { lock_.unlock(); }

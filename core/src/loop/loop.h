@@ -42,7 +42,6 @@ class Loop {
   /// To be called before lock(). `board`: null if there is none; ranks of this host wake each other
   /// by it. `outnumbers_cores`: not all ranks of this host can run at once.
   void start(Board* board, bool outnumbers_cores);
-  /// Locks the engine for its thread until the end.
   [[nodiscard]] std::unique_lock<std::mutex> lock() { return std::unique_lock(engine_); }
   /// Runs the loop to its end; rethrows its failure, also one on a caller's thread.
   void run(std::unique_lock<std::mutex>& engine);

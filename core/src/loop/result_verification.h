@@ -60,7 +60,6 @@ class ResultVerification {
   /// The references outlive this.
   ResultVerification(const SetEngines& sets, const ControlTree& tree) : sets_(sets), tree_(tree) {}
 
-  /// Returns whether checksums wait to be sent.
   bool has_news() const;
   void send_checksums();
   /// Compares, or forwards to rank 0, the checksums that the child `peer` sent as `bytes`.
