@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "core/src/agree/messages.h"
-#include "core/src/agree/slot_table.h"
+#include "core/src/agree/response_cache.h"
 #include "core/src/base/counter.h"
 
 namespace ronde {

@@ -16,7 +16,6 @@
 #include "core/src/agree/message_matcher.h"
 #include "core/src/agree/messages.h"
 #include "core/src/agree/response_cache.h"
-#include "core/src/agree/slot_table.h"
 #include "core/src/agree/stalls.h"
 #include "core/src/base/counter.h"
 

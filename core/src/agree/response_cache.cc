@@ -54,4 +54,72 @@ const CachedResponse& ResponseCache::at(std::uint32_t slot) const {
   return slots_[slot]->response;
 }
 
+std::size_t SlotTable::add_sender(std::size_t ranks) {
+  ranks_of_.push_back(ranks);
+  ready_.emplace_back();
+  absent_.emplace_back();
+  return ranks_of_.size() - 1;
+}
+
+void SlotTable::assign(std::uint32_t slot, const std::string& name, std::uint64_t number) {
+  if (slot >= slots_.size()) slots_.resize(slot + std::size_t{1});
+  withdraw(slot);
+  slot_of_name_.erase(slots_[slot].name);
+  if (!name.empty()) slot_of_name_[name] = slot;
+  slots_[slot].name = name;
+  slots_[slot].assigned = number;
+}
+
+std::optional<std::uint32_t> SlotTable::find(const std::string& name) const {
+  const auto found = slot_of_name_.find(name);
+  return found == slot_of_name_.end() ? std::nullopt : std::optional(found->second);
+}
+
+bool SlotTable::add(std::size_t sender, std::uint32_t slot, bool contributes, TimePoint now) {
+  if (slot >= slots_.size()) slots_.resize(slot + std::size_t{1});
+  Slot& state = slots_[slot];
+  if (ready_[sender].test(slot) || state.ready + ranks_of_[sender] > rank_count_) {
+    throw Error("a rank announced cache slot " + std::to_string(slot) + " twice");
+  }
+  ready_[sender].set(slot);
+  absent_[sender].set(slot, !contributes);
+  if (state.ready == 0) {
+    state.since = now;
+    state.contributed = false;
+    awaited_.set(slot);
+  }
+  state.contributed = state.contributed || contributes;
+  state.ready += ranks_of_[sender];
+  if (state.ready == rank_count_) complete_.set(slot);
+  return state.ready == rank_count_;
+}
+
+void SlotTable::withdraw(std::uint32_t slot) {
+  if (!is_awaited(slot)) return;
+  for (BitVector& ready : ready_) ready.reset(slot);
+  for (BitVector& absent : absent_) absent.reset(slot);
+  awaited_.reset(slot);
+  complete_.reset(slot);
+  slots_[slot].ready = 0;
+}
+
+void SlotTable::withdraw_all() {
+  BitVector(awaited_).for_each(
+      [this](std::size_t slot) { withdraw(static_cast<std::uint32_t>(slot)); });
+}
+
+std::optional<SlotTable::Complete> SlotTable::take_complete() {
+  if (complete_.empty()) return std::nullopt;
+  Complete complete;
+  complete.slots = std::exchange(complete_, {});
+  awaited_ -= complete.slots;
+  for (BitVector& ready : ready_) ready -= complete.slots;
+  for (BitVector& absent : absent_) absent -= complete.slots;
+  complete.slots.for_each([&](std::size_t slot) {
+    slots_[slot].ready = 0;
+    complete.skipped.set(slot, !slots_[slot].contributed);
+  });
+  return complete;
+}
+
 }  // namespace ronde

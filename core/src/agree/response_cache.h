@@ -1,11 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <chrono>
+#include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <string>
 #include <unordered_map>
 #include <vector>
 
+#include "core/src/agree/bit_vector.h"
 #include "core/src/op/op_spec.h"
 #include "core/src/op/rows.h"
 
@@ -51,6 +55,81 @@ class ResponseCache {
   const int rank_;
   std::vector<std::optional<Slot>> slots_;
   std::unordered_map<SpecPtr, std::uint32_t, SpecHash, SpecEqual> slot_of_;  ///< by Slot::own
+};
+
+/// Announcements of cached operations, on rank 0 and on the leader of a host: the name of each
+/// slot, and the senders that are ready for it. Each slot counts down the missing ranks, so that
+/// the ranks' bits need not be compared.
+///
+/// Note [Slots and decisions in flight] in negotiator.h says when an announcement of a slot counts.
+///
+/// Thread-safety: none.
+class SlotTable {
+ public:
+  using TimePoint = std::chrono::steady_clock::time_point;
+
+  /// The senders 0 to `ranks` - 1 are ranks.
+  explicit SlotTable(std::size_t ranks) : ranks_of_(ranks, 1), ready_(ranks), absent_(ranks) {}
+
+  /// Adds a sender that announces for `ranks` ranks at once, and returns its number.
+  std::size_t add_sender(std::size_t ranks);
+
+  std::size_t size() const noexcept { return slots_.size(); }
+  /// Assigns the slot to this operation (empty: one without a name) from decision `number` on, and
+  /// withdraws its announcements.
+  void assign(std::uint32_t slot, const std::string& name, std::uint64_t number);
+  /// Returns the number of the decision that assigned it; 0: none has.
+  std::uint64_t assigned(std::uint32_t slot) const noexcept {
+    return slot < slots_.size() ? slots_[slot].assigned : 0;
+  }
+  std::optional<std::uint32_t> find(const std::string& name) const;
+  /// Returns an empty string for a free slot, or one of an operation without a name.
+  std::string name_of(std::uint32_t slot) const {
+    return slot < slots_.size() ? slots_[slot].name : std::string();
+  }
+
+  /// Marks `sender` as ready for the slot; returns whether all now are. Throws ronde::Error if a
+  /// rank has announced it twice.
+  bool add(std::size_t sender, std::uint32_t slot, bool contributes, TimePoint now);
+  const BitVector& awaited() const noexcept { return awaited_; }
+  bool is_awaited(std::uint32_t slot) const { return awaited_.test(slot); }
+  bool idle() const { return awaited_.empty(); }
+  TimePoint since(std::size_t slot) const { return slots_.at(slot).since; }
+
+  /// Calls `visit(sender, contributes)` for each sender that is ready for the slot.
+  template <typename Visit>
+  void for_each_ready(std::uint32_t slot, Visit visit) const {
+    for (std::size_t sender = 0; sender < ready_.size(); ++sender) {
+      if (ready_[sender].test(slot)) visit(sender, !absent_[sender].test(slot));
+    }
+  }
+  void withdraw(std::uint32_t slot);
+  void withdraw_all();
+
+  /// The slots for which all ranks are ready, and those among them to which none contributes.
+  struct Complete {
+    BitVector slots, skipped;
+  };
+  /// Removes and returns them, if there are any.
+  std::optional<Complete> take_complete();
+
+ private:
+  struct Slot {
+    std::string name;
+    std::uint64_t assigned = 0;
+    std::size_t ready = 0;  ///< number of ranks
+    bool contributed = false;
+    TimePoint since;
+  };
+
+  std::vector<std::size_t> ranks_of_;  ///< by sender
+  std::vector<Slot> slots_;
+  std::unordered_map<std::string, std::uint32_t> slot_of_name_;
+  std::vector<BitVector> ready_;   ///< by sender: slots
+  std::vector<BitVector> absent_;  ///< by sender: slots in ready_ without a contribution
+  const std::size_t rank_count_ = ranks_of_.size();
+  BitVector awaited_;
+  BitVector complete_;  ///< slots for which all ranks are ready
 };
 
 }  // namespace ronde

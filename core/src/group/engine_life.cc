@@ -8,10 +8,11 @@
 namespace ronde {
 
 void EngineLife::mark_started(std::exception_ptr error) {
-  const std::lock_guard lock(mutex_);
-  start_error_ = std::move(error);
-  started_ = true;
-  changed_.notify_all();
+  {
+    const std::lock_guard lock(mutex_);
+    start_error_ = std::move(error);
+  }
+  reach(Stage::Started);
 }
 
 void EngineLife::set_failure(std::exception_ptr failure) {
@@ -19,27 +20,28 @@ void EngineLife::set_failure(std::exception_ptr failure) {
   failure_ = std::move(failure);
 }
 
-void EngineLife::mark(bool& milestone) {
+void EngineLife::reach(Stage stage) {
   const std::lock_guard lock(mutex_);
-  milestone = true;
+  stage_ = stage;
   changed_.notify_all();
 }
 
 bool EngineLife::wait_started(Clock::time_point deadline) {
   std::unique_lock lock(mutex_);
-  if (!changed_.wait_until(lock, deadline, [this] { return started_; })) return false;
+  const auto has_started = [this] { return stage_ >= Stage::Started; };
+  if (!changed_.wait_until(lock, deadline, has_started)) return false;
   if (start_error_) std::rethrow_exception(start_error_);
   return true;
 }
 
 bool EngineLife::wait_ended(Clock::time_point deadline) {
   std::unique_lock lock(mutex_);
-  return changed_.wait_until(lock, deadline, [this] { return ended_; });
+  return changed_.wait_until(lock, deadline, [this] { return stage_ == Stage::Ended; });
 }
 
 void EngineLife::wait_loop_ended(Clock::duration limit) {
   std::unique_lock lock(mutex_);
-  const auto has_ended = [this] { return loop_ended_ || ended_; };
+  const auto has_ended = [this] { return stage_ >= Stage::LoopEnded; };
   if (limit > Clock::duration::zero()) {
     changed_.wait_for(lock, limit, has_ended);
   } else {
@@ -49,7 +51,7 @@ void EngineLife::wait_loop_ended(Clock::duration limit) {
 
 bool EngineLife::has_started() const {
   const std::lock_guard lock(mutex_);
-  return started_ && !start_error_;
+  return stage_ >= Stage::Started && !start_error_;
 }
 
 std::exception_ptr EngineLife::failure() const {

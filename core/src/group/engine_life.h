@@ -21,10 +21,12 @@ class EngineLife {
  public:
   using Clock = MonotonicClock;
 
+  enum class Stage { Starting, Started, LoopEnded, Ended };
+
   /// `error`: why it could not start; null if it has started.
   void mark_started(std::exception_ptr error = nullptr);
-  void mark_loop_ended() { mark(loop_ended_); }
-  void mark_ended() { mark(ended_); }
+  void mark_loop_ended() { reach(Stage::LoopEnded); }
+  void mark_ended() { reach(Stage::Ended); }
   void set_failure(std::exception_ptr failure);
 
   /// Blocks until mark_started() and throws its error; returns false if `deadline` passes first.
@@ -61,7 +63,7 @@ class EngineLife {
   FailureMessage abortion_of(int rank) const;
 
  private:
-  void mark(bool& milestone);
+  void reach(Stage stage);
 
   std::atomic<bool> shuts_down_{false};
   std::atomic<bool> leaves_{false};
@@ -71,9 +73,7 @@ class EngineLife {
   // Guarded by mutex_.
   mutable std::mutex mutex_;
   std::condition_variable changed_;
-  bool started_ = false;
-  bool loop_ended_ = false;
-  bool ended_ = false;
+  Stage stage_ = Stage::Starting;
   std::exception_ptr start_error_;
   std::exception_ptr failure_;
   std::string report_;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "core/src/agree/slot_table.h"
+#include "core/src/agree/response_cache.h"
 
 #include <catch2/catch.hpp>
 #include <utility>
