@@ -40,35 +40,6 @@ TEST_CASE("decisions must be applied in order, and be about what was submitted")
                     Catch::Contains("this rank has not submitted"));
 }
 
-TEST_CASE("messages are announced in full, and learn from whom they come") {
-  ResponseCache cache(1);
-  Announcer announcer(cache);
-  for (int i = 0; i < 2; ++i) {
-    Submission made;
-    Request request;
-    request.kind = Collective::Recv;
-    request.peer = kAnyRank;
-    made.key.spec = share(spec_of(request));
-    made.key.number = message_key(static_cast<std::uint64_t>(i));
-    announcer.add(std::move(made));
-  }
-  CHECK(announcer.pending_names() == std::vector<std::string>(2, "recv from any rank (tag 0)"));
-  const auto ready = announcer.announce(kStart, false);
-  REQUIRE(ready);
-  REQUIRE(ready->requests.size() == 2);
-  CHECK(ready->requests[1].spec->peer == kAnyRank);
-  Response of_another_rank = response(message_key(0), "", 0);
-  Response own = response(message_key(1), "", 1);
-  OpSpec from_rank_3 = *ready->requests[1].spec;
-  from_rank_3.peer = 3;
-  own.spec = of_another_rank.spec = share(from_rank_3);
-  const AppliedDecision applied = apply(announcer, 1, {of_another_rank, own});
-  REQUIRE(applied.agreed.size() == 1);
-  CHECK(applied.agreed[0].key.text() == message_key(1));
-  CHECK(applied.agreed[0].spec().peer == 3);
-  CHECK(announcer.drain().size() == 1);
-}
-
 TEST_CASE("operations taken by a decision that makes no sense are still there to be failed") {
   ResponseCache cache(0);
   Announcer announcer(cache);
@@ -103,16 +74,6 @@ TEST_CASE("an announcer tells each thing once") {
   CHECK(announcer.pending_names() == std::vector<std::string>{"allreduce 'x'"});
   CHECK(announcer.drain().size() == 1);
   CHECK(announcer.pending_names().empty());
-}
-
-TEST_CASE("an error meant for another rank leaves this one's operation alone") {
-  ResponseCache cache(0);
-  Announcer announcer(cache);
-  announcer.add(submission("x"));
-  CHECK(apply(announcer, 1, {response("x", "too late", 1)}).refused.empty());
-  const AppliedDecision applied = apply(announcer, 2, {response("x", "too late", 0)});
-  REQUIRE(applied.refused.size() == 1);
-  CHECK(applied.refused[0].text == "too late");
 }
 
 TEST_CASE("an operation that loses its slot and fails in one decision is not announced again") {

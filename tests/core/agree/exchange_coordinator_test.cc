@@ -40,15 +40,6 @@ ExchangeReply meet(ExchangeCoordinator& exchanges, const ExchangeKey& key,
 
 }  // namespace
 
-TEST_CASE("an exchange gives the blobs in the order of its ranks") {
-  ExchangeCoordinator exchanges(4);
-  const ExchangeReply reply =
-      meet(exchanges, key_of(Kind::Blobs, {3, 1}, 2, "0"), {"three", "one"});
-  CHECK(reply.error.empty());
-  CHECK(reply.to == Ranks{3, 1});
-  CHECK(reply.blobs == std::vector<std::string>{"three", "one"});
-}
-
 TEST_CASE("sets are numbered from one as they are made, and what none can be is refused to all") {
   ExchangeCoordinator exchanges(4);
   const ExchangeReply first = meet(exchanges, key_of(Kind::CreateSet, {2, 0}), {"", ""});
@@ -92,24 +83,6 @@ TEST_CASE("created sets that only share ranks do not disturb each other") {
     CHECK(come(exchanges, key_of(Kind::CreateSet, set), set[0]).empty());
   for (const Ranks& set : sets)
     CHECK(come(exchanges, key_of(Kind::CreateSet, set), set[1]).size() == 1);
-}
-
-TEST_CASE("a set that a rank could not make is refused to the others wherever they are") {
-  ExchangeCoordinator exchanges(3);
-  const ExchangeKey blobs = key_of(Kind::Blobs, {0, 1, 2}, 1, "0");
-  const ExchangeKey finish = key_of(Kind::FinishSet, {0, 1, 2}, 1);
-  CHECK(come(exchanges, blobs, 0).empty());
-  const auto refused = come(exchanges, finish, 1, "no memory");
-  REQUIRE(refused.size() == 1);
-  CHECK(refused[0].to == Ranks{0});
-  CHECK_THAT(refused[0].error, Contains("rank 1: no memory"));
-  CHECK_THAT(come(exchanges, blobs, 2).at(0).error, Contains("rank 1: no memory"));
-  CHECK(come(exchanges, finish, 0, "as rank 1").empty());
-  const auto end = come(exchanges, finish, 2, "as rank 1");
-  REQUIRE(end.size() == 1);
-  CHECK(end[0].to == Ranks{0, 1, 2});
-  CHECK_THAT(end[0].error, Contains("process set 1 was not made") && Contains("no memory"));
-  CHECK(exchanges.idle());
 }
 
 TEST_CASE(

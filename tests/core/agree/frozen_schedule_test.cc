@@ -92,18 +92,6 @@ TEST_CASE("who waited before the schedule froze thaws it only where something ha
   }
 }
 
-TEST_CASE("who only asks for what something has to come before does not ask for ever") {
-  Fixture fixture;
-  fixture.freeze({"first", "second"}, {submitted("second")});
-  const auto limit = Clock::now() + std::chrono::seconds(20);
-  while (!fixture.has_news() && Clock::now() < limit) {
-    fixture.schedule.inspect(Clock::now());
-  }
-  const auto remains = fixture.schedule.take().remains;
-  REQUIRE(remains);
-  CHECK(remains->reason == Thaw::TimeLimit);
-}
-
 TEST_CASE("a schedule without a limit waits for late peers") {
   Fixture fixture;
   fixture.freeze({"first", "second"}, {submitted("first")});
@@ -184,39 +172,4 @@ TEST_CASE("the loop wakes peers that sleep, not the thread that submits last") {
   CHECK(fixture.board.notifications == 1);
   CHECK(fixture.schedule.take().bucket.empty());
   CHECK(fixture.board.notifications == 1);
-}
-
-TEST_CASE("a name that comes several times in a round fills its places in turn") {
-  Fixture fixture;
-  Peer peer(fixture);
-  const std::vector<std::string> names = {"twice", "once", "twice"};
-  for (int schedules = 0; schedules < 2; ++schedules) {
-    for (FrozenSchedule* schedule : {&peer.schedule, &fixture.schedule}) {
-      schedule->freeze(Fixture::plan(names), Clock::now());
-    }
-    // Rounds end within the ring of a name.
-    for (std::size_t i = 0; i < 3 * names.size() + 1; ++i) {
-      const std::string& name = names[i % names.size()];
-      for (FrozenSchedule* schedule : {&peer.schedule, &fixture.schedule}) {
-        Submission next = submitted(name);
-        CHECK(schedule->put(next) != Intake::Deviates);
-      }
-      for (FrozenSchedule* schedule : {&peer.schedule, &fixture.schedule}) {
-        const FrozenSchedule::Next next = schedule->take();
-        REQUIRE(next.bucket.size() == 1);
-        CHECK(next.bucket[0].spec().name == name);
-      }
-    }
-    // Its second place is filled on this rank alone, and "once" before it on none.
-    Submission alone = submitted("twice");
-    CHECK(fixture.schedule.put(alone) == Intake::Taken);
-    CHECK(fixture.schedule.take().bucket.empty());
-    peer.schedule.thaw(Thaw::Shutdown);
-    const auto remains = fixture.schedule.take().remains;
-    REQUIRE(remains);
-    REQUIRE(remains->submissions.size() == 1);
-    CHECK(remains->submissions[0].spec().name == "twice");
-    CHECK(remains->rounds == 4);
-    CHECK(peer.schedule.take().remains->submissions.empty());
-  }
 }

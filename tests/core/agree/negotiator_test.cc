@@ -20,12 +20,6 @@ ReadyMessage expired(const std::string& key) {
   return message;
 }
 
-ReadyMessage shutdown() {
-  ReadyMessage message;
-  message.shutdown = true;
-  return message;
-}
-
 /// A negotiator of two ranks that has cached "x" in slot 0 by its first decision.
 struct CachedX : PlainNegotiator {
   explicit CachedX(std::uint64_t capacity = 8) : PlainNegotiator(2, capacity) {
@@ -35,89 +29,6 @@ struct CachedX : PlainNegotiator {
 };
 
 }  // namespace
-
-TEST_CASE("a mismatch lists what each rank sent, and the name can be agreed on afterwards") {
-  PlainNegotiator negotiator(4);
-  OpSpec half = spec_with({2});
-  half.dtype = DataType::F16;
-  for (const std::string& key : {std::string("x"), unnamed_key(3)}) {
-    for (const int rank : {0, 1}) negotiator.add(rank, request(key), kStart);
-    negotiator.add(2, request(key, half), kStart);
-    negotiator.add(3, request(key, spec_with({2, 3})), kStart);
-    const Response mismatch = only_response(negotiator);
-    CHECK(mismatch.slot == -1);
-    CHECK_THAT(mismatch.error, Contains("ranks 0,1: allreduce f32 [2] sum on cpu") &&
-                                   Contains("rank 2: allreduce f16 [2] sum on cpu") &&
-                                   Contains("rank 3: allreduce f32 [2, 3] sum on cpu"));
-    if (key == "x") {
-      CHECK_THAT(mismatch.error, Contains("allreduce 'x' differs between ranks"));
-    } else {
-      CHECK_THAT(mismatch.error, Contains("number 3 without a name") && Contains("give it a name"));
-    }
-    negotiator.add_all(request(key));
-    CHECK(only_response(negotiator).error.empty());
-  }
-  CHECK(negotiator.counters().refused.get() == 2);
-}
-
-TEST_CASE("a refusal goes before any difference, is not cached, and the slot stays what it is") {
-  CachedX negotiator;
-  OpSpec refused;
-  refused.refusal = "no memory";
-  for (std::uint64_t seen = 1; seen < 4; ++seen) {
-    // The other rank comes by its slot, in full, and with another shape.
-    negotiator.add(0, seen == 1 ? slot_ready(1, 0) : request("x", spec_with({seen == 2 ? 2 : 5})),
-                   kStart);
-    negotiator.add(1, request("x", refused), kStart);
-    const Response response = only_response(negotiator);
-    CHECK(response.error == "allreduce 'x' was refused:\n  rank 1: no memory");
-    CHECK(response.slot == -1);
-    CHECK(response.only_rank == -1);
-  }
-  // Alike on all ranks, and so nothing differs.
-  for (const std::string& name : {std::string("x"), std::string("y")}) {
-    negotiator.add_all(request(name, refused));
-    const Response response = only_response(negotiator);
-    CHECK(response.error == "allreduce '" + name + "' was refused:\n  ranks 0,1: no memory");
-    CHECK(response.slot == -1);
-  }
-  negotiator.add_all(slot_ready(6, 0));
-  CHECK(negotiator.decide()->cached.test(0));
-  CHECK(negotiator.counters().refused.get() == 5);
-}
-
-TEST_CASE("allgathers agree on everything but the rows") {
-  OpSpec gather = spec_with({4, 3});
-  gather.kind = Collective::Allgather;
-  const auto second_with = [&](std::vector<std::int64_t> shape) {
-    PlainNegotiator negotiator(2);
-    OpSpec other = gather;
-    other.shape = std::move(shape);
-    negotiator.add(0, request("g", gather), kStart);
-    negotiator.add(1, request("g", other), kStart);
-    return only_response(negotiator);
-  };
-  CHECK(second_with({9, 3}).rows.first_dims == std::vector<std::int64_t>{4, 9});
-  CHECK(second_with({0, 3}).rows.first_dims == std::vector<std::int64_t>{4, 0});
-  CHECK_FALSE(second_with({4, 2}).error.empty());
-  CHECK_FALSE(second_with({4}).error.empty());
-  CHECK_FALSE(second_with({}).error.empty());
-}
-
-TEST_CASE("a rank that comes by slot meets one that comes in full") {
-  CachedX negotiator;
-  SECTION("slot first") {
-    negotiator.add(0, slot_ready(1, 0), kStart);
-    negotiator.add(1, request("x"), kStart);
-  }
-  SECTION("full request first") {
-    negotiator.add(1, request("x"), kStart);
-    negotiator.add(0, slot_ready(1, 0), kStart);
-  }
-  const Response response = only_response(negotiator);
-  CHECK(response.error.empty());
-  CHECK(response.slot == 0);
-}
 
 TEST_CASE("a slot that was reassigned behind a rank's back is ignored") {
   CachedX negotiator;
@@ -145,27 +56,6 @@ TEST_CASE("a slot that a rank waits on, or that the same decision executes, is n
   CHECK(negotiator.counters().evictions.get() == 1);
 }
 
-TEST_CASE("names that never come again are warned of once, when they have filled the cache twice") {
-  constexpr int kCapacity = 100;
-  PlainNegotiator negotiator(2, kCapacity);
-  OpSpec spec = spec_with({2});
-  spec.set = 3;
-  std::vector<std::pair<int, std::string>> warnings;
-  for (int step = 0; step < 10'000; ++step) {
-    negotiator.add_all(request("loss of step " + std::to_string(step), spec));
-    CHECK(only_response(negotiator).error.empty());
-    if (const auto text = negotiator.take_warning()) warnings.emplace_back(step, *text);
-  }
-  CHECK(negotiator.counters().evictions.get() == 10'000 - kCapacity);
-  REQUIRE(warnings.size() == 1);
-  CHECK(warnings[0].first == 3 * kCapacity - 1);
-  CHECK(warnings[0].second ==
-        "operations of process set 3 leave the response cache (RONDE_CACHE_CAPACITY=100) before "
-        "they come again, at last allreduce 'loss of step 199' in process set 3: every step pays "
-        "for full negotiation. Give an operation the same name, or none, in every step; if a step "
-        "has more operations than the cache, raise RONDE_CACHE_CAPACITY");
-}
-
 TEST_CASE("slots that were used before they are evicted are no reason to warn") {
   PlainNegotiator negotiator(1, 1);
   for (std::uint64_t step = 0; step < 20; ++step) {
@@ -187,26 +77,6 @@ TEST_CASE("a slot that was never assigned, and an operation announced twice, are
   negotiator.add(1, request("x"), kStart);
   CHECK_THROWS_WITH(negotiator.add(1, request("x"), kStart),
                     Contains("rank 1 announced allreduce 'x' twice"));
-}
-
-TEST_CASE("an operation that expires on one rank fails on those that wait and those that come") {
-  PlainNegotiator negotiator(3);
-  for (const int rank : {0, 2}) negotiator.add(rank, request("x"), kStart);
-  negotiator.add(0, expired("x"), kStart + milliseconds(250));
-  const auto decision = negotiator.decide();
-  REQUIRE(decision);
-  REQUIRE(decision->responses.size() == 2);
-  CHECK(decision->responses[0].only_rank == 0);
-  CHECK(decision->responses[1].only_rank == 2);
-  const std::string text = decision->responses[0].error;
-  CHECK_THAT(text, Contains("allreduce 'x' timed out on rank 0") && Contains("250 ms") &&
-                       Contains("by rank 1"));
-  CHECK(negotiator.idle());
-
-  negotiator.add(1, request("x"), kStart);
-  const Response late = only_response(negotiator);
-  CHECK(late.only_rank == 1);
-  CHECK_THAT(late.error, Contains("allreduce 'x' timed out on rank 0") && Contains("by rank 1;"));
 }
 
 TEST_CASE("a refusal is kept for a late rank, whatever else is refused, until there are too many") {
@@ -252,16 +122,6 @@ TEST_CASE("a rank that missed two expired operations fails twice") {
   // The third use of the one meets the third of the other.
   negotiator.add(1, request("x"), kStart);
   CHECK(only_response(negotiator).error.empty());
-}
-
-TEST_CASE("an expiry of a cached operation fails it") {
-  CachedX negotiator;
-  negotiator.add(0, slot_ready(1, 0), kStart);
-  negotiator.add(0, expired("x"), kStart);
-  CHECK(only_response(negotiator).only_rank == 0);
-  negotiator.add(1, slot_ready(1, 0), kStart);
-  CHECK(only_response(negotiator).only_rank == 1);
-  CHECK(negotiator.idle());
 }
 
 TEST_CASE("an expiry that comes once all ranks are there is too late") {
@@ -342,29 +202,4 @@ TEST_CASE("a slot that is demoted to a full request keeps its age") {
   negotiator.add(1, request("x", spec_with({3})), kStart + milliseconds(20));
   REQUIRE(negotiator.waiting().size() == 1);
   CHECK(negotiator.waiting()[0].since == kStart + milliseconds(10));
-}
-
-TEST_CASE("shutdown is decided once every rank has asked and nothing waits") {
-  PlainNegotiator negotiator(2);
-  negotiator.add(0, shutdown(), kStart);
-  CHECK(negotiator.not_shut_down() == std::vector<int>{1});
-  CHECK_FALSE(negotiator.decide());
-  CHECK_FALSE(negotiator.departure());
-  negotiator.add(1, shutdown(), kStart);
-  const auto decision = negotiator.decide();
-  REQUIRE(decision);
-  CHECK(decision->shutdown);
-  CHECK_FALSE(negotiator.decide());
-}
-
-TEST_CASE("a departure is an operation that waits for a rank that has shut down") {
-  PlainNegotiator negotiator(3);
-  negotiator.add(0, request("x"), kStart);
-  CHECK_FALSE(negotiator.departure());
-  negotiator.add(2, shutdown(), kStart);
-  const auto failure = negotiator.departure();
-  REQUIRE(failure);
-  CHECK(failure->rank == 2);
-  CHECK_THAT(failure->text, Contains("rank 2 called shutdown()") &&
-                                Contains("rank 0 still waited for allreduce 'x'"));
 }

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "core/src/agree/schedule_learner.h"
 
-#include <algorithm>
 #include <catch2/catch.hpp>
 #include <initializer_list>
 #include <vector>
@@ -64,19 +63,6 @@ class Fixture {
 
 }  // namespace
 
-TEST_CASE("three steps alike make a plan, whatever their decisions and order") {
-  Fixture fixture(3);
-  CHECK_FALSE(fixture.see({1, 2, 3, 4}, true));
-  CHECK_FALSE(fixture.see({3, 1}, true));
-  CHECK_FALSE(fixture.see({4, 2}));
-  CHECK_FALSE(fixture.see({4, 3}, true));
-  CHECK_FALSE(fixture.see({2}));
-  const auto schedule = fixture.see({1});
-  REQUIRE(schedule);
-  CHECK(slots_of(*schedule) == Slots{{4, 3, 2, 1}});  // the last step's order
-  CHECK(schedule->patience_ms >= 1000);
-}
-
 TEST_CASE("a step that was no part of the pattern does not make ranks patient") {
   Fixture fixture(3);
   fixture.see({9});
@@ -105,17 +91,6 @@ TEST_CASE("steps that differ or lack contributions, and a limit of zero steps, m
   }
 }
 
-TEST_CASE("what follows a wait has a bucket of its own") {
-  Fixture fixture(2);
-  CHECK_FALSE(fixture.see({1, 2}, true));
-  CHECK_FALSE(fixture.see({3}, true));
-  CHECK_FALSE(fixture.see({1}, true));
-  CHECK_FALSE(fixture.see({2}));
-  const auto schedule = fixture.see({3}, true);
-  REQUIRE(schedule);
-  CHECK(slots_of(*schedule) == Slots{{1, 2}, {3}});
-}
-
 TEST_CASE("buckets keep to the fusion size and to what can be fused") {
   Fixture fixture(1, 25);
   std::vector<Seen> decision = operations({1, 2, 3, 4});
@@ -126,56 +101,6 @@ TEST_CASE("buckets keep to the fusion size and to what can be fused") {
   const auto schedule = fixture.see(decision);
   REQUIRE(schedule);
   CHECK(slots_of(*schedule) == Slots{{1, 3}, {2}, {4}});
-}
-
-TEST_CASE("operations without a name are told apart by their order") {
-  Fixture fixture(2);
-  // The same slot twice in a step, as both look alike.
-  CHECK_FALSE(fixture.see({1, 100, 100}));
-  const auto schedule = fixture.see({1, 100, 100});
-  REQUIRE(schedule);
-  CHECK(slots_of(*schedule) == Slots{{1, 100, 100}});
-  Fixture alone(3);
-  CHECK_FALSE(alone.see({100}));
-  CHECK_FALSE(alone.see({100}));
-  CHECK(alone.see({100}));
-}
-
-TEST_CASE("a pattern of several parts makes a plan, each part with buckets of its own") {
-  using Steps = std::vector<std::vector<std::uint32_t>>;
-  const auto [pattern, plan] = GENERATE(table<Steps, Slots>({
-      // Two critics and an actor.
-      {{{1, 2}, {1, 2}, {3}}, {{1, 2, 3}, {1, 2}}},
-      {{{1}, {1}, {1}, {1}, {2}}, {{1, 2}, {1}, {1}, {1}}},
-      {{{1}, {2}, {2}, {1}, {3}, {3}, {3}}, {}},
-      // Without names, and with both.
-      {{{100}, {100}, {101}}, {{100, 101}, {100}}},
-      {{{1, 100, 100}, {1, 101}}, {{1, 101}, {1, 100, 100}}},
-  }));
-  CAPTURE(pattern);
-  Fixture fixture(3);
-  std::optional<ScheduleMessage> schedule;
-  int rounds = 0;
-  for (; !schedule && rounds < 50; ++rounds) {
-    for (std::size_t i = 0; i < pattern.size() && !schedule; ++i) {
-      std::vector<Seen> step;
-      for (const std::uint32_t slot : pattern[i]) step.push_back(operation(slot));
-      schedule = fixture.see(step);
-      // A shorter pattern that ended at once.
-      if (schedule && schedule->buckets.size() < plan.size()) {
-        fixture.learner.on_thaw(false, 1);
-        schedule = {};
-      }
-    }
-  }
-  REQUIRE(schedule);
-  CHECK(rounds <= 12);
-  // A round begins where the ranks were when it was found.
-  Slots expected = plan;
-  for (std::size_t i = 0; i < plan.size() && slots_of(*schedule) != expected; ++i) {
-    std::ranges::rotate(expected, expected.begin() + 1);
-  }
-  if (!plan.empty()) CHECK(slots_of(*schedule) == expected);
 }
 
 TEST_CASE("a plan with more buckets than there are words is not made") {

@@ -22,36 +22,6 @@ WaitingOperation waiting(const std::string& key, TimePoint since) {
 
 }  // namespace
 
-TEST_CASE("an operation is reported with who waits for whom once it is old") {
-  StallInspector inspector(30, 600);
-  CHECK(inspector.inspect({}, kStart).stalled.empty());
-  const auto early = inspector.inspect({waiting("x", kStart)}, kStart + milliseconds(29999));
-  CHECK(early.stalled.empty());
-  const auto finding = inspector.inspect({waiting("x", kStart)}, kStart + milliseconds(31500));
-  for (const auto& found : {early, finding}) CHECK_FALSE(found.fatal);
-  REQUIRE(finding.stalled.size() == 1);
-  const StalledOperation& stalled = finding.stalled[0];
-  CHECK(stalled.name == "x");
-  CHECK(stalled.text == "allreduce 'x'");
-  CHECK(stalled.submitted_ranks == std::vector<int>{0, 1});
-  CHECK(stalled.missing_ranks == std::vector<int>{2, 3});
-  CHECK(stalled.waiting == milliseconds(31500));
-  CHECK(stall_text(finding.stalled) ==
-        "allreduce 'x' has waited 31.5 s for ranks 2,3 (submitted by ranks 0,1)");
-}
-
-TEST_CASE("reports repeat each period and are quiet in between") {
-  StallInspector inspector(10, 0);
-  const std::vector<WaitingOperation> operations = {waiting("x", kStart)};
-  std::vector<int> reported;
-  for (int second = 0; second <= 45; ++second) {
-    if (!inspector.inspect(operations, kStart + seconds(second)).stalled.empty()) {
-      reported.push_back(second);
-    }
-  }
-  CHECK(reported == std::vector<int>{10, 20, 30, 40});
-}
-
 TEST_CASE("only operations past the limit are reported") {
   StallInspector inspector(10, 0);
   const auto finding = inspector.inspect(
@@ -78,16 +48,6 @@ TEST_CASE("the text of a stall has a line for each group of missing ranks, and f
         "allreduce 'w0', allreduce 'w1', allreduce 'w2' and 157 more have waited up to 5.0 s for "
         "ranks 2,3 (submitted by ranks 0,1)\n"
         "allreduce 'late' has waited 4.0 s for rank 3 (submitted by ranks 0-2)");
-}
-
-TEST_CASE("past the second limit the group fails, naming the first missing rank") {
-  StallInspector inspector(10, 60);
-  CHECK_FALSE(inspector.inspect({waiting("x", kStart)}, kStart + milliseconds(59999)).fatal);
-  const auto finding = inspector.inspect({waiting("x", kStart)}, kStart + seconds(60));
-  REQUIRE(finding.fatal);
-  CHECK(finding.fatal->rank == 2);
-  CHECK_THAT(finding.fatal->text, Catch::Contains("allreduce 'x' has waited 60.0 s for ranks 2,3"));
-  CHECK_THAT(finding.fatal->text, Catch::Contains("RONDE_STALL_ABORT_S=60.0 s"));
 }
 
 TEST_CASE("a limit of zero is none") {
