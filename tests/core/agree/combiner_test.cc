@@ -3,7 +3,6 @@
 
 #include <catch2/catch.hpp>
 
-#include "ronde/error.h"
 #include "tests/core/agree/submissions.h"
 
 namespace {
@@ -129,43 +128,6 @@ TEST_CASE("what all ranks of a host are ready for is told once, when the last on
   CHECK_FALSE(host.combiner.next_deadline());
 }
 
-TEST_CASE("requests that differ go on rank by rank, in one message") {
-  Host host;
-  host.add({{4, request("x", 2)}, {5, request("x", 3)}, {7, request("x", 2)}});
-  host.add({{4, unnamed(0, 1)}, {5, unnamed(0, 2)}, {7, request(unnamed_key(0))}});
-  const auto parts = host.take({{4}, {5}, {7}});
-  for (const auto& part : parts) {
-    CHECK(part.ready.requests.size() + part.ready.keyed.size() == 2);
-  }
-  CHECK(parts[1].ready.requests[0].spec->shape == std::vector<std::int64_t>{3});
-}
-
-TEST_CASE("what some ranks do not come to is told rank by rank once patience is over") {
-  Host host;
-  const TimePoint late = kStart + kPatience + milliseconds(10);
-  host.add({{4, slots({3}, {3})}});
-  host.add({{7, request("x")}}, kStart + milliseconds(10));
-  host.take({}, kStart + milliseconds(10));
-  CHECK(host.combiner.next_deadline() == kStart + kPatience);
-  const ReadyMessage first = host.take({{4}}, kStart + kPatience)[0].ready;
-  CHECK(bits_of(first.cached) == Bits{3});
-  CHECK(bits_of(first.absent) == Bits{3});
-  CHECK(host.combiner.next_deadline() == late);
-  host.take({{7}}, late);
-  CHECK_FALSE(host.combiner.next_deadline());
-
-  // The rest of them goes at once, until they are agreed.
-  host.add({{5, slots({3})}, {5, request("x")}}, late);
-  const ReadyMessage second = host.take({{5}}, late)[0].ready;
-  CHECK(bits_of(second.cached) == Bits{3});
-  CHECK(second.requests.size() == 1);
-  DecisionMessage agreed = assignment(1, "x", -1);
-  agreed.cached.set(3);
-  host.combiner.pass(agreed);
-  host.add({{5, slots({3}, {}, 1)}, {5, request("x")}}, late);
-  host.take({}, late);
-}
-
 TEST_CASE("what was refused to every rank of a host is told once again when it comes anew") {
   Host host;
   const TimePoint late = kStart + kPatience;
@@ -207,35 +169,6 @@ TEST_CASE("a timeout or a shutdown does not overtake what its rank has announced
   CHECK(ready.requests.size() == 1);
   CHECK(ready.expired == end.expired);
   CHECK(ready.shutdown == end.shutdown);
-}
-
-TEST_CASE("a name that comes by slot and in full on one host is told at once") {
-  const bool slot_first = GENERATE(true, false);
-  Host host;
-  host.combiner.pass(assignment(1, "x", 6));
-  const auto by_slot = [&](int rank) { host.add({{rank, slots({6}, {}, 1)}}); };
-  if (slot_first) by_slot(4);
-  host.add({{5, request("x", 9)}});
-  if (!slot_first) by_slot(4);
-  const auto parts = host.take({{4}, {5}});
-  CHECK(bits_of(parts[0].ready.cached) == Bits{6});
-  CHECK(parts[1].ready.requests.size() == 1);
-  by_slot(7);
-  CHECK(bits_of(host.take({{7}})[0].ready.cached) == Bits{6});
-}
-
-TEST_CASE("slots mean what they mean to the last decision that has passed") {
-  Host host;
-  host.combiner.pass(assignment(1, "x", 0));
-  host.add({{4, slots({0}, {}, 1)}, {5, unnamed(2, 0, true, 1)}});
-  host.combiner.pass(assignment(2, "y", 0));
-  // Both were about "x", and so is this; the ranks announce it anew.
-  host.add({{7, slots({0}, {}, 1)}});
-  host.take({}, kStart + kPatience);
-  for (const int rank : {4, 5, 7}) host.add({{rank, slots({0}, {}, 2)}});
-  const ReadyMessage ready = host.take({{4, 5, 7}})[0].ready;
-  CHECK(ready.decisions_seen == 2);
-  CHECK(bits_of(ready.cached) == Bits{0});
 }
 
 TEST_CASE("a combiner refuses what makes no sense") {

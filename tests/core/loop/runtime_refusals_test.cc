@@ -176,6 +176,17 @@ TEST_CASE("what a rank alone can see to be wrong is refused at once") {
        "neither output nor allocate_output"},
       {[](Request& r) { r.name = std::string(1, '\0'); }, "NUL"},
       {[](Request& r) {
+         r.kind = Collective::Alltoall;
+         r.input = nullptr;
+       },
+       "alltoall 'x': input is null"},
+      {[](Request& r) {
+         r.kind = Collective::Reducescatter;
+         r.output = nullptr;
+       },
+       "reducescatter 'x': neither output nor allocate_output is set"},
+      {[](Request& r) { r.splits = {6}; }, "only an alltoall has splits"},
+      {[](Request& r) {
          r.kind = Collective::Broadcast;
          r.contributes = false;
        },

@@ -177,33 +177,6 @@ TEST_CASE("rows that are too many together are refused on every rank") {
   }
 }
 
-TEST_CASE("what this rank alone can see of an alltoall or reducescatter is refused at once") {
-  struct Row {
-    Collective kind;
-    std::function<void(Request&)> change;
-    std::string text;
-  };
-  const auto no_input = [](Request& request) { request.input = nullptr; };
-  const Row rows[] = {
-      {Collective::Alltoall, no_input, "alltoall 'x': input is null"},
-      {Collective::Reducescatter, no_input, "reducescatter 'x': input is null"},
-      {Collective::Reducescatter, [](Request& request) { request.output = nullptr; },
-       "reducescatter 'x': neither output nor allocate_output is set"},
-      {Collective::Reducescatter, [](Request& request) { request.splits = {6}; },
-       "only an alltoall has splits"},
-      {Collective::Alltoall, [](Request& request) { request.contributes = false; },
-       "only a reduction can go without this rank's contribution"}};
-  run_group(1, [&](int, Runtime& runtime) {
-    for (const Row& row : rows) {
-      std::vector<float> values(6, 1.0F);
-      Request request = sum_request(values, "x");
-      request.kind = row.kind;
-      row.change(request);
-      check_contains(text_of<UsageError>([&] { runtime.submit(request); }), row.text);
-    }
-  });
-}
-
 TEST_CASE("a rank that gave no memory for what the others bring fails alone") {
   for (const Collective kind : {Collective::Alltoall, Collective::Allgather}) {
     run_group(2, [kind](int rank, Runtime& runtime) {

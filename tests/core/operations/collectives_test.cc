@@ -2,7 +2,6 @@
 // Collectives on whole runtimes: how they are fused, and what tests/sweeps/oracle, which has the
 // product of collectives, types, ops and ranks, does not ask.
 #include <array>
-#include <atomic>
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <limits>
@@ -162,18 +161,6 @@ TEST_CASE("NaN wins whichever rank has it, integers wrap around, halves are roun
       const double got = value.get(0);
       check(std::isnan(row.expected) ? std::isnan(got) : got == row.expected,
             std::string(to_string(row.dtype)) + " " + std::string(to_string(row.op)));
-    }
-  });
-}
-
-TEST_CASE("a barrier ends only once every rank is in it") {
-  std::atomic<int> entered{0};
-  run_group(4, [&](int, Runtime& runtime) {
-    for (int round = 1; round <= 5; ++round) {
-      entered.fetch_add(1);
-      runtime.submit(barrier_request()).wait();
-      check(entered.load() >= 4 * round, "all have entered");
-      runtime.submit(barrier_request("named")).wait();
     }
   });
 }

@@ -253,20 +253,3 @@ TEST_CASE("ranks that do not contribute to a group get its result") {
     }
   });
 }
-
-TEST_CASE("a death ends the groups that wait") {
-  inproc::Group hosts(2);
-  std::latch ready(1);
-  run_ranks(2, [&](int rank) {
-    Runtime runtime(options_of(hosts, rank));
-    if (rank == 1) {
-      ready.wait();
-      return hosts.kill(1);
-    }
-    const Group group(runtime, {"a", "b"});
-    ready.count_down();
-    for (const Work& work : group.works) {
-      check(death_of([&] { work.wait(); }).rank == 1, "rank 1 is named");
-    }
-  });
-}

@@ -97,19 +97,6 @@ TEST_CASE("reducescatters, barriers and groups go on without the ranks that have
   });
 }
 
-TEST_CASE("what was submitted before the join is still done") {
-  run_group(2, [](int rank, Runtime& runtime) {
-    std::vector<float> first(2, 1.0F), second(2, 1.0F);
-    const Work early = runtime.submit(sum_request(first, "early"));
-    if (rank == 1) runtime.submit(sum_request(second, "late")).wait();
-    const Work joined = runtime.submit(join_request());
-    early.wait();
-    joined.wait();
-    check(first[0] == 2.0F, "both took part");
-    check(rank == 0 || second[0] == 1.0F, "rank 1 alone");
-  });
-}
-
 TEST_CASE("what needs every rank is refused while one has joined, and works afterwards") {
   run_group(3, [](int rank, Runtime& runtime) {
     const auto gather = [&] {

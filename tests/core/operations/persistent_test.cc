@@ -144,24 +144,6 @@ TEST_CASE("each start of a persistent operation says whether this rank contribut
       freezing_config());
 }
 
-TEST_CASE("starts without a name are matched by their order, also several in flight") {
-  run_group(2, [](int rank, Runtime& runtime) {
-    std::vector<std::vector<float>> values(3, std::vector<float>(2));
-    const PersistentOp sum = runtime.prepare(sum_request(values[0], ""));
-    for (int step = 0; step < 8; ++step) {
-      std::vector<Work> works;
-      for (std::size_t i = 0; i < values.size(); ++i) {
-        values[i].assign(2, static_cast<float>(10 * i + static_cast<std::size_t>(rank)));
-        works.push_back(sum.start(in_place(values[i])));
-      }
-      for (const Work& work : works) work.wait();
-      for (std::size_t i = 0; i < values.size(); ++i) {
-        check_equal(values[i][1], static_cast<float>(20 * i + 1), "a sum by its order");
-      }
-    }
-  });
-}
-
 TEST_CASE("a persistent alltoall keeps its splits, and persistent messages find each other") {
   run_group(2, [](int rank, Runtime& runtime) {
     Request request = request_of(Collective::Alltoall, "rows");
@@ -187,21 +169,6 @@ TEST_CASE("a persistent alltoall keeps its splits, and persistent messages find 
           .wait();
       if (rank == 1) check_equal(message[1], static_cast<float>(step), "the message");
     }
-  });
-}
-
-TEST_CASE("ranks whose persistent operations differ are told at the first start, and go on") {
-  run_group(2, [](int rank, Runtime& runtime) {
-    std::vector<float> values(6, 1.0F);
-    Request request = sum_request(values, "x");
-    if (rank == 1) request.shape = {2, 3};
-    const PersistentOp sum = runtime.prepare(request);
-    for (int i = 0; i < 2; ++i) {
-      const std::string text = usage_error_of(sum.start(in_place(values)));
-      check_contains(text, "rank 0: allreduce f32 [6] sum on cpu");
-      check_contains(text, "rank 1: allreduce f32 [2, 3] sum on cpu");
-    }
-    check_goes_on(runtime);
   });
 }
 

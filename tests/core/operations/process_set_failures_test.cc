@@ -163,36 +163,6 @@ TEST_CASE("one set is not removed by two threads at once") {
   });
 }
 
-TEST_CASE("a set with work in flight is not removed, and stays") {
-  on_all_placements(3, [](int rank, Runtime& runtime) {
-    const ProcessSet set = runtime.add_process_set({0, 1, 2});
-    std::unique_ptr<Pending> pending;
-    if (rank == 2) pending = std::make_unique<Pending>(runtime, set, "x");
-    const std::string text = text_of<UsageError>([&] { runtime.remove_process_set(set); });
-    check_contains(text, "process set 1 cannot be removed while it is in use");
-    check_contains(text, "rank 2: allreduce 'x' in flight");
-    if (rank != 2) pending = std::make_unique<Pending>(runtime, set, "x");
-    check(pending->result() == 6.0F, "the operation goes on");
-    runtime.remove_process_set(set);
-    check_goes_on(runtime);
-  });
-}
-
-TEST_CASE("a mismatch within a set names the ranks of the group and spares the others") {
-  run_group(4, [](int rank, Runtime& runtime) {
-    const ProcessSet set = runtime.add_process_set({3, 1});
-    if (runtime.rank_in(set)) {
-      std::vector<float> values(rank == 3 ? 2 : 4);
-      const std::string text =
-          usage_error_of(runtime.submit(in_set(set, sum_request(values, "x"))));
-      check_contains(text, "rank 1: allreduce f32 [4] sum on cpu in process set 1");
-      check_contains(text, "rank 3: allreduce f32 [2] sum on cpu in process set 1");
-      check(sum_in(runtime, set) == expected_sum({1, 3}), "the set works on");
-    }
-    check_goes_on(runtime);
-  });
-}
-
 TEST_CASE("an operation in flight in a set is told with the set") {
   run_group(2, [](int rank, Runtime& runtime) {
     const ProcessSet set = runtime.add_process_set({1, 0});

@@ -2,7 +2,6 @@
 // Reducescatter on whole runtimes; its types and ops are those of tests/sweeps/oracle.
 #include <catch2/catch.hpp>
 
-#include "ronde/error.h"
 #include "tests/support/ranks/rows_of_ranks.h"
 
 namespace {
@@ -79,35 +78,6 @@ TEST_CASE("parts of a reducescatter go wherever they are wanted, over one to fou
       run_group(ranks, body, config);
     }
   }
-}
-
-TEST_CASE("a reducescatter that cannot be is refused on every rank") {
-  const auto refused = [](const std::function<void(Request&, int)>& change,
-                          const std::string& expected) {
-    run_group(2, [&](int rank, Runtime& runtime) {
-      std::vector<float> values(12, 1.0F);
-      Request request = sum_request(values, "x");
-      request.kind = Collective::Reducescatter;
-      request.shape = {4, kColumns};
-      change(request, rank);
-      check_contains(usage_error_of(runtime.submit(request)), expected);
-    });
-  };
-  refused([](Request& request, int) { request.shape = {}; },
-          "reducescatter 'x': a scalar has no first dimension to split along");
-  refused(
-      [](Request& request, int) {
-        request.dtype = DataType::Bool;
-        request.op = ReduceOp::Average;
-      },
-      "bools have no average");
-  refused(
-      [](Request& request, int rank) {
-        request.shape = {4 - rank, kColumns};
-      },
-      "rank 1: reducescatter f32 [3, 3] sum on cpu");
-  refused([](Request& request, int rank) { request.prescale = rank; },
-          "rank 0: reducescatter f32 [4, 3] sum prescale 0 on cpu");
 }
 
 TEST_CASE("a rank whose part of a reducescatter has no rows needs no output") {
