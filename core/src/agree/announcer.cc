@@ -11,6 +11,15 @@
 
 namespace ronde {
 
+void record_announced(EventLog& events, const Submission& operation,
+                      std::chrono::steady_clock::time_point time) {
+  events.write({.time_ns = EventLog::ns_of(time),
+                .kind = EventKind::Announced,
+                .collective = operation.spec().kind,
+                .set = operation.spec().set,
+                .operation = operation.number});
+}
+
 void Announcer::add(Submission submission) {
   if (submission.spec().kind == Collective::Join) {
     join_ = std::move(submission);
@@ -30,7 +39,10 @@ std::optional<ReadyMessage> Announcer::announce(TimePoint now, bool shutdown) {
     announce_one(key, message);
     Pending& pending = pending_.at(key);
     pending.announced = now;
-    record_announced(pending.submission, now);
+    if (events_ == nullptr) continue;
+    for_each_operation(pending.submission, [&](const Submission& operation) {
+      record_announced(*events_, operation, now);
+    });
   }
   unannounced_.clear();
   for (auto& [key, pending] : pending_) {
@@ -47,17 +59,6 @@ std::optional<ReadyMessage> Announcer::announce(TimePoint now, bool shutdown) {
   shutdown_announced_ = shutdown_announced_ || shutdown;
   if (message.empty()) return std::nullopt;
   return message;
-}
-
-void Announcer::record_announced(const Submission& submission, TimePoint now) const {
-  if (events_ == nullptr) return;
-  for (const Submission& member : submission.members) record_announced(member, now);
-  if (submission.is_group()) return;
-  events_->write({.time_ns = EventLog::ns_of(now),
-                  .kind = EventKind::Announced,
-                  .collective = submission.spec().kind,
-                  .set = submission.spec().set,
-                  .operation = submission.number});
 }
 
 void Announcer::announce_one(const OpKey& key, ReadyMessage& message) {

@@ -32,6 +32,10 @@ struct AppliedDecision {
   std::uint64_t next_unnamed = 0;  ///< with `join`: DecisionMessage::next_unnamed
 };
 
+/// Writes that `operation` was announced at `time`.
+void record_announced(EventLog& events, const Submission& operation,
+                      std::chrono::steady_clock::time_point time);
+
 /// Every rank's side of negotiation: keeps what this rank submitted until it is decided, and
 /// announces it to rank 0, by slot where the response is cached.
 ///
@@ -81,7 +85,6 @@ class Announcer {
     std::optional<TimePoint> announced = {};
   };
 
-  void record_announced(const Submission& submission, TimePoint now) const;
   void announce_one(const OpKey& key, ReadyMessage& message);
   Submission take(const std::string& key);
   void put_back(Submission submission);

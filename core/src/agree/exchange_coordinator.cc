@@ -158,9 +158,7 @@ void ExchangeCoordinator::refuse_conflicts(const ExchangeKey& key) {
 }
 
 void ExchangeCoordinator::complete(const ExchangeKey& key, std::vector<std::string> blobs) {
-  ExchangeReply reply;
-  reply.key = key;
-  reply.to = key.ranks;
+  ExchangeReply reply{key, key.ranks};
   reply.set = key.set;
   switch (key.kind) {
     case ExchangeKind::Blobs:
@@ -188,11 +186,7 @@ void ExchangeCoordinator::complete(const ExchangeKey& key, std::vector<std::stri
 }
 
 void ExchangeCoordinator::refuse(const ExchangeKey& key, std::vector<int> to, std::string text) {
-  ExchangeReply reply;
-  reply.key = key;
-  reply.to = std::move(to);
-  reply.error = std::move(text);
-  replies_.push_back(std::move(reply));
+  replies_.push_back({key, std::move(to), std::move(text)});
 }
 
 std::vector<ExchangeReply> ExchangeCoordinator::take() {

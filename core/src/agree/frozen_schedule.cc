@@ -162,12 +162,7 @@ bool FrozenSchedule::fill(Place& next, Submission& submission) {
   const bool completes = bucket.missing == 1;
   for_each_operation(submission, [&](Submission& operation) {
     operation.work->set_bucket(place.bucket);
-    if (!completes || !operation.is_noted) return;
-    events_.write({.time_ns = EventLog::ns_of(now),
-                   .kind = EventKind::Announced,
-                   .collective = operation.spec().kind,
-                   .set = operation.spec().set,
-                   .operation = operation.number});
+    if (completes && operation.is_noted) record_announced(events_, operation, now);
   });
   note_submitted(events_, submission, completes ? ThenAlso::Announced : ThenAlso::Nothing);
   counters_.tensors.add(std::max<std::size_t>(1, submission.members.size()));

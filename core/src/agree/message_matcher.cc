@@ -83,16 +83,11 @@ Problem MessageMatcher::refusal(const Waiting& send, const Waiting& receive) con
 
 /// `peer`: the counterpart, where there is no error.
 void MessageMatcher::answer(const Waiting& waiting, int peer, const std::string& error) {
-  Response response;
-  response.key = waiting.key;
-  response.error = error;
-  response.only_rank = waiting.rank;
-  if (error.empty()) {
-    OpSpec spec = *waiting.spec;
-    spec.peer = peer;
-    response.spec = share(std::move(spec));
-  }
-  responses_.push_back(std::move(response));
+  Response& response = responses_.emplace_back(Response{waiting.key, error, waiting.rank});
+  if (!error.empty()) return;
+  OpSpec spec = *waiting.spec;
+  spec.peer = peer;
+  response.spec = share(std::move(spec));
 }
 
 void MessageMatcher::expire(int rank, const std::string& key, TimePoint now) {

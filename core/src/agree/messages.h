@@ -73,8 +73,9 @@ struct Response {
   std::string key;
   std::string error;            ///< not empty: the operation fails with this text
   std::int32_t only_rank = -1;  ///< the only recipient: of an error, or one end of a message
-  SpecPtr spec;   ///< agreed; with the rows of rank 0 where ranks may differ; null with an error
-  RankRows rows;  ///< the rows in which ranks may differ
+  SpecPtr spec =
+      {};  ///< agreed; with the rows of rank 0 where ranks may differ; null with an error
+  RankRows rows = {};  ///< the rows in which ranks may differ
   bool contributed = true;
   std::int32_t slot = -1;  ///< where every rank caches it, -1: nowhere
   /// Ranks that have joined, and so take part without having submitted it.
@@ -206,11 +207,11 @@ struct ExchangeRequest {
 /// From rank 0 to some or all ranks of an exchange.
 struct ExchangeReply {
   ExchangeKey key;
-  std::vector<std::int32_t> to;       ///< recipients
-  std::string error;                  ///< not empty: the exchange failed
-  std::vector<std::string> blobs;     ///< by index in key.ranks; empty where not needed
-  std::uint32_t set = 0;              ///< the set that was made, finished or removed
-  std::vector<std::int32_t> members;  ///< of a set that was made: its ranks in order
+  std::vector<std::int32_t> to = {};       ///< recipients
+  std::string error = {};                  ///< not empty: the exchange failed
+  std::vector<std::string> blobs = {};     ///< by index in key.ranks; empty where not needed
+  std::uint32_t set = 0;                   ///< the set that was made, finished or removed
+  std::vector<std::int32_t> members = {};  ///< of a set that was made: its ranks in order
 };
 
 using Message =

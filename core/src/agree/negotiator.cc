@@ -480,12 +480,8 @@ void Negotiator::decide_without_joined(const std::string& key, Pending pending,
   response.key = key;
   OpSpec spec = *first.spec;
   unshare(spec);
-  response.spec = share(std::move(spec));
-  response.rows = rows_of(pending);
-  response.contributed = contributed(pending);
-  response.digest = digest_of(pending);
+  set_agreed(response, share(std::move(spec)), pending);
   if (join_average_ == JoinAverage::Contributing) response.average_over = pending.count;
-  counters_.agreed_in_full.add();
   decision.responses.push_back(std::move(response));
 }
 
@@ -651,11 +647,7 @@ void Negotiator::refuse_part(int rank, const std::string& key, const std::string
 }
 
 void Negotiator::push_refusal(int rank, const std::string& key, const std::string& text) {
-  Response response;
-  response.key = key;
-  response.error = text;
-  response.only_rank = rank;
-  refusals_.push_back(std::move(response));
+  refusals_.push_back({key, text, rank});
 }
 
 void Negotiator::record_refusal(Uses refused, const std::string& text) {

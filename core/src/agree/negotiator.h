@@ -148,6 +148,7 @@ class Negotiator {
   void decide_pending(DecisionMessage& decision);
   std::optional<std::uint32_t> slot_for_all(const Pending& pending) const;
   Response agree(const std::string& key, const Pending& pending);
+  void set_agreed(Response& response, SpecPtr spec, const Pending& pending);
   Problem disagreement(const std::string& key, const Pending& pending) const;
   static bool contributed(const Pending& pending);
   static std::uint64_t digest_of(const Pending& pending);

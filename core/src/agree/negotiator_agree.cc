@@ -47,10 +47,7 @@ Response Negotiator::agree(const std::string& key, const Pending& pending) {
     record_refusal_of_group(key, pending, response.error);
     return response;
   }
-  response.spec = pending.parts[0].spec;
-  response.rows = rows_of(pending);
-  response.contributed = contributed(pending);
-  response.digest = digest_of(pending);
+  set_agreed(response, pending.parts[0].spec, pending);
   response.slot = choose_slot(key);
   if (response.slot >= 0) {
     const auto slot = static_cast<std::uint32_t>(response.slot);
@@ -58,8 +55,15 @@ Response Negotiator::agree(const std::string& key, const Pending& pending) {
     slots_.assign(slot, response.spec->name, decisions_ + 1);
     cache_.put(slot, {response.spec, response.rows});
   }
-  counters_.agreed_in_full.add();
   return response;
+}
+
+void Negotiator::set_agreed(Response& response, SpecPtr spec, const Pending& pending) {
+  response.spec = std::move(spec);
+  response.rows = rows_of(pending);
+  response.contributed = contributed(pending);
+  response.digest = digest_of(pending);
+  counters_.agreed_in_full.add();
 }
 
 Negotiator::Pending Negotiator::member_of(const Pending& group, std::size_t member) {

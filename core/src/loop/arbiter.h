@@ -33,10 +33,7 @@ class Arbiter {
   Arbiter(const RuntimeOptions& options, const ControlTree& tree, const SetEngines& sets,
           const Logger& log, const FrozenSchedule* schedule);
 
-  /// Adds a rank's request for an exchange. Throws Error on an invalid one.
-  void add(const ExchangeRequest& request, TimePoint now) { exchanges_.add(request, now); }
-  /// Removes and returns the replies to exchanges that have ended.
-  std::vector<ExchangeReply> take_replies() { return exchanges_.take(); }
+  ExchangeCoordinator& exchanges() noexcept { return exchanges_; }
 
   /// Mark and remove the sets in which a decision may be due.
   /// @{

@@ -136,7 +136,7 @@ void ControlPlane::handle_from_below(int peer, const Message& message, std::stri
     verification_.add(peer, *results, bytes);
   } else if (const auto* request = std::get_if<ExchangeRequest>(&message)) {
     tree_.expect_below(peer, request->rank);
-    if (arbiter_) return arbiter_->add(*request, now);
+    if (arbiter_) return arbiter_->exchanges().add(*request, now);
     tree_.send_up(bytes);
   } else {
     handle_message(peer, message);
@@ -207,7 +207,7 @@ void ControlPlane::start_exchanges(TimePoint now) {
   sets_.install(std::move(news.made));
   for (const ExchangeRequest& request : news.requests) {
     if (arbiter_) {
-      arbiter_->add(request, now);
+      arbiter_->exchanges().add(request, now);
     } else {
       tree_.send_up(request);
     }
@@ -318,7 +318,7 @@ void ControlPlane::agree(TimePoint now) {
 
 void ControlPlane::decide(TimePoint now) {
   if (stop_.departure) return;
-  for (const ExchangeReply& reply : arbiter_->take_replies()) {
+  for (const ExchangeReply& reply : arbiter_->exchanges().take()) {
     tree_.send_to(tree_.topology().children_towards(reply.to), encode(reply));
     handle_reply(reply);
   }
