@@ -4,7 +4,6 @@
 #include "core/src/agree/message_matcher.h"
 
 #include <algorithm>
-#include <utility>
 
 #include "core/src/base/rank_list.h"
 #include "ronde/error.h"

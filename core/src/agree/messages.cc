@@ -4,11 +4,8 @@
 #include <algorithm>
 #include <chrono>
 #include <cstring>
-#include <memory>
-#include <optional>
 #include <tuple>
 #include <type_traits>
-#include <variant>
 
 #include "ronde/error.h"
 

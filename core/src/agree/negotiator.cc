@@ -6,8 +6,6 @@
 #include "core/src/agree/negotiator.h"
 
 #include <algorithm>
-#include <functional>
-#include <map>
 
 #include "core/src/base/rank_list.h"
 #include "ronde/error.h"

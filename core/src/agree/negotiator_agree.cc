@@ -9,7 +9,6 @@
 #include <map>
 
 #include "core/src/agree/negotiator.h"
-#include "core/src/base/rank_list.h"
 
 namespace ronde {
 namespace {

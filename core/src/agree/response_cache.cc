@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "core/src/agree/response_cache.h"
 
-#include <memory>
-#include <string>
 #include <utility>
 
 #include "ronde/error.h"

@@ -7,8 +7,6 @@
 #include <algorithm>
 #include <iterator>
 #include <map>
-#include <set>
-#include <utility>
 
 #include "core/src/base/rank_list.h"
 #include "core/src/op/set_info.h"

@@ -6,7 +6,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <exception>
 #include <numeric>
 #include <system_error>
 #include <utility>

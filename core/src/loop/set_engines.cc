@@ -2,8 +2,6 @@
 #include "core/src/loop/set_engines.h"
 
 #include <algorithm>
-#include <chrono>
-#include <utility>
 
 #include "core/src/agree/stalls.h"
 #include "core/src/base/rank_list.h"
