@@ -40,7 +40,7 @@ TEST_CASE("decisions must be applied in order, and be about what was submitted")
                     Catch::Contains("this rank has not submitted"));
 }
 
-TEST_CASE("operations taken by a decision that makes no sense are still there to be failed") {
+TEST_CASE("operations of an invalid decision can still be drained") {
   ResponseCache cache(0);
   Announcer announcer(cache);
   for (const char* const name : {"x", "y"}) {
@@ -57,7 +57,7 @@ TEST_CASE("operations taken by a decision that makes no sense are still there to
   CHECK(announcer.drain().size() == 2);
 }
 
-TEST_CASE("an announcer tells each thing once") {
+TEST_CASE("an announcer announces each thing once") {
   ResponseCache cache(0);
   Announcer announcer(cache);
   CHECK_FALSE(announcer.announce(kStart, false));

@@ -102,7 +102,7 @@ TEST_CASE("messages go on at once, rank by rank, in their order and before a tim
   CHECK(parts[1].ready.expired == std::vector<std::string>{"a"});
 }
 
-TEST_CASE("what all ranks of a host are ready for is told once, when the last one is") {
+TEST_CASE("what all ranks of a host are ready for is sent once, when the last one is") {
   Host host;
   const auto add = [&](int rank, const ReadyMessage& ready) {
     host.add({{rank, ready}, {rank, request("x", 2, rank == 5)}, {rank, unnamed(3, 9, false)}});
@@ -113,7 +113,7 @@ TEST_CASE("what all ranks of a host are ready for is told once, when the last on
   add(7, slots({1, 2, 70}, {1, 2, 70}));
   const ReadyMessage ready = host.take({{4, 5, 7}})[0].ready;
   CHECK(bits_of(ready.cached) == Bits{1, 70});
-  // It is absent where no rank contributes.
+  // A slot is absent where no rank contributes.
   CHECK(bits_of(ready.absent) == Bits{70});
   REQUIRE(ready.requests.size() == 1);
   CHECK(ready.requests[0].key == "x");
@@ -128,7 +128,7 @@ TEST_CASE("what all ranks of a host are ready for is told once, when the last on
   CHECK_FALSE(host.combiner.next_deadline());
 }
 
-TEST_CASE("what was refused to every rank of a host is told once again when it comes anew") {
+TEST_CASE("what was refused to every rank of a host is combined again when it is announced anew") {
   Host host;
   const TimePoint late = kStart + kPatience;
   const auto refuse = [&](std::uint64_t number, int rank) {
@@ -161,7 +161,7 @@ TEST_CASE("a timeout or a shutdown does not overtake what its rank has announced
   end.shutdown = !expires;
   Host host;
   host.add({{5, slots({3})}, {5, request("x")}, {7, slots({3})}, {5, end}});
-  // Also if a decision passes in between.
+  // This holds if a decision passes in between.
   host.combiner.pass(assignment(1, "y", 8));
   const ReadyMessage ready = host.take({{5}, {7}})[0].ready;
   CHECK(ready.decisions_seen == 0);
@@ -171,13 +171,13 @@ TEST_CASE("a timeout or a shutdown does not overtake what its rank has announced
   CHECK(ready.shutdown == end.shutdown);
 }
 
-TEST_CASE("a combiner refuses what makes no sense") {
+TEST_CASE("a combiner refuses invalid messages") {
   Host host;
   CHECK_THROWS_WITH(host.combiner.add(6, slots({0}), kStart), Catch::Contains("another host"));
   host.combiner.add(4, request("x"), kStart);
   CHECK_THROWS_WITH(host.combiner.add(4, request("x"), kStart),
                     Catch::Contains("rank 4 announced"));
-  // Of a process set: as they are called in the group.
+  // In a process set, texts number ranks as the group does.
   Combiner of_set({0, 2}, kPatience, {9, 3, 5});
   CHECK_THROWS_WITH(of_set.add(1, slots({0}), kStart), Catch::Contains("rank 3 announced"));
   of_set.add(2, request("x"), kStart);

@@ -56,7 +56,7 @@ TEST_CASE("sets are numbered from one as they are made, and what none can be is 
 }
 
 TEST_CASE(
-    "created sets of one tag that wait for each other's ranks are refused, also to who is late") {
+    "created sets of one tag that wait for each other's ranks are refused, also to late ranks") {
   ExchangeCoordinator exchanges(3);
   const ExchangeKey two = key_of(Kind::CreateSet, {0, 1}, 0, "t");
   const ExchangeKey three = key_of(Kind::CreateSet, {0, 1, 2}, 0, "t");
@@ -72,7 +72,7 @@ TEST_CASE(
   REQUIRE(late.size() == 1);
   CHECK(late[0].error == replies[0].error);
   CHECK(late[0].to == Ranks{2});
-  // And then all may try again.
+  // Then all ranks may try again.
   CHECK(meet(exchanges, two, {"", ""}).error.empty());
 }
 

@@ -73,7 +73,9 @@ void wait_for(const Submission& waited) {
 
 }  // namespace
 
-TEST_CASE("who waited before the schedule froze thaws it only where something has to come first") {
+TEST_CASE(
+    "a wait from before the freeze thaws the schedule only if something has to be submitted "
+    "first") {
   for (const std::string name : {"first", "second"}) {
     Fixture fixture;
     const Submission waited = submitted(name);

@@ -126,7 +126,7 @@ TEST_CASE("ends that do not agree, or of which one cannot be done, fail both wit
   }
 }
 
-TEST_CASE("a peer that is none makes no sense") {
+TEST_CASE("an invalid peer is an error") {
   MessageMatcher matcher(everybody(2), nothing_wrong);
   for (const int peer : {0, 2, -1, -2}) {
     CHECK_THROWS_AS(matcher.add(0, "s", message(Collective::Send, peer, 0), kStart), Error);
@@ -134,7 +134,7 @@ TEST_CASE("a peer that is none makes no sense") {
   CHECK_THROWS_AS(matcher.add(0, "r", message(Collective::Recv, -2, 0), kStart), Error);
 }
 
-TEST_CASE("many messages match as a list of all of them says") {
+TEST_CASE("many messages match as in a list of all of them") {
   struct Announced {
     std::string key;
     int rank;

@@ -115,7 +115,7 @@ auto fields(const StalledOperation& item) {
                   item.waiting);
 }
 
-/// Both lists hold the same, in as many items as are sent.
+/// Checks that both lists are equal.
 template <typename Item>
 void check_same(const std::vector<Item>& got, const std::vector<Item>& sent) {
   REQUIRE(got.size() == sent.size());

@@ -36,7 +36,7 @@ struct Settings {
   bool uneven = false;     ///< shares differ: the others go on without those that have joined
 };
 
-/// What became of one use of one operation on one rank.
+/// The outcome of one use of one operation on one rank.
 struct Fate {
   std::string key;
   int use = 0;
@@ -117,7 +117,7 @@ class Simulation {
   /// From leaders to rank 0.
   std::uint64_t host_messages() const { return host_messages_; }
 
-  /// What `rank` asked for in use `use` of the operation behind `key`.
+  /// Returns what `rank` submitted in the use that `fate` is about.
   Request asked(const Fate& fate, int rank) const {
     const int operation = is_unnamed(fate.key) ? settings_.names : std::stoi(fate.key.substr(1));
     return request_of(operation, fate.use, rank);
@@ -249,7 +249,7 @@ class Simulation {
 
   void decide() {
     const auto decision = negotiator_.decide();
-    // All submit the same, so nobody ever waits for a rank that has left.
+    // All ranks submit the same, so none ever waits for a rank that has left.
     if (const auto departure = negotiator_.departure()) FAIL(departure->text);
     if (!decision) return;
     ranks_[0].down.push_back(encode(*decision));

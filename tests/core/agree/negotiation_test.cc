@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// All ranks decide the same, in whatever order messages arrive.
+// Ranks agree whatever the order in which messages arrive.
 #include "tests/core/agree/negotiation_simulation.h"
 
 #include <tuple>
@@ -12,7 +12,7 @@ namespace {
 using namespace ronde;
 using namespace ronde::test;
 
-/// What was agreed on has everybody's rows.
+/// Checks that agreed operations have the rows of all ranks.
 void check_agreed(const Simulation& simulation, const Settings& settings) {
   for (const Fate& fate : simulation.ranks()[0].agreed) {
     bool contributed = false;

@@ -68,7 +68,7 @@ TEST_CASE("slots that were used before they are evicted are no reason to warn") 
   CHECK_FALSE(negotiator.take_warning());
 }
 
-TEST_CASE("a slot that was never assigned, and an operation announced twice, are nonsense") {
+TEST_CASE("a slot that was never assigned, and an operation announced twice, are errors") {
   PlainNegotiator negotiator(2);
   CHECK_THROWS_AS(negotiator.add(1, slot_ready(0, 0), kStart), Error);
   ReadyMessage unnamed;
@@ -124,7 +124,7 @@ TEST_CASE("a rank that missed two expired operations fails twice") {
   CHECK(only_response(negotiator).error.empty());
 }
 
-TEST_CASE("an expiry that comes once all ranks are there is too late") {
+TEST_CASE("an expiry is ignored once all ranks have announced the operation") {
   CachedX negotiator;
   negotiator.add_all(request("y"));
   negotiator.add(0, expired("y"), kStart);
@@ -176,7 +176,7 @@ TEST_CASE("an announcement that was ignored can still expire once it is repeated
   CHECK(again->expired == std::vector<std::string>{"x"});
 }
 
-TEST_CASE("waiting operations are listed oldest first with who is missing") {
+TEST_CASE("waiting operations are listed oldest first with the missing ranks") {
   CachedX negotiator;
   negotiator.add(1, request(unnamed_key(0)), kStart + milliseconds(1));
   negotiator.add(0, slot_ready(1, 0), kStart + milliseconds(2));

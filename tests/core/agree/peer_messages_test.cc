@@ -35,7 +35,7 @@ std::vector<std::string> exchanges() {
 
 }  // namespace
 
-TEST_CASE("a rank that meets the others with what makes no sense is named") {
+TEST_CASE("a rank that sends an invalid message in the start is named") {
   const std::vector<std::pair<Incoming, std::string>> rows = {
       {from_rank_1(BootstrapMessage{3, {""}}), "it sends for rank 3, which is not below it"},
       {from_rank_1(BootstrapMessage{4, {""}}), "it sends for rank 4"},
@@ -52,7 +52,7 @@ TEST_CASE("a rank that meets the others with what makes no sense is named") {
   }
 }
 
-TEST_CASE("a rank that says what makes no sense to rank 0 ends the group and is named") {
+TEST_CASE("a rank that sends rank 0 an invalid message ends the group and is named") {
   ReadyMessage with_slot;
   with_slot.cached.set(5);
   ExchangeRequest of_other;

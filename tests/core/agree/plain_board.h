@@ -10,7 +10,7 @@
 
 namespace ronde::test {
 
-/// Words in plain memory. Counts the notifications, and tells what is said of this rank.
+/// Words in plain memory. Counts the notifications, and reports each set_asleep().
 class PlainBoard final : public Board {
  public:
   explicit PlainBoard(std::size_t words) : words_(words) {}

@@ -37,7 +37,7 @@ std::vector<std::vector<int>> ranks_by_host(const std::vector<int>& host_of) {
   return hosts;
 }
 
-/// What `topology` says of its rank is what a look at the ranks of all hosts says.
+/// Compares `topology` with what follows from the ranks of all hosts.
 void check_place(const Topology& topology, int rank, int own_host,
                  const std::vector<std::vector<int>>& hosts) {
   CAPTURE(rank, own_host);
@@ -62,7 +62,7 @@ void check_place(const Topology& topology, int rank, int own_host,
   CHECK(topology.children() == children);
 }
 
-/// All ranks of a job on hosts of kRanksOfHost, of which each but the first has a combiner.
+/// A job on hosts of kRanksOfHost, each of which but the first has a combiner.
 class Job {
  public:
   explicit Job(int size) : negotiator_(size, 16) {

@@ -117,7 +117,7 @@ TEST_CASE("a plan that did not last makes the next one wait longer, and one that
     return steps;
   };
   Fixture fixture(2);
-  // What no plan can hold starts the count again.
+  // Operations that no plan can hold restart the count.
   CHECK_FALSE(fixture.see({1}));
   fixture.learner.forget();
   CHECK(steps_to_plan(fixture) == 2);

@@ -34,7 +34,7 @@ TEST_CASE("ranks that repeat the same step freeze it and need no more messages")
   });
 }
 
-TEST_CASE("patterns in which an operation comes several times freeze, with and without names") {
+TEST_CASE("patterns that repeat an operation freeze, with and without names") {
   using Pattern = std::vector<std::pair<std::string, std::size_t>>;  // names and sizes
   const Pattern pattern = GENERATE(Pattern{{"critic", 3}, {"critic", 3}, {"actor", 5}},
                                    Pattern{{"a", 1}, {"a", 1}, {"a", 1}, {"a", 1}, {"b", 2}},
@@ -162,7 +162,7 @@ TEST_CASE("a frozen schedule gives way to whatever any rank does differently") {
   });
 }
 
-TEST_CASE("debug tells of connections, backends, freezes and thaws, trace of all decisions too") {
+TEST_CASE("debug logs connections, backends, freezes and thaws, trace all decisions as well") {
   const CapturedErrors errors;
   Config config = test_config();
   config.log_level = GENERATE("info", "debug", "trace");
@@ -195,7 +195,7 @@ TEST_CASE("debug tells of connections, backends, freezes and thaws, trace of all
   }
 }
 
-TEST_CASE("a result whose bucket stays incomplete comes once the schedule is given up") {
+TEST_CASE("a result whose bucket stays incomplete is computed once the schedule thaws") {
   const bool polls = GENERATE(false, true);
   run_group(2, [polls](int, Runtime& runtime) {
     RepeatedSteps steps(runtime, 8);

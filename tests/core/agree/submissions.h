@@ -33,7 +33,7 @@ inline std::vector<int> everybody(int size) {
   return ranks;
 }
 
-/// Of two elements, with its key; without a handle.
+/// Returns a submission of two elements with its key, without a handle.
 inline Submission submission(
     const std::string& name,
     std::chrono::steady_clock::time_point deadline = std::chrono::steady_clock::time_point::max()) {

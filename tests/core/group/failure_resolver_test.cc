@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Whom the ranks of a dead group blame: no engine runs here.
+// Which rank the ranks of a failed group blame: no engine runs here.
 #include "core/src/group/failure_resolver.h"
 
 #include <catch2/catch.hpp>
@@ -33,8 +33,8 @@ GroupFailure next_failure(const ControlTree& tree, const FailureResolver& resolv
   }
 }
 
-/// Whom each rank blames, where those in `seen_by` have seen something themselves and the others
-/// hear of it. Rank `killed` dies before, if there is one, or `stopped` does nothing.
+/// Returns which rank each rank blames where those in `seen_by` have seen a failure themselves and
+/// the others receive it. Rank `killed`, if any, is dead before; rank `stopped` does nothing.
 std::vector<FailureMessage> resolutions(const std::map<int, FailureMessage>& seen_by,
                                         int killed = -1, int stopped = -1) {
   inproc::Group group(kHosts);
@@ -70,11 +70,11 @@ void check_all_blame(const std::vector<FailureMessage>& resolutions, int culprit
 
 }  // namespace
 
-TEST_CASE("a rank that reports a failure is blamed by all if no death shows") {
+TEST_CASE("a rank that reports a failure is blamed by all if no death is noticed") {
   check_all_blame(resolutions({{4, {4, "its backend failed", false}}}), 4, "its backend failed");
 }
 
-TEST_CASE("a death that shows after a report of another rank is what all ranks are told of") {
+TEST_CASE("a death noticed after another rank's report is what all ranks name") {
   const auto failed = [](int rank) { return FailureMessage{rank, "its backend failed", false}; };
   check_all_blame(resolutions({{1, failed(1)}}, 3), 3, "rank 3 was lost");
   // The leader has reported before it sees the death below it, and so has rank 0.

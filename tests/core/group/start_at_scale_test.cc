@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the start of a large job asks of its rank 0.
+// The load of a large job's start on rank 0.
 #include <sys/resource.h>
 #include <unistd.h>
 

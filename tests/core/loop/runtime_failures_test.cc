@@ -23,7 +23,7 @@ const Hosts kOneHost = {0, 0, 0};
 const std::vector<Hosts> kPlacements = {kOneHost,     {0, 0, 1, 1}, {0, 1, 2},
                                         {0, 1, 1, 1}, {0, 1, 0, 1}, {0, 1, 1, 2, 2, 0}};
 
-/// Rank `victim` ends in the way said: all others are told.
+/// Rank `victim` ends as `how` says: checks that all other ranks name it.
 void check_deaths(const Hosts& hosts, int victim, When when, How how) {
   CAPTURE(hosts, victim, when, how);
   FaultyGroup all(hosts);
@@ -92,7 +92,7 @@ TEST_CASE("a backend that fails when an operation begins, or in it, fails every 
   }
 }
 
-TEST_CASE("a rank that a backend says it has lost is to blame, and not the one that says so") {
+TEST_CASE("a rank whose loss a backend reports is blamed, and not the one that reports it") {
   for (const int witness : {0, 1}) {
     FaultyGroup all({0, 1, 2});
     Faults& faults = *all.faults[static_cast<std::size_t>(witness)];

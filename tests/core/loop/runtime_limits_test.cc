@@ -19,12 +19,12 @@ using namespace ronde;
 using namespace ronde::test;
 using std::chrono::milliseconds;
 
-// The hosts of three ranks. A leader is to tell which of its ranks have come.
+// The hosts of three ranks; on the second placement a leader reports which of its ranks are ready.
 const std::vector<std::vector<int>> kPlacements = {{0, 0, 0}, {0, 1, 1}};
 
 using Act = std::function<void(Runtime& runtime, int rank)>;
 
-/// What ranks of three wait for while others have not come to it.
+/// Something that some of three ranks wait for while the others have not submitted it.
 struct Stalled {
   std::string name;
   std::string text;

@@ -63,7 +63,7 @@ TEST_CASE("tags are received in any order, and messages of one tag do not overta
   });
 }
 
-TEST_CASE("a recv from any rank takes from all, each rank's in order, and tells from whom") {
+TEST_CASE("a recv from any rank receives from all, each rank's in order, and names the source") {
   constexpr int kEach = 10;
   run_on(GENERATE(kOneHost, kLeaderAndOne, kTwoLeaders), [](int rank, Runtime& runtime) {
     const int size = runtime.topology().size;
@@ -87,7 +87,7 @@ TEST_CASE("a recv from any rank takes from all, each rank's in order, and tells 
   });
 }
 
-TEST_CASE("a source is told of a recv that has succeeded only") {
+TEST_CASE("a source is known only of a recv that has succeeded") {
   std::latch pending(1);
   run_group(2, [&](int rank, Runtime& runtime) {
     std::vector<float> values(1, 1.0F);

@@ -66,7 +66,7 @@ class HeldOperation {
 
 }  // namespace
 
-TEST_CASE("a leader speaks for all ranks of its host") {
+TEST_CASE("a leader announces for all ranks of its host") {
   std::atomic<std::uint64_t> announced{0}, received{0}, combined{0};
   run_on({0, 1, 1, 1}, [&](int rank, Runtime& runtime) {
     for (int round = 0; round < 50; ++round) check_goes_on(runtime);
@@ -78,7 +78,7 @@ TEST_CASE("a leader speaks for all ranks of its host") {
   CHECK(received < announced);
 }
 
-TEST_CASE("only an operation that tells its progress is polled with pauses") {
+TEST_CASE("only an operation that reports its progress is polled with pauses") {
   const bool tells = GENERATE(false, true);
   constexpr std::uint64_t kEnough = 20;
   HeldOperation held(tells ? Waiting::Pause : Waiting::Poll);
@@ -180,7 +180,7 @@ TEST_CASE("operations fuse up to the fusion limit") {
   run_group(2, body, config);
 }
 
-TEST_CASE("an operation whose timeout passes fails alone, also on the rank that comes late") {
+TEST_CASE("an operation whose timeout passes fails alone, also on the late rank") {
   std::latch expired(2);
   const inproc::Group group(3);
   const auto texts = on_each_rank(3, [&](int rank) {

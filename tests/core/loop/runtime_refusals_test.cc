@@ -16,7 +16,7 @@ namespace {
 using namespace ronde;
 using namespace ronde::test;
 
-/// A request as every rank sends it, and what the text says of it.
+/// A request as every rank sends it, and its text.
 struct Sent {
   Collective kind;
   std::string text;
@@ -27,7 +27,7 @@ const Sent kBroadcast = {Collective::Broadcast, "broadcast f32 [3, 2] root 0 on 
 const Sent kReducescatter = {Collective::Reducescatter, "reducescatter f32 [3, 2] sum on cpu"};
 const Sent kAlltoall = {Collective::Alltoall, "alltoall f32 [3, 2] on cpu"};
 
-/// Ranks disagree after `change` on rank 1 of 3: all are told, and `expected` is in the text.
+/// Rank 1 of 3 applies `change`: checks that all ranks get a mismatch with `expected` in the text.
 void check_mismatch(const Sent& sent, const std::function<void(Request&)>& change,
                     const std::string& expected) {
   for (const bool named : {true, false}) {
@@ -101,7 +101,7 @@ const bool registered = [] {
   return true;
 }();
 
-/// What all ranks ask for, equally, is refused on all of them.
+/// Checks that a request that all ranks make alike is refused on all of them.
 void check_refused(const std::function<void(Request&)>& change, const std::string& expected) {
   run_group(2, [&](int, Runtime& runtime) {
     std::vector<float> values(6, 1.0F);
@@ -115,7 +115,7 @@ void check_refused(const std::function<void(Request&)>& change, const std::strin
   });
 }
 
-/// What this rank alone can see to be wrong throws at once.
+/// Checks that a request throws at once where this rank alone can see the error.
 void check_refused_at_once(Runtime& runtime, const std::function<void(Request&)>& change,
                            const std::string& expected) {
   std::vector<float> values(6, 1.0F);
@@ -153,6 +153,11 @@ TEST_CASE("what no rank can have is refused on every rank") {
          r.shape = {};
        },
        "a scalar has no first dimension"},
+      {[](Request& r) {
+         r.kind = Collective::Reducescatter;
+         r.shape = {};
+       },
+       "reducescatter 'x': a scalar has no first dimension to split along"},
       {[](Request& r) {
          r.shape = {3, -1};
        },

@@ -129,7 +129,7 @@ void shut_down_while_one_works(
 
 }  // namespace
 
-TEST_CASE("ranks wait asleep in shutdown for one that works, and say so, without a limit") {
+TEST_CASE("ranks wait asleep in shutdown for one that works, and report it, without a limit") {
   const int worker = GENERATE(0, 1, 2);
   const inproc::Group group(std::vector<int>{0, 1, 1});
   shut_down_while_one_works(worker, group, [&](int rank, Runtime& runtime, const auto& reported) {
@@ -187,7 +187,7 @@ TEST_CASE("a rank that leaves in order cuts nothing short that all have agreed o
   });
 }
 
-TEST_CASE("a rank that does not come to the shutdown is named when its time is up") {
+TEST_CASE("a rank that does not shut down is named when the time is up") {
   for (const int absent : {0, 1}) {
     const inproc::Group group(2);
     std::latch over(1);

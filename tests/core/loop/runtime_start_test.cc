@@ -40,7 +40,7 @@ void check_start_fails(const inproc::Group& group, int size, int absent, int cul
   for (const Death& death : deaths) check_same_death({death}, culprit, {part});
 }
 
-/// Another transport, which notes until when its rank waits.
+/// Another transport, which records until when its rank waits.
 class NotingTransport final : public Transport {
  public:
   NotingTransport(std::unique_ptr<Transport> other, Clock::time_point start_deadline,
@@ -104,7 +104,7 @@ std::vector<int> cores_of(pthread_t thread) {
   return cores;
 }
 
-/// Those of the coordinator thread of a rank that is started with this RONDE_THREAD_AFFINITY.
+/// Returns the cores of the coordinator thread of a rank started with this RONDE_THREAD_AFFINITY.
 std::vector<int> cores_of_coordinator(const std::string& thread_affinity) {
   const inproc::Group group(1);
   RuntimeOptions options = options_of(group, 0);
@@ -221,7 +221,7 @@ TEST_CASE("a core that does not exist leaves the coordinator unpinned, with a wa
                                 Catch::Contains("it stays unpinned"));
 }
 
-TEST_CASE("a rank that never comes is named on all that did") {
+TEST_CASE("a rank that never starts is named on all others") {
   const auto short_limit = [](int, RuntimeOptions& options) { options.config.init_timeout_s = 1; };
   for (const int missing : {1, 2}) {
     check_start_fails(inproc::Group(3), 3, missing, missing, "RONDE_INIT_TIMEOUT_S", short_limit);
@@ -230,7 +230,7 @@ TEST_CASE("a rank that never comes is named on all that did") {
                     short_limit);
 }
 
-TEST_CASE("one deadline holds for all exchanges of a start, and who knows best passes it first") {
+TEST_CASE("one deadline holds for all exchanges of a start, and rank 0 passes it first") {
   const auto begin = Transport::Clock::now();
   const auto agreed = begin + std::chrono::seconds(10);
   const auto never = Transport::Clock::time_point::max();
@@ -285,7 +285,7 @@ TEST_CASE("a rank that dies before the others have met is named on all of them")
   }
 }
 
-TEST_CASE("a backend that cannot be made on one rank is told on all") {
+TEST_CASE("a backend that cannot be made on one rank is reported on all") {
   const inproc::Group group(std::vector<int>{0, 1, 1});
   const auto change = [](int rank, RuntimeOptions& options) {
     auto faults = std::make_shared<Faults>();
@@ -311,7 +311,7 @@ TEST_CASE("255 ranks of one host start, and negotiate every step") {
   run_ranks(kRanks, [&](int rank) {
     RuntimeOptions options = options_of(group, rank);
     options.config.freeze_after_steps = 1;
-    // So many threads take turns for long on a slow machine.
+    // This many threads take long on a slow machine.
     options.config.init_timeout_s = options.config.shutdown_timeout_s = 60.0;
     if (rank == 0) options.config.log_level = "debug";
     Runtime runtime(std::move(options));

@@ -123,7 +123,7 @@ std::vector<Elements> results_of_jobs(int rank, Runtime& runtime) {
   return outputs;
 }
 
-/// Of every rank.
+/// Returns the results of every rank.
 std::vector<std::vector<Elements>> results_with(int size, std::uint64_t fusion_bytes) {
   Config config = test_config();
   config.fusion_bytes = fusion_bytes;
@@ -150,7 +150,7 @@ std::vector<float> adasum_of_three(Runtime& runtime, std::vector<float> values) 
 
 using Rows = std::vector<std::vector<float>>;
 
-/// Of `rows`, one a rank.
+/// Returns the adasum of `rows`, one per rank.
 std::vector<float> adasum_of_rows(const Rows& rows) {
   Rows results(rows.size());
   run_group(static_cast<int>(rows.size()), [&](int rank, Runtime& runtime) {
@@ -167,10 +167,10 @@ constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
 }  // namespace
 
-TEST_CASE("adasum is what double precision says, and the same bits on all ranks, fused or not") {
+TEST_CASE("adasum matches double precision, with the same bits on all ranks, fused or not") {
   const std::vector<Job> jobs = all_jobs();
   for (const int size : kSizes) {
-    // All in few buckets; in buckets of which some do not fit into the scratch; each alone.
+    // In few buckets; in buckets of which some do not fit into the scratch; one per bucket.
     const auto fused = results_with(size, std::uint64_t{64} << 20);
     for (std::size_t i = 0; i < jobs.size(); ++i) {
       // Where nobody brings anything the memory stays what it was.
@@ -270,7 +270,7 @@ TEST_CASE("what adasum is not for is refused at submission") {
 }
 
 TEST_CASE("a rank that fails in any step of an adasum ends the group on all") {
-  // Of three ranks: an alltoall, two levels and a gather.
+  // Three ranks need an alltoall, two levels and a gather.
   constexpr int kSteps = 4;
   for (int step = 1; step <= kSteps; ++step) {
     for (const bool at_start : {true, false}) {

@@ -19,7 +19,7 @@ namespace {
 using namespace ronde;
 using namespace ronde::test;
 
-/// Who sends how many rows to whom.
+/// How many rows each rank sends to each.
 struct Division {
   std::string name;
   bool is_even;  ///< splits are left out
@@ -119,7 +119,7 @@ TEST_CASE("rows are exchanged however they are divided, fused or not, over one t
             exchange(division, name, rank, runtime);
           }
         }
-        // What looks alike on this rank alone hits, too.
+        // Operations that are equal on this rank only hit as well.
         check(counter_of(runtime, "response_cache", "hits") >= 12, "every second one hits");
       };
       run_group(ranks, body, config);

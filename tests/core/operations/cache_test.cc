@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the response cache is to whole ranks: steady states that hit it, names that never do.
+// The response cache in whole runtimes: steady states that hit it, names that never do.
 #include <catch2/catch.hpp>
 #include <string>
 

@@ -2,6 +2,7 @@
 // Collectives on whole runtimes: how they are fused, and what tests/sweeps/oracle, which has the
 // product of collectives, types, ops and ranks, does not ask.
 #include <array>
+#include <atomic>
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <limits>
@@ -22,7 +23,7 @@ constexpr std::size_t kSizes[] = {0, 1, 7, 64, 333};
 /// No fusion, a tiny buffer, and one that takes everything.
 constexpr std::uint64_t kFusionBytes[] = {0, 256, std::uint64_t{1} << 20};
 
-/// What a rank brings in element `i`: small, so that every type holds the results.
+/// Returns a rank's element `i`: small, so that every type holds the results.
 double brought(int rank, std::size_t i) {
   return static_cast<double>(i % 7) + rank;
 }
@@ -161,6 +162,18 @@ TEST_CASE("NaN wins whichever rank has it, integers wrap around, halves are roun
       const double got = value.get(0);
       check(std::isnan(row.expected) ? std::isnan(got) : got == row.expected,
             std::string(to_string(row.dtype)) + " " + std::string(to_string(row.op)));
+    }
+  });
+}
+
+TEST_CASE("a barrier ends only once every rank is in it") {
+  std::atomic<int> entered{0};
+  run_group(4, [&](int, Runtime& runtime) {
+    for (int round = 1; round <= 5; ++round) {
+      entered.fetch_add(1);
+      runtime.submit(barrier_request()).wait();
+      check(entered.load() >= 4 * round, "all have entered");
+      runtime.submit(barrier_request("named")).wait();
     }
   });
 }

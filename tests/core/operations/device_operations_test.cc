@@ -59,7 +59,7 @@ void check_waits_for_device(int rank, FakeDevice& device, const std::function<vo
   check(rank != 1 || had_passed, "not before the device has come to it");
 }
 
-/// What has happened on the device so far.
+/// Checks what has happened on the device so far.
 void check_log(const FakeDevice& device, const Log& expected) {
   check_equal(device.log(), expected, "the order");
 }
@@ -139,7 +139,7 @@ TEST_CASE("memory that the program makes for a result is marked before it is wri
   }
 }
 
-TEST_CASE("what finish queues on a device comes behind the result, and is part of the operation") {
+TEST_CASE("what finish queues on a device follows the result, and is part of the operation") {
   DeviceGroup(2).run([](int, Runtime& runtime, FakeDevice& device) {
     std::vector<float> values(4, 1.0F);
     Request request = device_sum(values, device);
@@ -181,7 +181,7 @@ TEST_CASE("a finish that throws fails its work alone, once the device is done wi
 }
 
 TEST_CASE(
-    "all collectives and messages are queued on devices, and tell at once what came from whom") {
+    "all collectives and messages are queued on devices, and report splits and sources at once") {
   DeviceGroup(2).run([](int rank, Runtime& runtime, FakeDevice& device) {
     const float mine = static_cast<float>(rank + 1);
     const bool is_first = rank == 0;

@@ -81,7 +81,7 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("no operation of a group begins before all ranks have come with all of it") {
+TEST_CASE("no operation of a group begins before all ranks have submitted all of it") {
   std::latch begun(1);
   run_group(2, [&](int rank, Runtime& runtime) {
     if (rank == 0) {
@@ -163,7 +163,7 @@ TEST_CASE("groups that differ between ranks are refused with all they touch, and
       for (const std::string& name : used[1 - rank]) {
         if (!used[rank].contains(name)) check_contains(Group(runtime, {name}).refusal(), "between");
       }
-      // What has no name is not out of step.
+      // Operations without a name are still in step.
       runtime.submit(barrier_request()).wait();
       Group(runtime, {"", ""}).check_sums(3.0F);
       Group(runtime, {"a", "b", "c", "d", "b "}).check_sums(3.0F);
@@ -192,7 +192,7 @@ TEST_CASE("a group against single operations of its names is refused to both") {
   });
 }
 
-TEST_CASE("a group that times out is refused as a whole, and to those who come late") {
+TEST_CASE("a group that times out is refused as a whole, also to late ranks") {
   std::barrier step(2);
   run_group(2, [&](int rank, Runtime& runtime) {
     if (rank == 0) {

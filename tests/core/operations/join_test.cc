@@ -110,7 +110,7 @@ TEST_CASE("what needs every rank is refused while one has joined, and works afte
     };
     gather();
     if (rank > 0) {
-      // Also by its slot.
+      // The slot is known here.
       check_contains(text_of<UsageError>(gather),
                      "allgather 'gather' needs every rank, but rank 0 has joined");
       std::vector<float> values(3);
@@ -231,7 +231,7 @@ TEST_CASE("a name that timed out while a rank had joined is free for it afterwar
   });
 }
 
-TEST_CASE("a frozen schedule is left to join, and comes back") {
+TEST_CASE("a join thaws a frozen schedule, which freezes again") {
   run_group(2, [](int rank, Runtime& runtime) {
     for (int epoch = 0; epoch < 3; ++epoch) {
       for (int step = 0; step < 10 + 2 * rank; ++step) {

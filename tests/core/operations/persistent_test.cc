@@ -119,7 +119,8 @@ TEST_CASE("persistent operations are what submitted ones are, cached and frozen,
   }
 }
 
-TEST_CASE("each start of a persistent operation says whether this rank contributes, and finishes") {
+TEST_CASE(
+    "each start of a persistent operation sets whether this rank contributes, and its finish") {
   run_group(
       2,
       [](int rank, Runtime& runtime) {
@@ -172,7 +173,7 @@ TEST_CASE("a persistent alltoall keeps its splits, and persistent messages find 
   });
 }
 
-TEST_CASE("a persistent operation that cannot be started says why, and nothing is lost") {
+TEST_CASE("a persistent operation that cannot be started reports why, and nothing is lost") {
   std::latch checked(1);  // rank 0 has, while its operation was in flight
   run_group(2, [&](int rank, Runtime& runtime) {
     std::vector<float> values(3, 1.0F);

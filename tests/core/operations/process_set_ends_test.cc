@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What happens to a set, and to what was made for it, where the group ends while it is made.
+// Sets that are being made when the group ends, and the backends made for them.
 #include <algorithm>
 #include <atomic>
 #include <catch2/catch.hpp>
@@ -160,7 +160,7 @@ TEST_CASE("a shutdown lets other threads end the making of a set") {
   });
 }
 
-TEST_CASE("a set that is not made in the time of a shutdown fails it, naming who is late") {
+TEST_CASE("a set that is not made in the time of a shutdown fails it, naming the late rank") {
   Config config = test_config();
   config.shutdown_timeout_s = 2.0;  // in which both are to call shutdown()
   const inproc::Group group(2);

@@ -163,7 +163,7 @@ TEST_CASE("one set is not removed by two threads at once") {
   });
 }
 
-TEST_CASE("an operation in flight in a set is told with the set") {
+TEST_CASE("texts of an operation in flight in a set name the set") {
   run_group(2, [](int rank, Runtime& runtime) {
     const ProcessSet set = runtime.add_process_set({1, 0});
     std::vector<float> a(3, 1.0F), b(3, 1.0F);

@@ -12,7 +12,7 @@
 using namespace ronde;
 using namespace ronde::test;
 
-TEST_CASE("every subset of four ranks reduces by itself, and many sets come and go") {
+TEST_CASE("every subset of four ranks reduces by itself, and many sets are made and removed") {
   on_all_placements(4, [](int rank, Runtime& runtime) {
     for (unsigned round = 0; round < 7 * 15; ++round) {
       const unsigned subset = round % 15 + 1;
@@ -86,7 +86,7 @@ TEST_CASE("overlapping sets with every rank blocked in another one do not deadlo
   });
 }
 
-TEST_CASE("a barrier of a set holds its members and nobody else") {
+TEST_CASE("a barrier of a set holds its members only") {
   const std::vector<int> members = {3, 0, 1};
   std::barrier members_meet(3);
   std::atomic<int> entered{0};

@@ -29,7 +29,7 @@ Request refused_request(const std::string& name, const std::string& why,
   return request;
 }
 
-/// Who refuses, by rank (empty: does not), and how the others read it.
+/// The reason of each rank (empty: does not refuse), and the text that lists them.
 struct Refusing {
   std::vector<int> host_of;
   std::vector<std::string> reasons;
@@ -53,7 +53,7 @@ Request join_request() {
 
 }  // namespace
 
-TEST_CASE("a refused operation fails on all ranks with all reasons, and can come again") {
+TEST_CASE("a refused operation fails on all ranks with all reasons, and can be submitted again") {
   for (const Refusing& row : kRefusing) {
     for (const std::string name : {"x", ""}) {
       run_on(row.host_of, [&](int rank, Runtime& runtime) {

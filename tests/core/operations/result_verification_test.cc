@@ -63,7 +63,7 @@ struct VerifiedGroup : FaultyGroup {
   void flip_bit(int rank, int nth) const { faults[static_cast<std::size_t>(rank)]->flip_bit(nth); }
 };
 
-/// Who is to blame: nobody where two ranks differ.
+/// Returns the rank to blame: none where two ranks differ.
 int culprit(const std::vector<int>& hosts, int bad) {
   return hosts.size() > 2 ? bad : -1;
 }
@@ -199,7 +199,7 @@ TEST_CASE("results that may differ, failed ones and those of joined ranks raise 
   }
 }
 
-TEST_CASE("without RONDE_VERIFY nobody compares results") {
+TEST_CASE("without RONDE_VERIFY results are not compared") {
   FaultyGroup group(2);
   group.faults[0]->flip_bit(1);
   run_ranks(2, [&](int rank) {

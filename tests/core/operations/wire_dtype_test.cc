@@ -48,7 +48,7 @@ double rounded(const Job& job, double value) {
   return job.wire == job.dtype ? value : rounded_to(job.wire, value);
 }
 
-/// Of what `ranks` ranks bring.
+/// Returns element `i` of the result of `ranks` ranks.
 double expected(const Job& job, int ranks, std::size_t i) {
   float result = 0;
   for (int rank = 0; rank < ranks; ++rank) {
@@ -126,7 +126,7 @@ std::vector<Job> all_jobs() {
   return jobs;
 }
 
-/// All jobs at once; in the second step from the cache.
+/// Runs all jobs at once; those of the second step are cached.
 void run_jobs(const std::vector<Job>& jobs, int rank, Runtime& runtime) {
   std::vector<InFlight> flight;
   std::vector<Work> works;
@@ -237,7 +237,7 @@ TEST_CASE("wire_dtypes fuse with their like, and halve the bytes that are counte
         jobs.push_back({.wire = wire, .count = 100});
       }
     }
-    // All of a step are agreed on together once the first step has taught the cache.
+    // All operations of a step are agreed on together once the first step has filled the cache.
     for (int step = 0; step < 2; ++step) {
       const std::uint64_t buckets = counter_of(runtime, "execution", "buckets");
       run_jobs(jobs, rank, runtime);
