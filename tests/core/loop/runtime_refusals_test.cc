@@ -79,6 +79,8 @@ const std::vector<Mismatch> kMismatches = {
     {"root", kBroadcast, [](Request& r) { r.root = 1; }, "broadcast f32 [3, 2] root 1 on cpu"},
     {"dtype of a reducescatter", kReducescatter, [](Request& r) { r.dtype = DataType::I32; },
      "reducescatter i32 [3, 2] sum on cpu"},
+    {"rows of a reducescatter", kReducescatter, [](Request& r) { r.shape[0] = 2; },
+     "reducescatter f32 [2, 2] sum on cpu"},
     {"columns of an alltoall", kAlltoall, [](Request& r) { r.shape[1] = 1; },
      "alltoall f32 [3, 1] on cpu"},
     {"op", kAllreduce, [](Request& r) { r.op = ReduceOp::Max; }, "allreduce f32 [3, 2] max on cpu"},
