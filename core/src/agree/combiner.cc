@@ -204,7 +204,6 @@ std::optional<HostReadyMessage> Combiner::take(TimePoint now) {
   scatter_bits(rest);
   if (has_joined_) scatter_all();
   scatter_old(now);
-  find_oldest();
   seal();
   if (sealed_.parts.empty()) return std::nullopt;
   counters_.messages.add();
@@ -260,23 +259,21 @@ void Combiner::scatter_all() {
 }
 
 void Combiner::scatter_old(TimePoint now) {
+  oldest_.reset();
+  const auto is_old = [&](TimePoint since) {
+    if (now >= since + patience_) return true;
+    oldest_ = std::min(oldest_.value_or(since), since);
+    return false;
+  };
   BitVector old_bits;
-  slots_.awaited().for_each([&](std::size_t slot) {
-    if (now >= slots_.since(slot) + patience_) old_bits.set(slot);
-  });
+  slots_.awaited().for_each(
+      [&](std::size_t slot) { old_bits.set(slot, is_old(slots_.since(slot))); });
   scatter_bits(old_bits);
   std::vector<std::string> old_keys;
   for (const auto& [key, held] : held_) {
-    if (now >= held.since + patience_) old_keys.push_back(key);
+    if (is_old(held.since)) old_keys.push_back(key);
   }
   for (const std::string& key : old_keys) scatter_items(key);
-}
-
-void Combiner::find_oldest() {
-  oldest_.reset();
-  const auto add = [&](TimePoint since) { oldest_ = std::min(oldest_.value_or(since), since); };
-  slots_.awaited().for_each([&](std::size_t slot) { add(slots_.since(slot)); });
-  for (const auto& [key, held] : held_) add(held.since);
 }
 
 std::optional<Combiner::TimePoint> Combiner::next_deadline() const {

@@ -89,7 +89,6 @@ class Combiner {
   void scatter_name(const std::string& name);
   void scatter_all();
   void scatter_old(TimePoint now);
-  void find_oldest();
   void seal();
 
   const std::vector<int> ranks_;

@@ -8,10 +8,6 @@
 namespace ronde {
 namespace {
 
-bool may_fuse(const OpSpec& spec) {
-  return spec.kind == Collective::Allreduce || spec.kind == Collective::Broadcast;
-}
-
 bool alike(const PlanItem& first, const PlanItem& other) {
   const OpSpec& a = *first.spec;
   const OpSpec& b = *other.spec;
@@ -43,7 +39,9 @@ std::vector<std::vector<std::size_t>> plan_fusion(std::span<const PlanItem> item
     std::vector<std::size_t> bucket{first};
     std::uint64_t bytes = items[first].bytes;
     const std::uint64_t limit = items[first].spec->symmetric() ? symmetric_limit : limit_bytes;
-    const bool open = may_fuse(*items[first].spec) && bytes <= limit;
+    const Collective kind = items[first].spec->kind;
+    const bool fuses = kind == Collective::Allreduce || kind == Collective::Broadcast;
+    const bool open = fuses && bytes <= limit;
     for (std::size_t next = first + 1; open && next < items.size(); ++next) {
       if (planned[next] || !alike(items[first], items[next])) continue;
       if (items[next].bytes > limit - bytes) continue;

@@ -238,7 +238,9 @@ bool Negotiator::may_freeze() const {
 
 void Negotiator::freeze() {
   frozen_at_ = voided_at_ = decisions_;
-  slots_.withdraw_all();
+  BitVector(slots_.awaited()).for_each([this](std::size_t slot) {
+    slots_.withdraw(static_cast<std::uint32_t>(slot));
+  });
   pending_.clear();
   unit_of_name_.clear();
   complete_.clear();

@@ -101,11 +101,6 @@ void SlotTable::withdraw(std::uint32_t slot) {
   slots_[slot].ready = 0;
 }
 
-void SlotTable::withdraw_all() {
-  BitVector(awaited_).for_each(
-      [this](std::size_t slot) { withdraw(static_cast<std::uint32_t>(slot)); });
-}
-
 std::optional<SlotTable::Complete> SlotTable::take_complete() {
   if (complete_.empty()) return std::nullopt;
   Complete complete;

@@ -104,7 +104,6 @@ class SlotTable {
     }
   }
   void withdraw(std::uint32_t slot);
-  void withdraw_all();
 
   /// The slots for which all ranks are ready, and those among them to which none contributes.
   struct Complete {

@@ -164,7 +164,9 @@ BackendContext BackendMaker::context_of(const SetInfo& info) {
     if (board != nullptr) board->notify(Board::Whom::Waiting);
   };
   context.warn = [this, speaks = info.topology.rank == 0](const std::string& text) {
-    if (is_new_warning(text) && speaks) log_.warning(text);
+    // Process sets run into the same problems as all ranks did: every rank remembers a warning.
+    const std::lock_guard lock(mutex_);
+    if (warnings_.insert(text).second && speaks) log_.warning(text);
   };
   return context;
 }
@@ -174,13 +176,6 @@ BackendContext BackendMaker::context_of_all(const SetInfo& info, Bootstrap& boot
   context.exchange = [&bootstrap](std::string_view blob) { return bootstrap.exchange(blob); };
   context.deadline = bootstrap.deadline();
   return context;
-}
-
-/// Process sets run into the same problems as all ranks did: every rank remembers a warning, also
-/// if another one logged it.
-bool BackendMaker::is_new_warning(const std::string& text) {
-  const std::lock_guard lock(mutex_);
-  return warnings_.insert(text).second;
 }
 
 }  // namespace ronde

@@ -61,7 +61,6 @@ class BackendMaker {
   void set_making(const std::string& name);
   BackendContext context_of(const SetInfo& info);
   BackendContext context_of_all(const SetInfo& info, Bootstrap& bootstrap);
-  bool is_new_warning(const std::string& text);
 
   const RuntimeOptions& options_;
   const ControlTree& tree_;

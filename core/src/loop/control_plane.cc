@@ -235,7 +235,10 @@ void ControlPlane::announce_submissions(TimePoint now) {
     follow_schedule();
     taken = queue_.take(shutdown ? TimePoint::max() : now);
     for (Submission& submission : taken) {
-      member_engine_of(submission.spec().set).announcer->add(std::move(submission));
+      SetEngine& set = sets_.at(submission.spec().set);
+      // A thread of this rank has made the set before it submitted this.
+      if (!set.executor) sets_.install(exchanges_.take_made());
+      set.announcer->add(std::move(submission));
     }
   } while (!taken.empty());
   for (SetEngine* set : sets_.running()) announce(*set, now, shutdown);
@@ -275,13 +278,6 @@ void ControlPlane::freeze(const ScheduleMessage& message, TimePoint now) {
     schedule_->freeze(std::move(plan), now);
     return announcer.drain();
   });
-}
-
-/// This rank has submitted an operation of the set, and so has made it before.
-SetEngine& ControlPlane::member_engine_of(std::uint32_t set) {
-  SetEngine& engine = sets_.at(set);
-  if (!engine.executor) sets_.install(exchanges_.take_made());
-  return engine;
 }
 
 /// `shutdown`: everything that was submitted before it has been taken.

@@ -121,7 +121,6 @@ class ControlPlane {
   void handle_reply(const ExchangeReply& reply);
   void announce_submissions(TimePoint now);
   void freeze(const ScheduleMessage& message, TimePoint now);
-  SetEngine& member_engine_of(std::uint32_t set);
   void announce(SetEngine& set, TimePoint now, bool shutdown);
   void add_ready(SetEngine& set, int rank, const ReadyMessage& ready, TimePoint now);
   void decide(TimePoint now);

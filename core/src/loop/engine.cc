@@ -258,7 +258,11 @@ std::vector<std::string> Engine::shutdown(std::string report) {
   if (loop_.is_this_thread()) throw error_of_shutdown_in_callback();
   const std::lock_guard lock(shutdown_mutex_);
   if (!thread_.joinable()) return {};
-  const bool is_known = is_failure_known();
+  // The failure of the group is not thrown if the program has received it, has left by itself, or
+  // is handling an error, which must not be replaced by another.
+  const bool handles_error = std::uncaught_exceptions() > 0 || std::current_exception();
+  const bool is_known =
+      life_.is_failure_reported() || (failure() && (life_.leaves() || handles_error));
   queue_.close(std::make_exception_ptr(
       UsageError("ronde::shutdown() has been called on this rank: no operation can follow it")));
   life_.shut_down(std::move(report));
@@ -278,14 +282,6 @@ std::vector<std::string> Engine::shutdown(std::string report) {
   if (failed) return reports;
   for (const auto& [rank, of_rank] : control_.reports()) reports.push_back(of_rank);
   return reports;
-}
-
-/// Returns true if the program has received the failure of the group; or if the group has failed
-/// and the program has left by itself, or is handling an error, which must not be replaced by
-/// another.
-bool Engine::is_failure_known() const {
-  const bool handles_error = std::uncaught_exceptions() > 0 || std::current_exception();
-  return life_.is_failure_reported() || (failure() && (life_.leaves() || handles_error));
 }
 
 /// Waits until the engine has ended. Returns the rank for which closing waits in vain, if the

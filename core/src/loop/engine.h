@@ -85,7 +85,6 @@ class Engine final : public WaitHelper, public std::enable_shared_from_this<Engi
   void leave_from_within(const std::string& why) noexcept;
   std::optional<GroupError> wait_closed();
   bool join(TimePoint deadline);
-  bool is_failure_known() const;
 
   // The loop's thread calls these before the loop, and when it runs.
   void run() noexcept;

@@ -257,21 +257,16 @@ std::optional<Loop::Duration> Loop::progress_host_backend() const {
   return host == sets_.global().backends.end() ? std::nullopt : host->second->tend();
 }
 
-/// Returns the time of the next poll of operations: now while they are hot, or while nothing wakes
-/// this rank; nullopt if there are none.
-std::optional<Loop::TimePoint> Loop::next_poll(TimePoint now) const {
-  if (!busy()) return std::nullopt;
-  const Waiting way = waiting();
-  if (way == Waiting::Poll || now < hot_until_) return now;
-  return now + (way == Waiting::Pause ? kPause : Duration(kLongestSleepInOperation));
-}
-
-/// Returns the time of the next round if nothing wakes the loop; `now` or before: at once.
+/// Returns the time of the next round if nothing wakes the loop; `now`: at once.
 Loop::TimePoint Loop::next_event(TimePoint now) const {
-  // The last operation may have ended in the poll before a sleep.
-  const TimePoint look = next_poll(now).value_or(now + kLongestSleep);
-  if (look <= now) return look;
-  return std::min(look, control_.next_event(now, busy()).value_or(look));
+  const bool is_busy = busy();  // the last operation may have ended in the poll before a sleep
+  TimePoint next = now + kLongestSleep;
+  if (is_busy) {
+    const Waiting way = waiting();
+    if (way == Waiting::Poll || now < hot_until_) return now;
+    next = now + (way == Waiting::Pause ? kPause : Duration(kLongestSleepInOperation));
+  }
+  return std::min(next, control_.next_event(now, is_busy).value_or(next));
 }
 
 /// Returns a descriptor for Transport::wait(), or -1; nothing if operations can be polled now.

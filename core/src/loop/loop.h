@@ -76,7 +76,6 @@ class Loop {
   Waiting waiting() const;
   bool sleeps_on_descriptor() const { return busy() && waiting() == Waiting::Descriptor; }
   std::optional<int> prepare_sleep() const;
-  std::optional<TimePoint> next_poll(TimePoint now) const;
   TimePoint next_event(TimePoint now) const;
 
   ControlPlane& control_;
