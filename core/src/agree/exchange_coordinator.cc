@@ -193,22 +193,18 @@ std::vector<ExchangeReply> ExchangeCoordinator::take() {
   return std::exchange(replies_, {});
 }
 
-WaitingOperation ExchangeCoordinator::waiting_for(const ExchangeKey& key, const Pending& pending) {
-  WaitingOperation operation;
-  operation.text = text_of(key);
-  operation.kind = Collective::Barrier;
-  operation.since = pending.since;
-  for (const int rank : std::set<int>(key.ranks.begin(), key.ranks.end())) {
-    const bool is_present = pending.blobs.contains(rank);
-    (is_present ? operation.submitted_ranks : operation.missing_ranks).push_back(rank);
-  }
-  return operation;
-}
-
 std::vector<WaitingOperation> ExchangeCoordinator::waiting(bool for_calls_only) const {
   std::vector<WaitingOperation> operations;
   for (const auto& [key, pending] : pending_) {
-    if (!for_calls_only || is_call(key.kind)) operations.push_back(waiting_for(key, pending));
+    if (for_calls_only && !is_call(key.kind)) continue;
+    WaitingOperation& operation = operations.emplace_back();
+    operation.text = text_of(key);
+    operation.kind = Collective::Barrier;
+    operation.since = pending.since;
+    for (const int rank : std::set<int>(key.ranks.begin(), key.ranks.end())) {
+      const bool is_present = pending.blobs.contains(rank);
+      (is_present ? operation.submitted_ranks : operation.missing_ranks).push_back(rank);
+    }
   }
   std::ranges::sort(operations, is_older);
   return operations;

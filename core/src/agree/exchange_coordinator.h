@@ -51,7 +51,6 @@ class ExchangeCoordinator {
   void refuse_conflicts(const ExchangeKey& key);
   void complete(const ExchangeKey& key, std::vector<std::string> blobs);
   void refuse(const ExchangeKey& key, std::vector<int> to, std::string text);
-  static WaitingOperation waiting_for(const ExchangeKey& key, const Pending& pending);
 
   const int size_;
   std::uint32_t sets_ = 0;  ///< numbered so far

@@ -29,31 +29,27 @@ constexpr std::chrono::seconds kVerdictTime{3};
 }  // namespace
 
 FailureMessage FailureResolver::resolve_failure(const GroupFailure& seen, bool leaves) noexcept {
+  if (tree_.size() == 1 || !tree_.is_open()) return seen.failure;
+  FailureMessage resolution = seen.failure;
   try {
-    return resolve(seen, leaves);
+    if (!seen.is_resolved) {
+      if (tree_.is_arbiter()) {
+        resolution = resolution.overdue ? call_roll(resolution) : resolve_as_rank_zero(resolution);
+      } else if (leaves) {
+        tree_.send_up(resolution);
+      } else {
+        resolution = ask_rank_zero(resolution);
+      }
+    }
+    resolution.certain = true;
+    resolution.in_order = false;
+    resolution.overdue = false;
+    tree_.send_down(resolution);
+    return resolution;
   } catch (...) {
     log_.warning("the other ranks could not be informed of the failure: " + exception_text());
     return seen.failure;
   }
-}
-
-FailureMessage FailureResolver::resolve(const GroupFailure& seen, bool leaves) {
-  if (tree_.size() == 1 || !tree_.is_open()) return seen.failure;
-  FailureMessage resolution = seen.failure;
-  if (!seen.is_resolved) {
-    if (tree_.is_arbiter()) {
-      resolution = resolution.overdue ? call_roll(resolution) : resolve_as_rank_zero(resolution);
-    } else if (leaves) {
-      tree_.send_up(resolution);
-    } else {
-      resolution = ask_rank_zero(resolution);
-    }
-  }
-  resolution.certain = true;
-  resolution.in_order = false;
-  resolution.overdue = false;
-  tree_.send_down(resolution);
-  return resolution;
 }
 
 FailureMessage FailureResolver::loss_of(const Incoming& incoming) const {

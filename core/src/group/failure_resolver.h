@@ -36,7 +36,6 @@ class FailureResolver {
   FailureMessage loss_of(const Incoming& incoming) const;
 
  private:
-  FailureMessage resolve(const GroupFailure& seen, bool leaves);
   FailureMessage resolve_as_rank_zero(FailureMessage seen);
   FailureMessage call_roll(FailureMessage seen);
   FailureMessage ask_rank_zero(const FailureMessage& seen);
