@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Announcements of the ranks of a host gather here, bits in a SlotTable and other items by key.
-// What all ranks have announced alike goes into one part for all of them; what differs, is old or
-// must not be overtaken goes into a part of each rank (it is scattered). take() sends both: Note
-// [Combining].
+// Announcements of the ranks of a host are held back, bits in a SlotTable and other items by key.
+// Those that all ranks have made alike go into one part for all ranks; those that differ, are old
+// or must not be overtaken are scattered into a part of each rank: Note [Combining].
 #include "core/src/agree/combiner.h"
 
 #include <algorithm>
@@ -180,8 +179,8 @@ void Combiner::forget_marks(const DecisionMessage& decision) {
   if (decision.last_joined >= 0) scattered_keys_.clear();
 }
 
-/// What rank 0 refused to one rank, it has yet to refuse to the others of the host: their
-/// announcements are scattered until all ranks have been refused equally often.
+/// Rank 0 has yet to refuse to the other ranks of the host what it refused to one: announcements
+/// are scattered until all ranks have been refused equally often.
 void Combiner::count_refusal(const Response& response) {
   const auto key = scattered_keys_.find(response.key);
   const auto rank = std::ranges::lower_bound(ranks_, response.only_rank);

@@ -372,7 +372,7 @@ std::unique_ptr<FrozenSchedule> make_schedule(const Config& config, int rank, in
                                               Board& board, SubmissionQueue& queue,
                                               const Logger& log) {
   if (config.verify) return nullptr;  // rank 0 compares results in the order of decisions
-  // The autotuner may turn freezing on and off while the program runs.
+  // Made at the start or never, also for an autotuner that may turn freezing on later.
   const bool may_freeze = config.freeze_after_steps > 0 || config.autotune || !config.tuned.empty();
   if (!may_freeze) return nullptr;
   if (ranks > ArrivalWords::kMostRanks) {

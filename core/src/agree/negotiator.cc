@@ -413,8 +413,8 @@ std::vector<int> Negotiator::not_shut_down() const {
 // A rank that has joined submits nothing until all ranks of its set have joined. Operations that
 // can lack its data (may_lack_ranks) run: the rank takes part with the neutral element, and rank 0
 // sends it the whole description. All others are refused. While any rank has joined, operations are
-// agreed on in full and not cached, as that rank has no use for cache slots. Symmetric
-// buffers are reduced like others, as their place may be in use on that rank.
+// agreed on in full and not cached, as that rank has no use for cache slots. Symmetric buffers are
+// reduced like others, as their place may be in use on that rank.
 
 void Negotiator::add_join(int rank, std::uint64_t unnamed_before) {
   if (has_joined(rank)) return;  // Note [Slots and decisions in flight]

@@ -57,7 +57,7 @@ class ArbiterWatch {
  public:
   using TimePoint = std::chrono::steady_clock::time_point;
 
-  /// What this rank waits for.
+  /// The waits of this rank.
   struct Awaited {
     std::optional<TimePoint> decision;  ///< since when it waits for a decision or a reply
     std::optional<TimePoint> shutdown;  ///< since when it waits for the end of the shutdown

@@ -229,7 +229,7 @@ void ControlPlane::announce_submissions(TimePoint now) {
   if (is_asked_to && !stop_.shutdown_since) stop_.shutdown_since = now;
   const bool shutdown = is_asked_to && !exchanges_.asks_for_sets();
   if (schedule_ && shutdown) schedule_->thaw(FrozenSchedule::Thaw::Shutdown);
-  // What comes back by a thaw is announced with a join that has caused it, or before.
+  // Submissions that a thaw returns are announced with the join that caused it, or before.
   std::vector<Submission> taken;
   do {
     follow_schedule();

@@ -96,7 +96,7 @@ class Engine final : public WaitHelper, public std::enable_shared_from_this<Engi
   void make_board();
   void run_loop() noexcept;
 
-  // It calls these after the loop.
+  // The loop's thread calls these after the loop.
   void end_failed(const GroupFailure& seen) noexcept;
   void fail_everything(const FailureMessage& failure);
   void stop();
