@@ -121,7 +121,7 @@ bool ExchangeCoordinator::waits_for(const ExchangeKey& one, const ExchangeKey& o
   });
 }
 
-/// Refuses sets under one tag that wait for each other's ranks: they would wait for ever.
+/// Refuses sets under one tag that wait for each other's ranks, which would never end.
 void ExchangeCoordinator::refuse_conflicts(const ExchangeKey& key) {
   if (key.kind != ExchangeKind::CreateSet) return;
   std::vector<ExchangeKey> conflicting;
@@ -134,26 +134,22 @@ void ExchangeCoordinator::refuse_conflicts(const ExchangeKey& key) {
   if (conflicting.empty()) return;
   conflicting.push_back(key);
   std::string text = "create_process_set() differs between ranks:";
+  std::set<int> answered;
   for (const ExchangeKey& each : conflicting) {
-    text += "\n  " + format_ranks(ranks_of(pending_.at(each).blobs)) + ": " + subject_of(each);
+    const std::vector<int> present = ranks_of(pending_.at(each).blobs);
+    answered.insert(present.begin(), present.end());
+    text += "\n  " + format_ranks(present) + ": " + subject_of(each);
   }
   text +=
       "\nEvery rank of a set must name the same ranks in the same order; sets that are created "
       "at the same time need different tags";
   const auto shared = std::make_shared<const std::string>(text);
-  std::set<int> answered;
   for (const ExchangeKey& each : conflicting) {
-    for (const auto& [rank, blob] : pending_.at(each).blobs) answered.insert(rank);
-  }
-  for (const ExchangeKey& each : conflicting) {
-    const Pending pending = std::move(pending_.at(each));
+    refuse(each, ranks_of(pending_.at(each).blobs), text);
     pending_.erase(each);
-    std::vector<int> present;
     for (const std::int32_t rank : each.ranks) {
-      if (pending.blobs.contains(rank)) present.push_back(rank);
       if (!answered.contains(rank)) latecomers_.add_once(text_of(each), rank, shared);
     }
-    refuse(each, std::move(present), text);
   }
 }
 

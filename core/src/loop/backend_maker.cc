@@ -28,7 +28,7 @@ std::string error_report() {
 
 void BackendMaker::make_for_all(SetEngine& global, Board* board, Bootstrap& bootstrap) {
   board_ = board;
-  BackendContext context = context_of_all(global.info, bootstrap);
+  BackendContext context = context_of(global.info, &bootstrap);
   context.symmetric_heap_bytes = options_.config.symmetric_heap_bytes;
   make_on_all(DeviceKind::Cpu, global.backends, context, bootstrap);
   Backend& host = *global.backends.at(DeviceKind::Cpu);
@@ -36,7 +36,7 @@ void BackendMaker::make_for_all(SetEngine& global, Board* board, Bootstrap& boot
   find_device_backends(bootstrap);
   global.info.device_problem = device_problem_;
   if (!device_backends_.empty()) {
-    BackendContext of_devices = context_of_all(global.info, bootstrap);
+    BackendContext of_devices = context_of(global.info, &bootstrap);
     of_devices.host = &host;
     make_on_all(DeviceKind::Cuda, global.backends, of_devices, bootstrap);
     device_streams_ = global.backends.at(DeviceKind::Cuda)->device_streams();
@@ -155,7 +155,7 @@ std::string BackendMaker::name_of(DeviceKind device) const {
   return found == names_.end() ? std::string() : found->second;
 }
 
-BackendContext BackendMaker::context_of(const SetInfo& info) {
+BackendContext BackendMaker::context_of(const SetInfo& info, Bootstrap* bootstrap) {
   BackendContext context;
   context.topology = &info.topology;
   context.set = info.id;
@@ -168,13 +168,9 @@ BackendContext BackendMaker::context_of(const SetInfo& info) {
     const std::lock_guard lock(mutex_);
     if (warnings_.insert(text).second && speaks) log_.warning(text);
   };
-  return context;
-}
-
-BackendContext BackendMaker::context_of_all(const SetInfo& info, Bootstrap& bootstrap) {
-  BackendContext context = context_of(info);
-  context.exchange = [&bootstrap](std::string_view blob) { return bootstrap.exchange(blob); };
-  context.deadline = bootstrap.deadline();
+  if (bootstrap == nullptr) return context;
+  context.exchange = [bootstrap](std::string_view blob) { return bootstrap->exchange(blob); };
+  context.deadline = bootstrap->deadline();
   return context;
 }
 

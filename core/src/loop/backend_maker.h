@@ -59,8 +59,8 @@ class BackendMaker {
                    Bootstrap& bootstrap);
   void make(DeviceKind device, Backends& made, BackendContext& context);
   void set_making(const std::string& name);
-  BackendContext context_of(const SetInfo& info);
-  BackendContext context_of_all(const SetInfo& info, Bootstrap& bootstrap);
+  /// `bootstrap`: null after the start.
+  BackendContext context_of(const SetInfo& info, Bootstrap* bootstrap = nullptr);
 
   const RuntimeOptions& options_;
   const ControlTree& tree_;
