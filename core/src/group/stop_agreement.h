@@ -81,8 +81,8 @@ class ArbiterWatch {
 
   const Config& config_;
   const ControlTree& tree_;
-  TimePoint last_message_{};  ///< the last time
-  TimePoint warned_{};        ///< the last time
+  TimePoint last_message_{};  ///< when the last message came from above
+  TimePoint warned_{};        ///< when the last warning was logged
 };
 
 }  // namespace ronde
