@@ -14,8 +14,9 @@
 #include <system_error>
 #include <utility>
 
-#include "core/src/base/exception_text.h"
 #include "core/src/base/json.h"
+#include "core/src/base/system.h"
+#include "core/src/base/text.h"
 #include "observe/base/figures_json.h"
 #include "ronde/build_info.h"
 
@@ -182,14 +183,6 @@ class Picture {
   std::map<std::uint16_t, Thread> threads_;
 };
 
-std::string text_of(const std::exception_ptr& failure) {
-  try {
-    std::rethrow_exception(failure);
-  } catch (...) {
-    return exception_text();
-  }
-}
-
 }  // namespace
 
 DumpSignal::DumpSignal() : came_before_(count()) {
@@ -243,7 +236,7 @@ void FlightRecorder::take(std::span<const Event>, std::uint64_t) {
   }
   if (failure_dumped_) return;  // what comes after it would hide what led to it
   if (const std::exception_ptr failure = runtime_.failure()) {
-    failure_dumped_ = write_.run([&] { dump("error", text_of(failure)); });
+    failure_dumped_ = write_.run([&] { dump("error", exception_text(failure)); });
     return;
   }
   if (!stall.empty()) write_.run([&] { dump("stall", stall); });
@@ -261,14 +254,12 @@ void FlightRecorder::dump(std::string_view reason, const std::string& text) {
   Picture picture;
   for (const Event& event : runtime_.recent_events(&lost)) picture.take(event);
   const auto now = std::chrono::steady_clock::now().time_since_epoch();
-  char host[256] = {};
-  gethostname(host, sizeof host - 1);
   const Json dump = {{"ronde_dump", 1},
                      {"version", build_info::kVersion},
                      {"world", runtime_.world_name()},
                      {"rank", topology.rank},
                      {"ranks", topology.size},
-                     {"host", host},
+                     {"host", host_name()},
                      {"pid", getpid()},
                      {"reason", reason},
                      {"text", text},

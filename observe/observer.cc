@@ -1,14 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "observe/observer.h"
 
-#include <unistd.h>
-
 #include <cstdio>
 #include <filesystem>
 #include <system_error>
 #include <utility>
 
-#include "core/src/base/exception_text.h"
+#include "core/src/base/system.h"
+#include "core/src/base/text.h"
 #include "observe/base/figures_json.h"
 #include "observe/base/write_file.h"
 #include "observe/profile.h"
@@ -22,12 +21,6 @@ constexpr std::string_view kJson = ".json";
 constexpr const char* kFolderOfRanks = ".ranks";
 constexpr std::string_view kMetrics = ".prom";
 
-std::string host_name() {
-  char name[256] = {};
-  gethostname(name, sizeof name - 1);
-  return name;
-}
-
 /// "a/b.json" as "a/b.rank3.json".
 std::string path_of_rank(const std::string& path, int rank, std::string_view extension) {
   const std::string number = ".rank" + std::to_string(rank);
@@ -36,12 +29,7 @@ std::string path_of_rank(const std::string& path, int rank, std::string_view ext
 }
 
 std::string failure_text(const std::exception_ptr& failure) {
-  try {
-    if (failure) std::rethrow_exception(failure);
-  } catch (...) {
-    return exception_text();
-  }
-  return "this rank left the group without ronde::shutdown()";
+  return failure ? exception_text(failure) : "this rank left the group without ronde::shutdown()";
 }
 
 }  // namespace

@@ -4,9 +4,8 @@
 #include <memory>
 #include <utility>
 
-#include "core/src/base/after_fork.h"
-#include "core/src/base/exception_text.h"
-#include "core/src/base/thread_scope.h"
+#include "core/src/base/caller.h"
+#include "core/src/base/text.h"
 #include "ronde/error.h"
 #include "ronde/log.h"
 

@@ -76,7 +76,7 @@ class HostedRuntime {
 
   /// Throws UsageError, for the caller of `function`, unless a Runtime could start.
   void require_not_there(std::string_view function) const;
-  /// In a child of fork(): Note [After fork] in core/src/base/after_fork.h.
+  /// In a child of fork(): Note [After fork] in core/src/base/caller.h.
   bool is_of_parent() const noexcept;
   /// Throws UsageError there, for the caller of `function`.
   void expect_own_process(std::string_view function) const;

@@ -8,7 +8,7 @@
 #include <string>
 
 #include "api/src/process.h"
-#include "core/src/base/exception_text.h"
+#include "core/src/base/text.h"
 #include "ronde/ronde.h"
 
 namespace ronde {
@@ -29,18 +29,10 @@ std::exception_ptr leave_group(const std::optional<std::string>& reason = {}) {
   }
 }
 
-/// The text of the current exception, without the stack at the end of LibTorch's errors.
-std::string text_of_exception() {
-  const std::string text = exception_text();
-  return text.substr(0, text.find("\nException raised from "));
-}
-
+/// Returns the text of `error`, without the stack at the end of LibTorch's errors.
 std::string text_of(const std::exception_ptr& error) {
-  try {
-    std::rethrow_exception(error);
-  } catch (...) {
-    return text_of_exception();
-  }
+  const std::string text = exception_text(error);
+  return text.substr(0, text.find("\nException raised from "));
 }
 
 }  // namespace
@@ -52,7 +44,7 @@ int main(const std::function<int()>& program, const InitOptions& options) {
     if (const auto failure = leave_group()) std::rethrow_exception(failure);
     return status;
   } catch (...) {
-    const std::string reason = text_of_exception();
+    const std::string reason = text_of(std::current_exception());
     say(reason);
     const std::exception_ptr failure = leave_group(reason);
     const std::string cause = failure ? text_of(failure) : reason;

@@ -8,9 +8,8 @@
 #include <thread>
 #include <utility>
 
-#include "core/src/base/after_fork.h"
-#include "core/src/base/exception_text.h"
-#include "core/src/base/thread_scope.h"
+#include "core/src/base/caller.h"
+#include "core/src/base/text.h"
 #include "observe/timeline/nvtx_ranges.h"
 #include "ronde/error.h"
 

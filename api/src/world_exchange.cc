@@ -12,10 +12,10 @@
 #include <utility>
 #include <vector>
 
-#include "core/src/base/exception_text.h"
 #include "core/src/base/fields.h"
 #include "core/src/base/fingerprint.h"
 #include "core/src/base/rank_list.h"
+#include "core/src/base/text.h"
 #include "ronde/error.h"
 #include "ronde/ronde.h"
 

@@ -7,7 +7,7 @@
 #include <string>
 #include <string_view>
 
-#include "core/src/base/unique_fd.h"
+#include "core/src/base/system.h"
 
 namespace ronde::net {
 

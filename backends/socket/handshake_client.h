@@ -9,7 +9,7 @@
 #include "backends/socket/handshake.h"
 #include "backends/socket/rendezvous.h"
 #include "backends/socket/sockets.h"
-#include "core/src/base/unique_fd.h"
+#include "core/src/base/system.h"
 
 namespace ronde::net {
 

@@ -10,7 +10,7 @@
 
 #include "backends/socket/handshake.h"
 #include "backends/socket/rendezvous.h"
-#include "core/src/base/unique_fd.h"
+#include "core/src/base/system.h"
 
 namespace ronde::net {
 

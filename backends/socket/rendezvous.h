@@ -9,7 +9,7 @@
 #include <string_view>
 #include <vector>
 
-#include "core/src/base/unique_fd.h"
+#include "core/src/base/system.h"
 #include "ronde/config.h"
 #include "ronde/topology.h"
 

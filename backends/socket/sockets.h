@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "core/src/base/unique_fd.h"
+#include "core/src/base/system.h"
 #include "ronde/config.h"
 
 // Stream sockets as the bootstrap needs them: none blocks, and each is closed on exec.

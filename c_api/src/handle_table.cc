@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "c_api/src/handle_table.h"
 
-#include "core/src/base/after_fork.h"
+#include "core/src/base/caller.h"
 
 namespace ronde::c {
 namespace {

@@ -3,6 +3,7 @@
 
 #include <string>
 
+#include "core/src/base/text.h"
 #include "ronde/config.h"
 #include "ronde/error.h"
 #include "ronde/log.h"
@@ -30,21 +31,11 @@ int own_rank() {
   }
 }
 
-std::string text_of(const std::exception_ptr& error) {
-  try {
-    std::rethrow_exception(error);
-  } catch (const std::exception& known) {
-    return known.what();
-  } catch (...) {
-    return "an exception that is no std::exception";
-  }
-}
-
 void log(LogLevel level, std::string_view name, const char* what,
          const std::exception_ptr& error) noexcept {
   try {
     const Logger logger(threshold(), own_rank());
-    logger.log(level, std::string(name) + what + ": " + text_of(error));
+    logger.log(level, std::string(name) + what + ": " + exception_text(error));
   } catch (...) {
     // There is no memory for a line.
   }

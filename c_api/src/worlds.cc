@@ -13,7 +13,7 @@
 
 #include "c_api/src/errors.h"
 #include "c_api/src/groups.h"
-#include "core/src/base/after_fork.h"
+#include "core/src/base/caller.h"
 #include "ronde/ronde.h"
 
 namespace ronde::c {

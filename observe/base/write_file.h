@@ -4,8 +4,8 @@
 #include <string>
 #include <utility>
 
-#include "core/src/base/exception_text.h"
 #include "core/src/base/json.h"
+#include "core/src/base/text.h"
 #include "ronde/log.h"
 
 namespace ronde {

@@ -16,7 +16,7 @@
 #include <string>
 #include <thread>
 
-#include "core/src/base/unique_fd.h"
+#include "core/src/base/system.h"
 #include "tests/shm/group.h"
 
 namespace ronde::test {

@@ -14,7 +14,7 @@
 #include <sys/eventfd.h>
 #include <sys/resource.h>
 
-#include "core/src/base/unique_fd.h"
+#include "core/src/base/system.h"
 #include "ronde/error.h"
 #include "tests/socket/trees.h"
 #include "tests/support/ranks/ranks.h"

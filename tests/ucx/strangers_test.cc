@@ -9,7 +9,7 @@
 #include <thread>
 
 #include "backends/ucx/ucx_fabric.h"
-#include "core/src/base/unique_fd.h"
+#include "core/src/base/system.h"
 #include "tests/ucx/ucx_ranks.h"
 
 namespace ronde::test {

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "backends/shm/memory/in_step.h"
-#include "core/src/base/unique_fd.h"
+#include "core/src/base/system.h"
 
 namespace ronde::shm {
 

@@ -7,7 +7,7 @@
 
 #include "backends/shm/memory/in_step.h"
 #include "core/src/base/shared_mapping.h"
-#include "core/src/base/unique_fd.h"
+#include "core/src/base/system.h"
 
 namespace ronde::shm {
 

@@ -16,13 +16,12 @@ namespace ronde {
 
 struct Config;
 
-/// The algorithms between hosts (core/src/algorithms/algorithms.h says how each works, and where it
-/// comes from).
+/// The algorithms between hosts. core/src/algorithms/algorithms.h describes each, and its source.
 enum class Algorithm : std::uint8_t {
   Ring,
   RecursiveDoubling,
-  HalvingDoubling,  ///< of an allreduce: Rabenseifner's
-  Halving,          ///< of a reduce-scatter: its first half
+  HalvingDoubling,  ///< allreduce: Rabenseifner's
+  Halving,          ///< reduce-scatter: the first half of it
   Pairwise,
   Binomial,
   VanDeGeijn,
@@ -36,52 +35,53 @@ inline constexpr std::size_t kAlgorithmCount = 9;
 /// "ring", "recursive_doubling", ...
 std::string_view to_string(Algorithm algorithm) noexcept;
 
-/// Those that there are for a collective; none for one that moves no data, or has two ranks.
+/// Returns the algorithms of a collective; none for one that moves no data, or has two ranks.
 std::span<const Algorithm> algorithms_of(Collective collective) noexcept;
 
-/// The algorithm of that name for a collective; nullopt for "auto". Throws UsageError that lists
-/// the names.
+/// Returns the algorithm of that name for a collective; nullopt for "auto". Throws UsageError that
+/// lists the names.
 std::optional<Algorithm> parse_algorithm(Collective collective, std::string_view name);
 
-/// Whether so many ranks can use it: some need a power of two.
+/// Returns whether so many ranks can use it: some need a power of two.
 bool suits(Collective collective, Algorithm algorithm, std::size_t ranks) noexcept;
 
-/// What a collective uses from so many ranks and bytes on.
+/// Selects an algorithm for calls with at least so many ranks and bytes.
 struct AlgorithmRule {
-  Collective collective = Collective::Allreduce;  ///< of which it is a rule
-  std::size_t ranks = 0;                          ///< the least number
-  /// The least size. Of an allreduce or broadcast its size; else the sum of the parts of all ranks;
-  /// of an alltoall the largest part of any rank for any other, times the number of ranks.
+  Collective collective = Collective::Allreduce;  ///< to which the rule applies
+  std::size_t ranks = 0;                          ///< the least number of them
+  /// The least size: that of an allreduce or broadcast; for an alltoall the largest part of any
+  /// rank for any other, times the number of ranks; else the sum of the parts of all ranks.
   std::uint64_t bytes = 0;
-  Algorithm algorithm = Algorithm::Ring;  ///< what these calls use
+  Algorithm algorithm = Algorithm::Ring;  ///< for these calls
 
-  /// The same in all.
+  /// Equal in all fields.
   friend bool operator==(const AlgorithmRule&, const AlgorithmRule&) = default;
 };
 
-/// Reads RONDE_ALGORITHMS: rules separated by commas, each "collective/ranks:algorithm@bytes", such
-/// as "allreduce:recursive_doubling,allreduce/4:ring@1MiB"; no ranks or bytes are 0. Those of a
-/// collective ascend by ranks, then by bytes. Throws UsageError that quotes the text and the rule.
+/// Parses RONDE_ALGORITHMS: rules separated by commas, each "collective/ranks:algorithm@bytes",
+/// such as "allreduce:recursive_doubling,allreduce/4:ring@1MiB"; no ranks or bytes are 0. The rules
+/// of a collective ascend by ranks, then by bytes. Throws UsageError that quotes the text and the
+/// rule.
 std::vector<AlgorithmRule> parse_algorithm_rules(std::string_view text);
 
-/// The text that parse_algorithm_rules() reads as these.
+/// Returns the text that parse_algorithm_rules() parses to these rules.
 std::string format_algorithm_rules(std::span<const AlgorithmRule> rules);
 
-/// Chooses algorithms by bytes and ranks. Equal on all ranks that work together.
+/// Chooses algorithms by bytes and ranks. Must be equal on all ranks that work together.
 class AlgorithmTable {
  public:
-  /// Of the built-in rules, which count where none of `rules` holds for a call.
+  /// Has the built-in rules, which apply where none of `rules` does.
   explicit AlgorithmTable(std::vector<AlgorithmRule> rules = {});
 
-  /// Every call of the collective uses it, where it suits the number of ranks.
+  /// Makes every call of the collective use it, where it suits the number of ranks.
   void force(Collective collective, Algorithm algorithm);
 
-  /// Of the rules that hold the one with the most ranks counts, among these the one with the most
+  /// Returns the algorithm of the rule that applies with the most ranks, among these with the most
   /// bytes, and among equal ones the last.
   Algorithm choose(Collective collective, std::size_t ranks, std::uint64_t bytes) const;
 
-  /// Bytes of a chunk of Algorithm::Chain: that at which the model of it is fastest, for a network
-  /// that sends 128 KiB in the time that a message takes to begin.
+  /// Returns the bytes of a chunk of Algorithm::Chain for which its cost is least in a network that
+  /// sends 128 KiB in the time that a message takes to begin.
   static std::size_t chain_chunk(std::size_t ranks, std::uint64_t bytes) noexcept;
 
  private:
@@ -89,10 +89,11 @@ class AlgorithmTable {
   std::array<std::optional<Algorithm>, kCollectiveCount> forced_ = {};
 };
 
-/// With the rules of RONDE_ALGORITHMS, and what RONDE_ALLREDUCE and its like force.
+/// Returns the table with the rules of RONDE_ALGORITHMS and the algorithms that RONDE_ALLREDUCE,
+/// RONDE_BROADCAST and so on force.
 AlgorithmTable algorithm_table(const Config& config);
 
-/// What an algorithm costs in the model of Hockney (1994): `messages` one after the other at alpha
+/// The cost of an algorithm in the model of Hockney (1994): `messages` one after the other at alpha
 /// seconds each, `bytes` over the busiest link at beta seconds each, `reduced` bytes at gamma each.
 /// The terms are those of the papers that algorithms.h of core/src/algorithms names.
 struct CostTerms {
@@ -101,7 +102,7 @@ struct CostTerms {
   double reduced = 0;   ///< bytes that a rank combines
 };
 
-/// Those of a call of `bytes`, as in AlgorithmRule.
+/// Returns the terms of a call of `bytes`, as in AlgorithmRule.
 CostTerms cost_terms(Collective collective, Algorithm algorithm, std::size_t ranks,
                      std::uint64_t bytes);
 
@@ -111,7 +112,7 @@ struct LinkCosts {
   double beta = 0;   ///< a byte sent
   double gamma = 0;  ///< a byte reduced
 
-  /// The time of what costs these.
+  /// Returns the time of a call with these terms.
   double seconds(const CostTerms& terms) const noexcept {
     return alpha * terms.messages + beta * terms.bytes + gamma * terms.reduced;
   }
@@ -123,8 +124,8 @@ struct MeasuredCost {
   double seconds = 0;  ///< that it took
 };
 
-/// The parameters, none negative, with which the model comes closest to what was measured: least
-/// squares of relative errors, so that short calls count as long ones do.
+/// Returns the parameters, none negative, with which the model fits the measurements best: by least
+/// squares of relative errors, so that short calls count as much as long ones.
 LinkCosts fit_link_costs(std::span<const MeasuredCost> measured);
 
 }  // namespace ronde

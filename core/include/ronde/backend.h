@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-// Everything that a backend is written with, in one header.
+// All headers that a backend needs.
 #include "ronde/plugin/backend.h"
 #include "ronde/plugin/calls.h"
 #include "ronde/plugin/factory.h"

@@ -24,16 +24,16 @@ enum class Collective : std::uint8_t {
 /// The number of values of Collective.
 inline constexpr std::size_t kCollectiveCount = 9;
 
-/// A message between two ranks, in which the others take no part.
+/// Returns whether it is a message between two ranks, in which the others take no part.
 constexpr bool is_point_to_point(Collective kind) noexcept {
   return kind == Collective::Send || kind == Collective::Recv;
 }
 
 /// Combines elements in a reduction. Integer sums and products wrap, and an average of integers is
 /// that of the exact sum, truncated toward zero; on bool, Sum is "or", Product is "and" and Average
-/// is refused; Min and Max propagate NaN. Adasum, for floating-point
-/// allreduces only, combines whole tensors (core/src/run/adasum.h). The values travel between
-/// ranks and through the C API: never renumber them.
+/// is refused; Min and Max propagate NaN. Adasum, for floating-point allreduces only, combines
+/// whole tensors (core/src/run/adasum.h). The values travel between ranks and through the C API:
+/// never renumber them.
 enum class ReduceOp : std::uint8_t {
   Sum = 0,
   Average = 1,
@@ -50,7 +50,7 @@ inline constexpr std::size_t kReduceOpCount = 6;
 inline constexpr std::array<ReduceOp, 5> kElementwiseOps = {
     ReduceOp::Sum, ReduceOp::Average, ReduceOp::Min, ReduceOp::Max, ReduceOp::Product};
 
-/// It is one of kElementwiseOps.
+/// Returns whether it is one of kElementwiseOps.
 constexpr bool is_elementwise(ReduceOp op) noexcept {
   return op != ReduceOp::Adasum;
 }

@@ -13,8 +13,8 @@ namespace ronde {
 /// Everything a user can tune, with its default. `config_table()` is the one list of the variables
 /// behind it; docs/tuning.md is generated from that list.
 struct Config {
-  /// Each has the variable of its name: fusion_bytes is RONDE_FUSION_BYTES. What it does is the
-  /// text of its entry in config_table().
+  /// Each has the variable of its name: fusion_bytes is RONDE_FUSION_BYTES. The text of its entry
+  /// in config_table() describes it.
   /// @{
   std::uint64_t fusion_bytes = std::uint64_t{64} << 20;
   double cycle_time_ms = 1.0;
@@ -67,7 +67,7 @@ struct Config {
   /// @}
 };
 
-/// All ranks must hold the same value (compared in init), or each may have its own.
+/// Whether all ranks must have the same value (compared in init), or each may have its own.
 enum class ConfigScope { GroupWide, PerRank };
 
 /// One variable.
@@ -105,14 +105,14 @@ struct LoadedConfig {
   std::vector<std::string> warnings;  ///< RONDE_* and HOROVOD_* names that are set and not read
 };
 
-/// One line of what differs from the defaults, "NAME=value", with the source if it has another
-/// name; empty if nothing does. For RuntimeOptions::effective_config.
+/// Returns one line with the values that differ from the defaults, "NAME=value", with the source if
+/// it has another name; empty if none does. For RuntimeOptions::effective_config.
 std::string describe(const LoadedConfig& loaded);
 
-/// Looks a variable up: nullopt if unset.
+/// Returns the value of a variable; nullopt if unset.
 using EnvironmentLookup = std::function<std::optional<std::string>(const std::string& name)>;
 
-/// Looks a variable of this process up.
+/// Returns a lookup in the environment of this process.
 EnvironmentLookup process_environment();
 
 /// Reads the configuration. `names` are all variables that are set (to warn of RONDE_* and
@@ -123,23 +123,24 @@ LoadedConfig load_config(const EnvironmentLookup& lookup, const std::vector<std:
 /// Reads it from this process's environment.
 LoadedConfig load_config_from_environment();
 
-/// The group-wide values as "NAME=value" lines, equal on ranks that may work together.
+/// Returns the group-wide values as "NAME=value" lines, equal on ranks that may work together.
 std::string group_wide_fingerprint(const Config& config);
 
-/// Short, and equal for equal fingerprints.
+/// Returns a short text, equal for equal fingerprints.
 std::string config_digest(const std::string& fingerprint);
 
-/// The fingerprint of a rank that cannot start, for the reason `text` (nonsense in its environment,
-/// an unknown backend): so that the other ranks learn why, instead of waiting for it.
+/// Returns the fingerprint of a rank that cannot start, for the reason `text` (nonsense in its
+/// environment, an unknown backend), so that the other ranks report why, instead of waiting for it.
 std::string failed_fingerprint(const std::string& text);
 
-/// Compares the fingerprints of all ranks, in rank order. Empty if they may work together. Else the
-/// text of the UsageError that init throws on every rank: for each variable that differs what each
-/// rank has ("ranks 0-2: 64MiB, rank 3: 32MiB"), or the reasons of the ranks that cannot start.
+/// Compares the fingerprints of all ranks, in rank order. Returns an empty text if they may work
+/// together, else that of the UsageError which init throws on every rank: for each variable that
+/// differs the value of each rank ("ranks 0-2: 64MiB, rank 3: 32MiB"), or the reasons of the ranks
+/// that cannot start.
 std::string config_difference(const std::vector<std::string>& fingerprints);
 
-/// The core that RONDE_THREAD_AFFINITY gives to a rank's coordinator thread; nullopt if it is
-/// unset. Throws UsageError if the list has fewer than `local_size` entries.
+/// Returns the core that RONDE_THREAD_AFFINITY gives to a rank's coordinator thread; nullopt if it
+/// is unset. Throws UsageError if the list has fewer than `local_size` entries.
 std::optional<int> affinity_core(const Config& config, int local_rank, int local_size);
 
 /// TCP ports from `first` to `last`; any where both are 0.
@@ -148,25 +149,25 @@ struct PortRange {
   std::uint16_t last = 0;   ///< the highest
 };
 
-/// RONDE_PORT_RANGE.
+/// Returns the ports of RONDE_PORT_RANGE.
 PortRange port_range(const Config& config);
 
-/// The entries of RONDE_VISIBLE_DEVICES.
+/// Returns the entries of RONDE_VISIBLE_DEVICES.
 std::vector<std::string> visible_devices(const Config& config);
 
-/// Every how many steps RONDE_CHECK_REPLICAS has replicas compared: 0 in the first alone, nullopt
-/// never.
+/// Returns the number of steps between comparisons of replicas by RONDE_CHECK_REPLICAS; 0: only in
+/// the first step, nullopt: never.
 std::optional<std::uint64_t> replica_check_period(const Config& config);
 
-/// The ranks of each set of RONDE_PROCESS_SETS.
+/// Returns the ranks of each set of RONDE_PROCESS_SETS.
 std::vector<std::vector<int>> static_process_sets(const Config& config);
-/// The text for such a list: "0,1;2,3".
+/// Returns the text of such a list: "0,1;2,3".
 std::string format_process_sets(const std::vector<std::vector<int>>& sets);
 
 /// Parses "67108864", "64MiB", "64MB" (10^6), "1.5GiB"; throws UsageError.
 std::uint64_t parse_bytes(std::string_view text);
 
-/// "64MiB", or plain bytes where no unit divides evenly.
+/// Returns "64MiB", or plain bytes where no unit divides evenly.
 std::string format_bytes(std::uint64_t bytes);
 
 }  // namespace ronde

@@ -10,7 +10,7 @@
 
 namespace ronde {
 
-/// A point in the work of a device: whatever had been queued before it.
+/// A point in the work of a device, behind all work that was queued before it.
 ///
 /// Thread-safety: full.
 class DeviceEvent {
@@ -20,22 +20,23 @@ class DeviceEvent {
   DeviceEvent(const DeviceEvent&) = delete;
   DeviceEvent& operator=(const DeviceEvent&) = delete;
 
-  /// The device has reached it. Never blocks. Throws ronde::Error if the device failed.
+  /// Returns whether the device has reached it. Never blocks. Throws ronde::Error if the device
+  /// failed.
   virtual bool passed() const = 0;
 
-  /// Work that is queued on `stream` (of the same device; a cudaStream_t) from now on runs after
+  /// Orders work that is queued on `stream` (of the same device; a cudaStream_t) from now on after
   /// it. Never blocks. Throws ronde::Error if the device failed.
   virtual void order(void* stream) const = 0;
 };
 
-/// Points that the device must reach before something is touched.
+/// Points that the device must reach before memory is accessed.
 using DeviceEvents = std::span<const std::shared_ptr<const DeviceEvent>>;
 
 /// The state of work that is queued on a device; the worst last.
 enum class DrainStatus : std::uint8_t {
   Reached,
   NotYet,
-  Unknown,  ///< the device has failed: what it still does is not known, and will not be
+  Unknown,  ///< the device has failed: its state is not known, and will not be
 };
 
 /// Orders Ronde's work on a kind of device with the program's: by events in streams, so that no
@@ -49,8 +50,8 @@ class DeviceStreams {
   DeviceStreams(const DeviceStreams&) = delete;
   DeviceStreams& operator=(const DeviceStreams&) = delete;
 
-  /// The end of everything that is queued now on `stream` of the device with this ordinal. Throws
-  /// UsageError if this rank is not served there, or the stream is being captured.
+  /// Returns the end of all work that is queued now on `stream` of the device with this ordinal.
+  /// Throws UsageError if this rank is not served there, or the stream is being captured.
   virtual std::shared_ptr<const DeviceEvent> mark(int device, void* stream) = 0;
 
   /// Copies between memory of the CPU and of the device with this ordinal, in the order of the

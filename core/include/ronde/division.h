@@ -10,7 +10,7 @@ namespace ronde {
 
 // Division of memory and elements among ranks.
 
-/// The memory `bytes` behind `base`.
+/// Return the address `bytes` behind `base`.
 /// @{
 inline std::byte* advanced(void* base, std::size_t bytes) {
   return static_cast<std::byte*>(base) + bytes;
@@ -20,7 +20,7 @@ inline const std::byte* advanced(const void* base, std::size_t bytes) {
 }
 /// @}
 
-/// The least multiple of `unit` that is not below `value`.
+/// Returns the least multiple of `unit` that is not below `value`.
 constexpr std::size_t rounded_up(std::size_t value, std::size_t unit) noexcept {
   return (value + unit - 1) / unit * unit;
 }
@@ -28,7 +28,7 @@ constexpr std::size_t rounded_up(std::size_t value, std::size_t unit) noexcept {
 /// The parts of the ranks if a total is divided as evenly as can be: the first ranks have one more.
 class EvenParts {
  public:
-  /// `total` among so many ranks.
+  /// Divides `total` among `ranks`.
   constexpr EvenParts(std::size_t total, std::size_t ranks)
       : even_(total / ranks), rest_(total % ranks) {}
 
@@ -45,7 +45,7 @@ class EvenParts {
   std::size_t rest_;
 };
 
-/// The counts of all ranks.
+/// Returns the counts of all ranks.
 inline std::vector<std::size_t> even_counts(std::size_t total, std::size_t ranks) {
   const EvenParts parts(total, ranks);
   std::vector<std::size_t> counts(ranks);
@@ -59,10 +59,10 @@ class Parts {
   /// A piece of a part, by its place in the buffer.
   struct Piece {
     std::size_t offset;  ///< from the beginning of the buffer
-    std::size_t count;   ///< how much it is
+    std::size_t count;   ///< units of it
   };
 
-  /// `unit`: how many units one of `counts` is, such as the bytes of an element.
+  /// `unit`: number of units in one of `counts`, such as the bytes of an element.
   Parts(std::span<const std::size_t> counts, std::size_t unit) {
     for (const std::size_t count : counts) offsets_.push_back(offsets_.back() + count * unit);
   }
@@ -80,7 +80,7 @@ class Parts {
     return most;
   }
   /// @}
-  /// At most `most` of `rank`'s part, behind the first `done`.
+  /// Returns at most `most` units of `rank`'s part, behind the first `done`.
   Piece piece(std::size_t rank, std::size_t done, std::size_t most) const {
     const std::size_t skipped = std::min(done, count(rank));
     return {offset(rank) + skipped, std::min(most, count(rank) - skipped)};

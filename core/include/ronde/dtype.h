@@ -32,7 +32,7 @@ inline constexpr std::array<DataType, kDataTypeCount> kAllDataTypes = {
     DataType::F16, DataType::BF16, DataType::F32, DataType::F64, DataType::Bool};
 /// @}
 
-/// Bytes of one element.
+/// Returns the bytes of one element.
 constexpr std::size_t size_of(DataType dtype) noexcept {
   switch (dtype) {
     case DataType::U8:
@@ -53,17 +53,17 @@ constexpr std::size_t size_of(DataType dtype) noexcept {
   return 0;
 }
 
-/// F16 or BF16.
+/// Returns whether it is F16 or BF16.
 constexpr bool is_half(DataType dtype) noexcept {
   return dtype == DataType::F16 || dtype == DataType::BF16;
 }
 
-/// F16, BF16, F32 or F64.
+/// Returns whether it is F16, BF16, F32 or F64.
 constexpr bool is_floating(DataType dtype) noexcept {
   return is_half(dtype) || dtype == DataType::F32 || dtype == DataType::F64;
 }
 
-/// U8, I8, I16, I32 or I64.
+/// Returns whether it is U8, I8, I16, I32 or I64.
 constexpr bool is_integer(DataType dtype) noexcept {
   return dtype <= DataType::I64;
 }

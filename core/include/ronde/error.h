@@ -28,14 +28,14 @@ class UsageError : public Error {
   explicit UsageError(const std::string& text, Kind kind = Kind::Other)
       : Error(text), kind_(kind) {}
 
-  /// Which of these it is.
+  /// Returns the kind of mistake.
   Kind kind() const noexcept { return kind_; }
 
  private:
   Kind kind_;
 };
 
-/// Ronde was asked before init, or after shutdown.
+/// A function was called before init, or after shutdown.
 class NotInitializedError : public UsageError {
  public:
   using UsageError::UsageError;

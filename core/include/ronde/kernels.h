@@ -12,21 +12,21 @@
 
 namespace ronde {
 
-/// `value * factor / divisor`. Apart, because the sum of 49 ones times 1/49 is less than one.
+/// `value * factor / divisor`. Two numbers, because the sum of 49 ones times 1/49 is less than one.
 struct Scaling {
   double factor = 1.0;
   double divisor = 1.0;
 
-  /// Nothing to be done.
+  /// Returns whether it changes no value.
   bool is_identity() const noexcept { return factor == 1.0 && divisor == 1.0; }
 };
 
-/// The op that combines elements: an average is a sum, which final_scaling() divides.
+/// Returns the op that combines elements: an average is a sum, which final_scaling() divides.
 constexpr ReduceOp combining_op(ReduceOp op) noexcept {
   return op == ReduceOp::Average ? ReduceOp::Sum : op;
 }
 
-/// The scaling that remains for an element that was reduced over `ranks` ranks.
+/// Returns the scaling that remains for an element that was reduced over `ranks` ranks.
 inline Scaling final_scaling(DataType dtype, ReduceOp op, double postscale, int ranks) noexcept {
   Scaling scaling{postscale, 1.0};
   if (op != ReduceOp::Average) return scaling;
@@ -39,7 +39,7 @@ inline Scaling final_scaling(DataType dtype, ReduceOp op, double postscale, int 
   return scaling;
 }
 
-/// Kinds of stores: Streaming bypasses the caches, which pays where nobody on this core reads the
+/// Kinds of stores: Streaming bypasses the caches, which pays where this core does not read the
 /// lines soon, and where another core read them last.
 enum class Store : std::uint8_t { Regular, Streaming };
 
@@ -89,7 +89,7 @@ struct Kernels {
   void (*reduce)(void* output, std::span<const void* const> inputs, std::size_t count,
                  const Reduction& reduction, Store store);
 
-  /// memcpy with this kind of store. No overlap.
+  /// Copies as memcpy with this kind of store. No overlap.
   void (*copy)(void* output, const void* input, std::size_t bytes, Store store);
 
   /// `output[i]` = `input[i]` scaled, `count` elements: from the half type to the full one, and
@@ -102,7 +102,8 @@ struct Kernels {
                  Store store);
   /// @}
 
-  /// Products of `count` elements of F32 or F64, in f64, in one order for all instruction sets.
+  /// Returns products of `count` elements of F32 or F64, in f64, in one order for all instruction
+  /// sets.
   Products (*products)(const void* first, const void* second, std::size_t count, DataType dtype);
 
   /// `output[i]` = first[i] * factors.first + second[i] * factors.second, of F32 or F64, computed
@@ -111,10 +112,10 @@ struct Kernels {
                 DataType dtype, const Blend& factors);
 };
 
-/// The fastest set that this processor can run.
+/// Returns the fastest set that this processor can run.
 const Kernels& best_kernels();
 
-/// All sets that this processor can run, the fastest first; the last is "baseline".
+/// Returns all sets that this processor can run, the fastest first; the last is "baseline".
 std::span<const Kernels* const> available_kernels();
 
 }  // namespace ronde

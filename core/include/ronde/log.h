@@ -8,13 +8,13 @@
 
 namespace ronde {
 
-/// The amount that is written. `Off` is a threshold only, never the level of a message.
+/// Levels of messages. `Off` is a threshold only, never the level of a message.
 enum class LogLevel : std::uint8_t { Trace, Debug, Info, Warning, Error, Off };
 
 /// "trace", "debug", "info", "warning", "error", "off": what RONDE_LOG_LEVEL takes.
 std::string_view to_string(LogLevel level) noexcept;
 
-/// The inverse of to_string, in any case of letters. Throws UsageError quoting any other text.
+/// Parses a text of to_string(), in any case of letters. Throws UsageError quoting any other text.
 LogLevel parse_log_level(std::string_view text);
 
 /// Writes lines such as `14:03:07.123 [ronde rank 3] warning: ...` to standard error. Each Runtime
@@ -32,7 +32,7 @@ class Logger {
   /// Sets the rank in the prefix of later lines.
   void set_rank(int rank) noexcept;
 
-  /// A message of `level` would be written: ask before building a costly text.
+  /// Returns whether a message of `level` is written: call it before building a costly text.
   bool enabled(LogLevel level) const noexcept;
 
   /// Writes `text` as one line, if its level is enabled.

@@ -15,7 +15,7 @@
 
 namespace ronde {
 
-/// What one start of a persistent operation brings: the fields of Request of these names.
+/// The arguments of one start of a persistent operation: the fields of Request of these names.
 struct Start {
   /// As in Request.
   /// @{
@@ -33,7 +33,7 @@ struct Start {
   /// @}
 };
 
-/// What a start brings, taken out of `request`.
+/// Moves the fields of a start out of `request`.
 inline Start take_start(Request& request) {
   return {.input = request.input,
           .output = request.output,
@@ -53,7 +53,7 @@ class PersistentState;
 /// An operation that a program starts again and again, in the way of MPI_Allreduce_init and
 /// MPI_Start: it is checked and described once, by Runtime::prepare(), and each start() costs less
 /// than a submit(). For the ranks a start is a submit() of the same request: some may prepare what
-/// others submit, and ranks that differ are told at the first start.
+/// others submit, and differences between ranks are reported at the first start.
 ///
 ///     const PersistentOp sum = runtime.prepare(request);
 ///     for (int step = 0; step < steps; ++step) {
@@ -66,12 +66,12 @@ class PersistentState;
 /// Copies share the operation. Thread-safety: every member may be called from any thread.
 class PersistentOp {
  public:
-  /// None: it cannot be started.
+  /// An empty handle, which cannot be started.
   PersistentOp() = default;
   /// Made by Runtime alone.
   explicit PersistentOp(std::shared_ptr<PersistentState> state) : state_(std::move(state)) {}
 
-  /// Whether it can be started: it was prepared, by a Runtime that is still there.
+  /// Whether it can be started: it was prepared, by a Runtime that still exists.
   explicit operator bool() const noexcept;
 
   /// Starts the operation and returns at once; throws as Runtime::submit(). Also throws UsageError

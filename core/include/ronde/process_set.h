@@ -5,15 +5,15 @@
 
 namespace ronde {
 
-/// Some ranks that run operations among themselves (Runtime::add_process_set). Within a set ranks
-/// are numbered by their place in it: roots, peers, splits and results are in that order.
+/// A set of ranks that run operations among themselves (Runtime::add_process_set). Within a set
+/// ranks are numbered by their place in it: roots, peers, splits and results are in that order.
 struct ProcessSet {
   std::uint32_t id = 0;
   /// The world that it belongs to: 0 is that of ronde::init(), others are those of World::set().
   /// The number is this process's own.
   std::uint32_t world = 0;
 
-  /// Equal numbers.
+  /// Equal in both fields.
   friend bool operator==(const ProcessSet&, const ProcessSet&) = default;
 };
 

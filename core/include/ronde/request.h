@@ -20,10 +20,10 @@ namespace ronde {
 /// The peer of a recv that takes what any rank sends.
 inline constexpr int kAnyRank = -1;
 
-/// One operation of one rank on raw buffers: what Runtime::submit takes.
+/// One operation of one rank on raw buffers, for Runtime::submit().
 ///
-/// Ranks match operations by `name`. Of the matched requests `kind`, `dtype`, `wire_dtype`, `op`,
-/// `root`, scales, device kind and process set must be equal everywhere, and `shape` too, but for
+/// Ranks match operations by `name`. In the matched requests `kind`, `dtype`, `wire_dtype`, `op`,
+/// `root`, scales, device kind and process set must be equal everywhere, and `shape` too, except
 /// the first dimension of an allgather or alltoall. Buffers are dense, row-major, and stay the
 /// caller's and untouched until the work is done (even if it fails: see Note [Buffers after a group
 /// error] in core/src/loop/fail_operations.h). A request is refused if it writes memory that
@@ -64,13 +64,13 @@ struct Request {
   double prescale = 1.0;
   double postscale = 1.0;
   /// @}
-  /// Allreduce of f32 or f64: F16 or BF16 compresses what travels between the ranks; `dtype` itself
-  /// has no effect. Each rank's element is scaled by `prescale` in its own type and rounded to this
-  /// one; they are combined in f32 in the order of ranks, scaled (`postscale`, average) and rounded
-  /// to this type again; that is the result of every rank, in its own type. So two roundings, to
-  /// nearest even, and what is too large for f16 becomes infinite: the same bits as if the program
-  /// had converted before and after, on every backend but `hierarchical`, which also rounds the
-  /// sum of each host.
+  /// Allreduce of f32 or f64: the half type in which elements travel between the ranks; `dtype`
+  /// itself has no effect. Each rank's element is scaled by `prescale` in its own type and rounded
+  /// to this one; they are combined in f32 in the order of ranks, scaled (`postscale`, average) and
+  /// rounded to this type again; that is the result of every rank, in its own type. So two
+  /// roundings, to nearest even, and what is too large for f16 becomes infinite: the same bits as
+  /// if the program had converted before and after, on every backend but `hierarchical`, which also
+  /// rounds the sum of each host.
   std::optional<DataType> wire_dtype = {};
   /// Rank whose buffer a broadcast distributes.
   int root = 0;
@@ -80,7 +80,7 @@ struct Request {
   std::int64_t tag = 0;
   Device device = {};  ///< where input and output are
   /// On a device: the stream (a cudaStream_t; null is the default one) on which the program's work
-  /// on the buffers is queued. Nothing of them is touched before what is queued there when the
+  /// on the buffers is queued. They are not accessed before the work that is queued there when the
   /// request is submitted.
   void* stream = nullptr;
   ProcessSet set = kGlobalSet;  ///< the ranks that take part, this one among them
@@ -89,11 +89,12 @@ struct Request {
   /// afterwards it fails the group.
   std::chrono::nanoseconds timeout{0};
   /// False, in a reduction: this rank has nothing to add and `input` (if any) counts as the neutral
-  /// element, but it takes part. If no rank contributes, the work completes untouched and says so.
+  /// element, but it takes part. If no rank contributes, the output is left as it was, and
+  /// Work::contributed() returns false.
   bool contributes = true;
   /// A number that should be equal on all ranks (0: none). It is compared each time, without a
-  /// message of its own.
-  /// The operation runs either way; Work::digests_agree() tells. All ones is reserved.
+  /// message of its own. The operation runs either way; Work::digests_agree() returns the result.
+  /// All ones is reserved.
   std::uint64_t digest = 0;
   /// The caller calls Work::wait() right after submitting: the operation is not gathered with
   /// others, and no thread is woken for it, as the waiting one does the engine's work if it can.
@@ -103,27 +104,27 @@ struct Request {
   /// is filled with the neutral element by submit(), which therefore refuses it for anything but a
   /// sum or an average. It has no wire_dtype, as nothing travels.
   bool symmetric = false;
-  /// A symmetric allreduce that a program repeats: this rank needs its cores for something else
-  /// until somebody here waits for the result, or asks for it. Nobody is woken to run it before;
-  /// ranks that wait reduce for this one meanwhile.
+  /// A symmetric allreduce that a program repeats: this rank needs its cores for other work until a
+  /// thread here waits for the result, or asks whether it is done. No thread is woken to run it
+  /// before; ranks that wait reduce for this one meanwhile.
   bool lazy = false;
   /// Allgather, alltoall, reducescatter: called once with the shape of the result, on Ronde's
-  /// thread or one that waits for an operation; returns its memory. What it throws fails the work
-  /// on this rank alone: a ronde::Error as it is, anything else as an OutOfMemoryError. On a device
-  /// the memory may be in use by what is queued on `stream` until then.
+  /// thread or one that waits for an operation; returns its memory. An exception fails the work on
+  /// this rank alone: a ronde::Error as it is, any other as an OutOfMemoryError. On a device, work
+  /// that is queued on `stream` may use the memory until then.
   std::function<void*(const std::vector<std::int64_t>& shape)> allocate_output;
   /// Called once after success, before the work counts as done, on Ronde's thread or one that waits
-  /// for an operation. What it throws fails the work. On a device it is called once the result is
-  /// queued (Work::wait_on), and what it queues on `stream` runs after that.
+  /// for an operation. An exception fails the work. On a device it is called once the result is
+  /// queued (Work::wait_on), and work that it queues on `stream` runs after that.
   std::function<void()> finish;
   /// Memory that `finish` writes, beside `output`.
   std::span<const std::byte> written = {};
-  /// Released when the work is done: owns whatever the buffers live in.
+  /// Owner of the memory of the buffers, released when the work is done.
   std::shared_ptr<void> keep_alive;
-  /// Not empty: why this rank cannot do its part. The operation then fails on all ranks, with a
-  /// UsageError that has the texts of all ranks that refuse. No buffer is needed or used then, and
-  /// no callback called; the shape and what else ranks compare need not be that of the others. A
-  /// join cannot be refused.
+  /// Not empty: the reason why this rank cannot do its part. The operation then fails on all ranks,
+  /// with a UsageError that has the texts of all ranks that refuse. No buffer is needed or used,
+  /// and no callback is called; the properties that ranks compare may differ from those of the
+  /// others. A join cannot be refused.
   std::string refusal;
 };
 

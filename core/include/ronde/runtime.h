@@ -33,7 +33,7 @@ namespace ronde {
 struct StalledOperation {
   std::string name;  ///< empty if it has none
   std::string text;  ///< for people: "allreduce 'x'"
-  /// Barrier also for the making of a process set, for shutdown() and for an answer of rank 0.
+  /// Barrier also for the creation of a process set, for shutdown() and for an answer of rank 0.
   Collective kind = Collective::Allreduce;
   /// Numbers within the group, also of an operation in a process set.
   /// @{
@@ -50,30 +50,31 @@ using StallCallback = std::function<void(const std::vector<StalledOperation>&)>;
 
 /// The parts of a Runtime.
 struct RuntimeOptions {
-  /// From load_config(), or filled in by the program: then check_config() it.
+  /// From load_config(), or filled in by the program, which then calls check_config().
   Config config;
   /// ProcessSet::world of its sets.
   std::uint32_t world = 0;
-  /// Equal on all ranks; logs and errors bear it. Empty: that of ronde::init().
+  /// The name in logs and errors, equal on all ranks. Empty: the world of ronde::init().
   std::string world_name;
-  /// Why this rank cannot start (nonsense in its environment), if it cannot. It still meets the
-  /// others, so that every rank throws UsageError with this text instead of waiting for it.
+  /// The reason why this rank cannot start (nonsense in its environment), if it cannot. It still
+  /// meets the others, so that every rank throws UsageError with this text instead of waiting for
+  /// it.
   std::string config_error;
   /// Makes the control plane; called on the coordinator thread.
   std::function<std::unique_ptr<Transport>()> make_transport;
-  /// Why make_transport(), or the end of the transport in shutdown(), hangs, for the error that
-  /// ends the wait; nothing if it is not known. Called by the thread that waits, again and again
-  /// in shutdown(). May be empty.
+  /// Returns why make_transport(), or the end of the transport in shutdown(), hangs, for the error
+  /// that ends the wait; nullopt if it is not known. Called by the thread that waits, repeatedly in
+  /// shutdown(). May be empty.
   std::function<std::optional<GroupError>()> hanging_start;
   /// Makes the memory that ranks of one host share; may be empty.
   MakeBoard make_board;
   /// Backends to choose from for buffers of the CPU.
   BackendRegistry backends;
-  /// The same for devices; may be empty.
+  /// Backends to choose from for buffers of devices; may be empty.
   BackendRegistry device_backends;
   /// May be empty; rank 0 logs its warning in any case.
   StallCallback on_stall;
-  /// For tools that want to be told at once; may be empty.
+  /// Called for each event as it is written; may be empty.
   EventCallback on_event;
   /// For RONDE_AUTOTUNE and RONDE_TUNED.
   TuningOptions tuning;
@@ -88,13 +89,13 @@ class Engine;
 class EventLog;
 class Runtime;
 
-/// Something that the program does, such as to load a batch, from construction to destruction: an
-/// event of the rank's figures and timeline.
+/// An activity of the program, such as loading a batch, from construction to destruction: an event
+/// of the rank's figures and timeline.
 ///
 /// Thread-safety: none; spans of several threads may overlap.
 class RuntimeSpan {
  public:
-  /// Of no runtime.
+  /// An empty span of no runtime.
   RuntimeSpan() = default;
   /// Begins a span of this name.
   RuntimeSpan(const Runtime& runtime, std::string_view name);
@@ -102,7 +103,7 @@ class RuntimeSpan {
   RuntimeSpan(RuntimeSpan&& other) noexcept;
   RuntimeSpan& operator=(RuntimeSpan&& other) noexcept;
 
-  /// So many bytes more were read or written in it.
+  /// Adds bytes that were read or written in it.
   void add_bytes(std::uint64_t bytes) noexcept { bytes_ += bytes; }
   /// Ends it now.
   void end() noexcept;
@@ -132,62 +133,62 @@ class Runtime {
 
   /// The topology of this rank and the others.
   const Topology& topology() const noexcept;
-  /// The configuration that it was made with.
+  /// The configuration from its construction.
   const Config& config() const noexcept;
   /// RuntimeOptions::world_name.
   const std::string& world_name() const noexcept;
   /// Transport::name of its control plane.
   std::string transport_name() const;
-  /// The backend that serves buffers of `device`, or empty.
+  /// Returns the name of the backend that serves buffers of `device`, or an empty text.
   std::string backend_name(DeviceKind device) const;
 
   // Process sets. The calls that make or remove one block until all its ranks have called, also if
-  // the ranks are blocked in operations of other threads; not to be called from a callback. A
-  // failure of one of them is a UsageError on all ranks that take part, and the job goes on.
+  // the ranks are blocked in operations of other threads. They must not be called from a callback.
+  // If one fails, all ranks that take part throw UsageError, and the job continues.
 
-  /// A set of these ranks, in this order: the first has rank 0 in it. Every rank of the group calls
-  /// it, with the same ranks and in the same order as others of these calls.
+  /// Makes a set of these ranks, in this order: the first has rank 0 in it. Every rank of the group
+  /// calls it, with the same ranks and in the same order among such calls.
   ProcessSet add_process_set(const std::vector<int>& ranks);
 
-  /// The same, called by the members alone. Calls for the same ranks match in their order; `tag`
+  /// Makes a set, called by the members alone. Calls for the same ranks match in their order; `tag`
   /// distinguishes calls that may overtake each other. Ranks that create several must not wait for
   /// each other in a circle.
   ProcessSet create_process_set(const std::vector<int>& ranks, const std::string& tag = {});
 
-  /// Every rank that made the set calls it. Refused, and the set stays, if a rank has an operation
-  /// of it in flight.
+  /// Removes a set; every rank that made it calls this. Refused, and the set stays, if a rank has
+  /// an operation of it in flight.
   void remove_process_set(ProcessSet set);
 
-  /// The sets that this rank made, with that of all ranks, in the order in which they were made.
+  /// Returns the sets that this rank made, and that of all ranks, in the order of their creation.
   std::vector<ProcessSet> process_sets() const;
-  /// The ranks of a set in its order. Throws UsageError if there is none.
+  /// Returns the ranks of a set in its order. Throws UsageError if there is no such set.
   std::vector<int> ranks_of(ProcessSet set) const;
-  /// This rank's number in a set; nothing if it is no member.
+  /// Returns this rank's number in a set; nullopt if it is no member.
   std::optional<int> rank_in(ProcessSet set) const;
-  /// The number of joins of this rank in a set (Collective::Join).
+  /// Returns the number of joins of this rank in a set (Collective::Join).
   std::uint64_t joins(ProcessSet set) const;
 
-  /// Starts an operation and returns at once. Throws UsageError for what this rank alone can see to
-  /// be wrong (duplicate name in flight, null buffer), GroupError if the group is dead.
-  /// What only the ranks together can see is reported by the Work.
+  /// Starts an operation and returns at once. Throws UsageError for errors that this rank alone can
+  /// see (duplicate name in flight, null buffer), GroupError if the group is dead. Errors that only
+  /// the ranks together can see are reported by the Work.
   Work submit(Request request);
 
   /// Starts several collectives (barriers, sends and recvs excepted) of one process set, all or
   /// none: they begin together once every rank has submitted the whole group, and if one of them is
   /// refused all are. Ranks match groups by the names in them, whatever their order; those without
-  /// a name by the order of calls. Work::contributed() speaks of the group as a whole. Returns the
+  /// a name by the order of calls. Work::contributed() is that of the group as a whole. Returns the
   /// handles in the order of `requests`. Throws as submit(), and then none is started.
   std::vector<Work> submit_group(std::vector<Request> requests);
 
-  /// submit() and wait(), the fastest way (Request::caller_waits).
+  /// Calls submit() and wait(), in the fastest way (Request::caller_waits).
   void run(Request request);
 
-  /// Prepares an operation that is started again and again. Nothing is sent. Of `request` the
-  /// fields of Start are left out; a symmetric one starts fastest with the `output` given here.
-  /// Throws UsageError as submit() does, and for a join.
+  /// Prepares an operation that is started repeatedly. Sends nothing. Ignores the fields of Start
+  /// in `request`; a symmetric operation starts fastest with the `output` given here. Throws
+  /// UsageError as submit() does, and for a join.
   PersistentOp prepare(Request request);
 
-  /// Ronde's thread sleeps until somebody calls, a message comes or a time limit passes.
+  /// Returns whether Ronde's thread sleeps until a call, a message or a time limit.
   bool asleep() const noexcept;
 
   /// Collective and idempotent: lets operations that all ranks submitted finish, and process sets
@@ -195,7 +196,7 @@ class Runtime {
   /// RONDE_SHUTDOWN_TIMEOUT_S allows. Throws GroupError if the group dies in it, or has died and no
   /// call has thrown that, unless this rank has left or this thread is handling an exception.
   void shutdown() { shutdown(std::string()); }
-  /// The same; rank 0 gets the `report` of each rank, in rank order, if the group did not die.
+  /// Also returns the `report` of each rank, in rank order, on rank 0, if the group did not die.
   std::vector<std::string> shutdown(std::string report);
 
   /// Leaves the group as the destructor does without a shutdown() before it, while others may still
@@ -208,32 +209,32 @@ class Runtime {
   /// Fails the group on purpose: every rank gets a GroupError with this rank and `text`.
   void abort(const std::string& text);
 
-  /// The GroupError that every operation throws since the group has failed; null if it has not.
+  /// Returns the GroupError that every operation throws once the group has failed; null before.
   std::exception_ptr failure() const;
 
-  /// The counters of this rank so far, by parts (docs/tuning.md and docs/notes/counters.md).
+  /// Returns the counters of this rank so far, by parts (docs/tuning.md, docs/notes/counters.md).
   Stats stats() const;
-  /// A part of stats() that a library above the engine counts. `part` may be called by any thread
-  /// and at any time, also after this object is gone; it must not throw.
+  /// Adds a part of stats() that a library above the engine counts. `part` may be called by any
+  /// thread at any time, also after the destruction of this object; it must not throw.
   void add_stats(std::function<StatsGroup()> part);
 
-  /// Where the time of this rank went since init. With RONDE_EVENTS=0: nothing but counters.
+  /// Returns where the time of this rank went since init. With RONDE_EVENTS=0: counters only.
   Figures figures() const;
-  /// A step of training has ended, in which the program worked on so many samples. RONDE_AUTOTUNE
-  /// measures by the steps of rank 0.
+  /// Marks the end of a step of training, with the number of its samples. RONDE_AUTOTUNE measures
+  /// the steps of rank 0.
   void mark_step(std::uint64_t samples = 0);
-  /// The most recent events of this rank, oldest first. `lost`: how many came before.
+  /// Returns the most recent events of this rank, oldest first. `lost`: number of earlier events.
   std::vector<Event> recent_events(std::uint64_t* lost = nullptr) const;
-  /// How far rank 0's clock is ahead, early and late in the run; empty if it is not known. On rank
-  /// 0's host the clock is the same.
+  /// Returns how far rank 0's clock is ahead, early and late in the run; empty if it is not known.
+  /// On rank 0's host the clock is the same.
   std::vector<ClockOffset> clock_offsets() const;
-  /// `sink` gets all later events.
+  /// Passes all later events to `sink`.
   void add_event_sink(std::shared_ptr<EventSink> sink);
-  /// Returns once it has got the events so far; it gets no more.
+  /// Removes `sink`, and returns once it has received the events so far.
   void remove_event_sink(const EventSink& sink);
 
-  /// The memory of symmetric allreduces (Request::symmetric); null if the backend has none. It may
-  /// outlive this object.
+  /// Returns the memory of symmetric allreduces (Request::symmetric); null if the backend has none.
+  /// It may outlive this object.
   std::shared_ptr<SymmetricHeap> symmetric_heap() const;
 
  private:

@@ -32,23 +32,24 @@ class SymmetricHeap {
   /// The number of parts.
   std::size_t ranks() const noexcept { return parts_.size(); }
 
-  /// The lowest offset, from `begin` on, at which so many bytes are free in this rank's part.
+  /// Returns the lowest offset, from `begin` on, at which so many bytes are free in this rank's
+  /// part.
   std::optional<std::size_t> find(std::size_t bytes, std::size_t begin = 0) const;
-  /// Takes them; false if they are not free.
+  /// Reserves memory; returns false if it is not free.
   bool reserve(std::size_t offset, std::size_t bytes);
-  /// Gives back what was reserved at `offset`.
+  /// Releases the memory that was reserved at `offset`.
   void release(std::size_t offset);
-  /// The bytes of this rank's part that are taken.
+  /// Returns the reserved bytes of this rank's part.
   std::size_t reserved_bytes() const;
 
-  /// The memory at `offset` in the part of a rank, as mapped here.
+  /// Returns the memory at `offset` in the part of a rank, as mapped here.
   std::byte* at(std::size_t local_rank, std::size_t offset) const noexcept {
     return parts_[local_rank].data() + offset;
   }
-  /// The memory at `offset` in this rank's part.
+  /// Returns the memory at `offset` in this rank's part.
   std::byte* own(std::size_t offset) const noexcept { return at(local_rank_, offset); }
 
-  /// The offset of [address, address + bytes) in this rank's part, if it lies there.
+  /// Returns the offset of [address, address + bytes) in this rank's part, if it lies there.
   std::optional<std::size_t> offset_of(const void* address, std::size_t bytes) const noexcept;
 
  private:

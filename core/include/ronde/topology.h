@@ -28,22 +28,22 @@ struct Topology {
 
   /// The number of hosts.
   int hosts() const noexcept;
-  /// Every host has the same number of ranks.
+  /// Returns whether every host has the same number of ranks.
   bool is_homogeneous() const;
 
-  /// The rank above `other` in the tree; -1 above rank 0.
+  /// Returns the rank above `other` in the tree; -1 for rank 0.
   int parent_of(int other) const;
-  /// The rank above this one; -1 of rank 0.
+  /// Returns the rank above this one; -1 for rank 0.
   int parent() const { return parent_of(rank); }
-  /// The ranks below this one, ascending.
+  /// Returns the ranks below this one, ascending.
   std::vector<int> children() const;
-  /// The children that are among `ranks`, or lead to some.
+  /// Returns the children that are among `ranks`, or are above some of them in the tree.
   std::vector<int> children_towards(const std::vector<int>& ranks) const;
-  /// The ranks of this rank's host, ascending.
+  /// Returns the ranks of this rank's host, ascending.
   std::vector<int> host_ranks() const;
 };
 
-/// The topology of `rank`, given the host index (any numbers) of every rank.
+/// Returns the topology of `rank`, given the host index (any numbers) of every rank.
 Topology make_topology(int rank, const std::vector<int>& host_of);
 
 }  // namespace ronde

@@ -10,10 +10,10 @@
 
 namespace ronde {
 
-/// Settings that a search found, and for what (RONDE_TUNED).
+/// Settings that a search found, and the job that they are for (RONDE_TUNED).
 struct TunedSettings {
-  std::map<std::string, std::string> values;  ///< of variables, by name
-  bool finished = true;                       ///< false: only good to search on from
+  std::map<std::string, std::string> values;  ///< of the variables, by name
+  bool finished = true;                       ///< false: only a start for a further search
   /// The model: a signature of what its steps submit; empty, or no ranks: any.
   /// @{
   std::string model;
@@ -21,7 +21,7 @@ struct TunedSettings {
   int hosts = 0;
   /// @}
   double step_s = 0;        ///< with these settings; 0: not known
-  double start_step_s = 0;  ///< with those that the search began with
+  double start_step_s = 0;  ///< with the settings at the start of the search
   /// The search goes on from the file, which it may replace. Not in the file.
   bool keeps_file = false;
 };
@@ -31,16 +31,16 @@ struct TuneTrial {
   std::size_t number = 0;                     ///< from 1
   std::size_t step = 0;                       ///< steps since the search began
   std::string phase;                          ///< "arms", "neighbours" or "confirm"
-  std::map<std::string, std::string> values;  ///< of variables, by name
+  std::map<std::string, std::string> values;  ///< of the variables, by name
   double step_s = 0;                          ///< the mean of the faster half of its steps
-  std::size_t steps = 0;                      ///< that were measured
+  std::size_t steps = 0;                      ///< number of measured steps
 };
 
-/// What a Runtime needs to tune itself beside its Config. Rank 0's counts.
+/// Options of a Runtime that tunes itself, beside its Config. Those of rank 0 apply.
 struct TuningOptions {
-  /// Variables that the user has set: they stay as they are.
+  /// Variables that the user has set, which are not changed.
   std::vector<std::string> fixed;
-  /// What the file RONDE_TUNED holds; nothing if there is none, or it is of no use.
+  /// The settings in the file RONDE_TUNED; nullopt if there is none, or it cannot be used.
   std::optional<TunedSettings> known;
   /// Called by the loop of rank 0 after each measurement, and when there are settings to keep. May
   /// be empty; must not throw.

@@ -9,7 +9,7 @@
 #include <array>
 #include <utility>
 
-#include "core/src/config/durations.h"
+#include "core/src/base/monotonic_clock.h"
 
 namespace ronde {
 namespace {
@@ -162,9 +162,9 @@ bool FrozenSchedule::fill(Place& next, Submission& submission) {
   const bool completes = bucket.missing == 1;
   for_each_operation(submission, [&](Submission& operation) {
     operation.work->set_bucket(place.bucket);
-    if (completes && operation.is_noted) record_announced(events_, operation, now);
+    if (completes && operation.is_recorded) record_announced(events_, operation, now);
   });
-  note_submitted(events_, submission, completes ? ThenAlso::Announced : ThenAlso::Nothing);
+  record_submitted(events_, submission, completes ? ThenAlso::Announced : ThenAlso::Nothing);
   counters_.tensors.add(std::max<std::size_t>(1, submission.members.size()));
   bucket.entries[place.entry].submission = std::move(submission);
   if (--bucket.missing > 0) return false;

@@ -10,7 +10,6 @@
 
 #include "core/src/agree/bit_vector.h"
 #include "core/src/op/op_spec.h"
-#include "core/src/op/rows.h"
 #include "ronde/runtime.h"
 
 namespace ronde {

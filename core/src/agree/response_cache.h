@@ -11,7 +11,6 @@
 
 #include "core/src/agree/bit_vector.h"
 #include "core/src/op/op_spec.h"
-#include "core/src/op/rows.h"
 
 namespace ronde {
 

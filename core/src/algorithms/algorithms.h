@@ -9,9 +9,9 @@
 #include "ronde/kernels.h"
 
 // Collectives as messages between pairs of ranks, over any fabric. n is the number of ranks, m the
-// bytes of the data, and every rank calls the same function with the same sizes. Each gives all
-// ranks the same bits: an element is combined by one rank and copied from there, or by several in
-// one order. What an algorithm costs is in cost_model.cc.
+// bytes of the data, and every rank calls the same function with the same sizes. The results are
+// the same bits on all ranks: an element is combined by one rank and copied from there, or by
+// several in one order. The costs are in cost_model.cc.
 //
 // References:
 // [Chan]    Chan, Heimlich, Purkayastha, van de Geijn: Collective communication: theory, practice,
@@ -27,8 +27,8 @@
 
 namespace ronde {
 
-/// Peers that a rank sends to, and receives from, at the same time in the pairwise algorithms:
-/// enough to fill a link, few enough not to flood a rank.
+/// The number of peers that a rank sends to, and receives from, at the same time in the pairwise
+/// algorithms: enough to fill a link, few enough not to flood a rank.
 inline constexpr std::size_t kPairsAtOnce = 8;
 
 /// An allreduce of `count` elements at `data`, in place. Scales of `reduction` are 1.
@@ -37,20 +37,20 @@ inline constexpr std::size_t kPairsAtOnce = 8;
 /// A reduce-scatter around a ring and an allgather around it: 2 (n - 1) messages, of m / n bytes
 /// each; the least bytes that are possible [Patarasuk].
 Steps ring_allreduce(PeerMessages& messages, std::byte* data, std::size_t count,
-                     const Reduction& reduction);
+                     Reduction reduction);
 /// Ranks at the distances 1, 2, 4, ... exchange all they have: log2(n) messages of m bytes. Where n
 /// is no power of two, those above the largest one add theirs before, and get the result
 /// afterwards [Thakur].
 Steps recursive_doubling_allreduce(PeerMessages& messages, std::byte* data, std::size_t count,
-                                   const Reduction& reduction);
+                                   Reduction reduction);
 /// Rabenseifner's algorithm: a reduce-scatter by recursive halving and an allgather by recursive
 /// doubling, 2 log2(n) messages and the bytes of a ring [Thakur]. Powers of two as above.
 Steps halving_doubling_allreduce(PeerMessages& messages, std::byte* data, std::size_t count,
-                                 const Reduction& reduction);
-/// Every rank gets its part of all inputs at once, combines them in rank order, and sends the
+                                 Reduction reduction);
+/// Every rank receives its part of all inputs at once, combines them in rank order, and sends the
 /// result to all: the order of every sum depends on the ranks alone.
 Steps pairwise_allreduce(PeerMessages& messages, std::byte* data, std::size_t count,
-                         const Reduction& reduction);
+                         Reduction reduction);
 /// @}
 
 /// A reduce-scatter of `parts` (in bytes, one a rank) of `input`, of which this rank's is written
@@ -59,27 +59,28 @@ Steps pairwise_allreduce(PeerMessages& messages, std::byte* data, std::size_t co
 
 /// The first half of ring_allreduce().
 Steps ring_reducescatter(PeerMessages& messages, const std::byte* input, std::byte* output,
-                         const Parts& parts, const Reduction& reduction);
+                         Parts parts, Reduction reduction);
 /// The first half of halving_doubling_allreduce(); n is a power of two.
 Steps halving_reducescatter(PeerMessages& messages, const std::byte* input, std::byte* output,
-                            const Parts& parts, const Reduction& reduction);
+                            Parts parts, Reduction reduction);
 /// The first half of pairwise_allreduce().
 Steps pairwise_reducescatter(PeerMessages& messages, const std::byte* input, std::byte* output,
-                             const Parts& parts, const Reduction& reduction);
+                             Parts parts, Reduction reduction);
 /// @}
 
 /// An allgather of `parts` (in bytes, one a rank) into `output`, where this rank's is already.
 /// @{
 
-/// Every rank passes on what it got last: n - 1 messages of m / n bytes, between neighbours only.
-Steps ring_allgather(PeerMessages& messages, std::byte* output, const Parts& parts);
+/// Every rank forwards the part that it received last: n - 1 messages of m / n bytes, between
+/// neighbours only.
+Steps ring_allgather(PeerMessages& messages, std::byte* output, Parts parts);
 /// Ranks at the distances 1, 2, 4, ... exchange all they have: log2(n) messages, m bytes in all
 /// [Thakur]. n is a power of two.
-Steps recursive_doubling_allgather(PeerMessages& messages, std::byte* output, const Parts& parts);
-/// The same number of messages for any n, at the price of a copy of the result [Bruck].
-Steps bruck_allgather(PeerMessages& messages, std::byte* output, const Parts& parts);
+Steps recursive_doubling_allgather(PeerMessages& messages, std::byte* output, Parts parts);
+/// As many messages for any n, at the price of a copy of the result [Bruck].
+Steps bruck_allgather(PeerMessages& messages, std::byte* output, Parts parts);
 /// Every rank sends its part to all others at once.
-Steps pairwise_allgather(PeerMessages& messages, std::byte* output, const Parts& parts);
+Steps pairwise_allgather(PeerMessages& messages, std::byte* output, Parts parts);
 /// @}
 
 /// A broadcast of `bytes` at `data`, from the root's.
@@ -101,13 +102,13 @@ Steps chain_broadcast(PeerMessages& messages, std::byte* data, std::size_t bytes
 /// An alltoall: `sent` and `received` (in bytes, one part a rank) of `input` and `output`.
 /// @{
 
-/// Straight from rank to rank, at the distances 1, 2, 3, ... so that nobody is flooded [Thakur].
+/// Directly from rank to rank, at the distances 1, 2, 3, ... so that no rank is flooded [Thakur].
 Steps pairwise_alltoall(PeerMessages& messages, const std::byte* input, std::byte* output,
-                        const Parts& sent, const Parts& received);
+                        Parts sent, Parts received);
 /// log2(n) messages, in which every part travels by way of up to log2(n) ranks, in blocks of
 /// `largest` bytes: the largest part of any rank [Bruck].
-Steps bruck_alltoall(PeerMessages& messages, const std::byte* input, std::byte* output,
-                     const Parts& sent, const Parts& received, std::size_t largest);
+Steps bruck_alltoall(PeerMessages& messages, const std::byte* input, std::byte* output, Parts sent,
+                     Parts received, std::size_t largest);
 /// @}
 
 }  // namespace ronde

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// From one rank to all. Ranks are counted from the root here.
+// Broadcasts. Ranks are counted from the root here.
 #include <algorithm>
 #include <vector>
 
@@ -81,7 +81,7 @@ Steps chain_broadcast(PeerMessages& messages, std::byte* data, std::size_t bytes
   const std::size_t next = (messages.rank() + 1) % n;
   const std::size_t chunks = (bytes + chunk - 1) / chunk;
   const auto size_of_chunk = [&](std::size_t i) { return std::min(chunk, bytes - i * chunk); };
-  // Several are on each link, so that it does not wait for this rank.
+  // Several chunks are on each link, so that it does not wait for this rank.
   const std::size_t lanes = std::min(chunks, kPiecesAtOnce);
   std::vector<PeerMessages> incoming(lanes, messages);
   std::vector<PeerMessages> outgoing(lanes, messages);

@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-// Bruck's algorithms: ranks at the distances 1, 2, 4, ... pass on all that has to go that way.
+// Bruck's algorithms: ranks at the distances 1, 2, 4, ... forward all data in that direction.
 #include <algorithm>
 #include <array>
 
 #include "core/src/algorithms/algorithms.h"
-#include "core/src/algorithms/combine.h"
+#include "core/src/algorithms/exchange.h"
 
 namespace ronde {
 
-Steps bruck_allgather(PeerMessages& messages, std::byte* output, const Parts& parts) {
+Steps bruck_allgather(PeerMessages& messages, std::byte* output, Parts parts) {
   const std::size_t n = messages.size();
   const std::size_t rank = messages.rank();
-  // Behind each other the parts of this rank, the next one, ...: so many bytes of the first `some`.
+  // The parts of this rank, the next one, ... lie one behind the other: bytes of the first `some`.
   const auto bytes_from = [&](std::size_t first, std::size_t some) {
     std::size_t bytes = 0;
     for (std::size_t i = 0; i < some; ++i) bytes += parts.count((first + i) % n);
@@ -36,8 +36,8 @@ Steps bruck_allgather(PeerMessages& messages, std::byte* output, const Parts& pa
 
 // Block i of a rank is what it sends to the rank i above it. In round k the blocks whose number has
 // bit k move 2^k ranks up; once all bits are done, block i has come from the rank i below.
-Steps bruck_alltoall(PeerMessages& messages, const std::byte* input, std::byte* output,
-                     const Parts& sent, const Parts& received, std::size_t largest) {
+Steps bruck_alltoall(PeerMessages& messages, const std::byte* input, std::byte* output, Parts sent,
+                     Parts received, std::size_t largest) {
   const std::size_t n = messages.size();
   const std::size_t rank = messages.rank();
   std::byte* const blocks = messages.scratch(n * largest);

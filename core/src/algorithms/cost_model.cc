@@ -1,5 +1,5 @@
-// SPDX-License-Identifier: Apache-2.0
-// What the algorithms cost by their papers, and the parameters of a network that fit measurements.
+// SPDX-License-Identifier: Apache-2.0 The costs of the algorithms by their papers, and the
+// parameters of a network that fit measurements.
 #include <algorithm>
 #include <bit>
 #include <cmath>
@@ -12,17 +12,17 @@
 namespace ronde {
 namespace {
 
-/// Messages one after the other in which a rank exchanges with each other one.
+/// Returns the number of messages, one after the other, in which a rank exchanges with all others.
 double pairwise_rounds(std::size_t ranks) {
   return static_cast<double>((ranks - 1 + kPairsAtOnce - 1) / kPairsAtOnce);
 }
 
-/// The least number of doublings of 1 that reaches `ranks`.
+/// Returns the least number of doublings of 1 that reaches `ranks`.
 double doublings(std::size_t ranks) {
   return static_cast<double>(std::bit_width(ranks) - (std::has_single_bit(ranks) ? 1U : 0U));
 }
 
-/// What it costs to fold ranks above a power of two, as PowerOfTwo does.
+/// Adds the cost of folding ranks above a power of two, as PowerOfTwo does.
 CostTerms with_fold(CostTerms terms, std::size_t ranks, double m) {
   if (std::has_single_bit(ranks)) return terms;
   terms.messages += 2;
@@ -86,8 +86,8 @@ CostTerms cost_terms(Collective collective, Algorithm algorithm, std::size_t ran
   }
 }
 
-// With so few parameters none is left out but by trying: the best fit whose parameters are not
-// negative has some of them zero, and solves the normal equations of the others.
+// The best fit without negative parameters has some of them zero, and solves the normal equations
+// of the others. With three parameters all choices are tried.
 LinkCosts fit_link_costs(std::span<const MeasuredCost> measured) {
   constexpr std::size_t kTerms = 3;
   using Vector = std::array<double, kTerms>;

@@ -2,20 +2,40 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
+#include <bit>
 #include <cstddef>
+#include <cstring>
+#include <optional>
 #include <vector>
 
 #include "core/src/algorithms/peer_messages.h"
 #include "core/src/base/steps.h"
+#include "ronde/kernels.h"
 
+// Parts that the algorithms share.
 namespace ronde {
 
-/// Pieces of a large message that are on a link at once: enough for it not to wait where an answer
-/// takes 20 ms.
+/// Writes `first` op `second`, `bytes` of elements, to `output`, which may be either of them.
+inline void combine(std::byte* output, const std::byte* first, const std::byte* second,
+                    std::size_t bytes, const Reduction& reduction) {
+  if (bytes == 0) return;
+  const std::array<const void*, 2> inputs = {first, second};
+  best_kernels().reduce(output, inputs, bytes / size_of(reduction.dtype), reduction,
+                        Store::Regular);
+}
+
+/// Copies `bytes` from one memory to another, which may be the same.
+inline void copy_bytes(std::byte* to, const std::byte* from, std::size_t bytes) {
+  if (to != from && bytes > 0) std::memmove(to, from, bytes);
+}
+
+/// The number of pieces of a large message on a link at once: enough for it not to wait where an
+/// answer takes 20 ms.
 inline constexpr std::size_t kPiecesAtOnce = 4;
 inline constexpr std::size_t kPieceBytes = std::size_t{2} << 20;
 
-/// `bytes` to or from `peer`.
+/// A message of `bytes` to or from `peer`.
 template <typename Byte>
 struct Transfer {
   std::size_t peer;
@@ -23,8 +43,8 @@ struct Transfer {
   std::size_t bytes;
 };
 
-/// Sends and receives at once. `use(begin, bytes)` is called for each piece of what has come, in
-/// order, while the next ones are on the link. Both ranks of a transfer exchange by this function.
+/// Sends and receives at once. Calls `use(begin, bytes)` for each received piece, in order, while
+/// the next ones are on the link. Both ranks of a transfer exchange by this function.
 template <typename Use>
 Steps exchange(PeerMessages& messages, Transfer<const std::byte> outgoing,
                Transfer<std::byte> incoming, Use use) {
@@ -50,5 +70,33 @@ Steps exchange(PeerMessages& messages, Transfer<const std::byte> outgoing,
     use(begin, end(piece + 1, incoming.bytes) - begin);
   }
 }
+
+/// Lets algorithms that need a power of two of ranks run on any number: where r ranks are too many,
+/// each even rank of the first 2 r gives its data to the next rank, takes no part, and gets the
+/// result from it [Thakur].
+struct PowerOfTwo {
+  PowerOfTwo(std::size_t rank, std::size_t ranks)
+      : size(std::bit_floor(ranks)), folded(ranks - size) {
+    if (rank >= 2 * folded) {
+      place = rank - folded;
+    } else if (rank % 2 == 1) {
+      place = rank / 2;
+      gives = rank - 1;
+    } else {
+      takes = rank + 1;
+    }
+  }
+
+  /// Returns the rank at a place.
+  std::size_t rank_at(std::size_t where) const noexcept {
+    return where < folded ? 2 * where + 1 : where + folded;
+  }
+
+  std::size_t size;                  ///< ranks that take part: the power of two
+  std::size_t folded;                ///< ranks that do not
+  std::optional<std::size_t> place;  ///< of this rank among those that do
+  std::optional<std::size_t> gives;  ///< the rank that gives this one its data
+  std::optional<std::size_t> takes;  ///< the rank that this one gives its data to
+};
 
 }  // namespace ronde

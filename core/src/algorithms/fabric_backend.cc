@@ -8,51 +8,44 @@
 #include <utility>
 
 #include "core/src/algorithms/algorithms.h"
-#include "core/src/algorithms/combine.h"
+#include "core/src/algorithms/exchange.h"
 #include "ronde/error.h"
 #include "ronde/plugin/segment_cursor.h"
 
 namespace ronde {
 namespace {
 
-// Collectives start in one order on all ranks, so that the n-th has the same stream on each. One
-// posts nothing before the last one of its stream has ended here: its messages are then behind all
-// of that one, on every rank.
+// Collectives start in one order on all ranks, so that the n-th has the same stream on each. It
+// posts no message before the last one of its stream has ended here, so that its messages are
+// behind those of that one on every rank.
 constexpr std::uint32_t kCollectiveStreams = Fabric::kStreams - 1;
 /// Messages of a program start in the order that their two ranks agree on.
 constexpr std::uint32_t kMessageStream = kCollectiveStreams;
 constexpr std::size_t kInFlight = 4;
 
-// The following live in frames of coroutines, so what they are called with is copied.
-
-Steps run_allreduce(PeerMessages& messages, std::byte* data, std::size_t count, Reduction reduction,
-                    Algorithm algorithm) {
+Steps run_allreduce(PeerMessages& messages, std::byte* data, std::size_t count,
+                    const Reduction& reduction, Algorithm algorithm) {
   switch (algorithm) {
     case Algorithm::RecursiveDoubling:
-      co_await recursive_doubling_allreduce(messages, data, count, reduction);
-      break;
+      return recursive_doubling_allreduce(messages, data, count, reduction);
     case Algorithm::HalvingDoubling:
-      co_await halving_doubling_allreduce(messages, data, count, reduction);
-      break;
+      return halving_doubling_allreduce(messages, data, count, reduction);
     case Algorithm::Pairwise:
-      co_await pairwise_allreduce(messages, data, count, reduction);
-      break;
+      return pairwise_allreduce(messages, data, count, reduction);
     default:
-      co_await ring_allreduce(messages, data, count, reduction);
+      return ring_allreduce(messages, data, count, reduction);
   }
 }
 
 Steps run_reducescatter(PeerMessages& messages, const std::byte* input, std::byte* output,
-                        Parts parts, Reduction reduction, Algorithm algorithm) {
+                        const Parts& parts, const Reduction& reduction, Algorithm algorithm) {
   switch (algorithm) {
     case Algorithm::Halving:
-      co_await halving_reducescatter(messages, input, output, parts, reduction);
-      break;
+      return halving_reducescatter(messages, input, output, parts, reduction);
     case Algorithm::Pairwise:
-      co_await pairwise_reducescatter(messages, input, output, parts, reduction);
-      break;
+      return pairwise_reducescatter(messages, input, output, parts, reduction);
     default:
-      co_await ring_reducescatter(messages, input, output, parts, reduction);
+      return ring_reducescatter(messages, input, output, parts, reduction);
   }
 }
 
@@ -60,48 +53,36 @@ Steps run_broadcast(PeerMessages& messages, std::byte* data, std::size_t bytes, 
                     Algorithm algorithm) {
   switch (algorithm) {
     case Algorithm::VanDeGeijn:
-      co_await scatter_allgather_broadcast(messages, data, bytes, root);
-      break;
+      return scatter_allgather_broadcast(messages, data, bytes, root);
     case Algorithm::Chain:
-      co_await chain_broadcast(messages, data, bytes, root,
-                               AlgorithmTable::chain_chunk(messages.size(), bytes));
-      break;
+      return chain_broadcast(messages, data, bytes, root,
+                             AlgorithmTable::chain_chunk(messages.size(), bytes));
     default:
-      co_await binomial_broadcast(messages, data, bytes, root);
+      return binomial_broadcast(messages, data, bytes, root);
   }
 }
 
-Steps run_allgather(PeerMessages& messages, std::byte* output, Parts parts, Algorithm algorithm) {
+Steps run_allgather(PeerMessages& messages, std::byte* output, const Parts& parts,
+                    Algorithm algorithm) {
   switch (algorithm) {
     case Algorithm::RecursiveDoubling:
-      co_await recursive_doubling_allgather(messages, output, parts);
-      break;
+      return recursive_doubling_allgather(messages, output, parts);
     case Algorithm::Bruck:
-      co_await bruck_allgather(messages, output, parts);
-      break;
+      return bruck_allgather(messages, output, parts);
     case Algorithm::Pairwise:
-      co_await pairwise_allgather(messages, output, parts);
-      break;
+      return pairwise_allgather(messages, output, parts);
     default:
-      co_await ring_allgather(messages, output, parts);
+      return ring_allgather(messages, output, parts);
   }
 }
 
-Steps run_alltoall(PeerMessages& messages, const std::byte* input, std::byte* output, Parts sent,
-                   Parts received, std::size_t largest, Algorithm algorithm) {
-  if (algorithm == Algorithm::Bruck) {
-    co_await bruck_alltoall(messages, input, output, sent, received, largest);
-  } else {
-    co_await pairwise_alltoall(messages, input, output, sent, received);
-  }
-}
-
-Steps run_send(PeerMessages& messages, std::size_t peer, const std::byte* from, std::size_t bytes) {
+Steps send_message(PeerMessages& messages, std::size_t peer, const std::byte* from,
+                   std::size_t bytes) {
   messages.send(peer, from, bytes);
   co_await messages.ended();
 }
 
-Steps run_recv(PeerMessages& messages, std::size_t peer, std::byte* to, std::size_t bytes) {
+Steps receive_message(PeerMessages& messages, std::size_t peer, std::byte* to, std::size_t bytes) {
   messages.receive(peer, to, bytes);
   co_await messages.ended();
 }
@@ -118,8 +99,8 @@ class FabricBackend::AlgorithmOperation final : public Operation {
   PeerMessages& messages() noexcept { return messages_; }
   std::shared_ptr<const bool> ended() const noexcept { return ended_; }
 
-  /// Posts its first messages if it may. What goes wrong is thrown by poll(): until then nobody has
-  /// aborted the fabric, and the messages need their batches.
+  /// Posts its first messages if it may. Errors are thrown by poll(): until then the fabric is not
+  /// aborted, and the messages need their batches.
   void start(Steps steps) {
     steps_ = std::move(steps);
     try {
@@ -168,21 +149,17 @@ Capabilities FabricBackend::capabilities() const {
   return capabilities;
 }
 
-std::unique_ptr<FabricBackend::AlgorithmOperation> FabricBackend::begin(std::uint64_t bytes,
-                                                                        std::uint32_t stream) {
+template <typename MakeSteps>
+std::unique_ptr<Operation> FabricBackend::start(std::uint64_t bytes, std::uint32_t stream,
+                                                const MakeSteps& make_steps) {
   operations_.add();
   payload_bytes_.add(bytes);
-  // Messages of a program are posted at once: they have one place in the order of their two ranks.
+  // Messages of a program are posted at once: both ranks have them at one place of their order.
   const bool waits = stream != kMessageStream;
   auto operation = std::make_unique<AlgorithmOperation>(
       channel_, stream, waits ? std::move(ended_[stream]) : nullptr);
   ended_[stream] = operation->ended();
-  return operation;
-}
-
-std::unique_ptr<Operation> FabricBackend::start(std::unique_ptr<AlgorithmOperation> operation,
-                                                Steps steps) {
-  operation->start(std::move(steps));
+  operation->start(make_steps(operation->messages()));
   return operation;
 }
 
@@ -199,7 +176,7 @@ Algorithm FabricBackend::choose(Collective collective, std::uint64_t bytes) {
   return algorithm;
 }
 
-/// In rank order where the order of operands matters and must not depend on sizes.
+/// As choose(), but in rank order where the order of operands matters and must not depend on sizes.
 Algorithm FabricBackend::choose_reduction(Collective collective, std::uint64_t bytes,
                                           DataType dtype, ReduceOp op) {
   const bool has_order = is_floating(dtype) && (op == ReduceOp::Sum || op == ReduceOp::Product);
@@ -210,14 +187,12 @@ Algorithm FabricBackend::choose_reduction(Collective collective, std::uint64_t b
 
 std::unique_ptr<Operation> FabricBackend::allreduce(const AllreduceCall& call) {
   const Segment& segment = only_segment(call.segments, name());
-  auto* const data = static_cast<std::byte*>(segment.output);
-  const std::size_t count = segment.count;
-  const std::size_t bytes = count * size_of(call.dtype);
-  auto operation = begin(bytes, next_stream());
-  Steps steps =
-      run_allreduce(operation->messages(), data, count, {.dtype = call.dtype, .op = call.op},
-                    choose_reduction(Collective::Allreduce, bytes, call.dtype, call.op));
-  return start(std::move(operation), std::move(steps));
+  const std::size_t bytes = segment.count * size_of(call.dtype);
+  return start(bytes, next_stream(), [&](PeerMessages& messages) {
+    return run_allreduce(messages, static_cast<std::byte*>(segment.output), segment.count,
+                         {.dtype = call.dtype, .op = call.op},
+                         choose_reduction(Collective::Allreduce, bytes, call.dtype, call.op));
+  });
 }
 
 std::unique_ptr<Operation> FabricBackend::broadcast(const BroadcastCall& call) {
@@ -226,10 +201,9 @@ std::unique_ptr<Operation> FabricBackend::broadcast(const BroadcastCall& call) {
   const std::size_t bytes = segment.count * size_of(call.dtype);
   const auto root = static_cast<std::size_t>(call.root);
   if (channel_->rank == root) copy_bytes(data, static_cast<const std::byte*>(segment.input), bytes);
-  auto operation = begin(bytes, next_stream());
-  Steps steps =
-      run_broadcast(operation->messages(), data, bytes, root, choose(Collective::Broadcast, bytes));
-  return start(std::move(operation), std::move(steps));
+  return start(bytes, next_stream(), [&](PeerMessages& messages) {
+    return run_broadcast(messages, data, bytes, root, choose(Collective::Broadcast, bytes));
+  });
 }
 
 std::unique_ptr<Operation> FabricBackend::allgather(const AllgatherCall& call) {
@@ -237,57 +211,60 @@ std::unique_ptr<Operation> FabricBackend::allgather(const AllgatherCall& call) {
   auto* const output = static_cast<std::byte*>(call.output);
   copy_bytes(output + parts.offset(channel_->rank), static_cast<const std::byte*>(call.input),
              parts.count(channel_->rank));
-  auto operation = begin(parts.total(), next_stream());
-  Steps steps = run_allgather(operation->messages(), output, parts,
-                              choose(Collective::Allgather, parts.total()));
-  return start(std::move(operation), std::move(steps));
+  return start(parts.total(), next_stream(), [&](PeerMessages& messages) {
+    return run_allgather(messages, output, parts, choose(Collective::Allgather, parts.total()));
+  });
 }
 
 std::unique_ptr<Operation> FabricBackend::alltoall(const AlltoallCall& call) {
+  const Parts sent(call.send_counts, size_of(call.dtype));
   const Parts received(call.receive_counts, size_of(call.dtype));
+  const auto* const input = static_cast<const std::byte*>(call.input);
+  auto* const output = static_cast<std::byte*>(call.output);
   const std::size_t largest = call.largest_count * size_of(call.dtype);
-  auto operation = begin(received.total(), next_stream());
-  Steps steps = run_alltoall(operation->messages(), static_cast<const std::byte*>(call.input),
-                             static_cast<std::byte*>(call.output),
-                             Parts(call.send_counts, size_of(call.dtype)), received, largest,
-                             choose(Collective::Alltoall, largest * channel_->peers.size()));
-  return start(std::move(operation), std::move(steps));
+  return start(received.total(), next_stream(), [&](PeerMessages& messages) {
+    const Algorithm algorithm = choose(Collective::Alltoall, largest * channel_->peers.size());
+    return algorithm == Algorithm::Bruck
+               ? bruck_alltoall(messages, input, output, sent, received, largest)
+               : pairwise_alltoall(messages, input, output, sent, received);
+  });
 }
 
 std::unique_ptr<Operation> FabricBackend::reducescatter(const ReducescatterCall& call) {
   const Parts parts(call.counts, size_of(call.dtype));
-  auto operation = begin(parts.total(), next_stream());
-  Steps steps = run_reducescatter(
-      operation->messages(), static_cast<const std::byte*>(call.input),
-      static_cast<std::byte*>(call.output), parts, {.dtype = call.dtype, .op = call.op},
-      choose_reduction(Collective::Reducescatter, parts.total(), call.dtype, call.op));
-  return start(std::move(operation), std::move(steps));
+  return start(parts.total(), next_stream(), [&](PeerMessages& messages) {
+    return run_reducescatter(
+        messages, static_cast<const std::byte*>(call.input), static_cast<std::byte*>(call.output),
+        parts, {.dtype = call.dtype, .op = call.op},
+        choose_reduction(Collective::Reducescatter, parts.total(), call.dtype, call.op));
+  });
 }
 
 std::unique_ptr<Operation> FabricBackend::send(const SendCall& call) {
   const std::size_t bytes = call.count * size_of(call.dtype);
-  auto operation = begin(bytes, kMessageStream);
-  Steps steps = run_send(operation->messages(), static_cast<std::size_t>(call.peer),
-                         static_cast<const std::byte*>(call.input), bytes);
-  return start(std::move(operation), std::move(steps));
+  return start(bytes, kMessageStream, [&](PeerMessages& messages) {
+    return send_message(messages, static_cast<std::size_t>(call.peer),
+                        static_cast<const std::byte*>(call.input), bytes);
+  });
 }
 
 std::unique_ptr<Operation> FabricBackend::recv(const RecvCall& call) {
   const std::size_t bytes = call.count * size_of(call.dtype);
-  auto operation = begin(bytes, kMessageStream);
-  Steps steps = run_recv(operation->messages(), static_cast<std::size_t>(call.peer),
-                         static_cast<std::byte*>(call.output), bytes);
-  return start(std::move(operation), std::move(steps));
+  return start(bytes, kMessageStream, [&](PeerMessages& messages) {
+    return receive_message(messages, static_cast<std::size_t>(call.peer),
+                           static_cast<std::byte*>(call.output), bytes);
+  });
 }
 
-/// Bytes that wait for a full socket leave soon after the last operation, if ever.
+/// Polls often soon after an operation, when bytes may wait for a full socket, and then rarely.
 std::optional<std::chrono::nanoseconds> FabricBackend::tend() {
   constexpr std::chrono::microseconds kSoon{100};
   constexpr std::chrono::milliseconds kLater{50};
   if (!owns_fabric_) return std::nullopt;
-  const bool got_on = channel_->fabric->progress();
+  const bool has_progress = channel_->fabric->progress();
   const std::uint64_t operations = operations_.get();
-  const bool is_active = got_on || operations != std::exchange(tended_operations_, operations);
+  const bool is_active =
+      has_progress || operations != std::exchange(tended_operations_, operations);
   pause_ = is_active ? kSoon : std::min<std::chrono::nanoseconds>(pause_ + pause_ / 8, kLater);
   return pause_;
 }
@@ -354,7 +331,7 @@ std::unique_ptr<Backend> make_fabric_backend(std::shared_ptr<Fabric> fabric,
 
 BackendFactory fabric_backend_factory(std::shared_ptr<SharedFabric> fabric,
                                       const FabricBackendOptions& options) {
-  /// Above that of MPI's own collectives, below that of what uses the memory of hosts as well.
+  // Above MPI's own collectives, below backends that use the memory of hosts as well.
   constexpr int kPriority = 12;
   BackendFactory factory;
   factory.device = DeviceKind::Cpu;

@@ -41,10 +41,10 @@ class FabricBackend final : public Backend {
  private:
   class AlgorithmOperation;
 
-  std::unique_ptr<AlgorithmOperation> begin(std::uint64_t bytes, std::uint32_t stream);
-  /// Its first messages are posted by this, in the order of operations.
-  static std::unique_ptr<Operation> start(std::unique_ptr<AlgorithmOperation> operation,
-                                          Steps steps);
+  /// Starts an operation and posts its first messages. Called in the order of operations.
+  template <typename MakeSteps>
+  std::unique_ptr<Operation> start(std::uint64_t bytes, std::uint32_t stream,
+                                   const MakeSteps& make_steps);
   std::uint32_t next_stream() noexcept;
   Algorithm choose(Collective collective, std::uint64_t bytes);
   Algorithm choose_reduction(Collective collective, std::uint64_t bytes, DataType dtype,
@@ -55,7 +55,7 @@ class FabricBackend final : public Backend {
   const bool between_hosts_;
   const bool owns_fabric_;
   std::uint64_t started_ = 0;  ///< collectives
-  /// Of the last operation of each stream: whether it has ended.
+  /// Whether the last operation of each stream has ended.
   std::array<std::shared_ptr<const bool>, Fabric::kStreams> ended_;
   std::uint64_t tended_operations_ = 0;
   std::chrono::nanoseconds pause_{0};  ///< until the next tend()

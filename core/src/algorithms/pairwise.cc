@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// Every rank exchanges with every other one, without ranks in between.
+// Every rank exchanges with every other one directly.
 #include <algorithm>
 #include <vector>
 
 #include "core/src/algorithms/algorithms.h"
-#include "core/src/algorithms/combine.h"
+#include "core/src/algorithms/exchange.h"
 
 namespace ronde {
 Steps pairwise_reducescatter(PeerMessages& messages, const std::byte* input, std::byte* output,
-                             const Parts& parts, const Reduction& reduction) {
+                             Parts parts, Reduction reduction) {
   const std::size_t n = messages.size();
   const std::size_t rank = messages.rank();
   const std::size_t own_bytes = parts.count(rank);
@@ -29,7 +29,7 @@ Steps pairwise_reducescatter(PeerMessages& messages, const std::byte* input, std
                         Store::Regular);
 }
 
-Steps pairwise_allgather(PeerMessages& messages, std::byte* output, const Parts& parts) {
+Steps pairwise_allgather(PeerMessages& messages, std::byte* output, Parts parts) {
   const std::size_t n = messages.size();
   const std::size_t rank = messages.rank();
   for (std::size_t distance = 1; distance < n; ++distance) {
@@ -42,7 +42,7 @@ Steps pairwise_allgather(PeerMessages& messages, std::byte* output, const Parts&
 }
 
 Steps pairwise_allreduce(PeerMessages& messages, std::byte* data, std::size_t count,
-                         const Reduction& reduction) {
+                         Reduction reduction) {
   const Parts parts(even_counts(count, messages.size()), size_of(reduction.dtype));
   std::byte* const own = data + parts.offset(messages.rank());
   co_await pairwise_reducescatter(messages, data, own, parts, reduction);
@@ -50,7 +50,7 @@ Steps pairwise_allreduce(PeerMessages& messages, std::byte* data, std::size_t co
 }
 
 Steps pairwise_alltoall(PeerMessages& messages, const std::byte* input, std::byte* output,
-                        const Parts& sent, const Parts& received) {
+                        Parts sent, Parts received) {
   const std::size_t n = messages.size();
   const std::size_t rank = messages.rank();
   copy_bytes(output + received.offset(rank), input + sent.offset(rank), sent.count(rank));

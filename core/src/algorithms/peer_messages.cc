@@ -19,7 +19,7 @@ void ScratchPool::Free::operator()(std::byte* memory) const noexcept {
   ::operator delete(memory, kLine);
 }
 
-// So that giving back allocates nothing.
+// Reserves, so that give_back() does not allocate.
 ScratchPool::ScratchPool() {
   blocks_.reserve(kMostBlocks);
 }
@@ -32,7 +32,7 @@ ScratchPool::Memory ScratchPool::take(std::size_t bytes) {
           }};
 }
 
-/// The smallest unused block that is large enough, or a new one.
+/// Returns the smallest unused block that is large enough, or a new one.
 ScratchPool::Block ScratchPool::find(std::size_t bytes) {
   {
     const std::lock_guard lock(mutex_);
@@ -47,7 +47,7 @@ ScratchPool::Block ScratchPool::find(std::size_t bytes) {
       return found;
     }
   }
-  // By powers of two, so that blocks fit other sizes, too.
+  // Powers of two, so that blocks fit other sizes, too.
   const std::size_t size = std::bit_ceil(bytes);
   auto* const memory = static_cast<std::byte*>(::operator new(size, kLine));
   return {size, std::unique_ptr<std::byte, Free>(memory)};

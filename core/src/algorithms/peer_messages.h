@@ -12,8 +12,7 @@
 
 namespace ronde {
 
-/// Memory that operations use one after the other, so that the system need not map it anew for each
-/// of them.
+/// Memory that operations reuse, so that the system need not map it anew for each of them.
 ///
 /// Thread-safety: any thread.
 class ScratchPool : public std::enable_shared_from_this<ScratchPool> {
@@ -22,7 +21,7 @@ class ScratchPool : public std::enable_shared_from_this<ScratchPool> {
 
   ScratchPool();
 
-  /// At least `bytes`, aligned to a cache line. What it held before is still in it.
+  /// Returns at least `bytes`, aligned to a cache line and not cleared.
   Memory take(std::size_t bytes);
 
  private:
@@ -41,7 +40,7 @@ class ScratchPool : public std::enable_shared_from_this<ScratchPool> {
   std::vector<Block> blocks_;  ///< guarded by mutex_
 };
 
-/// The ranks whose messages an algorithm sends, and their way.
+/// The ranks between which an algorithm sends messages, over a channel of a fabric.
 struct FabricChannel {
   std::shared_ptr<Fabric> fabric;
   std::vector<int> peers;    ///< ranks in the group, by rank in the channel
@@ -55,10 +54,10 @@ struct FabricChannel {
 /// Thread-safety: as Operation.
 class PeerMessages {
  public:
-  /// `stream`: MessageTag::stream. `memory`: what messages may touch, beside scratch().
+  /// `stream`: MessageTag::stream. `memory`: owns memory that messages access, beside scratch().
   PeerMessages(std::shared_ptr<const FabricChannel> channel, std::uint32_t stream,
                std::shared_ptr<void> memory = nullptr);
-  /// Others of the same operation, which end by themselves; the order of posting counts for both.
+  /// Other messages of the same operation, which end apart; the order of posting counts for both.
   explicit PeerMessages(const PeerMessages& other);
   PeerMessages& operator=(const PeerMessages&) = delete;
 
@@ -80,10 +79,10 @@ class PeerMessages {
   std::uint64_t progress() const noexcept { return batch_->ended(); }
   /// @}
 
-  /// `co_await messages.ended()`: until all that were posted have ended.
+  /// `co_await messages.ended()` waits until all posted messages have ended.
   UntilPolled<PeerMessages> ended() { return UntilPolled<PeerMessages>(*this); }
 
-  /// Memory that lives as long as the operation, and as its messages may touch it.
+  /// Returns memory that lives as long as the operation, and as its messages may access it.
   std::byte* scratch(std::size_t bytes);
 
  private:

@@ -4,14 +4,13 @@
 #include <utility>
 
 #include "core/src/algorithms/algorithms.h"
-#include "core/src/algorithms/combine.h"
 #include "core/src/algorithms/exchange.h"
 
 namespace ronde {
 
 // Part p starts at rank p + 1, and every rank that it passes adds its own, the last one rank p.
 Steps ring_reducescatter(PeerMessages& messages, const std::byte* input, std::byte* output,
-                         const Parts& parts, const Reduction& reduction) {
+                         Parts parts, Reduction reduction) {
   const std::size_t n = messages.size();
   const std::size_t rank = messages.rank();
   const auto part_before = [&](std::size_t distance) { return (rank + n - distance) % n; };
@@ -33,7 +32,7 @@ Steps ring_reducescatter(PeerMessages& messages, const std::byte* input, std::by
   }
 }
 
-Steps ring_allgather(PeerMessages& messages, std::byte* output, const Parts& parts) {
+Steps ring_allgather(PeerMessages& messages, std::byte* output, Parts parts) {
   const std::size_t n = messages.size();
   const std::size_t rank = messages.rank();
   const auto part_before = [&](std::size_t distance) { return (rank + n - distance) % n; };
@@ -47,7 +46,7 @@ Steps ring_allgather(PeerMessages& messages, std::byte* output, const Parts& par
 }
 
 Steps ring_allreduce(PeerMessages& messages, std::byte* data, std::size_t count,
-                     const Reduction& reduction) {
+                     Reduction reduction) {
   const Parts parts(even_counts(count, messages.size()), size_of(reduction.dtype));
   std::byte* const own = data + parts.offset(messages.rank());
   co_await ring_reducescatter(messages, data, own, parts, reduction);

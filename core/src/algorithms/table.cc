@@ -1,12 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which algorithm a call uses.
+// Which algorithm a call uses, and the text of the rules.
 #include <algorithm>
+#include <array>
 #include <bit>
+#include <charconv>
 #include <cmath>
+#include <map>
+#include <ranges>
 #include <tuple>
 #include <utility>
 
-#include "core/src/base/enum_name.h"
+#include "core/src/base/text.h"
 #include "ronde/algorithms.h"
 #include "ronde/config.h"
 #include "ronde/error.h"
@@ -26,6 +30,17 @@ constexpr Algorithm kOfAllgather[] = {Algorithm::Ring, Algorithm::RecursiveDoubl
                                       Algorithm::Bruck, Algorithm::Pairwise};
 constexpr Algorithm kOfReducescatter[] = {Algorithm::Ring, Algorithm::Halving, Algorithm::Pairwise};
 constexpr Algorithm kOfAlltoall[] = {Algorithm::Pairwise, Algorithm::Bruck};
+
+struct AlgorithmsOf {
+  Collective collective;
+  std::span<const Algorithm> algorithms;
+};
+
+constexpr AlgorithmsOf kOfCollectives[] = {{Collective::Allreduce, kOfAllreduce},
+                                           {Collective::Broadcast, kOfBroadcast},
+                                           {Collective::Allgather, kOfAllgather},
+                                           {Collective::Reducescatter, kOfReducescatter},
+                                           {Collective::Alltoall, kOfAlltoall}};
 
 constexpr std::uint64_t kKiB = 1024;
 constexpr std::uint64_t kMiB = 1024 * kKiB;
@@ -51,11 +66,11 @@ constexpr AlgorithmRule kBuiltIn[] = {
     {Collective::Alltoall, 8, 16 * kKiB, Algorithm::Pairwise},
 };
 
-/// What a network sends while a message begins: about 10 us of 100 Gbit/s.
+/// Bytes that a network sends while a message begins: about 10 us of 100 Gbit/s.
 constexpr double kChainLatencyBytes = 128 * 1024;
 constexpr std::size_t kLeastChunk = 64 * kKiB;
 
-/// Null if none holds for the call.
+/// Returns null if none of the rules holds for the call.
 const AlgorithmRule* best_rule(std::span<const AlgorithmRule> rules, Collective collective,
                                std::size_t ranks, std::uint64_t bytes) {
   const AlgorithmRule* best = nullptr;
@@ -70,6 +85,51 @@ const AlgorithmRule* best_rule(std::span<const AlgorithmRule> rules, Collective 
   return best;
 }
 
+/// Returns the one of `all` that is called `name`. Throws UsageError that lists `names` and them.
+template <typename Choices>
+auto choice_of(const std::string& what, std::string_view name, const Choices& all,
+               std::string names = "") {
+  for (const auto choice : all) {
+    if (to_string(choice) == name) return choice;
+    names += (names.empty() ? "" : ", ") + std::string(to_string(choice));
+  }
+  throw UsageError("\"" + std::string(name) + "\" is no " + what + ": there are " + names);
+}
+
+std::size_t parse_ranks(std::string_view text) {
+  std::uint32_t ranks = 0;
+  const char* const end = text.data() + text.size();
+  const auto [stop, error] = std::from_chars(text.data(), end, ranks);
+  if (error != std::errc() || stop != end || ranks == 0) {
+    throw UsageError("\"" + std::string(text) + "\" is no number of ranks");
+  }
+  return ranks;
+}
+
+/// Cuts `text` at the first `mark`, and returns what was behind it; nullopt if there is no mark.
+std::optional<std::string_view> cut(std::string_view& text, char mark) {
+  const std::size_t at = text.find(mark);
+  if (at == text.npos) return std::nullopt;
+  const std::string_view behind = text.substr(at + 1);
+  text = text.substr(0, at);
+  return behind;
+}
+
+AlgorithmRule parse_rule(std::string_view text) {
+  AlgorithmRule rule;
+  std::optional<std::string_view> algorithm = cut(text, ':');
+  if (!algorithm) throw UsageError("it names no algorithm");
+  const auto bytes = cut(*algorithm, '@');
+  const auto ranks = cut(text, '/');
+  rule.collective = choice_of("collective with algorithms", text,
+                              kOfCollectives | std::views::transform(&AlgorithmsOf::collective));
+  rule.algorithm =
+      choice_of("algorithm of " + std::string(text), *algorithm, algorithms_of(rule.collective));
+  if (ranks) rule.ranks = parse_ranks(*ranks);
+  if (bytes) rule.bytes = parse_bytes(*bytes);
+  return rule;
+}
+
 }  // namespace
 
 std::string_view to_string(Algorithm algorithm) noexcept {
@@ -77,35 +137,15 @@ std::string_view to_string(Algorithm algorithm) noexcept {
 }
 
 std::span<const Algorithm> algorithms_of(Collective collective) noexcept {
-  switch (collective) {
-    case Collective::Allreduce:
-      return kOfAllreduce;
-    case Collective::Broadcast:
-      return kOfBroadcast;
-    case Collective::Allgather:
-      return kOfAllgather;
-    case Collective::Reducescatter:
-      return kOfReducescatter;
-    case Collective::Alltoall:
-      return kOfAlltoall;
-    case Collective::Barrier:
-    case Collective::Send:
-    case Collective::Recv:
-    case Collective::Join:
-      break;
-  }
-  return {};
+  const auto* const found =
+      std::ranges::find(kOfCollectives, collective, &AlgorithmsOf::collective);
+  return found != std::end(kOfCollectives) ? found->algorithms : std::span<const Algorithm>();
 }
 
 std::optional<Algorithm> parse_algorithm(Collective collective, std::string_view name) {
   if (name == "auto") return std::nullopt;
-  std::string names = "auto";
-  for (const Algorithm algorithm : algorithms_of(collective)) {
-    if (to_string(algorithm) == name) return algorithm;
-    names += ", " + std::string(to_string(algorithm));
-  }
-  throw UsageError("\"" + std::string(name) + "\" is no algorithm of " +
-                   std::string(to_string(collective)) + ": there are " + names);
+  return choice_of("algorithm of " + std::string(to_string(collective)), name,
+                   algorithms_of(collective), "auto");
 }
 
 bool suits(Collective collective, Algorithm algorithm, std::size_t ranks) noexcept {
@@ -149,6 +189,47 @@ AlgorithmTable algorithm_table(const Config& config) {
     }
   }
   return table;
+}
+
+std::vector<AlgorithmRule> parse_algorithm_rules(std::string_view text) {
+  std::vector<AlgorithmRule> rules;
+  std::map<Collective, AlgorithmRule> last;
+  for (std::optional<std::string_view> rest = text; rest && !text.empty();) {
+    std::string_view word = *rest;
+    rest = cut(word, ',');
+    try {
+      const AlgorithmRule rule = parse_rule(word);
+      const auto before = last.find(rule.collective);
+      const bool ascends =
+          before == last.end() ||
+          std::tie(before->second.ranks, before->second.bytes) < std::tie(rule.ranks, rule.bytes);
+      if (!ascends) {
+        throw UsageError("it has to be above " + format_algorithm_rules({&before->second, 1}) +
+                         " in ranks, or as many and more bytes");
+      }
+      last[rule.collective] = rule;
+      rules.push_back(rule);
+    } catch (const UsageError& error) {
+      throw UsageError("\"" + std::string(text) +
+                       "\" is not a table of algorithms: in the rule \"" + std::string(word) +
+                       "\" " + error.what() +
+                       ". Write rules separated by commas, each COLLECTIVE:ALGORITHM, or with the "
+                       "least ranks and bytes COLLECTIVE/RANKS:ALGORITHM@BYTES, such as "
+                       "allreduce/4:ring@1MiB");
+    }
+  }
+  return rules;
+}
+
+std::string format_algorithm_rules(std::span<const AlgorithmRule> rules) {
+  std::string text;
+  for (const AlgorithmRule& rule : rules) {
+    text += (text.empty() ? "" : ",") + std::string(to_string(rule.collective));
+    if (rule.ranks > 0) text += "/" + std::to_string(rule.ranks);
+    text += ":" + std::string(to_string(rule.algorithm));
+    if (rule.bytes > 0) text += "@" + format_bytes(rule.bytes);
+  }
+  return text;
 }
 
 // (n - 2 + m / c) (a + c) is least for c = sqrt(m a / (n - 2)), with a = alpha / beta.

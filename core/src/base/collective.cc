@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ronde/collective.h"
 
-#include "core/src/base/enum_name.h"
+#include "core/src/base/text.h"
+#include "ronde/dtype.h"
 
 namespace ronde {
 
@@ -21,6 +22,12 @@ std::string_view to_string(ReduceOp op) noexcept {
 std::string_view to_string(DeviceKind kind) noexcept {
   constexpr std::array<std::string_view, 2> kNames = {"cpu", "cuda"};
   return enum_name(kNames, kind, "unknown device");
+}
+
+std::string_view to_string(DataType dtype) noexcept {
+  constexpr std::array<std::string_view, kDataTypeCount> kNames = {
+      "u8", "i8", "i16", "i32", "i64", "f16", "bf16", "f32", "f64", "bool"};
+  return enum_name(kNames, dtype, "unknown dtype");
 }
 
 }  // namespace ronde

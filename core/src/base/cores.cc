@@ -20,12 +20,12 @@ namespace fs = std::filesystem;
 
 constexpr int kNoQuota = std::numeric_limits<int>::max();
 
-/// A list such as "cpu,cpuacct" has the controller of CPU time.
+/// Returns whether a list such as "cpu,cpuacct" has the controller of CPU time.
 bool has_cpu(const std::string& list) {
   return ("," + list + ",").find(",cpu,") != std::string::npos;
 }
 
-/// The path of this process's group; empty if /proc/self/cgroup has no such hierarchy.
+/// Returns the path of this process's group; empty if /proc/self/cgroup has no such hierarchy.
 fs::path own_group(const fs::path& root, bool is_v2) {
   std::ifstream file(root / "proc/self/cgroup");
   std::string number;
@@ -38,7 +38,7 @@ fs::path own_group(const fs::path& root, bool is_v2) {
   return {};
 }
 
-/// The quota of the group in this folder alone.
+/// Returns the quota of the group in this folder alone.
 int quota_of(const fs::path& group) {
   long long quota = 0;
   long long period = 0;
@@ -94,7 +94,7 @@ int cpu_quota(const fs::path& root) {
     std::string options;
     fields >> type >> skipped >> options;
     if (type != "cgroup2" && (type != "cgroup" || !has_cpu(options))) continue;
-    // A container may see a part of the tree alone, and its group's path from outside of it.
+    // A container may see only a part of the tree, but its group's path from outside.
     fs::path below = own_group(root, type == "cgroup2").lexically_relative(mounted);
     if (below.empty() || *below.begin() == ".." || below == ".") below.clear();
     const fs::path top = root / at.relative_path();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// fmt for Ronde's libraries, as core/src/base/json.h.
+// fmt under a name of Ronde's libraries: see core/src/base/json.h.
 #pragma once
 
 #ifndef FMT_HEADER_ONLY

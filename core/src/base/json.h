@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// nlohmann-json for Ronde's libraries, under a name of theirs: a program may have another version,
-// and the linker would merge functions of the two. See also core/src/base/fmt.h.
+// nlohmann-json under a name of Ronde's libraries: a program may have another version, and the
+// linker would merge functions of the two. See also core/src/base/fmt.h.
 #pragma once
 
 #define nlohmann ronde_nlohmann

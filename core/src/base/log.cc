@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ronde/log.h"
 
-// As core/src/base/json.h.
+// Renamed for the reason in core/src/base/json.h.
 #ifndef FMT_HEADER_ONLY
 #define FMT_HEADER_ONLY
 #endif
@@ -16,7 +16,7 @@
 #include <cctype>
 #include <string>
 
-#include "core/src/base/enum_name.h"
+#include "core/src/base/text.h"
 #include "ronde/error.h"
 
 namespace ronde {
@@ -26,10 +26,8 @@ constexpr std::array<std::string_view, 6> kLevelNames = {"trace",   "debug", "in
                                                          "warning", "error", "off"};
 
 spdlog::level::level_enum native(LogLevel level) noexcept {
-  constexpr std::array kLevels = {spdlog::level::trace, spdlog::level::debug, spdlog::level::info,
-                                  spdlog::level::warn,  spdlog::level::err,   spdlog::level::off};
-  const auto index = static_cast<std::size_t>(level);
-  return index < kLevels.size() ? kLevels[index] : spdlog::level::off;
+  static_assert(static_cast<int>(LogLevel::Error) == SPDLOG_LEVEL_ERROR);
+  return level < LogLevel::Off ? static_cast<spdlog::level::level_enum>(level) : spdlog::level::off;
 }
 
 std::string pattern_for(const std::string& world, int rank) {
@@ -56,8 +54,8 @@ LogLevel parse_log_level(std::string_view text) {
                    "\" is not a log level: write trace, debug, info, warning, error or off");
 }
 
-// The logger is never put into spdlog's registry: that one is a process-wide static, destroyed at
-// an unknown time before the last Runtime may be.
+// The logger is not in spdlog's registry: that is a process-wide static, which may be destroyed
+// before the last Runtime.
 class Logger::Impl : public spdlog::logger {
  public:
   using spdlog::logger::logger;
@@ -78,7 +76,7 @@ void Logger::set_rank(int rank) noexcept {
     impl_->set_formatter(std::make_unique<spdlog::pattern_formatter>(
         pattern_for(world_, rank), spdlog::pattern_time_type::local, "\n"));
   } catch (...) {
-    // Only memory can be short here; the old prefix stays.
+    // Out of memory; the old prefix stays.
   }
 }
 

@@ -1,20 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <algorithm>
 #include <chrono>
 
 namespace ronde {
 
-/// The clock of the engine: the one place in core that reads the time, with the time points of
-/// std::chrono::steady_clock.
-struct MonotonicClock {
-  using duration = std::chrono::steady_clock::duration;
-  using rep = duration::rep;
-  using period = duration::period;
-  using time_point = std::chrono::steady_clock::time_point;
-  static constexpr bool is_steady = true;
+/// The clock of the engine: core reads the time by this name alone, so that it can be replaced
+/// here.
+using MonotonicClock = std::chrono::steady_clock;
 
-  static time_point now() noexcept { return std::chrono::steady_clock::now(); }
-};
+// Settings as durations of that clock. Longer times than some thirty years become that, and fit.
+
+inline std::chrono::nanoseconds from_s(double s) {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(
+      std::chrono::duration<double>(std::min(s, 1.0e9)));
+}
+
+inline std::chrono::nanoseconds from_ms(double ms) {
+  return from_s(ms / 1000.0);
+}
 
 }  // namespace ronde

@@ -4,24 +4,25 @@
 #include <string>
 #include <vector>
 
-#include "core/src/base/problem.h"
+#include "core/src/base/text.h"
 
 namespace ronde {
 
-/// "rank 3", for texts.
+/// Returns "rank 3", for texts.
 inline std::string rank_name(int rank) {
   return "rank " + std::to_string(rank);
 }
 
-/// "rank 3", "ranks 0-2,5", for texts. `ranks` must ascend; an empty list gives "no rank".
+/// Returns "rank 3" or "ranks 0-2,5", for texts. `ranks` must ascend; an empty list gives "no
+/// rank".
 std::string format_ranks(const std::vector<int>& ranks);
 
-/// "0,2,1": in their order.
+/// Returns "0,2,1", in the order of `ranks`.
 std::string list_ranks(const std::vector<int>& ranks);
-/// The inverse, of a text that list_ranks() made.
+/// Parses a text that list_ranks() made.
 std::vector<int> ranks_in(const std::string& text);
 
-/// The place of a rank of the group in `members`, or -1.
+/// Returns the place of a rank of the group in `members`, or -1.
 int rank_within(const std::vector<int>& members, int rank);
 
 /// Checks the ranks of a set in a group of `size`.

@@ -23,13 +23,13 @@ struct SharedMapping::Entry {
   UniqueFd file;  ///< none without `own`
 };
 
-/// In a child: system calls only.
+/// Called in a child of fork(), and so makes system calls only.
 void SharedMapping::Entry::become_private() const noexcept {
-  // The addresses stay taken: what still points there must not come to point at something else.
+  // The addresses stay mapped: pointers into them must not reach other memory later.
   constexpr int kInPlace = MAP_PRIVATE | MAP_NORESERVE | MAP_FIXED;
   const void* const cut =
       ::mmap(bytes.data(), bytes.size(), PROT_NONE, kInPlace | MAP_ANONYMOUS, -1, 0);
-  if (cut == MAP_FAILED) std::abort();  // it would go on writing its parent's memory
+  if (cut == MAP_FAILED) std::abort();  // it would write its parent's memory
   if (own.bytes == 0) return;
   // Where this fails, the child cannot reach its own part either.
   static_cast<void>(::mmap(bytes.data() + own.offset, own.bytes, PROT_READ | PROT_WRITE, kInPlace,
@@ -57,7 +57,7 @@ struct SharedMapping::List {
     if (error != 0) throw Error("pthread_atfork: " + errno_text(error));
   }
 
-  std::mutex mutex;                   ///< held during every fork(): the list is whole in the child
+  std::mutex mutex;  ///< held during every fork(): the list is consistent in the child
   std::vector<const Entry*> entries;  ///< guarded by mutex
 };
 

@@ -5,7 +5,7 @@
 #include <memory>
 #include <span>
 
-#include "core/src/base/unique_fd.h"
+#include "core/src/base/system.h"
 
 namespace ronde {
 

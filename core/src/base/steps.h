@@ -14,9 +14,9 @@ namespace ronde {
 template <typename Polled>
 class UntilPolled;
 
-/// An operation that is written in the order in which things happen: a coroutine that stops
-/// wherever it has to wait (`co_await until(...)`, or `co_await steps` of others), and continues
-/// when it is polled. Its reference arguments have to outlive it.
+/// An operation written as a coroutine, in the order in which things happen: it suspends wherever
+/// it has to wait (`co_await until(...)`, or `co_await steps` of others), and continues when it is
+/// polled. Its reference arguments have to outlive it.
 ///
 /// Thread-safety: one thread at a time.
 class Steps {
@@ -28,7 +28,7 @@ class Steps {
     void return_void() noexcept {}
     void unhandled_exception() noexcept { error = std::current_exception(); }
 
-    /// The condition that it waits for; null: none. Asked through a function, as its type is not
+    /// The condition that it waits for; null: none. Called through functions, as its type is not
     /// known here.
     const void* condition = nullptr;
     bool (*holds)(const void* condition) = nullptr;
@@ -57,13 +57,13 @@ class Steps {
       promise.progress = progress() + 1;
       promise.holds = nullptr;
       handle_.resume();
-      if (!handle_.done()) return false;  // it has asked by itself before it stopped
+      if (!handle_.done()) return false;  // it tested its condition before it was suspended
     }
     if (promise.error) std::rethrow_exception(promise.error);
     return true;
   }
 
-  /// Grows as it gets on, or what it waits for does.
+  /// Grows as it, or the operation that it waits for, makes progress.
   std::uint64_t progress() const noexcept {
     if (!handle_) return 0;
     const promise_type& promise = handle_.promise();
@@ -71,8 +71,8 @@ class Steps {
     return promise.progress + (waits ? promise.progress_of(promise.condition) : 0);
   }
 
-  /// `co_await` waits until these have ended, and throws what they throw. A temporary lives for as
-  /// long as that takes.
+  /// `co_await` waits until these have ended, and throws their exception. A temporary lives until
+  /// then.
   UntilPolled<Steps> operator co_await() noexcept;
 
  private:
@@ -92,20 +92,23 @@ class Steps {
   Handle handle_;
 };
 
-/// The common part of all forms of `co_await`: `Derived::holds()` says whether the wait is over,
-/// and `Derived::progress()` how far it has come.
-template <typename Derived>
-class Wait {
+/// Waits for an object with poll() and progress(), or for a condition.
+template <typename Polled>
+class UntilPolled {
  public:
-  bool await_ready() const { return self().holds(); }
+  explicit UntilPolled(Polled& polled) : polled_(polled) {}
+
+  bool await_ready() const { return holds(); }
   void await_suspend(std::coroutine_handle<Steps::promise_type> handle) noexcept {
     promise_ = &handle.promise();
     promise_->condition = this;
-    promise_->holds = [](const void* held) {
-      return static_cast<const Wait*>(held)->self().holds();
+    promise_->holds = [](const void* wait) {
+      return static_cast<const UntilPolled*>(wait)->holds();
     };
-    promise_->progress_of = [](const void* held) {
-      return static_cast<const Wait*>(held)->self().progress();
+    promise_->progress_of = [](const void* wait) -> std::uint64_t {
+      const Polled& polled = static_cast<const UntilPolled*>(wait)->polled_;
+      if constexpr (requires { polled.progress(); }) return polled.progress();
+      return 0;
     };
   }
   void await_resume() const {
@@ -114,51 +117,35 @@ class Wait {
   }
 
  private:
-  const Derived& self() const noexcept { return static_cast<const Derived&>(*this); }
+  bool holds() const {
+    if constexpr (requires { polled_.poll(); }) {
+      return polled_.poll();
+    } else {
+      return polled_();
+    }
+  }
 
-  Steps::promise_type* promise_ = nullptr;
-};
-
-template <typename Condition>
-class Until : public Wait<Until<Condition>> {
- public:
-  explicit Until(const Condition& condition) : condition_(condition) {}
-  bool holds() const { return condition_(); }
-  std::uint64_t progress() const noexcept { return 0; }
-
- private:
-  const Condition& condition_;
-};
-
-/// Waits for what is polled and tells its progress.
-template <typename Polled>
-class UntilPolled : public Wait<UntilPolled<Polled>> {
- public:
-  explicit UntilPolled(Polled& polled) : polled_(polled) {}
-  bool holds() const { return polled_.poll(); }
-  std::uint64_t progress() const noexcept { return polled_.progress(); }
-
- private:
   Polled& polled_;
+  Steps::promise_type* promise_ = nullptr;
 };
 
 inline UntilPolled<Steps> Steps::operator co_await() noexcept {
   return UntilPolled<Steps>(*this);
 }
 
-/// `co_await until([&] { return ...; })`: asked at each poll; what it throws is thrown there. A
-/// temporary lives for as long as that takes.
+/// `co_await until([&] { return ...; })` calls the condition at each poll, and throws its
+/// exception. A temporary lives until then.
 template <typename Condition>
-Until<Condition> until(const Condition& condition) {
-  return Until<Condition>(condition);
+UntilPolled<const Condition> until(const Condition& condition) {
+  return UntilPolled<const Condition>(condition);
 }
 
-/// `co_await until_finished(operation)`: that of another backend.
+/// `co_await until_finished(operation)` waits for an operation of another backend.
 inline UntilPolled<Operation> until_finished(Operation& operation) {
   return UntilPolled<Operation>(operation);
 }
 
-/// The operation that such steps are.
+/// An operation that is made of steps.
 class SteppedOperation : public Operation {
  public:
   bool poll() final { return steps_.poll(); }
@@ -166,9 +153,9 @@ class SteppedOperation : public Operation {
   std::shared_ptr<const DeviceEvent> event() const final { return event_; }
 
  protected:
-  /// To be called by the constructor: of a derived class, whose members the steps use.
+  /// Sets the steps. Called by the constructor of the derived class, whose members they use.
   void begin(Steps steps) { steps_ = std::move(steps); }
-  /// Before the steps end.
+  /// Sets event(), before the steps end.
   void set_event(std::shared_ptr<const DeviceEvent> event) { event_ = std::move(event); }
 
  private:

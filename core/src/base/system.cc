@@ -42,4 +42,10 @@ std::string errno_text(int code) {
   return std::generic_category().message(code);
 }
 
+std::string host_name() {
+  char name[256] = {};
+  ::gethostname(name, sizeof name - 1);
+  return name;
+}
+
 }  // namespace ronde

@@ -1,18 +1,50 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <unistd.h>
+
 #include <cstddef>
 #include <string>
 #include <string_view>
+#include <utility>
 
 namespace ronde {
 
-/// Bytes from the kernel's random source. Throws ronde::Error.
+/// Owns a file descriptor; -1 is none.
+class UniqueFd {
+ public:
+  UniqueFd() = default;
+  explicit UniqueFd(int fd) noexcept : fd_(fd) {}
+  UniqueFd(UniqueFd&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
+  UniqueFd& operator=(UniqueFd&& other) noexcept {
+    if (this != &other) {
+      reset();
+      fd_ = std::exchange(other.fd_, -1);
+    }
+    return *this;
+  }
+  ~UniqueFd() { reset(); }
+
+  int get() const noexcept { return fd_; }
+  explicit operator bool() const noexcept { return fd_ >= 0; }
+
+  void reset() noexcept {
+    if (fd_ >= 0) ::close(std::exchange(fd_, -1));
+  }
+
+ private:
+  int fd_ = -1;
+};
+
+/// Returns bytes from the kernel's random source. Throws ronde::Error.
 std::string random_bytes(std::size_t count);
 
 std::string to_hex(std::string_view bytes);
 
 /// "Connection refused" for ECONNREFUSED, "too many open files (ulimit -n is 32)" for EMFILE.
 std::string errno_text(int code);
+
+/// The name of this host, as gethostname() gives it.
+std::string host_name();
 
 }  // namespace ronde

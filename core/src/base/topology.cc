@@ -22,7 +22,7 @@ std::vector<int> number_by_first_appearance(const std::vector<int>& hosts) {
   return numbered;
 }
 
-/// Number of ranks of each host.
+/// Returns the number of ranks of each host.
 std::vector<int> ranks_per_host(const std::vector<int>& host_of) {
   const int hosts = host_of.empty() ? 0 : *std::ranges::max_element(host_of) + 1;
   std::vector<int> ranks(static_cast<std::size_t>(hosts), 0);

@@ -26,7 +26,7 @@ constexpr RealRange kPeriod = {.lowest = kNever, .highest = kLongestSeconds, .un
 constexpr RealRange kDeadline = {
     .lowest = 0, .highest = kLongestSeconds, .lowest_excluded = true, .unit = "seconds"};
 
-// The kinds of variables: a field of Config, and the values that it takes.
+// The kinds of variables: a field of Config, and its valid values.
 
 struct Bytes {
   std::uint64_t Config::*field;
@@ -79,7 +79,7 @@ struct Text {
   std::string get(const Config& config) const { return config.*field; }
 };
 
-/// Never printed, not even where it is refused. What get() gives is taken by set() like a value.
+/// Never printed, not even where it is refused. set() accepts the text of get() like a value.
 struct Secret {
   std::string Config::*field;
 
@@ -163,7 +163,7 @@ std::string checked_process_sets(std::string_view text) {
   return format_process_sets(parse_process_sets(text));
 }
 
-/// A ConfigEntry, as the table below writes it.
+/// A ConfigEntry, as it is written in the table below.
 struct Variable {
   std::string_view name, horovod_alias, unit;
   std::variant<Bytes, Count, Flag, Real, Text, Secret> value;
@@ -371,7 +371,7 @@ constexpr Variable kVariables[] = {
 }  // namespace
 
 const std::vector<ConfigEntry>& config_table() {
-  // Never destroyed: the default runtime may read it while the process's statics go.
+  // Never destroyed: the default runtime may read it while the process destroys its statics.
   static const auto* const kTable = [] {
     auto* const table = new std::vector<ConfigEntry>();
     for (const Variable& variable : kVariables) table->push_back(variable.entry());

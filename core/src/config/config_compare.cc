@@ -13,10 +13,10 @@
 namespace ronde {
 namespace {
 
-// No variable's line begins like this.
+// The line of no variable begins like this.
 constexpr std::string_view kFailedMark = "!";
 
-/// Ranks by what they have, in the order in which the first of each appears.
+/// Groups ranks by their text, in the order in which the first rank of each group appears.
 class RanksByText {
  public:
   void add(const std::string& text, int rank) {

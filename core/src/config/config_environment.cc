@@ -6,6 +6,7 @@
 #include <cctype>
 #include <cstdlib>
 #include <limits>
+#include <numeric>
 #include <string_view>
 
 #include "core/src/config/config_parse.h"
@@ -17,7 +18,7 @@ namespace {
 
 constexpr std::string_view kOwnPrefix = "RONDE_";
 constexpr std::string_view kHorovodPrefix = "HOROVOD_";
-constexpr const char* kDefault = "default";  ///< the source of what nobody has set
+constexpr const char* kDefault = "default";  ///< the source of an unset variable
 
 // Read by Ronde's own scripts and tests, or set by `ronde run`; no settings of the library.
 constexpr std::array<std::string_view, 13> kScriptNames = {
@@ -26,7 +27,7 @@ constexpr std::array<std::string_view, 13> kScriptNames = {
     "RONDE_RESTART",   "RONDE_RUN_BOARD", "RONDE_VENV"};
 constexpr std::string_view kTestPrefix = "RONDE_TEST_";
 
-/// What a value of Horovod's variable is in Ronde. Others are taken as they are.
+/// A value of Horovod's variable that has another text in Ronde. Other values are the same.
 struct AliasValue {
   std::string_view alias;
   std::string_view theirs;  ///< in small letters; Horovod reads any
@@ -46,6 +47,23 @@ std::string_view alias_value(std::string_view alias, std::string_view text) {
     if (value.alias == alias && std::ranges::equal(text, value.theirs, equal)) return value.ours;
   }
   return text;
+}
+
+/// Returns the number of single-character insertions, deletions and substitutions from `a` to `b`
+/// (Levenshtein 1966; the two-row form of Wagner and Fischer 1974.)
+std::size_t edit_distance(std::string_view a, std::string_view b) {
+  std::vector<std::size_t> row(b.size() + 1);
+  std::iota(row.begin(), row.end(), std::size_t{0});
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    std::size_t diagonal = row[0];  // distance of a[0, i) to b[0, j)
+    row[0] = i + 1;
+    for (std::size_t j = 0; j < b.size(); ++j) {
+      const std::size_t substituted = diagonal + (a[i] == b[j] ? 0 : 1);
+      diagonal = row[j + 1];
+      row[j + 1] = std::min({substituted, row[j] + 1, row[j + 1] + 1});
+    }
+  }
+  return row.back();
 }
 
 std::string nearest_name(std::string_view unknown) {
@@ -117,8 +135,8 @@ std::string load_entry(LoadedConfig& loaded, const ConfigEntry& entry,
   return alias;
 }
 
-/// Horovod's stall limits have other defaults: one that is set alone moves the default of the
-/// other.
+/// Adjusts the default of one stall limit if the other alone is set by Horovod's variable, as
+/// Horovod's limits have other defaults.
 void reconcile_stall_limits(LoadedConfig& loaded) {
   Config& config = loaded.config;
   if (config.stall_abort_s == 0 || config.stall_abort_s >= config.stall_warn_s) return;

@@ -6,7 +6,6 @@
 #include <charconv>
 #include <cmath>
 #include <limits>
-#include <numeric>
 #include <optional>
 #include <span>
 #include <system_error>
@@ -21,7 +20,7 @@ namespace {
   throw UsageError("\"" + std::string(text) + "\" is not " + accepted);
 }
 
-/// from_chars on the whole text: no sign, no blank, nothing behind.
+/// Parses a number that is the whole text: no sign, no blank, nothing behind it.
 template <typename Number>
 std::optional<Number> whole_number(std::string_view text) {
   Number value{};
@@ -36,7 +35,7 @@ struct ByteUnit {
   std::uint64_t bytes;
 };
 
-// The binary units come first and from the largest, as format_bytes takes the first that divides.
+// Binary units are first and descend, as format_bytes() uses the first that divides.
 constexpr std::size_t kBinaryUnits = 4;
 constexpr std::array<ByteUnit, 10> kUnits = {{{"TiB", std::uint64_t{1} << 40},
                                               {"GiB", std::uint64_t{1} << 30},
@@ -54,8 +53,8 @@ std::optional<std::uint64_t> bytes_of_unit(std::string_view name) {
   return unit != kUnits.end() ? std::optional(unit->bytes) : std::nullopt;
 }
 
-/// `whole`.`fraction` units in bytes; nullopt if that is no whole number of bytes or too large.
-/// In integers, as 64-bit sizes do not fit a double.
+/// Returns `whole`.`fraction` units in bytes; nullopt if that is no whole number of bytes or too
+/// large. Computes in integers, as 64-bit sizes do not fit a double.
 std::optional<std::uint64_t> scaled_bytes(std::uint64_t whole, std::string_view fraction,
                                           std::uint64_t unit) {
   constexpr std::uint64_t kMost = std::numeric_limits<std::uint64_t>::max();
@@ -136,7 +135,7 @@ std::string format_real(double value) {
 
 namespace {
 
-/// The words between the separators; none of an empty text.
+/// Returns the words between the separators; none for an empty text.
 std::vector<std::string_view> split(std::string_view text, char separator) {
   std::vector<std::string_view> words;
   for (std::size_t begin = 0; !text.empty() && begin <= text.size();) {
@@ -147,7 +146,7 @@ std::vector<std::string_view> split(std::string_view text, char separator) {
   return words;
 }
 
-/// Numbers separated by commas, none of them negative; nothing where it is not that.
+/// Parses numbers of at least 0 separated by commas; nullopt for another text.
 std::optional<std::vector<int>> parse_numbers(std::string_view text) {
   std::vector<int> numbers;
   for (const std::string_view word : split(text, ',')) {
@@ -251,21 +250,6 @@ std::string parse_path(std::string_view text) {
       text, [](char c) { return static_cast<unsigned char>(c) < ' ' || c == 127; });
   if (!is_line) reject(text, "the path of a file: write it without control characters");
   return std::string(text);
-}
-
-std::size_t edit_distance(std::string_view a, std::string_view b) {
-  std::vector<std::size_t> row(b.size() + 1);
-  std::iota(row.begin(), row.end(), std::size_t{0});
-  for (std::size_t i = 0; i < a.size(); ++i) {
-    std::size_t diagonal = row[0];  // distance of a[0, i) to b[0, j)
-    row[0] = i + 1;
-    for (std::size_t j = 0; j < b.size(); ++j) {
-      const std::size_t substituted = diagonal + (a[i] == b[j] ? 0 : 1);
-      diagonal = row[j + 1];
-      row[j + 1] = std::min({substituted, row[j] + 1, row[j + 1] + 1});
-    }
-  }
-  return row.back();
 }
 
 }  // namespace ronde

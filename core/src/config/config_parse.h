@@ -12,10 +12,11 @@
 
 namespace ronde {
 
-// Strict readers of one value. Each takes the whole text or throws UsageError, which quotes the
+// Strict parsers of one value. Each parses the whole text or throws UsageError, which quotes the
 // text and says what would be accepted.
 
-/// A decimal integer from `lowest` to `highest`. `what` names the thing: "a number of entries".
+/// Parses a decimal integer from `lowest` to `highest`. `what` names the value: "a number of
+/// entries".
 std::uint64_t parse_count(std::string_view text, std::string_view what, std::uint64_t lowest,
                           std::uint64_t highest);
 
@@ -27,40 +28,36 @@ struct RealRange {
   std::string_view unit = {};
 };
 
-/// A finite decimal number within `range`.
+/// Parses a finite decimal number within `range`.
 double parse_real(std::string_view text, const RealRange& range);
 
-/// The shortest text that parse_real reads back as the same value.
+/// Returns the shortest text that parse_real() parses to the same value.
 std::string format_real(double value);
 
-/// "0,2,4"; the empty text is the empty list.
+/// Parses "0,2,4"; the empty text is the empty list.
 std::vector<int> parse_core_list(std::string_view text);
 
-/// "GPU-8a3f,1": UUIDs of GPUs, or their beginnings, and ordinals; the empty text is the empty
-/// list.
+/// Parses "GPU-8a3f,1": UUIDs of GPUs, or their beginnings, and ordinals; the empty text is the
+/// empty list.
 std::vector<std::string> parse_device_list(std::string_view text);
 
-/// "0,1;2,3": the ranks of each set; the empty text is no set.
+/// Parses "0,1;2,3", the ranks of each set; the empty text is no set.
 std::vector<std::vector<int>> parse_process_sets(std::string_view text);
 
-/// One of these words. `what` names the thing.
+/// Parses one of these words. `what` names the value.
 std::string parse_choice(std::string_view text, std::string_view what,
                          std::initializer_list<std::string_view> words);
 
-/// The name of a backend: small letters, digits, '-' and '_'.
+/// Parses the name of a backend: small letters, digits, '-' and '_'.
 std::string parse_backend_name(std::string_view text);
 
-/// The text itself, if it is a word of a sensible length, or empty.
+/// Returns the text itself, if it is a word of a sensible length, or empty.
 std::string parse_host_name(std::string_view text);
 
-/// "20000-20100"; the empty text is any port.
+/// Parses "20000-20100"; the empty text is any port.
 PortRange parse_port_range(std::string_view text);
 
-/// The path of a file: the text itself, if it is on one line, or empty.
+/// Returns the text itself, if it can be the path of a file on one line, or is empty.
 std::string parse_path(std::string_view text);
-
-/// Number of single-character insertions, deletions and substitutions from `a` to `b`.
-/// (Levenshtein 1966; the two-row form of Wagner and Fischer 1974.)
-std::size_t edit_distance(std::string_view a, std::string_view b);
 
 }  // namespace ronde

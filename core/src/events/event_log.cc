@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "core/src/base/exception_text.h"
+#include "core/src/base/text.h"
 
 namespace ronde {
 namespace {

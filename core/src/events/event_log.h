@@ -12,7 +12,7 @@
 #include <thread>
 #include <vector>
 
-#include "core/src/base/after_fork.h"
+#include "core/src/base/caller.h"
 #include "core/src/base/monotonic_clock.h"
 #include "core/src/events/clock_bounds.h"
 #include "core/src/events/event_ring.h"

@@ -5,7 +5,7 @@
 #include <bit>
 #include <cmath>
 
-#include "core/src/base/enum_name.h"
+#include "core/src/base/text.h"
 
 namespace ronde {
 namespace {

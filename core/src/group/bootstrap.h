@@ -10,7 +10,7 @@
 
 #include "core/src/agree/messages.h"
 #include "core/src/base/monotonic_clock.h"
-#include "core/src/base/problem.h"
+#include "core/src/base/text.h"
 #include "core/src/group/control_tree.h"
 #include "ronde/error.h"
 #include "ronde/runtime.h"

@@ -8,8 +8,8 @@
 #include <string>
 
 #include "core/src/agree/messages.h"
+#include "core/src/base/caller.h"
 #include "core/src/base/monotonic_clock.h"
-#include "core/src/base/thread_scope.h"
 
 namespace ronde {
 

@@ -9,9 +9,9 @@
 #include <numeric>
 #include <vector>
 
-#include "core/src/base/exception_text.h"
 #include "core/src/base/monotonic_clock.h"
 #include "core/src/base/rank_list.h"
+#include "core/src/base/text.h"
 
 namespace ronde {
 namespace {

@@ -3,8 +3,8 @@
 
 #include <algorithm>
 
+#include "core/src/base/monotonic_clock.h"
 #include "core/src/base/rank_list.h"
-#include "core/src/config/durations.h"
 
 namespace ronde {
 namespace {

@@ -12,13 +12,12 @@
 namespace ronde::kernels {
 namespace {
 
-/// Elements that are worked on at once: the same in every instruction set, as it is the order of
-/// the additions.
+/// Elements per step: the same in every instruction set, as it determines the order of additions.
 constexpr std::size_t kAtOnce = 8;
 
 using EightDoubles = Vector<double, kAtOnce * sizeof(double)>;
 
-/// The next `count` of at most eight; the other lanes are zero.
+/// Loads `count` elements, at most eight; the other lanes are zero.
 template <typename Number>
 RONDE_KERNEL void load_eight(EightDoubles& to, const Number* from, std::size_t count) {
   Vector<Number, kAtOnce * sizeof(Number)> raw{};

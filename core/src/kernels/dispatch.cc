@@ -40,7 +40,6 @@ void copy(void* output, const void* input, std::size_t bytes, Store store) {
   }
 }
 
-/// Widens or narrows.
 template <const InstructionSet& kSet, auto kConvert>
 void convert(void* output, const void* input, std::size_t count, const Conversion& conversion,
              Store store) {

@@ -11,7 +11,7 @@ namespace ronde {
 
 // Conversion and scaling of elements between a tensor and the fusion buffer.
 
-/// The type in which a packed backend sees `dtype`.
+/// Returns the type in which a packed backend reduces `dtype`.
 constexpr DataType packed_dtype(DataType dtype, bool widen_halves) noexcept {
   return widen_halves && is_half(dtype) ? DataType::F32 : dtype;
 }
@@ -21,13 +21,13 @@ constexpr DataType packed_dtype(DataType dtype, bool widen_halves) noexcept {
 void pack_elements(void* output, const void* input, std::size_t count, DataType dtype,
                    Scaling scaling, bool widen_halves);
 
-/// The inverse: from the wire back to `dtype`. Any NaN becomes the one quiet NaN, as which
-/// operand's NaN an addition keeps depends on the order of the ranks, and results are equal on all
-/// of them.
+/// Converts reduced elements in packed_dtype(dtype) back to `dtype`, scaled. Any NaN becomes the
+/// one quiet NaN: the NaN that an addition keeps depends on the order of its operands, and results
+/// are equal on all ranks.
 void unpack_elements(void* output, const void* input, std::size_t count, DataType dtype,
                      Scaling scaling, bool widen_halves);
 
-/// Fills with the neutral element of `op`, in packed_dtype(dtype).
+/// Fills `output` with the neutral element of `op`, in packed_dtype(dtype).
 void fill_neutral(void* output, std::size_t count, DataType dtype, ReduceOp op, bool widen_halves);
 
 }  // namespace ronde

@@ -8,7 +8,6 @@
 #include "core/src/kernels/instruction_set.h"
 #include "core/src/kernels/operations.h"
 #include "core/src/kernels/vector.h"
-#include "core/src/kernels/x86_streaming.h"
 
 // The loops. For the files of one instruction set only: see Note [One instruction set a file].
 
@@ -18,7 +17,7 @@ namespace {
 template <typename Element>
 constexpr std::size_t kLanes = sizeof(typename Element::Raw) / sizeof(typename Element::Storage);
 
-// Where a compute step finds its operands: at an element's position in every input.
+// The operands of a compute step: at an element's position in every input.
 
 /// `kCount` whole vectors.
 template <std::size_t kCountValue>
@@ -53,7 +52,7 @@ struct Partial {
 
 // Compute steps: they fill `result` from the operands at `at`.
 
-/// Two inputs, to be scaled at most by a factor at the end: the common case.
+/// Two inputs, scaled at most by a factor at the end: the common case.
 template <typename ElementType, ReduceOp kOp>
 struct Pair {
   using Element = ElementType;
@@ -82,8 +81,8 @@ struct Several {
   static constexpr Lane<Wide> kNeutral = neutral<Element>(kOp);
   const void* const* inputs;
   std::size_t input_count;
-  /// The neutral element can be taken first wherever the missing inputs are: it changes no more
-  /// than a sum's -0 to +0, and whatever place it has among the operands, no sum with it is -0.
+  /// The neutral element can be the first operand wherever the missing inputs are: it only changes
+  /// a sum's -0 to +0, and at whatever place it is, no sum with it is -0.
   bool starts_neutral;
   Scale<Wide> prescale;
   Scale<Wide> scale;
@@ -130,7 +129,7 @@ struct Converted {
   }
 };
 
-/// Where the results go.
+/// The destination of the results.
 ///
 /// No store comes before the loads of the elements that it may overwrite: the output may be an
 /// input.
@@ -161,8 +160,8 @@ struct Target {
     __builtin_memcpy(base + position * sizeof(Storage), &raw, lanes * sizeof(Storage));
   }
 };
-/// How many elements precede the first address at which vectors can be streamed; none can be where
-/// `count` or more do.
+/// Returns the number of elements before the first address at which vectors can be streamed;
+/// `count` or more: none can be streamed.
 template <typename Element>
 RONDE_KERNEL std::size_t elements_to_alignment(const void* address, std::size_t count) {
   constexpr std::size_t kSize = sizeof(typename Element::Storage);
@@ -171,7 +170,7 @@ RONDE_KERNEL std::size_t elements_to_alignment(const void* address, std::size_t 
   return bytes % kSize == 0 ? bytes / kSize : count;
 }
 
-/// Writes `count` elements of `Output` as `compute` makes them, position by position.
+/// Writes `count` elements of `Output` that `compute` returns, position by position.
 template <typename Output, typename Compute>
 void walk(Target<Output> target, std::size_t count, Compute compute) {
   constexpr std::size_t kLanesOf = kLanes<Output>;
@@ -294,7 +293,7 @@ void narrow(const ConvertTask& task) {
   task.half == DataType::F16 ? narrow_to_halves<F16<Isa>>(task) : narrow_to_halves<BF16<Isa>>(task);
 }
 
-/// Bytes as they are.
+/// One input of bytes, unchanged.
 template <typename IsaType>
 struct Copied {
   using Element = Plain<IsaType, std::uint8_t>;

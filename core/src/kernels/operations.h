@@ -73,7 +73,7 @@ RONDE_KERNEL Wide combine(Wide a, Wide b) {
   }
 }
 
-/// The neutral element.
+/// Returns the neutral element of `op`.
 template <typename Element, typename Number = Lane<typename Element::Wide>>
 consteval Number neutral(ReduceOp op) {
   using Limits = std::numeric_limits<Number>;
@@ -86,8 +86,7 @@ consteval Number neutral(ReduceOp op) {
   return Number{0};
 }
 
-/// Numbers of the element's type with which value * factor / divisor is computed. Only floating
-/// types are scaled.
+/// The scaling value * factor / divisor in the element's type. Only floating types are scaled.
 template <typename Wide>
 struct Scale {
   Lane<Wide> factor;

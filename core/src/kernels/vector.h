@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#ifdef __SSE2__
+#include <immintrin.h>
+#endif
+
 #include <cstddef>
 #include <cstdint>
 #include <limits>
@@ -27,11 +31,11 @@ using Floats = Vector<float, Isa::kBytes>;
 template <typename Isa>
 using Halves = Vector<std::uint16_t, Isa::kBytes / 2>;
 
-/// Bits of floats, signed: that is the comparison that every instruction set has.
+/// The bits of floats, signed, as every instruction set compares signed integers.
 template <typename Isa>
 using Bits = Vector<std::int32_t, Isa::kBytes>;
 
-// Conversions that any instruction set can do; those with something faster replace them.
+// Conversions for any instruction set; a set with faster ones replaces them.
 
 template <typename Isa>
 RONDE_KERNEL Floats<Isa> portable_widen_bf16(Halves<Isa> value) {
@@ -80,10 +84,10 @@ RONDE_KERNEL Halves<Isa> portable_narrow_f16(Floats<Isa> value) {
   return __builtin_convertvector((result | sign) & 0xffff, Halves<Isa>);
 }
 
-/// To f32, to the neighbour with the odd last bit where it is inexact: a result that is then
-/// rounded to a half type is what one rounding would have made (Boldo and Melquiond, "Emulation of
-/// a FMA and correctly rounded sums: proved algorithms using rounding to odd", IEEE Trans.
-/// Computers 57(4), 2008). The one quiet NaN stays what it is.
+/// Rounds to f32, to the neighbour with the odd last bit where it is inexact: rounding that to a
+/// half type then gives the result of a single rounding (Boldo and Melquiond, "Emulation of a FMA
+/// and correctly rounded sums: proved algorithms using rounding to odd", IEEE Trans. Computers
+/// 57(4), 2008). The one quiet NaN stays what it is.
 template <typename Isa>
 RONDE_KERNEL Vector<float, Isa::kBytes / 2> rounded_to_odd(Vector<double, Isa::kBytes> value) {
   using Doubles = Vector<double, Isa::kBytes>;
@@ -99,7 +103,7 @@ RONDE_KERNEL Vector<float, Isa::kBytes / 2> rounded_to_odd(Vector<double, Isa::k
   return __builtin_bit_cast(Singles, bits + (step & moves));
 }
 
-// Element types: what memory holds (Raw, a vector of Storage), and what is computed with (Wide).
+// Element types: vectors in memory (Raw, of Storage), and vectors in computations (Wide).
 
 template <typename IsaType, typename Number>
 struct Plain {
@@ -202,6 +206,40 @@ RONDE_KERNEL Wide canonical(Wide value) {
   } else {
     return value;
   }
+}
+
+// Stores that bypass the caches on x86; elsewhere there is none for one vector, and the hardware
+// notices long runs.
+
+/// `address` is a multiple of the vector's size.
+template <typename Raw>
+RONDE_KERNEL void stream_vector(void* address, Raw value) {
+#ifndef __SSE2__
+  __builtin_memcpy(address, &value, sizeof value);
+#else
+  if constexpr (sizeof(Raw) == 4) {
+    _mm_stream_si32(static_cast<int*>(address), __builtin_bit_cast(int, value));
+  } else if constexpr (sizeof(Raw) == 8) {
+    _mm_stream_si64(static_cast<long long*>(address), __builtin_bit_cast(long long, value));
+  } else if constexpr (sizeof(Raw) == 16) {
+    _mm_stream_si128(static_cast<__m128i*>(address), __builtin_bit_cast(__m128i, value));
+#ifdef __AVX__
+  } else if constexpr (sizeof(Raw) == 32) {
+    _mm256_stream_si256(static_cast<__m256i*>(address), __builtin_bit_cast(__m256i, value));
+#endif
+#ifdef __AVX512F__
+  } else if constexpr (sizeof(Raw) == 64) {
+    _mm512_stream_si512(static_cast<__m512i*>(address), __builtin_bit_cast(__m512i, value));
+#endif
+  }
+#endif
+}
+
+/// Orders streamed stores before the store that publishes them.
+RONDE_KERNEL void fence_streams() {
+#ifdef __SSE2__
+  _mm_sfence();
+#endif
 }
 
 }  // namespace

@@ -54,17 +54,17 @@ bool Arbiter::must_thaw_to_tune(TimePoint now) {
   std::uint64_t bytes = 0;
   for (const SetEngine* const set : sets_.running()) bytes += set->executor->counters().bytes.get();
   const bool frozen = schedule_ != nullptr && schedule_->is_frozen();
-  autotuner_->take_steps(frozen, bytes, now);
+  autotuner_->process_steps(frozen, bytes, now);
   return frozen && autotuner_->wanted();
 }
 
 /// Adds new settings to the decision if the autotuner has some; returns whether it did.
 bool Arbiter::tune(DecisionMessage& decision) {
   if (!autotuner_ || !autotuner_->active()) return false;
-  autotuner_->see(decision, *sets_.global().announcer);
+  autotuner_->observe(decision, *sets_.global().announcer);
   decision.tuning = autotuner_->wanted();
   if (!decision.tuning) return false;
-  autotuner_->note_applied();
+  autotuner_->on_applied();
   if (learner_) {
     learner_->restart(decision.tuning->freeze_after_steps, decision.tuning->fusion_bytes);
   }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "core/src/loop/backend_maker.h"
 
-#include "core/src/base/exception_text.h"
 #include "core/src/base/rank_list.h"
+#include "core/src/base/text.h"
 #include "ronde/error.h"
 #include "ronde/plugin/choice.h"
 

@@ -7,9 +7,9 @@
 #include <utility>
 #include <variant>
 
+#include "core/src/base/monotonic_clock.h"
 #include "core/src/base/rank_list.h"
-#include "core/src/config/durations.h"
-#include "core/src/op/completion.h"
+#include "core/src/op/submission_queue.h"
 #include "ronde/error.h"
 
 namespace ronde {
@@ -38,7 +38,7 @@ std::optional<ControlPlane::TimePoint> ControlPlane::next_event(TimePoint now, b
   const bool ending = life_.leaves() || life_.aborts();
   const bool has_news = exchanges_.has_news() || verification_.has_news();
   const Autotuner* const tuner = arbiter_ ? arbiter_->autotuner() : nullptr;
-  const bool tunes = tuner != nullptr && tuner->active() && tuner->has_news();
+  const bool tunes = tuner != nullptr && tuner->active() && tuner->has_steps();
   const bool concludes = stop_.must_report_finished(is_busy);
   if (stopping || ending || has_news || tunes || concludes || stop_.all_finished) return now;
   std::optional<TimePoint> next;
@@ -177,7 +177,7 @@ void ControlPlane::handle_message(int peer, const Message& message) {
 void ControlPlane::on_step() {
   Autotuner* const tuner = arbiter_ ? arbiter_->autotuner() : nullptr;
   if (tuner == nullptr || !tuner->active()) return;
-  tuner->note_step(MonotonicClock::now());
+  tuner->record_step(MonotonicClock::now());
   queue_.wake();
 }
 
@@ -365,7 +365,7 @@ void ControlPlane::apply(SetEngine& set, const DecisionMessage& decision, TimePo
   }
   set.executor->enqueue(std::move(applied.agreed));
   if (applied.join) {
-    queue_.continue_numbers(set.info.id, applied.next_unnamed);
+    queue_.names()->continue_numbers(set.info.id, applied.next_unnamed);
     complete(queue_, *applied.join, nullptr, true);
   }
   stop_.agreed = stop_.agreed || applied.shutdown;

@@ -10,11 +10,10 @@
 #include <system_error>
 #include <utility>
 
-#include "core/src/base/exception_text.h"
+#include "core/src/base/caller.h"
 #include "core/src/base/monotonic_clock.h"
 #include "core/src/base/rank_list.h"
-#include "core/src/base/thread_scope.h"
-#include "core/src/config/durations.h"
+#include "core/src/base/text.h"
 #include "core/src/tune/tuned_values.h"
 #include "ronde/error.h"
 
@@ -93,7 +92,7 @@ std::shared_ptr<Engine> Engine::launch(RuntimeOptions options) {
 void Engine::start_thread() {
   try {
     thread_ = std::thread([engine = shared_from_this()] {
-      note_loop_thread();
+      mark_loop_thread();
       engine->run();
     });
   } catch (const std::system_error& error) {
@@ -232,7 +231,7 @@ void Engine::help(WorkState& work, Stage goal, TimePoint deadline) noexcept {
     if (queue_.expedite(work, false)) queue_.wake();
     return;
   }
-  const bool waits_from_the_start = work.take_first_wait();
+  const bool waits_from_the_start = work.pop_first_wait();
   const auto note = [&](EventKind kind, TimePoint time) {
     events_->write({.time_ns = EventLog::ns_of(time), .kind = kind, .operation = work.number()});
   };
@@ -246,10 +245,10 @@ void Engine::help(WorkState& work, Stage goal, TimePoint deadline) noexcept {
   if (events_->enabled() && (has_to_wait || waits_from_the_start)) {
     note(EventKind::WaitEnded, Clock::now());
   }
-  queue_.note_wait();
+  queue_.record_wait();
 }
 
-void Engine::note_read(const std::exception_ptr& error) noexcept {
+void Engine::on_error_read(const std::exception_ptr& error) noexcept {
   if (error == failure()) life_.mark_failure_reported();
 }
 

@@ -11,7 +11,7 @@
 #include <thread>
 #include <vector>
 
-#include "core/src/base/after_fork.h"
+#include "core/src/base/caller.h"
 #include "core/src/events/event_log.h"
 #include "core/src/group/bootstrap.h"
 #include "core/src/group/control_tree.h"
@@ -57,7 +57,7 @@ class Engine final : public WaitHelper, public std::enable_shared_from_this<Engi
   void mark_failure_reported() noexcept { life_.mark_failure_reported(); }
 
   void help(WorkState& work, Stage goal, TimePoint deadline) noexcept override;
-  void note_read(const std::exception_ptr& error) noexcept override;
+  void on_error_read(const std::exception_ptr& error) noexcept override;
   bool asleep() const noexcept { return loop_.asleep(); }
 
   const Config& config() const noexcept { return options_.config; }

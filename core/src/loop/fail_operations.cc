@@ -5,7 +5,7 @@
 
 #include "core/src/base/monotonic_clock.h"
 #include "core/src/loop/control_plane.h"
-#include "core/src/op/completion.h"
+#include "core/src/op/submission_queue.h"
 
 namespace ronde {
 namespace {

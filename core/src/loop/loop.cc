@@ -7,9 +7,8 @@
 #include <algorithm>
 #include <string>
 
+#include "core/src/base/caller.h"
 #include "core/src/base/monotonic_clock.h"
-#include "core/src/base/thread_scope.h"
-#include "core/src/config/durations.h"
 
 namespace ronde {
 namespace {

@@ -4,8 +4,8 @@
 #include <utility>
 
 #include "core/src/agree/exchange_coordinator.h"
-#include "core/src/base/exception_text.h"
 #include "core/src/base/rank_list.h"
+#include "core/src/base/text.h"
 #include "ronde/error.h"
 #include "ronde/work.h"
 
@@ -67,7 +67,7 @@ ProcessSet ProcessSetMaker::make_set(const ExchangeKey& key, const std::vector<i
     }
   }
   finish_set({ExchangeKind::FinishSet, info->id, "", key.ranks}, error);
-  if (info->is_member()) dependencies_.queue.open_set(info->id);
+  if (info->is_member()) dependencies_.queue.names()->open_set(info->id);
   dependencies_.table.insert(info);
   if (log_->enabled(LogLevel::Debug)) {
     log_->debug("made process set " + std::to_string(info->id) + " of ranks " +
@@ -95,7 +95,7 @@ void ProcessSetMaker::remove(ProcessSet set) {
   const std::shared_ptr<const SetInfo> info = dependencies_.table.at(set);
   std::string in_flight;
   if (info->is_member()) {
-    for (const std::string& name : dependencies_.queue.close_set(set.id)) {
+    for (const std::string& name : dependencies_.queue.names()->close_set(set.id)) {
       in_flight += (in_flight.empty() ? "" : ", ") + name;
     }
     if (!in_flight.empty()) in_flight += " in flight; wait for it before";
@@ -105,10 +105,10 @@ void ProcessSetMaker::remove(ProcessSet set) {
   try {
     agreed = meet({ExchangeKind::RemoveSet, set.id, "", ranks}, in_flight);
   } catch (const UsageError&) {
-    if (info->is_member()) dependencies_.queue.open_set(set.id);
+    if (info->is_member()) dependencies_.queue.names()->open_set(set.id);
     throw;
   }
-  dependencies_.queue.forget_set(set.id);
+  dependencies_.queue.names()->forget_set(set.id);
   dependencies_.table.erase(set.id);
   Backends& backends = agreed->removed.backends;
   std::exception_ptr failure;

@@ -4,7 +4,7 @@
 #include <memory>
 #include <utility>
 
-#include "core/src/base/after_fork.h"
+#include "core/src/base/caller.h"
 #include "core/src/base/rank_list.h"
 #include "core/src/loop/engine.h"
 #include "ronde/error.h"

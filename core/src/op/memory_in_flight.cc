@@ -48,8 +48,8 @@ void MemoryInFlight::enter_one(Submission& submission) {
   enter(whole(start.written.data(), start.written.size(), true));
   const OpSpec& spec = submission.spec();
   if (!start.contributes && is_reduction(spec.kind)) return;
-  if (shape_error(spec.shape, spec.dtype)) return;  // which all ranks are told
-  // What lies before the output, and behind it.
+  if (shape_error(spec.shape, spec.dtype)) return;  // all ranks report it
+  // The input before the output, and behind it.
   const Range input = whole(start.input, submission.input_bytes, false);
   enter({input.begin, std::min(input.end, output.begin)});
   enter({std::max(input.begin, output.end), input.end});
@@ -77,7 +77,7 @@ MemoryUse* MemoryInFlight::enter_range(const Submission& submission, const Range
   return use;
 }
 
-/// The range among those that are known; null if it is to be kept apart.
+/// Returns the range among those that are known; null if it is to be kept apart.
 MemoryUse* MemoryInFlight::find(const Submission& submission, const Range& range) {
   auto position = known_.upper_bound(range.begin);
   if (position != known_.begin() && std::prev(position)->end > range.begin) --position;
@@ -102,7 +102,7 @@ MemoryUse* MemoryInFlight::find(const Submission& submission, const Range& range
   return idle;
 }
 
-/// Throws if one of them writes what is of both.
+/// Throws if the ranges overlap and one of them is written.
 void MemoryInFlight::compare(const Submission& submission, const Range& range,
                              const MemoryUse& other) {
   const bool overlap = other.is_in_flight && range.begin < other.end && other.begin < range.end;

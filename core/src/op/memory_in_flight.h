@@ -32,7 +32,7 @@ class MemoryInFlight {
   /// one writes, be it of the same group; nothing is entered then.
   void enter(Submission& submission);
 
-  /// The operation no longer uses its memory. A second call does nothing.
+  /// Releases the memory of the operation. A second call does nothing.
   void leave(Submission& submission) noexcept;
 
  private:
@@ -54,7 +54,7 @@ class MemoryInFlight {
   MemoryUse* insert(Known::iterator before, const Range& range);
   Known::iterator forget(Known::iterator position);
   void forget_idle();
-  /// What changes keeps the order.
+  /// Removes const: callers change no order.
   static MemoryUse& at(Known::iterator position) { return const_cast<MemoryUse&>(*position); }
   static void compare(const Submission& submission, const Range& range, const MemoryUse& other);
 

@@ -7,7 +7,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "core/src/base/thread_scope.h"
+#include "core/src/base/caller.h"
 #include "ronde/error.h"
 
 namespace ronde {
@@ -32,26 +32,36 @@ void NameRegistry::expect_order(SetState& state, const Submission& submission) {
                      "other threads a name"));
 }
 
+/// Returns the state of an open set. `operation` returns the text of the operation for the error.
+template <typename TextOf>
+NameRegistry::SetState& NameRegistry::open_state(std::uint32_t set, const TextOf& operation) {
+  SetState* const state = state_of(set);
+  if (state == nullptr) {
+    throw UsageError(operation() + ": the set was removed", UsageError::Kind::UnknownProcessSet);
+  }
+  if (!state->is_open) throw UsageError(operation() + ": the set is being removed");
+  return *state;
+}
+
 void NameRegistry::reserve(Submission& submission) {
-  SetState* const state = find_open(submission.spec().set);
-  if (state == nullptr) throw_not_open(submission.spec().set, text_of(submission));
-  if (state->has_joined) {
+  SetState& state = open_state(submission.spec().set, [&] { return text_of(submission); });
+  if (state.has_joined) {
     throw UsageError(text_of(submission) +
                      ": this rank has joined, and can submit nothing more until all ranks have: "
                      "wait for the join first");
   }
-  state->has_joined = submission.spec().kind == Collective::Join;
-  if (state->has_joined) ++state->joins;
-  submission.unnamed_before = state->unnamed;
-  if (submission.is_group()) return take_keys(*state, submission);
-  submission.key.number = next_number(*state, submission);
-  take_name(*state, submission);
+  state.has_joined = submission.spec().kind == Collective::Join;
+  if (state.has_joined) ++state.joins;
+  submission.unnamed_before = state.unnamed;
+  if (submission.is_group()) return reserve_keys(state, submission);
+  submission.key.number = next_number(state, submission);
+  reserve_name(state, submission);
 }
 
 /// A group without any name takes one number, however many operations are in it: where groups
 /// differ between ranks, the numbers of what follows do not. Members without a name are told apart
 /// on this rank alone.
-void NameRegistry::take_keys(SetState& state, Submission& group) {
+void NameRegistry::reserve_keys(SetState& state, Submission& group) {
   const bool is_named = !group.spec().name.empty();
   if (!is_named) {
     expect_order(state, group);
@@ -64,11 +74,11 @@ void NameRegistry::take_keys(SetState& state, Submission& group) {
       if (member.spec().name.empty()) {
         member.key.number = member_key(group.key.text(), unnamed++);
       }
-      take_name(state, member);
+      reserve_name(state, member);
       ++taken;
     }
   } catch (...) {
-    for (std::size_t i = 0; i < taken; ++i) give_back_name(state, group.members[i]);
+    for (std::size_t i = 0; i < taken; ++i) release_name(state, group.members[i]);
     throw;
   }
   if (!is_named) ++state.unnamed;
@@ -76,8 +86,8 @@ void NameRegistry::take_keys(SetState& state, Submission& group) {
 
 void NameRegistry::cancel(const Submission& submission) {
   SetState& state = sets_.at(submission.spec().set);
-  for (const Submission& member : submission.members) give_back_name(state, member);
-  if (!submission.is_group()) give_back_name(state, submission);
+  for (const Submission& member : submission.members) release_name(state, member);
+  if (!submission.is_group()) release_name(state, submission);
   if (is_unnamed(submission.key.number)) --state.unnamed;
   if (is_message(submission.key.number)) --state.messages;
 }
@@ -87,17 +97,7 @@ NameRegistry::SetState* NameRegistry::state_of(std::uint32_t set) {
   return found == sets_.end() ? nullptr : &found->second;
 }
 
-NameRegistry::SetState* NameRegistry::find_open(std::uint32_t set) {
-  SetState* const state = state_of(set);
-  return state != nullptr && state->is_open ? state : nullptr;
-}
-
-void NameRegistry::throw_not_open(std::uint32_t set, const std::string& operation) {
-  if (state_of(set) != nullptr) throw UsageError(operation + ": the set is being removed");
-  throw UsageError(operation + ": the set was removed", UsageError::Kind::UnknownProcessSet);
-}
-
-void NameRegistry::take_name(SetState& state, const Submission& submission) {
+void NameRegistry::reserve_name(SetState& state, const Submission& submission) {
   NameUse& use =
       submission.name_use != nullptr ? *submission.name_use : state.names[submission.key];
   if (!std::exchange(use.is_in_flight, true)) {
@@ -110,7 +110,7 @@ void NameRegistry::take_name(SetState& state, const Submission& submission) {
                    UsageError::Kind::DuplicateName);
 }
 
-void NameRegistry::give_back_name(SetState& state, const Submission& submission) {
+void NameRegistry::release_name(SetState& state, const Submission& submission) {
   if (submission.name_use != nullptr && submission.name_use->prepared > 0) {
     submission.name_use->is_in_flight = false;
     return;
@@ -122,10 +122,9 @@ void NameRegistry::give_back_name(SetState& state, const Submission& submission)
 }
 
 NameUse* NameRegistry::prepare(const SpecPtr& spec) {
-  SetState* const state = find_open(spec->set);
-  if (state == nullptr) throw_not_open(spec->set, display_name(*spec, spec->name));
+  SetState& state = open_state(spec->set, [&] { return display_name(*spec, spec->name); });
   if (spec->name.empty()) return nullptr;
-  NameUse& use = state->names[OpKey{spec, {}}];
+  NameUse& use = state.names[OpKey{spec, {}}];
   ++use.prepared;
   return &use;
 }
@@ -137,7 +136,7 @@ void NameRegistry::unprepare(const SpecPtr& spec) {
   if (--found->second.prepared == 0 && !found->second.is_in_flight) state->names.erase(found);
 }
 
-/// The OpKey::number of the operation.
+/// Returns the OpKey::number of the operation.
 std::string NameRegistry::next_number(SetState& state, const Submission& submission) {
   const OpSpec& spec = submission.spec();
   if (spec.kind == Collective::Join) return join_key();
@@ -150,7 +149,7 @@ std::string NameRegistry::next_number(SetState& state, const Submission& submiss
 void NameRegistry::release(const Submission& submission) {
   SetState* const state = state_of(submission.spec().set);
   if (state == nullptr) return;
-  give_back_name(*state, submission);
+  release_name(*state, submission);
   if (submission.spec().kind == Collective::Join) state->has_joined = false;
 }
 

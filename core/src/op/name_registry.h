@@ -13,11 +13,11 @@
 
 namespace ronde {
 
-/// A name of a process set, as long as an operation with it is in flight or prepared.
+/// The use of a name in a process set, while an operation with it is in flight or prepared.
 struct NameUse {
   bool is_in_flight = false;
   Collective kind = Collective::Allreduce;  ///< of the operation in flight
-  std::size_t prepared = 0;                 ///< how many persistent operations have it
+  std::size_t prepared = 0;                 ///< number of persistent operations with it
 };
 
 /// Note [Who calls without a name]
@@ -40,11 +40,11 @@ class NameRegistry {
   /// Undoes reserve(), before anything else is reserved.
   void cancel(const Submission& submission);
 
-  /// The operation has ended: its name may be used again in the set.
+  /// Makes the name of an operation that has ended available again in the set.
   void release(const Submission& submission);
 
-  /// A persistent operation has been prepared: its name is kept until unprepare(), so that no start
-  /// has to look for it. Null if it has no name. Throws UsageError on a set that is not open.
+  /// Keeps the name of a persistent operation until unprepare(), so that no start searches for it.
+  /// Returns null if it has no name. Throws UsageError on a set that is not open.
   NameUse* prepare(const SpecPtr& spec);
   void unprepare(const SpecPtr& spec);
 
@@ -52,10 +52,10 @@ class NameRegistry {
   /// some.
   void continue_numbers(std::uint32_t set, std::uint64_t next) { sets_.at(set).unnamed = next; }
 
-  /// The number of joins that were submitted in the set.
+  /// Returns the number of joins that were submitted in the set.
   std::uint64_t joins(std::uint32_t set) const;
 
-  /// Opens the set for operations; the global one is open from the beginning.
+  /// Opens the set for operations. The global one is open from the beginning.
   void open_set(std::uint32_t set) { sets_[set].is_open = true; }
 
   /// Closes the set for operations. Returns what is in flight, for texts. Throws UsageError if it
@@ -68,9 +68,9 @@ class NameRegistry {
  private:
   /// The operations of a process set.
   struct SetState {
-    std::uint64_t unnamed = 0;                       ///< so many had no name
+    std::uint64_t unnamed = 0;                       ///< number of operations without a name
     std::weak_ptr<const void> caller_without_names;  ///< a thread, while it lives
-    std::uint64_t messages = 0;                      ///< so many were sent or received
+    std::uint64_t messages = 0;                      ///< number that were sent or received
     /// The names of operations in flight and of persistent operations.
     std::unordered_map<OpKey, NameUse, OpKeyHash, OpKeyEqual> names;
     bool has_joined = false;
@@ -80,12 +80,12 @@ class NameRegistry {
 
   static void expect_order(SetState& state, const Submission& submission);
   static std::string next_number(SetState& state, const Submission& submission);
-  static void take_name(SetState& state, const Submission& submission);
-  static void give_back_name(SetState& state, const Submission& submission);
-  static void take_keys(SetState& state, Submission& group);
+  static void reserve_name(SetState& state, const Submission& submission);
+  static void release_name(SetState& state, const Submission& submission);
+  static void reserve_keys(SetState& state, Submission& group);
   SetState* state_of(std::uint32_t set);
-  SetState* find_open(std::uint32_t set);
-  [[noreturn]] void throw_not_open(std::uint32_t set, const std::string& operation);
+  template <typename TextOf>
+  SetState& open_state(std::uint32_t set, const TextOf& operation);
 
   std::unordered_map<std::uint32_t, SetState> sets_ = {{kGlobalSet.id, {}}};
 };

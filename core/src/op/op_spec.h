@@ -10,14 +10,14 @@
 #include <string_view>
 #include <vector>
 
-#include "core/src/base/problem.h"
+#include "core/src/base/text.h"
 #include "ronde/collective.h"
 #include "ronde/dtype.h"
 #include "ronde/request.h"
 
 namespace ronde {
 
-/// What the ranks compare of an operation, or of a group of them. It never changes once it is
+/// The properties of an operation, or of a group, that the ranks compare. Never changes once it is
 /// shared: see SpecPtr.
 struct OpSpec {
   Collective kind = Collective::Allreduce;
@@ -62,20 +62,20 @@ struct OpSpec {
 /// response cache share; that of a persistent operation is the same in every start.
 using SpecPtr = std::shared_ptr<const OpSpec>;
 
-/// Makes the spec the one that all share.
+/// Computes the hash, and returns the spec for sharing.
 SpecPtr share(OpSpec spec);
 
-/// Compares the pointers first: an operation that comes again often has the same spec.
+/// Compares the pointers first: a repeated operation often has the same spec.
 inline bool is_same(const SpecPtr& a, const SpecPtr& b) {
   return a == b || *a == *b;
 }
 
-/// The spec of a member of a group, which the group owns.
+/// Returns the spec of a member of a group, which the group owns.
 inline SpecPtr member_of(const SpecPtr& group, std::size_t member) {
   return {group, &group->members.at(member)};
 }
 
-/// For containers whose key is a whole spec.
+/// Hash of containers whose key is a whole spec.
 struct SpecHash {
   std::size_t operator()(const SpecPtr& spec) const noexcept { return spec->hash.value; }
 };
@@ -85,16 +85,16 @@ struct SpecEqual {
 
 OpSpec spec_of(const Request& request);
 
-/// What a rank, or several, found of digests that differ (Request::digest).
+/// The common digest of ranks whose digests differ (Request::digest).
 inline constexpr std::uint64_t kDigestsDiffer = ~std::uint64_t{0};
 
-/// The digest of all whose digests `a` and `b` are; 0: they gave none.
+/// Combines the digests of two sets of ranks; 0: they gave none.
 constexpr std::uint64_t common_digest(std::uint64_t a, std::uint64_t b) noexcept {
   if (a == 0 || a == b) return b;
   return b == 0 ? a : kDigestsDiffer;
 }
 
-/// Combines elements: has an op and scales.
+/// Returns whether it combines elements, and so has an op and scales.
 constexpr bool is_reduction(Collective kind) noexcept {
   return kind == Collective::Allreduce || kind == Collective::Reducescatter;
 }
@@ -107,30 +107,32 @@ constexpr bool needs_exact_sum(const auto& operation) noexcept {
   return is_reduction(operation.kind) && is_integer(operation.dtype) && is_scaled;
 }
 
-/// Only reports that a rank is there, or has joined.
+/// Returns whether it only reports that a rank is there, or has joined.
 constexpr bool moves_no_data(Collective kind) noexcept {
   return kind == Collective::Barrier || kind == Collective::Join;
 }
 
-/// Runs without the ranks that have joined.
+/// Returns whether it runs without the ranks that have joined.
 constexpr bool may_lack_ranks(Collective kind) noexcept {
   return is_reduction(kind) || kind == Collective::Barrier;
 }
 
-/// The first dimension may differ between ranks.
+/// Returns whether the first dimension may differ between ranks.
 constexpr bool has_own_rows(Collective kind) noexcept {
   return kind == Collective::Allgather || kind == Collective::Alltoall;
 }
 
-/// The result is of another shape than the input, and may be allocated once that is known.
+/// Returns whether the result has another shape than the input, and may be allocated once that is
+/// known.
 constexpr bool may_allocate(Collective kind) noexcept {
   return has_own_rows(kind) || kind == Collective::Reducescatter;
 }
 
-/// Elements of a shape; the empty shape has one. Assumes a checked shape (see shape_error).
+/// Returns the number of elements; the empty shape has one. Assumes a checked shape (shape_error).
 std::uint64_t element_count(const std::vector<std::int64_t>& shape) noexcept;
 
-/// Elements of a row, that is of all dimensions but the first; a scalar is one row of one.
+/// Returns the number of elements of a row, that is of all dimensions but the first; a scalar is
+/// one row of one.
 std::uint64_t row_elements(const std::vector<std::int64_t>& shape) noexcept;
 
 /// Checks a shape for negative dimensions and more than 2^62 bytes.
@@ -154,7 +156,7 @@ std::string to_string(const OpSpec& spec);
 // a key for its own rank alone: a NUL byte, the group's key, another NUL byte, and its number among
 // those without a name.
 
-/// An operation on its rank, from its submission to its end.
+/// The key of an operation on its rank, from its submission to its end.
 struct OpKey {
   SpecPtr spec;
   std::string number;  ///< the key of an operation without a name, of a message or a join
@@ -162,7 +164,7 @@ struct OpKey {
   const std::string& text() const noexcept { return number.empty() ? spec->name : number; }
 };
 
-/// For containers in which the text of a key finds its operation.
+/// Hash of containers in which the text of a key finds its operation.
 struct OpKeyHash {
   using is_transparent = void;
   std::size_t operator()(std::string_view key) const noexcept {
@@ -179,10 +181,10 @@ struct OpKeyEqual {
 std::string unnamed_key(std::uint64_t sequence);
 bool is_unnamed(std::string_view key) noexcept;
 
-/// The key of the `number`-th member without a name in the group with this key.
+/// Returns the key of the `number`-th member without a name in the group with this key.
 std::string member_key(const std::string& group, std::size_t number);
 
-/// The number of `member` among those of a group that have no name.
+/// Returns the number of `member` among the members of a group that have no name.
 std::size_t number_without_name(const OpSpec& group, std::size_t member);
 
 std::string message_key(std::uint64_t number);
@@ -191,13 +193,13 @@ bool is_message(std::string_view key) noexcept;
 std::string join_key();
 bool is_join(std::string_view key) noexcept;
 
-/// "allreduce 'x'", "allreduce number 3 without a name", or of the fourth message "send number 3".
-/// A group's member: "allreduce number 0 without a name in the group with 'g'". Without a key yet:
-/// "allreduce without a name".
+/// Returns "allreduce 'x'", "allreduce number 3 without a name", or for the fourth message "send
+/// number 3"; for a member of a group "allreduce number 0 without a name in the group with 'g'";
+/// without a key yet "allreduce without a name".
 std::string display_name(Collective kind, const std::string& key);
 
-/// The same with the process set, "allreduce 'x' in process set 1", or the counterpart within the
-/// set, "send to rank 2 (tag 5)" or "recv from any rank (tag 5)".
+/// Adds the process set, "allreduce 'x' in process set 1", or the counterpart within the set, "send
+/// to rank 2 (tag 5)" or "recv from any rank (tag 5)".
 std::string display_name(const OpSpec& spec, const std::string& key);
 inline std::string display_name(const OpKey& key) {
   return display_name(*key.spec, key.text());
@@ -205,5 +207,42 @@ inline std::string display_name(const OpKey& key) {
 
 /// "a, b, c and 157 more", for texts.
 std::string first_few(const std::vector<std::string>& names);
+
+// The first dimension of a tensor, divided among ranks.
+
+/// Returns the rows of every rank after a reducescatter: as even as can be, the first have one
+/// more.
+std::vector<std::int64_t> scattered_rows(std::int64_t rows, int size);
+
+// Note [Rows of an alltoall]
+// Without splits every rank knows what all send, as the first dimensions are agreed on. With them a
+// matrix of all ranks' splits would take 8 MB of each decision for 1000 ranks, and splits that
+// change would be agreed on anew each time. So the ranks agree that there are splits, and each
+// checks its own. The rows go with the data: the executor starts a small alltoall on the backend
+// of the CPU (RowExchange), allocates the result, and then starts the alltoall of the data.
+
+/// Checks the splits of an alltoall among `size` ranks. Assumes a checked shape (see shape_error).
+Problem splits_error(const OpSpec& spec, int size);
+
+/// Removes valid splits, and the rows, from the properties that the ranks compare.
+void leave_out_rows(OpSpec& spec, int size);
+
+/// In RankRows: the rank gave splits.
+inline constexpr std::int64_t kHasSplits = -1;
+
+/// The first dimensions of all ranks, where they may differ.
+struct RankRows {
+  std::vector<std::int64_t> first_dims;  ///< by rank; of allgather and alltoall; or kHasSplits
+  std::vector<RankRows> members = {};    ///< of a group
+
+  bool empty() const;
+  /// Returns whether some rank gave splits, so that no rank knows yet what it receives.
+  bool has_splits() const;
+
+  friend bool operator==(const RankRows&, const RankRows&) = default;
+};
+
+/// Returns the sum, at most 2^63 - 1.
+std::int64_t total_rows(const std::vector<std::int64_t>& rows) noexcept;
 
 }  // namespace ronde

@@ -5,16 +5,16 @@
 #include <cmath>
 
 #include "core/src/base/rank_list.h"
-#include "core/src/op/rows.h"
+#include "core/src/op/op_spec.h"
 #include "ronde/error.h"
 
 namespace ronde {
 namespace {
 
-/// Checks what rank `rank` of `size` alone can see of its send or recv.
+/// Checks a send or recv for errors that rank `rank` of `size` alone can see.
 Problem message_error(const Request& request, int rank, int size) {
   const bool sends = request.kind == Collective::Send;
-  if (!request.name.empty()) return "messages have no name; ranks and tag tell which is which";
+  if (!request.name.empty()) return "messages have no name; they are matched by ranks and tag";
   if (request.tag < 0) return "tag " + std::to_string(request.tag) + " is negative";
   const bool from_any = !sends && request.peer == kAnyRank;
   if (!from_any && (request.peer < 0 || request.peer >= size)) {
@@ -30,7 +30,7 @@ bool is_reserved(const std::string& name) {
   return is_unnamed(name) || is_message(name) || is_join(name);
 }
 
-/// There certainly is something to write on `rank`: what others bring is not known yet.
+/// Returns whether `rank` certainly has a result to write: what others bring is not known yet.
 bool has_result(const OpSpec& spec, int rank) {
   if (spec.kind == Collective::Alltoall || spec.kind == Collective::Send) return false;
   const bool scatters = spec.kind == Collective::Reducescatter && !spec.shape.empty();
@@ -58,7 +58,7 @@ Problem wire_error(const Request& request) {
          "out";
 }
 
-/// Checks that it can be an Adasum, if it is to be one.
+/// Checks the request if it is an Adasum.
 Problem adasum_error(const Request& request) {
   if (!is_reduction(request.kind) || request.op != ReduceOp::Adasum) return std::nullopt;
   if (request.kind != Collective::Allreduce) {
@@ -80,7 +80,7 @@ Problem adasum_error(const Request& request) {
   return "adasum needs a finite prescale";
 }
 
-/// Checks that its factors can be exact, if it is of integers: Note [Exact sums].
+/// Checks that the factors of a request of integers can be exact: Note [Exact sums].
 Problem factor_error(const Request& request) {
   const bool has_factors = request.prescale != 1.0 || request.postscale != 1.0;
   if (!is_reduction(request.kind) || !is_integer(request.dtype) || !has_factors) {
@@ -143,7 +143,7 @@ void check_start(const Start& start, const OpSpec& spec, std::uint64_t input_byt
   const bool lacks_output =
       start.output == nullptr && !(allocates && start.allocate_output != nullptr);
   if (!lacks_input && !lacks_output) return;
-  if (shape_error(spec.shape, spec.dtype)) return;  // every rank is told of it
+  if (shape_error(spec.shape, spec.dtype)) return;  // all ranks report it
   if (lacks_input && input_bytes > 0) refuse("input is null");
   if (lacks_output && has_result(spec, rank)) {
     refuse(allocates ? "neither output nor allocate_output is set" : "output is null");

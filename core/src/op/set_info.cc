@@ -10,7 +10,7 @@
 namespace ronde {
 namespace {
 
-/// The backend can, or Ronde with what it can (Note [Adasum]).
+/// Returns whether the backend can run it, or Ronde by means of the backend (Note [Adasum]).
 bool can_do(const Capabilities& capabilities, const OpSpec& spec) {
   if (!capabilities.supports(spec.dtype)) return false;
   if (!is_reduction(spec.kind)) return true;

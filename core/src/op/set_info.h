@@ -15,29 +15,29 @@
 
 namespace ronde {
 
-/// What a backend of this rank can do.
+/// The abilities of a backend of this rank.
 struct BackendInfo {
   std::string name;
   Capabilities capabilities;
 };
 
-/// What a process set is, once it is made.
+/// A process set, once it is made.
 struct SetInfo {
   std::uint32_t id = 0;
   std::vector<int> ranks;   ///< of the group, in the order of the set
   bool made_by_all = true;  ///< by every rank of the group, not by its members alone
   Topology topology;        ///< of the members; rank -1 where this rank is none
   std::map<DeviceKind, BackendInfo> backends;  ///< of members
-  std::string device_problem;                  ///< why there is none for devices, if it is known
+  std::string device_problem;                  ///< why devices have no backend, if known
 
   bool is_member() const noexcept { return topology.rank >= 0; }
 };
 
-/// `members` of the group described by `group`, as this rank sees them.
+/// Describes the set of `members` of the group that `group` describes, for this rank.
 SetInfo make_set_info(std::uint32_t id, std::vector<int> members, bool made_by_all,
                       const Topology& group);
 
-/// The reason why the backends of this rank cannot do it.
+/// Returns the reason why the backends of this rank cannot do it.
 Problem backend_error(const SetInfo& set, const OpSpec& spec);
 
 /// The process sets that this rank can name. The global one is always there.
@@ -51,15 +51,15 @@ class SetTable {
   void insert(std::shared_ptr<const SetInfo> info);
   void erase(std::uint32_t id);
 
-  /// The set of that number.
+  /// Returns the set of that number.
   ProcessSet named(std::uint32_t id) const noexcept { return {id, world_}; }
-  /// It is the set of all ranks of this world.
+  /// Returns whether it is the set of all ranks of this world.
   bool is_everybody(ProcessSet set) const noexcept {
     return set == kGlobalSet || set == named(kGlobalSet.id);
   }
-  /// Throws UsageError if there is no such set, or it is one of another world.
+  /// Returns the set. Throws UsageError if there is none, or it is one of another world.
   std::shared_ptr<const SetInfo> at(ProcessSet set) const;
-  /// In the order in which they were made.
+  /// Returns all sets in the order in which they were made.
   std::vector<ProcessSet> sets() const;
 
  private:

@@ -34,11 +34,10 @@ void add_agreed(std::vector<Submission>& agreed, Submission submission, const Ra
   agreed.push_back(std::move(submission));
 }
 
-void note_submitted(EventLog& events, Submission& submission, ThenAlso then) noexcept {
-  for (Submission& member : submission.members) note_submitted(events, member, then);
-  if (submission.is_group() || std::exchange(submission.is_noted, true)) return;
+void record_submitted(EventLog& events, Submission& submission, ThenAlso then) noexcept {
+  for (Submission& member : submission.members) record_submitted(events, member, then);
+  if (submission.is_group() || std::exchange(submission.is_recorded, true)) return;
   const OpSpec& spec = submission.spec();
-  // A caller that waits does so from the start.
   const bool waits = submission.start.caller_waits;
   events.write({.time_ns = EventLog::ns_of(submission.submitted),
                 .kind = EventKind::Submitted,

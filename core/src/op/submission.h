@@ -11,7 +11,6 @@
 
 #include "core/src/events/event_log.h"
 #include "core/src/op/op_spec.h"
-#include "core/src/op/rows.h"
 #include "core/src/op/work_state.h"
 #include "ronde/persistent.h"
 
@@ -32,16 +31,16 @@ struct MemoryUse {
 
 /// One operation of this rank, or a group of them, on its way through the engine.
 struct Submission {
-  /// Buffers and callbacks. A group's says whether any member contributes, and whether the callers
-  /// of all wait; its digest is theirs, added up.
+  /// Buffers and callbacks. For a group: whether any member contributes, whether the callers of all
+  /// wait, and the sum of the digests.
   Start start;
   OpKey key;                    ///< Note [Keys]
   NameUse* name_use = nullptr;  ///< of a persistent operation with a name: NameRegistry::prepare
   std::shared_ptr<WorkState> work;
   std::uint64_t number = 0;  ///< counts the operations of this rank from 1; a group's is its first
-  // As in the request, or what follows from that.
-  std::uint64_t input_bytes = 0;  ///< of a group, together
-  /// Bytes that it certainly writes at Start::output: what other ranks add is not known yet.
+  // From the request.
+  std::uint64_t input_bytes = 0;  ///< of a group the sum
+  /// Bytes that it certainly writes at Start::output; those of other ranks are not known yet.
   std::uint64_t output_bytes = 0;
   std::vector<std::int64_t> splits = {};
   int device_index = 0;
@@ -51,23 +50,23 @@ struct Submission {
   /// On a device: the event after which the buffers are ready.
   std::shared_ptr<const DeviceEvent> ready = {};
   std::chrono::steady_clock::time_point ended;  ///< by the executor, if it was run
-  bool is_noted = false;                        ///< EventKind::Submitted has been written
-  bool end_is_noted = false;                    ///< EventKind::Completed has been
+  bool is_recorded = false;                     ///< EventKind::Submitted has been written
+  bool end_is_recorded = false;                 ///< EventKind::Completed has been
   bool is_abandoned = false;                    ///< the group has failed
-  bool is_released = false;                     ///< its name is free again: a device works on it
-  bool after_wait = false;  ///< somebody had waited for a result since the one before
+  bool is_released = false;                     ///< a device works on it: its name is free again
+  bool after_wait = false;  ///< a thread has waited for a result since the one before
   std::optional<std::chrono::steady_clock::time_point> deadline;  ///< from Request::timeout
-  std::uint64_t unnamed_before = 0;  ///< of a join: operations without a name that came before it
+  std::uint64_t unnamed_before = 0;  ///< of a join: number of operations without a name before it
 
-  // What the ranks have agreed on.
-  RankRows rows = {};        ///< in what their requests differ
-  bool contributed = true;   ///< false: nobody did; nothing is to be moved
+  // Agreed by the ranks.
+  RankRows rows = {};        ///< that differ between ranks
+  bool contributed = true;   ///< false: no rank did, and no data moves
   int average_over = 0;      ///< as Response::average_over
   std::uint64_t digest = 0;  ///< common_digest() of the ranks
-  int last_rank = -1;        ///< of the group, that announced it last; -1: not known
+  int last_rank = -1;        ///< rank of the group that announced it last; -1: not known
   /// With RONDE_VERIFY: ResultEnd::number; 0: it has none.
   std::uint64_t result_number = 0;
-  /// Of an alltoall with splits, once known: rows from every rank.
+  /// Alltoall with splits, once known: rows from every rank.
   std::vector<std::int64_t> received_rows = {};
 
   /// The operations of a group, which has no work, in the order of OpSpec::members.
@@ -84,17 +83,17 @@ void for_each_operation(Submission& submission, const Function& function) {
   if (!submission.is_group()) function(submission);
 }
 
-/// "4 operations: allreduce 'a', allreduce 'b', allreduce 'c' and 1 more", for the log.
+/// Returns "4 operations: allreduce 'a', allreduce 'b', allreduce 'c' and 1 more", for the log.
 std::string text_of(const std::vector<Submission>& submissions);
 
-/// Adds what the ranks have agreed on to `agreed`: the operation, or the members of the group one
-/// by one. `average_over`: as Response::average_over.
+/// Appends an agreed operation, or the members of a group one by one, to `agreed`. `average_over`:
+/// as Response::average_over.
 void add_agreed(std::vector<Submission>& agreed, Submission submission, const RankRows& rows,
                 bool contributed, std::uint64_t digest, int average_over = 0);
 
-/// Writes EventKind::Submitted, if it has not been, of the operation or each one of the group.
-/// `then`: what happens to it at once.
-void note_submitted(EventLog& events, Submission& submission,
-                    ThenAlso then = ThenAlso::Nothing) noexcept;
+/// Writes EventKind::Submitted for the operation or each one of the group, once. `then`: events
+/// that happen at the same time.
+void record_submitted(EventLog& events, Submission& submission,
+                      ThenAlso then = ThenAlso::Nothing) noexcept;
 
 }  // namespace ronde

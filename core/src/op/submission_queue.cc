@@ -10,6 +10,31 @@ namespace ronde {
 
 using Intake = Agreement::Intake;
 
+Intake Negotiated::put(Submission& submission) {
+  const bool was_empty = waiting_.empty();
+  const bool was_full = bytes_ >= most_bytes_;
+  if (was_empty) first_ = submission.submitted;
+  bytes_ += submission.input_bytes;
+  waiting_.push_back(std::move(submission));
+  return was_empty || (!was_full && bytes_ >= most_bytes_) ? Intake::Due : Intake::Taken;
+}
+
+bool Negotiated::expedite(const WorkState& /*work*/, bool waits) {
+  if (!waits || waiting_.empty()) return false;
+  return !std::exchange(is_urgent_, true);
+}
+
+std::optional<Negotiated::TimePoint> Negotiated::due() const {
+  if (waiting_.empty()) return std::nullopt;
+  return is_urgent_ || bytes_ >= most_bytes_ ? TimePoint() : first_ + time_;
+}
+
+std::vector<Submission> Negotiated::take() {
+  bytes_ = 0;
+  is_urgent_ = false;
+  return std::exchange(waiting_, {});
+}
+
 SubmissionQueue::SubmissionQueue(std::chrono::nanoseconds gather_time, std::uint64_t gather_bytes,
                                  std::function<void()> wake, EventLog& events)
     : events_(events), wake_(std::move(wake)), negotiated_(gather_time, gather_bytes) {}
@@ -49,7 +74,7 @@ Intake SubmissionQueue::route(Submission& submission) {
     const Intake intake = first_asked_->put(submission);
     if (intake != Intake::Deviates) return intake;
   }
-  note_submitted(events_, submission);
+  record_submitted(events_, submission);
   return negotiated_.put(submission);
 }
 
@@ -72,10 +97,10 @@ void SubmissionQueue::hand_over(const std::function<std::vector<Submission>()>& 
     }
   }
   for (Submission& submission : earlier) route(submission);
-  if (!negotiated_.waiting().empty()) negotiated_.hurry();
+  if (!negotiated_.waiting().empty()) negotiated_.mark_urgent();
   for (Submission& submission : later) route(submission);
-  if (was_due && !negotiated_.waiting().empty()) negotiated_.hurry();
-  // A thread that has waited all along could not tell the agreement that has its operation now.
+  if (was_due && !negotiated_.waiting().empty()) negotiated_.mark_urgent();
+  // A thread that already waits cannot expedite its operation at the agreement that has it now.
   for (const std::shared_ptr<WorkState>& work : awaited) expedite_locked(*work, true);
 }
 
@@ -120,40 +145,9 @@ void SubmissionQueue::release(Submission& submission) {
   memory_.leave(submission);
 }
 
-NameUse* SubmissionQueue::prepare(const SpecPtr& spec) {
-  const std::lock_guard lock(mutex_);
-  if (closed_) std::rethrow_exception(closed_);
-  return names_.prepare(spec);
-}
-
-void SubmissionQueue::unprepare(const SpecPtr& spec) {
-  const std::lock_guard lock(mutex_);
-  names_.unprepare(spec);
-}
-
-void SubmissionQueue::continue_numbers(std::uint32_t set, std::uint64_t next) {
-  const std::lock_guard lock(mutex_);
-  names_.continue_numbers(set, next);
-}
-
 std::uint64_t SubmissionQueue::joins(std::uint32_t set) const {
   const std::lock_guard lock(mutex_);
   return names_.joins(set);
-}
-
-void SubmissionQueue::open_set(std::uint32_t set) {
-  const std::lock_guard lock(mutex_);
-  names_.open_set(set);
-}
-
-std::vector<std::string> SubmissionQueue::close_set(std::uint32_t set) {
-  const std::lock_guard lock(mutex_);
-  return names_.close_set(set);
-}
-
-void SubmissionQueue::forget_set(std::uint32_t set) {
-  const std::lock_guard lock(mutex_);
-  names_.forget_set(set);
 }
 
 void SubmissionQueue::expect_open() const {
@@ -174,6 +168,48 @@ void SubmissionQueue::wake() noexcept {
 void SubmissionQueue::detach() {
   const std::lock_guard lock(mutex_);
   wake_ = nullptr;
+}
+
+void mark_queued(SubmissionQueue& queue, Submission& submission,
+                 std::shared_ptr<const DeviceEvent> event) {
+  if (!submission.work) return;  // of a rank that has joined
+  queue.release(submission);
+  submission.is_released = true;
+  if (submission.digest == kDigestsDiffer) submission.work->set_digests_differ();
+  submission.work->set_queued(std::move(event));
+}
+
+namespace {
+
+EventKind kind_of_end(const Submission& submission, bool failed) {
+  if (submission.is_abandoned) return EventKind::Abandoned;
+  return failed ? EventKind::Failed : EventKind::Completed;
+}
+
+}  // namespace
+
+void complete(SubmissionQueue& queue, Submission& submission, std::exception_ptr error,
+              bool contributed) {
+  for (Submission& member : submission.members) complete(queue, member, error, contributed);
+  if (submission.is_group()) return;
+  if (!submission.work) return;  // of a rank that has joined
+  // The name is free and the owner of the buffers released before the end becomes visible.
+  if (!submission.is_released) queue.release(submission);
+  submission.start = {};
+  if (!submission.end_is_recorded || error) {
+    const bool was_run = submission.ended != EventLog::Clock::time_point();
+    const auto ended = was_run ? submission.ended : EventLog::Clock::now();
+    queue.events().write({.time_ns = EventLog::ns_of(ended),
+                          .kind = kind_of_end(submission, error != nullptr),
+                          .collective = submission.spec().kind,
+                          .set = submission.spec().set,
+                          .operation = submission.number});
+  }
+  // An operation that was queued already has its answer, which the program may be reading.
+  if (!submission.is_released && submission.digest == kDigestsDiffer) {
+    submission.work->set_digests_differ();
+  }
+  submission.work->complete(std::move(error), contributed);
 }
 
 }  // namespace ronde

@@ -7,8 +7,8 @@
 
 #include "core/src/base/monotonic_clock.h"
 #include "core/src/base/rank_list.h"
+#include "core/src/op/op_spec.h"
 #include "core/src/op/request_validation.h"
-#include "core/src/op/rows.h"
 #include "ronde/error.h"
 
 namespace ronde {
@@ -37,7 +37,7 @@ void sort_members(std::vector<Submission>& members) {
   });
 }
 
-/// The spec of the group, which from now on owns those of its sorted members.
+/// Makes the spec of the group, which then owns those of its sorted members.
 void share_spec(Submission& group) {
   OpSpec spec;
   const OpSpec& first = group.members.front().spec();
@@ -60,7 +60,8 @@ Work push(SubmissionQueue& queue, Submission submission) {
 
 }  // namespace
 
-/// The set of the request; null: the global one. Throws UsageError if this rank is not in it.
+/// Returns the set of the request; null: the global one. Throws UsageError if this rank is not in
+/// it.
 std::shared_ptr<const SetInfo> Submitter::set_of(const Request& request) const {
   if (sets_.is_everybody(request.set)) return nullptr;
   std::shared_ptr<const SetInfo> info = sets_.at(request.set);
@@ -71,7 +72,7 @@ std::shared_ptr<const SetInfo> Submitter::set_of(const Request& request) const {
                    UsageError::Kind::NotAMember);
 }
 
-/// Names this rank in an error that it alone throws.
+/// Rethrows an error that this rank alone throws, with the rank in its text.
 void Submitter::rethrow_as_of_this_rank(const UsageError& error) const {
   throw UsageError(rank_name(topology_.rank) + ": " + error.what(), error.kind());
 }
@@ -111,7 +112,7 @@ std::vector<Work> Submitter::submit_group(std::vector<Request> requests) try {
   rethrow_as_of_this_rank(error);
 }
 
-/// The work that has to run before the buffers of the operation are touched.
+/// Returns the event after which the buffers of the operation may be touched.
 std::shared_ptr<const DeviceEvent> Submitter::ready_point(const Submission& submission) const try {
   return device_streams_->mark(submission.device_index, submission.start.stream);
 } catch (const UsageError& error) {
@@ -150,8 +151,8 @@ Preparation Submitter::described(const Request& request) const {
           .output_bytes = written_bytes(request, place.rank, place.size)};
 }
 
-/// The spec of one start: it may be on another place of the symmetric heap than the last one, and
-/// refuse.
+/// Returns the spec of one start, which may refuse, or be at another place of the symmetric heap
+/// than the last one.
 SpecPtr Submitter::spec_of_start(const Start& start, const Preparation& preparation) const {
   const SpecPtr& spec = preparation.spec;
   const std::uint64_t place =
@@ -169,7 +170,8 @@ Preparation Submitter::prepare(Request request) try {
   request.contributes = true;
   request.input = request.output;
   Preparation preparation = described(request);
-  preparation.name_use = queue_.prepare(preparation.spec);
+  queue_.expect_open();
+  preparation.name_use = queue_.names()->prepare(preparation.spec);
   return preparation;
 } catch (const UsageError& error) {
   rethrow_as_of_this_rank(error);

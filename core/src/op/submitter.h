@@ -20,7 +20,7 @@
 
 namespace ronde {
 
-/// What is the same in every start of an operation.
+/// The properties of an operation that are the same in every start.
 struct Preparation {
   SpecPtr spec;  ///< with the symmetric place of the output that it was prepared with
   int rank = 0;  ///< within the set
@@ -35,8 +35,8 @@ struct Preparation {
   NameUse* name_use = nullptr;  ///< as NameRegistry::prepare() returns it
 };
 
-/// Takes the program's requests: checks what this rank alone can check before others learn of them,
-/// and puts them into the queue. Its errors name this rank.
+/// Checks the program's requests for errors that this rank alone can see, and puts them into the
+/// queue. Its errors name this rank.
 ///
 /// Thread-safety: every member may be called from any thread.
 class Submitter {
@@ -49,10 +49,10 @@ class Submitter {
   Work submit(Request request);
   std::vector<Work> submit_group(std::vector<Request> requests);
 
-  /// Prepares an operation, whose Preparation has to be given to unprepare() once it has ended.
+  /// Prepares an operation. The caller passes the Preparation to unprepare() once it has ended.
   Preparation prepare(Request request);
   Work start(const Preparation& preparation, Start start);
-  void unprepare(const Preparation& preparation) { queue_.unprepare(preparation.spec); }
+  void unprepare(const Preparation& preparation) { queue_.names()->unprepare(preparation.spec); }
 
  private:
   [[noreturn]] void rethrow_as_of_this_rank(const UsageError& error) const;

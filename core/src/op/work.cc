@@ -2,9 +2,8 @@
 #include "ronde/work.h"
 #include "core/src/base/monotonic_clock.h"
 
-#include "core/src/base/after_fork.h"
-#include "core/src/base/exception_text.h"
-#include "core/src/base/thread_scope.h"
+#include "core/src/base/caller.h"
+#include "core/src/base/text.h"
 #include "core/src/op/work_state.h"
 #include "ronde/error.h"
 
@@ -67,7 +66,7 @@ void WorkState::expect_own_process(const char* function) const {
 
 bool WorkState::ask() noexcept {
   if (done()) return true;
-  // In a bucket, only what is lazy can be put off.
+  // In a bucket, only lazy operations can be delayed.
   if (!bucket()) return false;
   if (const auto engine = engine_.lock()) engine->help(*this, Stage::Done, WaitHelper::kAsks);
   return false;
@@ -83,13 +82,13 @@ std::exception_ptr WorkState::error() {
   error_read_ = error_read_ || error_ != nullptr;
   const std::exception_ptr error = error_;
   lock.unlock();
-  tell_engine(error);
+  report_read(error);
   return error;
 }
 
-void WorkState::tell_engine(const std::exception_ptr& error) const noexcept {
+void WorkState::report_read(const std::exception_ptr& error) const noexcept {
   if (!error) return;
-  if (const auto engine = engine_.lock()) engine->note_read(error);
+  if (const auto engine = engine_.lock()) engine->on_error_read(error);
 }
 
 void WorkState::expect_success(const char* asked) {
@@ -111,11 +110,11 @@ void WorkState::wait(Stage goal, WaitHelper::TimePoint deadline) {
 void WorkState::block(Stage goal, WaitHelper::TimePoint deadline) {
   if (stage() >= goal) return;
   std::unique_lock lock(mutex_);
-  const auto has_come = [this, goal] { return stage() >= goal; };
+  const auto is_reached = [this, goal] { return stage() >= goal; };
   if (deadline == WaitHelper::TimePoint::max()) {
-    changed_.wait(lock, has_come);
+    changed_.wait(lock, is_reached);
   } else {
-    changed_.wait_until(lock, deadline, has_come);
+    changed_.wait_until(lock, deadline, is_reached);
   }
 }
 

@@ -14,6 +14,7 @@
 #include <string>
 #include <vector>
 
+#include "core/src/base/steps.h"
 #include "core/src/kernels/elementwise.h"
 #include "ronde/division.h"
 #include "ronde/error.h"
@@ -32,7 +33,7 @@ Blend factors_of(const Products& products) {
           1.0 - products.mixed / (2.0 * products.second)};
 }
 
-class Adasum final : public Operation {
+class Adasum final : public SteppedOperation {
  public:
   Adasum(Backend& backend, const AllreduceCall& call, int rank, int size, FusionBuffer& scratch)
       : backend_(backend),
@@ -42,45 +43,39 @@ class Adasum final : public Operation {
         scratch_(scratch),
         moved_(call.effective_wire_dtype()),
         computed_(packed_dtype(call.dtype, true)),
-        left_(call.segments) {}
+        left_(call.segments) {
+    begin(run());
+  }
 
-  bool poll() override {
-    for (;;) {
-      if (step_ && !step_->poll()) return false;
-      if (step_) progress_ += step_->progress() + 1;
-      step_.reset();
-      step_ = next_step();
-      if (!step_) return true;
+ private:
+  Steps run() {
+    while (!left_.empty()) {
+      lay_out(next_batch());
+      step_ = scatter();
+      co_await finished();
+      prepare_vectors();
+      for (distance_ = 1; distance_ < ranks_; distance_ *= 2) {
+        step_ = multiply();
+        co_await finished();
+        combine();
+      }
+      step_ = gather();
+      co_await finished();
+      unpack();
     }
   }
 
-  std::uint64_t progress() const override { return progress_ + (step_ ? step_->progress() : 0); }
-
- private:
-  enum class Stage { Begin, Scattered, Multiplied, Gathered };
-
-  std::unique_ptr<Operation> next_step() {
-    switch (stage_) {
-      case Stage::Begin:
-        return scatter();
-      case Stage::Scattered:
-        prepare_vectors();
-        return multiply();
-      case Stage::Multiplied:
-        combine();
-        return multiply();
-      case Stage::Gathered:
-        unpack();
-        return scatter();
-    }
-    return nullptr;
+  /// Waits until `step_` has ended.
+  Steps finished() {
+    co_await until_finished(*step_);
+    step_.reset();
   }
 
   std::size_t moved_bytes(std::size_t elements) const { return elements * size_of(moved_); }
   std::size_t computed_bytes(std::size_t elements) const { return elements * size_of(computed_); }
   EvenParts cut(const Segment& tensor) const { return {tensor.count, ranks_}; }
 
-  /// Bound for one more tensor. It is equal on all ranks, so that they take the same tensors.
+  /// Returns a bound for one more tensor, equal on all ranks, so that they choose the same tensors.
   std::size_t scratch_bytes(const Segment& tensor) const {
     const std::size_t own_parts = cut(tensor).count(0) * ranks_;
     const std::size_t converted = moved_ == computed_ ? 0 : computed_bytes(own_parts);
@@ -88,8 +83,8 @@ class Adasum final : public Operation {
     return moved_bytes(tensor.count) + moved_bytes(own_parts) + converted + sums;
   }
 
-  /// Takes the tensors to work on, one at least, and gets memory for them.
-  std::byte* take_batch() {
+  /// Chooses the next tensors to work on, at least one, and returns memory for them.
+  std::byte* next_batch() {
     std::size_t bytes = 4 * kCacheLine;
     std::size_t tensors = 0;
     for (; tensors < left_.size(); ++tensors) {
@@ -130,11 +125,8 @@ class Adasum final : public Operation {
 
   /// Sends every rank its parts of this rank's tensors.
   std::unique_ptr<Operation> scatter() {
-    if (left_.empty()) return nullptr;
-    lay_out(take_batch());
     for_each_part([&](std::byte* packed, const Segment& tensor, std::size_t offset,
                       std::size_t count) { pack(packed, tensor, offset, count); });
-    stage_ = Stage::Scattered;
     return backend_.alltoall({.input = whole_,
                               .output = parts_,
                               .send_counts = counts_,
@@ -191,7 +183,6 @@ class Adasum final : public Operation {
   void prepare_vectors() {
     const std::size_t count = counts_[own_] * ranks_;
     const Scaling scaling{call_.prescale, 1.0};
-    distance_ = 1;
     if (call_.wire_dtype) {
       best_kernels().widen(vectors_, parts_, count, conversion({}), Store::Regular);
     } else if (moved_ != computed_ || !scaling.is_identity()) {
@@ -199,7 +190,7 @@ class Adasum final : public Operation {
     }
   }
 
-  /// This rank's part of `tensor` of what has come together in the vector of `rank`.
+  /// Returns this rank's part of `tensor` in the vector that is accumulated at `rank`.
   std::byte* vector(std::size_t rank, std::size_t tensor) const {
     return vectors_ + computed_bytes(rank * counts_[own_] + own_offsets_[tensor]);
   }
@@ -212,9 +203,8 @@ class Adasum final : public Operation {
     }
   }
 
-  /// Starts on a level, or ends if there is none left.
+  /// Computes the dot products of a level, and gathers those of all ranks.
   std::unique_ptr<Operation> multiply() {
-    if (distance_ >= ranks_) return gather();
     products_.clear();
     for_each_pair([&](std::size_t first, std::size_t second) {
       for (std::size_t t = 0; t < batch_.size(); ++t) {
@@ -225,7 +215,6 @@ class Adasum final : public Operation {
     // The backend may not know f64: the sums are sent as bytes of a type that it knows.
     const std::size_t bytes = products_.size() * sizeof(Products);
     sum_counts_.assign(ranks_, bytes / size_of(moved_));
-    stage_ = Stage::Multiplied;
     return backend_.allgather({.input = products_.data(),
                                .output = sums_,
                                .counts = sum_counts_,
@@ -233,7 +222,7 @@ class Adasum final : public Operation {
                                .place = call_.place});
   }
 
-  /// Sum over all ranks, in their order.
+  /// Sums the products of all ranks, in their order.
   Products sum_of(std::size_t number) const {
     Products sum;
     for (std::size_t rank = 0; rank < ranks_; ++rank) {
@@ -256,7 +245,6 @@ class Adasum final : public Operation {
                              computed_, factors_of(sum_of(number++)));
       }
     });
-    distance_ *= 2;
   }
 
   /// Sends this rank's parts of the results to all ranks.
@@ -267,7 +255,6 @@ class Adasum final : public Operation {
     } else {
       unpack_elements(parts_, vectors_, count, call_.dtype, call_.final, true);
     }
-    stage_ = Stage::Gathered;
     return backend_.allgather({.input = parts_,
                                .output = whole_,
                                .counts = counts_,
@@ -282,8 +269,8 @@ class Adasum final : public Operation {
   FusionBuffer& scratch_;
   const DataType moved_;
   const DataType computed_;
-  std::span<const Segment> left_;         ///< tensors of which nothing is done yet
-  std::span<const Segment> batch_;        ///< those that are worked on
+  std::span<const Segment> left_;         ///< tensors that are not begun yet
+  std::span<const Segment> batch_;        ///< tensors in progress
   std::optional<FusionBuffer> large_;     ///< for a batch that does not fit into the scratch
   std::vector<std::size_t> counts_;       ///< elements of the batch that are each rank's part
   std::vector<std::size_t> own_counts_;   ///< of this rank's part, once for each rank
@@ -295,9 +282,7 @@ class Adasum final : public Operation {
   std::byte* vectors_ = nullptr;          ///< the same in `computed_`
   std::byte* sums_ = nullptr;             ///< `products_` of all ranks
   std::size_t distance_ = 1;              ///< between the ranks that the level combines
-  Stage stage_ = Stage::Begin;
-  std::uint64_t progress_ = 0;
-  std::unique_ptr<Operation> step_;  ///< ends before the memory that it works on
+  std::unique_ptr<Operation> step_;       ///< destroyed before the memory that it works on
 };
 
 }  // namespace

@@ -36,10 +36,10 @@ namespace ronde {
 // a.a leaves the range of f64 (elements beyond about 1e154, or all below 1e-162) are combined as
 // NaN or as a sum.
 
-/// An allreduce with ReduceOp::Adasum, on a backend for plain segment lists that moves the type in
-/// which the elements travel. `scratch` holds what is worked on: for as many whole tensors at a
-/// time as fit, of each element its bytes on the way twice, and those of an f32 or f64 where that
-/// is another type. A tensor that does not fit gets memory of its own, for as long as it needs it.
+/// Starts an allreduce with ReduceOp::Adasum, on a backend for plain segment lists that moves the
+/// wire type. `scratch` holds as many whole tensors at a time as fit: twice the bytes of their
+/// elements on the wire, and those of an f32 or f64 where that is another type. A tensor that does
+/// not fit gets memory of its own while it is worked on.
 std::unique_ptr<Operation> adasum(Backend& backend, const AllreduceCall& call, int rank, int size,
                                   FusionBuffer& scratch);
 

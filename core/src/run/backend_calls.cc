@@ -92,7 +92,7 @@ void BackendCalls::start(Bucket& bucket) {
   bucket.operation = start();
 }
 
-/// To be asked once the memory of the result is there.
+/// Called once the memory of the result is allocated.
 Placement BackendCalls::place(Bucket& bucket, const Backend& backend) const {
   Device device{bucket.spec().device, bucket.items.front().device_index};
   if (device.kind == DeviceKind::Cpu) return {.device = device};
@@ -167,7 +167,7 @@ std::unique_ptr<Operation> BackendCalls::allgather(Bucket& bucket, Backend& back
                             .place = place(bucket, backend)});
 }
 
-/// In one step where the rows of all ranks are known, in two where some have splits.
+/// Takes one step where the rows of all ranks are known, two where some ranks have splits.
 std::unique_ptr<Operation> BackendCalls::alltoall(Bucket& bucket, Backend& backend) const {
   const Submission& item = bucket.items.front();
   const std::vector<std::int64_t> sent = sent_rows(item, size_);
@@ -188,7 +188,7 @@ bool BackendCalls::start_data(Bucket& bucket) const {
   item.received_rows = rows->received_rows();
   const std::int64_t most = rows->most_rows();
   const OpSpec& spec = item.spec();
-  // A bound of every rank's result that all compute alike.
+  // A bound of every rank's result, which all ranks compute alike.
   std::vector<std::int64_t> largest = spec.shape;
   const bool overflows = most > std::numeric_limits<std::int64_t>::max() / size_;
   largest.at(0) = most * (overflows ? 1 : size_);
@@ -204,7 +204,7 @@ bool BackendCalls::start_data(Bucket& bucket) const {
   return true;
 }
 
-/// `most`: rows from any rank to any.
+/// Starts the alltoall of the data. `most`: rows from any rank to any.
 std::unique_ptr<Operation> BackendCalls::move_rows(Bucket& bucket, Backend& backend,
                                                    std::int64_t most) const {
   const Submission& item = bucket.items.front();

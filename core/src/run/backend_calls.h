@@ -27,17 +27,16 @@ class BackendCalls {
 
   /// Sets Bucket::operation.
   void start(Bucket& bucket);
-  /// The same for the data, once Bucket::rows are here. False: there is nothing to move, on any
-  /// rank.
+  /// Starts the data once Bucket::rows has ended. Returns false if no rank has data to move.
   bool start_data(Bucket& bucket) const;
 
-  /// Bytes of such a tensor as the backend moves them. Of an allgather or reducescatter it is this
-  /// rank's result that counts.
+  /// Return the bytes of a tensor as the backend moves them; for an allgather or reducescatter
+  /// those of this rank's result.
   /// @{
   std::uint64_t wire_bytes(const OpSpec& spec) const;
   std::uint64_t wire_bytes(const Submission& item) const;
   /// @}
-  /// What wire_bytes() would be without a wire_dtype.
+  /// Returns wire_bytes() as it would be without a wire_dtype.
   std::uint64_t uncompressed_bytes(const Submission& item) const;
 
  private:

@@ -9,8 +9,12 @@
 namespace ronde {
 namespace {
 
-/// The limit of the fusion buffer where fusion is off: what then goes through it in chunks.
+/// The limit of the fusion buffer, through which data goes in chunks, where fusion is off.
 constexpr std::uint64_t kChunkBytes = std::uint64_t{64} << 20;
+
+bool suits(const BackendFactory& factory, const Topology& topology) {
+  return !factory.suits || factory.suits(topology);
+}
 
 }  // namespace
 
@@ -20,8 +24,7 @@ const BackendRegistry::value_type& choose_set_backend(const BackendRegistry& bac
   const BackendRegistry::value_type* chosen = nullptr;
   for (const auto& candidate : backends) {
     const BackendFactory& factory = candidate.second;
-    const bool suits = !factory.suits || factory.suits(topology);
-    if (factory.device != device || !factory.serves_sets || !suits) continue;
+    if (factory.device != device || !factory.serves_sets || !suits(factory, topology)) continue;
     if (candidate.first == wanted) return candidate;
     if (chosen == nullptr || factory.priority > chosen->second.priority) chosen = &candidate;
   }
@@ -40,10 +43,10 @@ const BackendRegistry::value_type& choose_backend(const BackendRegistry& backend
     const BackendFactory& factory = candidate.second;
     if (factory.device != device) continue;
     names += (names.empty() ? "" : ", ") + candidate.first;
-    const bool suits = !factory.suits || factory.suits(topology);
-    if (wanted == candidate.first && suits) return candidate;
+    if (!suits(factory, topology)) continue;
+    if (wanted == candidate.first) return candidate;
     const bool better = chosen == nullptr || factory.priority > chosen->second.priority;
-    if (wanted == "auto" && suits && better) chosen = &candidate;
+    if (wanted == "auto" && better) chosen = &candidate;
   }
   if (chosen == nullptr) {
     throw UsageError("no backend '" + wanted + "' for " + std::string(to_string(device)) +
@@ -58,10 +61,10 @@ std::string candidates_text(const BackendRegistry& backends, DeviceKind device,
   std::string text;
   for (const auto& [name, factory] : backends) {
     if (factory.device != device) continue;
-    const bool suits =
-        (!factory.suits || factory.suits(topology)) && (!of_set || factory.serves_sets);
+    const bool is_candidate = suits(factory, topology) && (!of_set || factory.serves_sets);
     text += (text.empty() ? "" : ", ") + name +
-            (suits ? " (priority " + std::to_string(factory.priority) + ")" : " (does not suit)");
+            (is_candidate ? " (priority " + std::to_string(factory.priority) + ")"
+                          : " (does not suit)");
   }
   return text;
 }

@@ -3,13 +3,13 @@
 
 #include <utility>
 
-#include "core/src/op/completion.h"
+#include "core/src/op/submission_queue.h"
 
 namespace ronde {
 
 void DeviceQueue::add(Bucket& bucket, const std::shared_ptr<const DeviceEvent>& event) {
   const std::size_t first = queued_.size();
-  // All before any: should the device fail meanwhile, the group finds them here when it ends.
+  // All are queued before any is delivered: if the device fails meanwhile, drain() returns them.
   for (Submission& item : bucket.items) {
     queued_.push_back({std::move(item), bucket.error, event, Clock::now()});
   }
@@ -17,11 +17,11 @@ void DeviceQueue::add(Bucket& bucket, const std::shared_ptr<const DeviceEvent>& 
     OnDevice& queued = queued_[i];
     if (!queued.error) queued.error = deliver(queued);
     counters_.queued.add();
-    if (!queued.error) note_queued(queue_, queued.item, queued.event);
+    if (!queued.error) mark_queued(queue_, queued.item, queued.event);
   }
 }
 
-/// What Request::finish queues belongs to the operation: it is over once that is.
+/// Work that Request::finish queues belongs to the operation, which ends with it.
 std::exception_ptr DeviceQueue::deliver(OnDevice& queued) const {
   const Start& start = queued.item.start;
   if (!start.finish) return results_.deliver(queued.item);

@@ -17,9 +17,8 @@
 
 namespace ronde {
 
-/// The operations that devices work on, in the order in which their backends left them: each is
-/// completed once its device has come to its event. Whoever can wait on a stream need not wait for
-/// that.
+/// The operations that devices work on, in the order in which their backends ended: each is
+/// completed once its device has reached its event. A wait on a stream returns before that.
 ///
 /// Thread-safety: none (the counters: any thread).
 class DeviceQueue {
@@ -37,16 +36,16 @@ class DeviceQueue {
 
   bool empty() const noexcept { return queued_.empty(); }
 
-  /// Adds the operations of the bucket, of which the device will reach `event`.
+  /// Adds the operations of the bucket, whose results the device has at `event`.
   void add(Bucket& bucket, const std::shared_ptr<const DeviceEvent>& event);
 
-  /// Completes what the devices have come to; true if there was any.
+  /// Completes the operations whose events have passed. Returns whether there was any.
   bool complete_passed();
 
-  /// Why a device has taken too long, as Executor::overdue().
+  /// Returns why a device has taken too long, as Executor::overdue().
   std::string overdue(Clock::time_point now, std::optional<Clock::duration> limit) const;
 
-  /// Removes and returns everything unfinished.
+  /// Removes and returns all operations.
   std::vector<Submission> drain();
 
   const Counters& counters() const noexcept { return counters_; }

@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/src/base/steps.h"
 #include "core/src/run/fusion_buffer.h"
 #include "ronde/division.h"
 #include "ronde/plugin/segment_cursor.h"
@@ -33,7 +34,7 @@ void with_integer(DataType dtype, Visit visit) {
   if (dtype == DataType::I64) visit(std::int64_t{});
 }
 
-/// Zero times infinity is zero.
+/// Scales a sum; zero times infinity is zero.
 template <typename Integer>
 Integer scaled(std::int64_t sum, double prescale, const Scaling& scaling) {
   using Limits = std::numeric_limits<Integer>;
@@ -42,7 +43,7 @@ Integer scaled(std::int64_t sum, double prescale, const Scaling& scaling) {
   return static_cast<Integer>(std::clamp<double>(value, Limits::min(), Limits::max()));
 }
 
-class ExactSum final : public Operation {
+class ExactSum final : public SteppedOperation {
  public:
   ExactSum(Backend& host, std::shared_ptr<DeviceStreams> device, const AllreduceCall& call)
       : host_(host),
@@ -51,52 +52,39 @@ class ExactSum final : public Operation {
         after_(call.place.after.begin(), call.place.after.end()),
         left_(total_elements(call.segments)),
         in_(call.segments),
-        out_(call.segments) {}
+        out_(call.segments) {
+    begin(run());
+  }
 
-  /// After a failure, the device may still copy.
+  // After a failure, the device may still copy.
   ~ExactSum() override {
     if (!after_.empty()) memory_.abandon();
   }
 
-  bool poll() override {
-    for (;;) {
-      if (step_ && !step_->poll()) return false;
-      const auto has_passed = [](const auto& event) { return event->passed(); };
-      if (!std::ranges::all_of(after_, has_passed)) return false;
-      after_.clear();
-      if (stage_ == Stage::Begin && left_ == 0) return true;
-      advance();
+ private:
+  Steps run() {
+    co_await copied();
+    while (left_ > 0) {
+      copy_inputs();
+      co_await copied();
+      with_integer(call_.dtype, [this](auto type) { widen(type); });
+      segment_ = {words_.data(), words_.data(), words_.size()};
+      sum_ = host_.allreduce({.segments = {&segment_, 1}, .dtype = DataType::I64});
+      co_await until_finished(*sum_);
+      sum_.reset();
+      with_integer(call_.dtype, [this](auto type) { narrow(type); });
+      copy_results();
+      co_await copied();
     }
+    set_event(last_copy_);  // which has passed
   }
 
-  /// The result is there already.
-  std::shared_ptr<const DeviceEvent> event() const override { return last_copy_; }
-
-  std::uint64_t progress() const override { return progress_ + (step_ ? step_->progress() : 0); }
-
- private:
-  enum class Stage { Begin, Copied, Summed };
-
-  void advance() {
-    switch (stage_) {
-      case Stage::Begin:
-        copy_inputs();
-        stage_ = Stage::Copied;
-        return;
-      case Stage::Copied:
-        with_integer(call_.dtype, [this](auto type) { widen(type); });
-        segment_ = {words_.data(), words_.data(), words_.size()};
-        step_ = host_.allreduce({.segments = {&segment_, 1}, .dtype = DataType::I64});
-        stage_ = Stage::Summed;
-        return;
-      case Stage::Summed:
-        progress_ += step_->progress() + 1;
-        step_.reset();
-        with_integer(call_.dtype, [this](auto type) { narrow(type); });
-        copy_results();
-        stage_ = Stage::Begin;
-        return;
-    }
+  /// Waits until the device has reached all of `after_`.
+  Steps copied() {
+    co_await until([this] {
+      return std::ranges::all_of(after_, [](const auto& event) { return event->passed(); });
+    });
+    after_.clear();
   }
 
   void copy_inputs() {
@@ -135,7 +123,7 @@ class ExactSum final : public Operation {
     }
   }
 
-  /// Lower halves lie behind all upper ones.
+  /// Widens elements to words; the lower halves lie behind all upper ones.
   template <typename Integer>
   void widen(Integer value) {
     words_.resize(count_ * words_of(call_.dtype));
@@ -170,19 +158,17 @@ class ExactSum final : public Operation {
   Backend& host_;
   const std::shared_ptr<DeviceStreams> device_;
   const AllreduceCall call_;
-  std::vector<std::shared_ptr<const DeviceEvent>> after_;  ///< what is waited for on the device
-  std::size_t left_;  ///< elements of which nothing is done yet
+  std::vector<std::shared_ptr<const DeviceEvent>> after_;  ///< copies in progress on the device
+  std::size_t left_;                                       ///< elements that are not begun yet
   SegmentCursor in_;
   SegmentCursor out_;
-  Stage stage_ = Stage::Begin;
   std::size_t count_ = 0;  ///< elements of the chunk in progress
   FusionBuffer memory_{kChunk * sizeof(std::int64_t)};
-  std::byte* elements_ = nullptr;    ///< of the chunk, then their results
+  std::byte* elements_ = nullptr;    ///< of the chunk, replaced by their results
   std::vector<std::int64_t> words_;  ///< of the chunk
-  Segment segment_;                  ///< all of them
+  Segment segment_;                  ///< all words
   std::shared_ptr<const DeviceEvent> last_copy_;
-  std::uint64_t progress_ = 0;
-  std::unique_ptr<Operation> step_;  ///< ends before the memory that it works on
+  std::unique_ptr<Operation> sum_;  ///< destroyed before the memory that it works on
 };
 
 }  // namespace

@@ -20,13 +20,13 @@ namespace ronde {
 // Exact sums always run on the CPU's backend: they are rare, and so no backend and no kernel has to
 // scale integers. A reducescatter is an allreduce of which a rank keeps its own part.
 
-/// Words of 64 bits as which an element travels.
+/// Returns the number of words of 64 bits as which an element travels.
 constexpr std::size_t words_of(DataType dtype) noexcept {
   return dtype == DataType::I64 ? 2 : 1;
 }
 
-/// A sum of integers with scales, on a backend of the CPU for plain segment lists. `device`: of
-/// the buffers; null if they are on the CPU. A segment without an output is not written.
+/// Starts a sum of integers with scales, on a backend of the CPU for plain segment lists. `device`:
+/// that of the buffers; null if they are on the CPU. A segment without an output is not written.
 std::unique_ptr<Operation> exact_sum(Backend& host, std::shared_ptr<DeviceStreams> device,
                                      const AllreduceCall& call);
 

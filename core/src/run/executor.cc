@@ -7,13 +7,13 @@
 #include <utility>
 
 #include "core/src/agree/fusion_plan.h"
-#include "core/src/op/completion.h"
+#include "core/src/op/submission_queue.h"
 #include "core/src/run/exact_sum.h"
 
 namespace ronde {
 namespace {
 
-/// Elements that take part on all ranks; for what all bring alike, those of one.
+/// Returns the elements of all ranks together; where their shapes are equal, those of one rank.
 std::uint64_t elements_of_all(const Submission& item) {
   std::vector<std::int64_t> shape = item.spec().shape;
   if (!item.rows.first_dims.empty()) shape.at(0) = total_rows(item.rows.first_dims);
@@ -25,8 +25,8 @@ bool moves_nothing(const Submission& item) {
          (!item.rows.has_splits() && elements_of_all(item) == 0);
 }
 
-/// Its operation starts several of a backend, at times of its own, or one of the CPU's beside those
-/// of a device: no other one may start meanwhile, for the sake of their order.
+/// Returns whether its operation starts several of a backend, at times of its own, or one of the
+/// CPU beside those of a device: no other one may start meanwhile, for the sake of their order.
 bool runs_alone(const Submission& item) {
   if (needs_exact_sum(item.spec())) return true;
   if (item.spec().kind == Collective::Allreduce) return item.spec().op == ReduceOp::Adasum;
@@ -35,7 +35,82 @@ bool runs_alone(const Submission& item) {
   return may_have_splits && item.rows.has_splits();
 }
 
+EventRecord event_of(const Bucket& bucket, EventKind kind, BucketRecord::TimePoint time) {
+  const OpSpec& spec = bucket.spec();
+  return {.time_ns = EventLog::ns_of(time),
+          .kind = kind,
+          .collective = spec.kind,
+          .set = spec.set,
+          .bucket = bucket.number};
+}
+
+/// Returns whether the bucket ends its only operation.
+bool completes_with(const Bucket& bucket) {
+  if (bucket.items.size() > 1 || bucket.error || bucket.operation->event()) return false;
+  const Submission& item = bucket.items.front();
+  return item.work && !item.start.finish;
+}
+
 }  // namespace
+
+void BucketRecord::record_skipped(const Submission& item) {
+  if (item.spec().kind != Collective::Barrier) counters_.skipped_tensors.add();
+}
+
+void BucketRecord::record_agreed(Bucket& bucket) {
+  // Messages concern two ranks, and must not count on the others.
+  const bool is_message = is_point_to_point(bucket.spec().kind);
+  bucket.number = is_message ? kMessageBucket + ++messages_ : ++collectives_;
+  if (!events_.enabled()) return;
+  EventRecord agreed = event_of(bucket, EventKind::Agreed, MonotonicClock::now());
+  for (const Submission& item : bucket.items) {
+    if (!item.work) continue;  // of a rank that has joined
+    agreed.operation = item.number;
+    agreed.rank = item.last_rank;
+    events_.write(agreed);
+  }
+}
+
+void BucketRecord::record_started(const Bucket& bucket, bool is_alone) {
+  if (is_alone) busy_since_ = bucket.started;
+  EventRecord started = event_of(bucket, EventKind::Started, bucket.started);
+  for (const Submission& item : bucket.items) {
+    started.bytes += calls_.wire_bytes(item);
+    started.uncompressed_bytes += calls_.uncompressed_bytes(item);
+  }
+  const std::uint64_t bytes = started.bytes;
+  const Backend& backend = calls_.backend_of(bucket);
+  events_.write(started, backend.name());
+  counters_.uncompressed_bytes.add(started.uncompressed_bytes);
+  counters_.buckets.add();
+  counters_.tensors.add(bucket.items.size());
+  if (bucket.items.size() > 1) counters_.fused_tensors.add(bucket.items.size());
+  counters_.bytes.add(bytes);
+  counters_.largest_bucket_bytes.raise_to(bytes);
+  if (!log_.enabled(LogLevel::Trace)) return;
+  log_.trace("bucket of " + std::to_string(bytes) + " bytes over " + std::string(backend.name()) +
+             ", " + text_of(bucket.items));
+}
+
+void BucketRecord::record_finished(Bucket& bucket, TimePoint now) {
+  const auto busy = std::chrono::duration_cast<std::chrono::microseconds>(now - busy_since_);
+  counters_.busy_us.add(static_cast<std::uint64_t>(busy.count()));
+  busy_since_ = now;
+  const PackingTimes packing = bucket.operation->packing();
+  EventRecord event = event_of(bucket, EventKind::Packed, now);
+  event.duration_ns = packing.pack.count();
+  if (event.duration_ns > 0) events_.write(event);
+  event.kind = EventKind::Unpacked;
+  event.duration_ns = packing.unpack.count();
+  if (event.duration_ns > 0) events_.write(event);
+  EventRecord finished = event_of(bucket, EventKind::Finished, now);
+  if (completes_with(bucket)) {
+    finished.operation = bucket.items.front().number;
+    finished.then = ThenAlso::Completed;
+    bucket.items.front().end_is_recorded = true;
+  }
+  events_.write(finished);
+}
 
 Executor::Executor(Backends& backends, int rank, int size, std::uint64_t fusion_bytes,
                    int rank_of_group, const Logger& log, SubmissionQueue& queue)
@@ -72,7 +147,7 @@ void Executor::add_bucket(std::vector<Submission> items) {
   if (items.empty()) return;
   Bucket& bucket = buckets_.emplace_back();
   bucket.items = std::move(items);
-  record_.note_agreed(bucket);
+  record_.record_agreed(bucket);
 }
 
 void Executor::finish_what_moves_nothing(std::vector<Submission>& agreed) {
@@ -80,7 +155,7 @@ void Executor::finish_what_moves_nothing(std::vector<Submission>& agreed) {
   for (Submission& item : agreed) {
     if (!moves_nothing(item)) continue;
     is_any = true;
-    record_.note_skipped(item);
+    record_.record_skipped(item);
     finish(item, Clock::now());
   }
   if (is_any) std::erase_if(agreed, moves_nothing);
@@ -98,9 +173,9 @@ Capabilities Executor::capabilities_of(const Bucket& bucket) const {
   return calls_.backend_of(bucket).capabilities();
 }
 
-/// A backend for devices may use that of the CPU: those of one device only run at once. While ranks
-/// tell each other their rows, none knows when the data of the others starts: nothing comes
-/// between.
+/// Operations of different devices do not overlap, as a backend of a device may use that of the
+/// CPU. While ranks exchange their rows, none knows when the data of the others starts, so no
+/// operation starts in between.
 bool Executor::may_start_next() const {
   if (running_ == buckets_.size()) return false;
   if (running_ == 0) return true;
@@ -119,7 +194,7 @@ void Executor::start_next() {
     calls_.start(bucket);
     const bool is_alone = ++running_ == 1;
     if (is_alone) first_since_ = bucket.started;
-    record_.note_started(bucket, is_alone);
+    record_.record_started(bucket, is_alone);
   }
 }
 
@@ -138,7 +213,7 @@ bool Executor::poll() {
   return has_ended;
 }
 
-/// True once it has ended.
+/// Returns whether the bucket has ended.
 bool Executor::advance(Bucket& bucket) {
   if (!bucket.operation->poll()) return false;
   if (!bucket.rows) return true;
@@ -149,7 +224,7 @@ bool Executor::advance(Bucket& bucket) {
 void Executor::end_running(std::size_t index) {
   const Clock::time_point now = Clock::now();
   Bucket& bucket = buckets_[index];
-  record_.note_finished(bucket, now);
+  record_.record_finished(bucket, now);
   Bucket finished = std::move(bucket);
   buckets_.erase(buckets_.begin() + static_cast<std::ptrdiff_t>(index));
   --running_;
@@ -162,7 +237,7 @@ void Executor::end_running(std::size_t index) {
 }
 
 Waiting Executor::waiting() const {
-  // A device notifies nobody.
+  // A device notifies no thread.
   const Waiting at_most = on_devices_.empty() ? Waiting::Bell : Waiting::Pause;
   if (buckets_.empty()) return at_most;
   if (running_ == 0 || may_start_next()) return Waiting::Poll;
@@ -188,7 +263,7 @@ std::string Executor::overdue(Clock::time_point now, std::optional<Clock::durati
              std::to_string(rank_of_group_);
     }
   }
-  // The others may wait for the first.
+  // Other buckets may wait for the first.
   if (running_ == 0 || !limit || now - first_since_ < *limit) return {};
   const Submission& first = buckets_.front().items.front();
   return display_name(first.key) + " has been in progress on rank " +

@@ -9,18 +9,52 @@
 #include <string>
 #include <vector>
 
+#include "core/src/base/counter.h"
 #include "core/src/base/monotonic_clock.h"
 #include "core/src/events/event_log.h"
 #include "core/src/op/submission_queue.h"
 #include "core/src/run/backend_calls.h"
 #include "core/src/run/bucket.h"
-#include "core/src/run/bucket_record.h"
 #include "core/src/run/device_queue.h"
-#include "core/src/run/result_checksums.h"
 #include "core/src/run/results.h"
 #include "ronde/log.h"
 
 namespace ronde {
+
+/// Numbers buckets, and records them in counters, events and the log.
+///
+/// Thread-safety: none (the counters: any thread).
+class BucketRecord {
+ public:
+  using TimePoint = std::chrono::steady_clock::time_point;
+
+  struct Counters {
+    Counter buckets, tensors, fused_tensors, bytes, uncompressed_bytes, largest_bucket_bytes,
+        skipped_tensors, busy_us;
+  };
+
+  /// The references outlive this.
+  BucketRecord(const BackendCalls& calls, const Logger& log, EventLog& events)
+      : calls_(calls), log_(log), events_(events) {}
+
+  /// Records an operation that moves nothing.
+  void record_skipped(const Submission& item);
+  /// Gives the bucket its number.
+  void record_agreed(Bucket& bucket);
+  /// `is_alone`: no other one is in progress.
+  void record_started(const Bucket& bucket, bool is_alone);
+  void record_finished(Bucket& bucket, TimePoint now);
+
+  const Counters& counters() const noexcept { return counters_; }
+
+ private:
+  const BackendCalls& calls_;
+  const Logger& log_;
+  EventLog& events_;
+  TimePoint busy_since_{};                        ///< not yet in busy_us
+  std::uint64_t collectives_ = 0, messages_ = 0;  ///< numbers of buckets
+  Counters counters_;
+};
 
 /// Runs agreed operations on the backends, fused. Buckets start in the agreed order, each as soon
 /// as the backend takes one more (Capabilities::operations_in_flight), and end in any.
@@ -38,50 +72,50 @@ class Executor {
   Executor(const Executor&) = delete;
   Executor& operator=(const Executor&) = delete;
 
-  /// Holds for what is planned from now on; the same on all ranks at the same decision.
+  /// Sets the limit for later plans. Called on all ranks at the same decision.
   void set_fusion_bytes(std::uint64_t bytes) noexcept { fusion_bytes_ = bytes; }
 
-  /// Makes it take checksums (RONDE_VERIFY), before the first enqueue().
+  /// Turns checksums on (RONDE_VERIFY), before the first enqueue().
   void verify_results(const EventLog& events, const Logger& log) {
     checksums_.emplace(results_, events, log);
   }
-  /// The checksums since the last call.
+  /// The checksums since the last call of take_checksums().
   /// @{
   bool has_checksums() const noexcept { return checksums_ && !checksums_->empty(); }
   std::vector<ResultEnd> take_checksums() { return checksums_->take(); }
   /// @}
 
-  /// Plans what one decision agreed on, behind everything planned before.
+  /// Plans the operations of one decision, behind everything planned before.
   void enqueue(std::vector<Submission> agreed);
 
-  /// One bucket as it was planned before, or the operations of a group, which are planned now.
+  /// Adds one bucket of a plan made before, or plans the operations of a group.
   void enqueue_bucket(std::vector<Submission> agreed, bool is_group);
 
   bool busy() const noexcept { return !buckets_.empty() || !on_devices_.empty(); }
 
-  /// How to wait while poll() gets on with nothing.
+  /// Returns how to wait while poll() makes no progress.
   Waiting waiting() const;
 
-  /// Changes whenever poll() got on.
+  /// Changes whenever poll() made progress.
   std::uint64_t progress() const;
 
-  /// Starts and advances the first buckets, and completes what a device has come to, without
-  /// blocking; true if that finished anything. Throws ronde::Error if the backend failed, which is
-  /// fatal to the group.
+  /// Starts and advances the first buckets, and completes operations that a device has finished,
+  /// without blocking. Returns whether any operation ended. Throws ronde::Error if the backend
+  /// failed, which is fatal to the group.
   bool poll();
 
   /// As BackendCalls::wire_bytes().
   std::uint64_t wire_bytes(const OpSpec& spec) const { return calls_.wire_bytes(spec); }
 
-  /// Why a bucket in progress has taken too long: a timeout of one of its operations, or `limit`
-  /// since it has been the oldest one. Empty if none has.
+  /// Returns why a bucket in progress has taken too long: a timeout of one of its operations, or
+  /// `limit` since it has been the oldest one. Empty if none has.
   std::string overdue(Clock::time_point now, std::optional<Clock::duration> limit) const;
 
-  /// Removes and returns everything unfinished.
+  /// Removes and returns all operations.
   std::vector<Submission> drain();
 
-  /// After drain(): whether a device may still use memory of what it returned. Until the backends
-  /// have drained then.
+  /// Returns whether, after drain(), a device may still use the memory of the operations, until the
+  /// backends have drained.
   bool has_begun_on_device() const noexcept { return began_on_device_; }
 
   const BucketRecord::Counters& counters() const noexcept { return record_.counters(); }
@@ -90,7 +124,7 @@ class Executor {
  private:
   void add_bucket(std::vector<Submission> items);
   void finish_what_moves_nothing(std::vector<Submission>& agreed);
-  /// `error`: of what was done for it, which was over at `ended`.
+  /// Ends the operation, whose work ended at `ended` with `error`.
   void finish(Submission& item, Clock::time_point ended, std::exception_ptr error = nullptr);
   Capabilities capabilities_of(const Bucket& bucket) const;
   bool may_start_next() const;
@@ -107,8 +141,8 @@ class Executor {
   BucketRecord record_;
   DeviceQueue on_devices_;
   std::deque<Bucket> buckets_;
-  std::size_t running_ = 0;          ///< of them, the first ones: those in progress
-  Clock::time_point first_since_{};  ///< the first one is that, and in progress
+  std::size_t running_ = 0;          ///< number of buckets in progress, which come first
+  Clock::time_point first_since_{};  ///< since then the first bucket is the first, and in progress
   std::uint64_t ended_progress_ = 0;
   bool began_on_device_ = false;
 };

@@ -10,7 +10,7 @@ namespace {
 
 constexpr std::align_val_t kAlignment{64};
 
-/// A node in abandoned memory itself, so that abandoning cannot fail for want of memory.
+/// A node at the beginning of abandoned memory, so that abandoning cannot fail for want of memory.
 struct Abandoned {
   Abandoned* next;
 };

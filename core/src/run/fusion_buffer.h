@@ -6,7 +6,7 @@
 
 namespace ronde {
 
-/// Host memory in which a backend reduces what was packed. Grows on demand up to its limit, so that
+/// Host memory in which a backend reduces packed tensors. Grows on demand up to its limit, so that
 /// small programs do not pay for 64 MiB.
 ///
 /// Thread-safety: none.
@@ -18,8 +18,8 @@ class FusionBuffer {
   std::size_t limit() const noexcept { return limit_; }
   std::size_t capacity() const noexcept { return capacity_; }
 
-  /// Memory of at least `bytes` (at most the limit), aligned to a cache line. Earlier contents are
-  /// lost if it has to grow.
+  /// Returns memory of at least `bytes` (at most the limit), aligned to a cache line. Earlier
+  /// contents are lost if it grows.
   std::byte* reserve(std::size_t bytes);
 
   /// Gives the memory up without freeing it: after a failure, a library or a peer may still write

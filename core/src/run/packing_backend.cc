@@ -6,11 +6,12 @@
 #include <algorithm>
 #include <cstring>
 #include <numeric>
-#include <vector>
 
+#include "core/src/base/monotonic_clock.h"
 #include "core/src/kernels/elementwise.h"
-#include "core/src/run/packing_streams.h"
+#include "ronde/division.h"
 #include "ronde/kernels.h"
+#include "ronde/plugin/segment_cursor.h"
 
 namespace ronde {
 namespace {
@@ -22,7 +23,20 @@ constexpr std::size_t kLargestElement = 8;  // bytes, of any dtype
 /// from more (docs/performance.md).
 constexpr std::size_t kShare = std::size_t{512} << 10;
 
-/// Elements of a reduction, behind the first `offset` of `input`, which may be null.
+/// Adds the time of a scope to a total.
+class Stopwatch {
+ public:
+  explicit Stopwatch(std::chrono::nanoseconds& total) : total_(total) {}
+  ~Stopwatch() { total_ += MonotonicClock::now() - begin_; }
+  Stopwatch(const Stopwatch&) = delete;
+  Stopwatch& operator=(const Stopwatch&) = delete;
+
+ private:
+  std::chrono::nanoseconds& total_;
+  const std::chrono::steady_clock::time_point begin_ = MonotonicClock::now();
+};
+
+/// Packs elements of a reduction, behind the first `offset` of `input`, which may be null.
 template <typename Call>
 void pack_input(std::byte* to, const void* input, std::size_t offset, std::size_t count,
                 const Call& call, bool widen) {
@@ -32,6 +46,172 @@ void pack_input(std::byte* to, const void* input, std::size_t offset, std::size_
 }
 
 }  // namespace
+
+/// Runs chunks through the slots, as many at a time as there are slots for.
+///
+/// Note [Order of chunks]
+/// The packed backend wants its operations started in one order on all ranks, whatever the timing.
+/// So operations start their chunks one after the other: each starts all of its own, in their
+/// order, before the next one starts any. An operation whose chunks take two operations of the
+/// packed backend starts the second one when the first has ended, and so has one chunk in flight at
+/// a time, and the next operation waits for its end. The oldest operation finds every slot free or
+/// filled by itself sooner or later, on every rank: so all end.
+class PackingBackend::ChunkedOperation : public Operation {
+ public:
+  /// A chunk has at most `each` of the `total` units. `most_in_flight`: number of chunks.
+  ChunkedOperation(PackingBackend& owner, std::size_t total, std::size_t each,
+                   std::size_t most_in_flight = kMostSlots)
+      : owner_(owner), total_(total), each_(each), most_in_flight_(most_in_flight) {
+    owner_.starting_.push_back(this);
+  }
+
+  ~ChunkedOperation() override {
+    std::erase(owner_.starting_, this);
+    for (Slot* chunk : chunks_) release(*chunk);
+  }
+
+  bool poll() final {
+    do start_chunks();
+    while (end_chunk());
+    return next_ == total_ && chunks_.empty();
+  }
+
+  std::uint64_t progress() const final {
+    std::uint64_t progress = progress_;
+    for (const Slot* chunk : chunks_) {
+      if (chunk->operation) progress += chunk->operation->progress();
+    }
+    return progress;
+  }
+
+  PackingTimes packing() const final { return packing_; }
+
+ protected:
+  virtual std::unique_ptr<Operation> start_chunk(Slot& chunk) = 0;
+  /// Returns the next operation for the chunk, when the one before is done; null if there is none.
+  virtual std::unique_ptr<Operation> continue_chunk(Slot& chunk) {
+    static_cast<void>(chunk);
+    return nullptr;
+  }
+  /// Called in the order in which chunks were started.
+  virtual void end_chunk(const Slot& chunk) = 0;
+
+  std::byte* reserve(Slot& chunk, std::size_t bytes) {
+    chunk.memory = chunk.buffer.reserve(bytes);
+    std::size_t capacity = 0;
+    for (const Slot& slot : owner_.slots_) capacity += slot.buffer.capacity();
+    owner_.counters_.buffer_bytes.raise_to(capacity);
+    return chunk.memory;
+  }
+
+  PackingBackend& owner_;
+
+ private:
+  void start_chunks() {
+    if (owner_.starting_.empty() || owner_.starting_.front() != this) return;
+    while (next_ < total_ && chunks_.size() < most_in_flight_) {
+      Slot* const chunk = owner_.free_slot();
+      if (chunk == nullptr) return;
+      owner_.counters_.chunks.add();
+      const Stopwatch packs(packing_.pack);
+      chunk->is_taken = true;
+      chunks_.push_back(chunk);
+      chunk->offset = next_;
+      chunk->count = std::min(each_, total_ - next_);
+      chunk->operation = start_chunk(*chunk);
+      next_ += chunk->count;
+    }
+    const bool starts_more = most_in_flight_ == 1 && !chunks_.empty();
+    if (next_ == total_ && !starts_more) owner_.starting_.pop_front();
+  }
+
+  /// Advances all chunks. Returns whether the oldest one has ended.
+  bool end_chunk() {
+    for (Slot* chunk : chunks_) advance(*chunk);
+    if (chunks_.empty() || chunks_.front()->operation) return false;
+    const Stopwatch unpacks(packing_.unpack);
+    end_chunk(*chunks_.front());
+    release(*chunks_.front());
+    chunks_.pop_front();
+    return true;
+  }
+
+  void advance(Slot& chunk) {
+    while (chunk.operation && chunk.operation->poll()) {
+      progress_ += chunk.operation->progress() + 1;
+      chunk.operation.reset();
+      chunk.operation = continue_chunk(chunk);
+    }
+  }
+
+  static void release(Slot& chunk) noexcept {
+    chunk.operation.reset();
+    chunk.is_taken = false;
+  }
+
+  const std::size_t total_;
+  const std::size_t each_;
+  const std::size_t most_in_flight_;
+  std::size_t next_ = 0;        ///< the first unit of the next chunk
+  std::deque<Slot*> chunks_;    ///< in flight, in the order of their starts
+  std::uint64_t progress_ = 0;  ///< of ended operations
+  PackingTimes packing_;
+};
+
+/// A chunk is the next elements of a segment list, the same on every rank, worked on in place.
+class PackingBackend::SegmentStream : public ChunkedOperation {
+ public:
+  /// `width`: bytes of an element in the buffer.
+  SegmentStream(PackingBackend& owner, std::span<const Segment> segments, std::size_t width)
+      : SegmentStream(owner, segments, width, owner.chunk_bytes_ / width, kMostSlots) {}
+  /// `most`: elements of a chunk.
+  SegmentStream(PackingBackend& owner, std::span<const Segment> segments, std::size_t width,
+                std::size_t most, std::size_t most_in_flight)
+      : ChunkedOperation(owner, total_elements(segments), most, most_in_flight),
+        width_(width),
+        in_(segments),
+        out_(segments) {}
+
+ protected:
+  virtual bool reads() const = 0;
+  /// Copy from the segment into the buffer, and back.
+  virtual void pack(std::byte* to, const Segment& segment, std::size_t offset,
+                    std::size_t count) = 0;
+  virtual void unpack(const std::byte* from, const Segment& segment, std::size_t offset,
+                      std::size_t count) = 0;
+  virtual std::unique_ptr<Operation> launch(Slot& chunk) = 0;
+  /// Returns the bytes that are needed behind those of the chunk.
+  virtual std::size_t extra_bytes(std::size_t count) const {
+    static_cast<void>(count);
+    return 0;
+  }
+
+ private:
+  std::unique_ptr<Operation> start_chunk(Slot& chunk) final {
+    std::byte* position = reserve(chunk, chunk.count * width_ + extra_bytes(chunk.count));
+    if (reads()) {
+      in_.advance(chunk.count, [&](const Segment& segment, std::size_t offset, std::size_t count) {
+        pack(position, segment, offset, count);
+        position += count * width_;
+      });
+      owner_.counters_.packed_bytes.add(chunk.count * width_);
+    }
+    return launch(chunk);
+  }
+
+  void end_chunk(const Slot& chunk) final {
+    const std::byte* position = chunk.memory;
+    out_.advance(chunk.count, [&](const Segment& segment, std::size_t offset, std::size_t count) {
+      unpack(position, segment, offset, count);
+      position += count * width_;
+    });
+    owner_.counters_.unpacked_bytes.add(chunk.count * width_);
+  }
+
+  const std::size_t width_;
+  SegmentCursor in_;
+  SegmentCursor out_;
+};
 
 class PackingBackend::Allreduce final : public SegmentStream {
  public:
@@ -61,6 +241,85 @@ class PackingBackend::Allreduce final : public SegmentStream {
 
   const AllreduceCall call_;
   const bool widen_;
+};
+
+/// An allreduce with a wire_dtype. The packed backend could reduce halves only as f32, twice as
+/// large, so it moves plain bytes. Every rank gets its part of the chunk from each, reduces the
+/// part in the order of ranks, and gives it to all. When it does so depends on when the parts come:
+/// it has one chunk in flight (Note [Order of chunks]).
+class PackingBackend::CompressedAllreduce final : public SegmentStream {
+ public:
+  CompressedAllreduce(PackingBackend& owner, const AllreduceCall& call)
+      : SegmentStream(owner, call.segments, kWidth, most_elements(owner), 1),
+        call_(call),
+        ranks_(static_cast<std::size_t>(owner.size_)),
+        reduction_({.dtype = *call.wire_dtype, .op = call.op, .final = call.final}),
+        inputs_(ranks_, nullptr) {}
+
+ private:
+  static constexpr std::size_t kWidth = 2;  ///< bytes of a half
+
+  /// The buffer holds a chunk, and behind it this rank's part of it from every rank.
+  static std::size_t most_elements(const PackingBackend& owner) {
+    // The parts of a chunk may be an element larger than even ones.
+    const std::size_t rest = owner.slot_bytes_ / kWidth - static_cast<std::size_t>(owner.size_);
+    return std::min(rest / 2, owner.chunk_bytes_ / kWidth);
+  }
+
+  std::size_t extra_bytes(std::size_t count) const override { return (count + ranks_) * kWidth; }
+
+  bool reads() const override { return true; }
+
+  void pack(std::byte* to, const Segment& segment, std::size_t offset, std::size_t count) override {
+    if (segment.input == nullptr) {
+      fill_neutral(to, count, *call_.wire_dtype, call_.op, false);
+    } else {
+      best_kernels().narrow(to, advanced(segment.input, offset * size_of(call_.dtype)), count,
+                            conversion({call_.prescale, 1.0}), Store::Regular);
+    }
+  }
+
+  void unpack(const std::byte* from, const Segment& segment, std::size_t offset,
+              std::size_t count) override {
+    best_kernels().widen(advanced(segment.output, offset * size_of(call_.dtype)), from, count,
+                         conversion({}), Store::Regular);
+  }
+
+  Conversion conversion(const Scaling& scaling) const {
+    return {.half = *call_.wire_dtype, .full = call_.dtype, .scaling = scaling};
+  }
+
+  std::unique_ptr<Operation> launch(Slot& chunk) override {
+    part_bytes_ = even_counts(chunk.count, ranks_);
+    for (std::size_t& part : part_bytes_) part *= kWidth;
+    own_bytes_.assign(ranks_, part_bytes_[owner_.own()]);
+    parts_ = chunk.memory + chunk.count * kWidth;
+    return owner_.packed_->alltoall({.input = chunk.memory,
+                                     .output = parts_,
+                                     .send_counts = part_bytes_,
+                                     .receive_counts = own_bytes_,
+                                     .largest_count = part_bytes_.front(),
+                                     .dtype = DataType::U8});
+  }
+
+  std::unique_ptr<Operation> continue_chunk(Slot& chunk) override {
+    if (parts_ == nullptr) return nullptr;
+    const std::size_t bytes = own_bytes_.front();
+    for (std::size_t rank = 0; rank < ranks_; ++rank) inputs_[rank] = parts_ + rank * bytes;
+    best_kernels().reduce(parts_, inputs_, bytes / kWidth, reduction_, Store::Regular);
+    return owner_.packed_->allgather({.input = std::exchange(parts_, nullptr),
+                                      .output = chunk.memory,
+                                      .counts = part_bytes_,
+                                      .dtype = DataType::U8});
+  }
+
+  const AllreduceCall call_;
+  const std::size_t ranks_;
+  const Reduction reduction_;
+  std::vector<const void*> inputs_;      ///< by rank
+  std::vector<std::size_t> part_bytes_;  ///< of the chunk, by rank
+  std::vector<std::size_t> own_bytes_;   ///< what comes from every rank
+  std::byte* parts_ = nullptr;  ///< this rank's part of every rank's chunk; null: already reduced
 };
 
 class PackingBackend::Broadcast final : public SegmentStream {
@@ -144,7 +403,7 @@ class PackingBackend::PartStream : public ChunkedOperation {
     }
   }
 
-  /// Units of every part in this chunk; returns their sum.
+  /// Computes the units of every part in this chunk; returns their sum.
   static std::size_t cut(const Parts& parts, const Slot& chunk, std::vector<std::size_t>& pieces) {
     pieces.resize(parts.size());
     for (std::size_t part = 0; part < parts.size(); ++part) {
@@ -284,7 +543,7 @@ class PackingBackend::Message final : public ChunkedOperation {
     owner_.counters_.unpacked_bytes.add(chunk.count);
   }
 
-  const void* const from_;  ///< null: it comes from the peer
+  const void* const from_;  ///< null: it is received from the peer
   void* const to_;
   const int peer_;
 };
@@ -333,7 +592,7 @@ Capabilities PackingBackend::capabilities() const {
 }
 
 std::unique_ptr<Operation> PackingBackend::allreduce(const AllreduceCall& call) {
-  if (call.wire_dtype) return compressed_allreduce(call);
+  if (call.wire_dtype) return std::make_unique<CompressedAllreduce>(*this, call);
   return std::make_unique<Allreduce>(*this, call);
 }
 

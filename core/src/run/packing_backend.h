@@ -62,14 +62,14 @@ class PackingBackend final : public Backend {
   /// Chunks in flight: beyond this a network gains nothing from more, and caches lose.
   static constexpr std::size_t kMostSlots = 3;
 
-  /// Memory for a chunk, and what is known of the one in it: its calls of the packed backend point
-  /// to that.
+  /// Memory for a chunk, and the state of the chunk in it, to which its calls of the packed backend
+  /// point.
   struct Slot {
     explicit Slot(std::size_t limit) : buffer(limit) {}
 
     FusionBuffer buffer;
     bool is_taken = false;
-    std::size_t offset = 0;  ///< of its first unit in the operation
+    std::size_t offset = 0;  ///< of the first unit in the operation
     std::size_t count = 0;   ///< units
     std::byte* memory = nullptr;
     Segment segment;
@@ -81,11 +81,10 @@ class PackingBackend final : public Backend {
     Counter chunks, packed_bytes, unpacked_bytes, buffer_bytes;
   };
 
-  std::unique_ptr<Operation> compressed_allreduce(const AllreduceCall& call);
-  /// The type in which the packed backend reduces `dtype`.
+  /// Returns the type in which the packed backend reduces `dtype`.
   DataType wire(DataType dtype) const;
   std::size_t own() const noexcept { return static_cast<std::size_t>(rank_); }
-  /// Null: all are taken.
+  /// Returns null if all are taken.
   Slot* free_slot() noexcept;
 
   const std::unique_ptr<Backend> packed_;
@@ -94,9 +93,9 @@ class PackingBackend final : public Backend {
   const int rank_;
   const std::size_t slot_count_;
   const std::size_t slot_bytes_;   ///< limit of each
-  const std::size_t chunk_bytes_;  ///< most of a segment list that is in a slot
+  const std::size_t chunk_bytes_;  ///< most bytes of a segment list in a slot
   std::deque<Slot> slots_;
-  std::deque<ChunkedOperation*> starting_;  ///< those that have chunks to start, oldest first
+  std::deque<ChunkedOperation*> starting_;  ///< operations with chunks to start, oldest first
   Counters counters_;
 };
 

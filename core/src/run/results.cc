@@ -4,7 +4,8 @@
 #include <new>
 #include <utility>
 
-#include "core/src/base/exception_text.h"
+#include "core/src/base/fingerprint.h"
+#include "core/src/base/text.h"
 #include "ronde/error.h"
 
 namespace ronde {
@@ -42,7 +43,7 @@ std::vector<std::int64_t> Results::shape(const Submission& item) const {
 void* Results::output_of(Submission& item) const {
   Start& start = item.start;
   if (!may_allocate(item.spec().kind) || !start.allocate_output) return start.output;
-  // Asked once, also where it throws.
+  // Called once, also where it throws.
   const auto allocate = std::exchange(start.allocate_output, nullptr);
   try {
     start.output = allocate(shape(item));
@@ -100,21 +101,16 @@ const void* Results::input_beside(std::byte*& output, std::size_t input_bytes,
   }
 }
 
-void Results::expect_output(const Submission& item) const {
-  if (!may_allocate(item.spec().kind) || item.start.output != nullptr) return;
-  const std::vector<std::int64_t> shape = this->shape(item);
-  if (element_count(shape) == 0) return;
-  throw UsageError(display_name(item.key) + ": rank " + std::to_string(rank_of_group_) +
-                   " gave no memory for the result, which has the shape " + to_string(shape) +
-                   ": set output, or allocate_output");
-}
-
 std::exception_ptr Results::deliver(Submission& item) const {
   try {
     // A result without elements has no memory yet.
     if (item.contributed) {
-      output_of(item);
-      expect_output(item);
+      const void* const output = output_of(item);
+      if (may_allocate(item.spec().kind) && output == nullptr && element_count(shape(item)) > 0) {
+        throw UsageError(display_name(item.key) + ": rank " + std::to_string(rank_of_group_) +
+                         " gave no memory for the result, which has the shape " +
+                         to_string(shape(item)) + ": set output, or allocate_output");
+      }
     }
     if (item.spec().kind == Collective::Alltoall) {
       item.work->set_received_splits(received_rows(item));
@@ -125,6 +121,40 @@ std::exception_ptr Results::deliver(Submission& item) const {
     return std::current_exception();
   }
   return nullptr;
+}
+
+namespace {
+
+bool is_same_on_all_ranks(Collective kind) {
+  return kind == Collective::Allreduce || kind == Collective::Broadcast ||
+         kind == Collective::Allgather;
+}
+
+}  // namespace
+
+void ResultChecksums::number(std::vector<Submission>& agreed) {
+  for (Submission& item : agreed) {
+    if (!is_same_on_all_ranks(item.spec().kind)) continue;
+    if (item.spec().device == DeviceKind::Cpu) {
+      item.result_number = ++numbers_;
+    } else if (!std::exchange(warned_of_devices_, true)) {
+      log_.warning("RONDE_VERIFY compares results in host memory alone: that of " +
+                   display_name(item.key) + " is on a GPU, as may be others");
+    }
+  }
+}
+
+void ResultChecksums::add(const Submission& item, bool failed) {
+  ResultEnd& end = ends_.emplace_back();
+  end.number = item.result_number;
+  end.text = display_name(item.key);
+  if (const std::uint64_t ended = events_.steps_ended(); ended > 0) end.step = ended + 1;
+  const bool is_result =
+      !failed && item.contributed && item.work;  // none of a rank that has joined
+  if (!is_result) return;
+  const auto* const bytes = static_cast<const std::byte*>(item.start.output);
+  const std::size_t size = element_count(results_.shape(item)) * size_of(item.spec().dtype);
+  end.checksum = detail::fingerprint_of_words(bytes, bytes == nullptr ? 0 : size);
 }
 
 }  // namespace ronde

@@ -9,19 +9,19 @@
 namespace ronde {
 namespace {
 
-/// After so many steps the model is known: what is submitted for the second time counts, as what
-/// comes once in a run belongs to no step.
+/// Identify the model after this many steps: operations that are submitted again count, as those
+/// that are submitted once in a run belong to no step.
 constexpr std::size_t kStepsToIdentify = 3;
 constexpr std::chrono::milliseconds kFirstInterval{500};
 constexpr std::size_t kIntervalsWithoutMark = 32;
-/// After so many decisions a model has been seen, or the program submits something else each time.
+/// Stop identifying after this many decisions: the program submits something else each time.
 constexpr std::size_t kDecisionsToIdentify = 10'000;
-/// Of measurements in which steps take turns, for a warning: one may be an accident.
+/// Warn once this many measurements show alternating step times; a single one may be noise.
 constexpr std::size_t kAlternating = 3;
-/// So long a change may be under way.
+/// Warn about a change that has not been applied after this many steps.
 constexpr std::size_t kStepsToChange = 50;
 
-/// What `ronde tune --collectives` has put into the file: it holds for any model.
+/// The variable that `ronde tune --collectives` writes into the file: it holds for any model.
 constexpr const char* kRules = "RONDE_ALGORITHMS";
 
 double seconds_between(Autotuner::TimePoint from, Autotuner::TimePoint to) {
@@ -50,17 +50,17 @@ Autotuner::Autotuner(const RuntimeOptions& options, const Topology& topology, co
       may_freeze_(may_freeze),
       in_force_(tuning_of(options.config)) {}
 
-void Autotuner::note_step(TimePoint now) {
+void Autotuner::record_step(TimePoint now) {
   const std::lock_guard lock(mutex_);
   ends_.push_back(now);
 }
 
-bool Autotuner::has_news() const {
+bool Autotuner::has_steps() const {
   const std::lock_guard lock(mutex_);
   return !ends_.empty();
 }
 
-void Autotuner::take_steps(bool frozen, std::uint64_t bytes, TimePoint now) {
+void Autotuner::process_steps(bool frozen, std::uint64_t bytes, TimePoint now) {
   std::vector<TimePoint> ends;
   {
     const std::lock_guard lock(mutex_);
@@ -70,11 +70,11 @@ void Autotuner::take_steps(bool frozen, std::uint64_t bytes, TimePoint now) {
   if (measure_ != Measure::Marks) return count_bytes(frozen, bytes, now);
   for (const TimePoint end : ends) {
     const auto since = std::exchange(since_, end);
-    note(since ? seconds_between(*since, end) : 0, frozen);
+    add_step(since ? seconds_between(*since, end) : 0, frozen);
   }
 }
 
-/// What was measured by bytes until the first mark came does not count.
+/// Discards the measurements by bytes, as the program has marked a step.
 void Autotuner::begin_with_marks() {
   measure_ = Measure::Marks;
   since_.reset();
@@ -106,13 +106,13 @@ void Autotuner::count_bytes(bool frozen, std::uint64_t bytes, TimePoint now) {
     return;
   }
   const double parts = static_cast<double>(moved) / static_cast<double>(interval_bytes_);
-  note(seconds_between(since, now) / parts, frozen);
+  add_step(seconds_between(since, now) / parts, frozen);
 }
 
-void Autotuner::note(double seconds, bool frozen) {
+void Autotuner::add_step(double seconds, bool frozen) {
   if (++seen_ == kStepsToIdentify) identify();
   if (tuner_ && !fallback_) {
-    if (const auto trial = tuner_->note_step(seconds, frozen)) report(*trial);
+    if (const auto trial = tuner_->record_step(seconds, frozen)) report(*trial);
   }
   if (wanted() && ++steps_to_change_ == kStepsToChange) {
     log_.warning("RONDE_AUTOTUNE: no operation of all ranks came for " +
@@ -120,15 +120,15 @@ void Autotuner::note(double seconds, bool frozen) {
                  " steps, and settings change with one: a program that works in process sets alone "
                  "is not tuned");
   }
-  note_whether_active();
+  update_active();
 }
 
-void Autotuner::note_whether_active() {
+void Autotuner::update_active() {
   const bool searches = tuner_ && !tuner_->finished();
   active_.store(!identified_ || searches || wanted(), std::memory_order_relaxed);
 }
 
-void Autotuner::see(const DecisionMessage& decision, const Announcer& announcer) {
+void Autotuner::observe(const DecisionMessage& decision, const Announcer& announcer) {
   if (identified_ || decisions_ == kDecisionsToIdentify) return;
   ++decisions_;
   const auto add = [&](std::uint32_t slot) { signature_.add(*announcer.response(slot).spec); };
@@ -163,7 +163,7 @@ void Autotuner::begin_search() {
   if (tuner_->finished()) log_.info("RONDE_AUTOTUNE: every variable that it changes is set");
 }
 
-/// What holds without a tuned file.
+/// Returns the settings without a tuned file.
 Tuning Autotuner::defaults() const {
   Config config;
   for (const ConfigEntry& entry : config_table()) {
@@ -176,7 +176,7 @@ Tuning Autotuner::defaults() const {
 
 void Autotuner::report(const TuneTrial& trial) {
   if (options_.tuning.on_trial) options_.tuning.on_trial(trial);
-  if (tuner_->alternating() == kAlternating && !std::exchange(told_of_turns_, true)) {
+  if (tuner_->alternating() == kAlternating && !std::exchange(warned_of_turns_, true)) {
     log_.warning(
         "RONDE_AUTOTUNE: every other step takes more than twice as long as the one before it, and "
         "two are measured as one. If DistributedOptimizer::step() and mark_step() both mark each "
@@ -184,8 +184,8 @@ void Autotuner::report(const TuneTrial& trial) {
   }
   const TunedSettings settings = tuner_->settings();
   if (!tuner_->finished()) {
-    // A run that ends before is gone on with, and a file that cannot be written is known early.
-    if (std::exchange(phase_, trial.phase) != trial.phase) tell_settings(settings);
+    // A later run continues the search, and a file that cannot be written is reported early.
+    if (std::exchange(phase_, trial.phase) != trial.phase) publish_settings(settings);
     return;
   }
   const std::string steps = std::to_string(tuner_->steps()) + " steps";
@@ -197,10 +197,10 @@ void Autotuner::report(const TuneTrial& trial) {
     log_.info("RONDE_AUTOTUNE: after " + steps + ": nothing is clearly faster than " +
               text_of(settings.values));
   }
-  tell_settings(settings);
+  publish_settings(settings);
 }
 
-void Autotuner::tell_settings(TunedSettings settings) const {
+void Autotuner::publish_settings(TunedSettings settings) const {
   settings.model = signature_.text();
   settings.ranks = topology_.size;
   settings.hosts = topology_.hosts();
@@ -217,15 +217,15 @@ std::optional<Tuning> Autotuner::wanted() const {
   return tuner_ ? tuner_->wanted() : std::nullopt;
 }
 
-void Autotuner::note_applied() {
+void Autotuner::on_applied() {
   in_force_ = wanted().value_or(in_force_);
   steps_to_change_ = 0;
   if (fallback_) {
     fallback_.reset();
   } else if (tuner_) {
-    tuner_->note_applied();
+    tuner_->on_applied();
   }
-  note_whether_active();
+  update_active();
 }
 
 }  // namespace ronde

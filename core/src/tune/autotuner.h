@@ -12,7 +12,7 @@
 
 #include "core/src/agree/announcer.h"
 #include "core/src/agree/messages.h"
-#include "core/src/tune/model_signature.h"
+#include "core/src/tune/tuned_values.h"
 #include "core/src/tune/tuner.h"
 #include "ronde/log.h"
 #include "ronde/runtime.h"
@@ -20,16 +20,16 @@
 
 namespace ronde {
 
-/// Rank 0's part of RONDE_AUTOTUNE and RONDE_TUNED. Of the first steps it learns which model this
-/// is, to know whether the file RONDE_TUNED is meant for it; then it feeds a Tuner.
+/// Rank 0's part of RONDE_AUTOTUNE and RONDE_TUNED. Identifies the model in the first steps, to
+/// find out whether the file RONDE_TUNED is meant for it; then it runs a Tuner.
 ///
 /// Note [Steps of a program that marks none]
-/// Such a program is measured by the bytes that it has moved: a step is as many of them as moved in
-/// half a second at first. That choice is made after enough such intervals without a mark; a mark
-/// that comes later begins the search anew.
+/// Such a program is measured by the bytes that it moves: a step is as many bytes as moved in the
+/// first half second. That choice is made after enough such intervals without a mark; a later mark
+/// restarts the search.
 ///
-/// Thread-safety: active(), note_step() and has_news() may be called from any thread; the rest is
-/// owned by whoever runs the loop of rank 0.
+/// Thread-safety: active(), record_step() and has_steps() may be called from any thread; the rest
+/// is owned by whoever runs the loop of rank 0.
 class Autotuner {
  public:
   using TimePoint = std::chrono::steady_clock::time_point;
@@ -38,33 +38,32 @@ class Autotuner {
   Autotuner(const RuntimeOptions& options, const Topology& topology, const Logger& log,
             bool may_freeze);
 
-  /// Something may still change; once false it stays so.
+  /// Returns whether settings may still change; once false it stays so.
   bool active() const noexcept { return active_.load(std::memory_order_relaxed); }
-  /// A step of the program ends.
-  void note_step(TimePoint now);
-  /// take_steps() has something to take.
-  bool has_news() const;
+  /// Records the end of a step of the program.
+  void record_step(TimePoint now);
+  /// Returns whether steps are recorded that process_steps() has not processed.
+  bool has_steps() const;
 
-  /// Takes the steps that have ended. `frozen`: a schedule is kept; `bytes`: that were moved so
-  /// far.
-  void take_steps(bool frozen, std::uint64_t bytes, TimePoint now);
-  /// Learns the model from what ranks agree on, `announcer` being that of this rank.
-  void see(const DecisionMessage& decision, const Announcer& announcer);
+  /// Processes the recorded steps. `frozen`: a schedule is frozen; `bytes`: moved so far.
+  void process_steps(bool frozen, std::uint64_t bytes, TimePoint now);
+  /// Adds the operations of a decision to the model. `announcer`: that of this rank.
+  void observe(const DecisionMessage& decision, const Announcer& announcer);
 
-  /// What all ranks shall change to; nothing if all is well.
+  /// Returns the settings that all ranks shall change to; nullopt if they have them.
   std::optional<Tuning> wanted() const;
-  /// They do, with the decision that is made now.
-  void note_applied();
+  /// Called when all ranks change to wanted(), with the decision that is made now.
+  void on_applied();
 
  private:
   void begin_with_marks();
   void count_bytes(bool frozen, std::uint64_t bytes, TimePoint now);
-  void note(double seconds, bool frozen);
+  void add_step(double seconds, bool frozen);
   void identify();
   void begin_search();
-  void note_whether_active();
+  void update_active();
   void report(const TuneTrial& trial);
-  void tell_settings(TunedSettings settings) const;
+  void publish_settings(TunedSettings settings) const;
   Tuning defaults() const;
 
   const RuntimeOptions& options_;
@@ -77,15 +76,15 @@ class Autotuner {
   std::vector<TimePoint> ends_;  ///< of steps; guarded by mutex_
 
   ModelSignature signature_;
-  std::size_t decisions_ = 0;  ///< that it knows
+  std::size_t decisions_ = 0;  ///< that were observed
   bool identified_ = false;
   bool keeps_file_ = false;  ///< TunedSettings::keeps_file
   std::size_t seen_ = 0;     ///< steps
   Tuning in_force_;
-  std::optional<Tuning> fallback_;  ///< wanted, as the file is for another model
+  std::optional<Tuning> fallback_;  ///< wanted if the file is for another model
   std::optional<Tuner> tuner_;
   std::string phase_;                ///< of its last measurement
-  bool told_of_turns_ = false;       ///< that steps of two kinds take turns
+  bool warned_of_turns_ = false;     ///< of steps of two kinds that take turns
   std::size_t steps_to_change_ = 0;  ///< since wanted() began to wait
 
   // Note [Steps of a program that marks none].

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Each tell() ends one measurement; when the queue is empty the phase decides what is measured
-// next: Note [The search].
+// Each record() ends one measurement; when the queue is empty, the phase chooses the next ones:
+// Note [The search].
 #include "core/src/tune/search.h"
 
 #include <algorithm>
@@ -35,7 +35,6 @@ TuneSearch::TuneSearch(std::vector<std::size_t> sizes, std::vector<Point> starts
       best_(starts_.front()),
       reference_(starts_.front()) {
   add_arms(starts_);
-  // Nothing can change.
   if (arms_.size() == 1) phase_ = Phase::Done;
   queue_.assign(arms_.begin(), arms_.end());
 }
@@ -64,10 +63,10 @@ double TuneSearch::time_of(const Point& point) const {
   return median(found != times_.end() ? found->second : std::vector<double>());
 }
 
-void TuneSearch::tell(double time) {
+void TuneSearch::record(double time) {
   const Point point = std::move(queue_.front());
   queue_.pop_front();
-  ++told_;
+  ++measurements_;
   if (phase_ == Phase::Confirm) {
     (point == best_ ? of_best_ : of_reference_).push_back(time);
     const bool is_pair = of_best_.size() == of_reference_.size();
@@ -83,7 +82,7 @@ void TuneSearch::tell(double time) {
   }
 }
 
-/// The worse half of the arms goes.
+/// Drops the worse half of the arms.
 void TuneSearch::end_round() {
   std::ranges::stable_sort(arms_, {}, [this](const Point& point) { return time_of(point); });
   best_ = arms_.front();
@@ -96,14 +95,14 @@ void TuneSearch::end_round() {
   explore();
 }
 
-/// Moves on until something has to be measured.
+/// Moves until a point has to be measured.
 void TuneSearch::explore() {
   const std::size_t moves = 2 * sizes_.size();
   while (failed_ < moves && explored_ < kNeighbours) {
     Point point = best_;
     if (step(move_, point)) {
-      const std::size_t tells = times_[point].size();
-      if (tells == 0 || (tells == 1 && is_better(point))) {
+      const std::size_t times = times_[point].size();
+      if (times == 0 || (times == 1 && is_better(point))) {
         queue_.push_back(std::move(point));
         return;
       }
@@ -119,7 +118,7 @@ void TuneSearch::explore() {
   begin_confirm();
 }
 
-/// False: there is no such point.
+/// Returns false if there is no such point.
 bool TuneSearch::step(std::size_t move, Point& point) const {
   const std::size_t dimension = move / 2;
   std::size_t& index = point[dimension];

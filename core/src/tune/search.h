@@ -11,7 +11,7 @@ namespace ronde {
 /// Finds the fastest point of a grid from noisy times; has no clock, and measures nothing itself:
 ///
 ///     TuneSearch search({9, 8}, {start});
-///     while (!search.finished()) search.tell(time_at(search.next()));
+///     while (!search.finished()) search.record(time_at(search.next()));
 ///     use(search.best());
 ///
 /// Note [The search]
@@ -31,35 +31,35 @@ namespace ronde {
 class TuneSearch {
  public:
   using Point = std::vector<std::size_t>;  ///< an index into the values of each dimension
-  /// What is measured now.
+  /// The phase of the search: Note [The search].
   enum class Phase { Arms, Neighbours, Confirm, Done };
 
   /// `sizes`: values of each dimension, in an order in which neighbours are alike. `starts`: at
   /// least one point; the search ends at the first or the best of them unless another one wins.
   TuneSearch(std::vector<std::size_t> sizes, std::vector<Point> starts);
 
-  /// There is nothing more to measure.
+  /// Returns whether nothing is left to measure.
   bool finished() const noexcept { return phase_ == Phase::Done; }
-  /// What next() is for.
+  /// The phase that next() belongs to.
   Phase phase() const noexcept { return phase_; }
 
-  /// The point to measure now. Not to be asked for once finished.
+  /// Returns the point to measure next. Must not be called once finished.
   const Point& next() const { return queue_.front(); }
-  /// The time at next().
-  void tell(double time);
+  /// Records the time measured at next().
+  void record(double time);
 
-  /// The fastest point as far as is known; final once finished.
+  /// Returns the fastest point so far; final once finished.
   const Point& best() const noexcept { return best_; }
   /// The start that best() has to beat.
   const Point& reference() const noexcept { return reference_; }
-  /// The median of all times at a point; infinite if it was not measured.
+  /// Returns the median of all times at a point; infinite if it was not measured.
   double time_of(const Point& point) const;
-  /// How much less time best() took than reference() in the comparison at the end, as a part of it.
+  /// Returns the part of the time that best() saved over reference() in the comparison at the end.
   double gain() const noexcept { return gain_; }
-  /// Calls of tell() so far.
-  std::size_t told() const noexcept { return told_; }
+  /// Returns the number of calls of record() so far.
+  std::size_t measurements() const noexcept { return measurements_; }
 
-  /// Infinite if there are no values.
+  /// Returns the median; infinite if there are no values.
   static double median(std::vector<double> values);
 
  private:
@@ -74,7 +74,7 @@ class TuneSearch {
   static constexpr std::size_t kArms = 8;         ///< beside the starts
   static constexpr std::size_t kNeighbours = 10;  ///< measurements in the local search
   static constexpr std::size_t kPairs = 5;        ///< comparisons at the end, or until one is lost
-  static constexpr double kMargin = 0.01;         ///< part of a time by which to be faster
+  static constexpr double kMargin = 0.01;  ///< part of a time by which a point must be faster
 
   const std::vector<std::size_t> sizes_;
   const std::vector<Point> starts_;
@@ -82,10 +82,10 @@ class TuneSearch {
   std::deque<Point> queue_;  ///< to measure
   std::vector<Point> arms_;  ///< that are left
   std::map<Point, std::vector<double>> times_;
-  std::size_t told_ = 0;
+  std::size_t measurements_ = 0;
   Point best_, reference_;
   std::size_t move_ = 0;                        ///< the local search's next move
-  std::size_t failed_ = 0;                      ///< moves in a row that led nowhere
+  std::size_t failed_ = 0;                      ///< moves in a row without gain
   std::size_t explored_ = 0;                    ///< its measurements
   std::vector<double> of_best_, of_reference_;  ///< times in the comparison at the end
   double gain_ = 0;

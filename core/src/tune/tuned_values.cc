@@ -2,9 +2,13 @@
 #include "core/src/tune/tuned_values.h"
 
 #include <algorithm>
+#include <array>
+#include <cinttypes>
+#include <cstdio>
 #include <optional>
 #include <sstream>
 
+#include "core/src/base/fingerprint.h"
 #include "ronde/error.h"
 
 namespace ronde {
@@ -13,6 +17,10 @@ namespace {
 std::string place_text(int ranks, int hosts) {
   return std::to_string(ranks) + " ranks on " + std::to_string(hosts) +
          (hosts == 1 ? " host" : " hosts");
+}
+
+void append(std::string& bytes, std::uint64_t number) {
+  bytes.append(reinterpret_cast<const char*>(&number), sizeof number);
 }
 
 }  // namespace
@@ -63,6 +71,25 @@ Config with_values(Config config, std::string_view lines) {
     entry->set(config, value);
   }
   return config;
+}
+
+void ModelSignature::add(const OpSpec& spec) {
+  std::string bytes = spec.name;
+  append(bytes, static_cast<std::uint64_t>(spec.kind));
+  append(bytes, static_cast<std::uint64_t>(spec.dtype));
+  for (const std::int64_t dimension : spec.shape) {
+    append(bytes, static_cast<std::uint64_t>(dimension));
+  }
+  operations_.insert(detail::fingerprint(bytes));
+}
+
+std::string ModelSignature::text() const {
+  if (operations_.empty()) return {};
+  std::string bytes;
+  for (const std::uint64_t operation : operations_) append(bytes, operation);
+  std::array<char, 17> text{};
+  std::snprintf(text.data(), text.size(), "%016" PRIx64, detail::fingerprint(bytes));
+  return text.data();
 }
 
 }  // namespace ronde

@@ -12,7 +12,7 @@ constexpr std::uint64_t kMiB = std::uint64_t{1} << 20;
 constexpr std::uint64_t kMostFusion = 256 * kMiB;
 constexpr std::array kCycleTimes = {0.0, 0.5, 1.0, 2.5, 5.0, 10.0, 25.0, 50.0};
 constexpr std::uint64_t kFreezeAfter = 3;
-/// Beside those that must be the same before a schedule is frozen.
+/// Steps until a schedule is frozen, beside those that must repeat before.
 constexpr std::size_t kStepsToFreeze = 2;
 
 constexpr const char* kFusion = "RONDE_FUSION_BYTES";
@@ -111,10 +111,10 @@ Tuner::Tuner(TuneSpace space, const std::vector<Tuning>& starts, bool may_freeze
       search_(search_of(space_, starts)),
       current_(space_.point_of(starts.front())) {}
 
-std::optional<TuneTrial> Tuner::note_step(double seconds, bool frozen) {
+std::optional<TuneTrial> Tuner::record_step(double seconds, bool frozen) {
   if (finished()) return std::nullopt;
   ++steps_;
-  if (wanted()) return std::nullopt;  // on its way to the ranks
+  if (wanted()) return std::nullopt;  // not yet applied by the ranks
   const bool is_settled = std::exchange(was_frozen_, frozen) && frozen;
   if (discard_ > 0) {
     discard_ = is_settled ? 0 : discard_ - 1;
@@ -126,14 +126,14 @@ std::optional<TuneTrial> Tuner::note_step(double seconds, bool frozen) {
   const auto [even_least, even_most] = std::minmax(times_[0], times_[2]);
   const auto [odd_least, odd_most] = std::minmax(times_[1], times_[3]);
   if (even_least > 2 * odd_most || odd_least > 2 * even_most) ++alternating_;
-  TuneTrial trial{search_.told() + 1,
+  TuneTrial trial{search_.measurements() + 1,
                   steps_,
                   name_of(search_.phase()),
                   values_of(space_.tuning_at(current_)),
                   step_s,
                   times_.size()};
   times_.clear();
-  search_.tell(step_s);
+  search_.record(step_s);
   return trial;
 }
 
@@ -143,7 +143,7 @@ std::optional<Tuning> Tuner::wanted() const {
   return space_.tuning_at(point);
 }
 
-void Tuner::note_applied() {
+void Tuner::on_applied() {
   current_ = finished() ? search_.best() : search_.next();
   const std::uint64_t freezes = space_.tuning_at(current_).freeze_after_steps;
   discard_ = 1 + (may_freeze_ && freezes > 0 ? freezes + kStepsToFreeze : 0);

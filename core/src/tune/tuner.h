@@ -16,11 +16,10 @@
 namespace ronde {
 
 Tuning tuning_of(const Config& config);
-/// By the names of the variables.
+/// Returns the settings by the names of their variables.
 std::map<std::string, std::string> values_of(const Tuning& tuning);
 
-/// What a search may try: the values of each setting, in their order. Of a setting that stays as it
-/// is there is one.
+/// The values of each setting that a search may try, ascending; a single one for a fixed setting.
 struct TuneSpace {
   std::vector<std::uint64_t> fusion_bytes;
   std::vector<double> cycle_time_ms;
@@ -30,15 +29,15 @@ struct TuneSpace {
   Tuning tuning_at(const TuneSearch::Point& point) const;
 };
 
-/// Every value between `starts`, up to 256 MiB and 50 ms, but for the variables in `fixed`.
-/// `may_freeze`: there can be a frozen schedule.
+/// Returns every value from 1 MiB to 256 MiB and up to 50 ms, and those of `starts`, except for the
+/// variables in `fixed`. `may_freeze`: a schedule can be frozen.
 TuneSpace tune_space(const std::vector<Tuning>& starts, const std::vector<std::string>& fixed,
                      bool may_freeze);
 
-/// Searches while a program runs: takes the times of steps, one after the other, and says which
-/// settings should hold next. It has no clock. After each change it lets some steps pass, until a
-/// schedule is frozen again, and then takes a few as one measurement: the faster of two pairs of
-/// steps, as one pair may be interrupted, and steps of two kinds may take turns (two optimizers).
+/// Searches while a program runs: records the times of steps, and chooses the next settings. It has
+/// no clock. After each change it discards some steps, until a schedule is frozen again, and then
+/// uses a few as one measurement: the faster of two pairs of steps, as one pair may be interrupted,
+/// and steps of two kinds may take turns (two optimizers).
 ///
 /// Thread-safety: none.
 class Tuner {
@@ -51,23 +50,24 @@ class Tuner {
   /// Begins with the first of `starts`.
   Tuner(TuneSpace space, const std::vector<Tuning>& starts, bool may_freeze);
 
-  /// A step took so long. `frozen`: a schedule was kept at its end. Returns what was measured, if a
-  /// measurement ended with it.
-  std::optional<TuneTrial> note_step(double seconds, bool frozen);
+  /// Records the time of a step. `frozen`: a schedule was frozen at its end. Returns the
+  /// measurement that ended with it, if any.
+  std::optional<TuneTrial> record_step(double seconds, bool frozen);
 
-  /// What should hold instead of what does; nothing if all is well.
+  /// Returns the settings to change to; nullopt if they are in force.
   std::optional<Tuning> wanted() const;
-  /// wanted() holds from now on.
-  void note_applied();
+  /// Called when wanted() has come into force.
+  void on_applied();
 
   bool finished() const noexcept { return search_.finished(); }
-  /// The fastest so far, and once finished what to keep.
+  /// Returns the fastest settings so far; final once finished.
   TunedSettings settings() const;
   /// As TuneSearch::gain().
   double gain() const noexcept { return search_.gain(); }
   /// The number of steps so far.
   std::size_t steps() const noexcept { return steps_; }
-  /// Of how many measurements every other step took more than twice as long as those between.
+  /// Returns the number of measurements in which every other step took more than twice as long as
+  /// the steps between.
   std::size_t alternating() const noexcept { return alternating_; }
 
  private:

@@ -5,20 +5,100 @@
 
 #include <algorithm>
 #include <catch2/catch.hpp>
+#include <chrono>
 #include <deque>
-#include <map>
-#include <numeric>
+#include <functional>
+#include <memory>
+#include <random>
+#include <stdexcept>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "ronde/error.h"
-#include "tests/core/algorithms/fabric_ranks.h"
+#include "ronde/plugin/fabric_backend.h"
+#include "tests/support/inproc/memory_network.h"
 #include "tests/support/oracle/elements.h"
 #include "tests/support/oracle/oracle.h"
 
 namespace ronde::test {
 namespace {
+
+using Operations = std::vector<std::unique_ptr<Operation>>;
+
+/// Backends over a network in memory, all driven by one thread, in virtual time and in a random
+/// order of ranks.
+class FabricRanks {
+ public:
+  explicit FabricRanks(int ranks, const FabricBackendOptions& options = {},
+                       inproc::MemoryNetwork::Link link = {})
+      : network_(std::make_shared<inproc::MemoryNetwork>(ranks, link, [this] { return now_; })),
+        topologies_(static_cast<std::size_t>(ranks)) {
+    for (int rank = 0; rank < ranks; ++rank) {
+      std::vector<int> hosts(static_cast<std::size_t>(ranks));
+      for (std::size_t i = 0; i < hosts.size(); ++i) hosts[i] = static_cast<int>(i);
+      topologies_[static_cast<std::size_t>(rank)] = make_topology(rank, hosts);
+      BackendContext context;
+      context.topology = &topologies_[static_cast<std::size_t>(rank)];
+      context.ranks = hosts;
+      backends_.push_back(make_fabric_backend(network_->fabric(rank), context, options, true));
+    }
+  }
+
+  int size() const noexcept { return static_cast<int>(backends_.size()); }
+  Backend& backend(int rank) { return *backends_[static_cast<std::size_t>(rank)]; }
+  inproc::MemoryNetwork& network() noexcept { return *network_; }
+
+  /// Starts an operation on every rank, and polls all until they have ended. Returns the virtual
+  /// time that it took, in seconds.
+  double run(const std::function<std::unique_ptr<Operation>(int rank, Backend& backend)>& start) {
+    Operations operations;
+    for (int rank = 0; rank < size(); ++rank) operations.push_back(start(rank, backend(rank)));
+    return finish(operations);
+  }
+
+  /// `others` are polled as well, as long as `operations` take.
+  double finish(Operations& operations, Operations* others = nullptr) {
+    const auto begin = now_;
+    const auto progress_of_all = [&] {
+      return progress(operations) + (others != nullptr ? progress(*others) : 0);
+    };
+    const auto poll_some = [this](Operations& some) {
+      std::shuffle(some.begin(), some.end(), dice_);
+      return std::erase_if(some, [](auto& one) { return one->poll(); });
+    };
+    while (!operations.empty()) {
+      const std::uint64_t before = progress_of_all();
+      std::size_t ended = poll_some(operations);
+      if (others != nullptr) ended += poll_some(*others);
+      if (ended > 0 || progress_of_all() != before) continue;
+      const auto next = network_->next_end();
+      if (!next) throw std::runtime_error("all ranks wait, and no message is on its way");
+      now_ = *next;
+    }
+    return std::chrono::duration<double>(now_ - begin).count();
+  }
+
+  std::uint64_t counter(int rank, const std::string& name) {
+    for (const auto& [key, value] : backend(rank).stats().counters) {
+      if (key == name) return value;
+    }
+    return 0;
+  }
+
+ private:
+  static std::uint64_t progress(const Operations& operations) {
+    std::uint64_t all = 0;
+    for (const auto& operation : operations) all += operation->progress();
+    return all;
+  }
+
+  inproc::MemoryNetwork::Time now_{};
+  std::mt19937 dice_{7};
+  std::shared_ptr<inproc::MemoryNetwork> network_;
+  std::vector<Topology> topologies_;
+  std::vector<std::unique_ptr<Backend>> backends_;
+};
 
 constexpr std::uint64_t kSeed = 11;
 constexpr std::size_t kCounts[] = {0, 1, 2, 7, 64, 1000, 40'001};
@@ -63,16 +143,22 @@ std::vector<Elements> allreduce(FabricRanks& group, DataType dtype, ReduceOp op,
   return data;
 }
 
+/// All ranks have one result, which is right; returns it.
+std::vector<Elements> check_allreduce(FabricRanks& group, DataType dtype, ReduceOp op,
+                                      std::size_t count) {
+  std::vector<Elements> results = allreduce(group, dtype, op, count);
+  const auto inputs = make_inputs(dtype, op, count, group.size(), kSeed);
+  CHECK(first_difference({.dtype = dtype, .op = op, .ranks = group.size()}, inputs,
+                         results.front()) == "");
+  for (const Elements& other : results) CHECK(other == results.front());
+  return results;
+}
+
 TEST_CASE("every allreduce between hosts gives all ranks one result, which is right") {
   with_each_algorithm(Collective::Allreduce, [](FabricRanks& group) {
     for (const auto& [dtype, op] : kReductions) {
       for (const std::size_t count : kCounts) {
-        const std::vector<Elements> results = allreduce(group, dtype, op, count);
-        const auto inputs = make_inputs(dtype, op, count, group.size(), kSeed);
-        CHECK(first_difference({.dtype = dtype, .op = op, .ranks = group.size()}, inputs,
-                               results.front()) == "");
-        for (const Elements& other : results) CHECK(other == results.front());
-        CHECK(allreduce(group, dtype, op, count) == results);
+        CHECK(check_allreduce(group, dtype, op, count) == allreduce(group, dtype, op, count));
       }
     }
   });
@@ -84,12 +170,7 @@ TEST_CASE("an allreduce in pieces is right where two parts differ in their numbe
        {std::pair{Algorithm::HalvingDoubling, 2U}, {Algorithm::Ring, 3U}, {Algorithm::Ring, 2U}}) {
     for (const std::size_t pieces : {1U, 5U}) {
       FabricRanks group(static_cast<int>(ranks), forced(Collective::Allreduce, algorithm));
-      const std::size_t count = ranks * pieces * kPiece + 1;
-      const auto results = allreduce(group, DataType::F32, ReduceOp::Sum, count);
-      const auto inputs = make_inputs(DataType::F32, ReduceOp::Sum, count, group.size(), kSeed);
-      CHECK(first_difference({.dtype = DataType::F32, .op = ReduceOp::Sum, .ranks = group.size()},
-                             inputs, results.front()) == "");
-      for (const Elements& other : results) CHECK(other == results.front());
+      check_allreduce(group, DataType::F32, ReduceOp::Sum, ranks * pieces * kPiece + 1);
     }
   }
 }
@@ -146,22 +227,33 @@ TEST_CASE("every reduce-scatter between hosts gives each rank its part") {
   });
 }
 
+using Bytes = std::vector<std::byte>;
+
+/// Starts broadcasts of what `root` has in `data`, one a rank.
+Operations start_broadcasts(FabricRanks& group, std::vector<Bytes>& data, int root,
+                            std::deque<Segment>& segments) {
+  Operations operations;
+  for (int rank = 0; rank < group.size(); ++rank) {
+    Bytes& own = data[static_cast<std::size_t>(rank)];
+    segments.push_back({rank == root ? own.data() : nullptr, own.data(), own.size()});
+    operations.push_back(group.backend(rank).broadcast(
+        {.segments = {&segments.back(), 1}, .dtype = DataType::U8, .root = root}));
+  }
+  return operations;
+}
+
 TEST_CASE("every broadcast between hosts gives all ranks the root's bytes") {
   with_each_algorithm(Collective::Broadcast, [](FabricRanks& group) {
     for (int root = 0; root < group.size(); ++root) {
-      for (const std::size_t count : {std::size_t{0}, std::size_t{1}, std::size_t{5},
-                                      std::size_t{70'001}, std::size_t{400'000}}) {
+      for (const std::size_t count : {0U, 1U, 5U, 70'001U, 400'000U}) {
         const Elements sent = make_bytes(DataType::U8, count, root, kSeed);
-        std::vector<Elements> outputs(static_cast<std::size_t>(group.size()),
-                                      Elements(DataType::U8, count));
-        std::vector<Segment> segments(outputs.size());
-        group.run([&](int rank, Backend& backend) {
-          const auto own = static_cast<std::size_t>(rank);
-          segments[own] = {rank == root ? sent.data() : nullptr, outputs[own].data(), count};
-          return backend.broadcast(
-              {.segments = {&segments[own], 1}, .dtype = DataType::U8, .root = root});
-        });
-        for (const Elements& output : outputs) CHECK(output == sent);
+        const Bytes bytes(sent.bytes().begin(), sent.bytes().end());
+        std::vector<Bytes> data(static_cast<std::size_t>(group.size()), Bytes(count));
+        data[static_cast<std::size_t>(root)] = bytes;
+        std::deque<Segment> segments;
+        Operations operations = start_broadcasts(group, data, root, segments);
+        group.finish(operations);
+        for (const Bytes& output : data) CHECK(output == bytes);
       }
     }
   });
@@ -173,13 +265,12 @@ TEST_CASE("every allgather between hosts puts the parts of all ranks in their or
       const std::vector<std::size_t> counts = uneven_counts(group.size(), scale);
       const Parts parts(counts, 1);
       std::vector<Elements> inputs;
-      std::vector<std::byte> all;
+      Bytes all;
       for (std::size_t rank = 0; rank < counts.size(); ++rank) {
         inputs.push_back(make_bytes(DataType::U8, counts[rank], static_cast<int>(rank), kSeed));
         all.insert(all.end(), inputs[rank].bytes().begin(), inputs[rank].bytes().end());
       }
-      std::vector<std::vector<std::byte>> outputs(counts.size(),
-                                                  std::vector<std::byte>(parts.total()));
+      std::vector<Bytes> outputs(counts.size(), Bytes(parts.total()));
       group.run([&](int rank, Backend& backend) {
         const auto own = static_cast<std::size_t>(rank);
         return backend.allgather({.input = inputs[own].data(),
@@ -200,14 +291,14 @@ TEST_CASE("every alltoall between hosts exchanges the parts of any two ranks") {
     const auto ranks = static_cast<std::size_t>(group.size());
     std::size_t largest = 0;
     std::vector<std::vector<std::size_t>> sent(ranks), received(ranks);
-    std::vector<std::vector<std::byte>> inputs(ranks), outputs(ranks), expected(ranks);
+    std::vector<Bytes> inputs(ranks), outputs(ranks), expected(ranks);
     for (std::size_t from = 0; from < ranks; ++from) {
       for (std::size_t to = 0; to < ranks; ++to) {
         const std::size_t count = count_of(from, to);
         largest = std::max(largest, count);
         sent[from].push_back(count);
         received[to].push_back(count);
-        const std::vector<std::byte> part(count, static_cast<std::byte>(16 * from + to));
+        const Bytes part(count, static_cast<std::byte>(16 * from + to));
         inputs[from].insert(inputs[from].end(), part.begin(), part.end());
         expected[to].insert(expected[to].end(), part.begin(), part.end());
       }
@@ -274,25 +365,15 @@ TEST_CASE("a slow operation between hosts is overtaken by any number of others")
   constexpr std::size_t kLarge = 3'000'000;
   FabricRanks group(3, forced(Collective::Broadcast, Algorithm::Chain), {.bytes_per_second = 1e6});
   std::deque<Segment> segments;
-  const auto broadcast = [&](std::vector<std::vector<std::byte>>& data, int root) {
-    Operations operations;
-    for (int rank = 0; rank < 3; ++rank) {
-      auto& own = data[static_cast<std::size_t>(rank)];
-      segments.push_back({own.data(), own.data(), own.size()});
-      operations.push_back(group.backend(rank).broadcast(
-          {.segments = {&segments.back(), 1}, .dtype = DataType::U8, .root = root}));
-    }
-    return operations;
-  };
-  std::vector<std::vector<std::byte>> large(3, std::vector<std::byte>(kLarge));
+  std::vector<Bytes> large(3, Bytes(kLarge));
   large[0].assign(kLarge, std::byte{7});
-  Operations slow = broadcast(large, 0);
+  Operations slow = start_broadcasts(group, large, 0, segments);
   for (int i = 0; i < 100 && !slow.empty(); ++i) {
-    std::vector<std::vector<std::byte>> small(3, std::vector<std::byte>(1));
+    std::vector<Bytes> small(3, Bytes(1));
     // Seldom from the root of the slow one, whose link is in use.
     const std::size_t root = i % 31 == 30 ? 0 : 2;
     small[root][0] = static_cast<std::byte>(i);
-    Operations quick = broadcast(small, static_cast<int>(root));
+    Operations quick = start_broadcasts(group, small, static_cast<int>(root), segments);
     group.finish(quick, &slow);
     for (const auto& data : small) CHECK(data[0] == static_cast<std::byte>(i));
   }
@@ -307,8 +388,7 @@ void check_cost(Collective collective, int ranks, std::size_t bytes, double tole
     if (!suits(collective, algorithm, static_cast<std::size_t>(ranks))) continue;
     FabricRanks group(ranks, forced(collective, algorithm),
                       {.latency = std::chrono::microseconds(20), .bytes_per_second = 1e9});
-    std::vector<std::vector<std::byte>> data(static_cast<std::size_t>(ranks),
-                                             std::vector<std::byte>(bytes));
+    std::vector<Bytes> data(static_cast<std::size_t>(ranks), Bytes(bytes));
     std::vector<Segment> segments(data.size());
     const double seconds = group.run([&](int rank, Backend& backend) -> std::unique_ptr<Operation> {
       const auto own = static_cast<std::size_t>(rank);

@@ -6,7 +6,7 @@
 #include <catch2/catch.hpp>
 
 #include "backends/socket/host.h"
-#include "core/src/base/unique_fd.h"
+#include "core/src/base/system.h"
 #include "ronde/error.h"
 #include "tests/support/processes/file_limit.h"
 #include "tests/support/ranks/ranks.h"

@@ -8,7 +8,7 @@
 #include <optional>
 #include <thread>
 
-#include "core/src/base/unique_fd.h"
+#include "core/src/base/system.h"
 #include "ronde/error.h"
 #include "tests/support/ranks/faulty_group.h"
 #include "tests/support/ranks/goes_on.h"

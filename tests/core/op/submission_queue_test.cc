@@ -32,8 +32,15 @@ struct Fixture {
   EventLog events{16, std::make_shared<Logger>(LogLevel::Off)};
   SubmissionQueue queue{hours(1), 100, [this] { ++wakes; }, events};
 
+  bool is_due() const { return queue.due() && *queue.due() <= Clock::now(); }
   /// Takes what is there, due or not.
   std::vector<Submission> drain() { return queue.take(SubmissionQueue::TimePoint::max()); }
+  /// Those of drain().
+  std::vector<std::string> keys() {
+    std::vector<std::string> keys;
+    for (const Submission& drained : drain()) keys.push_back(drained.key.text());
+    return keys;
+  }
   void flush() {
     const WorkState work("something else", {}, nullptr);
     queue.expedite(work, true);
@@ -46,7 +53,7 @@ struct Fixture {
 
 }  // namespace
 
-TEST_CASE("the gather time counts from the first submission") {
+TEST_CASE("the gather time counts from the first submission, and may change") {
   Fixture fixture;
   CHECK_FALSE(fixture.queue.due());
   CHECK(fixture.drain().empty());
@@ -59,6 +66,10 @@ TEST_CASE("the gather time counts from the first submission") {
   CHECK(*due >= before + hours(1));
   CHECK(*due <= Clock::now() + hours(1));
   CHECK(fixture.queue.due() == due);
+  fixture.queue.push(submission("c", 24));  // 104 bytes together
+  CHECK(fixture.is_due());
+  fixture.queue.gather(hours(2), 1000);
+  CHECK(*fixture.queue.due() > Clock::now() + hours(1));
 }
 
 TEST_CASE("only the first submission wakes the coordinator, unless its caller waits") {
@@ -80,9 +91,9 @@ TEST_CASE("only the first submission wakes the coordinator, unless its caller wa
 TEST_CASE("a full fusion buffer is due at once and wakes once") {
   Fixture fixture;
   fixture.queue.push(submission("a", 24));
-  CHECK(*fixture.queue.due() > Clock::now());
+  CHECK_FALSE(fixture.is_due());
   fixture.queue.push(submission("b", 1));
-  CHECK(*fixture.queue.due() <= Clock::now());
+  CHECK(fixture.is_due());
   CHECK(fixture.wakes == 2);
   fixture.queue.push(submission("c", 50));
   CHECK(fixture.wakes == 2);
@@ -97,22 +108,14 @@ TEST_CASE("what comes back to the queue is due at once, ahead of what came later
   fixture.queue.push(submission("a"));
   std::vector<Submission> taken = fixture.drain();
   fixture.queue.push(submission("b"));
-  fixture.queue.hand_over([&] { return std::move(taken); });
-  REQUIRE(fixture.queue.due());
-  CHECK(*fixture.queue.due() <= Clock::now());
-  const std::vector<Submission> drained = fixture.drain();
-  REQUIRE(drained.size() == 2);
-  CHECK(drained[0].key.text() == "a");
-  CHECK(drained[1].key.text() == "b");
-}
-
-TEST_CASE("agreements that cannot change leave all submissions where they are") {
-  Fixture fixture;
-  fixture.queue.push(submission("a"));
+  // Agreements that cannot change leave all submissions where they are.
   CHECK_THROWS_AS(
       fixture.queue.hand_over([]() -> std::vector<Submission> { throw std::bad_alloc(); }),
       std::bad_alloc);
-  CHECK(fixture.drain().size() == 1);
+  CHECK_FALSE(fixture.is_due());
+  fixture.queue.hand_over([&] { return std::move(taken); });
+  CHECK(fixture.is_due());
+  CHECK(fixture.keys() == std::vector<std::string>{"a", "b"});
 }
 
 TEST_CASE("what somebody waits for stays due at once where agreements change") {
@@ -122,8 +125,7 @@ TEST_CASE("what somebody waits for stays due at once where agreements change") {
   fixture.queue.push(std::move(group));
   fixture.flush();
   fixture.queue.hand_over([] { return std::vector<Submission>(); });
-  REQUIRE(fixture.queue.due());
-  CHECK(*fixture.queue.due() <= Clock::now());
+  CHECK(fixture.is_due());
 }
 
 TEST_CASE("a waiter makes what is there due at once, and nothing later") {
@@ -144,9 +146,7 @@ TEST_CASE("a waiter makes what is there due at once, and nothing later") {
 TEST_CASE("submissions are drained in their order, with their keys") {
   Fixture fixture;
   for (const std::string name : {"b", "", "a", ""}) fixture.queue.push(submission(name));
-  std::vector<std::string> keys;
-  for (const Submission& drained : fixture.drain()) keys.push_back(drained.key.text());
-  CHECK(keys == std::vector<std::string>{"b", unnamed_key(0), "a", unnamed_key(1)});
+  CHECK(fixture.keys() == std::vector<std::string>{"b", unnamed_key(0), "a", unnamed_key(1)});
   CHECK(fixture.drain().empty());
 }
 
@@ -229,25 +229,16 @@ TEST_CASE("a set takes operations from its opening to its closing") {
   rename("a");
   const auto push = [&] { fixture.queue.push(Submission(other)); };
   CHECK_THROWS_WITH(push(), "allreduce 'a' in process set 3: the set was removed");
-  fixture.queue.open_set(3);
+  fixture.queue.names()->open_set(3);
   push();
-  CHECK(fixture.queue.close_set(3) == std::vector<std::string>{"allreduce 'a'"});
+  CHECK(fixture.queue.names()->close_set(3) == std::vector<std::string>{"allreduce 'a'"});
   rename("b");
   CHECK_THROWS_WITH(push(), "allreduce 'b' in process set 3: the set is being removed");
-  CHECK_THROWS_AS(fixture.queue.close_set(3), UsageError);
+  CHECK_THROWS_AS(fixture.queue.names()->close_set(3), UsageError);
   fixture.queue.push(submission("b"));
-  fixture.queue.open_set(3);
+  fixture.queue.names()->open_set(3);
   push();
   CHECK(fixture.drain().size() == 3);
-}
-
-TEST_CASE("a queue gathers for another time, or more bytes, once it is told to") {
-  Fixture fixture;
-  fixture.queue.push(submission("a", 26));  // 104 bytes
-  REQUIRE(fixture.queue.due());
-  CHECK(*fixture.queue.due() <= Clock::now());
-  fixture.queue.gather(hours(2), 1000);
-  CHECK(*fixture.queue.due() > Clock::now() + hours(1));
 }
 
 TEST_CASE("a group is numbered as its first operation, in the order of the calls") {

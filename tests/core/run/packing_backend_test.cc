@@ -1,14 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "core/src/run/packing_backend.h"
 
+#include <algorithm>
 #include <catch2/catch.hpp>
 #include <cstring>
 #include <map>
 #include <numeric>
+#include <set>
 
 #include "core/src/kernels/elementwise.h"
 #include "tests/core/run/recorder_backend.h"
 #include "tests/support/harness/case_table.h"
+#include "tests/support/ranks/random_program.h"
 #include "tests/support/ranks/requests.h"
 
 namespace {
@@ -27,17 +30,14 @@ std::size_t rounded_up(std::size_t numerator, std::size_t divisor) {
   return (numerator + divisor - 1) / divisor;
 }
 
-/// Rank 0 of `ranks` with a fusion buffer of `buffer_bytes`.
-class Packed {
- public:
-  explicit Packed(std::size_t ranks, std::size_t buffer_bytes = kBuffer, bool widens = true)
-      : backend(std::make_unique<PackingBackend>(std::make_unique<Recorder>(record, widens, ranks),
+/// Rank 0 of `ranks` with a fusion buffer of `buffer_bytes`, over a backend that takes `slots`
+/// operations at once.
+struct Packed {
+  explicit Packed(std::size_t ranks, std::size_t buffer_bytes = kBuffer, bool widens = true,
+                  std::size_t slots = 1)
+      : record{.most_in_flight = slots},
+        backend(std::make_unique<PackingBackend>(std::make_unique<Recorder>(record, widens, ranks),
                                                  static_cast<int>(ranks), 0, buffer_bytes)) {}
-
-  std::unique_ptr<Operation> allreduce(std::vector<float>& values) {
-    segment_ = {values.data(), values.data(), values.size()};
-    return backend->allreduce({.segments = {&segment_, 1}});
-  }
 
   /// So many calls of `dtype` reached the packed backend, none of more than `most_bytes`; returns
   /// the bytes of all.
@@ -52,11 +52,33 @@ class Packed {
     return bytes;
   }
 
+  std::map<std::string, std::uint64_t> counters() const {
+    const StatsGroup stats = backend->stats();
+    return {stats.counters.begin(), stats.counters.end()};
+  }
+
   Record record;
   std::unique_ptr<PackingBackend> backend;
+};
 
- private:
-  Segment segment_;
+/// Rank 0 of two, with `slots` of kBuffer bytes.
+struct Overlapping : Packed {
+  explicit Overlapping(std::size_t slots) : Packed(2, slots * kBuffer, true, slots) {}
+};
+
+/// An allreduce in place of floats, of which 16 are a chunk of kBuffer bytes.
+struct Sum {
+  explicit Sum(std::size_t count) : values(count) {
+    for (std::size_t i = 0; i < count; ++i) values[i] = static_cast<float>(i);
+    segment = {values.data(), values.data(), count};
+  }
+
+  std::unique_ptr<Operation> start(Packed& packed) {
+    return packed.backend->allreduce({.segments = {&segment, 1}});
+  }
+
+  std::vector<float> values;
+  Segment segment;
 };
 
 /// With small numbers in it, from `first` on.
@@ -224,6 +246,85 @@ void check_messages(DataType dtype, std::size_t count) {
   packed.check_calls(2 * chunks, DataType::U8);
 }
 
+/// One operation of each kind, of several chunks each, and their results.
+struct Everything {
+  std::vector<float> sum = std::vector<float>(50, 1.5F);
+  std::vector<float> rounded = std::vector<float>(70, 2.5F);
+  std::vector<float> broadcast = std::vector<float>(40);
+  std::vector<float> gathered = std::vector<float>(90);
+  std::vector<float> exchanged = std::vector<float>(60);
+  std::vector<float> scattered = std::vector<float>(45);
+  std::vector<float> received = std::vector<float>(33);
+  std::vector<float> input = std::vector<float>(100, 3.25F);
+  const std::vector<Segment> segments = {{sum.data(), sum.data(), sum.size()},
+                                         {rounded.data(), rounded.data(), rounded.size()},
+                                         {nullptr, broadcast.data(), broadcast.size()}};
+  const Counts uneven = {60, 30};
+  const Counts sent = {20, 40};
+  const Counts taken = {20, 40};
+  const Counts even = {45, 45};
+
+  std::vector<std::unique_ptr<Operation>> start(Backend& backend) {
+    std::vector<std::unique_ptr<Operation>> operations;
+    const std::span all(segments);
+    operations.push_back(backend.allreduce({.segments = all.subspan(0, 1)}));
+    operations.push_back(
+        backend.allgather({.input = input.data(), .output = gathered.data(), .counts = uneven}));
+    operations.push_back(
+        backend.allreduce({.segments = all.subspan(1, 1), .wire_dtype = DataType::BF16}));
+    operations.push_back(backend.send(
+        {.input = input.data(), .count = input.size(), .dtype = DataType::F32, .peer = 1}));
+    operations.push_back(backend.alltoall({.input = input.data(),
+                                           .output = exchanged.data(),
+                                           .send_counts = sent,
+                                           .receive_counts = taken,
+                                           .largest_count = 40}));
+    operations.push_back(backend.recv(
+        {.output = received.data(), .count = received.size(), .dtype = DataType::F32, .peer = 1}));
+    operations.push_back(
+        backend.reducescatter({.input = input.data(), .output = scattered.data(), .counts = even}));
+    operations.push_back(backend.broadcast({.segments = all.subspan(2, 1), .root = 1}));
+    return operations;
+  }
+
+  auto results() const {
+    std::vector<std::byte> bytes;
+    for (const auto* values :
+         {&sum, &rounded, &broadcast, &gathered, &exchanged, &scattered, &received}) {
+      const auto view = std::as_bytes(std::span(*values));
+      bytes.insert(bytes.end(), view.begin(), view.end());
+    }
+    return bytes;
+  }
+};
+
+/// The record and the results of operations that are polled, and whose calls end, in any order.
+struct Outcome {
+  std::vector<Recorded> calls;
+  std::vector<std::byte> results;
+  std::vector<std::byte> sent;
+};
+
+Outcome run_everything(std::size_t slots, Dice& dice) {
+  Overlapping packed(slots);
+  Everything everything;
+  std::vector<std::unique_ptr<Operation>> operations = everything.start(*packed.backend);
+  if (slots == 1) {
+    for (const auto& operation : operations) REQUIRE(operation->poll());
+  }
+  for (std::size_t call = 0; call < 1000; ++call) packed.record.held.insert(call);
+  while (slots > 1 && !operations.empty()) {
+    // Some call that has begun ends; if it has already, nothing happens.
+    if (!packed.record.calls.empty()) {
+      packed.record.held.erase(dice.below(packed.record.calls.size()));
+    }
+    const auto polled =
+        operations.begin() + static_cast<std::ptrdiff_t>(dice.below(operations.size()));
+    if ((*polled)->poll()) operations.erase(polled);
+  }
+  return {packed.record.calls, everything.results(), packed.record.sent};
+}
+
 const bool registered = [] {
   for (const DataType dtype : kAllDataTypes) {
     const std::string name(to_string(dtype));
@@ -331,8 +432,8 @@ TEST_CASE("a missing input counts as the neutral element") {
 TEST_CASE("an operation goes on where it was once its chunk is done") {
   Packed packed(1);
   packed.record.finishes = false;
-  std::vector<float> values(40, 1.0F);
-  const auto operation = packed.allreduce(values);
+  Sum sum(40);
+  const auto operation = sum.start(packed);
   for (int i = 0; i < 3; ++i) CHECK_FALSE(operation->poll());
   CHECK(packed.record.calls.size() == 1);
   CHECK(operation->progress() == 0);
@@ -347,27 +448,11 @@ TEST_CASE("chunks of a large buffer are as large as its ranks are many, to stay 
   for (const std::size_t ranks : {1U, 2U, 8U}) {
     CAPTURE(ranks);
     Packed packed(ranks, std::size_t{64} << 20);
-    std::vector<float> values(kBytes / sizeof(float), 1.0F);
-    CHECK(packed.allreduce(values)->poll());
+    Sum sum(kBytes / sizeof(float));
+    CHECK(sum.start(packed)->poll());
     const std::size_t chunk = ranks << 19;
     CHECK(packed.check_calls(rounded_up(kBytes, chunk), DataType::F32, chunk) == kBytes);
   }
-}
-
-TEST_CASE("an aborted backend leaves its buffer to whoever still writes to it") {
-  Packed packed(1);
-  packed.record.finishes = false;
-  std::vector<float> values(16, 1.0F);
-  auto operation = packed.allreduce(values);
-  CHECK_FALSE(operation->poll());
-  packed.backend->abort();
-  CHECK(packed.record.aborted);
-  operation.reset();
-  auto* memory = static_cast<float*>(packed.record.calls.at(0).memory);
-  packed.backend.reset();
-  // Not freed: AddressSanitizer watches. Nor has the user's memory been touched.
-  std::fill_n(memory, 16, 5.0F);
-  CHECK(values == std::vector<float>(16, 1.0F));
 }
 
 TEST_CASE("a packing backend counts, closes and passes on what it wraps") {
@@ -376,16 +461,15 @@ TEST_CASE("a packing backend counts, closes and passes on what it wraps") {
   CHECK(backend.name() == "recorder");
   CHECK_FALSE(backend.capabilities().wants_packed);
   CHECK(backend.capabilities().dtypes.all());
-  std::vector<float> values(40);
-  CHECK(packed.allreduce(values)->poll());
-  const StatsGroup stats = backend.stats();
-  CHECK(stats.part == "recorder");
-  std::map<std::string, std::uint64_t> counters(stats.counters.begin(), stats.counters.end());
-  CHECK(counters.at("calls") == 3);
-  CHECK(counters.at("chunks") == 3);
-  CHECK(counters.at("packed_bytes") == 160);
-  CHECK(counters.at("unpacked_bytes") == 160);
-  CHECK(counters.at("fusion_buffer_bytes") == 64);
+  Sum sum(40);
+  CHECK(sum.start(packed)->poll());
+  CHECK(backend.stats().part == "recorder");
+  const std::map<std::string, std::uint64_t> counted = {{"calls", 3},
+                                                        {"chunks", 3},
+                                                        {"packed_bytes", 160},
+                                                        {"unpacked_bytes", 160},
+                                                        {"fusion_buffer_bytes", 64}};
+  CHECK(packed.counters() == counted);
   backend.close();
   CHECK(packed.record.closed);
 }
@@ -409,4 +493,120 @@ TEST_CASE("a fusion buffer grows on demand up to its limit, on cache lines") {
   CHECK(buffer.capacity() == 0);
   buffer.abandon();
   CHECK(FusionBuffer(0).limit() == 64);
+}
+
+TEST_CASE("the next chunks start while the first is in flight, each in memory of its own") {
+  Overlapping packed(3);
+  CHECK(packed.backend->capabilities().operations_in_flight == 3);
+  Sum sum(5 * 16);
+  const std::vector<float> before = sum.values;
+  const auto operation = sum.start(packed);
+  packed.record.held = {0, 1, 2, 3, 4};
+  CHECK_FALSE(operation->poll());
+  REQUIRE(packed.record.calls.size() == 3);
+  std::set<void*> memory;
+  for (const Recorded& call : packed.record.calls) {
+    CHECK(call.bytes == kBuffer);
+    memory.insert(call.memory);
+  }
+  CHECK(memory.size() == 3);
+  // What ends before the first is kept, and its memory with it.
+  packed.record.held = {0, 3, 4};
+  const std::uint64_t progress = operation->progress();
+  CHECK_FALSE(operation->poll());
+  CHECK(operation->progress() == progress + 2);
+  CHECK(packed.record.calls.size() == 3);
+  packed.record.held = {4};
+  CHECK_FALSE(operation->poll());
+  CHECK(packed.record.calls.size() == 5);
+  packed.record.held.clear();
+  CHECK(operation->poll());
+  CHECK(sum.values == before);
+  CHECK(packed.counters().at("chunks") == 5);
+  CHECK(packed.counters().at("fusion_buffer_bytes") == 3 * kBuffer);
+}
+
+TEST_CASE("a backend that takes many operations gets three chunks, one that takes two gets two") {
+  for (const auto& [takes, slots] : {std::pair(1U, 1U), {2U, 2U}, {3U, 3U}, {100U, 3U}}) {
+    Overlapping packed(takes);
+    CHECK(packed.backend->capabilities().operations_in_flight == slots);
+    packed.record.finishes = false;
+    Sum sum(16'000);
+    CHECK_FALSE(sum.start(packed)->poll());
+    CHECK(packed.record.calls.size() == slots);
+  }
+}
+
+TEST_CASE("an operation starts once the one before has started all, while that one drains") {
+  Overlapping packed(3);
+  Sum first(4 * 16);
+  Sum second(2 * 16);
+  const auto before = first.start(packed);
+  const auto behind = second.start(packed);
+  packed.record.held = {1, 2, 3, 4, 5};
+  CHECK_FALSE(behind->poll());
+  CHECK(packed.record.calls.empty());
+  CHECK_FALSE(before->poll());
+  CHECK(packed.record.calls.size() == 4);  // one has ended
+  CHECK_FALSE(behind->poll());
+  CHECK(packed.record.calls.size() == 4);  // all slots are taken
+  packed.record.held = {2, 3, 4, 5};
+  CHECK_FALSE(before->poll());
+  CHECK_FALSE(behind->poll());
+  CHECK(packed.record.calls.size() == 5);
+  packed.record.held.clear();
+  CHECK(before->poll());
+  CHECK(behind->poll());
+  CHECK(packed.record.calls.size() == 6);
+}
+
+TEST_CASE("chunks of all operations start in one order, whatever ends first") {
+  Dice dice(7);
+  const Outcome one_by_one = run_everything(1, dice);
+  CHECK(one_by_one.calls.size() > 30);
+  for (int run = 0; run < 200; ++run) {
+    const Outcome outcome = run_everything(2 + dice.below(2), dice);
+    REQUIRE(outcome.calls == one_by_one.calls);
+    REQUIRE(outcome.results == one_by_one.results);
+    REQUIRE(outcome.sent == one_by_one.sent);
+  }
+}
+
+TEST_CASE("chunks in flight at an abort keep their memory, and the user's is not touched") {
+  Overlapping packed(3);
+  packed.record.finishes = false;
+  Sum first(2 * 16);
+  Sum second(2 * 16);
+  const std::vector<float> before = first.values;
+  std::vector<std::unique_ptr<Operation>> operations;
+  operations.push_back(first.start(packed));
+  operations.push_back(second.start(packed));
+  for (const auto& operation : operations) CHECK_FALSE(operation->poll());
+  CHECK(packed.record.calls.size() == 3);
+  packed.backend->abort();
+  CHECK(packed.record.aborted);
+  operations.clear();
+  packed.backend.reset();
+  // Not freed: AddressSanitizer watches.
+  for (const Recorded& call : packed.record.calls) std::memset(call.memory, 5, call.bytes);
+  CHECK(first.values == before);
+  CHECK(second.values == before);
+}
+
+TEST_CASE("an operation whose chunk cannot start can be destroyed beside others") {
+  Overlapping packed(3);
+  packed.record.held = {0, 1};
+  packed.record.fails_at = 2;
+  Sum first(16);
+  Sum second(3 * 16);
+  auto before = first.start(packed);
+  auto behind = second.start(packed);
+  CHECK_FALSE(before->poll());
+  CHECK_THROWS_WITH(behind->poll(), "the call fails");
+  packed.backend->abort();
+  before.reset();
+  behind.reset();
+  CHECK(packed.record.in_flight == 0);
+  packed.backend.reset();
+  for (const Recorded& call : packed.record.calls) std::memset(call.memory, 5, call.bytes);
 }

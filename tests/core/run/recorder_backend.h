@@ -30,10 +30,10 @@ struct Recorded {
 
 /// What a Recorder did, kept beyond its life.
 struct Record {
-  std::vector<Recorded> calls;
-  std::vector<std::byte> sent;  ///< in messages
+  std::vector<Recorded> calls = {};
+  std::vector<std::byte> sent = {};  ///< in messages
   bool finishes = true;
-  std::set<std::size_t> held;  ///< calls, from 0 on, that do not finish all the same
+  std::set<std::size_t> held = {};  ///< calls, from 0 on, that do not finish all the same
   std::size_t fails_at = std::numeric_limits<std::size_t>::max();  ///< the call throws
   std::size_t in_flight = 0;
   std::size_t most_in_flight = 1;  ///< what the Recorder says

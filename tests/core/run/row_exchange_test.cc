@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "core/src/run/row_exchange.h"
+#include "core/src/run/bucket.h"
 
 #include <catch2/catch.hpp>
 #include <cstring>
@@ -18,7 +18,7 @@ void bring(RowExchange& exchange, const Rows& words) {
 
 }  // namespace
 
-TEST_CASE("a rank tells each other one its rows and the most of all, in any type") {
+TEST_CASE("a rank sends each other one its rows and the most of all, in any type") {
   for (const DataType moved : {DataType::Bool, DataType::F16, DataType::F32, DataType::I64}) {
     RowExchange exchange({5, 0, 7}, moved);
     const AlltoallCall call = exchange.call();
@@ -36,10 +36,10 @@ TEST_CASE("a rank tells each other one its rows and the most of all, in any type
   }
 }
 
-TEST_CASE("rows that no rank can have told are an error that names it") {
+TEST_CASE("rows that no rank can have sent are an error that names it") {
   RowExchange exchange({1, 1}, DataType::U8);
   for (const Rows& words : {Rows{1, 1, -1, 1}, Rows{1, 1, 2, 1}}) {
     bring(exchange, words);
-    CHECK_THROWS_WITH(exchange.received_rows(), Catch::Contains("rank 1 told are damaged"));
+    CHECK_THROWS_WITH(exchange.received_rows(), Catch::Contains("rank 1 sent are damaged"));
   }
 }

@@ -5,6 +5,7 @@
 #include <catch2/catch.hpp>
 #include <chrono>
 #include <latch>
+#include <map>
 #include <set>
 
 #include "core/src/tune/autotuner.h"
@@ -157,15 +158,12 @@ TEST_CASE("a tuned file for other ranks, another model or of nonsense is told of
   run_steps({0, 0, 0}, 12, at_once, adapt, at_end, config);
   const std::string text = errors.text();
   CHECK_THAT(text, Catch::Contains("RONDE_TUNED: a.json"));
-  if (what == "ranks") {
-    CHECK_THAT(text, Catch::Contains("tuned for 4 ranks on 1 host, and these are 3 ranks on 1"));
-  } else if (what == "model") {
-    CHECK_THAT(text, Catch::Contains("for another model (0123456789abcdef, and this is "));
-  } else if (what == "unfinished") {
-    CHECK_THAT(text, Catch::Contains("RONDE_AUTOTUNE=1 goes on with it"));
-  } else {
-    CHECK_THAT(text, Catch::Contains("\"many\""));
-  }
+  const std::map<std::string, std::string> reasons = {
+      {"ranks", "tuned for 4 ranks on 1 host, and these are 3 ranks on 1"},
+      {"model", "for another model (0123456789abcdef, and this is "},
+      {"unfinished", "RONDE_AUTOTUNE=1 goes on with it"},
+      {"nonsense", "\"many\""}};
+  CHECK_THAT(text, Catch::Contains(reasons.at(what)));
   CHECK(text.find("a.json") == text.rfind("a.json"));
 }
 
@@ -185,11 +183,11 @@ struct LoneTuner {
   /// Rank 0's loop looks after so long, when that many bytes were moved.
   void look(std::chrono::milliseconds after, std::uint64_t bytes) {
     now += after;
-    tuner.take_steps(false, bytes, now);
+    tuner.process_steps(false, bytes, now);
     const auto wanted = tuner.wanted();
     if (!wanted || !can_change) return;
     in_force = *wanted;
-    tuner.note_applied();
+    tuner.on_applied();
     ++changes;
   }
   std::chrono::milliseconds step_time() const {
@@ -197,7 +195,7 @@ struct LoneTuner {
     return std::chrono::milliseconds(fast ? 50 : 100);
   }
   void mark(std::chrono::milliseconds after) {
-    tuner.note_step(now + after);
+    tuner.record_step(now + after);
     look(after, 0);
   }
   void check_found() const {
@@ -254,50 +252,43 @@ TEST_CASE("marks count, however late the first one comes") {
   CHECK(lone.told.trials.front().step_s == Approx(0.1));
 }
 
-TEST_CASE("a tuner whose settings no decision can change says so once") {
-  const CapturedErrors errors;
-  LoneTuner lone;
-  lone.can_change = false;
-  for (int i = 0; i < 300; ++i) lone.mark(std::chrono::milliseconds(10));
-  const std::string text = errors.text();
-  CHECK_THAT(text, Catch::Contains("no operation of all ranks came for 50 steps"));
-  CHECK(text.find("no operation") == text.rfind("no operation"));
+TEST_CASE("settings that no decision can change, and steps that take turns, are warned of once") {
+  struct Row {
+    bool can_change;
+    int odd_ms;
+    std::string warning;
+  };
+  for (const auto& [can_change, odd_ms, warning] :
+       {Row{false, 10, "no operation of all ranks came for 50 steps"},
+        Row{true, 30, "every other step takes more than twice as long"}}) {
+    const CapturedErrors errors;
+    LoneTuner lone;
+    lone.can_change = can_change;
+    for (int i = 0; i < 300; ++i) lone.mark(std::chrono::milliseconds(i % 2 == 0 ? 10 : odd_ms));
+    const std::string text = errors.text();
+    CHECK_THAT(text, Catch::Contains(warning));
+    CHECK(text.find(warning) == text.rfind(warning));
+  }
 }
 
-TEST_CASE("steps that take turns are told of once") {
-  const CapturedErrors errors;
-  LoneTuner lone;
-  for (int i = 0; i < 300; ++i) lone.mark(std::chrono::milliseconds(i % 2 == 0 ? 10 : 30));
-  const std::string text = errors.text();
-  CHECK_THAT(text, Catch::Contains("every other step takes more than twice as long"));
-  CHECK(text.find("every other") == text.rfind("every other"));
-}
-
-TEST_CASE("a search that goes on from a file keeps the file's rules for algorithms") {
-  LoneTuner lone;
-  const bool fits = GENERATE(true, false);
-  TunedSettings known;
-  known.finished = false;
-  known.values = {{"RONDE_ALGORITHMS", "allreduce:ring"}};
-  if (fits) lone.options.tuning.known = known;
-  for (int i = 0; i < kMostLooks && !lone.finished(); ++i) lone.mark(lone.step_time());
-  REQUIRE(lone.finished());
-  const TunedSettings& found = lone.told.settings.back();
-  CHECK(found.keeps_file == fits);
-  CHECK(found.values.size() == (fits ? 4 : 3));
-}
-
-TEST_CASE("a file of rules for algorithms alone belongs to no model, and ends no search") {
+TEST_CASE("a file of rules for algorithms belongs to no model, and its rules are kept") {
   const bool searches = GENERATE(true, false);
+  const bool is_there = GENERATE(true, false);
+  const bool ended = GENERATE(true, false);
+  CAPTURE(searches, is_there, ended);
   LoneTuner lone;
   TunedSettings known;
+  known.finished = ended;
   known.values = {{"RONDE_ALGORITHMS", "allreduce:ring"}};
   known.ranks = known.hosts = 1;
-  lone.options.tuning.known = known;
+  if (is_there) lone.options.tuning.known = known;
   lone.options.config.autotune = searches;
   for (int i = 0; i < kMostLooks && !lone.finished(); ++i) lone.mark(lone.step_time());
   REQUIRE(lone.finished() == searches);
-  CHECK(lone.told.settings.empty() != searches);
-  if (searches) CHECK(lone.told.settings.back().values.contains("RONDE_ALGORITHMS"));
-  if (searches) CHECK(lone.told.settings.back().values.size() == 4);
+  REQUIRE(lone.told.settings.empty() != searches);
+  if (!searches) return;
+  const TunedSettings& found = lone.told.settings.back();
+  CHECK(found.keeps_file == is_there);
+  CHECK(found.values.size() == (is_there ? 4 : 3));
+  CHECK(found.values.contains("RONDE_ALGORITHMS") == is_there);
 }

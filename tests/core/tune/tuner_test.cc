@@ -4,7 +4,7 @@
 #include <catch2/catch.hpp>
 #include <cmath>
 
-#include "core/src/tune/model_signature.h"
+#include "core/src/tune/tuned_values.h"
 
 using namespace ronde;
 
@@ -35,10 +35,10 @@ TEST_CASE("a tuner finds good settings within 200 steps and asks for them") {
     REQUIRE(tuner.steps() < 200);
     if (const auto wanted = tuner.wanted()) {
       in_force = *wanted;
-      tuner.note_applied();
+      tuner.on_applied();
       CHECK_FALSE(tuner.wanted());
     }
-    const auto trial = tuner.note_step(time_with(in_force), false);
+    const auto trial = tuner.record_step(time_with(in_force), false);
     if (!trial) continue;
     CHECK(trial->number == ++trials);
     CHECK(trial->steps == Tuner::kSteps);
@@ -71,16 +71,16 @@ TEST_CASE("variables that are set stay, and without a choice there is no search"
 TEST_CASE("after a change some steps pass, fewer once a schedule is frozen again") {
   Tuner tuner = tuner_of(true);
   // Frozen twice in a row ends the warm-up.
-  CHECK_FALSE(tuner.note_step(9, true));
-  CHECK_FALSE(tuner.note_step(9, true));
-  for (int i = 0; i < 3; ++i) CHECK_FALSE(tuner.note_step(1, true));
-  CHECK(tuner.note_step(1, true));
+  CHECK_FALSE(tuner.record_step(9, true));
+  CHECK_FALSE(tuner.record_step(9, true));
+  for (int i = 0; i < 3; ++i) CHECK_FALSE(tuner.record_step(1, true));
+  CHECK(tuner.record_step(1, true));
   REQUIRE(tuner.wanted());
   CHECK(*tuner.wanted() == kDefaults);
-  for (int i = 0; i < 10; ++i) CHECK_FALSE(tuner.note_step(9, true));  // still the old settings
-  tuner.note_applied();
+  for (int i = 0; i < 10; ++i) CHECK_FALSE(tuner.record_step(9, true));  // still the old settings
+  tuner.on_applied();
   std::size_t steps = 1;
-  while (!tuner.note_step(1, false)) ++steps;
+  while (!tuner.record_step(1, false)) ++steps;
   CHECK(steps == 1 + 3 + 2 + Tuner::kSteps);
 }
 
@@ -89,14 +89,14 @@ TEST_CASE("steps of two kinds that take turns are measured together, and a slow 
   const auto measured = [&](std::vector<double> times) {
     std::optional<TuneTrial> trial;
     if (tuner.wanted()) {
-      tuner.note_applied();
-      tuner.note_step(9, false);
+      tuner.on_applied();
+      tuner.record_step(9, false);
     }
-    for (const double time : times) trial = tuner.note_step(time, false);
+    for (const double time : times) trial = tuner.record_step(time, false);
     REQUIRE(trial);
     return trial->step_s;
   };
-  for (std::size_t i = 0; i < Tuner::kWarmUp; ++i) tuner.note_step(9, false);
+  for (std::size_t i = 0; i < Tuner::kWarmUp; ++i) tuner.record_step(9, false);
   CHECK(measured({1, 2, 1, 2}) == 1.5);
   CHECK(measured({2, 1, 2, 9}) == 1.5);
   CHECK(tuner.alternating() == 0);

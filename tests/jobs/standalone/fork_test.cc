@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Children of fork(), which the group is not for: Note [After fork] in
-// core/src/base/after_fork.h.
+// core/src/base/caller.h.
 #include <sys/wait.h>
 #include <unistd.h>
 

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "core/src/base/unique_fd.h"
+#include "core/src/base/system.h"
 #include "ronde/plugin/transport.h"
 #include "ronde/topology.h"
 

@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <stdexcept>
 
-#include "core/src/base/unique_fd.h"
+#include "core/src/base/system.h"
 
 namespace ronde::test {
 

@@ -10,8 +10,8 @@
 #include <system_error>
 #include <utility>
 
-#include "core/src/base/exception_text.h"
-#include "core/src/base/thread_scope.h"
+#include "core/src/base/caller.h"
+#include "core/src/base/text.h"
 #include "ronde/error.h"
 #include "ronde/run.h"
 #include "ronde/torch/collectives.h"

@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "core/src/base/after_fork.h"
+#include "core/src/base/caller.h"
 #include "torch_ext/src/gradients/gradient_reducer.h"
 
 namespace ronde::detail {

@@ -17,7 +17,7 @@
 #include <string>
 #include <vector>
 
-#include "core/src/base/after_fork.h"
+#include "core/src/base/caller.h"
 #include "ronde/options.h"
 #include "ronde/ronde.h"
 #include "ronde/torch/distributed_optimizer.h"

@@ -15,8 +15,7 @@
 #include <utility>
 #include <vector>
 
-#include "core/src/base/after_fork.h"
-#include "core/src/base/thread_scope.h"
+#include "core/src/base/caller.h"
 #include "ronde/error.h"
 #include "ronde/ronde.h"
 #include "ronde/torch/collectives.h"

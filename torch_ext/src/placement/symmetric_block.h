@@ -6,7 +6,7 @@
 #include <memory>
 #include <string>
 
-#include "core/src/base/after_fork.h"
+#include "core/src/base/caller.h"
 #include "ronde/process_set.h"
 #include "ronde/symmetric_heap.h"
 

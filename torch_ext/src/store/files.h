@@ -5,7 +5,7 @@
 #include <string>
 #include <string_view>
 
-#include "core/src/base/unique_fd.h"
+#include "core/src/base/system.h"
 
 // Files of a checkpoint. Errors are ronde::Error: what failed, the path, the system's words, and
 // what to do.

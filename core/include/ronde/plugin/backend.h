@@ -15,7 +15,7 @@
 
 namespace ronde {
 
-/// How long an operation has packed and unpacked so far.
+/// The times that an operation has packed and unpacked so far.
 struct PackingTimes {
   std::chrono::nanoseconds pack{0};    ///< into the fusion buffer
   std::chrono::nanoseconds unpack{0};  ///< out of it
@@ -30,30 +30,30 @@ class Operation {
   Operation(const Operation&) = delete;
   Operation& operator=(const Operation&) = delete;
 
-  /// Advances the work without blocking; true once finished, false if it waits for a peer. Every
-  /// rank that takes part has entered, or is about to, so it is polled hot at first; see Waiting
-  /// for later. Throws ronde::Error if the backend failed: the group is then dead.
+  /// Advances the work without blocking. Returns true once finished, false if it waits for a peer.
+  /// Every rank that takes part has entered, or is about to, so it is polled hot at first; see
+  /// Waiting for later. Throws ronde::Error if the backend failed: the group is then dead.
   virtual bool poll() = 0;
 
-  /// On a device, once poll() has returned true: behind it the result is in memory, and the inputs
-  /// are read. Null on the CPU.
+  /// On a device, once poll() has returned true: returns the event after which the result is in
+  /// memory and the inputs have been read. Null on the CPU.
   virtual std::shared_ptr<const DeviceEvent> event() const { return nullptr; }
 
-  /// Grows whenever poll() got on, where that is worth telling: a caller looks on for a while after
-  /// each progress, and then blocks.
+  /// Grows whenever poll() made progress, where that can be reported: a caller polls for a while
+  /// after each progress, and then blocks.
   virtual std::uint64_t progress() const { return 0; }
 
-  /// For the figures of backends that want_packed.
+  /// Returns the times of packing, for figures; zero for backends that do not pack.
   virtual PackingTimes packing() const { return {}; }
 };
 
-/// How a rank waits for operations in which nothing has happened for a while, the most impatient
-/// way first. In all of them but Poll, operations report their progress().
+/// How a rank waits for operations that have made no progress for a while, the most impatient way
+/// first. In all of them but Poll, operations report their progress().
 enum class Waiting : std::uint8_t {
-  /// Nothing tells that an operation can get on: it is polled until it is done.
+  /// No event announces progress: the operation is polled until it is done.
   Poll,
-  /// The same, but Ronde pauses between two polls, for a fraction of the time of a slow network,
-  /// and leaves the core to the program.
+  /// Polled as well, but Ronde pauses between two polls, for a fraction of the time of a slow
+  /// network, and leaves the core to the program.
   Pause,
   /// Ronde sleeps until Backend::prepare_sleep()'s descriptor is readable.
   Descriptor,
@@ -62,7 +62,7 @@ enum class Waiting : std::uint8_t {
   Bell,
 };
 
-/// The abilities of a backend, asked before anything is started.
+/// The abilities of a backend, read before any operation is started.
 struct Capabilities {
   std::bitset<kDataTypeCount> dtypes;  ///< indexed by DataType
   /// Indexed by ReduceOp. Two need no bit, as no backend gets a call with them: Average is a Sum
@@ -71,7 +71,7 @@ struct Capabilities {
   /// (core/src/run/exact_sum.h).
   std::bitset<kReduceOpCount> ops = 0b11111;
   /// Half types that an AllreduceCall may have as its wire_dtype, indexed by DataType. An allreduce
-  /// with one that is not in here is refused. A packed backend needs none: Ronde gives it the bytes
+  /// with another one is refused. A packed backend needs none: Ronde gives it the bytes
   /// of the converted elements.
   std::bitset<kDataTypeCount> wire_dtypes = {};
   DeviceKind device = DeviceKind::Cpu;  ///< where the buffers of its calls are
@@ -89,7 +89,7 @@ struct Capabilities {
   /// all ranks, and polled in any.
   std::size_t operations_in_flight = 1;
 
-  /// It can have this as the dtype, op or wire_dtype of a call.
+  /// Return whether a call can have this dtype, op or wire_dtype.
   /// @{
   bool supports(DataType dtype) const { return dtypes.test(static_cast<std::size_t>(dtype)); }
   bool supports(ReduceOp op) const { return ops.test(static_cast<std::size_t>(combining_op(op))); }
@@ -97,7 +97,7 @@ struct Capabilities {
     return wire_dtypes.test(static_cast<std::size_t>(dtype));
   }
   /// @}
-  /// It can have every half type as a wire_dtype.
+  /// Allows every half type as a wire_dtype.
   void set_wire_dtypes() {
     for (const DataType half : {DataType::F16, DataType::BF16}) {
       wire_dtypes.set(static_cast<std::size_t>(half));
@@ -121,7 +121,7 @@ class Backend {
 
   /// The name for texts, stats, RONDE_CPU_BACKEND and RONDE_GPU_BACKEND.
   virtual std::string_view name() const noexcept = 0;
-  /// Equal at any time, and on every rank.
+  /// Returns its abilities, equal at any time, and on every rank.
   virtual Capabilities capabilities() const = 0;
 
   /// Starts an operation, and does not wait for a peer. What the call points to lives until the
@@ -137,19 +137,20 @@ class Backend {
   virtual std::unique_ptr<Operation> recv(const RecvCall& call) = 0;
   /// @}
 
-  /// Memory in which the ranks of this host reach each other's buffers; null if there is none.
+  /// Returns memory in which the ranks of this host reach each other's buffers; null if there is
+  /// none.
   virtual std::shared_ptr<SymmetricHeap> symmetric_heap() const { return nullptr; }
 
-  /// The order of its work on a device with the program's. Null on the CPU.
+  /// Returns the order of its work on a device with the program's. Null on the CPU.
   virtual std::shared_ptr<DeviceStreams> device_streams() const { return nullptr; }
 
-  /// Advances what is left of operations that have ended here, such as bytes that a network has yet
-  /// to send to a peer. Called before the loop sleeps; says how soon it is to be called again, or
-  /// nothing: not before the next operation.
+  /// Advances remaining work of operations that have ended here, such as bytes that a network has
+  /// yet to send to a peer. Called before the loop sleeps. Returns the time until the next call;
+  /// nullopt: not before the next operation.
   virtual std::optional<std::chrono::nanoseconds> tend() { return std::nullopt; }
 
-  /// Waiting::Descriptor, with operations in progress: a descriptor that becomes readable when a
-  /// poll may get on; -1 if one may get on already.
+  /// Waiting::Descriptor, with operations in progress: returns a descriptor that becomes readable
+  /// when a poll may make progress; -1 if one may already.
   virtual int prepare_sleep() { return -1; }
 
   /// The group is dead: operations in progress will never finish. Must not wait for a peer. Memory
@@ -166,7 +167,7 @@ class Backend {
   /// not wait for the others.
   virtual void close() = 0;
 
-  /// The counters so far. Any thread may call it.
+  /// Returns the counters so far. Any thread may call it.
   virtual StatsGroup stats() const = 0;
 };
 

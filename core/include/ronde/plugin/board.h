@@ -16,8 +16,8 @@
 
 namespace ronde {
 
-/// Memory that all ranks of a group share, and a way to wake those that sleep: what the ranks of
-/// one host agree by without messages.
+/// Memory that all ranks of a group share, and a way to wake those that sleep: by it the ranks of
+/// one host agree without messages.
 ///
 /// Thread-safety: every member may be called from any thread.
 class Board {
@@ -25,7 +25,7 @@ class Board {
   /// A word on a cache line of its own.
   struct alignas(64) Word {
     std::atomic<std::uint64_t> value{0};
-    std::atomic<std::int32_t> note{0};  ///< about the value; nothing is decided by it
+    std::atomic<std::int32_t> note{0};  ///< about the value; no decision depends on it
     /// The digests of two steps that may be under way at once: Note [Digests of arrivals].
     std::array<std::atomic<std::uint64_t>, 2> digests{};
   };
@@ -35,32 +35,33 @@ class Board {
   Board(const Board&) = delete;
   Board& operator=(const Board&) = delete;
 
-  /// Memory that all ranks share; zero at first.
+  /// Returns memory that all ranks share; zero at first.
   virtual std::span<Word> words() noexcept = 0;
 
-  /// The way in which a rank sleeps.
+  /// How a rank sleeps.
   enum class Sleep : std::uint8_t {
     None,     ///< it is awake
-    Waiting,  ///< somebody waits there, or an operation is in progress: every change matters
-    Idle,     ///< what the others can do without it does not matter
+    Waiting,  ///< a thread waits there, or an operation is in progress: every change matters
+    Idle,     ///< operations that the others run without it do not matter
   };
 
-  /// Announces whether notify() of a peer has to wake this rank. Called before the last look at the
+  /// Announces whether notify() of a peer has to wake this rank. Called before the last test of the
   /// condition of a sleep: the call is a full fence.
   virtual void set_asleep(Sleep sleep) noexcept = 0;
 
   /// Which of the ranks that sleep notify() wakes: all of them, or those with Sleep::Waiting.
   enum class Whom { All, Waiting };
 
-  /// notify() would wake somebody. Called after the change has been stored; a full fence.
+  /// Returns whether notify() would wake a rank. Called after the change has been stored; a full
+  /// fence.
   virtual bool has_sleepers(Whom whom) noexcept = 0;
 
-  /// Wakes every other rank that said it sleeps, or those alone that wait. Called after the change
-  /// has been stored; a full fence. Cheap where nobody sleeps.
+  /// Wakes every other rank that sleeps, or those alone that wait. Called after the change has been
+  /// stored; a full fence. Cheap where no rank sleeps.
   virtual void notify(Whom whom) noexcept = 0;
 
  protected:
-  /// notify(whom) has to wake a rank that sleeps so.
+  /// Returns whether notify(whom) has to wake a rank that sleeps in this way.
   static constexpr bool is_meant(Sleep sleep, Whom whom) noexcept {
     return sleep == Sleep::Waiting || (sleep == Sleep::Idle && whom == Whom::All);
   }
@@ -77,7 +78,7 @@ struct BoardContext {
   std::function<void(const std::string& text)> warn = {};
 };
 
-/// Makes one, on all ranks at the same time; null where the ranks share no memory.
+/// Makes a board, on all ranks at the same time; null where the ranks share no memory.
 using MakeBoard = std::function<std::unique_ptr<Board>(BoardContext&)>;
 
 }  // namespace ronde

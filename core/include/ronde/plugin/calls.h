@@ -15,8 +15,8 @@ namespace ronde {
 
 /// A piece of one tensor: `count` elements read at `input`, the result written at `output` (which
 /// may be the same address). In an allreduce a null input stands for the neutral element of the
-/// operation; elsewhere it may be null where nothing is read. A null output, on devices only, says
-/// that nobody here wants the result.
+/// operation; elsewhere it may be null where it is not read. A null output, on devices only, means
+/// that the result is not wanted here.
 struct Segment {
   const void* input = nullptr;
   void* output = nullptr;
@@ -27,8 +27,8 @@ struct Segment {
 /// own serves.
 inline constexpr int kNoDevice = -1;
 
-/// The place of the buffers of a call. On a device, none of them is touched before `after`, and the
-/// operation has ended once all is queued there (Operation::event).
+/// The place of the buffers of a call. On a device, none of them is accessed before `after`, and
+/// the operation has ended once all its work is queued there (Operation::event).
 struct Placement {
   Device device = {};       ///< of all buffers
   DeviceEvents after = {};  ///< none on the CPU
@@ -45,20 +45,20 @@ struct AllreduceCall {
   Scaling final = {};  ///< of the result
   Placement place = {};
   /// Every segment is reduced in place and lies at the same offset in the symmetric heap of each
-  /// rank (Backend::symmetric_heap), with the neutral element where a rank adds nothing. Whoever
-  /// has entered may reduce for all: the others have written their inputs.
+  /// rank (Backend::symmetric_heap), with the neutral element where a rank adds nothing. Any rank
+  /// that has entered may reduce for all: the others have written their inputs.
   bool symmetric = false;
   /// One of Capabilities::wire_dtypes, which then travels and is reduced in place of `dtype`, f32
   /// or f64 (see Request::wire_dtype). Not in a symmetric call.
   std::optional<DataType> wire_dtype = {};
 
-  /// The type in which elements are reduced and cross between ranks.
+  /// Returns the type in which elements are reduced and cross between ranks.
   DataType effective_wire_dtype() const noexcept { return wire_dtype.value_or(dtype); }
-  /// The work on each element of `dtype`.
+  /// Returns the work on each element of `dtype`.
   Reduction reduction() const noexcept { return {dtype, op, prescale, final}; }
 };
 
-/// Copies the root's inputs into everybody's outputs.
+/// Copies the root's inputs to the outputs of all ranks.
 struct BroadcastCall {
   std::span<const Segment> segments;
   DataType dtype = DataType::F32;
@@ -68,7 +68,7 @@ struct BroadcastCall {
 
 /// Concatenates the ranks' inputs in rank order. `counts[r]` elements are those of rank r; `output`
 /// holds their sum. In this and the next two calls a null output means that this rank has no memory
-/// for its result: it takes part, so that the others get theirs, and keeps nothing.
+/// for its result: it takes part, so that the others get theirs.
 struct AllgatherCall {
   const void* input = nullptr;
   void* output = nullptr;
@@ -85,8 +85,8 @@ struct AlltoallCall {
   void* output = nullptr;
   std::span<const std::size_t> send_counts;
   std::span<const std::size_t> receive_counts;
-  /// The most elements that any rank sends to any rank: equal on all, for decisions that they must
-  /// take alike, such as the number of chunks.
+  /// The most elements that any rank sends to any rank: equal on all ranks, for decisions that must
+  /// be equal, such as the number of chunks.
   std::size_t largest_count = 0;
   DataType dtype = DataType::F32;
   Placement place = {};
@@ -105,7 +105,7 @@ struct ReducescatterCall {
   Scaling final = {};  ///< of the result
   Placement place = {};
 
-  /// The work on each element.
+  /// Returns the work on each element.
   Reduction reduction() const noexcept { return {dtype, op, prescale, final}; }
 };
 

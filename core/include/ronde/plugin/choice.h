@@ -9,22 +9,23 @@
 
 namespace ronde {
 
-/// The name that asks for the best one.
+/// The name that selects the best backend.
 inline constexpr const char* kAnyBackend = "auto";
 
-/// The backend called `wanted`, or for "auto" the one of the highest priority, among those that
-/// serve `device` and suit these ranks. Throws UsageError with the names of all if there is none.
+/// Returns the backend called `wanted`, or for "auto" the one of the highest priority, among those
+/// that serve `device` and suit these ranks. Throws UsageError with the names of all if there is
+/// none.
 const BackendRegistry::value_type& choose_backend(const BackendRegistry& backends,
                                                   DeviceKind device, const std::string& wanted,
                                                   const Topology& topology);
 
-/// The same for a process set of ranks with this topology, among those that serve sets; falls back
-/// to the highest priority if `wanted` does not.
+/// Returns a backend for a process set of ranks with this topology, among those that serve sets;
+/// one of the highest priority if `wanted` does not.
 const BackendRegistry::value_type& choose_set_backend(const BackendRegistry& backends,
                                                       DeviceKind device, const std::string& wanted,
                                                       const Topology& topology);
 
-/// The candidates: "mpi (priority 10), shm (priority 20), hierarchical (does not suit)".
+/// Returns the candidates: "mpi (priority 10), shm (priority 20), hierarchical (does not suit)".
 std::string candidates_text(const BackendRegistry& backends, DeviceKind device,
                             const Topology& topology, bool of_set);
 

@@ -10,13 +10,13 @@
 
 namespace ronde {
 
-/// Tells apart the messages between two ranks. Those of one tag from one rank to another arrive in
+/// Distinguishes messages between two ranks. Messages of one tag from one rank to another arrive in
 /// the order in which they were sent; those of different tags may overtake each other.
 struct MessageTag {
   std::uint32_t channel = 0;  ///< below Fabric::channels()
   std::uint32_t stream = 0;   ///< of the channel; below Fabric::kStreams
 
-  /// The same in both.
+  /// Equal in both fields.
   bool operator==(const MessageTag&) const = default;
 };
 
@@ -26,12 +26,12 @@ struct MessageTag {
 /// is an error. The memory of a message must stay, and must not be written (of a received one: not
 /// be read either), until poll() has returned true.
 ///
-/// What has ended at its sender may still be with the sender's part of the network: see
+/// A message that has ended at its sender may not have left the sender's part of the network: see
 /// Fabric::progress().
 ///
 /// A batch with messages in progress may be destroyed, but only after Fabric::abort() or after one
-/// of the fabric has thrown. What these messages may still touch is the memory that was given to
-/// make_batch(): it stays until they cannot touch it any more, be that for ever.
+/// of the fabric has thrown. These messages may still access the memory that was given to
+/// make_batch(), which stays until they cannot, if necessary for ever.
 ///
 /// Thread-safety: as Fabric.
 class MessageBatch {
@@ -53,12 +53,12 @@ class MessageBatch {
   }
   /// @}
 
-  /// Advances the network; true once all messages posted so far have ended, and the batch is empty
-  /// again. Throws GroupError that names the peer if one is lost, or sent a message of another
-  /// size; ronde::Error if the network fails. The group is then dead.
+  /// Advances the network. Returns true once all messages posted so far have ended, and the batch
+  /// is empty again. Throws GroupError that names the peer if one is lost, or sent a message of
+  /// another size; ronde::Error if the network fails. The group is then dead.
   virtual bool poll() = 0;
 
-  /// How many messages have ended so far: grows whenever poll() got on.
+  /// Returns the number of messages that have ended so far: grows whenever poll() made progress.
   virtual std::uint64_t ended() const noexcept = 0;
 
  private:
@@ -89,47 +89,46 @@ class Fabric {
 
   /// The name for texts and RONDE_FABRIC.
   virtual std::string_view name() const noexcept = 0;
-  /// What the network can do.
+  /// Returns the abilities of the network.
   virtual FabricTraits traits() const noexcept = 0;
-  /// How many channels there are, at least 3: 0 is that of all ranks, the last one that of the
+  /// Returns the number of channels, at least 3: 0 is that of all ranks, the last one that of the
   /// ranks which own the same shard of their hosts' data, and the others those of process sets.
   virtual std::uint32_t channels() const = 0;
 
-  /// An empty batch. `memory`: what its messages may touch, if anything but memory that is never
-  /// freed. The batch must not outlive the fabric.
+  /// Returns an empty batch. `memory`: owns the memory of its messages, unless that is never freed.
+  /// The batch must not outlive the fabric.
   virtual std::unique_ptr<MessageBatch> make_batch(std::shared_ptr<void> memory) = 0;
 
-  /// Tells the network of memory that many messages will use, as long as what it returns lives.
-  /// Null where that changes nothing.
+  /// Registers memory that many messages will use, until the result is destroyed. Returns null
+  /// where registration has no effect.
   virtual std::shared_ptr<void> register_memory(void* begin, std::size_t bytes) {
     static_cast<void>(begin);
     static_cast<void>(bytes);
     return nullptr;
   }
 
-  /// Advances what the network has taken over from batches that have ended, such as bytes that a
-  /// full socket did not take: a rank calls it from time to time while it has no message in
-  /// progress, or its peers may wait for ever. True if that got on, false also where it is not
-  /// known.
+  /// Advances data of batches that have ended, such as bytes that a full socket did not accept: a
+  /// rank calls it from time to time while it has no message in progress, or its peers may wait for
+  /// ever. Returns whether there was progress, false also where that is not known.
   virtual bool progress() = 0;
 
-  /// A descriptor that becomes readable when a poll() may get on, after prepare_sleep() has
-  /// returned true; -1 if there is none. prepare_sleep() returns false where there is something to
-  /// poll already.
+  /// Returns a descriptor that becomes readable when a poll() may make progress, after
+  /// prepare_sleep() has returned true; -1 if there is none. prepare_sleep() returns false where a
+  /// poll() may make progress already.
   /// @{
   virtual int descriptor() const noexcept { return -1; }
   virtual bool prepare_sleep() { return false; }
   /// @}
 
   /// The group is dead: messages in progress will not end, and none is posted any more. Must not
-  /// wait for a peer. Their memory may be touched until the process ends, or as the batch says.
+  /// wait for a peer. Their memory may be accessed until the process ends: see MessageBatch.
   virtual void abort() noexcept = 0;
 
   /// Ends a healthy fabric; every rank calls it, once all messages have ended on all ranks. May
   /// wait for peers that call it, too, for a few seconds at most.
   virtual void close() = 0;
 
-  /// The counters so far, "messages" and "sent_bytes" among them. Any thread may call it.
+  /// Returns the counters so far, "messages" and "sent_bytes" among them. Any thread may call it.
   virtual StatsGroup stats() const = 0;
 };
 

@@ -28,8 +28,8 @@ class SharedFabric {
   explicit SharedFabric(MakeFabric make, MakeFabric make_for_set = {})
       : make_(std::move(make)), make_for_set_(std::move(make_for_set)) {}
 
-  /// Made for the backend of all ranks, and the same one for those of process sets. Throws
-  /// UsageError for one of these if there is none.
+  /// Makes the fabric for the backend of all ranks, and returns that one for those of process sets.
+  /// Throws UsageError for one of these if there is none.
   std::shared_ptr<Fabric> get(BackendContext& context);
 
  private:
@@ -40,22 +40,23 @@ class SharedFabric {
 /// How a backend uses a fabric; equal on all ranks.
 struct FabricBackendOptions {
   std::string name = "fabric";                   ///< Backend::name()
-  AlgorithmTable algorithms = AlgorithmTable();  ///< what chooses them
-  /// Where it names one for a call of so many bytes, that is used instead, such as to measure
-  /// several in turn. Called as an operation starts; must answer alike on all ranks. May be empty.
+  AlgorithmTable algorithms = AlgorithmTable();  ///< chooses the algorithms
+  /// Returns the algorithm of a call of so many bytes instead, such as to measure several in turn;
+  /// nullopt: `algorithms` chooses. Called as an operation starts; must return the same on all
+  /// ranks. May be empty.
   std::function<std::optional<Algorithm>(Collective, std::uint64_t bytes)> in_turn = {};
   /// Sums and products of floats are computed in rank order (RONDE_EXACT).
   bool exact = false;
 };
 
-/// All collectives and messages of the ranks of `context`, by algorithms over `fabric`. It wants
-/// its data packed. `owns_fabric`: abort() and close() are those of the fabric, too.
+/// Makes a backend for all collectives and messages of the ranks of `context`, by algorithms over
+/// `fabric`. It wants its data packed. `owns_fabric`: abort() and close() also end the fabric.
 std::unique_ptr<Backend> make_fabric_backend(std::shared_ptr<Fabric> fabric,
                                              const BackendContext& context,
                                              const FabricBackendOptions& options, bool owns_fabric);
 
-/// A backend over a network of the program's own, for ronde::register_backend: all that it has to
-/// bring is a Fabric.
+/// Returns a factory of backends over a network of the program's own, which only has to implement
+/// Fabric, for ronde::register_backend.
 BackendFactory fabric_backend_factory(std::shared_ptr<SharedFabric> fabric,
                                       const FabricBackendOptions& options);
 

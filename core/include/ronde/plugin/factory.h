@@ -22,26 +22,26 @@ struct BackendContext {
   const Topology* topology = nullptr;
   /// The process set; 0: all ranks of the group.
   std::uint32_t set = 0;
-  /// Its ranks, as they are numbered in the group.
+  /// The ranks of the set, as they are numbered in the group.
   std::vector<int> ranks = {};
-  /// The blobs of all these ranks in their order; each must call it (while backends are made only).
-  /// Throws on all of them: GroupError if a rank is lost or late; for a process set UsageError if a
-  /// rank could not make its part.
+  /// Returns the blobs of all these ranks in their order; each must call it (only while backends
+  /// are made). Throws on all of them: GroupError if a rank is lost or late; for a process set
+  /// UsageError if a rank could not make its part.
   std::function<std::vector<std::string>(std::string_view blob)> exchange;
   /// The time limit for making it.
   std::chrono::steady_clock::time_point deadline = std::chrono::steady_clock::time_point::max();
   /// Wakes the ranks of this host that sleep in an operation, waiting for memory that they share
-  /// with this one. To be called after the change has been stored; cheap where nobody sleeps.
-  /// Outlives the backend.
+  /// with this one. Called after the change has been stored; cheap where no rank sleeps. Outlives
+  /// the backend.
   std::function<void()> notify_peers;
-  /// Puts around a backend what Ronde does for it, such as packing if it wants that
-  /// (Capabilities::wants_packed), for one that is built on another.
+  /// Wraps a backend on which another one is built as Ronde does, with packing if it wants that
+  /// (Capabilities::wants_packed).
   std::function<std::unique_ptr<Backend>(std::unique_ptr<Backend>)> pack;
   /// For a backend of a device: the backend of the same ranks for the CPU, which takes whole
   /// segment lists. Used within operations only, one at a time, and never while this one is made or
   /// destroyed. Null for a backend of the CPU.
   Backend* host = nullptr;
-  /// Tells the user of something that works, but not as well as it could.
+  /// Warns the user of something that works, but not as well as it could.
   std::function<void(const std::string& text)> warn;
   /// Bytes of this rank's part of a symmetric heap, if the backend makes one; 0: none is wanted.
   std::uint64_t symmetric_heap_bytes = 0;
@@ -51,15 +51,16 @@ struct BackendContext {
 /// group on Ronde's thread, for a process set on the thread that asks for the set.
 struct BackendFactory {
   DeviceKind device = DeviceKind::Cpu;  ///< as in the Capabilities of what it makes
-  /// `auto` takes the highest one that `suits`.
+  /// `auto` chooses the highest one that `suits`.
   int priority = 0;
-  /// Must answer the same on every rank. Empty: always.
+  /// Returns whether it suits the ranks, the same on every rank. Empty: always.
   std::function<bool(const Topology&)> suits;
-  /// For devices: the reason why this rank cannot have it, such as a missing library, and what to
-  /// do; an empty text if it can. The backend is used if all ranks can have it. Empty: always.
+  /// For devices: returns the reason why this rank cannot have it, such as a missing library, and
+  /// what to do; an empty text if it can. The backend is used if all ranks can have it. Empty:
+  /// always.
   std::function<std::string()> problem;
-  /// It can also be made for a process set, beside the one for all ranks and those of other sets,
-  /// while these are at work.
+  /// Whether it can also be made for a process set, beside the one for all ranks and those of other
+  /// sets, while these are at work.
   bool serves_sets = false;
   /// An exception is reported to all ranks and ends their init alike, with this rank named, as a
   /// UsageError if it is one. A GroupError is passed on: throw it on every rank or on none.

@@ -12,7 +12,8 @@
 
 namespace ronde {
 
-/// The segment of a packed call. Throws ronde::Error that names the backend if there are several.
+/// Returns the segment of a packed call. Throws ronde::Error that names the backend if there are
+/// several.
 inline const Segment& only_segment(std::span<const Segment> segments, std::string_view backend) {
   if (segments.size() == 1) return segments.front();
   throw Error("the " + std::string(backend) + " backend takes one packed segment, not " +
@@ -23,11 +24,11 @@ inline const Segment& only_segment(std::span<const Segment> segments, std::strin
 /// list must outlive it.
 class SegmentCursor {
  public:
-  /// At the first element.
+  /// Starts at the first element.
   explicit SegmentCursor(std::span<const Segment> segments) : segments_(segments) {}
 
-  /// Calls `visit(segment, offset, count)` for the next `elements` elements, piece by piece; moves
-  /// past them. No piece is empty.
+  /// Calls `visit(segment, offset, count)` for the next `elements` elements, piece by piece, and
+  /// moves past them. No piece is empty.
   template <typename Visit>
   void advance(std::size_t elements, Visit visit) {
     while (elements > 0) {
@@ -42,8 +43,8 @@ class SegmentCursor {
     }
   }
 
-  /// The number of next elements that lie in at most `pieces` pieces: at most `elements`, or all
-  /// that are left. Ranks whose lists have equal counts get equal answers.
+  /// Returns the number of next elements that lie in at most `pieces` pieces: at most `elements`,
+  /// or all that are left. Ranks whose lists have equal counts get equal answers.
   std::size_t reach(std::size_t elements, std::size_t pieces) const noexcept {
     std::size_t reached = 0;
     std::size_t offset = offset_;
@@ -63,7 +64,7 @@ class SegmentCursor {
   std::size_t offset_ = 0;
 };
 
-/// The sum of the segments' counts.
+/// Returns the sum of the segments' counts.
 inline std::size_t total_elements(std::span<const Segment> segments) noexcept {
   std::size_t total = 0;
   for (const Segment& segment : segments) total += segment.count;

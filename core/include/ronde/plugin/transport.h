@@ -15,9 +15,9 @@ namespace ronde {
 struct Incoming {
   /// The kind of event.
   enum class Kind {
-    Nothing,   ///< nothing has come
+    Nothing,   ///< no message and no loss
     Message,   ///< `bytes` from `peer`
-    PeerLost,  ///< `peer` is gone; `bytes` says how that was learnt. Reported once a peer.
+    PeerLost,  ///< `peer` is lost; `bytes` says how that was noticed. Reported once a peer.
   };
   Kind kind = Kind::Nothing;
   int peer = -1;
@@ -28,7 +28,7 @@ struct Incoming {
 ///
 /// The neighbours of a rank are its parent and its children in the tree of Topology. Messages
 /// between two ranks keep their order; a PeerLost comes after every message that the peer had sent.
-/// A rank learns of the loss of its neighbours only: forwarding is the engine's business.
+/// Only the loss of neighbours is reported: the engine forwards it.
 ///
 /// Thread-safety: send(), poll() and close() are called by one thread at a time, not always the
 /// same. wait() is called by one thread, also while another one is in those. Any thread may call
@@ -49,31 +49,32 @@ class Transport {
   /// The topology of this rank and the others.
   virtual const Topology& topology() const noexcept = 0;
 
-  /// The time at which all ranks give up their start, if they have agreed on one.
+  /// Returns the time at which all ranks give up their start, if they have agreed on one.
   virtual Clock::time_point start_deadline() const noexcept { return Clock::time_point::max(); }
 
   /// Queues `message` for `peer`, a neighbour, and returns at once. Messages to a lost peer vanish:
   /// poll() reports the loss.
   virtual void send(int peer, std::string_view message) = 0;
 
-  /// The next message or loss, if there is one; never blocks.
+  /// Returns the next message or loss, if there is one; never blocks.
   virtual Incoming poll() = 0;
 
-  /// Blocks until poll() may have something, until a wake(), until `descriptor` is readable unless
-  /// it is -1, at most until `deadline`. True if it was woken. Must not spin: it leaves the core to
-  /// those who compute.
+  /// Blocks until poll() may return a message or loss, until a wake(), until `descriptor` is
+  /// readable unless it is -1, at most until `deadline`. Returns whether it was woken. Must not
+  /// spin: it leaves the core to threads that compute.
   virtual bool wait(Clock::time_point deadline, int descriptor) = 0;
 
-  /// poll(), waiting until `deadline` (a past one: not at all) or a wake() for something to come.
+  /// Waits until `deadline` (a past one: not at all) or a wake() for a message or loss, and returns
+  /// it.
   Incoming receive(Clock::time_point deadline);
 
   /// Makes the current or the next wait() return. Wakes are not counted: many may act as one.
   virtual void wake() noexcept = 0;
 
-  /// An eventfd whose writing is a wake(), for the ranks of this host; -1 if there is none.
+  /// Returns an eventfd whose writing is a wake(), for the ranks of this host; -1 if there is none.
   virtual int wake_fd() const noexcept { return -1; }
 
-  /// Tries until `deadline` to hand every queued message to the system, then closes. `graceful`:
+  /// Tries until `deadline` to pass every queued message to the system, then closes. `graceful`:
   /// all ranks have agreed to stop, so that collective clean-up (finalising MPI) is allowed;
   /// otherwise nothing that waits for a peer may be called.
   virtual void close(bool graceful, Clock::time_point deadline) = 0;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "core/src/base/after_fork.h"
+#include "core/src/base/caller.h"
 
 #include <pthread.h>
 
@@ -15,6 +15,8 @@ void enter_child() {
   depth.fetch_add(1, std::memory_order_relaxed);
 }
 
+thread_local bool is_loop = false;
+
 }  // namespace
 
 int fork_depth() {
@@ -29,6 +31,20 @@ UsageError error_after_fork(const std::string& what) {
   return UsageError(what +
                     " was called in a child of fork(): the group is that of its parent, which goes "
                     "on. A child that needs Ronde is forked before ronde::init(), or calls exec()");
+}
+
+bool is_loop_thread() noexcept {
+  return is_loop;
+}
+
+void mark_loop_thread() noexcept {
+  is_loop = true;
+}
+
+UsageError error_of_shutdown_in_callback() {
+  return UsageError(
+      "shutdown() was called in a callback of an operation, which it would wait for: call it where "
+      "the program ends");
 }
 
 }  // namespace ronde

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "core/src/run/row_exchange.h"
+#include "core/src/run/bucket.h"
 
 #include <algorithm>
 #include <string>
@@ -29,7 +29,7 @@ std::vector<std::int64_t> RowExchange::received_rows() const {
   std::vector<std::int64_t> rows;
   for (const Word& word : received_) {
     if (word.rows < 0 || word.rows > word.most) {
-      throw Error("the rows that rank " + std::to_string(rows.size()) + " told are damaged: " +
+      throw Error("the rows that rank " + std::to_string(rows.size()) + " sent are damaged: " +
                   std::to_string(word.rows) + " of at most " + std::to_string(word.most));
     }
     rows.push_back(word.rows);

@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "ronde/error.h"
+
+// What a call may do depends on who makes it: a child of fork(), the thread of the loop, a
+// callback.
+//
+// Note [After fork]
+// A child of fork() has a copy of the Runtime, but not its thread. Whatever it sends over the
+// copied sockets, or writes to shared memory, would count as its parent's. So in a child every call
+// is refused, before it takes a lock that a thread of the parent may have held at the fork; only
+// shutdown() and leave() do nothing, and the Runtime is not joined, closed or freed. The program's
+// own calls reach shared memory as well, through gradients that live there. So a child has private
+// pages in place of this rank's part of the symmetric heap, and none in place of other shared
+// memory (SharedMapping). Hooks of gradients do nothing there.
+namespace ronde {
+
+/// Returns the number of forks between this process and the one that called this first. Objects
+/// made at another depth belong to a parent.
+int fork_depth();
+
+/// Returns the error of a call of `what` ("ronde::rank()") in a child.
+UsageError error_after_fork(const std::string& what);
+
+/// While one exists, the calling thread is inside the code that `Tag` stands for.
+template <typename Tag>
+class ThreadScope {
+ public:
+  ThreadScope() noexcept : outer_(std::exchange(is_inside_, true)) {}
+  ~ThreadScope() { is_inside_ = outer_; }
+  ThreadScope(const ThreadScope&) = delete;
+  ThreadScope& operator=(const ThreadScope&) = delete;
+
+  static bool is_inside() noexcept { return is_inside_; }
+
+ private:
+  static inline thread_local bool is_inside_ = false;
+  const bool outer_;
+};
+
+inline thread_local bool this_thread_ends = false;  // readable after the thread's destructors
+
+struct LivingThread {
+  const std::shared_ptr<const char> token = std::make_shared<const char>();
+  ~LivingThread() { this_thread_ends = true; }
+};
+
+/// Returns whether the calling thread is `owner`; makes it the owner if the previous one has ended.
+inline bool is_this_thread(std::weak_ptr<const void>& owner) {
+  if (this_thread_ends) return owner.expired();
+  thread_local const LivingThread thread;
+  const bool is_owner = !owner.owner_before(thread.token) && !thread.token.owner_before(owner);
+  if (is_owner || !owner.expired()) return is_owner;
+  owner = thread.token;
+  return true;
+}
+
+/// Ronde's own work: the program has not seen the errors that occur in it.
+using OwnWorkScope = ThreadScope<struct OwnWork>;
+
+/// The engine's loop, or a callback: calls there have no certain place in the order of the
+/// program's calls.
+using EngineScope = ThreadScope<struct EngineLoop>;
+
+/// Returns whether this thread is that of a Runtime, which runs callbacks of the program: it must
+/// not wait for operations.
+bool is_loop_thread() noexcept;
+
+/// Makes is_loop_thread() true for this thread.
+void mark_loop_thread() noexcept;
+
+/// Returns the error of a call of shutdown() on that thread.
+UsageError error_of_shutdown_in_callback();
+
+}  // namespace ronde
