@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the JSON files of a checkpoint say, and which checkpoint the ranks choose.
+// The JSON files of a checkpoint, and the choice of a checkpoint.
 #include <catch2/catch.hpp>
 #include <functional>
 #include <nlohmann/json.hpp>
 
 #include "tests/checkpoint/parts.h"
-#include "torch_ext/src/store/candidates.h"
-#include "torch_ext/src/store/format_error.h"
+#include "torch_ext/src/store/manifest.h"
 
 namespace {
 
@@ -38,7 +37,7 @@ std::string forged(const Manifest& manifest, const std::string& from, const std:
   return json.dump();
 }
 
-/// What one rank sees of a checkpoint whose parts are these.
+/// Returns the sighting of a checkpoint with these parts.
 Sighting seen(const Manifest& manifest, std::vector<std::int64_t> parts, bool committed = true) {
   return {.name = manifest.name,
           .committed = committed,

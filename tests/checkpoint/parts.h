@@ -4,7 +4,6 @@
 #include <string>
 #include <vector>
 
-#include "torch_ext/src/store/checksum.h"
 #include "torch_ext/src/store/manifest.h"
 
 namespace ronde::test {

@@ -16,6 +16,7 @@
 #include <csignal>
 #include <functional>
 #include <latch>
+#include <optional>
 #include <thread>
 
 #include "ronde/error.h"
@@ -47,14 +48,20 @@ using ronde::test::TemporaryFolder;
 using ronde::test::TestCheckpoint;
 using ronde::test::write_bytes;
 
-std::string error_of(const std::function<void()>& action) {
+/// The text of what `action` throws, or empty.
+std::string thrown_by(const std::function<void()>& action) {
   try {
     action();
   } catch (const Error& error) {
     return error.what();
   }
-  FAIL("nothing was thrown");
   return {};
+}
+
+std::string error_of(const std::function<void()>& action) {
+  std::string text = thrown_by(action);
+  if (text.empty()) FAIL("nothing was thrown");
+  return text;
 }
 
 void write(const Store& store, const TestCheckpoint& made, Copy copy = Copy::Own) {
@@ -269,31 +276,40 @@ TEST_CASE("a process that is killed in the middle of a save leaves the checkpoin
   CHECK(store.scan().size() == 2);
 }
 
+namespace {
+
+/// Returns the result of `action` on a thread with a tmpfs of this size at `place`, in a mount
+/// namespace of its own; nothing if that cannot be mounted here.
+std::optional<std::string> on_tmpfs(const fs::path& place, const char* size,
+                                    const std::function<std::string()>& action) {
+  std::optional<std::string> text;
+  std::thread([&] {
+    if (::unshare(CLONE_NEWNS) != 0 ||
+        ::mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0 ||
+        ::mount("none", place.c_str(), "tmpfs", 0, size) != 0) {
+      return;
+    }
+    text = action();
+  }).join();
+  if (!text) WARN("a tmpfs cannot be mounted here");
+  return text;
+}
+
+}  // namespace
+
 TEST_CASE("a full disk is told, and the checkpoints before are intact") {
   const TemporaryFolder folder;
-  std::string text;
-  bool mounted = true;
-  // In a mount namespace of this thread.
-  std::thread([&] {
-    mounted = ::unshare(CLONE_NEWNS) == 0 &&
-              ::mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr) == 0 &&
-              ::mount("none", folder.path().c_str(), "tmpfs", 0, "size=64k") == 0;
-    if (!mounted) return;
+  const auto text = on_tmpfs(folder.path(), "size=64k", [&] {
     const Store store(folder.path());
-    const TestCheckpoint made = save(store, 1, 1);
-    try {
+    save(store, 1, 1);
+    const std::string error = thrown_by([&] {
       store.write_part({2, 20, "0123abcd"}, 0, Copy::Own, "", std::string(100'000, 'x'));
-    } catch (const Error& error) {
-      text = error.what();
-    }
-    if (steps(store) != std::vector<std::int64_t>{10}) text += " but the first is lost";
-  }).join();
-  if (!mounted) {
-    WARN("a tmpfs cannot be mounted here");
-    return;
-  }
-  CHECK_THAT(text, Contains("cannot write") && Contains("part-0.pt: No space left on device") &&
-                       Contains("Free some space") && !Contains("lost"));
+    });
+    return error + (steps(store) == std::vector<std::int64_t>{10} ? "" : " but the first is lost");
+  });
+  if (!text) return;
+  CHECK_THAT(*text, Contains("cannot write") && Contains("part-0.pt: No space left on device") &&
+                        Contains("Free some space") && !Contains("lost"));
 }
 
 TEST_CASE("a checkpoint counts only if all of it has reached the disk") {
@@ -302,7 +318,7 @@ TEST_CASE("a checkpoint counts only if all of it has reached the disk") {
   save(store, 1);
   syncs = 0;
   save(store, 2);
-  // Twice the folder of all, as one in it is made and renamed; of each part the data, the index
+  // The folder of all twice, for a folder created and renamed in it; per part the data, the index
   // and their folder; the manifest and its folder.
   const int last = syncs;
   CHECK(last == 1 + 2 * 3 + 2 + 1);
@@ -322,31 +338,19 @@ TEST_CASE("a checkpoint counts only if all of it has reached the disk") {
 
 TEST_CASE("what cannot be removed does not keep the checkpoints after it") {
   const TemporaryFolder folder;
-  std::string text;
-  bool mounted = true;
-  std::thread([&] {
-    const fs::path busy = folder / "partial-000000-step-0-0123abcd/busy";
-    fs::create_directories(busy);
-    mounted = ::unshare(CLONE_NEWNS) == 0 &&
-              ::mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr) == 0 &&
-              ::mount("none", busy.c_str(), "tmpfs", 0, nullptr) == 0;
-    if (!mounted) return;
+  const fs::path busy = folder / "partial-000000-step-0-0123abcd/busy";
+  fs::create_directories(busy);
+  const auto text = on_tmpfs(busy, nullptr, [&] {
     const Store store(folder.path());
     save(store, 1);
     save(store, 2);
-    try {
-      store.prune(1, save(store, 3).manifest.name);
-    } catch (const Error& error) {
-      text = error.what();
-    }
-    if (steps(store) != std::vector<std::int64_t>{30}) text += " and others are left";
-  }).join();
-  if (!mounted) {
-    WARN("a tmpfs cannot be mounted here");
-    return;
-  }
-  CHECK_THAT(text, Contains("cannot remove the older checkpoint") && Contains("step-0") &&
-                       !Contains("others"));
+    const Name newest = save(store, 3).manifest.name;
+    const std::string error = thrown_by([&] { store.prune(1, newest); });
+    return error + (steps(store) == std::vector<std::int64_t>{30} ? "" : " and others are left");
+  });
+  if (!text) return;
+  CHECK_THAT(*text, Contains("cannot remove the older checkpoint") && Contains("step-0") &&
+                        !Contains("others"));
 }
 
 TEST_CASE("two jobs in one folder are told, and remove nothing of each other") {

@@ -3,7 +3,8 @@
 
 #include <ATen/ops/_neg_view.h>
 
-#include "tests/torch/dtypes.h"
+#include "tests/support/oracle/adasum_oracle.h"
+#include "tests/torch/support.h"
 
 namespace ronde_test {
 
@@ -11,6 +12,44 @@ namespace ronde_test {
 inline const std::vector<at::ScalarType> kDtypes = {
     at::kByte, at::kChar,  at::kShort,  at::kInt,  at::kLong,
     at::kHalf, at::kFloat, at::kDouble, at::kBool, at::kBFloat16};
+
+/// Complex numbers, which Ronde adds up as two real ones, and those that it moves as bytes.
+inline const std::vector<at::ScalarType> kOtherDtypes = {
+    at::kComplexHalf,   at::kComplexFloat,    at::kComplexDouble,   at::kFloat8_e5m2,
+    at::kFloat8_e4m3fn, at::kFloat8_e5m2fnuz, at::kFloat8_e4m3fnuz, at::kFloat8_e8m0fnu,
+    at::kUInt16,        at::kUInt32,          at::kUInt64};
+
+/// Any bits of a `seed`.
+inline at::Tensor bits(at::IntArrayRef sizes, at::ScalarType dtype, int seed) {
+  at::Generator generator = at::detail::createCPUGenerator(static_cast<std::uint64_t>(seed));
+  const std::int64_t bytes =
+      c10::multiply_integers(sizes) * static_cast<std::int64_t>(c10::elementSize(dtype));
+  return at::randint(0, 256, {bytes}, generator, at::kByte).view(dtype).view(sizes);
+}
+
+/// Returns tensors as in a transformer: rotary angles, one mask for all heads, a window with
+/// overlapping rows, small types. `shares`: elements of mask and window share memory.
+inline std::shared_ptr<torch::nn::Module> heads_of(int seed, bool shares = true) {
+  auto net = std::make_shared<torch::nn::Module>();
+  net->register_parameter("spectrum", bits({2, 3}, at::kComplexFloat, seed));
+  net->register_buffer("lazy", bits({4}, at::kComplexDouble, seed).conj());
+  const at::Tensor mask = at::full({6, 6}, seed + 1.0).tril().expand({4, 6, 6});
+  const at::Tensor window = (at::arange(6, at::kFloat) + seed).unfold(0, 3, 1);
+  net->register_buffer("mask", shares ? mask : mask.contiguous());
+  net->register_buffer("window", shares ? window : window.contiguous());
+  for (const at::ScalarType dtype : kOtherDtypes) {
+    net->register_buffer(at::toString(dtype), bits({3, 2}, dtype, seed));
+  }
+  return net;
+}
+
+/// The bytes of all parameters and buffers.
+inline std::string bytes_of(const torch::nn::Module& net) {
+  std::string text;
+  for (const at::Tensor& parameter : net.parameters()) text += bytes_of(parameter);
+  for (const at::Tensor& buffer : net.buffers()) text += bytes_of(buffer);
+  return text;
+}
 
 /// All that Ronde moves.
 inline const std::vector<at::ScalarType> kMovedDtypes = [] {
@@ -36,13 +75,25 @@ inline at::Tensor sum_of(const Tensors& all) {
   return at::stack(all).sum(0).to(all.front().scalar_type());
 }
 
+/// Computes Adasum of the vectors of all ranks, in f64.
+inline at::Tensor adasum(const Tensors& of_ranks) {
+  std::vector<std::vector<double>> vectors;
+  for (const at::Tensor& tensor : of_ranks) {
+    const at::Tensor flat = tensor.detach().to(at::kDouble).contiguous();
+    const auto* const begin = flat.const_data_ptr<double>();
+    vectors.emplace_back(begin, begin + flat.numel());
+  }
+  std::vector<double> values = ronde::test::adasum_of(vectors).values;
+  return at::tensor(values, at::kDouble).view(of_ranks.front().sizes());
+}
+
 /// A tensor of the values of a row-major one, laid out otherwise.
 struct Layout {
   std::string name;
   std::function<at::Tensor(const at::Tensor&)> make;
 };
 
-/// Of four dimensions; each may be written in place.
+/// Layouts of four dimensions that may be written in place.
 inline const std::vector<Layout>& layouts() {
   static const std::vector<Layout> all = {
       {"row-major", [](const at::Tensor& t) { return t.clone(); }},

@@ -34,8 +34,9 @@ Tensors values_of(const Tensors& parameters) {
 /// The parameters after some steps.
 Tensors train(int steps, bool views = true, bool set_to_none = true) {
   torch::nn::Sequential net = make_net();
-  torch::optim::SGD sgd(net->parameters(), torch::optim::SGDOptions(0.1).momentum(0.9));
-  ronde::DistributedOptimizer optimizer(sgd, net->named_parameters(), {.gradient_views = views});
+  ronde::DistributedOptimizer optimizer =
+      wrapped_sgd(net->named_parameters(), {.gradient_views = views},
+                  torch::optim::SGDOptions(0.1).momentum(0.9));
   for (int step = 0; step < steps; ++step) {
     optimizer.zero_grad(set_to_none);
     loss_of(net, step).backward();
@@ -90,8 +91,7 @@ TEST_CASE("parameters without elements train along, and alone") {
       torch::nn::Linear full(8, 4);
       Names names = {{"empty.weight", empty->weight}, {"empty.bias", empty->bias}};
       if (!alone) names.update({{"full.weight", full->weight}, {"full.bias", full->bias}});
-      torch::optim::SGD sgd(names.values(), 0.1);
-      ronde::DistributedOptimizer optimizer(sgd, names, {.gradient_views = views});
+      ronde::DistributedOptimizer optimizer = wrapped_sgd(names, {.gradient_views = views}, 0.1);
       for (int step = 0; step < 5; ++step) {
         const at::Tensor input = normal({2, 8}, 10 * step + ronde::rank(), at::kFloat);
         optimizer.zero_grad();
@@ -113,9 +113,7 @@ TEST_CASE("a parameter whose memory has gaps has a gradient without") {
     const auto factor = [](int step, int rank) { return normal({4, 3}, 10 * step + rank); };
     const at::Tensor p = make().requires_grad_();
     at::Tensor expected = make();
-    const Names names = {{"p", p}};
-    torch::optim::SGD sgd({p}, 0.1);
-    ronde::DistributedOptimizer optimizer(sgd, names, {.gradient_views = views});
+    ronde::DistributedOptimizer optimizer = wrapped_sgd({{"p", p}}, {.gradient_views = views}, 0.1);
     for (int step = 0; step < 5; ++step) {
       optimizer.zero_grad();
       (p * factor(step, ronde::rank())).sum().backward();
@@ -141,15 +139,15 @@ TEST_CASE("gradients that are not the parameters' are left alone", "[n2]") {
       net->push_back(torch::nn::Linear(torch::nn::LinearOptions(kSize, kSize).bias(false)));
       net->push_back(torch::nn::Tanh());
     }
-    torch::optim::SGD sgd(net->parameters(), 0.05);
-    ronde::DistributedOptimizer optimizer(sgd, net->named_parameters(), {.gradient_views = views});
+    ronde::DistributedOptimizer optimizer =
+        wrapped_sgd(net->named_parameters(), {.gradient_views = views}, 0.05);
     for (int step = 0; step < 6; ++step) {
       torch::manual_seed(50 * step + ronde::rank());
       const std::int64_t rows = step % 2 == 0 ? kSize : kSize / 2;
       const at::Tensor input = torch::randn({rows, kSize}).requires_grad_();
       optimizer.zero_grad();
       const at::Tensor loss = net->forward(input).square().mean();
-      // What autograd::grad returns is the caller's, also while backward runs again.
+      // Results of autograd::grad are the caller's, even while backward runs again.
       const auto kept = torch::autograd::grad({loss}, net->parameters(), {}, true);
       const Tensors copies = values_of(kept);
       loss.backward();
@@ -171,7 +169,6 @@ TEST_CASE("a gradient that was replaced is reduced all the same", "[n2]") {
     toy.optimizer.zero_grad();
     toy.backward(3.0);
     {
-      // As a program that scales gradients by hand does.
       const at::NoGradGuard no_grad;
       toy.p.mutable_grad() = toy.p.grad();
     }
@@ -188,8 +185,7 @@ TEST_CASE("the memory of gradients is given back, but not while one is in use", 
   at::Tensor kept;
   {
     torch::nn::Sequential net = make_net();
-    torch::optim::SGD sgd(net->parameters(), 0.1);
-    ronde::DistributedOptimizer optimizer(sgd, net->named_parameters());
+    ronde::DistributedOptimizer optimizer = wrapped_sgd(net->named_parameters(), {}, 0.1);
     CHECK(heap->reserved_bytes() > before);
     loss_of(net, 0).backward();
     optimizer.step();
@@ -214,31 +210,12 @@ TEST_CASE("parameters that are laid out differently on the ranks are refused", "
                 {"strides [36, 1, 12, 4]"});
 }
 
-TEST_CASE("half-precision and single-precision parameters stay bit-identical on all ranks") {
-  for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
-    CAPTURE(c10::toString(dtype));
-    torch::nn::Sequential net(torch::nn::Linear(16, 32), torch::nn::Tanh(),
-                              torch::nn::Linear(32, 4));
-    net->to(dtype);
-    torch::optim::Adam adam(net->parameters(), 1e-2);
-    ronde::DistributedOptimizer optimizer(adam, net->named_parameters());
-    ronde::broadcast_parameters(*net);
-    for (int step = 0; step < 5; ++step) {
-      optimizer.zero_grad();
-      net->forward(normal({8, 16}, 100 * step + ronde::rank(), dtype)).pow(2).mean().backward();
-      optimizer.step();
-    }
-    for (const auto& parameter : net->parameters()) CHECK(same_on_all_ranks(parameter));
-  }
-}
-
 TEST_CASE("channels-last gradients are averaged and keep their layout") {
   torch::nn::Conv2d conv(torch::nn::Conv2dOptions(4, 6, 3).bias(false));
   conv->to(at::kDouble);
   fill_normal(conv->parameters(), 3);
   conv->weight.set_data(conv->weight.contiguous(at::MemoryFormat::ChannelsLast));
-  torch::optim::SGD sgd(conv->parameters(), 0.1);
-  ronde::DistributedOptimizer optimizer(sgd, conv->named_parameters());
+  ronde::DistributedOptimizer optimizer = wrapped_sgd(conv->named_parameters(), {}, 0.1);
   const auto loss = [](const at::Tensor& weight, int rank) {
     return torch::conv2d(normal({2, 4, 8, 8}, 50 + rank), weight).pow(2).sum();
   };
@@ -254,9 +231,8 @@ TEST_CASE("channels-last gradients are averaged and keep their layout") {
 TEST_CASE("gradients that share memory are each reduced once") {
   const at::Tensor a = ones_parameter({2, 6});
   const at::Tensor b = ones_parameter({3, 4});
-  const Names names = {{"a", a}, {"b", b}};
-  torch::optim::SGD sgd({a, b}, 1.0);
-  ronde::DistributedOptimizer optimizer(sgd, names, {.op = ronde::ReduceOp::Sum});
+  ronde::DistributedOptimizer optimizer =
+      wrapped_sgd({{"a", a}, {"b", b}}, {.op = ronde::ReduceOp::Sum});
   // Both views' gradients are one tensor, which autograd hands to both parameters.
   ((a.view({12}) + b.view({12})) * full({12}, ronde::rank() + 1.0)).sum().backward();
   optimizer.synchronize();

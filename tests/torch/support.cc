@@ -218,6 +218,12 @@ int status_of_child(const std::function<int()>& child) {
   return status;
 }
 
+ronde::DistributedOptimizer wrapped_sgd(const Names& names,
+                                        ronde::DistributedOptimizerOptions options,
+                                        const torch::optim::SGDOptions& of_sgd) {
+  return {std::make_shared<torch::optim::SGD>(names.values(), of_sgd), names, std::move(options)};
+}
+
 torch::serialize::InputArchive reread(torch::serialize::OutputArchive& archive) {
   std::stringstream stream;
   archive.save_to(stream);

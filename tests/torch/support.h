@@ -47,7 +47,7 @@ bool contains(const std::string& text, const std::string& part);
 bool same_on_all_ranks(const at::Tensor& tensor);
 bool same_on_all_ranks(const std::string& bytes);
 
-/// Its numbers in row-major order, as bytes.
+/// Returns the elements in row-major order as bytes.
 std::string bytes_of(const at::Tensor& tensor);
 
 /// Equal dtypes, shapes and bytes.
@@ -74,7 +74,7 @@ at::Tensor ones_parameter(at::IntArrayRef sizes);
 /// Equal shapes, and values within `tolerance`, absolute and relative; in double.
 bool near(const at::Tensor& a, const at::Tensor& b, double tolerance);
 
-/// As many tensors, of equal dtypes, shapes and values.
+/// Returns whether the lists have equal lengths, dtypes, shapes and values.
 bool equal(const Tensors& a, const Tensors& b);
 
 /// The status of a child of fork() that exits with what `child` returns.
@@ -117,7 +117,12 @@ MakeOptimizer optimizer_with(const Options& options) {
   };
 }
 
-/// What was written into `archive`, to be read.
+/// A DistributedOptimizer with an SGD of its own.
+ronde::DistributedOptimizer wrapped_sgd(const Names& names,
+                                        ronde::DistributedOptimizerOptions options = {},
+                                        const torch::optim::SGDOptions& of_sgd = 1.0);
+
+/// Returns an archive that reads what was written into `archive`.
 torch::serialize::InputArchive reread(torch::serialize::OutputArchive& archive);
 
 }  // namespace ronde_test

@@ -18,7 +18,7 @@ struct Toy {
     return sum;
   }
 
-  /// Another parameter, which `sgd` has from now on.
+  /// Adds a parameter, also to `sgd`.
   at::Tensor add(const std::string& key) {
     names.insert(key, ones_parameter({4}));
     sgd.add_param_group(torch::optim::OptimizerParamGroup(
@@ -81,5 +81,24 @@ inline void change(const at::Tensor& parameter, double by) {
   const at::NoGradGuard no_grad;
   parameter.add_(by);
 }
+
+/// A regression that is not quadratic, on rows that are each rank's own.
+struct Regression {
+  explicit Regression(at::ScalarType dtype = at::kDouble) {
+    net->to(dtype);
+    fill_normal(net->parameters(), 70, 0.4);
+  }
+
+  Tensors parameters() const { return net->parameters(); }
+  Names names() const { return net->named_parameters(); }
+
+  at::Tensor loss(int step, int rank = ronde::rank()) {
+    const at::ScalarType dtype = parameters().front().scalar_type();
+    const at::Tensor x = normal({6, 4}, 40 * step + rank, dtype);
+    return torch::mse_loss(net->forward(x).to(dtype), torch::sin(x.slice(1, 0, 2)));
+  }
+
+  torch::nn::Sequential net{torch::nn::Linear(4, 8), torch::nn::Tanh(), torch::nn::Linear(8, 2)};
+};
 
 }  // namespace ronde_test

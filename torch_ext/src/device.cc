@@ -14,8 +14,7 @@
 #include "ronde/log.h"
 #include "ronde/ronde.h"
 #include "torch_ext/src/common/counters.h"
-#include "torch_ext/src/norm/sync_batch_norm.h"
-#include "torch_ext/src/placement/gradient_views.h"
+#include "torch_ext/src/common/tensor_request.h"
 
 namespace ronde {
 namespace {
@@ -49,11 +48,11 @@ void apply_thread_rule(Runtime& runtime) {
 }
 
 // Note [LibTorch's CUDA hooks]
-// The first call of ATen that asks for CUDA keeps what is registered by then for the rest of the
-// process: the hooks of libtorch_cuda, or, if it is not loaded yet, the interface itself, which has
-// no GPU. A library that is loaded later registers its hooks in vain.
+// The first call of ATen that needs CUDA caches the registered hooks for the rest of the process:
+// those of libtorch_cuda or, if it is not loaded yet, the interface itself, which has no GPU. A
+// library that is loaded later registers its hooks without effect.
 
-/// Asks for no hooks, so that libtorch_cuda can still be loaded.
+/// Does not cache the hooks, so that libtorch_cuda can still be loaded.
 bool libtorch_cuda_is_loaded() {
   return at::CUDAHooksRegistry()->Has("CUDAHooks");
 }
@@ -69,10 +68,9 @@ void require_hooks_of_cuda() {
       "LibTorch");
 }
 
-void warn_that_cuda_is_not_loaded(const Runtime& runtime) {
+void warn_that_cuda_is_not_loaded(const Runtime& runtime, ProcessSet set) {
   if (runtime.topology().rank != 0) return;
-  const Logger log(parse_log_level(runtime.config().log_level), runtime.topology().rank);
-  log.warning(
+  detail::rank_log(set).warning(
       "local_device() is the CPU, though Ronde has a backend for GPUs: libtorch_cuda is not "
       "loaded. Link it (-Wl,--no-as-needed -ltorch_cuda), or open it with dlopen() before any "
       "other call of LibTorch");
@@ -84,7 +82,7 @@ c10::Device local_device(ProcessSet set) {
   const Runtime& runtime = runtime_of(set);
   if (runtime.backend_name(DeviceKind::Cuda).empty()) return c10::Device(c10::kCPU);
   if (!libtorch_cuda_is_loaded()) {
-    warn_that_cuda_is_not_loaded(runtime);
+    warn_that_cuda_is_not_loaded(runtime, set);
     return c10::Device(c10::kCPU);
   }
   require_hooks_of_cuda();

@@ -18,7 +18,7 @@ struct Case {
   std::function<at::Tensor(const at::Tensor& tensor)> collective;
 };
 
-/// Where the cases run: among all ranks, or in this set, whose numbers count then.
+/// The ranks of the cases: all, or this set, with its numbering.
 ronde::ProcessSet here;
 
 int ranks() {
@@ -69,7 +69,7 @@ std::vector<Case> allreduce_cases() {
   return cases;
 }
 
-/// Of what autograd computed, in place; and of a group of which each rank leaves out another part.
+/// Collectives in place on computed tensors, and a group of which each rank uses another part.
 std::vector<Case> in_place_cases() {
   return {
       {"in place", same({4}),
@@ -171,13 +171,13 @@ at::Tensor input(const Case& one) {
   return normal(one.shape(own_rank()), 70 + own_rank());
 }
 
-/// Another loss on each rank.
+/// Returns this rank's loss, which differs from those of other ranks.
 at::Tensor loss_of(int rank, const at::Tensor& result) {
   const at::Tensor weights = normal(result.sizes(), 90 + rank);
   return (weights * result.sin()).sum();
 }
 
-/// Of the sum of all ranks' losses, for the tensor of this rank.
+/// Returns the gradient of the sum of all ranks' losses for this rank's tensor.
 at::Tensor gradient_of(const Case& one, const at::Tensor& tensor, bool create_graph) {
   const at::Tensor loss = loss_of(own_rank(), one.collective(tensor));
   return torch::autograd::grad({loss}, {tensor}, {}, std::nullopt, create_graph)[0];

@@ -92,7 +92,7 @@ TEST_CASE("a leaf and its views are written in place without a record, and backw
   ronde::allreduce_async_(tensor.view({-1}), {.op = ReduceOp::Sum}).wait();
   ronde::broadcast_(tensor.narrow(0, 0, 1));
   check_leaf(sum * all);
-  // Also in a group with what autograd computed, which is recorded.
+  // A group may mix it with a computed tensor, which is recorded.
   const at::Tensor other = leaf();
   const at::Tensor computed = other * 2;
   const at::Tensor plain = at::ones({4}, at::kLong);
@@ -157,7 +157,7 @@ TEST_CASE("what has no gradient is refused before anything is sent, with a way o
        {"ronde::grouped_allgather(\"u\"), tensor 1", "undefined"}},
   };
   for (const auto& [call, parts] : rows) check_refused(call, parts);
-  // The same is possible where nothing is recorded.
+  // All of these work where nothing is recorded.
   const at::NoGradGuard no_grad;
   ronde::allreduce(tensor, scaled);
   ronde::allreduce(tensor, adasum);
@@ -176,7 +176,7 @@ TEST_CASE("backward notices that a saved tensor was overwritten in place") {
   CHECK_THROWS_AS(square.sum().backward(), c10::Error);
 }
 
-// Its own process: what was cached of unnamed operations before counts in the misses.
+// Needs its own process: earlier unnamed operations in the cache would count as misses.
 TEST_CASE("several uses in one graph are kept apart, and every step is as the first", "[own]") {
   use_ronde();
   const double all = ronde::size();

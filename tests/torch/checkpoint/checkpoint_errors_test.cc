@@ -38,15 +38,13 @@ TEST_CASE("a damaged or torn newest checkpoint gives way to the one before, on a
     Training resumed(folder.path(), {.seed = 2});
     CHECK(resumed.resume() == 2);
     CHECK(resumed.note == "step 2");
-    // It goes on as if the damaged one had never been.
-    resumed.run(5, {5});
-    resumed.checkpoint.wait();
+    // The run continues without regard to the damaged one.
+    resumed.save_at(5);
     Training next(folder.path(), {.seed = 3});
     CHECK(next.resume() == 5);
     // The damaged one does not count among those that are kept, and goes with those before it.
     CHECK(count_folders(folder.path()) == 3);
-    next.run(6, {6});
-    next.checkpoint.wait();
+    next.save_at(6);
     CHECK(count_folders(folder.path()) == 2);
   }
 }
@@ -143,8 +141,7 @@ TEST_CASE("a save that fails on one rank is told on all by the next call, which 
   Obstacle obstacle{folder.path() / "here"};
   Training training(obstacle.path, {.checkpoint = {.keep = 1}});
   training.checkpoint.add("obstacle", obstacle);
-  training.run(1, {1});
-  training.checkpoint.wait();
+  training.save_at(1);
   on_rank_0([&] {
     fs::remove_all(obstacle.path);
     ronde::test::write_bytes(obstacle.path, "");
@@ -166,7 +163,7 @@ TEST_CASE("a save that fails on one rank is told on all by the next call, which 
 
 namespace {
 
-/// What not even the superuser can remove within its life, where the file system can do that.
+/// A file that not even the superuser can remove in this scope, if the file system supports that.
 class Frozen {
  public:
   explicit Frozen(const fs::path& path) : path_(path), is_frozen_(change("+i")) {}
@@ -188,8 +185,7 @@ class Frozen {
 TEST_CASE("an older checkpoint that cannot be removed costs no save", "[n1]") {
   const SharedFolder folder;
   Training training(folder.path(), {.checkpoint = {.keep = 1}});
-  training.run(1, {1});
-  training.checkpoint.wait();
+  training.save_at(1);
   {
     const Frozen older(newest_in(folder.path()));
     training.run(2, {2});
@@ -197,8 +193,7 @@ TEST_CASE("an older checkpoint that cannot be removed costs no save", "[n1]") {
     if (!older.is_frozen()) WARN("no file can be frozen here: nothing was tested");
     CHECK(files_in(folder.path(), "manifest.json").size() == (older.is_frozen() ? 2 : 1));
   }
-  training.run(3, {3});
-  training.checkpoint.wait();
+  training.save_at(3);
   CHECK(files_in(folder.path(), "manifest.json").size() == 1);
 }
 

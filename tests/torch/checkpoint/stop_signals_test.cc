@@ -133,7 +133,7 @@ TEST_CASE("a handler that the program installs later stays, and may call what it
   // No Checkpoint lived: the signal was the program's alone.
   signals = catching();
   CHECK_FALSE(is_asked(*signals));
-  // This one's handler calls the program's, which calls it again.
+  // The new handler calls the program's, which calls it again.
   ::raise(SIGUSR2);
   CHECK(second_calls == 3);
   CHECK(is_asked(*signals));

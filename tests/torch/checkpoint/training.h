@@ -76,6 +76,12 @@ struct Training {
     }
   }
 
+  /// Runs until this step, and saves it.
+  void save_at(int step) {
+    run(step, {step});
+    checkpoint.wait();
+  }
+
   void step(const std::vector<std::size_t>& indices) {
     Tensors rows;
     for (const std::size_t index : indices) {

@@ -16,7 +16,7 @@ bool is_complete();
 /// On which tensors are.
 c10::Device device();
 
-/// Another stream than the current one.
+/// Returns a stream other than the current one.
 c10::Stream side_stream();
 
 /// Queues what takes the device long in its current stream, in which `tensor` then gets `value`.

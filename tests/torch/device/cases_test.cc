@@ -13,7 +13,7 @@ using ronde::ReduceOp;
 
 namespace {
 
-/// Of all ranks, on the CPU.
+/// Returns the tensors of all ranks, on the CPU.
 Tensors numbers(at::IntArrayRef sizes, at::ScalarType dtype = at::kFloat) {
   return by_rank([&](int rank) { return whole_numbers(sizes, rank, 0, dtype); });
 }
@@ -63,7 +63,7 @@ TEST_CASE("device: tensors that are not row-major are reduced in place") {
     REQUIRE(!tensor.is_contiguous());
     CHECK(ronde::allreduce_(tensor, {.op = ReduceOp::Sum}).is_same(tensor));
     CHECK(is(tensor, sum_of(all)));
-    // Nobody waits on a stream: what copies it back is part of the operation.
+    // No stream waits: copying back is part of the operation.
     const at::Tensor other = column_major(on_device(mine_of(all)));
     ronde::allreduce_async_(other, {.op = ReduceOp::Sum}).wait_host();
     const c10::StreamGuard guard(side_stream());

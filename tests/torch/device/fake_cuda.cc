@@ -121,7 +121,7 @@ at::Tensor empty_dense(at::IntArrayRef sizes, std::optional<at::ScalarType> dtyp
   return at::detail::empty_generic(sizes, &allocator, kKeys, dtype.value_or(at::kFloat), format);
 }
 
-/// The same memory for a kernel of the CPU, which may resize it.
+/// Returns an alias for a kernel of the CPU, which may resize it.
 at::Tensor on_host(const at::Tensor& tensor) {
   at::Tensor alias = at::from_blob(
       const_cast<void*>(tensor.const_data_ptr()), tensor.sizes(), tensor.strides(),
@@ -143,7 +143,7 @@ struct Argument {
   at::Tensor tensor, alias;
 };
 
-/// What a kernel of the CPU has made of `arguments`.
+/// Returns the result of a kernel of the CPU for `arguments`.
 at::Tensor on_fake(const at::Tensor& host, const std::vector<Argument>& arguments) {
   if (!host.defined() || !host.is_cpu()) return host;
   const auto* const data = static_cast<const std::byte*>(host.const_data_ptr());

@@ -18,7 +18,7 @@ at::ScalarType dtype_of(std::size_t i) {
   return dtypes[i % dtypes.size()];
 }
 
-/// Of one rank: of many shapes, dtypes and layouts.
+/// Returns tensors of one rank with many shapes, dtypes and layouts.
 Tensors tensors_of(int rank) {
   Tensors tensors;
   for (std::size_t i = 0; i < kShapes.size(); ++i) {

@@ -85,47 +85,4 @@ TEST_CASE("what a message refuses", "[n2]") {
   check_refused([&] { sent.wait(); }, {message(ronde::rank(), other)});
 }
 
-TEST_CASE("a message that nobody sends is given up after its timeout", "[n2]") {
-  if (ronde::rank() == 1) {
-    const at::Tensor in = at::zeros({2});
-    check_refused([&] { ronde::recv_(in, {.peer = 0, .timeout = std::chrono::milliseconds(20)}); },
-                  {"recv"});
-    CHECK(torch::equal(in, at::zeros({2})));
-  }
-  ronde::barrier();
-}
-
-TEST_CASE("layers divided among ranks pass values and gradients by messages") {
-  // The whole model is one process' oracle; a rank has one layer of it.
-  const int stages = ronde::size();
-  const auto weight = [](int stage) { return normal({4, 4}, 50 + static_cast<unsigned>(stage)); };
-  const at::Tensor x = normal({3, 4}, 1);
-  at::Tensor whole = x;
-  Tensors weights;
-  for (int stage = 0; stage < stages; ++stage) {
-    weights.push_back(weight(stage).requires_grad_());
-    whole = whole.mm(weights.back()).tanh();
-  }
-  whole.square().sum().backward();
-
-  const bool is_first = ronde::rank() == 0;
-  const bool is_last = ronde::rank() == stages - 1;
-  const at::Tensor mine = weight(ronde::rank()).requires_grad_();
-  at::Tensor in = x.clone();
-  if (!is_first) ronde::recv_(in, {.peer = ronde::rank() - 1, .tag = 1});
-  in.requires_grad_();
-  const at::Tensor out = in.mm(mine).tanh();
-  if (is_last) {
-    CHECK(near(out, whole, 1e-12));
-    out.square().sum().backward();
-  } else {
-    ronde::send(out, {.peer = ronde::rank() + 1, .tag = 1});
-    const at::Tensor gradient = at::empty_like(out);
-    ronde::recv_(gradient, {.peer = ronde::rank() + 1, .tag = 2});
-    out.backward(gradient);
-  }
-  if (!is_first) ronde::send(in.grad(), {.peer = ronde::rank() - 1, .tag = 2});
-  CHECK(near(mine.grad(), mine_of(weights).grad(), 1e-12));
-}
-
 }  // namespace ronde_test::messages_test

@@ -134,7 +134,7 @@ TEST_CASE("an optimizer of a set is refused outside it, and leaves the others' n
     backward();
     inner.step();
   }
-  // Less the average of 1 and 3 in the set, of 2 alone.
+  // The set subtracts the average of 1 and 3, rank 1 its own 2.
   CHECK(near(mine, full({2}, 1.0 - 2.0), 1e-12));
   inner.zero_grad();
   ronde::DistributedOptimizer of_all(inner, names);
@@ -202,7 +202,7 @@ TEST_CASE("a sampler deals the samples to the ranks of a set", "[n3]") {
     check_refused([&] { const ronde::DistributedSampler sampler(5, options); },
                   {"rank 1 is not in process set "});
   }
-  // Who says rank and size need not be in it.
+  // A rank outside the set may pass rank and size.
   const ronde::DistributedSampler given(6, {.rank = 0, .size = 3, .process_set = set});
   CHECK(given.samples_per_rank() == 2);
   ronde::remove_process_set(set);

@@ -14,7 +14,7 @@ using ronde::SyncBatchNormOptions;
 namespace {
 
 constexpr auto kSoon = std::chrono::milliseconds(300);
-/// In so long both ranks come, also on a slow machine.
+/// Long enough for both ranks, even on a slow machine.
 constexpr auto kPatience = std::chrono::seconds(5);
 
 /// Rank 0 gives up after that. The other one waits until it is told so.

@@ -43,16 +43,11 @@ std::vector<Case> cases() {
       {"3d, uneven", 3, {5, 2, 3, 2}, uneven},
       {"3d, channels last", 3, {5, 2, 3, 2}, last, plain(), at::kDouble, at::kDouble, 1e-11, true},
       {"channels last", 2, {5, 4, 3}, uneven, plain(), at::kDouble, at::kDouble, 1e-11, true},
-      {"inputs and gradients of any strides",
-       2,
-       {5, 4, 3},
-       uneven,
-       plain(),
-       at::kDouble,
-       at::kDouble,
-       1e-11,
-       false,
-       true},
+      {.name = "inputs and gradients of any strides",
+       .dimensions = 2,
+       .sample = {5, 4, 3},
+       .samples = uneven,
+       .strided = true},
       {"cumulative average", 2, {5, 2, 2}, uneven, plain().momentum(std::nullopt)},
       {"momentum and eps", 2, {5, 2, 2}, uneven, plain().momentum(0.7).eps(0.3)},
       {"not affine", 2, {5, 2, 2}, last, plain().affine(false)},
@@ -232,7 +227,7 @@ TEST_CASE("no values on any rank, or one each, are what they are in one process"
     CHECK(equal(ours->buffers(), theirs->buffers()));
   }
   if (ronde::size() == 1) return;
-  // Which LibTorch refuses on each rank.
+  // LibTorch would refuse this on each rank.
   ours->forward(at::full({1, 3, 1, 1}, ronde::rank() + 1.0));
   CHECK(near(ours->running_mean, at::full({3}, 0.1 * (mean_rank() + 1)), 1e-6));
 }

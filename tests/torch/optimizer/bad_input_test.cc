@@ -46,6 +46,8 @@ TEST_CASE("options that make no sense are refused, with what to do", "[n1][n2]")
       {{.op = ronde::ReduceOp::Adasum, .groups = 1}, "adasum_of_deltas"},
       {{.op = ronde::ReduceOp::Adasum, .compression = std::make_shared<Fragile>()},
        "compression fragile"},
+      {{.backward_passes_per_step = 0}, "at least 1"},
+      {{.prescale = 0.0}, "prescale"},
       {{.prescale = kInfinity}, "finite"}};
   for (const auto& [options, part] : cases) {
     check_contains(pair.refused(options), {part, "rank 0: "});

@@ -122,7 +122,7 @@ struct Silent final : CompressedGradient {
   std::vector<CompressedPart> decompress(const Tensors&, const at::Tensor&) override { return {}; }
 };
 
-/// What each step's gradient has to be. Undefined are the gradients of ranks that have none.
+/// Computes the expected gradient of a step; gradients of ranks without one are undefined.
 using Oracle = std::function<at::Tensor(const Tensors& of_ranks)>;
 
 /// Trains a matrix with it, and one that no rank has a gradient of.
@@ -131,8 +131,8 @@ void check_steps(const std::shared_ptr<ronde::Compression>& compression, const O
   Matrix matrix;
   const at::Tensor unused = ones_parameter({6, 4});
   matrix.names.insert("unused", unused);
-  torch::optim::SGD sgd(matrix.names.values(), 1.0);
-  DistributedOptimizer optimizer(sgd, matrix.names, {.groups = groups, .compression = compression});
+  DistributedOptimizer optimizer =
+      wrapped_sgd(matrix.names, {.groups = groups, .compression = compression});
   for (int step = 0; step < 200; ++step) {
     CAPTURE(step);
     const Tensors gradients = by_rank([&](int rank) {
@@ -150,7 +150,7 @@ void check_steps(const std::shared_ptr<ronde::Compression>& compression, const O
   CHECK(same_on_all_ranks(matrix.p));
 }
 
-/// What TopK does with the gradients of all ranks, in one process.
+/// Computes TopK for all ranks in one process.
 class TopKOracle {
  public:
   at::Tensor operator()(const Tensors& of_ranks) {
@@ -170,7 +170,7 @@ class TopKOracle {
   Tensors left_over_ = by_rank([](int) { return at::zeros({6, 4}, at::kDouble); });
 };
 
-/// The same for LowRank.
+/// Computes LowRank for all ranks in one process.
 class LowRankOracle {
  public:
   at::Tensor operator()(const Tensors& of_ranks) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-// What fails on one rank, and what shows whether the others noticed.
+// Failures of one rank, and checks that the others notice them.
 #include <functional>
 #include <memory>
 #include <stdexcept>

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Parameters that are frozen while they have gradients: LibTorch steps what has one, frozen or not;
-// and parameters that thaw.
+// Parameters that are frozen while they have gradients (LibTorch steps what has one, frozen or
+// not), that thaw, or that the inner optimizer gains after it was wrapped.
 #include <optional>
 
+#include "tests/torch/optimizer/failing.h"
 #include "tests/torch/toy.h"
 
 namespace ronde_test::freezing_test {
@@ -40,8 +41,8 @@ struct FreezingCase {
   bool clears = true;  // gradients become undefined between steps, not zero
 };
 
-/// Of one rank in one pass. Where deltas are combined, at right angles to that of other ranks,
-/// whose combination is their sum then.
+/// Returns the loss of one rank in one pass. With deltas its gradient is at right angles to those
+/// of other ranks, so that they combine to their sum.
 at::Tensor loss_of(const FrozenPair& pair, const FreezingCase& row, int step, int pass, int rank) {
   const auto factor = [&](std::int64_t seed) {
     const at::Tensor drawn = normal({kWidth}, seed + 100 * step + 10 * pass + rank);
@@ -154,8 +155,8 @@ TEST_CASE("the first sparse gradient after thawing is made dense where that is w
   embedding->to(at::kDouble);
   ronde::broadcast_parameters(*embedding);
   embedding->weight.requires_grad_(false);
-  torch::optim::SGD sgd(embedding->parameters(), 1.0);
-  DistributedOptimizer optimizer(sgd, embedding->named_parameters(), {.sparse_as_dense = true});
+  DistributedOptimizer optimizer =
+      wrapped_sgd(embedding->named_parameters(), {.sparse_as_dense = true});
   embedding->weight.requires_grad_(true);
   at::Tensor expected = at::zeros({5, 2}, at::kDouble);
   expected.slice(0, 0, ronde::size()).fill_(1.0 / ronde::size());
@@ -166,6 +167,92 @@ TEST_CASE("the first sparse gradient after thawing is made dense where that is w
     CHECK_FALSE(embedding->weight.grad().is_sparse());
     CHECK(near(embedding->weight.grad(), expected, 1e-14));
     optimizer.step();
+  }
+}
+
+TEST_CASE("parameters added later are reduced from then on, as in one process") {
+  for (const int groups : {0, 2}) {
+    CAPTURE(groups);
+    Toy toy;
+    DistributedOptimizer optimizer(toy.sgd, toy.names, {.groups = groups});
+    check_refused([&] { optimizer.add_parameters(toy.names); }, {"new"});
+    check_next_steps(toy, optimizer);
+    const at::Tensor before = toy.p.detach().clone();
+    const at::Tensor q = toy.add("q");
+    optimizer.zero_grad();
+    (toy.p * 5.0).sum().backward();
+    // Refused before add_parameters(), as a reduction without the new parameter cannot be stepped
+    // with.
+    check_refused([&] { optimizer.step(); }, {"add_parameters()"});
+    check_refused([&] { optimizer.step(); }, {"zero_grad()"});
+    CHECK(torch::equal(toy.p, before));
+    check_refused([&] { optimizer.add_parameters(Names()); }, {"named_parameters"});
+    optimizer.add_parameters(toy.names);
+    check_next_steps(toy, optimizer);
+    const double changed = (3.0 + 5.0) * (mean_rank() + 1);
+    CHECK(near(toy.p, before - changed, 1e-14));
+    CHECK(near(q, full({4}, 1.0 - changed), 1e-14));
+  }
+}
+
+TEST_CASE("parameters are added on no rank that has gradients to step with", "[n2][n3]") {
+  for (const bool deltas : {false, true}) {
+    CAPTURE(deltas);
+    Toy toy;
+    DistributedOptimizer optimizer(toy.sgd, toy.names,
+                                   {.op = deltas ? ReduceOp::Adasum : ReduceOp::Average});
+    toy.backward(1.0);
+    optimizer.synchronize();
+    const at::Tensor q = toy.add("q");
+    (q * static_cast<double>(ronde::rank())).sum().backward();
+    check_refused([&] { optimizer.add_parameters(toy.names); },
+                  {"between synchronize() and step()"});
+    check_refused([&] { optimizer.step(); }, {"add_parameters()"});
+    toy.check_values(1.0);
+    optimizer.zero_grad();
+    optimizer.add_parameters(toy.names);
+    toy.backward(1.0);
+    optimizer.step();
+    toy.check_values(0.0);
+  }
+  Toy toy;
+  DistributedOptimizer optimizer(toy.sgd, toy.names);
+  if (ronde::rank() == 1) toy.backward(1.0);  // in flight
+  toy.add("q");
+  check_refused([&] { optimizer.add_parameters(toy.names); },
+                {"add_parameters() was called while its gradient is being reduced"});
+  check_refused([&] { optimizer.step(); }, {"add_parameters()"});
+  optimizer.add_parameters(toy.names);
+  check_next_steps(toy, optimizer);
+}
+
+TEST_CASE("a compression that one rank cannot make is made on none, and may be later", "[n2][n3]") {
+  using Fails = Fragile::Fails;
+  const auto fragile = std::make_shared<Fragile>();
+  Toy toy(1.0, {"a", "b", "c"});
+  for (const std::string name : {"a", "c"}) {
+    fragile->fail(Fails::Making, name);
+    check_told(thrown_text([&] {
+                 DistributedOptimizer optimizer(toy.sgd, toy.names, {.compression = fragile});
+               }),
+               "no room for a mask");
+  }
+  for (const int groups : {0, 1}) {
+    CAPTURE(groups);
+    Toy growing(1.0, {"a", "b", "c"});
+    fragile->fail(Fails::Making, "e");
+    DistributedOptimizer optimizer(growing.sgd, growing.names,
+                                   {.groups = groups, .compression = fragile});
+    check_next_steps(growing, optimizer);
+    growing.add("d");
+    growing.add("e");
+    check_told(thrown_text([&] { optimizer.add_parameters(growing.names); }), "no room for a mask");
+    optimizer.zero_grad();
+    growing.backward(1.0);
+    check_refused([&] { optimizer.step(); }, {"add_parameters()"});
+    fragile->fail(Fails::Never, "");
+    optimizer.add_parameters(growing.names);
+    check_next_steps(growing, optimizer);
   }
 }
 

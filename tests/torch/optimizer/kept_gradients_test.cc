@@ -23,7 +23,7 @@ Tensors whole_gradients(const Tensors& parameters,
   return torch::autograd::grad({at::stack(by_rank(loss_of)).mean()}, parameters);
 }
 
-/// Its result is kept in `kept`, which autograd cannot know.
+/// A function whose result stays referenced in `kept`, unknown to autograd.
 struct KeepingScale : torch::autograd::Function<KeepingScale> {
   static inline at::Tensor kept;
   static at::Tensor forward(torch::autograd::AutogradContext*, const at::Tensor& input) {
@@ -44,9 +44,8 @@ TEST_CASE("gradients that the program made before the first backward stay the gr
       CAPTURE(views, in_one_buffer);
       const at::Tensor weight = normal({kWide, kWide}, 3).requires_grad_();
       const at::Tensor bias = normal({1, kWide}, 4).requires_grad_();
-      torch::optim::SGD sgd({weight, bias}, 1e-3);
-      DistributedOptimizer optimizer(sgd, {{"weight", weight}, {"bias", bias}},
-                                     {.gradient_views = views});
+      DistributedOptimizer optimizer =
+          wrapped_sgd({{"weight", weight}, {"bias", bias}}, {.gradient_views = views}, 1e-3);
       Tensors mine = full({kWide + 1, kWide}, 0).split_with_sizes({kWide, 1});
       if (!in_one_buffer) mine = {mine[0].clone(), mine[1].clone()};
       weight.mutable_grad() = mine[0];
@@ -79,8 +78,7 @@ TEST_CASE("a hook may keep the gradient that it sees, changed or not", "[n1][n2]
        {Keeps::Parameter, Keeps::Changed, Keeps::View, Keeps::Retained, Keeps::Result}) {
     CAPTURE(static_cast<int>(keeps));
     const at::Tensor weight = normal({kWide, kWide}, 3).requires_grad_();
-    torch::optim::SGD sgd({weight}, 1e-3);
-    DistributedOptimizer optimizer(sgd, {{"weight", weight}});
+    DistributedOptimizer optimizer = wrapped_sgd({{"weight", weight}}, {}, 1e-3);
     at::Tensor kept;
     const auto keep = [&](const at::Tensor& gradient) { kept = gradient; };
     if (keeps == Keeps::Parameter) weight.register_hook(keep);
@@ -104,7 +102,7 @@ TEST_CASE("a hook may keep the gradient that it sees, changed or not", "[n1][n2]
       const at::Tensor expected = whole_gradients({weight}, loss_of)[0];
       optimizer.zero_grad();
       loss_of(ronde::rank()).backward();
-      // What was kept is this rank's alone, and stays so.
+      // Kept gradients are this rank's own, and do not change.
       const at::Tensor own = kept.defined() ? kept.detach().clone() : kept;
       optimizer.synchronize();
       CHECK(near(weight.grad(), expected, 1e-11));

@@ -43,7 +43,6 @@ struct Turn {
     has_local = choice(2) == 1;
     options.find_nonfinite = choice(2) == 1;
     if (choice(3) != 1) return;
-    // Of deltas, which have no groups.
     options.op = ronde::ReduceOp::Adasum;
     options.groups = 0;
   }
@@ -92,7 +91,7 @@ TEST_CASE("optimizers made and destroyed 1,080 times leave nothing behind", "[n1
       at::Tensor(item.value()).mutable_grad().reset();
     }
   }
-  // What was in flight has arrived once something behind it has, on every rank.
+  // Operations in flight complete before the barrier does.
   ronde::barrier();
   for (const WeakTensor& gradient : gradients) CHECK(gradient.expired());
   CHECK(reserved_bytes() == reserved);
@@ -210,7 +209,7 @@ TEST_CASE("a module that is converted after it was wrapped is refused, not train
     };
     {
       DistributedOptimizer optimizer(sgd, net->named_parameters());
-      // As it is already: nothing changes.
+      // The module's present dtype: nothing changes.
       net->to(at::kFloat);
       backward();
       optimizer.step();
@@ -234,8 +233,8 @@ TEST_CASE("a module that is loaded after it was wrapped is watched again", "[n2]
   for (const bool views : {false, true}) {
     torch::nn::Linear net(3, 2);
     ronde::broadcast_parameters(*net);
-    torch::optim::SGD sgd(net->parameters(), 0.0);
-    DistributedOptimizer optimizer(sgd, net->named_parameters(), {.gradient_views = views});
+    DistributedOptimizer optimizer =
+        wrapped_sgd(net->named_parameters(), {.gradient_views = views}, 0.0);
     std::stringstream file;
     torch::save(net, file);
     torch::load(net, file);

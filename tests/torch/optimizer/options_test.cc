@@ -2,8 +2,9 @@
 // Options of DistributedOptimizer one by one: what the table of pairs does not have.
 #include <algorithm>
 #include <cstdlib>
+#include <stdexcept>
 
-#include "tests/torch/optimizer/regression.h"
+#include "tests/torch/layouts.h"
 #include "tests/torch/toy.h"
 
 namespace ronde_test::options_test {
@@ -26,7 +27,7 @@ torch::optim::LBFGSOptions lbfgs_options(const LbfgsCase& row) {
 
 constexpr int kLbfgsSteps = 4;
 
-/// What one process with the whole batch comes to, and its last loss.
+/// Returns the parameters and the last loss of one process with the whole batch.
 std::pair<at::Tensor, double> lbfgs_whole(const LbfgsCase& row) {
   Regression regression;
   torch::optim::LBFGS lbfgs(regression.parameters(), lbfgs_options(row));
@@ -43,7 +44,7 @@ std::pair<at::Tensor, double> lbfgs_whole(const LbfgsCase& row) {
   return {flatten(regression.parameters()), loss.item<double>()};
 }
 
-/// After a long run every rank has the same bits.
+/// Checks that every rank has the same bits after a long run.
 void check_bits(const MakeOptimizer& make, const ronde::DistributedOptimizerOptions& options) {
   Regression regression(at::kFloat);
   // On rows that nobody learns from.
@@ -165,7 +166,6 @@ TEST_CASE("skip_synchronize steps with the gradients as they are", "[n2][own]") 
   optimizer.synchronize();
   toy.check_gradients(mean_rank());
   {
-    // What is reduced is not reduced again.
     const auto skip = optimizer.skip_synchronize();
     optimizer.synchronize();
     toy.check_gradients(mean_rank());
@@ -181,43 +181,6 @@ TEST_CASE("skip_synchronize steps with the gradients as they are", "[n2][own]") 
   toy.check_gradients(1.0);
 }
 
-TEST_CASE("local parameters may be others on every rank, and are not reduced", "[n2][n3]") {
-  const int rank = ronde::rank();
-  const at::Tensor shared = ones_parameter({2});
-  const at::Tensor own = ones_parameter({rank + 1});
-  const Names names = {{"shared", shared}, {"own" + std::to_string(rank), own}};
-  torch::optim::SGD sgd({shared, own}, 1.0);
-  for (const bool scaled : {true, false}) {
-    DistributedOptimizer optimizer(sgd, names,
-                                   {.prescale = 0.5,
-                                    .backward_passes_per_step = 2,
-                                    .average_aggregated_gradients = true,
-                                    .local_parameters = {own},
-                                    .scale_local_gradients = scaled});
-    optimizer.zero_grad();
-    for (int pass = 0; pass < 2; ++pass) ((shared.sum() + own.sum()) * (rank + 1.0)).backward();
-    for (int times = 0; times < 2; ++times) {
-      optimizer.synchronize();  // scales once
-      const double scale = scaled ? 0.5 / ronde::size() : 1.0;
-      CHECK(near(shared.grad(), full({2}, 0.5 * (mean_rank() + 1)), 1e-12));
-      CHECK(near(own.grad(), full({rank + 1}, scale * (rank + 1.0)), 1e-12));
-    }
-  }
-}
-
-TEST_CASE("a rank without samples adds zeros, and the others count as in one process", "[n2][n3]") {
-  const auto rows_of = [](int rank) { return normal({rank == 0 ? 0 : 8, 4}, 300 + rank); };
-  const at::Tensor weight = normal({4, 1}, 9).requires_grad_();
-  const at::Tensor whole = normal({4, 1}, 9).requires_grad_();
-  const Names names = {{"weight", weight}};
-  torch::optim::SGD sgd({weight}, 0.1);
-  DistributedOptimizer optimizer(sgd, names, {.op = ReduceOp::Sum});
-  rows_of(ronde::rank()).mm(weight).pow(2).sum().backward();
-  optimizer.synchronize();
-  torch::cat(by_rank(rows_of)).mm(whole).pow(2).sum().backward();
-  CHECK(near(weight.grad(), whole.grad(), 1e-12));
-}
-
 TEST_CASE("a rank without a gradient takes no part in a minimum, maximum or product", "[n2][n3]") {
   constexpr std::int64_t kCount = 16;
   using Combine = std::function<at::Tensor(const at::Tensor& stacked)>;
@@ -226,7 +189,7 @@ TEST_CASE("a rank without a gradient takes no part in a minimum, maximum or prod
       {ReduceOp::Max, [](const at::Tensor& all) { return all.amax(0); }},
       {ReduceOp::Product, [](const at::Tensor& all) { return all.prod(0); }}};
   for (const auto& [op, combine] : rows) {
-    // Of one sign: a zero would be seen. Of a maximum they are negative.
+    // Zeros would change the result: values are positive, or negative for the maximum.
     const double sign = op == ReduceOp::Max ? -1.0 : 1.0;
     const Tensors values =
         by_rank([&](int rank) { return sign * (normal({kCount}, 700 + rank).abs() + 0.5); });
@@ -235,9 +198,8 @@ TEST_CASE("a rank without a gradient takes no part in a minimum, maximum or prod
         CAPTURE(to_string(op), groups, absent);
         const at::Tensor p = ones_parameter({kCount});
         const at::Tensor unused = ones_parameter({kCount});
-        const Names names = {{"p", p}, {"unused", unused}};
-        torch::optim::SGD sgd(names.values(), 1.0);
-        DistributedOptimizer optimizer(sgd, names, {.op = op, .groups = groups});
+        DistributedOptimizer optimizer =
+            wrapped_sgd({{"p", p}, {"unused", unused}}, {.op = op, .groups = groups});
         if (ronde::rank() != absent) (p * mine_of(values)).sum().backward();
         optimizer.synchronize();
         Tensors present = values;
@@ -279,6 +241,83 @@ TEST_CASE("an inner optimizer that ends first leaves a wrapper that can be destr
   toy.p.mutable_grad().reset();
   toy.backward(1.0);
   toy.check_gradients(1.0);
+}
+
+TEST_CASE("steps of all types are combined by Adasum, also with halves on the wire",
+          "[n1][n2][n3]") {
+  struct Row {
+    at::ScalarType dtype;
+    std::shared_ptr<ronde::Compression> compression;
+    double tolerance;  // of numbers about 1
+  };
+  const auto fp16 = ronde::Compression::fp16();
+  const auto bf16 = ronde::Compression::bf16();
+  const std::vector<Row> rows = {{at::kDouble, nullptr, 1e-12}, {at::kFloat, nullptr, 1e-6},
+                                 {at::kHalf, nullptr, 4e-3},    {at::kBFloat16, nullptr, 3e-2},
+                                 {at::kDouble, fp16, 4e-3},     {at::kFloat, bf16, 3e-2},
+                                 {at::kHalf, fp16, 4e-3}};
+  for (const auto& [dtype, compression, tolerance] : rows) {
+    for (const bool of_deltas : {true, false}) {
+      CAPTURE(at::toString(dtype), compression != nullptr, of_deltas);
+      const Tensors gradients =
+          by_rank([dtype = dtype](int rank) { return normal({40}, 60 + rank).to(dtype); });
+      const at::Tensor p = at::zeros({40}, dtype).requires_grad_();
+      DistributedOptimizer optimizer = wrapped_sgd(
+          {{"p", p}},
+          {.op = ReduceOp::Adasum, .adasum_of_deltas = of_deltas, .compression = compression});
+      (p * mine_of(gradients)).sum().backward();
+      optimizer.step();
+      CHECK(near(p, -adasum(gradients), tolerance));
+      CHECK(same_on_all_ranks(p));
+    }
+  }
+}
+
+TEST_CASE("a complex gradient is combined as the vector of its parts", "[n1][n2][n3]") {
+  for (const bool of_deltas : {true, false}) {
+    const Tensors gradients = by_rank([](int rank) { return normal({10, 2}, 40 + rank); });
+    const at::Tensor p = at::zeros({10}, at::kComplexDouble).requires_grad_();
+    DistributedOptimizer optimizer =
+        wrapped_sgd({{"p", p}}, {.op = ReduceOp::Adasum, .adasum_of_deltas = of_deltas});
+    (at::view_as_real(p) * mine_of(gradients)).sum().backward();
+    optimizer.step();
+    CHECK(near(flatten({p}), -flatten({adasum(gradients)}), 1e-12));
+  }
+}
+
+TEST_CASE("where the step of one rank fails, no rank's step counts", "[n2][n3]") {
+  class Failing : public torch::optim::SGD {
+   public:
+    using SGD::SGD;
+    at::Tensor step(LossClosure closure = nullptr) override {
+      const at::Tensor loss = SGD::step(std::move(closure));
+      if (fails) throw std::runtime_error("the step fails");
+      return loss;
+    }
+    bool fails = false;
+  };
+  Toy toy;
+  const at::Tensor own = full({3}, 2.0).requires_grad_();
+  toy.names.insert("own", own);
+  Failing inner(toy.names.values(), 1.0);
+  DistributedOptimizer optimizer(inner, toy.names,
+                                 {.op = ReduceOp::Adasum, .local_parameters = {own}});
+  for (const bool fails : {true, false}) {
+    inner.fails = fails && ronde::rank() == 1;
+    (toy.p.sum() + own.sum() * (ronde::rank() + 1.0)).backward();
+    if (inner.fails) {
+      CHECK_THROWS_WITH(optimizer.step(), "the step fails");
+    } else if (fails) {
+      CHECK_THROWS_AS(optimizer.step(), ronde::Error);
+    } else {
+      optimizer.step();
+    }
+    CHECK(near(toy.p, full({4}, fails ? 1.0 : 0.0), 1e-12));
+    CHECK(near(own, full({3}, fails ? 2.0 : 1.0 - ronde::rank()), 1e-12));
+    if (fails) check_refused([&] { optimizer.step(); }, {"Call zero_grad()"});
+    optimizer.zero_grad();
+  }
+  check_refused([&] { static_cast<void>(optimizer.skip_synchronize()); }, {"Clip"});
 }
 
 }  // namespace ronde_test::options_test

@@ -109,7 +109,7 @@ TEST_CASE("metrics whose names differ are refused on all ranks, in any order of 
   const auto add = [&](const std::string& name) {
     metrics.add(name, (name == "a" ? 0 : 7) + ronde::rank());
   };
-  // Another order is no difference.
+  // The order of adding does not matter.
   add(ronde::rank() == 0 ? "a" : "b");
   add(ronde::rank() == 0 ? "b" : "a");
   CHECK(metrics.average() ==

@@ -28,7 +28,7 @@ inline torch::serialize::InputArchive& operator>>(torch::serialize::InputArchive
   archive.read("text", text);
   note.text = text.toStringRef();
   if (ronde::rank() == 1) {
-    // As Ronde's own texts begin.
+    // Begins like texts of Ronde.
     if (note.text == "unreadable") throw std::runtime_error("rank 1: this note cannot be read");
     if (note.text == "unreadable without a text") throw std::runtime_error("");
     if (note.text == "unreadable by a number") throw 1;

@@ -2,13 +2,11 @@
 // Random numbers of each rank, and a run that goes on in the middle of an epoch.
 #include <set>
 
-#include "tests/support/processes/temporary_folder.h"
-#include "tests/torch/support.h"
+#include "tests/torch/checkpoint/training.h"
 
 namespace ronde_test::resume_test {
 namespace {
 
-// What torch::rand draws next.
 at::Tensor draw() {
   return torch::rand({5}, at::kDouble);
 }
@@ -117,7 +115,7 @@ TEST_CASE("random states of other ranks, or of none, are refused and change noth
   const at::Tensor state = at::detail::createCPUGenerator(9).get_state();
   check(bytes_of_states(3, state, state), {},
         "the random state of 3 ranks, here are " + std::to_string(size) + ". Go on with as many");
-  // Of one rank, the state is no state.
+  // The state of one rank is invalid.
   check(bytes_of_states(size, state, at::ones({3}, at::kByte)), {}, "rank 1: ");
   check(bytes_of_states(size, state, state), {.root = ronde::rank() == 0 ? 0 : 1},
         "rank 1 has \"root rank 1\" where rank 0 has \"root rank 0\"");
@@ -138,123 +136,73 @@ TEST_CASE("random states of other ranks, or of none, are refused and change noth
 
 namespace {
 
-constexpr int kSamples = 48;
-constexpr int kBatch = 2;
+template <typename T>
+void add(torch::serialize::OutputArchive& archive, const std::string& key, const T& object) {
+  torch::serialize::OutputArchive own(archive.compilation_unit());
+  object.save(own);
+  archive.write(key, own);
+}
 
-class Samples : public torch::data::datasets::Dataset<Samples> {
- public:
-  torch::data::Example<> get(std::size_t index) override {
-    const at::Tensor row = rows_[static_cast<std::int64_t>(index)];
-    return {row.slice(0, 0, 4), row.slice(0, 4)};
+template <typename T>
+void get(torch::serialize::InputArchive& archive, const std::string& key, T& object) {
+  torch::serialize::InputArchive own;
+  archive.read(key, own);
+  object.load(own);
+}
+
+/// Saves a training by LibTorch's archives, in a file of rank 0.
+void save(const checkpoints::Training& training, const std::string& file) {
+  torch::serialize::OutputArchive archive;
+  if (ronde::rank() == 0) {
+    add(archive, "net", *training.net);
+    add(archive, "adam", training.adam);
+    add(archive, "warmup", training.warmup);
+    add(archive, "sampler", training.sampler);
   }
-  c10::optional<std::size_t> size() const override { return kSamples; }
+  ronde::save_random_state(archive);  // of all ranks, into the archive of rank 0
+  if (ronde::rank() == 0) archive.save_to(file);
+}
 
- private:
-  at::Tensor rows_ = normal({kSamples, 5}, 3, at::kFloat);
-};
-
-// Everything that a training program has and a checkpoint keeps.
-struct Training {
-  explicit Training(int seed)
-      : adam(net->parameters(), torch::optim::AdamOptions(0.01).amsgrad(true)),
-        optimizer(adam, net->named_parameters(), {.name = "resume"}),
-        warmup(adam, {.steps = 7}, std::make_shared<torch::optim::StepLR>(adam, 4, 0.5)),
-        sampler(kSamples, {.seed = 11}) {
-    fill_normal(net->parameters(), seed);
-    ronde::broadcast_parameters(*net);
-    ronde::seed_all_ranks(static_cast<std::uint64_t>(seed));
+void load(checkpoints::Training& training, const std::string& file) {
+  torch::serialize::InputArchive archive;
+  if (ronde::rank() == 0) {
+    archive.load_from(file);
+    get(archive, "net", *training.net);
+    get(archive, "adam", training.adam);
+    get(archive, "warmup", training.warmup);
+    get(archive, "sampler", training.sampler);
   }
-
-  // Until `count` steps were done in all; a checkpoint is taken after `checkpoint` of them.
-  void run(int count, int checkpoint = -1, const std::string& file = {}) {
-    auto loader = torch::data::make_data_loader(Samples().map(torch::data::transforms::Stack<>()),
-                                                sampler, kBatch);
-    while (steps < count) {
-      for (auto& batch : *loader) {
-        optimizer.zero_grad();
-        torch::mse_loss(net->forward(batch.data), batch.target).backward();
-        optimizer.step();
-        warmup.step();
-        if (++steps == checkpoint) save(file);
-        if (steps == count) break;
-      }
-    }
-  }
-
-  template <typename T>
-  static void add(torch::serialize::OutputArchive& archive, const std::string& key,
-                  const T& object) {
-    torch::serialize::OutputArchive own(archive.compilation_unit());
-    object.save(own);
-    archive.write(key, own);
-  }
-
-  template <typename T>
-  static void get(torch::serialize::InputArchive& archive, const std::string& key, T& object) {
-    torch::serialize::InputArchive own;
-    archive.read(key, own);
-    object.load(own);
-  }
-
-  void save(const std::string& file) {
-    torch::serialize::OutputArchive archive;
-    if (ronde::rank() == 0) {
-      add(archive, "net", *net);
-      add(archive, "adam", adam);
-      add(archive, "warmup", warmup);
-      add(archive, "sampler", sampler);
-    }
-    ronde::save_random_state(archive);  // of all ranks, into the archive of rank 0
-    if (ronde::rank() == 0) archive.save_to(file);
-  }
-
-  void load(const std::string& file) {
-    torch::serialize::InputArchive archive;
-    if (ronde::rank() == 0) {
-      archive.load_from(file);
-      get(archive, "net", *net);
-      get(archive, "adam", adam);
-      get(archive, "warmup", warmup);
-      get(archive, "sampler", sampler);
-    }
-    ronde::broadcast_parameters(*net);
-    ronde::broadcast_optimizer_state(adam);
-    ronde::broadcast_object(warmup);
-    ronde::broadcast_object(sampler);
-    ronde::load_random_state(archive);  // to each rank its own
-  }
-
-  torch::nn::Sequential net{torch::nn::Linear(4, 8), torch::nn::BatchNorm1d(8), torch::nn::ReLU(),
-                            torch::nn::Dropout(0.4), torch::nn::Linear(8, 1)};
-  torch::optim::Adam adam;
-  ronde::DistributedOptimizer optimizer;
-  ronde::WarmupLR warmup;
-  ronde::DistributedSampler sampler;
-  int steps = 0;
-};
+  ronde::broadcast_parameters(*training.net);
+  ronde::broadcast_optimizer_state(training.adam);
+  ronde::broadcast_object(training.warmup);
+  ronde::broadcast_object(training.sampler);
+  ronde::load_random_state(archive);  // to each rank its own
+  training.steps = static_cast<int>(training.warmup.steps_taken());
+}
 
 }  // namespace
 
 TEST_CASE("a run that goes on in the middle of an epoch ends with the same bits") {
-  const int epoch = kSamples / kBatch / ronde::size();
+  const int epoch = static_cast<int>(checkpoints::kSamples) / 2 / ronde::size();
   const int end = 2 * epoch + 3;
   // In the warm-up, after it, and where an epoch ends.
-  for (const int checkpoint : {3, epoch - 1, epoch, epoch + 4}) {
-    CAPTURE(checkpoint);
+  for (const int saved : {3, epoch - 1, epoch, epoch + 4}) {
+    CAPTURE(saved);
+    const checkpoints::SharedFolder folder;
+    const std::string file = folder.path() / "checkpoint.pt";
     at::Tensor expected;
     at::Tensor expected_draw;
-    const ronde::test::TemporaryFolder folder;  // that of rank 0 is used
-    const std::string file = folder / "checkpoint.pt";
     {
-      Training whole(1);
-      whole.run(end, checkpoint, file);
+      checkpoints::Training whole(folder.path(), {});
+      whole.run(saved);
+      save(whole, file);
+      whole.run(end);
       expected = flatten(whole.net->parameters());
       expected_draw = draw();
     }
-    Training resumed(2);
-    resumed.load(file);
-    resumed.steps = static_cast<int>(resumed.warmup.steps_taken());
-    CHECK(resumed.steps == checkpoint);
+    checkpoints::Training resumed(folder.path(), {.seed = 2});
+    load(resumed, file);
+    CHECK(resumed.steps == saved);
     resumed.run(end);
     CHECK(torch::equal(flatten(resumed.net->parameters()), expected));
     CHECK(torch::equal(draw(), expected_draw));

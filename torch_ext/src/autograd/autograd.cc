@@ -19,10 +19,9 @@
 // Note [Gradients of groups]
 //
 // A collective on one tensor and one on a group have the same formulas. Backward submits a group as
-// a group again, of the gradients of all its real and complex results (not of integers), also where
-// a rank's tensor requires no grad or its loss uses some of the results only: the others count as
-// zeros. So the ranks submit the same group whatever each of them does with the results, and it
-// stays all or none.
+// a group again, of the gradients of all its real and complex results (not of integers), even if a
+// rank's tensor requires no grad or its loss uses only some of the results: the others count as
+// zeros. So all ranks submit the same group, whatever each does with the results.
 namespace ronde::detail {
 namespace {
 
@@ -53,7 +52,7 @@ Tensors alltoall_all(Form form, const Tensors& tensors, const Splits& splits,
   return alltoall_to(form, received, tensors, splits, options);
 }
 
-/// Where the tensors that can have gradients are.
+/// Returns the places of the tensors that can have gradients.
 std::vector<std::size_t> differentiable(const Tensors& tensors) {
   std::vector<std::size_t> places;
   for (std::size_t i = 0; i < tensors.size(); ++i) {
@@ -75,7 +74,7 @@ Tensors with(Tensors all, const std::vector<std::size_t>& places, const Tensors&
   return all;
 }
 
-/// The results of `run` for all tensors; autograd records those that can have gradients.
+/// Returns the results of `run` for all tensors; autograd records those that can have gradients.
 Tensors record_all(const Tensors& tensors, Recorded recorded, const Run& run) {
   const std::vector<std::size_t> places = differentiable(tensors);
   Tensors results;
@@ -105,8 +104,8 @@ Tensors gradients_of_extremes(const AllreduceOptions& options, const std::string
   return results;
 }
 
-/// Multiplies by the product of the other ranks' elements, from those of all: the result divided by
-/// the own one would fail at 0.
+/// Multiplies by the product of the other ranks' elements, which are gathered: dividing the result
+/// by this rank's element would fail at 0.
 Tensors gradients_of_products(Form form, const AllreduceOptions& options, const std::string& name,
                               const Tensors& gradients, const Tensors& saved) {
   Tensors own;
@@ -134,7 +133,7 @@ Backward gradient_of_allreduce(Form form, const AllreduceOptions& options) {
   };
 }
 
-/// An allreduce of each tensor, into new ones.
+/// Records an allreduce of each tensor into new ones.
 Tensors record_allreduces(Form form, const std::string& function, const Tensors& tensors,
                           const AllreduceOptions& options) {
   Recorded recorded = record_of(function, options);
@@ -148,7 +147,7 @@ std::string named(Form form, const std::string& function) {
   return (form == Form::Group ? "grouped_" : "") + function;
 }
 
-/// The factor by which a linear reducescatter has multiplied each element.
+/// Returns the factor by which a linear reducescatter multiplies each element.
 double factor_of(const ReducescatterOptions& options) {
   const bool averages = options.op == ReduceOp::Average;
   const double ranks = averages ? double(ranks_of(options.process_set).size()) : 1;
@@ -181,13 +180,13 @@ void refuse_recorded(const std::string& what, const std::string& waiting,
 
 Tensors recorded_allreduce(Form form, const Tensors& tensors, const AllreduceOptions& options) {
   const std::string function = named(form, "allreduce");
-  check_has_gradient(caller(function, options.name, options.process_set), options);
+  check_has_gradient(caller(function, options), options);
   return record_allreduces(form, function, tensors, options);
 }
 
 at::Tensor recorded_allreduce_(const at::Tensor& tensor, const AllreduceOptions& options) {
-  check_linear(caller("allreduce_", options.name, options.process_set), options.op, " in place");
-  check_in_place(caller("allreduce_", options.name, options.process_set), tensor);
+  check_linear(caller("allreduce_", options), options.op, " in place");
+  check_in_place(caller("allreduce_", options), tensor);
   Recorded recorded = record_of("allreduce_", options);
   recorded.in_place = true;
   recorded.forward = [&options](const Tensors& inputs) {
@@ -197,14 +196,13 @@ at::Tensor recorded_allreduce_(const at::Tensor& tensor, const AllreduceOptions&
   return record({tensor}, std::move(recorded)).at(0);
 }
 
-// LibTorch has no record of several views that one operation changes: its own copy_ is recorded,
-// once all results are there.
+// LibTorch cannot record one operation that changes several views, so it records copy_ of each
+// result.
 Tensors recorded_grouped_allreduce_(const Tensors& tensors, const AllreduceOptions& options) {
-  check_linear(caller("grouped_allreduce_", options.name, options.process_set), options.op,
-               " in place");
+  check_linear(caller("grouped_allreduce_", options), options.op, " in place");
   Tensors inputs;
   for (std::size_t i = 0; i < tensors.size(); ++i) {
-    const std::string what = caller("grouped_allreduce_", options.name, options.process_set, i);
+    const std::string what = caller("grouped_allreduce_", options, i);
     check_writable(what, tensors[i]);
     const bool is_of_graph = is_recorded_in_place(tensors[i]);
     if (is_of_graph) check_in_place(what, tensors[i]);
@@ -224,7 +222,7 @@ Tensors recorded_grouped_allreduce_(const Tensors& tensors, const AllreduceOptio
 at::Tensor recorded_broadcast(const at::Tensor& tensor, const BroadcastOptions& options,
                               bool in_place) {
   const char* const function = in_place ? "broadcast_" : "broadcast";
-  if (in_place) check_in_place(caller(function, options.name, options.process_set), tensor);
+  if (in_place) check_in_place(caller(function, options), tensor);
   Recorded recorded = record_of(function, options);
   recorded.in_place = in_place;
   recorded.forward = [&](const Tensors& inputs) {
@@ -233,19 +231,18 @@ at::Tensor recorded_broadcast(const at::Tensor& tensor, const BroadcastOptions& 
   recorded.backward = [options](const std::string& name, const Tensors& gradients, const Tensors&) {
     const at::Tensor sum = allreduce(gradients.at(0), sum_like(options, name));
     if (rank_in(options.process_set) == options.root) return Tensors{sum};
-    // Zero, but of the graph: where this gradient has one itself, all ranks take part in that.
+    // Zero, but in the graph: all ranks take part in the gradient of this gradient.
     return Tensors{sum.masked_fill(at::full({}, true, sum.options().dtype(at::kBool)), 0)};
   };
   return record({tensor}, std::move(recorded)).at(0);
 }
 
-// Each rank's rows of the gradient go to that rank, which adds them up. Backward asks how many rows
-// the others have, so that forward, which may have no backward, need not.
+// Each rank's rows of the gradient are sent to that rank, which adds them. The ranks exchange their
+// numbers of rows in backward, as forward may have no backward.
 Tensors recorded_allgather(Form form, const Tensors& tensors, const AllgatherOptions& options) {
   const std::string function = named(form, "allgather");
   for (std::size_t i = 0; i < tensors.size(); ++i) {
-    check_tensor(form == Form::Group ? caller(function, options.name, options.process_set, i)
-                                     : caller(function, options.name, options.process_set),
+    check_tensor(form == Form::Group ? caller(function, options, i) : caller(function, options),
                  tensors[i]);
   }
   Splits shapes;
@@ -284,7 +281,7 @@ Tensors recorded_allgather(Form form, const Tensors& tensors, const AllgatherOpt
 Tensors recorded_reducescatter(Form form, const Tensors& tensors,
                                const ReducescatterOptions& options) {
   const std::string function = named(form, "reducescatter");
-  check_linear(caller(function, options.name, options.process_set), options.op, "");
+  check_linear(caller(function, options), options.op, "");
   Recorded recorded = record_of(function, options);
   recorded.backward = [form, options](const std::string& name, const Tensors& gradients,
                                       const Tensors&) {

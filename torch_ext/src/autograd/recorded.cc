@@ -17,8 +17,8 @@ namespace {
 
 using torch::autograd::AutogradContext;
 
-/// The uses of each operation since the last restart, by world, set and operation. A set's number
-/// is no part of a name, as each rank may have numbered it in its own way.
+/// Counts the uses of each operation since the last restart, by world, set and operation. A set's
+/// number is not part of names, as ranks may number sets differently.
 struct Uses {
   std::mutex mutex;
   std::map<std::tuple<std::uint32_t, std::uint32_t, std::string>, std::uint64_t>
@@ -43,10 +43,10 @@ class CollectiveFunction : public torch::autograd::Function<CollectiveFunction> 
   static Tensors forward(AutogradContext* context, at::TensorList inputs,
                          const c10::intrusive_ptr<Node>& node) {
     Recorded& recorded = node->recorded;
-    // It may hold tensors that the graph must not keep.
+    // The function may hold tensors that the graph must not keep.
     const auto run = std::exchange(recorded.forward, nullptr);
     Tensors results = run(inputs.vec());
-    // Not before: what this rank alone refuses must not count, as it does not for the others.
+    // Counted after success, as a call that only this rank refuses does not count on others.
     node->name = next_gradient_name(recorded.set, recorded.operation);
     if (recorded.in_place) context->mark_dirty(results);
     if (recorded.saves) {
@@ -58,7 +58,7 @@ class CollectiveFunction : public torch::autograd::Function<CollectiveFunction> 
     return results;
   }
 
-  /// A result that backward did not reach has a gradient of zeros: the ranks take part alike.
+  /// Gradients of results that backward did not reach are zeros, so all ranks take part alike.
   static Tensors backward(AutogradContext* context, const Tensors& gradients) {
     const auto holder = context->saved_data["node"].toCapsule();
     const auto& node = static_cast<const Node&>(*holder);
@@ -92,7 +92,7 @@ void check_has_gradient(const std::string& caller, const AllreduceOptions& optio
   if (is_linear(options.op)) return;
   const std::string op(to_string(options.op));
   if (!is_elementwise(options.op)) refuse(caller, named(options.op));
-  // Whose element a rounded extreme was cannot be told any more.
+  // A rounded extreme does not show whose element it was.
   if (options.wire_dtype) refuse(caller, "a " + op + " with a wire_dtype");
   if (options.prescale != 1 || options.postscale != 1) refuse(caller, "a scaled " + op);
 }

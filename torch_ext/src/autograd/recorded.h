@@ -13,12 +13,11 @@
 //
 // Note [Gradients of collectives]
 //
-// The ranks' losses count as one sum: the gradient of a rank's tensor is that of the sum of all
-// ranks' losses. So what backward does is the transpose of what forward did, over all ranks, and
-// again a collective, in which every rank takes part.
+// The gradient of a rank's tensor is that of the sum of all ranks' losses. So backward is the
+// transpose of forward over all ranks, and again a collective, in which every rank takes part.
 namespace ronde::detail {
 
-/// A collective, or a group of them, with what backward does for it.
+/// A collective, or a group of them, with its backward.
 struct Recorded {
   std::string operation;  ///< "allreduce 'x'"
   ProcessSet set;
@@ -36,7 +35,7 @@ struct Recorded {
 /// Runs forward, and lets autograd record it.
 Tensors record(const Tensors& inputs, Recorded recorded);
 
-/// A record of `function` with these options, without what it does.
+/// Makes a record of `function` with these options, without forward and backward.
 template <typename Options>
 Recorded record_of(const std::string& function, const Options& options) {
   Recorded recorded;
@@ -51,7 +50,7 @@ Options with_name(Options options, const std::string& name) {
   return options;
 }
 
-/// Options of another collective, for the same ranks.
+/// Returns options of another collective for the same ranks.
 template <typename Options, typename From>
 Options like(const From& from, const std::string& name) {
   Options options;
@@ -61,7 +60,7 @@ Options like(const From& from, const std::string& name) {
   return options;
 }
 
-/// The same of a sum.
+/// Returns options of a sum for the same ranks.
 template <typename From>
 AllreduceOptions sum_like(const From& from, const std::string& name) {
   auto options = like<AllreduceOptions>(from, name);
@@ -75,24 +74,26 @@ constexpr bool is_linear(ReduceOp op) noexcept {
 
 /// Throws UsageError, its text beginning with `caller`, unless the allreduce has a gradient.
 void check_has_gradient(const std::string& caller, const AllreduceOptions& options);
-/// The same of an operation that has one for linear ops only; `how` is "" or " in place".
+/// Throws UsageError unless `op` is linear, for operations with a gradient only then; `how` is ""
+/// or " in place".
 void check_linear(const std::string& caller, ReduceOp op, const std::string& how);
-/// As LibTorch checks that `tensor` may be changed in place, but before anything is sent.
+/// Runs LibTorch's check that `tensor` may be changed in place, before anything is sent.
 void check_in_place(const std::string& caller, const at::Tensor& tensor);
 
 // Note [Names in backward]
 //
 // Ranks match operations by name. The collectives that backward runs for a collective are named
-// after it, with its number among the recorded uses of the same operation since backward last
-// reached one. So several uses in one graph have names of their own, and each step has those of the
-// step before, which hit the response cache. The numbers follow from what the program does, not
-// from when a graph is freed, and so are the same on ranks that do the same. An operation without a
-// name counts as one of the name "" here: its gradient must not be matched by order, as backward
-// may run on another thread.
+// after it, with its number among the recorded uses of the operation since backward last reached
+// one. So several uses in one graph have different names, and each step reuses those of the step
+// before, which hit the response cache. The numbers depend on the program's calls, not on when a
+// graph is freed, so they are equal on ranks that make the same calls. An operation without a name
+// counts under the name "": its gradient must not be matched by order, as backward may run on
+// another thread.
 
-/// The name in backward for a recorded use of `operation` ("allreduce 'x'") in `set`. Thread-safe.
+/// Returns the name in backward for a recorded use of `operation` ("allreduce 'x'") in `set`.
+/// Thread-safe.
 std::string next_gradient_name(ProcessSet set, const std::string& operation);
-/// Tells that backward has reached a use of it. Thread-safe.
+/// Restarts the numbers of `operation` once backward has reached a use of it. Thread-safe.
 void restart_gradient_names(ProcessSet set, const std::string& operation);
 
 }  // namespace ronde::detail

@@ -17,11 +17,9 @@
 #include "ronde/torch/objects.h"
 #include "ronde/torch/random.h"
 #include "torch_ext/src/checkpoint/loader.h"
-#include "torch_ext/src/checkpoint/matching.h"
 #include "torch_ext/src/checkpoint/stop_signals.h"
 #include "torch_ext/src/checkpoint/writer.h"
 #include "torch_ext/src/common/agreement.h"
-#include "torch_ext/src/common/rank_log.h"
 #include "torch_ext/src/common/tensor_request.h"
 #include "torch_ext/src/state/object_bytes.h"
 
@@ -48,8 +46,8 @@ CheckpointOptions checked(CheckpointOptions options) {
   return options;
 }
 
-/// The program may change its current folder later. Empty if there is none.
-std::filesystem::path whole_path(const std::filesystem::path& folder) {
+/// Returns an absolute path, as the program may change its current folder; empty if there is none.
+std::filesystem::path absolute_path(const std::filesystem::path& folder) {
   std::error_code none;
   return folder.empty() ? folder : std::filesystem::absolute(folder, none);
 }
@@ -79,10 +77,10 @@ class Checkpoint::Impl {
       : log_(detail::rank_log(options.process_set)),
         options_(checked(std::move(options))),
         layout_(make_layout(options_)),
-        store_(whole_path(folder)),
+        store_(absolute_path(folder)),
         writer_(store_, layout_, options_.keep),
         stop_(options_.stop_signals, layout_.subject + "/stop", layout_.set) {
-    meet();
+    agree_on_run();
     if (options_.random_state) {
       objects_.push_back(
           {kRandom, detail::checkpoint_object_of_generators(layout_.set), /*local=*/true});
@@ -142,7 +140,7 @@ class Checkpoint::Impl {
     pieces_ = std::move(pieces);
     saved_step_ = step;
     writer_.start({sequence_++, step, run_}, pieces_);
-    // This step is saved even so: a program that ends by the error may be at its last one.
+    // Thrown after this save has started: a program that ends by the error may be at its last step.
     detail::agree("ronde::Checkpoint::save", last, layout_.set);
     if (!options_.asynchronous) wait();
   }
@@ -178,12 +176,12 @@ class Checkpoint::Impl {
     if (!problem.empty()) throw Error(kPrefix + problem);
   }
 
-  /// What one rank tells the others about its folder: the place, empty if it does not write, the
-  /// highest sequence and the newest checkpoint there; and how the run is to be called.
+  /// A rank's report about its folder: the place, empty if it does not write; the highest sequence
+  /// and the newest checkpoint there; and a name for the run.
   using FolderReport = std::tuple<std::string, std::int64_t, std::string, std::string>;
 
-  /// Makes the folders, and agrees on what identifies this run and who commits.
-  void meet() {
+  /// Creates the folders, and agrees on the name of this run and on the ranks that commit.
+  void agree_on_run() {
     std::string my_place, my_newest, my_run;
     std::int64_t my_sequence = 0;
     Statement made;
@@ -224,8 +222,7 @@ class Checkpoint::Impl {
     }
   }
 
-  /// Everything that is to be saved, one line each, as the ranks compare it. `pieces`: copies of
-  /// what is this rank's to write.
+  /// Returns a line for each item, for the ranks to compare, and copies this rank's into `pieces`.
   std::vector<std::string> plan(std::int64_t step, std::vector<Piece>& pieces) {
     if (layout_.rank == 0 && !others_newest_.empty() && !options_.overwrite) {
       throw UsageError(store_.folder().string() + " has checkpoints of another run (" +
@@ -252,10 +249,10 @@ class Checkpoint::Impl {
   struct Item {
     const NamedObject* named = nullptr;
     store::Entry entry;
-    at::Tensor tensor;      ///< undefined: the rest of the object
+    at::Tensor tensor;      ///< undefined: the object's bytes
     bool is_equal = false;  ///< on all ranks
 
-    /// What may differ between ranks is rank 0's, all of it.
+    /// Items that may differ between ranks are all written by rank 0.
     bool is_divided() const { return is_equal && !named->local; }
     std::string line() const {
       return entry.name + ": " + (tensor.defined() ? detail::describe_entry(entry) : entry.type);
@@ -277,7 +274,7 @@ class Checkpoint::Impl {
     }
   }
 
-  /// Reuses the memory of the last checkpoint, as its pages need not be made again.
+  /// Reuses the memory of the last checkpoint, which saves page faults.
   Piece copy(const Item& item) {
     // Memory of inference mode could not be written by a save() outside of it.
     const c10::InferenceMode no_inference(false);
@@ -310,7 +307,7 @@ class Checkpoint::Impl {
     const bool has_random = loaded.items.contains(detail::entry_name(kRandom, "cpu"));
     std::vector<NamedObject> wanted = objects_;
     if (options_.random_state && !(same_ranks && has_random)) wanted.erase(wanted.begin());
-    // The same on all ranks, or else they are told what differs.
+    // The problem is equal on all ranks; otherwise agree() reports the difference.
     Statement matched;
     const std::string problem = detail::mismatch(wanted, loaded, layout_.size, what);
     if (!problem.empty()) matched.lines = {problem};
@@ -326,7 +323,7 @@ class Checkpoint::Impl {
     }
   }
 
-  /// All objects on all ranks, or none.
+  /// Loads all objects on all ranks, or none.
   void load_all(const std::string& subject, const std::vector<NamedObject>& wanted,
                 const detail::LoadedCheckpoint& loaded) {
     std::vector<std::function<void(bool)>> finish;
@@ -358,9 +355,9 @@ class Checkpoint::Impl {
   std::vector<NamedObject> objects_;
   std::string run_;
   std::int64_t sequence_ = 1;
-  std::int64_t saved_step_ = kNone;  ///< that need not be saved again
-  std::string others_newest_;        ///< in the folder, until resume()
-  std::vector<Piece> pieces_;        ///< those being written
+  std::int64_t saved_step_ = kNone;  ///< not to be saved again
+  std::string others_newest_;        ///< another run's newest checkpoint, until resume()
+  std::vector<Piece> pieces_;        ///< being written
   std::map<std::string, at::Tensor> memory_;
 };
 

@@ -81,7 +81,7 @@ CheckpointObject::Tensors pairs_of(const List& list) {
   return pairs;
 }
 
-/// Its name for derived classes is protected.
+/// LRScheduler::step_count_ is protected.
 struct StepCount : torch::optim::LRScheduler {
   static unsigned& of(torch::optim::LRScheduler& scheduler) {
     return scheduler.*(&StepCount::step_count_);

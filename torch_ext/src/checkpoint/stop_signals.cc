@@ -22,7 +22,7 @@ namespace {
 
 using Action = struct sigaction;
 
-// What the handlers read: Note [Handlers of stop signals].
+// Read by the handlers: Note [Handlers of stop signals].
 std::atomic<std::int64_t> requested_ms = 0;
 std::array<std::atomic<int>, NSIG> users = {};  ///< objects for each signal
 std::array<std::atomic<const Action*>, NSIG> formers = {};
@@ -32,12 +32,12 @@ static_assert(std::atomic<const Action*>::is_always_lock_free);
 // dynamic TLS may allocate, which is not async-signal-safe.
 [[gnu::tls_model("initial-exec")]] constinit thread_local std::uint64_t running_formers = 0;
 
-std::mutex mutex;  ///< of those that install and restore
+std::mutex mutex;  ///< of install() and uninstall()
 
-/// Where a cluster signals a whole step, a rank gets the signal itself and from its launcher.
+/// A scheduler that signals a whole job step reaches a rank twice: directly, and by its launcher.
 constexpr std::int64_t kRepeat_ms = 1000;
 
-/// Whether the signal came again after so long that it means the process.
+/// Records the request. Returns whether this is a repeated signal, which should end the process.
 bool request_stop() {
   timespec now = {};
   ::clock_gettime(CLOCK_MONOTONIC, &now);
@@ -46,7 +46,7 @@ bool request_stop() {
   return !requested_ms.compare_exchange_strong(first_ms, now_ms) && now_ms - first_ms >= kRepeat_ms;
 }
 
-/// `run_former` gets the action that was there before.
+/// `run_former` gets the former action.
 template <typename RunFormer>
 void handle(int signal, const RunFormer& run_former) {
   const int error = errno;
@@ -113,7 +113,7 @@ bool install(int signal) {
   Action present = {};
   if (::sigaction(signal, nullptr, &present) != 0) return false;
   const auto place = static_cast<std::size_t>(signal);
-  // Before the handler is installed, which reads them.
+  // Set before the handler is installed, which reads them.
   users[place].fetch_add(1);
   if (is_ours(present)) return true;
   const Action* const before = formers[place].exchange(&found.emplace_back(present));
@@ -134,7 +134,7 @@ void uninstall(int signal) noexcept {
     ::sigaction(signal, formers[place].load(), nullptr);
     formers[place].store(&nothing);
   }
-  // The others have still to be told.
+  // Objects that still exist have to report the request.
   const auto lives = [](const std::atomic<int>& count) { return count.load() > 0; };
   if (std::none_of(users.begin(), users.end(), lives)) requested_ms.store(0);
 }

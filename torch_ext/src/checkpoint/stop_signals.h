@@ -10,15 +10,15 @@
 
 namespace ronde::detail {
 
-/// Agrees, step by step, whether a rank was asked to stop. While one lives, its signals raise a
-/// flag, of which the process has one, and then run the handler that was there before.
+/// Agrees, step by step, whether a rank was asked to stop. While an object exists, its signals set
+/// a flag of the process, and then run the former handler.
 ///
 /// Note [Handlers of stop signals]
-/// The first object for a signal installs Ronde's handler, which runs the program's own, if it had
-/// one, with the arguments and the mask that it was installed with. The last object puts that back,
-/// but only where Ronde's is still installed: a handler that the program installed meanwhile stays,
-/// and may call Ronde's, which sigaction() gave it, at any later time. So the actions found are
-/// kept for good, and a handler that is called while no object lives only passes the signal on.
+/// The first object for a signal installs Ronde's handler, which runs the program's own, if there
+/// is one, with the arguments and the mask that it was installed with. The last object restores
+/// that, but only if Ronde's is still installed: a handler that the program installed meanwhile
+/// stays, and may call Ronde's, which it got from sigaction(), at any later time. So former actions
+/// are kept for good, and Ronde's handler only forwards the signal while no object exists.
 class StopSignals {
  public:
   StopSignals(const std::vector<int>& signals, std::string name, ProcessSet set);
@@ -26,8 +26,8 @@ class StopSignals {
   StopSignals(const StopSignals&) = delete;
   StopSignals& operator=(const StopSignals&) = delete;
 
-  /// Collective. Returns what the ranks brought to the call before, and brings this rank's flag to
-  /// the next one, so that nobody waits for the other ranks.
+  /// Returns the maximum of the flags that the ranks passed to the previous call, and starts the
+  /// exchange of the present ones, so that no rank waits for others. Collective.
   bool agreed();
 
  private:

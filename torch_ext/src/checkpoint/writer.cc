@@ -16,15 +16,15 @@
 #include "ronde/run.h"
 #include "ronde/torch/collectives.h"
 #include "torch_ext/src/state/object_bytes.h"
-#include "torch_ext/src/store/checksum.h"
+#include "torch_ext/src/store/manifest.h"
 
 namespace ronde::detail {
 namespace {
 
-/// How a part travels: the size of its index, the index, and the data.
+/// A part is sent as the size of its index, the index, and the data.
 constexpr std::size_t kHeader = sizeof(std::uint64_t);
 
-std::size_t travelling_bytes(const PartBytes& part) {
+std::size_t sent_bytes(const PartBytes& part) {
   return part.data.empty() ? 0 : kHeader + part.index.size() + part.data.size();
 }
 
@@ -34,7 +34,7 @@ char* put(char* to, const PartBytes& part) {
   std::memcpy(to, &size, kHeader);
   std::memcpy(to + kHeader, part.index.data(), part.index.size());
   std::memcpy(to + kHeader + part.index.size(), part.data.data(), part.data.size());
-  return to + travelling_bytes(part);
+  return to + sent_bytes(part);
 }
 
 }  // namespace
@@ -63,7 +63,7 @@ void CheckpointWriter::start(const store::Name& name, const std::vector<Piece>& 
   try {
     thread_ = std::thread(work);
   } catch (const std::system_error&) {
-    work();  // no more threads may be made; the other ranks have begun
+    work();  // no thread could be started, and the other ranks have begun
   }
 }
 
@@ -83,7 +83,7 @@ void CheckpointWriter::write(const store::Name& name, const std::vector<Piece>& 
     }
     if (layout_.commits) store_.check_alone(name, first_);
   });
-  // Also after a problem, as the other ranks do.
+  // Collective, so also after a problem.
   if (layout_.exchanges()) exchange(name, part);
   const std::vector<store::PartSummary> parts = agree_on_parts(problem_.empty(), part);
   if (!layout_.commits) return;
@@ -96,7 +96,7 @@ void CheckpointWriter::write(const store::Name& name, const std::vector<Piece>& 
     return;
   }
   note_checkpoint(name.step, layout_.set);
-  // Other hosts may have committed it; here there was no room, for instance.
+  // Other hosts may have committed the earlier one, while the disk was full here, say.
   const std::string missing = earlier ? problem_of([&] { store_.commit(*earlier); }) : "";
   const std::string left = problem_of([&] { store_.prune(keep_, name, passed_over_, first_); });
   for (const std::string& problem : {missing, left}) {
@@ -104,7 +104,7 @@ void CheckpointWriter::write(const store::Name& name, const std::vector<Piece>& 
   }
 }
 
-/// Writes the part of rank `of` if this rank is the one to do so.
+/// Writes the part of rank `of` if this rank is its writer or copier.
 void CheckpointWriter::write_part(const store::Name& name, int of, std::string_view index,
                                   std::string_view data) {
   if (layout_.writer(of) == layout_.rank) {
@@ -115,7 +115,7 @@ void CheckpointWriter::write_part(const store::Name& name, int of, std::string_v
   }
 }
 
-/// A rank that has a problem, want of memory for instance, takes part with nothing.
+/// A rank that has a problem, such as lack of memory, sends nothing.
 void CheckpointWriter::exchange(const store::Name& name, const PartBytes& part) {
   std::vector<std::int64_t> splits(static_cast<std::size_t>(layout_.size));
   at::Tensor rows;
@@ -130,10 +130,10 @@ void CheckpointWriter::exchange(const store::Name& name, const PartBytes& part) 
   if (problem_.empty()) problem_ = problem;
 }
 
-/// What is to be sent, and to whom.
+/// Returns the bytes to send, and sets their `splits`.
 at::Tensor CheckpointWriter::rows_of(const PartBytes& part,
                                      std::vector<std::int64_t>& splits) const {
-  const auto bytes = static_cast<std::int64_t>(travelling_bytes(part));
+  const auto bytes = static_cast<std::int64_t>(sent_bytes(part));
   std::int64_t sent = 0;
   for (const int to : {layout_.writer(layout_.rank), layout_.copier(layout_.rank)}) {
     if (to < 0 || to == layout_.rank || splits[static_cast<std::size_t>(to)] > 0) continue;
@@ -162,7 +162,8 @@ void CheckpointWriter::write_received(const store::Name& name, const TensorWork&
   }
 }
 
-/// What goes into the manifest; nothing if a rank has failed, which tells why in its next call.
+/// Returns the parts for the manifest; none if a rank has failed, which reports it in its next
+/// call.
 std::vector<store::PartSummary> CheckpointWriter::agree_on_parts(bool succeeded,
                                                                  const PartBytes& part) {
   const auto index = static_cast<std::int64_t>(store::checksum(part.index));

@@ -8,34 +8,33 @@
 #include <vector>
 
 #include "ronde/torch/work.h"
-#include "torch_ext/src/checkpoint/layout.h"
 #include "torch_ext/src/checkpoint/part.h"
-#include "torch_ext/src/common/rank_log.h"
+#include "torch_ext/src/common/tensor_request.h"
 #include "torch_ext/src/store/store.h"
 
 namespace ronde::detail {
 
-/// Writes one checkpoint after the other, each in a thread: it makes this rank's part and writes or
-/// sends it, agrees with the other ranks' writers that all parts are durable, and then commits.
+/// Writes checkpoints one after the other, each in a thread, which writes or sends this rank's
+/// part, agrees with the other ranks' writers that all parts are durable, and then commits.
 ///
-/// Thread-safety: one thread calls, but finish() may be called by any; between start() and finish()
-/// the writer's thread has the pieces.
+/// Thread-safety: none, except that any thread may call finish(). Between start() and finish() the
+/// writer's thread owns the pieces.
 class CheckpointWriter {
  public:
   CheckpointWriter(const store::Store& store, const CheckpointLayout& layout, int keep)
       : log_(rank_log(layout.set)), store_(store), layout_(layout), keep_(keep) {}
   ~CheckpointWriter();
 
-  /// Checkpoints that could not be used when this run resumed: they do not count as kept.
+  /// Sets the checkpoints that could not be used when this run resumed: they do not count as kept.
   void set_passed_over(const store::Range& range) { passed_over_ = range; }
-  /// The first sequence of this run.
+  /// Sets the first sequence of this run.
   void set_first(std::int64_t sequence) { first_ = sequence; }
 
-  /// Begins to write. Nothing may be in progress. `pieces` live until finish().
+  /// Starts to write; no save may be in progress. `pieces` must live until finish().
   void start(const store::Name& name, const std::vector<Piece>& pieces);
 
-  /// Waits for the writer, and returns its problem once, empty if there is none. The death of the
-  /// group is not its problem.
+  /// Waits for the writer, and returns its problem once; empty if there is none. Errors of the
+  /// group do not count as problems.
   std::string finish();
 
  private:
@@ -52,11 +51,11 @@ class CheckpointWriter {
   const int keep_;
   store::Range passed_over_;
   std::int64_t first_ = 0;
-  std::optional<store::Manifest> uncommitted_;  ///< its parts are here
+  std::optional<store::Manifest> uncommitted_;  ///< its parts are in the folder
   std::mutex thread_mutex_;  ///< shutdown() of another thread may wait for thread_, too
   std::thread thread_;
   std::int64_t step_ = 0;
-  // Of the writer's thread until it has ended.
+  // Owned by the writer's thread until it has ended.
   std::string problem_;
 };
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Each collective has one function that prepares the request of a tensor. The async forms start it,
-// by itself or in a group; the waiting forms call the async form, or have autograd record it.
+// alone or in a group; the waiting forms call the async form, or have autograd record it.
 #include "ronde/torch/collectives.h"
 
 #include <algorithm>
@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "ronde/error.h"
 #include "ronde/ronde.h"
 #include "torch_ext/src/autograd/autograd.h"
 #include "torch_ext/src/common/tensor_request.h"
@@ -77,8 +78,7 @@ GroupWork start_group(const char* function, const Tensors& tensors, const Option
   Options own = options;
   for (std::size_t i = 0; i < tensors.size(); ++i) {
     if (!options.name.empty()) own.name = options.name + "." + std::to_string(i);
-    Prepared prepared =
-        prepare(detail::caller(function, options.name, options.process_set, i), tensors[i], own);
+    Prepared prepared = prepare(detail::caller(function, options, i), tensors[i], own);
     requests.push_back(std::move(prepared.request));
     operations.push_back(std::move(prepared.operation));
   }
@@ -90,19 +90,23 @@ GroupWork start_group(const char* function, const Tensors& tensors, const Option
   return GroupWork(std::move(group));
 }
 
+/// "rank 2: ronde::send(to rank 1)", or "(from rank 1)" or "(from any rank)"
+std::string caller(const char* function, const char* direction, int peer, ProcessSet set) {
+  const std::string other = peer == kAnyRank ? "any rank" : "rank " + std::to_string(peer);
+  return detail::rank_prefix(set) + "ronde::" + function + "(" + direction + " " + other + ")";
+}
+
 }  // namespace
 
 TensorWork allreduce_async(const at::Tensor& tensor, const AllreduceOptions& options) {
-  return detail::start(prepare_allreduce(
-      detail::caller("allreduce", options.name, options.process_set), tensor, options));
+  return detail::start(prepare_allreduce(detail::caller("allreduce", options), tensor, options));
 }
 
 TensorWork allreduce_async_(const at::Tensor& tensor, const AllreduceOptions& options) {
-  detail::refuse_recorded(detail::caller("allreduce_async_", options.name, options.process_set),
-                          "allreduce_", tensor);
-  TensorWork work = detail::start(prepare_allreduce_(
-      detail::caller("allreduce_", options.name, options.process_set), tensor, options));
-  detail::note_written(tensor);
+  detail::refuse_recorded(detail::caller("allreduce_async_", options), "allreduce_", tensor);
+  TensorWork work =
+      detail::start(prepare_allreduce_(detail::caller("allreduce_", options), tensor, options));
+  detail::mark_written(tensor);
   return work;
 }
 
@@ -121,15 +125,14 @@ at::Tensor allreduce_(const at::Tensor& tensor, const AllreduceOptions& options)
 }
 
 TensorWork broadcast_async(const at::Tensor& tensor, const BroadcastOptions& options) {
-  detail::check_tensor(detail::caller("broadcast", options.name, options.process_set), tensor);
+  detail::check_tensor(detail::caller("broadcast", options), tensor);
   return detail::start(detail::prepare_out_of_place(
       detail::request_for(Collective::Broadcast, tensor, options), tensor, is_root(options)));
 }
 
 TensorWork broadcast_async_(const at::Tensor& tensor, const BroadcastOptions& options) {
-  detail::refuse_recorded(detail::caller("broadcast_async_", options.name, options.process_set),
-                          "broadcast_", tensor);
-  detail::check_writable(detail::caller("broadcast_", options.name, options.process_set), tensor);
+  detail::refuse_recorded(detail::caller("broadcast_async_", options), "broadcast_", tensor);
+  detail::check_writable(detail::caller("broadcast_", options), tensor);
   return detail::start_in_place(detail::request_for(Collective::Broadcast, tensor, options), tensor,
                                 is_root(options));
 }
@@ -149,8 +152,7 @@ at::Tensor broadcast_(const at::Tensor& tensor, const BroadcastOptions& options)
 }
 
 TensorWork allgather_async(const at::Tensor& tensor, const AllgatherOptions& options) {
-  return detail::start(prepare_allgather(
-      detail::caller("allgather", options.name, options.process_set), tensor, options));
+  return detail::start(prepare_allgather(detail::caller("allgather", options), tensor, options));
 }
 
 at::Tensor allgather(const at::Tensor& tensor, const AllgatherOptions& options) {
@@ -162,8 +164,8 @@ at::Tensor allgather(const at::Tensor& tensor, const AllgatherOptions& options) 
 }
 
 TensorWork reducescatter_async(const at::Tensor& tensor, const ReducescatterOptions& options) {
-  return detail::start(prepare_reducescatter(
-      detail::caller("reducescatter", options.name, options.process_set), tensor, options));
+  return detail::start(
+      prepare_reducescatter(detail::caller("reducescatter", options), tensor, options));
 }
 
 at::Tensor reducescatter(const at::Tensor& tensor, const ReducescatterOptions& options) {
@@ -177,8 +179,7 @@ at::Tensor reducescatter(const at::Tensor& tensor, const ReducescatterOptions& o
 TensorWork alltoall_async(const at::Tensor& tensor, at::IntArrayRef splits,
                           const AlltoallOptions& options) {
   return detail::start(
-      prepare_alltoall(detail::caller("alltoall", options.name, options.process_set), tensor,
-                       splits.vec(), options));
+      prepare_alltoall(detail::caller("alltoall", options), tensor, splits.vec(), options));
 }
 
 at::Tensor alltoall(const at::Tensor& tensor, at::IntArrayRef splits,
@@ -201,7 +202,7 @@ GroupWork grouped_allreduce_async_(const Tensors& tensors, const AllreduceOption
         detail::refuse_recorded(what, "grouped_allreduce_", tensor);
         return prepare_allreduce_(what, tensor, own);
       });
-  for (const at::Tensor& tensor : tensors) detail::note_written(tensor);
+  for (const at::Tensor& tensor : tensors) detail::mark_written(tensor);
   return work;
 }
 
@@ -260,6 +261,36 @@ Tensors detail::alltoall_to(Form form, Splits& received, const Tensors& tensors,
   received.clear();
   for (const TensorWork& work : group.works()) received.push_back(work.received_splits());
   return results;
+}
+
+TensorWork send_async(const at::Tensor& tensor, const SendOptions& options) {
+  detail::check_tensor(caller("send", "to", options.peer, options.process_set), tensor);
+  return detail::start(
+      detail::prepare_sending(detail::request_for(Collective::Send, tensor, options), tensor));
+}
+
+void send(const at::Tensor& tensor, const SendOptions& options) {
+  const detail::CallerWaits waits;
+  send_async(tensor, options).wait();
+}
+
+TensorWork recv_async_(const at::Tensor& tensor, const RecvOptions& options) {
+  const std::string what = caller("recv_", "from", options.peer, options.process_set);
+  if (detail::is_recorded_in_place(tensor)) {
+    throw UsageError(what + " (" + detail::describe(tensor) +
+                     "): autograd computed this tensor and cannot record that a message "
+                     "overwrites it. Pass tensor.detach(), or receive into a new tensor");
+  }
+  detail::check_writable(what, tensor);
+  return detail::start_in_place(detail::request_for(Collective::Recv, tensor, options), tensor,
+                                false);
+}
+
+int recv_(const at::Tensor& tensor, const RecvOptions& options) {
+  const detail::CallerWaits waits;
+  const TensorWork work = recv_async_(tensor, options);
+  work.wait();
+  return work.source();
 }
 
 }  // namespace ronde

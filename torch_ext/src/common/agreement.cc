@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// The ranks compare statements by the greatest of all ranks' numbers: by allreduces, so that ranks
-// that have joined may be missing, or at first by an allgather, which Ronde refuses then. First the
-// hash of the whole statement and its complement: if the greatest hash is the complement of the
-// greatest complement, all hashes are equal, and nothing else is sent. Otherwise the hashes of all
-// lines find the first line that differs, and each rank writes its text from that line on into a
-// row of its own.
+// The ranks compare statements by allreduces of maxima, in which ranks that have joined may be
+// missing; where they may not, the first is an allgather, which Ronde refuses then. It has the hash
+// of the whole statement and its complement: if the greatest hash is the complement of the greatest
+// complement, all hashes are equal, and nothing else is sent. Otherwise the hashes of all lines
+// find the first line that differs, and each rank writes its text from there into a row of its own.
 #include "torch_ext/src/common/agreement.h"
 
 #include <ATen/ops/amax.h>
@@ -29,7 +28,7 @@
 namespace ronde::detail {
 namespace {
 
-// One rank's statement is sent as text: 'p' and the problem, or 'l' and the lines, or nothing.
+// A statement travels as text: 'p' and the problem, or 'l' and the lines, or nothing.
 std::string encode(const Statement& statement) {
   if (!statement.problem.empty()) return "p" + statement.problem;
   std::string text = "l";
@@ -165,12 +164,12 @@ std::string Comparison::difference() const {
     all.push_back(decode(row.substr(0, row.find('\0'))));
   }
   const std::string difference = disagreement(subject_, all, ranks, options_.advice);
-  // Lines may differ behind what fits a row.
+  // The lines may differ behind the end of a row.
   return difference.empty() ? subject_ + ": the ranks differ. " + options_.advice : difference;
 }
 
-/// Among `count` lines; a problem counts as the first. Lines that a rank does not have count as
-/// empty.
+/// Returns the number of the first line, of `count`, that differs. A problem counts as the first
+/// line, a missing line as empty.
 std::size_t Comparison::first_unequal_line(std::size_t count) const {
   std::vector<std::int64_t> hashes;
   for (std::size_t i = 0; i < count; ++i) {

@@ -11,36 +11,34 @@
 
 namespace ronde::detail {
 
-/// One rank's side of an agreement: its lines, or why it cannot proceed.
+/// One rank's part of an agreement: its lines, or why it cannot proceed.
 struct Statement {
   std::vector<std::string> lines;
   std::string problem = {};
-  /// This rank has nothing to compare: it has joined, for instance.
+  /// This rank has nothing to compare, having joined, for instance.
   bool abstains = false;
 };
 
-/// "ronde::allreduce(x)": what the texts, and the operations' names, of a call with a name begin
-/// with, alike on all ranks. `name` may be empty.
+/// "ronde::allreduce(x)", with which texts and names of operations of a call begin, alike on all
+/// ranks. `name` may be empty.
 std::string subject_of(const std::string& function, const std::string& name);
 
-/// "optimizer3": numbered among the objects of this `kind` and the same ranks, all of which
-/// construct them in the same order. A rank outside a set knows nothing of the set's.
+/// "optimizer3", numbered among the objects of this `kind` and ranks. All of these ranks construct
+/// them in the same order; ranks outside the set do not count.
 std::string numbered_name(const std::string& kind, ProcessSet set);
 
-/// What tells apart the names of ranks that made sets of the same ranks: the number of their world,
-/// in this process, and the ranks.
+/// The number of a set's world in this process, and its ranks. Several sets may be equal in both.
 using RanksOfWorld = std::pair<std::uint32_t, std::vector<int>>;
-/// The world and the ranks of a set.
 RanksOfWorld ranks_of_world(ProcessSet set);
 
 struct AgreementOptions {
   /// Ends the text of the error where the lines differ.
   std::string advice = "Build the same model and optimizer on every rank";
-  /// How long the other ranks may take to come, zero for ever.
+  /// Limit for the other ranks to take part; zero means none.
   std::chrono::nanoseconds timeout{0};
   /// Whether a rank that has joined is an error on the others; agree() needs all ranks.
   bool needs_all = false;
-  /// Begins the names of the operations, alike on all ranks. Empty: the subject.
+  /// Prefix of the names of operations, alike on all ranks; the subject if empty.
   std::string name = {};
 };
 
@@ -53,16 +51,15 @@ void check_member(const std::string& subject, ProcessSet set, const std::string&
 void agree(const std::string& subject, const Statement& mine, ProcessSet set = kGlobalSet,
            const AgreementOptions& options = {});
 
-/// Does the same in the background. Ranks that have joined (ronde::join()) count as abstaining.
-/// Collective; a rank sends 24 bytes while the ranks agree, else also 16 bytes a line and 4 KiB for
-/// each rank.
+/// An agreement in the background. Ranks that have joined (ronde::join()) abstain. Collective; a
+/// rank sends 24 bytes while the ranks agree, else also 16 bytes a line and 4 KiB for each rank.
 class Comparison {
  public:
-  /// Submits what this rank brings. `options.timeout` is that of each operation.
+  /// Submits this rank's part. `options.timeout` applies to each operation.
   Comparison(std::string subject, const Statement& mine, ProcessSet set, AgreementOptions options);
 
-  /// Waits. Returns the text of the error that agree() throws, on all ranks alike; empty if they
-  /// agree. To be called once.
+  /// Waits, and returns the text of the error that agree() throws, alike on all ranks; empty if
+  /// they agree. Call it once.
   std::string difference() const;
 
  private:
@@ -77,8 +74,8 @@ class Comparison {
   TensorWork work_;
 };
 
-/// The text of agree()'s error from what all ranks brought; empty if they agree. `ranks`: who they
-/// are, 0, 1 and so on if it is empty. Pure.
+/// Returns the text of agree()'s error from all ranks' statements; empty if they agree. `ranks`:
+/// their numbers; 0, 1 and so on if empty. Pure.
 std::string disagreement(const std::string& subject, const std::vector<Statement>& all,
                          const std::vector<int>& ranks = {},
                          const std::string& advice = AgreementOptions().advice);

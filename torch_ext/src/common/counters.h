@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <map>
 #include <memory>
 #include <mutex>
 
 #include "ronde/ronde.h"
+#include "ronde/stats.h"
 
 namespace ronde::detail {
 
@@ -16,7 +18,7 @@ namespace ronde::detail {
 template <typename Counters>
 class CurrentCounters {
  public:
-  /// The counters of the world of `set`, which are a part of its stats.
+  /// Returns the counters of the world of `set`, which are part of its stats.
   static std::shared_ptr<Counters> of(ProcessSet set) {
     const std::lock_guard lock(mutex_);
     std::shared_ptr<Counters>& counters = by_world_[set.world];
@@ -24,7 +26,7 @@ class CurrentCounters {
     return counters;
   }
 
-  /// Begins new counters of the world of init().
+  /// Starts new counters for the world of init().
   static void restart(Runtime& runtime) {
     const std::lock_guard lock(mutex_);
     by_world_[kGlobalSet.world] = begin(runtime);
@@ -40,6 +42,33 @@ class CurrentCounters {
   static inline std::mutex mutex_;
   static inline std::map<std::uint32_t, std::shared_ptr<Counters>>
       by_world_;  ///< guarded by mutex_
+};
+
+/// Counts how gradients reached the memory in which they are reduced.
+struct GradientCounters {
+  std::atomic<std::uint64_t> placed{0};       ///< written there by backward
+  std::atomic<std::uint64_t> accumulated{0};  ///< added there by backward
+  std::atomic<std::uint64_t> copied{0};
+  std::atomic<std::uint64_t> copied_bytes{0};
+
+  StatsGroup stats() const {
+    return {"gradients",
+            {{"placed", placed},
+             {"accumulated", accumulated},
+             {"copied", copied},
+             {"copied_bytes", copied_bytes}}};
+  }
+};
+
+/// Counts the work of batch norms over several ranks.
+struct SyncBatchNormCounters {
+  std::atomic<std::uint64_t> layers{0};     ///< forward passes of a layer over all ranks
+  std::atomic<std::uint64_t> exchanges{0};  ///< collectives, of forward and backward
+  std::atomic<std::uint64_t> bytes{0};      ///< sent by this rank
+
+  StatsGroup stats() const {
+    return {"sync_batch_norm", {{"layers", layers}, {"exchanges", exchanges}, {"bytes", bytes}}};
+  }
 };
 
 }  // namespace ronde::detail

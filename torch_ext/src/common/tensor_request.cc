@@ -8,6 +8,7 @@
 #include <c10/core/ScalarType.h>
 #include <c10/core/Storage.h>
 #include <c10/core/StreamGuard.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 #include <torch/csrc/autograd/variable.h>
 
 #include <algorithm>
@@ -17,15 +18,15 @@
 #include <utility>
 #include <vector>
 
+#include "ronde/error.h"
 #include "ronde/ronde.h"
 #include "ronde/run.h"
-#include "torch_ext/src/common/device_stream.h"
 
 namespace ronde::detail {
 namespace {
 
-// Why Ronde cannot move `tensor` and what helps, or an empty text. Asked in an order in which no
-// question fails: an undefined tensor has no layout, a nested one no sizes.
+/// Returns why Ronde cannot move `tensor` and what helps; empty if it can. The order matters: an
+/// undefined tensor has no layout, a nested one no sizes.
 std::string objection(const at::Tensor& tensor) {
   if (!tensor.defined()) {
     return "the tensor is undefined. Give it a value first (a parameter that backward did not "
@@ -53,13 +54,12 @@ std::string objection(const at::Tensor& tensor) {
 
 // Note [Dtypes that Ronde does not have]
 //
-// A complex number is moved, and added up, as its real and imaginary part; whatever else Ronde does
-// not have is moved as its bytes, and never reduced. The request's shape then has one more
-// dimension, the last, which the tensor does not have: so rows stay rows. Results have the tensor's
-// dtype, as they are made like the tensor.
+// A complex number is moved and added as its real and imaginary part; elements of other types that
+// Ronde does not have are moved as bytes, and never reduced. The request's shape then has one more
+// dimension than the tensor, the last, so that rows stay rows. Results have the tensor's dtype.
 struct Parts {
   DataType dtype = DataType::U8;
-  std::optional<std::int64_t> count = {};  // of an element; none where Ronde has the dtype
+  std::optional<std::int64_t> count = {};  // per element; none where Ronde has the dtype
 };
 
 Parts parts_of(const at::Tensor& tensor) {
@@ -69,7 +69,7 @@ Parts parts_of(const at::Tensor& tensor) {
   return {DataType::U8, tensor.element_size()};
 }
 
-// Not empty_like: it keeps the memory format, and a result is row-major.
+// empty_like() would keep the memory format, and a result is row-major.
 at::Tensor empty_result(at::IntArrayRef sizes, const at::Tensor& like) {
   return at::empty(sizes, at::TensorOptions().dtype(like.scalar_type()).device(like.device()));
 }
@@ -81,9 +81,8 @@ struct Memory {
   std::shared_ptr<TensorOperation> operation;
 };
 
-/// All of the memory of a tensor without gaps, as of a transposed one. Of another its first
-/// element: what lies between its elements may be another tensor's, such as the next column of a
-/// matrix.
+/// Returns the memory of a tensor without gaps (a transposed one, say), or else its first element:
+/// memory between elements may be another tensor's, such as the next column of a matrix.
 std::span<const std::byte> memory_of(const at::Tensor& tensor) {
   if (tensor.numel() == 0) return {};
   const bool has_gaps = !tensor.is_non_overlapping_and_dense();
@@ -91,7 +90,7 @@ std::span<const std::byte> memory_of(const at::Tensor& tensor) {
           has_gaps ? tensor.itemsize() : tensor.nbytes()};
 }
 
-/// Callbacks on the engine's threads run in the stream of this one.
+/// Has callbacks on the engine's threads run in this stream.
 void use_stream(Request& request, const std::optional<c10::Stream>& stream) {
   if (!stream) return;
   request.stream = native_stream(stream);
@@ -120,6 +119,17 @@ Prepared prepare(Request request, Memory memory) {
   std::shared_ptr<TensorOperation> operation = memory.operation;
   request.keep_alive = std::make_shared<Memory>(std::move(memory));
   return {std::move(request), std::move(operation)};
+}
+
+template <typename Stream>
+void* native_handle(const Stream& stream) {
+  if constexpr (requires { stream.native_handle(); }) {
+    return stream.native_handle();
+  } else {
+    throw UsageError(rank_prefix() + "this LibTorch does not expose the stream that a tensor on " +
+                     stream.device().str() +
+                     " is ready in. Use 2.11 or newer, or copy the tensor to the CPU");
+  }
 }
 
 }  // namespace
@@ -178,8 +188,7 @@ at::Tensor without_repeats(at::Tensor tensor) {
 }
 
 void write_values(const at::Tensor& tensor, const at::Tensor& values) {
-  // Inference tensors may only be written in this mode, which is each thread's own; where it is
-  // left, autograd records again.
+  // Inference tensors may only be written in inference mode, which is thread-local.
   const c10::InferenceMode inference(tensor.is_inference());
   const at::NoGradGuard no_grad;
   const at::Tensor places = without_repeats(tensor.detach());
@@ -190,7 +199,6 @@ void write_values(const at::Tensor& tensor, const at::Tensor& values) {
   places.copy_(from);
 }
 
-// Autograd's view of a tensor must neither stay alive nor be asked in an operation on raw memory.
 at::Tensor plain_values(const at::Tensor& tensor) {
   return tensor.detach().resolve_conj().resolve_neg().contiguous();
 }
@@ -220,13 +228,13 @@ Prepared prepare_allocating(Request request, const at::Tensor& tensor) {
   Memory memory;
   memory.input = plain_values(tensor);
   memory.operation = std::make_shared<TensorOperation>();
-  // The memory belongs to the operation, which the request keeps alive.
+  // The operation, which the request keeps alive, owns the memory.
   request.allocate_output =
       [operation = memory.operation.get(), like = memory.input,
        has_parts = parts_of(tensor).count.has_value(),
        mode = c10::InferenceMode::is_enabled()](std::vector<std::int64_t> shape) {
         if (has_parts) shape.pop_back();
-        // Whichever thread runs the loop, the result is of the kind that the caller asked for.
+        // The result follows the caller's inference mode, whichever thread runs the loop.
         const c10::InferenceMode inference(mode);
         operation->result = empty_result(shape, like);
         return operation->result.mutable_data_ptr();
@@ -244,7 +252,7 @@ Prepared prepare_in_place(Request request, const at::Tensor& tensor, bool reads)
     memory.output = empty_result(target.sizes(), target);
     if (reads) memory.output.copy_(target);
     request.written = memory_of(target);
-    // note_written() counts as the one write: target's own counter would move at an unknown time.
+    // mark_written() bumps the version once; target's own counter would move at an unknown time.
     request.finish = [target = target.variable_data(), copy = memory.output] {
       write_values(target, copy);
     };
@@ -275,12 +283,12 @@ Prepared prepare_again(const PersistentOp& persistent, const at::Tensor& tensor,
   request.input = request.output = tensor.mutable_data_ptr();
   request.contributes = contributes;
   request.caller_waits = CallerWaits::here();
-  // Until the operation is done: the program may give the tensor another storage.
+  // The program may give the tensor another storage before the operation is done.
   request.keep_alive = std::make_shared<c10::Storage>(tensor.storage());
   return prepared;
 }
 
-void note_written(const at::Tensor& tensor) {
+void mark_written(const at::Tensor& tensor) {
   // Backward must notice that a saved tensor was overwritten; inference tensors are never saved.
   if (!tensor.is_inference()) torch::autograd::impl::bump_version(tensor);
 }
@@ -319,7 +327,7 @@ std::vector<TensorWork> start_together(std::vector<Prepared> prepared) {
 
 TensorWork start_in_place(Request request, const at::Tensor& tensor, bool reads) {
   TensorWork work = start(prepare_in_place(std::move(request), tensor, reads));
-  note_written(tensor);
+  mark_written(tensor);
   return work;
 }
 
@@ -338,11 +346,6 @@ std::string rank_prefix(ProcessSet set) {
 std::string caller(std::string_view function, const std::string& name, ProcessSet set) {
   return rank_prefix(set) + "ronde::" + std::string(function) + "(" +
          (name.empty() ? "unnamed" : "\"" + name + "\"") + ")";
-}
-
-std::string caller(std::string_view function, const std::string& name, ProcessSet set,
-                   std::size_t index) {
-  return caller(function, name, set) + ", tensor " + std::to_string(index);
 }
 
 std::string describe_shape(at::IntArrayRef sizes) {
@@ -398,6 +401,21 @@ void check_reducible(const std::string& what, const at::Tensor& tensor, ReduceOp
   refuse(
       "elements of this dtype are moved, not computed with. Convert the tensor: u8, i8, i16, i32, "
       "i64, f16, bf16, f32, f64, bool and complex are reduced");
+}
+
+std::optional<c10::Stream> current_stream(c10::Device device) {
+  if (device.is_cpu()) return std::nullopt;
+  return c10::impl::VirtualGuardImpl(device.type()).getStream(device);
+}
+
+void* native_stream(const std::optional<c10::Stream>& stream) {
+  return stream ? native_handle(*stream) : nullptr;
+}
+
+Logger rank_log(ProcessSet set) {
+  const Runtime& runtime = runtime_of(set);
+  return Logger(parse_log_level(runtime.config().log_level), runtime.topology().rank,
+                runtime.world_name());
 }
 
 }  // namespace ronde::detail

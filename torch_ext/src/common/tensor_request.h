@@ -2,18 +2,22 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <c10/core/Device.h>
 #include <c10/core/Stream.h>
 
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <exception>
 #include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "ronde/dtype.h"
+#include "ronde/log.h"
 #include "ronde/options.h"
 #include "ronde/persistent.h"
 #include "ronde/request.h"
@@ -21,23 +25,23 @@
 
 namespace ronde::detail {
 
-/// State that the handle shares with the operation.
+/// State that a handle shares with its operation.
 struct TensorOperation {
   /// Written before the work is done, or queued on a GPU; read after it.
   at::Tensor result;
-  /// In which the tensors are ready, and the memory of the result was made; none on the CPU.
-  /// Written before the operation is submitted.
+  /// The stream in which the tensors are ready and the memory of the result was allocated; none on
+  /// the CPU. Written before the operation is submitted.
   std::optional<c10::Stream> stream = {};
 };
 
 /// Throws UsageError, its text beginning with `what`, unless Ronde can move `tensor`.
 void check_tensor(const std::string& what, const at::Tensor& tensor);
 
-/// As check_tensor, and refuses memory that overlaps itself.
+/// Also throws UsageError for memory that overlaps itself.
 void check_writable(const std::string& what, const at::Tensor& tensor);
 
-/// Refuses dtypes of a checked tensor that are only moved, and ops that complex numbers do not
-/// have.
+/// Throws UsageError for dtypes of a checked tensor that are only moved, and ops that complex
+/// numbers do not have.
 void check_reducible(const std::string& what, const at::Tensor& tensor, ReduceOp op);
 
 /// "float32 [2, 3] on cpu", or "undefined".
@@ -49,37 +53,41 @@ std::string describe_type(at::ScalarType type);
 /// "[2, 3]"
 std::string describe_shape(at::IntArrayRef sizes);
 
-/// "rank 2: ", or "rank 2 of world 'actor': ": how this library's own texts begin. Empty where the
-/// world of `set` does not live.
+/// "rank 2: ", or "rank 2 of world 'actor': ", with which texts of errors begin. Empty where the
+/// world of `set` does not exist.
 std::string rank_prefix(ProcessSet set = kGlobalSet);
 
-/// "rank 2: ronde::allreduce("x")": how the texts about a call begin.
+/// "rank 2: ronde::allreduce("x")", with which texts about a call begin.
 std::string caller(std::string_view function, const std::string& name, ProcessSet set);
-/// The same of a tensor of a group: "rank 2: ronde::grouped_allreduce("x"), tensor 3".
-std::string caller(std::string_view function, const std::string& name, ProcessSet set,
-                   std::size_t index);
+template <typename Options>
+std::string caller(std::string_view function, const Options& options) {
+  return caller(function, options.name, options.process_set);
+}
+/// "rank 2: ronde::grouped_allreduce("x"), tensor 3".
+template <typename Options>
+std::string caller(std::string_view function, const Options& options, std::size_t index) {
+  return caller(function, options) + ", tensor " + std::to_string(index);
+}
 
-/// Whether several elements of a strided tensor may share one place in memory.
+/// Returns whether elements of a strided tensor may share memory.
 bool may_overlap_itself(const at::Tensor& tensor);
-/// Each place in memory once, where dimensions of stride 0 (expanded ones) repeat it.
+/// Narrows dimensions of stride 0 (expanded ones) to one element, so that memory occurs once.
 at::Tensor without_repeats(at::Tensor tensor);
-/// Copies `values`, which have its shape, into `tensor`: each place in memory once, and unseen by
-/// autograd, but for the tensor's version.
+/// Copies `values` into `tensor`, of the same shape, writing each place in memory once. Autograd
+/// sees only the tensor's version change.
 void write_values(const at::Tensor& tensor, const at::Tensor& values);
 
-/// The values of `tensor` in memory that is row-major, without autograd's view of them: a copy
-/// where they are not.
+/// Returns the values of `tensor` detached and row-major: a copy where they are not.
 at::Tensor plain_values(const at::Tensor& tensor);
 
-/// None for types that Ronde does not have: Note [Dtypes that Ronde does not have].
+/// Returns none for types that Ronde does not have: Note [Dtypes that Ronde does not have].
 std::optional<DataType> data_type_of(at::ScalarType type) noexcept;
 Device native_device(const at::Tensor& tensor);
 
-/// A request with the kind, and the dtype, shape and device of a checked tensor.
+/// Makes a request of this kind with the dtype, shape and device of a checked tensor.
 Request request_for(Collective kind, const at::Tensor& tensor);
 
-/// Makes a request from a checked tensor and options: each struct of options has some of the
-/// fields.
+/// Makes a request from a checked tensor and the fields that these options have.
 template <typename Options>
 Request request_for(Collective kind, const at::Tensor& tensor, const Options& options) {
   Request request = request_for(kind, tensor);
@@ -100,8 +108,8 @@ Request request_for(Collective kind, const at::Tensor& tensor, const Options& op
   return request;
 }
 
-/// While one lives, the requests that this thread makes are waited for at once
-/// (Request::caller_waits): the forms that wait are those that do not, and a wait.
+/// Sets Request::caller_waits of the requests that this thread makes in its scope: the waiting
+/// forms call the async forms, and wait.
 class CallerWaits {
  public:
   CallerWaits() { here_ = true; }
@@ -115,40 +123,81 @@ class CallerWaits {
   static inline thread_local bool here_ = false;
 };
 
-/// A request with memory, yet to be submitted. On a GPU its tensors are ready in the stream that is
-/// current where it is made.
+/// A request with memory, yet to be submitted. On a GPU its tensors are ready in the stream that
+/// was current when it was made.
 struct Prepared {
   Request request;
   std::shared_ptr<TensorOperation> operation;
-  /// Not empty: starts it, with what is in the request; it is not for a group.
+  /// If not empty, the operation to start with the data of `request`; not for groups.
   PersistentOp persistent = {};
 };
 
-/// Into a new tensor of the same shape. `reads`: the tensor's values count.
+/// Prepares an operation into a new tensor of the same shape. `reads`: it reads the tensor's
+/// values.
 Prepared prepare_out_of_place(Request request, const at::Tensor& tensor, bool reads);
-/// Into memory that is made once the shape of the result is known.
+/// Prepares one into memory that is allocated once the shape of the result is known.
 Prepared prepare_allocating(Request request, const at::Tensor& tensor);
-/// In place. Memory that is not row-major is reduced in a copy and written back by Request::finish,
-/// so that the tensor has the result even if nobody waits. To be followed by note_written().
+/// Prepares one in place; mark_written() must follow. Memory that is not row-major is reduced in a
+/// copy and written back by Request::finish, so that the tensor has the result even if nobody
+/// waits.
 Prepared prepare_in_place(Request request, const at::Tensor& tensor, bool reads);
-/// Without a result.
+/// Prepares one without a result.
 Prepared prepare_sending(Request request, const at::Tensor& tensor);
 
-/// Whether it can be reduced where it is.
+/// Returns whether the tensor can be reduced where it lies.
 bool is_row_major(const at::Tensor& tensor);
-/// In place in a row-major tensor, by an operation that was prepared for such a one.
+/// Prepares a start of a persistent operation in place in a row-major tensor.
 Prepared prepare_again(const PersistentOp& persistent, const at::Tensor& tensor, bool contributes);
 
-/// For autograd, once what changes `tensor` has been submitted.
-void note_written(const at::Tensor& tensor);
+/// Bumps the tensor's version for autograd, once the operation that changes it is submitted.
+void mark_written(const at::Tensor& tensor);
 
 TensorWork start(Prepared prepared);
-/// One by itself, several as a group: all or none. On a GPU, what is on the CPU beside them goes by
-/// itself, as a group is of one kind of device.
+/// Starts several operations as a group, all or none. Those on the CPU beside others on a GPU form
+/// a group of their own, as a group has one kind of device.
 std::vector<TensorWork> start_together(std::vector<Prepared> prepared);
 TensorWork start_in_place(Request request, const at::Tensor& tensor, bool reads);
-/// Starts an allreduce that leaves the greatest of all ranks' elements in `values`, by place.
+/// Starts an allreduce in place to the elementwise maximum of all ranks' values.
 TensorWork start_max(const std::string& name, const at::Tensor& values, ProcessSet set,
                      std::chrono::nanoseconds timeout);
+
+/// Returns the current stream of this thread on `device`; none on the CPU. In a hook of autograd
+/// it is the one in which backward has computed the hook's arguments.
+std::optional<c10::Stream> current_stream(c10::Device device);
+
+/// Returns the handle for Request::stream and Work::wait_on(); null without a stream. Throws
+/// UsageError if this LibTorch does not expose it.
+void* native_stream(const std::optional<c10::Stream>& stream);
+
+/// Keeps the first exception of several parts that must all run, as other ranks wait for each.
+///
+/// Thread-safety: none.
+class FirstError {
+ public:
+  /// Runs `part`, and records what it throws.
+  template <typename Part>
+  void attempt(const Part& part) noexcept {
+    try {
+      part();
+    } catch (...) {
+      record(std::current_exception());
+    }
+  }
+  void record(std::exception_ptr error) noexcept {
+    if (!error_) error_ = std::move(error);
+  }
+
+  explicit operator bool() const noexcept { return error_ != nullptr; }
+  const std::exception_ptr& get() const noexcept { return error_; }
+  void rethrow() const {
+    if (error_) std::rethrow_exception(error_);
+  }
+
+ private:
+  std::exception_ptr error_;
+};
+
+/// Returns the log of this rank in the world of `set`.
+Logger rank_log(ProcessSet set);
 
 }  // namespace ronde::detail

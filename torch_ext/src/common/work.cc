@@ -5,8 +5,6 @@
 #include <optional>
 
 #include "ronde/error.h"
-#include "torch_ext/src/common/device_stream.h"
-#include "torch_ext/src/common/first_error.h"
 #include "torch_ext/src/common/tensor_request.h"
 
 namespace ronde {
@@ -41,7 +39,7 @@ bool GroupWork::done() const {
 
 namespace {
 
-/// All are waited for, also after an error, so that no tensor is in use afterwards.
+/// Waits for all, even after an error, so that no tensor is in use afterwards.
 template <typename Wait>
 std::vector<at::Tensor> results_of(const std::vector<TensorWork>& works, Wait wait) {
   std::vector<at::Tensor> results;
@@ -81,7 +79,7 @@ bool GroupWork::wait_for(std::chrono::nanoseconds duration) const {
 std::exception_ptr GroupWork::error() const {
   if (!done()) return nullptr;
   detail::FirstError first_error;
-  for (const TensorWork& work : works_) first_error.note(work.error());
+  for (const TensorWork& work : works_) first_error.record(work.error());
   return first_error.get();
 }
 

@@ -3,12 +3,12 @@
 
 #include <utility>
 
-#include "torch_ext/src/gradients/wire_dtype.h"
+#include "torch_ext/src/gradients/gradient_exchange.h"
 
 namespace ronde {
 namespace {
 
-/// The engine converts: where a backend packs and unpacks, in the same pass.
+/// Leaves the conversion to the engine, which does it in the pass that packs and unpacks.
 class OnTheWire final : public CompressedGradient {
  public:
   explicit OnTheWire(DataType wire_dtype) : wire_dtype_(wire_dtype) {}
@@ -37,7 +37,6 @@ class HalfPrecision final : public Compression {
 
   std::unique_ptr<CompressedGradient> make(const std::string&,
                                            const at::Tensor& parameter) override {
-    // Half types have two bytes already.
     const at::ScalarType type = parameter.scalar_type();
     if (type != at::kFloat && type != at::kDouble) return nullptr;
     return std::make_unique<OnTheWire>(wire_dtype_);

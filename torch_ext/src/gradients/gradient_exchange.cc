@@ -3,6 +3,7 @@
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty_like.h>
+#include <ATen/ops/from_blob.h>
 #include <ATen/ops/view_as_real.h>
 #include <ATen/ops/zeros.h>
 
@@ -10,30 +11,41 @@
 #include <utility>
 
 #include "ronde/error.h"
+#include "ronde/ronde.h"
+#include "torch_ext/src/state/object_bytes.h"
 
 namespace ronde::detail {
 namespace {
 
-/// Stands in for the gradient of a rank that has none.
+/// Returns the contribution of a rank without a gradient.
 at::Tensor zeros_for(const at::Tensor& parameter) {
   return at::zeros(parameter.sizes(), parameter.options().requires_grad(false));
 }
 
-/// As autograd would have made the gradient: with the parameter's strides.
+/// Copies `values` into a tensor with the strides that autograd gives gradients, the parameter's.
 at::Tensor laid_out_as(const at::Tensor& parameter, const at::Tensor& values) {
   const at::NoGradGuard no_grad;
   return at::empty_like(parameter, parameter.options().requires_grad(false)).copy_(values);
 }
 
-/// An allreduce in place.
-Prepared reduction(const at::Tensor& tensor, const AllreduceOptions& options, bool contributes) {
-  check_writable(caller("allreduce_", options.name, options.process_set), tensor);
-  check_reducible(caller("allreduce_", options.name, options.process_set), tensor, options.op);
-  Request request = request_for(Collective::Allreduce, tensor, options);
-  request.contributes = contributes;
-  Prepared prepared = prepare_in_place(std::move(request), tensor, true);
-  note_written(tensor);
-  return prepared;
+constexpr const char* kInFlight =
+    "its gradient is being reduced, and can be neither read nor written. Call synchronize() of the "
+    "DistributedOptimizer first (before clip_grad_norm_, say), and grad() again for a handle that "
+    "was taken before it; to step, call step() of the DistributedOptimizer, not of the inner "
+    "optimizer";
+
+at::Tensor make_stand_in(const ParameterSubject& subject, const at::Tensor& parameter) {
+  at::Tensor tensor = at::for_blob(nullptr, parameter.sizes())
+                          .options(parameter.options().requires_grad(false))
+                          .target_device(parameter.device())
+                          .make_tensor();
+  tensor.storage().unsafeGetStorageImpl()->release_data_and_set_meta_custom_data_ptr_error_msg_(
+      subject.text(kInFlight));
+  return tensor;
+}
+
+std::int64_t version_of(const at::Tensor& tensor) {
+  return tensor.is_inference() ? 0 : tensor._version();
 }
 
 }  // namespace
@@ -46,6 +58,12 @@ std::vector<Prepared> one(Prepared prepared) {
   std::vector<Prepared> list;
   list.push_back(std::move(prepared));
   return list;
+}
+
+Prepared prepare_gather(const at::Tensor& rows, const std::string& name,
+                        const AllreduceOptions& reduction) {
+  const AllgatherOptions options{name, reduction.process_set, reduction.timeout};
+  return prepare_allocating(request_for(Collective::Allgather, rows, options), rows);
 }
 
 std::string ParameterSubject::text(const std::string& text) const {
@@ -80,13 +98,13 @@ void DenseExchange::move_to_view(const AllreduceOptions& options) {
   if (view_->is_occupied()) {
     subject_.refuse(
         "a tensor that backward made in the memory of its gradient view is still kept (by an "
-        "autograd function of the program, say). Let go of it before step(), or set "
+        "autograd function of the program, say). Release it before step(), or set "
         "DistributedOptimizerOptions::gradient_views to false on all ranks");
   }
   const at::Tensor& gradient = parameter_.grad();
   copies_back_ = !stands_in_ && !view_->holds(gradient);
   if (copies_back_) {
-    check_writable(caller("allreduce_", options.name, options.process_set), gradient);
+    check_writable(caller("allreduce_", options), gradient);
     const at::NoGradGuard no_grad;
     view_->tensor().copy_(gradient);
   }
@@ -104,8 +122,8 @@ Prepared DenseExchange::reduce(const at::Tensor& target, const AllreduceOptions&
   const bool repeats = !is_grouped_ && is_row_major(target);
   const bool is_known = repeats && is_prepared_for(target, options);
   if (!is_known) {
-    check_writable(caller("allreduce_", options.name, options.process_set), target);
-    check_reducible(caller("allreduce_", options.name, options.process_set), target, options.op);
+    check_writable(caller("allreduce_", options), target);
+    check_reducible(caller("allreduce_", options), target, options.op);
   }
   Prepared prepared;
   if (!repeats) {
@@ -122,14 +140,14 @@ Prepared DenseExchange::reduce(const at::Tensor& target, const AllreduceOptions&
     }
     prepared = prepare_again(operation_, target, !stands_in_);
   }
-  note_written(target);
+  mark_written(target);
   return prepared;
 }
 
 bool DenseExchange::is_prepared_for(const at::Tensor& target,
                                     const AllreduceOptions& options) const {
   const AllreduceOptions& known = prepared_options_;
-  // The rest is that of the parameter, and stays as it was when that was wrapped.
+  // Everything else is constant since the parameter was wrapped.
   return operation_ && target.sizes() == prepared_shape_ &&
          target.dtype() == prepared_type_.dtype() && target.device() == prepared_type_.device() &&
          known.op == options.op && known.prescale == options.prescale &&
@@ -179,8 +197,8 @@ std::vector<Prepared> CompressedExchange::send(const std::vector<CompressedPart>
   parts_ = parts;
   std::vector<Prepared> prepared;
   for (std::size_t i = 0; i < parts_.size(); ++i) {
-    // The usual case, of one part in one round, has the name of the parameter alone. Parts behind
-    // the first go without one: a rank that cannot send them has used all names all the same.
+    // The usual case, one part in one round, uses the name of the parameter. Parts behind the first
+    // have none: so a rank that cannot send them has still used all names.
     std::string name = options_.name;
     if (round_ > 0) name += "/round " + std::to_string(round_);
     if (i > 0) name.clear();
@@ -196,15 +214,20 @@ Prepared CompressedExchange::reduce(const CompressedPart& part, const std::strin
   AllreduceOptions options = options_;
   options.name = name;
   options.wire_dtype = part.wire_dtype;
-  return reduction(part.tensor, options, !stands_in_);
+  check_writable(caller("allreduce_", options), part.tensor);
+  check_reducible(caller("allreduce_", options), part.tensor, options.op);
+  Request request = request_for(Collective::Allreduce, part.tensor, options);
+  request.contributes = !stands_in_;
+  Prepared prepared = prepare_in_place(std::move(request), part.tensor, true);
+  mark_written(part.tensor);
+  return prepared;
 }
 
 Prepared CompressedExchange::gather(const at::Tensor& tensor, const std::string& name) const {
   check_tensor(caller("allgather", name, options_.process_set), tensor);
   const at::Tensor rows = tensor.dim() == 0 ? tensor.reshape({1}) : tensor;
   const at::Tensor sent = stands_in_ ? rows.narrow(0, 0, 0) : rows;
-  const AllgatherOptions options{name, options_.process_set, options_.timeout};
-  return prepare_allocating(request_for(Collective::Allgather, sent, options), sent);
+  return prepare_gather(sent, name, options_);
 }
 
 bool CompressedExchange::is_present(const std::vector<TensorWork>& works) const {
@@ -231,6 +254,35 @@ std::vector<Prepared> CompressedExchange::proceed(const std::vector<TensorWork>&
   values_.reset();
   parts_.clear();
   return {};
+}
+
+Prepared prepare_refusal(const std::string& name, const at::Tensor& parameter, ProcessSet set,
+                         std::chrono::nanoseconds timeout, const std::exception_ptr& error) {
+  Request request;
+  request.name = name;
+  request.device = native_device(parameter);
+  request.set = set;
+  request.timeout = timeout;
+  request.refusal = problem_of([&error] { std::rethrow_exception(error); }) +
+                    "\nNo rank takes this step, as not all ranks could do their part: call "
+                    "zero_grad() to go on without it";
+  return {std::move(request), std::make_shared<TensorOperation>()};
+}
+
+void GradientGuard::hide(const ParameterSubject& subject, const at::Tensor& parameter) {
+  at::Tensor& gradient = parameter.mutable_grad();
+  if (!gradient.defined()) return;
+  if (!stand_in_.defined()) stand_in_ = make_stand_in(subject, parameter);
+  version_ = version_of(gradient);
+  gradient_ = std::exchange(gradient, stand_in_);
+}
+
+bool GradientGuard::restore(const at::Tensor& parameter) {
+  if (!gradient_.defined()) return true;
+  const at::Tensor gradient = std::exchange(gradient_, {});
+  if (parameter.grad().is_same(stand_in_)) parameter.mutable_grad() = gradient;
+  // Views of one buffer share a counter, which accumulation into another view moves.
+  return gradient.is_view() || version_of(gradient) == version_;
 }
 
 }  // namespace ronde::detail

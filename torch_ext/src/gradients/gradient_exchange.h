@@ -3,6 +3,9 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <chrono>
+#include <cstdint>
+#include <exception>
 #include <memory>
 #include <optional>
 #include <string>
@@ -21,26 +24,38 @@ inline constexpr const char* kGradientReplaced =
 inline constexpr const char* kGradientWritten =
     "its gradient was written while it was being reduced. Call synchronize() first";
 
-/// A list of one: what is prepared can be moved only.
+/// Returns a list of one element: Prepared can only be moved.
 std::vector<Prepared> one(Prepared prepared);
 
-/// The real and imaginary parts of a complex tensor, which is not lazily conjugated; any other
-/// tensor itself.
+/// Returns the real and imaginary parts of a complex tensor that is not lazily conjugated; any
+/// other tensor itself.
 at::Tensor as_real(const at::Tensor& tensor);
 
-/// Names the parameter in texts.
+/// Prepares an allgather of `rows` for the ranks of a reduction.
+Prepared prepare_gather(const at::Tensor& rows, const std::string& name,
+                        const AllreduceOptions& reduction);
+
+/// The parameter in texts of errors.
 struct ParameterSubject {
   std::string scope;
   std::string name;
   ProcessSet set;
 
-  /// The text of an error about the parameter.
+  /// Returns the text of an error about the parameter.
   std::string text(const std::string& text) const;
   [[noreturn]] void refuse(const std::string& text) const;
 };
 
-/// Moves the gradient of one parameter, in one step: from what this rank has to what the ranks have
-/// together.
+/// Returns the type of Compression::fp16() and bf16(); none for null and the program's own.
+std::optional<DataType> wire_dtype_of(const std::shared_ptr<Compression>& compression);
+
+/// Prepares this rank's part of an operation of the parameter that it cannot begin because of
+/// `error`, with whose text the operation fails on all ranks: Note [A rank that cannot do its
+/// part].
+Prepared prepare_refusal(const std::string& name, const at::Tensor& parameter, ProcessSet set,
+                         std::chrono::nanoseconds timeout, const std::exception_ptr& error);
+
+/// Combines the ranks' gradients of one parameter, once in each step.
 ///
 /// Thread-safety: none, as GradientReducer.
 class GradientExchange {
@@ -50,22 +65,19 @@ class GradientExchange {
   GradientExchange(const GradientExchange&) = delete;
   GradientExchange& operator=(const GradientExchange&) = delete;
 
-  /// Prepares this rank's part of the first round. grad() is undefined where this rank adds nothing
-  /// but takes part. `options`: name, op and scales.
+  /// Prepares this rank's part of the first round. If grad() is undefined, the rank takes part
+  /// without contributing. `options`: name, op and scales.
   virtual std::vector<Prepared> begin(const AllreduceOptions& options) = 0;
 
-  /// Takes the results of a round and prepares the next; after the last, grad() is the result, or
-  /// still undefined if no rank added anything. `is_present`: whether one did, if that is known
-  /// from elsewhere.
+  /// Handles the results of a round and prepares the next. After the last round grad() is the
+  /// result, or still undefined if no rank contributed. `is_present`: whether one did, where a
+  /// group's flags have it.
   virtual std::vector<Prepared> proceed(const std::vector<TensorWork>& works,
                                         std::optional<bool> is_present) = 0;
-
-  /// The step in which it was succeeded on all ranks.
-  virtual void note_agreed() noexcept {}
 };
 
-/// In place, in memory of its own or in the view (null: there is none), by a persistent operation
-/// where it is not one of a group. `lazy`: Request::lazy.
+/// Reduces a gradient in place, or in its view (null: none), by a persistent operation unless it is
+/// in a group. `lazy`: Request::lazy.
 class DenseExchange final : public GradientExchange {
  public:
   DenseExchange(ParameterSubject subject, at::Tensor parameter, GradientView* view, bool lazy,
@@ -85,7 +97,7 @@ class DenseExchange final : public GradientExchange {
   GradientView* const view_;
   const bool lazy_;
   const bool is_grouped_;
-  // The operation, and what it was prepared for.
+  // The operation, and the arguments that it was prepared for.
   PersistentOp operation_;
   AllreduceOptions prepared_options_;
   std::vector<std::int64_t> prepared_shape_;
@@ -95,7 +107,7 @@ class DenseExchange final : public GradientExchange {
   at::Tensor reduced_;
 };
 
-/// As the user's or one of Ronde's own compressions says.
+/// Sends the parts that a compression, Ronde's or the program's, makes of a gradient.
 class CompressedExchange final : public GradientExchange {
  public:
   CompressedExchange(ParameterSubject subject, at::Tensor parameter,
@@ -117,16 +129,16 @@ class CompressedExchange final : public GradientExchange {
   const int ranks_;
   AllreduceOptions options_;
   bool stands_in_ = false;
-  bool present_ = false;  ///< some rank added something, in a round so far
+  bool present_ = false;  ///< some rank has contributed so far
   int round_ = 0;
   at::Tensor gradient_;  ///< this rank's, or zeros
-  at::Tensor resolved_;  ///< the same, detached; a copy where it is lazily conjugated or negated
-  at::Tensor values_;    ///< as_real() of that: what the compression gets
+  at::Tensor resolved_;  ///< `gradient_` detached; a copy if lazily conjugated or negated
+  at::Tensor values_;    ///< as_real(resolved_), for the compression
   std::vector<CompressedPart> parts_;
 };
 
-/// Gathers the indices and values of a sparse gradient, whose sum or average is sparse, too:
-/// coalesced, from the values of all ranks in rank order.
+/// Gathers the indices and values of a sparse gradient. The sum or average is sparse and coalesced,
+/// from the values of all ranks in rank order.
 class SparseExchange final : public GradientExchange {
  public:
   /// `wire_dtype`: of the values.
@@ -136,11 +148,11 @@ class SparseExchange final : public GradientExchange {
   std::vector<Prepared> begin(const AllreduceOptions& options) override;
   std::vector<Prepared> proceed(const std::vector<TensorWork>& works,
                                 std::optional<bool> is_present) override;
-  void note_agreed() noexcept override { is_agreed_ = parameter_.is_cpu(); }
+  /// To be called once an exchange has succeeded on all ranks.
+  void on_agreed() noexcept { is_agreed_ = parameter_.is_cpu(); }
 
  private:
   at::Tensor no_values() const;
-  Prepared gather(const at::Tensor& rows, const std::string& name) const;
   void finish(const at::Tensor& rows, const at::Tensor& values);
 
   const ParameterSubject subject_;
@@ -151,7 +163,35 @@ class SparseExchange final : public GradientExchange {
   AllreduceOptions options_;
   at::Tensor sent_;     ///< the gradient; undefined: this rank has none
   at::Tensor values_;   ///< to be sent
-  at::Tensor indices_;  ///< of all ranks, while their values are on their way
+  at::Tensor indices_;  ///< of all ranks, while their values are in flight
+};
+
+/// Keeps the program from accessing a gradient while it is being reduced.
+///
+/// Note [Gradients in flight]
+/// A write by the program would be lost then, or make the ranks' models differ. Version counters
+/// miss most writes: clip_grad_norm_() and the optimizers use Tensor::data(), which has a counter
+/// of its own. So a tensor of the same shape whose memory LibTorch refuses to hand out stands in
+/// for the gradient, and such a call throws where it is made. The counter shows writes through an
+/// older handle to the gradient itself.
+///
+/// Thread-safety: none, as GradientReducer.
+class GradientGuard {
+ public:
+  /// Hides the gradient of `parameter`, if it has one.
+  void hide(const ParameterSubject& subject, const at::Tensor& parameter);
+
+  /// Returns the hidden gradient; undefined if none is hidden.
+  const at::Tensor& gradient() const noexcept { return gradient_; }
+
+  /// Puts the gradient back, unless the program has set another, or none. Returns false if it was
+  /// written meanwhile.
+  [[nodiscard]] bool restore(const at::Tensor& parameter);
+
+ private:
+  at::Tensor stand_in_;  ///< made once
+  at::Tensor gradient_;  ///< undefined: none is hidden
+  std::int64_t version_ = 0;
 };
 
 }  // namespace ronde::detail

@@ -16,10 +16,10 @@ using torch::autograd::FunctionPostHook;
 using torch::autograd::FunctionPreHook;
 using torch::autograd::variable_list;
 
-/// Where a hook belongs. The hook may outlive the reducer: removed or not, autograd may be running
-/// it.
+/// The reducer and parameter of a hook. The hook may outlive the reducer, as autograd may still be
+/// running it.
 struct Target {
-  /// Null in a child of fork(), too: Note [After fork].
+  /// Returns null also in a child of fork(): Note [After fork].
   std::shared_ptr<GradientReducer> lock() const {
     return fork_depth() == depth ? reducer.lock() : nullptr;
   }

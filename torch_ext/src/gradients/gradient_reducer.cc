@@ -1,33 +1,48 @@
 // SPDX-License-Identifier: Apache-2.0
-// The way of a gradient: before_accumulation() checks that backward may write it;
-// after_accumulation() moves it to its view and, in the last pass of the step, submits it, or its
-// group if it was the last member; submit_rest() submits those that backward did not reach.
+// During backward, before_accumulation() checks that backward may write a gradient, and
+// after_accumulation() moves it to its view and, in the last pass of the step, submits it or, with
+// its last member, its group. In step(), submit_rest() submits the gradients that backward did not
+// reach, and finish_all() waits for all of them round by round; the comparison of replicas, the
+// search for non-finite gradients and the agreement of scalers run beside them.
 #include "torch_ext/src/gradients/gradient_reducer.h"
 
 #include <ATen/MemoryOverlap.h>
+#include <ATen/core/Tensor.h>
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/isfinite.h>
+#include <ATen/ops/isnan.h>
 #include <ATen/ops/zeros.h>
 #include <c10/core/StreamGuard.h>
+#include <c10/util/StringUtil.h>
 
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
+#include <exception>
 #include <iterator>
+#include <memory>
+#include <optional>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "ronde/error.h"
+#include "ronde/ronde.h"
 #include "ronde/torch/device.h"
-#include "torch_ext/src/common/device_stream.h"
+#include "ronde/torch/objects.h"
 #include "torch_ext/src/common/tensor_request.h"
-#include "torch_ext/src/gradients/gradient_failures.h"
+#include "torch_ext/src/gradients/optimizer_parameters.h"
+#include "torch_ext/src/state/object_bytes.h"
 
 namespace ronde::detail {
 namespace {
 
-// Whether other tensors than the gradient and the incoming one it was made of use its memory.
-// Autograd steals an incoming gradient that nobody else refers to, but does not see views: the
-// gradients of a and b in a.view(..) + b.view(..) can be one and the same memory. Reducing it in
-// place would reduce it twice.
+/// Returns whether tensors other than the gradient and the incoming one it was made from use its
+/// memory. Autograd steals an incoming gradient that nobody else refers to, but does not see views:
+/// the gradients of a and b in a.view(..) + b.view(..) can share memory, and reducing both in place
+/// would reduce it twice.
 bool shares_memory(const at::Tensor& gradient, const at::Tensor& incoming) {
   if (gradient.layout() != at::kStrided || !gradient.has_storage()) return false;
   const bool stolen = incoming.defined() && incoming.has_storage() &&
@@ -35,9 +50,54 @@ bool shares_memory(const at::Tensor& gradient, const at::Tensor& incoming) {
   return gradient.storage().use_count() > (stolen ? 2 : 1);
 }
 
+constexpr const char* kSparseAdvice =
+    "\nThe gradient is sparse here. If other ranks have none in this step, name the parameter in "
+    "DistributedOptimizerOptions::sparse_parameters, or set sparse_as_dense";
+
+/// Returns whether the text of a mismatch has ranks that gather rows and ranks that reduce.
+bool has_both_kinds(const std::string& text) {
+  const auto names = [&text](Collective kind) {
+    return text.find(": " + std::string(to_string(kind)) + " ") != std::string::npos;
+  };
+  return names(Collective::Allgather) && names(Collective::Allreduce);
+}
+
+at::Tensor values_of(const at::Tensor& gradient) {
+  return gradient.layout() == at::kSparse ? gradient.coalesce().values() : gradient.detach();
+}
+
 }  // namespace
 
-// 1, 2 and so on.
+/// An allreduce of maxima carries the scale and its negative, so it yields the smallest scale, too.
+TensorWork start_scaler_agreement(const ScalerStatement& mine, ProcessSet set,
+                                  std::chrono::nanoseconds timeout) {
+  const at::Tensor values = at::empty({4}, at::kDouble);
+  auto* const number = values.data_ptr<double>();
+  number[0] = mine.found ? 1.0 : 0.0;
+  number[1] = mine.scale;
+  number[2] = -mine.scale;
+  number[3] = mine.failed ? 1.0 : 0.0;
+  return start_max(mine.operation_name, values, set, timeout);
+}
+
+bool finish_scaler_agreement(const TensorWork& work, double scale) {
+  const at::Tensor values = work.wait();
+  const auto* const number = values.const_data_ptr<double>();
+  if (number[3] != 0) {
+    throw UsageError(
+        "ronde::GradScaler: gradients were not reduced on some of the ranks that share the scale, "
+        "which say why. Call zero_grad() on all of them to go on without this step");
+  }
+  const double largest = number[1];
+  const double smallest = -number[2];
+  if (smallest == largest) return number[0] != 0;
+  throw UsageError(
+      c10::str(rank_prefix(), "ronde::GradScaler: the ranks' scales differ, from ", smallest,
+               " to ", largest, "; this rank's is ", scale,
+               ". Give all ranks the same options, and load() the same state on all of them"));
+}
+
+/// Returns 1, 2 and so on, across all reducers.
 std::uint64_t GradientReducer::next_number() {
   static std::atomic<std::uint64_t> last{0};
   return ++last;
@@ -48,18 +108,18 @@ GradientReducer::GradientReducer(std::string scope, DistributedOptimizerOptions 
     : id_(next_number()),
       scope_(std::move(scope)),
       options_(std::move(options)),
-      thread_("ronde::DistributedOptimizer(\"" + scope_ + "\")"),
+      thread_(subject()),
       inner_(inner),
       ranks_(static_cast<int>(ranks_of(options_.process_set).size())),
       replicas_(inner, options_.process_set,
                 options_.op == ReduceOp::Adasum && options_.adasum_of_deltas) {}
 
-bool GradientReducer::is_sum() const noexcept {
-  return options_.op == ReduceOp::Sum || options_.op == ReduceOp::Average;
+std::string GradientReducer::subject() const {
+  return "ronde::DistributedOptimizer(\"" + scope_ + "\")";
 }
 
-GradientReducer::~GradientReducer() {
-  forget(0, 0);
+void GradientReducer::refuse(const std::string& text) const {
+  throw UsageError(rank_prefix(options_.process_set) + subject() + ": " + text);
 }
 
 AllreduceOptions GradientReducer::reduction() const {
@@ -93,8 +153,8 @@ void GradientReducer::watch(std::vector<NamedParameter> parameters) {
     const auto mine = error ? kFailed : has_local ? kSomeLocal : kNoneLocal;
     const auto all = submit_flag("/local", mine).wait().item<std::uint8_t>();
     if (all == kFailed) {
-      tell_failures(error, "no parameter is watched, as not all ranks could do their part:",
-                    "Construct the optimizer, or add the parameters, on all ranks once they can");
+      report_failures(error, "no parameter is watched, as not all ranks could do their part:",
+                      "Construct the optimizer, or add the parameters, on all ranks once they can");
     }
     error.rethrow();
     may_fail_alone_ = may_fail_alone_ || all == kSomeLocal;
@@ -105,14 +165,14 @@ void GradientReducer::watch(std::vector<NamedParameter> parameters) {
   }
 }
 
-/// Slots and groups from these on.
+/// Removes the slots and groups from these on.
 void GradientReducer::forget(std::size_t first, std::size_t first_group) noexcept {
   while (slots_.size() > first) {
     Slot& slot = slots_.back();
     remove_hooks(slot);
     static_cast<void>(slot.guard.restore(slot.parameter));
-    // Nobody waits for it any more: who asks has it done all the same.
-    // In a child of fork() there is nothing to ask.
+    // Nobody waits for these any more, but done() makes progress on them. A child of fork() has no
+    // runtime to call.
     if (fork_depth() == fork_depth_) {
       for (const TensorWork& work : slot.works) static_cast<void>(work.done());
     }
@@ -168,7 +228,7 @@ void GradientReducer::install_hooks(std::size_t index) {
   if (has_live_hook(slot.parameter)) slot.subject.refuse(kWrappedTwice);
   slot.hooks = std::make_unique<GradientHooks>(slot.parameter, weak_from_this(), index);
   if (!slot.view) return;
-  slot.view->attract(slot.hooks->accumulator(), [this, index] {
+  slot.view->place_gradients(slot.hooks->accumulator(), [this, index] {
     return !slots_[index].ready && !slots_[index].parameter.grad().defined();
   });
 }
@@ -178,8 +238,9 @@ void GradientReducer::remove_hooks(Slot& slot) {
   slot.hooks.reset();
 }
 
-/// Before what backward did not submit is: it may have had no hook yet, or ours no more.
-void GradientReducer::look_after(std::size_t index) {
+/// Prepares a gradient that backward did not submit: its parameter may have had no hook yet, or
+/// have lost it.
+void GradientReducer::prepare_late(std::size_t index) {
   Slot& slot = slots_[index];
   const bool is_same = slot.watched_as.type_equal(slot.parameter.options()) &&
                        slot.watched_as.device() == slot.parameter.device();
@@ -191,7 +252,7 @@ void GradientReducer::look_after(std::size_t index) {
   if (slot.hooks && slot.hooks->are_on(slot.parameter)) return;
   remove_hooks(slot);  // torch::load() has given the parameter other memory, and autograd new nodes
   if (slot.parameter.requires_grad()) install_hooks(index);
-  // The hook does the same with later gradients.
+  // From the next step on the hook does this.
   at::Tensor& gradient = slot.parameter.mutable_grad();
   if (!gradient.defined()) return;
   const at::NoGradGuard no_grad;
@@ -199,8 +260,8 @@ void GradientReducer::look_after(std::size_t index) {
   if (overlaps_another(slot)) gradient = gradient.clone();
 }
 
-/// Another parameter's gradient uses memory of this one's, so that reducing both in place would
-/// reduce it twice.
+/// Returns whether another parameter's gradient shares memory with this one's: reducing both in
+/// place would reduce it twice.
 bool GradientReducer::overlaps_another(const Slot& slot) const {
   const at::Tensor& gradient = slot.parameter.grad();
   if (!shares_memory(gradient, {}) || gradient.numel() == 0) return false;
@@ -264,7 +325,7 @@ void GradientReducer::after_accumulation(std::size_t index, const at::Tensor& in
 }
 
 void GradientReducer::gradient_is_ready(Slot& slot) {
-  // synchronize() submits the gradients that are not submitted here.
+  // What is not submitted here, synchronize() submits.
   if (slot.view && slot.view->is_occupied()) return;
   if (slot.group < 0) return submit(slot);
   Group& group = groups_[static_cast<std::size_t>(slot.group)];
@@ -303,11 +364,11 @@ std::vector<Prepared> GradientReducer::begin_or_refuse(Slot& slot) {
   const c10::OptionalStreamGuard guard(slot.stream);  // Note [Gradients on GPUs]
   AllreduceOptions options = reduction();
   options.name = slot.operation_name;
-  // Also where this rank cannot begin, so that the ranks' windows move alike.
+  // Computed even where this rank cannot begin: the ranks' windows move alike.
   const std::uint64_t digest = &slot == carrier_ ? replicas_.digest() : 0;
   try {
     if (!slot.failure) {
-      if (options_.find_nonfinite) look_for_nonfinite(slot);
+      if (options_.find_nonfinite) check_finite(slot);
       slot.exchange = &exchange_for(slot);
       std::vector<Prepared> prepared = slot.exchange->begin(options);
       prepared.front().request.digest = digest;
@@ -320,7 +381,7 @@ std::vector<Prepared> GradientReducer::begin_or_refuse(Slot& slot) {
                              options.timeout, slot.failure));
 }
 
-/// The operations of the slot's first round have been started.
+/// Marks the slot as in flight; `works` are the operations of its first round.
 void GradientReducer::set_in_flight(Slot& slot, std::vector<TensorWork> works) {
   slot.works = std::move(works);
   slot.in_flight = true;
@@ -363,14 +424,14 @@ void GradientReducer::submit(Group& group) {
   }
 }
 
-/// The gradients that backward did not submit, in the same order on every rank. All of them, even
-/// if one fails: the other ranks wait for them.
+/// Submits the gradients that backward did not, in the same order on every rank. Continues after a
+/// failure, as the other ranks wait for all of them.
 void GradientReducer::submit_rest(FirstError& first_error) {
   const auto is_due = [](const Slot& slot) { return !slot.in_flight && takes_part(slot); };
   for (Slot& slot : slots_) slot.stream.reset();  // backward is over
   for (std::size_t i = 0; i < slots_.size(); ++i) {
     try {
-      if (is_due(slots_[i])) look_after(i);
+      if (is_due(slots_[i])) prepare_late(i);
     } catch (...) {
       slots_[i].failure = std::current_exception();
     }
@@ -385,7 +446,7 @@ void GradientReducer::submit_rest(FirstError& first_error) {
       }
     });
   }
-  for (const Slot& slot : slots_) first_error.note(slot.failure);
+  for (const Slot& slot : slots_) first_error.record(slot.failure);
 }
 
 /// Note [Parameters that are frozen while they have gradients].
@@ -393,7 +454,7 @@ bool GradientReducer::takes_part(const Slot& slot) {
   return slot.was_trained || slot.parameter.requires_grad();
 }
 
-/// One that takes part in the step whatever is frozen or unfrozen in it.
+/// Chooses a parameter that takes part in the step even if it is frozen meanwhile.
 void GradientReducer::choose_carrier() noexcept {
   const auto found = std::find_if(slots_.begin(), slots_.end(), [](const Slot& slot) {
     return slot.was_trained && !slot.is_local;
@@ -412,18 +473,9 @@ void GradientReducer::begin_step(bool clears) noexcept {
   reduction_number_ = 0;
 }
 
-void GradientReducer::stepped() noexcept {
-  begin_step(false);
-}
-
-void GradientReducer::step_failed() noexcept {
-  phase_ = Phase::Failed;
-  reduction_number_ = 0;
-}
-
 void GradientReducer::expect_nothing_in_flight(const std::string& call) const {
   for (const Slot& slot : slots_) {
-    // A group that this rank does not have all of may be in flight on others.
+    // A group whose gradients this rank has only in part may be in flight on other ranks.
     if (!slot.in_flight && !(slot.ready && slot.group >= 0)) continue;
     slot.subject.refuse(
         call +
@@ -437,10 +489,10 @@ void GradientReducer::expect_nothing_in_flight(const std::string& call) const {
 void GradientReducer::expect_room_for_parameters() const {
   expect_nothing_in_flight("add_parameters() was called");
   if (phase_ != Phase::Reduced) return;
-  throw UsageError(rank_prefix(options_.process_set) + "ronde::DistributedOptimizer(\"" + scope_ +
-                   "\"): add_parameters() was called between synchronize() and step(), which would "
-                   "step with this rank's own gradients of what is added. Call zero_grad() first, "
-                   "or step() before the parameters are added");
+  refuse(
+      "add_parameters() was called between synchronize() and step(), which would "
+      "step with this rank's own gradients of what is added. Call zero_grad() first, "
+      "or step() before the parameters are added");
 }
 
 void GradientReducer::restart(bool clears) {
@@ -452,6 +504,336 @@ void GradientReducer::restart(bool clears) {
     slot.failure = nullptr;
   }
   begin_step(clears);
+}
+
+std::optional<bool> GradientReducer::is_present(const Slot& slot) const {
+  if (slot.group < 0) return std::nullopt;
+  const at::Tensor flags = groups_[static_cast<std::size_t>(slot.group)].flags.wait();
+  return flags[static_cast<std::int64_t>(slot.place_in_group)].item<std::uint8_t>() != 0;
+}
+
+/// Waits for all of the slot's operations, even after a failure: a retry uses the same names.
+void GradientReducer::wait_for(Slot& slot) {
+  FirstError first_error;
+  const auto wait = [&](const TensorWork& work) { first_error.attempt([&] { work.wait(); }); };
+  for (const TensorWork& work : slot.works) wait(work);
+  if (&slot == carrier_) replicas_.record_digests(slot.works.front().digests_agree());
+  if (slot.group >= 0) wait(groups_[static_cast<std::size_t>(slot.group)].flags);
+  const bool is_sparse = slot.sends_sparse.value_or(false) && !slot.failure;
+  try {
+    first_error.rethrow();
+  } catch (const OutOfMemoryError&) {
+    // The ranks agreed on the operation, and the others have their rows.
+    was_sparse_ = was_sparse_ || is_sparse;
+    throw;
+  } catch (const UsageError& error) {
+    const std::string text = error.what();
+    if (!is_sparse || !has_both_kinds(text)) throw;
+    throw UsageError(text + kSparseAdvice);
+  }
+  was_sparse_ = was_sparse_ || is_sparse;
+}
+
+/// Waits for the round in flight and prepares the next one. Returns whether there is a next one.
+bool GradientReducer::advance(Slot& slot) {
+  const bool is_intact = slot.guard.restore(slot.parameter);
+  wait_for(slot);
+  const std::optional<bool> presence = is_present(slot);
+  try {
+    if (!is_intact) slot.subject.refuse(kGradientWritten);
+    slot.next = slot.exchange->proceed(slot.works, presence);
+  } catch (...) {
+    slot.failure = std::current_exception();
+    throw;
+  }
+  slot.in_flight = !slot.next.empty();
+  return slot.in_flight;
+}
+
+/// Advances all gradients round by round, so that the operations of a round travel together.
+void GradientReducer::finish_all(FirstError& first_error) {
+  const auto each_in_flight = [this, &first_error](const auto& part) {
+    for (Slot& slot : slots_) {
+      if (!slot.in_flight) continue;
+      try {
+        part(slot);
+      } catch (...) {
+        slot.in_flight = false;
+        first_error.record(std::current_exception());
+      }
+    }
+  };
+  const bool asks =
+      may_fail_alone_ || (options_.compression && !wire_dtype_of(options_.compression));
+  for (bool goes_on = true; goes_on;) {
+    goes_on = false;
+    each_in_flight([&](Slot& slot) { goes_on = advance(slot) || goes_on; });
+    if ((asks || was_sparse_) && !can_all_continue(first_error)) return;
+    each_in_flight([](Slot& slot) { slot.works = start_together(std::exchange(slot.next, {})); });
+  }
+}
+
+void GradientReducer::expect_not_skipping() const {
+  if (skip_depth_ == 0 || phase_ == Phase::Reduced) return;
+  refuse(
+      "synchronize() was called within skip_synchronize(), where gradients stay "
+      "as they are. Leave it first, or call step()");
+}
+
+/// Throws UsageError if the inner optimizer has other parameters than those that are watched.
+void GradientReducer::expect_same_parameters() const {
+  std::vector<const c10::TensorImpl*> present;
+  for (const auto& group : inner_.param_groups()) {
+    for (const at::Tensor& parameter : group.params()) {
+      present.push_back(parameter.unsafeGetTensorImpl());
+    }
+  }
+  if (present.size() != slots_.size()) {
+    refuse("the optimizer has " + std::to_string(present.size()) + " parameters, but had " +
+           std::to_string(slots_.size()) +
+           " when it was wrapped. Call add_parameters() after adding parameters, and zero_grad() "
+           "before the next backward");
+  }
+  for (std::size_t i = 0; i < slots_.size(); ++i) {
+    const c10::TensorImpl* const watched = slots_[i].parameter.unsafeGetTensorImpl();
+    // The program may have moved the parameter to another group.
+    if (present[i] == watched || std::ranges::find(present, watched) != present.end()) continue;
+    slots_[i].subject.refuse(
+        "the inner optimizer has another tensor in its place than when it was wrapped, whose "
+        "gradient is not reduced. Load values into the parameters that are there (torch::load(), "
+        "copy_()), or destroy this optimizer and wrap the inner one again, on all ranks");
+  }
+}
+
+void GradientReducer::expect_to_step_with() const {
+  if (phase_ != Phase::Failed && no_sync_depth_ == 0) return;
+  refuse(phase_ == Phase::Failed
+             ? "the last reduction failed, so there is nothing to step with. Call zero_grad() and "
+               "run backward again"
+             : "step() or synchronize() was called inside no_sync(). Leave it first");
+}
+
+void GradientReducer::synchronize() {
+  const OneThread::Call call(thread_);
+  end_backward();
+  if (phase_ != Phase::Reduced) return wait_for_all({});
+  try {
+    expect_same_parameters();
+  } catch (...) {
+    step_failed();
+    throw;
+  }
+}
+
+bool GradientReducer::synchronize_and_agree(double scale) {
+  const OneThread::Call call(thread_);
+  end_backward();
+  if (phase_ == Phase::Accumulating) {
+    wait_for_all(scale);
+  } else {
+    // Runs even if only this rank has nothing to step with: the other ranks wait for its part.
+    FirstError error;
+    error.attempt([this] {
+      expect_to_step_with();
+      expect_same_parameters();
+    });
+    if (error) step_failed();
+    start_agreement(scale, false, error);
+  }
+  return finish_scaler_agreement(std::exchange(agreement_, {}), scale);
+}
+
+/// Replaces wait_for_all() within skip_synchronize(), where no gradient is reduced.
+void GradientReducer::keep_own(std::optional<double> scale) {
+  FirstError error;
+  error.attempt([this] {
+    expect_nothing_in_flight("step() was called within skip_synchronize()");
+    expect_same_parameters();
+  });
+  if (scale) start_agreement(*scale, true, error);
+  error.rethrow();
+  end_step(false);
+}
+
+/// `scale`: the GradScaler's, in synchronize_and_agree().
+void GradientReducer::wait_for_all(std::optional<double> scale) {
+  expect_to_step_with();
+  if (skip_depth_ > 0) return keep_own(scale);
+  FirstError first_error;
+  was_sparse_ = false;
+  submit_rest(first_error);
+  first_error.attempt([this] { replicas_.start(subject(), options_.timeout); });
+  // The other ranks wait for these even if this one fails, and then counts as one with a find.
+  TensorWork nonfinite;
+  bool found = true;
+  if (options_.find_nonfinite) {
+    first_error.attempt([&] { found = has_found_nonfinite(); });
+    first_error.attempt([&] { nonfinite = submit_flag("/nonfinite", found); });
+  }
+  first_error.attempt([this] { scale_local(); });
+  first_error.attempt([this] { expect_same_parameters(); });
+  if (scale) first_error.attempt([&] { start_agreement(*scale, false, first_error); });
+  finish_all(first_error);
+  first_error.attempt([&] { report_nonfinite(nonfinite); });
+  first_error.attempt([this] { agreement_.wait(); });
+  first_error.attempt([this] { replicas_.finish(); });
+  if (first_error) agreement_ = {};
+  end_step(static_cast<bool>(first_error));
+  first_error.rethrow();
+}
+
+void GradientReducer::end_step(bool failed) {
+  for (Slot& slot : slots_) {
+    slot.ready = false;
+    slot.passes = 0;
+    slot.works.clear();
+    slot.next.clear();
+    slot.failure = nullptr;
+    slot.nonfinite.clear();
+    // After a failed step the kind is unknown: the ranks may have had gradients of both kinds.
+    if (!failed && slot.sends_sparse) {
+      slot.is_sparse = *slot.sends_sparse;
+      if (slot.is_sparse) slot.sparse->on_agreed();
+    }
+    slot.sends_sparse.reset();
+  }
+  for (Group& group : groups_) group.flags = {};
+  phase_ = failed ? Phase::Failed : Phase::Reduced;
+  reduction_number_ = failed ? 0 : next_number();
+}
+
+void GradientReducer::scale_local() const {
+  double scale = 1.0;
+  if (options_.average_aggregated_gradients) scale /= options_.backward_passes_per_step;
+  if (options_.scale_local_gradients && is_sum()) {
+    scale *= options_.prescale * options_.postscale;
+    if (options_.op == ReduceOp::Average) scale /= ranks_;
+  }
+  if (scale == 1.0) return;
+  const at::NoGradGuard no_grad;
+  for (const Slot& slot : slots_) {
+    if (slot.is_local && slot.parameter.grad().defined()) slot.parameter.grad().mul_(scale);
+  }
+}
+
+/// Returns whether every rank completed the last round. If not, drops the following rounds and
+/// reports the failure on ranks without an error of their own.
+bool GradientReducer::can_all_continue(FirstError& first_error) {
+  try {
+    const TensorWork failed = submit_flag("/failed", static_cast<bool>(first_error));
+    if (failed.wait().item<std::uint8_t>() == 0) return true;
+    report_failures(first_error,
+                    "gradients were not reduced, as not all ranks could do their part:",
+                    "Call zero_grad() to go on without this step");
+  } catch (...) {
+    first_error.record(std::current_exception());
+  }
+  for (Slot& slot : slots_) {
+    slot.next.clear();
+    slot.in_flight = false;
+  }
+  return false;
+}
+
+/// Returns "\n  rank 2:" and the text of each rank whose text is not empty. Collective.
+std::string GradientReducer::texts_by_rank(const std::string& name, const std::string& mine) const {
+  const std::vector<int> ranks = ranks_of(options_.process_set);
+  const std::vector<std::string> texts = ronde::allgather_object(
+      mine,
+      {.name = scope_ + name, .process_set = options_.process_set, .timeout = options_.timeout});
+  std::string all;
+  for (std::size_t i = 0; i < texts.size(); ++i) {
+    if (!texts[i].empty()) all += "\n  rank " + std::to_string(ranks.at(i)) + ":" + texts[i];
+  }
+  return all;
+}
+
+/// Gives ranks without an error of their own one with the texts of those that have one. Collective,
+/// once all ranks know that one has failed.
+void GradientReducer::report_failures(FirstError& first_error, const std::string& outcome,
+                                      const std::string& advice) const {
+  std::string mine;
+  if (first_error) mine = " " + problem_of([&] { first_error.rethrow(); });
+  const std::string text = texts_by_rank("/failures", mine);
+  if (!mine.empty() || text.empty()) return;
+  first_error.record(
+      std::make_exception_ptr(UsageError(subject() + ": " + outcome + text + "\n" + advice)));
+}
+
+/// Counts NaN and infinity in the gradient; waits for the GPU that it is on.
+void GradientReducer::check_finite(Slot& slot) const {
+  const at::Tensor& gradient = slot.parameter.grad();
+  if (!gradient.defined()) return;
+  const at::NoGradGuard no_grad;
+  const at::Tensor values = values_of(gradient);
+  const std::int64_t finite = at::isfinite(values).sum().item<std::int64_t>();
+  if (finite == values.numel()) return;
+  const std::int64_t nan = at::isnan(values).sum().item<std::int64_t>();
+  slot.nonfinite = "\"" + slot.subject.name + "\" has " + std::to_string(nan) + " NaN and " +
+                   std::to_string(values.numel() - finite - nan) + " infinite of " +
+                   std::to_string(values.numel()) + " elements";
+}
+
+/// Starts an allreduce of one byte to the greatest of all ranks.
+TensorWork GradientReducer::submit_flag(const std::string& name, std::uint8_t mine) const {
+  return start_max(scope_ + name, at::full({1}, mine, at::kByte), options_.process_set,
+                   options_.timeout);
+}
+
+/// Returns whether this rank's own gradients are finite: local ones, or `all` where none was
+/// reduced. Throws UsageError for one that the scaler could not divide, as only this rank would
+/// fail then.
+bool GradientReducer::are_own_finite(bool all) const {
+  const at::NoGradGuard no_grad;
+  return std::all_of(slots_.begin(), slots_.end(), [all](const Slot& slot) {
+    const at::Tensor& gradient = slot.parameter.grad();
+    if (!(all || slot.is_local) || !gradient.defined()) return true;
+    if (gradient.layout() == at::kStrided) check_writable(slot.operation_name, gradient);
+    return at::isfinite(values_of(gradient)).all().item<bool>();
+  });
+}
+
+/// Starts the agreement on the gradients that are_own_finite() checks. The other ranks wait for it
+/// even if this one cannot check, which counts as a find, or has failed with `error`, which is
+/// rethrown.
+void GradientReducer::start_agreement(double scale, bool all, FirstError error) {
+  const bool failed = static_cast<bool>(error);
+  bool found = true;
+  if (!failed) error.attempt([&] { found = !are_own_finite(all); });
+  agreement_ = start_scaler_agreement(
+      {.operation_name = scope_ + "/scaler", .found = found, .scale = scale, .failed = failed},
+      options_.process_set, options_.timeout);
+  if (!error) return;
+  try {
+    std::exchange(agreement_, {}).wait();
+  } catch (const Error&) {
+    // This rank's own error came first.
+  }
+  error.rethrow();
+}
+
+/// Checks local gradients; the others were checked when they were submitted.
+bool GradientReducer::has_found_nonfinite() {
+  bool found = false;
+  for (Slot& slot : slots_) {
+    if (slot.is_local) check_finite(slot);
+    found = found || !slot.nonfinite.empty();
+  }
+  return found;
+}
+
+/// Throws on all ranks if one has found something; collective then. `found`: the flag, an empty
+/// handle if nothing is checked.
+void GradientReducer::report_nonfinite(const TensorWork& found) const {
+  const at::Tensor flag = found.wait();
+  if (!flag.defined() || flag.item<std::uint8_t>() == 0) return;
+  std::string mine;
+  for (const Slot& slot : slots_) {
+    if (!slot.nonfinite.empty()) mine += "\n    " + slot.nonfinite;
+  }
+  throw UsageError(subject() + ": gradients are not finite before they are reduced:" +
+                   texts_by_rank("/nonfinite gradients", mine) +
+                   "\nCall zero_grad() to go on without this step");
 }
 
 }  // namespace ronde::detail

@@ -19,12 +19,12 @@
 
 #include "core/src/base/caller.h"
 #include "ronde/options.h"
+#include "ronde/process_set.h"
 #include "ronde/ronde.h"
 #include "ronde/torch/distributed_optimizer.h"
 #include "ronde/torch/work.h"
-#include "torch_ext/src/common/first_error.h"
+#include "torch_ext/src/common/tensor_request.h"
 #include "torch_ext/src/gradients/gradient_exchange.h"
-#include "torch_ext/src/gradients/gradient_guard.h"
 #include "torch_ext/src/gradients/gradient_hooks.h"
 #include "torch_ext/src/gradients/one_thread.h"
 #include "torch_ext/src/gradients/optimizer_parameters.h"
@@ -36,26 +36,25 @@ namespace ronde::detail {
 /// Submits the gradient of each watched parameter as soon as backward has accumulated it, and waits
 /// for all of them in synchronize().
 ///
-/// Thread-safety: none of its own. Hooks run on autograd's threads while backward() blocks its
-/// caller, one thread for each GPU: hooks_mutex_ guards what they do.
+/// Thread-safety: none of its own. Hooks run on autograd's threads, one for each GPU, while
+/// backward() blocks its caller: hooks_mutex_ guards their work.
 ///
 /// Note [Gradients on GPUs]
-/// Nothing here waits for a GPU unless it says so. A gradient is ready in the stream that is
-/// current in its hook; operations submitted there are ordered behind it. The hook of a group's
-/// last member submits all members, each in its own stream. synchronize() submits the rest in the
-/// caller's stream, which autograd has ordered behind its own; later work in that stream sees the
-/// results. Presence flags, which the CPU has to read, travel on the CPU.
+/// Functions here wait for a GPU only where their comment mentions it. A gradient is ready in the
+/// stream that is current in its hook; operations submitted there are ordered behind it. The hook
+/// of a group's last member submits all members, each in its own stream. synchronize() submits the
+/// rest in the caller's stream, which autograd has ordered behind its own; later work in that
+/// stream sees the results. Presence flags, which the CPU has to read, travel on the CPU.
 ///
 /// Note [Gradient views]
-/// A gradient that is reduced in place must lie where the peers can reach it. The hook after
-/// accumulation ensures this: at best backward has written it there (Note [Placing gradients]) or
-/// added to what was there (zero_grad(false)); otherwise the hook copies it once, and the view
-/// becomes the gradient.
+/// A gradient that is reduced in place must lie where the peers can reach it. At best backward has
+/// written it there (Note [Placing gradients]) or added to what was there (zero_grad(false));
+/// otherwise the hook after accumulation copies it once, and the view becomes the gradient.
 ///
 /// Note [Gradients that no rank has]
-/// The engine says of each reduction whether any rank contributed (Work::contributed), which tells
-/// a gradient that only this rank lacks from one that all ranks lack. For a group it says so of the
-/// whole: the group's last tensor is therefore a vector of flags, one a member.
+/// Each reduction reports whether any rank contributed (Work::contributed), which distinguishes a
+/// gradient that only this rank lacks from one that all ranks lack. A group reports this as a
+/// whole, so its last tensor is a vector of flags, one for each member.
 ///
 /// Note [Parameters that are frozen while they have gradients]
 /// The inner optimizer steps every parameter that has a gradient, frozen or not, so such a gradient
@@ -69,56 +68,62 @@ namespace ronde::detail {
 /// exception is kept until step(): thrown in backward, it would end that before the remaining
 /// gradients, of other optimizers too, are there.
 ///
-/// A later failure, or one without an operation of its own, cannot be refused: where ranks may fail
-/// so, each round ends with a flag, and they exchange the reasons (can_all_go_on). This holds with
-/// a compression of the program's, with sparse gradients, for whose rows a rank may lack memory,
-/// and with local parameters. Only the program can replace a dense gradient: where all are dense
-/// nobody asks.
+/// A later failure, or one without an operation of its own, cannot be refused. Where ranks may fail
+/// so, each round ends with a flag, and the ranks exchange the reasons (can_all_continue): with a
+/// compression of the program's, with sparse gradients, for whose rows a rank may lack memory, and
+/// with local parameters. A dense gradient can only be replaced by the program, so ranks with dense
+/// gradients alone exchange no flags.
 class GradientReducer : public std::enable_shared_from_this<GradientReducer> {
  public:
-  /// All parameters of `inner` are to be watched.
+  /// watch() must follow for all parameters of `inner`.
   GradientReducer(std::string scope, DistributedOptimizerOptions options,
                   const torch::optim::Optimizer& inner);
-  ~GradientReducer();
+  ~GradientReducer() { forget(0, 0); }
   GradientReducer(const GradientReducer&) = delete;
   GradientReducer& operator=(const GradientReducer&) = delete;
 
-  /// Installs the hooks, also of more parameters later. Frozen parameters are kept, and watched
-  /// once they require grad. Collective: where one rank cannot, it throws why (UsageError if a
-  /// parameter has another DistributedOptimizer), the others a UsageError with its text, and none
-  /// watches any of them.
+  /// Installs hooks on parameters; may be called again for more. Frozen parameters get theirs once
+  /// they require grad. Collective: if one rank cannot, it throws the reason (UsageError if a
+  /// parameter has another DistributedOptimizer), the others a UsageError with its text, and no
+  /// rank watches any of them.
   void watch(std::vector<NamedParameter> parameters);
   std::size_t parameter_count() const noexcept { return slots_.size(); }
 
-  /// Unique in this process.
+  /// Unique within this process.
   std::uint64_t id() const noexcept { return id_; }
   const std::string& scope() const noexcept { return scope_; }
   const DistributedOptimizerOptions& options() const noexcept { return options_; }
   ReplicaCheck& replicas() noexcept { return replicas_; }
   OneThread& thread() noexcept { return thread_; }
-  /// Op, scales, set and timeout of each reduction.
+  /// Throws UsageError with this text behind the name of the optimizer.
+  [[noreturn]] void refuse(const std::string& text) const;
+  /// Returns op, scales, set and timeout of each reduction.
   AllreduceOptions reduction() const;
 
   /// Throws UsageError within skip_synchronize(), where gradients are not reduced.
   void expect_not_skipping() const;
 
-  /// Submits what backward did not, and waits for everything. Throws UsageError also if the inner
-  /// optimizer got parameters that are not watched.
+  /// Submits the gradients that backward did not, and waits for all. Throws UsageError also if the
+  /// inner optimizer got parameters that are not watched.
   void synchronize();
-  /// The same, and returns whether some rank has a gradient of its own (local, or not to be
+  /// Synchronizes, and returns whether some rank has a gradient of its own (local, or not to be
   /// reduced) that is not finite. Throws UsageError if the ranks' scales differ.
   bool synchronize_and_agree(double scale);
-  /// The number of the reduction that the gradients come from, counted over all reducers; 0 before
-  /// synchronize() and after the step.
+  /// Returns the number of the reduction that the gradients come from, counted over all reducers;
+  /// 0 before synchronize() and after the step.
   std::uint64_t reduction_number() const noexcept { return reduction_number_; }
-  /// The reduced gradients were used: backward may run again.
-  void stepped() noexcept;
-  /// The step failed in part: zero_grad() is next.
-  void step_failed() noexcept;
-  /// Drops the gradients, which become undefined if `clears`. Throws UsageError while reductions
-  /// are in flight.
+  /// Ends a step whose gradients were used: backward may run again.
+  void stepped() noexcept { begin_step(/*clears=*/false); }
+  /// Ends a step that failed in part: zero_grad() must follow.
+  void step_failed() noexcept {
+    phase_ = Phase::Failed;
+    reduction_number_ = 0;
+  }
+  /// Prepares for zero_grad(), which makes gradients undefined if `clears`. Throws UsageError while
+  /// reductions are in flight.
   void restart(bool clears);
-  /// Throws UsageError, saying that `call` came too early, while reductions are in flight.
+  /// Throws UsageError that `call` ("zero_grad() was called") came too early while reductions are
+  /// in flight.
   void expect_nothing_in_flight(const std::string& call) const;
   /// Throws UsageError if parameters that are added now would miss the reduction of this step.
   void expect_room_for_parameters() const;
@@ -129,7 +134,7 @@ class GradientReducer : public std::enable_shared_from_this<GradientReducer> {
   /// Enters (1) or leaves (-1) a skip_synchronize() or a no_sync().
   void nest(bool skips, int by) noexcept { (skips ? skip_depth_ : no_sync_depth_) += by; }
 
-  /// Whether the parameter that was watched as the `index`-th, from 0, is reduced in this step.
+  /// Returns whether the parameter with this number, from 0, is reduced in this step.
   bool takes_part(std::size_t index) const { return takes_part(slots_.at(index)); }
 
   // For the hooks.
@@ -137,7 +142,7 @@ class GradientReducer : public std::enable_shared_from_this<GradientReducer> {
   void after_accumulation(std::size_t index, const at::Tensor& incoming);
 
  private:
-  /// Reduced: synchronize() is done, step() is not. Failed: synchronize() threw.
+  /// Reduced: between synchronize() and step(). Failed: synchronize() threw.
   enum class Phase { Accumulating, Reduced, Failed };
 
   struct Slot {
@@ -146,27 +151,27 @@ class GradientReducer : public std::enable_shared_from_this<GradientReducer> {
     at::Tensor parameter;
     at::TensorOptions watched_as;  // dtype and device when it was wrapped
     bool is_local = false;
-    bool is_sparse = false;  // its gradient is, where there is one: as of the last step
+    bool is_sparse = false;  // its gradient was sparse in the last step
     int group = -1;
-    std::size_t place_in_group = 0;  // among those in flight
+    std::size_t place_in_group = 0;  // among the members in flight
     std::optional<GradientView> view;
-    bool was_trained = false;              // it required grad when the step began
+    bool was_trained = false;              // the parameter required grad when the step began
     std::unique_ptr<GradientHooks> hooks;  // null while frozen
     std::unique_ptr<GradientExchange> dense;
-    std::unique_ptr<GradientExchange> sparse;  // null until needed
+    std::unique_ptr<SparseExchange> sparse;  // null until needed
     bool had_gradient = false;
     int passes = 0;
-    bool ready = false;                 // backward is through with it
-    std::optional<c10::Stream> stream;  // in which it is, while backward runs; none on the CPU
+    bool ready = false;                 // backward has finished it
+    std::optional<c10::Stream> stream;  // of the ready gradient in backward; none on the CPU
     GradientGuard guard;                // Note [Gradients in flight]
     // State of the reduction in flight.
     bool in_flight = false;
-    GradientExchange* exchange = nullptr;  // which reduces it, unless `failure` is set
-    std::optional<bool> sends_sparse;      // without a value: it was not begun
+    GradientExchange* exchange = nullptr;  // dense or sparse, unless `failure` is set
+    std::optional<bool> sends_sparse;      // no value: not begun
     std::vector<TensorWork> works;
-    std::vector<Prepared> next;  // what follows them
+    std::vector<Prepared> next;  // the round after them
     std::exception_ptr failure;  // why this rank cannot do its part
-    std::string nonfinite;       // what was found in it
+    std::string nonfinite;       // counts of NaN and infinity
   };
 
   struct Group {
@@ -175,7 +180,10 @@ class GradientReducer : public std::enable_shared_from_this<GradientReducer> {
   };
 
   static std::uint64_t next_number();
-  bool is_sum() const noexcept;
+  std::string subject() const;
+  bool is_sum() const noexcept {
+    return options_.op == ReduceOp::Sum || options_.op == ReduceOp::Average;
+  }
   void add_slot(NamedParameter named, int first_group);
   void forget(std::size_t first, std::size_t first_group) noexcept;
   void make_views(std::size_t first);
@@ -186,7 +194,7 @@ class GradientReducer : public std::enable_shared_from_this<GradientReducer> {
   void choose_carrier() noexcept;
   bool overlaps_another(const Slot& slot) const;
   void begin_step(bool clears) noexcept;
-  void look_after(std::size_t index);
+  void prepare_late(std::size_t index);
 
   void gradient_is_ready(Slot& slot);
   GradientExchange& exchange_for(Slot& slot);
@@ -199,9 +207,10 @@ class GradientReducer : public std::enable_shared_from_this<GradientReducer> {
   bool advance(Slot& slot);
   std::optional<bool> is_present(const Slot& slot) const;
   void finish_all(FirstError& first_error);
-  bool can_all_go_on(FirstError& first_error);
-  void tell_failures(FirstError& first_error, const std::string& outcome,
-                     const std::string& advice) const;
+  bool can_all_continue(FirstError& first_error);
+  std::string texts_by_rank(const std::string& name, const std::string& mine) const;
+  void report_failures(FirstError& first_error, const std::string& outcome,
+                       const std::string& advice) const;
   void end_step(bool failed);
   void scale_local() const;
 
@@ -212,10 +221,10 @@ class GradientReducer : public std::enable_shared_from_this<GradientReducer> {
   TensorWork submit_flag(const std::string& name, std::uint8_t mine) const;
   bool are_own_finite(bool all) const;
   void start_agreement(double scale, bool all, FirstError error);
-  void look_for_nonfinite(Slot& slot) const;
+  void check_finite(Slot& slot) const;
   bool has_found_nonfinite();
   void end_backward();
-  void tell_nonfinite(const TensorWork& found) const;
+  void report_nonfinite(const TensorWork& found) const;
 
   const std::uint64_t id_;
   const std::string scope_;
@@ -226,7 +235,7 @@ class GradientReducer : public std::enable_shared_from_this<GradientReducer> {
   ReplicaCheck replicas_;
   std::deque<Slot> slots_;
   std::vector<Group> groups_;
-  const Slot* carrier_ = nullptr;  ///< whose reduction has the digest of this step
+  const Slot* carrier_ = nullptr;  ///< its reduction carries the digest of this step
   Phase phase_ = Phase::Accumulating;
   std::mutex hooks_mutex_;
   const int fork_depth_ = fork_depth();
@@ -234,11 +243,27 @@ class GradientReducer : public std::enable_shared_from_this<GradientReducer> {
   int no_sync_depth_ = 0;
   int skip_depth_ = 0;
   std::uint64_t reduction_number_ = 0;
-  TensorWork agreement_;  // what synchronize_and_agree() asks
-  bool is_lazy_ = false;  // reductions wait until this rank does: it computes on all cores
+  TensorWork agreement_;  // of synchronize_and_agree()
+  bool is_lazy_ = false;  // Request::lazy: the ranks compute on all cores
   // Equal on all ranks.
   bool may_fail_alone_ = false;  // some rank has local parameters
   bool was_sparse_ = false;      // in this step a sparse gradient travelled
 };
+
+/// One rank's values in the agreement of GradScalers in a step.
+struct ScalerStatement {
+  std::string operation_name;
+  bool found = false;  ///< a gradient is not finite
+  double scale = 1.0;
+  bool failed = false;  ///< this rank has no gradients
+};
+
+/// Starts an allreduce of four f64, which travels with the gradients.
+TensorWork start_scaler_agreement(const ScalerStatement& mine, ProcessSet set,
+                                  std::chrono::nanoseconds timeout);
+
+/// Waits, and returns whether any rank has found a gradient that is not finite. Throws UsageError
+/// on all ranks if their scales differ (`scale` is this rank's) or one has failed.
+bool finish_scaler_agreement(const TensorWork& work, double scale);
 
 }  // namespace ronde::detail

@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "torch_ext/src/gradients/optimizer_parameters.h"
 
+#include <c10/util/StringUtil.h>
 #include <c10/util/Type.h>
 #include <torch/optim/lbfgs.h>
 
 #include <algorithm>
-#include <array>
 #include <cmath>
-#include <cstdio>
 #include <functional>
+#include <iomanip>
+#include <ios>
 #include <set>
 #include <typeinfo>
 #include <unordered_map>
@@ -16,8 +17,8 @@
 
 #include "ronde/error.h"
 #include "torch_ext/src/common/tensor_request.h"
+#include "torch_ext/src/gradients/gradient_exchange.h"
 #include "torch_ext/src/gradients/gradient_hooks.h"
-#include "torch_ext/src/gradients/wire_dtype.h"
 
 namespace ronde::detail {
 namespace {
@@ -27,7 +28,6 @@ std::string where(std::size_t group, std::size_t index, const at::Tensor& parame
          describe(parameter) + ")";
 }
 
-/// "a" and "b".
 std::string quoted(const std::vector<std::string>& names) {
   std::string text;
   for (const std::string& name : names) text += (text.empty() ? "\"" : " and \"") + name + "\"";
@@ -38,25 +38,20 @@ bool is_finite_scale(double scale) {
   return std::isfinite(scale) && scale != 0.0;
 }
 
-/// Gradients that are reduced where they lie must be laid out alike.
+/// Strides must be equal on all ranks, as gradients are reduced in place.
 std::string layout_text(const at::Tensor& parameter) {
   if (parameter.layout() != at::kStrided || parameter.is_contiguous()) return {};
   return " with strides " + describe_shape(parameter.strides());
 }
 
-std::string text_of(double value) {
-  // Exactly: 17 digits tell any two doubles apart.
-  std::array<char, 32> text{};
-  std::snprintf(text.data(), text.size(), "%.17g", value);
-  return text.data();
+template <typename T>
+std::string text_of(T value) {
+  // 17 digits distinguish any two doubles.
+  return c10::str(std::boolalpha, std::setprecision(17), value);
 }
 
-std::string text_of(bool value) {
-  return value ? "true" : "false";
-}
-
-/// Finds the parameter that an option lists. Null: it is unknown, which is an error where `all` are
-/// known.
+/// Finds the parameter that an option lists. Returns null for an unknown one, or throws UsageError
+/// if `all` should be known.
 using Find = std::function<NamedParameter*(const at::Tensor& tensor, const std::string& option)>;
 
 Find find_in(std::vector<NamedParameter>& parameters, bool all) {
@@ -88,7 +83,7 @@ void mark_groups(const Find& find, const std::vector<std::vector<at::Tensor>>& l
   }
 }
 
-/// Cuts the parameters into `count` runs where their bytes pass the next part of the total.
+/// Cuts the parameters into `count` runs with about equal numbers of bytes.
 void number_groups(std::vector<NamedParameter>& parameters, int count) {
   double total = 0;
   for (const NamedParameter& named : parameters) {

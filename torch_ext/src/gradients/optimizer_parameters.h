@@ -19,22 +19,22 @@ struct NamedParameter {
   at::Tensor parameter;
   bool is_local = false;  ///< its gradient is not reduced
   bool is_sparse = false;
-  int group = -1;  ///< with which it travels
+  int group = -1;  ///< in which its gradient is reduced
 };
 
-/// The parameters of `inner` behind the first `known`, in its order, with their names. Throws
-/// UsageError if one has no name or occurs twice. Of several names of one tensor (tied weights) the
-/// first is taken.
+/// Returns the parameters of `inner` behind the first `known`, in its order, with their names: the
+/// first name of a tensor that has several (tied weights). Throws UsageError if one has no name or
+/// occurs twice.
 std::vector<NamedParameter> match_parameters(
     const torch::optim::Optimizer& inner, std::size_t known,
     const torch::OrderedDict<std::string, at::Tensor>& named_parameters);
 
-/// Throws UsageError for options that make no sense for such an optimizer.
+/// Throws UsageError for options that are invalid with this optimizer.
 void check_options(const torch::optim::Optimizer& inner,
                    const DistributedOptimizerOptions& options);
 
-/// Marks the parameters that the options speak of. `all`: none of what they list may be unknown.
-/// Throws UsageError if it is, or if a parameter is listed in two groups, or is local and in one.
+/// Marks the parameters that the options list. Throws UsageError if one is in two groups, is local
+/// and in a group, or, with `all`, is unknown.
 void apply_options(std::vector<NamedParameter>& parameters,
                    const DistributedOptimizerOptions& options, bool all);
 

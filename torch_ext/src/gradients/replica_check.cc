@@ -16,7 +16,6 @@
 #include "ronde/error.h"
 #include "ronde/ronde.h"
 #include "ronde/torch/replicas.h"
-#include "torch_ext/src/common/rank_log.h"
 #include "torch_ext/src/common/tensor_request.h"
 #include "torch_ext/src/state/object_bytes.h"
 
@@ -37,16 +36,16 @@ constexpr const char* kProgressAdvice =
     "broadcast_parameters() and broadcast_optimizer_state(). Where ranks are to differ, set "
     "RONDE_CHECK_REPLICAS=off";
 
-/// The window of a step has so many bytes of parameters, or this part of them all, and is of so
-/// many parameters: small ones cost the time to find their state.
+/// Size of a step's window: bytes of parameters, or this part of the model if that is more, in at
+/// most kMostPieces parameters, as finding the state of small ones costs time.
 constexpr std::int64_t kLeastWindow = std::int64_t{64} << 10;
 constexpr std::int64_t kWindowsOfModel = 512;
 constexpr std::size_t kMostPieces = 4;
-/// After so many digests that differ for no reason the window is left out, as each costs two
-/// comparisons.
+/// After this number of digests that differ without a cause the window is left out, as each costs
+/// two comparisons.
 constexpr int kMostUnexplained = 8;
 
-/// Elements in their order, whatever the strides. Waits for a GPU that the tensor is on.
+/// Describes elements in logical order, whatever the strides. Waits for the tensor's GPU.
 std::string describe_values(const std::string& name, const at::Tensor& tensor) {
   const std::string text = name + ": " + describe(tensor);
   if (!tensor.defined()) return text;
@@ -55,7 +54,7 @@ std::string describe_values(const std::string& name, const at::Tensor& tensor) {
   return c10::str(text, ", checksum ", std::hex, fingerprint_of_words(data, values.nbytes()));
 }
 
-/// Uses LibTorch's own save, which knows the options' names.
+/// Uses LibTorch's serialize(), which has the options' names.
 void append_options(std::vector<std::string>& lines, const std::string& owner,
                     const torch::optim::OptimizerOptions& options) {
   const std::string bytes = bytes_of_archive([&](auto& archive) { options.serialize(archive); });
@@ -68,14 +67,14 @@ void append_options(std::vector<std::string>& lines, const std::string& owner,
   });
 }
 
-/// None where nothing is ever compared.
+/// Returns none where nothing is ever compared.
 std::optional<std::uint64_t> period_for(ProcessSet set) {
   const Runtime& runtime = runtime_of(set);
   if (runtime.ranks_of(set).size() == 1) return std::nullopt;
   return replica_check_period(runtime.config());
 }
 
-/// The ranks can compare its elements in the order in which they lie in memory.
+/// Returns whether the ranks can compare the elements in their order in memory.
 bool is_comparable(const at::Tensor& tensor, const at::Tensor& parameter) {
   return tensor.defined() && tensor.layout() == at::kStrided && tensor.is_cpu() &&
          tensor.is_non_overlapping_and_dense() && tensor.strides() == parameter.strides() &&
@@ -108,15 +107,16 @@ void ReplicaCheck::watch(const std::vector<NamedParameter>& parameters) {
       const auto name = names.find(parameter.unsafeGetTensorImpl());
       if (name == names.end() || !group.has_options()) continue;
       groups_.push_back({i, "the parameter group of \"" + *name->second + "\""});
-      // A class of the program's may have no get_lr().
+      // A class of the program may lack get_lr().
       groups_.back().has_rate = problem_of([&] { group.options().get_lr(); }).empty();
       break;
     }
   }
-  restart();  // on all ranks, which add the same ones: they compare in the next one
+  restart();  // on all ranks alike: they compare in the next reduction
 }
 
-/// Counts and compares as in the first step. All ranks do so after the same reduction.
+/// Restarts the counts, so that everything is compared next. All ranks do so after the same
+/// reduction.
 void ReplicaCheck::restart() noexcept {
   reductions_ = steps_ = 0;
   differing_.reset();
@@ -125,7 +125,7 @@ void ReplicaCheck::restart() noexcept {
   has_window_ = true;
 }
 
-void ReplicaCheck::note_joins() {
+void ReplicaCheck::restart_after_join() {
   const std::uint64_t joins = runtime_of(set_).joins(set_);
   if (joins == joins_) return;
   joins_ = joins;
@@ -134,19 +134,19 @@ void ReplicaCheck::note_joins() {
 
 /// Note [Comparing replicas].
 bool ReplicaCheck::is_due() {
-  note_joins();
+  restart_after_join();
   const std::uint64_t number = reductions_++;
   return number == 0 || (*period_ > 0 && number % *period_ == 0);
 }
 
-/// Null where there are none: the program may have regrouped the parameters since.
+/// Returns null if there are none: the program may have regrouped the parameters.
 const torch::optim::OptimizerOptions* ReplicaCheck::options_of(const Group& group) const {
   const auto& groups = inner_.param_groups();
   const bool is_there = group.index < groups.size() && groups[group.index].has_options();
   return is_there ? &groups[group.index].options() : nullptr;
 }
 
-/// As f32: Note [Digests of steps].
+/// Rounds to f32: Note [Digests of steps].
 double ReplicaCheck::rate_of(const Group& group) const {
   const auto* const options = options_of(group);
   return group.has_rate && options != nullptr ? static_cast<float>(options->get_lr()) : 0;
@@ -158,8 +158,8 @@ StateSlots ReplicaCheck::state_of(const NamedParameter& named) const {
   return found == inner_.state().end() ? StateSlots() : shaped_slots(*found->second);
 }
 
-/// Takes the next ranges of parameters into the window; the first ones follow the last.
-void ReplicaCheck::move_window() {
+/// Fills the window with the next ranges of parameters; the first parameter follows the last.
+void ReplicaCheck::advance_window() {
   std::vector<Piece>& window = digested_.window;
   std::int64_t left = window_bytes_;
   const std::size_t most = std::min(kMostPieces, parameters_.size());
@@ -175,7 +175,7 @@ void ReplicaCheck::move_window() {
   }
 }
 
-/// The fingerprints of these elements of the parameter, and of each tensor of its state.
+/// Returns the fingerprints of these elements of the parameter and of each tensor of its state.
 std::vector<std::pair<std::string, std::uint64_t>> ReplicaCheck::fingerprints(
     const Piece& piece) const {
   std::vector<std::pair<std::string, std::uint64_t>> all;
@@ -195,14 +195,14 @@ std::vector<std::pair<std::string, std::uint64_t>> ReplicaCheck::fingerprints(
 
 std::uint64_t ReplicaCheck::digest() {
   if (!period_ || parameters_.empty()) return 0;
-  note_joins();
+  restart_after_join();
   digested_ = {.reductions = reductions_, .steps = steps_, .rates = {}, .window = {}};
   std::vector<std::uint64_t> words = {reductions_, steps_};
   for (const Group& group : groups_) {
     digested_.rates.push_back(rate_of(group));
     words.push_back(std::bit_cast<std::uint64_t>(digested_.rates.back()));
   }
-  if (has_window_) move_window();
+  if (has_window_) advance_window();
   for (const Piece& piece : digested_.window) {
     for (const auto& [name, fingerprint] : fingerprints(piece)) words.push_back(fingerprint);
   }
@@ -237,7 +237,7 @@ std::vector<std::string> ReplicaCheck::describe_options() const {
   for (const Group& group : groups_) {
     const auto* const options = options_of(group);
     if (options == nullptr) continue;
-    // A class of the program's may have no serialize().
+    // A class of the program may lack serialize().
     const std::string problem = problem_of([&] { append_options(lines, group.text, *options); });
     if (!problem.empty()) {
       lines.push_back("options of " + group.text + ", which cannot be compared");
@@ -282,10 +282,10 @@ void ReplicaCheck::finish() {
   compare_window(digested);
 }
 
-/// Throws a difference, if there is one.
+/// Throws UsageError if there is a difference.
 void ReplicaCheck::refuse(const std::string& difference) {
   if (difference.empty()) return;
-  restart();  // on all ranks: they compare everything in the next one
+  restart();  // on all ranks: they compare everything in the next reduction
   throw UsageError(difference);
 }
 
@@ -295,8 +295,8 @@ std::string ReplicaCheck::difference(std::vector<std::string> lines, const char*
       .difference();
 }
 
-/// Digests may differ where no line does: another optimizer's travelled in the same bucket, a rank
-/// lays out its state in another way, or the program wrote a parameter between backward and step.
+/// Digests may differ although no line does: another optimizer's was in the same bucket, a rank
+/// lays out its state differently, or the program wrote a parameter between backward and step.
 void ReplicaCheck::compare_window(const Digested& digested) {
   const std::string text = difference(describe_window(digested), kAdvice);
   if (text.empty()) {
@@ -307,7 +307,7 @@ void ReplicaCheck::compare_window(const Digested& digested) {
   has_window_ = false;
   if (rank_in(set_) != 0) return;
   rank_log(set_).warning(
-      text + "\nThe ranks have parted since they started alike, and train on. This is said " +
+      text + "\nThe ranks have diverged since they started alike, and train on. This is logged " +
       "once; RONDE_CHECK_REPLICAS=N (every N steps) makes it an error");
 }
 

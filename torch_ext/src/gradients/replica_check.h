@@ -14,7 +14,7 @@
 #include "ronde/process_set.h"
 #include "torch_ext/src/common/agreement.h"
 #include "torch_ext/src/gradients/optimizer_parameters.h"
-#include "torch_ext/src/state/optimizer_state.h"
+#include "torch_ext/src/state/object_bytes.h"
 
 namespace ronde::detail {
 
@@ -22,20 +22,20 @@ namespace ronde::detail {
 /// RONDE_CHECK_REPLICAS says.
 ///
 /// Note [Comparing replicas]
-/// The ranks compare in a reduction of gradients, once all of these are submitted and before
-/// anybody steps. They must choose the same one, but a rank that has joined misses some: so they
-/// count from the end of the set's last join on, after which they have all to train alike again.
-/// Gradients are not in it, so the schedule of all other steps stays as it is.
+/// The ranks compare in a reduction of gradients, once all gradients are submitted and before any
+/// rank steps. They must choose the same reduction, but a rank that has joined misses some: so they
+/// count from the end of the set's last join, after which all have to train alike again. The
+/// comparison uses operations of its own, so the schedule of all other steps stays as it is.
 ///
 /// Note [Digests of steps]
-/// In every step one of the reductions carries a digest (Request::digest) of how often the rank has
-/// reduced and stepped, of its learning rates, and of a window of its parameters and their state on
-/// the CPU, which moves on from step to step. Where the digests differ, the ranks find out what
-/// does by comparing lines of text: they part if one drops a step or schedules its rates by a loss
-/// of its own, and drift if one writes its parameters. Rates are compared as f32, and windows only
-/// warn unless RONDE_CHECK_REPLICAS has a number: hosts with other processors may round differently
-/// in the optimizer's arithmetic. With adasum_of_deltas a parameter's change carries the digest,
-/// which is told of in the next step, and the optimizer's state is each rank's own.
+/// In every step one reduction carries a digest (Request::digest) of the rank's numbers of
+/// reductions and steps, its learning rates, and a window of its parameters and their state on the
+/// CPU, which moves from step to step. If the digests differ, the ranks compare lines of text to
+/// find the cause: one has dropped a step, schedules its rates by its own loss, or has written its
+/// parameters. Rates are compared as f32, and differing windows only warn unless
+/// RONDE_CHECK_REPLICAS has a number: processors of other hosts may round the optimizer's
+/// arithmetic differently. With adasum_of_deltas a parameter's change carries the digest, which is
+/// compared in the next step, and the optimizer's state is each rank's own.
 ///
 /// Thread-safety: none, as GradientReducer.
 class ReplicaCheck {
@@ -43,27 +43,28 @@ class ReplicaCheck {
   /// `of_deltas`: DistributedOptimizerOptions::adasum_of_deltas.
   ReplicaCheck(const torch::optim::Optimizer& inner, ProcessSet set, bool of_deltas);
 
-  /// Has parameters compared from now on, but for local ones.
+  /// Adds parameters, except local ones, to those that are compared.
   void watch(const std::vector<NamedParameter>& parameters);
 
-  /// The digest of this step for one of its reductions, 0 if nothing is compared. Once in each.
+  /// Returns the digest of this step for one of its reductions; 0 if nothing is compared. Call it
+  /// once in each step.
   std::uint64_t digest();
 
-  /// In each reduction: submits what is to be compared, if anything is in this one. Texts begin
-  /// with `subject`. Collective.
+  /// Submits the comparison, if one is due. Call it in each step. Texts begin with `subject`.
+  /// Collective.
   void start(const std::string& subject, std::chrono::nanoseconds timeout);
 
-  /// Whether the last digest was the same on all ranks; finish() compares what it was of if not.
-  void note_digests(bool agree) {
+  /// Records whether the last digests agreed; if not, finish() compares their contents.
+  void record_digests(bool agree) {
     if (!agree) differing_ = digested_;
   }
 
-  /// Waits for the comparison, and for that of digests that differed. Throws UsageError on all
-  /// ranks of the set if the ranks differ, or warns. Collective.
+  /// Waits for the comparison, and compares the contents of digests that differed. Throws
+  /// UsageError on all ranks of the set if the ranks differ, or warns. Collective.
   void finish();
 
-  /// The inner optimizer has stepped.
-  void note_stepped() noexcept { ++steps_; }
+  /// Counts a step of the inner optimizer.
+  void count_step() noexcept { ++steps_; }
 
  private:
   /// A range of the elements of a parameter.
@@ -73,14 +74,13 @@ class ReplicaCheck {
     std::int64_t end = 0;
   };
 
-  /// A group of the inner optimizer that has shared parameters: those of local ones are each rank's
-  /// own.
+  /// A group of the inner optimizer with parameters that are not local; others are each rank's own.
   struct Group {
     std::size_t index = 0;
-    std::string text;  ///< that names it by the first of these parameters
+    std::string text;  ///< names it by the first of these parameters
     bool has_rate = false;
   };
-  /// What a digest is of.
+  /// The contents of a digest.
   struct Digested {
     std::uint64_t reductions = 0;
     std::uint64_t steps = 0;
@@ -89,7 +89,7 @@ class ReplicaCheck {
   };
 
   void restart() noexcept;
-  void note_joins();
+  void restart_after_join();
   bool is_due();
   const torch::optim::OptimizerOptions* options_of(const Group& group) const;
   double rate_of(const Group& group) const;
@@ -98,7 +98,7 @@ class ReplicaCheck {
   std::vector<std::string> describe_tensors() const;
   std::vector<std::string> describe_progress(const Digested& digested) const;
   std::vector<std::string> describe_window(const Digested& digested) const;
-  void move_window();
+  void advance_window();
   std::vector<std::pair<std::string, std::uint64_t>> fingerprints(const Piece& piece) const;
   std::string difference(std::vector<std::string> lines, const char* advice) const;
   void refuse(const std::string& difference);
@@ -116,12 +116,12 @@ class ReplicaCheck {
   std::uint64_t reductions_ = 0;          ///< so far
   std::uint64_t steps_ = 0;               ///< of the inner optimizer, so far
   std::optional<Comparison> comparison_;  ///< between start() and finish()
-  Digested digested_;                     ///< by the last digest
-  std::optional<Digested> differing_;     ///< what finish() has to compare; alike on all ranks
+  Digested digested_;                     ///< in the last digest
+  std::optional<Digested> differing_;     ///< for finish() to compare; alike on all ranks
   Piece next_;                            ///< where the next window begins
   std::int64_t window_bytes_ = 0;
   int unexplained_ = 0;     ///< digests that differed though no line did
-  bool has_window_ = true;  ///< false once a difference was told, alike on all ranks
+  bool has_window_ = true;  ///< false once a difference was reported, alike on all ranks
 };
 
 }  // namespace ronde::detail

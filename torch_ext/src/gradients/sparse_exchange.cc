@@ -17,32 +17,30 @@
 //
 // Indices are sent as the rows of a matrix [entries, sparse dimensions], values as [entries, dense
 // dimensions...]: both join along their first dimension. Before the indices of each rank comes a
-// row with the number of its entries, or -1 if it has no gradient at all: so a gradient without
-// entries, which makes an optimizer count a step, is told from none.
+// row with the number of its entries, or -1 if it has no gradient: this distinguishes no gradient
+// from one without entries, which makes an optimizer count a step.
 //
-// Until a step has once shown all ranks that the gradient is sparse, values are sent after the
-// indices, which have the name that a dense gradient would have: a rank that has no gradient yet,
-// and takes part as for a dense one, then disagrees with the others, rather than to leave them
-// waiting. Once they know both are sent as a group, in which values have no name: whatever another
-// rank submits under the gradient's name has used the same names then.
+// Until a step has shown all ranks that the gradient is sparse, values are sent after the indices,
+// which have the name of a dense gradient: a rank without a gradient yet, which takes part as for a
+// dense one, then disagrees with the others instead of leaving them waiting. Afterwards indices and
+// values are sent as a group in which values have no name, so that any operation that another rank
+// submits under the gradient's name uses the same names.
 //
-// Values are multiplied by prescale and rounded to the type in which they travel, once. They are
-// added up in f32 (f64 in f64) whatever that is, those of one rank, too, and what comes out is
-// scaled and rounded to the gradient's type, once.
+// Values are multiplied by prescale and rounded to the wire type once. They are added in f32 (f64
+// in f64), even those of one rank; the sum is scaled and rounded to the gradient's type once.
 namespace ronde {
 namespace detail {
 namespace {
 
-/// Embeddings have sparse rows.
+/// Gradients of embeddings have one sparse dimension, the rows.
 constexpr std::int64_t kSparseDimensions = 1;
 
-/// The header of a rank's indices.
 at::Tensor header(std::int64_t entries) {
   return at::full({1, kSparseDimensions}, entries, at::kLong);
 }
 
 struct Gathered {
-  at::Tensor indices;       ///< of all ranks' entries, a column each
+  at::Tensor indices;       ///< of all ranks' entries, one column each
   bool is_present = false;  ///< a rank has a gradient
 };
 
@@ -66,12 +64,12 @@ bool is_half_type(at::ScalarType type) {
   return type == at::kHalf || type == at::kBFloat16;
 }
 
-/// In which values are added up.
+/// Returns the type in which values are added.
 at::ScalarType wide(at::ScalarType type) {
   return is_half_type(type) ? at::kFloat : type;
 }
 
-/// This rank's part of a sparse tensor, its values yet to be rounded.
+/// Returns this rank's scaled part of a sparse tensor, its values not yet rounded.
 at::Tensor scaled_own(const at::Tensor& tensor, double prescale) {
   const at::Tensor own = tensor.to(wide(tensor.scalar_type())).coalesce();
   if (prescale == 1.0) return own;
@@ -80,7 +78,7 @@ at::Tensor scaled_own(const at::Tensor& tensor, double prescale) {
       ._coalesced_(true);
 }
 
-/// The sum or average of what all ranks have sent, coalesced.
+/// Returns the coalesced sum or average of all ranks' entries.
 at::Tensor combined(const at::Tensor& indices, const at::Tensor& values, const at::Tensor& like,
                     const AllreduceOptions& options, int ranks) {
   const at::Tensor terms = values.to(wide(like.scalar_type()));
@@ -93,7 +91,7 @@ at::Tensor combined(const at::Tensor& indices, const at::Tensor& values, const a
   return sum.to(like.scalar_type());
 }
 
-/// In which values of a type travel.
+/// Returns the type in which values of `type` are sent.
 at::ScalarType sent_type(at::ScalarType type, std::optional<DataType> wire_dtype) {
   const bool is_full = type == at::kFloat || type == at::kDouble;
   if (!wire_dtype || !is_full) return type;
@@ -127,11 +125,6 @@ at::Tensor SparseExchange::no_values() const {
   return at::empty(shape, parameter_.options().requires_grad(false));
 }
 
-Prepared SparseExchange::gather(const at::Tensor& rows, const std::string& name) const {
-  const AllgatherOptions options{name, options_.process_set, options_.timeout};
-  return prepare_allocating(request_for(Collective::Allgather, rows, options), rows);
-}
-
 std::vector<Prepared> SparseExchange::begin(const AllreduceOptions& options) {
   const at::NoGradGuard no_grad;
   if (options.op != ReduceOp::Average && options.op != ReduceOp::Sum) {
@@ -149,10 +142,10 @@ std::vector<Prepared> SparseExchange::begin(const AllreduceOptions& options) {
   indices_.reset();
   const at::Tensor own = sent_.defined() ? scaled_own(sent_, options.prescale) : at::Tensor();
   values_ = (own.defined() ? own.values() : no_values()).to(sent_type_);
-  std::vector<Prepared> prepared = one(
-      gather(own.defined() ? at::cat({header(own._nnz()), own.indices().t().cpu()}) : header(-1),
-             options.name));
-  if (is_agreed_) prepared.push_back(gather(std::exchange(values_, {}), {}));
+  std::vector<Prepared> prepared = one(prepare_gather(
+      own.defined() ? at::cat({header(own._nnz()), own.indices().t().cpu()}) : header(-1),
+      options.name, options_));
+  if (is_agreed_) prepared.push_back(prepare_gather(std::exchange(values_, {}), {}, options_));
   return prepared;
 }
 
@@ -165,7 +158,7 @@ std::vector<Prepared> SparseExchange::proceed(const std::vector<TensorWork>& wor
   }
   if (!indices_.defined()) {
     indices_ = works.front().wait();
-    return one(gather(std::exchange(values_, {}), options_.name + "/values"));
+    return one(prepare_gather(std::exchange(values_, {}), options_.name + "/values", options_));
   }
   finish(std::exchange(indices_, {}), works.front().wait());
   return {};
@@ -183,7 +176,7 @@ void SparseExchange::finish(const at::Tensor& rows, const at::Tensor& values) {
 
 at::Tensor sparse_allreduce(const at::Tensor& tensor, const AllreduceOptions& options) {
   const at::NoGradGuard no_grad;
-  const std::string what = detail::caller("sparse_allreduce", options.name, options.process_set);
+  const std::string what = detail::caller("sparse_allreduce", options);
   if (!tensor.defined() || tensor.layout() != at::kSparse) {
     throw UsageError(what + " (" + detail::describe(tensor) +
                      "): the tensor is not sparse (layout COO). Call allreduce()");

@@ -9,13 +9,14 @@
 
 // Note [LibTorch's kernels for parts of a batch norm]
 //
-// On CUDA LibTorch has a kernel for each part. On the CPU it has two operations, which do more, and
-// less, than is needed here, but are vectorised for all memory formats, and in threads:
+// On CUDA LibTorch has a kernel for each part. On the CPU its operations do not match the parts,
+// but are vectorised for all memory formats, and multi-threaded:
 //  - batch_norm_update_stats: mean and variance, in two passes, accumulated in double.
 //  - native_batch_norm with given statistics: input * a + b with a and b per channel. Forward is
 //    that, and so is each term of the input's gradient.
 //  - native_batch_norm_backward without the input's gradient: both sums, in one pass.
-// So a backward reads five and writes two times what a batch has, LibTorch's own four and one.
+// A backward therefore reads the batch five times and writes it twice; LibTorch: four times and
+// once.
 namespace ronde::detail {
 namespace {
 
@@ -23,20 +24,20 @@ at::TensorOptions statistics_of(const at::Tensor& input) {
   return input.options().dtype(is_half(input) ? at::kFloat : input.scalar_type());
 }
 
-/// The kernels are fast for dense tensors only, and some of CUDA's take no others.
+/// The kernels are fast for dense tensors only, and some of CUDA's require them.
 at::Tensor dense(const at::Tensor& tensor) {
   return tensor.contiguous(tensor.suggest_memory_format());
 }
 
-/// As the CPU's kernels want parameters beside an input of a half type.
+/// Converts parameters as the CPU's kernels require beside an input of a half type.
 at::Tensor as_statistics(const at::Tensor& parameter, const at::Tensor& input) {
   return parameter.defined() ? parameter.to(statistics_of(input).dtype()) : parameter;
 }
 
-/// [2, C]: mean and variance.
+/// Returns mean and variance, [2, C].
 at::Tensor own_moments(const at::Tensor& input) {
   at::Tensor running;
-  // Without it the CPU's kernel would round the statistics of half types to their dtype.
+  // Without a tensor here the CPU's kernel would round statistics to half types.
   if (input.is_cpu() && is_half(input)) {
     running = at::zeros({input.size(1)}, statistics_of(input));
   }
@@ -159,7 +160,7 @@ at::Tensor gradient_of_input(const at::Tensor& gradient, const at::Tensor& input
   const at::Tensor of_batch = gradient.contiguous(batch.suggest_memory_format());
   if (input.is_cuda()) return gradient_on_cuda(of_batch, batch, weight, how, sums);
   if (is_half(input)) {
-    // Its terms may be far larger than their sum: that alone is rounded.
+    // Only the sum is rounded, as its terms may be far larger.
     return gradient_of_input(of_batch.to(at::kFloat), batch.to(at::kFloat), weight, how, sums)
         .to(input.scalar_type());
   }

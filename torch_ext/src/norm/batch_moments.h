@@ -5,11 +5,10 @@
 
 #include <cstdint>
 
-// The arithmetic of batch normalisation in parts: what one rank computes of its own batch, how that
-// is combined, and what follows from all ranks' values. Nothing here communicates, and nothing is
-// recorded by autograd.
+// The arithmetic of batch normalisation in parts: statistics of one rank's batch, their
+// combination, and the results from all ranks' values, without communication and autograd.
 //
-// Shapes: inputs are [N, C, ...]; what is per channel is [C].
+// Inputs are [N, C, ...], values per channel [C].
 namespace ronde::detail {
 
 /// Statistics of the batches of all ranks together, per channel: double, on the CPU.
@@ -22,7 +21,7 @@ struct Moments {
 /// Whether the dtype is f16 or bf16.
 bool is_half(const at::Tensor& tensor);
 
-/// Values per channel.
+/// Returns the number of values per channel.
 std::int64_t values_per_channel(const at::Tensor& input);
 
 /// Writes a rank's part into `row` ([1 + 2 C], double, zeros, without gaps): the count of values,
@@ -36,7 +35,8 @@ void write_moments(const at::Tensor& input, const at::Tensor& row);
 /// squares.
 Moments combine_moments(const at::Tensor& rows);
 
-/// How a batch is normalised: per channel, on the input's device, in its dtype (half types: f32).
+/// Parameters of a normalisation, per channel, on the input's device, in its dtype (half types:
+/// f32).
 struct Normalization {
   at::Tensor mean;
   at::Tensor variance;

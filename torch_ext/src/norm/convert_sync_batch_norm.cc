@@ -33,8 +33,8 @@ struct Plan {
   std::string refused;
 };
 
-/// The number of dimensions of a batch norm of LibTorch, or of a class derived from one; 0 of
-/// anything else.
+/// Returns the number of dimensions of a batch norm of LibTorch, or of a class derived from one; 0
+/// for other modules.
 int dimensions_of(const Module& module) {
   if (module.as<torch::nn::BatchNorm1dImpl>() != nullptr) return 1;
   if (module.as<torch::nn::BatchNorm2dImpl>() != nullptr) return 2;
@@ -42,7 +42,8 @@ int dimensions_of(const Module& module) {
   return 0;
 }
 
-/// Not of a derived class, whose forward may be another.
+/// Returns whether the module is a batch norm of LibTorch itself: a derived class may have another
+/// forward.
 bool is_plain(const Module& module) {
   const std::type_info& type = typeid(module);
   return type == typeid(torch::nn::BatchNorm1dImpl) || type == typeid(torch::nn::BatchNorm2dImpl) ||
@@ -66,7 +67,7 @@ void plan_below(Module& parent, const std::string& prefix, Plan& plan) {
   auto* const sequential = parent.as<SequentialImpl>();
   for (const auto& child : parent.named_children()) {
     const std::shared_ptr<Module>& module = child.value();
-    // A subclass's optional child that was not given.
+    // An optional child that was not set.
     if (!module) continue;
     const std::string path = prefix + child.key();
     if (dimensions_of(*module) == 0) {
@@ -112,7 +113,7 @@ std::size_t convert_sync_batch_norm(Module& module, const ConvertSyncBatchNormOp
         "torch::nn::Sequential only. Declare in the model as ours:" +
         plan.refused);
   }
-  // One that several places share stays shared.
+  // A module that several places share stays shared.
   std::map<const Module*, AnyModule> done;
   for (const Place& place : plan.places) {
     AnyModule& ours = done[place.module.get()];

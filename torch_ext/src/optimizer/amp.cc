@@ -6,13 +6,13 @@
 #include <ATen/ops/_amp_foreach_non_finite_check_and_unscale.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/zeros.h>
+#include <c10/util/StringUtil.h>
 #include <torch/optim/lbfgs.h>
 
 #include <cmath>
 #include <exception>
 #include <limits>
 #include <map>
-#include <sstream>
 #include <string>
 #include <utility>
 #include <vector>
@@ -22,7 +22,6 @@
 #include "torch_ext/src/common/tensor_request.h"
 #include "torch_ext/src/gradients/gradient_exchange.h"
 #include "torch_ext/src/gradients/gradient_reducer.h"
-#include "torch_ext/src/gradients/scaler_agreement.h"
 
 namespace ronde {
 namespace {
@@ -35,27 +34,20 @@ constexpr double kLargestScale = 1.0 / kSmallestScale;
   throw UsageError(detail::rank_prefix() + "ronde::GradScaler: " + text);
 }
 
-/// 1e-30 and 65536: to_string() knows no exponents.
-std::string text_of(double number) {
-  std::ostringstream text;
-  text << number;
-  return text.str();
-}
-
 void check_scale(const std::string& name, double scale) {
   if (scale >= kSmallestScale && scale <= kLargestScale) return;
-  refuse_scaler(name + " is " + text_of(scale) + "; it must be between " + text_of(kSmallestScale) +
-                " and " + text_of(kLargestScale));
+  refuse_scaler(name + " is " + c10::str(scale) + "; it must be between " +
+                c10::str(kSmallestScale) + " and " + c10::str(kLargestScale));
 }
 
 const GradScalerOptions& checked(const GradScalerOptions& options) {
   check_scale("init_scale", options.init_scale);
   if (!std::isfinite(options.growth_factor) || options.growth_factor <= 1) {
-    refuse_scaler("growth_factor is " + text_of(options.growth_factor) +
+    refuse_scaler("growth_factor is " + c10::str(options.growth_factor) +
                   "; it must be finite and more than 1");
   }
   if (!(options.backoff_factor > 0 && options.backoff_factor < 1)) {
-    refuse_scaler("backoff_factor is " + text_of(options.backoff_factor) +
+    refuse_scaler("backoff_factor is " + c10::str(options.backoff_factor) +
                   "; it must be between 0 and 1");
   }
   if (options.growth_interval < 1) {
@@ -65,7 +57,7 @@ const GradScalerOptions& checked(const GradScalerOptions& options) {
   return options;
 }
 
-/// The gradients' elements, by the name of their device: of a sparse gradient its values.
+/// Returns the gradients' elements (the values of sparse ones) by the name of their device.
 std::map<std::string, std::vector<at::Tensor>> gradients_of(torch::optim::Optimizer& optimizer) {
   std::map<std::string, std::vector<at::Tensor>> gradients;
   for (const auto& group : optimizer.param_groups()) {
@@ -75,7 +67,7 @@ std::map<std::string, std::vector<at::Tensor>> gradients_of(torch::optim::Optimi
       if (gradient.layout() == at::kSparse) gradient = gradient.coalesce();
       const at::Tensor values =
           gradient.layout() == at::kSparse ? gradient.values() : gradient.detach();
-      // Its conjugate is finite where it is, and scaled alike.
+      // The conjugate is finite where the tensor is, and is scaled alike.
       gradients[gradient.device().str()].push_back(
           detail::as_real(values.is_conj() ? values.conj() : values));
     }
@@ -83,8 +75,8 @@ std::map<std::string, std::vector<at::Tensor>> gradients_of(torch::optim::Optimi
   return gradients;
 }
 
-/// Multiplies the gradients; whether all of them were finite, for which it waits once for each
-/// device: on the CPU it is decided whether to step.
+/// Multiplies the gradients, and returns whether all were finite. Waits once for each device, as
+/// the CPU decides whether to step.
 bool unscale(torch::optim::Optimizer& optimizer, double factor) {
   bool finite = true;
   for (const auto& [device, gradients] : gradients_of(optimizer)) {
@@ -96,11 +88,11 @@ bool unscale(torch::optim::Optimizer& optimizer, double factor) {
   return finite;
 }
 
-/// It evaluates the loss as often as it likes, each time with other gradients.
+/// LBFGS evaluates the loss several times a step, each time with other gradients.
 void refuse_lbfgs(const torch::optim::Optimizer& inner) {
   if (dynamic_cast<const torch::optim::LBFGS*>(&inner) == nullptr) return;
   refuse_scaler(
-      "LBFGS steps with a closure, which a scaler cannot look into. Train it without one");
+      "LBFGS steps with a closure, whose gradients a scaler cannot check. Train it without one");
 }
 
 }  // namespace
@@ -115,7 +107,7 @@ Autocast::Autocast(c10::DeviceType device, at::ScalarType dtype, bool enabled)
 }
 
 Autocast::~Autocast() {
-  // Weights that were converted are kept until the outermost one ends.
+  // Converted weights are cached until the outermost scope ends.
   if (at::autocast::decrement_nesting() == 0) at::autocast::clear_cache();
   at::autocast::set_autocast_enabled(device_, was_enabled_);
   at::autocast::set_autocast_dtype(device_, previous_dtype_);
@@ -153,7 +145,7 @@ GradScaler::Progress& GradScaler::unscaled(DistributedOptimizer& optimizer) {
          .failed = error != nullptr},
         *set, reducer.options().timeout);
     if (error) {
-      static_cast<void>(work.wait());  // the others hear of it, and this rank throws why
+      static_cast<void>(work.wait());  // the others learn of the failure; this rank rethrows
     } else {
       found = detail::finish_scaler_agreement(work, scale_);
     }
@@ -169,7 +161,7 @@ void GradScaler::unscale_(DistributedOptimizer& optimizer) {
   refuse_lbfgs(optimizer.inner());
   detail::GradientReducer& reducer = detail::reducer_of(optimizer);
   if (!options_.enabled) {
-    // The caller looks at gradients next, also at those that skip_synchronize() keeps.
+    // The caller reads gradients next, even those that skip_synchronize() keeps.
     reducer.synchronize();
     return;
   }
@@ -231,7 +223,7 @@ void GradScaler::back_off() {
   steps_since_change_ = 0;
   const double smaller = scale_ * options_.backoff_factor;
   if (smaller < kSmallestScale) {
-    refuse_scaler("gradients were not finite although the scale is " + text_of(scale_) +
+    refuse_scaler("gradients were not finite although the scale is " + c10::str(scale_) +
                   " only: it is not the scale that makes them so. "
                   "DistributedOptimizerOptions::find_nonfinite names the parameter and the rank");
   }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Before the step the parameters are copied. After it each is replaced by its change, which is
-// reduced in the parameter's own memory, and the copy is added to the result.
+// The parameters are copied before the step. After it each is replaced by its change, which is
+// reduced in the parameter's memory, and the copy is added to the result.
 #include "torch_ext/src/optimizer/delta_exchange.h"
 
 #include <ATen/core/grad_mode.h>
@@ -9,8 +9,8 @@
 #include <exception>
 #include <utility>
 
-#include "torch_ext/src/common/first_error.h"
-#include "torch_ext/src/gradients/gradient_failures.h"
+#include "torch_ext/src/common/tensor_request.h"
+#include "torch_ext/src/gradients/gradient_exchange.h"
 #include "torch_ext/src/gradients/gradient_reducer.h"
 
 namespace ronde::detail {
@@ -24,7 +24,7 @@ void DeltaExchange::watch(const std::vector<NamedParameter>& parameters) {
   }
 }
 
-/// Alike on all ranks, whether they combine or cancel.
+/// Chooses alike on all ranks, whether they combine or cancel.
 void DeltaExchange::choose(const GradientReducer& reducer) {
   for (std::size_t i = 0; i < slots_.size(); ++i) {
     slots_[i].is_exchanged = !slots_[i].is_local && reducer.takes_part(i);
@@ -41,7 +41,7 @@ void DeltaExchange::begin(const GradientReducer& reducer) {
   }
 }
 
-/// The change, in the parameter's own memory.
+/// Submits the change, in the parameter's own memory.
 void DeltaExchange::submit(Slot& slot, AllreduceOptions options, std::uint64_t digest) {
   const at::Tensor values = slot.parameter.detach().sub_(slot.before);
   options.name = slot.operation_name;
@@ -52,7 +52,7 @@ void DeltaExchange::submit(Slot& slot, AllreduceOptions options, std::uint64_t d
   slot.work = start_in_place(std::move(request), values, true);
 }
 
-/// In place of submit(), where an error is handled.
+/// Replaces submit() where an error is being handled.
 void DeltaExchange::refuse(Slot& slot, ProcessSet set, std::chrono::nanoseconds timeout) {
   slot.work = start(
       prepare_refusal(slot.operation_name, slot.parameter, set, timeout, std::current_exception()));
@@ -61,7 +61,7 @@ void DeltaExchange::refuse(Slot& slot, ProcessSet set, std::chrono::nanoseconds 
 bool DeltaExchange::combine(const AllreduceOptions& options, std::uint64_t digest) {
   const at::NoGradGuard no_grad;
   FirstError error;
-  // All of them, also after one has failed: the other ranks wait for them.
+  // Continues after a failure, as the other ranks wait for all slots.
   const auto for_each_slot = [this, &error](const auto& part) {
     for (Slot& slot : slots_) error.attempt([&] { part(slot); });
   };

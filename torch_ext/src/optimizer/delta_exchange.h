@@ -24,23 +24,23 @@ class DeltaExchange {
  public:
   explicit DeltaExchange(std::string scope) : scope_(std::move(scope)) {}
 
-  /// As the reducer does, in the same order. Of local parameters nothing travels.
+  /// Adds parameters, in the same order as the reducer. Local ones are not exchanged.
   void watch(const std::vector<NamedParameter>& parameters);
   std::size_t size() const noexcept { return slots_.size(); }
   /// Stops watching the parameters behind the first `count`.
   void forget_behind(std::size_t count) { slots_.resize(count); }
 
-  /// Before the step: notes where the parameters are, and which ones take part.
+  /// Copies the parameters before the step, and records which take part.
   void begin(const GradientReducer& reducer);
 
-  /// After it: gives each parameter that takes part the place where it was, plus the combination
-  /// of all ranks' changes. A rank without a gradient for it adds none. Throws what an allreduce
-  /// throws; the parameters are then where they were. Collective.
-  /// `digest`: what one of the operations carries. Returns whether the ranks' digests agree.
+  /// After the step, sets each parameter that takes part to its value before, plus the combination
+  /// of all ranks' changes. A rank without a gradient for it contributes none. Throws what an
+  /// allreduce throws, and then restores the parameters. One of the operations carries `digest`;
+  /// returns whether the ranks' digests agree. Collective.
   bool combine(const AllreduceOptions& options, std::uint64_t digest);
-  /// In place of that, on a rank whose step failed, also before begin(), where that error is
-  /// handled: no rank's changes are combined, and combine() throws its text on the others. The
-  /// parameters are where they were. What fails here is left out, for the error of the step.
+  /// Replaces combine() on a rank whose step failed, even before begin(); to be called where that
+  /// error is handled. Restores the parameters; combine() throws the error's text on the other
+  /// ranks. Errors in here are dropped in favour of the step's.
   void cancel(const GradientReducer& reducer) noexcept;
 
  private:
@@ -48,8 +48,8 @@ class DeltaExchange {
     std::string operation_name;
     at::Tensor parameter;
     bool is_local = false;
-    bool is_exchanged = false;  // its change does, in this step
-    at::Tensor before;          // undefined: the step leaves it alone
+    bool is_exchanged = false;  // in this step
+    at::Tensor before;          // undefined: the step does not change it
     TensorWork work;
   };
 

@@ -21,16 +21,16 @@
 #include "ronde/torch/collectives.h"
 #include "torch_ext/src/common/agreement.h"
 #include "torch_ext/src/common/tensor_request.h"
+#include "torch_ext/src/gradients/gradient_exchange.h"
 #include "torch_ext/src/gradients/gradient_reducer.h"
 #include "torch_ext/src/gradients/optimizer_parameters.h"
-#include "torch_ext/src/gradients/wire_dtype.h"
 #include "torch_ext/src/optimizer/delta_exchange.h"
 
 namespace ronde {
 namespace detail {
 
-/// An optimizer while it lives, among those of the same ranks: two of one name would take each
-/// other's gradients, and ranks construct them in one order, which two threads do not have.
+/// Reserves the name of an optimizer among those of the same ranks: two of one name would get each
+/// other's gradients. Ranks match optimizers by the order of construction, which threads lack.
 class LiveName {
  public:
   LiveName(const std::string& name, ProcessSet set) : ranks_(ranks_of_world(set)) {
@@ -56,7 +56,7 @@ class LiveName {
   LiveName& operator=(const LiveName&) = delete;
 
   const std::string& text() const noexcept { return text_; }
-  /// Why it cannot be; empty: it can.
+  /// Returns why the optimizer cannot be constructed; empty if it can.
   const std::string& problem() const noexcept { return problem_; }
 
  private:
@@ -72,7 +72,7 @@ class LiveName {
 
 }  // namespace detail
 
-/// Keeps the order of calls right; the gradients are the reducer's.
+/// Checks the order of calls; the reducer handles the gradients.
 class DistributedOptimizer::Impl {
  public:
   Impl(torch::optim::Optimizer& inner,
@@ -86,7 +86,7 @@ class DistributedOptimizer::Impl {
                          "Its gradients would be reduced with no other's: step the inner "
                          "optimizer there, or give a set that has this rank");
     name_.emplace(options.name, options.process_set);
-    // Named alike on all ranks, as their optimizers may not be.
+    // A fixed name, as the ranks' optimizers may have different ones.
     const std::vector<detail::NamedParameter> parameters = agree_on_parameters(
         "ronde::DistributedOptimizer/construction", name_->problem(), named_parameters, options);
     if (options.op == ReduceOp::Adasum && options.adasum_of_deltas) deltas_.emplace(name_->text());
@@ -107,10 +107,9 @@ class DistributedOptimizer::Impl {
 
   at::Tensor step(const torch::optim::Optimizer::LossClosure& closure) {
     if (!closure && evaluates_often_) {
-      throw UsageError(detail::rank_prefix(reducer_->options().process_set) +
-                       "ronde::DistributedOptimizer(\"" + reducer_->scope() +
-                       "\"): LBFGS evaluates the loss itself, several times a step. Pass step() a "
-                       "closure that calls zero_grad() and backward(), and returns the loss");
+      reducer_->refuse(
+          "LBFGS evaluates the loss itself, several times a step. Pass step() a closure that calls "
+          "zero_grad() and backward(), and returns the loss");
     }
     const detail::OneThread::Call call(reducer_->thread());
     at::Tensor loss;
@@ -118,13 +117,13 @@ class DistributedOptimizer::Impl {
       loss = inner_.step([&] { return evaluate(closure); });
     } else {
       if (closure) loss = evaluate_once(closure);
-      // Before anything can fail on this rank, so that the ranks' windows move alike.
+      // Computed before anything can fail on this rank: the ranks' windows move alike.
       const std::uint64_t digest = deltas_ ? reducer_->replicas().digest() : 0;
       synchronize_for_step();
       step_inner(digest);
     }
     reducer_->stepped();
-    reducer_->replicas().note_stepped();
+    reducer_->replicas().count_step();
     mark_step(reducer_->options().samples_per_step, reducer_->options().process_set);
     return loss;
   }
@@ -142,7 +141,7 @@ class DistributedOptimizer::Impl {
     if (!deltas_) return reducer_->watch(std::move(parameters));
     const std::size_t known = deltas_->size();
     deltas_->watch(parameters);
-    // No gradient travels.
+    // No gradient is reduced.
     for (detail::NamedParameter& named : parameters) named.is_local = true;
     try {
       reducer_->watch(std::move(parameters));
@@ -152,7 +151,7 @@ class DistributedOptimizer::Impl {
     }
   }
 
-  /// With nothing to step with on this rank, the others must not wait for its change.
+  /// If this rank has nothing to step with, the others must not wait for its change.
   void synchronize_for_step() {
     try {
       reducer_->synchronize();
@@ -162,7 +161,6 @@ class DistributedOptimizer::Impl {
     }
   }
 
-  /// `digest`: for the exchange of changes.
   void step_inner(std::uint64_t digest) {
     if (!deltas_) {
       inner_.step();
@@ -184,16 +182,16 @@ class DistributedOptimizer::Impl {
       throw;
     }
     try {
-      reducer_->replicas().note_digests(deltas_->combine(combination, digest));
+      reducer_->replicas().record_digests(deltas_->combine(combination, digest));
     } catch (...) {
       reducer_->step_failed();
       throw;
     }
   }
 
-  /// The parameters of the inner optimizer that are not watched yet. `operations` begins the names
-  /// of those by which the ranks agree. `problem`: why this rank cannot go on. Throws on all ranks
-  /// alike.
+  /// Returns the parameters of the inner optimizer that are not watched yet. `operations` begins
+  /// the names of the operations by which the ranks agree. `problem`: why this rank cannot proceed.
+  /// Throws on all ranks alike.
   std::vector<detail::NamedParameter> agree_on_parameters(
       const std::string& operations, const std::string& problem,
       const torch::OrderedDict<std::string, at::Tensor>& named_parameters,
@@ -222,7 +220,7 @@ class DistributedOptimizer::Impl {
     return closure();
   }
 
-  /// The loss and the gradients of all ranks.
+  /// Evaluates the closure, and reduces loss and gradients.
   at::Tensor evaluate(const torch::optim::Optimizer::LossClosure& closure) {
     reducer_->stepped();
     const at::Tensor mine = evaluate_once(closure);
@@ -232,13 +230,13 @@ class DistributedOptimizer::Impl {
     return allreduce(mine.detach(), options);
   }
 
-  const std::shared_ptr<torch::optim::Optimizer> owned_;  // null: the caller keeps it
+  const std::shared_ptr<torch::optim::Optimizer> owned_;  // null: the caller owns it
   torch::optim::Optimizer& inner_;
   const bool evaluates_often_;
   const int fork_depth_ = fork_depth();
   std::optional<detail::LiveName> name_;
   std::shared_ptr<detail::GradientReducer> reducer_;
-  std::optional<detail::DeltaExchange> deltas_;  // of Adasum: what travels in place of gradients
+  std::optional<detail::DeltaExchange> deltas_;  // of Adasum, in place of gradients
 };
 
 DistributedOptimizer::DistributedOptimizer(
@@ -326,7 +324,7 @@ DistributedOptimizer::SkipSynchronize DistributedOptimizer::skip_synchronize() {
     throw UsageError(detail::rank_prefix(options.process_set) +
                      "ronde::DistributedOptimizer: skip_synchronize() was called, but with "
                      "adasum_of_deltas gradients are not reduced, and ranks that did not combine "
-                     "their steps would part. Clip between backward() and step()");
+                     "their steps would diverge. Clip between backward() and step()");
   }
   return {impl_->reducer(), true};
 }

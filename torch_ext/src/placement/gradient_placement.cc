@@ -20,27 +20,27 @@ namespace {
 
 using torch::autograd::Node;
 
-/// A copy of less is not worth looking for a place.
+/// Smaller gradients are cheaper to copy than to place.
 constexpr std::size_t kLeastBytes = std::size_t{16} << 10;
-/// Views between the operation that makes a gradient and the parameter.
+/// Limit for views between the operation that makes a gradient and the parameter.
 constexpr int kMostViews = 3;
 
 }  // namespace
 
-/// Constant but for what is guarded by `mutex`. Never destroyed. In a child of fork() nobody holds
-/// the mutex, and no place is handed out: Note [After fork].
+/// Constant except for members guarded by `mutex`. Never destroyed. In a child of fork() nobody
+/// holds the mutex, and no place is handed out: Note [After fork].
 struct GradientPlacement::State {
   /// An allocation that may become a gradient.
   struct Candidate {
     std::shared_ptr<GradientPlace> place;  ///< null: it cannot
-    int number = 0;                        ///< among those of the operation that is running
-    bool granted = false;                  ///< it gets the place
+    int number = 0;                        ///< among those of the running operation
+    bool granted = false;
   };
 
   std::shared_ptr<GradientPlace> find(Node& running, std::size_t bytes) const;
   Candidate candidate(std::size_t bytes);
-  void note_address(const Candidate& candidate, const void* data);
-  bool take_back(const void* data) noexcept;
+  void record_address(const Candidate& candidate, const void* data);
+  bool reclaim(const void* data) noexcept;
 
   c10::Allocator* before = nullptr;  ///< LibTorch's own
   std::atomic<std::size_t> places{0};
@@ -51,7 +51,7 @@ struct GradientPlacement::State {
   std::unordered_map<const void*, std::shared_ptr<GradientPlace>> lent;  ///< by address
 };
 
-/// In front of LibTorch's own.
+/// The allocator in front of LibTorch's own.
 class GradientPlacement::Allocator final : public c10::Allocator {
  public:
   c10::DataPtr allocate(std::size_t bytes) override {
@@ -65,8 +65,8 @@ class GradientPlacement::Allocator final : public c10::Allocator {
       }
     }
     c10::DataPtr memory = state.before->allocate(bytes);
-    if (candidate.place) state.note_address(candidate, memory.get());
-    // As promised by raw_deleter().
+    if (candidate.place) state.record_address(candidate, memory.get());
+    // raw_deleter() promises this deleter.
     if (auto* const deleter = state.before->raw_deleter()) {
       static_cast<void>(memory.compare_exchange_deleter(deleter, &release));
     }
@@ -84,21 +84,21 @@ class GradientPlacement::Allocator final : public c10::Allocator {
  private:
   static void release(void* data) {
     State& state = *instance().state_;
-    if (state.take_back(data)) return;
+    if (state.reclaim(data)) return;
     if (auto* const deleter = state.before->raw_deleter()) deleter(data);
   }
 };
 
 namespace {
 
-/// Only the parameters get gradients in the backward that runs, and no graph is made.
+/// Returns whether the running backward computes gradients of parameters only and makes no graph.
 bool is_plain_backward() {
   if (c10::GradMode::is_enabled()) return false;
   const auto* const wanted = torch::autograd::get_current_graph_task_exec_info();
   return wanted == nullptr || wanted->empty();
 }
 
-/// How many results of `node` have so many bytes.
+/// Counts the results of `node` with this number of bytes.
 int results_of_size(const Node& node, std::size_t bytes) {
   int count = 0;
   for (const torch::autograd::Edge& edge : node.next_edges()) {
@@ -114,7 +114,8 @@ int results_of_size(const Node& node, std::size_t bytes) {
   return count;
 }
 
-/// The program's hooks, which may keep what flows into `node`. An accumulator has one of ours.
+/// Returns whether hooks of the program may keep a tensor that flows into `node`. An accumulator
+/// has one hook of Ronde's.
 bool may_be_kept_before(Node& node, bool is_accumulator) {
   return !node.tensor_pre_hooks().empty() || !node.retains_grad_hooks().empty() ||
          node.pre_hooks().size() > (is_accumulator ? 1 : 0);
@@ -142,7 +143,7 @@ std::shared_ptr<GradientPlace> GradientPlacement::State::find(Node& running,
   return nullptr;
 }
 
-/// Describes the present allocation of the node that runs on this thread.
+/// Describes the current allocation, by the node that runs on this thread.
 GradientPlacement::State::Candidate GradientPlacement::State::candidate(std::size_t bytes) {
   const std::shared_ptr<Node> running = torch::autograd::get_current_node();
   if (!running || !is_plain_backward()) return {};
@@ -160,14 +161,14 @@ GradientPlacement::State::Candidate GradientPlacement::State::candidate(std::siz
   return candidate;
 }
 
-void GradientPlacement::State::note_address(const Candidate& candidate, const void* data) {
+void GradientPlacement::State::record_address(const Candidate& candidate, const void* data) {
   const std::lock_guard lock(mutex);
   candidate.place->addresses_[static_cast<std::size_t>(candidate.number)] = data;
 }
 
-bool GradientPlacement::State::take_back(const void* data) noexcept {
+bool GradientPlacement::State::reclaim(const void* data) noexcept {
   if (lent_count.load(std::memory_order_relaxed) == 0) return false;
-  std::shared_ptr<GradientPlace> place;  // may be the last one, which must not end under the lock
+  std::shared_ptr<GradientPlace> place;  // may be the last reference: destroyed after the lock
   const std::lock_guard lock(mutex);
   const auto found = lent.find(data);
   if (found == lent.end()) return false;

@@ -10,17 +10,17 @@
 
 namespace ronde::detail {
 
-/// Where a gradient should be.
+/// The memory in which a gradient should be.
 class GradientPlace {
  public:
-  /// `owner` keeps the memory; `is_free` tells whether nothing of value is there now.
+  /// `owner` keeps the memory alive; `is_free` returns whether it may be overwritten now.
   GradientPlace(std::byte* data, std::size_t bytes, std::shared_ptr<void> owner,
                 std::function<bool()> is_free);
 
-  /// The gradient is at `data` in the end: next time it is this allocation that gets the place.
+  /// Records that the gradient ended at `data`: that allocation gets the place next time.
   void learn(const void* data) noexcept;
 
-  /// Something else than a gradient lives there now.
+  /// Returns whether something other than a gradient is there now.
   bool is_occupied() const noexcept;
 
  private:
@@ -33,8 +33,8 @@ class GradientPlace {
   const std::function<bool()> is_free_;
   // Guarded by the placement's mutex.
   bool lent_ = false;
-  bool holds_gradient_ = false;  ///< what it was lent to became the gradient
-  int wanted_ = 0;  ///< which allocation of its size, of the operation that makes the gradient
+  bool holds_gradient_ = false;  ///< the allocation it was lent to became the gradient
+  int wanted_ = 0;  ///< number of the allocation, among the operation's of this size, to lend to
   int seen_ = 0;
   std::array<const void*, kMostSeen> addresses_ = {};
 };
@@ -42,25 +42,25 @@ class GradientPlace {
 /// Makes backward write gradients where they are to be reduced.
 ///
 /// Note [Placing gradients]
-/// LibTorch has no way to tell an operation of backward where to write its result: a gradient
-/// somewhere else means a copy of the whole model in each step. But results are allocated by the
-/// allocator of the CPU while autograd says which node it is running, and the node knows whose
-/// gradient its outputs are. So an allocator in front of LibTorch's own hands out the place of a
-/// parameter's gradient for an allocation of exactly its size, made by the node right before the
-/// parameter's (or with views between). An operation may allocate several times that size; which of
-/// them became the gradient is learnt from the last time. If another result of the operation has
-/// that size, nothing is handed out, nor in a backward that makes a graph or that gives gradients
-/// to somebody else than the parameters: so whatever gets the place by a wrong guess lives no
-/// longer than the operation, and until then nobody else writes there (is_occupied). Everything
-/// else goes through to the allocator that was there before.
+/// LibTorch offers no way to choose where an operation of backward writes its result, and a
+/// gradient elsewhere means a copy of the whole model in each step. But results come from the CPU's
+/// allocator while autograd runs a known node, whose outputs are the gradients of known tensors. So
+/// an allocator in front of LibTorch's own returns the place of a parameter's gradient for an
+/// allocation of exactly its size by the node right before the parameter's (or with views between).
+/// An operation may allocate that size several times; the last time shows which allocation became
+/// the gradient. No place is handed out if another result of the operation has that size, nor in a
+/// backward that makes a graph or computes gradients of other tensors than parameters. So an
+/// allocation that gets the place by a wrong guess lives no longer than the operation, and until
+/// then nothing else is written there (is_occupied). All other allocations pass through to the
+/// former allocator.
 ///
 /// Thread-safety: every member may be called from any thread.
 class GradientPlacement {
  public:
   static GradientPlacement& instance();
 
-  /// Gradients that flow into `accumulator`, a parameter's, go to `place`. The first call installs
-  /// the allocator with LibTorch, for good: what it handed out may be freed at any later time.
+  /// Sends gradients that flow into `accumulator`, a parameter's, to `place`. The first call
+  /// installs the allocator with LibTorch for good, as its memory may be freed at any later time.
   void add(const torch::autograd::Node* accumulator, std::shared_ptr<GradientPlace> place);
   void remove(const torch::autograd::Node* accumulator) noexcept;
 

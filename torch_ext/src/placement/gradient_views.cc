@@ -4,15 +4,17 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
+#include <ATen/ops/full.h>
 #include <c10/core/CPUAllocator.h>
 
 #include <algorithm>
+#include <cstdint>
+#include <limits>
 #include <string>
 #include <utility>
 
 #include "ronde/ronde.h"
-#include "torch_ext/src/common/counters.h"
-#include "torch_ext/src/common/rank_log.h"
+#include "torch_ext/src/common/tensor_request.h"
 
 namespace ronde::detail {
 namespace {
@@ -22,18 +24,18 @@ constexpr std::size_t aligned(std::size_t bytes) {
   return (bytes + kUnit - 1) / kUnit * kUnit;
 }
 
-/// The strides that autograd gives gradients.
+/// Returns the strides that autograd gives gradients.
 std::vector<std::int64_t> strides_of_gradient(const at::Tensor& parameter) {
   if (parameter.is_non_overlapping_and_dense()) return parameter.strides().vec();
   return at::empty(parameter.sizes(), at::TensorOptions().device(at::kMeta)).strides().vec();
 }
 
-/// The program has a handle to it, or to the buffer of which it is a part.
+/// Returns whether the program has a handle to the gradient or to its buffer.
 bool is_shared(const at::Tensor& gradient) {
   return gradient.use_count() > 1 || gradient.storage().use_count() > 1;
 }
 
-/// Where ranks have a symmetric heap, but no room in it for so many bytes.
+/// Warns if there is a symmetric heap, but no room in it for this number of bytes.
 void warn_if_full(std::size_t bytes, ProcessSet set) {
   const Runtime& runtime = runtime_of(set);
   const auto heap = runtime.symmetric_heap();
@@ -45,15 +47,14 @@ void warn_if_full(std::size_t bytes, ProcessSet set) {
       " are taken, so they are staged, which is slower: raise RONDE_SYMMETRIC_HEAP_BYTES");
 }
 
-}  // namespace
-
-StatsGroup GradientCounters::stats() const {
-  return {"gradients",
-          {{"placed", placed},
-           {"accumulated", accumulated},
-           {"copied", copied},
-           {"copied_bytes", copied_bytes}}};
+std::int64_t greatest(std::int64_t mine, const std::string& name, ProcessSet set,
+                      std::chrono::nanoseconds timeout) {
+  const CallerWaits waits;
+  const at::Tensor number = at::full({}, mine, at::kLong);
+  return start_max(name, number, set, timeout).wait().item<std::int64_t>();
 }
+
+}  // namespace
 
 GradientView::GradientView(const at::Tensor& parameter, std::shared_ptr<SymmetricBlock> block,
                            std::size_t offset, std::shared_ptr<GradientCounters> counters)
@@ -95,8 +96,8 @@ void GradientView::adopt(at::Tensor& gradient, bool had_gradient, const at::Tens
   counters_->copied_bytes.fetch_add(tensor_.nbytes());
 }
 
-void GradientView::attract(const torch::autograd::Node* accumulator,
-                           std::function<bool()> is_free) {
+void GradientView::place_gradients(const torch::autograd::Node* accumulator,
+                                   std::function<bool()> is_free) {
   place_ = std::make_shared<GradientPlace>(static_cast<std::byte*>(tensor_.mutable_data_ptr()),
                                            tensor_.nbytes(), block_, std::move(is_free));
   GradientPlacement::instance().add(accumulator, place_);
@@ -126,6 +127,29 @@ std::vector<std::optional<GradientView>> make_gradient_views(
     views[i].emplace(parameters[i], block, offsets[i], CurrentCounters<GradientCounters>::of(set));
   }
   return views;
+}
+
+std::shared_ptr<SymmetricBlock> make_symmetric_block(const std::string& name, std::size_t bytes,
+                                                     ProcessSet set,
+                                                     std::chrono::nanoseconds timeout) {
+  const std::shared_ptr<SymmetricHeap> heap = runtime_of(set).symmetric_heap();
+  if (!heap) return nullptr;
+  // Finds the lowest offset that is free on every rank: each searches from the highest that any has
+  // found, until that one is free on all. The ranks may have released different blocks.
+  constexpr std::int64_t kNone = std::numeric_limits<std::int64_t>::max();
+  std::int64_t highest = 0;
+  for (;;) {
+    const auto place = heap->find(bytes, static_cast<std::size_t>(highest));
+    const std::int64_t mine = place ? static_cast<std::int64_t>(*place) : kNone;
+    highest = greatest(mine, name, set, timeout);
+    if (highest == kNone) return nullptr;
+    const auto offset = static_cast<std::size_t>(highest);
+    std::shared_ptr<SymmetricBlock> block;
+    if (mine == highest && heap->reserve(offset, bytes)) {
+      block = std::make_shared<SymmetricBlock>(heap, offset);
+    }
+    if (greatest(block ? 0 : 1, name, set, timeout) == 0) return block;
+  }
 }
 
 }  // namespace ronde::detail

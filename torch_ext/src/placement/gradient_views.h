@@ -3,7 +3,6 @@
 
 #include <ATen/core/Tensor.h>
 
-#include <atomic>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -13,22 +12,39 @@
 #include <string>
 #include <vector>
 
+#include "core/src/base/caller.h"
 #include "ronde/process_set.h"
-#include "ronde/stats.h"
+#include "ronde/symmetric_heap.h"
+#include "torch_ext/src/common/counters.h"
 #include "torch_ext/src/placement/gradient_placement.h"
-#include "torch_ext/src/placement/symmetric_block.h"
 
 namespace ronde::detail {
 
-/// How gradients came to where they are reduced. Any thread may read.
-struct GradientCounters {
-  std::atomic<std::uint64_t> placed{0};       ///< backward wrote it there
-  std::atomic<std::uint64_t> accumulated{0};  ///< backward added to what was there
-  std::atomic<std::uint64_t> copied{0};
-  std::atomic<std::uint64_t> copied_bytes{0};
+/// A reservation in the symmetric heap, at the same offset on every rank. Not cleared.
+class SymmetricBlock {
+ public:
+  SymmetricBlock(std::shared_ptr<SymmetricHeap> heap, std::size_t offset)
+      : heap_(std::move(heap)), offset_(offset) {}
+  ~SymmetricBlock() {
+    if (fork_depth() == fork_depth_) heap_->release(offset_);  // Note [After fork]
+  }
+  SymmetricBlock(const SymmetricBlock&) = delete;
+  SymmetricBlock& operator=(const SymmetricBlock&) = delete;
 
-  StatsGroup stats() const;
+  std::byte* data() const noexcept { return heap_->own(offset_); }
+
+ private:
+  const std::shared_ptr<SymmetricHeap> heap_;
+  const std::size_t offset_;
+  const int fork_depth_ = fork_depth();
 };
+
+/// Collective, with the same arguments on every rank. Returns null on all ranks if the backend has
+/// no symmetric heap or a rank has no room there. `name` and `timeout` are those of the operations
+/// by which the ranks agree.
+std::shared_ptr<SymmetricBlock> make_symmetric_block(const std::string& name, std::size_t bytes,
+                                                     ProcessSet set,
+                                                     std::chrono::nanoseconds timeout);
 
 /// The gradient of one parameter in the symmetric heap, with the parameter's strides.
 ///
@@ -38,40 +54,40 @@ class GradientView {
   GradientView(const at::Tensor& parameter, std::shared_ptr<SymmetricBlock> block,
                std::size_t offset, std::shared_ptr<GradientCounters> counters);
 
-  /// The gradient, to be a parameter's grad().
+  /// Returns the gradient, for a parameter's grad().
   const at::Tensor& tensor() const noexcept { return tensor_; }
-  /// The same memory as one row.
+  /// Returns the gradient's memory as one row.
   const at::Tensor& flat() const noexcept { return flat_; }
 
-  /// Whether `gradient` is there.
+  /// Returns whether `gradient` is this view's.
   bool holds(const at::Tensor& gradient) const;
 
-  /// Makes the view the gradient, by a copy unless backward wrote it there. A gradient with a graph
-  /// of its own (create_graph) stays where it is, and so does one that was there before
-  /// (`had_gradient`) and that the program refers to, too. `incoming`: what was accumulated.
+  /// Makes the view the gradient, by a copy unless backward wrote it there. Leaves a gradient with
+  /// a graph of its own (create_graph), and one that existed before (`had_gradient`) if the program
+  /// refers to it, too. `incoming`: the tensor that was accumulated.
   void adopt(at::Tensor& gradient, bool had_gradient, const at::Tensor& incoming);
 
-  /// Something else lives there, so that nothing may be written. Passes by itself, in backward.
+  /// Returns whether another tensor occupies the memory, as it may during backward.
   bool is_occupied() const { return place_ && place_->is_occupied(); }
 
-  /// Moves the memory of `kept` elsewhere if it is the view's: the program keeps this tensor, which
-  /// autograd therefore copied (a hook that stores it, say).
+  /// Moves `kept` to other memory if it is in the view's: the program keeps this tensor (in a hook,
+  /// say), so that autograd copied it.
   void evict(const at::Tensor& kept) const;
 
-  /// Has gradients that flow into `accumulator` written there from now on, where `is_free` allows.
-  void attract(const torch::autograd::Node* accumulator, std::function<bool()> is_free);
+  /// Has backward write gradients of `accumulator` here from now on, where `is_free` allows.
+  void place_gradients(const torch::autograd::Node* accumulator, std::function<bool()> is_free);
 
  private:
   at::Tensor tensor_;
   at::Tensor flat_;
   std::shared_ptr<SymmetricBlock> block_;
   std::shared_ptr<GradientCounters> counters_;
-  std::shared_ptr<GradientPlace> place_;  ///< null until attract()
+  std::shared_ptr<GradientPlace> place_;  ///< null until place_gradients()
 };
 
-/// One view a parameter, in one block; nothing for a parameter without elements. Collective. Empty,
-/// on all ranks, where the ranks share no memory for it, or a parameter is not on the CPU. `scope`
-/// begins the names of operations, `timeout` is that of each.
+/// Makes one view for each parameter, in one block; none for a parameter without elements. Returns
+/// an empty list on all ranks if the ranks share no memory for it, or a parameter is not on the
+/// CPU. Collective. `scope` begins the names of operations, `timeout` is that of each.
 std::vector<std::optional<GradientView>> make_gradient_views(
     const std::string& scope, const std::vector<at::Tensor>& parameters, ProcessSet set,
     std::chrono::nanoseconds timeout);

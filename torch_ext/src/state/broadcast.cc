@@ -4,13 +4,15 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <set>
 #include <utility>
 #include <vector>
 
 #include "ronde/ronde.h"
+#include "ronde/torch/replicas.h"
+#include "ronde/torch/script.h"
 #include "torch_ext/src/autograd/autograd.h"
 #include "torch_ext/src/common/agreement.h"
-#include "torch_ext/src/common/first_error.h"
 #include "torch_ext/src/common/tensor_request.h"
 #include "torch_ext/src/state/object_bytes.h"
 
@@ -19,7 +21,7 @@ namespace {
 
 using detail::NamedTensors;
 
-/// Elements that share memory are those of the root only where they do so there, too.
+/// Describes elements that share memory, which must be alike on the root.
 std::string repeats_of(const at::Tensor& tensor) {
   const bool is_dense = tensor.defined() && tensor.layout() == at::kStrided && !tensor.is_nested();
   if (!is_dense || !detail::may_overlap_itself(tensor)) return {};
@@ -27,7 +29,7 @@ std::string repeats_of(const at::Tensor& tensor) {
          ")";
 }
 
-/// Ready to be sent: what can fail on one rank alone does so before any rank's tensors change.
+/// Prepares all operations, so that failures of one rank occur before any rank's tensors change.
 std::vector<detail::Prepared> prepare(const NamedTensors& tensors, const std::string& subject,
                                       int root_rank, ProcessSet set) {
   std::vector<detail::Prepared> prepared;
@@ -45,7 +47,7 @@ std::vector<detail::Prepared> prepare(const NamedTensors& tensors, const std::st
   return prepared;
 }
 
-/// Addresses of the first element and behind the last one.
+/// The addresses of a tensor's first element and behind its last one.
 struct Extent {
   std::uintptr_t begin = 0;
   std::uintptr_t end = 0;
@@ -75,8 +77,8 @@ void broadcast_tensors(const NamedTensors& tensors, int root_rank, ProcessSet se
   detail::agree(subject, mine, set);
   std::vector<TensorWork> works;
   std::vector<Extent> in_flight;
-  // In memory, as a program begins with them in any stream, and all of them also after an error, so
-  // that nothing is in flight afterwards.
+  // Waits on the host, as a program may use the tensors in any stream next, and for all works even
+  // after an error, so that nothing is in flight afterwards.
   detail::FirstError first_error;
   const auto wait_for_all = [&] {
     for (const TensorWork& work : works) first_error.attempt([&] { work.wait_host(); });
@@ -86,7 +88,7 @@ void broadcast_tensors(const NamedTensors& tensors, int root_rank, ProcessSet se
   std::size_t next = 0;
   for (const auto& [name, tensor] : tensors) {
     if (!tensor.defined()) continue;
-    // No two operations in flight may write the same memory, in which tied weights are.
+    // Two operations in flight must not write the same memory, as those of tied weights would.
     const Extent extent = extent_of(tensor);
     const bool is_in_use = std::ranges::any_of(in_flight, [&](const Extent& other) {
       return extent.begin < other.end && other.begin < extent.end;
@@ -94,7 +96,7 @@ void broadcast_tensors(const NamedTensors& tensors, int root_rank, ProcessSet se
     if (is_in_use) wait_for_all();
     in_flight.push_back(extent);
     works.push_back(detail::start(std::move(prepared[next++])));
-    detail::note_written(tensor);
+    detail::mark_written(tensor);
   }
   wait_for_all();
   first_error.rethrow();
@@ -111,6 +113,26 @@ void broadcast_parameters(const torch::OrderedDict<std::string, at::Tensor>& ten
   NamedTensors list;
   for (const auto& item : tensors) list.emplace_back(item.key(), item.value());
   broadcast_tensors(list, root_rank, process_set);
+}
+
+torch::OrderedDict<std::string, at::Tensor> named_parameters(const torch::jit::Module& module) {
+  torch::OrderedDict<std::string, at::Tensor> parameters("Parameter");
+  std::set<const at::TensorImpl*> seen;
+  for (const auto& item : module.named_parameters()) {
+    if (!seen.insert(item.value.unsafeGetTensorImpl()).second) continue;
+    parameters.insert(item.name, item.value);
+  }
+  return parameters;
+}
+
+void broadcast_parameters(const torch::jit::Module& module, int root_rank, ProcessSet process_set) {
+  torch::OrderedDict<std::string, at::Tensor> tensors("Tensor");
+  for (const auto& [name, tensor] : detail::tensors_in(module)) tensors.insert(name, tensor);
+  broadcast_parameters(tensors, root_rank, process_set);
+}
+
+void check_replicas(const torch::jit::Module& module, ProcessSet process_set) {
+  check_replicas(named_parameters(module), process_set);
 }
 
 }  // namespace ronde

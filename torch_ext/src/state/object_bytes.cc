@@ -17,6 +17,7 @@
 #include "ronde/error.h"
 #include "ronde/ronde.h"
 #include "torch_ext/src/common/tensor_request.h"
+#include "torch_ext/src/store/manifest.h"
 
 namespace ronde::detail {
 namespace {
@@ -34,18 +35,13 @@ at::Tensor compact(const at::Tensor& tensor) {
   return is_view ? tensor.detach().clone().requires_grad_(tensor.requires_grad()) : tensor;
 }
 
-void load_from(torch::serialize::InputArchive& archive, const std::string& bytes,
-               c10::Device device) {
-  archive.load_from(bytes.data(), bytes.size(), device);
-}
-
-// A module's tensors before a load, which gives them other memory and checks no shape; a class's
-// own may write into their memory instead.
+/// Backs up a module's tensors before a load, which replaces their memory and checks no shape; a
+/// class's own load() may write into their memory instead.
 class ModuleBackup {
  public:
   explicit ModuleBackup(torch::nn::Module& module) : tensors_(tensors_in(module)) {
     for (const auto& [name, tensor] : tensors_) {
-      // Shares the memory, but no version: to restore is not to change what autograd has saved.
+      // Shares the memory, but not the version, so that restoring does not count as a change.
       former_.push_back(tensor.variable_data());
       values_.push_back(without_repeats(former_.back()).clone());
     }
@@ -60,7 +56,8 @@ class ModuleBackup {
     }
   }
 
-  // Names a tensor whose shape or dtype changed; empty if none. Moves all back to their devices.
+  // Returns a text about a tensor whose shape or dtype changed; empty if none. Moves all back to
+  // their devices.
   std::string misfit() const {
     for (std::size_t i = 0; i < former_.size(); ++i) {
       const auto& [name, tensor] = tensors_[i];
@@ -86,7 +83,7 @@ std::function<void(bool)> load_module(torch::nn::Module& module, const std::stri
   const auto backup = std::make_shared<const ModuleBackup>(module);
   try {
     torch::serialize::InputArchive archive;
-    load_from(archive, bytes, backup->device());
+    archive.load_from(bytes.data(), bytes.size(), backup->device());
     module.load(archive);
     const std::string misfit = backup->misfit();
     if (!misfit.empty()) throw UsageError(misfit);
@@ -99,22 +96,13 @@ std::function<void(bool)> load_module(torch::nn::Module& module, const std::stri
   };
 }
 
-// Before an object's bytes, where no other rank says what they are: this, the fingerprint of the
-// rest, the object's type, and the bytes.
+// save_object() writes this, the fingerprint of the rest, the object's type, and its bytes.
 constexpr std::string_view kMagic = "ronde::save_bytes 1\n";
 constexpr std::size_t kDigits = 16;
 
-std::string digits_of(std::string_view text) {
-  constexpr std::string_view kHexadecimal = "0123456789abcdef";
-  std::string digits(kDigits, '0');
-  std::uint64_t rest = fingerprint(text);
-  for (std::size_t i = kDigits; i > 0; rest /= 16) digits[--i] = kHexadecimal[rest % 16];
-  return digits;
-}
-
 std::string with_header(const std::string& type, const std::string& bytes) {
   const std::string rest = type + '\n' + bytes;
-  return std::string(kMagic) + digits_of(rest) + rest;
+  return std::string(kMagic) + store::checksum_text(fingerprint(rest)) + rest;
 }
 
 void remove_header(std::string& bytes, const std::string& type) {
@@ -125,7 +113,7 @@ void remove_header(std::string& bytes, const std::string& type) {
                      " bytes were not written by ronde::save_bytes, or their beginning is lost");
   }
   const std::string_view rest = all.substr(header);
-  if (all.substr(kMagic.size(), kDigits) != digits_of(rest)) {
+  if (all.substr(kMagic.size(), kDigits) != store::checksum_text(fingerprint(rest))) {
     throw UsageError("the " + std::to_string(bytes.size()) +
                      " bytes are not those that ronde::save_bytes wrote: some are lost or changed");
   }
@@ -137,7 +125,7 @@ void remove_header(std::string& bytes, const std::string& type) {
   bytes.erase(0, header + type.size() + 1);
 }
 
-// The caller adds the rank. An empty text would mean success.
+// The caller adds the rank. The result is not empty, which would mean success.
 std::string without_rank(std::string text) {
   static const std::regex in_world("^rank \\d+ of world '[^']+': ");
   const std::string prefix = rank_prefix();
@@ -161,12 +149,11 @@ NamedTensors tensors_in(const torch::nn::Module& module) {
 
 NamedTensors tensors_in(const torch::jit::Module& module) {
   NamedTensors all;
-  for (const auto& item : module.named_parameters()) {
-    all.emplace_back("parameter " + item.name, item.value);
+  for (const auto& [name, value] : module.named_parameters()) {
+    all.emplace_back("parameter " + name, value);
   }
-  for (const auto& item : module.named_buffers()) {
-    all.emplace_back("buffer " + item.name, item.value);
-  }
+  for (const auto& [name, value] : module.named_buffers())
+    all.emplace_back("buffer " + name, value);
   return all;
 }
 
@@ -204,7 +191,7 @@ std::function<void(bool)> load_or_undo(const std::function<std::string()>& save,
   try {
     before = save();
   } catch (const std::exception&) {
-    // What cannot be saved before it was loaded cannot be set back.
+    // An object that cannot be saved cannot be restored.
   }
   const auto undo = [load, before] {
     if (before) load(*before);
@@ -212,7 +199,7 @@ std::function<void(bool)> load_or_undo(const std::function<std::string()>& save,
   try {
     load(bytes);
   } catch (...) {
-    const std::string second = problem_of(undo);  // it may have taken a part
+    const std::string second = problem_of(undo);  // load() may have changed a part
     if (second.empty()) throw;
     throw UsageError(problem_of([] { throw; }) + ". It cannot be set back: " + second);
   }
@@ -235,11 +222,11 @@ std::string bytes_of_archive(const std::function<void(torch::serialize::OutputAr
 void read_archive(const std::string& bytes,
                   const std::function<void(torch::serialize::InputArchive&)>& read) {
   torch::serialize::InputArchive archive;
-  load_from(archive, bytes, kCpu);
+  archive.load_from(bytes.data(), bytes.size(), kCpu);
   read(archive);
 }
 
-// An undefined tensor, which LibTorch does not save, is no bytes.
+// LibTorch does not save undefined tensors: they are encoded as no bytes.
 std::string bytes_of(const at::Tensor& tensor) {
   if (!tensor.defined()) return {};
   return bytes_of_archive([&](auto& archive) { archive.write("0", compact(tensor)); });
@@ -249,7 +236,7 @@ at::Tensor tensor_from(const std::string& bytes, const at::Tensor& former) {
   at::Tensor tensor;
   if (bytes.empty()) return tensor;
   torch::serialize::InputArchive archive;
-  load_from(archive, bytes, place_of(former));
+  archive.load_from(bytes.data(), bytes.size(), place_of(former));
   archive.read("0", tensor);
   return tensor;
 }
@@ -268,7 +255,7 @@ std::string bytes_of(const std::vector<at::Tensor>& tensors) {
 std::vector<at::Tensor> tensors_from(const std::string& bytes,
                                      const std::vector<at::Tensor>& former) {
   torch::serialize::InputArchive archive;
-  load_from(archive, bytes, former.empty() ? kCpu : place_of(former.front()));
+  archive.load_from(bytes.data(), bytes.size(), former.empty() ? kCpu : place_of(former.front()));
   c10::IValue list;
   archive.read("defined", list);
   const c10::List<bool> defined = list.toBoolList();
@@ -279,7 +266,7 @@ std::vector<at::Tensor> tensors_from(const std::string& bytes,
   return tensors;
 }
 
-// The pickle remembers devices, which the other ranks may not have.
+// The pickle records devices, which other ranks may lack.
 std::string bytes_of_ivalue(const c10::IValue& value) {
   bool elsewhere = false;
   value.visit([&elsewhere](const c10::IValue& part) {

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <ATen/core/Tensor.h>
 #include <torch/csrc/jit/api/module.h>
+#include <torch/optim/optimizer.h>
 
 #include <functional>
 #include <string>
@@ -19,22 +21,28 @@ std::string problem_of(const std::function<void()>& function);
 
 using NamedTensors = std::vector<std::pair<std::string, at::Tensor>>;
 
-/// The parameters and buffers of a module, by "parameter <name>" and "buffer <name>".
+/// Returns the parameters and buffers of a module, by "parameter <name>" and "buffer <name>".
 /// @{
 NamedTensors tensors_in(const torch::nn::Module& module);
 NamedTensors tensors_in(const torch::jit::Module& module);
 /// @}
 
-/// Why there is no such rank in the set, or empty.
+/// Returns why the set has no such rank; empty if it has.
 std::string root_problem(int root_rank, ProcessSet set);
 
-/// broadcast_object on behalf of a function whose texts, and whose operations' names, begin with
+/// Implements broadcast_object for a function whose texts and names of operations begin with
 /// `subject`. `options.name` is not used.
 void broadcast_encoded(const std::string& subject, const ObjectCodec& codec,
                        const BroadcastOptions& options);
 
-/// gather_object, in the same way.
+/// Implements gather_object likewise.
 void gather_encoded(const std::string& subject, const ListCodec& codec,
                     const BroadcastOptions& options);
+
+using StateSlots = std::vector<std::pair<const char*, at::Tensor*>>;
+
+/// Returns the tensors of `state` that have their parameter's shape, by name; undefined ones are
+/// unused. Empty for classes that are not LibTorch's own, and for LBFGS.
+StateSlots shaped_slots(torch::optim::OptimizerParamState& state);
 
 }  // namespace ronde::detail

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How the bytes of objects travel. What the bytes are is in object_bytes.cc.
+// Sends and receives the bytes of objects, which object_bytes.cc encodes.
 #include "ronde/torch/objects.h"
 
 #include <ATen/ops/from_blob.h>
@@ -21,7 +21,7 @@ namespace {
 
 const char* const kAdvice = "Give it one root, and objects of one type and shape, on every rank";
 
-// The tensor owns the bytes: after a group error the backend may outlive the caller's interest.
+// The tensor owns the bytes, as after a group error the backend may still use them.
 at::Tensor as_tensor(std::shared_ptr<std::string> bytes) {
   char* data = bytes->data();
   const auto count = static_cast<std::int64_t>(bytes->size());
@@ -40,7 +40,7 @@ std::string text_at(const at::Tensor& bytes, std::int64_t begin, std::int64_t co
           static_cast<std::size_t>(count)};
 }
 
-// The others do not know that this rank had no memory: it tells them in the next agreement.
+// Returns why this rank lacked memory, for the next agreement: other ranks do not know.
 std::string lack_of_memory(const std::function<void()>& exchange) {
   try {
     exchange();
@@ -57,7 +57,7 @@ void agree_on(const std::string& subject, const Statement& mine, ProcessSet set,
   agree(subject, mine, set, {.advice = kAdvice, .timeout = timeout});
 }
 
-// The root's bytes to all others.
+// Sends the root's bytes to all others.
 void broadcast_bytes(const std::string& subject, const std::shared_ptr<std::string>& bytes,
                      const BroadcastOptions& options) {
   const ProcessSet set = options.process_set;
@@ -71,13 +71,13 @@ void broadcast_bytes(const std::string& subject, const std::shared_ptr<std::stri
   if (!memory.problem.empty()) {
     memory.problem = "no memory for " + std::to_string(size) + " bytes: " + memory.problem;
   }
-  // Before the others begin to send.
+  // Agreed before the others begin to send.
   agree_on(subject, memory, set, options.timeout);
   own.name = subject + "/bytes";
   broadcast_(as_tensor(bytes), own);
 }
 
-// How the encoding that begins every gather went, and what is equal on all ranks.
+// Encodes this rank's object, and agrees on success and type.
 std::string encode_and_agree(const std::string& subject, const ListCodec& codec, Statement mine,
                              ProcessSet set, std::chrono::nanoseconds timeout) {
   std::string bytes;
@@ -160,9 +160,9 @@ void allgather_object(const ListCodec& codec, const AllgatherOptions& options) {
   agree_on(subject, loaded, set, options.timeout);
 }
 
-// There is no gather: an alltoall in which nobody has anything for anybody but the root moves each
-// object once, and carries the sizes. An allgather would bring all objects to all ranks; messages
-// would be agreed on one by one, and need the sizes first.
+// An alltoall in which all rows go to the root moves each object once, with its size. An allgather
+// would bring all objects to all ranks; messages would be agreed on one by one, and need the sizes
+// first.
 void gather_encoded(const std::string& subject, const ListCodec& codec,
                     const BroadcastOptions& options) {
   const ProcessSet set = options.process_set;

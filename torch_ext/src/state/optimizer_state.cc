@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// An optimizer as bytes, through LibTorch's own save and load, whose gaps are closed here.
-#include "torch_ext/src/state/optimizer_state.h"
+// Encodes an optimizer through LibTorch's save and load, and fills their gaps.
 
 #include <torch/optim/adagrad.h>
 #include <torch/optim/adam.h>
@@ -77,7 +76,7 @@ NamedState shaped_state(OptimizerParamState& state) {
   return all;
 }
 
-// The tensors of an LBFGS, which have the elements of all parameters together.
+// Returns the tensors of an LBFGS, which have the elements of all parameters together.
 NamedState flat_state(const OptimizerParamState& state) {
   const auto* lbfgs = dynamic_cast<const torch::optim::LBFGSParamState*>(&state);
   if (lbfgs == nullptr) return {};
@@ -93,7 +92,7 @@ struct Form {
   at::ScalarType dtype;
 };
 
-// The form of all parameters' gradients in one row, as LBFGS has them.
+// Returns the form of all parameters' gradients in one row, as in LBFGS.
 Form flat_form(const std::vector<at::Tensor>& parameters) {
   Form form{{0}, parameters.front().scalar_type()};
   for (const at::Tensor& parameter : parameters) {
@@ -103,8 +102,8 @@ Form flat_form(const std::vector<at::Tensor>& parameters) {
   return form;
 }
 
-// A module's dtype may change between steps, and the state keep its own: types are compared only
-// where the parameters were of other types when the state was saved.
+// A module's dtype may change between steps while the state keeps its own: types are compared only
+// if the parameters had other types when the state was saved.
 enum class Compare { Shapes, ShapesAndTypes };
 
 void check_form(const std::string& what, const NamedState& state, const Form& form,
@@ -118,8 +117,8 @@ void check_form(const std::string& what, const NamedState& state, const Form& fo
   }
 }
 
-// Throws unless the state is that of these parameters: LibTorch loads a checkpoint of another model
-// without a word, if only it has as many parameters.
+// Throws unless the state fits these parameters: LibTorch loads a checkpoint of another model with
+// as many parameters without an error.
 void check_fit(const Optimizer& optimizer, Compare compare) {
   for (std::size_t number = 0; number < optimizer.param_groups().size(); ++number) {
     const auto& parameters = optimizer.param_groups()[number].params();
@@ -197,8 +196,8 @@ void load_onto_devices(Optimizer& optimizer, const std::string& bytes) {
   }
 }
 
-// State and options before a load, which only adds: state of parameters that have none in the
-// bytes would survive it, so the optimizer has none meanwhile.
+// Backs up state and options before a load, and clears the state: LibTorch's load would keep the
+// state of parameters that have none in the bytes.
 class OptimizerBackup {
  public:
   explicit OptimizerBackup(Optimizer& optimizer) : optimizer_(optimizer) {
@@ -263,7 +262,7 @@ void visit_slots(
   }
 }
 
-// The optimizer's bytes without the tensors of parameters' shapes: LibTorch leaves out undefined
+// Returns the optimizer's bytes without the tensors of parameters' shapes: LibTorch skips undefined
 // ones.
 std::string save_rest(Optimizer& optimizer) {
   std::vector<at::Tensor> taken;
@@ -331,7 +330,7 @@ ObjectCodec codec_of(Optimizer& optimizer) {
   return codec;
 }
 
-// Each tensor by itself, so that the ranks can divide them.
+// Lists tensors individually, so that the ranks can divide them.
 CheckpointObject checkpoint_object_of(Optimizer& optimizer) {
   CheckpointObject object{.type = type_text(typeid(optimizer)), .fixed = false};
   object.tensors = [&optimizer] {

@@ -17,7 +17,7 @@
 #include "ronde/ronde.h"
 #include "ronde/torch/checkpoint_object.h"
 #include "torch_ext/src/common/agreement.h"
-#include "torch_ext/src/common/rank_log.h"
+#include "torch_ext/src/common/tensor_request.h"
 #include "torch_ext/src/state/object_bytes.h"
 
 namespace ronde {
@@ -141,7 +141,7 @@ CheckpointObject checkpoint_object_of_generators(ProcessSet set) {
     try {
       set_states(saved);
     } catch (...) {
-      set_states(former);  // some of them may have taken theirs
+      set_states(former);  // some generators may have changed
       throw;
     }
     return [former](bool keep) {
@@ -187,7 +187,7 @@ void load_random_state(torch::serialize::InputArchive& archive, const BroadcastO
   const ProcessSet set = options.process_set;
   detail::check_member(subject, set);
   const auto own = static_cast<std::size_t>(rank_in(set).value());
-  // A state is small: all ranks get those of all.
+  // States are small, so every rank gets all of them.
   detail::ObjectCodec codec;
   std::vector<at::Tensor> former;
   codec.problem = detail::problem_of([&] { former = states(); });

@@ -1,14 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "torch_ext/src/store/manifest.h"
 
+#include <sodium/crypto_shorthash.h>
+
+#include <algorithm>
+#include <array>
+#include <bit>
 #include <charconv>
 #include <cstdio>
+#include <cstring>
 #include <limits>
+#include <map>
 #include <set>
+#include <tuple>
 
 #include "core/src/base/json.h"
-#include "torch_ext/src/store/checksum.h"
-#include "torch_ext/src/store/format_error.h"
 
 namespace ronde::store {
 namespace {
@@ -24,7 +30,7 @@ constexpr std::int64_t kMost = std::numeric_limits<std::int64_t>::max();
 }
 
 Json parse(std::string_view text) {
-  // What follows visits the values recursively.
+  // The decoders visit values recursively.
   constexpr int kDeepest = 16;
   const auto check_depth = [](int depth, Json::parse_event_t, const Json&) {
     if (depth > kDeepest) refuse("it is nested deeper than any that Ronde writes");
@@ -132,6 +138,51 @@ bool parse_number(std::string_view text, std::int64_t& value) {
   return error == std::errc() && end == text.data() + text.size() && value >= 0;
 }
 
+struct Seen {
+  std::string manifest;
+  std::string problem;
+  bool committed = false;
+  std::map<std::int64_t, std::map<int, std::vector<int>>> ranks;  // by part and host
+};
+
+void record(const Sighting& sighting, int rank, int host, Seen& seen) {
+  seen.committed |= sighting.committed;
+  if (seen.manifest.empty()) seen.manifest = sighting.manifest;
+  if (seen.problem.empty()) seen.problem = sighting.problem;
+  for (const std::int64_t part : sighting.parts) seen.ranks[part][host].push_back(rank);
+}
+
+Candidate make_candidate(const Name& name, const Seen& seen) {
+  Candidate candidate{.name = name};
+  if (seen.manifest.empty()) {
+    candidate.problem = seen.problem.empty() ? "it has no manifest" : seen.problem;
+    return candidate;
+  }
+  candidate.manifest = decode_manifest(seen.manifest);
+  std::string missing;
+  for (const PartSummary& summary : candidate.manifest.parts) {
+    std::vector<int>& readers = candidate.readers.emplace_back();
+    const auto found = seen.ranks.find(summary.part);
+    if (found == seen.ranks.end()) {
+      missing += (missing.empty() ? "" : ", ") + std::to_string(summary.part);
+      continue;
+    }
+    // The ranks of a host share the work.
+    for (const auto& [host, ranks] : found->second) {
+      readers.push_back(ranks[static_cast<std::size_t>(summary.part) % ranks.size()]);
+    }
+    const auto first = static_cast<std::size_t>(summary.part) % readers.size();
+    std::rotate(readers.begin(), readers.begin() + static_cast<std::ptrdiff_t>(first),
+                readers.end());
+  }
+  if (!missing.empty()) {
+    candidate.problem = "no rank sees its part " + missing + " of " +
+                        std::to_string(candidate.manifest.ranks) +
+                        ": the file is missing, or on the disk of a host that is";
+  }
+  return candidate;
+}
+
 }  // namespace
 
 std::string folder_name(const Name& name) {
@@ -167,7 +218,7 @@ std::string encode_manifest(const Manifest& manifest) {
 Manifest decode_manifest(std::string_view text) {
   const Json json = parse(text);
   const Json& content = field(json, "content");
-  // Texts that are no UTF-8 cannot be written.
+  // dump() would throw for texts that are not UTF-8.
   const std::string written = content.dump(-1, ' ', false, Json::error_handler_t::replace);
   if (checksum_in(json, "checksum") != checksum_text(written)) refuse("its checksum is wrong");
   if (text_of(content, "format") != kFormat) refuse("it is of another format");
@@ -232,6 +283,40 @@ std::vector<Sighting> decode_sightings(std::string_view text) {
     sightings.push_back(std::move(sighting));
   }
   return sightings;
+}
+
+std::vector<Candidate> find_candidates(const std::vector<std::vector<Sighting>>& all,
+                                       const std::vector<int>& host_of) {
+  const auto newest_first = [](const Name& a, const Name& b) {
+    return std::tie(a.sequence, a.step, a.run) > std::tie(b.sequence, b.step, b.run);
+  };
+  std::map<Name, Seen, decltype(newest_first)> by_name(newest_first);
+  for (std::size_t rank = 0; rank < all.size(); ++rank) {
+    for (const Sighting& sighting : all[rank]) {
+      record(sighting, static_cast<int>(rank), host_of.at(rank), by_name[sighting.name]);
+    }
+  }
+  std::vector<Candidate> candidates;
+  for (const auto& [name, seen] : by_name) {
+    if (seen.committed) candidates.push_back(make_candidate(name, seen));
+  }
+  return candidates;
+}
+
+std::uint64_t checksum(std::string_view bytes) {
+  static_assert(std::endian::native == std::endian::little && crypto_shorthash_BYTES == 8);
+  constexpr std::array<unsigned char, crypto_shorthash_KEYBYTES> kKey{};
+  std::uint64_t value = 0;
+  crypto_shorthash(reinterpret_cast<unsigned char*>(&value),
+                   reinterpret_cast<const unsigned char*>(bytes.data()), bytes.size(), kKey.data());
+  return value;
+}
+
+std::string checksum_text(std::uint64_t value) {
+  constexpr std::string_view kDigits = "0123456789abcdef";
+  std::string text(16, '0');
+  for (std::size_t i = text.size(); i > 0; value >>= 4) text[--i] = kDigits[value & 15];
+  return text;
 }
 
 }  // namespace ronde::store

@@ -9,17 +9,101 @@
 #include <charconv>
 #include <cstdio>
 #include <set>
+#include <system_error>
+#include <vector>
 
 #include "core/src/base/system.h"
-#include "torch_ext/src/store/checksum.h"
-#include "torch_ext/src/store/files.h"
-#include "torch_ext/src/store/format_error.h"
+#include "ronde/error.h"
 
 namespace ronde::store {
 
 namespace fs = std::filesystem;
 
 namespace {
+
+const char* advice(int code) {
+  switch (code) {
+    case ENOSPC:
+    case EDQUOT:
+      return ". Free some space, or keep fewer checkpoints: those that are complete are intact";
+    case EACCES:
+    case EPERM:
+    case EROFS:
+      return ". Give this user the permission, or choose another folder";
+    case EEXIST:
+    case ENOTDIR:
+      return ". A file has this name: choose another folder";
+    default:
+      return "";
+  }
+}
+
+/// Throws Error with the path, the system's words by `code`, and what to do.
+[[noreturn]] void fail(const std::string& what, const fs::path& path, int code) {
+  throw Error(what + " " + path.string() + ": " + errno_text(code) + advice(code));
+}
+
+UniqueFd open_folder(const fs::path& path) {
+  UniqueFd folder(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (!folder) fail("cannot open the folder", path, errno);
+  return folder;
+}
+
+/// Makes files that were created or renamed in the folder durable.
+void sync_folder(int folder, const fs::path& path) {
+  if (::fsync(folder) != 0) fail("cannot make durable", path, errno);
+}
+
+void make_folders(const fs::path& path) {
+  std::error_code error;
+  std::vector<fs::path> parents;  // of the folders that are created
+  for (auto place = path; !place.empty() && !fs::exists(place, error);) {
+    place = place.parent_path();
+    parents.push_back(place.empty() ? "." : place);
+  }
+  fs::create_directories(path, error);
+  if (error) fail("cannot make the folder", path, error.value());
+  for (const auto& parent : parents) {
+    // A folder may be writable but not readable.
+    if (::access(parent.c_str(), R_OK) == 0) sync_folder(open_folder(parent).get(), parent);
+  }
+}
+
+void write_all(int file, std::string_view bytes, const fs::path& path) {
+  constexpr std::size_t kMostAtOnce = std::size_t{1} << 26;
+  while (!bytes.empty()) {
+    const ssize_t written = ::write(file, bytes.data(), std::min(bytes.size(), kMostAtOnce));
+    if (written < 0 && errno == EINTR) continue;
+    if (written < 0) fail("cannot write", path, errno);
+    bytes.remove_prefix(static_cast<std::size_t>(written));
+  }
+}
+
+/// Creates or replaces a file and syncs it; sync_folder() must follow. `path` is for errors.
+void write_file(int folder, const std::string& name, std::string_view bytes, const fs::path& path) {
+  constexpr mode_t kMode = 0666;
+  UniqueFd file(::openat(folder, name.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, kMode));
+  if (!file) fail("cannot make", path / name, errno);
+  write_all(file.get(), bytes, path / name);
+  if (::fsync(file.get()) != 0) fail("cannot make durable", path / name, errno);
+}
+
+std::string read_file(const fs::path& path) {
+  UniqueFd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  struct stat status = {};
+  if (!file || ::fstat(file.get(), &status) != 0) fail("cannot read", path, errno);
+  std::string bytes(static_cast<std::size_t>(std::max<off_t>(status.st_size, 0)), '\0');
+  std::size_t filled = 0;
+  while (filled < bytes.size()) {
+    const ssize_t got = ::read(file.get(), bytes.data() + filled, bytes.size() - filled);
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) fail("cannot read", path, errno);
+    if (got == 0) break;
+    filled += static_cast<std::size_t>(got);
+  }
+  bytes.resize(filled);
+  return bytes;
+}
 
 constexpr std::string_view kPartial = "partial-";
 constexpr const char* kManifest = "manifest.json";
@@ -28,7 +112,7 @@ std::string part_file(std::int64_t part, Copy copy, const char* ending) {
   return (copy == Copy::Own ? "part-" : "copy-") + std::to_string(part) + ending;
 }
 
-/// The number in "part-12.json" or "copy-12.json"; -1 of another file.
+/// Returns the number in "part-12.json" or "copy-12.json"; -1 for another file.
 std::int64_t part_of(std::string_view file) {
   constexpr std::string_view kEnding = ".json";
   if (!file.starts_with("part-") && !file.starts_with("copy-")) return -1;
@@ -64,7 +148,7 @@ std::vector<Found> folders_in(const fs::path& folder) {
   return all;
 }
 
-Sighting look_into(const fs::path& folder, const Name& name, bool committed) {
+Sighting inspect(const fs::path& folder, const Name& name, bool committed) {
   Sighting sighting{.name = name, .committed = committed};
   std::set<std::int64_t> parts;
   std::error_code vanished;  // another rank may remove it
@@ -88,7 +172,8 @@ Sighting look_into(const fs::path& folder, const Name& name, bool committed) {
   return sighting;
 }
 
-/// Once the manifest is gone, it is no checkpoint any more. Other ranks may remove it as well.
+/// Removes the manifest first, which makes the checkpoint invalid. Other ranks may remove it as
+/// well.
 void remove_checkpoint(const fs::path& folder) {
   std::error_code error;
   fs::remove(folder / kManifest, error);
@@ -98,8 +183,8 @@ void remove_checkpoint(const fs::path& folder) {
   }
 }
 
-/// Relative to the open folder: a rank on another host may rename it meanwhile, which then has the
-/// same manifest.
+/// Writes relative to the open folder, which a rank on another host may rename meanwhile; it then
+/// has the same manifest.
 void write_manifest(const Manifest& manifest, const fs::path& path) {
   make_folders(path);  // this folder may have no part
   const UniqueFd folder = open_folder(path);
@@ -156,7 +241,7 @@ std::string Store::prepare() const {
 std::vector<Sighting> Store::scan() const {
   std::vector<Sighting> sightings;
   for (const Found& found : folders_in(folder_)) {
-    sightings.push_back(look_into(found.path, found.name, found.committed));
+    sightings.push_back(inspect(found.path, found.name, found.committed));
   }
   return sightings;
 }
@@ -183,7 +268,7 @@ void Store::commit(const Manifest& manifest) const {
     write_manifest(manifest, from);
     if (::rename(from.c_str(), to.c_str()) != 0) fail("cannot rename", from, errno);
   } catch (const Error&) {
-    // A rank on another host may have committed it meanwhile, and have removed what was made anew.
+    // A rank on another host may have committed it meanwhile.
     if (!is_committed()) throw;
     discard(manifest.name);
   }

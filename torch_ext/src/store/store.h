@@ -12,7 +12,7 @@
 
 namespace ronde::store {
 
-/// Whose part a file has: that of the rank that wrote it, or of a rank on another host.
+/// Whether a file has the part of the rank that wrote it, or of a rank on another host.
 enum class Copy { Own, OfAnotherHost };
 
 /// Sequences of checkpoints, both ends excluded.
@@ -43,21 +43,20 @@ struct Part {
 /// same members at once.
 class Store {
  public:
-  /// Looks at nothing yet.
   explicit Store(std::filesystem::path folder) : folder_(std::move(folder)) {}
 
-  /// Makes the folder, and returns what identifies it on this host: device and inode.
+  /// Creates the folder, and returns its identity on this host: device and inode.
   std::string prepare() const;
 
-  /// The checkpoints here, complete or not, in no order; none if there is no folder.
+  /// Returns the checkpoints here, complete or not, in no order; none if there is no folder.
   std::vector<Sighting> scan() const;
 
   /// Writes a part of a checkpoint that is in progress, durably.
   void write_part(const Name& name, std::int64_t part, Copy copy, std::string_view index,
                   std::string_view data) const;
 
-  /// Makes the checkpoint in progress the newest, once all its parts are durable. It may have been
-  /// committed by another rank already.
+  /// Completes the checkpoint in progress, once all its parts are durable. Another rank may have
+  /// committed it already.
   void commit(const Manifest& manifest) const;
 
   /// Removes a checkpoint in progress that cannot be completed, as far as that is possible.
@@ -67,10 +66,10 @@ class Store {
   /// later: two jobs save here, and each would remove what is the other's.
   void check_alone(const Name& own, std::int64_t first) const;
 
-  /// Removes what older saves have left, and all but the newest `keep` checkpoints (0: none). Those
-  /// that were passed over when this run resumed do not count as kept, and go with those before
-  /// them. What other runs have made from sequence `first` on stays. Goes on where one cannot be
-  /// removed, and throws at the end.
+  /// Removes remains of older saves, and all but the newest `keep` checkpoints (0: keeps all).
+  /// Those that were passed over when this run resumed do not count as kept, and are removed with
+  /// those before them. Checkpoints of other runs from sequence `first` on stay. Continues if one
+  /// cannot be removed, and throws at the end.
   void prune(int keep, const Name& newest, const Range& passed_over = {},
              std::int64_t first = std::numeric_limits<std::int64_t>::max()) const;
 

@@ -10,6 +10,7 @@
 
 #include "ronde/error.h"
 #include "ronde/ronde.h"
+#include "ronde/torch/checkpoint.h"
 #include "torch_ext/src/common/agreement.h"
 #include "torch_ext/src/common/tensor_request.h"
 #include "torch_ext/src/training/permutation.h"
@@ -50,8 +51,8 @@ void require_equal(const std::string& what, std::uint64_t saved, std::uint64_t h
 
 }  // namespace
 
-/// Global positions [start, end) of the epoch are dealt out; end - start divides by the ranks, so
-/// each rank finds equally many that are its own (k mod size == rank).
+/// Deals global positions [start, end) of the epoch to ranks k mod size. The range divides by the
+/// ranks, so all get equally many.
 struct DistributedSampler::State {
   std::size_t dataset_size = 0;
   DistributedSamplerOptions options;
@@ -63,14 +64,14 @@ struct DistributedSampler::State {
   std::size_t taken = 0;  // by this rank
   std::vector<std::size_t> order;
 
-  // Where an epoch that goes on at `from` ends.
+  // Returns the end of an epoch that continues at `from`.
   std::size_t end_from(std::size_t from) const {
     const std::size_t left = dataset_size - std::min(from, dataset_size);
     const bool pads = options.remainder == Remainder::Pad;
     return from + (left + (pads ? ranks - 1 : 0)) / ranks * ranks;
   }
 
-  // This rank's i-th global position.
+  // Returns this rank's i-th global position.
   std::size_t global_position(std::size_t i) const {
     const std::size_t own = static_cast<std::size_t>(options.rank);
     const std::size_t first = start + (own + ranks - start % ranks) % ranks;
@@ -90,7 +91,7 @@ struct DistributedSampler::State {
     }
   }
 
-  // A place behind an epoch's last sample is the beginning of the next one.
+  // Maps a place behind an epoch's last sample to the beginning of the next epoch.
   EpochPlace next_begin() const {
     if (!next_place) return {epoch + 1, 0};
     const EpochPlace& asked = *next_place;
@@ -183,6 +184,30 @@ std::size_t DistributedSampler::position() const noexcept {
 
 std::size_t DistributedSampler::samples_per_rank() const noexcept {
   return state_->end_from(0) / state_->ranks;
+}
+
+BatchShare share_batch(std::int64_t total, std::int64_t largest, ProcessSet process_set) {
+  detail::check_member("ronde::share_batch", process_set);
+  const auto ranks = static_cast<std::int64_t>(ranks_of(process_set).size());
+  if (largest < 1 || total < ranks) {
+    throw UsageError(detail::rank_prefix(process_set) + "ronde::share_batch: " +
+                     std::to_string(total) + " samples cannot be divided among " +
+                     std::to_string(ranks) + " ranks in batches of at most " +
+                     std::to_string(largest) + ". Give at least one sample a rank");
+  }
+  // Rounds to whole samples for each rank, which equal passes must divide.
+  const std::int64_t whole = (2 * total + ranks) / (2 * ranks);
+  std::int64_t passes = (whole + largest - 1) / largest;
+  if (total % ranks == 0) {
+    while (whole % passes != 0) ++passes;
+  }
+  BatchShare share;
+  share.passes = static_cast<int>(passes);
+  share.batch = std::max<std::int64_t>(1, (2 * total + ranks * passes) / (2 * ranks * passes));
+  share.batch = std::min(share.batch, largest);
+  share.total = share.batch * passes * ranks;
+  share.rate_factor = static_cast<double>(share.total) / static_cast<double>(total);
+  return share;
 }
 
 }  // namespace ronde

@@ -84,7 +84,7 @@ void WarmupLR::set_rates(const std::vector<double>& rates) {
   }
 }
 
-// LibTorch's step() sets the rates to what this returns and then counts the step.
+// LibTorch's step() sets the rates to the result and then counts the step.
 std::vector<double> WarmupLR::get_lrs() {
   check_groups();
   if (!finished()) return rates_after(steps_taken() + 1);

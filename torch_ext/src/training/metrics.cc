@@ -25,7 +25,7 @@ const char* const kFunction = "MetricAverage";
   throw UsageError(detail::rank_prefix() + detail::subject_of(kFunction, {}) + ": " + text);
 }
 
-/// The names that each rank has added (a line each), in rank order; a rank without any abstains.
+/// Returns the names that each rank has added, in rank order; a rank without any abstains.
 std::vector<detail::Statement> gather_names(const std::string& subject, std::string mine,
                                             const MetricAverageOptions& options) {
   const auto size = static_cast<std::int64_t>(mine.size()) + 1;  // a rank's names end with a NUL

@@ -2,8 +2,7 @@
 // The files of a checkpoint, names of folders, and what ranks say of them.
 #include "tests/checkpoint/parts.h"
 #include "tests/sweeps/fuzz/decoders/fuzz_target.h"
-#include "torch_ext/src/store/candidates.h"
-#include "torch_ext/src/store/format_error.h"
+#include "torch_ext/src/store/manifest.h"
 
 namespace ronde::fuzz {
 namespace {

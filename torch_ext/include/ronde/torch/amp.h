@@ -16,13 +16,12 @@
 #include "ronde/process_set.h"
 #include "ronde/torch/distributed_optimizer.h"
 
-/// Mixed precision: LibTorch has the parts for C++, but neither a guard for its autocast nor a
-/// GradScaler.
+/// Mixed precision: a guard for LibTorch's autocast, and a GradScaler, which LibTorch lacks in C++.
 namespace ronde {
 
-/// Turns LibTorch's autocast on for this thread while it lives: matrix products and convolutions on
-/// devices of that type run in `dtype`, and operations that need it in f32. It encloses forward and
-/// the loss; backward follows by itself. They nest.
+/// Enables LibTorch's autocast on this thread in its scope: matrix products and convolutions on
+/// devices of that type run in `dtype`, and operations that need f32 in f32. Enclose forward and
+/// the loss; backward follows their types. Scopes nest.
 class Autocast {
  public:
   /// `enabled` false turns autocast off.
@@ -40,21 +39,22 @@ class Autocast {
 
 /// How a GradScaler chooses its scale.
 struct GradScalerOptions {
-  /// Between 1.2e-38 and 8.5e37, where f32 holds it and its inverse.
+  /// Between 1.2e-38 and 8.5e37, so that f32 holds the scale and its inverse.
   double init_scale = 65536.0;
   /// Multiplies the scale after `growth_interval` steps in a row without overflow; more than 1.
   double growth_factor = 2.0;
-  /// Multiplies it after a step with overflow; between 0 and 1.
+  /// Multiplies the scale after a step with overflow; between 0 and 1.
   double backoff_factor = 0.5;
-  /// Steps; at least 1.
+  /// Number of steps without overflow before the scale grows; at least 1.
   int growth_interval = 2000;
   /// False: the scale is 1, no step is skipped, and unscale_() only waits.
   bool enabled = true;
-  /// The ranks that have the same scale and skip the same steps: more than those that reduce
-  /// gradients together where a model is split over ranks. They step as many optimizers in the same
-  /// order. Without a value: each optimizer's own ranks.
+  /// The ranks that share the scale and skip the same steps; more than those that reduce gradients
+  /// together if a model is split over ranks. They step as many optimizers in the same order.
+  /// Without a value, each optimizer's own ranks.
   std::optional<ProcessSet> process_set = std::nullopt;
-  /// Prefix of the names of its operations; equal on all ranks of the set, and unique there.
+  /// Prefix of the names of the scaler's operations; equal on all ranks of the set, and unique
+  /// there.
   std::string name = "grad_scaler";
 };
 
@@ -67,9 +67,9 @@ struct GradScalerOptions {
 ///     scaler.step(optimizer);
 ///     scaler.update();
 ///
-/// All ranks skip the same steps and have the same scale: reduced gradients are equal on all of
-/// them, and the overflow of gradients that a rank keeps for itself (local_parameters) travels with
-/// the scale, which the ranks compare.
+/// All ranks skip the same steps and have the same scale: reduced gradients are equal on all ranks,
+/// and the ranks exchange the overflow of local gradients (local_parameters) with the scale, which
+/// they compare.
 ///
 /// Several optimizers may share a scaler: step each, then update() once. unscale_() and step() are
 /// collective; make all calls on all ranks alike.
@@ -77,10 +77,10 @@ struct GradScalerOptions {
 /// Thread-safety: none; use it on the thread that calls step().
 class GradScaler {
  public:
-  /// Throws UsageError for options that make no sense.
+  /// Throws UsageError for invalid options.
   explicit GradScaler(GradScalerOptions options = {});
 
-  /// The loss, or losses, times the scale.
+  /// Returns the loss, or losses, times the scale.
   at::Tensor scale(const at::Tensor& outputs) const;
 
   /// Waits for the gradients of the optimizer and divides them by the scale. Throws what
@@ -88,27 +88,27 @@ class GradScaler {
   /// same gradients, or if the ranks' scales differ.
   void unscale_(DistributedOptimizer& optimizer);
 
-  /// Calls unscale_() unless that was done, then steps unless a gradient is not finite on some
+  /// Calls unscale_() unless it was called, then steps unless a gradient is not finite on some
   /// rank. Returns whether it stepped. Throws UsageError if called twice without update(). After
   /// another exception call zero_grad() to go on with other gradients.
   bool step(DistributedOptimizer& optimizer);
 
   /// Adapts the scale to the steps since the last call, of which there must be one; or sets it.
-  /// Throws UsageError where even the smallest scale leaves gradients that are not finite.
+  /// Throws UsageError if even the smallest scale leaves gradients that are not finite.
   void update(std::optional<double> new_scale = std::nullopt);
 
-  /// The factor of the next losses.
+  /// Returns the factor of the next losses.
   double get_scale() const noexcept { return options_.enabled ? scale_ : 1.0; }
 
-  /// Writes the scale and the steps since it changed. Equal on all ranks: one may save it for all.
+  /// Writes the scale and the steps since it changed, which are equal on all ranks.
   void save(torch::serialize::OutputArchive& archive) const;
-  /// Throws UsageError for an archive without them.
+  /// Reads what save() wrote. Throws UsageError for another archive.
   void load(torch::serialize::InputArchive& archive);
 
  private:
   /// The state of an optimizer since the last update().
   struct Progress {
-    /// Whether its gradients are those that were unscaled.
+    /// Returns whether the gradients of this reduction were unscaled.
     bool is_of(std::uint64_t number) const { return number != 0 && number == reduction_number; }
     std::size_t index = 0;  ///< in the order of the optimizers
     std::uint64_t reduction_number = 0;

@@ -12,9 +12,9 @@
 
 namespace ronde {
 
-/// Gives every rank the root's parameters and buffers, frozen ones and those of any dtype included,
-/// matched by name; call it before the first forward. Expanded tensors keep their memory, and are
-/// expanded alike on all ranks. Collective. The ranks compare names, shapes, dtypes and devices
+/// Copies the root's parameters and buffers, of any dtype and also frozen ones, to every rank,
+/// matched by name; call it before the first forward. Expanded tensors keep their memory, and must
+/// be expanded alike on all ranks. Collective. The ranks compare names, shapes, dtypes and devices
 /// first; if they differ, all throw a UsageError that shows the first difference of each rank, and
 /// no tensor is changed.
 ///
@@ -23,15 +23,15 @@ namespace ronde {
 void broadcast_parameters(const torch::nn::Module& module, int root_rank = 0,
                           ProcessSet process_set = {});
 
-/// The same for a dictionary, such as `module.named_parameters()`.
+/// Broadcasts the tensors of a dictionary, such as `module.named_parameters()`.
 void broadcast_parameters(const torch::OrderedDict<std::string, at::Tensor>& tensors,
                           int root_rank = 0, ProcessSet process_set = {});
 
-/// Gives every rank the root's optimizer state (moments, step counts) and options (learning rate),
-/// through LibTorch's own save and load: any optimizer that implements them, also one that has not
-/// stepped here. State that the root does not have is dropped. Collective; the ranks compare types,
-/// groups and shapes first. An error on one rank, or state at the root that does not fit its
-/// parameters, is a UsageError on all, whose state and options are then as before.
+/// Copies the root's optimizer state (moments, step counts) and options (learning rate) to every
+/// rank, through LibTorch's save and load, which the optimizer must implement; it need not have
+/// stepped here. State that the root lacks is dropped. Collective; the ranks compare types, groups
+/// and shapes first. An error on one rank, or state at the root that does not fit its parameters,
+/// is a UsageError on all ranks, whose state and options stay unchanged.
 void broadcast_optimizer_state(torch::optim::Optimizer& optimizer, int root_rank = 0,
                                ProcessSet process_set = {});
 

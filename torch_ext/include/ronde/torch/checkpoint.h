@@ -18,32 +18,32 @@ namespace ronde {
 
 /// Options of Checkpoint. Equal on all ranks.
 struct CheckpointOptions {
-  /// How many complete checkpoints stay, 0: all. With at least two there is one to fall back on
-  /// where the newest is damaged.
+  /// Number of complete checkpoints to keep; 0 keeps all. With at least two, resume() can fall back
+  /// if the newest is damaged.
   int keep = 2;
-  /// True: the ranks divide what is equal on all of them, and each writes its part. False: rank 0
-  /// writes everything; the others need no folder.
+  /// True: the ranks divide the objects that are equal on all, and each writes its part. False:
+  /// rank 0 writes everything; the others need no folder.
   bool sharded = true;
-  /// 1: each part is also on the disk of a rank on another host, so that no shared file system is
-  /// needed for the loss of a host. 0: it is not.
+  /// 1: a rank on another host also writes each part, so that losing a host needs no shared file
+  /// system. 0: no copies.
   int replicate = 0;
   /// False: save() returns once the checkpoint is complete.
   bool asynchronous = true;
   /// Keeps the states of each rank's default random generators (CPU and CUDA). Resumed with another
   /// number of ranks, they are seeded anew.
   bool random_state = true;
-  /// Lets a run that did not resume save into a folder with checkpoints of another run, which go as
-  /// `keep` says.
+  /// Lets a run that did not resume save into a folder with checkpoints of another run, which are
+  /// removed by `keep`.
   bool overwrite = false;
-  /// What should_stop() tells of, such as {SIGTERM}. The program's own handler of such a signal
-  /// still runs. One that it installs later takes Ronde's place, and calls what it replaced if both
-  /// are to run.
+  /// The signals that should_stop() reports, such as {SIGTERM}. The program's own handler of such a
+  /// signal still runs. One that it installs later replaces Ronde's, and must call the handler that
+  /// it replaced if both are to run.
   std::vector<int> stop_signals = {};
   /// The ranks that train together, all by default; this one is among them.
   ProcessSet process_set = {};
 };
 
-/// Saves the state of a training run, and takes it up again:
+/// Saves and restores the state of a training run:
 ///
 ///     ronde::Checkpoint checkpoint("checkpoints", {.stop_signals = {SIGTERM}});
 ///     checkpoint.add("net", net).add("adam", adam).add("warmup", warmup).add("sampler", sampler);
@@ -56,8 +56,8 @@ struct CheckpointOptions {
 ///     }
 ///     checkpoint.wait();  // throws if the last save failed
 ///
-/// save() copies this rank's part and returns; a thread writes it while training goes on. A
-/// checkpoint counts once all parts are durable: a program that is killed meanwhile resumes from
+/// save() copies this rank's part and returns; a thread writes it while training continues. A
+/// checkpoint is valid once all parts are durable: a program that is killed meanwhile resumes from
 /// the one before. docs/checkpoints.md describes the files.
 ///
 /// The constructor, save(), resume(), wait() and should_stop() are collective. Objects must outlive
@@ -66,58 +66,56 @@ struct CheckpointOptions {
 /// trains.
 class Checkpoint {
  public:
-  /// Makes the folder, on every rank that writes. It may be another one on every host, but belongs
-  /// to one job: two that save into it are told, and lose nothing. Throws
-  /// UsageError on all ranks where that is impossible on one, or options make no sense.
+  /// Creates the folder on every rank that writes. Hosts may use different folders, but a folder
+  /// belongs to one job: two that save into it get an error, and lose nothing. Throws UsageError on
+  /// all ranks if one cannot create it or options are invalid.
   explicit Checkpoint(const std::filesystem::path& folder, CheckpointOptions options = {});
   ~Checkpoint();
   Checkpoint(const Checkpoint&) = delete;
   Checkpoint& operator=(const Checkpoint&) = delete;
 
-  /// Adds an object that is equal on all ranks: what ronde/torch/objects.h takes, a number,
-  /// LibTorch's and Ronde's schedulers, GradScaler, a DistributedOptimizer (its inner optimizer),
-  /// and every type with save() and load(). Loaded in this order. `name` must be new.
+  /// Adds an object that is equal on all ranks: one that ronde/torch/objects.h accepts, a number, a
+  /// scheduler of LibTorch or Ronde, GradScaler, a DistributedOptimizer (its inner optimizer), or
+  /// any type with save() and load(). Objects are loaded in this order. `name` must be new.
   template <typename T>
   Checkpoint& add(const std::string& name, T& object) {
     return add_checked(name, object, /*local=*/false);
   }
 
-  /// Adds an object that each rank has by itself (an expert, statistics). Such a checkpoint fits
-  /// the same number of ranks only.
+  /// Adds an object that is each rank's own (an expert, statistics). Such a checkpoint can only be
+  /// resumed with the same number of ranks.
   template <typename T>
   Checkpoint& add_local(const std::string& name, T& object) {
     return add_checked(name, object, /*local=*/true);
   }
 
-  /// Adds a sampler whose position is that of your loop: samples of this epoch, over all ranks. A
+  /// Adds a sampler with the position of your loop, in samples of this epoch over all ranks: a
   /// loader with workers prefetches, so that the sampler is ahead of the loop.
   Checkpoint& add(const std::string& name, DistributedSampler& sampler,
                   std::function<std::size_t()> position);
 
-  /// Saves what was added, as of now, as `step`, 0 or more. Waits for the last save first, and
-  /// throws what became of it: UsageError on all ranks, with each failed rank's words (a full disk,
-  /// for instance). Training can go on then: this step is saved even so. Also throws
-  /// UsageError on all ranks where the ranks' objects differ, where one cannot be saved, or where
-  /// the folder has checkpoints of another run that this one did not resume. Does nothing for the
-  /// step that was saved last. GroupError.
+  /// Saves the objects in their current state as `step`, 0 or more. Waits for the last save first;
+  /// if it failed (a full disk, say), throws UsageError on all ranks with each failed rank's text,
+  /// but saves this step nevertheless: training can continue. Also throws UsageError on all ranks
+  /// if their objects differ, one cannot be saved, or the folder has checkpoints of another run
+  /// that this one did not resume. Does nothing for the step that was saved last. GroupError.
   void save(std::int64_t step);
 
   /// Loads the newest checkpoint that is complete for all ranks, wherever its parts are, and
-  /// returns its step; nothing where there is none. Damaged ones are passed over, with a warning,
-  /// and stay until `keep` newer ones are complete.
-  /// Modules and tensors take the values into the memory that they have, expanded ones included.
-  /// Throws UsageError on all ranks, and changes nothing, if objects are missing in it, unknown
-  /// here, of other shapes, or cannot be loaded on one rank, if it was written by a newer Ronde, or
-  /// if none is whole. GroupError.
+  /// returns its step; nothing if there is none. Skips damaged ones with a warning; they stay until
+  /// `keep` newer ones are complete. Modules and tensors, also expanded ones, keep their memory.
+  /// Throws UsageError on all ranks, and changes nothing, if objects are missing in the checkpoint,
+  /// unknown here, of other shapes, or cannot be loaded on one rank, if a newer Ronde wrote it, or
+  /// if all are damaged. GroupError.
   std::optional<std::int64_t> resume();
 
   /// Waits until the last save is complete, and throws what save() throws.
   void wait();
 
-  /// Whether a rank got one of the stop signals: the same answer on all ranks at the same call, at
-  /// the latest in the second call after the signal. It costs a small allreduce that travels during
-  /// the step. The same signal again, a second later or more, ends the process, also where the
-  /// program has a handler, which runs first.
+  /// Returns whether a rank got one of the stop signals: the same answer on all ranks at the same
+  /// call, at the latest in the second call after the signal. Costs a small allreduce that runs
+  /// during the step. The same signal again, a second later or more, ends the process, after
+  /// running the program's handler if there is one.
   bool should_stop();
 
  private:
@@ -142,15 +140,15 @@ struct BatchShare {
   std::int64_t batch = 0;  ///< samples of a rank in one backward pass
   int passes = 1;          ///< backward passes of a step: backward_passes_per_step
   std::int64_t total = 0;  ///< samples of a step, over all ranks and passes
-  /// What the learning rate is multiplied by for steps of `total` samples instead of those asked
-  /// for; 1 where the batch divides.
+  /// Factor for the learning rate, as steps have `total` samples instead of those asked for; 1 if
+  /// the batch divides evenly.
   double rate_factor = 1;
 };
 
-/// Divides a batch of `total` samples so that it stays what it was with another number of ranks:
-/// with as few passes as batches of at most `largest` samples allow, and all equally large. Where
-/// it does not divide by the ranks, the nearest batch that does. Throws UsageError where there are
-/// fewer samples than ranks.
+/// Divides a batch of `total` samples among the ranks, in the fewest passes of equal batches of at
+/// most `largest` samples, so that a run keeps its batch with another number of ranks. Chooses the
+/// nearest batch that divides by the ranks. Throws UsageError if there are fewer samples than
+/// ranks.
 BatchShare share_batch(std::int64_t total, std::int64_t largest, ProcessSet process_set = {});
 
 }  // namespace ronde

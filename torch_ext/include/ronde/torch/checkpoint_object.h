@@ -23,18 +23,18 @@ namespace ronde::detail {
 struct CheckpointObject {
   using Tensors = std::vector<std::pair<std::string, at::Tensor>>;
 
-  /// Of the rest; empty if there is none.
+  /// The type of the object, if it has bytes; else empty.
   std::string type = {};
-  /// Those that are saved now, by name, equal on all ranks. Null: none.
+  /// Returns the tensors to save, by name, equal on all ranks. Null: none.
   std::function<Tensors()> tensors = {};
-  /// The same of those that may differ between ranks: rank 0's are saved. Null: none.
+  /// Returns tensors that may differ between ranks, of which rank 0's are saved. Null: none.
   std::function<Tensors()> buffers = {};
-  /// The rest as bytes, those of rank 0. Null: none.
+  /// Returns the rest as bytes, of which rank 0's are saved. Null: none.
   std::function<std::string()> encode = {};
-  /// Whether what is loaded must have the tensors that are there now, of these shapes and dtypes.
+  /// Whether loaded tensors must match the present ones in names, shapes and dtypes.
   bool fixed = true;
-  /// Loads, or throws and leaves the object as it was. What it returns keeps the new state or
-  /// restores the former. The tensors are on the CPU.
+  /// Loads, or throws and leaves the object as it was. The function it returns keeps the new state
+  /// or restores the former. The tensors are on the CPU.
   std::function<std::function<void(bool keep)>(const std::map<std::string, at::Tensor>& tensors,
                                                const std::string& bytes)>
       load = {};
@@ -58,10 +58,10 @@ CheckpointObject checkpoint_object_of(const torch::jit::Module& module);
 CheckpointObject checkpoint_object_of(torch::optim::Optimizer& optimizer);
 CheckpointObject checkpoint_object_of(at::Tensor& tensor);
 CheckpointObject checkpoint_object_of(ObjectCodec codec);
-/// Of LibTorch's schedulers, which save nothing themselves, the number of steps: what else changes
-/// is the optimizer's. ReduceLROnPlateauScheduler is none of them.
+/// Saves the number of steps of LibTorch's schedulers, which save nothing themselves; their other
+/// state is the optimizer's. ReduceLROnPlateauScheduler is not derived from LRScheduler.
 CheckpointObject checkpoint_object_of(torch::optim::LRScheduler& scheduler);
-/// The random generators of this rank.
+/// Saves the random generators of this rank.
 CheckpointObject checkpoint_object_of_generators(ProcessSet set);
 
 template <typename T>

@@ -13,7 +13,7 @@
 
 namespace ronde {
 
-/// One tensor of those that a compressed gradient is sent as.
+/// One of the tensors as which a compressed gradient is sent.
 struct CompressedPart {
   /// Reduce: combined in place with the other ranks', with the optimizer's op and scales; shape and
   /// dtype are equal on all ranks. Gather: the rows of all ranks, in rank order, unscaled; only the
@@ -22,8 +22,8 @@ struct CompressedPart {
 
   at::Tensor tensor;                  ///< a Reduce writes its result here
   Combine combine = Combine::Reduce;  ///< how it is combined with the other ranks'
-  /// The wire type of a Reduce (F16 or BF16), to which the backends convert; without a value the
-  /// tensor's own.
+  /// The wire type of a Reduce (F16 or BF16), to which the backends convert; by default the
+  /// tensor's own type.
   std::optional<DataType> wire_dtype = std::nullopt;
 };
 
@@ -64,15 +64,15 @@ class CompressedGradient {
   virtual std::vector<CompressedPart> compress(const at::Tensor& gradient,
                                                const GradientReduction& reduction) = 0;
 
-  /// Takes the results of the parts, in their order. Either writes the result into `gradient`,
+  /// Gets the results of the parts, in their order. Either writes the result into `gradient`,
   /// which may be the tensor that was compressed, and returns nothing, or returns parts to send
   /// next, with whose results it is called again.
   virtual std::vector<CompressedPart> decompress(const std::vector<at::Tensor>& results,
                                                  const at::Tensor& gradient) = 0;
 };
 
-/// Makes gradients smaller on the wire (DistributedOptimizerOptions::compression). Derive from it
-/// for another compression. An object may serve several optimizers.
+/// A compression of gradients on the wire (DistributedOptimizerOptions::compression). Derive your
+/// own from it. Several optimizers may share an object.
 class Compression {
  public:
   virtual ~Compression() = default;
@@ -84,10 +84,10 @@ class Compression {
   /// value, a result, or a host's sum that an average does not make smaller is infinite beyond
   /// that. Each rank's values, sums of several hosts and results are rounded.
   static std::shared_ptr<Compression> fp16();
-  /// The same in bfloat16: 8 bits of precision, the magnitudes of f32.
+  /// As fp16(), in bfloat16: 8 bits of precision, the magnitudes of f32.
   static std::shared_ptr<Compression> bf16();
 
-  /// Names it with all that must be equal on all ranks, which compare it: "fp16", "top-k of 1 %".
+  /// Returns name and parameters, which the ranks compare: "fp16", "top-k of 1 %".
   virtual std::string description() const = 0;
 
   /// Returns the state for one parameter, a complex one as its parts, when an optimizer is

@@ -26,18 +26,19 @@ class GradientReducer;
 GradientReducer& reducer_of(DistributedOptimizer& optimizer) noexcept;
 }  // namespace detail
 
-/// Groups of gradients that are reduced together, all or none, once all of them are there, so that
-/// they are fused in every step.
+/// Groups of gradients that are reduced together, all or none, once all are ready, so that they are
+/// fused in every step.
 class GradientGroups {
  public:
-  /// No groups: each gradient is reduced as soon as it is there.
+  /// No groups: each gradient is reduced as soon as it is ready.
   GradientGroups() = default;
   /// `count` groups of neighbouring parameters, of about equal bytes; 0: none.
   GradientGroups(int count) : count_(count) {}
-  /// These groups; parameters in none of them are reduced by themselves.
+  /// These groups; parameters in none of them are reduced one by one.
+  /// @{
   GradientGroups(std::initializer_list<std::vector<at::Tensor>> groups) : lists_(groups) {}
-  /// The same.
   GradientGroups(std::vector<std::vector<at::Tensor>> groups) : lists_(std::move(groups)) {}
+  /// @}
 
   /// The arguments of the constructor.
   /// @{
@@ -52,8 +53,8 @@ class GradientGroups {
 
 /// Options of DistributedOptimizer (a table is in docs/optimizer.md). Equal on all ranks.
 struct DistributedOptimizerOptions {
-  /// Prefix of the names of its operations, unique among the optimizers that live. Empty:
-  /// "optimizer<k>", the k-th one without a name constructed for these ranks.
+  /// Prefix of the names of operations, unique among existing optimizers. Empty: "optimizer<k>",
+  /// the k-th one without a name constructed for these ranks.
   std::string name = {};
   /// How the ranks' gradients are combined. LBFGS takes Average and Sum.
   ReduceOp op = ReduceOp::Average;
@@ -65,12 +66,11 @@ struct DistributedOptimizerOptions {
   /// @}
   /// The ranks that train this model, all by default; this one is among them.
   ProcessSet process_set = {};
-  /// How long the other ranks may take to come to each operation, zero for ever: also at
-  /// construction.
+  /// Limit for the other ranks to reach each operation, also at construction; zero means none.
   std::chrono::nanoseconds timeout{0};
   /// Gradients of this many backward passes add up locally before they are reduced.
   int backward_passes_per_step = 1;
-  /// Divides what adds up by backward_passes_per_step.
+  /// Divides these sums by backward_passes_per_step.
   bool average_aggregated_gradients = false;
   /// On the CPU of one host, with Sum or Average: gradients live in memory that the ranks share,
   /// once the model's size, and are reduced there in place. A gradient that the program keeps over
@@ -78,48 +78,47 @@ struct DistributedOptimizerOptions {
   /// (handles from before the first backward, parts of one buffer) stays where it is, which costs
   /// two copies. In a child of fork() they are its own copy. Without effect elsewhere.
   bool gradient_views = true;
-  /// Only with Average: gradients are divided by it before they are added up, and the sum is
-  /// multiplied by it / ranks instead of 1 / ranks. Between 1 and the number of ranks it keeps sums
-  /// of half-precision gradients from overflowing or vanishing.
+  /// With Average only: gradients are divided by this factor before they are added, and the sum is
+  /// multiplied by factor / ranks instead of 1 / ranks. Between 1 and the number of ranks it keeps
+  /// sums of half-precision gradients from overflowing or vanishing.
   double gradient_predivide_factor = 1.0;
   /// With op Adasum: each rank steps `inner` with its own gradients, and the changes of parameters
   /// are combined instead: for optimizers with state (Adam, momentum), whose steps are no multiples
   /// of the gradient (Maleki et al., 2021). False: gradients are combined, as with the other ops.
   bool adasum_of_deltas = true;
-  /// Which gradients travel together; not with adasum_of_deltas.
+  /// The gradients that are reduced together; not with adasum_of_deltas.
   GradientGroups groups = {};
-  /// Null: none. Turns gradient views off.
+  /// Null: no compression. A compression disables gradient views.
   std::shared_ptr<Compression> compression = nullptr;
-  /// Sparse gradients (of embeddings) are made dense and reduced as the others. Otherwise their
-  /// indices and values are gathered, with Sum or Average only.
+  /// Converts sparse gradients (of embeddings) to dense ones before they are reduced. Otherwise
+  /// their indices and values are gathered, with Sum or Average only.
   bool sparse_as_dense = false;
-  /// Parameters whose gradient is sparse. They are recognised by their gradient; but a rank that
-  /// gets none in the first step, where others do, must be told.
+  /// Parameters whose gradient is sparse. Needed only if a rank has no gradient in the first step
+  /// while others have a sparse one.
   std::vector<at::Tensor> sparse_parameters = {};
   /// Parameters that each rank trains by itself (experts, layers that are split over the ranks):
-  /// their gradients are not reduced, and they may be others on every rank.
+  /// their gradients are not reduced, and the lists may differ between ranks.
   std::vector<at::Tensor> local_parameters = {};
-  /// With Sum and Average: gradients of local parameters are scaled as the sum of the others is,
-  /// and so are to them as they would be in one process with the whole batch.
+  /// With Sum and Average: scales gradients of local parameters as the sum of the others, so that
+  /// their ratio is that of one process with the whole batch.
   bool scale_local_gradients = true;
-  /// Looks for NaN and infinity in this rank's gradients before they are reduced, which reads each
-  /// once more; synchronize() then throws a UsageError on all ranks that names the parameters and
-  /// the ranks. To find out where they come from.
+  /// Checks this rank's gradients for NaN and infinity before they are reduced, which reads each
+  /// once more; synchronize() then throws a UsageError on all ranks that names parameters and
+  /// ranks. For debugging.
   bool find_nonfinite = false;
 
-  /// Samples on which this rank works in a step: figures and timeline then tell samples a second.
+  /// Samples that this rank processes in a step, for samples per second in figures and timeline.
   std::uint64_t samples_per_step = 0;
 };
 
 /// Reduces gradients over the ranks, then steps `inner`. The reduction of each gradient starts as
 /// soon as backward has accumulated it, while the rest of backward still runs.
 ///
-/// It is not a torch::optim::Optimizer: learning rates, schedulers, saving and loading act on
-/// `inner`, which must live as long as anything but the destructor is called, or backward reaches
-/// its parameters. Frozen parameters
-/// (requires_grad false) are left alone until all ranks unfreeze them. One that is frozen between
-/// two calls of step() or zero_grad() is reduced once more, as `inner` steps every parameter that
-/// has a gradient.
+/// This class is not a torch::optim::Optimizer: learning rates, schedulers, saving and loading act
+/// on `inner`, which must outlive all calls but the destructor, and each backward that reaches its
+/// parameters. Frozen parameters (requires_grad false) are ignored until all ranks unfreeze them.
+/// One that is frozen between two calls of step() or zero_grad() is reduced once more, as `inner`
+/// steps every parameter that has a gradient.
 ///
 /// A parameter without a gradient on this rank alone counts as zero here with Sum and Average, and
 /// is left out with Min, Max, Product and Adasum; one without gradient on every rank keeps its
@@ -146,27 +145,26 @@ class DistributedOptimizer {
                        const torch::OrderedDict<std::string, at::Tensor>& named_parameters,
                        DistributedOptimizerOptions options = {});
 
-  /// The same; keeps `inner` alive.
+  /// Shares the ownership of `inner`.
   DistributedOptimizer(std::shared_ptr<torch::optim::Optimizer> inner,
                        const torch::OrderedDict<std::string, at::Tensor>& named_parameters,
                        DistributedOptimizerOptions options = {});
 
-  /// Removes the hooks, also after the end of `inner`. Reductions in flight still complete in the
-  /// background.
+  /// Removes the hooks; `inner` may be gone. Reductions in flight complete in the background.
   ~DistributedOptimizer();
   DistributedOptimizer(DistributedOptimizer&& other) noexcept;
   DistributedOptimizer& operator=(DistributedOptimizer&& other) noexcept;
 
-  /// Clears the gradients of `inner`. Throws UsageError while reductions are in flight. Also what
-  /// to call after a failed step(), or to drop gradients after synchronize() without a step.
+  /// Clears the gradients of `inner`. Throws UsageError while reductions are in flight. Call it
+  /// also after a failed step(), or to drop gradients after synchronize() without a step.
   void zero_grad(bool set_to_none = true);
 
-  /// Adds parameters that `inner` got since (add_param_group): grouped among themselves if
-  /// GradientGroups is a number, by themselves otherwise, and none local. Collective; throws as the
-  /// constructor does, and where gradients are in flight, or reduced without a step.
+  /// Adds parameters that `inner` got since (add_param_group), none of them local. If
+  /// GradientGroups is a number they form groups of their own, otherwise none. Collective; throws
+  /// as the constructor does, and if gradients are in flight, or reduced without a step.
   void add_parameters(const torch::OrderedDict<std::string, at::Tensor>& named_parameters);
 
-  /// Must be equal on all ranks. Throws UsageError while reductions are in flight.
+  /// Changes the option, alike on all ranks. Throws UsageError while reductions are in flight.
   void set_backward_passes_per_step(int passes);
 
   /// Waits for all gradients (unless synchronize() was called since the last backward), then steps
@@ -188,7 +186,7 @@ class DistributedOptimizer {
   /// UsageError with its text); the gradients are then useless, and zero_grad() starts anew.
   void synchronize();
 
-  /// Has its effect until it is destroyed.
+  /// Ends the effect of no_sync() or skip_synchronize() when destroyed.
   class Guard {
    public:
     ~Guard();
@@ -209,12 +207,12 @@ class DistributedOptimizer {
   [[nodiscard]] NoSync no_sync();
 
   /// While the guard lives, step() steps with the gradients as they are: those that synchronize()
-  /// has reduced, or this rank's own if nothing was sent. After synchronize() it is not needed, as
+  /// has reduced, or this rank's own if nothing was sent. Not needed after synchronize(), as
   /// step() does not reduce twice. Throws UsageError with adasum_of_deltas, whose gradients are
   /// never reduced.
   [[nodiscard]] SkipSynchronize skip_synchronize();
 
-  /// The optimizer that steps.
+  /// Returns the wrapped optimizer.
   torch::optim::Optimizer& inner() noexcept;
 
  private:

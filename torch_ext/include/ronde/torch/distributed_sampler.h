@@ -47,30 +47,32 @@ class DistributedSampler : public torch::data::samplers::Sampler<std::vector<std
   /// asked for. `new_size` replaces the size of the dataset. Call it before next().
   void reset(std::optional<std::size_t> new_size = std::nullopt) override;
 
-  /// Up to `batch_size` indices of this rank; nullopt at the end of the epoch.
+  /// Returns up to `batch_size` indices of this rank; nullopt at the end of the epoch.
   std::optional<std::vector<std::size_t>> next(std::size_t batch_size) override;
 
   /// Writes seed, epoch, position and dataset size.
   void save(torch::serialize::OutputArchive& archive) const override;
-  /// The same with the position of your loop (samples of this epoch, over all ranks): a loader with
-  /// workers prefetches, so that position() is ahead of the loop.
+  /// Writes the position of your loop instead (samples of this epoch, over all ranks): a loader
+  /// with workers prefetches, so that position() is ahead of the loop.
   void save(torch::serialize::OutputArchive& archive, std::size_t position) const;
 
-  /// The next begin() starts at the saved epoch and position, also with another number of ranks, or
-  /// at the next epoch if the saved one was finished. Throws UsageError if seed, shuffle or dataset
-  /// size differ from this sampler's.
+  /// Makes the next begin() start at the saved epoch and position, also with another number of
+  /// ranks, or at the next epoch if the saved one was finished. Throws UsageError if seed, shuffle
+  /// or dataset size differ from this sampler's.
   void load(torch::serialize::InputArchive& archive) override;
 
-  /// The next begin() starts `epoch` after its first `position` samples, counted over all ranks.
+  /// Makes the next begin() start `epoch` after its first `position` samples, counted over all
+  /// ranks.
   void set_epoch(std::size_t epoch, std::size_t position = 0);
 
-  /// The epoch in progress, or the next one before the first begin() and after set_epoch or load.
+  /// Returns the epoch in progress, or the next one before the first begin() and after set_epoch or
+  /// load.
   std::size_t epoch() const noexcept;
 
-  /// Samples of this epoch that all ranks together have been given.
+  /// Returns the number of samples of this epoch that all ranks together have got.
   std::size_t position() const noexcept;
 
-  /// Samples this rank gets in a whole epoch.
+  /// Returns the number of samples this rank gets in a whole epoch.
   std::size_t samples_per_rank() const noexcept;
 
  private:

@@ -26,7 +26,7 @@ double scaled_learning_rate(double learning_rate, double batches = 1, ProcessSet
 struct WarmupOptions {
   /// Steps until the full rate is reached; 0: at once.
   std::int64_t steps = 0;
-  /// The full rate is the present one times this; 0: times the number of ranks in `process_set`.
+  /// Factor from the present to the full rate; 0: the number of ranks in `process_set`.
   double scale = 0;
   /// The ranks whose number counts, all by default; this one is among them.
   ProcessSet process_set = {};
@@ -40,10 +40,10 @@ struct WarmupOptions {
 ///   for (...) { ...; optimizer.step(); warmup.step(); }
 ///
 /// After n calls of step() the rate is lr * (1 + (scale - 1) * min(n, steps) / steps), computed
-/// from lr and n alone; what else changes it meanwhile is overwritten. `after` begins at the full
+/// from lr and n alone; other changes are overwritten. `after` begins at the full
 /// rate: it is stepped for the first time in call steps + 1.
 ///
-/// All ranks compute the same; nothing travels. Thread-safety: none.
+/// All ranks compute the same without communication. Thread-safety: none.
 class WarmupLR : public torch::optim::LRScheduler {
  public:
   /// Throws UsageError if steps or scale are negative or not finite, and on a rank outside the
@@ -51,10 +51,10 @@ class WarmupLR : public torch::optim::LRScheduler {
   explicit WarmupLR(torch::optim::Optimizer& optimizer, WarmupOptions options,
                     std::shared_ptr<torch::optim::LRScheduler> after = nullptr);
 
-  /// Calls of step() so far.
+  /// Returns the number of calls of step() so far.
   std::int64_t steps_taken() const noexcept { return step_count_; }
 
-  /// Whether the rate has reached its full value.
+  /// Returns whether the rate has reached its full value.
   bool finished() const noexcept { return step_count_ >= options_.steps; }
 
   /// Resumes a run: sets the rates to those after so many calls, from those at construction, and
@@ -63,9 +63,9 @@ class WarmupLR : public torch::optim::LRScheduler {
 
   /// Writes the steps taken and each group's lr at construction.
   void save(torch::serialize::OutputArchive& archive) const;
-  /// Resumes from there, whatever the rates are now. `steps`, `scale` and `after` stay those of
-  /// this object, so that a run may resume with another number of ranks. Throws UsageError for an
-  /// archive that save() did not write, or wrote for another number of parameter groups.
+  /// Resumes from the saved state, whatever the rates are now. `steps`, `scale` and `after` stay
+  /// those of this object, so that a run may resume with another number of ranks. Throws UsageError
+  /// for an archive that save() did not write, or wrote for another number of parameter groups.
   void load(torch::serialize::InputArchive& archive);
 
  private:

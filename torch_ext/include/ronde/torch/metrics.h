@@ -13,11 +13,11 @@ namespace ronde {
 
 /// Options of MetricAverage.
 struct MetricAverageOptions {
-  /// Distinguishes several that are averaged at the same time, on different threads.
+  /// Distinguishes objects that are averaged at the same time on different threads.
   std::string name = {};
   /// The ranks whose values are averaged, by default all; this one is among them.
   ProcessSet process_set = {};
-  /// How long the other ranks may take to call average(), zero for ever.
+  /// Limit for the other ranks to call average(); zero means none.
   std::chrono::nanoseconds timeout{0};
 };
 
@@ -38,17 +38,17 @@ class MetricAverage {
   /// does not count; any other NaN makes its mean NaN. Throws UsageError if the weight is negative,
   /// infinite or NaN, and for a name with a line break or a NUL.
   void add(const std::string& name, double value, double weight = 1);
-  /// The same for a tensor of one element; waits for its device.
+  /// Adds the value of a tensor of one element; waits for its device.
   void add(const std::string& name, const at::Tensor& value, double weight = 1);
 
-  /// The means over all ranks, the same bits on each; NaN where all weights are 0. One allreduce
-  /// for all metrics, after one allgather of their names. A rank that has added nothing since the
-  /// last reset() takes part and counts for nothing; if all have, the result is empty. Collective.
-  /// Throws UsageError on all ranks if they have added different names (it gives the first
-  /// difference), and at once on a rank outside the process set; GroupError.
+  /// Returns the means over all ranks, the same bits on each; NaN if all weights are 0. Uses one
+  /// allgather of names and one allreduce. A rank that has added nothing since the last reset()
+  /// takes part without effect; if no rank has, the result is empty. Collective. Throws UsageError
+  /// on all ranks if they have added different names (it gives the first difference), and at once
+  /// on a rank outside the process set; GroupError.
   std::map<std::string, double> average() const;
 
-  /// Forgets what was added.
+  /// Removes all values.
   void reset() noexcept { sums_.clear(); }
 
  private:

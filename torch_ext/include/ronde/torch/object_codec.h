@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-/// How ronde/torch/objects.h makes bytes of objects, and objects of bytes.
+/// Encodes objects as bytes, and decodes them, for ronde/torch/objects.h.
 
 #include <ATen/core/Tensor.h>
 #include <ATen/core/ivalue.h>
@@ -36,7 +36,7 @@ concept Bytes = OneOf<T, std::string, std::vector<char>, std::vector<signed char
 inline torch::nn::Module* module_in(torch::nn::Module& module) {
   return &module;
 }
-/// Null if the holder is empty.
+/// Returns null if the holder is empty.
 template <typename M>
 torch::nn::Module* module_in(const torch::nn::ModuleHolder<M>& holder) {
   return holder.is_empty() ? nullptr : holder.ptr().get();
@@ -71,19 +71,19 @@ concept ValueObject = Bytes<T> || OneOf<T, at::Tensor, std::vector<at::Tensor>, 
 template <typename T>
 concept Object = ModuleObject<T> || OptimizerObject<T> || ValueObject<T> || ArchivedObject<T>;
 
-/// An object on its way from one rank to others.
+/// Encodes an object on one rank, and decodes it on others.
 struct ObjectCodec {
   /// Must be equal on all ranks: the object's type, and its parts.
   std::vector<std::string> lines = {};
-  /// Why this rank's object can neither be sent nor replaced.
+  /// Why this rank's object can neither be sent nor replaced; empty if it can.
   std::string problem = {};
   std::function<std::string()> encode = {};
-  /// Loads, or throws and leaves the object as it was. What it returns is called with whether all
-  /// ranks could load, to keep the new object or the former.
+  /// Loads, or throws and leaves the object as it was. The function it returns is called with
+  /// whether all ranks could load, and keeps the new object or restores the former.
   std::function<std::function<void(bool keep)>(std::string bytes)> decode = {};
 };
 
-/// An object on its way to a list of all ranks' objects.
+/// Encodes an object, and appends all ranks' objects to a list.
 struct ListCodec {
   std::string type = {};
   std::function<std::string()> encode = {};
@@ -96,7 +96,7 @@ std::string bytes_of(const at::Tensor& tensor);
 std::string bytes_of(const std::vector<at::Tensor>& tensors);
 std::string bytes_of_ivalue(const c10::IValue& value);
 std::string bytes_of_archive(const std::function<void(torch::serialize::OutputArchive&)>& write);
-/// New tensors, on the device of `former` where it has one, else on the CPU.
+/// Returns new tensors on the device of `former` if that is defined, else on the CPU.
 at::Tensor tensor_from(const std::string& bytes, const at::Tensor& former);
 std::vector<at::Tensor> tensors_from(const std::string& bytes,
                                      const std::vector<at::Tensor>& former);
@@ -104,8 +104,8 @@ c10::IValue ivalue_from(const std::string& bytes);
 void read_archive(const std::string& bytes,
                   const std::function<void(torch::serialize::InputArchive&)>& read);
 
-/// A decode() for an object that `load` changes: sets it back by loading what `save` returned
-/// before, which an object that cannot be saved yet does not have.
+/// Implements decode() for an object that `load` changes. Restores it by loading what `save`
+/// returned before, unless the object could not be saved.
 std::function<void(bool keep)> load_or_undo(const std::function<std::string()>& save,
                                             const std::function<void(const std::string&)>& load,
                                             const std::string& bytes);

@@ -17,25 +17,24 @@ using GatherOptions = BroadcastOptions;
 // (also undefined) and std::vector<at::Tensor>; c10::IValue, hence numbers, texts, lists and
 // dictionaries; modules and their holders; optimizers; and every type with operator<< into a
 // torch::serialize::OutputArchive and operator>> from an InputArchive. Sizes may differ between
-// ranks and calls. Autograd's history does not travel.
+// ranks and calls. Autograd's history is not sent.
 //
-// All are collective over the process set: its ranks call them with objects of one type. Calls at
-// the same time on several threads need different names. The timeout is that of each operation
-// within.
+// All are collective over the process set: its ranks call them with objects of one type. Concurrent
+// calls on several threads need different names. The timeout applies to each operation within.
 //
 // Errors: UsageError on all ranks, with what each had, if types or roots differ, or if an object
 // cannot be encoded or loaded on one of them; UsageError at once on a rank outside the set.
 // GroupError if the group is dead.
 
-/// Gives every rank the root's object.
+/// Copies the root's object to every rank.
 ///
 /// A value (neither a module nor an optimizer) is replaced once every rank could load its own.
-/// Tensors arrive on the device of the tensor that they replace (of a list, on that of the first),
-/// else on the CPU; those in an IValue always on the CPU.
+/// Tensors are placed on the device of the tensor that they replace (in a list, the first), else on
+/// the CPU; those in an IValue always on the CPU.
 ///
 /// A module or optimizer keeps its identity and its devices; the ranks compare types, names, shapes
-/// and dtypes first. As LibTorch's load, this gives a module's parameters and buffers new memory;
-/// broadcast_parameters writes into theirs. If one rank cannot load, parameters, buffers and the
+/// and dtypes first. Like LibTorch's load, this gives a module's parameters and buffers new memory;
+/// broadcast_parameters keeps theirs. If one rank cannot load, parameters, buffers and the
 /// state of optimizers are as before on all, and so is an object with operators but no default
 /// constructor, by loading what it had saved before. Other changes by a module's own load() are not
 /// undone.
@@ -47,7 +46,7 @@ void broadcast_object(T& object, const BroadcastOptions& options = {}) {
   }
 }
 
-/// Gives every rank the objects of all ranks, in rank order. Tensors arrive on the CPU. Not for
+/// Returns the objects of all ranks, in rank order, with tensors on the CPU. Not for
 /// modules and optimizers: see save_bytes.
 template <typename T>
 std::vector<T> allgather_object(const T& object, const AllgatherOptions& options = {}) {
@@ -56,7 +55,7 @@ std::vector<T> allgather_object(const T& object, const AllgatherOptions& options
   return all;
 }
 
-/// The same for the root alone; the result is empty on all others, which receive nothing.
+/// Returns the objects of all ranks on the root; the result is empty elsewhere.
 template <typename T>
 std::vector<T> gather_object(const T& object, const GatherOptions& options = {}) {
   std::vector<T> all;
@@ -69,7 +68,7 @@ std::vector<T> gather_object(const T& object, const GatherOptions& options = {})
 template <typename T>
 std::string save_bytes(const T& object) {
   detail::check_object<T>();
-  // Encoding changes nothing.
+  // Encoding does not change the object.
   return detail::save_object(detail::codec_of_object(const_cast<T&>(object)));
 }
 

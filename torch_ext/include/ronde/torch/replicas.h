@@ -17,12 +17,11 @@ namespace ronde {
 /// once, and sends 24 bytes while the ranks agree. Ranks that have joined (ronde::join()) count as
 /// equal.
 ///
-/// DistributedOptimizer does the same in its first step, with the options of the inner optimizer
+/// DistributedOptimizer also checks in its first step, including the options of the inner optimizer
 /// (RONDE_CHECK_REPLICAS).
 void check_replicas(const torch::nn::Module& module, ProcessSet process_set = {});
 
-/// The same for a dictionary, from which parameters that each rank trains for itself can be left
-/// out.
+/// Compares the tensors of a dictionary, from which the caller may leave out local parameters.
 void check_replicas(const torch::OrderedDict<std::string, at::Tensor>& tensors,
                     ProcessSet process_set = {});
 

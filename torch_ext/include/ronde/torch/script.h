@@ -9,19 +9,19 @@
 
 #include "ronde/process_set.h"
 
-/// Models in TorchScript (torch::jit::load(), Module::define()): what the rest of the interface
-/// does for torch::nn::Module. A Checkpoint takes them as any other object.
+/// Functions for models in TorchScript (torch::jit::load(), Module::define()) that correspond to
+/// those for torch::nn::Module. A Checkpoint accepts such models, too.
 namespace ronde {
 
-/// The parameters of a scripted model, each once, by the names that it has there: for the optimizer
-/// that steps them, and for DistributedOptimizer. A frozen model (torch::jit::freeze()) has none.
+/// Returns the parameters of a scripted model, each once, by name, for an optimizer and
+/// DistributedOptimizer. A frozen model (torch::jit::freeze()) has none.
 torch::OrderedDict<std::string, at::Tensor> named_parameters(const torch::jit::Module& module);
 
-/// broadcast_parameters() of its parameters and buffers.
+/// Broadcasts the parameters and buffers of a scripted model.
 void broadcast_parameters(const torch::jit::Module& module, int root_rank = 0,
                           ProcessSet process_set = {});
 
-/// check_replicas() of its parameters.
+/// Compares the parameters of a scripted model.
 void check_replicas(const torch::jit::Module& module, ProcessSet process_set = {});
 
 }  // namespace ronde

@@ -18,7 +18,7 @@
 /// docs/sync_batch_norm.md.
 namespace ronde {
 
-/// LibTorch's BatchNormOptions, and who takes part.
+/// LibTorch's BatchNormOptions, and the ranks that take part.
 struct SyncBatchNormOptions {
   /// Sets the number of channels, and the defaults.
   SyncBatchNormOptions(std::int64_t num_features);
@@ -38,12 +38,12 @@ struct SyncBatchNormOptions {
   TORCH_ARG(bool, track_running_stats) = true;
 
   // These three count at construction alone.
-  /// For errors and stall reports; made unique. Empty: "layer<k>", the k-th constructed for these
-  /// ranks.
+  /// Name in errors and stall reports; made unique. Empty: "layer<k>", the k-th constructed for
+  /// these ranks.
   TORCH_ARG(std::string, name);
-  /// The ranks whose batches count as one. Before ronde::init it can only be all.
+  /// The ranks whose batches count as one. Before ronde::init only all ranks are possible.
   TORCH_ARG(ProcessSet, process_set);
-  /// How long the other ranks may take to reach the layer; 0: for ever.
+  /// Limit for the other ranks to reach the layer; zero means none.
   TORCH_ARG(std::chrono::nanoseconds, timeout){0};
 };
 
@@ -51,7 +51,7 @@ namespace detail {
 
 /// A layer's options, mode and tensors.
 struct SyncBatchNormState {
-  std::size_t dimensions = 0;  ///< 2 of SyncBatchNorm2d
+  std::size_t dimensions = 0;  ///< 2 for SyncBatchNorm2d
   double eps = 0;
   std::optional<double> momentum;
   std::int64_t features = 0;
@@ -69,11 +69,11 @@ std::string describe_layer(std::size_t dimensions, const SyncBatchNormOptions& o
 
 }  // namespace detail
 
-/// Base of SyncBatchNorm1d, 2d and 3d, with a name that no other layer of this process has. A copy
-/// (clone()) gets one of its own, an assigned layer keeps its own.
+/// Base of SyncBatchNorm1d, 2d and 3d, with a name that is unique in this process. A copy (clone())
+/// gets a new name, an assigned layer keeps its own.
 class SyncBatchNormLayer {
  public:
-  /// Its operations are "sync_batch_norm/<name>" and "gradient of sync_batch_norm/<name>".
+  /// The operations are "sync_batch_norm/<name>" and "gradient of sync_batch_norm/<name>".
   const std::string& wire_name() const noexcept { return name_; }
   /// As in SyncBatchNormOptions.
   /// @{
@@ -82,13 +82,12 @@ class SyncBatchNormLayer {
   /// @}
 
  protected:
-  /// Takes a name that no other layer has.
   explicit SyncBatchNormLayer(const SyncBatchNormOptions& options);
   SyncBatchNormLayer(const SyncBatchNormLayer& other);
   SyncBatchNormLayer& operator=(const SyncBatchNormLayer& other);
   ~SyncBatchNormLayer() = default;
 
-  /// forward() of a layer in this state.
+  /// Runs forward() of a layer in this state.
   at::Tensor run(const detail::SyncBatchNormState& state, const at::Tensor& input) const;
 
  private:
@@ -98,8 +97,8 @@ class SyncBatchNormLayer {
   std::chrono::nanoseconds timeout_;
 };
 
-/// The module behind SyncBatchNorm1d, 2d and 3d: torch::nn::BatchNorm's parameters and buffers, so
-/// that checkpoints of the one load into the other.
+/// The module behind SyncBatchNorm1d, 2d and 3d. It has torch::nn::BatchNorm's parameters and
+/// buffers, so that checkpoints of the one load into the other.
 ///
 /// forward() is collective wherever batch statistics are used (in training, and in eval mode
 /// without running statistics): every rank of the process set calls it, with any number of samples,
@@ -117,11 +116,11 @@ class SyncBatchNormImplBase : public torch::nn::NormImplBase<D, Derived, SyncBat
   using Base = torch::nn::NormImplBase<D, Derived, SyncBatchNormOptions>;
 
  public:
-  /// With parameters and buffers of its own, as torch::nn::BatchNorm starts.
+  /// Initializes parameters and buffers like torch::nn::BatchNorm.
   explicit SyncBatchNormImplBase(const SyncBatchNormOptions& settings)
       : Base(settings), SyncBatchNormLayer(settings) {}
 
-  /// Shares the parameters and the memory of the buffers of `source`, and has its mode.
+  /// Shares the parameters and the memory of the buffers of `source`, and copies its mode.
   template <typename Source>
   SyncBatchNormImplBase(
       const torch::nn::NormImplBase<D, Source, torch::nn::BatchNormOptions>& source,
@@ -138,17 +137,16 @@ class SyncBatchNormImplBase : public torch::nn::NormImplBase<D, Derived, SyncBat
     this->train(source.is_training());
   }
 
-  /// Input and result: [N, C, ...], with as many further dimensions as the name says (1d: also
-  /// none).
+  /// Input and result are [N, C, ...], with further dimensions by the class's name (1d: also none).
   at::Tensor forward(const at::Tensor& input) { return run(state(), input); }
 
-  /// One line with the options, as LibTorch's.
+  /// Prints one line with the options, like LibTorch.
   void pretty_print(std::ostream& stream) const override {
     stream << detail::describe_layer(D, this->options);
   }
 
  protected:
-  /// LibTorch's hook: UsageError for an input of other dimensions.
+  /// LibTorch's hook. Throws UsageError for an input of other dimensions.
   void _check_input_dim(const at::Tensor& input) override {
     detail::check_dimensions(wire_name(), D, input);
   }
@@ -175,7 +173,7 @@ class SyncBatchNormImplBase : public torch::nn::NormImplBase<D, Derived, SyncBat
   }
 };
 
-/// As torch::nn::BatchNorm1d, over the batches of all ranks.
+/// torch::nn::BatchNorm1d over the batches of all ranks.
 class SyncBatchNorm1dImpl : public SyncBatchNormImplBase<1, SyncBatchNorm1dImpl> {
  public:
   using SyncBatchNormImplBase::SyncBatchNormImplBase;
@@ -183,7 +181,7 @@ class SyncBatchNorm1dImpl : public SyncBatchNormImplBase<1, SyncBatchNorm1dImpl>
 /// The holder of SyncBatchNorm1dImpl.
 TORCH_MODULE(SyncBatchNorm1d);
 
-/// As torch::nn::BatchNorm2d, over the batches of all ranks.
+/// torch::nn::BatchNorm2d over the batches of all ranks.
 class SyncBatchNorm2dImpl : public SyncBatchNormImplBase<2, SyncBatchNorm2dImpl> {
  public:
   using SyncBatchNormImplBase::SyncBatchNormImplBase;
@@ -191,7 +189,7 @@ class SyncBatchNorm2dImpl : public SyncBatchNormImplBase<2, SyncBatchNorm2dImpl>
 /// The holder of SyncBatchNorm2dImpl.
 TORCH_MODULE(SyncBatchNorm2d);
 
-/// As torch::nn::BatchNorm3d, over the batches of all ranks.
+/// torch::nn::BatchNorm3d over the batches of all ranks.
 class SyncBatchNorm3dImpl : public SyncBatchNormImplBase<3, SyncBatchNorm3dImpl> {
  public:
   using SyncBatchNormImplBase::SyncBatchNormImplBase;
@@ -215,8 +213,7 @@ struct ConvertSyncBatchNormOptions {
 /// options and mode; returns how many. Not collective, but to be called on all ranks alike.
 ///
 /// LibTorch's modules cannot be replaced elsewhere, as the program holds them by type and their
-/// forward is not virtual: then throws UsageError that names all of them by path, and changes
-/// nothing.
+/// forward is not virtual: throws UsageError with the paths of such modules, and changes nothing.
 std::size_t convert_sync_batch_norm(torch::nn::Module& module,
                                     const ConvertSyncBatchNormOptions& options = {});
 

@@ -23,22 +23,22 @@ class TensorWork : public Work {
  public:
   /// An empty handle: done, with an undefined tensor as its result.
   TensorWork() = default;
-  /// Made by the collectives alone.
+  /// Used by the collectives.
   TensorWork(Work work, std::shared_ptr<const detail::TensorOperation> operation)
       : Work(std::move(work)), operation_(std::move(operation)) {}
 
-  /// Returns the result once it may be used; of the in-place forms it is the tensor that was given.
-  /// On the CPU it blocks until the operation is done. On a GPU it blocks until that is queued, and
-  /// has what this thread queues there from now on, in the stream that is its current one now, run
-  /// after it; what other streams are given is not ordered. Throws what Work::wait_on throws.
+  /// Returns the result once it may be used; for the in-place forms, the tensor that was passed. On
+  /// the CPU this blocks until the operation is done. On a GPU it blocks until the operation is
+  /// queued, and orders later work in this thread's current stream behind it; other streams are not
+  /// ordered. Throws what Work::wait_on throws.
   at::Tensor wait() const;
 
-  /// Blocks until the result is in memory, on whatever device, and returns it. Throws what
-  /// Work::wait throws.
+  /// Blocks until the result is in memory, on any device, and returns it. Throws what Work::wait
+  /// throws.
   at::Tensor wait_host() const;
 
-  /// The result of an operation that is done; never blocks. Throws UsageError while it is pending,
-  /// and the operation's error if it failed.
+  /// Returns the result of an operation that is done; never blocks. Throws UsageError while it is
+  /// pending, and the operation's error if it failed.
   at::Tensor result() const;
 
  private:
@@ -51,30 +51,30 @@ class GroupWork {
  public:
   /// An empty handle: done, with no results.
   GroupWork() = default;
-  /// Made by the grouped collectives alone.
+  /// Used by the grouped collectives.
   explicit GroupWork(std::vector<TensorWork> works) : works_(std::move(works)) {}
 
-  /// Every operation has its result or its error. Never blocks.
+  /// Returns whether every operation has its result or its error. Never blocks.
   bool done() const;
 
-  /// As TensorWork::wait() for all, whose results it returns in the order of the tensors. Throws
-  /// what that throws, of the first operation that failed.
+  /// Calls TensorWork::wait() for all, and returns the results in the order of the tensors. Throws
+  /// the error of the first operation that failed.
   std::vector<at::Tensor> wait() const;
 
-  /// The same with TensorWork::wait_host().
+  /// Calls TensorWork::wait_host() for all instead.
   std::vector<at::Tensor> wait_host() const;
 
-  /// As wait_host(), for at most `duration`. False: not all are done yet, and nothing is harmed.
+  /// Waits as wait_host(), for at most `duration`. Returns false if not all are done yet.
   bool wait_for(std::chrono::nanoseconds duration) const;
 
-  /// The first error of a group that is done; null while pending and after success.
+  /// Returns the first error of a group that is done; null while pending and after success.
   std::exception_ptr error() const;
 
-  /// The results of a group that is done; never blocks. Throws UsageError while it is pending, and
-  /// its error if it failed.
+  /// Returns the results of a group that is done; never blocks. Throws UsageError while it is
+  /// pending, and its error if it failed.
   std::vector<at::Tensor> results() const;
 
-  /// The operations, in the order of the tensors.
+  /// Returns the operations, in the order of the tensors.
   const std::vector<TensorWork>& works() const noexcept { return works_; }
 
  private:
