@@ -56,4 +56,4 @@ ronde_summary_target("hybrid example" hybrid
 ronde_summary_target("gan example   " gan
   "RONDE_BUILD_EXAMPLES=OFF, or no LibTorch, CLI11 or nlohmann-json")
 ronde_summary_target("kmeans example" kmeans
-  "RONDE_BUILD_EXAMPLES=OFF, or no libpng, zlib, CLI11 or nlohmann-json")
+  "RONDE_BUILD_EXAMPLES=OFF, or no zlib, CLI11 or nlohmann-json")

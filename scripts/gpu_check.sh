@@ -7,7 +7,7 @@
 #   scripts/gpu_check.sh first|second [KIT]
 #
 # first    the machine, CUDA IPC, the tests on one GPU that two ranks share, LibTorch, measurements, deaths
-# second   four ranks, staging, no registration cache, CUDA graphs, memcheck, profiles, MPS
+# second   four ranks, staging, no registration cache, memcheck, profiles, MPS
 # KIT      the folder (default: .cache/gpu_kit). A program of it that does not load is built from the
 #          sources, which takes nvcc, cmake and ninja; LibTorch and NCCL are those of the python3 on PATH
 #
@@ -286,7 +286,6 @@ second() {
   ranks 40 2 'staged' '*\, staged'
   ranks 40 2 'staged, nothing registered' '*nothing registered'
   ranks 40 2 'by CUDA IPC, no registration cache' '*without registration cache'
-  part 40 "2 ranks: EDSR by CUDA graphs" measure 2 "${kEdsr[@]}" --cuda-graph
   part 40 "2 ranks: EDSR in bf16" measure 2 "${kEdsr[@]}" --amp
   part 40 "2 ranks: ResNet-50" measure 2 resnet_synthetic "${kSteps[@]}" --model resnet50 --batch-size 16
   part 40 "4 ranks: set-ups, staged for shm" measure 4 "${kSetups[@]}" --backend shm

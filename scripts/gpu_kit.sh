@@ -54,7 +54,6 @@ copy_programs() {
     grep -vE '/site-packages/|/lib(stdc\+\+|gcc_s|c|m|dl|rt|util|pthread)\.so' >"$folder/libraries"
   while read -r library; do cp -L "$library" "$folder/lib"; done <"$folder/libraries"
   rm "$folder/libraries"
-  if [[ -f $kBuild/bin/example_cuda_graph.so ]]; then cp "$kBuild/bin/example_cuda_graph.so" "$folder/bin"; fi
   strip "$folder"/bin/* "$folder"/lib/*
   # What is found there is up to LD_LIBRARY_PATH alone.
   printf 'file(RPATH_REMOVE FILE "%s")\n' "$folder"/bin/* "$folder"/lib/* >"$folder/rpath.cmake"

@@ -12,16 +12,16 @@
 namespace example {
 namespace {
 
-/// Wrong options: the same on every rank, so rank 0 alone says it.
+/// Rank 0 alone prints a wrong option, which is the same on every rank.
 int explain(const std::string& name, const CLI::ParseError& error) {
   if (error.get_exit_code() == 0) return 0;  // --help
-  const bool speaks = !ronde::is_initialized() || ronde::rank() == 0;
-  if (speaks) std::fprintf(stderr, "%s: %s\n", name.c_str(), error.what());
+  const bool is_first = !ronde::is_initialized() || ronde::rank() == 0;
+  if (is_first) std::fprintf(stderr, "%s: %s\n", name.c_str(), error.what());
   try {
     ronde::shutdown();
   } catch (const ronde::GroupError&) {
-    // Another rank's options were right, or it died: rank 0 may not have said what is wrong here.
-    if (!speaks) throw std::runtime_error(error.what());
+    // Another rank's options were right, or it died: rank 0 may not have printed this error.
+    if (!is_first) throw std::runtime_error(error.what());
     throw;
   }
   return 2;
@@ -45,10 +45,6 @@ int run_program(const std::string& name, int argc, const char* const* argv,
     }
   };
   return asks_for_help(argc, argv) ? run() : ronde::main(run);
-}
-
-int ranks_to_parse_for() {
-  return ronde::is_initialized() ? ronde::size() : 1;
 }
 
 void parse_command_line(CLI::App& app, int argc, const char* const* argv) {

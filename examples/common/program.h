@@ -2,6 +2,7 @@
 #pragma once
 
 #include <functional>
+#include <stdexcept>
 #include <string>
 
 namespace CLI {
@@ -10,18 +11,22 @@ class App;
 
 namespace example {
 
-/// Parses the command line, does the work on this rank, and gives the exit status.
+/// Something the user gave is wrong: an option, an image, a checkpoint, a folder. The text names
+/// it, says why, and what to do where that is not obvious.
+class InputError : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
+/// Parses the command line, does the work on this rank, and returns the exit status.
 using Program = std::function<int(int argc, const char* const* argv)>;
 
-/// The main() of an example: ronde::main, but for a wrong option (CLI::ParseError), which is the
-/// same on every rank. So rank 0 alone explains it, and all return 2. With --help among the options
+/// The main() of an example: ronde::main, except that a wrong option (CLI::ParseError), the same on
+/// every rank, is explained by rank 0 alone, and all ranks return 2. With --help among the options
 /// Ronde does not start, and every rank prints the text and returns 0.
 int run_program(const std::string& name, int argc, const char* const* argv, const Program& program);
 
-/// How many ranks there are; 1 for the text of --help, which is printed before Ronde starts.
-int ranks_to_parse_for();
-
-/// app.parse, and the text of --help printed. Throws CLI::ParseError, for --help too.
+/// Calls app.parse, and prints the text of --help. Throws CLI::ParseError, for --help too.
 void parse_command_line(CLI::App& app, int argc, const char* const* argv);
 
 }  // namespace example

@@ -7,9 +7,8 @@
 #include <utility>
 #include <vector>
 
-#include "common/data/digits_path.h"
-#include "common/data/table.h"
-#include "common/errors.h"
+#include "common/program.h"
+#include "common/table.h"
 
 namespace example {
 namespace {
@@ -34,7 +33,7 @@ Table read_file() {
   return table;
 }
 
-/// What the labels say; a table knows them as words, numbered as they come.
+/// Returns the digits. A table has labels as words, numbered in the order of their appearance.
 torch::Tensor read_labels(const Table& table) {
   std::vector<std::int64_t> labels;
   for (const std::int32_t index : table.labels) {

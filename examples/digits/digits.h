@@ -19,7 +19,7 @@ class Digits : public torch::data::datasets::BatchDataset<Digits, torch::data::E
   torch::data::Example<> get_batch(torch::ArrayRef<std::size_t> indices) override;
   std::optional<std::size_t> size() const override;
 
-  /// Of so many equal parts the one with this number: images `part`, `part + parts`, ...
+  /// Returns one of `parts` equal parts: images `part`, `part + parts`, ...
   torch::data::Example<> part(int part, int parts) const;
 
  private:

@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "edsr_options.h"
 
+#include <ronde/torch.h>
+
 #include <CLI/CLI.hpp>
 #include <array>
+#include <string>
 #include <string_view>
 
 #include "common/program.h"
@@ -32,7 +35,7 @@ constexpr std::array kPresets{
 constexpr double kDefaultMinutes = 3;
 constexpr const char* kSyntheticPreset = "baseline";
 
-/// Fills what the preset says wherever the command line is silent.
+/// Fills in the preset wherever the command line gives nothing.
 void apply_preset(const CLI::App& app, Options& options) {
   for (const Preset& preset : kPresets) {
     if (preset.name != options.preset) continue;
@@ -52,104 +55,81 @@ void apply_preset(const CLI::App& app, Options& options) {
 }
 
 void add_data_options(CLI::App& app, Options& options) {
+  app.option_defaults()->group("Photographs");
   app.add_option("--data", options.data,
                  "Folder of JPEG or PNG photographs (with sub-folders), or one image; repeatable "
                  "[required without --synthetic]")
-      ->take_all()
-      ->group("Photographs");
+      ->take_all();
   app.add_option("--validation", options.validation,
                  "Folder to evaluate on instead of photographs held out of --data; repeatable")
-      ->take_all()
-      ->group("Photographs");
+      ->take_all();
   app.add_option("--held-out", options.held_out,
                  "Photographs held out of --data, evenly spaced over the sorted list")
       ->check(CLI::Range(1, 1000))
-      ->capture_default_str()
-      ->group("Photographs");
+      ->capture_default_str();
   app.add_option("--max-side", options.max_side,
                  "Shrink photographs whose longer side is above this, pixels (0: never) "
                  "[tiny: 1280, else 0]")
-      ->check(CLI::NonNegativeNumber)
-      ->group("Photographs");
+      ->check(CLI::NonNegativeNumber);
   app.add_option("--min-side", options.min_side,
                  "Skip images with a side below this, pixels (thumbnails)")
       ->check(CLI::PositiveNumber)
-      ->capture_default_str()
-      ->group("Photographs");
+      ->capture_default_str();
 }
 
 void add_network_options(CLI::App& app, Options& options) {
+  app.option_defaults()->group("Network");
   app.add_option(
          "--preset", options.preset,
          "tiny (4x32), baseline (16x64) or full (32x256) [tiny; with --synthetic: baseline]")
-      ->check(CLI::IsMember({"tiny", "baseline", "full"}))
-      ->group("Network");
+      ->check(CLI::IsMember({"tiny", "baseline", "full"}));
   app.add_option("--blocks", options.network.blocks, "Residual blocks [by preset]")
-      ->check(CLI::Range(1, 1000))
-      ->group("Network");
+      ->check(CLI::Range(1, 1000));
   app.add_option("--features", options.network.features, "Channels [by preset]")
-      ->check(CLI::Range(1, 4096))
-      ->group("Network");
+      ->check(CLI::Range(1, 4096));
   app.add_option("--residual-scale", options.network.residual_scale,
                  "Factor on each residual branch [1; full: 0.1]")
-      ->check(CLI::PositiveNumber)
-      ->group("Network");
+      ->check(CLI::PositiveNumber);
   app.add_option("--scale", options.network.scale, "Enlarge by 2, 3 or 4")
       ->check(CLI::IsMember({2, 3, 4}))
-      ->capture_default_str()
-      ->group("Network");
+      ->capture_default_str();
 }
 
 void add_training_options(CLI::App& app, Options& options) {
+  app.option_defaults()->group("Training");
   app.add_option("--batch", options.batch, "Patches per step over all ranks together [by preset]")
-      ->check(CLI::PositiveNumber)
-      ->group("Training");
+      ->check(CLI::PositiveNumber);
   app.add_option("--patch", options.patch, "Side of a low-resolution patch, pixels [by preset]")
-      ->check(CLI::Range(4, 4096))
-      ->group("Training");
+      ->check(CLI::Range(4, 4096));
   app.add_option("--steps", options.steps, "Stop after this many steps, those resumed included")
-      ->check(CLI::PositiveNumber)
-      ->group("Training");
+      ->check(CLI::PositiveNumber);
   app.add_option("--minutes", options.minutes,
                  "Stop after this much training, that resumed included [3 if no --steps]")
-      ->check(CLI::PositiveNumber)
-      ->group("Training");
+      ->check(CLI::PositiveNumber);
   app.add_option("--until-gain", options.until_gain,
-                 "Stop once the held-out photographs are so many dB better than by bicubic")
-      ->group("Training");
+                 "Stop once the held-out photographs are so many dB better than by bicubic");
   app.add_option("--lr", options.learning_rate, "Adam's first learning rate [by preset]")
-      ->check(CLI::PositiveNumber)
-      ->group("Training");
+      ->check(CLI::PositiveNumber);
   app.add_option("--lr-halve-every", options.lr_halve_every,
                  "Halve the learning rate every so many steps [by preset]")
-      ->check(CLI::PositiveNumber)
-      ->group("Training");
+      ->check(CLI::PositiveNumber);
   app.add_option("--seed", options.seed, "Of initial parameters, order and patches")
       ->check(CLI::NonNegativeNumber)
-      ->capture_default_str()
-      ->group("Training");
+      ->capture_default_str();
   app.add_option("--workers", options.workers, "DataLoader threads per rank (0: none)")
       ->check(CLI::Range(0, 256))
-      ->capture_default_str()
-      ->group("Training");
+      ->capture_default_str();
 }
 
 void add_output_options(CLI::App& app, Options& options) {
-  app.add_option("--output", options.output, "Folder for checkpoint, loss curve and PNG")
-      ->capture_default_str()
-      ->group("Output");
+  app.option_defaults()->group("Output");
+  app.add_option("--output", options.output, "Folder for checkpoint and comparison.png")
+      ->capture_default_str();
   app.add_option("--json", options.json,
-                 "Write the final table, or the result of --efficiency, to this file")
-      ->group("Output");
+                 "Write the final table, or the result of --efficiency, to this file");
   app.add_option("--checkpoint-every", options.checkpoint_every,
                  "Also save a checkpoint every so many steps")
-      ->check(CLI::PositiveNumber)
-      ->group("Output");
-  app.add_option("--progress-seconds", options.progress_seconds,
-                 "Seconds between progress lines when the output is no terminal")
-      ->check(CLI::NonNegativeNumber)
-      ->capture_default_str()
-      ->group("Output");
+      ->check(CLI::PositiveNumber);
 }
 
 void add_synthetic_options(CLI::App& app, Options& options) {
@@ -160,7 +140,7 @@ void add_synthetic_options(CLI::App& app, Options& options) {
   example::add_benchmark_options(app, options.benchmark);
 }
 
-/// Whether a synthetic benchmark reads an option of the network or of training.
+/// Returns whether a synthetic benchmark reads this option.
 bool is_for_benchmark(const CLI::Option& option) {
   const std::string name = option.get_name();
   return option.get_group() == "Network" || option.get_group() == example::kBenchmarkGroup ||
@@ -184,7 +164,7 @@ void check_kind(const CLI::App& app, const Options& options) {
   if (!options.synthetic && options.data.empty()) throw CLI::RequiredError("--data");
 }
 
-/// What follows from the options together.
+/// Fills in what follows from the options together.
 void complete(const CLI::App& app, Options& options) {
   options.synthetic |= options.benchmark.efficiency || options.benchmark.no_distributed;
   check_kind(app, options);
@@ -214,6 +194,24 @@ Options parse_options(int argc, const char* const* argv) {
   example::parse_command_line(app, argc, argv);
   complete(app, options);
   return options;
+}
+
+example::Workload make_workload(const Options& options) {
+  const EdsrOptions shape = options.network;
+  const auto make_task = [shape, batch = options.benchmark.batch_size, side = options.patch,
+                          seed = options.seed](torch::Device device) -> example::Task {
+    torch::manual_seed(seed + static_cast<std::uint64_t>(ronde::rank()));
+    Edsr network(shape);
+    network->to(device);
+    const std::int64_t high = side * shape.scale;
+    const torch::Tensor patches = torch::rand({batch, 3, side, side}).to(device);
+    const torch::Tensor target = torch::rand({batch, 3, high, high}).to(device);
+    return {network.ptr(), [network, patches, target]() mutable {
+              return torch::l1_loss(network->forward(patches), target);
+            }};
+  };
+  return {.model = "edsr-" + std::to_string(shape.blocks) + "x" + std::to_string(shape.features),
+          .make_task = make_task};
 }
 
 }  // namespace edsr

@@ -8,14 +8,13 @@
 #include <string>
 #include <vector>
 
-#include "common/benchmark/benchmark_options.h"
+#include "common/benchmark.h"
 #include "model.h"
 
 namespace edsr {
 
-/// Everything the command line says. Sizes of the data are in pixels. A synthetic benchmark reads
-/// network, patch, seed and benchmark alone, and training of
-/// benchmark only device, amp, checkpoint and resume.
+/// The command line. Sizes of the data are in pixels. A synthetic benchmark reads network, patch,
+/// seed and benchmark alone; training reads device, amp, checkpoint and resume of benchmark.
 struct Options {
   bool synthetic = false;
   example::BenchmarkOptions benchmark{.batch_size = 4};
@@ -42,10 +41,13 @@ struct Options {
   std::filesystem::path output = "edsr-output";
   std::filesystem::path json;
   std::int64_t checkpoint_every = 0;  ///< steps; 0: only at the end
-  double progress_seconds = 10;
 };
 
 /// Parses and checks. Throws CLI::ParseError (help included) and InputError.
 Options parse_options(int argc, const char* const* argv);
+
+/// Returns the network with random patches, low-resolution ones and their targets, drawn once;
+/// different ones on every rank.
+example::Workload make_workload(const Options& options);
 
 }  // namespace edsr

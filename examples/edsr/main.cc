@@ -5,24 +5,20 @@
 
 #include <algorithm>
 #include <cstdio>
-#include <map>
 #include <memory>
+#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
-#include "common/benchmark/benchmark.h"
-#include "common/checksum.h"
-#include "common/data/files.h"
-#include "common/device.h"
-#include "common/errors.h"
+#include "common/benchmark.h"
+#include "common/files.h"
 #include "common/program.h"
-#include "evaluation/comparison.h"
-#include "evaluation/evaluation.h"
-#include "evaluation/report.h"
-#include "images/image_io.h"
-#include "training/group.h"
-#include "training/synthetic.h"
-#include "training/train.h"
+#include "common/trainer.h"
+#include "edsr_options.h"
+#include "evaluation.h"
+#include "images.h"
+#include "photographs.h"
+#include "train.h"
 
 namespace edsr {
 namespace {
@@ -39,73 +35,71 @@ void check_batch(const Options& options) {
                             " ranks; give a multiple of " + std::to_string(ronde::size()));
 }
 
-/// One line for each reason, with an example.
-void show_skipped(const std::vector<SkippedFile>& skipped) {
-  std::map<std::string, std::vector<std::filesystem::path>> by_reason;
-  for (const SkippedFile& file : skipped) by_reason[file.reason].push_back(file.path);
-  for (const auto& [reason, paths] : by_reason) {
-    std::printf("skipped %zu (%s): %s%s\n", paths.size(), reason.c_str(), paths.front().c_str(),
-                paths.size() > 1 ? ", ..." : "");
-  }
-}
-
-void show_data(const Data& data, const ScanResult& scan) {
-  if (ronde::rank() != 0) return;
-  std::int64_t bytes = 0;
-  for (const Photograph& photograph : *data.training) {
-    bytes += static_cast<std::int64_t>(photograph.high.nbytes() + photograph.low.nbytes());
-  }
-  show_skipped(scan.skipped);
-  std::printf("%zu photographs to train on (%lld MiB in memory), %zu held out:\n",
-              data.training->size(), static_cast<long long>(bytes >> 20), data.held_out.size());
-  for (const Photograph& photograph : data.held_out) {
-    std::printf("  %s, %lldx%lld\n", photograph.name.c_str(),
-                static_cast<long long>(photograph.high.size(2)),
-                static_cast<long long>(photograph.high.size(1)));
-  }
-}
-
-Data load_data(const Options& options) {
-  const ScanResult scan = scan_photographs(options.data, options.min_side);
-  Split split;
-  if (options.validation.empty()) {
-    split = split_photographs(scan.files, options.held_out);
-  } else {
-    split = {scan.files, scan_photographs(options.validation, options.min_side).files};
-  }
-  if (split.training.empty() || split.held_out.empty()) {
-    throw example::InputError("no photographs found to " +
-                              std::string(split.training.empty() ? "train on; --data"
-                                                                 : "evaluate on; "
-                                                                   "--validation") +
-                              " needs JPEG or PNG files of at least --min-side pixels a side");
-  }
-  const std::int64_t scale = options.network.scale;
-  const std::size_t threads = std::max<std::size_t>(1, options.workers);
-  const auto load = [&](const auto& files) {
-    return load_photographs(files, options.max_side, scale, options.patch * scale, threads);
-  };
-  Data data{std::make_shared<const std::vector<Photograph>>(load(split.training)),
-            load(split.held_out)};
-  require_same_photographs(*data.training, data.held_out);
-  show_data(data, scan);
-  return data;
-}
-
-void write_results(Edsr& network, const Data& data, const Report& report, const Options& options) {
-  if (ronde::rank() != 0) return;
-  const std::filesystem::path picture = options.output / "comparison.png";
-  write_png(picture, compare_side_by_side(network, data.held_out, report.evaluation));
-  if (!options.json.empty()) example::write_text(options.json, to_json(report));
-  std::printf("\n%s\npicture     %s\ncheckpoint  %s\nloss curve  %s\n", to_table(report).c_str(),
-              picture.c_str(), checkpoint_folder(options).c_str(),
-              (options.output / kLossCurveName).c_str());
-}
-
 void prepare_output(const Options& options) {
   if (ronde::rank() != 0) return;
   example::prepare_folder(options.output, "--output");
   if (!options.json.empty()) example::prepare_file(options.json, "--json");
+}
+
+Data load_data(const Options& options) {
+  const LoadOptions how = {.min_side = options.min_side,
+                           .max_side = options.max_side,
+                           .scale = options.network.scale,
+                           .patch = options.patch};
+  std::vector<Photograph> training = load_photographs(options.data, how);
+  std::vector<Photograph> held_out = options.validation.empty()
+                                         ? hold_out(training, options.held_out)
+                                         : load_photographs(options.validation, how);
+  if (training.empty() || held_out.empty()) {
+    throw example::InputError(std::string("no photographs found by ") +
+                              (training.empty() ? "--data" : "--validation") +
+                              "; it needs JPEG or PNG files of at least --min-side pixels a side");
+  }
+  require_same_photographs(training);
+  require_same_photographs(held_out);
+  if (ronde::rank() == 0) {
+    std::printf("%zu photographs to train on, %zu held out\n", training.size(), held_out.size());
+  }
+  return {std::make_shared<const std::vector<Photograph>>(std::move(training)),
+          std::move(held_out)};
+}
+
+void print_score(const std::string& name, double bicubic, double network) {
+  std::printf("%8.2f %8.2f %+8.2f  %s\n", bicubic, network, network - bicubic, name.c_str());
+}
+
+/// Writes the files that --output and --json ask for, and prints the same figures.
+void write_results(Edsr& network, const std::vector<Photograph>& held_out,
+                   const TrainingResult& training, const Evaluation& evaluation,
+                   const Options& options) {
+  const std::filesystem::path picture = options.output / "comparison.png";
+  write_png(picture, compare_side_by_side(network, held_out));
+  const Position& end = training.position;
+  const double images_per_s =
+      static_cast<double>(training.images) / std::max(training.seconds, 1e-9);
+  const nlohmann::ordered_json json{
+      {"ranks", ronde::size()},
+      {"images_per_s_per_rank", images_per_s / ronde::size()},
+      {"images_per_s_total", images_per_s},
+      {"steps", end.step},
+      {"loss_first", end.loss_first},
+      {"loss_last", end.loss_last},
+      {"psnr_bicubic", evaluation.psnr_bicubic},
+      {"psnr_network", evaluation.psnr_network},
+      {"parameters_identical", true},  // train() would have thrown
+  };
+  if (!options.json.empty()) example::write_text(options.json, json.dump(2) + "\n");
+
+  std::printf("\n bicubic     EDSR     gain  PSNR in dB\n");
+  for (const PhotographScore& score : evaluation.photographs) {
+    print_score(score.name, score.bicubic, score.network);
+  }
+  print_score("mean", evaluation.psnr_bicubic, evaluation.psnr_network);
+  std::printf("\n%d ranks hold the same network after %lld steps, %.1f images/s\n", ronde::size(),
+              static_cast<long long>(end.step), images_per_s);
+  std::printf("loss of the first step %.5f, of the last one %.5f\n", end.loss_first, end.loss_last);
+  std::printf("picture     %s\ncheckpoint  %s\n", picture.c_str(),
+              checkpoint_folder(options).c_str());
 }
 
 int run(const Options& options) {
@@ -131,24 +125,14 @@ int run(const Options& options) {
   const TrainingResult training = train(network, data.training, device, options, gain);
   if (training.is_stopped) {
     if (ronde::rank() == 0) {
-      std::printf("stopped after step %lld, as SIGTERM has come; --resume goes on\n",
+      std::printf("stopped after step %lld by SIGTERM; --resume goes on\n",
                   static_cast<long long>(training.position.step));
     }
     return 0;
   }
-
-  Report report;
-  report.ranks = ronde::size();
-  report.steps = training.position.step;
-  report.images_per_s_total =
-      static_cast<double>(training.images) / std::max(training.seconds, 1e-9);
-  report.images_per_s_per_rank = report.images_per_s_total / ronde::size();
-  report.loss_first = training.position.loss_first;
-  report.loss_last = training.position.loss_last;
-  report.parameters_identical = example::parameters_identical(*network);
-  report.evaluation = evaluate(network, data.held_out);
-  write_results(network, data, report, options);
-  return report.parameters_identical ? 0 : 1;
+  const Evaluation evaluation = evaluate(network, data.held_out);
+  if (ronde::rank() == 0) write_results(network, data.held_out, training, evaluation, options);
+  return 0;
 }
 
 }  // namespace

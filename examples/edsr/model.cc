@@ -3,7 +3,7 @@
 
 #include <sstream>
 
-#include "common/errors.h"
+#include "common/program.h"
 
 namespace edsr {
 namespace {
@@ -64,7 +64,7 @@ EdsrImpl::EdsrImpl(const EdsrOptions& options) : options_(options) {
 }
 
 torch::Tensor EdsrImpl::div2k_mean_like(const torch::Tensor& image) {
-  // Kept, as the way to a GPU waits for it, and cannot be captured in a graph.
+  // Kept, as the copy to a GPU would wait for it.
   if (!mean_.defined() || mean_.device() != image.device() || mean_.dtype() != image.dtype()) {
     mean_ = torch::tensor({0.4488, 0.4371, 0.4040}, image.options()).view({1, kColors, 1, 1});
   }

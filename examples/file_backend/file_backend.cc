@@ -20,7 +20,7 @@ namespace {
 /// The first number of a message between two ranks; those of collectives are below.
 constexpr std::uint64_t kMessages = std::uint64_t{1} << 63;
 
-/// What the ranks sent, by rank.
+/// The messages of the ranks, by rank.
 using Parts = std::map<int, std::string>;
 
 /// Waits for one message of each writer, then lets `finish` make the result of all of them.

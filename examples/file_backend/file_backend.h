@@ -46,12 +46,12 @@ class FileBackend final : public ronde::Backend {
   const int size_;
   const std::shared_ptr<Mailbox> mailbox_;
   std::uint64_t operations_ = 0;  ///< so far: numbers the collectives, equally on every rank
-  /// By the other rank: number the messages, which only two ranks know of.
+  /// Messages so far, by the other rank: only the two ranks number them.
   std::vector<std::uint64_t> sent_, received_;
   std::atomic<std::uint64_t> posted_bytes_ = 0;
 };
 
-/// How Ronde makes it.
+/// Returns what ronde::register_backend() takes.
 ronde::BackendFactory file_backend_factory();
 
 }  // namespace file_backend

@@ -11,10 +11,10 @@
 namespace file_backend {
 
 /// Passes blobs between ranks through a folder that all of them see. A blob is written once and
-/// hard-linked for each reader, who unlinks what it has read: so the file is gone as soon as the
-/// last one has it, and nobody has to wait for the readers.
+/// hard-linked for each reader, which unlinks what it has read: the file is gone as soon as the
+/// last reader has it, and no writer waits.
 ///
-/// Thread-safety: none. All members but the destructor throw ronde::Error if the disk does.
+/// Thread-safety: none. All members but the destructor throw ronde::Error if the disk fails.
 class Mailbox {
  public:
   Mailbox(std::filesystem::path folder, int rank);

@@ -25,7 +25,7 @@ struct Arguments {
   std::string script = "host_model.pt";
 };
 
-Arguments arguments_of(int argc, char** argv) {
+Arguments parse_arguments(int argc, char** argv) {
   const std::map<std::string, int> levels = {{"single", MPI_THREAD_SINGLE},
                                              {"funneled", MPI_THREAD_FUNNELED},
                                              {"serialized", MPI_THREAD_SERIALIZED},
@@ -40,14 +40,14 @@ Arguments arguments_of(int argc, char** argv) {
   return arguments;
 }
 
-/// This rank's part of a rod, the temperature of which diffuses.
+/// This rank's part of a rod whose temperature diffuses.
 class Rod {
  public:
   Rod(int rank, int ranks) : rank_(rank), ranks_(ranks), points_(kPoints + 2) {
     for (int i = 1; i <= kPoints; ++i) points_[static_cast<std::size_t>(i)] = start(i);
   }
 
-  /// A step. Fills the neighbourhood of each point before it, and what has become of the point.
+  /// Takes a time step. Returns the neighbourhood of each point before it, and the point after it.
   void advance(std::vector<double>& before, std::vector<double>& after) {
     const int left = (rank_ + ranks_ - 1) % ranks_;
     const int right = (rank_ + 1) % ranks_;
@@ -82,7 +82,7 @@ std::vector<double> means_of(const std::vector<double>& neighbourhoods) {
   return means;
 }
 
-std::vector<double> of_all_ranks(const std::vector<double>& own, MPI_Comm communicator) {
+std::vector<double> gather(const std::vector<double>& own, MPI_Comm communicator) {
   int ranks = 0;
   MPI_Comm_size(communicator, &ranks);
   std::vector<double> all(own.size() * static_cast<std::size_t>(ranks));
@@ -91,8 +91,8 @@ std::vector<double> of_all_ranks(const std::vector<double>& own, MPI_Comm commun
   return all;
 }
 
-/// A model of the ranks of a communicator, and a copy that each trains by itself with the samples
-/// of all of them, to see that it is the same.
+/// A model that the ranks of a communicator train together, and a copy that each trains by itself
+/// with the samples of all of them, to check that both are the same.
 class Model {
  public:
   Model(const std::string& name, MPI_Comm communicator, const std::string& script = "")
@@ -101,8 +101,8 @@ class Model {
         alone_(name, MPI_COMM_NULL, script) {}
 
   double train(std::vector<double> inputs, std::vector<double> targets) {
-    std::vector<double> all_inputs = of_all_ranks(inputs, communicator_);
-    std::vector<double> all_targets = of_all_ranks(targets, communicator_);
+    std::vector<double> all_inputs = gather(inputs, communicator_);
+    std::vector<double> all_targets = gather(targets, communicator_);
     alone_.train(all_inputs, all_targets);
     return model_.train(inputs, targets);
   }
@@ -123,7 +123,7 @@ class Model {
   OnlineModel model_, alone_;
 };
 
-/// Returns the largest difference of a model's parameters to those of one process.
+/// Returns the largest difference between a model's parameters and those of one process.
 double simulate(const Arguments& arguments, int rank, int ranks) {
   if (rank == 0) OnlineModel::write_script(arguments.script);
   MPI_Comm some = MPI_COMM_NULL;
@@ -154,7 +154,7 @@ double simulate(const Arguments& arguments, int rank, int ranks) {
 }  // namespace
 
 int main(int argc, char** argv) try {
-  const Arguments arguments = arguments_of(argc, argv);
+  const Arguments arguments = parse_arguments(argc, argv);
   int provided = 0, rank = 0, ranks = 1;
   MPI_Init_thread(&argc, &argv, arguments.level, &provided);
   MPI_Comm_rank(MPI_COMM_WORLD, &rank);

@@ -11,20 +11,20 @@
 /// which a host in C++17 can include.
 class OnlineModel {
  public:
-  /// Trained by the ranks of `communicator` together, each of which makes it; by this process alone
-  /// and without Ronde where that is MPI_COMM_NULL. `script`: a TorchScript file, which all of them
-  /// can read; empty: a network of two layers. `name`: of its ronde::World.
+  /// Makes a model that the ranks of `communicator` train together; each of them makes it. With
+  /// MPI_COMM_NULL this process trains it alone, without Ronde. `name` is that of its ronde::World.
+  /// `script` is a TorchScript file that all of them can read; empty: a network of two layers.
   OnlineModel(const std::string& name, MPI_Comm communicator, const std::string& script = "");
   ~OnlineModel();
   OnlineModel(const OnlineModel&) = delete;
   OnlineModel& operator=(const OnlineModel&) = delete;
 
-  /// A step with samples of this rank, three numbers each, and what they should give. Returns the
+  /// Takes a step with samples of this rank, three numbers each, and their targets. Returns the
   /// loss on them before the step.
   double train(std::vector<double>& inputs, std::vector<double>& targets);
-  /// The parameters, one after the other.
+  /// Returns the parameters, one after the other.
   std::vector<double> parameters() const;
-  /// All ranks call it together, at the end.
+  /// Shuts its world down. Collective, at the end.
   void finish();
 
   /// Writes a network of one layer as a TorchScript file. Python would write

@@ -16,14 +16,15 @@
 /// travels between the two.
 namespace hybrid {
 
-/// Which part of a layer a rank holds, and the ranks that hold the others.
+/// The part of a layer that a rank holds, and the ranks that hold the others.
 struct Part {
   int index = 0;
   int count = 1;
   ronde::ProcessSet ranks = {};
 };
 
-/// A linear layer of which a rank computes some outputs. Divisible by the parts: `outputs`.
+/// A linear layer of which a rank computes some outputs; their number must be divisible by that of
+/// the parts.
 ///
 /// The weights are those that torch::nn::Linear(inputs, outputs) would draw: every rank draws the
 /// whole layer, and keeps its part.
@@ -31,7 +32,7 @@ class ColumnParallelLinearImpl : public torch::nn::Module {
  public:
   ColumnParallelLinearImpl(std::int64_t inputs, std::int64_t outputs, const Part& part);
 
-  /// [n, inputs], the same on all ranks, to this rank's columns: [n, outputs / part.count].
+  /// Maps [n, inputs], the same on all ranks, to this rank's columns: [n, outputs / part.count].
   torch::Tensor forward(const torch::Tensor& input);
 
   torch::Tensor weight;  ///< [outputs / part.count, inputs]
@@ -39,14 +40,14 @@ class ColumnParallelLinearImpl : public torch::nn::Module {
 };
 TORCH_MODULE(ColumnParallelLinear);
 
-/// A linear layer of which a rank has some inputs. Divisible by the parts: `inputs`. The weights
-/// are drawn as those of ColumnParallelLinear.
+/// A linear layer of which a rank has some inputs; their number must be divisible by that of the
+/// parts. The weights are drawn as those of ColumnParallelLinear.
 class RowParallelLinearImpl : public torch::nn::Module {
  public:
   RowParallelLinearImpl(std::int64_t inputs, std::int64_t outputs, const Part& part);
 
-  /// This rank's columns, [n, inputs / part.count], to [n, outputs], the same on all ranks. They
-  /// add up what each has computed: forward and backward are collective.
+  /// Maps this rank's columns, [n, inputs / part.count], to [n, outputs], the same on all ranks, by
+  /// an allreduce: forward and backward are collective.
   torch::Tensor forward(const torch::Tensor& input);
 
   torch::Tensor weight;  ///< [outputs, inputs / part.count]
@@ -65,9 +66,9 @@ class NetImpl : public torch::nn::Module {
 
   torch::Tensor forward(const torch::Tensor& images);
 
-  /// Parameters of which each rank of the model has its own.
+  /// Returns the parameters of which each rank of the model has its own part.
   std::vector<torch::Tensor> split_parameters() const;
-  /// Those that are the same on all ranks.
+  /// Returns the parameters that are the same on all ranks.
   std::vector<torch::Tensor> shared_parameters() const;
 
  private:

@@ -2,10 +2,13 @@
 #include "cluster.h"
 
 #include <algorithm>
-#include <numeric>
+#include <array>
+#include <cmath>
+#include <limits>
 #include <span>
 #include <utility>
 
+#include "common/counter_random.h"
 #include "exchange.h"
 
 namespace kmeans {
@@ -15,7 +18,28 @@ std::size_t index(std::int64_t value) {
   return static_cast<std::size_t>(value);
 }
 
-/// What one allreduce adds up over the ranks, as one array of whole numbers.
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
+/// A key and its row; of equal keys the first row counts.
+using Candidate = std::pair<double, double>;
+
+/// Returns the row with the smallest key of all ranks.
+std::int64_t choose_row(const Points& points, const std::vector<double>& weights,
+                        std::uint64_t seed, std::int64_t round) {
+  Candidate best{kInfinity, kInfinity};
+  for (std::int64_t local = 0; local < points.own(); ++local) {
+    const std::int64_t row = points.row(local);
+    const double key = choice_key(seed, round, row, weights[static_cast<std::size_t>(local)]);
+    best = std::min(best, Candidate{key, static_cast<double>(row)});
+  }
+  const std::array<double, 2> mine = {best.first, best.second};
+  const std::vector<double> all =
+      allgather(mine, 2 * static_cast<std::size_t>(points.part.ranks), "smallest key");
+  for (std::size_t i = 0; i < all.size(); i += 2) best = std::min(best, {all[i], all[i + 1]});
+  return static_cast<std::int64_t>(best.second);
+}
+
+/// The sums over the ranks, as one array of whole numbers for one allreduce.
 class Totals {
  public:
   Totals(std::int64_t clusters, std::int64_t columns)
@@ -23,7 +47,7 @@ class Totals {
     counts_begin_ = index(clusters * columns);
   }
 
-  /// Of the points of a cluster, [columns].
+  /// Returns the sum of the points of a cluster, [columns].
   std::span<std::int64_t> sum(std::int64_t cluster) {
     return std::span(values_).subspan(index(cluster * columns_), index(columns_));
   }
@@ -50,7 +74,7 @@ class Lloyd {
         assignments_(index(points.own()), -1),
         distances_(index(points.own())) {}
 
-  /// Each point to its closest centroid. Returns how many changed.
+  /// Assigns each point to its closest centroid. Returns how many changed.
   std::int64_t assign() {
     const std::vector<double> transposed = transpose();
     std::vector<double> sums(index(clusters_));
@@ -66,7 +90,7 @@ class Lloyd {
     return changed;
   }
 
-  /// This rank's part of the totals.
+  /// Returns this rank's part of the totals.
   Totals add_up(std::int64_t changed) const {
     Totals totals(clusters_, points_.columns);
     for (std::int64_t local = 0; local < points_.own(); ++local) {
@@ -81,7 +105,7 @@ class Lloyd {
     return totals;
   }
 
-  /// Every centroid to the mean of its points.
+  /// Moves every centroid to the mean of its points.
   void move_centroids(Totals& totals) {
     std::vector<std::int64_t> empty;
     for (std::int64_t cluster = 0; cluster < clusters_; ++cluster) {
@@ -117,8 +141,8 @@ class Lloyd {
     return std::span(centroids_).subspan(index(cluster * points_.columns), index(points_.columns));
   }
 
-  /// [columns, clusters]: neighbours in memory then belong to different distances, which may be
-  /// computed side by side without changing the order of any one's sum.
+  /// Returns the centroids as [columns, clusters]: neighbours in memory then belong to different
+  /// distances, which may be computed side by side without changing the order of any one's sum.
   std::vector<double> transpose() const {
     std::vector<double> transposed(centroids_.size());
     for (std::int64_t cluster = 0; cluster < clusters_; ++cluster) {
@@ -143,8 +167,8 @@ class Lloyd {
     }
   }
 
-  /// The points of all ranks that are farthest from their centroids, farthest first, of equals the
-  /// first row; at most `count` of them, and none that lies on its centroid.
+  /// Returns the points of all ranks that are farthest from their centroids, farthest first, of
+  /// equals the first row; at most `count` of them, and none that lies on its centroid.
   std::vector<std::int64_t> farthest_rows(std::size_t count) const {
     std::vector<std::pair<double, double>> candidates;  // minus the distance, and the row
     for (std::int64_t local = 0; local < points_.own(); ++local) {
@@ -157,8 +181,8 @@ class Lloyd {
     for (std::size_t i = 0; i < count; ++i) {
       mine.insert(mine.end(), {candidates[i].first, candidates[i].second});
     }
-    const std::vector<double> all =
-        allgather(mine, "farthest " + std::to_string(count) + " points");
+    const std::vector<double> all = allgather(mine, mine.size() * index(points_.part.ranks),
+                                              "farthest " + std::to_string(count) + " points");
     candidates.clear();
     for (std::size_t i = 0; i < all.size(); i += 2) candidates.emplace_back(all[i], all[i + 1]);
     std::sort(candidates.begin(), candidates.end());
@@ -189,15 +213,37 @@ class Lloyd {
 
 }  // namespace
 
-Clustering cluster(const Points& points, std::vector<double> centroids, std::int64_t limit,
-                   PhaseTimes& times) {
+double choice_key(std::uint64_t seed, std::int64_t round, std::int64_t row, double weight) {
+  if (weight == 0) return kInfinity;
+  example::CounterRandom random(seed, static_cast<std::uint64_t>(round),
+                                static_cast<std::uint64_t>(row));
+  return -std::log(random.uniform()) / weight;
+}
+
+Start choose_start(const Points& points, std::int64_t clusters, std::uint64_t seed) {
+  Start start;
+  std::vector<double> weights(static_cast<std::size_t>(points.own()), 1.0);
+  for (std::int64_t round = 0; round < clusters; ++round) {
+    const std::int64_t row = choose_row(points, weights, seed, round);
+    const std::vector<double> chosen = fetch_point(points, row);
+    for (std::int64_t local = 0; local < points.own(); ++local) {
+      double& weight = weights[static_cast<std::size_t>(local)];
+      const double distance = squared_distance(points.point(local), chosen);
+      weight = round == 0 ? distance : std::min(weight, distance);
+    }
+    start.rows.push_back(row);
+    start.centroids.insert(start.centroids.end(), chosen.begin(), chosen.end());
+  }
+  return start;
+}
+
+Clustering cluster(const Points& points, std::vector<double> centroids, std::int64_t limit) {
   Lloyd lloyd(points, std::move(centroids));
   for (std::int64_t iterations = 0;; ++iterations) {
-    const std::int64_t changed = times.measure(Phase::Assign, [&] { return lloyd.assign(); });
-    Totals totals = times.measure(Phase::Sums, [&] { return lloyd.add_up(changed); });
-    times.measure(Phase::Allreduce, [&] { allreduce_sum(totals.all(), "totals"); });
+    Totals totals = lloyd.add_up(lloyd.assign());
+    allreduce_sum(totals.all(), "totals");
     if (totals.changed() > 0 && iterations < limit) {
-      times.measure(Phase::Update, [&] { lloyd.move_centroids(totals); });
+      lloyd.move_centroids(totals);
       continue;
     }
     Clustering result = std::move(lloyd).result(totals);

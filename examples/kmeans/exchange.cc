@@ -8,70 +8,56 @@
 namespace kmeans {
 namespace {
 
-template <typename Value>
-constexpr ronde::DataType kDataType = ronde::DataType::F64;
-template <>
-constexpr ronde::DataType kDataType<std::int64_t> = ronde::DataType::I64;
-template <>
-constexpr ronde::DataType kDataType<std::int32_t> = ronde::DataType::I32;
-
-template <typename Value>
-ronde::Request request(ronde::Collective kind, std::span<Value> values, const std::string& name) {
+/// A request to work on `count` elements; ronde::run() submits it and waits.
+ronde::Request request(ronde::Collective kind, ronde::DataType dtype, const void* input,
+                       void* output, std::size_t count, const std::string& name) {
   ronde::Request request;
   request.kind = kind;
   request.name = name;
-  request.dtype = kDataType<std::remove_const_t<Value>>;
-  request.shape = {static_cast<std::int64_t>(values.size())};
-  request.input = values.data();
+  request.dtype = dtype;
+  request.shape = {static_cast<std::int64_t>(count)};
+  request.input = input;
+  request.output = output;
   return request;
-}
-
-template <typename Value>
-void allreduce(std::span<Value> values, ronde::ReduceOp op, const std::string& name) {
-  ronde::Request reduction = request(ronde::Collective::Allreduce, values, name);
-  reduction.output = values.data();
-  reduction.op = op;
-  ronde::run(std::move(reduction));
-}
-
-template <typename Value>
-std::vector<Value> gather(std::span<const Value> values, std::size_t total,
-                          const std::string& name) {
-  std::vector<Value> all(total);
-  ronde::Request gathering = request(ronde::Collective::Allgather, values, name);
-  gathering.output = all.data();
-  ronde::run(std::move(gathering));
-  return all;
 }
 
 }  // namespace
 
 void allreduce_sum(std::span<std::int64_t> values, const std::string& name) {
-  allreduce(values, ronde::ReduceOp::Sum, name);
+  ronde::Request sum = request(ronde::Collective::Allreduce, ronde::DataType::I64, values.data(),
+                               values.data(), values.size(), name);
+  sum.op = ronde::ReduceOp::Sum;
+  ronde::run(std::move(sum));
 }
 
 void allreduce_max(std::span<double> values, const std::string& name) {
-  allreduce(values, ronde::ReduceOp::Max, name);
-}
-
-void allreduce_average(std::span<double> values, const std::string& name) {
-  allreduce(values, ronde::ReduceOp::Average, name);
+  ronde::Request max = request(ronde::Collective::Allreduce, ronde::DataType::F64, values.data(),
+                               values.data(), values.size(), name);
+  max.op = ronde::ReduceOp::Max;
+  ronde::run(std::move(max));
 }
 
 void broadcast(std::span<double> values, int root, const std::string& name) {
-  ronde::Request request = kmeans::request(ronde::Collective::Broadcast, values, name);
-  request.output = values.data();
-  request.root = root;
-  ronde::run(std::move(request));
+  ronde::Request broadcast = request(ronde::Collective::Broadcast, ronde::DataType::F64,
+                                     values.data(), values.data(), values.size(), name);
+  broadcast.root = root;
+  ronde::run(std::move(broadcast));
 }
 
-std::vector<double> allgather(std::span<const double> values, const std::string& name) {
-  return gather(values, values.size() * static_cast<std::size_t>(ronde::size()), name);
+std::vector<double> allgather(std::span<const double> values, std::size_t total,
+                              const std::string& name) {
+  std::vector<double> all(total);
+  ronde::run(request(ronde::Collective::Allgather, ronde::DataType::F64, values.data(), all.data(),
+                     values.size(), name));
+  return all;
 }
 
-std::vector<std::int32_t> allgather(std::span<const std::int32_t> values, std::int64_t total,
+std::vector<std::int32_t> allgather(std::span<const std::int32_t> values, std::size_t total,
                                     const std::string& name) {
-  return gather(values, static_cast<std::size_t>(total), name);
+  std::vector<std::int32_t> all(total);
+  ronde::run(request(ronde::Collective::Allgather, ronde::DataType::I32, values.data(), all.data(),
+                     values.size(), name));
+  return all;
 }
 
 }  // namespace kmeans

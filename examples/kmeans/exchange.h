@@ -17,17 +17,14 @@ void allreduce_sum(std::span<std::int64_t> values, const std::string& name);
 /// Each element becomes its largest value on any rank.
 void allreduce_max(std::span<double> values, const std::string& name);
 
-/// Each element becomes its mean over the ranks.
-void allreduce_average(std::span<double> values, const std::string& name);
-
-/// The root's values, on every rank.
+/// Every rank gets the root's values.
 void broadcast(std::span<double> values, int root, const std::string& name);
 
-/// The values of all ranks, in rank order; equally many on each.
-std::vector<double> allgather(std::span<const double> values, const std::string& name);
-
-/// The same for as many values as each rank likes; `total` is their number over all ranks.
-std::vector<std::int32_t> allgather(std::span<const std::int32_t> values, std::int64_t total,
+/// Returns the values of all ranks, in rank order; `total` is their number, and each rank may have
+/// another.
+std::vector<double> allgather(std::span<const double> values, std::size_t total,
+                              const std::string& name);
+std::vector<std::int32_t> allgather(std::span<const std::int32_t> values, std::size_t total,
                                     const std::string& name);
 
 }  // namespace kmeans

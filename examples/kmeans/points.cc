@@ -3,17 +3,26 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cmath>
 #include <string>
 #include <utility>
 
-#include "common/errors.h"
+#include "common/program.h"
 #include "exchange.h"
 
 namespace kmeans {
 namespace {
 
-/// The largest absolute value of all ranks.
+constexpr int kSumBits = 62;
+constexpr int kDoubleBits = 52;
+
+/// The least b with value <= 2^b.
+int ceil_log2(std::int64_t value) {
+  return static_cast<int>(std::bit_width(static_cast<std::uint64_t>(value) - 1));
+}
+
+/// Returns the largest absolute value of all ranks, and checks that they have read the same file.
 double agree_on_table(const example::Table& table) {
   double largest = 0;
   for (const double value : table.values) largest = std::max(largest, std::abs(value));
@@ -31,6 +40,28 @@ double agree_on_table(const example::Table& table) {
 }
 
 }  // namespace
+
+int value_bits(std::int64_t terms) {
+  return std::min(kDoubleBits, kSumBits - ceil_log2(terms));
+}
+
+int fraction_bits(double largest, int bits) {
+  if (largest == 0) return 0;
+  // largest < 2^(ilogb + 1), and rounds to 2^bits quanta at most.
+  return bits - (std::ilogb(largest) + 1);
+}
+
+SquareSum::SquareSum(std::int64_t terms, std::int64_t columns, int bits)
+    // A difference has one bit more than a value.
+    : shift_(2 * (bits + 1) + ceil_log2(columns) + ceil_log2(terms) - kSumBits) {}
+
+std::int64_t SquareSum::term(double square) const {
+  return std::llrint(std::ldexp(square, -shift_));
+}
+
+double SquareSum::value(std::int64_t sum) const {
+  return std::ldexp(static_cast<double>(sum), shift_);
+}
 
 Points make_points(example::Table table, const example::Part& part) {
   const double largest = agree_on_table(table);

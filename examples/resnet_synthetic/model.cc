@@ -45,7 +45,8 @@ torch::nn::Conv2dOptions convolution(std::int64_t in, std::int64_t out, std::int
   return torch::nn::Conv2dOptions(in, out, side).stride(stride).padding(side / 2).bias(false);
 }
 
-/// As in the paper's reference 13: keeps the variance of gradients through ReLU.
+/// Draws weights as in the paper's reference 13, which keeps the variance of gradients through
+/// ReLU.
 void initialize(torch::nn::Module& module) {
   for (const auto& child : module.modules(/*include_self=*/false)) {
     if (auto* conv = child->as<torch::nn::Conv2dImpl>()) {

@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "common/errors.h"
+#include "common/program.h"
 
 namespace ronde::test {
 

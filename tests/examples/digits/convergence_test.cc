@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the network of the digits learns where gradients are compressed, or combined by Adasum, next
-// to what plain averages teach it, and those next to one process. Prints the figures of
-// docs/examples/digits.md.
+// Trains the network of the digits by compressed gradients and by Adasum, and compares the results
+// with those of plain averages, and these with one process. Prints the figures of
+// docs/notes/adasum.md.
 //
 // Note [Bounds]
 // On one machine the same number of ranks gives the same bits in each run; what other instructions
@@ -32,7 +32,7 @@ constexpr int kSeeds = 3;
 
 enum class Inner { Adam, Momentum, HalfRate };
 
-/// Of all seeds.
+/// Means over all seeds.
 struct Figures {
   double loss = 0;    // of the images learnt from, in the last epoch
   double spread = 0;  // of the losses: the largest less the smallest
@@ -131,8 +131,8 @@ Figures train_alone(Inner inner, const example::DigitSets& digits) {
   return figures_of(results, "the same in one process");
 }
 
-/// What is to change nothing must stay within a small part of what the seeds alone do, and within a
-/// point: 11 of the 1071 answers.
+/// A way that should change nothing must stay within a small part of the spread of seeds, and
+/// within a point: 11 of the 1071 answers.
 void check_alike(const Figures& a, const Figures& b, double spreads) {
   CAPTURE(a.loss, b.loss, b.spread, a.right, b.right);
   CHECK(std::fabs(a.loss - b.loss) < spreads * b.spread);
@@ -146,19 +146,6 @@ void check_below(const Figures& a, const Figures& b, double spreads, double poin
   CHECK(a.loss < b.loss - spreads * b.spread);
   CHECK(a.right > b.right - points / 100);
 }
-
-/// Trains, and prints a row of the table.
-class Table {
- public:
-  Figures operator()(const std::string& name, Inner inner,
-                     const DistributedOptimizerOptions& options = {}) const {
-    return train(name, inner, options, digits_);
-  }
-  Figures one_process(Inner inner) const { return train_alone(inner, digits_); }
-
- private:
-  const example::DigitSets digits_ = example::read_digits();
-};
 
 DistributedOptimizerOptions compressed(std::shared_ptr<ronde::Compression> compression) {
   return {.compression = std::move(compression)};
@@ -178,10 +165,14 @@ constexpr bool kOfGradients = false;
 TEST_CASE("Adam learns the digits by compressed gradients and by Adasum as by averages",
           "[n2][n4]") {
   ronde_test::use_ronde();
-  const Table trained;
+  const example::DigitSets digits = example::read_digits();
+  const auto trained = [&](const std::string& name, Inner inner,
+                           const DistributedOptimizerOptions& options = {}) {
+    return train(name, inner, options, digits);
+  };
   // Sums over ranks are rounded in another order, which moves the loss by 0.01 of what seeds do.
   const Figures average = trained("Adam, average", Inner::Adam);
-  check_alike(average, trained.one_process(Inner::Adam), 0.1);
+  check_alike(average, train_alone(Inner::Adam, digits), 0.1);
   // Halves: by 0.06 of it.
   const auto fp16 = ronde::Compression::fp16();
   const auto bf16 = ronde::Compression::bf16();
@@ -197,10 +188,14 @@ TEST_CASE("Adam learns the digits by compressed gradients and by Adasum as by av
 
 TEST_CASE("SGD with momentum learns the digits by Adasum as by averages", "[n2][n4]") {
   ronde_test::use_ronde();
-  const Table trained;
+  const example::DigitSets digits = example::read_digits();
+  const auto trained = [&](const std::string& name, Inner inner,
+                           const DistributedOptimizerOptions& options = {}) {
+    return train(name, inner, options, digits);
+  };
   const std::string name = "SGD with momentum";
   const Figures average = trained(name + ", average", Inner::Momentum);
-  check_alike(average, trained.one_process(Inner::Momentum), 0.1);
+  check_alike(average, train_alone(Inner::Momentum, digits), 0.1);
   const Figures steps = trained(name + ", Adasum of steps", Inner::Momentum, adasum(kOfSteps));
   const Figures gradients =
       trained(name + ", Adasum of gradients", Inner::Momentum, adasum(kOfGradients));

@@ -7,8 +7,7 @@
 #include <catch2/catch.hpp>
 #include <numeric>
 
-#include "common/data/digits_path.h"
-#include "common/data/table.h"
+#include "common/table.h"
 
 namespace example {
 namespace {
@@ -43,14 +42,6 @@ TEST_CASE("every image of the file is in one of the two sets, with its digit") {
     CHECK(torch::equal(set.data[at].flatten() * 16, pixels));
     CHECK(std::to_string(set.target[at].item<std::int64_t>()) == table.label_names[label]);
   }
-}
-
-TEST_CASE("parts of the digits are dealt out in turn") {
-  const Digits digits(torch::arange(7 * 64, torch::kFloat64).view({7, 1, 8, 8}), torch::arange(7));
-  const auto second = digits.part(1, 3);
-  CHECK(torch::equal(second.target, torch::tensor({1, 4}, torch::kInt64)));
-  CHECK(second.data[1][0][0][0].item<double>() == 4 * 64);
-  CHECK(digits.part(6, 9).target.size(0) == 1);
 }
 
 }  // namespace example

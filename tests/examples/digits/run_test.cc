@@ -5,7 +5,6 @@
 #include <regex>
 #include <sstream>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "tests/support/processes/launch.h"
@@ -73,14 +72,4 @@ TEST_CASE("without its data it says how to get them, and refuses other data") {
   std::filesystem::create_directory(cache / "ronde");
   ronde::test::write_bytes(file, "1,2,3\n4,5,6\n");
   CHECK_THAT(output(), Contains("does not hold 1797 images") && Contains(file));
-}
-
-TEST_CASE("with options it says what it is, and does not train") {
-  for (const auto& [option, exit_code] : {std::pair("--help", 0), std::pair("--epochs", 2)}) {
-    const ronde::test::CommandResult result = ronde::test::launch(1, {option});
-    INFO(option << result.err);
-    CHECK(result.exit_code == exit_code);
-    CHECK_THAT(result.out, Contains("digits: ") && Contains("no options") && !Contains("epoch "));
-    CHECK(result.err.empty());
-  }
 }

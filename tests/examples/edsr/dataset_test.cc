@@ -4,14 +4,11 @@
 #include <map>
 #include <set>
 
-#include "common/counter_random.h"
-#include "images/photo_dataset.h"
+#include "photographs.h"
 #include "tests/examples/edsr/support.h"
 
 namespace edsr {
 namespace {
-
-using example::CounterRandom;
 
 constexpr PatchOptions kOptions{.patch = 8, .scale = 2, .samples = 48, .seed = 7};
 
@@ -35,24 +32,6 @@ bool same(const torch::data::Example<>& a, const torch::data::Example<>& b) {
 }
 
 }  // namespace
-
-TEST_CASE("the symmetries are the eight of a square, their bits flips and a transposition") {
-  const torch::Tensor image = testing::make_image(0, 6, 6);
-  const auto equals_some = [&](const torch::Tensor& wanted) {
-    for (std::int64_t symmetry = 0; symmetry < 8; ++symmetry) {
-      if (torch::equal(apply_symmetry(image, symmetry), wanted)) return true;
-    }
-    return false;
-  };
-  for (std::int64_t quarters = 0; quarters < 4; ++quarters) {
-    CHECK(equals_some(torch::rot90(image, quarters, {1, 2})));
-    CHECK(equals_some(torch::rot90(image, quarters, {1, 2}).flip(2)));
-  }
-  CHECK(torch::equal(apply_symmetry(image, 0), image));
-  CHECK(torch::equal(apply_symmetry(image, 1), image.flip(2)));
-  CHECK(torch::equal(apply_symmetry(image, 2), image.flip(1)));
-  CHECK(torch::equal(apply_symmetry(image, 4), image.transpose(1, 2)));
-}
 
 TEST_CASE("high and low patches show the same place, from everywhere, in every orientation") {
   const auto scale = GENERATE(as<std::int64_t>{}, 2, 3, 4);
@@ -99,22 +78,6 @@ TEST_CASE("a sample is a function of seed, epoch and index alone, in copies as w
   CHECK_FALSE(same(copy.get(3), third));
   dataset.set_epoch(0);
   CHECK(same(copy.get(3), third));
-}
-
-TEST_CASE("counter-based random numbers are spread evenly, and unrelated to their neighbours") {
-  std::array<int, 7> counts{};
-  for (std::uint64_t index = 0; index < 7000; ++index) {
-    ++counts.at(static_cast<std::size_t>(CounterRandom(1, 2, index).below(7)));
-  }
-  // The standard deviation of each count is 29.
-  for (const int count : counts) CHECK(std::abs(count - 1000) < 150);
-
-  std::set<std::uint64_t> seen;
-  for (std::uint64_t i = 0; i < 8000; ++i) {
-    CounterRandom random(i % 20, i / 20 % 20, i / 400);
-    seen.insert({random.next(), random.next()});
-  }
-  CHECK(seen.size() == 16000);
 }
 
 }  // namespace edsr

@@ -3,13 +3,10 @@
 
 #include <catch2/catch.hpp>
 
-#include "common/errors.h"
 #include "tests/examples/edsr/support.h"
 
 namespace edsr {
 namespace {
-
-using Catch::Contains;
 
 EdsrOptions shape(std::int64_t blocks, std::int64_t features, std::int64_t scale) {
   return {.blocks = blocks, .features = features, .scale = scale};
@@ -35,17 +32,6 @@ TEST_CASE("the network enlarges by its scale, and every parameter gets a gradien
     REQUIRE(item.value().grad().defined());
     CHECK(item.value().grad().abs().sum().item<float>() > 0);
   }
-}
-
-TEST_CASE("the network follows its images to another dtype") {
-  Edsr network(shape(1, 4, 2));
-  const torch::Tensor images = torch::rand({1, 3, 5, 5});
-  const torch::Tensor single = network->forward(images);
-  CHECK(torch::equal(network->forward(images), single));
-  network->to(torch::kFloat64);
-  const torch::Tensor twice = network->forward(images.to(torch::kFloat64));
-  CHECK(twice.scalar_type() == torch::kFloat64);
-  CHECK(torch::allclose(twice.to(torch::kFloat32), single, 1e-4, 1e-5));
 }
 
 TEST_CASE("the published sizes have the published numbers of parameters") {
@@ -80,11 +66,6 @@ TEST_CASE("the head's features skip the whole body") {
   const torch::Tensor enlarged = torch::pixel_shuffle(convolve(head, parameters, "upsampler.0"), 2);
   const torch::Tensor expected = convolve(enlarged, parameters, "tail") + mean;
   CHECK(torch::allclose(network->forward(input), expected, 1e-4, 1e-5));
-}
-
-TEST_CASE("a network of impossible shape is refused") {
-  CHECK_THAT(testing::input_error([] { Edsr(shape(4, 32, 5)); }), Contains("scale 5"));
-  CHECK_THAT(testing::input_error([] { Edsr(shape(0, 32, 2)); }), Contains("at least 1"));
 }
 
 }  // namespace edsr

@@ -3,11 +3,10 @@
 
 #include <CLI/Error.hpp>
 #include <catch2/catch.hpp>
-#include <map>
 #include <string>
 #include <vector>
 
-#include "training/schedule.h"
+#include "train.h"
 
 namespace edsr {
 namespace {
@@ -24,13 +23,9 @@ Options parse(std::vector<const char*> arguments) {
   return parse_alone(arguments);
 }
 
-Schedule schedule(std::vector<const char*> arguments) {
-  return Schedule(parse(arguments));
-}
-
 }  // namespace
 
-TEST_CASE("the presets are the published sizes") {
+TEST_CASE("presets are the published sizes; options override them and earlier ones") {
   const Options tiny = parse({"--preset", "tiny"});
   CHECK(tiny.max_side == 1280);
   CHECK(tiny.batch == 8);
@@ -44,22 +39,14 @@ TEST_CASE("the presets are the published sizes") {
   const Options full = parse({"--preset", "full", "--scale", "4"});
   CHECK(full.network ==
         EdsrOptions{.blocks = 32, .features = 256, .scale = 4, .residual_scale = 0.1});
-}
 
-TEST_CASE(
-    "options override presets and earlier ones, --data adds up, and the default budget is three "
-    "minutes") {
   CHECK(parse({"--blocks", "7", "--preset", "full"}).network.blocks == 7);
   CHECK(parse({"--preset", "full", "--blocks", "7"}).network.features == 256);
-  CHECK(parse({"--preset", "baseline", "--lr", "0.5"}).learning_rate == 0.5);
-  CHECK(parse({"--residual-scale", "0.3"}).network.residual_scale == 0.3);
-  CHECK(parse({"--patch", "20"}).patch == 20);
   CHECK(parse({"--data", "more"}).data.size() == 2);
   CHECK(parse({"--validation", "a", "--validation", "b"}).validation.size() == 2);
   CHECK(parse({"--batch", "4", "--batch", "8"}).batch == 8);
   CHECK(parse({}).minutes == 3);
   CHECK(parse({"--steps", "5"}).minutes == 0);
-  CHECK(parse({"--minutes", "0.5"}).minutes == 0.5);
 }
 
 TEST_CASE("nonsense on the command line is refused") {
@@ -73,10 +60,9 @@ TEST_CASE("nonsense on the command line is refused") {
   }
 }
 
-TEST_CASE("a synthetic benchmark needs no photographs and has a size of its own") {
+TEST_CASE("a synthetic benchmark has a size of its own, and options of its own") {
   const Options options = parse_alone({"--synthetic"});
   CHECK(options.network == EdsrOptions{.blocks = 16, .features = 64});
-  CHECK(options.patch == 48);
   CHECK(options.benchmark.batch_size == 4);
   CHECK(parse_alone({"--no-distributed"}).synthetic);
   const Options tiny = parse_alone({"--efficiency", "--preset", "tiny", "--json", "x"});
@@ -84,42 +70,34 @@ TEST_CASE("a synthetic benchmark needs no photographs and has a size of its own"
   CHECK(tiny.network.features == 32);
   CHECK(tiny.benchmark.json == "x");
   CHECK_FALSE(parse({}).synthetic);
-}
+  CHECK(parse({"--amp", "--checkpoint", "x", "--resume"}).benchmark.resume);
 
-TEST_CASE("training and benchmark refuse each other's options") {
   CHECK_THROWS_WITH(parse({"--efficiency"}), Contains("--synthetic excludes --data"));
   CHECK_THROWS_WITH(parse_alone({"--synthetic", "--batch", "8"}), Contains("excludes --batch"));
-  CHECK_THROWS_WITH(parse_alone({"--efficiency", "--steps", "8"}), Contains("excludes --steps"));
   CHECK_THROWS_WITH(parse({"--num-iters", "8"}), Contains("--num-iters requires --synthetic"));
   CHECK_THROWS_WITH(parse_alone({"--synthetic", "--json", "x"}), Contains("requires --efficiency"));
-  CHECK_THROWS_WITH(parse_alone({"--synthetic", "--fp16-allreduce", "--no-distributed"}),
-                    Contains("--fp16-allreduce excludes"));
 }
 
 TEST_CASE("training ends with its budget, of two budgets with the first to be used") {
-  const Schedule steps = schedule({"--steps", "10"});
-  CHECK_FALSE(steps.finished(9, 1e6));
-  CHECK(steps.finished(10, 0));
-  const Schedule minutes = schedule({"--minutes", "2"});
-  CHECK_FALSE(minutes.finished(1'000'000, 119.9));
-  CHECK(minutes.finished(1, 120));
-  const Schedule both = schedule({"--minutes", "2", "--steps", "10"});
-  CHECK(both.finished(10, 0));
-  CHECK(both.finished(0, 120));
-  CHECK_FALSE(both.finished(9, 119));
+  const auto ends = [](const std::vector<const char*>& options, std::int64_t step, double seconds) {
+    return is_used_up(parse(options), {.step = step, .seconds = seconds});
+  };
+  CHECK_FALSE(ends({"--steps", "10"}, 9, 1e6));
+  CHECK(ends({"--steps", "10"}, 10, 0));
+  CHECK_FALSE(ends({"--minutes", "2"}, 1'000'000, 119.9));
+  CHECK(ends({"--minutes", "2"}, 1, 120));
+  CHECK(ends({"--minutes", "2", "--steps", "10"}, 10, 0));
+  CHECK(ends({"--minutes", "2", "--steps", "10"}, 0, 120));
+  CHECK_FALSE(ends({"--minutes", "2", "--steps", "10"}, 9, 119));
 }
 
-TEST_CASE("the learning rate falls by steps, whatever the budget: a slow machine keeps it longer") {
-  for (const auto& [name, budget] :
-       std::map<const char*, const char*>{{"--steps", "100"}, {"--minutes", "2"}}) {
-    const Schedule every = schedule({name, budget, "--lr", "8", "--lr-halve-every", "10"});
-    CHECK(every.learning_rate(9) == 8);
-    CHECK(every.learning_rate(10) == 4);
-    CHECK(every.learning_rate(29) == 2);
-  }
-  CHECK(schedule({"--lr", "8"}).learning_rate(499) == 8);
-  CHECK(schedule({"--lr", "8"}).learning_rate(500) == 4);
-  CHECK(schedule({"--preset", "full", "--lr", "8"}).learning_rate(199'999) == 8);
+TEST_CASE("the learning rate falls by steps") {
+  const Options options = parse({"--lr", "8", "--lr-halve-every", "10"});
+  CHECK(learning_rate(options, 9) == 8);
+  CHECK(learning_rate(options, 10) == 4);
+  CHECK(learning_rate(options, 29) == 2);
+  CHECK(learning_rate(parse({"--lr", "8"}), 500) == 4);
+  CHECK(learning_rate(parse({"--preset", "full", "--lr", "8"}), 199'999) == 8);
 }
 
 }  // namespace edsr

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "images/resample.h"
-
+// Resampling, quality and picture of images.
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <limits>
 #include <vector>
 
-#include "evaluation/metrics.h"
+#include "evaluation.h"
+#include "images.h"
 #include "tests/examples/edsr/support.h"
 
 namespace edsr {
@@ -70,13 +70,6 @@ TEST_CASE("limit_side shrinks the longer side and keeps the proportions") {
   CHECK(torch::equal(limit_side(wide, 0), wide));
 }
 
-TEST_CASE("crop_to_multiple cuts the right and lower edge") {
-  const torch::Tensor image = testing::make_image(1, 11, 13);
-  const torch::Tensor cropped = crop_to_multiple(image, 4);
-  REQUIRE(cropped.sizes() == torch::IntArrayRef({3, 8, 12}));
-  CHECK(torch::equal(cropped, image.slice(1, 0, 8).slice(2, 0, 12)));
-}
-
 TEST_CASE("bytes survive the way to unit range and back") {
   const torch::Tensor bytes = torch::arange(256, torch::kInt64).to(torch::kUInt8).view({1, 16, 16});
   CHECK(torch::equal(to_bytes(to_unit(bytes)), bytes));
@@ -97,6 +90,28 @@ TEST_CASE("psnr is that of the mean square of the differences inside the border"
   }
   CHECK(psnr(grey, grey + 1, 0) == Approx(48.1308).epsilon(1e-5));
   CHECK(psnr(grey, grey, 0) == std::numeric_limits<double>::infinity());
+}
+
+TEST_CASE(
+    "the side-by-side picture has the low resolution, the network's output and the original") {
+  torch::manual_seed(1);
+  Edsr network(EdsrOptions{.blocks = 1, .features = 4, .scale = 2});
+  const torch::Tensor low = testing::make_image(0, 64, 64);
+  const torch::Tensor high = testing::make_image(1, 128, 128);
+  const torch::Tensor picture = compare_side_by_side(network, {{"a", high, low}, {"b", high, low}});
+  REQUIRE(picture.sizes() == torch::IntArrayRef({3, 2 * 390, 4 * 390}));
+  for (const std::int64_t top : {0, 390}) {
+    const auto panel = [&](std::int64_t column) {
+      return picture.slice(1, top, top + 384).slice(2, column * 390, column * 390 + 384);
+    };
+    const auto zoomed = [](const torch::Tensor& image, std::int64_t by) {
+      return image.repeat_interleave(by, 1).repeat_interleave(by, 2);
+    };
+    CHECK(torch::equal(panel(0), zoomed(low, 6)));
+    CHECK(torch::equal(panel(1), zoomed(bicubic_resize(low, 128, 128), 3)));
+    CHECK(torch::equal(panel(2), zoomed(enlarge(network, low), 3)));
+    CHECK(torch::equal(panel(3), zoomed(high, 3)));
+  }
 }
 
 }  // namespace edsr

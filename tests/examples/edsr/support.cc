@@ -6,8 +6,7 @@
 #include <memory>
 #include <stdexcept>
 
-#include "images/image_io.h"
-#include "images/resample.h"
+#include "images.h"
 
 namespace edsr::testing {
 

@@ -116,33 +116,6 @@ TEST_CASE("the file backend reduces what is fused") {
   });
 }
 
-TEST_CASE("the file backend passes messages, among operations of all") {
-  run_on_files(3, [](int rank, Runtime& runtime) {
-    const int next = (rank + 1) % 3;
-    const int previous = (rank + 2) % 3;
-    for (int step = 0; step < 3; ++step) {
-      std::vector<double> mine(100, 10 * rank + step);
-      std::vector<double> theirs(100);
-      Request send = in_place(mine, DataType::F64, ReduceOp::Sum, "");
-      send.kind = ronde::Collective::Send;
-      send.peer = next;
-      Request receive = in_place(theirs, DataType::F64, ReduceOp::Sum, "");
-      receive.kind = ronde::Collective::Recv;
-      receive.peer = step == 1 ? ronde::kAnyRank : previous;
-      const ronde::Work received = runtime.submit(receive);
-      if (step > 0) {
-        std::vector<float> values(3, 2);
-        runtime.submit(in_place(values, DataType::F32, ReduceOp::Sum, "sum")).wait();
-        check(values[0] == 6, "the sum");
-      }
-      runtime.submit(send).wait();
-      received.wait();
-      check(received.source() == previous, "who sent it");
-      check(theirs == std::vector<double>(100, 10 * previous + step), "what it sent");
-    }
-  });
-}
-
 TEST_CASE("what the file backend cannot do is refused before it is asked") {
   run_on_files(2, [](int, Runtime& runtime) {
     std::vector<std::int32_t> integers(3, 1);

@@ -5,7 +5,6 @@
 // LibTorch defines a CHECK of its own; in the tests it is Catch2's.
 #undef CHECK
 #include <catch2/catch.hpp>
-#include <regex>
 #include <string>
 #include <vector>
 
@@ -91,15 +90,6 @@ TEST_CASE("on every grid of one to four ranks each step's loss is the unsplit mo
   }
 }
 
-TEST_CASE("two groups of two ranks learn the digits") {
-  const std::string text = launch_well(4, {});
-  INFO(text);
-  CHECK_THAT(text, Contains("grid 2 x 2:"));
-  std::smatch last;
-  REQUIRE(std::regex_search(text, last, std::regex(R"(epoch 10: .* ([\d.]+) % of the unseen)")));
-  CHECK(std::stod(last[1]) > 95);
-}
-
 TEST_CASE("what cannot be divided among the ranks is refused with the reason, once") {
   check_refused_once(2, {"--split", "3"},
                      "hybrid: --split: the 2 ranks cannot be divided into groups of 3");
@@ -108,10 +98,4 @@ TEST_CASE("what cannot be divided among the ranks is refused with the reason, on
   check_refused_once(2, {"--split", "1", "--batch", "47"},
                      "hybrid: --batch: 47 is not divisible by 2");
   check_refused_once(2, {"--split", "0"}, "hybrid: --split");
-}
-
-TEST_CASE("losses that cannot be written end all ranks before training") {
-  const TemporaryFolder folder;
-  CHECK_THAT(ronde::test::launch_badly(2, {"--losses", folder.path().string()}),
-             Contains("hybrid: --losses") && Contains("is a folder") && !Contains("epoch"));
 }

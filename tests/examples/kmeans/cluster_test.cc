@@ -76,8 +76,7 @@ TEST_CASE("from any start all ranks end where a plain k-means does, empty cluste
     INFO(one.name);
     const Points points = share_of(one.points, part);
     const double quanta = std::ldexp(1.0, points.fraction_bits);
-    PhaseTimes times;
-    const Clustering result = cluster(points, flatten(one.start, quanta), 300, times);
+    const Clustering result = cluster(points, flatten(one.start, quanta), 300);
     const Expected expected = testing::plain_kmeans(one.points, one.start, 300);
     CHECK(expected.converged);
     CHECK((expected.empty_moved > 0) == one.moves_empty);

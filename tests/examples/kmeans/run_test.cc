@@ -1,18 +1,77 @@
 // SPDX-License-Identifier: Apache-2.0
 // The program as a user runs it, on points made for the test, against a plain k-means.
 #include <catch2/catch.hpp>
+#include <filesystem>
+#include <iterator>
+#include <nlohmann/json.hpp>
 #include <random>
+#include <regex>
 #include <set>
+#include <sstream>
 
-#include "tests/examples/kmeans/run.h"
+#include "common/table.h"
+#include "tests/examples/kmeans/oracle.h"
+#include "tests/support/processes/launch.h"
 #include "tests/support/processes/temporary_folder.h"
 
 namespace kmeans::testing {
 namespace {
 
 using Catch::Contains;
+using ronde::test::launch_badly;
+using ronde::test::launch_pair_badly;
 using ronde::test::TemporaryFolder;
+using ronde::test::Words;
 using ronde::test::write_bytes;
+
+/// The report and the output of a run.
+struct Result {
+  nlohmann::json report;
+  std::string text;
+
+  std::vector<double> centroids() const { return report["centroids"]; }  ///< one after the other
+  std::vector<std::int64_t> start_rows() const { return report["start_rows"]; }
+};
+
+/// Runs with a --json below `folder` and requires success.
+Result cluster(const std::filesystem::path& folder, int ranks, const Words& options) {
+  const std::filesystem::path json = folder / "report.json";
+  Words words = options;
+  words.insert(words.end(), {"--json", json.string()});
+  const std::string text = ronde::test::launch_well(ranks, words);
+  return {.report = nlohmann::json::parse(ronde::test::read_text(json)), .text = text};
+}
+
+/// Requires that one to four ranks give the same, bit for bit. Returns what one gave.
+Result cluster_on_one_to_four(const std::filesystem::path& folder, const Words& options) {
+  const Result one = cluster(folder, 1, options);
+  for (const int ranks : {2, 3, 4}) {
+    INFO(ranks << " ranks");
+    nlohmann::json many = cluster(folder, ranks, options).report;
+    CHECK(many["ranks"] == ranks);
+    many["ranks"] = 1;
+    CHECK(many == one.report);
+  }
+  return one;
+}
+
+/// Checks that the run took the same steps as the plain one.
+void check_same(const Result& result, const Expected& expected) {
+  CHECK(result.report["assignments"].get<std::vector<std::int32_t>>() == expected.assignments);
+  CHECK(result.report["iterations"] == expected.iterations);
+  CHECK(result.report["empty_moved"] == expected.empty_moved);
+  CHECK(result.report["converged"] == expected.converged);
+}
+
+std::string to_csv(const Rows& rows) {
+  std::ostringstream text;
+  text.precision(17);
+  for (const std::vector<double>& row : rows) {
+    for (std::size_t i = 0; i < row.size(); ++i) text << (i == 0 ? "" : ",") << row[i];
+    text << "\n";
+  }
+  return text.str();
+}
 
 /// Around `centers` random places, in units of `scale`.
 Rows clouds(std::size_t rows, std::size_t columns, std::size_t centers, double scale,
@@ -54,7 +113,7 @@ TEST_CASE("whole numbers end on one to four ranks bit for bit where a plain k-me
     const Expected expected =
         plain_kmeans(one.points, rows_at(one.points, result.start_rows()), one.iterations);
     check_same(result, expected);
-    CHECK(result.centroids == flatten(expected.centroids));
+    CHECK(result.centroids() == flatten(expected.centroids));
     CHECK(result.report["inertia"].get<double>() == Approx(expected.inertia).epsilon(1e-12));
   }
 }
@@ -75,9 +134,9 @@ TEST_CASE("real numbers of any size end where a plain k-means does, within round
     CHECK(expected.converged);
     check_same(result, expected);
     const std::vector<double> centroids = flatten(expected.centroids);
-    REQUIRE(result.centroids.size() == centroids.size());
+    REQUIRE(result.centroids().size() == centroids.size());
     for (std::size_t i = 0; i < centroids.size(); ++i) {
-      CHECK(result.centroids[i] / scale == Approx(centroids[i]).epsilon(0).margin(1e-12));
+      CHECK(result.centroids()[i] / scale == Approx(centroids[i]).epsilon(0).margin(1e-12));
     }
   }
 }
@@ -96,7 +155,7 @@ TEST_CASE("the start depends on the seed, and is made of distinct points where i
   CHECK(std::set<std::int64_t>(one.begin(), one.end()).size() == 5);
 }
 
-TEST_CASE("labels give a purity, a square point a picture, and a header is left out") {
+TEST_CASE("labels give a purity, and a header is left out") {
   const TemporaryFolder folder;
   write_bytes(folder / "points.csv",
               "a,b,c,d,kind\n0,0,0,1,low\n0,1,0,0,low\n9,9,9,8,high\n8,9,9,9,high\n0,0,1,0,high\n");
@@ -107,14 +166,96 @@ TEST_CASE("labels give a purity, a square point a picture, and a header is left 
   CHECK(result.report["columns"] == 4);
   CHECK(result.report["purity"].get<double>() == Approx(0.8));
   CHECK_THAT(result.text, Contains("low, 66.7 %") && Contains("high, 100.0 %"));
-  CHECK_FALSE(result.picture.empty());
 
   write_bytes(folder / "line.csv", "1,2,3\n4,5,6\n");
-  const Result line = cluster(folder.path() / "line", 1,
-                              {"--data", (folder / "line.csv").string(), "--clusters", "2"});
-  CHECK(line.picture.empty());
+  const Result line =
+      cluster(folder.path(), 1, {"--data", (folder / "line.csv").string(), "--clusters", "2"});
   CHECK(line.report["purity"].is_null());
-  CHECK_THAT(line.text, Contains("a point of 3 values is no square image"));
+}
+
+TEST_CASE("the digits end on one to four ranks bit for bit where a plain k-means does") {
+  if (!std::filesystem::exists(example::digits_path())) {
+    WARN("left out: no " << example::digits_path());
+    return;
+  }
+  const TemporaryFolder folder;
+  const Result result = cluster_on_one_to_four(folder.path(), {});
+  const example::Table table =
+      example::read_table(example::digits_path(), {.header = false, .labels = true}, {});
+  REQUIRE(table.rows == 1797);
+  REQUIRE(table.columns == 64);
+  Rows points;
+  for (auto row = table.values.begin(); row != table.values.end(); row += 64) {
+    points.emplace_back(row, row + 64);
+  }
+  const Expected expected = plain_kmeans(points, rows_at(points, result.start_rows()), 300);
+  CHECK(expected.converged);
+  check_same(result, expected);
+  CHECK(result.centroids() == flatten(expected.centroids));
+  CHECK(result.report["inertia"].get<double>() == Approx(expected.inertia).epsilon(1e-12));
+  // Ten clusters that knew nothing of the digits would have a purity near 0.1.
+  CHECK(result.report["purity"].get<double>() > 0.7);
+}
+
+// More mistakes in files are in table_test.cc.
+TEST_CASE("data that cannot be used ends every rank with what is wrong") {
+  struct Case {
+    std::string data;
+    Words options;
+    std::string text;
+  };
+  const TemporaryFolder folder;
+  const std::string file = (folder / "points.csv").string();
+  for (const Case& one :
+       {Case{"1,2\n3\n", {}, file + ", line 2: has 1 fields, line 1 has 2"},
+        // Only one rank sees it: the others must have nothing to refuse, or the launcher may end
+        // that rank before it has said so.
+        Case{"1,2\n3,x\n5,6\n",
+             {"--clusters", "2"},
+             file + ", line 2: field 2: 'x' is no finite number"},
+        Case{"1,2\n3,4\n", {"--clusters", "3"}, "--clusters 3 is more than the 2 points of"},
+        Case{"1,2\n3,4\n", {"--clusters", "2"}, "cannot be divided among 3 ranks; start at most 2"},
+        Case{"1,2\n3,4\n", {"--clusters", "0"}, "kmeans: --clusters"},
+        Case{"1,2\n3,4\n5,6\n", {"--clusters", "2", "--json", file + "/x"}, "--json"}}) {
+    INFO(one.text);
+    write_bytes(file, one.data);
+    Words words = {"--data", file};
+    words.insert(words.end(), one.options.begin(), one.options.end());
+    CHECK_THAT(launch_badly(3, words), Contains(one.text));
+  }
+}
+
+TEST_CASE("help is printed, and nothing else, where Ronde itself could not start") {
+  const auto result = ronde::test::launch(1, {"--help"}, {{"RONDE_LOG_LEVEL", "nonsense"}});
+  CHECK(result.exit_code == 0);
+  CHECK_THAT(result.out, Contains("--clusters"));
+  CHECK(result.err.empty());
+}
+
+TEST_CASE("a file that is not there is named, with the way to the digits") {
+  const TemporaryFolder folder;
+  CHECK_THAT(launch_badly(2, {"--data", (folder / "none.csv").string()}),
+             Contains("none.csv: cannot be opened: No such file or directory"));
+  CHECK_THAT(launch_badly(2, {}, {{"XDG_CACHE_HOME", folder.path().string()}}),
+             Contains((folder.path() / "ronde" / "digits.csv.gz").string()) &&
+                 Contains("scripts/deps.sh") && Contains("--data"));
+  CHECK_THAT(launch_badly(2, {"--labels"}), Contains("--labels requires --data"));
+}
+
+TEST_CASE("ranks with different files all end, and a rank without one ends the other") {
+  const TemporaryFolder folder;
+  const auto options = [&](const char* name) -> Words {
+    return {"--data", (folder / name).string(), "--clusters", "2"};
+  };
+  write_bytes(folder / "zero.csv", "1,2\n3,4\n");
+  write_bytes(folder / "one.csv", "1,2\n3,5\n");
+  const std::string different = launch_pair_badly(options("zero.csv"), options("one.csv"));
+  const std::string reason = "the ranks have read different files";
+  // Whichever finds it first may end the other one before that has.
+  const std::regex said("kmeans: (rank [01] aborted: )?" + reason);
+  CHECK(std::distance(std::sregex_iterator(different.begin(), different.end(), said), {}) == 2);
+  CHECK_THAT(launch_pair_badly(options("zero.csv"), options("none.csv")),
+             Contains("kmeans: file ") && Contains("kmeans: rank 1 aborted: file "));
 }
 
 }  // namespace kmeans::testing

@@ -1,16 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "model.h"
 
-#include <ronde/error.h>
 #include <array>
 #include <catch2/catch.hpp>
-#include <set>
 #include <utility>
 
 namespace resnet {
 namespace {
 
-using Catch::Contains;
 using Names = std::vector<std::string>;
 using Sizes = std::vector<std::int64_t>;
 
@@ -46,7 +43,8 @@ std::vector<std::pair<std::string, Sizes>> torchvision_resnet50() {
   return all;
 }
 
-/// What a bottleneck computes, written out. In training, batch normalisation uses the batch alone.
+/// Computes a bottleneck by single operations. In training, batch normalisation uses the batch
+/// alone.
 torch::Tensor bottleneck(const torch::Tensor& input, const ResidualBlock& block,
                          std::int64_t stride) {
   const auto values = block->named_parameters();
@@ -91,12 +89,6 @@ TEST_CASE("names, order and shapes are torchvision's") {
   CHECK(buffers.size() == 3 * 53);
   CHECK(Names(buffers.begin(), buffers.begin() + 3) ==
         Names{"bn1.running_mean", "bn1.running_var", "bn1.num_batches_tracked"});
-
-  const Names basic = ResNet("resnet18")->named_parameters().keys();
-  const std::set<std::string> known(basic.begin(), basic.end());
-  CHECK(known.count("layer1.0.bn2.bias") == 1);
-  CHECK(known.count("layer1.0.downsample.0.weight") == 0);
-  CHECK(known.count("layer2.0.downsample.0.weight") == 1);
 }
 
 TEST_CASE("a bottleneck adds its branch to its shortcut") {
@@ -106,26 +98,6 @@ TEST_CASE("a bottleneck adds its branch to its shortcut") {
   const torch::Tensor output = block->forward(input);
   CHECK(output.sizes() == torch::IntArrayRef({3, 16, 4, 5}));
   CHECK(torch::allclose(output, bottleneck(input, block, 2), 1e-4, 1e-5));
-}
-
-TEST_CASE("the network shrinks images by 32, and every parameter gets a gradient") {
-  torch::manual_seed(6);
-  ResNet network("resnet18");
-  const torch::Tensor output = network->forward(torch::randn({2, 3, 64, 96}));
-  REQUIRE(output.sizes() == torch::IntArrayRef({2, kClasses}));
-  torch::cross_entropy_loss(output, torch::tensor({1, 2}, torch::kInt64)).backward();
-  for (const auto& item : network->named_parameters()) {
-    INFO(item.key());
-    REQUIRE(item.value().grad().defined());
-    CHECK(item.value().grad().abs().sum().item<float>() > 0);
-  }
-  CHECK(output.isfinite().all().item<bool>());
-}
-
-TEST_CASE("an unknown model is refused with the names there are") {
-  CHECK_THROWS_AS(ResNet("resnet51"), ronde::UsageError);
-  CHECK_THROWS_WITH(ResNet("resnet51"),
-                    Contains("resnet51") && Contains("resnet18, resnet50, resnet101"));
 }
 
 }  // namespace resnet

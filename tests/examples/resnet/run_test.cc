@@ -6,7 +6,6 @@
 #include <sstream>
 #include <string>
 
-#include "tests/support/processes/late_cuda.h"
 #include "tests/support/processes/launch.h"
 #include "tests/support/processes/temporary_folder.h"
 
@@ -44,10 +43,6 @@ double number_after(const std::string& text, const std::string& words) {
   const std::size_t at = text.find(words);
   REQUIRE(at != std::string::npos);
   return std::stod(text.substr(at + words.size()));
-}
-
-nlohmann::json read_json(const std::string& file) {
-  return nlohmann::json::parse(ronde::test::read_text(file));
 }
 
 }  // namespace
@@ -92,8 +87,7 @@ TEST_CASE("a run goes on after the last iteration that was saved, on another num
   CHECK_THAT(launch_badly(1, small(options)), Contains("of iteration 3: nothing is left"));
 }
 
-TEST_CASE(
-    "the efficiency is printed by rounds and written as JSON, of ranks in step if asked for") {
+TEST_CASE("the efficiency is printed by rounds and written as JSON") {
   const TemporaryFolder folder;
   const std::string file = (folder.path() / "made" / "e.json").string();
   const std::string text = launch_well(2, small({"--efficiency", "--json", file}));
@@ -106,7 +100,7 @@ TEST_CASE(
              "Distributed" + step,
              R"(Scaling efficiency on 2 CPU\(s\): \d+\.\d % \(rounds: \d+\.\d to \d+\.\d %\))"});
 
-  const nlohmann::json json = read_json(file);
+  const nlohmann::json json = nlohmann::json::parse(ronde::test::read_text(file));
   CHECK(json.size() == 5);
   CHECK(json.at("model") == "resnet18");
   CHECK(json.at("ranks") == 2);
@@ -117,28 +111,14 @@ TEST_CASE(
   CHECK(json.at("efficiency").get<double>() == Approx(unconnected / connected));
   CHECK(number_after(text, "Distributed: ") == Approx(connected).margin(0.01));
   CHECK(number_after(text, "Unconnected: ") == Approx(unconnected).margin(0.01));
-
-  // Ranks that only wait for each other.
-  const std::string more = launch_well(2, small({"--efficiency", "--in-step", "--json", file}));
-  const double in_step = read_json(file).at("step_ms_in_step");
-  const double alone = read_json(file).at("step_ms_unconnected");
-  CHECK(in_step > 0);
-  CHECK(number_after(more, "In step: ") == Approx(in_step).margin(0.01));
-  CHECK(number_after(more, "Scaling efficiency without exchange: ") ==
-        Approx(100 * alone / in_step).margin(0.1));
 }
 
 TEST_CASE("what cannot be done ends the run before training, in words that help") {
-  ronde::test::check_refused_once(2, small({"--in-step"}),
-                                  "resnet_synthetic: --in-step requires --efficiency");
+  ronde::test::check_refused_once(2, small({"--resume"}),
+                                  "resnet_synthetic: --resume requires --checkpoint");
   const TemporaryFolder folder;
   CHECK_THAT(launch_badly(2, small({"--efficiency", "--json", folder.path().string()})),
              Contains("--json") && Contains("is a folder") && !Contains("Running"));
   CHECK_THAT(launch_badly(1, small({"--device", "cuda"}), {{"CUDA_VISIBLE_DEVICES", ""}}),
              Contains("--device cuda: ") && Contains("leave --device out"));
-}
-
-TEST_CASE("the program opens libtorch_cuda before it asks LibTorch for a GPU") {
-  CHECK_THAT(launch_badly(1, small({"--device", "cuda"}), ronde::test::with_late_cuda()),
-             Contains("--device cuda: Ronde has no backend for GPUs here"));
 }
