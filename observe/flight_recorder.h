@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <exception>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -16,7 +17,7 @@
 
 namespace ronde {
 
-/// Has SIGUSR2 ask for a dump while one lives: of each world whose recorder looks at one.
+/// Counts SIGUSR2 while one lives; each recorder that has one polls the count.
 class DumpSignal {
  public:
   DumpSignal();
@@ -24,37 +25,37 @@ class DumpSignal {
   DumpSignal(const DumpSignal&) = delete;
   DumpSignal& operator=(const DumpSignal&) = delete;
 
-  /// How often the signal has come in this process.
+  /// The number of signals in this process.
   static std::uint64_t count() noexcept;
-  /// How often before this was made.
+  /// The number of signals before this was made.
   std::uint64_t came_before() const noexcept { return came_before_; }
 
  private:
   const std::uint64_t came_before_;
 };
 
-/// What RONDE_DUMP_ON_SIGUSR2 asks for: made before the ranks meet, so that the signal does not end
-/// one that waits for the others. Null if nothing is asked for.
+/// Makes the handler for RONDE_DUMP_ON_SIGUSR2; null without that. Call it before the ranks meet,
+/// so that the signal does not end one that waits for the others.
 std::unique_ptr<DumpSignal> wanted_signal(const Config& config);
 
 /// Writes what a rank was doing into RONDE_DUMP, for `ronde prof hang`: once the group has failed,
-/// when an operation stalls, and on request. A sink of events only to be asked several times a
-/// second; it reads the ring.
+/// when an operation stalls, and on request. It is a sink of events only to be called several times
+/// a second, and reads the ring.
 ///
 /// Thread-safety: every member may be called from any thread.
 class FlightRecorder final : public EventSink {
  public:
-  /// Removes what an earlier run has left. What it is given outlives its use as a sink. `signal`:
-  /// null without RONDE_DUMP_ON_SIGUSR2.
+  /// Removes the dump of an earlier run. The references outlive its use as a sink. `signal`: null
+  /// without RONDE_DUMP_ON_SIGUSR2.
   FlightRecorder(const Runtime& runtime, const Logger& log, const DumpSignal* signal = nullptr);
 
-  /// Dumps if there is a reason.
+  /// Dumps if the group has failed, an operation stalls, or a signal has come.
   void take(std::span<const Event> events, std::uint64_t lost) override;
 
-  /// An operation stalls: the next take() dumps.
+  /// Has the next take() dump because of these operations.
   void note_stall(const std::vector<StalledOperation>& operations);
 
-  /// `reason`: error, stall, request or signal. Throws Error if it cannot be written.
+  /// Dumps now. Throws Error if the file cannot be written.
   void dump(std::string_view reason, const std::string& text);
 
  private:
@@ -62,7 +63,7 @@ class FlightRecorder final : public EventSink {
   const Logger& log_;
   const std::string path_;
 
-  // Owned by whoever calls take().
+  // Owned by the thread that calls take().
   const DumpSignal* const signal_;
   std::uint64_t signals_seen_;
   RepeatedWrite write_;

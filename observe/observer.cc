@@ -3,6 +3,7 @@
 
 #include <cstdio>
 #include <filesystem>
+#include <map>
 #include <system_error>
 #include <utility>
 
@@ -10,8 +11,9 @@
 #include "core/src/base/text.h"
 #include "observe/base/figures_json.h"
 #include "observe/base/write_file.h"
-#include "observe/profile.h"
-#include "observe/timeline/timeline_merge.h"
+#include "observe/report/report.h"
+#include "observe/timeline/timeline.h"
+#include "ronde/build_info.h"
 #include "ronde/error.h"
 
 namespace ronde {
@@ -28,8 +30,33 @@ std::string path_of_rank(const std::string& path, int rank, std::string_view ext
   return path.substr(0, path.size() - extension.size()) + number + std::string(extension);
 }
 
-std::string failure_text(const std::exception_ptr& failure) {
-  return failure ? exception_text(failure) : "this rank left the group without ronde::shutdown()";
+/// The configuration with what RONDE_AUTOTUNE had changed when `counters` were taken.
+Config config_in_force(Config config, const Stats& counters) {
+  for (const StatsGroup& group : counters) {
+    if (group.part != "tuning") continue;
+    for (const auto& [name, value] : group.counters) {
+      if (name == "fusion_bytes") config.fusion_bytes = value;
+      if (name == "cycle_time_us") config.cycle_time_ms = static_cast<double>(value) / 1e3;
+      if (name == "freeze_after_steps") config.freeze_after_steps = value;
+    }
+  }
+  return config;
+}
+
+/// The profile of a run with the figures of some ranks.
+Profile profile_of(const Runtime& runtime, std::map<int, Figures> per_rank) {
+  const Topology& topology = runtime.topology();
+  Profile profile;
+  profile.version = build_info::kVersion;
+  profile.world = runtime.world_name();
+  profile.ranks = topology.size;
+  profile.hosts = topology.hosts();
+  const Config config = config_in_force(runtime.config(), per_rank.begin()->second.counters);
+  for (const ConfigEntry& entry : config_table()) profile.config[entry.name] = entry.get(config);
+  profile.backends = {{"cpu", runtime.backend_name(DeviceKind::Cpu)},
+                      {"cuda", runtime.backend_name(DeviceKind::Cuda)}};
+  for (auto& [rank, figures] : per_rank) profile.add(rank, std::move(figures));
+  return profile;
 }
 
 }  // namespace
@@ -64,7 +91,10 @@ Observer::Observer(Runtime& runtime, std::unique_ptr<DumpSignal> signal, ReadGpu
     runtime.add_event_sink(top_);
   });
   if (config.timeline.empty()) return;
-  guarded("RONDE_TIMELINE", [&] { start_timeline(config.timeline); });
+  guarded("RONDE_TIMELINE", [&] {
+    start_timeline(config.timeline);
+    timeline_is_whole_ = true;
+  });
 }
 
 void Observer::warn_of_idle_settings() const {
@@ -77,7 +107,7 @@ void Observer::warn_of_idle_settings() const {
   }
 }
 
-/// Those of an earlier run would tell of this one, should it fail.
+/// If this run fails, files of an earlier one would be taken for its own.
 void Observer::remove_old_profiles() const {
   const std::string& path = runtime_.config().profile;
   if (!path.ends_with(kJson)) return;
@@ -119,7 +149,11 @@ void Observer::stop_timeline() {
 bool Observer::end_timeline() {
   const std::lock_guard lock(mutex_);
   if (!timeline_) return false;
-  runtime_.remove_event_sink(*timeline_);
+  guarded("the timeline", [&] {
+    runtime_.remove_event_sink(*timeline_);
+    // Counters are those since init: they belong to no part of a run.
+    timeline_->finish(std::exchange(timeline_is_whole_, false) ? runtime_.stats() : Stats());
+  });
   timeline_.reset();
   return true;
 }
@@ -163,7 +197,7 @@ void Observer::shutdown() {
                  .dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
   }
   // Rank 0 joins the files once all ranks have called shutdown().
-  if (joins_timelines()) guarded("the timeline", [&] { end_timeline(); });
+  if (joins_timelines()) end_timeline();
   const std::vector<std::string> reports = runtime_.shutdown(std::move(report));
   if (runtime_.failure()) return end();
   {
@@ -172,7 +206,7 @@ void Observer::shutdown() {
   }
   if (recorder_) runtime_.remove_event_sink(*recorder_);
   end_live();
-  guarded("the timeline", [&] { end_timeline(); });
+  end_timeline();
   if (runtime_.topology().rank == 0) merge_timelines();
   if (reports.empty() || profile.empty()) return;
   guarded("RONDE_PROFILE", [&] { write_profile(reports); });
@@ -186,10 +220,10 @@ void Observer::end() noexcept {
   guarded("RONDE_DUMP", [&] {
     if (!recorder_) return;
     runtime_.remove_event_sink(*recorder_);
-    recorder_->take({}, 0);  // the last look
+    recorder_->take({}, 0);  // writes the dump of a failure
   });
   end_live();
-  guarded("the timeline", [&] { end_timeline(); });
+  end_timeline();
   if (joins_timelines()) {
     log_.warning(
         "the timelines of the ranks are not joined: they are in the folder of that name with " +
@@ -199,29 +233,27 @@ void Observer::end() noexcept {
 }
 
 void Observer::write_profile(const std::vector<std::string>& reports) {
-  Profile profile;
+  std::map<int, Figures> per_rank;
   for (std::size_t rank = 0; rank < reports.size(); ++rank) {
-    profile.ranks.push_back(
-        {static_cast<int>(rank), figures_from_json(nlohmann::ordered_json::parse(reports[rank]))});
+    per_rank[static_cast<int>(rank)] =
+        figures_from_json(nlohmann::ordered_json::parse(reports[rank]));
   }
+  const Profile profile = profile_of(runtime_, std::move(per_rank));
   const std::string& path = runtime_.config().profile;
-  if (path == "1") {
-    std::fputs(summary(profile, runtime_).c_str(), stderr);
-  } else {
-    write_file(path, to_text(to_json(profile, runtime_)));
-  }
+  if (path != "1") return write_file(path, to_text(to_json(profile)));
+  std::fputs(report_text(profile).c_str(), stderr);
 }
 
 void Observer::write_own_profile() {
   const std::string& path = runtime_.config().profile;
   if (path.empty()) return;
   const int rank = runtime_.topology().rank;
-  const Profile profile{{{rank, runtime_.figures()}}, failure_text(runtime_.failure())};
-  if (path != "1") {
-    write_file(path_of_rank(path, rank, kJson), to_text(to_json(profile, runtime_)));
-  } else if (rank == 0) {
-    std::fputs(summary(profile, runtime_).c_str(), stderr);
-  }
+  Profile profile = profile_of(runtime_, {{rank, runtime_.figures()}});
+  const std::exception_ptr failure = runtime_.failure();
+  profile.failure =
+      failure ? exception_text(failure) : "this rank left the group without ronde::shutdown()";
+  if (path != "1") return write_file(path_of_rank(path, rank, kJson), to_text(to_json(profile)));
+  if (rank == 0) std::fputs(report_text(profile).c_str(), stderr);
 }
 
 bool Observer::joins_timelines() {

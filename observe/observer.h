@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "observe/flight_recorder.h"
-#include "observe/live/metrics_writer.h"
+#include "observe/live/metrics.h"
 #include "observe/live/top_socket.h"
 #include "observe/timeline/timeline.h"
 #include "ronde/log.h"
@@ -16,8 +16,8 @@
 
 namespace ronde {
 
-/// What RONDE_PROFILE, RONDE_TIMELINE, RONDE_DUMP, RONDE_METRICS and RONDE_TOP ask for: connects
-/// their writers to a runtime. No failure of theirs stops the program; each is logged.
+/// Connects the writers that RONDE_PROFILE, RONDE_TIMELINE, RONDE_DUMP, RONDE_METRICS and RONDE_TOP
+/// ask for to a runtime. A writer's failure is logged and does not stop the program.
 ///
 /// Thread-safety: every member may be called from any thread, but construction and destruction.
 class Observer {
@@ -30,17 +30,17 @@ class Observer {
   Observer(const Observer&) = delete;
   Observer& operator=(const Observer&) = delete;
 
-  /// Runtime::shutdown(), with what is to be written at the end.
+  /// Calls Runtime::shutdown() and writes what is due at the end.
   void shutdown();
-  /// The group has failed, or this rank leaves it: writes what this rank knows. Once.
+  /// Writes what this rank knows after the group has failed, or as this rank leaves it. Once.
   void end() noexcept;
 
   void note_stall(const std::vector<StalledOperation>& operations);
 
-  /// Starts to write a trace: RONDE_TIMELINE says where to. Throws UsageError if one is written,
-  /// Error if it cannot be.
+  /// Starts a timeline; `path` as RONDE_TIMELINE. Throws UsageError if one is being written, Error
+  /// if the file cannot be made.
   void start_timeline(const std::string& path);
-  /// Ends it. Throws UsageError if there is none.
+  /// Ends the timeline. Throws UsageError if there is none.
   void stop_timeline();
   /// Writes a dump. Throws UsageError without RONDE_DUMP.
   void dump();
@@ -68,7 +68,8 @@ class Observer {
   std::mutex mutex_;
   // Guarded by mutex_.
   std::shared_ptr<Timeline> timeline_;
-  std::set<std::string> merged_timelines_;  ///< files that rank 0 makes of those of all ranks
+  bool timeline_is_whole_ = false;          ///< it has all events since init
+  std::set<std::string> merged_timelines_;  ///< files in which rank 0 joins those of all ranks
   std::shared_ptr<MetricsWriter> metrics_;
   std::shared_ptr<TopSocket> top_;
   bool ended_ = false;

@@ -1,9 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tools/info.h"
-
 #include <algorithm>
-#include <cstdlib>
-#include <iostream>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -13,7 +9,7 @@
 #include "ronde/build_info.h"
 #include "ronde/config.h"
 #include "ronde/cores.h"
-#include "ronde/error.h"
+#include "tools/commands.h"
 #include "tools/vendor.h"
 
 namespace ronde::tool {
@@ -109,9 +105,7 @@ void print_rows(std::ostream& out, const char* heading,
 }
 
 std::string with_remark(const std::string& text, const std::string& remark) {
-  if (remark.empty()) {
-    return text;
-  }
+  if (remark.empty()) return text;
   return text.empty() ? remark : text + " (" + remark + ")";
 }
 
@@ -160,17 +154,14 @@ void print_configuration(const Json& info, std::ostream& out) {
   for (const Json& warning : info.at("warnings")) {
     out << "warning: " << warning.get<std::string>() << '\n';
   }
-  if (info.contains("error")) {
-    out << "  not usable: " << text_of(info, "error") << '\n';
-  }
+  if (info.contains("error")) out << "  not usable: " << text_of(info, "error") << '\n';
 }
 
 std::string in_code(const std::string& text) {
   return text.empty() ? "" : "`" + text + "`";
 }
 
-}  // namespace
-
+/// Everything `ronde info` knows. "error" is there only if the environment holds nonsense.
 Json collect_info() {
   const CudaReport report = ask_cuda(vendor::dynamic_symbols());
   LoadedConfig loaded;
@@ -190,9 +181,7 @@ Json collect_info() {
                {"backends", backends(loaded.config)},
                {"config", configuration(loaded)},
                {"warnings", loaded.warnings}};
-  if (!error.empty()) {
-    info["error"] = error;
-  }
+  if (!error.empty()) info["error"] = error;
   return info;
 }
 
@@ -204,6 +193,7 @@ void print_info(const Json& info, std::ostream& out) {
   print_configuration(info, out);
 }
 
+/// The table of variables in docs/tuning.md.
 void print_variables_markdown(std::ostream& out) {
   const Config defaults;
   out << "| variable | default | unit | same on | Horovod's name | what it does |\n"
@@ -214,6 +204,8 @@ void print_variables_markdown(std::ostream& out) {
         << " | " << entry.text << " |\n";
   }
 }
+
+}  // namespace
 
 void add_info(CLI::App& app, int& exit_code) {
   auto* const info = app.add_subcommand(

@@ -1,19 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <CLI/CLI.hpp>
-#include <cstdlib>
-#include <exception>
-#include <iostream>
-#include <string>
-
 #include "ronde/build_info.h"
 #include "tools/bench/bench.h"
-#include "tools/info.h"
-#include "tools/prof/prof.h"
-#include "tools/run/run.h"
-#include "tools/top/top.h"
-#include "tools/tune/tune.h"
-
-constexpr int kUsageExit = 2;
+#include "tools/commands.h"
 
 int main(int argc, char** argv) {
   CLI::App app("Ronde: data-parallel training for LibTorch programs", "ronde");
@@ -33,7 +21,7 @@ int main(int argc, char** argv) {
     std::ostream silent(nullptr);
     const bool speaks = ronde::tool::launched_rank() == 0;
     const int code = app.exit(error, speaks ? std::cout : silent, speaks ? std::cerr : silent);
-    return code == EXIT_SUCCESS ? code : kUsageExit;
+    return code == EXIT_SUCCESS ? code : ronde::tool::kUsageExit;
   } catch (const std::exception& error) {
     std::cerr << "ronde: " << error.what() << '\n';
     return EXIT_FAILURE;

@@ -6,6 +6,8 @@
 #include <cstdint>
 #include <string>
 
+#include "ronde/error.h"
+
 namespace ronde {
 namespace {
 
@@ -13,8 +15,21 @@ using Json = nlohmann::ordered_json;
 
 constexpr double kNsPerUs = 1e3;
 
+/// Throws Error for a time that no run can have.
+std::int64_t whole_ns(double ns) {
+  constexpr double kMost = 0x1p56;  // two years
+  if (std::abs(ns) <= kMost) return std::llround(ns);
+  throw Error("it has a time of " + std::to_string(ns / kNsPerUs) + " us");
+}
+
 std::int64_t ns_of(const Json& us) {
-  return std::llround(us.get<double>() * kNsPerUs);
+  return whole_ns(us.get<double>() * kNsPerUs);
+}
+
+/// Throws Error unless it is a whole number that is not negative.
+std::uint64_t count_of(const Json& json) {
+  if (json.is_number_unsigned()) return json.get<std::uint64_t>();
+  throw Error("it has " + json.dump() + " in place of a count");
 }
 
 Json to_json(const Distribution& distribution, Histograms histograms) {
@@ -33,8 +48,8 @@ Json to_json(const Distribution& distribution, Histograms histograms) {
 
 Distribution distribution_from(const Json& json) {
   std::vector<std::pair<std::int64_t, std::uint64_t>> bins;
-  for (const Json& bin : json.at("histogram")) {
-    bins.emplace_back(ns_of(bin.at(0)), bin.at(1).get<std::uint64_t>());
+  for (const Json& bin : json.value("histogram", Json::array())) {
+    bins.emplace_back(ns_of(bin.at(0)), count_of(bin.at(1)));
   }
   return Distribution::from(ns_of(json.at("total_us")), ns_of(json.at("max_us")), bins);
 }
@@ -56,10 +71,10 @@ Json to_json(int exponent, const MessageFigures& figures, Histograms histograms)
 
 MessageFigures message_from(const Json& json) {
   MessageFigures figures;
-  figures.count = json.at("count");
-  figures.tensors = json.at("tensors");
-  figures.bytes = json.at("bytes");
-  figures.uncompressed_bytes = json.at("uncompressed_bytes");
+  figures.count = count_of(json.at("count"));
+  figures.tensors = count_of(json.at("tensors"));
+  figures.bytes = count_of(json.at("bytes"));
+  figures.uncompressed_bytes = count_of(json.at("uncompressed_bytes"));
   for (std::size_t i = 0; i < kPhaseCount; ++i) {
     const auto phase = json.at("phases").find(to_string(static_cast<Phase>(i)));
     if (phase != json.at("phases").end()) figures.phases[i] = distribution_from(*phase);
@@ -83,21 +98,27 @@ Json steps_json(const Figures& figures, Histograms histograms) {
 }
 
 void read_steps(const Json& json, Figures& figures) {
-  figures.steps = json.at("count");
-  figures.samples = json.at("samples");
+  figures.steps = count_of(json.at("count"));
+  figures.samples = count_of(json.at("samples"));
   figures.step_time = distribution_from(json.at("time"));
   figures.exposed = distribution_from(json.at("exposed"));
   if (json.contains("backward")) figures.backward = distribution_from(json.at("backward"));
   if (!json.contains("last_bucket")) return;
   const Json& last = json.at("last_bucket");
-  figures.last_buckets = last.at("count");
+  figures.last_buckets = count_of(last.at("count"));
   const auto count = static_cast<double>(figures.last_buckets);
   figures.last_bucket_bytes =
-      static_cast<std::uint64_t>(std::llround(last.at("bytes").get<double>() * count));
-  figures.last_bucket_lead_ns = std::llround(last.at("lead_us").get<double>() * kNsPerUs * count);
+      static_cast<std::uint64_t>(whole_ns(last.at("bytes").get<double>() * count));
+  figures.last_bucket_lead_ns = whole_ns(last.at("lead_us").get<double>() * kNsPerUs * count);
 }
 
 }  // namespace
+
+int rank_from_json(const Json& json) {
+  constexpr int kMost = 1'000'000;
+  if (json.is_number_integer() && json >= -1 && json <= kMost) return json.get<int>();
+  throw Error("it has rank " + json.dump());
+}
 
 Json counters_json(const Stats& stats) {
   Json json = Json::object();
@@ -140,25 +161,33 @@ Figures figures_from_json(const Json& json) {
   figures.seconds = json.at("seconds");
   read_steps(json.at("steps"), figures);
   for (const Json& message : json.at("messages")) {
-    const auto bytes = message.at("up_to_bytes").get<std::uint64_t>();
+    const std::uint64_t bytes = count_of(message.at("up_to_bytes"));
+    if (!std::has_single_bit(bytes)) {
+      throw Error("it has messages of up to " + std::to_string(bytes) + " bytes");
+    }
     figures.messages[static_cast<int>(std::bit_width(bytes)) - 1] = message_from(message);
   }
-  figures.operations = json.at("operations").at("count");
+  figures.operations = count_of(json.at("operations").at("count"));
   figures.gather = distribution_from(json.at("operations").at("gather"));
   figures.wait = distribution_from(json.at("operations").at("wait"));
   for (const Json& last : json.at("last_ranks")) {
-    figures.last_ranks[last.at("rank")] = {last.at("count"), ns_of(last.at("lost_us"))};
+    figures.last_ranks[rank_from_json(last.at("rank"))] = {count_of(last.at("count")),
+                                                           ns_of(last.at("lost_us"))};
   }
   for (const Json& span : json.at("spans")) {
-    figures.spans[span.at("name")] = {span.at("bytes"), distribution_from(span.at("time"))};
+    figures.spans[span.at("name")] = {count_of(span.at("bytes")),
+                                      distribution_from(span.at("time"))};
   }
-  figures.thaws = json.at("thaws").get<std::map<std::string, std::uint64_t>>();
-  figures.events = json.at("events").at("written");
-  figures.lost_events = json.at("events").at("lost");
+  for (const auto& [reason, count] : json.at("thaws").items()) {
+    figures.thaws[reason] = count_of(count);
+  }
+  figures.events = count_of(json.at("events").at("written"));
+  figures.lost_events = count_of(json.at("events").at("lost"));
   for (const auto& [part, counters] : json.at("counters").items()) {
     StatsGroup& group = figures.counters.emplace_back();
     group.part = part;
-    for (const auto& [name, value] : counters.items()) group.counters.emplace_back(name, value);
+    for (const auto& [name, value] : counters.items())
+      group.counters.emplace_back(name, count_of(value));
   }
   return figures;
 }

@@ -15,13 +15,18 @@ constexpr double us_of(std::int64_t ns) noexcept {
 
 enum class Histograms { With, Without };
 
-/// Figures as the object that docs/profiling.md describes, and back. `rank`: -1 for those of
-/// several ranks. The inverse throws nlohmann::json::exception on anything else, and needs
-/// histograms.
+/// Writes figures as JSON: the one layout of profiles, timelines and answers to `ronde top`.
+/// `rank`: -1 for the figures of several ranks.
 nlohmann::ordered_json to_json(const Figures& figures, int rank,
                                Histograms histograms = Histograms::With);
-/// Parts of counters, each an object.
-nlohmann::ordered_json counters_json(const Stats& stats);
+/// Reads what to_json() has written; distributions without their histograms have sums, but no
+/// counts and quantiles. Throws nlohmann::json::exception where a member is missing or has another
+/// type, Error for numbers that no run can have.
 Figures figures_from_json(const nlohmann::ordered_json& json);
+/// Reads a rank, or -1. Throws as figures_from_json().
+int rank_from_json(const nlohmann::ordered_json& json);
+
+/// Writes the parts of counters, each as an object.
+nlohmann::ordered_json counters_json(const Stats& stats);
 
 }  // namespace ronde

@@ -8,10 +8,11 @@
 #include <utility>
 
 #include "backends/gpu_reading.h"
+#include "core/src/base/system.h"
 
 namespace ronde {
 
-/// What this process, its host and its GPU use.
+/// Resources that this process, its host and its GPU use.
 struct SystemSample {
   double cpu_cores = 0;  ///< busy on the threads of this process, since the sample before
   std::uint64_t resident_bytes = 0;
@@ -25,8 +26,8 @@ class SystemSampler {
  public:
   explicit SystemSampler(ReadGpu read_gpu = {}) : read_gpu_(std::move(read_gpu)) {}
 
-  /// What cannot be read is 0, or missing if it is of the GPU. A rate is 0 where its counter was
-  /// not there before, or went backwards.
+  /// Takes a sample. A value that cannot be read is 0, or missing if it is of the GPU. A rate is 0
+  /// if its counter was missing before, or went backwards.
   SystemSample sample();
 
  private:

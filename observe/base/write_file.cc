@@ -11,7 +11,7 @@ namespace ronde {
 
 void write_file(const std::string& path, const std::string& content) {
   const std::filesystem::path folder = std::filesystem::path(path).parent_path();
-  std::error_code ignored;  // the file tells better
+  std::error_code ignored;  // the file's error says more
   if (!folder.empty()) std::filesystem::create_directories(folder, ignored);
   const std::string why = replace_file(path, [&](std::ostream& file) { file << content; });
   if (!why.empty()) throw Error(path + " cannot be written: " + why);

@@ -14,8 +14,7 @@ namespace ronde {
 /// there is none. Throws Error that says why it cannot be written.
 void write_file(const std::string& path, const std::string& content);
 
-/// Writes that are tried again and again: what is wrong is said once, until it changes or one
-/// succeeds.
+/// Logs the failure of a repeated write once, until its reason changes or a write succeeds.
 ///
 /// Thread-safety: none.
 class RepeatedWrite {
@@ -44,7 +43,7 @@ class RepeatedWrite {
   std::string said_;
 };
 
-/// What is no UTF-8 in names is replaced.
+/// Formats JSON with an indent; replaces bytes of names that are no UTF-8.
 std::string to_text(const nlohmann::ordered_json& json);
 
 }  // namespace ronde

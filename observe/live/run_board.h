@@ -11,8 +11,8 @@
 
 namespace ronde {
 
-/// Memory in which a rank writes what `ronde run` wants to know of it, also after its death: the
-/// file of the variable RONDE_RUN_BOARD.
+/// Memory in which a rank reports its progress to `ronde run`, which reads it also after the rank's
+/// death: the file of the variable RONDE_RUN_BOARD.
 struct RunBoard {
   static constexpr std::uint32_t kLayout = 1;
   static constexpr const char* kVariable = "RONDE_RUN_BOARD";
@@ -23,10 +23,10 @@ struct RunBoard {
   std::atomic<std::uint32_t> state{kUnknown};
   std::atomic<std::int64_t> steps{0};         ///< since init
   std::atomic<std::int64_t> checkpoint{-1};   ///< step of the last complete one; -1: none
-  std::atomic<std::int32_t> failed_rank{-1};  ///< the first one, as this rank was told
+  std::atomic<std::int32_t> failed_rank{-1};  ///< the first one that this rank knows of
 };
 
-/// Writes to the board. Without RONDE_RUN_BOARD, or where its file cannot be used, nothing.
+/// Writes to the board; does nothing without RONDE_RUN_BOARD, or if its file cannot be used.
 ///
 /// Thread-safety: every member may be called from any thread.
 class RunReport {
@@ -36,15 +36,15 @@ class RunReport {
   RunReport(const RunReport&) = delete;
   RunReport& operator=(const RunReport&) = delete;
 
-  /// Why there is no board although one was wanted.
+  /// Says why there is no board although the variable is set.
   const std::string& problem() const noexcept { return problem_; }
 
   void note(RunBoard::State state) noexcept;
-  /// The group is over for this rank: `failure` is null after a proper shutdown.
+  /// Records that the group is over for this rank: `failure` is null after a proper shutdown.
   void note_end(bool has_shut_down, const std::exception_ptr& failure) noexcept;
   void note_checkpoint(std::int64_t step) noexcept;
-  /// Counts the steps among the events, and calls `next`, which may be empty, with each event.
-  /// Lives as long as this.
+  /// Returns a callback that counts steps and calls `next`, which may be empty, with each event.
+  /// This outlives it.
   EventCallback counting_steps(EventCallback next);
 
  private:

@@ -10,26 +10,26 @@
 
 namespace ronde {
 
-/// The folder with the sockets of a user's ranks: "ronde" in XDG_RUNTIME_DIR or /run/user/UID, or
-/// /tmp/ronde-UID.
+/// Returns the folder with the sockets of a user's ranks: "ronde" in XDG_RUNTIME_DIR or
+/// /run/user/UID, or /tmp/ronde-UID.
 std::string top_folder();
 
-/// Throws Error unless `folder` is one of this user alone.
+/// Throws Error unless `folder` belongs to this user alone.
 void check_top_folder(const std::string& folder);
 
-/// Tells `ronde top` what a rank does: whoever connects to its socket, PID.RANK.sock in
-/// top_folder(), or PID.RANK.WORLD.sock, gets a line of JSON. A sink of events only to be asked
-/// several times a second.
+/// Sends a line of JSON about a rank to every client of its socket, PID.RANK.sock in top_folder(),
+/// or PID.RANK.WORLD.sock: `ronde top`. It is a sink of events only to be called several times a
+/// second.
 ///
 /// Thread-safety: none.
 class TopSocket final : public EventSink {
  public:
   /// `runtime` outlives its use. Throws Error if there can be no socket.
   TopSocket(const Runtime& runtime, std::string host, ReadGpu read_gpu = {});
-  /// Removes it.
+  /// Removes the socket.
   ~TopSocket() override;
 
-  /// Answers those who have connected, without waiting for them.
+  /// Answers the clients that have connected, without waiting for them.
   void take(std::span<const Event> events, std::uint64_t lost) override;
 
  private:

@@ -31,7 +31,7 @@ constexpr int kNextLane = 1'000'000;
 constexpr int kMostLanes = 8;  // of buckets whose ends were lost, most likely
 
 constexpr std::int64_t kSamplingPeriodNs = 250'000'000;
-/// Of operations, buckets and the like that are under way at once: more have lost their ends.
+/// The most operations, buckets and the like in flight; more have lost their ends.
 constexpr std::size_t kMostOpen = 100'000;
 
 std::string json_text(std::string_view text) {
@@ -44,7 +44,7 @@ std::int64_t wall_minus_monotonic_ns() {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(wall - monotonic).count();
 }
 
-/// Another job that was told the same folder keeps a file of its own, without a name.
+/// Replaces the file: another job with the same folder keeps writing to its own, without a name.
 std::FILE* open_anew(const std::string& path) {
   std::FILE* file = nullptr;
   for (int tries = 0; tries < 10 && file == nullptr; ++tries) {
@@ -69,7 +69,7 @@ Timeline::Timeline(const std::string& path, const Place& place,
       begun_us_(us_of(std::chrono::steady_clock::now().time_since_epoch().count())),
       file_(open_anew(path), &std::fclose),
       sampler_(std::move(read_gpu)) {
-  // What waited in a buffer at a fork() would be written by the child's exit(), too.
+  // After a fork(), the child's exit() would write the content of a buffer, too.
   if (file_) std::setvbuf(file_.get(), nullptr, _IONBF, 0);
   write_head();
   flush();
@@ -128,12 +128,31 @@ void Timeline::slice(int track, std::string_view category, std::string_view name
 
 void Timeline::take(std::span<const Event> events, std::uint64_t lost) {
   lost_ += lost;
-  for (const Event& event : events) take(event);
+  events_ += events.size();
+  if (lost > 0) reader_.forget_waits();
+  for (const Event& event : events) {
+    reader_.take(event, event.text);
+    take(event);
+  }
   write_system(std::chrono::steady_clock::now().time_since_epoch().count());
   if (!buffer_.empty() || lost > 0) flush();
 }
 
-void Timeline::flush() {
+void Timeline::finish(const Stats& counters) {
+  if (!file_) return;
+  const std::int64_t now_ns = std::chrono::steady_clock::now().time_since_epoch().count();
+  Figures figures = reader_.figures();
+  figures.seconds = (us_of(now_ns) - begun_us_) * 1e-6;
+  figures.events = events_ + lost_;
+  figures.lost_events = lost_;
+  figures.counters = counters;
+  flush(",\n\"figures\":" +
+        to_json(figures, place_.rank)
+            .dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace));
+}
+
+/// Writes the buffered lines and the closing ones, with `figures` as a member of ronde_end.
+void Timeline::flush(const std::string& figures) {
   const long begin = end_;
   end_ += static_cast<long>(buffer_.size());
   buffer_ += fmt::format("\n],\n\"ronde_end\":{{\"events_lost\":{}", lost_);
@@ -145,14 +164,16 @@ void Timeline::flush() {
         us_of(first.ahead_ns), us_of(first.at_ns), us_of(last.ahead_ns), us_of(last.at_ns),
         us_of(std::max(first.uncertainty_ns, last.uncertainty_ns)));
   }
-  buffer_ += "}}\n";
+  buffer_ += figures + "}}\n";
   const std::string text = std::exchange(buffer_, {});
   if (file_ && std::fseek(file_.get(), begin, SEEK_SET) == 0 &&
       std::fwrite(text.data(), 1, text.size(), file_.get()) == text.size() &&
       std::fflush(file_.get()) == 0) {
     return;
   }
-  throw Error("the timeline " + path_ + " cannot be written (" + std::strerror(errno) +
+  const std::string why = std::strerror(errno);
+  file_.reset();
+  throw Error("the timeline " + path_ + " cannot be written (" + why +
               "): it ends here, and training goes on");
 }
 
@@ -164,20 +185,20 @@ void Timeline::take(const Event& event) {
     case EventKind::Completed:
     case EventKind::Failed:
     case EventKind::Abandoned:
-      return take_operation(event);
+      return on_operation(event);
     case EventKind::Started:
     case EventKind::Packed:
     case EventKind::Unpacked:
     case EventKind::Finished:
-      return take_bucket(event);
+      return on_bucket(event);
     case EventKind::WaitBegun:
     case EventKind::WaitEnded:
-      return take_wait(event);
+      return on_wait(event);
     case EventKind::SpanBegun:
     case EventKind::SpanEnded:
-      return take_span(event);
+      return on_span(event);
     case EventKind::StepEnded:
-      return take_step(event);
+      return on_step(event);
     case EventKind::Frozen:
     case EventKind::Thawed:
       return line(fmt::format(
@@ -188,7 +209,7 @@ void Timeline::take(const Event& event) {
   }
 }
 
-void Timeline::take_operation(const Event& event) {
+void Timeline::on_operation(const Event& event) {
   if (event.kind == EventKind::Submitted) {
     operations_[event.operation] = {event.text, to_string(event.collective)};
     limit(operations_);
@@ -222,12 +243,12 @@ void Timeline::take_operation(const Event& event) {
   }
 }
 
-void Timeline::take_bucket(const Event& event) {
+void Timeline::on_bucket(const Event& event) {
   limit(buckets_);
   Bucket& bucket = buckets_[{event.set, event.bucket}];
   switch (event.kind) {
     case EventKind::Started:
-      bucket.lane = take_lane(event.set);
+      bucket.lane = claim_lane(event.set);
       bucket.started_ns = event.time_ns;
       bucket.bytes = event.bytes;
       bucket.uncompressed_bytes = event.uncompressed_bytes;
@@ -248,7 +269,7 @@ void Timeline::take_bucket(const Event& event) {
   }
 }
 
-int Timeline::take_lane(std::uint32_t set) {
+int Timeline::claim_lane(std::uint32_t set) {
   int lane = 0;
   while (!lanes_.insert({set, lane}).second && lane + 1 < kMostLanes) ++lane;
   return lane;
@@ -292,7 +313,7 @@ void Timeline::write_bucket(const Event& event, const Bucket& bucket) {
                   us_of(bucket.started_ns)));
 }
 
-void Timeline::take_wait(const Event& event) {
+void Timeline::on_wait(const Event& event) {
   const std::pair key{event.thread, event.operation};
   if (event.kind == EventKind::WaitBegun) {
     const auto known = operations_.find(event.operation);
@@ -308,7 +329,7 @@ void Timeline::take_wait(const Event& event) {
   waits_.erase(begun);
 }
 
-void Timeline::take_span(const Event& event) {
+void Timeline::on_span(const Event& event) {
   if (event.kind == EventKind::SpanBegun) {
     spans_[event.operation] = {event.text, event.time_ns};
     return limit(spans_);
@@ -329,7 +350,7 @@ void Timeline::take_span(const Event& event) {
   spans_.erase(begun);
 }
 
-void Timeline::take_step(const Event& event) {
+void Timeline::on_step(const Event& event) {
   if (step_begun_ns_ > 0) {
     slice(kSteps, "step", fmt::format("step {}", event.operation), step_begun_ns_, event.time_ns,
           fmt::format("\"samples\":{}", event.bytes));

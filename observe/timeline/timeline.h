@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/src/events/figure_reader.h"
 #include "observe/base/system_sampler.h"
 #include "ronde/plugin/events.h"
 
@@ -19,7 +20,7 @@ namespace ronde {
 
 /// Writes the events of a rank as a trace that Perfetto, chrome://tracing and ronde prof read: the
 /// layout of PyTorch's profiler (docs/profiling.md). The file is complete after every batch, so
-/// that one of a killed run can be read.
+/// that one of a killed run can be read; finish() adds the figures of these events.
 class Timeline final : public EventSink {
  public:
   struct Place {
@@ -36,6 +37,10 @@ class Timeline final : public EventSink {
 
   /// Throws Error if the file cannot be written any more.
   void take(std::span<const Event> events, std::uint64_t lost) override;
+
+  /// Writes the figures of all events behind them, with `counters`. Once, after the last take().
+  /// Throws Error if they cannot be written; does nothing where take() has thrown.
+  void finish(const Stats& counters);
 
   const std::string& path() const noexcept { return path_; }
 
@@ -61,19 +66,19 @@ class Timeline final : public EventSink {
   void write_track(int track, std::string_view name);
   void write_track_of(std::uint16_t thread);
   void take(const Event& event);
-  void take_operation(const Event& event);
-  void take_bucket(const Event& event);
-  int take_lane(std::uint32_t set);
+  void on_operation(const Event& event);
+  void on_bucket(const Event& event);
+  int claim_lane(std::uint32_t set);
   int track_of(std::uint32_t set, int lane);
   void write_bucket(const Event& event, const Bucket& bucket);
-  void take_span(const Event& event);
-  void take_wait(const Event& event);
-  void take_step(const Event& event);
+  void on_span(const Event& event);
+  void on_wait(const Event& event);
+  void on_step(const Event& event);
   void write_system(std::int64_t now_ns);
   void line(std::string_view text);
   void slice(int track, std::string_view category, std::string_view name, std::int64_t begin_ns,
              std::int64_t end_ns, const std::string& args);
-  void flush();
+  void flush(const std::string& figures = {});
 
   const std::string path_;
   const Place place_;
@@ -85,6 +90,8 @@ class Timeline final : public EventSink {
   long end_ = 0;        ///< of the lines in it
   bool has_lines_ = false;
   std::uint64_t lost_ = 0;
+  std::uint64_t events_ = 0;
+  FigureReader reader_;
 
   SystemSampler sampler_;
   std::int64_t sampled_ns_ = 0;
@@ -98,5 +105,9 @@ class Timeline final : public EventSink {
   std::set<int> tracks_;                           ///< of buckets, but for the first
   std::int64_t step_begun_ns_ = 0;
 };
+
+/// Joins the timelines of the ranks of one host, FOLDER/rankN.json, in `path`. Throws Error if a
+/// file is missing or cannot be read or written. `ronde prof merge` does more.
+void merge_timeline_folder(const std::string& folder, int ranks, const std::string& path);
 
 }  // namespace ronde

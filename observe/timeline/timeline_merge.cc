@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The writer puts one event on a line, so that files are joined line by line.
-#include "observe/timeline/timeline_merge.h"
+#include "observe/timeline/timeline.h"
 
 #include <cerrno>
 #include <cstring>

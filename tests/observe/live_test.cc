@@ -11,7 +11,7 @@
 #include <string>
 
 #include "core/src/base/json.h"
-#include "observe/live/metric_families.h"
+#include "observe/live/metrics.h"
 #include "observe/live/top_socket.h"
 #include "tests/observe/observed_ranks.h"
 #include "tests/support/processes/temporary_folder.h"
@@ -188,12 +188,6 @@ TEST_CASE("figures of a cuda GPU are in metrics, timeline and socket of the rank
           (rank > 0 ? Counters()
                     : Counters{{"gpu_utilization_percent", 93}, {"nvlink_sent_bytes_per_s", 0}}));
   }
-}
-
-TEST_CASE("metrics that cannot be written end no training") {
-  Config config = test_config();
-  config.metrics = "/proc/no/x.prom";
-  run_observed(2, config, [](int, Runtime& runtime, Observer&) { return train(runtime, 3); });
 }
 
 TEST_CASE("whoever connects to a rank's socket learns what it does") {

@@ -19,9 +19,9 @@
 #include "core/src/base/json.h"
 #include "observe/base/figures_json.h"
 #include "observe/timeline/timeline.h"
-#include "observe/timeline/timeline_merge.h"
 #include "ronde/error.h"
 #include "tests/observe/observed_ranks.h"
+#include "tests/support/harness/captured_errors.h"
 #include "tests/support/processes/temporary_folder.h"
 #include "tests/support/ranks/faulty_group.h"
 
@@ -71,6 +71,13 @@ TEST_CASE("the profile of a run has the figures of each rank, and merged ones") 
     CHECK(figures.at("rank") == rank);
     CHECK(figures.at("operations").at("count") == 20);
     CHECK(figures.at("steps").at("samples") == 80);
+    CHECK(figures.at("steps").at("time").at("count") == 9);
+    int tensors = 0;
+    for (const Json& messages : figures.at("messages")) {
+      tensors += messages.at("tensors").get<int>();
+      CHECK(messages.at("phases").at("communicate").at("count") == messages.at("count"));
+    }
+    CHECK(tensors == 20);
     CHECK(figures.at("steps").at("backward").at("count") == 10);
     CHECK(figures.at("spans").at(0).at("bytes") == 640);
     CHECK(figures.at("events").at("lost") == 0);
@@ -80,6 +87,16 @@ TEST_CASE("the profile of a run has the figures of each rank, and merged ones") 
   CHECK(merged.at("steps").at("count") == 10);
   CHECK(merged.at("steps").at("samples") == 240);
   CHECK(merged.at("operations").at("count") == 60);
+}
+
+TEST_CASE("a profile of 1 is printed as the report of ronde prof") {
+  Config config = test_config();
+  config.profile = "1";
+  const CapturedErrors errors;
+  run_observed(2, config, [](int, Runtime& runtime, Observer&) { return train(runtime, 10); });
+  CHECK_THAT(errors.text(), Contains("\nRun: 2 ranks on 1 host, 10 steps, ") &&
+                                Contains("\nPhases of a rank's messages\n") &&
+                                Contains("load \"batch\""));
 }
 
 TEST_CASE("the profile of a run that tuned itself has the settings at its end") {
@@ -149,7 +166,12 @@ TEST_CASE("a timeline has every step, tensor, message, wait and span, in PyTorch
     CHECK(trace.at("schemaVersion") == 1);
     CHECK(trace.at("distributedInfo").at("rank") == rank);
     CHECK(trace.at("distributedInfo").at("world_size") == 2);
-    CHECK(trace.at("ronde_end").at("events_lost") == 0);
+    const Json& end = trace.at("ronde_end");
+    CHECK(end.at("events_lost") == 0);
+    const Figures figures = figures_from_json(end.at("figures"));
+    CHECK((figures.steps == 10 && figures.samples == 80 && figures.operations == 20));
+    CHECK(figures.spans.at("load \"batch\"\n").bytes == 640);
+    CHECK(end.at("figures").at("counters").at("execution").at("tensors") == 20);
     auto begun = slices_by_name(trace, "b"), ended = slices_by_name(trace, "e");
     CHECK(begun.at("layer1.weight") == 10);
     CHECK(begun == ended);
@@ -276,6 +298,7 @@ TEST_CASE("paths that cannot be written end nothing but what would be written th
   config.profile = "/proc/no/profile.json";
   config.timeline = "/proc/no/timeline";
   config.dump = "/proc/no/dump";
+  config.metrics = "/proc/no/x.prom";
   run_observed(2, config, [](int rank, Runtime& runtime, Observer& observer) {
     train(runtime, 3);
     check_contains(text_of<Error>([&] { observer.dump(); }),
@@ -372,22 +395,7 @@ TEST_CASE("an operation that stalls has all ranks dump") {
   });
 }
 
-TEST_CASE("SIGUSR2 has a rank dump where that is asked for") {
-  const TemporaryFolder folder;
-  Config config = test_config();
-  config.dump = folder.path();
-  config.dump_on_sigusr2 = true;
-  run_observed(1, config, [&](int, Runtime& runtime, Observer&) {
-    train(runtime, 2);
-    std::raise(SIGUSR2);
-    const std::filesystem::path file = folder / "rank0.json";
-    check_soon([&] { return std::filesystem::exists(file); }, "a dump");
-    check(parse(file).at("reason") == "signal", "the reason");
-    return true;
-  });
-}
-
-TEST_CASE("SIGUSR2 before the ranks have met has a rank dump once they have") {
+TEST_CASE("SIGUSR2 has a rank dump, and before the ranks have met once they have") {
   const TemporaryFolder folder;
   Config config = test_config();
   config.dump = folder.path();
@@ -397,6 +405,12 @@ TEST_CASE("SIGUSR2 before the ranks have met has a rank dump once they have") {
   const inproc::Group group(std::vector<int>{0});
   Runtime runtime(options_of(group, 0, config));
   Observer observer(runtime, std::move(signal));
-  check_soon([&] { return std::filesystem::exists(folder / "rank0.json"); }, "a dump");
+  const std::filesystem::path file = folder / "rank0.json";
+  check_soon([&] { return std::filesystem::exists(file); }, "a dump");
+  std::filesystem::remove(file);
+  train(runtime, 2);
+  std::raise(SIGUSR2);
+  check_soon([&] { return std::filesystem::exists(file); }, "another dump");
+  CHECK(parse(file).at("reason") == "signal");
   observer.shutdown();
 }

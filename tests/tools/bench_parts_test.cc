@@ -15,7 +15,7 @@
 #include "tools/bench/base/pattern.h"
 #include "tools/bench/base/report.h"
 #include "tools/bench/base/ring.h"
-#include "tools/bench/session/samples.h"
+#include "tools/bench/session/session.h"
 #include "tools/bench/subjects/raw_subject.h"
 
 namespace {
@@ -121,7 +121,7 @@ BenchOptions parsed(std::vector<std::string> words) {
   return *options;
 }
 
-TEST_CASE("options: the words of the command line") {
+TEST_CASE("options: the defaults") {
   const BenchOptions defaults = parsed({});
   CHECK(defaults.min_bytes == 4);
   CHECK(defaults.max_bytes == std::size_t{64} << 20);
@@ -134,23 +134,6 @@ TEST_CASE("options: the words of the command line") {
   CHECK_FALSE(defaults.baseline);
   CHECK(defaults.warmup == 10);
   CHECK(defaults.models == std::vector<std::string>{"resnet50"});
-  const BenchOptions all = parsed(
-      {"--min", "1KiB",      "--max", "2MB",        "--dtype",        "f64",    "--wire-dtype",
-       "bf16",  "--rotate",  "--raw", "--baseline", "--iters",        "7",      "--warmup",
-       "0",     "--backend", "mpi",   "--model",    "edsr,edsr-full", "--json", "x"});
-  CHECK(all.min_bytes == 1024);
-  CHECK(all.max_bytes == 2'000'000);
-  CHECK(all.dtype == ronde::DataType::F64);
-  CHECK(all.wire_dtype == ronde::DataType::BF16);
-  CHECK(all.rotates);
-  CHECK_FALSE(all.rotate_bytes);
-  CHECK(all.raw);
-  CHECK(all.baseline);
-  CHECK(all.iterations == 7);
-  CHECK(all.warmup == 0);
-  CHECK(all.backend == "mpi");
-  CHECK(all.models == std::vector<std::string>{"edsr", "edsr-full"});
-  CHECK(all.json == "x");
 }
 
 TEST_CASE("options: how much memory is walked through") {

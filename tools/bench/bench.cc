@@ -1,10 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tools/bench/bench.h"
 
-#include <cstdlib>
-#include <exception>
 #include <functional>
-#include <iostream>
 #include <memory>
 #include <optional>
 #include <string>
@@ -12,21 +9,18 @@
 
 #include "backends/launcher.h"
 #include "tools/bench/benchmarks/benchmarks.h"
+#include "tools/commands.h"
 
 namespace ronde::tool {
 namespace {
 
-constexpr int kUsageExit = 2;
-
 using Benchmark = std::function<void(Session&)>;
 
-/// Where all ranks fail alike they leave together, and rank 0 reports it; after any other error
-/// this rank just ends, and the launcher ends the others.
+/// If all ranks fail alike, they leave together and rank 0 reports it; after any other error this
+/// rank just ends, and the launcher ends the others.
 int run(const BenchOptions& options, const GpuAccess& access, const Benchmark& benchmark) {
-  const auto report = [](const std::exception& error) {
-    if (launched_rank() == 0) std::cerr << "ronde bench: " << error.what() << '\n';
-  };
-  try {
+  const bool reports = launched_rank() == 0;
+  const auto measure = [&] {
     check_bench_options(options);
     Session session(options, access);
     try {
@@ -37,25 +31,20 @@ int run(const BenchOptions& options, const GpuAccess& access, const Benchmark& b
       throw;
     } catch (const CommonError& error) {
       session.close();
-      report(error);
+      if (reports) std::cerr << "ronde bench: " << error.what() << '\n';
       return EXIT_FAILURE;
     }
     session.close();
     return EXIT_SUCCESS;
-  } catch (const UsageError& error) {
-    report(error);
-    return kUsageExit;
-  } catch (const std::exception& error) {
-    std::cerr << "ronde bench: " << error.what() << '\n';
-    return EXIT_FAILURE;
-  }
+  };
+  return exit_code_of("ronde bench", measure, reports);
 }
 
 }  // namespace
 
 int launched_rank() {
   const EnvironmentLookup variables = process_environment();
-  // What MPI's launcher says is of torchrun's agent then, and the same for all its ranks.
+  // Under torchrun, MPI's variables describe its agent, and are the same for all its ranks.
   const char* const first = variables("TORCHELASTIC_RUN_ID") ? "RANK" : "PMI_RANK";
   for (const char* const name :
        {first, "PMI_RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "RANK", "SLURM_PROCID"}) {

@@ -1,25 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tools/prof/prof.h"
-
 #include <charconv>
-#include <cstdlib>
-#include <exception>
-#include <functional>
-#include <iostream>
 #include <memory>
-#include <string>
+#include <stdexcept>
 #include <vector>
 
-#include "ronde/error.h"
+#include "observe/report/report.h"
+#include "tools/commands.h"
 #include "tools/prof/hang/hang.h"
-#include "tools/prof/html/page.h"
 #include "tools/prof/merge/merge.h"
-#include "tools/prof/report/report.h"
+#include "tools/prof/report/views.h"
 
 namespace ronde::tool {
 namespace {
-
-constexpr int kUsageExit = 2;
 
 struct Options {
   std::vector<std::string> paths;
@@ -31,38 +23,23 @@ struct Options {
   bool hta = false;
 };
 
-int run(const std::function<void()>& command) {
-  try {
-    command();
-    std::cout.flush();
-    if (!std::cout) throw std::runtime_error("the output could not be written");
-    return EXIT_SUCCESS;
-  } catch (const UsageError& error) {
-    std::cerr << "ronde prof: " << error.what() << '\n';
-    return kUsageExit;
-  } catch (const std::exception& error) {
-    std::cerr << "ronde prof: " << error.what() << '\n';
-    return EXIT_FAILURE;
-  }
-}
-
 void report(const Options& options) {
-  const std::vector<prof::Run> runs = prof::read_runs(options.paths.front());
+  const std::vector<Profile> runs = prof::read_runs(options.paths.front());
   if (!options.html.empty()) prof::write_page(runs, options.html);
   prof::Json all = prof::Json::array();
-  for (const prof::Run& each : runs) {
+  for (const Profile& each : runs) {
     if (options.json) {
-      all.push_back(prof::report_json(each));
+      all.push_back(report_json(each));
       continue;
     }
     if (&each != &runs.front()) std::cout << '\n';
-    prof::print_report(each, options.fine, std::cout);
+    std::cout << report_text(each, options.fine);
   }
   if (options.json) std::cout << (runs.size() == 1 ? all.front() : all).dump(2) << '\n';
 }
 
 void compare(const Options& options) {
-  std::vector<prof::Run> runs;
+  std::vector<Profile> runs;
   for (const std::string& path : options.paths) runs.push_back(prof::read_run(path));
   prof::print_comparison(runs, options.fine, std::cout);
 }
@@ -105,7 +82,14 @@ void add_prof(CLI::App& app, int& exit_code) {
   const auto options = std::make_shared<Options>();
   const auto add = [&](const char* name, const char* help, auto command) {
     auto* const added = prof->add_subcommand(name, help);
-    added->callback([=, &exit_code] { exit_code = run([&] { command(*options); }); });
+    added->callback([=, &exit_code] {
+      exit_code = exit_code_of("ronde prof", [&] {
+        command(*options);
+        std::cout.flush();
+        if (!std::cout) throw std::runtime_error("the output could not be written");
+        return EXIT_SUCCESS;
+      });
+    });
     return added;
   };
   constexpr const char* kFineHelp = "Show every class of sizes";

@@ -1,17 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tools/run/run.h"
-
 #include <fcntl.h>
 #include <unistd.h>
 
 #include <csignal>
-#include <cstdlib>
-#include <exception>
-#include <iostream>
 #include <limits>
 #include <memory>
 
-#include "ronde/error.h"
+#include "tools/commands.h"
 #include "tools/run/agent/agent.h"
 #include "tools/run/base/process.h"
 #include "tools/run/launcher/launcher.h"
@@ -19,17 +14,15 @@
 namespace ronde::tool {
 namespace {
 
-constexpr int kUsageExit = 2;
-
-/// As nohup, or a shell, has left it.
+/// The action that nohup, or a shell, has set.
 struct sigaction hangup_at_start {};
 
-void note_hangup() {
+void save_hangup_action() {
   sigaction(SIGHUP, nullptr, &hangup_at_start);
 }
 
-/// UCX catches SIGHUP as it is loaded. This is called before.
-[[gnu::section(".preinit_array"), gnu::used]] void (*const before_libraries)() = note_hangup;
+/// Runs before UCX is loaded, which catches SIGHUP then.
+[[gnu::section(".preinit_array"), gnu::used]] void (*const before_libraries)() = save_hangup_action;
 
 int start(const launch::Options& options) {
   // Pipes must not take the numbers of standard streams that are closed.
@@ -39,15 +32,9 @@ int start(const launch::Options& options) {
   close(fd);
   sigaction(SIGHUP, &hangup_at_start, nullptr);
   launch::raise_file_limit();
-  try {
+  return exit_code_of("ronde run", [&] {
     return options.agent ? launch::run_agent() : launch::Launcher(options).run();
-  } catch (const UsageError& error) {
-    std::cerr << "ronde run: " << error.what() << '\n';
-    return kUsageExit;
-  } catch (const std::exception& error) {
-    std::cerr << "ronde run: " << error.what() << '\n';
-    return EXIT_FAILURE;
-  }
+  });
 }
 
 }  // namespace

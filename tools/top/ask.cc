@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tools/top/ask.h"
+#include "tools/top/jobs.h"
 
 #include <poll.h>
 #include <sys/socket.h>
@@ -26,7 +26,7 @@ namespace fs = std::filesystem;
 constexpr std::chrono::seconds kPatience{1};
 constexpr std::string_view kExtension = ".sock";
 
-/// Of "123.0.sock" 123.
+/// Returns 123 for "123.0.sock".
 std::optional<int> pid_of(const std::string& name) {
   int pid = 0;
   const auto [end, error] = std::from_chars(name.data(), name.data() + name.size(), pid);
@@ -35,14 +35,14 @@ std::optional<int> pid_of(const std::string& name) {
   return pid;
 }
 
-/// A connection to a rank.
+/// A connection to a rank and what it has sent so far.
 struct Question {
   int pid = 0;
   int socket = -1;  ///< -1 once all has been read
   std::string text = {};
 };
 
-/// -1 if there is nobody; a socket whose process is gone is removed.
+/// Returns -1 if nobody listens; removes a socket whose process has ended.
 int connect_to(const fs::path& path, int pid) {
   sockaddr_un address{};
   address.sun_family = AF_UNIX;
@@ -59,7 +59,7 @@ int connect_to(const fs::path& path, int pid) {
   return -1;
 }
 
-/// Reads what is there.
+/// Reads without blocking; closes the socket at its end.
 void read_some(Question& question) {
   std::array<char, 65536> buffer{};
   const ssize_t count = read(question.socket, buffer.data(), buffer.size());

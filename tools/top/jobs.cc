@@ -12,9 +12,9 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-/// Rates are over so many polls, so that those of slow steps are steady.
+/// Rates cover so many polls, so that they are steady also where steps are slow.
 constexpr std::size_t kPolls = 6;
-constexpr double kUsPerS = 1e6;
+constexpr double kNsPerS = 1e9;
 constexpr double kMega = 1e6;
 
 struct Column {
@@ -30,7 +30,7 @@ double ratio(double part, double whole) {
   return whole > 0 ? part / whole : 0;
 }
 
-/// Ranks of one launcher, program and world; a rank that comes twice is of another job.
+/// Groups ranks by launcher, program and world; a rank that comes twice belongs to another job.
 std::vector<std::vector<Json>> grouped(const std::vector<Answer>& answers) {
   using Key = std::tuple<int, std::string, std::string, int, int>;
   std::map<Key, std::vector<Json>> jobs;
@@ -57,11 +57,17 @@ std::string formatted(const char* format, Values... values) {
   return line;
 }
 
+std::uint64_t bytes_in(const Figures& figures) {
+  std::uint64_t bytes = 0;
+  for (const auto& [exponent, messages] : figures.messages) bytes += messages.bytes;
+  return bytes;
+}
+
 double number(const Json& json, const char* key) {
   return json.at(key).get<double>();
 }
 
-/// Those that a rank has something for.
+/// The columns for which a rank has a value.
 std::vector<Column> gpu_columns(const Json& rows) {
   std::vector<Column> columns;
   std::ranges::copy_if(kGpuColumns, std::back_inserter(columns), [&](const Column& column) {
@@ -72,39 +78,15 @@ std::vector<Column> gpu_columns(const Json& rows) {
 
 }  // namespace
 
-Jobs::Numbers Jobs::numbers_of(const Json& figures) {
-  const Json& steps = figures.at("steps");
-  Numbers numbers{.seconds = figures.at("seconds"),
-                  .steps = steps.at("count"),
-                  .samples = steps.at("samples"),
-                  .exposed_us = steps.at("exposed").at("total_us"),
-                  .step_us = steps.at("time").at("total_us"),
-                  .waited_us = {}};
-  for (const Json& message : figures.at("messages")) numbers.bytes += number(message, "bytes");
-  for (const Json& last : figures.at("last_ranks")) {
-    if (last.at("rank") >= 0) numbers.waited_us[last.at("rank")] = number(last, "lost_us");
-  }
-  return numbers;
-}
-
-/// What has come since the oldest of the recent calls, or since init.
-Jobs::Numbers Jobs::recent_of(const Json& rank) {
-  Numbers now = numbers_of(rank.at("figures"));
-  std::deque<Numbers>& history =
+Jobs::Recent Jobs::recent_of(const Json& rank) {
+  Figures now = figures_from_json(rank.at("figures"));
+  std::deque<Figures>& history =
       histories_[{rank.at("pid"), rank.value("world", ""), rank.at("rank")}];
   if (!history.empty() && now.seconds < history.back().seconds) history.clear();
+  Figures before = history.empty() ? Figures() : history.front();
   history.push_back(now);
-  if (history.size() == 1) return now;
-  if (history.size() > kPolls) history.pop_front();
-  const Numbers& before = history.front();
-  now.seconds -= before.seconds;
-  now.steps -= before.steps;
-  now.samples -= before.samples;
-  now.bytes -= before.bytes;
-  now.exposed_us -= before.exposed_us;
-  now.step_us -= before.step_us;
-  for (const auto& [last, waited_us] : before.waited_us) now.waited_us[last] -= waited_us;
-  return now;
+  if (history.size() >= kPolls) history.pop_front();
+  return {std::move(now), std::move(before)};
 }
 
 Json Jobs::job_of(const std::vector<Json>& ranks) {
@@ -115,32 +97,46 @@ Json Jobs::job_of(const std::vector<Json>& ranks) {
     job[key] = first.at(key);
   }
   Json rows = Json::array();
-  double steps_per_s = 0, samples_per_s = 0, bytes_per_s = 0, seconds = 0;
-  Numbers sum;
+  double steps_per_s = 0, samples_per_s = 0, bytes_per_s = 0, longest_s = 0;
+  double exposed_ns = 0, step_ns = 0;
+  std::map<int, double> waited_ns;
   for (const Json& rank : ranks) {
-    const Numbers recent = recent_of(rank);
-    steps_per_s = std::max(steps_per_s, ratio(recent.steps, recent.seconds));
-    samples_per_s += ratio(recent.samples, recent.seconds);
-    bytes_per_s += ratio(recent.bytes, recent.seconds);
-    seconds = std::max(seconds, recent.seconds);
-    sum.exposed_us += recent.exposed_us;
-    sum.step_us += recent.step_us;
-    for (const auto& [last, waited_us] : recent.waited_us) sum.waited_us[last] += waited_us;
+    const Recent recent = recent_of(rank);
+    const Figures &now = recent.first, &before = recent.second;
+    const double seconds = now.seconds - before.seconds;
+    const auto change = [&](auto value) {
+      return static_cast<double>(value(now)) - static_cast<double>(value(before));
+    };
+    const double exposed = change([](const Figures& each) { return each.exposed.total_ns(); });
+    const double in_steps = change([](const Figures& each) { return each.step_time.total_ns(); });
+    steps_per_s = std::max(steps_per_s,
+                           ratio(change([](const Figures& each) { return each.steps; }), seconds));
+    samples_per_s += ratio(change([](const Figures& each) { return each.samples; }), seconds);
+    bytes_per_s += ratio(change(&bytes_in), seconds);
+    longest_s = std::max(longest_s, seconds);
+    exposed_ns += exposed;
+    step_ns += in_steps;
+    for (const auto& [late, last] : now.last_ranks) {
+      const auto known = before.last_ranks.find(late);
+      const std::int64_t lost_ns =
+          last.lost_ns - (known == before.last_ranks.end() ? 0 : known->second.lost_ns);
+      if (late >= 0) waited_ns[late] += static_cast<double>(lost_ns);
+    }
     Json& row = rows.emplace_back(rank.at("system"));
     row["rank"] = rank.at("rank");
     row["pid"] = rank.at("pid");
-    row["exposed"] = ratio(recent.exposed_us, recent.step_us);
+    row["exposed"] = ratio(exposed, in_steps);
   }
   job["steps_per_s"] = steps_per_s;
   job["samples_per_s"] = samples_per_s;
   job["bytes_per_s"] = bytes_per_s;
-  job["exposed"] = ratio(sum.exposed_us, sum.step_us);
+  job["exposed"] = ratio(exposed_ns, step_ns);
   const auto latest =
-      std::ranges::max_element(sum.waited_us, {}, [](const auto& waited) { return waited.second; });
-  if (latest != sum.waited_us.end() && latest->second > 0) {
+      std::ranges::max_element(waited_ns, {}, [](const auto& waited) { return waited.second; });
+  if (latest != waited_ns.end() && latest->second > 0) {
     const auto others = static_cast<double>(std::max<std::size_t>(ranks.size() - 1, 1));
     job["late"] = {{"rank", latest->first},
-                   {"waited", ratio(latest->second / kUsPerS, seconds * others)}};
+                   {"waited", ratio(latest->second / kNsPerS, longest_s * others)}};
   }
   job["ranks_here"] = std::move(rows);
   return job;

@@ -20,7 +20,7 @@ namespace ronde {
 /// Thread-safety: none.
 class Distribution {
  public:
-  /// A negative duration counts as 0.
+  /// Adds a duration; a negative one counts as 0.
   void add(std::int64_t ns);
   /// Adds the durations of `other`.
   void merge(const Distribution& other);
@@ -48,14 +48,14 @@ class Distribution {
   std::vector<std::uint32_t> bins_;  ///< as many as were needed
 };
 
-/// The parts of the time of a message (a bucket).
+/// The phases of a message (a bucket).
 enum class Phase : std::uint8_t {
   Negotiate,    ///< this rank has submitted all of it, others have not
   Queue,        ///< every rank has submitted; others run before it
   Pack,         ///< into the fusion buffer, if its backend needs one
   Communicate,  ///< in the backend, except packing and unpacking
   Unpack,
-  Complete,  ///< until the handles are done; on a GPU, until it has come to the end
+  Complete,  ///< until the handles are done; on a GPU, until the device is
 };
 /// The number of phases.
 inline constexpr std::size_t kPhaseCount = 6;
@@ -124,7 +124,7 @@ struct Figures {
   std::uint64_t lost_events = 0;  ///< overwritten before they could be read
   Stats counters;                 ///< Runtime::stats(); of several ranks the sums
 
-  /// The number of distinct names of spans.
+  /// The most names of spans; others are counted together.
   static constexpr std::size_t kMostSpanNames = 64;
   /// Adds the figures of another rank.
   void merge(const Figures& other);

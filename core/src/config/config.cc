@@ -344,9 +344,9 @@ constexpr Variable kVariables[] = {
      "Figures, timeline and dumps are made of them; 0 turns them all off.",
      ConfigScope::PerRank},
     {"RONDE_PROFILE", "", "", Text{&Config::profile, checked_profile},
-     "Where the time went, of all ranks: 1 prints a summary in shutdown(), a FILE.json keeps it "
-     "for "
-     "ronde prof. After a failure each rank writes FILE.rankN.json."},
+     "Where the time went, of all ranks: 1 prints the report of ronde prof in shutdown(), a "
+     "FILE.json "
+     "keeps the figures for it. After a failure each rank writes FILE.rankN.json."},
     {"RONDE_TIMELINE", "HOROVOD_TIMELINE", "", Text{&Config::timeline, parse_path},
      "A folder in which each rank writes a trace for Perfetto and ronde prof; or a FILE.json, into "
      "which rank 0 puts those of all ranks in shutdown(), if it can read their folder FILE.ranks. "

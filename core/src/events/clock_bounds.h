@@ -9,25 +9,25 @@
 
 namespace ronde {
 
-/// How far rank 0's clock is ahead of this rank's, which is on another host.
+/// Estimates how far rank 0's clock is ahead of this rank's, on another host.
 ///
 /// Note [Clocks of hosts]
-/// A message of rank 0 carries the time at which it was sent. By then rank 0 had what this rank had
-/// told it before, and this rank gets it later: so the difference of the clocks lies between two
-/// bounds, as in the Network Time Protocol (Mills 1991), and each message may narrow them. The
-/// fastest messages of a window count, as clocks drift. Messages that go through other ranks, or
-/// wait for slow ones, only give wider bounds.
+/// A message of rank 0 carries the time at which it was sent. Rank 0 had received an earlier
+/// message of this rank by then, and this rank receives the answer later: the difference of the
+/// clocks lies between two bounds, as in the Network Time Protocol (Mills 1991), and each message
+/// may narrow them. The fastest messages of a window count, as clocks drift. Messages that go
+/// through other ranks, or wait for slow ones, only give wider bounds.
 ///
 /// Thread-safety: none.
 class ClockBounds {
  public:
   static constexpr std::int64_t kWindowNs = 5'000'000'000;
 
-  /// Rank 0 sent a message at `sent_ns` of its clock, which is here at `now_ns`; by then it had one
-  /// that this rank sent at `told_ns` (0: not known).
+  /// Adds a message that rank 0 sent at `sent_ns` of its clock and that arrived at `now_ns`; rank 0
+  /// had received one that this rank sent at `told_ns` (0: not known).
   void note(std::int64_t told_ns, std::int64_t sent_ns, std::int64_t now_ns);
 
-  /// The earliest and the latest that are known.
+  /// The earliest and the latest offset that are known.
   std::optional<ClockOffset> first() const { return estimate(first_); }
   std::optional<ClockOffset> last() const;
 

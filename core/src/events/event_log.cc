@@ -9,9 +9,9 @@
 namespace ronde {
 namespace {
 
-/// How often sinks are fed if nobody wakes their thread.
+/// The period in which sinks get events without being woken.
 constexpr std::chrono::milliseconds kFeedingTime{100};
-/// Events that a sink gets at once.
+/// The most events that a sink gets at once.
 constexpr std::size_t kMostInBatch = 4096;
 
 std::uint16_t thread_number() noexcept {
@@ -53,14 +53,14 @@ void EventLog::read_figures(std::uint64_t most) noexcept {
   try {
     read_figures_locked(most, 0);
   } catch (...) {
-    reader_.note_lost();  // there is no memory for more figures
+    reader_.forget_waits();  // there is no memory for more figures
   }
 }
 
 void EventLog::read_figures_locked(std::uint64_t most, std::uint64_t await_before) {
   const std::uint64_t lost = figures_cursor_.lost;
   for (; most > 0 && ring_.read_before(figures_cursor_, await_before); --most) {
-    if (figures_cursor_.lost != lost) reader_.note_lost();
+    if (figures_cursor_.lost != lost) reader_.forget_waits();
     reader_.take(figures_cursor_.event, figures_cursor_.event.text);
   }
 }

@@ -23,14 +23,14 @@
 
 namespace ronde {
 
-/// The events of one rank, and their readers: figures, sinks, and whoever asks for the most recent.
+/// The events of one rank and their readers: figures, sinks, and callers of recent().
 ///
 /// Note [Readers of events]
-/// Writing an event costs some ten nanoseconds and never waits, but for a tool that wants to be
-/// told at once. The figures are read where it disturbs nobody: by a thread that drives the loop
-/// and finds nothing to do, a few events at a time, by the loop before it sleeps, by whoever asks
-/// for them, and, so that none are lost if nothing of this happens, by the writer of every
-/// kBatch-th event. Sinks have a thread, which is woken as often.
+/// Writing an event costs some ten nanoseconds and never waits, except for an EventCallback. Events
+/// become figures where that delays nothing: on a thread that drives the loop and finds nothing to
+/// do, a few events at a time, in the loop before it sleeps, in figures(), and, so that none are
+/// lost without these, in the writer of every kBatch-th event. Sinks have a thread, which is woken
+/// as often.
 ///
 /// Thread-safety: every member may be called from any thread.
 class EventLog {
@@ -52,7 +52,7 @@ class EventLog {
   bool enabled() const noexcept { return ring_.enabled(); }
   /// Note [After fork].
   bool is_of_parent() const noexcept { return fork_depth() != fork_depth_; }
-  /// An event of the calling thread; `text` stands for Event::text.
+  /// Writes an event of the calling thread; `text` stands for Event::text.
   void write(const EventRecord& event, std::string_view text = {}) noexcept;
 
   /// Numbers for spans and steps.
@@ -61,24 +61,24 @@ class EventLog {
 
   std::uint64_t steps_ended() const noexcept { return steps_.load(std::memory_order_relaxed); }
 
-  /// Brings the figures up to date, or nearer to it by `most` events.
+  /// Adds at most `most` events to the figures.
   void read_figures(std::uint64_t most = std::numeric_limits<std::uint64_t>::max()) noexcept;
-  /// Without counters and the time since init.
+  /// Returns the figures of all events so far, without counters and the time since init.
   Figures figures();
 
-  /// The events that are still in the ring, and how many are not.
+  /// Returns the events in the ring; `lost`: how many were overwritten.
   std::vector<Event> recent(std::uint64_t* lost = nullptr) const;
 
-  /// Rank 0 is on another host: note_clock() counts from now on.
+  /// Has note_clock() count from now on, as rank 0 is on another host.
   void follow_clock() noexcept { follows_clock_.store(true, std::memory_order_relaxed); }
-  /// As ClockBounds::note().
+  /// Passes a message of rank 0 to ClockBounds::note().
   void note_clock(std::int64_t told_ns, std::int64_t sent_ns);
-  /// The earliest and the latest offset that are known: both, or none.
+  /// Returns the earliest and the latest offset that are known: both, or none.
   std::vector<ClockOffset> clock_offsets() const;
 
-  /// `sink` gets every event from now on.
+  /// Gives `sink` every event from now on.
   void add_sink(std::shared_ptr<EventSink> sink);
-  /// It has got every event that was written before the call, and gets no more.
+  /// Removes `sink` once it has got every event that was written before the call.
   void remove_sink(const EventSink& sink);
 
  private:

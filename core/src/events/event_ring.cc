@@ -126,7 +126,7 @@ bool EventRing::copy(const Slot& slot, std::uint64_t state, Event& event) const 
   event.text.clear();
   if (length == 0) return true;
   event.text.assign(reinterpret_cast<const char*>(text.data()), length);
-  // In the keys of operations without a name, and of messages.
+  // These bytes are in the keys of operations without a name, and of messages.
   std::ranges::replace_if(
       event.text, [](char c) { return c == '\0' || c == '\1'; }, '#');
   return true;
@@ -168,7 +168,7 @@ bool EventRing::read(Cursor& cursor) const {
       ++cursor.next;
       return true;
     }
-    // Its writer is about to finish, unless it has dropped the event, or stopped long ago.
+    // The writer is about to finish, unless it has dropped the event, or stopped long ago.
     if (state < wanted && end - cursor.next < capacity() / 2) return false;
     ++cursor.lost;
     ++cursor.next;

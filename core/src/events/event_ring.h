@@ -14,8 +14,8 @@ namespace ronde {
 /// The most recent events of a rank, in memory of a fixed size.
 ///
 /// Note [Event ring]
-/// A writer takes the next number by one addition, claims the slot of that number by one
-/// compare-and-swap, and marks the slot as written. A reader copies a slot and looks at the mark
+/// A writer gets the next number by one addition, claims the slot of that number by one
+/// compare-and-swap, and marks the slot as written. A reader copies a slot and checks the mark
 /// again: if it has changed, a writer was faster by a whole ring, and the event is lost for this
 /// reader. A writer that finds its slot claimed (another one stopped in the middle, a ring ago)
 /// drops its event and counts it. Nobody waits for anybody.
@@ -32,30 +32,30 @@ class EventRing {
   bool enabled() const noexcept { return slots_ != nullptr; }
   std::uint64_t capacity() const noexcept { return mask_ + 1; }
 
-  /// Keeps the event; only the end of a text that is longer than kEventText. `text` and
+  /// Writes an event, with only the end of a text that is longer than kEventText. `text` and
   /// `thread` stand for the members of these names. Returns its number.
   std::uint64_t write(const EventRecord& event, std::string_view text,
                       std::uint16_t thread) noexcept;
 
   std::uint64_t written() const noexcept { return next_.load(std::memory_order_acquire); }
-  /// Events that no reader will see.
+  /// The number of events that no reader will see.
   std::uint64_t dropped() const noexcept { return dropped_.load(std::memory_order_relaxed); }
 
   /// A reader's place in the ring.
   struct Cursor {
     std::uint64_t next = 0;
-    std::uint64_t lost = 0;  ///< overwritten before this reader came
+    std::uint64_t lost = 0;  ///< overwritten before this reader read them
     Event event = {};        ///< the last one, of which event.then is to follow
   };
 
-  /// Makes Cursor::event the next event; false if there is none yet.
+  /// Reads the next event to Cursor::event; false if there is none yet.
   bool read(Cursor& cursor) const;
 
-  /// As read(), but waits for the writers of events that were begun before event `end`: false only
-  /// after the last of those. One whose writer stands still for a second is lost.
+  /// Reads as read(), but waits for the writers of events before `end`: false only after the last
+  /// of these. An event whose writer stops for a second is lost.
   bool read_before(Cursor& cursor, std::uint64_t end) const;
 
-  /// The cursor of a reader that begins with the oldest event that is still there.
+  /// Returns a cursor at the oldest event that is still in the ring.
   Cursor oldest() const noexcept;
 
  private:

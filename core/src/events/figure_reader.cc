@@ -65,9 +65,9 @@ void FigureReader::take(const EventRecord& event, std::string_view text) {
       break;
     }
     case EventKind::Agreed:
-      return take_agreed(event);
+      return on_agreed(event);
     case EventKind::Started:
-      return take_started(event);
+      return on_started(event);
     case EventKind::Packed:
     case EventKind::Unpacked: {
       Bucket* const bucket = find_bucket(event.set, event.bucket);
@@ -78,19 +78,19 @@ void FigureReader::take(const EventRecord& event, std::string_view text) {
       break;
     }
     case EventKind::Finished:
-      return take_finished(event);
+      return on_finished(event);
     case EventKind::Completed:
     case EventKind::Failed:
     case EventKind::Abandoned:
-      return take_completed(event);
+      return on_completed(event);
     case EventKind::WaitBegun:
     case EventKind::WaitEnded:
-      return take_wait(event);
+      return on_wait(event);
     case EventKind::SpanBegun:
     case EventKind::SpanEnded:
-      return take_span(event, text);
+      return on_span(event, text);
     case EventKind::StepEnded:
-      return take_step(event);
+      return on_step(event);
     case EventKind::Frozen:
       break;
     case EventKind::Thawed:
@@ -99,7 +99,7 @@ void FigureReader::take(const EventRecord& event, std::string_view text) {
   }
 }
 
-void FigureReader::note_lost() noexcept {
+void FigureReader::forget_waits() noexcept {
   waiting_ = lacking_ = 0;
   for (Operation& each : operations_) each.waiters = 0;
 }
@@ -110,9 +110,9 @@ void FigureReader::count_lost(std::int64_t now_ns) {
   lost_since_ns_ = std::max(lost_since_ns_, now_ns);
 }
 
-void FigureReader::note_agreed(Operation& agreed, const EventRecord& event) {
+void FigureReader::mark_agreed(Operation& agreed, const EventRecord& event) {
   agreed.is_agreed = true;
-  // What polls lost is its last rank's, too, where nobody waits just now.
+  // Time lost by polls counts for its last rank, too, if no thread waits just now.
   if (agreed.waiters == 0 && (agreed.wait_ns == 0 || lacking_ > 0)) return;
   count_lost(event.time_ns);
   lacking_ -= std::exchange(agreed.waiters, std::uint16_t{0});
@@ -121,16 +121,16 @@ void FigureReader::note_agreed(Operation& agreed, const EventRecord& event) {
       lost_ns;
 }
 
-void FigureReader::take_agreed(const EventRecord& event) {
+void FigureReader::on_agreed(const EventRecord& event) {
   Operation* const agreed = find_operation(event.operation);
-  if (agreed != nullptr) note_agreed(*agreed, event);
+  if (agreed != nullptr) mark_agreed(*agreed, event);
   if (event.bucket == 0) return;  // it moves nothing
   Bucket& bucket = bucket_at(event.set, event.bucket);
   ++bucket.tensors;
   ++bucket.unfinished;
   bucket.agreed_ns = event.time_ns;
   if (event.rank >= 0) bucket.last_rank = event.rank;
-  // One that was not submitted here is of a rank that has joined.
+  // An operation that was not submitted here belongs to a rank that has joined.
   if (agreed != nullptr) {
     agreed->bucket = event.bucket;
     agreed->set = event.set;
@@ -140,7 +140,7 @@ void FigureReader::take_agreed(const EventRecord& event) {
   }
 }
 
-void FigureReader::take_started(const EventRecord& event) {
+void FigureReader::on_started(const EventRecord& event) {
   Bucket& bucket = bucket_at(event.set, event.bucket);
   MessageFigures& figures = figures_.messages[exponent_of(event.bytes)];
   bucket.figures = &figures;
@@ -160,7 +160,7 @@ void FigureReader::take_started(const EventRecord& event) {
   ++figures_.last_ranks[bucket.last_rank].count;
 }
 
-void FigureReader::take_finished(const EventRecord& event) {
+void FigureReader::on_finished(const EventRecord& event) {
   Bucket* const bucket = find_bucket(event.set, event.bucket);
   if (bucket == nullptr || bucket->figures == nullptr) return;
   bucket->finished_ns = event.time_ns;
@@ -168,7 +168,7 @@ void FigureReader::take_finished(const EventRecord& event) {
       .add(event.time_ns - bucket->started_ns - bucket->packing_ns);
 }
 
-void FigureReader::take_completed(const EventRecord& event) {
+void FigureReader::on_completed(const EventRecord& event) {
   Operation* const completed = find_operation(event.operation);
   if (completed == nullptr || completed->bucket == 0) return;
   Bucket* const bucket = find_bucket(completed->set, completed->bucket);
@@ -176,8 +176,8 @@ void FigureReader::take_completed(const EventRecord& event) {
   bucket->figures->phase(Phase::Complete).add(event.time_ns - bucket->finished_ns);
 }
 
-/// Exposed is the time in which any thread of the program waits.
-void FigureReader::take_wait(const EventRecord& event) {
+/// Adds to exposed time while any thread of the program waits.
+void FigureReader::on_wait(const EventRecord& event) {
   Operation* const awaited = find_operation(event.operation);
   if (event.kind == EventKind::WaitBegun) {
     if (awaited != nullptr) awaited->wait_ns = event.time_ns;
@@ -201,7 +201,7 @@ void FigureReader::take_wait(const EventRecord& event) {
   if (--waiting_ == 0) exposed_ns_ += std::max<std::int64_t>(event.time_ns - waits_since_ns_, 0);
 }
 
-void FigureReader::take_span(const EventRecord& event, std::string_view text) {
+void FigureReader::on_span(const EventRecord& event, std::string_view text) {
   if (event.kind == EventKind::SpanBegun) {
     constexpr std::size_t kMostOpen = 256;
     if (spans_.size() >= kMostOpen) spans_.erase(spans_.begin());  // its end was lost
@@ -225,7 +225,7 @@ void FigureReader::take_span(const EventRecord& event, std::string_view text) {
   spans_.erase(open);
 }
 
-void FigureReader::take_step(const EventRecord& event) {
+void FigureReader::on_step(const EventRecord& event) {
   ++figures_.steps;
   figures_.samples += event.bytes;
   if (waiting_ > 0) {
@@ -233,7 +233,7 @@ void FigureReader::take_step(const EventRecord& event) {
     waits_since_ns_ = event.time_ns;
   }
   count_lost(event.time_ns);
-  // The first one has begun before anybody could say so.
+  // The begin of the first step is not known.
   if (step_begun_ns_ == 0) {
     lost_ns_ = 0;
     for (auto& [rank, last] : figures_.last_ranks) last.lost_ns = 0;

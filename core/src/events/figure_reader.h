@@ -15,16 +15,16 @@ namespace ronde {
 /// Turns the events of a rank into figures.
 ///
 /// Note [Figures from events]
-/// What is known of an operation or a bucket that has not ended stands in a table of fixed size, at
-/// its number modulo that size. Of more that are under way at once, or whose first events were
-/// lost, the older ones get no durations; they are counted all the same.
+/// Operations and buckets in flight are kept in a table of fixed size, at their numbers modulo that
+/// size. If more are in flight, or first events were lost, the older ones get no durations; they
+/// are counted all the same.
 ///
 /// Thread-safety: none.
 class FigureReader {
  public:
   void take(const EventRecord& event, std::string_view text = {});
-  /// Events were lost: nobody can say who waits any more.
-  void note_lost() noexcept;
+  /// Forgets which threads wait, after events were lost.
+  void forget_waits() noexcept;
 
   const Figures& figures() const noexcept { return figures_; }
 
@@ -49,20 +49,20 @@ class FigureReader {
   };
 
   Operation& operation(std::uint64_t number);
-  /// Null: it is not there.
+  /// Returns null if it is not in the table.
   Operation* find_operation(std::uint64_t number);
   Bucket& bucket_at(std::uint32_t set, std::uint64_t number);
   Bucket* find_bucket(std::uint32_t set, std::uint64_t number);
 
   void count_lost(std::int64_t now_ns);
-  void note_agreed(Operation& agreed, const EventRecord& event);
-  void take_agreed(const EventRecord& event);
-  void take_started(const EventRecord& event);
-  void take_finished(const EventRecord& event);
-  void take_completed(const EventRecord& event);
-  void take_wait(const EventRecord& event);
-  void take_span(const EventRecord& event, std::string_view text);
-  void take_step(const EventRecord& event);
+  void mark_agreed(Operation& agreed, const EventRecord& event);
+  void on_agreed(const EventRecord& event);
+  void on_started(const EventRecord& event);
+  void on_finished(const EventRecord& event);
+  void on_completed(const EventRecord& event);
+  void on_wait(const EventRecord& event);
+  void on_span(const EventRecord& event, std::string_view text);
+  void on_step(const EventRecord& event);
 
   Figures figures_;
   std::vector<Operation> operations_;
@@ -78,9 +78,9 @@ class FigureReader {
   std::int64_t waits_since_ns_ = 0;
   int lacking_ = 0;  ///< of them, those who wait until their operation is agreed
   std::int64_t lost_since_ns_ = 0;
-  std::int64_t lost_ns_ = 0;  ///< it is not known yet for which rank
+  std::int64_t lost_ns_ = 0;  ///< for a rank that is not known yet
 
-  // Of the step in progress.
+  // The step in progress.
   std::int64_t step_begun_ns_ = 0;
   std::int64_t exposed_ns_ = 0;
   std::map<int, std::int64_t> lost_in_step_ns_;  ///< by the rank that was waited for

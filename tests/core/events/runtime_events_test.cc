@@ -212,32 +212,6 @@ TEST_CASE("each wait that begins ends, also of callers that wait from the start 
   });
 }
 
-TEST_CASE("figures tell of steps, messages, spans and waits") {
-  run_group(2, [](int, Runtime& runtime) {
-    {
-      RuntimeSpan span(runtime, "load batch");
-      span.add_bytes(1000);
-    }
-    sum_some(runtime, 10);
-    const Figures figures = runtime.figures();
-    check(figures.steps == 10, "steps");
-    check(figures.samples == 160, "samples");
-    check(figures.step_time.count() == 9, "time of steps");
-    check(figures.operations == 20, "operations");
-    std::uint64_t tensors = 0;
-    for (const auto& [exponent, messages] : figures.messages) {
-      tensors += messages.tensors;
-      check(messages.phase(Phase::Communicate).count() == messages.count, "all were timed");
-    }
-    check(tensors == 20, "tensors in messages");
-    check(figures.spans.at("load batch").bytes == 1000, "bytes of a span");
-    check(figures.lost_events == 0, "nothing is lost");
-    check(!figures.counters.empty(), "counters");
-    runtime.shutdown();
-    check(runtime.figures().steps == 10, "also after the end");
-  });
-}
-
 TEST_CASE("no events, no figures, and the group works") {
   Config config = test_config();
   config.events = 0;

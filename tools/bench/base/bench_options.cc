@@ -40,22 +40,13 @@ auto choice_of(const char* what, const std::string& text, const Choices& all) {
   throw UsageError("there is no " + std::string(what) + " \"" + text + "\"; use one of: " + names);
 }
 
-std::size_t bytes_of(const std::string& text) {
-  return static_cast<std::size_t>(parse_bytes(text));
-}
-
 void add_all(CLI::App& command, BenchOptions& options) {
   BenchOptions* const o = &options;
-  add_text(command, "--min", "Smallest size: 4, 64KiB", [o](const std::string& text) {
-    o->min_bytes = bytes_of(text);
-    if (o->min_bytes == 0) throw UsageError("at least one byte has to be moved");
-  })->default_str("4");
-  add_text(command, "--max", "Largest size; each is twice the one before",
-           [o](const std::string& text) { o->max_bytes = bytes_of(text); })
-      ->default_str("64MiB");
+  add_size(command, "--min", "Smallest size: 4, 64KiB", options.min_bytes);
+  add_size(command, "--max", "Largest size; each is twice the one before", options.max_bytes);
   const auto rotate = [o](const std::string& text) {
     o->rotates = true;
-    if (!text.empty()) o->rotate_bytes = bytes_of(text);
+    if (!text.empty()) o->rotate_bytes = parse_bytes(text);
   };
   add_text(command, "--rotate",
            "Walk through this much memory instead of using the same in every call [without a size: "
@@ -95,6 +86,14 @@ void add_all(CLI::App& command, BenchOptions& options) {
 }
 
 }  // namespace
+
+void add_size(CLI::App& command, const std::string& name, const std::string& help,
+              std::size_t& bytes) {
+  add_text(command, name, help, [&bytes](const std::string& text) {
+    bytes = parse_bytes(text);
+    if (bytes == 0) throw UsageError("at least one byte has to be moved");
+  })->default_str(format_bytes(bytes));
+}
 
 void add_bench_options(CLI::App& command, const std::set<std::string>& names,
                        const std::shared_ptr<BenchOptions>& options) {

@@ -42,6 +42,10 @@ std::size_t rotate_bytes_for(const BenchOptions& options, int ranks_of_host);
 /// Calls to time for a size, unless the user says so.
 int iterations_for(const BenchOptions& options, std::size_t bytes);
 
+/// Adds the option of a size, whose default is that of `bytes`, to which parsing writes it.
+void add_size(CLI::App& command, const std::string& name, const std::string& help,
+              std::size_t& bytes);
+
 /// Adds the options to a sub-command: `names`, and those that all benchmarks have. Parsing writes
 /// them to `options`.
 void add_bench_options(CLI::App& command, const std::set<std::string>& names,

@@ -32,7 +32,7 @@ class Pages {
   /// On a device: the stream that the others queue their work on.
   virtual void* stream() const { return nullptr; }
   virtual void zero(std::byte* at, std::size_t bytes) = 0;
-  /// From, to and within these pages; returns once it is done.
+  /// Copies from, to and within these pages; returns once that is done.
   virtual void copy(void* to, const void* from, std::size_t bytes) const = 0;
 };
 

@@ -2,9 +2,12 @@
 #pragma once
 
 #include <cstddef>
+#include <functional>
 #include <span>
 #include <string_view>
+#include <vector>
 
+#include "ronde/algorithms.h"
 #include "ronde/collective.h"
 #include "tools/bench/session/session.h"
 
@@ -14,7 +17,7 @@ namespace ronde::tool {
 /// How much of the data a rank's buffer holds.
 enum class Extent { Nothing, Share, Whole };
 
-/// Where an element of a result stands.
+/// The place of a rank, by which elements of a result are known.
 struct Place {
   int rank = 0;
   int ranks = 1;
@@ -53,5 +56,29 @@ void run_exchange(Session& session);
 /// streams of all ranks: over a range of sizes, and of a model's gradients fused as the engine
 /// would fuse them, summed up by the size of the messages. The session is one of a backend alone.
 void run_setups(Session& session, const GpuAccess& access);
+
+/// Fits the cost model of the algorithms between hosts to the rows of a report (--model).
+class CostModel {
+ public:
+  CostModel(Session& session, Collective collective) : session_(session), collective_(collective) {}
+
+  /// Runs the operation once more, to see which calls of which algorithm it is made of: those of
+  /// the next row. Collective.
+  void watch(const std::function<void()>& operation);
+
+  /// Fits the model to the rows, adds its times to them, and prints them beside what was measured.
+  void add_to(Report& report) const;
+
+ private:
+  /// A row.
+  struct Watched {
+    CostTerms terms;         ///< of all calls
+    std::string algorithms;  ///< empty: none was used
+  };
+
+  Session& session_;
+  const Collective collective_;
+  std::vector<Watched> rows_;
+};
 
 }  // namespace ronde::tool

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tools/bench/benchmarks/cost_model.h"
+#include "tools/bench/benchmarks/benchmarks.h"
 
 #include <array>
 #include <cstdio>

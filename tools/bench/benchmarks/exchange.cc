@@ -10,7 +10,7 @@
 #include "tools/bench/base/gradient_lists.h"
 #include "tools/bench/base/pattern.h"
 #include "tools/bench/base/ring.h"
-#include "tools/bench/session/samples.h"
+#include "tools/bench/session/session.h"
 
 namespace ronde::tool {
 namespace {

@@ -6,34 +6,88 @@
 #include <algorithm>
 #include <array>
 #include <map>
+#include <memory>
 #include <numeric>
 #include <optional>
 #include <utility>
 
 #include "backends/compose.h"
+#include "backends/cuda/cuda.h"
+#include "backends/cuda/ipc/ipc_peers.h"
+#include "backends/gpu/base/host_exchange.h"
+#include "backends/gpu/gpu_resources.h"
+#include "backends/gpu/kernels/kernel_image.h"
+#include "observe/report/text.h"
 #include "tools/bench/base/gradient_lists.h"
 #include "tools/bench/base/pattern.h"
 #include "tools/bench/benchmarks/benchmarks.h"
-#include "tools/bench/benchmarks/peer_sync.h"
-#include "tools/bench/session/samples.h"
 
 namespace ronde::tool {
 namespace {
 
-using Counts = std::vector<std::size_t>;
+constexpr std::size_t kSyncBytes = 4096;
 
-/// A class of message sizes of the study's table; each up to and with its size.
-struct SizeClass {
-  std::string_view title;
-  std::size_t most = 0;
+template <typename Number>
+std::vector<Number> all_ranks(const Topology& topology) {
+  std::vector<Number> ranks(static_cast<std::size_t>(topology.size));
+  std::iota(ranks.begin(), ranks.end(), Number{0});
+  return ranks;
+}
+
+/// A bare synchronisation of all ranks' threads and then of their GPUs' streams: the floor under an
+/// allreduce of few bytes.
+class PeerSync {
+ public:
+  /// On GPU `device`.
+  PeerSync(Session& session, const GpuAccess& access, int device, IpcSync way);
+
+  /// Whether it works; the same on all ranks. Collective.
+  bool connect();
+  void run();
+  /// Releases what belongs to other ranks.
+  void forget() { peers_.forget(); }
+
+ private:
+  Session& session_;
+  const int device_;
+  const std::shared_ptr<cuda::CudaStreams> streams_;
+  cuda::GpuResources bench_;
+  cuda::IpcPeers peers_;
+  gpu::HostExchange exchange_;
 };
-constexpr std::array kClasses = {
-    SizeClass{"up to 128 KiB", std::size_t{128} << 10},
-    SizeClass{"128 KiB to 16 MiB", std::size_t{16} << 20},
-    SizeClass{"16 to 32 MiB", std::size_t{32} << 20},
-    SizeClass{"32 to 64 MiB", std::size_t{64} << 20},
-    SizeClass{"more", ~std::size_t{0}},
-};
+
+PeerSync::PeerSync(Session& session, const GpuAccess& access, int device, IpcSync way)
+    : session_(session),
+      device_(device),
+      streams_(std::make_shared<cuda::CudaStreams>(cuda::load_driver(access.symbols).api)),
+      bench_(*streams_, device,
+             access.kernel_image != nullptr ? access.kernel_image : cuda::kernel_image(),
+             kSyncBytes, cuda::kBytesBehind),
+      peers_(bench_, way, true, all_ranks<int>(session.topology()),
+             all_ranks<std::size_t>(session.topology()),
+             static_cast<std::size_t>(session.topology().rank)),
+      exchange_(session.raw().host(), session.topology().size) {}
+
+bool PeerSync::connect() {
+  if (session_.topology().size == 1 || session_.topology().hosts() > 1) return false;
+  std::string problem;
+  const cuda::VisibleDevices all;
+  Steps steps = peers_.connect(exchange_, all, CudaOptions().ipc_patience, problem);
+  session_.raw().wait_until([&] { return steps.poll(); }, "the trial of CUDA IPC");
+  return problem.empty();
+}
+
+void PeerSync::run() {
+  peers_.record();
+  // As in an operation, the ranks' threads tell each other that all have queued theirs.
+  exchange_.start(device_);
+  session_.raw().wait_until([&] { return exchange_.poll(); }, "a synchronisation");
+  peers_.wait_for_all();
+  const auto event = streams_->mark(bench_.stream());
+  session_.raw().wait_until([&] { return event->passed(); }, "a synchronisation on the GPU");
+}
+
+using Counts = std::vector<std::size_t>;
 
 std::size_t elements_of(const Counts& counts) {
   return std::accumulate(counts.begin(), counts.end(), std::size_t{0});
@@ -248,11 +302,11 @@ class Setups {
       std::size_t bytes = 0;
       Times times;
     };
-    std::array<Sum, kClasses.size() + 1> sums;
+    std::array<Sum, kSizeClasses.size() + 1> sums;
     for (const Counts& counts : messages_of(list, config_.fusion_bytes)) {
       const std::size_t bytes = elements_of(counts) * sizeof(float);
       std::size_t which = 0;
-      while (bytes > kClasses[which].most) ++which;
+      while (bytes > kSizeClasses[which].most_bytes) ++which;
       const Times times = measure(counts, false);
       for (Sum* const sum : {&sums[which], &sums.back()}) {
         sum->messages += 1;
@@ -263,7 +317,7 @@ class Setups {
     for (std::size_t i = 0; i < sums.size(); ++i) {
       if (sums[i].messages == 0) continue;
       add_row({{"model", list.model},
-               {"class", i < kClasses.size() ? kClasses[i].title : "all"},
+               {"class", i < kSizeClasses.size() ? kSizeClasses[i].title : "all"},
                {"messages", sums[i].messages},
                {"bytes", sums[i].bytes}},
               sums[i].times, "_ms", 1e-3);

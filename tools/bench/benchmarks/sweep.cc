@@ -8,8 +8,7 @@
 #include "tools/bench/base/pattern.h"
 #include "tools/bench/base/ring.h"
 #include "tools/bench/benchmarks/benchmarks.h"
-#include "tools/bench/benchmarks/cost_model.h"
-#include "tools/bench/session/samples.h"
+#include "tools/bench/session/session.h"
 
 namespace ronde::tool {
 namespace {

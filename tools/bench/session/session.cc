@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tools/bench/session/session.h"
 
+#include <algorithm>
 #include <cerrno>
 #include <chrono>
 #include <cmath>
@@ -9,8 +10,8 @@
 #include <iostream>
 #include <thread>
 
+#include "observe/report/text.h"
 #include "ronde/ronde.h"
-#include "tools/bench/session/samples.h"
 
 namespace ronde::tool {
 namespace {
@@ -55,11 +56,38 @@ class Engine final : public Subject {
   Runtime& runtime_ = default_runtime();
 };
 
-std::string counted(int number, const char* noun) {
-  return std::to_string(number) + " " + noun + (number == 1 ? "" : "s");
+}  // namespace
+
+double percentile(Samples samples, double share) {
+  const auto count = static_cast<double>(samples.size());
+  const auto rank = static_cast<std::ptrdiff_t>(std::max(std::ceil(share * count), 1.0));
+  const auto position = samples.begin() + rank - 1;
+  std::nth_element(samples.begin(), position, samples.end());
+  return *position;
 }
 
-}  // namespace
+double median(const Samples& samples) {
+  return percentile(samples, 0.5);
+}
+
+std::vector<Samples> take_turns(Peers& peers, const std::vector<Contender>& contenders, int warmup,
+                                int iterations) {
+  using Clock = std::chrono::steady_clock;
+  std::vector<Samples> all(contenders.size());
+  for (int turn = 0; turn < warmup + iterations; ++turn) {
+    for (std::size_t i = 0; i < contenders.size(); ++i) {
+      const std::size_t who = (i + static_cast<std::size_t>(turn)) % contenders.size();
+      contenders[who].prepare();
+      peers.barrier();
+      const auto start = Clock::now();
+      contenders[who].call();
+      const std::chrono::duration<double, std::micro> time = Clock::now() - start;
+      if (turn >= warmup) all[who].push_back(time.count());
+    }
+  }
+  for (Samples& samples : all) peers.maximum(samples);
+  return all;
+}
 
 Session::Session(const BenchOptions& options, GpuAccess access)
     : options_(options), access_(std::move(access)) {
@@ -128,7 +156,7 @@ Report Session::report() const {
 }
 
 std::string Session::description() const {
-  return counted(topology().size, "rank") + " on " + counted(topology().hosts(), "host") +
+  return count_text(topology().size, "rank") + " on " + count_text(topology().hosts(), "host") +
          ", backend " + subject_->backend() + (options_.raw ? " without the coordinator" : "") +
          (options_.baseline && baseline_ == nullptr
               ? "; no plain MPI to compare with: mpiexec did not start these ranks"

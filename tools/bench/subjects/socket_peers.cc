@@ -16,7 +16,7 @@ namespace {
 using Clock = Transport::Clock;
 
 constexpr std::chrono::seconds kClosing{10};
-/// How often a rank that sleeps looks whether another one is lost.
+/// How often a rank that sleeps checks whether another one is lost.
 constexpr std::chrono::milliseconds kLook{50};
 /// From rank 0's word to the call: longer than the word takes to come to all ranks of its host.
 constexpr std::chrono::microseconds kHeadStart{50};

@@ -13,11 +13,6 @@
 #include "ronde/error.h"
 
 namespace ronde::prof {
-namespace {
-
-constexpr double kMostRanks = 1e6;
-
-}  // namespace
 
 std::string read_file(const fs::path& path) {
   std::error_code error;
@@ -45,18 +40,6 @@ void check_layout(const Json& layout, int known, const fs::path& path) {
       path.string() + " has layout " + layout.dump() + ", and this ronde reads layout " +
       std::to_string(known) +
       (found > known ? ": use the version of ronde that wrote it, or a newer one" : ""));
-}
-
-int rank_of(const Json& json, const fs::path& path) {
-  const auto rank = json.get<double>();
-  if (rank >= -1 && rank < kMostRanks) return static_cast<int>(rank);
-  throw UsageError(path.string() + " is damaged: it tells of rank " + json.dump());
-}
-
-int ranks_in(const Json& json, const char* name, const fs::path& path) {
-  const double ranks = json.value(name, 0.0);
-  if (ranks >= 0 && ranks <= kMostRanks) return static_cast<int>(ranks);
-  throw UsageError(path.string() + " is damaged: it is of " + json.at(name).dump() + " ranks");
 }
 
 int rank_in_name(const fs::path& path) {

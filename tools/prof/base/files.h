@@ -4,9 +4,10 @@
 #include <filesystem>
 #include <fstream>
 #include <functional>
-#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
+
+#include "observe/base/figures_json.h"
 
 namespace ronde::prof {
 
@@ -22,12 +23,6 @@ Json parse_json(const std::string& text, const fs::path& path);
 
 /// Throws a UsageError if `layout` of the file is not what this program reads.
 void check_layout(const Json& layout, int known, const fs::path& path);
-
-/// The number of ranks in `json`, or 0 without one. A UsageError if no run can have that many.
-int ranks_in(const Json& json, const char* name, const fs::path& path);
-
-/// A rank, or -1 for none. A UsageError if no run can have it.
-int rank_of(const Json& json, const fs::path& path);
 
 /// The rank in a name that ends in "rank<r>.json", or -1.
 int rank_in_name(const fs::path& path);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tools/prof/hang/dumps.h"
+#include "tools/prof/hang/hang.h"
 
 #include <algorithm>
 #include <utility>
@@ -12,11 +12,11 @@ namespace {
 constexpr int kLayout = 1;
 constexpr double kUsInS = 1e6;
 
-DumpedOperation parse_operation(const Json& json, double at_us, const fs::path& path) {
+DumpedOperation parse_operation(const Json& json, double at_us) {
   DumpedOperation operation;
   operation.key = {json.value("set", 0), json.value("kind", "operation"), json.value("name", "")};
   operation.ranks = json.value("ranks", std::vector<int>());
-  operation.peer = rank_of(json.value("peer", Json(-1)), path);
+  operation.peer = rank_from_json(json.value("peer", Json(-1)));
   operation.state = json.at("state").get<std::string>();
   operation.age_s = (at_us - json.value("submitted_us", at_us)) / kUsInS;
   operation.done_s = (at_us - json.value("completed_us", at_us)) / kUsInS;
@@ -31,7 +31,7 @@ Dump parse_dump(const fs::path& path) {
   Dump dump;
   check_layout(json.at("ronde_dump"), kLayout, path);
   dump.rank = json.value("rank", rank_in_name(path));
-  dump.ranks = ranks_in(json, "ranks", path);
+  dump.ranks = rank_from_json(json.at("ranks"));
   dump.host = json.value("host", "");
   dump.pid = json.value("pid", 0);
   dump.reason = json.value("reason", "");
@@ -42,7 +42,7 @@ Dump parse_dump(const fs::path& path) {
                             (at_us - thread.value("since_us", at_us)) / kUsInS});
   }
   for (const Json& operation : json.value("operations", Json::array())) {
-    dump.operations.push_back(parse_operation(operation, at_us, path));
+    dump.operations.push_back(parse_operation(operation, at_us));
   }
   return dump;
 }
@@ -61,7 +61,7 @@ Dumps read_dumps(const fs::path& folder) {
     } catch (const UsageError& error) {
       all.unreadable[rank] = last_error = error.what();
       continue;
-    } catch (const Json::exception& error) {
+    } catch (const std::exception& error) {
       all.unreadable[rank] = last_error =
           path.string() + " is no dump that this ronde can read: " + error.what();
       continue;

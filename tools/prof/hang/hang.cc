@@ -10,8 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "tools/prof/base/text.h"
-#include "tools/prof/hang/dumps.h"
+#include "observe/report/text.h"
 
 namespace ronde::prof {
 namespace {
@@ -97,7 +96,7 @@ const Stuck* Hang::stuck(const OperationKey& key) const {
   return found == stuck_.end() ? nullptr : &*found;
 }
 
-/// What the thread waits for; null if it does not wait, or for what the dumps do not have.
+/// The operation that the thread waits for; null if it does not wait, or the dumps lack it.
 const Stuck* Hang::awaited(const Dump& dump, const DumpedThread& thread) const {
   if (thread.doing != "wait") return nullptr;
   for (const DumpedOperation& operation : dump.operations) {
@@ -230,7 +229,7 @@ void Hang::print_stuck(std::ostream& out) const {
   }
 }
 
-/// Sends and receives: they have no missing ranks, as each is of two.
+/// Prints sends and receives, which concern two ranks and have no missing ones.
 void Hang::print_messages(std::ostream& out) const {
   for (const auto& [rank, dump] : dumps_.by_rank) {
     for (const DumpedOperation& operation : dump.operations) {

@@ -6,8 +6,8 @@
 #include <cstdint>
 #include <ostream>
 
+#include "observe/report/text.h"
 #include "ronde/error.h"
-#include "tools/prof/base/text.h"
 #include "tools/prof/merge/merge.h"
 
 namespace ronde::prof {
@@ -41,10 +41,10 @@ class HtaWriter {
 
   void take(const Json& event);
   void finish() { writer_.finish({{"events_lost", head_.events_lost}}); }
-  double kernels() const { return correlation_; }
+  int kernels() const { return correlation_; }
 
  private:
-  /// In whole microseconds: HTA shortens others.
+  /// Whole microseconds: HTA truncates fractions.
   struct Time {
     std::int64_t begin = 0;
     std::int64_t length = 0;
@@ -118,13 +118,10 @@ void write_hta(const fs::path& folder, const fs::path& to, std::ostream& out) {
   if (fs::equivalent(folder, to, ignored)) {
     throw UsageError(to.string() + " is the folder of the timeline itself: write to another one");
   }
-  std::vector<TraceHead> heads;
-  for (const fs::path& path : trace_files(folder)) {
-    heads.push_back(read_trace(path, [](const Json&) {}));
-  }
+  const std::vector<TraceHead> heads = read_heads(folder);
   for (const std::string& remark : trace_remarks(heads)) out << remark << '\n';
   fs::create_directories(to, ignored);  // the first file says why it cannot be made
-  double kernels = 0;
+  int kernels = 0;
   for (const TraceHead& head : heads) {
     write_file(to / ("rank" + std::to_string(head.rank) + ".json"), [&](std::ostream& file) {
       HtaWriter writer(file, head);
@@ -133,7 +130,7 @@ void write_hta(const fs::path& folder, const fs::path& to, std::ostream& out) {
       kernels += writer.kernels();
     });
   }
-  out << to.string() << ": " << count_text(static_cast<double>(heads.size()), "file") << " with "
+  out << to.string() << ": " << count_text(heads.size(), "file") << " with "
       << count_text(kernels, "synthetic kernel") << " for Holistic Trace Analysis\n";
 }
 

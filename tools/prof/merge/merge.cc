@@ -6,8 +6,8 @@
 #include <ostream>
 #include <utility>
 
+#include "observe/report/text.h"
 #include "ronde/error.h"
-#include "tools/prof/base/text.h"
 
 namespace ronde::prof {
 namespace {
@@ -114,10 +114,7 @@ void TraceWriter::finish(const Json& end) {
 void merge_timeline(const fs::path& folder, const fs::path& file,
                     const std::vector<TorchTrace>& torch, std::ostream& out) {
   // The end of a file says how its clock ran, so its events are read once more.
-  std::vector<TraceHead> heads;
-  for (const fs::path& path : trace_files(folder)) {
-    heads.push_back(read_trace(path, [](const Json&) {}));
-  }
+  const std::vector<TraceHead> heads = read_heads(folder);
   std::error_code ignored;  // a file that is not there is none of them
   for (const TraceHead& head : heads) {
     if (fs::equivalent(head.path, file, ignored)) {
@@ -126,8 +123,7 @@ void merge_timeline(const fs::path& folder, const fs::path& file,
   }
   const std::vector<std::string> remarks = trace_remarks(heads);
   int ranks = static_cast<int>(heads.size());
-  double events = 0;
-  double lost = 0;
+  std::uint64_t events = 0, lost = 0;
   for (const TraceHead& head : heads) {
     ranks = std::max(ranks, head.world_size);
     events += head.events;
@@ -166,7 +162,7 @@ void merge_timeline(const fs::path& folder, const fs::path& file,
   });
   for (const std::string& remark : remarks) out << remark << '\n';
   out << file.string() << ": " << count_text(events, "event") << " of "
-      << count_text(static_cast<double>(heads.size()), "rank") << " on rank 0's clock\n";
+      << count_text(heads.size(), "rank") << " on rank 0's clock\n";
 }
 
 }  // namespace ronde::prof

@@ -6,8 +6,8 @@
 #include <set>
 #include <string_view>
 
+#include "observe/report/text.h"
 #include "ronde/error.h"
-#include "tools/prof/base/text.h"
 
 namespace ronde::prof {
 namespace {
@@ -21,7 +21,7 @@ Json parse_start(std::string_view text) {
   return Json::parse(object + "}", nullptr, /*allow_exceptions=*/false);
 }
 
-void take_clock(const Json& from, Clock& clock) {
+void read_clock(const Json& from, Clock& clock) {
   clock.offset_us = from.value("offset_us", clock.offset_us);
   clock.at_us = from.value("at_us", clock.at_us);
   clock.end_offset_us = from.value("end_offset_us", clock.end_offset_us);
@@ -30,25 +30,26 @@ void take_clock(const Json& from, Clock& clock) {
       from.value("wall_minus_monotonic_us", clock.wall_minus_monotonic_us);
 }
 
-void take_head(const Json& json, TraceHead& head) {
+void read_head(const Json& json, TraceHead& head) {
   if (const auto info = json.find("distributedInfo"); info != json.end()) {
-    if (head.rank < 0) head.rank = info->value("rank", head.rank);
-    head.world_size = ranks_in(*info, "world_size", head.path);
+    if (head.rank < 0) head.rank = rank_from_json(info->at("rank"));
+    head.world_size = rank_from_json(info->at("world_size"));
     head.host = info->value("host", "");
   }
   if (const auto ronde = json.find("ronde"); ronde != json.end()) {
     check_layout(ronde->value("timeline", Json(kLayout)), kLayout, head.path);
     head.version = ronde->value("version", "");
     if (const auto clock = ronde->find("clock"); clock != ronde->end()) {
-      take_clock(*clock, head.clock);
+      read_clock(*clock, head.clock);
     }
   }
 }
 
-void take_end(const Json& json, TraceHead& head) {
+void read_end(const Json& json, TraceHead& head) {
   if (const auto end = json.find("ronde_end"); end != json.end()) {
-    head.events_lost = end->value("events_lost", 0.0);
-    take_clock(*end, head.clock);
+    head.events_lost = end->value("events_lost", std::uint64_t{0});
+    read_clock(*end, head.clock);
+    if (end->contains("figures")) head.figures = figures_from_json(end->at("figures"));
   }
 }
 
@@ -57,15 +58,15 @@ bool is_event(const Json& event) {
 }
 
 /// The layout that any other program may have given to the file. False if it is no complete JSON.
-bool take_whole(const std::string& text, TraceHead& head, const std::function<void(Json&)>& visit) {
+bool read_whole(const std::string& text, TraceHead& head, const std::function<void(Json&)>& visit) {
   Json json = Json::parse(text, nullptr, /*allow_exceptions=*/false);
   if (!json.is_object()) return false;
   const auto events = json.find("traceEvents");
   if (events == json.end() || !events->is_array()) {
     throw UsageError(head.path.string() + " has no traceEvents: it is no timeline");
   }
-  take_head(json, head);
-  take_end(json, head);
+  read_head(json, head);
+  read_end(json, head);
   for (Json& event : *events) {
     if (!is_event(event)) continue;
     ++head.events;
@@ -75,10 +76,10 @@ bool take_whole(const std::string& text, TraceHead& head, const std::function<vo
 }
 
 /// The events of the lines from `at` on; returns where the closing lines begin.
-std::size_t take_lines(const std::string& text, std::size_t at, TraceHead& head,
+std::size_t read_lines(const std::string& text, std::size_t at, TraceHead& head,
                        const std::function<void(Json&)>& visit) {
-  double line_number =
-      1 + static_cast<double>(std::count(text.begin(), text.begin() + static_cast<long>(at), '\n'));
+  auto line_number = static_cast<std::size_t>(
+      1 + std::count(text.begin(), text.begin() + static_cast<long>(at), '\n'));
   for (; at < text.size() && text[at] != ']'; ++line_number) {
     const std::size_t end = std::min(text.find('\n', at), text.size());
     std::string_view line(text.data() + at, end - at);
@@ -116,12 +117,12 @@ TraceHead read_trace(const fs::path& path, const std::function<void(Json&)>& vis
   std::size_t list = text.find("\"traceEvents\":[\n");
   if (list == std::string::npos) list = text.find("\"traceEvents\": [\n");
   if (list == std::string::npos) {
-    head.cut = !take_whole(text, head, visit);
+    head.cut = !read_whole(text, head, visit);
     return head;
   }
-  take_head(parse_start(std::string_view(text).substr(0, list)), head);
+  read_head(parse_start(std::string_view(text).substr(0, list)), head);
   const std::size_t begin = text.find('\n', list) + 1;
-  const std::size_t end = take_lines(text, begin, head, visit);
+  const std::size_t end = read_lines(text, begin, head, visit);
   if (end >= text.size()) {
     head.cut = true;
     return head;
@@ -130,9 +131,11 @@ TraceHead read_trace(const fs::path& path, const std::function<void(Json&)>& vis
   const std::string rest = comma == std::string::npos ? "" : text.substr(comma);
   const Json closing = Json::parse(rest == "}" ? "{}" : "{" + rest, nullptr, false);
   head.cut = closing.is_discarded();
-  if (!head.cut) take_end(closing, head);
+  if (!head.cut) read_end(closing, head);
   return head;
-} catch (const Json::exception& error) {
+} catch (const UsageError&) {
+  throw;
+} catch (const std::exception& error) {
   throw UsageError(path.string() + " is no timeline that this ronde can read: " + error.what());
 }
 
@@ -142,15 +145,16 @@ bool is_bucket(const Json& event) {
   return args != event.end() && args->contains("bucket") && args->contains("bytes");
 }
 
-std::vector<fs::path> trace_files(const fs::path& folder) {
-  std::vector<fs::path> files = json_files(folder, "rank<r>.json of RONDE_TIMELINE");
-  std::erase_if(files, [](const fs::path& path) {
-    return rank_in_name(path) < 0 || !path.filename().string().starts_with("rank");
-  });
-  if (files.empty()) {
+std::vector<TraceHead> read_heads(const fs::path& folder) {
+  std::vector<TraceHead> heads;
+  for (const fs::path& path : json_files(folder, "rank<r>.json of RONDE_TIMELINE")) {
+    if (!path.filename().string().starts_with("rank") || rank_in_name(path) < 0) continue;
+    heads.push_back(read_trace(path, [](const Json&) {}));
+  }
+  if (heads.empty()) {
     throw UsageError("folder " + folder.string() + " has no rank<r>.json of RONDE_TIMELINE");
   }
-  return files;
+  return heads;
 }
 
 std::vector<std::string> trace_remarks(const std::vector<TraceHead>& heads) {
@@ -172,10 +176,9 @@ std::vector<std::string> trace_remarks(const std::vector<TraceHead>& heads) {
                         " (" + head.path.string() + ")");
     }
     if (!head.damaged_lines.empty()) {
-      remarks.push_back(whose + " has " +
-                        count_text(static_cast<double>(head.damaged_lines.size()), "damaged line") +
+      remarks.push_back(whose + " has " + count_text(head.damaged_lines.size(), "damaged line") +
                         ", which are left out: the first is line " +
-                        number_text(head.damaged_lines.front(), 0));
+                        std::to_string(head.damaged_lines.front()));
     }
     if (head.events_lost > 0) {
       remarks.push_back(whose + " lacks " + count_text(head.events_lost, "event") +

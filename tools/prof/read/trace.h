@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
-#include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "observe/report/profile.h"
 #include "tools/prof/base/files.h"
-#include "tools/prof/read/figures.h"
 
 namespace ronde::prof {
 
@@ -24,7 +25,7 @@ struct Clock {
   double on_rank_0(double us) const;
 };
 
-/// Without its fraction; 0 for a number that no run has.
+/// Rounds down; 0 for a number that does not fit, as a damaged file may have.
 std::int64_t whole(double number);
 
 /// A rank's file of a timeline without its events.
@@ -35,27 +36,34 @@ struct TraceHead {
   std::string host;
   std::string version;  ///< of Ronde
   Clock clock;
-  double events_lost = 0;
-  double events = 0;
-  bool cut = false;  ///< without its end: the run was killed, or the copy broke off
-  std::vector<double> damaged_lines;  ///< in the middle of the file, skipped
+  std::uint64_t events_lost = 0;
+  std::uint64_t events = 0;
+  std::optional<Figures> figures;  ///< of the rank: it adds them where it ends the file
+  bool cut = false;                ///< without its end: the run was killed, or the copy broke off
+  std::vector<std::size_t> damaged_lines;  ///< in the middle of the file, skipped
 };
 
-/// Reads a file, cut at any byte: calls `visit` for each event whose line is complete. Times are
-/// those of the rank's own clock. A UsageError for a newer layout.
+/// Reads a file, which may be cut at any byte: calls `visit` for each event whose line is complete,
+/// with times of the rank's own clock. Throws UsageError for a newer layout.
 TraceHead read_trace(const fs::path& path, const std::function<void(Json&)>& visit);
 
-/// The event is a message's time in the backend, on the track of its process set.
+/// Whether the event is a bucket's time in its backend.
 bool is_bucket(const Json& event);
 
-/// The rank files of a timeline. A UsageError unless `folder` holds some.
-std::vector<fs::path> trace_files(const fs::path& folder);
+/// Reads the rank files of a timeline without their events. A UsageError unless `folder` holds
+/// some.
+std::vector<TraceHead> read_heads(const fs::path& folder);
 
-/// What is missing or damaged in the files, a sentence each; ranks without a file, too. A
-/// UsageError if they are not of one run.
+/// Describes missing and damaged files, a sentence each. Throws UsageError if they are not of one
+/// run.
 std::vector<std::string> trace_remarks(const std::vector<TraceHead>& heads);
 
-/// What a profile of the rank would say, as far as its slices tell.
-Figures trace_figures(const fs::path& path, TraceHead& head);
+/// Reads the runs in a profile, in the files NAME.rank<r>.json that the ranks of a failed run left,
+/// in a folder of such files, or in the folder of a timeline. A UsageError says what cannot be
+/// read.
+std::vector<Profile> read_runs(const fs::path& path);
+
+/// Reads as read_runs() where there must be one.
+Profile read_run(const fs::path& path);
 
 }  // namespace ronde::prof

@@ -6,9 +6,9 @@
 #include <ostream>
 #include <set>
 
-#include "tools/prof/base/text.h"
-#include "tools/prof/report/report.h"
-#include "tools/prof/report/study_classes.h"
+#include "observe/report/breakdown.h"
+#include "observe/report/text.h"
+#include "tools/prof/report/views.h"
 
 namespace ronde::prof {
 namespace {
@@ -35,8 +35,8 @@ std::string cell(double us, std::size_t index, double first_us) {
   return changed.empty() ? text : text + " (" + changed + ")";
 }
 
-/// What a reader must know before the figures.
-std::vector<std::string> warnings(const std::vector<Run>& runs) {
+/// Differences between the runs that limit how their figures compare.
+std::vector<std::string> warnings(const std::vector<Profile>& runs) {
   std::vector<std::string> found;
   std::set<int> ranks;
   std::string all;
@@ -67,26 +67,25 @@ std::vector<std::string> warnings(const std::vector<Run>& runs) {
     }
   }
   for (std::size_t i = 0; i < runs.size(); ++i) {
-    const Run& run = runs[i];
+    const Profile& run = runs[i];
     if (!run.failure.empty()) found.push_back(letter(i) + " failed: " + run.failure);
-    if (run.merged.events_lost > 0) {
-      found.push_back(letter(i) + " lacks " + count_text(run.merged.events_lost, "event"));
+    if (run.merged.lost_events > 0) {
+      found.push_back(letter(i) + " lacks " + count_text(run.merged.lost_events, "event"));
     }
   }
   return found;
 }
 
-void print_settings(const std::vector<Run>& runs, std::ostream& out) {
+void print_settings(const std::vector<Profile>& runs, std::ostream& out) {
   std::set<std::string> names;
-  for (const Run& run : runs) {
+  for (const Profile& run : runs) {
     for (const auto& [name, value] : run.config) names.insert(name);
   }
   for (const std::string& name : names) {
     std::set<std::string> values;
     std::string line;
     for (std::size_t i = 0; i < runs.size(); ++i) {
-      const auto found = runs[i].config.find(name);
-      const std::string value = found == runs[i].config.end() ? "not known" : found->second;
+      const std::string value = runs[i].config.contains(name) ? runs[i].setting(name) : "not known";
       values.insert(value);
       line += " " + letter(i) + "=" + (value.empty() ? "unset" : value);
     }
@@ -94,7 +93,7 @@ void print_settings(const std::vector<Run>& runs, std::ostream& out) {
   }
 }
 
-void print_times(const std::vector<Run>& runs, bool fine, std::ostream& out) {
+void print_times(const std::vector<Profile>& runs, bool fine, std::ostream& out) {
   std::vector<std::string> titles = {"ms a step"};
   std::vector<std::string> order;
   std::map<std::string, std::vector<double>> rows;
@@ -103,16 +102,16 @@ void print_times(const std::vector<Run>& runs, bool fine, std::ostream& out) {
     if (is_new) order.push_back(title);
     row->second[index] = us;
   };
-  std::set<double> classes;  // of all runs
-  for (const Run& run : runs) {
-    for (const auto& [up_to, messages] : run.merged.messages) classes.insert(up_to);
+  std::set<int> exponents;  // of all runs
+  for (const Profile& run : runs) {
+    for (const auto& [exponent, messages] : run.merged.messages) exponents.insert(exponent);
   }
   for (std::size_t i = 0; i < runs.size(); ++i) {
     titles.push_back(letter(i));
     Figures padded = runs[i].merged;
-    for (const double up_to : classes) padded.messages[up_to].up_to_bytes = up_to;
+    for (const int exponent : exponents) padded.messages[exponent];
     for (const SizeRow& row : size_rows(padded, fine)) {
-      put(row.title, i, runs[i].a_step(row.messages.backend_us()));
+      put(row.title, i, runs[i].a_step(backend_us(row.messages)));
     }
   }
   for (std::size_t i = 0; i < runs.size(); ++i) {
@@ -137,7 +136,7 @@ void print_times(const std::vector<Run>& runs, bool fine, std::ostream& out) {
 
 }  // namespace
 
-void print_comparison(const std::vector<Run>& runs, bool fine, std::ostream& out) {
+void print_comparison(const std::vector<Profile>& runs, bool fine, std::ostream& out) {
   for (const std::string& warning : warnings(runs)) out << warning << '\n';
   const StepMeans first = step_means(runs.front());
   for (std::size_t i = 1; i < runs.size(); ++i) {

@@ -12,7 +12,6 @@
 
 #include "ronde/cores.h"
 #include "ronde/error.h"
-#include "tools/run/agent/checks.h"
 #include "tools/run/agent/rank.h"
 
 // Note [Launcher and agents]

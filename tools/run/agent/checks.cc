@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tools/run/agent/checks.h"
+#include "tools/run/agent/agent.h"
 
 #include <netinet/in.h>
 #include <sodium.h>
@@ -36,7 +36,7 @@ bool is_program(const fs::path& path) {
   return fs::is_regular_file(path, ignored) && access(path.c_str(), X_OK) == 0;
 }
 
-/// Where execvp would find it with this PATH.
+/// Returns the path at which execvp would find the program with this PATH.
 std::optional<fs::path> find_program(const std::string& name, const fs::path& folder,
                                      const std::string& search_path) {
   if (name.find('/') != std::string::npos) {

@@ -21,28 +21,29 @@ class Rank {
  public:
   using OnOutput = std::function<void(int rank, int stream, std::string_view bytes)>;
 
-  /// Starts it: what `command` lacks is RANK, LOCAL_RANK and the board. `poll` outlives this.
-  /// Throws Error.
+  /// Starts the process; adds RANK, LOCAL_RANK and the board to the variables of `command`. `poll`
+  /// outlives this. Throws Error.
   Rank(Poll& poll, Command command, int number, int local_number, OnOutput on_output);
-  /// Kills what is left of it.
+  /// Kills what is left of its process group.
   ~Rank();
   Rank(const Rank&) = delete;
   Rank& operator=(const Rank&) = delete;
 
   void signal(int number) const noexcept;
-  /// Its output is read no more until this is called again.
+  /// Stops reading its output, or resumes.
   void pause(bool paused);
   int number() const noexcept { return number_; }
-  /// Sends the signal, once, if it is in init.
+  /// Sends the signal, at most once, if the rank is in init.
   void end_if_starting(int number) noexcept;
-  /// The others of its group are left.
+  /// Whether its leader has ended and others of its process group have not.
   bool lingers() const noexcept { return process_.pid > 0 && status_.has_value(); }
-  /// How it has ended, once. `waits`: not before all of its group have, as a shell that is told to
-  /// end goes before the program that it has started. Else what is left of the group is killed.
+  /// Returns how it has ended, once. `waits`: not before its whole process group has ended, as a
+  /// shell may end before the program that it has started. Otherwise kills what is left of the
+  /// group.
   std::optional<Ended> end(bool waits);
 
  private:
-  /// Whether there was something.
+  /// Returns whether there was output to read.
   bool read_output(int stream);
 
   Poll& poll_;

@@ -12,13 +12,13 @@ namespace ronde::tool::launch {
 
 using Json = nlohmann::json;
 
-/// What launcher and agents send each other: a line of JSON, and bytes that follow it.
+/// A message between launcher and agents: a line of JSON, and bytes that follow it.
 struct Frame {
   Json json;          ///< null: a line that is none of ours, in `bytes`
   std::string bytes;  ///< output of a rank
 };
 
-/// What an agent finds on its host before ranks start there.
+/// The result of an agent's checks of its host before ranks start there.
 struct Findings {
   std::vector<std::string> problems;  ///< the job cannot start
   std::vector<std::string> warnings;
@@ -27,7 +27,7 @@ struct Findings {
 };
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Findings, problems, warnings, program, port)
 
-/// How a rank has ended, and what it has said of itself before.
+/// How a rank has ended, and what its RunBoard says.
 struct Ended {
   std::string problem = {};  ///< it was not started, or its host was lost; empty: as below
   int exit_code = 0;
@@ -40,19 +40,19 @@ struct Ended {
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Ended, problem, exit_code, signal, state, steps, checkpoint,
                                    failed_rank)
 
-/// What an agent calls its version: a launcher talks to one of its own alone.
+/// The version of the agent, which must be that of the launcher.
 std::string agent_version();
 
-/// As it is sent. Throws Error if a text of `json` is no UTF-8.
+/// Encodes a frame. Throws Error if a text of `json` is no UTF-8.
 std::string to_bytes(const Json& json, std::string_view bytes = {});
 
-/// Frames from a stream.
+/// Decodes frames from a stream.
 ///
 /// Thread-safety: none.
 class FrameReader {
  public:
   void take(std::string_view bytes) { text_ += bytes; }
-  /// The next one that is complete.
+  /// Returns the next frame that is complete.
   std::optional<Frame> next();
 
  private:

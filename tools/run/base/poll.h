@@ -44,7 +44,7 @@ class Fd {
 /// Throws Error with `what` and the text of errno.
 [[noreturn]] void fail(const std::string& what);
 
-/// What there is to read now: nothing at the end of the input, empty if there is nothing yet.
+/// Reads without blocking: false at the end of the input, an empty text if there is nothing yet.
 std::pair<bool, std::string> read_some(int fd);
 
 /// Calls back for descriptors that are ready.
@@ -56,7 +56,7 @@ class Poll {
 
   /// `events` as for poll(). The callback is also called at the end or an error of `fd`.
   void add(int fd, short events, Callback callback);
-  /// While paused it is not looked at.
+  /// Ignores the descriptor while it is paused.
   void pause(int fd, bool paused);
   void remove(int fd);
 
@@ -73,7 +73,7 @@ class Poll {
   std::vector<Entry> entries_;
 };
 
-/// Bytes on their way to a descriptor; never blocks on it.
+/// Buffers bytes for a descriptor and never blocks on it.
 ///
 /// Thread-safety: none.
 class Outbox {
@@ -86,11 +86,11 @@ class Outbox {
 
   void send(std::string_view text);
   std::size_t pending() const noexcept { return text_.size() - sent_; }
-  /// Nobody reads it any more.
+  /// Whether its reader is gone.
   bool is_broken() const noexcept { return broken_; }
-  /// Of the write that failed; 0 if none has.
+  /// The errno of the write that failed; 0 if none has.
   int error() const noexcept { return error_; }
-  /// Forgets what has not been sent, and all that comes.
+  /// Discards what has not been sent, and all later text.
   void close();
 
  private:
@@ -105,9 +105,9 @@ class Outbox {
   int error_ = 0;
 };
 
-/// Signals to be read instead of being caught.
+/// Blocks the signals, to be read instead of being caught.
 Fd open_signals(const std::vector<int>& numbers);
-/// Those that have come.
+/// Returns the signals that have arrived.
 std::vector<int> read_signals(const Fd& signals);
 
 }  // namespace ronde::tool::launch

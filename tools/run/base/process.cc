@@ -37,7 +37,7 @@ std::vector<char*> pointers(std::vector<std::string>& texts) {
   return result;
 }
 
-/// In the child, which makes nothing itself: returns only if the program cannot be started.
+/// Runs in the child and allocates nothing; returns only if the program cannot be started.
 void become(const Command& command, char** words, char** variables, pid_t parent,
             const std::array<int, 3>& streams) {
   setpgid(0, 0);

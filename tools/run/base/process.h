@@ -13,7 +13,7 @@ namespace ronde::tool::launch {
 
 using Variables = std::map<std::string, std::string>;
 
-/// Of this process.
+/// The environment of this process.
 Variables own_variables();
 
 /// A process to start, as the leader of a process group of its own.
@@ -37,7 +37,7 @@ void raise_file_limit();
 /// Throws Error if it cannot be started. The program is looked for in the PATH of `variables`.
 Process spawn(const Command& command);
 
-/// A signal for all of its group.
+/// Sends a signal to its process group.
 void signal_group(pid_t leader, int number) noexcept;
 
 /// Whether a child has ended; it stays to be reaped.
@@ -56,7 +56,7 @@ int kill_and_reap(pid_t child) noexcept;
 /// "exit code 3", "signal 9 (Killed)".
 std::string status_text(int exit_code, int signal);
 
-/// In quotes, for a shell.
+/// Quotes a word for a shell.
 std::string quoted(const std::string& word);
 
 }  // namespace ronde::tool::launch

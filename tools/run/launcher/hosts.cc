@@ -5,12 +5,12 @@
 #include <sys/wait.h>
 
 #include <algorithm>
-#include <array>
 #include <charconv>
 #include <fstream>
 #include <numeric>
 #include <sstream>
 
+#include "observe/base/system_sampler.h"
 #include "ronde/error.h"
 #include "tools/run/base/process.h"
 
@@ -93,7 +93,7 @@ std::string discover(const std::string& text, double seconds, Poll& poll,
   poll.remove(process.out.get());
   poll.remove(process.err.get());
   const std::string name = "--discover " + quoted(text);
-  // Once its outputs are closed, it is about to end: so much time it has.
+  // Once its outputs are closed, the command is about to end.
   while (open == 0 && Clock::now() < deadline && !has_ended(process.pid)) {
     poll.wait(Clock::now() + std::chrono::milliseconds(5));
   }
@@ -145,14 +145,8 @@ int slots_of(const Hosts& hosts) {
                          [](int sum, const Host& host) { return sum + host.slots; });
 }
 
-std::string own_host_name() {
-  std::array<char, 256> name{};
-  gethostname(name.data(), name.size() - 1);
-  return name.data();
-}
-
 bool is_this_host(const std::string& name) {
-  const std::string whole = own_host_name();
+  const std::string whole = host_name();
   return name == "localhost" || name == "127.0.0.1" || name == whole ||
          name == whole.substr(0, whole.find('.'));
 }

@@ -7,6 +7,7 @@
 #include <csignal>
 #include <utility>
 
+#include "observe/base/system_sampler.h"
 #include "observe/live/run_board.h"
 #include "ronde/error.h"
 
@@ -23,7 +24,7 @@ std::string master_address(const std::vector<Link*>& links) {
   const std::string& first = links.front()->host().name;
   if (!is_this_host(first)) return first.substr(first.find('@') + 1);  // without its user
   if (links.size() == 1) return "127.0.0.1";
-  return first == "localhost" || first == "127.0.0.1" ? own_host_name() : first;
+  return first == "localhost" || first == "127.0.0.1" ? host_name() : first;
 }
 
 }  // namespace
@@ -83,7 +84,7 @@ int find_culprit(const std::map<int, RankEnd>& ranks) {
   std::pair<int, int> best{};
   for (const auto& [number, end] : ranks) {
     if (end.is_well()) continue;
-    // Those that hear of another's failure leave, or end with a code.
+    // Ranks that learn of another's failure leave, or end with a code.
     const bool is_follower =
         end.was_told || (end.problem.empty() && end.signal == 0 && end.exit_code != 0);
     const std::pair<int, int> key{is_follower ? 1 : 0, end.order};
@@ -177,7 +178,7 @@ void Job::connect(const Hosts& hosts) {
   }
 }
 
-/// On the hosts that have answered, in their order.
+/// Places the ranks on the hosts that have answered, in their order.
 bool Job::place_ranks(int ranks, int fewest) {
   std::erase_if(links_, [](const auto& link) { return link->state() == Link::State::Lost; });
   if (signals_.ending() != 0) return false;
@@ -288,7 +289,7 @@ void Job::wait_for_ends() {
   }
 }
 
-/// Of the hosts which the job is not on it is asked whether they answer.
+/// Connects to the hosts that the job does not use, to learn whether they answer.
 void Job::look_for_hosts() {
   look_at_ = Clock::time_point::max();
   if (is_ending()) return;
@@ -334,7 +335,7 @@ void Job::on_event(Link& link, const Frame& frame) {
   const int rank = event.value("rank", -1);
   if (!is_running_ || std::ranges::find(link.ranks, rank) == link.ranks.end()) return;
   if (kind == "output") return output_.take(rank, event.at("stream"), frame.bytes);
-  if (kind == "ended") note_end(link, rank, event.get<Ended>());
+  if (kind == "ended") record_end(link, rank, event.get<Ended>());
 }
 
 void Job::on_lost(Link& link) {
@@ -344,13 +345,13 @@ void Job::on_lost(Link& link) {
     return;
   }
   for (const int rank : link.ranks) {
-    if (!end_.ranks.contains(rank)) note_end(link, rank, {.problem = link.problem()});
+    if (!end_.ranks.contains(rank)) record_end(link, rank, {.problem = link.problem()});
   }
 }
 
-/// The survivors of a failure hear of it from the library, and leave by themselves. Those that are
-/// still in init hear of it from here.
-void Job::note_end(const Link& link, int rank, const Ended& how) {
+/// The library tells survivors of a failure, which then leave by themselves. The launcher ends
+/// ranks that are still in init.
+void Job::record_end(const Link& link, int rank, const Ended& how) {
   const int order = static_cast<int>(end_.ranks.size());
   const bool was_starting = how.state == RunBoard::kStarting && how.signal == SIGTERM;
   const bool was_told = told_to_end_ || (starting_are_told_ && was_starting);

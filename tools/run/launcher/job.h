@@ -18,15 +18,15 @@ namespace ronde::tool::launch {
 /// The end of a rank, as the launcher sees it.
 struct RankEnd : Ended {
   std::string host = {};
-  bool was_told = false;  ///< this launcher had told it to end
-  int order = 0;          ///< in which the ends were heard of
+  bool was_told = false;  ///< this launcher had signalled it to end
+  int order = 0;          ///< in which the launcher received the ends
 
-  /// It ended by itself and well, as far as it can be seen.
+  /// Whether it ended by itself and without an error, as far as the launcher knows.
   bool is_well() const;
   std::string text() const;
 };
 
-/// What became of a start.
+/// The end of a start of all ranks.
 struct JobEnd {
   std::vector<std::string> problems;   ///< it has not come to a start
   std::map<int, RankEnd> ranks;        ///< by number
@@ -56,7 +56,7 @@ class Signals {
 
   /// The first that is to end the job; 0 if none has come.
   int ending() const noexcept { return ending_; }
-  /// Called with each signal; those that end the job are counted from 1, the others have 0.
+  /// Called for each signal, with its count from 1 if it ends the job, else with 0.
   std::function<void(int number, int count)> on_signal;
 
  private:
@@ -82,9 +82,9 @@ class Job {
   /// Runs them to their end on as many of the hosts as answer, but `fewest` ranks or more.
   JobEnd run(const Hosts& hosts, int ranks, int fewest);
 
-  /// Tells of the hosts that there are now, for Options::grow_s.
+  /// Updates the hosts that exist now, for Options::grow_s.
   std::function<Hosts()> hosts_now;
-  /// A rank has ended, or was told to.
+  /// Whether a rank has ended, or was signalled to end.
   bool is_ending() const { return told_to_end_ || !end_.ranks.empty(); }
 
  private:
@@ -107,7 +107,7 @@ class Job {
   void on_event(Link& link, const Frame& frame);
   void on_lost(Link& link);
   void on_signal(int number, int count);
-  void note_end(const Link& link, int rank, const Ended& how);
+  void record_end(const Link& link, int rank, const Ended& how);
   void end_ranks(int signal, double grace_s);
   void send_all(const Json& order);
 
@@ -123,7 +123,7 @@ class Job {
   bool told_to_end_ = false;
   bool starting_are_told_ = false;
   Clock::time_point end_at_ = Clock::time_point::max();   ///< survivors had their time
-  Clock::time_point lose_at_ = Clock::time_point::max();  ///< agents have not obeyed
+  Clock::time_point lose_at_ = Clock::time_point::max();  ///< agents have not ended their ranks
   Clock::time_point look_at_ = Clock::time_point::max();  ///< for hosts that have come
   Links links_;
   Links probes_;                ///< to hosts that the job is not on

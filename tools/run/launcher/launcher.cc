@@ -9,6 +9,7 @@
 #include <csignal>
 #include <cstdlib>
 #include <filesystem>
+#include <sstream>
 #include <string_view>
 #include <utility>
 
@@ -17,6 +18,7 @@
 namespace ronde::tool::launch {
 namespace {
 
+constexpr int kMostRanks = 16;  // on a screen
 constexpr std::size_t kMostRestartsAMinute = 10;
 constexpr int kMostFailuresOfHost = 3;
 constexpr double kLongestPause_s = 30;
@@ -114,7 +116,44 @@ Options checked(Options options) {
   return options;
 }
 
+void print_rank(std::ostream& out, int number, const RankEnd& rank) {
+  out << "  rank " << number << " on " << rank.host << ": " << rank.text();
+  if (rank.steps > 0) out << "; " << rank.steps << " steps";
+  if (rank.checkpoint >= 0) out << "; last checkpoint: step " << rank.checkpoint;
+  if (rank.failed_rank >= 0) out << "; it names rank " << rank.failed_rank;
+  out << '\n';
+}
+
 }  // namespace
+
+std::string failure_screen(const JobEnd& end, Output& output) {
+  std::ostringstream out;
+  out.precision(3);
+  for (const std::string& problem : end.problems) out << "ronde run: " << problem << '\n';
+  if (end.ranks.empty()) return out.str();
+  const double seconds = std::chrono::duration<double>(end.lasted).count();
+  out << "\nronde run: the job has " << (end.signal != 0 ? "been ended" : "failed") << " after "
+      << seconds << " s";
+  const auto culprit = end.ranks.find(end.culprit);
+  if (culprit != end.ranks.end() && end.signal == 0) {
+    out << ", first rank " << end.culprit << " on " << culprit->second.host << ": "
+        << culprit->second.text();
+    if (culprit->second.is_well()) out << ", before the others were done";
+  }
+  out << '\n';
+  int printed = 0;
+  for (const auto& [number, rank] : end.ranks) {
+    if (printed < kMostRanks) print_rank(out, number, rank);
+    ++printed;
+  }
+  if (printed > kMostRanks) out << "  and " << printed - kMostRanks << " more ranks\n";
+  if (culprit != end.ranks.end() && !output.last_lines(end.culprit).empty()) {
+    out << "last lines of rank " << end.culprit << ":\n";
+    for (const std::string& line : output.last_lines(end.culprit)) out << "  | " << line << '\n';
+  }
+  if (!output.folder().empty()) out << "logs: " << output.folder() << '\n';
+  return out.str();
+}
 
 Launcher::Launcher(const Options& options)
     : options_(checked(options)),
@@ -137,7 +176,7 @@ int Launcher::run() {
   for (Hosts hosts = hosts_; !hosts.empty(); hosts = usable_hosts()) {
     const JobEnd end = run_once(hosts);
     if (end.grows && end.signal == 0) {
-      note_growth(end);
+      record_growth(end);
       continue;
     }
     if (end.is_well()) {
@@ -145,7 +184,7 @@ int Launcher::run() {
       output_.flush();
       return EXIT_SUCCESS;
     }
-    note_failure(end);
+    record_failure(end);
     if (!may_restart(end)) return give_up();
     wait(seconds_of(pause_s_));
     pause_s_ = std::min(2 * pause_s_, kLongestPause_s);
@@ -161,7 +200,7 @@ int Launcher::give_up() {
   return exit_code;
 }
 
-/// What goes wrong on this host in a restart, a full disk of logs for instance, may pass.
+/// A failure on this host in a restart, such as a full disk of logs, may be temporary.
 JobEnd Launcher::run_once(const Hosts& hosts) {
   try {
     Job job(poll_, signals_, output_, options_, variables_of(starts_), starts_);
@@ -179,7 +218,7 @@ JobEnd Launcher::run_once(const Hosts& hosts) {
 }
 
 /// A rank that has not left well resumes from an older checkpoint than the others meant.
-void Launcher::note_growth(const JobEnd& end) {
+void Launcher::record_growth(const JobEnd& end) {
   ++starts_;
   wait_until_.reset();
   has_failed_ranks_ = false;
@@ -193,7 +232,7 @@ void Launcher::note_growth(const JobEnd& end) {
   }
 }
 
-void Launcher::note_failure(const JobEnd& end) {
+void Launcher::record_failure(const JobEnd& end) {
   if (!has_failed_ranks_ || !end.ranks.empty()) {
     has_failed_ranks_ = !end.ranks.empty();
     screen_ = failure_screen(end, output_);
@@ -220,7 +259,7 @@ void Launcher::note_failure(const JobEnd& end) {
                   std::to_string(failures_[host]) + " failures");
     } else {
       set_aside_.erase(host);  // the job needs it
-      take_back("the others fail, too");
+      readmit("the others fail, too");
     }
   }
 }
@@ -259,10 +298,10 @@ bool Launcher::may_restart(const JobEnd& end) {
   return true;
 }
 
-/// Of a restart that has not come to a start, as hosts did not answer. Says so.
+/// Whether a restart that lacked hosts should be tried again. Reports it.
 bool Launcher::may_try_again(const JobEnd& end) {
   if (!wait_until_) wait_until_ = Clock::now() + seconds_of(options_.wait_s);
-  if (end.lacks_room) take_back("too few others answer");
+  if (end.lacks_room) readmit("too few others answer");
   pause_s_ = std::max(pause_s_, kShortestPause_s);
   std::string text;
   for (const std::string& problem : end.problems) text += problem + "; ";
@@ -272,7 +311,7 @@ bool Launcher::may_try_again(const JobEnd& end) {
   return may;
 }
 
-/// What is said again and again is said once.
+/// Reports a text unless it repeats the last one.
 void Launcher::say_once(const std::string& text) {
   if (std::exchange(said_, text) != text) output_.say(text);
 }
@@ -294,7 +333,7 @@ Hosts Launcher::usable_hosts() {
   while (signals_.ending() == 0) {
     read_hosts_again(stops_);
     const bool needs_all = slots_of(without_those_set_aside(hosts_)) < fewest_;
-    if (needs_all && slots_of(hosts_) >= fewest_) take_back("the others are too few");
+    if (needs_all && slots_of(hosts_) >= fewest_) readmit("the others are too few");
     const Hosts usable = without_those_set_aside(hosts_);
     if (slots_of(usable) >= fewest_) return usable;
     if (Clock::now() >= deadline) {
@@ -309,8 +348,8 @@ Hosts Launcher::usable_hosts() {
   return {};
 }
 
-/// Takes back every host that was set aside, and says so.
-void Launcher::take_back(const std::string& reason) {
+/// Uses the hosts again that were set aside, and reports it.
+void Launcher::readmit(const std::string& reason) {
   for (const std::string& host : std::exchange(set_aside_, {})) {
     output_.say("host " + host + " is taken back: " + reason);
   }

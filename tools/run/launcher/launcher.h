@@ -13,7 +13,7 @@
 
 namespace ronde::tool::launch {
 
-/// For people: what became of a job that has failed, and the last lines of the culprit.
+/// Formats the end of a failed job: what became of each rank, and the last lines of the culprit.
 std::string failure_screen(const JobEnd& end, Output& output);
 
 /// Starts the ranks, and again after a failure, on the hosts that are there then.
@@ -31,11 +31,11 @@ class Launcher {
   void say_once(const std::string& text);
   void read_hosts_again(const std::function<bool()>& stops);
   Hosts usable_hosts();
-  void take_back(const std::string& reason);
+  void readmit(const std::string& reason);
   Hosts without_those_set_aside(const Hosts& hosts) const;
   JobEnd run_once(const Hosts& hosts);
-  void note_growth(const JobEnd& end);
-  void note_failure(const JobEnd& end);
+  void record_growth(const JobEnd& end);
+  void record_failure(const JobEnd& end);
   bool may_restart(const JobEnd& end);
   bool may_try_again(const JobEnd& end);
   int give_up();
@@ -52,9 +52,9 @@ class Launcher {
   int fewest_ = 0;
   int restarts_ = 0;
   int starts_ = 0;    ///< before this one: of restarts, and to grow
-  std::string said_;  ///< of what there is to wait for
+  std::string said_;  ///< last message about waiting
   double pause_s_ = 0;
-  std::int64_t newest_checkpoint_ = -1;  ///< that a rank has told of, its step
+  std::int64_t newest_checkpoint_ = -1;  ///< step of the newest one that a rank has reported
   std::map<std::string, int> failures_;  ///< by host
   std::set<std::string> set_aside_;
   std::string screen_;  ///< of the last failure that had ranks, or else of the last

@@ -12,7 +12,7 @@
 
 namespace ronde::tool::launch {
 
-/// The words that start an agent on `host`.
+/// Returns the command that starts an agent on `host`.
 std::vector<std::string> agent_command(const Host& host, const Options& options);
 
 /// The agent on a host, as the launcher sees it. Destruction ends the connection.
@@ -35,15 +35,15 @@ class Link {
 
   const Host& host() const noexcept { return host_; }
   State state() const noexcept { return state_; }
-  /// Why it is lost.
+  /// The reason if it is lost.
   const std::string& problem() const noexcept { return problem_; }
 
   void send(const Json& order);
   void lose(const std::string& problem);
-  /// Nothing more is read until this is called again.
+  /// Stops reading from the agent, or resumes.
   void pause(bool paused);
 
-  /// Of the job: which ranks it was given, and what it found before.
+  /// The job's ranks on this host, and what the agent found there before the start.
   std::vector<int> ranks;
   Findings findings;
   /// Throws Json::exception if it makes no sense.

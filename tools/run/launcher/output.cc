@@ -20,7 +20,7 @@ constexpr std::size_t kLongestLastLine = 300;
 constexpr std::size_t kMostPending = std::size_t{1} << 20;
 constexpr std::size_t kMostPendingAtEnd = 64 * kMostPending;
 
-/// Whether it is the prefix, a number and the ending.
+/// Whether `name` is the prefix, a number and the ending.
 bool is_numbered(std::string_view name, std::string_view prefix, std::string_view ending) {
   if (name.size() <= prefix.size() + ending.size()) return false;
   if (!name.starts_with(prefix) || !name.ends_with(ending)) return false;
@@ -38,7 +38,7 @@ std::vector<fs::path> numbered(const fs::path& folder, std::string_view prefix,
   return found;
 }
 
-/// Those of an earlier job; what else is there stays.
+/// Removes the logs of an earlier job, and no other files.
 void remove_logs(const fs::path& folder) {
   std::error_code error;
   for (const fs::path& attempt : numbered(folder, "attempt-", "")) {

@@ -11,8 +11,8 @@
 
 namespace ronde::tool::launch {
 
-/// What ranks and the launcher write: to its streams, with the rank before each line, or to a file
-/// for each rank.
+/// Writes the output of ranks and launcher to the launcher's streams, with the rank before each
+/// line, or to a file for each rank.
 ///
 /// Thread-safety: none.
 class Output {
@@ -20,28 +20,28 @@ class Output {
   /// `folder`: of files; empty: the streams. `plain`: without ranks.
   Output(Poll& poll, std::string folder, bool plain);
 
-  /// A new start of the ranks, with files and last lines of its own.
+  /// Begins a new start of the ranks, with files and last lines of its own.
   void begin(int restart);
-  /// Bytes that a rank wrote to its stream 1 or 2.
+  /// Writes what a rank has written to its stream 1 or 2.
   void take(int rank, int stream, std::string_view bytes);
-  /// Lines that have no end.
+  /// Writes the lines that have no end.
   void end_lines();
-  /// A line of the launcher's own.
+  /// Writes a line of the launcher's own.
   void say(const std::string& text);
-  /// A text on standard error as it is.
+  /// Writes a text to standard error as it is.
   void print(const std::string& text) { err_.send(text); }
 
   /// The last lines of both streams, oldest first.
   const std::deque<std::string>& last_lines(int rank) { return last_lines_[rank]; }
-  /// Where the files of this start are; empty if there are none.
+  /// The folder with the files of this start; empty if there are none.
   const std::string& folder() const noexcept { return current_; }
 
-  /// The streams are slow: nothing more should be read from the ranks. `ends`: they were told to
-  /// end. More is read then, as a rank's end arrives behind its output.
+  /// Whether the streams are so slow that no more output of ranks should be read. `ends`: the ranks
+  /// were signalled to end; more is read then, as a rank's end arrives behind its output.
   bool is_full(bool ends) const noexcept;
   /// Waits until all is written, or nobody reads it.
   void flush();
-  /// Nobody waits for standard output any more; if it is called again, for neither stream.
+  /// Discards what standard output has not taken; at the second call, standard error, too.
   void drop();
 
  private:

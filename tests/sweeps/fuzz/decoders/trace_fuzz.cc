@@ -2,14 +2,13 @@
 // What `ronde prof` reads: profiles, timelines, LibTorch's traces, the flight recorder's dumps.
 #include <sstream>
 
+#include "observe/report/report.h"
 #include "ronde/error.h"
-#include "tests/support/processes/temporary_folder.h"
 #include "tests/sweeps/fuzz/decoders/fuzz_target.h"
 #include "tests/tools/prof_fixtures.h"
 #include "tools/prof/hang/hang.h"
-#include "tools/prof/html/page.h"
 #include "tools/prof/merge/merge.h"
-#include "tools/prof/report/report.h"
+#include "tools/prof/report/views.h"
 
 namespace ronde::fuzz {
 namespace {
@@ -19,19 +18,19 @@ using test::TemporaryFolder;
 // An input is a byte, which says what the rest is.
 constexpr char kProfile = 'p', kProfiles = 'r', kTimeline = 't', kTorch = 'l', kDump = 'd';
 
-void report(const std::vector<prof::Run>& runs, const prof::fs::path& page) {
+void report(const std::vector<Profile>& runs, const prof::fs::path& page) {
   std::ostringstream out;
   prof::write_page(runs, page);
-  for (const prof::Run& run : runs) {
-    prof::print_report(run, true, out);
-    out << prof::report_json(run).dump();
+  for (const Profile& run : runs) {
+    out << report_text(run, true);
+    out << report_json(run).dump();
     prof::print_comparison({run, run}, false, out);
   }
 }
 
 /// Rank 1's file beside a whole one of rank 0.
 void read_timeline(const TemporaryFolder& folder, const std::string& text) {
-  test::write_bytes(folder / "rank0.json", test::TracedRank{}.text());
+  test::TracedRank().write(folder);
   test::write_bytes(folder / "rank1.json", text);
   std::ostringstream out;
   report(prof::read_runs(folder.path()), folder / "page.html");
@@ -40,7 +39,7 @@ void read_timeline(const TemporaryFolder& folder, const std::string& text) {
 }
 
 void read_torch(const TemporaryFolder& folder, const std::string& text) {
-  test::write_bytes(folder / "rank0.json", test::TracedRank{}.text());
+  test::TracedRank().write(folder);
   test::write_bytes(folder / "torch", text);
   std::ostringstream out;
   prof::merge_timeline(folder.path(), folder / "merged", {{0, folder / "torch"}}, out);
@@ -54,37 +53,25 @@ void read_dump(const TemporaryFolder& folder, const std::string& text, const std
 }
 
 std::string dump() {
-  using test::Json;
-  return Json{{"ronde_dump", 1},
-              {"rank", 0},
-              {"ranks", 3},
-              {"host", "n1"},
-              {"pid", 100},
-              {"reason", "stall"},
-              {"at_us", 100e6},
-              {"threads", {{{"doing", "wait"}, {"what", "x"}, {"since_us", 90e6}}}},
-              {"operations",
-               {{{"number", 1},
-                 {"kind", "allreduce"},
-                 {"name", "x"},
-                 {"set", 0},
-                 {"ranks", {0, 1}},
-                 {"peer", -1},
-                 {"state", "announced"},
-                 {"submitted_us", 90e6},
-                 {"completed_us", 95e6}}}}}
-      .dump();
+  RankSnapshot snapshot{.ranks = 3, .ranks_of_sets = {{0, {0, 1}}}};
+  snapshot.events = test::events_of_a_step();
+  snapshot.events.resize(8);  // it waits
+  snapshot.at_ns = snapshot.events.back().time_ns;
+  return to_json(snapshot, "stall", "").dump();
+}
+
+std::string timeline() {
+  const TemporaryFolder folder;
+  test::TracedRank{.rank = 1}.write(folder);
+  return test::read_text(folder / "rank1.json");
 }
 
 }  // namespace
 
 std::vector<std::string> valid_inputs() {
-  test::TracedRank traced;
-  traced.rank = 1;
   test::ProfiledRun failed;
   failed.failure = "rank 1 was lost";
-  return {kProfile + test::ProfiledRun{}.profile().dump(), kProfiles + failed.profile().dump(),
-          kTimeline + traced.text(),
+  return {kProfile + test::ProfiledRun().text(), kProfiles + failed.text(1), kTimeline + timeline(),
           kTorch + std::string(
                        "{\"baseTimeNanoseconds\": 5, \"traceEvents\": [{\"ph\": \"X\", \"pid\": 7, "
                        "\"ts\": 1.5, \"id\": 3, \"name\": \"aten::add\"}]}"),

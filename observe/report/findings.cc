@@ -1,27 +1,28 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tools/prof/report/findings.h"
-
-#include <spdlog/fmt/fmt.h>
+#include "observe/report/report.h"
 
 #include <algorithm>
 #include <cctype>
 #include <cmath>
+#include <cstdint>
 #include <optional>
 #include <regex>
 
-#include "tools/prof/base/text.h"
-#include "tools/prof/report/lost_time.h"
-#include "tools/prof/report/study_classes.h"
+#include "core/src/base/fmt.h"
+#include "observe/report/breakdown.h"
+#include "observe/report/text.h"
 
-namespace ronde::prof {
+namespace ronde {
 namespace {
 
+using Json = nlohmann::ordered_json;
 using Found = std::optional<Finding>;
 
 constexpr double kMiB = 1024 * 1024;
-constexpr double kSteps = 5;  ///< with fewer, the first one's costs look like every step's
+/// With fewer, the first one's costs look like every step's.
+constexpr std::uint64_t kFewestSteps = 5;
 
-/// What waiting for communication can cost a step at most; `us` where that was not measured.
+/// Limits a cost to the exposed time of a step, where that was measured.
 double at_most_exposed(const StepMeans& step, double us) {
   return step.time_us > 0 ? std::min(us, step.exposed_us) : us;
 }
@@ -31,17 +32,17 @@ double power_of_two_below(double bytes) {
 }
 
 /// The rank's mean of a distribution in its own figures, and that of the other ranks.
-std::pair<double, double> own_and_others(const Run& run, int rank, auto mean_of) {
+std::pair<double, double> own_and_others(const Profile& run, int rank, auto mean_of) {
   double own = 0;
   double others = 0;
-  for (const Figures& each : run.per_rank) {
-    (each.rank == rank ? own : others) += mean_of(each);
+  for (const auto& [number, figures] : run.per_rank) {
+    (number == rank ? own : others) += mean_of(figures);
   }
   return {own, others / std::max(1.0, run.measured_ranks() - 1)};
 }
 
-/// What the slow rank does longer than the others, or where to look.
-std::string why_slow(const Run& run, int rank) {
+/// Says what the slow rank does longer than the others, or where to look.
+std::string why_slow(const Profile& run, int rank) {
   constexpr double kLonger = 1.2;
   const auto says = [](const std::string& what, const std::pair<double, double>& times) {
     return fmt::format(": its {} takes {} a step, that of the others {}", what,
@@ -58,17 +59,17 @@ std::string why_slow(const Run& run, int rank) {
   for (const auto& [name, span] : run.merged.spans) {
     compare("span \"" + name + "\"", [&, key = name](const Figures& each) {
       const auto found = each.spans.find(key);
-      return found == each.spans.end() ? 0
-                                       : found->second.time.total_us / std::max(1.0, each.steps);
+      const auto steps = static_cast<double>(std::max<std::uint64_t>(each.steps, 1));
+      return found == each.spans.end() ? 0 : total_us(found->second.time) / steps;
     });
   }
-  compare("backward", [](const Figures& each) { return each.backward.mean(); });
+  compare("backward", [](const Figures& each) { return mean_us(each.backward); });
   return worst.empty() ? ": look at its data and its cores" : worst;
 }
 
 constexpr double kLostShare = 0.05;  ///< of a step, or of the run where no steps tell
 
-Found slow_rank(const Run& run, const StepMeans& step) {
+Found slow_rank(const Profile& run, const StepMeans& step) {
   std::map<int, double> for_rank;
   double all = 0;
   for (const LostTime& each : lost_times(run)) {
@@ -85,9 +86,10 @@ Found slow_rank(const Run& run, const StepMeans& step) {
   const double whole = has_steps ? step.time_us : run.merged.seconds * 1e6;
   const double cost = worst->second / std::max(1.0, run.measured_ranks() - 1);
   if (worst->second < needed * all || cost <= kLostShare * whole) return {};
-  double messages = 0;
-  for (const auto& [rank, late] : run.merged.last_ranks) messages += late.count;
-  const double share = run.merged.last_ranks.at(worst->first).count / std::max(1.0, messages);
+  std::uint64_t messages = 0;
+  for (const auto& [rank, last] : run.merged.last_ranks) messages += last.count;
+  const double share = static_cast<double>(run.merged.last_ranks.at(worst->first).count) /
+                       static_cast<double>(std::max<std::uint64_t>(messages, 1));
   return Finding{
       "slow_rank",
       fmt::format("rank {} came last for {} of messages; the others waited {} {} ({}) for it{}",
@@ -98,8 +100,8 @@ Found slow_rank(const Run& run, const StepMeans& step) {
       {{"rank", worst->first}, {"share_of_messages", share}, {"lost_us", cost}}};
 }
 
-/// Now for one rank, now for another.
-Found waiting_ranks(const Run& run, const StepMeans& step) {
+/// Finds ranks that wait now for one rank, now for another.
+Found waiting_ranks(const Profile& run, const StepMeans& step) {
   const std::vector<LostTime> lost = lost_times(run);
   if (run.ranks < 2 || lost.empty() || slow_rank(run, step)) return {};
   const LostTime& most = lost.front();
@@ -112,32 +114,31 @@ Found waiting_ranks(const Run& run, const StepMeans& step) {
           "ranks wait for each other: rank {} loses {} {} ({}), most of it for {}; look in "
           "a timeline (RONDE_TIMELINE) for what ranks do at different times, and even it out",
           most.rank, time_text(most.us), step.time_us > 0 ? "a step" : "in the run",
-          percent_text(most.share), latest_for(most)),
+          percent_text(most.share), most.latest()),
       all / run.measured_ranks(),
       {{"rank", most.rank}, {"share_of_step", most.share}, {"lost_us", most.us}}};
 }
 
-Found changing_names(const Run& run, const StepMeans& step) {
-  const double misses = run.merged.counter("response_cache", "misses");
-  const double known =
-      run.merged.counter("response_cache", "hits") + run.merged.counter("schedule", "tensors");
-  if (run.merged.steps < kSteps || misses == 0) return {};
+Found changing_names(const Profile& run, const StepMeans& step) {
+  const double misses = run.counter("response_cache", "misses");
+  const double known = run.counter("response_cache", "hits") + run.counter("schedule", "tensors");
+  if (run.merged.steps < kFewestSteps || misses == 0) return {};
   const double share = misses / (misses + known);
-  constexpr double kManySteps = 20;
+  constexpr std::uint64_t kManySteps = 20;
   if (share < (run.merged.steps < kManySteps ? 0.7 : 0.4)) return {};
   const double tensors = run.a_step(misses + known);
   const double cost =
-      at_most_exposed(step, step.negotiate_us + run.a_step(run.merged.gather.total_us));
+      at_most_exposed(step, step.negotiate_us + run.a_step(total_us(run.merged.gather)));
   const Json figures = {{"misses", misses}, {"operations", misses + known}};
-  const auto capacity = run.config.find("RONDE_CACHE_CAPACITY");
-  if (capacity != run.config.end() && tensors > std::strtod(capacity->second.c_str(), nullptr)) {
+  const std::string capacity = run.setting("RONDE_CACHE_CAPACITY");
+  if (!capacity.empty() && tensors > std::strtod(capacity.c_str(), nullptr)) {
     return Finding{
         "small_cache",
         fmt::format(
             "{} of operations were announced in full: {} a step do not fit "
             "into RONDE_CACHE_CAPACITY={}; raise it above their number, and use one name in "
             "every step, or none",
-            percent_text(share), count_text(tensors, "operation"), capacity->second),
+            percent_text(share), count_text(tensors, "operation"), capacity),
         cost, figures};
   }
   return Finding{
@@ -145,18 +146,16 @@ Found changing_names(const Run& run, const StepMeans& step) {
       fmt::format("names change from step to step: {} of {} were announced in full "
                   "(response_cache.misses), {}; use one name in every step, or none",
                   percent_text(share), count_text(misses + known, "operation"),
-                  run.merged.counter("schedule", "freezes") == 0 ? "and the schedule never froze"
-                                                                 : "and the schedule thawed again"),
+                  run.counter("schedule", "freezes") == 0 ? "and the schedule never froze"
+                                                          : "and the schedule thawed again"),
       cost, figures};
 }
 
-Found thaws(const Run& run, const StepMeans& step) {
+Found thaws(const Profile& run, const StepMeans& step) {
   constexpr double kOften = 0.3;
-  const auto count = [&](const char* name) {
-    return run.a_step(run.merged.counter("schedule", name));
-  };
+  const auto count = [&](const char* name) { return run.a_step(run.counter("schedule", name)); };
   const double unwanted = count("thaws") - count("thaws_by_tuning");  // those are on purpose
-  if (run.merged.steps < kSteps || unwanted < kOften) return {};
+  if (run.merged.steps < kFewestSteps || unwanted < kOften) return {};
   const std::array<std::pair<const char*, const char*>, 3> reasons = {
       {{"thaws_by_submission",
         "a tensor came that the schedule does not have: submit the same tensors under the same "
@@ -176,23 +175,23 @@ Found thaws(const Run& run, const StepMeans& step) {
                  {{"thaws_per_step", unwanted}, {"reason", worst.first}}};
 }
 
-/// What a message takes besides its bytes: the medians of agreement and completion. Many wait at
-/// the same time, so all take no more than a rank waits, and with a slow one no more than that
-/// waits.
-double cost_of_message(const Run& run, const StepMeans& step) {
-  const MessageClass all = all_messages(run.merged);
-  const double each = all.phases[kNegotiate].p50_us + all.phases[kComplete].p50_us;
+/// The time of a message besides its bytes: the medians of agreement and completion. Many messages
+/// wait at the same time, so all together take no more than a rank waits, and with a slow rank no
+/// more than that one waits.
+double cost_of_message(const Profile& run, const StepMeans& step) {
+  const MessageFigures all = all_messages(run.merged);
+  const double each = us_of(all.phase(Phase::Negotiate).quantile_ns(0.5)) +
+                      us_of(all.phase(Phase::Complete).quantile_ns(0.5));
   if (step.time_us == 0) return each;
   double most = step.exposed_us;
-  if (const Found slow = slow_rank(run, step); slow && !run.per_rank.empty()) {
-    most = own_and_others(run, slow->figures.at("rank"), [](const Figures& figures) {
-             return figures.exposed.mean();
-           }).first;
+  if (const Found slow = slow_rank(run, step)) {
+    const auto own = run.per_rank.find(slow->figures.at("rank"));
+    if (own != run.per_rank.end()) most = mean_us(own->second.exposed);
   }
   return std::min(each, most / std::max(1.0, step.messages));
 }
 
-Found small_fusion(const Run& run, const StepMeans& step) {
+Found small_fusion(const Profile& run, const StepMeans& step) {
   constexpr double kBuffer = 64 * kMiB;  // the default
   constexpr double kMany = 16;
   constexpr double kShareOfStep = 0.05;
@@ -220,31 +219,32 @@ Found small_fusion(const Run& run, const StepMeans& step) {
        {"mean_bytes", step.bytes / step.messages}}};
 }
 
-Found empty_messages(const Run& run, const StepMeans& step) {
+Found empty_messages(const Profile& run, const StepMeans& step) {
   constexpr double kMany = 16;
   constexpr double kFill = 0.1;
   const double fusion = run.fusion_bytes();
   if (fusion <= 0 || step.messages < kMany || step.exposed_share() < 0.1) return {};
   const double fill = step.bytes / step.messages / std::min(fusion, step.bytes);
-  const auto cycle = run.config.find("RONDE_CYCLE_TIME_MS");
-  if (fill > kFill || cycle == run.config.end()) return {};
+  const std::string cycle = run.setting("RONDE_CYCLE_TIME_MS");
+  if (fill > kFill || cycle.empty()) return {};
   // A longer cycle helps neither a frozen schedule nor what is sent because the program waits.
-  const bool is_frozen = run.merged.counter("schedule", "tensors") > run.merged.operations / 2;
-  const double flushes = run.a_step(run.merged.counter("submission", "flushes_by_waiters"));
+  const bool is_frozen =
+      run.counter("schedule", "tensors") > static_cast<double>(run.merged.operations) / 2;
+  const double flushes = run.a_step(run.counter("submission", "flushes_by_waiters"));
   if (is_frozen || flushes > step.messages / 2) return {};
-  const double ms = std::max(1.0, 2 * std::strtod(cycle->second.c_str(), nullptr));
+  const double ms = std::max(1.0, 2 * std::strtod(cycle.c_str(), nullptr));
   const double each = cost_of_message(run, step);
   return Finding{
       "empty_messages",
       fmt::format("{} a step of {} each fill {} of the fusion buffer, and each takes {} besides "
                   "its bytes: try RONDE_CYCLE_TIME_MS={:.3g} instead of {}",
                   count_text(step.messages, "message"), amount_text(step.bytes / step.messages),
-                  percent_text(fill), time_text(each), ms, cycle->second),
+                  percent_text(fill), time_text(each), ms, cycle),
       at_most_exposed(step, step.messages * each),
       {{"messages_per_step", step.messages}, {"fill", fill}}};
 }
 
-/// The span reads samples, by the words in its name.
+/// Whether the span reads samples, by the words in its name.
 bool is_loading(const std::string& span) {
   static const std::regex words("\\b(data|load|loads|loading|loader|read|reads|reading|batch)\\b");
   static const std::regex training("train|forward|backward|step");
@@ -255,19 +255,17 @@ bool is_loading(const std::string& span) {
   return std::regex_search(name, words) && !std::regex_search(name, training);
 }
 
-std::vector<Finding> slow_spans(const Run& run, const StepMeans& step) {
+std::vector<Finding> slow_spans(const Profile& run, const StepMeans& step) {
   constexpr double kShareOfStep = 0.25;
   constexpr double kWholeStep = 0.9;  // such a span is around the step
   std::vector<Finding> found;
   if (step.time_us == 0) return found;
   for (const auto& [name, span] : run.merged.spans) {
-    const double cost = run.a_step(span.time.total_us);
+    const double cost = run.a_step(total_us(span.time));
     if (cost < kShareOfStep * step.time_us || cost < step.exposed_us) continue;
     if (cost >= kWholeStep * step.time_us) continue;
     const bool loads = is_loading(name);
-    const std::string rate =
-        span.bytes > 0 ? fmt::format(" at {}/s", amount_text(span.bytes / span.time.total_us * 1e6))
-                       : "";
+    const std::string rate = span.bytes > 0 ? " at " + rate_text(span) : "";
     found.push_back(
         {loads ? "loader" : "span",
          fmt::format("{}: span \"{}\" takes {} of a step ({}{}), exposed communication {}{}",
@@ -281,13 +279,14 @@ std::vector<Finding> slow_spans(const Run& run, const StepMeans& step) {
   return found;
 }
 
-Found registration(const Run& run, const StepMeans& step) {
-  const auto count = [&](const char* name) { return run.merged.counter("cuda", name); };
+Found registration(const Profile& run, const StepMeans& step) {
+  const auto count = [&](const char* name) { return run.counter("cuda", name); };
   const double hits = count("registration_hits");
   const double misses = count("registration_misses");
   const double cost = run.a_step(count("registration_open_us") + count("registration_close_us"));
   constexpr double kShareOfStep = 0.02;
-  if (run.merged.steps < kSteps || misses < hits || cost < kShareOfStep * step.time_us) return {};
+  if (run.merged.steps < kFewestSteps || misses < hits || cost < kShareOfStep * step.time_us)
+    return {};
   if (misses == 0) return {};
   const bool room = count("registration_evicted_for_room") > misses / 2;
   return Finding{
@@ -300,8 +299,8 @@ Found registration(const Run& run, const StepMeans& step) {
       {{"hits", hits}, {"misses", misses}}};
 }
 
-/// Waiting that the causes do not explain.
-Found exposed(const Run& run, const StepMeans& step, double explained) {
+/// Finds waiting that the causes do not explain.
+Found exposed(const Profile& run, const StepMeans& step, double explained) {
   constexpr double kShareOfStep = 0.1;
   const double cost = step.exposed_us - explained;
   if (step.backend_us == 0 || cost < kShareOfStep * step.time_us || step.time_us == 0) return {};
@@ -319,19 +318,21 @@ Found exposed(const Run& run, const StepMeans& step, double explained) {
   std::string text =
       fmt::format("{} of communication is exposed ({} of a step of {})", percent_text(share),
                   time_text(step.exposed_us), time_text(step.time_us));
-  const auto& last = run.merged.last_bucket;
+  const auto buckets = static_cast<double>(run.merged.last_buckets);
+  const double last_bytes = static_cast<double>(run.merged.last_bucket_bytes) / buckets;
+  const double lead_us = us_of(run.merged.last_bucket_lead_ns) / buckets;
   const double fusion = run.fusion_bytes();
   const double rate = step.bytes / step.backend_us;
   // A last bucket that backward could not hide, and that can be split.
-  const bool splits = last && last->bytes > 4 * kMiB && last->bytes / rate > last->lead_us &&
-                      last->bytes > 0.1 * step.bytes && fusion != 0;
-  if (last) {
+  const bool splits = buckets > 0 && last_bytes > 4 * kMiB && last_bytes / rate > lead_us &&
+                      last_bytes > 0.1 * step.bytes && fusion != 0;
+  if (buckets > 0) {
     text += fmt::format(": the last bucket holds {} and starts {} {} backward ends",
-                        amount_text(last->bytes), time_text(std::abs(last->lead_us)),
-                        last->lead_us < 0 ? "after" : "before");
+                        amount_text(last_bytes), time_text(std::abs(lead_us)),
+                        lead_us < 0 ? "after" : "before");
   }
   if (splits) {
-    const double half = power_of_two_below(last->bytes / 2);
+    const double half = power_of_two_below(last_bytes / 2);
     text += "; try RONDE_FUSION_BYTES=" + setting_text(half);
   } else if (step.backward_us > 0 && step.backend_us > step.backward_us) {
     text += fmt::format(
@@ -346,7 +347,7 @@ Found exposed(const Run& run, const StepMeans& step, double explained) {
 
 }  // namespace
 
-std::vector<Finding> find_all(const Run& run) {
+std::vector<Finding> find_all(const Profile& run) {
   const StepMeans step = step_means(run);
   std::vector<Finding> found = slow_spans(run, step);
   double explained = 0;
@@ -372,4 +373,4 @@ std::vector<Finding> find_all(const Run& run) {
   return found;
 }
 
-}  // namespace ronde::prof
+}  // namespace ronde

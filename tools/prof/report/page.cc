@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tools/prof/html/page.h"
+#include "tools/prof/report/views.h"
 
 #include <algorithm>
 #include <cstring>
 #include <string>
 #include <utility>
 
+#include "observe/report/breakdown.h"
+#include "observe/report/report.h"
 #include "tools/prof/read/trace.h"
-#include "tools/prof/report/findings.h"
-#include "tools/prof/report/study_classes.h"
 
 namespace ronde::prof {
 namespace {
@@ -35,7 +35,7 @@ Interval middle_step(const std::vector<TraceHead>& heads) {
   return steps.empty() ? Interval{} : steps[steps.size() / 2];
 }
 
-/// The row and the colour of an event in the picture of a step; empty for what it does not show.
+/// The row and the colour of an event in the picture of a step; empty if it is not shown.
 std::string row_of(const Json& event) {
   const int track = event.value("tid", 0);
   if (track == 2) return "backward";
@@ -47,10 +47,7 @@ std::string row_of(const Json& event) {
 /// The slices of one step of all ranks, in milliseconds from its beginning.
 Json step_slices(const fs::path& folder) {
   constexpr std::size_t kMost = 20'000;  // that a browser draws at once
-  std::vector<TraceHead> heads;
-  for (const fs::path& path : trace_files(folder)) {
-    heads.push_back(read_trace(path, [](const Json&) {}));
-  }
+  const std::vector<TraceHead> heads = read_heads(folder);
   const Interval step = middle_step(heads);
   Json slices = Json::array();
   for (const TraceHead& head : heads) {
@@ -71,21 +68,22 @@ Json step_slices(const fs::path& folder) {
   return {{"ms", (step.end - step.begin) / kUsInMs}, {"slices", slices}};
 }
 
-/// What each rank waited for other ones: their ranks, and milliseconds a step.
-Json waited_for(const Run& run) {
+/// For each rank the others that it waited for, and how long, in milliseconds a step.
+Json waited_for(const Profile& run) {
   Json rows = Json::array();
-  for (const Figures& each : run.per_rank) {
+  for (const auto& [rank, figures] : run.per_rank) {
     Json row = Json::array();
-    for (const auto& [rank, late] : each.last_ranks) {
-      if (rank == each.rank || rank < 0 || late.lost_us <= 0) continue;
-      row.push_back({rank, late.lost_us / kUsInMs / std::max(1.0, each.steps)});
+    const auto steps = static_cast<double>(std::max<std::uint64_t>(figures.steps, 1));
+    for (const auto& [late, last] : figures.last_ranks) {
+      if (late == rank || late < 0 || last.lost_ns <= 0) continue;
+      row.push_back({late, us_of(last.lost_ns) / kUsInMs / steps});
     }
-    rows.push_back({{"rank", each.rank}, {"ms", row}});
+    rows.push_back({{"rank", rank}, {"ms", row}});
   }
   return rows;
 }
 
-Json data_of(const Run& run) {
+Json data_of(const Profile& run) {
   const StepMeans step = step_means(run);
   Json findings = Json::array();
   for (const Finding& each : find_all(run)) {
@@ -93,18 +91,19 @@ Json data_of(const Run& run) {
   }
   Json sizes = Json::array();
   for (const SizeRow& row : size_rows(run.merged, /*fine=*/true)) {
+    const Distribution& communicate = row.messages.phase(Phase::Communicate);
     sizes.push_back({{"title", row.title},
-                     {"count", run.a_step(row.messages.count)},
-                     {"ms", run.a_step(row.messages.backend_us()) / kUsInMs},
-                     {"p50", row.messages.phases[kCommunicate].p50_us / kUsInMs},
-                     {"p99", row.messages.phases[kCommunicate].p99_us / kUsInMs}});
+                     {"count", run.a_step(static_cast<double>(row.messages.count))},
+                     {"ms", run.a_step(backend_us(row.messages)) / kUsInMs},
+                     {"p50", us_of(communicate.quantile_ns(0.5)) / kUsInMs},
+                     {"p99", us_of(communicate.quantile_ns(0.99)) / kUsInMs}});
   }
   const double seconds = run.merged.seconds;
   return {{"source", run.source},
           {"ranks", run.ranks},
           {"hosts", run.hosts},
           {"steps", run.merged.steps},
-          {"samples_per_s", seconds > 0 ? run.merged.samples / seconds : 0},
+          {"samples_per_s", seconds > 0 ? static_cast<double>(run.merged.samples) / seconds : 0},
           {"step_ms", step.time_us / kUsInMs},
           {"backward_ms", step.backward_us / kUsInMs},
           {"exposed_ms", step.exposed_us / kUsInMs},
@@ -116,9 +115,9 @@ Json data_of(const Run& run) {
 
 }  // namespace
 
-void write_page(const std::vector<Run>& runs, const fs::path& file) {
+void write_page(const std::vector<Profile>& runs, const fs::path& file) {
   Json data = Json::array();
-  for (const Run& run : runs) {
+  for (const Profile& run : runs) {
     data.push_back(data_of(run));
     std::error_code error;
     if (fs::is_directory(run.source, error)) data.back()["timeline"] = step_slices(run.source);

@@ -1,16 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tools/prof/base/text.h"
-
-#include <spdlog/fmt/fmt.h>
+#include "observe/report/text.h"
 
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <ostream>
 
+#include "core/src/base/fmt.h"
 #include "ronde/config.h"
 
-namespace ronde::prof {
+namespace ronde {
 namespace {
 
 /// Two digits that matter, three from a hundred on.
@@ -76,4 +75,4 @@ void Table::print(std::ostream& out) const {
   }
 }
 
-}  // namespace ronde::prof
+}  // namespace ronde

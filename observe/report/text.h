@@ -1,12 +1,28 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cstddef>
+#include <array>
+#include <concepts>
+#include <cstdint>
 #include <iosfwd>
+#include <limits>
 #include <string>
+#include <string_view>
 #include <vector>
 
-namespace ronde::prof {
+namespace ronde {
+
+/// A class of message sizes of the EDSR study: up to and with `most_bytes`.
+struct SizeClass {
+  std::string_view title;
+  std::uint64_t most_bytes;
+};
+inline constexpr std::array<SizeClass, 5> kSizeClasses = {
+    {{"1-128 KB", std::uint64_t{128} << 10},
+     {"128 KB-16 MB", std::uint64_t{16} << 20},
+     {"16-32 MB", std::uint64_t{32} << 20},
+     {"32-64 MB", std::uint64_t{64} << 20},
+     {">64 MB", std::numeric_limits<std::uint64_t>::max()}}};
 
 /// "830 us", "12 ms" or "1.2 s".
 std::string time_text(double us);
@@ -24,7 +40,13 @@ std::string percent_text(double share);
 std::string ranks_text(const std::vector<int>& ranks);
 
 /// "1 message", "3,100 messages".
+/// @{
 std::string count_text(double count, const std::string& noun);
+template <std::integral Count>
+std::string count_text(Count count, const std::string& noun) {
+  return count_text(static_cast<double>(count), noun);
+}
+/// @}
 
 /// With this many digits behind the point, and "-" for what is not a number.
 std::string number_text(double value, int digits);
@@ -48,4 +70,4 @@ class Table {
   std::vector<std::vector<std::string>> rows_;
 };
 
-}  // namespace ronde::prof
+}  // namespace ronde

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tools/prof/html/page.h"
+#include "tools/prof/report/views.h"
 
 namespace ronde::prof {
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "observe/live/metric_families.h"
+#include "observe/live/metrics.h"
 
 #include <algorithm>
 #include <array>
@@ -11,6 +11,9 @@
 
 namespace ronde {
 namespace {
+
+/// Between the files of a rank.
+constexpr std::chrono::seconds kPeriod{5};
 
 using Type = MetricFamily::Type;
 using Labels = std::vector<std::pair<std::string, std::string>>;
@@ -200,6 +203,26 @@ std::string prometheus_text(const std::vector<MetricFamily>& families) {
     }
   }
   return text;
+}
+
+MetricsWriter::MetricsWriter(const Runtime& runtime, const Logger& log, std::string path,
+                             ReadGpu read_gpu)
+    : runtime_(runtime),
+      path_(std::move(path)),
+      write_(log, "RONDE_METRICS"),
+      sampler_(std::move(read_gpu)) {}
+
+void MetricsWriter::take(std::span<const Event>, std::uint64_t) {
+  if (std::chrono::steady_clock::now() >= next_) write();
+}
+
+void MetricsWriter::write() {
+  next_ = std::chrono::steady_clock::now() + kPeriod;
+  write_.run([&] {
+    write_file(path_,
+               prometheus_text(metric_families(runtime_.figures(), sampler_.sample(),
+                                               runtime_.topology().rank, runtime_.world_name())));
+  });
 }
 
 }  // namespace ronde

@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "observe/report/profile.h"
+
+#include <utility>
+
+#include "observe/base/figures_json.h"
+#include "ronde/config.h"
+#include "ronde/error.h"
+
+namespace ronde {
+namespace {
+
+using Json = nlohmann::ordered_json;
+using Texts = std::map<std::string, std::string>;
+
+}  // namespace
+
+void Profile::add(int rank, Figures figures) {
+  merged.merge(figures);
+  per_rank.insert_or_assign(rank, std::move(figures));
+}
+
+std::vector<int> Profile::missing_ranks() const {
+  std::vector<int> missing;
+  for (int rank = 0; rank < ranks; ++rank) {
+    if (!per_rank.contains(rank)) missing.push_back(rank);
+  }
+  return missing;
+}
+
+double Profile::counter(const std::string& part, const std::string& name) const {
+  double sum = 0;
+  for (const StatsGroup& group : merged.counters) {
+    if (group.part != part && !group.part.starts_with(part + " of set ")) continue;
+    for (const auto& [counter, value] : group.counters) {
+      if (counter == name) sum += static_cast<double>(value);
+    }
+  }
+  return sum;
+}
+
+std::string Profile::setting(const std::string& name) const {
+  const auto found = config.find(name);
+  return found == config.end() ? "" : found->second;
+}
+
+double Profile::fusion_bytes() const {
+  const std::string bytes = setting("RONDE_FUSION_BYTES");
+  return bytes.empty() ? -1 : static_cast<double>(parse_bytes(bytes));
+}
+
+Json to_json(const Profile& profile) {
+  Json json = {{"ronde_profile", kProfileLayout},
+               {"version", profile.version},
+               {"world", profile.world},
+               {"ranks", profile.ranks},
+               {"hosts", profile.hosts},
+               {"complete", profile.failure.empty()},
+               {"missing_ranks", profile.missing_ranks()},
+               {"config", profile.config},
+               {"backends", profile.backends},
+               {"merged", to_json(profile.merged, -1)},
+               {"per_rank", Json::array()}};
+  if (!profile.failure.empty()) json["failure"] = profile.failure;
+  for (const auto& [rank, figures] : profile.per_rank) {
+    json["per_rank"].push_back(to_json(figures, rank));
+  }
+  return json;
+}
+
+Profile profile_from_json(const Json& json) {
+  Profile profile;
+  profile.version = json.at("version");
+  profile.world = json.at("world");
+  profile.ranks = std::max(1, rank_from_json(json.at("ranks")));
+  profile.hosts = rank_from_json(json.at("hosts"));
+  profile.failure = json.value("failure", "");
+  profile.config = json.at("config").get<Texts>();
+  profile.backends = json.at("backends").get<Texts>();
+  for (const Json& figures : json.at("per_rank")) {
+    profile.add(rank_from_json(figures.at("rank")), figures_from_json(figures));
+  }
+  if (profile.per_rank.empty()) throw Error("it has the figures of no rank");
+  return profile;
+}
+
+}  // namespace ronde
