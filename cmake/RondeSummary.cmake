@@ -45,15 +45,10 @@ ronde_summary_target("ronde::ronde  " ronde "needs nlohmann-json")
 ronde_summary_target("ronde::c      " ronde_c "needs nlohmann-json")
 ronde_summary_target("ronde::torch  " ronde_torch "needs LibTorch and nlohmann-json")
 ronde_summary_target("ronde command " ronde_tool "RONDE_BUILD_TOOLS or RONDE_BUILD_GPU=OFF, or no CLI11 or nlohmann-json")
-ronde_summary_target("edsr example  " edsr
-  "RONDE_BUILD_EXAMPLES=OFF, or no LibTorch, libturbojpeg, libpng, CLI11 or nlohmann-json")
-ronde_summary_target("resnet example" resnet_synthetic
-  "RONDE_BUILD_EXAMPLES=OFF, or no LibTorch, CLI11 or nlohmann-json")
-ronde_summary_target("digits example" digits
-  "RONDE_BUILD_EXAMPLES=OFF, or no LibTorch, zlib, CLI11 or nlohmann-json")
-ronde_summary_target("hybrid example" hybrid
-  "RONDE_BUILD_EXAMPLES=OFF, or no LibTorch, zlib, CLI11 or nlohmann-json")
-ronde_summary_target("gan example   " gan
-  "RONDE_BUILD_EXAMPLES=OFF, or no LibTorch, CLI11 or nlohmann-json")
-ronde_summary_target("kmeans example" kmeans
-  "RONDE_BUILD_EXAMPLES=OFF, or no zlib, CLI11 or nlohmann-json")
+set(no_example "RONDE_BUILD_EXAMPLES=OFF, or no CLI11, nlohmann-json")
+ronde_summary_target("edsr example  " edsr "${no_example}, LibTorch, libturbojpeg or libpng")
+ronde_summary_target("resnet example" resnet_synthetic "${no_example} or LibTorch")
+ronde_summary_target("digits example" digits "${no_example}, LibTorch or zlib")
+ronde_summary_target("hybrid example" hybrid "${no_example}, LibTorch or zlib")
+ronde_summary_target("gan example   " gan "${no_example} or LibTorch")
+ronde_summary_target("kmeans example" kmeans "${no_example} or zlib")

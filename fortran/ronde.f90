@@ -102,6 +102,15 @@ module ronde
       integer(c_int32_t), value :: set
       integer(c_int), intent(inout) :: number
     end function c_number_of_set
+
+    integer(c_int) function c_call() bind(C)
+      import :: c_int
+    end function c_call
+
+    integer(c_int) function c_call_with_set(set) bind(C)
+      import :: c_int, c_int32_t
+      integer(c_int32_t), value :: set
+    end function c_call_with_set
   end interface
 
   procedure(c_operation), bind(C, name='ronde_allreduce') :: c_allreduce
@@ -109,20 +118,16 @@ module ronde
   procedure(c_number_of_set), bind(C, name='ronde_rank') :: c_rank
   procedure(c_number_of_set), bind(C, name='ronde_size') :: c_size
   procedure(c_number_of_set), bind(C, name='ronde_process_set_included') :: c_included
+  procedure(c_call), bind(C, name='ronde_shutdown') :: c_shutdown
+  procedure(c_call), bind(C, name='ronde_is_initialized') :: c_is_initialized
+  procedure(c_call_with_set), bind(C, name='ronde_process_set_remove') :: c_set_remove
+  procedure(c_call_with_set), bind(C, name='ronde_world_shutdown') :: c_world_shutdown
 
   interface
     integer(c_int) function c_init(options) bind(C, name='ronde_init')
       import :: c_init_options, c_int
       type(c_init_options), intent(in) :: options
     end function c_init
-
-    integer(c_int) function c_shutdown() bind(C, name='ronde_shutdown')
-      import :: c_int
-    end function c_shutdown
-
-    integer(c_int) function c_is_initialized() bind(C, name='ronde_is_initialized')
-      import :: c_int
-    end function c_is_initialized
 
     type(c_ptr) function c_last_error() bind(C, name='ronde_last_error')
       import :: c_ptr
@@ -146,11 +151,6 @@ module ronde
       integer(c_int32_t), intent(inout) :: set
     end function c_set_add
 
-    integer(c_int) function c_set_remove(set) bind(C, name='ronde_process_set_remove')
-      import :: c_int, c_int32_t
-      integer(c_int32_t), value :: set
-    end function c_set_remove
-
     integer(c_int) function c_world_make(name, options, world) bind(C, name='ronde_world_make')
       import :: c_char, c_init_options, c_int, c_int32_t
       character(kind=c_char), intent(in) :: name(*)
@@ -167,11 +167,6 @@ module ronde
       integer(c_int), value :: count
       integer(c_int32_t), intent(inout) :: world
     end function c_world_make_within
-
-    integer(c_int) function c_world_shutdown(world) bind(C, name='ronde_world_shutdown')
-      import :: c_int, c_int32_t
-      integer(c_int32_t), value :: world
-    end function c_world_shutdown
 
     integer(c_size_t) function c_strlen(text) bind(C, name='strlen')
       import :: c_ptr, c_size_t
@@ -261,8 +256,7 @@ contains
     ronde_world_make = world
   end function ronde_world_make
 
-  !> The same of ranks of a process set or world, numbered as in it, in this order; they alone call
-  !> it.
+  !> A world of ranks of a process set or world, numbered as in it, in this order. They alone call it.
   integer function ronde_world_make_within(name, process_set, ranks, ierr)
     character(*), intent(in) :: name
     integer, intent(in) :: process_set, ranks(:)
@@ -423,7 +417,7 @@ contains
     if (present(process_set)) set_or_all = int(process_set, c_int32_t)
   end function set_or_all
 
-  ! Every call ends here: the program gets its status, or ends by it.
+  ! Gives the status to the program, or ends it with the error.
   subroutine conclude(status, ierr)
     integer(c_int), intent(in) :: status
     integer, intent(out), optional :: ierr

@@ -11,19 +11,20 @@
 
 // Note [Making a grid]
 //
-// Along each axis the rows divide all ranks among them, and every rank takes the axes in their
-// order: so where a rank waits for the others of its row, these come, whatever their rows along the
-// axes before. A row that cannot be made, or removed, must not keep its ranks from their rows along
-// the later axes, where others wait for them: they go on, and all ranks hear of it at the end.
+// The rows along an axis partition the ranks, and every rank makes its rows in the order of the
+// axes: so where a rank waits for the others of its row, they arrive, whatever their rows along
+// earlier axes. A row that cannot be made, or removed, must not keep its ranks from their rows
+// along the later axes, where others wait for them: they continue, and all ranks get the error at
+// the end.
 namespace ronde {
 namespace {
 
 constexpr std::size_t kFewestDimensions = 2;
 constexpr std::size_t kMostDimensions = 4;
 
-/// Gathers the words of every rank, in rank order: a collective of all ranks.
-std::vector<std::vector<std::int64_t>> tell_all(Runtime& runtime, const std::string& name,
-                                                std::vector<std::int64_t> words) {
+/// Gathers the words of every rank, in rank order. All ranks call it.
+std::vector<std::vector<std::int64_t>> gather_words(Runtime& runtime, const std::string& name,
+                                                    std::vector<std::int64_t> words) {
   words.insert(words.begin(), static_cast<std::int64_t>(words.size()));
   std::vector<std::int64_t> all;
   Request request;
@@ -56,7 +57,7 @@ std::string times(const std::vector<Number>& sizes) {
   return text.empty() ? "nothing" : text;
 }
 
-/// Says why `sizes` do not fit that many ranks; empty if they do.
+/// Returns why `sizes` do not fit that many ranks; empty if they do.
 std::string objection(const std::vector<int>& sizes, int ranks) {
   if (sizes.size() < kFewestDimensions || sizes.size() > kMostDimensions) {
     return "a grid has 2 to 4 dimensions, not " + std::to_string(sizes.size());
@@ -74,7 +75,7 @@ std::string objection(const std::vector<int>& sizes, int ranks) {
 }
 
 void check_dimensions(Runtime& runtime, const std::string& what, const std::vector<int>& sizes) {
-  const auto given = tell_all(runtime, what, {sizes.begin(), sizes.end()});
+  const auto given = gather_words(runtime, what, {sizes.begin(), sizes.end()});
   for (std::size_t rank = 1; rank < given.size(); ++rank) {
     if (given[rank] == given[0]) continue;
     throw UsageError(what + ": rank 0 gave the dimensions " + times(given[0]) + ", but rank " +
@@ -100,7 +101,7 @@ Grid::Grid(Runtime& runtime, std::vector<int> dimensions, const std::string& tag
     rest /= sizes_[axis];
   }
   const std::string error = make_sets(runtime, what + " of " + times(sizes_));
-  const auto failed = tell_all(runtime, what + " is made", {error.empty() ? 0 : 1});
+  const auto failed = gather_words(runtime, what + " is made", {error.empty() ? 0 : 1});
   const auto first = std::find_if(failed.begin(), failed.end(),
                                   [](const auto& words) { return words.at(0) != 0; });
   if (first == failed.end()) return;

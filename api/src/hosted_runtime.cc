@@ -45,7 +45,7 @@ void HostedRuntime::expect_own_process(std::string_view function) const {
   if (is_of_parent()) throw error_after_fork(std::string(function));
 }
 
-/// What the first that has failed has thrown.
+/// Returns what the first hook that failed has thrown.
 std::exception_ptr HostedRuntime::run_shutdown_hooks() {
   std::exception_ptr problem;
   const std::lock_guard lock(shutdown_hooks_mutex_);
@@ -85,7 +85,7 @@ std::exception_ptr HostedRuntime::shutdown() {
       if (problem_of_hook) std::rethrow_exception(problem_of_hook);
       return nullptr;
     }
-    // The other calls still work meanwhile: callbacks of operations that finish now may use them.
+    // The other functions still work: callbacks of operations that finish now may call them.
     phase_ = Phase::ShuttingDown;
     runtime = runtime_.get();
     observer = observer_.get();
@@ -109,7 +109,7 @@ void HostedRuntime::end_in_finalize() noexcept {
   LogLevel level = LogLevel::Error;
   {
     std::unique_lock lock(mutex_);
-    // Another thread that is in shutdown() still needs MPI; it waits for no longer than that does.
+    // Another thread that is in shutdown() still needs MPI.
     if (!is_loop_thread()) unused_.wait(lock, [this] { return phase_ != Phase::ShuttingDown; });
     if (runtime_ != nullptr) {
       rank = runtime_->topology().rank;
@@ -132,62 +132,39 @@ std::exception_ptr HostedRuntime::take_failure_in_finalize() noexcept {
   return std::exchange(failure_in_finalize_, nullptr);
 }
 
-bool HostedRuntime::leave(const std::string& why) noexcept {
+bool HostedRuntime::leave(const std::string& why, Then then) noexcept {
   if (is_of_parent()) return false;
   Runtime* runtime = nullptr;
   Observer* observer = nullptr;
-  bool is_last = false;
+  bool destroys = false;
   {
     const std::lock_guard lock(mutex_);
-    if (runtime_ == nullptr) {
-      return false;
-    }
+    if (runtime_ == nullptr) return false;
     runtime = runtime_.get();
     observer = observer_.get();
-    // A thread that is in shutdown() drops the Runtime itself.
-    is_last = phase_ == Phase::Ready;
-    if (is_last) {
-      phase_ = Phase::ShuttingDown;
-    }
-    ++uses_;
+    // A thread that is in shutdown() destroys the Runtime itself.
+    destroys = then == Then::Destroy && phase_ == Phase::Ready;
+    if (destroys) phase_ = Phase::ShuttingDown;
+    ++uses_;  // so that no other thread destroys them
   }
-  const Topology topology = runtime->topology();
+  const int rank = runtime->topology().rank;
+  const int size = runtime->topology().size;
   const LogLevel log_level = parse_log_level(runtime->config().log_level);
-  const bool fails_others = runtime->leave(why) && topology.size > 1;
+  const bool fails_others = runtime->leave(why) && size > 1;
   report_.note_end(false, runtime->failure());
   observer->end();
   end_use();
-  if (fails_others) {
-    const Logger log(log_level, topology.rank, name_);
+  if (fails_others && then == Then::Destroy) {
+    const Logger log(log_level, rank, name_);
     log.error(
         name_.empty()
             ? "this process ends without ronde::shutdown(): the group fails for all ranks"
             : "this rank leaves without World::shutdown(): the world fails for all its ranks");
   }
-  if (is_last) {
-    retire(Phase::ShutDown);
-  }
+  if (destroys) retire(Phase::ShutDown);
   return fails_others;
 }
 
-void HostedRuntime::leave_for_good(const std::string& why) noexcept {
-  if (is_of_parent()) return;
-  Runtime* runtime = nullptr;
-  Observer* observer = nullptr;
-  {
-    const std::lock_guard lock(mutex_);
-    if (runtime_ == nullptr) return;
-    runtime = runtime_.get();
-    observer = observer_.get();
-    ++uses_;  // so that nobody destroys them
-  }
-  runtime->leave(why);
-  report_.note_end(false, runtime->failure());
-  observer->end();
-  end_use();
-}
-
-/// Takes the Runtime out of everybody's reach and destroys it.
 void HostedRuntime::retire(Phase next) noexcept {
   std::unique_ptr<Runtime> runtime;
   std::unique_ptr<Observer> observer;  // destroyed first
@@ -217,7 +194,7 @@ bool HostedRuntime::is_there() const noexcept {
   return runtime_ != nullptr;
 }
 
-void HostedRuntime::note_stall(const std::vector<StalledOperation>& operations) {
+void HostedRuntime::record_stall(const std::vector<StalledOperation>& operations) {
   const std::lock_guard lock(mutex_);
   if (observer_) observer_->note_stall(operations);
 }

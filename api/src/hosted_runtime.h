@@ -21,18 +21,19 @@
 
 namespace ronde {
 
-/// Uses are short, once a Runtime has ended. One that does not end belongs to a thread that will
-/// never run again.
+/// Uses are short once a Runtime has ended. A longer one belongs to a thread that will never run
+/// again.
 inline constexpr std::chrono::seconds kLongestUse{2};
 
-/// The Runtime of a world in this process, with its observer: any thread may use it while another
-/// one ends it. That of ronde::init() may start again after its end, those of Worlds do not.
+/// The Runtime of a world in this process, with its observer. Any thread may use it while another
+/// one ends it. The world of ronde::init() may start again after its end, a World does not.
 ///
 /// Thread-safety: every member may be called from any thread. The mutex is never held while a
-/// Runtime is made, used or destroyed: those take long, and Ronde's thread calls back into here.
+/// Runtime is made, used or destroyed: that takes long, and the thread of the Runtime calls these
+/// functions.
 class HostedRuntime {
  public:
-  /// `name`: RuntimeOptions::world_name. `report` is told of the end, and outlives this.
+  /// `name`: RuntimeOptions::world_name. `report` receives the end, and outlives this.
   HostedRuntime(std::uint32_t world, std::string name, RunReport& report)
       : world_(world), name_(std::move(name)), report_(report) {}
   HostedRuntime(const HostedRuntime&) = delete;
@@ -40,45 +41,45 @@ class HostedRuntime {
 
   ProcessSet set() const noexcept { return {kGlobalSet.id, world_}; }
   const std::string& name() const noexcept { return name_; }
-  /// This process in it; -1 where it has no Runtime.
+  /// Returns the rank of this process in the world; -1 where it has no Runtime.
   int rank() const noexcept;
 
-  /// A start begins. Throws UsageError if there is a Runtime already.
+  /// Begins a start. Throws UsageError if there is a Runtime already.
   void begin();
-  /// The start has failed.
+  /// Ends a start that failed.
   void fail_to_start();
-  /// The start has ended: any thread may use the Runtime from now on.
+  /// Ends the start: any thread may use the Runtime from now on.
   void publish(std::unique_ptr<Runtime> runtime, std::unique_ptr<Observer> observer);
 
-  /// Operations stall, of which the observer makes a note.
-  void note_stall(const std::vector<StalledOperation>& operations);
-  /// Returns what the group had died of, null if it had not.
+  /// Has the observer record operations that stall.
+  void record_stall(const std::vector<StalledOperation>& operations);
+  /// Returns why the group had failed; null if it had not.
   std::exception_ptr shutdown();
   bool is_there() const noexcept;
 
-  /// MPI_Finalize() calls it while MPI may still move data of Ronde's.
+  /// Called by MPI_Finalize() while MPI may still move data of Ronde.
   void end_in_finalize() noexcept;
-  /// What end_in_finalize() has thrown, once.
+  /// Returns what end_in_finalize() caught, once.
   std::exception_ptr take_failure_in_finalize() noexcept;
 
+  /// A process that is about to end keeps the Runtime.
+  enum class Then { Destroy, Keep };
   /// Leaves the group without a shutdown, or in the middle of that of another thread: the others
   /// learn that this rank left, and threads that wait here get a GroupError. Never blocks on the
-  /// others, which are told `why`. True if there were any.
-  bool leave(const std::string& why) noexcept;
-  /// The same for a process that ends right after it, and keeps the Runtime.
-  void leave_for_good(const std::string& why) noexcept;
-  /// Takes the Runtime out of everybody's reach and destroys it, as a start that failed late does.
+  /// others, which receive `why`. Returns whether there were any.
+  bool leave(const std::string& why, Then then = Then::Destroy) noexcept;
+  /// Destroys the Runtime, which no thread can use any more, after a start that failed late.
   void drop() noexcept { retire(Phase::Fresh); }
 
   /// `number`: unique among the hooks of the process.
   void add_shutdown_hook(std::uint64_t number, std::function<void()> hook);
   void remove_shutdown_hook(std::uint64_t number);
 
-  /// Throws UsageError, for the caller of `function`, unless a Runtime could start.
+  /// Throws UsageError, on behalf of `function`, unless a Runtime could start.
   void require_not_there(std::string_view function) const;
-  /// In a child of fork(): Note [After fork] in core/src/base/caller.h.
+  /// Returns whether this is a child of fork(): Note [After fork] in core/src/base/caller.h.
   bool is_of_parent() const noexcept;
-  /// Throws UsageError there, for the caller of `function`.
+  /// Throws UsageError in such a child, on behalf of `function`.
   void expect_own_process(std::string_view function) const;
 
   /// Keeps the Runtime alive for one use: a short one, or one that a shutdown() or leave() ends.
@@ -120,9 +121,9 @@ class HostedRuntime {
   // Guarded by mutex_.
   Phase phase_ = Phase::Fresh;
   std::unique_ptr<Runtime> runtime_;    // set while Ready and ShuttingDown
-  std::unique_ptr<Observer> observer_;  // the same; of runtime_
+  std::unique_ptr<Observer> observer_;  // set and cleared with runtime_
   int uses_ = 0;
-  std::exception_ptr failure_in_finalize_;  // until shutdown() tells of it
+  std::exception_ptr failure_in_finalize_;  // until shutdown() throws it
   std::mutex shutdown_hooks_mutex_;         // held while they run
   std::map<std::uint64_t, std::function<void()>> shutdown_hooks_;
 };

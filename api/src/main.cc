@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The whole of a program: ronde::main().
+// ronde::main().
 #include <cerrno>  // program_invocation_short_name
 #include <cstdio>
 #include <cstdlib>
@@ -14,12 +14,12 @@
 namespace ronde {
 namespace {
 
-void say(const std::string& text) {
+void print_error(const std::string& text) {
   std::fprintf(stderr, "%s: %s\n", program_invocation_short_name, text.c_str());
 }
 
-/// Leaves the group, and fails it before that if there is a `reason`. Returns what made it fail,
-/// perhaps for another rank's reason and unnoticed here; null if nothing did, or there is no group.
+/// Leaves the group, and fails it before that if there is a `reason`. Returns why it failed,
+/// perhaps for the reason of another rank; null if it did not, or if there is no group.
 std::exception_ptr leave_group(const std::optional<std::string>& reason = {}) {
   try {
     if (reason && is_initialized()) abort(*reason);
@@ -45,11 +45,11 @@ int main(const std::function<int()>& program, const InitOptions& options) {
     return status;
   } catch (...) {
     const std::string reason = text_of(std::current_exception());
-    say(reason);
+    print_error(reason);
     const std::exception_ptr failure = leave_group(reason);
     const std::string cause = failure ? text_of(failure) : reason;
     const bool is_new = reason.find(cause) == std::string::npos;
-    if (is_new && cause.find(reason) == std::string::npos) say(cause);
+    if (is_new && cause.find(reason) == std::string::npos) print_error(cause);
   }
   return EXIT_FAILURE;
 }

@@ -19,17 +19,16 @@ namespace {
 /// The former handler of std::terminate(); written once.
 std::terminate_handler next_terminate = nullptr;
 
-/// An exception that nobody catches ends the process; the other ranks hear of it before. It may
-/// have been thrown under a lock, as nothing is unwound then: so this thread does not wait for
-/// long.
+/// Reports an uncaught exception to the other ranks before it ends the process. The exception may
+/// have been thrown under a lock, as nothing is unwound: so this thread does not wait for long.
 void leave_and_terminate() {
   if (std::current_exception() != nullptr) {
-    const auto told = std::make_shared<std::promise<void>>();
-    std::thread([told, why = "an uncaught exception ends it: " + exception_text()] {
+    const auto reported = std::make_shared<std::promise<void>>();
+    std::thread([reported, why = "an uncaught exception ends it: " + exception_text()] {
       Process::instance().leave_for_good(why);
-      told->set_value();
+      reported->set_value();
     }).detach();
-    told->get_future().wait_for(kLongestUse);
+    reported->get_future().wait_for(kLongestUse);
   }
   if (next_terminate != nullptr) next_terminate();
   std::abort();
@@ -95,7 +94,7 @@ bool Process::start(const std::shared_ptr<HostedRuntime>& world, StartRequest re
       registered = registered_;
       const std::weak_ptr<HostedRuntime> stalls = world;
       request.on_stall = [stalls, of_program = on_stall_](const auto& operations) {
-        if (const auto hosted = stalls.lock()) hosted->note_stall(operations);
+        if (const auto hosted = stalls.lock()) hosted->record_stall(operations);
         if (of_program) of_program(operations);
       };
     }
@@ -118,9 +117,9 @@ bool Process::start(const std::shared_ptr<HostedRuntime>& world, StartRequest re
   return is_guest;
 }
 
-/// Called after a start, so that the handler runs before the statics are destroyed that the
-/// libraries below the Runtime made while it started, and after what the program registers later,
-/// which may shut it down. Of very many worlds the last ones are left to the system.
+/// Called after a start: so the handler runs before the destructors of statics that libraries made
+/// during the start, and after handlers that the program registers later, which may shut it down.
+/// The worlds after the first kMostExitHandlers get none.
 void Process::watch_exit(std::uint32_t world) {
   const std::lock_guard lock(mutex_);
   const bool is_default = world == kGlobalSet.world;
@@ -151,8 +150,8 @@ void Process::run_hooks() {
   }
 }
 
-/// Why no world can have the name of `start`; empty if one can. Ranks of one world may be threads
-/// of this process, if they say which rank they are.
+/// Returns why no world can have the name of `start`; empty if one can. Ranks of one world may be
+/// threads of this process, if each states its rank.
 std::string Process::check_name(const StartRequest& start) const {
   constexpr std::size_t kLongest = 40;
   constexpr std::string_view kLetters =
@@ -190,7 +189,7 @@ HostedRuntime::Use Process::use(std::string_view function, ProcessSet set) {
   return HostedRuntime::Use(owner, function, std::move(world));
 }
 
-/// Throws for the caller of `function` where the world does not live.
+/// Throws NotInitializedError, on behalf of `function`, where the world does not live.
 std::shared_ptr<HostedRuntime> Process::living(std::uint32_t number,
                                                std::string_view function) const {
   if (worlds_are_of_parent()) throw error_after_fork(std::string(function));
@@ -231,15 +230,15 @@ void Process::end_at_exit(int status, std::uint32_t number) noexcept {
   }
   const bool fails = default_->leave(why) || default_->take_failure_in_finalize() != nullptr;
   if (!fails || status != EXIT_SUCCESS || is_guest_) return;
-  // The others fail now, and the job has to end non-zero: where one rank ends with zero before it
-  // finalised MPI, Hydra takes that for the job's status, whatever the other ranks say. From inside
-  // a handler, glibc's exit() runs the handlers that remain and takes the new status.
+  // The others fail, and the job has to end non-zero: where one rank ends with zero before it
+  // finalised MPI, Hydra uses that as the job's status, whatever the other ranks return. Inside a
+  // handler, glibc's exit() runs the remaining handlers and uses the new status.
   std::exit(EXIT_FAILURE);
 }
 
 void Process::leave_for_good(const std::string& why) noexcept {
-  default_->leave_for_good(why);
-  for (const auto& [number, world] : worlds()) world->leave_for_good(why);
+  default_->leave(why, HostedRuntime::Then::Keep);
+  for (const auto& [number, world] : worlds()) world->leave(why, HostedRuntime::Then::Keep);
 }
 
 void Process::register_backend(const std::string& name, BackendFactory factory) {

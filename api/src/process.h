@@ -19,25 +19,26 @@
 
 namespace ronde {
 
-/// What there is once in this process: the world of init() and the Worlds beside it, what is
-/// registered for them, and what happens to all of them when the process ends.
+/// The singleton of this process: the world of init() and the Worlds beside it, what is registered
+/// for them, and their end when the process ends.
 ///
-/// Thread-safety: every member may be called from any thread. The mutex is not held while one of a
-/// HostedRuntime is asked for.
+/// Thread-safety: every member may be called from any thread. The mutex is not held while that of a
+/// HostedRuntime is locked.
 class Process {
  public:
   using Hook = std::function<void(Runtime&)>;
 
-  /// The only instance. Never destroyed, as user code may call in while the process's statics go.
+  /// The only instance. Never destroyed, as the program may call it while its statics are
+  /// destroyed.
   static Process& instance();
 
   Process(const Process&) = delete;
   Process& operator=(const Process&) = delete;
 
-  /// That of init().
+  /// The world of init().
   HostedRuntime& default_world() noexcept { return *default_; }
   void init(const InitOptions& options);
-  /// Makes that of a World. `start.world` is filled in here.
+  /// Makes the world of a World. `start.world` is filled in here.
   std::shared_ptr<HostedRuntime> make_world(StartRequest start);
   /// Removes a world that has ended.
   void forget(const HostedRuntime& world) noexcept;
@@ -47,7 +48,7 @@ class Process {
   bool is_guest() const noexcept { return is_guest_; }
   void note_checkpoint(std::int64_t step) noexcept { run_report_.note_checkpoint(step); }
 
-  /// Every world learns that this process ends: `why`. The Runtimes are kept.
+  /// Leaves every world, as this process ends. The Runtimes are kept.
   void leave_for_good(const std::string& why) noexcept;
 
   void register_backend(const std::string& name, BackendFactory factory);
@@ -76,14 +77,14 @@ class Process {
   std::string check_name(const StartRequest& start) const;
 
   RunReport run_report_;
-  RunReport no_report_;  ///< `ronde run` looks at the world of init() alone
+  RunReport no_report_;  ///< `ronde run` watches the world of init() alone
   const std::shared_ptr<HostedRuntime> default_;
   std::atomic<bool> is_guest_{false};  ///< of the last init
   std::atomic<std::uint64_t> next_hook_{0};
-  std::atomic<int> fork_depth_{kNone};  ///< of the process that made `worlds_`
+  std::atomic<int> fork_depth_{kNone};  ///< in the process that made `worlds_`
   mutable std::mutex mutex_;
   // Guarded by mutex_.
-  Worlds worlds_;  ///< but that of init()
+  Worlds worlds_;  ///< without that of init()
   std::uint32_t next_world_ = 1;
   int default_exit_handlers_ = 0;  ///< of init(): 0 or 1
   int exit_handlers_ = 0;          ///< of Worlds

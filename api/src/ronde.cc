@@ -65,7 +65,7 @@ const Topology& topology() {
   return use("ronde::topology()")->topology();
 }
 
-// A thread that shuts down or leaves meanwhile ends the wait of these.
+// These waits end where another thread shuts down or leaves meanwhile.
 ProcessSet add_process_set(const std::vector<int>& ranks) {
   return use("ronde::add_process_set()")->add_process_set(ranks);
 }
@@ -136,7 +136,7 @@ Work start_join(const JoinOptions& options, bool caller_waits) {
 
 }  // namespace
 
-// These wait on the handle alone, so that the Runtime stays free to shut down meanwhile.
+// These wait on the handle alone, so that the Runtime can shut down meanwhile.
 void run(Request request) {
   start("ronde::run()", std::move(request), true).wait();
 }
@@ -195,7 +195,7 @@ std::string rank_text(ProcessSet set) try {
   return "rank " + std::to_string(runtime->topology().rank) +
          (world.empty() ? "" : " of world '" + world + "'");
 } catch (const UsageError&) {
-  return "";  // before its start, after its end, or in a child of fork()
+  return "";  // the world does not live, or this is a child of fork()
 }
 
 void mark_step(std::uint64_t samples, ProcessSet set) {
@@ -208,7 +208,7 @@ RuntimeSpan span_of(std::string_view name, ProcessSet set) try {
   if (set.world == kGlobalSet.world && !is_initialized()) return {};
   return {*use("ronde::Span()", set), name};
 } catch (const UsageError&) {
-  return {};  // it has shut down, perhaps by another thread meanwhile, or is of the parent process
+  return {};  // another thread has shut it down, or this is a child of fork()
 }
 
 }  // namespace

@@ -8,9 +8,7 @@
 #include <string_view>
 #include <utility>
 
-#include "api/src/tuning.h"
-#include "api/src/world_exchange.h"
-#include "backends/compose.h"
+#include "api/src/tuned_file.h"
 #include "backends/timeout.h"
 #include "ronde/config.h"
 #include "ronde/error.h"
@@ -25,7 +23,7 @@ constexpr std::string_view variable_of(DeviceKind device) noexcept {
   return device == DeviceKind::Cpu ? "RONDE_CPU_BACKEND" : "RONDE_GPU_BACKEND";
 }
 
-/// Why no backend for `device` can be called `name`; empty if one is.
+/// Returns why there is no backend `name` for `device`; empty if there is one.
 std::string unknown_backend(const BackendRegistry& backends, DeviceKind device,
                             const std::string& name) {
   if (name == kAuto || backends.contains(name)) return "";
@@ -39,8 +37,8 @@ BackendRegistry& registry_of(RuntimeOptions& options, DeviceKind device) {
   return device == DeviceKind::Cpu ? options.backends : options.device_backends;
 }
 
-void take_backends(RuntimeOptions& options, ReadGpu& read_gpu, BuiltIn built_in,
-                   const BackendRegistry& registered) {
+void set_backends(RuntimeOptions& options, ReadGpu& read_gpu, BuiltIn built_in,
+                  const BackendRegistry& registered) {
   read_gpu = std::move(built_in.read_gpu);
   options.backends = std::move(built_in.backends);
   options.device_backends = std::move(built_in.device_backends);
@@ -53,9 +51,8 @@ void log_warnings(const std::vector<std::string>& warnings, const Logger& log, L
   }
 }
 
-/// What the environment sets, but for the variables that make no sense: where one of them does not,
-/// the ranks still meet by the others, to say so. Throws UsageError for a key that is none, as they
-/// could not.
+/// Reads the environment and skips invalid variables, so that the ranks can still meet to report
+/// them. Throws UsageError for an invalid key, without which they cannot meet.
 Config readable_config() {
   const EnvironmentLookup lookup = process_environment();
   Config config;
@@ -72,15 +69,13 @@ Config readable_config() {
   return config;
 }
 
-/// Before those of RONDE_PROCESS_SETS.
+/// Adds the sets before those of RONDE_PROCESS_SETS.
 void add_process_sets(Config& config, const std::vector<std::vector<int>>& sets) {
   for (const std::vector<int>& ranks : sets) {
-    const bool is_set = !ranks.empty() && *std::min_element(ranks.begin(), ranks.end()) >= 0;
-    if (!is_set) {
-      throw UsageError(
-          "ronde::init() or a ronde::World was given a process set that is empty or has a negative "
-          "rank");
-    }
+    if (!ranks.empty() && *std::ranges::min_element(ranks) >= 0) continue;
+    throw UsageError(
+        "ronde::init() or a ronde::World was given a process set that is empty or has a negative "
+        "rank");
   }
   std::vector<std::vector<int>> all = sets;
   const std::vector<std::vector<int>> configured = static_process_sets(config);
@@ -90,8 +85,8 @@ void add_process_sets(Config& config, const std::vector<std::vector<int>>& sets)
 
 enum class Without { Folder, File };
 
-/// "t.json" as "t.NAME.json", so that no world writes into the files of another. `without`: what a
-/// path without an extension is, which becomes "d/NAME" or "t.NAME".
+/// Turns "t.json" into "t.NAME.json", so that no world writes into the files of another. A path
+/// without an extension becomes "d/NAME" or "t.NAME", as `without` tells.
 void add_name(std::string& path, const std::string& name, Without without) {
   if (path.empty()) return;
   const std::filesystem::path given(path);
@@ -100,7 +95,7 @@ void add_name(std::string& path, const std::string& name, Without without) {
                            : (given.parent_path() / given.stem()).string() + "." + name + extension;
 }
 
-/// What of the environment concerns a World, and how.
+/// Adapts the settings of the environment to a World.
 void adapt_to_world(Config& config, const std::string& name, std::vector<std::string>& warnings) {
   add_name(config.timeline, name, Without::Folder);
   add_name(config.tuned, name, Without::File);
@@ -119,7 +114,7 @@ void adapt_to_world(Config& config, const std::string& name, std::vector<std::st
   config.thread_affinity.clear();
 }
 
-/// Throws UsageError unless `request` says in one way how the ranks meet.
+/// Throws UsageError unless `request` has exactly one way for the ranks to meet.
 void check_ways(const StartRequest& request) {
   const InitOptions& init = request.init;
   const int ways = static_cast<int>(init.mpi_communicator.has_value()) +
@@ -136,7 +131,7 @@ void check_ways(const StartRequest& request) {
                    "key-value store, or ranks of another world");
 }
 
-/// Reads the environment into `start`. What is wrong with it ends in config_error.
+/// Reads the environment into `start`. Its first error is kept in config_error.
 void load_environment(const StartRequest& request, StartOptions& start) {
   RuntimeOptions& options = start.runtime;
   options.config_error = request.problem;
@@ -156,6 +151,12 @@ void load_environment(const StartRequest& request, StartOptions& start) {
   } catch (const UsageError& error) {
     if (options.config_error.empty()) options.config_error = error.what();
   }
+}
+
+/// Makes the transport now, as the thread that starts later may not call MPI.
+void meet_in_init(RuntimeOptions& options) {
+  const auto transport = std::make_shared<std::unique_ptr<Transport>>(options.make_transport());
+  options.make_transport = [transport] { return std::move(*transport); };
 }
 
 }  // namespace
@@ -187,10 +188,10 @@ StartOptions load_start_options(const StartRequest& request, const BackendRegist
   options.make_transport = std::move(built_in.make_transport);
   options.hanging_start = std::move(built_in.hanging_start);
   options.make_board = std::move(built_in.make_board);
-  take_backends(options, *start.read_gpu, std::move(built_in), registered);
+  set_backends(options, *start.read_gpu, std::move(built_in), registered);
   options.remake_backends = [compose, registered,
                              read_gpu = start.read_gpu](RuntimeOptions& again) {
-    take_backends(again, *read_gpu, compose(again.config), registered);
+    set_backends(again, *read_gpu, compose(again.config), registered);
   };
   options.on_stall = request.on_stall;
   if (options.config_error.empty()) {
@@ -204,16 +205,6 @@ StartOptions load_start_options(const StartRequest& request, const BackendRegist
   return start;
 }
 
-namespace {
-
-/// Makes the transport now, as the thread that begins later may not call MPI.
-void meet_in_init(RuntimeOptions& options) {
-  const auto transport = std::make_shared<std::unique_ptr<Transport>>(options.make_transport());
-  options.make_transport = [transport] { return std::move(*transport); };
-}
-
-}  // namespace
-
 std::unique_ptr<Runtime> start_runtime(StartOptions start) {
   const LogLevel level = parse_log_level(start.runtime.config.log_level);
   const std::string world = start.runtime.world_name;
@@ -225,7 +216,7 @@ std::unique_ptr<Runtime> start_runtime(StartOptions start) {
     log_warnings(start.warnings, Logger(level, -1, world), LogLevel::Warning);
     throw;
   }
-  // Launchers hand the same environment to all ranks: one of them is enough to speak.
+  // Launchers give all ranks the same environment: rank 0 warns for all.
   const int rank = runtime->topology().rank;
   log_warnings(start.warnings, Logger(level, rank, world),
                rank == 0 ? LogLevel::Warning : LogLevel::Debug);
@@ -239,7 +230,7 @@ void check_backend(const std::string& name, const BackendFactory& factory) {
   });
   Config scratch;
   try {
-    entry->set(scratch, name);  // what the variable cannot say could never be chosen
+    entry->set(scratch, name);  // a name that the variable refuses could never be chosen
   } catch (const UsageError& error) {
     throw UsageError(std::string("ronde::register_backend(): ") + error.what());
   }

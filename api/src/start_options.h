@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -8,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "backends/compose.h"
 #include "backends/gpu_reading.h"
 #include "ronde/init_options.h"
 #include "ronde/plugin/factory.h"
@@ -16,13 +18,19 @@
 
 namespace ronde {
 
-/// Ranks of a world that meet through it, to make another one.
+/// Ranks of a world that make another one.
 struct RanksOfSet {
   ProcessSet of;
   std::vector<int> ranks;  ///< within `of`
 };
 
-/// Who starts a Runtime: init(), or a World.
+/// Lets the ranks of a set, each of which calls it, meet by messages of the world of the set.
+/// `name` is that of the world that they make. Throws UsageError unless they are different ranks of
+/// the set, this one among them.
+MetRanks meet_within(const RanksOfSet& ranks, const std::string& name,
+                     std::chrono::nanoseconds timeout);
+
+/// What init() or a World asks for.
 struct StartRequest {
   InitOptions init = {};
   std::string name = {};                 ///< RuntimeOptions::world_name
@@ -33,20 +41,20 @@ struct StartRequest {
   std::function<void()> on_program_finalize = nullptr;  ///< as in MpiOptions
 };
 
-/// The options of a Runtime that starts, and warnings for the user.
+/// The options of a Runtime that is about to start, and warnings for the user.
 struct StartOptions {
   RuntimeOptions runtime;
   std::vector<std::string> warnings;
   /// The ranks meet on the thread that starts the Runtime.
   bool meets_in_init = false;
   bool is_guest = false;  ///< ronde::is_guest()
-  /// Of the backends that the Runtime makes in the end.
+  /// Belongs to the backends that the Runtime makes in the end.
   std::shared_ptr<ReadGpu> read_gpu = std::make_shared<ReadGpu>();
 };
 
-/// Reads the environment and puts the backends together. Nonsense does not throw but ends in
-/// RuntimeOptions::config_error, so that the other ranks learn of it; UsageError if `request`
-/// leaves open how to meet them.
+/// Reads the environment and composes the backends. An invalid configuration does not throw but is
+/// kept in RuntimeOptions::config_error, so that the other ranks get it too. Throws UsageError if
+/// `request` does not say how the ranks meet.
 StartOptions load_start_options(const StartRequest& request, const BackendRegistry& registered);
 
 /// Meets the other ranks. Logs the warnings on rank 0; on every rank if it fails.

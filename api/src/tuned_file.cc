@@ -21,7 +21,7 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr int kLayout = 1;
-/// What RONDE_AUTOTUNE and `ronde tune --collectives` find.
+/// The variables that RONDE_AUTOTUNE and `ronde tune --collectives` set.
 constexpr std::array kFound = {"RONDE_FUSION_BYTES", "RONDE_CYCLE_TIME_MS",
                                "RONDE_FREEZE_AFTER_STEPS", "RONDE_ALGORITHMS"};
 
@@ -39,7 +39,7 @@ void check_value(const std::string& name, const std::string& value) {
   }
 }
 
-/// Throws UsageError where the number fits no int that counts: get<int>() returns some other one.
+/// Throws UsageError where no int can hold the number: get<int>() would return another one.
 int count_of(const Json& json, const char* key) {
   const auto count = json.at(key).get<double>();
   if (!(count >= 0 && count <= std::numeric_limits<int>::max())) {
@@ -118,7 +118,7 @@ std::string write_tuned(const std::string& path, const TunedSettings& settings) 
 std::string TuneLog::add(const TuneTrial& trial) {
   if (has_failed_) return {};
   errno = 0;
-  // Opened for each line: programs that this one executes would inherit it.
+  // Opened for each line, as programs that this one executes would inherit an open file.
   std::ofstream out(path_, has_begun_ ? std::ios::app : std::ios::trunc);
   if (!has_begun_) {
     out << "trial,step,phase";

@@ -3,13 +3,17 @@
 
 #include <optional>
 #include <string>
+#include <utility>
+#include <vector>
 
+#include "ronde/config.h"
+#include "ronde/runtime.h"
 #include "ronde/tuning.h"
 
 namespace ronde {
 
-/// Reads a file of RONDE_TUNED: a JSON object of one layout. Nothing if there is none, or it is of
-/// no use here; then `problem` says why, and is empty otherwise.
+/// Reads a file of RONDE_TUNED: a JSON object of one layout. Returns nothing if there is none, or
+/// if it cannot be used here; then `problem` says why, and is empty otherwise.
 std::optional<TunedSettings> read_tuned(const std::string& path, std::string& problem);
 
 /// Replaces the file, so that a reader sees the old one or the new one. Returns why it cannot;
@@ -30,5 +34,11 @@ class TuneLog {
   const std::string path_;
   bool has_begun_ = false, has_failed_ = false;
 };
+
+/// Fills in `options.tuning` for the variables in `options.config`: reads RONDE_TUNED, and writes
+/// what the search finds to it and to RONDE_AUTOTUNE_LOG. A file that cannot be read or written
+/// is a warning.
+void add_tuning(const std::vector<ConfigSource>& sources, RuntimeOptions& options,
+                std::vector<std::string>& warnings);
 
 }  // namespace ronde

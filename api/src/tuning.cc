@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "api/src/tuning.h"
-
 #include <filesystem>
 #include <memory>
 #include <utility>
@@ -23,7 +21,7 @@ void read_known(RuntimeOptions& options, std::vector<std::string>& warnings) {
   warnings.push_back("RONDE_TUNED: " + path + " is not used: " + text);
 }
 
-/// Rank 0 alone calls what this makes.
+/// The files that the search writes, on rank 0.
 class TuningFiles {
  public:
   TuningFiles(const Config& config, const std::string& world)
@@ -45,8 +43,8 @@ class TuningFiles {
   }
 
  private:
-  /// What the file holds was not used here, and may be of use elsewhere. Returns why it cannot;
-  /// empty if it has, or there is none.
+  /// Renames a file that was not used here, as it may be of use elsewhere. Returns why it cannot;
+  /// empty if it has, or if there is no file.
   std::string put_aside() const {
     std::error_code error;
     if (!std::filesystem::is_regular_file(tuned_, error)) return {};

@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "api/src/world_exchange.h"
-
 #include <algorithm>
 #include <chrono>
 #include <cstdint>
@@ -12,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "api/src/start_options.h"
 #include "core/src/base/fields.h"
 #include "core/src/base/fingerprint.h"
 #include "core/src/base/rank_list.h"
@@ -22,21 +21,22 @@
 namespace ronde {
 namespace {
 
-/// What a message may take once both its ranks have come, and how much longer than the first member
-/// the others wait, for it to say who did not come.
+/// How long a message may take once both its ranks have come, and how much longer than the first
+/// member the others wait, so that it can report who did not come.
 constexpr std::chrono::seconds kPatience{2};
-/// The longest blob: what a rank says of itself, or its addresses.
+/// The longest blob: the properties of a rank, or its addresses.
 constexpr std::size_t kMostBytes = std::size_t{1} << 15;
-/// What an answer of the first member begins with: the blobs of all, or who did not come, and why.
+/// The first byte of an answer of the first member: it has the blobs of all, or who did not come
+/// and why.
 constexpr char kBlobs = 'b', kFailure = 'f';
 
-/// Exchanges blobs among ranks of a set: each hands its own in to the first of them, in one message
-/// of kMostBytes, which answers with all, in two: their length and their bytes.
+/// Exchanges blobs among ranks of a set: each sends its own to the first of them, in one message of
+/// kMostBytes. The first answers with all blobs, in two messages: their length and their bytes.
 ///
 /// The time limit of a message fails the world that it travels in, if it passes in the middle of
-/// the message. So a limit is later than the time at which a rank gives up another one. The first
-/// gives the others up at its deadline; these give the first up only if it has not come at theirs,
-/// as it may have come later than they.
+/// the message. The limits are therefore later than the deadline at which a rank gives up another
+/// one. The first gives up the others at its deadline; the others give up the first only if it has
+/// not come at theirs, as it may have started later.
 class WorldExchange {
  public:
   WorldExchange(RanksOfSet members, std::size_t own, std::string name,
@@ -46,7 +46,7 @@ class WorldExchange {
         name_(std::move(name)),
         timeout_(timeout),
         deadline_(Clock::now() + timeout),
-        // No program's own messages bear it, nor those of another world that is being made.
+        // No message of the program has this tag, nor one of another world that is being made.
         tag_(static_cast<std::int64_t>(
             detail::fingerprint("ronde::World " + name_ + list_ranks(members_.ranks)) >> 1)) {}
 
@@ -63,13 +63,12 @@ class WorldExchange {
   using Clock = std::chrono::steady_clock;
   static constexpr std::size_t kHeader = 8;  ///< digits of the length of a blob
 
-  /// A message, and its bytes.
   struct Message {
     Work work;
     std::shared_ptr<std::string> bytes;
   };
 
-  /// The deadline of an exchange: a later one is not short of time because the first was.
+  /// The deadline of an exchange. Later exchanges get kPatience even where the first took all time.
   Clock::time_point deadline() const { return std::max(deadline_, Clock::now() + kPatience); }
 
   std::vector<std::string> gather(std::string_view blob) const {
@@ -113,7 +112,7 @@ class WorldExchange {
     }
   }
 
-  /// Waits for the end of a message that may never be sent, so that nothing of it is left.
+  /// Waits until a message that may never be sent is no longer in flight.
   static bool has_come_at_last(const Work& work) {
     try {
       work.wait();
@@ -163,7 +162,7 @@ class WorldExchange {
     return std::string(kHeader - digits.size(), '0') + digits;
   }
 
-  /// Whether the message has ended by then.
+  /// Returns whether the message was done by then.
   static bool wait_until(const Work& work, Clock::time_point time) {
     const std::chrono::nanoseconds rest = time - Clock::now();
     return work.wait_for(std::max(rest, std::chrono::nanoseconds(0)));
@@ -177,7 +176,7 @@ class WorldExchange {
                                " that its ranks are in did not come within RONDE_INIT_TIMEOUT_S");
   }
 
-  /// A message to or from a member, of as many bytes. It is given up after `until`.
+  /// Starts a message of these bytes to or from a member. It times out after `until`.
   Message start(Collective kind, std::size_t member, std::string bytes,
                 Clock::time_point until) const {
     Message message;

@@ -3,7 +3,11 @@
 
 #include <new>
 
+#include "core/src/base/text.h"
+#include "ronde/config.h"
 #include "ronde/error.h"
+#include "ronde/log.h"
+#include "ronde/ronde.h"
 
 namespace ronde::c {
 namespace {
@@ -15,7 +19,7 @@ struct LastError {
 
 thread_local LastError last_error;
 
-int remember(int status, const char* function, const char* text) noexcept {
+int keep_text(int status, const char* function, const char* text) noexcept {
   try {
     last_error.text = function == nullptr ? "" : std::string(function) + ": ";
     last_error.text += text;
@@ -40,29 +44,58 @@ int status_of(const UsageError& error) noexcept {
   return RONDE_E_USAGE;
 }
 
+// Both are read for each line, as they may be needed after ronde_shutdown(), or during that of
+// another thread. ronde_init() has checked the variables, unless the program sets them later.
+
+LogLevel threshold() {
+  try {
+    return parse_log_level(load_config_from_environment().config.log_level);
+  } catch (const UsageError&) {
+    return parse_log_level(Config().log_level);
+  }
+}
+
+int own_rank() {
+  try {
+    return ronde::rank();
+  } catch (const NotInitializedError&) {
+    return -1;
+  }
+}
+
+void log(LogLevel level, std::string_view name, const char* what,
+         const std::exception_ptr& error) noexcept {
+  try {
+    Logger(threshold(), own_rank())
+        .log(level, std::string(name) + what + ": " + exception_text(error));
+  } catch (...) {
+    // There is no memory for a line.
+  }
+}
+
 }  // namespace
 
 int report_exception(const char* function) noexcept {
   try {
     throw;
   } catch (const Failure& failure) {
-    return remember(failure.status(), function, failure.what());
+    return keep_text(failure.status(), function, failure.what());
   } catch (const NotInitializedError&) {
-    return remember(RONDE_E_NOT_INITIALIZED, function,
-                    "Ronde is not initialised: call it after ronde_init() and before "
-                    "ronde_shutdown(), for a world before ronde_world_shutdown()");
+    return keep_text(RONDE_E_NOT_INITIALIZED, function,
+                     "Ronde is not initialised: call it after ronde_init() and before "
+                     "ronde_shutdown(), for a world before ronde_world_shutdown()");
   } catch (const OutOfMemoryError& error) {
-    return remember(RONDE_E_OUT_OF_MEMORY, nullptr, error.what());
+    return keep_text(RONDE_E_OUT_OF_MEMORY, nullptr, error.what());
   } catch (const UsageError& error) {
-    return remember(status_of(error), nullptr, error.what());
+    return keep_text(status_of(error), nullptr, error.what());
   } catch (const GroupError& error) {
-    return remember(RONDE_E_GROUP, nullptr, error.what());
+    return keep_text(RONDE_E_GROUP, nullptr, error.what());
   } catch (const std::bad_alloc&) {
-    return remember(RONDE_E_OUT_OF_MEMORY, function, "out of memory");
+    return keep_text(RONDE_E_OUT_OF_MEMORY, function, "out of memory");
   } catch (const std::exception& error) {
-    return remember(RONDE_E_INTERNAL, function, error.what());
+    return keep_text(RONDE_E_INTERNAL, function, error.what());
   } catch (...) {
-    return remember(RONDE_E_INTERNAL, function, "an exception that is no std::exception");
+    return keep_text(RONDE_E_INTERNAL, function, "an exception that is no std::exception");
   }
 }
 
@@ -70,6 +103,14 @@ void expect_no_callback() {
   if (!CallbackScope::is_open()) return;
   throw Failure(RONDE_E_USAGE,
                 "this blocks, which a callback must not do: have another thread call it");
+}
+
+void log_unheard(std::string_view name, const std::exception_ptr& error) noexcept {
+  log(LogLevel::Warning, name, " failed and nobody asked", error);
+}
+
+void log_thrown(std::string_view what, const std::exception_ptr& error) noexcept {
+  log(LogLevel::Error, what, "", error);
 }
 
 }  // namespace ronde::c

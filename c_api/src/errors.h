@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <exception>
 #include <string>
+#include <string_view>
 #include <utility>
 
 #include "ronde/error.h"
@@ -9,7 +11,7 @@
 
 namespace ronde::c {
 
-/// An error that the C interface itself finds.
+/// An error that the C interface itself reports.
 class Failure : public Error {
  public:
   Failure(ronde_status status, const std::string& text) : Error(text), status_(status) {}
@@ -20,11 +22,11 @@ class Failure : public Error {
   ronde_status status_;
 };
 
-/// The code of the exception that is being handled; its text becomes this thread's last error.
-/// `function` was called.
+/// Returns the code of the exception that is being handled; its text becomes this thread's last
+/// error, after the name of the function that was called.
 int report_exception(const char* function) noexcept;
 
-/// Runs the body of a function of the C interface: nothing it throws gets out.
+/// Runs the body of a function of the C interface. No exception leaves it.
 template <typename Body>
 int guarded(const char* function, Body&& body) noexcept {
   try {
@@ -35,7 +37,7 @@ int guarded(const char* function, Body&& body) noexcept {
   }
 }
 
-/// RONDE_E_INVALID_ARGUMENT unless `holds`.
+/// Throws RONDE_E_INVALID_ARGUMENT unless `holds`.
 inline void expect(bool holds, const char* text) {
   if (!holds) throw Failure(RONDE_E_INVALID_ARGUMENT, text);
 }
@@ -54,7 +56,14 @@ class CallbackScope {
   static inline thread_local int depth_ = 0;
 };
 
-/// For functions that wait for other ranks: RONDE_E_USAGE inside a callback.
+/// Throws RONDE_E_USAGE inside a callback: for functions that wait for other ranks.
 void expect_no_callback();
+
+// Errors that no call can return.
+
+/// Logs a warning: the operation `name` failed with `error`, and the program did not ask for it.
+void log_unheard(std::string_view name, const std::exception_ptr& error) noexcept;
+/// Logs an error: `what` happened to a callback of the program, because of `error`.
+void log_thrown(std::string_view what, const std::exception_ptr& error) noexcept;
 
 }  // namespace ronde::c

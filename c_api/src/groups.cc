@@ -6,9 +6,8 @@
 #include <string>
 #include <utility>
 
-#include "c_api/src/errors.h"
+#include "c_api/src/arguments.h"
 #include "c_api/src/handle_table.h"
-#include "c_api/src/worlds.h"
 #include "ronde/ronde.h"
 
 namespace ronde::c {
@@ -69,7 +68,7 @@ void OpenGroup::end(WorkRecord& whole) {
   whole.start(std::move(works));
 }
 
-bool OpenGroup::drop(const char* text, Told told) noexcept {
+bool OpenGroup::drop(const char* text, Reported reported) noexcept {
   std::vector<Member> members;
   std::exception_ptr error;
   {
@@ -79,17 +78,17 @@ bool OpenGroup::drop(const char* text, Told told) noexcept {
     members.swap(members_);
   }
   for (const Member& member : members) {
-    member.record->fail(error, told == Told::Yes ? std::string() : name_of(member.request));
+    member.record->fail(error, reported == Reported::Yes ? std::string() : name_of(member.request));
   }
   return true;
 }
 
 namespace {
 
-/// The groups of all threads, to be dropped at the end. Never destroyed.
+/// The open groups of all threads, which a shutdown drops. Never destroyed.
 struct Registry {
   std::mutex mutex;
-  std::vector<std::weak_ptr<OpenGroup>> groups;  ///< guarded by mutex; some are over
+  std::vector<std::weak_ptr<OpenGroup>> groups;  ///< guarded by mutex; some have expired
 };
 
 Registry& registry() {
@@ -103,12 +102,12 @@ struct GroupOfThread {
   ~GroupOfThread() {
     if (!group) return;
     group->drop("the thread that began the group ended without ronde_group_end()",
-                OpenGroup::Told::No);
+                OpenGroup::Reported::No);
   }
 };
 
 GroupOfThread& of_thread() {
-  ronde_last_error();  // is made first, so that it outlives the group, which may fail works
+  ronde_last_error();  // constructs it first: it has to outlive the group, which may fail works
   thread_local GroupOfThread group;
   return group;
 }
@@ -121,7 +120,7 @@ GroupOfCallback::~GroupOfCallback() {
   const auto left_open = std::exchange(of_thread().group, std::move(of_thread_));
   if (!left_open) return;
   left_open->drop("the callback that began the group returned without ronde_group_end()",
-                  OpenGroup::Told::No);
+                  OpenGroup::Reported::No);
 }
 
 void begin_group(ProcessSet set) {
@@ -162,8 +161,8 @@ void end_of_world(const char* function, ProcessSet world, const std::function<vo
   std::size_t dropped = 0;
   for (const auto& each : groups) {
     const auto group = each.lock();
-    const bool is_of_it = group && group->set().world == world.world;
-    if (is_of_it && group->drop(text.c_str(), OpenGroup::Told::Yes)) ++dropped;
+    const bool belongs = group && group->set().world == world.world;
+    if (belongs && group->drop(text.c_str(), OpenGroup::Reported::Yes)) ++dropped;
   }
   shut_down();
   if (dropped == 0) return;
@@ -174,29 +173,29 @@ void end_of_world(const char* function, ProcessSet world, const std::function<vo
 
 }  // namespace ronde::c
 
+using namespace ronde::c;
+
 int ronde_group_begin(uint32_t set) {
-  return ronde::c::guarded("ronde_group_begin", [&] {
-    const ronde::ProcessSet wanted = ronde::c::set_of(set);
+  return guarded("ronde_group_begin", [&] {
+    const ronde::ProcessSet wanted = set_of(set);
     if (!ronde::rank_in(wanted)) {  // throws where there is no such set
-      throw ronde::c::Failure(RONDE_E_NOT_A_MEMBER,
-                              "this rank is not in process set " + std::to_string(set));
+      throw Failure(RONDE_E_NOT_A_MEMBER, "this rank is not in process set " + std::to_string(set));
     }
-    ronde::c::begin_group(wanted);
+    begin_group(wanted);
   });
 }
 
 int ronde_group_end(ronde_work* work) {
   if (work != nullptr) *work = nullptr;
-  return ronde::c::guarded("ronde_group_end", [&] {
-    ronde::c::expect(work != nullptr, "work is NULL");
-    const auto whole = std::make_shared<ronde::c::WorkRecord>(std::nullopt, nullptr);
-    *work = ronde::c::works().insert_if(whole, [&] { ronde::c::take_group()->end(*whole); });
+  return guarded("ronde_group_end", [&] {
+    expect(work != nullptr, "work is NULL");
+    const auto whole = std::make_shared<WorkRecord>(std::nullopt, nullptr);
+    *work = works().insert_if(whole, [&] { take_group()->end(*whole); });
   });
 }
 
 int ronde_group_cancel(void) {
-  return ronde::c::guarded("ronde_group_cancel", [] {
-    ronde::c::take_group()->drop("its group was dropped by ronde_group_cancel()",
-                                 ronde::c::OpenGroup::Told::Yes);
+  return guarded("ronde_group_cancel", [] {
+    take_group()->drop("its group was dropped by ronde_group_cancel()", OpenGroup::Reported::Yes);
   });
 }

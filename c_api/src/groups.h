@@ -15,10 +15,10 @@
 
 namespace ronde::c {
 
-/// The name of an operation in texts: "allreduce 'x'".
+/// Returns the name of an operation for texts: "allreduce 'x'".
 std::string name_of(const Request& request) noexcept;
 
-/// Operations that wait for ronde_group_end().
+/// The operations of a group until ronde_group_end().
 ///
 /// Thread-safety: used by the thread that began it; drop() may be called from any.
 class OpenGroup {
@@ -27,15 +27,15 @@ class OpenGroup {
 
   ProcessSet set() const noexcept { return set_; }
 
-  /// These two throw if it was dropped.
+  /// Throws if the group was dropped, as end().
   void add(Request request, std::shared_ptr<WorkRecord> record);
-  /// Starts all, for which `whole` stands then; or fails all, and throws why.
+  /// Starts all operations as the work `whole`, or fails all and throws why.
   void end(WorkRecord& whole);
 
-  /// Whether the program hears of it in another way than by the works.
-  enum class Told { No, Yes };
-  /// Fails all of them with RONDE_E_USAGE and `text`. False if it was over before.
-  bool drop(const char* text, Told told) noexcept;
+  /// Whether a call reports the drop; else works that were freed log their error.
+  enum class Reported { No, Yes };
+  /// Fails all operations with RONDE_E_USAGE and `text`. Returns false if the group was over.
+  bool drop(const char* text, Reported reported) noexcept;
 
  private:
   struct Member {
@@ -52,8 +52,8 @@ class OpenGroup {
   std::exception_ptr dropped_;
 };
 
-/// While it lives, the group that this thread has open is out of reach: a callback may run on any
-/// thread, and has a group of its own, or none. What it leaves open is dropped.
+/// Hides the open group of this thread while a callback runs on it: a callback has a group of its
+/// own, or none. The destructor drops a group that the callback left open.
 class GroupOfCallback {
  public:
   GroupOfCallback() noexcept;
@@ -67,12 +67,12 @@ class GroupOfCallback {
 
 /// Opens a group on this thread. Throws if it has one open.
 void begin_group(ProcessSet set);
-/// The group that this thread has open for `set`, or null.
+/// Returns the group that this thread has open for `set`, or null.
 std::shared_ptr<OpenGroup> open_group(ProcessSet set);
-/// Takes this thread's group away from it. Throws if there is none.
+/// Removes the group of this thread and returns it. Throws if there is none.
 std::shared_ptr<OpenGroup> take_group();
-/// What `function` does with `shut_down`, for a world: groups of it that are open on any thread are
-/// dropped before, and RONDE_E_USAGE after it says how many there were.
+/// Runs `shut_down` for `function`. Drops the open groups of the world on all threads before, and
+/// throws RONDE_E_USAGE with their number afterwards.
 void end_of_world(const char* function, ProcessSet world, const std::function<void()>& shut_down);
 
 }  // namespace ronde::c

@@ -19,21 +19,20 @@
 
 namespace ronde::c {
 
-/// The objects of one kind that the program holds. A handle is the number of a place in it, and how
-/// often that place was used before: one that was freed is told from the one that has its place
-/// now.
+/// The objects of one kind that the program holds. A handle is the number of a place in the table
+/// and a count of its former uses, by which a handle that was freed is recognised.
 ///
 /// Thread-safety: all members may be called from any thread.
 template <typename Handle, typename Record>
 class HandleTable {
  public:
-  /// `what`: a handle of it, for texts ("the work").
+  /// `what` names a handle in error texts: "the work".
   explicit HandleTable(std::string what) : what_(std::move(what)) {}
 
   Handle insert(std::shared_ptr<Record> record) {
     const std::lock_guard lock(mutex_);
     if (free_.empty()) {
-      // So that erase() needs no memory.
+      // erase() must need no memory.
       if (free_.capacity() <= places_.size()) free_.reserve(2 * places_.size() + 1);
       places_.emplace_back();
       free_.push_back(static_cast<std::uint32_t>(places_.size() - 1));
@@ -48,7 +47,8 @@ class HandleTable {
     return reinterpret_cast<Handle>(number);
   }
 
-  /// Takes it out again if `start` throws: what was started has a handle, come what may.
+  /// Inserts the record before `start` runs, and removes it if that throws: what was started always
+  /// has a handle.
   template <typename Start>
   Handle insert_if(std::shared_ptr<Record> record, const Start& start) {
     const Handle handle = insert(std::move(record));
@@ -61,13 +61,13 @@ class HandleTable {
     return handle;
   }
 
-  /// These two throw RONDE_E_INVALID_HANDLE.
+  /// Throws RONDE_E_INVALID_HANDLE, as erase().
   std::shared_ptr<Record> find(Handle handle) const {
     const std::lock_guard lock(mutex_);
     return places_[place_of(handle)].record;
   }
   void erase(Handle handle) {
-    std::shared_ptr<Record> record;  // goes after the lock, as it may log
+    std::shared_ptr<Record> record;  // destroyed after the unlock, as it may log
     const std::lock_guard lock(mutex_);
     Place& place = places_[place_of(handle)];
     record = std::move(place.record);
@@ -106,7 +106,7 @@ class HandleTable {
   std::vector<std::uint32_t> free_;  ///< has room for all places
 };
 
-/// A persistent operation, with the buffers that it was prepared with.
+/// A persistent operation and the buffers that it was prepared with.
 struct Persistent {
   PersistentOp operation = {};
   Collective kind;

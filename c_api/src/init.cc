@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Start and end, and what can be asked without a group.
+// Start and end, and functions that need no group.
 #include <algorithm>
 #include <cstddef>
 #include <iterator>
@@ -10,22 +10,14 @@
 #include <utility>
 #include <vector>
 
-#include "c_api/src/errors.h"
+#include "c_api/src/arguments.h"
 #include "c_api/src/groups.h"
-#include "c_api/src/known_part.h"
-#include "c_api/src/worlds.h"
 #include "ronde/build_info.h"
 #include "ronde/ronde.h"
 #include "ronde/ronde_c.h"
 
 namespace ronde::c {
 namespace {
-
-std::vector<int> ranks_in(const ronde_rank_list& list) {
-  expect(list.count >= 0, "a list of ranks has a negative count");
-  expect(list.ranks != nullptr || list.count == 0, "a list of ranks is NULL");
-  return {list.ranks, list.ranks + list.count};
-}
 
 /// Looks a key up by the program's get().
 std::optional<std::string> look_up(const ronde_init_options& options, const std::string& key) {
@@ -71,10 +63,11 @@ InitOptions options_of(const ronde_init_options* given) {
   expect(known.process_set_count >= 0, "process_set_count is negative");
   expect(known.process_sets != nullptr || known.process_set_count == 0, "process_sets is NULL");
   for (int i = 0; i < known.process_set_count; ++i) {
-    options.process_sets.push_back(ranks_in(known.process_sets[i]));
+    options.process_sets.push_back(
+        list_of(known.process_sets[i].ranks, known.process_sets[i].count));
   }
   if (known.mpi_comm != nullptr) options.mpi_communicator = *known.mpi_comm;
-  options.mpi_ranks = ranks_in(known.mpi_ranks);
+  options.mpi_ranks = list_of(known.mpi_ranks.ranks, known.mpi_ranks.count);
   const bool chooses = options.mpi_communicator || !options.mpi_ranks.empty();
   if (chooses && !has_feature("mpi_communicator")) {
     throw Failure(RONDE_E_UNSUPPORTED, "this build of Ronde has no MPI");

@@ -1,19 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 // The functions that start an operation.
+#include <algorithm>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <iterator>
 #include <memory>
 #include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "c_api/src/errors.h"
+#include "c_api/src/arguments.h"
 #include "c_api/src/groups.h"
 #include "c_api/src/handle_table.h"
-#include "c_api/src/known_part.h"
-#include "c_api/src/worlds.h"
 #include "ronde/ronde.h"
 #include "ronde/ronde_c.h"
 #include "ronde/run.h"
@@ -21,26 +21,21 @@
 namespace ronde::c {
 namespace {
 
-static_assert(static_cast<int>(DataType::U8) == RONDE_U8);
-static_assert(static_cast<int>(DataType::I8) == RONDE_I8);
-static_assert(static_cast<int>(DataType::I16) == RONDE_I16);
-static_assert(static_cast<int>(DataType::I32) == RONDE_I32);
-static_assert(static_cast<int>(DataType::I64) == RONDE_I64);
-static_assert(static_cast<int>(DataType::F16) == RONDE_F16);
-static_assert(static_cast<int>(DataType::BF16) == RONDE_BF16);
-static_assert(static_cast<int>(DataType::F32) == RONDE_F32);
-static_assert(static_cast<int>(DataType::F64) == RONDE_F64);
-static_assert(static_cast<int>(DataType::Bool) == RONDE_BOOL);
-static_assert(kDataTypeCount == RONDE_BOOL + 1);
-static_assert(static_cast<int>(ReduceOp::Sum) == RONDE_SUM);
-static_assert(static_cast<int>(ReduceOp::Average) == RONDE_AVERAGE);
-static_assert(static_cast<int>(ReduceOp::Min) == RONDE_MIN);
-static_assert(static_cast<int>(ReduceOp::Max) == RONDE_MAX);
-static_assert(static_cast<int>(ReduceOp::Product) == RONDE_PRODUCT);
-static_assert(static_cast<int>(ReduceOp::Adasum) == RONDE_ADASUM);
-static_assert(kReduceOpCount == RONDE_ADASUM + 1);
-static_assert(kAnyRank == RONDE_ANY);
-static_assert(kGlobalSet.id == RONDE_ALL_RANKS);
+constexpr std::pair<DataType, int> kDataTypes[] = {
+    {DataType::U8, RONDE_U8},     {DataType::I8, RONDE_I8},   {DataType::I16, RONDE_I16},
+    {DataType::I32, RONDE_I32},   {DataType::I64, RONDE_I64}, {DataType::F16, RONDE_F16},
+    {DataType::BF16, RONDE_BF16}, {DataType::F32, RONDE_F32}, {DataType::F64, RONDE_F64},
+    {DataType::Bool, RONDE_BOOL}};
+constexpr std::pair<ReduceOp, int> kReduceOps[] = {
+    {ReduceOp::Sum, RONDE_SUM},         {ReduceOp::Average, RONDE_AVERAGE},
+    {ReduceOp::Min, RONDE_MIN},         {ReduceOp::Max, RONDE_MAX},
+    {ReduceOp::Product, RONDE_PRODUCT}, {ReduceOp::Adasum, RONDE_ADASUM}};
+constexpr auto kIsSame = [](const auto& pair) {
+  return static_cast<int>(pair.first) == pair.second;
+};
+static_assert(std::ranges::all_of(kDataTypes, kIsSame) && std::size(kDataTypes) == kDataTypeCount);
+static_assert(std::ranges::all_of(kReduceOps, kIsSame) && std::size(kReduceOps) == kReduceOpCount);
+static_assert(kAnyRank == RONDE_ANY && kGlobalSet.id == RONDE_ALL_RANKS);
 
 // An older program has not cleared what a newer field of the same size of struct would take.
 static_assert(sizeof(ronde_tensor) == offsetof(ronde_tensor, capacity) + sizeof(std::int64_t));
@@ -52,7 +47,7 @@ struct Operation {
   std::shared_ptr<Result> result = nullptr;
 };
 
-/// The caller's, with what can be seen to be wrong refused.
+/// Checks what this rank alone can see to be wrong.
 std::optional<ronde_tensor> tensor_of(const ronde_tensor* given) {
   if (given == nullptr) return std::nullopt;
   const ronde_tensor tensor = known_part(*given, RONDE_TENSOR_INIT, "ronde_tensor");
@@ -68,8 +63,8 @@ std::optional<ronde_tensor> tensor_of(const ronde_tensor* given) {
   return tensor;
 }
 
-// Extents below 0, and shapes of too many elements, are for the engine to refuse: it tells the
-// other ranks, which wait for this one.
+// The engine refuses extents below 0 and shapes of too many elements, so that the other ranks,
+// which wait for this one, fail as well.
 
 std::vector<std::int64_t> shape_of(const ronde_tensor& tensor) {
   return {tensor.shape, tensor.shape + tensor.dims};
@@ -104,7 +99,7 @@ void expect_room(std::uint64_t capacity, const std::vector<std::int64_t>& shape,
                                        std::to_string(capacity));
 }
 
-/// As the engine has it: nothing is for ever.
+/// As the engine has it: zero is for ever.
 std::chrono::nanoseconds timeout_of(double seconds) {
   constexpr double kForEver = 1e9;  // 31 years
   expect(seconds >= 0, "timeout_s is negative or not a number");
@@ -192,7 +187,7 @@ void set_shaped_output(Operation& operation, const std::optional<ronde_tensor>& 
   operation.result = result;
 }
 
-/// The engine would say so, too, but with the C++ name of RONDE_ANY.
+/// The engine checks it as well, but its text has the C++ name of RONDE_ANY.
 void expect_source(const Request& request) {
   const auto ranks = static_cast<int>(ronde::ranks_of(request.set).size());
   if (request.peer == RONDE_ANY || (request.peer >= 0 && request.peer < ranks)) return;

@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Who is who: ranks and process sets.
+// Numbers of ranks, and process sets.
 #include <algorithm>
 #include <optional>
 #include <string>
 #include <vector>
 
-#include "c_api/src/errors.h"
-#include "c_api/src/worlds.h"
+#include "c_api/src/arguments.h"
 #include "ronde/ronde.h"
 #include "ronde/ronde_c.h"
 #include "ronde/run.h"
@@ -22,7 +21,7 @@ int give(const char* function, int* result, const Get& get) noexcept {
   });
 }
 
-/// Copies a list into memory of the caller's, which has room for *count.
+/// Copies a list into memory of the caller, which has room for *count numbers.
 template <typename From, typename To>
 void give_list(const std::vector<From>& list, To* memory, int* count, To (*convert)(From)) {
   const int room = *count;
@@ -82,18 +81,13 @@ int ronde_is_homogeneous(int* homogeneous) {
 }
 
 int ronde_process_set_add(const int* ranks, int count, uint32_t* set) {
-  return guarded("ronde_process_set_add", [&] {
-    expect(set != nullptr, "set is NULL");
-    expect_no_callback();
-    *set = ronde::add_process_set(list_of(ranks, count)).id;
-  });
+  return give_set("ronde_process_set_add", set,
+                  [&] { return ronde::add_process_set(list_of(ranks, count)); });
 }
 
 int ronde_process_set_create(const int* ranks, int count, const char* tag, uint32_t* set) {
-  return guarded("ronde_process_set_create", [&] {
-    expect(set != nullptr, "set is NULL");
-    expect_no_callback();
-    *set = ronde::create_process_set(list_of(ranks, count), tag == nullptr ? "" : tag).id;
+  return give_set("ronde_process_set_create", set, [&] {
+    return ronde::create_process_set(list_of(ranks, count), tag == nullptr ? "" : tag);
   });
 }
 

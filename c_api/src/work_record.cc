@@ -6,7 +6,6 @@
 
 #include "c_api/src/errors.h"
 #include "c_api/src/groups.h"
-#include "c_api/src/log.h"
 
 namespace ronde::c {
 
@@ -50,7 +49,7 @@ void WorkRecord::expect_result() const {
 }
 
 bool WorkRecord::all_done() const {
-  // All are asked, as asking wakes what was put off.
+  // All are polled, as polling starts what was put off.
   return std::count_if(works_.begin(), works_.end(),
                        [](const Work& work) { return !work.done(); }) == 0;
 }

@@ -20,12 +20,12 @@
 
 namespace ronde::c {
 
-/// The result of an operation. Written while it runs, read once it is done.
+/// The result of an operation, written while it runs and read once it is done.
 class Result {
  public:
   Result(DataType type, void* memory) : dtype(type), data(memory) {}
 
-  /// Memory of its own, for a result of this shape. Null without elements.
+  /// Allocates memory for a result of this shape. Returns null without elements.
   void* allocate(const std::vector<std::int64_t>& of_shape);
 
   const DataType dtype;
@@ -41,34 +41,35 @@ class Result {
   std::unique_ptr<void, Free> owned_;
 };
 
-/// The object behind a handle of the C interface: an operation, or a group of them. It is held back
-/// first, while its group is open, and then given its result once: started, or failed.
+/// The object behind a handle of the C interface: an operation, or a group of them. While its group
+/// is open it has no result; then it gets one once: started, or failed.
 ///
 /// Thread-safety: all members may be called from any thread.
 class WorkRecord : public std::enable_shared_from_this<WorkRecord> {
  public:
   using TimePoint = std::chrono::steady_clock::time_point;
 
-  /// `kind` is nothing for a group. `result` may be null.
+  /// A group has no `kind`. `result` may be null.
   WorkRecord(std::optional<Collective> kind, std::shared_ptr<Result> result)
       : kind_(kind), result_(std::move(result)) {}
-  /// Logs an error that nobody asked for, where fail() was given a name.
+  /// Logs an error that was never returned, where fail() was given a name.
   ~WorkRecord();
 
   void start(std::vector<Work> works) noexcept { set_result(std::move(works), nullptr, {}); }
-  /// `name` is what the log calls it; empty where the program hears of the error in another way.
+  /// `name` is for the log; empty where a call reports the error.
   void fail(std::exception_ptr error, std::string name) noexcept {
     set_result({}, std::move(error), std::move(name));
   }
 
   bool done() const;
-  /// False if it is not done at `deadline` (none: waits for ever). Throws the operation's error.
+  /// Returns false if it is not done at `deadline` (none: waits for ever). Throws the operation's
+  /// error.
   bool wait(const std::optional<TimePoint>& deadline) const;
-  /// Work::wait_on() of all. Throws the error of one that failed by then.
+  /// Calls Work::wait_on() of all. Throws the error of one that failed by then.
   void wait_on(void* stream) const;
   void on_done(ronde_done_fn fn, void* context);
 
-  /// The operation, which has succeeded and is of this kind; throws Failure if not.
+  /// Returns the operation. Throws Failure unless it has succeeded and is of this kind.
   const Work& finished(Collective kind) const;
   const Result& result() const;
 
@@ -92,7 +93,7 @@ class WorkRecord : public std::enable_shared_from_this<WorkRecord> {
   // Constant once it has a result.
   std::vector<Work> works_;
   std::exception_ptr error_;  ///< instead of works
-  std::string name_;          ///< with an error, unless the program hears of it anyway
+  std::string name_;          ///< with an error that no call reports
   std::atomic<bool> has_result_{false};
 
   mutable std::atomic<bool> error_read_{false};

@@ -7,8 +7,8 @@
 #include <optional>
 #include <vector>
 
-#include "c_api/src/errors.h"
 #include "c_api/src/handle_table.h"
+#include "core/src/base/caller.h"
 #include "ronde/ronde_c.h"
 
 namespace ronde::c {
@@ -16,11 +16,17 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
+/// Called before the mutex of a table is locked: Note [After fork].
+void expect_own_process(const char* function) {
+  static const int depth = fork_depth();
+  if (fork_depth() != depth) throw error_after_fork(function);
+}
+
 std::shared_ptr<WorkRecord> find(ronde_work work) {
   return works().find(work);
 }
 
-/// Nothing is "for ever", which is also what the clock cannot hold.
+/// Returns nothing for "for ever", which includes what the clock cannot hold.
 std::optional<Clock::time_point> deadline_in(double timeout_s) {
   constexpr double kForEver = 1e9;  // 31 years
   expect(!std::isnan(timeout_s), "timeout_s is not a number");
@@ -30,6 +36,19 @@ std::optional<Clock::time_point> deadline_in(double timeout_s) {
 }
 
 }  // namespace
+
+WorkTable& works() {
+  static auto* const table = new WorkTable("the work");
+  expect_own_process("a function of works");
+  return *table;
+}
+
+PersistentTable& persistent_operations() {
+  static auto* const table = new PersistentTable("the persistent operation");
+  expect_own_process("a function of persistent operations");
+  return *table;
+}
+
 }  // namespace ronde::c
 
 using namespace ronde::c;

@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // Worlds beside that of ronde_init(), and the numbers of process sets.
-#include "c_api/src/worlds.h"
-
 #include <algorithm>
 #include <map>
 #include <memory>
@@ -11,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "c_api/src/errors.h"
+#include "c_api/src/arguments.h"
 #include "c_api/src/groups.h"
 #include "core/src/base/caller.h"
 #include "ronde/ronde.h"
@@ -21,13 +19,13 @@ namespace {
 
 constexpr std::uint32_t kFirstOfWorlds = std::uint32_t{1} << 31;
 
-/// What the program can name. Thread-safe.
+/// The worlds and sets that the program can name.
 struct Known {
   std::mutex mutex;
   // Guarded by mutex.
   std::vector<ProcessSet> sets;                            ///< of worlds: number 2^31 first
   std::map<std::uint32_t, std::shared_ptr<World>> worlds;  ///< by number
-  std::set<std::uint32_t> ending;                          ///< those that a thread shuts down
+  std::set<std::uint32_t> ending;  ///< worlds that a thread is shutting down
 };
 
 /// Throws UsageError in a child of fork(), where a thread of the parent may have held the mutex.
@@ -38,16 +36,12 @@ Known& known() {
   return *all;
 }
 
-std::string shown(std::uint32_t number) {
-  return std::to_string(number);
-}
-
 /// Called with the mutex held.
 std::shared_ptr<World> find_locked(std::uint32_t number) {
   const auto found = known().worlds.find(number);
   if (found != known().worlds.end()) return found->second;
-  throw Failure(RONDE_E_UNKNOWN_SET,
-                "there is no world " + shown(number) + ": it was never made, or was shut down");
+  throw Failure(RONDE_E_UNKNOWN_SET, "there is no world " + std::to_string(number) +
+                                         ": it was never made, or was shut down");
 }
 
 std::shared_ptr<World> world_of(std::uint32_t number) {
@@ -55,14 +49,15 @@ std::shared_ptr<World> world_of(std::uint32_t number) {
   return find_locked(number);
 }
 
-/// While it lives, a world is being shut down; after it, its number names none.
+/// While it lives, a world is being shut down; afterwards the number names no world.
 class Ending {
  public:
   explicit Ending(std::uint32_t number) : number_(number) {
     const std::lock_guard lock(known().mutex);
     world_ = find_locked(number);
     if (known().ending.insert(number).second) return;
-    throw Failure(RONDE_E_USAGE, "another thread is shutting world " + shown(number) + " down");
+    throw Failure(RONDE_E_USAGE,
+                  "another thread is shutting world " + std::to_string(number) + " down");
   }
   ~Ending() {
     const std::lock_guard lock(known().mutex);
@@ -79,7 +74,7 @@ class Ending {
   std::shared_ptr<World> world_;
 };
 
-/// Keeps what `make` makes, and gives its number.
+/// Keeps the world that `make` returns, and gives its number.
 template <typename Make>
 int give_world(const char* function, const char* name, std::uint32_t* world,
                const Make& make) noexcept {
@@ -102,7 +97,7 @@ ProcessSet set_of(std::uint32_t number) {
   const std::lock_guard lock(known().mutex);
   const std::size_t place = number - kFirstOfWorlds;
   if (place < known().sets.size()) return known().sets[place];
-  throw Failure(RONDE_E_UNKNOWN_SET, "there is no process set " + shown(number));
+  throw Failure(RONDE_E_UNKNOWN_SET, "there is no process set " + std::to_string(number));
 }
 
 std::uint32_t number_of(ProcessSet set) {
@@ -155,19 +150,13 @@ int ronde_world_local(uint32_t world, int* rank, int* size) {
 }
 
 int ronde_world_process_set_add(uint32_t world, const int* ranks, int count, uint32_t* set) {
-  return guarded("ronde_world_process_set_add", [&] {
-    expect(set != nullptr, "set is NULL");
-    expect_no_callback();
-    *set = number_of(world_of(world)->add_process_set(list_of(ranks, count)));
-  });
+  return give_set("ronde_world_process_set_add", set,
+                  [&] { return world_of(world)->add_process_set(list_of(ranks, count)); });
 }
 
 int ronde_world_process_set_create(uint32_t world, const int* ranks, int count, const char* tag,
                                    uint32_t* set) {
-  return guarded("ronde_world_process_set_create", [&] {
-    expect(set != nullptr, "set is NULL");
-    expect_no_callback();
-    *set = number_of(
-        world_of(world)->create_process_set(list_of(ranks, count), tag == nullptr ? "" : tag));
+  return give_set("ronde_world_process_set_create", set, [&] {
+    return world_of(world)->create_process_set(list_of(ranks, count), tag == nullptr ? "" : tag);
   });
 }

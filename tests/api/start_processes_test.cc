@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Ranks that no launcher started, as processes that meet through files. Hidden cases are a rank.
 #include <signal.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include <catch2/catch.hpp>
 #include <cstdlib>
@@ -24,10 +22,10 @@ using Catch::Contains;
 
 constexpr int kGroupError = 9;
 
-float reduced(Runtime& runtime, float value, ReduceOp op = ReduceOp::Sum) {
+float reduced(Runtime& runtime, float value) {
   Request request;
   request.name = "x";
-  request.op = op;
+  request.op = ReduceOp::Sum;
   request.shape = {1};
   request.input = request.output = &value;
   runtime.run(std::move(request));
@@ -54,59 +52,6 @@ TEST_CASE("helper: a rank", "[.]") {
     std::cerr << "group " << error.failed_rank() << ": " << error.what() << "\n";
     std::_Exit(kGroupError);
   }
-}
-
-/// Ends with 0 if it was refused an operation, and could destroy what it has of its parent.
-[[noreturn]] void end_child(std::unique_ptr<Runtime> runtime) {
-  constexpr unsigned kPatienceInS = 30;
-  alarm(kPatienceInS);
-  const std::string text = text_of<UsageError>([&] { reduced(*runtime, 1000); });
-  const bool is_refused = text.find("in a child of fork()") != std::string::npos;
-  runtime->shutdown();
-  runtime.reset();
-  std::exit(is_refused ? 0 : 1);
-}
-
-TEST_CASE("helper: a rank that forks", "[.]") {
-  const KeyValueStart start = start_by_files();
-  auto runtime = std::make_unique<Runtime>(options_without_launcher(start));
-  const auto size = static_cast<float>(start.size);
-  CHECK(reduced(*runtime, 1) == size);
-  const pid_t child = fork();
-  REQUIRE(child >= 0);
-  if (child == 0) end_child(std::move(runtime));
-  for (int step = 0; step < 100; ++step) REQUIRE(reduced(*runtime, 1) == size);
-  int status = -1;
-  CHECK(waitpid(child, &status, 0) == child);
-  CHECK(status == 0);
-  CHECK(reduced(*runtime, 1) == size);
-  runtime->shutdown();
-}
-
-TEST_CASE("helper: a rank that joins", "[.]") {
-  const KeyValueStart start = start_by_files();
-  ronde::init({.key_value = start});
-  // Rank r has data for r steps: those after it go on without it.
-  for (int step = 0; step < start.rank; ++step) {
-    const auto ranks_with_data = static_cast<float>(start.size - 1 - step);
-    CHECK(reduced(default_runtime(), 3) == 3 * ranks_with_data);
-    CHECK(reduced(default_runtime(), 3, ReduceOp::Average) == 3);
-    ronde::barrier();
-  }
-  CHECK(ronde::join() == start.size - 1);
-  if (start.rank == 0) {
-    const Work joined = ronde::join_async();
-    CHECK_THAT(text_of<UsageError>([] { ronde::barrier_async(); }),
-               Contains("this rank has joined"));
-    start.put("rank 0 was refused", "yes");
-    joined.wait();
-    CHECK(joined.last_rank() > 0);
-  } else {
-    while (!start.get("rank 0 was refused")) std::this_thread::yield();
-    CHECK(ronde::join() > 0);
-  }
-  CHECK(reduced(default_runtime(), 1) == static_cast<float>(start.size));
-  ronde::shutdown();
 }
 
 std::filesystem::path dump_of(int rank) {
@@ -203,14 +148,6 @@ TEST_CASE("the death of a rank is a GroupError on the others that names it") {
     }
     CHECK(results[2].exit_code == (victim == "killed" ? -1 : 3));
   }
-}
-
-TEST_CASE("ranks without more data join, and are told who was last") {
-  check_helpers("helper: a rank that joins", {});
-}
-
-TEST_CASE("the group goes on while children of fork end, which destroy their Runtime") {
-  check_helpers("helper: a rank that forks", {});
 }
 
 TEST_CASE("SIGUSR2 in init() ends no rank, and each dumps once it has met the others") {

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Results that have more elements than the caller's memory has room for. */
-#include "rank.h"
+#include "check.h"
 
-enum { kMost = 64, kRounds = 3 };
+enum { kMost = 64, kSet = RONDE_ALL_RANKS };
 
 static double results[kMost];
 
@@ -10,7 +10,6 @@ static void forget_results(void) {
   for (int i = 0; i < kMost; ++i) results[i] = -5;
 }
 
-/* From `first` on nothing was written. */
 static void check_untouched_from(int64_t first) {
   for (int64_t i = first; i < kMost; ++i) CHECK(results[i] == -5);
 }
@@ -18,78 +17,50 @@ static void check_untouched_from(int64_t first) {
 typedef int (*start_fn)(const ronde_tensor* in, ronde_tensor* out,
                         const ronde_operation_options* options, ronde_work* work);
 
-/* On one rank, another one each time, the memory lacks one row; the others have what they expect.
- * Several times, as the ranks agree in another way on what is repeated. */
+/* On one rank, another one each time, the memory lacks one row; the others get their results.
+ * Repeated, as the ranks agree in another way on an operation that is in the response cache. */
 static void lack_a_row(start_fn start, const ronde_tensor* in, int64_t result_rows,
                        const ronde_operation_options* options) {
   const int64_t width = in->shape[1];
-  for (int round = 0; round < kRounds; ++round) {
+  for (int round = 0; round < 3; ++round) {
     const int lacks = own_rank() == round % all_ranks();
     ronde_tensor out = room_for(results, (result_rows - lacks) * width, in->dtype);
     ronde_work work = NULL;
+    char part[96];
     forget_results();
     CHECK_OK(start(in, &out, options, &work));
     const int status = finish(work);
     check_untouched_from(lacks ? 0 : result_rows * width);
     CHECK(status == (lacks ? RONDE_E_TOO_SMALL : RONDE_OK));
-    if (lacks) {
-      char part[96];
-      snprintf(part, sizeof(part),
-               "'%s': the result has %d elements [%d, %d], and out has room for", options->name,
-               (int)(result_rows * width), (int)result_rows, (int)width);
-      CHECK_LAST_ERROR(part);
-    } else {
-      CHECK(results[0] != -5 && results[result_rows * width - 1] != -5);
-    }
-    check_job_goes_on();
+    snprintf(part, sizeof(part), "'%s': the result has %d elements [%d, %d], and out has room for",
+             options->name, (int)(result_rows * width), (int)result_rows, (int)width);
+    if (lacks) CHECK_LAST_ERROR(part);
+    if (!lacks) CHECK(results[0] != -5 && results[result_rows * width - 1] != -5);
   }
 }
 
-/* Rank 0 brings more than its peers. */
+/* Rank 0 brings more rows than its peers, and sends them to the last rank. */
 static void more_rows_than_expected(void) {
   double values[kMost] = {1};
   int64_t splits[4] = {1, 1, 1, 1};
   int64_t shape[] = {own_rank() == 0 ? 5 : 2, 2};
   const int64_t peers = all_ranks() - 1;
   ronde_tensor in = tensor_of(values, shape, 2, RONDE_F64);
-  ronde_operation_options options = named("gathered", RONDE_ALL_RANKS);
+  ronde_operation_options options = named("gathered", kSet);
   lack_a_row(ronde_allgather, &in, 5 + 2 * peers, &options);
-  /* And sends them to the last. */
-  options = named("exchanged", RONDE_ALL_RANKS);
+  options = named("exchanged", kSet);
   if (own_rank() == 0) splits[peers] = 4;
   shape[0] = all_ranks() + (own_rank() == 0 ? 3 : 0);
   options.splits = splits;
   options.split_count = all_ranks();
   lack_a_row(ronde_alltoall, &in, all_ranks() + (own_rank() == peers ? 3 : 0), &options);
-  options = named("scattered", RONDE_ALL_RANKS);
+  options = named("scattered", kSet);
   shape[0] = 2 * all_ranks() + 1;
   lack_a_row(ronde_reducescatter, &in, own_rank() == 0 ? 3 : 2, &options);
+  check_job_continues();
 }
 
-/* A member of a group fails it with this code, and the others of the group have their results. */
-static void a_member_of_a_group(void) {
-  const int lacks = own_rank() == 0;
-  double value = 1;
-  const int64_t one = 1;
-  const ronde_tensor in = tensor_of(&value, &one, 1, RONDE_F64);
-  ronde_tensor out = room_for(results, all_ranks() - lacks, RONDE_F64);
-  const ronde_operation_options options = named("gathered", RONDE_ALL_RANKS);
-  double summed = 1;
-  ronde_work works[2] = {NULL, NULL};
-  ronde_work group = NULL;
-  forget_results();
-  CHECK_OK(ronde_group_begin(RONDE_ALL_RANKS));
-  CHECK_OK(ronde_allgather(&in, &out, &options, &works[0]));
-  CHECK_OK(start_sum("summed", &summed, 1, RONDE_ALL_RANKS, &works[1]));
-  CHECK_OK(ronde_group_end(&group));
-  CHECK(finish(group) == (lacks ? RONDE_E_TOO_SMALL : RONDE_OK));
-  CHECK(finish(works[0]) == (lacks ? RONDE_E_TOO_SMALL : RONDE_OK));
-  CHECK_OK(finish(works[1]));
-  CHECK(summed == all_ranks());
-  check_untouched_from(lacks ? 0 : all_ranks());
-}
-
-/* Where the rank knows beforehand, the call says so and starts nothing. */
+/* Where the rank knows the size beforehand, the call fails and starts nothing. */
 static void results_as_large_as_the_input(void) {
   double values[2] = {1, 2};
   const int64_t two = 2;
@@ -105,12 +76,11 @@ static void results_as_large_as_the_input(void) {
   CHECK_FAILS(RONDE_E_TOO_SMALL, "room for 1", ronde_recv(NULL, &out, NULL, &work));
   CHECK(work == NULL);
   check_untouched_from(0);
-  check_job_goes_on();
+  check_job_continues();
 }
 
 const struct test_case kCapacity[] = {
-    {"more rows than expected", more_rows_than_expected, ""},
-    {"a member of a group", a_member_of_a_group, ""},
-    {"results as large as the input", results_as_large_as_the_input, ""},
+    CASE(more_rows_than_expected),
+    CASE(results_as_large_as_the_input),
     CASES_END,
 };

@@ -2,7 +2,7 @@
 #ifndef RONDE_TESTS_C_API_CHECK_H
 #define RONDE_TESTS_C_API_CHECK_H
 
-/* Checks and cases of the plain C tests. A check that fails ends the process. */
+/* Checks, cases and ranks of the plain C tests. A check that fails ends the process. */
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -21,44 +21,69 @@ void fail_check(const char* what, const char* file, int line);
     CHECK_LAST_ERROR(part);           \
   } while (0)
 #define CHECK_LAST_ERROR(part) CHECK(strstr(ronde_last_error(), (part)) != NULL)
+#define CHECK_INVALID(part, call) CHECK_FAILS(RONDE_E_INVALID_ARGUMENT, part, call)
+/* `start` succeeds and gives `work`, which ends well. */
+#define CHECK_RUN(start, work) \
+  do {                         \
+    CHECK_OK(start);           \
+    CHECK_OK(finish(work));    \
+  } while (0)
 
-/* What this process writes to stderr from the one call to the other. The text stays until the next
- * begin_capture(). A check that fails meanwhile is still seen. */
+/* Between the two, stderr goes to a file, whose text end_capture() returns; it is valid until the
+ * next begin_capture(). A check that fails meanwhile is still shown. */
 void begin_capture(void);
 const char* end_capture(void);
 
-/* From now on the process may have so much more memory than it has. */
+/* Limits the memory of this process to what it has and `more_bytes`. */
 void allow_memory(size_t more_bytes);
 
 struct test_case {
   const char* name;
   void (*body)(void);
-  /* "[n2][n3]": with so many ranks only; "": with any number. "[own]": in a process of its own. */
-  const char* tags;
+  int least_ranks;
 };
 
+#define CASE(body) CASE_OF(body, 1)
+#define CASE_OF(body, least_ranks) \
+  { #body, body, least_ranks }
 #define CASES_END \
-  { NULL, NULL, NULL }
+  { NULL, NULL, 0 }
 
 struct suite {
   const char* name;
   const struct test_case* cases; /* up to CASES_END */
 };
 
-/* What the cases of a suite share when all are run: a process in which the first failure is the
- * last one, or nothing, as each is a child of its own. */
-enum sharing { ONE_PROCESS, CHILD_EACH };
-
-/* The arguments are those of the Catch2 programs: `--ronde-list` lists the cases for ctest, a line
- * of suite, name, name and tags each. `--ronde-run SUITE` runs those of a suite that need no
- * process of their own and suit RONDE_TEST_RANKS, and says how to run a failed one alone. A name
- * runs that case. `run` gets RONDE_TEST_DEADLINE_S for each. */
+/* Takes the arguments of the Catch2 programs: `--ronde-list` lists the cases for ctest,
+ * `--ronde-run SUITE` runs those of a suite, a name runs that case. The first failure ends it. Each
+ * `run` may take RONDE_TEST_DEADLINE_S. */
 int run_suites(int argc, char** argv, const struct suite* suites, size_t count,
-               void (*run)(const struct test_case* one), enum sharing sharing);
+               void (*run)(const struct test_case* one));
 
-/* What cases share. */
+/* Suites that run on every rank of a group. */
+extern const struct test_case kBadInput[];
+extern const struct test_case kCapacity[];
+extern const struct test_case kCollectives[];
+extern const struct test_case kGroups[];
+extern const struct test_case kSets[];
+extern const struct test_case kWorks[];
+extern const struct test_case kWorlds[];
 
-/* On the CPU. `shape` is needed as long as the tensor. */
+/* The functions that give a number of this rank. */
+enum { kNumberCount = 5 };
+extern int (*const kNumbers[kNumberCount])(int*);
+
+/* A key-value store in a folder, whose path is the context, for ranks that no launcher started. */
+int store_put(void* folder, const char* key, const char* value);
+int store_get(void* folder, const char* key, char* value, size_t capacity, size_t* length);
+/* The options of a rank that meets others there. */
+ronde_init_options store_options(char* folder, int rank, int size);
+/* Calls ronde_init() with them. */
+void start_rank(char* folder, int rank, int size);
+/* Forks a process for each rank, which runs `body` and ends; all have to end with 0. */
+void fork_ranks(int size, void (*body)(char* folder, int rank, int size));
+
+/* A tensor on the CPU. `shape` must live as long as the tensor. */
 static inline ronde_tensor tensor_of(const void* data, const int64_t* shape, int dims, int dtype) {
   ronde_tensor tensor = RONDE_TENSOR_INIT;
   tensor.data = (void*)data;
@@ -68,7 +93,7 @@ static inline ronde_tensor tensor_of(const void* data, const int64_t* shape, int
   return tensor;
 }
 
-/* Memory for results of so many elements, whatever their shape. */
+/* Memory for a result of up to `capacity` elements. */
 static inline ronde_tensor room_for(void* data, int64_t capacity, int dtype) {
   ronde_tensor tensor = tensor_of(data, NULL, 0, dtype);
   tensor.capacity = capacity;
@@ -81,8 +106,6 @@ static inline ronde_operation_options named(const char* name, uint32_t set) {
   options.process_set = set;
   return options;
 }
-
-/* In place, of what most cases do not care about. */
 
 static inline int start_sum(const char* name, double* values, int64_t count, uint32_t set,
                             ronde_work* work) {
@@ -114,10 +137,14 @@ static inline int finish(ronde_work work) {
   return status;
 }
 
-static inline int own_rank(void) {
+static inline int rank_in(uint32_t set) {
   int rank = -1;
-  CHECK_OK(ronde_rank(RONDE_ALL_RANKS, &rank));
+  CHECK_OK(ronde_rank(set, &rank));
   return rank;
+}
+
+static inline int own_rank(void) {
+  return rank_in(RONDE_ALL_RANKS);
 }
 
 static inline int all_ranks(void) {
@@ -126,30 +153,30 @@ static inline int all_ranks(void) {
   return size;
 }
 
-static inline void barrier_of(uint32_t set) {
+/* All sums have the same name. */
+static inline double sum_in(uint32_t set, double value) {
   ronde_work work = NULL;
-  ronde_operation_options options = RONDE_OPERATION_OPTIONS_INIT;
-  options.process_set = set;
-  CHECK_OK(ronde_barrier(&options, &work));
-  CHECK_OK(finish(work));
+  CHECK_RUN(start_sum("sum", &value, 1, set, &work), work);
+  return value;
 }
 
-/* Another set of all ranks. */
+static inline void barrier_of(uint32_t set) {
+  ronde_work work = NULL;
+  const ronde_operation_options options = named(NULL, set);
+  CHECK_RUN(ronde_barrier(&options, &work), work);
+}
+
+/* Another set of all ranks, in the same order. */
 static inline uint32_t add_set_of_all(void) {
-  int ranks[8];
+  static const int kRanks[] = {0, 1, 2};
   uint32_t set = 0;
-  for (int i = 0; i < all_ranks(); ++i) ranks[i] = i;
-  CHECK_OK(ronde_process_set_add(ranks, all_ranks(), &set));
+  CHECK_OK(ronde_process_set_add(kRanks, all_ranks(), &set));
   return set;
 }
 
-/* After an error: the job goes on. */
-static inline void check_job_goes_on(void) {
-  double value = own_rank() + 1;
-  ronde_work work = NULL;
-  CHECK_OK(start_sum("the job goes on", &value, 1, RONDE_ALL_RANKS, &work));
-  CHECK_OK(finish(work));
-  CHECK(value == all_ranks() * (all_ranks() + 1) / 2.0);
+/* The job continues after an error. */
+static inline void check_job_continues(void) {
+  CHECK(sum_in(RONDE_ALL_RANKS, own_rank() + 1) == all_ranks() * (all_ranks() + 1) / 2.0);
 }
 
 #endif

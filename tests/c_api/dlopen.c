@@ -14,7 +14,7 @@ static void fail(const char* what, const char* why) {
 
 #define CHECK(condition) ((condition) ? (void)0 : fail("does not hold", #condition))
 
-/* A function has another kind of pointer than data: POSIX copies the bits. */
+/* C has no conversion from a pointer to data to one to a function: POSIX copies the bits. */
 static void find(void* library, const char* name, void* function) {
   void* const symbol = dlsym(library, name);
   if (symbol == NULL) fail(name, dlerror());
@@ -22,20 +22,20 @@ static void find(void* library, const char* name, void* function) {
 }
 
 static void use(void* library, int expected_ranks) {
+  const char* (*last_error)(void);
   int (*init)(const ronde_init_options*);
-  int (*shutdown)(void);
   int (*size)(uint32_t, int*);
   int (*allreduce)(const ronde_tensor*, ronde_tensor*, const ronde_operation_options*, ronde_work*);
   int (*wait)(ronde_work, double);
   int (*free_work)(ronde_work);
-  const char* (*last_error)(void);
+  int (*shutdown)(void);
+  find(library, "ronde_last_error", &last_error);
   find(library, "ronde_init", &init);
-  find(library, "ronde_shutdown", &shutdown);
   find(library, "ronde_size", &size);
   find(library, "ronde_allreduce", &allreduce);
   find(library, "ronde_work_wait", &wait);
   find(library, "ronde_work_free", &free_work);
-  find(library, "ronde_last_error", &last_error);
+  find(library, "ronde_shutdown", &shutdown);
   int ranks = 0;
   float value = 2;
   ronde_tensor tensor = RONDE_TENSOR_INIT;

@@ -1,6 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "store.h"
-
 #include <dirent.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -9,7 +7,7 @@
 
 enum { kPath = 512 };
 
-/* A key is the name of a file, with '/' as '_'. */
+/* Each key is a file, whose name has '_' instead of '/'. */
 static void path_of(char path[kPath], const char* folder, const char* key) {
   const int length = snprintf(path, kPath, "%s/%s", folder, key);
   CHECK(length > 0 && length < kPath);
@@ -18,12 +16,12 @@ static void path_of(char path[kPath], const char* folder, const char* key) {
   }
 }
 
-void make_store(char folder[64]) {
+static void make_store(char folder[64]) {
   snprintf(folder, 64, "/tmp/ronde_c_api_XXXXXX");
   CHECK(mkdtemp(folder) != NULL);
 }
 
-void remove_store(const char* folder) {
+static void remove_store(const char* folder) {
   DIR* const directory = opendir(folder);
   CHECK(directory != NULL);
   for (struct dirent* entry = readdir(directory); entry != NULL; entry = readdir(directory)) {
@@ -36,7 +34,7 @@ void remove_store(const char* folder) {
   CHECK(rmdir(folder) == 0);
 }
 
-/* Written beside it and renamed: a file is never seen half written. */
+/* Writes another file and renames it, so that no reader sees half a value. */
 int store_put(void* folder, const char* key, const char* value) {
   char path[kPath];
   char beside[kPath + 8];
@@ -73,6 +71,11 @@ ronde_init_options store_options(char* folder, int rank, int size) {
   options.get = store_get;
   options.context = folder;
   return options;
+}
+
+void start_rank(char* folder, int rank, int size) {
+  const ronde_init_options options = store_options(folder, rank, size);
+  CHECK_OK(ronde_init(&options));
 }
 
 void fork_ranks(int size, void (*body)(char* folder, int rank, int size)) {

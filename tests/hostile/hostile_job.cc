@@ -28,10 +28,6 @@
 #include <string>
 #include <vector>
 
-#ifdef RONDE_TEST_HAS_MPI
-extern "C" int MPI_Finalize(void);
-#endif
-
 namespace {
 
 using std::chrono::steady_clock;
@@ -202,9 +198,6 @@ int main(int argc, char** argv) {
                      ronde::default_runtime().backend_name(ronde::DeviceKind::Cpu) + ", " +
                      (signals > 100 ? "many" : "few") + " signals\n"
               << std::flush;
-#ifdef RONDE_TEST_HAS_MPI
-    if (place == "MPI_Finalize") MPI_Finalize();
-#endif
     if (place != "static") ronde::shutdown();
   } catch (const ronde::Error& error) {
     std::cerr << "caught: " << error.what() << std::endl;

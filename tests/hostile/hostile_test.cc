@@ -240,17 +240,5 @@ TEST_CASE("ronde run tells of an output that nobody can have, and not of one tha
   CHECK_THAT(closed.err, !Contains("standard output"));
 }
 
-#ifdef RONDE_TEST_MPIEXEC
-TEST_CASE("a program may finalise MPI before Ronde, which then shuts down") {
-  for (const std::string backend : {"shm", "mpi", "fabric"}) {
-    const CommandResult result =
-        shell("timeout -k 5 100 " RONDE_TEST_MPIEXEC " -n 2 " + kJob + "MPI_Finalize",
-              {{"RONDE_CPU_BACKEND", backend}});
-    CAPTURE(backend);
-    check_trained(result);
-  }
-}
-#endif
-
 }  // namespace
 }  // namespace ronde::test

@@ -53,11 +53,8 @@ struct Mismatch {
   std::string odd;    ///< and the one that differs
 };
 
-/// Whatever else ranks can disagree on is in tests/core/loop/runtime_refusals_test.cc.
+/// On threads, tests/core/loop/runtime_refusals_test.cc has the others.
 const std::vector<Mismatch> kMismatches = {
-    {"number of dimensions", Collective::Allreduce, [](Request& r) { r.shape = {6}; }, "[2, 3]",
-     "[6]"},
-    {"root", Collective::Broadcast, [](Request& r) { r.root = 1; }, "root 0", "root 1"},
     {"shape of a broadcast", Collective::Broadcast, [](Request& r) { r.shape = {7}; }, "[2, 3]",
      "[7]"},
     {"dtype of an allgather", Collective::Allgather, [](Request& r) { r.dtype = DataType::F64; },
@@ -92,70 +89,6 @@ void check_mismatch(const Mismatch& mismatch) {
   }
   return true;
 }();
-
-TEST_CASE("what no rank may ask for is refused on all ranks, by all or by each", "[n1][n3]") {
-  with_group([](PlainMpi& mpi) {
-    for (int repeat = 0; repeat < 2; ++repeat) {
-      Sample sample;
-      Request request = sample.request(Collective::Broadcast);
-      request.root = 4;
-      CHECK_THAT(usage_error_of(ronde::submit(request)), Contains("root 4 is out of range"));
-      request = sample.request(Collective::Allreduce);
-      request.output = nullptr;
-      CHECK_THAT(text_of<UsageError>([&] { ronde::submit(request); }), Contains("output is null"));
-      check_job_goes_on(mpi);
-    }
-  });
-}
-
-TEST_CASE("a name in flight twice is refused where it happens and the first goes on", "[n1][n3]") {
-  with_group([](PlainMpi& mpi) {
-    // Rank 0 submits late, so that the others' first submission is still in flight.
-    Sample first;
-    Sample second;
-    Work work;
-    if (mpi.rank() != 0 || mpi.size() == 1) {
-      // With one rank nothing stays in flight but what nobody has taken up yet: try until met.
-      std::string text;
-      for (int attempt = 0; attempt < 1000 && text.empty(); ++attempt) {
-        work = ronde::submit(first.request(Collective::Allreduce));
-        try {
-          ronde::submit(second.request(Collective::Allreduce)).wait();
-        } catch (const UsageError& error) {
-          text = error.what();
-        }
-        if (mpi.size() > 1) break;
-      }
-      CHECK_THAT(text, Contains("gradient") && Contains("in flight"));
-    }
-    mpi.barrier();
-    if (mpi.rank() == 0 && mpi.size() > 1) {
-      work = ronde::submit(first.request(Collective::Allreduce));
-    }
-    work.wait();
-    check_job_goes_on(mpi);
-  });
-}
-
-TEST_CASE("a wait that ends before the others come harms nothing", "[n2][n3]") {
-  with_group([](PlainMpi& mpi) {
-    std::vector<float> values(6, 1.0F);
-    Request request;
-    request.name = "patient";
-    request.shape = {6};
-    request.input = request.output = values.data();
-    Work work;
-    if (mpi.rank() != 0) {
-      work = ronde::submit(request);
-      CHECK_FALSE(work.wait_for(std::chrono::milliseconds(30)));
-      CHECK_FALSE(work.done());
-    }
-    mpi.barrier();
-    if (mpi.rank() == 0) work = ronde::submit(request);
-    work.wait();
-    CHECK(values == std::vector<float>(6, static_cast<float>(mpi.size())));
-  });
-}
 
 }  // namespace
 }  // namespace ronde::test

@@ -11,7 +11,7 @@
 #include "ronde/ronde.h"
 #include "tests/support/harness/case_table.h"
 #include "tests/support/oracle/plain_mpi.h"
-#include "tests/support/ranks/random_programs.h"
+#include "tests/support/ranks/random_rank.h"
 #include "tests/support/ranks/ranks.h"
 
 namespace ronde::test {

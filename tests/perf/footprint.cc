@@ -19,21 +19,31 @@
 #include <vector>
 
 #include "ronde/ronde.h"
-#include "tests/perf/exchange.h"
 #include "tests/perf/rounds.h"
+#include "tests/support/ranks/requests.h"
 #include "tools/bench/base/gradient_lists.h"
 
 namespace {
 
-using ronde::perf::exchange;
 using ronde::perf::median;
-using ronde::perf::Tensors;
 using Clock = std::chrono::steady_clock;
+
+using Tensors = std::vector<std::vector<float>>;
 
 constexpr int kExchanges = 20;
 constexpr int kWaits = 5;
 constexpr std::chrono::seconds kLateness{1};
 constexpr std::chrono::seconds kIdleness{5};
+
+/// Sums each tensor over all ranks, all at once. Submits the last tensor first, as backward does.
+void exchange(Tensors& tensors) {
+  std::vector<ronde::Work> works;
+  for (std::size_t i = tensors.size(); i-- > 0;) {
+    const std::string name = std::to_string(i) + ": " + std::to_string(tensors[i].size());
+    works.push_back(ronde::submit(ronde::test::sum_request(tensors[i], name)));
+  }
+  for (const ronde::Work& work : works) work.wait();
+}
 
 double over_ranks(MPI_Op op, double value) {
   MPI_Allreduce(MPI_IN_PLACE, &value, 1, MPI_DOUBLE, op, MPI_COMM_WORLD);

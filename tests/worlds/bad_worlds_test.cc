@@ -21,17 +21,6 @@ namespace {
 using Catch::Contains;
 using namespace std::chrono_literals;
 
-/// What a call throws as a `Thrown`.
-template <typename Thrown, typename Call>
-std::string text_thrown(const Call& call) {
-  try {
-    call();
-  } catch (const Thrown& error) {
-    return error.what();
-  }
-  return "nothing was thrown";
-}
-
 World alone(const std::string& name) {
   return World(name, {.key_value = KeyValueStart{}});
 }
@@ -39,7 +28,7 @@ World alone(const std::string& name) {
 TEST_CASE("a world needs a name that files can bear") {
   for (const std::string name : {"", ".", "..", "a/b", "two words", "a%n", "line\n", "rank0"}) {
     INFO(name);
-    CHECK_THAT(text_thrown<UsageError>([&] { alone(name); }),
+    CHECK_THAT(text_of<UsageError>([&] { alone(name); }),
                Contains("cannot name a world, as files bear it"));
   }
   CHECK_THROWS_AS(alone(std::string(41, 'a')), UsageError);
@@ -48,17 +37,17 @@ TEST_CASE("a world needs a name that files can bear") {
 }
 
 TEST_CASE("a world has to be told in one way who its ranks are") {
-  CHECK_THAT(text_thrown<UsageError>([] { World("w", InitOptions{}); }),
+  CHECK_THAT(text_of<UsageError>([] { World("w", InitOptions{}); }),
              Contains("ronde::World 'w' was not told who its ranks are"));
   CHECK_THAT(
-      text_thrown<UsageError>([] { World("w", {.mpi_ranks = {0}, .key_value = KeyValueStart{}}); }),
+      text_of<UsageError>([] { World("w", {.mpi_ranks = {0}, .key_value = KeyValueStart{}}); }),
       Contains("more than one of"));
 }
 
 TEST_CASE("ranks of a world that cannot make another one are refused") {
   World one = alone("one");
   const auto refusal = [&](const std::vector<int>& ranks) {
-    return text_thrown<UsageError>([&] { World("w", one.set(), ranks); });
+    return text_of<UsageError>([&] { World("w", one.set(), ranks); });
   };
   CHECK_THAT(refusal({}),
              Contains("ronde::World 'w': its ranks have to be different ones of 0 to 0"));
@@ -66,7 +55,7 @@ TEST_CASE("ranks of a world that cannot make another one are refused") {
   CHECK_THAT(refusal({1}), Contains("different ones of 0 to 0, not 1"));
   CHECK_THAT(refusal({-1}), Contains("different ones"));
   one.shutdown();
-  CHECK_THAT(text_thrown<NotInitializedError>([&] { World("w", one.set(), {0}); }),
+  CHECK_THAT(text_of<NotInitializedError>([&] { World("w", one.set(), {0}); }),
              Contains("has been shut down"));
   CHECK_THROWS_AS(World("w", kGlobalSet, {0}), NotInitializedError);
 }
@@ -112,7 +101,7 @@ TEST_CASE("ranks that do not come to make a world are named, and it can be made 
 
 TEST_CASE("a process is in one world of a name at a time") {
   World model = alone("model");
-  CHECK_THAT(text_thrown<UsageError>([] { alone("model"); }),
+  CHECK_THAT(text_of<UsageError>([] { alone("model"); }),
              Contains("this process is in a world 'model' already"));
   model.shutdown();
   alone("model").shutdown();
@@ -122,7 +111,7 @@ TEST_CASE("ranks that give a world different names are refused, all of them") {
   setenv("RONDE_LOG_LEVEL", "off", 1);
   MemoryStore store;
   run_ranks(2, [&](int rank) {
-    const std::string text = text_thrown<UsageError>(
+    const std::string text = text_of<UsageError>(
         [&] { World(rank == 0 ? "mine" : "yours", {.key_value = store.start(rank, 2)}); });
     check_contains(text, "the world's name: rank 0: mine, rank 1: yours");
   });
@@ -139,11 +128,11 @@ TEST_CASE("a set of another world is refused") {
   request.shape = {1};
   request.input = request.output = &value;
   request.set = of_second;
-  CHECK_THAT(text_thrown<UsageError>([&] { first.runtime().submit(request); }),
+  CHECK_THAT(text_of<UsageError>([&] { first.runtime().submit(request); }),
              Contains("is one of another world"));
   request.set = {of_second.id, first.set().world};
-  CHECK_THAT(text_thrown<UsageError>([&] { submit(request); }), Contains("does not exist here"));
-  CHECK_THAT(text_thrown<UsageError>([&] { remove_process_set(second.set()); }),
+  CHECK_THAT(text_of<UsageError>([&] { submit(request); }), Contains("does not exist here"));
+  CHECK_THAT(text_of<UsageError>([&] { remove_process_set(second.set()); }),
              Contains("the process set of all ranks cannot be removed"));
   CHECK_THROWS_AS(first.runtime().remove_process_set(of_second), UsageError);
   std::vector<Request> mixed(2, request);
@@ -154,7 +143,7 @@ TEST_CASE("a set of another world is refused") {
   CHECK_THROWS_AS(submit(request), NotInitializedError);
   // Where none is given it is that of init(), which there is not.
   request.set = kGlobalSet;
-  CHECK_THAT(text_thrown<NotInitializedError>([&] { submit(request); }),
+  CHECK_THAT(text_of<NotInitializedError>([&] { submit(request); }),
              Contains("was called before ronde::init()"));
   request.set = first.set();
   submit(request).wait();
@@ -167,11 +156,11 @@ TEST_CASE("a world that was shut down, or moved from, says so") {
   World world = alone("world");
   const World moved = std::move(world);
   CHECK_THROWS_AS(sum_in(world.set(), 1), NotInitializedError);
-  CHECK_THAT(text_thrown<UsageError>([&] { world.rank(); }), Contains("had been moved from"));
+  CHECK_THAT(text_of<UsageError>([&] { world.rank(); }), Contains("had been moved from"));
   CHECK(moved.rank() == 0);
   World back = alone("back");
   back.shutdown();
-  CHECK_THAT(text_thrown<NotInitializedError>([&] { back.rank(); }),
+  CHECK_THAT(text_of<NotInitializedError>([&] { back.rank(); }),
              Contains("was called for world 'back' after its shutdown()"));
   CHECK_THROWS_AS(back.runtime(), NotInitializedError);
   CHECK(back.name() == "back");
@@ -188,8 +177,8 @@ TEST_CASE("a world cannot be made, nor shut down, in a callback") {
     barrier_async({.process_set = world.set()}).on_done([&, called, here] {
       const bool is_other = std::this_thread::get_id() != here;
       if (is_other) {
-        of_making = text_thrown<UsageError>([&] { World("child", world.set(), {0}); });
-        of_end = text_thrown<UsageError>([&] { world.shutdown(); });
+        of_making = text_of<UsageError>([&] { World("child", world.set(), {0}); });
+        of_end = text_of<UsageError>([&] { world.shutdown(); });
       }
       called->set_value(is_other);
     });

@@ -13,6 +13,7 @@
 #include "ronde/ronde.h"
 #include "tests/support/harness/case_table.h"
 #include "tests/support/processes/own_mpi.h"
+#include "tests/support/ranks/ranks.h"
 #include "tests/worlds/world_sums.h"
 
 namespace ronde::test {
@@ -120,27 +121,6 @@ TEST_CASE("worlds of chosen ranks of MPI_COMM_WORLD outlive MPI_Finalize", "[own
   ends->shutdown();
 }
 
-TEST_CASE("two worlds of one name in a process are refused, on all ranks", "[own]") {
-  setenv("RONDE_LOG_LEVEL", "off", 1);
-  init_mpi(MPI_THREAD_MULTIPLE);
-  const InitOptions everybody = {.mpi_communicator = MPI_Comm_c2f(MPI_COMM_WORLD)};
-  World first("model", everybody);
-  std::string text = "nothing was thrown";
-  try {
-    const World second("model", everybody);
-  } catch (const UsageError& error) {
-    text = error.what();
-  }
-  CAPTURE(text);
-  CHECK(text.find("this process is in a world 'model' already") != std::string::npos);
-  CHECK(sum_in(first.set(), 1) == size_by_mpi());
-  first.shutdown();
-  World again("model", everybody);
-  CHECK(sum_in(again.set(), 1) == size_by_mpi());
-  again.shutdown();
-  CHECK(MPI_Finalize() == MPI_SUCCESS);
-}
-
 TEST_CASE("settings of data over MPI are those of init() alone", "[own]") {
   init_mpi(MPI_THREAD_MULTIPLE);
   setenv("RONDE_LOG_LEVEL", "off", 1);
@@ -158,12 +138,8 @@ TEST_CASE("settings of data over MPI are those of init() alone", "[own]") {
 
 TEST_CASE("an MPI that Ronde has initialised makes no world, its ranks do", "[own]") {
   ronde::init();
-  std::string text = "nothing was thrown";
-  try {
-    const World world("w", {.mpi_communicator = MPI_Comm_c2f(MPI_COMM_WORLD)});
-  } catch (const UsageError& error) {
-    text = error.what();
-  }
+  const std::string text =
+      text_of<UsageError>([] { World("w", {.mpi_communicator = MPI_Comm_c2f(MPI_COMM_WORLD)}); });
   CAPTURE(text);
   CHECK(text.find("ronde::init() has initialised MPI in this process") != std::string::npos);
   std::vector<int> ranks(static_cast<std::size_t>(ronde::size()));

@@ -3,8 +3,8 @@
 #define RONDE_RONDE_C_TYPES_H
 
 /** @file
- * The numbers and structs of Ronde's C interface. A program includes <ronde/ronde_c.h>; one that
- * loads the library by dlopen() needs no more than this. No number ever changes its meaning. */
+ * The numbers and structs of Ronde's C interface. A program that loads the library by dlopen()
+ * needs this header alone, others <ronde/ronde_c.h>. No number ever changes its meaning. */
 
 #include <stddef.h>
 #include <stdint.h>
@@ -22,33 +22,32 @@ enum ronde_status {
   RONDE_E_INVALID_HANDLE = 2,
   /** Before ronde_init(), after ronde_shutdown(), or for a world after its end. */
   RONDE_E_NOT_INITIALIZED = 3,
-  /** The call makes no sense in this state, or the ranks disagree (the text then says what each of
-   * them sent). The group goes on. */
+  /** The call is invalid in this state, or the ranks disagree (the text then has what each of them
+   * sent). The group continues. */
   RONDE_E_USAGE = 4,
-  /** The group of ranks is broken: the text names the rank that failed first. Every pending and
-   * later operation says the same; end the process. */
+  /** The group of ranks has failed: the text names the rank that failed first. Every pending and
+   * later operation fails with it; end the process. */
   RONDE_E_GROUP = 5,
-  /** Not done within the time given. Nothing is harmed: wait again. */
+  /** Not done within the time given. The operation continues: wait again. */
   RONDE_E_TIMEOUT = 6,
   /** This version or build of Ronde cannot do it. */
   RONDE_E_UNSUPPORTED = 7,
-  /** No memory for what a call needs, or for the result of a work: it is lost to this rank alone,
-   * and the job goes on. */
+  /** No memory for a call, or for the result of a work: this rank alone loses it, and the group
+   * continues. */
   RONDE_E_OUT_OF_MEMORY = 8,
   /** The result of a work was asked for that is not done: wait first. */
   RONDE_E_PENDING = 9,
-  /** The caller's memory is too small for the result; the text says how much it takes. Of a work it
-   * is this rank's alone: the others have their results, and the group goes on. */
+  /** The caller's memory is too small for the result; the text has the size. Of a work, this rank
+   * alone fails: the others have their results, and the group continues. */
   RONDE_E_TOO_SMALL = 10,
   /** A mistake in Ronde, or in a callback or backend of the program's. */
   RONDE_E_INTERNAL = 11,
-  /** The name of an operation that is still in flight. The group goes on, as after RONDE_E_USAGE.
-   */
+  /** The name of an operation that is still in flight. The group continues. */
   RONDE_E_DUPLICATE_NAME = 12,
-  /** A process set or world that was never made with this rank, or was removed. The group goes on.
+  /** A process set or world that does not exist on this rank, or was removed. The group continues.
    */
   RONDE_E_UNKNOWN_SET = 13,
-  /** A process set that this rank is not in. The group goes on. */
+  /** A process set that this rank is not in. The group continues. */
   RONDE_E_NOT_A_MEMBER = 14
 };
 
@@ -159,11 +158,11 @@ typedef struct ronde_init_options {
   const char* prefix;
 } ronde_init_options;
 
-/** One operation that was started, or a group of them. Opaque: a number in the shape of a pointer,
- * which points to nothing. One that was freed is recognised, never followed. NULL is none. */
+/** One operation that was started, or a group of them. Opaque: a number that is stored as a pointer
+ * and never dereferenced. A handle that was freed is recognised. NULL is none. */
 typedef struct ronde_work_s* ronde_work;
 
-/** An operation that is prepared once and started again and again. Opaque, as a ronde_work. */
+/** An operation that is prepared once and started many times. Opaque, as a ronde_work. */
 typedef struct ronde_persistent_s* ronde_persistent;
 
 /** Called once, when the operation is done: `status` is its code, and ronde_last_error() has the

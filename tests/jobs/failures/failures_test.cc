@@ -292,6 +292,10 @@ void add_one_host() {
   }
   add_each({.moment = "while others wait"}, {0, 2},
            {"shuts down", "calls exit on another thread", "calls exit in a callback"});
+  add({.moment = "while others wait",
+       .end = "is killed while a child holds its sockets",
+       .victims = {1},
+       .backend = "mpi"});
   add_at_once("ranks of one host stop or never submit",
               each_of({.moment = "while others wait"}, {0, 2}, {"stops", "never submits"}));
   add_each({.moment = "while idle"}, {0, 2},

@@ -23,7 +23,7 @@
 #include "tests/jobs/failures/notes.h"
 #include "tests/support/harness/watchdog.h"
 #include "tests/support/processes/launcher_rank.h"
-#include "tests/support/ranks/random_programs.h"
+#include "tests/support/ranks/random_rank.h"
 
 namespace ronde::test {
 namespace {

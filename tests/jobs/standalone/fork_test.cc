@@ -20,23 +20,16 @@
 
 #include "ronde/ronde.h"
 #include "ronde/symmetric_heap.h"
+#include "tests/support/ranks/requests.h"
 
 namespace ronde::test {
 namespace {
-
-Request sum_of(std::vector<float>& values, const std::string& name) {
-  Request request;
-  request.name = name;
-  request.shape = {static_cast<std::int64_t>(values.size())};
-  request.input = request.output = values.data();
-  return request;
-}
 
 /// So many steps that the schedule of them freezes, and every sum is right.
 void train() {
   for (int step = 0; step < 300; ++step) {
     std::vector<float> values(64, static_cast<float>(ronde::rank() + step));
-    ronde::run(sum_of(values, "gradient"));
+    ronde::run(sum_request(values, "gradient"));
     const int size = ronde::size();
     REQUIRE(values ==
             std::vector<float>(64, static_cast<float>(size * (size - 1) / 2 + size * step)));
@@ -77,10 +70,10 @@ std::string fault_with_heap(const SymmetricHeap& heap, int rank) {
   alarm(kPatienceInS);
   std::vector<float> values(64, 1000.0F);
   const std::pair<const char*, std::function<void()>> calls[] = {
-      {"submit", [&] { ronde::submit(sum_of(values, "gradient")); }},
-      {"submit of the Runtime", [&] { runtime.submit(sum_of(values, "gradient")); }},
-      {"run", [&] { ronde::run(sum_of(values, "gradient")); }},
-      {"prepare", [&] { static_cast<void>(ronde::prepare(sum_of(values, "gradient"))); }},
+      {"submit", [&] { ronde::submit(sum_request(values, "gradient")); }},
+      {"submit of the Runtime", [&] { runtime.submit(sum_request(values, "gradient")); }},
+      {"run", [&] { ronde::run(sum_request(values, "gradient")); }},
+      {"prepare", [&] { static_cast<void>(ronde::prepare(sum_request(values, "gradient"))); }},
       {"start", [&] { prepared.start({.input = values.data(), .output = values.data()}); }},
       {"wait", [&] { pending.wait(); }},
       {"wait_for", [&] { pending.wait_for(std::chrono::milliseconds(1)); }},
@@ -128,8 +121,8 @@ TEST_CASE("a child of fork is refused all but shutdown, and its parents train on
   // Each rank has one that its peers come to only when their children have ended.
   std::vector<float> values(3, 1.0F);
   const std::string own = "of rank ";
-  const Work pending = ronde::submit(sum_of(values, own + std::to_string(own_rank)));
-  const PersistentOp prepared = ronde::prepare(sum_of(values, "prepared"));
+  const Work pending = ronde::submit(sum_request(values, own + std::to_string(own_rank)));
+  const PersistentOp prepared = ronde::prepare(sum_request(values, "prepared"));
   Runtime& runtime = ronde::default_runtime();
   const pid_t child = fork();
   REQUIRE(child >= 0);
@@ -141,7 +134,7 @@ TEST_CASE("a child of fork is refused all but shutdown, and its parents train on
   CHECK(WEXITSTATUS(status) == 0);
   for (int rank = 0; rank < ranks; ++rank) {
     std::vector<float> others(3, 1.0F);
-    if (rank != own_rank) ronde::run(sum_of(others, own + std::to_string(rank)));
+    if (rank != own_rank) ronde::run(sum_request(others, own + std::to_string(rank)));
   }
   pending.wait();
   CHECK(values[0] == static_cast<float>(ranks));

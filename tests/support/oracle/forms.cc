@@ -217,6 +217,23 @@ void run_message(Runtime& runtime, const Row& row, const Place& place, const Ele
   received.wait();
 }
 
+std::vector<Row> rows_of(DataType dtype) {
+  std::vector<Row> rows;
+  for (const Collective kind : {Collective::Allreduce, Collective::Reducescatter}) {
+    for (const ReduceOp op : kElementwiseOps) {
+      if (dtype == DataType::Bool && op == ReduceOp::Average) continue;  // it is refused
+      rows.push_back({.kind = kind, .dtype = dtype, .op = op});
+      if (!is_integer(dtype) || !can_have_factors(dtype, op)) continue;
+      rows.push_back({.kind = kind, .dtype = dtype, .op = op, .prescale = 0.3, .postscale = -2});
+    }
+  }
+  for (const Collective kind :
+       {Collective::Broadcast, Collective::Allgather, Collective::Alltoall, Collective::Send}) {
+    rows.push_back({.kind = kind, .dtype = dtype});
+  }
+  return rows;
+}
+
 }  // namespace
 
 std::string run_row(const Row& row, Runtime& runtime, const Place& place) {
@@ -233,6 +250,22 @@ std::string run_row(const Row& row, Runtime& runtime, const Place& place) {
   }
   if (input != inputs[static_cast<std::size_t>(place.rank)]) return "the input was changed";
   return wrong.empty() ? difference(row, place, inputs, output) : wrong;
+}
+
+std::string run_rows(DataType dtype, Runtime& runtime, const Place& place) {
+  std::string all_wrong;
+  for (Row row : rows_of(dtype)) {
+    if (row.kind == Collective::Send && place.size() == 1) continue;  // no rank sends to itself
+    for (const bool in_place : {false, true}) {
+      row.in_place = in_place;
+      const std::string wrong = run_row(row, runtime, place);
+      if (wrong.empty()) continue;
+      all_wrong += std::string(to_string(row.kind)) + " of " + std::string(to_string(dtype)) + " " +
+                   std::string(to_string(row.op)) + (in_place ? " in place" : "") +
+                   (row.prescale != 1.0 ? " scaled" : "") + ": " + wrong + "\n";
+    }
+  }
+  return all_wrong;
 }
 
 }  // namespace ronde::test

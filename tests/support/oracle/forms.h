@@ -10,9 +10,6 @@
 
 namespace ronde::test {
 
-/// The process sets of the table's rows.
-enum class Members { All, Backward, Some };
-
 /// How the rows of the tensors are spread over the ranks of a set.
 enum class Spread {
   Uneven,
@@ -20,12 +17,11 @@ enum class Spread {
   Skewed,  ///< rank 0 gives none, and of an alltoall or reducescatter it alone gets any
 };
 
-/// A row of the table: a collective of one element type and op, in one process set.
+/// A collective of one element type and op.
 struct Row {
   Collective kind = Collective::Allreduce;  ///< Send: a send and a recv, around the set
   DataType dtype = DataType::F32;
   ReduceOp op = ReduceOp::Sum;
-  Members members = Members::All;
   bool in_place = false;   ///< of a message: from any rank
   int root = 0;            ///< of a broadcast
   std::size_t width = 37;  ///< elements of a row of the tensor
@@ -45,8 +41,12 @@ struct Place {
   int size() const { return static_cast<int>(ranks.size()); }
 };
 
-/// Runs the row on this rank. In what its result differs from what the inputs of all members make,
-/// computed without Ronde; empty if in nothing.
+/// Runs the row on this rank. Returns how its result differs from what the inputs of all members
+/// make, computed without Ronde; empty if it does not.
 std::string run_row(const Row& row, Runtime& runtime, const Place& place);
+
+/// Runs every collective of a type, in place and not, and where it reduces with every op that the
+/// type has. Names the rows that are wrong; empty: none.
+std::string run_rows(DataType dtype, Runtime& runtime, const Place& place);
 
 }  // namespace ronde::test

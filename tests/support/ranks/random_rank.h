@@ -6,16 +6,30 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "ronde/runtime.h"
 #include "tests/support/oracle/elements.h"
-#include "tests/support/ranks/persistent_requests.h"
 #include "tests/support/ranks/random_program.h"
 
 namespace ronde::test {
+
+/// Submits requests through persistent operations, which it keeps for requests that come again.
+///
+/// Thread-safety: submit() may be called from any thread.
+class PersistentRequests {
+ public:
+  Work submit(Runtime& runtime, Request request);
+
+ private:
+  PersistentOp operation_for(Runtime& runtime, Request request);
+
+  std::mutex mutex_;
+  std::map<std::string, PersistentOp> operations_;  ///< by what is fixed; guarded by mutex_
+};
 
 /// One rank that runs a random program: in an order, with pauses and waits of its own. Every result
 /// is compared with what the inputs of all ranks, known from the program, make in double precision
@@ -101,6 +115,42 @@ class RandomRank {
   std::vector<std::int64_t> checksums_;
   std::vector<std::string> checksum_texts_;
   std::map<std::string, std::uint64_t> reached_;
+};
+
+/// This rank's part in a program of all ranks and, at the same time, in programs of process sets,
+/// each on a thread of its own. The sets are random subsets, which overlap and have orders of their
+/// own. Some are added by all ranks before; others are created by their members while all that goes
+/// on, removed again, and created once more.
+///
+/// Thread-safety: none.
+class RandomPrograms {
+ public:
+  /// `engine`: of all ranks. Adds the sets that all ranks add.
+  RandomPrograms(const RandomRank::Engine& engine, int rank, int ranks, std::uint64_t seed);
+
+  /// Plays so many rounds of the program of all ranks, on this thread, and half as many of each
+  /// other one. Throws the first error of any of them.
+  void play(int rounds);
+
+  /// The part in the program of all ranks.
+  const RandomRank& of_all() const noexcept { return of_all_; }
+
+ private:
+  /// The program of a set of which this rank is a member.
+  struct Player {
+    std::vector<int> members;
+    std::string tag;                  ///< empty: all ranks have added it
+    std::shared_ptr<ProcessSet> set;  ///< of which its operations are
+    RandomProgram program;
+    RandomRank rank;
+  };
+
+  void play_one(Player& player, int rounds) const;
+
+  Runtime& runtime_;
+  RandomProgram program_;
+  RandomRank of_all_;
+  std::vector<Player> players_;
 };
 
 }  // namespace ronde::test

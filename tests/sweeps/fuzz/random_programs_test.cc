@@ -13,7 +13,7 @@
 #include "tests/support/harness/case_table.h"
 #include "tests/support/harness/sanitizers.h"
 #include "tests/support/inproc/memory_network.h"
-#include "tests/support/ranks/random_programs.h"
+#include "tests/support/ranks/random_rank.h"
 #include "tests/support/ranks/ranks.h"
 
 namespace ronde::test {
