@@ -5,16 +5,10 @@
 #include <tuple>
 #include <utility>
 
-#include "backends/compose_gpu.h"
 #include "backends/hierarchical/hierarchical.h"
-#include "backends/shm/memory/shared_board.h"
 #include "backends/shm/shm.h"
-#include "backends/socket/host.h"
 #include "backends/socket/launched/launch.h"
 #include "backends/socket/launched/launched_start.h"
-#include "backends/socket/socket_tree.h"
-#include "backends/socket/start_facts.h"
-#include "backends/timeout.h"
 #include "ronde/error.h"
 #include "ronde/log.h"
 
@@ -28,7 +22,7 @@
 namespace ronde {
 namespace {
 
-/// Of what the user has forced and these ranks cannot use.
+/// Warns of algorithms that the user has forced and these ranks cannot use.
 void warn_of_unsuited_algorithms(const Config& config, const BackendContext& context) {
   const std::tuple<const char*, Collective, const std::string&> forced[] = {
       {"RONDE_ALLGATHER", Collective::Allgather, config.allgather},
@@ -42,7 +36,7 @@ void warn_of_unsuited_algorithms(const Config& config, const BackendContext& con
   }
 }
 
-/// Those that move data between hosts.
+/// Adds the backends that move data between hosts.
 void add_fabric_backends(const Config& config, MakeFabric make, MakeFabric make_for_set,
                          BuiltIn& built_in) {
   const auto fabric = std::make_shared<SharedFabric>(
@@ -51,13 +45,11 @@ void add_fabric_backends(const Config& config, MakeFabric make, MakeFabric make_
         return make(context);
       },
       std::move(make_for_set));
-  const AlgorithmTable table = algorithm_table(config);
+  const FabricBackendOptions options = {.algorithms = algorithm_table(config),
+                                        .exact = config.exact};
   built_in.fabric = fabric;
-  built_in.backends.emplace(
-      "fabric", fabric_backend_factory(fabric, {.algorithms = table, .exact = config.exact}));
-  built_in.backends.emplace(
-      "hierarchical",
-      hierarchical_backend_factory(fabric, {.algorithms = table, .exact = config.exact}));
+  built_in.backends.emplace("fabric", fabric_backend_factory(fabric, options));
+  built_in.backends.emplace("hierarchical", hierarchical_backend_factory(fabric, options));
 }
 
 #ifdef RONDE_HAVE_MPI
@@ -72,7 +64,7 @@ constexpr bool kHaveUcx = true;
 MakeFabric make_ucx_fabric() {
   UcxOptions options;
 #ifdef RONDE_HAVE_MPI
-  options.transports_not_meant = kMpiTransportsOfUcx;
+  options.ignored_transports = kMpiTransportsOfUcx;
 #endif
   return ucx_fabric_maker(options);
 }
@@ -88,8 +80,8 @@ MakeFabric make_ucx_fabric() {
 }
 #endif
 
-/// The parts of ranks whose data moves without MPI, but for the transport. `why` MPI moves none,
-/// for who asks it to.
+/// All parts but the transport, for ranks whose data moves without MPI. `why`: the end of the error
+/// for users who ask for MPI.
 BuiltIn parts_without_mpi(const Config& config, const std::string& why) {
   BuiltIn built_in;
   built_in.make_board = shm_board_factory();
@@ -105,6 +97,16 @@ BuiltIn parts_without_mpi(const Config& config, const std::string& why) {
   return built_in;
 }
 
+/// Hosts that RONDE_HOST_ID names may be one machine, so their ranks may try 127.0.0.1.
+NetworkOptions network_options(const Config& config) {
+  return {.init_timeout_s = config.init_timeout_s,
+          .host = config.host_id,
+          .offer_loopback = !config.host_id.empty(),
+          .one_host = !kHaveUcx,
+          .job_key = config.job_key,
+          .ports = port_range(config)};
+}
+
 constexpr const char* kNoMpiRanks = "needs ranks that MPI has started";
 
 BuiltIn compose_launched(const Config& config, Launch launch) {
@@ -112,14 +114,8 @@ BuiltIn compose_launched(const Config& config, Launch launch) {
   const LogLevel level = parse_log_level(config.log_level);
   BuiltIn built_in = parts_without_mpi(config, kNoMpiRanks);
   built_in.make_transport = launched_transport_factory(
-      {.launch = std::move(launch),
-       .init_timeout_s = config.init_timeout_s,
-       .host = config.host_id,
-       .offer_loopback = !config.host_id.empty(),
-       .one_host = !kHaveUcx,
-       .job_key = config.job_key,
-       .ports = port_range(config),
-       .warn = [level, rank](const std::string& text) { Logger(level, rank).warning(text); }});
+      {network_options(config), std::move(launch),
+       [level, rank](const std::string& text) { Logger(level, rank).warning(text); }});
   return built_in;
 }
 
@@ -134,14 +130,14 @@ std::optional<Launch> launch_for(const Config& config, const StartingRanks& rank
 
 namespace {
 
-/// The program's MPI brings the ranks together and does nothing else: Note [MPI that Ronde may only
-/// start with].
+/// Puts the parts together where the program's MPI only brings the ranks together: Note [MPI that
+/// Ronde may only start with].
 BuiltIn compose_to_meet(const Config& config, const MpiOptions& options, const std::string& why) {
   BuiltIn built_in = parts_without_mpi(config, why);
-  built_in.make_transport = [options] { return meet_over_mpi(options, !kHaveUcx); };
+  built_in.make_transport = [options] { return meet_over_mpi(options); };
   built_in.meets_in_init = true;
   BackendFactory refusing;
-  refusing.priority = -1;  // below whatever `auto` may take
+  refusing.priority = -1;  // below all that `auto` may choose
   refusing.create = [why](BackendContext&) -> std::unique_ptr<Backend> {
     throw UsageError("RONDE_CPU_BACKEND=mpi " + why);
   };
@@ -157,15 +153,9 @@ ProgramMpi program_mpi() {
 
 BuiltIn compose_built_in(const Config& config, const StartingRanks& ranks) {
   if (auto launch = launch_for(config, ranks)) return compose_launched(config, *std::move(launch));
-  MpiOptions options;
+  MpiOptions options{network_options(config)};
   options.ranks = {.communicator = ranks.mpi_communicator, .of_world = ranks.mpi_ranks};
-  options.init_timeout_s = config.init_timeout_s;
   options.exact = config.exact;
-  options.host = config.host_id;
-  // Hosts that bear names may be one machine.
-  options.offer_loopback = !config.host_id.empty();
-  options.job_key = config.job_key;
-  options.ports = port_range(config);
   options.on_program_finalize = ranks.on_program_finalize;
   if (ranks.only_meet) return compose_to_meet(config, options, "is for ronde::init() alone");
   if (const std::string& level = ranks.mpi.low_level; !level.empty()) {
@@ -240,14 +230,7 @@ int feature_version(std::string_view feature, const vendor::SymbolLookup& gpu_li
 BuiltIn compose_without_launcher(const Config& config, const KeyValueStart& start) {
   BuiltIn built_in = parts_without_mpi(config, kNoMpiRanks);
   const auto calls = std::make_shared<KeyValueCalls>();
-  built_in.make_transport = key_value_transport_factory({.start = start,
-                                                         .init_timeout_s = config.init_timeout_s,
-                                                         .host = config.host_id,
-                                                         .offer_loopback = !config.host_id.empty(),
-                                                         .one_host = !kHaveUcx,
-                                                         .job_key = config.job_key,
-                                                         .ports = port_range(config),
-                                                         .calls = calls});
+  built_in.make_transport = key_value_transport_factory({network_options(config), start, calls});
   built_in.hanging_start = [calls] { return calls->hanging(); };
   return built_in;
 }
@@ -255,19 +238,10 @@ BuiltIn compose_without_launcher(const Config& config, const KeyValueStart& star
 BuiltIn compose_met(const Config& config, const MetRanks& ranks) {
   BuiltIn built_in = parts_without_mpi(config, kNoMpiRanks);
   built_in.meets_in_init = true;
-  built_in.make_transport = [config, ranks] {
-    const std::string host = config.host_id.empty() ? net::host_identity() : config.host_id;
-    const net::TreeOptions options = {
-        .transport = "world",
-        .rank = ranks.rank,
-        .size = ranks.size,
-        .deadline = net::Clock::now() + milliseconds_of(config.init_timeout_s),
-        .host = host,
-        .offer_loopback = !config.host_id.empty(),
-        .job_key = config.job_key,
-        .ports = port_range(config)};
-    net::compare_facts({.size = ranks.size, .host = host}, !kHaveUcx, ranks.exchange);
-    return std::make_unique<net::SocketTree>(options, ranks.exchange);
+  built_in.make_transport = [options = network_options(config), ranks] {
+    return net::connect_ranks("world", {ranks.rank, ranks.size}, options,
+                              net::Clock::now() + milliseconds_of(options.init_timeout_s),
+                              ranks.exchange);
   };
   return built_in;
 }

@@ -11,7 +11,7 @@
 #include "backends/gpu_reading.h"
 #include "backends/launcher.h"
 #include "backends/socket/key_value.h"
-#include "backends/socket/rendezvous.h"
+#include "backends/socket/start.h"
 #include "backends/vendor/api_table.h"
 #include "ronde/config.h"
 #include "ronde/error.h"
@@ -21,69 +21,79 @@
 
 namespace ronde {
 
-/// What this build of Ronde brings.
+struct MpiOptions;
+
+/// The transport, the board and the backends of this build.
 struct BuiltIn {
   std::function<std::unique_ptr<Transport>()> make_transport;
-  /// make_transport has to be called on the thread that calls init, which alone may call MPI.
+  /// make_transport has to be called on the thread that calls init: no other may call MPI.
   bool meets_in_init = false;
   std::function<std::optional<GroupError>()> hanging_start;  ///< as in RuntimeOptions
-  MakeBoard make_board;                                      ///< of ranks of one host
+  MakeBoard make_board;                                      ///< for the ranks of one host
   BackendRegistry backends;
-  std::shared_ptr<SharedFabric> fabric;  ///< between hosts, of those of them that need one
-  BackendRegistry device_backends;       ///< of GPUs
-  ReadGpu read_gpu;                      ///< of the GPU that one of them uses
+  std::shared_ptr<SharedFabric> fabric;  ///< between hosts; shared by the backends that need one
+  BackendRegistry device_backends;       ///< for GPUs
+  ReadGpu read_gpu;                      ///< reads the GPU that one of them uses
 };
 
-/// The ranks that start together: of the launcher's where nothing is said. See InitOptions.
+/// The ranks that start together; by default, those of the launcher. See InitOptions.
 struct StartingRanks {
   std::optional<int> mpi_communicator = {};
   std::vector<int> mpi_ranks = {};
   ProgramMpi mpi = {};  ///< when init was called
-  /// MPI brings the ranks together, and does no more whatever its thread level.
+  /// MPI only brings the ranks together, whatever its thread level.
   bool only_meet = false;
-  /// As in MpiOptions.
+  /// See MpiOptions.
   std::function<void()> on_program_finalize = nullptr;
 };
 
-/// The one place that knows which transports and backends are linked. Ranks that torchrun, Slurm or
-/// the like started meet without MPI (Note [Who started this process]), unless `ranks` chooses some
-/// of MPI; else it is MPI where it was built in, or one rank, this process.
+/// Puts the parts of this build together; no other place knows which transports and backends are
+/// linked. Ranks that torchrun, Slurm or the like started meet without MPI (Note [Who started this
+/// process]), unless `ranks` chooses ranks of MPI. All others meet over MPI if it was built in;
+/// without it, this process is the only rank.
 BuiltIn compose_built_in(const Config& config, const StartingRanks& ranks = {});
 
-/// The same for ranks that no launcher started, which meet through a store of keys and values.
-/// Shared memory moves their data within a host, UCX between hosts: without it, they refuse to
-/// start on several. Needs no MPI, and touches none.
+/// Puts the parts together for ranks that no launcher started, which meet through a key-value
+/// store. Shared memory moves their data within a host, UCX between hosts; without UCX, they refuse
+/// to start on several hosts. MPI is neither needed nor called.
 BuiltIn compose_without_launcher(const Config& config, const KeyValueStart& start);
 
-/// Ranks that a world brings together.
+/// The ranks of a world, which an exchange brings together.
 struct MetRanks {
   int rank = 0;
   int size = 1;
-  net::Exchange exchange;  ///< of blobs among them
+  net::Exchange exchange;
 };
 
-/// Puts the parts together for ranks that meet by an exchange, on the thread that starts them.
+/// Puts the parts together for the ranks of a world, on the thread that starts them.
 BuiltIn compose_met(const Config& config, const MetRanks& ranks);
 
-/// The ways to move what is on GPUs that are measured against each other (`ronde bench setups`), by
-/// the names of docs/gpu.md. Of `config` all else counts. `symbols`, `kernel_image`: as in
+/// The ways to move GPU data that `ronde bench setups` compares, by the names of docs/gpu.md. They
+/// override what `config` says of the choice between them. `symbols`, `kernel_image`: see
 /// CudaOptions.
 BackendRegistry gpu_setups(const Config& config, const vendor::SymbolLookup& symbols,
                            const void* kernel_image);
 
-/// Nothing in a build without MPI.
+/// Adds the backends for GPUs; none in a build without them (RONDE_BUILD_GPU). `mpi`: null unless
+/// MPI has started the ranks.
+void add_gpu_backends(const Config& config, const MpiOptions* mpi, BuiltIn& built_in);
+
+/// Returns the version of "cuda" or "nccl"; 0 where it cannot be used.
+int gpu_feature_version(std::string_view feature, const vendor::SymbolLookup& gpu_libraries);
+
+/// The MPI of the program; empty in a build without MPI.
 ProgramMpi program_mpi();
 
-/// See ronde::feature_version(). `gpu_libraries` finds those of the vendor.
+/// See ronde::feature_version(). `gpu_libraries` finds the functions of the GPU vendor's libraries.
 int feature_version(std::string_view feature, const vendor::SymbolLookup& gpu_libraries);
 
-/// A library that the built-in parts rest on, for `ronde info`: "MPI", "MPICH Version: 4.0.2".
+/// A library that the built-in parts use, for `ronde info`: "MPI", "MPICH Version: 4.0.2".
 struct LinkedLibrary {
   std::string name;
   std::string version;
 };
 
-/// Asks the libraries themselves, at run time. Starts nothing: MPI is not initialised by it.
+/// Queries the libraries at run time, without initialising MPI.
 std::vector<LinkedLibrary> linked_libraries();
 
 }  // namespace ronde

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "backends/compose_gpu.h"
+#include "backends/compose.h"
 
 #include <memory>
 #include <optional>
@@ -57,7 +57,8 @@ void add_gpu_backends(const Config& config, [[maybe_unused]] const MpiOptions* m
   const auto reader = std::make_shared<cuda::GpuReader>(parse_log_level(config.log_level));
   cuda.on_gpu = nccl.on_gpu = [reader](const std::string& uuid) { reader->use(uuid); };
   built_in.read_gpu = cuda::read_with_patience(reader);
-  // Asked for by name, it is that or an error. It is made too late to ask all ranks about MPI.
+  // NCCL that was asked for by name has no fallback. The fallback is made too late for all ranks to
+  // agree on GPU-aware MPI.
   if (config.gpu_backend == "auto") nccl.fallback = cuda_backend_factory(cuda).create;
 #ifdef RONDE_HAVE_MPI
   if (config.gpu_aware_mpi && mpi != nullptr) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// For builds without the backends for GPUs.
-#include "backends/compose_gpu.h"
+// Compiled in builds without the backends for GPUs.
+#include "backends/compose.h"
 
 namespace ronde {
 

@@ -8,14 +8,14 @@
 
 namespace ronde {
 
-/// What the driver says of a rank's GPU, by names as of `ronde top --json`. What it does not say is
-/// left out.
+/// What the driver reports about a rank's GPU, by the names of `ronde top --json`. Values that the
+/// driver does not know are left out.
 struct GpuReading {
   std::map<std::string, double> gauges;
   std::map<std::string, std::uint64_t> totals;  ///< their rates are shown
 };
 
-/// May be called from any thread. Empty: there is no GPU.
+/// Reads the GPU; may be called from any thread. Empty: there is no GPU.
 using ReadGpu = std::function<GpuReading()>;
 
 }  // namespace ronde

@@ -13,8 +13,8 @@ namespace ronde {
 /// The MPI of a program that initialised it before init.
 struct ProgramMpi {
   bool is_there = false;
-  /// Its thread level, as "MPI_THREAD_FUNNELED", if that is below MPI_THREAD_MULTIPLE: Ronde may
-  /// then call MPI within init alone.
+  /// Its thread level, such as "MPI_THREAD_FUNNELED", if that is below MPI_THREAD_MULTIPLE; Ronde
+  /// may then call MPI within init only.
   std::string low_level = {};
 };
 
@@ -34,27 +34,27 @@ std::optional<Number> number_in(const EnvironmentLookup& variables, const std::s
 
 }  // namespace detail
 
-/// The variable, as "PMI_SIZE=4", by which a launcher says that it started several ranks, for a
-/// process that finds itself alone; empty if none does. SLURM_NTASKS, HOROVOD_SIZE and WORLD_SIZE
-/// (of torchrun and the Kubeflow Training Operator) count unless an MPI launcher in the job says
-/// otherwise: SLURM_NTASKS alone means that the program was started without one. torchrun's own
-/// WORLD_SIZE counts always, as it is srun that started torchrun, once a node, and says PMI_SIZE=1.
+/// Returns the variable by which a launcher says that it started several ranks, as "PMI_SIZE=4";
+/// empty if none does. For a process whose transport knows of one rank only. SLURM_NTASKS,
+/// HOROVOD_SIZE and WORLD_SIZE (set by torchrun and the Kubeflow Training Operator) count unless an
+/// MPI launcher says otherwise: SLURM_NTASKS without one means that srun was not used. torchrun's
+/// WORLD_SIZE always counts, because srun starts torchrun once a node, and then sets PMI_SIZE=1.
 inline std::string foreign_launcher(const EnvironmentLookup& variables) {
-  bool launcher_spoke = false;
+  bool has_mpi_launcher = false;
   for (const char* const name : {"PMI_SIZE", "OMPI_COMM_WORLD_SIZE"}) {
     const std::optional<int> size = detail::number_in(variables, name);
     if (size && *size > 1) return std::string(name) + "=" + std::to_string(*size);
-    launcher_spoke = launcher_spoke || size.has_value();
+    has_mpi_launcher = has_mpi_launcher || size.has_value();
   }
-  // PMIx tells a process its rank, not how many there are.
+  // PMIx gives a process its rank, but not the number of ranks.
   const std::optional<int> pmix_rank = detail::number_in(variables, "PMIX_RANK");
   if (pmix_rank && *pmix_rank > 0) return "PMIX_RANK=" + std::to_string(*pmix_rank);
   const std::optional<int> world = detail::number_in(variables, "WORLD_SIZE");
-  const bool world_speaks = !launcher_spoke || variables("TORCHELASTIC_RUN_ID");
-  if (world_speaks && world && *world > 1) return "WORLD_SIZE=" + std::to_string(*world);
+  const bool world_counts = !has_mpi_launcher || variables("TORCHELASTIC_RUN_ID");
+  if (world_counts && world && *world > 1) return "WORLD_SIZE=" + std::to_string(*world);
   for (const char* const name : {"HOROVOD_SIZE", "SLURM_NTASKS"}) {
     const std::optional<int> size = detail::number_in(variables, name);
-    if (!launcher_spoke && size && *size > 1)
+    if (!has_mpi_launcher && size && *size > 1)
       return std::string(name) + "=" + std::to_string(*size);
   }
   return {};

@@ -9,7 +9,7 @@
 #include <utility>
 
 #include "api/src/tuned_file.h"
-#include "backends/timeout.h"
+#include "backends/compose.h"
 #include "ronde/config.h"
 #include "ronde/error.h"
 #include "ronde/log.h"

@@ -8,7 +8,6 @@
 #include <vector>
 
 #include "backends/vendor/api_table.h"
-#include "backends/vendor/wrapped_calls.h"
 #include "ronde/backend.h"
 
 /// The backend for buffers on NVIDIA's GPUs that needs no NCCL, for code that sets up a Runtime.

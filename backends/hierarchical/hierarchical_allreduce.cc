@@ -19,7 +19,7 @@ namespace {
 using shm::Piece;
 using shm::Slice;
 
-/// Elements that are widened, reduced and narrowed at a time: in the first-level cache.
+/// Elements that are widened, reduced and narrowed at a time, in the first-level cache.
 constexpr std::size_t kBlock = 1024;
 
 /// Calls `visit(begin, count)` for blocks that make up `count` elements.
@@ -48,13 +48,13 @@ Hierarchy::Hierarchy(std::shared_ptr<shm::SlotBufferContext> slot_context, Shard
       algorithms_(std::move(algorithms)),
       exact_(exact) {
   if (!shards.own) return;
-  constexpr std::size_t kLine = 64;
   constexpr std::size_t kWidening = 2;  // of half types
   const shm::SlotBufferShape& shape = buffer->buffer.shape();
   // A shard is only divided if two have messages that are large enough.
   const std::size_t undivided = 2 * shards.least_message * shards.hosts;
   const std::size_t shard_bytes =
-      std::max(shape.slot_bytes / shards.count, std::min(shape.slot_bytes, undivided)) + 2 * kLine;
+      std::max(shape.slot_bytes / shards.count, std::min(shape.slot_bytes, undivided)) +
+      2 * shm::kCacheLine;
   partials_.assign(shape.slots, std::vector<std::byte>(kWidening * shard_bytes));
   const auto register_memory = [this](std::byte* begin, std::size_t bytes) {
     registered_.push_back(owners_->fabric->register_memory(begin, bytes));
@@ -156,12 +156,12 @@ void HierarchicalAllreduce::widen_inputs(std::size_t count) {
 }
 
 Algorithm HierarchicalAllreduce::choose(std::size_t bytes) const {
-  // Pairwise, a half that is a wire_dtype is rounded once over all hosts.
+  // The pairwise algorithm rounds to a wire_dtype only once over all hosts.
   if (hierarchy_->exact_ || format_.converts()) return Algorithm::Pairwise;
   return hierarchy_->algorithms_.choose(Collective::Allreduce, hierarchy_->shards.hosts, bytes);
 }
 
-/// From the sums of this host to the results in the own slot.
+/// Reduces the sums of this host with those of the others, to the results in the own slot.
 Steps HierarchicalAllreduce::exchange(std::uint64_t round, PeerMessages& messages) {
   const std::size_t count = shard(*hierarchy_->shards.own, round).count();
   if (count == 0) co_return;
@@ -179,7 +179,7 @@ Steps HierarchicalAllreduce::exchange(std::uint64_t round, PeerMessages& message
   }
 }
 
-/// The owner on each host finishes a part of the shard, and sends the others what it has become.
+/// The owner on each host finishes a part of the shard, and sends the result to the others.
 Steps HierarchicalAllreduce::scatter_and_gather(std::uint64_t round, PeerMessages& messages,
                                                 Algorithm algorithm) {
   const Shards& shards = hierarchy_->shards;
@@ -206,7 +206,7 @@ Steps HierarchicalAllreduce::scatter_and_gather(std::uint64_t round, PeerMessage
   }
 }
 
-/// Scales and rounds sums over all hosts.
+/// Scales and rounds the sums over all hosts.
 void HierarchicalAllreduce::finish(std::byte* results, const std::byte* sums,
                                    std::size_t count) const {
   if (count == 0) return;
@@ -261,7 +261,7 @@ std::size_t HierarchicalAllreduce::slot_of(std::uint64_t round) const noexcept {
   return absolute(round) % elements_.size();
 }
 
-/// Of the own shard.
+/// The address of the results of the own shard.
 std::byte* HierarchicalAllreduce::own_results(std::uint64_t round) {
   const std::size_t begin = shard(*hierarchy_->shards.own, round).begin;
   return buffer().slot(buffer().rank(), absolute(round)) + begin * element_bytes_;

@@ -18,15 +18,15 @@
 
 namespace ronde::hierarchical {
 
-/// State that operations share. They may outlive the backend.
+/// State that operations share; operations may outlive the backend.
 class Hierarchy {
  public:
-  /// `buffer`: of the ranks of this host; its slots are as large on every host. `owners`: of this
-  /// rank's shard, in the order of hosts; null without one. `exact`: reduce in this order.
+  /// `buffer`: that of this host; slots have the same size on every host. `owners`: those of this
+  /// rank's shard, in the order of hosts; null without a shard. `exact`: reduces in that order.
   Hierarchy(std::shared_ptr<shm::SlotBufferContext> buffer, Shards shards,
             std::shared_ptr<const FabricChannel> owners, AlgorithmTable algorithms, bool exact);
 
-  /// Adds how many rounds used which algorithm between hosts.
+  /// Adds the number of rounds of each algorithm between hosts.
   void add_counters(StatsGroup& group) const;
 
   const std::shared_ptr<shm::SlotBufferContext> buffer;
@@ -39,32 +39,36 @@ class Hierarchy {
   const AlgorithmTable algorithms_;
   const bool exact_;
   std::array<Counter, kAlgorithmCount> used_;
-  std::vector<std::vector<std::byte>> partials_;   ///< this host's sums of the own shard, by slot
-  std::vector<std::shared_ptr<void>> registered_;  ///< what the own shard is sent from, or null
+  std::vector<std::vector<std::byte>> partials_;  ///< this host's sums of the own shard, by slot
+  std::vector<std::shared_ptr<void>>
+      registered_;  ///< memory that the own shard is sent from, or null
 };
 
 /// An allreduce over several hosts.
 ///
 /// Note [A round over several hosts]
-/// 1. Every rank stages its input in its slot of the slot buffer, as TwoShotAllreduce does, but for
-///    the shard that it owns.
-/// 2. The owner of a shard reduces it over the ranks of its host, scaling the inputs, into a buffer
-///    of its own.
-/// 3. The owners of the same shard on all hosts reduce it by one of the algorithms between hosts;
-///    the results are scaled, rounded, and come to lie in each owner's slot, where its shard was
-///    left free.
+/// 1. Every rank stages its input in its slot of the slot buffer, as in TwoShotAllreduce, except
+/// the
+///    shard that it owns.
+/// 2. The owner of a shard reduces it over the ranks of its host into a buffer of its own, and
+/// scales
+///    the inputs.
+/// 3. The owners of the same shard on all hosts reduce it by one of the algorithms between hosts.
+/// The
+///    results are scaled, rounded, and stored in each owner's slot, in the place of its own shard.
 /// 4. When a shard is complete in its owner's slot, the ranks of the host copy it to their outputs.
-/// Every owner has the same bits, and so have all ranks. A shard crosses to another host about once
-/// in either direction, whatever the number of ranks, and the shards of a host do so at the same
-/// time. Rounds follow each other as far as there are slots: while one is on the wire the next is
-/// reduced. Between hosts a half type is sent as f32 until it is complete, so that it is rounded
-/// once; but as itself where it is a wire_dtype, as that is to save bytes: then the sum of each
-/// host is rounded to it too, divided before if that is for an average.
-/// Messages are sent from and received in memory of the backend only, never a user's.
+/// All owners have the same bits, and so have all ranks. A shard crosses to another host about once
+/// in either direction, whatever the number of ranks, and the shards of a host cross at the same
+/// time. As many rounds as there are slots are in flight: while one is on the wire, the next is
+/// reduced. A half type is sent between hosts as f32 until the sum is complete, so that it is
+/// rounded once. If it is a wire_dtype, which saves bytes, it is sent as itself: then the sum of
+/// each host is also rounded to it, and divided before if it is part of an average. Messages are
+/// sent from and received in memory of the backend only, never a user's.
 ///
-/// Allreduces that overlap have one row of rounds: each takes every step after the one before it
-/// has taken it for all of its rounds, but for steps 2 and 3 of the owners, whose order is free. So
-/// none ever waits for a later one, and the later ones fill the slots that it leaves.
+/// Overlapping allreduces share one sequence of rounds: each does a step only after the previous
+/// allreduce has done that step for all of its rounds, except for steps 2 and 3 of the owners,
+/// whose order is free. So none ever waits for a later one, and later ones fill the slots that it
+/// leaves.
 ///
 /// Thread-safety: as Operation.
 class HierarchicalAllreduce final : public shm::SlotAllreduce {
@@ -74,7 +78,7 @@ class HierarchicalAllreduce final : public shm::SlotAllreduce {
   std::uint64_t progress() const override { return SlotAllreduce::progress() + exchanged_; }
 
  private:
-  /// What the owners of a shard do with a round.
+  /// The exchange of a round between the owners of a shard.
   struct Exchange {
     explicit Exchange(const std::shared_ptr<Hierarchy>& hierarchy, std::size_t slot)
         : messages(hierarchy->owners_, static_cast<std::uint32_t>(slot % Fabric::kStreams),
@@ -120,8 +124,8 @@ class HierarchicalAllreduce final : public shm::SlotAllreduce {
   shm::ChunkWalk reducing_;
   std::vector<std::size_t> elements_;                 ///< of the round in each slot
   std::vector<std::unique_ptr<Exchange>> exchanges_;  ///< of the round in each slot; null: ended
-  std::uint64_t complete_ = 0;                        ///< rounds that the own shard is finished of
-  std::uint64_t exchanged_ = 0;                       ///< grows as exchanges get on
+  std::uint64_t complete_ = 0;                        ///< rounds whose own shard is finished
+  std::uint64_t exchanged_ = 0;                       ///< grows as exchanges advance
   std::vector<float> widened_;                        ///< a block of every local rank
 };
 

@@ -8,8 +8,7 @@ namespace {
 
 /// Elements of a cache line, at which shards and parts begin.
 std::size_t line_of(std::size_t element_bytes) {
-  constexpr std::size_t kLine = 64;
-  return kLine / element_bytes;
+  return shm::kCacheLine / element_bytes;
 }
 
 }  // namespace
@@ -55,6 +54,19 @@ Shards shards_of(const Topology& topology, std::size_t least_message) {
   shards.own = local_rank;
   for (const std::vector<int>& ranks : ranks_of) shards.owners.push_back(ranks[local_rank]);
   return shards;
+}
+
+shm::SlotBufferShape slot_buffer_shape(const Topology& topology) {
+  constexpr std::size_t kKiB = std::size_t{1} << 10;
+  constexpr std::size_t kLeast = 64 * kKiB;
+  constexpr std::size_t kMost = 2048 * kKiB;
+  constexpr std::size_t kMostOfHost = 256 * kKiB * kKiB;
+  constexpr std::size_t kSlots = 8;  // so many that the network has work while a rank does not run
+  const Shards shards = shards_of(topology);
+  const std::size_t wanted = std::clamp(kLeastMessage * shards.count * shards.hosts, kLeast, kMost);
+  return {.ranks = static_cast<std::size_t>(topology.local_size),
+          .slots = kSlots,
+          .slot_bytes = shm::slot_bytes_within(wanted, kMostOfHost, shards.largest_host * kSlots)};
 }
 
 }  // namespace ronde::hierarchical

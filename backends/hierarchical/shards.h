@@ -7,26 +7,30 @@
 #include <vector>
 
 #include "backends/shm/slots/chunks.h"
+#include "backends/shm/slots/slot_buffer.h"
 #include "ronde/topology.h"
 
 namespace ronde::hierarchical {
 
-/// Division of the reduction among the ranks. A round has at most as many shards as the smallest
-/// host has ranks, and fewer where their messages would be too small: a shard belongs to one local
-/// rank of every host, and where there are fewer, to others from round to round. It is divided
-/// again among its owners, one a host.
+/// A round is divided among so few ranks that messages have at least so many bytes, if it has.
+inline constexpr std::size_t kLeastMessage = std::size_t{64} << 10;
+
+/// The division of a reduction among the ranks. A round has at most as many shards as the smallest
+/// host has ranks, and fewer if their messages would be too small. A shard belongs to one local
+/// rank of every host; if there are fewer shards than owners, the owners alternate from round to
+/// round. The owners, one a host, divide a shard into parts.
 struct Shards {
   std::size_t hosts = 1;
   std::size_t own_host = 0;
-  std::size_t largest_host = 1;  ///< how many ranks it has
+  std::size_t largest_host = 1;  ///< the number of its ranks
   std::size_t count = 1;
-  std::size_t least_message = 0;  ///< bytes, if a round has them
-  /// None on a local rank that the smallest host does not have: it only adds its input.
+  std::size_t least_message = 0;  ///< bytes, as far as a round has so many
+  /// The own shard; none on a local rank that the smallest host lacks, which only adds its input.
   std::optional<std::size_t> own;
-  /// The ranks that own this rank's shard, by host; empty without one.
+  /// The ranks that own this rank's shard, by host; empty without a shard.
   std::vector<int> owners;
 
-  /// A round of all rounds.
+  /// A round, by its number in the slot buffer.
   struct Round {
     std::uint64_t number = 0;
     std::size_t elements = 0;
@@ -39,5 +43,8 @@ struct Shards {
 };
 
 Shards shards_of(const Topology& topology, std::size_t least_message = 0);
+
+/// Returns the shape of the slot buffer of this rank's host; slots have the same size on all hosts.
+shm::SlotBufferShape slot_buffer_shape(const Topology& topology);
 
 }  // namespace ronde::hierarchical

@@ -3,13 +3,31 @@
 
 #include <utility>
 
-#include "backends/mpi/gpu_support.h"
 #include "backends/mpi/mpi_environment.h"
+
+namespace ronde::mpi {
+
+std::string why_not_cuda(const GpuSupportApi& api) {
+  constexpr int kCuda = 0;  // MPIX_GPU_SUPPORT_CUDA
+  bool is_supported = false;
+  if (api.query_support) {
+    int supported = 0;
+    // A library that fails does not know this kind of GPU.
+    is_supported = api.query_support(kCuda, &supported) == 0 && supported != 0;
+  } else if (api.query_cuda_support) {
+    is_supported = api.query_cuda_support() == 1;
+  } else {
+    return "the MPI library does not say whether it takes addresses of GPUs";
+  }
+  return is_supported ? "" : "the MPI library says that it takes no addresses of GPUs";
+}
+
+}  // namespace ronde::mpi
 
 namespace ronde {
 namespace {
 
-/// Why messages cannot be in memory of GPUs, as MPI says.
+/// Returns why MPI cannot send from memory of GPUs; empty if it reports that it can.
 std::string why_not(const vendor::SymbolLookup& symbols) {
   mpi::GpuSupportApi api;
   if (std::string problem = api.load(symbols, vendor::kThisProcess); !problem.empty()) {

@@ -10,7 +10,7 @@
 namespace ronde {
 namespace {
 
-/// Below the priority of shared memory, which is faster within a host.
+/// Lower than that of shared memory, which is faster within a host.
 constexpr int kPriority = 10;
 
 }  // namespace
@@ -25,17 +25,17 @@ ProgramMpi mpi_of_program() {
   return mpi::MpiEnvironment::of_process()->of_program();
 }
 
-std::unique_ptr<Transport> meet_over_mpi(const MpiOptions& options, bool one_host) {
+std::unique_ptr<Transport> meet_over_mpi(const MpiOptions& options) {
   if (mpi::MpiEnvironment::of_process()->owns_mpi()) {
     throw UsageError(
         "ronde::init() has initialised MPI in this process, and calls it from a thread of Ronde's: "
         "initialise it before by MPI_Init_thread(..., MPI_THREAD_MULTIPLE, ...), or make the world "
         "from ranks of that of ronde::init()");
   }
-  // Apart from that of ronde::init(), whose ranks may be others.
+  // An environment of its own: the ranks of ronde::init() may be others.
   const auto environment =
       std::make_shared<mpi::MpiEnvironment>(mpi::MpiApi{}, process_environment());
-  return mpi::MpiExchange(environment, options, mpi::MpiUse::ToMeet).meet(one_host);
+  return mpi::MpiExchange(environment, options, mpi::MpiUse::ToMeet).meet();
 }
 
 MakeFabric mpi_fabric_maker(const MpiOptions& options) {

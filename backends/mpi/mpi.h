@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "backends/launcher.h"
-#include "ronde/config.h"
+#include "backends/socket/start.h"
 #include "ronde/error.h"
 #include "ronde/plugin/fabric_backend.h"
 #include "ronde/plugin/transport.h"
@@ -20,7 +20,7 @@
 /// none of MPI's.
 namespace ronde {
 
-/// The ranks that make a group: all of MPI_COMM_WORLD where neither is given.
+/// The ranks that make a group: all of MPI_COMM_WORLD if both are empty.
 struct MpiRanks {
   /// The ranks of this communicator (a Fortran handle).
   std::optional<int> communicator = {};
@@ -30,74 +30,68 @@ struct MpiRanks {
   bool are_all() const noexcept { return !communicator && of_world.empty(); }
 };
 
-/// Note [A death in MPI_Finalize]. Any thread may use it.
+/// Finds the rank that is lost while this one is in MPI_Finalize: Note [A death in MPI_Finalize].
+///
+/// Thread-safety: any thread may call it.
 class FinalizeWatch {
  public:
-  using Look = std::function<std::optional<GroupError>()>;
+  using FindLost = std::function<std::optional<GroupError>()>;
 
-  /// The rank that was lost while this one is in MPI_Finalize, if one was.
+  /// The rank that was lost, if one was; nothing outside of MPI_Finalize.
   std::optional<GroupError> lost() {
     const std::lock_guard lock(mutex_);
-    return look_ ? look_() : std::nullopt;
+    return find_lost_ ? find_lost_() : std::nullopt;
   }
-  /// From here on lost() calls `look`; it is in no call of an earlier one any more.
-  void use(Look look) {
+  /// Has lost() call `find_lost`, and waits until it no longer calls an earlier one.
+  void set(FindLost find_lost) {
     const std::lock_guard lock(mutex_);
-    look_ = std::move(look);
+    find_lost_ = std::move(find_lost);
   }
 
  private:
   std::mutex mutex_;
-  Look look_;
+  FindLost find_lost_;
 };
 
-struct MpiOptions {
-  /// How long to wait for the other ranks, in seconds (RONDE_INIT_TIMEOUT_S).
-  double init_timeout_s = 120.0;
+struct MpiOptions : NetworkOptions {
   /// Sums and products of floats are computed in rank order, never by MPI (RONDE_EXACT).
   bool exact = false;
   /// Most elements in one MPI call; tests lower it to see the chunks.
   std::size_t max_count = std::numeric_limits<int>::max();
-  /// An identity other than this host's (RONDE_HOST_ID). Ranks of different ones use TCP.
-  std::string host = {};
-  /// TCP may use 127.0.0.1, which another machine could not.
-  bool offer_loopback = false;
-  std::string job_key = {};  ///< RONDE_JOB_KEY
-  PortRange ports = {};      ///< RONDE_PORT_RANGE
   MpiRanks ranks = {};
-  /// Shuts the group down where the program calls MPI_Finalize() before it has. May be null.
+  /// Shuts the group down if the program calls MPI_Finalize() before shutdown(). May be null.
   std::function<void()> on_program_finalize = nullptr;
   std::shared_ptr<FinalizeWatch> finalize_watch = std::make_shared<FinalizeWatch>();
 };
 
 /// Makes the transport: initialises MPI (or joins the program's own) and meets the other ranks on
-/// the thread that calls it. Throws UsageError for a foreign launcher, too low a thread level, or
-/// after MPI was finalised; GroupError if ranks are missing once init_timeout_s has passed.
+/// the calling thread. Throws UsageError for a foreign launcher, too low a thread level, or after
+/// MPI was finalised; GroupError if ranks are missing once init_timeout_s has passed.
 std::function<std::unique_ptr<Transport>()> mpi_transport_factory(const MpiOptions& options);
 
-/// Nothing where MPI is not initialised, or Ronde initialised it, or it has ended.
+/// The MPI that the program has initialised; empty before that, after MPI has ended, and where
+/// Ronde has initialised it.
 ProgramMpi mpi_of_program();
 
-/// Meets ranks of the program's MPI on the thread that calls it, which is one that may call MPI
-/// (else UsageError), and calls MPI no more once it has returned. `one_host`:
-/// throws UsageError on every rank if they are on several, and where Ronde has initialised MPI.
-/// GroupError as above.
-std::unique_ptr<Transport> meet_over_mpi(const MpiOptions& options, bool one_host);
+/// Connects the ranks of the program's MPI, and calls MPI no more once it has returned. Throws
+/// UsageError where Ronde has initialised MPI, and on a thread that may not call MPI; GroupError as
+/// above. Unlike the transport above, it heeds `options.one_host`.
+std::unique_ptr<Transport> meet_over_mpi(const MpiOptions& options);
 
-/// Make the fabric over the same MPI: for all ranks, or for a process set.
-/// @{
+/// Makes the fabric of all ranks over the same MPI.
 MakeFabric mpi_fabric_maker(const MpiOptions& options);
+/// Makes the fabric of a process set over the same MPI.
 MakeFabric mpi_fabric_maker_of_set(const MpiOptions& options);
-/// @}
 
 /// The value of UCX_TLS that Ronde sets for the MPI of ranks on one host: Note [UCX and the death
 /// of a peer].
 inline constexpr const char* kMpiTransportsOfUcx = "^cma,tcp";
 
-/// Makes the backend, on all ranks at the same time, over the same MPI.
+/// Makes the backend over the same MPI, on all ranks at the same time.
 BackendFactory mpi_backend_factory(const MpiOptions& options);
 
-/// "MPICH Version: 4.0.2": the first line of what the library says. Initialises nothing.
+/// Returns the first line of the library's version text, such as "MPICH Version: 4.0.2".
+/// Initialises nothing.
 std::string mpi_library_version();
 
 }  // namespace ronde

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Each operation starts its non-blocking MPI calls at once and is then polled. Calls count in int:
-// an allreduce, broadcast or message of more elements goes in chunks; other collectives of more
-// elements go by messages, as those of process sets do.
+// Each operation starts its non-blocking MPI calls at once and is then polled. MPI counts in int: a
+// larger allreduce, broadcast or message is cut into chunks; other larger collectives use messages
+// between pairs, as those of process sets do.
 #include "backends/mpi/mpi_backend.h"
 
 #include <algorithm>
@@ -12,20 +12,22 @@
 #include <vector>
 
 #include "backends/mpi/mpi_fabric.h"
+#include "ronde/division.h"
 #include "ronde/error.h"
+#include "ronde/kernels.h"
 #include "ronde/plugin/segment_cursor.h"
 
 namespace ronde::mpi {
 namespace {
 
 // MPI messages of one tag between two ranks do not overtake each other, and both ranks start them
-// in the same order: so all those of a kind can have the same tag.
+// in the same order, so all messages can have the same tag.
 constexpr int kMessageTag = 1;
-/// Its tags are above that.
+/// The channel of by_messages_; its tags are above kMessageTag.
 constexpr std::uint32_t kMessageChannel = 1;
 
-/// The type in which MPI reduces. Integer sums and products are left to the unsigned type of the
-/// same width: there they wrap by definition, and the bits are those of the signed result.
+/// The type in which MPI reduces. Integer sums and products use the unsigned type of the same
+/// width, which wraps by definition and has the bits of the signed result.
 MPI_Datatype reduction_type(DataType dtype, ReduceOp op) {
   const bool wraps = op == ReduceOp::Sum || op == ReduceOp::Product;
   switch (dtype) {
@@ -52,7 +54,7 @@ MPI_Datatype reduction_type(DataType dtype, ReduceOp op) {
               ": it has to be widened before");
 }
 
-/// A type that moves elements of this size bit by bit.
+/// The type in which MPI moves elements of this size unchanged.
 MPI_Datatype moving_type(std::size_t element_bytes) {
   switch (element_bytes) {
     case 1:
@@ -70,7 +72,7 @@ std::size_t sum(std::span<const std::size_t> counts) {
   return std::accumulate(counts.begin(), counts.end(), std::size_t{0});
 }
 
-// For counts whose sum fits an int.
+// The sum of the counts has to fit an int.
 std::vector<int> as_ints(std::span<const std::size_t> counts) {
   std::vector<int> ints;
   for (const std::size_t count : counts) ints.push_back(static_cast<int>(count));
@@ -86,28 +88,47 @@ std::vector<int> offsets_of(std::span<const std::size_t> counts) {
   return offsets;
 }
 
-/// Calls `visit` with counts of at most `most` that add up to `count`.
-template <typename Visit>
-void in_chunks(std::size_t count, std::size_t most, Visit visit) {
-  while (count > 0) {
-    const std::size_t chunk = std::min(count, most);
-    visit(chunk);
-    count -= chunk;
+template <DataType dtype, ReduceOp op>
+constexpr OwnOperator kOperator = {
+    dtype, op, [](void* input, void* in_out, int* count, MPI_Datatype*) {
+      const std::array<const void*, 2> operands = {input, in_out};
+      best_kernels().reduce(in_out, operands, static_cast<std::size_t>(*count),
+                            {.dtype = dtype, .op = op}, Store::Regular);
+    }};
+
+/// Calls `visit(address, count)` for parts of at most `most` elements that make up `count` elements
+/// at `data`.
+template <typename Pointer, typename Visit>
+void in_chunks(Pointer* data, std::size_t count, std::size_t element_bytes, std::size_t most,
+               Visit visit) {
+  for (std::size_t at = 0; at < count; at += most) {
+    visit(advanced(data, at * element_bytes), static_cast<int>(std::min(most, count - at)));
   }
 }
 
 }  // namespace
 
-/// The MPI calls of one operation. All are started at once, so that every rank starts the calls of
-/// all operations in the same order.
+const std::array<OwnOperator, kOwnOperatorCount>& own_operators() {
+  static constexpr std::array<OwnOperator, kOwnOperatorCount> operators = {
+      kOperator<DataType::U8, ReduceOp::Min>,  kOperator<DataType::U8, ReduceOp::Max>,
+      kOperator<DataType::F32, ReduceOp::Min>, kOperator<DataType::F32, ReduceOp::Max>,
+      kOperator<DataType::F64, ReduceOp::Min>, kOperator<DataType::F64, ReduceOp::Max>,
+      kOperator<DataType::U8, ReduceOp::Sum>,  kOperator<DataType::I8, ReduceOp::Sum>,
+      kOperator<DataType::I16, ReduceOp::Sum>,
+  };
+  return operators;
+}
+
+/// The MPI calls of one operation. All start at once, so that every rank starts the calls of all
+/// operations in the same order.
 class MpiBackend::PendingCalls final : public Operation {
  public:
   PendingCalls(MpiEnvironment& environment, std::shared_ptr<Counters> counters)
       : environment_(environment), counters_(std::move(counters)) {}
 
-  /// Calls that are still in progress read and write the state's memory: it then has to stay.
+  /// Keeps the state if calls are in progress, as MPI reads and writes its memory.
   ~PendingCalls() override {
-    if (next_ < state_->requests.size()) keep_for_ever(state_);
+    if (next_ < state_->requests.size()) keep_until_exit(state_);
   }
 
   template <typename Function, typename... Args>
@@ -118,7 +139,7 @@ class MpiBackend::PendingCalls final : public Operation {
     ++counters_->collective_calls;
   }
 
-  /// Arrays that MPI reads until the call is finished.
+  /// Stores an array that MPI reads until the call is finished.
   int* keep(std::vector<int> numbers) {
     state_->arrays.push_back(std::move(numbers));
     return state_->arrays.back().data();
@@ -210,7 +231,7 @@ MPI_Op MpiBackend::operator_for(DataType dtype, ReduceOp op) const {
               ": Ronde does that around it");
 }
 
-/// Whether the order of operands matters, and MPI may not choose it.
+/// Whether the order of operands matters and MPI must not choose it.
 bool MpiBackend::reduces_in_order(DataType dtype, ReduceOp op) const {
   return exact_ && is_floating(dtype) && (op == ReduceOp::Sum || op == ReduceOp::Product);
 }
@@ -225,11 +246,9 @@ std::unique_ptr<Operation> MpiBackend::allreduce(const AllreduceCall& call) {
   const MPI_Op op = operator_for(call.dtype, call.op);
   const std::size_t element_bytes = size_of(call.dtype);
   auto pending = begin(segment.count * element_bytes);
-  auto* data = static_cast<std::byte*>(segment.output);
-  in_chunks(segment.count, max_count_, [&](std::size_t count) {
-    pending->start("MPI_Iallreduce", mpi_->api().iallreduce, MPI_IN_PLACE, static_cast<void*>(data),
-                   static_cast<int>(count), type, op, communicator_);
-    data += count * element_bytes;
+  in_chunks(segment.output, segment.count, element_bytes, max_count_, [&](void* data, int count) {
+    pending->start("MPI_Iallreduce", mpi_->api().iallreduce, MPI_IN_PLACE, data, count, type, op,
+                   communicator_);
   });
   return pending;
 }
@@ -242,11 +261,9 @@ std::unique_ptr<Operation> MpiBackend::broadcast(const BroadcastCall& call) {
     std::memmove(segment.output, segment.input, bytes);
   }
   auto pending = begin(bytes);
-  auto* data = static_cast<std::byte*>(segment.output);
-  in_chunks(segment.count, max_count_, [&](std::size_t count) {
-    pending->start("MPI_Ibcast", mpi_->api().ibcast, static_cast<void*>(data),
-                   static_cast<int>(count), moving_type(element_bytes), call.root, communicator_);
-    data += count * element_bytes;
+  const MPI_Datatype type = moving_type(element_bytes);
+  in_chunks(segment.output, segment.count, element_bytes, max_count_, [&](void* data, int count) {
+    pending->start("MPI_Ibcast", mpi_->api().ibcast, data, count, type, call.root, communicator_);
   });
   return pending;
 }
@@ -274,7 +291,7 @@ std::unique_ptr<Operation> MpiBackend::alltoall(const AlltoallCall& call) {
   check_counts(call.receive_counts);
   auto pending = begin(sum(call.receive_counts) * size_of(call.dtype));
   if (call.largest_count == 0) return pending;
-  // Offsets have to fit an int on every rank, as all must make the same calls.
+  // All ranks must make the same calls, so offsets have to fit an int on every rank.
   if (call.largest_count > max_count_ / call.send_counts.size()) {
     return by_messages_->alltoall(call);
   }
@@ -283,9 +300,9 @@ std::unique_ptr<Operation> MpiBackend::alltoall(const AlltoallCall& call) {
   const int* const receive_counts = pending->keep(as_ints(call.receive_counts));
   const int* const receive_offsets = pending->keep(offsets_of(call.receive_counts));
   const MPI_Datatype type = moving_type(size_of(call.dtype));
-  // A rank that sends nothing may pass one address for both buffers. Open MPI 4.1 takes equal
-  // addresses for MPI_IN_PLACE: the rank would send what it is to receive, or, if it receives
-  // nothing either, not advance the communicator's tag, and its later calls would match no other
+  // A rank that sends nothing may pass one address for both buffers. Open MPI 4.1 treats equal
+  // addresses as MPI_IN_PLACE: the rank would send what it should receive. If it receives nothing
+  // either, it would not advance the communicator's tag, and its later calls would match no other
   // rank's.
   static constexpr std::byte kNothing{};
   const void* const input = call.input == call.output ? &kNothing : call.input;
@@ -295,25 +312,23 @@ std::unique_ptr<Operation> MpiBackend::alltoall(const AlltoallCall& call) {
 }
 
 std::unique_ptr<Operation> MpiBackend::send(const SendCall& call) {
-  auto pending = begin(call.count * size_of(call.dtype));
-  const auto* data = static_cast<const std::byte*>(call.input);
-  in_chunks(call.count, max_count_, [&](std::size_t count) {
-    pending->start("MPI_Isend", mpi_->api().isend, static_cast<const void*>(data),
-                   static_cast<int>(count), moving_type(size_of(call.dtype)), call.peer,
-                   kMessageTag, communicator_);
-    data += count * size_of(call.dtype);
+  const std::size_t element_bytes = size_of(call.dtype);
+  const MPI_Datatype type = moving_type(element_bytes);
+  auto pending = begin(call.count * element_bytes);
+  in_chunks(call.input, call.count, element_bytes, max_count_, [&](const void* data, int count) {
+    pending->start("MPI_Isend", mpi_->api().isend, data, count, type, call.peer, kMessageTag,
+                   communicator_);
   });
   return pending;
 }
 
 std::unique_ptr<Operation> MpiBackend::recv(const RecvCall& call) {
-  auto pending = begin(call.count * size_of(call.dtype));
-  auto* data = static_cast<std::byte*>(call.output);
-  in_chunks(call.count, max_count_, [&](std::size_t count) {
-    pending->start("MPI_Irecv", mpi_->api().irecv, static_cast<void*>(data),
-                   static_cast<int>(count), moving_type(size_of(call.dtype)), call.peer,
-                   kMessageTag, communicator_);
-    data += count * size_of(call.dtype);
+  const std::size_t element_bytes = size_of(call.dtype);
+  const MPI_Datatype type = moving_type(element_bytes);
+  auto pending = begin(call.count * element_bytes);
+  in_chunks(call.output, call.count, element_bytes, max_count_, [&](void* data, int count) {
+    pending->start("MPI_Irecv", mpi_->api().irecv, data, count, type, call.peer, kMessageTag,
+                   communicator_);
   });
   return pending;
 }
@@ -349,7 +364,7 @@ std::optional<std::chrono::nanoseconds> MpiBackend::tend() {
 }
 
 void MpiBackend::abort() noexcept {
-  // Requests, operators and the communicator stay: freeing them would wait for the dead.
+  // Freeing requests, operators and the communicator would wait for dead ranks.
   mpi_->abandon();
 }
 

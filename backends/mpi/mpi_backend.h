@@ -12,29 +12,45 @@
 #include <span>
 
 #include "backends/mpi/mpi_environment.h"
-#include "backends/mpi/own_operators.h"
 #include "ronde/plugin/backend.h"
 
+// Note [Own operators]
+// The results of MPI_MIN and MPI_MAX for NaN and signed zeros depend on the order of operands,
+// which differs between ranks. MPICH 4.0.2 compares unsigned bytes as signed ones. MPI_SUM of Open
+// MPI 4.1.4 saturates integers of 8 and 16 bits on processors with AVX, instead of wrapping around.
+// For these types Ronde registers its own kernels as operators.
+
 namespace ronde::mpi {
+
+/// An operator that replaces one of MPI.
+struct OwnOperator {
+  DataType dtype;
+  ReduceOp op;
+  MPI_User_function* function;
+};
+
+inline constexpr std::size_t kOwnOperatorCount = 9;
+const std::array<OwnOperator, kOwnOperatorCount>& own_operators();
 
 struct MpiBackendOptions {
   /// The other ranks must have joined the communicator by then.
   Clock::time_point deadline = Clock::time_point::max();
-  /// Most elements in one MPI call, which counts in int.
+  /// Most elements in one MPI call; MPI counts in int.
   std::size_t max_count = INT_MAX;
-  /// The ranks are on several hosts, so that data moves without a core.
+  /// The ranks are on several hosts, so data moves while this rank does not poll.
   bool between_hosts = false;
   /// MpiOptions::exact.
   bool exact = false;
 };
 
 /// Moves and reduces host memory by non-blocking MPI calls on a communicator of its own, one
-/// contiguous buffer at a time (Ronde packs). Operations are started here and advanced by poll().
+/// contiguous buffer at a time (Ronde packs). Operations start at once and are advanced by poll().
 ///
-/// Results are the same bits on every rank as far as the MPI library combines operands in one order
-/// for all (MPICH and Open MPI do) or by commuted pairs; min and max do not depend on it. MPI
-/// chooses that order by the size of a buffer and the place of an element in it. Where reductions
-/// must be exact, sums and products of floats go by messages instead, in rank order.
+/// Results are the same bits on every rank if the MPI library combines operands in one order for
+/// all ranks (as MPICH and Open MPI do) or by commuted pairs; min and max do not depend on the
+/// order. MPI chooses the order by the size of a buffer and the position of an element in it. With
+/// `exact`, sums and products of floats are reduced in rank order instead, by messages between
+/// pairs.
 ///
 /// Thread-safety: as Backend.
 class MpiBackend final : public Backend {
@@ -75,7 +91,7 @@ class MpiBackend final : public Backend {
   const bool between_hosts_;
   const bool exact_;
   MPI_Comm communicator_ = MPI_COMM_NULL;
-  /// Does exact reductions, and collectives with too many elements for the counts of MPI.
+  /// Runs exact reductions, and collectives with too many elements for the counts of MPI.
   std::unique_ptr<Backend> by_messages_;
   std::array<MPI_Op, kOwnOperatorCount> own_ops_ = {};  ///< in the order of own_operators()
   /// Shared with operations, which may outlive the backend after an abort.

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Every call of MPI goes through one lock, as Ronde asks for MPI_THREAD_SERIALIZED. Transport and
-// backend join and leave; the last to leave finalises MPI if Ronde initialised it and no rank is
-// lost.
+// One lock guards every call of MPI, as Ronde asks for MPI_THREAD_SERIALIZED. Transport and backend
+// join and leave; the last to leave finalises MPI if Ronde initialised it and no rank is lost.
 #include "backends/mpi/mpi_environment.h"
 
 #include <algorithm>
@@ -19,9 +18,22 @@
 #include "ronde/error.h"
 
 namespace ronde::mpi {
+
+std::string failure_text(const MpiApi& api, const char* call, int code) {
+  std::array<char, MPI_MAX_ERROR_STRING + 1> native = {};
+  int length = 0;
+  int is_initialized = 0;  // before MPI_Init, Open MPI would end the process
+  std::string text = std::string(call) + " failed with code " + std::to_string(code);
+  if (api.initialized(&is_initialized) == MPI_SUCCESS && is_initialized != 0 &&
+      api.error_string(code, native.data(), &length) == MPI_SUCCESS && length > 0) {
+    text += ": " + std::string(native.data(), static_cast<std::size_t>(length));
+  }
+  return text;
+}
+
 namespace {
 
-/// "MPICH Version: 4.0.2" of a version text with tabs and more lines.
+/// Returns the first line of a version text, with single blanks: "MPICH Version: 4.0.2".
 std::string first_line(const std::string& text) {
   std::string line = text.substr(0, text.find('\n'));
   std::replace(line.begin(), line.end(), '\t', ' ');
@@ -31,19 +43,48 @@ std::string first_line(const std::string& text) {
 }
 
 // Note [UCX and the death of a peer]
-// UCX, which MPICH and Open MPI may run on, ends the whole process when the peer whose memory it is
-// just copying from dies: its "cma" transport (process_vm_readv) calls that fatal. Of its other
-// ways within a host, an operation merely never finishes, and Ronde can say who died. With cma
-// alone turned off, UCX 1.13 moves large messages of one host over "tcp", and MPI_Finalize of
-// MPICH 4.0.2 then hangs from three ranks on. So on one host both are turned off; across hosts,
-// where tcp may be the only way, its transports are left as they are. What the user chose stands.
+// MPICH and Open MPI may run on UCX, whose "cma" transport (process_vm_readv) ends the whole
+// process when the peer dies whose memory it is copying from. With its other transports within a
+// host, an operation merely never finishes, and Ronde can report who died. With cma alone turned
+// off, UCX 1.13 moves large messages of one host over "tcp", and then MPI_Finalize of MPICH 4.0.2
+// hangs with three or more ranks. So on one host both are turned off. Across hosts tcp may be the
+// only transport, so nothing is turned off. Ronde does not override the user's choice.
 
 // Note [Messages of MPI between hosts]
-// Before it sends a message of more than some KiB, UCX asks the receiver, so both ranks have to run
-// once more while the link is idle. With RDMA that saves a copy; over TCP it gains nothing, so
-// messages of the algorithms leave at once. A rank that is late buffers what has come: no more than
-// the rounds in flight. Larger messages, such as a program's own, still ask.
+// Before it sends a message of more than some KiB, UCX asks the receiver (a rendezvous), so both
+// ranks have to run once more while the link is idle. With RDMA that saves a copy; over TCP it
+// gains nothing, so messages of the algorithms leave at once. A late rank buffers what has arrived,
+// which is no more than the rounds in flight. Larger messages, such as a program's own, still use
+// the rendezvous.
 constexpr const char* kAskFrom = "1m";
+
+/// "MPI_THREAD_FUNNELED".
+std::string level_name(int level) {
+  switch (level) {
+    case MPI_THREAD_SINGLE:
+      return "MPI_THREAD_SINGLE";
+    case MPI_THREAD_FUNNELED:
+      return "MPI_THREAD_FUNNELED";
+    case MPI_THREAD_SERIALIZED:
+      return "MPI_THREAD_SERIALIZED";
+    case MPI_THREAD_MULTIPLE:
+      return "MPI_THREAD_MULTIPLE";
+    default:
+      return "thread level " + std::to_string(level);
+  }
+}
+
+/// Whether all ranks run on this host; empty if the launcher does not say.
+std::optional<bool> launched_on_one_host(const EnvironmentLookup& variables) {
+  // Variables of launchers: (ranks of this host, all ranks).
+  constexpr std::pair<const char*, const char*> kPairs[] = {
+      {"MPI_LOCALNRANKS", "PMI_SIZE"}, {"OMPI_COMM_WORLD_LOCAL_SIZE", "OMPI_COMM_WORLD_SIZE"}};
+  for (const auto& [of_host, of_all] : kPairs) {
+    const std::optional<std::string> here = variables(of_host), all = variables(of_all);
+    if (here && all) return here == all;
+  }
+  return std::nullopt;
+}
 
 }  // namespace
 
@@ -53,17 +94,6 @@ std::pair<const char*, const char*> variable_for_ucx(const EnvironmentLookup& va
   if (!on_one_host) return {};
   if (*on_one_host) return {"UCX_TLS", kMpiTransportsOfUcx};
   return has_rdma ? std::pair<const char*, const char*>() : std::pair("UCX_RNDV_THRESH", kAskFrom);
-}
-
-std::optional<bool> launched_on_one_host(const EnvironmentLookup& variables) {
-  // The launchers' own words: (ranks of this host, all ranks).
-  constexpr std::pair<const char*, const char*> kPairs[] = {
-      {"MPI_LOCALNRANKS", "PMI_SIZE"}, {"OMPI_COMM_WORLD_LOCAL_SIZE", "OMPI_COMM_WORLD_SIZE"}};
-  for (const auto& [of_host, of_all] : kPairs) {
-    const std::optional<std::string> here = variables(of_host), all = variables(of_all);
-    if (here && all) return here == all;
-  }
-  return std::nullopt;
 }
 
 std::shared_ptr<MpiEnvironment> MpiEnvironment::of_process() {
@@ -92,7 +122,7 @@ void MpiEnvironment::join(const MpiRanks& ranks, MpiUse use) {
     initialize();
   }
   if (!owns_mpi_) {
-    check_level_of_program(api_, use);
+    check_level_of_program(use);
   } else if (provided_ < MPI_THREAD_SERIALIZED) {
     throw UsageError(
         "Ronde calls MPI from a thread of its own and needs MPI_THREAD_SERIALIZED, but "
@@ -102,26 +132,26 @@ void MpiEnvironment::join(const MpiRanks& ranks, MpiUse use) {
   if (use == MpiUse::Always) watch_finalize();
   if (members_ == 0) {
     if (ranks.communicator) {
-      take_communicator(*ranks.communicator);
+      use_communicator(*ranks.communicator);
     } else if (!ranks.of_world.empty()) {
-      take_ranks_of_world(ranks.of_world);
+      use_ranks_of_world(ranks.of_world);
     } else {
-      take_all_ranks();
+      use_all_ranks();
     }
     may_finalize_ = true;
   }
   ++members_;
 }
 
-void MpiEnvironment::take_all_ranks() {
+void MpiEnvironment::use_all_ranks() {
   ranks_ = MPI_COMM_WORLD;
   check("MPI_Comm_rank", api_.comm_rank(ranks_, &rank_));
   check("MPI_Comm_size", api_.comm_size(ranks_, &size_));
   if (size_ == 1) refuse_foreign_launcher();
 }
 
-/// While it lives, errors of calls that have no valid communicator are returned. By default they
-/// end the process.
+/// While it lives, MPI returns the errors of calls without a valid communicator. By default such
+/// errors end the process.
 class MpiEnvironment::ErrorsReturned {
  public:
   explicit ErrorsReturned(const MpiApi& api) : lock_(mutex_), api_(api) {
@@ -146,13 +176,13 @@ class MpiEnvironment::ErrorsReturned {
     MPI_Errhandler handler = MPI_ERRHANDLER_NULL;
   };
 
-  static inline std::mutex mutex_;  // what one saves, another must not have set
+  static inline std::mutex mutex_;  // no other thread may set a handler between save and restore
   const std::lock_guard<std::mutex> lock_;
   const MpiApi& api_;
   std::array<Saved, 2> saved_ = {Saved{MPI_COMM_WORLD}, Saved{MPI_COMM_SELF}};
 };
 
-void MpiEnvironment::take_communicator(int handle) {
+void MpiEnvironment::use_communicator(int handle) {
   const ErrorsReturned errors_returned(api_);
   const std::string name = "the MPI communicator with the Fortran handle " + std::to_string(handle);
   const MPI_Comm communicator = api_.comm_f2c(handle);
@@ -172,9 +202,9 @@ void MpiEnvironment::take_communicator(int handle) {
   ranks_ = communicator;
 }
 
-void MpiEnvironment::take_ranks_of_world(const std::vector<int>& ranks) {
-  // It cannot meet a message of the program, as MPI gives the call a context of its own.
-  constexpr std::uint64_t kTags = 32767;  // that every MPI has
+void MpiEnvironment::use_ranks_of_world(const std::vector<int>& ranks) {
+  // The tag cannot clash with messages of the program: MPI gives the call a context of its own.
+  constexpr std::uint64_t kTags = 32767;  // every MPI has so many
   const int tag = static_cast<int>(detail::fingerprint(list_ranks(ranks)) % kTags);
   int world_rank = 0;
   int world_size = 0;
@@ -212,14 +242,46 @@ void MpiEnvironment::initialize() {
   if (name != nullptr) setenv(name, value, kKeepWhatIsSet);
   check("MPI_Init_thread", api_.init_thread(nullptr, nullptr, MPI_THREAD_SERIALIZED, &provided_));
   owns_mpi_ = true;
-  // Errors that belong to no communicator of ours are raised here; by default they end the process.
+  // MPI raises errors that belong to no communicator of ours here; by default they end the process.
   check("MPI_Comm_set_errhandler", api_.comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN));
   check("MPI_Comm_set_errhandler", api_.comm_set_errhandler(MPI_COMM_SELF, MPI_ERRORS_RETURN));
 }
 
+int MpiEnvironment::level_of_program() const {
+  int provided = MPI_THREAD_SINGLE;
+  check("MPI_Query_thread", api_.query_thread(&provided));
+  return provided;
+}
+
+void MpiEnvironment::check_level_of_program(MpiUse use) const {
+  const int level = level_of_program();
+  if (level >= MPI_THREAD_MULTIPLE) return;
+  const std::string begin = "this program initialised MPI with " + level_name(level) + ", ";
+  if (use == MpiUse::Always) {
+    throw UsageError(begin +
+                     "but Ronde calls MPI from a thread of its own here. Initialise it by "
+                     "MPI_Init_thread(..., MPI_THREAD_MULTIPLE, ...).");
+  }
+  if (level >= MPI_THREAD_SERIALIZED) return;
+  int is_main = 0;
+  check("MPI_Is_thread_main", api_.is_thread_main(&is_main));
+  if (is_main != 0) return;
+  throw UsageError(begin +
+                   "which allows calls of MPI on the thread that initialised it alone: call "
+                   "ronde::init() on that thread, or initialise MPI by MPI_Init_thread(..., "
+                   "MPI_THREAD_MULTIPLE, ...).");
+}
+
 ProgramMpi MpiEnvironment::of_program() const {
-  // Without the lock, which a start may hold for long; any thread may ask MPI for this.
-  return owns_mpi_ ? ProgramMpi() : mpi_of_program(api_);
+  // Takes no lock, as a start may hold it for long; MPI allows these calls on any thread.
+  if (owns_mpi_) return {};
+  int is_initialized = 0;
+  int is_finalized = 0;
+  check("MPI_Initialized", api_.initialized(&is_initialized));
+  check("MPI_Finalized", api_.finalized(&is_finalized));
+  if (is_initialized == 0 || is_finalized != 0) return {};
+  const int level = level_of_program();
+  return {.is_there = true, .low_level = level < MPI_THREAD_MULTIPLE ? level_name(level) : ""};
 }
 
 void MpiEnvironment::refuse_foreign_launcher() const {
@@ -241,13 +303,13 @@ void MpiEnvironment::leave(bool graceful) {
   may_finalize_ = may_finalize_ && graceful;
   if (--members_ > 0) return;
   if (graceful) expect_not_finalized();
-  // The other ranks may be gone where this one does not leave gracefully: it is then left behind.
+  // The other ranks may be gone if this one does not leave gracefully; the communicator then stays.
   if (std::exchange(owns_ranks_, false) && may_finalize_ && !abandoned_) {
     check("MPI_Comm_free", api_.comm_free(&ranks_));
   }
   if (!owns_mpi_ || !may_finalize_ || abandoned_ || program_finalizes_) return;
-  // Ronde's thread is the one that initialised MPI, unless an earlier init failed after that: its
-  // thread is gone, and finalising on another one is better than not finalising.
+  // This is the thread that initialised MPI, unless an earlier init failed after that. Its thread
+  // is gone then, and finalising on another one is better than not finalising.
   finalizes_ = true;
   check("MPI_Finalize", api_.finalize());
 }
@@ -279,7 +341,7 @@ MPI_Comm MpiEnvironment::duplicate(Clock::time_point deadline) {
   const auto pending = std::make_shared<Pending>();
   call("MPI_Comm_idup", api_.comm_idup, ranks_, &pending->communicator, &pending->request);
   if (!wait(pending->request, deadline)) {
-    keep_for_ever(pending);
+    keep_until_exit(pending);
     abandon();
     fail_waiting("duplicate the MPI communicator",
                  std::chrono::round<std::chrono::seconds>(Clock::now() - start));
@@ -312,25 +374,16 @@ int MpiEnvironment::largest_tag() const {
   return found != 0 ? *value : kGuaranteed;
 }
 
-class MpiEnvironment::Wrapping final : public vendor::WrappedCalls {
- public:
-  Wrapping(MpiEnvironment& environment, vendor::CallWrapper around)
-      : environment_(environment), around_(std::move(around)) {
-    const std::lock_guard lock(environment_.mutex_);
-    environment_.wrappers_.push_back(&around_);
-  }
-  ~Wrapping() override {
-    const std::lock_guard lock(environment_.mutex_);
-    std::erase(environment_.wrappers_, &around_);
-  }
-
- private:
-  MpiEnvironment& environment_;
-  const vendor::CallWrapper around_;
-};
-
-std::unique_ptr<vendor::WrappedCalls> MpiEnvironment::wrap_calls(vendor::CallWrapper around) {
-  return std::make_unique<Wrapping>(*this, std::move(around));
+std::shared_ptr<void> MpiEnvironment::wrap_calls(vendor::CallWrapper around) {
+  auto* const wrapper = new vendor::CallWrapper(std::move(around));
+  std::shared_ptr<void> wrapped(wrapper, [this](vendor::CallWrapper* own) {
+    const std::unique_ptr<vendor::CallWrapper> owner(own);
+    const std::lock_guard lock(mutex_);
+    std::erase(wrappers_, own);
+  });
+  const std::lock_guard lock(mutex_);
+  wrappers_.push_back(wrapper);
+  return wrapped;
 }
 
 void MpiEnvironment::call_within(std::size_t next, const std::function<void()>& make) const {
@@ -381,7 +434,7 @@ bool MpiEnvironment::wait(MPI_Request& request, Clock::time_point deadline) {
   std::chrono::microseconds pause{10};
   while (!test(request)) {
     if (Clock::now() >= deadline) return false;
-    // MPI gives nothing to block on without spinning.
+    // MPI offers no way to block without spinning.
     std::this_thread::sleep_for(pause);
     pause = std::min(2 * pause, kLongestPause);
   }
@@ -401,28 +454,29 @@ void MpiEnvironment::check(const char* name, int code) const {
   }
 }
 
-/// After MPI_Finalize most calls end the process, and one that is under way crashes.
+/// Prevents calls of MPI after the program's MPI_Finalize: most of them end the process, and one
+/// that is in progress crashes.
 void MpiEnvironment::watch_finalize() {
   if (std::exchange(watches_finalize_, true)) return;
-  const auto told = [](MPI_Comm, int, void* value, void*) {
+  const auto on_finalize = [](MPI_Comm, int, void* value, void*) {
     const std::unique_ptr<std::weak_ptr<MpiEnvironment>> self(
         static_cast<std::weak_ptr<MpiEnvironment>*>(value));
-    if (const auto environment = self->lock()) environment->note_finalize();
+    if (const auto environment = self->lock()) environment->handle_finalize();
     return MPI_SUCCESS;
   };
   auto self = std::make_unique<std::weak_ptr<MpiEnvironment>>(weak_from_this());
-  check("MPI_Comm_set_attr", api_.on_finalize(told, self.get()));
+  check("MPI_Comm_set_attr", api_.on_finalize(on_finalize, self.get()));
   static_cast<void>(self.release());  // its only owner now is MPI
 }
 
-void MpiEnvironment::note_finalize() {
+void MpiEnvironment::handle_finalize() {
   if (finalizes_) return;
   std::unique_lock lock(mutex_);
   program_finalizes_ = true;
   if (const std::function<void()> shut_down = std::exchange(on_program_finalize_, nullptr)) {
     lock.unlock();
     shut_down();
-    lock.lock();  // waits for the call that is under way
+    lock.lock();  // waits for a call in progress
   }
   program_finalized_ = true;
 }
@@ -454,9 +508,9 @@ void MpiMembership::leave(bool graceful) {
   if (std::exchange(joined_, false)) environment_->leave(graceful);
 }
 
-void keep_for_ever(std::shared_ptr<void> memory) {
+void keep_until_exit(std::shared_ptr<void> memory) {
   static std::mutex mutex;
-  // Reachable on purpose, and never destroyed: MPI may write to it until the process ends.
+  // Reachable on purpose, and never destroyed, as MPI may write to it until the process ends.
   static auto* const graveyard = new std::vector<std::shared_ptr<void>>();
   const std::lock_guard lock(mutex);
   graveyard->push_back(std::move(memory));

@@ -12,13 +12,13 @@
 
 namespace ronde::mpi {
 
-/// A message above max_count goes in several calls, of the same sizes on both sides.
+/// Splits a message above max_count into several calls, of the same sizes on both sides.
 class MpiFabric::Batch final : public MessageBatch {
  public:
   Batch(MpiFabric& fabric, std::shared_ptr<void> memory)
       : fabric_(fabric), memory_(std::move(memory)) {}
   ~Batch() override {
-    if (!requests_.empty()) keep_for_ever(std::move(memory_));
+    if (!requests_.empty()) keep_until_exit(std::move(memory_));
   }
 
   bool poll() override {
@@ -48,7 +48,7 @@ class MpiFabric::Batch final : public MessageBatch {
     bool is_received;
   };
 
-  /// Throws if a call has failed, or brought less than was expected.
+  /// Throws if a call has failed, or has received less than expected.
   static void check(const Posted& posted, const MpiEnvironment::Finished& finished) {
     const std::string peer = "rank " + std::to_string(posted.peer);
     if (!finished.error.empty()) {

@@ -12,13 +12,12 @@
 
 namespace ronde::mpi {
 
-/// Non-blocking messages of a communicator of all ranks.
+/// Sends and receives non-blocking messages on a communicator of all ranks.
 ///
-/// Note [No communicator a set]
-/// MPI 3.1 makes communicators of some ranks by blocking calls only, which a rank that dies
-/// meanwhile would hold for ever. A duplicate of the world is made without blocking, once, and
-/// messages need no more than that: those of a set, or of the owners of shards, bear its channel in
-/// their tag.
+/// Note [No communicator per set]
+/// MPI 3.1 makes communicators of some ranks by blocking calls only, which would never return if a
+/// rank dies meanwhile. So there is one communicator of all ranks, which MPI duplicates without
+/// blocking; the tag of a message contains the channel of its set, or of the owners of a shard.
 class MpiFabric final : public Fabric {
  public:
   /// `max_count`: most bytes of one call of MPI. close() frees the communicator if `owned`.

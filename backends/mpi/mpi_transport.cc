@@ -8,25 +8,23 @@
 #include <set>
 #include <utility>
 
-#include "backends/socket/host.h"
-#include "backends/socket/start_facts.h"
-#include "backends/timeout.h"
 #include "core/src/base/rank_list.h"
 #include "ronde/error.h"
 
 // Note [Finalizing over TCP]
-// UCX 1.13 closes a connection on which this rank has sent only once the other rank has answered.
+// UCX 1.13 closes a connection on which this rank has sent only after the other rank has answered.
 // MPICH 4.0 answers until its own connections are closed, and then waits for the other ranks in the
-// launcher's barrier. Where messages went one way only (along a ring, or a chain), a rank may be
-// done before its sender has asked, which then waits for ever. So each rank sends to every other
-// one, and no rank finalizes MPI before all have received that: then each has something to ask of
-// every other, and whoever answers has asked before. With RDMA the adapter answers.
+// launcher's barrier. If messages went one way only (along a ring or a chain), a rank may have
+// closed its connections before its sender asks, and the sender waits forever. So each rank sends
+// to every other one, and no rank finalizes MPI before all have received that: then every rank has
+// to ask every other one, and a rank that answers has asked before. With RDMA the adapter answers.
 
 // Note [A death in MPI_Finalize]
-// MPI_Finalize waits for all ranks, for ever where one dies in it, and cannot be cancelled. So the
-// connections stay open until it is over. Meanwhile the thread that waits in shutdown() asks here
-// who was lost, and gives up on Ronde's thread. A rank that is through, or gives up, says so, as
-// its connections then end without a loss; one that learns of a failure passes it on.
+// MPI_Finalize waits for all ranks, forever if one dies in it, and cannot be cancelled. So the
+// connections stay open until it has returned. Meanwhile the thread that waits in shutdown() asks
+// the FinalizeWatch whether a rank was lost, and if so stops waiting for Ronde's thread. A rank
+// that has finalised, or stops waiting, announces it, as the end of its connections is then no
+// loss. A rank that learns of a failure forwards it.
 
 namespace ronde::mpi {
 namespace {
@@ -43,42 +41,34 @@ MpiExchange::MpiExchange(std::shared_ptr<MpiEnvironment> environment, const MpiO
       use_(use),
       mpi_(std::move(environment), options.ranks, use),
       communicator_(mpi_->duplicate(deadline_)),
-      tree_options_{.transport = "mpi",
-                    .rank = mpi_->rank(),
-                    .size = mpi_->size(),
-                    .deadline = deadline_,
-                    .host = options.host,
-                    .offer_loopback = options.offer_loopback,
-                    .job_key = options.job_key,
-                    .ports = options.ports} {}
+      network_(options) {}
 
-std::unique_ptr<Transport> MpiExchange::meet(bool one_host) {
-  const net::Exchange exchange = [this](std::string_view blob) { return this->exchange(blob); };
-  const std::string& host = tree_options_.host;
-  const auto part = [this] {
+std::unique_ptr<Transport> MpiExchange::meet() {
+  const auto leave = [this] {
     mpi_->free(communicator_);
     mpi_.leave(true);
   };
+  std::unique_ptr<Transport> tree;
   try {
-    net::compare_facts({.size = mpi_->size(), .host = host.empty() ? net::host_identity() : host},
-                       one_host, exchange);
+    tree = net::connect_ranks("mpi", {mpi_->rank(), mpi_->size()}, network_, deadline_,
+                              [this](std::string_view blob) { return exchange(blob); });
   } catch (const UsageError&) {
-    part();  // as all ranks do
+    leave();  // as all ranks do
     throw;
   }
-  auto tree = std::make_unique<net::SocketTree>(tree_options_, exchange);
-  part();
+  leave();
   return tree;
 }
 
 MpiTransport::MpiTransport(std::shared_ptr<MpiEnvironment> environment, const MpiOptions& options)
     : MpiExchange(std::move(environment), options),
-      SocketTree(tree_options_, [this](std::string_view blob) { return exchange(blob); }),
+      SocketTree(net::tree_options("mpi", mpi_->rank(), mpi_->size(), network_, deadline_),
+                 [this](std::string_view blob) { return exchange(blob); }),
       watch_(options.finalize_watch),
-      tells_of_finalize_(options.on_program_finalize != nullptr) {
-  // Nothing else uses it from here on.
+      shuts_down_in_finalize_(options.on_program_finalize != nullptr) {
+  // From here on only messages of process sets use it.
   mpi_->set_message_communicator(communicator_);
-  if (tells_of_finalize_) mpi_->on_program_finalize(options.on_program_finalize);
+  if (shuts_down_in_finalize_) mpi_->on_program_finalize(options.on_program_finalize);
 }
 
 std::vector<std::string> MpiExchange::exchange(std::string_view blob) {
@@ -88,10 +78,10 @@ std::vector<std::string> MpiExchange::exchange(std::string_view blob) {
   for (std::size_t rank = 1; rank < blobs.size(); ++rank) {
     if (blobs[rank].front() == blobs[0].front()) continue;
     const bool is_first = blobs[0].starts_with(kToMeet);
-    throw UsageError("of rank 0 and " + rank_name(static_cast<int>(rank)) + ", the " +
-                     (is_first ? "first" : "second") +
-                     " initialised MPI below MPI_THREAD_MULTIPLE, and the other did not: use one "
-                     "level on all ranks");
+    const std::string other = rank_name(static_cast<int>(rank));
+    throw UsageError((is_first ? "rank 0" : other) +
+                     " initialised MPI below MPI_THREAD_MULTIPLE, and " +
+                     (is_first ? other : "rank 0") + " did not: use one level on all ranks");
   }
   for (std::string& each : blobs) each.erase(0, 1);
   return blobs;
@@ -107,7 +97,7 @@ std::vector<std::string> MpiExchange::gather(const std::string& blob) {
     MPI_Request request = MPI_REQUEST_NULL;
   };
   const auto ranks = static_cast<std::size_t>(mpi_->size());
-  // Shared, as they have to stay if the others do not come in time.
+  // Shared, as they have to stay if the others do not answer in time.
   const auto buffers = std::make_shared<Buffers>();
   buffers->own = blob;
   buffers->own_length = static_cast<int>(blob.size());
@@ -139,14 +129,14 @@ std::vector<std::string> MpiExchange::gather(const std::string& blob) {
 void MpiExchange::wait_for_exchange(MPI_Request& request, std::shared_ptr<void> buffers) {
   const auto start = Clock::now();
   if (mpi_->wait(request, deadline_)) return;
-  keep_for_ever(std::move(buffers));
+  keep_until_exit(std::move(buffers));
   mpi_->abandon();
   mpi_->fail_waiting("exchange their addresses over MPI",
                      std::chrono::round<std::chrono::seconds>(Clock::now() - start));
 }
 
-/// Note [Finalizing over TCP]. False if a neighbour is lost, or the deadline has passed.
-bool MpiTransport::settle(Clock::time_point deadline) {
+/// Implements Note [Finalizing over TCP]. False if a neighbour is lost, or the deadline has passed.
+bool MpiTransport::exchange_before_finalize(Clock::time_point deadline) {
   struct Buffers {
     std::vector<char> sent, received;
     std::vector<int> ones, places;
@@ -163,20 +153,20 @@ bool MpiTransport::settle(Clock::time_point deadline) {
              buffers->places.data(), MPI_CHAR, buffers->received.data(), buffers->ones.data(),
              buffers->places.data(), MPI_CHAR, communicator_, &buffers->request);
 
-  keep_for_ever(buffers);  // as it may not end
+  keep_until_exit(buffers);  // as the call may never end
 
   std::set<int> missing;
-  const auto listen = [&] {
+  const auto receive_one = [&] {
     const auto now = Clock::now();
     const Incoming incoming = receive(std::min(deadline, now + kPause));
     if (incoming.bytes == kSettled) missing.erase(incoming.peer);
-    const bool fails = pass_on_failure(incoming) || incoming.kind == Incoming::Kind::PeerLost;
+    const bool fails = forward_failure(incoming) || incoming.kind == Incoming::Kind::PeerLost;
     return !fails && now < deadline;
   };
   for (const int child : topology().children()) missing.insert(child);
   for (bool finished = false; !finished || !missing.empty();) {
     if (!finished) finished = mpi_->test(buffers->request);
-    if (listen()) continue;
+    if (receive_one()) continue;
     mpi_->abandon();
     return false;
   }
@@ -184,7 +174,7 @@ bool MpiTransport::settle(Clock::time_point deadline) {
     missing.insert(topology().parent());
     send(topology().parent(), kSettled);
     while (!missing.empty()) {
-      if (!listen()) return false;
+      if (!receive_one()) return false;
     }
   }
   for (const int child : topology().children()) send(child, kSettled);
@@ -195,7 +185,7 @@ void MpiTransport::close(bool graceful, Clock::time_point deadline) {
   const bool all_finished = graceful;
   try {
     if (graceful && topology().hosts() > 1 && mpi_->closing_asks_peers()) {
-      graceful = settle(deadline);
+      graceful = exchange_before_finalize(deadline);
     }
     mpi_->set_message_communicator(MPI_COMM_NULL);
     if (graceful) {
@@ -206,16 +196,16 @@ void MpiTransport::close(bool graceful, Clock::time_point deadline) {
     SocketTree::close(false, deadline);
     throw;
   }
-  if (all_finished) tell_neighbours(-1, kFinalized);
+  if (all_finished) send_to_neighbours(-1, kFinalized);
   SocketTree::close(graceful, deadline);
-  if (tells_of_finalize_) mpi_->on_program_finalize(nullptr);
+  if (shuts_down_in_finalize_) mpi_->on_program_finalize(nullptr);
   mpi_.leave(false);
 }
 
-/// Note [A death in MPI_Finalize].
+/// Lets the FinalizeWatch find lost ranks meanwhile: Note [A death in MPI_Finalize].
 void MpiTransport::leave_mpi() {
-  watch_->use([this] { return lost_in_finalize(); });
-  const std::shared_ptr<void> end_of_watch(nullptr, [this](void*) { watch_->use(nullptr); });
+  watch_->set([this] { return lost_in_finalize(); });
+  const std::shared_ptr<void> end_of_watch(nullptr, [this](void*) { watch_->set(nullptr); });
   mpi_.leave(true);
 }
 
@@ -223,14 +213,14 @@ std::optional<GroupError> MpiTransport::lost_in_finalize() {
   for (;;) {
     const Incoming incoming = poll();
     if (incoming.kind == Incoming::Kind::Nothing) return std::nullopt;
-    if (const auto failure = pass_on_failure(incoming)) {
+    if (const auto failure = forward_failure(incoming)) {
       return GroupError(failure->rank, failure->text);
     }
   }
 }
 
-/// The failure that it tells of, if it does.
-std::optional<FailureMessage> MpiTransport::pass_on_failure(const Incoming& incoming) {
+/// Returns the failure that `incoming` reports, if any, after forwarding it to the neighbours.
+std::optional<FailureMessage> MpiTransport::forward_failure(const Incoming& incoming) {
   const std::string_view bytes = incoming.bytes;
   FailureMessage failure;
   if (incoming.kind == Incoming::Kind::PeerLost) {
@@ -243,15 +233,15 @@ std::optional<FailureMessage> MpiTransport::pass_on_failure(const Incoming& inco
   } else {
     if (bytes.empty() || bytes == kSettled) return std::nullopt;
     const Message message = decode(bytes);
-    const auto* const told = std::get_if<FailureMessage>(&message);
-    if (told == nullptr) return std::nullopt;
-    failure = *told;
+    const auto* const received = std::get_if<FailureMessage>(&message);
+    if (received == nullptr) return std::nullopt;
+    failure = *received;
   }
-  tell_neighbours(incoming.peer, encode(failure));
+  send_to_neighbours(incoming.peer, encode(failure));
   return failure;
 }
 
-void MpiTransport::tell_neighbours(int all_but, std::string_view message) {
+void MpiTransport::send_to_neighbours(int all_but, std::string_view message) {
   std::vector<int> neighbours = topology().children();
   if (topology().rank != 0) neighbours.push_back(topology().parent());
   std::erase(neighbours, all_but);

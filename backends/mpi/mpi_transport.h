@@ -15,7 +15,7 @@
 
 namespace ronde::mpi {
 
-/// Exchanges the ranks' addresses over a communicator of its own.
+/// Exchanges blobs of all ranks over a communicator of its own.
 class MpiExchange {
  public:
   MpiExchange(std::shared_ptr<MpiEnvironment> environment, const MpiOptions& options,
@@ -24,10 +24,8 @@ class MpiExchange {
   /// net::Exchange. Throws UsageError on every rank if they use MPI in different ways.
   std::vector<std::string> exchange(std::string_view blob);
 
-  /// Makes the control plane of these ranks, and frees the communicator: Note [MPI that Ronde may
-  /// only start with]. Throws UsageError on every rank if they are on several hosts and must not
-  /// be.
-  std::unique_ptr<Transport> meet(bool one_host);
+  /// Connects the ranks, and frees the communicator: Note [MPI that Ronde may only start with].
+  std::unique_ptr<Transport> meet();
 
  protected:
   std::vector<std::string> gather(const std::string& blob);
@@ -37,12 +35,12 @@ class MpiExchange {
   const MpiUse use_;
   MpiMembership mpi_;
   MPI_Comm communicator_;
-  const net::TreeOptions tree_options_;
+  const NetworkOptions network_;
 };
 
-/// The control plane of ranks that an MPI launcher started. MPI only brings them together: it says
-/// who they are and carries the addresses. Messages travel over sockets, because a wait in MPI
-/// spins, and because MPI does not tell that a peer died.
+/// The control plane of ranks that an MPI launcher started. MPI only numbers the ranks and carries
+/// their addresses. Messages use sockets, because a wait in MPI spins, and because MPI does not
+/// report that a peer died.
 class MpiTransport final : private MpiExchange, public net::SocketTree {
  public:
   MpiTransport(std::shared_ptr<MpiEnvironment> environment, const MpiOptions& options);
@@ -50,14 +48,14 @@ class MpiTransport final : private MpiExchange, public net::SocketTree {
   void close(bool graceful, Clock::time_point deadline) override;
 
  private:
-  bool settle(Clock::time_point deadline);
+  bool exchange_before_finalize(Clock::time_point deadline);
   void leave_mpi();
   std::optional<GroupError> lost_in_finalize();
-  std::optional<FailureMessage> pass_on_failure(const Incoming& incoming);
-  void tell_neighbours(int all_but, std::string_view message);
+  std::optional<FailureMessage> forward_failure(const Incoming& incoming);
+  void send_to_neighbours(int all_but, std::string_view message);
 
   const std::shared_ptr<FinalizeWatch> watch_;
-  const bool tells_of_finalize_;
+  const bool shuts_down_in_finalize_;
   std::set<int> finalized_;  ///< neighbours
 };
 

@@ -10,18 +10,15 @@
 #include <utility>
 #include <vector>
 
-#include "backends/shm/memory/in_step.h"
 #include "backends/shm/memory/shared_memory.h"
 #include "backends/shm/operations/allreduce.h"
-#include "backends/shm/operations/broadcast.h"
-#include "backends/shm/operations/partwise.h"
 #include "ronde/division.h"
 #include "ronde/error.h"
 
 namespace ronde::shm {
 namespace {
 
-/// Above MPI's priority: shared memory is the fastest way between ranks of one host.
+/// Higher than that of MPI: shared memory is the fastest way between ranks of one host.
 constexpr int kPriority = 20;
 
 bool is_in_place(std::span<const Segment> segments) {
@@ -40,7 +37,7 @@ std::unique_ptr<Backend> create_alone(const ShmOptions& options, const BackendCo
                                       context.notify_peers);
 }
 
-/// Null if no heap is wanted, or if address space is short on a rank: then on every rank.
+/// Returns null if no heap is wanted; on every rank also if one lacks address space.
 std::shared_ptr<SymmetricContext> create_symmetric(const Meeting& meeting,
                                                    const BackendContext& context) {
   if (context.symmetric_heap_bytes == 0) return nullptr;
@@ -60,7 +57,7 @@ std::shared_ptr<SymmetricContext> create_symmetric(const Meeting& meeting,
     if (context.warn) {
       context.warn(std::string(error.what()) +
                    ". So there is no symmetric heap, and gradients are "
-                   "staged. RONDE_SYMMETRIC_HEAP_BYTES sets its size, 0 does without");
+                   "staged. RONDE_SYMMETRIC_HEAP_BYTES sets its size; 0 turns it off");
     }
     return nullptr;
   }
@@ -100,15 +97,14 @@ std::unique_ptr<Backend> create_backend(const ShmOptions& options, const Backend
 SlotBufferShape slot_buffer_shape(const ShmOptions& options, std::size_t ranks, std::size_t cores) {
   constexpr std::size_t kKiB = std::size_t{1} << 10;
   constexpr std::size_t kSlot = 128 * kKiB;  // the slots of two ranks share a second-level cache
-  // Where ranks take turns on a core, fewer and larger rounds pay: waiting costs more than memory.
+  // Where ranks share cores, fewer and larger rounds are faster: waiting costs more than memory.
   constexpr std::size_t kSlotOfMany = 512 * kKiB;
   constexpr std::size_t kMostBytes = 48 * kKiB * kKiB;
-  constexpr std::size_t kUnit = 4 * kKiB;
   std::size_t slot_bytes = options.slot_bytes;
   if (slot_bytes == 0) {
     const std::size_t wanted = ranks > cores ? kSlotOfMany : kSlot;
-    const std::size_t share = kMostBytes / (ranks * std::max<std::size_t>(options.slots, 1));
-    slot_bytes = std::max(std::min(wanted, share) / kUnit * kUnit, kUnit);
+    slot_bytes =
+        slot_bytes_within(wanted, kMostBytes, ranks * std::max<std::size_t>(options.slots, 1));
   }
   return {.ranks = ranks, .slots = options.slots, .slot_bytes = slot_bytes};
 }
@@ -143,8 +139,8 @@ bool ShmBackend::by_slices(std::size_t bytes) const {
   if (options_.reduce != ShmOptions::Reduce::Auto) {
     return options_.reduce == ShmOptions::Reduce::TwoShot;
   }
-  // In a two-shot a rank reads 2 / n of what it reads in a one-shot, and of two ranks each reduces
-  // the half; but its second wait for the peers costs as much as moving some kilobytes.
+  // With n ranks, each reads 2 / n as much in two shots as in one; two ranks read the same, but
+  // each reduces a half. The second wait for the peers costs as much as moving some kilobytes.
   constexpr std::size_t kWaitBytes = std::size_t{8} << 10;
   return bytes * (context_->buffer.ranks() - 1) > kWaitBytes;
 }
@@ -162,28 +158,14 @@ std::unique_ptr<Operation> ShmBackend::allreduce(const AllreduceCall& call) {
   return std::make_unique<OneShotAllreduce>(context_, call, stores);
 }
 
-std::unique_ptr<Operation> ShmBackend::broadcast(const BroadcastCall& call) {
-  return std::make_unique<Broadcast>(context_, call);
-}
-
-std::unique_ptr<Operation> ShmBackend::allgather(const AllgatherCall& call) {
-  return std::make_unique<Allgather>(context_, call);
-}
-
-std::unique_ptr<Operation> ShmBackend::alltoall(const AlltoallCall& call) {
-  return std::make_unique<Alltoall>(context_, call);
-}
-
-std::unique_ptr<Operation> ShmBackend::reducescatter(const ReducescatterCall& call) {
-  return std::make_unique<Reducescatter>(context_, call);
-}
-
 std::unique_ptr<Operation> ShmBackend::send(const SendCall& call) {
-  return std::make_unique<Message>(messages_, call);
+  return std::make_unique<Message>(messages_, call.input, nullptr, call.count * size_of(call.dtype),
+                                   call.peer);
 }
 
 std::unique_ptr<Operation> ShmBackend::recv(const RecvCall& call) {
-  return std::make_unique<Message>(messages_, call);
+  return std::make_unique<Message>(messages_, nullptr, call.output,
+                                   call.count * size_of(call.dtype), call.peer);
 }
 
 StatsGroup ShmBackend::stats() const {

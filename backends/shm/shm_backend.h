@@ -6,6 +6,7 @@
 #include <memory>
 #include <span>
 
+#include "backends/shm/operations/exchanges.h"
 #include "backends/shm/operations/message.h"
 #include "backends/shm/operations/symmetric_allreduce.h"
 #include "backends/shm/shm.h"
@@ -14,20 +15,20 @@
 
 namespace ronde::shm {
 
-/// Shape of the slot buffer of so many ranks on so many cores.
+/// Returns the shape of the slot buffer of `ranks` on `cores`.
 SlotBufferShape slot_buffer_shape(const ShmOptions& options, std::size_t ranks, std::size_t cores);
 
-/// Operations of the ranks of one host, through a slot buffer of shared memory that stays in the
-/// caches, and outboxes for messages. User memory is read and written by its own rank alone, but
-/// for what lies in the symmetric heap; nothing is ever waited for in a call. Results are the same
-/// bits on every rank and from run to run, whatever the options: elements are combined in rank
-/// order with one rounding at the end.
+/// Runs operations of the ranks of one host through a slot buffer of shared memory that stays in
+/// the caches, and messages through outboxes. Each rank alone reads and writes its user's memory,
+/// except in the symmetric heap. No call blocks. Results are the same bits on every rank and from
+/// run to run, whatever the options: elements are combined in rank order with one rounding at the
+/// end.
 ///
 /// Thread-safety: as Backend. One operation at a time.
 class ShmBackend final : public Backend {
  public:
-  /// `memory` as SlotBuffer, but memory_bytes(shape) long; kept alive by `owner` for as long as an
-  /// operation lives. `symmetric`: null without a symmetric heap.
+  /// `memory`: as for SlotBuffer, but memory_bytes(shape) long; operations keep it alive through
+  /// `owner`. `symmetric`: null without a symmetric heap.
   ShmBackend(std::span<std::byte> memory, std::shared_ptr<void> owner, const SlotBufferShape& shape,
              const ShmOptions& options, std::size_t rank, std::function<void()> notify_peers,
              std::shared_ptr<SymmetricContext> symmetric = nullptr);
@@ -39,15 +40,23 @@ class ShmBackend final : public Backend {
   std::string_view name() const noexcept override { return "shm"; }
   Capabilities capabilities() const override;
   std::unique_ptr<Operation> allreduce(const AllreduceCall& call) override;
-  std::unique_ptr<Operation> broadcast(const BroadcastCall& call) override;
-  std::unique_ptr<Operation> allgather(const AllgatherCall& call) override;
-  std::unique_ptr<Operation> alltoall(const AlltoallCall& call) override;
-  std::unique_ptr<Operation> reducescatter(const ReducescatterCall& call) override;
+  std::unique_ptr<Operation> broadcast(const BroadcastCall& call) override {
+    return std::make_unique<Broadcast>(context_, call);
+  }
+  std::unique_ptr<Operation> allgather(const AllgatherCall& call) override {
+    return std::make_unique<Allgather>(context_, call);
+  }
+  std::unique_ptr<Operation> alltoall(const AlltoallCall& call) override {
+    return std::make_unique<Alltoall>(context_, call);
+  }
+  std::unique_ptr<Operation> reducescatter(const ReducescatterCall& call) override {
+    return std::make_unique<Reducescatter>(context_, call);
+  }
   std::unique_ptr<Operation> send(const SendCall& call) override;
   std::unique_ptr<Operation> recv(const RecvCall& call) override;
   std::shared_ptr<SymmetricHeap> symmetric_heap() const override;
-  /// The others touch nothing of this rank's but the shared memory and the symmetric heap, which
-  /// stay: see Note [Buffers after a group error].
+  /// Does nothing: other ranks access only the shared memory and the symmetric heap of this rank,
+  /// which stay. See Note [Buffers after a group error].
   void abort() noexcept override {}
   void close() override {}
   StatsGroup stats() const override;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Framing: each message follows its length as 32 bits in the order of bytes of the host, which all
-// ranks share (they compare their systems when they meet). Frames wait in a queue until the socket
-// takes them; incoming bytes are collected until a frame is complete.
+// A frame is the length of a message, as 32 bits in the byte order of the host, and the message.
+// All ranks have the same byte order, as they compare their systems when they meet. Frames wait in
+// a queue until the socket accepts them; incoming bytes are collected until a frame is complete.
 #include "backends/socket/connection.h"
 
 #include <sys/socket.h>
@@ -59,7 +59,7 @@ void Connection::flush() {
 Connection::ReadState Connection::read(std::deque<std::string>& messages) {
   if (!end_text_.empty()) return ReadState::Ended;
   const std::size_t before = incoming_.size();
-  // A long message is read in pieces as large as its rest, without growing byte by byte.
+  // Makes room for the rest of a long message, so that few reads suffice.
   std::size_t room = kReadBytes;
   if (before >= sizeof(Length)) {
     Length length = 0;

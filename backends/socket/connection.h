@@ -11,16 +11,16 @@
 
 namespace ronde::net {
 
-/// Messages over one connected, non-blocking stream socket: each travels behind its length. Never
-/// blocks. Not thread-safe.
+/// Sends and receives messages over a connected, non-blocking stream socket. Never blocks. Not
+/// thread-safe.
 class Connection {
  public:
   /// Longest message, in bytes.
   static constexpr std::size_t kMaxMessage = std::size_t{1} << 30;
 
   enum class ReadState {
-    Data,   ///< something came; there may be more
-    Empty,  ///< nothing there for now
+    Data,   ///< bytes have arrived; there may be more
+    Empty,  ///< no bytes are available yet
     Ended,  ///< the peer closed, or the connection broke: end_text() says how
   };
 
@@ -28,11 +28,11 @@ class Connection {
 
   int fd() const noexcept { return socket_.get(); }
 
-  /// Appends to what flush() writes. Throws ronde::Error for a message above kMaxMessage.
+  /// Appends a message for flush(). Throws ronde::Error if it is longer than kMaxMessage.
   void queue(std::string_view message);
 
-  /// Writes as much as the system takes. Once writing failed, what is queued is dropped: what the
-  /// peer sent before can still be read, and the reader then learns of the end, and of the error.
+  /// Writes as much as the system accepts. If writing fails, drops the queue without throwing: what
+  /// the peer sent before can still be read, and end_text() then includes the error.
   void flush();
 
   bool has_unsent() const noexcept { return !outgoing_.empty(); }
@@ -42,19 +42,19 @@ class Connection {
 
   const std::string& end_text() const noexcept { return end_text_; }
 
-  /// Ends this side's stream: the peer reads its end after the last message.
+  /// Ends this side's stream: the peer reads the end after the last message.
   void finish_sending() noexcept;
 
  private:
   ReadState end(std::string text);
-  /// Cuts complete messages out of incoming_; false if it holds nonsense.
+  /// Moves complete messages out of incoming_; false if its bytes are no message.
   bool cut_messages(std::deque<std::string>& messages);
 
   UniqueFd socket_;
   std::deque<std::string> outgoing_;  ///< frames; the first may be partly written
   std::size_t written_ = 0;           ///< bytes of the first frame that are written
   std::string write_error_;           ///< why writing failed, if it did
-  std::string incoming_;              ///< bytes that do not make a whole message yet
+  std::string incoming_;              ///< bytes of an incomplete message
   std::string end_text_;
 };
 

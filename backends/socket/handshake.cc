@@ -1,34 +1,42 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "backends/socket/handshake.h"
 
+#include <sodium.h>
+
 #include <algorithm>
+
+#include "ronde/error.h"
 
 namespace ronde::net {
 namespace {
+
+const unsigned char* unsigned_bytes(std::string_view text) {
+  return reinterpret_cast<const unsigned char*>(text.data());
+}
 
 template <typename Message>
 std::string_view bytes_of(const Message& message) {
   return {reinterpret_cast<const char*>(&message), sizeof message};
 }
 
-/// All but the proof at its end.
+/// Returns the bytes of a message without the proof at its end.
 template <typename Message>
 std::string_view claim_of(const Message& message) {
   return bytes_of(message).substr(0, sizeof message - sizeof(Proof));
 }
 
-std::string said(const Greeting& greeting, const Hello& hello) {
+std::string transcript(const Greeting& greeting, const Hello& hello) {
   return std::string("connects").append(bytes_of(greeting)).append(claim_of(hello));
 }
 
-std::string said(const Greeting& greeting, const Hello& hello, const Answer& answer) {
+std::string transcript(const Greeting& greeting, const Hello& hello, const Answer& answer) {
   return std::string("listens ")
       .append(bytes_of(greeting))
       .append(bytes_of(hello))
       .append(claim_of(answer));
 }
 
-/// A stranger may have sent it.
+/// Replaces unprintable characters, as a stranger may have sent the name.
 std::string to_text(const JobName& job) {
   std::string text(job.begin(), std::find(job.begin(), job.end(), '\0'));
   std::replace_if(
@@ -38,6 +46,30 @@ std::string to_text(const JobName& job) {
 
 }  // namespace
 
+JobKey::JobKey(std::string_view of_user, std::string_view token) : of_user_(!of_user.empty()) {
+  static_assert(crypto_auth_KEYBYTES == std::tuple_size_v<decltype(key_)>);
+  static_assert(crypto_auth_BYTES == kProofBytes);
+  if (sodium_init() < 0) throw Error("libsodium cannot be initialised");
+  std::array<unsigned char, 32> hashed = {};  // a user's key may have any length
+  crypto_generichash(hashed.data(), hashed.size(), unsigned_bytes(of_user), of_user.size(), nullptr,
+                     0);
+  crypto_generichash(key_.data(), key_.size(), unsigned_bytes(token), token.size(), hashed.data(),
+                     hashed.size());
+  sodium_memzero(hashed.data(), hashed.size());
+}
+
+std::array<char, JobKey::kProofBytes> JobKey::prove(std::string_view messages) const {
+  std::array<char, kProofBytes> proof = {};
+  crypto_auth(reinterpret_cast<unsigned char*>(proof.data()), unsigned_bytes(messages),
+              messages.size(), key_.data());
+  return proof;
+}
+
+bool JobKey::proves(const std::array<char, kProofBytes>& proof, std::string_view messages) const {
+  return crypto_auth_verify(reinterpret_cast<const unsigned char*>(proof.data()),
+                            unsigned_bytes(messages), messages.size(), key_.data()) == 0;
+}
+
 JobName to_name(std::string_view job) {
   JobName name = {};
   std::copy_n(job.begin(), std::min(job.size(), name.size()), name.begin());
@@ -45,21 +77,21 @@ JobName to_name(std::string_view job) {
 }
 
 Proof proof_of_hello(const JobKey& key, const Greeting& greeting, const Hello& hello) {
-  return key.prove(said(greeting, hello));
+  return key.prove(transcript(greeting, hello));
 }
 
 bool is_proved(const JobKey& key, const Greeting& greeting, const Hello& hello) {
-  return key.proves(hello.proof, said(greeting, hello));
+  return key.proves(hello.proof, transcript(greeting, hello));
 }
 
 Proof proof_of_answer(const JobKey& key, const Greeting& greeting, const Hello& hello,
                       const Answer& answer) {
-  return key.prove(said(greeting, hello, answer));
+  return key.prove(transcript(greeting, hello, answer));
 }
 
 bool is_proved(const JobKey& key, const Greeting& greeting, const Hello& hello,
                const Answer& answer) {
-  return key.proves(answer.proof, said(greeting, hello, answer));
+  return key.proves(answer.proof, transcript(greeting, hello, answer));
 }
 
 std::string refusal_text(const Answer& answer, int rank, const std::string& parent,
@@ -83,7 +115,7 @@ std::string refusal_text(const Answer& answer, int rank, const std::string& pare
              ": set the same for all ranks; if these are two jobs, give each a RONDE_PORT of its "
              "own";
     case Verdict::RankIsTaken:
-      return self + " is there already, says " + parent +
+      return self + " is connected already, says " + parent +
              ": two processes were given this number, or two jobs use one port. Give each process "
              "its own rank, and each job a RONDE_PORT of its own";
     case Verdict::Admitted:

@@ -7,22 +7,44 @@
 #include <string>
 #include <string_view>
 
-#include "backends/socket/job_key.h"
-
 // Note [Handshake]
-// Whoever listens greets each connection with a random number. The rank that connects says who it
-// is (Hello); the answer is either that it is admitted, or why not. Hello and Answer end with a
-// keyed hash of all that was said before, the random numbers of both sides among it: so each side
-// proves that it has the key, which itself never travels, and an earlier conversation proves
-// nothing. Messages have a fixed length, in the order of bytes of the host, which all ranks share
-// (they compare their systems when they meet).
+// The rank that listens greets each connection with a random number. The rank that connects
+// identifies itself (Hello). The answer admits it, or says why not. Hello and Answer end with a
+// keyed hash of all that was sent before, including the random numbers of both sides: so each side
+// proves that it has the key, which is never sent, and the messages of one handshake prove nothing
+// in another. Messages have a fixed length, in the byte order of the host; all ranks have the same,
+// as they compare their systems when they meet.
 namespace ronde::net {
+
+/// The secret by which two ranks prove to each other that they belong to one job. It is made of
+/// RONDE_JOB_KEY and of a token of this start; with neither, a proof is worthless.
+class JobKey {
+ public:
+  /// Length of a proof.
+  static constexpr std::size_t kProofBytes = 32;
+
+  /// `of_user`: RONDE_JOB_KEY, or empty. `token`: random bytes that both ranks have, or empty.
+  JobKey(std::string_view of_user, std::string_view token);
+
+  /// Whether the user has set RONDE_JOB_KEY.
+  bool of_user() const noexcept { return of_user_; }
+
+  /// Returns the keyed hash of `messages`: HMAC-SHA512-256 (RFC 4868), by libsodium's crypto_auth.
+  std::array<char, kProofBytes> prove(std::string_view messages) const;
+
+  /// Whether `proof` is the hash of `messages`; compares in constant time.
+  bool proves(const std::array<char, kProofBytes>& proof, std::string_view messages) const;
+
+ private:
+  std::array<unsigned char, 32> key_ = {};
+  bool of_user_;
+};
 
 inline constexpr std::uint64_t kMagic = 0x32'65'64'6e'6f'52'01'00;
 inline constexpr std::chrono::seconds kHandshakeTimeout{10};
 
 using Proof = std::array<char, JobKey::kProofBytes>;
-/// The name of a job, or its beginning, filled with zeros.
+/// The name of a job, cut or padded with zeros.
 using JobName = std::array<char, 64>;
 
 struct Greeting {
@@ -35,7 +57,7 @@ struct Hello {
   std::uint32_t rank = 0;
   std::uint32_t size = 0;
   std::uint32_t has_key = 0;
-  std::uint32_t patience_ms = 0;  ///< how long the rank will wait
+  std::uint32_t patience_ms = 0;  ///< how much longer the rank waits
   JobName job = {};
   std::array<char, 32> nonce = {};
   Proof proof = {};
@@ -46,9 +68,9 @@ enum class Verdict : std::uint32_t {
   OtherJob,
   OtherSize,
   NeedsKey,    ///< the rank that listens has a key, the other one has none
-  NeedsNoKey,  ///< the other way round
+  NeedsNoKey,  ///< the rank that listens has no key, the other one has one
   WrongKey,
-  RankIsTaken,  ///< by a connection that is still there
+  RankIsTaken,  ///< another connection of this rank is still open
 };
 
 struct Answer {
@@ -56,31 +78,31 @@ struct Answer {
   std::uint32_t verdict = 0;
   std::uint32_t size = 0;
   JobName job = {};
-  Proof proof = {};  ///< if admitted
+  Proof proof = {};  ///< only if admitted
 };
 static_assert(sizeof(Greeting) == 40 && sizeof(Hello) == 152 && sizeof(Answer) == 112);
 
-/// What both sides must have in common.
+/// The properties that must be equal on both sides.
 struct Credentials {
-  std::string job;  ///< its name
-  int size = 1;     ///< its number of ranks
+  std::string job;  ///< the job's name
+  int size = 1;     ///< the job's number of ranks
   JobKey key;
 };
 
 JobName to_name(std::string_view job);
 
-/// The hash with which the rank that connects ends its Hello.
+/// Returns the hash at the end of a Hello.
 Proof proof_of_hello(const JobKey& key, const Greeting& greeting, const Hello& hello);
 bool is_proved(const JobKey& key, const Greeting& greeting, const Hello& hello);
 
-/// The same for the answer to it.
+/// Returns the hash at the end of an Answer.
 Proof proof_of_answer(const JobKey& key, const Greeting& greeting, const Hello& hello,
                       const Answer& answer);
 bool is_proved(const JobKey& key, const Greeting& greeting, const Hello& hello,
                const Answer& answer);
 
-/// Why rank `rank`, which has `own`, was not admitted by `parent`, "rank 0 at node1 port 29501",
-/// and what to do.
+/// Returns why `parent`, such as "rank 0 at node1 port 29501", did not admit `rank`, whose
+/// credentials are `own`, and what to do.
 std::string refusal_text(const Answer& answer, int rank, const std::string& parent,
                          const Credentials& own);
 

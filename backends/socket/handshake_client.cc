@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// It connects to all addresses of the parent at once and then tries the connections one by one:
-// answers the greeting with its Hello, and takes the first connection that admits it. An address
-// that fails is tried again, until the deadline: one that never answers holds no other up. Note
-// [Handshake] in handshake.h says what is sent.
+// The client connects to all addresses of the parent at once, and then tries the connections one by
+// one: it answers the greeting with its Hello, and uses the first connection that admits it. It
+// retries an address that fails until the deadline, and an address that never answers delays no
+// other. The messages are described in Note [Handshake] in handshake.h.
 #include "backends/socket/handshake_client.h"
 
 #include <algorithm>
@@ -19,7 +19,7 @@ namespace {
 
 constexpr std::chrono::milliseconds kLongestPause{200};
 constexpr std::chrono::seconds kConnectTimeout{2};
-// The parent notices after 7 to 14 s that a host vanished: tune_tcp().
+// Longer than the 7 to 14 s after which the parent notices that a host vanished: tune_tcp().
 constexpr std::chrono::seconds kTakenTimeout{20};
 
 std::uint32_t patience_until(Clock::time_point deadline) {
@@ -152,10 +152,10 @@ bool HandshakeClient::read_message(Attempt& attempt) {
   if (got == 0) return fail(attempt.address, "closed by the other side");
   attempt.received.append(buffer, static_cast<std::size_t>(got));
   if (attempt.received.size() < length) return true;
-  return is_greeting ? say_hello(attempt) : take_answer(attempt);
+  return is_greeting ? send_hello(attempt) : handle_answer(attempt);
 }
 
-bool HandshakeClient::say_hello(Attempt& attempt) {
+bool HandshakeClient::send_hello(Attempt& attempt) {
   std::memcpy(&attempt.greeting, attempt.received.data(), sizeof(Greeting));
   attempt.received.clear();
   if (attempt.greeting.magic != kMagic) return fail(attempt.address, "answered by a stranger");
@@ -175,9 +175,9 @@ bool HandshakeClient::say_hello(Attempt& attempt) {
   return true;
 }
 
-/// An address may lead to a rank of another job that is of no concern here; any other refusal comes
-/// from the parent itself.
-bool HandshakeClient::take_answer(Attempt& attempt) {
+/// Retries after a refusal by another job, to which an address may lead by chance; any other
+/// refusal comes from the parent itself.
+bool HandshakeClient::handle_answer(Attempt& attempt) {
   Answer answer;
   std::memcpy(&answer, attempt.received.data(), sizeof answer);
   if (answer.magic != kMagic) return fail(attempt.address, "answered by a stranger");

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// It polls its listeners and the connections that have not proved themselves yet, greets each,
-// reads its Hello and answers it; connections that say nothing or something else are dropped. Note
-// [Handshake] in handshake.h says what is sent.
+// The server polls its listeners and the connections that have not proved themselves yet. It greets
+// each connection, reads its Hello and answers it; connections that send nothing or something else
+// are dropped. The messages are described in Note [Handshake] in handshake.h.
 #include "backends/socket/handshake_server.h"
 
 #include <sys/socket.h>
@@ -19,11 +19,11 @@
 namespace ronde::net {
 namespace {
 
-/// Connections that may wait to prove themselves, beside two of each child.
+/// Connections that may be pending, in addition to two of each child.
 constexpr std::size_t kSpareConnections = 64;
 constexpr std::chrono::milliseconds kPauseWithoutFiles{50};
 
-/// A fresh socket takes a short message at once. False: it broke.
+/// Sends a message that a new socket accepts at once; false if the connection broke.
 template <typename Message>
 bool send_whole(const UniqueFd& socket, const Message& message) {
   return ::send(socket.get(), &message, sizeof message, MSG_NOSIGNAL | MSG_DONTWAIT) ==
@@ -35,7 +35,7 @@ bool has_waiting(const UniqueFd& listener) {
   return ::poll(&entry, 1, 0) > 0;
 }
 
-/// The rank at the other end is gone, or gave this connection up.
+/// Whether the other end has closed the connection.
 bool is_given_up(const UniqueFd& socket) {
   pollfd entry = {socket.get(), POLLRDHUP, 0};
   return ::poll(&entry, 1, 0) > 0;
@@ -48,7 +48,7 @@ void HandshakeServer::run(Clock::time_point deadline, Meeting& meeting) {
   deadline_ = deadline;
   while (!missing().empty()) {
     std::vector<pollfd> fds = watched();
-    // Strangers that say nothing are dropped even if nobody else comes.
+    // Silent strangers are dropped even if no connection arrives.
     const auto wake = std::min(deadline_, Clock::now() + kHandshakeTimeout);
     if (!wait_for_events(fds, wake) && wake == deadline_) break;
     for (std::size_t i = 0; i < pending_.size(); ++i) {
@@ -59,7 +59,7 @@ void HandshakeServer::run(Clock::time_point deadline, Meeting& meeting) {
     for (std::size_t i = 0; i < listeners_.size(); ++i) {
       if (fds[i].revents != 0) accept_from(listeners_[i]);
     }
-    // Strangers may come so often that the wait never ends without one.
+    // Strangers may connect so often that the wait never times out.
     if (Clock::now() >= deadline_) break;
   }
   meeting.missing = missing();
@@ -104,7 +104,7 @@ std::string HandshakeServer::missing_text(std::chrono::seconds waited) const {
 void HandshakeServer::accept_from(const UniqueFd& listener) {
   const std::size_t most = 2 * children_.size() + kSpareConnections;
   bool had_files = true;
-  // Then it is their turn to say something.
+  // After so many, the accepted connections are read first.
   for (std::size_t accepted = 0; accepted < most && had_files;) {
     sockaddr_storage from = {};
     socklen_t length = sizeof from;
@@ -113,15 +113,15 @@ void HandshakeServer::accept_from(const UniqueFd& listener) {
     if (!socket) {
       const int code = errno;
       had_files = code != EMFILE && code != ENFILE;
-      // Nobody there, or one that gave up: the listener says when to look again. Without files it
-      // fails even then.
+      // No connection is left, or one was closed: poll() reports the next one. Without files,
+      // accept fails although one is waiting.
       if (had_files || !has_waiting(listener)) return;
       if (pending_.empty()) std::this_thread::sleep_for(kPauseWithoutFiles);
       drop_oldest("this process cannot open more files: " + errno_text(code));
       continue;
     }
     ++accepted;
-    if (pending_.size() >= most) drop_oldest("too many others came");
+    if (pending_.size() >= most) drop_oldest("too many others connected");
     const bool tcp = from.ss_family != AF_UNIX;
     pending_.push_back({std::move(socket), tcp, {}, {}, Clock::now() + kHandshakeTimeout, false});
     greet(pending_.back());
@@ -146,7 +146,7 @@ void HandshakeServer::read_hello(PendingPeer& pending) {
       ::recv(pending.socket.get(), buffer, sizeof(Hello) - pending.received.size(), MSG_DONTWAIT);
   if (got < 0 && (errno == EAGAIN || errno == EINTR)) return;
   if (got <= 0) {
-    pending.finished = true;  // it tries another address, or died: it shows in missing()
+    pending.finished = true;  // the rank tries another address, or is missing
     return;
   }
   pending.received.append(buffer, static_cast<std::size_t>(got));
@@ -163,7 +163,7 @@ void HandshakeServer::read_hello(PendingPeer& pending) {
     answer(pending, hello);
   } else {
     ++refused_;
-    last_refusal_ = "a stranger spoke";
+    last_refusal_ = "a stranger connected";
   }
 }
 

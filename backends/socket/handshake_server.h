@@ -14,10 +14,10 @@
 
 namespace ronde::net {
 
-/// The side of the handshake that listens: takes connections until every child has proved itself.
+/// The side of the handshake that listens: accepts connections until every child has proved itself.
 class HandshakeServer {
  public:
-  /// `port`: of TCP, for texts.
+  /// `port`: the TCP port, for texts.
   HandshakeServer(int rank, std::vector<int> children, Credentials credentials,
                   std::vector<UniqueFd> listeners, std::uint16_t port)
       : rank_(rank),
@@ -26,11 +26,11 @@ class HandshakeServer {
         listeners_(std::move(listeners)),
         port_(port) {}
 
-  /// Adds the children to `meeting`: those that come until `deadline`, or until the first of them
-  /// would give up, and those that do not.
+  /// Adds to `meeting` the children that connect before `deadline`, or before the first of them
+  /// would give up, and those that are missing then.
   void run(Clock::time_point deadline, Meeting& meeting);
 
-  /// When the first of those that came would give up.
+  /// When the first of the connected children would give up.
   Clock::time_point deadline() const noexcept { return deadline_; }
 
  private:
@@ -43,7 +43,7 @@ class HandshakeServer {
     bool finished = false;
   };
 
-  /// Takes some; the oldest that has not proved itself makes room for another one.
+  /// Accepts connections; drops the oldest pending one where there are too many.
   void accept_from(const UniqueFd& listener);
   void drop_oldest(const std::string& why);
   void greet(PendingPeer& pending) const;

@@ -9,20 +9,17 @@
 #include <utility>
 #include <vector>
 
-#include "backends/socket/host.h"
-#include "backends/socket/socket_tree.h"
-#include "backends/socket/start_facts.h"
-#include "backends/timeout.h"
 #include "core/src/base/rank_list.h"
 #include "core/src/base/system.h"
+#include "core/src/base/text.h"
 #include "ronde/error.h"
 
 // Note [Meeting through a key-value store]
-// Every exchange of the bootstrap has a number. In exchange n, rank r puts its blob at the key
-// PREFIX/n/r and gets those of all others. The first exchange compares what the ranks were told, so
-// that all of them refuse what cannot work; the tree makes the others (Note [Bootstrap of the
-// tree]). Values carry a mark and are in hexadecimal digits: stores that are meant for text, or
-// that cannot tell an empty value from none, will do.
+// The exchanges of the bootstrap are numbered. In exchange n, rank r puts its blob at the key
+// PREFIX/n/r and gets those of all others. The first exchange compares the ranks' settings, so that
+// all ranks refuse settings that cannot work; the others build the tree (Note [Bootstrap of the
+// tree]). Values are hexadecimal digits after a mark: stores that hold text only, or that do not
+// distinguish an empty value from none, suffice.
 
 namespace ronde::net {
 namespace {
@@ -51,7 +48,7 @@ class KeyValueExchange {
   KeyValueExchange(const KeyValueStart& start, KeyValueCalls& calls, Clock::time_point deadline)
       : start_(start), calls_(calls), deadline_(deadline) {}
 
-  /// Does what Exchange says.
+  /// Implements Exchange.
   std::vector<std::string> operator()(std::string_view blob) {
     busy_ = true;
     put(key_of(start_.rank), std::string(kMark) + to_hex(blob));
@@ -64,7 +61,7 @@ class KeyValueExchange {
     return blobs;
   }
 
-  /// An exchange has begun and not ended: what is thrown now comes from it.
+  /// Whether an exchange has begun and not ended; an exception then comes from it.
   bool busy() const { return busy_; }
 
  private:
@@ -78,13 +75,13 @@ class KeyValueExchange {
     while (true) {
       if (const std::optional<std::string> value = get(key_of(rank))) return decode(rank, *value);
       if (Clock::now() >= deadline_) fail_waiting(rank);
-      // The store is not Ronde's and offers nothing to wait on: ask again.
+      // The store offers no way to wait, so ask again.
       std::this_thread::sleep_for(pause);
       pause = std::min(2 * pause, kLongestPause);
     }
   }
 
-  /// `first` did not come; ranks after it may be missing, too.
+  /// Throws an error that names `first`, which is missing, and the missing ranks after it.
   [[noreturn]] void fail_waiting(int first) const {
     std::string list = std::to_string(first);
     for (int rank = first + 1; rank < start_.size; ++rank) {
@@ -111,16 +108,15 @@ class KeyValueExchange {
 
   template <typename Call>
   void guarded(const char* callback, const std::string& key, const Call& call) const {
-    std::string reason = "an exception that is no std::exception";
+    std::string reason;
     const std::string what = callback + ("('" + key) + "') of the key-value store";
     calls_.begin(start_.rank, what);
     try {
       call();
       calls_.end();
       return;
-    } catch (const std::exception& error) {
-      reason = error.what();
     } catch (...) {
+      reason = exception_text();
     }
     calls_.end();
     throw GroupError(start_.rank,
@@ -159,21 +155,11 @@ std::unique_ptr<Transport> make_transport(const KeyValueOptions& options) {
   check_numbers(start.rank, start.size);
   check_callbacks(start);
   const auto deadline = Clock::now() + milliseconds_of(options.init_timeout_s);
-  KeyValueCalls unheard;
-  KeyValueExchange exchange(start, options.calls ? *options.calls : unheard, deadline);
-  const std::string host = options.host.empty() ? host_identity() : options.host;
-  const StartFacts facts = {start.size, start.local_rank, host};
-  compare_facts(facts, options.one_host, std::ref(exchange));
-  const TreeOptions tree_options = {.transport = "key-value",
-                                    .rank = start.rank,
-                                    .size = start.size,
-                                    .deadline = deadline,
-                                    .host = host,
-                                    .offer_loopback = options.offer_loopback,
-                                    .job_key = options.job_key,
-                                    .ports = options.ports};
+  KeyValueCalls unused;
+  KeyValueExchange exchange(start, options.calls ? *options.calls : unused, deadline);
   try {
-    return std::make_unique<SocketTree>(tree_options, std::ref(exchange));
+    return connect_ranks("key-value", {start.rank, start.size, start.local_rank}, options, deadline,
+                         std::ref(exchange));
   } catch (const GroupError& error) {
     if (exchange.busy()) throw;
     throw GroupError(error.failed_rank(),
@@ -210,7 +196,7 @@ std::optional<GroupError> KeyValueCalls::hanging() const {
                     rank_name(rank_) + " cannot start: " + what_ + " has not returned for " +
                         std::to_string(tenths / 10) + "." + std::to_string(tenths % 10) +
                         " s, and RONDE_INIT_TIMEOUT_S is over: the store does not answer, or it "
-                        "waits for a rank that has not come (the last number of the key). End this "
+                        "waits for a rank that is missing (the last number of the key). End this "
                         "process");
 }
 

@@ -6,10 +6,8 @@
 #include <optional>
 #include <utility>
 
-#include "backends/socket/endpoint.h"
 #include "backends/socket/handshake_client.h"
 #include "backends/socket/handshake_server.h"
-#include "backends/socket/host.h"
 #include "backends/socket/sockets.h"
 #include "core/src/base/fields.h"
 #include "core/src/base/system.h"
@@ -19,18 +17,20 @@
 #include "ronde/error.h"
 
 // Note [Bootstrap of the tree]
-// 1. All ranks exchange their version of Ronde, which has to be one; their host identities; the
-//    cores that they can use; and how long they will still wait: the first rank sets the deadline
-//    of all, as ranks that give up one after the other would blame each other.
-// 2. Every rank that has children listens: at an abstract Unix socket for the ranks of its host;
-//    rank 0 at a TCP port as well if there are other hosts. They exchange names, addresses and a
-//    random name and token each. One that cannot listen sends the reason, which is then the error
-//    of all.
-// 3. A rank connects to its parent, and both prove that they have the token, and the key of the
-//    job: Note [Handshake]. An address may lead to the wrong machine (every host can have the same
-//    bridge address), so a connection only counts after that.
-// 4. Then it takes the connections of its children. In this order, so that a leader whose children
-//    do not come can tell rank 0 of them.
+// 1. All ranks exchange their version of Ronde, which has to be the same; their host identities;
+// the
+//    cores that they can use; and how much longer they will wait. The earliest deadline holds for
+//    all ranks, as ranks that give up one after the other would blame each other.
+// 2. Every rank that has children listens at an abstract Unix socket for the ranks of its host;
+// rank
+//    0 also listens at a TCP port if there are other hosts. The ranks exchange socket names,
+//    addresses, and a random name and token each. A rank that cannot listen sends the reason, which
+//    all ranks throw.
+// 3. A rank connects to its parent, and both prove that they have the token and the key of the job:
+//    Note [Handshake]. A connection counts only after that, as an address may lead to the wrong
+//    machine (every host can have the same bridge address).
+// 4. Then the rank accepts the connections of its children. In this order, a leader whose children
+//    are missing can report them to rank 0.
 
 namespace ronde::net {
 namespace {
@@ -46,11 +46,11 @@ std::string introduction(const TreeOptions& options) {
                       std::to_string(patience.count()), cores.mask, std::to_string(cores.quota)});
 }
 
-/// The introductions of all ranks.
+/// The blobs of all ranks in step 1.
 struct Introductions {
   std::vector<int> host_of;
   std::map<int, Cores> cores;                ///< by host
-  milliseconds patience = kLongestPatience;  ///< the least of any rank
+  milliseconds patience = kLongestPatience;  ///< the shortest of any rank
 };
 
 Introductions read_introductions(const std::vector<std::string>& blobs) {
@@ -73,7 +73,7 @@ Introductions read_introductions(const std::vector<std::string>& blobs) {
   return all;
 }
 
-/// The listening sockets of a rank, and the endpoint to its children.
+/// The listening sockets of a rank, and the endpoint that it sends to its children.
 struct ListeningEndpoint {
   Endpoint endpoint;
   std::vector<UniqueFd> listeners;
@@ -83,7 +83,7 @@ ListeningEndpoint listen_for(const TreeOptions& options, const Topology& topolog
                              const std::vector<int>& children) {
   ListeningEndpoint listening;
   const auto of_host = static_cast<std::size_t>(topology.local_rank == 0 ? topology.local_size : 0);
-  make_room_for_files(children.size() + of_host);  // sockets, and pidfds of this host's ranks
+  make_room_for_files(children.size() + of_host);  // sockets and pidfds
   listening.endpoint.unix_name = "ronde-" + to_hex(random_bytes(12));
   listening.endpoint.name = to_hex(random_bytes(kTokenBytes / 2));
   listening.endpoint.token = random_bytes(kTokenBytes);
@@ -136,6 +136,28 @@ Peer connect_to_parent(const TreeOptions& options, const Topology& topology,
 
 std::string version_of_this_build() {
   return std::string(build_info::kVersion) + " for " + std::string(build_info::kSystem);
+}
+
+std::string pack_endpoint(const Endpoint& endpoint) {
+  std::vector<std::string> fields = {endpoint.unix_name, std::to_string(endpoint.port),
+                                     endpoint.name, endpoint.token};
+  fields.insert(fields.end(), endpoint.addresses.begin(), endpoint.addresses.end());
+  return pack_fields(fields);
+}
+
+Endpoint unpack_endpoint(std::string_view bytes, int sender) {
+  const std::vector<std::string> fields = unpack_fields_from(sender, bytes, 4);
+  const auto port = number_in<std::uint16_t>(fields[1]);
+  if (!port || fields[2].size() != kTokenBytes || fields[3].size() != kTokenBytes) {
+    fail_unreadable(sender);
+  }
+  Endpoint endpoint;
+  endpoint.unix_name = fields[0];
+  endpoint.port = *port;
+  endpoint.name = fields[2];
+  endpoint.token = fields[3];
+  endpoint.addresses.assign(fields.begin() + 4, fields.end());
+  return endpoint;
 }
 
 Meeting meet(const TreeOptions& options, const Exchange& exchange) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The tree's sockets and pidfds are in one epoll set. poll() takes events without waiting, reads
+// The tree's sockets and pidfds are in one epoll set. poll() handles events without waiting, reads
 // once from each ready socket, and queues messages and losses. wait() blocks in ppoll on the epoll
 // descriptor and an eventfd. A neighbour is lost when its connection or its process ends.
 #include "backends/socket/socket_tree.h"
@@ -65,7 +65,8 @@ void SocketTree::add_peer(Peer peer) {
   if (peer.pid != 0) watch_process(peer.rank, entry->second);
 }
 
-/// Without pidfds (an old kernel, a strict sandbox) only the end of the connection shows a death.
+/// Without pidfds (on an old kernel, in a strict sandbox) only the end of the connection shows a
+/// death.
 void SocketTree::watch_process(int rank, Counterpart& counterpart) {
   counterpart.process = UniqueFd(static_cast<int>(::syscall(SYS_pidfd_open, counterpart.pid, 0)));
   if (counterpart.process) {
@@ -89,7 +90,7 @@ void SocketTree::send(int peer, std::string_view message) {
   if (entry == counterparts_.end()) {
     const bool is_neighbour = peer >= 0 && peer < topology_.size &&
                               (topology_.parent() == peer || topology_.parent_of(peer) == rank_);
-    if (is_neighbour) return;  // lost: poll() tells
+    if (is_neighbour) return;  // lost, as poll() reports
     throw Error("rank " + std::to_string(rank_) + " cannot send to rank " + std::to_string(peer) +
                 ", which is not its neighbour");
   }
@@ -109,14 +110,14 @@ void SocketTree::flush(int rank, Counterpart& counterpart) {
 }
 
 Incoming SocketTree::poll() {
-  if (arrived_.empty()) take_events();
+  if (arrived_.empty()) handle_events();
   if (arrived_.empty()) return {};
   Incoming incoming = std::move(arrived_.front());
   arrived_.pop_front();
   return incoming;
 }
 
-void SocketTree::take_events() {
+void SocketTree::handle_events() {
   std::array<epoll_event, 64> events;
   const int count =
       ::epoll_wait(epoll_.get(), events.data(), static_cast<int>(events.size()), /*timeout=*/0);
@@ -128,10 +129,10 @@ void SocketTree::take_events() {
   }
 }
 
-/// Uses ppoll on the epoll descriptor, as epoll_wait counts in milliseconds. Shares nothing with
-/// poll() but the kernel's epoll set.
+/// Uses ppoll on the epoll descriptor, as epoll_wait counts in milliseconds. Shares only the
+/// kernel's epoll set with poll().
 bool SocketTree::wait(Clock::time_point deadline, int descriptor) {
-  // The system passes over one that is -1.
+  // ppoll ignores a descriptor of -1.
   std::array<pollfd, 3> entries = {
       {{epoll_.get(), POLLIN, 0}, {wake_fd_.get(), POLLIN, 0}, {descriptor, POLLIN, 0}}};
   const timespec timeout = time_until(deadline);
@@ -141,7 +142,7 @@ bool SocketTree::wait(Clock::time_point deadline, int descriptor) {
     return false;
   }
   std::uint64_t count = 0;
-  // Only this thread reads it.
+  // No other thread reads it.
   return entries[1].revents != 0 && ::read(wake_fd_.get(), &count, sizeof count) == sizeof count;
 }
 
@@ -157,7 +158,7 @@ void SocketTree::handle(Source source, int rank, std::uint32_t events) {
   if ((events & ~static_cast<std::uint32_t>(EPOLLOUT)) != 0) read_from(rank);
 }
 
-/// One read a turn, so that a talkative peer does not keep the others waiting.
+/// Reads once, so that a peer with much data does not delay the others.
 void SocketTree::read_from(int rank) {
   Counterpart& counterpart = counterparts_.at(rank);
   if (read_once(rank, counterpart) == Connection::ReadState::Ended) {
@@ -177,7 +178,7 @@ Connection::ReadState SocketTree::read_once(int rank, Counterpart& counterpart) 
   return state;
 }
 
-/// Messages that it sent before it ended are in our socket already, and come first.
+/// Delivers first what the process sent before it ended, which is in our socket already.
 void SocketTree::process_ended(int rank) {
   Counterpart& counterpart = counterparts_.at(rank);
   while (read_once(rank, counterpart) == Connection::ReadState::Data) {
@@ -191,7 +192,7 @@ void SocketTree::lose(int rank, std::string why) {
   drop(rank);
 }
 
-/// Closing alone would not end the epoll entries of a socket that a forked child holds as well.
+/// Removes the epoll entries: closing would not, if a forked child also holds the socket.
 void SocketTree::drop(int rank) {
   const auto entry = counterparts_.find(rank);
   if (entry == counterparts_.end()) return;
@@ -204,7 +205,7 @@ void SocketTree::drop(int rank) {
 
 void SocketTree::wake() noexcept {
   const std::uint64_t one = 1;
-  // Fails only if the counter is full: then a wake is pending anyway.
+  // The write fails only if the counter is full; a wake is pending then.
   [[maybe_unused]] const ssize_t written = ::write(wake_fd_.get(), &one, sizeof one);
 }
 
@@ -214,15 +215,15 @@ void SocketTree::close(bool /*graceful*/, Clock::time_point deadline) {
   while (!counterparts_.empty()) {
     const auto entry = counterparts_.begin();
     entry->second.connection.finish_sending();
-    // A socket closed with unread bytes resets the connection, and the peer might lose our last
+    // Closing a socket with unread bytes resets the connection, and the peer may lose our last
     // message.
     discard_input(entry->second);
     drop(entry->first);
   }
 }
 
-/// Waits until something can be written, or read and thrown away (a peer that flushes as well must
-/// not block us). False: everything is written, or the deadline has passed.
+/// Waits until bytes can be written, or can be read and discarded (a peer that flushes as well must
+/// not block us). False once everything is written or the deadline has passed.
 bool SocketTree::flush_once(Clock::time_point deadline) {
   std::vector<pollfd> fds;
   std::vector<int> ranks;

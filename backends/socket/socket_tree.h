@@ -15,17 +15,17 @@
 
 namespace ronde::net {
 
-/// A transport over sockets between neighbours. The exchange that it is given says how the ranks
-/// find each other. Waiting blocks in the kernel.
+/// A transport over sockets between neighbours. The ranks find each other by an exchange. Waiting
+/// blocks in the kernel.
 ///
-/// Death shows as the end of a connection. On one host it also shows on a pidfd, which sees a
-/// process end even while a child that it forked still holds the socket open.
+/// A neighbour's death ends its connection. On one host its pidfd also becomes readable, even while
+/// a child that the process forked holds the socket open.
 ///
 /// Thread-safety: as Transport.
 class SocketTree : public Transport {
  public:
-  /// Meets the neighbours. Throws GroupError naming the parent if it cannot be reached by
-  /// options.deadline; children that have not come by then are lost.
+  /// Connects to the neighbours. Throws GroupError that names the parent if it cannot be reached by
+  /// options.deadline; children that are missing then are lost.
   SocketTree(const TreeOptions& options, const Exchange& exchange);
 
   std::string_view name() const noexcept override { return name_; }
@@ -40,7 +40,7 @@ class SocketTree : public Transport {
   StatsGroup stats() const override;
 
  private:
-  /// Kind of an epoll entry, in its high half; the low half is a rank.
+  /// The kind of an epoll entry, in the high half of its data; the low half is a rank.
   enum class Source : std::uint32_t { Socket, Process };
 
   struct Counterpart {
@@ -56,7 +56,7 @@ class SocketTree : public Transport {
   void watch_process(int rank, Counterpart& counterpart);
   void watch(int operation, int fd, Source source, int rank, std::uint32_t events);
   void flush(int rank, Counterpart& counterpart);
-  void take_events();
+  void handle_events();
   void handle(Source source, int rank, std::uint32_t events);
   void read_from(int rank);
   Connection::ReadState read_once(int rank, Counterpart& counterpart);
@@ -70,12 +70,12 @@ class SocketTree : public Transport {
   const int rank_;
   Topology topology_;
   Clock::time_point start_deadline_;
-  UniqueFd wake_fd_;  ///< stays open until destruction: any thread may write to it
-  UniqueFd epoll_;    ///< the counterparts
-  std::map<int, Counterpart> counterparts_;  ///< by rank; those that are lost are gone
+  UniqueFd wake_fd_;  ///< open until destruction, as any thread may write to it
+  UniqueFd epoll_;    ///< watches the counterparts
+  std::map<int, Counterpart> counterparts_;  ///< by rank, without lost ones
   std::deque<Incoming> arrived_;
 
-  /// Written by the one thread, read by any.
+  /// The transport's thread writes them, any may read them.
   struct Counters {
     std::atomic<std::uint64_t> messages_sent = 0;
     std::atomic<std::uint64_t> sent_bytes = 0;

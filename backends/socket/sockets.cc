@@ -2,8 +2,14 @@
 #include "backends/socket/sockets.h"
 
 #include <arpa/inet.h>
+#include <ifaddrs.h>
+#include <net/if.h>
+#include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/un.h>
 #include <unistd.h>
 
@@ -11,6 +17,11 @@
 #include <cerrno>
 #include <cstddef>
 #include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <memory>
+#include <system_error>
 
 #include "core/src/base/system.h"
 #include "ronde/error.h"
@@ -37,7 +48,7 @@ UniqueFd listen_at(const Address& address) {
     set_option(listener.get(), IPPROTO_IPV6, IPV6_V6ONLY, 0);
   }
   if (listener && address.storage.ss_family != AF_UNIX) {
-    // Connections of an earlier start that are over do not hold the port.
+    // Closed connections of an earlier start must not block the port.
     set_option(listener.get(), SOL_SOCKET, SO_REUSEADDR, 1);
   }
   if (!listener ||
@@ -77,7 +88,7 @@ Address unix_address(const std::string& name) {
                 " bytes, which is too long");
   }
   unix_part.sun_family = AF_UNIX;
-  // A leading zero makes it abstract: no file, gone with the last socket.
+  // A leading zero makes the name abstract: there is no file, and it ends with the last socket.
   std::memcpy(unix_part.sun_path + 1, name.data(), name.size());
   address.length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size());
   address.text = "local socket " + name;
@@ -136,7 +147,7 @@ UniqueFd listen_tcp(PortRange ports, Reach reach, std::uint16_t& port) {
   sockaddr_storage bound = {};
   socklen_t length = sizeof bound;
   if (::getsockname(listener.get(), reinterpret_cast<sockaddr*>(&bound), &length) != 0) {
-    throw Error("this rank cannot tell its TCP port: " + errno_text(errno));
+    throw Error("this rank cannot find out its TCP port: " + errno_text(errno));
   }
   port = ntohs(bound.ss_family == AF_INET6 ? reinterpret_cast<sockaddr_in6&>(bound).sin6_port
                                            : reinterpret_cast<sockaddr_in&>(bound).sin_port);
@@ -148,6 +159,101 @@ pid_t process_of(int fd) {
   socklen_t length = sizeof credentials;
   if (::getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &credentials, &length) != 0) return 0;
   return credentials.pid > 0 && credentials.pid != ::getpid() ? credentials.pid : 0;
+}
+
+namespace {
+
+using Interfaces = std::unique_ptr<ifaddrs, decltype(&::freeifaddrs)>;
+
+Interfaces list_interfaces() {
+  ifaddrs* first = nullptr;
+  if (::getifaddrs(&first) != 0) {
+    throw Error("cannot list the addresses of this host: " + errno_text(errno));
+  }
+  return {first, &::freeifaddrs};
+}
+
+/// Returns the text of an interface's address; empty if it has no IPv4 or IPv6 address.
+std::string text_of(const ifaddrs& entry) {
+  if (entry.ifa_addr == nullptr) return "";
+  const sa_family_t family = entry.ifa_addr->sa_family;
+  if (family == AF_INET) return numeric_text(*entry.ifa_addr, sizeof(sockaddr_in));
+  return family == AF_INET6 ? numeric_text(*entry.ifa_addr, sizeof(sockaddr_in6)) : "";
+}
+
+}  // namespace
+
+std::string host_identity() {
+  const char* const boot_path = "/proc/sys/kernel/random/boot_id";
+  std::string boot_id;
+  if (std::ifstream file(boot_path); !std::getline(file, boot_id) || boot_id.empty()) {
+    throw Error(std::string("cannot identify this host: ") + boot_path +
+                " is not readable (is /proc mounted?)");
+  }
+  struct stat space = {};
+  if (::stat("/proc/self/ns/net", &space) != 0) {
+    throw Error("cannot identify this host: /proc/self/ns/net: " + errno_text(errno));
+  }
+  return boot_id + "/net:" + std::to_string(space.st_ino);
+}
+
+std::string numeric_text(const sockaddr& address, socklen_t length) {
+  constexpr std::string_view kMapped = "::ffff:";  // IPv4 written as IPv6
+  char text[NI_MAXHOST] = {};
+  const int code = ::getnameinfo(&address, length, text, sizeof text, nullptr, 0, NI_NUMERICHOST);
+  if (code != 0) return "";
+  const std::string_view whole = text;
+  const bool is_mapped = whole.starts_with(kMapped) && whole.find('.') != whole.npos;
+  return std::string(is_mapped ? whole.substr(kMapped.size()) : whole);
+}
+
+bool is_link_local(std::string_view numeric) {
+  return numeric.starts_with("fe80:") || numeric.find('%') != numeric.npos;
+}
+
+std::vector<std::string> interface_addresses(bool with_loopback) {
+  const Interfaces interfaces = list_interfaces();
+  std::vector<std::string> addresses;
+  for (const int family : {AF_INET, AF_INET6}) {
+    for (const ifaddrs* entry = interfaces.get(); entry != nullptr; entry = entry->ifa_next) {
+      if (entry->ifa_addr == nullptr || entry->ifa_addr->sa_family != family) continue;
+      if ((entry->ifa_flags & IFF_UP) == 0) continue;
+      if ((entry->ifa_flags & IFF_LOOPBACK) != 0 && !with_loopback) continue;
+      std::string text = text_of(*entry);
+      if (!text.empty() && !is_link_local(text)) addresses.push_back(std::move(text));
+    }
+  }
+  return addresses;
+}
+
+bool is_own_address(std::string_view numeric) {
+  const Interfaces interfaces = list_interfaces();
+  const bool has_link = numeric.find('%') != numeric.npos;
+  for (const ifaddrs* entry = interfaces.get(); entry != nullptr; entry = entry->ifa_next) {
+    const std::string own = text_of(*entry);
+    if (own == numeric || (!has_link && own.substr(0, own.find('%')) == numeric)) return true;
+  }
+  return false;
+}
+
+void make_room_for_files(std::size_t more) {
+  constexpr std::size_t kOthers = 64;  // the program's own, and those of backends
+  struct rlimit limit = {};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) throw Error("getrlimit: " + errno_text(errno));
+  std::error_code error;
+  const std::filesystem::directory_iterator entries("/proc/self/fd", error);
+  if (error) throw Error("it cannot read /proc/self/fd: " + errno_text(error.value()));
+  const auto needed =
+      static_cast<rlim_t>(std::distance(begin(entries), end(entries))) + more + kOthers;
+  if (needed <= limit.rlim_cur) return;
+
+  limit.rlim_cur = std::min(needed, limit.rlim_max);
+  const bool has_room = needed - kOthers <= limit.rlim_cur;
+  if (has_room && ::setrlimit(RLIMIT_NOFILE, &limit) == 0) return;
+  throw Error("it needs " + std::to_string(needed) + " open files at once, " +
+              std::to_string(more) + " of them for the ranks that connect to it, and may have " +
+              std::to_string(limit.rlim_max) +
+              " (ulimit -Hn): raise that limit for the job, or run more ranks on each host");
 }
 
 }  // namespace ronde::net

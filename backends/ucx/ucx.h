@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <chrono>
 #include <functional>
 #include <memory>
 #include <string>
@@ -14,22 +13,20 @@
 namespace ronde {
 
 struct UcxOptions {
-  /// How long close() waits for UCX to close its connections.
-  std::chrono::milliseconds close_bound{3000};
-  /// A value of UCX_TLS that Ronde has set for MPI itself, and that does not count here.
-  std::string transports_not_meant = {};
-  /// Finds the functions of UCX; tests bring their own.
+  /// A value of UCX_TLS that Ronde has set for MPI, which is ignored here.
+  std::string ignored_transports = {};
+  /// Finds the functions of UCX; tests replace it.
   vendor::SymbolLookup symbols = vendor::dynamic_symbols();
 };
 
 /// Makes the fabric of a context's ranks, which all call it at the same time: it exchanges their
-/// addresses once. Throws UsageError if UCX cannot be used here.
+/// addresses once. Throws UsageError if UCX cannot be used.
 std::function<std::unique_ptr<Fabric>(BackendContext&)> ucx_fabric_maker(const UcxOptions& options);
 
-/// Why UCX cannot be used here, and what to do; empty if it can.
+/// Returns why UCX cannot be used here, and what to do; empty if it can.
 std::string ucx_problem(const vendor::SymbolLookup& symbols = vendor::dynamic_symbols());
 
-/// The version of the UCX that is found here, such as "1.13.1"; empty if there is none.
+/// Returns the version of the UCX that is found here, such as "1.13.1"; empty if there is none.
 std::string ucx_version(const vendor::SymbolLookup& symbols = vendor::dynamic_symbols());
 
 }  // namespace ronde

@@ -1,11 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "backends/ucx/ucx_fabric.h"
 
+#include <cstring>
 #include <deque>
+#include <exception>
 #include <mutex>
 #include <optional>
+#include <string>
 #include <utility>
+#include <vector>
 
+#include "core/src/base/fields.h"
+#include "core/src/base/system.h"
 #include "ronde/error.h"
 
 namespace ronde::ucx {
@@ -22,13 +28,13 @@ ucp_tag_t tag_of(std::uint16_t job, MessageTag tag, int source) {
   return bits << kRankBits | static_cast<ucp_tag_t>(source);
 }
 
-/// What UCX's callbacks touch: it outlives the batch if messages are in progress.
-class BatchState {
- public:
+/// The state that UCX's callbacks use; outlives the batch if messages are in progress.
+struct BatchState {
   struct Message {
     BatchState* batch;
     int peer;
     std::size_t bytes;
+    bool is_received;
   };
   struct Failure {
     int peer;
@@ -41,44 +47,36 @@ class BatchState {
 
   const std::shared_ptr<void> memory;
   UcxWorker* const worker;
-  std::deque<Message> messages;  ///< since the batch was empty; never move
+  std::deque<Message> messages;  ///< posted since the batch was empty; never move
   std::size_t in_progress = 0;
   std::uint64_t ended = 0;
   std::optional<Failure> failure;  ///< the first
 
-  static void end_sent(const Message& message, ucs_status_t status) {
-    UcxWorker::Counters& counters = message.batch->worker->counters;
-    counters.messages.fetch_add(1, std::memory_order_relaxed);
-    counters.sent_bytes.fetch_add(message.bytes, std::memory_order_relaxed);
-    message.batch->end(message, status, message.bytes);
-  }
-  static void end_received(const Message& message, ucs_status_t status, std::size_t got) {
-    UcxWorker::Counters& counters = message.batch->worker->counters;
-    counters.received_messages.fetch_add(1, std::memory_order_relaxed);
-    counters.received_bytes.fetch_add(got, std::memory_order_relaxed);
-    message.batch->end(message, status, got);
+  static void finish(const Message& message, ucs_status_t status, std::size_t got) {
+    BatchState& batch = *message.batch;
+    constexpr auto kRelaxed = std::memory_order_relaxed;
+    UcxWorker::Counters& counters = batch.worker->counters;
+    (message.is_received ? counters.received_messages : counters.messages).fetch_add(1, kRelaxed);
+    (message.is_received ? counters.received_bytes : counters.sent_bytes).fetch_add(got, kRelaxed);
+    --batch.in_progress;
+    ++batch.ended;
+    if (status == UCS_OK && got != message.bytes) status = UCS_ERR_MESSAGE_TRUNCATED;
+    if (status == UCS_OK || batch.failure) return;
+    batch.failure = Failure{message.peer, status, message.bytes, got};
   }
 
   // Callbacks of UCX.
   static void on_sent(void* request, ucs_status_t status, void* user_data) {
     const Message& message = *static_cast<Message*>(user_data);
     message.batch->worker->api().request_free(request);
-    end_sent(message, status);
+    finish(message, status, message.bytes);
   }
   static void on_received(void* request, ucs_status_t status, const ucp_tag_recv_info_t* info,
                           void* user_data) {
     const Message& message = *static_cast<Message*>(user_data);
     const std::size_t got = info->length;
     message.batch->worker->api().request_free(request);
-    end_received(message, status, got);
-  }
-
- private:
-  void end(const Message& message, ucs_status_t status, std::size_t got) {
-    --in_progress;
-    ++ended;
-    if (status == UCS_OK && got != message.bytes) status = UCS_ERR_MESSAGE_TRUNCATED;
-    if (status != UCS_OK && !failure) failure = Failure{message.peer, status, message.bytes, got};
+    finish(message, status, got);
   }
 };
 
@@ -110,31 +108,32 @@ class UcxBatch final : public MessageBatch {
   void post_send(int peer, MessageTag tag, const void* from, std::size_t bytes) override {
     const ucp_tag_t bits = tag_of(job_, tag, worker_->rank());
     const ucp_ep_h connection = worker_->connection(peer);
-    BatchState::Message& message = add(peer, bytes);
+    BatchState::Message& message = add(peer, bytes, false);
     ucp_request_param_t parameters = parameters_of(message);
     parameters.cb.send = BatchState::on_sent;
     const auto request = worker_->api().tag_send(connection, from, bytes, bits, &parameters);
-    if (!UCS_PTR_IS_PTR(request)) BatchState::end_sent(message, UCS_PTR_RAW_STATUS(request));
+    if (!UCS_PTR_IS_PTR(request)) BatchState::finish(message, UCS_PTR_RAW_STATUS(request), bytes);
   }
 
   void post_receive(int peer, MessageTag tag, void* to, std::size_t bytes) override {
     const ucp_tag_t bits = tag_of(job_, tag, peer);
-    static_cast<void>(worker_->connection(peer));  // UCX watches over it
-    BatchState::Message& message = add(peer, bytes);
+    static_cast<void>(worker_->connection(peer));  // lets UCX report its loss
+    BatchState::Message& message = add(peer, bytes, true);
     ucp_request_param_t parameters = parameters_of(message);
-    // Also of a message that is here already: UCX 1.13 tells its size to the callback only.
+    // UCX 1.13 gives the size to the callback only, even for a message that has already arrived.
     parameters.op_attr_mask |= UCP_OP_ATTR_FLAG_NO_IMM_CMPL;
     parameters.cb.recv = BatchState::on_received;
     const auto request =
         worker_->api().tag_receive(worker_->handle(), to, bytes, bits, ~ucp_tag_t{0}, &parameters);
     if (UCS_PTR_IS_ERR(request)) {
-      BatchState::end_received(message, UCS_PTR_RAW_STATUS(request), 0);
+      BatchState::finish(message, UCS_PTR_RAW_STATUS(request), 0);
     }
   }
 
-  BatchState::Message& add(int peer, std::size_t bytes) {
+  BatchState::Message& add(int peer, std::size_t bytes, bool is_received) {
     ++state_->in_progress;
-    return state_->messages.emplace_back(BatchState::Message{state_.get(), peer, bytes});
+    return state_->messages.emplace_back(
+        BatchState::Message{state_.get(), peer, bytes, is_received});
   }
   static ucp_request_param_t parameters_of(BatchState::Message& message) {
     ucp_request_param_t parameters{};
@@ -162,8 +161,8 @@ class UcxBatch final : public MessageBatch {
   std::shared_ptr<BatchState> state_;
 };
 
-/// For what it holds UCX may still touch, or not be destroyed.
-void keep_for_ever(std::shared_ptr<UcxWorker> worker) {
+/// Keeps a worker whose memory UCX may still use, or that cannot be destroyed.
+void keep_until_exit(std::shared_ptr<UcxWorker> worker) {
   static std::mutex mutex;
   static auto* const graveyard = new std::vector<std::shared_ptr<UcxWorker>>();
   const std::lock_guard lock(mutex);
@@ -172,18 +171,16 @@ void keep_for_ever(std::shared_ptr<UcxWorker> worker) {
 
 }  // namespace
 
-UcxFabric::UcxFabric(std::shared_ptr<UcxWorker> worker, std::uint16_t job,
-                     const UcxOptions& options)
+UcxFabric::UcxFabric(std::shared_ptr<UcxWorker> worker, std::uint16_t job)
     : worker_(std::move(worker)),
       job_(job),
-      close_bound_(options.close_bound),
       traits_{.rdma = worker_->has_rdma(), .device_memory = worker_->takes_device_memory()} {
   worker_->check(worker_->api().worker_descriptor(worker_->handle(), &descriptor_),
                  "ucp_worker_get_efd");
 }
 
 UcxFabric::~UcxFabric() {
-  if (!closed_ || worker_->keeps_memory()) keep_for_ever(worker_);
+  if (!closed_ || worker_->keeps_memory()) keep_until_exit(worker_);
 }
 
 std::unique_ptr<MessageBatch> UcxFabric::make_batch(std::shared_ptr<void> memory) {
@@ -191,7 +188,9 @@ std::unique_ptr<MessageBatch> UcxFabric::make_batch(std::shared_ptr<void> memory
 }
 
 std::shared_ptr<void> UcxFabric::register_memory(void* begin, std::size_t bytes) {
-  return traits_.rdma ? ucx::register_memory(worker_, begin, bytes) : nullptr;
+  ucp_mem_h memory = traits_.rdma ? worker_->map_memory(begin, bytes) : nullptr;
+  if (memory == nullptr) return nullptr;
+  return {memory, [worker = worker_](ucp_mem_h mapped) { worker->unmap_memory(mapped); }};
 }
 
 bool UcxFabric::prepare_sleep() {
@@ -202,7 +201,8 @@ bool UcxFabric::prepare_sleep() {
 }
 
 void UcxFabric::close() {
-  closed_ = worker_->close(close_bound_);
+  constexpr std::chrono::seconds kTimeout{3};
+  closed_ = worker_->close(kTimeout);
 }
 
 StatsGroup UcxFabric::stats() const {
@@ -216,3 +216,63 @@ StatsGroup UcxFabric::stats() const {
 }
 
 }  // namespace ronde::ucx
+
+namespace ronde {
+namespace {
+
+using Job = std::uint16_t;
+
+std::shared_ptr<ucx::UcxWorker> make_worker(const Topology& topology, const UcxOptions& options) {
+  const ucx::LoadedUcx ucx = ucx::load_ucx(options.symbols);
+  if (!ucx.api) throw UsageError(ucx.problem);
+  if (topology.size > 1 << ucx::kRankBits) {
+    throw UsageError("the fabric of UCX connects " + std::to_string(1 << ucx::kRankBits) +
+                     " ranks at most");
+  }
+  return std::make_shared<ucx::UcxWorker>(ucx.api, topology.rank, topology.size,
+                                          options.ignored_transports);
+}
+
+std::unique_ptr<Fabric> make_fabric(BackendContext& context, const UcxOptions& options) {
+  std::shared_ptr<ucx::UcxWorker> worker;
+  // The fields are a problem, if there is one; a random number, of which rank 0's identifies the
+  // job; and the address. A rank without UCX takes part, as the others would wait for it.
+  std::string own;
+  try {
+    worker = make_worker(*context.topology, options);
+    own = pack_fields({"", random_bytes(sizeof(Job)), worker->address()});
+  } catch (const std::exception& error) {
+    own = pack_fields({error.what(), "", ""});
+  }
+  Job job = 0;
+  std::vector<std::string> addresses;
+  for (const std::string& blob : context.exchange(own)) {
+    const auto rank = static_cast<int>(addresses.size());
+    std::vector<std::string> fields = unpack_fields_from(rank, blob, 3);
+    if (!fields[0].empty()) {
+      throw UsageError("rank " + std::to_string(rank) + " cannot use UCX: " + fields[0]);
+    }
+    if (fields[1].size() != sizeof job) fail_unreadable(rank);
+    if (rank == 0) std::memcpy(&job, fields[1].data(), sizeof job);
+    addresses.push_back(std::move(fields[2]));
+  }
+  worker->set_addresses(std::move(addresses));
+  return std::make_unique<ucx::UcxFabric>(std::move(worker), job);
+}
+
+}  // namespace
+
+std::function<std::unique_ptr<Fabric>(BackendContext&)> ucx_fabric_maker(
+    const UcxOptions& options) {
+  return [options](BackendContext& context) { return make_fabric(context, options); };
+}
+
+std::string ucx_problem(const vendor::SymbolLookup& symbols) {
+  return ucx::load_ucx(symbols).problem;
+}
+
+std::string ucx_version(const vendor::SymbolLookup& symbols) {
+  return ucx::load_ucx(symbols).version;
+}
+
+}  // namespace ronde

@@ -12,27 +12,29 @@
 
 namespace ronde::ucx {
 
-/// How the 64 bits of a tag of UCX are used, from the highest: the job tells apart the messages of
-/// ranks that share an address by chance, such as a late one of a job that has ended.
+/// The fields of a 64-bit tag of UCX, from the highest. The job separates messages of ranks that
+/// share an address by chance, such as a late message of a job that has ended.
 constexpr int kJobBits = 16;
 constexpr int kChannelBits = 24;
 constexpr int kStreamBits = 5;
-constexpr int kRankBits = 19;  ///< the source
+constexpr int kRankBits = 19;  ///< of the source
 static_assert(kJobBits + kChannelBits + kStreamBits + kRankBits == 64);
 static_assert(Fabric::kStreams == 1U << kStreamBits);
 
-/// Messages by UCX: TCP, RoCE and InfiniBand, whatever UCX finds and the user allows it.
+/// Sends and receives messages by UCX, over TCP, RoCE or InfiniBand: whatever UCX finds and the
+/// user allows.
 ///
-/// UCX ends a send when it has its bytes, and leaves the rest of what a full socket did not take to
-/// later polls. Its sockets carry no key of the job: whoever reaches them can send to them.
+/// UCX completes a send when it has copied the bytes, and later polls write what a full socket did
+/// not accept. Its sockets do not check the key of the job: any process that reaches them can send
+/// to them.
 ///
-/// Each rank has one worker. Connections are made by the first message to or from a peer, so that
-/// UCX watches over it while a message is due from it.
+/// Each rank has one worker. The first message to or from a peer makes the connection, so that UCX
+/// reports the loss of a peer from which a message is due.
 class UcxFabric final : public Fabric {
  public:
-  /// `worker` knows the addresses of all ranks. `job`: a random number that they share.
-  UcxFabric(std::shared_ptr<UcxWorker> worker, std::uint16_t job, const UcxOptions& options);
-  /// Without close(), everything stays for ever.
+  /// `worker` has the addresses of all ranks. `job`: a random number that they share.
+  UcxFabric(std::shared_ptr<UcxWorker> worker, std::uint16_t job);
+  /// Without close(), all resources stay until the process ends.
   ~UcxFabric() override;
 
   std::string_view name() const noexcept override { return "ucx"; }
@@ -50,7 +52,6 @@ class UcxFabric final : public Fabric {
  private:
   const std::shared_ptr<UcxWorker> worker_;
   const std::uint16_t job_;
-  const std::chrono::milliseconds close_bound_;
   const FabricTraits traits_;
   int descriptor_ = -1;
   bool closed_ = false;

@@ -18,20 +18,20 @@ struct Setting {
   const char* value;
 };
 
-/// What is not left to UCX: how often it asks a silent connection whether the peer is there. Its
-/// default is 20 s.
+/// How often UCX checks whether the peer of a silent connection is alive; its default is 20 s.
 constexpr Setting kKeepalive = {"KEEPALIVE_INTERVAL", "2s"};
-/// And, without RDMA, which messages leave at once: Note [Messages of MPI between hosts]. They are
-/// copied before, as UCX 1.13 ends the process (`Assertion comp->count > 0 failed`) where a peer
-/// dies while one leaves from the user's memory.
+/// Without RDMA, the messages that leave at once: Note [Messages of MPI between hosts]. They are
+/// copied before, as UCX 1.13 ends the process (`Assertion comp->count > 0 failed`) if a peer dies
+/// while a message leaves from the user's memory.
 constexpr Setting kWithoutRdma[] = {{"RNDV_THRESH", "1m"}, {"ZCOPY_THRESH", "inf"}};
 
-// How many events of sockets UCX takes at once. While it handles one, it may find another socket
-// closed by the death of a peer; the event of that one, taken with it, then fails an assertion of
-// UCX (seen with 1.13), which ends this process. UCX 1.13 takes this from the environment alone.
+// The number of socket events that UCX handles in one batch. While it handles one, it may find
+// another socket closed by the death of a peer; if the batch also has an event of that socket, an
+// assertion of UCX (seen with 1.13) ends this process. UCX 1.13 reads this setting from the
+// environment only.
 constexpr const char* kEventsVariable = "UCX_TCP_MAX_POLL";
 
-/// By UCX_TLS, a list of transports, or of others after a "^".
+/// Whether a value of UCX_TLS allows TCP. It lists transports, or after a "^" excluded ones.
 bool allows_tcp(const std::string& transports) {
   return transports == "all" ||
          transports.starts_with('^') != (transports.find("tcp") != std::string::npos);
@@ -39,11 +39,43 @@ bool allows_tcp(const std::string& transports) {
 
 }  // namespace
 
+LoadedUcx load_ucx(const vendor::SymbolLookup& lookup) {
+  LoadedUcx ucx;
+  // Checks the version first, as it explains more than the functions that an old library lacks.
+  struct : vendor::ApiTable {
+    UcpApi::Call<decltype(ucp_get_version)> get_version{*this, "ucp_get_version"};
+  } version_api;
+  if (const std::string missing = version_api.load(lookup, kLibrary); !missing.empty()) {
+    ucx.problem = "UCX cannot be loaded: " + missing +
+                  ". Install it (Debian: libucx0), or have LD_LIBRARY_PATH name its folder";
+    return ucx;
+  }
+  unsigned major = 0;
+  unsigned minor = 0;
+  unsigned release = 0;
+  version_api.get_version(&major, &minor, &release);
+  ucx.version = std::to_string(major) + "." + std::to_string(minor) + "." +  //
+                std::to_string(release);
+  if (major != 1 || minor < kOldestMinor) {
+    ucx.problem = std::string(kLibrary) + " is UCX " + ucx.version + ", Ronde needs 1." +
+                  std::to_string(kOldestMinor) + " or a newer version 1. Install one";
+    return ucx;
+  }
+  const auto api = std::make_shared<UcpApi>();
+  const std::string missing = api->load(lookup, kLibrary);
+  if (missing.empty()) {
+    ucx.api = api;
+  } else {
+    ucx.problem = "UCX " + ucx.version + " cannot be used: " + missing;
+  }
+  return ucx;
+}
+
 UcxWorker::UcxWorker(std::shared_ptr<const UcpApi> api, int rank, int ranks,
-                     const std::string& transports_not_meant)
+                     const std::string& ignored_transports)
     : api_(std::move(api)), rank_(rank), peers_(static_cast<std::size_t>(ranks)) {
   for (Peer& peer : peers_) peer.owner = this;
-  make_context(transports_not_meant);
+  make_context(ignored_transports);
   ucp_worker_params_t parameters{};
   parameters.field_mask = UCP_WORKER_PARAM_FIELD_THREAD_MODE;
   parameters.thread_mode = UCS_THREAD_MODE_SERIALIZED;
@@ -52,7 +84,7 @@ UcxWorker::UcxWorker(std::shared_ptr<const UcpApi> api, int rank, int ranks,
   worker_ = {worker, [used = api_](ucp_worker_h handle) { used->worker_destroy(handle); }};
 }
 
-void UcxWorker::make_context(const std::string& transports_not_meant) {
+void UcxWorker::make_context(const std::string& ignored_transports) {
   ucp_config_t* read = nullptr;
   check(api_->config_read(nullptr, nullptr, &read), "ucp_config_read");
   const std::unique_ptr<ucp_config_t, std::function<void(ucp_config_t*)>> config(
@@ -65,12 +97,12 @@ void UcxWorker::make_context(const std::string& transports_not_meant) {
   set(kKeepalive);
   if (!vendor::has_rdma_devices()) std::ranges::for_each(kWithoutRdma, set);
   std::string transports = variables("UCX_TLS").value_or("all");
-  if (transports == transports_not_meant) {
+  if (transports == ignored_transports) {
     transports = "all";
     check(api_->config_modify(config.get(), "TLS", "all"), "ucp_config_modify");
   }
   constexpr int kKeepWhatIsSet = 0;
-  // UCX warns of a variable that it does not use.
+  // Set only if TCP is allowed: UCX warns of a variable that it does not use.
   if (allows_tcp(transports)) setenv(kEventsVariable, "1", kKeepWhatIsSet);
   ucp_params_t parameters{};
   parameters.field_mask = UCP_PARAM_FIELD_FEATURES | UCP_PARAM_FIELD_ESTIMATED_NUM_EPS;
@@ -85,8 +117,8 @@ void UcxWorker::check(ucs_status_t status, const char* symbol) const {
   if (status == UCS_OK) return;
   throw Error("rank " + std::to_string(rank_) + ": UCX failed: " + symbol + ": " +
               api_->status_string(status) +
-              ". Look at what UCX_TLS and UCX_NET_DEVICES allow it (ucx_info -d lists what there "
-              "is); UCX_LOG_LEVEL=info tells more");
+              ". Check what UCX_TLS and UCX_NET_DEVICES allow (ucx_info -d lists the devices); "
+              "UCX_LOG_LEVEL=info logs more");
 }
 
 std::string UcxWorker::address() const {
@@ -165,14 +197,14 @@ bool UcxWorker::takes_device_memory() const {
          (attributes.memory_types >> UCS_MEMORY_TYPE_CUDA & 1) != 0;
 }
 
-bool UcxWorker::close(std::chrono::milliseconds bound) {
-  const auto deadline = std::chrono::steady_clock::now() + bound;
+bool UcxWorker::close(std::chrono::milliseconds timeout) {
+  const auto deadline = std::chrono::steady_clock::now() + timeout;
   std::vector<ucs_status_ptr_t> closing;
   for (Peer& peer : peers_) {
     if (peer.connection == nullptr) continue;
     ucp_request_param_t parameters{};
     parameters.op_attr_mask = UCP_OP_ATTR_FIELD_FLAGS;
-    // Nothing is left to be sent. Over TCP a flush would wait for peers to poll, too.
+    // Nothing is left to be sent, and over TCP a flush would wait until the peers poll.
     parameters.flags = UCP_EP_CLOSE_FLAG_FORCE;
     const auto request = api_->endpoint_close(std::exchange(peer.connection, nullptr), &parameters);
     if (UCS_PTR_IS_PTR(request)) closing.push_back(request);
@@ -191,19 +223,18 @@ bool UcxWorker::close(std::chrono::milliseconds bound) {
   return true;
 }
 
-std::shared_ptr<void> register_memory(const std::shared_ptr<UcxWorker>& worker, void* begin,
-                                      std::size_t bytes) {
+ucp_mem_h UcxWorker::map_memory(void* begin, std::size_t bytes) {
   ucp_mem_map_params_t parameters{};
   parameters.field_mask = UCP_MEM_MAP_PARAM_FIELD_ADDRESS | UCP_MEM_MAP_PARAM_FIELD_LENGTH;
   parameters.address = begin;
   parameters.length = bytes;
   ucp_mem_h memory = nullptr;
-  // It only saves time, and may be refused where little memory may be locked.
-  if (worker->api_->mem_map(worker->context_.get(), &parameters, &memory) != UCS_OK) return nullptr;
-  return {memory, [worker](void* handle) {
-            static_cast<void>(
-                worker->api_->mem_unmap(worker->context_.get(), static_cast<ucp_mem_h>(handle)));
-          }};
+  const ucs_status_t status = api_->mem_map(context_.get(), &parameters, &memory);
+  return status == UCS_OK ? memory : nullptr;
+}
+
+void UcxWorker::unmap_memory(ucp_mem_h memory) {
+  static_cast<void>(api_->mem_unmap(context_.get(), memory));
 }
 
 }  // namespace ronde::ucx

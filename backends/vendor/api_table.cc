@@ -7,13 +7,13 @@ namespace ronde::vendor {
 
 SymbolLookup dynamic_symbols() {
   return [](const char* library, const char* symbol, std::string& error) -> void* {
-    // One that the process has already loaded, from wherever it came, is found by its name.
+    // dlsym finds a library that the process has loaded, wherever it came from.
     const bool is_loaded = library == kThisProcess;
     void* const handle = is_loaded ? RTLD_DEFAULT : dlopen(library, RTLD_NOW | RTLD_LOCAL);
     void* const address = is_loaded || handle != nullptr ? dlsym(handle, symbol) : nullptr;
     if (address == nullptr) {
-      const char* const words = dlerror();
-      error = words != nullptr ? words : std::string(symbol) + " is null";
+      const char* const text = dlerror();
+      error = text != nullptr ? text : std::string(symbol) + " is null";
     }
     return address;
   };

@@ -2,28 +2,36 @@
 #pragma once
 
 #include <functional>
+#include <memory>
 #include <string>
 #include <vector>
 
 namespace ronde::vendor {
 
-/// Finds a function of a shared library: the address of `symbol`, or null with the loader's words
-/// in `error`.
+/// Finds a function of a shared library. Returns the address of `symbol`, or null with the loader's
+/// text in `error`.
 using SymbolLookup =
     std::function<void*(const char* library, const char* symbol, std::string& error)>;
 
-/// The name of the library for functions that are linked already.
+/// Stands for the libraries that are linked already.
 constexpr const char* kThisProcess = nullptr;
 
-/// dlopen and dlsym. Libraries stay loaded.
+/// Finds functions by dlopen and dlsym. Libraries stay loaded.
 SymbolLookup dynamic_symbols();
+
+/// Makes one call of a library, with what it needs on this thread.
+using CallWrapper = std::function<void(const std::function<void()>& call)>;
+
+/// Passes all calls of a library, on any thread, through `around` until the returned object is
+/// destroyed, which waits for calls in progress. A call throws what `around` throws.
+using WrapCalls = std::function<std::shared_ptr<void>(CallWrapper around)>;
 
 /// Whether a library without a function can be used.
 enum class Need { Required, Optional };
 
 /// The functions of a vendor's C library that Ronde calls, found at run time: one binary runs with
-/// and without the library, and tests bring their own. Tables derive from this class, and have an
-/// Entry for each function.
+/// and without the library, and tests replace it. A table derives from this class, and has an Entry
+/// for each function.
 ///
 /// Thread-safety: none while it is loaded; constant afterwards.
 class ApiTable {
@@ -31,8 +39,8 @@ class ApiTable {
   ApiTable(const ApiTable&) = delete;
   ApiTable& operator=(const ApiTable&) = delete;
 
-  /// Looks all functions up. Returns the loader's error if there is no library, or the names of all
-  /// required functions that it lacks; empty: the table can be used.
+  /// Looks all functions up. Returns an empty text if the table can be used; else the loader's
+  /// error if there is no library, or the names of all required functions that it lacks.
   [[nodiscard]] std::string load(const SymbolLookup& lookup, const char* library);
 
  protected:
@@ -51,7 +59,7 @@ class ApiTable {
   std::vector<Slot> slots_;
 };
 
-/// One function of a table, which is called like a function once the table is loaded.
+/// A function of a table; callable once the table is loaded.
 template <typename Result, typename... Arguments>
 class Entry {
  public:
@@ -68,7 +76,7 @@ class Entry {
   [[nodiscard]] Result operator()(Arguments... arguments) const {
     return reinterpret_cast<Function*>(function_)(arguments...);
   }
-  /// As the library exports it, for texts.
+  /// The name under which the library exports it, for texts.
   const char* symbol() const noexcept { return symbol_; }
 
  private:

@@ -6,8 +6,8 @@
 
 namespace ronde::vendor {
 
-/// Whether this host has a device that reads and writes memory without a core, as the system lists
-/// them in `folder`. False also where that is not known.
+/// Whether the system lists a device in `folder` that reads and writes memory without a core. False
+/// also where that is not known.
 inline bool has_rdma_devices(const std::filesystem::path& folder = "/sys/class/infiniband") {
   std::error_code error;
   const std::filesystem::directory_iterator entries(folder, error);

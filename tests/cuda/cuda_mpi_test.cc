@@ -14,7 +14,6 @@
 
 #include "backends/mpi/gpu_aware_mpi.h"
 #include "backends/mpi/mpi_environment.h"
-#include "backends/shm/memory/shared_board.h"
 #include "backends/shm/shm.h"
 #include "tests/support/fakes/fake_cuda_state.h"
 #include "tests/support/fakes/fake_library.h"

@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "backends/hierarchical/hierarchical_backend.h"
+#include "backends/hierarchical/hierarchical.h"
 
 #include <catch2/catch.hpp>
 #include <numeric>
 #include <optional>
 #include <set>
 #include <vector>
+
+#include "backends/hierarchical/shards.h"
 
 namespace ronde::hierarchical {
 namespace {
@@ -55,13 +57,12 @@ TEST_CASE("the parts of all hosts make up a shard, and all shards a round") {
 
 TEST_CASE("slots of the slot buffer are as large on every host") {
   const std::vector<int> hosts = {0, 0, 0, 0, 1};
-  const shm::SlotBufferShape of_large = slot_buffer_shape({}, make_topology(0, hosts));
-  const shm::SlotBufferShape of_small = slot_buffer_shape({}, make_topology(4, hosts));
+  const shm::SlotBufferShape of_large = slot_buffer_shape(make_topology(0, hosts));
+  const shm::SlotBufferShape of_small = slot_buffer_shape(make_topology(4, hosts));
   CHECK(of_large.ranks == 4);
   CHECK(of_small.ranks == 1);
   CHECK(of_large.slot_bytes == of_small.slot_bytes);
-  const shm::SlotBufferShape of_many =
-      slot_buffer_shape({}, make_topology(0, std::vector<int>(64, 0)));
+  const shm::SlotBufferShape of_many = slot_buffer_shape(make_topology(0, std::vector<int>(64, 0)));
   CHECK(of_many.bytes() <= std::size_t{257} << 20);
   CHECK(of_many.slot_bytes % 64 == 0);
 }
@@ -87,7 +88,7 @@ TEST_CASE("a round has as many shards as have messages of 64 KiB") {
   CHECK(used((256 << 10) - 4) == 1);
   CHECK(used(256 << 10) == 2);
   CHECK(used(1 << 20) == 4);
-  // All take turns.
+  // All owners take turns.
   owners.clear();
   for (std::uint64_t round = 0; round < 4; ++round) CHECK(used(4, round) == 1);
   CHECK(owners.size() == 4);

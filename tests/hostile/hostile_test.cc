@@ -105,7 +105,7 @@ TEST_CASE("every rank says which system call it misses, and what does without") 
   const std::vector<std::pair<long, std::string>> needed = {
       {SYS_memfd_create,
        "rank 0 cannot share memory with the other ranks of its host "
-       "(RONDE_CPU_BACKEND=mpi, or fabric where there is no MPI, does without): "
+       "(RONDE_CPU_BACKEND=mpi, or fabric where there is no MPI, needs none): "
        "memfd_create: Operation not permitted"},
       {SYS_sendmsg, "sending a file descriptor to local rank 1: Operation not permitted"},
       {SYS_eventfd2, "eventfd failed: Operation not permitted"},

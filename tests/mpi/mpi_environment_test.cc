@@ -7,8 +7,10 @@
 #include <optional>
 #include <string>
 
+#include "backends/mpi/gpu_aware_mpi.h"
 #include "backends/mpi/mpi_transport.h"
 #include "ronde/error.h"
+#include "tests/support/fakes/fake_library.h"
 #include "tests/support/fakes/fake_mpi.h"
 #include "tests/support/ranks/ranks.h"
 
@@ -24,6 +26,23 @@ using ronde::mpi::MpiMembership;
 using ronde::mpi::MpiUse;
 using ronde::mpi::testing::FakeMpi;
 using ronde::test::text_of;
+
+/// The MPI of a program that initialised it with MPI_THREAD_MULTIPLE.
+struct MpiOfProgram : FakeMpi {
+  MpiOfProgram() {
+    initialized = true;
+    provided = MPI_THREAD_MULTIPLE;
+  }
+};
+
+/// Returns why a process with these functions takes no addresses of GPUs.
+std::string refusal_of(const ronde::test::Functions& functions) {
+  ronde::mpi::GpuSupportApi api;
+  const std::string problem =
+      api.load(ronde::test::library_of(functions), ronde::vendor::kThisProcess);
+  CHECK(problem.empty());
+  return why_not_cuda(api);
+}
 
 }  // namespace
 
@@ -43,9 +62,10 @@ TEST_CASE("the native text is the MPI library's own, once that is initialised", 
   MPI_Finalize();
 }
 
-TEST_CASE("MPI is initialised at serialised thread level and finalised when all have left") {
+TEST_CASE("MPI is initialised once, at serialised level, and finalised when all have left") {
   FakeMpi fake;
   const auto environment = fake.environment();
+  { const MpiMembership failed(environment); }  // an init that failed
   MpiMembership transport(environment);
   MpiMembership backend(environment);
   CHECK(fake.wanted_level == MPI_THREAD_SERIALIZED);
@@ -53,7 +73,6 @@ TEST_CASE("MPI is initialised at serialised thread level and finalised when all 
   backend.leave(true);
   CHECK(fake.calls["finalize"] == 0);
   transport.leave(true);
-  CHECK(fake.calls["finalize"] == 1);
   transport.leave(true);
   CHECK(fake.calls["finalize"] == 1);
 }
@@ -80,21 +99,11 @@ TEST_CASE("MPI is not finalised after a failure") {
   CHECK(fake.calls["finalize"] == 0);
 }
 
-TEST_CASE("after a failed init MPI can be joined again and is then finalised") {
-  FakeMpi fake;
-  const auto environment = fake.environment();
-  { const MpiMembership failed(environment); }
-  MpiMembership second(environment);
-  second.leave(true);
-  CHECK(fake.calls["init_thread"] == 1);
-  CHECK(fake.calls["finalize"] == 1);
-}
-
 TEST_CASE("an MPI library without thread support is refused") {
   FakeMpi fake;
   fake.provided = MPI_THREAD_FUNNELED;
   const auto environment = fake.environment();
-  // MPI is initialised by the first attempt; the second must not take that for enough.
+  // The first attempt initialises MPI; the second must not accept that.
   for (const char* const attempt : {"first", "second"}) {
     CAPTURE(attempt);
     CHECK_THAT(text_of<UsageError>([&] { environment->join(); }),
@@ -104,27 +113,34 @@ TEST_CASE("an MPI library without thread support is refused") {
   CHECK(fake.calls["init_thread"] == 1);
 }
 
-TEST_CASE("a program that initialised MPI itself must have asked for MPI_THREAD_MULTIPLE") {
-  FakeMpi fake;
-  fake.initialized = true;
-  const auto environment = fake.environment();
-  SECTION("less is refused and says what to change") {
-    fake.provided = MPI_THREAD_SERIALIZED;
-    CHECK_THAT(text_of<UsageError>([&] { environment->join(); }),
-               Contains("initialised MPI with MPI_THREAD_SERIALIZED") &&
-                   Contains("MPI_Init_thread(..., MPI_THREAD_MULTIPLE, ...)"));
-  }
-  SECTION("MULTIPLE is joined, and the program finalises") {
-    fake.provided = MPI_THREAD_MULTIPLE;
-    MpiMembership member(environment);
-    member.leave(true);
-    CHECK(fake.calls["init_thread"] == 0);
-    CHECK(fake.calls["finalize"] == 0);
-    CHECK(fake.calls["comm_set_errhandler"] == 0);  // the world's handler is the program's
-  }
+TEST_CASE("a join that cannot work is refused with what to change") {
+  FakeMpi low, finalized, fresh;
+  low.initialized = true;
+  low.provided = MPI_THREAD_SERIALIZED;
+  finalized.finalized = true;
+  const auto refusal = [](FakeMpi& fake, const ronde::MpiRanks& ranks = {}) {
+    const auto environment = fake.environment();
+    return text_of<UsageError>([&] { environment->join(ranks); });
+  };
+  CHECK_THAT(refusal(low), Contains("initialised MPI with MPI_THREAD_SERIALIZED") &&
+                               Contains("MPI_Init_thread(..., MPI_THREAD_MULTIPLE, ...)"));
+  CHECK_THAT(refusal(finalized),
+             Contains("MPI is finalised in this process") && Contains("(again)"));
+  CHECK_THAT(refusal(fresh, {.of_world = {0}}),
+             Contains("MPI is not initialised") && Contains("before ronde::init()"));
+  CHECK(fresh.calls["init_thread"] == 0);
 }
 
-TEST_CASE("who may only meet by the program's MPI calls it on the thread that may") {
+TEST_CASE("an MPI that the program initialised with MPI_THREAD_MULTIPLE is joined and left alone") {
+  MpiOfProgram fake;
+  MpiMembership member(fake.environment());
+  member.leave(true);
+  CHECK(fake.calls["init_thread"] == 0);
+  CHECK(fake.calls["finalize"] == 0);
+  CHECK(fake.calls["comm_set_errhandler"] == 0);  // the world's handler is the program's
+}
+
+TEST_CASE("ranks that only meet over the program's MPI call it on the thread that may") {
   FakeMpi fake;
   fake.initialized = true;
   const auto environment = fake.environment();
@@ -152,9 +168,7 @@ TEST_CASE("what Ronde initialised, and what has ended, is no MPI of the program"
   CHECK_FALSE(environment->of_program().is_there);  // not initialised
   const MpiMembership member(environment);          // initialises it with SERIALIZED
   CHECK_FALSE(environment->of_program().is_there);
-  FakeMpi of_program;
-  of_program.initialized = true;
-  of_program.provided = MPI_THREAD_MULTIPLE;
+  MpiOfProgram of_program;
   CHECK(of_program.environment()->of_program().is_there);
   CHECK(of_program.environment()->of_program().low_level.empty());
   of_program.finalized = true;  // no question is allowed any more
@@ -162,7 +176,7 @@ TEST_CASE("what Ronde initialised, and what has ended, is no MPI of the program"
   CHECK(of_program.calls["query_thread"] == 2);
 }
 
-TEST_CASE("MPI_Finalize of the program first calls who still needs MPI, which is then not called") {
+TEST_CASE("MPI_Finalize of the program first shuts Ronde down, which then calls MPI no more") {
   const bool is_of_program = GENERATE(true, false);
   FakeMpi fake;
   fake.initialized = is_of_program;
@@ -183,10 +197,8 @@ TEST_CASE("MPI_Finalize of the program first calls who still needs MPI, which is
              Contains("has called MPI_Finalize() before ronde::shutdown()"));
 }
 
-TEST_CASE("MPI_Finalize of the program calls nobody who needs MPI no more") {
-  FakeMpi fake;
-  fake.initialized = true;
-  fake.provided = MPI_THREAD_MULTIPLE;
+TEST_CASE("MPI_Finalize of the program calls nothing once Ronde has left MPI") {
+  MpiOfProgram fake;
   const auto environment = fake.environment();
   MpiMembership member(environment);
   environment->on_program_finalize([] { FAIL("called"); });
@@ -200,36 +212,24 @@ TEST_CASE("MPI_Finalize of the program calls nobody who needs MPI no more") {
   CHECK_FALSE(other.finalize_by_program);
 }
 
-TEST_CASE("a finalised MPI cannot be joined") {
-  FakeMpi fake;
-  fake.finalized = true;
-  const auto environment = fake.environment();
-  CHECK_THAT(text_of<UsageError>([&] { environment->join(); }),
-             Contains("MPI is finalised in this process") && Contains("(again)"));
-}
-
 TEST_CASE("a foreign launcher is refused by variable, value and library") {
-  FakeMpi fake;
-  const auto [name, value] = GENERATE(table<std::string, std::string>({
-      {"PMI_SIZE", "4"},
-      {"OMPI_COMM_WORLD_SIZE", "2"},
-      {"SLURM_NTASKS", "16"},
-      {"PMIX_RANK", "1"},
-      {"WORLD_SIZE", "2"},
+  using Variables = std::map<std::string, std::string>;
+  const auto [variables, name] = GENERATE(table<Variables, std::string>({
+      {Variables{{"PMI_SIZE", "4"}}, "PMI_SIZE"},
+      {Variables{{"OMPI_COMM_WORLD_SIZE", "2"}}, "OMPI_COMM_WORLD_SIZE"},
+      {Variables{{"SLURM_NTASKS", "16"}}, "SLURM_NTASKS"},
+      {Variables{{"PMIX_RANK", "1"}}, "PMIX_RANK"},
+      {Variables{{"WORLD_SIZE", "2"}}, "WORLD_SIZE"},
+      // srun started torchrun once a node.
+      {Variables{{"PMI_SIZE", "1"}, {"TORCHELASTIC_RUN_ID", "none"}, {"WORLD_SIZE", "2"}},
+       "WORLD_SIZE"},
   }));
-  fake.variables[name] = value;
+  FakeMpi fake;
+  fake.variables = variables;
   const auto environment = fake.environment();
   CHECK_THAT(text_of<UsageError>([&] { environment->join(); }),
-             Contains("(" + name + "=" + value + ")") && Contains("Fake MPI 1.0") &&
+             Contains("(" + name + "=" + variables.at(name) + ")") && Contains("Fake MPI 1.0") &&
                  !Contains("built for tests") && Contains("unset " + name));
-}
-
-TEST_CASE("torchrun is refused also where srun started it once a node") {
-  FakeMpi fake;
-  fake.variables = {{"PMI_SIZE", "1"},   {"SLURM_NTASKS", "1"}, {"TORCHELASTIC_RUN_ID", "none"},
-                    {"WORLD_SIZE", "2"}, {"RANK", "0"},         {"LOCAL_RANK", "0"}};
-  const auto environment = fake.environment();
-  CHECK_THAT(text_of<UsageError>([&] { environment->join(); }), Contains("(WORLD_SIZE=2)"));
 }
 
 TEST_CASE("one rank alone, or several that MPI knows of, are no foreign launcher's work") {
@@ -254,19 +254,9 @@ TEST_CASE("one rank alone, or several that MPI knows of, are no foreign launcher
   CHECK_NOTHROW(environment->join());
 }
 
-TEST_CASE("chosen ranks need an MPI that the program has initialised") {
-  FakeMpi fake;
-  const auto environment = fake.environment();
-  CHECK_THAT(text_of<UsageError>([&] { environment->join({.of_world = {0}}); }),
-             Contains("MPI is not initialised") && Contains("before ronde::init()"));
-  CHECK(fake.calls["init_thread"] == 0);
-}
-
 TEST_CASE("a communicator of chosen ranks is freed by the last who leaves, unless a rank died") {
   const bool is_graceful = GENERATE(true, false);
-  FakeMpi fake;
-  fake.initialized = true;
-  fake.provided = MPI_THREAD_MULTIPLE;
+  MpiOfProgram fake;
   fake.variables = {{"PMI_SIZE", "4"}};  // alone on purpose
   const auto environment = fake.environment();
   MpiMembership transport(environment, {.of_world = {0}});
@@ -280,10 +270,8 @@ TEST_CASE("a communicator of chosen ranks is freed by the last who leaves, unles
   CHECK(fake.calls["finalize"] == 0);
 }
 
-TEST_CASE("the communicator of a program stays, and what MPI says of a wrong one is told") {
-  FakeMpi fake;
-  fake.initialized = true;
-  fake.provided = MPI_THREAD_MULTIPLE;
+TEST_CASE("the communicator of a program stays, and MPI's text for an invalid one is passed on") {
+  MpiOfProgram fake;
   const auto environment = fake.environment();
   {
     MpiMembership member(environment, {.communicator = 7});
@@ -309,32 +297,15 @@ TEST_CASE("bootstrap that never ends is a group error within its deadline") {
                Contains("rank 0 waited") && Contains("all 3 ranks to duplicate"));
   }
   SECTION("making the transport") {
-    const auto make = [&] { ronde::mpi::MpiTransport(environment, {.init_timeout_s = 0.05}); };
+    const auto make = [&] { ronde::mpi::MpiTransport(environment, {{.init_timeout_s = 0.05}}); };
     CHECK_THAT(text_of<GroupError>(make), Contains("at least one has not called ronde::init()"));
   }
   CHECK(Clock::now() - start < 10s);
 }
 
-TEST_CASE("the launcher's variables tell whether all ranks share this host") {
-  std::map<std::string, std::string> variables;
-  const auto lookup = [&](const std::string& name) {
-    const auto entry = variables.find(name);
-    return entry == variables.end() ? std::nullopt : std::optional(entry->second);
-  };
-  CHECK(ronde::mpi::launched_on_one_host(lookup) == std::nullopt);
-  variables = {{"PMI_SIZE", "4"}};
-  CHECK(ronde::mpi::launched_on_one_host(lookup) == std::nullopt);
-  variables["MPI_LOCALNRANKS"] = "2";
-  CHECK(ronde::mpi::launched_on_one_host(lookup) == false);
-  variables["MPI_LOCALNRANKS"] = "4";
-  CHECK(ronde::mpi::launched_on_one_host(lookup) == true);
-  variables = {{"OMPI_COMM_WORLD_SIZE", "8"}, {"OMPI_COMM_WORLD_LOCAL_SIZE", "8"}};
-  CHECK(ronde::mpi::launched_on_one_host(lookup) == true);
-}
-
-TEST_CASE("UCX is told what suits ranks of one host, or of several without RDMA") {
-  std::map<std::string, std::string> variables = {{"PMI_SIZE", "4"}, {"MPI_LOCALNRANKS", "2"}};
-  const auto variable = [&](bool has_rdma) {
+TEST_CASE("UCX gets what suits ranks of one host, or of several without RDMA") {
+  using Variables = std::map<std::string, std::string>;
+  const auto variable = [](const Variables& variables, bool has_rdma) {
     const auto lookup = [&](const std::string& name) {
       const auto entry = variables.find(name);
       return entry == variables.end() ? std::nullopt : std::optional(entry->second);
@@ -342,15 +313,19 @@ TEST_CASE("UCX is told what suits ranks of one host, or of several without RDMA"
     const auto [name, value] = ronde::mpi::variable_for_ucx(lookup, has_rdma);
     return name == nullptr ? "" : std::string(name) + "=" + value;
   };
-  CHECK(variable(false) == "UCX_RNDV_THRESH=1m");
-  CHECK(variable(true) == "");
-  variables["MPI_LOCALNRANKS"] = "4";
-  CHECK(variable(false) == "UCX_TLS=^cma,tcp");
-  variables.clear();
-  CHECK(variable(false) == "");
+  const Variables two_hosts = {{"PMI_SIZE", "4"}, {"MPI_LOCALNRANKS", "2"}};
+  CHECK(variable(two_hosts, false) == "UCX_RNDV_THRESH=1m");
+  CHECK(variable(two_hosts, true) == "");
+  const Variables by_open_mpi = {{"OMPI_COMM_WORLD_SIZE", "8"},
+                                 {"OMPI_COMM_WORLD_LOCAL_SIZE", "8"}};
+  for (const Variables& one_host : {{{"PMI_SIZE", "4"}, {"MPI_LOCALNRANKS", "4"}}, by_open_mpi}) {
+    CHECK(variable(one_host, false) == "UCX_TLS=^cma,tcp");
+  }
+  CHECK(variable({}, false) == "");
+  CHECK(variable({{"PMI_SIZE", "4"}}, false) == "");
 }
 
-TEST_CASE("calls of MPI are wrapped for as long as somebody wants that") {
+TEST_CASE("calls of MPI are wrapped as long as a wrapper lives") {
   FakeMpi fake;
   const auto environment = fake.environment();
   MPI_Request request = MPI_REQUEST_NULL;
@@ -377,21 +352,33 @@ TEST_CASE("calls of MPI are wrapped for as long as somebody wants that") {
   CHECK(order == "<()>");
   outer.reset();
   CHECK(call() == "(call)");
+  // The wrapper can fail the call, and passes its error on.
+  int calls = 0;
+  const auto fail = [&] { return ++calls, 5; };
+  CHECK_THAT(text_of<Error>([&] { environment->call("a call", fail); }),
+             Contains("a call failed with code 5"));
+  const auto failing =
+      environment->wrap_calls([](const std::function<void()>&) { throw Error("no context"); });
+  CHECK(text_of<Error>([&] { environment->call("a call", fail); }) == "no context");
+  CHECK(calls == 1);
 }
 
-TEST_CASE("what wraps a call of MPI can fail it, and lets its own error through") {
-  FakeMpi fake;
-  const auto environment = fake.environment();
-  int calls = 0;
-  const auto count = [&] { return ++calls, 5; };
-  {
-    const auto wrapped =
-        environment->wrap_calls([](const std::function<void()>&) { throw Error("no context"); });
-    CHECK(text_of<Error>([&] { environment->call("a call", count); }) == "no context");
-    CHECK(calls == 0);
-  }
-  const auto wrapped = environment->wrap_calls([](const std::function<void()>& call) { call(); });
-  CHECK_THAT(text_of<Error>([&] { environment->call("a call", count); }),
-             Contains("a call failed with code 5"));
-  CHECK(calls == 1);
+TEST_CASE("whether MPI claims to take cuda addresses") {
+  const char* const of_mpich = "MPIX_GPU_query_support";
+  const char* const of_open_mpi = "MPIX_Query_cuda_support";
+  void* const yes =
+      ronde::test::address(+[](int kind, int* supported) { return *supported = kind == 0, 0; });
+  void* const no = ronde::test::address(+[](int, int* supported) { return *supported = 0, 0; });
+  void* const fails = ronde::test::address(+[](int, int* supported) { return *supported = 1, 15; });
+  void* const open_yes = ronde::test::address(+[] { return 1; });
+  void* const open_no = ronde::test::address(+[] { return 0; });
+  const std::string kNo = "the MPI library says that it takes no addresses of GPUs";
+  CHECK_THAT(refusal_of({}), Contains("does not say"));
+  CHECK(refusal_of({{of_mpich, yes}}).empty());
+  CHECK(refusal_of({{of_mpich, no}}) == kNo);
+  CHECK(refusal_of({{of_mpich, fails}}) == kNo);
+  CHECK(refusal_of({{of_open_mpi, open_yes}}).empty());
+  CHECK(refusal_of({{of_open_mpi, open_no}}) == kNo);
+  // The function that takes a kind of GPU has precedence.
+  CHECK(refusal_of({{of_mpich, no}, {of_open_mpi, open_yes}}) == kNo);
 }

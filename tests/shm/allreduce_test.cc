@@ -1,9 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// Allreduce of every type and op through slot buffers of all kinds, against numbers reduced in
-// double precision or 64-bit integers; and the same bits on every rank. The symmetric heap, too.
+// Allreduces of every type and op through slot buffers of all kinds and in the symmetric heap,
+// compared with numbers reduced in double precision or 64-bit integers; and equal bits on every
+// rank.
 #include <algorithm>
 #include <barrier>
+#include <cstdint>
+#include <span>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "ronde/error.h"
@@ -83,15 +87,6 @@ TEST_CASE("operations larger than the slot buffer") {
       ranks_of(ranks, {.slots = 3, .slot_bytes = 4 << 10, .reduce = reduce, .stores = stores}));
 }
 
-TEST_CASE("as many ranks as a host may have reduce") {
-  const int ranks = GENERATE(33, 64);
-  const Reduce reduce = GENERATE(Reduce::Auto, Reduce::OneShot);
-  CAPTURE(ranks);
-  check_calls({{{DataType::F32, ReduceOp::Average, 1.0, 1.0, ranks}, {4000, 1, 30}, true},
-               {{DataType::I32, ReduceOp::Max, 1.0, 1.0, ranks}, {33}, false}},
-              ranks_of(ranks, {.slots = 2, .slot_bytes = 4 << 10, .reduce = reduce}));
-}
-
 TEST_CASE("results are the same bits whatever the slot buffer, and from run to run") {
   for (const DataType dtype : {DataType::F32, DataType::BF16}) {
     const std::vector<Call> calls = {
@@ -109,7 +104,7 @@ TEST_CASE("results are the same bits whatever the slot buffer, and from run to r
   }
 }
 
-/// The segments one behind the other in the symmetric heap, with gaps, and the inputs in them.
+/// Copies the inputs into the symmetric heap, with gaps, and returns the segments there.
 std::vector<Segment> moved_in(const SymmetricHeap& heap, const AllreduceCall& call) {
   std::vector<Segment> segments;
   std::size_t begin = 4160;
@@ -123,8 +118,8 @@ std::vector<Segment> moved_in(const SymmetricHeap& heap, const AllreduceCall& ca
   return segments;
 }
 
-/// Ranks that run every call in the symmetric heap. The others have done all the work before those
-/// in `late` come.
+/// Runs ranks that make every call in the symmetric heap. Those in `late` start when the others
+/// have done all the work.
 RunRanks symmetric_ranks(int ranks, const std::vector<int>& late = {}) {
   return [ranks, late](const auto& body) {
     std::barrier all(ranks);
@@ -157,11 +152,16 @@ RunRanks symmetric_ranks(int ranks, const std::vector<int>& late = {}) {
   return true;
 }();
 
-TEST_CASE("as many ranks as a host may have reduce in the symmetric heap") {
-  for (const int ranks : {33, 64}) {
-    check_calls({{{DataType::F32, ReduceOp::Average, 1.0, 1.0, ranks}, {40'000, 1, 30}, true}},
-                symmetric_ranks(ranks, {5}));
+TEST_CASE("as many ranks as a host may have reduce, also in the symmetric heap") {
+  const int ranks = GENERATE(33, 64);
+  CAPTURE(ranks);
+  for (const Reduce reduce : {Reduce::Auto, Reduce::OneShot}) {
+    check_calls({{{DataType::F32, ReduceOp::Average, 1.0, 1.0, ranks}, {4000, 1, 30}, true},
+                 {{DataType::I32, ReduceOp::Max, 1.0, 1.0, ranks}, {33}, false}},
+                ranks_of(ranks, {.slots = 2, .slot_bytes = 4 << 10, .reduce = reduce}));
   }
+  check_calls({{{DataType::F32, ReduceOp::Average, 1.0, 1.0, ranks}, {40'000, 1, 30}, true}},
+              symmetric_ranks(ranks, {5}));
 }
 
 TEST_CASE("ranks that compute elsewhere are reduced for") {
@@ -192,8 +192,70 @@ TEST_CASE("symmetric operations count who did what, and refuse other memory") {
     const auto counters = backend.stats().counters;
     check(std::count_if(counters.begin(), counters.end(),
                         [](const auto& each) { return each.first.starts_with("symmetric"); }) == 6,
-          "all are told");
+          "all are reported");
   });
+}
+
+/// Zeroed memory for the claims of so many ranks.
+class ClaimsMemory {
+ public:
+  explicit ClaimsMemory(std::size_t ranks)
+      : lines_(shm::ChunkClaims::bytes_for(ranks) / sizeof(Line)) {}
+  std::span<std::byte> bytes() { return std::as_writable_bytes(std::span(lines_)); }
+
+ private:
+  struct alignas(shm::kLinePair) Line {
+    std::byte bytes[shm::kLinePair] = {};
+  };
+  std::vector<Line> lines_;
+};
+
+TEST_CASE("a chunk goes to one rank, and an operation is finished when all its chunks are") {
+  ClaimsMemory memory(2);
+  shm::ChunkClaims one(memory.bytes(), 0, 2);
+  shm::ChunkClaims other(memory.bytes(), 1, 2);
+  CHECK(one.finished(0));
+  CHECK(one.claim(2) == 0U);
+  CHECK(other.claim(2) == 1U);
+  CHECK_FALSE(one.finished(1));
+  one.finish();
+  CHECK(one.finished(1));  // the other works on chunk 1
+  CHECK_FALSE(one.finished(2));
+  CHECK_FALSE(one.claim(2));
+  other.finish();
+  CHECK(one.finished(2));
+  CHECK(other.finished(2));
+  // The next operation is begun by one while the other has not seen the end of this one.
+  CHECK(one.claim(5) == 2U);
+  CHECK(other.finished(2));
+  CHECK_FALSE(other.finished(3));
+}
+
+TEST_CASE("what was done to a chunk is seen by whoever sees the end of its operation") {
+  constexpr std::size_t kRanks = 4;
+  constexpr std::uint64_t kOperations = 200;
+  constexpr std::uint64_t kChunks = 7;
+  ClaimsMemory memory(kRanks);
+  // Plain numbers: ThreadSanitizer checks that claims order the accesses.
+  std::vector<int> chunks(kOperations * kChunks, 0);
+  std::vector<int> wrong(kRanks, 0);
+  std::vector<std::thread> threads;
+  for (std::size_t rank = 0; rank < kRanks; ++rank) {
+    threads.emplace_back([&, rank] {
+      shm::ChunkClaims claims(memory.bytes(), rank, kRanks);
+      for (std::uint64_t operation = 0; operation < kOperations; ++operation) {
+        const std::uint64_t end = (operation + 1) * kChunks;
+        while (const auto chunk = claims.claim(end)) {
+          ++chunks[*chunk];
+          claims.finish();
+        }
+        while (!claims.finished(end)) std::this_thread::yield();
+        for (std::uint64_t i = operation * kChunks; i < end; ++i) wrong[rank] += chunks[i] != 1;
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  CHECK(wrong == std::vector<int>(kRanks, 0));
 }
 
 }  // namespace

@@ -16,12 +16,12 @@ std::size_t total(const std::vector<std::size_t>& counts) {
   return std::accumulate(counts.begin(), counts.end(), std::size_t{0});
 }
 
-/// What `rank` puts in.
+/// The input of `rank`.
 Elements input_of(const Call& call, int rank) {
   return make_input(call.reduction.dtype, call.reduction.op, total(call.counts), rank, call.seed);
 }
 
-/// What every rank puts in, rank after rank.
+/// The inputs of all ranks.
 std::vector<Elements> inputs_of(const Call& call) {
   const Reduction& reduction = call.reduction;
   return make_inputs(reduction.dtype, reduction.op, total(call.counts), reduction.ranks, call.seed);
@@ -54,7 +54,7 @@ std::vector<Segment> segments_of(const std::vector<std::size_t>& counts, const E
   return segments;
 }
 
-/// The elements of all, one after the other, as `numbers` of each.
+/// Concatenates `numbers` of each element list.
 template <typename Number>
 std::vector<Number> joined(const std::vector<Elements>& all,
                            std::vector<Number> (Elements::*numbers)() const) {
@@ -66,7 +66,7 @@ std::vector<Number> joined(const std::vector<Elements>& all,
   return joined;
 }
 
-/// Every rank's result where each brings `input`, which is sent as f16.
+/// Every rank's result if each has `input`, which is sent as f16.
 std::vector<float> results_by_halves(const Reduction& reduction, float input,
                                      const RunRanks& run_ranks) {
   std::vector<float> results(static_cast<std::size_t>(reduction.ranks));
@@ -81,22 +81,22 @@ std::vector<float> results_by_halves(const Reduction& reduction, float input,
   return results;
 }
 
-/// The sum is beyond f16, within a host and over all, what is asked for is not; and the smallest
-/// numbers of f16 are not lost, whatever hosts make of their sums.
+/// Checks averages whose sums overflow f16, within a host and over all, and averages of the
+/// smallest numbers of f16, which must not underflow in a host's sum.
 void check_extreme_averages(int ranks, const RunRanks& run_ranks) {
   const std::vector<std::pair<ReduceOp, double>> rows = {
       {ReduceOp::Average, 1.0}, {ReduceOp::Average, 0.5}, {ReduceOp::Sum, 1.0 / ranks}};
   for (const auto& [op, postscale] : rows) {
     CAPTURE(to_string(op), postscale, ranks);
     const double expected = 60000 * postscale * (op == ReduceOp::Sum ? ranks : 1);
-    // Half a unit of f16, of each host's sum and of theirs.
+    // Allows half a unit of f16 for each host's sum and for the total.
     for (const float result :
          results_by_halves({DataType::F32, op, 1.0, postscale, ranks}, 60000, run_ranks)) {
       CHECK(result == Approx(expected).epsilon(0.001));
     }
   }
   constexpr float kUnit = 0x1p-24F;
-  // Sums of hosts are rounded.
+  // Hosts' sums are rounded, so results may differ by a unit.
   for (const float result : results_by_halves({DataType::F32, ReduceOp::Average, 1.0, 1.0, ranks},
                                               2 * kUnit, run_ranks)) {
     CHECK(result >= 2 * kUnit);
@@ -110,12 +110,12 @@ std::string describe(const Call& call) {
          (call.reduction.prescale != 1.0 ? ", scaled" : "");
 }
 
-/// Lists that slots of 128 bytes and of 128 KiB cut in all ways.
+/// Lists that slots of 128 bytes and of 128 KiB cut in different ways.
 const std::vector<std::vector<std::size_t>> kLists = {
     {}, {0}, {1}, {7}, {64}, {129}, {1000}, {0, 1, 0, 31, 2, 0, 500, 33, 1, 1, 64, 0},
 };
 
-/// `count` elements of `all`, from `begin` on.
+/// Returns `count` elements of `all`, from `begin` on.
 Elements part_of(const Elements& all, std::size_t begin, std::size_t count) {
   Elements part(all.dtype(), count);
   std::ranges::copy(all.bytes(begin, count), static_cast<std::byte*>(part.data()));
@@ -130,7 +130,7 @@ void check_absent(const Reduction& reduction, const RunRanks& run_ranks) {
   // More pieces than a round may have.
   std::vector<std::size_t> counts(1100, 2);
   counts.insert(counts.end(), {1, 100, 0, 257, 64});
-  // A scale that a neutral element would not survive, had it been written as a number.
+  // With this scale, a neutral element that was written as a number would change the result.
   const double prescale = dtype == DataType::F32 ? -2.0 : 1.0;
   std::vector<Elements> results(static_cast<std::size_t>(ranks), Elements(dtype, total(counts)));
   run_ranks([&](int rank, const RunAllreduce& allreduce) {
@@ -204,7 +204,7 @@ void check_lists(const Reduction& reduction, const RunRanks& run_ranks) {
   const DataType dtype = reduction.dtype;
   std::vector<Call> calls;
   for (const bool scaled : {false, true}) {
-    if (scaled && !is_floating(dtype)) continue;  // which no backend gets
+    if (scaled && !is_floating(dtype)) continue;  // backends get no scaled integers
     const double prescale = scaled ? 0.3 : 1.0;
     const double postscale = scaled ? 1.7 : 1.0;
     for (const bool in_place : {false, true}) {
@@ -219,7 +219,7 @@ void check_lists(const Reduction& reduction, const RunRanks& run_ranks) {
 }
 
 void check_every_op(int ranks, const RunRanks& run_ranks) {
-  // Sanitized, one of each size: what threads do, and where, depends on the size alone.
+  // With sanitizers one type of each size, as memory accesses depend on the size only.
   const std::vector<DataType> dtypes =
       plain_or_sanitized(std::vector(kAllDataTypes.begin(), kAllDataTypes.end()),
                          {DataType::U8, DataType::BF16, DataType::F32, DataType::I64});
@@ -243,7 +243,7 @@ void check_wire_dtypes(int ranks, int hosts, const RunRanks& run_ranks) {
   for (const DataType dtype : {DataType::F32, DataType::F64}) {
     for (const DataType wire : {DataType::F16, DataType::BF16}) {
       for (const ReduceOp op : kElementwiseOps) {
-        // What an op does depends on the half type alone.
+        // The result of an op depends on the half type only.
         const bool is_main = (dtype == DataType::F32) == (wire == DataType::BF16);
         if (!is_main && op != ReduceOp::Average) continue;
         CAPTURE(to_string(dtype), to_string(wire), to_string(op));

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What moves elements through slot buffers and outboxes of all kinds, bit for bit, alone and among
-// other operations: broadcasts, messages, and operations with uneven parts.
+// Operations that move elements unchanged through slot buffers and outboxes, alone and among
+// others: broadcasts, messages, and operations with uneven parts.
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <latch>
@@ -17,7 +17,7 @@
 namespace ronde::test {
 namespace {
 
-/// Of many times the smallest slot buffer.
+/// Elements that fill the smallest slot buffer many times.
 constexpr int kLong = plain_or_sanitized(10'000, 4'000);
 
 constexpr std::uint64_t kSeed = 3;
@@ -67,7 +67,7 @@ TEST_CASE("a broadcast gives everybody the root's bits") {
   }
 }
 
-/// A message of rank `from` to rank `to`, in which other ranks do nothing.
+/// Passes a message from rank `from` to rank `to`; other ranks do nothing.
 void pass(int from, int to, int rank, shm::ShmBackend& backend, DataType dtype, std::size_t count) {
   const auto seed = static_cast<std::uint64_t>(100 * from + to);
   const Elements expected = make_bytes(dtype, count, from, seed);
@@ -100,20 +100,7 @@ TEST_CASE("a message arrives bit for bit, between any two ranks of a host") {
   }
 }
 
-/// A rank that sends to many goes on in slots that others still read.
-TEST_CASE("messages to several ranks follow each other without a rest") {
-  for (const ShmOptions& buffer : kShapes) {
-    run_backends(4, buffer, [&](int rank, shm::ShmBackend& backend) {
-      for (int i = 0; i < 200; ++i) {
-        const int from = i % 3 == 0 ? 1 : i % 4;
-        pass(from, (from + 1 + i % 3) % 4, rank, backend, DataType::U8,
-             static_cast<std::size_t>(1 + i % 40));
-      }
-    });
-  }
-}
-
-/// Ranks enter at different times, and one runs ahead as far as the slot buffer allows.
+/// Ranks enter at different times, and run ahead as far as slot buffer and outboxes allow.
 TEST_CASE("messages and collectives of all kinds follow each other without a rest") {
   for (const ShmOptions& buffer : kShapes) {
     run_backends(4, buffer, [&](int rank, shm::ShmBackend& backend) {
@@ -172,51 +159,7 @@ TEST_CASE("a sender is done when it has written, and waits where its outbox is f
   });
 }
 
-TEST_CASE("a message that never arrives can be given up on either side") {
-  run_backends(3, kTinySlots, [](int rank, shm::ShmBackend& backend) {
-    Elements values(DataType::F32, 1000);
-    const auto operation =
-        rank == 0
-            ? backend.send({.input = values.data(), .count = values.count(), .peer = 1})
-            : backend.recv({.output = values.data(), .count = values.count(), .peer = 3 - rank});
-    check(!operation->poll(), "nobody comes");
-    backend.abort();
-  });
-}
-
-TEST_CASE("whoever may get on is rung, and messages are counted") {
-  run_contexts({0, 0}, [](int rank, const BackendContext& context) {
-    BackendContext counting = context;
-    int notifications = 0;
-    counting.notify_peers = [&] { ++notifications; };
-    const auto backend = shm_backend_factory({.slot_bytes = 1 << 10}).create(counting);
-    context.exchange({});
-    const int before = notifications;
-    Elements values(DataType::U8, 10 << 10);
-    finish(*(
-        rank == 0
-            ? backend->send(
-                  {.input = values.data(), .count = 10 << 10, .dtype = DataType::U8, .peer = 1})
-            : backend->recv(
-                  {.output = values.data(), .count = 10 << 10, .dtype = DataType::U8, .peer = 0})));
-    check(notifications - before >= 10, "once for each slot");
-    check(counter_of(*backend, "messages") == 1, "one message");
-    check(counter_of(*backend, "message_bytes") == 10 << 10, "of so many bytes");
-    context.exchange({});
-    backend->close();
-  });
-}
-
-TEST_CASE("outboxes refuse what they cannot be made of") {
-  std::vector<std::byte> memory(1 << 10);
-  for (const shm::SlotBufferShape shape :
-       {shm::SlotBufferShape{2, 17, 64}, shm::SlotBufferShape{2, 0, 64},
-        shm::SlotBufferShape{2, 4, 64}}) {
-    CHECK_THROWS_AS(shm::Outboxes(memory, shape, 0, [] {}), Error);
-  }
-}
-
-/// Without a result where this rank does not keep it.
+/// An allgather; without a result if this rank does not keep it.
 void gather(int rank, shm::ShmBackend& backend, const std::vector<std::size_t>& counts,
             bool in_place, bool keeps = true) {
   constexpr DataType kType = DataType::F32;
@@ -239,29 +182,12 @@ void gather(int rank, shm::ShmBackend& backend, const std::vector<std::size_t>& 
                                 std::to_string(expected.count()) + " elements");
 }
 
-TEST_CASE("an allgather concatenates parts of any sizes") {
-  const std::vector<std::vector<std::size_t>> tables = {
-      {1, 1, 1}, {0, 0, 7}, {5000, 0, 1}, {kLong, 33, kLong + 1}, {0, 0, 0}, {16, 32, 48}};
-  for (const ShmOptions& buffer : kShapes) {
-    run_backends(3, buffer, [&](int rank, shm::ShmBackend& backend) {
-      for (const auto& counts : tables) {
-        gather(rank, backend, counts, false);
-        gather(rank, backend, counts, true);
-      }
-    });
-    run_backends(1, buffer, [&](int rank, shm::ShmBackend& backend) {
-      gather(rank, backend, {1000}, false);
-      gather(rank, backend, {1000}, true);
-    });
-  }
-}
-
-/// What rank `from` has for rank `to`, of `count` elements.
+/// The `count` elements that rank `from` has for rank `to`.
 Elements sent(std::size_t from, std::size_t to, std::size_t count) {
   return make_bytes(DataType::I32, count, static_cast<int>(from), kSeed + to);
 }
 
-/// `counts[from][to]` elements.
+/// An alltoall of `counts[from][to]` elements.
 void exchange_all(int rank, shm::ShmBackend& backend,
                   const std::vector<std::vector<std::size_t>>& counts, bool keeps = true) {
   const auto own = static_cast<std::size_t>(rank);
@@ -289,24 +215,30 @@ void exchange_all(int rank, shm::ShmBackend& backend,
   check(!keeps || output == expected, "rank " + std::to_string(rank) + " receives what was sent");
 }
 
-TEST_CASE("an alltoall moves parts of any sizes") {
-  const std::vector<std::vector<std::vector<std::size_t>>> tables = {
+TEST_CASE("allgathers and alltoalls move parts of any sizes") {
+  const std::vector<std::vector<std::size_t>> gathered = {
+      {1, 1, 1}, {0, 0, 7}, {5000, 0, 1}, {kLong, 33, kLong + 1}, {0, 0, 0}, {16, 32, 48}};
+  const std::vector<std::vector<std::vector<std::size_t>>> exchanged = {
       {{1, 1, 1}, {1, 1, 1}, {1, 1, 1}},
       {{0, 0, 0}, {0, 0, 1}, {0, 0, 0}},
       {{kLong, 3, 0}, {0, 0, 2 * kLong + 1}, {5, 16, 999}},
       {{7, 64, 65}, {0, 0, 0}, {3, 33, 17}}};
   for (const ShmOptions& buffer : kShapes) {
-    run_backends(3, buffer, [&](int rank, shm::ShmBackend& backend) {
-      for (const auto& counts : tables) exchange_all(rank, backend, counts);
-    });
-    run_backends(1, buffer, [&](int rank, shm::ShmBackend& backend) {
-      exchange_all(rank, backend, {{1000}});
-    });
+    for (const bool in_place : {false, true}) {
+      run_backends(3, buffer, [&](int rank, shm::ShmBackend& backend) {
+        for (const auto& counts : gathered) gather(rank, backend, counts, in_place);
+        for (const auto& counts : exchanged) exchange_all(rank, backend, counts);
+      });
+      run_backends(1, buffer, [&](int rank, shm::ShmBackend& backend) {
+        gather(rank, backend, {1000}, in_place);
+        exchange_all(rank, backend, {{1000}});
+      });
+    }
   }
 }
 
-/// A reducescatter whose inputs are those of an allreduce; in place: into the own part of the
-/// input. `absent`: a rank that adds nothing, or -1.
+/// Checks a reducescatter whose inputs are those of an allreduce. `in_place`: into the own part of
+/// the input. `absent`: a rank that adds nothing, or -1.
 void check_scatter(const Reduction& reduction, const std::vector<std::size_t>& counts,
                    bool in_place, int absent, const ShmOptions& buffer) {
   const std::size_t all = total(counts);

@@ -6,31 +6,19 @@
 #include <span>
 #include <thread>
 
-namespace ronde::test {
+#include "tests/support/ranks/thread_exchange.h"
 
-std::vector<std::string> BlobExchange::exchange(int rank, std::string_view blob) {
-  std::unique_lock lock(mutex_);
-  blobs_.at(static_cast<std::size_t>(rank)) = blob;
-  const std::size_t generation = generation_;
-  if (++arrived_ == blobs_.size()) {
-    arrived_ = 0;
-    results_ = blobs_;
-    ++generation_;
-    changed_.notify_all();
-  }
-  changed_.wait(lock, [&] { return generation_ != generation; });
-  return results_;
-}
+namespace ronde::test {
 
 void run_contexts(const std::vector<int>& host_of,
                   const std::function<void(int rank, const BackendContext& context)>& body) {
-  BlobExchange meeting(host_of.size());
+  ThreadExchange exchange(static_cast<int>(host_of.size()));
   run_ranks(static_cast<int>(host_of.size()), [&](int rank) {
     Topology topology = make_topology(rank, host_of);
     topology.local_cores = topology.local_size;
     BackendContext context;
     context.topology = &topology;
-    context.exchange = [&](std::string_view blob) { return meeting.exchange(rank, blob); };
+    context.exchange = [&](std::string_view blob) { return exchange(rank, blob); };
     context.notify_peers = [] {};
     body(rank, context);
   });
@@ -38,7 +26,7 @@ void run_contexts(const std::vector<int>& host_of,
 
 namespace {
 
-/// Zeroed, and freed with the last that shares it.
+/// Returns zeroed memory.
 std::shared_ptr<std::byte> make_memory(std::size_t bytes) {
   const std::size_t even = (bytes + shm::kSlotBufferAlignment - 1) / shm::kSlotBufferAlignment;
   void* const memory =

@@ -1,26 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
-// Memory that is really shared, and the backend as Ronde makes it over such.
+// Memory that is really shared, and the backend as its factory makes it.
 #include "backends/shm/memory/shared_memory.h"
 
 #include <sys/eventfd.h>
 #include <sys/socket.h>
-#include <sys/un.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
 #include <catch2/catch.hpp>
-#include <cstddef>
-#include <cstdint>
-#include <cstring>
 #include <fstream>
+#include <iterator>
 #include <memory>
-#include <sstream>
 #include <string>
 #include <vector>
 
-#include "backends/shm/memory/descriptor_mail.h"
 #include "backends/shm/shm.h"
+#include "backends/socket/sockets.h"
 #include "core/src/base/fields.h"
 #include "ronde/error.h"
 #include "ronde/runtime.h"
@@ -35,20 +31,6 @@ using shm::share_memory;
 
 shm::Meeting meeting_of(const BackendContext& context) {
   return {*context.topology, context.exchange};
-}
-
-/// How this process maps `address`, as the kernel names it.
-std::string mapping_of(const void* address) {
-  const auto wanted = reinterpret_cast<std::uintptr_t>(address);
-  std::ifstream maps("/proc/self/maps");
-  for (std::string line; std::getline(maps, line);) {
-    std::uintptr_t begin = 0;
-    std::uintptr_t end = 0;
-    char dash = 0;
-    std::istringstream(line) >> std::hex >> begin >> dash >> end;
-    if (begin <= wanted && wanted < end) return line;
-  }
-  return {};
 }
 
 TEST_CASE("the ranks of each host share zeroed memory that has no name") {
@@ -69,8 +51,9 @@ TEST_CASE("the ranks of each host share zeroed memory that has no name") {
       if (host_of[other] != host_of[static_cast<std::size_t>(rank)]) continue;
       check(memory.bytes()[local++] == static_cast<std::byte>(other + 1), "what another wrote");
     }
-    const std::string mapping = mapping_of(memory.bytes().data());
-    check_contains(mapping, "/memfd:ronde (deleted)");
+    std::ifstream maps("/proc/self/maps");
+    std::string text(std::istreambuf_iterator<char>(maps), {});
+    check_contains(text, "/memfd:ronde (deleted)");
     context.exchange({});
   });
 }
@@ -80,7 +63,7 @@ void check_descriptors(const std::vector<int>& host_of) {
     const UniqueFd own(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
     const auto all = share_descriptors(meeting_of(context), own.get());
     check(all.size() == static_cast<std::size_t>(context.topology->local_size), "one of each");
-    // Everybody adds its number to everybody's counter.
+    // Every rank adds its number to every counter.
     const std::uint64_t number = static_cast<std::uint64_t>(rank) + 1;
     for (const UniqueFd& fd : all) {
       check(::write(fd.get(), &number, sizeof number) == sizeof number, "it can be written to");
@@ -103,7 +86,7 @@ TEST_CASE("the ranks of each host get each other's descriptors") {
   check_descriptors(std::vector<int>(30, 0));
 }
 
-/// What each rank got, which must be the same text.
+/// Checks that all ranks throw the same text, which names `failed`.
 void check_group_error(int ranks, int failed, const std::string& words,
                        const std::function<void(int, const BackendContext&)>& action) {
   std::vector<std::string> texts(static_cast<std::size_t>(ranks));
@@ -120,7 +103,7 @@ void check_group_error(int ranks, int failed, const std::string& words,
   }
 }
 
-TEST_CASE("a failure of one rank is everybody's, with its name and reason") {
+TEST_CASE("a failure of one rank fails all ranks, with its name and reason") {
   check_group_error(3, 0, "ftruncate", [](int, const BackendContext& context) {
     share_memory(meeting_of(context), std::size_t{1} << 63);
   });
@@ -175,15 +158,10 @@ TEST_CASE("a rank that brings to a start what cannot be read is named") {
 
 void send_to(const std::string& socket_name, const std::string& text) {
   const UniqueFd socket(::socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0));
-  sockaddr_un address = {};
-  address.sun_family = AF_UNIX;
-  std::memcpy(address.sun_path + 1, socket_name.data(), socket_name.size());
-  const auto length =
-      static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + socket_name.size());
-  check(::sendto(socket.get(), text.data(), text.size(), 0,
-                 reinterpret_cast<const sockaddr*>(&address),
-                 length) == static_cast<ssize_t>(text.size()),
-        "a stranger can write to the socket");
+  const net::Address address = net::unix_address(socket_name);
+  const auto* const to = reinterpret_cast<const sockaddr*>(&address.storage);
+  const ssize_t sent = ::sendto(socket.get(), text.data(), text.size(), 0, to, address.length);
+  check(sent == static_cast<ssize_t>(text.size()), "a stranger can write to the socket");
 }
 
 TEST_CASE("a stranger's messages are dropped") {
@@ -209,31 +187,24 @@ TEST_CASE("a stranger's messages are dropped") {
   });
 }
 
-TEST_CASE("memory that is offered is mapped by whoever is told, and outlives the offer") {
+TEST_CASE("offered memory is mapped by all that get the offer, and outlives it") {
   auto offered = std::make_unique<shm::OfferedMemory>(8192);
   const shm::MemoryOffer offer = offered->offer();
   const shm::SharedMemory one = map_offered(offer);
   const shm::SharedMemory other = map_offered(offer);
-  offered.reset();
-  REQUIRE(one.bytes().size() == 8192);
-  CHECK(one.bytes().data() != other.bytes().data());
-  CHECK(std::all_of(one.bytes().begin(), one.bytes().end(),
-                    [](std::byte byte) { return byte == std::byte{0}; }));
-  one.bytes()[8191] = std::byte{7};
-  CHECK(other.bytes()[8191] == std::byte{7});
-}
-
-TEST_CASE("memory that is no longer offered, or not the one that is meant, is not mapped") {
-  auto offered = std::make_unique<shm::OfferedMemory>(4096);
-  shm::MemoryOffer offer = offered->offer();
   shm::MemoryOffer wrong = offer;
   ++wrong.inode;
   CHECK_THROWS_WITH(map_offered(wrong), Catch::Contains("is another file here"));
   wrong = offer;
-  wrong.bytes = 8192;
-  CHECK_THROWS_WITH(map_offered(wrong), Catch::Contains("has 4096 bytes, not 8192"));
+  wrong.bytes = 4096;
+  CHECK_THROWS_WITH(map_offered(wrong), Catch::Contains("has 8192 bytes, not 4096"));
   offered.reset();
   CHECK_THROWS_WITH(map_offered(offer), Catch::Contains("/proc/"));
+  REQUIRE(one.bytes().size() == 8192);
+  CHECK(one.bytes().data() != other.bytes().data());
+  CHECK(std::ranges::all_of(one.bytes(), [](std::byte byte) { return byte == std::byte{0}; }));
+  one.bytes()[8191] = std::byte{7};
+  CHECK(other.bytes()[8191] == std::byte{7});
 }
 
 TEST_CASE("the factory suits the ranks of one host, before any other") {
@@ -246,7 +217,7 @@ TEST_CASE("the factory suits the ranks of one host, before any other") {
   CHECK_FALSE(factory.suits(make_topology(0, {0, 0, 1})));
 }
 
-TEST_CASE("ranks reduce through memory that is really shared, and count it") {
+TEST_CASE("ranks reduce and send through really shared memory, wake their peers, and count it") {
   run_contexts({0, 0, 0}, [](int rank, const BackendContext& context) {
     BackendContext counting = context;
     int notifications = 0;
@@ -254,16 +225,26 @@ TEST_CASE("ranks reduce through memory that is really shared, and count it") {
     const auto backend = shm_backend_factory({.slot_bytes = 64 << 10}).create(counting);
     check(backend->name() == "shm", "its name");
     check(backend->capabilities().waiting == Waiting::Bell, "it notifies");
-    std::vector<float> values(100'000, static_cast<float>(rank));
-    const Segment segment{values.data(), values.data(), values.size()};
+    std::vector<float> values(200'000, static_cast<float>(rank));
+    const Segment segment{values.data(), values.data(), 100'000};
     finish(*backend->allreduce({.segments = {&segment, 1}, .final = {1.0, 3.0}}));
-    check(values.front() == 1.0F && values.back() == 1.0F, "the average of 0, 1 and 2");
-    check(notifications > 0, "peers were told");
+    check(values.front() == 1.0F && values[99'999] == 1.0F, "the average of 0, 1 and 2");
+    check(notifications > 0, "peers were notified");
     check(backend->stats().part == "shm", "the name of its statistics");
     check(counter_of(*backend, "operations") == 1, "one operation");
     check(counter_of(*backend, "rounds") >= 4, "of several rounds");
     check(counter_of(*backend, "staged_bytes") >= 400'000 * 2 / 3 - 1000, "by the slot buffer");
     check(counter_of(*backend, "slot_buffer_bytes") < (std::uint64_t{64} << 20), "which is small");
+    context.exchange({});
+    const int before = notifications;
+    if (rank < 2) {
+      finish(*(rank == 0 ? backend->send({.input = values.data(), .count = 200'000, .peer = 1})
+                         : backend->recv({.output = values.data(), .count = 200'000, .peer = 0})));
+      check(notifications - before >= 10, "once for each slot");
+      check(counter_of(*backend, "messages") == 1, "one message");
+      check(counter_of(*backend, "message_bytes") == 800'000, "its bytes");
+    }
+    context.exchange({});
     backend->close();
   });
 }
@@ -281,17 +262,6 @@ TEST_CASE("a heap beyond the limit on files is done without, with a warning") {
     check_contains(warning, "RONDE_SYMMETRIC_HEAP_BYTES");
     warned.symmetric_heap_bytes = std::uint64_t{1} << 20;
     check(shm_backend_factory().create(warned)->symmetric_heap() != nullptr, "a small one");
-  });
-}
-
-TEST_CASE("a slot buffer that cannot be shared is an error on every rank") {
-  const FileLimit limit(4096);
-  run_contexts({0, 0, 0}, [](int, const BackendContext& context) {
-    BackendContext without_heap = context;
-    without_heap.symmetric_heap_bytes = 0;
-    const Death death = death_of([&] { shm_backend_factory().create(without_heap); });
-    check(death.rank == 0, "who could not");
-    check_contains(death.text, "RONDE_CPU_BACKEND=mpi, or fabric");
   });
 }
 
@@ -332,25 +302,38 @@ TEST_CASE(
   CHECK(shm::slot_buffer_shape({.slot_bytes = 192}, 4, 2).slot_bytes == 192);
 }
 
-TEST_CASE("an operation that a dead peer left unfinished can be dropped") {
+TEST_CASE("operations that a dead peer left unfinished can be dropped after the backend") {
   run_contexts({0, 0}, [](int rank, const BackendContext& context) {
     auto backend = shm_backend_factory().create(const_cast<BackendContext&>(context));
     if (rank == 1) return;  // never takes part
     std::vector<double> values(300'000, 1.0);
-    const Segment segment{values.data(), values.data(), values.size()};
-    auto operation = backend->allreduce({.segments = {&segment, 1}, .dtype = DataType::F64});
-    for (int i = 0; i < 1000; ++i) check(!operation->poll(), "it waits for the other rank");
+    const std::size_t count = values.size();
+    const Segment segment{values.data(), values.data(), count};
+    constexpr DataType kType = DataType::F64;
+    std::vector<std::unique_ptr<Operation>> operations;
+    operations.push_back(backend->allreduce({.segments = {&segment, 1}, .dtype = kType}));
+    operations.push_back(
+        backend->send({.input = values.data(), .count = count, .dtype = kType, .peer = 1}));
+    operations.push_back(
+        backend->recv({.output = values.data(), .count = count, .dtype = kType, .peer = 1}));
+    for (int i = 0; i < 1000; ++i) {
+      for (const auto& each : operations) check(!each->poll(), "it waits for the other rank");
+    }
     backend->abort();
     values = {};
     backend.reset();
-    operation.reset();
+    operations.clear();
   });
 }
 
-TEST_CASE("a wrong slot buffer is refused") {
+TEST_CASE("a wrong slot buffer, and wrong outboxes, are refused") {
   for (const ShmOptions& options : std::vector<ShmOptions>{
            {.slots = 0}, {.slots = 17}, {.slot_bytes = 8}, {.slot_bytes = 100}}) {
     CHECK_THROWS_AS(run_backends(2, options, [](int, shm::ShmBackend&) {}), Error);
+  }
+  std::vector<std::byte> memory(1 << 10);
+  for (const std::size_t slots : {17, 0, 4}) {
+    CHECK_THROWS_AS(shm::Outboxes(memory, {2, slots, 64}, 0, [] {}), Error);
   }
 }
 

@@ -15,7 +15,7 @@ using shm::StoreTrials;
 
 constexpr std::size_t kBytes = std::size_t{1} << 20;
 
-/// Stretches on a machine where `fast` takes 100 ps a byte, and the others 500.
+/// Runs stretches on a machine where kind `fast` takes 100 ps per byte, and the others 500.
 void run_on(StoreTrials& trials, std::size_t fast, int stretches) {
   for (int i = 0; i < stretches; ++i) {
     const std::size_t kind = trials.next();
@@ -27,7 +27,7 @@ TEST_CASE("the fastest kind of stores is found, and found again when the machine
   StoreTrials trials;
   CHECK(trials.chosen() == 0);
   for (const std::size_t fast : {2U, 1U, 3U, 0U, 2U}) {
-    // What became slow is noticed soon, but not more often than every 64 stretches.
+    // A slowdown is noticed soon, but not more often than every 64 stretches.
     run_on(trials, fast, 200);
     CAPTURE(fast);
     CHECK(trials.chosen() == fast);
@@ -49,7 +49,7 @@ TEST_CASE("a kind that became the fastest unnoticed is found now and then") {
   CHECK(found);
 }
 
-TEST_CASE("neither a single slow stretch nor a small gain changes the kind") {
+TEST_CASE("neither a slow stretch, a small gain nor cold memory at first changes the kind") {
   StoreTrials trials;
   run_on(trials, 0, 32);  // a warm-up and a trial
   for (int i = 0; i < 63; ++i) {
@@ -59,15 +59,12 @@ TEST_CASE("neither a single slow stretch nor a small gain changes the kind") {
   StoreTrials close;
   for (std::size_t i = 0; i < 100; ++i) close.learn(close.next(), close.next() == 2 ? 95 : 100);
   CHECK(close.chosen() == 0);
-}
-
-TEST_CASE("cold memory at the beginning does not decide") {
-  StoreTrials trials;
-  for (int i = 0; i < 100; ++i) {
-    const std::size_t kind = trials.next();
-    trials.learn(kind, i < 15 ? 1000 : kind == 0 ? 100 : 300);
+  StoreTrials cold;
+  for (std::size_t i = 0; i < 100; ++i) {
+    const std::size_t kind = cold.next();
+    cold.learn(kind, i < 15 ? 1000 : kind == 0 ? 100 : 300);
   }
-  CHECK(trials.chosen() == 0);
+  CHECK(cold.chosen() == 0);
 }
 
 using Kinds = std::pair<Store, Store>;
@@ -87,7 +84,7 @@ TEST_CASE("all kinds are tried within one large operation, and the others follow
     seen.insert(kinds_of(use, kBytes));
     CHECK(kinds_of(follower.begin(64 * kBytes, true), kBytes) == kinds_of(use, kBytes));
     CHECK(kinds_of(follower.borrow(64 * kBytes, true), kBytes) == kinds_of(use, kBytes));
-    // Other sizes, and operations out of place, are matters of their own.
+    // Other sizes, and operations out of place, have choices of their own.
     CHECK(kinds_of(follower.begin(kBytes, true), kBytes) == Kinds{});
     CHECK(kinds_of(follower.begin(64 * kBytes, false), kBytes) == Kinds{});
   }
@@ -104,7 +101,7 @@ TEST_CASE("all kinds are tried within one large operation, and the others follow
 TEST_CASE("small operations and small pieces are stored regularly; a setting holds for all") {
   const Kinds regular = {Store::Regular, Store::Regular};
   const Kinds streaming = {Store::Streaming, Store::Streaming};
-  std::atomic<std::uint64_t> word{~std::uint64_t{0}};  // the leader says: streaming, always
+  std::atomic<std::uint64_t> word{~std::uint64_t{0}};  // the leader chose streaming for all
   StoreChoice follower(ShmOptions::Stores::Auto, false, word);
   CHECK(kinds_of(follower.begin(kBytes, true), kBytes) == streaming);
   CHECK(kinds_of(follower.begin(1000, true), 1000) == regular);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Symmetric allreduces end to end: ranks as threads, each with a Runtime over really shared memory.
+// Symmetric allreduces end to end. Ranks are threads, each with a Runtime over really shared
+// memory.
 #include <algorithm>
 #include <atomic>
 #include <catch2/catch.hpp>
@@ -9,7 +10,6 @@
 #include <thread>
 #include <vector>
 
-#include "backends/shm/memory/shared_board.h"
 #include "backends/shm/shm.h"
 #include "tests/support/processes/file_limit.h"
 #include "tests/support/ranks/ranks.h"
@@ -39,7 +39,7 @@ void run_symmetric(int size, const std::function<void(int rank, Runtime& runtime
   });
 }
 
-/// One rank's buffers in the symmetric heap: each element of buffer i is rank + i + step at first.
+/// A rank's buffers in the symmetric heap. Each element of buffer i begins as rank + i + step.
 class Buffers {
  public:
   Buffers(Runtime& runtime, int count) : runtime_(runtime), heap_(runtime.symmetric_heap()) {
@@ -75,7 +75,7 @@ class Buffers {
     return works;
   }
 
-  /// From now on persistent operations are started in place of requests.
+  /// Starts persistent operations instead of requests from here on.
   void prepare() {
     for (int i = 0; i < count(); ++i) operations_.push_back(runtime_.prepare(request(i, 0)));
   }
@@ -106,7 +106,7 @@ class Buffers {
       check(Clock::now() < limit, "the ranks repeat themselves, so they freeze");
       step(number);
     }
-    step(0);  // decisions on their way have come
+    step(0);  // decisions in flight have arrived
   }
 
   std::uint64_t chunks_here() const { return counter_of(runtime_, "shm", "symmetric_chunks_here"); }
@@ -121,7 +121,7 @@ class Buffers {
 void poll(const Work& work) {
   const auto limit = Clock::now() + std::chrono::seconds(60);
   while (!work.done() && Clock::now() < limit) std::this_thread::yield();
-  check(work.done(), "who asks again and again has it done");
+  check(work.done(), "polling completes it");
 }
 
 }  // namespace
@@ -156,7 +156,7 @@ TEST_CASE("a rank that waits reduces for those that compute") {
         check(buffers.chunks_here() > chunks, "rank 0 did the work");
         reduced.count_down();
       } else {
-        reduced.wait();  // without a look at Ronde
+        reduced.wait();  // without calling Ronde
         for (const Work& work : works) work.wait();
         check(buffers.chunks_here() == chunks, "of this rank, too");
       }
@@ -167,7 +167,7 @@ TEST_CASE("a rank that waits reduces for those that compute") {
   }
 }
 
-TEST_CASE("lazy operations are run for whoever asks, has a callback, or submits what is not lazy") {
+TEST_CASE("lazy operations run when they are polled, have a callback, or others are submitted") {
   const std::string how = GENERATE("ask", "callback", "another", "wait for the last");
   CAPTURE(how);
   run_symmetric(2, [&](int, Runtime& runtime) {
@@ -246,34 +246,6 @@ TEST_CASE(
   });
 }
 
-TEST_CASE("adasum over shared memory has the bits of the in-process backend") {
-  const auto results_over = [](const std::string& backend, int size) {
-    const inproc::Group group(size);
-    std::vector<std::vector<float>> all(static_cast<std::size_t>(size));
-    run_ranks(size, [&](int rank) {
-      RuntimeOptions options = options_of(group, rank);
-      options.config.cpu_backend = backend;
-      options.backends["shm"] = shm_backend_factory();
-      Runtime runtime(std::move(options));
-      std::vector<float>& values = all[static_cast<std::size_t>(rank)];
-      for (int i = 0; i < 40'001; ++i) {
-        values.push_back(static_cast<float>(i % 13 - 6) +
-                         static_cast<float>((i * 31 + rank * 17) % 101) / 50);
-      }
-      Request request = sum_request(values, "adasum");
-      request.op = ReduceOp::Adasum;
-      runtime.run(std::move(request));
-      runtime.shutdown();
-    });
-    return all;
-  };
-  for (const int size : {3, 5}) {
-    const auto shared = results_over("shm", size);
-    CHECK((shared == results_over("inproc", size)));
-    for (const std::vector<float>& of_rank : shared) CHECK((of_rank == shared[0]));
-  }
-}
-
 TEST_CASE("ranks that cannot share a board negotiate every step") {
   const FileLimit limit(0);
   const inproc::Group group(2);
@@ -296,7 +268,7 @@ TEST_CASE("ranks that cannot share a board negotiate every step") {
   CHECK(warnings == 2);
 }
 
-TEST_CASE("what is not symmetric is refused, and buffers are left alone by what is refused") {
+TEST_CASE("requests that are not symmetric are refused, and leave buffers unchanged") {
   std::latch submitted(1);
   run_symmetric(2, [&](int rank, Runtime& runtime) {
     Buffers buffers(runtime, 2);
@@ -311,7 +283,7 @@ TEST_CASE("what is not symmetric is refused, and buffers are left alone by what 
     no_neutral.op = ReduceOp::Min;
     no_neutral.contributes = false;
     text_of<UsageError>([&] { runtime.submit(no_neutral); });
-    // At different offsets: every rank is told.
+    // Every rank throws for different offsets.
     Request apart = buffers.request(1, 0);
     if (rank == 1) apart.input = apart.output = static_cast<float*>(apart.output) + 1;
     check_contains(text_of<UsageError>([&] { runtime.run(apart); }), "of the symmetric heap");
@@ -361,7 +333,7 @@ TEST_CASE("a rank that dies with lazy operations under way is named by those tha
 
 namespace {
 
-/// Once it has begun its operation in a set, this rank sleeps within ten seconds, again and again.
+/// Checks that this rank sleeps repeatedly within ten seconds of beginning its operation in a set.
 void check_sleeps_in_operation(const Runtime& runtime) {
   const auto limit = Clock::now() + std::chrono::seconds(10);
   const auto wait_until_above = [&](const char* part, const char* name, std::uint64_t value) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Ranks, as threads, that meet through a store of keys and values.
+// Starts through a key-value store. Ranks are threads.
 #include "backends/socket/key_value.h"
 
 #include <algorithm>
@@ -37,8 +37,8 @@ std::unique_ptr<Transport> make(const KeyValueOptions& options) {
   return key_value_transport_factory(options)();
 }
 
-/// What each of `size` ranks, whose options `change` alters, throws: "usage: text",
-/// "group <rank>: text", or nothing. A rank for which `comes` says no is not started.
+/// Returns what each of `size` ranks, whose options `change` alters, throws: "usage: text",
+/// "group <rank>: text", or nothing. Ranks for which `comes` returns false are not started.
 std::vector<std::string> errors_of(
     int size, const Change& change,
     const std::function<bool(int)>& comes = [](int) { return true; }) {
@@ -60,8 +60,8 @@ std::vector<std::string> errors_of(
   return errors;
 }
 
-/// Those ranks that come put each of their values at the same time, so that none of them is missed
-/// by another one, however short the time that it waits.
+/// Has the ranks put each of their values at the same time, so that none misses another one,
+/// however short it waits.
 void put_together(std::barrier<>& barrier, KeyValueOptions& options) {
   options.init_timeout_s = kShort;
   options.start.put = [&barrier, put = options.start.put](const std::string& key,
@@ -98,14 +98,17 @@ Topology meet(const KeyValueOptions& options, std::latch& done) {
 
 }  // namespace
 
-TEST_CASE("one to four ranks meet through a store, on one host and on several") {
+TEST_CASE(
+    "one to four ranks meet through a store that serves two starts, on one host and several") {
   for (const int hosts : {1, 2}) {
     for (int size = 1; size <= 4; ++size) {
       INFO(size << " ranks on " << hosts << " hosts");
       MemoryStore store;
-      std::latch done(size);
-      run_ranks(size, [&](int rank) {
+      std::latch done(2 * size);
+      run_ranks(2 * size, [&](int thread) {
+        const int rank = thread % size;
         KeyValueOptions options = options_of(store, rank, size);
+        options.start.prefix = "job/" + std::to_string(thread / size);
         options.start.local_rank = rank / hosts;
         if (hosts > 1) options.host = "host " + std::to_string(rank % hosts);
         options.one_host = hosts == 1;
@@ -116,26 +119,14 @@ TEST_CASE("one to four ranks meet through a store, on one host and on several") 
         check(topology.hosts() == std::min(hosts, size), "hosts");
       });
       const auto count = static_cast<std::size_t>(size);
-      CHECK(store.values().size() == (size == 1 ? 0 : 3 * count));
+      CHECK(store.values().size() == (size == 1 ? 0 : 2 * 3 * count));
       for (const auto& [key, value] : store.values()) {
-        CHECK_THAT(key, Catch::StartsWith("ronde/"));
-        CHECK(std::all_of(value.begin(), value.end(),
-                          [](unsigned char c) { return std::isgraph(c); }));
+        CHECK_THAT(key, Catch::StartsWith("job/"));
+        CHECK(std::ranges::all_of(value, [](unsigned char c) { return std::isgraph(c); }));
         CHECK(value.size() < 1000);
       }
     }
   }
-}
-
-TEST_CASE("one store serves several starts at once, each under its prefix") {
-  MemoryStore store;
-  std::latch done(6);
-  run_ranks(6, [&](int thread) {
-    const int rank = thread % 3;
-    KeyValueOptions options = options_of(store, rank, 3);
-    options.start.prefix = "job/" + std::to_string(thread / 3);
-    check(meet(options, done).size == 3, "three ranks each");
-  });
 }
 
 TEST_CASE("a get may wait or say that there is nothing yet, and a late rank is waited for") {

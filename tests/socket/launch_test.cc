@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a launcher's variables say.
+// The launch that is read from a launcher's variables.
 #include "backends/socket/launched/launch.h"
 
 #include <catch2/catch.hpp>
@@ -21,7 +21,7 @@ std::optional<Launch> launch_of(const Variables& variables, std::uint64_t port =
       port, has_mpi);
 }
 
-/// `more` wins.
+/// Adds variables; those of `more` override.
 Variables with(Variables variables, const Variables& more) {
   for (const auto& [name, value] : more) variables[name] = value;
   return variables;
@@ -107,18 +107,11 @@ TEST_CASE("torchrun, what imitates it, and Slurm say who a rank is and where ran
     INFO("row " << i);
     const auto got = launch_of(rows[i].variables, rows[i].port);
     REQUIRE(got);
-    const Launch& expected = rows[i].expected;
-    CHECK(got->problem == "");
-    CHECK(got->rank == expected.rank);
-    CHECK(got->size == expected.size);
-    CHECK(got->local_rank == expected.local_rank);
-    CHECK(got->job == expected.job);
-    CHECK(got->root_host == expected.root_host);
-    CHECK(got->host_source == expected.host_source);
-    CHECK(got->port == expected.port);
-    CHECK(got->port_source == expected.port_source);
-    CHECK(got->one_host == expected.one_host);
-    CHECK(got->size_source == (got->job.starts_with("run") ? "WORLD_SIZE" : "SLURM_NTASKS"));
+    Launch expected = rows[i].expected;
+    expected.size_source = expected.job.starts_with("run") ? "WORLD_SIZE" : "SLURM_NTASKS";
+    CAPTURE(got->problem, got->rank, got->size, got->local_rank, got->job, got->root_host);
+    CAPTURE(got->host_source, got->port, got->port_source, got->one_host, got->size_source);
+    CHECK((*got == expected));
   }
 }
 

@@ -1,17 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-// Ranks, as threads, that meet where a launcher's variables say, among strangers and mistakes.
+// Starts by a launcher's variables: ranks are threads, and there are strangers and mistakes.
 #include "backends/socket/launched/launched_start.h"
 
+#include <sched.h>
 #include <sys/socket.h>
 
 #include <array>
 #include <atomic>
 #include <catch2/catch.hpp>
+#include <cstdlib>
 #include <deque>
 #include <latch>
 
 #include "backends/socket/handshake_client.h"
-#include "backends/socket/launched/star.h"
 #include "backends/socket/sockets.h"
 #include "tests/socket/trees.h"
 #include "tests/support/processes/reserved_port.h"
@@ -43,7 +44,7 @@ std::unique_ptr<Transport> make(const LaunchedOptions& options) {
   return launched_transport_factory(options)();
 }
 
-/// Meets the others, hears of each child and closes once all have.
+/// Meets the others, receives a message of each child and closes once all ranks have.
 Topology meet(const LaunchedOptions& options, std::latch& done) {
   const std::unique_ptr<Transport> transport = make(options);
   const Topology& topology = transport->topology();
@@ -57,7 +58,7 @@ Topology meet(const LaunchedOptions& options, std::latch& done) {
   return topology;
 }
 
-/// A connection of somebody who is no rank, once rank 0 listens.
+/// Returns the connection of a stranger, once rank 0 listens.
 UniqueFd connect_as_stranger(const ReservedPort& port) {
   const net::Address address = net::tcp_address("127.0.0.1", port.number());
   while (true) {  // the watchdog ends it
@@ -68,12 +69,12 @@ UniqueFd connect_as_stranger(const ReservedPort& port) {
   }
 }
 
-void say(const UniqueFd& socket, const std::string& bytes) {
+void send_bytes(const UniqueFd& socket, const std::string& bytes) {
   const ssize_t sent = ::send(socket.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL);
   check(sent == static_cast<ssize_t>(bytes.size()), "it was sent");
 }
 
-/// The connection of a rank of three that rank 0 has admitted.
+/// Returns the connection of a rank of three that rank 0 has admitted.
 UniqueFd connect_as(int rank, const ReservedPort& port) {
   const net::Credentials credentials = {"run 'a'", 3, net::JobKey("", "")};
   net::HandshakeClient client(rank, 0, credentials, {net::tcp_address("127.0.0.1", port.number())});
@@ -82,12 +83,12 @@ UniqueFd connect_as(int rank, const ReservedPort& port) {
 
 }  // namespace
 
-TEST_CASE("ranks meet at the port of their launch, with a key and without one") {
+TEST_CASE("ranks meet at the port of their launch again and again, with a key and without one") {
+  const ReservedPort port;
   for (const int hosts : {1, 2}) {
     for (const std::string& key : {std::string(), kKey}) {
       for (int size = 2; size <= 4; ++size) {
         INFO(size << " ranks on " << hosts << " hosts, key '" << key << "'");
-        const ReservedPort port;
         std::latch done(size);
         std::atomic<int> warnings = 0;
         run_ranks(size, [&](int rank) {
@@ -111,7 +112,7 @@ TEST_CASE("ranks meet at the port of their launch, with a key and without one") 
   }
 }
 
-TEST_CASE("ranks of one host need no name, and open no port to others") {
+TEST_CASE("ranks of one host need no name, and one rank alone no port") {
   const ReservedPort port;
   std::latch done(2);
   run_ranks(2, [&](int rank) {
@@ -121,26 +122,13 @@ TEST_CASE("ranks of one host need no name, and open no port to others") {
     options.warn = [](const std::string& text) { check(false, text); };
     meet(options, done);
   });
+  REQUIRE(::listen(port.fd(), 1) == 0);  // no other socket can listen there
+  LaunchedOptions alone = options_at(port, 0, 1);
+  alone.warn = [](const std::string& text) { check(false, text); };
+  CHECK(make(alone)->topology().size == 1);
 }
 
-TEST_CASE("a launch of one rank awaits nobody, and opens no port") {
-  const ReservedPort port;
-  REQUIRE(::listen(port.fd(), 1) == 0);
-  LaunchedOptions options = options_at(port, 0, 1);
-  options.launch.local_rank = -1;
-  options.warn = [](const std::string& text) { check(false, text); };
-  CHECK(make(options)->topology().size == 1);
-}
-
-TEST_CASE("a start again uses the same port") {
-  const ReservedPort port;
-  for (int start = 0; start < 3; ++start) {
-    std::latch done(3);
-    run_ranks(3, [&](int rank) { meet(options_at(port, rank, 3), done); });
-  }
-}
-
-TEST_CASE("rank 0 listens at a port of the range, and says which it tried") {
+TEST_CASE("a port that is taken is named, with where it comes from and what to set") {
   const ReservedPort taken;
   REQUIRE(::listen(taken.fd(), 1) == 0);
   const std::string number = std::to_string(taken.number());
@@ -150,12 +138,16 @@ TEST_CASE("rank 0 listens at a port of the range, and says which it tried") {
   };
   CHECK(listen(taken.number(), taken.number()) ==
         "this rank cannot listen at TCP port " + number + ": Address already in use");
+  CHECK_THAT(
+      text_of<GroupError>([&] { make(options_at(taken, 0, 2)); }),
+      StartsWith("rank 0 cannot await the others at port " + number + " (MASTER_PORT + 1): ") &&
+          Contains("Address already in use") && Contains("a free one by RONDE_PORT"));
   const ReservedPort free;
   CHECK(net::listen_tcp({free.number(), free.number()}, net::Reach::Everybody, port));
   CHECK(port == free.number());
 }
 
-TEST_CASE("who does not belong to the job is told why, and the job starts without him") {
+TEST_CASE("a rank that does not belong to the job learns why, and the job starts without it") {
   using Change = std::function<void(LaunchedOptions&)>;
   struct Row {
     std::string key;
@@ -176,7 +168,15 @@ TEST_CASE("who does not belong to the job is told why, and the job starts withou
          options.launch.rank = 5;
          options.launch.size = 8;
        },
-       "rank 5 was started as one of 8 ranks, rank 0 at 127.0.0.1 port "}};
+       "rank 5 was started as one of 8 ranks, rank 0 at 127.0.0.1 port "},
+      {"",
+       [](auto& options) {
+         options.launch.rank = 7;
+         options.launch.size = 8;
+         options.launch.job = "run 'b'";
+         options.init_timeout_s = 1;
+       },
+       "rank 7 could not connect to rank 0 within 1 s: 127.0.0.1 port "}};
   for (const auto& [key, change, text] : rows) {
     INFO(text);
     const ReservedPort port;
@@ -187,33 +187,17 @@ TEST_CASE("who does not belong to the job is told why, and the job starts withou
       if (rank == 1) {
         LaunchedOptions wrong = options;
         change(wrong);
+        connect_as_stranger(port);  // so that rank 0 listens
         const std::string got = text_of<GroupError>([&] { make(wrong); });
         check(got.starts_with(text), got);
+        check(wrong.launch.job == options.launch.job ||
+                  got.find("of run 'a': give each job a RONDE_PORT of its own") != got.npos,
+              got);
         check(got.find("horse") == std::string::npos, "the key is not shown");
       }
       meet(options, done);
     });
   }
-}
-
-TEST_CASE("of two jobs at one port one starts, and the other's ranks name both") {
-  const ReservedPort port;
-  std::latch done(2);
-  run_ranks(2, [&](int rank) {
-    const LaunchedOptions options = options_at(port, rank, 2);
-    if (rank == 1) {
-      connect_as_stranger(port);  // so that rank 0 listens
-      LaunchedOptions other = options_at(port, 7, 8);
-      other.launch.job = "run 'b'";
-      other.init_timeout_s = 1;
-      const Death death = death_of([&] { make(other); });
-      check_equal(death.rank, 0, "the rank to blame");
-      check_contains(death.text, "rank 7 could not connect to rank 0");
-      check_contains(death.text, "rank 7 is of run 'b', rank 0 at 127.0.0.1 port");
-      check_contains(death.text, "of run 'a': give each job a RONDE_PORT of its own");
-    }
-    meet(options, done);
-  });
 }
 
 TEST_CASE("of two processes with one rank number, the second is refused") {
@@ -226,7 +210,7 @@ TEST_CASE("of two processes with one rank number, the second is refused") {
       second.init_timeout_s = 1;
       const Death death = death_of([&] { make(second); });
       check_equal(death.rank, 1, "the rank that is refused");
-      check_contains(death.text, "rank 1 is there already, says rank 0 at 127.0.0.1 port");
+      check_contains(death.text, "rank 1 is connected already, says rank 0 at 127.0.0.1 port");
       check_contains(death.text, "Give each process its own rank");
       refused.count_down();
       return;
@@ -237,7 +221,8 @@ TEST_CASE("of two processes with one rank number, the second is refused") {
   });
 }
 
-TEST_CASE("a rank that died before all were there may come again") {
+TEST_CASE(
+    "a rank that died before all were there may come again, and is named if it is lost then") {
   const ReservedPort port;
   std::latch came_again(1);
   run_ranks(3, [&](int rank) {
@@ -248,7 +233,9 @@ TEST_CASE("a rank that died before all were there may come again") {
       return;
     }
     if (rank == 1) came_again.wait();
-    check_equal(death_of([&] { make(options_at(port, rank, 3)); }).rank, 2, "who is lost now");
+    const Death death = death_of([&] { make(options_at(port, rank, 3)); });
+    check_equal(death.rank, 2, "the rank that is lost");
+    check_contains(death.text, "rank 0 cannot start: rank 2 was lost: its connection");
   });
 }
 
@@ -260,14 +247,15 @@ TEST_CASE("strangers that say nothing, half of it or nonsense keep no ranks from
     if (rank == 1) {
       strangers.push_back(connect_as_stranger(port));  // silent
       strangers.push_back(connect_as_stranger(port));
-      say(strangers.back(), std::string(7, '\0'));
+      send_bytes(strangers.back(), std::string(7, '\0'));
       strangers.push_back(connect_as_stranger(port));
-      say(strangers.back(), "GET / HTTP/1.1\r\nHost: node1\r\n\r\n" + std::string(1000, 'x'));
+      send_bytes(strangers.back(),
+                 "GET / HTTP/1.1\r\nHost: node1\r\n\r\n" + std::string(1000, 'x'));
       net::Hello hello;
       hello.rank = 3'000'000'000;
       hello.job = net::to_name("run 'a'");
       strangers.push_back(connect_as_stranger(port));
-      say(strangers.back(), {reinterpret_cast<const char*>(&hello), sizeof hello});
+      send_bytes(strangers.back(), {reinterpret_cast<const char*>(&hello), sizeof hello});
       connect_as_stranger(port);  // and gone
       strangers_spoke.count_down();
     } else if (rank == 2) {
@@ -286,29 +274,18 @@ TEST_CASE("ranks that never come are named on all others when the first of them 
     LaunchedOptions options = options_at(port, rank, 4);
     options.init_timeout_s = rank == 0 ? 3600 : 2;
     options.launch.size_source = "WORLD_SIZE";
+    if (rank == 0) options.launch.root_host = "192.0.2.1";
     deaths[static_cast<std::size_t>(rank)] = death_of([&] { make(options); });
   });
-  CHECK(deaths[0].rank == 2);
-  CHECK_THAT(deaths[0].text, StartsWith("rank 0 waited ") &&
+  CHECK(deaths[1].rank == 2);
+  CHECK_THAT(deaths[1].text, StartsWith("rank 0 waited ") &&
                                  Contains(" s for connections from 2 rank(s): 2, 3. ") &&
                                  Contains("of WORLD_SIZE=4: to run alone, unset it") &&
-                                 Contains("Rank 0 is awaited at 127.0.0.1 (MASTER_ADDR), port " +
+                                 Contains("Rank 0 is awaited at 192.0.2.1 (MASTER_ADDR), port " +
                                           std::to_string(port.number()) + " (MASTER_PORT + 1)"));
-  CHECK(deaths[1] == deaths[0]);
-}
-
-TEST_CASE("rank 0 remarks that it is awaited elsewhere once the others know who is missing") {
-  const ReservedPort port;
-  run_ranks(3, [&](int rank) {
-    if (rank == 2) return;
-    LaunchedOptions options = options_at(port, rank, 3);
-    options.init_timeout_s = 2;
-    if (rank == 0) options.launch.root_host = "192.0.2.1";
-    const Death death = death_of([&] { make(options); });
-    check_equal(death.rank, 2, "the rank that is missing");
-    const std::string remark = ", which is no address of the host that rank 0 is on";
-    check(death.text.ends_with(remark) == (rank == 0), death.text);
-  });
+  // Rank 0 looks its address up after it has sent the failure to the others.
+  deaths[1].text += ", which is no address of the host that rank 0 is on";
+  CHECK(deaths[0] == deaths[1]);
 }
 
 TEST_CASE("a rank that hangs after it came is named when the first of the others gives up") {
@@ -327,20 +304,7 @@ TEST_CASE("a rank that hangs after it came is named when the first of the others
     const Death death = death_of([&] { make(options); });
     gave_up.count_down();
     check_equal(death.rank, 2, "the rank that hangs");
-    check_contains(death.text, "rank 0 cannot start: rank 2 said nothing more");
-  });
-}
-
-TEST_CASE("a rank that is lost while the others wait for its word is named on all of them") {
-  const ReservedPort port;
-  run_ranks(3, [&](int rank) {
-    if (rank == 2) {
-      connect_as(2, port);  // and closes it
-      return;
-    }
-    const Death death = death_of([&] { make(options_at(port, rank, 3)); });
-    check_equal(death.rank, 2, "the rank that is lost");
-    check_contains(death.text, "rank 0 cannot start: rank 2 was lost: its connection");
+    check_contains(death.text, "rank 0 cannot start: rank 2 sent nothing more");
   });
 }
 
@@ -377,32 +341,19 @@ TEST_CASE("a rank that says nonsense while the ranks meet is named on all of the
   });
 }
 
-TEST_CASE("ranks of several hosts, or of a wrong local rank, all refuse to start") {
-  using Change = std::function<void(int, LaunchedOptions&)>;
-  const std::vector<std::pair<Change, std::string>> rows = {
-      {[](int rank, auto& options) { options.host = rank == 1 ? "b" : "a"; },
-       "rank 0 and rank 1 are on different hosts (a and b): without MPI or UCX"},
-      {[](int, auto& options) { options.launch.local_rank = 0; },
-       "rank 1 was started with local rank 0, but 1 ranks of its host come before it"}};
-  for (const auto& [change, text] : rows) {
-    const ReservedPort port;
-    run_ranks(3, [&, change = change, text = text](int rank) {
-      LaunchedOptions options = options_at(port, rank, 3);
-      change(rank, options);
-      const std::string got = text_of<UsageError>([&] { make(options); });
-      check(got.starts_with(text), got);
-      check(options.launch.local_rank == -1 || got.find("RONDE_HOST_ID") != std::string::npos, got);
-    });
-  }
-}
-
-TEST_CASE("a port that is taken is named, with where it comes from and what to set") {
+TEST_CASE("ranks of a launch on several hosts, or with a wrong local rank, refuse to start") {
+  const bool is_wrong = GENERATE(true, false);
   const ReservedPort port;
-  REQUIRE(::listen(port.fd(), 1) == 0);
-  CHECK_THAT(text_of<GroupError>([&] { make(options_at(port, 0, 2)); }),
-             StartsWith("rank 0 cannot await the others at port " + std::to_string(port.number()) +
-                        " (MASTER_PORT + 1): ") &&
-                 Contains("Address already in use") && Contains("a free one by RONDE_PORT"));
+  run_ranks(3, [&](int rank) {
+    LaunchedOptions options = options_at(port, rank, 3);
+    if (is_wrong) options.launch.local_rank = 0;
+    if (!is_wrong) options.host = rank == 1 ? "b" : "a";
+    const std::string text = text_of<UsageError>([&] { make(options); });
+    check(text.starts_with(is_wrong ? "rank 1 was started with local rank 0, but 1 ranks of its"
+                                    : "rank 0 and rank 1 are on different hosts (a and b)"),
+          text);
+    check(!is_wrong || text.find("RONDE_HOST_ID") != std::string::npos, text);
+  });
 }
 
 TEST_CASE("a launch that leads nowhere says where it was meant to lead") {
@@ -424,13 +375,10 @@ TEST_CASE("a launch that leads nowhere says where it was meant to lead") {
     CHECK(warnings == std::vector<std::string>{text + ". It is tried again"});
   }
   SECTION("an address of one link") {
-    options.launch.root_host = "fe80::1%lo";
+    options.launch.root_host = GENERATE("fe80::1%lo", "fe80::1");
     CHECK_THAT(text_of<GroupError>([&] { make(options); }),
-               Contains("fe80::1%lo, does not resolve: it has no address that holds beyond one"));
-  }
-  SECTION("an address of some link") {
-    options.launch.root_host = "fe80::1";
-    CHECK_THAT(text_of<GroupError>([&] { make(options); }), Contains("holds beyond one link"));
+               Contains(options.launch.root_host +
+                        ", does not resolve: it has no address that holds beyond one link"));
   }
   SECTION("nobody listens") {
     options.init_timeout_s = 1;
@@ -457,6 +405,35 @@ TEST_CASE("a launch that leads nowhere says where it was meant to lead") {
     ::shutdown(port.fd(), SHUT_RDWR);
     CHECK_THAT(text, Contains("(answered by a stranger)"));
   }
+}
+
+TEST_CASE("rank 0's own address is not called foreign: link-local, as IPv6, of a link down") {
+  const ReservedPort port;  // of the host, which the thread may leave
+  const auto is_called_foreign = [&](const std::string& address) {
+    LaunchedOptions options = options_at(port, 0, 2);
+    options.launch.root_host = address;
+    options.init_timeout_s = 0.01;
+    const std::string text = text_of<GroupError>([&] { make(options); });
+    check_contains(text, "Rank 0 is awaited at " + address);
+    return text.find("no address of the host that rank 0 is on") != std::string::npos;
+  };
+  run_ranks(1, [&](int) {
+    std::vector<std::string> own = {"127.0.0.1", "::ffff:127.0.0.1"};
+    // A network of this thread's own, whose interface is down; the host's where that is refused.
+    if (::unshare(CLONE_NEWNET) == 0) {
+      check(std::system("ip addr add 10.9.9.9/32 dev lo && ip addr add 169.254.9.9/32 dev lo && "
+                        "ip addr add fe80::9/64 dev lo && ip addr add fd00::9/64 dev lo") == 0,
+            "addresses of the interface");
+      own.insert(own.end(), {"10.9.9.9", "::ffff:10.9.9.9", "169.254.9.9", "::ffff:169.254.9.9",
+                             "fe80::9", "fe80::9%lo", "fd00::9"});
+    }
+    for (const std::string& address : own) {
+      check(!is_called_foreign(address), address + " is rank 0's own");
+    }
+    for (const char* const address : {"203.0.113.1", "::ffff:203.0.113.1", "fe80::beef:1"}) {
+      check(is_called_foreign(address), std::string(address) + " is not");
+    }
+  });
 }
 
 TEST_CASE("what was said in one handshake proves nothing in another") {

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <barrier>
 #include <cstddef>
 #include <functional>
 #include <stdexcept>
@@ -12,6 +11,7 @@
 #include "backends/socket/socket_tree.h"
 #include "core/src/base/fields.h"
 #include "tests/support/ranks/ranks.h"
+#include "tests/support/ranks/thread_exchange.h"
 
 namespace ronde::test {
 
@@ -21,33 +21,15 @@ using net::SocketTree;
 using net::TreeOptions;
 using Kind = Incoming::Kind;
 
-/// The exchange of ranks that are threads of this process.
-class ThreadExchange {
- public:
-  explicit ThreadExchange(int ranks) : together_(ranks), blobs_(static_cast<std::size_t>(ranks)) {}
-
-  std::vector<std::string> operator()(int rank, std::string_view blob) {
-    blobs_[static_cast<std::size_t>(rank)] = blob;
-    together_.arrive_and_wait();
-    std::vector<std::string> result = blobs_;
-    together_.arrive_and_wait();
-    return result;
-  }
-
- private:
-  std::barrier<> together_;
-  std::vector<std::string> blobs_;
-};
-
-/// What a rank of `host` brings to the first exchange, if no tree does it.
+/// The blob of a rank of `host` in the first exchange, for tests that play the rank.
 inline std::string introduction(const std::string& host) {
   return pack_fields({net::version_of_this_build(), host, "20000", "", "1"});
 }
 
-/// Of 'TwoInTurns' the even ranks share one, and the odd ones the other.
+/// TwoInTurns: the even ranks share a host, and so do the odd ones.
 enum class Hosts { One, OneEach, TwoInTurns };
 
-/// Runs `body` as every rank, each on a thread with its own tree.
+/// Runs `body` as every rank, each on a thread with a tree of its own.
 inline void run_trees(int ranks, Hosts hosts, const std::function<void(int, SocketTree&)>& body) {
   ThreadExchange exchange(ranks);
   run_ranks(ranks, [&](int rank) {
@@ -60,7 +42,7 @@ inline void run_trees(int ranks, Hosts hosts, const std::function<void(int, Sock
   });
 }
 
-/// The next thing that happens; throws if nothing does.
+/// Returns the next message or loss; throws if there is none within 20 s.
 inline Incoming next(SocketTree& tree) {
   Incoming incoming = tree.receive(Clock::now() + 20s);
   if (incoming.kind == Kind::Nothing) throw std::runtime_error("nothing came within 20 s");

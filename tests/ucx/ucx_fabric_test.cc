@@ -12,38 +12,20 @@ namespace {
 
 namespace contract = fabric_contract;
 
-TEST_CASE("ucx carries messages of all sizes between all ranks") {
+TEST_CASE("ucx carries messages of all sizes, tags and batches between all ranks") {
   contract::check_sizes(make_ucx_fabrics, 2);
   contract::check_sizes(make_ucx_fabrics, 4);
-}
-
-TEST_CASE("ucx keeps the order of messages of one tag") {
   contract::check_order(make_ucx_fabrics);
-}
-
-TEST_CASE("ucx has messages of other tags overtake") {
   contract::check_tags(make_ucx_fabrics);
-}
-
-TEST_CASE("ucx delivers many messages to a slow rank") {
   contract::check_many(make_ucx_fabrics);
-}
-
-TEST_CASE("ucx has several batches in flight") {
   contract::check_batches(make_ucx_fabrics);
-}
-
-TEST_CASE("ucx posts nothing for no bytes") {
   contract::check_nothing(make_ucx_fabrics);
 }
 
 TEST_CASE("ucx refuses messages of another size and names their sender") {
-  contract::check_wrong_size(make_ucx_fabrics, 8, 16);
-  contract::check_wrong_size(make_ucx_fabrics, 16, 8);
-  contract::check_wrong_size(make_ucx_fabrics, 100000, 99999);
-  contract::check_wrong_size(make_ucx_fabrics, 100000, 100001);
-  contract::check_wrong_size(make_ucx_fabrics, 3U << 20, 10);
-  contract::check_wrong_size(make_ucx_fabrics, 10, 3U << 20);
+  constexpr std::pair<std::size_t, std::size_t> kSizes[] = {
+      {8, 16}, {16, 8}, {100000, 99999}, {100000, 100001}, {3U << 20, 10}, {10, 3U << 20}};
+  for (const auto& [one, other] : kSizes) contract::check_wrong_size(make_ucx_fabrics, one, other);
 }
 
 TEST_CASE("a thread that sleeps on the descriptor of ucx wakes for a message") {
@@ -60,9 +42,9 @@ TEST_CASE("ucx leaves alone what another job sends to it") {
   for (const auto& worker : workers) {
     worker->set_addresses({workers[0]->address(), workers[1]->address()});
   }
-  ucx::UcxFabric foreign(workers[0], 7, {});
-  ucx::UcxFabric own(workers[0], 8, {});
-  ucx::UcxFabric receiver(workers[1], 8, {});
+  ucx::UcxFabric foreign(workers[0], 7);
+  ucx::UcxFabric own(workers[0], 8);
+  ucx::UcxFabric receiver(workers[1], 8);
   unsigned char bytes[3] = {1, 2, 0};
   const auto foreign_batch = foreign.make_batch(nullptr);
   const auto own_batch = own.make_batch(nullptr);
@@ -97,16 +79,16 @@ TEST_CASE("a machine without ucx is told what to do") {
   const Topology topology;
   BackendContext context;
   context.topology = &topology;
-  // What it tells is what all others throw, too.
-  std::string told;
+  // All other ranks throw what this rank sends.
+  std::string sent;
   context.exchange = [&](std::string_view blob) {
-    told = blob;
-    return std::vector<std::string>{told};
+    sent = blob;
+    return std::vector<std::string>{sent};
   };
   CHECK_THROWS_WITH(ucx_fabric_maker({.symbols = nothing})(context),
                     Catch::Contains("rank 0 cannot use UCX: UCX cannot be loaded: libucp.so.0"));
   context.exchange = [&](std::string_view blob) {
-    return std::vector<std::string>{std::string(blob), told};
+    return std::vector<std::string>{std::string(blob), sent};
   };
   CHECK_THROWS_WITH(ucx_fabric_maker({})(context),
                     Catch::Contains("rank 1 cannot use UCX: UCX cannot be loaded"));
@@ -127,10 +109,7 @@ TEST_CASE("a ucx that is too old is named") {
   CHECK(ucx_problem(old) ==
         "libucp.so.0 is UCX 1.9.2, Ronde needs 1.12 or a newer version 1. Install one");
   CHECK(ucx_version(old) == "1.9.2");
-}
-
-TEST_CASE("the ucx that is found here can be used") {
-  CHECK(ucx_problem() == "");
+  CHECK(ucx_problem() == "");  // of the one that is found here
   CHECK(ucx_version().starts_with("1."));
 }
 

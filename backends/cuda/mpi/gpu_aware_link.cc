@@ -169,7 +169,7 @@ void GpuAwareLink::wrap_calls(std::shared_ptr<const DeviceContext> context) {
 
 void GpuAwareLink::unwrap_calls() noexcept {
   if (wrapped_calls_ && hangs()) {
-    gpu::abandon(std::move(wrapped_calls_));
+    gpu::abandon(std::make_unique<std::shared_ptr<void>>(std::move(wrapped_calls_)));
   } else {
     wrapped_calls_.reset();
   }

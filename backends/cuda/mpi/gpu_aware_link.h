@@ -13,7 +13,7 @@
 #include "backends/gpu/base/host_exchange.h"
 #include "backends/gpu/driver/driver_api.h"
 #include "backends/gpu/gpu_resources.h"
-#include "backends/vendor/wrapped_calls.h"
+#include "backends/vendor/api_table.h"
 #include "core/src/base/steps.h"
 #include "ronde/backend.h"
 
@@ -91,7 +91,7 @@ class GpuAwareLink {
   const vendor::WrapCalls wrap_;
   const std::vector<int> ranks_;
   const std::size_t own_;
-  std::unique_ptr<vendor::WrappedCalls> wrapped_calls_;  ///< Note [Context of MPI's calls]
+  std::shared_ptr<void> wrapped_calls_;  ///< Note [Context of MPI's calls]
   std::unique_ptr<Trial> trial_;
   std::deque<std::unique_ptr<Operation>> pending_;
   bool is_over_ = false;

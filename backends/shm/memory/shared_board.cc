@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "backends/shm/memory/shared_board.h"
 
 #include <unistd.h>
 
@@ -8,13 +7,14 @@
 #include <utility>
 #include <vector>
 
-#include "backends/shm/memory/in_step.h"
 #include "backends/shm/memory/shared_memory.h"
+#include "backends/shm/shm.h"
 
 namespace ronde {
 namespace {
 
-/// ThreadSanitizer knows no fences. A read-modify-write is one to the processors that it runs on.
+/// Under ThreadSanitizer, which does not model fences, a read-modify-write takes the place of one;
+/// on the processors that it supports it is a full fence.
 void full_fence() noexcept {
 #ifdef __SANITIZE_THREAD__
   static std::atomic<int> fence{0};
@@ -24,7 +24,7 @@ void full_fence() noexcept {
 #endif
 }
 
-/// Number of arrival words: the most buckets of a frozen schedule, and one.
+/// Number of arrival words: one more than a frozen schedule may have buckets.
 constexpr std::size_t kWords = 1024;
 
 class SharedBoard final : public Board {
@@ -33,7 +33,7 @@ class SharedBoard final : public Board {
       : rank_(static_cast<std::size_t>(topology.local_rank)),
         memory_(std::move(memory)),
         bells_(std::move(bells)) {
-    // Zero bytes are words of zero, of whichever rank comes first.
+    // The memory is zeroed, which is a valid state of all words.
     auto* const words = reinterpret_cast<Word*>(memory_.bytes().data());
     words_ = {words, kWords};
     asleep_ = {reinterpret_cast<std::atomic<Sleep>*>(words + kWords), bells_.size()};
@@ -45,12 +45,14 @@ class SharedBoard final : public Board {
 
   std::span<Word> words() noexcept override { return words_; }
 
-  // Note [Asleep, then look]: of "say asleep, then look at the change" and "change, then look who
-  // sleeps" at least one sees the other, as a full fence stands in the middle of both.
+  // Note [Asleep, then look]
+  // A sleeper stores that it is asleep, and then loads the change that it waits for. A notifier
+  // stores the change, and then loads who sleeps. Both have a full fence in between, so at least
+  // one of them sees the store of the other.
   void set_asleep(Sleep sleep) noexcept override {
     std::atomic<Sleep>& mine = asleep_[rank_];
-    // A peer that does not see yet that this rank is awake wakes it in vain, no more. The line is
-    // everybody's: it is written only where that changes something.
+    // A peer that does not see yet that this rank is awake merely wakes it in vain. All ranks read
+    // the line, so it is written only where that changes something.
     if (sleep == Sleep::None && mine.load(std::memory_order_relaxed) == sleep) return;
     mine.store(sleep, std::memory_order_relaxed);
     if (sleep != Sleep::None) full_fence();
@@ -72,7 +74,7 @@ class SharedBoard final : public Board {
   }
 
  private:
-  /// The first rank from `rank` on that sleeps and is meant, or the number of ranks.
+  /// The first rank from `rank` on that sleeps and is addressed by `whom`, or the number of ranks.
   std::size_t next_sleeper(std::size_t rank, Whom whom) const noexcept {
     while (rank < asleep_.size() &&
            (rank == rank_ || !is_meant(asleep_[rank].load(std::memory_order_relaxed), whom))) {
@@ -83,7 +85,7 @@ class SharedBoard final : public Board {
 
   static void wake(const UniqueFd& bell) noexcept {
     const std::uint64_t one = 1;
-    // Fails only if the counter is full: then a wake is pending anyway.
+    // The write fails only if the counter is full; a wake is pending then.
     [[maybe_unused]] const ssize_t written = ::write(bell.get(), &one, sizeof one);
   }
 
@@ -91,8 +93,8 @@ class SharedBoard final : public Board {
   const shm::SharedMemory memory_;
   const std::vector<UniqueFd> bells_;  ///< by local rank
   std::span<Word> words_;
-  /// By local rank, one byte each: notify() reads all of them after every chunk, and a line holds
-  /// those of 64 ranks.
+  /// By local rank, one byte each, as notify() reads all of them after every chunk: a line holds
+  /// the bytes of 64 ranks.
   std::span<std::atomic<Sleep>> asleep_;
 };
 

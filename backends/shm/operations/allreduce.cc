@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Allreduces through the slot buffer. Every rank copies its input into its slot, round by round.
-// One-shot: each rank then reduces all slots straight to its own output. Two-shot: each rank
-// reduces one slice of all slots, writes the result into a slot, and copies the results of the
-// other slices. Input and output may be of another type than what is reduced; elements are
-// converted while they are copied.
+// Every rank copies its input into its slot, round by round. One-shot: each rank then reduces all
+// slots straight to its own output. Two-shot: each rank reduces one slice of all slots, writes the
+// result into a slot, and copies the results of the other slices. Elements may be reduced in
+// another type than that of input and output; they are converted while they are copied.
 #include "backends/shm/operations/allreduce.h"
 
 #include <algorithm>
@@ -12,7 +11,7 @@
 namespace ronde::shm {
 namespace {
 
-/// Results pass through a block of this size, which stays in the first-level cache.
+/// Size of the block through which results pass; it stays in the first-level cache.
 constexpr std::size_t kBlockBytes = std::size_t{4} << 10;
 
 }  // namespace
@@ -90,7 +89,7 @@ void SlotAllreduce::find_inputs(std::uint64_t round, const Piece& piece, std::si
 const std::byte* SlotAllreduce::reduce_inputs(std::byte* output, std::size_t count,
                                               bool will_read) {
   const Store store = stores_.output(count * format_.user_bytes());
-  // Results that were streamed have left the cache.
+  // Streaming stores would remove the results from the cache.
   const bool by_block = format_.converts() || (will_read && store == Store::Streaming);
   if (!by_block) {
     kernels().reduce(output, inputs_, count, reduction_, store);
@@ -116,8 +115,7 @@ void OneShotAllreduce::consume(std::uint64_t round) {
 }
 
 Slice TwoShotAllreduce::slice_of(std::size_t rank, std::size_t round_elements) const {
-  constexpr std::size_t kLine = 64;
-  return even_slice(rank, inputs_.size(), round_elements, kLine / format_.wire_bytes());
+  return even_slice(rank, inputs_.size(), round_elements, kCacheLine / format_.wire_bytes());
 }
 
 bool TwoShotAllreduce::reduce(std::uint64_t round) {
@@ -132,7 +130,7 @@ bool TwoShotAllreduce::reduce(std::uint64_t round) {
   return true;
 }
 
-/// Elements [begin, end) of the round, which belong to `piece`.
+/// Reduces the elements [begin, end) of the round, which belong to `piece`.
 void TwoShotAllreduce::reduce_part(std::uint64_t round, const Piece& piece, std::size_t begin,
                                    std::size_t end) {
   const std::size_t element_bytes = format_.wire_bytes();

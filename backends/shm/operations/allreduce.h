@@ -7,34 +7,82 @@
 #include <utility>
 #include <vector>
 
-#include "backends/shm/operations/element_format.h"
 #include "backends/shm/slots/chunks.h"
 #include "backends/shm/slots/slot_operation.h"
 #include "backends/shm/slots/store_choice.h"
 
 namespace ronde::shm {
 
-/// Common part of the allreduces through the slot buffer. Where the call has a wire type, elements
-/// are converted while they are staged, and back while results are written: in one pass over
-/// memory.
+/// The element types of an allreduce: the type in the user's memory, and the wire type, in which
+/// elements are staged, reduced and sent. They differ if the call has a wire_dtype.
+class ElementFormat {
+ public:
+  explicit ElementFormat(const AllreduceCall& call)
+      : kernels_(best_kernels()),
+        user_(call.dtype),
+        wire_(call.effective_wire_dtype()),
+        prescale_(call.prescale) {}
+
+  bool converts() const noexcept { return user_ != wire_; }
+  DataType wire() const noexcept { return wire_; }
+  std::size_t user_bytes() const noexcept { return size_of(user_); }
+  std::size_t wire_bytes() const noexcept { return size_of(wire_); }
+
+  /// Factor of a reduction's inputs; 1 if the conversion has scaled them.
+  double prescale() const noexcept { return converts() ? 1.0 : prescale_; }
+
+  /// Copies `count` elements from the user's memory; scales them if it converts them.
+  void pack(std::byte* to, const std::byte* from, std::size_t count, Store store) const {
+    if (converts()) {
+      kernels_.narrow(to, from, count, conversion({prescale_, 1.0}), store);
+    } else {
+      kernels_.copy(to, from, count * size_of(wire_), store);
+    }
+  }
+
+  /// Copies `count` elements back to the user's memory.
+  void unpack(std::byte* to, const std::byte* from, std::size_t count, Store store) const {
+    if (converts()) {
+      kernels_.widen(to, from, count, conversion({}), store);
+    } else {
+      kernels_.copy(to, from, count * size_of(wire_), store);
+    }
+  }
+
+ private:
+  Conversion conversion(const Scaling& scaling) const {
+    return {.half = wire_, .full = user_, .scaling = scaling};
+  }
+
+  const Kernels& kernels_;
+  const DataType user_;
+  const DataType wire_;
+  const double prescale_;
+};
+
+/// The common part of the allreduces through the slot buffer. If the call has a wire type, elements
+/// are converted while they are staged, and back while results are written, without another pass
+/// over memory.
 class SlotAllreduce : public SlotOperation {
  protected:
   SlotAllreduce(std::shared_ptr<SlotBufferContext> context, const AllreduceCall& call,
                 StoreChoice::Use stores);
 
-  /// Stages what lies outside `own`, a slice of the round that nobody but this rank would read.
+  /// Stages all but `own`, a slice of the round that only this rank reads.
   void stage_outside(std::uint64_t round, const Slice& own);
-  /// Sets inputs_ to the operands of `count` elements of the piece (at most block_elements() where
-  /// they are converted), behind the first `skipped`; null for ranks that contribute nothing.
+  /// Sets inputs_ to the operands of `count` elements of the piece, after the first `skipped`; null
+  /// for ranks that contribute nothing. `count`: at most block_elements() if elements are
+  /// converted.
   void find_inputs(std::uint64_t round, const Piece& piece, std::size_t skipped, std::size_t count);
-  /// Reduces inputs_ to the user's memory. Returns where the results can be read, in the type in
-  /// which they were reduced: in this core's cache.
+  /// Reduces inputs_ to the user's memory. Returns an address in this core's cache at which the
+  /// results can be read, in the wire type.
   const std::byte* reduce_inputs(std::byte* output, std::size_t count, bool will_read);
 
-  /// Copies what lies in `slice` of the piece to the user's memory, from a slot with the results.
+  /// Copies the part of the piece that lies in `slice` from a slot with results to the user's
+  /// memory.
   void copy_results(const Piece& piece, const Slice& slice, const std::byte* slot);
 
-  /// The most elements at a time that pass through the first-level cache.
+  /// The number of elements that pass through the first-level cache at a time.
   std::size_t block_elements() const noexcept;
 
   const ElementFormat format_;
@@ -50,11 +98,11 @@ class SlotAllreduce : public SlotOperation {
 
   std::byte* block();
 
-  std::vector<std::byte> block_;  ///< what is converted, or needed in two places; empty until then
+  std::vector<std::byte> block_;  ///< for elements that are converted, or needed twice; else empty
 };
 
-/// An allreduce in which every rank reduces every element, from its own input and the others'
-/// slots straight to its output: one wait for the peers a round.
+/// An allreduce in which every rank reduces every element, from its own input and the others' slots
+/// straight to its output. A rank waits for its peers once a round.
 class OneShotAllreduce final : public SlotAllreduce {
  public:
   OneShotAllreduce(std::shared_ptr<SlotBufferContext> context, const AllreduceCall& call,
@@ -67,14 +115,15 @@ class OneShotAllreduce final : public SlotAllreduce {
   void consume(std::uint64_t round) override;
 };
 
-/// An allreduce in which every rank reduces one slice of each round for all and copies the others'
-/// slices: less to read and reduce, for one more wait a round.
+/// An allreduce in which every rank reduces one slice of each round for all, and copies the others'
+/// slices. A rank reads and reduces less than in one shot, but waits once more a round.
 ///
 /// Note [Results in place]
 /// The result of a slice is written into the slot of one of the ranks that staged it, over the
-/// operand that was just read from there: these lines are in this core's cache already, while those
-/// of a slot for results would first have to be taken from their last readers. So of two ranks a
-/// line changes hands three times where it would four times, flat or with result slots.
+/// operand that was just read from there. Those lines are already in this core's cache, while the
+/// lines of a separate result slot would be in the caches of its last readers. With two ranks, a
+/// line moves between caches three times instead of four times, as in one shot or with result
+/// slots.
 class TwoShotAllreduce final : public SlotAllreduce {
  public:
   TwoShotAllreduce(std::shared_ptr<SlotBufferContext> context, const AllreduceCall& call,

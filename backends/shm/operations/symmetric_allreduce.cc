@@ -1,31 +1,63 @@
 // SPDX-License-Identifier: Apache-2.0
-// An allreduce in place in the symmetric heap. The elements form chunks of 128 KiB. A rank claims
-// the next chunk, reduces all ranks' buffers block by block into the first one's, and copies the
-// block to the others. A rank that finds no chunk left waits until the others have finished theirs.
+// An allreduce in place in the symmetric heap, in chunks of 128 KiB. A rank claims the next chunk,
+// reduces all ranks' buffers block by block into that of the first rank, and copies each block to
+// the others. A rank that finds no chunk left waits until the others have finished theirs.
 #include "backends/shm/operations/symmetric_allreduce.h"
 
 #include <algorithm>
 #include <utility>
 
-#include "backends/shm/slots/chunks.h"
 #include "ronde/error.h"
 
 namespace ronde::shm {
 namespace {
 
-/// Large enough that claiming costs nothing beside it, small enough that ranks end together.
+/// Large enough that claiming costs little, and small enough that ranks finish at about the same
+/// time.
 constexpr std::size_t kChunkBytes = std::size_t{128} << 10;
-/// A result goes from rank to rank in blocks that stay in the first-level cache.
+/// Size of the blocks in which results are copied; a block stays in the first-level cache.
 constexpr std::size_t kCacheBlock = std::size_t{4} << 10;
-constexpr std::size_t kLine = 64;
 
-/// Processors stop fetching ahead at the end of a page, where the next block begins.
+/// Prefetches the next block: hardware prefetchers stop at the end of a page, where it begins.
 void prefetch(const void* address, std::size_t bytes) {
   const auto* line = static_cast<const std::byte*>(address);
-  for (std::size_t at = 0; at < bytes; at += kLine) __builtin_prefetch(line + at, 1);
+  for (std::size_t at = 0; at < bytes; at += kCacheLine) __builtin_prefetch(line + at, 1);
 }
 
 }  // namespace
+
+// The memory is zeroed, which is a valid state of all lines.
+ChunkClaims::ChunkClaims(std::span<std::byte> memory, std::size_t rank, std::size_t ranks)
+    : lines_(reinterpret_cast<Line*>(memory.data()), 1 + ranks), rank_(rank) {}
+
+std::optional<std::uint64_t> ChunkClaims::claim(std::uint64_t end) noexcept {
+  std::atomic<std::uint64_t>& claimed = lines_[0].value;
+  std::atomic<std::uint64_t>& mine = working_on(rank_).value;
+  std::uint64_t next = claimed.load(std::memory_order_acquire);
+  while (next < end) {
+    mine.store(next + 1, std::memory_order_release);
+    // The release half orders the store to `mine` before the new count.
+    if (claimed.compare_exchange_weak(next, next + 1, std::memory_order_acq_rel,
+                                      std::memory_order_acquire)) {
+      return next;
+    }
+  }
+  mine.store(0, std::memory_order_release);
+  return std::nullopt;
+}
+
+void ChunkClaims::finish() noexcept {
+  working_on(rank_).value.store(0, std::memory_order_release);
+}
+
+bool ChunkClaims::finished(std::uint64_t end) const noexcept {
+  if (lines_[0].value.load(std::memory_order_acquire) < end) return false;
+  for (const Line& line : lines_.subspan(1)) {
+    const std::uint64_t chunk = line.value.load(std::memory_order_acquire);
+    if (chunk != 0 && chunk <= end) return false;
+  }
+  return true;
+}
 
 SymmetricAllreduce::SymmetricAllreduce(std::shared_ptr<SymmetricContext> context,
                                        const AllreduceCall& call)
@@ -57,7 +89,7 @@ bool SymmetricAllreduce::poll() {
     ++progress_;
   }
   if (!std::exchange(is_out_of_work_, true)) {
-    // A peer that found nothing left to claim may sleep until this rank works on none.
+    // A peer that found nothing left to claim may sleep until this rank has finished its chunks.
     context_->notify_peers();
   }
   return context_->claims.finished(end_);
@@ -66,7 +98,7 @@ bool SymmetricAllreduce::poll() {
 void SymmetricAllreduce::reduce_chunk(std::size_t chunk) {
   const std::size_t begin = chunk * chunk_elements_;
   const std::size_t end = std::min(begin + chunk_elements_, elements_);
-  // The first part that reaches beyond `begin`.
+  // The first part that ends after `begin`.
   auto part = std::upper_bound(parts_.begin(), parts_.end(), begin,
                                [](std::size_t at, const Part& other) { return at < other.end; });
   for (std::size_t at = begin; at < end; ++part) {
@@ -76,7 +108,7 @@ void SymmetricAllreduce::reduce_chunk(std::size_t chunk) {
   }
 }
 
-/// Reduces so many elements of all ranks, from `offset` of the heap on.
+/// Reduces `elements` of all ranks, from `offset` of the heap on.
 void SymmetricAllreduce::reduce(std::size_t offset, std::size_t elements) {
   const SymmetricHeap& heap = *context_->heap;
   const std::size_t bytes = elements * element_bytes_;
@@ -87,7 +119,7 @@ void SymmetricAllreduce::reduce(std::size_t offset, std::size_t elements) {
       inputs_[rank] = heap.at(rank, offset + at);
       prefetch(heap.at(rank, offset + at + length), ahead);
     }
-    // Into one rank's buffer, in place, and from there to the others'.
+    // Reduce in place into one rank's buffer, and copy from there to the others'.
     std::byte* const result = heap.at(0, offset + at);
     kernels_.reduce(result, inputs_, length / element_bytes_, reduction_, Store::Regular);
     for (std::size_t rank = 1; rank < heap.ranks(); ++rank) {

@@ -12,28 +12,31 @@
 
 namespace ronde::shm {
 
-/// Elements of a round of an operation on `total`: all rounds are about as large, and at most
-/// `most_bytes`; a round ends at a cache line.
+inline constexpr std::size_t kCacheLine = 64;
+/// Processors fetch lines in pairs: counters of different writers stay that far apart.
+inline constexpr std::size_t kLinePair = 2 * kCacheLine;
+
+/// Returns the elements of a round of an operation on `total` elements: rounds have about the same
+/// size, at most `most_bytes`, and end at a cache line.
 inline std::size_t chunk_elements(std::size_t total, std::size_t element_bytes,
                                   std::size_t most_bytes) {
-  constexpr std::size_t kLine = 64;
   const std::size_t most = std::max<std::size_t>(most_bytes / element_bytes, 1);
   if (total <= most) return total;
   const std::size_t rounds = (total + most - 1) / most;
-  const std::size_t unit = kLine / element_bytes;
+  const std::size_t unit = kCacheLine / element_bytes;
   const std::size_t even = (total + rounds - 1) / rounds;
   return std::min(rounded_up(even, unit), most);
 }
 
-/// Elements [begin, end) of a round.
+/// The elements [begin, end) of a round.
 struct Slice {
   std::size_t begin, end;
 
   std::size_t count() const noexcept { return end - begin; }
 };
 
-/// The `index`-th of `slices` parts of [0, elements), which are about as large and begin at a
-/// multiple of `unit`; the last ones may be empty.
+/// Returns the `index`-th of `slices` parts of [0, elements). The parts have about the same size
+/// and begin at multiples of `unit`; the last ones may be empty.
 inline Slice even_slice(std::size_t index, std::size_t slices, std::size_t elements,
                         std::size_t unit) noexcept {
   const std::size_t width = rounded_up((elements + slices - 1) / slices, unit);
@@ -43,12 +46,12 @@ inline Slice even_slice(std::size_t index, std::size_t slices, std::size_t eleme
 /// A part of a segment within a round.
 struct Piece {
   std::size_t index;     ///< among the pieces of the round
-  std::size_t position;  ///< of its first element in the round
+  std::size_t position;  ///< its first element in the round
   std::size_t count;
   const Segment* segment;
-  std::size_t offset;  ///< of its first element in the segment
+  std::size_t offset;  ///< its first element in the segment
 
-  /// Address of the input behind the first `skipped` elements; null if there is no input.
+  /// Address of the input after the first `skipped` elements; null if there is no input.
   const std::byte* input(std::size_t skipped, std::size_t element_bytes) const noexcept {
     if (segment->input == nullptr) return nullptr;
     return advanced(segment->input, (offset + skipped) * element_bytes);
@@ -57,14 +60,14 @@ struct Piece {
     return advanced(segment->output, (offset + skipped) * element_bytes);
   }
 
-  /// Its elements that lie in `slice`.
+  /// The elements that also lie in `slice`.
   Slice within(const Slice& slice) const noexcept {
     const std::size_t begin = std::max(slice.begin, position);
     return {begin, std::max(begin, std::min(slice.end, position + count))};
   }
 };
 
-/// Walks a segment list round by round, alike on every rank.
+/// Walks a segment list round by round, in the same rounds on every rank.
 class ChunkWalk {
  public:
   ChunkWalk(std::span<const Segment> segments, std::size_t total, std::size_t chunk,
@@ -82,7 +85,7 @@ class ChunkWalk {
     return most_pieces_ == 0 ? count : cursor_.reach(count, most_pieces_);
   }
 
-  /// How many rounds are left.
+  /// The number of rounds that are left.
   std::uint64_t rounds() const {
     if (at_end()) return 0;
     if (most_pieces_ == 0) return (remaining_ + chunk_ - 1) / chunk_;
@@ -111,7 +114,8 @@ class ChunkWalk {
   std::size_t most_pieces_;  ///< 0: the list is too short to be limited
 };
 
-/// The rounds of an allreduce through slots of `slot_bytes`, which hold elements of the wire type.
+/// Makes the rounds of an allreduce through slots of `slot_bytes`, which hold elements of the wire
+/// type.
 inline ChunkWalk walk_of(const AllreduceCall& call, std::size_t slot_bytes,
                          std::size_t most_pieces) {
   const std::size_t total = total_elements(call.segments);

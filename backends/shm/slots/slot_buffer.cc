@@ -7,27 +7,25 @@
 #include <string>
 #include <utility>
 
+#include "backends/shm/slots/chunks.h"
 #include "ronde/division.h"
 #include "ronde/error.h"
 
 namespace ronde::shm {
 namespace {
 
-constexpr std::size_t kLine = 64;
 constexpr std::size_t kLargestElement = 8;
-/// Processors fetch lines in pairs: counters of different writers stay that far apart.
-constexpr std::size_t kLinePair = 2 * kLine;
 
 }  // namespace
 
-/// The beginning of a rank's part.
+/// The header at the beginning of a rank's part.
 struct SlotBuffer::Header {
   static constexpr std::size_t kMostSlots = 16;
 
   struct alignas(kLinePair) CountLine {
     std::atomic<std::uint64_t> count{0};
-    /// With kStaged, by slot: whether the round has absent pieces. It lies beside the counter, so
-    /// that a reader gets both with one line.
+    /// For kStaged, by slot: whether the round has absent pieces. In the line of the counter, so
+    /// that a reader gets both with one miss.
     std::array<bool, kMostSlots> has_absent = {};
   };
 
@@ -41,12 +39,18 @@ std::size_t SlotBufferShape::bytes_of_rank() const noexcept {
   return rounded_up(kHeaderBytes + slots * slot_bytes, kSlotBufferAlignment);
 }
 
+std::size_t slot_bytes_within(std::size_t wanted, std::size_t most_bytes,
+                              std::size_t slots) noexcept {
+  constexpr std::size_t kUnit = std::size_t{4} << 10;
+  return std::max(std::min(wanted, most_bytes / slots) / kUnit * kUnit, kUnit);
+}
+
 SlotBuffer::SlotBuffer(std::span<std::byte> memory, const SlotBufferShape& shape, std::size_t rank,
                        std::function<void()> notify_peers)
     : memory_(memory), shape_(shape), rank_(rank), notify_peers_(std::move(notify_peers)) {
   static_assert(sizeof(Header) <= kSlotBufferAlignment);
   if (shape.slots == 0 || shape.slots > Header::kMostSlots ||
-      shape.slot_bytes < shape.ranks * kLargestElement || shape.slot_bytes % kLine != 0 ||
+      shape.slot_bytes < shape.ranks * kLargestElement || shape.slot_bytes % kCacheLine != 0 ||
       memory.size() < shape.bytes() || rank >= shape.ranks) {
     throw Error("a slot buffer of " + std::to_string(shape.ranks) + " ranks cannot have " +
                 std::to_string(shape.slots) + " slots of " + std::to_string(shape.slot_bytes) +

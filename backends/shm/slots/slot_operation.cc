@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The loop of every operation through the slot buffer. A rank stages two rounds ahead, reduces a
-// staged round where the operation has that step, and consumes the oldest round once its peers have
-// staged (or reduced) it. Where none of that is possible it stages as many rounds as have free
+// staged round if the operation has that step, and consumes the oldest round once its peers have
+// staged (or reduced) it. If none of that is possible, it stages as many rounds as there are free
 // slots, and then returns from poll(), which is called again.
 #include "backends/shm/slots/slot_operation.h"
 
@@ -12,8 +12,8 @@
 namespace ronde::shm {
 namespace {
 
-/// Rounds that are staged before the oldest is consumed: enough to find it staged by the peers
-/// without waiting, and few, so that its input is still in the cache when it is reduced.
+/// Rounds to stage before the oldest is consumed: enough that the peers have usually staged it by
+/// then, and so few that its input is still in the cache when it is reduced.
 constexpr std::uint64_t kAhead = 2;
 
 }  // namespace
@@ -24,7 +24,7 @@ SlotOperation::SlotOperation(std::shared_ptr<SlotBufferContext> context)
 }
 
 bool SlotOperation::poll() {
-  // Peers that came long before sleep: they wake while this rank goes on with the next rounds.
+  // Peers that started long before sleep; they wake up while this rank continues with later rounds.
   if (staged_ == 0 && step()) buffer().notify_peers();
   const bool has_finished = advance();
   buffer().notify_peers();
@@ -38,7 +38,7 @@ bool SlotOperation::advance() {
       const std::uint64_t rounds = std::max(staged_, consumed_);
       context_->counters.rounds.fetch_add(rounds, std::memory_order_relaxed);
       context_->counters.staged_bytes.fetch_add(staged_bytes_, std::memory_order_relaxed);
-      // One without rounds may overlap others, whose rounds are not over.
+      // An operation without rounds may overlap others, whose rounds are not over.
       if (rounds > 0) buffer().finish(absolute(rounds));
       finished();
     } else if (!step()) {
@@ -62,8 +62,8 @@ void SlotOperation::write_slot(std::uint64_t round, std::size_t offset, const vo
 
 void SlotOperation::read_slot(std::byte* output, const std::byte* slot, std::size_t bytes,
                               Store store) const {
-  // Lines of another core come faster where several pages are read at once, as processors fetch
-  // ahead within a page only.
+  // Lines of another core arrive faster if several pages are read at once, as processors prefetch
+  // within a page only.
   constexpr std::size_t kStreams = 4;
   constexpr std::size_t kStep = 512;
   const std::size_t stream = bytes / (kStreams * kStep) * kStep;
@@ -96,7 +96,7 @@ bool SlotOperation::step() {
 }
 
 bool SlotOperation::try_stage() {
-  // This rank, too, reads its own result slot when it consumes.
+  // This rank also reads its own result slot when it consumes.
   const bool is_free = all_consumed() || staged_ < consumed_ + buffer().shape().slots;
   if (all_staged() || !is_free || !may_stage(staged_)) return false;
   stage(staged_);

@@ -16,7 +16,7 @@
 
 namespace ronde::shm {
 
-/// Statistics of the backend. Written by one thread at a time, read by any.
+/// Statistics of the backend. One thread at a time writes them, any may read them.
 struct SlotCounters {
   std::atomic<std::uint64_t> operations = 0;
   std::atomic<std::uint64_t> rounds = 0;
@@ -25,7 +25,7 @@ struct SlotCounters {
   std::atomic<std::uint64_t> two_shot_operations = 0;
 };
 
-/// State that the operations of a rank share. They may outlive the backend.
+/// State that the operations of a rank share; operations may outlive the backend.
 struct SlotBufferContext {
   SlotBufferContext(std::span<std::byte> memory, std::shared_ptr<void> owner,
                     const SlotBufferShape& shape, std::size_t rank,
@@ -42,9 +42,9 @@ struct SlotBufferContext {
   SlotCounters counters;
 };
 
-/// An operation in rounds through the slot buffer: stages ahead of consuming, as far as the slot
-/// buffer allows. Derived classes say what is copied and reduced in a round; rounds count from 0
-/// here.
+/// An operation in rounds through the slot buffer, which stages ahead of consuming as far as the
+/// slot buffer allows. Derived classes define what is copied and reduced in a round; an operation
+/// counts its rounds from 0.
 class SlotOperation : public Operation {
  public:
   bool poll() final;
@@ -53,37 +53,37 @@ class SlotOperation : public Operation {
  protected:
   explicit SlotOperation(std::shared_ptr<SlotBufferContext> context);
 
-  /// Whether this rank has staged, or consumed, its part of the last round.
+  /// Whether this rank has staged (consumed) the last round.
   virtual bool all_staged() const = 0;
   virtual bool all_consumed() const = 0;
-  /// False where this rank has to wait for a peer before it can stage the round.
+  /// False if this rank has to wait for a peer before it can stage the round.
   virtual bool may_stage(std::uint64_t round) { return buffer().may_stage(absolute(round)); }
-  /// Fills this rank's slot, and publishes it as staged.
+  /// Fills this rank's slot and publishes it as staged.
   virtual void stage(std::uint64_t round) = 0;
-  /// False where this rank has to wait for a peer before it can consume the round.
+  /// False if this rank has to wait for a peer before it can consume the round.
   virtual bool may_consume(std::uint64_t round) = 0;
   virtual void consume(std::uint64_t round) = 0;
-  /// A step between, if the operation has one, on a round that is staged here: false where it has
-  /// to wait for a peer.
+  /// Runs the step between staging and consuming, if the operation has one; false if it has to wait
+  /// for a peer. This rank has staged the round.
   virtual bool reduce(std::uint64_t round) {
     static_cast<void>(round);
     return false;
   }
-  /// Is called once, when everything is consumed.
+  /// Called once, when everything is consumed.
   virtual void finished() {}
 
   SlotBuffer& buffer() noexcept { return context_->buffer; }
   const Kernels& kernels() const noexcept { return context_->kernels; }
-  /// Address of `bytes` of this rank's slot to write, at `offset` bytes; null if nobody would read
-  /// them.
+  /// The address at which to write `bytes` of this rank's slot, `offset` bytes into it; null if no
+  /// rank would read them.
   std::byte* slot_to_fill(std::uint64_t round, std::size_t offset, std::size_t bytes);
-  /// Copies into this rank's slot, at `offset` bytes.
+  /// Copies into this rank's slot, `offset` bytes into it.
   void write_slot(std::uint64_t round, std::size_t offset, const void* input, std::size_t bytes,
                   Store store);
   /// Copies `bytes` out of another rank's slot.
   void read_slot(std::byte* output, const std::byte* slot, std::size_t bytes, Store store) const;
   std::uint64_t rounds_reduced() const noexcept { return reduced_; }
-  /// The number of `round` among all rounds of the slot buffer.
+  /// The number of this operation's `round` among all rounds of the slot buffer.
   std::uint64_t absolute(std::uint64_t round) const noexcept { return first_round_ + round; }
 
  private:

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The stores of operations are chosen by trials: Note [Choosing the stores]. StoreTrials decides
-// for one class of operations from the times of its stretches; StoreChoice has one for each class,
-// shares local rank 0's decisions through a word of the slot buffer, and counts.
+// Implements Note [Choosing the stores]. StoreTrials decides for one class of operations from the
+// times of its stretches. StoreChoice has one StoreTrials for each class, shares local rank 0's
+// decisions through a word of the slot buffer, and counts.
 #include "backends/shm/slots/store_choice.h"
 
 #include <algorithm>
@@ -11,46 +11,47 @@
 namespace ronde::shm {
 namespace {
 
-/// Smaller operations stay in the first-level cache, and would take longer to measure than to do.
+/// Smaller operations stay in the first-level cache, and measuring them would take longer than
+/// running them.
 constexpr std::size_t kLeastBytes = std::size_t{8} << 10;
-/// Where one size ends and the next begins.
+/// Boundaries between the classes of sizes.
 constexpr std::array<std::size_t, 3> kSizeLimits = {std::size_t{64} << 10, std::size_t{512} << 10,
                                                     std::size_t{4} << 20};
 
 /// Larger operations consist of several stretches.
 constexpr std::size_t kStretchBytes = std::size_t{2} << 20;
 
-/// The first stretches pay for cold memory, and are no trial.
+/// Stretches before the first trial, as the first ones touch cold memory.
 constexpr std::uint64_t kWarmUp = 8;
-/// A trial goes through the kinds that often, and each time tries each kind that often in a row, of
-/// which the first does not count: it pays for what the kind before it left in the caches.
+/// A trial goes through all kinds kSweeps times, and runs each kind kRuns times in a row. The first
+/// run does not count, as its caches hold what the previous kind left.
 constexpr int kSweeps = 2;
 constexpr int kRuns = 3;
-/// Another kind has to be that much faster to be taken.
+/// A kind is chosen if its time is below this multiple of that of the current one.
 constexpr double kGain = 0.9;
-/// A stretch counts as slow from this multiple of the time of the last trial on; so many in a row
-/// make a new trial, but not within `kLeastBetweenTrials` stretches. Without them the next trial
-/// comes after twice as many stretches as the last, at most `kMostBetweenTrials`.
+/// A stretch is slow if it takes more than kSlow times the time of the last trial. kSlowInARow slow
+/// stretches start a new trial, but not within kLeastBetweenTrials stretches. Without them the next
+/// trial follows after twice as many stretches as the last, at most kMostBetweenTrials.
 constexpr double kSlow = 1.4;
 constexpr int kSlowInARow = 4;
 constexpr std::uint64_t kLeastBetweenTrials = 64;
 constexpr std::uint64_t kMostBetweenTrials = 2048;
 
-/// Bits of a class in the leader's word, of which so many are used.
+/// Bits per class in the leader's word, and those of them that are used.
 constexpr std::size_t kBitsOfClass = 4;
 constexpr std::uint64_t kMaskOfClass = 3;
 
 }  // namespace
 
-bool StoreTrials::learn(std::size_t kind, std::uint64_t picoseconds_a_byte) {
+bool StoreTrials::learn(std::size_t kind, std::uint64_t picoseconds_per_byte) {
   ++stretches_;
-  if (is_trying()) return learn_trial(kind, picoseconds_a_byte);
+  if (is_trying()) return learn_trial(kind, picoseconds_per_byte);
   if (patience_ == 0) {
     if (stretches_ >= kWarmUp) begin_trial();
     return false;
   }
   const double usual = static_cast<double>(speed_[kind]);
-  slow_ = static_cast<double>(picoseconds_a_byte) > kSlow * usual ? slow_ + 1 : 0;
+  slow_ = static_cast<double>(picoseconds_per_byte) > kSlow * usual ? slow_ + 1 : 0;
   const bool became_slow = slow_ >= kSlowInARow && stretches_ >= kLeastBetweenTrials;
   if (became_slow || stretches_ >= patience_) begin_trial();
   return false;
@@ -63,9 +64,9 @@ void StoreTrials::begin_trial() {
   speed_.fill(std::numeric_limits<std::uint64_t>::max());
 }
 
-bool StoreTrials::learn_trial(std::size_t kind, std::uint64_t picoseconds_a_byte) {
-  if (kind != tried_) return false;  // the operation began before the trial
-  if (runs_++ > 0) speed_[kind] = std::min(speed_[kind], picoseconds_a_byte);
+bool StoreTrials::learn_trial(std::size_t kind, std::uint64_t picoseconds_per_byte) {
+  if (kind != tried_) return false;  // the stretch began before the trial
+  if (runs_++ > 0) speed_[kind] = std::min(speed_[kind], picoseconds_per_byte);
   if (runs_ < kRuns) return false;
   runs_ = 0;
   if (++tried_ < kStoreKinds) return false;
@@ -106,21 +107,20 @@ StoreChoice::Use StoreChoice::borrow(std::size_t bytes, bool in_place) {
   if (mode_ == ShmOptions::Stores::Streaming) return use_of(kStoreKinds - 1);
   if (mode_ == ShmOptions::Stores::Regular || bytes < kLeastBytes) return use_of(0);
   const std::size_t index = class_of(bytes, in_place);
-  return use_of(leads_ ? classes_[index].chosen() : told(index));
+  return use_of(leads_ ? classes_[index].chosen() : published(index));
 }
 
 StoreChoice::Use StoreChoice::use_of(std::size_t kind) {
   Use use;
   use.kind_ = kind;
-  use.kinds_ = store_kinds(kind);
   return use;
 }
 
-/// The kind for the next stretch of an operation.
+/// Returns the kind for the next stretch of an operation.
 std::size_t StoreChoice::next_kind(std::size_t index) {
-  if (!leads_) return told(index);
+  if (!leads_) return published(index);
   const std::size_t kind = classes_[index].next();
-  tell(index, kind);
+  publish(index, kind);
   return kind;
 }
 
@@ -130,22 +130,22 @@ std::size_t StoreChoice::class_of(std::size_t bytes, bool in_place, bool convert
   return static_cast<std::size_t>(size) + (in_place ? kSizes : 0) + (converts ? 2 * kSizes : 0);
 }
 
-void StoreChoice::tell(std::size_t index, std::size_t kind) {
+void StoreChoice::publish(std::size_t index, std::size_t kind) {
   const std::size_t shift = kBitsOfClass * index;
   const std::uint64_t word = leaders_word_.load(std::memory_order_relaxed);
   const std::uint64_t changed = (word & ~(kMaskOfClass << shift)) | (std::uint64_t{kind} << shift);
-  // Most calls change nothing, and leave the line where it is.
+  // Most calls change nothing, and must not take the line from its readers.
   if (changed != word) leaders_word_.store(changed, std::memory_order_relaxed);
 }
 
-std::size_t StoreChoice::told(std::size_t index) const {
+std::size_t StoreChoice::published(std::size_t index) const {
   const std::uint64_t word = leaders_word_.load(std::memory_order_relaxed);
   return (word >> (kBitsOfClass * index)) & kMaskOfClass;
 }
 
-void StoreChoice::learn(std::size_t index, std::size_t kind, std::uint64_t picoseconds_a_byte) {
+void StoreChoice::learn(std::size_t index, std::size_t kind, std::uint64_t picoseconds_per_byte) {
   const StoreTrials& trials = classes_[index];
-  if (!classes_[index].learn(kind, picoseconds_a_byte)) return;
+  if (!classes_[index].learn(kind, picoseconds_per_byte)) return;
   trials_.fetch_add(1, std::memory_order_relaxed);
   if (index % kSizes != kSizes - 1) return;
   for (std::size_t i = 0; i < kStoreKinds; ++i) {
@@ -155,17 +155,13 @@ void StoreChoice::learn(std::size_t index, std::size_t kind, std::uint64_t picos
 
 void StoreChoice::Use::begin_stretch() {
   kind_ = owner_->next_kind(class_);
-  kinds_ = store_kinds(kind_);
   bytes_ = 0;
   busy_ = Clock::duration{0};
 }
 
 void StoreChoice::Use::end_stretch() {
-  const auto count = [this](Store kind, std::atomic<std::uint64_t>& counter) {
-    if (kind == Store::Streaming) counter.fetch_add(bytes_, std::memory_order_relaxed);
-  };
-  count(kinds_.buffer, owner_->streamed_slot_bytes_);
-  count(kinds_.output, owner_->streamed_output_bytes_);
+  if ((kind_ & 1) != 0) owner_->streamed_slot_bytes_.fetch_add(bytes_, std::memory_order_relaxed);
+  if ((kind_ & 2) != 0) owner_->streamed_output_bytes_.fetch_add(bytes_, std::memory_order_relaxed);
   if (!measures_ || bytes_ == 0) return;
   using Picoseconds = std::chrono::duration<std::uint64_t, std::pico>;
   owner_->learn(class_, kind_, std::chrono::duration_cast<Picoseconds>(busy_).count() / bytes_);

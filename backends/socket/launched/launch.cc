@@ -10,11 +10,11 @@ namespace ronde {
 namespace {
 
 constexpr std::uint64_t kLargestPort = 65535;
-// Below the ports that systems give to connections by themselves.
+// Lower than the ports that systems choose for connections.
 constexpr std::uint64_t kFirstSlurmPort = 20000;
 constexpr std::uint64_t kSlurmPorts = 10000;
 
-/// The launcher's variables as numbers, and what is wrong with them.
+/// Reads the launcher's variables, and records the first problem.
 class Reader {
  public:
   Reader(const EnvironmentLookup& variables, Launch& launch)
@@ -29,17 +29,17 @@ class Reader {
   }
 
   template <typename Number = int>
-  Number needed(const char* name) {
+  Number required(const char* name) {
     const auto number = detail::number_in<Number>(variables_, name);
     if (!number)
-      complain(std::string(name) +
-               (text(name).empty() ? " is not set" : "=" + text(name) + " is no number"));
+      record(std::string(name) +
+             (text(name).empty() ? " is not set" : "=" + text(name) + " is no number"));
     return number.value_or(0);
   }
 
-  int optional(const char* name) { return text(name).empty() ? -1 : needed(name); }
+  int optional(const char* name) { return text(name).empty() ? -1 : required(name); }
 
-  void complain(const std::string& what) {
+  void record(const std::string& what) {
     if (launch_.problem.empty()) launch_.problem = what;
   }
 
@@ -57,21 +57,21 @@ bool is_one(const EnvironmentLookup& variables, std::initializer_list<const char
 Launch by_torchrun(const EnvironmentLookup& variables, std::uint64_t port) {
   Launch launch;
   Reader reader(variables, launch);
-  launch.size = reader.needed("WORLD_SIZE");
+  launch.size = reader.required("WORLD_SIZE");
   launch.size_source = "WORLD_SIZE";
-  launch.rank = reader.needed("RANK");
+  launch.rank = reader.required("RANK");
   launch.local_rank = reader.optional("LOCAL_RANK");
   launch.job = "run '" + reader.text("TORCHELASTIC_RUN_ID") + "'";
   launch.root_host = reader.text("MASTER_ADDR");
   launch.host_source = "MASTER_ADDR";
   launch.one_host = detail::number_in(variables, "LOCAL_WORLD_SIZE") == launch.size;
-  if (launch.root_host.empty()) reader.complain("MASTER_ADDR is not set");
+  if (launch.root_host.empty()) reader.record("MASTER_ADDR is not set");
   launch.port_source = "RONDE_PORT";
   if (port == 0) {
     // MASTER_PORT itself belongs to torchrun's agent, or to the program's c10d.
-    const int master_port = reader.needed("MASTER_PORT");
+    const int master_port = reader.required("MASTER_PORT");
     if (master_port < 1 || master_port >= static_cast<int>(kLargestPort)) {
-      reader.complain("MASTER_PORT=" + reader.text("MASTER_PORT") + " has no port after it");
+      reader.record("MASTER_PORT=" + reader.text("MASTER_PORT") + " has no port after it");
     }
     launch.port_source = "MASTER_PORT + 1";
     port = static_cast<std::uint64_t>(master_port) + 1;
@@ -83,12 +83,12 @@ Launch by_torchrun(const EnvironmentLookup& variables, std::uint64_t port) {
 Launch by_slurm(const EnvironmentLookup& variables, std::uint64_t port) {
   Launch launch;
   Reader reader(variables, launch);
-  launch.size = reader.needed("SLURM_NTASKS");
+  launch.size = reader.required("SLURM_NTASKS");
   launch.size_source = "SLURM_NTASKS";
-  launch.rank = reader.needed("SLURM_PROCID");
+  launch.rank = reader.required("SLURM_PROCID");
   launch.local_rank = reader.optional("SLURM_LOCALID");
-  const auto job = reader.needed<std::uint64_t>("SLURM_JOB_ID");
-  const int step = reader.needed("SLURM_STEP_ID");
+  const auto job = reader.required<std::uint64_t>("SLURM_JOB_ID");
+  const int step = reader.required("SLURM_STEP_ID");
   launch.job = "Slurm's job " + std::to_string(job) + ", step " + std::to_string(step);
   launch.root_host = reader.text("MASTER_ADDR");
   launch.host_source = "MASTER_ADDR";
@@ -101,7 +101,7 @@ Launch by_slurm(const EnvironmentLookup& variables, std::uint64_t port) {
     launch.root_host = reader.text("SLURM_LAUNCH_NODE_IPADDR");
     launch.host_source = "SLURM_LAUNCH_NODE_IPADDR";
   }
-  if (launch.root_host.empty()) reader.complain("SLURM_STEP_NODELIST is not set");
+  if (launch.root_host.empty()) reader.record("SLURM_STEP_NODELIST is not set");
   launch.port_source = "RONDE_PORT";
   if (port == 0) {
     launch.port_source = "Slurm's job and step";
@@ -112,7 +112,7 @@ Launch by_slurm(const EnvironmentLookup& variables, std::uint64_t port) {
   return launch;
 }
 
-/// Says which variables the start relies on.
+/// Checks the rank, and completes the text of a problem: `needs` lists the required variables.
 Launch checked(Launch launch, const std::string& starter, const std::string& needs) {
   const bool fits = launch.rank >= 0 && launch.rank < launch.size;
   if (launch.problem.empty() && !fits) {

@@ -5,7 +5,7 @@
 
 #include <catch2/catch.hpp>
 
-#include "backends/socket/host.h"
+#include "backends/socket/sockets.h"
 #include "core/src/base/system.h"
 #include "ronde/error.h"
 #include "tests/support/processes/file_limit.h"

@@ -119,7 +119,7 @@ class Messages final : public Backend {
 
 }  // namespace
 
-class GpuAwareMessages::Wrapping final : public vendor::WrappedCalls {
+class GpuAwareMessages::Wrapping {
  public:
   Wrapping(GpuAwareMessages& messages, vendor::CallWrapper around)
       : messages_(messages),
@@ -128,7 +128,7 @@ class GpuAwareMessages::Wrapping final : public vendor::WrappedCalls {
     messages_.wrappers_.push_back(around_);
     ++messages_.wrapped;
   }
-  ~Wrapping() override {
+  ~Wrapping() {
     const std::lock_guard lock(messages_.mutex_);
     std::erase(messages_.wrappers_, around_);
     --messages_.wrapped;
@@ -141,7 +141,7 @@ class GpuAwareMessages::Wrapping final : public vendor::WrappedCalls {
 
 vendor::WrapCalls GpuAwareMessages::wrap() {
   return [this](vendor::CallWrapper around) {
-    return std::make_unique<Wrapping>(*this, std::move(around));
+    return std::make_shared<Wrapping>(*this, std::move(around));
   };
 }
 

@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "backends/vendor/wrapped_calls.h"
+#include "backends/vendor/api_table.h"
 #include "ronde/backend.h"
 #include "tests/support/inproc/inproc.h"
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Where a rank can be reached, as it says itself.
-#include "backends/socket/endpoint.h"
+#include "backends/socket/rendezvous.h"
 
 #include "backends/socket/sockets.h"
 #include "core/src/base/fields.h"

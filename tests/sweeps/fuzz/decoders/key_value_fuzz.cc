@@ -2,7 +2,7 @@
 // What a rank finds in a key-value store that anybody may have written to.
 #include "backends/socket/key_value.h"
 
-#include "backends/socket/endpoint.h"
+#include "backends/socket/rendezvous.h"
 #include "core/src/base/fields.h"
 #include "core/src/base/system.h"
 #include "tests/sweeps/fuzz/decoders/fuzz_target.h"

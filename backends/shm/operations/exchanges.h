@@ -5,30 +5,52 @@
 #include <memory>
 #include <vector>
 
+#include "backends/shm/slots/chunks.h"
 #include "backends/shm/slots/slot_operation.h"
 #include "ronde/division.h"
 
 namespace ronde::shm {
 
-/// An operation in which every rank has a part of a buffer for each other rank. A round moves as
-/// many bytes of every part, so that there are as many rounds as the largest part needs.
+/// A broadcast: the root stages, and the others copy out of its slots.
+class Broadcast final : public SlotOperation {
+ public:
+  Broadcast(std::shared_ptr<SlotBufferContext> context, const BroadcastCall& call);
+
+ private:
+  bool all_staged() const override { return !is_root_ || walk_.at_end(); }
+  bool all_consumed() const override { return is_root_ || walk_.at_end(); }
+  void stage(std::uint64_t round) override;
+  bool may_consume(std::uint64_t round) override {
+    return buffer().staged_by(root_, absolute(round));
+  }
+  void consume(std::uint64_t round) override;
+
+  const std::size_t element_bytes_;
+  const std::size_t root_;
+  const bool is_root_;
+  StoreChoice::Use stores_;
+  ChunkWalk walk_;
+};
+
+/// An operation in which every rank has a part of a buffer for each other rank. A round moves the
+/// same number of bytes of every part, so the largest part determines the number of rounds.
 class PartwiseOperation : public SlotOperation {
  protected:
-  /// `chunk_bytes`: of a part in a round; `largest`: bytes of the largest part, on any rank.
+  /// `chunk_bytes`: bytes of a part per round. `largest`: bytes of the largest part of any rank.
   PartwiseOperation(std::shared_ptr<SlotBufferContext> context, std::size_t chunk_bytes,
                     std::size_t largest);
 
-  /// Fills this rank's slot; `done` bytes of every part were staged before. Returns what it adds
-  /// nothing to.
+  /// Fills this rank's slot; `done` bytes of every part were staged before. Returns the pieces to
+  /// which this rank adds nothing.
   virtual AbsentPieces stage_parts(std::uint64_t round, std::size_t done) = 0;
   virtual void consume_parts(std::uint64_t round, std::size_t done) = 0;
 
   std::size_t chunk_bytes() const noexcept { return chunk_bytes_; }
-  /// Where a slot of `from` holds what it has for `to`, if it has something else for each.
+  /// Offset of the data for `to` in a slot of `from`, if the slot has different data for each rank.
   std::size_t place(std::size_t from, std::size_t to) const noexcept {
     return (to < from ? to : to - 1) * chunk_bytes_;
   }
-  /// chunk_bytes() of operations that use place().
+  /// The chunk_bytes() of operations that use place().
   static std::size_t shared_chunk_bytes(const SlotBufferShape& shape);
 
  private:
@@ -40,7 +62,7 @@ class PartwiseOperation : public SlotOperation {
 
   const std::size_t chunk_bytes_;
   const std::size_t largest_;
-  std::size_t staged_bytes_ = 0, consumed_bytes_ = 0;  ///< of every part that has as many
+  std::size_t staged_bytes_ = 0, consumed_bytes_ = 0;  ///< of every part that is long enough
 };
 
 class Allgather final : public PartwiseOperation {
@@ -53,7 +75,7 @@ class Allgather final : public PartwiseOperation {
 
   const void* const input_;
   void* const output_;
-  const Parts parts_;  ///< of the output, in bytes
+  const Parts parts_;  ///< the output's, in bytes
   const StoreChoice::Use stores_;
 };
 
@@ -83,7 +105,7 @@ class Reducescatter final : public PartwiseOperation {
   void* const output_;
   const std::size_t element_bytes_;
   const Reduction reduction_;
-  const Parts parts_;  ///< of the input, in bytes
+  const Parts parts_;  ///< the input's, in bytes
   const StoreChoice::Use stores_;
   std::vector<const void*> inputs_;  ///< by rank
 };

@@ -1,25 +1,57 @@
 // SPDX-License-Identifier: Apache-2.0
-// Allgather, alltoall and reducescatter through the slot buffer. A round carries as many bytes of
-// every rank's part; a slot holds the part itself (allgather), or side by side a piece for each
-// other rank. The receivers copy the pieces, or reduce them in rank order.
-#include "backends/shm/operations/partwise.h"
+// Broadcast, allgather, alltoall and reducescatter through the slot buffer. The root of a broadcast
+// copies its segments into its slots, and the other ranks copy from there to their outputs. A round
+// of the others carries the same number of bytes of every rank's part; a slot holds the part itself
+// (allgather), or side by side a piece for each other rank. The receivers copy the pieces, or
+// reduce them in rank order.
+#include "backends/shm/operations/exchanges.h"
 
 #include <algorithm>
 #include <utility>
 
-#include "backends/shm/slots/chunks.h"
-
 namespace ronde::shm {
+
+Broadcast::Broadcast(std::shared_ptr<SlotBufferContext> context, const BroadcastCall& call)
+    : SlotOperation(context),
+      element_bytes_(size_of(call.dtype)),
+      root_(static_cast<std::size_t>(call.root)),
+      is_root_(buffer().rank() == root_),
+      stores_(context->stores.borrow(total_elements(call.segments) * element_bytes_, false)),
+      walk_(call.segments, total_elements(call.segments),
+            chunk_elements(total_elements(call.segments), element_bytes_,
+                           buffer().shape().slot_bytes),
+            0) {}
+
+void Broadcast::stage(std::uint64_t round) {
+  walk_.advance([&](const Piece& piece) {
+    const std::size_t bytes = piece.count * element_bytes_;
+    const std::size_t offset = piece.offset * element_bytes_;
+    const std::byte* const input = advanced(piece.segment->input, offset);
+    write_slot(round, piece.position * element_bytes_, input, bytes, stores_.buffer(bytes));
+    if (piece.segment->input == piece.segment->output) return;
+    kernels().copy(advanced(piece.segment->output, offset), input, bytes, stores_.output(bytes));
+  });
+  buffer().publish_staged(absolute(round));
+}
+
+void Broadcast::consume(std::uint64_t round) {
+  const std::byte* const slot = buffer().slot(root_, absolute(round));
+  walk_.advance([&](const Piece& piece) {
+    const std::size_t bytes = piece.count * element_bytes_;
+    kernels().copy(advanced(piece.segment->output, piece.offset * element_bytes_),
+                   slot + piece.position * element_bytes_, bytes, stores_.output(bytes));
+  });
+  buffer().publish_consumed(absolute(round));
+}
 
 PartwiseOperation::PartwiseOperation(std::shared_ptr<SlotBufferContext> context,
                                      std::size_t chunk_bytes, std::size_t largest)
     : SlotOperation(std::move(context)), chunk_bytes_(chunk_bytes), largest_(largest) {}
 
 std::size_t PartwiseOperation::shared_chunk_bytes(const SlotBufferShape& shape) {
-  constexpr std::size_t kLine = 64;
   constexpr std::size_t kLargestElement = 8;
   const std::size_t even = shape.slot_bytes / std::max<std::size_t>(shape.ranks - 1, 1);
-  const std::size_t unit = even >= kLine ? kLine : kLargestElement;
+  const std::size_t unit = even >= kCacheLine ? kCacheLine : kLargestElement;
   return even / unit * unit;
 }
 
