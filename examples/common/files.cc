@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "common/files.h"
 
+#include <unistd.h>
+
 #include <array>
 #include <cerrno>
 #include <charconv>
@@ -14,7 +16,7 @@ namespace example {
 namespace fs = std::filesystem;
 
 void write_text(const fs::path& path, const std::string& text) {
-  const fs::path temporary = path.string() + ".tmp";
+  const fs::path temporary = path.string() + ".tmp." + std::to_string(::getpid());
   std::ofstream file(temporary, std::ios::binary);
   file << text;
   file.close();
@@ -40,7 +42,7 @@ void prepare_folder(const fs::path& folder, const std::string& option) {
   std::error_code error;
   fs::create_directories(folder, error);
   // Permission bits do not show read-only mounts and full disks, and do not bind root: try.
-  const fs::path probe = folder / ".probe";
+  const fs::path probe = folder / (".probe." + std::to_string(::getpid()));
   if (!error && !std::ofstream(probe)) error = {errno, std::generic_category()};
   if (error) {
     throw InputError("folder " + folder.string() + " cannot be written: " + error.message() +

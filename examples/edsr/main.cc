@@ -46,10 +46,11 @@ Data load_data(const Options& options) {
                            .max_side = options.max_side,
                            .scale = options.network.scale,
                            .patch = options.patch};
-  std::vector<Photograph> training = load_photographs(options.data, how);
+  std::size_t left_out = 0;
+  std::vector<Photograph> training = load_photographs(options.data, how, left_out);
   std::vector<Photograph> held_out = options.validation.empty()
                                          ? hold_out(training, options.held_out)
-                                         : load_photographs(options.validation, how);
+                                         : load_photographs(options.validation, how, left_out);
   if (training.empty() || held_out.empty()) {
     throw example::InputError(std::string("no photographs found by ") +
                               (training.empty() ? "--data" : "--validation") +
@@ -59,6 +60,10 @@ Data load_data(const Options& options) {
   require_same_photographs(held_out);
   if (ronde::rank() == 0) {
     std::printf("%zu photographs to train on, %zu held out\n", training.size(), held_out.size());
+    if (left_out > 0) {
+      std::printf("%zu files left out: links, not .jpg, .jpeg or .png, or below --min-side\n",
+                  left_out);
+    }
   }
   return {std::make_shared<const std::vector<Photograph>>(std::move(training)),
           std::move(held_out)};

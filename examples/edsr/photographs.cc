@@ -24,8 +24,8 @@ bool is_named_like_an_image(const fs::path& path) {
   return extension == ".jpg" || extension == ".jpeg" || extension == ".png";
 }
 
-/// Returns the files of all places, sorted, each once.
-std::set<fs::path> find_files(const std::vector<fs::path>& places) {
+/// Returns the files of all places, sorted, each once, and counts those that are no images.
+std::set<fs::path> find_files(const std::vector<fs::path>& places, std::size_t& left_out) try {
   std::set<fs::path> files;
   for (const fs::path& place : places) {
     if (!fs::exists(place)) {
@@ -37,10 +37,16 @@ std::set<fs::path> find_files(const std::vector<fs::path>& places) {
     }
     for (const fs::directory_entry& entry : fs::recursive_directory_iterator(place)) {
       const bool is_file = entry.is_regular_file() && !entry.is_symlink();
-      if (is_file && is_named_like_an_image(entry.path())) files.insert(entry.path());
+      if (is_file && is_named_like_an_image(entry.path())) {
+        files.insert(entry.path());
+      } else if (!entry.is_directory()) {
+        ++left_out;
+      }
     }
   }
   return files;
+} catch (const fs::filesystem_error& error) {
+  throw example::InputError(std::string("photographs cannot be listed: ") + error.what());
 }
 
 torch::Tensor cut(const torch::Tensor& image, std::int64_t top, std::int64_t left,
@@ -60,11 +66,14 @@ torch::Tensor apply_symmetry(const torch::Tensor& image, std::int64_t symmetry) 
 }  // namespace
 
 std::vector<Photograph> load_photographs(const std::vector<fs::path>& places,
-                                         const LoadOptions& options) {
+                                         const LoadOptions& options, std::size_t& left_out) {
   std::vector<Photograph> photographs;
-  for (const fs::path& file : find_files(places)) {
+  for (const fs::path& file : find_files(places, left_out)) {
     const torch::Tensor image = read_image(file);
-    if (std::min(image.size(1), image.size(2)) < options.min_side) continue;
+    if (std::min(image.size(1), image.size(2)) < options.min_side) {
+      ++left_out;
+      continue;
+    }
     const torch::Tensor high = crop_to_multiple(limit_side(image, options.max_side), options.scale);
     const std::int64_t height = high.size(1) / options.scale;
     const std::int64_t width = high.size(2) / options.scale;
@@ -106,10 +115,11 @@ void require_same_photographs(const std::vector<Photograph>& photographs) {
   try {
     ronde::check_replicas(images);  // it compares any tensors by name, shape and values
   } catch (const ronde::UsageError& difference) {
+    // Its advice is on parameters.
+    const std::string text = difference.what();
     throw example::InputError(
-        std::string("the photographs of the ranks differ; every rank must find the same files in "
-                    "--data: ") +
-        difference.what());
+        "every rank must find the same photographs in --data and --validation: " +
+        text.substr(0, text.find(". ")));
   }
 }
 

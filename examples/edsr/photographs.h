@@ -32,10 +32,11 @@ struct LoadOptions {
 };
 
 /// Loads the JPEG and PNG files of each place (a folder, with all its sub-folders but without
-/// symbolic links, or one image file), sorted by path. Throws InputError for a place that does not
-/// exist, a corrupt image, and one into which no patch fits.
+/// symbolic links, or one image file), sorted by path. In a folder the extension tells images from
+/// other files; adds the number of those, and of images that are too small, to `left_out`. Throws
+/// InputError for a place that cannot be read, a corrupt image, and one into which no patch fits.
 std::vector<Photograph> load_photographs(const std::vector<std::filesystem::path>& places,
-                                         const LoadOptions& options);
+                                         const LoadOptions& options, std::size_t& left_out);
 
 /// Takes `count` photographs out of the list, evenly spaced. Throws InputError unless at least one
 /// is left to train on.

@@ -56,6 +56,7 @@ class Bookkeeper {
   void step_done(const torch::Tensor& loss) {
     const double rate = learning_rate(options_, position_.step);
     loss_ = loss.detach();
+    losses_ = losses_ + loss_;
     ++position_.step;
     ++position_.step_in_epoch;
     position_.seconds = agreed_seconds();
@@ -89,11 +90,11 @@ class Bookkeeper {
 
   /// Returns the last step's loss, averaged over the ranks. Waits for a GPU.
   double mean_loss() const {
-    const double loss =
-        ronde::allreduce(loss_.to(torch::kFloat64).cpu(), {.name = "loss"}).item<double>();
-    if (std::isfinite(loss)) return loss;
-    throw example::InputError("training has diverged: the loss of step " +
-                              std::to_string(position_.step) + " is not finite; lower --lr");
+    const torch::Tensor own = torch::stack({loss_, losses_}).to(torch::kFloat64).cpu();
+    const torch::Tensor means = ronde::allreduce(own, {.name = "loss"});
+    if (torch::isfinite(means).all().item<bool>()) return means[0].item<double>();
+    throw example::InputError("training has diverged: by step " + std::to_string(position_.step) +
+                              " a loss was not finite; lower --lr");
   }
 
   /// Ends training once it has reached the gain that was wanted. Takes a sixth of the time at most.
@@ -138,7 +139,8 @@ class Bookkeeper {
   const Position start_ = position_;
   const Clock::time_point start_time_ = Clock::now();
   ronde::Figures before_ = ronde::figures();
-  torch::Tensor loss_;  ///< of the last step, on this rank
+  torch::Tensor loss_;                       ///< of the last step, on this rank
+  torch::Tensor losses_ = torch::zeros({});  ///< of all: one that is not finite stays in the sum
   double next_evaluation_ = 0;
   double next_report_ = 0;
   bool is_stopped_ = false;

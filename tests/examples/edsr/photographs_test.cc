@@ -36,12 +36,14 @@ TEST_CASE("photographs are found in sub-folders, once, sorted, without links and
   write_png(folder / "small.png", make_image(1, 40, 31));
   fs::create_symlink(folder / "z.png", folder / "link.png");
   fs::create_symlink(folder / "gone.png", folder / "dangling.png");
-  CHECK(names(load_photographs({folder.path(), deep, folder.path()}, kLoad)) ==
+  std::size_t left_out = 0;
+  CHECK(names(load_photographs({folder.path(), deep}, kLoad, left_out)) ==
         std::vector<std::string>{folder / "a.JPG", deep, folder / "z.png"});
+  CHECK(left_out == 4);  // the words, two links, and the small one
 
-  CHECK_THAT(input_error([&] { load_photographs({folder / "none"}, kLoad); }),
+  CHECK_THAT(input_error([&] { load_photographs({folder / "none"}, kLoad, left_out); }),
              Contains("no such file or folder") && Contains("none"));
-  CHECK_THAT(input_error([&] { load_photographs({folder / "readme.txt"}, kLoad); }),
+  CHECK_THAT(input_error([&] { load_photographs({folder / "readme.txt"}, kLoad, left_out); }),
              Contains("readme.txt") && Contains("neither a JPEG nor a PNG"));
 }
 
@@ -68,12 +70,14 @@ TEST_CASE("evenly spaced photographs are held out, as many as asked, and the ord
 TEST_CASE("a photograph measures exactly its scale times its low-resolution counterpart") {
   const TemporaryFolder folder;
   const auto scale = GENERATE(as<std::int64_t>{}, 2, 3, 4);
+  std::size_t left_out = 0;
   write_png(folder / "x.png", make_image(0, 67, 95));
-  const auto [name, high, low] = load_photographs({folder / "x.png"}, {.scale = scale}).at(0);
+  const auto [name, high, low] =
+      load_photographs({folder / "x.png"}, {.scale = scale}, left_out).at(0);
   CHECK(low.sizes() == torch::IntArrayRef({3, 67 / scale, 95 / scale}));
   CHECK(torch::equal(high, crop_to_multiple(make_image(0, 67, 95), scale)));
   const LoadOptions shrunk = {.max_side = 40, .scale = 2, .patch = 15};
-  CHECK_THAT(input_error([&] { load_photographs({folder / "x.png"}, shrunk); }),
+  CHECK_THAT(input_error([&] { load_photographs({folder / "x.png"}, shrunk, left_out); }),
              Contains("x.png") && Contains("20x14"));
 }
 
