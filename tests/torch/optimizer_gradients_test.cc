@@ -210,6 +210,24 @@ TEST_CASE("parameters that are laid out differently on the ranks are refused", "
                 {"strides [36, 1, 12, 4]"});
 }
 
+TEST_CASE("half-precision and single-precision parameters stay bit-identical on all ranks") {
+  for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
+    CAPTURE(c10::toString(dtype));
+    torch::nn::Sequential net(torch::nn::Linear(16, 32), torch::nn::Tanh(),
+                              torch::nn::Linear(32, 4));
+    net->to(dtype);
+    torch::optim::Adam adam(net->parameters(), 1e-2);
+    ronde::DistributedOptimizer optimizer(adam, net->named_parameters());
+    ronde::broadcast_parameters(*net);
+    for (int step = 0; step < 5; ++step) {
+      optimizer.zero_grad();
+      net->forward(normal({8, 16}, 100 * step + ronde::rank(), dtype)).pow(2).mean().backward();
+      optimizer.step();
+    }
+    for (const auto& parameter : net->parameters()) CHECK(same_on_all_ranks(parameter));
+  }
+}
+
 TEST_CASE("channels-last gradients are averaged and keep their layout") {
   torch::nn::Conv2d conv(torch::nn::Conv2dOptions(4, 6, 3).bias(false));
   conv->to(at::kDouble);

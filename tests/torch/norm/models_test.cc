@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Batch norms over all ranks in models: conversion and checkpoints.
+// Batch norms over all ranks in models: conversion, checkpoints, training.
+#include <optional>
 #include <sstream>
 
-#include "tests/torch/support.h"
+#include "tests/torch/norm/batches.h"
 
 namespace ronde_test::models_test {
 
@@ -220,6 +221,48 @@ TEST_CASE("a layer is printed with its options", "[n1]") {
   const std::string end = ", affine=true, track_running_stats=true)";
   CHECK(printed(ronde::SyncBatchNormOptions(3)) == begin + "0.1" + end);
   CHECK(printed(ronde::SyncBatchNormOptions(3).momentum(std::nullopt)) == begin + "None" + end);
+}
+
+namespace {
+
+/// Trains on all ranks, whose losses add up to that of one process, or in one process.
+void train(Sequential& net, const Samples& samples, bool together) {
+  torch::optim::SGD sgd(net->parameters(), torch::optim::SGDOptions(0.01).momentum(0.5));
+  std::optional<ronde::DistributedOptimizer> optimizer;
+  if (together) {
+    ronde::convert_sync_batch_norm(*net);  // the optimizer knows the parameters already
+    optimizer.emplace(sgd, net->named_parameters(),
+                      ronde::DistributedOptimizerOptions{.op = ronde::ReduceOp::Sum});
+  }
+  for (std::int64_t step = 0; step < 30; ++step) {
+    const Tensors all = batches(samples, {2, 5, 5}, step);
+    const at::Tensor whole = at::cat(all);
+    const at::Tensor x = together ? mine_of(all) : whole;
+    const at::Tensor target = x.mean({2, 3}).matmul(full({2, 3}, 1));
+    together ? optimizer->zero_grad() : sgd.zero_grad();
+    ((net->forward(x) - target).square().sum() / whole.size(0)).backward();
+    together ? optimizer->step() : sgd.step();
+  }
+}
+
+}  // namespace
+
+TEST_CASE("training with converted batch norms is training in one process with the whole batch") {
+  for (const Samples& samples : {Samples(three_each), Samples(none_on_the_last)}) {
+    torch::manual_seed(3);
+    Sequential alone = small_net();
+    Sequential together = small_net();
+    alone->to(at::kDouble);
+    together->to(at::kDouble);
+    copy_state(alone, together);
+    train(alone, samples, false);
+    train(together, samples, true);
+    const auto state = [](const Sequential& net) {
+      return at::cat({flatten(net->parameters()), flatten(net->buffers())});
+    };
+    CHECK(near(state(together), state(alone), 1e-8));
+    CHECK(same_on_all_ranks(state(together)));
+  }
 }
 
 }  // namespace ronde_test::models_test

@@ -181,6 +181,61 @@ TEST_CASE("skip_synchronize steps with the gradients as they are", "[n2][own]") 
   toy.check_gradients(1.0);
 }
 
+TEST_CASE("local parameters may be others on every rank, and are not reduced", "[n2][n3]") {
+  const int rank = ronde::rank();
+  const at::Tensor shared = ones_parameter({2});
+  const at::Tensor own = ones_parameter({rank + 1});
+  const Names names = {{"shared", shared}, {"own" + std::to_string(rank), own}};
+  torch::optim::SGD sgd({shared, own}, 1.0);
+  for (const bool scaled : {true, false}) {
+    DistributedOptimizer optimizer(sgd, names,
+                                   {.prescale = 0.5,
+                                    .backward_passes_per_step = 2,
+                                    .average_aggregated_gradients = true,
+                                    .local_parameters = {own},
+                                    .scale_local_gradients = scaled});
+    optimizer.zero_grad();
+    for (int pass = 0; pass < 2; ++pass) ((shared.sum() + own.sum()) * (rank + 1.0)).backward();
+    for (int times = 0; times < 2; ++times) {
+      optimizer.synchronize();  // scales once
+      const double scale = scaled ? 0.5 / ronde::size() : 1.0;
+      CHECK(near(shared.grad(), full({2}, 0.5 * (mean_rank() + 1)), 1e-12));
+      CHECK(near(own.grad(), full({rank + 1}, scale * (rank + 1.0)), 1e-12));
+    }
+  }
+}
+
+TEST_CASE("a rank without samples adds zeros, and the others count as in one process", "[n2][n3]") {
+  const auto rows_of = [](int rank) { return normal({rank == 0 ? 0 : 8, 4}, 300 + rank); };
+  const at::Tensor weight = normal({4, 1}, 9).requires_grad_();
+  const at::Tensor whole = normal({4, 1}, 9).requires_grad_();
+  const Names names = {{"weight", weight}};
+  torch::optim::SGD sgd({weight}, 0.1);
+  DistributedOptimizer optimizer(sgd, names, {.op = ReduceOp::Sum});
+  rows_of(ronde::rank()).mm(weight).pow(2).sum().backward();
+  optimizer.synchronize();
+  torch::cat(by_rank(rows_of)).mm(whole).pow(2).sum().backward();
+  CHECK(near(weight.grad(), whole.grad(), 1e-12));
+}
+
+// As of a captured CUDA graph (docs/gpu.md), which writes gradients where it did when it was
+// captured.
+TEST_CASE("step submits gradients that nothing but their memory shows", "[n2][n3]") {
+  Toy toy(1.0, {"a", "b"});
+  DistributedOptimizer optimizer(toy.sgd, toy.names);
+  {
+    const auto no_sync = optimizer.no_sync();
+    toy.backward(0.0);
+  }
+  double expected = 1;  // parameters begin as ones
+  for (const double step : {2.0, 3.0, 5.0}) {
+    for (const auto& item : toy.names) item.value().grad().fill_(step * (ronde::rank() + 1));
+    optimizer.step();
+    expected -= step * (mean_rank() + 1);
+    toy.check_values(expected);
+  }
+}
+
 TEST_CASE("a rank without a gradient takes no part in a minimum, maximum or product", "[n2][n3]") {
   constexpr std::int64_t kCount = 16;
   using Combine = std::function<at::Tensor(const at::Tensor& stacked)>;
