@@ -149,8 +149,8 @@ bool HostedRuntime::leave(const std::string& why, Then then) noexcept {
   }
   const int rank = runtime->topology().rank;
   const int size = runtime->topology().size;
-  const LogLevel log_level = parse_log_level(runtime->config().log_level);
   const bool fails_others = runtime->leave(why) && size > 1;
+  const LogLevel log_level = parse_log_level(runtime->config().log_level);
   report_.note_end(false, runtime->failure());
   observer->end();
   end_use();

@@ -15,10 +15,12 @@ using Json = nlohmann::ordered_json;
 
 constexpr double kNsPerUs = 1e3;
 
+constexpr double kMostOfOne = 0x1p56;       // two years
+constexpr double kMostOfAll = 0x1.0001p62;  // above Distribution::total_ns()
+
 /// Throws Error for a time that no run can have.
-std::int64_t whole_ns(double ns) {
-  constexpr double kMost = 0x1p56;  // two years
-  if (std::abs(ns) <= kMost) return std::llround(ns);
+std::int64_t whole_ns(double ns, double most = kMostOfOne) {
+  if (std::abs(ns) <= most) return std::llround(ns);
   throw Error("it has a time of " + std::to_string(ns / kNsPerUs) + " us");
 }
 
@@ -51,7 +53,9 @@ Distribution distribution_from(const Json& json) {
   for (const Json& bin : json.value("histogram", Json::array())) {
     bins.emplace_back(ns_of(bin.at(0)), count_of(bin.at(1)));
   }
-  return Distribution::from(ns_of(json.at("total_us")), ns_of(json.at("max_us")), bins);
+  // Operations that wait at the same time add up to more than the run took.
+  const std::int64_t total = whole_ns(json.at("total_us").get<double>() * kNsPerUs, kMostOfAll);
+  return Distribution::from(total, ns_of(json.at("max_us")), bins);
 }
 
 Json to_json(int exponent, const MessageFigures& figures, Histograms histograms) {
@@ -108,7 +112,7 @@ void read_steps(const Json& json, Figures& figures) {
   figures.last_buckets = count_of(last.at("count"));
   const auto count = static_cast<double>(figures.last_buckets);
   figures.last_bucket_bytes =
-      static_cast<std::uint64_t>(whole_ns(last.at("bytes").get<double>() * count));
+      static_cast<std::uint64_t>(whole_ns(last.at("bytes").get<double>() * count, kMostOfAll));
   figures.last_bucket_lead_ns = whole_ns(last.at("lead_us").get<double>() * kNsPerUs * count);
 }
 
@@ -116,7 +120,8 @@ void read_steps(const Json& json, Figures& figures) {
 
 int rank_from_json(const Json& json) {
   constexpr int kMost = 1'000'000;
-  if (json.is_number_integer() && json >= -1 && json <= kMost) return json.get<int>();
+  const bool is_huge = json.is_number_unsigned() && json.get<std::uint64_t>() > kMost;
+  if (json.is_number_integer() && !is_huge && json >= -1 && json <= kMost) return json.get<int>();
   throw Error("it has rank " + json.dump());
 }
 

@@ -144,10 +144,11 @@ Found changing_names(const Profile& run, const StepMeans& step) {
   return Finding{
       "changing_names",
       fmt::format("names change from step to step: {} of {} were announced in full "
-                  "(response_cache.misses), {}; use one name in every step, or none",
+                  "(response_cache.misses), {}; use one name in every step, or none{}",
                   percent_text(share), count_text(misses + known, "operation"),
                   run.counter("schedule", "freezes") == 0 ? "and the schedule never froze"
-                                                          : "and the schedule thawed again"),
+                                                          : "and the schedule thawed again",
+                  capacity.empty() ? ", and no more of them than RONDE_CACHE_CAPACITY" : ""),
       cost, figures};
 }
 

@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <span>
 #include <sstream>
+#include <string>
+#include <vector>
 
 #include "core/src/base/fmt.h"
 #include "observe/report/breakdown.h"
@@ -28,6 +30,16 @@ std::string p99_ms(const Distribution& times) {
   return ms(us_of(times.quantile_ns(0.99)));
 }
 
+std::vector<std::string> remarks_of(const Profile& run) {
+  std::vector<std::string> remarks = run.remarks;
+  if (run.counter("tuning", "changes") > 0) {
+    remarks.insert(remarks.begin(),
+                   "the run tuned itself: settings are those at its end, and figures of all that "
+                   "it tried");
+  }
+  return remarks;
+}
+
 void print_heading(const Profile& run, std::ostream& out) {
   out << "\nRun: " << run.source << (run.source.empty() ? "" : ", ")
       << (run.world.empty() ? "" : "world " + run.world + ", ") << count_text(run.ranks, "rank")
@@ -43,11 +55,7 @@ void print_heading(const Profile& run, std::ostream& out) {
   if (const std::vector<int> missing = run.missing_ranks(); !missing.empty()) {
     out << "  without the figures of " << ranks_text(missing) << '\n';
   }
-  if (run.counter("tuning", "changes") > 0) {
-    out << "  the run tuned itself: settings are those at its end, and figures of all that it "
-           "tried\n";
-  }
-  for (const std::string& remark : run.remarks) out << "  " << remark << '\n';
+  for (const std::string& remark : remarks_of(run)) out << "  " << remark << '\n';
   if (run.merged.lost_events > 0) {
     out << "  " << count_text(run.merged.lost_events, "event")
         << " came faster than they could be counted: the figures lack them\n";
@@ -239,7 +247,7 @@ Json report_json(const Profile& run) {
           {"ranks", run.ranks},
           {"steps", run.merged.steps},
           {"missing_ranks", run.missing_ranks()},
-          {"remarks", run.remarks},
+          {"remarks", remarks_of(run)},
           {"events_lost", run.merged.lost_events},
           {"lost", lost},
           {"findings", findings}};

@@ -129,11 +129,18 @@ void Timeline::slice(int track, std::string_view category, std::string_view name
 void Timeline::take(std::span<const Event> events, std::uint64_t lost) {
   lost_ += lost;
   events_ += events.size();
+  // The lost ones may have stood anywhere between these: no wait may seem to last for ever.
   if (lost > 0) reader_.forget_waits();
-  for (const Event& event : events) {
-    reader_.take(event, event.text);
-    take(event);
+  try {
+    for (const Event& event : events) {
+      reader_.take(event, event.text);
+      take(event);
+    }
+  } catch (...) {
+    file_.reset();  // no more events come, so finish() has nothing to write
+    throw;
   }
+  if (lost > 0) reader_.forget_waits();
   write_system(std::chrono::steady_clock::now().time_since_epoch().count());
   if (!buffer_.empty() || lost > 0) flush();
 }

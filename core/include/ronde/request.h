@@ -26,7 +26,7 @@ inline constexpr int kAnyRank = -1;
 /// `root`, scales, device kind and process set must be equal everywhere, and `shape` too, except
 /// the first dimension of an allgather or alltoall. Buffers are dense, row-major, and stay the
 /// caller's and untouched until the work is done (even if it fails: see Note [Buffers after a group
-/// error] in core/src/loop/fail_operations.h). A request is refused if it writes memory that
+/// error] in core/src/loop/control_plane.h). A request is refused if it writes memory that
 /// another operation in flight uses, or reads what another one writes; several may read the same.
 ///
 /// Only the sender and the receiver of a message submit a request for it, without a name. They are

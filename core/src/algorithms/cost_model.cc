@@ -1,5 +1,6 @@
-// SPDX-License-Identifier: Apache-2.0 The costs of the algorithms by their papers, and the
-// parameters of a network that fit measurements.
+// SPDX-License-Identifier: Apache-2.0
+// The costs of the algorithms by their papers, and the parameters of a network that fit
+// measurements.
 #include <algorithm>
 #include <bit>
 #include <cmath>

@@ -76,7 +76,9 @@ Steps recursive_doubling_allreduce(PeerMessages& messages, std::byte* data, std:
   const PowerOfTwo ranks(messages.rank(), messages.size());
   const std::size_t bytes = count * size_of(reduction.dtype);
   std::byte* const incoming = ranks.place ? messages.scratch(bytes) : nullptr;
-  co_await fold(messages, ranks, data, incoming, bytes, reduction);
+  if (ranks.takes || ranks.gives) {
+    co_await fold(messages, ranks, data, incoming, bytes, reduction);
+  }
   for (std::size_t distance = 1; ranks.place && distance < ranks.size; distance *= 2) {
     const std::size_t peer = *ranks.place ^ distance;
     messages.receive(ranks.rank_at(peer), incoming, bytes);
@@ -86,7 +88,7 @@ Steps recursive_doubling_allreduce(PeerMessages& messages, std::byte* data, std:
     const bool is_lower = *ranks.place < peer;
     combine(data, is_lower ? data : incoming, is_lower ? incoming : data, bytes, reduction);
   }
-  co_await unfold(messages, ranks, data, bytes);
+  if (ranks.takes || ranks.gives) co_await unfold(messages, ranks, data, bytes);
 }
 
 Steps halving_doubling_allreduce(PeerMessages& messages, std::byte* data, std::size_t count,
@@ -94,13 +96,15 @@ Steps halving_doubling_allreduce(PeerMessages& messages, std::byte* data, std::s
   const PowerOfTwo ranks(messages.rank(), messages.size());
   const std::size_t width = size_of(reduction.dtype);
   std::byte* const incoming = ranks.gives ? messages.scratch(count * width) : nullptr;
-  co_await fold(messages, ranks, data, incoming, count * width, reduction);
+  if (ranks.takes || ranks.gives) {
+    co_await fold(messages, ranks, data, incoming, count * width, reduction);
+  }
   if (ranks.place) {
     const Parts parts(even_counts(count, ranks.size), width);
     co_await halve(messages, ranks, data, parts, reduction);
     co_await gather(messages, ranks, data, parts);
   }
-  co_await unfold(messages, ranks, data, count * width);
+  if (ranks.takes || ranks.gives) co_await unfold(messages, ranks, data, count * width);
 }
 
 Steps halving_reducescatter(PeerMessages& messages, const std::byte* input, std::byte* output,

@@ -28,6 +28,14 @@ std::int64_t edge_of(std::size_t bin) {
   return static_cast<std::int64_t>(((leading + 1) << exponent) - 1);
 }
 
+/// Times of operations that wait at the same time add up to more than a clock shows: the sum stops
+/// at a number that doubles and further sums can have.
+std::int64_t sum_of(std::int64_t a, std::int64_t b) {
+  constexpr std::uint64_t kMost = std::uint64_t{1} << 62;
+  return static_cast<std::int64_t>(
+      std::min(kMost, static_cast<std::uint64_t>(a) + static_cast<std::uint64_t>(b)));
+}
+
 }  // namespace
 
 void Distribution::add(std::int64_t ns) {
@@ -36,7 +44,7 @@ void Distribution::add(std::int64_t ns) {
   if (bin >= bins_.size()) bins_.resize(bin + 1);
   ++bins_[bin];
   ++count_;
-  total_ns_ += ns;
+  total_ns_ = sum_of(total_ns_, ns);
   largest_ns_ = std::max(largest_ns_, ns);
 }
 
@@ -44,7 +52,7 @@ void Distribution::merge(const Distribution& other) {
   bins_.resize(std::max(bins_.size(), other.bins_.size()));
   for (std::size_t i = 0; i < other.bins_.size(); ++i) bins_[i] += other.bins_[i];
   count_ += other.count_;
-  total_ns_ += other.total_ns_;
+  total_ns_ = sum_of(total_ns_, other.total_ns_);
   largest_ns_ = std::max(largest_ns_, other.largest_ns_);
 }
 

@@ -165,8 +165,11 @@ BackendContext BackendMaker::context_of(const SetInfo& info, Bootstrap* bootstra
   };
   context.warn = [this, speaks = info.topology.rank == 0](const std::string& text) {
     // Process sets run into the same problems as all ranks did: every rank remembers a warning.
-    const std::lock_guard lock(mutex_);
-    if (warnings_.insert(text).second && speaks) log_.warning(text);
+    const bool is_new = [&] {
+      const std::lock_guard lock(mutex_);
+      return warnings_.insert(text).second;
+    }();
+    if (is_new && speaks) log_.warning(text);  // may block, and others need the lock
   };
   if (bootstrap == nullptr) return context;
   context.exchange = [bootstrap](std::string_view blob) { return bootstrap->exchange(blob); };

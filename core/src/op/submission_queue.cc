@@ -150,6 +150,12 @@ std::uint64_t SubmissionQueue::joins(std::uint32_t set) const {
   return names_.joins(set);
 }
 
+SubmissionQueue::LockedNames SubmissionQueue::open_names() {
+  LockedNames locked = names();
+  if (closed_) std::rethrow_exception(closed_);
+  return locked;
+}
+
 void SubmissionQueue::expect_open() const {
   const std::lock_guard lock(mutex_);
   if (closed_) std::rethrow_exception(closed_);

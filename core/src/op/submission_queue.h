@@ -119,6 +119,8 @@ class SubmissionQueue {
     NameRegistry* operator->() const noexcept { return &names; }
   };
   LockedNames names() { return {std::unique_lock(mutex_), names_}; }
+  /// As names(); throws the reason of close().
+  LockedNames open_names();
   /// As NameRegistry::joins().
   std::uint64_t joins(std::uint32_t set) const;
 

@@ -44,6 +44,7 @@ Profile join(const fs::path& name, const std::vector<fs::path>& files) {
                        ": remove the files of an earlier run");
     }
     for (auto& [rank, figures] : run.per_rank) all.add(rank, std::move(figures));
+    if (all.failure.empty()) all.failure = run.failure;
   }
   all.source = fs::path(name).replace_extension().string() + ".rank*.json";
   return all;
@@ -68,9 +69,12 @@ Profile timeline_run(const fs::path& folder) {
     if (head.figures) {
       run.add(head.rank, std::move(*head.figures));
     } else {
-      run.remarks.push_back("rank " + std::to_string(head.rank) +
-                            "'s file has no figures, which a rank writes at its end: it was "
-                            "killed, or still runs");
+      run.remarks.push_back(
+          "rank " + std::to_string(head.rank) +
+          (head.figures_problem.empty()
+               ? "'s file has no figures, which a rank writes at its end: it was killed, or still "
+                 "runs"
+               : "'s figures cannot be read: " + head.figures_problem));
     }
   }
   if (run.per_rank.empty()) {

@@ -49,7 +49,12 @@ void read_end(const Json& json, TraceHead& head) {
   if (const auto end = json.find("ronde_end"); end != json.end()) {
     head.events_lost = end->value("events_lost", std::uint64_t{0});
     read_clock(*end, head.clock);
-    if (end->contains("figures")) head.figures = figures_from_json(end->at("figures"));
+    if (!end->contains("figures")) return;
+    try {
+      head.figures = figures_from_json(end->at("figures"));
+    } catch (const std::exception& error) {  // the events can be read all the same
+      head.figures_problem = error.what();
+    }
   }
 }
 

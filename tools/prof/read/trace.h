@@ -39,6 +39,7 @@ struct TraceHead {
   std::uint64_t events_lost = 0;
   std::uint64_t events = 0;
   std::optional<Figures> figures;  ///< of the rank: it adds them where it ends the file
+  std::string figures_problem;     ///< why they cannot be read
   bool cut = false;                ///< without its end: the run was killed, or the copy broke off
   std::vector<std::size_t> damaged_lines;  ///< in the middle of the file, skipped
 };
