@@ -91,7 +91,8 @@ TEST_CASE("a timeline can be read up to where the disk was full") {
   if (!SmallDisk::possible()) return;
   SmallDisk disk("1m");
   const TemporaryFolder elsewhere;
-  const std::string prof = RONDE_COMMAND " prof ", timeline = disk.path("timeline");
+  const std::string prof = std::string(RONDE_COMMAND) + " prof ";
+  const std::string timeline = disk.path("timeline");
   const CommandResult result =
       disk.run(job("60") + prof + "merge " + timeline + " -o " + (elsewhere / "all.json").string() +
                    "\n" + prof + "report " + timeline,
