@@ -39,7 +39,6 @@ CudaOptions cuda_options(const Config& config) {
 
 NcclOptions nccl_options(const Config& config) {
   NcclOptions options;
-  options.streams = config.nccl_streams;
   options.fusion_bytes = config.fusion_bytes;
   options.registration_cache = config.registration_cache;
   options.init_timeout_s = config.init_timeout_s;
@@ -57,15 +56,14 @@ void add_gpu_backends(const Config& config, [[maybe_unused]] const MpiOptions* m
   const auto reader = std::make_shared<cuda::GpuReader>(parse_log_level(config.log_level));
   cuda.on_gpu = nccl.on_gpu = [reader](const std::string& uuid) { reader->use(uuid); };
   built_in.read_gpu = cuda::read_with_patience(reader);
-  // NCCL that was asked for by name has no fallback. The fallback is made too late for all ranks to
-  // agree on GPU-aware MPI.
-  if (config.gpu_backend == "auto") nccl.fallback = cuda_backend_factory(cuda).create;
 #ifdef RONDE_HAVE_MPI
   if (config.gpu_aware_mpi && mpi != nullptr) {
     cuda.gpu_aware_mpi = gpu_aware_mpi_factory(*mpi);
     cuda.wrap_mpi_calls = wrap_mpi_calls();
   }
 #endif
+  // NCCL that was asked for by name has no fallback.
+  if (config.gpu_backend == "auto") nccl.fallback = cuda_backend_factory(cuda).create;
   built_in.device_backends.emplace("cuda", cuda_backend_factory(cuda));
   built_in.device_backends.emplace("nccl", nccl_backend_factory(nccl));
 }

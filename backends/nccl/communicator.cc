@@ -2,15 +2,12 @@
 #include "backends/nccl/communicator.h"
 
 #include <condition_variable>
+#include <exception>
 #include <mutex>
-#include <thread>
 #include <utility>
 
 namespace ronde::nccl {
 namespace {
-
-/// The bound of an abort in the destructor.
-constexpr std::chrono::seconds kLastBound{2};
 
 /// How long an abort waits for a call that is about to return, and must not find freed memory. A
 /// call that takes longer blocks in NCCL, which an abort ends.
@@ -19,21 +16,87 @@ constexpr std::chrono::milliseconds kGrace{10};
 }  // namespace
 
 struct BlockingCommunicator::State {
+  void serve();
+  void abort(const std::shared_ptr<const NcclApi>& api, std::promise<void> done);
+  void require_open(const std::string& doing) const {
+    if (stage != Stage::Open) throw Error("NCCL failed while " + doing + ": it was aborted");
+  }
+
   std::mutex mutex;
-  std::condition_variable left;
+  std::condition_variable changed;
   // Guarded by mutex.
   Stage stage = Stage::Connecting;
   Communicator handle = nullptr;
-  int uses = 0;
+  std::function<void()> next;  ///< the task that has not begun
+  std::exception_ptr error;
+  bool is_running = false, has_ended = false, stops = false;
 };
 
+/// The thread.
+void BlockingCommunicator::State::serve() {
+  std::unique_lock lock(mutex);
+  while (true) {
+    changed.wait(lock, [&] { return stops || next; });
+    if (stops) return;
+    std::function<void()> task = std::exchange(next, nullptr);
+    is_running = true;
+    lock.unlock();
+    std::exception_ptr thrown;
+    try {
+      task();
+    } catch (...) {
+      thrown = std::current_exception();
+    }
+    task = nullptr;  // what it owns is destroyed before its end is seen
+    lock.lock();
+    error = std::move(thrown);
+    is_running = false;
+    has_ended = true;
+    changed.notify_all();
+  }
+}
+
+/// A thread of its own.
+void BlockingCommunicator::State::abort(const std::shared_ptr<const NcclApi>& api,
+                                        std::promise<void> done) {
+  {
+    std::unique_lock lock(mutex);
+    changed.wait_for(lock, kGrace, [&] { return !is_running; });
+  }
+  // The result of aborting a failed communicator is of no use.
+  static_cast<void>(api->abort(handle));
+  done.set_value();
+}
+
 BlockingCommunicator::BlockingCommunicator(std::shared_ptr<const NcclApi> api, int size)
-    : api_(std::move(api)), size_(size), state_(std::make_shared<State>()) {}
+    : api_(std::move(api)),
+      size_(size),
+      state_(std::make_shared<State>()),
+      thread_([state = state_] { state->serve(); }) {}
 
 BlockingCommunicator::~BlockingCommunicator() {
-  if (was_abort_begun_) return;  // its caller has waited for it
-  begin_abort();
-  static_cast<void>(has_aborted(Clock::now() + kLastBound));
+  if (!was_abort_begun_)
+    abort(Clock::now() + std::chrono::seconds(2));  // else its caller has waited for it
+  if (!thread_.joinable()) return;
+  is_idle(Clock::now()) ? thread_.join() : thread_.detach();
+}
+
+void BlockingCommunicator::start(std::function<void()> task) {
+  const std::lock_guard lock(state_->mutex);
+  state_->has_ended = false;
+  if (!state_->stops) state_->next = std::move(task);
+  state_->changed.notify_all();
+}
+
+bool BlockingCommunicator::poll() {
+  const std::lock_guard lock(state_->mutex);
+  if (state_->has_ended && state_->error) std::rethrow_exception(state_->error);
+  return state_->has_ended;
+}
+
+bool BlockingCommunicator::is_idle(Clock::time_point deadline) const noexcept {
+  std::unique_lock lock(state_->mutex);
+  return state_->changed.wait_until(lock, deadline, [&] { return !state_->is_running; });
 }
 
 void BlockingCommunicator::connect(const UniqueId& id, int rank) {
@@ -54,30 +117,13 @@ void BlockingCommunicator::connect(const UniqueId& id, int rank) {
   const NcclError error(*api_, api_->init_rank.symbol(), result, made, doing);
   if (made != nullptr) static_cast<void>(api_->abort(made));
   if (result != kSuccess) throw error;
+  static_cast<void>(handle(doing));
+}
+
+Communicator BlockingCommunicator::handle(const std::string& doing) const {
   const std::lock_guard lock(state_->mutex);
-  require_open(doing);
-}
-
-void BlockingCommunicator::require_open(const std::string& doing) const {
-  if (state_->stage != Stage::Open) {
-    throw Error("NCCL failed while " + doing + ": it was aborted");
-  }
-}
-
-BlockingCommunicator::Use::Use(const BlockingCommunicator& communicator, const std::string& doing)
-    : communicator_(communicator) {
-  const std::lock_guard lock(communicator_.state_->mutex);
-  communicator_.require_open(doing);
-  ++communicator_.state_->uses;
-}
-
-BlockingCommunicator::Use::~Use() {
-  const std::lock_guard lock(communicator_.state_->mutex);
-  if (--communicator_.state_->uses == 0) communicator_.state_->left.notify_all();
-}
-
-Communicator BlockingCommunicator::Use::handle() const noexcept {
-  return communicator_.state_->handle;  // constant while there is a use
+  state_->require_open(doing);
+  return state_->handle;
 }
 
 void BlockingCommunicator::check(const char* symbol, Result result,
@@ -94,7 +140,7 @@ void BlockingCommunicator::watch(const std::string& doing) const {
   {
     const std::lock_guard lock(state_->mutex);
     if (state_->stage == Stage::Closed) return;
-    require_open(doing);
+    state_->require_open(doing);
     result = api_->async_error(state_->handle, &issued);
   }
   check(api_->async_error.symbol(), result, doing);
@@ -103,43 +149,36 @@ void BlockingCommunicator::watch(const std::string& doing) const {
 
 void BlockingCommunicator::close() {
   const std::string doing = "closing a communicator";
-  const Use use(*this, doing);
-  call(doing, api_->finalize, use.handle());
+  call(doing, api_->finalize, handle(doing));
+  Communicator finalized = nullptr;
   {
     const std::lock_guard lock(state_->mutex);
-    require_open(doing);
+    state_->require_open(doing);
     state_->stage = Stage::Closed;
+    finalized = state_->handle;
   }
-  call(doing, api_->destroy, use.handle());
+  call(doing, api_->destroy, finalized);
 }
 
-void BlockingCommunicator::begin_abort() noexcept {
+bool BlockingCommunicator::abort(Clock::time_point deadline) noexcept {
+  std::function<void()> dropped;  // destroyed without the lock
+  bool is_open = false;
   {
     const std::lock_guard lock(state_->mutex);
-    const bool is_open = state_->stage == Stage::Open;
-    if (is_open || state_->stage == Stage::Connecting) state_->stage = Stage::Aborted;
-    if (!is_open) return;
+    state_->stops = true;
+    dropped.swap(state_->next);
+    state_->changed.notify_all();
+    is_open = state_->stage == Stage::Open;
+    if (state_->stage != Stage::Closed) state_->stage = Stage::Aborted;
   }
-  was_abort_begun_ = true;
+  was_abort_begun_ = was_abort_begun_ || is_open;
   try {
     std::promise<void> promise;
-    std::future<void> returned = promise.get_future();
-    std::thread([api = api_, state = state_, done = std::move(promise)]() mutable {
-      {
-        std::unique_lock lock(state->mutex);
-        state->left.wait_for(lock, kGrace, [&] { return state->uses == 0; });
-      }
-      // The result of aborting a failed communicator is of no use.
-      static_cast<void>(api->abort(state->handle));
-      done.set_value();
-    }).detach();
-    aborting_ = std::move(returned);
+    if (is_open) aborting_ = promise.get_future();
+    if (is_open) std::thread(&State::abort, state_, api_, std::move(promise)).detach();
   } catch (const std::exception&) {
-    // Without a thread the communicator stays as it is, and has_aborted() returns false.
+    aborting_ = {};  // without a thread the communicator stays as it is
   }
-}
-
-bool BlockingCommunicator::has_aborted(Clock::time_point deadline) noexcept {
   if (!was_abort_begun_) return true;
   return aborting_.valid() && aborting_.wait_until(deadline) == std::future_status::ready;
 }

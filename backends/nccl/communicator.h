@@ -2,29 +2,39 @@
 #pragma once
 
 #include <chrono>
+#include <functional>
 #include <future>
 #include <memory>
 #include <string>
+#include <thread>
 
 #include "backends/nccl/nccl_api.h"
 
 namespace ronde::nccl {
 
-/// A communicator of NCCL whose calls block until the other ranks make theirs. One thread makes the
-/// calls (IssuingThread); another one ends a call that does not return, by abort.
+/// A communicator of NCCL whose calls block until the other ranks make theirs, and the thread that
+/// makes them, one task at a time. A call may never return: an abort ends it. If that hangs as
+/// well, the thread is detached, so a task owns all that it uses.
 ///
-/// Thread-safety: connect(), Use and close(): one thread. The rest: full.
+/// Thread-safety: tasks call connect(), handle(), call() and close(); one thread starts and polls
+/// them, and aborts. The rest: full.
 class BlockingCommunicator {
  public:
   using Clock = std::chrono::steady_clock;
 
   /// `size`: the number of ranks.
   BlockingCommunicator(std::shared_ptr<const NcclApi> api, int size);
-  /// Aborts it unless it is closed.
+  /// Aborts it unless it is closed. Joins the thread, or detaches it if a task is running.
   ~BlockingCommunicator();
 
   const NcclApi& api() const noexcept { return *api_; }
-  const std::shared_ptr<const NcclApi>& shared_api() const noexcept { return api_; }
+
+  /// Starts a task; the one before it must have ended. After an abort it does not run.
+  void start(std::function<void()> task);
+  /// Returns whether the task has ended. Throws what it has thrown.
+  bool poll();
+  /// Waits until no task runs, or the deadline; returns whether none runs.
+  bool is_idle(Clock::time_point deadline) const noexcept;
 
   /// Blocks until all ranks have called it, of which this is `rank`; `id` is equal on all. The
   /// context of the rank's GPU must be current. Nothing ends this call: if the communicator is
@@ -32,19 +42,8 @@ class BlockingCommunicator {
   /// aborted.
   void connect(const UniqueId& id, int rank);
 
-  /// Allows calls while it lives; an abort waits a moment for their end. Throws Error if the
-  /// communicator is not open.
-  class Use {
-   public:
-    Use(const BlockingCommunicator& communicator, const std::string& doing);
-    ~Use();
-    Use(const Use&) = delete;
-    Use& operator=(const Use&) = delete;
-    Communicator handle() const noexcept;
-
-   private:
-    const BlockingCommunicator& communicator_;
-  };
+  /// For the next call. Throws Error if the communicator is not open.
+  Communicator handle(const std::string& doing) const;
 
   /// Makes a call on this communicator. Throws NcclError unless it succeeds.
   template <typename... Arguments, typename... Given>
@@ -61,23 +60,24 @@ class BlockingCommunicator {
   /// Closes it once all ranks do. Throws NcclError, or Error if it was aborted.
   void close();
 
-  /// Ends calls and work in progress, unless the communicator was aborted or closed before. NCCL's
-  /// abort may hang if the GPU does, so a thread of its own calls it, which is left alone, with all
-  /// that it uses, if the call does not return.
-  void begin_abort() noexcept;
-  /// Waits until `deadline` for the abort; returns whether it has returned. Without a thread for
-  /// it: false.
-  bool has_aborted(Clock::time_point deadline) noexcept;
+  /// Ends calls and work in progress, unless the communicator is closed, and drops a task that has
+  /// not begun. Waits for that until `deadline`, and returns whether NCCL's abort has returned; a
+  /// second call only waits. That abort may hang if the GPU does, so a thread of its own calls it,
+  /// which is left alone with all that it uses. Without such a thread: false.
+  bool abort(Clock::time_point deadline) noexcept;
+
+  /// Leaves the thread alone, as a task that it runs may never end.
+  void detach() { thread_.detach(); }
 
  private:
   enum class Stage { Connecting, Open, Aborted, Closed };
   struct State;
-  void require_open(const std::string& doing) const;
 
   const std::shared_ptr<const NcclApi> api_;
   const int size_;
-  const std::shared_ptr<State> state_;  ///< shared with the thread that aborts
-  std::future<void> aborting_;          ///< used by one thread, which aborts
+  const std::shared_ptr<State> state_;  ///< shared with the threads
+  std::thread thread_;
+  std::future<void> aborting_;
   bool was_abort_begun_ = false;
 };
 

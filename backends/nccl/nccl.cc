@@ -1,99 +1,183 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "backends/nccl/nccl.h"
 
+#include <algorithm>
+#include <atomic>
 #include <string>
+#include <utility>
 
+#include "backends/gpu/base/abandon.h"
+#include "backends/gpu/base/poll_until.h"
 #include "backends/gpu/gpu_backends.h"
+#include "backends/nccl/channel.h"
 #include "backends/nccl/operation.h"
-#include "core/src/base/steps.h"
 
 namespace ronde {
 namespace nccl {
 namespace {
 
-/// Connects the ranks, and then has the thread of a channel queue the work, or the fallback run it.
-class ConnectedOperation final : public SteppedOperation {
+using Clock = std::chrono::steady_clock;
+
+/// The end of an operation, which asks NCCL for errors until it has passed.
+class WatchedEvent final : public DeviceEvent {
  public:
-  /// `method`: that of the fallback. `peer`: the other rank of a message.
-  template <typename Call, typename Method>
-  ConnectedOperation(Communicators& communicators, const Call& call, Method method,
-                     int peer = Communicators::kAllRanks) {
-    begin(run(communicators, call, method, peer));
+  WatchedEvent(std::shared_ptr<const DeviceEvent> event,
+               std::shared_ptr<const BlockingCommunicator> communicator, std::string doing)
+      : event_(std::move(event)),
+        communicator_(std::move(communicator)),
+        doing_(std::move(doing)) {}
+
+  bool passed() const override {
+    if (event_->passed()) return true;
+    communicator_->watch(doing_);
+    return false;
+  }
+
+  void order(void* stream) const override { event_->order(stream); }
+
+ private:
+  const std::shared_ptr<const DeviceEvent> event_;
+  const std::shared_ptr<const BlockingCommunicator> communicator_;
+  const std::string doing_;
+};
+
+/// The communicator's thread queues the work.
+class IssuedOperation final : public Operation {
+ public:
+  IssuedOperation(BlockingCommunicator& communicator, std::shared_ptr<Work> work)
+      : communicator_(communicator), work_(std::move(work)) {
+    communicator_.start([work = work_] { work->run(); });
+  }
+
+  bool poll() override { return communicator_.poll(); }
+  std::shared_ptr<const DeviceEvent> event() const override { return work_->event(); }
+
+ private:
+  BlockingCommunicator& communicator_;
+  const std::shared_ptr<Work> work_;
+};
+
+/// The rank's streams, on the GPU that NCCL has connected.
+class Streams final : public DeviceStreams {
+ public:
+  explicit Streams(const Channel& channel)
+      : own_(channel.streams),
+        communicator_(channel.communicator),
+        device_(channel.resources.context()->index()) {}
+
+  std::shared_ptr<const DeviceEvent> mark(int device, void* stream) override {
+    if (device != device_) {
+      throw UsageError("a tensor is on GPU " + std::to_string(device) +
+                       ", but NCCL has connected this rank by GPU " + std::to_string(device_) +
+                       ", that of its local rank: put tensors on ronde::local_device()");
+    }
+    return own_->mark(device, stream);
+  }
+  std::shared_ptr<const DeviceEvent> copy(int device, void* to, const void* from,
+                                          std::size_t bytes) override {
+    return own_->copy(device, to, from, bytes);
+  }
+  /// A thread that NCCL blocks may still queue work.
+  DrainStatus drain(std::chrono::nanoseconds bound) noexcept override {
+    const auto deadline = Clock::now() + bound;
+    if (!communicator_->is_idle(deadline)) return DrainStatus::NotYet;
+    return own_->drain(std::max(deadline - Clock::now(), Clock::duration::zero()));
   }
 
  private:
-  template <typename Call, typename Method>
-  Steps run(Communicators& communicators, Call call, Method method, int peer) {
-    co_await until([&] { return communicators.connect(peer, call.place.device.index); });
-    if (Backend* const fallback = communicators.fallback(peer)) {
-      const std::unique_ptr<Operation> operation = (fallback->*method)(call);
-      co_await until_finished(*operation);
-      set_event(operation->event());
-      co_return;
-    }
-    const std::shared_ptr<Work> work = make_work(communicators, call);
-    const auto task =
-        work->channel().thread->submit(IssuingThread::Kind::Work, [work] { work->run(); });
-    co_await until([&] { return task->poll(); });
-    set_event(work->event());
-  }
+  const std::shared_ptr<cuda::CudaStreams> own_;
+  const std::shared_ptr<const BlockingCommunicator> communicator_;
+  const int device_;
 };
 
-/// Moves and reduces data on GPUs by NCCL, or by the fallback if ranks share a GPU.
+/// Moves and reduces data on GPUs by NCCL.
 ///
 /// Thread-safety: as Backend.
 class NcclBackend final : public Backend {
  public:
-  NcclBackend(const Libraries& libraries, const NcclOptions& options, const BackendContext& context)
-      : communicators_(libraries, options, context) {}
+  explicit NcclBackend(std::shared_ptr<Channel> channel)
+      : channel_(std::move(channel)), streams_(std::make_shared<Streams>(*channel_)) {}
+  ~NcclBackend() override;
 
   std::string_view name() const noexcept override { return "nccl"; }
   Capabilities capabilities() const override { return cuda::gpu_capabilities(); }
 
   std::unique_ptr<Operation> allreduce(const AllreduceCall& call) override {
-    return collective(call, &Backend::allreduce);
+    return issue(channel_->counts.collectives, call);
   }
   std::unique_ptr<Operation> broadcast(const BroadcastCall& call) override {
-    return collective(call, &Backend::broadcast);
+    return issue(channel_->counts.collectives, call);
   }
   std::unique_ptr<Operation> allgather(const AllgatherCall& call) override {
-    return collective(call, &Backend::allgather);
+    return issue(channel_->counts.collectives, call);
   }
   std::unique_ptr<Operation> alltoall(const AlltoallCall& call) override {
-    return collective(call, &Backend::alltoall);
+    return issue(channel_->counts.collectives, call);
   }
   std::unique_ptr<Operation> reducescatter(const ReducescatterCall& call) override {
-    return collective(call, &Backend::reducescatter);
+    return issue(channel_->counts.collectives, call);
   }
   std::unique_ptr<Operation> send(const SendCall& call) override {
-    return message(call, &Backend::send);
+    return issue(channel_->counts.messages, call);
   }
   std::unique_ptr<Operation> recv(const RecvCall& call) override {
-    return message(call, &Backend::recv);
+    return issue(channel_->counts.messages, call);
   }
 
-  std::shared_ptr<DeviceStreams> device_streams() const override {
-    return communicators_.device_streams();
-  }
-  void abort() noexcept override { communicators_.abort(); }
-  void release_peer_memory() override { communicators_.release_peer_memory(); }
-  void close() override { communicators_.close(); }
-  StatsGroup stats() const override { return communicators_.stats(); }
+  std::shared_ptr<DeviceStreams> device_streams() const override { return streams_; }
+  void abort() noexcept override;
+  void close() override;
+  StatsGroup stats() const override;
 
  private:
-  template <typename Call, typename Method>
-  std::unique_ptr<Operation> collective(const Call& call, Method method) {
-    ++communicators_.counts().collectives;
-    return std::make_unique<ConnectedOperation>(communicators_, call, method);
-  }
-  template <typename Call, typename Method>
-  std::unique_ptr<Operation> message(const Call& call, Method method) {
-    ++communicators_.counts().messages;
-    return std::make_unique<ConnectedOperation>(communicators_, call, method, call.peer);
+  template <typename Call>
+  std::unique_ptr<Operation> issue(std::atomic<std::uint64_t>& count, const Call& call) {
+    ++count;
+    return std::make_unique<IssuedOperation>(*channel_->communicator, make_work(channel_, call));
   }
 
-  Communicators communicators_;
+  std::shared_ptr<Channel> channel_;
+  const std::shared_ptr<Streams> streams_;
+  bool hangs_ = false;  ///< NCCL does, in a call or an abort, and may use the channel
 };
+
+NcclBackend::~NcclBackend() {
+  abort();
+  const auto bound = hangs_ ? std::chrono::milliseconds{0} : channel_->options.abort_bound;
+  if (streams_->drain(bound) == DrainStatus::Reached && !hangs_) return;
+  channel_->communicator->detach();
+  gpu::abandon(std::make_unique<std::shared_ptr<Channel>>(std::move(channel_)));
+}
+
+/// A second call does not wait again. A thread or an abort that does not return is left alone;
+/// Streams::drain() reports its work.
+void NcclBackend::abort() noexcept {
+  const auto deadline = hangs_ ? Clock::now() : Clock::now() + channel_->options.abort_bound;
+  const bool has_aborted = channel_->communicator->abort(deadline);
+  const bool is_idle = channel_->communicator->is_idle(deadline);
+  hangs_ = hangs_ || !has_aborted || !is_idle;
+}
+
+void NcclBackend::close() {
+  channel_->communicator->start([channel = channel_] { channel->close(); });
+  const auto deadline = Clock::now() + channel_->options.close_bound;
+  if (cuda::poll_until(deadline, [&] { return channel_->communicator->poll(); })) return;
+  throw Error(
+      "NCCL failed while closing a communicator: what is in progress has not ended in time, or "
+      "not all ranks close theirs");
+}
+
+StatsGroup NcclBackend::stats() const {
+  const Counts& counts = channel_->counts;
+  return {"nccl",
+          {{"collectives", counts.collectives},
+           {"messages", counts.messages},
+           {"bytes", counts.bytes},
+           {"direct_chunks", counts.direct_chunks},
+           {"packed_chunks", counts.packed_chunks},
+           {"chunks_in_order", counts.chunks_in_order},
+           {"handles_lost", channel_->streams->lost()}}};
+}
 
 /// Throws Error if this process cannot use them.
 Libraries load_libraries(const NcclOptions& options) {
@@ -105,7 +189,37 @@ Libraries load_libraries(const NcclOptions& options) {
   return {driver.api, nccl.api, nccl.version};
 }
 
+/// `device`: of the rank; the backend of all ranks, which is made first, determines it.
+std::unique_ptr<Backend> make_backend(const NcclOptions& options, BackendContext& context,
+                                      std::atomic<int>& device) {
+  const Libraries libraries = load_libraries(options);
+  const auto streams = std::make_shared<cuda::CudaStreams>(libraries.driver, options.on_gpu);
+  if (context.set == 0) device = streams->own_device(context.topology->local_rank);
+  const std::vector<RankGpu> ranks = exchange_gpus(libraries, context, device);
+  if (const std::string shared = shared_gpu(ranks); !shared.empty()) {
+    if (!options.fallback) {
+      throw UsageError(shared +
+                       ", but NCCL needs a GPU for each rank. Set RONDE_GPU_BACKEND=cuda, by which "
+                       "ranks share one, or give each rank its own by CUDA_VISIBLE_DEVICES");
+    }
+    context.warn(shared +
+                 ", which NCCL cannot serve: the backend 'cuda' moves their tensors "
+                 "(RONDE_GPU_BACKEND)");
+    return options.fallback(context);
+  }
+  if (const std::string mixed = mixed_versions(ranks); !mixed.empty()) throw UsageError(mixed);
+  return std::make_unique<NcclBackend>(connect(libraries, options, context, streams, device));
+}
+
 }  // namespace
+
+void Work::run() {
+  resources().run_after(after_);
+  issue();
+  event_ = std::make_shared<WatchedEvent>(channel_->streams->mark(resources().stream()),
+                                          channel_->communicator, doing_);
+}
+
 }  // namespace nccl
 
 BackendFactory nccl_backend_factory(const NcclOptions& options) {
@@ -121,8 +235,9 @@ BackendFactory nccl_backend_factory(const NcclOptions& options) {
       return error.what();
     }
   };
-  factory.create = [options](BackendContext& context) -> std::unique_ptr<Backend> {
-    return std::make_unique<nccl::NcclBackend>(nccl::load_libraries(options), options, context);
+  factory.create = [options,
+                    device = std::make_shared<std::atomic<int>>()](BackendContext& context) {
+    return nccl::make_backend(options, context, *device);
   };
   return factory;
 }

@@ -15,23 +15,21 @@ namespace ronde {
 
 /// Must be equal on all ranks.
 struct NcclOptions {
-  std::uint64_t streams = 1;                             ///< RONDE_NCCL_STREAMS
   std::uint64_t fusion_bytes = std::uint64_t{64} << 20;  ///< RONDE_FUSION_BYTES
   bool registration_cache = true;                        ///< RONDE_REGISTRATION_CACHE
   /// RONDE_EXACT: floating types are reduced in the order of ranks, by Ronde's kernels.
   bool exact = false;
   /// How long connecting waits for all ranks, in seconds (RONDE_INIT_TIMEOUT_S).
   double init_timeout_s = 120.0;
-  /// How long NCCL may take to abort communicators after a failure, and to close them at the end.
+  /// How long NCCL may take to abort a communicator after a failure, and to close it at the end.
   std::chrono::milliseconds abort_bound{2000};
   std::chrono::milliseconds close_bound{10000};
 
-  /// Makes the backend that replaces NCCL if ranks share a GPU, which NCCL does not support. It is
-  /// called within an operation, with a context whose `exchange` is empty. Without it, such ranks
-  /// are an error.
+  /// Makes the backend used instead if ranks share a GPU, which NCCL does not support. Without it,
+  /// such ranks are an error.
   std::function<std::unique_ptr<Backend>(BackendContext&)> fallback = {};
 
-  /// Is told the UUID of the rank's GPU, by the first operation.
+  /// Receives the UUID of the rank's GPU once the ranks connect.
   std::function<void(const std::string& uuid)> on_gpu = {};
 
   /// Find the functions of the driver and of NCCL; tests bring their own.
@@ -41,8 +39,8 @@ struct NcclOptions {
   const void* kernel_image = nullptr;
 };
 
-/// Makes the backend, which needs a GPU for each rank; its name is "nccl". The ranks connect in the
-/// first operation, and use no GPU before.
+/// Makes the backend, which needs a GPU for each rank; its name is "nccl". The ranks connect when
+/// it is made, each on the GPU of its local rank.
 BackendFactory nccl_backend_factory(const NcclOptions& options);
 
 }  // namespace ronde

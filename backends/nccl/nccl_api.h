@@ -39,8 +39,6 @@ constexpr ReductionNumber kMax = 2;
 constexpr ReductionNumber kMin = 3;
 constexpr ReductionNumber kAverage = 4;
 
-constexpr int kHostScalar = 1;  ///< ncclScalarHostImmediate
-
 constexpr int kSymmetricWindow = 1;  ///< NCCL_WIN_COLL_SYMMETRIC
 
 struct WindowTag;
@@ -88,10 +86,6 @@ struct NcclApi : vendor::ApiTable {
   Call<Communicator> abort{*this, "ncclCommAbort"};
   Call<Communicator, Result*> async_error{*this, "ncclCommGetAsyncError"};
 
-  Call<ReductionNumber*, void*, DataTypeNumber, int, Communicator> make_scaled_sum{
-      *this, "ncclRedOpCreatePreMulSum"};
-  Call<ReductionNumber, Communicator> destroy_reduction{*this, "ncclRedOpDestroy"};
-
   Call<> group_start{*this, "ncclGroupStart"};
   Call<> group_end{*this, "ncclGroupEnd"};
   Call<const void*, void*, std::size_t, DataTypeNumber, ReductionNumber, Communicator, Stream>
@@ -107,8 +101,6 @@ struct NcclApi : vendor::ApiTable {
 
   Call<void**, std::size_t> allocate{*this, "ncclMemAlloc"};
   Call<void*> free{*this, "ncclMemFree"};
-  Call<Communicator, void*, std::size_t, void**> register_memory{*this, "ncclCommRegister"};
-  Call<Communicator, void*> deregister_memory{*this, "ncclCommDeregister"};
   // NCCL 2.27 and newer:
   Call<Communicator, void*, std::size_t, Window*, int> register_window{
       *this, "ncclCommWindowRegister", vendor::Need::Optional};

@@ -6,10 +6,15 @@
 // rank order, and an allreduce gathers the results. A rank that adds or keeps nothing packs all the
 // same: NCCL sees equal counts on all ranks.
 #include <algorithm>
+#include <bit>
+#include <iterator>
 #include <numeric>
+#include <optional>
+#include <utility>
 
+#include "backends/gpu/kernels/wire_format.h"
 #include "backends/nccl/operation.h"
-#include "backends/nccl/reduction_plan.h"
+#include "ronde/error.h"
 #include "ronde/plugin/segment_cursor.h"
 
 namespace ronde::nccl {
@@ -17,13 +22,98 @@ namespace {
 
 constexpr std::size_t kAlignment = 16;
 
+constexpr std::pair<DataType, DataTypeNumber> kTypes[] = {
+    {DataType::U8, kUint8},    {DataType::I8, kInt8},     {DataType::I32, kInt32},
+    {DataType::I64, kInt64},   {DataType::F16, kFloat16}, {DataType::BF16, kBfloat16},
+    {DataType::F32, kFloat32}, {DataType::F64, kFloat64}};
+
+/// Empty if NCCL lacks the type.
+std::optional<DataTypeNumber> number_of(DataType dtype) {
+  const auto* const found = std::ranges::find(kTypes, dtype, [](auto each) { return each.first; });
+  return found == std::end(kTypes) ? std::nullopt : std::optional(found->second);
+}
+
+ReductionNumber number_of(ReduceOp op) {
+  if (op == ReduceOp::Sum) return kSum;
+  if (op == ReduceOp::Min) return kMin;
+  if (op == ReduceOp::Max) return kMax;
+  if (op == ReduceOp::Product) return kProduct;
+  throw Error("NCCL does not reduce with " + std::string(to_string(op)));
+}
+
+/// How the elements of a reduction travel, and who reduces them.
+///
+/// Note [What NCCL reduces]
+/// NCCL reduces integers, sums of all floating types, and products of f32 and f64, rank by rank in
+/// its own order, and rounds half types after each step. Other elements travel by NCCL, and Ronde's
+/// kernels reduce them in rank order, with the bits of the other backends, each rank a share:
+/// - min and max of floating types, in which NCCL loses NaN;
+/// - products of half types, which may overflow before they are complete;
+/// - i16 and bool, which NCCL lacks;
+/// - all floating types under NcclOptions::exact.
+/// Twice (n - 1) / n of the bytes travel either way.
+///
+/// Note [Who scales]
+/// Elements of a floating sum by NCCL are scaled before it, by one factor that includes the
+/// division of an average, so that no sum overflows before its division. They are scaled as they
+/// are packed; but in the average of a single tensor NCCL does it (ncclAvg), so that it can be
+/// reduced in place. The choice depends on counts alone, as all ranks must call NCCL alike. NCCL's
+/// factor has the type of the elements: one that is inexact in a half type (1/3 as bf16 is 0.2 %
+/// too large) is applied in packing.
+struct ReductionPlan {
+  /// NCCL does not apply `reduce_scale`, and leaves `final` to the way out of the buffer.
+  cuda::WireFormat wire;
+  bool by_nccl = true;
+  Scaling pack = {};           ///< of elements on their way into the buffer
+  bool nccl_averages = false;  ///< ncclAvg replaces `pack` in chunks of a single tensor
+
+  /// How NCCL reduces a chunk. `is_single`: it is of a single tensor.
+  struct ByNccl {
+    DataTypeNumber type;
+    ReductionNumber number;
+    bool averages;
+    bool is_plain;  ///< it can be reduced in the tensor itself
+  };
+  ByNccl chunk(bool is_single) const {
+    const bool averages = is_single && nccl_averages;
+    return {number_of(wire.dtype).value(), averages ? kAverage : number_of(wire.op), averages,
+            is_single && wire.from == wire.dtype && wire.final.is_identity() &&
+                (pack.is_identity() || averages)};
+  }
+};
+
+/// `exact`: NcclOptions::exact.
+ReductionPlan plan_reduction(const Reduction& reduction, std::optional<DataType> wire_dtype,
+                             std::size_t ranks, bool exact) {
+  const DataType dtype = wire_dtype.value_or(reduction.dtype);
+  const bool is_sum = reduction.op == ReduceOp::Sum;
+  const bool is_product = reduction.op == ReduceOp::Product;
+  ReductionPlan plan;
+  plan.by_nccl = number_of(dtype).has_value() &&
+                 (!is_floating(dtype) || (!exact && (is_sum || (is_product && !is_half(dtype)))));
+  if (!plan.by_nccl || !is_floating(dtype) || !is_sum) {
+    plan.wire = cuda::wire_format_of(reduction, wire_dtype);
+    if (plan.by_nccl) plan.wire = cuda::in_steps(plan.wire);
+    plan.pack = {plan.wire.pack_scale, 1.0};
+    return plan;
+  }
+  plan.wire = {.from = reduction.dtype, .dtype = dtype};
+  plan.pack = {reduction.prescale * reduction.final.factor, reduction.final.divisor};
+  constexpr std::size_t kMostInHalf = 1 << 14;  // of which the reciprocal is normal as f16
+  const bool is_exact = std::has_single_bit(ranks) && ranks <= kMostInHalf;
+  plan.nccl_averages = !plan.pack.is_identity() && !wire_dtype &&
+                       plan.pack.factor / plan.pack.divisor == 1.0 / static_cast<double>(ranks) &&
+                       (is_exact || !is_half(dtype));
+  return plan;
+}
+
 /// What both have in common: chunks of a buffer that are packed, combined and unpacked.
 class ReductionWork : public Work {
  protected:
-  /// `call`: without its segments.
-  ReductionWork(Communicators& communicators, const AllreduceCall& call, std::string doing)
-      : Work(communicators, call.place, std::move(doing)),
-        plan_(plan_reduction(call, size(), options().exact)) {}
+  ReductionWork(std::shared_ptr<Channel> channel, const Placement& place,
+                const Reduction& reduction, std::optional<DataType> wire_dtype, std::string doing)
+      : Work(std::move(channel), place, std::move(doing)),
+        plan_(plan_reduction(reduction, wire_dtype, size(), exact())) {}
 
   /// A chunk in the fusion buffer: a share of the elements for each rank. The result is as far into
   /// the buffer on every rank, as windows of NCCL's ask for.
@@ -50,12 +140,9 @@ class ReductionWork : public Work {
 
   /// Queues the exchange of the shares, and the combining of this rank's.
   void combine(const Shares& shares) const {
-    resources().stream().copy(cuda::address_of(shares.received + rank() * shares.bytes),
-                              cuda::address_of(shares.packed + rank() * shares.bytes), shares.bytes,
-                              doing());
     call_together([&] {
-      for (std::size_t i = 1; i < size(); ++i) {
-        // Each begins with another one.
+      for (std::size_t i = 0; i < size(); ++i) {
+        // Each begins with its own.
         const std::size_t to = (rank() + i) % size();
         const std::size_t from = (rank() + size() - i) % size();
         call(api().send, shares.packed + to * shares.bytes, shares.bytes, kUint8,
@@ -98,8 +185,8 @@ class ReductionWork : public Work {
 
 class Allreduce final : public ReductionWork {
  public:
-  Allreduce(Communicators& communicators, const AllreduceCall& call)
-      : ReductionWork(communicators, call,
+  Allreduce(std::shared_ptr<Channel> channel, const AllreduceCall& call)
+      : ReductionWork(std::move(channel), call.place, call.reduction(), call.wire_dtype,
                       "reducing " + std::to_string(call.segments.size()) + " tensor(s) of " +
                           elements_text(total_elements(call.segments), call.dtype)),
         segments_(call.segments.begin(), call.segments.end()),
@@ -119,7 +206,7 @@ class Allreduce final : public ReductionWork {
   }
 
   void reduce_by_nccl() const {
-    const Operator op(channel(), plan(), layout_.pieces().size() == 1, doing());
+    const ReductionPlan::ByNccl op = plan().chunk(layout_.pieces().size() == 1);
     const gpu::Piece& first = layout_.pieces().front();
     const Segment& segment = *first.segment;
     if (op.is_plain && segment.input != nullptr && segment.output != nullptr) {
@@ -129,7 +216,7 @@ class Allreduce final : public ReductionWork {
     }
     ++counts().packed_chunks;
     std::byte* const buffer = op.is_plain ? unregistered() : fusion();
-    pack(into(buffer), op.scales);
+    pack(into(buffer), op.averages);
     call(api().all_reduce, buffer, buffer, layout_.extent(), op.type, op.number);
     unpack(out_of(buffer));
   }
@@ -158,14 +245,8 @@ class Allreduce final : public ReductionWork {
 /// shorter leave some unused.
 class Reducescatter final : public ReductionWork {
  public:
-  Reducescatter(Communicators& communicators, const ReducescatterCall& call)
-      : ReductionWork(communicators,
-                      {.segments = {},
-                       .dtype = call.dtype,
-                       .op = call.op,
-                       .prescale = call.prescale,
-                       .final = call.final,
-                       .place = call.place},
+  Reducescatter(std::shared_ptr<Channel> channel, const ReducescatterCall& call)
+      : ReductionWork(std::move(channel), call.place, call.reduction(), std::nullopt,
                       "reducing and scattering " +
                           elements_text(std::accumulate(call.counts.begin(), call.counts.end(),
                                                         std::size_t{0}),
@@ -194,14 +275,14 @@ class Reducescatter final : public ReductionWork {
   /// `is_single`: all is in one chunk, where equal parts lie as in the tensor. Ranks without memory
   /// for it see it alike.
   void reduce_by_nccl(const cuda::RankParts& parts, bool is_single) const {
-    const Operator op(channel(), plan(), is_single, doing());
+    const ReductionPlan::ByNccl op = plan().chunk(is_single);
     if (op.is_plain && input_ != nullptr && output_ != nullptr) {
       ++counts().direct_chunks;
       return call(api().reduce_scatter, input_, output_, parts.each, op.type, op.number);
     }
     ++counts().packed_chunks;
     const Shares shares = lay_out(op.is_plain ? unregistered() : fusion(), parts.each);
-    pack(into(shares, parts), op.scales);
+    pack(into(shares, parts), op.averages);
     call(api().reduce_scatter, shares.packed, shares.received, parts.each, op.type, op.number);
     keep_part(shares, parts);
   }
@@ -230,11 +311,11 @@ class Reducescatter final : public ReductionWork {
 
 }  // namespace
 
-std::shared_ptr<Work> make_work(Communicators& communicators, const AllreduceCall& call) {
-  return std::make_shared<Allreduce>(communicators, call);
+std::shared_ptr<Work> make_work(std::shared_ptr<Channel> channel, const AllreduceCall& call) {
+  return std::make_shared<Allreduce>(std::move(channel), call);
 }
-std::shared_ptr<Work> make_work(Communicators& communicators, const ReducescatterCall& call) {
-  return std::make_shared<Reducescatter>(communicators, call);
+std::shared_ptr<Work> make_work(std::shared_ptr<Channel> channel, const ReducescatterCall& call) {
+  return std::make_shared<Reducescatter>(std::move(channel), call);
 }
 
 }  // namespace ronde::nccl

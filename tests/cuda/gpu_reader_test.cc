@@ -192,7 +192,7 @@ TEST_CASE("cuda: the first operation tells which GPU a rank uses") {
   CHECK(told.uuids() == kBoth);
 }
 
-TEST_CASE("nccl: the first operation tells which GPU a rank uses") {
+TEST_CASE("nccl: connecting tells which GPU a rank uses") {
   NcclRanks ranks(2);
   Told told;
   ranks.options.on_gpu = told.function();

@@ -3,7 +3,7 @@
 // streams it works.
 #include <catch2/catch.hpp>
 
-#include "backends/nccl/communicators.h"
+#include "backends/nccl/channel.h"
 #include "tests/support/gpu/gpu_exercise.h"
 #include "tests/support/gpu/nccl_ranks.h"
 #include "tests/support/ranks/requests.h"
@@ -70,38 +70,22 @@ TEST_CASE("nccl that one rank lacks is refused by name, and otherwise not used")
   }
 }
 
-TEST_CASE("nccl touches no GPU before the first operation") {
-  NcclRanks machine(2);
-  run_ranks(2, [&](int rank) {
-    Runtime runtime(machine.runtime_options(rank));
-    check(runtime.backend_name(DeviceKind::Cuda) == "nccl", "it is chosen");
-    std::vector<float> values(3);
-    runtime.run(sum_request(values, "on the CPU"));
-    runtime.shutdown();
-  });
-  CHECK(machine.cuda.calls("cuDevicePrimaryCtxRetain") == 0);
-  CHECK(machine.cuda.calls("ncclGetUniqueId") == 0);
-}
-
 TEST_CASE("nccl registers the fusion buffer once, and nothing where registrations are off") {
   struct Row {
     bool is_on;
     FakeNccl::Options nccl;
-    int allocations, windows, registrations;  ///< of two channels of two ranks
+    int allocations, windows;  ///< of two ranks
   };
-  const Row rows[] = {{true, {}, 4, 4, 0},
-                      {true, {.lacks = {"ncclCommWindowRegister"}}, 4, 0, 4},
-                      {true, {.makes_windows = false}, 4, 0, 4},
-                      {false, {}, 0, 0, 0}};
+  const Row rows[] = {{true, {}, 2, 2},
+                      {true, {.lacks = {"ncclCommWindowRegister"}}, 0, 0},
+                      {true, {.makes_windows = false}, 2, 0},
+                      {false, {}, 0, 0}};
   for (const Row& row : rows) {
     NcclRanks machine(2, row.nccl);
     machine.options.registration_cache = row.is_on;
-    machine.options.streams = 2;
     machine.run(exercise_sizes);
     CHECK(machine.cuda.calls("ncclMemAlloc") == row.allocations);
     CHECK(machine.cuda.calls("ncclCommWindowDeregister") == row.windows);
-    CHECK(machine.cuda.calls("ncclCommRegister") == row.registrations);
-    CHECK(machine.cuda.calls("ncclCommDeregister") == row.registrations);
   }
 }
 
@@ -142,85 +126,65 @@ TEST_CASE("nccl reads nothing before what the program's stream has queued, and h
   });
 }
 
+/// Ranks 0 and 2 of these share a GPU.
+struct SharedGpu : NcclRanks {
+  SharedGpu() : NcclRanks(3, {}, {.devices = 2}) { device_of = {0, 1, 0}; }
+};
+
 TEST_CASE("nccl names two ranks that share a GPU, and what to do") {
-  NcclRanks machine(3);
-  machine.device_of = {0, 1, 0};
-  machine.run_to_its_death([](Runtime& runtime, ProgramGpu& gpu) {
-    GpuSum sum(runtime, gpu, 3);
-    const Death death = death_of([&] { sum.start().wait(); });
-    check_contains(death.text, "rank 0 and rank 2 are both on GPU-01010101-");
-    check_contains(death.text, "(0000:00:00.0), but NCCL needs a GPU for each rank");
-    check_contains(death.text, "RONDE_GPU_BACKEND=cuda");
-    check_contains(death.text, "CUDA_VISIBLE_DEVICES");
+  SharedGpu machine;
+  machine.fail_to_start([](const std::string& text) {
+    check_contains(text, "rank 0 and rank 2 are both on GPU-01010101-");
+    check_contains(text, "(0000:00:00.0), but NCCL needs a GPU for each rank");
+    check_contains(text, "RONDE_GPU_BACKEND=cuda");
+    check_contains(text, "CUDA_VISIBLE_DEVICES");
   });
   CHECK(machine.cuda.calls("ncclGetUniqueId") == 0);
   machine.check_clean();
 }
 
-/// Ranks 0 and 2 of these share a GPU, and have a backend that moves what is there.
-struct SharedGpu : NcclRanks {
-  SharedGpu() : NcclRanks(3) {
-    device_of = {0, 1, 0};
-    CudaOptions backend;
-    backend.symbols = cuda.lookup();
-    backend.kernel_image = "an image";
-    options.fallback = cuda_backend_factory(backend).create;
-  }
-};
-
 TEST_CASE("nccl leaves ranks that share a GPU to the backend of CUDA IPC, with one line") {
   SharedGpu machine;
+  CudaOptions backend;
+  backend.symbols = machine.cuda.lookup();
+  backend.kernel_image = "an image";
+  machine.options.fallback = cuda_backend_factory(backend).create;
   machine.run([](Runtime& runtime, ProgramGpu& gpu) {
     for (int step = 0; step < 3; ++step) sum_on_gpu(runtime, gpu, 500);
-    check_counters(runtime, {{"fallback", 1}, {"fallback_ipc_operations", 3}, {"communicators", 0}},
-                   "nccl");
+    check_counters(runtime, {{"ipc_operations", 3}});
   });
-  REQUIRE(machine.warnings().size() == 1);
-  CHECK_THAT(machine.warnings()[0],
+  REQUIRE(machine.warnings.size() == 1);
+  CHECK_THAT(machine.warnings[0],
              Contains("rank 0 and rank 2 are both on GPU-01010101-") && Contains("'cuda'"));
+  CHECK(machine.cuda.calls("ncclGetUniqueId") == 0);
 }
 
-TEST_CASE("nccl messages before the first collective find a shared GPU pair by pair") {
-  SharedGpu machine;
+TEST_CASE("nccl refuses a tensor on another GPU than the one that it has connected") {
+  NcclRanks machine(1, {}, {.devices = 2});
+  machine.device_of = {1};
   machine.run([](Runtime& runtime, ProgramGpu& gpu) {
-    const int rank = runtime.topology().rank;
-    for (int step = 0; step < 3; ++step) {
-      // 0 and 2 share a GPU, 0 and 1 do not.
-      for (const int peer : {2, 1}) {
-        if (rank != 0 && rank != peer) continue;
-        GpuSum sum(runtime, gpu, 40);
-        runtime.run(sum.message(rank == 0 ? peer : 0, rank == 0));
-        sum.check_values(1.0F, "the message of rank 0");
-      }
-      // From then on all is the fallback's.
-      if (step > 0) sum_on_gpu(runtime, gpu, 500);
-    }
-    // Of the pair that can.
-    check_counters(runtime, {{"communicators", rank == 2 ? 0 : 1}}, "nccl");
+    GpuSum sum(runtime, gpu, 3);
+    check_contains(text_of<UsageError>([&] { sum.start().wait(); }),
+                   "a tensor is on GPU 1, but NCCL has connected this rank by GPU 0");
   });
-  CHECK(machine.warnings().size() == 1);
 }
 
 TEST_CASE("nccl finds ranks on one GPU also where its host has two names, and mixed versions") {
-  using nccl::Candidate;
-  using nccl::candidate_of;
-  const cuda::Gpu one{.name = "", .uuid = "GPU-one", .pci_id = "0000:1b:00.0"};
-  const cuda::Gpu two{.name = "", .uuid = "GPU-two", .pci_id = "0000:1b:00.0"};
-  const auto ranks = [&](int host, const cuda::Gpu& gpu, int version) {
-    return std::vector<Candidate>{candidate_of(4, 0, one, 22809),
-                                  candidate_of(7, host, gpu, version)};
+  using nccl::RankGpu;
+  const auto ranks = [](int host, const char* uuid, const char* version) {
+    return std::vector<RankGpu>{{4, 0, "2.28.9", "0000:1b:00.0", "GPU-one"},
+                                {7, host, version, "0000:1b:00.0", uuid}};
   };
-  CHECK(nccl::shared_gpu(ranks(1, two, 22809)).empty());
-  CHECK(nccl::shared_gpu(ranks(0, two, 22809)) ==
-        "rank 4 and rank 7 are both on GPU-one (0000:1b:00.0)");
-  CHECK(nccl::shared_gpu(ranks(1, one, 22809)) ==
-        "rank 4 and rank 7 are both on GPU-one (0000:1b:00.0)");
-  CHECK(nccl::mixed_versions(ranks(1, two, 22809)).empty());
-  CHECK_THAT(nccl::mixed_versions(ranks(1, two, 21903)),
+  const std::string both = "rank 4 and rank 7 are both on GPU-one (0000:1b:00.0)";
+  CHECK(nccl::shared_gpu(ranks(1, "GPU-two", "2.28.9")).empty());
+  CHECK(nccl::shared_gpu(ranks(0, "GPU-two", "2.28.9")) == both);
+  CHECK(nccl::shared_gpu(ranks(1, "GPU-one", "2.28.9")) == both);
+  CHECK(nccl::mixed_versions(ranks(1, "GPU-two", "2.28.9")).empty());
+  CHECK_THAT(nccl::mixed_versions(ranks(1, "GPU-two", "2.19.3")),
              Contains("rank 4 has NCCL 2.28.9, rank 7 has 2.19.3"));
 }
 
-TEST_CASE("nccl takes along a rank that has joined before it had a tensor on a GPU") {
+TEST_CASE("nccl takes along a rank that has joined without a tensor on a GPU") {
   NcclRanks machine(2);
   machine.run([](Runtime& runtime, ProgramGpu& gpu) {
     if (runtime.topology().rank == 0) {

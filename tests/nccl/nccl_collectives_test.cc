@@ -50,36 +50,24 @@ TEST_CASE("nccl with one rank carries out each collective, and is no mere copy")
   machine.run(exercise_nccl_alone);
 }
 
-TEST_CASE("nccl averages halves whose sum is beyond them") {
-  NcclRanks machine(2);
-  machine.run([](Runtime& runtime, ProgramGpu& gpu) {
-    const Bytes large = {std::byte{0x53}, std::byte{0x7b}};  // 60000 as f16
-    const GpuTensor tensor(gpu, large);
-    Request request;
-    request.dtype = DataType::F16;
-    request.shape = {1};
-    request.op = ReduceOp::Average;
-    gpu.place(request);
-    request.input = request.output = tensor.data();
-    runtime.run(std::move(request));
-    check(tensor.read() == large, "the average of equal numbers is that number");
-  });
-}
-
-TEST_CASE("nccl sums, averages and scales a single tensor where it is, without a kernel") {
+TEST_CASE("nccl sums and averages a single tensor where it is, without a kernel") {
   struct Row {
     DataType dtype;
     ReduceOp op;
     double prescale, postscale;
-    double expected;         ///< of 1 and 2
-    bool in_kernel = false;  ///< a half type does not hold the factor
+    double expected;         ///< of 1 and 2, times `scale`
+    bool in_kernel = false;  ///< by which elements are scaled
+    double scale = 1.0;
   };
+  constexpr double kLarge = 30000.0;  // the sum is beyond f16
   const Row rows[] = {{DataType::BF16, ReduceOp::Sum, 1.0, 1.0, 3.0},
                       {DataType::BF16, ReduceOp::Average, 1.0, 1.0, 1.5},
-                      {DataType::F16, ReduceOp::Average, 4.0, 0.5, 3.0},
+                      {DataType::F16, ReduceOp::Average, 4.0, 0.25, 1.5},
+                      {DataType::F16, ReduceOp::Average, 1.0, 1.0, 1.5, false, kLarge},
+                      {DataType::F16, ReduceOp::Average, 4.0, 0.5, 3.0, true},
                       {DataType::BF16, ReduceOp::Sum, 1.0 / 3, 1.0, 1.0, true},
                       {DataType::F16, ReduceOp::Average, 1.0, 2.0 / 3, 1.0, true},
-                      {DataType::F32, ReduceOp::Sum, 0.25, 1.0, 0.75},
+                      {DataType::F32, ReduceOp::Sum, 0.25, 1.0, 0.75, true},
                       {DataType::F64, ReduceOp::Average, 1.0, 1.0, 1.5}};
   const bool is_exact = GENERATE(false, true);
   CAPTURE(is_exact);
@@ -89,7 +77,7 @@ TEST_CASE("nccl sums, averages and scales a single tensor where it is, without a
   machine.run([&](Runtime& runtime, ProgramGpu& gpu) {
     for (const Row& row : rows) {
       TensorValues values(row.dtype, 900);
-      values.fill(runtime.topology().rank + 1);
+      values.fill((runtime.topology().rank + 1) * row.scale);
       const GpuTensor tensor(gpu, bytes_of(values));
       Request request;
       request.dtype = row.dtype;
@@ -106,53 +94,47 @@ TEST_CASE("nccl sums, averages and scales a single tensor where it is, without a
       together.arrive_and_wait();
       check((machine.cuda.calls("cuLaunchKernel") > before) == (is_exact || row.in_kernel),
             "kernels of Ronde's");
-      values.fill(row.expected);
+      values.fill(row.expected * row.scale);
       check(tensor.read() == bytes_of(values),
             std::string(to_string(row.op)) + " of " + std::string(to_string(row.dtype)));
     }
   });
-  CHECK((machine.cuda.calls("ncclRedOpCreatePreMulSum") > 0) == !is_exact);
 }
 
-TEST_CASE("nccl has one communicator for each stream and for each pair that sends") {
+TEST_CASE("nccl has one communicator, made at the start, for collectives and messages") {
   const int ranks = GENERATE(2, 3);
   NcclRanks machine(ranks);
-  machine.options.streams = 2;
   machine.run([&](Runtime& runtime, ProgramGpu& gpu) {
-    exercise_messages(runtime, gpu);  // before any collective
+    check(machine.cuda.calls("ncclCommInitRankConfig") == ranks, "connected");
+    exercise_messages(runtime, gpu);
     for (int step = 0; step < 5; ++step) sum_on_gpu(runtime, gpu, 700);
     exercise_messages(runtime, gpu);
-    const auto pairs = static_cast<std::uint64_t>(ranks - 1);
-    check_counters(runtime, {{"communicators", pairs + 2}}, "nccl");
   });
+  CHECK(machine.cuda.calls("ncclCommInitRankConfig") == ranks);
 }
 
-TEST_CASE("nccl messages in a ring do not wait for each other in a circle") {
+TEST_CASE("nccl messages in a ring, and some of two ranks, are in one order with collectives") {
   NcclRanks machine(3);
   machine.run([](Runtime& runtime, ProgramGpu& gpu) {
     const int rank = runtime.topology().rank;
-    GpuSum sent(runtime, gpu, 50);
-    GpuSum received(runtime, gpu, 50);
-    // Each pair connects with its first message: from 0 to 1, from 1 to 2, and from 2 to 0.
-    const Work sending = runtime.submit(sent.message((rank + 1) % 3, true));
-    const Work receiving = runtime.submit(received.message((rank + 2) % 3, false));
-    sending.wait();
-    receiving.wait();
-    received.check_values(static_cast<float>((rank + 2) % 3 + 1), "what the one before has sent");
-  });
-}
-
-TEST_CASE("nccl messages of two ranks leave the turns of the others' collectives as they are") {
-  NcclRanks machine(3);
-  machine.options.streams = 3;
-  machine.run([](Runtime& runtime, ProgramGpu& gpu) {
-    const int rank = runtime.topology().rank;
-    for (int step = 0; step < 7; ++step) {
-      // Another number of messages for each rank.
-      GpuSum values(runtime, gpu, 9);
-      for (int i = 0; rank < 2 && i < step; ++i) runtime.run(values.message(1 - rank, rank == 0));
-      if (rank < 2 && step > 0) values.check_values(1.0F, "what rank 0 has sent");
-      sum_on_gpu(runtime, gpu, 100);
+    for (int step = 0; step < 5; ++step) {
+      // All in flight at once, and submitted in another order on each rank.
+      GpuSum sum(runtime, gpu, 100), sent(runtime, gpu, 50), received(runtime, gpu, 50);
+      GpuSum between(runtime, gpu, 9);
+      std::vector<Work> works;
+      if (rank == 0) works.push_back(sum.start("sum"));
+      for (int i = 0; rank < 2 && i < step; ++i) {
+        works.push_back(runtime.submit(between.message(1 - rank, rank == 0)));
+        works.back().wait();  // one buffer
+      }
+      works.push_back(runtime.submit(sent.message((rank + 1) % 3, true)));
+      if (rank == 1) works.push_back(sum.start("sum"));
+      works.push_back(runtime.submit(received.message((rank + 2) % 3, false)));
+      if (rank == 2) works.push_back(sum.start("sum"));
+      for (const Work& work : works) work.wait();
+      sum.check_values(6.0F, "a sum");
+      received.check_values(static_cast<float>((rank + 2) % 3 + 1), "what the one before has sent");
+      if (rank < 2 && step > 0) between.check_values(1.0F, "what rank 0 has sent");
     }
   });
 }

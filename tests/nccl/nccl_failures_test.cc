@@ -24,7 +24,7 @@ class HeldSum {
  public:
   HeldSum(NcclRanks& machine, Runtime& runtime, ProgramGpu& gpu, bool is_held = true)
       : machine_(machine), gpu_(gpu) {
-    sum_on_gpu(runtime, gpu, kCount);  // connects
+    sum_on_gpu(runtime, gpu, kCount);
     if (is_held) machine_.cuda.hold(gpu_.stream.handle());
     work_ = start_owned(runtime, gpu, kCount, memory_);
     work_.wait_on(nullptr);  // until it is queued
@@ -43,56 +43,56 @@ class HeldSum {
   Work work_;
 };
 
-/// NCCL breaks down while every rank's sum is held, which is then released; then `check_end`.
-void run_to_breakdown(NcclRanks& machine, nccl::Result result,
-                      const std::function<void(HeldSum& sum)>& check_end) {
-  std::barrier together(machine.size());
-  machine.run_to_its_death([&](Runtime& runtime, ProgramGpu& gpu) {
-    HeldSum sum(machine, runtime, gpu);
-    together.arrive_and_wait();
-    if (runtime.topology().rank == 0) machine.nccl.break_down(result);
-    together.arrive_and_wait();
-    sum.release();
-    check_end(sum);
-  });
+/// Aborts hang until `returns`: what NCCL may use is kept, and it ends with them.
+void check_end_of_hang(NcclRanks& machine, std::promise<void>& returns) {
+  CHECK(machine.nccl.live().communicators == 2);
+  CHECK(machine.nccl.live().allocations == 2);  // the fusion buffers
+  CHECK(machine.cuda.live().streams >= machine.size());
+  returns.set_value();
+  machine.wait_for_threads();
+  CHECK(machine.nccl.live().communicators == 0);
+  CHECK(machine.nccl.misuses() == std::vector<std::string>{});
 }
 
 TEST_CASE("nccl errors of calls end the group in their own words, and another one can begin") {
   struct Row {
     std::string symbol;
-    int skipped;  ///< calls that are not of the sum, or not the first
-    DataType dtype;
+    int skipped;  ///< calls that are not the first
     std::string words;
+    bool is_exact = false;  ///< sent, and combined by the ranks
+    bool is_start = false;
   };
-  const std::string reducing_f32 = "reducing 1 tensor(s) of 3001 elements of f32: ";
-  const std::string reducing_f16 = "reducing 1 tensor(s) of 3001 elements of f16: ";
+  const std::string reducing = "reducing 1 tensor(s) of 3001 elements of f32: ";
   // The failing call is that of whichever rank comes first.
-  const Row rows[] = {
-      {"ncclGetUniqueId", 0, DataType::F32, "connecting the ranks: "},
-      {"ncclCommInitRankConfig", 0, DataType::F32, "connecting 2 ranks: "},
-      {"ncclMemAlloc", 0, DataType::F16, ""},
-      {"ncclCommWindowRegister", 0, DataType::F16, "registering the fusion buffer of 2048 bytes: "},
-      {"ncclAllReduce", 1, DataType::F32, reducing_f32},
-      {"ncclGroupStart", 0, DataType::F16, reducing_f16},
-      {"ncclSend", 0, DataType::F16, reducing_f16},
-      {"ncclGroupEnd", 0, DataType::F16, reducing_f16},
-      {"ncclAllGather", 0, DataType::F16, reducing_f16}};
+  const Row rows[] = {{"ncclGetUniqueId", 0, "connecting the ranks: ", false, true},
+                      {"ncclCommInitRankConfig", 0, "connecting 2 ranks: ", false, true},
+                      {"ncclMemAlloc", 0, "allocating ", false, true},
+                      {"ncclCommWindowRegister", 0, "registering the ", false, true},
+                      {"ncclAllReduce", 1, reducing},
+                      {"ncclGroupStart", 0, reducing, true},
+                      {"ncclSend", 0, reducing, true},
+                      {"ncclGroupEnd", 0, reducing, true},
+                      {"ncclAllGather", 0, reducing, true}};
   for (const Row& row : rows) {
     CAPTURE(row.symbol);
     NcclRanks machine(2);
-    machine.options.exact = row.dtype == DataType::F16;  // sent, and combined by the ranks
+    machine.options.exact = row.is_exact;
+    machine.options.init_timeout_s = row.is_start ? 0.5 : 120;
     machine.cuda.fail(row.symbol, nccl::kInternalError, 1, row.skipped);
-    machine.run_to_its_death([&](Runtime& runtime, ProgramGpu& gpu) {
-      GpuSum sum(runtime, gpu, kCount);
-      Request request = sum.request();
-      request.dtype = row.dtype;
-      const Death death = death_of([&] { runtime.submit(std::move(request)).wait(); });
-      check_contains(death.text, "NCCL failed while ");
-      check_contains(death.text, row.words + row.symbol);
-      check_contains(death.text, ": the fake says so (3)");
-    });
+    const auto check_text = [&](const std::string& text) {
+      check_contains(text, "NCCL failed while " + row.words);
+      check_contains(text, row.symbol + ": the fake says so (3)");
+    };
+    if (row.is_start) machine.fail_to_start(check_text);
+    if (!row.is_start) {
+      machine.run_to_its_death([&](Runtime& runtime, ProgramGpu& gpu) {
+        GpuSum sum(runtime, gpu, kCount);
+        check_text(death_of([&] { sum.start().wait(); }).text);
+      });
+    }
     machine.end_connecting();
     machine.check_clean();
+    machine.options.init_timeout_s = 120;
     machine.check_recovery();
   }
 }
@@ -106,33 +106,19 @@ TEST_CASE("nccl without memory on the GPU for the fusion buffer ends the group")
     GpuSum sum(runtime, gpu, 10);
     together.arrive_and_wait();
     machine.cuda.fail("cuMemAlloc_v2", cuda::kOutOfMemory, 1000);
-    Request request = sum.request();
-    request.dtype = DataType::F16;
-    const std::string text = death_of([&] { runtime.run(std::move(request)); }).text;
+    const std::string text = death_of([&] { sum.start().wait(); }).text;
     check_contains(text, "CUDA failed while allocating ");
     check_contains(text, "choose a smaller RONDE_FUSION_BYTES");
   });
   machine.check_clean();
 }
 
-TEST_CASE("nccl that waits for a rank to connect gives up at its deadline, or when a rank dies") {
-  const bool dies = GENERATE(false, true);
-  CAPTURE(dies);
+TEST_CASE("nccl that waits for a rank to connect gives up at its deadline") {
   NcclRanks machine(2);
-  // A thread of each rank begins to connect meanwhile.
-  if (!dies) machine.options.init_timeout_s = 1;
-  machine.nccl.lose_a_rank(2);
-  machine.run_to_its_death([&](Runtime& runtime, ProgramGpu& gpu) {
-    std::weak_ptr<void> memory;
-    const Work work = start_owned(runtime, gpu, kCount, memory);
-    while (dies && machine.cuda.calls("ncclCommInitRankConfig") < 2) std::this_thread::yield();
-    if (dies && runtime.topology().rank == 1) return machine.kill(1);
-    const Death death = death_of([&] { work.wait(); });
-    if (dies) check(death.rank == 1, "the one that died is named: " + death.text);
-    if (!dies) {
-      check_contains(death.text, "connecting 2 ranks: not all of the 2 ranks have come in time");
-    }
-    check(memory.expired(), "the memory was handed back");
+  machine.options.init_timeout_s = 0.5;
+  machine.nccl.lose_a_rank();
+  machine.fail_to_start([](const std::string& text) {
+    check_contains(text, "connecting 2 ranks: not all of the 2 ranks have come in time");
   });
   // The threads that nobody waits for any more still connect, and give back all that they hold.
   CHECK(machine.cuda.live().contexts > 0);
@@ -154,7 +140,7 @@ TEST_CASE("nccl calls that block when a rank dies are ended by abort, or left wi
     sum_on_gpu(runtime, gpu, kCount);
     together.arrive_and_wait();
     const int before = machine.cuda.calls("ncclAllReduce");
-    if (runtime.topology().rank == 0) machine.nccl.hold_calls();
+    if (runtime.topology().rank == 0) machine.nccl.lose_a_rank();
     together.arrive_and_wait();
     std::weak_ptr<void> memory;
     const Work work = start_owned(runtime, gpu, kCount, memory);
@@ -164,26 +150,33 @@ TEST_CASE("nccl calls that block when a rank dies are ended by abort, or left wi
     // The call may still queue work on it.
     check(memory.expired() == !abort_hangs, "the memory is kept while NCCL has it");
   });
-  if (abort_hangs) {
-    CHECK(machine.nccl.live().communicators == 2);
-    returns.set_value();
-    machine.wait_for_threads();
-    CHECK(machine.nccl.live().communicators == 0);
-    CHECK(machine.nccl.misuses() == std::vector<std::string>{});
-    return;
-  }
-  machine.check_clean();
+  if (abort_hangs) check_end_of_hang(machine, returns);
+  if (!abort_hangs) machine.check_clean();
 }
 
 TEST_CASE("nccl that breaks down under queued work is found out, and its work is ended") {
+  const bool abort_hangs = GENERATE(false, true);
+  CAPTURE(abort_hangs);
   NcclRanks machine(2);
-  run_to_breakdown(machine, nccl::kRemoteError, [](HeldSum& sum) {
+  std::promise<void> returns;
+  if (abort_hangs) {
+    machine.options.abort_bound = 20ms;
+    machine.nccl.hold_aborts(returns.get_future().share());
+  }
+  std::barrier together(2);
+  machine.run_to_its_death([&](Runtime& runtime, ProgramGpu& gpu) {
+    HeldSum sum(machine, runtime, gpu);
+    together.arrive_and_wait();
+    if (runtime.topology().rank == 0) machine.nccl.break_down(nccl::kRemoteError);
+    together.arrive_and_wait();
+    sum.release();
     check_contains(sum.death().text,
                    "NCCL failed while reducing 1 tensor(s) of 3001 elements of f32: "
                    "ncclCommGetAsyncError: the fake says so (6)");
-    check(sum.is_handed_back(), "the memory was handed back");
+    check(sum.is_handed_back() == !abort_hangs, "the memory is kept while NCCL may write there");
   });
-  machine.check_clean();
+  if (abort_hangs) check_end_of_hang(machine, returns);
+  if (!abort_hangs) machine.check_clean();
 }
 
 TEST_CASE("nccl's survivors of a rank that dies raise in time, with their memory") {
@@ -225,29 +218,13 @@ TEST_CASE("nccl work that does not end is given up at the limit of stalls") {
   CHECK(machine.cuda.live() == FakeCuda::Live{.contexts = 1, .allocations = 1});
 }
 
-TEST_CASE("nccl whose abort hangs is left to itself within bounds, with memory that it may use") {
-  NcclRanks machine(2);
-  machine.options.abort_bound = 20ms;
-  std::promise<void> returns;
-  machine.nccl.hold_aborts(returns.get_future().share());
-  run_to_breakdown(machine, nccl::kSystemError, [](HeldSum& sum) {
-    static_cast<void>(sum.death());
-    check(!sum.is_handed_back(), "NCCL may still write there: the memory is kept");
-  });
-  CHECK(machine.nccl.live().communicators == 2);
-  CHECK(machine.nccl.live().allocations == 2);  // the fusion buffers, which NCCL may still use
-  CHECK(machine.cuda.live().streams >= machine.size());
-  returns.set_value();
-  machine.wait_for_threads();
-  CHECK(machine.nccl.live().communicators == 0);
-  CHECK(machine.nccl.misuses() == std::vector<std::string>{});
-}
-
 TEST_CASE("nccl that does not close in time is an error of the shutdown, and is aborted") {
   NcclRanks machine(2);
   machine.options.close_bound = 20ms;
+  std::barrier together(2);
   machine.run_to_its_death([&](Runtime& runtime, ProgramGpu& gpu) {
-    for (int step = 0; step < 2; ++step) sum_on_gpu(runtime, gpu, 10);
+    sum_on_gpu(runtime, gpu, 10);
+    together.arrive_and_wait();
     machine.nccl.lose_a_rank();
     const Death death = death_of([&] { runtime.shutdown(); });
     check_contains(death.text, "cannot close its backend: NCCL failed while closing");

@@ -36,7 +36,6 @@ struct Config {
   bool gpu_aware_mpi = true;
   bool registration_cache = true;
   std::uint64_t registration_cache_bytes = std::uint64_t{16} << 30;
-  std::uint64_t nccl_streams = 1;
   std::string visible_devices;
   std::string process_sets;
   bool exact = false;

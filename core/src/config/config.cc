@@ -280,9 +280,6 @@ constexpr Variable kVariables[] = {
      Bytes{&Config::registration_cache_bytes, kLargestHeap},
      "Most memory whose registrations are kept; beyond it those that were not used for longest are "
      "given up."},
-    {"RONDE_NCCL_STREAMS", "HOROVOD_NUM_NCCL_STREAMS", "streams",
-     Count{&Config::nccl_streams, "a number of streams", 1, 16},
-     "Streams, each with a communicator of its own, that operations take turns on."},
     {"RONDE_VISIBLE_DEVICES", "", "GPUs",
      Text{&Config::visible_devices, checked<parse_device_list>},
      "GPUs whose memory ranks may map, whatever CUDA_VISIBLE_DEVICES leaves to the framework: "

@@ -33,13 +33,12 @@ struct AliasValue {
   std::string_view theirs;  ///< in small letters; Horovod reads any
   std::string_view ours;
 };
-constexpr std::array<AliasValue, 6> kAliasValues = {
+constexpr std::array<AliasValue, 5> kAliasValues = {
     {{"HOROVOD_LOG_LEVEL", "fatal", "error"},
      {"HOROVOD_CPU_OPERATIONS", "mpi", "mpi"},
      {"HOROVOD_CPU_OPERATIONS", "gloo", "auto"},
      {"HOROVOD_CPU_OPERATIONS", "ccl", "auto"},
-     {"HOROVOD_NUM_NCCL_STREAMS", "0", "1"},  // its default
-     {"HOROVOD_TIMELINE", "dynamic", ""}}};   // start_timeline() names the file
+     {"HOROVOD_TIMELINE", "dynamic", ""}}};  // start_timeline() names the file
 
 std::string_view alias_value(std::string_view alias, std::string_view text) {
   const auto equal = [](unsigned char a, unsigned char b) { return std::tolower(a) == b; };
@@ -99,7 +98,9 @@ std::vector<std::string> unknown_name_warnings(std::vector<std::string> names) {
   std::string of_horovod;
   for (const std::string& name : names) {
     if (is_known(name)) continue;
-    if (name.starts_with(kOwnPrefix)) {
+    if (name == "RONDE_NCCL_STREAMS") {
+      warnings.push_back(name + " has no effect: NCCL has one stream for each process set");
+    } else if (name.starts_with(kOwnPrefix)) {
       warnings.push_back(name + " is not a variable of Ronde and does nothing; did you mean " +
                          nearest_name(name) + "? `ronde info` lists all of them");
     } else if (name.starts_with(kHorovodPrefix)) {

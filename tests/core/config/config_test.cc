@@ -94,7 +94,6 @@ const Environment kOther = {
     {"RONDE_CUDA_IPC", "0"},
     {"RONDE_REGISTRATION_CACHE", "0"},
     {"RONDE_REGISTRATION_CACHE_BYTES", "7MiB"},
-    {"RONDE_NCCL_STREAMS", "4"},
     {"RONDE_VISIBLE_DEVICES", "GPU-8a3f,1"},
     {"RONDE_CUDA_IPC_DIRECT_BYTES", "5MiB"},
     {"RONDE_GPU_AWARE_MPI", "0"},
@@ -128,7 +127,7 @@ TEST_CASE("every variable reaches its own field and its text parses back") {
   expected.verify = true, expected.cuda_ipc = false, expected.cuda_ipc_sync = "flags";
   expected.cuda_ipc_direct_bytes = 5ull << 20, expected.gpu_aware_mpi = false;
   expected.registration_cache = false, expected.registration_cache_bytes = 7ull << 20;
-  expected.nccl_streams = 4, expected.visible_devices = "GPU-8a3f,1";
+  expected.visible_devices = "GPU-8a3f,1";
   expected.process_sets = "0,1;2", expected.autotune = true, expected.autotune_log = "a log.csv";
   expected.tuned = "/tmp/a=b.json", expected.events = 100, expected.profile = "run.json";
   expected.timeline = "/tmp/time line", expected.dump = "dumps", expected.dump_on_sigusr2 = true;
@@ -198,7 +197,6 @@ TEST_CASE("garbage in any variable is a UsageError that quotes it and says what 
       {"RONDE_GPU_AWARE_MPI", {"", "yes", "auto", "01"}},
       {"RONDE_REGISTRATION_CACHE", {"", "yes", "true", "01"}},
       {"RONDE_REGISTRATION_CACHE_BYTES", {"", "-1", "2TiB"}},
-      {"RONDE_NCCL_STREAMS", {"0", "-1", "17", "two"}},
       {"RONDE_VISIBLE_DEVICES",
        {",", "0,", ",0", "-1", "0, 1", "GPU-", "MIG-1", "GPU-XY", "12345"}},
       {"RONDE_PROCESS_SETS", {";", "0;", ";0", "0,;1", "-1", "0 1", "all"}},
@@ -322,7 +320,6 @@ TEST_CASE("what Horovod's launcher sets is taken in any case, without a word") {
            {"HOROVOD_LOG_LEVEL", "TRACE", "RONDE_LOG_LEVEL", "trace"},
            {"HOROVOD_TIMELINE", "DYNAMIC", "RONDE_TIMELINE", ""},
            {"HOROVOD_TIMELINE", "/tmp/t.json", "RONDE_TIMELINE", "/tmp/t.json"},
-           {"HOROVOD_NUM_NCCL_STREAMS", "0", "RONDE_NCCL_STREAMS", "1"},
            // The launcher multiplies MiB of its file; a fraction of them makes a float.
            {"HOROVOD_FUSION_THRESHOLD", "524288.0", "RONDE_FUSION_BYTES", "512KiB"},
            {"HOROVOD_CYCLE_TIME", "3.5", "RONDE_CYCLE_TIME_MS", "3.5"}}) {
@@ -365,6 +362,15 @@ TEST_CASE("an unknown variable warns with the nearest known one") {
                                     "XRONDE_FUSION_BYTES", "XHOROVOD_TIMELINE"}) {
     CHECK(load({{foreign, "1"}}).warnings.empty());
   }
+}
+
+TEST_CASE("NCCL's streams, of which there is one, have no effect under either name") {
+  CHECK(load({{"RONDE_NCCL_STREAMS", "4"}}).warnings ==
+        std::vector<std::string>{
+            "RONDE_NCCL_STREAMS has no effect: NCCL has one stream for each process set"});
+  CHECK(load({{"HOROVOD_NUM_NCCL_STREAMS", "4"}}).warnings ==
+        std::vector<std::string>{"Ronde does not read HOROVOD_NUM_NCCL_STREAMS: "
+                                 "docs/coming_from_horovod.md says what to set instead"});
 }
 
 TEST_CASE("all variables of Horovod that are not read are in one warning") {

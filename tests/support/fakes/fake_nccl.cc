@@ -2,41 +2,437 @@
 #include "tests/support/fakes/fake_nccl.h"
 
 #include <algorithm>
+#include <atomic>
+#include <cmath>
+#include <condition_variable>
 #include <cstring>
+#include <deque>
+#include <map>
+#include <mutex>
+#include <set>
 #include <stdexcept>
 #include <thread>
+#include <type_traits>
+#include <utility>
 
 #include "tests/support/fakes/fake_cuda_state.h"
-#include "tests/support/fakes/fake_nccl_state.h"
+#include "tests/support/half.h"
 
 namespace ronde::test {
 namespace {
 
-using namespace ronde::test::fake_nccl;
-using nccl::Communicator;
-using nccl::Result;
+using namespace ronde::nccl;
+using StreamHandle = cuda::StreamHandle;
 
-std::atomic<FakeNccl::State*> the_one{nullptr};
+enum class Kind { AllReduce, ReduceScatter, Broadcast, AllGather, Send, Recv };
 
-FakeNccl::State& state() {
-  return *the_one.load();
+/// One call of one rank. It is done once it has met those of the others.
+struct Call {
+  Kind kind = Kind::AllReduce;
+  const void* input = nullptr;
+  void* output = nullptr;
+  std::size_t count = 0;
+  DataTypeNumber type = kUint8;
+  ReductionNumber op = kSum;
+  int other = -1;       ///< the root, or the peer
+  double factor = 1.0;  ///< of each rank's elements, in their type: that of kAverage
+  /// Bytes from the beginning of a window; -1: in none.
+  std::ptrdiff_t input_in_window = -1, output_in_window = -1;
+  bool is_done = false;
+
+  bool is_message() const { return kind == Kind::Send || kind == Kind::Recv; }
+};
+using Calls = std::vector<std::shared_ptr<Call>>;
+
+struct F16 {
+  std::uint16_t bits;
+  operator float() const { return f16_to_f32(bits); }
+  static F16 of(float value) { return {f32_to_f16(value)}; }
+};
+struct Bf16 {
+  std::uint16_t bits;
+  operator float() const { return bf16_to_f32(bits); }
+  static Bf16 of(float value) { return {f32_to_bf16(value)}; }
+};
+
+template <typename Number>
+Number combined(Number a, Number b, ReductionNumber op) {
+  if constexpr (std::is_class_v<Number>) {
+    return Number::of(combined<float>(a, b, op));
+  } else {
+    using Wide = std::conditional_t<std::is_floating_point_v<Number>, Number, std::uint64_t>;
+    const auto x = static_cast<Wide>(a);
+    const auto y = static_cast<Wide>(b);
+    if (op == kSum) return static_cast<Number>(x + y);
+    if (op == kProduct) return static_cast<Number>(x * y);
+    // As on the GPU, the number is taken where the other one is NaN.
+    if constexpr (std::is_floating_point_v<Number>) {
+      if (std::isnan(a)) return b;
+    }
+    return (op == kMax ? a < b : b < a) ? b : a;
+  }
 }
+
+/// Both are of the type, and so is the result.
+template <typename Number>
+Number scaled(Number value, double factor) {
+  if constexpr (std::is_class_v<Number>) {
+    return Number::of(value * static_cast<float>(Number::of(static_cast<float>(factor))));
+  } else {
+    return static_cast<Number>(value * static_cast<Number>(factor));
+  }
+}
+
+/// Calls `visit` with a zero of the type.
+template <typename Visit>
+void with_type(DataTypeNumber type, Visit visit) {
+  if (type == kInt8) visit(std::int8_t{});
+  if (type == kUint8) visit(std::uint8_t{});
+  if (type == kInt32) visit(std::int32_t{});
+  if (type == kInt64) visit(std::int64_t{});
+  if (type == kFloat16) visit(F16{});
+  if (type == kBfloat16) visit(Bf16{});
+  if (type == kFloat32) visit(float{});
+  if (type == kFloat64) visit(double{});
+}
+
+std::size_t width_of(DataTypeNumber type) {
+  std::size_t width = 0;
+  with_type(type, [&](auto zero) { width = sizeof zero; });
+  return width;
+}
+
+/// `count` elements from `first` on of what all ranks bring, as bytes.
+std::vector<char> reduced(const Calls& calls, std::size_t first, std::size_t count) {
+  const Call& any = *calls.front();
+  std::vector<char> result(count * width_of(any.type));
+  with_type(any.type, [&](auto zero) {
+    using Number = decltype(zero);
+    const auto bring = [&](std::size_t rank, std::size_t i) {
+      Number value;
+      std::memcpy(&value, static_cast<const char*>(calls[rank]->input) + i * sizeof value,
+                  sizeof value);
+      return any.factor != 1.0 ? scaled(value, any.factor) : value;
+    };
+    for (std::size_t i = 0; i < count; ++i) {
+      // A ring begins somewhere else for each part.
+      const std::size_t begin = (first + i + 1) % calls.size();
+      Number value = bring(begin, first + i);
+      for (std::size_t k = 1; k < calls.size(); ++k) {
+        value = combined(value, bring((begin + k) % calls.size(), first + i), any.op);
+      }
+      std::memcpy(result.data() + i * sizeof value, &value, sizeof value);
+    }
+  });
+  return result;
+}
+
+void put(const std::vector<char>& bytes, void* output) {
+  if (!bytes.empty()) std::memcpy(output, bytes.data(), bytes.size());
+}
+
+std::vector<char> taken(const Call& call) {
+  const auto* const input = static_cast<const char*>(call.input);
+  return std::vector<char>(input, input + call.count * width_of(call.type));
+}
+
+struct Misuses {
+  void add(const std::string& text) {
+    const std::lock_guard lock(mutex);
+    texts.push_back(text);
+  }
+
+  std::mutex mutex;
+  std::vector<std::string> texts;  ///< guarded by mutex
+};
+
+/// The ranks that were given one unique id. Their calls meet here, under the lock of the streams.
+struct Ranks {
+  explicit Ranks(int how_many, Misuses& where) : size(how_many), misuses(where) {}
+
+  static bool fit(const Call& a, const Call& b) {
+    return a.kind == b.kind && a.count == b.count && a.type == b.type && a.op == b.op &&
+           a.other == b.other && a.factor == b.factor;
+  }
+
+  /// Moves and reduces for all ranks, whose calls these are in their order.
+  void run_collective(const Calls& calls) {
+    const Call& first = *calls.front();
+    if (!std::all_of(calls.begin(), calls.end(),
+                     [&](const auto& call) { return fit(first, *call); })) {
+      return misuses.add("the ranks' calls do not fit each other");
+    }
+    // NCCL chooses a kernel by the windows that a rank's own memory is in.
+    if (!std::all_of(calls.begin(), calls.end(), [&](const auto& call) {
+          return call->input_in_window == first.input_in_window &&
+                 call->output_in_window == first.output_in_window;
+        })) {
+      misuses.add("buffers are not at the same place of every rank's window");
+    }
+    // All is read before anything is written: some of it may be in place.
+    std::vector<std::vector<char>> results(calls.size());
+    for (std::size_t rank = 0; rank < calls.size(); ++rank) {
+      if (first.kind == Kind::ReduceScatter) {
+        results[rank] = reduced(calls, rank * first.count, first.count);
+      } else if (first.kind == Kind::Broadcast) {
+        results[rank] = taken(*calls[static_cast<std::size_t>(first.other)]);
+      } else if (first.kind == Kind::AllReduce) {
+        results[rank] = reduced(calls, 0, first.count);
+      }
+      for (std::size_t i = 0; first.kind == Kind::AllGather && i < calls.size(); ++i) {
+        const std::vector<char> more = taken(*calls[i]);
+        results[rank].insert(results[rank].end(), more.begin(), more.end());
+      }
+    }
+    for (std::size_t rank = 0; rank < calls.size(); ++rank) put(results[rank], calls[rank]->output);
+  }
+
+  /// The stream of `rank` has come to the call.
+  void arrive(int rank, const std::shared_ptr<Call>& call) {
+    if (is_torn) return;
+    if (call->is_message()) {
+      const bool is_sent = call->kind == Kind::Send;
+      auto& queue = messages[is_sent ? std::pair(rank, call->other) : std::pair(call->other, rank)];
+      if (queue.empty() || queue.front()->kind == call->kind) return queue.push_back(call);
+      const Call& from = is_sent ? *call : *queue.front();
+      const Call& to = is_sent ? *queue.front() : *call;
+      const bool fits = from.count == to.count && from.type == to.type;
+      if (fits) put(taken(from), to.output);
+      if (!fits) misuses.add("a send and its receive do not fit each other");
+      call->is_done = queue.front()->is_done = true;
+      return queue.pop_front();
+    }
+    collectives[rank].push_back(call);
+    const auto is_empty = [](const auto& each) { return each.second.empty(); };
+    if (static_cast<int>(collectives.size()) < size || std::ranges::any_of(collectives, is_empty)) {
+      return;
+    }
+    Calls all;
+    for (auto& [other, queue] : collectives) {
+      all.push_back(queue.front());
+      queue.pop_front();
+    }
+    run_collective(all);
+    for (const auto& each : all) each->is_done = true;
+  }
+
+  const int size;
+  Misuses& misuses;
+  std::set<int> devices;                      ///< of those that have come; under FakeNccl's lock
+  std::map<std::string, std::set<int>> came;  ///< the same: the ranks that have called it
+  /// A rank has aborted: nothing that the others do with it ends any more.
+  std::atomic<bool> is_torn{false};
+  // Calls that wait for those of other ranks.
+  std::map<int, std::deque<std::shared_ptr<Call>>> collectives;
+  std::map<std::pair<int, int>, std::deque<std::shared_ptr<Call>>> messages;
+};
+
+struct Launch {
+  Calls calls;
+  StreamHandle stream = nullptr;
+};
+
+struct Member {
+  std::shared_ptr<Ranks> ranks;
+  int rank = 0;
+  std::set<std::string> connected;  ///< with whom, by the first calls
+  std::atomic<bool> is_aborted{false};
+  std::atomic<bool> is_broken{false};
+};
 
 /// What the calling thread has called between ncclGroupStart and ncclGroupEnd.
 struct CallsOfThread {
   int depth = 0;
   std::map<Communicator, Launch> launches;
 };
-CallsOfThread& of_thread() {
-  static thread_local CallsOfThread calls;
-  return calls;
-}
+thread_local CallsOfThread calls_of_thread;
+
+}  // namespace
+
+struct FakeNccl::State {
+  State(FakeCuda& the_cuda, const Options& the_options)
+      : cuda(the_cuda), options(the_options), driver(cuda::load_driver(the_cuda.lookup()).api) {}
+
+  /// Of the calling thread: goes into its group, or is launched.
+  Result take(const Call& call, Communicator communicator, StreamHandle stream) {
+    CallsOfThread& mine = calls_of_thread;
+    Launch& launched = mine.launches[communicator];
+    launched.stream = stream;
+    launched.calls.push_back(std::make_shared<Call>(call));
+    resolve(*launched.calls.back(), communicator);
+    if (mine.depth > 0) return nccl::kSuccess;
+    Launch whole = std::move(launched);
+    mine.launches.erase(communicator);
+    return launch(communicator, std::move(whole));
+  }
+
+  /// Averages are sums of scaled elements.
+  void resolve(Call& call, Communicator communicator) {
+    const auto caller = member(communicator, "reducing");
+    const std::lock_guard lock(mutex);
+    for (const auto& [handle, window] : windows) {
+      const auto place = [&, first = window.begin, bytes = window.bytes](const void* memory) {
+        const std::ptrdiff_t offset = static_cast<const std::byte*>(memory) - first;
+        return offset >= 0 && offset < static_cast<std::ptrdiff_t>(bytes) ? offset : -1;
+      };
+      call.input_in_window = std::max(call.input_in_window, place(call.input));
+      call.output_in_window = std::max(call.output_in_window, place(call.output));
+    }
+    if (!caller || call.op != kAverage) return;
+    if (call.type < kFloat16) misuses.add("integers that are averaged");
+    call.factor = 1.0 / caller->ranks->size;
+    call.op = kSum;
+  }
+
+  /// Null: it is misused.
+  std::shared_ptr<Member> member(Communicator communicator, const char* what) {
+    const std::lock_guard lock(mutex);
+    const auto found = members.find(communicator);
+    if (found != members.end()) return found->second;
+    misuses.add(std::string(what) + " on a communicator that has ended");
+    return nullptr;
+  }
+
+  /// Blocks until all ranks, or `count`, have come to `what`, or what blocks is ended. `member`:
+  /// none while it connects, which no abort ends.
+  Result meet(Ranks& ranks, int rank, const std::string& what, const Member* member,
+              int count = 0) {
+    std::unique_lock lock(mutex);
+    const int ended = connecting_ended;
+    std::set<int>& came = ranks.came[what];
+    came.insert(rank);
+    changed.notify_all();
+    const auto fails = [&] {
+      return broken != nccl::kSuccess ||
+             (member != nullptr ? member->is_aborted.load() : connecting_ended != ended);
+    };
+    const auto is_complete = [&] {
+      return !lacks_a_rank && static_cast<int>(came.size()) == (count > 0 ? count : ranks.size);
+    };
+    changed.wait(lock, [&] { return fails() || is_complete(); });
+    if (!fails()) return nccl::kSuccess;
+    return broken != nccl::kSuccess ? broken : kSystemError;
+  }
+
+  /// All ranks connect for their first collective, and two for their first message.
+  Result connect_for(const Launch& launch, Member& member) {
+    std::map<std::string, int> needed;  // sorted, so that ranks connect in one order
+    for (const auto& call : launch.calls) {
+      const auto [low, high] = std::minmax(member.rank, call->other);
+      const std::string pair = std::to_string(low) + " and " + std::to_string(high);
+      needed.emplace(call->is_message() ? pair : "collectives", !call->is_message() ? 0
+                                                                : low == high       ? 1
+                                                                                    : 2);
+    }
+    for (const auto& [with, count] : needed) {
+      if (!member.connected.insert(with).second && !lacks_a_rank) continue;
+      const Result met = meet(*member.ranks, member.rank, with, &member, count);
+      if (met != nccl::kSuccess) return met;
+    }
+    return nccl::kSuccess;
+  }
+
+  Result init(Communicator* communicator, int size, const UniqueId& id, int rank,
+              const CommunicatorConfig& config) {
+    std::shared_ptr<Ranks> ranks;
+    {
+      const std::lock_guard lock(mutex);
+      if (config.blocking != 1) misuses.add("a communicator that does not block");
+      auto& group = groups[std::string(id.bytes.data(), id.bytes.size())];
+      if (!group) group = std::make_shared<Ranks>(size, misuses);
+      ranks = group;
+      const bool is_alone = ranks->devices.insert(fake::current_device()).second;
+      if (!is_alone) misuses.add("two ranks on one GPU");
+    }
+    const Result met = meet(*ranks, rank, "connecting", nullptr);
+    if (met != nccl::kSuccess) return met;
+    const std::lock_guard lock(mutex);
+    const auto made = std::make_shared<Member>();
+    made->ranks = ranks;
+    made->rank = rank;
+    *communicator = reinterpret_cast<Communicator>(0x1000 + 16 * ++last_number);
+    members[*communicator] = made;
+    return nccl::kSuccess;
+  }
+
+  /// Of one call, or of a group of them.
+  Result launch(Communicator communicator, Launch launch) {
+    const std::shared_ptr<Member> launcher = member(communicator, "calling");
+    if (!launcher) return kInvalidArgument;
+    if (const Result met = connect_for(launch, *launcher); met != nccl::kSuccess) return met;
+    const auto has_begun = std::make_shared<bool>(false);
+    const auto is_over = [launcher, calls = launch.calls, has_begun] {
+      if (launcher->is_aborted) return true;
+      if (launcher->is_broken) return false;
+      for (const auto& call : calls) {
+        if (!*has_begun) launcher->ranks->arrive(launcher->rank, call);
+      }
+      *has_begun = true;
+      return std::ranges::all_of(calls, [](const auto& call) { return call->is_done; });
+    };
+    const bool is_queued = cuda.queue(launch.stream, is_over) == cuda::kSuccess;
+    if (!is_queued) misuses.add("a stream that has ended");
+    return nccl::kSuccess;
+  }
+
+  Result finalize(Communicator communicator) {
+    const std::shared_ptr<Member> finalizing = member(communicator, "finalizing");
+    if (!finalizing) return kInvalidArgument;
+    return meet(*finalizing->ranks, finalizing->rank, "finalizing", finalizing.get());
+  }
+
+  Result end(Communicator communicator, bool aborts) {
+    const std::shared_ptr<Member> ending = member(communicator, aborts ? "aborting" : "destroying");
+    if (!ending) return kInvalidArgument;
+    std::unique_lock lock(mutex);
+    const std::shared_future<void> until = aborts ? aborts_return : std::shared_future<void>();
+    lock.unlock();
+    if (until.valid()) until.wait();
+    lock.lock();
+    ending->is_aborted = aborts;
+    const auto is_left = [&](const auto& each) { return each.second.communicator == communicator; };
+    if (std::erase_if(windows, is_left) > 0 && !aborts) misuses.add("a window is left");
+    members.erase(communicator);
+    lock.unlock();
+    if (!aborts) return nccl::kSuccess;
+    changed.notify_all();
+    ending->ranks->is_torn = true;
+    cuda.ask_again();
+    return nccl::kSuccess;
+  }
+
+  FakeCuda& cuda;
+  const Options options;
+  const std::shared_ptr<const cuda::DriverApi> driver;  ///< null: there is none that is good enough
+  Misuses misuses;
+  mutable std::mutex mutex;
+  std::map<std::string, std::shared_ptr<Ranks>> groups;  ///< by their ids
+  std::map<Communicator, std::shared_ptr<Member>> members;
+  struct Memory {
+    Communicator communicator;
+    const std::byte* begin;
+    std::size_t bytes;
+  };
+  std::map<void*, Memory> windows;  ///< by handle
+  std::set<void*> allocations;
+  Result broken = nccl::kSuccess;
+  std::atomic<bool> lacks_a_rank{false};
+  std::shared_future<void> aborts_return;
+  int connecting_ended = 0;         ///< so often
+  std::condition_variable changed;  ///< anything of these, of members, and of who has come
+  std::uint64_t last_number = 0;
+  std::atomic<int> calls_in_progress{0};
+};
+
+namespace {
+
+std::atomic<FakeNccl::State*> the_one{nullptr};
 
 /// Enters a function of the library, which FakeCuda counts and fails like its own.
 struct EnterNccl {
   template <typename Body>
   Result operator()(const char* symbol, Body body) const {
-    FakeNccl::State& s = state();
+    FakeNccl::State& s = *the_one.load();
     ++s.calls_in_progress;
     const std::shared_ptr<void> leave(nullptr, [&s](void*) { --s.calls_in_progress; });
     const Result result = fake::Enter()(symbol, [](fake::State&) { return nccl::kSuccess; });
@@ -68,7 +464,9 @@ void add_communicators(Functions& functions) {
       [](S& s, Communicator* communicator, int size, UniqueId id, int rank,
          CommunicatorConfig* config) { return s.init(communicator, size, id, rank, *config); });
   define<"ncclCommGetAsyncError">(functions, [](S& s, Communicator communicator, Result* result) {
-    return s.look(communicator, result);
+    if (!s.member(communicator, "looking")) return kInvalidArgument;
+    const std::lock_guard lock(s.mutex);
+    return *result = s.broken, nccl::kSuccess;
   });
   define<"ncclCommFinalize">(
       functions, [](S& s, Communicator communicator) { return s.finalize(communicator); });
@@ -78,10 +476,17 @@ void add_communicators(Functions& functions) {
       functions, [](S& s, Communicator communicator) { return s.end(communicator, true); });
 }
 
+template <Kind kKind>
+constexpr auto kReduce = [](S& s, const void* input, void* output, std::size_t count,
+                            DataTypeNumber type, ReductionNumber op, Communicator communicator,
+                            StreamHandle stream) {
+  return s.take({kKind, input, output, count, type, op}, communicator, stream);
+};
+
 void add_calls(Functions& functions) {
-  define<"ncclGroupStart">(functions, [](S&) { return ++of_thread().depth, nccl::kSuccess; });
+  define<"ncclGroupStart">(functions, [](S&) { return ++calls_of_thread.depth, nccl::kSuccess; });
   define<"ncclGroupEnd">(functions, [](S& s) {
-    CallsOfThread& mine = of_thread();
+    CallsOfThread& mine = calls_of_thread;
     if (--mine.depth > 0) return nccl::kSuccess;
     Result result = nccl::kSuccess;
     for (auto& [communicator, launch] : std::exchange(mine.launches, {})) {
@@ -89,16 +494,8 @@ void add_calls(Functions& functions) {
     }
     return result;
   });
-  define<"ncclAllReduce">(
-      functions, [](S& s, const void* input, void* output, std::size_t count, DataTypeNumber type,
-                    ReductionNumber op, Communicator communicator, StreamHandle stream) {
-        return s.take({Kind::AllReduce, input, output, count, type, op}, communicator, stream);
-      });
-  define<"ncclReduceScatter">(
-      functions, [](S& s, const void* input, void* output, std::size_t count, DataTypeNumber type,
-                    ReductionNumber op, Communicator communicator, StreamHandle stream) {
-        return s.take({Kind::ReduceScatter, input, output, count, type, op}, communicator, stream);
-      });
+  define<"ncclAllReduce">(functions, kReduce<Kind::AllReduce>);
+  define<"ncclReduceScatter">(functions, kReduce<Kind::ReduceScatter>);
   define<"ncclBroadcast">(functions, [](S& s, const void* input, void* output, std::size_t count,
                                         DataTypeNumber type, int root, Communicator communicator,
                                         StreamHandle stream) {
@@ -119,25 +516,6 @@ void add_calls(Functions& functions) {
   });
 }
 
-void add_operators(Functions& functions) {
-  define<"ncclRedOpCreatePreMulSum">(
-      functions, [](S& s, ReductionNumber* op, void* factor, DataTypeNumber type, int residence,
-                    Communicator communicator) {
-        if (!s.caller(communicator, "making an operator") || residence != kHostScalar) {
-          return kInvalidArgument;
-        }
-        const std::lock_guard lock(s.mutex);
-        *op = ++s.last_operator;
-        s.factors[*op] = number_at(factor, type);
-        return nccl::kSuccess;
-      });
-  define<"ncclRedOpDestroy">(functions, [](S& s, ReductionNumber op, Communicator communicator) {
-    if (!s.caller(communicator, "destroying an operator")) return kInvalidArgument;
-    const std::lock_guard lock(s.mutex);
-    return s.factors.erase(op) == 1 ? nccl::kSuccess : kInvalidArgument;
-  });
-}
-
 void add_memory(Functions& functions) {
   define<"ncclMemAlloc">(functions, [](S& s, void** memory, std::size_t bytes) {
     cuda::DevicePointer allocated = 0;
@@ -152,17 +530,9 @@ void add_memory(Functions& functions) {
     const std::lock_guard lock(s.mutex);
     return s.allocations.erase(memory) == 1 ? nccl::kSuccess : kInvalidArgument;
   });
-  define<"ncclCommRegister">(
-      functions, [](S& s, Communicator communicator, void*, std::size_t, void** handle) {
-        if (!s.caller(communicator, "registering")) return kInvalidArgument;
-        const std::lock_guard lock(s.mutex);
-        *handle = reinterpret_cast<void*>(++s.last_number);
-        s.registrations[*handle] = communicator;
-        return nccl::kSuccess;
-      });
   define<"ncclCommWindowRegister">(functions, [](S& s, Communicator communicator, void* memory,
                                                  std::size_t bytes, Window* window, int flags) {
-    const auto caller = s.caller(communicator, "registering a window");
+    const auto caller = s.member(communicator, "registering a window");
     if (!caller || flags != kSymmetricWindow) return kInvalidArgument;
     // All ranks bring as much.
     const std::string what = "a window of " + std::to_string(bytes);
@@ -171,197 +541,17 @@ void add_memory(Functions& functions) {
     const std::lock_guard lock(s.mutex);
     if (s.allocations.count(memory) == 0) s.misuses.add("a window of memory that is not NCCL's");
     *window = reinterpret_cast<Window>(++s.last_number);
-    s.registrations[*window] = communicator;
-    s.windows[*window] = {static_cast<const std::byte*>(memory), bytes};
+    s.windows[*window] = {communicator, static_cast<const std::byte*>(memory), bytes};
     return nccl::kSuccess;
   });
   define<"ncclCommWindowDeregister">(functions, [](S& s, Communicator communicator, Window window) {
-    if (!s.caller(communicator, "deregistering a window")) return kInvalidArgument;
+    if (!s.member(communicator, "deregistering a window")) return kInvalidArgument;
     const std::lock_guard lock(s.mutex);
-    s.windows.erase(window);
-    return s.registrations.erase(window) == 1 ? nccl::kSuccess : kInvalidArgument;
-  });
-  define<"ncclCommDeregister">(functions, [](S& s, Communicator communicator, void* handle) {
-    if (!s.caller(communicator, "deregistering")) return kInvalidArgument;
-    const std::lock_guard lock(s.mutex);
-    return s.registrations.erase(handle) == 1 ? nccl::kSuccess : kInvalidArgument;
+    return s.windows.erase(window) == 1 ? nccl::kSuccess : kInvalidArgument;
   });
 }
 
 }  // namespace
-
-Result FakeNccl::State::take(const Call& call, Communicator communicator, StreamHandle stream) {
-  CallsOfThread& mine = of_thread();
-  Launch& launched = mine.launches[communicator];
-  launched.stream = stream;
-  launched.calls.push_back(std::make_shared<Call>(call));
-  if (const std::string problem = resolve(*launched.calls.back(), communicator); !problem.empty()) {
-    misuses.add(problem);
-  }
-  if (mine.depth > 0) return nccl::kSuccess;
-  Launch whole = std::move(launched);
-  mine.launches.erase(communicator);
-  return launch(communicator, std::move(whole));
-}
-
-std::string FakeNccl::State::resolve(Call& call, Communicator communicator) {
-  const auto caller = member(communicator, "reducing");
-  const std::lock_guard lock(mutex);
-  call.input_in_window = place_in_window(call.input);
-  call.output_in_window = place_in_window(call.output);
-  if (!caller || call.op < kAverage) return {};
-  const bool is_floating = call.type >= kFloat16;
-  const auto own = factors.find(call.op);
-  if (call.op > kAverage && own == factors.end()) return "an operator that there is not";
-  call.factor = call.op == kAverage ? 1.0 / caller->ranks->size : own->second;
-  call.op = kSum;
-  return is_floating ? "" : "integers that are scaled";
-}
-
-std::ptrdiff_t FakeNccl::State::place_in_window(const void* memory) const {
-  const auto* const begin = static_cast<const std::byte*>(memory);
-  for (const auto& [handle, window] : windows) {
-    const auto& [first, bytes] = window;
-    if (begin >= first && begin < first + bytes) return begin - first;
-  }
-  return -1;
-}
-
-std::shared_ptr<Member> FakeNccl::State::member(Communicator communicator, const char* what) {
-  const std::lock_guard lock(mutex);
-  const auto found = members.find(communicator);
-  if (found != members.end()) return found->second;
-  misuses.add(std::string(what) + " on a communicator that has ended");
-  return nullptr;
-}
-
-std::shared_ptr<Member> FakeNccl::State::caller(Communicator communicator, const char* what) {
-  std::shared_ptr<Member> found = member(communicator, what);
-  if (found && found->thread != std::this_thread::get_id()) {
-    misuses.add(std::string(what) + " by another thread than the one that has connected");
-  }
-  return found;
-}
-
-Result FakeNccl::State::meet(Ranks& ranks, int rank, const std::string& what,
-                             const Member* member) {
-  std::unique_lock lock(mutex);
-  const int ended = connecting_ended;
-  std::set<int>& came = ranks.came[what];
-  came.insert(rank);
-  changed.notify_all();
-  const auto fails = [&] {
-    return broken != nccl::kSuccess ||
-           (member != nullptr ? member->is_aborted.load() : connecting_ended != ended);
-  };
-  const auto is_complete = [&] {
-    const bool lacks_one =
-        lacks_a_rank_of && (*lacks_a_rank_of == 0 || *lacks_a_rank_of == ranks.size);
-    const bool is_held = holds_calls && member != nullptr;
-    return !lacks_one && !is_held && static_cast<int>(came.size()) == ranks.size;
-  };
-  changed.wait(lock, [&] { return fails() || is_complete(); });
-  if (!fails()) return nccl::kSuccess;
-  return broken != nccl::kSuccess ? broken : kSystemError;
-}
-
-Result FakeNccl::State::init(Communicator* communicator, int size, const UniqueId& id, int rank,
-                             const CommunicatorConfig& config) {
-  const int device = fake::current_device();
-  std::shared_ptr<Ranks> ranks;
-  {
-    const std::lock_guard lock(mutex);
-    if (config.blocking != 1) misuses.add("a communicator that does not block");
-    auto& group = groups[std::string(id.bytes.data(), id.bytes.size())];
-    if (!group) group = std::make_shared<Ranks>(size, misuses);
-    ranks = group;
-    ranks->device_of[rank] = device;
-  }
-  if (const Result met = meet(*ranks, rank, "connecting", nullptr); met != nccl::kSuccess) {
-    return met;
-  }
-  const std::lock_guard lock(mutex);
-  std::set<int> devices;
-  for (const auto& [each, on] : ranks->device_of) devices.insert(on);
-  if (static_cast<int>(devices.size()) < ranks->size) {
-    misuses.add("two ranks on one GPU");
-    return kInvalidUsage;
-  }
-  const auto made = std::make_shared<Member>();
-  made->ranks = ranks;
-  made->rank = rank;
-  made->thread = std::this_thread::get_id();
-  *communicator = reinterpret_cast<Communicator>(0x1000 + 16 * ++last_number);
-  members[*communicator] = made;
-  return nccl::kSuccess;
-}
-
-Result FakeNccl::State::look(Communicator communicator, Result* result) {
-  if (!member(communicator, "looking")) return kInvalidArgument;
-  const std::lock_guard lock(mutex);
-  return *result = broken, nccl::kSuccess;
-}
-
-Result FakeNccl::State::launch(Communicator communicator, Launch launch) {
-  const std::shared_ptr<Member> launcher = caller(communicator, "calling");
-  if (!launcher) return kInvalidArgument;
-  if (!std::exchange(launcher->has_called, true) || holds_calls) {
-    const Result met = meet(*launcher->ranks, launcher->rank, "the first call", launcher.get());
-    if (met != nccl::kSuccess) return met;
-  }
-  queue(launcher, std::move(launch));
-  return nccl::kSuccess;
-}
-
-void FakeNccl::State::queue(const std::shared_ptr<Member>& member, Launch launch) {
-  const auto has_begun = std::make_shared<bool>(false);
-  const auto is_over = [member, calls = launch.calls, has_begun] {
-    if (member->is_aborted) return true;
-    if (member->is_broken) return false;
-    for (const auto& call : calls) {
-      if (!*has_begun) member->ranks->arrive(member->rank, call);
-    }
-    *has_begun = true;
-    return std::all_of(calls.begin(), calls.end(), [](const auto& call) { return call->is_done; });
-  };
-  if (cuda.queue(launch.stream, is_over) != cuda::kSuccess) misuses.add("a stream that has ended");
-}
-
-Result FakeNccl::State::finalize(Communicator communicator) {
-  const std::shared_ptr<Member> finalizing = caller(communicator, "finalizing");
-  if (!finalizing) return kInvalidArgument;
-  finalizing->has_finalized = true;
-  return meet(*finalizing->ranks, finalizing->rank, "finalizing", finalizing.get());
-}
-
-Result FakeNccl::State::end(Communicator communicator, bool aborts) {
-  const std::shared_ptr<Member> ending = member(communicator, aborts ? "aborting" : "destroying");
-  if (!ending) return kInvalidArgument;
-  std::shared_future<void> until;
-  {
-    const std::lock_guard lock(mutex);
-    if (aborts) until = aborts_return;
-  }
-  if (until.valid()) until.wait();
-  if (aborts) {
-    {
-      const std::lock_guard lock(mutex);
-      ending->is_aborted = true;
-    }
-    changed.notify_all();
-    ending->ranks->is_torn = true;
-    cuda.ask_again();
-  }
-  {
-    const std::lock_guard lock(mutex);
-    const auto is_left = [&](const auto& each) { return each.second == communicator; };
-    if (std::erase_if(registrations, is_left) > 0 && !aborts) misuses.add("a registration is left");
-    std::erase_if(windows, [&](const auto& each) { return !registrations.contains(each.first); });
-    if (!aborts && !ending->has_finalized) misuses.add("destroyed, but not finalized");
-    members.erase(communicator);
-  }
-  return nccl::kSuccess;
-}
 
 FakeNccl::FakeNccl(FakeCuda& cuda, const Options& options)
     : state_(std::make_unique<State>(cuda, options)) {
@@ -372,7 +562,6 @@ FakeNccl::FakeNccl(FakeCuda& cuda, const Options& options)
   Functions& functions = fake::current_state()->symbols;
   add_communicators(functions);
   add_calls(functions);
-  add_operators(functions);
   add_memory(functions);
 }
 
@@ -389,20 +578,14 @@ vendor::SymbolLookup FakeNccl::lookup() const {
   return library_of(std::move(functions));
 }
 
-void FakeNccl::lose_a_rank(int ranks) {
-  const std::lock_guard lock(state_->mutex);
-  state_->lacks_a_rank_of = ranks;
+void FakeNccl::lose_a_rank() {
+  state_->lacks_a_rank = true;
 }
 
 void FakeNccl::end_connecting() {
   const std::lock_guard lock(state_->mutex);
   ++state_->connecting_ended;
   state_->changed.notify_all();
-}
-
-void FakeNccl::hold_calls() {
-  const std::lock_guard lock(state_->mutex);
-  state_->holds_calls = true;
 }
 
 void FakeNccl::break_down(Result result) {
@@ -420,12 +603,12 @@ void FakeNccl::hold_aborts(std::shared_future<void> until) {
 FakeNccl::Live FakeNccl::live() const {
   const std::lock_guard lock(state_->mutex);
   const auto count = [](const auto& items) { return static_cast<int>(items.size()); };
-  return {count(state_->members), count(state_->registrations), count(state_->windows),
-          count(state_->allocations), count(state_->factors)};
+  return {count(state_->members), count(state_->windows), count(state_->allocations)};
 }
 
 std::vector<std::string> FakeNccl::misuses() const {
-  return state_->misuses.all();
+  const std::lock_guard lock(state_->misuses.mutex);
+  return state_->misuses.texts;
 }
 
 }  // namespace ronde::test

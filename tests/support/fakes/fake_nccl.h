@@ -24,10 +24,11 @@ constexpr Result kRemoteError = 6;
 namespace ronde::test {
 
 /// An NCCL for ranks that are threads, over the memory and the streams of a FakeCuda. Calls block
-/// until all ranks have made theirs where NCCL's do: those that connect, register or finalize, and
-/// the first one on a communicator. What is called is queued then, begins when the stream comes to
-/// it, and ends when all ranks have come. It reduces as NCCL does: rank by rank, but not in their
-/// order, in the type itself, and without NaN in min and max. Ranks on one GPU do not connect.
+/// until the other ranks have made theirs where NCCL's do: those that connect, register or
+/// finalize, the first collective of a communicator, and the first message of two ranks. What is
+/// called is queued then, begins when the stream comes to it, and ends when all of its ranks have
+/// come. It reduces as NCCL does: rank by rank, but not in their order, in the type itself, and
+/// without NaN in min and max. Ranks on one GPU do not connect.
 ///
 /// There is one at a time, for NCCL's functions are not members.
 ///
@@ -47,13 +48,10 @@ class FakeNccl {
   vendor::SymbolLookup lookup() const;
   // FakeCuda::fail() and calls() cover NCCL's functions, too.
 
-  /// All that connect from now on wait for a rank that does not come. `ranks`: only those that are
-  /// so many; 0: all.
-  void lose_a_rank(int ranks = 0);
+  /// All calls that wait for other ranks anywhere block from now on, until they are aborted.
+  void lose_a_rank();
   /// The connecting that blocks now fails.
   void end_connecting();
-  /// Calls on all communicators block until these are aborted.
-  void hold_calls();
   /// Every communicator says so when it is asked, and work that is queued does not end.
   void break_down(nccl::Result result);
   /// Aborts do not return before that.
@@ -62,16 +60,13 @@ class FakeNccl {
   /// What is acquired at the moment.
   struct Live {
     int communicators = 0;
-    int registrations = 0;
-    int windows = 0;  ///< of the registrations
+    int windows = 0;
     int allocations = 0;
-    int operators = 0;
     friend bool operator==(const Live&, const Live&) = default;
   };
   Live live() const;
-  /// What NCCL forbids, and would not tell in time: calls of another thread than the one that has
-  /// connected, on communicators that have ended, or that do not fit those of the other ranks, and
-  /// registrations that are left.
+  /// What NCCL forbids, and would not report in time: calls on communicators that have ended, or
+  /// that do not fit those of the other ranks, and registrations that are left.
   std::vector<std::string> misuses() const;
 
   struct State;

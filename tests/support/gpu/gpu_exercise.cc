@@ -434,12 +434,12 @@ struct NcclRow {
 };
 
 const NcclRow kNcclRows[] = {
-    {Collective::Allreduce, DataType::F32, ReduceOp::Sum, 1.0, 3.0},
+    {Collective::Allreduce, DataType::F32, ReduceOp::Sum, 1.0, 3.0, "packed_chunks"},
     {Collective::Allreduce, DataType::F64, ReduceOp::Product, 0.5, 1.0, "packed_chunks"},
     {Collective::Allreduce, DataType::I32, ReduceOp::Max},
-    {Collective::Allreduce, DataType::F16, ReduceOp::Sum, 0.5, 1.0},
+    {Collective::Allreduce, DataType::F16, ReduceOp::Sum, 0.5, 1.0, "packed_chunks"},
     {Collective::Allreduce, DataType::F32, ReduceOp::Min, 1.0, -2.0, "chunks_in_order"},
-    {Collective::Allreduce, DataType::BF16, ReduceOp::Average, 2.0, 0.25},
+    {Collective::Allreduce, DataType::BF16, ReduceOp::Average, 2.0, 0.25, "packed_chunks"},
     {Collective::Reducescatter, DataType::F32, ReduceOp::Average, 0.25, 8.0, "collectives"},
     {Collective::Reducescatter, DataType::I16, ReduceOp::Sum, 1.0, 1.0, "collectives"},
     {Collective::Broadcast},
@@ -489,7 +489,6 @@ void exercise_nccl_alone(Runtime& runtime, ProgramGpu& gpu) {
   }
   check(counter_of(runtime, "nccl", "collectives") == before + 2 * std::size(kNcclRows) - 1,
         "by NCCL");
-  check(counter_of(runtime, "nccl", "communicators") > 0, "connected");
 }
 
 }  // namespace ronde::test

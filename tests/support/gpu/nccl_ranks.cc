@@ -47,18 +47,12 @@ RuntimeOptions NcclRanks::runtime_options(int rank) {
   BackendFactory factory = nccl_backend_factory(options);
   factory.create = [this, make = factory.create](BackendContext& context) {
     context.warn = [this, speaks = context.topology->rank == 0](const std::string& text) {
-      const std::lock_guard lock(mutex_);
-      if (speaks) warnings_.push_back(text);
+      if (speaks) warnings.push_back(text);
     };
     return make(context);
   };
   runtime.device_backends["nccl"] = factory;
   return runtime;
-}
-
-std::vector<std::string> NcclRanks::warnings() const {
-  const std::lock_guard lock(mutex_);
-  return warnings_;
 }
 
 void NcclRanks::run(const Body& body) {
@@ -75,6 +69,13 @@ void NcclRanks::run_to_its_death(const Body& body) {
     own.is_exact = options.exact;
     Runtime runtime(runtime_options(rank));
     body(runtime, own);
+  });
+  begin_job();
+}
+
+void NcclRanks::fail_to_start(const std::function<void(const std::string& text)>& check_text) {
+  run_ranks(size(), [&](int rank) {
+    check_text(text_of<Error>([&] { Runtime runtime(runtime_options(rank)); }));
   });
   begin_job();
 }

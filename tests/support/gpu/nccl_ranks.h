@@ -3,7 +3,6 @@
 
 #include <cstddef>
 #include <functional>
-#include <mutex>
 #include <set>
 #include <string>
 #include <vector>
@@ -28,6 +27,8 @@ class NcclRanks {
   void run(const Body& body);
   /// The same without these checks, and without a shutdown.
   void run_to_its_death(const Body& body);
+  /// Ranks whose start fails, with this text.
+  void fail_to_start(const std::function<void(const std::string& text)>& check_text);
   /// Ends the threads that nobody waits for any more, as they connect with ranks that are gone.
   void end_connecting();
   /// Until those that were left to themselves have ended, as what they hold is of the fakes.
@@ -46,20 +47,16 @@ class NcclRanks {
   /// The calling rank of the current job dies.
   void kill(int rank) { group.kill(rank); }
 
-  /// What rank 0 was to log.
-  std::vector<std::string> warnings() const;
-
   FakeCuda cuda;
   FakeNccl nccl;
   NcclOptions options;
   Config config = test_config();
-  std::vector<int> device_of;  ///< by rank
+  std::vector<int> device_of;           ///< by rank
+  std::vector<std::string> warnings{};  ///< that rank 0 was to log; read once the ranks have ended
 
  private:
   inproc::Group group;  ///< of the current job
   const std::set<std::string> threads_before_;
-  mutable std::mutex mutex_;
-  std::vector<std::string> warnings_;  ///< guarded by mutex_
 };
 
 inline std::uint64_t nccl_counter(const Runtime& runtime, const std::string& name) {

@@ -175,15 +175,16 @@ class Setups {
     const BackendFactory& factory = known_.at(name);
     std::string why = session_.first_of(factory.problem ? factory.problem() : std::string());
     if (!why.empty()) return why;
-    Backend& backend = session_.raw().add(factory);
+    Backend* backend = nullptr;
     std::string error;
     try {
-      reduce(backend, {1}, name);
+      backend = &session_.raw().add(factory);
+      reduce(*backend, {1}, name);
     } catch (const Error& thrown) {
       error = thrown.what();
     }
     why = session_.first_of(error);
-    if (why.empty()) setups_.emplace_back(name, &backend);
+    if (why.empty()) setups_.emplace_back(name, backend);
     return why;
   }
 

@@ -1,0 +1,185 @@
+// SPDX-License-Identifier: Apache-2.0
+// Ranks connect when their backend is made. A shared GPU or a mix of versions is found before NCCL
+// is called; then rank 0 makes NCCL's id, with which the thread of each rank connects.
+#include "backends/nccl/channel.h"
+
+#include <algorithm>
+#include <cstring>
+#include <functional>
+#include <utility>
+
+#include "backends/gpu/base/poll_until.h"
+#include "backends/gpu/driver/device_query.h"
+#include "core/src/base/fields.h"
+#include "core/src/base/rank_list.h"
+
+namespace ronde::nccl {
+namespace {
+
+/// Bytes of the fusion buffer: two halves with an aligned share of each rank.
+std::size_t buffer_bytes(std::uint64_t wanted, std::size_t ranks) {
+  constexpr std::uint64_t kDefault = std::uint64_t{64} << 20;  // without fusion
+  const auto bytes = static_cast<std::size_t>(wanted > 0 ? wanted : kDefault);
+  return std::max(bytes / 16 * 16, 2 * 16 * ranks);
+}
+
+using Clock = std::chrono::steady_clock;
+
+/// Runs `step` on all ranks and returns their results. If it fails on some, throws the error of the
+/// first one on all.
+std::vector<std::string> in_step(const BackendContext& context,
+                                 const std::function<std::string()>& step) {
+  std::string problem;
+  std::string own;
+  try {
+    own = step();
+  } catch (const std::exception& error) {
+    problem = error.what();
+  }
+  std::vector<std::string> results;
+  for (const std::string& blob : context.exchange(pack_fields({problem, own}))) {
+    const int rank = context.ranks.at(results.size());
+    const std::vector<std::string> fields = unpack_fields_from(rank, blob, 2);
+    if (!fields[0].empty()) throw Error(rank_name(rank) + ": " + fields[0]);
+    results.push_back(fields[1]);
+  }
+  return results;
+}
+
+std::string new_id(const NcclApi& api, const cuda::DeviceContext& context) {
+  UniqueId id{};
+  const cuda::Current current(context);
+  if (const Result result = api.get_unique_id(&id); result != kSuccess) {
+    throw NcclError(api, api.get_unique_id.symbol(), result, nullptr, "connecting the ranks");
+  }
+  return {id.bytes.data(), id.bytes.size()};
+}
+
+/// Returns whether the ranks have connected in three quarters of the time that is left: the rest is
+/// for their report.
+bool join_ranks(const std::shared_ptr<Channel>& channel, const std::string& bytes,
+                Clock::time_point limit) {
+  const auto now = Clock::now();
+  const auto timeout = std::chrono::duration_cast<Clock::duration>(
+      std::chrono::duration<double>(channel->options.init_timeout_s));
+  const auto deadline = now + std::min(timeout, limit - now) / 4 * 3;
+  UniqueId id{};
+  std::memcpy(id.bytes.data(), bytes.data(), std::min(bytes.size(), id.bytes.size()));
+  channel->communicator->start([channel, id] { channel->connect(id); });
+  if (cuda::poll_until(deadline, [&] { return channel->communicator->poll(); })) return true;
+  channel->communicator->abort(Clock::now());
+  return false;
+}
+
+}  // namespace
+
+Channel::Channel(std::shared_ptr<const NcclApi> api, const NcclOptions& the_options,
+                 std::size_t the_rank, std::size_t the_size,
+                 std::shared_ptr<cuda::CudaStreams> the_streams, int device)
+    : options(the_options),
+      rank(the_rank),
+      size(the_size),
+      streams(std::move(the_streams)),
+      resources(*streams, device, options.kernel_image, buffer_bytes(options.fusion_bytes, size)),
+      communicator(std::make_shared<BlockingCommunicator>(std::move(api), static_cast<int>(size))) {
+}
+
+Channel::~Channel() {
+  communicator->abort(Clock::now() + options.abort_bound);  // if connecting has failed
+  if (window_memory == nullptr) return;
+  resources.context()->release(communicator->api().free, window_memory);
+}
+
+void Channel::connect(const UniqueId& id) {
+  const cuda::Current current(*resources.context());
+  communicator->connect(id, static_cast<int>(rank));
+  const NcclApi& api = communicator->api();
+  if (!options.registration_cache || !api.has_windows()) return;
+  const std::size_t bytes = resources.fusion_bytes();
+  const std::string buffer = "the fusion buffer of " + std::to_string(bytes) + " bytes";
+  communicator->call(
+      "allocating " + buffer + " on GPU " + std::to_string(resources.context()->index()),
+      api.allocate, &window_memory, bytes);
+  const std::string doing = "registering " + buffer;
+  communicator->call(doing, api.register_window, communicator->handle(doing), window_memory, bytes,
+                     &window, kSymmetricWindow);
+}
+
+void Channel::close() {
+  const cuda::Current current(*resources.context());
+  if (window != nullptr) {
+    const std::string doing = "deregistering the fusion buffer";
+    communicator->call(doing, communicator->api().deregister_window, communicator->handle(doing),
+                       window);
+  }
+  communicator->close();
+}
+
+std::byte* Channel::fusion() {
+  return window_memory != nullptr ? static_cast<std::byte*>(window_memory)
+                                  : reinterpret_cast<std::byte*>(resources.fusion());
+}
+
+/// NCCL compares hosts and PCI ids. The UUID finds a shared GPU also if a machine counts as two
+/// hosts.
+std::string shared_gpu(const std::vector<RankGpu>& ranks) {
+  for (auto one = ranks.begin(); one != ranks.end(); ++one) {
+    for (auto other = one + 1; other != ranks.end(); ++other) {
+      const bool is_same_place = one->host == other->host && one->pci_id == other->pci_id;
+      if (one->uuid != other->uuid && !is_same_place) continue;
+      return rank_name(one->rank) + " and " + rank_name(other->rank) + " are both on " + one->uuid +
+             " (" + one->pci_id + ")";
+    }
+  }
+  return {};
+}
+
+std::string mixed_versions(const std::vector<RankGpu>& ranks) {
+  const RankGpu& first = ranks.front();
+  for (const RankGpu& other : ranks) {
+    if (other.nccl_version == first.nccl_version) continue;
+    return rank_name(first.rank) + " has NCCL " + first.nccl_version + ", " +
+           rank_name(other.rank) + " has " + other.nccl_version +
+           ": they do not connect. Give all ranks the same one";
+  }
+  return {};
+}
+
+std::vector<RankGpu> exchange_gpus(const Libraries& libraries, const BackendContext& context,
+                                   int device) {
+  const std::vector<std::string> all = in_step(context, [&] {
+    cuda::Gpu gpu;
+    const std::string problem = cuda::describe_gpu(*libraries.driver, device, gpu);
+    if (!problem.empty()) throw Error(problem);
+    return pack_fields({version_text(libraries.nccl_version), gpu.pci_id, gpu.uuid});
+  });
+  std::vector<RankGpu> ranks;
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    const int rank = context.ranks[i];
+    const std::vector<std::string> fields = unpack_fields_from(rank, all[i], 3);
+    ranks.push_back({rank, context.topology->host_of[i], fields[0], fields[1], fields[2]});
+  }
+  return ranks;
+}
+
+std::shared_ptr<Channel> connect(const Libraries& libraries, const NcclOptions& options,
+                                 const BackendContext& context,
+                                 const std::shared_ptr<cuda::CudaStreams>& streams, int device) {
+  const auto rank = static_cast<std::size_t>(context.topology->rank);
+  const auto size = static_cast<std::size_t>(context.topology->size);
+  std::shared_ptr<Channel> channel;
+  const std::vector<std::string> ids = in_step(context, [&]() -> std::string {
+    channel = std::make_shared<Channel>(libraries.nccl, options, rank, size, streams, device);
+    return rank == 0 ? new_id(*libraries.nccl, *channel->resources.context()) : "";
+  });
+  // Where a rank has failed, its error counts, and not that others have waited for it.
+  const std::vector<std::string> joined = in_step(context, [&]() -> std::string {
+    return join_ranks(channel, ids[0], context.deadline) ? "" : "late";
+  });
+  if (std::ranges::count(joined, "") == context.topology->size) return channel;
+  const std::string all = std::to_string(size) + " ranks";
+  throw Error("NCCL failed while connecting " + all + ": not all of the " + all +
+              " have come in time");
+}
+
+}  // namespace ronde::nccl
