@@ -2,7 +2,6 @@
 #include "backends/compose.h"
 
 #include <memory>
-#include <optional>
 #include <utility>
 
 #include "backends/cuda/cuda.h"
@@ -20,18 +19,10 @@
 namespace ronde {
 namespace {
 
-/// Converts RONDE_CUDA_IPC_SYNC; Config has validated the value.
-IpcSync ipc_sync(std::string_view name) {
-  if (name == "flags") return IpcSync::Flags;
-  return name == "kernels" ? IpcSync::Kernels : IpcSync::Auto;
-}
-
 CudaOptions cuda_options(const Config& config) {
   return {.fusion_bytes = config.fusion_bytes,
           .ipc = config.cuda_ipc,
-          .ipc_sync = ipc_sync(config.cuda_ipc_sync),
           .ipc_direct_bytes = config.cuda_ipc_direct_bytes,
-          .exact = config.exact,
           .registration_cache = config.registration_cache,
           .registration_cache_bytes = config.registration_cache_bytes,
           .visible_devices = visible_devices(config)};
@@ -56,11 +47,13 @@ void add_gpu_backends(const Config& config, [[maybe_unused]] const MpiOptions* m
   const auto reader = std::make_shared<cuda::GpuReader>(parse_log_level(config.log_level));
   cuda.on_gpu = nccl.on_gpu = [reader](const std::string& uuid) { reader->use(uuid); };
   built_in.read_gpu = cuda::read_with_patience(reader);
-#ifdef RONDE_HAVE_MPI
-  if (config.gpu_aware_mpi && mpi != nullptr) {
-    cuda.gpu_aware_mpi = gpu_aware_mpi_factory(*mpi);
-    cuda.wrap_mpi_calls = wrap_mpi_calls();
+  if (config.gpu_aware_mpi) {
+    cuda.gpu_aware_mpi.problem = [] {
+      return "RONDE_GPU_AWARE_MPI=1 needs ranks that MPI has started";
+    };
   }
+#ifdef RONDE_HAVE_MPI
+  if (config.gpu_aware_mpi && mpi != nullptr) cuda.gpu_aware_mpi = gpu_aware_mpi_factory(*mpi);
 #endif
   // NCCL that was asked for by name has no fallback.
   if (config.gpu_backend == "auto") nccl.fallback = cuda_backend_factory(cuda).create;
@@ -70,9 +63,8 @@ void add_gpu_backends(const Config& config, [[maybe_unused]] const MpiOptions* m
 
 BackendRegistry gpu_setups(const Config& config, const vendor::SymbolLookup& symbols,
                            const void* kernel_image) {
-  const auto with = [&](bool ipc, bool cache, std::optional<IpcSync> sync = {}) {
+  const auto with = [&](bool ipc, bool cache) {
     CudaOptions options = cuda_options(config);
-    if (sync) options.ipc_sync = *sync;
     options.ipc = ipc;
     options.registration_cache = cache;
     options.symbols = symbols;
@@ -84,13 +76,10 @@ BackendRegistry gpu_setups(const Config& config, const vendor::SymbolLookup& sym
   nccl.driver_symbols = symbols;
   nccl.nccl_symbols = symbols;
   if (kernel_image != nullptr) nccl.kernel_image = kernel_image;
-  const auto synchronized = [&](IpcSync sync) { return with(true, true, sync); };
   return {{"mpi", with(false, false)},
           {"mpi-reg", with(false, true)},
           {"mpi-opt", with(true, true)},
           {"mpi-opt-nocache", with(true, false)},
-          {"mpi-opt-flags", synchronized(IpcSync::Flags)},
-          {"mpi-opt-kernels", synchronized(IpcSync::Kernels)},
           {"nccl", nccl_backend_factory(nccl)}};
 }
 

@@ -267,16 +267,13 @@ first() {
   ranks 60 2 'by CUDA IPC' '*\, by ipc'
   ranks 40 2 'by CUDA IPC, tensors mapped' '*mapped directly'
   ranks 30 2 'tensors that come and go' 'gpu: allocations that come and go*'
-  ranks 20 2 'calls that wait for the GPU' 'gpu: cuda steps of training*'
   loaded gpu_torch_tests edsr
   part 60 "2 ranks: tensors of LibTorch" program 2 gpu_torch_tests -d yes '~[own]'
   part 30 "2 ranks: the allocator of LibTorch" program 2 gpu_torch_tests -d yes '[own]'
   part 60 "2 ranks: set-ups, staged for shm" measure 2 "${kSetups[@]}" --backend shm
-  part 30 "2 ranks: ways to synchronise" measure 2 "${kSetups[@]}" --setup mpi-opt-flags,mpi-opt-kernels
   part 40 "2 ranks: EDSR" measure 2 "${kEdsr[@]}"
   part 20 "packing and sums" program 0 gpu_pack "${kModel:-resnet50}"
-  part 30 "a rank dies, by flags" program 0 gpu_death_tests -d yes '*\, by flags*'
-  part 30 "a rank dies, by kernels" program 0 gpu_death_tests -d yes '*\, by kernels*'
+  part 30 "a rank dies" program 0 gpu_death_tests -d yes 'gpu: a rank is killed*'
 }
 
 second() {

@@ -13,23 +13,14 @@
 /// The backend for buffers on NVIDIA's GPUs that needs no NCCL, for code that sets up a Runtime.
 namespace ronde {
 
-/// How the streams of ranks on one host wait for each other.
-enum class IpcSync {
-  Auto,     ///< by kernels where each rank has a GPU of its own, else by flags
-  Flags,    ///< in host memory, which streams write and wait for
-  Kernels,  ///< which write and look at flags in the memory of GPUs
-};
-
 /// Must be equal on all ranks, but for `visible_devices`.
 struct CudaOptions {
-  std::uint64_t fusion_bytes = std::uint64_t{64} << 20;  ///< RONDE_FUSION_BYTES
-  bool ipc = true;                                       ///< RONDE_CUDA_IPC
-  IpcSync ipc_sync = IpcSync::Auto;                      ///< RONDE_CUDA_IPC_SYNC
-  std::uint64_t ipc_direct_bytes = 0;                    ///< RONDE_CUDA_IPC_DIRECT_BYTES
-  bool exact = false;                                    ///< RONDE_EXACT
-  bool registration_cache = true;                        ///< RONDE_REGISTRATION_CACHE
+  std::uint64_t fusion_bytes = std::uint64_t{64} << 20;     ///< RONDE_FUSION_BYTES
+  bool ipc = true;                                          ///< RONDE_CUDA_IPC
+  std::uint64_t ipc_direct_bytes = std::uint64_t{1} << 20;  ///< RONDE_CUDA_IPC_DIRECT_BYTES
+  bool registration_cache = true;                           ///< RONDE_REGISTRATION_CACHE
   std::uint64_t registration_cache_bytes = std::uint64_t{16} << 30;
-  std::vector<std::string> visible_devices;  ///< RONDE_VISIBLE_DEVICES
+  std::vector<std::string> visible_devices;  ///< RONDE_VISIBLE_DEVICES: UUIDs or their beginnings
   /// The largest allreduce that each rank reduces by itself. A two-shot moves half as many bytes
   /// or less, but needs a second synchronisation. A multiple of 256.
   std::uint64_t one_shot_bytes = std::uint64_t{512} << 10;
@@ -39,17 +30,13 @@ struct CudaOptions {
   /// Staged data is copied in pieces of this size: copying one takes far longer than starting the
   /// copy. A multiple of 16.
   std::uint64_t staged_piece_bytes = std::uint64_t{2} << 20;
-  /// Timeout of the trial of CUDA IPC, which copies a few bytes, and of that of MPI.
+  /// Timeout of the trial of CUDA IPC, which copies a few bytes.
   std::chrono::milliseconds ipc_patience{10'000};
-  /// Makes a backend that sends and receives memory of GPUs, for what CUDA IPC does not move; it is
-  /// used once a trial has succeeded. Process sets use it only if it serves them. Empty on all
-  /// ranks: everything else is staged.
+  /// Makes a backend that sends and receives memory of GPUs, for what CUDA IPC does not move. Empty
+  /// on all ranks: everything else is staged. Process sets use it only if it serves them.
   BackendFactory gpu_aware_mpi = {};
-  /// Surrounds all calls of that MPI with the GPU's context: any of them may progress messages in
-  /// memory of GPUs. Empty: its calls need no context.
-  vendor::WrapCalls wrap_mpi_calls = {};
 
-  /// Is told the UUID of the rank's GPU, by the first operation.
+  /// Receives the UUID of the rank's GPU in the first operation.
   std::function<void(const std::string& uuid)> on_gpu = {};
 
   /// Finds the driver's functions; tests bring their own.
@@ -58,9 +45,8 @@ struct CudaOptions {
   const void* kernel_image = nullptr;
 };
 
-/// Makes the backend. It moves data by CUDA IPC between ranks of one host where that works, else by
-/// an MPI that takes addresses of GPUs, else through page-locked host memory and the CPU's backend.
-/// Its name is "cuda".
+/// Makes the backend. It moves data by CUDA IPC between ranks that all are on one host, else by a
+/// GPU-aware MPI, else through page-locked host memory and the CPU's backend. Its name is "cuda".
 BackendFactory cuda_backend_factory(const CudaOptions& options);
 
 }  // namespace ronde

@@ -7,7 +7,6 @@
 #include "backends/gpu/base/abandon.h"
 #include "backends/gpu/kernels/kernel_image.h"
 #include "ronde/error.h"
-#include "ronde/plugin/segment_cursor.h"
 
 namespace ronde {
 namespace cuda {
@@ -17,17 +16,25 @@ namespace {
 constexpr std::chrono::seconds kLastBound{2};
 constexpr int kPriority = 10;  ///< below NCCL's
 
-std::vector<std::size_t> ranks_here(const Topology& topology) {
-  const std::vector<int> ranks = topology.host_ranks();
-  return {ranks.begin(), ranks.end()};
+/// Makes the messages of a GPU-aware MPI; null where there is none, or no peer. Throws UsageError
+/// on all ranks if one of them has a problem with it.
+std::unique_ptr<Backend> make_messages(const BackendFactory& factory, BackendContext& context) {
+  const bool is_wanted = factory.create || factory.problem;
+  const bool serves = context.set == 0 || factory.serves_sets;
+  if (!is_wanted || !serves || context.topology->size == 1) return nullptr;
+  for (const std::string& problem :
+       context.exchange(factory.problem ? factory.problem() : std::string())) {
+    if (!problem.empty()) throw UsageError(problem);
+  }
+  return factory.create(context);
 }
 
 }  // namespace
 
-/// Runs one operation; the first one runs the trials before.
+/// Runs one operation; the first one that CUDA IPC may serve tries it before.
 class CudaBackend::Run final : public SteppedOperation {
  public:
-  /// `choose` returns the operation's steps after the trials.
+  /// `choose` returns the operation's steps; null `between_gpus`: it is staged.
   Run(CudaBackend& owner, Placement place, Ways ways,
       std::function<Steps(Gpu& gpu, Collectives* between_gpus)> choose)
       : owner_(owner), place_(place), ways_(ways), choose_(std::move(choose)) {
@@ -39,9 +46,9 @@ class CudaBackend::Run final : public SteppedOperation {
  private:
   Steps run() {
     Gpu& gpu = owner_.gpu(place_.device.index);
-    if ((ways_.ipc || ways_.mpi) && !owner_.has_ways_) {
-      Steps finding = owner_.find_ways(place_.device.index);
-      co_await finding;
+    if (ways_.ipc && !owner_.has_ipc_) {
+      Steps trying = owner_.try_ipc(gpu);
+      co_await trying;
     }
     Collectives* const between_gpus = owner_.choose(ways_);
     gpu.resources.run_after(place_.after);
@@ -57,40 +64,33 @@ class CudaBackend::Run final : public SteppedOperation {
 };
 
 CudaBackend::Gpu::Gpu(CudaBackend& owner, int device)
-    : resources(*owner.streams_, device, owner.image_, IpcOperations::buffer_bytes(owner.options_),
-                kBytesBehind, owner.options_.registration_cache),
-      pipe(resources, owner.streams_->make_stream(device),
-           static_cast<std::size_t>(owner.options_.staged_piece_bytes),
-           owner.counters_.staged_bytes),
-      between(has_two_levels(owner.topology_)
-                  ? std::make_optional<BetweenHosts>(pipe, owner.host_, owner.topology_)
-                  : std::nullopt),
-      peers(resources, owner.options_.ipc_sync, owner.is_of_all_, owner.ranks_,
-            ranks_here(owner.topology_), static_cast<std::size_t>(owner.topology_.local_rank)),
-      ipc(resources, peers, *owner.cache_, owner.exchange_, between ? &*between : nullptr,
-          owner.counters_, owner.options_, owner.warn_),
-      staged(resources, pipe, owner.host_, owner.counters_, owner.topology_.rank) {}
+    : resources(*owner.streams_, device, owner.image_,
+                IpcOperations::buffer_bytes(owner.options_, owner.ranks_.size()), kBytesBehind,
+                owner.options_.registration_cache),
+      peers(resources, owner.ranks_, static_cast<std::size_t>(owner.topology_.rank)),
+      ipc(resources, peers, *owner.cache_, owner.exchange_, owner.counters_, owner.options_,
+          owner.warn_),
+      staged(resources, owner.streams_->make_stream(device),
+             static_cast<std::size_t>(owner.options_.staged_piece_bytes), owner.host_,
+             owner.counters_, owner.topology_.rank) {
+  if (owner.messages_) {
+    direct.emplace(resources, *owner.messages_, owner.counters_, peers.size(), peers.own());
+  }
+}
 
 CudaBackend::CudaBackend(std::shared_ptr<const DriverApi> api, const void* image,
                          CudaOptions options, const BackendContext& context,
-                         std::unique_ptr<Backend> gpu_aware_messages)
+                         std::unique_ptr<Backend> messages)
     : options_(std::move(options)),
       image_(image),
       topology_(*context.topology),
       ranks_(context.ranks),
-      is_of_all_(context.set == 0),
       warn_(context.warn),
       host_(*context.host),
-      visible_(options_.visible_devices, options_.symbols),
       streams_(std::make_shared<CudaStreams>(std::move(api), options_.on_gpu)),
-      cache_(std::make_unique<RegistrationCache>(
-          options_.registration_cache,
-          static_cast<std::size_t>(options_.registration_cache_bytes))),
-      exchange_(host_, topology_.size) {
-  if (!gpu_aware_messages) return;
-  gpu_aware_link_ = std::make_unique<GpuAwareLink>(std::move(gpu_aware_messages),
-                                                   options_.wrap_mpi_calls, ranks_, topology_.rank);
-}
+      cache_(std::make_unique<RegistrationCache>()),
+      exchange_(host_, topology_.size),
+      messages_(std::move(messages)) {}
 
 CudaBackend::~CudaBackend() {
   if (!gpu_) return;
@@ -99,12 +99,10 @@ CudaBackend::~CudaBackend() {
   streams_->cancel_waits_by({});
   // A trial that was not released never ends.
   const auto bound = is_dead_ ? kLastBound : std::chrono::seconds{0};
-  const bool direct_hangs = gpu_aware_link_ && gpu_aware_link_->hangs();
-  if (is_over && !direct_hangs && gpu_->peers.trial_ends(bound)) return;
+  const bool mpi_may_write = gpu_->direct && gpu_->direct->has_pending();
+  if (is_over && !mpi_may_write && gpu_->peers.trial_ends(bound)) return;
   gpu::abandon(std::move(gpu_));
   gpu::abandon(std::move(cache_));
-  // The GPU may still write to the memory of its trial.
-  if (!is_over) gpu::abandon(std::move(gpu_aware_link_));
 }
 
 CudaBackend::Gpu& CudaBackend::gpu(int device) {
@@ -115,120 +113,78 @@ CudaBackend::Gpu& CudaBackend::gpu(int device) {
   return *gpu_;
 }
 
-/// Whether the ranks try CUDA IPC; equal on all of them.
-bool CudaBackend::may_use_ipc() const {
-  return options_.ipc && (is_on_one_host() || has_two_levels(topology_)) &&
-         static_cast<std::size_t>(topology_.local_size) <= kernels::kMostInputs;
-}
-
-/// Tries CUDA IPC and MPI; all ranks take part.
-Steps CudaBackend::find_ways(int device) {
-  std::string of_ipc, of_mpi;  // why they cannot be used
-  has_ipc_ = false;
-  if (may_use_ipc()) {
+/// Tries CUDA IPC where all ranks are on one host; they all take part.
+Steps CudaBackend::try_ipc(Gpu& gpu) {
+  const bool may_work = options_.ipc && topology_.hosts() == 1 &&
+                        static_cast<std::size_t>(topology_.size) <= kernels::kMostInputs;
+  std::string problem;
+  if (may_work) {
     Steps connecting =
-        gpu(device).peers.connect(exchange_, visible_, options_.ipc_patience, of_ipc);
+        gpu.peers.connect(exchange_, options_.visible_devices, options_.ipc_patience, problem);
     co_await connecting;
-    has_ipc_ = of_ipc.empty();
   }
-  if (gpu_aware_link_ && !(has_ipc_ && is_on_one_host())) {
-    GpuResources& resources = gpu(device).resources;
-    co_await gpu_aware_link_->prove(resources, exchange_, options_.ipc_patience, of_mpi);
-    if (of_mpi.empty()) {
-      direct_ = std::make_unique<GpuAwareOperations>(resources, *gpu_aware_link_, counters_);
-    }
-  }
-  tell(of_ipc, of_mpi);
-  has_ways_ = true;
-}
-
-/// Warns in one line that data is moved in another way, and why.
-void CudaBackend::tell(const std::string& of_ipc, const std::string& of_mpi) const {
-  if (of_ipc.empty() && of_mpi.empty()) return;
-  const std::string staged = "staged through host memory";
-  const std::string by_mpi = "left to MPI, and " + staged + " where MPI does not serve it";
-  const std::string what = has_ipc_ ? "what CUDA IPC does not move" : "what is on GPUs";
-  std::string text;
-  if (!of_ipc.empty()) {
-    text = "CUDA IPC cannot be used, and what is on GPUs is " + (direct_ ? by_mpi : staged) + ": " +
-           of_ipc + " (RONDE_CUDA_IPC=0 spares the trial)" + (of_mpi.empty() ? "" : "; ");
-  }
-  if (!of_mpi.empty()) {
-    text += "the MPI library says that it takes addresses of GPUs, but a trial failed, and " +
-            what + " is " + staged + ": " + of_mpi + ". " +
-            (gpu_aware_link_->is_over()
-                 ? "MPI may still be at it, and is not finalised at the end, for which mpirun may "
-                   "report the job as failed: set RONDE_GPU_AWARE_MPI=0 for the next one"
-                 : "RONDE_GPU_AWARE_MPI=0 spares the trial");
-  }
-  warn_(text);
+  has_ipc_ = may_work && problem.empty();
+  if (problem.empty()) co_return;
+  warn_("CUDA IPC cannot be used, and what is on GPUs is " +
+        std::string(messages_ ? "left to MPI or staged" : "staged through host memory") + ": " +
+        problem + " (RONDE_CUDA_IPC=0 spares the trial)");
 }
 
 /// Returns what moves an operation from GPU to GPU, and counts it; null: it is staged.
 Collectives* CudaBackend::choose(Ways ways) noexcept {
-  if (has_ipc_ && ways.ipc) {
+  if (ways.ipc && *has_ipc_) {
     ++counters_.ipc_operations;
     return &gpu_->ipc;
   }
-  const bool by_mpi = direct_ && ways.mpi;
+  const bool by_mpi = gpu_->direct && ways.mpi;
   ++(by_mpi ? counters_.mpi_operations : counters_.staged_operations);
-  return by_mpi ? direct_.get() : nullptr;
-}
-
-/// Across hosts CUDA IPC serves only large sums: small ones are not worth several exchanges between
-/// hosts. Where sums must be exact it serves all: the other ways may add in another order.
-CudaBackend::Ways CudaBackend::ways_of_sum(const AllreduceCall& call) const {
-  const std::size_t bytes = total_elements(call.segments) * size_of(call.effective_wire_dtype());
-  const bool crosses =
-      has_two_levels(topology_) && (options_.exact || bytes > options_.one_shot_bytes);
-  return {.ipc = is_on_one_host() || crosses, .mpi = true};
+  return by_mpi ? &*gpu_->direct : nullptr;
 }
 
 std::unique_ptr<Operation> CudaBackend::allreduce(const AllreduceCall& call) {
-  return std::make_unique<Run>(
-      *this, call.place, ways_of_sum(call), [call](Gpu& gpu, Collectives* by) {
-        return by != nullptr ? by->allreduce(call) : gpu.staged.allreduce(call);
-      });
+  return std::make_unique<Run>(*this, call.place, Ways{}, [call](Gpu& gpu, Collectives* by) {
+    return by != nullptr ? by->allreduce(call) : gpu.staged.allreduce(call);
+  });
 }
 
 std::unique_ptr<Operation> CudaBackend::broadcast(const BroadcastCall& call) {
   return std::make_unique<Run>(
-      *this, call.place, Ways{.ipc = is_on_one_host()}, [call](Gpu& gpu, Collectives* by) {
+      *this, call.place, Ways{.mpi = false}, [call](Gpu& gpu, Collectives* by) {
         return by != nullptr ? gpu.ipc.broadcast(call) : gpu.staged.broadcast(call);
       });
 }
 
 std::unique_ptr<Operation> CudaBackend::allgather(const AllgatherCall& call) {
-  return std::make_unique<Run>(*this, call.place, ways(), [call](Gpu& gpu, Collectives* by) {
+  return std::make_unique<Run>(*this, call.place, Ways{}, [call](Gpu& gpu, Collectives* by) {
     return by != nullptr ? by->allgather(call) : gpu.staged.allgather(call);
   });
 }
 
 std::unique_ptr<Operation> CudaBackend::alltoall(const AlltoallCall& call) {
-  return std::make_unique<Run>(*this, call.place, ways(), [call](Gpu& gpu, Collectives* by) {
+  return std::make_unique<Run>(*this, call.place, Ways{}, [call](Gpu& gpu, Collectives* by) {
     return by != nullptr ? by->alltoall(call) : gpu.staged.alltoall(call);
   });
 }
 
 std::unique_ptr<Operation> CudaBackend::reducescatter(const ReducescatterCall& call) {
-  return std::make_unique<Run>(*this, call.place, ways(), [call](Gpu& gpu, Collectives* by) {
+  return std::make_unique<Run>(*this, call.place, Ways{}, [call](Gpu& gpu, Collectives* by) {
     return by != nullptr ? by->reducescatter(call) : gpu.staged.reducescatter(call);
   });
 }
 
 std::unique_ptr<Operation> CudaBackend::send(const SendCall& call) {
-  return std::make_unique<Run>(*this, call.place, Ways{},
+  return std::make_unique<Run>(*this, call.place, Ways{false, false},
                                [call](Gpu& gpu, Collectives*) { return gpu.staged.send(call); });
 }
 
 std::unique_ptr<Operation> CudaBackend::recv(const RecvCall& call) {
-  return std::make_unique<Run>(*this, call.place, Ways{},
+  return std::make_unique<Run>(*this, call.place, Ways{false, false},
                                [call](Gpu& gpu, Collectives*) { return gpu.staged.recv(call); });
 }
 
 /// Queued work continues; CudaStreams::cancel_waits() ends its waits for peers.
 void CudaBackend::abort() noexcept {
-  if (gpu_aware_link_) gpu_aware_link_->abort();
+  if (messages_ && !is_dead_) messages_->abort();
   is_dead_ = true;
   if (!gpu_) return;
   streams_->cancel_waits_by([this] { gpu_->peers.release(); });
@@ -247,7 +203,7 @@ void CudaBackend::release_peer_memory() {
 /// A process set that is removed comes here without release_peer_memory().
 void CudaBackend::close() {
   release_peer_memory();
-  if (gpu_aware_link_) gpu_aware_link_->close();
+  if (messages_ && !is_dead_) messages_->close();
 }
 
 StatsGroup CudaBackend::stats() const {
@@ -255,13 +211,11 @@ StatsGroup CudaBackend::stats() const {
                    {{"ipc_operations", counters_.ipc_operations},
                     {"staged_operations", counters_.staged_operations},
                     {"mpi_operations", counters_.mpi_operations},
-                    {"mpi_sent_bytes", gpu_aware_link_ ? gpu_aware_link_->sent_bytes() : 0},
+                    {"mpi_sent_bytes", counters_.mpi_sent_bytes},
                     {"one_shots", counters_.one_shots},
                     {"two_shots", counters_.two_shots},
-                    {"across_hosts", counters_.across_hosts},
                     {"direct", counters_.direct},
                     {"flag_syncs", counters_.flag_syncs},
-                    {"kernel_syncs", counters_.kernel_syncs},
                     {"fusion_mappings", counters_.fusion_mappings},
                     {"packed_bytes", counters_.packed_bytes},
                     {"staged_bytes", counters_.staged_bytes},
@@ -287,10 +241,8 @@ BackendFactory cuda_backend_factory(const CudaOptions& options) {
   factory.create = [options, image](BackendContext& context) -> std::unique_ptr<Backend> {
     const cuda::LoadedDriver driver = cuda::load_driver(options.symbols);
     if (!driver.api) throw UsageError(driver.problem);
-    return std::make_unique<cuda::CudaBackend>(
-        driver.api, image, options, context,
-        cuda::make_direct_messages(options.gpu_aware_mpi,
-                                   cuda::GpuAwareOperations::most_ranks(options), context));
+    return std::make_unique<cuda::CudaBackend>(driver.api, image, options, context,
+                                               cuda::make_messages(options.gpu_aware_mpi, context));
   };
   return factory;
 }

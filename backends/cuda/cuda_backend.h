@@ -7,16 +7,11 @@
 #include <string>
 #include <vector>
 
-#include "backends/cuda/base/visible_devices.h"
 #include "backends/cuda/cuda.h"
 #include "backends/cuda/ipc/ipc_operations.h"
 #include "backends/cuda/ipc/ipc_peers.h"
-#include "backends/cuda/ipc/registration_cache.h"
 #include "backends/cuda/ipc/registrations.h"
-#include "backends/cuda/mpi/gpu_aware_link.h"
 #include "backends/cuda/mpi/gpu_aware_operations.h"
-#include "backends/cuda/staging/between_hosts.h"
-#include "backends/cuda/staging/host_pipe.h"
 #include "backends/cuda/staging/staged_operations.h"
 #include "backends/gpu/base/host_exchange.h"
 #include "backends/gpu/driver/cuda_streams.h"
@@ -33,9 +28,9 @@ namespace ronde::cuda {
 /// Thread-safety: as Backend. One operation at a time.
 class CudaBackend final : public Backend {
  public:
-  /// `context` outlives the backend. `gpu_aware_messages`: make_direct_messages().
+  /// `context` outlives the backend. `messages`: sends and receives memory of GPUs, or null.
   CudaBackend(std::shared_ptr<const DriverApi> api, const void* image, CudaOptions options,
-              const BackendContext& context, std::unique_ptr<Backend> gpu_aware_messages);
+              const BackendContext& context, std::unique_ptr<Backend> messages);
   ~CudaBackend() override;
 
   std::string_view name() const noexcept override { return "cuda"; }
@@ -59,50 +54,40 @@ class CudaBackend final : public Backend {
     Gpu(CudaBackend& owner, int device);
 
     GpuResources resources;
-    HostPipe pipe;
-    std::optional<BetweenHosts> between;
     IpcPeers peers;
     IpcOperations ipc;
+    std::optional<GpuAwareOperations> direct;
     StagedOperations staged;
   };
   class Run;
 
-  /// What may serve an operation; the host serves all. Messages are always staged, as the trials
-  /// are collectives of all ranks. Broadcasts across hosts are staged: they happen once, before
-  /// training.
+  /// What may serve an operation; the host serves all. Messages are always staged, as the trial is
+  /// a collective of all ranks. Broadcasts, which happen once, before training, are not left to
+  /// MPI.
   struct Ways {
-    bool ipc = false;
-    bool mpi = false;
+    bool ipc = true;
+    bool mpi = true;
   };
 
   /// `device`: an ordinal; negative: any that this rank may use.
   Gpu& gpu(int device);
-  Steps find_ways(int device);
-  void tell(const std::string& of_ipc, const std::string& of_mpi) const;
-  bool may_use_ipc() const;
+  Steps try_ipc(Gpu& gpu);
   Collectives* choose(Ways ways) noexcept;
-  bool is_on_one_host() const { return topology_.hosts() == 1; }
-  Ways ways() const { return {.ipc = is_on_one_host(), .mpi = true}; }
-  Ways ways_of_sum(const AllreduceCall& call) const;
 
   const CudaOptions options_;
   const void* const image_;
   const Topology topology_;
   const std::vector<int> ranks_;
-  const bool is_of_all_;  ///< and not of a process set
   const std::function<void(const std::string&)> warn_;
   Backend& host_;
-  const VisibleDevices visible_;
   const std::shared_ptr<CudaStreams> streams_;
   std::unique_ptr<RegistrationCache> cache_;
   CudaCounters counters_;
   gpu::HostExchange exchange_;
-  std::unique_ptr<GpuAwareLink> gpu_aware_link_;  ///< null: MPI does not take addresses of GPUs
+  const std::unique_ptr<Backend> messages_;  ///< null without GPU-aware MPI
   std::unique_ptr<Gpu> gpu_;
-  std::unique_ptr<GpuAwareOperations> direct_;  ///< once the trial has succeeded
-  bool is_dead_ = false;                        ///< the group has failed
-  bool has_ways_ = false;                       ///< the trials have ended
-  bool has_ipc_ = false;
+  bool is_dead_ = false;         ///< the group has failed
+  std::optional<bool> has_ipc_;  ///< once it was tried
 };
 
 }  // namespace ronde::cuda

@@ -21,25 +21,19 @@ struct GpuSupportApi : vendor::ApiTable {
   vendor::Entry<int> query_cuda_support{*this, "MPIX_Query_cuda_support", kOptional};
 };
 
-/// Returns why the MPI library cannot send from memory of GPUs, as it reports; empty if it reports
-/// that it can. A trial has to prove that as well: Open MPI reports support if it was built for
-/// GPUs, even where the transport in use has none. `api`: loaded from the process itself
-/// (vendor::kThisProcess).
-std::string why_not_cuda(const GpuSupportApi& api);
+/// Whether the library reports that it takes no addresses of GPUs. One that has no such function
+/// reports nothing. `api`: loaded from the process itself (vendor::kThisProcess).
+bool denies_cuda(const GpuSupportApi& api);
 
 }  // namespace ronde::mpi
 
 namespace ronde {
 
-/// Makes a second backend like that of mpi_backend_factory(), for messages in memory of GPUs, which
-/// a trial has to prove first. Its `problem` asks the library whether it takes addresses of GPUs,
-/// once MPI is initialised. It does not serve process sets: their messages share one communicator,
-/// on which the messages of a failed trial would match others.
+/// Makes a second backend like that of mpi_backend_factory(), for messages in memory of GPUs
+/// (RONDE_GPU_AWARE_MPI=1). Its `problem` is that the library reports that it takes no such
+/// addresses. It does not serve process sets, whose messages would share tags with
+/// those of the CPU.
 BackendFactory gpu_aware_mpi_factory(
     const MpiOptions& options, const vendor::SymbolLookup& symbols = vendor::dynamic_symbols());
-
-/// Wraps every call of MPI that Ronde makes in this process: MPI may progress messages in memory of
-/// GPUs in any of them.
-vendor::WrapCalls wrap_mpi_calls();
 
 }  // namespace ronde

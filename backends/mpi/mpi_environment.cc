@@ -374,23 +374,6 @@ int MpiEnvironment::largest_tag() const {
   return found != 0 ? *value : kGuaranteed;
 }
 
-std::shared_ptr<void> MpiEnvironment::wrap_calls(vendor::CallWrapper around) {
-  auto* const wrapper = new vendor::CallWrapper(std::move(around));
-  std::shared_ptr<void> wrapped(wrapper, [this](vendor::CallWrapper* own) {
-    const std::unique_ptr<vendor::CallWrapper> owner(own);
-    const std::lock_guard lock(mutex_);
-    std::erase(wrappers_, own);
-  });
-  const std::lock_guard lock(mutex_);
-  wrappers_.push_back(wrapper);
-  return wrapped;
-}
-
-void MpiEnvironment::call_within(std::size_t next, const std::function<void()>& make) const {
-  if (next == wrappers_.size()) return make();
-  (*wrappers_[next])([&] { call_within(next + 1, make); });
-}
-
 bool MpiEnvironment::test(MPI_Request& request) {
   int finished = 0;
   call("MPI_Test", api_.test, &request, &finished, MPI_STATUS_IGNORE);
@@ -403,12 +386,8 @@ std::vector<MpiEnvironment::Finished> MpiEnvironment::test_some(std::span<MPI_Re
   std::vector<int> indexes(requests.size());
   std::vector<MPI_Status> statuses(requests.size());
   int count = 0;
-  int code = MPI_SUCCESS;
-  const auto make = [&] {
-    code = api_.testsome(static_cast<int>(requests.size()), requests.data(), &count, indexes.data(),
-                         statuses.data());
-  };
-  wrappers_.empty() ? make() : call_within(0, make);
+  const int code = api_.testsome(static_cast<int>(requests.size()), requests.data(), &count,
+                                 indexes.data(), statuses.data());
   if (code != MPI_ERR_IN_STATUS) check("MPI_Testsome", code);
   std::vector<Finished> all(count == MPI_UNDEFINED ? 0 : static_cast<std::size_t>(count));
   for (std::size_t i = 0; i < all.size(); ++i) {

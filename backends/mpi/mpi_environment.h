@@ -17,7 +17,6 @@
 #include <vector>
 
 #include "backends/mpi/mpi.h"
-#include "backends/vendor/api_table.h"
 #include "ronde/config.h"
 
 // Note [MPI that Ronde may only start with]
@@ -159,13 +158,8 @@ class MpiEnvironment : public std::enable_shared_from_this<MpiEnvironment> {
   void call(const char* name, const Function& function, Args... args) {
     const std::lock_guard lock(mutex_);
     expect_not_finalized();
-    const auto make = [&] { check(name, function(args...)); };
-    wrappers_.empty() ? make() : call_within(0, make);
+    check(name, function(args...));
   }
-
-  /// vendor::WrapCalls of what call() and test() make: MPI may progress any message in any of
-  /// them. The result must not outlive the environment, nor be destroyed within `around`.
-  std::shared_ptr<void> wrap_calls(vendor::CallWrapper around);
 
   /// Whether `request` is finished. Throws ronde::Error if it failed.
   bool test(MPI_Request& request);
@@ -194,7 +188,6 @@ class MpiEnvironment : public std::enable_shared_from_this<MpiEnvironment> {
  private:
   class ErrorsReturned;
 
-  void call_within(std::size_t next, const std::function<void()>& make) const;
   void check(const char* name, int code) const;
   void watch_finalize();
   void handle_finalize();
@@ -219,9 +212,8 @@ class MpiEnvironment : public std::enable_shared_from_this<MpiEnvironment> {
   bool owns_ranks_ = false;
   MPI_Comm messages_ = MPI_COMM_NULL;
   std::function<void()> on_program_finalize_;
-  std::vector<const vendor::CallWrapper*> wrappers_;  ///< the outermost first
-  std::atomic<bool> owns_mpi_{false};                 ///< Ronde initialised it
-  int provided_ = MPI_THREAD_SINGLE;                  ///< the thread level that Ronde got
+  std::atomic<bool> owns_mpi_{false};  ///< Ronde initialised it
+  int provided_ = MPI_THREAD_SINGLE;   ///< the thread level that Ronde got
   bool may_finalize_ = true;
   bool abandoned_ = false;
   bool watches_finalize_ = false;

@@ -19,13 +19,6 @@ constexpr const char* kThisProcess = nullptr;
 /// Finds functions by dlopen and dlsym. Libraries stay loaded.
 SymbolLookup dynamic_symbols();
 
-/// Makes one call of a library, with what it needs on this thread.
-using CallWrapper = std::function<void(const std::function<void()>& call)>;
-
-/// Passes all calls of a library, on any thread, through `around` until the returned object is
-/// destroyed, which waits for calls in progress. A call throws what `around` throws.
-using WrapCalls = std::function<std::shared_ptr<void>(CallWrapper around)>;
-
 /// Whether a library without a function can be used.
 enum class Need { Required, Optional };
 

@@ -284,7 +284,7 @@ Found registration(const Profile& run, const StepMeans& step) {
   const auto count = [&](const char* name) { return run.counter("cuda", name); };
   const double hits = count("registration_hits");
   const double misses = count("registration_misses");
-  const double cost = run.a_step(count("registration_open_us") + count("registration_close_us"));
+  const double cost = run.a_step(count("registration_open_us"));
   constexpr double kShareOfStep = 0.02;
   if (run.merged.steps < kFewestSteps || misses < hits || cost < kShareOfStep * step.time_us)
     return {};

@@ -26,7 +26,6 @@ constexpr const char* kFirstGpu = "GPU-01010101-0101-0101-0101-010101010101";
 struct Obstacle {
   const char* text;  ///< of the line
   FakeCuda::Options machine = kTwoGpus;
-  IpcSync sync = IpcSync::Auto;
   const char* symbol = nullptr;
   int device = 1;
   cuda::Result result = cuda::kMapFailed;
@@ -37,31 +36,22 @@ struct Obstacle {
 const std::vector<Obstacle> kObstacles = {
     {.text = "rank 1: CUDA failed while mapping memory of rank 0: cuIpcOpenMemHandle_v2",
      .symbol = "cuIpcOpenMemHandle_v2"},
-    {.text = "rank 1: by kernels (RONDE_CUDA_IPC_SYNC=flags may work): CUDA failed while "
-             "launching ronde_signal: cuLaunchKernel",
-     .symbol = "cuLaunchKernel"},
-    {.text = "rank 1: by flags: CUDA failed while telling the other ranks: cuStreamBatchMemOp_v2",
-     .sync = IpcSync::Flags,
+    {.text = "rank 1: CUDA failed while signalling the other ranks: cuStreamBatchMemOp_v2",
      .symbol = "cuStreamBatchMemOp_v2",
      .result = cuda::kNotSupported},
-    {.text = "rank 1: by flags: CUDA failed while waiting for the other ranks: "
-             "cuStreamBatchMemOp_v2",
-     .sync = IpcSync::Flags,
+    {.text = "rank 1: CUDA failed while waiting for the other ranks: cuStreamBatchMemOp_v2",
      .symbol = "cuStreamBatchMemOp_v2",
      .result = cuda::kNotSupported,
      .skipped = 1},
-    {.text = "rank 1: by flags: CUDA failed while pinning",
-     .sync = IpcSync::Flags,
+    {.text = "rank 1: CUDA failed while pinning",
      .symbol = "cuMemHostRegister_v2",
      .result = cuda::kNotSupported},
-    {.text = "rank 0: by flags: the memory of other ranks does not answer",
-     .machine = {.devices = 2, .written_words_show = false},
-     .sync = IpcSync::Flags},
+    {.text = "rank 0: the memory of other ranks does not answer",
+     .machine = {.devices = 2, .written_words_show = false}},
     {.text = "rank 0: CUDA cannot export the fusion buffer of this GPU",
      .machine = {.devices = 2, .memory_is_ipc_capable = false}},
-    {.text = "rank 0: by flags: what rank 1 wrote to its GPU's memory does not show in its mapping",
-     .machine = {.devices = 2, .mappings_show_memory = false},
-     .sync = IpcSync::Flags},
+    {.text = "rank 0: what rank 1 wrote to its GPU's memory does not show in its mapping",
+     .machine = {.devices = 2, .mappings_show_memory = false}},
     {.text = "rank 0: RONDE_VISIBLE_DEVICES does not name the GPU of rank 1 (GPU-02020202-",
      .visible_devices = {kFirstGpu}},
     {.text = "rank 1: CUDA failed while writing to the fusion buffer: cuMemsetD8Async",
@@ -138,7 +128,6 @@ TEST_CASE("cuda failures: what is in the way of CUDA IPC is told in one line, an
   FakeMachine machine(obstacle.machine);
   CudaOptions options = cuda_options_of(machine);
   if (!obstacle.machine.written_words_show) options.ipc_patience = std::chrono::milliseconds(200);
-  options.ipc_sync = obstacle.sync;
   options.visible_devices = obstacle.visible_devices;
   if (obstacle.symbol != nullptr) {
     machine.cuda.fail_on(obstacle.device, obstacle.symbol, obstacle.result, 1, obstacle.skipped);
@@ -157,34 +146,21 @@ TEST_CASE("cuda failures: what is in the way of CUDA IPC is told in one line, an
                  Catch::Contains("(RONDE_CUDA_IPC=0 spares the trial)"));
 }
 
-TEST_CASE("cuda failures: ranks that share a GPU need no permission to map each other") {
-  FakeMachine machine;
+TEST_CASE("cuda failures: GPUs that are named by a UUID's beginning, or shared, are mapped") {
+  const int devices = GENERATE(1, 2);
+  FakeMachine machine({.devices = devices});
   CudaOptions options = cuda_options_of(machine);
   options.visible_devices = {"GPU-77777777"};
-  run_gpu_ranks(machine, 2, 1, options, [](Runtime& runtime, ProgramGpu& gpu) {
+  if (devices == 2) options.visible_devices = {"GPU-77", "GPU-01", "GPU-020202"};
+  run_gpu_ranks(machine, 2, devices, options, [](Runtime& runtime, ProgramGpu& gpu) {
     sum_on_gpu(runtime, gpu, kCount);
     check_counters(runtime, {{"ipc_operations", 1}});
   });
 }
 
-TEST_CASE("cuda failures: an ordinal that no GPU has ends the start on all ranks") {
-  FakeMachine machine;
-  CudaOptions options = cuda_options_of(machine);
-  const inproc::Group group(2);
-  run_ranks(2, [&](int rank) {
-    CudaOptions of_rank = options;
-    if (rank == 1) of_rank.visible_devices = {"5"};
-    const std::string text =
-        text_of<UsageError>([&] { const Runtime runtime(gpu_options_of(group, rank, of_rank)); });
-    check_contains(text, "rank 1 cannot start its backend: RONDE_VISIBLE_DEVICES: ordinals count");
-  });
-  CHECK(machine.cuda.live() == FakeCuda::Live{});
-}
-
 TEST_CASE(
     "cuda failures: memory of others that does not answer is given up, and given back later") {
   const bool comes_back = GENERATE(true, false);
-  const int later = GENERATE(0, 1);
   const CapturedErrors errors;
   FakeMachine machine({.devices = 2});
   CudaOptions options = cuda_options_of(machine);
@@ -192,10 +168,8 @@ TEST_CASE(
   run_gpu_ranks_unchecked(machine, 2, 2, options,
                           [&](Runtime& runtime, ProgramGpu& gpu, const Kill&) {
                             const bool hangs = runtime.topology().rank == 1;
-                            // Behind the streams of the resources and for what is copied up: that
-                            // which writes for the others to see, or which looks at what they
-                            // wrote.
-                            if (hangs) machine.cuda.hold_new(1, 2 + later);
+                            // The stream of the trial, behind two of the resources.
+                            if (hangs) machine.cuda.hold_new(1, 2);
                             sum_on_gpu(runtime, gpu, kCount);
                             check_counters(runtime, {{"staged_operations", 1}});
                             if (comes_back && hangs) machine.cuda.release_all();
@@ -342,4 +316,101 @@ TEST_CASE("cuda deaths: a rank that leaves within an operation whose input is la
   // What was queued runs on, in memory that is still there.
   machine.cuda.release_all();
   CHECK(machine.cuda.is_idle());
+}
+
+namespace {
+
+constexpr int kRanks = 3;
+
+/// How the work ended, which rank `lost` is to blame for.
+Death check_death(const Work& work, int lost) {
+  const Death death = death_of([&] { work.wait(); });
+  check(death.rank == lost, "rank " + std::to_string(lost) + " is lost: " + death.text);
+  return death;
+}
+
+}  // namespace
+
+TEST_CASE("cuda deaths: survivors' GPUs do not wait for what a dead rank had queued") {
+  const Way way = GENERATE(kIpc, kDirect);
+  INFO(way.name);
+  FakeMachine machine({.devices = kRanks});
+  const CudaOptions options = cuda_options_of(machine, way);
+  std::barrier together(kRanks);
+  run_gpu_ranks_unchecked(
+      machine, kRanks, kRanks, options, [&](Runtime& runtime, ProgramGpu& gpu, const Kill& kill) {
+        const int rank = runtime.topology().rank;
+        std::weak_ptr<void> own;
+        sum_on_gpu(runtime, gpu, kCount);
+        // The dead rank's GPU never comes to its part.
+        if (rank == 2) machine.cuda.hold(gpu.stream.handle());
+        const Work work = start_owned(runtime, gpu, kCount, own);
+        work.wait_on(gpu.stream.handle());
+        check(!work.done(), "a rank's part is late");
+        together.arrive_and_wait();
+        if (rank == 2) return kill();
+        check_death(work, 2);
+        // All that this rank has queued ends, and so does what the program has queued behind it.
+        const cuda::Current current(*gpu.context);
+        check(gpu.context->api().stream_synchronize(gpu.stream.handle()) == cuda::kSuccess, "ends");
+        check(own.expired(), "the memory is handed back");
+      });
+  machine.cuda.release_all();
+}
+
+TEST_CASE("cuda deaths: a rank that dies within the trial leaves nothing waiting") {
+  FakeMachine machine({.devices = kRanks});
+  CudaOptions options = cuda_options_of(machine);
+  options.ipc_patience = std::chrono::minutes(1);
+  std::barrier together(kRanks);
+  run_gpu_ranks_unchecked(machine, kRanks, kRanks, options,
+                          [&](Runtime& runtime, ProgramGpu& gpu, const Kill& kill) {
+                            const bool dies = runtime.topology().rank == 2;
+                            // The stream of the trial, behind two of the resources.
+                            if (dies) machine.cuda.hold_new(2, 2);
+                            together.arrive_and_wait();
+                            GpuSum sum(runtime, gpu, kCount);
+                            const Work work = sum.start();
+                            // Each rank tells the others, and waits for them.
+                            while (machine.cuda.calls("cuStreamBatchMemOp_v2") < 2 * kRanks) {
+                              std::this_thread::yield();
+                            }
+                            if (dies) return kill();
+                            check_death(work, 2);
+                          });
+  CHECK(machine.cuda.contexts_on(0) == 0);
+  CHECK(machine.cuda.contexts_on(1) == 0);
+  // The dead rank's trial hangs, and what it uses is still there.
+  CHECK(machine.cuda.contexts_on(2) > 0);
+  machine.cuda.release_all();
+}
+
+TEST_CASE("cuda deaths: waits of all sets end at once, as one may be behind another") {
+  FakeMachine machine({.devices = kRanks});
+  std::barrier together(kRanks);
+  run_gpu_ranks_unchecked(
+      machine, kRanks, kRanks, cuda_options_of(machine),
+      [&](Runtime& runtime, ProgramGpu& gpu, const Kill& kill) {
+        const int rank = runtime.topology().rank;
+        const ProcessSet pair = runtime.add_process_set({0, 1});
+        std::weak_ptr<void> of_pair, of_all;
+        // Both kinds are connected, before a GPU never comes to its part.
+        if (rank < 2) sum_on_gpu(runtime, gpu, kCount, pair);
+        sum_on_gpu(runtime, gpu, kCount);
+        if (rank == 1) machine.cuda.hold(gpu.stream.handle());
+        Work of_two;
+        if (rank < 2) {
+          of_two = start_owned(runtime, gpu, kCount, of_pair, pair);
+          of_two.wait_on(gpu.stream.handle());
+        }
+        // Of rank 0 behind that of the two.
+        const Work work = start_owned(runtime, gpu, kCount, of_all);
+        work.wait_on(gpu.stream.handle());
+        together.arrive_and_wait();
+        if (rank == 1) return kill();
+        const Death death = check_death(work, 1);
+        if (rank == 0) check(death_of([&] { of_two.wait(); }) == death, "so it is of the two");
+        check(of_pair.expired() && of_all.expired(), "the memory of both is handed back");
+      });
+  machine.cuda.release_all();
 }

@@ -96,27 +96,6 @@ TEST_CASE("cuda ipc: each rank reads the shares of a sum from the next rank on, 
                 });
 }
 
-TEST_CASE("cuda ipc: each rank gathers from the next rank on, itself last") {
-  FakeMachine machine({.devices = kRanks});
-  Copies copies(machine.cuda);
-  run_gpu_ranks(
-      machine, kRanks, kRanks, cuda_options_of(machine), [&](Runtime& runtime, ProgramGpu& gpu) {
-        const int rank = runtime.topology().rank;
-        const GpuTensor input(gpu, bytes_of(std::vector<float>(kEach, static_cast<float>(rank))));
-        std::deque<GpuTensor> output;
-        output.emplace_back(gpu, kRanks * kEach * sizeof(float));
-        Request request;
-        request.kind = Collective::Allgather;
-        request.shape = {static_cast<std::int64_t>(kEach)};
-        request.input = input.data();
-        request.output = output.front().data();
-        gpu.place(request);
-        runtime.submit(std::move(request)).wait();
-        output.front().read();
-        check_order(copies.values_into(output, kRanks * kEach), rank, 1);
-      });
-}
-
 TEST_CASE("cuda ipc: few blocks read over a link between GPUs, and many within a GPU") {
   constexpr std::size_t kCount = 1 << 18;  // floats: tiles for more than a hundred blocks
   const int devices = GENERATE(1, 2);

@@ -7,7 +7,6 @@
 
 #include "backends/compose.h"
 #include "tests/support/gpu/gpu_ranks.h"
-#include "tests/support/gpu/hosts_backend.h"
 #include "tests/support/gpu/nccl_ranks.h"
 
 namespace {
@@ -41,25 +40,6 @@ TEST_CASE("nccl: RONDE_EXACT has the ranks combine floats in their order") {
     Runtime runtime(options);
     sum_on_gpu(runtime, gpu, 100);
     check((nccl_counter(runtime, "chunks_in_order") > 0) == is_exact, "who sums");
-    runtime.shutdown();
-  });
-}
-
-TEST_CASE("cuda: RONDE_EXACT has CUDA IPC serve small sums across hosts") {
-  const bool is_exact = GENERATE(false, true);
-  CAPTURE(is_exact);
-  FakeMachine machine({.devices = 2});
-  HostsBackends hosts({0, 1, 1, 0});
-  const Config config = config_with_exact(is_exact ? "1" : "0");
-  run_ranks(4, [&](int rank) {
-    ProgramGpu gpu(machine.cuda.api(), rank % 2);
-    RuntimeOptions options = gpu_options_of(hosts.group(), rank, cuda_options_of(machine), "hosts");
-    options.backends["hosts"] = hosts.factory();
-    options.device_backends["cuda"] =
-        gpu_setups(config, machine.cuda.lookup(), "an image").at("mpi-opt");
-    Runtime runtime(options);
-    sum_on_gpu(runtime, gpu, 100);
-    check_counters(runtime, {{"ipc_operations", is_exact ? 1 : 0}});
     runtime.shutdown();
   });
 }

@@ -132,38 +132,6 @@ TEST_CASE("cuda reductions of many inputs by loads at once have the bits of thos
   }
 }
 
-TEST_CASE("cuda kernels signal by flags, and wait for flags until they are reached or released") {
-  Machine machine;
-  const auto words_of = [&](std::vector<std::uint32_t> values) {
-    std::vector<std::byte> bytes(values.size() * sizeof(std::uint32_t));
-    std::memcpy(bytes.data(), values.data(), bytes.size());
-    return bytes;
-  };
-  const auto addresses_of = [](const SharedBytes& words, std::size_t count) {
-    std::vector<DevicePointer> addresses;
-    for (std::size_t i = 0; i < count; ++i) {
-      addresses.push_back(words.address(i * sizeof(std::uint32_t)));
-    }
-    return addresses;
-  };
-  SharedBytes flags(machine, words_of({7, 7, 7, 7}));
-  SharedBytes released(machine, words_of({0}));
-  const auto three = addresses_of(flags, 3);
-  machine.kernels.signal(machine.stream, three, 9);
-  machine.kernels.await(machine.stream, three, 9, released.address());
-  machine.kernels.await(machine.stream, three, 8, released.address());
-  machine.kernels.signal(machine.stream, {}, 5);
-  machine.kernels.await(machine.stream, {}, 5, released.address());
-  machine.finish();
-  CHECK(flags.equals(words_of({9, 9, 9, 7})));
-  // Nobody ever writes a 10.
-  SharedBytes ended(machine, words_of({1}));
-  machine.kernels.await(machine.stream, three, 10, ended.address());
-  machine.finish();
-  CHECK_THROWS_WITH(machine.kernels.signal(machine.stream, std::vector<DevicePointer>(65), 1),
-                    "a kernel takes 64 flags at most, not 65");
-}
-
 TEST_CASE("cuda reductions of any number of inputs in one buffer have the bits of the CPU's") {
   Machine machine;
   for (const DataType dtype : {DataType::F32, DataType::BF16, DataType::I16}) {

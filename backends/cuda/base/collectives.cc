@@ -60,8 +60,7 @@ std::vector<std::size_t> Collectives::shares_of(std::size_t extent, const WireFo
   return shares;
 }
 
-Steps Collectives::two_shot(const gpu::ChunkLayout& layout, const WireFormat& wire,
-                            const Between& between) {
+Steps Collectives::two_shot(const gpu::ChunkLayout& layout, const WireFormat& wire) {
   const std::vector<std::size_t> shares = shares_of(layout.extent(), wire);
   const std::size_t each = shares.front();
   const std::vector<std::size_t> own(ranks_, shares[own_]);
@@ -69,9 +68,7 @@ Steps Collectives::two_shot(const gpu::ChunkLayout& layout, const WireFormat& wi
   const RankParts of_own{own, 0, each};
   const std::size_t width = wire.width();
   co_await exchange(Pattern::Scatter, of_all, of_own, width);
-  const DevicePointer share = packed() + own_ * each * width;
-  reduce(share, shares[own_], wire);
-  if (between) co_await between(share, shares[own_], each);
+  reduce(packed() + own_ * each * width, shares[own_], wire);
   co_await exchange(Pattern::Gather, of_own, of_all, width);
   Moves moves;
   for (std::size_t turn = 0; turn < ranks_; ++turn) {

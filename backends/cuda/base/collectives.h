@@ -4,7 +4,6 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <vector>
 
 #include "backends/gpu/base/chunk_layout.h"
@@ -18,8 +17,8 @@ namespace ronde::cuda {
 /// Counts what the operations of a CudaBackend do.
 struct CudaCounters {
   std::atomic<std::uint64_t> ipc_operations{0}, staged_operations{0}, mpi_operations{0},
-      one_shots{0}, two_shots{0}, across_hosts{0}, direct{0}, flag_syncs{0}, kernel_syncs{0},
-      fusion_mappings{0}, packed_bytes{0}, staged_bytes{0};
+      mpi_sent_bytes{0}, one_shots{0}, two_shots{0}, direct{0}, flag_syncs{0}, fusion_mappings{0},
+      packed_bytes{0}, staged_bytes{0};
 };
 
 /// Collectives that move data from GPU to GPU, in chunks through the fusion buffer: each rank packs
@@ -79,11 +78,8 @@ class Collectives {
   std::size_t source(std::size_t turn) const noexcept { return (own_ + 1 + turn) % ranks_; }
   /// Queues the reduction of `parts_`.
   virtual void reduce(DevicePointer target, std::size_t count, const WireFormat& wire);
-  /// Reduces a packed chunk. `between`, if any, changes this rank's share before the peers get it;
-  /// `longest`: elements of the largest share.
-  using Between = std::function<Steps(DevicePointer share, std::size_t count, std::size_t longest)>;
-  Steps two_shot(const gpu::ChunkLayout& layout, const WireFormat& wire,
-                 const Between& between = {});
+  /// Reduces a packed chunk.
+  Steps two_shot(const gpu::ChunkLayout& layout, const WireFormat& wire);
 
   GpuResources& resources_;
   CudaCounters& counters_;

@@ -12,7 +12,6 @@ namespace {
 constexpr std::size_t kHalves = 2;  ///< of the fusion buffer, which chunks use in turn
 constexpr std::uint64_t kChunkBytes = std::uint64_t{64} << 20;  ///< where fusion is off
 constexpr std::size_t kAlignment = 256;                         ///< bytes
-constexpr std::size_t kLeastChunk = 4096;  ///< bytes: room for an element of each rank
 
 constexpr std::size_t round_up(std::size_t value, std::size_t unit) noexcept {
   return (value + unit - 1) / unit * unit;
@@ -21,8 +20,8 @@ constexpr std::size_t round_up(std::size_t value, std::size_t unit) noexcept {
 }  // namespace
 
 IpcOperations::IpcOperations(GpuResources& resources, IpcPeers& peers, RegistrationCache& cache,
-                             gpu::HostExchange& exchange, BetweenHosts* between,
-                             CudaCounters& counters, const CudaOptions& options,
+                             gpu::HostExchange& exchange, CudaCounters& counters,
+                             const CudaOptions& options,
                              std::function<void(const std::string&)> warn)
     : Collectives(
           resources, counters, peers.size(), peers.own(),
@@ -30,17 +29,17 @@ IpcOperations::IpcOperations(GpuResources& resources, IpcPeers& peers, Registrat
       peers_(peers),
       cache_(cache),
       exchange_(exchange),
-      between_(between),
       block_bytes_(options.ipc_block_bytes),
       keeps_(options.registration_cache),
+      cache_limit_(options.registration_cache_bytes),
       warn_(std::move(warn)),
       direct_bytes_(options.ipc_direct_bytes),
       one_shot_bytes_(static_cast<std::size_t>(options.one_shot_bytes)) {}
 
-std::size_t IpcOperations::buffer_bytes(const CudaOptions& options) noexcept {
+std::size_t IpcOperations::buffer_bytes(const CudaOptions& options, std::size_t ranks) noexcept {
   const auto chunk =
       static_cast<std::size_t>(options.fusion_bytes > 0 ? options.fusion_bytes : kChunkBytes);
-  return kHalves * round_up(std::max(chunk, kLeastChunk), kAlignment) +
+  return kHalves * round_up(std::max(chunk, ranks * kPartAlignment), kAlignment) +
          static_cast<std::size_t>(options.one_shot_bytes);
 }
 
@@ -51,9 +50,7 @@ void IpcOperations::begin_operation() {
 /// Records a meeting; an exchange and a wait must follow.
 void IpcOperations::record() {
   peers_.record();
-  if (ranks_ == 1) return;
-  const bool by_flags = peers_.sync() == IpcSync::Flags;
-  ++(by_flags ? counters_.flag_syncs : counters_.kernel_syncs);
+  if (ranks_ > 1) ++counters_.flag_syncs;
 }
 
 /// Work queued from now on runs after all work that the ranks have queued so far.
@@ -69,22 +66,15 @@ Steps IpcOperations::meet() {
 }
 
 void IpcOperations::forget() noexcept {
-  in_use_.clear();
-  mapped_.clear();
   cache_.clear();
 }
 
-void IpcOperations::release_read_tensors() {
-  while (!in_use_.empty() && in_use_.front().read.is_done()) in_use_.pop_front();
-}
-
-/// Without the cache, mappings are closed once this rank no longer reads them.
+/// Without the cache, or beyond its limit, mappings are closed once this rank no longer reads them.
 Steps IpcOperations::end_operation() {
-  release_read_tensors();
-  if (keeps_) co_return;
+  if (keeps_ && cache_.bytes() <= cache_limit_) co_return;
   co_await resources_.reach();
-  in_use_.clear();
-  peers_.let();
+  keeps_ ? cache_.make_room() : cache_.clear();
+  if (!keeps_) peers_.let();
 }
 
 /// A meeting is enough: the parts for this rank are read from the peers' buffers.
@@ -114,37 +104,26 @@ void IpcOperations::reduce_all(const gpu::ChunkLayout& layout, const WireFormat&
 
 Steps IpcOperations::allreduce(AllreduceCall call) {
   begin_operation();
-  WireFormat wire = wire_format_of(call.reduction(), call.wire_dtype);
-  std::optional<Reduction> over_hosts;
-  if (between_ != nullptr) over_hosts = split_over_hosts(wire, call, ranks_);
+  const WireFormat wire = wire_format_of(call.reduction(), call.wire_dtype);
   const std::size_t bytes =
       call.segments.size() == 1 ? call.segments[0].count * size_of(call.dtype) : 0;
-  if (!over_hosts && direct_bytes_ > 0 && bytes >= direct_bytes_ && wire.is_plain()) {
+  if (direct_bytes_ > 0 && bytes >= direct_bytes_ && wire.is_plain()) {
     bool was_done = false;
     co_await allreduce_directly(call.segments[0], wire, was_done);
     if (was_done) co_return;
-  }
-  Between between;
-  if (over_hosts) {
-    between = [this, &over_hosts](DevicePointer share, std::size_t count, std::size_t longest) {
-      ++counters_.across_hosts;
-      return between_->reduce(share, count, longest, *over_hosts);
-    };
   }
   gpu::ChunkLayout layout = layout_of(call, wire);
   while (layout.next()) {
     begin_chunk();
     pack(layout, wire);
-    if (!over_hosts && layout.extent() * wire.width() <= one_shot_bytes_) {
+    if (layout.extent() * wire.width() <= one_shot_bytes_) {
       co_await meet();
       reduce_all(layout, wire);
     } else {
       ++counters_.two_shots;
-      co_await two_shot(layout, wire, between);
+      co_await two_shot(layout, wire);
     }
   }
-  // The next operation may use the fusion buffer alone: Note [Halves].
-  if (over_hosts) co_await meet();
   co_await end_operation();
 }
 
@@ -188,14 +167,11 @@ Steps IpcOperations::map_tensors(const Segment& segment, std::size_t bytes, bool
   for (const ExportedMemory& tensor : tensors) {
     if (tensor.bytes == 0) co_return;
   }
-  release_read_tensors();  // so that there is room
-  mapped_.assign(tensors.size(), nullptr);
   std::string problem = problem_of([&] {
     for (std::size_t rank = 0; rank < tensors.size(); ++rank) {
-      parts_[rank] = tensors[rank].base + tensors[rank].offset;
-      if (rank == own_) continue;
-      mapped_[rank] = cache_.map(resources_.context(), tensors[rank], peers_.name_of(rank));
-      parts_[rank] = mapped_[rank]->address_of(tensors[rank]);
+      parts_[rank] = rank == own_
+                         ? tensors[rank].base + tensors[rank].offset
+                         : cache_.map(resources_.context(), tensors[rank], peers_.names()[rank]);
     }
   });
   record();
@@ -203,7 +179,6 @@ Steps IpcOperations::map_tensors(const Segment& segment, std::size_t bytes, bool
   peers_.wait_for_all();
   was_done = problem.empty();
   if (was_done) co_return;
-  mapped_.clear();
   direct_bytes_ = 0;  // it would fail again
   warn_(
       "tensors cannot be mapped by other ranks, and are copied into the fusion buffer from now "
@@ -231,9 +206,6 @@ Steps IpcOperations::allreduce_directly(const Segment& segment, const WireFormat
                              shares[rank] * wire.width(), "reading the result");
   }
   co_await meet();
-  Event read = resources_.events().take();
-  resources_.stream().record(read);
-  in_use_.push_back({std::exchange(mapped_, {}), std::move(read)});
   co_await end_operation();
 }
 

@@ -5,8 +5,8 @@
 #include "backends/cuda/ipc/ipc_peers.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
-#include <set>
 #include <utility>
 
 #include "backends/gpu/base/poll_until.h"
@@ -17,30 +17,67 @@ namespace {
 
 /// Bytes that peers read in the trial.
 constexpr std::size_t kLook = 16;
-static_assert(kLook <= kSightBytes);
+static_assert(kLook <= kBytesBehind);
 
 /// The value that a rank writes for its peers.
 unsigned char sight_of(std::size_t rank) {
   return static_cast<unsigned char>(rank + 1);
 }
 
+/// Bytes of a flag. A rank's flags lie in the order of the ranks that write them.
+constexpr std::size_t kFlag = sizeof(std::uint32_t);
+/// Further ahead than any rank gets, but not so far that it counts as behind.
+constexpr std::uint32_t kFarAhead = std::uint32_t{1} << 30;
+
 }  // namespace
 
-IpcPeers::IpcPeers(GpuResources& resources, IpcSync sync, bool are_all, std::vector<int> ranks,
-                   std::vector<std::size_t> here, std::size_t own)
+PeerSignals::PeerSignals(const std::shared_ptr<const DeviceContext>& context,
+                         shm::SharedMemory memory, std::size_t size, std::size_t own)
+    : size_(size),
+      own_(own),
+      memory_(std::move(memory)),
+      pinned_(context, memory_.bytes().data(), memory_.bytes().size()) {}
+
+template <typename AddressOf>
+std::vector<DevicePointer> PeerSignals::flags(AddressOf address_of) const {
+  std::vector<DevicePointer> addresses;
+  for (std::size_t rank = 0; rank < size_; ++rank) {
+    if (rank != own_) addresses.push_back(pinned_.address() + address_of(rank));
+  }
+  return addresses;
+}
+
+void PeerSignals::record(Stream& stream) {
+  stream.write(flags([this](std::size_t rank) { return rank * kFlagBytes + own_ * kFlag; }),
+               ++recorded_);
+}
+
+void PeerSignals::wait_for_all(Stream& stream) {
+  if (is_released_) return;
+  stream.wait_for(flags([this](std::size_t rank) { return own_ * kFlagBytes + rank * kFlag; }),
+                  recorded_);
+}
+
+void PeerSignals::release() noexcept {
+  is_released_ = true;
+  std::byte* const own = memory_.bytes().data() + own_ * kFlagBytes;
+  for (std::size_t rank = 0; rank < size_; ++rank) {
+    std::atomic_ref(*reinterpret_cast<std::uint32_t*>(own + rank * kFlag))
+        .store(recorded_ + kFarAhead, std::memory_order_release);
+  }
+}
+
+IpcPeers::IpcPeers(GpuResources& resources, std::vector<int> ranks, std::size_t own)
     : resources_(resources),
       ranks_(std::move(ranks)),
-      here_(std::move(here)),
       own_(own),
-      memories_(here_.size()),
-      mappings_(here_.size()),
-      addresses_(here_.size()),
-      wanted_(sync),
-      are_all_(are_all) {}
+      memories_(size()),
+      mappings_(size()),
+      addresses_(size()) {}
 
-Steps IpcPeers::connect(gpu::HostExchange& exchange, const VisibleDevices& visible,
+Steps IpcPeers::connect(gpu::HostExchange& exchange, const std::vector<std::string>& visible,
                         std::chrono::milliseconds patience, std::string& problem) {
-  if (ranks_.size() == 1) {
+  if (size() == 1) {
     addresses_[0] = resources_.fusion();
     co_return;
   }
@@ -53,40 +90,22 @@ Steps IpcPeers::connect(gpu::HostExchange& exchange, const VisibleDevices& visib
   end_trial();
 }
 
-/// Each rank writes a pattern, maps its peers' memory, synchronises with them, and reads their
-/// patterns. After each step the ranks agree whether all go on.
-Steps IpcPeers::try_out(gpu::HostExchange& exchange, const VisibleDevices& visible,
+Steps IpcPeers::try_out(gpu::HostExchange& exchange, const std::vector<std::string>& visible,
                         std::chrono::milliseconds patience, std::string& problem) {
   Greeting greeting;
   problem = problem_of([&] { greet(greeting); });
-  co_await finish_trial(patience, problem);
-  co_await agree(exchange, problem);
+  co_await agree(exchange, ranks_, problem);
   if (!problem.empty()) co_return;
 
   co_await exchange.share(greeting);
-  problem = problem_of([&] {
-    std::vector<Greeting> greetings;
-    for (const std::size_t rank : here_) greetings.push_back(exchange.of<Greeting>(rank));
-    open(greetings, visible);
-    choose(greetings);
-  });
-  co_await agree(exchange, problem);
+  problem = problem_of([&] { open(exchange.all<Greeting>(), visible); });
+  co_await agree(exchange, ranks_, problem);
   if (!problem.empty()) co_return;
 
   problem = problem_of([&] { look_at_peers(); });
   co_await finish_trial(patience, problem);
   if (problem.empty()) problem = problem_of([&] { check_sight(); });
-  co_await agree(exchange, problem);
-}
-
-/// As cuda::agree(); names the synchronisation that failed.
-Steps IpcPeers::agree(gpu::HostExchange& exchange, std::string& problem) {
-  if (!problem.empty() && sync_ == IpcSync::Kernels) {
-    problem = "by kernels (RONDE_CUDA_IPC_SYNC=flags may work): " + problem;
-  } else if (!problem.empty() && sync_ == IpcSync::Flags) {
-    problem = "by flags: " + problem;
-  }
-  co_await cuda::agree(exchange, ranks_, problem);
+  co_await agree(exchange, ranks_, problem);
 }
 
 /// Exports what peers need, and queues the writing of what they will read.
@@ -97,48 +116,35 @@ void IpcPeers::greet(Greeting& greeting) {
   const auto exported = export_memory(*context, resources_.fusion(), resources_.fusion_bytes());
   if (!exported) throw Error("CUDA cannot export the fusion buffer of this GPU");
   greeting.fusion = *exported;
-  if (own_ == 0 && wanted_ != IpcSync::Kernels) {
+  if (own_ == 0) {
     offered_ = std::make_unique<shm::OfferedMemory>(size() * kFlagBytes);
     greeting.flags = offered_->offer();
   }
   trial_ = std::make_unique<Trial>(context);
-  constexpr const char* kDoing = "writing to the fusion buffer";
-  trial_->stream.fill(place_of_sight(own_), sight_of(own_), kLook, kDoing);
-  trial_->stream.fill(place_of_sight(own_) + kSightBytes, 0, kFlagBytes, kDoing);
+  trial_->stream.fill(place_of_sight(own_), sight_of(own_), kLook, "writing to the fusion buffer");
 }
 
-void IpcPeers::open(const std::vector<Greeting>& greetings, const VisibleDevices& visible) {
+/// Maps the peers' memory and the flags, and records a meeting.
+void IpcPeers::open(const std::vector<Greeting>& greetings,
+                    const std::vector<std::string>& visible) {
   const std::string own_uuid = resources_.context()->gpu().uuid;
-  for (std::size_t rank = 0; rank < greetings.size(); ++rank) {
-    if (rank == own_) continue;
+  for (std::size_t rank = 0; rank < size(); ++rank) {
     memories_[rank] = greetings[rank].fusion;
     const std::string uuid = greetings[rank].uuid.data();
     if (uuid == own_uuid) continue;  // a rank's own GPU needs no permission
     traffic_ = Traffic::Link;
-    if (visible.allows(uuid)) continue;
+    const bool is_visible =
+        visible.empty() || std::any_of(visible.begin(), visible.end(), [&](const auto& beginning) {
+          return uuid.starts_with(beginning);
+        });
+    if (is_visible) continue;
     throw Error("RONDE_VISIBLE_DEVICES does not name the GPU of rank " +
-                std::to_string(name_of(rank)) + " (" + uuid + ")");
+                std::to_string(ranks_[rank]) + " (" + uuid + ")");
   }
   hold();
-}
-
-/// Chooses how the ranks of this host wait for each other, equally on all of them, and records.
-void IpcPeers::choose(const std::vector<Greeting>& greetings) {
-  std::set<std::string> gpus;
-  for (const Greeting& greeting : greetings) gpus.insert(greeting.uuid.data());
-  const bool have_one_each = are_all_ && gpus.size() == greetings.size();
-  sync_ = wanted_ != IpcSync::Auto ? wanted_ : have_one_each ? IpcSync::Kernels : IpcSync::Flags;
-  if (sync_ == IpcSync::Flags) {
-    signals_ = std::make_unique<PeerSignals>(
-        resources_.context(), shm::map_offered(greetings.front().flags), size(), own_);
-  } else {
-    signals_ = std::make_unique<PeerSignals>(
-        resources_.kernels(), resources_.pinned().take(sizeof(std::uint32_t)),
-        [this](std::size_t rank) { return place_of_sight(rank) + kSightBytes; }, size(), own_);
-  }
-  // The work of the trial's first part has run.
-  trial_ = std::make_unique<Trial>(resources_.context());
   trial_->mappings = mappings_;
+  signals_ = std::make_unique<PeerSignals>(resources_.context(),
+                                           shm::map_offered(greetings.front().flags), size(), own_);
   signals_->record(trial_->stream);
 }
 
@@ -149,7 +155,7 @@ void IpcPeers::look_at_peers() {
   signals_->wait_for_all(trial_->stream);
   for (std::size_t rank = 0; rank < size(); ++rank) {
     trial_->stream.copy(trial_->sight.address() + rank * kLook, place_of_sight(rank), kLook,
-                        "reading the fusion buffer of rank " + std::to_string(name_of(rank)));
+                        "reading the fusion buffer of rank " + std::to_string(ranks_[rank]));
   }
 }
 
@@ -159,7 +165,7 @@ void IpcPeers::check_sight() const {
     const bool is_right = std::all_of(
         bytes, bytes + kLook, [&](std::byte byte) { return byte == std::byte{sight_of(rank)}; });
     if (is_right) continue;
-    throw Error("what rank " + std::to_string(name_of(rank)) +
+    throw Error("what rank " + std::to_string(ranks_[rank]) +
                 " wrote to its GPU's memory does not show in its mapping");
   }
 }
@@ -201,7 +207,7 @@ std::size_t IpcPeers::hold() {
   for (std::size_t rank = 0; rank < size(); ++rank) {
     if (rank == own_ || mappings_[rank]) continue;
     mappings_[rank] =
-        std::make_shared<MappedMemory>(resources_.context(), memories_[rank], name_of(rank));
+        std::make_shared<MappedMemory>(resources_.context(), memories_[rank], ranks_[rank]);
     addresses_[rank] = mappings_[rank]->address_of(memories_[rank]);
     ++mapped;
   }

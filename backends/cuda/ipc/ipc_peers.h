@@ -4,24 +4,75 @@
 #include <array>
 #include <chrono>
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>
 
-#include "backends/cuda/base/visible_devices.h"
-#include "backends/cuda/cuda.h"
-#include "backends/cuda/ipc/peer_signals.h"
 #include "backends/cuda/ipc/registrations.h"
 #include "backends/gpu/base/host_exchange.h"
 #include "backends/gpu/base/peer_status.h"
 #include "backends/gpu/gpu_resources.h"
+#include "backends/gpu/kernels/segments.h"
+#include "backends/shm/memory/shared_memory.h"
 #include "core/src/base/steps.h"
 
 namespace ronde::cuda {
 
-/// Bytes behind the fusion buffer: a pattern for the trial, and the flags of kernels.
-constexpr std::size_t kSightBytes = 256;
-constexpr std::size_t kBytesBehind = kSightBytes + kFlagBytes;
+/// Bytes of a rank's flags: a word of 32 bits for each rank of the host.
+constexpr std::size_t kFlagBytes = kernels::kMostInputs * sizeof(std::uint32_t);
+
+/// Synchronises the streams of a host's ranks at numbered meetings, which all ranks make in the
+/// same order, by flags in host memory (cuStreamBatchMemOp). A rank's stream writes the number of a
+/// meeting to its flag at each peer, and then waits until all peers have written it to this rank's
+/// flags. A rank waits on its own flags alone, so release() can end its waits. Other processes use
+/// the GPU while a stream waits.
+///
+/// Note [One number a rank]
+/// One number for each rank is enough, because streams run in order: a flag that has reached a
+/// number shows that all work queued before that meeting has run, also reads of peers' memory. A
+/// rank records the next meeting behind its wait for this one, so a flag is at most one ahead.
+///
+/// Note [No wait for nothing]
+/// A wait is queued only after an exchange between the ranks' threads has shown that all ranks have
+/// queued the writes. So all that a wait depends on was queued before it, on whichever GPU: it ends
+/// even if streams share a hardware queue, or processes a GPU, as long as the driver submits work
+/// in the order of calls (it does not know of flags), and no rank dies.
+///
+/// Thread-safety: one thread at a time.
+class PeerSignals {
+ public:
+  /// `memory`: shared by the host's ranks, zeroed, kFlagBytes for each of `size`. This is the rank
+  /// at `own`.
+  PeerSignals(const std::shared_ptr<const DeviceContext>& context, shm::SharedMemory memory,
+              std::size_t size, std::size_t own);
+
+  /// Records the next meeting: the flags are written once the stream has run all queued work.
+  void record(Stream& stream);
+  /// Work queued on the stream from now on runs after all ranks have come to the meeting that this
+  /// rank has recorded last.
+  void wait_for_all(Stream& stream);
+
+  /// Ends this rank's waits, also future ones, after the group has failed. It does not block, and
+  /// is called repeatedly until the streams are idle, as a dying rank may still write lower
+  /// numbers.
+  void release() noexcept;
+
+ private:
+  /// Returns the addresses of the flags between this rank and each other one.
+  template <typename AddressOf>
+  std::vector<DevicePointer> flags(AddressOf address_of) const;
+
+  const std::size_t size_;
+  const std::size_t own_;
+  const shm::SharedMemory memory_;
+  const PinnedRange pinned_;
+  std::uint32_t recorded_ = 0;  ///< the last meeting; begins again after the largest number
+  bool is_released_ = false;
+};
+
+/// Bytes behind the fusion buffer, for the pattern of the trial.
+constexpr std::size_t kBytesBehind = 256;
 
 /// Maps the fusion buffers of one host's ranks into each other by CUDA IPC, and orders their
 /// streams by PeerSignals.
@@ -34,25 +85,19 @@ constexpr std::size_t kBytesBehind = kSightBytes + kFlagBytes;
 /// Thread-safety: one thread at a time.
 class IpcPeers {
  public:
-  /// `ranks`: all ranks' names in texts. `here`: the indices of this host's ranks among them, of
-  /// which this is the one at `own`. `bench` outlives it. `are_all`: the set has all ranks of the
-  /// group, so waiting kernels cannot keep the GPU of another rank busy.
-  IpcPeers(GpuResources& resources, IpcSync sync, bool are_all, std::vector<int> ranks,
-           std::vector<std::size_t> here, std::size_t own);
+  /// `ranks`: their names in texts; this is the one at `own`. `resources` outlives it.
+  IpcPeers(GpuResources& resources, std::vector<int> ranks, std::size_t own);
   /// No queued work may use it; if a trial hangs, it must be abandoned.
   ~IpcPeers() = default;
 
-  /// All ranks of all hosts take part: ranks of a host map each other's memory and try it, each
-  /// step within `patience`. `problem`: why CUDA IPC cannot be used, equal on all ranks; empty if
-  /// it can.
-  Steps connect(gpu::HostExchange& exchange, const VisibleDevices& visible,
+  /// All ranks map each other's memory and try it, each step within `patience`. `visible`: the GPUs
+  /// that may be mapped (CudaOptions::visible_devices). `problem`: why CUDA IPC cannot be used,
+  /// equal on all ranks; empty if it can.
+  Steps connect(gpu::HostExchange& exchange, const std::vector<std::string>& visible,
                 std::chrono::milliseconds patience, std::string& problem);
 
-  /// Ranks of this host, numbered from 0: how many, this one, and the name of one in texts.
-  std::size_t size() const noexcept { return here_.size(); }
+  std::size_t size() const noexcept { return ranks_.size(); }
   std::size_t own() const noexcept { return own_; }
-  int name_of(std::size_t rank) const noexcept { return ranks_[here_[rank]]; }
-  /// All ranks' names in texts.
   const std::vector<int>& names() const noexcept { return ranks_; }
 
   /// hold() maps the fusion buffers that are not mapped, and returns their number; let() closes
@@ -79,9 +124,6 @@ class IpcPeers {
   /// Waits up to `bound` until no trial uses memory, not even a failed one; returns whether so.
   bool trial_ends(std::chrono::nanoseconds bound) noexcept;
 
-  /// How the ranks wait for each other; Auto until connect() has chosen.
-  IpcSync sync() const noexcept { return sync_; }
-
   /// The two parts of a synchronisation (PeerSignals), on the resources' stream. All ranks must
   /// have called the first one before any rank calls the second one.
   void record() {
@@ -96,7 +138,7 @@ class IpcPeers {
   struct Greeting {
     std::array<char, 48> uuid{};  ///< of its GPU
     ExportedMemory fusion;
-    shm::MemoryOffer flags;  ///< from the first rank of a host
+    shm::MemoryOffer flags;  ///< from the first rank
   };
   /// Work that may never end, as it depends on peers for the first time: it has its own stream,
   /// touches no memory of operations, and owns what it uses.
@@ -108,14 +150,12 @@ class IpcPeers {
   };
 
   void greet(Greeting& greeting);
-  void open(const std::vector<Greeting>& greetings, const VisibleDevices& visible);
-  void choose(const std::vector<Greeting>& greetings);
+  void open(const std::vector<Greeting>& greetings, const std::vector<std::string>& visible);
   void look_at_peers();
   void check_sight() const;
   Steps finish_trial(std::chrono::milliseconds patience, std::string& problem);
-  Steps try_out(gpu::HostExchange& exchange, const VisibleDevices& visible,
+  Steps try_out(gpu::HostExchange& exchange, const std::vector<std::string>& visible,
                 std::chrono::milliseconds patience, std::string& problem);
-  Steps agree(gpu::HostExchange& exchange, std::string& problem);
   void end_trial() noexcept;
   DevicePointer place_of_sight(std::size_t rank) const noexcept {
     return addresses_[rank] + resources_.fusion_bytes();
@@ -123,17 +163,13 @@ class IpcPeers {
 
   GpuResources& resources_;
   const std::vector<int> ranks_;
-  const std::vector<std::size_t> here_;
   const std::size_t own_;
   std::vector<ExportedMemory> memories_;                 ///< by rank
   std::vector<std::shared_ptr<MappedMemory>> mappings_;  ///< by rank; null for the own one
   std::vector<DevicePointer> addresses_;                 ///< by rank
   std::unique_ptr<Trial> trial_;                         ///< in progress, or one that hangs
   std::unique_ptr<PeerSignals> signals_;                 ///< null where there are no others
-  const IpcSync wanted_;
-  const bool are_all_;
-  std::unique_ptr<const shm::OfferedMemory> offered_;  ///< until the others have mapped it
-  IpcSync sync_ = IpcSync::Auto;
+  std::unique_ptr<const shm::OfferedMemory> offered_;    ///< until the others have mapped it
   Traffic traffic_ = Traffic::Local;
 };
 

@@ -1,10 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "backends/cuda/ipc/registrations.h"
 
+#include <chrono>
 #include <string>
-#include <utility>
 
 namespace ronde::cuda {
+namespace {
+
+/// Memory that was freed and allocated again at its address has another id. Handles are compared as
+/// well: the ids of a process that takes the place of another may repeat.
+bool is_same_allocation(const ExportedMemory& one, const ExportedMemory& other) {
+  return one.size == other.size && one.buffer_id == other.buffer_id &&
+         one.handle.reserved == other.handle.reserved;
+}
+
+}  // namespace
 
 std::optional<ExportedMemory> export_memory(const DeviceContext& context, DevicePointer address,
                                             std::size_t bytes) {
@@ -59,6 +69,46 @@ PinnedRange::PinnedRange(std::shared_ptr<const DeviceContext> context, void* mem
 
 PinnedRange::~PinnedRange() {
   context_->release(context_->api().host_unregister, memory_);
+}
+
+DevicePointer RegistrationCache::map(const std::shared_ptr<const DeviceContext>& context,
+                                     const ExportedMemory& memory, int owner) {
+  using Clock = std::chrono::steady_clock;
+  Entry& entry = entries_[{owner, memory.base}];
+  if (entry.mapping && is_same_allocation(entry.memory, memory)) {
+    ++hits_;
+    return entry.mapping->address_of(memory);
+  }
+  ++misses_;
+  if (std::exchange(entry.mapping, nullptr)) bytes_ -= entry.memory.size;
+  const Clock::time_point begin = Clock::now();
+  entry.mapping = std::make_unique<MappedMemory>(context, memory, owner);
+  open_ns_ += static_cast<std::uint64_t>(
+      std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now() - begin).count());
+  entry.memory = memory;
+  bytes_ += memory.size;
+  count_ = entries_.size();
+  return entry.mapping->address_of(memory);
+}
+
+void RegistrationCache::clear() noexcept {
+  entries_.clear();
+  count_ = bytes_ = 0;
+}
+
+void RegistrationCache::make_room() noexcept {
+  evicted_ += count_;
+  clear();
+}
+
+StatsGroup RegistrationCache::stats() const {
+  return {"registration_cache",
+          {{"hits", hits_},
+           {"misses", misses_},
+           {"evicted_for_room", evicted_},
+           {"entries", count_},
+           {"bytes", bytes_},
+           {"open_us", open_ns_ / 1000}}};
 }
 
 }  // namespace ronde::cuda

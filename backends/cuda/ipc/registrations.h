@@ -1,12 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
+#include <utility>
 
 #include "backends/gpu/driver/device_context.h"
+#include "ronde/stats.h"
 
 namespace ronde::cuda {
 
@@ -63,6 +67,39 @@ class PinnedRange {
   const std::shared_ptr<const DeviceContext> context_;
   void* const memory_;
   DevicePointer address_ = 0;
+};
+
+/// Mappings of peers' allocations, by owner and base address, which stay open until they are
+/// cleared. An allocation that took the place of another one at its address has another id, and
+/// replaces its mapping: the owner freed the other one after all work that reads it.
+///
+/// Thread-safety: one thread at a time; stats(): any.
+class RegistrationCache {
+ public:
+  /// Returns the address of `memory` of rank `owner`, whose allocation is mapped unless it already
+  /// is. Throws DriverError, and then keeps no mapping of it.
+  DevicePointer map(const std::shared_ptr<const DeviceContext>& context,
+                    const ExportedMemory& memory, int owner);
+
+  /// Bytes of the mapped allocations.
+  std::uint64_t bytes() const noexcept { return bytes_; }
+
+  /// Closes all mappings; no queued work uses them.
+  void clear() noexcept;
+  /// The same, because others have no room.
+  void make_room() noexcept;
+
+  /// Hits, misses, mappings closed for room, entries, their bytes, and the time to open mappings.
+  StatsGroup stats() const;
+
+ private:
+  struct Entry {
+    ExportedMemory memory;
+    std::unique_ptr<MappedMemory> mapping;
+  };
+
+  std::map<std::pair<int, std::uint64_t>, Entry> entries_;  ///< by owner and base
+  std::atomic<std::uint64_t> count_{0}, bytes_{0}, hits_{0}, misses_{0}, evicted_{0}, open_ns_{0};
 };
 
 }  // namespace ronde::cuda

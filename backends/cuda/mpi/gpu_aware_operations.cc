@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "backends/cuda/mpi/gpu_aware_operations.h"
 
-#include "backends/cuda/ipc/ipc_operations.h"
+#include <iterator>
 
 namespace ronde::cuda {
 
-GpuAwareOperations::GpuAwareOperations(GpuResources& resources, GpuAwareLink& link,
-                                       CudaCounters& counters)
-    : Collectives(resources, counters, link.size(), link.own(),
+GpuAwareOperations::GpuAwareOperations(GpuResources& resources, Backend& messages,
+                                       CudaCounters& counters, std::size_t ranks, std::size_t own)
+    : Collectives(resources, counters, ranks, own,
                   resources.fusion_bytes() / (2 * kPartAlignment) * kPartAlignment),
-      link_(link) {}
-
-std::size_t GpuAwareOperations::most_ranks(const CudaOptions& options) noexcept {
-  return IpcOperations::buffer_bytes(options) / 2 / kPartAlignment;
+      messages_(messages) {
+  // An MPI that takes addresses of GPUs expects a context on the thread that calls it, in any call,
+  // as it may progress messages in each of them.
+  resources.context()->bind_thread();
 }
 
 Steps GpuAwareOperations::exchange(Pattern pattern, RankParts to, RankParts from,
@@ -28,16 +28,32 @@ Steps GpuAwareOperations::exchange(Pattern pattern, RankParts to, RankParts from
     const std::size_t sender = (own_ + ranks_ - i) % ranks_;
     const std::size_t receiver = (own_ + i) % ranks_;
     if (const std::size_t bytes = from.piece(sender) * width; bytes > 0) {
-      link_.receive(sender, arrivals + sender * stride, bytes);
+      pending_.push_back(messages_.recv({.output = writable(arrivals + sender * stride),
+                                         .count = bytes,
+                                         .dtype = DataType::U8,
+                                         .peer = static_cast<int>(sender)}));
     }
     if (const std::size_t bytes = to.piece(receiver) * width; bytes > 0) {
-      link_.send(receiver, packed() + (gathers ? own_ : receiver) * stride, bytes);
+      const DevicePointer part = packed() + (gathers ? own_ : receiver) * stride;
+      pending_.push_back(messages_.send({.input = pointer_to(part),
+                                         .count = bytes,
+                                         .dtype = DataType::U8,
+                                         .peer = static_cast<int>(receiver)}));
+      counters_.mpi_sent_bytes += bytes;
     }
   }
-  co_await until([this] { return link_.have_ended(); });
+  co_await until([this] { return poll_messages(); });
   for (std::size_t rank = 0; rank < ranks_; ++rank) {
     parts_[rank] = (rank == own_ ? packed() : arrivals) + rank * stride;
   }
+}
+
+/// Whether all messages have ended. Throws Error if one failed.
+bool GpuAwareOperations::poll_messages() {
+  for (auto message = pending_.begin(); message != pending_.end();) {
+    message = (*message)->poll() ? pending_.erase(message) : std::next(message);
+  }
+  return pending_.empty();
 }
 
 /// This rank's part is copied among those that have arrived, so that all are at equal distances.

@@ -1,25 +1,30 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "backends/cuda/staging/staged_operations.h"
 
+#include <algorithm>
 #include <numeric>
 #include <utility>
 
 namespace ronde::cuda {
 namespace {
 
+constexpr std::size_t kSlots = 3;  ///< pieces at a time: one down, one on the host, one up
+
 std::size_t sum(std::span<const std::size_t> counts) {
   return std::accumulate(counts.begin(), counts.end(), std::size_t{0});
 }
 
-Steps finish(std::unique_ptr<Operation> operation) {
-  co_await until_finished(*operation);
-}
-
 }  // namespace
 
-StagedOperations::StagedOperations(GpuResources& resources, HostPipe& pipe, Backend& host,
-                                   CudaCounters& counters, int rank)
-    : resources_(resources), pipe_(pipe), host_(host), counters_(counters), rank_(rank) {}
+StagedOperations::StagedOperations(GpuResources& resources, std::shared_ptr<Stream> up,
+                                   std::size_t piece_bytes, Backend& host, CudaCounters& counters,
+                                   int rank)
+    : resources_(resources),
+      up_(std::move(up)),
+      piece_bytes_(piece_bytes),
+      host_(host),
+      counters_(counters),
+      rank_(rank) {}
 
 Steps StagedOperations::pass(std::span<const Segment> segments, Passage passage) {
   const WireFormat& wire = passage.wire;
@@ -33,22 +38,60 @@ Steps StagedOperations::pass(std::span<const Segment> segments, Passage passage)
     }
     const Moves results =
         moves_out(layout.pieces(), chunk, tensor_width, width, {}, passage.skips_in_place);
-    Segment on_host;
-    HostPipe::Passage through{.memory = chunk,
-                              .bytes = layout.extent() * width,
-                              .longest = layout.extent() * width,
-                              .is_copied_down = passage.reads,
-                              .is_copied_up = !results.empty()};
-    through.work = [&](const HostPipe::Piece& piece) {
-      on_host = {piece.memory, piece.memory, piece.bytes / width};
-      return finish(passage.launch({&on_host, 1}));
-    };
-    Steps passing = pipe_.pass(std::move(through));
+    Steps passing = pass_chunk(passage, layout.extent() * width, !results.empty());
     co_await passing;
     resources_.move(results, way_out(wire));
-    Steps draining = pipe_.drain();
-    co_await draining;
+    for (const Slot& slot : slots_) {
+      if (slot.is_going_up) co_await until([&slot] { return slot.up.is_done(); });
+    }
+    slots_.clear();
   }
+}
+
+/// Passes the packed chunk through the host, in place. Work queued on the resources' stream
+/// afterwards runs behind it.
+Steps StagedOperations::pass_chunk(const Passage& passage, std::size_t chunk_bytes,
+                                   bool is_copied_up) {
+  const DevicePointer chunk = resources_.fusion();
+  const std::size_t each = piece_bytes_;
+  const std::size_t count = (chunk_bytes + each - 1) / each;
+  for (std::size_t i = 0; i < std::min(kSlots, count); ++i) {
+    slots_.push_back({resources_.pinned().take(std::min(each, chunk_bytes)),
+                      resources_.events().take(), resources_.events().take()});
+  }
+  for (std::size_t i = 0; i < slots_.size(); ++i) fetch(slots_[i], passage, i * each, chunk_bytes);
+  for (std::size_t i = 0; i < count; ++i) {
+    Slot& slot = slots_[i % slots_.size()];
+    const std::size_t bytes = std::min(each, chunk_bytes - i * each);
+    co_await until([&slot] { return slot.down.is_done(); });
+    const Segment piece{slot.memory.data(), slot.memory.data(), bytes / passage.wire.width()};
+    const std::unique_ptr<Operation> operation = passage.launch({&piece, 1});
+    co_await until_finished(*operation);
+    if (is_copied_up) {
+      up_->copy(chunk + i * each, slot.memory.address(), bytes, "copying to the GPU");
+      up_->record(slot.up);
+      slot.is_going_up = true;
+      counters_.staged_bytes += bytes;
+    }
+    const std::size_t next = i + slots_.size();
+    if (next < count) fetch(slot, passage, next * each, chunk_bytes);
+  }
+  if (!is_copied_up) co_return;
+  const Event over = resources_.events().take();
+  up_->record(over);
+  resources_.stream().wait_for(over);
+}
+
+/// Queues the copy of a piece from the GPU, and the event that the host waits for: by then the
+/// memory may also be written.
+void StagedOperations::fetch(Slot& slot, const Passage& passage, std::size_t begin,
+                             std::size_t chunk_bytes) {
+  if (slot.is_going_up) resources_.stream().wait_for(slot.up);
+  if (passage.reads) {
+    resources_.stream().copy(slot.memory.address(), resources_.fusion() + begin,
+                             std::min(piece_bytes_, chunk_bytes - begin), "copying from the GPU");
+  }
+  resources_.stream().record(slot.down);
 }
 
 Steps StagedOperations::allreduce(AllreduceCall call) {

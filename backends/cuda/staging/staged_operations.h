@@ -5,24 +5,26 @@
 #include <functional>
 #include <memory>
 #include <span>
+#include <vector>
 
 #include "backends/cuda/base/collectives.h"
-#include "backends/cuda/staging/host_pipe.h"
 #include "backends/gpu/gpu_resources.h"
 #include "core/src/base/steps.h"
 
 namespace ronde::cuda {
 
 /// Operations of ranks that do not reach each other's GPUs: data is copied into page-locked host
-/// memory, moved by the CPU's backend, and copied back. Lists of segments are copied in pieces
-/// (HostPipe), everything else as a whole.
+/// memory, moved by the CPU's backend, and copied back. Lists of segments are copied in pieces:
+/// while one is copied down, the host works on the previous one, and the one before that is copied
+/// up, on another stream. Everything else is copied as a whole.
 ///
 /// Thread-safety: one thread at a time, one operation at a time.
 class StagedOperations {
  public:
-  /// Everything outlives it. `rank`: within the process set.
-  StagedOperations(GpuResources& resources, HostPipe& pipe, Backend& host, CudaCounters& counters,
-                   int rank);
+  /// References outlive it. `up`: the stream for copies to the GPU. `piece_bytes`: a multiple of
+  /// 16. `rank`: within the process set.
+  StagedOperations(GpuResources& resources, std::shared_ptr<Stream> up, std::size_t piece_bytes,
+                   Backend& host, CudaCounters& counters, int rank);
 
   /// Each of these ends once all work is queued on the resources' stream.
   Steps allreduce(AllreduceCall call);
@@ -42,7 +44,17 @@ class StagedOperations {
     /// The host's operation on a piece, in place.
     std::function<std::unique_ptr<Operation>(std::span<const Segment> piece)> launch = {};
   };
+  /// Memory of a piece on the host.
+  struct Slot {
+    PinnedBlock memory;
+    Event down;  ///< after the copy from the GPU
+    Event up;    ///< after the copy to it
+    bool is_going_up = false;
+  };
+
   Steps pass(std::span<const Segment> segments, Passage passage);
+  Steps pass_chunk(const Passage& passage, std::size_t chunk_bytes, bool is_copied_up);
+  void fetch(Slot& slot, const Passage& passage, std::size_t begin, std::size_t chunk_bytes);
 
   /// Copies the input down, makes the same call on the host, and copies the output up; null ones
   /// are not copied.
@@ -51,11 +63,13 @@ class StagedOperations {
                    std::unique_ptr<Operation> (Backend::*start)(const Call& call));
 
   GpuResources& resources_;
-  HostPipe& pipe_;
+  const std::shared_ptr<Stream> up_;
+  const std::size_t piece_bytes_;
   Backend& host_;
   CudaCounters& counters_;
   const int rank_;
   // Those of the operation in progress: if it is given up, the GPU may still access them.
+  std::vector<Slot> slots_;
   PinnedBlock whole_input_;
   PinnedBlock whole_output_;
 };

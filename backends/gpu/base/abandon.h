@@ -1,18 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <atomic>
 #include <memory>
+#include <new>
 
 namespace ronde::gpu {
-
-/// Keeps a pointer until the process ends.
-void keep_reachable(void* memory) noexcept;
 
 /// Gives an object up without destroying it: a hanging device may still write to its memory, and
 /// freeing that would wait for the device. It stays reachable, so it is no leak.
 template <typename Type>
 void abandon(std::unique_ptr<Type> owner) noexcept {
-  keep_reachable(owner.release());
+  struct Kept {
+    Type* object;
+    Kept* next;
+  };
+  static std::atomic<Kept*> all{nullptr};
+  Type* const object = owner.release();
+  auto* const node = new (std::nothrow) Kept{object, all.load()};
+  if (node == nullptr) return;  // it is kept, but not reachable
+  while (!all.compare_exchange_weak(node->next, node)) {
+  }
 }
 
 }  // namespace ronde::gpu

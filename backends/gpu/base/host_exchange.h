@@ -35,12 +35,22 @@ class HostExchange {
     co_await until([this] { return poll(); });
   }
   /// The size is equal on all ranks.
-  void start(std::span<const std::byte> own);
+  void start(std::span<const std::byte> own) {
+    own_.assign(own.begin(), own.end());
+    all_.resize(own_.size() * size_);
+    counts_.assign(size_, own_.size());
+    operation_ = host_.allgather(
+        {.input = own_.data(), .output = all_.data(), .counts = counts_, .dtype = DataType::U8});
+  }
 
   std::size_t size() const noexcept { return size_; }
 
   /// Whether the values of all ranks have arrived.
-  bool poll();
+  bool poll() {
+    if (operation_ && !operation_->poll()) return false;
+    operation_.reset();
+    return true;
+  }
 
   /// Gives up an exchange in progress after a failure; the CPU's backend must still exist.
   void cancel() noexcept { operation_.reset(); }

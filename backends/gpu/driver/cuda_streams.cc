@@ -68,15 +68,12 @@ CudaStreams::Gpu& CudaStreams::gpu(int device) {
                    ": each rank trains on one GPU. Start a rank for each of them");
 }
 
-int CudaStreams::device_count() const {
-  int count = 0;
-  check(*api_, "counting GPUs", api_->device_count, &count);
-  return std::max(count, 1);
-}
-
 int CudaStreams::own_device(int local_rank) const {
   const std::lock_guard lock(mutex_);
-  return gpu_ ? gpu_->context->index() : local_rank % device_count();
+  if (gpu_) return gpu_->context->index();
+  int count = 0;
+  check(*api_, "counting GPUs", api_->device_count, &count);
+  return local_rank % std::max(count, 1);
 }
 
 std::shared_ptr<const DeviceContext> CudaStreams::context(int device) {

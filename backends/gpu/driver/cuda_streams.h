@@ -34,10 +34,8 @@ class CudaStreams final : public DeviceStreams {
   /// Sets the function that cancel_waits() calls, which must call nothing here; empty: none.
   void cancel_waits_by(std::function<void()> release);
 
-  /// The number of visible GPUs, at least 1. Throws DriverError.
-  int device_count() const;
-
   /// The ordinal of the rank's GPU; before the first operation, that of its place on the host.
+  /// Throws DriverError.
   int own_device(int local_rank) const;
 
   /// The context on this GPU, which becomes the rank's. Throws UsageError if the rank has another

@@ -39,7 +39,7 @@ class GpuReader {
   std::mutex mutex_;
   // Guarded by mutex_.
   std::string uuid_;
-  NvmlReadingApi api_;
+  NvmlApi api_;
   NvmlDevice device_ = nullptr;
   bool is_tried_ = false, is_open_ = false, has_told_ = false;
 };

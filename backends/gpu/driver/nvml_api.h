@@ -17,17 +17,6 @@ constexpr NvmlResult kNvmlNotSupported = 3;
 struct NvmlDeviceTag;
 using NvmlDevice = NvmlDeviceTag*;
 
-/// NVML describes all GPUs of a machine, also those that CUDA_VISIBLE_DEVICES hides.
-struct NvmlApi : vendor::ApiTable {
-  vendor::Entry<NvmlResult> init{*this, "nvmlInit_v2"};
-  vendor::Entry<NvmlResult> shutdown{*this, "nvmlShutdown"};
-  vendor::Entry<const char*, NvmlResult> error_string{*this, "nvmlErrorString"};
-  vendor::Entry<NvmlResult, unsigned*> device_count{*this, "nvmlDeviceGetCount_v2"};
-  vendor::Entry<NvmlResult, unsigned, NvmlDevice*> device_by_index{*this,
-                                                                   "nvmlDeviceGetHandleByIndex_v2"};
-  vendor::Entry<NvmlResult, NvmlDevice, char*, unsigned> device_uuid{*this, "nvmlDeviceGetUUID"};
-};
-
 struct NvmlUtilization {
   unsigned gpu = 0, memory = 0;  ///< per cent of the time
 };
@@ -52,11 +41,14 @@ struct NvmlFieldValue {
   bool is_known() const noexcept { return result == kNvmlSuccess && type != 0; }
 };
 
-/// What a GPU does.
-struct NvmlReadingApi : NvmlApi {
+/// The functions that read what a GPU does.
+struct NvmlApi : vendor::ApiTable {
   template <typename... Arguments>
   using Call = vendor::Entry<NvmlResult, Arguments...>;
 
+  Call<> init{*this, "nvmlInit_v2"};
+  Call<> shutdown{*this, "nvmlShutdown"};
+  vendor::Entry<const char*, NvmlResult> error_string{*this, "nvmlErrorString"};
   Call<const char*, NvmlDevice*> device_by_uuid{*this, "nvmlDeviceGetHandleByUUID"};
   Call<NvmlDevice, NvmlUtilization*> utilization{*this, "nvmlDeviceGetUtilizationRates"};
   Call<NvmlDevice, NvmlMemory*> memory{*this, "nvmlDeviceGetMemoryInfo"};

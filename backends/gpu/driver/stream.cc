@@ -96,7 +96,7 @@ void Stream::fill(DevicePointer to, unsigned char value, std::size_t bytes,
 }
 
 void Stream::write(std::span<const DevicePointer> words, std::uint32_t value) {
-  do_with(words, value, kWriteWord, "telling the other ranks");
+  do_with(words, value, kWriteWord, "signalling the other ranks");
 }
 
 void Stream::wait_for(std::span<const DevicePointer> words, std::uint32_t value) {

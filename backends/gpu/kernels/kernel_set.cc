@@ -13,8 +13,6 @@
 namespace ronde::cuda {
 namespace {
 
-constexpr const char* kSignal = "ronde_signal";
-constexpr const char* kAwait = "ronde_await";
 /// Each thread has 64 bytes or more in flight from other GPUs, 32 blocks have 1 MiB: more than a
 /// link's bandwidth times its latency (NVLink 4: 450 GB/s, about 2 us). They take a quarter of an
 /// H100's multiprocessors. In other reductions each thread has 16 bytes in flight.
@@ -78,23 +76,6 @@ bool are_aligned(std::span<const KernelSet::Move> moves, const KernelSet::How& h
   });
 }
 
-void require_few(std::span<const DevicePointer> addresses, const std::string& what) {
-  if (addresses.size() <= kernels::kMostInputs) return;
-  throw Error("a kernel takes " + std::to_string(kernels::kMostInputs) + " " + what +
-              " at most, not " + std::to_string(addresses.size()));
-}
-
-kernels::FlagArguments flag_arguments(std::span<const DevicePointer> flags, std::uint32_t value) {
-  require_few(flags, "flags");
-  kernels::FlagArguments how{};
-  for (std::size_t i = 0; i < flags.size(); ++i) {
-    how.flags[i] = reinterpret_cast<std::uint32_t*>(flags[i]);
-  }
-  how.count = static_cast<std::uint32_t>(flags.size());
-  how.value = value;
-  return how;
-}
-
 }  // namespace
 
 KernelSet::KernelSet(std::shared_ptr<const DeviceContext> context, const void* image)
@@ -110,8 +91,6 @@ KernelSet::KernelSet(std::shared_ptr<const DeviceContext> context, const void* i
 #define RONDE_LOAD(name, ...) load(#name);
     RONDE_COPY_KERNELS(RONDE_LOAD)
     RONDE_REDUCE_KERNELS(RONDE_LOAD)
-    load(kSignal);
-    load(kAwait);
   } catch (...) {
     context_->release(context_->api().module_unload, module_);
     throw;
@@ -161,7 +140,10 @@ void KernelSet::move(const Stream& stream, std::span<const Move> moves, const Ho
 void KernelSet::reduce(const Stream& stream, DevicePointer output,
                        std::span<const DevicePointer> inputs, std::size_t count,
                        const Reduction& reduction, Traffic traffic) {
-  require_few(inputs, "inputs");
+  if (inputs.size() > kernels::kMostInputs) {
+    throw Error("a kernel takes " + std::to_string(kernels::kMostInputs) + " inputs at most, not " +
+                std::to_string(inputs.size()));
+  }
   kernels::ReductionArguments how{};
   std::transform(inputs.begin(), inputs.end(), how.inputs, pointer_to);
   how.input_count = static_cast<std::uint32_t>(inputs.size());
@@ -198,22 +180,6 @@ void KernelSet::reduce(const Stream& stream, DevicePointer output, kernels::Redu
          blocks_for(kernels::tiles_of(count, size_of(reduction.dtype)), traffic,
                     how.at_once > 0 ? kLinkBlocks : kLinkBlocksOfOthers),
          &how);
-}
-
-void KernelSet::signal(const Stream& stream, std::span<const DevicePointer> flags,
-                       std::uint32_t value) {
-  if (flags.empty()) return;
-  kernels::FlagArguments how = flag_arguments(flags, value);
-  launch(stream, kSignal, 1, &how);
-}
-
-void KernelSet::await(const Stream& stream, std::span<const DevicePointer> flags,
-                      std::uint32_t value, DevicePointer released) {
-  if (flags.empty()) return;
-  kernels::FlagArguments how = flag_arguments(flags, value);
-  how.released = reinterpret_cast<const std::uint32_t*>(released);
-  how.limit_ns = std::chrono::nanoseconds(kAwaitLimit).count();
-  launch(stream, kAwait, 1, &how);
 }
 
 void KernelSet::load(const char* name) {

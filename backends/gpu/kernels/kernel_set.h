@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <chrono>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -15,10 +14,6 @@
 #include "ronde/kernels.h"
 
 namespace ronde::cuda {
-
-/// The timeout of a kernel that waits for a peer: far longer than a group takes to detect a
-/// failure, which ends the wait (PeerSignals::release).
-constexpr std::chrono::minutes kAwaitLimit{60};
 
 /// What limits a kernel's speed, and so its number of blocks.
 enum class Traffic : std::uint8_t {
@@ -72,14 +67,6 @@ class KernelSet {
               std::size_t count, const Reduction& reduction, Traffic traffic = Traffic::Local);
   void reduce(const Stream& stream, DevicePointer output, const Strided& inputs, std::size_t count,
               const Reduction& reduction);
-
-  /// Writes `value` to flags (kMostInputs at most), also of other GPUs, once all work queued so far
-  /// has run and its writes are visible.
-  void signal(const Stream& stream, std::span<const DevicePointer> flags, std::uint32_t value);
-  /// Queues a kernel that waits until each flag has reached `value`, or the word `released` of host
-  /// memory is not 0. It occupies a part of the GPU. After kAwaitLimit it traps: the context fails.
-  void await(const Stream& stream, std::span<const DevicePointer> flags, std::uint32_t value,
-             DevicePointer released);
 
  private:
   void load(const char* name);

@@ -18,7 +18,7 @@ constexpr unsigned kThreads = 512;
 /// Bytes of a tile, in the wider type: one access of 16 bytes by each thread, so that small
 /// messages are spread over many blocks.
 constexpr std::uint64_t kTileBytes = 16 * kThreads;
-/// The most inputs of a reduction that are not at equal distances, and the most flags.
+/// The most inputs of a reduction that are not at equal distances, and so ranks by CUDA IPC.
 constexpr unsigned kMostInputs = 64;
 
 /// A thread of a grid of any size.
@@ -324,20 +324,6 @@ RONDE_EVERYWHERE void reduce_elements(const ReductionArguments& how, const Place
   for (std::uint64_t i = begin + chunks * kCount + place.thread; i < end; i += kThreads) {
     reduce_chunk<Element, 1>(how, i);
   }
-}
-
-/// Flags by which kernels on different GPUs are ordered: words that a kernel writes or waits for.
-struct FlagArguments {
-  std::uint32_t* flags[kMostInputs];
-  std::uint32_t count;
-  std::uint32_t value;
-  const std::uint32_t* released;  ///< not 0: ends a wait
-  std::int64_t limit_ns;          ///< the timeout of a wait
-};
-
-/// Flags count modulo 2^32: their order is known while they are less than 2^31 apart.
-RONDE_EVERYWHERE bool has_reached(std::uint32_t flag, std::uint32_t value) {
-  return flag - value < (std::uint32_t{1} << 31);
 }
 
 }  // namespace ronde::cuda::kernels

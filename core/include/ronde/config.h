@@ -31,9 +31,8 @@ struct Config {
   std::uint64_t symmetric_heap_bytes = std::uint64_t{8} << 30;
   std::string gpu_backend = "auto";
   bool cuda_ipc = true;
-  std::string cuda_ipc_sync = "auto";
-  std::uint64_t cuda_ipc_direct_bytes = 0;
-  bool gpu_aware_mpi = true;
+  std::uint64_t cuda_ipc_direct_bytes = std::uint64_t{1} << 20;
+  bool gpu_aware_mpi = false;
   bool registration_cache = true;
   std::uint64_t registration_cache_bytes = std::uint64_t{16} << 30;
   std::string visible_devices;

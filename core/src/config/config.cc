@@ -127,10 +127,6 @@ std::string checked_replica_check(std::string_view text) {
   return std::to_string(parse_count(text, "a number of steps", 1, kMostReplicaSteps));
 }
 
-std::string checked_ipc_sync(std::string_view text) {
-  return parse_choice(text, "how ranks synchronise", {"auto", "flags", "kernels"});
-}
-
 std::string checked_fabric(std::string_view text) {
   return parse_choice(text, "a network layer", {"auto", "mpi", "ucx"});
 }
@@ -252,38 +248,31 @@ constexpr Variable kVariables[] = {
      "operations "
      "take longer."},
     {"RONDE_GPU_BACKEND", "", "", Text{&Config::gpu_backend, checked_gpu_backend},
-     "Backend for tensors on GPUs: nccl, or cuda (CUDA IPC between the ranks of a host, else an "
-     "MPI "
-     "that takes addresses of GPUs, else staging through host memory for RONDE_CPU_BACKEND; also "
-     "called mpi); auto takes the best one that all ranks can have."},
+     "Backend for tensors on GPUs: nccl, or cuda (CUDA IPC if all ranks are on one host, else "
+     "RONDE_GPU_AWARE_MPI, else staging through host memory for RONDE_CPU_BACKEND; also called "
+     "mpi); auto takes the best one that all ranks can have."},
     {"RONDE_CUDA_IPC", "", "", Flag{&Config::cuda_ipc},
-     "1: under RONDE_GPU_BACKEND=cuda the ranks of a host read each other's GPU memory. 0: what is "
-     "on GPUs goes through MPI (RONDE_GPU_AWARE_MPI) or is staged through host memory."},
-    {"RONDE_CUDA_IPC_SYNC", "", "", Text{&Config::cuda_ipc_sync, checked_ipc_sync},
-     "How the streams of the ranks of a host wait for each other: flags (in host memory, awaited "
-     "by streams), kernels (which look at flags in GPU memory). auto: kernels where no two ranks "
-     "share a GPU, else flags."},
+     "1: under RONDE_GPU_BACKEND=cuda ranks that are all on one host read each other's GPU memory. "
+     "0: what is on GPUs goes through MPI (RONDE_GPU_AWARE_MPI) or is staged through host memory."},
     {"RONDE_CUDA_IPC_DIRECT_BYTES", "", "bytes",
      Bytes{&Config::cuda_ipc_direct_bytes, kLargestFusion},
-     "Tensors of this size and above that are reduced alone are mapped by the other ranks "
-     "themselves, instead of being copied into the fusion buffer. 0: none is."},
+     "Tensors of this size and above that are reduced alone and in place are mapped by the other "
+     "ranks themselves, instead of being copied into the fusion buffer. 0: none is."},
     {"RONDE_GPU_AWARE_MPI", "", "", Flag{&Config::gpu_aware_mpi},
-     "1: under RONDE_GPU_BACKEND=cuda, what CUDA IPC does not move goes through MPI from and to "
-     "GPU "
-     "memory, where the MPI says that it takes such addresses and a trial proves it. 0: it is "
-     "staged through host memory, for an MPI that crashes in the trial."},
+     "1: the MPI takes addresses of GPUs: under RONDE_GPU_BACKEND=cuda, collectives that CUDA IPC "
+     "does not move go through it from and to GPU memory. 0: they are staged through host memory."},
     {"RONDE_REGISTRATION_CACHE", "", "", Flag{&Config::registration_cache},
      "1: mappings of other ranks' GPU memory, page-locked host memory and registrations with NCCL "
      "are kept for the next time. 0: the first two are made for each operation and given up after "
      "it, and nothing is registered with NCCL."},
     {"RONDE_REGISTRATION_CACHE_BYTES", "", "bytes",
      Bytes{&Config::registration_cache_bytes, kLargestHeap},
-     "Most memory whose registrations are kept; beyond it those that were not used for longest are "
-     "given up."},
+     "Most memory of other ranks' tensors that stays mapped: all are closed after an operation "
+     "that exceeds it."},
     {"RONDE_VISIBLE_DEVICES", "", "GPUs",
      Text{&Config::visible_devices, checked<parse_device_list>},
      "GPUs whose memory ranks may map, whatever CUDA_VISIBLE_DEVICES leaves to the framework: "
-     "UUIDs, or ordinals in the order of PCI addresses, separated by commas. Empty: all.",
+     "UUIDs or their beginnings, separated by commas. Empty: all.",
      ConfigScope::PerRank},
     {"RONDE_AUTOTUNE", "HOROVOD_AUTOTUNE", "", Flag{&Config::autotune},
      "1: Ronde tries other fusion bytes, cycle times and freezing while the program runs, and "

@@ -169,20 +169,16 @@ std::vector<int> parse_core_list(std::string_view text) {
 
 std::vector<std::string> parse_device_list(std::string_view text) {
   constexpr std::string_view kUuid = "GPU-";
-  constexpr std::size_t kLongestOrdinal = 4;
   constexpr std::size_t kLongestUuid = 40;
-  const auto consists_of = [](std::string_view word, std::string_view letters) {
-    return !word.empty() && word.find_first_not_of(letters) == std::string_view::npos;
-  };
   std::vector<std::string> devices;
   for (const std::string_view word : split(text, ',')) {
-    const bool is_ordinal = consists_of(word, "0123456789") && word.size() <= kLongestOrdinal;
-    const bool is_uuid = word.starts_with(kUuid) && word.size() <= kLongestUuid &&
-                         consists_of(word.substr(kUuid.size()), "0123456789abcdef-");
-    if (!is_ordinal && !is_uuid) {
+    const bool is_uuid = word.starts_with(kUuid) && word.size() > kUuid.size() &&
+                         word.size() <= kLongestUuid &&
+                         word.find_first_not_of("0123456789abcdef-", kUuid.size()) == word.npos;
+    if (!is_uuid) {
       reject(text,
-             "a list of GPUs: write UUIDs, as `nvidia-smi -L` and `ronde info` show them, or "
-             "ordinals in the order of PCI addresses, separated by commas, such as 0,2");
+             "a list of GPUs: write UUIDs, as `nvidia-smi -L` and `ronde info` show them, or their "
+             "beginnings, separated by commas, such as GPU-8a3f,GPU-91c0");
     }
     devices.emplace_back(word);
   }

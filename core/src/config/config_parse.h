@@ -37,8 +37,8 @@ std::string format_real(double value);
 /// Parses "0,2,4"; the empty text is the empty list.
 std::vector<int> parse_core_list(std::string_view text);
 
-/// Parses "GPU-8a3f,1": UUIDs of GPUs, or their beginnings, and ordinals; the empty text is the
-/// empty list.
+/// Parses "GPU-8a3f,GPU-91c0": UUIDs of GPUs, or their beginnings; the empty text is the empty
+/// list.
 std::vector<std::string> parse_device_list(std::string_view text);
 
 /// Parses "0,1;2,3", the ranks of each set; the empty text is no set.

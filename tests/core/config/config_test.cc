@@ -89,14 +89,13 @@ const Environment kOther = {
     {"RONDE_JOIN_AVERAGE", "all"},
     {"RONDE_CHECK_REPLICAS", "100"},
     {"RONDE_VERIFY", "1"},
-    {"RONDE_CUDA_IPC_SYNC", "flags"},
     {"RONDE_GPU_BACKEND", "nccl"},
     {"RONDE_CUDA_IPC", "0"},
     {"RONDE_REGISTRATION_CACHE", "0"},
     {"RONDE_REGISTRATION_CACHE_BYTES", "7MiB"},
-    {"RONDE_VISIBLE_DEVICES", "GPU-8a3f,1"},
+    {"RONDE_VISIBLE_DEVICES", "GPU-8a3f,GPU-1"},
     {"RONDE_CUDA_IPC_DIRECT_BYTES", "5MiB"},
-    {"RONDE_GPU_AWARE_MPI", "0"},
+    {"RONDE_GPU_AWARE_MPI", "1"},
     {"RONDE_AUTOTUNE", "1"},
     {"RONDE_AUTOTUNE_LOG", "a log.csv"},
     {"RONDE_TUNED", "/tmp/a=b.json"},
@@ -124,10 +123,10 @@ TEST_CASE("every variable reaches its own field and its text parses back") {
   expected.thread_affinity = "4,0,12", expected.host_id = "node-1.example", expected.port = 29600;
   expected.port_range = "20000-20100", expected.job_key = "correct horse battery";
   expected.exact = true, expected.join_average = "all", expected.check_replicas = "100";
-  expected.verify = true, expected.cuda_ipc = false, expected.cuda_ipc_sync = "flags";
-  expected.cuda_ipc_direct_bytes = 5ull << 20, expected.gpu_aware_mpi = false;
+  expected.verify = true, expected.cuda_ipc = false;
+  expected.cuda_ipc_direct_bytes = 5ull << 20, expected.gpu_aware_mpi = true;
   expected.registration_cache = false, expected.registration_cache_bytes = 7ull << 20;
-  expected.visible_devices = "GPU-8a3f,1";
+  expected.visible_devices = "GPU-8a3f,GPU-1";
   expected.process_sets = "0,1;2", expected.autotune = true, expected.autotune_log = "a log.csv";
   expected.tuned = "/tmp/a=b.json", expected.events = 100, expected.profile = "run.json";
   expected.timeline = "/tmp/time line", expected.dump = "dumps", expected.dump_on_sigusr2 = true;
@@ -136,7 +135,7 @@ TEST_CASE("every variable reaches its own field and its text parses back") {
   CHECK(ronde::port_range(config).first == 20000);
   CHECK(ronde::port_range(config).last == 20100);
   CHECK(ronde::replica_check_period(config) == 100);
-  CHECK(ronde::visible_devices(config) == std::vector<std::string>{"GPU-8a3f", "1"});
+  CHECK(ronde::visible_devices(config) == std::vector<std::string>{"GPU-8a3f", "GPU-1"});
   CHECK(ronde::static_process_sets(config) == std::vector<std::vector<int>>{{0, 1}, {2}});
   for (const ConfigEntry& entry : ronde::config_table()) {
     Config copy = config;
@@ -190,7 +189,6 @@ TEST_CASE("garbage in any variable is a UsageError that quotes it and says what 
       {"RONDE_JOIN_AVERAGE", {"", "some", "ALL", "all "}},
       {"RONDE_CHECK_REPLICAS", {"", "0", "-1", "1.5", "First", "never", "off ", "1000000001"}},
       {"RONDE_VERIFY", {"", "2", "on", "-1"}},
-      {"RONDE_CUDA_IPC_SYNC", {"", "events", "Flags", "1"}},
       {"RONDE_GPU_BACKEND", {"", "NCCL", "nccl,mpi"}},
       {"RONDE_CUDA_IPC", {"", "2", "on", "-1"}},
       {"RONDE_CUDA_IPC_DIRECT_BYTES", {"", "-1", "never"}},
@@ -198,7 +196,7 @@ TEST_CASE("garbage in any variable is a UsageError that quotes it and says what 
       {"RONDE_REGISTRATION_CACHE", {"", "yes", "true", "01"}},
       {"RONDE_REGISTRATION_CACHE_BYTES", {"", "-1", "2TiB"}},
       {"RONDE_VISIBLE_DEVICES",
-       {",", "0,", ",0", "-1", "0, 1", "GPU-", "MIG-1", "GPU-XY", "12345"}},
+       {",", "GPU-0,", ",GPU-0", "0", "GPU-0, GPU-1", "GPU-", "MIG-1", "GPU-XY"}},
       {"RONDE_PROCESS_SETS", {";", "0;", ";0", "0,;1", "-1", "0 1", "all"}},
       {"RONDE_HOST_ID", {"a b", "tab\t", std::string(256, 'x')}},
       {"RONDE_PORT", {"", "-1", "65536", "http", "80 "}},

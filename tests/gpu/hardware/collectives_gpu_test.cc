@@ -91,9 +91,6 @@ TEST_CASE("gpu: allocations that come and go never meet a stale ipc registration
       if (value != expected) FAIL("round " << round << ", element " << i << ": " << value);
     }
   }
-  if (runtime.topology().size > 1) {
-    CHECK(counter_of(runtime, "cuda", "direct") > 0);
-    CHECK(counter_of(runtime, "cuda", "registration_evicted_for_overlap") > 0);
-  }
+  if (runtime.topology().size > 1) CHECK(counter_of(runtime, "cuda", "direct") > 0);
   runtime.shutdown();
 }

@@ -61,8 +61,4 @@ int Machine::launches() const {
   return -1;
 }
 
-bool Machine::is_fake() const noexcept {
-  return false;
-}
-
 }  // namespace ronde::test

@@ -30,8 +30,6 @@ bool use_device() {
   // Ronde links none of LibTorch's libraries of CUDA; a program that has a GPU does.
   if (dlopen("libtorch_cuda.so", RTLD_NOW | RTLD_GLOBAL) == nullptr) skip(dlerror());
   if (!torch::cuda::is_available()) skip("LibTorch finds none");
-  // Larger tensors are mapped by the other ranks, smaller ones packed.
-  ::setenv("RONDE_CUDA_IPC_DIRECT_BYTES", "1048576", 0);
   use_ronde();
   REQUIRE(ronde::default_runtime().backend_name(ronde::DeviceKind::Cuda) != "");
   return true;

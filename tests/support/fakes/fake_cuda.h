@@ -24,8 +24,7 @@ namespace ronde::test {
 
 /// A CUDA driver without GPUs, for tests of the logic around it: memory is that of the host,
 /// streams are queues, and what was opened from an IPC handle has another address than its owner's.
-/// Streams can be held, calls can be made to fail, and whatever is acquired is counted. What it has
-/// in common with a real driver is in driver_semantics_test.cc, which runs on both.
+/// Streams can be held, calls can be made to fail, and whatever is acquired is counted.
 ///
 /// All work of all streams runs under the one mutex that every call takes. ThreadSanitizer so sees
 /// races between Ronde's threads, but none between streams: a missing wait leaves the accesses to

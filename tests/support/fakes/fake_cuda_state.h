@@ -55,7 +55,6 @@ struct Stream {
   std::deque<Work> queue;
   bool is_held = false;
   bool is_late = false;       ///< in disorder, for a while
-  bool is_blocking = false;   ///< made without kStreamNonBlocking
   bool is_destroyed = false;  ///< gone once what is queued has run
 };
 
@@ -187,24 +186,9 @@ struct FakeCuda::State {
   Result enqueue(StreamHandle handle, fake::Work work) {
     fake::Stream* const stream = find_stream(handle);
     if (stream == nullptr) return kInvalidHandle;
-    if (handle == nullptr) {
-      for (auto& [other, blocking] : streams) {
-        if (blocking.is_blocking) order(blocking, *stream);
-      }
-    } else if (stream->is_blocking) {
-      order(streams[nullptr], *stream);
-    }
     stream->queue.push_back(std::move(work));
     run();
     return kSuccess;
-  }
-
-  /// What is queued on `second` from now on runs after what `first` has now.
-  static void order(fake::Stream& first, fake::Stream& second) {
-    if (first.queue.empty()) return;
-    const auto reached = std::make_shared<fake::EventState>();
-    first.queue.push_back({.action = {.run = [reached] { reached->completed = 1; }}});
-    second.queue.push_back({.waits_for = reached, .until = 1});
   }
 
   /// Whether the GPU reaches it by itself: all but pageable host memory.

@@ -1,9 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/support/fakes/fake_kernels.h"
 
-#include <algorithm>
-#include <atomic>
-
 #include "backends/gpu/kernels/kernel_list.h"
 #include "backends/gpu/kernels/segments.h"
 
@@ -35,20 +32,6 @@ FakeCuda::Action run_reduce(const FakeCuda::Launch& launch) {
   });
 }
 
-FakeCuda::Action run_signal(const FakeCuda::Launch& launch) {
-  return grid_of(launch, [how = launch.argument<FlagArguments>(0)](const Place& place) {
-    if (place.thread < how.count) *how.flags[place.thread] = how.value;
-  });
-}
-
-FakeCuda::Action run_await(const FakeCuda::Launch& launch) {
-  return {.is_over = [how = launch.argument<FlagArguments>(0)] {
-    if (std::atomic_ref(*const_cast<std::uint32_t*>(how.released)).load() != 0) return true;
-    return std::all_of(how.flags, how.flags + how.count,
-                       [&](const std::uint32_t* flag) { return has_reached(*flag, how.value); });
-  }};
-}
-
 }  // namespace
 
 void add_ronde_kernels(FakeCuda& cuda) {
@@ -56,8 +39,6 @@ void add_ronde_kernels(FakeCuda& cuda) {
   RONDE_COPY_KERNELS(ADD_COPY)
 #define ADD_REDUCE(name, Element) cuda.add_kernel(#name, run_reduce<Element>);
   RONDE_REDUCE_KERNELS(ADD_REDUCE)
-  cuda.add_kernel("ronde_signal", run_signal);
-  cuda.add_kernel("ronde_await", run_await);
 }
 
 }  // namespace ronde::test

@@ -24,8 +24,4 @@ int Machine::launches() const {
   return driver_->cuda.calls("cuLaunchKernel");
 }
 
-bool Machine::is_fake() const noexcept {
-  return true;
-}
-
 }  // namespace ronde::test

@@ -11,7 +11,6 @@ namespace ronde::test {
 CudaOptions cuda_options_of(const FakeMachine& machine, const Way& way) {
   CudaOptions options;
   options.ipc = way.ipc;
-  options.ipc_sync = way.sync;
   options.ipc_direct_bytes = way.direct_bytes;
   options.registration_cache = way.cache;
   options.fusion_bytes = 65536;
@@ -123,12 +122,6 @@ void check_counters(const Runtime& runtime, const Counters& expected, const std:
     const std::uint64_t seen = counter_of(runtime, part, name);
     check(seen == value, name + " is " + std::to_string(value) + ", not " + std::to_string(seen));
   }
-}
-
-void check_syncs(const Runtime& runtime, IpcSync kind) {
-  const bool by_flags = kind == IpcSync::Flags;
-  check(cuda_counter(runtime, by_flags ? "flag_syncs" : "kernel_syncs") > 0, "of the kind");
-  check_counters(runtime, {{by_flags ? "kernel_syncs" : "flag_syncs", 0}});
 }
 
 }  // namespace ronde::test

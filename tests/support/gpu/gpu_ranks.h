@@ -30,7 +30,6 @@ struct Way {
   bool ipc = true;
   bool cache = true;
   std::uint64_t direct_bytes = 0;
-  IpcSync sync = IpcSync::Auto;
 };
 constexpr Way kIpc{.name = "ipc"};
 constexpr Way kDirect{.name = "ipc, mapped directly", .direct_bytes = 1};
@@ -98,7 +97,5 @@ inline std::uint64_t cuda_counter(const Runtime& runtime, const std::string& nam
 using Counters = std::vector<std::pair<std::string, std::uint64_t>>;
 void check_counters(const Runtime& runtime, const Counters& expected,
                     const std::string& part = "cuda");
-/// Throws CheckFailed unless there were synchronisations, all of this kind.
-void check_syncs(const Runtime& runtime, IpcSync kind);
 
 }  // namespace ronde::test

@@ -37,9 +37,6 @@ class Machine {
 
   /// How many kernels were launched; only the fake knows.
   int launches() const;
-
-  /// The other processes of the fake are threads of this one.
-  bool is_fake() const noexcept;
 };
 
 /// Memory that both the host and the GPU reach, at one address.

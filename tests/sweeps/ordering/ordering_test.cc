@@ -132,7 +132,7 @@ void run(const Way& way, bool by_mpi) {
   for (unsigned seed = first; seed < end; ++seed) {
     INFO("RONDE_TEST_SEED=" << seed << " repeats this order as far as threads allow");
     FakeMachine machine({.devices = kDevices, .disorder = seed});
-    GpuAwareMessages messages(kRanks);
+    GpuAwareMessages messages{inproc::Group(kRanks)};
     CudaOptions options = cuda_options_of(machine, way);
     if (by_mpi) options.gpu_aware_mpi = messages.factory();
     run_gpu_ranks(machine, kRanks, kDevices, options, [&](Runtime& runtime, ProgramGpu& gpu) {
@@ -144,10 +144,9 @@ void run(const Way& way, bool by_mpi) {
 }
 
 [[maybe_unused]] const bool kRegistered = [] {
-  for (const Way& way :
-       {kIpc, kDirect, kStaged, Way{.name = "ipc by kernels", .sync = IpcSync::Kernels},
-        Way{.name = "ipc, mapped each time", .cache = false, .direct_bytes = 1},
-        Way{.name = "staged, nothing kept", .ipc = false, .cache = false}}) {
+  for (const Way& way : {kIpc, kDirect, kStaged,
+                         Way{.name = "ipc, mapped each time", .cache = false, .direct_bytes = 1},
+                         Way{.name = "staged, nothing kept", .ipc = false, .cache = false}}) {
     add_case("cuda ordering: collectives in many orders of the streams, " + std::string(way.name),
              "", [way] { run(way, false); });
   }

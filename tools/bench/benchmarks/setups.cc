@@ -27,10 +27,9 @@ namespace {
 
 constexpr std::size_t kSyncBytes = 4096;
 
-template <typename Number>
-std::vector<Number> all_ranks(const Topology& topology) {
-  std::vector<Number> ranks(static_cast<std::size_t>(topology.size));
-  std::iota(ranks.begin(), ranks.end(), Number{0});
+std::vector<int> all_ranks(const Topology& topology) {
+  std::vector<int> ranks(static_cast<std::size_t>(topology.size));
+  std::iota(ranks.begin(), ranks.end(), 0);
   return ranks;
 }
 
@@ -39,7 +38,7 @@ std::vector<Number> all_ranks(const Topology& topology) {
 class PeerSync {
  public:
   /// On GPU `device`.
-  PeerSync(Session& session, const GpuAccess& access, int device, IpcSync way);
+  PeerSync(Session& session, const GpuAccess& access, int device);
 
   /// Whether it works; the same on all ranks. Collective.
   bool connect();
@@ -56,22 +55,21 @@ class PeerSync {
   gpu::HostExchange exchange_;
 };
 
-PeerSync::PeerSync(Session& session, const GpuAccess& access, int device, IpcSync way)
+PeerSync::PeerSync(Session& session, const GpuAccess& access, int device)
     : session_(session),
       device_(device),
       streams_(std::make_shared<cuda::CudaStreams>(cuda::load_driver(access.symbols).api)),
       bench_(*streams_, device,
              access.kernel_image != nullptr ? access.kernel_image : cuda::kernel_image(),
              kSyncBytes, cuda::kBytesBehind),
-      peers_(bench_, way, true, all_ranks<int>(session.topology()),
-             all_ranks<std::size_t>(session.topology()),
+      peers_(bench_, all_ranks(session.topology()),
              static_cast<std::size_t>(session.topology().rank)),
       exchange_(session.raw().host(), session.topology().size) {}
 
 bool PeerSync::connect() {
   if (session_.topology().size == 1 || session_.topology().hosts() > 1) return false;
   std::string problem;
-  const cuda::VisibleDevices all;
+  const std::vector<std::string> all;
   Steps steps = peers_.connect(exchange_, all, CudaOptions().ipc_patience, problem);
   session_.raw().wait_until([&] { return steps.poll(); }, "the trial of CUDA IPC");
   return problem.empty();
@@ -123,14 +121,12 @@ class Setups {
     session_.alike([&] {
       pages_ = make_gpu_pages(access, session.topology(), bytes);
       copy_ = make_gpu_pages(access, session.topology(), bytes);
-      for (const auto& [name, way] : kSyncs) {
-        syncs_.push_back(std::make_unique<PeerSync>(session, access, pages_->device().index, way));
-      }
+      sync_ = std::make_unique<PeerSync>(session, access, pages_->device().index);
     });
   }
 
   void run() {
-    for (const auto& sync : syncs_) works_.push_back(sync->connect());
+    has_sync_ = sync_->connect();
     report_.say("allreduce, f32, " + session_.description() + ", on " + pages_->device_name());
     for (const std::string& name : names_) {
       const std::string why = make(name);
@@ -139,7 +135,7 @@ class Setups {
     if (pages_->is_shared()) {
       report_.say(
           "ranks share this GPU and run on it in turns: waiting for each other costs them time "
-          "slices, most of all by kernels. Which way is faster with a GPU each, this cannot tell.");
+          "slices. Which way is faster with a GPU each, this cannot tell.");
     }
     sweep();
     for (const std::string& model : session_.options().models) add_model(gradient_list(model));
@@ -150,7 +146,7 @@ class Setups {
   /// The backends release the other ranks' memory, so that each rank can free its own. Also after a
   /// CommonError. Collective.
   void end() {
-    for (const auto& sync : syncs_) sync->forget();
+    sync_->forget();
     session_.raw().release_peer_memory();
   }
 
@@ -231,10 +227,9 @@ class Setups {
     std::vector<Contender> contenders = {{[&] {
       if (session_.topology().rank == 0) pages_->copy(copy_->data(), pages_->data(), bytes);
     }}};
-    for (std::size_t i = 0; synchronizes && i < kSyncs.size(); ++i) {
-      if (!works_[i]) continue;
-      names.emplace_back(kSyncs[i].first);
-      contenders.push_back({[this, i] { syncs_[i]->run(); }});
+    if (synchronizes && has_sync_) {
+      names.emplace_back(kSync);
+      contenders.push_back({[this] { sync_->run(); }});
     }
     for (const auto& [name, backend] : setups_) {
       check(*backend, counts, name);
@@ -271,7 +266,7 @@ class Setups {
       return times.contains(name) ? Json(times.at(name) * factor) : Json();
     };
     row["copy" + unit] = time("copy");
-    for (const auto& [name, way] : kSyncs) row[name + unit] = time(name);
+    row[kSync + unit] = time(kSync);
     for (const std::string& name : names_) row[name + unit] = time(name);
     for (const std::string slow : kSlower) {
       const bool both = times.contains(slow) && times.contains("mpi-opt");
@@ -281,9 +276,8 @@ class Setups {
   }
 
   void sweep() {
-    std::vector<Column> first = {{"bytes", "bytes"}};
-    for (const auto& [name, way] : kSyncs) first.push_back({name + " us", name + "_us", 2});
-    report_.begin_table(columns(std::move(first), "us", 2));
+    report_.begin_table(
+        columns({{"bytes", "bytes"}, {"sync-flags us", "sync-flags_us", 2}}, "us", 2));
     const BenchOptions& options = session_.options();
     for (std::size_t bytes = options.min_bytes; bytes <= options.max_bytes; bytes *= 2) {
       if (bytes >= sizeof(float)) {
@@ -325,9 +319,8 @@ class Setups {
     }
   }
 
-  /// How a bare synchronisation can be made.
-  static inline const std::array<std::pair<std::string, IpcSync>, 2> kSyncs = {
-      {{"sync-flags", IpcSync::Flags}, {"sync-kernels", IpcSync::Kernels}}};
+  /// The name of a bare synchronisation.
+  static inline const std::string kSync = "sync-flags";
   /// The set-ups whose times are shown over those of mpi-opt.
   static constexpr std::array kSlower = {"mpi", "mpi-reg", "mpi-opt-nocache"};
 
@@ -337,8 +330,8 @@ class Setups {
   const std::vector<std::string> names_;  ///< that are wanted
   Report report_;
   std::unique_ptr<Pages> pages_, copy_;
-  std::vector<std::unique_ptr<PeerSync>> syncs_;          ///< as kSyncs
-  std::vector<bool> works_;                               ///< by synchronisation
+  std::unique_ptr<PeerSync> sync_;
+  bool has_sync_ = false;                                 ///< it works
   std::vector<std::pair<std::string, Backend*>> setups_;  ///< that work
   std::vector<Segment> segments_;
 };

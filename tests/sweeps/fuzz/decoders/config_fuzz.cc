@@ -50,7 +50,7 @@ std::vector<std::string> valid_inputs() {
   return {defaults,
           group_wide_fingerprint(load({}).config),
           "RONDE_FUSION_BYTES=1.5GiB\nRONDE_CYCLE_TIME_MS=0.25\nRONDE_THREAD_AFFINITY=0,2,4\n",
-          "RONDE_PROCESS_SETS=0,1;2,3\nRONDE_VISIBLE_DEVICES=GPU-8a3f,1\nRONDE_HOST_ID=a\n",
+          "RONDE_PROCESS_SETS=0,1;2,3\nRONDE_VISIBLE_DEVICES=GPU-8a3f,GPU-1\nRONDE_HOST_ID=a\n",
           "HOROVOD_FUSION_THRESHOLD=1000\nHOROVOD_LOG_LEVEL=fatal\nPMI_SIZE=4\nSLURM_NTASKS=2\n",
           "MASTER_ADDR=a\nMASTER_PORT=1\nWORLD_SIZE=2\nRANK=0\nLOCAL_RANK=0\n",
           "SLURM_NTASKS=2\nSLURM_PROCID=1\nSLURM_JOB_ID=7\nSLURM_STEP_ID=0\n"
