@@ -65,7 +65,7 @@ const Topology& topology() {
   return use("ronde::topology()")->topology();
 }
 
-// These waits end where another thread shuts down or leaves meanwhile.
+// The waits of the next functions end if another thread shuts down or leaves meanwhile.
 ProcessSet add_process_set(const std::vector<int>& ranks) {
   return use("ronde::add_process_set()")->add_process_set(ranks);
 }
@@ -136,7 +136,7 @@ Work start_join(const JoinOptions& options, bool caller_waits) {
 
 }  // namespace
 
-// These wait on the handle alone, so that the Runtime can shut down meanwhile.
+// The next functions wait on the handle alone, so that the Runtime can shut down meanwhile.
 void run(Request request) {
   start("ronde::run()", std::move(request), true).wait();
 }

@@ -36,7 +36,7 @@ class GpuResources {
 
   /// The fusion buffer; the first call makes it. Throws Error if the GPU has too little memory.
   DevicePointer fusion();
-  /// Its size, without the bytes behind it.
+  /// The size of the fusion buffer, without the extra bytes allocated behind it.
   std::size_t fusion_bytes() const noexcept { return fusion_bytes_; }
 
   /// Queues moves on the stream (KernelSet::move).

@@ -12,7 +12,7 @@
 
 namespace ronde::hierarchical {
 
-/// A round is divided among so few ranks that messages have at least so many bytes, if it has.
+/// The least size of a message in bytes: a round has fewer shards if messages would be smaller.
 inline constexpr std::size_t kLeastMessage = std::size_t{64} << 10;
 
 /// The division of a reduction among the ranks. A round has at most as many shards as the smallest
@@ -24,7 +24,7 @@ struct Shards {
   std::size_t own_host = 0;
   std::size_t largest_host = 1;  ///< the number of its ranks
   std::size_t count = 1;
-  std::size_t least_message = 0;  ///< bytes, as far as a round has so many
+  std::size_t least_message = 0;  ///< in bytes; smaller only if a round is
   /// The own shard; none on a local rank that the smallest host lacks, which only adds its input.
   std::optional<std::size_t> own;
   /// The ranks that own this rank's shard, by host; empty without a shard.

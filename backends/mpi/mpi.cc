@@ -32,7 +32,7 @@ std::unique_ptr<Transport> meet_over_mpi(const MpiOptions& options) {
         "initialise it before by MPI_Init_thread(..., MPI_THREAD_MULTIPLE, ...), or make the world "
         "from ranks of that of ronde::init()");
   }
-  // An environment of its own: the ranks of ronde::init() may be others.
+  // This start has an MpiEnvironment of its own, as ronde::init() may have other ranks.
   const auto environment =
       std::make_shared<mpi::MpiEnvironment>(mpi::MpiApi{}, process_environment());
   return mpi::MpiExchange(environment, options, mpi::MpiUse::ToMeet).meet();

@@ -13,11 +13,11 @@
 #include "ronde/key_value_start.h"
 #include "ronde/plugin/transport.h"
 
-/// The transport of ranks that meet through a key-value store, for programs that put a Runtime
-/// together.
+/// The transport of ranks that meet through a key-value store, for programs that construct a
+/// Runtime themselves.
 namespace ronde {
 
-/// Records the call of put or get that a start is in, for threads that wait for the start.
+/// Records which call of put or get a start is executing. Threads that wait for the start read it.
 ///
 /// Thread-safety: every member may be called from any thread.
 class KeyValueCalls {

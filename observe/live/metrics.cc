@@ -22,7 +22,8 @@ double seconds_of(std::int64_t ns) {
   return static_cast<double>(ns) * 1e-9;
 }
 
-/// Between quotes, with JSON's escapes: of control characters Prometheus knows the newline alone.
+/// Quotes a label value with JSON's escapes. Other control characters than the newline become
+/// spaces, as Prometheus has no escapes for them.
 std::string quoted(std::string text) {
   const auto is_unknown = [](char c) { return static_cast<unsigned char>(c) < ' ' && c != '\n'; };
   std::ranges::replace_if(text, is_unknown, ' ');

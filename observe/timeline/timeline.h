@@ -84,7 +84,7 @@ class Timeline final : public EventSink {
   const Place place_;
   const std::function<std::vector<ClockOffset>()> clock_offsets_;
   const double begun_us_;
-  /// Not a std::ofstream, which programs that this one executes would inherit.
+  /// A FILE with close-on-exec: programs that a rank executes would inherit a std::ofstream.
   std::unique_ptr<std::FILE, int (*)(std::FILE*)> file_;
   std::string buffer_;  ///< lines that are not yet in the file
   long end_ = 0;        ///< of the lines in it

@@ -7,8 +7,8 @@
 
 namespace ronde::tool {
 
-// A shortest path by dynamic programming (Viterbi 1967): `before[size][choice]` is the choice at
-// the size before, on the best path that ends with `choice`.
+// Finds a shortest path by dynamic programming (Viterbi 1967): `before[size][choice]` is the choice
+// at the size before, on the best path that ends with `choice`.
 std::vector<std::size_t> smooth_choices(const std::vector<std::vector<double>>& times,
                                         double price) {
   if (times.empty()) return {};

@@ -24,8 +24,8 @@ struct ExportedMemory {
   std::uint64_t bytes = 0;   ///< of the memory
 };
 
-/// Exports memory to peers; empty if IPC cannot export it (expandable segments, cudaMallocAsync),
-/// and it has to be copied into memory that it can. Throws DriverError.
+/// Exports memory to peers. Empty if IPC cannot export it (expandable segments, cudaMallocAsync):
+/// the caller then copies the data into memory that IPC can export. Throws DriverError.
 std::optional<ExportedMemory> export_memory(const DeviceContext& context, DevicePointer address,
                                             std::size_t bytes);
 

@@ -31,8 +31,8 @@ inline std::string problem_of(const std::function<void()>& step) {
   }
 }
 
-/// Ends a step that all ranks try: each shares why it cannot go on, or an empty text, and `problem`
-/// becomes that of the first rank that has one, equal on all ranks. `names`: those of the ranks in
+/// Ends a step that all ranks try. Each rank shares `problem`, empty if it has none; then `problem`
+/// is that of the first rank that has one, the same on all ranks. `names`: the ranks' numbers in
 /// texts.
 inline Steps agree(gpu::HostExchange& exchange, const std::vector<int>& names,
                    std::string& problem) {

@@ -34,7 +34,7 @@ namespace ronde::shm {
 /// Thread-safety: within a rank as Backend; between ranks the counters order all accesses.
 class Outboxes {
  public:
-  /// As SlotBuffer, but `memory` is bytes_for(shape) long. Touches no slot.
+  /// Takes the arguments of SlotBuffer, but `memory` has bytes_for(shape) bytes. Touches no slot.
   Outboxes(std::span<std::byte> memory, const SlotBufferShape& shape, std::size_t rank,
            std::function<void()> notify_peers);
 

@@ -30,8 +30,8 @@ constexpr int kRuns = 3;
 /// A kind is chosen if its time is below this multiple of that of the current one.
 constexpr double kGain = 0.9;
 /// A stretch is slow if it takes more than kSlow times the time of the last trial. kSlowInARow slow
-/// stretches start a new trial, but not within kLeastBetweenTrials stretches. Without them the next
-/// trial follows after twice as many stretches as the last, at most kMostBetweenTrials.
+/// stretches start a new trial, but not within kLeastBetweenTrials stretches. Without slow
+/// stretches the interval to the next trial doubles each time, up to kMostBetweenTrials stretches.
 constexpr double kSlow = 1.4;
 constexpr int kSlowInARow = 4;
 constexpr std::uint64_t kLeastBetweenTrials = 64;

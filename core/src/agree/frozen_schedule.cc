@@ -207,7 +207,7 @@ void FrozenSchedule::thaw_locked(Thaw reason, std::string cause) {
   if (thawing_) return;
   thawing_ = true;
   cause_ = std::move(cause);
-  // Also if a peer has thawed, as it may be in the middle of closing them.
+  // This rank closes the words even if a peer has thawed: the peer may not have closed all yet.
   words_.close(generation_, buckets_.size(), static_cast<std::uint8_t>(reason));
   if (reason == Thaw::Wait) counters_.thaws_by_wait.add();
   if (reason == Thaw::Submission) counters_.thaws_by_submission.add();

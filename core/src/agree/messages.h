@@ -147,8 +147,8 @@ struct StallMessage {
   std::vector<StalledOperation> operations;
 };
 
-/// To rank 0: `ranks` have finished everything after the last decision. From rank 0, without ranks:
-/// all have.
+/// Sent to rank 0: `ranks` have finished everything after the last decision. Sent by rank 0,
+/// without ranks: all ranks have.
 struct FinishedMessage {
   std::vector<std::int32_t> ranks;
   std::vector<std::string> reports = {};  ///< by index in `ranks`: Runtime::shutdown

@@ -39,8 +39,8 @@ inline constexpr std::size_t kPairsAtOnce = 8;
 Steps ring_allreduce(PeerMessages& messages, std::byte* data, std::size_t count,
                      Reduction reduction);
 /// Ranks at the distances 1, 2, 4, ... exchange all they have: log2(n) messages of m bytes. Where n
-/// is no power of two, those above the largest one add theirs before, and get the result
-/// afterwards [Thakur].
+/// is no power of two, the ranks in excess first add their data to other ranks, and get the result
+/// from them at the end [Thakur].
 Steps recursive_doubling_allreduce(PeerMessages& messages, std::byte* data, std::size_t count,
                                    Reduction reduction);
 /// Rabenseifner's algorithm: a reduce-scatter by recursive halving and an allgather by recursive
@@ -77,7 +77,7 @@ Steps ring_allgather(PeerMessages& messages, std::byte* output, Parts parts);
 /// Ranks at the distances 1, 2, 4, ... exchange all they have: log2(n) messages, m bytes in all
 /// [Thakur]. n is a power of two.
 Steps recursive_doubling_allgather(PeerMessages& messages, std::byte* output, Parts parts);
-/// As many messages for any n, at the price of a copy of the result [Bruck].
+/// Takes log2(n) messages, rounded up, for any n, at the price of a copy of the result [Bruck].
 Steps bruck_allgather(PeerMessages& messages, std::byte* output, Parts parts);
 /// Every rank sends its part to all others at once.
 Steps pairwise_allgather(PeerMessages& messages, std::byte* output, Parts parts);

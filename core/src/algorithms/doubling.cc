@@ -56,7 +56,7 @@ Steps halve(PeerMessages& messages, const PowerOfTwo& ranks, std::byte* data, co
 Steps gather(PeerMessages& messages, PowerOfTwo ranks, std::byte* data, Parts parts) {
   const std::size_t place = *ranks.place;
   for (std::size_t distance = 1; distance < ranks.size; distance *= 2) {
-    // Both have the parts of `distance` places, which begin at a multiple of it.
+    // Each of the two ranks has the parts of `distance` places, from a multiple of `distance` on.
     const std::size_t other = place ^ distance;
     const auto offset = [&](std::size_t of) { return parts.offset(of / distance * distance); };
     const auto bytes = [&](std::size_t of) {

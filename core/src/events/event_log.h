@@ -69,7 +69,7 @@ class EventLog {
   /// Returns the events in the ring; `lost`: how many were overwritten.
   std::vector<Event> recent(std::uint64_t* lost = nullptr) const;
 
-  /// Has note_clock() count from now on, as rank 0 is on another host.
+  /// Makes note_clock() take effect from now on, as rank 0 is on another host.
   void follow_clock() noexcept { follows_clock_.store(true, std::memory_order_relaxed); }
   /// Passes a message of rank 0 to ClockBounds::note().
   void note_clock(std::int64_t told_ns, std::int64_t sent_ns);
@@ -83,7 +83,7 @@ class EventLog {
 
  private:
   void run_sinks();
-  // Both wait for the writers of events with smaller numbers than the last argument.
+  // Both functions wait for events with numbers below `await_before` that are still being written.
   void feed_sinks(std::uint64_t await_before = 0);
   void read_figures_locked(std::uint64_t most, std::uint64_t await_before);
 

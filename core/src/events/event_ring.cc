@@ -126,7 +126,7 @@ bool EventRing::copy(const Slot& slot, std::uint64_t state, Event& event) const 
   event.text.clear();
   if (length == 0) return true;
   event.text.assign(reinterpret_cast<const char*>(text.data()), length);
-  // These bytes are in the keys of operations without a name, and of messages.
+  // The keys of messages and of operations without a name contain these bytes.
   std::ranges::replace_if(
       event.text, [](char c) { return c == '\0' || c == '\1'; }, '#');
   return true;

@@ -57,7 +57,7 @@ void FigureReader::take(const EventRecord& event, std::string_view text) {
       break;
     case EventKind::Announced: {
       Operation& announced = operation(event.operation);
-      // Not again after a thaw, and not by a frozen schedule, which gathers nothing.
+      // An operation counts once, not again after a thaw. A frozen schedule gathers nothing.
       const bool gathered = announced.announced_ns == 0 && announced.submitted_ns > 0 &&
                             announced.submitted_ns < event.time_ns;
       if (gathered) figures_.gather.add(event.time_ns - announced.submitted_ns);

@@ -29,8 +29,8 @@ struct StopAgreement {
   std::optional<std::chrono::steady_clock::time_point> shutdown_since = {};
   bool agreed = false;                           ///< the last decision has been applied
   std::optional<FailureMessage> departure = {};  ///< why the group fails once all have finished
-  bool reported_finished = false;                ///< and nothing is in progress on this rank
-  bool all_finished = false;                     ///< nor on any other
+  bool reported_finished = false;                ///< this rank has reported that it runs nothing
+  bool all_finished = false;                     ///< no rank runs anything
   /// This rank and those below it that have finished, to be sent.
   FinishedMessage newly_finished = {};
   std::map<int, std::string> reports = {};  ///< on rank 0: by rank that has finished

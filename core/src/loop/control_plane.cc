@@ -61,7 +61,7 @@ std::optional<ControlPlane::TimePoint> ControlPlane::next_event(TimePoint now, b
   return next;
 }
 
-/// After the end, peers close their connections as this rank is about to: a loss is no failure.
+/// Stops at the end: from then on peers close their connections, which is no failure.
 void ControlPlane::receive(TimePoint now) {
   while (!stop_.all_finished) {
     const Incoming incoming = tree_.transport().poll();
@@ -280,7 +280,7 @@ void ControlPlane::freeze(const ScheduleMessage& message, TimePoint now) {
   });
 }
 
-/// `shutdown`: everything that was submitted before it has been taken.
+/// `shutdown`: this rank has taken everything that was submitted before shutdown().
 void ControlPlane::announce(SetEngine& set, TimePoint now, bool shutdown) {
   std::optional<ReadyMessage> ready = set.announcer->announce(now, shutdown);
   if (!ready) return;

@@ -47,7 +47,7 @@ class OwnExchanges {
   // Any thread.
 
   /// Requests `own`, whose work completes when the exchange has ended. Throws once the loop has
-  /// ended, and for a call of the program the reason of the queue's close().
+  /// ended. For a call of the program it also throws the reason of the queue's close().
   void ask(std::shared_ptr<OwnExchange> own);
   /// Passes a set to the loop, which installs it. Aborts its backends and throws once the loop has
   /// ended.

@@ -50,7 +50,7 @@ class ProcessSetMaker {
   ProcessSetMaker(const Dependencies& parts, std::weak_ptr<WaitHelper> engine,
                   std::shared_ptr<Logger> log);
 
-  // These block until all ranks of the set have called them.
+  // add(), create() and remove() block until all ranks of the set have called them.
   ProcessSet add(const std::vector<int>& ranks);
   ProcessSet create(const std::vector<int>& ranks, const std::string& tag);
   void remove(ProcessSet set);

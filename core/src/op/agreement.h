@@ -24,7 +24,7 @@ class Agreement {
   /// Takes the submission over, unless it Deviates. The mutex is held.
   virtual Intake put(Submission& submission) = 0;
 
-  /// No longer delays `work`, for which a thread `waits`, or asks whether it is done. Returns
+  /// Ends the delay of `work`: a thread waits for it (`waits`), or asks whether it is done. Returns
   /// whether the loop must run. The mutex is held.
   virtual bool expedite(const WorkState& work, bool waits) = 0;
 

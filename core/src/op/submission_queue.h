@@ -78,8 +78,8 @@ class SubmissionQueue {
   SubmissionQueue(std::chrono::nanoseconds gather_time, std::uint64_t gather_bytes,
                   std::function<void()> wake, EventLog& events);
 
-  /// Adds an operation, with its key by NameRegistry::reserve(). Throws what that throws, and the
-  /// reason of close(). Wakes the loop if it must run now, unless the caller waits.
+  /// Adds an operation, with its key by NameRegistry::reserve(). Throws as reserve(), and
+  /// throws the reason of close(). Wakes the loop if it must run now, unless the caller waits.
   void push(Submission submission);
 
   /// Guards the agreements.

@@ -98,13 +98,13 @@ class WorkState {
   int source() { return expect_success("source()"), source_; }
   int last_rank() { return expect_success("last_rank()"), last_rank_; }
   /// @}
-  /// Waits until it is done, or returns false when `deadline` passes. Throws the error of a failed
-  /// operation.
+  /// Waits until the operation is done, or returns false when `deadline` passes. Throws the error
+  /// of a failed operation.
   bool wait_until(WaitHelper::TimePoint deadline);
   /// As Work::wait_on().
   void wait_on(void* stream);
   void on_done(std::function<void()> callback);
-  /// Blocks until it has reached `goal`, or `deadline` passes.
+  /// Blocks until the operation has reached `goal`, or `deadline` passes.
   void block(Stage goal, WaitHelper::TimePoint deadline);
 
   std::uint64_t number() const noexcept { return number_; }
@@ -139,7 +139,7 @@ class WorkState {
 
   // Constant after construction.
   const std::string name_;
-  const SpecPtr spec_;  ///< of an operation; it has no name_ then
+  const SpecPtr spec_;  ///< null if name_ names the work
   const std::weak_ptr<WaitHelper> engine_;
   const std::shared_ptr<Logger> log_;
   const int fork_depth_;

@@ -550,7 +550,8 @@ class PackingBackend::Message final : public ChunkedOperation {
 
 namespace {
 
-/// Whole cache lines, so that the last chunk of a full buffer is not one of a few bytes.
+/// Returns a slot's share of the buffer in bytes. It is rounded up to whole cache lines, so that a
+/// full buffer does not end with a chunk of a few bytes.
 std::size_t share_of_slot(std::size_t buffer_bytes, std::size_t slots) {
   return slots == 1 ? buffer_bytes : rounded_up(buffer_bytes / slots, 64);
 }

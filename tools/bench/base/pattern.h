@@ -23,8 +23,8 @@ using ElementRule = std::function<int(std::size_t index)>;
 /// Writes `rule` to `count` elements.
 void fill(DataType dtype, void* data, std::size_t count, const ElementRule& rule);
 
-/// Empty if every element has the value of `rule`; else the first that has not:
-/// "element 17 is 3 and should be 2".
+/// Compares every element with the value of `rule`. Returns a text about the first that differs,
+/// such as "element 17 is 3 and should be 2"; empty if none does.
 std::string difference(DataType dtype, const void* data, std::size_t count,
                        const ElementRule& rule);
 

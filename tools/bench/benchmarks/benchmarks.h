@@ -17,7 +17,7 @@ namespace ronde::tool {
 /// How much of the data a rank's buffer holds.
 enum class Extent { Nothing, Share, Whole };
 
-/// The place of a rank, by which elements of a result are known.
+/// The place of a rank, which determines the expected elements of its result.
 struct Place {
   int rank = 0;
   int ranks = 1;

@@ -40,7 +40,7 @@ class PeerSync {
   /// On GPU `device`.
   PeerSync(Session& session, const GpuAccess& access, int device);
 
-  /// Whether it works; the same on all ranks. Collective.
+  /// Collective: tries the synchronisation. Returns whether it works, the same on all ranks.
   bool connect();
   void run();
   /// Releases what belongs to other ranks.

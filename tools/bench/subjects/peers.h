@@ -55,7 +55,8 @@ class Peers {
   /// The texts of all ranks, by rank.
   virtual std::vector<std::string> all_of(const std::string& text) = 0;
 
-  /// "MPI_THREAD_SERIALIZED": what MPI provides. Nothing where it did not start the ranks.
+  /// The thread level that MPI provides, such as "MPI_THREAD_SERIALIZED"; nullopt if MPI did not
+  /// start the ranks.
   virtual std::optional<std::string> thread_level() const { return std::nullopt; }
 };
 

@@ -14,7 +14,7 @@ namespace {
 
 constexpr int kLayout = 1;
 
-/// An object without its end, up to the last complete line.
+/// Parses the start of an object that was cut at the end of a line: adds its closing brace.
 Json parse_start(std::string_view text) {
   const std::size_t last = text.find_last_not_of(", \n\r");
   const std::string object(text.substr(0, last == std::string_view::npos ? 0 : last + 1));

@@ -18,9 +18,10 @@
 namespace ronde::tool::launch {
 namespace {
 
-/// A terminal is ready where it takes a byte, and a write of more waits for its reader. One that is
-/// opened anew need not wait, and does not change that of the shell. None if `fd` is another file,
-/// or the terminal is another user's.
+/// Opens the terminal of `fd` once more, as non-blocking. A terminal polls as ready if it takes one
+/// byte, and a blocking write of more bytes would wait for its reader. To set O_NONBLOCK on `fd`
+/// itself would change the shell's terminal, too. None if `fd` is no terminal, or one of another
+/// user.
 Fd open_terminal(int fd) {
   if (isatty(fd) == 0) return Fd();
   const std::string path = "/proc/self/fd/" + std::to_string(fd);

@@ -325,8 +325,8 @@ void Launcher::read_hosts_again(const std::function<bool()>& stops) {
   }
 }
 
-/// The hosts as they are now, once they have room for as many ranks as are needed. None if a signal
-/// or the time has ended the wait.
+/// Reads the hosts again until they have room for the ranks that the job needs, and returns them.
+/// None if a signal or the time limit ends the wait.
 Hosts Launcher::usable_hosts() {
   const auto deadline = Clock::now() + seconds_of(options_.wait_s);
   said_.clear();

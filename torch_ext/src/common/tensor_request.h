@@ -37,7 +37,7 @@ struct TensorOperation {
 /// Throws UsageError, its text beginning with `what`, unless Ronde can move `tensor`.
 void check_tensor(const std::string& what, const at::Tensor& tensor);
 
-/// Also throws UsageError for memory that overlaps itself.
+/// Throws as check_tensor(), and UsageError if elements of `tensor` share memory.
 void check_writable(const std::string& what, const at::Tensor& tensor);
 
 /// Throws UsageError for dtypes of a checked tensor that are only moved, and ops that complex

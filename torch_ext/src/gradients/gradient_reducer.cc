@@ -325,7 +325,7 @@ void GradientReducer::after_accumulation(std::size_t index, const at::Tensor& in
 }
 
 void GradientReducer::gradient_is_ready(Slot& slot) {
-  // What is not submitted here, synchronize() submits.
+  // synchronize() submits what is not submitted here.
   if (slot.view && slot.view->is_occupied()) return;
   if (slot.group < 0) return submit(slot);
   Group& group = groups_[static_cast<std::size_t>(slot.group)];

@@ -266,7 +266,7 @@ std::vector<at::Tensor> tensors_from(const std::string& bytes,
   return tensors;
 }
 
-// The pickle records devices, which other ranks may lack.
+// Moves tensors to the CPU first: the pickle records devices, which other ranks may lack.
 std::string bytes_of_ivalue(const c10::IValue& value) {
   bool elsewhere = false;
   value.visit([&elsewhere](const c10::IValue& part) {
