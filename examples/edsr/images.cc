@@ -37,11 +37,11 @@ std::string read_bytes(const std::filesystem::path& path) {
 }
 
 /// Returns memory for interleaved RGB, [H, W, 3].
-torch::Tensor make_pixels(const std::filesystem::path& path, std::int64_t height,
-                          std::int64_t width) {
+torch::Tensor make_pixels(const std::filesystem::path& path, const std::string& format,
+                          std::int64_t height, std::int64_t width) {
   if (width < 1 || height < 1 || width > kMaxPixels / height) {
-    fail(path, "corrupt or truncated: its header gives a size of " + std::to_string(width) + "x" +
-                   std::to_string(height) + " pixels");
+    fail(path, "corrupt or truncated " + format + ": its header gives a size of " +
+                   std::to_string(width) + "x" + std::to_string(height) + " pixels");
   }
   return torch::empty({height, width, kChannels}, torch::kUInt8);
 }
@@ -59,7 +59,7 @@ torch::Tensor decode_jpeg(const std::filesystem::path& path, const std::string& 
   };
   check(tjDecompressHeader3(decoder.get(), data, bytes.size(), &width, &height, &subsampling,
                             &colorspace));
-  torch::Tensor pixels = make_pixels(path, height, width);
+  torch::Tensor pixels = make_pixels(path, "JPEG", height, width);
   // The accurate DCT, so that every machine decodes to the same bytes.
   check(tjDecompress2(decoder.get(), data, bytes.size(), pixels.data_ptr<std::uint8_t>(), width, 0,
                       height, TJPF_RGB, TJFLAG_ACCURATEDCT | TJFLAG_STOPONWARNING));
@@ -75,7 +75,7 @@ torch::Tensor decode_png(const std::filesystem::path& path, const std::string& b
   };
   check(png_image_begin_read_from_memory(&header, bytes.data(), bytes.size()));
   header.format = PNG_FORMAT_RGB;
-  torch::Tensor pixels = make_pixels(path, header.height, header.width);
+  torch::Tensor pixels = make_pixels(path, "PNG", header.height, header.width);
   const png_color black{0, 0, 0};
   check(png_image_finish_read(&header, &black, pixels.data_ptr<std::uint8_t>(), 0, nullptr));
   return pixels;

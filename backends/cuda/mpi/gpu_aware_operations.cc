@@ -11,7 +11,8 @@ GpuAwareOperations::GpuAwareOperations(GpuResources& resources, Backend& message
                   resources.fusion_bytes() / (2 * kPartAlignment) * kPartAlignment),
       messages_(messages) {
   // An MPI that takes addresses of GPUs expects a context on the thread that calls it, in any call,
-  // as it may progress messages in each of them.
+  // as it may progress messages in each of them. This is the coordinator's thread; a thread of the
+  // program that runs the loop while it waits gets the context for the calls below.
   resources.context()->bind_thread();
 }
 
@@ -23,6 +24,17 @@ Steps GpuAwareOperations::exchange(Pattern pattern, RankParts to, RankParts from
       gathers ? packed() : resources_.fusion() + (half_bytes_ - offset_of_half());
   arrived_ = {arrivals, stride, ranks_};
   co_await resources_.reach();
+  start_messages(pattern, to, from, arrivals, width);
+  co_await until([this] { return poll_messages(); });
+  for (std::size_t rank = 0; rank < ranks_; ++rank) {
+    parts_[rank] = (rank == own_ ? packed() : arrivals) + rank * stride;
+  }
+}
+
+void GpuAwareOperations::start_messages(Pattern pattern, const RankParts& to, const RankParts& from,
+                                        DevicePointer arrivals, std::size_t width) {
+  const Current current(*resources_.context());
+  const std::size_t stride = to.each * width;
   for (std::size_t i = 1; i < ranks_; ++i) {
     // Each rank begins with another peer.
     const std::size_t sender = (own_ + ranks_ - i) % ranks_;
@@ -34,7 +46,7 @@ Steps GpuAwareOperations::exchange(Pattern pattern, RankParts to, RankParts from
                                          .peer = static_cast<int>(sender)}));
     }
     if (const std::size_t bytes = to.piece(receiver) * width; bytes > 0) {
-      const DevicePointer part = packed() + (gathers ? own_ : receiver) * stride;
+      const DevicePointer part = packed() + (pattern == Pattern::Gather ? own_ : receiver) * stride;
       pending_.push_back(messages_.send({.input = pointer_to(part),
                                          .count = bytes,
                                          .dtype = DataType::U8,
@@ -42,14 +54,11 @@ Steps GpuAwareOperations::exchange(Pattern pattern, RankParts to, RankParts from
       counters_.mpi_sent_bytes += bytes;
     }
   }
-  co_await until([this] { return poll_messages(); });
-  for (std::size_t rank = 0; rank < ranks_; ++rank) {
-    parts_[rank] = (rank == own_ ? packed() : arrivals) + rank * stride;
-  }
 }
 
 /// Whether all messages have ended. Throws Error if one failed.
 bool GpuAwareOperations::poll_messages() {
+  const Current current(*resources_.context());
   for (auto message = pending_.begin(); message != pending_.end();) {
     message = (*message)->poll() ? pending_.erase(message) : std::next(message);
   }

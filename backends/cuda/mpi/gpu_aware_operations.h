@@ -40,6 +40,8 @@ class GpuAwareOperations final : public Collectives {
  private:
   Steps exchange(Pattern pattern, RankParts to, RankParts from, std::size_t width) override;
   void reduce(DevicePointer target, std::size_t count, const WireFormat& wire) override;
+  void start_messages(Pattern pattern, const RankParts& to, const RankParts& from,
+                      DevicePointer arrivals, std::size_t width);
   bool poll_messages();
 
   Backend& messages_;
