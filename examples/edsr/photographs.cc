@@ -115,11 +115,11 @@ void require_same_photographs(const std::vector<Photograph>& photographs) {
   try {
     ronde::check_replicas(images);  // it compares any tensors by name, shape and values
   } catch (const ronde::UsageError& difference) {
-    // Its advice is on parameters.
     const std::string text = difference.what();
     throw example::InputError(
-        "every rank must find the same photographs in --data and --validation: " +
-        text.substr(0, text.find(". ")));
+        "the photographs of the ranks differ; every rank must find the same in --data and "
+        "--validation: " +
+        text.substr(0, text.find(". Before the first step")));  // advice on parameters
   }
 }
 

@@ -82,6 +82,7 @@ class SyncBatchNormLayer {
   /// @}
 
  protected:
+  /// Makes the part of a layer that needs its name and ranks.
   explicit SyncBatchNormLayer(const SyncBatchNormOptions& options);
   SyncBatchNormLayer(const SyncBatchNormLayer& other);
   SyncBatchNormLayer& operator=(const SyncBatchNormLayer& other);
