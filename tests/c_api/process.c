@@ -48,6 +48,7 @@ static void expect_not_initialized(void) {
 /* Works outlive the group. */
 static void everything_else_needs_init(void) {
   double value = 3;
+  double gathered = 3; /* of its own: the sum may still write the other */
   ronde_work work = NULL;
   ronde_work owner = NULL;
   void* data = NULL;
@@ -55,7 +56,7 @@ static void everything_else_needs_init(void) {
   expect_not_initialized();
   CHECK_OK(ronde_init(NULL));
   CHECK_OK(start_sum("sum", &value, 1, kSet, &work));
-  CHECK_OK(start_gather("gather", &value, 1, kSet, &owner));
+  CHECK_OK(start_gather("gather", &gathered, 1, kSet, &owner));
   CHECK_OK(ronde_shutdown());
   CHECK_OK(finish(work));
   CHECK_OK(ronde_work_output(owner, &data, NULL, NULL, NULL));
