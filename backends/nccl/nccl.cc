@@ -189,26 +189,33 @@ Libraries load_libraries(const NcclOptions& options) {
   return {driver.api, nccl.api, nccl.version};
 }
 
-/// `device`: of the rank; the backend of all ranks, which is made first, determines it.
+/// `device`: of the rank, or kFellBack; the backend of all ranks, which is made first, determines
+/// it for those of process sets.
+constexpr int kFellBack = -1;
 std::unique_ptr<Backend> make_backend(const NcclOptions& options, BackendContext& context,
                                       std::atomic<int>& device) {
+  if (context.set != 0 && device == kFellBack) return options.fallback(context);
   const Libraries libraries = load_libraries(options);
   const auto streams = std::make_shared<cuda::CudaStreams>(libraries.driver, options.on_gpu);
   if (context.set == 0) device = streams->own_device(context.topology->local_rank);
   const std::vector<RankGpu> ranks = exchange_gpus(libraries, context, device);
-  if (const std::string shared = shared_gpu(ranks); !shared.empty()) {
-    if (!options.fallback) {
-      throw UsageError(shared +
-                       ", but NCCL needs a GPU for each rank. Set RONDE_GPU_BACKEND=cuda, by which "
-                       "ranks share one, or give each rank its own by CUDA_VISIBLE_DEVICES");
-    }
-    context.warn(shared +
-                 ", which NCCL cannot serve: the backend 'cuda' moves their tensors "
-                 "(RONDE_GPU_BACKEND)");
+  const std::string shared = shared_gpu(ranks);
+  const std::string problem = shared.empty() ? mixed_versions(ranks) : shared;
+  if (problem.empty()) {
+    return std::make_unique<NcclBackend>(connect(libraries, options, context, streams, device));
+  }
+  if (options.fallback) {
+    context.warn(problem + (shared.empty() ? ". Until then" : ", which NCCL cannot serve:") +
+                 " the backend 'cuda' moves their tensors (RONDE_GPU_BACKEND)");
+    device = kFellBack;
     return options.fallback(context);
   }
-  if (const std::string mixed = mixed_versions(ranks); !mixed.empty()) throw UsageError(mixed);
-  return std::make_unique<NcclBackend>(connect(libraries, options, context, streams, device));
+  throw UsageError(shared.empty()
+                       ? problem
+                       : problem +
+                             ", but NCCL needs a GPU for each rank. Set RONDE_GPU_BACKEND=cuda, by "
+                             "which ranks share one, or give each rank its own by "
+                             "CUDA_VISIBLE_DEVICES");
 }
 
 }  // namespace

@@ -93,6 +93,18 @@ TEST_CASE_METHOD(Fixture, "a registration of memory that was freed is not hit at
   CHECK(is_replaced());
 }
 
+TEST_CASE_METHOD(Fixture, "an ipc registration where freed ones lay closes those alone") {
+  for (const std::uint64_t base : {1000, 2000, 4000}) cache.map(context, at(base, 1000), 3);
+  cache.map(context, at(1500, 700), 2);  // of another rank
+  CHECK(open() == 4);
+  cache.map(context, at(1900, 200), 3);  // reaches into the first two
+  CHECK(open() == 3);
+  CHECK(counter("entries") == 3);
+  CHECK(counter("bytes") == 1000 + 700 + 200);
+  cache.map(context, at(3000, 1000), 3);  // touches none
+  CHECK(open() == 4);
+}
+
 TEST_CASE_METHOD(Fixture, "a registration that cannot be opened is opened the next time") {
   const ExportedMemory memory = at(0, 100);
   cuda.fail("cuIpcOpenMemHandle_v2", kMapFailed);

@@ -74,21 +74,39 @@ PinnedRange::~PinnedRange() {
 DevicePointer RegistrationCache::map(const std::shared_ptr<const DeviceContext>& context,
                                      const ExportedMemory& memory, int owner) {
   using Clock = std::chrono::steady_clock;
-  Entry& entry = entries_[{owner, memory.base}];
-  if (entry.mapping && is_same_allocation(entry.memory, memory)) {
+  const auto found = entries_.find({owner, memory.base});
+  if (found != entries_.end() && is_same_allocation(found->second.memory, memory)) {
     ++hits_;
-    return entry.mapping->address_of(memory);
+    return found->second.mapping->address_of(memory);
   }
   ++misses_;
-  if (std::exchange(entry.mapping, nullptr)) bytes_ -= entry.memory.size;
+  close_overlapping(memory, owner);
   const Clock::time_point begin = Clock::now();
-  entry.mapping = std::make_unique<MappedMemory>(context, memory, owner);
+  Entry entry = {memory, std::make_unique<MappedMemory>(context, memory, owner)};
   open_ns_ += static_cast<std::uint64_t>(
       std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now() - begin).count());
-  entry.memory = memory;
+  const DevicePointer address = entry.mapping->address_of(memory);
+  entries_.emplace(std::pair(owner, memory.base), std::move(entry));
   bytes_ += memory.size;
   count_ = entries_.size();
-  return entry.mapping->address_of(memory);
+  return address;
+}
+
+/// Closes mappings of allocations that `owner` has freed, as another one lies where they were. CUDA
+/// may refuse to open the new one before.
+void RegistrationCache::close_overlapping(const ExportedMemory& memory, int owner) {
+  auto entry = entries_.lower_bound({owner, memory.base});
+  if (entry != entries_.begin()) {
+    const auto before = std::prev(entry);
+    const auto& [key, kept] = *before;
+    if (key.first == owner && key.second + kept.memory.size > memory.base) entry = before;
+  }
+  while (entry != entries_.end() && entry->first.first == owner &&
+         entry->first.second < memory.base + memory.size) {
+    bytes_ -= entry->second.memory.size;
+    entry = entries_.erase(entry);
+  }
+  count_ = entries_.size();
 }
 
 void RegistrationCache::clear() noexcept {

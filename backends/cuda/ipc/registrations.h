@@ -98,6 +98,8 @@ class RegistrationCache {
     std::unique_ptr<MappedMemory> mapping;
   };
 
+  void close_overlapping(const ExportedMemory& memory, int owner);
+
   std::map<std::pair<int, std::uint64_t>, Entry> entries_;  ///< by owner and base
   std::atomic<std::uint64_t> count_{0}, bytes_{0}, hits_{0}, misses_{0}, evicted_{0}, open_ns_{0};
 };

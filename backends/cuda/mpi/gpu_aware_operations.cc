@@ -9,12 +9,7 @@ GpuAwareOperations::GpuAwareOperations(GpuResources& resources, Backend& message
                                        CudaCounters& counters, std::size_t ranks, std::size_t own)
     : Collectives(resources, counters, ranks, own,
                   resources.fusion_bytes() / (2 * kPartAlignment) * kPartAlignment),
-      messages_(messages) {
-  // An MPI that takes addresses of GPUs expects a context on the thread that calls it, in any call,
-  // as it may progress messages in each of them. This is the coordinator's thread; a thread of the
-  // program that runs the loop while it waits gets the context for the calls below.
-  resources.context()->bind_thread();
-}
+      messages_(messages) {}
 
 Steps GpuAwareOperations::exchange(Pattern pattern, RankParts to, RankParts from,
                                    std::size_t width) {
@@ -33,6 +28,8 @@ Steps GpuAwareOperations::exchange(Pattern pattern, RankParts to, RankParts from
 
 void GpuAwareOperations::start_messages(Pattern pattern, const RankParts& to, const RankParts& from,
                                         DevicePointer arrivals, std::size_t width) {
+  // The loop runs on the coordinator's thread, or on one of the program that waits: an MPI that
+  // takes addresses of GPUs expects their context on both.
   const Current current(*resources_.context());
   const std::size_t stride = to.each * width;
   for (std::size_t i = 1; i < ranks_; ++i) {

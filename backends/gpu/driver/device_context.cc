@@ -21,10 +21,6 @@ DeviceContext::~DeviceContext() {
   count_lost(api_->primary_context_release(device_));
 }
 
-void DeviceContext::bind_thread() const {
-  check(*api_, "using the context of GPU " + std::to_string(index()), api_->context_push, handle_);
-}
-
 void DeviceContext::count_lost(Result result) const noexcept {
   if (result != kSuccess && result != kDeinitialized) ++lost_;
 }

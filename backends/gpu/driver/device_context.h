@@ -27,10 +27,6 @@ class DeviceContext {
   const Gpu& gpu() const noexcept { return gpu_; }
   int multiprocessors() const noexcept { return multiprocessors_; }
 
-  /// Makes the context current on the calling thread until the thread ends, for a library that
-  /// expects one.
-  void bind_thread() const;
-
   /// Calls a function of the driver in this context; throws DriverError unless it succeeds.
   template <typename... Arguments, typename... Given>
   void call(const std::string& doing, vendor::Entry<Result, Arguments...> DriverApi::*function,
