@@ -116,10 +116,12 @@ void require_same_photographs(const std::vector<Photograph>& photographs) {
     ronde::check_replicas(images);  // it compares any tensors by name, shape and values
   } catch (const ronde::UsageError& difference) {
     const std::string text = difference.what();
+    const std::string end_of_advice = "=off:";  // on parameters
+    const std::size_t place = text.find(end_of_advice);
     throw example::InputError(
         "the photographs of the ranks differ; every rank must find the same in --data and "
         "--validation: " +
-        text.substr(0, text.find(". Before the first step")));  // advice on parameters
+        (place == std::string::npos ? text : text.substr(place + end_of_advice.size())));
   }
 }
 

@@ -55,10 +55,15 @@ def main():
     print(f'{len(sources)} sources that changed since {git("log", "-1", "--format=%h %s", base)}')
     line_filter = json.dumps([{'name': name, 'lines': places} for name, places in lines.items()])
 
+    # The flags of a source that is compiled within another one come from a neighbour, which may lack folders.
+    with open(os.path.join(build, 'compile_commands.json'), encoding='utf-8') as commands:
+        folders = dict.fromkeys(re.findall(r'-(?:I|isystem) ?(/[^ "]+)', commands.read()))
+    includes = [f'--extra-arg=-isystem{folder}' for folder in folders]
+
     def tidy(source):
         found = subprocess.run(
             ('clang-tidy-19', '-p', build, '--quiet', '--line-filter', line_filter, source,
-             '--extra-arg=-Wno-unknown-warning-option', '--extra-arg=-Wno-ignored-gch'),
+             '--extra-arg=-Wno-unknown-warning-option', '--extra-arg=-Wno-ignored-gch', *includes),
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         if found.returncode:
             print(f'{source}:\n{found.stdout}', flush=True)
