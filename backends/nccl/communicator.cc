@@ -83,6 +83,8 @@ BlockingCommunicator::~BlockingCommunicator() {
 
 void BlockingCommunicator::start(std::function<void()> task) {
   const std::lock_guard lock(state_->mutex);
+  // The end of one task must not be taken for that of another.
+  if (state_->next || state_->is_running) throw Error("NCCL was given two tasks at once");
   state_->has_ended = false;
   if (!state_->stops) state_->next = std::move(task);
   state_->changed.notify_all();

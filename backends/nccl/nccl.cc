@@ -189,9 +189,10 @@ Libraries load_libraries(const NcclOptions& options) {
   return {driver.api, nccl.api, nccl.version};
 }
 
-/// `device`: of the rank, or kFellBack; the backend of all ranks, which is made first, determines
-/// it for those of process sets.
-constexpr int kFellBack = -1;
+constexpr int kFellBack = -1;  // in place of a device: all ranks use the fallback
+
+/// `device`: of the rank, or kFellBack. The backend of all ranks, which is made first, determines
+/// it for the backends of process sets.
 std::unique_ptr<Backend> make_backend(const NcclOptions& options, BackendContext& context,
                                       std::atomic<int>& device) {
   if (context.set != 0 && device == kFellBack) return options.fallback(context);

@@ -403,7 +403,7 @@ TEST_CASE("cuda deaths: waits of all sets end at once, as one may be behind anot
           of_two = start_owned(runtime, gpu, kCount, of_pair, pair);
           of_two.wait_on(gpu.stream.handle());
         }
-        // Of rank 0 behind that of the two.
+        // Rank 0 has queued its part behind the sum of the two.
         const Work work = start_owned(runtime, gpu, kCount, of_all);
         work.wait_on(gpu.stream.handle());
         together.arrive_and_wait();

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Announcements of the ranks of a host are held back, bits in a SlotTable and other items by key.
-// Those that all ranks have made alike go into one part for all ranks; those that differ, are old
-// or must not be overtaken are scattered into a part of each rank: Note [Combining].
+// The combiner holds announcements of a host's ranks back, bits in a SlotTable and other items by
+// key. Announcements that all ranks have made alike go into one part for all ranks; announcements
+// that differ, are old or must not be overtaken go into a part of each rank: Note [Combining].
 #include "core/src/agree/combiner.h"
 
 #include <algorithm>

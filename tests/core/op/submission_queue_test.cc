@@ -35,7 +35,7 @@ struct Fixture {
   bool is_due() const { return queue.due() && *queue.due() <= Clock::now(); }
   /// Takes what is there, due or not.
   std::vector<Submission> drain() { return queue.take(SubmissionQueue::TimePoint::max()); }
-  /// Those of drain().
+  /// Drains the queue and returns the keys.
   std::vector<std::string> keys() {
     std::vector<std::string> keys;
     for (const Submission& drained : drain()) keys.push_back(drained.key.text());

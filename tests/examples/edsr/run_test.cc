@@ -273,7 +273,7 @@ TEST_CASE("a checkpoint that cannot be resumed from is refused and left as it is
   const nlohmann::json trained = here.train(1, "out", "--steps 5 --resume");  // from none
   CHECK_THAT(launch_badly(1, here.options("out", "--steps 10 --seed 3 --resume")),
              Contains("was written by a different run") && Contains("\"seed\":1} there"));
-  // The same as after a kill during the evaluation.
+  // Training is over: a run that was killed during its evaluation starts so.
   const nlohmann::json evaluated = here.train(1, "out", "--steps 5 --resume");
   for (const char* key : {"steps", "loss_first", "loss_last", "psnr_network"}) {
     CHECK(evaluated[key] == trained[key]);

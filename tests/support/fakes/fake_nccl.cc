@@ -253,7 +253,7 @@ struct FakeNccl::State {
   State(FakeCuda& the_cuda, const Options& the_options)
       : cuda(the_cuda), options(the_options), driver(cuda::load_driver(the_cuda.lookup()).api) {}
 
-  /// Of the calling thread: goes into its group, or is launched.
+  /// Adds a call to the group of the calling thread, or launches it.
   Result take(const Call& call, Communicator communicator, StreamHandle stream) {
     CallsOfThread& mine = calls_of_thread;
     Launch& launched = mine.launches[communicator];
