@@ -46,6 +46,10 @@ std::vector<std::string> in_step(const BackendContext& context,
   return results;
 }
 
+std::string fusion_text(std::size_t bytes) {
+  return "the fusion buffer of " + std::to_string(bytes) + " bytes";
+}
+
 std::string new_id(const NcclApi& api, const cuda::DeviceContext& context) {
   UniqueId id{};
   const cuda::Current current(context);
@@ -55,20 +59,22 @@ std::string new_id(const NcclApi& api, const cuda::DeviceContext& context) {
   return {id.bytes.data(), id.bytes.size()};
 }
 
-/// Returns whether the ranks have connected in three quarters of the time that is left: the rest is
-/// for their report.
-bool join_ranks(const std::shared_ptr<Channel>& channel, const std::string& bytes,
-                Clock::time_point limit) {
+/// Runs a task in which NCCL waits for all ranks. Returns an empty string, or "late" if it has not
+/// ended in three quarters of the time that is left (the rest is for the ranks' report), or a rank
+/// was lost meanwhile.
+std::string run_task(const std::shared_ptr<Channel>& channel, const BackendContext& context,
+                     std::function<void()> task) {
   const auto now = Clock::now();
   const auto timeout = std::chrono::duration_cast<Clock::duration>(
       std::chrono::duration<double>(channel->options.init_timeout_s));
-  const auto deadline = now + std::min(timeout, limit - now) / 4 * 3;
-  UniqueId id{};
-  std::memcpy(id.bytes.data(), bytes.data(), std::min(bytes.size(), id.bytes.size()));
-  channel->communicator->start([channel, id] { channel->connect(id); });
-  if (cuda::poll_until(deadline, [&] { return channel->communicator->poll(); })) return true;
+  const auto deadline = now + std::min(timeout, context.deadline - now) / 4 * 3;
+  channel->communicator->start(std::move(task));
+  const auto is_over = [&] {
+    return channel->communicator->poll() || (context.has_failed && context.has_failed());
+  };
+  if (cuda::poll_until(deadline, is_over) && channel->communicator->poll()) return {};
   channel->communicator->abort(Clock::now());
-  return false;
+  return "late";
 }
 
 }  // namespace
@@ -85,8 +91,9 @@ Channel::Channel(std::shared_ptr<const NcclApi> api, const NcclOptions& the_opti
 }
 
 Channel::~Channel() {
-  communicator->abort(Clock::now() + options.abort_bound);  // if connecting has failed
-  if (window_memory == nullptr) return;
+  // An abort after connecting has failed may hang, and NCCL use the memory: it is left then.
+  const bool has_ended = communicator->abort(Clock::now() + options.abort_bound);
+  if (!has_ended || window_memory == nullptr) return;
   resources.context()->release(communicator->api().free, window_memory);
 }
 
@@ -95,14 +102,17 @@ void Channel::connect(const UniqueId& id) {
   communicator->connect(id, static_cast<int>(rank));
   const NcclApi& api = communicator->api();
   if (!options.registration_cache || !api.has_windows()) return;
-  const std::size_t bytes = resources.fusion_bytes();
-  const std::string buffer = "the fusion buffer of " + std::to_string(bytes) + " bytes";
-  communicator->call(
-      "allocating " + buffer + " on GPU " + std::to_string(resources.context()->index()),
-      api.allocate, &window_memory, bytes);
-  const std::string doing = "registering " + buffer;
-  communicator->call(doing, api.register_window, communicator->handle(doing), window_memory, bytes,
-                     &window, kSymmetricWindow);
+  communicator->call("allocating " + fusion_text(resources.fusion_bytes()) + " on GPU " +
+                         std::to_string(resources.context()->index()),
+                     api.allocate, &window_memory, resources.fusion_bytes());
+}
+
+void Channel::register_fusion() {
+  if (window_memory == nullptr) return;
+  const cuda::Current current(*resources.context());
+  const std::string doing = "registering " + fusion_text(resources.fusion_bytes());
+  communicator->call(doing, communicator->api().register_window, communicator->handle(doing),
+                     window_memory, resources.fusion_bytes(), &window, kSymmetricWindow);
 }
 
 void Channel::close() {
@@ -128,7 +138,9 @@ std::string shared_gpu(const std::vector<RankGpu>& ranks) {
       const bool is_same_place = one->host == other->host && one->pci_id == other->pci_id;
       if (one->uuid != other->uuid && !is_same_place) continue;
       return rank_name(one->rank) + " and " + rank_name(other->rank) + " are both on " + one->uuid +
-             " (" + one->pci_id + ")";
+             " (" + one->pci_id +
+             "), but NCCL needs a GPU for each rank: give each its own by CUDA_VISIBLE_DEVICES, or "
+             "set RONDE_GPU_BACKEND=cuda, by which ranks share one";
     }
   }
   return {};
@@ -145,14 +157,16 @@ std::string mixed_versions(const std::vector<RankGpu>& ranks) {
   return {};
 }
 
-std::vector<RankGpu> exchange_gpus(const Libraries& libraries, const BackendContext& context,
-                                   int device) {
-  const std::vector<std::string> all = in_step(context, [&] {
-    cuda::Gpu gpu;
-    const std::string problem = cuda::describe_gpu(*libraries.driver, device, gpu);
-    if (!problem.empty()) throw Error(problem);
-    return pack_fields({version_text(libraries.nccl_version), gpu.pci_id, gpu.uuid});
-  });
+std::string describe_rank(const Libraries& libraries, int device) {
+  cuda::Gpu gpu;
+  const std::string problem = cuda::describe_gpu(*libraries.driver, device, gpu);
+  if (!problem.empty()) throw Error(problem);
+  return pack_fields({version_text(libraries.nccl_version), gpu.pci_id, gpu.uuid});
+}
+
+std::vector<RankGpu> exchange_gpus(const BackendContext& context,
+                                   const std::function<std::string()>& describe) {
+  const std::vector<std::string> all = in_step(context, describe);
   std::vector<RankGpu> ranks;
   for (std::size_t i = 0; i < all.size(); ++i) {
     const int rank = context.ranks[i];
@@ -172,14 +186,20 @@ std::shared_ptr<Channel> connect(const Libraries& libraries, const NcclOptions& 
     channel = std::make_shared<Channel>(libraries.nccl, options, rank, size, streams, device);
     return rank == 0 ? new_id(*libraries.nccl, *channel->resources.context()) : "";
   });
-  // Where a rank has failed, its error counts, and not that others have waited for it.
-  const std::vector<std::string> joined = in_step(context, [&]() -> std::string {
-    return join_ranks(channel, ids[0], context.deadline) ? "" : "late";
-  });
-  if (std::ranges::count(joined, "") == context.topology->size) return channel;
-  const std::string all = std::to_string(size) + " ranks";
-  throw Error("NCCL failed while connecting " + all + ": not all of the " + all +
-              " have come in time");
+  UniqueId id{};
+  std::memcpy(id.bytes.data(), ids[0].data(), std::min(ids[0].size(), id.bytes.size()));
+  const std::function<void()> tasks[] = {[channel, id] { channel->connect(id); },
+                                         [channel] { channel->register_fusion(); }};
+  for (const std::function<void()>& task : tasks) {
+    // Where a rank has failed, its error counts, and not that others have waited for it.
+    const std::vector<std::string> ends =
+        in_step(context, [&] { return run_task(channel, context, task); });
+    if (std::ranges::count(ends, "") == context.topology->size) continue;
+    const std::string all = std::to_string(size) + " ranks";
+    throw Error("NCCL failed while connecting " + all + ": not all of the " + all +
+                " have come in time");
+  }
+  return channel;
 }
 
 }  // namespace ronde::nccl

@@ -4,6 +4,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -34,8 +35,11 @@ struct Channel {
   /// Frees the window's memory. Aborts the communicator before unless it has ended.
   ~Channel();
 
-  /// Makes the communicator, and the window if there may be one. Blocks until all ranks call it.
+  /// Makes the communicator, and the memory of the window if there may be one. Blocks until all
+  /// ranks call it.
   void connect(const UniqueId& id);
+  /// Makes a window of that memory, if there is one. Blocks likewise.
+  void register_fusion();
   /// Ends both. Blocks until all ranks call it.
   void close();
   /// The fusion buffer, of GpuResources::fusion_bytes(). Throws Error if there is too little
@@ -69,16 +73,21 @@ struct RankGpu {
   std::string uuid;
 };
 
-/// Names two ranks that share a GPU, which NCCL does not support: "rank 0 and rank 1 are both on
-/// GPU-... (0000:1b:00.0)". Empty if none do.
+/// Names two ranks that share a GPU, which NCCL does not support, and says what to do. Empty if
+/// none do.
 std::string shared_gpu(const std::vector<RankGpu>& ranks);
 
 /// Names two ranks with different versions of NCCL, which do not connect. Empty if there are none.
 std::string mixed_versions(const std::vector<RankGpu>& ranks);
 
-/// Exchanges the GPUs of all ranks, of which this one uses `device`.
-std::vector<RankGpu> exchange_gpus(const Libraries& libraries, const BackendContext& context,
-                                   int device);
+/// Returns what exchange_gpus() sends of this rank, whose GPU is `device`. Throws Error if the
+/// driver has a problem with it.
+std::string describe_rank(const Libraries& libraries, int device);
+
+/// Exchanges the GPUs and the NCCL of all ranks. Throws Error on all of them if `describe` throws
+/// on one.
+std::vector<RankGpu> exchange_gpus(const BackendContext& context,
+                                   const std::function<std::string()>& describe);
 
 /// Connects all ranks, on all or none: throws Error on each of them otherwise.
 std::shared_ptr<Channel> connect(const Libraries& libraries, const NcclOptions& options,

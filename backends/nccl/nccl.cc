@@ -191,32 +191,41 @@ Libraries load_libraries(const NcclOptions& options) {
 
 constexpr int kFellBack = -1;  // in place of a device: all ranks use the fallback
 
-/// `device`: of the rank, or kFellBack. The backend of all ranks, which is made first, determines
-/// it for the backends of process sets.
+/// Connects the ranks, whose GPU is `device`; the backend of all ranks, which is made first, sets
+/// it for those of process sets. Where NCCL cannot serve the ranks, all set `problem` and return
+/// null. Throws Error on all ranks if it fails on one.
+std::unique_ptr<Backend> connect_ranks(const NcclOptions& options, BackendContext& context,
+                                       std::atomic<int>& device, std::string& problem) {
+  Libraries libraries;
+  std::shared_ptr<cuda::CudaStreams> streams;
+  const std::vector<RankGpu> ranks = exchange_gpus(context, [&] {
+    libraries = load_libraries(options);
+    streams = std::make_shared<cuda::CudaStreams>(libraries.driver, options.on_gpu);
+    if (context.set == 0) device = streams->own_device(context.topology->local_rank);
+    return describe_rank(libraries, device);
+  });
+  problem = shared_gpu(ranks);
+  if (problem.empty()) problem = mixed_versions(ranks);
+  if (!problem.empty()) return nullptr;
+  return std::make_unique<NcclBackend>(connect(libraries, options, context, streams, device));
+}
+
 std::unique_ptr<Backend> make_backend(const NcclOptions& options, BackendContext& context,
                                       std::atomic<int>& device) {
   if (context.set != 0 && device == kFellBack) return options.fallback(context);
-  const Libraries libraries = load_libraries(options);
-  const auto streams = std::make_shared<cuda::CudaStreams>(libraries.driver, options.on_gpu);
-  if (context.set == 0) device = streams->own_device(context.topology->local_rank);
-  const std::vector<RankGpu> ranks = exchange_gpus(libraries, context, device);
-  const std::string shared = shared_gpu(ranks);
-  const std::string problem = shared.empty() ? mixed_versions(ranks) : shared;
-  if (problem.empty()) {
-    return std::make_unique<NcclBackend>(connect(libraries, options, context, streams, device));
+  std::string problem;
+  try {
+    if (auto backend = connect_ranks(options, context, device, problem)) return backend;
+  } catch (const GroupError&) {
+    throw;  // a rank is lost: there is no group left to fall back with
+  } catch (const Error& error) {
+    if (!options.fallback || context.set != 0) throw;
+    problem = error.what();
   }
-  if (options.fallback) {
-    context.warn(problem + (shared.empty() ? ". Until then" : ", which NCCL cannot serve:") +
-                 " the backend 'cuda' moves their tensors (RONDE_GPU_BACKEND)");
-    device = kFellBack;
-    return options.fallback(context);
-  }
-  throw UsageError(shared.empty()
-                       ? problem
-                       : problem +
-                             ", but NCCL needs a GPU for each rank. Set RONDE_GPU_BACKEND=cuda, by "
-                             "which ranks share one, or give each rank its own by "
-                             "CUDA_VISIBLE_DEVICES");
+  if (!options.fallback) throw UsageError(problem);
+  context.warn(problem + ". Until then the backend 'cuda' moves tensors on GPUs");
+  device = kFellBack;
+  return options.fallback(context);
 }
 
 }  // namespace

@@ -42,8 +42,12 @@ TEST_CASE("nccl says why a rank cannot have it") {
   const BackendFactory factory = nccl_backend_factory(
       {.driver_symbols = cuda.lookup(), .nccl_symbols = nothing, .kernel_image = "an image"});
   CHECK_THAT(factory.problem(), Contains("libnccl.so.2"));
+  const Topology alone;
   BackendContext context;
-  CHECK_THROWS_WITH(factory.create(context), Contains("libnccl.so.2"));
+  context.topology = &alone;
+  context.ranks = {0};
+  context.exchange = [](std::string_view own) { return std::vector{std::string(own)}; };
+  CHECK_THROWS_WITH(factory.create(context), Contains("rank 0: ") && Contains("libnccl.so.2"));
   const auto throws = [](const char*, const char*, std::string&) -> void* {
     throw std::runtime_error("no loader");
   };
@@ -135,7 +139,7 @@ TEST_CASE("nccl names two ranks that share a GPU, and what to do") {
   SharedGpu machine;
   machine.fail_to_start([](const std::string& text) {
     check_contains(text, "rank 0 and rank 2 are both on GPU-01010101-");
-    check_contains(text, "(0000:00:00.0), but NCCL needs a GPU for each rank");
+    check_contains(text, "(0000:00:00.0), but NCCL needs a GPU for each rank: give each its own");
     check_contains(text, "RONDE_GPU_BACKEND=cuda");
     check_contains(text, "CUDA_VISIBLE_DEVICES");
   });
@@ -143,20 +147,34 @@ TEST_CASE("nccl names two ranks that share a GPU, and what to do") {
   machine.check_clean();
 }
 
-TEST_CASE("nccl leaves ranks that share a GPU to the backend of CUDA IPC, with one line") {
-  SharedGpu machine;
+/// All sums, also those of a process set, are left to the backend of CUDA IPC, with one warning.
+void check_fallback(NcclRanks& machine, const std::string& reason) {
   CudaOptions backend;
   backend.symbols = machine.cuda.lookup();
   backend.kernel_image = "an image";
   machine.options.fallback = cuda_backend_factory(backend).create;
   machine.run([](Runtime& runtime, ProgramGpu& gpu) {
+    const ProcessSet set = runtime.add_process_set({0, 1, 2});
     for (int step = 0; step < 3; ++step) sum_on_gpu(runtime, gpu, 500);
+    sum_on_gpu(runtime, gpu, 500, set);
     check_counters(runtime, {{"ipc_operations", 3}});
   });
   REQUIRE(machine.warnings.size() == 1);
   CHECK_THAT(machine.warnings[0],
-             Contains("rank 0 and rank 2 are both on GPU-01010101-") && Contains("'cuda'"));
+             Contains(reason) && Contains("Until then the backend 'cuda' moves tensors on GPUs"));
+}
+
+TEST_CASE("nccl leaves ranks that share a GPU to the backend of CUDA IPC, with one line") {
+  SharedGpu machine;
+  check_fallback(machine, "rank 0 and rank 2 are both on GPU-01010101-");
   CHECK(machine.cuda.calls("ncclGetUniqueId") == 0);
+}
+
+TEST_CASE("nccl that cannot connect leaves the ranks to the backend of CUDA IPC, with one line") {
+  NcclRanks machine(3);
+  const std::string failing = GENERATE("ncclGetUniqueId", "ncclMemAlloc");
+  machine.cuda.fail(failing, nccl::kInternalError, 1);
+  check_fallback(machine, failing + ": the fake says so (3)");
 }
 
 TEST_CASE("nccl refuses a tensor on another GPU than the one that it has connected") {
@@ -177,8 +195,8 @@ TEST_CASE("nccl finds ranks on one GPU also where its host has two names, and mi
   };
   const std::string both = "rank 4 and rank 7 are both on GPU-one (0000:1b:00.0)";
   CHECK(nccl::shared_gpu(ranks(1, "GPU-two", "2.28.9")).empty());
-  CHECK(nccl::shared_gpu(ranks(0, "GPU-two", "2.28.9")) == both);
-  CHECK(nccl::shared_gpu(ranks(1, "GPU-one", "2.28.9")) == both);
+  CHECK_THAT(nccl::shared_gpu(ranks(0, "GPU-two", "2.28.9")), Contains(both));
+  CHECK_THAT(nccl::shared_gpu(ranks(1, "GPU-one", "2.28.9")), Contains(both));
   CHECK(nccl::mixed_versions(ranks(1, "GPU-two", "2.28.9")).empty());
   CHECK_THAT(nccl::mixed_versions(ranks(1, "GPU-two", "2.19.3")),
              Contains("rank 4 has NCCL 2.28.9, rank 7 has 2.19.3"));

@@ -126,6 +126,30 @@ TEST_CASE("nccl that waits for a rank to connect gives up at its deadline") {
   machine.check_clean();
 }
 
+TEST_CASE("nccl that waits for a rank of a process set sees at once that it has died") {
+  NcclRanks machine(2);
+  std::barrier together(2);
+  machine.run_to_its_death([&](Runtime& runtime, ProgramGpu& gpu) {
+    sum_on_gpu(runtime, gpu, kCount);
+    together.arrive_and_wait();
+    const int before = machine.cuda.calls("ncclCommInitRankConfig");
+    const bool dies = runtime.topology().rank == 1;
+    if (dies) machine.nccl.lose_a_rank();
+    together.arrive_and_wait();
+    std::thread killer([&] {
+      while (machine.cuda.calls("ncclCommInitRankConfig") < before + 2) std::this_thread::yield();
+      if (!dies) return;
+      machine.kill(1);
+      runtime.abort("it was killed");  // as nothing reaches it any more
+    });
+    const Death death = death_of([&] { runtime.add_process_set({0, 1}); });
+    killer.join();
+    check(dies || death.rank == 1, "the one that died is named");
+  });
+  machine.end_connecting();
+  machine.check_clean();
+}
+
 TEST_CASE("nccl calls that block when a rank dies are ended by abort, or left within its bound") {
   const bool abort_hangs = GENERATE(false, true);
   CAPTURE(abort_hangs);

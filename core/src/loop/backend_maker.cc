@@ -95,9 +95,11 @@ void BackendMaker::make_on_all(DeviceKind device, Backends& made, BackendContext
   bootstrap.refuse(text);
 }
 
-Backends BackendMaker::make_for_set(const SetInfo& info, const Exchange& exchange) {
+Backends BackendMaker::make_for_set(const SetInfo& info, const Exchange& exchange,
+                                    const std::function<bool()>& has_failed) {
   BackendContext context = context_of(info);
   context.exchange = exchange;
+  context.has_failed = has_failed;
   Backends made;
   make(DeviceKind::Cpu, made, context);
   if (device_backends_.empty() || !info.device_problem.empty()) return made;

@@ -37,8 +37,9 @@ class BackendMaker {
   void make_for_all(SetEngine& global, Board* board, Bootstrap& bootstrap);
 
   /// Makes the backends of a process set of which this rank is a member. `info` outlives the
-  /// backends, `exchange` the call.
-  Backends make_for_set(const SetInfo& info, const Exchange& exchange);
+  /// backends; the functions, as in BackendContext, outlive the call.
+  Backends make_for_set(const SetInfo& info, const Exchange& exchange,
+                        const std::function<bool()>& has_failed);
 
   /// Returns why a set has no backend for devices; empty if it has one or none is needed.
   std::string device_problem_of(const SetInfo& set) const;

@@ -51,11 +51,13 @@ ProcessSet ProcessSetMaker::make_set(const ExchangeKey& key, const std::vector<i
   if (info->is_member()) {
     try {
       Backends backends = dependencies_.backends.make_for_set(
-          *info, [this, &info, step = 0](std::string_view blob) mutable {
+          *info,
+          [this, &info, step = 0](std::string_view blob) mutable {
             const ExchangeKey blobs = {ExchangeKind::Blobs, info->id, std::to_string(step++),
                                        info->ranks};
             return meet(blobs, std::string(blob))->reply.blobs;
-          });
+          },
+          [this] { return dependencies_.life.failure() != nullptr; });
       for (const auto& [device, backend] : backends) {
         info->backends[device] = {std::string(backend->name()), backend->capabilities()};
       }
@@ -82,7 +84,14 @@ void ProcessSetMaker::finish_set(const ExchangeKey& key, const std::string& erro
   try {
     Work(finished->work).wait();
   } catch (const UsageError&) {
-    for (auto& [device, backend] : finished->removed.backends) backend->close();
+    for (auto& [device, backend] : finished->removed.backends) {
+      try {
+        backend->close();
+      } catch (const std::exception& problem) {  // of use beside the reason only
+        log_->warning("after process set " + std::to_string(key.set) +
+                      " could not be made: " + problem.what());
+      }
+    }
     throw;
   }
 }

@@ -28,6 +28,9 @@ struct BackendContext {
   /// are made). Throws on all of them: GroupError if a rank is lost or late; for a process set
   /// UsageError if a rank could not make its part.
   std::function<std::vector<std::string>(std::string_view blob)> exchange;
+  /// Returns whether the group has failed meanwhile, so that waiting for its ranks is of no use.
+  /// Null while the group starts, as its failures are seen by exchange() alone then.
+  std::function<bool()> has_failed;
   /// The time limit for making it.
   std::chrono::steady_clock::time_point deadline = std::chrono::steady_clock::time_point::max();
   /// Wakes the ranks of this host that sleep in an operation, waiting for memory that they share
