@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Adasum on whole runtimes, against the same in double precision: see Note [Adasum].
+// Adasum on whole runtimes, against the same in double precision: see Note [Adasum]. Fused, cached,
+// and where ranks add nothing: tests/sweeps/fuzz/random_programs_test.cc.
 #include <bit>
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <limits>
-#include <optional>
 
-#include "tests/support/oracle/half_rounding.h"
-#include "tests/support/oracle/oracle.h"
+#include "tests/support/oracle/forms.h"
 #include "tests/support/ranks/faulty_group.h"
 #include "tests/support/ranks/goes_on.h"
 #include "tests/support/ranks/ranks.h"
@@ -25,119 +24,25 @@ constexpr int kSizes[] = {3, 4};
 constexpr int kSizes[] = {1, 2, 3, 4, 5, 6, 7};
 #endif
 
-struct Job {
-  DataType dtype = DataType::F32;
-  std::optional<DataType> wire = {};
-  std::size_t count = 5;
-  double prescale = 1.0;
-  double postscale = 1.0;
-  /// Ranks that add nothing: every rank whose number plus this one divides by three.
-  std::optional<int> silent = {};
-
-  bool contributes(int rank) const { return !silent || (rank + *silent) % 3 != 0; }
-};
-
-/// Mostly alike on all ranks, so that the factors are far from one.
-Elements input_of(const Job& job, int rank) {
-  const auto number = [](std::size_t seed) {
-    const auto bits = static_cast<std::uint32_t>(seed + 1) * std::uint32_t{2654435761};
-    return std::bit_cast<std::int32_t>(bits) * 0x1p-31;  // [-1, 1)
-  };
-  Elements input(job.dtype, job.count);
-  for (std::size_t i = 0; i < job.count; ++i) {
-    const double own = number(64 * i + static_cast<std::size_t>(rank) + 7);
-    const double value = (1 + rank) * (3 * number(1000 + i) + own);
-    input.set_number(i, is_half(job.dtype) ? rounded_to(job.dtype, value) : value);
-  }
-  return input;
-}
-
-void check_result(const Job& job, int size, const Elements& result) {
-  std::vector<double> inputs;
-  for (int rank = 0; rank < size; ++rank) {
-    const auto numbers =
-        job.contributes(rank) ? input_of(job, rank).numbers() : std::vector<double>(job.count);
-    inputs.insert(inputs.end(), numbers.begin(), numbers.end());
-  }
-  const test::Reduction reduction{job.dtype, ReduceOp::Adasum, job.prescale, job.postscale,
-                                  size,      job.wire};
-  CAPTURE(to_string(job.dtype), size, job.count);
-  CHECK(first_difference(reduction, inputs, result) == "");
-}
-
-Request request_of(const Job& job, const void* input, void* output, const std::string& name) {
-  Request request;
-  request.name = name;
-  request.dtype = job.dtype;
-  request.wire_dtype = job.wire;
-  request.shape = {static_cast<std::int64_t>(job.count)};
-  request.input = input;
-  request.output = output;
-  request.op = ReduceOp::Adasum;
-  request.prescale = job.prescale;
-  request.postscale = job.postscale;
-  return request;
-}
-
-std::vector<Job> all_jobs() {
-  std::vector<Job> jobs;
-  for (const DataType dtype : {DataType::F16, DataType::BF16, DataType::F32, DataType::F64}) {
-    for (const auto& [prescale, postscale] : {std::pair(1.0, 1.0), std::pair(0.3, -1.7)}) {
-      for (const std::size_t count : {0, 1, 2, 3, 7, 64, 1001}) {
-        jobs.push_back({dtype, {}, count, prescale, postscale, {}});
-        jobs.push_back({dtype, {}, count, prescale, postscale, static_cast<int>(count % 3)});
-        if (is_half(dtype)) continue;
-        for (const DataType wire : {DataType::F16, DataType::BF16}) {
-          jobs.push_back({dtype, wire, count, prescale, postscale, {}});
-        }
-      }
+/// Every type and wire type, sizes of which some do not fit into the scratch, in place and not.
+std::string wrong_rows(int rank, Runtime& runtime) {
+  std::string wrong;
+  for (Row row : std::vector<Row>{{.dtype = DataType::F16},
+                                  {.dtype = DataType::BF16},
+                                  {.dtype = DataType::F32},
+                                  {.dtype = DataType::F32, .wire_dtype = DataType::F16},
+                                  {.dtype = DataType::F64},
+                                  {.dtype = DataType::F64, .wire_dtype = DataType::BF16}}) {
+    row.op = ReduceOp::Adasum;
+    for (const std::size_t width : {0, 1, 7, 1001, 23'333}) {
+      row.width = width;
+      row.in_place = width == 7;
+      row.prescale = width == 1 ? 0.3 : 1.0;
+      row.postscale = width == 1 ? -1.7 : 1.0;
+      wrong += run_row(row, runtime, {kGlobalSet, runtime.ranks_of(kGlobalSet), rank});
     }
   }
-  jobs.push_back({DataType::F32, {}, 70'001, 1.0, 1.0, {}});
-  return jobs;
-}
-
-/// Twice, so that the second time is from the cache.
-std::vector<Elements> results_of_jobs(int rank, Runtime& runtime) {
-  const std::vector<Job> jobs = all_jobs();
-  std::vector<Elements> outputs;
-  for (int step = 0; step < 2; ++step) {
-    std::vector<Elements> inputs;
-    std::vector<Work> works;
-    outputs.clear();
-    for (std::size_t i = 0; i < jobs.size(); ++i) {
-      inputs.push_back(input_of(jobs[i], rank));
-      outputs.push_back(inputs.back());
-      void* const output = outputs[i].data();
-      const void* const input = i % 3 == 0 ? output : inputs[i].data();
-      Request request = request_of(jobs[i], input, output, "t" + std::to_string(i));
-      request.contributes = jobs[i].contributes(rank);
-      if (!request.contributes) request.input = nullptr;
-      works.push_back(runtime.submit(std::move(request)));
-    }
-    for (std::size_t i = 0; i < jobs.size(); ++i) {
-      works[i].wait();
-      check(inputs[i] == input_of(jobs[i], rank), "the input is as it was");
-    }
-  }
-  return outputs;
-}
-
-/// Returns the results of every rank.
-std::vector<std::vector<Elements>> results_with(int size, std::uint64_t fusion_bytes) {
-  Config config = test_config();
-  config.fusion_bytes = fusion_bytes;
-  config.cycle_time_ms = 10000.0;  // gather until somebody waits
-  std::vector<std::vector<Elements>> results(static_cast<std::size_t>(size));
-  run_group(
-      size,
-      [&](int rank, Runtime& runtime) {
-        results[static_cast<std::size_t>(rank)] = results_of_jobs(rank, runtime);
-        const bool fuses = counter_of(runtime, "execution", "fused_tensors") > 0;
-        check(fuses == (fusion_bytes > 0), "what fits is fused");
-      },
-      config);
-  return results;
+  return wrong;
 }
 
 /// One allreduce in place of what each rank brings: f32 [3].
@@ -167,19 +72,15 @@ constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
 }  // namespace
 
-TEST_CASE("adasum matches double precision, with the same bits on all ranks, fused or not") {
-  const std::vector<Job> jobs = all_jobs();
+TEST_CASE("adasum matches double precision in buckets of any size") {
   for (const int size : kSizes) {
-    // In few buckets; in buckets of which some do not fit into the scratch; one per bucket.
-    const auto fused = results_with(size, std::uint64_t{64} << 20);
-    for (std::size_t i = 0; i < jobs.size(); ++i) {
-      // Where nobody brings anything the memory stays what it was.
-      if (size > 1 || jobs[i].contributes(0)) check_result(jobs[i], size, fused[0][i]);
-    }
-    for (const auto& of_rank : fused) CHECK(of_rank == fused[0]);
-    for (const std::uint64_t bytes : {8192U, 0U}) {
-      const auto again = results_with(size, bytes);
-      for (const auto& of_rank : again) CHECK(of_rank == fused[0]);
+    for (const std::uint64_t fusion_bytes : {std::uint64_t{64} << 20, std::uint64_t{8192}}) {
+      Config config = test_config();
+      config.fusion_bytes = fusion_bytes;
+      const auto body = [](int rank, Runtime& runtime) {
+        check_equal(wrong_rows(rank, runtime), "", "what is wrong");
+      };
+      run_group(size, body, config);
     }
   }
 }
@@ -202,7 +103,13 @@ TEST_CASE(
   for (const std::size_t size : {1U, 2U, 3U, 5U, 7U}) {
     CHECK(adasum_of_rows(Rows(size, {1.25F, -3, 0.1F})) == std::vector<float>{1.25F, -3, 0.1F});
   }
-  Rows rows = {{0.3F, -7, 1}, {5, 0.7F, -2}, {1, 1, 3}};
+  // The same bits on all ranks, also of trees that are not whole.
+  Rows rows;
+  for (float rank = 1; rank <= 7; ++rank) {
+    rows.push_back({0.3F * rank, -7 / rank, 1 + rank});
+    adasum_of_rows(rows);
+  }
+  rows = {{0.3F, -7, 1}, {5, 0.7F, -2}, {1, 1, 3}};
   std::vector<float> once = adasum_of_rows(rows);
   for (auto& row : rows) {
     for (float& value : row) value *= 0x1p-90F;
@@ -245,10 +152,11 @@ TEST_CASE("a NaN in one tensor of a fused bucket leaves the others alone") {
 
 TEST_CASE("what adasum is not for is refused at submission") {
   run_group(2, [](int, Runtime& runtime) {
-    std::vector<double> memory(2, 1.0);
+    std::vector<float> memory(2, 1.0);
     const auto check_refused = [&](const std::function<void(Request&)>& change,
                                    const std::string& text) {
-      Request request = request_of({.count = 2}, memory.data(), memory.data(), "x");
+      Request request = sum_request(memory, "x");
+      request.op = ReduceOp::Adasum;
       change(request);
       check_contains(text_of<UsageError>([&] { runtime.submit(request); }), text);
     };

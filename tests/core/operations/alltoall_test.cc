@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Alltoall on whole runtimes; its types are those of tests/sweeps/oracle.
+// Alltoall on whole runtimes; its types, forms and sizes are those of the oracle
+// (tests/sweeps/oracle and tests/jobs/collectives_test.cc), also among others that overlap
+// (tests/sweeps/fuzz).
 #include <algorithm>
 #include <array>
 #include <catch2/catch.hpp>
@@ -9,15 +11,43 @@
 #include <optional>
 
 #include "ronde/error.h"
-#include "tests/support/fakes/overlapping_backend.h"
 #include "tests/support/ranks/faulty_group.h"
 #include "tests/support/ranks/results_of_ranks.h"
-#include "tests/support/ranks/rows_of_ranks.h"
 
 namespace {
 
 using namespace ronde;
 using namespace ronde::test;
+
+constexpr std::int64_t kColumns = 3;
+using Rows = std::vector<std::int64_t>;
+
+/// A result of f32 whose memory is allocated once its shape is known.
+struct Allocated {
+  std::function<void*(const Rows&)> allocator() {
+    return [this](const Rows& result_shape) {
+      check(!elements, "the output is allocated once");
+      shape = result_shape;
+      elements.emplace(static_cast<std::size_t>(shape[0] * kColumns));
+      return elements->data();
+    };
+  }
+
+  Rows shape;
+  std::optional<std::vector<float>> elements;
+};
+
+/// Named "x".
+Request alltoall_request(std::vector<float>& values, const Rows& shape, const Rows& splits,
+                         Allocated& output) {
+  Request request = sum_request(values, "x");
+  request.kind = Collective::Alltoall;
+  request.shape = shape;
+  request.splits = splits;
+  request.output = nullptr;
+  request.allocate_output = output.allocator();
+  return request;
+}
 
 /// How many rows each rank sends to each.
 struct Division {
@@ -95,8 +125,9 @@ void check_refused(const std::vector<int>& ranks, const std::function<void(Reque
         check(work.received_splits() == (rank == 0 ? Rows{1, 1} : Rows{3, 3}), "goes on");
         continue;
       }
-      texts[index(rank)] = usage_error_of(work);
-      check(text_of<UsageError>([&] { work.received_splits(); }) == texts[index(rank)],
+      std::string& text = texts[static_cast<std::size_t>(rank)];
+      text = usage_error_of(work);
+      check(text_of<UsageError>([&] { work.received_splits(); }) == text,
             "a failed operation has no splits");
       check(!output.elements, "nothing was allocated");
     }
@@ -106,26 +137,6 @@ void check_refused(const std::vector<int>& ranks, const std::function<void(Reque
 }
 
 }  // namespace
-
-TEST_CASE("rows are exchanged however they are divided, fused or not, over one to four ranks") {
-  for (const int ranks : {1, 2, 3, 4}) {
-    for (const std::uint64_t fusion_bytes : {0, 1 << 20}) {
-      Config config = test_config();
-      config.fusion_bytes = fusion_bytes;
-      const auto body = [](int rank, Runtime& runtime) {
-        for (const Division& division : kDivisions) {
-          // The second of each comes from the response cache.
-          for (const char* const name : {division.name.c_str(), division.name.c_str(), "", ""}) {
-            exchange(division, name, rank, runtime);
-          }
-        }
-        // Operations that are equal on this rank only hit as well.
-        check(counter_of(runtime, "response_cache", "hits") >= 12, "every second one hits");
-      };
-      run_group(ranks, body, config);
-    }
-  }
-}
 
 TEST_CASE("an alltoall that cannot be is refused on every rank with what each sent") {
   const auto splits = [](Rows given) { return [=](Request& request) { request.splits = given; }; };
@@ -265,42 +276,6 @@ TEST_CASE("rows without elements are counted, and too many of them refused on ev
       check(work.received_splits() == (rank == 0 ? Rows{1, 1} : Rows{2, 2}), "its rows");
       check(output.shape == (rank == 0 ? Rows{2, 0} : Rows{4, 0}), "its shape");
     }
-  });
-}
-
-TEST_CASE("alltoalls with splits keep their order among others that overlap") {
-  Config config = test_config();
-  config.fusion_bytes = 0;
-  const inproc::Group group(3);
-  run_ranks(3, [&](int rank) {
-    RuntimeOptions options = options_of(group, rank, config);
-    options.backends["inproc"] =
-        overlapping_factory(group.backend_factory(), static_cast<std::uint64_t>(rank));
-    Runtime runtime(std::move(options));
-    for (int step = 0; step < 20; ++step) {
-      std::vector<std::vector<float>> sums(12, std::vector<float>(5, 1.0F));
-      std::vector<Allocated> outputs(sums.size());
-      std::vector<float> input(static_cast<std::size_t>(3 * step * kColumns),
-                               1.0F + static_cast<float>(rank));
-      std::vector<Work> works;
-      for (std::size_t i = 0; i < sums.size(); ++i) {
-        works.push_back(runtime.submit(sum_request(sums[i], "sum " + std::to_string(i))));
-        Rows splits(3, 0);
-        splits[(i + static_cast<std::size_t>(rank)) % 3] = 3 * step;
-        Request request = alltoall_request(input, {3 * step, kColumns}, splits, outputs[i]);
-        request.name = "move " + std::to_string(i);
-        works.push_back(runtime.submit(std::move(request)));
-      }
-      for (const Work& work : works) work.wait();
-      for (std::size_t i = 0; i < sums.size(); ++i) {
-        check(sums[i] == std::vector<float>(5, 3.0F), "a sum");
-        const auto from = (static_cast<std::size_t>(rank) + 3 - i % 3) % 3;
-        check(*outputs[i].elements ==
-                  std::vector<float>(input.size(), 1.0F + static_cast<float>(from)),
-              "what one rank sent");
-      }
-    }
-    runtime.shutdown();
   });
 }
 
