@@ -97,20 +97,6 @@ TEST_CASE("buckets start while earlier ones are in progress, as many as the back
   }
 }
 
-TEST_CASE("buckets that overtake each other bring each its own result") {
-  const auto overtakings = std::make_shared<std::atomic<std::uint64_t>>(0);
-  const inproc::Group group(kRanks);
-  run_ranks(kRanks, [&](int rank) {
-    RuntimeOptions options = options_of(group, rank, unfused());
-    options.backends["inproc"] =
-        overlapping_factory(group.backend_factory(), static_cast<std::uint64_t>(rank), overtakings);
-    Runtime runtime(std::move(options));
-    for (int step = 0; step < 20; ++step) Sums(runtime, 30).check_results();
-    runtime.shutdown();
-  });
-  CHECK(*overtakings > 0);
-}
-
 TEST_CASE("a backend that fails in one of several operations ends the group") {
   for (const bool at_start : {false, true}) {
     const HeldGroup all(3);

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ronde/runtime.h"
 
-#include <algorithm>
 #include <catch2/catch.hpp>
 
 #include "ronde/error.h"
@@ -32,37 +31,6 @@ TEST_CASE("groups of one, two and three ranks live in one process at once") {
       }
     });
   });
-}
-
-TEST_CASE("three ranks sum, many steps, by cache slot from the second step on, if there is one") {
-  Config config = test_config();
-  config.freeze_after_steps = 0;
-  const bool caches = GENERATE(true, false);
-  if (!caches) config.cache_capacity = 0;
-  const auto body = [caches](int rank, Runtime& runtime) {
-    for (int step = 0; step < 50; ++step) {
-      std::vector<std::vector<float>> tensors;
-      for (int i = 0; i < 5; ++i) {
-        tensors.emplace_back(static_cast<std::size_t>(i + 1), static_cast<float>(rank + i + step));
-      }
-      std::vector<Work> works;
-      // Every rank submits in another order.
-      for (int i = 0; i < 5; ++i) {
-        const auto k = static_cast<std::size_t>((i * (rank + 1)) % 5);
-        works.push_back(runtime.submit(sum_request(tensors[k], "t" + std::to_string(k))));
-      }
-      for (const Work& work : works) work.wait();
-      for (std::size_t i = 0; i < 5; ++i) {
-        check(tensors[i][0] == static_cast<float>(3 + 3 * (static_cast<int>(i) + step)), "sum");
-      }
-    }
-    check_equal(counter_of(runtime, "response_cache", "hits"), caches ? 49U * 5 : 0, "hits");
-    check_equal(counter_of(runtime, "response_cache", "misses"), caches ? 5U : 50U * 5, "misses");
-    check(std::ranges::none_of(runtime.stats(),
-                               [](const StatsGroup& group) { return group.part == "schedule"; }),
-          "there is no schedule");
-  };
-  run_group(3, body, config);
 }
 
 TEST_CASE("a caller that waits runs the engine's loop itself, which sleeps otherwise") {

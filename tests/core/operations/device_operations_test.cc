@@ -276,9 +276,7 @@ TEST_CASE("ranks that have joined take part in operations on devices without mem
       runtime.submit(std::move(scatter)).wait();
       check(output[0] == 3.0F, "a part of the sum");
     }
-    Request join;
-    join.kind = Collective::Join;
-    runtime.submit(std::move(join)).wait();
+    runtime.run(join_request());
     check_goes_on(runtime);
     if (rank == 0) check_log(device, {"read", "nobody", "result1", "read", "nobody", "result2"});
   });

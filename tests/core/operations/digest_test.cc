@@ -65,9 +65,7 @@ TEST_CASE(
       const bool differs = step == 2;
       check(agrees(runtime, "x", differs && rank == 1 ? 7 : step, 1) != differs, "two go on");
     }
-    Request join;
-    join.kind = Collective::Join;
-    runtime.submit(join).wait();
+    runtime.run(join_request());
     check(agrees(runtime, "x", 9), "and once all have joined");
   });
 }

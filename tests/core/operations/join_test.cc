@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Ranks that run out of data at different times.
+// Ranks that run out of data at different times. What those that are left reduce, of all types and
+// ops, and on several hosts: tests/sweeps/fuzz/random_programs_test.cc.
 #include <barrier>
 #include <catch2/catch.hpp>
 #include <latch>
@@ -13,13 +14,6 @@ namespace {
 using namespace ronde;
 using namespace ronde::test;
 
-Request join_request(ProcessSet set = kGlobalSet) {
-  Request request;
-  request.kind = Collective::Join;
-  request.set = set;
-  return request;
-}
-
 int join(Runtime& runtime, ProcessSet set = kGlobalSet) {
   const Work work = runtime.submit(join_request(set));
   work.wait();
@@ -27,15 +21,10 @@ int join(Runtime& runtime, ProcessSet set = kGlobalSet) {
 }
 
 /// A reduction in place of three values that begin as the rank plus one.
-template <typename Number = float>
-Number reduced(Runtime& runtime, ReduceOp op, const std::string& name = "x",
-               ProcessSet set = kGlobalSet) {
-  std::vector<Number> values(3, static_cast<Number>(runtime.topology().rank + 1));
-  Request request;
-  request.name = name;
-  request.dtype = std::is_integral_v<Number> ? DataType::I32 : DataType::F32;
-  request.shape = {3};
-  request.input = request.output = values.data();
+float reduced(Runtime& runtime, ReduceOp op, const std::string& name = "x",
+              ProcessSet set = kGlobalSet) {
+  std::vector<float> values(3, static_cast<float>(runtime.topology().rank + 1));
+  Request request = sum_request(values, name);
   request.op = op;
   request.set = set;
   runtime.submit(request).wait();
@@ -44,35 +33,6 @@ Number reduced(Runtime& runtime, ReduceOp op, const std::string& name = "x",
 }
 
 }  // namespace
-
-TEST_CASE("ranks with uneven data reduce what is left of it, and integer averages truncate") {
-  for (const bool all : {false, true}) {
-    Config config = test_config();
-    config.join_average = all ? "all" : "contributing";
-    const auto body = [all](int rank, Runtime& runtime) {
-      for (int epoch = 0; epoch < 3; ++epoch) {
-        // Rank r has 4 + r batches; the ranks that are left contribute r + 1 each.
-        for (int step = 0; step < 4 + rank; ++step) {
-          const int left = step < 4 ? 3 : step < 5 ? 2 : 1;
-          const int sum = left == 3 ? 6 : left == 2 ? 5 : 3;
-          const int divisor = all ? 3 : left;
-          check(reduced(runtime, ReduceOp::Sum) == static_cast<float>(sum),
-                "the sum of those that are left");
-          const float average = static_cast<float>(sum) / static_cast<float>(divisor);
-          check(reduced(runtime, ReduceOp::Average, "") == average, "their average");
-          check(reduced<int>(runtime, ReduceOp::Average, "i") == sum / divisor, "truncated");
-          check(reduced(runtime, ReduceOp::Min, "m") == static_cast<float>(4 - left),
-                "their minimum");
-        }
-        check(join(runtime) == 2, "rank 2 joins last");
-        check_goes_on(runtime);
-      }
-    };
-    for (const auto& host_of : {std::vector<int>{0, 0, 0}, std::vector<int>{0, 1, 1}}) {
-      run_on(host_of, body, config);
-    }
-  }
-}
 
 TEST_CASE("reducescatters, barriers and groups go on without the ranks that have joined") {
   run_group(3, [](int rank, Runtime& runtime) {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Operations that are prepared once and started many times.
+// Operations that are prepared once and started many times. That they are what submitted ones are,
+// of all kinds, cached and frozen: tests/sweeps/fuzz/random_programs_test.cc.
 #include <catch2/catch.hpp>
 #include <cstddef>
 #include <functional>
@@ -18,55 +19,6 @@ namespace {
 using namespace ronde;
 using namespace ronde::test;
 
-/// Quiet, with a schedule that freezes soon.
-Config freezing_config() {
-  Config config = test_config();
-  config.freeze_after_steps = 3;
-  return config;
-}
-
-Request request_of(Collective kind, const std::string& name) {
-  Request request;
-  request.kind = kind;
-  request.name = name;
-  request.shape = {4};
-  return request;
-}
-
-/// The buffers of one start. Each rank brings rank + step.
-struct Buffers {
-  Buffers(int rank, int step, std::size_t results)
-      : input(4, static_cast<float>(rank + step)), output(results, -1.0F) {}
-
-  std::vector<float> input;
-  std::vector<float> output;
-};
-
-struct Kind {
-  Collective kind;
-  std::size_t results;  ///< elements, on two ranks
-  std::function<std::vector<float>(float step)>
-      expected;  ///< of ranks that bring step and step + 1
-};
-
-const std::vector<Kind> kKinds = {
-    {Collective::Allreduce, 4, [](float step) { return std::vector<float>(4, 2 * step + 1); }},
-    {Collective::Broadcast, 4, [](float step) { return std::vector<float>(4, step); }},
-    {Collective::Allgather, 8,
-     [](float step) {
-       std::vector<float> all(4, step);
-       all.resize(8, step + 1);
-       return all;
-     }},
-    {Collective::Alltoall, 4,
-     [](float step) {
-       std::vector<float> halves(2, step);
-       halves.resize(4, step + 1);
-       return halves;
-     }},
-    {Collective::Reducescatter, 2, [](float step) { return std::vector<float>(2, 2 * step + 1); }},
-};
-
 /// `start` of a persistent operation throws a UsageError with this text.
 void check_refused(const PersistentOp& operation, const Start& start, const std::string& text) {
   check_contains(text_of<UsageError>([&] { operation.start(start); }), text);
@@ -78,99 +30,29 @@ Start in_place(std::vector<float>& values) {
 
 }  // namespace
 
-TEST_CASE("persistent operations are what submitted ones are, cached and frozen, named or not") {
-  for (const std::string prefix : {"", "op "}) {
-    run_group(
-        2,
-        [&](int rank, Runtime& runtime) {
-          std::vector<PersistentOp> operations;
-          for (std::size_t i = 0; i < kKinds.size(); ++i) {
-            const std::string name = prefix.empty() ? "" : prefix + std::to_string(i);
-            operations.push_back(runtime.prepare(request_of(kKinds[i].kind, name)));
-          }
-          for (int step = 0; step < 12; ++step) {
-            std::vector<std::unique_ptr<Buffers>> buffers;
-            std::vector<Work> works;
-            for (std::size_t i = 0; i < kKinds.size(); ++i) {
-              Buffers& own =
-                  *buffers.emplace_back(std::make_unique<Buffers>(rank, step, kKinds[i].results));
-              // Rank 1 submits in every other step what rank 0 has prepared.
-              if (rank == 0 || step % 2 == 0) {
-                works.push_back(
-                    operations[i].start({.input = own.input.data(), .output = own.output.data()}));
-                continue;
-              }
-              Request request =
-                  request_of(kKinds[i].kind, prefix.empty() ? "" : prefix + std::to_string(i));
-              request.input = own.input.data();
-              request.output = own.output.data();
-              works.push_back(runtime.submit(request));
-            }
-            for (std::size_t i = 0; i < kKinds.size(); ++i) {
-              works[i].wait();
-              check_equal(
-                  buffers[i]->output, kKinds[i].expected(static_cast<float>(step)),
-                  std::string(to_string(kKinds[i].kind)) + " in step " + std::to_string(step));
-            }
-          }
-          check(counter_of(runtime, "schedule", "freezes") > 0, "the schedule froze");
-        },
-        freezing_config());
-  }
-}
-
 TEST_CASE(
     "each start of a persistent operation sets whether this rank contributes, and its finish") {
-  run_group(
-      2,
-      [](int rank, Runtime& runtime) {
-        std::vector<float> values(3);
-        const PersistentOp sum = runtime.prepare(sum_request(values, "x"));
-        int finished = 0;
-        for (int step = 0; step < 12; ++step) {
-          values.assign(3, 5.0F);
-          Start start = in_place(values);
-          const bool contributes = rank == 0 ? step % 3 != 0 : step % 4 != 0;
-          start.contributes = contributes;
-          start.finish = [&finished] { ++finished; };
-          start.caller_waits = step % 2 == 0;
-          const Work work = sum.start(std::move(start));
-          work.wait();
-          const int adding = (step % 3 != 0 ? 1 : 0) + (step % 4 != 0 ? 1 : 0);
-          check(work.contributed() == (adding > 0), "who contributed");
-          if (adding > 0) check_equal(values[2], 5.0F * static_cast<float>(adding), "the sum");
-        }
-        check_equal(finished, 11, "calls of finish");  // in step 0 nobody contributed
-      },
-      freezing_config());
-}
-
-TEST_CASE("a persistent alltoall keeps its splits, and persistent messages find each other") {
-  run_group(2, [](int rank, Runtime& runtime) {
-    Request request = request_of(Collective::Alltoall, "rows");
-    request.shape = {3};
-    request.splits = rank == 0 ? std::vector<std::int64_t>{1, 2} : std::vector<std::int64_t>{2, 1};
-    const PersistentOp rows = runtime.prepare(request);
-    std::vector<float> sent(2, 1.0F);
-    std::vector<float> message(2);
-    const PersistentOp one_way =
-        runtime.prepare(rank == 0 ? send_request(sent, 1) : recv_request(message, 0));
-    const std::vector<float> input(3, static_cast<float>(rank + 1));
-    for (int step = 0; step < 4; ++step) {
-      std::vector<float> output(3);
-      const Work work = rows.start({.input = input.data(), .output = output.data()});
+  Config config = test_config();
+  config.freeze_after_steps = 3;
+  const auto body = [](int rank, Runtime& runtime) {
+    std::vector<float> values(3);
+    const PersistentOp sum = runtime.prepare(sum_request(values, "x"));
+    int finished = 0;
+    for (int step = 0; step < 12; ++step) {
+      values.assign(3, 5.0F);
+      Start start = in_place(values);
+      start.contributes = rank == 0 ? step % 3 != 0 : step % 4 != 0;
+      start.finish = [&finished] { ++finished; };
+      start.caller_waits = step % 2 == 0;
+      const Work work = sum.start(std::move(start));
       work.wait();
-      check_equal(output, rank == 0 ? std::vector<float>{1, 2, 2} : std::vector<float>{1, 1, 2},
-                  "the rows");
-      check_equal(work.received_splits(),
-                  rank == 0 ? std::vector<std::int64_t>{1, 2} : std::vector<std::int64_t>{2, 1},
-                  "the splits");
-      sent[1] = static_cast<float>(step);
-      one_way.start(rank == 0 ? Start{.input = sent.data()} : Start{.output = message.data()})
-          .wait();
-      if (rank == 1) check_equal(message[1], static_cast<float>(step), "the message");
+      const int adding = (step % 3 != 0 ? 1 : 0) + (step % 4 != 0 ? 1 : 0);
+      check(work.contributed() == (adding > 0), "who contributed");
+      if (adding > 0) check_equal(values[2], 5.0F * static_cast<float>(adding), "the sum");
     }
-  });
+    check_equal(finished, 11, "calls of finish");  // in step 0 nobody contributed
+  };
+  run_group(2, body, config);
 }
 
 TEST_CASE("a persistent operation that cannot be started reports why, and nothing is lost") {
@@ -180,11 +62,7 @@ TEST_CASE("a persistent operation that cannot be started reports why, and nothin
     std::vector<float> others(3, 1.0F);
     check_contains(text_of<UsageError>([&] { PersistentOp().start(in_place(values)); }),
                    "did not make");
-    check_contains(text_of<UsageError>([&] {
-                     Request join;
-                     join.kind = Collective::Join;
-                     static_cast<void>(runtime.prepare(join));
-                   }),
+    check_contains(text_of<UsageError>([&] { runtime.prepare(join_request()); }),
                    "a join cannot be prepared");
     const PersistentOp sum = runtime.prepare(sum_request(values, "x"));
     const PersistentOp same = runtime.prepare(sum_request(others, "x"));

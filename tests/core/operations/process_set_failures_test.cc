@@ -197,11 +197,7 @@ TEST_CASE("texts of an operation in flight in a set name the set") {
 TEST_CASE("a group that fails for what waits in a set names the set") {
   using Act = std::function<void(Runtime&, ProcessSet)>;
   const Act sum = [](Runtime& runtime, ProcessSet set) { sum_in(runtime, set, "x"); };
-  const Act join = [](Runtime& runtime, ProcessSet set) {
-    Request request;
-    request.kind = Collective::Join;
-    runtime.submit(in_set(set, request)).wait();
-  };
+  const Act join = [](Runtime& runtime, ProcessSet set) { runtime.run(join_request(set)); };
   const Act create = [](Runtime& runtime, ProcessSet) { runtime.create_process_set({0, 1}); };
   struct Row {
     std::string manner, text;

@@ -3,7 +3,6 @@
 #include <atomic>
 #include <barrier>
 #include <catch2/catch.hpp>
-#include <memory>
 #include <thread>
 
 #include "tests/support/ranks/goes_on.h"
@@ -45,25 +44,6 @@ TEST_CASE("members alone create a set while the others go on") {
     }
     check_goes_on(runtime);
     check(runtime.process_sets().size() == 1, "none is left, and none was told of");
-  });
-}
-
-TEST_CASE("one name and no name are matched in each set by themselves") {
-  run_group(3, [](int rank, Runtime& runtime) {
-    const ProcessSet low = runtime.add_process_set({0, 1});
-    const ProcessSet high = runtime.add_process_set({1, 2});
-    for (int step = 0; step < 3; ++step) {
-      for (const std::string name : {"x", ""}) {
-        Pending all(runtime, kGlobalSet, name);
-        std::vector<std::unique_ptr<Pending>> own;
-        if (rank < 2) own.push_back(std::make_unique<Pending>(runtime, low, name));
-        if (rank > 0) own.push_back(std::make_unique<Pending>(runtime, high, name));
-        check(all.result() == 6.0F, "the sum of all");
-        if (rank < 2) check(own.front()->result() == 3.0F, "the sum of the low ranks");
-        if (rank > 0) check(own.back()->result() == 5.0F, "the sum of the high ranks");
-      }
-    }
-    if (rank == 1) check(counter_of(runtime, "response_cache of set 1", "hits") == 4, "by slot");
   });
 }
 
@@ -163,35 +143,19 @@ TEST_CASE("threads of one rank create sets at the same time") {
 TEST_CASE("messages within a set go by its own numbers, and their errors by the group's") {
   on_all_placements(4, [](int rank, Runtime& runtime) {
     const ProcessSet set = runtime.add_process_set({3, 0, 2});
-    const auto within = runtime.rank_in(set);
-    if (!within) return;
-    Request message = in_set(set, {});
-    message.dtype = DataType::I32;
-    message.shape = {1};
-    // Around the ring 3 -> 0 -> 2 -> 3.
-    std::int32_t out = 100 + rank;
-    std::int32_t in = 0;
-    message.kind = Collective::Send;
-    message.peer = (*within + 1) % 3;
-    message.input = &out;
-    const Work sent = runtime.submit(message);
-    message.kind = Collective::Recv;
-    message.peer = kAnyRank;
-    message.output = &in;
-    const Work received = runtime.submit(message);
-    sent.wait();
-    received.wait();
-    const std::vector<int> before = {2, 3, 0};
-    check(in == 100 + before[static_cast<std::size_t>(*within)], "from the one before");
-    check(received.source() == (*within + 2) % 3, "whose number in the set is told");
-
-    if (rank == 2) return;  // ranks 3 and 0 are 0 and 1 in the set
-    message.kind = rank == 3 ? Collective::Send : Collective::Recv;
-    message.peer = 1 - *within;
-    message.shape = {rank == 3 ? 2 : 1};
-    std::vector<std::int32_t> two(2);
-    message.input = message.output = two.data();
-    check_contains(usage_error_of(runtime.submit(message)),
-                   "the message from rank 3 to rank 0 (tag 0) differs between them");
+    if (rank == 1 || rank == 2) return;  // ranks 3 and 0 are 0 and 1 in the set
+    for (const std::size_t received : {2U, 1U}) {
+      std::vector<float> values(rank == 3 ? 2 : received, static_cast<float>(rank));
+      const Work work = runtime.submit(
+          in_set(set, rank == 3 ? send_request(values, 1) : recv_request(values, kAnyRank)));
+      if (received == 1) {
+        check_contains(usage_error_of(work),
+                       "the message from rank 3 to rank 0 (tag 0) differs between them");
+        continue;
+      }
+      work.wait();
+      check_equal(values[1], 3.0F, "the message");
+      check_equal(work.source(), rank == 3 ? -1 : 0, "whose number in the set is told");
+    }
   });
 }

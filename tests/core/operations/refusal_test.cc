@@ -45,12 +45,6 @@ const std::vector<Refusing> kRefusing = {
     {{0, 1, 0, 1}, {"", "a", "b", "a"}, "\n  ranks 1,3: a\n  rank 2: b"},
 };
 
-Request join_request() {
-  Request request;
-  request.kind = Collective::Join;
-  return request;
-}
-
 }  // namespace
 
 TEST_CASE("a refused operation fails on all ranks with all reasons, and can be submitted again") {

@@ -189,9 +189,7 @@ TEST_CASE("results that may differ, failed ones and those of joined ranks raise 
         work.wait();
         runtime.submit(buffers.request(Collective::Allreduce)).wait();
       }
-      Request join;
-      join.kind = Collective::Join;
-      runtime.submit(join).wait();
+      runtime.run(join_request());
       check_goes_on(runtime);
       runtime.shutdown();
       return Death();

@@ -15,7 +15,6 @@ namespace ronde::test {
 inline const std::vector<int> kOneHost = {0, 0, 0};
 inline const std::vector<int> kLeaderAndOne = {0, 1, 1};
 inline const std::vector<int> kTwoRanks = {0, 0};
-inline const std::vector<int> kTwoLeaders = {0, 0, 1, 1};
 
 /// What rank `from` sends under `number`.
 inline float value_of(int from, int number) {

@@ -127,4 +127,11 @@ inline Request barrier_request(const std::string& name = {}) {
   return request;
 }
 
+inline Request join_request(ProcessSet set = kGlobalSet) {
+  Request request;
+  request.kind = Collective::Join;
+  request.set = set;
+  return request;
+}
+
 }  // namespace ronde::test
