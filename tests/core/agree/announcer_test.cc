@@ -10,10 +10,8 @@ namespace {
 
 using namespace ronde;
 using namespace ronde::test;
-using std::chrono::milliseconds;
-using TimePoint = Announcer::TimePoint;
 
-const TimePoint kStart{std::chrono::hours(1)};
+const Announcer::TimePoint kStart{std::chrono::hours(1)};
 
 /// A response to `key` with two elements: an error, which may be meant for one rank only, or a
 /// slot.
@@ -55,25 +53,6 @@ TEST_CASE("operations of an invalid decision can still be drained") {
   CHECK_THROWS_AS(apply(announcer, 1, {response("x"), stands_in, refused, response("unknown")}),
                   Error);
   CHECK(announcer.drain().size() == 2);
-}
-
-TEST_CASE("an announcer announces each thing once") {
-  ResponseCache cache(0);
-  Announcer announcer(cache);
-  CHECK_FALSE(announcer.announce(kStart, false));
-  announcer.add(submission("x", kStart + milliseconds(5)));
-  CHECK(announcer.next_deadline() == kStart + milliseconds(5));
-  CHECK(announcer.announce(kStart, false)->requests.size() == 1);
-  CHECK_FALSE(announcer.announce(kStart, false));
-  CHECK(announcer.announce(kStart + milliseconds(5), false)->expired.size() == 1);
-  CHECK_FALSE(announcer.announce(kStart + milliseconds(9), false));
-  CHECK_FALSE(announcer.next_deadline());
-  CHECK(announcer.announce(kStart, true)->shutdown);
-  CHECK(announcer.announced_shutdown());
-  CHECK_FALSE(announcer.announce(kStart, true));
-  CHECK(announcer.pending_names() == std::vector<std::string>{"allreduce 'x'"});
-  CHECK(announcer.drain().size() == 1);
-  CHECK(announcer.pending_names().empty());
 }
 
 TEST_CASE("an operation that loses its slot and fails in one decision is not announced again") {

@@ -52,6 +52,7 @@ TEST_CASE("sets are numbered from one as they are made, and what none can be is 
   CHECK(third.set == 3);
   CHECK(third.members == Ranks{1, 3});
   CHECK_THAT(meet(exchanges, add, {"0,5", "0,5", "0,5", "0,5"}).error, Contains("rank 5"));
+  CHECK_THAT(meet(exchanges, add, {"-1,0", "-1,0", "-1,0", "-1,0"}).error, Contains("rank -1"));
   CHECK_THAT(meet(exchanges, add, {"", "", "", ""}).error, Contains("at least one rank"));
 }
 

@@ -30,17 +30,6 @@ struct CachedX : PlainNegotiator {
 
 }  // namespace
 
-TEST_CASE("a slot that was reassigned behind a rank's back is ignored") {
-  CachedX negotiator;
-  negotiator.add_all(request("x", spec_with({5})));
-  CHECK(only_response(negotiator).slot == 0);
-  // Rank 1 has not seen decision 2 yet.
-  negotiator.add(1, slot_ready(1, 0), kStart);
-  CHECK(negotiator.idle());
-  negotiator.add(1, slot_ready(2, 0), kStart);
-  CHECK_FALSE(negotiator.idle());
-}
-
 TEST_CASE("a slot that a rank waits on, or that the same decision executes, is not evicted") {
   CachedX negotiator(1);
   negotiator.add(0, slot_ready(1, 0), kStart);
@@ -103,25 +92,6 @@ TEST_CASE("a refusal is kept for a late rank, whatever else is refused, until th
   CHECK(overflow->rank == 1);
   CHECK_THAT(overflow->text, Contains("more than 65536 operations timed out") &&
                                  Contains("submit on every rank what has a timeout"));
-}
-
-TEST_CASE("a rank that missed two expired operations fails twice") {
-  PlainNegotiator negotiator(2);
-  for (int i = 0; i < 2; ++i) {
-    negotiator.add(0, request("x"), kStart);
-    negotiator.add(0, expired("x"), kStart);
-    CHECK(only_response(negotiator).only_rank == 0);
-  }
-  negotiator.add(0, request("x"), kStart);
-  for (int i = 0; i < 2; ++i) {
-    negotiator.add(1, request("x"), kStart);
-    const Response late = only_response(negotiator);
-    CHECK(late.only_rank == 1);
-    CHECK_FALSE(late.error.empty());
-  }
-  // The third use of the one meets the third of the other.
-  negotiator.add(1, request("x"), kStart);
-  CHECK(only_response(negotiator).error.empty());
 }
 
 TEST_CASE("an expiry is ignored once all ranks have announced the operation") {

@@ -111,14 +111,3 @@ TEST_CASE("neutral elements are of the packed type") {
     CHECK(neutral(DataType::Bool, ReduceOp::Min, widen) == 1);
   }
 }
-
-TEST_CASE("no elements need no memory") {
-  for (const DataType dtype : kAllDataTypes) {
-    pack_elements(nullptr, nullptr, 0, dtype, {2.0, 1.0}, true);
-    unpack_elements(nullptr, nullptr, 0, dtype, {2.0, 1.0}, true);
-    fill_neutral(nullptr, 0, dtype, ReduceOp::Sum, true);
-  }
-  CHECK(packed_dtype(DataType::F16, true) == DataType::F32);
-  CHECK(packed_dtype(DataType::F16, false) == DataType::F16);
-  CHECK(packed_dtype(DataType::I16, true) == DataType::I16);
-}

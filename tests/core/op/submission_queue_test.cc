@@ -143,26 +143,6 @@ TEST_CASE("a waiter makes what is there due at once, and nothing later") {
   CHECK(*fixture.queue.due() > Clock::now());
 }
 
-TEST_CASE("submissions are drained in their order, with their keys") {
-  Fixture fixture;
-  for (const std::string name : {"b", "", "a", ""}) fixture.queue.push(submission(name));
-  CHECK(fixture.keys() == std::vector<std::string>{"b", unnamed_key(0), "a", unnamed_key(1)});
-  CHECK(fixture.drain().empty());
-}
-
-TEST_CASE("a name is in flight until it is released") {
-  Fixture fixture;
-  fixture.queue.push(submission("a"));
-  CHECK_THROWS_WITH(fixture.queue.push(submission("a")),
-                    Catch::Contains("allreduce 'a' is still in flight"));
-  static_cast<void>(fixture.drain());
-  CHECK_THROWS_AS(fixture.queue.push(submission("a")), UsageError);
-  CHECK(fixture.drain().empty());
-  fixture.release("a");
-  fixture.queue.push(submission("a"));
-  CHECK(fixture.drain().size() == 1);
-}
-
 TEST_CASE("an operation whose memory is in flight leaves no name and no number") {
   Fixture fixture;
   float value = 0;
