@@ -5,21 +5,12 @@
 
 #include <algorithm>
 #include <catch2/catch.hpp>
-#include <chrono>
-#include <deque>
-#include <functional>
-#include <memory>
 #include <random>
-#include <stdexcept>
-#include <string>
-#include <utility>
-#include <vector>
 
-#include "ronde/error.h"
 #include "ronde/plugin/fabric_backend.h"
 #include "tests/support/inproc/memory_network.h"
-#include "tests/support/oracle/elements.h"
 #include "tests/support/oracle/oracle.h"
+#include "tests/support/ranks/ranks.h"
 
 namespace ronde::test {
 namespace {
@@ -51,9 +42,12 @@ class FabricRanks {
 
   /// Starts an operation on every rank, and polls all until they have ended. Returns the virtual
   /// time that it took, in seconds.
-  double run(const std::function<std::unique_ptr<Operation>(int rank, Backend& backend)>& start) {
+  double run(
+      const std::function<std::unique_ptr<Operation>(std::size_t own, Backend& backend)>& start) {
     Operations operations;
-    for (int rank = 0; rank < size(); ++rank) operations.push_back(start(rank, backend(rank)));
+    for (std::size_t own = 0; own < backends_.size(); ++own) {
+      operations.push_back(start(own, *backends_[own]));
+    }
     return finish(operations);
   }
 
@@ -135,8 +129,7 @@ std::vector<Elements> allreduce(FabricRanks& group, DataType dtype, ReduceOp op,
                                 std::size_t count) {
   std::vector<Elements> data = make_inputs(dtype, op, count, group.size(), kSeed);
   std::vector<Segment> segments(data.size());
-  group.run([&](int rank, Backend& backend) {
-    const auto own = static_cast<std::size_t>(rank);
+  group.run([&](std::size_t own, Backend& backend) {
     segments[own] = {data[own].data(), data[own].data(), count};
     return backend.allreduce({.segments = {&segments[own], 1}, .dtype = dtype, .op = op});
   });
@@ -209,8 +202,7 @@ TEST_CASE("every reduce-scatter between hosts gives each rank its part") {
         const auto inputs = make_inputs(dtype, op, parts.total(), group.size(), kSeed);
         std::vector<Elements> outputs;
         for (const std::size_t count : counts) outputs.emplace_back(dtype, count);
-        group.run([&, dtype = dtype, op = op](int rank, Backend& backend) {
-          const auto own = static_cast<std::size_t>(rank);
+        group.run([&, dtype = dtype, op = op](std::size_t own, Backend& backend) {
           return backend.reducescatter({.input = inputs[own].data(),
                                         .output = outputs[own].data(),
                                         .counts = counts,
@@ -271,8 +263,7 @@ TEST_CASE("every allgather between hosts puts the parts of all ranks in their or
         all.insert(all.end(), inputs[rank].bytes().begin(), inputs[rank].bytes().end());
       }
       std::vector<Bytes> outputs(counts.size(), Bytes(parts.total()));
-      group.run([&](int rank, Backend& backend) {
-        const auto own = static_cast<std::size_t>(rank);
+      group.run([&](std::size_t own, Backend& backend) {
         return backend.allgather({.input = inputs[own].data(),
                                   .output = outputs[own].data(),
                                   .counts = counts,
@@ -304,8 +295,7 @@ TEST_CASE("every alltoall between hosts exchanges the parts of any two ranks") {
       }
     }
     for (std::size_t rank = 0; rank < ranks; ++rank) outputs[rank].resize(expected[rank].size());
-    group.run([&](int rank, Backend& backend) {
-      const auto own = static_cast<std::size_t>(rank);
+    group.run([&](std::size_t own, Backend& backend) {
       return backend.alltoall({.input = inputs[own].data(),
                                .output = outputs[own].data(),
                                .send_counts = sent[own],
@@ -339,16 +329,12 @@ TEST_CASE("operations between hosts that are in flight together do not mix") {
         segment = {own, own, count};
         operations.push_back(group.backend(rank).allreduce({.segments = {&segment, 1}}));
       }
-      Elements& message = messages[static_cast<std::size_t>(rank)];
-      if (rank == 1) message = make_bytes(DataType::F32, kCount, 1, kSeed);
-      if (rank == 1) {
-        operations.push_back(
-            group.backend(1).send({.input = message.data(), .count = kCount, .peer = 2}));
-      } else if (rank == 2) {
-        operations.push_back(
-            group.backend(2).recv({.output = message.data(), .count = kCount, .peer = 1}));
-      }
     }
+    messages[1] = make_bytes(DataType::F32, kCount, 1, kSeed);
+    operations.push_back(
+        group.backend(1).send({.input = messages[1].data(), .count = kCount, .peer = 2}));
+    operations.push_back(
+        group.backend(2).recv({.output = messages[2].data(), .count = kCount, .peer = 1}));
     group.finish(operations);
     for (std::size_t i = 0; i < in_flight; ++i) {
       const auto inputs =
@@ -390,8 +376,8 @@ void check_cost(Collective collective, int ranks, std::size_t bytes, double tole
                       {.latency = std::chrono::microseconds(20), .bytes_per_second = 1e9});
     std::vector<Bytes> data(static_cast<std::size_t>(ranks), Bytes(bytes));
     std::vector<Segment> segments(data.size());
-    const double seconds = group.run([&](int rank, Backend& backend) -> std::unique_ptr<Operation> {
-      const auto own = static_cast<std::size_t>(rank);
+    const double seconds = group.run([&](std::size_t own,
+                                         Backend& backend) -> std::unique_ptr<Operation> {
       segments[own] = {data[own].data(), data[own].data(), bytes};
       if (collective == Collective::Allreduce) {
         return backend.allreduce(
@@ -420,21 +406,17 @@ TEST_CASE("a rank that is lost in the middle of a collective between hosts is na
   std::vector<float> data(3000);
   std::vector<Segment> segments(3);
   Operations operations;
-  for (int rank = 0; rank < 2; ++rank) {
-    segments[static_cast<std::size_t>(rank)] = {&data[static_cast<std::size_t>(rank) * 1000],
-                                                &data[static_cast<std::size_t>(rank) * 1000], 1000};
-    operations.push_back(group.backend(rank).allreduce(
-        {.segments = {&segments[static_cast<std::size_t>(rank)], 1}}));
+  for (const int rank : {0, 1}) {
+    float* const own = &data[rank == 0 ? 0 : 1000];
+    Segment& segment = segments[rank == 0 ? 0 : 1];
+    segment = {own, own, 1000};
+    operations.push_back(group.backend(rank).allreduce({.segments = {&segment, 1}}));
   }
   group.network().lose(2);
-  const auto lost_by = [&](std::size_t rank) {
-    try {
-      for (;;) operations[rank]->poll();
-    } catch (const GroupError& error) {
-      return error.failed_rank();
-    }
+  const auto poll = [&] {
+    for (;;) operations[0]->poll();
   };
-  CHECK(lost_by(0) == 2);
+  CHECK(death_of(poll).rank == 2);
   group.backend(0).abort();
   group.backend(1).abort();
 }

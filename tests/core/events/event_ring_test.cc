@@ -2,7 +2,6 @@
 #include "core/src/events/event_ring.h"
 
 #include <catch2/catch.hpp>
-#include <string>
 #include <thread>
 #include <vector>
 
@@ -105,14 +104,6 @@ TEST_CASE("a reader that comes late knows how much it has lost") {
   CHECK(seen == std::vector<std::uint64_t>{12, 13, 14, 15, 16, 17, 18, 19});
   CHECK(cursor.lost == 12);
   CHECK(ring.written() == 20);
-}
-
-TEST_CASE("a ring of no events keeps nothing") {
-  EventRing ring(0);
-  EventRing::Cursor cursor;
-  ring.write({}, "x", 0);
-  CHECK_FALSE(ring.read(cursor));
-  CHECK(ring.written() == 0);
 }
 
 TEST_CASE("events of many threads are whole, and every one is read, lost or dropped") {

@@ -3,10 +3,8 @@
 
 #include <catch2/catch.hpp>
 #include <cmath>
-#include <cstring>
 #include <limits>
 #include <utility>
-#include <vector>
 
 #include "tests/support/ranks/requests.h"
 
@@ -16,12 +14,6 @@ using namespace ronde;
 using ronde::test::TensorValues;
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
-
-TensorValues elements_of(DataType dtype, const std::vector<double>& values) {
-  TensorValues elements(dtype, values.size());
-  for (std::size_t i = 0; i < values.size(); ++i) elements.set(i, values[i]);
-  return elements;
-}
 
 TensorValues packed(const TensorValues& input, Scaling scaling, bool widen) {
   TensorValues output(packed_dtype(input.dtype(), widen), input.count());
@@ -55,12 +47,12 @@ TEST_CASE("elements are packed, scaled on either way and unpacked, but integers 
     for (const DataType dtype : row.dtypes) {
       for (const bool widen : {true, false}) {
         CAPTURE(to_string(dtype), widen, row.scaling.factor);
-        const TensorValues input = elements_of(dtype, row.values);
+        const TensorValues input = TensorValues(dtype, row.values);
         const TensorValues plain = packed(input, {}, widen);
-        CHECK(plain == elements_of(packed_dtype(dtype, widen), row.values));
+        CHECK(plain == TensorValues(packed_dtype(dtype, widen), row.values));
         CHECK(unpacked(plain, dtype, {}, widen) == input);
-        CHECK(packed(input, row.scaling, widen) == elements_of(plain.dtype(), row.scaled));
-        CHECK(unpacked(plain, dtype, row.scaling, widen) == elements_of(dtype, row.scaled));
+        CHECK(packed(input, row.scaling, widen) == TensorValues(plain.dtype(), row.scaled));
+        CHECK(unpacked(plain, dtype, row.scaling, widen) == TensorValues(dtype, row.scaled));
       }
     }
   }

@@ -1,14 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Kernels::widen and Kernels::narrow against the definition of halves and roundings in double
 // precision.
-#include <algorithm>
-#include <bit>
 #include <catch2/catch.hpp>
-#include <cmath>
-#include <cstring>
-#include <limits>
 #include <numeric>
-#include <vector>
 
 #include "ronde/kernels.h"
 #include "tests/core/kernels/placed.h"
@@ -59,12 +53,6 @@ std::vector<double> doubles_around_halves(DataType half) {
   return all;
 }
 
-TensorValues elements_of(DataType dtype, const std::vector<double>& numbers) {
-  TensorValues elements(dtype, numbers.size());
-  for (std::size_t i = 0; i < numbers.size(); ++i) elements.set(i, numbers[i]);
-  return elements;
-}
-
 /// In the precision of the type. Volatile: no compiler may fuse it with what follows.
 double scaled(DataType full, double value, const Scaling& scaling) {
   if (full == DataType::F32) {
@@ -105,7 +93,7 @@ void for_each_conversion(Visit visit) {
 
 TEST_CASE("every set of kernels narrows f64 with one rounding, and f32 as the oracle") {
   for_each_conversion([](const Kernels& kernels, DataType half, DataType full, Store store) {
-    const TensorValues input = elements_of(full, doubles_around_halves(half));
+    const TensorValues input = TensorValues(full, doubles_around_halves(half));
     for (const Scaling scaling : {Scaling{}, Scaling{0.3, 1.0}, Scaling{-2.0, 7.0}}) {
       TensorValues result(half, input.count());
       kernels.narrow(result.data(), input.data(), input.count(), {half, full, scaling}, store);

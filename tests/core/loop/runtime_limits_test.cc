@@ -3,13 +3,9 @@
 #include <algorithm>
 #include <barrier>
 #include <catch2/catch.hpp>
-#include <functional>
 #include <latch>
-#include <memory>
-#include <vector>
 
 #include "core/src/base/rank_list.h"
-#include "ronde/error.h"
 #include "tests/support/ranks/faulty_group.h"
 #include "tests/support/ranks/results_of_ranks.h"
 
@@ -61,10 +57,6 @@ const std::vector<Stalled> kStalled = {
     {"", "send to rank 1 (tag 8)", Collective::Send, {2}, {1}, receive_from(2)},
     {"", "recv from any rank (tag 8)", Collective::Recv, {1}, {0, 2}, receive_from(kAnyRank)}};
 
-bool contains(const std::vector<int>& ranks, int rank) {
-  return std::find(ranks.begin(), ranks.end(), rank) != ranks.end();
-}
-
 /// Reports to every rank, again and again, until the late ones come.
 void check_reported(const Stalled& row, const std::vector<int>& hosts) {
   constexpr int kReports = 3;
@@ -84,7 +76,7 @@ void check_reported(const Stalled& row, const std::vector<int>& hosts) {
       if (seen.size() == kReports) reported.count_down();
     };
     Runtime runtime(std::move(options));
-    if (!contains(row.submitted, rank)) reported.wait();
+    if (std::ranges::count(row.submitted, rank) == 0) reported.wait();
     row.act(runtime, rank);
     runtime.shutdown();
     check_equal(seen.size(), std::size_t{kReports}, "the number of reports of " + row.text);
@@ -111,7 +103,7 @@ void check_fatal(const Stalled& row, const std::vector<int>& hosts) {
     config.stall_warn_s = 0.0;
     config.stall_abort_s = 1.0;
     Runtime runtime(options_of(group, rank, config));
-    const bool waits = contains(row.submitted, rank);
+    const bool waits = std::ranges::count(row.submitted, rank) > 0;
     if (waits) together.arrive_and_wait();
     if (!waits) over.wait();
     const Death death = death_of([&] {

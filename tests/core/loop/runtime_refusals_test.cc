@@ -1,15 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Operations on whole runtimes that are refused, while the job goes on.
 #include <catch2/catch.hpp>
-#include <functional>
 #include <limits>
 
 #include "core/src/op/op_spec.h"
-#include "ronde/error.h"
 #include "tests/support/harness/case_table.h"
 #include "tests/support/ranks/goes_on.h"
-#include "tests/support/ranks/ranks.h"
-#include "tests/support/ranks/requests.h"
 
 namespace {
 
@@ -67,10 +63,7 @@ struct Mismatch {
 
 const std::vector<Mismatch> kMismatches = {
     {"shape", kAllreduce, [](Request& r) { r.shape = {6}; }, "allreduce f32 [6] sum on cpu"},
-    {"extents", kAllreduce,
-     [](Request& r) {
-       r.shape = {2, 3};
-     },
+    {"extents", kAllreduce, [](Request& r) { std::swap(r.shape[0], r.shape[1]); },
      "allreduce f32 [2, 3] sum on cpu"},
     {"dtype", kAllreduce, [](Request& r) { r.dtype = DataType::I32; },
      "allreduce i32 [3, 2] sum on cpu"},
@@ -103,101 +96,70 @@ const bool registered = [] {
   return true;
 }();
 
-/// Checks that a request that all ranks make alike is refused on all of them.
-void check_refused(const std::function<void(Request&)>& change, const std::string& expected) {
-  run_group(2, [&](int, Runtime& runtime) {
-    std::vector<float> values(6, 1.0F);
-    for (int step = 0; step < 2; ++step) {
-      Request request = sum_request(values, "x");
-      change(request);
-      check_contains(usage_error_of(runtime.submit(request)), expected);
-    }
-    check(values == std::vector<float>(6, 1.0F), "nothing was done");
-    check_goes_on(runtime);
-  });
-}
-
-/// Checks that a request throws at once where this rank alone can see the error.
-void check_refused_at_once(Runtime& runtime, const std::function<void(Request&)>& change,
-                           const std::string& expected) {
-  std::vector<float> values(6, 1.0F);
-  Request request = sum_request(values, "x");
-  change(request);
-  check_contains(text_of<UsageError>([&] { runtime.submit(request); }), expected);
-  check_goes_on(runtime);
-}
-
 struct Refusal {
   std::function<void(Request&)> change;
   std::string text;
+  Collective kind = Collective::Allreduce;
+
+  Request request(std::vector<float>& values) const {
+    Request request = sum_request(values, "x");
+    request.kind = kind;
+    change(request);
+    return request;
+  }
 };
+
+/// Checks that a request throws at once where this rank alone can see the error.
+void check_refused_at_once(Runtime& runtime, const Refusal& refusal) {
+  std::vector<float> values(6, 1.0F);
+  check_contains(text_of<UsageError>([&] { runtime.submit(refusal.request(values)); }),
+                 refusal.text);
+  check_goes_on(runtime);
+}
 
 }  // namespace
 
 TEST_CASE("what no rank can have is refused on every rank") {
-  const auto broadcast_from = [](int root) {
-    return [root](Request& r) {
-      r.kind = Collective::Broadcast;
-      r.root = root;
-    };
-  };
+  const auto no_dimension = [](Request& r) { r.shape.clear(); };
   const Refusal rows[] = {
-      {broadcast_from(-1), "root -1 is out of range: there are ranks 0 to 1"},
-      {broadcast_from(2), "root 2 is out of range: there are ranks 0 to 1"},
-      {[](Request& r) {
-         r.dtype = DataType::Bool;
-         r.op = ReduceOp::Average;
-       },
+      {[](Request& r) { r.root = -1; }, "root -1 is out of range: there are ranks 0 to 1",
+       Collective::Broadcast},
+      {[](Request& r) { r.root = 2; }, "root 2 is out of range: there are ranks 0 to 1",
+       Collective::Broadcast},
+      {[](Request& r) { r.dtype = DataType::Bool, r.op = ReduceOp::Average; },
        "bools have no average"},
       {[](Request& r) { r.device.kind = DeviceKind::Cuda; }, "no backend for cuda"},
-      {[](Request& r) {
-         r.kind = Collective::Allgather;
-         r.shape = {};
-       },
-       "a scalar has no first dimension"},
-      {[](Request& r) {
-         r.kind = Collective::Reducescatter;
-         r.shape = {};
-       },
-       "reducescatter 'x': a scalar has no first dimension to split along"},
-      {[](Request& r) {
-         r.shape = {3, -1};
-       },
-       "negative dimension"},
-      {[](Request& r) {
-         r.shape = {std::int64_t{1} << 40, 1 << 30};
-       },
-       "2^62"}};
-  for (const Refusal& row : rows) check_refused(row.change, row.text);
+      {no_dimension, "a scalar has no first dimension", Collective::Allgather},
+      {no_dimension, "reducescatter 'x': a scalar has no first dimension to split along",
+       Collective::Reducescatter},
+      {[](Request& r) { r.shape.push_back(-1); }, "negative dimension"},
+      {[](Request& r) { r.shape.assign(2, std::int64_t{1} << 40); }, "2^62"}};
+  run_group(2, [&](int, Runtime& runtime) {
+    for (const Refusal& row : rows) {
+      std::vector<float> values(6, 1.0F);
+      for (int step = 0; step < 2; ++step) {
+        check_contains(usage_error_of(runtime.submit(row.request(values))), row.text);
+      }
+      check(values == std::vector<float>(6, 1.0F), "nothing was done");
+      check_goes_on(runtime);
+    }
+  });
 }
 
 TEST_CASE("what a rank alone can see to be wrong is refused at once") {
+  const auto no_input = [](Request& r) { r.input = nullptr; };
+  const auto no_output = [](Request& r) { r.output = nullptr; };
   const Refusal rows[] = {
       {[](Request& r) { r.set.id = 3; }, "process set 3 does not exist"},
-      {[](Request& r) { r.input = nullptr; }, "allreduce 'x': input is null"},
-      {[](Request& r) { r.output = nullptr; }, "output is null"},
-      {[](Request& r) {
-         r.kind = Collective::Allgather;
-         r.output = nullptr;
-       },
-       "neither output nor allocate_output"},
+      {no_input, "allreduce 'x': input is null"},
+      {no_output, "output is null"},
+      {no_output, "neither output nor allocate_output", Collective::Allgather},
       {[](Request& r) { r.name = std::string(1, '\0'); }, "NUL"},
-      {[](Request& r) {
-         r.kind = Collective::Alltoall;
-         r.input = nullptr;
-       },
-       "alltoall 'x': input is null"},
-      {[](Request& r) {
-         r.kind = Collective::Reducescatter;
-         r.output = nullptr;
-       },
-       "reducescatter 'x': neither output nor allocate_output is set"},
+      {no_input, "alltoall 'x': input is null", Collective::Alltoall},
+      {no_output, "reducescatter 'x': neither output nor allocate_output is set",
+       Collective::Reducescatter},
       {[](Request& r) { r.splits = {6}; }, "only an alltoall has splits"},
-      {[](Request& r) {
-         r.kind = Collective::Broadcast;
-         r.contributes = false;
-       },
-       "contribution"},
+      {[](Request& r) { r.contributes = false; }, "contribution", Collective::Broadcast},
       {[](Request& r) { r.dtype = static_cast<DataType>(10); }, "none that there is"},
       {[](Request& r) { r.op = static_cast<ReduceOp>(kReduceOpCount); }, "none that there is"},
       {[](Request& r) { r.kind = static_cast<Collective>(kCollectiveCount); },
@@ -205,23 +167,21 @@ TEST_CASE("what a rank alone can see to be wrong is refused at once") {
       {[](Request& r) { r.postscale = std::numeric_limits<double>::quiet_NaN(); },
        "a scale is NaN"}};
   run_group(1, [&](int, Runtime& runtime) {
-    for (const Refusal& row : rows) check_refused_at_once(runtime, row.change, row.text);
+    for (const Refusal& row : rows) check_refused_at_once(runtime, row);
   });
 }
 
 TEST_CASE("a wire_dtype that is impossible is refused at once, with what to do") {
   run_group(1, [](int, Runtime& runtime) {
     const auto check_wire = [&](DataType dtype, DataType wire, Collective kind) {
-      const auto change = [&](Request& request) {
-        request.kind = kind;
-        request.dtype = dtype;
-        request.wire_dtype = wire;
-      };
+      const auto change = [&](Request& r) { r.dtype = dtype, r.wire_dtype = wire; };
       check_refused_at_once(
-          runtime, change,
-          "rank 0: " + std::string(to_string(kind)) + " 'x': " + std::string(to_string(dtype)) +
-              " cannot be sent as " + std::string(to_string(wire)) +
-              ": wire_dtype is for an allreduce of f32 or f64, and f16 or bf16. Leave it out");
+          runtime,
+          {change,
+           "rank 0: " + std::string(to_string(kind)) + " 'x': " + std::string(to_string(dtype)) +
+               " cannot be sent as " + std::string(to_string(wire)) +
+               ": wire_dtype is for an allreduce of f32 or f64, and f16 or bf16. Leave it out",
+           kind});
     };
     for (const DataType dtype : kAllDataTypes) {
       for (const DataType wire : kAllDataTypes) {
@@ -235,11 +195,8 @@ TEST_CASE("a wire_dtype that is impossible is refused at once, with what to do")
       check_wire(DataType::F32, DataType::BF16, kind);
     }
     check_wire(DataType::F32, static_cast<DataType>(77), Collective::Allreduce);
-    const auto symmetric = [](Request& request) {
-      request.wire_dtype = DataType::F16;
-      request.symmetric = true;
-    };
-    check_refused_at_once(runtime, symmetric, "a symmetric allreduce cannot have a wire_dtype");
+    const auto symmetric = [](Request& r) { r.wire_dtype = DataType::F16, r.symmetric = true; };
+    check_refused_at_once(runtime, {symmetric, "a symmetric allreduce cannot have a wire_dtype"});
   });
 }
 
@@ -248,16 +205,16 @@ TEST_CASE("factors of integers that would not be exact are refused, and f64 is n
     const auto check_factor = [&](DataType dtype, ReduceOp op, const std::string& text) {
       for (const Collective kind : {Collective::Allreduce, Collective::Reducescatter}) {
         for (const bool before : {true, false}) {
-          const auto change = [&](Request& request) {
-            request.kind = kind;
-            request.dtype = dtype;
-            request.op = op;
-            (before ? request.prescale : request.postscale) = 0.5;
+          const auto change = [&](Request& r) {
+            r.dtype = dtype;
+            r.op = op;
+            (before ? r.prescale : r.postscale) = 0.5;
           };
-          check_refused_at_once(runtime, change,
-                                "rank 0: " + std::string(to_string(kind)) + " 'x': " + text +
-                                    ": leave prescale and postscale out, or convert the buffer to "
-                                    "f64");
+          check_refused_at_once(
+              runtime, {change,
+                        "rank 0: " + std::string(to_string(kind)) + " 'x': " + text +
+                            ": leave prescale and postscale out, or convert the buffer to f64",
+                        kind});
         }
       }
     };

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Adasum on whole runtimes, against the same in double precision: see Note [Adasum]. Fused, cached,
 // and where ranks add nothing: tests/sweeps/fuzz/random_programs_test.cc.
-#include <bit>
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <limits>
@@ -9,8 +8,6 @@
 #include "tests/support/oracle/forms.h"
 #include "tests/support/ranks/faulty_group.h"
 #include "tests/support/ranks/goes_on.h"
-#include "tests/support/ranks/ranks.h"
-#include "tests/support/ranks/requests.h"
 
 namespace {
 
@@ -34,7 +31,7 @@ std::string wrong_rows(int rank, Runtime& runtime) {
                                   {.dtype = DataType::F64},
                                   {.dtype = DataType::F64, .wire_dtype = DataType::BF16}}) {
     row.op = ReduceOp::Adasum;
-    for (const std::size_t width : {0, 1, 7, 1001, 23'333}) {
+    for (const std::size_t width : {0, 1, 7, 3001}) {
       row.width = width;
       row.in_place = width == 7;
       row.prescale = width == 1 ? 0.3 : 1.0;

@@ -6,30 +6,17 @@
 #include <latch>
 
 #include "tests/support/ranks/goes_on.h"
-#include "tests/support/ranks/ranks.h"
-#include "tests/support/ranks/requests.h"
+#include "tests/support/ranks/sets_of_ranks.h"
 
 namespace {
 
 using namespace ronde;
 using namespace ronde::test;
 
-int join(Runtime& runtime, ProcessSet set = kGlobalSet) {
-  const Work work = runtime.submit(join_request(set));
+int join(Runtime& runtime) {
+  const Work work = runtime.submit(join_request());
   work.wait();
   return work.last_rank();
-}
-
-/// A reduction in place of three values that begin as the rank plus one.
-float reduced(Runtime& runtime, ReduceOp op, const std::string& name = "x",
-              ProcessSet set = kGlobalSet) {
-  std::vector<float> values(3, static_cast<float>(runtime.topology().rank + 1));
-  Request request = sum_request(values, name);
-  request.op = op;
-  request.set = set;
-  runtime.submit(request).wait();
-  check(values[0] == values[2], "all elements alike");
-  return values[0];
 }
 
 }  // namespace
@@ -146,33 +133,13 @@ TEST_CASE("joining twice, or submitting after joining, is refused at once") {
   });
 }
 
-TEST_CASE("ranks join each set by itself") {
-  run_group(4, [](int, Runtime& runtime) {
-    const ProcessSet set = runtime.add_process_set({3, 1, 2});
-    const auto within = runtime.rank_in(set);
-    Work joined;
-    if (within) {
-      if (*within == 0) {
-        joined = runtime.submit(join_request(set));
-      } else {
-        check(reduced(runtime, ReduceOp::Average, "x", set) == 2.5F, "of ranks 1 and 2");
-      }
-    }
-    check(reduced(runtime, ReduceOp::Sum) == 10.0F, "the set of all ranks is not concerned");
-    if (within && *within != 0) joined = runtime.submit(join_request(set));
-    joined.wait();
-    check(!within || joined.last_rank() > 0, "one of the others is last");
-    check_goes_on(runtime);
-  });
-}
-
 TEST_CASE("a name that timed out while a rank had joined is free for it afterwards") {
   std::latch timed_out(3);
   run_group(3, [&](int rank, Runtime& runtime) {
     Work joined;
     if (rank == 2) joined = runtime.submit(join_request());
     // Once this is over, rank 0 has heard of the join.
-    if (rank != 2) check(reduced(runtime, ReduceOp::Sum, "before") == 3.0F, "of ranks 0 and 1");
+    if (rank != 2) check(sum_in(runtime, kGlobalSet, "before") == 3.0F, "of ranks 0 and 1");
     if (rank == 0) {
       std::vector<float> values(2);
       Request request = sum_request(values, "x");
@@ -187,7 +154,7 @@ TEST_CASE("a name that timed out while a rank had joined is free for it afterwar
     }
     if (rank != 2) joined = runtime.submit(join_request());
     joined.wait();
-    check(reduced(runtime, ReduceOp::Sum) == 6.0F, "the next use is that of all");
+    check(sum_in(runtime, kGlobalSet) == 6.0F, "the next use is that of all");
   });
 }
 
@@ -195,7 +162,7 @@ TEST_CASE("a join thaws a frozen schedule, which freezes again") {
   run_group(2, [](int rank, Runtime& runtime) {
     for (int epoch = 0; epoch < 3; ++epoch) {
       for (int step = 0; step < 10 + 2 * rank; ++step) {
-        check(reduced(runtime, ReduceOp::Sum) == (step < 10 ? 3.0F : 2.0F), "the sum");
+        check(sum_in(runtime, kGlobalSet) == (step < 10 ? 3.0F : 2.0F), "the sum");
       }
       check(join(runtime) == 1, "rank 1 is last");
     }

@@ -39,29 +39,6 @@ TEST_CASE("an average of integers is truncated toward zero, whatever halves of w
   });
 }
 
-TEST_CASE("averages of integers are fused, longer than a chunk, scattered, and may lack a rank") {
-  run_group(2, [](int rank, Runtime& runtime) {
-    using Values = std::vector<std::int16_t>;
-    Values small = {32767, -32768, 3}, large(200'001, static_cast<std::int16_t>(30'000 + rank));
-    Values scattered(5, static_cast<std::int16_t>(-30'000 - rank)), kept(rank == 0 ? 3 : 2);
-    Values alone(3, 7);
-    Request scatter = average_of(scattered, DataType::I16);
-    scatter.kind = Collective::Reducescatter;
-    scatter.output = kept.data();
-    Request lacking = average_of(alone, DataType::I16);
-    lacking.contributes = rank == 1;
-    for (const Work& work :
-         runtime.submit_group({average_of(small, DataType::I16), average_of(large, DataType::I16),
-                               std::move(scatter), std::move(lacking)})) {
-      work.wait();
-    }
-    check_equal(small, Values{32767, -32768, 3}, "the small one");
-    check_equal(large, Values(200'001, 30'000), "the large one");
-    check_equal(kept, Values(kept.size(), -30'000), "what is kept");
-    check_equal(alone, Values(3, 3), "half of what rank 1 brought");
-  });
-}
-
 TEST_CASE("cuda buffers have these averages, too, and wait for the device at each end") {
   DeviceGroup(2).run([](int rank, Runtime& runtime, FakeDevice& device) {
     const std::vector<std::int64_t> numbers(70'000, (1LL << 62) + 512);

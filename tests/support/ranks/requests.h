@@ -44,6 +44,10 @@ class TensorValues {
  public:
   TensorValues(DataType dtype, std::size_t count)
       : dtype_(dtype), count_(count), bytes_(count * size_of(dtype) + 1) {}
+  TensorValues(DataType dtype, const std::vector<double>& numbers)
+      : TensorValues(dtype, numbers.size()) {
+    for (std::size_t i = 0; i < count_; ++i) set(i, numbers[i]);
+  }
 
   DataType dtype() const noexcept { return dtype_; }
   std::size_t count() const noexcept { return count_; }
