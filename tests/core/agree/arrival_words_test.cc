@@ -3,10 +3,7 @@
 
 #include <atomic>
 #include <catch2/catch.hpp>
-#include <thread>
-#include <vector>
 
-#include "ronde/error.h"
 #include "tests/core/agree/plain_board.h"
 #include "tests/support/ranks/ranks.h"
 

@@ -3,8 +3,6 @@
 
 #include <catch2/catch.hpp>
 
-#include "ronde/error.h"
-
 namespace {
 
 using namespace ronde;

@@ -3,16 +3,8 @@
 
 #include <atomic>
 #include <catch2/catch.hpp>
-#include <cstdint>
-#include <memory>
 #include <mutex>
-#include <string>
-#include <utility>
-#include <vector>
 
-#include "core/src/base/monotonic_clock.h"
-#include "core/src/op/submission_queue.h"
-#include "ronde/log.h"
 #include "tests/core/agree/plain_board.h"
 #include "tests/core/agree/submissions.h"
 

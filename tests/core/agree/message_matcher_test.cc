@@ -4,8 +4,6 @@
 #include <catch2/catch.hpp>
 #include <random>
 
-#include "ronde/error.h"
-#include "ronde/request.h"
 #include "tests/core/agree/submissions.h"
 
 namespace {

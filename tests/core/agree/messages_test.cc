@@ -5,8 +5,6 @@
 #include <cstring>
 #include <tuple>
 
-#include "ronde/error.h"
-
 namespace {
 
 using namespace ronde;

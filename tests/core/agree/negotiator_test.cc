@@ -4,7 +4,6 @@
 #include <catch2/catch.hpp>
 
 #include "core/src/agree/announcer.h"
-#include "ronde/error.h"
 #include "tests/core/agree/negotiators.h"
 
 namespace {

@@ -2,8 +2,6 @@
 // Messages that make no sense, from a rank that is broken or runs something else: rank 0 names it.
 #include <catch2/catch.hpp>
 
-#include "core/src/agree/messages.h"
-#include "ronde/error.h"
 #include "tests/support/ranks/ranks.h"
 #include "tests/support/ranks/requests.h"
 #include "tests/support/ranks/simulated_ranks.h"

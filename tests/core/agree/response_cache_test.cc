@@ -3,7 +3,6 @@
 
 #include <catch2/catch.hpp>
 
-#include "ronde/error.h"
 #include "tests/core/agree/submissions.h"
 
 namespace {

@@ -4,13 +4,10 @@
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <deque>
-#include <memory>
-#include <numeric>
 #include <random>
 
 #include "core/src/agree/announcer.h"
 #include "core/src/agree/combiner.h"
-#include "ronde/topology.h"
 #include "tests/core/agree/negotiators.h"
 
 namespace {

@@ -3,7 +3,6 @@
 
 #include <catch2/catch.hpp>
 #include <initializer_list>
-#include <vector>
 
 namespace {
 

@@ -3,12 +3,7 @@
 #include <catch2/catch.hpp>
 #include <deque>
 #include <latch>
-#include <string>
-#include <utility>
-#include <vector>
 
-#include "ronde/error.h"
-#include "ronde/runtime.h"
 #include "tests/support/harness/captured_errors.h"
 #include "tests/support/ranks/repeated_steps.h"
 

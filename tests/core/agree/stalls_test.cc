@@ -3,8 +3,6 @@
 
 #include <catch2/catch.hpp>
 
-#include "core/src/op/op_spec.h"
-
 namespace {
 
 using namespace ronde;

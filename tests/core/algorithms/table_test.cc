@@ -1,9 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Which algorithm a call uses, and parameters of the cost models.
 #include <catch2/catch.hpp>
-#include <string>
 #include <utility>
-#include <vector>
 
 #include "ronde/algorithms.h"
 #include "ronde/config.h"

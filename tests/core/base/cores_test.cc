@@ -2,9 +2,7 @@
 #include "ronde/cores.h"
 
 #include <catch2/catch.hpp>
-#include <filesystem>
 #include <limits>
-#include <string>
 #include <utility>
 #include <vector>
 

@@ -2,11 +2,7 @@
 #include "ronde/log.h"
 
 #include <catch2/catch.hpp>
-#include <sstream>
-#include <string>
-#include <vector>
 
-#include "ronde/error.h"
 #include "tests/support/harness/captured_errors.h"
 #include "tests/support/ranks/ranks.h"
 

@@ -2,8 +2,6 @@
 #include "ronde/plugin/segment_cursor.h"
 
 #include <catch2/catch.hpp>
-#include <string>
-#include <vector>
 
 namespace {
 

@@ -9,7 +9,6 @@
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <cerrno>
-#include <cstddef>
 #include <functional>
 #include <optional>
 #include <span>

@@ -2,8 +2,6 @@
 #include "ronde/symmetric_heap.h"
 
 #include <catch2/catch.hpp>
-#include <cstddef>
-#include <vector>
 
 #include "ronde/error.h"
 

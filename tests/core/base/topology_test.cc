@@ -2,7 +2,6 @@
 #include "ronde/topology.h"
 
 #include <catch2/catch.hpp>
-#include <vector>
 
 #include "ronde/error.h"
 

@@ -5,10 +5,7 @@
 #include <limits>
 #include <map>
 #include <set>
-#include <string>
-#include <vector>
 
-#include "ronde/error.h"
 #include "tests/support/ranks/ranks.h"
 
 namespace {

@@ -5,10 +5,8 @@
 #include <catch2/catch.hpp>
 #include <map>
 #include <random>
-#include <vector>
 
 #include "core/src/events/event_log.h"
-#include "core/src/events/figure_reader.h"
 
 namespace {
 

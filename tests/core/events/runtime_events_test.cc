@@ -1,17 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a group tells of its operations: events to sinks, figures, reports in shutdown().
 #include <algorithm>
-#include <atomic>
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <latch>
 #include <map>
-#include <mutex>
 #include <set>
-#include <span>
-#include <stdexcept>
-#include <string>
-#include <vector>
 
 #include "tests/support/ranks/faulty_group.h"
 #include "tests/support/ranks/messages_of_ranks.h"

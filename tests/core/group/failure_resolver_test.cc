@@ -3,11 +3,9 @@
 #include "core/src/group/failure_resolver.h"
 
 #include <catch2/catch.hpp>
-#include <chrono>
 #include <latch>
 #include <map>
 
-#include "tests/support/ranks/ranks.h"
 #include "tests/support/ranks/results_of_ranks.h"
 
 namespace {

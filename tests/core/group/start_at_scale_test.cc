@@ -1,13 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // The load of a large job's start on rank 0.
-#include <sys/resource.h>
-#include <unistd.h>
 
 #include <catch2/catch.hpp>
 
 #include "backends/socket/sockets.h"
-#include "core/src/base/system.h"
-#include "ronde/error.h"
 #include "tests/support/processes/file_limit.h"
 #include "tests/support/ranks/ranks.h"
 #include "tests/support/ranks/simulated_ranks.h"

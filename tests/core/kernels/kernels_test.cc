@@ -1,19 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ronde/kernels.h"
 
-#include <algorithm>
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <cstdio>
-#include <cstring>
 #include <limits>
 #include <random>
 #include <set>
 #include <string_view>
-#include <vector>
 
 #include "tests/core/kernels/placed.h"
-#include "tests/support/half.h"
 #include "tests/support/harness/case_table.h"
 #include "tests/support/ranks/requests.h"
 

@@ -1,10 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The death of a rank, or of its backend, which every survivor must learn of.
-#include <atomic>
 #include <catch2/catch.hpp>
 #include <latch>
 
-#include "ronde/error.h"
 #include "tests/support/ranks/faulty_group.h"
 #include "tests/support/ranks/results_of_ranks.h"
 

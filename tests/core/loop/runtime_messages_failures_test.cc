@@ -1,12 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Sends and recvs that are refused, that wait in vain, and that end with a rank.
 #include <catch2/catch.hpp>
-#include <chrono>
 #include <latch>
-#include <string>
-#include <vector>
 
-#include "ronde/error.h"
 #include "tests/support/ranks/faulty_group.h"
 #include "tests/support/ranks/goes_on.h"
 #include "tests/support/ranks/messages_of_ranks.h"

@@ -2,18 +2,12 @@
 // Operations on whole runtimes that go well, or fail alone while the job goes on.
 #include <sys/eventfd.h>
 
-#include <atomic>
 #include <catch2/catch.hpp>
 #include <latch>
-#include <optional>
-#include <thread>
 
 #include "core/src/base/system.h"
-#include "ronde/error.h"
 #include "tests/support/ranks/faulty_group.h"
 #include "tests/support/ranks/goes_on.h"
-#include "tests/support/ranks/ranks.h"
-#include "tests/support/ranks/requests.h"
 #include "tests/support/ranks/results_of_ranks.h"
 
 using namespace ronde;

@@ -1,15 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Several buckets in progress at once, over backends that take so many.
 #include <algorithm>
-#include <atomic>
 #include <catch2/catch.hpp>
-#include <chrono>
 #include <latch>
-#include <string>
-#include <vector>
 
-#include "ronde/error.h"
-#include "ronde/plugin/events.h"
 #include "tests/support/fakes/overlapping_backend.h"
 #include "tests/support/ranks/faulty_group.h"
 #include "tests/support/ranks/results_of_ranks.h"

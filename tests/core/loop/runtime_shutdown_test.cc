@@ -1,17 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // How groups end by agreement, and what can go wrong then.
 #include <catch2/catch.hpp>
-#include <chrono>
-#include <functional>
 #include <future>
 #include <latch>
-#include <memory>
-#include <stdexcept>
-#include <string>
-#include <thread>
-#include <vector>
 
-#include "ronde/error.h"
 #include "tests/support/harness/captured_errors.h"
 #include "tests/support/ranks/faulty_group.h"
 #include "tests/support/ranks/messages_of_ranks.h"

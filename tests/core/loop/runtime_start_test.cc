@@ -7,10 +7,8 @@
 #include <catch2/catch.hpp>
 #include <latch>
 
-#include "ronde/error.h"
 #include "tests/support/fakes/faulty_backend.h"
 #include "tests/support/harness/captured_errors.h"
-#include "tests/support/ranks/ranks.h"
 #include "tests/support/ranks/requests.h"
 #include "tests/support/ranks/results_of_ranks.h"
 

@@ -3,7 +3,6 @@
 
 #include <catch2/catch.hpp>
 
-#include "ronde/error.h"
 #include "tests/support/ranks/ranks.h"
 #include "tests/support/ranks/requests.h"
 

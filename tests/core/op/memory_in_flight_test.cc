@@ -6,8 +6,6 @@
 #include <deque>
 #include <random>
 
-#include "ronde/error.h"
-
 namespace {
 
 using namespace ronde;

@@ -5,9 +5,6 @@
 #include <new>
 #include <thread>
 
-#include "core/src/base/monotonic_clock.h"
-#include "ronde/error.h"
-
 namespace {
 
 using namespace ronde;

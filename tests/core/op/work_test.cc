@@ -3,12 +3,9 @@
 
 #include <atomic>
 #include <catch2/catch.hpp>
-#include <functional>
-#include <string>
 #include <thread>
 
 #include "core/src/op/work_state.h"
-#include "ronde/error.h"
 #include "tests/support/harness/captured_errors.h"
 
 namespace {

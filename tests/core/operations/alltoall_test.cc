@@ -5,12 +5,9 @@
 #include <algorithm>
 #include <array>
 #include <catch2/catch.hpp>
-#include <functional>
 #include <latch>
 #include <limits>
-#include <optional>
 
-#include "ronde/error.h"
 #include "tests/support/ranks/faulty_group.h"
 #include "tests/support/ranks/results_of_ranks.h"
 

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The response cache in whole runtimes: steady states that hit it, names that never do.
 #include <catch2/catch.hpp>
-#include <string>
 
 #include "tests/support/harness/captured_errors.h"
 #include "tests/support/ranks/ranks.h"

@@ -3,7 +3,6 @@
 #include <catch2/catch.hpp>
 #include <latch>
 
-#include "ronde/error.h"
 #include "tests/support/fakes/fake_device.h"
 #include "tests/support/ranks/faulty_group.h"
 

@@ -3,10 +3,7 @@
 #include <algorithm>
 #include <atomic>
 #include <catch2/catch.hpp>
-#include <map>
-#include <thread>
 
-#include "ronde/error.h"
 #include "tests/support/fakes/fake_device.h"
 #include "tests/support/ranks/goes_on.h"
 

@@ -2,10 +2,7 @@
 // The ranks compare Request::digest in each operation, negotiated or frozen, and run it either way.
 #include <catch2/catch.hpp>
 #include <latch>
-#include <string>
-#include <vector>
 
-#include "ronde/runtime.h"
 #include "tests/support/ranks/repeated_steps.h"
 
 using namespace ronde;

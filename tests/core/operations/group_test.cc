@@ -7,8 +7,6 @@
 #include <set>
 
 #include "tests/support/ranks/goes_on.h"
-#include "tests/support/ranks/ranks.h"
-#include "tests/support/ranks/requests.h"
 
 namespace {
 

@@ -2,17 +2,9 @@
 // Operations that are prepared once and started many times. That they are what submitted ones are,
 // of all kinds, cached and frozen: tests/sweeps/fuzz/random_programs_test.cc.
 #include <catch2/catch.hpp>
-#include <cstddef>
-#include <functional>
 #include <latch>
-#include <memory>
-#include <string>
-#include <vector>
 
-#include "ronde/error.h"
 #include "tests/support/ranks/goes_on.h"
-#include "tests/support/ranks/ranks.h"
-#include "tests/support/ranks/requests.h"
 
 namespace {
 

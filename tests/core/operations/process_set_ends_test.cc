@@ -1,13 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Sets that are being made when the group ends, and the backends made for them.
 #include <algorithm>
-#include <atomic>
 #include <catch2/catch.hpp>
-#include <functional>
 #include <latch>
-#include <memory>
-#include <stdexcept>
-#include <thread>
 
 #include "tests/support/ranks/faulty_group.h"
 #include "tests/support/ranks/sets_of_ranks.h"

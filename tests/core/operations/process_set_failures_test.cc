@@ -1,13 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Process sets that are refused, that cannot be made, and that end with a rank. Static ones that
 // cannot be: runtime_start_test.cc.
-#include <atomic>
 #include <barrier>
 #include <catch2/catch.hpp>
 #include <latch>
-#include <memory>
-#include <stdexcept>
-#include <thread>
 
 #include "tests/support/fakes/faulty_backend.h"
 #include "tests/support/ranks/goes_on.h"

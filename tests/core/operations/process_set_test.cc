@@ -3,7 +3,6 @@
 #include <atomic>
 #include <barrier>
 #include <catch2/catch.hpp>
-#include <thread>
 
 #include "tests/support/ranks/goes_on.h"
 #include "tests/support/ranks/sets_of_ranks.h"

@@ -3,16 +3,10 @@
 #include <array>
 #include <catch2/catch.hpp>
 #include <latch>
-#include <memory>
 #include <span>
-#include <string>
-#include <utility>
-#include <vector>
 
 #include "tests/support/ranks/goes_on.h"
-#include "tests/support/ranks/ranks.h"
 #include "tests/support/ranks/repeated_steps.h"
-#include "tests/support/ranks/requests.h"
 
 namespace {
 

@@ -2,17 +2,11 @@
 // RONDE_VERIFY notices that a backend gave one rank another result than the others.
 #include <algorithm>
 #include <catch2/catch.hpp>
-#include <functional>
 #include <new>
-#include <string>
-#include <vector>
 
 #include "core/src/base/rank_list.h"
-#include "ronde/error.h"
 #include "tests/support/ranks/faulty_group.h"
 #include "tests/support/ranks/goes_on.h"
-#include "tests/support/ranks/ranks.h"
-#include "tests/support/ranks/requests.h"
 #include "tests/support/ranks/results_of_ranks.h"
 
 namespace {

@@ -3,10 +3,7 @@
 #include <atomic>
 #include <catch2/catch.hpp>
 #include <latch>
-#include <string>
-#include <thread>
 
-#include "ronde/error.h"
 #include "tests/support/ranks/ranks.h"
 #include "tests/support/ranks/requests.h"
 

@@ -2,7 +2,6 @@
 // Which backend serves the buffers of devices, and what is said where there is none.
 #include <catch2/catch.hpp>
 
-#include "ronde/error.h"
 #include "ronde/plugin/choice.h"
 #include "tests/support/fakes/fake_device.h"
 #include "tests/support/ranks/goes_on.h"

@@ -1,16 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // A rank that has no memory for a result, which is known only once all ranks have begun.
 #include <catch2/catch.hpp>
-#include <functional>
 #include <new>
-#include <stdexcept>
 
 #include "core/src/run/adasum.h"
-#include "ronde/error.h"
 #include "tests/core/run/recorder_backend.h"
 #include "tests/support/ranks/goes_on.h"
-#include "tests/support/ranks/ranks.h"
-#include "tests/support/ranks/requests.h"
 
 namespace {
 

@@ -1,11 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "core/src/run/packing_backend.h"
 
-#include <algorithm>
 #include <catch2/catch.hpp>
-#include <cstring>
 #include <map>
-#include <set>
 
 #include "core/src/kernels/elementwise.h"
 #include "tests/core/run/recorder_backend.h"

@@ -4,8 +4,6 @@
 #include <catch2/catch.hpp>
 #include <cstring>
 
-#include "ronde/error.h"
-
 namespace {
 
 using namespace ronde;

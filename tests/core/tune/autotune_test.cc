@@ -1,11 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // RONDE_AUTOTUNE and RONDE_TUNED end to end: ranks as threads, each with a Runtime.
-#include <array>
 #include <atomic>
 #include <catch2/catch.hpp>
-#include <chrono>
 #include <latch>
-#include <map>
 #include <set>
 
 #include "core/src/tune/autotuner.h"

@@ -7,7 +7,6 @@
 #include <functional>
 #include <limits>
 #include <random>
-#include <vector>
 
 using namespace ronde;
 
