@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "core/src/agree/arrival_words.h"
 
-#include <atomic>
 #include <catch2/catch.hpp>
 
 #include "tests/core/agree/plain_board.h"

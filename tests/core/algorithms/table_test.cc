@@ -5,7 +5,6 @@
 
 #include "ronde/algorithms.h"
 #include "ronde/config.h"
-#include "ronde/error.h"
 
 namespace {
 

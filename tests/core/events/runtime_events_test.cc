@@ -8,8 +8,6 @@
 #include <set>
 
 #include "tests/support/ranks/faulty_group.h"
-#include "tests/support/ranks/messages_of_ranks.h"
-#include "tests/support/ranks/results_of_ranks.h"
 
 using namespace ronde;
 using namespace ronde::test;

@@ -2,7 +2,6 @@
 #include "core/src/kernels/elementwise.h"
 
 #include <catch2/catch.hpp>
-#include <cmath>
 #include <limits>
 #include <utility>
 

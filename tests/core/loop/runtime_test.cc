@@ -19,19 +19,6 @@ void wait_asleep(const Runtime& runtime) {
 
 }  // namespace
 
-TEST_CASE("groups of one, two and three ranks live in one process at once") {
-  run_ranks(3, [](int group) {
-    run_group(group + 1, [group](int rank, Runtime& runtime) {
-      for (int step = 0; step < 10; ++step) {
-        std::vector<float> values(3, static_cast<float>(rank + step));
-        runtime.submit(sum_request(values, "x")).wait();
-        const int expected = group * (group + 1) / 2 + (group + 1) * step;
-        check(values == std::vector<float>(3, static_cast<float>(expected)), "the group's own sum");
-      }
-    });
-  });
-}
-
 TEST_CASE("a caller that waits runs the engine's loop itself, which sleeps otherwise") {
   run_group(2, [](int rank, Runtime& runtime) {
     for (int i = 0; i < 200; ++i) {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The response cache in whole runtimes: steady states that hit it, names that never do.
+#include <algorithm>
 #include <catch2/catch.hpp>
 
 #include "tests/support/harness/captured_errors.h"
@@ -99,6 +100,9 @@ TEST_CASE("operations without a name that are alike on one rank alone hit the ca
           check(all.back() == static_cast<float>(10 * step + 1), "of rank 1");
         }
       }
+      const bool has_schedule = std::ranges::any_of(
+          runtime.stats(), [](const StatsGroup& group) { return group.part == "schedule"; });
+      check(has_schedule == (freeze_after_steps > 0), "a schedule only where one may freeze");
       if (rank > 0 || freeze_after_steps > 0) return;
       check(counter_of(runtime, "negotiation", "agreed_in_full") == 2, "in the first step");
       check(counter_of(runtime, "negotiation", "agreed_by_slot") == 58, "in all others");

@@ -5,7 +5,6 @@
 #include <latch>
 
 #include "tests/support/ranks/faulty_group.h"
-#include "tests/support/ranks/sets_of_ranks.h"
 
 namespace {
 

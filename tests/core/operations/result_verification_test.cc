@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // RONDE_VERIFY notices that a backend gave one rank another result than the others.
-#include <algorithm>
 #include <catch2/catch.hpp>
 #include <new>
 

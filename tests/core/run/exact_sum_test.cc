@@ -4,7 +4,6 @@
 #include <limits>
 
 #include "tests/support/fakes/fake_device.h"
-#include "tests/support/ranks/goes_on.h"
 
 namespace {
 
