@@ -3,11 +3,10 @@
 #include "torch_ext/src/common/agreement.h"
 
 namespace ronde_test::broadcast_test {
+namespace {
 
 using ronde::detail::disagreement;
 using ronde::detail::Statement;
-
-namespace {
 
 // Everything a module can hold: frozen and 0-dim and integer tensors, an absent bias, tied weights.
 struct NormNetImpl : torch::nn::Module {
@@ -40,8 +39,6 @@ void check_equal(const Names& all, const Names& expected) {
     CHECK(torch::equal(item.value(), expected[item.key()]));
   }
 }
-
-}  // namespace
 
 TEST_CASE("broadcast_parameters gives every rank the root's parameters and buffers") {
   for (int root = 0; root < ronde::size(); ++root) {
@@ -129,4 +126,5 @@ TEST_CASE("optimizers of other classes, or without save and load, are refused on
                 {"rank 1 has \"torch::optim::AdamW\" where rank 0 has \"torch::optim::Adam\""});
 }
 
+}  // namespace
 }  // namespace ronde_test::broadcast_test

@@ -7,10 +7,9 @@
 #include "tests/torch/layouts.h"
 
 namespace ronde_test::collectives_test {
+namespace {
 
 using ronde::ReduceOp;
-
-namespace {
 
 const std::vector<std::int64_t> kSizes = {2, 3, 4, 5};
 
@@ -30,8 +29,6 @@ at::Tensor expected_allreduce(const Tensors& all, ReduceOp op) {
   if (dtype == at::kBool) return result.ne(0);
   return (at::isFloatingType(dtype) ? result : result.trunc()).to(dtype);
 }
-
-}  // namespace
 
 TEST_CASE("allreduce agrees with a double-precision oracle for every dtype, op and layout") {
   std::int64_t number = 0;
@@ -410,4 +407,5 @@ TEST_CASE("columns of one matrix in flight, and one input that a group reads twi
   CHECK(equal(ronde::grouped_allreduce({matrix, matrix}), {sum, sum}));
 }
 
+}  // namespace
 }  // namespace ronde_test::collectives_test

@@ -14,6 +14,7 @@
 #include "tests/torch/support.h"
 
 namespace ronde_test::device_test {
+namespace {
 
 TEST_CASE("LibTorch's share of the cores", "[n1]") {
   using ronde::detail::compute_threads;
@@ -58,8 +59,6 @@ TEST_CASE("RONDE_COMPUTE_THREADS wins over OMP_NUM_THREADS", "[n1][n2][own]") {
   CHECK(at::get_num_threads() == 3);
 }
 
-namespace {
-
 /// Ronde has a backend for GPUs, whatever machine this is.
 void use_ronde_with_gpus() {
   ::setenv("RONDE_GPU_BACKEND", "fake", 1);
@@ -74,8 +73,6 @@ void open_cuda() {
   INFO((library == nullptr ? dlerror() : file.c_str()));
   REQUIRE(library != nullptr);
 }
-
-}  // namespace
 
 TEST_CASE("the local device is a GPU once libtorch_cuda is open, however late", "[own][n1][n2]") {
   use_ronde_with_gpus();
@@ -100,4 +97,5 @@ TEST_CASE("a libtorch_cuda that is opened after torch::manual_seed is refused", 
                 {"local_device()", "torch::manual_seed()", "link libtorch_cuda", "dlopen()"});
 }
 
+}  // namespace
 }  // namespace ronde_test::device_test

@@ -3,19 +3,16 @@
 #include "tests/torch/layouts.h"
 
 namespace ronde_test::dtypes_test {
+namespace {
 
 using ronde::DataType;
 using ronde::ReduceOp;
-
-namespace {
 
 /// Conjugated lazily, or column-major.
 at::Tensor numbers_of(int rank, at::ScalarType dtype) {
   const at::Tensor numbers = whole_numbers({4, 3}, rank, 50, dtype);
   return rank % 2 == 0 ? at::conj_physical(numbers).conj() : column_major(numbers);
 }
-
-}  // namespace
 
 TEST_CASE("sums and averages of complex numbers are those of their parts") {
   for (const at::ScalarType dtype : {at::kComplexHalf, at::kComplexFloat, at::kComplexDouble}) {
@@ -103,8 +100,6 @@ TEST_CASE("broadcast_parameters takes complex, float8, unsigned and expanded ten
   }
 }
 
-namespace {
-
 struct Types {
   at::ScalarType dtype;
   at::ScalarType half;
@@ -131,8 +126,6 @@ at::Tensor averaged(const Types& types, at::IntArrayRef sizes) {
   for (int rank = 1; rank < ronde::size(); ++rank) sum = sum + sent(rank);
   return (sum / static_cast<float>(ronde::size())).to(types.half).to(types.dtype);
 }
-
-}  // namespace
 
 TEST_CASE("all forms of allreduce and their gradients are sent as halves, as LibTorch rounds") {
   const std::vector<std::int64_t> sizes = {37, 5};
@@ -169,4 +162,5 @@ TEST_CASE("a wire_dtype that is impossible, or has no gradient, is refused", "[n
   }
 }
 
+}  // namespace
 }  // namespace ronde_test::dtypes_test

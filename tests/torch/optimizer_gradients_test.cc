@@ -45,8 +45,6 @@ Tensors train(int steps, bool views = true, bool set_to_none = true) {
   return values_of(net->parameters());
 }
 
-}  // namespace
-
 TEST_CASE("gradients in shared memory train to the same bits as gradients of their own") {
   const Tensors expected = train(12, /*views=*/false);
   for (const bool set_to_none : {true, false}) {
@@ -287,4 +285,5 @@ TEST_CASE("tied weights are reduced once, under their first name, with op and sc
   toy.check_gradients(2.0 * 4.0 * sum_to_size());
 }
 
+}  // namespace
 }  // namespace ronde_test::optimizer_gradients_test

@@ -7,14 +7,11 @@
 #include "tests/torch/toy.h"
 
 namespace ronde_test::replicas_test {
-
 namespace {
 
 const std::vector<std::string> kDiffers = {
     "\"toy\"",          "the ranks differ",     "rank 1 has \"parameter p: f64 [4]",
     "where rank 0 has", "broadcast_parameters", "synchronize()"};
-
-}  // namespace
 
 TEST_CASE("parameters that differ are noticed in the first step, until they are broadcast",
           "[n2][n4]") {
@@ -157,4 +154,5 @@ TEST_CASE("a fingerprint tells arrays apart that differ in one bit, or in their 
   CHECK(seen.size() == arrays);
 }
 
+}  // namespace
 }  // namespace ronde_test::replicas_test

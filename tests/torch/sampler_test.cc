@@ -7,12 +7,11 @@
 #include "torch_ext/src/training/permutation.h"
 
 namespace ronde_test::sampler_test {
+namespace {
 
 using ronde::DistributedSampler;
 using ronde::DistributedSamplerOptions;
 using ronde::Remainder;
-
-namespace {
 
 using Indices = std::vector<std::size_t>;
 
@@ -59,8 +58,6 @@ struct Numbers : torch::data::datasets::BatchDataset<Numbers, std::vector<std::s
  private:
   std::size_t count_;
 };
-
-}  // namespace
 
 TEST_CASE("permutations differ by seed and epoch, and never change", "[n1]") {
   // Written down once: another result breaks every resumed run.
@@ -198,4 +195,5 @@ TEST_CASE("rank and size come from Ronde, and samples in order where they are no
   CHECK(drain(sampler, 2) == expected);
 }
 
+}  // namespace
 }  // namespace ronde_test::sampler_test

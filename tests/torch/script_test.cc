@@ -8,7 +8,6 @@
 #include "tests/torch/checkpoint/training.h"
 
 namespace ronde_test::script_test {
-
 namespace {
 
 constexpr int kSteps = 8;  // the profiling executor optimises from the third on
@@ -50,8 +49,6 @@ at::Tensor parameters_of(const torch::jit::Module& net) {
 torch::optim::Adam adam_of(const torch::jit::Module& net) {
   return torch::optim::Adam(ronde::named_parameters(net).values(), torch::optim::AdamOptions(0.02));
 }
-
-}  // namespace
 
 TEST_CASE("a scripted model trains on N ranks as in one process with the whole batch") {
   for (const bool views : {true, false}) {
@@ -118,4 +115,5 @@ TEST_CASE("a checkpoint keeps a scripted model, also of one from a file") {
   CHECK(first.const_data_ptr() == net.attr("first").toTensor().const_data_ptr());
 }
 
+}  // namespace
 }  // namespace ronde_test::script_test

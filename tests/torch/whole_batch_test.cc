@@ -3,10 +3,9 @@
 #include "tests/torch/optimizer/failing.h"
 
 namespace ronde_test::whole_batch_test {
+namespace {
 
 using ronde::ReduceOp;
-
-namespace {
 
 constexpr std::int64_t kBatch = 8;  // of each rank
 constexpr int kSteps = 6;
@@ -101,8 +100,6 @@ SideNet train_distributed(const Row& row, bool set_to_none) {
   return net;
 }
 
-}  // namespace
-
 TEST_CASE("training on N ranks equals one process with the whole batch, also of complex numbers") {
   const std::vector<Row> rows = {
       {"SGD"},
@@ -127,4 +124,5 @@ TEST_CASE("training on N ranks equals one process with the whole batch, also of 
   }
 }
 
+}  // namespace
 }  // namespace ronde_test::whole_batch_test

@@ -5,7 +5,6 @@
 #include "tests/torch/checkpoint/training.h"
 
 namespace ronde_test::worlds_test {
-
 namespace {
 
 constexpr int kSteps = 6;
@@ -87,8 +86,6 @@ std::vector<int> ranks_where(const std::function<bool(int)>& wanted) {
   }
   return ranks;
 }
-
-}  // namespace
 
 TEST_CASE("two models in worlds of their own train in turns as in one process each") {
   const int parity = ronde::rank() % 2;
@@ -196,4 +193,5 @@ TEST_CASE("a world meets in a TCPStore of c10d") {
   ronde::barrier();  // the store stays until all have met
 }
 
+}  // namespace
 }  // namespace ronde_test::worlds_test

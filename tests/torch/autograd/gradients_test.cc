@@ -227,8 +227,6 @@ void check_all_cases() {
   }
 }
 
-}  // namespace
-
 TEST_CASE("gradients of collectives, and of gradients, are those of finite differences") {
   check_all_cases();
 }
@@ -293,4 +291,5 @@ TEST_CASE("gradients have the dtype of their tensors") {
   }
 }
 
+}  // namespace
 }  // namespace ronde_test::gradients_test

@@ -8,16 +8,13 @@
 #include "tests/torch/support.h"
 
 namespace ronde_test::recording_test {
+namespace {
 
 using ronde::ReduceOp;
-
-namespace {
 
 at::Tensor leaf() {
   return full({3, 2}, ronde::rank() + 1.0).requires_grad_();
 }
-
-}  // namespace
 
 TEST_CASE("results require grad if autograd records the tensor, and not otherwise") {
   const at::Tensor tensor = leaf();
@@ -246,4 +243,5 @@ TEST_CASE("a tensor that one rank cannot send leaves the names of later gradient
   CHECK(near(tensor.grad(), full({3, 2}, 2.0), 1e-12));
 }
 
+}  // namespace
 }  // namespace ronde_test::recording_test

@@ -9,10 +9,9 @@
 #include "torch_ext/src/store/manifest.h"
 
 namespace ronde_test::checkpoint_errors_test {
+namespace {
 
 using namespace ronde_test::checkpoints;
-
-namespace {
 
 std::size_t count_folders(const fs::path& folder) {
   ronde::barrier();
@@ -21,8 +20,6 @@ std::size_t count_folders(const fs::path& folder) {
   ronde::barrier();
   return folders;
 }
-
-}  // namespace
 
 TEST_CASE("a damaged or torn newest checkpoint gives way to the one before, on all ranks") {
   const std::vector<std::function<void(const fs::path&)>> damages = {
@@ -122,8 +119,6 @@ TEST_CASE("what is each rank's own fits the same number of ranks only", "[n2][n4
   ronde::remove_process_set(set);
 }
 
-namespace {
-
 /// Makes way for the files once a save has come to this object.
 struct Obstacle {
   fs::path path;
@@ -133,8 +128,6 @@ struct Obstacle {
   }
   void load(torch::serialize::InputArchive& /*archive*/) {}
 };
-
-}  // namespace
 
 TEST_CASE("a save that fails on one rank is told on all by the next call, which saves even so") {
   const SharedFolder folder;
@@ -161,8 +154,6 @@ TEST_CASE("a save that fails on one rank is told on all by the next call, which 
   CHECK(resumed.resume() == 3);
 }
 
-namespace {
-
 /// A file that not even the superuser can remove in this scope, if the file system supports that.
 class Frozen {
  public:
@@ -179,8 +170,6 @@ class Frozen {
   const fs::path path_;
   const bool is_frozen_;
 };
-
-}  // namespace
 
 TEST_CASE("an older checkpoint that cannot be removed costs no save", "[n1]") {
   const SharedFolder folder;
@@ -258,8 +247,6 @@ TEST_CASE("two jobs that save into one folder are told, and lose nothing") {
   CHECK(files_in(folder.path(), "manifest.json").size() == 2);
 }
 
-namespace {
-
 /// Takes nothing, not even what it has written itself.
 struct Stubborn {
   void save(torch::serialize::OutputArchive& archive) const {
@@ -272,8 +259,6 @@ struct Stubborn {
   }
   std::int64_t number = 0;
 };
-
-}  // namespace
 
 TEST_CASE("an object that can be neither loaded nor set back says both") {
   const SharedFolder folder;
@@ -385,4 +370,5 @@ TEST_CASE("names and options that make no sense are refused", "[n1]") {
   check_refused([&] { ronde::Checkpoint(""); }, {"the path of the folder is empty"});
 }
 
+}  // namespace
 }  // namespace ronde_test::checkpoint_errors_test

@@ -13,10 +13,9 @@
 #include "tests/torch/checkpoint/training.h"
 
 namespace ronde_test::checkpoint_hosts_test {
+namespace {
 
 using namespace ronde_test::checkpoints;
-
-namespace {
 
 /// Ranks 0 and 1 on one host, 2 and 3 on another, each with a disk of its own.
 void on_two_hosts(const std::function<void(const fs::path& disk)>& action) {
@@ -26,8 +25,6 @@ void on_two_hosts(const std::function<void(const fs::path& disk)>& action) {
   action(disk.path());
   ronde::barrier();
 }
-
-}  // namespace
 
 TEST_CASE("with replicate the parts of a lost host are on the other one", "[n4][own]") {
   on_two_hosts([](const fs::path& disk) {
@@ -94,8 +91,6 @@ TEST_CASE("what one host could not commit, it does with the next save", "[n4][ow
   });
 }
 
-namespace {
-
 constexpr int kGroupError = 9;
 constexpr int kVictimStep = 5;
 
@@ -111,8 +106,6 @@ void die_in_the_next_write(const std::string& file = "/") {
   const rlimit most = {1000, 1000};
   ::setrlimit(RLIMIT_FSIZE, &most);
 }
-
-}  // namespace
 
 TEST_CASE("helper: a rank that trains and saves", "[.][own]") {
   using ronde::test::started_with;
@@ -162,11 +155,7 @@ TEST_CASE("a rank that is killed in the middle of a save costs that save alone",
   }
 }
 
-namespace {
-
 std::atomic<bool> write_is_held = false, write_may_end = false;
-
-}  // namespace
 
 TEST_CASE("training goes on while a save is held up in the middle of a write", "[n1]") {
   const SharedFolder folder;
@@ -214,16 +203,12 @@ TEST_CASE("helper: a rank that shuts down while it saves", "[.][own]") {
   ronde::shutdown();
 }
 
-namespace {
-
 std::vector<ronde::test::CommandResult> save_and_shut_down(const fs::path& folder,
                                                            const std::string& spoiled) {
   return ronde::test::run_file_ranks(
       2, "helper: a rank that shuts down while it saves",
       {{"TRAIN_FOLDER", folder.string()}, {"TRAIN_SPOIL", spoiled}, {"OMP_NUM_THREADS", "1"}});
 }
-
-}  // namespace
 
 TEST_CASE("shutdown waits for the save in progress, and throws if it fails", "[n1]") {
   const ronde::test::TemporaryFolder folder;
@@ -256,4 +241,5 @@ TEST_CASE("shutdown throws the death of a rank that only the save in progress ha
   CHECK(contains(ranks[0].out, "rank 1 was lost"));
 }
 
+}  // namespace
 }  // namespace ronde_test::checkpoint_hosts_test

@@ -11,6 +11,7 @@
 #include "torch_ext/src/store/manifest.h"
 
 namespace ronde_test::checkpoint_test {
+namespace {
 
 using namespace ronde_test::checkpoints;
 
@@ -70,8 +71,6 @@ TEST_CASE("LibTorch opens a part as a dictionary of tensors", "[n1][n2]") {
   CHECK(found == 1);
 }
 
-namespace {
-
 /// Trains as far as `until`, and returns the samples that all ranks have seen, sorted.
 std::vector<std::int64_t> go_on(const fs::path& folder, std::vector<int> ranks, std::size_t batch,
                                 int until) {
@@ -95,8 +94,6 @@ std::vector<std::int64_t> go_on(const fs::path& folder, std::vector<int> ranks, 
   std::sort(sorted.begin(), sorted.end());
   return sorted;
 }
-
-}  // namespace
 
 TEST_CASE("four ranks, then two, then three see each sample once in an epoch", "[n4]") {
   const SharedFolder folder;
@@ -144,8 +141,6 @@ TEST_CASE("a batch is divided among the ranks and passes") {
   check_refused([&] { ronde::share_batch(8 * ranks, 0); }, {"at most 0"});
 }
 
-namespace {
-
 /// Saves a number and the object as step 1.
 template <typename T>
 void save(const fs::path& folder, T& object) {
@@ -166,8 +161,6 @@ void check_not_resumed(T& saved, T& object, const std::vector<std::string>& part
   check_refused([&] { checkpoint.resume(); }, parts);
   CHECK(number == 7);
 }
-
-}  // namespace
 
 TEST_CASE("a checkpoint keeps complex, float8, unsigned, conjugated and expanded tensors") {
   for (const bool shared_before : {true, false}) {
@@ -233,14 +226,10 @@ TEST_CASE("tensor variables are resumed where they are, or replaced if they cann
   CHECK(columns.is_contiguous());
 }
 
-namespace {
-
 /// Without a default constructor.
 struct Fixed : Note {
   explicit Fixed(const std::string& of) : Note{of, at::zeros({1})} {}
 };
-
-}  // namespace
 
 TEST_CASE("an object that throws half way on one rank leaves all objects of all ranks alone",
           "[n2][n4]") {
@@ -258,4 +247,5 @@ TEST_CASE("an object that throws half way on one rank leaves all objects of all 
   CHECK(object.text == (ronde::rank() == 0 ? fails : "mine"));
 }
 
+}  // namespace
 }  // namespace ronde_test::checkpoint_test

@@ -14,10 +14,9 @@
 #include "torch_ext/src/common/agreement.h"
 
 namespace ronde_test::stop_signals_test {
+namespace {
 
 using ronde::detail::StopSignals;
-
-namespace {
 
 std::atomic<int> first_calls, second_calls, sender;
 struct sigaction before_second = {};
@@ -88,8 +87,6 @@ bool is_asked(StopSignals& signals) {
   return signals.agreed();
 }
 
-}  // namespace
-
 TEST_CASE("a stop signal asks Checkpoints to stop, and runs the program's own handler") {
   for (const struct sigaction& action :
        {plain(SIG_IGN), plain(SIG_DFL), plain(first_handler), with_info()}) {
@@ -159,4 +156,5 @@ TEST_CASE("a signal that comes again a second later ends the process, after its 
   }
 }
 
+}  // namespace
 }  // namespace ronde_test::stop_signals_test

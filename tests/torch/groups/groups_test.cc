@@ -5,10 +5,9 @@
 #include "tests/torch/layouts.h"
 
 namespace ronde_test::groups_test {
+namespace {
 
 using ronde::ReduceOp;
-
-namespace {
 
 const std::vector<std::vector<std::int64_t>> kShapes = {{2, 3, 4, 5}, {6, 1, 2, 3}, {},
                                                         {7},          {0, 3},       {5, 2, 2, 2}};
@@ -40,8 +39,6 @@ Tensors expected(const std::function<Tensors(int rank)>& of,
   }
   return results;
 }
-
-}  // namespace
 
 TEST_CASE("a grouped allreduce gives what each allreduce would, in all four forms") {
   const auto make = [] { return tensors_of(ronde::rank()); };
@@ -135,4 +132,5 @@ TEST_CASE("a group waits for all of its tensors on every rank", "[n2]") {
   CHECK(equal(work.wait(), {at::full({2}, 2.0), at::full({3}, 2.0)}));
 }
 
+}  // namespace
 }  // namespace ronde_test::groups_test

@@ -12,8 +12,6 @@ int rank_before() {
   return (ronde::rank() + ronde::size() - 1) % ronde::size();
 }
 
-}  // namespace
-
 TEST_CASE("messages carry every dtype and layout around a ring", "[n2][n3][n4]") {
   for (std::int64_t i = 0; i < static_cast<std::int64_t>(kMovedDtypes.size()); ++i) {
     const at::ScalarType dtype = kMovedDtypes[static_cast<std::size_t>(i)];
@@ -85,4 +83,5 @@ TEST_CASE("what a message refuses", "[n2]") {
   check_refused([&] { sent.wait(); }, {message(ronde::rank(), other)});
 }
 
+}  // namespace
 }  // namespace ronde_test::messages_test

@@ -3,11 +3,10 @@
 #include "tests/torch/layouts.h"
 
 namespace ronde_test::process_sets_test {
+namespace {
 
 using ronde::ProcessSet;
 using ronde::ReduceOp;
-
-namespace {
 
 const std::vector<std::int64_t> kSizes = {5, 3, 2, 2};
 
@@ -64,8 +63,6 @@ void check_moves(ProcessSet set, const std::vector<int>& ranks, int within) {
   }
   ronde::barrier({.process_set = set});
 }
-
-}  // namespace
 
 TEST_CASE("every tensor operation in every process set, in its order") {
   std::vector<std::vector<int>> sets;
@@ -246,4 +243,5 @@ TEST_CASE("data and tensor parallelism on a grid learn as one process does", "[n
   grid.remove();
 }
 
+}  // namespace
 }  // namespace ronde_test::process_sets_test

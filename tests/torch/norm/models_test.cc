@@ -6,14 +6,13 @@
 #include "tests/torch/norm/batches.h"
 
 namespace ronde_test::models_test {
+namespace {
 
 using torch::nn::BatchNorm2d;
 using torch::nn::BatchNorm2dImpl;
 using torch::nn::Conv2d;
 using torch::nn::Conv2dOptions;
 using torch::nn::Sequential;
-
-namespace {
 
 /// A Sequential that can be part of another.
 struct BlockImpl : torch::nn::SequentialImpl {
@@ -98,8 +97,6 @@ void check_same_state(const A& a, const B& b) {
   same(a.named_parameters(), b.named_parameters());
   same(a.named_buffers(), b.named_buffers());
 }
-
-}  // namespace
 
 TEST_CASE("batch norms in Sequentials are exchanged, with all that they have", "[n1][n2]") {
   Sequential net = small_net();
@@ -223,8 +220,6 @@ TEST_CASE("a layer is printed with its options", "[n1]") {
   CHECK(printed(ronde::SyncBatchNormOptions(3).momentum(std::nullopt)) == begin + "None" + end);
 }
 
-namespace {
-
 /// Trains on all ranks, whose losses add up to that of one process, or in one process.
 void train(Sequential& net, const Samples& samples, bool together) {
   torch::optim::SGD sgd(net->parameters(), torch::optim::SGDOptions(0.01).momentum(0.5));
@@ -245,8 +240,6 @@ void train(Sequential& net, const Samples& samples, bool together) {
   }
 }
 
-}  // namespace
-
 TEST_CASE("training with converted batch norms is training in one process with the whole batch") {
   for (const Samples& samples : {Samples(three_each), Samples(none_on_the_last)}) {
     torch::manual_seed(3);
@@ -265,4 +258,5 @@ TEST_CASE("training with converted batch norms is training in one process with t
   }
 }
 
+}  // namespace
 }  // namespace ronde_test::models_test

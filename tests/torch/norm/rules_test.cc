@@ -6,12 +6,11 @@
 #include "tests/torch/norm/batches.h"
 
 namespace ronde_test::rules_test {
+namespace {
 
 using ronde::SyncBatchNorm1d;
 using ronde::SyncBatchNorm2d;
 using ronde::SyncBatchNormOptions;
-
-namespace {
 
 constexpr auto kSoon = std::chrono::milliseconds(300);
 /// Long enough for both ranks, even on a slow machine.
@@ -30,8 +29,6 @@ std::uint64_t exchanges() {
 std::uint64_t unless_alone(std::uint64_t count) {
   return ronde::size() == 1 ? 0 : count;
 }
-
-}  // namespace
 
 TEST_CASE("each layer has one exchange forward and one backward, which are counted") {
   const auto counts = [] {
@@ -103,14 +100,10 @@ TEST_CASE("only some ranks' inputs have a gradient", "[n2][n3]") {
   CHECK(near(sum_over_ranks(layer->weight.grad()), whole->weight.grad(), 1e-10));
 }
 
-namespace {
-
 /// Keeps the graph.
 at::Tensor gradient_of(const at::Tensor& loss, const at::Tensor& of, bool create_graph) {
   return torch::autograd::grad({loss}, {of}, {}, /*retain_graph=*/true, create_graph)[0];
 }
-
-}  // namespace
 
 TEST_CASE("second derivatives over several ranks are refused, and first ones stay") {
   SyncBatchNorm2d layer(SyncBatchNormOptions(3).name("once"));
@@ -226,4 +219,5 @@ TEST_CASE("a rank that does not come is named with the layer", "[n2]") {
                  {"'gradient of sync_batch_norm/waiting' timed out on rank 0"});
 }
 
+}  // namespace
 }  // namespace ronde_test::rules_test

@@ -4,11 +4,10 @@
 #include "tests/torch/norm/batches.h"
 
 namespace ronde_test::values_test {
+namespace {
 
 using ronde::SyncBatchNormOptions;
 using torch::nn::BatchNormOptions;
-
-namespace {
 
 constexpr std::int64_t kFeatures = 5;
 
@@ -153,8 +152,6 @@ void check_case(const Case& one) {
   check_step(one, *both.ours, *both.theirs, 4);
 }
 
-}  // namespace
-
 TEST_CASE("a batch norm over all ranks is that of one process with the whole batch") {
   for (const Case& one : cases()) {
     CAPTURE(one.name);
@@ -232,4 +229,5 @@ TEST_CASE("no values on any rank, or one each, are what they are in one process"
   CHECK(near(ours->running_mean, at::full({3}, 0.1 * (mean_rank() + 1)), 1e-6));
 }
 
+}  // namespace
 }  // namespace ronde_test::values_test

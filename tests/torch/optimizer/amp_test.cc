@@ -9,12 +9,11 @@
 #include "tests/torch/toy.h"
 
 namespace ronde_test::amp_test {
+namespace {
 
 using ronde::Autocast;
 using ronde::DistributedOptimizer;
 using ronde::GradScaler;
-
-namespace {
 
 constexpr double kOverflow = std::numeric_limits<double>::infinity();
 
@@ -36,8 +35,6 @@ struct ScaleRule {
 ronde::GradScalerOptions options() {
   return {.init_scale = 8.0, .growth_factor = 2.0, .backoff_factor = 0.25, .growth_interval = 3};
 }
-
-}  // namespace
 
 TEST_CASE("a scale that is a power of two changes no bit of the training") {
   const auto train = [](bool scaled) {
@@ -207,14 +204,10 @@ TEST_CASE("training in half precision learns, and keeps the same bits on all ran
   CHECK(same_on_all_ranks(flatten(regression.parameters())));
 }
 
-namespace {
-
 /// On rank `which`; 1 on the others.
 double too_large_on(int which) {
   return ronde::rank() == which ? kOverflow : 1.0;
 }
-
-}  // namespace
 
 TEST_CASE("gradients that were dropped after unscale_ leave nothing to the next but an overflow",
           "[n1][n2]") {
@@ -425,4 +418,5 @@ TEST_CASE("a scaler refuses what makes no sense, and says what to do", "[n1][n2]
   }
 }
 
+}  // namespace
 }  // namespace ronde_test::amp_test

@@ -5,11 +5,10 @@
 #include "tests/torch/optimizer/failing.h"
 
 namespace ronde_test::bad_input_test {
+namespace {
 
 using ronde::DistributedOptimizer;
 using ronde::DistributedOptimizerOptions;
-
-namespace {
 
 constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
@@ -25,8 +24,6 @@ struct Pair {
   const Names names = {{"a", a}, {"b", b}};
   torch::optim::SGD sgd{{a, b}, 1.0};
 };
-
-}  // namespace
 
 TEST_CASE("options that make no sense are refused, with what to do", "[n1][n2]") {
   Pair pair;
@@ -137,4 +134,5 @@ TEST_CASE("without the finder a NaN of one rank reaches all, with the same bits"
   }
 }
 
+}  // namespace
 }  // namespace ronde_test::bad_input_test

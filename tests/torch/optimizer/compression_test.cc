@@ -3,13 +3,12 @@
 #include "tests/torch/support.h"
 
 namespace ronde_test::compression_test {
+namespace {
 
 using ronde::CompressedGradient;
 using ronde::CompressedPart;
 using ronde::DistributedOptimizer;
 using ronde::GradientReduction;
-
-namespace {
 
 /// One matrix, whose gradient is what the loss says.
 struct Matrix {
@@ -197,8 +196,6 @@ at::Tensor reduced(const at::Tensor& gradient,
   return matrix.p.grad();
 }
 
-}  // namespace
-
 TEST_CASE("half-precision gradients are those that LibTorch's conversions give", "[n2]") {
   struct Row {
     at::ScalarType dtype;
@@ -271,4 +268,5 @@ TEST_CASE("a compressor of the program's that sends nothing is refused", "[n2]")
   check_refused([&] { optimizer.step(); }, {"nothing to send"});
 }
 
+}  // namespace
 }  // namespace ronde_test::compression_test

@@ -18,12 +18,11 @@
 #include "torch_ext/src/placement/gradient_views.h"
 
 namespace ronde_test::failures_test {
+namespace {
 
 using ronde::DistributedOptimizer;
 using ronde::ReduceOp;
 using Fails = Fragile::Fails;
-
-namespace {
 
 constexpr auto kSoon = std::chrono::milliseconds(400);
 constexpr auto kForEver = std::chrono::milliseconds(0);
@@ -40,8 +39,6 @@ void fail_in_turns(const std::function<void()>& fail) {
   if (ronde::rank() != 0) fail();
   ronde::barrier();
 }
-
-}  // namespace
 
 TEST_CASE("a compressor that throws on rank 1 alone fails the step on all ranks", "[n2][n3]") {
   for (const int groups : {0, 1, 2}) {
@@ -185,8 +182,6 @@ TEST_CASE("optimizers of sets, or with names, that differ between ranks are told
   toy.check_gradients(mean_rank());
 }
 
-namespace {
-
 /// The calls by which a rank learns that its optimizer has gained a parameter.
 struct Path {
   std::string calls;
@@ -218,8 +213,6 @@ std::string thrown_by(const Path& path, DistributedOptimizer& optimizer) {
   if (path.has("step")) text += thrown_text([&] { optimizer.step(); });
   return text;
 }
-
-}  // namespace
 
 TEST_CASE("a parameter that one rank alone gained leaves no rank waiting, by each call path",
           "[n2][n3]") {
@@ -307,8 +300,6 @@ TEST_CASE("a gradient that a scaler cannot divide on one rank is divided on none
   }
 }
 
-namespace {
-
 /// Has no memory for one tensor of the size that it is told, the next that is asked for.
 class Scarce final : public c10::Allocator {
  public:
@@ -340,8 +331,6 @@ class Scarce final : public c10::Allocator {
   c10::Allocator* const before_;
   std::atomic<std::size_t> refused_{0};
 };
-
-}  // namespace
 
 TEST_CASE("what fails in backward is told by step(), also with a closure", "[n2][n3]") {
   for (const bool evaluates_often : {false, true}) {
@@ -497,4 +486,5 @@ TEST_CASE("a block that the ranks do not come to agree on is given back", "[n2]"
   ronde::barrier();
 }
 
+}  // namespace
 }  // namespace ronde_test::failures_test

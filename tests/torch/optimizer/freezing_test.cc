@@ -7,11 +7,10 @@
 #include "tests/torch/toy.h"
 
 namespace ronde_test::freezing_test {
+namespace {
 
 using ronde::DistributedOptimizer;
 using ronde::ReduceOp;
-
-namespace {
 
 constexpr std::int64_t kWidth = 4;
 
@@ -103,8 +102,6 @@ at::Tensor trained_here(const FreezingCase& row) {
   return trained(
       row, pair, [&] { optimizer.zero_grad(row.clears); }, backward, [&] { optimizer.step(); });
 }
-
-}  // namespace
 
 TEST_CASE("a parameter that is frozen while it has a gradient trains as in one process",
           "[n2][n3]") {
@@ -256,4 +253,5 @@ TEST_CASE("a compression that one rank cannot make is made on none, and may be l
   }
 }
 
+}  // namespace
 }  // namespace ronde_test::freezing_test

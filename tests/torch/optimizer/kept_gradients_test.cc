@@ -9,10 +9,9 @@
 #include "tests/torch/toy.h"
 
 namespace ronde_test::kept_gradients_test {
+namespace {
 
 using ronde::DistributedOptimizer;
-
-namespace {
 
 /// Large enough for its gradient to be placed (16 KiB).
 constexpr std::int64_t kWide = 64;
@@ -34,8 +33,6 @@ struct KeepingScale : torch::autograd::Function<KeepingScale> {
     return {kept};
   }
 };
-
-}  // namespace
 
 TEST_CASE("gradients that the program made before the first backward stay the gradients",
           "[n1][n2][n3]") {
@@ -167,4 +164,5 @@ TEST_CASE("a backward pass that fails leaves the optimizer to other threads", "[
   toy.check_values(0.0);
 }
 
+}  // namespace
 }  // namespace ronde_test::kept_gradients_test

@@ -11,10 +11,9 @@
 #include "tests/torch/toy.h"
 
 namespace ronde_test::lifetime_test {
+namespace {
 
 using ronde::DistributedOptimizer;
-
-namespace {
 
 using WeakTensor = c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>;
 
@@ -61,8 +60,6 @@ struct Turn {
   }
   int rest_;
 };
-
-}  // namespace
 
 TEST_CASE("optimizers made and destroyed 1,080 times leave nothing behind", "[n1][n2]") {
   const at::Tensor p = at::ones({100}).requires_grad_();
@@ -270,4 +267,5 @@ TEST_CASE("an optimizer that is kept over a shutdown and another init reduces ag
   CHECK(near(names["a"], full({3}, 1 - 8), 1e-6));
 }
 
+}  // namespace
 }  // namespace ronde_test::lifetime_test

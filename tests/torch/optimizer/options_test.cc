@@ -8,11 +8,10 @@
 #include "tests/torch/toy.h"
 
 namespace ronde_test::options_test {
+namespace {
 
 using ronde::DistributedOptimizer;
 using ronde::ReduceOp;
-
-namespace {
 
 struct LbfgsCase {
   std::string name;
@@ -63,8 +62,6 @@ void check_bits(const MakeOptimizer& make, const ronde::DistributedOptimizerOpti
   CHECK(unseen_loss() < before / 2);
   CHECK(same_on_all_ranks(flatten(regression.parameters())));
 }
-
-}  // namespace
 
 TEST_CASE("LBFGS on N ranks equals one process, with and without line search") {
   const std::vector<LbfgsCase> rows = {
@@ -375,4 +372,5 @@ TEST_CASE("where the step of one rank fails, no rank's step counts", "[n2][n3]")
   check_refused([&] { static_cast<void>(optimizer.skip_synchronize()); }, {"Clip"});
 }
 
+}  // namespace
 }  // namespace ronde_test::options_test

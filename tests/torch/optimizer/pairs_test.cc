@@ -15,10 +15,9 @@
 #include "tests/torch/support.h"
 
 namespace ronde_test::pairs_test {
+namespace {
 
 using ronde::DistributedOptimizer;
-
-namespace {
 
 /// Factors and their choices; the first choice is the default of users.
 using Factors = std::map<std::string, std::vector<std::string>>;
@@ -543,8 +542,6 @@ void check_row(const Row& row) {
   return true;
 }();
 
-}  // namespace
-
 TEST_CASE("every pair of choices occurs in a row", "[n1]") {
   CHECK(rows().size() >= 20);  // of five inner optimizers and four ways to combine
   for (const Pair& pair : all_pairs()) {
@@ -556,4 +553,5 @@ TEST_CASE("every pair of choices occurs in a row", "[n1]") {
   }
 }
 
+}  // namespace
 }  // namespace ronde_test::pairs_test

@@ -6,11 +6,10 @@
 #include "tests/torch/toy.h"
 
 namespace ronde_test::parting_test {
+namespace {
 
 using ronde::DistributedOptimizer;
 using ronde::ReduceOp;
-
-namespace {
 
 /// Enough for a frozen schedule.
 constexpr int kManySteps = 12;
@@ -45,8 +44,6 @@ void check_step_refused(WrappedToy& toy, const std::vector<std::string>& parts) 
 void set_rate(torch::optim::Optimizer& optimizer, double rate) {
   for (auto& group : optimizer.param_groups()) group.options().set_lr(rate);
 }
-
-}  // namespace
 
 TEST_CASE("a step that one rank drops is told on all ranks in the next one", "[n2][n3]") {
   for_each_trained(1e-3, [](WrappedToy& toy, int steps, bool of_deltas) {
@@ -162,4 +159,5 @@ TEST_CASE("optimizers of one name, or of two threads, are refused while both liv
   DistributedOptimizer optimizer(second.sgd, second.names, {.name = "same"});
 }
 
+}  // namespace
 }  // namespace ronde_test::parting_test

@@ -3,10 +3,9 @@
 #include "tests/torch/support.h"
 
 namespace ronde_test::sparse_test {
+namespace {
 
 using ronde::DistributedOptimizer;
-
-namespace {
 
 constexpr std::int64_t kWords = 12;
 constexpr std::int64_t kWidth = 3;
@@ -26,8 +25,6 @@ at::Tensor words_of(int rank) {
 at::Tensor loss_of(torch::nn::Embedding& embedding, int rank) {
   return embedding->forward(words_of(rank)).pow(2).sum() * (rank + 1.0);
 }
-
-}  // namespace
 
 TEST_CASE("sparse complex gradients are summed, and a scaler divides dense ones", "[n1][n2]") {
   const auto gradient_of = [](int rank) {
@@ -216,4 +213,5 @@ TEST_CASE("sparse gradients refuse what has no sparse form", "[n2]") {
   optimizer.step();
 }
 
+}  // namespace
 }  // namespace ronde_test::sparse_test

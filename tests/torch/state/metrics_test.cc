@@ -3,13 +3,12 @@
 #include "tests/torch/support.h"
 
 namespace ronde_test::metrics_test {
+namespace {
 
 using ronde::MetricAverage;
 using ronde::WarmupLR;
 using torch::optim::SGD;
 using torch::optim::SGDOptions;
-
-namespace {
 
 // Batch i of a rank: its loss and number of samples.
 double loss_of(int rank, int i) {
@@ -51,8 +50,6 @@ void add_batches(MetricAverage& metrics, int batches) {
     metrics.add("accuracy", at::full({1}, accuracy_of(ronde::rank(), i), at::kFloat));
   }
 }
-
-}  // namespace
 
 TEST_CASE("metrics are averaged over all samples of all ranks, some of which may have none") {
   const int size = ronde::size();
@@ -155,8 +152,6 @@ TEST_CASE("metrics are averaged within a process set", "[n2][n4]") {
   ronde::remove_process_set(set);
 }
 
-namespace {
-
 const std::vector<double> kRates = {0.1, 0.003};
 
 // Two groups, one of which is fast.
@@ -178,8 +173,6 @@ std::vector<double> rates(const torch::optim::Optimizer& optimizer) {
 std::vector<double> times(double factor) {
   return {kRates[0] * factor, kRates[1] * factor};
 }
-
-}  // namespace
 
 TEST_CASE("the warm-up raises every group's rate by equal steps to the number of ranks' fold") {
   const double size = ronde::size();
@@ -327,4 +320,5 @@ TEST_CASE("what is refused on one rank alone names it, once there are ranks", "[
   }
 }
 
+}  // namespace
 }  // namespace ronde_test::metrics_test

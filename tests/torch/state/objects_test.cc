@@ -6,7 +6,6 @@
 #include "tests/torch/layouts.h"
 
 namespace ronde_test::objects_test {
-
 namespace {
 
 // `of(rank)` is that rank's object.
@@ -74,8 +73,6 @@ Tensors everything(const torch::nn::Module& module) {
   for (const at::Tensor& buffer : module.buffers()) all.push_back(buffer);
   return all;
 }
-
-}  // namespace
 
 TEST_CASE("plain bytes of any length are sent as they are") {
   check_bytes<std::string>();
@@ -234,8 +231,6 @@ TEST_CASE("objects travel within process sets, whose numbers roots are", "[n2][n
   ronde::remove_process_set(set);
 }
 
-namespace {
-
 // Every rank's text of the UsageError is the same, and has this part.
 std::string refused_alike(const std::function<void()>& call, const std::string& part) {
   std::string text = check_refused(call, {part});
@@ -257,8 +252,6 @@ void check_alive() {
   ronde::broadcast_object(text, {.root = ronde::size() - 1});
   CHECK(text == "rank " + std::to_string(ronde::size() - 1));
 }
-
-}  // namespace
 
 TEST_CASE("roots that differ or do not exist are refused", "[n2][n4]") {
   std::string text = "mine";
@@ -331,8 +324,6 @@ TEST_CASE("an object that one rank cannot write or read changes on none", "[n2][
   check_alive();
 }
 
-namespace {
-
 // Fails to load on rank 1, after load() has written the parameters in place or replaced them.
 struct FragileImpl : torch::nn::Module {
   FragileImpl(double value, bool writes_in_place) : in_place(writes_in_place) {
@@ -355,8 +346,6 @@ struct FragileImpl : torch::nn::Module {
   at::Tensor repeated;  ///< its memory holds one row
 };
 TORCH_MODULE(Fragile);
-
-}  // namespace
 
 TEST_CASE("a module whose load fails on one rank has its values back on all", "[n2][n4]") {
   for (const bool in_place : {false, true}) {
@@ -401,8 +390,6 @@ TEST_CASE("bytes that do not fit are refused by load_bytes, which changes nothin
   check_refused([&] { ronde::save_bytes(none); }, {"the module holder is empty"});
 }
 
-namespace {
-
 // Checks that no part of the bytes of `object`, and none with a changed bit, loads.
 template <typename T>
 void check_damaged(T& object) {
@@ -424,8 +411,6 @@ void check_damaged(T& object) {
   ronde::load_bytes(object, bytes);
   CHECK(ronde::save_bytes(object) == bytes);
 }
-
-}  // namespace
 
 TEST_CASE("bytes that are lost or changed are refused by load_bytes", "[n1]") {
   std::string text = "plain bytes";
@@ -459,4 +444,5 @@ TEST_CASE("a rank without memory for an object makes all refuse it", "[n2][own]"
   check_alive();
 }
 
+}  // namespace
 }  // namespace ronde_test::objects_test

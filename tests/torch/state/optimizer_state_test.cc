@@ -4,10 +4,9 @@
 #include "tests/torch/support.h"
 
 namespace ronde_test::optimizer_state_test {
+namespace {
 
 using namespace torch::optim;
-
-namespace {
 
 // Makes the optimizer of these groups, each with options of its own.
 using Make = std::function<std::unique_ptr<Optimizer>(const std::vector<Tensors>& groups)>;
@@ -157,8 +156,6 @@ void check_pair(const Row& row, bool swapped, int root, int root_steps, int othe
   }
 }
 
-}  // namespace
-
 TEST_CASE("every optimizer goes on as the root's in every pair of states and options") {
   for (const Row& row : rows()) {
     CHECK(Run(row, row.one).options() != Run(row, row.other).options());
@@ -292,4 +289,5 @@ TEST_CASE("state follows its parameters where they are on several devices", "[n2
   CHECK(near(average(near_one), at::full({2}, 0.2), 1e-6));
 }
 
+}  // namespace
 }  // namespace ronde_test::optimizer_state_test

@@ -21,8 +21,6 @@ void read(torch::serialize::InputArchive& archive, const std::string& bytes) {
   if (!bytes.empty()) archive.load_from(bytes.data(), bytes.size());
 }
 
-}  // namespace
-
 TEST_CASE("a rank's seed mixes seed and rank, and its lower half is its own", "[n1]") {
   // SplitMix64 started at this seed begins with 1234567, and started at that with the numbers
   // below, as published; started at the next seed, with 1, which MurmurHash3 of no bytes mixes.
@@ -78,8 +76,6 @@ TEST_CASE("random states of all ranks go to the root's archive and back") {
   }
 }
 
-namespace {
-
 /// A checkpoint of so many ranks' states, those of rank 1 and of the others.
 std::string bytes_of_states(int ranks, const at::Tensor& others, const at::Tensor& of_rank_1) {
   torch::serialize::OutputArchive archive(std::make_shared<torch::jit::CompilationUnit>());
@@ -92,8 +88,6 @@ std::string bytes_of_states(int ranks, const at::Tensor& others, const at::Tenso
   archive.write("random_state", parts);
   return text_of(archive);
 }
-
-}  // namespace
 
 TEST_CASE("random states of other ranks, or of none, are refused and change nothing", "[n2][n4]") {
   const int size = ronde::size();
@@ -133,8 +127,6 @@ TEST_CASE("random states of other ranks, or of none, are refused and change noth
   }
   ronde::remove_process_set(set);
 }
-
-namespace {
 
 template <typename T>
 void add(torch::serialize::OutputArchive& archive, const std::string& key, const T& object) {
@@ -180,8 +172,6 @@ void load(checkpoints::Training& training, const std::string& file) {
   training.steps = static_cast<int>(training.warmup.steps_taken());
 }
 
-}  // namespace
-
 TEST_CASE("a run that goes on in the middle of an epoch ends with the same bits") {
   const int epoch = static_cast<int>(checkpoints::kSamples) / 2 / ronde::size();
   const int end = 2 * epoch + 3;
@@ -210,4 +200,5 @@ TEST_CASE("a run that goes on in the middle of an epoch ends with the same bits"
   }
 }
 
+}  // namespace
 }  // namespace ronde_test::resume_test

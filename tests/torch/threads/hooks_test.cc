@@ -9,7 +9,6 @@
 #include "tests/torch/support.h"
 
 namespace ronde_test {
-
 namespace {
 
 using ronde::test::check;
@@ -116,8 +115,6 @@ class FailingCompression final : public ronde::Compression {
   int left_;
 };
 
-}  // namespace
-
 TEST_CASE("ranks that are threads train as one process with the whole batch") {
   constexpr int kSteps = 24;  // freezes on the way
   const at::Tensor expected = parameters_of_one_process(kSteps);
@@ -196,4 +193,5 @@ TEST_CASE("a rank that aborts in its backward pass ends the step of the other") 
   });
 }
 
+}  // namespace
 }  // namespace ronde_test
