@@ -45,8 +45,6 @@ Sighting seen(const Manifest& manifest, std::vector<std::int64_t> parts, bool co
           .parts = std::move(parts)};
 }
 
-}  // namespace
-
 TEST_CASE("a manifest, an index and sightings are read as they were written") {
   const auto made = make_checkpoint(7, 120, 3);
   const std::string text = encode_manifest(made.manifest);
@@ -114,11 +112,10 @@ TEST_CASE("what is no manifest of a known version is refused with the reason") {
 TEST_CASE("an index that reaches behind its file, or has a name twice, is refused") {
   const Entry entry{
       .name = "x", .shape = {}, .offset = 60, .bytes = 41, .checksum = "0123456789abcdef"};
-  CHECK_THAT(refusal([&] { decode_index(encode_index({entry}), 100); }),
+  const std::vector<Entry> once = {entry}, twice = {entry, entry};
+  CHECK_THAT(refusal([&] { decode_index(encode_index(once), 100); }),
              Contains("entry \"x\" ends behind the file's 100 bytes"));
-  CHECK_THAT(refusal([&] {
-               decode_index(encode_index({entry, entry}), 200);
-             }),
+  CHECK_THAT(refusal([&] { decode_index(encode_index(twice), 200); }),
              Contains("two entries \"x\""));
 }
 
@@ -176,3 +173,5 @@ TEST_CASE("the ranks of a host share the reading, and each host may read a part"
   using Readers = std::vector<std::vector<int>>;
   CHECK(candidates[0].readers == Readers{{0, 2}, {2, 1}, {0, 2}});
 }
+
+}  // namespace

@@ -103,28 +103,6 @@ std::string problem(const Store& store, const TestCheckpoint& made) {
   return error_of([&] { store.read_part(only_sighting(store), made.manifest.parts[1]); });
 }
 
-}  // namespace
-
-TEST_CASE("a checkpoint counts once it is committed") {
-  const TemporaryFolder folder;
-  const Store store(folder / "a" / "b");
-  CHECK(store.scan().empty());
-  store.prepare();
-  const TestCheckpoint made = make_checkpoint(3, 30, 2);
-  write(store, made);
-  Sighting sighting = only_sighting(store);
-  CHECK_FALSE(sighting.committed);
-  CHECK(sighting.parts == std::vector<std::int64_t>{0, 1});
-  store.commit(made.manifest);
-  store.commit(made.manifest);  // as another rank would
-  sighting = only_sighting(store);
-  CHECK(sighting.committed);
-  CHECK(sighting.manifest == encode_manifest(made.manifest));
-  const Part part = store.read_part(sighting, made.manifest.parts[1]);
-  CHECK(part.data == made.data[1]);
-  CHECK(part.entries.at(0).name == "x");
-}
-
 TEST_CASE("a part that is changed, cut or gone is refused by its path") {
   const TemporaryFolder folder;
   const Store store(folder.path());
@@ -151,7 +129,9 @@ TEST_CASE("a part that is changed, cut or gone is refused by its path") {
 
 TEST_CASE("a copy serves where the part is damaged or missing") {
   const TemporaryFolder folder;
-  const Store store(folder.path());
+  const Store store(folder / "a" / "b");
+  CHECK(store.scan().empty());
+  store.prepare();
   const TestCheckpoint made = make_checkpoint(1, 10, 2);
   write(store, made);
   write(store, made, Copy::OfAnotherHost);
@@ -236,8 +216,6 @@ TEST_CASE("ranks that share a folder commit and prune at once") {
   CHECK(only_sighting(store).parts.size() == kRanks);
 }
 
-namespace {
-
 /// Runs in a process of its own, and returns how it ended.
 int status_of_child(const std::function<void()>& action) {
   const pid_t child = ::fork();
@@ -250,8 +228,6 @@ int status_of_child(const std::function<void()>& action) {
   REQUIRE(::waitpid(child, &status, 0) == child);
   return status;
 }
-
-}  // namespace
 
 TEST_CASE("a process that is killed in the middle of a save leaves the checkpoint before") {
   const TemporaryFolder folder;
@@ -276,8 +252,6 @@ TEST_CASE("a process that is killed in the middle of a save leaves the checkpoin
   CHECK(store.scan().size() == 2);
 }
 
-namespace {
-
 /// Returns the result of `action` on a thread with a tmpfs of this size at `place`, in a mount
 /// namespace of its own; nothing if that cannot be mounted here.
 std::optional<std::string> on_tmpfs(const fs::path& place, const char* size,
@@ -294,8 +268,6 @@ std::optional<std::string> on_tmpfs(const fs::path& place, const char* size,
   if (!text) WARN("a tmpfs cannot be mounted here");
   return text;
 }
-
-}  // namespace
 
 TEST_CASE("a full disk is told, and the checkpoints before are intact") {
   const TemporaryFolder folder;
@@ -389,3 +361,5 @@ TEST_CASE("a folder that cannot be used is told with its path") {
   });
   CHECK(WEXITSTATUS(status) == 7);
 }
+
+}  // namespace

@@ -129,7 +129,7 @@ inline at::Tensor column_major(const at::Tensor& matrix) {
 /// Checks that all forms of allreduce give `expected`: those that write in place keep the strides
 /// of the tensors that `make` makes, which the others leave alone.
 inline void check_allreduce(const std::function<at::Tensor()>& make, const at::Tensor& expected,
-                            const ronde::AllreduceOptions& options) {
+                            const AllreduceOptions& options) {
   const at::Tensor tensor = make();
   for (const at::Tensor& result :
        {ronde::allreduce(tensor, options), ronde::allreduce_async(tensor, options).wait(),

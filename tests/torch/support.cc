@@ -97,6 +97,15 @@ void use_ronde() {
   static const Session session;
 }
 
+std::string thrown_text(const std::function<void()>& function) {
+  try {
+    function();
+  } catch (const std::exception& error) {
+    return error.what();
+  }
+  return {};
+}
+
 std::string usage_error(const std::function<void()>& function) {
   try {
     function();
@@ -191,6 +200,15 @@ at::Tensor ones_parameter(at::IntArrayRef sizes) {
   return full(sizes, 1.0).requires_grad_();
 }
 
+at::Tensor reduced(ReduceOp op, const at::Tensor& stacked) {
+  if (op == ReduceOp::Sum) return stacked.sum(0);
+  if (op == ReduceOp::Average) return stacked.mean(0);
+  if (op == ReduceOp::Min) return stacked.amin(0);
+  if (op == ReduceOp::Max) return stacked.amax(0);
+  REQUIRE(op == ReduceOp::Product);
+  return stacked.prod(0);
+}
+
 bool near(const at::Tensor& a, const at::Tensor& b, double tolerance) {
   if (a.sizes() != b.sizes()) return false;
   return torch::allclose(a.detach().to(at::kDouble), b.detach().to(at::kDouble), tolerance,
@@ -218,9 +236,8 @@ int status_of_child(const std::function<int()>& child) {
   return status;
 }
 
-ronde::DistributedOptimizer wrapped_sgd(const Names& names,
-                                        ronde::DistributedOptimizerOptions options,
-                                        const torch::optim::SGDOptions& of_sgd) {
+DistributedOptimizer wrapped_sgd(const Names& names, DistributedOptimizerOptions options,
+                                 const torch::optim::SGDOptions& of_sgd) {
   return {std::make_shared<torch::optim::SGD>(names.values(), of_sgd), names, std::move(options)};
 }
 

@@ -20,12 +20,22 @@
 
 namespace ronde_test {
 
+using ronde::AllreduceOptions;
+using ronde::Compression;
+using ronde::DistributedOptimizer;
+using ronde::DistributedOptimizerOptions;
+using ronde::ProcessSet;
+using ronde::ReduceOp;
+using ronde::TensorWork;
 using Tensors = std::vector<at::Tensor>;
 using Names = torch::OrderedDict<std::string, at::Tensor>;
 
 /// Initialises Ronde for the rest of the process, and shuts it down at its end. In torch_tests each
 /// case without the tag [own] begins with it (initialized_cases.cc).
 void use_ronde();
+
+/// The text of what `function` throws; empty if that is nothing.
+std::string thrown_text(const std::function<void()>& function);
 
 /// The text of the UsageError that `function` throws; fails the case if it throws none.
 std::string usage_error(const std::function<void()>& function);
@@ -71,6 +81,9 @@ at::Tensor full(at::IntArrayRef sizes, double value);
 /// A parameter of ones, in f64.
 at::Tensor ones_parameter(at::IntArrayRef sizes);
 
+/// What the ranks' tensors, stacked, reduce to.
+at::Tensor reduced(ReduceOp op, const at::Tensor& stacked);
+
 /// Equal shapes, and values within `tolerance`, absolute and relative; in double.
 bool near(const at::Tensor& a, const at::Tensor& b, double tolerance);
 
@@ -107,7 +120,6 @@ inline double sum_to_size() {
   return ronde::size() * (ronde::size() + 1) / 2.0;
 }
 
-/// Makes an optimizer of these parameters.
 using MakeOptimizer = std::function<std::unique_ptr<torch::optim::Optimizer>(Tensors parameters)>;
 
 template <typename Optimizer, typename Options>
@@ -118,9 +130,8 @@ MakeOptimizer optimizer_with(const Options& options) {
 }
 
 /// A DistributedOptimizer with an SGD of its own.
-ronde::DistributedOptimizer wrapped_sgd(const Names& names,
-                                        ronde::DistributedOptimizerOptions options = {},
-                                        const torch::optim::SGDOptions& of_sgd = 1.0);
+DistributedOptimizer wrapped_sgd(const Names& names, DistributedOptimizerOptions options = {},
+                                 const torch::optim::SGDOptions& of_sgd = 1.0);
 
 /// Returns an archive that reads what was written into `archive`.
 torch::serialize::InputArchive reread(torch::serialize::OutputArchive& archive);

@@ -59,22 +59,24 @@ struct Toy {
 
 /// A toy with what trains it on all ranks.
 struct WrappedToy : Toy {
-  explicit WrappedToy(const ronde::DistributedOptimizerOptions& options = {}, double lr = 1.0)
-      : Toy(lr), optimizer(sgd, names, options) {}
+  explicit WrappedToy(const DistributedOptimizerOptions& options = {}, double lr = 1.0,
+                      const std::vector<std::string>& keys = {"p"})
+      : Toy(lr, keys), optimizer(sgd, names, options) {}
 
-  ronde::DistributedOptimizer optimizer;
+  DistributedOptimizer optimizer;
 };
 
-inline void train(const Toy& toy, ronde::DistributedOptimizer& optimizer, int steps) {
+inline void train(const Toy& toy, DistributedOptimizer& optimizer, int steps,
+                  double gradient = 1.0) {
   for (int step = 0; step < steps; ++step) {
     optimizer.zero_grad();
-    toy.backward(1.0);
+    toy.backward(gradient);
     optimizer.step();
   }
 }
 
-inline void train(WrappedToy& toy, int steps = 1) {
-  train(toy, toy.optimizer, steps);
+inline void train(WrappedToy& toy, int steps = 1, double gradient = 1.0) {
+  train(toy, toy.optimizer, steps, gradient);
 }
 
 inline void change(const at::Tensor& parameter, double by) {

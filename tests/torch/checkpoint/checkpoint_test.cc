@@ -4,7 +4,6 @@
 #include <csignal>
 #include <numeric>
 
-#include "tests/support/processes/beside.h"
 #include "tests/torch/checkpoint/training.h"
 #include "tests/torch/layouts.h"
 #include "tests/torch/state/objects.h"
@@ -16,24 +15,21 @@ namespace {
 using namespace ronde_test::checkpoints;
 
 TEST_CASE("a resumed run ends with the same bits, random numbers included") {
-  for (const bool sharded : {true, false}) {
-    for (const bool asynchronous : {true, false}) {
-      CAPTURE(sharded, asynchronous);
-      const Options options = {.checkpoint = {.sharded = sharded, .asynchronous = asynchronous}};
-      const SharedFolder folder;
-      Training whole(folder.path(), options);
-      CHECK_FALSE(whole.resume());
-      whole.run(20, {3, 9});
-      const std::string expected = whole.state();
-      whole.checkpoint.wait();
-      Options other = options;
-      other.seed = 2;
-      Training resumed(folder.path(), other);
-      REQUIRE(resumed.resume() == 9);
-      resumed.run(20);
-      CHECK(resumed.state() == expected);
-    }
-  }
+  const bool sharded = GENERATE(true, false);
+  const bool asynchronous = GENERATE(true, false);
+  CAPTURE(sharded, asynchronous);
+  Options options = {.checkpoint = {.sharded = sharded, .asynchronous = asynchronous}};
+  const SharedFolder folder;
+  Training whole(folder.path(), options);
+  CHECK_FALSE(whole.resume());
+  whole.run(20, {3, 9});
+  const std::string expected = whole.state();
+  whole.checkpoint.wait();
+  options.seed = 2;
+  Training resumed(folder.path(), options);
+  REQUIRE(resumed.resume() == 9);
+  resumed.run(20);
+  CHECK(resumed.state() == expected);
 }
 
 TEST_CASE("the ranks divide what they share, and each tensor is written once") {
@@ -71,14 +67,14 @@ TEST_CASE("LibTorch opens a part as a dictionary of tensors", "[n1][n2]") {
   CHECK(found == 1);
 }
 
-/// Trains as far as `until`, and returns the samples that all ranks have seen, sorted.
+/// Trains as far as `until`, and returns the samples that all ranks have seen.
 std::vector<std::int64_t> go_on(const fs::path& folder, std::vector<int> ranks, std::size_t batch,
                                 int until) {
-  const ronde::ProcessSet set = ronde::add_process_set(ranks);
+  const ProcessSet set = ronde::add_process_set(ranks);
   std::vector<std::int64_t> seen;
   if (ronde::rank_in(set)) {
     // The state that each rank has by itself does not follow.
-    Training training(folder, {.seed = until, .set = set, .batch = batch});
+    Training training(folder, {.seed = until, .batch = batch, .checkpoint = {.process_set = set}});
     ronde::Checkpoint shared(folder, {.process_set = set});
     shared.add("net", training.net).add("adam", training.adam).add("sampler", training.sampler);
     training.steps = static_cast<int>(shared.resume().value_or(0));
@@ -89,10 +85,7 @@ std::vector<std::int64_t> go_on(const fs::path& folder, std::vector<int> ranks, 
   }
   const at::Tensor all = ronde::allgather(at::tensor(seen, at::kLong));
   ronde::remove_process_set(set);
-  std::vector<std::int64_t> sorted(all.const_data_ptr<std::int64_t>(),
-                                   all.const_data_ptr<std::int64_t>() + all.numel());
-  std::sort(sorted.begin(), sorted.end());
-  return sorted;
+  return {all.const_data_ptr<std::int64_t>(), all.const_data_ptr<std::int64_t>() + all.numel()};
 }
 
 TEST_CASE("four ranks, then two, then three see each sample once in an epoch", "[n4]") {
@@ -145,9 +138,10 @@ TEST_CASE("a batch is divided among the ranks and passes") {
 template <typename T>
 void save(const fs::path& folder, T& object) {
   std::int64_t number = 1;
-  ronde::Checkpoint checkpoint(folder, {.overwrite = true});
-  checkpoint.add("number", number).add("object", object).save(1);
-  checkpoint.wait();
+  ronde::Checkpoint(folder, {.overwrite = true})
+      .add("number", number)
+      .add("object", object)
+      .save(1);
 }
 
 /// Checks that `object` cannot be resumed from `saved`, and that what is resumed before it stays.
@@ -163,27 +157,22 @@ void check_not_resumed(T& saved, T& object, const std::vector<std::string>& part
 }
 
 TEST_CASE("a checkpoint keeps complex, float8, unsigned, conjugated and expanded tensors") {
-  for (const bool shared_before : {true, false}) {
-    const SharedFolder folder;
-    auto saved = heads_of(4, shared_before), net = heads_of(1);
-    const auto options = torch::optim::SGDOptions(0.1).momentum(0.9);
-    torch::optim::SGD sgd(saved->parameters(), options), other(net->parameters(), options);
-    at::view_as_real(saved->parameters()[0]).sum().backward();
-    sgd.step();
-    {
-      ronde::Checkpoint checkpoint(folder.path());
-      checkpoint.add("net", saved).add("sgd", sgd).save(1);
-      checkpoint.wait();
-    }
-    ronde::Checkpoint checkpoint(folder.path());
-    checkpoint.add("net", net).add("sgd", other);
-    REQUIRE(checkpoint.resume() == 1);
-    CHECK(bytes_of(*net) == bytes_of(*saved));
-    CHECK(net->named_buffers()["mask"].stride(0) == 0);
-    const auto& state = static_cast<torch::optim::SGDParamState&>(*other.state().begin()->second);
-    const at::Tensor ones = at::full({2, 3}, c10::complex<float>(1, 1), at::kComplexFloat);
-    CHECK(same_bits(state.momentum_buffer(), ones));
-  }
+  const bool shared_before = GENERATE(true, false);
+  const SharedFolder folder;
+  auto saved = heads_of(4, shared_before), net = heads_of(1);
+  const auto options = torch::optim::SGDOptions(0.1).momentum(0.9);
+  torch::optim::SGD sgd(saved->parameters(), options), other(net->parameters(), options);
+  at::view_as_real(saved->parameters()[0]).sum().backward();
+  sgd.step();
+  ronde::Checkpoint(folder.path()).add("net", saved).add("sgd", sgd).save(1);
+  ronde::Checkpoint checkpoint(folder.path());
+  checkpoint.add("net", net).add("sgd", other);
+  REQUIRE(checkpoint.resume() == 1);
+  CHECK(bytes_of(*net) == bytes_of(*saved));
+  CHECK(net->named_buffers()["mask"].stride(0) == 0);
+  const auto& state = static_cast<torch::optim::SGDParamState&>(*other.state().begin()->second);
+  const at::Tensor ones = at::full({2, 3}, c10::complex<float>(1, 1), at::kComplexFloat);
+  CHECK(same_bits(state.momentum_buffer(), ones));
 }
 
 TEST_CASE("values that an expanded buffer cannot hold are refused, and change nothing") {

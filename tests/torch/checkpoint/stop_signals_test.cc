@@ -5,7 +5,6 @@
 
 #include <atomic>
 #include <cerrno>
-#include <chrono>
 #include <csignal>
 #include <thread>
 
@@ -142,18 +141,17 @@ TEST_CASE("a handler that the program installs later stays, and may call what it
 
 TEST_CASE("a signal that comes again a second later ends the process, after its own handler",
           "[n1]") {
-  for (const bool exits : {true, false}) {
-    const Program program(plain(exits ? exiting_handler : first_handler));
-    const int status = status_of_child([] {
-      const StopSignals signals({SIGUSR2}, "stop", ronde::kGlobalSet);
-      ::raise(SIGUSR2);
-      std::this_thread::sleep_for(std::chrono::milliseconds(1050));
-      ::raise(SIGUSR2);
-      return 0;
-    });
-    CHECK((exits ? WIFEXITED(status) && WEXITSTATUS(status) == 2
-                 : WIFSIGNALED(status) && WTERMSIG(status) == SIGUSR2));
-  }
+  const bool exits = GENERATE(true, false);
+  const Program program(plain(exits ? exiting_handler : first_handler));
+  const int status = status_of_child([] {
+    const StopSignals signals({SIGUSR2}, "stop", ronde::kGlobalSet);
+    ::raise(SIGUSR2);
+    std::this_thread::sleep_for(std::chrono::milliseconds(1050));
+    ::raise(SIGUSR2);
+    return 0;
+  });
+  CHECK((exits ? WIFEXITED(status) && WEXITSTATUS(status) == 2
+               : WIFSIGNALED(status) && WTERMSIG(status) == SIGUSR2));
 }
 
 }  // namespace

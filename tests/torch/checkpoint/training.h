@@ -29,15 +29,14 @@ constexpr std::int64_t kSamples = 48;
 
 struct Options {
   int seed = 1;
-  ronde::ProcessSet set = {};
   std::size_t batch = 2;
   ronde::CheckpointOptions checkpoint = {};
 };
 
 /// Everything that a training program has.
 struct Training {
-  Training(const fs::path& folder, Options options)
-      : set(options.set),
+  Training(const fs::path& folder, const Options& options)
+      : set(options.checkpoint.process_set),
         batch(options.batch),
         adam(net->parameters(), torch::optim::AdamOptions(0.01).amsgrad(true)),
         optimizer(adam, net->named_parameters(), {.process_set = set}),
@@ -45,7 +44,7 @@ struct Training {
         other(Tensors{torch::ones({2}, torch::requires_grad())}, 1.0),
         decay(other, 4, 0.5),
         sampler(static_cast<std::size_t>(kSamples), {.seed = 11, .process_set = set}),
-        checkpoint(folder, with_set(options.checkpoint, set)) {
+        checkpoint(folder, options.checkpoint) {
     fill_normal(net->parameters(), options.seed);
     ronde::broadcast_parameters(*net, 0, set);
     ronde::seed_all_ranks(static_cast<std::uint64_t>(options.seed), set);
@@ -54,12 +53,6 @@ struct Training {
     checkpoint.add("sampler", sampler).add("loss", loss).add("mask", mask).add("note", note);
     checkpoint.add("scaler", scaler).add_local("own", own);
     mask = torch::arange(kSamples);
-  }
-
-  static ronde::CheckpointOptions with_set(ronde::CheckpointOptions options,
-                                           ronde::ProcessSet set) {
-    options.process_set = set;
-    return options;
   }
 
   void run(int until, const std::set<int>& saves = {}) {
@@ -122,12 +115,12 @@ struct Training {
     return all;
   }
 
-  ronde::ProcessSet set;
+  ProcessSet set;
   std::size_t batch;
   torch::nn::Sequential net{torch::nn::Linear(4, 8), torch::nn::BatchNorm1d(8), torch::nn::ReLU(),
                             torch::nn::Dropout(0.4), torch::nn::Linear(8, 1)};
   torch::optim::Adam adam;
-  ronde::DistributedOptimizer optimizer;
+  DistributedOptimizer optimizer;
   ronde::WarmupLR warmup;
   torch::optim::SGD other;
   torch::optim::StepLR decay;

@@ -4,12 +4,9 @@
 
 #include <c10/core/StreamGuard.h>
 
-#include <utility>
-
 #include "tests/torch/layouts.h"
 
 using namespace ronde_test;
-using ronde::ReduceOp;
 
 namespace {
 
@@ -36,8 +33,7 @@ TEST_CASE("device: collectives of all types are those of the CPU") {
     for (const std::int64_t rows : {0L, 1L, 6L, 1000L}) {
       CAPTURE(at::toString(dtype), rows);
       const Tensors all = numbers({rows * ranks, 3}, dtype);
-      const at::Tensor mine = on_device(mine_of(all));
-      const at::Tensor sum = sum_of(all);
+      const at::Tensor mine = on_device(mine_of(all)), sum = sum_of(all);
       const auto part = [&](const at::Tensor& whole) {
         return whole.narrow(0, ronde::rank() * rows, rows);
       };
@@ -78,7 +74,7 @@ TEST_CASE("device: what is queued before is waited for, and what is queued after
     const at::Tensor tensor = at::zeros({kCount}, device());
     const at::Tensor seen = at::zeros({kCount}, device());
     const c10::Stream produces = side_stream();
-    ronde::TensorWork work;
+    TensorWork work;
     {
       const c10::StreamGuard guard(produces);
       fill_late(tensor, step * (ronde::rank() + 1));
@@ -116,7 +112,7 @@ TEST_CASE("device: memory that the program drops stays until the device is throu
   for (int step = 0; step < 30; ++step) {
     at::Tensor input = at::empty({kCount}, device());
     fill_late(input, ronde::rank() + 1);
-    ronde::TensorWork work = ronde::allreduce_async(input, {.op = ReduceOp::Sum});
+    TensorWork work = ronde::allreduce_async(input, {.op = ReduceOp::Sum});
     input.reset();
     at::full({kCount}, -1.0, device());  // in the memory of the input, if that were free
     if (step % 5 == 0) empty_cache();
@@ -148,10 +144,10 @@ torch::nn::Sequential make_net(c10::Device where) {
 }
 
 /// The parameters after some steps with data of this rank, on `where`.
-at::Tensor trained(c10::Device where, ronde::DistributedOptimizerOptions options) {
+at::Tensor trained(c10::Device where, DistributedOptimizerOptions options) {
   torch::nn::Sequential net = make_net(where);
   torch::optim::SGD inner(net->parameters(), torch::optim::SGDOptions(0.1).momentum(0.9));
-  ronde::DistributedOptimizer optimizer(inner, net->named_parameters(), std::move(options));
+  DistributedOptimizer optimizer(inner, net->named_parameters(), std::move(options));
   ronde::broadcast_parameters(*net, 0);
   for (int step = 0; step < 8; ++step) {
     const int seed = 100 * step + ronde::rank();
@@ -168,9 +164,9 @@ at::Tensor trained(c10::Device where, ronde::DistributedOptimizerOptions options
 
 TEST_CASE("device: an optimizer's steps are those on the CPU") {
   if (!use_device()) return;
-  const std::vector<ronde::DistributedOptimizerOptions> rows = {
+  const std::vector<DistributedOptimizerOptions> rows = {
       {}, {.groups = 2}, {.find_nonfinite = true}};
-  for (const ronde::DistributedOptimizerOptions& options : rows) {
+  for (const DistributedOptimizerOptions& options : rows) {
     const at::Tensor there = trained(device(), options);
     CHECK(near(there, trained(at::kCPU, options), 1e-5));
     CHECK(same_on_all_ranks(there));
@@ -182,9 +178,7 @@ TEST_CASE("device: an optimizer with Adasum names the parameter that is not on t
   torch::nn::Sequential net = make_net(device());
   torch::optim::SGD inner(net->parameters(), 0.1);
   check_refused(
-      [&] {
-        ronde::DistributedOptimizer(inner, net->named_parameters(), {.op = ReduceOp::Adasum});
-      },
+      [&] { DistributedOptimizer(inner, net->named_parameters(), {.op = ReduceOp::Adasum}); },
       {"\"first.weight\" (f32 [30, 20] on cuda): Adasum is computed on the CPU"});
 }
 
@@ -195,7 +189,7 @@ TEST_CASE("device: sparse gradients are those on the CPU") {
     torch::nn::Embedding table(torch::nn::EmbeddingOptions(20, 4).sparse(true));
     table->to(where);
     torch::optim::SGD inner(table->parameters(), 0.5);
-    ronde::DistributedOptimizer optimizer(inner, table->named_parameters());
+    DistributedOptimizer optimizer(inner, table->named_parameters());
     for (int step = 0; step < 4; ++step) {
       optimizer.zero_grad();
       const at::Tensor rows = torch::arange(3, at::kLong) * (ronde::rank() + 1) + step;

@@ -13,9 +13,6 @@
 
 #include <atomic>
 #include <cstdlib>
-#include <memory>
-#include <utility>
-#include <vector>
 
 #include "tests/support/fakes/fake_device.h"
 #include "tests/torch/device/cases.h"

@@ -1,10 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <functional>
-#include <string>
-#include <vector>
-
 #include "tests/torch/support.h"
 
 namespace ronde_test {
@@ -49,7 +45,7 @@ inline at::Tensor rows_of_mine(const at::Tensor& whole, const Tensors& all) {
 }
 
 inline at::Tensor sum_over_ranks(const at::Tensor& part) {
-  return ronde::allreduce(part.detach().to(at::kDouble), {.op = ronde::ReduceOp::Sum});
+  return ronde::allreduce(part.detach().to(at::kDouble), {.op = ReduceOp::Sum});
 }
 
 }  // namespace ronde_test

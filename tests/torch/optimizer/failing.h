@@ -2,21 +2,15 @@
 #pragma once
 
 // Failures of one rank, and checks that the others notice them.
-#include <functional>
-#include <memory>
 #include <stdexcept>
-#include <string>
-#include <utility>
-#include <vector>
 
-#include "tests/torch/support.h"
 #include "tests/torch/toy.h"
 
 namespace ronde_test {
 
 /// Sends halves of the gradient as two parts in one round, and again in a second one; throws on
 /// rank 1 where it is told to: while it is made, or in its rounds.
-class Fragile final : public ronde::Compression {
+class Fragile final : public Compression {
  public:
   enum class Fails { Never, Making, First, Between, Last };
 
@@ -74,15 +68,6 @@ class Fragile final : public ronde::Compression {
   std::string name_;
 };
 
-inline std::string thrown_text(const std::function<void()>& function) {
-  try {
-    function();
-  } catch (const std::exception& error) {
-    return error.what();
-  }
-  return {};
-}
-
 /// `text` is what the call of each rank threw because of what rank 1 says.
 inline void check_told(const std::string& text, const std::string& part) {
   check_contains(text, {part});
@@ -93,7 +78,7 @@ inline void check_told(const std::string& text, const std::string& part) {
 }
 
 /// Steps whose gradients differ from step to step: one that met another rank's other step shows.
-inline void check_next_steps(const Toy& toy, ronde::DistributedOptimizer& optimizer) {
+inline void check_next_steps(const Toy& toy, DistributedOptimizer& optimizer) {
   for (const double step : {3.0, 5.0}) {
     optimizer.zero_grad();
     toy.backward(step * (ronde::rank() + 1));

@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // Hooks of gradients on ranks that are threads of one process, so that sanitizers see all of them.
-#include <memory>
-#include <optional>
 #include <thread>
 
 #include "tests/support/fakes/memory_store.h"
@@ -22,7 +20,6 @@ torch::nn::Sequential make_net() {
   torch::nn::Sequential net(torch::nn::Linear(6, 8), torch::nn::Tanh(), torch::nn::Linear(8, 8),
                             torch::nn::Tanh(), torch::nn::Linear(8, 3));
   net->to(at::kDouble);
-  const torch::NoGradGuard no_grad;
   fill_normal(net->parameters(), 11, 0.5);
   return net;
 }
@@ -41,18 +38,8 @@ void run_on_another_thread(const std::function<void()>& function) {
   errors.rethrow();
 }
 
-std::string thrown_text(const std::function<void()>& function) {
-  try {
-    function();
-  } catch (const std::exception& error) {
-    return error.what();
-  }
-  return {};
-}
-
-/// A rank's model in a world of all ranks.
 struct Rank {
-  Rank(MemoryStore& store, int rank, ronde::DistributedOptimizerOptions options = {})
+  Rank(MemoryStore& store, int rank, DistributedOptimizerOptions options = {})
       : number(rank),
         world("net", {.key_value = store.start(rank, kRanks)}),
         net(make_net()),
@@ -70,7 +57,7 @@ struct Rank {
   ronde::World world;
   torch::nn::Sequential net;
   torch::optim::SGD sgd;
-  std::optional<ronde::DistributedOptimizer> optimizer;
+  std::optional<DistributedOptimizer> optimizer;
 };
 
 /// Parameters after `steps` of one process that has the batches of all ranks.
@@ -88,7 +75,7 @@ at::Tensor parameters_of_one_process(int steps) {
 }
 
 /// Throws on rank 1 from the `bad`-th gradient on.
-class FailingCompression final : public ronde::Compression {
+class FailingCompression final : public Compression {
  public:
   FailingCompression(int rank, int bad) : rank_(rank), left_(bad) {}
   std::string description() const override { return "failing"; }
@@ -142,7 +129,7 @@ TEST_CASE("two threads that use one optimizer at once: one is refused, and the o
   ronde::World world("alone", {.key_value = store.start(0, 1)});
   torch::nn::Sequential net = make_net();
   torch::optim::SGD sgd(net->parameters(), 1e-3);
-  ronde::DistributedOptimizer optimizer(sgd, net->named_parameters(), {.process_set = world.set()});
+  DistributedOptimizer optimizer(sgd, net->named_parameters(), {.process_set = world.set()});
   std::atomic<int> refused = 0, stepped = 0;
   run_ranks(2, [&](int thread) {
     for (int pass = 0; pass < kPasses; ++pass) {
