@@ -1,16 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // DistributedOptimizer: what it allows and refuses, and its state after a failure.
-#include <chrono>
 #include <thread>
 
 #include "tests/torch/optimizer/failing.h"
-#include "tests/torch/toy.h"
-#include "torch_ext/src/gradients/gradient_reducer.h"
 
 namespace ronde_test::optimizer_rules_test {
-
-using ronde::DistributedOptimizer;
-using ronde::DistributedOptimizerOptions;
 
 TEST_CASE("synchronize lets the caller clip, and step does not reduce again") {
   WrappedToy toy;
@@ -25,17 +19,6 @@ TEST_CASE("synchronize lets the caller clip, and step does not reduce again") {
   toy.optimizer.step();
   CHECK(torch::equal(toy.p.grad(), clipped));
   CHECK(near(toy.p, 1.0 - clipped, 1e-14));
-}
-
-TEST_CASE("fewer backward passes than announced are reduced by step, and counted anew", "[n2]") {
-  WrappedToy toy({.backward_passes_per_step = 3});
-  for (const int passes : {1, 3}) {
-    toy.optimizer.zero_grad();
-    for (int pass = 0; pass < passes; ++pass) toy.backward(ronde::rank());
-    toy.optimizer.synchronize();
-    toy.check_gradients(passes * mean_rank());
-    toy.optimizer.step();
-  }
 }
 
 TEST_CASE("no_sync adds up on each rank, and the next backward, or step, reduces the sum") {
@@ -79,11 +62,7 @@ TEST_CASE("a closure runs with gradients on, is reduced, and its loss returned")
 
 TEST_CASE("calls out of order are refused with what to do, and training goes on", "[n2]") {
   WrappedToy toy({.name = "net"});
-  const auto train = [&] {
-    toy.optimizer.zero_grad();
-    toy.backward(ronde::rank());
-  };
-  train();
+  toy.backward(ronde::rank());
   check_refused([&] { toy.backward(100.0); },
                 {"rank " + std::to_string(ronde::rank()), "DistributedOptimizer(\"net\")",
                  "parameter \"p\"", "backward_passes_per_step",
@@ -95,17 +74,16 @@ TEST_CASE("calls out of order are refused with what to do, and training goes on"
   check_refused([&] { toy.backward(1.0); }, {"between synchronize() and step()"});
   toy.optimizer.zero_grad();
   CHECK_FALSE(toy.p.grad().defined());
-  train();
-  toy.optimizer.step();
+  train(toy, 1, ronde::rank());
   toy.check_values(1.0 - mean_rank());
-  train();
+  toy.optimizer.zero_grad();
+  toy.backward(ronde::rank());
   toy.sgd.zero_grad();
   check_refused([&] { toy.optimizer.step(); }, {"cleared or replaced"});
   // Nothing is pending, and the optimizer wants to be told that the gradients are gone.
   check_refused([&] { toy.optimizer.step(); }, {"zero_grad()"});
   check_refused([&] { toy.backward(1.0); }, {"zero_grad()"});
-  train();
-  toy.optimizer.step();
+  train(toy, 1, ronde::rank());
   toy.check_values(1.0 - 2 * mean_rank());
   toy.add("later");
   check_refused([&] { toy.optimizer.step(); }, {"had 1"});
@@ -136,35 +114,17 @@ TEST_CASE("a gradient in flight can be neither read nor written, in groups or no
   }
 }
 
-TEST_CASE("gradients that are views of one buffer do not count as written in flight", "[n2]") {
-  Toy toy;
-  toy.add("q");
-  DistributedOptimizer optimizer(toy.sgd, toy.names, {.gradient_views = false});
-  const at::Tensor buffer = full({8}, 0.0);
-  toy.p.mutable_grad() = buffer.narrow(0, 0, 4);
-  toy.names["q"].mutable_grad() = buffer.narrow(0, 4, 4);
-  for (int step = 0; step < 2; ++step) {
-    buffer.zero_();
-    toy.backward(1.0);
-    optimizer.step();
-    CHECK(near(buffer, full({8}, 1.0), 1e-14));
-  }
-}
-
 TEST_CASE("a gradient written in flight, through a handle kept from before, fails the step",
           "[n2]") {
   WrappedToy toy;
-  toy.backward(1.0);
-  toy.optimizer.step();
+  train(toy);
   const at::Tensor kept = toy.p.grad();
   toy.optimizer.zero_grad(/*set_to_none=*/false);
   toy.backward(1.0);
   kept.mul_(ronde::rank() + 2.0);
   check_refused([&] { toy.optimizer.step(); }, {"was written", "synchronize()"});
   toy.check_values(0.0);
-  toy.optimizer.zero_grad();
-  toy.backward(1.0);
-  toy.optimizer.step();
+  train(toy);
   toy.check_values(-1.0);
 }
 
@@ -197,8 +157,7 @@ TEST_CASE("two optimizers train side by side, as a GAN does") {
     }
     g.step();
   }
-  double p = 1.0;
-  double q = 1.0;
+  double p = 1.0, q = 1.0;
   for (int step = 0; step < 3; ++step) {
     q -= 0.25 * (mean_rank() + 1.0 + p);
     p -= 0.5 * q;
@@ -209,10 +168,8 @@ TEST_CASE("two optimizers train side by side, as a GAN does") {
 
 TEST_CASE("gradients leave while backward still runs", "[n2]") {
   Toy toy(1.0, {"early", "late"});
-  const at::Tensor early = toy.p;
-  const at::Tensor late = toy.names["late"];
-  DistributedOptimizer optimizer(toy.sgd, toy.names,
-                                 {.name = "overlap", .op = ronde::ReduceOp::Sum});
+  const at::Tensor early = toy.p, late = toy.names["late"];
+  DistributedOptimizer optimizer(toy.sgd, toy.names, {.name = "overlap", .op = ReduceOp::Sum});
   const at::Tensor hidden = early * 2;
   const std::uint64_t executed_before = counted("execution", "tensors");
   bool arrived = false;
@@ -266,11 +223,10 @@ TEST_CASE("what a DistributedOptimizer cannot wrap is refused on all ranks", "[n
   torch::optim::LBFGS lbfgs({toy.p}, 1.0);
   torch::optim::SGD twice({toy.p, toy.p}, 1.0);
   const auto check = [](torch::optim::Optimizer& inner, const Names& names,
-                        const ronde::DistributedOptimizerOptions& options,
-                        const std::string& part) {
+                        const DistributedOptimizerOptions& options, const std::string& part) {
     check_refused([&] { DistributedOptimizer optimizer(inner, names, options); }, {part});
   };
-  check(lbfgs, toy.names, {.op = ronde::ReduceOp::Max}, "LBFGS");
+  check(lbfgs, toy.names, {.op = ReduceOp::Max}, "LBFGS");
   check(lbfgs, toy.names, {.local_parameters = {toy.p}}, "LBFGS");
   check(toy.sgd, {{"other", at::ones({4})}}, {}, "parameter 0 of group 0 (f64 [4] on cpu)");
   check(twice, toy.names, {}, "twice");
@@ -278,7 +234,7 @@ TEST_CASE("what a DistributedOptimizer cannot wrap is refused on all ranks", "[n
   const at::Tensor small = at::ones({2}).to(at::kFloat8_e5m2).requires_grad_();
   torch::optim::SGD other({z, small}, 1.0);
   const Names others = {{"z", z}, {"small", small}};
-  check(other, others, {.op = ronde::ReduceOp::Max}, "\"z\" (ComplexDouble [2] on cpu)");
+  check(other, others, {.op = ReduceOp::Max}, "\"z\" (ComplexDouble [2] on cpu)");
   check(other, others, {}, "\"small\" (Float8_e5m2 [2] on cpu)");
   const DistributedOptimizer local(other, others, {.local_parameters = {small}});
   const Names tied = {{"encoder", toy.p}, {"decoder", toy.p}};
@@ -288,8 +244,7 @@ TEST_CASE("what a DistributedOptimizer cannot wrap is refused on all ranks", "[n
 
 TEST_CASE("optimizers that differ between ranks are refused on all of them", "[n2]") {
   Toy toy;
-  const auto check = [&](torch::optim::Optimizer& inner,
-                         const ronde::DistributedOptimizerOptions& options,
+  const auto check = [&](torch::optim::Optimizer& inner, const DistributedOptimizerOptions& options,
                          const std::vector<std::string>& parts) {
     check_refused([&] { DistributedOptimizer optimizer(inner, toy.names, options); }, parts);
   };
@@ -297,17 +252,13 @@ TEST_CASE("optimizers that differ between ranks are refused on all of them", "[n
   check(toy.sgd, {.backward_passes_per_step = ronde::rank()}, {"rank 0: "});
   torch::optim::LBFGS lbfgs({toy.p});
   torch::optim::Adam adam({toy.p});
-  if (ronde::rank() == 0) {
-    check(lbfgs, {}, {"torch::optim::LBFGS", "torch::optim::Adam"});
-  } else {
-    check(adam, {}, {"torch::optim::LBFGS", "torch::optim::Adam"});
-  }
+  torch::optim::Optimizer* const mine[] = {&lbfgs, &adam};
+  check(*mine[ronde::rank()], {}, {"torch::optim::LBFGS", "torch::optim::Adam"});
   if (ronde::rank() == 1) toy.p.requires_grad_(false);
   check(toy.sgd, {}, {"frozen"});
   toy.p.requires_grad_();
   DistributedOptimizer optimizer(toy.sgd, toy.names);
-  toy.backward(ronde::rank());
-  optimizer.step();
+  train(toy, optimizer, 1);
 }
 
 TEST_CASE("what no backward reached, or the optimizer does not have, is left alone", "[n2]") {
@@ -325,37 +276,13 @@ TEST_CASE("what no backward reached, or the optimizer does not have, is left alo
   toy.check_gradients(mean_rank());
 }
 
-TEST_CASE("a reduction that fails leaves nothing pending, and zero_grad starts anew", "[n2]") {
-  WrappedToy toy({.timeout = std::chrono::seconds(3)});
-  const auto fail = [&] {
-    toy.backward(1.0);
-    check_refused([&] { toy.optimizer.step(); }, {"/p"});
-    check_refused([&] { toy.optimizer.step(); }, {"zero_grad()"});
-    toy.check_values(1.0);
-  };
-  // The others wait in the barrier until rank 0 has given up; their parts then fail the same way.
-  if (ronde::rank() == 0) fail();
-  ronde::barrier();
-  if (ronde::rank() != 0) fail();
-  // They step in the end, however slow the machine is.
-  ronde::detail::reducer_of(toy.optimizer).set_timeout(std::chrono::nanoseconds(0));
-  for (int step = 0; step < 2; ++step) {
-    toy.optimizer.zero_grad();
-    toy.backward(ronde::rank());
-    toy.optimizer.step();
-  }
-  toy.check_values(1.0 - 2 * mean_rank());
-}
-
 // One rank: those of a dead group leave without MPI_Finalize, and the first that does so may have
 // the others killed by the launcher.
 TEST_CASE("in a dead group backward and step throw its error, and nothing is pending",
           "[n1][own]") {
   use_ronde();
-  Toy toy;
-  DistributedOptimizer optimizer(toy.sgd, toy.names);
-  toy.backward(1.0);
-  optimizer.step();
+  WrappedToy toy;
+  train(toy);
   const at::Tensor before = toy.p.detach().clone();
   ronde::abort("the disk is full");
   const auto until_dead = [] {
@@ -363,7 +290,7 @@ TEST_CASE("in a dead group backward and step throw its error, and nothing is pen
   };
   CHECK_THROWS_AS(until_dead(), ronde::GroupError);
   for (int attempt = 0; attempt < 2; ++attempt) {
-    optimizer.zero_grad();
+    toy.optimizer.zero_grad();
     try {
       toy.backward(1.0);
       FAIL("backward submitted to a dead group");
@@ -371,7 +298,7 @@ TEST_CASE("in a dead group backward and step throw its error, and nothing is pen
       CHECK(error.failed_rank() == 0);
       CHECK(contains(error.what(), "the disk is full"));
     }
-    CHECK_THROWS_AS(optimizer.step(), ronde::GroupError);
+    CHECK_THROWS_AS(toy.optimizer.step(), ronde::GroupError);
     CHECK(torch::equal(toy.p, before));
   }
 }

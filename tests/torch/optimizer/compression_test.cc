@@ -7,7 +7,6 @@ namespace {
 
 using ronde::CompressedGradient;
 using ronde::CompressedPart;
-using ronde::DistributedOptimizer;
 using ronde::GradientReduction;
 
 /// One matrix, whose gradient is what the loss says.
@@ -33,9 +32,8 @@ std::pair<at::Tensor, at::Tensor> largest(const at::Tensor& values) {
   return {places, flat.index_select(0, places)};
 }
 
-/// Makes a `State` for each parameter.
 template <typename State>
-class Compressor final : public ronde::Compression {
+class Compressor final : public Compression {
  public:
   std::string description() const override { return State::kDescription; }
   std::unique_ptr<CompressedGradient> make(const std::string&,
@@ -60,7 +58,7 @@ class TopK final : public CompressedGradient {
     if (reduction.contributes)
       left_over_ = wanted.reshape({-1}).index_fill(0, places, 0).view_as(gradient);
     scale_ = reduction.prescale * reduction.postscale;
-    if (reduction.op == ronde::ReduceOp::Average) scale_ /= reduction.ranks;
+    if (reduction.op == ReduceOp::Average) scale_ /= reduction.ranks;
     return {{.tensor = places, .combine = CompressedPart::Combine::Gather},
             {.tensor = values, .combine = CompressedPart::Combine::Gather}};
   }
@@ -106,12 +104,10 @@ class LowRank final : public CompressedGradient {
   }
 
  private:
-  at::Tensor own_;
-  at::Tensor p_;
+  at::Tensor own_, p_;
   at::Tensor q_;
 };
 
-/// Sends nothing.
 struct Silent final : CompressedGradient {
   static constexpr const char* kDescription = "silent";
   explicit Silent(const at::Tensor&) {}
@@ -125,7 +121,7 @@ struct Silent final : CompressedGradient {
 using Oracle = std::function<at::Tensor(const Tensors& of_ranks)>;
 
 /// Trains a matrix with it, and one that no rank has a gradient of.
-void check_steps(const std::shared_ptr<ronde::Compression>& compression, const Oracle& oracle,
+void check_steps(const std::shared_ptr<Compression>& compression, const Oracle& oracle,
                  bool all_have_gradients, int groups) {
   Matrix matrix;
   const at::Tensor unused = ones_parameter({6, 4});
@@ -187,8 +183,7 @@ class LowRankOracle {
 };
 
 /// The gradient of a matrix of this type, where each rank's was `gradient`.
-at::Tensor reduced(const at::Tensor& gradient,
-                   const std::shared_ptr<ronde::Compression>& compression) {
+at::Tensor reduced(const at::Tensor& gradient, const std::shared_ptr<Compression>& compression) {
   Matrix matrix(gradient.scalar_type());
   DistributedOptimizer optimizer(matrix.sgd, matrix.names, {.compression = compression});
   matrix.backward(gradient);
@@ -199,12 +194,12 @@ at::Tensor reduced(const at::Tensor& gradient,
 TEST_CASE("half-precision gradients are those that LibTorch's conversions give", "[n2]") {
   struct Row {
     at::ScalarType dtype;
-    std::shared_ptr<ronde::Compression> compression;
+    std::shared_ptr<Compression> compression;
     at::ScalarType wire;
     double factor;
   };
-  const auto fp16 = ronde::Compression::fp16();
-  const auto bf16 = ronde::Compression::bf16();
+  const auto fp16 = Compression::fp16();
+  const auto bf16 = Compression::bf16();
   const std::vector<Row> rows = {
       {at::kFloat, fp16, at::kHalf, 1.0},
       {at::kFloat, bf16, at::kBFloat16, 1.0},
@@ -228,7 +223,7 @@ TEST_CASE("half-precision gradients are those that LibTorch's conversions give",
 }
 
 TEST_CASE("compressed gradients are half the bytes on the wire", "[n2]") {
-  const auto bytes_of = [](const std::shared_ptr<ronde::Compression>& compression) {
+  const auto bytes_of = [](const std::shared_ptr<Compression>& compression) {
     Matrix matrix(at::kFloat);
     DistributedOptimizer optimizer(
         matrix.sgd, matrix.names,
@@ -246,18 +241,16 @@ TEST_CASE("compressed gradients are half the bytes on the wire", "[n2]") {
   const std::uint64_t plain = bytes_of(nullptr);
   const std::uint64_t uncompressed_before = counted("execution", "uncompressed_bytes");
   CHECK(plain == 24 * sizeof(float));
-  CHECK(bytes_of(ronde::Compression::bf16()) == plain / 2);
+  CHECK(bytes_of(Compression::bf16()) == plain / 2);
   CHECK(counted("execution", "uncompressed_bytes") - uncompressed_before >= plain);
 }
 
 TEST_CASE("a compressor of the program's may remember what it left, and need several rounds") {
-  for (const int groups : {0, 1}) {
-    for (const bool all : {true, false}) {
-      CAPTURE(groups, all);
-      check_steps(std::make_shared<Compressor<TopK>>(), TopKOracle(), all, groups);
-      check_steps(std::make_shared<Compressor<LowRank>>(), LowRankOracle(), all, groups);
-    }
-  }
+  const int groups = GENERATE(0, 1);
+  const bool all = GENERATE(true, false);
+  CAPTURE(groups, all);
+  check_steps(std::make_shared<Compressor<TopK>>(), TopKOracle(), all, groups);
+  check_steps(std::make_shared<Compressor<LowRank>>(), LowRankOracle(), all, groups);
 }
 
 TEST_CASE("a compressor of the program's that sends nothing is refused", "[n2]") {

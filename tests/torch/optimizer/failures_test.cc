@@ -5,23 +5,17 @@
 #include <c10/core/CPUAllocator.h>
 
 #include <atomic>
-#include <chrono>
 #include <new>
-#include <optional>
 
 #include "ronde/error.h"
 #include "tests/support/harness/captured_errors.h"
 #include "tests/torch/optimizer/failing.h"
-#include "tests/torch/support.h"
-#include "tests/torch/toy.h"
 #include "torch_ext/src/gradients/gradient_reducer.h"
 #include "torch_ext/src/placement/gradient_views.h"
 
 namespace ronde_test::failures_test {
 namespace {
 
-using ronde::DistributedOptimizer;
-using ronde::ReduceOp;
 using Fails = Fragile::Fails;
 
 constexpr auto kSoon = std::chrono::milliseconds(400);
@@ -41,43 +35,40 @@ void fail_in_turns(const std::function<void()>& fail) {
 }
 
 TEST_CASE("a compressor that throws on rank 1 alone fails the step on all ranks", "[n2][n3]") {
-  for (const int groups : {0, 1, 2}) {
-    const auto fragile = std::make_shared<Fragile>();
-    Toy toy(1.0, {"a", "b", "c"});
-    Toy other(1.0, {"a", "b", "c"});
-    DistributedOptimizer optimizer(toy.sgd, toy.names, {.groups = groups, .compression = fragile});
-    DistributedOptimizer unharmed(other.sgd, other.names);
-    check_next_steps(toy, optimizer);
-    for (const Fails when : {Fails::First, Fails::Between, Fails::Last}) {
-      for (const std::string name : {"a", "b", "c"}) {
-        CAPTURE(groups, static_cast<int>(when), name);
-        fragile->fail(when, name);
+  const int groups = GENERATE(0, 1, 2);
+  const auto fragile = std::make_shared<Fragile>();
+  Toy toy(1.0, {"a", "b", "c"}), other(1.0, {"a", "b", "c"});
+  DistributedOptimizer optimizer(toy.sgd, toy.names, {.groups = groups, .compression = fragile});
+  DistributedOptimizer unharmed(other.sgd, other.names);
+  check_next_steps(toy, optimizer);
+  for (const Fails when : {Fails::First, Fails::Between, Fails::Last}) {
+    for (const std::string name : {"a", "b", "c"}) {
+      CAPTURE(groups, static_cast<int>(when), name);
+      fragile->fail(when, name);
+      optimizer.zero_grad();
+      unharmed.zero_grad();
+      std::string text, logged;
+      {
+        const ronde::test::CapturedErrors errors;
+        // In one backward: whichever comes first in it, some come behind it.
+        (toy.loss(100.0 + ronde::rank()) + other.loss(ronde::rank() + 1.0)).backward();
+        text = thrown_text([&] { optimizer.step(); });
         optimizer.zero_grad();
-        unharmed.zero_grad();
-        std::string text;
-        std::string logged;
-        {
-          const ronde::test::CapturedErrors errors;
-          // In one backward: whichever comes first in it, some come behind it.
-          (toy.loss(100.0 + ronde::rank()) + other.loss(ronde::rank() + 1.0)).backward();
-          text = thrown_text([&] { optimizer.step(); });
-          optimizer.zero_grad();
-          logged = errors.text();
-        }
-        check_told(text, "no room for a mask");
-        CAPTURE(logged);
-        CHECK_FALSE(contains(logged, "nobody asked"));
-        unharmed.synchronize();
-        other.check_gradients(mean_rank() + 1);
-        fragile->fail(Fails::Never, "");
-        check_next_steps(toy, optimizer);
+        logged = errors.text();
       }
+      check_told(text, "no room for a mask");
+      CAPTURE(logged);
+      CHECK_FALSE(contains(logged, "nobody asked"));
+      unharmed.synchronize();
+      other.check_gradients(mean_rank() + 1);
+      fragile->fail(Fails::Never, "");
+      check_next_steps(toy, optimizer);
     }
   }
 }
 
 TEST_CASE("a gradient that rank 1 alone cannot send fails the step on all ranks", "[n2][n3]") {
-  using Options = ronde::DistributedOptimizerOptions;
+  using Options = DistributedOptimizerOptions;
   const at::Tensor ones = at::eye(3, at::kDouble);
   const std::vector<std::pair<std::string, at::Tensor>> rows = {
       {"2 sparse dimensions", ones.to_sparse()},
@@ -109,8 +100,7 @@ TEST_CASE("a gradient that rank 1 alone cannot send fails the step on all ranks"
 }
 
 TEST_CASE("flags are waited for after a failure, so that a retry can send them again", "[n2]") {
-  Toy toy;
-  Toy other;
+  Toy toy, other;
   DistributedOptimizer optimizer(toy.sgd, toy.names, {.find_nonfinite = true});
   DistributedOptimizer second(other.sgd, other.names);
   set_timeout(optimizer, kSoon);
@@ -127,10 +117,17 @@ TEST_CASE("flags are waited for after a failure, so that a retry can send them a
     }
   });
   set_timeout(optimizer, kForEver);
-  optimizer.zero_grad();
-  toy.backward(ronde::rank());
-  optimizer.step();
-  toy.check_values(1.0 - mean_rank());
+  set_timeout(second, kForEver);
+  check_refused([&] { second.step(); }, {"zero_grad()"});
+  for (int step = 0; step < 2; ++step) {
+    optimizer.zero_grad();
+    second.zero_grad();
+    (toy.loss(ronde::rank()) + other.loss(ronde::rank())).backward();
+    optimizer.step();
+    second.step();
+    toy.check_values(1.0 - (step + 1) * mean_rank());
+    other.check_values(1.0 - (step + 1) * mean_rank());
+  }
 }
 
 TEST_CASE("a timeout between the rounds of a sparse gradient leaves nothing of the first", "[n2]") {
@@ -164,9 +161,9 @@ TEST_CASE("optimizers of sets, or with names, that differ between ranks are told
   const std::string name = is_first ? "" : "named";
   check_refused([&] { DistributedOptimizer optimizer(toy.sgd, toy.names, {.name = name}); },
                 {"rank 1 has \"name \"named\"", "where rank 0 has \"name \"optimizer"});
-  const ronde::ProcessSet ends = ronde::add_process_set({0, 2});
-  const ronde::DistributedOptimizerOptions options = {
-      .process_set = is_first ? ends : ronde::ProcessSet(), .timeout = kSoon};
+  const ProcessSet ends = ronde::add_process_set({0, 2});
+  const DistributedOptimizerOptions options = {.process_set = is_first ? ends : ProcessSet(),
+                                               .timeout = kSoon};
   check_refused([&] { DistributedOptimizer optimizer(toy.sgd, toy.names, options); },
                 {"timed out on rank"});
   ronde::barrier();
@@ -219,15 +216,13 @@ TEST_CASE("a parameter that one rank alone gained leaves no rank waiting, by eac
   for (const Path& path : kPaths) {
     for (const bool deltas : {true, false}) {
       CAPTURE(path.calls, path.after_synchronize, path.scales, deltas);
-      Toy toy;
-      DistributedOptimizer optimizer(toy.sgd, toy.names,
-                                     {.op = deltas ? ReduceOp::Adasum : ReduceOp::Average});
+      WrappedToy toy({.op = deltas ? ReduceOp::Adasum : ReduceOp::Average});
       toy.backward(1.0);
-      if (path.after_synchronize) optimizer.synchronize();
+      if (path.after_synchronize) toy.optimizer.synchronize();
       const Names names = toy.names;
       if (ronde::rank() == 1) toy.add("q");
       toy.names = names;  // those of the optimizer differ
-      const std::string text = thrown_by(path, optimizer);
+      const std::string text = thrown_by(path, toy.optimizer);
       CAPTURE(text);
       if (ronde::rank() == 1) CHECK(contains(text, "has 2 parameters, but had 1"));
       // Steps of deltas fail on all ranks; averages do where the ranks ask each other anyway.
@@ -245,15 +240,13 @@ TEST_CASE("a parameter that one rank alone gained leaves no rank waiting, by eac
       if (ronde::rank() == 1) toy.sgd.param_groups().pop_back();
       if (!deltas && !path.asks_ranks() && path.has("step")) {
         // The others have stepped alone, of which all are told in the next step.
-        optimizer.zero_grad();
+        toy.optimizer.zero_grad();
         toy.backward(1.0);
-        check_refused([&] { optimizer.step(); }, {"rank 1 has \"0 steps in"});
+        check_refused([&] { toy.optimizer.step(); }, {"rank 1 has \"0 steps in"});
         ronde::broadcast_parameters(toy.names);
       }
       const at::Tensor before = toy.p.detach().clone();
-      optimizer.zero_grad();
-      toy.backward(deltas ? 1.0 : ronde::rank());
-      optimizer.step();
+      train(toy, 1, deltas ? 1.0 : ronde::rank());
       CHECK(near(toy.p, before - (deltas ? 1.0 : mean_rank()), 1e-14));
     }
   }
@@ -313,7 +306,6 @@ class Scarce final : public c10::Allocator {
     return *scarce;
   }
   void refuse(std::size_t bytes) { refused_ = bytes; }
-  /// Whether it was asked for.
   bool has_refused() const { return refused_ == 0; }
 
   c10::DataPtr allocate(std::size_t bytes) override {
@@ -333,37 +325,35 @@ class Scarce final : public c10::Allocator {
 };
 
 TEST_CASE("what fails in backward is told by step(), also with a closure", "[n2][n3]") {
-  for (const bool evaluates_often : {false, true}) {
-    const auto fragile = std::make_shared<Fragile>();
-    Toy toy(1.0, {"a", "b", "c"});
-    torch::optim::LBFGS lbfgs(toy.names.values(), torch::optim::LBFGSOptions(1.0).max_iter(1));
-    torch::optim::Optimizer& inner =
-        evaluates_often ? static_cast<torch::optim::Optimizer&>(lbfgs) : toy.sgd;
-    DistributedOptimizer optimizer(inner, toy.names, {.compression = fragile});
-    for (const Fails when : {Fails::Never, Fails::First, Fails::Never, Fails::Last}) {
-      CAPTURE(evaluates_often, static_cast<int>(when));
-      fragile->fail(when, "b");
-      const std::string text = thrown_text([&] {
-        optimizer.step([&] {
-          optimizer.zero_grad();
-          const at::Tensor loss = toy.loss(ronde::rank() + 1.0).square();
-          loss.backward();
-          return loss;
-        });
-      });
-      CHECK(text.empty() == (when == Fails::Never));
-      if (!text.empty()) {
-        check_told(text, "no room for a mask");
+  const bool evaluates_often = GENERATE(false, true);
+  const auto fragile = std::make_shared<Fragile>();
+  Toy toy(1.0, {"a", "b", "c"});
+  torch::optim::LBFGS lbfgs(toy.names.values(), torch::optim::LBFGSOptions(1.0).max_iter(1));
+  torch::optim::Optimizer& inner =
+      evaluates_often ? static_cast<torch::optim::Optimizer&>(lbfgs) : toy.sgd;
+  DistributedOptimizer optimizer(inner, toy.names, {.compression = fragile});
+  for (const Fails when : {Fails::Never, Fails::First, Fails::Never, Fails::Last}) {
+    CAPTURE(evaluates_often, static_cast<int>(when));
+    fragile->fail(when, "b");
+    const std::string text = thrown_text([&] {
+      optimizer.step([&] {
         optimizer.zero_grad();
-      }
-      CHECK(same_on_all_ranks(flatten(toy.names.values())));
+        const at::Tensor loss = toy.loss(ronde::rank() + 1.0).square();
+        loss.backward();
+        return loss;
+      });
+    });
+    CHECK(text.empty() == (when == Fails::Never));
+    if (!text.empty()) {
+      check_told(text, "no room for a mask");
+      optimizer.zero_grad();
     }
+    CHECK(same_on_all_ranks(flatten(toy.names.values())));
   }
 }
 
 TEST_CASE("a rank without memory for a sparse gradient fails the step on all ranks", "[n2][n3]") {
-  constexpr std::int64_t kWords = 7;
-  constexpr std::int64_t kWidth = 11;
+  constexpr std::int64_t kWords = 7, kWidth = 11;
   const auto ranks = static_cast<std::size_t>(ronde::size());
   Scarce& scarce = Scarce::instance();
   torch::nn::Embedding embedding(torch::nn::EmbeddingOptions(kWords, kWidth).sparse(true));
@@ -423,7 +413,7 @@ TEST_CASE("what fails for a local parameter fails the step on all ranks", "[n2][
     // Only rank 1 has it, but the other ranks take part in the exchange.
     Toy toy(1.0, ronde::rank() == 1 ? std::vector<std::string>{"shared", "own"}
                                     : std::vector<std::string>{"shared"});
-    ronde::DistributedOptimizerOptions options;
+    DistributedOptimizerOptions options;
     if (ronde::rank() == 1) options.local_parameters = {toy.names["own"]};
     DistributedOptimizer optimizer(toy.sgd, toy.names, options);
     toy.backward(1.0);
@@ -432,9 +422,7 @@ TEST_CASE("what fails for a local parameter fails the step on all ranks", "[n2][
     CHECK(torch::equal(toy.p, full({4}, 1)));
     if (!bad.passes) continue;
     if (ronde::rank() == 1) toy.names["own"].mutable_grad().reset();
-    optimizer.zero_grad();
-    toy.backward(ronde::rank());
-    optimizer.step();
+    train(toy, optimizer, 1, ronde::rank());
     CHECK(near(toy.p, full({4}, 1.0 - mean_rank()), 1e-14));
   }
 }
@@ -469,7 +457,7 @@ TEST_CASE("a block that the ranks do not come to agree on is given back", "[n2]"
   REQUIRE(heap != nullptr);
   const std::size_t before = heap->reserved_bytes();
   at::Tensor place = at::zeros({}, at::kLong);
-  std::optional<ronde::TensorWork> first;
+  std::optional<TensorWork> first;
   // Rank 1 does the first half of it alone, for which rank 0 has the time also on a slow machine.
   if (ronde::rank() == 1) {
     first = ronde::allreduce_async_(place, {.name = "block", .op = ReduceOp::Max});

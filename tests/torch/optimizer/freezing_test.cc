@@ -1,16 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Parameters that are frozen while they have gradients (LibTorch steps what has one, frozen or
 // not), that thaw, or that the inner optimizer gains after it was wrapped.
-#include <optional>
-
 #include "tests/torch/optimizer/failing.h"
-#include "tests/torch/toy.h"
 
 namespace ronde_test::freezing_test {
 namespace {
-
-using ronde::DistributedOptimizer;
-using ronde::ReduceOp;
 
 constexpr std::int64_t kWidth = 4;
 
@@ -22,8 +16,7 @@ torch::optim::SGDOptions heavy_sgd(ReduceOp op) {
 
 struct FrozenPair {
   explicit FrozenPair(ReduceOp op) : sgd(names.values(), heavy_sgd(op)) {}
-  const at::Tensor a = ones_parameter({kWidth});
-  const at::Tensor b = ones_parameter({kWidth});
+  const at::Tensor a = ones_parameter({kWidth}), b = ones_parameter({kWidth});
   const Names names = {{"a", a}, {"b", b}};
   torch::optim::SGD sgd;
 };
@@ -138,7 +131,7 @@ TEST_CASE("the first gradients after thawing may share memory, and are reduced o
   const at::Tensor a = toy.names["a"].requires_grad_(false);
   const at::Tensor b = toy.names["b"].requires_grad_(false);
   DistributedOptimizer optimizer(toy.sgd, toy.names,
-                                 {.op = ronde::ReduceOp::Sum, .gradient_views = false});
+                                 {.op = ReduceOp::Sum, .gradient_views = false});
   for (const at::Tensor& tensor : {a, b}) tensor.requires_grad_(true);
   const at::Tensor sum = a.view({2, 2}) + b.view({2, 2});
   ((sum + used.view({2, 2})) * (ronde::rank() + 1.0)).sum().backward();
@@ -168,59 +161,53 @@ TEST_CASE("the first sparse gradient after thawing is made dense where that is w
 }
 
 TEST_CASE("parameters added later are reduced from then on, as in one process") {
-  for (const int groups : {0, 2}) {
-    CAPTURE(groups);
-    Toy toy;
-    DistributedOptimizer optimizer(toy.sgd, toy.names, {.groups = groups});
-    check_refused([&] { optimizer.add_parameters(toy.names); }, {"new"});
-    check_next_steps(toy, optimizer);
-    const at::Tensor before = toy.p.detach().clone();
-    const at::Tensor q = toy.add("q");
-    optimizer.zero_grad();
-    (toy.p * 5.0).sum().backward();
-    // Refused before add_parameters(), as a reduction without the new parameter cannot be stepped
-    // with.
-    check_refused([&] { optimizer.step(); }, {"add_parameters()"});
-    check_refused([&] { optimizer.step(); }, {"zero_grad()"});
-    CHECK(torch::equal(toy.p, before));
-    check_refused([&] { optimizer.add_parameters(Names()); }, {"named_parameters"});
-    optimizer.add_parameters(toy.names);
-    check_next_steps(toy, optimizer);
-    const double changed = (3.0 + 5.0) * (mean_rank() + 1);
-    CHECK(near(toy.p, before - changed, 1e-14));
-    CHECK(near(q, full({4}, 1.0 - changed), 1e-14));
-  }
+  const int groups = GENERATE(0, 2);
+  CAPTURE(groups);
+  WrappedToy toy({.groups = groups});
+  check_refused([&] { toy.optimizer.add_parameters(toy.names); }, {"new"});
+  check_next_steps(toy, toy.optimizer);
+  const at::Tensor before = toy.p.detach().clone();
+  const at::Tensor q = toy.add("q");
+  toy.optimizer.zero_grad();
+  (toy.p * 5.0).sum().backward();
+  // Refused before add_parameters(), as a reduction without the new parameter cannot be stepped
+  // with.
+  check_refused([&] { toy.optimizer.step(); }, {"add_parameters()"});
+  check_refused([&] { toy.optimizer.step(); }, {"zero_grad()"});
+  CHECK(torch::equal(toy.p, before));
+  check_refused([&] { toy.optimizer.add_parameters(Names()); }, {"named_parameters"});
+  toy.optimizer.add_parameters(toy.names);
+  check_next_steps(toy, toy.optimizer);
+  const double changed = (3.0 + 5.0) * (mean_rank() + 1);
+  CHECK(near(toy.p, before - changed, 1e-14));
+  CHECK(near(q, full({4}, 1.0 - changed), 1e-14));
 }
 
 TEST_CASE("parameters are added on no rank that has gradients to step with", "[n2][n3]") {
   for (const bool deltas : {false, true}) {
     CAPTURE(deltas);
-    Toy toy;
-    DistributedOptimizer optimizer(toy.sgd, toy.names,
-                                   {.op = deltas ? ReduceOp::Adasum : ReduceOp::Average});
+    WrappedToy toy({.op = deltas ? ReduceOp::Adasum : ReduceOp::Average});
     toy.backward(1.0);
-    optimizer.synchronize();
+    toy.optimizer.synchronize();
     const at::Tensor q = toy.add("q");
     (q * static_cast<double>(ronde::rank())).sum().backward();
-    check_refused([&] { optimizer.add_parameters(toy.names); },
+    check_refused([&] { toy.optimizer.add_parameters(toy.names); },
                   {"between synchronize() and step()"});
-    check_refused([&] { optimizer.step(); }, {"add_parameters()"});
+    check_refused([&] { toy.optimizer.step(); }, {"add_parameters()"});
     toy.check_values(1.0);
-    optimizer.zero_grad();
-    optimizer.add_parameters(toy.names);
-    toy.backward(1.0);
-    optimizer.step();
+    toy.optimizer.zero_grad();
+    toy.optimizer.add_parameters(toy.names);
+    train(toy);
     toy.check_values(0.0);
   }
-  Toy toy;
-  DistributedOptimizer optimizer(toy.sgd, toy.names);
+  WrappedToy toy;
   if (ronde::rank() == 1) toy.backward(1.0);  // in flight
   toy.add("q");
-  check_refused([&] { optimizer.add_parameters(toy.names); },
+  check_refused([&] { toy.optimizer.add_parameters(toy.names); },
                 {"add_parameters() was called while its gradient is being reduced"});
-  check_refused([&] { optimizer.step(); }, {"add_parameters()"});
-  optimizer.add_parameters(toy.names);
-  check_next_steps(toy, optimizer);
+  check_refused([&] { toy.optimizer.step(); }, {"add_parameters()"});
+  toy.optimizer.add_parameters(toy.names);
+  check_next_steps(toy, toy.optimizer);
 }
 
 TEST_CASE("a compression that one rank cannot make is made on none, and may be later", "[n2][n3]") {

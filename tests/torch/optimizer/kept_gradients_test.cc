@@ -4,14 +4,11 @@
 #include <barrier>
 #include <stdexcept>
 #include <thread>
-#include <utility>
 
 #include "tests/torch/toy.h"
 
 namespace ronde_test::kept_gradients_test {
 namespace {
-
-using ronde::DistributedOptimizer;
 
 /// Large enough for its gradient to be placed (16 KiB).
 constexpr std::int64_t kWide = 64;
@@ -36,36 +33,34 @@ struct KeepingScale : torch::autograd::Function<KeepingScale> {
 
 TEST_CASE("gradients that the program made before the first backward stay the gradients",
           "[n1][n2][n3]") {
-  for (const bool views : {true, false}) {
-    for (const bool in_one_buffer : {true, false}) {
-      CAPTURE(views, in_one_buffer);
-      const at::Tensor weight = normal({kWide, kWide}, 3).requires_grad_();
-      const at::Tensor bias = normal({1, kWide}, 4).requires_grad_();
-      DistributedOptimizer optimizer =
-          wrapped_sgd({{"weight", weight}, {"bias", bias}}, {.gradient_views = views}, 1e-3);
-      Tensors mine = full({kWide + 1, kWide}, 0).split_with_sizes({kWide, 1});
-      if (!in_one_buffer) mine = {mine[0].clone(), mine[1].clone()};
-      weight.mutable_grad() = mine[0];
-      bias.mutable_grad() = mine[1];
-      for (int step = 0; step < 4; ++step) {
-        const auto loss_of = [&](int rank) {
-          const at::Tensor input = normal({8, kWide}, 100 * step + rank);
-          return (input.mm(weight) + bias).pow(2).sum();
-        };
-        const Tensors expected = whole_gradients({weight, bias}, loss_of);
-        for (const at::Tensor& gradient : mine) gradient.zero_();
-        loss_of(ronde::rank()).backward();
-        optimizer.synchronize();
-        CHECK((near(mine[0], expected[0], 1e-12) && near(mine[1], expected[1], 1e-12)));
-        CHECK((weight.grad().is_same(mine[0]) && bias.grad().is_same(mine[1])));
-        mine[0].mul_(0.5);  // clips
-        const at::Tensor before = weight.detach().clone();
-        optimizer.step();
-        CHECK(near(weight, before - 1e-3 * 0.5 * expected[0], 1e-12));
-        // New nodes of autograd, as torch::load() makes them: the handles stay.
-        if (step == 1) weight.set_data(weight.detach().clone());
-      }
-    }
+  const bool views = GENERATE(true, false);
+  const bool in_one_buffer = GENERATE(true, false);
+  CAPTURE(views, in_one_buffer);
+  const at::Tensor weight = normal({kWide, kWide}, 3).requires_grad_();
+  const at::Tensor bias = normal({1, kWide}, 4).requires_grad_();
+  DistributedOptimizer optimizer =
+      wrapped_sgd({{"weight", weight}, {"bias", bias}}, {.gradient_views = views}, 1e-3);
+  Tensors mine = full({kWide + 1, kWide}, 0).split_with_sizes({kWide, 1});
+  if (!in_one_buffer) mine = {mine[0].clone(), mine[1].clone()};
+  weight.mutable_grad() = mine[0];
+  bias.mutable_grad() = mine[1];
+  for (int step = 0; step < 4; ++step) {
+    const auto loss_of = [&](int rank) {
+      const at::Tensor input = normal({8, kWide}, 100 * step + rank);
+      return (input.mm(weight) + bias).pow(2).sum();
+    };
+    const Tensors expected = whole_gradients({weight, bias}, loss_of);
+    for (const at::Tensor& gradient : mine) gradient.zero_();
+    loss_of(ronde::rank()).backward();
+    optimizer.synchronize();
+    CHECK((near(mine[0], expected[0], 1e-12) && near(mine[1], expected[1], 1e-12)));
+    CHECK((weight.grad().is_same(mine[0]) && bias.grad().is_same(mine[1])));
+    mine[0].mul_(0.5);  // clips
+    const at::Tensor before = weight.detach().clone();
+    optimizer.step();
+    CHECK(near(weight, before - 1e-3 * 0.5 * expected[0], 1e-12));
+    // New nodes of autograd, as torch::load() makes them: the handles stay.
+    if (step == 1) weight.set_data(weight.detach().clone());
   }
 }
 
@@ -112,8 +107,7 @@ TEST_CASE("a hook may keep the gradient that it sees, changed or not", "[n1][n2]
 }
 
 TEST_CASE("a second thread in an optimizer is refused, in a call as in backward", "[n1][n2]") {
-  Toy toy(1.0, {"p", "q"});
-  DistributedOptimizer optimizer(toy.sgd, toy.names, {.name = "toy"});
+  WrappedToy toy({.name = "toy"}, 1.0, {"p", "q"});
   // Two threads as in Hogwild, whose passes meet for certain: the first waits in the hook of p,
   // which backward reaches behind q.
   std::barrier<> meet(2);
@@ -127,20 +121,20 @@ TEST_CASE("a second thread in an optimizer is refused, in a call as in backward"
   meet.arrive_and_wait();
   const at::Tensor scaled = toy.p * 1.0;
   for (const std::function<void()>& call : std::vector<std::function<void()>>{
-           [&] { scaled.sum().backward(); }, [&] { optimizer.zero_grad(); },
-           [&] { optimizer.synchronize(); }, [&] { optimizer.step(); }}) {
+           [&] { scaled.sum().backward(); }, [&] { toy.optimizer.zero_grad(); },
+           [&] { toy.optimizer.synchronize(); }, [&] { toy.optimizer.step(); }}) {
     check_refused(call, {"\"toy\"", "two threads", "backward() still runs on another thread"});
   }
   meet.arrive_and_wait();
   other.join();
   toy.p.remove_hook(gate);
-  optimizer.step();  // one after the other is fine
+  toy.optimizer.step();  // one after the other is fine
   toy.check_values(0.0);
   // In a call: the closure of step() runs on its thread, and another thread is kept out.
-  optimizer.step([&] {
-    optimizer.zero_grad();
+  toy.optimizer.step([&] {
+    toy.optimizer.zero_grad();
     std::thread([&] {
-      check_refused([&] { optimizer.zero_grad(); }, {"another thread is in a call of it"});
+      check_refused([&] { toy.optimizer.zero_grad(); }, {"another thread is in a call of it"});
       check_refused([&] { toy.backward(1.0); }, {"another thread is in a call of it"});
     }).join();
     const at::Tensor loss = toy.loss(1.0);

@@ -3,17 +3,12 @@
 // were wrapped.
 #include <torch/csrc/autograd/variable.h>
 
-#include <functional>
-#include <memory>
-#include <optional>
 #include <sstream>
 
 #include "tests/torch/toy.h"
 
 namespace ronde_test::lifetime_test {
 namespace {
-
-using ronde::DistributedOptimizer;
 
 using WeakTensor = c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>;
 
@@ -37,18 +32,18 @@ struct Turn {
     if (end == End::OnePassOfTwo) options.backward_passes_per_step = 2;
     options.groups = choice(3);
     const int compression = choice(3);
-    if (compression == 1) options.compression = ronde::Compression::fp16();
-    if (compression == 2) options.compression = ronde::Compression::bf16();
+    if (compression == 1) options.compression = Compression::fp16();
+    if (compression == 2) options.compression = Compression::bf16();
     has_local = choice(2) == 1;
     options.find_nonfinite = choice(2) == 1;
     if (choice(3) != 1) return;
-    options.op = ronde::ReduceOp::Adasum;
+    options.op = ReduceOp::Adasum;
     options.groups = 0;
   }
 
   static constexpr int kCount = 2 * 5 * 3 * 3 * 2 * 2 * 3;
 
-  ronde::DistributedOptimizerOptions options;
+  DistributedOptimizerOptions options;
   bool has_local = false;
   End end = End::Stepped;
 
@@ -95,8 +90,7 @@ TEST_CASE("optimizers made and destroyed 1,080 times leave nothing behind", "[n1
 }
 
 TEST_CASE("an optimizer that another is moved into leaves nothing behind", "[n1][n2]") {
-  Toy first;
-  Toy second;
+  Toy first, second;
   {
     DistributedOptimizer optimizer(first.sgd, first.names);
     first.backward(1.0);  // in flight
@@ -195,76 +189,72 @@ TEST_CASE("a child of fork writes gradients of its own: those of its parents sta
 }
 
 TEST_CASE("a module that is converted after it was wrapped is refused, not trained alone", "[n2]") {
-  for (const bool is_frozen : {false, true}) {
-    torch::nn::Linear net(3, 2);
-    ronde::broadcast_parameters(*net);
-    net->bias.requires_grad_(!is_frozen);
-    torch::optim::SGD sgd(net->parameters(), 1.0);
-    const auto backward = [&] {
-      const auto type = net->weight.scalar_type();
-      (net->forward(at::ones({1, 3}, type)) * (ronde::rank() + 1.0)).sum().backward();
-    };
-    {
-      DistributedOptimizer optimizer(sgd, net->named_parameters());
-      // The module's present dtype: nothing changes.
-      net->to(at::kFloat);
-      backward();
-      optimizer.step();
-      optimizer.zero_grad();
-      net->to(at::kDouble);
-      net->bias.requires_grad_(true);
-      backward();
-      for (int attempt = 0; attempt < 2; ++attempt) {
-        check_refused([&] { optimizer.step(); }, {"Move the module before wrapping", "\"weight\""});
-        optimizer.zero_grad();
-      }
-    }
+  const bool is_frozen = GENERATE(false, true);
+  torch::nn::Linear net(3, 2);
+  ronde::broadcast_parameters(*net);
+  net->bias.requires_grad_(!is_frozen);
+  torch::optim::SGD sgd(net->parameters(), 1.0);
+  const auto backward = [&] {
+    const auto type = net->weight.scalar_type();
+    (net->forward(at::ones({1, 3}, type)) * (ronde::rank() + 1.0)).sum().backward();
+  };
+  {
     DistributedOptimizer optimizer(sgd, net->named_parameters());
+    // The module's present dtype: nothing changes.
+    net->to(at::kFloat);
     backward();
-    optimizer.synchronize();
-    CHECK(near(net->bias.grad(), full({2}, mean_rank() + 1), 1e-14));
+    optimizer.step();
+    optimizer.zero_grad();
+    net->to(at::kDouble);
+    net->bias.requires_grad_(true);
+    backward();
+    for (int attempt = 0; attempt < 2; ++attempt) {
+      check_refused([&] { optimizer.step(); }, {"Move the module before wrapping", "\"weight\""});
+      optimizer.zero_grad();
+    }
   }
+  DistributedOptimizer optimizer(sgd, net->named_parameters());
+  backward();
+  optimizer.synchronize();
+  CHECK(near(net->bias.grad(), full({2}, mean_rank() + 1), 1e-14));
 }
 
 TEST_CASE("a module that is loaded after it was wrapped is watched again", "[n2]") {
-  for (const bool views : {false, true}) {
-    torch::nn::Linear net(3, 2);
-    ronde::broadcast_parameters(*net);
-    DistributedOptimizer optimizer =
-        wrapped_sgd(net->named_parameters(), {.gradient_views = views}, 0.0);
-    std::stringstream file;
-    torch::save(net, file);
-    torch::load(net, file);
-    for (int step = 0; step < 3; ++step) {
-      CAPTURE(views, step);
-      (net->forward(at::ones({1, 3})) * (ronde::rank() + 1.0)).sum().backward();
-      // Gradients that travel are not cleared: those of the first step have no hooks yet.
-      if (step > 0) check_refused([&] { optimizer.zero_grad(); }, {"being reduced"});
-      optimizer.step();
-      CHECK(near(net->weight.grad(), full({2, 3}, mean_rank() + 1), 1e-6));
-      optimizer.zero_grad();
-    }
+  const bool views = GENERATE(false, true);
+  torch::nn::Linear net(3, 2);
+  ronde::broadcast_parameters(*net);
+  DistributedOptimizer optimizer =
+      wrapped_sgd(net->named_parameters(), {.gradient_views = views}, 0.0);
+  std::stringstream file;
+  torch::save(net, file);
+  torch::load(net, file);
+  for (int step = 0; step < 3; ++step) {
+    CAPTURE(views, step);
+    (net->forward(at::ones({1, 3})) * (ronde::rank() + 1.0)).sum().backward();
+    // Gradients that travel are not cleared: those of the first step have no hooks yet.
+    if (step > 0) check_refused([&] { optimizer.zero_grad(); }, {"being reduced"});
+    optimizer.step();
+    CHECK(near(net->weight.grad(), full({2, 3}, mean_rank() + 1), 1e-6));
+    optimizer.zero_grad();
   }
 }
 
 TEST_CASE("an optimizer that is kept over a shutdown and another init reduces again", "[own][n1]") {
   ronde::InitOptions start;
   start.key_value = ronde::KeyValueStart{};
-  Names names;
-  names.insert("a", full({3}, 1).requires_grad_());
-  torch::optim::SGD sgd(names.values(), 1.0);
+  Toy toy;
   std::optional<DistributedOptimizer> optimizer;
   for (int round = 0; round < 2; ++round) {
     ronde::init(start);
-    if (!optimizer) optimizer.emplace(sgd, names);
+    if (!optimizer) optimizer.emplace(toy.sgd, toy.names);
     for (int step = 0; step < 4; ++step) {
-      names["a"].sum().backward();
+      toy.backward(1.0);
       optimizer->step();
       optimizer->zero_grad();
     }
     ronde::shutdown();
   }
-  CHECK(near(names["a"], full({3}, 1 - 8), 1e-6));
+  toy.check_values(1 - 8);
 }
 
 }  // namespace

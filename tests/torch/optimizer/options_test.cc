@@ -10,13 +10,10 @@
 namespace ronde_test::options_test {
 namespace {
 
-using ronde::DistributedOptimizer;
-using ronde::ReduceOp;
-
 struct LbfgsCase {
   std::string name;
   std::optional<std::string> line_search;
-  ronde::DistributedOptimizerOptions options;
+  DistributedOptimizerOptions options;
 };
 
 torch::optim::LBFGSOptions lbfgs_options(const LbfgsCase& row) {
@@ -44,7 +41,7 @@ std::pair<at::Tensor, double> lbfgs_whole(const LbfgsCase& row) {
 }
 
 /// Checks that every rank has the same bits after a long run.
-void check_bits(const MakeOptimizer& make, const ronde::DistributedOptimizerOptions& options) {
+void check_bits(const MakeOptimizer& make, const DistributedOptimizerOptions& options) {
   Regression regression(at::kFloat);
   // On rows that nobody learns from.
   const auto unseen_loss = [&] { return regression.loss(-50).item<double>(); };
@@ -109,125 +106,87 @@ TEST_CASE("200 steps of Adasum and LBFGS leave the same bits, also with halves o
   // Every rank has to take as many evaluations: what it decides by is the mean loss.
   const MakeOptimizer lbfgs = optimizer_with<LBFGS>(
       LBFGSOptions(0.5).max_iter(3).history_size(4).line_search_fn("strong_wolfe"));
-  for (const auto& compression : {std::shared_ptr<ronde::Compression>(), ronde::Compression::fp16(),
-                                  ronde::Compression::bf16()}) {
+  for (const auto& compression :
+       {std::shared_ptr<Compression>(), Compression::fp16(), Compression::bf16()}) {
     CAPTURE(compression ? compression->description() : "none");
     check_bits(lbfgs, {.compression = compression});
     for (const auto& [name, make] : optimizers) {
       for (const bool of_deltas : {true, false}) {
         CAPTURE(name, of_deltas);
-        check_bits(make, {.op = ronde::ReduceOp::Adasum,
-                          .adasum_of_deltas = of_deltas,
-                          .compression = compression});
+        check_bits(
+            make,
+            {.op = ReduceOp::Adasum, .adasum_of_deltas = of_deltas, .compression = compression});
       }
     }
   }
 }
 
-TEST_CASE("the number of backward passes can be changed between steps", "[n2]") {
-  Toy toy;
-  DistributedOptimizer optimizer(toy.sgd, toy.names);
-  for (const int passes : {1, 3, 2}) {
-    optimizer.set_backward_passes_per_step(passes);
-    optimizer.zero_grad();
+TEST_CASE("backward passes can be others from step to step, and fewer than announced", "[n2]") {
+  WrappedToy toy;
+  for (const auto& [announced, passes] : {std::pair(1, 1), {3, 1}, {3, 3}, {2, 2}}) {
+    toy.optimizer.set_backward_passes_per_step(announced);
+    toy.optimizer.zero_grad();
     for (int pass = 0; pass < passes; ++pass) toy.backward(ronde::rank() + 1.0);
-    check_refused([&] { optimizer.set_backward_passes_per_step(1); },
-                  {"set_backward_passes_per_step() was called"});
-    optimizer.synchronize();
+    if (passes == announced) {
+      check_refused([&] { toy.optimizer.set_backward_passes_per_step(1); },
+                    {"set_backward_passes_per_step() was called"});
+    }
+    toy.optimizer.synchronize();
     toy.check_gradients(passes * (mean_rank() + 1.0));
-    optimizer.step();
+    toy.optimizer.step();
   }
-  check_refused([&] { optimizer.set_backward_passes_per_step(0); }, {"at least 1"});
+  check_refused([&] { toy.optimizer.set_backward_passes_per_step(0); }, {"at least 1"});
 }
 
 TEST_CASE("skip_synchronize steps with the gradients as they are", "[n2][own]") {
   setenv("RONDE_CHECK_REPLICAS", "off", 1);  // the ranks step apart
   use_ronde();
-  Toy toy;
-  DistributedOptimizer optimizer(toy.sgd, toy.names);
+  WrappedToy toy;
   const auto hold_back = [&](double gradient) {
-    const auto unsent = optimizer.no_sync();
+    const auto unsent = toy.optimizer.no_sync();
     toy.backward(gradient);
   };
   hold_back(ronde::rank() + 1.0);
   {
-    auto outer = optimizer.skip_synchronize();
+    auto outer = toy.optimizer.skip_synchronize();
     const auto moved = std::move(outer);
-    check_refused([&] { optimizer.synchronize(); },
+    check_refused([&] { toy.optimizer.synchronize(); },
                   {"synchronize() was called within skip_synchronize()"});
-    optimizer.step();
+    toy.optimizer.step();
   }
   toy.check_values(1.0 - (ronde::rank() + 1.0));  // a step of this rank alone
-  optimizer.zero_grad();
+  toy.optimizer.zero_grad();
   hold_back(ronde::rank());
-  optimizer.synchronize();
+  toy.optimizer.synchronize();
   toy.check_gradients(mean_rank());
   {
-    const auto skip = optimizer.skip_synchronize();
-    optimizer.synchronize();
+    const auto skip = toy.optimizer.skip_synchronize();
+    toy.optimizer.synchronize();
     toy.check_gradients(mean_rank());
-    optimizer.step();
+    toy.optimizer.step();
   }
-  optimizer.zero_grad();
+  toy.optimizer.zero_grad();
   toy.backward(1.0);
   {
-    const auto skip = optimizer.skip_synchronize();
-    check_refused([&] { optimizer.step(); }, {"skip_synchronize()"});
+    const auto skip = toy.optimizer.skip_synchronize();
+    check_refused([&] { toy.optimizer.step(); }, {"skip_synchronize()"});
   }
-  optimizer.step();
+  toy.optimizer.step();
   toy.check_gradients(1.0);
-}
-
-TEST_CASE("local parameters may be others on every rank, and are not reduced", "[n2][n3]") {
-  const int rank = ronde::rank();
-  const at::Tensor shared = ones_parameter({2});
-  const at::Tensor own = ones_parameter({rank + 1});
-  const Names names = {{"shared", shared}, {"own" + std::to_string(rank), own}};
-  torch::optim::SGD sgd({shared, own}, 1.0);
-  for (const bool scaled : {true, false}) {
-    DistributedOptimizer optimizer(sgd, names,
-                                   {.prescale = 0.5,
-                                    .backward_passes_per_step = 2,
-                                    .average_aggregated_gradients = true,
-                                    .local_parameters = {own},
-                                    .scale_local_gradients = scaled});
-    optimizer.zero_grad();
-    for (int pass = 0; pass < 2; ++pass) ((shared.sum() + own.sum()) * (rank + 1.0)).backward();
-    for (int times = 0; times < 2; ++times) {
-      optimizer.synchronize();  // scales once
-      const double scale = scaled ? 0.5 / ronde::size() : 1.0;
-      CHECK(near(shared.grad(), full({2}, 0.5 * (mean_rank() + 1)), 1e-12));
-      CHECK(near(own.grad(), full({rank + 1}, scale * (rank + 1.0)), 1e-12));
-    }
-  }
-}
-
-TEST_CASE("a rank without samples adds zeros, and the others count as in one process", "[n2][n3]") {
-  const auto rows_of = [](int rank) { return normal({rank == 0 ? 0 : 8, 4}, 300 + rank); };
-  const at::Tensor weight = normal({4, 1}, 9).requires_grad_();
-  const at::Tensor whole = normal({4, 1}, 9).requires_grad_();
-  const Names names = {{"weight", weight}};
-  torch::optim::SGD sgd({weight}, 0.1);
-  DistributedOptimizer optimizer(sgd, names, {.op = ReduceOp::Sum});
-  rows_of(ronde::rank()).mm(weight).pow(2).sum().backward();
-  optimizer.synchronize();
-  torch::cat(by_rank(rows_of)).mm(whole).pow(2).sum().backward();
-  CHECK(near(weight.grad(), whole.grad(), 1e-12));
 }
 
 // As of a captured CUDA graph (docs/gpu.md), which writes gradients where it did when it was
 // captured.
 TEST_CASE("step submits gradients that nothing but their memory shows", "[n2][n3]") {
-  Toy toy(1.0, {"a", "b"});
-  DistributedOptimizer optimizer(toy.sgd, toy.names);
+  WrappedToy toy({}, 1.0, {"a", "b"});
   {
-    const auto no_sync = optimizer.no_sync();
+    const auto no_sync = toy.optimizer.no_sync();
     toy.backward(0.0);
   }
   double expected = 1;  // parameters begin as ones
   for (const double step : {2.0, 3.0, 5.0}) {
     for (const auto& item : toy.names) item.value().grad().fill_(step * (ronde::rank() + 1));
-    optimizer.step();
+    toy.optimizer.step();
     expected -= step * (mean_rank() + 1);
     toy.check_values(expected);
   }
@@ -235,12 +194,7 @@ TEST_CASE("step submits gradients that nothing but their memory shows", "[n2][n3
 
 TEST_CASE("a rank without a gradient takes no part in a minimum, maximum or product", "[n2][n3]") {
   constexpr std::int64_t kCount = 16;
-  using Combine = std::function<at::Tensor(const at::Tensor& stacked)>;
-  const std::vector<std::pair<ReduceOp, Combine>> rows = {
-      {ReduceOp::Min, [](const at::Tensor& all) { return all.amin(0); }},
-      {ReduceOp::Max, [](const at::Tensor& all) { return all.amax(0); }},
-      {ReduceOp::Product, [](const at::Tensor& all) { return all.prod(0); }}};
-  for (const auto& [op, combine] : rows) {
+  for (const ReduceOp op : {ReduceOp::Min, ReduceOp::Max, ReduceOp::Product}) {
     // Zeros would change the result: values are positive, or negative for the maximum.
     const double sign = op == ReduceOp::Max ? -1.0 : 1.0;
     const Tensors values =
@@ -257,7 +211,7 @@ TEST_CASE("a rank without a gradient takes no part in a minimum, maximum or prod
         Tensors present = values;
         if (absent < ronde::size()) present.erase(present.begin() + absent);
         REQUIRE(p.grad().defined());
-        CHECK(near(p.grad(), combine(at::stack(present)), 1e-14));
+        CHECK(near(p.grad(), reduced(op, at::stack(present)), 1e-14));
         CHECK_FALSE(unused.grad().defined());
       }
     }
@@ -299,41 +253,32 @@ TEST_CASE("steps of all types are combined by Adasum, also with halves on the wi
           "[n1][n2][n3]") {
   struct Row {
     at::ScalarType dtype;
-    std::shared_ptr<ronde::Compression> compression;
+    std::shared_ptr<Compression> compression;
     double tolerance;  // of numbers about 1
   };
-  const auto fp16 = ronde::Compression::fp16();
-  const auto bf16 = ronde::Compression::bf16();
-  const std::vector<Row> rows = {{at::kDouble, nullptr, 1e-12}, {at::kFloat, nullptr, 1e-6},
-                                 {at::kHalf, nullptr, 4e-3},    {at::kBFloat16, nullptr, 3e-2},
-                                 {at::kDouble, fp16, 4e-3},     {at::kFloat, bf16, 3e-2},
-                                 {at::kHalf, fp16, 4e-3}};
+  const auto fp16 = Compression::fp16();
+  const auto bf16 = Compression::bf16();
+  const std::vector<Row> rows = {
+      {at::kDouble, nullptr, 1e-12}, {at::kFloat, nullptr, 1e-6},
+      {at::kHalf, nullptr, 4e-3},    {at::kBFloat16, nullptr, 3e-2},
+      {at::kDouble, fp16, 4e-3},     {at::kFloat, bf16, 3e-2},
+      {at::kHalf, fp16, 4e-3},       {at::kComplexDouble, nullptr, 1e-12}};
   for (const auto& [dtype, compression, tolerance] : rows) {
     for (const bool of_deltas : {true, false}) {
       CAPTURE(at::toString(dtype), compression != nullptr, of_deltas);
-      const Tensors gradients =
-          by_rank([dtype = dtype](int rank) { return normal({40}, 60 + rank).to(dtype); });
       const at::Tensor p = at::zeros({40}, dtype).requires_grad_();
+      // A complex gradient is combined as the vector of its parts.
+      const at::Tensor parts = p.is_complex() ? at::view_as_real(p) : p;
+      const Tensors gradients = by_rank(
+          [&](int rank) { return normal(parts.sizes(), 60 + rank).to(parts.scalar_type()); });
       DistributedOptimizer optimizer = wrapped_sgd(
           {{"p", p}},
           {.op = ReduceOp::Adasum, .adasum_of_deltas = of_deltas, .compression = compression});
-      (p * mine_of(gradients)).sum().backward();
+      (parts * mine_of(gradients)).sum().backward();
       optimizer.step();
-      CHECK(near(p, -adasum(gradients), tolerance));
+      CHECK(near(flatten({p}), -flatten({adasum(gradients)}), tolerance));
       CHECK(same_on_all_ranks(p));
     }
-  }
-}
-
-TEST_CASE("a complex gradient is combined as the vector of its parts", "[n1][n2][n3]") {
-  for (const bool of_deltas : {true, false}) {
-    const Tensors gradients = by_rank([](int rank) { return normal({10, 2}, 40 + rank); });
-    const at::Tensor p = at::zeros({10}, at::kComplexDouble).requires_grad_();
-    DistributedOptimizer optimizer =
-        wrapped_sgd({{"p", p}}, {.op = ReduceOp::Adasum, .adasum_of_deltas = of_deltas});
-    (at::view_as_real(p) * mine_of(gradients)).sum().backward();
-    optimizer.step();
-    CHECK(near(flatten({p}), -flatten({adasum(gradients)}), 1e-12));
   }
 }
 

@@ -4,26 +4,20 @@
 #include <algorithm>
 #include <bit>
 #include <iterator>
-#include <map>
-#include <memory>
 #include <set>
 #include <span>
 
 #include "tests/support/harness/case_table.h"
 #include "tests/support/oracle/half_rounding.h"
 #include "tests/torch/layouts.h"
-#include "tests/torch/support.h"
 
 namespace ronde_test::pairs_test {
 namespace {
 
-using ronde::DistributedOptimizer;
-
 /// Factors and their choices; the first choice is the default of users.
 using Factors = std::map<std::string, std::vector<std::string>>;
 
-/// A factor and its choice.
-using Choice = std::pair<std::string, std::string>;
+using Choice = std::pair<std::string, std::string>;  // a factor and its choice
 using Pair = std::pair<Choice, Choice>;
 
 /// A choice for each factor.
@@ -88,15 +82,14 @@ std::string text_of(const Row& row) {
 
 /// Returns every two choices of different factors, also forbidden ones.
 std::vector<Pair> all_pairs() {
+  std::vector<Choice> choices;
+  for (const auto& [factor, levels] : optimizer_factors()) {
+    for (const std::string& level : levels) choices.emplace_back(factor, level);
+  }
   std::vector<Pair> pairs;
-  const Factors& factors = optimizer_factors();
-  for (auto a = factors.begin(); a != factors.end(); ++a) {
-    for (auto b = std::next(a); b != factors.end(); ++b) {
-      for (const std::string& x : a->second) {
-        for (const std::string& y : b->second) {
-          pairs.emplace_back(Choice(a->first, x), Choice(b->first, y));
-        }
-      }
+  for (const Choice& a : choices) {
+    for (const Choice& b : choices) {
+      if (a.first < b.first) pairs.emplace_back(a, b);
     }
   }
   return pairs;
@@ -133,18 +126,13 @@ Row with_best(const Row& row, const std::string& factor, const std::set<Pair>& o
   return best;
 }
 
-/// Returns these two choices, and all others by default.
-Row row_of(const Pair& pair) {
-  return completed({pair.first, pair.second});
-}
-
 /// Returns rows in which each pair occurs that is not forbidden. Greedy: a row begins with such a
 /// pair, and gets for one factor after the other the choice that covers the most pairs not covered
 /// yet (the idea of AETG: Cohen, Dalal, Fredman and Patton, 1997).
 std::vector<Row> pairwise_rows() {
   std::set<Pair> open;
   for (const Pair& pair : all_pairs()) {
-    if (!is_forbidden(row_of(pair))) open.insert(pair);
+    if (!is_forbidden(completed({pair.first, pair.second}))) open.insert(pair);
   }
   std::vector<Row> rows;
   while (!open.empty()) {
@@ -213,8 +201,7 @@ TORCH_MODULE(PairsNet);
 /// The loss of one rank on one of its batches of a step.
 at::Tensor loss_of(PairsNet& net, int step, int pass, int rank) {
   const int seed = 1000 * step + 100 * pass + 10 * rank;
-  const at::Tensor x = normal({kBatch, 5}, seed + 1);
-  const at::Tensor y = normal({kBatch, 3}, seed + 2);
+  const at::Tensor x = normal({kBatch, 5}, seed + 1), y = normal({kBatch, 3}, seed + 2);
   const at::Tensor words = (normal({kBatch}, seed + 3).abs() * 4).to(at::kLong).clamp(0, 8);
   // Rank 0 alone uses the side branch, and in odd steps nobody does.
   const bool use_side = rank == 0 && step % 2 == 0;
@@ -248,14 +235,12 @@ std::unique_ptr<torch::optim::Optimizer> make_inner(const Row& row, const PairsN
   return make_with<SGD>(row, net, SGDOptions(0.01).momentum(0.5));
 }
 
-/// Null: none.
 std::unique_ptr<torch::optim::LRScheduler> make_scheduler(const Row& row,
                                                           torch::optim::Optimizer& inner) {
   if (row.is("scheduler", "none")) return nullptr;
   return std::make_unique<torch::optim::StepLR>(inner, 3, 0.98);
 }
 
-/// Freezes or unfreezes a parameter before a step.
 void freeze_or_unfreeze(PairsNet& net, const Row& row, int step) {
   if (row.is("frozen", "none")) return;
   const bool is_frozen = row.is("frozen", "thaws") ? step < 3 : step >= 3;
@@ -307,7 +292,6 @@ at::Tensor adasum_of(Tensors of_ranks, const Row& row) {
   return adasum(of_ranks) * (prescale_of(row) * postscale_of(row));
 }
 
-/// Combines the gradients of all ranks.
 at::Tensor combined(const Tensors& of_ranks, const Row& row, bool is_sparse) {
   if (row.is("op", "adasum")) return adasum_of(of_ranks, row);
   // Dense halves are computed in f32, and the result is rounded once more.
@@ -324,7 +308,6 @@ at::Tensor combined(const Tensors& of_ranks, const Row& row, bool is_sparse) {
   return is_sparse ? sum.to_sparse(1) : on_the_wire(sum.to(at::kDouble), row);
 }
 
-/// One of the ranks that train.
 struct Rank {
   Rank(const Row& row, int rank)
       : net(row, rank, row.is("embedding", "sparse")),
@@ -388,19 +371,18 @@ void combine_deltas(std::vector<Rank>& ranks, const Row& row, const Tensors& bef
 }
 
 /// Trains all ranks for this number of steps by the definition of the options, one after the other
-/// in this process, without Ronde. Returns the model of `rank`.
-PairsNet train_whole(const Row& row, int ranks, int steps, int rank) {
+/// in this process, without Ronde. Returns this rank's model.
+PairsNet train_whole(const Row& row, int steps) {
   const bool is_of_deltas = row.is("op", "deltas");
-  std::vector<Rank> all;
-  for (int r = 0; r < ranks; ++r) all.emplace_back(row, r);
+  std::vector<Rank> all = by_rank([&](int rank) { return Rank(row, rank); });
   for (int step = 0; step < steps; ++step) {
     Tensors before;
     for (const at::Tensor& p : all.front().net->parameters()) before.push_back(p.detach().clone());
-    for (int r = 0; r < ranks; ++r) {
-      Rank& one = all[static_cast<std::size_t>(r)];
+    for (int rank = 0; rank < ronde::size(); ++rank) {
+      Rank& one = all[index(rank)];
       freeze_or_unfreeze(one.net, row, step);
       one.inner->zero_grad(row.is("zero_grad", "none"));
-      backward_of(one.net, row, step, r);
+      backward_of(one.net, row, step, rank);
     }
     const torch::NoGradGuard no_grad;
     if (!is_of_deltas) combine_gradients(all, row);
@@ -411,7 +393,7 @@ PairsNet train_whole(const Row& row, int ranks, int steps, int rank) {
     }
     if (is_of_deltas) combine_deltas(all, row, before);
   }
-  return all[static_cast<std::size_t>(rank)].net;
+  return mine_of(all).net;
 }
 
 const std::vector<Row>& rows() {
@@ -419,11 +401,9 @@ const std::vector<Row>& rows() {
   return all;
 }
 
-ronde::ProcessSet set_of(const Row& row) {
+ProcessSet set_of(const Row& row) {
   if (row.is("set", "all")) return {};
-  std::vector<int> ranks = by_rank([](int rank) { return rank; });
-  std::reverse(ranks.begin(), ranks.end());
-  return ronde::add_process_set(ranks);
+  return ronde::add_process_set(by_rank([](int rank) { return ronde::size() - 1 - rank; }));
 }
 
 ronde::GradientGroups groups_of(const Row& row, const PairsNet& net) {
@@ -435,11 +415,11 @@ ronde::GradientGroups groups_of(const Row& row, const PairsNet& net) {
   return {};
 }
 
-ronde::DistributedOptimizerOptions options_of(const Row& row, const PairsNet& net) {
-  ronde::DistributedOptimizerOptions options{.process_set = set_of(row)};
-  if (row.is("op", "sum")) options.op = ronde::ReduceOp::Sum;
+DistributedOptimizerOptions options_of(const Row& row, const PairsNet& net) {
+  DistributedOptimizerOptions options{.process_set = set_of(row)};
+  if (row.is("op", "sum")) options.op = ReduceOp::Sum;
   const bool is_of_deltas = row.is("op", "deltas");
-  if (row.is("op", "adasum") || is_of_deltas) options.op = ronde::ReduceOp::Adasum;
+  if (row.is("op", "adasum") || is_of_deltas) options.op = ReduceOp::Adasum;
   options.adasum_of_deltas = is_of_deltas;
   if (has_expert(row)) options.local_parameters = net->expert->parameters();
   options.scale_local_gradients = !row.is("local", "unscaled");
@@ -455,8 +435,8 @@ ronde::DistributedOptimizerOptions options_of(const Row& row, const PairsNet& ne
   }
   options.gradient_predivide_factor = row.is("predivide", "2") ? 2.0 : 1.0;
   options.groups = groups_of(row, net);
-  if (row.is("compression", "fp16")) options.compression = ronde::Compression::fp16();
-  if (row.is("compression", "bf16")) options.compression = ronde::Compression::bf16();
+  if (row.is("compression", "fp16")) options.compression = Compression::fp16();
+  if (row.is("compression", "bf16")) options.compression = Compression::bf16();
   options.sparse_as_dense = row.is("embedding", "as_dense");
   options.gradient_views = row.is("views", "yes");
   options.find_nonfinite = row.is("find_nonfinite", "yes");
@@ -495,38 +475,34 @@ void train_step(PairsNet& net, const Row& row, int step, DistributedOptimizer& o
   scaler.update();
 }
 
-void check_equal(const PairsNet& mine, const PairsNet& whole) {
-  const auto expected = whole->named_parameters();
-  for (const auto& item : mine->named_parameters()) {
-    CAPTURE(item.key());
-    CHECK(near(item.value(), expected[item.key()], 1e-9));
-  }
-}
-
 void check_row(const Row& row) {
   CAPTURE(text_of(row));
   PairsNet net(row, ronde::rank(), /*sparse=*/!row.is("embedding", "dense"));
   const auto inner = make_inner(row, net);
   const auto scheduler = make_scheduler(row, *inner);
   ronde::GradScaler scaler({.init_scale = kLossScale, .enabled = row.is("scaler", "yes")});
-  const ronde::DistributedOptimizerOptions options = options_of(row, net);
+  const DistributedOptimizerOptions options = options_of(row, net);
   {
     DistributedOptimizer optimizer(*inner, net->named_parameters(), options);
     for (int step = 0; step < kSteps; ++step) {
       train_step(net, row, step, optimizer, scaler);
       if (scheduler) scheduler->step();
       if (step + 1 != kCompared) continue;
-      check_equal(net, train_whole(row, ronde::size(), kCompared, ronde::rank()));
+      const PairsNet whole = train_whole(row, kCompared);
+      for (const auto& item : net->named_parameters()) {
+        CAPTURE(item.key());
+        CHECK(near(item.value(), whole->named_parameters()[item.key()], 1e-9));
+      }
     }
   }
   for (const auto& item : net->named_parameters()) {
     CAPTURE(item.key());
-    const bool is_own = has_expert(row) && item.key().starts_with("expert.");
+    const bool is_own = has_expert(row) && is_of_expert(item.key());
     if (!is_own) CHECK(same_on_all_ranks(item.value().detach()));
     CHECK(at::isfinite(item.value()).all().item<bool>());
   }
   CHECK_FALSE(net->never->weight.grad().defined());
-  if (!(options.process_set == ronde::ProcessSet{})) ronde::remove_process_set(options.process_set);
+  if (!(options.process_set == ProcessSet{})) ronde::remove_process_set(options.process_set);
 }
 
 // A case for each inner optimizer, for the watchdog.
@@ -549,7 +525,7 @@ TEST_CASE("every pair of choices occurs in a row", "[n1]") {
     const bool occurs = std::any_of(rows().begin(), rows().end(), [&](const Row& row) {
       return row.has(pair.first) && row.has(pair.second);
     });
-    CHECK(occurs == !is_forbidden(row_of(pair)));
+    CHECK(occurs == !is_forbidden(completed({pair.first, pair.second})));
   }
 }
 

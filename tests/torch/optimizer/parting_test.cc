@@ -8,22 +8,19 @@
 namespace ronde_test::parting_test {
 namespace {
 
-using ronde::DistributedOptimizer;
-using ronde::ReduceOp;
-
 /// Enough for a frozen schedule.
 constexpr int kManySteps = 12;
 
 /// Toys that have trained so many steps, in every way in which a digest travels.
 void for_each_trained(
     double rate, const std::function<void(WrappedToy& toy, int steps, bool of_deltas)>& check) {
-  const std::vector<ronde::DistributedOptimizerOptions> kinds = {
+  const std::vector<DistributedOptimizerOptions> kinds = {
       {},
       {.gradient_views = false},
       {.op = ReduceOp::Adasum},
       {.op = ReduceOp::Adasum, .adasum_of_deltas = false},
       {.groups = 1},
-      {.compression = ronde::Compression::fp16()}};
+      {.compression = Compression::fp16()}};
   for (std::size_t kind = 0; kind < kinds.size(); ++kind) {
     for (const int steps : {1, kManySteps}) {
       CAPTURE(kind, steps);

@@ -5,8 +5,6 @@
 namespace ronde_test::sparse_test {
 namespace {
 
-using ronde::DistributedOptimizer;
-
 constexpr std::int64_t kWords = 12;
 constexpr std::int64_t kWidth = 3;
 
@@ -33,8 +31,7 @@ TEST_CASE("sparse complex gradients are summed, and a scaler divides dense ones"
     return at::sparse_coo_tensor(rows, values.conj(), {6, 2});
   };
   const at::Tensor p = at::zeros({6, 2}, at::kComplexDouble).requires_grad_();
-  DistributedOptimizer optimizer =
-      wrapped_sgd({{"p", p}}, {.op = ronde::ReduceOp::Sum, .postscale = 0.5});
+  DistributedOptimizer optimizer = wrapped_sgd({{"p", p}}, {.op = ReduceOp::Sum, .postscale = 0.5});
   p.mutable_grad() = gradient_of(ronde::rank());
   optimizer.step();
   CHECK(p.grad().is_sparse());
@@ -53,7 +50,7 @@ TEST_CASE("a rank without a sparse gradient takes part, if it knows", "[n2][n3]"
   for (const bool told : {true, false}) {
     torch::nn::Embedding embedding = make_embedding(true);
     torch::optim::SGD sgd(embedding->parameters(), 1.0);
-    ronde::DistributedOptimizerOptions options;
+    DistributedOptimizerOptions options;
     if (told) options.sparse_parameters = {embedding->weight};
     DistributedOptimizer optimizer(sgd, embedding->named_parameters(), options);
     const auto use = [&](bool is_used) {
@@ -107,8 +104,7 @@ TEST_CASE("a gradient without entries is told from none", "[n2]") {
 }
 
 TEST_CASE("sparse halves are scaled before and rounded after they are added up", "[n2][n3]") {
-  const auto reduced = [](const at::Tensor& gradient,
-                          const ronde::DistributedOptimizerOptions& options) {
+  const auto reduced = [](const at::Tensor& gradient, const DistributedOptimizerOptions& options) {
     const at::Tensor p = at::zeros({4, 1}, gradient.scalar_type()).requires_grad_();
     DistributedOptimizer optimizer = wrapped_sgd({{"p", p}}, options);
     p.mutable_grad() = gradient;
@@ -125,32 +121,30 @@ TEST_CASE("sparse halves are scaled before and rounded after they are added up",
   };
   const double ranks = ronde::size();
   // The sum of all ranks has no f16 before it is scaled, by whichever option.
-  CHECK(reduced(entries({61440}, at::kHalf), {.op = ronde::ReduceOp::Sum, .prescale = 0.25}) ==
+  CHECK(reduced(entries({61440}, at::kHalf), {.op = ReduceOp::Sum, .prescale = 0.25}) ==
         15360 * ranks);
   CHECK(reduced(entries({60000}, at::kHalf), {.gradient_predivide_factor = ranks}) ==
         Approx(60000).epsilon(1e-3));
   // f16 does not have this value without the prescale.
-  CHECK(reduced(entries({204800}, at::kFloat), {.op = ronde::ReduceOp::Sum,
-                                                .prescale = 0.25,
-                                                .compression = ronde::Compression::fp16()}) ==
+  CHECK(reduced(entries({204800}, at::kFloat),
+                {.op = ReduceOp::Sum, .prescale = 0.25, .compression = Compression::fp16()}) ==
         51200 * ranks);
   // 1 is half a unit in the last place of 2048: added one by one, each is rounded away.
   const std::vector<double> own =
       ronde::rank() == 0 ? std::vector<double>{2048, 1, 1} : std::vector<double>{0};
-  CHECK(reduced(entries(own, at::kHalf), {.op = ronde::ReduceOp::Sum}) == 2050);
-  CHECK(reduced(entries({ronde::rank() == 0 ? 2048.0 : 1.0}, at::kHalf),
-                {.op = ronde::ReduceOp::Sum}) == (ronde::size() == 3 ? 2050 : 2048));
+  CHECK(reduced(entries(own, at::kHalf), {.op = ReduceOp::Sum}) == 2050);
+  CHECK(reduced(entries({ronde::rank() == 0 ? 2048.0 : 1.0}, at::kHalf), {.op = ReduceOp::Sum}) ==
+        (ronde::size() == 3 ? 2050 : 2048));
 }
 
 TEST_CASE("values of sparse_allreduce travel in its wire_dtype", "[n2]") {
   const at::Tensor dense = normal({6, 4}, 5 + ronde::rank(), at::kFloat);
-  const auto bytes_of = [&](const ronde::AllreduceOptions& options, at::Tensor& result) {
+  const auto bytes_of = [&](const AllreduceOptions& options, at::Tensor& result) {
     const std::uint64_t before = counted("execution", "bytes");
     result = ronde::sparse_allreduce(dense.to_sparse(1), options).to_dense();
     return counted("execution", "bytes") - before;
   };
-  at::Tensor exact;
-  at::Tensor rounded;
+  at::Tensor exact, rounded;
   const std::uint64_t plain = bytes_of({}, exact);
   const std::uint64_t halved = bytes_of({.wire_dtype = ronde::DataType::BF16}, rounded);
   // The values of both ranks, or of one: as the engine counts gathered bytes.
@@ -162,27 +156,22 @@ TEST_CASE("values of sparse_allreduce travel in its wire_dtype", "[n2]") {
   }
   CHECK(torch::equal(rounded, expected / ronde::size()));
   CHECK_FALSE(torch::equal(rounded, exact));
-  check_refused(
-      [&] {
-        ronde::sparse_allreduce(dense.to(at::kHalf).to_sparse(1),
-                                {.wire_dtype = ronde::DataType::BF16});
-      },
-      {"wire_dtype is bf16"});
+  const at::Tensor halves = dense.to(at::kHalf).to_sparse(1);
+  const AllreduceOptions other_half = {.wire_dtype = ronde::DataType::BF16};
+  check_refused([&] { ronde::sparse_allreduce(halves, other_half); }, {"wire_dtype is bf16"});
 }
 
 TEST_CASE("sparse_allreduce equals the dense one", "[n1][n2][n3]") {
-  const ronde::ProcessSet all = {};
-  std::vector<ronde::ProcessSet> sets = {all};
+  std::vector<ProcessSet> sets = {ProcessSet()};
   if (ronde::size() == 3) sets.push_back(ronde::add_process_set({2, 0}));
-  for (const ronde::ProcessSet set : sets) {
+  for (const ProcessSet set : sets) {
     if (!ronde::rank_in(set)) continue;
-    for (const ronde::ReduceOp op : {ronde::ReduceOp::Average, ronde::ReduceOp::Sum}) {
+    for (const ReduceOp op : {ReduceOp::Average, ReduceOp::Sum}) {
       for (const std::int64_t sparse_dims : {1, 2}) {
         // Every rank has other entries, rank 0 none.
-        const at::Tensor dense = normal({6, 4}, 5 + ronde::rank())
-                                     .clamp_min(ronde::rank() == 0 ? 100.0 : 0.3)
-                                     .sub(ronde::rank() == 0 ? 100.0 : 0.3);
-        const ronde::AllreduceOptions options{
+        const double least = ronde::rank() == 0 ? 100.0 : 0.3;
+        const at::Tensor dense = normal({6, 4}, 5 + ronde::rank()).clamp_min(least) - least;
+        const AllreduceOptions options{
             .op = op, .prescale = 2.0, .postscale = 0.25, .process_set = set};
         const at::Tensor result = ronde::sparse_allreduce(dense.to_sparse(sparse_dims), options);
         CHECK(result.is_coalesced());
@@ -192,25 +181,23 @@ TEST_CASE("sparse_allreduce equals the dense one", "[n1][n2][n3]") {
   }
   check_refused([] { ronde::sparse_allreduce(at::ones({2}), {.name = "x"}); },
                 {"sparse_allreduce(\"x\") (f32 [2] on cpu): the tensor is not sparse"});
-  check_refused(
-      [] { ronde::sparse_allreduce(at::ones({2}).to_sparse(), {.op = ronde::ReduceOp::Max}); },
-      {"op is max"});
+  check_refused([] { ronde::sparse_allreduce(at::ones({2}).to_sparse(), {.op = ReduceOp::Max}); },
+                {"op is max"});
 }
 
 TEST_CASE("sparse gradients refuse what has no sparse form", "[n2]") {
   torch::nn::Embedding embedding = make_embedding(true);
-  torch::optim::SGD sgd(embedding->parameters(), 1.0);
-  {
-    DistributedOptimizer optimizer(sgd, embedding->named_parameters(),
-                                   {.op = ronde::ReduceOp::Max});
+  for (const bool as_dense : {false, true}) {
+    DistributedOptimizer optimizer = wrapped_sgd(
+        embedding->named_parameters(), {.op = ReduceOp::Max, .sparse_as_dense = as_dense});
     loss_of(embedding, ronde::rank()).backward();
-    check_refused([&] { optimizer.step(); }, {"sparse_as_dense", "max"});
+    if (as_dense) {
+      optimizer.step();
+    } else {
+      check_refused([&] { optimizer.step(); }, {"sparse_as_dense", "max"});
+    }
+    embedding->weight.mutable_grad().reset();
   }
-  embedding->weight.mutable_grad().reset();
-  DistributedOptimizer optimizer(sgd, embedding->named_parameters(),
-                                 {.op = ronde::ReduceOp::Max, .sparse_as_dense = true});
-  loss_of(embedding, 0).backward();
-  optimizer.step();
 }
 
 }  // namespace
