@@ -1,12 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/torch/support.h"
-#include "torch_ext/src/common/agreement.h"
 
 namespace ronde_test::broadcast_test {
 namespace {
-
-using ronde::detail::disagreement;
-using ronde::detail::Statement;
 
 // Everything a module can hold: frozen and 0-dim and integer tensors, an absent bias, tied weights.
 struct NormNetImpl : torch::nn::Module {
@@ -24,8 +20,7 @@ struct NormNetImpl : torch::nn::Module {
   torch::nn::Conv2d conv{nullptr};
   torch::nn::BatchNorm2d norm{nullptr};
   torch::nn::Linear head{nullptr};
-  at::Tensor tied;
-  at::Tensor frozen;
+  at::Tensor tied, frozen;
 };
 TORCH_MODULE(NormNet);
 
@@ -47,7 +42,6 @@ TEST_CASE("broadcast_parameters gives every rank the root's parameters and buffe
     net->conv->to(at::kDouble);
     expected->conv->to(at::kDouble);
     if (ronde::rank() % 2 == 0) {  // memory formats may differ
-      const torch::NoGradGuard no_grad;
       net->conv->weight.set_data(net->conv->weight.contiguous(at::MemoryFormat::ChannelsLast));
     }
     const auto strides = net->conv->weight.strides().vec();
@@ -94,18 +88,6 @@ TEST_CASE("what differs between ranks, or one cannot broadcast, is refused on al
   };
   for (const auto& [call, parts] : rows) check_refused(call, parts);
   CHECK(torch::equal(flatten(net->parameters()), before));
-}
-
-TEST_CASE("disagreement gives each rank's problem, or its first difference from rank 0", "[n1]") {
-  CHECK(disagreement("s", {{.lines = {"a"}}, {.lines = {"a"}}}).empty());
-  const std::string differ =
-      disagreement("s", {{.lines = {"a", "b"}}, {.lines = {"a"}}, {.lines = {"a", "c", "d"}}});
-  CHECK(contains(differ, "rank 1 has nothing more where rank 0 has \"b\""));
-  CHECK(contains(differ, "rank 2 has \"c\" where rank 0 has \"b\""));
-  const std::string problem =
-      disagreement("s", {{.lines = {"a"}}, {.lines = {"b"}, .problem = "no"}});
-  CHECK(contains(problem, "rank 1: no"));
-  CHECK_FALSE(contains(problem, "rank 0"));
 }
 
 TEST_CASE("optimizers of other classes, or without save and load, are refused on all", "[n2]") {

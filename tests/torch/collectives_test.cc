@@ -2,14 +2,11 @@
 #include <cmath>
 #include <numeric>
 #include <thread>
-#include <utility>
 
 #include "tests/torch/layouts.h"
 
 namespace ronde_test::collectives_test {
 namespace {
-
-using ronde::ReduceOp;
 
 const std::vector<std::int64_t> kSizes = {2, 3, 4, 5};
 
@@ -20,12 +17,7 @@ Tensors values_of_all(at::ScalarType dtype, at::IntArrayRef sizes) {
 // In double precision, then as Ronde documents each dtype.
 at::Tensor expected_allreduce(const Tensors& all, ReduceOp op) {
   const at::ScalarType dtype = all[0].scalar_type();
-  const at::Tensor stacked = at::stack(all).to(at::kDouble);
-  const at::Tensor result = op == ReduceOp::Sum       ? stacked.sum(0)
-                            : op == ReduceOp::Average ? stacked.mean(0)
-                            : op == ReduceOp::Min     ? stacked.amin(0)
-                            : op == ReduceOp::Max     ? stacked.amax(0)
-                                                      : stacked.prod(0);
+  const at::Tensor result = reduced(op, at::stack(all).to(at::kDouble));
   if (dtype == at::kBool) return result.ne(0);
   return (at::isFloatingType(dtype) ? result : result.trunc()).to(dtype);
 }
@@ -92,8 +84,7 @@ TEST_CASE("adasum of tensors is that of pairs of neighbours, whatever their layo
 
 TEST_CASE("a view has its result once the work is done, and the elements between its own stay",
           "[n2]") {
-  const at::Tensor tensor = at::ones({64, 64}).t();
-  const at::Tensor view = tensor.slice(0, 0, 64, 2);
+  const at::Tensor tensor = at::ones({64, 64}).t(), view = tensor.slice(0, 0, 64, 2);
   const at::Tensor between = tensor.slice(0, 1, 64, 2);
   // Only the plain handle is kept: the copy back is not TensorWork's doing.
   const ronde::Work work = ronde::allreduce_async_(view, {.op = ReduceOp::Sum});
@@ -126,17 +117,15 @@ TEST_CASE("tensors without dimensions and without elements take part") {
 TEST_CASE("an expanded tensor is read, but not written", "[n2]") {
   const at::Tensor plain = at::ones({2});
   const at::Tensor expanded = at::full({1}, ronde::rank() + 1.0).expand({4, 3});
+  const Tensors both = {plain, expanded};
   const at::Tensor sum = at::full({4, 3}, sum_to_size());
   CHECK(torch::equal(ronde::allreduce(expanded, {.op = ReduceOp::Sum}), sum));
-  CHECK(torch::equal(ronde::grouped_allreduce({plain, expanded}, {.op = ReduceOp::Sum})[1], sum));
+  CHECK(torch::equal(ronde::grouped_allreduce(both, {.op = ReduceOp::Sum})[1], sum));
   check_refused([&] { ronde::allreduce_(expanded, {.name = "mask"}); },
                 {"rank " + std::to_string(ronde::rank()), "\"mask\"", "contiguous()"});
   check_refused([&] { ronde::broadcast_(expanded); }, {"contiguous()"});
-  check_refused(
-      [&] {
-        ronde::grouped_allreduce_({plain, expanded}, {.name = "masks"});
-      },
-      {"ronde::grouped_allreduce_(\"masks\"), tensor 1", "contiguous()"});
+  check_refused([&] { ronde::grouped_allreduce_(both, {.name = "masks"}); },
+                {"ronde::grouped_allreduce_(\"masks\"), tensor 1", "contiguous()"});
   CHECK(torch::equal(plain, at::ones({2})));
 }
 
@@ -184,7 +173,7 @@ TEST_CASE("tensors that Ronde cannot move are refused before anything is sent", 
 
 TEST_CASE("ranks that disagree on a shape all get a UsageError, and go on", "[n2][n4]") {
   const at::Tensor mine = at::ones({ronde::rank() == 0 ? 2 : 3});
-  const ronde::TensorWork work = ronde::allreduce_async(mine, {.name = "differs"});
+  const TensorWork work = ronde::allreduce_async(mine, {.name = "differs"});
   const std::string text = check_refused([&] { work.wait(); }, {"differs"});
   CHECK(usage_error([&] { work.result(); }) == text);
   CHECK(near(ronde::allreduce(at::ones({2}), {.name = "differs"}), at::ones({2}), 0));
@@ -203,13 +192,13 @@ TEST_CASE("a result is an inference tensor only where its own caller is in that 
   });
   int wrong = 0;
   for (int i = 0; i < 50; ++i) {
-    const ronde::TensorWork plain = ronde::allgather_async(at::ones({3}));
+    const TensorWork plain = ronde::allgather_async(at::ones({3}));
     // This thread runs Ronde's loop while it waits, so that it may make the other's result.
     std::thread([&] {
       inferring([] { return ronde::allreduce_(at::ones({2}), {.name = "x"}); });
     }).join();
     if (plain.wait().is_inference()) ++wrong;
-    ronde::TensorWork inferred = inferring([] { return ronde::allgather_async(at::ones({3})); });
+    TensorWork inferred = inferring([] { return ronde::allgather_async(at::ones({3})); });
     ronde::barrier();
     if (!inferred.wait().is_inference()) ++wrong;
   }
@@ -271,7 +260,7 @@ TEST_CASE("reducescatter gives each rank its rows of the reduction") {
 }
 
 TEST_CASE("reductions average by default, and scale before and after", "[n2][n4]") {
-  const std::vector<std::pair<ronde::AllreduceOptions, double>> factors_of_mean = {
+  const std::vector<std::pair<AllreduceOptions, double>> factors_of_mean = {
       {{}, 1.0},
       {{.prescale = 3, .postscale = 0.25}, 0.75},
       {{.op = ReduceOp::Sum, .prescale = -2, .postscale = 0.5}, -1.0 * ronde::size()}};
@@ -310,7 +299,7 @@ TEST_CASE("alltoall sends rows by splits and says how many came") {
     const at::Tensor expected = at::cat(by_rank([&](int from) {
       return mine_of(at::split_with_sizes(all[index(from)], splits[index(from)]));
     }));
-    const ronde::TensorWork work =
+    const TensorWork work =
         ronde::alltoall_async(column_major(mine_of(all)), mine_of(splits), {.name = "route"});
     CHECK(same_bits(work.wait(), expected));
     CHECK(work.received_splits() == received);
@@ -323,7 +312,7 @@ TEST_CASE("alltoall sends rows by splits and says how many came") {
 TEST_CASE("splits that do not add up on one rank are refused on all, and the job goes on", "[n2]") {
   const at::Tensor rows = at::ones({4});
   const std::vector<std::int64_t> wrong = {3, 2};
-  const ronde::TensorWork work = ronde::alltoall_async(
+  const TensorWork work = ronde::alltoall_async(
       rows, ronde::rank() == 0 ? at::IntArrayRef(wrong) : at::IntArrayRef(), {.name = "route"});
   const std::string text =
       check_refused([&] { work.wait(); },
@@ -334,7 +323,7 @@ TEST_CASE("splits that do not add up on one rank are refused on all, and the job
 
 TEST_CASE("many operations in flight complete in any order of submission") {
   constexpr int kCount = 50;
-  std::vector<ronde::TensorWork> works(kCount);
+  std::vector<TensorWork> works(kCount);
   const auto tensor = [](int k) { return at::full({k + 1}, static_cast<double>(k)); };
   for (int i = 0; i < kCount; ++i) {
     // Even ranks go up, odd ones down.
@@ -342,7 +331,7 @@ TEST_CASE("many operations in flight complete in any order of submission") {
     works[index(k)] = ronde::allreduce_async(tensor(k), {.name = std::to_string(k)});
   }
   for (int k = 0; k < kCount; ++k) {
-    const ronde::TensorWork& work = works[index(k)];
+    const TensorWork& work = works[index(k)];
     const at::Tensor result = work.wait();
     CHECK(torch::equal(result, tensor(k)));
     CHECK(work.done());
@@ -351,7 +340,7 @@ TEST_CASE("many operations in flight complete in any order of submission") {
 }
 
 TEST_CASE("asking for a pending result is refused, and harms nothing", "[n2]") {
-  ronde::TensorWork work;
+  TensorWork work;
   CHECK(work.done());
   CHECK_FALSE(work.wait().defined());
   // Rank 1 submits only after rank 0 has seen that the work is pending.
@@ -376,8 +365,7 @@ TEST_CASE("two operations in flight on one tensor are refused, in any layout", "
     first.fill_(ronde::rank() + 1.0);
     // Rank 1 waits for rank 0 to submit, whose second therefore finds its first in flight.
     if (ronde::rank() == 1) ronde::barrier();
-    const ronde::TensorWork work =
-        ronde::allreduce_async_(first, {.name = "a", .op = ReduceOp::Sum});
+    const TensorWork work = ronde::allreduce_async_(first, {.name = "a", .op = ReduceOp::Sum});
     if (ronde::rank() == 0) {
       check_refused([&, &t = second] { ronde::allreduce_async_(t, {.name = "b"}); },
                     {"rank 0: allreduce 'b'", "that allreduce 'a' writes its result to",
@@ -386,22 +374,20 @@ TEST_CASE("two operations in flight on one tensor are refused, in any layout", "
     }
     CHECK(torch::equal(work.wait_host(), at::full_like(first, sum_to_size())));
   }
-  check_refused(
-      [&] {
-        ronde::grouped_allreduce_({matrix, matrix});
-      },
-      {"memory that allreduce", "list a tensor once in a group"});
+  const Tensors twice = {matrix, matrix};
+  check_refused([&] { ronde::grouped_allreduce_(twice); },
+                {"memory that allreduce", "list a tensor once in a group"});
   // Matched by the order of calls, which what was refused is no part of.
   CHECK(torch::equal(ronde::allreduce(at::ones({2})), at::ones({2})));
 }
 
 TEST_CASE("columns of one matrix in flight, and one input that a group reads twice, stay valid") {
   const at::Tensor matrix = at::full({5, 3}, ronde::rank() + 1.0);
-  std::vector<ronde::TensorWork> works;
+  std::vector<TensorWork> works;
   for (std::int64_t i = 0; i < 3; ++i) {
     works.push_back(ronde::allreduce_async_(matrix.select(1, i), {.op = ReduceOp::Sum}));
   }
-  for (const ronde::TensorWork& work : works) work.wait_host();
+  for (const TensorWork& work : works) work.wait_host();
   const at::Tensor sum = at::full({5, 3}, sum_to_size());
   CHECK(torch::equal(matrix, sum));
   CHECK(equal(ronde::grouped_allreduce({matrix, matrix}), {sum, sum}));

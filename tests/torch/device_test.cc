@@ -4,8 +4,6 @@
 #include <dlfcn.h>
 
 #include <cstdlib>
-#include <memory>
-#include <string>
 
 #include "ronde/cores.h"
 #include "tests/support/fakes/fake_device.h"
@@ -15,16 +13,6 @@
 
 namespace ronde_test::device_test {
 namespace {
-
-TEST_CASE("LibTorch's share of the cores", "[n1]") {
-  using ronde::detail::compute_threads;
-  CHECK(compute_threads(0, false, 16, 4) == 4);
-  CHECK(compute_threads(0, false, 7, 2) == 3);
-  CHECK(compute_threads(0, false, 2, 4) == 1);
-  CHECK(compute_threads(0, true, 16, 4) == 0);
-  CHECK(compute_threads(3, false, 16, 4) == 3);
-  CHECK(compute_threads(3, true, 16, 4) == 3);
-}
 
 TEST_CASE("init finds the local device, and divides the cores between the local ranks", "[own]") {
   unsetenv("OMP_NUM_THREADS");

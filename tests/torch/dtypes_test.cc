@@ -6,7 +6,6 @@ namespace ronde_test::dtypes_test {
 namespace {
 
 using ronde::DataType;
-using ronde::ReduceOp;
 
 /// Conjugated lazily, or column-major.
 at::Tensor numbers_of(int rank, at::ScalarType dtype) {
@@ -132,7 +131,7 @@ TEST_CASE("all forms of allreduce and their gradients are sent as halves, as Lib
   for (const Types& types : kTypes) {
     CAPTURE(to_string(types.wire), at::toString(types.dtype));
     const at::Tensor expected = averaged(types, sizes);
-    const ronde::AllreduceOptions options = {.name = "x", .wire_dtype = types.wire};
+    const AllreduceOptions options = {.name = "x", .wire_dtype = types.wire};
     const auto make = [&] { return column_major(values(types, sizes, ronde::rank())); };
     check_allreduce(make, expected, options);
     const std::vector<std::function<at::Tensor(const at::Tensor&)>> recorded = {
@@ -153,7 +152,7 @@ TEST_CASE("a wire_dtype that is impossible, or has no gradient, is refused", "[n
                 {"i64 cannot be sent as f16"});
   const at::Tensor tensor = at::ones({3}).requires_grad_();
   for (const ReduceOp op : {ReduceOp::Min, ReduceOp::Max, ReduceOp::Product}) {
-    const ronde::AllreduceOptions options = {.op = op, .wire_dtype = DataType::BF16};
+    const AllreduceOptions options = {.op = op, .wire_dtype = DataType::BF16};
     const std::string expected =
         "a " + std::string(to_string(op)) + " with a wire_dtype has no gradient";
     check_refused([&] { ronde::allreduce(tensor, options); }, {expected});

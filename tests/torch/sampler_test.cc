@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <numeric>
-#include <optional>
 
 #include "tests/torch/support.h"
 #include "torch_ext/src/training/permutation.h"
@@ -38,11 +37,7 @@ Indices deal(std::size_t rank, std::size_t ranks, Remainder remainder) {
 void transfer(const DistributedSampler& from, DistributedSampler& to,
               std::optional<std::size_t> position = std::nullopt) {
   torch::serialize::OutputArchive out;
-  if (position) {
-    from.save(out, *position);
-  } else {
-    from.save(out);
-  }
+  position ? from.save(out, *position) : from.save(out);
   torch::serialize::InputArchive in = reread(out);
   to.load(in);
 }

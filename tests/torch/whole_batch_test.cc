@@ -5,8 +5,6 @@
 namespace ronde_test::whole_batch_test {
 namespace {
 
-using ronde::ReduceOp;
-
 constexpr std::int64_t kBatch = 8;  // of each rank
 constexpr int kSteps = 6;
 
@@ -46,7 +44,7 @@ at::Tensor loss_of(SideNet& net, int step, int rank) {
 
 struct Row {
   std::string name;
-  ronde::DistributedOptimizerOptions options = {};
+  DistributedOptimizerOptions options = {};
   double tolerance = 1e-10;
 };
 
@@ -76,13 +74,11 @@ SideNet train_whole(const Row& row, bool set_to_none) {
 
 SideNet train_distributed(const Row& row, bool set_to_none) {
   SideNet net;
-  if (ronde::rank() != 0) {
-    // The ranks start differently, until the broadcast.
-    const torch::NoGradGuard no_grad;
-    for (auto& parameter : net->parameters()) parameter.fill_(0.5);
+  if (ronde::rank() != 0) {  // the ranks start differently, until the broadcast
+    for (const auto& parameter : net->parameters()) parameter.detach().fill_(0.5);
   }
   const auto inner = make_inner(row, net);
-  ronde::DistributedOptimizer optimizer(*inner, net->named_parameters(), row.options);
+  DistributedOptimizer optimizer(*inner, net->named_parameters(), row.options);
   ronde::broadcast_parameters(*net, 0);
   ronde::broadcast_optimizer_state(*inner, 0);
   const int passes = row.options.backward_passes_per_step;
@@ -108,7 +104,7 @@ TEST_CASE("training on N ranks equals one process with the whole batch, also of 
       {"sum", {.op = ReduceOp::Sum}},
       {"groups", {.groups = 2, .find_nonfinite = true}},
       {"passes", {.backward_passes_per_step = 2}},
-      {"fp16", {.compression = ronde::Compression::fp16()}, 1e-2},
+      {"fp16", {.compression = Compression::fp16()}, 1e-2},
       {"parts", {.compression = std::make_shared<Fragile>()}},
       {"parts, no views", {.gradient_views = false, .compression = std::make_shared<Fragile>()}}};
   for (const Row& row : rows) {

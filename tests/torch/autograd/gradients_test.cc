@@ -8,10 +8,8 @@
 namespace ronde_test::gradients_test {
 namespace {
 
-using ronde::ReduceOp;
 using Shape = std::vector<std::int64_t>;
 
-/// A collective that has gradients.
 struct Case {
   std::string name;
   std::function<Shape(int rank)> shape;
@@ -19,7 +17,7 @@ struct Case {
 };
 
 /// The ranks of the cases: all, or this set, with its numbering.
-ronde::ProcessSet here;
+ProcessSet here;
 
 int ranks() {
   return static_cast<int>(ronde::ranks_of(here).size());
@@ -47,7 +45,7 @@ at::Tensor joined(const Tensors& parts) {
 
 /// Each op reduces one tensor, and a group.
 std::vector<Case> allreduce_cases() {
-  const std::vector<std::pair<std::string, ronde::AllreduceOptions>> rows = {
+  const std::vector<std::pair<std::string, AllreduceOptions>> rows = {
       {"sum", {.name = "s", .op = ReduceOp::Sum}},
       {"average", {}},
       {"scaled sum", {.op = ReduceOp::Sum, .prescale = 0.5, .postscale = -3}},
@@ -57,7 +55,7 @@ std::vector<Case> allreduce_cases() {
       {"product", {.name = "p", .op = ReduceOp::Product}}};
   std::vector<Case> cases;
   for (const auto& [name, row] : rows) {
-    ronde::AllreduceOptions options = row;
+    AllreduceOptions options = row;
     options.process_set = here;
     cases.push_back({name, same({2, 3}), [options](const at::Tensor& tensor) {
                        return ronde::allreduce(tensor, options);
@@ -232,7 +230,7 @@ TEST_CASE("gradients of collectives, and of gradients, are those of finite diffe
 }
 
 TEST_CASE("gradients in a process set go by its members and their order", "[n3]") {
-  const ronde::ProcessSet set = ronde::add_process_set({2, 0});
+  const ProcessSet set = ronde::add_process_set({2, 0});
   if (ronde::rank_in(set)) {
     here = set;
     check_all_cases();
@@ -246,15 +244,10 @@ TEST_CASE("of equal least or greatest elements each has its part, and zeros are 
     // Equal everywhere, equal on all ranks but 0, zero on rank 0, zero on all.
     return at::tensor({2.0, rank == 0 ? 1.0 : 5.0, rank == 0 ? 0.0 : 3.0, 0.0}, at::kDouble);
   };
-  using Reduce = std::function<at::Tensor(const at::Tensor& stacked)>;
-  const std::vector<std::pair<ReduceOp, Reduce>> rows = {
-      {ReduceOp::Min, [](const at::Tensor& all) { return all.amin(0); }},
-      {ReduceOp::Max, [](const at::Tensor& all) { return all.amax(0); }},
-      {ReduceOp::Product, [](const at::Tensor& all) { return all.prod(0); }}};
-  for (const auto& [op, reduce] : rows) {
+  for (const ReduceOp op : {ReduceOp::Min, ReduceOp::Max, ReduceOp::Product}) {
     CAPTURE(to_string(op));
     const Tensors all = by_rank([&](int rank) { return values(rank).requires_grad_(); });
-    const at::Tensor result = reduce(at::stack(all));
+    const at::Tensor result = reduced(op, at::stack(all));
     at::stack(by_rank([&](int rank) { return loss_of(rank, result); })).sum().backward();
     const at::Tensor mine = values(ronde::rank()).requires_grad_();
     loss_of(ronde::rank(), ronde::allreduce(mine, {.op = op})).backward();
@@ -276,19 +269,18 @@ TEST_CASE("tensors of any strides and gradients that are expanded will do") {
 }
 
 TEST_CASE("gradients have the dtype of their tensors") {
-  for (const at::ScalarType dtype : {at::kFloat, at::kHalf, at::kBFloat16}) {
-    CAPTURE(c10::toString(dtype));
-    at::Tensor tensor = at::full({3, 2}, 0.5, dtype).requires_grad_();
-    const at::Tensor sum = ronde::allreduce(tensor).sum() + ronde::allgather(tensor).sum() +
-                           ronde::reducescatter(tensor, {.op = ReduceOp::Sum}).sum() +
-                           ronde::alltoall(tensor.repeat({ronde::size(), 1})).sum() +
-                           ronde::broadcast(tensor).sum();
-    sum.backward();
-    CHECK(tensor.grad().scalar_type() == dtype);
-    const double root = ronde::rank() == 0 ? ronde::size() : 0;
-    CHECK(near(tensor.grad(), at::full({3, 2}, 1 + ronde::size() + 1 + ronde::size() + root, dtype),
-               1e-6));
-  }
+  const at::ScalarType dtype = GENERATE(at::kFloat, at::kHalf, at::kBFloat16);
+  CAPTURE(c10::toString(dtype));
+  at::Tensor tensor = at::full({3, 2}, 0.5, dtype).requires_grad_();
+  const at::Tensor sum = ronde::allreduce(tensor).sum() + ronde::allgather(tensor).sum() +
+                         ronde::reducescatter(tensor, {.op = ReduceOp::Sum}).sum() +
+                         ronde::alltoall(tensor.repeat({ronde::size(), 1})).sum() +
+                         ronde::broadcast(tensor).sum();
+  sum.backward();
+  CHECK(tensor.grad().scalar_type() == dtype);
+  const double root = ronde::rank() == 0 ? ronde::size() : 0;
+  CHECK(near(tensor.grad(), at::full({3, 2}, 1 + ronde::size() + 1 + ronde::size() + root, dtype),
+             1e-6));
 }
 
 }  // namespace

@@ -1,16 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // When autograd records a collective, what it refuses, and what its operations in backward are
 // called.
-#include <cstdint>
-#include <memory>
-#include <string>
-
 #include "tests/torch/support.h"
 
 namespace ronde_test::recording_test {
 namespace {
-
-using ronde::ReduceOp;
 
 at::Tensor leaf() {
   return full({3, 2}, ronde::rank() + 1.0).requires_grad_();
@@ -74,10 +68,8 @@ TEST_CASE("a group is recorded where one of its tensors is, and keeps none of th
 }
 
 TEST_CASE("a leaf and its views are written in place without a record, and backward notices") {
-  const at::Tensor tensor = leaf();
-  const at::Tensor square = tensor.square();
-  const double sum = sum_to_size();
-  const double all = ronde::size();
+  const at::Tensor tensor = leaf(), square = tensor.square();
+  const double sum = sum_to_size(), all = ronde::size();
   const auto check_leaf = [&](double value) {
     CHECK(tensor.is_leaf());
     CHECK(tensor.requires_grad());
@@ -90,8 +82,7 @@ TEST_CASE("a leaf and its views are written in place without a record, and backw
   ronde::broadcast_(tensor.narrow(0, 0, 1));
   check_leaf(sum * all);
   // A group may mix it with a computed tensor, which is recorded.
-  const at::Tensor other = leaf();
-  const at::Tensor computed = other * 2;
+  const at::Tensor other = leaf(), computed = other * 2;
   const at::Tensor plain = at::ones({4}, at::kLong);
   const auto version = tensor._version();
   ronde::grouped_allreduce_({tensor, computed, plain, tensor.new_ones({2})}, {.op = ReduceOp::Sum});
@@ -108,14 +99,12 @@ TEST_CASE("a leaf and its views are written in place without a record, and backw
 }
 
 TEST_CASE("what has no gradient is refused before anything is sent, with a way out") {
-  const at::Tensor tensor = leaf();
-  const at::Tensor computed = tensor * 2;
-  const at::Tensor part = computed.split(1)[0];
+  const at::Tensor tensor = leaf(), computed = tensor * 2, part = computed.split(1)[0];
   const Tensors one = {tensor};
-  const Tensors both = {tensor, computed};
-  const ronde::AllreduceOptions scaled = {.name = "m", .op = ReduceOp::Max, .prescale = 2};
-  const ronde::AllreduceOptions max = {.op = ReduceOp::Max};
-  const ronde::AllreduceOptions adasum = {.op = ReduceOp::Adasum};
+  const Tensors both = {tensor, computed}, viewed = {tensor, part}, odd = {tensor, {}};
+  const AllreduceOptions scaled = {.name = "m", .op = ReduceOp::Max, .prescale = 2};
+  const AllreduceOptions max = {.op = ReduceOp::Max};
+  const AllreduceOptions adasum = {.op = ReduceOp::Adasum};
   const ronde::ReducescatterOptions min = {.op = ReduceOp::Min};
   const std::vector<std::pair<std::function<void()>, std::vector<std::string>>> rows = {
       {[&] { ronde::allreduce(tensor, scaled); },
@@ -144,13 +133,9 @@ TEST_CASE("what has no gradient is refused before anything is sent, with a way o
       {[&] { ronde::grouped_allreduce_async_(both, {.name = "g"}); },
        {"ronde::grouped_allreduce_(\"g\"), tensor 1", "would not know that it changes",
         "Call grouped_allreduce_()"}},
-      {[&] {
-         ronde::grouped_allreduce_({tensor, part});
-       },
+      {[&] { ronde::grouped_allreduce_(viewed); },
        {"ronde::grouped_allreduce_(unnamed), tensor 1: ", "view", "inplace"}},
-      {[&] {
-         ronde::grouped_allgather({tensor, at::Tensor()}, {.name = "u"});
-       },
+      {[&] { ronde::grouped_allgather(odd, {.name = "u"}); },
        {"ronde::grouped_allgather(\"u\"), tensor 1", "undefined"}},
   };
   for (const auto& [call, parts] : rows) check_refused(call, parts);
@@ -209,14 +194,14 @@ TEST_CASE("the gradients of a group are sent as a group, all or none", "[n2]") {
     check_refused([&] { loss.backward({}, /*retain_graph=*/true); },
                   {"rank 0: a group of 2: 'gradient of grouped_allreduce 'one'.0' "});
   } else {
-    std::vector<ronde::TensorWork> works;
+    std::vector<TensorWork> works;
     for (const char* const number : {"0", "1"}) {
       works.push_back(ronde::allreduce_async(
           at::zeros({3, 2}, at::kDouble),
           {.name = std::string("gradient of grouped_allreduce 'one'.") + number,
            .op = ReduceOp::Sum}));
     }
-    for (const ronde::TensorWork& work : works) {
+    for (const TensorWork& work : works) {
       check_refused([&] { work.wait(); }, {"rank 0: a group of 2: "});
     }
   }

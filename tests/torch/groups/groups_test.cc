@@ -7,8 +7,6 @@
 namespace ronde_test::groups_test {
 namespace {
 
-using ronde::ReduceOp;
-
 const std::vector<std::vector<std::int64_t>> kShapes = {{2, 3, 4, 5}, {6, 1, 2, 3}, {},
                                                         {7},          {0, 3},       {5, 2, 2, 2}};
 
@@ -42,10 +40,9 @@ Tensors expected(const std::function<Tensors(int rank)>& of,
 
 TEST_CASE("a grouped allreduce gives what each allreduce would, in all four forms") {
   const auto make = [] { return tensors_of(ronde::rank()); };
-  const Tensors mine = make();
-  const Tensors sums = expected(tensors_of, sum_of);
+  const Tensors mine = make(), sums = expected(tensors_of, sum_of);
   for (const char* const name : {"grads", "grads", ""}) {
-    const ronde::AllreduceOptions options = {.name = name, .op = ReduceOp::Sum};
+    const AllreduceOptions options = {.name = name, .op = ReduceOp::Sum};
     const Tensors results = ronde::grouped_allreduce(mine, options);
     CHECK(equal(results, sums));
     for (const at::Tensor& result : results) CHECK(result.is_contiguous());

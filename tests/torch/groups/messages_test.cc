@@ -21,11 +21,11 @@ TEST_CASE("messages carry every dtype and layout around a ring", "[n2][n3][n4]")
         laid_out(whole_numbers(sizes, ronde::rank(), i, dtype), ronde::rank(), i);
     const at::Tensor in = laid_out(at::zeros(sizes, dtype), ronde::rank(), i + 1);
     const auto strides = in.strides().vec();
-    const ronde::TensorWork sent = ronde::send_async(out, {.peer = next_rank(), .tag = i});
+    const TensorWork sent = ronde::send_async(out, {.peer = next_rank(), .tag = i});
     if (i % 2 == 0) {
       CHECK(ronde::recv_(in, {.peer = rank_before(), .tag = i}) == rank_before());
     } else {
-      const ronde::TensorWork received = ronde::recv_async_(in, {.tag = i});
+      const TensorWork received = ronde::recv_async_(in, {.tag = i});
       CHECK(received.wait().is_same(in));
       CHECK(received.source() == rank_before());
     }
@@ -38,7 +38,7 @@ TEST_CASE("messages carry every dtype and layout around a ring", "[n2][n3][n4]")
 TEST_CASE("messages without elements or dimensions, and from an expanded tensor", "[n2]") {
   const int other = 1 - ronde::rank();
   const auto exchange = [&](const at::Tensor& out, const at::Tensor& in) {
-    const ronde::TensorWork sent = ronde::send_async(out, {.peer = other});
+    const TensorWork sent = ronde::send_async(out, {.peer = other});
     CHECK(ronde::recv_(in) == other);
     sent.wait();
     return in;
@@ -77,7 +77,7 @@ TEST_CASE("what a message refuses", "[n2]") {
     return "the message from rank " + std::to_string(from) + " to rank " + std::to_string(to) +
            " (tag 0) differs between them";
   };
-  const ronde::TensorWork sent = ronde::send_async(tensor, {.peer = other});
+  const TensorWork sent = ronde::send_async(tensor, {.peer = other});
   check_refused([&] { ronde::recv_(at::zeros({3}), {.peer = other}); },
                 {message(other, ronde::rank())});
   check_refused([&] { sent.wait(); }, {message(ronde::rank(), other)});

@@ -5,9 +5,6 @@
 namespace ronde_test::process_sets_test {
 namespace {
 
-using ronde::ProcessSet;
-using ronde::ReduceOp;
-
 const std::vector<std::int64_t> kSizes = {5, 3, 2, 2};
 
 at::Tensor input_of(int rank, std::int64_t seed) {
@@ -48,14 +45,14 @@ void check_moves(ProcessSet set, const std::vector<int>& ranks, int within) {
   // All rows go to the last rank of the set.
   std::vector<std::int64_t> splits(ranks.size());
   splits.back() = kSizes[0];
-  const ronde::TensorWork work = ronde::alltoall_async(mine, splits, {.process_set = set});
+  const TensorWork work = ronde::alltoall_async(mine, splits, {.process_set = set});
   const bool is_last = within == size - 1;
   CHECK(torch::equal(work.wait(), is_last ? at::cat(all) : mine.slice(0, 0, 0)));
   CHECK(work.received_splits() == std::vector<std::int64_t>(ranks.size(), is_last ? kSizes[0] : 0));
   if (size > 1) {
     const at::Tensor in = at::zeros(kSizes);
     const int before = (within + size - 1) % size;
-    const ronde::TensorWork sent =
+    const TensorWork sent =
         ronde::send_async(mine, {.peer = (within + 1) % size, .process_set = set});
     CHECK(ronde::recv_(in, {.process_set = set}) == before);
     sent.wait();
@@ -111,7 +108,7 @@ TEST_CASE("an optimizer of a set is refused outside it, and leaves the others' n
   torch::optim::SGD inner({mine}, 1.0);
   const Names names = {{"w", mine}};
   const auto wrap = [&](const Names& named) {
-    return ronde::DistributedOptimizer(inner, named, {.process_set = set});
+    return DistributedOptimizer(inner, named, {.process_set = set});
   };
   const auto backward = [&] { (mine * (ronde::rank() + 1.0)).sum().backward(); };
   if (ronde::rank_in(set)) {
@@ -120,7 +117,7 @@ TEST_CASE("an optimizer of a set is refused outside it, and leaves the others' n
     check_refused([&] { wrap(own); }, {"\n  rank 0 has ", " where rank 2 has "});
     // Two of the set, of which rank 1 has none: the one of all ranks below has one name on all.
     wrap(names);
-    ronde::DistributedOptimizer optimizer = wrap(names);
+    DistributedOptimizer optimizer = wrap(names);
     backward();
     optimizer.step();
   } else {
@@ -134,7 +131,7 @@ TEST_CASE("an optimizer of a set is refused outside it, and leaves the others' n
   // The set subtracts the average of 1 and 3, rank 1 its own 2.
   CHECK(near(mine, full({2}, 1.0 - 2.0), 1e-12));
   inner.zero_grad();
-  ronde::DistributedOptimizer of_all(inner, names);
+  DistributedOptimizer of_all(inner, names);
   backward();
   of_all.step();
   CHECK(near(mine, full({2}, -1.0 - 2.0), 1e-12));
@@ -145,9 +142,9 @@ TEST_CASE("parameters and optimizers start equal in a set, from its root", "[n3]
   const ProcessSet set = ronde::add_process_set({2, 0});
   struct Model {
     explicit Model(int rank) : net(3), adam(net->parameters(), 0.1 * (rank + 1)) {
-      const torch::NoGradGuard no_grad;
-      net->weight.copy_(normal({3}, 5 + rank, at::kFloat));
+      fill_normal({net->weight}, 5 + rank);
       net->running_mean.fill_(rank);
+      steps(rank + 1);
     }
     void steps(int count) {
       for (int step = 0; step < count; ++step) {
@@ -160,11 +157,7 @@ TEST_CASE("parameters and optimizers start equal in a set, from its root", "[n3]
     torch::optim::Adam adam;
   };
   // Number 1 of the set is rank 0 of all; rank 1 is outside and keeps what it has.
-  const int source = ronde::rank_in(set) ? 0 : 1;
-  Model expected(source);
-  expected.steps(source + 1);
-  Model mine(ronde::rank());
-  mine.steps(ronde::rank() + 1);
+  Model expected(ronde::rank_in(set) ? 0 : 1), mine(ronde::rank());
   const std::vector<std::function<void(int root)>> calls = {
       [&](int root) { ronde::broadcast_parameters(*mine.net, root, set); },
       [&](int root) { ronde::broadcast_parameters(mine.net->named_parameters(), root, set); },
@@ -181,8 +174,8 @@ TEST_CASE("parameters and optimizers start equal in a set, from its root", "[n3]
   }
   expected.steps(1);
   mine.steps(1);
-  CHECK(torch::equal(mine.net->weight, expected.net->weight));
-  CHECK(torch::equal(mine.net->running_mean, expected.net->running_mean));
+  CHECK(equal({mine.net->weight, mine.net->running_mean},
+              {expected.net->weight, expected.net->running_mean}));
   ronde::remove_process_set(set);
 }
 
@@ -211,8 +204,7 @@ TEST_CASE("data and tensor parallelism on a grid learn as one process does", "[n
   const ProcessSet data = grid.set(0);
   const ProcessSet tensor = grid.set(1);
   // Columns of the first matrix and rows of the second are divided along axis 1, samples along 0.
-  const at::Tensor x = normal({12, 5}, 1);
-  const at::Tensor y = normal({12, 2}, 2);
+  const at::Tensor x = normal({12, 5}, 1), y = normal({12, 2}, 2);
   at::Tensor first = (normal({5, 8}, 3) / 3).requires_grad_();
   at::Tensor second = (normal({8, 2}, 4) / 3).requires_grad_();
   const std::int64_t column = 4L * grid.coordinate(1);
@@ -224,7 +216,7 @@ TEST_CASE("data and tensor parallelism on a grid learn as one process does", "[n
   torch::optim::SGD inner({my_first, my_second}, 0.2);
   const Names names = {{"first", my_first}, {"second", my_second}};
   {
-    ronde::DistributedOptimizer optimizer(inner, names, {.process_set = data});
+    DistributedOptimizer optimizer(inner, names, {.process_set = data});
     for (int step = 0; step < 10; ++step) {
       oracle.zero_grad();
       torch::mse_loss(x.mm(first).tanh().mm(second), y).backward();

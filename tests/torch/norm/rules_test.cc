@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Exchanges of batch norms over all ranks: their names, how many there are, process sets, and what
 // is refused.
-#include <chrono>
-
 #include "tests/torch/norm/batches.h"
 
 namespace ronde_test::rules_test {
@@ -50,8 +48,7 @@ TEST_CASE("each layer has one exchange forward and one backward, which are count
 }
 
 TEST_CASE("steps have the names of the step before, also of a layer used twice") {
-  SyncBatchNorm2d layer(3);
-  SyncBatchNorm2d other(3);
+  SyncBatchNorm2d layer(3), other(3);
   const Tensors all = batches(three_each, {3, 2, 2}, 1, at::kFloat);
   const auto gradient = [](const at::Tensor& batch, auto& twice, auto& once) {
     const at::Tensor x = batch.clone().requires_grad_();
@@ -65,8 +62,7 @@ TEST_CASE("steps have the names of the step before, also of a layer used twice")
   for (int i = 0; i < 3; ++i) CHECK(torch::equal(step(), first));
   CHECK(counted("response_cache", "misses") == misses);
   CHECK(exchanges() - before == unless_alone(18));
-  torch::nn::BatchNorm2d same(3);
-  torch::nn::BatchNorm2d another(3);
+  torch::nn::BatchNorm2d same(3), another(3);
   CHECK(near(first, rows_of_mine(gradient(at::cat(all), same, another), all), 1e-4));
 }
 
@@ -100,7 +96,6 @@ TEST_CASE("only some ranks' inputs have a gradient", "[n2][n3]") {
   CHECK(near(sum_over_ranks(layer->weight.grad()), whole->weight.grad(), 1e-10));
 }
 
-/// Keeps the graph.
 at::Tensor gradient_of(const at::Tensor& loss, const at::Tensor& of, bool create_graph) {
   return torch::autograd::grad({loss}, {of}, {}, /*retain_graph=*/true, create_graph)[0];
 }
@@ -181,9 +176,9 @@ TEST_CASE("an input that does not fit is refused before anything is sent", "[n1]
 TEST_CASE("layers of process sets have the batches of their ranks", "[n2][n3][n4]") {
   std::vector<int> rest;
   for (int rank = ronde::size() - 1; rank > 0; --rank) rest.push_back(rank);
-  const ronde::ProcessSet alone = ronde::add_process_set({0});
-  const ronde::ProcessSet others = ronde::add_process_set(rest);
-  const ronde::ProcessSet here = ronde::rank() == 0 ? alone : others;
+  const ProcessSet alone = ronde::add_process_set({0});
+  const ProcessSet others = ronde::add_process_set(rest);
+  const ProcessSet here = ronde::rank() == 0 ? alone : others;
   SyncBatchNorm1d layer(SyncBatchNormOptions(2).process_set(here).momentum(1.0));
   const Tensors all = batches(uneven, {2}, 4, at::kFloat);
   Tensors of_set;
@@ -197,7 +192,7 @@ TEST_CASE("layers of process sets have the batches of their ranks", "[n2][n3][n4
                 {"ronde::SyncBatchNorm1d: ", "is not in process set"});
   foreign->eval();
   CHECK(foreign->forward(mine_of(all)).sizes() == mine_of(all).sizes());
-  for (const ronde::ProcessSet set : {alone, others}) ronde::remove_process_set(set);
+  for (const ProcessSet set : {alone, others}) ronde::remove_process_set(set);
 }
 
 TEST_CASE("a rank that does not come is named with the layer", "[n2]") {

@@ -20,8 +20,7 @@ struct Case {
   at::ScalarType dtype = at::kDouble;
   at::ScalarType parameters = at::kDouble;
   double tolerance = 1e-11;
-  bool channels_last = false;
-  bool strided = false;
+  bool channels_last = false, strided = false;
 };
 
 BatchNormOptions plain() {
@@ -42,11 +41,7 @@ std::vector<Case> cases() {
       {"3d, uneven", 3, {5, 2, 3, 2}, uneven},
       {"3d, channels last", 3, {5, 2, 3, 2}, last, plain(), at::kDouble, at::kDouble, 1e-11, true},
       {"channels last", 2, {5, 4, 3}, uneven, plain(), at::kDouble, at::kDouble, 1e-11, true},
-      {.name = "inputs and gradients of any strides",
-       .dimensions = 2,
-       .sample = {5, 4, 3},
-       .samples = uneven,
-       .strided = true},
+      {"any strides", 2, {5, 4, 3}, uneven, plain(), at::kDouble, at::kDouble, 1e-11, false, true},
       {"cumulative average", 2, {5, 2, 2}, uneven, plain().momentum(std::nullopt)},
       {"momentum and eps", 2, {5, 2, 2}, uneven, plain().momentum(0.7).eps(0.3)},
       {"not affine", 2, {5, 2, 2}, last, plain().affine(false)},
@@ -120,8 +115,7 @@ void check_step(const Case& one, Ours& ours, Theirs& theirs, std::int64_t step) 
   }
   const at::Tensor input = laid_out(one, mine_of(all).clone()).requires_grad_();
   const at::Tensor whole = at::cat(all).to(at::kDouble).requires_grad_();
-  const at::Tensor result = ours.forward(input);
-  const at::Tensor expected = theirs.forward(whole);
+  const at::Tensor result = ours.forward(input), expected = theirs.forward(whole);
   CHECK(result.scalar_type() == one.dtype);
   CHECK(near(result, rows_of_mine(expected, all), one.tolerance));
   if (!one.strided) CHECK(result.is_contiguous(input.suggest_memory_format()));
@@ -162,42 +156,39 @@ TEST_CASE("a batch norm over all ranks is that of one process with the whole bat
 }
 
 TEST_CASE("on one rank it has the bits of LibTorch's", "[n1]") {
-  for (const at::ScalarType dtype : {at::kFloat, at::kDouble, at::kBFloat16}) {
-    const at::Tensor batch = normal({4, kFeatures, 3, 2}, 1, dtype);
-    const auto outcome = [&](auto layer) {
-      layer->to(dtype);
-      const at::Tensor x = batch.clone().requires_grad_();
-      const at::Tensor result = layer->forward(x);
-      result.pow(3).sum().backward();
-      return Tensors{result, x.grad(), layer->weight.grad(), layer->running_mean,
-                     layer->running_var};
-    };
-    CHECK(equal(outcome(ronde::SyncBatchNorm2d(kFeatures)),
-                outcome(torch::nn::BatchNorm2d(kFeatures))));
-  }
+  const at::ScalarType dtype = GENERATE(at::kFloat, at::kDouble, at::kBFloat16);
+  const at::Tensor batch = normal({4, kFeatures, 3, 2}, 1, dtype);
+  const auto outcome = [&](auto layer) {
+    layer->to(dtype);
+    const at::Tensor x = batch.clone().requires_grad_();
+    const at::Tensor result = layer->forward(x);
+    result.pow(3).sum().backward();
+    return Tensors{result, x.grad(), layer->weight.grad(), layer->running_mean, layer->running_var};
+  };
+  CHECK(equal(outcome(ronde::SyncBatchNorm2d(kFeatures)),
+              outcome(torch::nn::BatchNorm2d(kFeatures))));
 }
 
 TEST_CASE("the gradient of halves is rounded once, where it is a small difference", "[n2][n4]") {
-  for (const at::ScalarType dtype : {at::kBFloat16, at::kHalf}) {
-    CAPTURE(c10::toString(dtype));
-    const double epsilon = dtype == at::kHalf ? std::ldexp(1, -10) : std::ldexp(1, -7);
-    ronde::SyncBatchNorm2d ours(kFeatures);
-    torch::nn::BatchNorm2d theirs(kFeatures);
-    theirs->to(at::kDouble);
-    const Tensors all = batches(three_each, {kFeatures, 4, 3}, 21, dtype);
-    // A constant, whose part of the gradient is nothing, and little else.
-    Tensors of_results = batches(three_each, {kFeatures, 4, 3}, 22);
-    for (at::Tensor& one : of_results) one = (1 + one.sin().mul(8 * epsilon)).to(dtype);
-    const at::Tensor input = mine_of(all).clone().requires_grad_();
-    ours->forward(input).backward(mine_of(of_results));
-    const at::Tensor whole = at::cat(all).to(at::kDouble).requires_grad_();
-    theirs->forward(whole).backward(at::cat(of_results).to(at::kDouble));
-    const at::Tensor expected = rows_of_mine(whole.grad(), all);
-    // Half a unit in the last place, and what f32 has lost of terms of the size of one.
-    const at::Tensor most = expected.abs() * (epsilon / 2) + 2e-6;
-    const at::Tensor off = (input.grad().to(at::kDouble) - expected).abs() / most;
-    CHECK(off.max().item<double>() <= 1);
-  }
+  const at::ScalarType dtype = GENERATE(at::kBFloat16, at::kHalf);
+  CAPTURE(c10::toString(dtype));
+  const double epsilon = dtype == at::kHalf ? std::ldexp(1, -10) : std::ldexp(1, -7);
+  ronde::SyncBatchNorm2d ours(kFeatures);
+  torch::nn::BatchNorm2d theirs(kFeatures);
+  theirs->to(at::kDouble);
+  const Tensors all = batches(three_each, {kFeatures, 4, 3}, 21, dtype);
+  // A constant, whose part of the gradient is nothing, and little else.
+  Tensors of_results = batches(three_each, {kFeatures, 4, 3}, 22);
+  for (at::Tensor& one : of_results) one = (1 + one.sin().mul(8 * epsilon)).to(dtype);
+  const at::Tensor input = mine_of(all).clone().requires_grad_();
+  ours->forward(input).backward(mine_of(of_results));
+  const at::Tensor whole = at::cat(all).to(at::kDouble).requires_grad_();
+  theirs->forward(whole).backward(at::cat(of_results).to(at::kDouble));
+  const at::Tensor expected = rows_of_mine(whole.grad(), all);
+  // Half a unit in the last place, and what f32 has lost of terms of the size of one.
+  const at::Tensor most = expected.abs() * (epsilon / 2) + 2e-6;
+  const at::Tensor off = (input.grad().to(at::kDouble) - expected).abs() / most;
+  CHECK(off.max().item<double>() <= 1);
 }
 
 TEST_CASE("statistics of values far from zero keep their digits") {

@@ -18,22 +18,20 @@ int samples_of(int rank, int i) {
   return 1 + (rank * 5 + i * 3) % 7;
 }
 
-double accuracy_of(int rank, int i) {
-  return rank + i;
-}
-
-// Over the batches of these ranks, `batches(rank)` of each; NaN if there are none.
-double mean_of(const std::vector<int>& ranks, const std::function<int(int)>& batches,
-               double (*value_of)(int, int), int (*weight_of)(int, int)) {
-  double sum = 0;
-  double weight = 0;
+// The means of loss and accuracy over `batches(rank)` batches of each of these ranks; NaN if there
+// are none. The accuracy, rank + i, has no weights.
+std::pair<double, double> means_of(const std::vector<int>& ranks,
+                                   const std::function<int(int)>& batches) {
+  double losses = 0, samples = 0, accuracies = 0, count = 0;
   for (const int rank : ranks) {
     for (int i = 0; i < batches(rank); ++i) {
-      sum += value_of(rank, i) * weight_of(rank, i);
-      weight += weight_of(rank, i);
+      losses += loss_of(rank, i) * samples_of(rank, i);
+      samples += samples_of(rank, i);
+      accuracies += rank + i;
+      ++count;
     }
   }
-  return sum / weight;
+  return {losses / samples, accuracies / count};
 }
 
 std::vector<int> all_ranks() {
@@ -47,7 +45,7 @@ bool close(double a, double b) {
 void add_batches(MetricAverage& metrics, int batches) {
   for (int i = 0; i < batches; ++i) {
     metrics.add("loss", loss_of(ronde::rank(), i), samples_of(ronde::rank(), i));
-    metrics.add("accuracy", at::full({1}, accuracy_of(ronde::rank(), i), at::kFloat));
+    metrics.add("accuracy", at::full({1}, ronde::rank() + i, at::kFloat));
   }
 }
 
@@ -65,15 +63,14 @@ TEST_CASE("metrics are averaged over all samples of all ranks, some of which may
       metrics.reset();
       add_batches(metrics, batches(ronde::rank()));
       const std::map<std::string, double> means = metrics.average();
-      const double loss = mean_of(all_ranks(), batches, loss_of, samples_of);
+      const auto [loss, accuracy] = means_of(all_ranks(), batches);
       if (std::isnan(loss)) {
         CHECK(means.empty());
         continue;
       }
       REQUIRE(means.size() == 2);
       CHECK(close(means.at("loss"), loss));
-      CHECK(means.at("accuracy") ==
-            mean_of(all_ranks(), batches, accuracy_of, [](int, int) { return 1; }));
+      CHECK(means.at("accuracy") == accuracy);
       CHECK(same_on_all_ranks(full({1}, means.at("loss"))));
       // Asking changes nothing.
       CHECK(metrics.average() == means);
@@ -106,7 +103,6 @@ TEST_CASE("metrics whose names differ are refused on all ranks, in any order of 
   const auto add = [&](const std::string& name) {
     metrics.add(name, (name == "a" ? 0 : 7) + ronde::rank());
   };
-  // The order of adding does not matter.
   add(ronde::rank() == 0 ? "a" : "b");
   add(ronde::rank() == 0 ? "b" : "a");
   CHECK(metrics.average() ==
@@ -139,13 +135,11 @@ TEST_CASE("metrics whose names differ are refused on all ranks, in any order of 
 TEST_CASE("metrics are averaged within a process set", "[n2][n4]") {
   std::vector<int> ranks = all_ranks();
   ranks.erase(ranks.begin());
-  const ronde::ProcessSet set = ronde::add_process_set(ranks);
+  const ProcessSet set = ronde::add_process_set(ranks);
   MetricAverage metrics({.process_set = set});
   add_batches(metrics, 2);
   if (ronde::rank_in(set)) {
-    const double expected = mean_of(
-        ranks, [](int) { return 2; }, loss_of, samples_of);
-    CHECK(close(metrics.average().at("loss"), expected));
+    CHECK(close(metrics.average().at("loss"), means_of(ranks, [](int) { return 2; }).first));
   } else {
     check_refused([&] { metrics.average(); }, {"rank 0 is not in process set"});
   }
@@ -206,46 +200,45 @@ TEST_CASE("the warm-up raises every group's rate by equal steps to the number of
 
 TEST_CASE("a warm-up goes on wherever it was, whether the optimizer is loaded before or after",
           "[n2]") {
-  for (const int stop : {0, 2, 5, 6, 9, 12}) {
-    CAPTURE(stop);
-    const auto make = [](SGD& sgd) {
-      return WarmupLR(sgd, {.steps = 5}, std::make_shared<torch::optim::StepLR>(sgd, 3, 0.3));
-    };
-    const auto sgd = two_groups();
-    WarmupLR warmup = make(*sgd);
-    for (int n = 0; n < stop; ++n) warmup.step();
-    const std::string saved_sgd = ronde::save_bytes(*sgd);
-    const std::string saved = ronde::save_bytes(warmup);
-    const auto before = two_groups();
-    ronde::load_bytes(*before, saved_sgd);
-    WarmupLR first = make(*before);
-    ronde::load_bytes(first, saved);
-    const auto after = two_groups();
-    WarmupLR second = make(*after);
-    ronde::load_bytes(second, saved);
-    ronde::load_bytes(*after, saved_sgd);
-    const auto counted = two_groups();
-    WarmupLR third = make(*counted);
-    third.set_steps_taken(stop);
-    // The next scheduler begins at the full rate.
-    const auto full = two_groups();
-    for (auto& group : full->param_groups()) {
-      group.options().set_lr(group.options().get_lr() * ronde::size());
-    }
-    torch::optim::StepLR alone(*full, 3, 0.3);
-    for (int n = 5; n < stop; ++n) alone.step();
-    for (int n = 0; n < 8; ++n) {
-      for (const SGD* other : {before.get(), after.get(), counted.get()}) {
-        CHECK(rates(*other) == rates(*sgd));
-      }
-      if (stop + n >= 5) {
-        CHECK(rates(*sgd) == rates(*full));
-        alone.step();
-      }
-      for (WarmupLR* scheduler : {&warmup, &first, &second, &third}) scheduler->step();
-    }
-    CHECK(second.steps_taken() == stop + 8);
+  const int stop = GENERATE(0, 2, 5, 6, 9, 12);
+  CAPTURE(stop);
+  const auto make = [](SGD& sgd) {
+    return WarmupLR(sgd, {.steps = 5}, std::make_shared<torch::optim::StepLR>(sgd, 3, 0.3));
+  };
+  const auto sgd = two_groups();
+  WarmupLR warmup = make(*sgd);
+  for (int n = 0; n < stop; ++n) warmup.step();
+  const std::string saved_sgd = ronde::save_bytes(*sgd);
+  const std::string saved = ronde::save_bytes(warmup);
+  const auto before = two_groups();
+  ronde::load_bytes(*before, saved_sgd);
+  WarmupLR first = make(*before);
+  ronde::load_bytes(first, saved);
+  const auto after = two_groups();
+  WarmupLR second = make(*after);
+  ronde::load_bytes(second, saved);
+  ronde::load_bytes(*after, saved_sgd);
+  const auto counted = two_groups();
+  WarmupLR third = make(*counted);
+  third.set_steps_taken(stop);
+  // The next scheduler begins at the full rate.
+  const auto full = two_groups();
+  for (auto& group : full->param_groups()) {
+    group.options().set_lr(group.options().get_lr() * ronde::size());
   }
+  torch::optim::StepLR alone(*full, 3, 0.3);
+  for (int n = 5; n < stop; ++n) alone.step();
+  for (int n = 0; n < 8; ++n) {
+    for (const SGD* other : {before.get(), after.get(), counted.get()}) {
+      CHECK(rates(*other) == rates(*sgd));
+    }
+    if (stop + n >= 5) {
+      CHECK(rates(*sgd) == rates(*full));
+      alone.step();
+    }
+    for (WarmupLR* scheduler : {&warmup, &first, &second, &third}) scheduler->step();
+  }
+  CHECK(second.steps_taken() == stop + 8);
 }
 
 TEST_CASE("learning rates that make no sense are refused", "[n2]") {
@@ -276,7 +269,7 @@ TEST_CASE("learning rates that make no sense are refused", "[n2]") {
   one.add_param_group(torch::optim::OptimizerParamGroup({at::ones({1}).requires_grad_()}));
   check_refused([&] { other.step(); }, {"Construct it after the last group"});
 
-  const ronde::ProcessSet set = ronde::add_process_set({1});
+  const ProcessSet set = ronde::add_process_set({1});
   if (ronde::rank() == 1) {
     CHECK(ronde::scaled_learning_rate(0.5, 1, set) == 0.5);
   } else {

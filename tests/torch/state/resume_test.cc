@@ -91,7 +91,7 @@ std::string bytes_of_states(int ranks, const at::Tensor& others, const at::Tenso
 
 TEST_CASE("random states of other ranks, or of none, are refused and change nothing", "[n2][n4]") {
   const int size = ronde::size();
-  const ronde::ProcessSet set = ronde::add_process_set({size - 1, 0});
+  const ProcessSet set = ronde::add_process_set({size - 1, 0});
   ronde::seed_all_ranks(5);
   const auto check = [&](const std::string& bytes, const ronde::BroadcastOptions& options,
                          const std::string& part) {
@@ -180,8 +180,7 @@ TEST_CASE("a run that goes on in the middle of an epoch ends with the same bits"
     CAPTURE(saved);
     const checkpoints::SharedFolder folder;
     const std::string file = folder.path() / "checkpoint.pt";
-    at::Tensor expected;
-    at::Tensor expected_draw;
+    at::Tensor expected, expected_draw;
     {
       checkpoints::Training whole(folder.path(), {});
       whole.run(saved);
