@@ -10,10 +10,6 @@ namespace {
 
 const std::vector<std::int64_t> kSizes = {2, 3, 4, 5};
 
-Tensors values_of_all(at::ScalarType dtype, at::IntArrayRef sizes) {
-  return by_rank([&](int rank) { return whole_numbers(sizes, rank, 0, dtype); });
-}
-
 // In double precision, then as Ronde documents each dtype.
 at::Tensor expected_allreduce(const Tensors& all, ReduceOp op) {
   const at::ScalarType dtype = all[0].scalar_type();
@@ -29,7 +25,7 @@ TEST_CASE("allreduce agrees with a double-precision oracle for every dtype, op a
       ++number;
       if (dtype == at::kBool && op == ReduceOp::Average) continue;
       CAPTURE(c10::toString(dtype), to_string(op), number);
-      const Tensors all = values_of_all(dtype, kSizes);
+      const Tensors all = numbers_of_all(kSizes, dtype);
       check_allreduce([&] { return laid_out(mine_of(all), ronde::rank(), number); },
                       expected_allreduce(all, op), {.op = op});
     }
@@ -82,8 +78,7 @@ TEST_CASE("adasum of tensors is that of pairs of neighbours, whatever their layo
   }
 }
 
-TEST_CASE("a view has its result once the work is done, and the elements between its own stay",
-          "[n2]") {
+TEST_CASE("a view has its result once the work is done, and the elements between stay", "[n2]") {
   const at::Tensor tensor = at::ones({64, 64}).t(), view = tensor.slice(0, 0, 64, 2);
   const at::Tensor between = tensor.slice(0, 1, 64, 2);
   // Only the plain handle is kept: the copy back is not TensorWork's doing.
@@ -208,7 +203,7 @@ TEST_CASE("a result is an inference tensor only where its own caller is in that 
 TEST_CASE("broadcast takes the root's values in all four forms, dtypes and layouts") {
   const int root = ronde::size() - 1;
   for (const at::ScalarType dtype : kMovedDtypes) {
-    const auto all = values_of_all(dtype, kSizes);
+    const auto all = numbers_of_all(kSizes, dtype);
     const at::Tensor& expected = all[static_cast<std::size_t>(root)];
     for (const Layout& layout : layouts()) {
       CAPTURE(c10::toString(dtype), layout.name);
@@ -245,7 +240,7 @@ TEST_CASE("reducescatter gives each rank its rows of the reduction") {
       if (dtype == at::kBool && op == ReduceOp::Average) continue;
       for (const std::int64_t rows : {1, 4, 7}) {
         CAPTURE(c10::toString(dtype), to_string(op), rows);
-        const Tensors all = values_of_all(dtype, {rows, 3});
+        const Tensors all = numbers_of_all({rows, 3}, dtype);
         // tensor_split() divides in the same way.
         const at::Tensor expected =
             mine_of(at::tensor_split(expected_allreduce(all, op), ronde::size()));

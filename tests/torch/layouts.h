@@ -70,6 +70,10 @@ inline at::Tensor whole_numbers(at::IntArrayRef sizes, int rank, std::int64_t se
   return (is_unsigned ? drawn.remainder(3) : drawn - 2).to(dtype);
 }
 
+inline Tensors numbers_of_all(at::IntArrayRef sizes, at::ScalarType dtype = at::kFloat) {
+  return by_rank([&](int rank) { return whole_numbers(sizes, rank, 0, dtype); });
+}
+
 /// The sum of whole numbers, which is exact in their dtype.
 inline at::Tensor sum_of(const Tensors& all) {
   return at::stack(all).sum(0).to(all.front().scalar_type());

@@ -13,8 +13,7 @@ const std::vector<std::string> kDiffers = {
     "\"toy\"",          "the ranks differ",     "rank 1 has \"parameter p: f64 [4]",
     "where rank 0 has", "broadcast_parameters", "synchronize()"};
 
-TEST_CASE("parameters that differ are noticed in the first step, until they are broadcast",
-          "[n2][n4]") {
+TEST_CASE("parameters that differ are noticed in the first step, until broadcast", "[n2][n4]") {
   for (const auto op : {ReduceOp::Average, ReduceOp::Adasum}) {
     WrappedToy toy({.name = "toy", .op = op});
     if (ronde::rank() == 1) change(toy.p, 1.0);

@@ -25,11 +25,8 @@ Indices drain(DistributedSampler& sampler, std::size_t batch_size) {
 }
 
 // Returns the indices of a rank in the first epoch of ten samples.
-Indices deal(std::size_t rank, std::size_t ranks, Remainder remainder) {
-  DistributedSampler sampler(10, {.seed = 7,
-                                  .remainder = remainder,
-                                  .rank = static_cast<int>(rank),
-                                  .size = static_cast<int>(ranks)});
+Indices deal(int rank, int ranks, Remainder remainder) {
+  DistributedSampler sampler(10, {.seed = 7, .remainder = remainder, .rank = rank, .size = ranks});
   sampler.reset();
   return drain(sampler, 3);
 }
@@ -71,19 +68,19 @@ TEST_CASE("permutations differ by seed and epoch, and never change", "[n1]") {
 
 TEST_CASE("ranks get equally many samples, where the rest wraps around or is dropped", "[n1]") {
   const Indices permutation = ronde::detail::permutation(10, 7, 0);
-  for (const std::size_t ranks : {1U, 2U, 3U, 4U, 7U, 15U}) {
+  for (const int ranks : {1, 2, 3, 4, 7, 15}) {
     for (const Remainder remainder : {Remainder::Pad, Remainder::Drop}) {
       CAPTURE(ranks, remainder == Remainder::Pad);
-      const std::size_t each = (remainder == Remainder::Pad ? 10 + ranks - 1 : 10) / ranks;
+      const int each = (remainder == Remainder::Pad ? 10 + ranks - 1 : 10) / ranks;
       if (each == 0) {
         check_refused([&] { deal(0, ranks, remainder); }, {"Remainder::Pad"});
         continue;
       }
-      for (std::size_t rank = 0; rank < ranks; ++rank) {
+      for (int rank = 0; rank < ranks; ++rank) {
         // Position k is the (k / N)-th of rank k mod N.
         Indices expected;
-        for (std::size_t k = rank; k < each * ranks; k += ranks) {
-          expected.push_back(permutation[k % 10]);
+        for (int k = rank; k < each * ranks; k += ranks) {
+          expected.push_back(permutation[index(k % 10)]);
         }
         CHECK(deal(rank, ranks, remainder) == expected);
       }

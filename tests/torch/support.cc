@@ -116,10 +116,6 @@ std::string usage_error(const std::function<void()>& function) {
   return {};
 }
 
-bool contains(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
-}
-
 void check_contains(const std::string& text, const std::vector<std::string>& parts,
                     std::source_location where) {
   INFO("at " << where.file_name() << ":" << where.line());
@@ -155,10 +151,6 @@ std::string bytes_of(const at::Tensor& tensor) {
   return {static_cast<const char*>(plain.const_data_ptr()), plain.nbytes()};
 }
 
-bool same_bits(const at::Tensor& a, const at::Tensor& b) {
-  return a.scalar_type() == b.scalar_type() && a.sizes() == b.sizes() && bytes_of(a) == bytes_of(b);
-}
-
 at::Tensor flatten(const Tensors& tensors) {
   Tensors parts;
   for (const at::Tensor& tensor : tensors) {
@@ -190,14 +182,6 @@ void fill_normal(const Tensors& parameters, std::int64_t seed, double factor) {
   for (const at::Tensor& parameter : parameters) {
     parameter.copy_(normal(parameter.sizes(), seed++) * factor);
   }
-}
-
-at::Tensor full(at::IntArrayRef sizes, double value) {
-  return at::full(sizes, value, at::kDouble);
-}
-
-at::Tensor ones_parameter(at::IntArrayRef sizes) {
-  return full(sizes, 1.0).requires_grad_();
 }
 
 at::Tensor reduced(ReduceOp op, const at::Tensor& stacked) {
@@ -234,11 +218,6 @@ int status_of_child(const std::function<int()>& child) {
   int status = -1;
   CHECK(waitpid(process, &status, 0) == process);
   return status;
-}
-
-DistributedOptimizer wrapped_sgd(const Names& names, DistributedOptimizerOptions options,
-                                 const torch::optim::SGDOptions& of_sgd) {
-  return {std::make_shared<torch::optim::SGD>(names.values(), of_sgd), names, std::move(options)};
 }
 
 torch::serialize::InputArchive reread(torch::serialize::OutputArchive& archive) {

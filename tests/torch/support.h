@@ -50,7 +50,9 @@ std::string check_refused(const std::function<void()>& function,
                           const std::vector<std::string>& parts,
                           std::source_location where = std::source_location::current());
 
-bool contains(const std::string& text, const std::string& part);
+inline bool contains(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
 
 /// Whether every rank has the same shape, dtype and bits. Collective; all ranks get the same
 /// answer. It comes by memory that they share, not by Ronde.
@@ -61,7 +63,9 @@ bool same_on_all_ranks(const std::string& bytes);
 std::string bytes_of(const at::Tensor& tensor);
 
 /// Equal dtypes, shapes and bytes.
-bool same_bits(const at::Tensor& a, const at::Tensor& b);
+inline bool same_bits(const at::Tensor& a, const at::Tensor& b) {
+  return a.scalar_type() == b.scalar_type() && a.sizes() == b.sizes() && bytes_of(a) == bytes_of(b);
+}
 
 /// All parameters as one vector of doubles, complex ones as their parts.
 at::Tensor flatten(const Tensors& tensors);
@@ -76,10 +80,14 @@ at::Tensor normal(at::IntArrayRef sizes, std::int64_t seed, at::ScalarType dtype
 void fill_normal(const Tensors& parameters, std::int64_t seed, double factor = 1.0);
 
 /// In f64.
-at::Tensor full(at::IntArrayRef sizes, double value);
+inline at::Tensor full(at::IntArrayRef sizes, double value) {
+  return at::full(sizes, value, at::kDouble);
+}
 
 /// A parameter of ones, in f64.
-at::Tensor ones_parameter(at::IntArrayRef sizes);
+inline at::Tensor ones_parameter(at::IntArrayRef sizes) {
+  return full(sizes, 1.0).requires_grad_();
+}
 
 /// What the ranks' tensors, stacked, reduce to.
 at::Tensor reduced(ReduceOp op, const at::Tensor& stacked);
@@ -130,8 +138,11 @@ MakeOptimizer optimizer_with(const Options& options) {
 }
 
 /// A DistributedOptimizer with an SGD of its own.
-DistributedOptimizer wrapped_sgd(const Names& names, DistributedOptimizerOptions options = {},
-                                 const torch::optim::SGDOptions& of_sgd = 1.0);
+inline DistributedOptimizer wrapped_sgd(const Names& names,
+                                        DistributedOptimizerOptions options = {},
+                                        const torch::optim::SGDOptions& of_sgd = 1.0) {
+  return {std::make_shared<torch::optim::SGD>(names.values(), of_sgd), names, std::move(options)};
+}
 
 /// Returns an archive that reads what was written into `archive`.
 torch::serialize::InputArchive reread(torch::serialize::OutputArchive& archive);

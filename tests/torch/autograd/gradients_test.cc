@@ -57,9 +57,8 @@ std::vector<Case> allreduce_cases() {
   for (const auto& [name, row] : rows) {
     AllreduceOptions options = row;
     options.process_set = here;
-    cases.push_back({name, same({2, 3}), [options](const at::Tensor& tensor) {
-                       return ronde::allreduce(tensor, options);
-                     }});
+    cases.push_back({name, same({2, 3}),
+                     [options](const at::Tensor& t) { return ronde::allreduce(t, options); }});
     cases.push_back({name + " of a group", same({10}), [options](const at::Tensor& flat) {
                        return joined(ronde::grouped_allreduce(parts_of(flat), options));
                      }});
@@ -71,13 +70,13 @@ std::vector<Case> allreduce_cases() {
 std::vector<Case> in_place_cases() {
   return {
       {"in place", same({4}),
-       [](const at::Tensor& tensor) {
-         at::Tensor twice = 2 * tensor;
-         return ronde::allreduce_(twice, {.name = "in place", .process_set = here}) * tensor;
+       [](const at::Tensor& t) {
+         at::Tensor twice = 2 * t;
+         return ronde::allreduce_(twice, {.name = "in place", .process_set = here}) * t;
        }},
       {"in place on a view", same({3, 2}),
-       [](const at::Tensor& tensor) {
-         at::Tensor twice = 2 * tensor;
+       [](const at::Tensor& t) {
+         at::Tensor twice = 2 * t;
          ronde::allreduce_(twice.narrow(0, 1, 2).t(), {.op = ReduceOp::Sum, .process_set = here});
          return twice;
        }},
@@ -88,9 +87,9 @@ std::vector<Case> in_place_cases() {
          return twice * flat;
        }},
       {"broadcast in place", same({2, 2}),
-       [](const at::Tensor& tensor) {
-         at::Tensor copy = tensor.sin();
-         return ronde::broadcast_(copy, {.root = ranks() - 1, .process_set = here}) + tensor;
+       [](const at::Tensor& t) {
+         at::Tensor copy = t.sin();
+         return ronde::broadcast_(copy, {.root = ranks() - 1, .process_set = here}) + t;
        }},
       {"group in part", same({10}),
        [](const at::Tensor& flat) {
@@ -116,17 +115,15 @@ std::vector<Case> moving_cases() {
     const Shape splits = routes(rank);
     return Shape{std::accumulate(splits.begin(), splits.end(), std::int64_t{0}), 1};
   };
-  const auto allgather = [](const at::Tensor& tensor) {
-    return ronde::allgather(tensor, {.process_set = here});
+  const auto allgather = [](const at::Tensor& t) {
+    return ronde::allgather(t, {.process_set = here});
   };
   return {
       {"broadcast", same({5}),
-       [](const at::Tensor& tensor) {
-         return ronde::broadcast(tensor, {.name = "b", .process_set = here});
-       }},
+       [](const at::Tensor& t) { return ronde::broadcast(t, {.name = "b", .process_set = here}); }},
       {"broadcast of a scalar from the last rank", same({}),
-       [](const at::Tensor& tensor) {
-         return ronde::broadcast(tensor, {.root = ranks() - 1, .process_set = here});
+       [](const at::Tensor& t) {
+         return ronde::broadcast(t, {.root = ranks() - 1, .process_set = here});
        }},
       {"allgather", same({2, 3}), allgather},
       {"allgather of uneven rows", uneven, allgather},
@@ -136,11 +133,10 @@ std::vector<Case> moving_cases() {
          return joined(ronde::grouped_allgather(parts_of(flat), {.process_set = here}));
        }},
       {"alltoall", same({2 * ranks(), 2}),
-       [](const at::Tensor& tensor) { return ronde::alltoall(tensor, {}, {.process_set = here}); }},
+       [](const at::Tensor& t) { return ronde::alltoall(t, {}, {.process_set = here}); }},
       {"alltoall with splits", routed,
-       [](const at::Tensor& tensor) {
-         return ronde::alltoall(tensor, routes(own_rank()),
-                                {.name = "routed", .process_set = here});
+       [](const at::Tensor& t) {
+         return ronde::alltoall(t, routes(own_rank()), {.name = "routed", .process_set = here});
        }},
   };
 }
@@ -150,7 +146,7 @@ std::vector<Case> reducescatter_cases() {
   const ronde::ReducescatterOptions sum = {.name = "rs", .op = ReduceOp::Sum, .process_set = here};
   const ronde::ReducescatterOptions scaled = {.prescale = 4, .postscale = 0.2, .process_set = here};
   const auto with = [](const ronde::ReducescatterOptions& options) {
-    return [options](const at::Tensor& tensor) { return ronde::reducescatter(tensor, options); };
+    return [options](const at::Tensor& t) { return ronde::reducescatter(t, options); };
   };
   return {
       {"reducescatter sum", same({2 * ranks() + 1, 2}), with(sum)},

@@ -139,8 +139,7 @@ TEST_CASE("a handler that the program installs later stays, and may call what it
   CHECK(second_calls == 4);
 }
 
-TEST_CASE("a signal that comes again a second later ends the process, after its own handler",
-          "[n1]") {
+TEST_CASE("a signal that comes again a second later ends the process after its handler", "[n1]") {
   const bool exits = GENERATE(true, false);
   const Program program(plain(exits ? exiting_handler : first_handler));
   const int status = status_of_child([] {

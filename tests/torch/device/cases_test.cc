@@ -10,11 +10,6 @@ using namespace ronde_test;
 
 namespace {
 
-/// Returns the tensors of all ranks, on the CPU.
-Tensors numbers(at::IntArrayRef sizes, at::ScalarType dtype = at::kFloat) {
-  return by_rank([&](int rank) { return whole_numbers(sizes, rank, 0, dtype); });
-}
-
 at::Tensor on_device(const at::Tensor& tensor) {
   return tensor.to(device());
 }
@@ -24,15 +19,13 @@ bool is(const at::Tensor& tensor, const at::Tensor& expected) {
          at::equal(tensor.cpu().to(at::kDouble), expected.to(at::kDouble));
 }
 
-}  // namespace
-
 TEST_CASE("device: collectives of all types are those of the CPU") {
   if (!use_device()) return;
   const int ranks = ronde::size();
   for (const at::ScalarType dtype : kDtypes) {
     for (const std::int64_t rows : {0L, 1L, 6L, 1000L}) {
       CAPTURE(at::toString(dtype), rows);
-      const Tensors all = numbers({rows * ranks, 3}, dtype);
+      const Tensors all = numbers_of_all({rows * ranks, 3}, dtype);
       const at::Tensor mine = on_device(mine_of(all)), sum = sum_of(all);
       const auto part = [&](const at::Tensor& whole) {
         return whole.narrow(0, ronde::rank() * rows, rows);
@@ -54,7 +47,7 @@ TEST_CASE("device: collectives of all types are those of the CPU") {
 TEST_CASE("device: tensors that are not row-major are reduced in place") {
   if (!use_device()) return;
   for (int step = 0; step < 5; ++step) {
-    const Tensors all = numbers({64, 48});
+    const Tensors all = numbers_of_all({64, 48});
     const at::Tensor tensor = column_major(on_device(mine_of(all)));
     REQUIRE(!tensor.is_contiguous());
     CHECK(ronde::allreduce_(tensor, {.op = ReduceOp::Sum}).is_same(tensor));
@@ -93,8 +86,8 @@ TEST_CASE("device: what is queued before is waited for, and what is queued after
 TEST_CASE("device: results that the engine makes belong to the stream of the caller") {
   if (!use_device()) return;
   for (int step = 0; step < 20; ++step) {
-    const Tensors gathered = numbers({200 + step, 7});
-    const Tensors scattered = numbers({ronde::size() * 5, 3});
+    const Tensors gathered = numbers_of_all({200 + step, 7});
+    const Tensors scattered = numbers_of_all({ronde::size() * 5, 3});
     const c10::StreamGuard guard(side_stream());
     const auto first = ronde::allgather_async(on_device(mine_of(gathered)));
     const auto second =
@@ -123,7 +116,7 @@ TEST_CASE("device: memory that the program drops stays until the device is throu
 
 TEST_CASE("device: messages go from device to device") {
   if (!use_device() || ronde::size() < 2) return;
-  const Tensors all = numbers({100});
+  const Tensors all = numbers_of_all({100});
   const at::Tensor mine = on_device(mine_of(all));
   if (ronde::rank() == 0) ronde::send(mine, {.peer = 1});
   if (ronde::rank() == 1) {
@@ -131,8 +124,6 @@ TEST_CASE("device: messages go from device to device") {
     CHECK(is(mine, all[0]));
   }
 }
-
-namespace {
 
 torch::nn::Sequential make_net(c10::Device where) {
   torch::manual_seed(5);
@@ -146,8 +137,8 @@ torch::nn::Sequential make_net(c10::Device where) {
 /// The parameters after some steps with data of this rank, on `where`.
 at::Tensor trained(c10::Device where, DistributedOptimizerOptions options) {
   torch::nn::Sequential net = make_net(where);
-  torch::optim::SGD inner(net->parameters(), torch::optim::SGDOptions(0.1).momentum(0.9));
-  DistributedOptimizer optimizer(inner, net->named_parameters(), std::move(options));
+  auto optimizer = wrapped_sgd(net->named_parameters(), std::move(options),
+                               torch::optim::SGDOptions(0.1).momentum(0.9));
   ronde::broadcast_parameters(*net, 0);
   for (int step = 0; step < 8; ++step) {
     const int seed = 100 * step + ronde::rank();
@@ -159,8 +150,6 @@ at::Tensor trained(c10::Device where, DistributedOptimizerOptions options) {
   }
   return flatten(net->parameters()).cpu();
 }
-
-}  // namespace
 
 TEST_CASE("device: an optimizer's steps are those on the CPU") {
   if (!use_device()) return;
@@ -176,10 +165,8 @@ TEST_CASE("device: an optimizer's steps are those on the CPU") {
 TEST_CASE("device: an optimizer with Adasum names the parameter that is not on the CPU") {
   if (!use_device()) return;
   torch::nn::Sequential net = make_net(device());
-  torch::optim::SGD inner(net->parameters(), 0.1);
-  check_refused(
-      [&] { DistributedOptimizer(inner, net->named_parameters(), {.op = ReduceOp::Adasum}); },
-      {"\"first.weight\" (f32 [30, 20] on cuda): Adasum is computed on the CPU"});
+  check_refused([&] { wrapped_sgd(net->named_parameters(), {.op = ReduceOp::Adasum}); },
+                {"\"first.weight\" (f32 [30, 20] on cuda): Adasum is computed on the CPU"});
 }
 
 TEST_CASE("device: sparse gradients are those on the CPU") {
@@ -188,8 +175,7 @@ TEST_CASE("device: sparse gradients are those on the CPU") {
     torch::manual_seed(3);
     torch::nn::Embedding table(torch::nn::EmbeddingOptions(20, 4).sparse(true));
     table->to(where);
-    torch::optim::SGD inner(table->parameters(), 0.5);
-    DistributedOptimizer optimizer(inner, table->named_parameters());
+    auto optimizer = wrapped_sgd(table->named_parameters(), {}, 0.5);
     for (int step = 0; step < 4; ++step) {
       optimizer.zero_grad();
       const at::Tensor rows = torch::arange(3, at::kLong) * (ronde::rank() + 1) + step;
@@ -200,3 +186,5 @@ TEST_CASE("device: sparse gradients are those on the CPU") {
   };
   CHECK(near(train(device()), train(at::kCPU), 1e-6));
 }
+
+}  // namespace

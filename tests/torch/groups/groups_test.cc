@@ -10,16 +10,12 @@ namespace {
 const std::vector<std::vector<std::int64_t>> kShapes = {{2, 3, 4, 5}, {6, 1, 2, 3}, {},
                                                         {7},          {0, 3},       {5, 2, 2, 2}};
 
-at::ScalarType dtype_of(std::size_t i) {
-  const std::vector<at::ScalarType> dtypes = {at::kFloat, at::kDouble, at::kBFloat16, at::kLong};
-  return dtypes[i % dtypes.size()];
-}
-
 /// Returns tensors of one rank with many shapes, dtypes and layouts.
 Tensors tensors_of(int rank) {
+  const std::vector<at::ScalarType> dtypes = {at::kFloat, at::kDouble, at::kBFloat16, at::kLong};
   Tensors tensors;
   for (std::size_t i = 0; i < kShapes.size(); ++i) {
-    const at::Tensor values = whole_numbers(kShapes[i], rank, i, dtype_of(i));
+    const at::Tensor values = whole_numbers(kShapes[i], rank, i, dtypes[i % dtypes.size()]);
     tensors.push_back(values.dim() == 4 ? laid_out(values, rank, i) : values);
   }
   return tensors;

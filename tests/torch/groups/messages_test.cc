@@ -5,14 +5,9 @@
 namespace ronde_test::messages_test {
 namespace {
 
-int next_rank() {
-  return (ronde::rank() + 1) % ronde::size();
-}
-int rank_before() {
-  return (ronde::rank() + ronde::size() - 1) % ronde::size();
-}
-
 TEST_CASE("messages carry every dtype and layout around a ring", "[n2][n3][n4]") {
+  const int next = (ronde::rank() + 1) % ronde::size();
+  const int before = (ronde::rank() + ronde::size() - 1) % ronde::size();
   for (std::int64_t i = 0; i < static_cast<std::int64_t>(kMovedDtypes.size()); ++i) {
     const at::ScalarType dtype = kMovedDtypes[static_cast<std::size_t>(i)];
     CAPTURE(c10::toString(dtype));
@@ -21,16 +16,16 @@ TEST_CASE("messages carry every dtype and layout around a ring", "[n2][n3][n4]")
         laid_out(whole_numbers(sizes, ronde::rank(), i, dtype), ronde::rank(), i);
     const at::Tensor in = laid_out(at::zeros(sizes, dtype), ronde::rank(), i + 1);
     const auto strides = in.strides().vec();
-    const TensorWork sent = ronde::send_async(out, {.peer = next_rank(), .tag = i});
+    const TensorWork sent = ronde::send_async(out, {.peer = next, .tag = i});
     if (i % 2 == 0) {
-      CHECK(ronde::recv_(in, {.peer = rank_before(), .tag = i}) == rank_before());
+      CHECK(ronde::recv_(in, {.peer = before, .tag = i}) == before);
     } else {
       const TensorWork received = ronde::recv_async_(in, {.tag = i});
       CHECK(received.wait().is_same(in));
-      CHECK(received.source() == rank_before());
+      CHECK(received.source() == before);
     }
     CHECK_FALSE(sent.wait().defined());
-    CHECK(same_bits(in, whole_numbers(sizes, rank_before(), i, dtype)));
+    CHECK(same_bits(in, whole_numbers(sizes, before, i, dtype)));
     CHECK(in.strides().vec() == strides);
   }
 }

@@ -213,10 +213,9 @@ TEST_CASE("data and tensor parallelism on a grid learn as one process does", "[n
   const at::Tensor my_x = x.narrow(0, 6L * grid.coordinate(0), 6);
   const at::Tensor my_y = y.narrow(0, 6L * grid.coordinate(0), 6);
   torch::optim::SGD oracle({first, second}, 0.2);
-  torch::optim::SGD inner({my_first, my_second}, 0.2);
-  const Names names = {{"first", my_first}, {"second", my_second}};
   {
-    DistributedOptimizer optimizer(inner, names, {.process_set = data});
+    auto optimizer =
+        wrapped_sgd({{"first", my_first}, {"second", my_second}}, {.process_set = data}, 0.2);
     for (int step = 0; step < 10; ++step) {
       oracle.zero_grad();
       torch::mse_loss(x.mm(first).tanh().mm(second), y).backward();

@@ -77,7 +77,7 @@ TEST_CASE("a step whose gradient overflows on one rank is left out on all", "[n1
 
 TEST_CASE("what only the wire makes overflow is found, too", "[n2]") {
   const at::Tensor p = at::ones({4}).requires_grad_();
-  DistributedOptimizer optimizer = wrapped_sgd({{"p", p}}, {.compression = Compression::fp16()});
+  auto optimizer = wrapped_sgd({{"p", p}}, {.compression = Compression::fp16()});
   GradScaler scaler({.init_scale = 65536.0});
   int skipped = 0;
   for (int step = 0; step < 4; ++step) {
@@ -94,9 +94,8 @@ TEST_CASE("what only the wire makes overflow is found, too", "[n2]") {
 TEST_CASE("an overflow in a parameter of one rank reaches the others", "[n2][n3]") {
   const at::Tensor shared = at::ones({2}).requires_grad_();
   const at::Tensor own = at::ones({ronde::rank() + 1}).requires_grad_();
-  DistributedOptimizer optimizer =
-      wrapped_sgd({{"shared", shared}, {"own", own}},
-                  {.op = ReduceOp::Sum, .prescale = 4.0, .local_parameters = {own}});
+  auto optimizer = wrapped_sgd({{"shared", shared}, {"own", own}},
+                               {.op = ReduceOp::Sum, .prescale = 4.0, .local_parameters = {own}});
   GradScaler scaler({.init_scale = 1.0});
   // Infinite as it is, or finite and four times as much is not.
   for (const double large : {kOverflow, 2e38}) {
@@ -158,8 +157,7 @@ TEST_CASE("autocast sees weights that have changed between two of them", "[n1]")
   CHECK(forward() == 8.0F);
 }
 
-TEST_CASE("training in half precision learns, and keeps the same bits on all ranks",
-          "[n1][n2][n3]") {
+TEST_CASE("training in half precision learns, with the same bits on all ranks", "[n1][n2][n3]") {
   const at::ScalarType dtype = GENERATE(at::kBFloat16, at::kHalf);
   CAPTURE(at::toString(dtype));
   Regression regression(at::kFloat);

@@ -91,9 +91,8 @@ TEST_CASE("the finder names the parameters and the ranks that are not finite", "
 TEST_CASE("the finder looks into sparse and local gradients, too", "[n2]") {
   torch::nn::Embedding embedding(torch::nn::EmbeddingOptions(4, 2).sparse(true));
   const at::Tensor own = at::ones({2}).requires_grad_();
-  torch::optim::SGD sgd({embedding->weight, own}, 1.0);
-  const Names names = {{"embedding", embedding->weight}, {"own", own}};
-  DistributedOptimizer optimizer(sgd, names, {.local_parameters = {own}, .find_nonfinite = true});
+  auto optimizer = wrapped_sgd({{"embedding", embedding->weight}, {"own", own}},
+                               {.local_parameters = {own}, .find_nonfinite = true});
   const double factor = ronde::rank() == 1 ? kNan : 1.0;
   (embedding->forward(at::zeros({1}, at::kLong)).sum() + own.sum() * factor).backward();
   const std::string text =

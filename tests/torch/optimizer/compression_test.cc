@@ -8,6 +8,7 @@ namespace {
 using ronde::CompressedGradient;
 using ronde::CompressedPart;
 using ronde::GradientReduction;
+using Parts = std::vector<CompressedPart>;
 
 /// One matrix, whose gradient is what the loss says.
 struct Matrix {
@@ -35,7 +36,7 @@ std::pair<at::Tensor, at::Tensor> largest(const at::Tensor& values) {
 template <typename State>
 class Compressor final : public Compression {
  public:
-  std::string description() const override { return State::kDescription; }
+  std::string description() const override { return typeid(State).name(); }
   std::unique_ptr<CompressedGradient> make(const std::string&,
                                            const at::Tensor& parameter) override {
     return std::make_unique<State>(parameter);
@@ -46,11 +47,9 @@ class Compressor final : public Compression {
 /// feedback: Seide et al., 2014). Places and values travel in one round.
 class TopK final : public CompressedGradient {
  public:
-  static constexpr const char* kDescription = "top-5 with error feedback";
   explicit TopK(const at::Tensor& parameter) : left_over_(at::zeros_like(parameter).detach()) {}
 
-  std::vector<CompressedPart> compress(const at::Tensor& gradient,
-                                       const GradientReduction& reduction) override {
+  Parts compress(const at::Tensor& gradient, const GradientReduction& reduction) override {
     const at::Tensor wanted = left_over_ + gradient;
     const auto [places, values] = largest(wanted);
     // Nothing of it is sent without a gradient: it is left over once more.
@@ -63,8 +62,7 @@ class TopK final : public CompressedGradient {
             {.tensor = values, .combine = CompressedPart::Combine::Gather}};
   }
 
-  std::vector<CompressedPart> decompress(const Tensors& results,
-                                         const at::Tensor& gradient) override {
+  Parts decompress(const Tensors& results, const at::Tensor& gradient) override {
     gradient.zero_();
     gradient.view(-1).index_add_(0, results[0], results[1] * scale_);
     return {};
@@ -83,17 +81,14 @@ at::Tensor orthonormal(const at::Tensor& matrix) {
 /// et al., 2019). Two rounds, the second made of the first's result.
 class LowRank final : public CompressedGradient {
  public:
-  static constexpr const char* kDescription = "rank 2";
   explicit LowRank(const at::Tensor& parameter) : q_(normal({parameter.size(1), 2}, 77)) {}
 
-  std::vector<CompressedPart> compress(const at::Tensor& gradient,
-                                       const GradientReduction&) override {
+  Parts compress(const at::Tensor& gradient, const GradientReduction&) override {
     own_ = gradient.clone();
     return {{.tensor = own_.matmul(q_)}};
   }
 
-  std::vector<CompressedPart> decompress(const Tensors& results,
-                                         const at::Tensor& gradient) override {
+  Parts decompress(const Tensors& results, const at::Tensor& gradient) override {
     if (own_.defined()) {
       p_ = orthonormal(results.front());
       return {{.tensor = std::exchange(own_, {}).t().matmul(p_)}};
@@ -109,12 +104,9 @@ class LowRank final : public CompressedGradient {
 };
 
 struct Silent final : CompressedGradient {
-  static constexpr const char* kDescription = "silent";
   explicit Silent(const at::Tensor&) {}
-  std::vector<CompressedPart> compress(const at::Tensor&, const GradientReduction&) override {
-    return {};
-  }
-  std::vector<CompressedPart> decompress(const Tensors&, const at::Tensor&) override { return {}; }
+  Parts compress(const at::Tensor&, const GradientReduction&) override { return {}; }
+  Parts decompress(const Tensors&, const at::Tensor&) override { return {}; }
 };
 
 /// Computes the expected gradient of a step; gradients of ranks without one are undefined.
@@ -126,8 +118,7 @@ void check_steps(const std::shared_ptr<Compression>& compression, const Oracle& 
   Matrix matrix;
   const at::Tensor unused = ones_parameter({6, 4});
   matrix.names.insert("unused", unused);
-  DistributedOptimizer optimizer =
-      wrapped_sgd(matrix.names, {.groups = groups, .compression = compression});
+  auto optimizer = wrapped_sgd(matrix.names, {.groups = groups, .compression = compression});
   for (int step = 0; step < 200; ++step) {
     CAPTURE(step);
     const Tensors gradients = by_rank([&](int rank) {
@@ -146,41 +137,34 @@ void check_steps(const std::shared_ptr<Compression>& compression, const Oracle& 
 }
 
 /// Computes TopK for all ranks in one process.
-class TopKOracle {
- public:
-  at::Tensor operator()(const Tensors& of_ranks) {
+Oracle top_k_oracle() {
+  Tensors left_over = by_rank([](int) { return at::zeros({6, 4}, at::kDouble); });
+  return [left_over](const Tensors& of_ranks) mutable {
     at::Tensor sum = at::zeros({24}, at::kDouble);
     for (std::size_t rank = 0; rank < of_ranks.size(); ++rank) {
       if (!of_ranks[rank].defined()) continue;
-      const at::Tensor wanted = left_over_[rank] + of_ranks[rank];
+      const at::Tensor wanted = left_over[rank] + of_ranks[rank];
       const auto [places, values] = largest(wanted);
       const at::Tensor sent = at::zeros({24}, at::kDouble).index_copy(0, places, values);
-      left_over_[rank] = wanted - sent.view({6, 4});
+      left_over[rank] = wanted - sent.view({6, 4});
       sum = sum + sent;
     }
     return sum.view({6, 4}) / static_cast<double>(of_ranks.size());
-  }
-
- private:
-  Tensors left_over_ = by_rank([](int) { return at::zeros({6, 4}, at::kDouble); });
-};
+  };
+}
 
 /// Computes LowRank for all ranks in one process.
-class LowRankOracle {
- public:
-  at::Tensor operator()(const Tensors& of_ranks) {
+Oracle low_rank_oracle() {
+  return [q = normal({4, 2}, 77)](const Tensors& of_ranks) mutable {
     at::Tensor mean = at::zeros({6, 4}, at::kDouble);
     for (const at::Tensor& gradient : of_ranks) {
       if (gradient.defined()) mean += gradient / static_cast<double>(of_ranks.size());
     }
-    const at::Tensor p = orthonormal(mean.matmul(q_));
-    q_ = mean.t().matmul(p);
-    return p.matmul(q_.t());
-  }
-
- private:
-  at::Tensor q_ = normal({4, 2}, 77);
-};
+    const at::Tensor p = orthonormal(mean.matmul(q));
+    q = mean.t().matmul(p);
+    return p.matmul(q.t());
+  };
+}
 
 /// The gradient of a matrix of this type, where each rank's was `gradient`.
 at::Tensor reduced(const at::Tensor& gradient, const std::shared_ptr<Compression>& compression) {
@@ -249,8 +233,8 @@ TEST_CASE("a compressor of the program's may remember what it left, and need sev
   const int groups = GENERATE(0, 1);
   const bool all = GENERATE(true, false);
   CAPTURE(groups, all);
-  check_steps(std::make_shared<Compressor<TopK>>(), TopKOracle(), all, groups);
-  check_steps(std::make_shared<Compressor<LowRank>>(), LowRankOracle(), all, groups);
+  check_steps(std::make_shared<Compressor<TopK>>(), top_k_oracle(), all, groups);
+  check_steps(std::make_shared<Compressor<LowRank>>(), low_rank_oracle(), all, groups);
 }
 
 TEST_CASE("a compressor of the program's that sends nothing is refused", "[n2]") {

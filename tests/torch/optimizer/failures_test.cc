@@ -82,7 +82,7 @@ TEST_CASE("a gradient that rank 1 alone cannot send fails the step on all ranks"
       const at::Tensor matrix = at::eye(3, at::kDouble).requires_grad_();
       Names names = toy.names;
       names.insert("matrix", matrix);
-      DistributedOptimizer optimizer = wrapped_sgd(names, options);
+      auto optimizer = wrapped_sgd(names, options);
       {
         const auto guard = optimizer.no_sync();
         (toy.loss(1.0) + matrix.sum()).backward();
@@ -133,7 +133,7 @@ TEST_CASE("flags are waited for after a failure, so that a retry can send them a
 TEST_CASE("a timeout between the rounds of a sparse gradient leaves nothing of the first", "[n2]") {
   torch::nn::Embedding embedding(torch::nn::EmbeddingOptions(6, 2).sparse(true));
   embedding->to(at::kDouble);
-  DistributedOptimizer optimizer = wrapped_sgd(embedding->named_parameters());
+  auto optimizer = wrapped_sgd(embedding->named_parameters());
   const auto backward = [&](std::int64_t word) {
     optimizer.zero_grad();
     embedding->forward(at::full({1}, word, at::kLong)).sum().backward();
@@ -263,7 +263,7 @@ TEST_CASE("a gradient that a scaler cannot divide on one rank is divided on none
       const at::Tensor own = at::eye(3, at::kDouble).requires_grad_();
       Toy toy;
       toy.names.insert("own", own);
-      DistributedOptimizer optimizer =
+      auto optimizer =
           wrapped_sgd(toy.names, {.local_parameters = {own}, .scale_local_gradients = false});
       ronde::GradScaler scaler({.init_scale = 1.0});
       std::optional<DistributedOptimizer::NoSync> held_back;
@@ -359,7 +359,7 @@ TEST_CASE("a rank without memory for a sparse gradient fails the step on all ran
   torch::nn::Embedding embedding(torch::nn::EmbeddingOptions(kWords, kWidth).sparse(true));
   embedding->to(at::kDouble);
   ronde::broadcast_parameters(*embedding);
-  DistributedOptimizer optimizer = wrapped_sgd(embedding->named_parameters());
+  auto optimizer = wrapped_sgd(embedding->named_parameters());
   const auto backward = [&](double factor) {
     optimizer.zero_grad();
     (embedding->forward(at::arange(kWords)).sum() * factor).backward();
@@ -436,7 +436,7 @@ TEST_CASE("a step of deltas that one rank cannot take is taken by none", "[n2][n
     const at::Tensor odd = ones_parameter({kOdd});
     Names names = toy.names;
     names.insert("odd", odd);
-    DistributedOptimizer optimizer = wrapped_sgd(names, {.op = ReduceOp::Adasum});
+    auto optimizer = wrapped_sgd(names, {.op = ReduceOp::Adasum});
     (toy.loss(1.0) + odd.sum()).backward();
     if (ronde::rank() == 1 && has_memory) toy.names["c"].set_data(at::ones({4}));  // converted
     if (ronde::rank() == 1 && !has_memory) scarce.refuse(kOdd * sizeof(double));

@@ -10,12 +10,10 @@ constexpr std::int64_t kWidth = 4;
 
 /// Momentum and decay tell a gradient of zeros from none. Decay is no part of the deltas, which are
 /// to be at right angles.
-torch::optim::SGDOptions heavy_sgd(ReduceOp op) {
-  return torch::optim::SGDOptions(0.1).momentum(0.5).weight_decay(op == ReduceOp::Adasum ? 0 : 0.1);
-}
-
 struct FrozenPair {
-  explicit FrozenPair(ReduceOp op) : sgd(names.values(), heavy_sgd(op)) {}
+  explicit FrozenPair(ReduceOp op)
+      : sgd(names.values(), torch::optim::SGDOptions(0.1).momentum(0.5).weight_decay(
+                                op == ReduceOp::Adasum ? 0 : 0.1)) {}
   const at::Tensor a = ones_parameter({kWidth}), b = ones_parameter({kWidth});
   const Names names = {{"a", a}, {"b", b}};
   torch::optim::SGD sgd;
@@ -96,8 +94,7 @@ at::Tensor trained_here(const FreezingCase& row) {
       row, pair, [&] { optimizer.zero_grad(row.clears); }, backward, [&] { optimizer.step(); });
 }
 
-TEST_CASE("a parameter that is frozen while it has a gradient trains as in one process",
-          "[n2][n3]") {
+TEST_CASE("a parameter frozen while it has a gradient trains as in one process", "[n2][n3]") {
   const std::vector<FreezingCase> rows = {
       {.name = "after backward"},
       {.name = "after a backward that did not reach it on rank 1", .without_a = 1},
@@ -145,8 +142,7 @@ TEST_CASE("the first sparse gradient after thawing is made dense where that is w
   embedding->to(at::kDouble);
   ronde::broadcast_parameters(*embedding);
   embedding->weight.requires_grad_(false);
-  DistributedOptimizer optimizer =
-      wrapped_sgd(embedding->named_parameters(), {.sparse_as_dense = true});
+  auto optimizer = wrapped_sgd(embedding->named_parameters(), {.sparse_as_dense = true});
   embedding->weight.requires_grad_(true);
   at::Tensor expected = at::zeros({5, 2}, at::kDouble);
   expected.slice(0, 0, ronde::size()).fill_(1.0 / ronde::size());

@@ -38,7 +38,7 @@ TEST_CASE("gradients that the program made before the first backward stay the gr
   CAPTURE(views, in_one_buffer);
   const at::Tensor weight = normal({kWide, kWide}, 3).requires_grad_();
   const at::Tensor bias = normal({1, kWide}, 4).requires_grad_();
-  DistributedOptimizer optimizer =
+  auto optimizer =
       wrapped_sgd({{"weight", weight}, {"bias", bias}}, {.gradient_views = views}, 1e-3);
   Tensors mine = full({kWide + 1, kWide}, 0).split_with_sizes({kWide, 1});
   if (!in_one_buffer) mine = {mine[0].clone(), mine[1].clone()};
@@ -70,7 +70,7 @@ TEST_CASE("a hook may keep the gradient that it sees, changed or not", "[n1][n2]
        {Keeps::Parameter, Keeps::Changed, Keeps::View, Keeps::Retained, Keeps::Result}) {
     CAPTURE(static_cast<int>(keeps));
     const at::Tensor weight = normal({kWide, kWide}, 3).requires_grad_();
-    DistributedOptimizer optimizer = wrapped_sgd({{"weight", weight}}, {}, 1e-3);
+    auto optimizer = wrapped_sgd({{"weight", weight}}, {}, 1e-3);
     at::Tensor kept;
     const auto keep = [&](const at::Tensor& gradient) { kept = gradient; };
     if (keeps == Keeps::Parameter) weight.register_hook(keep);

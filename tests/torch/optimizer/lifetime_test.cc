@@ -66,10 +66,9 @@ TEST_CASE("optimizers made and destroyed 1,080 times leave nothing behind", "[n1
   for (int number = 0; number < Turn::kCount; ++number) {
     Turn turn(number);
     if (turn.has_local) turn.options.local_parameters = {q};
-    torch::optim::SGD sgd(names.values(), 1e-3);
     ronde::broadcast_parameters(names);  // q was each rank's own
     {
-      DistributedOptimizer optimizer(sgd, names, turn.options);
+      auto optimizer = wrapped_sgd(names, turn.options, 1e-3);
       const at::Tensor words = embedding->forward(at::full({2}, ronde::rank(), at::kLong));
       std::optional<DistributedOptimizer::NoSync> guard;
       if (turn.end == Turn::End::HeldBack) guard.emplace(optimizer.no_sync());
@@ -223,8 +222,7 @@ TEST_CASE("a module that is loaded after it was wrapped is watched again", "[n2]
   const bool views = GENERATE(false, true);
   torch::nn::Linear net(3, 2);
   ronde::broadcast_parameters(*net);
-  DistributedOptimizer optimizer =
-      wrapped_sgd(net->named_parameters(), {.gradient_views = views}, 0.0);
+  auto optimizer = wrapped_sgd(net->named_parameters(), {.gradient_views = views}, 0.0);
   std::stringstream file;
   torch::save(net, file);
   torch::load(net, file);

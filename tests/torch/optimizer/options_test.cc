@@ -204,8 +204,7 @@ TEST_CASE("a rank without a gradient takes no part in a minimum, maximum or prod
         CAPTURE(to_string(op), groups, absent);
         const at::Tensor p = ones_parameter({kCount});
         const at::Tensor unused = ones_parameter({kCount});
-        DistributedOptimizer optimizer =
-            wrapped_sgd({{"p", p}, {"unused", unused}}, {.op = op, .groups = groups});
+        auto optimizer = wrapped_sgd({{"p", p}, {"unused", unused}}, {.op = op, .groups = groups});
         if (ronde::rank() != absent) (p * mine_of(values)).sum().backward();
         optimizer.synchronize();
         Tensors present = values;
@@ -249,8 +248,7 @@ TEST_CASE("an inner optimizer that ends first leaves a wrapper that can be destr
   toy.check_gradients(1.0);
 }
 
-TEST_CASE("steps of all types are combined by Adasum, also with halves on the wire",
-          "[n1][n2][n3]") {
+TEST_CASE("steps of all types are combined by Adasum, also halves on the wire", "[n1][n2][n3]") {
   struct Row {
     at::ScalarType dtype;
     std::shared_ptr<Compression> compression;
@@ -271,7 +269,7 @@ TEST_CASE("steps of all types are combined by Adasum, also with halves on the wi
       const at::Tensor parts = p.is_complex() ? at::view_as_real(p) : p;
       const Tensors gradients = by_rank(
           [&](int rank) { return normal(parts.sizes(), 60 + rank).to(parts.scalar_type()); });
-      DistributedOptimizer optimizer = wrapped_sgd(
+      auto optimizer = wrapped_sgd(
           {{"p", p}},
           {.op = ReduceOp::Adasum, .adasum_of_deltas = of_deltas, .compression = compression});
       (parts * mine_of(gradients)).sum().backward();

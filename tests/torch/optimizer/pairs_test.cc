@@ -257,12 +257,6 @@ void clip(PairsNet& net, const Row& row) {
   torch::nn::utils::clip_grad_norm_(clipped, 0.3);
 }
 
-/// The oracle's, of each rank's gradients. Passes within no_sync() are not counted.
-double scale_of_passes(const Row& row) {
-  const bool divides = row.is("average_passes", "yes") && !row.is("calls", "no_sync");
-  return divides ? 1.0 / passes_of(row) : 1.0;
-}
-
 /// Returns the prescale of gradients. The program divides by the passes within no_sync() itself.
 double prescale_of(const Row& row) {
   double scale = row.is("scales", "both") ? 0.5 : 1.0;
@@ -322,7 +316,9 @@ struct Rank {
 void backward_of(PairsNet& net, const Row& row, int step, int rank) {
   at::Tensor loss = torch::zeros({}, at::kDouble);
   for (int pass = 0; pass < passes_of(row); ++pass) loss = loss + loss_of(net, step, pass, rank);
-  (loss * scale_of_passes(row)).backward();
+  // Passes within no_sync() are not counted.
+  const bool divides = row.is("average_passes", "yes") && !row.is("calls", "no_sync");
+  (divides ? loss / passes_of(row) : loss).backward();
 }
 
 /// A rank's own are scaled as if they were the sum of all ranks', where the row says so.
@@ -401,11 +397,6 @@ const std::vector<Row>& rows() {
   return all;
 }
 
-ProcessSet set_of(const Row& row) {
-  if (row.is("set", "all")) return {};
-  return ronde::add_process_set(by_rank([](int rank) { return ronde::size() - 1 - rank; }));
-}
-
 ronde::GradientGroups groups_of(const Row& row, const PairsNet& net) {
   if (row.is("groups", "3")) return 3;
   if (row.is("groups", "lists")) {
@@ -416,7 +407,11 @@ ronde::GradientGroups groups_of(const Row& row, const PairsNet& net) {
 }
 
 DistributedOptimizerOptions options_of(const Row& row, const PairsNet& net) {
-  DistributedOptimizerOptions options{.process_set = set_of(row)};
+  DistributedOptimizerOptions options;
+  if (row.is("set", "reversed")) {
+    options.process_set =
+        ronde::add_process_set(by_rank([](int rank) { return ronde::size() - 1 - rank; }));
+  }
   if (row.is("op", "sum")) options.op = ReduceOp::Sum;
   const bool is_of_deltas = row.is("op", "deltas");
   if (row.is("op", "adasum") || is_of_deltas) options.op = ReduceOp::Adasum;

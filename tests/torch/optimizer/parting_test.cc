@@ -77,8 +77,7 @@ TEST_CASE("learning rates that part after the first step are told in the next on
   });
 }
 
-TEST_CASE("parameters or state that one rank writes are warned of once, with rank and name",
-          "[n2]") {
+TEST_CASE("parameters or state that a rank writes are warned of once, with rank and name", "[n2]") {
   for (const std::string what :
        {"parameter \"b\", elements 0 to 3", "exp_avg of \"b\", elements 0 to 3",
         "parameter \"large\", elements 24576 to 24580"}) {

@@ -15,13 +15,10 @@ torch::nn::Embedding make_embedding(bool sparse) {
   return embedding;
 }
 
-/// Words with repetitions, another number on each rank.
-at::Tensor words_of(int rank) {
-  return (normal({3 + 2 * rank}, rank).abs() * 5).to(at::kLong).clamp(0, kWords - 1);
-}
-
+/// Of words with repetitions, another number on each rank.
 at::Tensor loss_of(torch::nn::Embedding& embedding, int rank) {
-  return embedding->forward(words_of(rank)).pow(2).sum() * (rank + 1.0);
+  const at::Tensor words = (normal({3 + 2 * rank}, rank).abs() * 5).to(at::kLong);
+  return embedding->forward(words.clamp(0, kWords - 1)).pow(2).sum() * (rank + 1.0);
 }
 
 TEST_CASE("sparse complex gradients are summed, and a scaler divides dense ones", "[n1][n2]") {
@@ -31,7 +28,7 @@ TEST_CASE("sparse complex gradients are summed, and a scaler divides dense ones"
     return at::sparse_coo_tensor(rows, values.conj(), {6, 2});
   };
   const at::Tensor p = at::zeros({6, 2}, at::kComplexDouble).requires_grad_();
-  DistributedOptimizer optimizer = wrapped_sgd({{"p", p}}, {.op = ReduceOp::Sum, .postscale = 0.5});
+  auto optimizer = wrapped_sgd({{"p", p}}, {.op = ReduceOp::Sum, .postscale = 0.5});
   p.mutable_grad() = gradient_of(ronde::rank());
   optimizer.step();
   CHECK(p.grad().is_sparse());
@@ -49,13 +46,17 @@ TEST_CASE("sparse complex gradients are summed, and a scaler divides dense ones"
 TEST_CASE("a rank without a sparse gradient takes part, if it knows", "[n2][n3]") {
   for (const bool told : {true, false}) {
     torch::nn::Embedding embedding = make_embedding(true);
-    torch::optim::SGD sgd(embedding->parameters(), 1.0);
     DistributedOptimizerOptions options;
     if (told) options.sparse_parameters = {embedding->weight};
-    DistributedOptimizer optimizer(sgd, embedding->named_parameters(), options);
+    auto optimizer = wrapped_sgd(embedding->named_parameters(), options);
     const auto use = [&](bool is_used) {
       optimizer.zero_grad();
       if (is_used) loss_of(embedding, 0).backward();
+    };
+    const auto use_nowhere = [&] {
+      use(false);
+      optimizer.step();
+      CHECK_FALSE(embedding->weight.grad().defined());
     };
     if (told) {
       use(ronde::rank() == 0);
@@ -65,10 +66,7 @@ TEST_CASE("a rank without a sparse gradient takes part, if it knows", "[n2][n3]"
       (loss_of(whole, 0) / ronde::size()).backward();
       CHECK(near(embedding->weight.grad().to_dense(), whole->weight.grad(), 1e-12));
       optimizer.step();
-      // No rank has a gradient.
-      use(false);
-      optimizer.step();
-      CHECK_FALSE(embedding->weight.grad().defined());
+      use_nowhere();
       continue;
     }
     // The others cannot know: the first step fails on all of them, and says what to do.
@@ -78,11 +76,7 @@ TEST_CASE("a rank without a sparse gradient takes part, if it knows", "[n2][n3]"
     CHECK((ronde::rank() != 0 || contains(text, "sparse_parameters")));
     CHECK(contains(text, "weight"));
     // A refused kind is forgotten if no rank has a gradient next.
-    for (int step = 0; step < 2; ++step) {
-      use(false);
-      optimizer.step();
-      CHECK_FALSE(embedding->weight.grad().defined());
-    }
+    for (int step = 0; step < 2; ++step) use_nowhere();
     // Afterwards the ranks know the kind.
     use(true);
     optimizer.step();
@@ -95,7 +89,7 @@ TEST_CASE("a rank without a sparse gradient takes part, if it knows", "[n2][n3]"
 
 TEST_CASE("a gradient without entries is told from none", "[n2]") {
   torch::nn::Embedding embedding = make_embedding(true);
-  DistributedOptimizer optimizer =
+  auto optimizer =
       wrapped_sgd(embedding->named_parameters(), {.sparse_parameters = {embedding->weight}});
   if (ronde::rank() == 0) embedding->forward(at::empty({0}, at::kLong)).sum().backward();
   optimizer.synchronize();
@@ -106,7 +100,7 @@ TEST_CASE("a gradient without entries is told from none", "[n2]") {
 TEST_CASE("sparse halves are scaled before and rounded after they are added up", "[n2][n3]") {
   const auto reduced = [](const at::Tensor& gradient, const DistributedOptimizerOptions& options) {
     const at::Tensor p = at::zeros({4, 1}, gradient.scalar_type()).requires_grad_();
-    DistributedOptimizer optimizer = wrapped_sgd({{"p", p}}, options);
+    auto optimizer = wrapped_sgd({{"p", p}}, options);
     p.mutable_grad() = gradient;
     optimizer.synchronize();
     CHECK(p.grad().scalar_type() == gradient.scalar_type());
@@ -188,8 +182,8 @@ TEST_CASE("sparse_allreduce equals the dense one", "[n1][n2][n3]") {
 TEST_CASE("sparse gradients refuse what has no sparse form", "[n2]") {
   torch::nn::Embedding embedding = make_embedding(true);
   for (const bool as_dense : {false, true}) {
-    DistributedOptimizer optimizer = wrapped_sgd(
-        embedding->named_parameters(), {.op = ReduceOp::Max, .sparse_as_dense = as_dense});
+    auto optimizer = wrapped_sgd(embedding->named_parameters(),
+                                 {.op = ReduceOp::Max, .sparse_as_dense = as_dense});
     loss_of(embedding, ronde::rank()).backward();
     if (as_dense) {
       optimizer.step();

@@ -96,8 +96,7 @@ TEST_CASE("a weight of zero does not count, NaN and infinity do", "[n2]") {
   CHECK(close(means.at("large"), 1e300));
 }
 
-TEST_CASE("metrics whose names differ are refused on all ranks, in any order of adding",
-          "[n2][n4]") {
+TEST_CASE("metrics whose names differ are refused on all ranks, in any order", "[n2][n4]") {
   const int last = ronde::size() - 1;
   MetricAverage metrics;
   const auto add = [&](const std::string& name) {
@@ -198,8 +197,7 @@ TEST_CASE("the warm-up raises every group's rate by equal steps to the number of
   CHECK(rates(*sgd) == std::vector<double>{7, kRates[1] * 0.5});
 }
 
-TEST_CASE("a warm-up goes on wherever it was, whether the optimizer is loaded before or after",
-          "[n2]") {
+TEST_CASE("a warm-up goes on wherever it was, the optimizer loaded before or after", "[n2]") {
   const int stop = GENERATE(0, 2, 5, 6, 9, 12);
   CAPTURE(stop);
   const auto make = [](SGD& sgd) {

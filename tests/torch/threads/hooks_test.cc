@@ -128,8 +128,7 @@ TEST_CASE("two threads that use one optimizer at once: one is refused, and the o
   constexpr int kPasses = 40;
   ronde::World world("alone", {.key_value = store.start(0, 1)});
   torch::nn::Sequential net = make_net();
-  torch::optim::SGD sgd(net->parameters(), 1e-3);
-  DistributedOptimizer optimizer(sgd, net->named_parameters(), {.process_set = world.set()});
+  auto optimizer = wrapped_sgd(net->named_parameters(), {.process_set = world.set()}, 1e-3);
   std::atomic<int> refused = 0, stepped = 0;
   run_ranks(2, [&](int thread) {
     for (int pass = 0; pass < kPasses; ++pass) {
