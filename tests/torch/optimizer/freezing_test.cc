@@ -49,19 +49,18 @@ at::Tensor loss_of(const FrozenPair& pair, const FreezingCase& row, int step, in
 }
 
 /// The values after six steps. In step 1 `a` is frozen in the middle, in step 4 it trains again.
-at::Tensor trained(const FreezingCase& row, const FrozenPair& pair,
-                   const std::function<void()>& zero_grad,
-                   const std::function<void(int step, int pass)>& backward,
-                   const std::function<void()>& take_step) {
+template <typename Optimizer>
+at::Tensor trained(const FreezingCase& row, const FrozenPair& pair, Optimizer& optimizer,
+                   const std::function<void(int step, int pass)>& backward) {
   for (int step = 0; step < 6; ++step) {
-    zero_grad();
+    optimizer.zero_grad(row.clears);
     if (step == 4) pair.a.requires_grad_(true);
     for (int pass = 0; pass < row.passes; ++pass) {
       if (step == 1 && pass == 1) pair.a.requires_grad_(false);
       backward(step, pass);
     }
     if (step == 1) pair.a.requires_grad_(false);
-    take_step();
+    optimizer.step();
   }
   return flatten(pair.names.values());
 }
@@ -74,8 +73,7 @@ at::Tensor trained_whole(const FreezingCase& row) {
       (loss_of(pair, row, step, pass, rank) * scale).backward();
     }
   };
-  return trained(
-      row, pair, [&] { pair.sgd.zero_grad(row.clears); }, backward, [&] { pair.sgd.step(); });
+  return trained(row, pair, pair.sgd, backward);
 }
 
 at::Tensor trained_here(const FreezingCase& row) {
@@ -90,8 +88,7 @@ at::Tensor trained_here(const FreezingCase& row) {
     if (row.holds_back && pass == 0) guard.emplace(optimizer.no_sync());
     loss_of(pair, row, step, pass, ronde::rank()).backward();
   };
-  return trained(
-      row, pair, [&] { optimizer.zero_grad(row.clears); }, backward, [&] { optimizer.step(); });
+  return trained(row, pair, optimizer, backward);
 }
 
 TEST_CASE("a parameter frozen while it has a gradient trains as in one process", "[n2][n3]") {

@@ -66,7 +66,7 @@ at::Tensor parameters_of_one_process(int steps) {
   torch::optim::SGD sgd(net->parameters(), torch::optim::SGDOptions(0.1).momentum(0.9));
   for (int step = 0; step < steps; ++step) {
     sgd.zero_grad();
-    std::vector<at::Tensor> batches;
+    Tensors batches;
     for (int rank = 0; rank < kRanks; ++rank) batches.push_back(batch_of(step, rank));
     loss_of(net, at::cat(batches)).backward();
     sgd.step();
@@ -74,31 +74,28 @@ at::Tensor parameters_of_one_process(int steps) {
   return flatten(net->parameters());
 }
 
-/// Throws on rank 1 from the `bad`-th gradient on.
+/// Throws once it has compressed `left` gradients.
 class FailingCompression final : public Compression {
  public:
-  FailingCompression(int rank, int bad) : rank_(rank), left_(bad) {}
+  explicit FailingCompression(int left) : left_(left) {}
   std::string description() const override { return "failing"; }
   std::unique_ptr<ronde::CompressedGradient> make(const std::string&, const at::Tensor&) override {
-    return std::make_unique<Gradient>(*this);
+    return std::make_unique<Gradient>(left_);
   }
 
  private:
   struct Gradient final : ronde::CompressedGradient {
-    explicit Gradient(FailingCompression& of) : owner(of) {}
+    explicit Gradient(int& of_all) : left(of_all) {}
     std::vector<ronde::CompressedPart> compress(const at::Tensor& gradient,
                                                 const ronde::GradientReduction&) override {
-      if (owner.rank_ == 1 && --owner.left_ < 0) throw std::runtime_error("no room for a mask");
+      if (--left < 0) throw std::runtime_error("no room for a mask");
       return {{.tensor = gradient}};
     }
-    std::vector<ronde::CompressedPart> decompress(const std::vector<at::Tensor>&,
-                                                  const at::Tensor&) override {
+    std::vector<ronde::CompressedPart> decompress(const Tensors&, const at::Tensor&) override {
       return {};
     }
-    FailingCompression& owner;
+    int& left;
   };
-
-  const int rank_;
   int left_;
 };
 
@@ -149,7 +146,8 @@ TEST_CASE("two threads that use one optimizer at once: one is refused, and the o
 TEST_CASE("a hook that throws on one thread's rank fails the step on the other's") {
   MemoryStore store;
   run_ranks(kRanks, [&](int number) {
-    Rank rank(store, number, {.compression = std::make_shared<FailingCompression>(number, 6 + 2)});
+    Rank rank(store, number,
+              {.compression = std::make_shared<FailingCompression>(number == 1 ? 6 + 2 : 1000)});
     rank.step(0);
     const std::string text = thrown_text([&] { rank.step(1); });
     check(contains(text, "no room for a mask"), text);
