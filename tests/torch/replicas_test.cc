@@ -84,8 +84,7 @@ TEST_CASE("ranks that have joined are left out of the comparison", "[n4]") {
   ronde::join();
 }
 
-TEST_CASE("RONDE_CHECK_REPLICAS=3 also compares every three steps, and sees a flipped bit",
-          "[n2][own]") {
+TEST_CASE("RONDE_CHECK_REPLICAS=3 compares every three steps and sees a flipped bit", "[n2][own]") {
   setenv("RONDE_CHECK_REPLICAS", "3", 1);
   use_ronde();
   WrappedToy toy({.name = "toy"});

@@ -183,8 +183,7 @@ TEST_CASE("training in half precision learns, with the same bits on all ranks", 
   CHECK(same_on_all_ranks(flatten(regression.parameters())));
 }
 
-TEST_CASE("gradients that were dropped after unscale_ leave nothing to the next but an overflow",
-          "[n1][n2]") {
+TEST_CASE("gradients dropped after unscale_ leave the next nothing but an overflow", "[n1][n2]") {
   ScaledToy toy({.init_scale = 1024.0});
   GradScaler& scaler = toy.scaler;
   toy.backward(3.0);
@@ -276,8 +275,7 @@ TEST_CASE("several optimizers share a scale, also those of other sets and names"
   for (const ProcessSet set : sets) ronde::remove_process_set(set);
 }
 
-TEST_CASE("where gradients fail, all ranks that share the scale hear of it, and can try again",
-          "[n2][n3]") {
+TEST_CASE("where gradients fail, all ranks of the scale hear of it and can try again", "[n2][n3]") {
   const auto sets = by_rank([](int rank) { return ronde::add_process_set({rank}); });
   for (const bool is_alone : {false, true}) {
     CAPTURE(is_alone);

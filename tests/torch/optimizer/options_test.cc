@@ -96,8 +96,7 @@ TEST_CASE("LBFGS on N ranks equals one process, with and without line search") {
   }
 }
 
-TEST_CASE("200 steps of Adasum and LBFGS leave the same bits, also with halves on the wire",
-          "[n2][n3]") {
+TEST_CASE("200 steps of Adasum or LBFGS leave the same bits, also halves on the wire", "[n2][n3]") {
   using namespace torch::optim;
   const std::vector<std::pair<std::string, MakeOptimizer>> optimizers = {
       {"sgd", optimizer_with<SGD>(SGDOptions(0.05).momentum(0.9))},

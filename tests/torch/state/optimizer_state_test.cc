@@ -207,8 +207,7 @@ TEST_CASE("a root's state that is not of its parameters is refused on all ranks"
   }
 }
 
-TEST_CASE("state is loaded for its own dtype, and keeps it where the parameters have another since",
-          "[n1][n2]") {
+TEST_CASE("state is loaded for its own dtype, and keeps it if parameters get another", "[n1][n2]") {
   for (const Row& row : rows()) {
     if (row.name == "SGD without momentum") continue;
     CAPTURE(row.name);
