@@ -4,14 +4,12 @@
 
 #include "check.h"
 
+#define SUITE "bad_input"
 enum { kSet = RONDE_ALL_RANKS };
 
 static double values[64];
 static const int64_t kShape[RONDE_MAX_DIMS + 1] = {2, 1, 1, 1, 1, 1, 1, 1, 1};
 static ronde_work refused;
-
-typedef int (*start_fn)(const ronde_tensor* in, ronde_tensor* out,
-                        const ronde_operation_options* options, ronde_work* work);
 
 static const struct operation {
   start_fn start;
@@ -39,7 +37,7 @@ static void all_refuse(const char* part, ronde_tensor tensor, ronde_operation_op
   }
 }
 
-static void bad_tensors_and_options(void) {
+CASE(bad_tensors_and_options) {
   const ronde_operation_options usual = RONDE_OPERATION_OPTIONS_INIT;
   const ronde_tensor unset = RONDE_TENSOR_INIT;
 #define BAD_TENSOR(part, field, value) \
@@ -78,7 +76,7 @@ static void bad_tensors_and_options(void) {
   check_job_continues();
 }
 
-static void arguments_that_are_missing_or_too_many(void) {
+CASE(arguments_that_are_missing_or_too_many) {
   for (int i = 0; i < kOperationCount; ++i) {
     const struct operation* const one = &kOperations[i];
     ronde_tensor tensor = some();
@@ -105,7 +103,7 @@ static void arguments_that_are_missing_or_too_many(void) {
   check_job_continues();
 }
 
-static void arguments_of_other_functions(void) {
+CASE(arguments_of_other_functions) {
   char small[8];
   int number = 0;
   int64_t splits[8];
@@ -138,7 +136,7 @@ static void arguments_of_other_functions(void) {
 }
 
 /* Whether this machine has other GPUs or not. */
-static void buffers_on_a_gpu_that_is_not_there(void) {
+CASE(buffers_on_a_gpu_that_is_not_there) {
   ronde_tensor tensor = some();
   ronde_work work = NULL;
   tensor.device = 1000;
@@ -159,7 +157,7 @@ static void buffers_on_a_gpu_that_is_not_there(void) {
 }
 
 /* What the engine refuses on this rank is the code of the call. */
-static void uses_that_make_no_sense(void) {
+CASE(uses_that_make_no_sense) {
   ronde_tensor one = tensor_of(values, NULL, 0, RONDE_F64);
   ronde_operation_options options = RONDE_OPERATION_OPTIONS_INIT;
   CHECK_FAILS(RONDE_E_UNKNOWN_SET, "process set 44", start_sum("x", values, 1, 44, &refused));
@@ -181,19 +179,32 @@ static void uses_that_make_no_sense(void) {
 
 /* What the ranks refuse is the code of the work on all of them. The engine gets extents that make
  * no sense as they are. */
-static void ranks_differ(void) {
+CASE_ON(2, ranks_differ) {
+  static const int64_t kWide[] = {2, 3};
+  static const int64_t kWider[] = {2, 4};
+  static const struct {
+    start_fn start;
+    const int64_t* shape;
+    int dims, dtype;
+  } kOdd[] = {{ronde_reducescatter, kWide, 1, RONDE_F64},
+              {ronde_broadcast, kWide, 1, RONDE_F64},
+              {ronde_allgather, kWider, 2, RONDE_F64},
+              {ronde_allgather, kWide, 2, RONDE_F32}};
   const int bad = own_rank() == all_ranks() - 1;
-  const int64_t wide[] = {2, 3};
-  const ronde_tensor tensor = tensor_of(values, wide, bad ? 1 : 2, RONDE_F64);
   ronde_work work = NULL;
-  CHECK_OK(ronde_reducescatter(&tensor, NULL, NULL, &work));
-  CHECK_FAILS(RONDE_E_USAGE, "without a name differs between ranks", finish(work));
+  for (int i = 0; i < 4; ++i) {
+    ronde_tensor tensor = bad ? tensor_of(values, kOdd[i].shape, kOdd[i].dims, kOdd[i].dtype)
+                              : tensor_of(values, kWide, 2, RONDE_F64);
+    const int owned = kOdd[i].start != ronde_broadcast;
+    CHECK_OK(kOdd[i].start(&tensor, owned ? NULL : &tensor, NULL, &work));
+    CHECK_FAILS(RONDE_E_USAGE, "without a name differs between ranks", finish(work));
+  }
   CHECK_OK(start_sum("count", values, bad ? -3 : 1, kSet, &work));
   CHECK_FAILS(RONDE_E_USAGE, "allreduce 'count'", finish(work));
   check_job_continues();
 }
 
-static void timeouts(void) {
+CASE_ON(2, timeouts) {
   ronde_operation_options options = named("too late", kSet);
   ronde_work work = NULL;
   options.timeout_s = 0.02;
@@ -206,14 +217,3 @@ static void timeouts(void) {
   options.timeout_s = 1e300; /* for ever */
   CHECK_RUN(ronde_barrier(&options, &work), work);
 }
-
-const struct test_case kBadInput[] = {
-    CASE(bad_tensors_and_options),
-    CASE(arguments_that_are_missing_or_too_many),
-    CASE(arguments_of_other_functions),
-    CASE(buffers_on_a_gpu_that_is_not_there),
-    CASE(uses_that_make_no_sense),
-    CASE_OF(ranks_differ, 2),
-    CASE_OF(timeouts, 2),
-    CASES_END,
-};

@@ -2,6 +2,7 @@
 /* Results that have more elements than the caller's memory has room for. */
 #include "check.h"
 
+#define SUITE "capacity"
 enum { kMost = 64, kSet = RONDE_ALL_RANKS };
 
 static double results[kMost];
@@ -13,9 +14,6 @@ static void forget_results(void) {
 static void check_untouched_from(int64_t first) {
   for (int64_t i = first; i < kMost; ++i) CHECK(results[i] == -5);
 }
-
-typedef int (*start_fn)(const ronde_tensor* in, ronde_tensor* out,
-                        const ronde_operation_options* options, ronde_work* work);
 
 /* On one rank, another one each time, the memory lacks one row; the others get their results.
  * Repeated, as the ranks agree in another way on an operation that is in the response cache. */
@@ -40,7 +38,7 @@ static void lack_a_row(start_fn start, const ronde_tensor* in, int64_t result_ro
 }
 
 /* Rank 0 brings more rows than its peers, and sends them to the last rank. */
-static void more_rows_than_expected(void) {
+CASE(more_rows_than_expected) {
   double values[kMost] = {1};
   int64_t splits[4] = {1, 1, 1, 1};
   int64_t shape[] = {own_rank() == 0 ? 5 : 2, 2};
@@ -61,7 +59,7 @@ static void more_rows_than_expected(void) {
 }
 
 /* Where the rank knows the size beforehand, the call fails and starts nothing. */
-static void results_as_large_as_the_input(void) {
+CASE(results_as_large_as_the_input) {
   double values[2] = {1, 2};
   const int64_t two = 2;
   const ronde_tensor in = tensor_of(values, &two, 1, RONDE_F64);
@@ -78,9 +76,3 @@ static void results_as_large_as_the_input(void) {
   check_untouched_from(0);
   check_job_continues();
 }
-
-const struct test_case kCapacity[] = {
-    CASE(more_rows_than_expected),
-    CASE(results_as_large_as_the_input),
-    CASES_END,
-};

@@ -34,40 +34,33 @@ void fail_check(const char* what, const char* file, int line);
 void begin_capture(void);
 const char* end_capture(void);
 
-/* Limits the memory of this process to what it has and `more_bytes`. */
-void allow_memory(size_t more_bytes);
-
+/* A case of the suite SUITE, which runs on each rank of groups of `least_ranks` to 3; 0: in a
+ * process of its own, which no launcher started. */
 struct test_case {
+  const char* suite;
   const char* name;
   void (*body)(void);
   int least_ranks;
+  struct test_case* next;
 };
+void add_case(struct test_case* one);
 
-#define CASE(body) CASE_OF(body, 1)
-#define CASE_OF(body, least_ranks) \
-  { #body, body, least_ranks }
-#define CASES_END \
-  { NULL, NULL, 0 }
+#define CASE(body) CASE_ON(1, body)
+#define CASE_ALONE(body) CASE_ON(0, body)
+#define CASE_ON(least_ranks, body)                                           \
+  static void body(void);                                                    \
+  __attribute__((constructor)) static void add_##body(void) {                \
+    static struct test_case one = {SUITE, #body, body, (least_ranks), NULL}; \
+    add_case(&one);                                                          \
+  }                                                                          \
+  static void body(void)
 
-struct suite {
-  const char* name;
-  const struct test_case* cases; /* up to CASES_END */
-};
+/* What print_current_case() prints, also where a check fails. */
+extern char current_case[1 << 10];
+void print_current_case(void);
 
-/* Takes the arguments of the Catch2 programs: `--ronde-list` lists the cases for ctest,
- * `--ronde-run SUITE` runs those of a suite, a name runs that case. The first failure ends it. Each
- * `run` may take RONDE_TEST_DEADLINE_S. */
-int run_suites(int argc, char** argv, const struct suite* suites, size_t count,
-               void (*run)(const struct test_case* one));
-
-/* Suites that run on every rank of a group. */
-extern const struct test_case kBadInput[];
-extern const struct test_case kCapacity[];
-extern const struct test_case kCollectives[];
-extern const struct test_case kGroups[];
-extern const struct test_case kSets[];
-extern const struct test_case kWorks[];
-extern const struct test_case kWorlds[];
+typedef int (*start_fn)(const ronde_tensor* in, ronde_tensor* out,
+                        const ronde_operation_options* options, ronde_work* work);
 
 /* The functions that give a number of this rank. */
 enum { kNumberCount = 5 };
@@ -78,10 +71,6 @@ int store_put(void* folder, const char* key, const char* value);
 int store_get(void* folder, const char* key, char* value, size_t capacity, size_t* length);
 /* The options of a rank that meets others there. */
 ronde_init_options store_options(char* folder, int rank, int size);
-/* Calls ronde_init() with them. */
-void start_rank(char* folder, int rank, int size);
-/* Forks a process for each rank, which runs `body` and ends; all have to end with 0. */
-void fork_ranks(int size, void (*body)(char* folder, int rank, int size));
 
 /* A tensor on the CPU. `shape` must live as long as the tensor. */
 static inline ronde_tensor tensor_of(const void* data, const int64_t* shape, int dims, int dtype) {

@@ -5,9 +5,10 @@
 
 #include "check.h"
 
+#define SUITE "collectives"
 enum { kSet = RONDE_ALL_RANKS };
 
-static void reductions_and_factors(void) {
+CASE(reductions_and_factors) {
   const int n = all_ranks();
   const double expected[] = {n * (n + 1) / 2.0, (n + 1) / 2.0, 1, n, n == 3 ? 6 : n, 1};
   double value = 0;
@@ -34,7 +35,7 @@ static void reductions_and_factors(void) {
 }
 
 /* Rank r brings r + 1 rows, all bytes of which are 1 on rank 0 and else 0. */
-static void results_of_every_type(void) {
+CASE(results_of_every_type) {
   static const size_t kBytes[] = {1, 1, 2, 4, 8, 2, 2, 4, 8, 1};
   enum { kWidth = 3, kMost = 6 * kWidth };
   double in[kMost];
@@ -66,7 +67,7 @@ static void results_of_every_type(void) {
   }
 }
 
-static void results_without_elements(void) {
+CASE(results_without_elements) {
   const int64_t none[] = {0, 5};
   const ronde_tensor nothing = tensor_of(NULL, none, 2, RONDE_F32);
   ronde_work work = NULL;
@@ -81,7 +82,7 @@ static void results_without_elements(void) {
 }
 
 /* In place without `in`, and else with data on the root alone. */
-static void broadcasts(void) {
+CASE(broadcasts) {
   const int root = all_ranks() - 1;
   double value = own_rank();
   double result = -1;
@@ -96,7 +97,7 @@ static void broadcasts(void) {
 }
 
 /* Rank r sends r + to + 1 rows to rank `to`. */
-static void an_alltoall_copies_its_splits(void) {
+CASE(an_alltoall_copies_its_splits) {
   double in[16];
   int64_t splits[3] = {0};
   int64_t received[3] = {0};
@@ -126,7 +127,7 @@ static void an_alltoall_copies_its_splits(void) {
 }
 
 /* The receives are posted in another order than the sends. */
-static void messages(void) {
+CASE_ON(2, messages) {
   const int previous = (own_rank() + all_ranks() - 1) % all_ranks();
   double numbers[4] = {-1, -1, own_rank(), 1}; /* two to receive and two to send */
   ronde_work works[4];
@@ -154,7 +155,7 @@ static void messages(void) {
 }
 
 /* In a set of its own, so that the ranks can still meet. */
-static void a_join_tells_the_last_rank(void) {
+CASE_ON(2, a_join_tells_the_last_rank) {
   const uint32_t set = add_set_of_all();
   int last = -1;
   ronde_work joined = NULL;
@@ -171,7 +172,7 @@ static void a_join_tells_the_last_rank(void) {
   CHECK_OK(ronde_process_set_remove(set));
 }
 
-static void numbers_of_a_rank(void) {
+CASE(numbers_of_a_rank) {
   const int expected[kNumberCount] = {own_rank(), all_ranks(), 0, 1, 1};
   for (int i = 0; i < kNumberCount; ++i) {
     int number = -1;
@@ -181,15 +182,3 @@ static void numbers_of_a_rank(void) {
   CHECK(ronde_is_initialized() == 1);
   CHECK_FAILS(RONDE_E_USAGE, "called twice", ronde_init(NULL));
 }
-
-const struct test_case kCollectives[] = {
-    CASE(reductions_and_factors),
-    CASE(results_of_every_type),
-    CASE(results_without_elements),
-    CASE(broadcasts),
-    CASE(an_alltoall_copies_its_splits),
-    CASE_OF(messages, 2),
-    CASE_OF(a_join_tells_the_last_rank, 2),
-    CASE(numbers_of_a_rank),
-    CASES_END,
-};

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "ronde/ronde_c_types.h"
+#include "ronde/ronde_c.h"
 
 static void fail(const char* what, const char* why) {
   fprintf(stderr, "%s: %s\n", what, why);
@@ -21,21 +21,19 @@ static void find(void* library, const char* name, void* function) {
   memcpy(function, &symbol, sizeof(symbol));
 }
 
+/* Declares `name` with the type of the header's function, which it finds. */
+#define FIND(name, function)  \
+  __typeof__(function)* name; \
+  find(library, #function, &name)
+
 static void use(void* library, int expected_ranks) {
-  const char* (*last_error)(void);
-  int (*init)(const ronde_init_options*);
-  int (*size)(uint32_t, int*);
-  int (*allreduce)(const ronde_tensor*, ronde_tensor*, const ronde_operation_options*, ronde_work*);
-  int (*wait)(ronde_work, double);
-  int (*free_work)(ronde_work);
-  int (*shutdown)(void);
-  find(library, "ronde_last_error", &last_error);
-  find(library, "ronde_init", &init);
-  find(library, "ronde_size", &size);
-  find(library, "ronde_allreduce", &allreduce);
-  find(library, "ronde_work_wait", &wait);
-  find(library, "ronde_work_free", &free_work);
-  find(library, "ronde_shutdown", &shutdown);
+  FIND(last_error, ronde_last_error);
+  FIND(init, ronde_init);
+  FIND(size, ronde_size);
+  FIND(allreduce, ronde_allreduce);
+  FIND(wait, ronde_work_wait);
+  FIND(free_work, ronde_work_free);
+  FIND(shutdown, ronde_shutdown);
   int ranks = 0;
   float value = 2;
   ronde_tensor tensor = RONDE_TENSOR_INIT;
@@ -44,12 +42,10 @@ static void use(void* library, int expected_ranks) {
   tensor.dtype = RONDE_F32;
   CHECK(size(RONDE_ALL_RANKS, &ranks) == RONDE_E_NOT_INITIALIZED);
   CHECK(strstr(last_error(), "ronde_init()") != NULL);
-  CHECK(init(NULL) == RONDE_OK);
-  CHECK(size(RONDE_ALL_RANKS, &ranks) == RONDE_OK);
+  CHECK(init(NULL) == RONDE_OK && size(RONDE_ALL_RANKS, &ranks) == RONDE_OK);
   CHECK(ranks == expected_ranks);
   CHECK(allreduce(&tensor, &tensor, NULL, &work) == RONDE_OK);
-  CHECK(wait(work, -1) == RONDE_OK);
-  CHECK(free_work(work) == RONDE_OK);
+  CHECK(wait(work, -1) == RONDE_OK && free_work(work) == RONDE_OK);
   CHECK(value == 2.0f * (float)ranks);
   CHECK(shutdown() == RONDE_OK);
 }

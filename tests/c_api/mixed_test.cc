@@ -14,6 +14,7 @@
 #include "ronde/ronde_c.h"
 #include "tests/support/fakes/fake_device.h"
 #include "tests/support/harness/captured_errors.h"
+#include "tests/support/ranks/requests.h"
 
 // Each case has a process of its own: MPI starts once, and hooks and counters stay.
 
@@ -21,22 +22,13 @@ namespace {
 
 using Catch::Contains;
 
-ronde::Request sum(const std::string& name, double& value) {
-  ronde::Request request;
-  request.name = name;
-  request.dtype = ronde::DataType::F64;
-  request.shape = {1};
-  request.input = request.output = &value;
-  return request;
-}
-
-int start_sum(const char* name, double& value, ronde_work* work) {
+int start_sum(const char* name, std::vector<float>& values, ronde_work* work) {
   ronde_tensor tensor = RONDE_TENSOR_INIT;
-  const std::int64_t count = 1;
-  tensor.data = &value;
+  const auto count = static_cast<std::int64_t>(values.size());
+  tensor.data = values.data();
   tensor.shape = &count;
   tensor.dims = 1;
-  tensor.dtype = RONDE_F64;
+  tensor.dtype = RONDE_F32;
   ronde_operation_options options = RONDE_OPERATION_OPTIONS_INIT;
   options.name = name;
   return ronde_allreduce(&tensor, &tensor, &options, work);
@@ -49,16 +41,16 @@ void count_and_throw(void* calls, int) {
 
 /// Sums through C on some ranks and through C++ on the others.
 void sum_both_ways(bool in_c) {
-  double value = ronde::rank() + 1;
+  std::vector<float> values = {static_cast<float>(ronde::rank() + 1)};
   if (in_c) {
     ronde_work work = nullptr;
-    REQUIRE(start_sum("both", value, &work) == RONDE_OK);
+    REQUIRE(start_sum("both", values, &work) == RONDE_OK);
     REQUIRE(ronde_work_wait(work, -1) == RONDE_OK);
     REQUIRE(ronde_work_free(work) == RONDE_OK);
   } else {
-    ronde::run(sum("both", value));
+    ronde::run(ronde::test::sum_request(values, "both"));
   }
-  CHECK(value == ronde::size() * (ronde::size() + 1) / 2.0);
+  CHECK(values[0] == static_cast<float>(ronde::size() * (ronde::size() + 1)) / 2);
 }
 
 }  // namespace
@@ -92,7 +84,7 @@ TEST_CASE("what C starts C++ uses and ends", "[own]") {
 
 TEST_CASE("a callback that throws harms no group", "[own]") {
   ronde::init();
-  double values[] = {1, 1};
+  std::vector<float> values[] = {{1}, {1}};
   ronde_work works[] = {nullptr, nullptr};
   ronde_work group = nullptr;
   int calls = 0;

@@ -1,13 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The start and the end, what works without a group, and failures outside of Ronde: no memory, a
- * store that hangs, a fork. Each case has a process of its own. */
+ * store that hangs, a fork. */
 #include <dlfcn.h>
 #include <math.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include "check.h"
 
+#define SUITE "process"
 enum { kSet = RONDE_ALL_RANKS };
 
 /* Every function that needs the group. */
@@ -46,7 +48,7 @@ static void expect_not_initialized(void) {
 }
 
 /* Works outlive the group. */
-static void everything_else_needs_init(void) {
+CASE_ALONE(everything_else_needs_init) {
   double value = 3;
   double gathered = 3; /* of its own: the sum may still write the other */
   ronde_work work = NULL;
@@ -65,7 +67,7 @@ static void everything_else_needs_init(void) {
   expect_not_initialized();
 }
 
-static void versions_and_features(void) {
+CASE_ALONE(versions_and_features) {
   static const char* const kYes[] = {"shm",  "key_value", "process_sets", "send_recv", "groups",
                                      "join", "streams",   "timeline",     "worlds"};
   for (size_t i = 0; i < sizeof(kYes) / sizeof(kYes[0]); ++i) {
@@ -82,7 +84,7 @@ static void versions_and_features(void) {
 }
 
 /* Options of a program that was compiled with another header. */
-static void options_of_other_versions(void) {
+CASE_ALONE(options_of_other_versions) {
   static const int self[] = {0};
   static const ronde_rank_list lists[] = {{self, 1}, {self, 1}};
   struct newer {
@@ -113,7 +115,7 @@ static void options_of_other_versions(void) {
 }
 
 /* Tensors and options of operations, too. */
-static void tensors_of_other_versions(void) {
+CASE_ALONE(tensors_of_other_versions) {
   struct newer {
     ronde_tensor known;
     void* more;
@@ -157,7 +159,7 @@ static void expect_bad_options(ronde_init_options options, int code, const char*
   CHECK(!ronde_is_initialized());
 }
 
-static void options_that_make_no_sense(void) {
+CASE_ALONE(options_that_make_no_sense) {
   static const int ranks[] = {0, -4};
   static const int comm = 0;
   const ronde_rank_list lists[] = {{ranks, 1}, {ranks, 0}, {NULL, 2}, {ranks, -2}};
@@ -195,29 +197,25 @@ static int get_piecemeal(void* folder, const char* key, char* value, size_t capa
   return 0;
 }
 
-static void start_again(char* folder, int rank, int size) {
-  ronde_init_options options = store_options(folder, rank, size);
+CASE_ON(2, a_start_after_the_end) {
+  ronde_init_options options = store_options(getenv("TEST_STORE"), own_rank(), all_ranks());
   options.get = get_piecemeal;
-  for (int generation = 0; generation < 2; ++generation) {
-    options.prefix = generation == 0 ? "first" : "second";
-    options.local_rank = generation == 0 ? rank : -1;
-    CHECK_OK(ronde_init(&options));
-    check_job_continues();
-    CHECK_OK(ronde_shutdown());
-  }
+  options.prefix = "second";
+  options.local_rank = -1;
+  CHECK_OK(ronde_shutdown());
+  CHECK_OK(ronde_init(&options));
+  check_job_continues();
+  CHECK_OK(ronde_shutdown());
   options.prefix = "third";
   options.local_rank = 0;
   CHECK_FAILS(RONDE_E_USAGE, "rank 1 was started with local rank 0", ronde_init(&options));
 }
 
-static void a_start_after_the_end(void) {
-  fork_ranks(2, start_again);
-}
-
-static void abort_as_one(char* folder, int rank, int size) {
+CASE_ON(2, a_dead_group) {
+  const int rank = own_rank();
+  const int size = all_ranks();
   double value = 1;
   ronde_work work = NULL;
-  start_rank(folder, rank, size);
   /* It waits for rank 1, which never submits it. */
   if (rank != 1) CHECK_OK(start_sum("the others", &value, 1, kSet, &work));
   barrier_of(kSet);
@@ -234,12 +232,10 @@ static void abort_as_one(char* folder, int rank, int size) {
   if (status == RONDE_OK) status = finish(work);
   CHECK_FAILS(RONDE_E_GROUP, "rank 1 aborted", status);
   CHECK(all_ranks() == size);
-  CHECK_OK(ronde_shutdown());
 }
 
-static void a_dead_group(void) {
-  fork_ranks(3, abort_as_one);
-}
+#undef SUITE
+#define SUITE "failures"
 
 /* A store that fails, or hangs until the other end of `pipe` is closed. */
 struct bad_store {
@@ -264,7 +260,7 @@ static int bad_get(void* context, const char* key, char* value, size_t capacity,
   return store->get_code;
 }
 
-static void stores_that_fail(void) {
+CASE_ALONE(stores_that_fail) {
   struct bad_store stores[] = {
       {42, RONDE_KEY_ABSENT, 0, "it returned 42", -1},
       {0, 43, 0, "it returned 43", -1},
@@ -290,8 +286,19 @@ static void stores_that_fail(void) {
   CHECK(close(ends[1]) == 0);
 }
 
+/* Limits the memory of this process to what it has and `more_bytes`. */
+static void allow_memory(size_t more_bytes) {
+  FILE* const statm = fopen("/proc/self/statm", "r");
+  struct rlimit limit;
+  long pages = 0;
+  CHECK(statm != NULL && fscanf(statm, "%ld", &pages) == 1 && fclose(statm) == 0);
+  CHECK(getrlimit(RLIMIT_AS, &limit) == 0);
+  limit.rlim_cur = (rlim_t)pages * (rlim_t)sysconf(_SC_PAGESIZE) + (rlim_t)more_bytes;
+  CHECK(setrlimit(RLIMIT_AS, &limit) == 0);
+}
+
 /* A name and a result that are larger than the memory that the process may have. */
-static void no_memory(void) {
+CASE_ALONE(no_memory) {
   enum { kMiB = 1 << 20, kBytes = 256 * kMiB };
   const int64_t shape[] = {kBytes};
   const ronde_operation_options options = named("large", kSet);
@@ -322,12 +329,12 @@ static void no_memory(void) {
 }
 
 /* The child has a copy of the parent's group, which it can neither use nor end. */
-static void fork_in_a_group(char* folder, int rank, int size) {
+CASE_ALONE(children_of_fork) {
+  const ronde_init_options alone = {.struct_size = sizeof(alone), .size = 1};
   ronde_work work = NULL;
   int status = -1;
-  start_rank(folder, rank, size);
+  CHECK_OK(ronde_init(&alone));
   CHECK_OK(ronde_barrier(NULL, &work));
-  fflush(NULL);
   const pid_t child = fork();
   CHECK(child >= 0);
   if (child == 0) {
@@ -340,45 +347,4 @@ static void fork_in_a_group(char* folder, int rank, int size) {
   CHECK_OK(finish(work));
   check_job_continues();
   CHECK_OK(ronde_shutdown());
-}
-
-static void children_of_fork(void) {
-  fork_ranks(2, fork_in_a_group);
-}
-
-static const struct test_case kProcess[] = {
-    CASE(everything_else_needs_init),
-    CASE(versions_and_features),
-    CASE(options_of_other_versions),
-    CASE(tensors_of_other_versions),
-    CASE(options_that_make_no_sense),
-    CASE(a_start_after_the_end),
-    CASE(a_dead_group),
-    CASES_END,
-};
-
-static const struct test_case kFailures[] = {
-    CASE(stores_that_fail),
-    CASE(no_memory),
-    CASE(children_of_fork),
-    CASES_END,
-};
-
-static void run(const struct test_case* one) {
-  int status = -1;
-  fflush(NULL);
-  const pid_t child = fork();
-  CHECK(child >= 0);
-  if (child == 0) {
-    alarm(100);
-    one->body();
-    exit(0);
-  }
-  CHECK(waitpid(child, &status, 0) == child && status == 0);
-}
-
-int main(int argc, char** argv) {
-  static const struct suite suites[] = {{"process", kProcess}, {"failures", kFailures}};
-  setenv("RONDE_LOG_LEVEL", "off", 1);
-  return run_suites(argc, argv, suites, 2, run);
 }

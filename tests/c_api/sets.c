@@ -2,7 +2,9 @@
 /* Process sets. */
 #include "check.h"
 
-static void members_and_others(void) {
+#define SUITE "sets"
+
+CASE_ON(3, members_and_others) {
   const int reversed[] = {2, 0};
   const int is_in = own_rank() != 1;
   double value = own_rank();
@@ -39,7 +41,7 @@ static void members_and_others(void) {
   CHECK_FAILS(RONDE_E_UNKNOWN_SET, "process set", ronde_size(set, &number));
 }
 
-static void lists_and_their_lengths(void) {
+CASE(lists_and_their_lengths) {
   int ranks[8];
   uint32_t ids[4] = {9, 9, 9, 9};
   const uint32_t set = add_set_of_all();
@@ -62,7 +64,7 @@ static void lists_and_their_lengths(void) {
   CHECK_OK(ronde_process_set_remove(set));
 }
 
-static void ranks_that_make_no_set(void) {
+CASE(ranks_that_make_no_set) {
   static const int far[] = {0, 99};
   uint32_t set = 5;
   CHECK_INVALID("ranks is NULL", ronde_process_set_add(NULL, 1, &set));
@@ -77,10 +79,3 @@ static void ranks_that_make_no_set(void) {
   CHECK(set == 5);
   check_job_continues();
 }
-
-const struct test_case kSets[] = {
-    CASE_OF(members_and_others, 3),
-    CASE(lists_and_their_lengths),
-    CASE(ranks_that_make_no_set),
-    CASES_END,
-};

@@ -1,8 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include <dirent.h>
-#include <sys/wait.h>
-#include <unistd.h>
-
 #include "check.h"
 
 enum { kPath = 512 };
@@ -14,24 +10,6 @@ static void path_of(char path[kPath], const char* folder, const char* key) {
   for (char* c = path + strlen(folder) + 1; *c != '\0'; ++c) {
     if (*c == '/') *c = '_';
   }
-}
-
-static void make_store(char folder[64]) {
-  snprintf(folder, 64, "/tmp/ronde_c_api_XXXXXX");
-  CHECK(mkdtemp(folder) != NULL);
-}
-
-static void remove_store(const char* folder) {
-  DIR* const directory = opendir(folder);
-  CHECK(directory != NULL);
-  for (struct dirent* entry = readdir(directory); entry != NULL; entry = readdir(directory)) {
-    char path[kPath];
-    if (entry->d_name[0] == '.') continue;
-    path_of(path, folder, entry->d_name);
-    CHECK(unlink(path) == 0);
-  }
-  CHECK(closedir(directory) == 0);
-  CHECK(rmdir(folder) == 0);
 }
 
 /* Writes another file and renames it, so that no reader sees half a value. */
@@ -71,37 +49,4 @@ ronde_init_options store_options(char* folder, int rank, int size) {
   options.get = store_get;
   options.context = folder;
   return options;
-}
-
-void start_rank(char* folder, int rank, int size) {
-  const ronde_init_options options = store_options(folder, rank, size);
-  CHECK_OK(ronde_init(&options));
-}
-
-void fork_ranks(int size, void (*body)(char* folder, int rank, int size)) {
-  enum { kMost = 8 };
-  pid_t ranks[kMost];
-  char folder[64];
-  CHECK(size <= kMost);
-  make_store(folder);
-  fflush(NULL);
-  for (int rank = 0; rank < size; ++rank) {
-    ranks[rank] = fork();
-    CHECK(ranks[rank] >= 0);
-    if (ranks[rank] == 0) {
-      alarm(60);
-      body(folder, rank, size);
-      exit(0);
-    }
-  }
-  int failed = 0;
-  for (int rank = 0; rank < size; ++rank) {
-    int status = 0;
-    CHECK(waitpid(ranks[rank], &status, 0) == ranks[rank]);
-    if (WIFEXITED(status) && WEXITSTATUS(status) == 0) continue;
-    fprintf(stderr, "rank %d of %d ended with status %d\n", rank, size, status);
-    failed = 1;
-  }
-  remove_store(folder);
-  CHECK(!failed);
 }

@@ -2,6 +2,7 @@
 /* Worlds of the group's ranks, and the numbers that name them and their process sets. */
 #include "check.h"
 
+#define SUITE "worlds"
 enum { kSet = RONDE_ALL_RANKS };
 static const uint32_t kUnknown = (UINT32_C(1) << 31) + 12345;
 static const int kFirst[] = {0};
@@ -26,7 +27,7 @@ static void check_no_world_is(uint32_t number) {
   CHECK(ronde_world_process_set_create(number, kFirst, 1, NULL, &set) == RONDE_E_UNKNOWN_SET);
 }
 
-static void a_world_is_a_set_with_a_number(void) {
+CASE(a_world_is_a_set_with_a_number) {
   const int size = all_ranks();
   const uint32_t world = make_reversed("reversed");
   uint32_t other = 0;
@@ -55,7 +56,7 @@ static void a_world_is_a_set_with_a_number(void) {
   CHECK_OK(ronde_world_shutdown(other));
 }
 
-static void a_world_has_process_sets_and_groups(void) {
+CASE(a_world_has_process_sets_and_groups) {
   const int size = all_ranks();
   const uint32_t world = make_reversed("sets");
   uint32_t set = 0;
@@ -87,7 +88,7 @@ static void a_world_has_process_sets_and_groups(void) {
   CHECK_OK(ronde_world_shutdown(world));
 }
 
-static void what_cannot_make_a_world(void) {
+CASE(what_cannot_make_a_world) {
   static const int far[] = {0, 99};
   static const struct {
     const char* name;
@@ -116,7 +117,7 @@ static void what_cannot_make_a_world(void) {
 }
 
 /* A set of a world is no world, nor is the group, nor a number that names nothing. */
-static void what_is_no_world(void) {
+CASE(what_is_no_world) {
   const uint32_t world = make_reversed("other");
   double value = 1;
   int number = 0;
@@ -134,11 +135,3 @@ static void what_is_no_world(void) {
   CHECK(ronde_process_set_remove(kUnknown) == RONDE_E_UNKNOWN_SET);
   CHECK_OK(ronde_world_shutdown(world));
 }
-
-const struct test_case kWorlds[] = {
-    CASE(a_world_is_a_set_with_a_number),
-    CASE(a_world_has_process_sets_and_groups),
-    CASE(what_cannot_make_a_world),
-    CASE(what_is_no_world),
-    CASES_END,
-};
