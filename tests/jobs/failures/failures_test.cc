@@ -200,11 +200,11 @@ void check_kills_in_operations(const std::string& moment, int kills) {
   }
 }
 
-JobSpec absence_of(int absent, const std::string& who_starts_mpi) {
+JobSpec absence_of(int absent, const std::string& moment) {
   JobSpec spec;
   spec.ranks = 3;
-  spec.program = {RONDE_TEST_ABSENT};
-  spec.arguments = {std::to_string(absent), who_starts_mpi};
+  spec.program = {RONDE_TEST_KILLED};
+  spec.arguments = {std::to_string(absent), moment, "0", "0", "aaa"};
   spec.variables = {{"RONDE_INIT_TIMEOUT_S", "2"}, {"RONDE_LOG_LEVEL", "warning"}};
   return spec;
 }
@@ -399,14 +399,14 @@ void add_namespaces() {
            [] { check_kills_in_operations("in a stream of many at once", 3); });
   add_case("ranks are killed inside operations on symmetric buffers at random", "",
            [] { check_kills_in_operations("in a stream of symmetric buffers", 2); });
-  for (const std::string who_starts_mpi : {"ronde", "program", "program for one thread"}) {
-    add_case("a rank never calls init, and MPI was started by the " + who_starts_mpi, "",
-             [who_starts_mpi] {
-               const std::vector<JobResult> results =
-                   run_at_once({absence_of(0, who_starts_mpi), absence_of(2, who_starts_mpi)});
-               check_absence(0, results[0]);
-               check_absence(2, results[1]);
-             });
+  for (const std::string moment :
+       {"absent", "absent, MPI for all threads", "absent, MPI for one thread"}) {
+    add_case("a rank never calls init: " + moment, "", [moment] {
+      const std::vector<JobResult> results =
+          run_at_once({absence_of(0, moment), absence_of(2, moment)});
+      check_absence(0, results[0]);
+      check_absence(2, results[1]);
+    });
   }
   add_case("survivors that do not catch the error end the job", "", [] { check_uncaught(true); });
   add_case("a launcher that ends the survivors leaves nothing behind", "",

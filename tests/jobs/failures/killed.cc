@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // One rank of a job in which a rank is killed at a random moment, while all run random programs:
 // mp_killed <folder> <victim> <moment> <delay in us> <seed> <hosts>. <hosts> has a letter for each
-// rank, which names its host. The others write what they got of it into the folder.
+// rank, which names its host. The others write what they got of it into the folder. The victim of
+// the moment "absent" lives, and never calls ronde::init(). Where MPI is started by the program, it
+// does that, too: "absent, MPI for all threads", "absent, MPI for one thread".
 #include <dlfcn.h>
 #include <mpi.h>
 #include <sys/resource.h>
@@ -101,11 +103,34 @@ void live(const Kill& kill, const Notes& notes, bool is_victim) {
   shutdown();
 }
 
+int run_absence(const std::string& moment, const Notes& notes, int own, int absent) {
+  if (moment != "absent") {
+    const bool for_all = moment.ends_with("all threads");
+    const int level = for_all ? MPI_THREAD_MULTIPLE : MPI_THREAD_FUNNELED;
+    int provided = MPI_THREAD_SINGLE;
+    if (MPI_Init_thread(nullptr, nullptr, level, &provided) != MPI_SUCCESS) return 3;
+  }
+  if (own != absent) {
+    const double start = now_s();
+    nlohmann::json report = outcome_of([] { init(); });
+    report["waited_s"] = now_s() - start;
+    report["is_initialized"] = is_initialized();
+    notes.write_report(report);
+    return 9;
+  }
+  for (int other = 0; other < launched_size(); ++other) {
+    if (other != absent) notes.await("report", other);
+  }
+  // MPI was not finalised by the others: to do so here would wait for them.
+  _exit(9);
+}
+
 int run_rank(const Kill& kill, const std::string& folder) {
   const int own = said_by_launcher("PMI_RANK", "RANK");
   const std::string host(1, kill.hosts.at(static_cast<std::size_t>(own)));
   setenv("RONDE_HOST_ID", host.c_str(), 1);
   const Notes notes(folder, own);
+  if (kill.moment.starts_with("absent")) return run_absence(kill.moment, notes, own, kill.victim);
   const bool is_victim = own == kill.victim;
   nlohmann::json report = outcome_of([&] { live(kill, notes, is_victim); });
   while (is_victim) pause();

@@ -3,6 +3,7 @@
 // give is for the oracle.
 #include <algorithm>
 #include <catch2/catch.hpp>
+#include <cstdlib>
 #include <map>
 #include <numeric>
 #include <random>
@@ -10,31 +11,20 @@
 #include <vector>
 
 #include "backends/mpi/mpi_backend.h"
+#include "tests/support/processes/own_mpi.h"
 
 namespace {
 
-using ronde::DataType;
-using ronde::Operation;
-using ronde::ReduceOp;
-using ronde::Segment;
-using ronde::mpi::MpiBackend;
-using ronde::mpi::MpiBackendOptions;
-using ronde::mpi::MpiEnvironment;
+using namespace ronde;
+using namespace ronde::mpi;
 
-/// The program's own MPI, so that it is not finalised with a backend.
-class OwnMpi {
- public:
-  OwnMpi() {
-    int provided = MPI_THREAD_SINGLE;
-    MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &provided);
-  }
-  ~OwnMpi() { MPI_Finalize(); }
-  OwnMpi(const OwnMpi&) = delete;
-  OwnMpi& operator=(const OwnMpi&) = delete;
-};
-
+/// Of the program's own MPI, so that it is not finalised with a backend.
 std::shared_ptr<MpiEnvironment> environment() {
-  static const OwnMpi mpi;
+  static const bool is_started = [] {
+    test::init_mpi(MPI_THREAD_MULTIPLE);
+    return std::atexit([] { MPI_Finalize(); }) == 0;
+  }();
+  REQUIRE(is_started);
   return MpiEnvironment::of_process();
 }
 
@@ -89,11 +79,20 @@ Values broadcast(World& world, int root, std::size_t count) {
   return output;
 }
 
-Values allgather(World& world, bool in_place, std::size_t count) {
+Counts uneven_counts(const World& world, std::size_t count) {
   Counts counts;
   for (int rank = 0; rank < world.size; ++rank) counts.push_back(uneven(count, rank, 0));
+  return counts;
+}
+
+std::size_t total(const Counts& counts) {
+  return std::accumulate(counts.begin(), counts.end(), std::size_t{0});
+}
+
+Values allgather(World& world, bool in_place, std::size_t count) {
+  const Counts counts = uneven_counts(world, count);
   const auto own = counts.begin() + world.rank;
-  Values output(std::accumulate(counts.begin(), counts.end(), std::size_t{0}), -1);
+  Values output(total(counts), -1);
   const Values apart = random_values(*own, world.rank);
   std::int32_t* const part = output.data() + std::accumulate(counts.begin(), own, std::size_t{0});
   if (in_place) std::ranges::copy(apart, part);
@@ -113,9 +112,8 @@ Values alltoall(World& world, std::size_t count) {
     receive_counts.push_back(uneven(count, other, world.rank));
     for (int to = 0; to < world.size; ++to) largest = std::max(largest, uneven(count, other, to));
   }
-  const Values input = random_values(
-      std::accumulate(send_counts.begin(), send_counts.end(), std::size_t{0}), world.rank);
-  Values output(std::accumulate(receive_counts.begin(), receive_counts.end(), std::size_t{0}), -1);
+  const Values input = random_values(total(send_counts), world.rank);
+  Values output(total(receive_counts), -1);
   finish(*world.backend.alltoall({.input = input.data(),
                                   .output = output.data(),
                                   .send_counts = send_counts,
@@ -126,10 +124,8 @@ Values alltoall(World& world, std::size_t count) {
 }
 
 Values reducescatter(World& world, ReduceOp op, std::size_t count) {
-  Counts counts;
-  for (int rank = 0; rank < world.size; ++rank) counts.push_back(uneven(count, rank, 0));
-  const Values input =
-      random_values(std::accumulate(counts.begin(), counts.end(), std::size_t{0}), world.rank);
+  const Counts counts = uneven_counts(world, count);
+  const Values input = random_values(total(counts), world.rank);
   Values output(counts[static_cast<std::size_t>(world.rank)], -1);
   finish(*world.backend.reducescatter({.input = input.data(),
                                        .output = output.data(),

@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "ronde/ronde.h"
-#include "tests/support/oracle/forms.h"
+#include "tests/support/ranks/requests.h"
 
 namespace ronde::test {
 namespace {
@@ -23,29 +23,10 @@ void init_quietly() {
   ronde::init();
 }
 
-TEST_CASE("allreduces where Ronde brings MPI up", "[own]") {
-  init_quietly();
-  const Place place = {kGlobalSet, ronde::ranks_of(kGlobalSet), ronde::rank()};
-  for (const DataType dtype : {DataType::I16, DataType::BF16, DataType::F32, DataType::F64}) {
-    for (const ReduceOp op : kElementwiseOps) {
-      for (const std::size_t width : {1, 259, 10'011}) {
-        CAPTURE(to_string(dtype), to_string(op), width);
-        CHECK(run_row({.dtype = dtype, .op = op, .width = width}, default_runtime(), place) == "");
-      }
-    }
-  }
-  ronde::shutdown();
-}
-
 TEST_CASE("init and shutdown may be called on different threads", "[own]") {
   std::thread(init_quietly).join();
   std::vector<float> values(10, 1.0F);
-  std::thread([&values] {
-    Request request;
-    request.shape = {10};
-    request.input = request.output = values.data();
-    ronde::submit(std::move(request)).wait();
-  }).join();
+  std::thread([&values] { ronde::run(sum_request(values, "sum")); }).join();
   CHECK(values == std::vector<float>(10, static_cast<float>(ronde::size())));
   std::thread([] { ronde::shutdown(); }).join();
   CHECK_FALSE(ronde::is_initialized());
@@ -54,14 +35,10 @@ TEST_CASE("init and shutdown may be called on different threads", "[own]") {
 
 TEST_CASE("a rank that is done waits in shutdown for the work of the others", "[n2][n4][own]") {
   init_quietly();
-  std::vector<float> values(100'000, 1.0F);
+  std::vector<std::vector<float>> all(20, std::vector<float>(5000, 1.0F));
   std::vector<Work> works;
-  for (int i = 0; i < 20; ++i) {
-    Request request;
-    request.name = std::to_string(i);
-    request.shape = {5000};
-    request.input = request.output = values.data() + i * 5000;
-    works.push_back(ronde::submit(std::move(request)));
+  for (std::vector<float>& values : all) {
+    works.push_back(ronde::submit(sum_request(values, std::to_string(works.size()))));
   }
   const auto size = static_cast<float>(ronde::size());
   ronde::shutdown();  // lets operations finish that every rank has submitted
@@ -69,7 +46,7 @@ TEST_CASE("a rank that is done waits in shutdown for the work of the others", "[
     CHECK(work.done());
     CHECK_NOTHROW(work.wait());
   }
-  CHECK(values == std::vector<float>(100'000, size));
+  for (const std::vector<float>& values : all) CHECK(values == std::vector<float>(5000, size));
 }
 
 /// Whether a thread of the process runs, or would if it had a core.

@@ -13,9 +13,12 @@
 #include "tests/support/harness/case_table.h"
 #include "tests/support/processes/launcher_rank.h"
 #include "tests/support/processes/own_mpi.h"
+#include "tests/support/ranks/requests.h"
 
 namespace ronde::test {
 namespace {
+
+using Catch::Contains;
 
 int sum_by_mpi(int value) {
   int sum = 0;
@@ -24,11 +27,7 @@ int sum_by_mpi(int value) {
 }
 
 Work start_sum(std::vector<float>& values) {
-  Request request;
-  request.name = "shared";
-  request.shape = {static_cast<std::int64_t>(values.size())};
-  request.input = request.output = values.data();
-  return ronde::submit(std::move(request));
+  return ronde::submit(sum_request(values, "shared"));
 }
 
 void reduce_by_ronde() {
@@ -77,8 +76,7 @@ void check_several_hosts(int level) {
   init_mpi(level);
   setenv("RONDE_HOST_ID", ("host" + std::to_string(rank_by_mpi())).c_str(), 1);
   if (size_by_mpi() > 1 && !ronde::has_feature("ucx")) {
-    const std::string text = refusal_of_init();
-    CHECK(text.find("are on different hosts") != std::string::npos);
+    CHECK_THAT(refusal_of_init(), Contains("are on different hosts"));
   } else {
     ronde::init();
     CHECK(ronde::local_size() == 1);
@@ -93,9 +91,8 @@ void check_thread_that_may_not_call(int level, const std::string& name) {
   init_mpi(level);
   std::string text;
   std::thread([&] { text = refusal_of_init(); }).join();
-  CAPTURE(text);
-  CHECK(text.find("this program initialised MPI with " + name) != std::string::npos);
-  CHECK(text.find("call ronde::init() on that thread") != std::string::npos);
+  CHECK_THAT(text, Contains("this program initialised MPI with " + name) &&
+                       Contains("call ronde::init() on that thread"));
   ronde::init();
   reduce_by_ronde();
   ronde::shutdown();
@@ -141,10 +138,8 @@ TEST_CASE("ranks of the world are chosen at a low level as well", "[own][n2]") {
 TEST_CASE("ranks with different levels are refused on all ranks", "[own][n2]") {
   const bool is_first = launched_rank() == 0;
   init_mpi(is_first ? MPI_THREAD_MULTIPLE : MPI_THREAD_FUNNELED);
-  const std::string text = refusal_of_init();
-  CAPTURE(text);
-  CHECK(text.find("rank 1 initialised MPI below MPI_THREAD_MULTIPLE, and rank 0 did not") !=
-        std::string::npos);
+  CHECK_THAT(refusal_of_init(),
+             Contains("rank 1 initialised MPI below MPI_THREAD_MULTIPLE, and rank 0 did not"));
   CHECK(MPI_Finalize() == MPI_SUCCESS);
 }
 
@@ -161,13 +156,9 @@ TEST_CASE("a guest leaves the process as it is", "[own]") {
 
 TEST_CASE("data over an MPI that Ronde may only start with is refused on all ranks", "[own]") {
   init_mpi(MPI_THREAD_FUNNELED);
-  const std::string wanted =
-      "needs MPI_THREAD_MULTIPLE, but this program initialised MPI with "
-      "MPI_THREAD_FUNNELED";
   setenv("RONDE_CPU_BACKEND", "mpi", 1);
-  const std::string text = refusal_of_init();
-  CAPTURE(text);
-  CHECK(text.find("RONDE_CPU_BACKEND=mpi " + wanted) != std::string::npos);
+  CHECK_THAT(refusal_of_init(), Contains("RONDE_CPU_BACKEND=mpi needs MPI_THREAD_MULTIPLE, but "
+                                         "this program initialised MPI with MPI_THREAD_FUNNELED"));
   setenv("RONDE_CPU_BACKEND", "auto", 1);
   ronde::init();
   reduce_by_ronde();
