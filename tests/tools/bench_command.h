@@ -6,9 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "tests/support/processes/beside.h"
-#include "tests/support/processes/command.h"
 #include "tests/support/processes/temporary_folder.h"
+#include "tests/tools/ronde_command.h"
 
 // How tests start `ronde bench`.
 namespace ronde::test {
@@ -41,9 +40,7 @@ inline nlohmann::json rows_of(int ranks, Words words, const char* iterations = "
                               const char* program = RONDE_COMMAND) {
   const JsonFile file;
   words.insert(words.end(), {"--iters", iterations, "--warmup", "1", "--json", file.path()});
-  const CommandResult result = run_bench(ranks, words, program);
-  INFO(result.out << result.err);
-  REQUIRE(result.exit_code == 0);
+  const auto result = ended(0, run_bench(ranks, words, program));
   CHECK(result.err.empty());
   return file.rows();
 }

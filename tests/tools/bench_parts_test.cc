@@ -121,21 +121,6 @@ BenchOptions parsed(std::vector<std::string> words) {
   return *options;
 }
 
-TEST_CASE("options: the defaults") {
-  const BenchOptions defaults = parsed({});
-  CHECK(defaults.min_bytes == 4);
-  CHECK(defaults.max_bytes == std::size_t{64} << 20);
-  CHECK(defaults.dtype == ronde::DataType::F32);
-  CHECK_FALSE(defaults.wire_dtype);
-  CHECK_FALSE(defaults.backend);
-  CHECK_FALSE(defaults.iterations);
-  CHECK_FALSE(defaults.rotates);
-  CHECK_FALSE(defaults.raw);
-  CHECK_FALSE(defaults.baseline);
-  CHECK(defaults.warmup == 10);
-  CHECK(defaults.models == std::vector<std::string>{"resnet50"});
-}
-
 TEST_CASE("options: how much memory is walked through") {
   CHECK(rotate_bytes_for(parsed({}), 2) == 0);
   const BenchOptions asked = parsed({"--rotate", "8MiB"});

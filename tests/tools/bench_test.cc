@@ -220,9 +220,7 @@ TEST_CASE("of several ranks one says what is wrong") {
            {{"allreduce", "--json", "/no/such/file"}, "--json: cannot write"},
            {{"allreduce", "--raw", "--backend", "fax"}, "'fax'"},
            {{"allreduce", "--baseline", "--dtype", "bf16"}, "MPI has no type for bf16"}}) {
-    const CommandResult result = run_bench(2, words);
-    INFO(result.out << result.err);
-    CHECK(result.exit_code == 2);
+    const auto result = ended(2, run_bench(2, words));
     CHECK(occurrences(result.err, reason) == 1);
     CHECK(occurrences(result.err, "without ronde::shutdown()") == 0);
   }
@@ -231,10 +229,9 @@ TEST_CASE("of several ranks one says what is wrong") {
 TEST_CASE("of torchrun's ranks rank 0 says what is wrong, whatever srun numbers") {
   for (const std::string rank : {"0", "1"}) {
     for (const std::string node : {"0", "1"}) {
-      const CommandResult result =
-          run_program({RONDE_COMMAND, "bench", "gather"},
-                      {{"TORCHELASTIC_RUN_ID", "a job"}, {"RANK", rank}, {"PMI_RANK", node}});
-      CHECK(result.exit_code == 2);
+      const auto result = ended(
+          2, run_program({RONDE_COMMAND, "bench", "gather"},
+                         {{"TORCHELASTIC_RUN_ID", "a job"}, {"RANK", rank}, {"PMI_RANK", node}}));
       CHECK(result.err.empty() == (rank != "0"));
     }
   }
@@ -342,14 +339,10 @@ TEST_CASE("helper: a rank in step", "[.]") {
 
 TEST_CASE("ranks without MPI are in step, and report what another one found wrong") {
   const std::string program = std::filesystem::read_symlink("/proc/self/exe");
-  const CommandResult steps = run_without_mpi({program, "helper: a rank in step"});
-  INFO(steps.out << steps.err);
-  CHECK(steps.exit_code == 0);
-  const CommandResult wrong =
-      run_without_mpi({WRONG_BENCH, "bench", "allreduce", "--backend", "wrong-in-the-5", "--min",
-                       "1KiB", "--max", "1KiB", "--iters", "2", "--warmup", "1", "--dtype", "u8"});
-  INFO(wrong.out << wrong.err);
-  CHECK(wrong.exit_code == 1);
+  const auto steps = ended(0, run_without_mpi({program, "helper: a rank in step"}));
+  const auto wrong = ended(1, run_without_mpi({WRONG_BENCH, "bench", "allreduce", "--backend",
+                                               "wrong-in-the-5", "--min", "1KiB", "--max", "1KiB",
+                                               "--iters", "2", "--warmup", "1", "--dtype", "u8"}));
   CHECK_THAT(wrong.err, Contains("ronde bench: rank 2: the result of allreduce"));
 }
 

@@ -5,7 +5,6 @@
 #include <filesystem>
 #include <functional>
 #include <iterator>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <regex>
 #include <set>
@@ -88,8 +87,7 @@ std::string prose(const std::string& page) {
 }
 
 TEST_CASE("the table in docs tuning is what the command prints") {
-  const auto printed = run_command({"info", "--markdown"});
-  REQUIRE(printed.exit_code == 0);
+  const auto printed = ended(0, run_command({"info", "--markdown"}));
   INFO("paste the output of `ronde info --markdown` between the two marks");
   CHECK_THAT(read_text(kRoot / "docs/tuning.md"),
              Contains("<!-- begin: ronde info --markdown -->\n" + printed.out + "<!-- end -->"));
@@ -104,17 +102,6 @@ TEST_CASE("code that a page quotes from a file is in that file word for word") {
                      });
   CHECK(quotes >= 8);
   CHECK(quotes == for_each_match("<!-- from: ", [](const auto&, const auto&) {}));
-}
-
-TEST_CASE("the page of failures quotes an error as the command says it") {
-  const auto on_one_line = [](std::string text) {
-    std::ranges::replace(text, '\n', ' ');
-    return text;
-  };
-  const auto result = run_command({"info", "--json"}, {{"RONDE_FUSION_BYTES", "64Mo"}});
-  const std::string error = nlohmann::json::parse(result.out).at("error");
-  CHECK_THAT(on_one_line(read_text(kRoot / "docs/failures.md")),
-             Contains("rank 1: " + on_one_line(error)));
 }
 
 /// The string literals of the product, a line each; those that the compiler joins are joined.

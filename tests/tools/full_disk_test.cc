@@ -8,6 +8,7 @@
 #include "tests/support/processes/beside.h"
 #include "tests/support/processes/launch.h"
 #include "tests/support/processes/temporary_folder.h"
+#include "tests/tools/ronde_command.h"
 
 namespace {
 
@@ -76,9 +77,7 @@ TEST_CASE("training goes on where the disk is full, and each file is named once"
   environment["RONDE_DUMP"] = disk.path("dump");
   environment["RONDE_STALL_WARN_S"] = "0.002";  // a tenth of what the slow rank computes
   const std::string fill = "cat /dev/zero 2>/dev/null >" + disk.path("zeros") + "\n";
-  const CommandResult result = disk.run(fill + job("30 slow-rank"), environment);
-  INFO(result.out << result.err);
-  CHECK(result.exit_code == 0);
+  const auto result = ended(0, disk.run(fill + job("30 slow-rank"), environment));
   CHECK_THAT(result.err, Contains(" have waited up to "));
   for (const char* const name :
        {"timeline/rank0.json", "timeline/rank1.json", "run.rank0.prom", "run.rank1.prom",

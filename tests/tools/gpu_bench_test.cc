@@ -31,9 +31,7 @@ TEST_CASE(
     "bench setups: every cuda set-up has a time for each size and for each class of messages") {
   const int ranks = RONDE_MPI_IS_LINKED ? GENERATE(1, 2) : 1;
   const JsonFile file;
-  const CommandResult result = run_setups(ranks, {"--json", file.path()});
-  INFO(result.out << result.err);
-  REQUIRE(result.exit_code == 0);
+  const auto result = ended(0, run_setups(ranks, {"--json", file.path()}));
   const nlohmann::json rows = file.rows();
   const auto is_time = [](const nlohmann::json& row, const char* key) {
     return row.at(key).is_number() && row.at(key).get<double>() > 0;
@@ -57,9 +55,7 @@ TEST_CASE(
 
 TEST_CASE("bench setups: only the cuda set-ups that are asked for are measured") {
   const JsonFile file;
-  const CommandResult result = run_setups(1, {"--setup", "mpi-reg", "--json", file.path()});
-  INFO(result.out << result.err);
-  REQUIRE(result.exit_code == 0);
+  const auto result = ended(0, run_setups(1, {"--setup", "mpi-reg", "--json", file.path()}));
   const nlohmann::json row = row_with(file.rows(), "bytes", 8192);
   CHECK(row.at("mpi-reg_us").is_number());
   CHECK_FALSE(row.contains("mpi_us"));
@@ -69,13 +65,11 @@ TEST_CASE("bench of cuda buffers: every collective gives the right result on a f
   const int ranks = RONDE_MPI_IS_LINKED ? GENERATE(1, 3) : 1;
   for (const ronde::tool::CollectiveBenchmark& benchmark : ronde::tool::collective_benchmarks()) {
     if (benchmark.output == ronde::tool::Extent::Nothing) continue;
-    const CommandResult result =
-        run_bench(ranks,
-                  {std::string(benchmark.name), "--device", "cuda", "--backend", "fake", "--max",
-                   "1KiB", "--iters", "2", "--dtype", "bf16"},
-                  FAKE_GPU_BENCH);
-    INFO(result.out << result.err);
-    CHECK(result.exit_code == 0);
+    const auto result =
+        ended(0, run_bench(ranks,
+                           {std::string(benchmark.name), "--device", "cuda", "--backend", "fake",
+                            "--max", "1KiB", "--iters", "2", "--dtype", "bf16"},
+                           FAKE_GPU_BENCH));
     CHECK_THAT(result.out, Contains("backend fake"));
   }
 }

@@ -16,9 +16,7 @@ using Json = nlohmann::json;
 using ronde::test::run_command;
 
 Json info_json(const std::map<std::string, std::string>& environment = {}) {
-  const auto result = run_command({"info", "--json"}, environment);
-  INFO(result.err);
-  REQUIRE(result.exit_code == 0);
+  const auto result = ended(0, run_command({"info", "--json"}, environment));
   return Json::parse(result.out);
 }
 
@@ -31,8 +29,7 @@ Json named(const Json& list, const std::string& name) {
 }
 
 TEST_CASE("ronde info works without a launcher and shows every part") {
-  const auto result = run_command({"info"});
-  CHECK(result.exit_code == 0);
+  const auto result = ended(0, run_command({"info"}));
   CHECK(result.err.empty());
   CHECK_THAT(result.out, Contains("Ronde " + std::string(ronde::build_info::kVersion)));
   for (const char* part :
@@ -70,15 +67,12 @@ TEST_CASE("ronde info gives each value with its source, and says what was built 
 TEST_CASE(
     "ronde info shows an error of the environment and fails, and warns of unknown variables") {
   const std::map<std::string, std::string> nonsense = {{"RONDE_CYCLE_TIME_MS", "fast"}};
-  const auto text = run_command({"info"}, nonsense);
-  CHECK(text.exit_code == 1);
+  const auto text = ended(1, run_command({"info"}, nonsense));
   CHECK_THAT(text.err, Contains("RONDE_CYCLE_TIME_MS: \"fast\""));
   CHECK_THAT(text.out, Contains("Built in") && Contains("RONDE_CYCLE_TIME_MS: \"fast\""));
-  const auto json = run_command({"info", "--json"}, nonsense);
-  CHECK(json.exit_code == 1);
+  const auto json = ended(1, run_command({"info", "--json"}, nonsense));
   CHECK_THAT(Json::parse(json.out).at("error").get<std::string>(), Contains("\"fast\""));
-  const auto warned = run_command({"info"}, {{"RONDE_FUSION_BYTE", "1"}});
-  CHECK(warned.exit_code == 0);
+  const auto warned = ended(0, run_command({"info"}, {{"RONDE_FUSION_BYTE", "1"}}));
   CHECK_THAT(warned.out, Contains("warning: RONDE_FUSION_BYTE is not a variable") &&
                              Contains("did you mean RONDE_FUSION_BYTES?"));
 }

@@ -67,9 +67,7 @@ TEST_CASE("merged ranks are on rank 0's clock, with its offset and its drift") {
   const TemporaryFolder folder;
   write_drifting(folder);
   const std::size_t events = events_in(folder / "rank0.json") + events_in(folder / "rank1.json");
-  const auto result = run_command({"prof", "merge", folder.path().string()});
-  INFO(result.err);
-  REQUIRE(result.exit_code == 0);
+  const auto result = ended(0, run_command({"prof", "merge", folder.path().string()}));
   CHECK_THAT(result.out,
              Contains(std::to_string(events) + " events of 2 ranks on rank 0's clock") &&
                  Contains("rank 1's file lacks 3 events"));
@@ -147,9 +145,8 @@ TEST_CASE("timelines of two runs, of a newer layout or without an event are refu
   CHECK_THROWS_WITH(merged(folder), Contains("holds no complete event"));
   CHECK_FALSE(std::filesystem::exists(folder / "merged.json"));
   TracedRank().write(folder);
-  const auto result =
-      run_command({"prof", "merge", folder.path().string(), "-o", "/nowhere/merged.json"});
-  CHECK(result.exit_code == 2);
+  const auto result = ended(
+      2, run_command({"prof", "merge", folder.path().string(), "-o", "/nowhere/merged.json"}));
   CHECK_THAT(result.err, Contains("/nowhere/merged.json cannot be written: No such file"));
 }
 
@@ -162,8 +159,7 @@ TEST_CASE("a timeline is never overwritten by what is made of it") {
        {std::vector<std::string>{"--hta", "-o", path + "/."}, {"-o", path + "/rank1.json"}}) {
     std::vector<std::string> words = {"prof", "merge", path};
     words.insert(words.end(), options.begin(), options.end());
-    const auto result = run_command(words);
-    CHECK(result.exit_code == 2);
+    const auto result = ended(2, run_command(words));
     CHECK_THAT(result.err, Contains("of the timeline itself: write to another one"));
     CHECK(read_text(folder / "rank1.json") == before);
   }
@@ -199,11 +195,10 @@ TEST_CASE("LibTorch's own trace comes onto the same clock, whichever time it cou
   relative["ts"] = heads[1].clock.wall_minus_monotonic_us + 1.02e6 - 4e6;
   write_bytes(folder / "new.trace",
               Json{{"baseTimeNanoseconds", 4'000'000'000}, {"traceEvents", {relative}}}.dump());
-  const auto result = run_command(
-      {"prof", "merge", folder.path().string(), "-o", (folder / "all.json").string(), "--torch",
-       "0=" + (folder / "old.trace").string(), "--torch", "1=" + (folder / "new.trace").string()});
-  INFO(result.err);
-  REQUIRE(result.exit_code == 0);
+  const auto result = ended(
+      0, run_command({"prof", "merge", folder.path().string(), "-o", (folder / "all.json").string(),
+                      "--torch", "0=" + (folder / "old.trace").string(), "--torch",
+                      "1=" + (folder / "new.trace").string()}));
   const Json merged = parse(folder / "all.json");
   const Json here = named(events_of(merged, 1'000'000, "X"), "aten::mm");
   CHECK(here.at("ts").get<double>() == Approx(1.02e6).epsilon(1e-6));
@@ -229,9 +224,7 @@ TEST_CASE(
     "files for Holistic Trace Analysis link each kernel to a launch, and say that it is none") {
   const TemporaryFolder folder;
   write_drifting(folder);
-  const auto result = run_command({"prof", "merge", "--hta", folder.path().string()});
-  INFO(result.err);
-  REQUIRE(result.exit_code == 0);
+  const auto result = ended(0, run_command({"prof", "merge", "--hta", folder.path().string()}));
   const std::string text = read_text(folder / "hta/rank1.json");
   CHECK_THAT(text, Contains("\"rank\": 1"));  // HTA looks for it by a pattern with a space
   const Json trace = Json::parse(text);

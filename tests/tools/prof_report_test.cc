@@ -170,8 +170,8 @@ TEST_CASE("a run that tuned itself says so, and its thaws are no finding") {
 TEST_CASE("findings for programs have a kind, a cost and the figures") {
   const TemporaryFolder folder;
   write_bytes(folder / "p.json", kSlowRank.text());
-  const auto result = run_command({"prof", "report", "--json", (folder / "p.json").string()});
-  REQUIRE(result.exit_code == 0);
+  const auto result =
+      ended(0, run_command({"prof", "report", "--json", (folder / "p.json").string()}));
   const Json finding = Json::parse(result.out).at("findings").at(0);
   CHECK(finding.at("kind") == "slow_rank");
   CHECK(finding.at("cost_us_per_step").get<double>() == Approx(60e3));
@@ -266,9 +266,8 @@ TEST_CASE("the page holds the data of each run and needs no other file") {
   write_bytes(folder / "runs/b.json", run.text());
   write_bytes(folder / "runs/c.json", ProfiledRun().text());
   const std::string page = (folder / "page.html").string();
-  const auto result = run_command({"prof", "report", "--html", page, (folder / "runs").string()});
-  INFO(result.err);
-  REQUIRE(result.exit_code == 0);
+  const auto result =
+      ended(0, run_command({"prof", "report", "--html", page, (folder / "runs").string()}));
   const std::string text = ronde::test::read_text(page);
   const std::size_t begin = text.find("const runs = ") + 13;
   const Json data = Json::parse(text.substr(begin, text.find(";\n", begin) - begin));
@@ -288,9 +287,7 @@ TEST_CASE("input that cannot be read is told in a line, with exit code 2") {
   const TemporaryFolder folder;
   const auto refused = [&](const std::string& command, const std::string& name,
                            const std::string& words) {
-    const auto result = run_command({"prof", command, (folder / name).string()});
-    INFO(result.err);
-    CHECK(result.exit_code == 2);
+    const auto result = ended(2, run_command({"prof", command, (folder / name).string()}));
     CHECK(result.out.empty());
     CHECK_THAT(result.err, StartsWith("ronde prof: ") && Contains(name) && Contains(words));
     CHECK(std::count(result.err.begin(), result.err.end(), '\n') == 1);

@@ -18,9 +18,7 @@ using Json = nlohmann::ordered_json;
 
 /// Two ranks of the job.
 void run_job(const Words& options, const std::map<std::string, std::string>& environment) {
-  const CommandResult run = launch(2, options, environment);
-  INFO(run.out << run.err);
-  REQUIRE(run.exit_code == 0);
+  ended(0, launch(2, options, environment));
 }
 
 std::string report_of(const std::string& path) {
@@ -45,8 +43,7 @@ void check_first_finding(const std::string& path, const std::string& begin,
 }
 
 Json lost_of_ranks(const std::string& path) {
-  const CommandResult report = run_command({"prof", "report", "--json", path});
-  REQUIRE(report.exit_code == 0);
+  const auto report = ended(0, run_command({"prof", "report", "--json", path}));
   return Json::parse(report.out).at("lost");
 }
 

@@ -140,8 +140,7 @@ TEST_CASE("ronde top has columns of cuda GPUs where a rank reports them") {
 TEST_CASE("without a job ronde top says so, and removes sockets of processes that are gone") {
   const TemporaryFolder folder;
   const std::map<std::string, std::string> environment = {{"XDG_RUNTIME_DIR", folder.path()}};
-  const auto nothing = run_command({"top", "--once"}, environment);
-  CHECK(nothing.exit_code == 1);
+  const auto nothing = ended(1, run_command({"top", "--once"}, environment));
   CHECK(nothing.err == "ronde top: no running job of this user on this host has RONDE_TOP=1\n");
   fs::create_directory(folder / "ronde");
   fs::permissions(folder / "ronde", fs::perms::owner_all);

@@ -16,9 +16,7 @@ TEST_CASE("ronde tune without --collectives, or with a program, says what to do 
       {"tune", "--runs", "40", "--out", "tuned.json", "--", "./train", "--steps", "3"},
       {"tune", "--collectives", "--", "./train"}};
   for (const Words& words : uses) {
-    const CommandResult result = run_command(words);
-    INFO(result.out << result.err);
-    CHECK(result.exit_code == 2);
+    const auto result = ended(2, run_command(words));
     CHECK(result.out.empty());
     CHECK_THAT(result.err, Contains("run it with RONDE_AUTOTUNE=1 and RONDE_TUNED=FILE") &&
                                Contains("start `ronde tune --collectives`"));
@@ -27,7 +25,6 @@ TEST_CASE("ronde tune without --collectives, or with a program, says what to do 
 }
 
 TEST_CASE("ronde tune --collectives names an option that it does not know") {
-  const CommandResult result = run_command({"tune", "--collectives", "--rnus", "40"});
-  CHECK(result.exit_code == 2);
+  const auto result = ended(2, run_command({"tune", "--collectives", "--rnus", "40"}));
   CHECK_THAT(result.err, Contains("not expected: --rnus"));
 }

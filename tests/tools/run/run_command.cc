@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/tools/run/run_command.h"
-#include "tests/support/processes/beside.h"
 
 #include <fcntl.h>
 #include <poll.h>
@@ -13,6 +12,8 @@
 #include <csignal>
 #include <cstdlib>
 #include <utility>
+
+#include "tests/support/processes/temporary_folder.h"
 
 namespace ronde::test {
 namespace {
@@ -104,6 +105,12 @@ std::vector<pid_t> RunCommand::numbers_after(const std::string& word) const {
     numbers.push_back(std::atoi(text_.c_str() + at));
   }
   return numbers;
+}
+
+void make_program(const std::filesystem::path& path, const std::string& script,
+                  const std::string& shell) {
+  write_bytes(path, "#!" + shell + "\n" + script + "\n");
+  std::filesystem::permissions(path, std::filesystem::perms::owner_all);
 }
 
 Watched::Watched(const std::vector<pid_t>& processes) {

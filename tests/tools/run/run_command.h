@@ -3,7 +3,7 @@
 
 #include <sys/types.h>
 
-#include <map>
+#include <filesystem>
 #include <string>
 #include <vector>
 
@@ -40,6 +40,10 @@ class RunCommand {
   int pipe_ = -1;
   std::string text_;
 };
+
+/// An executable file, which sh runs unless `shell` is another one.
+void make_program(const std::filesystem::path& path, const std::string& script,
+                  const std::string& shell = "/bin/sh");
 
 /// Processes that are watched from their life on.
 class Watched {

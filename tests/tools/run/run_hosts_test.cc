@@ -46,11 +46,6 @@ const std::string kStart = "export HOST_NAME=$host; exec sh -c \"$*\"";
 const std::string kPath = "PATH=/proc/self/cwd:/usr/bin:/bin";
 const std::string kSay = "echo $RANK of $WORLD_SIZE on $HOST_NAME";
 
-void make_program(const fs::path& path, const std::string& script) {
-  write_bytes(path, "#!/bin/sh\n" + script + "\n");
-  fs::permissions(path, fs::perms::owner_all);
-}
-
 }  // namespace
 
 TEST_CASE("ronde run places ranks by hosts and slots, and shows the key of the job to nobody") {
@@ -73,11 +68,10 @@ TEST_CASE("ronde run calls ssh by options that ask no question") {
   make_program(hosts / "ssh", "echo \"$@\" >>" + (hosts / "words").string() +
                                   "; while test $1 = -o; do shift 2; done\n"
                                   "shift; exec sh -c \"$*\"");
-  const auto result = run_command({"run", "--connect-timeout", "7.5", "--chdir", hosts / "",
-                                   "--hosts", "me@a", "--", "/bin/echo", "here"},
-                                  {{"PATH", (hosts / "").string() + ":/usr/bin:/bin"}});
-  INFO(result.err);
-  CHECK(result.exit_code == 0);
+  const auto result =
+      ended(0, run_command({"run", "--connect-timeout", "7.5", "--chdir", hosts / "", "--hosts",
+                            "me@a", "--", "/bin/echo", "here"},
+                           {{"PATH", (hosts / "").string() + ":/usr/bin:/bin"}}));
   CHECK(result.out == "[0] here\n");
   CHECK_THAT(read_text(hosts / "words"),
              Contains("BatchMode=yes") && Contains("ConnectTimeout=8") && Contains("me@a exec '/"));
@@ -112,9 +106,7 @@ TEST_CASE("ronde run says of each host why it is of no use") {
 
 TEST_CASE("ronde run starts with fewer ranks where a host does not answer") {
   const Hosts hosts("if [ $host = b ]; then exit 1; fi; " + kStart);
-  const auto result = hosts.run({"--hosts", "a:2,b:2", "--min-ranks", "2"}, kSay);
-  INFO(result.err);
-  CHECK(result.exit_code == 0);
+  const auto result = ended(0, hosts.run({"--hosts", "a:2,b:2", "--min-ranks", "2"}, kSay));
   CHECK_THAT(result.out, Contains("0 of 2 on a") && Contains("1 of 2 on a"));
   CHECK_THAT(result.err, Contains("host b has started no agent; the job starts without it"));
 }
@@ -130,12 +122,10 @@ TEST_CASE("ronde run warns of hosts with another program, and of missing ones it
                        "--chdir", hosts / "", "--env",
                        kPath,     "--hosts",  "a,b",
                        "--",      "program"};
-  const auto other = run_command(words);
-  CHECK(other.exit_code == 0);
+  const auto other = ended(0, run_command(words));
   CHECK_THAT(other.err, Contains("program on host b is another file than on host a"));
   fs::remove(hosts / "b/program");
-  const auto missing = run_command(words);
-  CHECK(missing.exit_code == 1);
+  const auto missing = ended(1, run_command(words));
   CHECK_THAT(missing.err, Contains("host b: there is no program program in PATH"));
 }
 
@@ -214,17 +204,14 @@ TEST_CASE("ronde run waits for hosts that are listed, but do not answer") {
                              "{ trap '' TERM; test $HOST_NAME = a || touch down; "
                              "while test ! -e down; do sleep 0.01; done; exit 1; }";
   const Words options = {"--hosts", "a,b", "--max-restarts", "1", "--backoff", "0"};
-  const auto back = hosts.run(options, script);
-  INFO(back.out << back.err);
-  CHECK(back.exit_code == 0);
+  const auto back = ended(0, hosts.run(options, script));
   CHECK_THAT(back.err, Contains("there is room for 1 of 2 ranks; tries again in"));
   CHECK_THAT(back.out, Contains("1 of 2 on b life 1"));
   fs::remove(hosts / "tries");
   fs::remove(hosts / "down");
   Words impatient = options;
   impatient.insert(impatient.end(), {"--wait", "0"});
-  const auto gone = hosts.run(impatient, script);
-  CHECK(gone.exit_code == 1);
+  const auto gone = ended(1, hosts.run(impatient, script));
   CHECK_THAT(gone.err, Contains("given up, as --wait has passed") && Contains("rank 1 on b: exit"));
 }
 
@@ -278,11 +265,10 @@ TEST_CASE("ronde run --grow ends no job for fewer hosts, nor for good because of
   make_program(hosts / "program",
                "echo life $RONDE_RESTART\ntest $RONDE_RESTART = 0 || exit 0\n"
                "rm down.b; trap 'exit 0' TERM; while sleep 0.05; do :; done");
-  const auto goes_on = run_command({"run", "--rsh", "/bin/sh " + hosts.rsh(), "--chdir", hosts / "",
-                                    "--env", kPath, "--hosts", "a,b", "--min-ranks", "1", "--grow",
-                                    "0.05", "--backoff", "0", "--", "program"});
-  INFO(goes_on.out << goes_on.err);
-  CHECK(goes_on.exit_code == 0);
+  const auto goes_on =
+      ended(0, run_command({"run", "--rsh", "/bin/sh " + hosts.rsh(), "--chdir", hosts / "",
+                            "--env", kPath, "--hosts", "a,b", "--min-ranks", "1", "--grow", "0.05",
+                            "--backoff", "0", "--", "program"}));
   CHECK_THAT(goes_on.out, Contains("life 1"));
   CHECK_THAT(goes_on.err,
              Contains("there is no program program in PATH") && Contains("host b is set aside"));

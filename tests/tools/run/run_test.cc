@@ -59,8 +59,8 @@ TEST_CASE("ronde run gives ranks what torchrun gives them, and writes which rank
 TEST_CASE("ronde run writes output without ranks, or to files") {
   CHECK(run_script({"-n", "1", "--plain"}, "printf 'a\\nb\\r'").out == "a\nb\r");
   const TemporaryFolder folder;
-  const auto result = run_script({"-n", "2", "--log-dir", folder / "logs"}, "echo I am $RANK");
-  CHECK(result.exit_code == 0);
+  const auto result =
+      ended(0, run_script({"-n", "2", "--log-dir", folder / "logs"}, "echo I am $RANK"));
   CHECK(result.out.empty());
   CHECK(read_text(folder / "logs/attempt-0/rank-1.log") == "I am 1\n");
   fs::create_directory(folder / "logs/attempt-1");
@@ -75,9 +75,8 @@ TEST_CASE("ronde run writes output without ranks, or to files") {
 TEST_CASE("ronde run binds ranks to their share of the cores") {
   const std::string alone = run_script({"-n", "1", "--plain"}, "env -u OMP_NUM_THREADS nproc").out;
   const auto bound =
-      run_script({"-n", alone.substr(0, alone.find('\n')), "--plain", "--bind", "core"},
-                 "sed -n 's/Cpus_allowed_list:/core/p' /proc/self/status");
-  CHECK(bound.exit_code == 0);
+      ended(0, run_script({"-n", alone.substr(0, alone.find('\n')), "--plain", "--bind", "core"},
+                          "sed -n 's/Cpus_allowed_list:/core/p' /proc/self/status"));
   std::istringstream lines(bound.out);
   std::set<std::string> cores;
   for (std::string line; std::getline(lines, line);) {
@@ -90,9 +89,7 @@ TEST_CASE("ronde run binds ranks to their share of the cores") {
 
 TEST_CASE("ranks that ronde run starts meet and add up") {
   const TemporaryFolder folder;
-  const auto result = run_ranks_by_command({"-n", "4"}, {RUN_JOB, folder.path(), "3"});
-  INFO(result.out << result.err);
-  CHECK(result.exit_code == 0);
+  const auto result = ended(0, run_ranks_by_command({"-n", "4"}, {RUN_JOB, folder.path(), "3"}));
   for (int rank = 0; rank < 4; ++rank) {
     CHECK_THAT(result.out,
                Contains("rank " + std::to_string(rank) + " of 4 from step 0, data by shm"));
@@ -128,10 +125,9 @@ TEST_CASE("ronde run names the rank that failed its group, and waits while the o
                          Row{"quiet", 1, "exit code 0, but without ronde::shutdown()"},
                          Row{"code", 3, "exit code 3"}}) {
     const TemporaryFolder folder;
-    const auto result = run_ranks_by_command({"-n", "3", "--log-dir", folder / "logs"},
-                                             {RUN_JOB, folder.path(), "20", "1", row.how});
-    INFO(result.out << result.err);
-    CHECK(result.exit_code == row.exit_code);
+    const auto result =
+        ended(row.exit_code, run_ranks_by_command({"-n", "3", "--log-dir", folder / "logs"},
+                                                  {RUN_JOB, folder.path(), "20", "1", row.how}));
     CHECK_THAT(result.err, Contains("; 6 steps; last checkpoint: step 5"));
     CHECK_THAT(result.err, Contains("logs: " + (folder / "logs/attempt-0").string()));
     CHECK_THAT(result.err, Contains("first rank 1 on localhost: " + std::string(row.text)));
@@ -145,11 +141,9 @@ TEST_CASE("ronde run names the rank that failed its group, and waits while the o
 TEST_CASE("ronde run ends a rank that hangs, which the others name") {
   const TemporaryFolder folder;
   const auto result =
-      run_ranks_by_command({"-n", "3", "--grace", "2", "--env", "RONDE_STALL_WARN_S=1", "--env",
-                            "RONDE_STALL_ABORT_S=4"},
-                           {RUN_JOB, folder.path(), "20", "1", "stop"});
-  INFO(result.out << result.err);
-  CHECK(result.exit_code == 9);
+      ended(9, run_ranks_by_command({"-n", "3", "--grace", "2", "--env", "RONDE_STALL_WARN_S=1",
+                                     "--env", "RONDE_STALL_ABORT_S=4"},
+                                    {RUN_JOB, folder.path(), "20", "1", "stop"}));
   CHECK_THAT(result.err, Contains("they are ended") && Contains("first rank 1 on localhost: "));
   CHECK(read_text(folder / "survived.0") == "1");
   CHECK(read_text(folder / "survived.1") == "1");
@@ -157,10 +151,8 @@ TEST_CASE("ronde run ends a rank that hangs, which the others name") {
 
 TEST_CASE("a rank that ends well before it joins the others has failed them") {
   const TemporaryFolder folder;
-  const auto result = run_ranks_by_command({"-n", "2", "--env", "RONDE_INIT_TIMEOUT_S=3"},
-                                           {RUN_JOB, folder.path(), "20", "1", "early"});
-  INFO(result.out << result.err);
-  CHECK(result.exit_code == 1);
+  const auto result = ended(1, run_ranks_by_command({"-n", "2", "--env", "RONDE_INIT_TIMEOUT_S=3"},
+                                                    {RUN_JOB, folder.path(), "20", "1", "early"}));
   CHECK_THAT(result.err, Contains("first rank 1 on localhost: exit code 0, before the others"));
 }
 
@@ -295,8 +287,7 @@ TEST_CASE("what ronde run cannot start is said in a line") {
   write_bytes(folder / "empty", "# nobody\n");
   write_bytes(folder / "garbled", "a:2\n$$!\n");
   write_bytes(folder / "text", "no program");
-  write_bytes(folder / "lost", "#!/no/such/shell\n");
-  fs::permissions(folder / "lost", fs::perms::owner_all);
+  make_program(folder / "lost", "", "/no/such/shell");
   struct Row {
     Words options;
     std::string program;
@@ -369,21 +360,18 @@ TEST_CASE("ronde run opens as many files as it may, and ranks keep their limit")
 
 TEST_CASE("ronde run looks for the program in the PATH that its ranks get") {
   const TemporaryFolder folder;
-  write_bytes(folder / "only-here", "#!/bin/sh\necho found\n");
-  fs::permissions(folder / "only-here", fs::perms::owner_all);
+  make_program(folder / "only-here", "echo found");
   const std::string path = "PATH=" + folder.path().string() + ":/usr/bin:/bin";
-  const auto result = run_ranks_by_command({"-n", "1", "--plain", "--env", path}, {"only-here"});
-  INFO(result.err);
-  CHECK(result.exit_code == 0);
+  const auto result =
+      ended(0, run_ranks_by_command({"-n", "1", "--plain", "--env", path}, {"only-here"}));
   CHECK(result.out == "found\n");
 }
 
 TEST_CASE("ronde run starts a job again from its checkpoint") {
   const TemporaryFolder folder;
-  const auto result = run_ranks_by_command({"-n", "3", "--max-restarts", "1", "--backoff", "0.1"},
-                                           {RUN_JOB, folder.path(), "12", "2", "kill"});
-  INFO(result.out << result.err);
-  CHECK(result.exit_code == 0);
+  const auto result =
+      ended(0, run_ranks_by_command({"-n", "3", "--max-restarts", "1", "--backoff", "0.1"},
+                                    {RUN_JOB, folder.path(), "12", "2", "kill"}));
   CHECK_THAT(result.err, Contains("rank 2 on localhost: signal 9 (Killed)"));
   CHECK_THAT(result.err, Contains("; restart 1 of 1 in 0.1 s"));
   CHECK_THAT(result.err, Contains("the job is done, after restart 1"));
@@ -399,8 +387,8 @@ TEST_CASE("ronde run gives a job up that fails again and again") {
   CHECK_THAT(limited.err, Contains("restart 1 of 2 in 0.02 s"));
   CHECK_THAT(limited.err, Contains("restart 2 of 2 in 0.04 s"));
   CHECK_THAT(limited.err, Contains("the job has failed after 2 restarts (--max-restarts)"));
-  const auto fast = run_script({"-n", "1", "--max-restarts", "100", "--backoff", "0"}, "exit 5");
-  CHECK(fast.exit_code == 5);
+  const auto fast =
+      ended(5, run_script({"-n", "1", "--max-restarts", "100", "--backoff", "0"}, "exit 5"));
   CHECK_THAT(fast.err, Contains("restart 10 of 100") && !Contains("restart 11 of 100"));
   CHECK_THAT(fast.err, Contains("it is not started again"));
 }
@@ -410,8 +398,7 @@ TEST_CASE("ronde run warns of ranks that share a GPU") {
   const TemporaryFolder folder;
   fs::copy(FAKE_GPU_LIBRARY, folder / "libcuda.so.1");
   const std::map<std::string, std::string> with_gpus = {{"LD_LIBRARY_PATH", folder.path()}};
-  const auto result = run_command({"run", "-n", "9", "--", "true"}, with_gpus);
-  CHECK(result.exit_code == 0);
+  const auto result = ended(0, run_command({"run", "-n", "9", "--", "true"}, with_gpus));
   CHECK_THAT(result.err, Contains("warning: host localhost: ") &&
                              Contains(" visible GPUs for 9 ranks: some share one"));
   CHECK(run_command({"run", "-n", "1", "--", "true"}, with_gpus).err.empty());
