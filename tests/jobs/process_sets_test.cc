@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // Process sets over mpiexec: every collective in every subset, as rows of the oracle.
-#include <algorithm>
 #include <catch2/catch.hpp>
 #include <numeric>
 #include <string>

@@ -21,8 +21,7 @@ namespace {
 
 namespace fs = std::filesystem;
 using Catch::Contains;
-using ronde::test::read_text;
-using ronde::test::run_command;
+using namespace ronde::test;
 
 const fs::path kRoot = RONDE_SOURCE_DIR;
 const char* const kVariable = "RONDE_[A-Z0-9_]*[A-Z0-9]";

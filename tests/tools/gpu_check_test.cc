@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // scripts/gpu_kit.sh, and both commands of scripts/gpu_check.sh with what it makes, without a GPU:
 // over fakes of the driver and of NCCL, in a folder of its own, the sources and the build hidden.
-#include <unistd.h>
 
 #include <catch2/catch.hpp>
 #include <cstdlib>

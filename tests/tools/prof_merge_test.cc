@@ -15,13 +15,7 @@ namespace {
 
 using Catch::Contains;
 using ronde::prof::TraceHead;
-using ronde::test::Json;
-using ronde::test::kMs;
-using ronde::test::read_text;
-using ronde::test::run_command;
-using ronde::test::TemporaryFolder;
-using ronde::test::TracedRank;
-using ronde::test::write_bytes;
+using namespace ronde::test;
 
 /// Writes a timeline of two ranks. Rank 1's clock is 2 s behind at its time 1 s, and loses 1 ms
 /// more in the second after that.
@@ -67,7 +61,7 @@ TEST_CASE("merged ranks are on rank 0's clock, with its offset and its drift") {
   const TemporaryFolder folder;
   write_drifting(folder);
   const std::size_t events = events_in(folder / "rank0.json") + events_in(folder / "rank1.json");
-  const auto result = ended(0, run_command({"prof", "merge", folder.path().string()}));
+  const auto result = ended(0, run_command({"prof", "merge", folder.path()}));
   CHECK_THAT(result.out,
              Contains(std::to_string(events) + " events of 2 ranks on rank 0's clock") &&
                  Contains("rank 1's file lacks 3 events"));
@@ -145,8 +139,8 @@ TEST_CASE("timelines of two runs, of a newer layout or without an event are refu
   CHECK_THROWS_WITH(merged(folder), Contains("holds no complete event"));
   CHECK_FALSE(std::filesystem::exists(folder / "merged.json"));
   TracedRank().write(folder);
-  const auto result = ended(
-      2, run_command({"prof", "merge", folder.path().string(), "-o", "/nowhere/merged.json"}));
+  const auto result =
+      ended(2, run_command({"prof", "merge", folder.path(), "-o", "/nowhere/merged.json"}));
   CHECK_THAT(result.err, Contains("/nowhere/merged.json cannot be written: No such file"));
 }
 
@@ -154,7 +148,7 @@ TEST_CASE("a timeline is never overwritten by what is made of it") {
   const TemporaryFolder folder;
   write_drifting(folder);
   const std::string before = read_text(folder / "rank1.json");
-  const std::string path = folder.path().string();
+  const std::string path = folder.path();
   for (const std::vector<std::string>& options :
        {std::vector<std::string>{"--hta", "-o", path + "/."}, {"-o", path + "/rank1.json"}}) {
     std::vector<std::string> words = {"prof", "merge", path};
@@ -171,7 +165,7 @@ TEST_CASE("an arrow between ranks begins where its message began first") {
   const TemporaryFolder folder;
   TracedRank().write(folder);
   TracedRank{.rank = 1, .clock = {{.ahead_ns = -5000}}}.write(folder);
-  REQUIRE(run_command({"prof", "merge", folder.path().string()}).exit_code == 0);
+  REQUIRE(run_command({"prof", "merge", folder.path()}).exit_code == 0);
   const Json merged = parse(folder / "merged.json");
   CHECK(events_of(merged, 0, "s").empty());
   CHECK(events_of(merged, 0, "f").front().at("bp") == "e");
@@ -195,10 +189,10 @@ TEST_CASE("LibTorch's own trace comes onto the same clock, whichever time it cou
   relative["ts"] = heads[1].clock.wall_minus_monotonic_us + 1.02e6 - 4e6;
   write_bytes(folder / "new.trace",
               Json{{"baseTimeNanoseconds", 4'000'000'000}, {"traceEvents", {relative}}}.dump());
-  const auto result = ended(
-      0, run_command({"prof", "merge", folder.path().string(), "-o", (folder / "all.json").string(),
-                      "--torch", "0=" + (folder / "old.trace").string(), "--torch",
-                      "1=" + (folder / "new.trace").string()}));
+  const auto result =
+      ended(0, run_command({"prof", "merge", folder.path(), "-o", folder / "all.json", "--torch",
+                            "0=" + (folder / "old.trace").string(), "--torch",
+                            "1=" + (folder / "new.trace").string()}));
   const Json merged = parse(folder / "all.json");
   const Json here = named(events_of(merged, 1'000'000, "X"), "aten::mm");
   CHECK(here.at("ts").get<double>() == Approx(1.02e6).epsilon(1e-6));
@@ -217,14 +211,14 @@ TEST_CASE("LibTorch's own trace comes onto the same clock, whichever time it cou
   CHECK_THROWS_WITH(ronde::prof::merge_timeline(folder.path(), folder / "x.json",
                                                 {{5, folder / "old.trace"}}, out),
                     Contains("the timeline has no file of rank 5"));
-  CHECK(run_command({"prof", "merge", folder.path().string(), "--torch", "x"}).exit_code == 2);
+  CHECK(run_command({"prof", "merge", folder.path(), "--torch", "x"}).exit_code == 2);
 }
 
 TEST_CASE(
     "files for Holistic Trace Analysis link each kernel to a launch, and say that it is none") {
   const TemporaryFolder folder;
   write_drifting(folder);
-  const auto result = ended(0, run_command({"prof", "merge", "--hta", folder.path().string()}));
+  const auto result = ended(0, run_command({"prof", "merge", "--hta", folder.path()}));
   const std::string text = read_text(folder / "hta/rank1.json");
   CHECK_THAT(text, Contains("\"rank\": 1"));  // HTA looks for it by a pattern with a space
   const Json trace = Json::parse(text);

@@ -16,13 +16,7 @@ using Catch::StartsWith;
 using ronde::Phase;
 using ronde::Profile;
 using ronde::report_text;
-using ronde::test::Json;
-using ronde::test::kMs;
-using ronde::test::ProfiledRun;
-using ronde::test::run_command;
-using ronde::test::TemporaryFolder;
-using ronde::test::TracedRank;
-using ronde::test::write_bytes;
+using namespace ronde::test;
 
 std::string report(const ProfiledRun& run) {
   return report_text(run.profile());
@@ -108,7 +102,7 @@ TEST_CASE("the report says what a slow rank does longer than the others") {
   profile.ranks = 2;
   for (const int rank : {0, 1}) {
     ronde::Figures figures = kSlowRank.figures(rank);
-    if (rank == 1) figures.spans["load batch"].time = ronde::test::equal_times(100, 70e3);
+    if (rank == 1) figures.spans["load batch"].time = equal_times(100, 70e3);
     profile.add(rank, std::move(figures));
   }
   CHECK_THAT(first_line(report_text(profile)),
@@ -170,8 +164,7 @@ TEST_CASE("a run that tuned itself says so, and its thaws are no finding") {
 TEST_CASE("findings for programs have a kind, a cost and the figures") {
   const TemporaryFolder folder;
   write_bytes(folder / "p.json", kSlowRank.text());
-  const auto result =
-      ended(0, run_command({"prof", "report", "--json", (folder / "p.json").string()}));
+  const auto result = ended(0, run_command({"prof", "report", "--json", folder / "p.json"}));
   const Json finding = Json::parse(result.out).at("findings").at(0);
   CHECK(finding.at("kind") == "slow_rank");
   CHECK(finding.at("cost_us_per_step").get<double>() == Approx(60e3));
@@ -265,10 +258,9 @@ TEST_CASE("the page holds the data of each run and needs no other file") {
   run.ranks = 4;
   write_bytes(folder / "runs/b.json", run.text());
   write_bytes(folder / "runs/c.json", ProfiledRun().text());
-  const std::string page = (folder / "page.html").string();
-  const auto result =
-      ended(0, run_command({"prof", "report", "--html", page, (folder / "runs").string()}));
-  const std::string text = ronde::test::read_text(page);
+  const std::string page = folder / "page.html";
+  const auto result = ended(0, run_command({"prof", "report", "--html", page, folder / "runs"}));
+  const std::string text = read_text(page);
   const std::size_t begin = text.find("const runs = ") + 13;
   const Json data = Json::parse(text.substr(begin, text.find(";\n", begin) - begin));
   REQUIRE(data.size() == 3);
@@ -279,15 +271,14 @@ TEST_CASE("the page holds the data of each run and needs no other file") {
   CHECK(text.find("<!--") == std::string::npos);
   CHECK(data[0].at("findings")[0].at("text") == "the run failed: </script><!--<script>");
   CHECK_THAT(text, !Contains("src=") && !Contains("href="));
-  CHECK(run_command({"prof", "report", "--html", "/nowhere/x", (folder / "runs").string()})
-            .exit_code == 2);
+  CHECK(run_command({"prof", "report", "--html", "/nowhere/x", folder / "runs"}).exit_code == 2);
 }
 
 TEST_CASE("input that cannot be read is told in a line, with exit code 2") {
   const TemporaryFolder folder;
   const auto refused = [&](const std::string& command, const std::string& name,
                            const std::string& words) {
-    const auto result = ended(2, run_command({"prof", command, (folder / name).string()}));
+    const auto result = ended(2, run_command({"prof", command, folder / name}));
     CHECK(result.out.empty());
     CHECK_THAT(result.err, StartsWith("ronde prof: ") && Contains(name) && Contains(words));
     CHECK(std::count(result.err.begin(), result.err.end(), '\n') == 1);

@@ -4,18 +4,16 @@
 #include <catch2/catch.hpp>
 #include <cstddef>
 #include <cstring>
-#include <string>
 
 #include "tests/support/fakes/fake_library.h"
 
 namespace {
 
 using Catch::Contains;
-using ronde::test::address;
-using ronde::test::library_of;
+using namespace ronde::test;
 
 /// A driver with two GPUs.
-ronde::test::Functions good_driver() {
+Functions good_driver() {
   return {
       {"cuInit", address(+[](unsigned) { return 0; })},
       {"cuDriverGetVersion", address(+[](int* version) { return *version = 12040, 0; })},

@@ -61,11 +61,10 @@ TEST_CASE("one to four ranks learn the digits alike, and hold the same bits") {
 
 TEST_CASE("without its data it says how to get them, and refuses other data") {
   const ronde::test::TemporaryFolder cache;
-  const std::string file = (cache / "ronde" / "digits.csv.gz").string();
+  const std::string file = cache / "ronde" / "digits.csv.gz";
   const auto output = [&] {
     // Rank 0, which logs whose failure ended the group, may not be the first to fail.
-    return "\n" +
-           ronde::test::launch_pair_badly({}, {}, {{"XDG_CACHE_HOME", cache.path().string()}});
+    return "\n" + ronde::test::launch_pair_badly({}, {}, {{"XDG_CACHE_HOME", cache.path()}});
   };
   CHECK_THAT(output(), Contains("\ndigits: the handwritten digits are not at " + file) &&
                            Contains("scripts/deps.sh") && Contains(" aborted: the handwritten"));

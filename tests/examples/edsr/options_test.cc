@@ -3,7 +3,6 @@
 
 #include <CLI/Error.hpp>
 #include <catch2/catch.hpp>
-#include <string>
 #include <vector>
 
 #include "train.h"

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // The program as a user runs it, on images made for the test.
-#include <sys/wait.h>
 
 #include <algorithm>
 #include <array>
@@ -21,9 +20,7 @@ namespace {
 
 namespace fs = std::filesystem;
 using Catch::Contains;
-using ronde::test::launch_badly;
-using ronde::test::launch_pair_badly;
-using ronde::test::launch_well;
+using namespace ronde::test;
 
 struct Checkpoint {
   std::string network;  ///< its bytes
@@ -207,7 +204,7 @@ TEST_CASE("training ends at the gain that was wanted, on all ranks, or else with
 
 TEST_CASE("two ranks measure their scaling efficiency without photographs") {
   const TemporaryFolder folder;
-  const std::string file = (folder / "e.json").string();
+  const std::string file = folder / "e.json";
   const std::string text = launch_well(
       2, split("--efficiency --blocks 1 --features 4 --patch 8 --batch-size 1 --num-iters 2 "
                "--num-batches-per-iter 2 --num-warmup-batches 1 --json " +
@@ -232,8 +229,8 @@ TEST_CASE("what cannot be read, written or shared out ends every rank, and is na
   make_photographs(here / "corrupt", 8);
   cut_file(here / "corrupt" / "f.png", 50);
   write_bytes(here / "file", "");
-  const std::string file = (here / "file").string();
-  const std::string folder = here.path().string();
+  const std::string file = here / "file";
+  const std::string folder = here.path();
   for (const Case& one : {
            Case{2, here.options("out", "--steps 5", "none"), {"no such file or folder", "none"}},
            Case{2,
@@ -296,14 +293,14 @@ TEST_CASE("a diverging run ends with the way out, a wrong option is explained on
   const Workspace here;
   CHECK_THAT(launch_badly(2, here.options("out", "--steps 60 --lr 1e30")),
              Contains("diverged") && Contains("lower --lr"));
-  ronde::test::check_refused_once(2, {"--data", "x", "--scale", "7"}, "edsr: --scale");
+  check_refused_once(2, {"--data", "x", "--scale", "7"}, "edsr: --scale");
 }
 
 TEST_CASE("a run with --device cuda opens libtorch_cuda before it asks LibTorch for a GPU") {
   const Workspace here;
   for (const Words& options : {here.options("out", "--steps 5 --device cuda"),
                                split("--efficiency --device cuda --blocks 1 --features 4")}) {
-    CHECK_THAT(launch_badly(1, options, ronde::test::with_late_cuda()),
+    CHECK_THAT(launch_badly(1, options, with_late_cuda()),
                Contains("--device cuda: Ronde has no backend for GPUs here"));
   }
 }

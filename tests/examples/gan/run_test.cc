@@ -17,8 +17,7 @@
 namespace {
 
 using Catch::Contains;
-using ronde::test::launch_well;
-using ronde::test::TemporaryFolder;
+using namespace ronde::test;
 using torch::nn::Sequential;
 
 Sequential make_network(std::int64_t outputs) {
@@ -80,13 +79,13 @@ std::vector<double> plain_losses(int steps, std::int64_t batch) {
 
 TEST_CASE("on one to four ranks the losses are those of one process with whole batches") {
   const TemporaryFolder folder;
-  const std::string file = (folder / "losses.csv").string();
+  const std::string file = folder / "losses.csv";
   const std::vector<double> expected = plain_losses(50, 120);
   for (const int ranks : {1, 2, 3, 4}) {
     INFO(ranks << " ranks");
     const std::string text =
         launch_well(ranks, {"--steps", "50", "--batch", "120", "--losses", file});
-    ronde::test::check_near(ronde::test::read_numbers(file), expected);
+    check_near(read_numbers(file), expected);
     CHECK_THAT(text,
                Contains(std::to_string(ranks) + " ranks hold the same networks to the last bit"));
   }
@@ -104,6 +103,5 @@ TEST_CASE("two ranks learn all clouds") {
 }
 
 TEST_CASE("a batch that cannot be divided among the ranks is refused, once") {
-  ronde::test::check_refused_once(2, {"--batch", "7"},
-                                  "gan: --batch: 7 cannot be divided among 2 ranks");
+  check_refused_once(2, {"--batch", "7"}, "gan: --batch: 7 cannot be divided among 2 ranks");
 }

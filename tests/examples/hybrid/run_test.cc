@@ -15,9 +15,7 @@
 namespace {
 
 using Catch::Contains;
-using ronde::test::check_refused_once;
-using ronde::test::launch_well;
-using ronde::test::TemporaryFolder;
+using namespace ronde::test;
 
 constexpr int kHidden = 240;
 
@@ -66,7 +64,7 @@ std::vector<double> plain_losses(int epochs) {
 
 TEST_CASE("on every grid of one to four ranks each step's loss is the unsplit model's") {
   const TemporaryFolder folder;
-  const std::string file = (folder / "losses.csv").string();
+  const std::string file = folder / "losses.csv";
   const std::vector<double> expected = plain_losses(2);
   REQUIRE(expected.size() == 60);
   CHECK(expected.back() < expected.front() / 2);
@@ -81,7 +79,7 @@ TEST_CASE("on every grid of one to four ranks each step's loss is the unsplit mo
     INFO("grid " << groups << " x " << split);
     const std::string text =
         launch_well(ranks, {"--split", split, "--epochs", "2", "--losses", file});
-    ronde::test::check_near(ronde::test::read_numbers(file), expected);
+    check_near(read_numbers(file), expected);
     // 64 x 240 + 240 + 240 x 64 parameters are split, 64 x 64 + 64 + 64 + 64 x 10 + 10 are not.
     CHECK_THAT(text, Contains("grid " + groups + " x " + split + ":") &&
                          Contains("a rank holds " + std::to_string(30960 / parts + 4874) +

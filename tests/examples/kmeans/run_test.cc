@@ -18,11 +18,7 @@ namespace kmeans::testing {
 namespace {
 
 using Catch::Contains;
-using ronde::test::launch_badly;
-using ronde::test::launch_pair_badly;
-using ronde::test::TemporaryFolder;
-using ronde::test::Words;
-using ronde::test::write_bytes;
+using namespace ronde::test;
 
 /// The report and the output of a run.
 struct Result {
@@ -38,8 +34,8 @@ Result cluster(const std::filesystem::path& folder, int ranks, const Words& opti
   const std::filesystem::path json = folder / "report.json";
   Words words = options;
   words.insert(words.end(), {"--json", json.string()});
-  const std::string text = ronde::test::launch_well(ranks, words);
-  return {.report = nlohmann::json::parse(ronde::test::read_text(json)), .text = text};
+  const std::string text = launch_well(ranks, words);
+  return {.report = nlohmann::json::parse(read_text(json)), .text = text};
 }
 
 /// Requires that one to four ranks give the same, bit for bit. Returns what one gave.
@@ -106,10 +102,9 @@ TEST_CASE("whole numbers end on one to four ranks bit for bit where a plain k-me
         Case{whole_numbers(41, 2, 2, 5), 7, 300}}) {
     INFO(one.points.size() << " points, " << one.clusters << " clusters");
     write_bytes(folder / "points.csv", to_csv(one.points));
-    const Result result =
-        cluster_on_one_to_four(folder.path(), {"--data", (folder / "points.csv").string(),
-                                               "--clusters", std::to_string(one.clusters),
-                                               "--iterations", std::to_string(one.iterations)});
+    const Result result = cluster_on_one_to_four(
+        folder.path(), {"--data", folder / "points.csv", "--clusters", std::to_string(one.clusters),
+                        "--iterations", std::to_string(one.iterations)});
     const Expected expected =
         plain_kmeans(one.points, rows_at(one.points, result.start_rows()), one.iterations);
     check_same(result, expected);
@@ -125,8 +120,8 @@ TEST_CASE("real numbers of any size end where a plain k-means does, within round
     // The plain one takes units of `scale`, where it neither overflows nor underflows.
     Rows points = clouds(300, 3, 6, scale, 7);
     write_bytes(folder / "points.csv", to_csv(points));
-    const Result result = cluster_on_one_to_four(
-        folder.path(), {"--data", (folder / "points.csv").string(), "--clusters", "6"});
+    const Result result =
+        cluster_on_one_to_four(folder.path(), {"--data", folder / "points.csv", "--clusters", "6"});
     for (auto& point : points) {
       for (double& value : point) value /= scale;
     }
@@ -146,7 +141,7 @@ TEST_CASE("the start depends on the seed, and is made of distinct points where i
   write_bytes(folder / "points.csv", to_csv(clouds(100, 2, 5, 1.0, 3)));
   const auto start = [&](const char* seed) {
     return cluster(folder.path(), 2,
-                   {"--data", (folder / "points.csv").string(), "--clusters", "5", "--seed", seed})
+                   {"--data", folder / "points.csv", "--clusters", "5", "--seed", seed})
         .start_rows();
   };
   const std::vector<std::int64_t> one = start("1");
@@ -159,17 +154,16 @@ TEST_CASE("labels give a purity, and a header is left out") {
   const TemporaryFolder folder;
   write_bytes(folder / "points.csv",
               "a,b,c,d,kind\n0,0,0,1,low\n0,1,0,0,low\n9,9,9,8,high\n8,9,9,9,high\n0,0,1,0,high\n");
-  const Result result =
-      cluster_on_one_to_four(folder.path(), {"--data", (folder / "points.csv").string(), "--labels",
-                                             "--header", "--clusters", "2", "--seed", "3"});
+  const Result result = cluster_on_one_to_four(
+      folder.path(),
+      {"--data", folder / "points.csv", "--labels", "--header", "--clusters", "2", "--seed", "3"});
   CHECK(result.report["points"] == 5);
   CHECK(result.report["columns"] == 4);
   CHECK(result.report["purity"].get<double>() == Approx(0.8));
   CHECK_THAT(result.text, Contains("low, 66.7 %") && Contains("high, 100.0 %"));
 
   write_bytes(folder / "line.csv", "1,2,3\n4,5,6\n");
-  const Result line =
-      cluster(folder.path(), 1, {"--data", (folder / "line.csv").string(), "--clusters", "2"});
+  const Result line = cluster(folder.path(), 1, {"--data", folder / "line.csv", "--clusters", "2"});
   CHECK(line.report["purity"].is_null());
 }
 
@@ -205,7 +199,7 @@ TEST_CASE("data that cannot be used ends every rank with what is wrong") {
     std::string text;
   };
   const TemporaryFolder folder;
-  const std::string file = (folder / "points.csv").string();
+  const std::string file = folder / "points.csv";
   for (const Case& one :
        {Case{"1,2\n3\n", {}, file + ", line 2: has 1 fields, line 1 has 2"},
         // Only one rank sees it: the others must have nothing to refuse, or the launcher may end
@@ -226,7 +220,7 @@ TEST_CASE("data that cannot be used ends every rank with what is wrong") {
 }
 
 TEST_CASE("help is printed, and nothing else, where Ronde itself could not start") {
-  const auto result = ronde::test::launch(1, {"--help"}, {{"RONDE_LOG_LEVEL", "nonsense"}});
+  const auto result = launch(1, {"--help"}, {{"RONDE_LOG_LEVEL", "nonsense"}});
   CHECK(result.exit_code == 0);
   CHECK_THAT(result.out, Contains("--clusters"));
   CHECK(result.err.empty());
@@ -234,9 +228,9 @@ TEST_CASE("help is printed, and nothing else, where Ronde itself could not start
 
 TEST_CASE("a file that is not there is named, with the way to the digits") {
   const TemporaryFolder folder;
-  CHECK_THAT(launch_badly(2, {"--data", (folder / "none.csv").string()}),
+  CHECK_THAT(launch_badly(2, {"--data", folder / "none.csv"}),
              Contains("none.csv: cannot be opened: No such file or directory"));
-  CHECK_THAT(launch_badly(2, {}, {{"XDG_CACHE_HOME", folder.path().string()}}),
+  CHECK_THAT(launch_badly(2, {}, {{"XDG_CACHE_HOME", folder.path()}}),
              Contains((folder.path() / "ronde" / "digits.csv.gz").string()) &&
                  Contains("scripts/deps.sh") && Contains("--data"));
   CHECK_THAT(launch_badly(2, {"--labels"}), Contains("--labels requires --data"));
@@ -245,7 +239,7 @@ TEST_CASE("a file that is not there is named, with the way to the digits") {
 TEST_CASE("ranks with different files all end, and a rank without one ends the other") {
   const TemporaryFolder folder;
   const auto options = [&](const char* name) -> Words {
-    return {"--data", (folder / name).string(), "--clusters", "2"};
+    return {"--data", folder / name, "--clusters", "2"};
   };
   write_bytes(folder / "zero.csv", "1,2\n3,4\n");
   write_bytes(folder / "one.csv", "1,2\n3,5\n");

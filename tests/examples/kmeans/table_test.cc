@@ -12,9 +12,7 @@ namespace example {
 namespace {
 
 using Catch::Contains;
-using ronde::test::input_error;
-using ronde::test::TemporaryFolder;
-using ronde::test::write_bytes;
+using namespace ronde::test;
 using Numbers = std::vector<double>;
 
 void write_gzip(const std::filesystem::path& path, const std::string& bytes) {
@@ -104,7 +102,7 @@ TEST_CASE("files that cannot be read are refused by name") {
   std::string text;
   for (int row = 0; row < 1000; ++row) text += std::to_string(row * row) + "\n";
   write_gzip(folder / "whole.gz", text);
-  std::string bytes = ronde::test::read_text(folder / "whole.gz");
+  std::string bytes = read_text(folder / "whole.gz");
   write_bytes(folder / "half.gz", bytes.substr(0, bytes.size() / 2));
   bytes[bytes.size() / 2] = static_cast<char>(bytes[bytes.size() / 2] ^ 0x55);
   write_bytes(folder / "damaged.gz", bytes);

@@ -4,7 +4,6 @@
 
 #include <CLI/Error.hpp>
 #include <catch2/catch.hpp>
-#include <string>
 #include <vector>
 
 namespace resnet {

@@ -12,10 +12,7 @@
 namespace {
 
 using Catch::Contains;
-using ronde::test::launch_badly;
-using ronde::test::launch_well;
-using ronde::test::TemporaryFolder;
-using ronde::test::Words;
+using namespace ronde::test;
 
 /// The options of a small, quick run, and more of them.
 Words small(const Words& more) {
@@ -78,7 +75,7 @@ TEST_CASE("the output has the lines of Horovod's benchmark") {
 
 TEST_CASE("a run goes on after the last iteration that was saved, on another number of ranks") {
   const TemporaryFolder folder;
-  const std::string checkpoint = (folder.path() / "c").string();
+  const std::string checkpoint = folder.path() / "c";
   launch_well(2, small({"--checkpoint", checkpoint, "--resume"}));
   const Words options = {"--checkpoint", checkpoint, "--resume", "--num-iters", "3"};
   const std::string text = launch_well(1, small(options));
@@ -89,7 +86,7 @@ TEST_CASE("a run goes on after the last iteration that was saved, on another num
 
 TEST_CASE("the efficiency is printed by rounds and written as JSON") {
   const TemporaryFolder folder;
-  const std::string file = (folder.path() / "made" / "e.json").string();
+  const std::string file = folder.path() / "made" / "e.json";
   const std::string text = launch_well(2, small({"--efficiency", "--json", file}));
   const std::string round =
       R"(: \d+\.\d\d ms a step unconnected, \d+\.\d\d ms distributed, efficiency \d+\.\d %)";
@@ -100,7 +97,7 @@ TEST_CASE("the efficiency is printed by rounds and written as JSON") {
              "Distributed" + step,
              R"(Scaling efficiency on 2 CPU\(s\): \d+\.\d % \(rounds: \d+\.\d to \d+\.\d %\))"});
 
-  const nlohmann::json json = nlohmann::json::parse(ronde::test::read_text(file));
+  const nlohmann::json json = nlohmann::json::parse(read_text(file));
   CHECK(json.size() == 5);
   CHECK(json.at("model") == "resnet18");
   CHECK(json.at("ranks") == 2);
@@ -114,10 +111,9 @@ TEST_CASE("the efficiency is printed by rounds and written as JSON") {
 }
 
 TEST_CASE("what cannot be done ends the run before training, in words that help") {
-  ronde::test::check_refused_once(2, small({"--resume"}),
-                                  "resnet_synthetic: --resume requires --checkpoint");
+  check_refused_once(2, small({"--resume"}), "resnet_synthetic: --resume requires --checkpoint");
   const TemporaryFolder folder;
-  CHECK_THAT(launch_badly(2, small({"--efficiency", "--json", folder.path().string()})),
+  CHECK_THAT(launch_badly(2, small({"--efficiency", "--json", folder.path()})),
              Contains("--json") && Contains("is a folder") && !Contains("Running"));
   CHECK_THAT(launch_badly(1, small({"--device", "cuda"}), {{"CUDA_VISIBLE_DEVICES", ""}}),
              Contains("--device cuda: ") && Contains("leave --device out"));

@@ -4,7 +4,6 @@
 
 #include <cstdlib>
 #include <exception>
-#include <functional>
 #include <string>
 #include <thread>
 #include <vector>

@@ -199,7 +199,7 @@ TEST_CASE("a second interrupt kills ranks that do not leave") {
 TEST_CASE("interrupts end ronde run where nobody reads what its ranks have written") {
   for (const auto screen : {RunCommand::Screen::Pipe, RunCommand::Screen::Terminal}) {
     const TemporaryFolder folder;
-    const std::string at = folder.path().string();
+    const std::string at = folder.path();
     RunCommand run({"-n", "1", "--", "/bin/sh", "-c",
                     "echo agent $PPID ready; while test ! -e " + at +
                         "/go; do sleep 0.01; done; head -c 400000 /dev/zero"},
