@@ -101,20 +101,10 @@ void run_joins(unsigned seed, const std::atomic<bool>& stops) {
   }
 }
 
-}  // namespace
-}  // namespace ronde::test
-
-namespace {
-
-namespace fs = std::filesystem;
-using ronde::test::Notes;
-using ronde::test::now_s;
-using ronde::test::outcome_of;
-
 constexpr int kSurvivorStatus = 9;
 
 struct Arguments {
-  fs::path folder;
+  std::filesystem::path folder;
   std::string moment;
   std::string end;
   std::set<int> victims;
@@ -130,46 +120,32 @@ void add_ends(nlohmann::json& report, const Arguments& arguments, const Notes& n
 
 /// Where an operation's data are. They live until its end is known, else as long as the process: a
 /// victim may end at any moment.
-class Buffer {
- public:
-  virtual ~Buffer() = default;
-  virtual std::span<float> data() = 0;
-};
-
-class OwnBuffer final : public Buffer {
- public:
-  explicit OwnBuffer(std::size_t count) : data_(count) {}
-  std::span<float> data() override { return data_; }
-
- private:
-  std::vector<float> data_;
-};
-
-/// At the same offset on all ranks that make and destroy them in the same order.
-class SymmetricBuffer final : public Buffer {
- public:
-  explicit SymmetricBuffer(std::size_t count)
-      : heap_(ronde::default_runtime().symmetric_heap()), count_(count) {
-    if (!heap_) throw std::runtime_error("these ranks have no symmetric heap");
+struct Buffer {
+  explicit Buffer(std::size_t count) : own(count), data(own) {}
+  /// At the same offset on all ranks that make and destroy them in the same order.
+  Buffer(std::size_t count, std::shared_ptr<SymmetricHeap> of) : heap(std::move(of)) {
+    if (!heap) throw std::runtime_error("these ranks have no symmetric heap");
     const std::size_t bytes = count * sizeof(float);
-    offset_ = heap_->find(bytes).value();
-    if (!heap_->reserve(offset_, bytes)) throw std::runtime_error("the block is not free");
+    offset = heap->find(bytes).value();
+    if (!heap->reserve(offset, bytes)) throw std::runtime_error("the block is not free");
+    data = {reinterpret_cast<float*>(heap->own(offset)), count};
   }
-  ~SymmetricBuffer() override { heap_->release(offset_); }
-  std::span<float> data() override {
-    return {reinterpret_cast<float*>(heap_->own(offset_)), count_};
+  ~Buffer() {
+    if (heap) heap->release(offset);
   }
+  Buffer(const Buffer&) = delete;
+  Buffer& operator=(const Buffer&) = delete;
 
- private:
-  const std::shared_ptr<ronde::SymmetricHeap> heap_;
-  const std::size_t count_;
-  std::size_t offset_ = 0;
+  std::vector<float> own;
+  std::shared_ptr<SymmetricHeap> heap;
+  std::size_t offset = 0;
+  std::span<float> data;
 };
 
-ronde::Request sum_of(Buffer& buffer, const std::string& name, bool symmetric = false) {
-  const std::span<float> data = buffer.data();
-  std::ranges::fill(data, static_cast<float>(ronde::rank() + 1));
-  ronde::Request request;
+Request sum_of(Buffer& buffer, const std::string& name, bool symmetric = false) {
+  const std::span<float> data = buffer.data;
+  std::ranges::fill(data, static_cast<float>(rank() + 1));
+  Request request;
   request.name = name;
   request.shape = {static_cast<std::int64_t>(data.size())};
   request.input = request.output = data.data();
@@ -179,21 +155,21 @@ ronde::Request sum_of(Buffer& buffer, const std::string& name, bool symmetric = 
 
 /// An operation that is waited for later.
 struct Pending {
-  ronde::Work work;
+  Work work;
   Buffer* buffer;
 };
 
 Pending start_sum(const std::string& name, std::size_t count, bool symmetric = false) {
-  auto* const buffer = symmetric ? static_cast<Buffer*>(new SymmetricBuffer(count))
-                                 : static_cast<Buffer*>(new OwnBuffer(count));
-  return {ronde::submit(sum_of(*buffer, name, symmetric)), buffer};
+  auto* const buffer =
+      symmetric ? new Buffer(count, default_runtime().symmetric_heap()) : new Buffer(count);
+  return {submit(sum_of(*buffer, name, symmetric)), buffer};
 }
 
 void finish_sum(const Pending& pending) {
   pending.work.wait();
   const auto size = static_cast<float>(ronde::size());
   const float expected = size * (size + 1.0F) / 2.0F;
-  const std::span<float> data = pending.buffer->data();
+  const std::span<float> data = pending.buffer->data;
   if (data.front() != expected || data.back() != expected) {
     throw std::runtime_error("a sum is wrong");
   }
@@ -221,22 +197,22 @@ void run_messages(unsigned seed, const std::atomic<bool>& stops) {
   const int size = ronde::size();
   while (!stops.load()) {
     const std::size_t count = 1 + random() % 10'000'000;
-    auto* const sent = new OwnBuffer(count);
-    auto* const received = new OwnBuffer(count);
-    std::ranges::fill(sent->data(), static_cast<float>(ronde::rank()));
-    ronde::Request request;
-    request.kind = ronde::Collective::Recv;
+    auto* const sent = new Buffer(count);
+    auto* const received = new Buffer(count);
+    std::ranges::fill(sent->data, static_cast<float>(rank()));
+    Request request;
+    request.kind = Collective::Recv;
     request.shape = {static_cast<std::int64_t>(count)};
-    request.output = received->data().data();
-    request.peer = (ronde::rank() + size - 1) % size;
+    request.output = received->data.data();
+    request.peer = (rank() + size - 1) % size;
     const int source = request.peer;
-    const ronde::Work arrival = ronde::submit(request);
-    request.kind = ronde::Collective::Send;
-    request.input = sent->data().data();
-    request.peer = (ronde::rank() + 1) % size;
-    ronde::submit(request).wait();
+    const Work arrival = submit(request);
+    request.kind = Collective::Send;
+    request.input = sent->data.data();
+    request.peer = (rank() + 1) % size;
+    submit(request).wait();
     arrival.wait();
-    const std::span<float> data = received->data();
+    const std::span<float> data = received->data;
     const auto expected = static_cast<float>(source);
     if (data.front() != expected || data.back() != expected) {
       throw std::runtime_error("a message is wrong");
@@ -248,15 +224,15 @@ void run_messages(unsigned seed, const std::atomic<bool>& stops) {
 
 /// An alltoall with splits. `known`: called once this rank knows what it receives, before the data.
 void run_alltoall(const std::function<void()>& known) {
-  const auto ranks = static_cast<std::size_t>(ronde::size());
-  ronde::Request request = sum_of(*new OwnBuffer(ranks * 100'000), "never complete");
-  request.kind = ronde::Collective::Alltoall;
+  const auto ranks = static_cast<std::size_t>(size());
+  Request request = sum_of(*new Buffer(ranks * 100'000), "never complete");
+  request.kind = Collective::Alltoall;
   request.splits.assign(ranks, 100'000);
   request.allocate_output = [=](const auto&) -> void* {
     known();
-    return (new OwnBuffer(ranks * 100'000))->data().data();
+    return (new Buffer(ranks * 100'000))->data.data();
   };
-  ronde::run(request);
+  run(request);
 }
 
 /// A training step again and again, so that its schedule freezes: sums of symmetric buffers, all
@@ -275,8 +251,8 @@ void run_steps(unsigned seed, const std::atomic<bool>& stops) {
   }
 }
 
-std::uint64_t counter_of(const std::string& part, const std::string& name) {
-  return ronde::test::counter_of(ronde::default_runtime(), part, name);
+std::uint64_t counter_here(const std::string& part, const std::string& name) {
+  return counter_of(default_runtime(), part, name);
 }
 
 /// Device and inode of every memory that this process shares with other ranks.
@@ -296,10 +272,10 @@ std::string shared_memory() {
 class Rank {
  public:
   explicit Rank(const Arguments& arguments)
-      : arguments_(arguments), rank_(ronde::rank()), notes_(arguments.folder, rank_) {
+      : arguments_(arguments), rank_(rank()), notes_(arguments.folder, rank_) {
     notes_.write_own("pid", std::to_string(getpid()));
     notes_.write_own("memory", shared_memory());
-    ronde::barrier();
+    barrier();
   }
 
   int live() { return arguments_.victims.contains(rank_) ? fail() : survive(); }
@@ -314,8 +290,8 @@ class Rank {
   void run_until_the_end() {
     const std::string& moment = arguments_.moment;
     if (moment.ends_with("symmetric buffers")) return run_steps(arguments_.seed, stream_ends_);
-    if (moment.ends_with("of sets")) return ronde::test::run_sets(arguments_.seed, stream_ends_);
-    if (moment.ends_with("of joins")) return ronde::test::run_joins(arguments_.seed, stream_ends_);
+    if (moment.ends_with("of sets")) return run_sets(arguments_.seed, stream_ends_);
+    if (moment.ends_with("of joins")) return run_joins(arguments_.seed, stream_ends_);
     if (moment.ends_with("messages")) return run_messages(arguments_.seed, stream_ends_);
     run_stream(arguments_.seed, moment.ends_with("large operations") ? 20 : 1,
                counter().empty() ? 5 : 40, stream_ends_);
@@ -327,7 +303,7 @@ class Rank {
     if (is_stream()) return fail_in_stream();
     if (arguments_.moment == "between rows and data") run_alltoall([this] { end(); });
     if (arguments_.moment != "while idle") {
-      for (int rank = 0; rank < ronde::size(); ++rank) {
+      for (int rank = 0; rank < size(); ++rank) {
         if (!arguments_.victims.contains(rank)) notes_.await("waits", rank);
       }
     }
@@ -340,8 +316,8 @@ class Rank {
     std::thread([this] {
       std::mt19937 random(arguments_.seed + static_cast<unsigned>(rank_));
       if (const std::string name = counter(); !name.empty()) {
-        const std::uint64_t last = counter_of("shm", name) + 1 + random() % 3000;
-        while (counter_of("shm", name) < last) std::this_thread::yield();
+        const std::uint64_t last = counter_here("shm", name) + 1 + random() % 3000;
+        while (counter_here("shm", name) < last) std::this_thread::yield();
       } else {
         std::this_thread::sleep_for(std::chrono::microseconds(random() % 60'000));
       }
@@ -351,7 +327,7 @@ class Rank {
     if (cuts()) return survive();
     try {
       run_until_the_end();
-    } catch (const ronde::GroupError&) {
+    } catch (const GroupError&) {
       // Another victim was first.
     }
     return end();
@@ -403,9 +379,9 @@ class Rank {
   }
 
   [[noreturn]] void exit_in_callback() {
-    ronde::Request request = sum_of(*new OwnBuffer(5), "of one rank");
-    request.set = ronde::create_process_set({rank_});
-    const ronde::Work work = ronde::submit(std::move(request));
+    Request request = sum_of(*new Buffer(5), "of one rank");
+    request.set = create_process_set({rank_});
+    const Work work = submit(std::move(request));
     work.on_done([] { std::exit(3); });
     // Not work.wait(): it may return while the callback is about to run, and this thread would end
     // the process before that.
@@ -415,36 +391,36 @@ class Rank {
   /// The engine is woken, or given an operation, right before the thread waits for it.
   void exit_while_blocked() {
     const std::string& end = arguments_.end;
-    const std::uint64_t before = counter_of("submission", "wakes");
-    const std::uint64_t submitted = counter_of("submission", "operations");
+    const std::uint64_t before = counter_here("submission", "wakes");
+    const std::uint64_t submitted = counter_here("submission", "operations");
     std::thread([end] {
       try {
-        auto* const buffer = new OwnBuffer(5);
-        if (end.ends_with("runs an operation")) ronde::run(sum_of(*buffer, "of one rank"));
-        if (end.ends_with("makes a set")) ronde::create_process_set({0, 1, 2}, "never");
-        if (end.ends_with("shuts down")) ronde::shutdown();
-      } catch (const ronde::Error&) {
+        auto* const buffer = new Buffer(5);
+        if (end.ends_with("runs an operation")) run(sum_of(*buffer, "of one rank"));
+        if (end.ends_with("makes a set")) create_process_set({0, 1, 2}, "never");
+        if (end.ends_with("shuts down")) shutdown();
+      } catch (const Error&) {
         // The process is about to end.
       }
     }).detach();
-    while (counter_of("submission", "wakes") == before &&
-           counter_of("submission", "operations") == submitted) {
+    while (counter_here("submission", "wakes") == before &&
+           counter_here("submission", "operations") == submitted) {
       std::this_thread::yield();
     }
     std::exit(3);
   }
 
   int shut_down_early() {
-    return report_error([] { ronde::shutdown(); });
+    return report_error([] { shutdown(); });
   }
 
   int abort_job() {
-    ronde::abort("enough");
+    abort("enough");
     return report_error([] { finish_sum(start_sum("after the end", 5)); });
   }
 
   int never_submit() {
-    for (int rank = 0; rank < ronde::size(); ++rank) {
+    for (int rank = 0; rank < size(); ++rank) {
       if (rank != rank_) notes_.await("report", rank);
     }
     return report_error([] { finish_sum(start_sum("too late", 5)); });
@@ -461,7 +437,7 @@ class Rank {
     if (arguments_.moment == "while others shut down") {
       return report_error([&] {
         notes_.write_own("waits");
-        ronde::shutdown();
+        shutdown();
       });
     }
     if (arguments_.moment == "between rows and data") {
@@ -501,14 +477,14 @@ class Rank {
   static void check_aftermath(nlohmann::json& report) {
     report["later"] = "the same";
     // After a shutdown() the default runtime is gone: asking it is another error.
-    if (ronde::is_initialized()) {
+    if (is_initialized()) {
       const nlohmann::json later = outcome_of([] { finish_sum(start_sum("later", 3)); });
       const bool same = later["threw"] == "GroupError" && later["text"] == report["text"] &&
                         later["failed_rank"] == report["failed_rank"];
       if (!same) report["later"] = later;
     }
     const double start = now_s();
-    ronde::shutdown();
+    shutdown();
     report["shutdown_s"] = now_s() - start;
   }
 
@@ -532,24 +508,24 @@ Arguments parse(char** words) {
 void stand_on_simulated_host() {
   const char* const hosts = std::getenv("RONDE_TEST_HOSTS");
   if (hosts == nullptr) return;
-  const auto rank = static_cast<std::size_t>(ronde::test::launched_rank());
+  const auto rank = static_cast<std::size_t>(launched_rank());
   setenv("RONDE_HOST_ID", std::string(1, std::string(hosts).at(rank)).c_str(), 1);
 }
 
 /// The victims end while all make their backends.
 int fail_in_init(const Arguments& arguments) {
-  const int rank = ronde::test::launched_rank();
+  const int rank = launched_rank();
   const Notes notes(arguments.folder, rank);
-  ronde::BackendFactory factory;
-  factory.create = [&](ronde::BackendContext&) -> std::unique_ptr<ronde::Backend> {
+  BackendFactory factory;
+  factory.create = [&](BackendContext&) -> std::unique_ptr<Backend> {
     notes.write_own("end", std::to_string(now_s()));
     if (arguments.victims.contains(rank)) raise(SIGKILL);
     throw std::runtime_error("no rank gets as far as to hear of this");
   };
-  ronde::register_backend("deadly", factory);
+  register_backend("deadly", factory);
   setenv("RONDE_CPU_BACKEND", "deadly", 1);
-  nlohmann::json report = outcome_of([] { ronde::init(); });
-  report["later"] = ronde::is_initialized() ? "initialised" : "the same";
+  nlohmann::json report = outcome_of([] { init(); });
+  report["later"] = is_initialized() ? "initialised" : "the same";
   report["shutdown_s"] = 0.0;
   add_ends(report, arguments, notes);
   notes.write_report(report);
@@ -557,8 +533,10 @@ int fail_in_init(const Arguments& arguments) {
 }
 
 }  // namespace
+}  // namespace ronde::test
 
 int main(int count, char** words) {
+  using namespace ronde::test;
   if (count != 6) {
     std::cerr << "usage: mp_victim <folder> <moment> <end> <victims> <seed>\n";
     return 2;
