@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What an event costs, with the figures that are made of it: those of a small allreduce, again and
 // again. Prints the median of several rounds.
-#include <algorithm>
 #include <chrono>
 #include <cstdint>
 #include <cstdio>
@@ -9,6 +8,7 @@
 #include <vector>
 
 #include "core/src/events/event_log.h"
+#include "tests/perf/rounds.h"
 
 namespace {
 
@@ -58,8 +58,7 @@ double ns_an_operation(std::uint64_t capacity) {
     const std::chrono::duration<double, std::nano> passed = EventLog::Clock::now() - begin;
     rounds.push_back(passed.count() / kOperations);
   }
-  std::sort(rounds.begin(), rounds.end());
-  return rounds[kRounds / 2];
+  return perf::median(rounds);
 }
 
 }  // namespace

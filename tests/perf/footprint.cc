@@ -50,14 +50,18 @@ double over_ranks(MPI_Op op, double value) {
   return value;
 }
 
+double number_of_process(const std::string& name, const std::string& key) {
+  std::ifstream file("/proc/self/" + name);
+  for (std::string line; std::getline(file, line);) {
+    if (line.starts_with(key)) return std::stod(line.substr(key.size()));
+  }
+  throw std::runtime_error("/proc/self/" + name + " has no line '" + key + "'");
+}
+
 /// Of all ranks, in MiB: what they share is counted once.
 double memory_of_host() {
   MPI_Barrier(MPI_COMM_WORLD);
-  std::ifstream file("/proc/self/smaps_rollup");
-  for (std::string line; std::getline(file, line);) {
-    if (line.rfind("Pss:", 0) == 0) return over_ranks(MPI_SUM, std::stod(line.substr(4)) / 1024);
-  }
-  throw std::runtime_error("/proc/self/smaps_rollup has no line 'Pss:'");
+  return over_ranks(MPI_SUM, number_of_process("smaps_rollup", "Pss:") / 1024);
 }
 
 double cpu_seconds() {
@@ -134,20 +138,9 @@ void measure_load() {
       idle, waiting);
 }
 
-int threads_of_process() {
-  std::ifstream file("/proc/self/status");
-  for (std::string line; std::getline(file, line);) {
-    if (line.rfind("Threads:", 0) == 0) return std::stoi(line.substr(8));
-  }
-  throw std::runtime_error("/proc/self/status has no line 'Threads:'");
-}
-
 void sum(ronde::ProcessSet set) {
-  float value = 1;
-  ronde::Request request;
-  request.name = "sum";
-  request.shape = {1};
-  request.input = request.output = &value;
+  std::vector<float> values(1);
+  ronde::Request request = ronde::test::sum_request(values, "sum");
   request.set = set;
   ronde::run(std::move(request));
 }
@@ -179,8 +172,8 @@ void measure_worlds(bool speaks) {
         over_ranks(MPI_MAX, load_of([] { std::this_thread::sleep_for(kIdleness); }));
     const double us = us_of_sum(worlds.front().set());
     if (speaks) {
-      std::printf("| %d | %d | %.1f | %.2f | %.2f |\n", count, threads_of_process(), memory, idle,
-                  us);
+      std::printf("| %d | %.0f | %.1f | %.2f | %.2f |\n", count,
+                  number_of_process("status", "Threads:"), memory, idle, us);
     }
     for (ronde::World& world : worlds) world.shutdown();
   }

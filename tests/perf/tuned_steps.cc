@@ -9,18 +9,11 @@
 #include <vector>
 
 #include "ronde/ronde.h"
+#include "tests/perf/rounds.h"
+#include "tests/support/ranks/requests.h"
 
 using namespace ronde;
 using Clock = std::chrono::steady_clock;
-
-namespace {
-
-double median(std::vector<double> values) {
-  std::ranges::sort(values);
-  return values.at(values.size() / 2);
-}
-
-}  // namespace
 
 int main(int argc, char** argv) {
   const auto argument = [&](int i, const char* otherwise) {
@@ -39,11 +32,8 @@ int main(int argc, char** argv) {
     std::vector<Work> works;
     for (std::size_t i = 0; i < tensors; ++i) {
       std::this_thread::sleep_for(pause);
-      Request request;
-      request.name = "t" + std::to_string(i);
+      Request request = test::sum_request(values[i], "t" + std::to_string(i));
       request.op = ReduceOp::Average;
-      request.shape = {static_cast<std::int64_t>(elements)};
-      request.input = request.output = values[i].data();
       works.push_back(submit(std::move(request)));
     }
     for (const Work& work : works) work.wait();
@@ -53,7 +43,7 @@ int main(int argc, char** argv) {
   const std::size_t last = std::min<std::size_t>(steps, 30);
   if (rank() == 0) {
     std::printf("median of the last %zu of %zu steps: %.2f ms\n", last, steps,
-                median({times.end() - static_cast<std::ptrdiff_t>(last), times.end()}));
+                perf::median({times.end() - static_cast<std::ptrdiff_t>(last), times.end()}));
   }
   shutdown();
   return 0;

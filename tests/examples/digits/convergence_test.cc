@@ -30,6 +30,11 @@ constexpr int kEpochs = 8;
 constexpr int kBatch = 48;  // of all ranks together
 constexpr int kSeeds = 3;
 
+const example::DigitSets& data() {
+  static const example::DigitSets digits = example::read_digits();
+  return digits;
+}
+
 enum class Inner { Adam, Momentum, HalfRate };
 
 /// Means over all seeds.
@@ -56,10 +61,9 @@ std::shared_ptr<torch::optim::Optimizer> make_inner(Inner inner, torch::nn::Sequ
 /// The sum of the losses of this rank's images in the last epoch, and how many these are.
 template <typename Optimizer>
 at::Tensor learn(torch::nn::Sequential& net, Optimizer& optimizer,
-                 const ronde::DistributedSampler& sampler, int batch_size,
-                 const example::Digits& digits) {
+                 const ronde::DistributedSampler& sampler, int batch_size) {
   const auto loader =
-      torch::data::make_data_loader(digits, sampler, static_cast<std::size_t>(batch_size));
+      torch::data::make_data_loader(data().train, sampler, static_cast<std::size_t>(batch_size));
   at::Tensor sums;
   for (int epoch = 1; epoch <= kEpochs; ++epoch) {
     sums = at::zeros({2}, at::kDouble);
@@ -77,10 +81,9 @@ at::Tensor learn(torch::nn::Sequential& net, Optimizer& optimizer,
 }
 
 /// The mean loss, and the share of right answers.
-at::Tensor results_of(torch::nn::Sequential& net, const at::Tensor& sums,
-                      const example::DigitSets& digits) {
+at::Tensor results_of(torch::nn::Sequential& net, const at::Tensor& sums) {
   const torch::NoGradGuard no_grad;
-  const auto test = digits.test.part(0, 1);
+  const auto test = data().test.part(0, 1);
   const auto answers = net->forward(test.data.to(torch::kFloat)).argmax(1);
   return at::stack({sums[0] / sums[1], (answers == test.target).to(torch::kDouble).mean()});
 }
@@ -96,26 +99,26 @@ Figures figures_of(const at::Tensor& results, const std::string& name) {
   return figures;
 }
 
-Figures train(const std::string& name, Inner inner, const DistributedOptimizerOptions& options,
-              const example::DigitSets& digits) {
+Figures train(const std::string& name, Inner inner,
+              const DistributedOptimizerOptions& options = {}) {
   std::vector<at::Tensor> results;
   for (int seed = 1; seed <= kSeeds; ++seed) {
     torch::manual_seed(static_cast<std::uint64_t>(seed));
     torch::nn::Sequential net = make_net();
     ronde::broadcast_parameters(*net, 0);
     DistributedOptimizer optimizer(make_inner(inner, net), net->named_parameters(), options);
-    const ronde::DistributedSampler sampler(*digits.train.size(),
+    const ronde::DistributedSampler sampler(*data().train.size(),
                                             {.seed = static_cast<std::uint64_t>(seed)});
-    at::Tensor sums = learn(net, optimizer, sampler, kBatch / ronde::size(), digits.train);
+    at::Tensor sums = learn(net, optimizer, sampler, kBatch / ronde::size());
     ronde::allreduce_(sums, {.name = "sums", .op = ReduceOp::Sum});
     CHECK(ronde_test::same_on_all_ranks(ronde_test::flatten(net->parameters())));
-    results.push_back(results_of(net, sums, digits));
+    results.push_back(results_of(net, sums));
   }
   return figures_of(at::stack(results), name);
 }
 
 /// Without Ronde: one process has the whole batch. Each rank takes some of the seeds.
-Figures train_alone(Inner inner, const example::DigitSets& digits) {
+Figures train_alone(Inner inner) {
   at::Tensor results = at::zeros({kSeeds, 2}, at::kDouble);
   for (int seed = 1; seed <= kSeeds; ++seed) {
     if (seed % ronde::size() != ronde::rank()) continue;
@@ -123,9 +126,9 @@ Figures train_alone(Inner inner, const example::DigitSets& digits) {
     torch::nn::Sequential net = make_net();
     const auto optimizer = make_inner(inner, net);
     const ronde::DistributedSampler sampler(
-        *digits.train.size(), {.seed = static_cast<std::uint64_t>(seed), .rank = 0, .size = 1});
-    const at::Tensor sums = learn(net, *optimizer, sampler, kBatch, digits.train);
-    results[seed - 1].copy_(results_of(net, sums, digits));
+        *data().train.size(), {.seed = static_cast<std::uint64_t>(seed), .rank = 0, .size = 1});
+    const at::Tensor sums = learn(net, *optimizer, sampler, kBatch);
+    results[seed - 1].copy_(results_of(net, sums));
   }
   ronde::allreduce_(results, {.name = "results", .op = ReduceOp::Sum});
   return figures_of(results, "the same in one process");
@@ -165,45 +168,35 @@ constexpr bool kOfGradients = false;
 TEST_CASE("Adam learns the digits by compressed gradients and by Adasum as by averages",
           "[n2][n4]") {
   ronde_test::use_ronde();
-  const example::DigitSets digits = example::read_digits();
-  const auto trained = [&](const std::string& name, Inner inner,
-                           const DistributedOptimizerOptions& options = {}) {
-    return train(name, inner, options, digits);
-  };
   // Sums over ranks are rounded in another order, which moves the loss by 0.01 of what seeds do.
-  const Figures average = trained("Adam, average", Inner::Adam);
-  check_alike(average, train_alone(Inner::Adam, digits), 0.1);
+  const Figures average = train("Adam, average", Inner::Adam);
+  check_alike(average, train_alone(Inner::Adam), 0.1);
   // Halves: by 0.06 of it.
   const auto fp16 = ronde::Compression::fp16();
   const auto bf16 = ronde::Compression::bf16();
-  check_alike(trained("Adam, average, fp16", Inner::Adam, compressed(fp16)), average, 0.5);
-  check_alike(trained("Adam, average, bf16", Inner::Adam, compressed(bf16)), average, 0.5);
+  check_alike(train("Adam, average, fp16", Inner::Adam, compressed(fp16)), average, 0.5);
+  check_alike(train("Adam, average, bf16", Inner::Adam, compressed(bf16)), average, 0.5);
   // Steps that differ are added, so that it learns faster: by 5 times what seeds do on 2 ranks, and
   // by 10 on 4. Were they averaged, it would learn as by averages.
-  const Figures steps = trained("Adam, Adasum of steps", Inner::Adam, adasum(kOfSteps));
+  const Figures steps = train("Adam, Adasum of steps", Inner::Adam, adasum(kOfSteps));
   check_below(steps, average, 2, 1);
-  check_alike(trained("Adam, Adasum of steps, fp16", Inner::Adam, adasum(kOfSteps, fp16)), steps,
+  check_alike(train("Adam, Adasum of steps, fp16", Inner::Adam, adasum(kOfSteps, fp16)), steps,
               0.5);
 }
 
 TEST_CASE("SGD with momentum learns the digits by Adasum as by averages", "[n2][n4]") {
   ronde_test::use_ronde();
-  const example::DigitSets digits = example::read_digits();
-  const auto trained = [&](const std::string& name, Inner inner,
-                           const DistributedOptimizerOptions& options = {}) {
-    return train(name, inner, options, digits);
-  };
   const std::string name = "SGD with momentum";
-  const Figures average = trained(name + ", average", Inner::Momentum);
-  check_alike(average, train_alone(Inner::Momentum, digits), 0.1);
-  const Figures steps = trained(name + ", Adasum of steps", Inner::Momentum, adasum(kOfSteps));
+  const Figures average = train(name + ", average", Inner::Momentum);
+  check_alike(average, train_alone(Inner::Momentum), 0.1);
+  const Figures steps = train(name + ", Adasum of steps", Inner::Momentum, adasum(kOfSteps));
   const Figures gradients =
-      trained(name + ", Adasum of gradients", Inner::Momentum, adasum(kOfGradients));
+      train(name + ", Adasum of gradients", Inner::Momentum, adasum(kOfGradients));
   const std::string half = name + " at half the rate";
-  const Figures half_average = trained(half + ", average", Inner::HalfRate);
-  const Figures half_steps = trained(half + ", Adasum of steps", Inner::HalfRate, adasum(kOfSteps));
+  const Figures half_average = train(half + ", average", Inner::HalfRate);
+  const Figures half_steps = train(half + ", Adasum of steps", Inner::HalfRate, adasum(kOfSteps));
   const Figures half_gradients =
-      trained(half + ", Adasum of gradients", Inner::HalfRate, adasum(kOfGradients));
+      train(half + ", Adasum of gradients", Inner::HalfRate, adasum(kOfGradients));
   // Faster, as with Adam: by 1.6 times what seeds do on 2 ranks, which is much here, and 2.3 on 4.
   check_below(half_steps, half_average, 1, 1);
   check_below(half_gradients, half_average, 1, 1);
