@@ -11,45 +11,30 @@
 #include "tests/support/oracle/forms.h"
 #include "tests/support/processes/temporary_folder.h"
 #include "tests/support/ranks/ranks.h"
+#include "tests/support/ranks/requests.h"
 
 // The example of docs/adding_a_backend.md does what the page says: a backend that knows nothing but
 // the public headers runs every collective, with ranks as threads.
 
 namespace {
 
-using ronde::Collective;
-using ronde::DataType;
-using ronde::ReduceOp;
-using ronde::Request;
-using ronde::Runtime;
-using ronde::test::check;
-using ronde::test::Row;
+using namespace ronde;
+using namespace ronde::test;
 
 void run_on_files(int size, const std::function<void(int rank, Runtime& runtime)>& body) {
-  const ronde::inproc::Group group(size);
-  ronde::Config config = ronde::test::test_config();
+  const inproc::Group group(size);
+  Config config = test_config();
   config.cpu_backend = "file";
   config.fusion_bytes = 256;
-  ronde::test::run_ranks(size, [&](int rank) {
-    ronde::RuntimeOptions options = ronde::test::options_of(group, rank, config);
+  run_ranks(size, [&](int rank) {
+    RuntimeOptions options = options_of(group, rank, config);
     options.backends.clear();
     options.backends["file"] = file_backend::file_backend_factory();
     Runtime runtime(std::move(options));
-    check(runtime.backend_name(ronde::DeviceKind::Cpu) == "file", "the backend is the file one");
+    check(runtime.backend_name(DeviceKind::Cpu) == "file", "the backend is the file one");
     body(rank, runtime);
     runtime.shutdown();
   });
-}
-
-template <typename T>
-Request in_place(std::vector<T>& values, DataType dtype, ReduceOp op, const std::string& name) {
-  Request request;
-  request.name = name;
-  request.dtype = dtype;
-  request.op = op;
-  request.shape = {static_cast<std::int64_t>(values.size())};
-  request.input = request.output = values.data();
-  return request;
 }
 
 /// All that the backend says it can do: halves reach it as f32, a wire_dtype as what travels, and
@@ -103,12 +88,12 @@ TEST_CASE("the file backend reduces what is fused") {
   run_on_files(3, [](int rank, Runtime& runtime) {
     std::vector<std::vector<float>> sums;
     for (int i = 1; i <= 20; ++i) sums.emplace_back(7, static_cast<float>(rank * i));
-    std::vector<ronde::Work> works;
+    std::vector<Work> works;
     for (std::vector<float>& sum : sums) {
       const std::string name = std::to_string(works.size());
-      works.push_back(runtime.submit(in_place(sum, DataType::F32, ReduceOp::Sum, name)));
+      works.push_back(runtime.submit(sum_request(sum, name)));
     }
-    for (const ronde::Work& work : works) work.wait();
+    for (const Work& work : works) work.wait();
     float factor = 0;
     for (const std::vector<float>& sum : sums) {
       check(sum == std::vector<float>(7, 3 * ++factor), "a sum");
@@ -118,35 +103,33 @@ TEST_CASE("the file backend reduces what is fused") {
 
 TEST_CASE("what the file backend cannot do is refused before it is asked") {
   run_on_files(2, [](int, Runtime& runtime) {
-    std::vector<std::int32_t> integers(3, 1);
-    const auto by_type = ronde::test::text_of<ronde::UsageError>([&] {
-      runtime.submit(in_place(integers, DataType::I32, ReduceOp::Sum, "integers")).wait();
-    });
-    check(by_type.find("backend file cannot do allreduce i32 [3] sum") != std::string::npos,
-          by_type);
     std::vector<float> values(3, 2);
-    const auto by_op = ronde::test::text_of<ronde::UsageError>([&] {
-      runtime.submit(in_place(values, DataType::F32, ReduceOp::Product, "product")).wait();
-    });
-    check(by_op.find("product") != std::string::npos, by_op);
-    runtime.submit(in_place(values, DataType::F32, ReduceOp::Sum, "sum")).wait();
+    for (const bool by_type : {true, false}) {
+      Request request = sum_request(values, "refused");
+      if (by_type) request.dtype = DataType::I32;
+      if (!by_type) request.op = ReduceOp::Product;
+      const std::string text = text_of<UsageError>([&] { runtime.submit(request).wait(); });
+      check_contains(text, std::string("backend file cannot do allreduce ") +
+                               (by_type ? "i32 [3] sum" : "f32 [3] product"));
+    }
+    runtime.submit(sum_request(values, "sum")).wait();
     check(values[0] == 4, "the job goes on");
   });
 }
 
 TEST_CASE("the file backend leaves no file behind, after success and after a failure", "[own]") {
-  const ronde::test::TemporaryFolder folder;
+  const TemporaryFolder folder;
   REQUIRE(setenv("TMPDIR", folder.path().c_str(), 1) == 0);
   run_on_files(3, [](int, Runtime& runtime) {
     std::vector<float> values(1000, 1);
-    runtime.submit(in_place(values, DataType::F32, ReduceOp::Sum, "sum")).wait();
+    runtime.submit(sum_request(values, "sum")).wait();
   });
   CHECK(std::filesystem::is_empty(folder.path()));
   run_on_files(2, [](int rank, Runtime& runtime) {
-    ronde::test::text_of<ronde::GroupError>([&] {
+    text_of<GroupError>([&] {
       for (int step = 0;; ++step) {
         std::vector<float> values(10, 1);
-        runtime.submit(in_place(values, DataType::F32, ReduceOp::Sum, "sum")).wait();
+        runtime.submit(sum_request(values, "sum")).wait();
         if (rank == 0 && step == 3) runtime.abort("enough");
       }
     });
