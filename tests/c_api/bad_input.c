@@ -5,7 +5,6 @@
 #include "check.h"
 
 #define SUITE "bad_input"
-enum { kSet = RONDE_ALL_RANKS };
 
 static double values[64];
 static const int64_t kShape[RONDE_MAX_DIMS + 1] = {2, 1, 1, 1, 1, 1, 1, 1, 1};

@@ -3,7 +3,7 @@
 #include "check.h"
 
 #define SUITE "capacity"
-enum { kMost = 64, kSet = RONDE_ALL_RANKS };
+enum { kMost = 64 };
 
 static double results[kMost];
 

@@ -59,6 +59,8 @@ void add_case(struct test_case* one);
 extern char current_case[1 << 10];
 void print_current_case(void);
 
+enum { kSet = RONDE_ALL_RANKS };
+
 typedef int (*start_fn)(const ronde_tensor* in, ronde_tensor* out,
                         const ronde_operation_options* options, ronde_work* work);
 

@@ -6,7 +6,6 @@
 #include "check.h"
 
 #define SUITE "collectives"
-enum { kSet = RONDE_ALL_RANKS };
 
 CASE(reductions_and_factors) {
   const int n = all_ranks();

@@ -8,15 +8,6 @@
 static int world_rank;
 static int world_size;
 
-static ronde_init_options some_ranks(const int* comm, const int* ranks, int count) {
-  ronde_init_options options = {0};
-  options.struct_size = sizeof(options);
-  options.mpi_comm = comm;
-  options.mpi_ranks.ranks = ranks;
-  options.mpi_ranks.count = count;
-  return options;
-}
-
 /* A sum by Ronde is in flight while MPI sums over the same ranks. */
 static void check_group_of(MPI_Comm comm, const ronde_init_options* options) {
   double value = world_rank + 1;
@@ -40,7 +31,7 @@ static void a_communicator(void) {
   MPI_Comm half = MPI_COMM_NULL;
   MPI_Comm_split(MPI_COMM_WORLD, world_rank % 2, -world_rank, &half);
   const int handle = MPI_Comm_c2f(half);
-  const ronde_init_options options = some_ranks(&handle, NULL, 0);
+  const ronde_init_options options = {.struct_size = sizeof(options), .mpi_comm = &handle};
   check_group_of(half, &options);
   MPI_Comm_free(&half);
   check_group_of(MPI_COMM_WORLD, NULL);
@@ -49,7 +40,7 @@ static void a_communicator(void) {
 static void a_list_of_ranks(void) {
   const int ranks[] = {world_size - 1, 0};
   const int is_in = world_rank == 0 || world_rank == world_size - 1;
-  const ronde_init_options options = some_ranks(NULL, ranks, 2);
+  const ronde_init_options options = {.struct_size = sizeof(options), .mpi_ranks = {ranks, 2}};
   MPI_Comm chosen = MPI_COMM_NULL;
   MPI_Comm_split(MPI_COMM_WORLD, is_in, -world_rank, &chosen);
   if (is_in) {
@@ -62,7 +53,7 @@ static void a_list_of_ranks(void) {
 
 int main(void) {
   const int rank = 0;
-  const ronde_init_options options = some_ranks(NULL, &rank, 1);
+  const ronde_init_options options = {.struct_size = sizeof(options), .mpi_ranks = {&rank, 1}};
   int provided = MPI_THREAD_SINGLE;
   setenv("RONDE_LOG_LEVEL", "warning", 1);
   alarm(100);

@@ -6,7 +6,7 @@
 #include "check.h"
 
 #define SUITE "groups"
-enum { kSet = RONDE_ALL_RANKS, kThreadCount = 4, kMembers = 3 };
+enum { kThreadCount = 4, kMembers = 3 };
 
 /* Begins a group of two sums. */
 static void begin_two(const char* first, const char* second, double values[2],

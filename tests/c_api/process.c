@@ -10,7 +10,6 @@
 #include "check.h"
 
 #define SUITE "process"
-enum { kSet = RONDE_ALL_RANKS };
 
 /* Every function that needs the group. */
 static void expect_not_initialized(void) {

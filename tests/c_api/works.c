@@ -7,7 +7,6 @@
 #include "check.h"
 
 #define SUITE "works"
-enum { kSet = RONDE_ALL_RANKS };
 
 /* A sum that is not done before release() was called: rank 0 holds it back. */
 struct held {

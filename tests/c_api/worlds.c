@@ -3,7 +3,6 @@
 #include "check.h"
 
 #define SUITE "worlds"
-enum { kSet = RONDE_ALL_RANKS };
 static const uint32_t kUnknown = (UINT32_C(1) << 31) + 12345;
 static const int kFirst[] = {0};
 
