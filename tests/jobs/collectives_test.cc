@@ -2,7 +2,6 @@
 // Collectives of any size, whose rows are spread over the ranks in any way, over shared memory and
 // over MPI, against the oracle. Several in flight at a time are in random_programs_test.cc.
 #include <catch2/catch.hpp>
-#include <new>
 #include <string>
 #include <vector>
 
@@ -106,37 +105,6 @@ void check_allreduce(const PlainMpi& mpi, DataType dtype) {
   }
 }
 
-/// Every rank contributes ones; the last rank cannot allocate its result.
-void check_without_memory(const PlainMpi& mpi, Collective kind) {
-  const bool fails = mpi.rank() == mpi.size() - 1;
-  const std::vector<std::int32_t> input(1200 * static_cast<std::size_t>(mpi.size()), 1);
-  std::vector<std::int32_t> output;
-  Request request;
-  request.kind = kind;
-  request.name = "no memory " + std::string(to_string(kind));
-  request.dtype = DataType::I32;
-  request.shape = {std::ssize(input)};
-  request.input = input.data();
-  request.allocate_output = [&](const std::vector<std::int64_t>& shape) -> void* {
-    if (fails) throw std::bad_alloc();
-    output.resize(static_cast<std::size_t>(shape.at(0)));
-    return output.data();
-  };
-  const Work work = ronde::submit(std::move(request));
-  CAPTURE(to_string(kind));
-  if (fails) {
-    CHECK_THROWS_AS(work.wait(), OutOfMemoryError);
-    return;
-  }
-  work.wait();
-  const bool reduces = kind == Collective::Reducescatter;
-  const int parts = kind == Collective::Allgather ? mpi.size() * mpi.size()
-                    : reduces                     ? 1
-                                                  : mpi.size();
-  CHECK(output == std::vector<std::int32_t>(1200 * static_cast<std::size_t>(parts),
-                                            reduces ? mpi.size() : 1));
-}
-
 /// A case of every type over every backend.
 template <typename Check>
 void add_types(Collective kind, Check check) {
@@ -158,17 +126,6 @@ void add_types(Collective kind, Check check) {
   }
   return true;
 }();
-
-TEST_CASE("a rank without memory for its result fails alone on every backend") {
-  with_each_backend([](const PlainMpi& mpi, const std::string& backend) {
-    CAPTURE(backend);
-    for (const Collective kind :
-         {Collective::Allgather, Collective::Alltoall, Collective::Reducescatter}) {
-      check_without_memory(mpi, kind);
-    }
-    ronde::barrier();
-  });
-}
 
 }  // namespace
 }  // namespace ronde::test

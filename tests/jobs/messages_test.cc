@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Send and recv over shared memory, MPI and simulated hosts. Messages between random ranks, among
-// other operations, are in random_programs_test.cc.
+// Send and recv over shared memory, MPI and simulated hosts, between all ranks at once. Messages
+// between random ranks, also from any of them, among other operations, are in
+// random_programs_test.cc; those in process sets in process_sets_test.cc.
 #include <catch2/catch.hpp>
 #include <string>
 #include <vector>
@@ -11,7 +12,7 @@
 namespace ronde::test {
 namespace {
 
-Request message_request(Collective kind, Elements& elements, int peer, std::int64_t tag = 0) {
+Request message_request(Collective kind, Elements& elements, int peer) {
   Request request;
   request.kind = kind;
   request.dtype = elements.dtype();
@@ -22,7 +23,6 @@ Request message_request(Collective kind, Elements& elements, int peer, std::int6
     request.output = elements.data();
   }
   request.peer = peer;
-  request.tag = tag;
   return request;
 }
 
@@ -51,65 +51,11 @@ void check_all_pairs(PlainMpi& mpi, DataType dtype, std::size_t count) {
   }
 }
 
-/// Rank 0 receives from whoever comes, many of each, with collectives in between.
-void check_any_source(PlainMpi& mpi) {
-  constexpr int kEach = 20;
-  constexpr std::size_t kCount = 3000;
-  std::vector<int> next(static_cast<std::size_t>(mpi.size()), 0);
-  const auto message = [](int from, int number) {
-    return make_bytes(DataType::I32, kCount, from, static_cast<std::uint64_t>(number));
-  };
-  float sum = 0;
-  for (int i = 0; i < kEach; ++i) {
-    float one = 1;
-    Request request;
-    request.name = "sum";
-    request.op = ReduceOp::Sum;
-    request.input = request.output = &one;
-    const Work summed = ronde::submit(request);
-    if (mpi.rank() != 0) {
-      Elements mine = message(mpi.rank(), i);
-      ronde::submit(message_request(Collective::Send, mine, 0, 5)).wait();
-    } else {
-      for (int other = 1; other < mpi.size(); ++other) {
-        Elements received(DataType::I32, kCount);
-        const Work work = ronde::submit(message_request(Collective::Recv, received, kAnyRank, 5));
-        work.wait();
-        CHECK(work.source() > 0);
-        CHECK(received ==
-              message(work.source(), next.at(static_cast<std::size_t>(work.source()))++));
-      }
-    }
-    summed.wait();
-    sum += one;
-  }
-  CHECK(sum == static_cast<float>(kEach * mpi.size()));
-  if (mpi.rank() != 0) return;
-  for (int other = 1; other < mpi.size(); ++other) {
-    CHECK(next[static_cast<std::size_t>(other)] == kEach);
-  }
-}
-
-/// Ends that differ fail on both ranks, and the job goes on.
-void check_mismatch(PlainMpi& mpi) {
-  if (mpi.size() == 1) return;
-  Elements values(DataType::F32, mpi.rank() == 0 ? 4U : 5U);
-  if (mpi.rank() < 2) {
-    const Collective kind = mpi.rank() == 0 ? Collective::Send : Collective::Recv;
-    const Work work = ronde::submit(message_request(kind, values, 1 - mpi.rank()));
-    CHECK_THROWS_WITH(work.wait(), Catch::Contains("rank 0: send f32 [4] to rank 1 (tag 0)") &&
-                                       Catch::Contains("rank 1: recv f32 [5] from rank 0"));
-  }
-  ronde::barrier();
-}
-
 void check_messages(PlainMpi& mpi) {
   for (const DataType dtype : kAllDataTypes) {
     for (const std::size_t count : {0, 1, 1023, 5000}) check_all_pairs(mpi, dtype, count);
   }
   check_all_pairs(mpi, DataType::F32, 1'000'003);
-  check_any_source(mpi);
-  check_mismatch(mpi);
 }
 
 TEST_CASE("messages between ranks of one host arrive as they were sent") {
