@@ -21,8 +21,7 @@ program main
   call ronde_shutdown()
   call ronde_init()
   call of_all_ranks()
-  call reductions_of_reals()
-  call reductions_of_integers()
+  call reductions()
   call shapes()
   call sections()
   call broadcasts()
@@ -63,60 +62,49 @@ contains
   end subroutine of_all_ranks
 
   ! Small whole numbers, so that every order of adding them gives the same.
-  subroutine reductions_of_reals()
+  subroutine reductions()
     integer, parameter :: n = 1000
     integer, parameter :: ops(4) = [RONDE_SUM, RONDE_MIN, RONDE_MAX, RONDE_PRODUCT]
     real(real32) :: single(n), expected_single(n)
     real(real64) :: double(n), expected_double(n)
-    type(MPI_Op) :: of_mpi(4)
-    integer :: i, k
-    this_case = 'reductions of reals'
-    of_mpi = [MPI_SUM, MPI_MIN, MPI_MAX, MPI_PROD]
-    do k = 1, size(ops)
-      single = [(real(mod(i * (rank + 3), 7) - 3, real32), i = 1, n)]
-      double = single
-      call MPI_Allreduce(single, expected_single, n, MPI_REAL, of_mpi(k), MPI_COMM_WORLD)
-      call MPI_Allreduce(double, expected_double, n, MPI_REAL8, of_mpi(k), MPI_COMM_WORLD)
-      call ronde_allreduce(single, ops(k))
-      call ronde_allreduce(double, ops(k), 'double')
-      call check(all(single == expected_single), 'real32')
-      call check(all(double == expected_double), 'real64')
-    end do
-    single = rank
-    double = rank
-    call ronde_allreduce(single, op=RONDE_AVERAGE)
-    call ronde_allreduce(double, RONDE_AVERAGE)
-    call check(all(single == (ranks - 1) / 2.0_real32), 'the average of real32')
-    call check(all(double == (ranks - 1) / 2.0_real64), 'the average of real64')
-  end subroutine reductions_of_reals
-
-  subroutine reductions_of_integers()
-    integer, parameter :: n = 1000
-    integer, parameter :: ops(4) = [RONDE_SUM, RONDE_MIN, RONDE_MAX, RONDE_PRODUCT]
     integer(int32) :: small(n), expected_small(n)
     integer(int64) :: large(n), expected_large(n)
     type(MPI_Op) :: of_mpi(4)
     integer :: i, k
-    this_case = 'reductions of integers'
+    this_case = 'reductions'
     of_mpi = [MPI_SUM, MPI_MIN, MPI_MAX, MPI_PROD]
     do k = 1, size(ops)
       small = [(int(mod(i * (rank + 3), 7) - 3, int32), i = 1, n)]
       large = small * 1000000007_int64
       if (ops(k) == RONDE_PRODUCT) large = small
+      single = small
+      double = small
+      call MPI_Allreduce(single, expected_single, n, MPI_REAL, of_mpi(k), MPI_COMM_WORLD)
+      call MPI_Allreduce(double, expected_double, n, MPI_REAL8, of_mpi(k), MPI_COMM_WORLD)
       call MPI_Allreduce(small, expected_small, n, MPI_INTEGER4, of_mpi(k), MPI_COMM_WORLD)
       call MPI_Allreduce(large, expected_large, n, MPI_INTEGER8, of_mpi(k), MPI_COMM_WORLD)
+      call ronde_allreduce(single, ops(k))
+      call ronde_allreduce(double, ops(k), 'double')
       call ronde_allreduce(small, ops(k))
       call ronde_allreduce(large, ops(k))
+      call check(all(single == expected_single), 'real32')
+      call check(all(double == expected_double), 'real64')
       call check(all(small == expected_small), 'int32')
       call check(all(large == expected_large), 'int64')
     end do
+    single = rank
+    double = rank
     small = 2 * rank
     large = 2 * rank
+    call ronde_allreduce(single, op=RONDE_AVERAGE)
+    call ronde_allreduce(double, RONDE_AVERAGE)
     call ronde_allreduce(small, RONDE_AVERAGE)
     call ronde_allreduce(large, RONDE_AVERAGE)
+    call check(all(single == (ranks - 1) / 2.0_real32), 'the average of real32')
+    call check(all(double == (ranks - 1) / 2.0_real64), 'the average of real64')
     call check(all(small == ranks - 1), 'the average of int32')
     call check(all(large == ranks - 1), 'the average of int64')
-  end subroutine reductions_of_integers
+  end subroutine reductions
 
   subroutine shapes()
     real(real64) :: scalar, plane(3, 5)

@@ -77,19 +77,6 @@ TEST_CASE("a synthetic benchmark has a size of its own, and options of its own")
   CHECK_THROWS_WITH(parse_alone({"--synthetic", "--json", "x"}), Contains("requires --efficiency"));
 }
 
-TEST_CASE("training ends with its budget, of two budgets with the first to be used") {
-  const auto ends = [](const std::vector<const char*>& options, std::int64_t step, double seconds) {
-    return is_used_up(parse(options), {.step = step, .seconds = seconds});
-  };
-  CHECK_FALSE(ends({"--steps", "10"}, 9, 1e6));
-  CHECK(ends({"--steps", "10"}, 10, 0));
-  CHECK_FALSE(ends({"--minutes", "2"}, 1'000'000, 119.9));
-  CHECK(ends({"--minutes", "2"}, 1, 120));
-  CHECK(ends({"--minutes", "2", "--steps", "10"}, 10, 0));
-  CHECK(ends({"--minutes", "2", "--steps", "10"}, 0, 120));
-  CHECK_FALSE(ends({"--minutes", "2", "--steps", "10"}, 9, 119));
-}
-
 TEST_CASE("the learning rate falls by steps") {
   const Options options = parse({"--lr", "8", "--lr-halve-every", "10"});
   CHECK(learning_rate(options, 9) == 8);

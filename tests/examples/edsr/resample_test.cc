@@ -62,14 +62,6 @@ TEST_CASE("bicubic resampling follows Keys' kernel with a of one half, widened w
   CHECK(error_of(bicubic_resize(columns, length, 5).transpose(1, 2)) < 0.51);
 }
 
-TEST_CASE("limit_side shrinks the longer side and keeps the proportions") {
-  const torch::Tensor wide = testing::make_image(0, 60, 100);
-  CHECK(limit_side(wide, 50).sizes() == torch::IntArrayRef({3, 30, 50}));
-  CHECK(limit_side(wide.transpose(1, 2), 50).sizes() == torch::IntArrayRef({3, 50, 30}));
-  CHECK(torch::equal(limit_side(wide, 100), wide));
-  CHECK(torch::equal(limit_side(wide, 0), wide));
-}
-
 TEST_CASE("bytes survive the way to unit range and back") {
   const torch::Tensor bytes = torch::arange(256, torch::kInt64).to(torch::kUInt8).view({1, 16, 16});
   CHECK(torch::equal(to_bytes(to_unit(bytes)), bytes));
