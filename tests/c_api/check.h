@@ -55,10 +55,6 @@ void add_case(struct test_case* one);
   }                                                                          \
   static void body(void)
 
-/* What print_current_case() prints, also where a check fails. */
-extern char current_case[1 << 10];
-void print_current_case(void);
-
 enum { kSet = RONDE_ALL_RANKS };
 
 typedef int (*start_fn)(const ronde_tensor* in, ronde_tensor* out,

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Groups of some of the launcher's ranks, in a program that initialises MPI itself. */
 #include <mpi.h>
-#include <unistd.h>
 
 #include "check.h"
+
+#define SUITE "communicator"
 
 static int world_rank;
 static int world_size;
@@ -51,12 +52,11 @@ static void a_list_of_ranks(void) {
   MPI_Comm_free(&chosen);
 }
 
-int main(void) {
+CASE_ON(-1, in_a_program_of_mpi) {
   const int rank = 0;
   const ronde_init_options options = {.struct_size = sizeof(options), .mpi_ranks = {&rank, 1}};
   int provided = MPI_THREAD_SINGLE;
   setenv("RONDE_LOG_LEVEL", "warning", 1);
-  alarm(100);
   CHECK_FAILS(RONDE_E_USAGE, "MPI is not initialised", ronde_init(&options));
   MPI_Init_thread(NULL, NULL, MPI_THREAD_MULTIPLE, &provided);
   CHECK(provided == MPI_THREAD_MULTIPLE);
@@ -65,5 +65,4 @@ int main(void) {
   a_communicator();
   a_list_of_ranks();
   MPI_Finalize();
-  return 0;
 }
