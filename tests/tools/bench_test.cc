@@ -12,8 +12,6 @@
 #include "ronde/ronde.h"
 #include "tests/support/harness/captured_errors.h"
 #include "tests/support/processes/beside.h"
-#include "tests/support/processes/reserved_port.h"
-#include "tests/support/ranks/ranks.h"
 #include "tests/tools/bench_command.h"
 #include "tools/bench/benchmarks/benchmarks.h"
 #include "tools/bench/subjects/peers.h"
@@ -294,25 +292,6 @@ TEST_CASE(
       CHECK((row.at("ratio").is_null() && row.at("regime").is_null()));
     }
   }
-}
-
-TEST_CASE("ranks meet for a benchmark by the variables of Slurm") {
-  const ReservedPort port;
-  run_ranks(2, [&](int rank) {
-    const std::string number = std::to_string(rank);
-    const CommandResult result =
-        run_program({RONDE_COMMAND, "bench", "allreduce", "--max", "64", "--iters", "2"},
-                    {{"SLURM_PROCID", number},
-                     {"SLURM_LOCALID", number},
-                     {"SLURM_NTASKS", "2"},
-                     {"SLURM_JOB_ID", "17"},
-                     {"SLURM_STEP_ID", "0"},
-                     {"SLURM_STEP_NUM_NODES", "1"},
-                     {"SLURM_STEP_NODELIST", "a-node-of-no-name[1-1]"},
-                     {"RONDE_PORT", std::to_string(port.number())}});
-    check(result.exit_code == 0, "rank " + number + " succeeds: " + result.err);
-    if (rank == 0) check_contains(result.out, "2 ranks on 1 host, backend shm");
-  });
 }
 
 TEST_CASE("helper: a rank in step", "[.]") {
