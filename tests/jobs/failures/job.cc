@@ -3,8 +3,6 @@
 
 #include <sys/types.h>
 
-#include <algorithm>
-#include <cctype>
 #include <csignal>
 #include <fstream>
 #include <future>
@@ -40,8 +38,7 @@ std::string contents_of(const fs::path& path) {
 }
 
 bool is_number(const std::string& text) {
-  return !text.empty() && std::all_of(text.begin(), text.end(),
-                                      [](unsigned char c) { return std::isdigit(c) != 0; });
+  return !text.empty() && text.find_first_not_of("0123456789") == std::string::npos;
 }
 
 template <typename Visit>
