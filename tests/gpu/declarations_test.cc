@@ -98,6 +98,7 @@ TEST_CASE("the cuda functions that Ronde declares are those of the toolkit") {
   CHECK_CALL(module_load, cuModuleLoadData);
   CHECK_CALL(module_unload, cuModuleUnload);
   CHECK_CALL(module_function, cuModuleGetFunction);
+  CHECK_CALL(occupancy, cuOccupancyMaxActiveBlocksPerMultiprocessor);
 #if CUDA_VERSION >= 12040
   CHECK_CALL(function_load, cuFuncLoad);
 #else

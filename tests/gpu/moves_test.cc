@@ -67,11 +67,13 @@ TEST_CASE_METHOD(Parts, "a cuda copy has blocks by its bytes, and few where a li
   kernels.move(stream, move, {.scaling = Scaling{2.0, 1.0}});
   kernels.move(stream, move, {.to = DataType::F16});
   CHECK(blocks == std::vector<unsigned>{20, 20, 20});
-  // The fake GPU has 132 multiprocessors.
+  // The fake GPU has 132 multiprocessors, which hold 4 blocks of some kernels and 3 of others.
   const std::vector<KernelSet::Move> large = {{source.data(), target.data(), 40'000'000}};
   kernels.move(stream, large, {});
+  kernels.move(stream, large, {.scaling = Scaling{2.0, 1.0}});
   kernels.move(stream, large, {.traffic = Traffic::Link});
-  CHECK(std::vector(blocks.begin() + 3, blocks.end()) == std::vector<unsigned>{4 * 132, 32});
+  CHECK(std::vector(blocks.begin() + 3, blocks.end()) ==
+        std::vector<unsigned>{4 * 132, 3 * 132, 32});
 }
 
 TEST_CASE_METHOD(Parts, "cuda reductions over a link have blocks by what a thread has on the way") {

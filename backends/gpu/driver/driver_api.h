@@ -128,6 +128,9 @@ struct DriverApi : DeviceQueryApi {
   Call<ModuleHandle*, const void*> module_load{*this, "cuModuleLoadData"};
   Call<ModuleHandle> module_unload{*this, "cuModuleUnload"};
   Call<FunctionHandle*, ModuleHandle, const char*> module_function{*this, "cuModuleGetFunction"};
+  /// How many blocks of so many threads, and bytes of shared memory, a multiprocessor holds.
+  Call<int*, FunctionHandle, int, std::size_t> occupancy{
+      *this, "cuOccupancyMaxActiveBlocksPerMultiprocessor"};
   /// Since CUDA 12.4.
   Call<FunctionHandle> function_load{*this, "cuFuncLoad", vendor::Need::Optional};
   Call<FunctionHandle, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned,

@@ -18,8 +18,6 @@ namespace {
 /// H100's multiprocessors. In other reductions each thread has 16 bytes in flight.
 constexpr std::uint64_t kLinkBlocks = 32;
 constexpr std::uint64_t kLinkBlocksOfOthers = 4 * kLinkBlocks;
-/// As many as are resident at the same time.
-constexpr std::uint64_t kBlocksOfMultiprocessor = 2048 / kernels::kThreads;
 
 std::string copy_name(DataType from, DataType to) {
   return "ronde_copy_" + std::string(to_string(from)) + "_" + std::string(to_string(to));
@@ -115,7 +113,7 @@ void KernelSet::move(const Stream& stream, std::span<const Move> moves, const Ho
   table.scale = {how.scaling.factor, how.scaling.divisor};
   table.neutral_of = operation_of(how.op);
   const auto launch_table = [&] {
-    launch(stream, name, blocks_for(table.tiles, how.traffic, kLinkBlocks), &table);
+    launch(stream, name, {table.tiles, how.traffic, kLinkBlocks}, &table);
   };
   for (const Move& each : moves) {
     if (each.count == 0) continue;
@@ -177,32 +175,31 @@ void KernelSet::reduce(const Stream& stream, DevicePointer output, kernels::Redu
   how.prescale = {reduction.prescale, 1.0};
   how.final_scale = {reduction.final.factor, reduction.final.divisor};
   launch(stream, "ronde_reduce_" + std::string(to_string(reduction.dtype)),
-         blocks_for(kernels::tiles_of(count, size_of(reduction.dtype)), traffic,
-                    how.at_once > 0 ? kLinkBlocks : kLinkBlocksOfOthers),
+         {kernels::tiles_of(count, size_of(reduction.dtype)), traffic,
+          how.at_once > 0 ? kLinkBlocks : kLinkBlocksOfOthers},
          &how);
 }
 
 void KernelSet::load(const char* name) {
-  FunctionHandle& function = functions_[name];
+  auto& [function, resident] = kernels_[name];
   context_->call(std::string("looking for the kernel ") + name, &DriverApi::module_function,
                  &function, module_, name);
-  if (!context_->api().function_load) return;
-  context_->call(std::string("loading the kernel ") + name, &DriverApi::function_load, function);
+  const std::string doing = std::string("loading the kernel ") + name;
+  int of_multiprocessor = 0;
+  context_->call(doing, &DriverApi::occupancy, &of_multiprocessor, function,
+                 static_cast<int>(kernels::kThreads), std::size_t{0});
+  resident = static_cast<std::uint64_t>(of_multiprocessor) *
+             static_cast<std::uint64_t>(context_->multiprocessors());
+  if (context_->api().function_load) context_->call(doing, &DriverApi::function_load, function);
 }
 
-unsigned KernelSet::blocks_for(std::uint64_t tiles, Traffic traffic,
-                               std::uint64_t link_blocks) const {
-  const auto multiprocessors = static_cast<std::uint64_t>(context_->multiprocessors());
-  const std::uint64_t most =
-      traffic == Traffic::Link ? link_blocks : multiprocessors * kBlocksOfMultiprocessor;
-  return static_cast<unsigned>(std::min(tiles, most));
-}
-
-void KernelSet::launch(const Stream& stream, const std::string& name, unsigned blocks,
+void KernelSet::launch(const Stream& stream, const std::string& name, const Work& work,
                        void* arguments) {
-  context_->call("launching " + name, &DriverApi::launch, functions_.at(name), blocks, 1U, 1U,
-                 kernels::kThreads, 1U, 1U, 0U, stream.handle(), &arguments,
-                 static_cast<void**>(nullptr));
+  const auto& [function, resident] = kernels_.at(name);
+  const std::uint64_t most = work.traffic == Traffic::Link ? work.link_blocks : resident;
+  context_->call("launching " + name, &DriverApi::launch, function,
+                 static_cast<unsigned>(std::min(work.tiles, most)), 1U, 1U, kernels::kThreads, 1U,
+                 1U, 0U, stream.handle(), &arguments, static_cast<void**>(nullptr));
 }
 
 }  // namespace ronde::cuda

@@ -72,12 +72,22 @@ class KernelSet {
   void load(const char* name);
   void reduce(const Stream& stream, DevicePointer output, kernels::ReductionArguments how,
               std::size_t count, const Reduction& reduction, Traffic traffic);
-  unsigned blocks_for(std::uint64_t tiles, Traffic traffic, std::uint64_t link_blocks) const;
-  void launch(const Stream& stream, const std::string& name, unsigned blocks, void* arguments);
+  /// What determines the number of blocks.
+  struct Work {
+    std::uint64_t tiles;
+    Traffic traffic;
+    std::uint64_t link_blocks;  ///< the most where a link limits the speed
+  };
+  void launch(const Stream& stream, const std::string& name, const Work& work, void* arguments);
+
+  struct Kernel {
+    FunctionHandle function = nullptr;
+    std::uint64_t resident = 0;  ///< blocks that run at the same time: more would run in waves
+  };
 
   const std::shared_ptr<const DeviceContext> context_;
   ModuleHandle module_ = nullptr;
-  std::map<std::string, FunctionHandle> functions_;  ///< by name
+  std::map<std::string, Kernel> kernels_;  ///< by name
 };
 
 }  // namespace ronde::cuda

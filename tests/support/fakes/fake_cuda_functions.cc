@@ -343,6 +343,12 @@ void add_kernels(Functions& functions) {
         *function = s.new_handle<FunctionHandle>();
         return s.functions[*function] = name, kSuccess;
       });
+  define<"cuOccupancyMaxActiveBlocksPerMultiprocessor">(
+      functions, [](State& s, int* blocks, FunctionHandle function, int, std::size_t) {
+        const auto found = s.functions.find(function);
+        if (found == s.functions.end()) return kInvalidHandle;
+        return *blocks = found->second.starts_with("ronde_move") ? 4 : 3, kSuccess;
+      });
   define<"cuFuncLoad">(functions, [](State& s, FunctionHandle function) {
     return s.functions.contains(function) ? kSuccess : kInvalidHandle;
   });
