@@ -270,7 +270,9 @@ RONDE_EVERYWHERE void sum_chunks(const ReductionArguments& how, std::uint64_t at
   RONDE_UNROLL
   for (unsigned c = 0; c < kChunks; ++c) {
     Wide results[kCount];
+    RONDE_UNROLL
     for (unsigned k = 0; k < kCount; ++k) {
+      RONDE_UNROLL
       for (unsigned input = 0; input < kInputs; ++input) {
         const Wide operand = scaled<Element>(Element::widen(loaded[c][input].values[k]), prescale);
         results[k] = input > 0 ? combined<Element>(results[k], operand, Operation::Sum) : operand;
