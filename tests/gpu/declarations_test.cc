@@ -147,6 +147,7 @@ TEST_CASE("the cuda numbers that Ronde declares are those of the toolkit") {
   using namespace ronde::cuda;
   CHECK(kSuccess == CUDA_SUCCESS);
   CHECK(kInvalidValue == CUDA_ERROR_INVALID_VALUE);
+  CHECK(kStubLibrary == CUDA_ERROR_STUB_LIBRARY);
   CHECK(kOutOfMemory == CUDA_ERROR_OUT_OF_MEMORY);
   CHECK(kDeinitialized == CUDA_ERROR_DEINITIALIZED);
   CHECK(kMapFailed == CUDA_ERROR_MAP_FAILED);

@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <catch2/catch.hpp>
+#include <filesystem>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <string>
 
 #include "ronde/build_info.h"
 #include "ronde/config.h"
+#include "tests/support/processes/temporary_folder.h"
 #include "tests/tools/ronde_command.h"
 
 namespace {
@@ -76,6 +78,38 @@ TEST_CASE(
   CHECK_THAT(warned.out, Contains("warning: RONDE_FUSION_BYTE is not a variable") &&
                              Contains("did you mean RONDE_FUSION_BYTES?"));
 }
+
+#ifdef RONDE_CUDA_STUB
+TEST_CASE(
+    "ronde info with the toolkit's stub of the cuda driver, and the real nccl, says why not") {
+  const ronde::test::TemporaryFolder folder;
+  std::filesystem::create_symlink(RONDE_CUDA_STUB, folder / "libcuda.so.1");
+  std::filesystem::create_symlink(RONDE_NCCL_LIBRARY, folder / "libnccl.so.2");
+  const std::map<std::string, std::string> loaded = {{"LD_LIBRARY_PATH", folder.path().string()}};
+  const Json info = info_json(loaded);
+  const Json driver = named(info.at("libraries"), "CUDA driver");
+  CHECK(driver.at("found") == true);
+  CHECK(driver.at("version") == "");
+  const std::string reason =
+      "cuDriverGetVersion: libcuda.so.1 is the CUDA Toolkit's stub, for linking only.";
+  CHECK_THAT(driver.at("remark").get<std::string>(), Contains(reason) && Contains("(34)"));
+  // NCCL has all functions that Ronde calls, or the remark would name those that it lacks.
+  const Json nccl = named(info.at("libraries"), "NCCL");
+  CHECK(nccl.at("found") == true);
+  CHECK_THAT(nccl.at("version").get<std::string>(), Catch::Matches("2\\.[0-9]+\\.[0-9]+"));
+  CHECK(nccl.at("remark") == "");
+  CHECK(info.at("devices").size() == 1);
+
+  // The same holds for the driver, whose functions the backends look up first.
+  for (const char* const backend : {"cuda", "nccl"}) {
+    auto environment = loaded;
+    environment["RONDE_GPU_BACKEND"] = backend;
+    const auto refused = run_command({"bench", "allreduce", "--max", "4"}, environment);
+    CHECK(refused.exit_code == 2);
+    CHECK_THAT(refused.err, Contains(backend) && Contains(reason));
+  }
+}
+#endif
 
 TEST_CASE("the command refuses what it does not know, with help") {
   CHECK(run_command({}).exit_code != 0);

@@ -20,6 +20,12 @@ std::string uuid_text(const Uuid& uuid) {
 }  // namespace
 
 std::string error_text(const DeviceQueryApi& api, const char* symbol, Result result) {
+  if (result == kStubLibrary) {  // it has no texts
+    return std::string(symbol) + ": " + kDriverLibrary +
+           " is the CUDA Toolkit's stub, for linking only. Let the loader find the driver's, for "
+           "example by taking the folder stubs out of LD_LIBRARY_PATH (" +
+           std::to_string(result) + ")";
+  }
   const auto ask = [result](const auto& function) {
     const char* text = nullptr;
     const bool known = function(result, &text) == kSuccess && text != nullptr;

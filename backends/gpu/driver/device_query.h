@@ -18,6 +18,7 @@ constexpr const char* kDriverLibrary = "libcuda.so.1";
 using Result = int;  ///< CUresult
 using DeviceHandle = int;
 constexpr Result kSuccess = 0;
+constexpr Result kStubLibrary = 34;  ///< of the toolkit's libcuda.so, which can only be linked
 
 struct Uuid {
   std::array<unsigned char, 16> bytes;
