@@ -137,6 +137,8 @@ TEST_CASE("an announcement that was ignored can still expire once it is repeated
   late.add(submission("x", kStart + milliseconds(5)));
   CHECK(late.announce(kStart, false)->cached.test(0));
   CHECK(late.announce(kStart + milliseconds(6), false)->expired.size() == 1);
+  CHECK_FALSE(late.announce(kStart + milliseconds(6), false));
+  CHECK_FALSE(late.next_deadline());
   decide(2, "y");
   const auto again = late.announce(kStart + milliseconds(7), false);
   REQUIRE(again);

@@ -65,6 +65,29 @@ TEST_CASE("only what matters to a kind of operation is compared") {
   CHECK(share(group)->hash.value != agreed);
 }
 
+TEST_CASE("texts name process set, number and group of what has no name, and a message's peer") {
+  OpSpec sum;
+  sum.set = 3;
+  CHECK(to_string(sum) == "allreduce f32 [] sum on cpu in process set 3");
+  CHECK(display_name(sum, unnamed_key(0)) == "allreduce number 0 without a name in process set 3");
+  CHECK(display_name(Collective::Allreduce, member_key(unnamed_key(7), 0)) ==
+        "allreduce number 0 without a name in the group number 7 without a name");
+  OpSpec group = sum;
+  group.members = {sum, sum, sum};
+  CHECK(display_name(group, "g") == "the group of 3 operations with 'g' in process set 3");
+  CHECK(display_name(Collective::Send, message_key(3)) == "send number 3");
+  Request request;
+  request.kind = Collective::Recv;
+  request.peer = kAnyRank;
+  request.tag = 5;
+  request.set = ProcessSet{4};
+  CHECK(display_name(spec_of(request), "") == "recv from any rank (tag 5) in process set 4");
+  request = {};
+  request.kind = Collective::Barrier;
+  request.refusal = "no memory";
+  CHECK(to_string(spec_of(request)) == "barrier on cpu, refused: no memory");
+}
+
 TEST_CASE("splits whose sum would wrap around to the rows do not add up") {
   constexpr std::int64_t kMost = std::numeric_limits<std::int64_t>::max();
   OpSpec spec;

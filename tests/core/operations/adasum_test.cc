@@ -69,7 +69,7 @@ constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
 }  // namespace
 
-TEST_CASE("adasum matches double precision in buckets of any size") {
+TEST_CASE("adasum matches double precision in a scratch of any size") {
   for (const int size : kSizes) {
     for (const std::uint64_t fusion_bytes : {std::uint64_t{64} << 20, std::uint64_t{8192}}) {
       Config config = test_config();
@@ -143,6 +143,7 @@ TEST_CASE("a NaN in one tensor of a fused bucket leaves the others alone") {
       for (const Work& work : works) work.wait();
       check(std::isnan(bad[8]) && good == std::vector<float>(9, 2.0F), "one of two is NaN");
     }
+    check(counter_of(runtime, "execution", "fused_tensors") > 0, "they were fused");
   };
   run_group(3, body, config);
 }

@@ -57,7 +57,7 @@ const std::array<Division, 6> kDivisions = {{
     {"even", true, [](int, int) { return 2; }},
     {"uneven", false, [](int from, int to) { return (from * 3 + to * 2) % 5; }},
     {"many", false, [](int from, int to) { return 40 * from + 7 * to + 1; }},
-    {"all to the last", false, [](int from, int to) { return to == 3 ? from : 0; }},
+    {"all to the last", false, [](int from, int to) { return to == 2 ? from : 0; }},
     {"one sends", false, [](int from, int to) { return from == 1 ? to + 1 : 0; }},
     {"nothing", false, [](int, int) { return 0; }},
 }};

@@ -283,6 +283,8 @@ TEST_CASE("the next chunks start while the first is in flight, each in memory of
   const std::map<std::string, std::uint64_t> counters(stats.counters.begin(), stats.counters.end());
   CHECK(counters.at("chunks") == 5);
   CHECK(counters.at("fusion_buffer_bytes") == 3 * kBuffer);
+  CHECK(counters.at("packed_bytes") == 5 * kBuffer);
+  CHECK(counters.at("unpacked_bytes") == 5 * kBuffer);
 }
 
 TEST_CASE("a backend that takes many operations gets three chunks, one that takes two gets two") {
@@ -323,6 +325,7 @@ TEST_CASE("chunks of all operations start in one order, whatever ends first") {
   Dice dice(7);
   const Outcome one_by_one = run_everything(1, dice);
   CHECK(one_by_one.calls.size() > 30);
+  for (const Recorded& call : one_by_one.calls) CHECK(call.bytes <= kBuffer);
   for (int run = 0; run < 200; ++run) {
     const Outcome outcome = run_everything(2 + dice.below(2), dice);
     REQUIRE(outcome.calls == one_by_one.calls);

@@ -123,7 +123,8 @@ void RandomRank::play_join(const Round& round) {
   const Work join = engine_.runtime().submit(request_of(Collective::Join));
   wait_for_all();
   join.wait();
-  if (join.last_rank() < 0) throw std::runtime_error(round_ + ": no rank joined last");
+  if (join.last_rank() < 0 || join.last_rank() >= ranks_)
+    throw std::runtime_error(round_ + ": no rank joined last");
   checksums_.push_back(join.last_rank());
   checksum_texts_.push_back(round_ + ": the last rank to join");
   flight_.clear();
