@@ -54,18 +54,6 @@ std::vector<Segment> segments_of(const std::vector<std::size_t>& counts, const E
   return segments;
 }
 
-/// Concatenates `numbers` of each element list.
-template <typename Number>
-std::vector<Number> joined(const std::vector<Elements>& all,
-                           std::vector<Number> (Elements::*numbers)() const) {
-  std::vector<Number> joined;
-  for (const Elements& each : all) {
-    const std::vector<Number> more = (each.*numbers)();
-    joined.insert(joined.end(), more.begin(), more.end());
-  }
-  return joined;
-}
-
 /// Every rank's result if each has `input`, which is sent as f16.
 std::vector<float> results_by_halves(const Reduction& reduction, float input,
                                      const RunRanks& run_ranks) {
@@ -160,20 +148,12 @@ void check_absent(const Reduction& reduction, const RunRanks& run_ranks) {
     if (present.empty()) continue;
     Reduction scaled = reduction;
     scaled.prescale = prescale;
-    CHECK(difference(scaled, present, result) == "");
+    CHECK(first_difference(scaled, present, result) == "");
   }
   for (const Elements& result : results) CHECK(result == results[0]);
 }
 
 }  // namespace
-
-std::string difference(const Reduction& reduction, const std::vector<Elements>& inputs,
-                       const Elements& result) {
-  if (is_floating(reduction.dtype)) {
-    return first_difference(reduction, joined(inputs, &Elements::numbers), result);
-  }
-  return first_difference(reduction, joined(inputs, &Elements::integers), result);
-}
 
 std::vector<std::vector<Elements>> results_of(const std::vector<Call>& calls,
                                               const RunRanks& run_ranks) {
@@ -195,7 +175,7 @@ void check_calls(const std::vector<Call>& calls, const RunRanks& run_ranks) {
   const auto results = results_of(calls, run_ranks);
   for (std::size_t i = 0; i < calls.size(); ++i) {
     CAPTURE(describe(calls[i]));
-    CHECK(difference(calls[i].reduction, inputs_of(calls[i]), results[0][i]) == "");
+    CHECK(first_difference(calls[i].reduction, inputs_of(calls[i]), results[0][i]) == "");
     for (const auto& of_rank : results) CHECK(of_rank[i] == results[0][i]);
   }
 }

@@ -31,12 +31,7 @@ using RunRanks =
 std::vector<std::vector<Elements>> results_of(const std::vector<Call>& calls,
                                               const RunRanks& run_ranks);
 
-/// Returns the first difference between a result and the inputs reduced in double precision or
-/// 64-bit integers; empty if there is none.
-std::string difference(const Reduction& reduction, const std::vector<Elements>& inputs,
-                       const Elements& result);
-
-/// Checks that results have no difference(), and are the same bits on all ranks.
+/// Checks that results have no first_difference(), and are the same bits on all ranks.
 void check_calls(const std::vector<Call>& calls, const RunRanks& run_ranks);
 
 /// Checks calls of all kinds of lists, in place and not, scaled and not; ignores the scales of

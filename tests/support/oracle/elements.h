@@ -32,7 +32,6 @@ class Elements {
   std::vector<double> numbers() const;
   /// Of an integer type; a bool is 0 or 1.
   std::int64_t integer(std::size_t index) const;
-  std::vector<std::int64_t> integers() const;
 
   /// Halves: only numbers with at most 8 significant bits, and f16's normal range.
   void set_number(std::size_t index, double value);

@@ -10,6 +10,7 @@
 
 #include "tests/support/oracle/adasum_oracle.h"
 #include "tests/support/oracle/half_rounding.h"
+#include "tests/support/ranks/requests.h"
 
 namespace ronde::test {
 namespace {
@@ -134,18 +135,11 @@ Approximate reduce_on_the_wire(const Reduction& reduction, const std::vector<dou
 }
 
 std::int64_t wrapped(DataType dtype, std::uint64_t bits) {
-  switch (dtype) {
-    case DataType::U8:
-      return static_cast<std::uint8_t>(bits);
-    case DataType::I8:
-      return static_cast<std::int8_t>(bits);
-    case DataType::I16:
-      return static_cast<std::int16_t>(bits);
-    case DataType::I32:
-      return static_cast<std::int32_t>(bits);
-    default:
-      return std::bit_cast<std::int64_t>(bits);
-  }
+  std::int64_t result = 0;
+  with_storage(dtype, [&](auto value) {
+    result = static_cast<std::int64_t>(static_cast<decltype(value)>(bits));
+  });
+  return result;
 }
 
 std::int64_t combine(const Reduction& reduction, std::int64_t a, std::int64_t b) {

@@ -39,6 +39,32 @@ void with_storage(DataType dtype, Visit visit) {
   }
 }
 
+/// The element of `dtype` at an address, as a double.
+inline double read_number(DataType dtype, const std::byte* from) {
+  double result = 0;
+  with_storage(dtype, [&](auto value) {
+    std::memcpy(&value, from, sizeof value);
+    if constexpr (std::is_same_v<decltype(value), std::uint16_t>) {
+      result = dtype == DataType::F16 ? f16_to_f32(value) : bf16_to_f32(value);
+    } else {
+      result = static_cast<double>(value);
+    }
+  });
+  return result;
+}
+
+inline void write_number(DataType dtype, std::byte* to, double number) {
+  with_storage(dtype, [&](auto value) {
+    if constexpr (std::is_same_v<decltype(value), std::uint16_t>) {
+      const auto single = static_cast<float>(number);
+      value = dtype == DataType::F16 ? f32_to_f16(single) : f32_to_bf16(single);
+    } else {
+      value = static_cast<decltype(value)>(number);
+    }
+    std::memcpy(to, &value, sizeof value);
+  });
+}
+
 /// The elements of a tensor of any dtype, read and written as doubles.
 class TensorValues {
  public:
@@ -57,30 +83,11 @@ class TensorValues {
   const void* data() const noexcept { return bytes_.data(); }
 
   double get(std::size_t index) const {
-    double result = 0;
-    with_storage(dtype_, [&](auto value) {
-      std::memcpy(&value, bytes_.data() + index * sizeof value, sizeof value);
-      if constexpr (std::is_same_v<decltype(value), std::uint16_t>) {
-        result = dtype_ == DataType::F16 ? f16_to_f32(value) : bf16_to_f32(value);
-      } else {
-        result = static_cast<double>(value);
-      }
-    });
-    return result;
+    return read_number(dtype_, bytes_.data() + index * size_of(dtype_));
   }
-
   void set(std::size_t index, double number) {
-    with_storage(dtype_, [&](auto value) {
-      if constexpr (std::is_same_v<decltype(value), std::uint16_t>) {
-        const auto single = static_cast<float>(number);
-        value = dtype_ == DataType::F16 ? f32_to_f16(single) : f32_to_bf16(single);
-      } else {
-        value = static_cast<decltype(value)>(number);
-      }
-      std::memcpy(bytes_.data() + index * sizeof value, &value, sizeof value);
-    });
+    write_number(dtype_, bytes_.data() + index * size_of(dtype_), number);
   }
-
   void fill(double number) {
     for (std::size_t i = 0; i < count_; ++i) set(i, number);
   }
