@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <cstring>
 #include <deque>
 #include <functional>
 #include <map>
@@ -39,18 +40,51 @@ class Exchange {
 
   explicit Exchange(int size) : size_(size) {}
 
-  int size() const noexcept { return size_; }
-
   /// `rank` enters its operation number `sequence`; `work` runs once, when the last rank enters.
   std::shared_ptr<Round> enter(int rank, std::uint64_t sequence, const Part& part,
-                               const std::function<void(Round&)>& work);
+                               const std::function<void(Round&)>& work) {
+    const std::lock_guard lock(mutex_);
+    std::shared_ptr<Round>& round = rounds_[sequence];
+    if (!round) {
+      round = std::make_shared<Round>();
+      round->parts.resize(static_cast<std::size_t>(size_));
+    }
+    round->parts[static_cast<std::size_t>(rank)] = part;
+    const std::shared_ptr<Round> mine = round;
+    if (++mine->entered < size_) return mine;
+    rounds_.erase(sequence);
+    if (aborted_) return mine;
+    work(*mine);
+    mine->done.store(true, std::memory_order_release);
+    return mine;
+  }
 
   /// One end of the message that goes from rank `from` to rank `to`: one brings the input, the
   /// other the output, of `bytes` each.
-  std::shared_ptr<Round> pass(int from, int to, const Part& part, std::size_t bytes);
+  std::shared_ptr<Round> pass(int from, int to, const Part& part, std::size_t bytes) {
+    const std::lock_guard lock(mutex_);
+    std::deque<std::shared_ptr<Round>>& waiting = messages_[{from, to}];
+    const bool brings_input = part.input != nullptr;
+    if (waiting.empty() || (waiting.front()->parts[0].input != nullptr) == brings_input) {
+      waiting.push_back(std::make_shared<Round>());
+      waiting.back()->parts = {part};
+      return waiting.back();
+    }
+    const std::shared_ptr<Round> round = std::move(waiting.front());
+    waiting.pop_front();
+    if (aborted_) return round;
+    const Part& first = round->parts[0];
+    std::memcpy(brings_input ? first.output : part.output, brings_input ? part.input : first.input,
+                bytes);
+    round->done.store(true, std::memory_order_release);
+    return round;
+  }
 
   /// From now on nobody's buffers are touched any more.
-  void abort() noexcept;
+  void abort() noexcept {
+    const std::lock_guard lock(mutex_);
+    aborted_ = true;
+  }
 
  private:
   const int size_;
@@ -62,7 +96,5 @@ class Exchange {
   /// One end is there: the same end of all, oldest first.
   std::map<std::pair<int, int>, std::deque<std::shared_ptr<Round>>> messages_;
 };
-
-std::unique_ptr<Backend> make_backend(std::shared_ptr<Exchange> exchange, int rank);
 
 }  // namespace ronde::inproc
