@@ -109,15 +109,21 @@ TEST_CASE("ranks start by the variables of Kubernetes and Slurm, with a key and 
   }
 }
 
-TEST_CASE("ranks that cannot start by their variables say so in one line") {
+TEST_CASE("a rank that cannot start by its variables, or whose key is none, says so in one line") {
   const ReservedPort port;
-  const CommandResult alone = run_with(1, [&](int) {
-    Variables variables = of_pod(0, 2, port);
-    variables.erase("MASTER_ADDR");
-    return variables;
-  })[0];
-  CHECK(alone.exit_code == kRefused);
-  CHECK_THAT(alone.err, Contains("MASTER_ADDR is not set: a start needs RANK, WORLD_SIZE"));
+  const auto refusal = [](const Variables& variables) {
+    const CommandResult alone = run_with(1, [&](int) { return variables; })[0];
+    CHECK(alone.exit_code == kRefused);
+    return alone.err;
+  };
+  Variables variables = of_pod(1, 2, port);
+  variables["RONDE_JOB_KEY"] = "short";
+  variables["RONDE_FUSION_BYTES"] = "plenty";
+  CHECK_THAT(refusal(variables), Contains("RONDE_JOB_KEY: it has 5 characters"));
+  variables = of_pod(0, 2, port);
+  variables.erase("MASTER_ADDR");
+  CHECK_THAT(refusal(variables),
+             Contains("MASTER_ADDR is not set: a start needs RANK, WORLD_SIZE"));
 }
 
 TEST_CASE("ranks with a key meet although a variable makes no sense, and all name it") {
@@ -133,18 +139,6 @@ TEST_CASE("ranks with a key meet although a variable makes no sense, and all nam
     CHECK(result.exit_code == kRefused);
     CHECK_THAT(result.err, Contains("RONDE_FUSION_BYTES: \"plenty\""));
   }
-}
-
-TEST_CASE("a rank whose key is none meets nobody") {
-  const ReservedPort port;
-  const CommandResult alone = run_with(1, [&](int) {
-    Variables variables = of_pod(1, 2, port);
-    variables["RONDE_JOB_KEY"] = "short";
-    variables["RONDE_FUSION_BYTES"] = "plenty";
-    return variables;
-  })[0];
-  CHECK(alone.exit_code == kRefused);
-  CHECK_THAT(alone.err, Contains("RONDE_JOB_KEY: it has 5 characters"));
 }
 
 TEST_CASE("ranks of several hosts start by their variables where there is UCX") {

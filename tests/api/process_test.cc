@@ -5,6 +5,7 @@
 #include <string>
 
 #include "ronde/ronde.h"
+#include "tests/support/harness/captured_errors.h"
 #include "tests/support/processes/command.h"
 
 // What a whole process prints and how it ends. The hidden cases are those processes.
@@ -13,18 +14,11 @@ namespace {
 
 using Catch::Contains;
 using ronde::test::CommandResult;
+using ronde::test::occurrences;
 
 CommandResult run_helper(const std::string& name,
                          const std::map<std::string, std::string>& environment = {}) {
   return ronde::test::run_program({"/proc/self/exe", "helper: " + name}, environment);
-}
-
-std::size_t count(const std::string& text, const std::string& what) {
-  std::size_t found = 0;
-  for (std::size_t at = text.find(what); at != std::string::npos; at = text.find(what, at + 1)) {
-    ++found;
-  }
-  return found;
 }
 
 TEST_CASE("helper: comes and goes", "[.]") {
@@ -75,7 +69,7 @@ TEST_CASE("a start says once, in one line, what differs from the defaults, and n
   CHECK(result.exit_code == 0);
   CHECK_THAT(result.err, Catch::EndsWith("[ronde rank 0] info: settings that differ from their "
                                          "defaults: RONDE_CYCLE_TIME_MS=3 (HOROVOD_CYCLE_TIME)\n"));
-  CHECK(count(result.err, "\n") == 1);
+  CHECK(occurrences(result.err, "\n") == 1);
   result = run_helper("comes and goes");
   CHECK(result.exit_code == 0);
   CHECK(result.err.empty());
@@ -85,7 +79,7 @@ TEST_CASE("an unknown variable is warned of when a program starts, even if it ca
   CommandResult result =
       run_helper("comes and goes", {{"RONDE_CYCLETIME_MS", "3"}, {"RONDE_LOG_LEVEL", "warning"}});
   CHECK(result.exit_code == 0);
-  CHECK(count(result.err, "\n") == 1);
+  CHECK(occurrences(result.err, "\n") == 1);
   CHECK_THAT(result.err, Contains("[ronde rank 0] warning: RONDE_CYCLETIME_MS is not a variable") &&
                              Contains("did you mean RONDE_CYCLE_TIME_MS?"));
   result =
