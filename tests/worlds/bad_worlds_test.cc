@@ -65,7 +65,6 @@ TEST_CASE("ranks that do not come to make a world are named, and it can be made 
   const auto [absent, named, lateness] =
       GENERATE(table<std::vector<int>, int, std::chrono::seconds>(
           {{{0}, 0, 0s}, {{1, 2}, 1, 0s}, {{3}, 3, 0s}, {{2}, 2, 3s}}));
-  setenv("RONDE_LOG_LEVEL", "off", 1);
   MemoryStore store;
   std::array<std::optional<World>, 4> parents;
   run_ranks(4, [&](int rank) {
@@ -79,14 +78,10 @@ TEST_CASE("ranks that do not come to make a world are named, and it can be made 
     barrier({.process_set = parent.set()});
     if (rank == 0) std::this_thread::sleep_for(lateness);
     if (std::ranges::find(absent, rank) == absent.end()) {
-      try {
-        const World child("child", parent.set(), everybody);
-        check(false, "a world was made");
-      } catch (const GroupError& error) {
-        check_equal(error.failed_rank(), named, "the rank that did not come");
-        check_contains(error.what(), "world 'child' was not made: rank " + std::to_string(named) +
-                                         " of the world that its ranks are in did not come");
-      }
+      const Death death = death_of([&] { World("child", parent.set(), everybody); });
+      check_equal(death.rank, named, "the rank that did not come");
+      check_contains(death.text, "world 'child' was not made: rank " + std::to_string(named) +
+                                     " of the world that its ranks are in did not come");
     }
     barrier({.process_set = parent.set()});
     World child("child", parent.set(), everybody);
@@ -96,7 +91,6 @@ TEST_CASE("ranks that do not come to make a world are named, and it can be made 
     parent.shutdown();
   });
   unsetenv("RONDE_INIT_TIMEOUT_S");
-  unsetenv("RONDE_LOG_LEVEL");
 }
 
 TEST_CASE("a process is in one world of a name at a time") {
@@ -108,18 +102,15 @@ TEST_CASE("a process is in one world of a name at a time") {
 }
 
 TEST_CASE("ranks that give a world different names are refused, all of them") {
-  setenv("RONDE_LOG_LEVEL", "off", 1);
   MemoryStore store;
   run_ranks(2, [&](int rank) {
     const std::string text = text_of<UsageError>(
         [&] { World(rank == 0 ? "mine" : "yours", {.key_value = store.start(rank, 2)}); });
     check_contains(text, "the world's name: rank 0: mine, rank 1: yours");
   });
-  unsetenv("RONDE_LOG_LEVEL");
 }
 
 TEST_CASE("a set of another world is refused") {
-  setenv("RONDE_LOG_LEVEL", "off", 1);
   World first = alone("first");
   World second = alone("second");
   const ProcessSet of_second = second.add_process_set({0});
@@ -149,7 +140,6 @@ TEST_CASE("a set of another world is refused") {
   submit(request).wait();
   second.shutdown();
   first.shutdown();
-  unsetenv("RONDE_LOG_LEVEL");
 }
 
 TEST_CASE("a world that was shut down, or moved from, says so") {

@@ -16,23 +16,6 @@
 namespace ronde::test {
 namespace {
 
-/// Sets variables as long as it lives.
-class Variables {
- public:
-  Variables(std::initializer_list<std::pair<const std::string, std::string>> values)
-      : values_(values) {
-    for (const auto& [name, value] : values_) setenv(name.c_str(), value.c_str(), 1);
-  }
-  ~Variables() {
-    for (const auto& [name, value] : values_) unsetenv(name.c_str());
-  }
-  Variables(const Variables&) = delete;
-  Variables& operator=(const Variables&) = delete;
-
- private:
-  const std::map<std::string, std::string> values_;
-};
-
 /// A world of ranks of the job, in this order; `rank` is this one's number in the job.
 World world_of(const std::string& name, MemoryStore& store, const std::vector<int>& ranks,
                int rank) {
@@ -48,7 +31,6 @@ double expected(const std::vector<int>& ranks) {
 }
 
 TEST_CASE("a model on half of the ranks, one on all, one reversed and one alone, all at once") {
-  const Variables variables{{"RONDE_LOG_LEVEL", "off"}};
   const std::vector<std::vector<int>> members = {{0, 1}, {0, 1, 2, 3}, {3, 2, 1, 0}, {2}};
   const std::vector<std::string> names = {"half", "all", "reversed", "alone"};
   MemoryStore store;
@@ -82,7 +64,6 @@ TEST_CASE("a model on half of the ranks, one on all, one reversed and one alone,
 }
 
 TEST_CASE("operations of one world go on while those of another wait for a rank") {
-  const Variables variables{{"RONDE_LOG_LEVEL", "off"}};
   MemoryStore store;
   run_ranks(2, [&](int rank) {
     World slow = world_of("slow", store, {0, 1}, rank);
@@ -100,7 +81,6 @@ TEST_CASE("operations of one world go on while those of another wait for a rank"
 }
 
 TEST_CASE("ranks of a world make another one, which outlives the first") {
-  const Variables variables{{"RONDE_LOG_LEVEL", "off"}};
   MemoryStore store;
   run_ranks(4, [&](int rank) {
     World parent = world_of("parent", store, {0, 1, 2, 3}, rank);
@@ -129,7 +109,6 @@ TEST_CASE("ranks of a world make another one, which outlives the first") {
 }
 
 TEST_CASE("worlds of ranks of another are made by two threads at once") {
-  const Variables variables{{"RONDE_LOG_LEVEL", "off"}};
   MemoryStore store;
   run_ranks(3, [&](int rank) {
     World parent = world_of("parent", store, {0, 1, 2}, rank);
@@ -146,7 +125,6 @@ TEST_CASE("worlds of ranks of another are made by two threads at once") {
 }
 
 TEST_CASE("every call that takes a set takes a world") {
-  const Variables variables{{"RONDE_LOG_LEVEL", "off"}};
   MemoryStore store;
   run_ranks(2, [&](int rank) {
     World world = world_of("calls", store, {0, 1}, rank);
@@ -189,20 +167,14 @@ TEST_CASE("every call that takes a set takes a world") {
 }
 
 TEST_CASE("a world can be made again under its name, and its sets stay apart") {
-  const Variables variables{{"RONDE_LOG_LEVEL", "off"}};
   run_ranks(2, [store = std::make_shared<std::array<MemoryStore, 5>>()](int rank) {
     std::optional<ProcessSet> former;
     for (MemoryStore& each : *store) {
       World world = world_of("again", each, {0, 1}, rank);
       check(!former || *former != world.set(), "the number is a new one");
       if (former) {
-        std::string text;
-        try {
-          sum_in(*former, 1);
-        } catch (const NotInitializedError& error) {
-          text = error.what();
-        }
-        check_contains(text, "has been shut down");
+        check_contains(text_of<NotInitializedError>([&] { sum_in(*former, 1); }),
+                       "has been shut down");
       }
       check_equal(sum_in(world.set(), 2), 4.0, "the sum");
       former = world.set();
@@ -213,23 +185,17 @@ TEST_CASE("a world can be made again under its name, and its sets stay apart") {
 }
 
 TEST_CASE("the death of a world leaves the others alone") {
-  const Variables variables{{"RONDE_LOG_LEVEL", "off"}};
   MemoryStore store;
   run_ranks(2, [&](int rank) {
     World doomed = world_of("doomed", store, {0, 1}, rank);
     World lives = world_of("lives", store, {0, 1}, rank);
-    if (rank == 1) {
-      abort("a planted end", doomed.set());
-    }
-    std::string text;
-    try {
+    if (rank == 1) abort("a planted end", doomed.set());
+    const Death death = death_of([&] {
       for (;;) sum_in(doomed.set(), 1);
-    } catch (const GroupError& error) {
-      check_equal(error.failed_rank(), 1, "the rank that failed");
-      text = error.what();
-    }
-    check_contains(text, "a planted end");
-    check_contains(text, "The world 'doomed' is dead: make another one");
+    });
+    check_equal(death.rank, 1, "the rank that failed");
+    check_contains(death.text, "a planted end");
+    check_contains(death.text, "The world 'doomed' is dead: make another one");
     for (int i = 0; i < 20; ++i) check_equal(sum_in(lives.set(), 1), 2.0, "the sum that goes on");
     lives.shutdown();
   });
@@ -237,13 +203,13 @@ TEST_CASE("the death of a world leaves the others alone") {
 
 TEST_CASE("what Ronde writes bears the name of its world") {
   const TemporaryFolder folder;
-  const Variables variables{{"RONDE_LOG_LEVEL", "off"},
-                            {"RONDE_TIMELINE", folder / "trace.json"},
-                            {"RONDE_PROFILE", folder / "profile.json"},
-                            {"RONDE_METRICS", folder / "metrics.prom"},
-                            {"RONDE_DUMP", folder / "dumps"},
-                            {"RONDE_TOP", "1"},
-                            {"XDG_RUNTIME_DIR", folder.path()}};
+  const std::map<std::string, std::string> variables = {{"RONDE_TIMELINE", folder / "trace.json"},
+                                                        {"RONDE_PROFILE", folder / "profile.json"},
+                                                        {"RONDE_METRICS", folder / "metrics.prom"},
+                                                        {"RONDE_DUMP", folder / "dumps"},
+                                                        {"RONDE_TOP", "1"},
+                                                        {"XDG_RUNTIME_DIR", folder.path()}};
+  for (const auto& [name, value] : variables) setenv(name.c_str(), value.c_str(), 1);
   MemoryStore store;
   run_ranks(2, [&](int rank) {
     World actor = world_of("actor", store, {0, 1}, rank);
@@ -259,6 +225,7 @@ TEST_CASE("what Ronde writes bears the name of its world") {
     critic.shutdown();
     actor.shutdown();
   });
+  for (const auto& [name, value] : variables) unsetenv(name.c_str());
   for (const std::string name : {"actor", "critic"}) {
     const auto parsed = [&](const std::string& file) {
       INFO(file);
