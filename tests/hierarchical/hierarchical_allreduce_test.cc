@@ -128,12 +128,9 @@ std::vector<std::uint64_t> sent_bytes(const Hosts& hosts, std::size_t count,
     finish(operation);
     const std::lock_guard lock(mutex);
     const StatsGroup stats = fabric->stats();
-    const auto counter = [&](std::string_view name) {
-      return std::ranges::find(stats.counters, name, [](auto& one) { return one.first; })->second;
-    };
     sent.at(static_cast<std::size_t>(topology.host_of.at(static_cast<std::size_t>(rank)))) +=
-        counter("sent_bytes");
-    check(counter("unregistered_bytes") == 0, "all is sent from registered memory");
+        counter_of(stats, "sent_bytes");
+    check(counter_of(stats, "unregistered_bytes") == 0, "all is sent from registered memory");
   });
   return sent;
 }

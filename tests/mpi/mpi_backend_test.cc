@@ -11,6 +11,7 @@
 
 #include "ronde/error.h"
 #include "tests/support/fakes/fake_mpi.h"
+#include "tests/support/ranks/ranks.h"
 
 namespace {
 
@@ -22,6 +23,7 @@ using ronde::Segment;
 using ronde::mpi::MpiBackend;
 using ronde::mpi::testing::FakeMpi;
 using ronde::mpi::testing::StartedCall;
+using ronde::test::counter_of;
 
 /// Elements to be summed in place.
 struct Sum {
@@ -51,13 +53,6 @@ void check_started(const FakeMpi& fake, const std::vector<Expected>& calls) {
   }
 }
 
-std::uint64_t counter(const ronde::StatsGroup& group, const std::string& name) {
-  for (const auto& [key, value] : group.counters) {
-    if (key == name) return value;
-  }
-  throw std::runtime_error("no counter " + name);
-}
-
 }  // namespace
 
 TEST_CASE("allreduces and messages above the largest count go in chunks that cover them") {
@@ -77,8 +72,8 @@ TEST_CASE("allreduces and messages above the largest count go in chunks that cov
   CHECK(backend.capabilities().waiting == ronde::Waiting::Poll);
   CHECK(MpiBackend(environment, {.between_hosts = true}).capabilities().waiting ==
         ronde::Waiting::Pause);
-  CHECK(counter(backend.stats(), "collective_calls") == 3);
-  CHECK(counter(backend.stats(), "payload_bytes") == 10'000);
+  CHECK(counter_of(backend.stats(), "collective_calls") == 3);
+  CHECK(counter_of(backend.stats(), "payload_bytes") == 10'000);
 
   fake.started.clear();
   std::vector<std::int32_t> sent(2500);
@@ -115,7 +110,7 @@ TEST_CASE("exact sums and products of floats are messages; MPI reduces what has 
                             .op = op})
             ->poll());
   CHECK(fake.calls["ireduce_scatter"] == (has_order ? 0 : 1));
-  CHECK(counter(backend.stats(), "in_rank_order_operations") == (has_order ? 2 : 0));
+  CHECK(counter_of(backend.stats(), "in_rank_order_operations") == (has_order ? 2 : 0));
 }
 
 TEST_CASE("an allgather or reducescatter above the largest count becomes messages between pairs") {

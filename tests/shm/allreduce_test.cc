@@ -186,9 +186,9 @@ TEST_CASE("symmetric operations count who did what, and refuse other memory") {
     void* const inside = backend.symmetric_heap()->own(0);
     const Segment segment{inside, inside, kHeapBytes / sizeof(float)};
     finish(*backend.allreduce({.segments = {&segment, 1}, .symmetric = true}));
-    check(counter_of(backend, "symmetric_operations") == 1, "one operation");
-    check(counter_of(backend, "symmetric_bytes") == kHeapBytes, "of the whole heap");
-    check(counter_of(backend, "symmetric_chunks_here") == 8, "in 8 chunks, all done here");
+    check(counter_of(backend.stats(), "symmetric_operations") == 1, "one operation");
+    check(counter_of(backend.stats(), "symmetric_bytes") == kHeapBytes, "of the whole heap");
+    check(counter_of(backend.stats(), "symmetric_chunks_here") == 8, "in 8 chunks, all done here");
     const auto counters = backend.stats().counters;
     check(std::count_if(counters.begin(), counters.end(),
                         [](const auto& each) { return each.first.starts_with("symmetric"); }) == 6,

@@ -67,11 +67,4 @@ void finish(Operation& operation) {
   check(operation.poll(), "a finished operation stays finished");
 }
 
-std::uint64_t counter_of(const Backend& backend, const std::string& name) {
-  for (const auto& [key, value] : backend.stats().counters) {
-    if (key == name) return value;
-  }
-  throw CheckFailed("no counter " + name);
-}
-
 }  // namespace ronde::test

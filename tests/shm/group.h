@@ -26,9 +26,6 @@ void run_backends(int ranks, const ShmOptions& options,
 /// Polls an operation to its end.
 void finish(Operation& operation);
 
-/// Returns a counter of the backend's statistics.
-std::uint64_t counter_of(const Backend& backend, const std::string& name);
-
 /// A slot buffer of few small slots, which often wraps around and is often full.
 constexpr ShmOptions kTinySlots = {.slots = 2, .slot_bytes = 128};
 /// Slot buffers of the usual size, tiny, and the smallest.

@@ -207,16 +207,6 @@ TEST_CASE("offered memory is mapped by all that get the offer, and outlives it")
   CHECK(other.bytes()[8191] == std::byte{7});
 }
 
-TEST_CASE("the factory suits the ranks of one host, before any other") {
-  const BackendFactory factory = shm_backend_factory();
-  CHECK(factory.device == DeviceKind::Cpu);
-  CHECK(factory.priority > 10);
-  CHECK(factory.suits(make_topology(0, {0, 0})));
-  CHECK(factory.suits(make_topology(0, {0})));
-  CHECK_FALSE(factory.suits(make_topology(0, {0, 1})));
-  CHECK_FALSE(factory.suits(make_topology(0, {0, 0, 1})));
-}
-
 TEST_CASE("ranks reduce and send through really shared memory, wake their peers, and count it") {
   run_contexts({0, 0, 0}, [](int rank, const BackendContext& context) {
     BackendContext counting = context;
@@ -224,6 +214,7 @@ TEST_CASE("ranks reduce and send through really shared memory, wake their peers,
     counting.notify_peers = [&] { ++notifications; };
     const auto backend = shm_backend_factory({.slot_bytes = 64 << 10}).create(counting);
     check(backend->name() == "shm", "its name");
+    check(shm_backend_factory().priority > 10, "it comes before that of MPI");
     check(backend->capabilities().waiting == Waiting::Bell, "it notifies");
     std::vector<float> values(200'000, static_cast<float>(rank));
     const Segment segment{values.data(), values.data(), 100'000};
@@ -231,18 +222,20 @@ TEST_CASE("ranks reduce and send through really shared memory, wake their peers,
     check(values.front() == 1.0F && values[99'999] == 1.0F, "the average of 0, 1 and 2");
     check(notifications > 0, "peers were notified");
     check(backend->stats().part == "shm", "the name of its statistics");
-    check(counter_of(*backend, "operations") == 1, "one operation");
-    check(counter_of(*backend, "rounds") >= 4, "of several rounds");
-    check(counter_of(*backend, "staged_bytes") >= 400'000 * 2 / 3 - 1000, "by the slot buffer");
-    check(counter_of(*backend, "slot_buffer_bytes") < (std::uint64_t{64} << 20), "which is small");
+    check(counter_of(backend->stats(), "operations") == 1, "one operation");
+    check(counter_of(backend->stats(), "rounds") >= 4, "of several rounds");
+    check(counter_of(backend->stats(), "staged_bytes") >= 400'000 * 2 / 3 - 1000,
+          "by the slot buffer");
+    check(counter_of(backend->stats(), "slot_buffer_bytes") < (std::uint64_t{64} << 20),
+          "which is small");
     context.exchange({});
     const int before = notifications;
     if (rank < 2) {
       finish(*(rank == 0 ? backend->send({.input = values.data(), .count = 200'000, .peer = 1})
                          : backend->recv({.output = values.data(), .count = 200'000, .peer = 0})));
       check(notifications - before >= 10, "once for each slot");
-      check(counter_of(*backend, "messages") == 1, "one message");
-      check(counter_of(*backend, "message_bytes") == 800'000, "its bytes");
+      check(counter_of(backend->stats(), "messages") == 1, "one message");
+      check(counter_of(backend->stats(), "message_bytes") == 800'000, "its bytes");
     }
     context.exchange({});
     backend->close();

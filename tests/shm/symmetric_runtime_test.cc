@@ -12,8 +12,7 @@
 
 #include "backends/shm/shm.h"
 #include "tests/support/processes/file_limit.h"
-#include "tests/support/ranks/ranks.h"
-#include "tests/support/ranks/requests.h"
+#include "tests/support/ranks/repeated_steps.h"
 
 namespace {
 
@@ -102,7 +101,7 @@ class Buffers {
 
   void freeze() {
     const auto limit = Clock::now() + std::chrono::seconds(60);
-    for (int number = 0; counter_of(runtime_, "schedule", "freezes") == 0; ++number) {
+    for (int number = 0; schedule_counter(runtime_, "freezes") == 0; ++number) {
       check(Clock::now() < limit, "the ranks repeat themselves, so they freeze");
       step(number);
     }
@@ -117,12 +116,6 @@ class Buffers {
   std::vector<std::span<float>> buffers_;
   std::vector<PersistentOp> operations_;
 };
-
-void poll(const Work& work) {
-  const auto limit = Clock::now() + std::chrono::seconds(60);
-  while (!work.done() && Clock::now() < limit) std::this_thread::yield();
-  check(work.done(), "polling completes it");
-}
 
 }  // namespace
 
@@ -190,10 +183,10 @@ TEST_CASE("lazy operations run when they are polled, have a callback, or others 
       works.push_back(plain(step));
       if (how == "another") {
         // Nobody waits, and only the last one is asked for, which is not lazy.
-        poll(works.back());
+        poll_until_done(works.back());
         check(works.front().done(), "what was before it is done");
       }
-      if (how == "ask") poll(works.front());
+      if (how == "ask") poll_until_done(works.front());
       if (how == "wait for the last") works.back().wait();
       for (const Work& work : works) work.wait();
       buffers.check_sums(step);
@@ -222,27 +215,6 @@ TEST_CASE("lazy operations survive thaws and shutdown") {
     if (what != "shutdown") {
       for (int step = 0; step < 10; ++step) buffers.step(step);
     }
-  });
-}
-
-TEST_CASE(
-    "a rank that adds nothing to a symmetric average counts as zero, and elements may be none") {
-  run_symmetric(3, [](int rank, Runtime& runtime) {
-    Buffers buffers(runtime, 1);
-    Request empty;
-    empty.name = "empty";
-    empty.shape = {0, 3};
-    empty.symmetric = empty.lazy = true;
-    for (int step = 0; step < 8; ++step) {
-      Request request = buffers.request(0, step);
-      auto* const values = static_cast<float*>(request.output);
-      request.op = ReduceOp::Average;
-      request.contributes = rank != 1;
-      runtime.run(request);
-      check(values[3] == static_cast<float>(0 + step + 2 + step) / 3, "the average");
-      runtime.run(empty);
-    }
-    for (int step = 0; step < 6; ++step) runtime.run(empty);
   });
 }
 

@@ -48,13 +48,6 @@ inline void check_content(const Bytes& got, int from, int to, int number) {
             " arrives as it was sent");
 }
 
-inline std::uint64_t counter(const Fabric& fabric, const std::string& name) {
-  for (const auto& [key, value] : fabric.stats().counters) {
-    if (key == name) return value;
-  }
-  throw CheckFailed("the fabric has no counter " + name);
-}
-
 /// `body(rank, fabric)` on a thread for each rank; each then polls until all have ended, as what
 /// it has sent may need that, and calls close().
 inline void run(const MakeFabrics& make, int ranks,
@@ -111,8 +104,8 @@ inline void check_sizes(const MakeFabrics& make, int ranks) {
         check_content(*arrived++, peer, rank, static_cast<int>(i));
       }
     }
-    check_equal(counter(fabric, "messages"), sent.size(), "messages");
-    check_equal(counter(fabric, "sent_bytes"), bytes, "sent_bytes");
+    check_equal(counter_of(fabric.stats(), "messages"), sent.size(), "messages");
+    check_equal(counter_of(fabric.stats(), "sent_bytes"), bytes, "sent_bytes");
   });
 }
 

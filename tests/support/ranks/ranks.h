@@ -188,13 +188,20 @@ inline void check_contains(const std::string& text, const std::string& part,
   check(text.find(part) != std::string::npos, "'" + part + "' in '" + text + "'", where);
 }
 
-/// The value of a counter of stats(), which must be there.
+/// The value of a counter, which must be there.
+inline std::uint64_t counter_of(const StatsGroup& group, const std::string& name,
+                                const Where& where = Where::current()) {
+  for (const auto& [key, value] : group.counters) {
+    if (key == name) return value;
+  }
+  fail_check("no counter " + group.part + "." + name, where);
+}
+
+/// That of a part of stats().
 inline std::uint64_t counter_of(const Runtime& runtime, const std::string& part,
                                 const std::string& name, const Where& where = Where::current()) {
   for (const StatsGroup& group : runtime.stats()) {
-    for (const auto& [key, value] : group.counters) {
-      if (group.part == part && key == name) return value;
-    }
+    if (group.part == part) return counter_of(group, name, where);
   }
   fail_check("no counter " + part + "." + name, where);
 }
