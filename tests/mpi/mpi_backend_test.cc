@@ -102,13 +102,7 @@ TEST_CASE("exact sums and products of floats are messages; MPI reduces what has 
   CHECK(fake.calls["iallreduce"] == (has_order ? 0 : 1));
   CHECK(fake.calls["isend"] == (has_order ? 4 : 0));
   std::vector<double> output(2);
-  CHECK(backend
-            .reducescatter({.input = data.data(),
-                            .output = output.data(),
-                            .counts = counts,
-                            .dtype = dtype,
-                            .op = op})
-            ->poll());
+  CHECK(backend.reducescatter({data.data(), output.data(), counts, dtype, op})->poll());
   CHECK(fake.calls["ireduce_scatter"] == (has_order ? 0 : 1));
   CHECK(counter_of(backend.stats(), "in_rank_order_operations") == (has_order ? 2 : 0));
 }
@@ -121,12 +115,8 @@ TEST_CASE("an allgather or reducescatter above the largest count becomes message
   std::iota(gathered.begin(), gathered.end(), std::int16_t{1});
   std::vector<std::int16_t> all(1100);
   const std::vector<std::size_t> parts = {300, 0, 800};
-  CHECK(backend
-            .allgather({.input = gathered.data(),
-                        .output = all.data(),
-                        .counts = parts,
-                        .dtype = DataType::I16})
-            ->poll());
+  const auto gather = backend.allgather({gathered.data(), all.data(), parts, DataType::I16});
+  CHECK(gather->poll());
   check_started(fake, {{"irecv", all.data() + 300, 1000, 2},
                        {"irecv", all.data() + 800, 600, 2},
                        {"isend", all.data(), 600, 1},
@@ -137,11 +127,8 @@ TEST_CASE("an allgather or reducescatter above the largest count becomes message
   const auto scatter = [&](const std::vector<std::size_t>& counts) {
     fake.started.clear();
     fake.calls.clear();
-    return backend.reducescatter({.input = input.data(),
-                                  .output = output.data(),
-                                  .counts = counts,
-                                  .dtype = DataType::I32,
-                                  .op = ReduceOp::Max});
+    return backend.reducescatter(
+        {input.data(), output.data(), counts, DataType::I32, ReduceOp::Max});
   };
   CHECK(scatter({700, 0, 300})->poll());
   REQUIRE(fake.started.size() == 1);
@@ -158,11 +145,9 @@ TEST_CASE("messages between pairs are posted in the order of calls, not of polls
   const std::vector<std::size_t> counts = {4, 4, 4};
   std::vector<std::uint8_t> input(12);
   std::vector<std::uint8_t> output(12);
-  const auto gather = backend.allgather(
-      {.input = input.data(), .output = output.data(), .counts = counts, .dtype = DataType::U8});
+  const auto gather = backend.allgather({input.data(), output.data(), counts, DataType::U8});
   CHECK(fake.calls["isend"] == 2);
-  const auto scatter = backend.reducescatter(
-      {.input = input.data(), .output = output.data(), .counts = counts, .dtype = DataType::U8});
+  const auto scatter = backend.reducescatter({input.data(), output.data(), counts, DataType::U8});
   CHECK(fake.calls["isend"] == 4);
   CHECK(scatter->poll());
   CHECK(gather->poll());
@@ -179,12 +164,8 @@ TEST_CASE("an alltoall above the largest count becomes messages between pairs") 
     const std::vector<std::size_t> send_counts = {500, sent};
     const std::vector<std::size_t> receive_counts = {500, received};
     fake.started.clear();
-    return backend.alltoall({.input = input.data(),
-                             .output = output.data(),
-                             .send_counts = send_counts,
-                             .receive_counts = receive_counts,
-                             .largest_count = largest,
-                             .dtype = DataType::I16});
+    return backend.alltoall(
+        {input.data(), output.data(), send_counts, receive_counts, largest, DataType::I16});
   };
   // The largest count of any rank decides, as all ranks must make the same calls.
   CHECK(start(100, 100, 500)->poll());
@@ -207,14 +188,8 @@ TEST_CASE("a rank that sends nothing passes two addresses to an alltoall") {
   const std::vector<std::size_t> nothing = {0, 0};
   for (const std::vector<std::size_t>& received : {nothing, {0, 2}}) {
     fake.started.clear();
-    CHECK(backend
-              .alltoall({.input = data.data(),
-                         .output = data.data(),
-                         .send_counts = nothing,
-                         .receive_counts = received,
-                         .largest_count = 2,
-                         .dtype = DataType::I32})
-              ->poll());
+    CHECK(
+        backend.alltoall({data.data(), data.data(), nothing, received, 2, DataType::I32})->poll());
     REQUIRE(fake.started.size() == 1);
     CHECK(fake.started[0].data != data.data());
   }

@@ -16,12 +16,6 @@ std::size_t total(const std::vector<std::size_t>& counts) {
   return std::accumulate(counts.begin(), counts.end(), std::size_t{0});
 }
 
-/// The input of `rank`.
-Elements input_of(const Call& call, int rank) {
-  return make_input(call.reduction.dtype, call.reduction.op, total(call.counts), rank, call.seed);
-}
-
-/// The inputs of all ranks.
 std::vector<Elements> inputs_of(const Call& call) {
   const Reduction& reduction = call.reduction;
   return make_inputs(reduction.dtype, reduction.op, total(call.counts), reduction.ranks, call.seed);
@@ -32,13 +26,13 @@ bool is_absent(int rank, std::size_t segment, std::uint64_t seed) {
   return (static_cast<std::uint64_t>(rank) * 7 + segment * 3 + seed) % 3 == 0;
 }
 
-AllreduceCall as_call(const Call& call, const std::vector<Segment>& segments) {
+AllreduceCall as_call(const Reduction& reduction, const std::vector<Segment>& segments) {
   return {.segments = segments,
-          .dtype = call.reduction.dtype,
-          .op = combining_op(call.reduction.op),
-          .prescale = call.reduction.prescale,
-          .final = final_of(call.reduction),
-          .wire_dtype = call.reduction.wire_dtype};
+          .dtype = reduction.dtype,
+          .op = combining_op(reduction.op),
+          .prescale = reduction.prescale,
+          .final = final_of(reduction),
+          .wire_dtype = reduction.wire_dtype};
 }
 
 std::vector<Segment> segments_of(const std::vector<std::size_t>& counts, const Elements& input,
@@ -54,17 +48,13 @@ std::vector<Segment> segments_of(const std::vector<std::size_t>& counts, const E
   return segments;
 }
 
-/// Every rank's result if each has `input`, which is sent as f16.
+/// Every rank's result if each has `input`.
 std::vector<float> results_by_halves(const Reduction& reduction, float input,
                                      const RunRanks& run_ranks) {
   std::vector<float> results(static_cast<std::size_t>(reduction.ranks));
   run_ranks([&](int rank, const RunAllreduce& allreduce) {
     const std::vector<Segment> segments = {{&input, &results[static_cast<std::size_t>(rank)], 1}};
-    allreduce({.segments = segments,
-               .dtype = DataType::F32,
-               .op = combining_op(reduction.op),
-               .final = final_of(reduction),
-               .wire_dtype = DataType::F16});
+    allreduce(as_call(reduction, segments));
   });
   return results;
 }
@@ -72,6 +62,7 @@ std::vector<float> results_by_halves(const Reduction& reduction, float input,
 /// Checks averages whose sums overflow f16, within a host and over all, and averages of the
 /// smallest numbers of f16, which must not underflow in a host's sum.
 void check_extreme_averages(int ranks, const RunRanks& run_ranks) {
+  constexpr DataType kFull = DataType::F32, kHalf = DataType::F16;
   const std::vector<std::pair<ReduceOp, double>> rows = {
       {ReduceOp::Average, 1.0}, {ReduceOp::Average, 0.5}, {ReduceOp::Sum, 1.0 / ranks}};
   for (const auto& [op, postscale] : rows) {
@@ -79,13 +70,13 @@ void check_extreme_averages(int ranks, const RunRanks& run_ranks) {
     const double expected = 60000 * postscale * (op == ReduceOp::Sum ? ranks : 1);
     // Allows half a unit of f16 for each host's sum and for the total.
     for (const float result :
-         results_by_halves({DataType::F32, op, 1.0, postscale, ranks}, 60000, run_ranks)) {
+         results_by_halves({kFull, op, 1.0, postscale, ranks, kHalf}, 60000, run_ranks)) {
       CHECK(result == Approx(expected).epsilon(0.001));
     }
   }
   constexpr float kUnit = 0x1p-24F;
   // Hosts' sums are rounded, so results may differ by a unit.
-  for (const float result : results_by_halves({DataType::F32, ReduceOp::Average, 1.0, 1.0, ranks},
+  for (const float result : results_by_halves({kFull, ReduceOp::Average, 1.0, 1.0, ranks, kHalf},
                                               2 * kUnit, run_ranks)) {
     CHECK(result >= 2 * kUnit);
     CHECK(result <= 3 * kUnit);
@@ -112,27 +103,23 @@ Elements part_of(const Elements& all, std::size_t begin, std::size_t count) {
 
 void check_absent(const Reduction& reduction, const RunRanks& run_ranks) {
   const DataType dtype = reduction.dtype;
-  const ReduceOp op = reduction.op;
   const int ranks = reduction.ranks;
   constexpr std::uint64_t kSeed = 4;
   // More pieces than a round may have.
   std::vector<std::size_t> counts(1100, 2);
   counts.insert(counts.end(), {1, 100, 0, 257, 64});
   // With this scale, a neutral element that was written as a number would change the result.
-  const double prescale = dtype == DataType::F32 ? -2.0 : 1.0;
+  Reduction scaled = reduction;
+  if (dtype == DataType::F32) scaled.prescale = -2.0;
+  const auto inputs = make_inputs(dtype, reduction.op, total(counts), ranks, kSeed);
   std::vector<Elements> results(static_cast<std::size_t>(ranks), Elements(dtype, total(counts)));
   run_ranks([&](int rank, const RunAllreduce& allreduce) {
-    const Elements input = make_input(dtype, op, total(counts), rank, kSeed);
-    auto segments = segments_of(counts, input, results[static_cast<std::size_t>(rank)]);
+    const auto own = static_cast<std::size_t>(rank);
+    auto segments = segments_of(counts, inputs[own], results[own]);
     for (std::size_t i = 0; i < segments.size(); ++i) {
       if (is_absent(rank, i, kSeed)) segments[i].input = nullptr;
     }
-    allreduce({.segments = segments,
-               .dtype = dtype,
-               .op = combining_op(op),
-               .prescale = prescale,
-               .final = final_of(reduction),
-               .wire_dtype = reduction.wire_dtype});
+    allreduce(as_call(scaled, segments));
   });
   std::size_t begin = 0;
   for (std::size_t i = 0; i < counts.size(); ++i) {
@@ -140,14 +127,11 @@ void check_absent(const Reduction& reduction, const RunRanks& run_ranks) {
     std::vector<Elements> present;
     for (int rank = 0; rank < ranks; ++rank) {
       if (is_absent(rank, i, kSeed)) continue;
-      const Elements all = make_input(dtype, op, total(counts), rank, kSeed);
-      present.push_back(part_of(all, begin, counts[i]));
+      present.push_back(part_of(inputs[static_cast<std::size_t>(rank)], begin, counts[i]));
     }
     const Elements result = part_of(results[0], begin, counts[i]);
     begin += counts[i];
     if (present.empty()) continue;
-    Reduction scaled = reduction;
-    scaled.prescale = prescale;
     CHECK(first_difference(scaled, present, result) == "");
   }
   for (const Elements& result : results) CHECK(result == results[0]);
@@ -161,10 +145,11 @@ std::vector<std::vector<Elements>> results_of(const std::vector<Call>& calls,
   std::vector<std::vector<Elements>> results(static_cast<std::size_t>(ranks));
   run_ranks([&](int rank, const RunAllreduce& allreduce) {
     for (const Call& call : calls) {
-      const Elements input = input_of(call, rank);
+      const Elements input =
+          make_input(call.reduction.dtype, call.reduction.op, total(call.counts), rank, call.seed);
       Elements output = call.in_place ? input : Elements(input.dtype(), input.count());
       const auto segments = segments_of(call.counts, call.in_place ? output : input, output);
-      allreduce(as_call(call, segments));
+      allreduce(as_call(call.reduction, segments));
       results[static_cast<std::size_t>(rank)].push_back(std::move(output));
     }
   });

@@ -109,8 +109,7 @@ TEST_CASE("messages and collectives of all kinds follow each other without a res
         pass(i % 4, (i + 1) % 4, rank, backend, DataType::I32, 1 + 7 * count);
         Elements sent = make_bytes(DataType::I32, 40 + count, rank, 3);
         const Segment whole = {rank == i % 4 ? sent.data() : nullptr, sent.data(), sent.count()};
-        finish(
-            *backend.broadcast({.segments = {&whole, 1}, .dtype = DataType::I32, .root = i % 4}));
+        finish(*backend.broadcast({{&whole, 1}, DataType::I32, i % 4}));
         check(sent == make_bytes(DataType::I32, 40 + count, i % 4, 3), "what the root sent");
         std::vector<float> values(1 + count % 40, 1.0F);
         const Segment segment{values.data(), values.data(), values.size()};
@@ -120,8 +119,7 @@ TEST_CASE("messages and collectives of all kinds follow each other without a res
         const std::vector<std::uint8_t> own(counts[static_cast<std::size_t>(rank)],
                                             static_cast<std::uint8_t>(rank));
         std::vector<std::uint8_t> all(2 + count, 9);
-        finish(*backend.allgather(
-            {.input = own.data(), .output = all.data(), .counts = counts, .dtype = DataType::U8}));
+        finish(*backend.allgather({own.data(), all.data(), counts, DataType::U8}));
         check(all.front() == 0 && all.back() == 3 && std::count(all.begin(), all.end(), 1) == i,
               "what all gathered");
         pass((i + 2) % 4, i % 4, rank, backend, DataType::BF16, 129);
@@ -137,11 +135,9 @@ TEST_CASE("a sender is done when it has written, and waits where its outbox is f
     const Elements small = make_bytes(DataType::U8, 100, 0, 1);
     const Elements large = make_bytes(DataType::U8, 1000, 0, 2);
     if (rank == 0) {
-      finish(
-          *backend.send({.input = small.data(), .count = 100, .dtype = DataType::U8, .peer = 1}));
+      finish(*backend.send({small.data(), 100, DataType::U8, 1}));
       sent.count_down();
-      const auto operation =
-          backend.send({.input = large.data(), .count = 1000, .dtype = DataType::U8, .peer = 1});
+      const auto operation = backend.send({large.data(), 1000, DataType::U8, 1});
       check(!operation->poll() && !operation->poll(), "the outbox is full");
       check(operation->progress() == 1, "one slot was free");
       full.count_down();
@@ -152,8 +148,7 @@ TEST_CASE("a sender is done when it has written, and waits where its outbox is f
     full.wait();
     for (const Elements* const expected : {&small, &large}) {
       Elements output(DataType::U8, expected->count());
-      finish(*backend.recv(
-          {.output = output.data(), .count = output.count(), .dtype = DataType::U8, .peer = 0}));
+      finish(*backend.recv({output.data(), output.count(), DataType::U8, 0}));
       check(output == *expected, "what was sent");
     }
   });
@@ -173,10 +168,8 @@ void gather(int rank, shm::ShmBackend& backend, const std::vector<std::size_t>& 
                          total({counts.begin(), counts.begin() + rank}) * size_of(kType);
   const Elements input = make_bytes(kType, counts[static_cast<std::size_t>(rank)], rank, kSeed);
   if (in_place) append(own, input);
-  finish(*backend.allgather({.input = in_place ? own : input.data(),
-                             .output = keeps ? output.data() : nullptr,
-                             .counts = counts,
-                             .dtype = kType}));
+  finish(*backend.allgather(
+      {in_place ? own : input.data(), keeps ? output.data() : nullptr, counts, kType}));
   if (!keeps) return;
   check(output == expected, "rank " + std::to_string(rank) + " gathers " +
                                 std::to_string(expected.count()) + " elements");
@@ -206,12 +199,8 @@ void exchange_all(int rank, shm::ShmBackend& backend,
     out = append(out, sent(other, own, receive_counts[other]));
   }
   Elements output(DataType::I32, expected.count());
-  finish(*backend.alltoall({.input = input.data(),
-                            .output = keeps ? output.data() : nullptr,
-                            .send_counts = counts[own],
-                            .receive_counts = receive_counts,
-                            .largest_count = largest,
-                            .dtype = DataType::I32}));
+  finish(*backend.alltoall({input.data(), keeps ? output.data() : nullptr, counts[own],
+                            receive_counts, largest, DataType::I32}));
   check(!keeps || output == expected, "rank " + std::to_string(rank) + " receives what was sent");
 }
 
@@ -250,25 +239,18 @@ void check_scatter(const Reduction& reduction, const std::vector<std::size_t>& c
     auto* part = static_cast<std::byte*>(input.data()) +
                  total({counts.begin(), counts.begin() + rank}) * width;
     outputs[own] = Elements(reduction.dtype, counts[own]);
-    std::byte* const output = in_place ? part : static_cast<std::byte*>(outputs[own].data());
-    finish(*backend.reducescatter({.input = rank == absent ? nullptr : input.data(),
-                                   .output = output,
-                                   .counts = counts,
-                                   .dtype = reduction.dtype,
-                                   .op = combining_op(reduction.op),
-                                   .prescale = reduction.prescale,
-                                   .final = final_of(reduction)}));
-    if (in_place)
-      std::copy_n(part, counts[own] * width, static_cast<std::byte*>(outputs[own].data()));
+    auto* const kept = static_cast<std::byte*>(outputs[own].data());
+    std::byte* const output = in_place ? part : kept;
+    finish(*backend.reducescatter({rank == absent ? nullptr : input.data(), output, counts,
+                                   reduction.dtype, combining_op(reduction.op), reduction.prescale,
+                                   final_of(reduction)}));
+    if (in_place) std::copy_n(part, counts[own] * width, kept);
   });
   Elements result(reduction.dtype, all);
   auto* position = static_cast<std::byte*>(result.data());
   for (const Elements& output : outputs) position = append(position, output);
-  std::vector<Elements> inputs;
-  for (int rank = 0; rank < reduction.ranks; ++rank) {
-    if (rank == absent) continue;
-    inputs.push_back(make_input(reduction.dtype, reduction.op, all, rank, kSeed));
-  }
+  auto inputs = make_inputs(reduction.dtype, reduction.op, all, reduction.ranks, kSeed);
+  if (absent >= 0) inputs.erase(inputs.begin() + absent);
   CHECK(first_difference(reduction, inputs, result) == "");
 }
 
@@ -281,10 +263,8 @@ TEST_CASE("a rank that keeps nothing takes part for the others") {
       exchange_all(rank, backend, {{7, 3000, 65}, {0, 9, 4000}, {3, 33, 17}}, keeps);
       const std::vector<std::int32_t> ones(8001, 1);
       std::vector<std::int32_t> sums(counts[static_cast<std::size_t>(rank)]);
-      finish(*backend.reducescatter({.input = ones.data(),
-                                     .output = keeps ? sums.data() : nullptr,
-                                     .counts = counts,
-                                     .dtype = DataType::I32}));
+      finish(*backend.reducescatter(
+          {ones.data(), keeps ? sums.data() : nullptr, counts, DataType::I32}));
       check(!keeps || std::count(sums.begin(), sums.end(), 3) == std::ssize(sums), "sums of 3");
       gather(rank, backend, counts, false);
     });
