@@ -10,10 +10,6 @@
 namespace ronde::test {
 namespace {
 
-bool is_reduction(const Row& row) {
-  return row.kind == Collective::Allreduce || row.kind == Collective::Reducescatter;
-}
-
 bool may_allocate(const Row& row) {
   return row.kind == Collective::Allgather || row.kind == Collective::Alltoall ||
          row.kind == Collective::Reducescatter;
@@ -64,8 +60,8 @@ std::vector<Elements> inputs_of(const Row& row, const Place& place) {
   for (int rank = 0; rank < place.size(); ++rank) {
     const std::size_t count = input_rows(row, rank, place.size()) * row.width;
     const int seed = place.ranks[static_cast<std::size_t>(rank)];
-    inputs.push_back(is_reduction(row) ? make_input(row.dtype, row.op, count, seed, 11)
-                                       : make_bytes(row.dtype, count, seed, 11));
+    inputs.push_back(is_reduction(row.kind) ? make_input(row.dtype, row.op, count, seed, 11)
+                                            : make_bytes(row.dtype, count, seed, 11));
   }
   return inputs;
 }
@@ -100,7 +96,7 @@ std::string first_different_byte(const std::vector<std::byte>& expected, const E
 
 std::string difference(const Row& row, const Place& place, const std::vector<Elements>& inputs,
                        const Elements& result) {
-  if (!is_reduction(row)) return first_different_byte(moved(row, place, inputs), result);
+  if (!is_reduction(row.kind)) return first_different_byte(moved(row, place, inputs), result);
   const bool scatters = row.kind == Collective::Reducescatter;
   const std::size_t first = scatters ? kept_rows_begin(row, place.rank, place.size()) : 0;
   const Reduction reduction = {row.dtype,     row.op,       row.prescale,

@@ -28,6 +28,10 @@ inline Scaling final_of(const Reduction& reduction) {
   return final_scaling(reduction.dtype, reduction.op, reduction.postscale, reduction.ranks);
 }
 
+inline bool is_reduction(Collective kind) {
+  return kind == Collective::Allreduce || kind == Collective::Reducescatter;
+}
+
 /// Whether a reduction can have factors: any of floating types, and a sum or average of integers of
 /// up to 32 bits.
 inline bool can_have_factors(DataType dtype, ReduceOp op) {

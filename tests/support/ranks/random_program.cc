@@ -5,8 +5,6 @@
 #include <array>
 #include <cstdlib>
 #include <iostream>
-
-#include <numeric>
 #include <stdexcept>
 
 #include "ronde/algorithms.h"
@@ -35,10 +33,6 @@ constexpr std::array<Collective, 10> kKinds = {
     Collective::Allgather,     Collective::Alltoall,  Collective::Reducescatter,
     Collective::Reducescatter,
 };
-
-bool is_reduction(Collective kind) {
-  return kind == Collective::Allreduce || kind == Collective::Reducescatter;
-}
 
 bool can_be_sent_as_half(const RandomOperation& operation) {
   const bool is_full = operation.dtype == DataType::F32 || operation.dtype == DataType::F64;
@@ -99,9 +93,7 @@ std::vector<std::string> RandomOperation::special() const {
 
 bool RandomOperation::is_grouped() const {
   const bool moves = kind != Collective::Barrier && kind != Collective::Send;
-  const bool all_contribute =
-      std::find(contributes.begin(), contributes.end(), false) == contributes.end();
-  return wants_group && moves && !name.empty() && all_contribute;
+  return wants_group && moves && !name.empty() && all_contribute();
 }
 
 std::int64_t RandomOperation::tag() const {
@@ -125,8 +117,8 @@ std::string RandomOperation::text() const {
     for (const bool each : contributes) text += each ? " 1" : " 0";
   }
   if (kind == Collective::Broadcast) text += " root " + std::to_string(root);
-  if (kind == Collective::Send)
-    text += " from " + std::to_string(root) + " to " + std::to_string(to);
+  if (kind != Collective::Send) return text;
+  text += " from " + std::to_string(root) + " to " + std::to_string(to);
   return text;
 }
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -74,6 +75,7 @@ struct RandomOperation {
 
   std::size_t count(int rank) const;
   bool takes_part(int rank) const;
+  bool all_contribute() const { return std::ranges::count(contributes, false) == 0; }
   /// Of a group there are those that want to and can: they have a name, and all contribute.
   bool is_grouped() const;
   /// What is special about it: "wire dtype", "adasum" or "message", or nothing.

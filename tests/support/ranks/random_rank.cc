@@ -25,10 +25,6 @@ void pause(Dice& dice) {
   for (std::size_t i = 0; i < turns; ++i) std::this_thread::yield();
 }
 
-bool is_reduction(Collective kind) {
-  return kind == Collective::Allreduce || kind == Collective::Reducescatter;
-}
-
 bool is_by_rank(Collective kind) {
   return kind == Collective::Alltoall || kind == Collective::Reducescatter;
 }
@@ -41,15 +37,13 @@ Elements input_of(const RandomOperation& operation, int rank) {
 }
 
 bool anybody_contributes(const RandomOperation& operation) {
-  return std::ranges::find(operation.contributes, true) != operation.contributes.end();
+  return std::ranges::count(operation.contributes, true) > 0;
 }
 
 /// Only sums have a neutral element that a symmetric buffer can hold for a rank that adds nothing.
 bool may_be_symmetric(const RandomOperation& operation) {
   const bool is_sum = operation.op == ReduceOp::Sum || operation.op == ReduceOp::Average;
-  const bool all_contribute = std::find(operation.contributes.begin(), operation.contributes.end(),
-                                        false) == operation.contributes.end();
-  return operation.symmetric && (is_sum || all_contribute);
+  return operation.symmetric && (is_sum || operation.all_contribute());
 }
 
 /// FNV-1a (Fowler, Noll, Vo).
@@ -62,7 +56,7 @@ std::int64_t checksum(std::span<const std::byte> bytes) {
 }
 
 bool all_untouched(std::span<const std::byte> bytes) {
-  return std::all_of(bytes.begin(), bytes.end(), [](std::byte byte) { return byte == kUntouched; });
+  return std::ranges::count(bytes, kUntouched) == std::ssize(bytes);
 }
 
 }  // namespace
@@ -106,7 +100,8 @@ void RandomRank::play(const Round& round) {
     if (!item.has_to_fail) keep_checksum(item);
   }
   flight_.clear();
-  release_symmetric();
+  for (const auto& [operation, offset] : offsets_) heap_->release(offset);
+  offsets_.clear();
 }
 
 void RandomRank::play_join(const Round& round) {
@@ -138,7 +133,7 @@ void RandomRank::reserve_symmetric(const Round& round) {
     for (const RandomOperation& operation : phase) {
       if (!may_be_symmetric(operation)) continue;
       // In a mismatch a rank has more rows than the others.
-      const std::int64_t rows = *std::max_element(operation.rows.begin(), operation.rows.end());
+      const std::int64_t rows = *std::ranges::max_element(operation.rows);
       const std::size_t bytes =
           static_cast<std::size_t>(rows * operation.columns) * size_of(operation.dtype);
       const auto offset = heap_->find(bytes);
@@ -150,20 +145,14 @@ void RandomRank::reserve_symmetric(const Round& round) {
   }
 }
 
-void RandomRank::release_symmetric() {
-  for (const auto& [operation, offset] : offsets_) heap_->release(offset);
-  offsets_.clear();
-}
-
 void RandomRank::play_phase(const Phase& phase, bool in_order) {
   const std::size_t first = flight_.size();
   for (const RandomOperation& operation : phase) {
     if (operation.takes_part(rank_)) flight_.push_back(prepare(operation));
   }
   const std::vector<InFlight*> order = own_order(first, in_order);
-  const bool has_group = std::any_of(order.begin(), order.end(), [](const InFlight* item) {
-    return item->operation->is_grouped();
-  });
+  const bool has_group = std::ranges::any_of(
+      order, [](const InFlight* item) { return item->operation->is_grouped(); });
   if (!in_order && !has_group && order.size() > 1 && dice_.one_in(4)) {
     return submit_from_two_threads(order);
   }
@@ -174,7 +163,8 @@ void RandomRank::play_phase(const Phase& phase, bool in_order) {
     const bool is_last = item == order.back();
     submit_one(*item, dice_, (in_order || is_last) && dice_.one_in(10));
     if (in_order && dice_.one_in(20)) wait_for(*item);
-    if (dice_.one_in(20)) wait_for_some(first);
+    // All ranks will submit what comes before this phase.
+    if (dice_.one_in(20) && first > 0) wait_for(flight_[dice_.below(first)]);
   }
 }
 
@@ -226,13 +216,12 @@ void RandomRank::submit_one(InFlight& item, Dice& dice, bool caller_waits) {
 /// The members in an order of this rank's own.
 void RandomRank::submit_group_of(const std::vector<InFlight*>& order) {
   std::vector<InFlight*> members;
-  std::copy_if(order.begin(), order.end(), std::back_inserter(members),
-               [](const InFlight* item) { return item->operation->is_grouped(); });
+  std::ranges::copy_if(order, std::back_inserter(members),
+                       [](const InFlight* item) { return item->operation->is_grouped(); });
   if (members.empty()) return;
   dice_.shuffle(members);
-  const bool has_to_fail = std::any_of(members.begin(), members.end(), [](const InFlight* item) {
-    return item->operation->has_to_fail;
-  });
+  const bool has_to_fail = std::ranges::any_of(
+      members, [](const InFlight* item) { return item->operation->has_to_fail; });
   std::vector<Request> requests;
   for (InFlight* member : members) requests.push_back(request_of(*member, dice_));
   const std::vector<Work> works = engine_.runtime().submit_group(std::move(requests));
@@ -254,15 +243,14 @@ RandomRank::InFlight RandomRank::prepare(const RandomOperation& operation) {
     item.symmetric = heap_->own(offset->second);
     std::ranges::copy(item.input.bytes(), item.symmetric);
   }
+  if (operation.kind == Collective::Broadcast && operation.root == rank_) {
+    item.in_place = dice_.one_in(2);
+  }
   if (item.in_place) {
     item.output = item.input;
   } else {
     std::fill_n(static_cast<std::byte*>(item.output.data()), item.output.bytes().size(),
                 kUntouched);
-  }
-  if (operation.kind == Collective::Broadcast && operation.root == rank_ && dice_.one_in(2)) {
-    item.in_place = true;
-    item.output = item.input;
   }
   return item;
 }
@@ -360,11 +348,6 @@ Request RandomRank::message_of(InFlight& item, Request request, Dice& dice) cons
   return request;
 }
 
-/// Of what was submitted before the phase that begins at `end`: all ranks will submit it.
-void RandomRank::wait_for_some(std::size_t end) {
-  if (end > 0) wait_for(flight_[dice_.below(end)]);
-}
-
 void RandomRank::wait_for_all() {
   std::vector<InFlight*> order;
   for (InFlight& item : flight_) order.push_back(&item);
@@ -394,14 +377,6 @@ void RandomRank::wait_for(InFlight& item) {
   finish(item);
 }
 
-void RandomRank::note_reached(const InFlight& item) {
-  for (const std::string& what : item.operation->special()) {
-    ++reached_[what];
-    if (item.operation->is_grouped()) ++reached_[what + " in a group"];
-    if (!item.participants.empty()) ++reached_[what + " of joined ranks"];
-  }
-}
-
 void RandomRank::finish(InFlight& item) {
   item.waited = true;
   const std::string text = round_ + ": " + item.operation->text();
@@ -419,10 +394,13 @@ void RandomRank::finish(InFlight& item) {
   if (item.symmetric != nullptr) std::copy_n(item.symmetric, item.output.bytes().size(), output);
   const std::string difference = refused ? "" : this->difference(item);
   if (!item.work.done()) throw std::runtime_error(text + ": waited for, and not done");
-  if (!difference.empty()) {
-    throw std::runtime_error(text + ": " + difference);
+  if (!difference.empty()) throw std::runtime_error(text + ": " + difference);
+  if (refused) return;
+  for (const std::string& what : item.operation->special()) {
+    ++reached_[what];
+    if (item.operation->is_grouped()) ++reached_[what + " in a group"];
+    if (!item.participants.empty()) ++reached_[what + " of joined ranks"];
   }
-  if (!refused) note_reached(item);
 }
 
 std::string RandomRank::difference(const InFlight& item) const {
@@ -463,15 +441,13 @@ std::string RandomRank::difference_of_reduction(const InFlight& item) const {
       inputs.emplace_back(operation.dtype, item.output.count());
     }
   }
-  const Reduction reduction = {operation.dtype,     operation.op,        operation.prescale,
-                               operation.postscale, averaged_over(item), operation.wire_dtype,
+  const bool over_all = item.participants.empty() || engine_.join_averages_over_all;
+  const auto ranks =
+      over_all ? ranks_ : static_cast<int>(std::ranges::count(item.participants, true));
+  const Reduction reduction = {operation.dtype,     operation.op, operation.prescale,
+                               operation.postscale, ranks,        operation.wire_dtype,
                                engine_.hosts};
   return first_difference(reduction, inputs, item.output, begin);
-}
-
-int RandomRank::averaged_over(const InFlight& item) const {
-  if (item.participants.empty() || engine_.join_averages_over_all) return ranks_;
-  return static_cast<int>(std::count(item.participants.begin(), item.participants.end(), true));
 }
 
 std::string RandomRank::difference_of_bytes(const InFlight& item) const {
@@ -509,9 +485,9 @@ std::string RandomRank::difference_of_message(const InFlight& item) const {
 
 void RandomRank::keep_checksum(const InFlight& item) {
   const RandomOperation& operation = *item.operation;
-  if (operation.kind == Collective::Barrier || is_by_rank(operation.kind)) return;
-  if (operation.kind == Collective::Send) return;
-  if (operation.has_to_fail || !anybody_contributes(operation)) return;
+  const bool is_same_on_all = operation.kind != Collective::Barrier &&
+                              operation.kind != Collective::Send && !is_by_rank(operation.kind);
+  if (!is_same_on_all || operation.has_to_fail || !anybody_contributes(operation)) return;
   checksums_.push_back(checksum(item.output.bytes()));
   checksum_texts_.push_back(round_ + ": " + operation.text());
 }

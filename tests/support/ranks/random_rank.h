@@ -77,10 +77,8 @@ class RandomRank {
 
   Request request_of(Collective kind) const;
   void reserve_symmetric(const Round& round);
-  void release_symmetric();
   void play_phase(const Phase& phase, bool in_order);
   void play_join(const Round& round);
-  int averaged_over(const InFlight& item) const;
   std::vector<InFlight*> own_order(std::size_t first, bool in_order);
   void submit_from_two_threads(const std::vector<InFlight*>& order);
   void submit_one(InFlight& item, Dice& dice, bool caller_waits);
@@ -90,10 +88,8 @@ class RandomRank {
   InFlight prepare(const RandomOperation& operation);
   Elements output_of(const RandomOperation& operation) const;
   void wait_for(InFlight& item);
-  void wait_for_some(std::size_t end);
   void wait_for_all();
   void finish(InFlight& item);
-  void note_reached(const InFlight& item);
 
   std::string difference(const InFlight& item) const;
   std::string difference_of_reduction(const InFlight& item) const;
