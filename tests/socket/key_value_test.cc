@@ -11,16 +11,14 @@
 #include <latch>
 #include <stdexcept>
 
+#include "tests/socket/trees.h"
 #include "tests/support/fakes/memory_store.h"
-#include "tests/support/ranks/ranks.h"
 
 namespace {
 
 using namespace ronde;
 using namespace ronde::test;
-using namespace std::chrono_literals;
 using Catch::Contains;
-using Clock = Transport::Clock;
 using Change = std::function<void(int rank, KeyValueOptions& options)>;
 
 constexpr double kPatience = 20;
@@ -71,29 +69,8 @@ void put_together(std::barrier<>& barrier, KeyValueOptions& options) {
   };
 }
 
-/// Each rank sends its parent its number and waits for the children's.
-void check_messages(Transport& transport) {
-  const Topology& topology = transport.topology();
-  if (topology.parent() >= 0) transport.send(topology.parent(), std::to_string(topology.rank));
-  std::vector<int> heard;
-  while (heard.size() < topology.children().size()) {
-    const Incoming incoming = transport.receive(Clock::now() + 20s);
-    check(incoming.kind == Incoming::Kind::Message, "a message from a child");
-    check(incoming.bytes == std::to_string(incoming.peer), "its number");
-    heard.push_back(incoming.peer);
-  }
-  std::sort(heard.begin(), heard.end());
-  check(heard == topology.children(), "each child once");
-}
-
-/// Ranks meet, exchange messages, and close once `done` says that all of them have.
 Topology meet(const KeyValueOptions& options, std::latch& done) {
-  const std::unique_ptr<Transport> transport = make(options);
-  check_equal(transport->name(), "key-value", "the name");
-  check_messages(*transport);
-  done.arrive_and_wait();
-  transport->close(true, Clock::now() + 5s);
-  return transport->topology();
+  return meet_and_close(make(options), done);
 }
 
 }  // namespace
@@ -216,18 +193,17 @@ TEST_CASE("ranks that were told what does not fit together all refuse, with one 
 
 TEST_CASE("numbers and callbacks that make no sense are refused at once") {
   MemoryStore store;
-  const auto error = [&](const Change& change) {
+  const std::vector<std::pair<void (*)(KeyValueStart&), std::string>> rows = {
+      {[](auto& start) { start.rank = 2; }, "rank 2 of 2"},
+      {[](auto& start) { start.rank = -1; }, "rank -1 of 2"},
+      {[](auto& start) { start.size = 0; }, "rank 0 of 0"},
+      {[](auto& start) { start.get = nullptr; }, "both put and get"},
+      {[](auto& start) { start.put = nullptr; }, "both put and get"}};
+  for (const auto& [change, text] : rows) {
     KeyValueOptions options = options_of(store, 0, 2);
-    change(0, options);
-    return text_of<UsageError>([&] { make(options); });
-  };
-  CHECK_THAT(error([](int, KeyValueOptions& o) { o.start.rank = 2; }), Contains("rank 2 of 2"));
-  CHECK_THAT(error([](int, KeyValueOptions& o) { o.start.rank = -1; }), Contains("rank -1 of 2"));
-  CHECK_THAT(error([](int, KeyValueOptions& o) { o.start.size = 0; }), Contains("rank 0 of 0"));
-  CHECK_THAT(error([](int, KeyValueOptions& o) { o.start.get = nullptr; }),
-             Contains("both put and get"));
-  CHECK_THAT(error([](int, KeyValueOptions& o) { o.start.put = nullptr; }),
-             Contains("both put and get"));
+    change(options.start);
+    CHECK_THAT(text_of<UsageError>([&] { make(options); }), Contains(text));
+  }
   CHECK(store.values().empty());
 
   KeyValueOptions alone = options_of(store, 0, 1);

@@ -44,18 +44,8 @@ std::unique_ptr<Transport> make(const LaunchedOptions& options) {
   return launched_transport_factory(options)();
 }
 
-/// Meets the others, receives a message of each child and closes once all ranks have.
 Topology meet(const LaunchedOptions& options, std::latch& done) {
-  const std::unique_ptr<Transport> transport = make(options);
-  const Topology& topology = transport->topology();
-  if (topology.parent() >= 0) transport->send(topology.parent(), "here");
-  for (std::size_t heard = 0; heard < topology.children().size(); ++heard) {
-    const Incoming incoming = transport->receive(Clock::now() + 20s);
-    check(incoming.kind == Incoming::Kind::Message && incoming.bytes == "here", "a child's word");
-  }
-  done.arrive_and_wait();
-  transport->close(true, Clock::now() + 5s);
-  return topology;
+  return meet_and_close(make(options), done);
 }
 
 /// Returns the connection of a stranger, once rank 0 listens.

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <functional>
+#include <latch>
 #include <stdexcept>
 #include <string>
 #include <string_view>
@@ -47,6 +49,25 @@ inline Incoming next(SocketTree& tree) {
   Incoming incoming = tree.receive(Clock::now() + 20s);
   if (incoming.kind == Kind::Nothing) throw std::runtime_error("nothing came within 20 s");
   return incoming;
+}
+
+/// Each rank sends its parent its number and waits for those of its children; all close once all
+/// have.
+inline Topology meet_and_close(const std::unique_ptr<Transport>& transport, std::latch& done) {
+  const Topology& topology = transport->topology();
+  if (topology.parent() >= 0) transport->send(topology.parent(), std::to_string(topology.rank));
+  std::vector<int> heard;
+  while (heard.size() < topology.children().size()) {
+    const Incoming incoming = transport->receive(Clock::now() + 20s);
+    check(incoming.kind == Kind::Message, "a message from a child");
+    check_equal(incoming.bytes, std::to_string(incoming.peer), "its number");
+    heard.push_back(incoming.peer);
+  }
+  std::ranges::sort(heard);
+  check(heard == topology.children(), "each child once");
+  done.arrive_and_wait();
+  transport->close(true, Clock::now() + 5s);
+  return topology;
 }
 
 }  // namespace ronde::test

@@ -262,14 +262,10 @@ inline void check_sleep(const MakeFabrics& make, const std::function<void(int de
     if (fabric.descriptor() < 0) return;
     const auto batch = fabric.make_batch(nullptr);
     for (int round = 0; round < 50; ++round) {
-      unsigned char byte = static_cast<unsigned char>(rank == 0 ? round : 255);
-      if (rank == round % 2) byte = static_cast<unsigned char>(round);
-      if (rank == round % 2) {
-        batch->send(1 - rank, {}, &byte, 1);
-      } else {
-        byte = 255;
-        batch->receive(1 - rank, {}, &byte, 1);
-      }
+      const bool sends = rank == round % 2;
+      auto byte = static_cast<unsigned char>(sends ? round : 255);
+      if (sends) batch->send(1 - rank, {}, &byte, 1);
+      if (!sends) batch->receive(1 - rank, {}, &byte, 1);
       while (!batch->poll()) {
         if (fabric.prepare_sleep()) sleep(fabric.descriptor());
       }

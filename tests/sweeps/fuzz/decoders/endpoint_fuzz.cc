@@ -18,19 +18,6 @@ net::Endpoint endpoint() {
           std::string(net::kTokenBytes, 'r')};
 }
 
-void read_fields(std::string_view bytes) {
-  require(pack_fields(unpack_fields(bytes)) == bytes, "fields are packed as they were");
-}
-
-void read_endpoint(std::string_view bytes) {
-  const net::Endpoint got = net::unpack_endpoint(bytes, 3);
-  const std::string packed = net::pack_endpoint(got);
-  require(net::pack_endpoint(net::unpack_endpoint(packed, 3)) == packed,
-          "an endpoint packs to something that is unpacked equal");
-  net::unix_address(got.unix_name);
-  for (const std::string& address : got.addresses) net::tcp_address(address, got.port);
-}
-
 }  // namespace
 
 std::vector<std::string> valid_inputs() {
@@ -42,8 +29,13 @@ std::vector<std::string> valid_inputs() {
 
 bool take(std::string_view bytes) {
   try {
-    read_fields(bytes);
-    read_endpoint(bytes);
+    require(pack_fields(unpack_fields(bytes)) == bytes, "fields are packed as they were");
+    const net::Endpoint got = net::unpack_endpoint(bytes, 3);
+    const std::string packed = net::pack_endpoint(got);
+    require(net::pack_endpoint(net::unpack_endpoint(packed, 3)) == packed,
+            "an endpoint packs to something that is unpacked equal");
+    net::unix_address(got.unix_name);
+    for (const std::string& address : got.addresses) net::tcp_address(address, got.port);
     return true;
   } catch (const Error&) {
     return false;

@@ -133,30 +133,16 @@ bool take_agent(std::string_view stream) {
 }
 
 std::string an_agent() {
-  return to_bytes({{"event", "prepared"},
-                   {"problems", Json::array()},
-                   {"warnings", {"little memory"}},
-                   {"program", "0123"},
-                   {"port", 4000}}) +
-         to_bytes({{"event", "output"}, {"rank", 1}, {"stream", 1}}, "step 1\n") +
-         to_bytes({{"event", "ended"},
-                   {"rank", 0},
-                   {"problem", ""},
-                   {"exit_code", 0},
-                   {"signal", 9},
-                   {"state", 1},
-                   {"steps", 5},
-                   {"checkpoint", 3},
-                   {"failed_rank", 1}}) +
-         to_bytes({{"event", "ended"},
-                   {"rank", 1},
-                   {"problem", "no program"},
-                   {"exit_code", 0},
-                   {"signal", 0},
-                   {"state", 0},
-                   {"steps", 0},
-                   {"checkpoint", -1},
-                   {"failed_rank", -1}});
+  const auto line = [](const char* json, const char* bytes = "") {
+    return to_bytes(Json::parse(json), bytes);
+  };
+  return line(R"({"event": "prepared", "problems": [], "warnings": ["little memory"],
+                  "program": "0123", "port": 4000})") +
+         line(R"({"event": "output", "rank": 1, "stream": 1})", "step 1\n") +
+         line(R"({"event": "ended", "rank": 0, "problem": "", "exit_code": 0, "signal": 9,
+                  "state": 1, "steps": 5, "checkpoint": 3, "failed_rank": 1})") +
+         line(R"({"event": "ended", "rank": 1, "problem": "no program", "exit_code": 0,
+                  "signal": 0, "state": 0, "steps": 0, "checkpoint": -1, "failed_rank": -1})");
 }
 
 }  // namespace
