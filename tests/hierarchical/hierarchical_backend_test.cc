@@ -38,23 +38,6 @@ TEST_CASE("there are as many shards as the smallest host has ranks") {
   }
 }
 
-TEST_CASE("the parts of all hosts make up a shard, and all shards a round") {
-  for (const std::size_t elements : {0U, 1U, 15U, 16U, 17U, 1000U, 4096U}) {
-    CAPTURE(elements);
-    std::size_t covered = 0;
-    for (int rank = 0; rank < 2; ++rank) {
-      const Shards shards = shards_of(make_topology(rank, {0, 0, 1, 1, 2, 2}));
-      const auto own = static_cast<std::size_t>(rank);
-      CHECK(shards.shard(own, {0, elements}, sizeof(float)).begin == covered);
-      const std::vector<std::size_t> parts = shards.parts({0, elements}, sizeof(float));
-      CHECK(parts.size() == 3);
-      covered = std::accumulate(parts.begin(), parts.end(), covered);
-      CHECK(shards.shard(own, {0, elements}, sizeof(float)).end == covered);
-    }
-    CHECK(covered == elements);
-  }
-}
-
 TEST_CASE("slots of the slot buffer are as large on every host") {
   const std::vector<int> hosts = {0, 0, 0, 0, 1};
   const shm::SlotBufferShape of_large = slot_buffer_shape(make_topology(0, hosts));

@@ -178,24 +178,6 @@ TEST_CASE("ranks that compute elsewhere are reduced for") {
   }
 }
 
-TEST_CASE("symmetric operations count who did what, and refuse other memory") {
-  std::vector<float> elsewhere(10);
-  run_backends(1, {}, [&](int, shm::ShmBackend& backend) {
-    const Segment outside{elsewhere.data(), elsewhere.data(), elsewhere.size()};
-    text_of<Error>([&] { backend.allreduce({.segments = {&outside, 1}, .symmetric = true}); });
-    void* const inside = backend.symmetric_heap()->own(0);
-    const Segment segment{inside, inside, kHeapBytes / sizeof(float)};
-    finish(*backend.allreduce({.segments = {&segment, 1}, .symmetric = true}));
-    check(counter_of(backend.stats(), "symmetric_operations") == 1, "one operation");
-    check(counter_of(backend.stats(), "symmetric_bytes") == kHeapBytes, "of the whole heap");
-    check(counter_of(backend.stats(), "symmetric_chunks_here") == 8, "in 8 chunks, all done here");
-    const auto counters = backend.stats().counters;
-    check(std::count_if(counters.begin(), counters.end(),
-                        [](const auto& each) { return each.first.starts_with("symmetric"); }) == 6,
-          "all are reported");
-  });
-}
-
 /// Zeroed memory for the claims of so many ranks.
 class ClaimsMemory {
  public:
