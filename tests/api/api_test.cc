@@ -16,6 +16,7 @@
 #include "ronde/ronde.h"
 #include "ronde/run.h"
 #include "tests/support/ranks/ranks.h"
+#include "tests/support/ranks/requests.h"
 
 // Most cases need a process of their own: MPI starts once in a process, and what is registered
 // stays registered.
@@ -120,15 +121,11 @@ TEST_CASE("without a launcher there is one rank and collectives work", "[own]") 
   CHECK_THAT(text_of<ronde::UsageError>([] { ronde::init(); }),
              Contains("ronde::init() was called twice") && Contains("is_initialized"));
   CHECK(ronde::is_initialized());  // the first one stays
-  std::array<double, 3> values = {1, 2, 3};
-  ronde::Request request;
-  request.name = "values";
-  request.dtype = ronde::DataType::F64;
-  request.shape = {3};
-  request.input = request.output = values.data();
+  std::vector<float> values = {1, 2, 3};
+  ronde::Request request = ronde::test::sum_request(values, "values");
   request.postscale = 2;
   ronde::submit(std::move(request)).wait();
-  CHECK(values == std::array<double, 3>{2, 4, 6});
+  CHECK(values == std::vector<float>{2, 4, 6});
   ronde::barrier();
   CHECK(ronde::join() == 0);
   ronde::shutdown();

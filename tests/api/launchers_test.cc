@@ -10,6 +10,7 @@
 #include "tests/support/processes/file_ranks.h"
 #include "tests/support/processes/reserved_port.h"
 #include "tests/support/ranks/ranks.h"
+#include "tests/support/ranks/requests.h"
 
 namespace {
 
@@ -22,16 +23,12 @@ constexpr int kRefused = 7;
 
 /// What all ranks add up.
 std::string report() {
-  float value = 1;
-  Request request;
-  request.name = "x";
-  request.op = ReduceOp::Sum;
-  request.shape = {1};
-  request.input = request.output = &value;
-  default_runtime().run(std::move(request));
+  std::vector<float> values = {1};
+  default_runtime().run(sum_request(values, "x"));
   return "rank " + std::to_string(ronde::rank()) + " of " +
-         std::to_string(static_cast<int>(value)) + " met by " + default_runtime().transport_name() +
-         ", data by " + default_runtime().backend_name(DeviceKind::Cpu) + "\n";
+         std::to_string(static_cast<int>(values[0])) + " met by " +
+         default_runtime().transport_name() + ", data by " +
+         default_runtime().backend_name(DeviceKind::Cpu) + "\n";
 }
 
 TEST_CASE("helper: a rank of a launcher", "[.]") {

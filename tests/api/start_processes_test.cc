@@ -13,6 +13,7 @@
 #include "tests/api/without_launcher.h"
 #include "tests/support/processes/file_ranks.h"
 #include "tests/support/processes/temporary_folder.h"
+#include "tests/support/ranks/requests.h"
 
 namespace {
 
@@ -23,13 +24,9 @@ using Catch::Contains;
 constexpr int kGroupError = 9;
 
 float reduced(Runtime& runtime, float value) {
-  Request request;
-  request.name = "x";
-  request.op = ReduceOp::Sum;
-  request.shape = {1};
-  request.input = request.output = &value;
-  runtime.run(std::move(request));
-  return value;
+  std::vector<float> values = {value};
+  runtime.run(sum_request(values, "x"));
+  return values[0];
 }
 
 /// What the victim does after the first sum.

@@ -10,6 +10,7 @@
 #include "tests/support/harness/captured_errors.h"
 #include "tests/support/processes/file_ranks.h"
 #include "tests/support/processes/temporary_folder.h"
+#include "tests/support/ranks/requests.h"
 
 namespace {
 
@@ -46,7 +47,8 @@ TEST_CASE("helper: a rank that tunes", "[.]") {
   InitOptions options;
   options.key_value = start_by_files();
   init(options);
-  std::vector<float> values(1000, 1.0F);
+  std::array<std::vector<float>, 3> values;
+  values.fill(std::vector<float>(300, 1.0F));
   const int steps = std::stoi(started_with("START_STEPS"));
   const std::string tuned = default_runtime().config().tuned;
   std::vector<float> ends = {0};
@@ -56,17 +58,9 @@ TEST_CASE("helper: a rank that tunes", "[.]") {
     const bool is_enough = steps > 0 ? step + 1 == steps : found && found->finished;
     ends[0] = rank() == 0 && is_enough ? 1 : 0;
     std::vector<Work> works;
-    Request end;
-    end.name = "ends";
-    end.shape = {1};
-    end.input = end.output = ends.data();
-    works.push_back(submit(std::move(end)));
-    for (const char* const name : {"a", "b", "c"}) {
-      Request request;
-      request.name = name;
-      request.shape = {300};
-      request.input = request.output = &values[static_cast<std::size_t>(name[0] - 'a') * 300];
-      works.push_back(submit(std::move(request)));
+    works.push_back(submit(sum_request(ends, "ends")));
+    for (std::size_t i = 0; i < 3; ++i) {
+      works.push_back(submit(sum_request(values[i], std::to_string(i))));
     }
     for (const Work& work : works) work.wait();
     default_runtime().mark_step();

@@ -14,6 +14,7 @@
 
 #include "backends/ucx/ucx_fabric.h"
 #include "core/src/base/system.h"
+#include "tests/support/harness/case_table.h"
 #include "tests/ucx/ucx_ranks.h"
 
 namespace ronde::test {
@@ -96,17 +97,15 @@ void check_death(Traffic traffic) {
   CHECK(WTERMSIG(status) == SIGKILL);
 }
 
-TEST_CASE("a killed rank from which ucx receives is named", "[own]") {
-  check_death(Traffic::TheDeadSends);
-}
-
-TEST_CASE("a killed rank to which ucx sends is named", "[own]") {
-  check_death(Traffic::TheDeadReceives);
-}
-
-TEST_CASE("a killed rank with which ucx does both is named", "[own]") {
-  check_death(Traffic::Both);
-}
+[[maybe_unused]] const bool kRegistered = [] {
+  for (const auto& [what, traffic] : {std::pair("from which ucx receives", Traffic::TheDeadSends),
+                                      std::pair("to which ucx sends", Traffic::TheDeadReceives),
+                                      std::pair("with which ucx does both", Traffic::Both)}) {
+    add_case(std::string("a killed rank ") + what + " is named", "[own]",
+             [traffic = traffic] { check_death(traffic); });
+  }
+  return true;
+}();
 
 /// Returns the address at which a file of this process listens; port 0 if it does not.
 sockaddr_in listens_at(int file) {

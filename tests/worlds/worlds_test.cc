@@ -11,6 +11,7 @@
 #include "tests/support/fakes/memory_store.h"
 #include "tests/support/processes/temporary_folder.h"
 #include "tests/support/ranks/ranks.h"
+#include "tests/support/ranks/requests.h"
 #include "tests/worlds/world_sums.h"
 
 namespace ronde::test {
@@ -144,22 +145,18 @@ TEST_CASE("every call that takes a set takes a world") {
     }
     check_equal(figures(set).steps, std::uint64_t{1}, "its steps");
     check(nlohmann::json::parse(stats(set)).contains("figures"), "stats() of the world");
-    double value = rank;
-    Request request;
-    request.name = "prepared";
-    request.dtype = DataType::F64;
-    request.shape = {1};
-    request.input = request.output = &value;
+    std::vector<float> value = {static_cast<float>(rank)}, second = {1};
+    Request request = sum_request(value, "prepared");
     request.set = set;
     const PersistentOp operation = prepare(request);
-    for (int i = 0; i < 3; ++i) operation.start({.input = &value, .output = &value}).wait();
-    check_equal(value, 4.0, "a prepared operation");
+    const Start start{.input = value.data(), .output = value.data()};
+    for (int i = 0; i < 3; ++i) operation.start(start).wait();
+    check_equal(value[0], 4.0F, "a prepared operation");
     std::vector<Request> group(2, request);
     group[1].name = "second";
-    double second = 1;
-    group[1].input = group[1].output = &second;
+    group[1].input = group[1].output = second.data();
     for (const Work& work : submit_group(group)) work.wait();
-    check_equal(second, 2.0, "a group");
+    check_equal(second[0], 2.0F, "a group");
     check(join({.process_set = set}) >= 0, "a join");
     remove_process_set(reversed);
     world.shutdown();

@@ -25,20 +25,11 @@ bool is_unscaled(const Reduction& reduction) {
 }
 
 double combine(ReduceOp op, double a, double b) {
-  switch (op) {
-    case ReduceOp::Sum:
-    case ReduceOp::Average:
-      return a + b;
-    case ReduceOp::Product:
-      return a * b;
-    case ReduceOp::Min:
-      return std::isnan(a) || std::isnan(b) ? a + b : std::min(a, b);
-    case ReduceOp::Max:
-      return std::isnan(a) || std::isnan(b) ? a + b : std::max(a, b);
-    case ReduceOp::Adasum:
-      break;
-  }
-  throw std::logic_error("adasum is not elementwise");
+  if (!is_elementwise(op)) throw std::logic_error("adasum is not elementwise");
+  if (op == ReduceOp::Product) return a * b;
+  const bool adds = op == ReduceOp::Sum || op == ReduceOp::Average;
+  if (adds || std::isnan(a) || std::isnan(b)) return a + b;
+  return op == ReduceOp::Min ? std::min(a, b) : std::max(a, b);
 }
 
 /// Rounding of the result to the type itself.
@@ -112,15 +103,9 @@ Approximate reduce_on_the_wire(const Reduction& reduction, const std::vector<dou
   double magnitude = std::fabs(result);
   for (std::size_t i = 1; i < values.size(); ++i) {
     const double value = on_the_wire(reduction, values[i]);
-    const auto other = static_cast<float>(value);
     const bool adds = reduction.op == ReduceOp::Sum || reduction.op == ReduceOp::Average;
-    if (adds) {
-      result += other;
-    } else if (reduction.op == ReduceOp::Product) {
-      result *= other;
-    } else {
-      result = static_cast<float>(combine(reduction.op, result, other));
-    }
+    // In double precision and then rounded, which for one operation on floats is the same.
+    result = static_cast<float>(combine(reduction.op, result, value));
     magnitude = adds ? magnitude + std::fabs(value) : std::fabs(result);
   }
   result *= static_cast<float>(reduction.postscale);
@@ -147,22 +132,12 @@ std::int64_t combine(const Reduction& reduction, std::int64_t a, std::int64_t b)
     const bool is_or = reduction.op == ReduceOp::Sum || reduction.op == ReduceOp::Max;
     return is_or ? (a | b) : (a & b);
   }
+  if (!is_elementwise(reduction.op)) throw std::logic_error("there is no adasum of integers");
+  if (reduction.op == ReduceOp::Min) return std::min(a, b);
+  if (reduction.op == ReduceOp::Max) return std::max(a, b);
   const auto x = std::bit_cast<std::uint64_t>(a);
   const auto y = std::bit_cast<std::uint64_t>(b);
-  switch (reduction.op) {
-    case ReduceOp::Sum:
-    case ReduceOp::Average:
-      return wrapped(reduction.dtype, x + y);
-    case ReduceOp::Product:
-      return wrapped(reduction.dtype, x * y);
-    case ReduceOp::Min:
-      return std::min(a, b);
-    case ReduceOp::Max:
-      return std::max(a, b);
-    case ReduceOp::Adasum:
-      break;
-  }
-  throw std::logic_error("there is no adasum of integers");
+  return wrapped(reduction.dtype, reduction.op == ReduceOp::Product ? x * y : x + y);
 }
 
 __extension__ using Int128 = __int128;
@@ -207,6 +182,22 @@ std::string describe(std::size_t element, Number got, Number expected,
   return text.str();
 }
 
+std::string first_difference_of_integers(const Reduction& reduction,
+                                         const std::vector<std::int64_t>& inputs,
+                                         const Elements& result) {
+  std::vector<std::int64_t> values;
+  for (std::size_t i = 0; i < result.count(); ++i) {
+    gather_element(inputs, i, result.count(), values);
+    const std::int64_t expected = reduce(reduction, values);
+    const std::int64_t got = result.integer(i);
+    // A true bool is 1, whatever byte it was.
+    const bool canonical =
+        result.dtype() != DataType::Bool || result.bytes()[i] == static_cast<std::byte>(expected);
+    if (got != expected || !canonical) return describe(i, got, expected, values);
+  }
+  return {};
+}
+
 }  // namespace
 
 std::string first_difference(const Reduction& reduction, const std::vector<double>& inputs,
@@ -234,21 +225,6 @@ std::string first_difference(const Reduction& reduction, const std::vector<doubl
   return {};
 }
 
-std::string first_difference(const Reduction& reduction, const std::vector<std::int64_t>& inputs,
-                             const Elements& result) {
-  std::vector<std::int64_t> values;
-  for (std::size_t i = 0; i < result.count(); ++i) {
-    gather_element(inputs, i, result.count(), values);
-    const std::int64_t expected = reduce(reduction, values);
-    const std::int64_t got = result.integer(i);
-    // A true bool is 1, whatever byte it was.
-    const bool canonical =
-        result.dtype() != DataType::Bool || result.bytes()[i] == static_cast<std::byte>(expected);
-    if (got != expected || !canonical) return describe(i, got, expected, values);
-  }
-  return {};
-}
-
 std::string first_difference(const Reduction& reduction, const std::vector<Elements>& inputs,
                              const Elements& result, std::size_t begin) {
   std::vector<double> numbers;
@@ -263,7 +239,7 @@ std::string first_difference(const Reduction& reduction, const std::vector<Eleme
     }
   }
   return is_floating(reduction.dtype) ? first_difference(reduction, numbers, result)
-                                      : first_difference(reduction, integers, result);
+                                      : first_difference_of_integers(reduction, integers, result);
 }
 
 }  // namespace ronde::test

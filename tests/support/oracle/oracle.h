@@ -48,12 +48,9 @@ inline bool can_have_factors(DataType dtype, ReduceOp op) {
 std::string first_difference(const Reduction& reduction, const std::vector<double>& inputs,
                              const Elements& result);
 
-/// Checks integers and bools as above: sums in 128 bits, divided as integers or scaled in double
-/// precision, truncated toward zero and clamped to the type; without average or factors, wrapped.
-std::string first_difference(const Reduction& reduction, const std::vector<std::int64_t>& inputs,
-                             const Elements& result);
-
-/// The same of the elements from `begin` on, as many as the result has, of each rank's input.
+/// The same of the elements from `begin` on, as many as the result has, of each rank's input, also
+/// of integers and bools: sums in 128 bits, divided as integers or scaled in double precision,
+/// truncated toward zero and clamped to the type; without average or factors, wrapped.
 std::string first_difference(const Reduction& reduction, const std::vector<Elements>& inputs,
                              const Elements& result, std::size_t begin = 0);
 

@@ -18,10 +18,6 @@ void check(int code, const char* call) {
   }
 }
 
-std::vector<std::byte> copy_of(std::span<const std::byte> bytes) {
-  return {bytes.begin(), bytes.end()};
-}
-
 /// MPICH's blocking calls spin, which costs a time slice each where ranks outnumber cores.
 void finish(MPI_Request request) {
   int finished = 0;
@@ -91,13 +87,13 @@ std::vector<std::string> PlainMpi::gather(const std::string& text) {
 }
 
 bool PlainMpi::same_everywhere(std::span<const std::byte> bytes) {
-  std::vector<std::byte> of_root = copy_of(bytes);
+  std::vector<std::byte> of_root(bytes.begin(), bytes.end());
   MPI_Request request = MPI_REQUEST_NULL;
   check(MPI_Ibcast(of_root.data(), static_cast<int>(of_root.size()), MPI_BYTE, 0, communicator_,
                    &request),
         "MPI_Ibcast");
   finish(request);
-  int same = of_root == copy_of(bytes) ? 1 : 0;
+  int same = std::ranges::equal(of_root, bytes) ? 1 : 0;
   check(MPI_Iallreduce(MPI_IN_PLACE, &same, 1, MPI_INT, MPI_MIN, communicator_, &request),
         "MPI_Iallreduce");
   finish(request);

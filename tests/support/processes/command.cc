@@ -21,26 +21,20 @@ using File = std::unique_ptr<std::FILE, int (*)(std::FILE*)>;
 /// Output goes to files, as two pipes read one after the other can block the child.
 File temporary_file() {
   File file(std::tmpfile(), &std::fclose);
-  if (!file) {
-    throw std::system_error(errno, std::generic_category(), "tmpfile");
-  }
+  if (!file) throw std::system_error(errno, std::generic_category(), "tmpfile");
   return file;
 }
 
 std::string content(std::FILE* file) {
   std::rewind(file);
   std::string text;
-  for (int c = std::fgetc(file); c != EOF; c = std::fgetc(file)) {
-    text += static_cast<char>(c);
-  }
+  for (int c = std::fgetc(file); c != EOF; c = std::fgetc(file)) text += static_cast<char>(c);
   return text;
 }
 
 std::vector<char*> pointers(std::vector<std::string>& texts) {
   std::vector<char*> result;
-  for (std::string& text : texts) {
-    result.push_back(text.data());
-  }
+  for (std::string& text : texts) result.push_back(text.data());
   result.push_back(nullptr);
   return result;
 }
@@ -54,9 +48,7 @@ std::vector<std::string> environment_with(const std::map<std::string, std::strin
       variables.emplace_back(text);
     }
   }
-  for (const auto& [name, value] : added) {
-    variables.push_back(name + "=" + value);
-  }
+  for (const auto& [name, value] : added) variables.push_back(name + "=" + value);
   return variables;
 }
 
@@ -77,9 +69,7 @@ CommandResult run_program(std::vector<std::string> words,
   const int error = posix_spawn(&child, words[0].c_str(), &actions, nullptr, pointers(words).data(),
                                 pointers(variables).data());
   posix_spawn_file_actions_destroy(&actions);
-  if (error != 0) {
-    throw std::system_error(error, std::generic_category(), words[0]);
-  }
+  if (error != 0) throw std::system_error(error, std::generic_category(), words[0]);
   int status = 0;
   if (waitpid(child, &status, 0) != child) {
     throw std::system_error(errno, std::generic_category(), "waitpid");

@@ -17,6 +17,7 @@
 #include "ronde/runtime.h"
 #include "tests/api/without_launcher.h"
 #include "tests/support/fakes/memory_store.h"
+#include "tests/support/ranks/requests.h"
 
 namespace {
 
@@ -111,12 +112,9 @@ struct Gradients {
     std::vector<Work> works;
     for (std::size_t i = 0; i < tensors.size(); ++i) {
       tensors[i].assign(tensors[i].size(), static_cast<float>(runtime.topology().rank));
-      Request request;
-      request.name = "gradient " + std::to_string(i);
+      Request request = sum_request(tensors[i], "gradient " + std::to_string(i));
       request.set = set;
       request.op = ReduceOp::Average;
-      request.shape = {static_cast<std::int64_t>(tensors[i].size())};
-      request.input = request.output = tensors[i].data();
       works.push_back(runtime.submit(std::move(request)));
     }
     for (const Work& work : works) work.wait();
