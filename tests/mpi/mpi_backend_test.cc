@@ -215,7 +215,7 @@ TEST_CASE("integer sums and products go through unsigned types, where they wrap"
   std::array<std::int64_t, 1> data = {0};
   const Segment segment{data.data(), data.data(), 1};
   const auto started = [&](DataType dtype, ReduceOp op) {
-    backend.allreduce({.segments = {&segment, 1}, .dtype = dtype, .op = op});
+    backend.allreduce({{&segment, 1}, dtype, op});
     return fake.started.back();
   };
   for (const ReduceOp op : {ReduceOp::Sum, ReduceOp::Product}) {
@@ -285,29 +285,27 @@ TEST_CASE("calls that a packed backend never gets are refused") {
   const std::array two = {sum.segment, sum.segment};
   const std::vector<std::size_t> counts = {4};
   const std::vector<std::size_t> too_many = {2, 2};
-  const auto refused_allreduce = [&](auto change) {
-    AllreduceCall call = sum.call;
-    change(call);
+  const std::vector<AllreduceCall> reductions = {
+      {.segments = {&sum.segment, 1}, .op = ReduceOp::Average},
+      {.segments = {&sum.segment, 1}, .dtype = DataType::BF16},
+      {.segments = {&sum.segment, 1}, .prescale = 2},
+      {.segments = {&sum.segment, 1}, .final = {0.5, 1}},
+      {.segments = two},
+      {.segments = {&apart, 1}}};
+  for (const AllreduceCall& call : reductions) {
     CHECK_THROWS_AS(backend.allreduce(call), ronde::Error);
-  };
-  const auto refused_reducescatter = [&](auto change) {
-    ronde::ReducescatterCall call{
-        .input = sum.data.data(), .output = sum.data.data(), .counts = counts};
-    change(call);
+  }
+  float* const data = sum.data.data();
+  const std::vector<ronde::ReducescatterCall> scatters = {
+      {data, data, counts, DataType::F32, ReduceOp::Average},
+      {data, data, counts, DataType::BF16},
+      {data, data, counts, DataType::F32, ReduceOp::Sum, 2},
+      {data, data, counts, DataType::F32, ReduceOp::Sum, 1, {0.5, 1}},
+      {nullptr, data, counts},
+      {data, data, too_many}};
+  for (const ronde::ReducescatterCall& call : scatters) {
     CHECK_THROWS_AS(backend.reducescatter(call), ronde::Error);
-  };
-  const auto refused = [&](auto change) {
-    refused_allreduce(change);
-    refused_reducescatter(change);
-  };
-  refused([](auto& call) { call.op = ReduceOp::Average; });
-  refused([](auto& call) { call.dtype = DataType::BF16; });
-  refused([](auto& call) { call.prescale = 2; });
-  refused([](auto& call) { call.final = {0.5, 1}; });
-  refused_allreduce([&](auto& call) { call.segments = two; });
-  refused_allreduce([&](auto& call) { call.segments = {&apart, 1}; });
-  refused_reducescatter([](auto& call) { call.input = nullptr; });
-  refused_reducescatter([&](auto& call) { call.counts = too_many; });
+  }
   CHECK_THROWS_AS(backend.alltoall({.send_counts = too_many, .receive_counts = counts}),
                   ronde::Error);
   CHECK_THROWS_AS(backend.alltoall({.send_counts = counts, .receive_counts = too_many}),

@@ -47,8 +47,7 @@ bool denies(const ronde::test::Functions& functions) {
 TEST_CASE("a failing MPI call becomes an error with its name, code and native text") {
   FakeMpi fake;
   fake.codes["comm_rank"] = 5;
-  const auto environment = fake.environment();
-  CHECK_THAT(text_of<Error>([&] { environment->join(); }),
+  CHECK_THAT(text_of<Error>([&] { fake.environment()->join(); }),
              Contains("MPI_Comm_rank failed with code 5: native text of 5"));
 }
 
@@ -117,8 +116,7 @@ TEST_CASE("a join that cannot work is refused with what to change") {
   low.provided = MPI_THREAD_SERIALIZED;
   finalized.finalized = true;
   const auto refusal = [](FakeMpi& fake, const ronde::MpiRanks& ranks = {}) {
-    const auto environment = fake.environment();
-    return text_of<UsageError>([&] { environment->join(ranks); });
+    return text_of<UsageError>([&] { fake.environment()->join(ranks); });
   };
   CHECK_THAT(refusal(low), Contains("initialised MPI with MPI_THREAD_SERIALIZED") &&
                                Contains("MPI_Init_thread(..., MPI_THREAD_MULTIPLE, ...)"));
@@ -224,8 +222,7 @@ TEST_CASE("a foreign launcher is refused by variable, value and library") {
   }));
   FakeMpi fake;
   fake.variables = variables;
-  const auto environment = fake.environment();
-  CHECK_THAT(text_of<UsageError>([&] { environment->join(); }),
+  CHECK_THAT(text_of<UsageError>([&] { fake.environment()->join(); }),
              Contains("(" + name + "=" + variables.at(name) + ")") && Contains("Fake MPI 1.0") &&
                  !Contains("built for tests") && Contains("unset " + name));
 }
@@ -239,8 +236,7 @@ TEST_CASE("one rank alone, or several that MPI knows of, are no foreign launcher
       {1, Variables{{"PMI_SIZE", "4(x2)"}, {"SLURM_NTASKS", ""}}},  // no numbers
       {1, Variables{{"PMIX_RANK", "0"}}},                           // perhaps the first of several
       {1, Variables{{"WORLD_SIZE", "1"}, {"RANK", "0"}, {"TORCHELASTIC_RUN_ID", "none"}}},
-      {1,
-       Variables{{"WORLD_SIZE", "4"}, {"PMI_SIZE", "1"}}},  // mpiexec -n 1, the other is left over
+      {1, Variables{{"WORLD_SIZE", "4"}, {"PMI_SIZE", "1"}}},  // mpiexec -n 1: the other is old
       {4, Variables{{"PMI_SIZE", "4"}}},
       {4, Variables{{"WORLD_SIZE", "4"}, {"PMI_SIZE", "4"}}},
       {4, Variables{{"WORLD_SIZE", "4"}, {"RANK", "0"}, {"TORCHELASTIC_RUN_ID", "none"}}},
@@ -248,8 +244,7 @@ TEST_CASE("one rank alone, or several that MPI knows of, are no foreign launcher
   FakeMpi fake;
   fake.size = size;
   fake.variables = variables;
-  const auto environment = fake.environment();
-  CHECK_NOTHROW(environment->join());
+  CHECK_NOTHROW(fake.environment()->join());
 }
 
 TEST_CASE("a communicator of chosen ranks is freed by the last who leaves, unless a rank died") {

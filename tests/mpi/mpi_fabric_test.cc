@@ -29,12 +29,9 @@ TEST_CASE("a batch of MPI messages ends as a whole") {
   batch->send(7, kTag, memory.data(), 32);
   batch->send(7, kTag, memory.data(), 0);
   REQUIRE(fake.started.size() == 2);
-  CHECK(fake.started[0].name == "irecv");
-  CHECK(fake.started[0].root == 4);
-  CHECK(fake.started[0].count == 64);
-  CHECK(fake.started[1].name == "isend");
-  CHECK(fake.started[1].root == 7);
-  CHECK(fake.started[1].count == 32);
+  const auto& [receive, send] = std::tie(fake.started[0], fake.started[1]);
+  CHECK((receive.name == "irecv" && receive.root == 4 && receive.count == 64));
+  CHECK((send.name == "isend" && send.root == 7 && send.count == 32));
   CHECK(fabric.make_batch(nullptr)->poll());
   fake.requests_finish = false;
   CHECK_FALSE(batch->poll());

@@ -5,6 +5,7 @@
 #include <atomic>
 #include <chrono>
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <memory>
 #include <string>
@@ -79,9 +80,7 @@ inline void check_sizes(const MakeFabrics& make, int ranks) {
   const std::vector<std::size_t> sizes = {
       1, 2, 7, 64, 1000, 4096, 8191, 8192, 65535, 65536, 262144, 1000003, (3U << 20) - 1, 3U << 20};
   run(make, ranks, [&](int rank, Fabric& fabric) {
-    std::vector<Bytes> sent, received;
-    sent.reserve(sizes.size() * static_cast<std::size_t>(ranks));
-    received.reserve(sent.capacity());
+    std::deque<Bytes> sent, received;
     const auto batch = fabric.make_batch(nullptr);
     std::uint64_t bytes = 0;
     for (int peer = 0; peer < ranks; ++peer) {
@@ -130,9 +129,7 @@ inline void check_order(const MakeFabrics& make) {
       }
     }
     finish(*batch);
-    for (int i = 0; i < kMessages; ++i) {
-      check_content(memory[static_cast<std::size_t>(i)], 0, 1, i);
-    }
+    for (int i = 0; const Bytes& data : memory) check_content(data, 0, 1, i++);
   });
 }
 
@@ -150,17 +147,13 @@ inline void check_tags(const MakeFabrics& make) {
         batches.push_back(fabric.make_batch(nullptr));
         memory.push_back(rank == 0 ? content(bytes, 0, 1, static_cast<int>(i)) : Bytes(bytes));
       }
-      if (rank == 0) {
-        for (std::size_t i = 0; i < tags.size(); ++i) {
-          batches[i]->send(1, tags[i], memory[i].data(), bytes);
-        }
-        for (const auto& batch : batches) finish(*batch);
-      } else {
-        for (std::size_t i = tags.size(); i-- > 0;) {
-          batches[i]->receive(0, tags[i], memory[i].data(), bytes);
-          finish(*batches[i]);
-          check_content(memory[i], 0, 1, static_cast<int>(i));
-        }
+      for (std::size_t i = 0; rank == 0 && i < tags.size(); ++i) {
+        batches[i]->send(1, tags[i], memory[i].data(), bytes);
+      }
+      for (std::size_t i = tags.size(); i-- > 0;) {
+        if (rank == 1) batches[i]->receive(0, tags[i], memory[i].data(), bytes);
+        finish(*batches[i]);
+        check_content(memory[i], 0, 1, static_cast<int>(i));
       }
     }
   });
