@@ -29,12 +29,6 @@ float reduced(Runtime& runtime, float value) {
   return values[0];
 }
 
-/// What the victim does after the first sum.
-void end_as(const std::string& manner) {
-  if (manner == "killed") ::raise(SIGKILL);
-  if (manner == "exits") std::_Exit(3);
-}
-
 TEST_CASE("helper: a rank", "[.]") {
   const KeyValueStart start = start_by_files();
   try {
@@ -42,7 +36,11 @@ TEST_CASE("helper: a rank", "[.]") {
     const auto rank = static_cast<float>(start.rank);
     std::cerr << "sum " << reduced(runtime, rank) << " by " << runtime.backend_name(DeviceKind::Cpu)
               << "\n";
-    if (start.rank == start.size - 1) end_as(started_with("START_VICTIM"));
+    runtime.run(barrier_request());  // the others have their sums
+    if (start.rank == start.size - 1) {
+      if (started_with("START_VICTIM") == "killed") ::raise(SIGKILL);
+      std::_Exit(3);
+    }
     reduced(runtime, rank);
     runtime.shutdown();
   } catch (const GroupError& error) {
@@ -102,12 +100,6 @@ TEST_CASE("helper: a rank that is asked for a dump while it starts", "[.]") {
   ronde::shutdown();
 }
 
-/// The last rank ends in the way of `victim`, if it is not empty.
-std::vector<CommandResult> run_processes(int size, const std::string& victim = "") {
-  // As one rank of a foreign launcher would see it: it must not matter.
-  return run_file_ranks(size, "helper: a rank", {{"START_VICTIM", victim}, {"PMI_SIZE", "7"}});
-}
-
 TEST_CASE("helper: a rank that comes and goes", "[.]") {
   ronde::init({.key_value = start_by_files()});
   ronde::shutdown();
@@ -122,26 +114,16 @@ void check_helpers(const std::string& helper, const std::map<std::string, std::s
 
 }  // namespace
 
-TEST_CASE("processes that meet through files compute over shared memory") {
-  for (const int size : {1, 2, 4}) {
-    INFO(size << " ranks");
-    const std::string sum = "sum " + std::to_string(size * (size - 1) / 2) + " by shm\n";
-    for (const CommandResult& result : run_processes(size)) {
-      INFO(result.err);
-      CHECK(result.exit_code == 0);
-      CHECK_THAT(result.err, Contains(sum));
-    }
-  }
-}
-
-TEST_CASE("the death of a rank is a GroupError on the others that names it") {
+TEST_CASE("processes compute over shm, and the death of one is a GroupError that names it") {
   for (const std::string victim : {"killed", "exits"}) {
     INFO(victim);
-    const std::vector<CommandResult> results = run_processes(3, victim);
+    // As one rank of a foreign launcher would see it: it must not matter.
+    const std::vector<CommandResult> results =
+        run_file_ranks(3, "helper: a rank", {{"START_VICTIM", victim}, {"PMI_SIZE", "7"}});
     for (const std::size_t survivor : {0, 1}) {
       INFO(results[survivor].err);
       CHECK(results[survivor].exit_code == kGroupError);
-      CHECK_THAT(results[survivor].err, Contains("group 2: rank 2 "));
+      CHECK_THAT(results[survivor].err, Contains("sum 3 by shm\n") && Contains("group 2: rank 2 "));
     }
     CHECK(results[2].exit_code == (victim == "killed" ? -1 : 3));
   }
