@@ -26,21 +26,16 @@ Heard heard() {
   std::istringstream text(lines());
   Heard heard;
   std::map<std::string, std::string> open;
-  std::string line;
-  while (std::getline(text, line)) {
+  for (std::string line; std::getline(text, line);) {
     std::istringstream fields(line);
     std::string what, range, name;
     fields >> what;
+    if (what != "mark") fields >> range;
     std::getline(fields >> std::ws, name);
     if (what == "mark") {
       heard.marks.push_back(name);
-      continue;
-    }
-    const std::size_t blank = name.find(' ');
-    range = name.substr(0, blank);
-    if (what == "start") {
-      open[range] = name.substr(blank + 1);
-      ++heard.ranges[open[range]];
+    } else if (what == "start") {
+      ++heard.ranges[open[range] = name];
     } else {
       check(open.erase(range) == 1, "range " + range + " ends once");
     }

@@ -22,6 +22,7 @@
 #include "ronde/runtime.h"
 #include "tests/shm/group.h"
 #include "tests/support/processes/file_limit.h"
+#include "tests/support/ranks/results_of_ranks.h"
 
 namespace ronde::test {
 namespace {
@@ -86,31 +87,23 @@ TEST_CASE("the ranks of each host get each other's descriptors") {
   check_descriptors(std::vector<int>(30, 0));
 }
 
-/// Checks that all ranks throw the same text, which names `failed`.
-void check_group_error(int ranks, int failed, const std::string& words,
+void check_group_error(int failed, const std::string& words,
                        const std::function<void(int, const BackendContext&)>& action) {
-  std::vector<std::string> texts(static_cast<std::size_t>(ranks));
-  run_contexts(std::vector<int>(static_cast<std::size_t>(ranks), 0),
-               [&](int rank, const BackendContext& context) {
-                 const Death death = death_of([&] { action(rank, context); });
-                 check(death.rank == failed, "the rank that failed");
-                 texts[static_cast<std::size_t>(rank)] = death.text;
-               });
-  for (const std::string& text : texts) {
-    CHECK_THAT(text, Catch::Contains(words) &&
-                         Catch::StartsWith("rank " + std::to_string(failed) + " cannot "));
-    CHECK(text == texts[0]);
-  }
+  std::vector<Death> deaths(3);
+  run_contexts({0, 0, 0}, [&](int rank, const BackendContext& context) {
+    deaths[static_cast<std::size_t>(rank)] = death_of([&] { action(rank, context); });
+  });
+  check_same_death(deaths, failed, {"rank " + std::to_string(failed) + " cannot ", words});
 }
 
 TEST_CASE("a failure of one rank fails all ranks, with its name and reason") {
-  check_group_error(3, 0, "ftruncate", [](int, const BackendContext& context) {
+  check_group_error(0, "ftruncate", [](int, const BackendContext& context) {
     share_memory(meeting_of(context), std::size_t{1} << 63);
   });
-  check_group_error(3, 1, "bytes, not", [](int rank, const BackendContext& context) {
+  check_group_error(1, "bytes, not", [](int rank, const BackendContext& context) {
     share_memory(meeting_of(context), rank == 1 ? 8192 : 4096);
   });
-  check_group_error(3, 2, "sending a file descriptor", [](int rank, const BackendContext& context) {
+  check_group_error(2, "sending a file descriptor", [](int rank, const BackendContext& context) {
     const UniqueFd fd(::eventfd(0, EFD_CLOEXEC));
     share_descriptors(meeting_of(context), rank == 2 ? -1 : fd.get());
   });

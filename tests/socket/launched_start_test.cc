@@ -235,17 +235,16 @@ TEST_CASE("strangers that say nothing, half of it or nonsense keep no ranks from
   run_ranks(3, [&](int rank) {
     std::vector<UniqueFd> strangers;
     if (rank == 1) {
-      strangers.push_back(connect_as_stranger(port));  // silent
-      strangers.push_back(connect_as_stranger(port));
-      send_bytes(strangers.back(), std::string(7, '\0'));
-      strangers.push_back(connect_as_stranger(port));
-      send_bytes(strangers.back(),
-                 "GET / HTTP/1.1\r\nHost: node1\r\n\r\n" + std::string(1000, 'x'));
       net::Hello hello;
       hello.rank = 3'000'000'000;
       hello.job = net::to_name("run 'a'");
-      strangers.push_back(connect_as_stranger(port));
-      send_bytes(strangers.back(), {reinterpret_cast<const char*>(&hello), sizeof hello});
+      for (const std::string& said :
+           {std::string(), std::string(7, '\0'),
+            "GET / HTTP/1.1\r\nHost: node1\r\n\r\n" + std::string(1000, 'x'),
+            std::string(reinterpret_cast<const char*>(&hello), sizeof hello)}) {
+        strangers.push_back(connect_as_stranger(port));
+        send_bytes(strangers.back(), said);
+      }
       connect_as_stranger(port);  // and gone
       strangers_spoke.count_down();
     } else if (rank == 2) {
