@@ -99,18 +99,14 @@ void check_grid(Runtime& runtime, const std::vector<int>& sizes) {
 }  // namespace
 
 TEST_CASE("the axes of a grid reduce each by itself and all at once") {
-  struct Row {
-    int ranks;
-    std::vector<std::vector<int>> grids;
-  };
-  const Row rows[] = {
+  const std::vector<std::pair<int, std::vector<std::vector<int>>>> rows = {
       {4, {{2, 2}, {1, 4}, {4, 1}, {2, 1, 2}, {1, 2, 1, 2}}},
       {6, {{2, 3}, {3, 2}, {3, 1, 2}}},
       {8, {{2, 2, 2}, {2, 4}, {4, 2}, {2, 1, 2, 2}}},
   };
-  for (const Row& row : rows) {
-    run_group(row.ranks, [&](int, Runtime& runtime) {
-      for (const std::vector<int>& sizes : row.grids) check_grid(runtime, sizes);
+  for (const auto& [ranks, grids] : rows) {
+    run_group(ranks, [&all = grids](int, Runtime& runtime) {
+      for (const std::vector<int>& sizes : all) check_grid(runtime, sizes);
     });
   }
 }
@@ -143,12 +139,8 @@ TEST_CASE("threads make grids at the same time, told apart by tags") {
 }
 
 TEST_CASE("dimensions that cannot be are refused on every rank, and the job goes on") {
-  struct Row {
-    std::vector<int> dimensions;
-    std::string text;
-  };
   const int huge = 1 << 30;
-  const Row rows[] = {
+  const std::vector<std::pair<std::vector<int>, std::string>> rows = {
       {{2, 3},
        "ronde::Grid of 2 x 3: the product of the dimensions must be the number of ranks, "
        "which is 4"},
@@ -161,8 +153,9 @@ TEST_CASE("dimensions that cannot be are refused on every rank, and the job goes
       {{-2, -2}, "a dimension of -2 has no ranks"},
   };
   run_group(4, [&](int rank, Runtime& runtime) {
-    for (const Row& row : rows) {
-      check_contains(text_of<UsageError>([&] { Grid(runtime, row.dimensions); }), row.text);
+    for (const auto& [dimensions, text] : rows) {
+      const auto make = [&, &sizes = dimensions] { Grid(runtime, sizes); };
+      check_contains(text_of<UsageError>(make), text);
     }
     const std::vector<int> mine = rank == 2 ? std::vector{4, 1} : std::vector{2, 2};
     check(text_of<UsageError>([&] { Grid(runtime, mine, "mine"); }) ==

@@ -109,8 +109,7 @@ TEST_CASE("a failure of one rank fails all ranks, with its name and reason") {
   });
 }
 
-TEST_CASE(
-    "a descriptor that finds no room says so, on the side of the sender and of the receiver") {
+TEST_CASE("a descriptor that finds no room says so, at the sender and at the receiver") {
   run_contexts({0, 0}, [](int rank, const BackendContext& context) {
     shm::DescriptorMail mail(meeting_of(context));
     if (rank == 1) mail.send(0, STDERR_FILENO);
@@ -277,8 +276,7 @@ TEST_CASE("a rank that is lost while memory is shared is not passed over") {
   }
 }
 
-TEST_CASE(
-    "the slot buffer takes less than 64 MiB, and its slots are larger where ranks share cores") {
+TEST_CASE("the slot buffer takes less than 64 MiB, with larger slots where ranks share cores") {
   for (const std::size_t cores : {1U, 64U}) {
     for (std::size_t ranks = 1; ranks <= 64; ++ranks) {
       CHECK(shm::slot_buffer_shape({}, ranks, cores).bytes() < std::size_t{64} << 20);

@@ -139,12 +139,7 @@ TEST_CASE("a port that is taken is named, with where it comes from and what to s
 
 TEST_CASE("a rank that does not belong to the job learns why, and the job starts without it") {
   using Change = std::function<void(LaunchedOptions&)>;
-  struct Row {
-    std::string key;
-    Change change;
-    std::string text;
-  };
-  const std::vector<Row> rows = {
+  const std::vector<std::tuple<std::string, Change, std::string>> rows = {
       {kKey, [](auto& options) { options.job_key = "wrong horse battery"; },
        "the RONDE_JOB_KEY of rank 1 is not that of rank 0 at 127.0.0.1 port "},
       {kKey, [](auto& options) { options.job_key = ""; },
@@ -211,8 +206,7 @@ TEST_CASE("of two processes with one rank number, the second is refused") {
   });
 }
 
-TEST_CASE(
-    "a rank that died before all were there may come again, and is named if it is lost then") {
+TEST_CASE("a rank that died before all were there may come again, and is named if lost then") {
   const ReservedPort port;
   std::latch came_again(1);
   run_ranks(3, [&](int rank) {

@@ -73,8 +73,7 @@ TEST_CASE("messages of many ranks arrive whole and in order, and then the loss o
   });
 }
 
-TEST_CASE(
-    "large messages cross in both directions, close sends what is queued, then comes a loss") {
+TEST_CASE("large messages cross both ways, close sends what is queued, then comes a loss") {
   const Hosts hosts = GENERATE(Hosts::One, Hosts::OneEach);
   constexpr std::size_t kBytes = 24U << 20;
   run_trees(2, hosts, [&](int rank, SocketTree& tree) {

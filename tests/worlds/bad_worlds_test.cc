@@ -13,6 +13,7 @@
 #include "ronde/ronde.h"
 #include "tests/support/fakes/memory_store.h"
 #include "tests/support/ranks/ranks.h"
+#include "tests/support/ranks/requests.h"
 #include "tests/worlds/world_sums.h"
 
 namespace ronde::test {
@@ -114,10 +115,8 @@ TEST_CASE("a set of another world is refused") {
   World first = alone("first");
   World second = alone("second");
   const ProcessSet of_second = second.add_process_set({0});
-  float value = 1;
-  Request request;
-  request.shape = {1};
-  request.input = request.output = &value;
+  std::vector<float> value = {1};
+  Request request = sum_request(value, "");
   request.set = of_second;
   CHECK_THAT(text_of<UsageError>([&] { first.runtime().submit(request); }),
              Contains("is one of another world"));

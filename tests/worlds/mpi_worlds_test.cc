@@ -60,18 +60,13 @@ void check_models(int level, bool beside_init) {
   const int size = size_by_mpi();
   if (beside_init) ronde::init();
   {
-    Model half("half", rank < size / 2 ? 0 : 1, rank);
-    Model all("all", 0, rank);
-    Model reversed("reversed", 0, -rank);
-    Model alone("alone", rank == size - 1 ? 0 : MPI_UNDEFINED, 0);
+    Model half("half", rank < size / 2 ? 0 : 1, rank), all("all", 0, rank);
+    Model reversed("reversed", 0, -rank), alone("alone", rank == size - 1 ? 0 : MPI_UNDEFINED, 0);
     CHECK(reversed.world()->rank() == size - 1 - rank);
     CHECK(alone.world().has_value() == (rank == size - 1));
     for (int step = 0; step < 50; ++step) {
       const double own = step + rank;
-      half.check_sum(own);
-      all.check_sum(own);
-      reversed.check_sum(own);
-      alone.check_sum(own);
+      for (const Model* model : {&half, &all, &reversed, &alone}) model->check_sum(own);
       if (beside_init) CHECK(sum_in(kGlobalSet, 1) == size);
     }
     std::vector<int> others(static_cast<std::size_t>(size));
@@ -79,9 +74,7 @@ void check_models(int level, bool beside_init) {
     World of_world("of_another", all.world()->set(), others);
     CHECK(sum_in(of_world.set(), rank) == size * (size - 1) / 2.0);
     of_world.shutdown();
-    reversed.shutdown();
-    half.shutdown();
-    alone.shutdown();
+    for (Model* model : {&reversed, &half, &alone}) model->shutdown();
     all.check_sum(rank);
     all.shutdown();
   }

@@ -99,9 +99,8 @@ Elements make_input(DataType dtype, ReduceOp op, std::size_t count, int rank, st
 std::vector<Elements> make_inputs(DataType dtype, ReduceOp op, std::size_t count, int ranks,
                                   std::uint64_t seed) {
   std::vector<Elements> inputs;
-  for (int rank = 0; rank < ranks; ++rank) {
+  for (int rank = 0; rank < ranks; ++rank)
     inputs.push_back(make_input(dtype, op, count, rank, seed));
-  }
   return inputs;
 }
 

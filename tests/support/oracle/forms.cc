@@ -10,11 +10,6 @@
 namespace ronde::test {
 namespace {
 
-bool may_allocate(const Row& row) {
-  return row.kind == Collective::Allgather || row.kind == Collective::Alltoall ||
-         row.kind == Collective::Reducescatter;
-}
-
 /// Alltoall: rows from one rank of a set to another.
 std::size_t rows_between(const Row& row, int from, int to) {
   if (row.spread == Spread::Even) return 2;
@@ -177,7 +172,9 @@ std::string run_apart(Runtime& runtime, const Row& row, const Place& place, cons
   const std::vector<std::int64_t> expected = {static_cast<std::int64_t>(result_rows(row, place)),
                                               static_cast<std::int64_t>(row.width)};
   std::vector<std::int64_t> shape = expected;
-  if (row.allocated && may_allocate(row)) {
+  const bool may_allocate = row.kind == Collective::Allgather || row.kind == Collective::Alltoall ||
+                            row.kind == Collective::Reducescatter;
+  if (row.allocated && may_allocate) {
     request.allocate_output = [&](const std::vector<std::int64_t>& asked) {
       shape = asked;
       return output.data();

@@ -108,29 +108,35 @@ inline void check_sizes(const MakeFabrics& make, int ranks) {
   });
 }
 
-/// Those of one tag arrive in their order, small ones not before large ones, whether they are
-/// received at once or are there long before.
-inline void check_order(const MakeFabrics& make) {
-  constexpr int kMessages = 60;
-  const auto size_of = [](int i) { return i % 3 == 0 ? std::size_t{200000} : std::size_t{9}; };
+/// Rank 0 sends messages with one tag, which rank 1 receives in their order. It waits for each of
+/// more than 9 bytes.
+inline void check_stream(const MakeFabrics& make, int messages,
+                         const std::function<std::size_t(int message)>& size_of) {
   run(make, 2, [&](int rank, Fabric& fabric) {
     const auto batch = fabric.make_batch(nullptr);
-    const int peer = 1 - rank;
     std::vector<Bytes> memory;
-    for (int i = 0; i < kMessages; ++i) {
+    for (int i = 0; i < messages; ++i) {
       memory.push_back(rank == 0 ? content(size_of(i), 0, 1, i) : Bytes(size_of(i)));
     }
     for (Bytes& data : memory) {
-      if (rank == 0) {
-        batch->send(peer, {1, 0}, data.data(), data.size());
-      } else {
-        batch->receive(peer, {1, 0}, data.data(), data.size());
-        if (data.size() > 9) finish(*batch);
-      }
+      if (rank == 0) batch->send(1, {1, 0}, data.data(), data.size());
+      if (rank == 1) batch->receive(0, {1, 0}, data.data(), data.size());
+      if (rank == 1 && data.size() > 9) finish(*batch);
     }
     finish(*batch);
     for (int i = 0; const Bytes& data : memory) check_content(data, 0, 1, i++);
   });
+}
+
+/// Small messages do not arrive before large ones, whether they are received at once or are there
+/// long before.
+inline void check_order(const MakeFabrics& make) {
+  check_stream(make, 60, [](int i) { return std::size_t{i % 3 == 0 ? 200000U : 9U}; });
+}
+
+/// What has ended at its sender arrives, however slowly the other rank receives.
+inline void check_many(const MakeFabrics& make) {
+  check_stream(make, 4000, [](int) { return std::size_t{4000}; });
 }
 
 /// Those of other tags are received in another order than they were sent; channels, and the first
@@ -156,25 +162,6 @@ inline void check_tags(const MakeFabrics& make) {
         check_content(memory[i], 0, 1, static_cast<int>(i));
       }
     }
-  });
-}
-
-/// What has ended at its sender arrives, however slowly the other rank receives.
-inline void check_many(const MakeFabrics& make) {
-  constexpr int kMessages = 4000;
-  constexpr std::size_t kBytes = 4000;
-  run(make, 2, [&](int rank, Fabric& fabric) {
-    const auto batch = fabric.make_batch(nullptr);
-    Bytes memory(kBytes);
-    for (int i = 0; i < kMessages; ++i) {
-      if (rank == 0) {
-        batch->send(1, {}, memory.data(), kBytes);
-      } else {
-        batch->receive(0, {}, memory.data(), kBytes);
-        finish(*batch);
-      }
-    }
-    finish(*batch);
   });
 }
 

@@ -121,10 +121,7 @@ std::string not_reached(const Reached& reached) {
 void check_programs(Backing backing, const std::vector<int>& hosts, std::uint64_t usual_seed) {
   const TestSeed seed = test_seed(usual_seed);
   Dice dice(seed.value);
-  std::uint64_t freezes = 0;
-  std::uint64_t thaws = 0;
-  std::uint64_t symmetric = 0;
-  std::uint64_t overtakings = 0;
+  std::uint64_t freezes = 0, thaws = 0, symmetric = 0, overtakings = 0;
   Reached reached;
   // Ranks of several hosts never freeze. Sanitized programs look at accesses, not at reach.
   const bool may_freeze = std::ranges::count(hosts, 0) == std::ssize(hosts);
