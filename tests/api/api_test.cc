@@ -1,17 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <dlfcn.h>
-#include <array>
-#include <atomic>
 #include <catch2/catch.hpp>
 #include <cstdlib>
-#include <functional>
 #include <future>
-#include <memory>
 #include <nlohmann/json.hpp>
-#include <stdexcept>
-#include <string>
-#include <thread>
-#include <vector>
 
 #include "ronde/ronde.h"
 #include "ronde/run.h"

@@ -5,10 +5,7 @@
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <latch>
-#include <memory>
 #include <set>
-#include <string>
-#include <vector>
 
 #include "tests/support/ranks/goes_on.h"
 #include "tests/support/ranks/ranks.h"

@@ -3,7 +3,6 @@
 #include <catch2/catch.hpp>
 #include <cstdlib>
 #include <iostream>
-#include <map>
 
 #include "ronde/ronde.h"
 #include "tests/support/processes/command.h"

@@ -2,13 +2,8 @@
 // ronde::main as processes that meet through files run it. The hidden case is a rank.
 #include <catch2/catch.hpp>
 #include <cstdlib>
-#include <functional>
-#include <map>
 #include <sstream>
-#include <stdexcept>
-#include <string>
 #include <thread>
-#include <vector>
 
 #include "ronde/ronde.h"
 #include "ronde/run.h"

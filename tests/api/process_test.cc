@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <catch2/catch.hpp>
 #include <iostream>
-#include <map>
-#include <string>
 
 #include "ronde/ronde.h"
 #include "tests/support/harness/captured_errors.h"

@@ -4,10 +4,8 @@
 
 #include <catch2/catch.hpp>
 #include <cstdlib>
-#include <filesystem>
 #include <iostream>
 #include <latch>
-#include <thread>
 
 #include "ronde/ronde.h"
 #include "tests/api/without_launcher.h"

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <utility>
-
 #include "backends/compose.h"
 #include "tests/support/ranks/ranks.h"
 

@@ -4,12 +4,7 @@
 #include "backends/hierarchical/hierarchical_allreduce.h"
 
 #include <algorithm>
-#include <catch2/catch.hpp>
-#include <mutex>
-#include <optional>
 #include <set>
-#include <string>
-#include <vector>
 
 #include "tests/shm/calls.h"
 #include "tests/shm/group.h"

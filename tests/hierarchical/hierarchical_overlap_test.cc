@@ -1,16 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Several allreduces over hosts in flight: all ranks start them in the same order, and poll them in
 // any order.
-#include <algorithm>
 #include <catch2/catch.hpp>
-#include <chrono>
 #include <cmath>
-#include <cstdint>
-#include <deque>
-#include <memory>
-#include <mutex>
-#include <thread>
-#include <vector>
 
 #include "backends/hierarchical/hierarchical_allreduce.h"
 #include "ronde/error.h"

@@ -6,11 +6,8 @@
 #include <catch2/catch.hpp>
 #include <cerrno>
 #include <cstdio>
-#include <map>
 #include <nlohmann/json.hpp>
 #include <sstream>
-#include <string>
-#include <vector>
 
 #include "ronde/ronde.h"
 #include "tests/support/processes/beside.h"

@@ -1,13 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "backends/mpi/mpi_backend.h"
 
-#include <array>
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <cstring>
 #include <limits>
 #include <numeric>
-#include <vector>
 
 #include "ronde/error.h"
 #include "tests/support/fakes/fake_mpi.h"

@@ -2,10 +2,6 @@
 #include "backends/mpi/mpi_environment.h"
 
 #include <catch2/catch.hpp>
-#include <functional>
-#include <map>
-#include <optional>
-#include <string>
 
 #include "backends/mpi/gpu_aware_mpi.h"
 #include "backends/mpi/mpi_transport.h"

@@ -2,8 +2,6 @@
 #include "backends/mpi/mpi_fabric.h"
 
 #include <catch2/catch.hpp>
-#include <string>
-#include <vector>
 
 #include "ronde/error.h"
 #include "tests/support/fakes/fake_mpi.h"

@@ -4,11 +4,7 @@
 
 #include <catch2/catch.hpp>
 #include <cstdlib>
-#include <filesystem>
-#include <map>
 #include <set>
-#include <sstream>
-#include <string>
 
 #include "core/src/base/json.h"
 #include "observe/live/metrics.h"

@@ -3,8 +3,6 @@
 #include <dlfcn.h>
 
 #include <cstdlib>
-#include <map>
-#include <sstream>
 
 #include "observe/timeline/nvtx_ranges.h"
 #include "tests/observe/observed_ranks.h"

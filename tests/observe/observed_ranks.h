@@ -1,12 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <chrono>
-#include <cstddef>
-#include <functional>
-#include <string>
 #include <thread>
-#include <vector>
 
 #include "observe/observer.h"
 #include "tests/support/ranks/ranks.h"

@@ -5,16 +5,10 @@
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <csignal>
-#include <filesystem>
-#include <functional>
 #include <future>
 #include <iterator>
 #include <latch>
-#include <map>
-#include <memory>
 #include <set>
-#include <string>
-#include <vector>
 
 #include "core/src/base/json.h"
 #include "observe/base/figures_json.h"

@@ -4,11 +4,6 @@
 // rank.
 #include <algorithm>
 #include <barrier>
-#include <cstdint>
-#include <span>
-#include <string>
-#include <thread>
-#include <vector>
 
 #include "ronde/error.h"
 #include "tests/shm/calls.h"

@@ -4,8 +4,6 @@
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <numeric>
-#include <utility>
-#include <vector>
 
 #include "tests/support/harness/sanitizers.h"
 

@@ -1,11 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cstdint>
-#include <functional>
-#include <string>
-#include <vector>
-
 #include "ronde/backend.h"
 #include "tests/support/oracle/elements.h"
 #include "tests/support/oracle/oracle.h"

@@ -5,8 +5,6 @@
 #include <catch2/catch.hpp>
 #include <latch>
 #include <numeric>
-#include <string>
-#include <vector>
 
 #include "ronde/error.h"
 #include "tests/shm/calls.h"

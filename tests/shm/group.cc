@@ -3,8 +3,6 @@
 
 #include <cstdlib>
 #include <cstring>
-#include <span>
-#include <thread>
 
 #include "tests/support/ranks/thread_exchange.h"
 

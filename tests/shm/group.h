@@ -1,11 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cstddef>
-#include <functional>
-#include <string>
-#include <vector>
-
 #include "backends/shm/shm_backend.h"
 #include "ronde/backend.h"
 #include "tests/support/ranks/ranks.h"

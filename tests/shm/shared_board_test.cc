@@ -8,13 +8,8 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
-#include <atomic>
 #include <catch2/catch.hpp>
-#include <cstdint>
 #include <cstdio>
-#include <memory>
-#include <string>
-#include <thread>
 
 #include "core/src/base/system.h"
 #include "tests/shm/group.h"

@@ -7,13 +7,7 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <atomic>
-#include <catch2/catch.hpp>
-#include <fstream>
 #include <iterator>
-#include <memory>
-#include <string>
-#include <vector>
 
 #include "backends/shm/shm.h"
 #include "backends/socket/sockets.h"

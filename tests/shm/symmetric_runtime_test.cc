@@ -1,14 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Symmetric allreduces end to end. Ranks are threads, each with a Runtime over really shared
 // memory.
-#include <algorithm>
-#include <atomic>
 #include <catch2/catch.hpp>
 #include <latch>
-#include <span>
-#include <string>
-#include <thread>
-#include <vector>
 
 #include "backends/shm/shm.h"
 #include "tests/support/processes/file_limit.h"

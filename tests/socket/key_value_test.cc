@@ -2,14 +2,8 @@
 // Starts through a key-value store. Ranks are threads.
 #include "backends/socket/key_value.h"
 
-#include <algorithm>
-#include <atomic>
-#include <barrier>
 #include <catch2/catch.hpp>
 #include <cctype>
-#include <chrono>
-#include <latch>
-#include <stdexcept>
 
 #include "tests/socket/trees.h"
 #include "tests/support/fakes/memory_store.h"

@@ -5,12 +5,9 @@
 #include <sched.h>
 #include <sys/socket.h>
 
-#include <array>
-#include <atomic>
 #include <catch2/catch.hpp>
 #include <cstdlib>
 #include <deque>
-#include <latch>
 
 #include "backends/socket/handshake_client.h"
 #include "backends/socket/sockets.h"

@@ -1,15 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // How the ranks of a socket tree find each other, or do not.
-#include <algorithm>
-#include <array>
 #include <catch2/catch.hpp>
-#include <cstddef>
 #include <deque>
-#include <latch>
-#include <string>
-#include <string_view>
-#include <thread>
-#include <vector>
 
 #include <sched.h>
 #include <sys/socket.h>

@@ -1,16 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "backends/socket/socket_tree.h"
 
-#include <algorithm>
 #include <catch2/catch.hpp>
-#include <cstddef>
-#include <cstdint>
 #include <deque>
 #include <fstream>
 #include <future>
-#include <string>
-#include <thread>
-#include <vector>
 
 #include <sys/eventfd.h>
 #include <sys/resource.h>

@@ -2,13 +2,8 @@
 #pragma once
 
 #include <algorithm>
-#include <cstddef>
-#include <functional>
 #include <latch>
 #include <stdexcept>
-#include <string>
-#include <string_view>
-#include <vector>
 
 #include "backends/socket/socket_tree.h"
 #include "core/src/base/fields.h"

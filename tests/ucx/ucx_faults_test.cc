@@ -6,11 +6,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <atomic>
 #include <cerrno>
 #include <csignal>
 #include <cstdlib>
-#include <thread>
 
 #include "backends/ucx/ucx_fabric.h"
 #include "core/src/base/system.h"

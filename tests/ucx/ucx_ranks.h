@@ -1,10 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <memory>
-#include <string_view>
-#include <vector>
-
 #include "backends/ucx/ucx.h"
 #include "tests/support/ranks/ranks.h"
 #include "tests/support/ranks/thread_exchange.h"

@@ -1,14 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Mistakes with worlds, and what says so.
 #include <algorithm>
-#include <array>
 #include <catch2/catch.hpp>
-#include <chrono>
 #include <cstdlib>
 #include <future>
-#include <memory>
-#include <optional>
-#include <thread>
 
 #include "ronde/ronde.h"
 #include "tests/support/fakes/memory_store.h"

@@ -5,10 +5,6 @@
 
 #include <algorithm>
 #include <cstdlib>
-#include <memory>
-#include <optional>
-#include <string>
-#include <vector>
 
 #include "ronde/ronde.h"
 #include "tests/support/harness/case_table.h"

@@ -8,8 +8,6 @@
 #include <catch2/catch.hpp>
 #include <cstdlib>
 #include <iostream>
-#include <string>
-#include <vector>
 
 #include "ronde/ronde.h"
 #include "tests/support/processes/file_ranks.h"

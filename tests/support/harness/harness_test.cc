@@ -1,11 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The test harness's own tests. The hidden cases are run by the others, in processes of their own.
 #include <catch2/catch.hpp>
-#include <map>
 #include <semaphore>
 #include <sstream>
-#include <string>
-#include <vector>
 
 #include "tests/support/processes/beside.h"
 #include "tests/support/processes/command.h"

@@ -19,7 +19,6 @@
 #include <exception>
 #include <filesystem>
 #include <iostream>
-#include <string>
 #include <string_view>
 #include <vector>
 

@@ -2,16 +2,9 @@
 #pragma once
 
 #include <atomic>
-#include <cstdint>
 #include <cstring>
 #include <deque>
-#include <functional>
-#include <map>
-#include <memory>
 #include <mutex>
-#include <span>
-#include <utility>
-#include <vector>
 
 #include "ronde/backend.h"
 

@@ -8,11 +8,7 @@
 #include <algorithm>
 #include <array>
 #include <deque>
-#include <memory>
 #include <mutex>
-#include <string>
-#include <utility>
-#include <vector>
 
 #include "core/src/base/system.h"
 #include "ronde/error.h"

@@ -1,10 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <functional>
-#include <memory>
-#include <vector>
-
 #include "ronde/backend.h"
 #include "ronde/plugin/board.h"
 #include "ronde/plugin/transport.h"

@@ -4,9 +4,6 @@
 #include <algorithm>
 #include <cstring>
 #include <iterator>
-#include <map>
-#include <string>
-#include <utility>
 
 #include "core/src/base/counter.h"
 #include "ronde/error.h"

@@ -2,16 +2,12 @@
 #pragma once
 
 #include <chrono>
-#include <cstddef>
-#include <cstdint>
 #include <deque>
 #include <functional>
 #include <map>
-#include <memory>
 #include <mutex>
 #include <optional>
 #include <tuple>
-#include <vector>
 
 #include "ronde/plugin/fabric.h"
 

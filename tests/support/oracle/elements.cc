@@ -1,12 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/support/oracle/elements.h"
 
-#include <bit>
 #include <cmath>
-#include <cstring>
 #include <limits>
 #include <stdexcept>
-#include <string>
 
 #include "tests/support/ranks/requests.h"
 

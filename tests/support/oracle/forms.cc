@@ -2,8 +2,6 @@
 #include "tests/support/oracle/forms.h"
 
 #include <algorithm>
-#include <cstddef>
-#include <cstdint>
 
 #include "tests/support/oracle/oracle.h"
 

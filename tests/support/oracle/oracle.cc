@@ -1,10 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/support/oracle/oracle.h"
 
-#include <algorithm>
-#include <bit>
-#include <cmath>
-#include <limits>
 #include <sstream>
 #include <stdexcept>
 

@@ -3,8 +3,6 @@
 
 #include <algorithm>
 #include <cstdlib>
-#include <map>
-#include <stdexcept>
 #include <thread>
 
 #include "ronde/ronde.h"

@@ -3,12 +3,9 @@
 
 #include <mpi.h>
 
-#include <cstddef>
 #include <functional>
-#include <span>
 #include <string>
 #include <utility>
-#include <vector>
 
 #include "tests/support/oracle/elements.h"
 

@@ -3,12 +3,8 @@
 
 #include <algorithm>
 #include <cstdlib>
-#include <filesystem>
 #include <fstream>
 #include <iterator>
-#include <optional>
-#include <stdexcept>
-#include <utility>
 
 #include "tests/support/processes/temporary_folder.h"
 #include "tests/support/ranks/ranks.h"

@@ -1,10 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <map>
-#include <string>
-#include <vector>
-
 #include "ronde/key_value_start.h"
 #include "tests/support/processes/command.h"
 

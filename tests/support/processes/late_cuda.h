@@ -3,7 +3,6 @@
 
 #include <cstdlib>
 #include <map>
-#include <string>
 
 #include "tests/support/processes/beside.h"
 

@@ -2,9 +2,6 @@
 #pragma once
 
 #include <filesystem>
-#include <map>
-#include <string>
-#include <vector>
 
 #include "tests/support/processes/command.h"
 

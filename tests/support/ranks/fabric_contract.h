@@ -3,14 +3,8 @@
 
 #include <algorithm>
 #include <atomic>
-#include <chrono>
-#include <cstdint>
 #include <deque>
-#include <functional>
-#include <memory>
-#include <string>
 #include <thread>
-#include <vector>
 
 #include "ronde/plugin/fabric.h"
 #include "tests/support/ranks/ranks.h"

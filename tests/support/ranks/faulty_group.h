@@ -1,11 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cstddef>
-#include <memory>
-#include <utility>
-#include <vector>
-
 #include "tests/support/fakes/faulty_backend.h"
 #include "tests/support/ranks/ranks.h"
 #include "tests/support/ranks/requests.h"

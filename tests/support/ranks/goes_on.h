@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <vector>
-
 #include "tests/support/ranks/ranks.h"
 #include "tests/support/ranks/requests.h"
 

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/support/ranks/random_program.h"
 
-#include <algorithm>
-#include <array>
 #include <cstdlib>
 #include <iostream>
 #include <stdexcept>

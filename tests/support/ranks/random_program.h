@@ -2,12 +2,7 @@
 #pragma once
 
 #include <algorithm>
-#include <cstddef>
-#include <cstdint>
-#include <optional>
 #include <random>
-#include <string>
-#include <vector>
 
 #include "ronde/collective.h"
 #include "ronde/config.h"

@@ -1,11 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/support/ranks/random_rank.h"
 
-#include <algorithm>
 #include <numeric>
-#include <sstream>
-#include <stdexcept>
-#include <thread>
 
 #include "ronde/error.h"
 #include "tests/support/oracle/oracle.h"

@@ -1,18 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cstdint>
 #include <exception>
-#include <functional>
-#include <memory>
 #include <mutex>
 #include <source_location>
 #include <sstream>
 #include <stdexcept>
-#include <string>
 #include <thread>
-#include <utility>
-#include <vector>
 
 #include "ronde/error.h"
 #include "ronde/runtime.h"

@@ -2,11 +2,7 @@
 #pragma once
 
 #include <algorithm>
-#include <chrono>
-#include <map>
-#include <string>
 #include <thread>
-#include <vector>
 
 #include "tests/support/ranks/ranks.h"
 #include "tests/support/ranks/requests.h"

@@ -1,12 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cstddef>
-#include <cstdint>
 #include <cstring>
-#include <string>
 #include <type_traits>
-#include <vector>
 
 #include "ronde/dtype.h"
 #include "ronde/request.h"

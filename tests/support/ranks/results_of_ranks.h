@@ -2,10 +2,7 @@
 #pragma once
 
 #include <catch2/catch.hpp>
-#include <cstddef>
-#include <string>
 #include <type_traits>
-#include <vector>
 
 #include "tests/support/ranks/ranks.h"
 

@@ -1,10 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <functional>
 #include <numeric>
-#include <string>
-#include <vector>
 
 #include "tests/support/ranks/ranks.h"
 #include "tests/support/ranks/requests.h"

@@ -1,12 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // Random programs on ranks that are threads of this process, over backends that can be had so.
-#include <algorithm>
-#include <atomic>
-#include <map>
-#include <memory>
-#include <string>
-#include <vector>
-
 #include "backends/shm/shm.h"
 #include "ronde/plugin/fabric_backend.h"
 #include "tests/support/fakes/overlapping_backend.h"

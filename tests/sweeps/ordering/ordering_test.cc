@@ -3,13 +3,7 @@
 // drawn with many seeds. A missing wait gives a wrong result here; ThreadSanitizer does not see it
 // (fake_cuda.h), so this program has no copy for it.
 #include <algorithm>
-#include <catch2/catch.hpp>
 #include <cstdlib>
-#include <cstring>
-#include <functional>
-#include <string>
-#include <utility>
-#include <vector>
 
 #include "tests/support/gpu/gpu_aware_messages.h"
 #include "tests/support/gpu/gpu_ranks.h"

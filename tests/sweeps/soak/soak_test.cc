@@ -2,17 +2,13 @@
 // What a process holds does not grow with starts, steps and process sets. Each case prints a table.
 // RONDE_TEST_SOAK=1 runs as many as a long training has.
 #include <algorithm>
-#include <array>
 #include <catch2/catch.hpp>
-#include <chrono>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <iostream>
 #include <iterator>
 #include <limits>
-#include <string_view>
-#include <thread>
 
 #include "ronde/runtime.h"
 #include "tests/api/without_launcher.h"
