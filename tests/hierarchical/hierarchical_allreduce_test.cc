@@ -3,7 +3,6 @@
 // double precision or 64-bit integers; and equal bits on every rank.
 #include "backends/hierarchical/hierarchical_allreduce.h"
 
-#include <algorithm>
 #include <set>
 
 #include "tests/shm/calls.h"

@@ -2,7 +2,6 @@
 #include "backends/hierarchical/hierarchical.h"
 
 #include <catch2/catch.hpp>
-#include <numeric>
 #include <optional>
 #include <set>
 #include <vector>

@@ -2,7 +2,6 @@
 // Several allreduces over hosts in flight: all ranks start them in the same order, and poll them in
 // any order.
 #include <catch2/catch.hpp>
-#include <cmath>
 
 #include "backends/hierarchical/hierarchical_allreduce.h"
 #include "ronde/error.h"

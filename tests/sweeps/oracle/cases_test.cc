@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Every collective x element type x op x number of ranks x process set x in place or not, on ranks
 // that are threads. On processes: tests/jobs/process_sets_test.cc.
-#include <algorithm>
 #include <numeric>
 
 #include "backends/shm/shm.h"
