@@ -93,12 +93,9 @@ TEST_CASE("tuned settings are read as they were written") {
   const auto read = read_tuned(path, problem);
   REQUIRE(read);
   CHECK(read->values == written.values);
-  CHECK(read->finished == written.finished);
-  CHECK(read->model == written.model);
-  CHECK(read->ranks == written.ranks);
-  CHECK(read->hosts == written.hosts);
-  CHECK(read->step_s == written.step_s);
-  CHECK(read->start_step_s == written.start_step_s);
+  CHECK((read->finished == written.finished && read->model == written.model));
+  CHECK((read->ranks == written.ranks && read->hosts == written.hosts));
+  CHECK((read->step_s == written.step_s && read->start_step_s == written.start_step_s));
   CHECK(std::distance(std::filesystem::directory_iterator(folder.path()), {}) == 1);
 }
 

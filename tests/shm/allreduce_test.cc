@@ -22,14 +22,9 @@ RunRanks ranks_of(int ranks, const ShmOptions& options) {
   };
 }
 
-struct Variant {
-  const char* name;
-  ShmOptions options;
-};
-
 using Reduce = ShmOptions::Reduce;
 using Stores = ShmOptions::Stores;
-constexpr Variant kVariants[] = {
+constexpr std::pair<const char*, ShmOptions> kVariants[] = {
     {"the usual slot buffer", {}},
     {"a tiny slot buffer", {.slots = 2, .slot_bytes = 128, .reduce = Reduce::OneShot}},
     {"a tiny slot buffer in two shots", {.slots = 2, .slot_bytes = 128, .reduce = Reduce::TwoShot}},
@@ -39,13 +34,14 @@ constexpr Variant kVariants[] = {
 };
 
 [[maybe_unused]] const bool kRegistered = [] {
-  for (const Variant& variant : kVariants) {
-    const auto on_some_ranks = [&variant](void (*check)(int ranks, const RunRanks& run_ranks)) {
+  for (const auto& [name, options] : kVariants) {
+    const auto on_some_ranks = [options =
+                                    options](void (*check)(int ranks, const RunRanks& run_ranks)) {
       for (int ranks = plain_or_sanitized(1, 3); ranks <= 3; ++ranks) {
-        check(ranks, ranks_of(ranks, variant.options));
+        check(ranks, ranks_of(ranks, options));
       }
     };
-    const std::string buffer = variant.name;
+    const std::string buffer = name;
     add_case("every op of every type through " + buffer, "",
              [on_some_ranks] { on_some_ranks(check_every_op); });
     add_case("elements are sent as halves through " + buffer, "", [on_some_ranks] {
@@ -56,9 +52,9 @@ constexpr Variant kVariants[] = {
 }();
 
 TEST_CASE("ranks may add nothing to some of the segments") {
-  for (const Variant& variant : kVariants) {
-    CAPTURE(variant.name);
-    check_absent(3, ranks_of(3, variant.options));
+  for (const auto& [name, options] : kVariants) {
+    INFO(name);
+    check_absent(3, ranks_of(3, options));
   }
 }
 
@@ -92,9 +88,9 @@ TEST_CASE("results are the same bits whatever the slot buffer, and from run to r
          {4097, 3},
          false}};
     const auto first = results_of(calls, ranks_of(5, {}));
-    for (const Variant& variant : kVariants) {
-      CAPTURE(variant.name);
-      CHECK(results_of(calls, ranks_of(5, variant.options)) == first);
+    for (const auto& [name, options] : kVariants) {
+      INFO(name);
+      CHECK(results_of(calls, ranks_of(5, options)) == first);
     }
   }
 }

@@ -24,7 +24,7 @@ TEST_CASE("all ranks give their start up when the first of them would") {
   const auto begin = Clock::now();
   run_ranks(3, [&](int rank) {
     const SocketTree tree({.rank = rank, .size = 3, .deadline = begin + (1 + rank) * 1h},
-                          [&](std::string_view blob) { return exchange(rank, blob); });
+                          exchange.of(rank));
     check(tree.start_deadline() > begin + 59min, "not before");
     check(tree.start_deadline() < begin + 61min, "nor long after");
   });
@@ -35,9 +35,8 @@ TEST_CASE("ranks of different versions of Ronde are named on all of them, before
   run_ranks(3, [&](int rank) {
     TreeOptions options = {.rank = rank, .size = 3};
     if (rank == 1) options.version = "9.9 for Plan9 mips";
-    const std::string text = text_of<ronde::UsageError>([&] {
-      const SocketTree tree(options, [&](std::string_view blob) { return exchange(rank, blob); });
-    });
+    const auto start = [&] { SocketTree(options, exchange.of(rank)); };
+    const std::string text = text_of<ronde::UsageError>(start);
     check_contains(text, "the version of Ronde: ranks 0,2: " + ronde::net::version_of_this_build());
     check_contains(text, "rank 1: 9.9 for Plan9 mips");
   });
@@ -59,9 +58,7 @@ TEST_CASE(
     std::jthread root([&, &sent = blobs] {
       for (const std::string& blob : sent) exchange(0, blob);
     });
-    const Death death = death_of([&] {
-      SocketTree({.rank = 1, .size = 2}, [&](std::string_view blob) { return exchange(1, blob); });
-    });
+    const Death death = death_of([&] { SocketTree({.rank = 1, .size = 2}, exchange.of(1)); });
     CHECK(death.rank == 0);
     CHECK_THAT(death.text, Catch::StartsWith(text));
   }
@@ -81,12 +78,9 @@ TEST_CASE("children that never come are lost, with a text that names all of them
       exchange(rank, "");
       return;
     }
-    SocketTree tree({.rank = rank,
-                     .size = 4,
-                     .deadline = Clock::now() + 1s,
-                     .host = host,
-                     .offer_loopback = true},
-                    [&](std::string_view blob) { return exchange(rank, blob); });
+    TreeOptions options = options_on(Hosts::TwoInTurns, rank, 4);
+    options.deadline = Clock::now() + 1s;
+    SocketTree tree(options, exchange.of(rank));
     const Incoming loss = next(tree);
     done.arrive_and_wait();
     check(loss.kind == Kind::PeerLost && loss.peer == rank + 2, "the loss of its child");
@@ -98,8 +92,7 @@ TEST_CASE("children that never come are lost, with a text that names all of them
 TEST_CASE("rank 0 opens no TCP port on one host") {
   ThreadExchange exchange(2);
   std::jthread root([&] {
-    const SocketTree tree({.rank = 0, .size = 2, .deadline = Clock::now() + 200ms},
-                          [&](std::string_view blob) { return exchange(0, blob); });
+    const SocketTree tree({.rank = 0, .size = 2, .deadline = Clock::now() + 200ms}, exchange.of(0));
   });
   exchange(1, introduction(ronde::net::host_identity()));
   CHECK(ronde::unpack_fields(exchange(1, "").at(0)).at(1) == "0");
@@ -133,10 +126,7 @@ TEST_CASE("the ranks of a host count the cores of them all, however they are bou
       CPU_ZERO(&own);
       CPU_SET(core_of(rank), &own);
       check(::sched_setaffinity(0, sizeof own, &own) == 0, "bound");
-      TreeOptions options = {
-          .rank = rank, .size = 4, .deadline = Clock::now() + 20s, .offer_loopback = true};
-      if (hosts == Hosts::TwoInTurns) options.host = "host " + std::to_string(rank % 2);
-      const SocketTree tree(options, [&](std::string_view blob) { return exchange(rank, blob); });
+      const SocketTree tree(options_on(hosts, rank, 4), exchange.of(rank));
       counts[static_cast<std::size_t>(rank)] = tree.topology().local_cores;
     });
     return counts;

@@ -26,15 +26,19 @@ inline std::string introduction(const std::string& host) {
 /// TwoInTurns: the even ranks share a host, and so do the odd ones.
 enum class Hosts { One, OneEach, TwoInTurns };
 
+inline TreeOptions options_on(Hosts hosts, int rank, int ranks) {
+  TreeOptions options = {
+      .rank = rank, .size = ranks, .deadline = Clock::now() + 20s, .offer_loopback = true};
+  if (hosts == Hosts::OneEach) options.host = "host " + std::to_string(rank);
+  if (hosts == Hosts::TwoInTurns) options.host = "host " + std::to_string(rank % 2);
+  return options;
+}
+
 /// Runs `body` as every rank, each on a thread with a tree of its own.
 inline void run_trees(int ranks, Hosts hosts, const std::function<void(int, SocketTree&)>& body) {
   ThreadExchange exchange(ranks);
   run_ranks(ranks, [&](int rank) {
-    TreeOptions options = {
-        .rank = rank, .size = ranks, .deadline = Clock::now() + 20s, .offer_loopback = true};
-    if (hosts == Hosts::OneEach) options.host = "host " + std::to_string(rank);
-    if (hosts == Hosts::TwoInTurns) options.host = "host " + std::to_string(rank % 2);
-    SocketTree tree(options, [&](std::string_view blob) { return exchange(rank, blob); });
+    SocketTree tree(options_on(hosts, rank, ranks), exchange.of(rank));
     body(rank, tree);
   });
 }

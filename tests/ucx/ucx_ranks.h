@@ -24,8 +24,7 @@ inline std::vector<std::unique_ptr<Fabric>> make_ucx_fabrics(int size) {
   std::vector<std::unique_ptr<Fabric>> fabrics(static_cast<std::size_t>(size));
   ThreadExchange exchange(size);
   run_ranks(size, [&](int rank) {
-    fabrics[static_cast<std::size_t>(rank)] =
-        make_ucx_fabric(rank, size, [&](std::string_view blob) { return exchange(rank, blob); });
+    fabrics[static_cast<std::size_t>(rank)] = make_ucx_fabric(rank, size, exchange.of(rank));
   });
   return fabrics;
 }

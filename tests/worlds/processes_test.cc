@@ -11,6 +11,7 @@
 
 #include "ronde/ronde.h"
 #include "tests/support/processes/file_ranks.h"
+#include "tests/support/ranks/ranks.h"
 #include "tests/worlds/world_sums.h"
 
 namespace ronde::test {
@@ -30,11 +31,10 @@ World world_of(const std::string& name, const std::vector<int>& processes) {
 
 /// Sums in a world until it is dead.
 void print_death(const World& world) {
-  try {
+  const Death death = death_of([&] {
     for (;;) sum_in(world.set(), 1);
-  } catch (const GroupError& error) {
-    std::cerr << world.name() << " lost rank " << error.failed_rank() << "\n";
-  }
+  });
+  std::cerr << world.name() << " lost rank " << death.rank << "\n";
 }
 
 TEST_CASE("helper: in worlds with and without the victim", "[.]") {

@@ -22,6 +22,11 @@ class ThreadExchange {
     return result;
   }
 
+  /// That of one rank.
+  auto of(int rank) {
+    return [this, rank](std::string_view blob) { return (*this)(rank, blob); };
+  }
+
  private:
   std::barrier<> together_;
   std::vector<std::string> blobs_;
