@@ -45,22 +45,6 @@ TEST_CASE("helper: fails to start", "[.]") {
   }
 }
 
-/// A static that is destroyed after main, when the Runtime is long gone.
-struct Late {
-  ~Late() {
-    try {
-      ronde::rank();
-    } catch (const ronde::UsageError& error) {
-      std::cerr << "late: " << error.what() << '\n';
-    }
-  }
-};
-
-TEST_CASE("helper: has a static that calls in late", "[.]") {
-  static const Late late;
-  ronde::init();
-}
-
 TEST_CASE("a start says once, in one line, what differs from the defaults, and nothing else") {
   CommandResult result = run_helper("comes and goes", {{"HOROVOD_CYCLE_TIME", "3"}});
   INFO(result.err);
@@ -93,14 +77,6 @@ TEST_CASE("a process that ends without shutdown ends with its own exit code") {
   const CommandResult result = run_helper(helper);
   INFO(helper << ": " << result.err);
   CHECK(result.exit_code == exit_code);
-}
-
-TEST_CASE("statics may call in after the runtime is gone") {
-  const CommandResult result = run_helper("has a static that calls in late");
-  INFO(result.err);
-  CHECK(result.exit_code == 0);
-  CHECK_THAT(result.err,
-             Contains("late: ronde::rank() was called after ronde::shutdown(), or after"));
 }
 
 TEST_CASE("a launcher that started others is recognised by a process that is alone") {

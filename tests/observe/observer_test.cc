@@ -369,26 +369,6 @@ TEST_CASE("what an earlier run has left is not taken for this one's") {
   });
 }
 
-TEST_CASE("an operation that stalls has all ranks dump") {
-  const TemporaryFolder folder;
-  Config config = test_config();
-  config.dump = folder.path();
-  run_observed(2, config, [&](int rank, Runtime& runtime, Observer& observer) {
-    std::vector<float> values(10, 1.0F);
-    Work work;
-    if (rank == 0) work = runtime.submit(sum_request(values, "late"));
-    StalledOperation late;
-    late.text = "allreduce 'late'";
-    observer.note_stall({late});
-    const std::filesystem::path file = folder / ("rank" + std::to_string(rank) + ".json");
-    check_soon([&] { return std::filesystem::exists(file); }, "a dump");
-    check_contains(parse(file).at("text").get<std::string>(), "allreduce 'late' stalls");
-    if (rank == 1) work = runtime.submit(sum_request(values, "late"));
-    work.wait();
-    return true;
-  });
-}
-
 TEST_CASE("SIGUSR2 has a rank dump, and before the ranks have met once they have") {
   const TemporaryFolder folder;
   Config config = test_config();

@@ -112,12 +112,6 @@ UniqueFd answer_next(int listener, net::Verdict verdict) {
   return socket;
 }
 
-std::vector<UniqueFd> connect_strangers(const Server& server, std::size_t count) {
-  std::vector<UniqueFd> strangers;
-  for (std::size_t i = 0; i < count; ++i) strangers.push_back(server.connect());
-  return strangers;
-}
-
 }  // namespace
 
 /// Runs the server with a limit on files, which checks must not have: sanitizers open files in
@@ -130,7 +124,8 @@ net::Meeting run_with_files(Server& server, rlim_t most, std::chrono::millisecon
 TEST_CASE("silent connections, that are too many or take all files, make room for a rank") {
   const bool lacks_files = GENERATE(false, true);
   Server server;
-  const std::vector<UniqueFd> strangers = connect_strangers(server, lacks_files ? 20 : 100);
+  std::vector<UniqueFd> strangers(lacks_files ? 20 : 100);
+  std::ranges::generate(strangers, [&] { return server.connect(); });
   const UniqueFd last = server.connect();
   std::jthread rank([&] { introduce(last); });
   const rlim_t most = open_files(last) + (lacks_files ? 3 : 200);
