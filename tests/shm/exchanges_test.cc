@@ -3,6 +3,7 @@
 // others: broadcasts, messages, and operations with uneven parts.
 #include <algorithm>
 #include <catch2/catch.hpp>
+#include <deque>
 #include <latch>
 #include <numeric>
 
@@ -30,16 +31,13 @@ std::size_t total(const std::vector<std::size_t>& counts) {
 
 void broadcast_from(int root, int rank, shm::ShmBackend& backend, DataType dtype,
                     const std::vector<std::size_t>& counts, bool in_place) {
-  std::vector<Elements> outputs;
-  std::vector<Elements> inputs;
+  std::deque<Elements> inputs, outputs;
   std::vector<Segment> segments;
   for (const std::size_t count : counts) {
     inputs.push_back(make_bytes(dtype, count, rank, kSeed));
     outputs.push_back(in_place ? inputs.back() : Elements(dtype, count));
-  }
-  for (std::size_t i = 0; i < counts.size(); ++i) {
-    const void* input = in_place ? outputs[i].data() : inputs[i].data();
-    segments.push_back({rank == root ? input : nullptr, outputs[i].data(), counts[i]});
+    const void* input = in_place ? outputs.back().data() : inputs.back().data();
+    segments.push_back({rank == root ? input : nullptr, outputs.back().data(), count});
   }
   finish(*backend.broadcast({.segments = segments, .dtype = dtype, .root = root}));
   for (std::size_t i = 0; i < counts.size(); ++i) {

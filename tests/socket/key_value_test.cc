@@ -15,13 +15,12 @@ using namespace ronde::test;
 using Catch::Contains;
 using Change = std::function<void(int rank, KeyValueOptions& options)>;
 
-constexpr double kPatience = 20;
 constexpr double kShort = 0.3;
 
 KeyValueOptions options_of(MemoryStore& store, int rank, int size) {
   KeyValueOptions options;
   options.start = store.start(rank, size);
-  options.init_timeout_s = kPatience;
+  options.init_timeout_s = 20;
   return options;
 }
 

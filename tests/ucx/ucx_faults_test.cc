@@ -105,31 +105,21 @@ void check_death(Traffic traffic) {
   return true;
 }();
 
-/// Returns the address at which a file of this process listens; port 0 if it does not.
-sockaddr_in listens_at(int file) {
-  int listens = 0;
-  socklen_t length = sizeof listens;
-  sockaddr_in address{};
-  if (::getsockopt(file, SOL_SOCKET, SO_ACCEPTCONN, &listens, &length) != 0 || listens == 0) {
-    return address;
-  }
-  length = sizeof address;
-  ::getsockname(file, reinterpret_cast<sockaddr*>(&address), &length);
-  if (address.sin_family != AF_INET) return {};
-  if (address.sin_addr.s_addr == htonl(INADDR_ANY)) {
-    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  }
-  return address;
-}
-
 /// Returns the addresses at which UCX listens in this process.
 std::vector<sockaddr_in> listeners() {
   constexpr int kFiles = 1024;
   std::vector<sockaddr_in> found;
   for (int file = 0; file < kFiles; ++file) {
-    if (const sockaddr_in address = listens_at(file); address.sin_port != 0) {
-      found.push_back(address);
-    }
+    int listens = 0;
+    socklen_t length = sizeof listens;
+    ::getsockopt(file, SOL_SOCKET, SO_ACCEPTCONN, &listens, &length);
+    if (listens == 0) continue;
+    sockaddr_in address{};
+    length = sizeof address;
+    ::getsockname(file, reinterpret_cast<sockaddr*>(&address), &length);
+    if (address.sin_family != AF_INET || address.sin_port == 0) continue;
+    if (address.sin_addr.s_addr == INADDR_ANY) address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    found.push_back(address);
   }
   return found;
 }

@@ -31,20 +31,19 @@ double expected(const std::vector<int>& ranks) {
 }
 
 TEST_CASE("a model on half of the ranks, one on all, one reversed and one alone, all at once") {
-  const std::vector<std::vector<int>> members = {{0, 1}, {0, 1, 2, 3}, {3, 2, 1, 0}, {2}};
-  const std::vector<std::string> names = {"half", "all", "reversed", "alone"};
+  const std::vector<std::pair<std::string, std::vector<int>>> models = {
+      {"half", {0, 1}}, {"all", {0, 1, 2, 3}}, {"reversed", {3, 2, 1, 0}}, {"alone", {2}}};
   MemoryStore store;
   run_ranks(4, [&](int rank) {
     std::vector<World> worlds;
-    std::vector<std::size_t> own;
-    for (std::size_t i = 0; i < members.size(); ++i) {
-      if (std::ranges::find(members[i], rank) == members[i].end()) continue;
-      worlds.push_back(world_of(names[i], store, members[i], rank));
-      own.push_back(i);
-      const World& world = worlds.back();
-      check_equal(world.name(), names[i], "the name");
-      check_equal(world.size(), static_cast<int>(members[i].size()), "the size");
-      check_equal(members[i][static_cast<std::size_t>(world.rank())], rank, "the rank");
+    std::vector<double> sum_of;
+    for (const auto& [name, members] : models) {
+      if (std::ranges::count(members, rank) == 0) continue;
+      const World& world = worlds.emplace_back(world_of(name, store, members, rank));
+      sum_of.push_back(expected(members));
+      check_equal(world.name(), name, "the name");
+      check_equal(world.size(), static_cast<int>(members.size()), "the size");
+      check_equal(members[static_cast<std::size_t>(world.rank())], rank, "the rank");
       check(world.set().world != 0, "it is not that of init()");
     }
     for (int round = 0; round < 60; ++round) {
@@ -54,8 +53,8 @@ TEST_CASE("a model on half of the ranks, one on all, one reversed and one alone,
         sums.push_back(std::make_unique<SumIn>(world.set(), std::vector<double>(500, rank + 1)));
       }
       for (std::size_t i = sums.size(); i-- > 0;) {
-        check_equal(sums[i]->wait(), std::vector<double>(500, expected(members[own[i]])),
-                    "the sum in " + names[own[i]]);
+        check_equal(sums[i]->wait(), std::vector<double>(500, sum_of[i]),
+                    "the sum in " + worlds[i].name());
       }
     }
     // The same order on the ranks that two worlds share: here the oldest first.

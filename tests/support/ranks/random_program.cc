@@ -196,7 +196,11 @@ RandomOperation RandomProgram::make_operation() {
   operation.dtype = dice_.among(kAllDataTypes);
   operation.contributes.assign(static_cast<std::size_t>(ranks_), true);
   operation.root = static_cast<int>(dice_.below(static_cast<std::size_t>(ranks_)));
-  if (ranks_ > 1 && dice_.one_in(has_messages_ ? 3 : 50)) make_message(operation);
+  if (ranks_ > 1 && dice_.one_in(has_messages_ ? 3 : 50)) {
+    operation.kind = Collective::Send;
+    const std::size_t others = static_cast<std::size_t>(ranks_) - 1;
+    operation.to = (operation.root + 1 + static_cast<int>(dice_.below(others))) % ranks_;
+  }
   const bool is_bool = operation.dtype == DataType::Bool;
   do {
     operation.op = dice_.among(kElementwiseOps);
@@ -212,12 +216,6 @@ RandomOperation RandomProgram::make_operation() {
     operation.wire_dtype = dice_.among(kHalves);
   choose_shape(operation);
   return operation;
-}
-
-void RandomProgram::make_message(RandomOperation& operation) {
-  operation.kind = Collective::Send;
-  const std::size_t others = static_cast<std::size_t>(ranks_) - 1;
-  operation.to = (operation.root + 1 + static_cast<int>(dice_.below(others))) % ranks_;
 }
 
 void RandomProgram::silence_some(RandomOperation& operation) {

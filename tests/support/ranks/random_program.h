@@ -111,7 +111,6 @@ class RandomProgram {
   void add_rare_members();
   RandomOperation make_operation();
   Round make_join();
-  void make_message(RandomOperation& operation);
   void choose_shape(RandomOperation& operation);
   void choose_rows_by_rank(RandomOperation& operation, std::size_t most);
   std::string deviate(Round& round);

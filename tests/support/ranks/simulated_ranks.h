@@ -24,10 +24,9 @@ struct SimulatedTraffic {
 class SimulatedRanks final : public Transport {
  public:
   struct Script {
-    std::vector<int> host_of = {};  ///< of all ranks
-    std::vector<std::string> exchanges =
-        {};                                 ///< what each other rank brings to them, in this order
-    std::vector<Incoming> afterwards = {};  ///< that comes once these are over
+    std::vector<int> host_of = {};            ///< of all ranks
+    std::vector<std::string> exchanges = {};  ///< what each other rank brings, in this order
+    std::vector<Incoming> afterwards = {};    ///< that comes once these are over
   };
 
   SimulatedRanks(Script script, std::shared_ptr<SimulatedTraffic> traffic)
