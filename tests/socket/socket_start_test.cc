@@ -15,9 +15,8 @@
 #include "tests/socket/trees.h"
 #include "tests/support/ranks/ranks.h"
 
+using namespace ronde;
 using namespace ronde::test;
-using ronde::GroupError;
-using ronde::Incoming;
 
 TEST_CASE("all ranks give their start up when the first of them would") {
   ThreadExchange exchange(3);
@@ -36,8 +35,8 @@ TEST_CASE("ranks of different versions of Ronde are named on all of them, before
     TreeOptions options = {.rank = rank, .size = 3};
     if (rank == 1) options.version = "9.9 for Plan9 mips";
     const auto start = [&] { SocketTree(options, exchange.of(rank)); };
-    const std::string text = text_of<ronde::UsageError>(start);
-    check_contains(text, "the version of Ronde: ranks 0,2: " + ronde::net::version_of_this_build());
+    const std::string text = text_of<UsageError>(start);
+    check_contains(text, "the version of Ronde: ranks 0,2: " + net::version_of_this_build());
     check_contains(text, "rank 1: 9.9 for Plan9 mips");
   });
 }
@@ -45,13 +44,13 @@ TEST_CASE("ranks of different versions of Ronde are named on all of them, before
 TEST_CASE(
     "a rank that sends what cannot be read, or that it cannot listen, is named on the others") {
   const std::string unreadable = "rank 0 sent a bootstrap message that cannot";
-  const std::string version = ronde::net::version_of_this_build();
+  const std::string version = net::version_of_this_build();
   const std::vector<std::pair<std::vector<std::string>, std::string>> rows = {
       {{""}, unreadable},
       {{"host"}, unreadable},
-      {{ronde::pack_fields({"host"})}, unreadable},
-      {{ronde::pack_fields({version, "host", "soon"})}, unreadable},
-      {{introduction("host"), ronde::pack_fields({"it needs 20000 open files"})},
+      {{pack_fields({"host"})}, unreadable},
+      {{pack_fields({version, "host", "soon"})}, unreadable},
+      {{introduction("host"), pack_fields({"it needs 20000 open files"})},
        "rank 0 cannot let the others connect to it: it needs 20000 open files"}};
   for (const auto& [blobs, text] : rows) {
     ThreadExchange exchange(2);
@@ -94,19 +93,19 @@ TEST_CASE("rank 0 opens no TCP port on one host") {
   std::jthread root([&] {
     const SocketTree tree({.rank = 0, .size = 2, .deadline = Clock::now() + 200ms}, exchange.of(0));
   });
-  exchange(1, introduction(ronde::net::host_identity()));
-  CHECK(ronde::unpack_fields(exchange(1, "").at(0)).at(1) == "0");
+  exchange(1, introduction(net::host_identity()));
+  CHECK(unpack_fields(exchange(1, "").at(0)).at(1) == "0");
 }
 
 TEST_CASE("the end of a connection says why writing to it had failed") {
   std::array<int, 2> fds = {};
   REQUIRE(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fds.data()) == 0);
-  ronde::net::Connection connection{ronde::UniqueFd(fds[0])};
+  net::Connection connection{UniqueFd(fds[0])};
   ::close(fds[1]);
   connection.queue("to nobody");
   connection.flush();
   std::deque<std::string> messages;
-  CHECK(connection.read(messages) == ronde::net::Connection::ReadState::Ended);
+  CHECK(connection.read(messages) == net::Connection::ReadState::Ended);
   CHECK(connection.end_text() ==
         "its connection was closed; writing to it had failed: Broken pipe");
 }
@@ -131,7 +130,7 @@ TEST_CASE("the ranks of a host count the cores of them all, however they are bou
     });
     return counts;
   };
-  const int both = std::min(static_cast<int>(cores.size()), ronde::usable_cores().quota);
+  const int both = std::min(static_cast<int>(cores.size()), usable_cores().quota);
   const auto in_turns = [&](int rank) { return rank % 2 == 0 ? cores.front() : cores.back(); };
   CHECK(count(Hosts::One, [&](int) { return cores.front(); }) == std::vector<int>(4, 1));
   CHECK(count(Hosts::One, in_turns) == std::vector<int>(4, both));

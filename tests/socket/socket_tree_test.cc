@@ -16,9 +16,8 @@
 
 namespace {
 
+using namespace ronde;
 using namespace ronde::test;
-using ronde::GroupError;
-using ronde::Incoming;
 
 std::string pattern(std::size_t length, int seed) {
   std::string bytes(length, '\0');
@@ -102,7 +101,7 @@ TEST_CASE("a wait ends by wake, now or the next time, and by a descriptor that i
     check(tree.receive(Clock::now() + 20s).kind == Kind::Nothing, "a wake while waiting");
     waker.join();
     check(Clock::now() < start + 10s, "it did not wait for the deadline");
-    const ronde::UniqueFd descriptor(::eventfd(1, EFD_CLOEXEC));
+    const UniqueFd descriptor(::eventfd(1, EFD_CLOEXEC));
     check(!tree.wait(Clock::now() + 1h, descriptor.get()), "the descriptor is readable");
     tree.wake();
     check(tree.wait(Clock::now() + 1h, -1), "a wake is reported");
@@ -174,7 +173,7 @@ TEST_CASE("only neighbours in the tree exchange messages and learn of a loss") {
       if (std::ranges::find(mine, peer) != mine.end()) {
         send();
       } else {
-        check_contains(text_of<ronde::Error>(send), "not its neighbour");
+        check_contains(text_of<Error>(send), "not its neighbour");
       }
     }
     std::deque<Incoming> later;  // a neighbour may be ahead of the others

@@ -162,7 +162,9 @@ class Switch {
   std::vector<std::vector<char>> unused_;
 };
 
-Options parse(int count, char** words) {
+}  // namespace
+
+int main(int count, char** words) {
   Options options;
   CLI::App app("A switch with delay between network namespaces.");
   app.add_option("--delay-ms", options.delay_ms, "of each frame, one way")
@@ -172,18 +174,7 @@ Options parse(int count, char** words) {
   app.add_option("--seed", options.seed, "of what is lost");
   app.add_option("--device", options.device, "the name of the device in each namespace");
   app.add_option("spaces", options.spaces, "as `ip netns` names them")->required();
-  try {
-    app.parse(count, words);
-  } catch (const CLI::ParseError& error) {
-    std::exit(app.exit(error));
-  }
-  return options;
-}
-
-}  // namespace
-
-int main(int count, char** words) {
-  const Options options = parse(count, words);
+  CLI11_PARSE(app, count, words);
   ::prctl(PR_SET_PDEATHSIG, SIGTERM);
   ::prctl(PR_SET_TIMERSLACK, 1UL);
   // Frames do not wait for ranks that keep all cores busy.
