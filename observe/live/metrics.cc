@@ -2,9 +2,9 @@
 #include "observe/live/metrics.h"
 
 #include <algorithm>
-#include <array>
-#include <iterator>
 #include <string_view>
+#include <utility>
+#include <vector>
 
 #include "core/src/base/fmt.h"
 #include "core/src/base/json.h"
@@ -15,7 +15,6 @@ namespace {
 /// Between the files of a rank.
 constexpr std::chrono::seconds kPeriod{5};
 
-using Type = MetricFamily::Type;
 using Labels = std::vector<std::pair<std::string, std::string>>;
 
 double seconds_of(std::int64_t ns) {
@@ -30,61 +29,69 @@ std::string quoted(std::string text) {
   return nlohmann::json(text).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 
-std::string utf8(const std::string& text) {
-  return nlohmann::json::parse(quoted(text)).get<std::string>();
-}
-
-/// Families in the order in which they first get a sample.
+/// The metrics of a rank as Prometheus's text. The samples of a family stand together, and families
+/// in the order in which they first get one.
 class Families {
  public:
-  Families(int rank, std::string world) : rank_(std::to_string(rank)), world_(std::move(world)) {}
+  Families(int rank, const std::string& world) : own_("rank=" + quoted(std::to_string(rank))) {
+    if (!world.empty()) own_ += ",world=" + quoted(world);
+  }
 
-  void add(const std::string& name, const std::string& help, Type type, double value,
+  void add(const std::string& name, const std::string& help, const char* type, double value,
            const Labels& labels = {}) {
-    sample(name, help, type, labels).value = value;
+    sample(family(name, help, type), name, value, labels);
   }
 
   void count(const std::string& name, const std::string& help, std::uint64_t value,
              const Labels& labels = {}) {
-    add(name, help, Type::Counter, static_cast<double>(value), labels);
+    add(name, help, "counter", static_cast<double>(value), labels);
   }
 
   /// A distribution that is empty has no quantiles, and is left out.
   void summarise(const std::string& name, const std::string& help, const Distribution& times,
-                 const Labels& labels = {}) {
+                 Labels labels = {}) {
     if (times.count() == 0) return;
-    MetricFamily::Sample& added = sample(name, help, Type::Summary, labels);
-    added.value = seconds_of(times.total_ns());
-    added.count = times.count();
+    std::string& text = family(name, help, "summary");
     for (const double quantile : {0.5, 0.99}) {
-      added.quantiles.emplace_back(quantile, seconds_of(times.quantile_ns(quantile)));
+      labels.emplace_back("quantile", fmt::format("{}", quantile));
+      sample(text, name, seconds_of(times.quantile_ns(quantile)), labels);
+      labels.pop_back();
     }
+    sample(text, name + "_sum", seconds_of(times.total_ns()), labels);
+    sample(text, name + "_count", times.count(), labels);
   }
 
-  std::vector<MetricFamily> take() { return std::move(families_); }
+  std::string text() const {
+    std::string all;
+    for (const Family& family : families_) all += family.text;
+    return all;
+  }
 
  private:
-  MetricFamily::Sample& sample(const std::string& name, const std::string& help, Type type,
-                               const Labels& labels) {
-    auto family = std::ranges::find(families_, name, &MetricFamily::name);
-    if (family == families_.end()) {
-      families_.push_back({name, help, type, {}});
-      family = std::prev(families_.end());
-    }
-    MetricFamily::Sample& added = family->samples.emplace_back();
-    added.labels.emplace_back("rank", rank_);
-    if (!world_.empty()) added.labels.emplace_back("world", world_);
-    for (const auto& [label, value] : labels) added.labels.emplace_back(label, utf8(value));
-    return added;
+  struct Family {
+    std::string name, text;
+  };
+
+  /// Returns the text to which samples of the family are added.
+  std::string& family(const std::string& name, const std::string& help, const char* type) {
+    const auto known = std::ranges::find(families_, name, &Family::name);
+    if (known != families_.end()) return known->text;
+    const std::string head = fmt::format("# HELP {} {}\n# TYPE {} {}\n", name, help, name, type);
+    return families_.emplace_back(Family{name, head}).text;
   }
 
-  const std::string rank_;
-  const std::string world_;
-  std::vector<MetricFamily> families_;
+  void sample(std::string& text, const std::string& name, auto value, const Labels& labels) const {
+    text += name + "{" + own_;
+    for (const auto& [label, of_label] : labels) text += "," + label + "=" + quoted(of_label);
+    text += fmt::format("}} {}\n", value);
+  }
+
+  std::string own_;  ///< the labels of each sample
+  std::vector<Family> families_;
 };
 
 void add_steps(Families& to, const Figures& figures) {
-  to.add("ronde_uptime_seconds", "Time since init.", Type::Gauge, figures.seconds);
+  to.add("ronde_uptime_seconds", "Time since init.", "gauge", figures.seconds);
   to.count("ronde_steps_total", "Steps of training.", figures.steps);
   to.count("ronde_samples_total", "Samples of the steps.", figures.samples);
   to.summarise("ronde_step_seconds", "From one step's end to the next.", figures.step_time);
@@ -112,7 +119,7 @@ void add_messages(Families& to, const Figures& figures) {
     const Labels label = {{"last_rank", std::to_string(rank)}};
     to.count("ronde_last_rank_total", "Messages that a rank announced last.", last.count, label);
     to.add("ronde_last_rank_waited_seconds_total", "What this rank waited for it in steps.",
-           Type::Counter, seconds_of(last.lost_ns), label);
+           "counter", seconds_of(last.lost_ns), label);
   }
 }
 
@@ -142,68 +149,36 @@ void add_counters(Families& to, const Stats& stats) {
         return !((c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9'));
       };
       std::ranges::replace_if(name, is_no_letter, '_');
-      to.add(name, "A counter of ronde::stats().", Type::Untyped, static_cast<double>(value),
-             labels);
+      to.add(name, "A counter of ronde::stats().", "untyped", static_cast<double>(value), labels);
     }
   }
 }
 
 void add_system(Families& to, const SystemSample& system) {
-  to.add("ronde_cpu_cores", "Cores that the process kept busy.", Type::Gauge, system.cpu_cores);
-  to.add("ronde_resident_bytes", "Memory of the process.", Type::Gauge,
+  to.add("ronde_cpu_cores", "Cores that the process kept busy.", "gauge", system.cpu_cores);
+  to.add("ronde_resident_bytes", "Memory of the process.", "gauge",
          static_cast<double>(system.resident_bytes));
-  to.add("ronde_network_received_bytes_per_second", "Of the host, without loopback.", Type::Gauge,
+  to.add("ronde_network_received_bytes_per_second", "Of the host, without loopback.", "gauge",
          system.network_received_bytes_per_s);
-  to.add("ronde_network_sent_bytes_per_second", "Of the host, without loopback.", Type::Gauge,
+  to.add("ronde_network_sent_bytes_per_second", "Of the host, without loopback.", "gauge",
          system.network_sent_bytes_per_s);
   for (const auto& [name, value] : system.gpu) {
     const bool is_rate = name.ends_with("_per_s");
-    to.add("ronde_" + name + (is_rate ? "econd" : ""), "Of the rank's GPU.", Type::Gauge, value);
+    to.add("ronde_" + name + (is_rate ? "econd" : ""), "Of the rank's GPU.", "gauge", value);
   }
-}
-
-std::string braced(const Labels& labels) {
-  std::string text;
-  for (const auto& [label, value] : labels) {
-    text += (text.empty() ? "{" : ",") + label + "=" + quoted(value);
-  }
-  return text + "}";
 }
 
 }  // namespace
 
-std::vector<MetricFamily> metric_families(const Figures& figures, const SystemSample& system,
-                                          int rank, const std::string& world) {
+std::string prometheus_text(const Figures& figures, const SystemSample& system, int rank,
+                            const std::string& world) {
   Families families(rank, world);
   add_steps(families, figures);
   add_messages(families, figures);
   add_spans(families, figures);
   add_system(families, system);
   add_counters(families, figures.counters);
-  return families.take();
-}
-
-std::string prometheus_text(const std::vector<MetricFamily>& families) {
-  constexpr std::array<std::string_view, 4> kTypes = {"counter", "gauge", "summary", "untyped"};
-  std::string text;
-  auto out = std::back_inserter(text);
-  for (const MetricFamily& family : families) {
-    fmt::format_to(out, "# HELP {} {}\n# TYPE {} {}\n", family.name, family.help, family.name,
-                   kTypes.at(static_cast<std::size_t>(family.type)));
-    for (const MetricFamily::Sample& sample : family.samples) {
-      for (const auto& [quantile, value] : sample.quantiles) {
-        Labels labels = sample.labels;
-        labels.emplace_back("quantile", fmt::format("{}", quantile));
-        fmt::format_to(out, "{}{} {}\n", family.name, braced(labels), value);
-      }
-      const bool is_summary = family.type == Type::Summary;
-      const std::string labels = braced(sample.labels);
-      fmt::format_to(out, "{}{}{} {}\n", family.name, is_summary ? "_sum" : "", labels,
-                     sample.value);
-      if (is_summary) fmt::format_to(out, "{}_count{} {}\n", family.name, labels, sample.count);
-    }
-  }
-  return text;
+  return families.text();
 }
 
 MetricsWriter::MetricsWriter(const Runtime& runtime, const Logger& log, std::string path,
@@ -220,9 +195,8 @@ void MetricsWriter::take(std::span<const Event>, std::uint64_t) {
 void MetricsWriter::write() {
   next_ = std::chrono::steady_clock::now() + kPeriod;
   write_.run([&] {
-    write_file(path_,
-               prometheus_text(metric_families(runtime_.figures(), sampler_.sample(),
-                                               runtime_.topology().rank, runtime_.world_name())));
+    write_file(path_, prometheus_text(runtime_.figures(), sampler_.sample(),
+                                      runtime_.topology().rank, runtime_.world_name()));
   });
 }
 

@@ -4,8 +4,6 @@
 #include <chrono>
 #include <cstdint>
 #include <string>
-#include <utility>
-#include <vector>
 
 #include "observe/base/system_sampler.h"
 #include "observe/base/write_file.h"
@@ -16,29 +14,10 @@
 
 namespace ronde {
 
-/// A metric in Prometheus's model.
-struct MetricFamily {
-  enum class Type : std::uint8_t { Counter, Gauge, Summary, Untyped };
-  struct Sample {
-    std::vector<std::pair<std::string, std::string>> labels;  ///< values are UTF-8
-    double value = 0;                                         ///< of a summary the sum
-    std::uint64_t count = 0;                                  ///< of a summary
-    std::vector<std::pair<double, double>> quantiles = {};    ///< of a summary
-  };
-
-  std::string name;  ///< "ronde_steps_total"
-  std::string help;
-  Type type = Type::Untyped;
-  std::vector<Sample> samples;
-};
-
-/// Each sample is labelled with `rank`, and `world` unless that is empty. Seconds and bytes, as
-/// Prometheus recommends.
-std::vector<MetricFamily> metric_families(const Figures& figures, const SystemSample& system,
-                                          int rank, const std::string& world = {});
-
-/// Prometheus's text exposition format, version 0.0.4.
-std::string prometheus_text(const std::vector<MetricFamily>& families);
+/// Returns metrics in Prometheus's text exposition format, version 0.0.4, in seconds and bytes, as
+/// Prometheus recommends. Each sample is labelled with `rank`, and `world` unless that is empty.
+std::string prometheus_text(const Figures& figures, const SystemSample& system, int rank,
+                            const std::string& world = {});
 
 /// Writes the figures of a rank to a file for node_exporter's textfile collector. It is a sink of
 /// events only to be called several times a second.

@@ -116,7 +116,7 @@ TEST_CASE("names of spans that are no UTF-8, and counters of sets, are labels of
   Figures figures;
   figures.spans["a\xff\t\"\\\n"].bytes = 7;
   figures.counters = {{"execution", {{"buckets", 1}}}, {"execution of set 3", {{"buckets", 2}}}};
-  const std::string text = prometheus_text(metric_families(figures, SystemSample(), 5));
+  const std::string text = prometheus_text(figures, SystemSample(), 5);
   const auto samples = samples_in(text);
   CHECK(samples.at("ronde_span_bytes_total{rank=\"5\",span=\"a\xEF\xBF\xBD \\\"\\\\\\n\"}") == 7);
   CHECK(samples.at("ronde_execution_buckets{rank=\"5\"}") == 1);
