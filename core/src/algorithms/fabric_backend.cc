@@ -1,14 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 // Each operation is a coroutine of one of the algorithms, with a stream of messages of its own.
-#include "core/src/algorithms/fabric_backend.h"
+#include "ronde/plugin/fabric_backend.h"
 
 #include <algorithm>
+#include <array>
+#include <chrono>
 #include <exception>
-#include <string>
 #include <utility>
 
 #include "core/src/algorithms/algorithms.h"
 #include "core/src/algorithms/exchange.h"
+#include "core/src/algorithms/peer_messages.h"
+#include "core/src/base/counter.h"
 #include "ronde/error.h"
 #include "ronde/plugin/segment_cursor.h"
 
@@ -87,9 +90,7 @@ Steps receive_message(PeerMessages& messages, std::size_t peer, std::byte* to, s
   co_await messages.ended();
 }
 
-}  // namespace
-
-class FabricBackend::AlgorithmOperation final : public Operation {
+class AlgorithmOperation final : public Operation {
  public:
   /// `before`: whether the last operation of the stream has ended; null if there is none.
   AlgorithmOperation(std::shared_ptr<const FabricChannel> channel, std::uint32_t stream,
@@ -131,171 +132,201 @@ class FabricBackend::AlgorithmOperation final : public Operation {
   std::exception_ptr error_;
 };
 
-FabricBackend::FabricBackend(FabricChannel channel, const FabricBackendOptions& options,
-                             bool between_hosts, bool owns_fabric)
-    : channel_(std::make_shared<const FabricChannel>(std::move(channel))),
-      options_(options),
-      between_hosts_(between_hosts),
-      owns_fabric_(owns_fabric) {}
+/// Collectives of a process set by algorithms over a fabric.
+///
+/// Thread-safety: as Backend.
+class FabricBackend final : public Backend {
+ public:
+  /// `between_hosts`: messages take long enough to leave the core to others meanwhile.
+  FabricBackend(FabricChannel channel, const FabricBackendOptions& options, bool between_hosts,
+                bool owns_fabric)
+      : channel_(std::make_shared<const FabricChannel>(std::move(channel))),
+        options_(options),
+        between_hosts_(between_hosts),
+        owns_fabric_(owns_fabric) {}
 
-Capabilities FabricBackend::capabilities() const {
-  Capabilities capabilities;
-  capabilities.dtypes.set();
-  if (between_hosts_) {
-    const bool has_descriptor = channel_->fabric->descriptor() >= 0;
-    capabilities.waiting = has_descriptor ? Waiting::Descriptor : Waiting::Pause;
-  }
-  capabilities.operations_in_flight = kInFlight;
-  return capabilities;
-}
+  std::string_view name() const noexcept override { return options_.name; }
 
-template <typename MakeSteps>
-std::unique_ptr<Operation> FabricBackend::start(std::uint64_t bytes, std::uint32_t stream,
-                                                const MakeSteps& make_steps) {
-  operations_.add();
-  payload_bytes_.add(bytes);
-  // Messages of a program are posted at once: both ranks have them at one place of their order.
-  const bool waits = stream != kMessageStream;
-  auto operation = std::make_unique<AlgorithmOperation>(
-      channel_, stream, waits ? std::move(ended_[stream]) : nullptr);
-  ended_[stream] = operation->ended();
-  operation->start(make_steps(operation->messages()));
-  return operation;
-}
-
-std::uint32_t FabricBackend::next_stream() noexcept {
-  return static_cast<std::uint32_t>(started_++ % kCollectiveStreams);
-}
-
-Algorithm FabricBackend::choose(Collective collective, std::uint64_t bytes) {
-  std::optional<Algorithm> in_turn;
-  if (options_.in_turn) in_turn = options_.in_turn(collective, bytes);
-  const Algorithm algorithm =
-      in_turn ? *in_turn : options_.algorithms.choose(collective, channel_->peers.size(), bytes);
-  used_[static_cast<std::size_t>(collective)][static_cast<std::size_t>(algorithm)].add();
-  return algorithm;
-}
-
-/// As choose(), but in rank order where the order of operands matters and must not depend on sizes.
-Algorithm FabricBackend::choose_reduction(Collective collective, std::uint64_t bytes,
-                                          DataType dtype, ReduceOp op) {
-  const bool has_order = is_floating(dtype) && (op == ReduceOp::Sum || op == ReduceOp::Product);
-  if (!options_.exact || !has_order) return choose(collective, bytes);
-  used_[static_cast<std::size_t>(collective)][static_cast<std::size_t>(Algorithm::Pairwise)].add();
-  return Algorithm::Pairwise;
-}
-
-std::unique_ptr<Operation> FabricBackend::allreduce(const AllreduceCall& call) {
-  const Segment& segment = only_segment(call.segments, name());
-  const std::size_t bytes = segment.count * size_of(call.dtype);
-  return start(bytes, next_stream(), [&](PeerMessages& messages) {
-    return run_allreduce(messages, static_cast<std::byte*>(segment.output), segment.count,
-                         {.dtype = call.dtype, .op = call.op},
-                         choose_reduction(Collective::Allreduce, bytes, call.dtype, call.op));
-  });
-}
-
-std::unique_ptr<Operation> FabricBackend::broadcast(const BroadcastCall& call) {
-  const Segment& segment = only_segment(call.segments, name());
-  auto* const data = static_cast<std::byte*>(segment.output);
-  const std::size_t bytes = segment.count * size_of(call.dtype);
-  const auto root = static_cast<std::size_t>(call.root);
-  if (channel_->rank == root) copy_bytes(data, static_cast<const std::byte*>(segment.input), bytes);
-  return start(bytes, next_stream(), [&](PeerMessages& messages) {
-    return run_broadcast(messages, data, bytes, root, choose(Collective::Broadcast, bytes));
-  });
-}
-
-std::unique_ptr<Operation> FabricBackend::allgather(const AllgatherCall& call) {
-  const Parts parts(call.counts, size_of(call.dtype));
-  auto* const output = static_cast<std::byte*>(call.output);
-  copy_bytes(output + parts.offset(channel_->rank), static_cast<const std::byte*>(call.input),
-             parts.count(channel_->rank));
-  return start(parts.total(), next_stream(), [&](PeerMessages& messages) {
-    return run_allgather(messages, output, parts, choose(Collective::Allgather, parts.total()));
-  });
-}
-
-std::unique_ptr<Operation> FabricBackend::alltoall(const AlltoallCall& call) {
-  const Parts sent(call.send_counts, size_of(call.dtype));
-  const Parts received(call.receive_counts, size_of(call.dtype));
-  const auto* const input = static_cast<const std::byte*>(call.input);
-  auto* const output = static_cast<std::byte*>(call.output);
-  const std::size_t largest = call.largest_count * size_of(call.dtype);
-  return start(received.total(), next_stream(), [&](PeerMessages& messages) {
-    const Algorithm algorithm = choose(Collective::Alltoall, largest * channel_->peers.size());
-    return algorithm == Algorithm::Bruck
-               ? bruck_alltoall(messages, input, output, sent, received, largest)
-               : pairwise_alltoall(messages, input, output, sent, received);
-  });
-}
-
-std::unique_ptr<Operation> FabricBackend::reducescatter(const ReducescatterCall& call) {
-  const Parts parts(call.counts, size_of(call.dtype));
-  return start(parts.total(), next_stream(), [&](PeerMessages& messages) {
-    return run_reducescatter(
-        messages, static_cast<const std::byte*>(call.input), static_cast<std::byte*>(call.output),
-        parts, {.dtype = call.dtype, .op = call.op},
-        choose_reduction(Collective::Reducescatter, parts.total(), call.dtype, call.op));
-  });
-}
-
-std::unique_ptr<Operation> FabricBackend::send(const SendCall& call) {
-  const std::size_t bytes = call.count * size_of(call.dtype);
-  return start(bytes, kMessageStream, [&](PeerMessages& messages) {
-    return send_message(messages, static_cast<std::size_t>(call.peer),
-                        static_cast<const std::byte*>(call.input), bytes);
-  });
-}
-
-std::unique_ptr<Operation> FabricBackend::recv(const RecvCall& call) {
-  const std::size_t bytes = call.count * size_of(call.dtype);
-  return start(bytes, kMessageStream, [&](PeerMessages& messages) {
-    return receive_message(messages, static_cast<std::size_t>(call.peer),
-                           static_cast<std::byte*>(call.output), bytes);
-  });
-}
-
-/// Polls often soon after an operation, when bytes may wait for a full socket, and then rarely.
-std::optional<std::chrono::nanoseconds> FabricBackend::tend() {
-  constexpr std::chrono::microseconds kSoon{100};
-  constexpr std::chrono::milliseconds kLater{50};
-  if (!owns_fabric_) return std::nullopt;
-  const bool has_progress = channel_->fabric->progress();
-  const std::uint64_t operations = operations_.get();
-  const bool is_active =
-      has_progress || operations != std::exchange(tended_operations_, operations);
-  pause_ = is_active ? kSoon : std::min<std::chrono::nanoseconds>(pause_ + pause_ / 8, kLater);
-  return pause_;
-}
-
-int FabricBackend::prepare_sleep() {
-  Fabric& fabric = *channel_->fabric;
-  return fabric.prepare_sleep() ? fabric.descriptor() : -1;
-}
-
-void FabricBackend::close() {
-  if (owns_fabric_) channel_->fabric->close();
-}
-
-StatsGroup FabricBackend::stats() const {
-  StatsGroup group = {options_.name,
-                      {{"operations", operations_.get()}, {"payload_bytes", payload_bytes_.get()}}};
-  for (std::size_t kind = 0; kind < used_.size(); ++kind) {
-    for (std::size_t algorithm = 0; algorithm < used_[kind].size(); ++algorithm) {
-      const std::uint64_t count = used_[kind][algorithm].get();
-      if (count == 0) continue;
-      group.counters.emplace_back(std::string(to_string(static_cast<Collective>(kind))) + "_" +
-                                      std::string(to_string(static_cast<Algorithm>(algorithm))),
-                                  count);
+  Capabilities capabilities() const override {
+    Capabilities capabilities;
+    capabilities.dtypes.set();
+    if (between_hosts_) {
+      const bool has_descriptor = channel_->fabric->descriptor() >= 0;
+      capabilities.waiting = has_descriptor ? Waiting::Descriptor : Waiting::Pause;
     }
+    capabilities.operations_in_flight = kInFlight;
+    return capabilities;
   }
-  if (!owns_fabric_) return group;
-  for (const auto& [name, value] : channel_->fabric->stats().counters) {
-    group.counters.emplace_back("fabric_" + name, value);
+
+  std::unique_ptr<Operation> allreduce(const AllreduceCall& call) override {
+    const Segment& segment = only_segment(call.segments, name());
+    const std::size_t bytes = segment.count * size_of(call.dtype);
+    return start(bytes, next_stream(), [&](PeerMessages& messages) {
+      return run_allreduce(messages, static_cast<std::byte*>(segment.output), segment.count,
+                           {.dtype = call.dtype, .op = call.op},
+                           choose_reduction(Collective::Allreduce, bytes, call.dtype, call.op));
+    });
   }
-  return group;
-}
+
+  std::unique_ptr<Operation> broadcast(const BroadcastCall& call) override {
+    const Segment& segment = only_segment(call.segments, name());
+    auto* const data = static_cast<std::byte*>(segment.output);
+    const std::size_t bytes = segment.count * size_of(call.dtype);
+    const auto root = static_cast<std::size_t>(call.root);
+    const auto* const input = static_cast<const std::byte*>(segment.input);
+    if (channel_->rank == root) copy_bytes(data, input, bytes);
+    return start(bytes, next_stream(), [&](PeerMessages& messages) {
+      return run_broadcast(messages, data, bytes, root, choose(Collective::Broadcast, bytes));
+    });
+  }
+
+  std::unique_ptr<Operation> allgather(const AllgatherCall& call) override {
+    const Parts parts(call.counts, size_of(call.dtype));
+    auto* const output = static_cast<std::byte*>(call.output);
+    copy_bytes(output + parts.offset(channel_->rank), static_cast<const std::byte*>(call.input),
+               parts.count(channel_->rank));
+    return start(parts.total(), next_stream(), [&](PeerMessages& messages) {
+      return run_allgather(messages, output, parts, choose(Collective::Allgather, parts.total()));
+    });
+  }
+
+  std::unique_ptr<Operation> alltoall(const AlltoallCall& call) override {
+    const Parts sent(call.send_counts, size_of(call.dtype));
+    const Parts received(call.receive_counts, size_of(call.dtype));
+    const auto* const input = static_cast<const std::byte*>(call.input);
+    auto* const output = static_cast<std::byte*>(call.output);
+    const std::size_t largest = call.largest_count * size_of(call.dtype);
+    return start(received.total(), next_stream(), [&](PeerMessages& messages) {
+      const Algorithm algorithm = choose(Collective::Alltoall, largest * channel_->peers.size());
+      return algorithm == Algorithm::Bruck
+                 ? bruck_alltoall(messages, input, output, sent, received, largest)
+                 : pairwise_alltoall(messages, input, output, sent, received);
+    });
+  }
+
+  std::unique_ptr<Operation> reducescatter(const ReducescatterCall& call) override {
+    const Parts parts(call.counts, size_of(call.dtype));
+    return start(parts.total(), next_stream(), [&](PeerMessages& messages) {
+      return run_reducescatter(
+          messages, static_cast<const std::byte*>(call.input), static_cast<std::byte*>(call.output),
+          parts, {.dtype = call.dtype, .op = call.op},
+          choose_reduction(Collective::Reducescatter, parts.total(), call.dtype, call.op));
+    });
+  }
+
+  std::unique_ptr<Operation> send(const SendCall& call) override {
+    const std::size_t bytes = call.count * size_of(call.dtype);
+    return start(bytes, kMessageStream, [&](PeerMessages& messages) {
+      return send_message(messages, static_cast<std::size_t>(call.peer),
+                          static_cast<const std::byte*>(call.input), bytes);
+    });
+  }
+
+  std::unique_ptr<Operation> recv(const RecvCall& call) override {
+    const std::size_t bytes = call.count * size_of(call.dtype);
+    return start(bytes, kMessageStream, [&](PeerMessages& messages) {
+      return receive_message(messages, static_cast<std::size_t>(call.peer),
+                             static_cast<std::byte*>(call.output), bytes);
+    });
+  }
+
+  /// Polls often soon after an operation, when bytes may wait for a full socket, and then rarely.
+  std::optional<std::chrono::nanoseconds> tend() override {
+    constexpr std::chrono::microseconds kSoon{100};
+    constexpr std::chrono::milliseconds kLater{50};
+    if (!owns_fabric_) return std::nullopt;
+    const bool has_progress = channel_->fabric->progress();
+    const std::uint64_t operations = operations_.get();
+    const bool is_active =
+        has_progress || operations != std::exchange(tended_operations_, operations);
+    pause_ = is_active ? kSoon : std::min<std::chrono::nanoseconds>(pause_ + pause_ / 8, kLater);
+    return pause_;
+  }
+
+  int prepare_sleep() override {
+    Fabric& fabric = *channel_->fabric;
+    return fabric.prepare_sleep() ? fabric.descriptor() : -1;
+  }
+
+  void abort() noexcept override { channel_->fabric->abort(); }
+
+  void close() override {
+    if (owns_fabric_) channel_->fabric->close();
+  }
+
+  StatsGroup stats() const override {
+    StatsGroup group = {
+        options_.name,
+        {{"operations", operations_.get()}, {"payload_bytes", payload_bytes_.get()}}};
+    for (std::size_t kind = 0; kind < used_.size(); ++kind) {
+      for (std::size_t algorithm = 0; algorithm < used_[kind].size(); ++algorithm) {
+        const std::uint64_t count = used_[kind][algorithm].get();
+        if (count == 0) continue;
+        group.counters.emplace_back(std::string(to_string(static_cast<Collective>(kind))) + "_" +
+                                        std::string(to_string(static_cast<Algorithm>(algorithm))),
+                                    count);
+      }
+    }
+    if (!owns_fabric_) return group;
+    for (const auto& [name, value] : channel_->fabric->stats().counters) {
+      group.counters.emplace_back("fabric_" + name, value);
+    }
+    return group;
+  }
+
+ private:
+  /// Starts an operation and posts its first messages. Called in the order of operations.
+  std::unique_ptr<Operation> start(std::uint64_t bytes, std::uint32_t stream,
+                                   const auto& make_steps) {
+    operations_.add();
+    payload_bytes_.add(bytes);
+    // Messages of a program are posted at once: both ranks have them at one place of their order.
+    const bool waits = stream != kMessageStream;
+    auto operation = std::make_unique<AlgorithmOperation>(
+        channel_, stream, waits ? std::move(ended_[stream]) : nullptr);
+    ended_[stream] = operation->ended();
+    operation->start(make_steps(operation->messages()));
+    return operation;
+  }
+
+  std::uint32_t next_stream() noexcept {
+    return static_cast<std::uint32_t>(started_++ % kCollectiveStreams);
+  }
+
+  Algorithm choose(Collective collective, std::uint64_t bytes) {
+    std::optional<Algorithm> in_turn;
+    if (options_.in_turn) in_turn = options_.in_turn(collective, bytes);
+    const Algorithm algorithm =
+        in_turn ? *in_turn : options_.algorithms.choose(collective, channel_->peers.size(), bytes);
+    used_[static_cast<std::size_t>(collective)][static_cast<std::size_t>(algorithm)].add();
+    return algorithm;
+  }
+
+  /// As choose(), but in rank order where the order of operands matters and must not depend on
+  /// sizes.
+  Algorithm choose_reduction(Collective collective, std::uint64_t bytes, DataType dtype,
+                             ReduceOp op) {
+    const bool has_order = is_floating(dtype) && (op == ReduceOp::Sum || op == ReduceOp::Product);
+    if (!options_.exact || !has_order) return choose(collective, bytes);
+    used_[static_cast<std::size_t>(collective)][static_cast<std::size_t>(Algorithm::Pairwise)]
+        .add();
+    return Algorithm::Pairwise;
+  }
+
+  const std::shared_ptr<const FabricChannel> channel_;  ///< operations may outlive the backend
+  const FabricBackendOptions options_;
+  const bool between_hosts_;
+  const bool owns_fabric_;
+  std::uint64_t started_ = 0;  ///< collectives
+  /// Whether the last operation of each stream has ended.
+  std::array<std::shared_ptr<const bool>, Fabric::kStreams> ended_;
+  std::uint64_t tended_operations_ = 0;
+  std::chrono::nanoseconds pause_{0};  ///< until the next tend()
+  Counter operations_, payload_bytes_;
+  std::array<std::array<Counter, kAlgorithmCount>, kCollectiveCount> used_;
+};
+
+}  // namespace
 
 std::shared_ptr<Fabric> SharedFabric::get(BackendContext& context) {
   if (context.set == 0) {
