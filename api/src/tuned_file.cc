@@ -4,15 +4,14 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
-#include <cstring>
 #include <fstream>
 #include <limits>
 #include <sstream>
 
 #include "core/src/base/json.h"
+#include "core/src/base/system.h"
 #include "observe/base/replace_file.h"
 #include "ronde/build_info.h"
-#include "ronde/config.h"
 #include "ronde/error.h"
 
 namespace ronde {
@@ -71,10 +70,6 @@ TunedSettings settings_of(const Json& json) {
   return settings;
 }
 
-std::string with_reason(const std::string& text) {
-  return text + ": " + std::strerror(errno != 0 ? errno : EIO);
-}
-
 }  // namespace
 
 std::optional<TunedSettings> read_tuned(const std::string& path, std::string& problem) {
@@ -84,7 +79,7 @@ std::optional<TunedSettings> read_tuned(const std::string& path, std::string& pr
   std::ostringstream text;
   text << in.rdbuf();
   if (!in.is_open() || errno != 0) {
-    if (errno != ENOENT) problem = with_reason("it cannot be read");
+    if (errno != ENOENT) problem = "it cannot be read: " + errno_text(errno != 0 ? errno : EIO);
     return std::nullopt;
   }
   try {
@@ -113,24 +108,6 @@ std::string write_tuned(const std::string& path, const TunedSettings& settings) 
   const std::string why =
       replace_file(path, [&](std::ostream& out) { out << json.dump(2) << '\n'; });
   return why.empty() ? why : "it cannot be written: " + why;
-}
-
-std::string TuneLog::add(const TuneTrial& trial) {
-  if (has_failed_) return {};
-  errno = 0;
-  // Opened for each line, as programs that this one executes would inherit an open file.
-  std::ofstream out(path_, has_begun_ ? std::ios::app : std::ios::trunc);
-  if (!has_begun_) {
-    out << "trial,step,phase";
-    for (const auto& [name, value] : trial.values) out << ',' << name;
-    out << ",step_ms,steps\n";
-  }
-  has_begun_ = true;
-  out << trial.number << ',' << trial.step << ',' << trial.phase;
-  for (const auto& [name, value] : trial.values) out << ',' << value;
-  out << ',' << trial.step_s * 1e3 << ',' << trial.steps << std::endl;
-  has_failed_ = !out;
-  return has_failed_ ? with_reason("it cannot be written") : std::string();
 }
 
 }  // namespace ronde

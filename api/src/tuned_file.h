@@ -3,7 +3,6 @@
 
 #include <optional>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "ronde/config.h"
@@ -19,21 +18,6 @@ std::optional<TunedSettings> read_tuned(const std::string& path, std::string& pr
 /// Replaces the file, so that a reader sees the old one or the new one. Returns why it cannot;
 /// empty if it has.
 std::string write_tuned(const std::string& path, const TunedSettings& settings);
-
-/// The file of RONDE_AUTOTUNE_LOG: a line of CSV for each measurement.
-///
-/// Thread-safety: none.
-class TuneLog {
- public:
-  explicit TuneLog(std::string path) : path_(std::move(path)) {}
-
-  /// Returns why it cannot; empty if it has, or has failed before.
-  std::string add(const TuneTrial& trial);
-
- private:
-  const std::string path_;
-  bool has_begun_ = false, has_failed_ = false;
-};
 
 /// Fills in `options.tuning` for the variables in `options.config`: reads RONDE_TUNED, and writes
 /// what the search finds to it and to RONDE_AUTOTUNE_LOG. A file that cannot be read or written

@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <cerrno>
 #include <filesystem>
+#include <fstream>
 #include <memory>
 #include <utility>
 
 #include "api/src/tuned_file.h"
+#include "core/src/base/system.h"
 #include "ronde/log.h"
 
 namespace ronde {
@@ -21,17 +24,33 @@ void read_known(RuntimeOptions& options, std::vector<std::string>& warnings) {
   warnings.push_back("RONDE_TUNED: " + path + " is not used: " + text);
 }
 
-/// The files that the search writes, on rank 0.
+/// The files that the search writes, on rank 0: that of RONDE_TUNED, and that of
+/// RONDE_AUTOTUNE_LOG, with a line of CSV for each measurement.
 class TuningFiles {
  public:
   TuningFiles(const Config& config, const std::string& world)
       : tuned_(config.tuned),
         log_path_(config.autotune_log),
-        log_(config.autotune_log),
         logger_(parse_log_level(config.log_level), 0, world) {}
 
   void add(const TuneTrial& trial) {
-    if (!log_path_.empty()) warn("RONDE_AUTOTUNE_LOG: " + log_path_, log_.add(trial));
+    if (log_path_.empty() || has_log_failed_) return;
+    errno = 0;
+    // Opened for each line, as programs that this one executes would inherit an open file.
+    std::ofstream out(log_path_, has_log_begun_ ? std::ios::app : std::ios::trunc);
+    if (!std::exchange(has_log_begun_, true)) {
+      out << "trial,step,phase";
+      for (const auto& [name, value] : trial.values) out << ',' << name;
+      out << ",step_ms,steps\n";
+    }
+    out << trial.number << ',' << trial.step << ',' << trial.phase;
+    for (const auto& [name, value] : trial.values) out << ',' << value;
+    out << ',' << trial.step_s * 1e3 << ',' << trial.steps << std::endl;
+    has_log_failed_ = !out;
+    if (!out) {
+      const int code = errno != 0 ? errno : EIO;
+      warn("RONDE_AUTOTUNE_LOG: " + log_path_, "it cannot be written: " + errno_text(code));
+    }
   }
   void write(const TunedSettings& settings) {
     if (tuned_.empty() || has_failed_) return;
@@ -60,10 +79,9 @@ class TuningFiles {
 
   const std::string tuned_;
   const std::string log_path_;
-  TuneLog log_;
   const Logger logger_;
-  bool has_begun_ = false;
-  bool has_failed_ = false;
+  bool has_log_begun_ = false, has_log_failed_ = false;
+  bool has_begun_ = false, has_failed_ = false;
 };
 
 }  // namespace
