@@ -25,13 +25,6 @@ std::size_t index_of(const std::vector<Value>& values, Value value) {
   return found != values.end() ? static_cast<std::size_t>(found - values.begin()) : 0;
 }
 
-template <typename Value>
-std::vector<Value> ordered(std::vector<Value> values) {
-  std::ranges::sort(values);
-  values.erase(std::ranges::unique(values).begin(), values.end());
-  return values;
-}
-
 const char* name_of(TuneSearch::Phase phase) {
   if (phase == TuneSearch::Phase::Arms) return "arms";
   return phase == TuneSearch::Phase::Neighbours ? "neighbours" : "confirm";
@@ -69,29 +62,25 @@ Tuning TuneSpace::tuning_at(const TuneSearch::Point& point) const {
 
 TuneSpace tune_space(const std::vector<Tuning>& starts, const std::vector<std::string>& fixed,
                      bool may_freeze) {
+  // What one variable may be, in order: what it is at the starts, and `others`; if it is held,
+  // what it is at the first start.
+  const auto values = [&](bool is_held, auto Tuning::*variable, auto others) {
+    if (is_held) return decltype(others){starts.front().*variable};
+    for (const Tuning& start : starts) others.push_back(start.*variable);
+    std::ranges::sort(others);
+    others.erase(std::ranges::unique(others).begin(), others.end());
+    return others;
+  };
   const auto is_fixed = [&fixed](const char* name) {
     return std::ranges::find(fixed, name) != fixed.end();
   };
-  const Tuning& start = starts.front();
-  TuneSpace space{{start.fusion_bytes}, {start.cycle_time_ms}, {start.freeze_after_steps}};
-  if (!is_fixed(kFusion)) {
-    for (const Tuning& each : starts) space.fusion_bytes.push_back(each.fusion_bytes);
-    for (std::uint64_t bytes = kMiB; bytes <= kMostFusion; bytes *= 2) {
-      space.fusion_bytes.push_back(bytes);
-    }
-  }
-  if (!is_fixed(kCycle)) {
-    for (const Tuning& each : starts) space.cycle_time_ms.push_back(each.cycle_time_ms);
-    space.cycle_time_ms.insert(space.cycle_time_ms.end(), kCycleTimes.begin(), kCycleTimes.end());
-  }
-  if (!is_fixed(kFreeze) && may_freeze) {
-    for (const Tuning& each : starts) space.freeze_after_steps.push_back(each.freeze_after_steps);
-    space.freeze_after_steps.insert(space.freeze_after_steps.end(), {0, kFreezeAfter});
-  }
-  space.fusion_bytes = ordered(std::move(space.fusion_bytes));
-  space.cycle_time_ms = ordered(std::move(space.cycle_time_ms));
-  space.freeze_after_steps = ordered(std::move(space.freeze_after_steps));
-  return space;
+  std::vector<std::uint64_t> sizes;
+  for (std::uint64_t bytes = kMiB; bytes <= kMostFusion; bytes *= 2) sizes.push_back(bytes);
+  return {values(is_fixed(kFusion), &Tuning::fusion_bytes, sizes),
+          values(is_fixed(kCycle), &Tuning::cycle_time_ms,
+                 std::vector(kCycleTimes.begin(), kCycleTimes.end())),
+          values(is_fixed(kFreeze) || !may_freeze, &Tuning::freeze_after_steps,
+                 std::vector<std::uint64_t>{0, kFreezeAfter})};
 }
 
 namespace {
