@@ -6,8 +6,8 @@
 #include "backends/hierarchical/hierarchical_allreduce.h"
 
 #include <algorithm>
-#include <array>
 #include <bit>
+#include <cmath>
 #include <string>
 #include <utility>
 
@@ -26,6 +26,19 @@ constexpr std::size_t kBlock = 1024;
 template <typename Visit>
 void in_blocks(std::size_t count, Visit visit) {
   for (std::size_t at = 0; at < count; at += kBlock) visit(at, std::min(kBlock, count - at));
+}
+
+/// Splits `final` into two steps. If the sums of hosts are rounded to a wire type, they are first
+/// scaled to about the size of their inputs: a sum may overflow f16 although the average does not,
+/// and a sum scaled further would underflow. `converts`: the call has a wire_dtype. `largest_host`:
+/// the number of its ranks.
+FinalSteps final_steps(ReduceOp op, bool converts, const Scaling& final, std::size_t largest_host) {
+  const double scale = std::abs(final.factor) / final.divisor;
+  if (!converts || op != ReduceOp::Sum || scale >= 1) return {{}, final};
+  // A power of two scales without rounding.
+  const auto power = static_cast<double>(std::bit_ceil(largest_host));
+  if (scale * power >= 1) return {final, {}};
+  return {{1 / power, 1}, {final.factor * power, final.divisor}};
 }
 
 }  // namespace

@@ -7,12 +7,12 @@
 #include <memory>
 #include <vector>
 
-#include "backends/hierarchical/final_steps.h"
 #include "backends/hierarchical/shards.h"
 #include "backends/shm/operations/allreduce.h"
 #include "core/src/algorithms/peer_messages.h"
 #include "core/src/base/counter.h"
 #include "ronde/algorithms.h"
+#include "ronde/kernels.h"
 #include "ronde/plugin/calls.h"
 #include "ronde/stats.h"
 
@@ -42,6 +42,12 @@ class Hierarchy {
   std::vector<std::vector<std::byte>> partials_;  ///< this host's sums of the own shard, by slot
   std::vector<std::shared_ptr<void>>
       registered_;  ///< memory that the own shard is sent from, or null
+};
+
+/// The scaling of a host's sum, and of the sum over all hosts.
+struct FinalSteps {
+  Scaling within_host;
+  Scaling over_hosts;
 };
 
 /// An allreduce over several hosts.
