@@ -2,7 +2,6 @@
 // `ronde tune --collectives`. The ranks run on a backend that takes the algorithm which is named
 // for each call in turn. Rank 0 chooses and writes; the others only take part.
 #include <algorithm>
-#include <array>
 #include <chrono>
 #include <cmath>
 #include <cstdint>
@@ -94,43 +93,6 @@ std::vector<int> first_of_hosts(const Topology& topology) {
   return first;
 }
 
-class CollectiveTuning {
- public:
-  CollectiveTuning(const Options& options, std::shared_ptr<Turn> turn)
-      : options_(options),
-        turn_(std::move(turn)),
-        topology_(ronde::topology()),
-        report_(topology_.rank == 0 ? &std::cout : nullptr) {}
-
-  /// Returns the exit code.
-  int run();
-
- private:
-  using Times = std::vector<std::vector<double>>;  ///< seconds, by size and algorithm
-
-  std::string said_by_first(std::string text) const;
-  void open_file();
-  void check_file();
-  void measure(Collective collective, const Members& members);
-  std::vector<double> measure(Collective collective, const Members& members, std::uint64_t bytes,
-                              const std::vector<Algorithm>& algorithms);
-  double time_of(Request request, const Members& members, Algorithm algorithm);
-  Request request_of(Collective collective, const Members& members, std::uint64_t bytes);
-  void add_rules(Collective collective, const Members& members,
-                 const std::vector<Algorithm>& algorithms, const std::vector<std::uint64_t>& sizes,
-                 const Times& times);
-  int write();
-
-  const Options& options_;
-  const std::shared_ptr<Turn> turn_;
-  const Topology& topology_;
-  Report report_;
-  TunedSettings settings_;  ///< of the file
-  std::vector<float> input_, output_;
-  std::vector<double> noise_;  ///< of each median of a collective, as a part of it
-  std::vector<AlgorithmRule> rules_;
-};
-
 /// Replaces every value by its maximum over all ranks.
 void maximum(std::vector<double>& values) {
   Request request;
@@ -142,234 +104,255 @@ void maximum(std::vector<double>& values) {
   run(std::move(request));
 }
 
-/// Returns rank 0's text on all ranks.
-std::string CollectiveTuning::said_by_first(std::string text) const {
-  std::vector<double> length = {topology_.rank == 0 ? static_cast<double>(text.size()) : 0};
-  maximum(length);
-  text.resize(static_cast<std::size_t>(length[0]));
-  if (text.empty()) return text;
-  Request request;
-  request.kind = Collective::Broadcast;
-  request.name = "tune: text";
-  request.dtype = DataType::U8;
-  request.shape = {static_cast<std::int64_t>(text.size())};
-  request.input = request.output = text.data();
-  ronde::run(std::move(request));
-  return text;
-}
+class CollectiveTuning {
+ public:
+  CollectiveTuning(const Options& options, std::shared_ptr<Turn> turn)
+      : options_(options),
+        turn_(std::move(turn)),
+        topology_(ronde::topology()),
+        report_(topology_.rank == 0 ? &std::cout : nullptr) {}
 
-/// Rank 0 reads the file, whose other settings are kept.
-void CollectiveTuning::open_file() {
-  std::string problem;
-  const auto known = read_tuned(options_.out, problem);
-  if (!problem.empty()) {
-    throw UsageError("--out: " + options_.out + " has been written before, and " + problem +
-                     ". Remove it, or name another file");
-  }
-  if (known) settings_ = *known;
-  const bool is_new = settings_.ranks == 0;
-  const bool fits = settings_.ranks == topology_.size && settings_.hosts == topology_.hosts();
-  if (!is_new && !fits) {
-    throw UsageError("--out: " + options_.out + " was tuned for " +
-                     std::to_string(settings_.ranks) + " ranks on " +
-                     std::to_string(settings_.hosts) +
-                     " hosts, and these are others. Remove it, or name another file");
-  }
-  settings_.ranks = topology_.size;
-  settings_.hosts = topology_.hosts();
-}
-
-/// Throws UsageError on every rank if the file is of no use.
-void CollectiveTuning::check_file() {
-  std::string problem;
-  try {
-    if (topology_.rank == 0) open_file();
-  } catch (const UsageError& error) {
-    problem = error.what();
-  }
-  problem = said_by_first(problem);
-  if (!problem.empty()) throw UsageError(problem);
-}
-
-Request CollectiveTuning::request_of(Collective collective, const Members& members,
-                                     std::uint64_t bytes) {
-  const std::size_t elements =
-      std::max<std::size_t>((bytes + sizeof(float) - 1) / sizeof(float), 1);
-  const std::size_t share = (elements + members.ranks - 1) / members.ranks;
-  const bool is_whole = collective == Collective::Allreduce || collective == Collective::Broadcast;
-  const std::size_t all = is_whole ? elements : share * members.ranks;
-  input_.resize(std::max(input_.size(), all));
-  output_.resize(input_.size());
-  Request request;
-  request.kind = collective;
-  request.name = "tune: " + std::string(to_string(collective)) + " " + std::to_string(bytes);
-  request.shape = {static_cast<std::int64_t>(collective == Collective::Allgather ? share : all)};
-  request.input = input_.data();
-  request.output = is_whole ? input_.data() : output_.data();
-  request.set = members.set;
-  return request;
-}
-
-/// Measures from when all members are ready until this rank is done.
-double CollectiveTuning::time_of(Request request, const Members& members, Algorithm algorithm) {
-  using Clock = std::chrono::steady_clock;
-  float one = 0;
-  Request ready;
-  ready.name = "tune: ready";
-  ready.shape = {1};
-  ready.input = ready.output = &one;
-  ready.set = members.set;
-  ronde::run(std::move(ready));
-  turn_->collective = request.kind;
-  turn_->algorithm = algorithm;
-  const auto start = Clock::now();
-  ronde::run(std::move(request));
-  const std::chrono::duration<double> time = Clock::now() - start;
-  turn_->algorithm.reset();
-  return time.count();
-}
-
-/// Returns the median time of each algorithm; they take turns, and the slowest rank counts.
-std::vector<double> CollectiveTuning::measure(Collective collective, const Members& members,
-                                              std::uint64_t bytes,
-                                              const std::vector<Algorithm>& algorithms) {
-  constexpr double kSeconds = 0.3;  // for all algorithms of a size
-  constexpr double kFewest = 5;
-  constexpr double kMost = 25;
-  const std::size_t count = algorithms.size();
-  const auto take_turns = [&](std::size_t turns) {
-    std::vector<double> times(turns * count);
-    for (std::size_t i = 0; i < times.size() && members.has_this_rank; ++i) {
-      const std::size_t who = (i + i / count) % count;  // who begins changes
-      times[i / count * count + who] =
-          time_of(request_of(collective, members, bytes), members, algorithms[who]);
+  /// Returns the exit code.
+  int run() {
+    const std::vector<int> first = first_of_hosts(topology_);
+    Members all;
+    all.ranks = static_cast<std::size_t>(topology_.size);
+    all.text = std::to_string(all.ranks) + " ranks";
+    if (all.ranks == 1) {
+      throw UsageError(
+          "--collectives: a rank that is alone sends nothing. Start it as your job starts, such as "
+          "by mpiexec -n 4 ronde tune --collectives");
     }
-    maximum(times);
-    return times;
-  };
-  take_turns(1);  // names are new, and pages
-  double once = 0;
-  for (const double time : take_turns(1)) once += time;
-  const auto turns = static_cast<std::size_t>(std::clamp(kSeconds / once, kFewest, kMost));
-  const std::vector<double> times = take_turns(turns);
-  std::vector<double> medians;
-  for (std::size_t who = 0; who < count; ++who) {
-    std::vector<double> of_one;
-    for (std::size_t turn = 0; turn < turns; ++turn) of_one.push_back(times[turn * count + who]);
-    medians.push_back(median(of_one));
-    std::ranges::sort(of_one);
-    const double spread = std::log(of_one[3 * turns / 4] / of_one[turns / 4]);  // of quartiles
-    noise_.push_back(spread / std::sqrt(static_cast<double>(turns)));
-  }
-  return medians;
-}
-
-void CollectiveTuning::measure(Collective collective, const Members& members) {
-  std::vector<Algorithm> algorithms;
-  for (const Algorithm algorithm : algorithms_of(collective)) {
-    if (suits(collective, algorithm, members.ranks)) algorithms.push_back(algorithm);
-  }
-  std::vector<std::uint64_t> sizes;
-  Times times;
-  noise_.clear();
-  for (std::uint64_t bytes = options_.min_bytes; bytes <= options_.max_bytes; bytes *= 2) {
-    turn_->call_bytes = 0;
-    std::vector<double> of_size = measure(collective, members, bytes, algorithms);
-    // Larger ones run in calls of this size.
-    std::vector<double> call = {static_cast<double>(turn_->call_bytes)};
-    maximum(call);
-    if (call[0] < static_cast<double>(bytes)) break;
-    sizes.push_back(bytes);
-    times.push_back(std::move(of_size));
-  }
-  if (topology_.rank == 0) add_rules(collective, members, algorithms, sizes, times);
-}
-
-void CollectiveTuning::add_rules(Collective collective, const Members& members,
-                                 const std::vector<Algorithm>& algorithms,
-                                 const std::vector<std::uint64_t>& sizes, const Times& times) {
-  constexpr double kLeastGain = 1.1;
-  if (sizes.empty()) return;
-  report_.say("\n" + std::string(to_string(collective)) + " of " + members.text +
-              ", medians in us:");
-  std::vector<Column> columns = {{"bytes", "bytes"}};
-  for (const Algorithm algorithm : algorithms) {
-    const std::string name(to_string(algorithm));
-    columns.push_back({name, name, 1});
-  }
-  columns.push_back({"rule from here on", "rule"});
-  report_.begin_table(columns);
-  const std::vector<std::size_t> chosen =
-      smooth_choices(times, std::log(kLeastGain) + 2 * median(noise_));
-  for (std::size_t size = 0; size < sizes.size(); ++size) {
-    const bool begins = size == 0 || chosen[size] != chosen[size - 1];
-    Json row = {{"bytes", size_text(sizes[size])}, {"rule", nullptr}};
-    for (std::size_t i = 0; i < algorithms.size(); ++i) {
-      row[std::string(to_string(algorithms[i]))] = times[size][i] * 1e6;
+    if (options_.min_bytes > options_.max_bytes) throw UsageError("--min is above --max");
+    check_file();
+    Members hosts = all;
+    hosts.ranks = first.size();
+    const bool are_levels = first.size() > 1 && hosts.ranks < all.ranks;
+    if (are_levels) {
+      // Between hosts the default backend allreduces among ranks of equal local rank.
+      hosts.set = add_process_set(first);
+      hosts.has_this_rank = rank_in(hosts.set).has_value();
+      hosts.text = std::to_string(hosts.ranks) + " hosts";
+      measure(Collective::Allreduce, hosts);
+    } else if (first.size() == 1) {
+      report_.say(
+          "all ranks are on one host, where shared memory moves their data: rules between them "
+          "count with RONDE_CPU_BACKEND=fabric");
     }
-    if (begins) {
-      const Algorithm algorithm = algorithms[chosen[size]];
-      rules_.push_back({collective, members.ranks, size == 0 ? 0 : sizes[size], algorithm});
-      row["rule"] = to_string(algorithm);
+    for (const Collective collective :
+         {Collective::Allreduce, Collective::Broadcast, Collective::Allgather,
+          Collective::Reducescatter, Collective::Alltoall}) {
+      measure(collective, all);
     }
-    report_.add(std::move(row));
+    return write();
   }
-}
 
-int CollectiveTuning::run() {
-  const std::vector<int> first = first_of_hosts(topology_);
-  Members all;
-  all.ranks = static_cast<std::size_t>(topology_.size);
-  all.text = std::to_string(all.ranks) + " ranks";
-  if (all.ranks == 1) {
-    throw UsageError(
-        "--collectives: a rank that is alone sends nothing. Start it as your job starts, such as "
-        "by mpiexec -n 4 ronde tune --collectives");
-  }
-  if (options_.min_bytes > options_.max_bytes) throw UsageError("--min is above --max");
-  check_file();
-  Members hosts = all;
-  hosts.ranks = first.size();
-  const bool are_levels = first.size() > 1 && hosts.ranks < all.ranks;
-  if (are_levels) {
-    // Between hosts the default backend allreduces among ranks of equal local rank.
-    hosts.set = add_process_set(first);
-    hosts.has_this_rank = rank_in(hosts.set).has_value();
-    hosts.text = std::to_string(hosts.ranks) + " hosts";
-    measure(Collective::Allreduce, hosts);
-  } else if (first.size() == 1) {
-    report_.say(
-        "all ranks are on one host, where shared memory moves their data: rules between them "
-        "count with RONDE_CPU_BACKEND=fabric");
-  }
-  for (const Collective collective :
-       {Collective::Allreduce, Collective::Broadcast, Collective::Allgather,
-        Collective::Reducescatter, Collective::Alltoall}) {
-    measure(collective, all);
-  }
-  return write();
-}
+ private:
+  using Times = std::vector<std::vector<double>>;  ///< seconds, by size and algorithm
 
-int CollectiveTuning::write() {
-  std::string problem;
-  if (topology_.rank == 0 && rules_.empty()) {
-    problem =
-        "is not written: no call of the backend has as many bytes as --min, as larger "
-        "operations run in parts";
-  } else if (topology_.rank == 0) {
-    const std::string rules = format_algorithm_rules(rules_);
-    report_.say(std::string("\n") + kVariable + "=" + rules);
-    settings_.values[kVariable] = rules;
-    problem = write_tuned(options_.out, settings_);
+  /// Returns rank 0's text on all ranks.
+  std::string said_by_first(std::string text) const {
+    std::vector<double> length = {topology_.rank == 0 ? static_cast<double>(text.size()) : 0};
+    maximum(length);
+    text.resize(static_cast<std::size_t>(length[0]));
+    if (text.empty()) return text;
+    Request request;
+    request.kind = Collective::Broadcast;
+    request.name = "tune: text";
+    request.dtype = DataType::U8;
+    request.shape = {static_cast<std::int64_t>(text.size())};
+    request.input = request.output = text.data();
+    ronde::run(std::move(request));
+    return text;
   }
-  problem = said_by_first(problem);
-  if (problem.empty()) {
-    report_.say("written: " + options_.out + "; use it with RONDE_TUNED=" + options_.out);
-    return EXIT_SUCCESS;
+
+  /// Rank 0 reads the file, whose other settings are kept.
+  void open_file() {
+    std::string problem;
+    const auto known = read_tuned(options_.out, problem);
+    if (!problem.empty()) {
+      throw UsageError("--out: " + options_.out + " has been written before, and " + problem +
+                       ". Remove it, or name another file");
+    }
+    if (known) settings_ = *known;
+    const bool is_new = settings_.ranks == 0;
+    const bool fits = settings_.ranks == topology_.size && settings_.hosts == topology_.hosts();
+    if (!is_new && !fits) {
+      throw UsageError("--out: " + options_.out + " was tuned for " +
+                       std::to_string(settings_.ranks) + " ranks on " +
+                       std::to_string(settings_.hosts) +
+                       " hosts, and these are others. Remove it, or name another file");
+    }
+    settings_.ranks = topology_.size;
+    settings_.hosts = topology_.hosts();
   }
-  if (topology_.rank == 0) std::cerr << "ronde tune: " << options_.out << ": " << problem << '\n';
-  return EXIT_FAILURE;
-}
+
+  /// Throws UsageError on every rank if the file is of no use.
+  void check_file() {
+    std::string problem;
+    try {
+      if (topology_.rank == 0) open_file();
+    } catch (const UsageError& error) {
+      problem = error.what();
+    }
+    problem = said_by_first(problem);
+    if (!problem.empty()) throw UsageError(problem);
+  }
+
+  void measure(Collective collective, const Members& members) {
+    std::vector<Algorithm> algorithms;
+    for (const Algorithm algorithm : algorithms_of(collective)) {
+      if (suits(collective, algorithm, members.ranks)) algorithms.push_back(algorithm);
+    }
+    std::vector<std::uint64_t> sizes;
+    Times times;
+    noise_.clear();
+    for (std::uint64_t bytes = options_.min_bytes; bytes <= options_.max_bytes; bytes *= 2) {
+      turn_->call_bytes = 0;
+      std::vector<double> of_size = measure(collective, members, bytes, algorithms);
+      // Larger ones run in calls of this size.
+      std::vector<double> call = {static_cast<double>(turn_->call_bytes)};
+      maximum(call);
+      if (call[0] < static_cast<double>(bytes)) break;
+      sizes.push_back(bytes);
+      times.push_back(std::move(of_size));
+    }
+    if (topology_.rank == 0) add_rules(collective, members, algorithms, sizes, times);
+  }
+
+  /// Returns the median time of each algorithm; they take turns, and the slowest rank counts.
+  std::vector<double> measure(Collective collective, const Members& members, std::uint64_t bytes,
+                              const std::vector<Algorithm>& algorithms) {
+    constexpr double kSeconds = 0.3;  // for all algorithms of a size
+    constexpr double kFewest = 5;
+    constexpr double kMost = 25;
+    const std::size_t count = algorithms.size();
+    const auto take_turns = [&](std::size_t turns) {
+      std::vector<double> times(turns * count);
+      for (std::size_t i = 0; i < times.size() && members.has_this_rank; ++i) {
+        const std::size_t who = (i + i / count) % count;  // who begins changes
+        times[i / count * count + who] =
+            time_of(request_of(collective, members, bytes), members, algorithms[who]);
+      }
+      maximum(times);
+      return times;
+    };
+    take_turns(1);  // names are new, and pages
+    double once = 0;
+    for (const double time : take_turns(1)) once += time;
+    const auto turns = static_cast<std::size_t>(std::clamp(kSeconds / once, kFewest, kMost));
+    const std::vector<double> times = take_turns(turns);
+    std::vector<double> medians;
+    for (std::size_t who = 0; who < count; ++who) {
+      std::vector<double> of_one;
+      for (std::size_t turn = 0; turn < turns; ++turn) of_one.push_back(times[turn * count + who]);
+      medians.push_back(median(of_one));
+      std::ranges::sort(of_one);
+      const double spread = std::log(of_one[3 * turns / 4] / of_one[turns / 4]);  // of quartiles
+      noise_.push_back(spread / std::sqrt(static_cast<double>(turns)));
+    }
+    return medians;
+  }
+
+  /// Measures from when all members are ready until this rank is done.
+  double time_of(Request request, const Members& members, Algorithm algorithm) {
+    using Clock = std::chrono::steady_clock;
+    float one = 0;
+    Request ready;
+    ready.name = "tune: ready";
+    ready.shape = {1};
+    ready.input = ready.output = &one;
+    ready.set = members.set;
+    ronde::run(std::move(ready));
+    turn_->collective = request.kind;
+    turn_->algorithm = algorithm;
+    const auto start = Clock::now();
+    ronde::run(std::move(request));
+    const std::chrono::duration<double> time = Clock::now() - start;
+    turn_->algorithm.reset();
+    return time.count();
+  }
+
+  Request request_of(Collective collective, const Members& members, std::uint64_t bytes) {
+    const std::size_t elements =
+        std::max<std::size_t>((bytes + sizeof(float) - 1) / sizeof(float), 1);
+    const std::size_t share = (elements + members.ranks - 1) / members.ranks;
+    const bool is_whole =
+        collective == Collective::Allreduce || collective == Collective::Broadcast;
+    const std::size_t all = is_whole ? elements : share * members.ranks;
+    input_.resize(std::max(input_.size(), all));
+    output_.resize(input_.size());
+    Request request;
+    request.kind = collective;
+    request.name = "tune: " + std::string(to_string(collective)) + " " + std::to_string(bytes);
+    request.shape = {static_cast<std::int64_t>(collective == Collective::Allgather ? share : all)};
+    request.input = input_.data();
+    request.output = is_whole ? input_.data() : output_.data();
+    request.set = members.set;
+    return request;
+  }
+
+  void add_rules(Collective collective, const Members& members,
+                 const std::vector<Algorithm>& algorithms, const std::vector<std::uint64_t>& sizes,
+                 const Times& times) {
+    constexpr double kLeastGain = 1.1;
+    if (sizes.empty()) return;
+    report_.say("\n" + std::string(to_string(collective)) + " of " + members.text +
+                ", medians in us:");
+    std::vector<Column> columns = {{"bytes", "bytes"}};
+    for (const Algorithm algorithm : algorithms) {
+      const std::string name(to_string(algorithm));
+      columns.push_back({name, name, 1});
+    }
+    columns.push_back({"rule from here on", "rule"});
+    report_.begin_table(columns);
+    const std::vector<std::size_t> chosen =
+        smooth_choices(times, std::log(kLeastGain) + 2 * median(noise_));
+    for (std::size_t size = 0; size < sizes.size(); ++size) {
+      const bool begins = size == 0 || chosen[size] != chosen[size - 1];
+      Json row = {{"bytes", size_text(sizes[size])}, {"rule", nullptr}};
+      for (std::size_t i = 0; i < algorithms.size(); ++i) {
+        row[std::string(to_string(algorithms[i]))] = times[size][i] * 1e6;
+      }
+      if (begins) {
+        const Algorithm algorithm = algorithms[chosen[size]];
+        rules_.push_back({collective, members.ranks, size == 0 ? 0 : sizes[size], algorithm});
+        row["rule"] = to_string(algorithm);
+      }
+      report_.add(std::move(row));
+    }
+  }
+
+  int write() {
+    std::string problem;
+    if (topology_.rank == 0 && rules_.empty()) {
+      problem =
+          "is not written: no call of the backend has as many bytes as --min, as larger "
+          "operations run in parts";
+    } else if (topology_.rank == 0) {
+      const std::string rules = format_algorithm_rules(rules_);
+      report_.say(std::string("\n") + kVariable + "=" + rules);
+      settings_.values[kVariable] = rules;
+      problem = write_tuned(options_.out, settings_);
+    }
+    problem = said_by_first(problem);
+    if (problem.empty()) {
+      report_.say("written: " + options_.out + "; use it with RONDE_TUNED=" + options_.out);
+      return EXIT_SUCCESS;
+    }
+    if (topology_.rank == 0) std::cerr << "ronde tune: " << options_.out << ": " << problem << '\n';
+    return EXIT_FAILURE;
+  }
+
+  const Options& options_;
+  const std::shared_ptr<Turn> turn_;
+  const Topology& topology_;
+  Report report_;
+  TunedSettings settings_;  ///< of the file
+  std::vector<float> input_, output_;
+  std::vector<double> noise_;  ///< of each median of a collective, as a part of it
+  std::vector<AlgorithmRule> rules_;
+};
 
 /// Measures the algorithms of collectives between the ranks that the launcher has started, over
 /// the fabric of the job, and writes rules for RONDE_ALGORITHMS to the file. Collective.

@@ -39,7 +39,29 @@ class HtaWriter {
     writer_.name_process(head.rank, "rank " + std::to_string(head.rank), head.rank);
   }
 
-  void take(const Json& event);
+  void take(const Json& event) {
+    if (event.value("ph", "") != "X") return;
+    const double begin = event.at("ts").get<double>();
+    const auto moved = [&](double us) { return whole(head_.clock.on_rank_0(us)); };
+    const std::int64_t first = moved(begin);
+    const Time time{first,
+                    std::max<std::int64_t>(1, moved(begin + event.value("dur", 0.0)) - first)};
+    const std::string name = event.value("name", "");
+    const int track = event.value("tid", 0);
+    const Json args = event.value("args", Json::object());
+    if (track == 1) {
+      add("user_annotation", "ProfilerStep#" + name.substr(name.find(' ') + 1), 0, time);
+    } else if (track == 2) {
+      add_kernel("backward", "backward", kBackwardStream, time, {});
+    } else if (is_bucket(event)) {
+      const auto [of_torch, of_nccl] = names_of(args.value("kind", name.substr(0, name.find(' '))));
+      add_kernel("ncclKernel_" + of_nccl, "nccl:" + of_torch, kOperationStream, time,
+                 {{"bytes", args.at("bytes")}, {"Collective name", of_torch}});
+    } else if (track >= 10 && event.value("cat", "") != "communication") {
+      add("cpu_op", name, track, time);
+    }
+  }
+
   void finish() { writer_.finish({{"events_lost", head_.events_lost}}); }
   int kernels() const { return correlation_; }
 
@@ -51,65 +73,38 @@ class HtaWriter {
   };
 
   void add(const std::string& category, const std::string& name, int thread, const Time& time,
-           Json args = Json::object());
+           Json args = Json::object()) {
+    args["ronde"] = kLabel;
+    writer_.add({{"ph", "X"},
+                 {"cat", category},
+                 {"name", name},
+                 {"pid", head_.rank},
+                 {"tid", thread},
+                 {"ts", time.begin},
+                 {"dur", time.length},
+                 {"args", args}});
+  }
+
+  /// A kernel, and the launch on the CPU at the same time that stands for its beginning.
   void add_kernel(const std::string& name, const std::string& annotation, int stream,
-                  const Time& time, Json args);
+                  const Time& time, Json args) {
+    constexpr int kDriver = 1;  // the thread of launches
+    ++correlation_;
+    const Time launch{time.begin, 1};
+    add("user_annotation", annotation, kDriver, launch);
+    add("cuda_runtime", "cudaLaunchKernel", kDriver, launch,
+        {{"correlation", correlation_}, {"External id", correlation_}, {"cbid", 211}});
+    args.update({{"stream", stream},
+                 {"correlation", correlation_},
+                 {"External id", correlation_},
+                 {"device", head_.rank}});
+    add("kernel", name, stream, time, std::move(args));
+  }
 
   const TraceHead& head_;
   TraceWriter writer_;
   int correlation_ = 0;
 };
-
-void HtaWriter::add(const std::string& category, const std::string& name, int thread,
-                    const Time& time, Json args) {
-  args["ronde"] = kLabel;
-  writer_.add({{"ph", "X"},
-               {"cat", category},
-               {"name", name},
-               {"pid", head_.rank},
-               {"tid", thread},
-               {"ts", time.begin},
-               {"dur", time.length},
-               {"args", args}});
-}
-
-/// A kernel, and the launch on the CPU at the same time that stands for its beginning.
-void HtaWriter::add_kernel(const std::string& name, const std::string& annotation, int stream,
-                           const Time& time, Json args) {
-  constexpr int kDriver = 1;  // the thread of launches
-  ++correlation_;
-  const Time launch{time.begin, 1};
-  add("user_annotation", annotation, kDriver, launch);
-  add("cuda_runtime", "cudaLaunchKernel", kDriver, launch,
-      {{"correlation", correlation_}, {"External id", correlation_}, {"cbid", 211}});
-  args.update({{"stream", stream},
-               {"correlation", correlation_},
-               {"External id", correlation_},
-               {"device", head_.rank}});
-  add("kernel", name, stream, time, std::move(args));
-}
-
-void HtaWriter::take(const Json& event) {
-  if (event.value("ph", "") != "X") return;
-  const double begin = event.at("ts").get<double>();
-  const auto moved = [&](double us) { return whole(head_.clock.on_rank_0(us)); };
-  const std::int64_t first = moved(begin);
-  const Time time{first, std::max<std::int64_t>(1, moved(begin + event.value("dur", 0.0)) - first)};
-  const std::string name = event.value("name", "");
-  const int track = event.value("tid", 0);
-  const Json args = event.value("args", Json::object());
-  if (track == 1) {
-    add("user_annotation", "ProfilerStep#" + name.substr(name.find(' ') + 1), 0, time);
-  } else if (track == 2) {
-    add_kernel("backward", "backward", kBackwardStream, time, {});
-  } else if (is_bucket(event)) {
-    const auto [of_torch, of_nccl] = names_of(args.value("kind", name.substr(0, name.find(' '))));
-    add_kernel("ncclKernel_" + of_nccl, "nccl:" + of_torch, kOperationStream, time,
-               {{"bytes", args.at("bytes")}, {"Collective name", of_torch}});
-  } else if (track >= 10 && event.value("cat", "") != "communication") {
-    add("cpu_op", name, track, time);
-  }
-}
 
 }  // namespace
 
