@@ -234,7 +234,7 @@ void GradientReducer::install_hooks(std::size_t index) {
 }
 
 void GradientReducer::remove_hooks(Slot& slot) {
-  if (slot.view && slot.hooks) GradientPlacement::instance().remove(slot.hooks->accumulator());
+  if (slot.view && slot.hooks) stop_placing(slot.hooks->accumulator());
   slot.hooks.reset();
 }
 

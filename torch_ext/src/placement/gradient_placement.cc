@@ -29,12 +29,17 @@ constexpr int kMostViews = 3;
 
 /// Constant except for members guarded by `mutex`. Never destroyed. In a child of fork() nobody
 /// holds the mutex, and no place is handed out: Note [After fork].
-struct GradientPlacement::State {
+struct GradientPlacement {
+  static GradientPlacement& instance() {
+    static auto* const placement = new GradientPlacement;
+    return *placement;
+  }
+
   /// An allocation that may become a gradient.
   struct Candidate {
     std::shared_ptr<GradientPlace> place;  ///< null: it cannot
     int number = 0;                        ///< among those of the running operation
-    bool granted = false;
+    void* granted = nullptr;               ///< null: LibTorch allocates
   };
 
   std::shared_ptr<GradientPlace> find(Node& running, std::size_t bytes) const;
@@ -42,27 +47,26 @@ struct GradientPlacement::State {
   void record_address(const Candidate& candidate, const void* data);
   bool reclaim(const void* data) noexcept;
 
-  c10::Allocator* before = nullptr;  ///< LibTorch's own
+  c10::Allocator* const before = c10::GetCPUAllocator();  ///< LibTorch's own
   std::atomic<std::size_t> places{0};
   std::atomic<std::size_t> lent_count{0};
 
   std::mutex mutex;
   std::unordered_map<const Node*, std::shared_ptr<GradientPlace>> of_node;
   std::unordered_map<const void*, std::shared_ptr<GradientPlace>> lent;  ///< by address
+  bool is_installed = false;
 };
 
 /// The allocator in front of LibTorch's own.
-class GradientPlacement::Allocator final : public c10::Allocator {
+class PlacingAllocator final : public c10::Allocator {
  public:
   c10::DataPtr allocate(std::size_t bytes) override {
-    State& state = *instance().state_;
-    State::Candidate candidate;
+    GradientPlacement& state = GradientPlacement::instance();
+    GradientPlacement::Candidate candidate;
     if (bytes >= kLeastBytes && state.places.load(std::memory_order_relaxed) > 0) {
       candidate = state.candidate(bytes);
-      if (candidate.granted) {
-        void* const data = candidate.place->data_;
-        return {data, data, &release, c10::Device(c10::kCPU)};
-      }
+      void* const data = candidate.granted;
+      if (data != nullptr) return {data, data, &release, c10::Device(c10::kCPU)};
     }
     c10::DataPtr memory = state.before->allocate(bytes);
     if (candidate.place) state.record_address(candidate, memory.get());
@@ -74,7 +78,7 @@ class GradientPlacement::Allocator final : public c10::Allocator {
   }
 
   c10::DeleterFnPtr raw_deleter() const override {
-    return instance().state_->before->raw_deleter() != nullptr ? &release : nullptr;
+    return GradientPlacement::instance().before->raw_deleter() != nullptr ? &release : nullptr;
   }
 
   void copy_data(void* to, const void* from, std::size_t bytes) const override {
@@ -83,7 +87,7 @@ class GradientPlacement::Allocator final : public c10::Allocator {
 
  private:
   static void release(void* data) {
-    State& state = *instance().state_;
+    GradientPlacement& state = GradientPlacement::instance();
     if (state.reclaim(data)) return;
     if (auto* const deleter = state.before->raw_deleter()) deleter(data);
   }
@@ -123,8 +127,7 @@ bool may_be_kept_before(Node& node, bool is_accumulator) {
 
 }  // namespace
 
-std::shared_ptr<GradientPlace> GradientPlacement::State::find(Node& running,
-                                                              std::size_t bytes) const {
+std::shared_ptr<GradientPlace> GradientPlacement::find(Node& running, std::size_t bytes) const {
   // Hooks of the node itself may keep what they allocate, or a result.
   if (may_be_kept_before(running, false) || !running.post_hooks().empty()) return nullptr;
   for (const torch::autograd::Edge& edge : running.next_edges()) {
@@ -144,7 +147,7 @@ std::shared_ptr<GradientPlace> GradientPlacement::State::find(Node& running,
 }
 
 /// Describes the current allocation, by the node that runs on this thread.
-GradientPlacement::State::Candidate GradientPlacement::State::candidate(std::size_t bytes) {
+GradientPlacement::Candidate GradientPlacement::candidate(std::size_t bytes) {
   const std::shared_ptr<Node> running = torch::autograd::get_current_node();
   if (!running || !is_plain_backward()) return {};
   const std::lock_guard lock(mutex);
@@ -157,16 +160,16 @@ GradientPlacement::State::Candidate GradientPlacement::State::candidate(std::siz
   place->lent_ = true;
   lent.emplace(place->data_, place);
   lent_count.fetch_add(1, std::memory_order_relaxed);
-  candidate.granted = true;
+  candidate.granted = place->data_;
   return candidate;
 }
 
-void GradientPlacement::State::record_address(const Candidate& candidate, const void* data) {
+void GradientPlacement::record_address(const Candidate& candidate, const void* data) {
   const std::lock_guard lock(mutex);
   candidate.place->addresses_[static_cast<std::size_t>(candidate.number)] = data;
 }
 
-bool GradientPlacement::State::reclaim(const void* data) noexcept {
+bool GradientPlacement::reclaim(const void* data) noexcept {
   if (lent_count.load(std::memory_order_relaxed) == 0) return false;
   std::shared_ptr<GradientPlace> place;  // may be the last reference: destroyed after the lock
   const std::lock_guard lock(mutex);
@@ -179,37 +182,31 @@ bool GradientPlacement::State::reclaim(const void* data) noexcept {
   return true;
 }
 
-GradientPlacement& GradientPlacement::instance() {
-  static auto* const placement = new GradientPlacement;
-  return *placement;
-}
-
-GradientPlacement::GradientPlacement() : state_(new State) {
-  state_->before = c10::GetCPUAllocator();
-}
-
-void GradientPlacement::add(const Node* accumulator, std::shared_ptr<GradientPlace> place) {
-  const std::lock_guard lock(state_->mutex);
-  state_->of_node[accumulator] = std::move(place);
-  state_->places.store(state_->of_node.size(), std::memory_order_relaxed);
-  if (installed_) return;
-  const int error = ::pthread_atfork([] { instance().state_->mutex.lock(); },
-                                     [] { instance().state_->mutex.unlock(); },
+void place_gradients(const Node* accumulator, std::shared_ptr<GradientPlace> place) {
+  GradientPlacement& state = GradientPlacement::instance();
+  const std::lock_guard lock(state.mutex);
+  state.of_node[accumulator] = std::move(place);
+  state.places.store(state.of_node.size(), std::memory_order_relaxed);
+  if (state.is_installed) return;
+  const int error = ::pthread_atfork([] { GradientPlacement::instance().mutex.lock(); },
+                                     [] { GradientPlacement::instance().mutex.unlock(); },
                                      [] {
-                                       instance().state_->places.store(0);
-                                       instance().state_->mutex.unlock();
+                                       GradientPlacement::instance().places.store(0);
+                                       GradientPlacement::instance().mutex.unlock();
                                      });
   if (error != 0) throw Error("pthread_atfork: " + errno_text(error));
-  installed_ = true;
-  static auto* const allocator = new Allocator;
+  state.is_installed = true;
+  // For good: memory of the allocator may be freed at any later time.
+  static auto* const allocator = new PlacingAllocator;
   c10::SetCPUAllocator(allocator);
 }
 
-void GradientPlacement::remove(const Node* accumulator) noexcept {
-  const std::lock_guard lock(state_->mutex);
-  state_->of_node.erase(accumulator);
-  if (state_->places.load(std::memory_order_relaxed) == 0) return;  // in a child
-  state_->places.store(state_->of_node.size(), std::memory_order_relaxed);
+void stop_placing(const Node* accumulator) noexcept {
+  GradientPlacement& state = GradientPlacement::instance();
+  const std::lock_guard lock(state.mutex);
+  state.of_node.erase(accumulator);
+  if (state.places.load(std::memory_order_relaxed) == 0) return;  // in a child
+  state.places.store(state.of_node.size(), std::memory_order_relaxed);
 }
 
 GradientPlace::GradientPlace(std::byte* data, std::size_t bytes, std::shared_ptr<void> owner,
@@ -217,7 +214,7 @@ GradientPlace::GradientPlace(std::byte* data, std::size_t bytes, std::shared_ptr
     : data_(data), bytes_(bytes), owner_(std::move(owner)), is_free_(std::move(is_free)) {}
 
 void GradientPlace::learn(const void* data) noexcept {
-  const std::lock_guard lock(GradientPlacement::instance().state_->mutex);
+  const std::lock_guard lock(GradientPlacement::instance().mutex);
   for (int i = 0; i < seen_; ++i) {
     if (addresses_[static_cast<std::size_t>(i)] == data) wanted_ = i;
   }
@@ -227,7 +224,7 @@ void GradientPlace::learn(const void* data) noexcept {
 }
 
 bool GradientPlace::is_occupied() const noexcept {
-  const std::lock_guard lock(GradientPlacement::instance().state_->mutex);
+  const std::lock_guard lock(GradientPlacement::instance().mutex);
   return lent_ && !holds_gradient_;
 }
 

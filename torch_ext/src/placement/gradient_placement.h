@@ -24,7 +24,7 @@ class GradientPlace {
   bool is_occupied() const noexcept;
 
  private:
-  friend class GradientPlacement;
+  friend struct GradientPlacement;
   static constexpr int kMostSeen = 8;
 
   std::byte* const data_;
@@ -39,7 +39,8 @@ class GradientPlace {
   std::array<const void*, kMostSeen> addresses_ = {};
 };
 
-/// Makes backward write gradients where they are to be reduced.
+/// Make backward write gradients that flow into `accumulator`, a parameter's, to `place`, and no
+/// longer do so. May be called from any thread.
 ///
 /// Note [Placing gradients]
 /// LibTorch offers no way to choose where an operation of backward writes its result, and a
@@ -53,29 +54,10 @@ class GradientPlace {
 /// allocation that gets the place by a wrong guess lives no longer than the operation, and until
 /// then nothing else is written there (is_occupied). All other allocations pass through to the
 /// former allocator.
-///
-/// Thread-safety: every member may be called from any thread.
-class GradientPlacement {
- public:
-  static GradientPlacement& instance();
-
-  /// Sends gradients that flow into `accumulator`, a parameter's, to `place`. The first call
-  /// installs the allocator with LibTorch for good, as its memory may be freed at any later time.
-  void add(const torch::autograd::Node* accumulator, std::shared_ptr<GradientPlace> place);
-  void remove(const torch::autograd::Node* accumulator) noexcept;
-
-  GradientPlacement(const GradientPlacement&) = delete;
-  GradientPlacement& operator=(const GradientPlacement&) = delete;
-
- private:
-  class Allocator;
-  friend class GradientPlace;
-  GradientPlacement();
-  ~GradientPlacement() = delete;
-
-  struct State;
-  State* const state_;
-  bool installed_ = false;  // guarded by the state's mutex
-};
+/// @{
+void place_gradients(const torch::autograd::Node* accumulator,
+                     std::shared_ptr<GradientPlace> place);
+void stop_placing(const torch::autograd::Node* accumulator) noexcept;
+/// @}
 
 }  // namespace ronde::detail

@@ -8,9 +8,7 @@
 #include <c10/core/CPUAllocator.h>
 
 #include <algorithm>
-#include <cstdint>
 #include <limits>
-#include <string>
 #include <utility>
 
 #include "ronde/ronde.h"
@@ -100,7 +98,7 @@ void GradientView::place_gradients(const torch::autograd::Node* accumulator,
                                    std::function<bool()> is_free) {
   place_ = std::make_shared<GradientPlace>(static_cast<std::byte*>(tensor_.mutable_data_ptr()),
                                            tensor_.nbytes(), block_, std::move(is_free));
-  GradientPlacement::instance().add(accumulator, place_);
+  detail::place_gradients(accumulator, place_);
 }
 
 std::vector<std::optional<GradientView>> make_gradient_views(
