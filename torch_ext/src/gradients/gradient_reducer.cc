@@ -614,7 +614,7 @@ void GradientReducer::expect_to_step_with() const {
 }
 
 void GradientReducer::synchronize() {
-  const OneThread::Call call(thread_);
+  const OneThread::Use call = thread_.use();
   end_backward();
   if (phase_ != Phase::Reduced) return wait_for_all({});
   try {
@@ -626,7 +626,7 @@ void GradientReducer::synchronize() {
 }
 
 bool GradientReducer::synchronize_and_agree(double scale) {
-  const OneThread::Call call(thread_);
+  const OneThread::Use call = thread_.use();
   end_backward();
   if (phase_ == Phase::Accumulating) {
     wait_for_all(scale);

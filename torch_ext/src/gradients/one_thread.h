@@ -21,20 +21,15 @@ namespace ronde::detail {
 ///
 /// Thread-safety: every member may be called from any thread.
 class OneThread {
+ public:
   using Use = std::shared_ptr<const void>;
 
- public:
   /// `subject` begins the texts of errors.
   explicit OneThread(std::string subject) : subject_(std::move(subject)) {}
 
-  /// A call of the optimizer. Throws UsageError while another thread uses it.
-  class Call {
-   public:
-    explicit Call(OneThread& of) : use_(of.use()) {}
-
-   private:
-    const Use use_;
-  };
+  /// Returns the token of this thread's use, which a call of the optimizer holds; the same within
+  /// another use. Throws UsageError while another thread uses the optimizer.
+  [[nodiscard]] Use use();
 
   /// To be called on the thread of a backward pass that has reached a parameter on the CPU. Throws
   /// UsageError while another thread uses the optimizer.
@@ -42,9 +37,6 @@ class OneThread {
 
  private:
   using Passing = std::atomic<std::thread::id>;
-
-  /// Returns the token of this thread's use, the same within another use.
-  Use use();
 
   const std::string subject_;
   std::mutex mutex_;

@@ -95,7 +95,7 @@ class DistributedOptimizer::Impl {
   }
 
   void add_parameters(const torch::OrderedDict<std::string, at::Tensor>& named_parameters) {
-    const detail::OneThread::Call call(reducer_->thread());
+    const detail::OneThread::Use call = reducer_->thread().use();
     watch(agree_on_parameters("", "", named_parameters, reducer_->options()));
   }
 
@@ -111,7 +111,7 @@ class DistributedOptimizer::Impl {
           "LBFGS evaluates the loss itself, several times a step. Pass step() a closure that calls "
           "zero_grad() and backward(), and returns the loss");
     }
-    const detail::OneThread::Call call(reducer_->thread());
+    const detail::OneThread::Use call = reducer_->thread().use();
     at::Tensor loss;
     if (evaluates_often_) {
       loss = inner_.step([&] { return evaluate(closure); });
@@ -264,7 +264,7 @@ DistributedOptimizer& DistributedOptimizer::operator=(DistributedOptimizer&& oth
 
 void DistributedOptimizer::zero_grad(bool set_to_none) {
   impl_->expect_own_process("zero_grad()");
-  const detail::OneThread::Call call(impl_->reducer()->thread());
+  const detail::OneThread::Use call = impl_->reducer()->thread().use();
   impl_->reducer()->restart(set_to_none);
   inner().zero_grad(set_to_none);
 }
