@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "backends/compose.h"
 
-#include <optional>
 #include <tuple>
 #include <utility>
 
@@ -9,7 +8,6 @@
 #include "backends/shm/shm.h"
 #include "backends/socket/launched/launch.h"
 #include "backends/socket/launched/launched_start.h"
-#include "ronde/error.h"
 #include "ronde/log.h"
 
 #ifdef RONDE_HAVE_UCX

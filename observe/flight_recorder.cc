@@ -4,9 +4,7 @@
 #include <atomic>
 #include <chrono>
 #include <csignal>
-#include <exception>
 #include <filesystem>
-#include <mutex>
 #include <system_error>
 #include <utility>
 

@@ -12,7 +12,6 @@
 #include "observe/base/figures_json.h"
 #include "observe/base/write_file.h"
 #include "observe/report/report.h"
-#include "observe/timeline/timeline.h"
 #include "ronde/build_info.h"
 #include "ronde/error.h"
 

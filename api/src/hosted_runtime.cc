@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "api/src/hosted_runtime.h"
 
-#include <memory>
 #include <utility>
 
 #include "core/src/base/caller.h"

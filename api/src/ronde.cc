@@ -3,7 +3,6 @@
 #include "core/src/base/json.h"
 #include "ronde/run.h"
 
-#include <string_view>
 #include <utility>
 
 #include "api/src/process.h"

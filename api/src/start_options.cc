@@ -3,13 +3,10 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <optional>
-#include <string>
 #include <string_view>
 #include <utility>
 
 #include "api/src/tuned_file.h"
-#include "backends/compose.h"
 #include "ronde/config.h"
 #include "ronde/error.h"
 #include "ronde/log.h"

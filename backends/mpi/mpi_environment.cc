@@ -6,10 +6,8 @@
 #include <algorithm>
 #include <array>
 #include <cstdlib>
-#include <optional>
 #include <set>
-#include <utility>
-#include <vector>
+#include <thread>
 
 #include "backends/launcher.h"
 #include "backends/vendor/rdma.h"

@@ -5,7 +5,6 @@
 #include <climits>
 #include <cstdint>
 #include <numeric>
-#include <set>
 #include <utility>
 
 #include "core/src/base/rank_list.h"

@@ -10,7 +10,6 @@
 #include <cerrno>
 #include <cstring>
 
-#include "core/src/base/system.h"
 #include "ronde/error.h"
 
 namespace ronde::net {

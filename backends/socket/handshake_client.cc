@@ -11,7 +11,6 @@
 #include <limits>
 #include <utility>
 
-#include "core/src/base/system.h"
 #include "ronde/error.h"
 
 namespace ronde::net {

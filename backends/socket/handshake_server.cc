@@ -13,7 +13,6 @@
 #include <utility>
 
 #include "backends/socket/sockets.h"
-#include "core/src/base/system.h"
 #include "ronde/error.h"
 
 namespace ronde::net {

@@ -2,8 +2,6 @@
 #include "backends/socket/key_value.h"
 
 #include <algorithm>
-#include <chrono>
-#include <exception>
 #include <string_view>
 #include <thread>
 #include <utility>
@@ -12,7 +10,6 @@
 #include "core/src/base/rank_list.h"
 #include "core/src/base/system.h"
 #include "core/src/base/text.h"
-#include "ronde/error.h"
 
 // Note [Meeting through a key-value store]
 // The exchanges of the bootstrap are numbered. In exchange n, rank r puts its blob at the key

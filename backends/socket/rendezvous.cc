@@ -10,9 +10,7 @@
 #include "backends/socket/handshake_server.h"
 #include "backends/socket/sockets.h"
 #include "core/src/base/fields.h"
-#include "core/src/base/system.h"
 #include "ronde/build_info.h"
-#include "ronde/config.h"
 #include "ronde/cores.h"
 #include "ronde/error.h"
 

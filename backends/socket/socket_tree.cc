@@ -14,7 +14,6 @@
 #include <cerrno>
 #include <ctime>
 
-#include "core/src/base/system.h"
 #include "ronde/error.h"
 
 namespace ronde::net {

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "backends/socket/start.h"
 
-#include <algorithm>
 #include <exception>
 
 #include "backends/socket/socket_tree.h"

@@ -6,9 +6,7 @@
 #include <exception>
 #include <mutex>
 #include <optional>
-#include <string>
 #include <utility>
-#include <vector>
 
 #include "core/src/base/fields.h"
 #include "core/src/base/system.h"

@@ -3,9 +3,7 @@
 
 #include <cstdint>
 #include <memory>
-#include <string>
 #include <string_view>
-#include <vector>
 
 #include "backends/ucx/ucx.h"
 #include "backends/ucx/ucx_worker.h"

@@ -5,7 +5,6 @@
 
 #include "core/src/base/text.h"
 #include "ronde/config.h"
-#include "ronde/error.h"
 #include "ronde/log.h"
 #include "ronde/ronde.h"
 

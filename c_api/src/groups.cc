@@ -3,7 +3,6 @@
 // registry knows the groups of all threads, so that ronde_shutdown() can drop them.
 #include "c_api/src/groups.h"
 
-#include <string>
 #include <utility>
 
 #include "c_api/src/arguments.h"

@@ -7,8 +7,6 @@
 #include <stdexcept>
 #include <string>
 #include <string_view>
-#include <utility>
-#include <vector>
 
 #include "c_api/src/arguments.h"
 #include "c_api/src/groups.h"

@@ -3,7 +3,6 @@
 
 #include <atomic>
 #include <chrono>
-#include <cstddef>
 #include <cstdint>
 #include <exception>
 #include <memory>

@@ -6,7 +6,6 @@
 #include <mutex>
 #include <set>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "c_api/src/arguments.h"

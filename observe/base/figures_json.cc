@@ -3,7 +3,6 @@
 
 #include <bit>
 #include <cmath>
-#include <cstdint>
 #include <string>
 
 #include "ronde/error.h"

@@ -4,8 +4,6 @@
 #include <algorithm>
 #include <span>
 #include <sstream>
-#include <string>
-#include <vector>
 
 #include "core/src/base/fmt.h"
 #include "observe/report/breakdown.h"

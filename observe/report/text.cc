@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdint>
 #include <ostream>
 
 #include "core/src/base/fmt.h"

@@ -7,8 +7,6 @@
 #include <cerrno>
 #include <chrono>
 #include <cstring>
-#include <iterator>
-#include <utility>
 
 #include "core/src/base/fmt.h"
 #include "core/src/base/json.h"

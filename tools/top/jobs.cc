@@ -5,7 +5,6 @@
 #include <array>
 #include <cstdio>
 #include <iterator>
-#include <tuple>
 
 namespace ronde::tool::top {
 namespace {

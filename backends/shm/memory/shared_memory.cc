@@ -11,23 +11,18 @@
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
-#include <sys/socket.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <cerrno>
-#include <cstddef>
 #include <cstring>
-#include <string>
 #include <utility>
 
 #include "backends/socket/sockets.h"
 #include "core/src/base/fields.h"
-#include "core/src/base/system.h"
 #include "core/src/base/text.h"
-#include "ronde/error.h"
 
 namespace ronde::shm {
 namespace {

@@ -6,7 +6,6 @@
 #include "backends/shm/operations/allreduce.h"
 
 #include <algorithm>
-#include <utility>
 
 namespace ronde::shm {
 namespace {

@@ -5,7 +5,6 @@
 #include "backends/shm/operations/symmetric_allreduce.h"
 
 #include <algorithm>
-#include <utility>
 
 #include "ronde/error.h"
 

@@ -5,19 +5,15 @@
 #include <poll.h>
 
 #include <algorithm>
-#include <memory>
 #include <numeric>
-#include <string_view>
 #include <thread>
 #include <utility>
-#include <vector>
 
 #include "backends/socket/handshake_client.h"
 #include "backends/socket/handshake_server.h"
 #include "backends/socket/sockets.h"
 #include "core/src/base/fields.h"
 #include "core/src/base/rank_list.h"
-#include "ronde/error.h"
 
 // Note [Start without a launcher of MPI]
 // Rank 0 listens at a port that all ranks know from their variables, and the others connect to it;

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Bruck's algorithms: ranks at the distances 1, 2, 4, ... forward all data in that direction.
 #include <algorithm>
-#include <array>
 
 #include "core/src/algorithms/algorithms.h"
 #include "core/src/algorithms/exchange.h"

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // Every rank exchanges with every other one directly.
-#include <algorithm>
 #include <vector>
 
 #include "core/src/algorithms/algorithms.h"

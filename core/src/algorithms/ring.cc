@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Around a ring: each rank sends to the next one and receives from the one before.
 #include <array>
-#include <utility>
 
 #include "core/src/algorithms/algorithms.h"
 #include "core/src/algorithms/exchange.h"

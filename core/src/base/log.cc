@@ -14,7 +14,6 @@
 #include <algorithm>
 #include <array>
 #include <cctype>
-#include <string>
 
 #include "core/src/base/text.h"
 #include "ronde/error.h"

@@ -10,7 +10,6 @@
 #include <utility>
 #include <vector>
 
-#include "core/src/base/system.h"
 #include "ronde/error.h"
 
 namespace ronde {

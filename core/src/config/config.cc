@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ronde/config.h"
 
-#include <string>
-#include <string_view>
 #include <variant>
 
 #include "core/src/base/rank_list.h"

@@ -10,7 +10,6 @@
 #include <span>
 #include <system_error>
 
-#include "ronde/config.h"
 #include "ronde/error.h"
 
 namespace ronde {

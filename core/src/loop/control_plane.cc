@@ -9,7 +9,6 @@
 
 #include "core/src/base/monotonic_clock.h"
 #include "core/src/base/rank_list.h"
-#include "core/src/op/submission_queue.h"
 #include "ronde/error.h"
 
 namespace ronde {

@@ -10,7 +10,6 @@
 #include <system_error>
 #include <utility>
 
-#include "core/src/base/caller.h"
 #include "core/src/base/monotonic_clock.h"
 #include "core/src/base/rank_list.h"
 #include "core/src/base/text.h"

@@ -1,14 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ronde/runtime.h"
 
-#include <memory>
 #include <utility>
 
 #include "core/src/base/caller.h"
 #include "core/src/base/rank_list.h"
 #include "core/src/loop/engine.h"
-#include "ronde/error.h"
-#include "ronde/persistent.h"
 
 namespace ronde {
 namespace {

@@ -5,7 +5,6 @@
 #include <cmath>
 
 #include "core/src/base/rank_list.h"
-#include "core/src/op/op_spec.h"
 #include "ronde/error.h"
 
 namespace ronde {

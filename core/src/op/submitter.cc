@@ -2,14 +2,12 @@
 #include "core/src/op/submitter.h"
 
 #include <algorithm>
-#include <chrono>
 #include <utility>
 
 #include "core/src/base/monotonic_clock.h"
 #include "core/src/base/rank_list.h"
 #include "core/src/op/op_spec.h"
 #include "core/src/op/request_validation.h"
-#include "ronde/error.h"
 
 namespace ronde {
 

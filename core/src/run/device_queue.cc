@@ -3,8 +3,6 @@
 
 #include <utility>
 
-#include "core/src/op/submission_queue.h"
-
 namespace ronde {
 
 void DeviceQueue::add(Bucket& bucket, const std::shared_ptr<const DeviceEvent>& event) {

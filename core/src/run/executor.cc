@@ -7,7 +7,6 @@
 #include <utility>
 
 #include "core/src/agree/fusion_plan.h"
-#include "core/src/op/submission_queue.h"
 #include "core/src/run/exact_sum.h"
 
 namespace ronde {

@@ -2,7 +2,6 @@
 #include "core/src/run/results.h"
 
 #include <new>
-#include <utility>
 
 #include "core/src/base/fingerprint.h"
 #include "core/src/base/text.h"

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tools/bench/base/gradient_lists.h"
 
-#include <algorithm>
 #include <array>
 #include <initializer_list>
 #include <numeric>

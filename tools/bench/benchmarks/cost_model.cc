@@ -5,7 +5,6 @@
 #include <cstdio>
 #include <map>
 #include <string>
-#include <utility>
 
 namespace ronde::tool {
 namespace {

@@ -4,13 +4,11 @@
 #include <cstring>
 #include <ctime>
 #include <utility>
-#include <vector>
 
 #include "ronde/ronde.h"
 #include "tools/bench/base/gradient_lists.h"
 #include "tools/bench/base/pattern.h"
 #include "tools/bench/base/ring.h"
-#include "tools/bench/session/session.h"
 
 namespace ronde::tool {
 namespace {

@@ -1,14 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tools/bench/subjects/raw_subject.h"
 
-#include <chrono>
-#include <functional>
 #include <iostream>
 #include <numeric>
-#include <string>
 #include <thread>
-#include <utility>
-#include <vector>
 
 #include "backends/compose.h"
 #include "ronde/error.h"

@@ -2,7 +2,6 @@
 #include "tools/prof/merge/merge.h"
 
 #include <algorithm>
-#include <map>
 #include <ostream>
 #include <utility>
 

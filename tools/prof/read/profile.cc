@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
+#include <fstream>
 #include <regex>
 #include <set>
 #include <utility>

@@ -4,11 +4,9 @@
 #include <algorithm>
 #include <cstring>
 #include <string>
-#include <utility>
 
 #include "observe/report/breakdown.h"
 #include "observe/report/report.h"
-#include "tools/prof/read/trace.h"
 
 namespace ronde::prof {
 namespace {

@@ -7,7 +7,6 @@
 #include <array>
 #include <cmath>
 #include <csignal>
-#include <cstdlib>
 #include <filesystem>
 #include <sstream>
 #include <string_view>

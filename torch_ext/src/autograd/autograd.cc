@@ -6,9 +6,7 @@
 #include <algorithm>
 #include <functional>
 #include <memory>
-#include <string>
 #include <utility>
-#include <vector>
 
 #include "ronde/error.h"
 #include "ronde/ronde.h"

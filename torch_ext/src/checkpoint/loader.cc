@@ -7,8 +7,6 @@
 #include <algorithm>
 #include <memory>
 #include <set>
-#include <utility>
-#include <vector>
 
 #include "ronde/error.h"
 #include "ronde/ronde.h"

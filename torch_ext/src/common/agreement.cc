@@ -11,7 +11,6 @@
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
-#include <cstddef>
 #include <cstdint>
 #include <map>
 #include <mutex>

@@ -12,11 +12,7 @@
 #include <torch/csrc/autograd/variable.h>
 
 #include <algorithm>
-#include <memory>
-#include <optional>
 #include <span>
-#include <utility>
-#include <vector>
 
 #include "ronde/error.h"
 #include "ronde/ronde.h"

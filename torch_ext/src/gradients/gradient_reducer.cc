@@ -7,7 +7,6 @@
 #include "torch_ext/src/gradients/gradient_reducer.h"
 
 #include <ATen/MemoryOverlap.h>
-#include <ATen/core/Tensor.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>
@@ -19,21 +18,12 @@
 
 #include <algorithm>
 #include <atomic>
-#include <cstdint>
-#include <exception>
 #include <iterator>
-#include <memory>
-#include <optional>
-#include <string>
 #include <utility>
-#include <vector>
 
 #include "ronde/error.h"
-#include "ronde/ronde.h"
 #include "ronde/torch/device.h"
 #include "ronde/torch/objects.h"
-#include "torch_ext/src/common/tensor_request.h"
-#include "torch_ext/src/gradients/optimizer_parameters.h"
 #include "torch_ext/src/state/object_bytes.h"
 
 namespace ronde::detail {

@@ -13,7 +13,6 @@
 #include <set>
 #include <typeinfo>
 #include <unordered_map>
-#include <utility>
 
 #include "ronde/error.h"
 #include "torch_ext/src/common/tensor_request.h"

@@ -10,14 +10,12 @@
 #include <iterator>
 #include <span>
 #include <unordered_map>
-#include <utility>
 
 #include "core/src/base/fingerprint.h"
 #include "ronde/error.h"
 #include "ronde/ronde.h"
 #include "ronde/torch/replicas.h"
 #include "torch_ext/src/common/tensor_request.h"
-#include "torch_ext/src/state/object_bytes.h"
 
 namespace ronde {
 namespace detail {

@@ -6,7 +6,6 @@
 #include <memory>
 #include <string>
 #include <typeinfo>
-#include <utility>
 #include <vector>
 
 #include "ronde/error.h"

@@ -7,12 +7,10 @@
 #include <torch/nn/functional/batchnorm.h>
 
 #include <algorithm>
-#include <cstdint>
 #include <map>
 #include <mutex>
 #include <set>
 #include <sstream>
-#include <string>
 #include <utility>
 #include <vector>
 

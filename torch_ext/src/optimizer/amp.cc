@@ -12,8 +12,6 @@
 #include <cmath>
 #include <exception>
 #include <limits>
-#include <map>
-#include <string>
 #include <utility>
 #include <vector>
 

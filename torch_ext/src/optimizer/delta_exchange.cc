@@ -5,11 +5,9 @@
 
 #include <ATen/core/grad_mode.h>
 
-#include <cstddef>
 #include <exception>
 #include <utility>
 
-#include "torch_ext/src/common/tensor_request.h"
 #include "torch_ext/src/gradients/gradient_exchange.h"
 #include "torch_ext/src/gradients/gradient_reducer.h"
 

@@ -5,15 +5,10 @@
 #include <torch/optim/lbfgs.h>
 
 #include <cstddef>
-#include <cstdint>
 #include <map>
-#include <memory>
 #include <mutex>
 #include <optional>
 #include <set>
-#include <string>
-#include <utility>
-#include <vector>
 
 #include "core/src/base/caller.h"
 #include "ronde/error.h"

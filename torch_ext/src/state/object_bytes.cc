@@ -9,9 +9,7 @@
 #include <exception>
 #include <optional>
 #include <regex>
-#include <string>
 #include <string_view>
-#include <utility>
 
 #include "core/src/base/fingerprint.h"
 #include "ronde/error.h"

@@ -8,7 +8,6 @@
 #include <cstdint>
 #include <memory>
 #include <new>
-#include <utility>
 
 #include "ronde/error.h"
 #include "ronde/ronde.h"

@@ -10,7 +10,6 @@
 #include <cstdio>
 #include <set>
 #include <system_error>
-#include <vector>
 
 #include "core/src/base/system.h"
 #include "ronde/error.h"
