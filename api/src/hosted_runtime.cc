@@ -220,8 +220,7 @@ void HostedRuntime::throw_not_ready(std::string_view function) const {
   }
   throw NotInitializedError(
       std::string(function) +
-      " was called before ronde::init(): call ronde::init() first, at the start of "
-      "main");
+      " was called before ronde::init(): call ronde::init() first, at the start of main");
 }
 
 HostedRuntime::Use::Use(HostedRuntime& owner, std::string_view function,

@@ -234,9 +234,7 @@ Message read_message(Reader& in, std::size_t number) {
     if (number != kIndex) return read_message<kIndex + 1>(in, number);
     return in.next<std::variant_alternative_t<kIndex, Message>>();
   } else {
-    throw Error(
-        "a control message has an unknown type: do all ranks run one "
-        "version of Ronde?");
+    throw Error("a control message has an unknown type: do all ranks run one version of Ronde?");
   }
 }
 

@@ -346,8 +346,7 @@ void Negotiator::evict(std::uint32_t slot) {
              " leave the response cache (RONDE_CACHE_CAPACITY=" + std::to_string(cache_capacity_) +
              ") before they come again, at last " + example +
              ": every step pays for full negotiation. Give an operation the same name, or none, in "
-             "every step; if a step has more operations than the cache, raise "
-             "RONDE_CACHE_CAPACITY";
+             "every step; if a step has more operations than the cache, raise RONDE_CACHE_CAPACITY";
 }
 
 bool Negotiator::is_referenced(std::uint32_t slot) const {

@@ -194,9 +194,8 @@ constexpr Variable kVariables[] = {
     {"RONDE_FREEZE_AFTER_STEPS", "", "steps",
      Count{&Config::freeze_after_steps, "a number of steps", 0, 1'000'000},
      "Ranks of one host that repeat the same operations, or a pattern of up to eight steps, so "
-     "many "
-     "times keep their order and fusion from then on, and need no messages until one of them does "
-     "something else. 0: never."},
+     "many times keep their order and fusion from then on, and need no messages until one of them "
+     "does something else. 0: never."},
     {"RONDE_CPU_BACKEND", "HOROVOD_CPU_OPERATIONS", "",
      Text{&Config::cpu_backend, parse_backend_name},
      "Backend for tensors in host memory: auto takes the best one that suits; `ronde info` lists "
@@ -243,8 +242,7 @@ constexpr Variable kVariables[] = {
     {"RONDE_VERIFY", "", "", Flag{&Config::verify},
      "1: the ranks compare checksums of results in host memory that must be equal on all of them, "
      "and the group fails at the first that differs. For debugging: nothing freezes, and "
-     "operations "
-     "take longer."},
+     "operations take longer."},
     {"RONDE_GPU_BACKEND", "", "", Text{&Config::gpu_backend, checked_gpu_backend},
      "Backend for tensors on GPUs: nccl, or cuda (CUDA IPC if all ranks are on one host, else "
      "RONDE_GPU_AWARE_MPI, else staging through host memory for RONDE_CPU_BACKEND; also called "
@@ -274,8 +272,7 @@ constexpr Variable kVariables[] = {
      ConfigScope::PerRank},
     {"RONDE_AUTOTUNE", "HOROVOD_AUTOTUNE", "", Flag{&Config::autotune},
      "1: Ronde tries other fusion bytes, cycle times and freezing while the program runs, and "
-     "keeps "
-     "what makes its steps faster."},
+     "keeps what makes its steps faster."},
     {"RONDE_AUTOTUNE_LOG", "HOROVOD_AUTOTUNE_LOG", "", Text{&Config::autotune_log, parse_path},
      "File to which rank 0 writes each measurement of RONDE_AUTOTUNE, as CSV.",
      ConfigScope::PerRank},
@@ -324,13 +321,11 @@ constexpr Variable kVariables[] = {
      "before they talk. It is never printed. Empty: none."},
     {"RONDE_EVENTS", "", "", Count{&Config::events, "a number of events", 0, kMostEvents},
      "How many of the most recent events a rank keeps, 128 bytes each, rounded up to a power of "
-     "two. "
-     "Figures, timeline and dumps are made of them; 0 turns them all off.",
+     "two. Figures, timeline and dumps are made of them; 0 turns them all off.",
      ConfigScope::PerRank},
     {"RONDE_PROFILE", "", "", Text{&Config::profile, checked_profile},
      "Where the time went, of all ranks: 1 prints the report of ronde prof in shutdown(), a "
-     "FILE.json "
-     "keeps the figures for it. After a failure each rank writes FILE.rankN.json."},
+     "FILE.json keeps the figures for it. After a failure each rank writes FILE.rankN.json."},
     {"RONDE_TIMELINE", "HOROVOD_TIMELINE", "", Text{&Config::timeline, parse_path},
      "A folder in which each rank writes a trace for Perfetto and ronde prof; or a FILE.json, into "
      "which rank 0 puts those of all ranks in shutdown(), if it can read their folder FILE.ranks. "
@@ -338,8 +333,7 @@ constexpr Variable kVariables[] = {
      ConfigScope::PerRank},
     {"RONDE_DUMP", "", "", Text{&Config::dump, parse_path},
      "A folder in which each rank writes its most recent events and what it waits for when the "
-     "group "
-     "fails or an operation stalls, for ronde prof hang.",
+     "group fails or an operation stalls, for ronde prof hang.",
      ConfigScope::PerRank},
     {"RONDE_DUMP_ON_SIGUSR2", "", "", Flag{&Config::dump_on_sigusr2},
      "1: SIGUSR2 has a rank write into RONDE_DUMP, too.", ConfigScope::PerRank},
