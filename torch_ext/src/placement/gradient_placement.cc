@@ -25,6 +25,36 @@ constexpr std::size_t kLeastBytes = std::size_t{16} << 10;
 /// Limit for views between the operation that makes a gradient and the parameter.
 constexpr int kMostViews = 3;
 
+/// Returns whether the running backward computes gradients of parameters only and makes no graph.
+bool is_plain_backward() {
+  if (c10::GradMode::is_enabled()) return false;
+  const auto* const wanted = torch::autograd::get_current_graph_task_exec_info();
+  return wanted == nullptr || wanted->empty();
+}
+
+/// Counts the results of `node` with this number of bytes.
+int results_of_size(const Node& node, std::size_t bytes) {
+  int count = 0;
+  for (const torch::autograd::Edge& edge : node.next_edges()) {
+    if (!edge.is_valid()) continue;
+    const auto& expected = edge.function->input_metadata(edge.input_nr);
+    if (expected.is_nested_tensor()) continue;
+    std::size_t size = expected.dtype().itemsize();
+    for (const auto& dimension : expected.shape_as_dim_vector()) {
+      size *= static_cast<std::size_t>(dimension.guard_int(__FILE__, __LINE__));
+    }
+    if (size == bytes) ++count;
+  }
+  return count;
+}
+
+/// Returns whether hooks of the program may keep a tensor that flows into `node`. An accumulator
+/// has one hook of Ronde's.
+bool may_be_kept_before(Node& node, bool is_accumulator) {
+  return !node.tensor_pre_hooks().empty() || !node.retains_grad_hooks().empty() ||
+         node.pre_hooks().size() > (is_accumulator ? 1 : 0);
+}
+
 }  // namespace
 
 /// Constant except for members guarded by `mutex`. Never destroyed. In a child of fork() nobody
@@ -42,10 +72,60 @@ struct GradientPlacement {
     void* granted = nullptr;               ///< null: LibTorch allocates
   };
 
-  std::shared_ptr<GradientPlace> find(Node& running, std::size_t bytes) const;
-  Candidate candidate(std::size_t bytes);
-  void record_address(const Candidate& candidate, const void* data);
-  bool reclaim(const void* data) noexcept;
+  std::shared_ptr<GradientPlace> find(Node& running, std::size_t bytes) const {
+    // Hooks of the node itself may keep what they allocate, or a result.
+    if (may_be_kept_before(running, false) || !running.post_hooks().empty()) return nullptr;
+    for (const torch::autograd::Edge& edge : running.next_edges()) {
+      Node* node = edge.function.get();
+      for (int views = 0; node != nullptr; ++views) {
+        const auto found = of_node.find(node);
+        if (may_be_kept_before(*node, found != of_node.end())) break;
+        if (found != of_node.end()) {
+          if (found->second->bytes_ == bytes) return found->second;
+          break;
+        }
+        if (views == kMostViews || node->num_outputs() != 1) break;
+        node = node->next_edge(0).function.get();
+      }
+    }
+    return nullptr;
+  }
+
+  /// Describes the current allocation, by the node that runs on this thread.
+  Candidate candidate(std::size_t bytes) {
+    const std::shared_ptr<Node> running = torch::autograd::get_current_node();
+    if (!running || !is_plain_backward()) return {};
+    const std::lock_guard lock(mutex);
+    const std::shared_ptr<GradientPlace> place = find(*running, bytes);
+    if (place && results_of_size(*running, bytes) != 1) return {};
+    if (!place || place->seen_ == GradientPlace::kMostSeen) return {};
+    Candidate candidate{place, place->seen_++};
+    if (candidate.number != place->wanted_ || place->lent_ || !place->is_free_()) return candidate;
+    place->addresses_[static_cast<std::size_t>(candidate.number)] = place->data_;
+    place->lent_ = true;
+    lent.emplace(place->data_, place);
+    lent_count.fetch_add(1, std::memory_order_relaxed);
+    candidate.granted = place->data_;
+    return candidate;
+  }
+
+  void record_address(const Candidate& candidate, const void* data) {
+    const std::lock_guard lock(mutex);
+    candidate.place->addresses_[static_cast<std::size_t>(candidate.number)] = data;
+  }
+
+  bool reclaim(const void* data) noexcept {
+    if (lent_count.load(std::memory_order_relaxed) == 0) return false;
+    std::shared_ptr<GradientPlace> place;  // may be the last reference: destroyed after the lock
+    const std::lock_guard lock(mutex);
+    const auto found = lent.find(data);
+    if (found == lent.end()) return false;
+    place = std::move(found->second);
+    place->lent_ = place->holds_gradient_ = false;
+    lent.erase(found);
+    lent_count.fetch_sub(1, std::memory_order_relaxed);
+    return true;
+  }
 
   c10::Allocator* const before = c10::GetCPUAllocator();  ///< LibTorch's own
   std::atomic<std::size_t> places{0};
@@ -92,95 +172,6 @@ class PlacingAllocator final : public c10::Allocator {
     if (auto* const deleter = state.before->raw_deleter()) deleter(data);
   }
 };
-
-namespace {
-
-/// Returns whether the running backward computes gradients of parameters only and makes no graph.
-bool is_plain_backward() {
-  if (c10::GradMode::is_enabled()) return false;
-  const auto* const wanted = torch::autograd::get_current_graph_task_exec_info();
-  return wanted == nullptr || wanted->empty();
-}
-
-/// Counts the results of `node` with this number of bytes.
-int results_of_size(const Node& node, std::size_t bytes) {
-  int count = 0;
-  for (const torch::autograd::Edge& edge : node.next_edges()) {
-    if (!edge.is_valid()) continue;
-    const auto& expected = edge.function->input_metadata(edge.input_nr);
-    if (expected.is_nested_tensor()) continue;
-    std::size_t size = expected.dtype().itemsize();
-    for (const auto& dimension : expected.shape_as_dim_vector()) {
-      size *= static_cast<std::size_t>(dimension.guard_int(__FILE__, __LINE__));
-    }
-    if (size == bytes) ++count;
-  }
-  return count;
-}
-
-/// Returns whether hooks of the program may keep a tensor that flows into `node`. An accumulator
-/// has one hook of Ronde's.
-bool may_be_kept_before(Node& node, bool is_accumulator) {
-  return !node.tensor_pre_hooks().empty() || !node.retains_grad_hooks().empty() ||
-         node.pre_hooks().size() > (is_accumulator ? 1 : 0);
-}
-
-}  // namespace
-
-std::shared_ptr<GradientPlace> GradientPlacement::find(Node& running, std::size_t bytes) const {
-  // Hooks of the node itself may keep what they allocate, or a result.
-  if (may_be_kept_before(running, false) || !running.post_hooks().empty()) return nullptr;
-  for (const torch::autograd::Edge& edge : running.next_edges()) {
-    Node* node = edge.function.get();
-    for (int views = 0; node != nullptr; ++views) {
-      const auto found = of_node.find(node);
-      if (may_be_kept_before(*node, found != of_node.end())) break;
-      if (found != of_node.end()) {
-        if (found->second->bytes_ == bytes) return found->second;
-        break;
-      }
-      if (views == kMostViews || node->num_outputs() != 1) break;
-      node = node->next_edge(0).function.get();
-    }
-  }
-  return nullptr;
-}
-
-/// Describes the current allocation, by the node that runs on this thread.
-GradientPlacement::Candidate GradientPlacement::candidate(std::size_t bytes) {
-  const std::shared_ptr<Node> running = torch::autograd::get_current_node();
-  if (!running || !is_plain_backward()) return {};
-  const std::lock_guard lock(mutex);
-  const std::shared_ptr<GradientPlace> place = find(*running, bytes);
-  if (place && results_of_size(*running, bytes) != 1) return {};
-  if (!place || place->seen_ == GradientPlace::kMostSeen) return {};
-  Candidate candidate{place, place->seen_++};
-  if (candidate.number != place->wanted_ || place->lent_ || !place->is_free_()) return candidate;
-  place->addresses_[static_cast<std::size_t>(candidate.number)] = place->data_;
-  place->lent_ = true;
-  lent.emplace(place->data_, place);
-  lent_count.fetch_add(1, std::memory_order_relaxed);
-  candidate.granted = place->data_;
-  return candidate;
-}
-
-void GradientPlacement::record_address(const Candidate& candidate, const void* data) {
-  const std::lock_guard lock(mutex);
-  candidate.place->addresses_[static_cast<std::size_t>(candidate.number)] = data;
-}
-
-bool GradientPlacement::reclaim(const void* data) noexcept {
-  if (lent_count.load(std::memory_order_relaxed) == 0) return false;
-  std::shared_ptr<GradientPlace> place;  // may be the last reference: destroyed after the lock
-  const std::lock_guard lock(mutex);
-  const auto found = lent.find(data);
-  if (found == lent.end()) return false;
-  place = std::move(found->second);
-  place->lent_ = place->holds_gradient_ = false;
-  lent.erase(found);
-  lent_count.fetch_sub(1, std::memory_order_relaxed);
-  return true;
-}
 
 void place_gradients(const Node* accumulator, std::shared_ptr<GradientPlace> place) {
   GradientPlacement& state = GradientPlacement::instance();
