@@ -127,6 +127,11 @@ CASE(a_group_that_cannot_start) {
   begin_two("x", "x", values, works);
   check_end_fails(RONDE_E_DUPLICATE_NAME, "'x'");
   for (int i = 0; i < 2; ++i) CHECK_FAILS(RONDE_E_DUPLICATE_NAME, "'x'", finish(works[i]));
+  const char* const once = "list a tensor once in a group";
+  CHECK_OK(ronde_group_begin(kSet));
+  for (int i = 0; i < 2; ++i) CHECK_OK(start_sum(i ? "y" : "x", values, 1, kSet, &works[i]));
+  check_end_fails(RONDE_E_USAGE, once);
+  for (int i = 0; i < 2; ++i) CHECK_FAILS(RONDE_E_USAGE, once, finish(works[i]));
   check_job_continues();
 }
 

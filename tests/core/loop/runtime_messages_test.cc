@@ -67,6 +67,28 @@ TEST_CASE("tags are received in any order, and messages of one tag do not overta
   });
 }
 
+TEST_CASE("a recv from any rank receives from all, each rank's in order, and names the source") {
+  constexpr int kEach = 10;
+  run_on(GENERATE(kOneHost, kLeaderAndOne), [](int rank, Runtime& runtime) {
+    const auto value_of = [](int of, int number) { return static_cast<float>(100 * of + number); };
+    const int size = runtime.topology().size;
+    for (int i = 0; rank != 1 && i < kEach; ++i) {
+      const std::vector<float> value = {value_of(rank, i)};
+      runtime.submit(send_request(value, 1, 3)).wait();
+    }
+    std::vector<int> next(static_cast<std::size_t>(size), 0);
+    for (int i = 0; rank == 1 && i < kEach * (size - 1); ++i) {
+      std::vector<float> value(1);
+      const Work work = runtime.submit(recv_request(value, kAnyRank, 3));
+      work.wait();
+      check(work.source() >= 0 && work.source() < size && work.source() != 1, "a source");
+      int& number = next[static_cast<std::size_t>(work.source())];
+      check(value[0] == value_of(work.source(), number++), "the next one of that rank");
+    }
+    check_goes_on(runtime);
+  });
+}
+
 TEST_CASE("a source is known only of a recv that has succeeded") {
   std::latch pending(1);
   run_group(2, [&](int rank, Runtime& runtime) {

@@ -67,6 +67,8 @@ const std::vector<Mismatch> kMismatches = {
      "allreduce f32 [2, 3] sum on cpu"},
     {"dtype", kAllreduce, [](Request& r) { r.dtype = DataType::I32; },
      "allreduce i32 [3, 2] sum on cpu"},
+    {"shape of a broadcast", kBroadcast, [](Request& r) { r.shape = {6}; },
+     "broadcast f32 [6] root 0 on cpu"},
     {"dtype of a broadcast", kBroadcast, [](Request& r) { r.dtype = DataType::I32; },
      "broadcast i32 [3, 2] root 0 on cpu"},
     {"root", kBroadcast, [](Request& r) { r.root = 1; }, "broadcast f32 [3, 2] root 1 on cpu"},

@@ -226,6 +226,7 @@ TEST_CASE("within skip_synchronize a scaler takes gradients as they are, on or o
   const bool enabled = GENERATE(true, false);
   CAPTURE(enabled);
   ScaledToy toy({.init_scale = 8.0, .enabled = enabled});
+  CHECK(toy.scaler.get_scale() == (enabled ? 8.0 : 1.0));
   const auto guard = toy.optimizer.skip_synchronize();
   const auto hold_back = [&](double gradient) {
     toy.optimizer.zero_grad();
