@@ -77,7 +77,7 @@ TEST_CASE("nccl errors of calls end the group in their own words, and another on
     CAPTURE(row.symbol);
     NcclRanks machine(2);
     machine.options.exact = row.is_exact;
-    machine.options.init_timeout_s = row.is_start ? 0.5 : 120;
+    machine.options.init_timeout_s = row.is_start ? 3 : 120;
     machine.cuda.fail(row.symbol, nccl::kInternalError, 1, row.skipped);
     const auto check_text = [&](const std::string& text) {
       check_contains(text, "NCCL failed while " + row.words);
@@ -228,7 +228,7 @@ TEST_CASE("nccl's survivors of a rank that dies raise in time, with their memory
 TEST_CASE("nccl work that does not end is given up at the limit of stalls") {
   NcclRanks machine(2);
   machine.config.stall_warn_s = 0.1;
-  machine.config.stall_abort_s = 2.0;
+  machine.config.stall_abort_s = 5.0;
   std::barrier together(2);
   machine.run_to_its_death([&](Runtime& runtime, ProgramGpu& gpu) {
     HeldSum sum(machine, runtime, gpu, runtime.topology().rank == 1);

@@ -156,9 +156,9 @@ TEST_CASE("a rank that does not belong to the job learns why, and the job starts
          options.launch.rank = 7;
          options.launch.size = 8;
          options.launch.job = "run 'b'";
-         options.init_timeout_s = 1;
+         options.init_timeout_s = 5;
        },
-       "rank 7 could not connect to rank 0 within 1 s: 127.0.0.1 port "}};
+       "rank 7 could not connect to rank 0 within 5 s: 127.0.0.1 port "}};
   for (const auto& [key, change, text] : rows) {
     INFO(text);
     const ReservedPort port;
@@ -189,7 +189,7 @@ TEST_CASE("of two processes with one rank number, the second is refused") {
     if (rank == 1) {
       const UniqueFd first = connect_as(1, port);
       LaunchedOptions second = options_at(port, 1, 3);
-      second.init_timeout_s = 1;
+      second.init_timeout_s = 5;
       const Death death = death_of([&] { make(second); });
       check_equal(death.rank, 1, "the rank that is refused");
       check_contains(death.text, "rank 1 is connected already, says rank 0 at 127.0.0.1 port");

@@ -243,7 +243,7 @@ TEST_CASE("an operation whose timeout passes while frozen fails alone") {
 TEST_CASE("a rank that is missing from a frozen schedule is reported and fails the group") {
   Config config = test_config();
   config.stall_warn_s = 0.1;
-  config.stall_abort_s = 2.0;
+  config.stall_abort_s = 5.0;
   const inproc::Group group(2);
   std::latch over(2);
   run_ranks(2, [&](int rank) {

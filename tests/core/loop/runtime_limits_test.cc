@@ -101,7 +101,7 @@ void check_fatal(const Stalled& row, const std::vector<int>& hosts) {
   const auto deaths = on_each_rank(3, [&](int rank) {
     Config config = test_config();
     config.stall_warn_s = 0.0;
-    config.stall_abort_s = 1.0;
+    config.stall_abort_s = waiting > 1 ? 3.0 : 1.0;  // in which all of them submit
     Runtime runtime(options_of(group, rank, config));
     const bool waits = std::ranges::count(row.submitted, rank) > 0;
     if (waits) together.arrive_and_wait();
@@ -139,7 +139,7 @@ TEST_CASE("an operation in progress for too long fails the group") {
   all.faults[has_timeout ? 1 : 0]->hold_starts();
   Config config = test_config();
   config.stall_warn_s = 0.0;
-  config.stall_abort_s = has_timeout ? 0.0 : 2.0;
+  config.stall_abort_s = has_timeout ? 0.0 : 5.0;
   const auto deaths = on_each_rank(2, [&](int rank) {
     Runtime runtime(all.options(rank, config));
     std::vector<float> values(2, 1.0F);

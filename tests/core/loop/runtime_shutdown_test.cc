@@ -204,7 +204,7 @@ TEST_CASE("a last operation that does not end fails the shutdown when its time i
   const FaultyGroup all(2);
   all.faults[1]->hold_starts();
   Config config = test_config();
-  config.shutdown_timeout_s = 2.0;
+  config.shutdown_timeout_s = 5.0;
   std::latch begun(2);
   const std::vector<Death> deaths = on_each_rank(2, [&](int rank) {
     Runtime runtime(all.options(rank, config));

@@ -220,7 +220,7 @@ TEST_CASE("a core that does not exist leaves the coordinator unpinned, with a wa
 }
 
 TEST_CASE("a rank that never starts is named on all others") {
-  const auto short_limit = [](int, RuntimeOptions& options) { options.config.init_timeout_s = 1; };
+  const auto short_limit = [](int, RuntimeOptions& options) { options.config.init_timeout_s = 4; };
   for (const int missing : {1, 2}) {
     check_start_fails(inproc::Group(3), 3, missing, missing, "RONDE_INIT_TIMEOUT_S", short_limit);
   }
@@ -254,7 +254,7 @@ TEST_CASE("a rank that hangs while its backend is made is named on all ranks, it
   std::barrier together(3);
   const std::vector<Death> deaths = on_each_rank(3, [&](int rank) {
     RuntimeOptions options = options_of(group, rank);
-    options.config.init_timeout_s = 1;
+    options.config.init_timeout_s = 4;
     if (rank == 2) {
       options.backends["inproc"].create = [=](BackendContext&) -> std::unique_ptr<Backend> {
         has_given_up->wait();

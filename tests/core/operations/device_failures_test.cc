@@ -128,7 +128,7 @@ TEST_CASE("a device that fails when a stream is ordered fails all operations tha
 TEST_CASE("what is queued on a device for too long fails the group") {
   Config config = test_config();
   config.stall_warn_s = 0.1;
-  config.stall_abort_s = 2.0;
+  config.stall_abort_s = 5.0;
   const auto text = [](const Death& death) {
     return "allreduce 'x' has been queued on the GPU of rank " + std::to_string(death.rank) +
            " for longer than ";

@@ -156,7 +156,7 @@ TEST_CASE("a shutdown lets other threads end the making of a set") {
 
 TEST_CASE("a set that is not made in the time of a shutdown fails it, naming the late rank") {
   Config config = test_config();
-  config.shutdown_timeout_s = 2.0;  // in which both are to call shutdown()
+  config.shutdown_timeout_s = 5.0;  // in which both are to call shutdown()
   const inproc::Group group(2);
   std::latch is_making(2), over(3);
   run_ranks(2, [&](int rank) {

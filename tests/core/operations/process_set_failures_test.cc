@@ -210,7 +210,7 @@ TEST_CASE("a group that fails for what waits in a set names the set") {
     Config config = test_config();
     if (row.manner == "stays away") {
       config.stall_warn_s = 0.0;
-      config.stall_abort_s = 2.0;
+      config.stall_abort_s = 5.0;
     }
     std::atomic<Runtime*> waiting{nullptr};
     std::latch over(1);

@@ -69,7 +69,7 @@ JobSpec job_of(const Failure& failure) {
   if (failure.end == "stops") spec.stopped_rank = *failure.victims.begin();
   if (failure.end == "stops" || failure.end == "never submits") {
     spec.variables.emplace_back("RONDE_STALL_WARN_S", "0.5");
-    spec.variables.emplace_back("RONDE_STALL_ABORT_S", "2");
+    spec.variables.emplace_back("RONDE_STALL_ABORT_S", "5");
   }
   return spec;
 }
@@ -110,7 +110,7 @@ bool is_lost_to(const Failure& failure, int lost, int rank) {
 /// In s. Of a link that is cut the kernel tells after 7 to 14.
 double longest_time(const Failure& failure) {
   if (failure.cuts()) return 20.0;
-  return failure.in_namespaces && failure.end == "is killed" ? 5.0 : 10.0;
+  return failure.in_namespaces && failure.end == "is killed" ? 5.0 : 20.0;
 }
 
 void check_report(const Failure& failure, int rank, const nlohmann::json& report) {

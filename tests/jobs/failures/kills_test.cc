@@ -171,7 +171,7 @@ void check_stop_in_finalize(const Transport& transport) {
 void check_deaths_in_finalize(const Transport& transport) {
   Tally tally;
   for (const bool is_first : {true, false}) {
-    check_kill(kill_at(transport, "in MPI_Finalize", is_first), 10.0, tally);
+    check_kill(kill_at(transport, "in MPI_Finalize", is_first), 20.0, tally);
   }
   CHECK((!tally.told_s.empty() || tally.kills["ended by mpiexec"] == 2));
 }
@@ -181,7 +181,7 @@ void check_kills(const Transport& transport) {
   const char* const text = std::getenv("RONDE_TEST_SEEDS");
   const unsigned long kills = text == nullptr ? 4 : std::stoul(text);
   // The short form runs beside other tests.
-  const double longest = text == nullptr ? 10.0 : 2.0;
+  const double longest = text == nullptr ? 20.0 : 2.0;
   Tally tally;
   const TestSeed first = test_seed(1);
   for (unsigned long i = 0; i < kills; ++i) {

@@ -105,11 +105,11 @@ TEST_CASE("waiting for a late rank leaves the core to others", "[n2][n3][own]") 
 TEST_CASE("ranks in shutdown leave the core to one that works on, longer than a stall may last",
           "[n2][n3][own]") {
   setenv("RONDE_STALL_WARN_S", "1", 1);
-  setenv("RONDE_STALL_ABORT_S", "2", 1);
+  setenv("RONDE_STALL_ABORT_S", "5", 1);
   init_quietly();
   const std::vector<int> processes = exchange_processes();
   // Each look takes half a second.
-  for (int look = 0; look < 6 && ronde::rank() == 0; ++look) await_sleep_of_others(processes);
+  for (int look = 0; look < 12 && ronde::rank() == 0; ++look) await_sleep_of_others(processes);
   CHECK_NOTHROW(ronde::shutdown());
 }
 
