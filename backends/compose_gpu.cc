@@ -8,6 +8,7 @@
 #include "backends/gpu/driver/driver_api.h"
 #include "backends/gpu/driver/gpu_reader.h"
 #include "backends/gpu/kernels/kernel_image.h"
+#include "backends/launcher.h"
 #include "backends/nccl/nccl.h"
 #include "backends/nccl/nccl_api.h"
 #include "ronde/log.h"
@@ -35,6 +36,8 @@ NcclOptions nccl_options(const Config& config) {
   options.init_timeout_s = config.init_timeout_s;
   options.kernel_image = cuda::kernel_image();
   options.exact = config.exact;
+  const auto shares = detail::number_in(process_environment(), "NCCL_MULTI_RANK_GPU_ENABLE");
+  options.ranks_may_share_gpus = shares.value_or(0) != 0;
   return options;
 }
 

@@ -137,10 +137,14 @@ std::string shared_gpu(const std::vector<RankGpu>& ranks) {
     for (auto other = one + 1; other != ranks.end(); ++other) {
       const bool is_same_place = one->host == other->host && one->pci_id == other->pci_id;
       if (one->uuid != other->uuid && !is_same_place) continue;
+      if (one->may_share && other->may_share) continue;
       return rank_name(one->rank) + " and " + rank_name(other->rank) + " are both on " + one->uuid +
              " (" + one->pci_id +
-             "), but NCCL needs a GPU for each rank: give each its own by CUDA_VISIBLE_DEVICES, or "
-             "set RONDE_GPU_BACKEND=cuda, by which ranks share one";
+             "), but NCCL needs a GPU for each rank: give each its own by CUDA_VISIBLE_DEVICES, "
+             "set "
+             "RONDE_GPU_BACKEND=cuda, by which ranks share one, or set "
+             "NCCL_MULTI_RANK_GPU_ENABLE=1 on all ranks with NCCL " +
+             version_text(kOldestWithSharedGpus) + " or newer (this is " + one->nccl_version + ")";
     }
   }
   return {};
@@ -157,11 +161,14 @@ std::string mixed_versions(const std::vector<RankGpu>& ranks) {
   return {};
 }
 
-std::string describe_rank(const Libraries& libraries, int device) {
+std::string describe_rank(const Libraries& libraries, const NcclOptions& options, int device) {
+  const bool may_share =
+      options.ranks_may_share_gpus && libraries.nccl_version >= kOldestWithSharedGpus;
   cuda::Gpu gpu;
   const std::string problem = cuda::describe_gpu(*libraries.driver, device, gpu);
   if (!problem.empty()) throw Error(problem);
-  return pack_fields({version_text(libraries.nccl_version), gpu.pci_id, gpu.uuid});
+  return pack_fields(
+      {version_text(libraries.nccl_version), gpu.pci_id, gpu.uuid, may_share ? "may share" : ""});
 }
 
 std::vector<RankGpu> exchange_gpus(const BackendContext& context,
@@ -170,8 +177,9 @@ std::vector<RankGpu> exchange_gpus(const BackendContext& context,
   std::vector<RankGpu> ranks;
   for (std::size_t i = 0; i < all.size(); ++i) {
     const int rank = context.ranks[i];
-    const std::vector<std::string> fields = unpack_fields_from(rank, all[i], 3);
-    ranks.push_back({rank, context.topology->host_of[i], fields[0], fields[1], fields[2]});
+    const std::vector<std::string> fields = unpack_fields_from(rank, all[i], 4);
+    ranks.push_back(
+        {rank, context.topology->host_of[i], fields[0], fields[1], fields[2], !fields[3].empty()});
   }
   return ranks;
 }

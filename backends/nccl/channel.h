@@ -71,10 +71,10 @@ struct RankGpu {
   std::string nccl_version;
   std::string pci_id;
   std::string uuid;
+  bool may_share = false;  ///< the GPU with others that say so, too
 };
 
-/// Names two ranks that share a GPU, which NCCL does not support, and says what to do. Empty if
-/// none do.
+/// Names two ranks that share a GPU and may not, and says what to do. Empty if none do.
 std::string shared_gpu(const std::vector<RankGpu>& ranks);
 
 /// Names two ranks with different versions of NCCL, which do not connect. Empty if there are none.
@@ -82,7 +82,7 @@ std::string mixed_versions(const std::vector<RankGpu>& ranks);
 
 /// Returns what exchange_gpus() sends of this rank, whose GPU is `device`. Throws Error if the
 /// driver has a problem with it.
-std::string describe_rank(const Libraries& libraries, int device);
+std::string describe_rank(const Libraries& libraries, const NcclOptions& options, int device);
 
 /// Exchanges the GPUs and the NCCL of all ranks. Throws Error on all of them if `describe` throws
 /// on one.

@@ -202,7 +202,7 @@ std::unique_ptr<Backend> connect_ranks(const NcclOptions& options, BackendContex
     libraries = load_libraries(options);
     streams = std::make_shared<cuda::CudaStreams>(libraries.driver, options.on_gpu);
     if (context.set == 0) device = streams->own_device(context.topology->local_rank);
-    return describe_rank(libraries, device);
+    return describe_rank(libraries, options, device);
   });
   problem = shared_gpu(ranks);
   if (problem.empty()) problem = mixed_versions(ranks);

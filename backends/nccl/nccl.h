@@ -25,7 +25,10 @@ struct NcclOptions {
   std::chrono::milliseconds abort_bound{2000};
   std::chrono::milliseconds close_bound{10000};
 
-  /// Makes the backend used instead if ranks share a GPU, which NCCL does not support. Without it,
+  /// NCCL_MULTI_RANK_GPU_ENABLE: NCCL 2.30 and newer serve ranks that share a GPU.
+  bool ranks_may_share_gpus = false;
+
+  /// Makes the backend used instead if ranks share a GPU and NCCL does not support it. Without it,
   /// such ranks are an error.
   std::function<std::unique_ptr<Backend>(BackendContext&)> fallback = {};
 

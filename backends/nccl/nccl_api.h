@@ -119,6 +119,8 @@ class NcclError : public Error {
 
 /// The oldest supported version, as of ncclGetVersion().
 constexpr int kOldest = 21900;
+/// The oldest one in which ranks may share a GPU (NCCL_MULTI_RANK_GPU_ENABLE).
+constexpr int kOldestWithSharedGpus = 23000;
 
 /// "2.28.9" of 22809, and "2.8.4" of 2804: versions up to 2.8 have four digits.
 std::string version_text(int version);

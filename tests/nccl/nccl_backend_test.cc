@@ -132,19 +132,36 @@ TEST_CASE("nccl reads nothing before what the program's stream has queued, and h
 
 /// Ranks 0 and 2 of these share a GPU.
 struct SharedGpu : NcclRanks {
-  SharedGpu() : NcclRanks(3, {}, {.devices = 2}) { device_of = {0, 1, 0}; }
+  explicit SharedGpu(const FakeNccl::Options& fake = {}) : NcclRanks(3, fake, {.devices = 2}) {
+    device_of = {0, 1, 0};
+  }
 };
 
 TEST_CASE("nccl names two ranks that share a GPU, and what to do") {
   SharedGpu machine;
+  machine.options.ranks_may_share_gpus = GENERATE(false, true);  // this one is too old
   machine.fail_to_start([](const std::string& text) {
     check_contains(text, "rank 0 and rank 2 are both on GPU-01010101-");
     check_contains(text, "(0000:00:00.0), but NCCL needs a GPU for each rank: give each its own");
     check_contains(text, "RONDE_GPU_BACKEND=cuda");
     check_contains(text, "CUDA_VISIBLE_DEVICES");
+    check_contains(
+        text,
+        "NCCL_MULTI_RANK_GPU_ENABLE=1 on all ranks with NCCL 2.30.0 or newer (this is 2.28.9)");
   });
   CHECK(machine.cuda.calls("ncclGetUniqueId") == 0);
   machine.check_clean();
+}
+
+TEST_CASE("nccl that is new enough serves ranks that share a GPU, where all say that they may") {
+  SharedGpu machine({.version = 23007, .ranks_share_gpus = true});
+  machine.options.ranks_may_share_gpus = true;
+  machine.run([](Runtime& runtime, ProgramGpu& gpu) {
+    const ProcessSet set = runtime.add_process_set({0, 2});
+    for (int step = 0; step < 3; ++step) sum_on_gpu(runtime, gpu, 500);
+    if (runtime.rank_in(set)) sum_on_gpu(runtime, gpu, 500, set);
+  });
+  CHECK(machine.cuda.calls("ncclGetUniqueId") == 2);
 }
 
 /// All sums, also those of a process set, are left to the backend of CUDA IPC, with one warning.
@@ -197,6 +214,11 @@ TEST_CASE("nccl finds ranks on one GPU also where its host has two names, and mi
   CHECK(nccl::shared_gpu(ranks(1, "GPU-two", "2.28.9")).empty());
   CHECK_THAT(nccl::shared_gpu(ranks(0, "GPU-two", "2.28.9")), Contains(both));
   CHECK_THAT(nccl::shared_gpu(ranks(1, "GPU-one", "2.28.9")), Contains(both));
+  auto sharing = ranks(0, "GPU-one", "2.30.7");
+  sharing[0].may_share = true;
+  CHECK_THAT(nccl::shared_gpu(sharing), Contains(both));
+  sharing[1].may_share = true;
+  CHECK(nccl::shared_gpu(sharing).empty());
   CHECK(nccl::mixed_versions(ranks(1, "GPU-two", "2.28.9")).empty());
   CHECK_THAT(nccl::mixed_versions(ranks(1, "GPU-two", "2.19.3")),
              Contains("rank 4 has NCCL 2.28.9, rank 7 has 2.19.3"));

@@ -2,6 +2,8 @@
 // Fakes of libcuda.so.1, libnccl.so.2 and libnvidia-ml.so.1 in one library, for programs that look
 // for these by name: every process has a GPU of its own, whose memory the others open by CUDA IPC.
 #include <chrono>
+#include <cstdlib>
+#include <filesystem>
 #include <string>
 #include <thread>
 
@@ -14,7 +16,11 @@ namespace {
 
 struct Fakes {
   ronde::test::FakeCuda cuda{{.processes_share_memory = true}};
-  ronde::test::FakeNccl nccl{cuda, {}};
+  ronde::test::FakeNccl nccl{
+      cuda,
+      {.version = 23007,
+       .ranks_share_gpus = std::getenv("NCCL_MULTI_RANK_GPU_ENABLE") != nullptr,
+       .meeting_place = std::filesystem::temp_directory_path()}};
   ronde::vendor::SymbolLookup nvml = ronde::test::library_with(ronde::test::fake_nvml());
 
   Fakes() {

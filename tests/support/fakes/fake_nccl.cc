@@ -1,12 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/support/fakes/fake_nccl.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <cmath>
 #include <condition_variable>
 #include <cstring>
 #include <deque>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
 #include <map>
 #include <mutex>
 #include <set>
@@ -39,6 +45,7 @@ struct Call {
   /// Bytes from the beginning of a window; -1: in none.
   std::ptrdiff_t input_in_window = -1, output_in_window = -1;
   bool is_done = false;
+  int number = 0;  ///< among those of its ranks, for processes
 
   bool is_message() const { return kind == Kind::Send || kind == Kind::Recv; }
 };
@@ -128,13 +135,31 @@ std::vector<char> reduced(const Calls& calls, std::size_t first, std::size_t cou
 }
 
 void put(const std::vector<char>& bytes, void* output) {
-  if (!bytes.empty()) std::memcpy(output, bytes.data(), bytes.size());
+  if (!bytes.empty() && output != nullptr) std::memcpy(output, bytes.data(), bytes.size());
 }
 
 std::vector<char> taken(const Call& call) {
   const auto* const input = static_cast<const char*>(call.input);
   return std::vector<char>(input, input + call.count * width_of(call.type));
 }
+
+/// What ranks that are processes bring, by names of files.
+struct Files {
+  std::filesystem::path folder;  ///< empty: ranks are threads
+
+  bool has(const std::string& name) const { return std::filesystem::exists(folder / name); }
+  /// Nobody sees it half written.
+  void write(const std::string& name, const std::vector<char>& bytes) const {
+    const std::filesystem::path beside = folder / (name + ".new");
+    std::ofstream(beside, std::ios::binary)
+        .write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
+    std::filesystem::rename(beside, folder / name);
+  }
+  std::vector<char> read(const std::string& name) const {
+    std::ifstream file(folder / name, std::ios::binary);
+    return std::vector<char>(std::istreambuf_iterator<char>(file), {});
+  }
+};
 
 struct Misuses {
   void add(const std::string& text) {
@@ -148,7 +173,10 @@ struct Misuses {
 
 /// The ranks that were given one unique id. Their calls meet here, under the lock of the streams.
 struct Ranks {
-  explicit Ranks(int how_many, Misuses& where) : size(how_many), misuses(where) {}
+  Ranks(int how_many, Misuses& where, const std::filesystem::path& folder)
+      : size(how_many), misuses(where), files{folder} {
+    if (!folder.empty()) std::filesystem::create_directories(folder);
+  }
 
   static bool fit(const Call& a, const Call& b) {
     return a.kind == b.kind && a.count == b.count && a.type == b.type && a.op == b.op &&
@@ -216,8 +244,62 @@ struct Ranks {
     for (const auto& each : all) each->is_done = true;
   }
 
+  std::string name_of(const Call& call, int rank) const {
+    const bool is_sent = call.kind == Kind::Send;
+    const std::string number = "." + std::to_string(call.number);
+    if (!call.is_message()) return "collective" + number + "." + std::to_string(rank);
+    return "message." + std::to_string(is_sent ? rank : call.other) + "." +
+           std::to_string(is_sent ? call.other : rank) + number;
+  }
+
+  /// The stream of `rank`, a process of its own, has come to the call.
+  void publish(int rank, Call& call) {
+    const int parts = call.kind == Kind::ReduceScatter                     ? size
+                      : call.kind == Kind::Recv                            ? 0
+                      : call.kind == Kind::Broadcast && call.other != rank ? 0
+                                                                           : 1;
+    const auto bytes = static_cast<std::size_t>(parts) * call.count * width_of(call.type);
+    const Kind kind = call.is_message() ? call.kind : Kind::AllReduce;
+    call.number = numbers[{kind, call.is_message() ? call.other : -1}]++;
+    std::vector<char> text(sizeof call + bytes);
+    std::memcpy(text.data(), static_cast<const void*>(&call), sizeof call);
+    if (bytes > 0) std::memcpy(text.data() + sizeof call, call.input, bytes);
+    if (call.kind != Kind::Recv) files.write(name_of(call, rank), text);
+    call.is_done = call.kind == Kind::Send;
+  }
+
+  /// Ends it once what the others bring is there.
+  void finish(int rank, const std::shared_ptr<Call>& call) {
+    std::vector<std::vector<char>> texts;
+    const int sources = call->is_message() ? 1 : size;
+    for (int other = 0; other < sources; ++other) {
+      const std::string name = name_of(*call, call->is_message() ? rank : other);
+      if (!files.has(name)) return;
+      texts.push_back(files.read(name));
+    }
+    Calls calls;
+    for (std::vector<char>& text : texts) {
+      Call& theirs = *calls.emplace_back(std::make_shared<Call>());
+      std::memcpy(static_cast<void*>(&theirs), text.data(), sizeof theirs);
+      theirs.input = text.data() + sizeof theirs;
+      theirs.output = nullptr;
+    }
+    if (call->is_message()) {
+      const bool fits = calls[0]->count == call->count && calls[0]->type == call->type;
+      if (fits) put(taken(*calls[0]), call->output);
+      if (!fits) misuses.add("a send and its receive do not fit each other");
+    } else {
+      calls[static_cast<std::size_t>(rank)] = call;
+      run_collective(calls);
+    }
+    call->is_done = true;
+  }
+
   const int size;
   Misuses& misuses;
+  const Files files;
+  /// For processes: of calls so far, collectives together and messages by peer.
+  std::map<std::pair<Kind, int>, int> numbers;
   std::set<int> devices;                      ///< of those that have come; under FakeNccl's lock
   std::map<std::string, std::set<int>> came;  ///< the same: the ranks that have called it
   /// A rank has aborted: nothing that the others do with it ends any more.
@@ -306,9 +388,17 @@ struct FakeNccl::State {
       return broken != nccl::kSuccess ||
              (member != nullptr ? member->is_aborted.load() : connecting_ended != ended);
     };
+    const int needed = count > 0 ? count : ranks.size;
     const auto is_complete = [&] {
-      return !lacks_a_rank && static_cast<int>(came.size()) == (count > 0 ? count : ranks.size);
+      return !lacks_a_rank && static_cast<int>(came.size()) == needed;
     };
+    if (!ranks.files.folder.empty()) ranks.files.write(what + "." + std::to_string(rank), {});
+    while (!ranks.files.folder.empty() && !fails() && !is_complete()) {
+      for (int other = 0; other < ranks.size; ++other) {
+        if (ranks.files.has(what + "." + std::to_string(other))) came.insert(other);
+      }
+      changed.wait_for(lock, std::chrono::milliseconds(1));
+    }
     changed.wait(lock, [&] { return fails() || is_complete(); });
     if (!fails()) return nccl::kSuccess;
     return broken != nccl::kSuccess ? broken : kSystemError;
@@ -338,11 +428,18 @@ struct FakeNccl::State {
     {
       const std::lock_guard lock(mutex);
       if (config.blocking != 1) misuses.add("a communicator that does not block");
+      const bool may_share = options.ranks_share_gpus && options.version >= kOldestWithSharedGpus;
+      const bool by_files = size > 1 && !options.meeting_place.empty();
       auto& group = groups[std::string(id.bytes.data(), id.bytes.size())];
-      if (!group) group = std::make_shared<Ranks>(size, misuses);
+      if (!group) {
+        const auto folder = std::filesystem::path(options.meeting_place) /
+                            ("fake_nccl." + std::string(id.bytes.data()));
+        group = std::make_shared<Ranks>(size, misuses, by_files ? folder : "");
+      }
       ranks = group;
       const bool is_alone = ranks->devices.insert(fake::current_device()).second;
-      if (!is_alone) misuses.add("two ranks on one GPU");
+      if (!may_share && !is_alone) misuses.add("two ranks on one GPU");
+      if (!may_share && by_files) return kInvalidUsage;  // all of them are on one
     }
     const Result met = meet(*ranks, rank, "connecting", nullptr);
     if (met != nccl::kSuccess) return met;
@@ -364,6 +461,16 @@ struct FakeNccl::State {
     const auto is_over = [launcher, calls = launch.calls, has_begun] {
       if (launcher->is_aborted) return true;
       if (launcher->is_broken) return false;
+      if (Ranks& ranks = *launcher->ranks; !ranks.files.folder.empty()) {
+        for (const auto& call : calls) {
+          if (!*has_begun) ranks.publish(launcher->rank, *call);
+        }
+        *has_begun = true;
+        for (const auto& call : calls) {
+          if (!call->is_done) ranks.finish(launcher->rank, call);
+        }
+        return std::ranges::all_of(calls, [](const auto& call) { return call->is_done; });
+      }
       for (const auto& call : calls) {
         if (!*has_begun) launcher->ranks->arrive(launcher->rank, call);
       }
@@ -455,8 +562,9 @@ void add_communicators(Functions& functions) {
   define<"ncclGetUniqueId">(functions, [](S& s, UniqueId* id) {
     const std::lock_guard lock(s.mutex);
     *id = {};
-    const std::uint64_t number = ++s.last_number;
-    std::memcpy(id->bytes.data(), &number, sizeof number);
+    // Unique also among processes.
+    const std::string number = std::to_string(getpid()) + "." + std::to_string(++s.last_number);
+    std::memcpy(id->bytes.data(), number.data(), number.size());
     return nccl::kSuccess;
   });
   define<"ncclCommInitRankConfig">(

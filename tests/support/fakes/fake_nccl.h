@@ -28,7 +28,7 @@ namespace ronde::test {
 /// finalize, the first collective of a communicator, and the first message of two ranks. What is
 /// called is queued then, begins when the stream comes to it, and ends when all of its ranks have
 /// come. It reduces as NCCL does: rank by rank, but not in their order, in the type itself, and
-/// without NaN in min and max. Ranks on one GPU do not connect.
+/// without NaN in min and max. Ranks on one GPU connect as Options says.
 ///
 /// There is one at a time, for NCCL's functions are not members.
 ///
@@ -39,6 +39,9 @@ class FakeNccl {
     int version = 22809;
     std::vector<std::string> lacks = {};  ///< functions
     bool makes_windows = true;            ///< else as where GPUs do not reach each other
+    bool ranks_share_gpus = false;        ///< NCCL_MULTI_RANK_GPU_ENABLE
+    /// Where several ranks that are processes meet, over fakes of their own, by files.
+    std::string meeting_place = {};
   };
   FakeNccl(FakeCuda& cuda, const Options& options);
   ~FakeNccl();
