@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <memory>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "backends/gpu/driver/device_context.h"
@@ -55,14 +56,17 @@ class GpuTensor {
     const std::size_t blocks = (bytes + gpu.block_bytes - 1) / gpu.block_bytes;
     if (bytes > 0) memory_ = cuda::DeviceMemory(gpu.context, blocks * gpu.block_bytes);
   }
-  GpuTensor(ProgramGpu& gpu, const Bytes& values) : GpuTensor(gpu, values.size()) { write(values); }
+  GpuTensor(ProgramGpu& gpu, Bytes values) : GpuTensor(gpu, values.size()) {
+    write(std::move(values));
+  }
 
   void* data() const noexcept { return reinterpret_cast<void*>(memory_.address()); }
-  /// Queued on the program's stream. Pageable memory has been read once the call returns.
-  void write(const Bytes& values) {
+  /// Queued on the program's stream. The driver may read pageable memory after the call returns.
+  void write(Bytes values) {
     if (values.empty()) return;
-    gpu_->stream.copy(memory_.address(), reinterpret_cast<cuda::DevicePointer>(values.data()),
-                      values.size(), "writing a tensor of the test");
+    const Bytes& kept = written_.emplace_back(std::move(values));
+    gpu_->stream.copy(memory_.address(), reinterpret_cast<cuda::DevicePointer>(kept.data()),
+                      kept.size(), "writing a tensor of the test");
   }
   /// Waits for the program's stream.
   Bytes read() const {
@@ -78,7 +82,8 @@ class GpuTensor {
  private:
   ProgramGpu* gpu_;
   std::size_t bytes_;
-  cuda::DeviceMemory memory_;
+  std::vector<Bytes> written_;
+  cuda::DeviceMemory memory_;  // freeing it waits for what is queued
 };
 
 }  // namespace ronde::test

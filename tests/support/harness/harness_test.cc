@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The test harness's own tests. The hidden cases are run by the others, in processes of their own.
 #include <catch2/catch.hpp>
+#include <ctime>
+#include <map>
 #include <semaphore>
 #include <sstream>
 
@@ -59,6 +61,11 @@ TEST_CASE("the watchdog names a hanging case, its rank and its deadline") {
   CHECK_THAT(outcome.output,
              Contains("watchdog: test 'hidden: waits for ever' on rank 3 exceeded 1 s") &&
                  Contains("watchdog: thread "));
+  // What waits for a hidden case has three seconds more.
+  const Outcome helper = run({{"RONDE_TEST_ENDS_AT", std::to_string(std::time(nullptr) + 5)}},
+                             {"/proc/self/exe", "[.hangs]"});
+  CHECK(helper.exit_status == 124);
+  CHECK_THAT(helper.output, Contains("exceeded 2 s") || Contains("exceeded 1 s"));
 }
 
 TEST_CASE("a run of no case fails, and one whose deadline is no positive number") {

@@ -85,7 +85,7 @@ class CaseListener : public Catch::EventListenerBase {
 
   void testCaseStarting(const Catch::TestCaseInfo& info) override {
     ++cases_started;
-    ronde_test::watchdog().arm(info.name, ronde_test::watchdog_deadline());
+    ronde_test::watchdog().arm(info.name, ronde_test::watchdog_deadline(info.isHidden()));
   }
 
   void testCaseEnded(const Catch::TestCaseStats& stats) override {

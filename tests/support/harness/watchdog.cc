@@ -7,15 +7,18 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <charconv>
 #include <condition_variable>
 #include <csignal>
+#include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <ctime>
 #include <mutex>
+#include <optional>
 #include <stdexcept>
 #include <string_view>
 
@@ -78,6 +81,19 @@ void print_all_backtraces() {
   closedir(tasks);
 }
 
+std::optional<std::chrono::seconds> seconds_in(const char* variable) {
+  const char* text = std::getenv(variable);
+  if (text == nullptr) return std::nullopt;
+  const std::string_view view(text);
+  std::int64_t seconds = 0;
+  const auto [end, error] = std::from_chars(view.data(), view.data() + view.size(), seconds);
+  if (error != std::errc() || end != view.data() + view.size() || seconds <= 0) {
+    throw std::runtime_error(variable + ("='" + std::string(view)) +
+                             "' is not a positive number of seconds");
+  }
+  return std::chrono::seconds(seconds);
+}
+
 [[noreturn]] void expire(const std::string& test_case, std::chrono::seconds deadline) {
   dprintf(STDERR_FILENO, "watchdog: test '%s' on rank %s exceeded %lld s\n", test_case.c_str(),
           launcher_rank(), static_cast<long long>(deadline.count()));
@@ -107,18 +123,14 @@ Watchdog& watchdog() {
   return instance;
 }
 
-std::chrono::seconds watchdog_deadline() {
+std::chrono::seconds watchdog_deadline(bool is_helper) {
   constexpr std::chrono::seconds kDefault{60};
-  const char* text = std::getenv("RONDE_TEST_DEADLINE_S");
-  if (text == nullptr) return kDefault;
-  const std::string_view view(text);
-  int seconds = 0;
-  const auto [end, error] = std::from_chars(view.data(), view.data() + view.size(), seconds);
-  if (error != std::errc() || end != view.data() + view.size() || seconds <= 0) {
-    throw std::runtime_error("RONDE_TEST_DEADLINE_S='" + std::string(view) +
-                             "' is not a positive number of seconds");
-  }
-  return std::chrono::seconds(seconds);
+  constexpr std::chrono::seconds kToReport{3};  // for the one that waits for a helper
+  const auto end = seconds_in("RONDE_TEST_ENDS_AT");
+  if (!end) return seconds_in("RONDE_TEST_DEADLINE_S").value_or(kDefault);
+  const std::chrono::seconds left = *end - std::chrono::seconds(std::time(nullptr));
+  return std::max(left - (is_helper ? kToReport : std::chrono::seconds{0}),
+                  std::chrono::seconds{1});
 }
 
 }  // namespace ronde_test
