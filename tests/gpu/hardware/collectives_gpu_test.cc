@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// All collectives on a GPU that the ranks share, by every set-up, under mpiexec.
+// All collectives on a GPU that the ranks share, by every set-up, under a launcher.
 #include <catch2/catch.hpp>
+#include <cstdlib>
 #include <cstring>
 #include <string>
 #include <utility>
@@ -18,28 +19,40 @@ using namespace ronde::test;
 
 struct SetUp {
   std::string name;
-  bool ipc;
-  bool cache;
+  bool ipc = false;
+  bool cache = false;
   std::uint64_t direct_bytes = 0;
+  std::string backend = "cuda";
 };
 const SetUp kMappedDirectly = {"by ipc, tensors mapped directly", true, true, 1};
 
+/// As ctest and scripts/gpu_check.sh say.
+int number_of_ranks() {
+  const char* const ranks = std::getenv("RONDE_TEST_RANKS");
+  return ranks == nullptr ? 1 : std::atoi(ranks);
+}
+
 RuntimeOptions options_of(const SetUp& set_up) {
   Config config = load_config_from_environment().config;
+  config.log_level = "warning";
+  config.gpu_backend = set_up.backend;
   config.cuda_ipc = set_up.ipc;
   config.registration_cache = set_up.cache;
   config.cuda_ipc_direct_bytes = set_up.direct_bytes;
   config.fusion_bytes = std::uint64_t{1} << 20;  // so that chunks are many
-  return launched_options(config);
+  return test::options_of(std::move(config), compose_built_in(config));
 }
 
 void run(const SetUp& set_up, const std::vector<Exercise>& exercises) {
   const auto driver = gpu_driver();
+  if (set_up.backend == "nccl") need_nccl(number_of_ranks());
   Runtime runtime(options_of(set_up));
   ProgramGpu gpu = gpu_of(driver, runtime);
   gpu.block_bytes = cuda::kBlockBytes;  // others are not mapped themselves
   for (const Exercise exercise : exercises) exercise(runtime, gpu);
-  if (runtime.topology().size > 1) {
+  if (set_up.backend == "nccl") {
+    CHECK(counter_of(runtime, "nccl", "collectives") > 0);
+  } else if (runtime.topology().size > 1) {
     const bool by_ipc = counter_of(runtime, "cuda", "ipc_operations") > 0;
     CHECK(by_ipc == set_up.ipc);
     // Not by the fusion buffer, silently.
@@ -56,9 +69,11 @@ void run(const SetUp& set_up, const std::vector<Exercise>& exercises) {
       {{"staged", false, true}, all},
       {{"by ipc", true, true}, all},
       {{"by ipc without registration cache", true, false}, all},
-      {kMappedDirectly, {exercise_allreduces, exercise_sizes}}};
+      {kMappedDirectly, {exercise_allreduces, exercise_sizes}},
+      {{.name = "by nccl", .cache = true, .backend = "nccl"}, all},
+      {{.name = "by nccl without windows", .backend = "nccl"}, all}};
   for (const auto& [set_up, exercises] : rows) {
-    add_case("gpu: cuda collectives have the bits of the CPU's, " + set_up.name, "[own]",
+    add_case("gpu: cuda collectives give what the CPU's give, " + set_up.name, "[own]",
              [set_up = set_up, exercises = exercises] { run(set_up, exercises); });
   }
   return true;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A rank that is killed while the others' GPU waits for it by CUDA IPC. The hidden case is a rank.
+// A rank that is killed while the others' GPU waits for it by CUDA IPC or NCCL. The hidden case is
+// a rank.
 #include <signal.h>
 
 #include <array>
@@ -31,7 +32,7 @@ constexpr std::chrono::seconds kPatience{20};
 
 RuntimeOptions runtime_options() {
   Config config = test_config();
-  config.gpu_backend = "cuda";
+  config.gpu_backend = started_with("BACKEND");
   return options_of(config, compose_without_launcher(config, start_by_files()));
 }
 
@@ -76,7 +77,11 @@ TEST_CASE("helper: a rank with a GPU", "[.]") {
   GpuTensor tensor(gpu, kCount * sizeof(float));
   GpuTensor gate(gpu, Bytes(sizeof(float)));
   runtime.run(sum_request_of(tensor, gpu, kCount));
-  std::cerr << "ipc operations: " << counter_of(runtime, "cuda", "ipc_operations") << "\n";
+  const bool is_nccl = started_with("BACKEND") == "nccl";
+  std::cerr << "operations: "
+            << (is_nccl ? counter_of(runtime, "nccl", "collectives")
+                        : counter_of(runtime, "cuda", "ipc_operations"))
+            << "\n";
   const bool is_victim = runtime.topology().rank == kRanks - 1;
   // What it brings is never ready.
   const std::array<cuda::DevicePointer, 1> closed = {
@@ -104,18 +109,27 @@ TEST_CASE("helper: a rank with a GPU", "[.]") {
   std::_Exit(EXIT_FAILURE);
 }
 
-}  // namespace
-
-TEST_CASE("gpu: a rank is killed within an ipc operation, and no GPU waits for it") {
-  static_cast<void>(gpu_driver());  // or the test is skipped
-  const auto results = run_file_ranks(kRanks, "helper: a rank with a GPU", {});
+void check_survivors(const std::string& backend) {
+  const auto results = run_file_ranks(kRanks, "helper: a rank with a GPU", {{"BACKEND", backend}});
   for (int rank = 0; rank < kRanks - 1; ++rank) {
     const CommandResult& result = results[static_cast<std::size_t>(rank)];
     INFO(result.out << result.err);
     CHECK(result.exit_code == kGroupError);
     for (const char* const words :
-         {"ipc operations: 1", "group 2: rank 2 ", "in time", "the GPU is through"}) {
+         {"operations: 1\n", "group 2: rank 2 ", "in time", "the GPU is through"}) {
       CHECK_THAT(result.err, Contains(words));
     }
   }
+}
+
+}  // namespace
+
+TEST_CASE("gpu: a rank is killed within an ipc operation, and no GPU waits for it") {
+  static_cast<void>(gpu_driver());  // or the test is skipped
+  check_survivors("cuda");
+}
+
+TEST_CASE("gpu: a rank is killed within an nccl operation, and no GPU waits for it") {
+  need_nccl(kRanks);
+  check_survivors("nccl");
 }

@@ -1,10 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The kernels that pack, on as many segments as models have; and a process that only holds a GPU.
-#include <sys/prctl.h>
-#include <unistd.h>
-
+// The kernels that pack, on as many segments as models have.
 #include <catch2/catch.hpp>
-#include <csignal>
 #include <cstring>
 #include <vector>
 
@@ -17,13 +13,6 @@ using namespace ronde;
 using namespace ronde::cuda;
 using test::Machine;
 using test::SharedBytes;
-
-TEST_CASE("helper: a gpu context is held", "[.]") {
-  const Machine machine;
-  // Until the process that has started this one ends.
-  ::prctl(PR_SET_PDEATHSIG, SIGKILL);
-  for (;;) ::pause();
-}
 
 TEST_CASE("gpu: hundreds of segments of device memory are packed and unpacked") {
   Machine machine;

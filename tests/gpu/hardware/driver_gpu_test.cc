@@ -80,6 +80,14 @@ TEST_CASE("gpu: a wait for words ends once each has come to its value or beyond,
   while (!passed.is_done()) std::this_thread::yield();
 }
 
+// scripts/gpu_check.sh has to end it, with a backtrace.
+TEST_CASE("helper: a gpu waits for what nobody writes", "[.]") {
+  Machine machine;
+  const Word word(machine);
+  machine.stream.wait_for(std::array{word.address()}, 1);
+  machine.finish();
+}
+
 // Another process, which opens memory of this one twice, closes it once, reads it and turns it
 // around, and closes it again; several times.
 TEST_CASE("helper: a peer by ipc", "[.ipc]") {

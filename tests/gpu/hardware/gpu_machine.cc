@@ -11,10 +11,11 @@
 namespace ronde::test {
 namespace {
 
-/// Whether an MPI launcher, or Slurm, started this process.
+/// Whether a launcher started this process.
 bool is_launched() {
   const EnvironmentLookup variables = process_environment();
-  for (const char* const name : {"PMI_RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "SLURM_PROCID"}) {
+  for (const char* const name :
+       {"PMI_RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "SLURM_PROCID", "RANK"}) {
     if (detail::number_in(variables, name)) return true;
   }
   return false;

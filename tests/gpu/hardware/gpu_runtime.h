@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstdlib>
 #include <utility>
 
 #include "backends/compose.h"
+#include "backends/nccl/nccl_api.h"
 #include "ronde/runtime.h"
 #include "tests/gpu/hardware/gpu_driver.h"
 #include "tests/support/gpu/gpu_tensor.h"
@@ -21,11 +23,20 @@ inline RuntimeOptions options_of(Config config, BuiltIn built_in) {
   return options;
 }
 
-/// That of the ranks of a launcher, as the environment says and over the backend `cuda`.
-inline RuntimeOptions launched_options(Config config = load_config_from_environment().config) {
-  config.log_level = "warning";
-  config.gpu_backend = "cuda";
-  return options_of(config, compose_built_in(config));
+/// NCCL for so many ranks of this host, which share a GPU if there are fewer; the test is skipped
+/// where this NCCL refuses that.
+inline void need_nccl(int ranks) {
+  const auto driver = gpu_driver();
+  int gpus = 0;
+  cuda::check(*driver, "counting GPUs", driver->device_count, &gpus);
+  const nccl::LoadedNccl nccl = nccl::load_nccl(vendor::dynamic_symbols());
+  if (!nccl.api) skip_test("no GPU with NCCL for Ronde: " + nccl.problem);
+  if (gpus >= ranks) return;
+  if (nccl.version < nccl::kOldestWithSharedGpus) {
+    skip_test("no GPU for each rank, and NCCL " + nccl::version_text(nccl.version) +
+              " lets none share one");
+  }
+  ::setenv("NCCL_MULTI_RANK_GPU_ENABLE", "1", 0);
 }
 
 /// The GPU of this rank, which others may share.
