@@ -7,22 +7,17 @@
 Device code of others and what only a linker reads become zeros, so that all offsets stay; of 200 MB, 14 are left
 once compressed. Ranks may share a GPU by NCCL 2.30 and newer, and the LibTorch of GPU machines brings an older one.
 """
-import mmap, os, pathlib, struct, subprocess, sys, tempfile, zipfile
+import mmap, os, pathlib, re, struct, subprocess, sys, tempfile, zipfile
 
 PACKAGE, ARCHITECTURE = "nvidia-nccl-cu13==2.30.7", 90
 FATBINARY, MACHINE_CODE = 0xBA55ED50, 2
 
 
-def sections(data):
-    """Name -> (offset, size) of an ELF64 file."""
-    table, = struct.unpack_from("<Q", data, 0x28)
-    entry_size, count, names = struct.unpack_from("<HHH", data, 0x3A)
-    rows = [struct.unpack_from("<IIQQQQ", data, table + i * entry_size) for i in range(count)]
-    found = {}
-    for name, _type, _flags, _address, offset, size in rows:
-        start = rows[names][4] + name
-        found[data[start:data.find(b"\0", start)].decode()] = (offset, size)
-    return found
+def section(library, name):
+    """Its (offset, size) in the file; None if there is none."""
+    table = subprocess.run(["readelf", "-SW", library], check=True, capture_output=True, text=True).stdout
+    found = re.search(rf" {re.escape(name)} +\w+ +\w+ (\w+) (\w+)", table)
+    return found and (int(found[1], 16), int(found[2], 16))
 
 
 def keep_only(data, offset, size, architecture):
@@ -53,11 +48,10 @@ def main():
         library = zipfile.ZipFile(wheel).extract("nvidia/nccl/lib/libnccl.so.2", folder)
         subprocess.run(["strip", "--strip-all", library], check=True)
         with open(library, "r+b") as file, mmap.mmap(file.fileno(), 0) as data:
-            table = sections(data)
-            if keep_only(data, *table[".nv_fatbin"], ARCHITECTURE) == 0:
+            if keep_only(data, *section(library, ".nv_fatbin"), ARCHITECTURE) == 0:
                 sys.exit(f"{PACKAGE} has no machine code of sm_{ARCHITECTURE}")
-            if "__nv_relfatbin" in table:  # linked already; its headers stay
-                keep_only(data, *table["__nv_relfatbin"], 0)
+            if linked := section(library, "__nv_relfatbin"):  # its headers stay
+                keep_only(data, *linked, 0)
         os.replace(library, out)
 
 
