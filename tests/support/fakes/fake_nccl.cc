@@ -218,6 +218,7 @@ struct Ranks {
   /// The stream of `rank` has come to the call.
   void arrive(int rank, const std::shared_ptr<Call>& call) {
     if (is_torn) return;
+    if (!files.folder.empty()) return publish(rank, *call);
     if (call->is_message()) {
       const bool is_sent = call->kind == Kind::Send;
       auto& queue = messages[is_sent ? std::pair(rank, call->other) : std::pair(call->other, rank)];
@@ -244,36 +245,34 @@ struct Ranks {
     for (const auto& each : all) each->is_done = true;
   }
 
-  std::string name_of(const Call& call, int rank) const {
-    const bool is_sent = call.kind == Kind::Send;
-    const std::string number = "." + std::to_string(call.number);
-    if (!call.is_message()) return "collective" + number + "." + std::to_string(rank);
-    return "message." + std::to_string(is_sent ? rank : call.other) + "." +
-           std::to_string(is_sent ? call.other : rank) + number;
+  /// The file of what `rank` brings to the call: to all, or to the rank `to`.
+  static std::string name_of(const Call& call, int rank, int to) {
+    return std::to_string(call.number) + " of " + std::to_string(rank) +
+           (call.is_message() ? " to " + std::to_string(to) : "");
   }
 
   /// The stream of `rank`, a process of its own, has come to the call.
   void publish(int rank, Call& call) {
-    const int parts = call.kind == Kind::ReduceScatter                     ? size
-                      : call.kind == Kind::Recv                            ? 0
-                      : call.kind == Kind::Broadcast && call.other != rank ? 0
-                                                                           : 1;
+    call.number = numbers[call.is_message() ? std::pair(call.kind, call.other) : kCollective]++;
+    call.is_done = call.kind == Kind::Send;
+    if (call.kind == Kind::Recv) return;
+    const bool brings = call.kind != Kind::Broadcast || call.other == rank;
+    const int parts = call.kind == Kind::ReduceScatter ? size : brings ? 1 : 0;
     const auto bytes = static_cast<std::size_t>(parts) * call.count * width_of(call.type);
-    const Kind kind = call.is_message() ? call.kind : Kind::AllReduce;
-    call.number = numbers[{kind, call.is_message() ? call.other : -1}]++;
     std::vector<char> text(sizeof call + bytes);
     std::memcpy(text.data(), static_cast<const void*>(&call), sizeof call);
     if (bytes > 0) std::memcpy(text.data() + sizeof call, call.input, bytes);
-    if (call.kind != Kind::Recv) files.write(name_of(call, rank), text);
-    call.is_done = call.kind == Kind::Send;
+    files.write(name_of(call, rank, call.other), text);
   }
 
-  /// Ends it once what the others bring is there.
+  /// Ends one of processes once what the others bring is there.
   void finish(int rank, const std::shared_ptr<Call>& call) {
+    if (files.folder.empty() || call->is_done) return;
     std::vector<std::vector<char>> texts;
-    const int sources = call->is_message() ? 1 : size;
-    for (int other = 0; other < sources; ++other) {
-      const std::string name = name_of(*call, call->is_message() ? rank : other);
+    const auto sources =
+        call->is_message() ? std::pair(call->other, call->other + 1) : std::pair(0, size);
+    for (int from = sources.first; from < sources.second; ++from) {
+      const std::string name = name_of(*call, from, rank);
       if (!files.has(name)) return;
       texts.push_back(files.read(name));
     }
@@ -298,8 +297,9 @@ struct Ranks {
   const int size;
   Misuses& misuses;
   const Files files;
-  /// For processes: of calls so far, collectives together and messages by peer.
+  /// Of calls so far, for processes: messages by peer.
   std::map<std::pair<Kind, int>, int> numbers;
+  static constexpr std::pair kCollective = {Kind::AllReduce, -1};
   std::set<int> devices;                      ///< of those that have come; under FakeNccl's lock
   std::map<std::string, std::set<int>> came;  ///< the same: the ranks that have called it
   /// A rank has aborted: nothing that the others do with it ends any more.
@@ -461,20 +461,11 @@ struct FakeNccl::State {
     const auto is_over = [launcher, calls = launch.calls, has_begun] {
       if (launcher->is_aborted) return true;
       if (launcher->is_broken) return false;
-      if (Ranks& ranks = *launcher->ranks; !ranks.files.folder.empty()) {
-        for (const auto& call : calls) {
-          if (!*has_begun) ranks.publish(launcher->rank, *call);
-        }
-        *has_begun = true;
-        for (const auto& call : calls) {
-          if (!call->is_done) ranks.finish(launcher->rank, call);
-        }
-        return std::ranges::all_of(calls, [](const auto& call) { return call->is_done; });
-      }
       for (const auto& call : calls) {
         if (!*has_begun) launcher->ranks->arrive(launcher->rank, call);
       }
       *has_begun = true;
+      for (const auto& call : calls) launcher->ranks->finish(launcher->rank, call);
       return std::ranges::all_of(calls, [](const auto& call) { return call->is_done; });
     };
     const bool is_queued = cuda.queue(launch.stream, is_over) == cuda::kSuccess;
