@@ -32,7 +32,7 @@
 #       A case with tags among [n1] [n2] [n3] [n4] runs with these numbers of ranks only; one with the
 #       tag [own] is a test, and a process, of its own.
 #   ronde_add_sanitized_tests(<test program> PREFIX <prefix> LIBRARIES <target>... [TIMEOUT <s>]
-#                             [PROCESSORS <n>] [WITHOUT_TSAN <file>...] [OWN_MAIN])
+#                             [PROCESSORS <n>] [WITHOUT_TSAN <file>...] [TSAN_OPTIONS <text>] [OWN_MAIN])
 #       The same program and libraries once more under TSan and ASan+UBSan: <prefix>.tsan.*, .asan.*
 #       The target sanitized_tests builds them. OWN_MAIN: the program is not of ronde_add_test_program.
 #       WITHOUT_TSAN: sources for ASan alone, where threads do not interact, or as they do in another suite.

@@ -214,7 +214,8 @@ function(ronde_add_sanitized_copy test_program sanitizer suffix)
 endfunction()
 
 function(ronde_add_sanitized_tests test_program)
-  cmake_parse_arguments(PARSE_ARGV 1 arg "OWN_MAIN" "PREFIX;TIMEOUT;PROCESSORS" "LIBRARIES;WITHOUT_TSAN")
+  cmake_parse_arguments(PARSE_ARGV 1 arg "OWN_MAIN" "PREFIX;TIMEOUT;PROCESSORS;TSAN_OPTIONS"
+    "LIBRARIES;WITHOUT_TSAN")
   if(RONDE_SANITIZE)
     return()
   endif()
@@ -232,7 +233,7 @@ function(ronde_add_sanitized_tests test_program)
     LIBRARIES ${arg_LIBRARIES} LEAVE_OUT ${arg_WITHOUT_TSAN} ${own_main})
   ronde_add_catch_test(${arg_PREFIX}.tsan ${test_program}_tsan LABELS unit sanitizer tsan
     TIMEOUT ${arg_TIMEOUT} PROCESSORS ${arg_PROCESSORS} LAUNCHER ${fixed_addresses}
-    ENVIRONMENT "TSAN_OPTIONS=halt_on_error=1 second_deadlock_stack=1 ignore_noninstrumented_modules=1 suppressions=${suppressions}")
+    ENVIRONMENT "TSAN_OPTIONS=halt_on_error=1 second_deadlock_stack=1 suppressions=${suppressions} ${arg_TSAN_OPTIONS}")
   ronde_add_sanitized_copy(${test_program} address asan LIBRARIES ${arg_LIBRARIES} ${own_main})
   ronde_add_catch_test(${arg_PREFIX}.asan ${test_program}_asan LABELS unit sanitizer asan
     TIMEOUT ${arg_TIMEOUT} PROCESSORS ${arg_PROCESSORS}

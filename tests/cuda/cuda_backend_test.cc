@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "tests/support/fakes/stream_fiber.h"
 #include "tests/support/gpu/gpu_exercise.h"
 #include "tests/support/gpu/gpu_ranks.h"
 #include "tests/support/harness/captured_errors.h"
@@ -239,7 +240,8 @@ TEST_CASE("cuda ipc: mapped tensors are freed and their addresses used again, wi
     }
     check_counters(runtime, {{"direct", kSteps}});
   });
-  CHECK(static_cast<int>(places.size()) < allocations);  // or nothing was tried
+  // Else nothing was tried. Fibers have mapped memory where its owner has it, which stays there.
+  CHECK((static_cast<int>(places.size()) < allocations || fake::kStreamsAreFibers));
   CHECK(machine.cuda.calls("cuIpcCloseMemHandle") == machine.cuda.calls("cuIpcOpenMemHandle_v2"));
 }
 

@@ -25,10 +25,10 @@ constexpr std::size_t kTensors = 6;
 class Copies {
  public:
   explicit Copies(FakeCuda& cuda) {
-    cuda.add_kernel("ronde_move_4", [this](const FakeCuda::Launch& launch) -> FakeCuda::Action {
-      return {.run = [this, how = launch.argument<cuda::kernels::CopyArguments>(0)] {
+    cuda.add_kernel("ronde_move_4", [this](const FakeCuda::Launch& launch) {
+      return [this, how = launch.argument<cuda::kernels::CopyArguments>(0)] {
         for (std::uint32_t i = 0; i < how.count; ++i) run(how.segments[i]);
-      }};
+      };
     });
   }
 
@@ -102,16 +102,15 @@ TEST_CASE("cuda ipc: few blocks read over a link between GPUs, and many within a
   FakeMachine machine({.devices = devices});
   std::mutex mutex;
   std::set<unsigned> reducing, copying;
-  machine.cuda.add_kernel("ronde_reduce_f32",
-                          [&](const FakeCuda::Launch& launch) -> FakeCuda::Action {
-                            const std::lock_guard lock(mutex);
-                            reducing.insert(launch.blocks);
-                            return {.run = [] {}};
-                          });
-  machine.cuda.add_kernel("ronde_move_4", [&](const FakeCuda::Launch& launch) -> FakeCuda::Action {
+  machine.cuda.add_kernel("ronde_reduce_f32", [&](const FakeCuda::Launch& launch) {
+    const std::lock_guard lock(mutex);
+    reducing.insert(launch.blocks);
+    return [] {};
+  });
+  machine.cuda.add_kernel("ronde_move_4", [&](const FakeCuda::Launch& launch) {
     const std::lock_guard lock(mutex);
     copying.insert(launch.blocks);
-    return {.run = [] {}};
+    return [] {};
   });
   CudaOptions options = cuda_options_of(machine);
   options.fusion_bytes = kCount * sizeof(float);

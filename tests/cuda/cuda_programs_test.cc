@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "tests/support/gpu/gpu_ranks.h"
+#include "tests/support/harness/sanitizers.h"
 #include "tests/support/ranks/requests.h"
 
 namespace {
@@ -174,7 +175,7 @@ TEST_CASE("cuda streams: steps are queued ahead of a held stream, as many as one
 TEST_CASE("cuda streams: a step of training waits for no GPU, and makes nothing that was there") {
   const Way way = GENERATE(kIpc, kDirect, kStaged);
   INFO(way.name);
-  constexpr int kTensors = 600;  // more than one launch packs
+  constexpr int kTensors = plain_or_sanitized(600, 200);  // more than one launch packs
   const std::vector<const char*> unwanted = {"cuStreamSynchronize",   "cuMemAlloc_v2",
                                              "cuMemFree_v2",          "cuMemHostAlloc",
                                              "cuMemFreeHost",         "cuModuleLoadData",
@@ -195,7 +196,7 @@ TEST_CASE("cuda streams: a step of training waits for no GPU, and makes nothing 
     for (int i = 0; i < kTensors; ++i) {
       gradients.emplace_back(runtime, gpu, static_cast<std::size_t>(10 + i % 7));
     }
-    gradients.emplace_back(runtime, gpu, 200'000);
+    gradients.emplace_back(runtime, gpu, plain_or_sanitized(200'000U, 20'000U));
     const auto step = [&] {
       std::vector<Work> works;
       for (std::size_t i = 0; i < gradients.size(); ++i) {

@@ -59,7 +59,7 @@ TEST_CASE_METHOD(Parts, "a cuda copy has blocks by its bytes, and few where a li
   for (const char* const name : {"ronde_move_4", "ronde_copy_f32_f32", "ronde_copy_f32_f16"}) {
     cuda.add_kernel(name, [&blocks](const FakeCuda::Launch& launch) {
       blocks.push_back(launch.blocks);
-      return FakeCuda::Action{.run = [] {}};
+      return [] {};
     });
   }
   const std::vector<KernelSet::Move> move = {{source.data(), target.data(), 40000}};
@@ -80,7 +80,7 @@ TEST_CASE_METHOD(Parts, "cuda reductions over a link have blocks by what a threa
   std::vector<unsigned> blocks;
   cuda.add_kernel("ronde_reduce_f32", [&blocks](const FakeCuda::Launch& launch) {
     blocks.push_back(launch.blocks);
-    return FakeCuda::Action{.run = [] {}};
+    return [] {};
   });
   const std::vector<DevicePointer> inputs(8, DevicePointer{4096});
   const auto reduce = [&](std::size_t count, const ronde::Reduction& reduction) {
@@ -98,7 +98,7 @@ TEST_CASE_METHOD(Parts, "cuda moves of elements that are not aligned are of byte
   cuda.add_kernel("ronde_move_1", [&seen](const FakeCuda::Launch& launch) {
     const auto table = launch.argument<kernels::CopyArguments>(0);
     seen.assign(table.segments, table.segments + table.count);
-    return FakeCuda::Action{.run = [] {}};
+    return [] {};
   });
   const auto* const odd = reinterpret_cast<const std::byte*>(source.data()) + 2;
   const std::vector<KernelSet::Move> some = {{source.data(), target.data(), 10},
@@ -129,7 +129,7 @@ TEST_CASE_METHOD(Parts, "a cuda segment of more elements than a launch counts is
   cuda.add_kernel("ronde_copy_f32_f16", [&seen](const FakeCuda::Launch& launch) {
     const auto table = launch.argument<kernels::CopyArguments>(0);
     seen.assign(table.segments, table.segments + table.count);
-    return FakeCuda::Action{.run = [] {}};
+    return [] {};
   });
   const std::vector<KernelSet::Move> large = {
       {source.data(), target.data(), (std::size_t{5} << 30) + 1}};

@@ -46,17 +46,12 @@ FakeCuda::FakeCuda(const Options& options) : state_(std::make_unique<State>()) {
 }
 
 FakeCuda::~FakeCuda() {
+  const fake::Hidden hidden;
   fake::the_one = nullptr;
-  for (const auto& [address, allocation] : state_->allocations) {
-    munmap(fake::pointer_to(address), allocation.bytes);
-    close(allocation.descriptor);
-  }
-  for (const auto& [address, mapping] : state_->mappings) {
-    munmap(fake::pointer_to(address), mapping.bytes);
-  }
   for (const auto& [address, memory] : state_->host_allocations) {
     std::free(fake::pointer_to(address));
   }
+  state_.reset();
 }
 
 vendor::SymbolLookup FakeCuda::lookup() const {
@@ -134,7 +129,7 @@ void FakeCuda::end_capture() {
 
 Result FakeCuda::queue(StreamHandle stream, std::function<bool()> is_over) {
   const std::lock_guard lock(state_->mutex);
-  return state_->enqueue(stream, Action{.is_over = std::move(is_over)});
+  return state_->enqueue(stream, std::move(is_over));
 }
 
 void FakeCuda::ask_again() {

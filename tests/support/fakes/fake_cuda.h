@@ -26,10 +26,11 @@ namespace ronde::test {
 /// streams are queues, and what was opened from an IPC handle has another address than its owner's.
 /// Streams can be held, calls can be made to fail, and whatever is acquired is counted.
 ///
-/// All work of all streams runs under the one mutex that every call takes. ThreadSanitizer so sees
-/// races between Ronde's threads, but none between streams: a missing wait leaves the accesses to
-/// device memory ordered by that mutex. Missing waits show as wrong results in some order of the
-/// streams, which `disorder` draws: ordering_test.cc runs the collectives over many seeds.
+/// Under ThreadSanitizer each stream is a fiber (stream_fiber.h), which nothing orders with threads
+/// and other streams but what orders them on a GPU: queueing work, events, words, and asking
+/// whether something has passed. So ThreadSanitizer reports a wait that is missing, in whatever
+/// order things have run. It knows one process only: ranks that are processes have streams that it
+/// does not see together.
 ///
 /// Ranks may be threads: contexts are current for a thread, as in the driver. There is one at a
 /// time, for the driver's functions are not members.
@@ -99,7 +100,7 @@ class FakeCuda {
   void ask_again();
 
   /// What a kernel does, by the name it is launched with: takes its arguments at the launch, and
-  /// returns what runs when the stream comes to it, or what is asked until it says that it is over.
+  /// returns what runs when the stream comes to it.
   struct Launch {
     unsigned blocks = 0;
     unsigned threads = 0;
@@ -109,11 +110,7 @@ class FakeCuda {
       return *static_cast<const T*>(arguments[index]);
     }
   };
-  struct Action {
-    std::function<void()> run = {};
-    std::function<bool()> is_over = {};
-  };
-  using Kernel = std::function<Action(const Launch&)>;
+  using Kernel = std::function<std::function<void()>(const Launch&)>;
   void add_kernel(const std::string& name, Kernel kernel);
 
   /// What is acquired at the moment.
@@ -136,7 +133,7 @@ class FakeCuda {
   struct State;
 
  private:
-  const std::unique_ptr<State> state_;
+  std::unique_ptr<State> state_;
 };
 
 }  // namespace ronde::test

@@ -1,13 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 // What the driver's functions do.
 #include <fcntl.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <cstdlib>
 #include <cstring>
+#include <fstream>
+#include <sstream>
 #include <string>
 
 #include "backends/gpu/driver/memory.h"
+#include "core/src/base/system.h"
 #include "tests/support/fakes/fake_cuda_state.h"
 
 namespace ronde::test::fake {
@@ -17,9 +22,14 @@ DevicePointer address_of(void* pointer) {
   return reinterpret_cast<DevicePointer>(pointer);
 }
 
-/// Null where there is none. Negative `descriptor`: memory that nothing else shows. Whole blocks
+Memory unmapped_last(void* memory, std::size_t bytes, UniqueFd file = {}) {
+  if (memory == MAP_FAILED) return nullptr;
+  return {memory, [bytes, file = std::move(file)](void* mapped) { munmap(mapped, bytes); }};
+}
+
+/// Null where there is none. Without a file it is memory that nothing else shows. Whole blocks
 /// begin where a block does, as in the driver.
-void* map_memory(int descriptor, std::size_t bytes) {
+Memory map_memory(UniqueFd file, std::size_t bytes) {
   const std::size_t room = bytes % kBlockBytes == 0 ? kBlockBytes : 0;
   void* const reserved =
       mmap(nullptr, bytes + room, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -28,9 +38,24 @@ void* map_memory(int descriptor, std::size_t bytes) {
   const std::size_t before = room == 0 ? 0 : (room - address_of(begin) % room) % room;
   if (before > 0) munmap(begin, before);
   if (before < room) munmap(begin + before + bytes, room - before);
-  const int flags = MAP_FIXED | (descriptor < 0 ? MAP_PRIVATE | MAP_ANONYMOUS : MAP_SHARED);
-  void* const memory = mmap(begin + before, bytes, PROT_READ | PROT_WRITE, flags, descriptor, 0);
-  return memory == MAP_FAILED ? nullptr : memory;
+  const int flags = MAP_FIXED | (file ? MAP_SHARED : MAP_PRIVATE | MAP_ANONYMOUS);
+  void* const memory = mmap(begin + before, bytes, PROT_READ | PROT_WRITE, flags, file.get(), 0);
+  return unmapped_last(memory, bytes, std::move(file));
+}
+
+/// Names the file that is mapped from this address on.
+std::string file_at(const void* memory) {
+  std::ifstream maps("/proc/self/maps");
+  std::ostringstream begin;
+  begin << std::hex << reinterpret_cast<std::uintptr_t>(memory) << '-';
+  for (std::string line; std::getline(maps, line);) {
+    if (!line.starts_with(begin.str())) continue;
+    std::istringstream fields(line);
+    std::string range, modes, offset, device, inode;
+    fields >> range >> modes >> offset >> device >> inode;
+    return device + " " + inode;
+  }
+  return {};
 }
 
 /// What the handle of memory holds: its number, and where another process finds it.
@@ -42,35 +67,36 @@ struct MemoryName {
 };
 
 /// Maps what another process has named. Its file is open there for as long as the memory lives.
-Result open_foreign(const MemoryName& name, DevicePointer* mapped, Mapping& mapping) {
+Memory open_foreign(const MemoryName& name) {
   const std::string path =
       "/proc/" + std::to_string(name.process) + "/fd/" + std::to_string(name.descriptor);
-  const int descriptor = open(path.c_str(), O_RDWR | O_CLOEXEC);
-  if (descriptor < 0) return kInvalidHandle;
-  mapping.bytes = name.bytes;
-  *mapped = address_of(map_memory(descriptor, name.bytes));
-  return close(descriptor), kSuccess;
+  UniqueFd file(open(path.c_str(), O_RDWR | O_CLOEXEC));
+  return file ? map_memory(std::move(file), name.bytes) : nullptr;
 }
 
-/// Maps what this process has named, as if it were another one's.
-Result open_own(State& s, const MemoryName& name, DevicePointer* mapped, Mapping& mapping) {
+/// Maps what this process has named, as if it were another one's; null if its owner has freed it.
+Memory open_own(const State& s, const MemoryName& name) {
   const auto found =
       std::find_if(s.allocations.begin(), s.allocations.end(),
                    [&](const auto& each) { return each.second.buffer_id == name.buffer_id; });
-  if (found == s.allocations.end()) return kInvalidHandle;  // its owner has freed it
+  if (found == s.allocations.end()) return nullptr;
   const Allocation& shown = found->second;
-  mapping.bytes = shown.bytes;
-  mapping.buffer_id = name.buffer_id;
-  const int descriptor = s.options.mappings_show_memory ? shown.descriptor : -1;
-  return *mapped = address_of(map_memory(descriptor, shown.bytes)), kSuccess;
+  if (!s.options.mappings_show_memory) return map_memory({}, shown.bytes);
+  if (kStreamsAreFibers) return shown.memory;
+  return map_memory(UniqueFd(dup(shown.descriptor)), shown.bytes);
 }
 
-FakeCuda::Action action_of(const StreamMemoryOperation& operation) {
-  // The host writes words, too.
+/// A word that is far ahead was written by its host, to end a wait that has become useless: what
+/// the stream does then needs no order.
+Work work_of(const StreamMemoryOperation& operation, Fiber& fiber) {
   const std::atomic_ref word(*reinterpret_cast<std::uint32_t*>(operation.address));
   const auto value = static_cast<std::uint32_t>(operation.value);
-  if (operation.operation == kWriteWord) return {.run = [=] { word.store(value); }};
-  return {.is_over = [=] { return static_cast<std::int32_t>(word.load() - value) >= 0; }};
+  if (operation.operation == kWriteWord) return once([=] { word.store(value); });
+  return [=, &fiber] {
+    const auto ahead = static_cast<std::int32_t>(word.load() - value);
+    if (ahead > 1 << 29) fiber.hide();
+    return ahead >= 0;
+  };
 }
 
 void add_queries(Functions& functions) {
@@ -143,11 +169,14 @@ void add_contexts(Functions& functions) {
 void add_memory(Functions& functions) {
   define<"cuMemAlloc_v2">(functions, [](State& s, DevicePointer* memory, std::size_t bytes) {
     if (bytes == 0) return kInvalidValue;
-    const int descriptor = memfd_create("fake device memory", MFD_CLOEXEC);
+    UniqueFd file(memfd_create("fake device memory", MFD_CLOEXEC));
+    const int descriptor = file.get();
     if (ftruncate(descriptor, static_cast<off_t>(bytes)) != 0) return kOutOfMemory;
-    *memory = address_of(map_memory(descriptor, bytes));
-    if (*memory == 0) return kOutOfMemory;
-    s.allocations[*memory] = {bytes, descriptor, ++s.last_number, s.options.memory_is_ipc_capable};
+    const Memory mapped = map_memory(std::move(file), bytes);
+    if (mapped == nullptr) return kOutOfMemory;
+    *memory = address_of(mapped.get());
+    s.allocations[*memory] = {mapped, bytes, descriptor, ++s.last_number,
+                              s.options.memory_is_ipc_capable};
     return kSuccess;
   });
   define<"cuMemFree_v2">(functions, [](State& s, DevicePointer memory) {
@@ -157,8 +186,6 @@ void add_memory(Functions& functions) {
       return each.second.buffer_id == found->second.buffer_id;
     });
     if (is_mapped && s.options.freeing_mapped_fails) return kInvalidValue;
-    munmap(pointer_to(memory), found->second.bytes);
-    close(found->second.descriptor);
     return s.allocations.erase(found), kSuccess;
   });
   define<"cuMemGetAddressRange_v2">(
@@ -190,21 +217,31 @@ void add_host_memory(Functions& functions) {
   });
   define<"cuMemFreeHost">(functions, [](State& s, void* memory) {
     if (s.host_allocations.erase(address_of(memory)) == 0) return kInvalidValue;
-    return std::free(memory), kSuccess;
+    show();  // ThreadSanitizer reports a stream that still uses it
+    std::free(memory);
+    return hide(), kSuccess;
   });
-  define<"cuMemHostRegister_v2">(functions,
-                                 [](State& s, void* memory, std::size_t bytes, unsigned) {
-                                   const DevicePointer begin = address_of(memory);
-                                   for (const auto& [other, range] : s.host_registrations) {
-                                     if (begin < other + range.bytes && other < begin + bytes)
-                                       return kHostMemoryAlreadyRegistered;
-                                   }
-                                   return s.host_registrations[begin] = {bytes}, kSuccess;
-                                 });
-  define<"cuMemHostGetDevicePointer_v2">(functions,
-                                         [](State&, DevicePointer* device, void* memory, unsigned) {
-                                           return *device = address_of(memory), kSuccess;
-                                         });
+  define<"cuMemHostRegister_v2">(
+      functions, [](State& s, void* memory, std::size_t bytes, unsigned) {
+        const DevicePointer begin = address_of(memory);
+        for (const auto& [other, range] : s.host_registrations) {
+          if (begin < other + range.bytes && other < begin + bytes)
+            return kHostMemoryAlreadyRegistered;
+        }
+        // Ranks have a file that they share at other addresses; their devices have it at one.
+        Memory& on_device = s.files[file_at(memory)];
+        if (on_device == nullptr) {
+          on_device = unmapped_last(mremap(memory, 0, bytes, MREMAP_MAYMOVE), bytes);
+        }
+        if (on_device == nullptr) return kInvalidValue;
+        return s.host_registrations[begin] = {bytes, on_device}, kSuccess;
+      });
+  define<"cuMemHostGetDevicePointer_v2">(
+      functions, [](State& s, DevicePointer* device, void* memory, unsigned) {
+        const auto found = s.host_registrations.find(address_of(memory));
+        if (found == s.host_registrations.end()) return kInvalidValue;
+        return *device = address_of(found->second.on_device.get()), kSuccess;
+      });
   define<"cuMemHostUnregister">(functions, [](State& s, void* memory) {
     return s.host_registrations.erase(address_of(memory)) == 1 ? kSuccess : kNotRegistered;
   });
@@ -223,7 +260,8 @@ void add_ipc(Functions& functions) {
   define<"cuIpcOpenMemHandle_v2">(
       functions, [](State& s, DevicePointer* mapped, IpcMemHandle handle, unsigned) {
         const auto open = std::find_if(s.mappings.begin(), s.mappings.end(), [&](const auto& each) {
-          return each.second.handle == handle.reserved && each.second.device == current_device();
+          return each.second.handle == handle.reserved &&
+                 (kStreamsAreFibers || each.second.device == current_device());
         });
         if (open != s.mappings.end())
           return *mapped = open->first, ++open->second.openings, kSuccess;
@@ -231,18 +269,17 @@ void add_ipc(Functions& functions) {
         std::memcpy(&name, handle.reserved.data(), sizeof name);
         const bool is_own = name.process == getpid();
         if (is_own == s.options.processes_share_memory) return kInvalidHandle;
-        Mapping mapping{.handle = handle.reserved, .device = current_device()};
-        const Result result =
-            is_own ? open_own(s, name, mapped, mapping) : open_foreign(name, mapped, mapping);
-        if (result != kSuccess) return result;
-        if (*mapped == 0) return kMapFailed;
-        return s.mappings[*mapped] = mapping, kSuccess;
+        const Memory memory = is_own ? open_own(s, name) : open_foreign(name);
+        if (memory == nullptr) return kInvalidHandle;
+        *mapped = address_of(memory.get());
+        s.mappings[*mapped] = {memory, name.bytes, is_own ? name.buffer_id : 0, handle.reserved,
+                               current_device()};
+        return kSuccess;
       });
   define<"cuIpcCloseMemHandle">(functions, [](State& s, DevicePointer mapped) {
     const auto found = s.mappings.find(mapped);
     if (found == s.mappings.end()) return kInvalidValue;
     if (--found->second.openings > 0) return kSuccess;
-    munmap(pointer_to(mapped), found->second.bytes);
     return s.mappings.erase(found), kSuccess;
   });
 }
@@ -267,47 +304,49 @@ void add_streams(Functions& functions) {
     const Stream* const stream = s.find_stream(handle);
     if (stream == nullptr) return kInvalidHandle;
     s.run();
-    return stream->queue.empty() ? kSuccess : kNotReady;
+    if (!stream->queue.empty()) return kNotReady;
+    return stream->fiber.order_before_caller(), kSuccess;
   });
-  define<"cuStreamSynchronize">(functions, [](State& s, StreamHandle stream) {
-    return s.wait_until([&] { return s.streams.at(stream).queue.empty(); });
+  define<"cuStreamSynchronize">(functions, [](State& s, StreamHandle handle) {
+    const Stream& stream = s.streams.at(handle);
+    s.wait_until([&] { return stream.queue.empty(); });
+    return stream.fiber.order_before_caller(), kSuccess;
   });
-  define<"cuStreamWaitEvent">(functions, [](State& s, StreamHandle stream, EventHandle event,
-                                            unsigned) {
-    const auto found = s.events.find(event);
-    if (found == s.events.end()) return kInvalidHandle;
-    return s.enqueue(stream, Work{.waits_for = found->second, .until = found->second->recorded});
-  });
-  define<"cuStreamBatchMemOp_v2">(functions, [](State& s, StreamHandle stream, unsigned count,
+  define<"cuStreamWaitEvent">(
+      functions, [](State& s, StreamHandle stream, EventHandle event, unsigned) {
+        const auto found = s.events.find(event);
+        if (found == s.events.end()) return kInvalidHandle;
+        return s.enqueue(stream, [reached = found->second] { return !reached || *reached; });
+      });
+  define<"cuStreamBatchMemOp_v2">(functions, [](State& s, StreamHandle handle, unsigned count,
                                                 StreamMemoryOperation* operations, unsigned) {
+    Stream* const stream = s.find_stream(handle);
+    if (stream == nullptr) return kInvalidHandle;
     for (unsigned i = 0; i < count; ++i) {
       if (operations[i].operation == kWriteWord && !s.options.written_words_show) continue;
-      const Result result = s.enqueue(stream, action_of(operations[i]));
-      if (result != kSuccess) return result;
+      s.enqueue(handle, work_of(operations[i], stream->fiber));
     }
     return kSuccess;
   });
   define<"cuMemcpyAsync">(functions, [](State& s, DevicePointer to, DevicePointer from,
                                         std::size_t bytes, StreamHandle stream) {
-    FakeCuda::Action copy = {.run = [=] { std::memmove(pointer_to(to), pointer_to(from), bytes); }};
-    if (!s.is_device_accessible(from)) {
-      // Pageable memory has been read when the call returns.
-      const std::vector<char> values(pointer_to(from), pointer_to(from) + bytes);
-      copy.run = [=] { std::memcpy(pointer_to(to), values.data(), bytes); };
+    if (s.is_device_accessible(from)) {
+      return s.enqueue(stream,
+                       once([=] { std::memmove(pointer_to(to), pointer_to(from), bytes); }));
     }
-    return s.enqueue(stream, std::move(copy));
+    // Pageable memory has been read when the call returns.
+    const std::vector<char> values(pointer_to(from), pointer_to(from) + bytes);
+    return s.enqueue(stream, once([=] { std::memcpy(pointer_to(to), values.data(), bytes); }));
   });
   define<"cuMemsetD8Async">(functions, [](State& s, DevicePointer to, unsigned char value,
                                           std::size_t bytes, StreamHandle stream) {
-    return s.enqueue(stream, {.run = [=] { std::memset(pointer_to(to), value, bytes); }});
+    return s.enqueue(stream, once([=] { std::memset(pointer_to(to), value, bytes); }));
   });
 }
 
 void add_events(Functions& functions) {
   define<"cuEventCreate">(functions, [](State& s, EventHandle* event, unsigned) {
-    *event = s.new_handle<EventHandle>();
-    s.events[*event] = std::make_shared<EventState>();
-    return kSuccess;
+    return s.events[*event = s.new_handle<EventHandle>()] = nullptr, kSuccess;
   });
   define<"cuEventDestroy_v2">(functions, [](State& s, EventHandle event) {
     return s.events.erase(event) == 1 ? kSuccess : kInvalidHandle;
@@ -315,15 +354,16 @@ void add_events(Functions& functions) {
   define<"cuEventRecord">(functions, [](State& s, EventHandle event, StreamHandle stream) {
     const auto found = s.events.find(event);
     if (found == s.events.end()) return kInvalidHandle;
-    const auto state = found->second;
-    const std::uint64_t number = ++state->recorded;
-    return s.enqueue(stream, {.run = [=] { state->completed = number; }});
+    const Recording reached = found->second = std::make_shared<std::atomic<bool>>();
+    return s.enqueue(stream, once([=] { *reached = true; }));
   });
   define<"cuEventQuery">(functions, [](State& s, EventHandle event) {
     const auto found = s.events.find(event);
     if (found == s.events.end()) return kInvalidHandle;
     s.run();
-    return found->second->completed == found->second->recorded ? kSuccess : kNotReady;
+    const Recording& reached = found->second;
+    if (reached == nullptr) return kSuccess;
+    return *reached ? acquire(reached.get()), kSuccess : kNotReady;
   });
 }
 
@@ -358,7 +398,7 @@ void add_kernels(Functions& functions) {
     const auto found = s.functions.find(function);
     if (found == s.functions.end()) return kInvalidHandle;
     if (blocks == 0 || threads == 0 || threads > 1024) return kInvalidValue;
-    return s.enqueue(stream, s.kernels.at(found->second)({blocks, threads, arguments}));
+    return s.enqueue(stream, once(s.kernels.at(found->second)({blocks, threads, arguments})));
   });
 }
 

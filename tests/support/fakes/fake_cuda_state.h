@@ -1,11 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <sys/mman.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
@@ -21,6 +19,7 @@
 
 #include "tests/support/fakes/fake_cuda.h"
 #include "tests/support/fakes/fake_library.h"
+#include "tests/support/fakes/stream_fiber.h"
 
 // What FakeCuda's functions share.
 namespace ronde::test {
@@ -34,40 +33,46 @@ std::vector<ContextHandle>& contexts();
 /// That of the current context, which there must be.
 int current_device();
 
-/// Times an event was recorded, and the last recording that the stream came to.
-struct EventState {
-  std::uint64_t recorded = 0;
-  std::uint64_t completed = 0;
-};
+/// Whether a stream has come to a recording of an event.
+using Recording = std::shared_ptr<std::atomic<bool>>;
 
-struct Work {
-  FakeCuda::Action action = {};
-  std::shared_ptr<EventState> waits_for = {};
-  std::uint64_t until = 0;
-
-  bool is_ready() const {
-    return (waits_for == nullptr || waits_for->completed >= until) &&
-           (!action.is_over || action.is_over());
-  }
-};
+/// Work that can always be done.
+template <typename Run>
+Work once(Run run) {
+  return [run = std::move(run)] { return run(), true; };
+}
 
 struct Stream {
+  /// Whether the next work could be done.
+  bool run_next() {
+    if (!fiber.run(queue.front())) return false;
+    queue.pop_front();
+    return true;
+  }
+
   std::deque<Work> queue;
+  Fiber fiber;
   bool is_held = false;
   bool is_late = false;       ///< in disorder, for a while
   bool is_destroyed = false;  ///< gone once what is queued has run
 };
 
+/// Mapped for as long as somebody holds it.
+using Memory = std::shared_ptr<void>;
+
 /// Memory that a second mapping shows at another address.
 struct Allocation {
+  Memory memory;
   std::size_t bytes = 0;
   int descriptor = -1;
   std::uint64_t buffer_id = 0;
   bool is_ipc_capable = true;
 };
 
-/// What a context has opened by IPC, and how often.
+/// What a context has opened by IPC, and how often. Where streams are fibers it is at the address
+/// of its owner, and the same for all contexts: else ThreadSanitizer would see other memory.
 struct Mapping {
+  Memory memory = {};
   std::size_t bytes = 0;
   std::uint64_t buffer_id = 0;  ///< of this process; else 0
   std::array<char, sizeof(IpcMemHandle)> handle = {};
@@ -77,6 +82,7 @@ struct Mapping {
 
 struct HostMemory {
   std::size_t bytes = 0;
+  Memory on_device = {};  ///< null: at the same address
 };
 
 /// The one of `items`, by their addresses, that holds `address`, or their end.
@@ -99,7 +105,7 @@ struct FakeCuda::State {
   };
 
   Options options;
-  std::mutex mutex;
+  fake::HiddenMutex mutex;
   std::condition_variable_any something_ran;
   Functions symbols;
   std::map<std::string, Failure> failures;
@@ -107,10 +113,11 @@ struct FakeCuda::State {
   std::map<std::string, Kernel> kernels;
   std::vector<int> retained;
   std::map<StreamHandle, fake::Stream> streams;
-  std::map<EventHandle, std::shared_ptr<fake::EventState>> events;
+  std::map<EventHandle, fake::Recording> events;  ///< the last one; null: none
   std::map<DevicePointer, fake::Allocation> allocations;
   std::map<DevicePointer, fake::Mapping> mappings;
   std::map<DevicePointer, fake::HostMemory> host_allocations, host_registrations;
+  std::map<std::string, fake::Memory> files;  ///< registered ones, as devices see them
   std::set<ModuleHandle> modules;
   std::map<FunctionHandle, std::string> functions;
   std::set<StreamHandle> captured;
@@ -138,10 +145,6 @@ struct FakeCuda::State {
     something_ran.notify_all();
   }
 
-  static bool can_run(const fake::Stream& stream) {
-    return !stream.is_held && !stream.queue.empty() && stream.queue.front().is_ready();
-  }
-
   /// Some streams come to nothing during hundreds of calls, so that others get far ahead.
   void choose_late_streams() {
     if (calls_to_come-- > 0) return;
@@ -151,24 +154,22 @@ struct FakeCuda::State {
 
   /// The next work of a stream that can run, in disorder of any; false if there is none.
   bool run_one(bool also_late) {
-    std::vector<fake::Stream*> ready;
+    std::vector<fake::Stream*> candidates;
     for (auto& [handle, stream] : streams) {
-      if (can_run(stream) && (also_late || !stream.is_late)) ready.push_back(&stream);
-      if (options.disorder == 0 && !ready.empty()) break;
+      const bool is_ready = !stream.is_held && !stream.queue.empty();
+      if (is_ready && (also_late || !stream.is_late)) candidates.push_back(&stream);
     }
-    if (ready.empty()) return false;
-    fake::Stream& stream = *ready[random() % ready.size()];
-    const fake::Work work = std::move(stream.queue.front());
-    stream.queue.pop_front();
-    if (work.action.run) work.action.run();
-    return true;
+    if (options.disorder != 0) std::shuffle(candidates.begin(), candidates.end(), random);
+    return std::ranges::any_of(candidates, &fake::Stream::run_next);
   }
 
   /// Blocks until `is_over`, while others run what there is.
   template <typename Condition>
   Result wait_until(Condition is_over) {
     while (!is_over()) {
-      if (options.disorder == 0 || !(run_one(false) || run_one(true))) something_ran.wait(mutex);
+      if (options.disorder != 0 && (run_one(false) || run_one(true))) continue;
+      const fake::Hidden hidden;
+      something_ran.wait(mutex);
     }
     something_ran.notify_all();
     return kSuccess;
@@ -180,13 +181,10 @@ struct FakeCuda::State {
     return found == streams.end() || found->second.is_destroyed ? nullptr : &found->second;
   }
 
-  Result enqueue(StreamHandle handle, FakeCuda::Action action) {
-    return enqueue(handle, fake::Work{.action = std::move(action)});
-  }
   Result enqueue(StreamHandle handle, fake::Work work) {
     fake::Stream* const stream = find_stream(handle);
     if (stream == nullptr) return kInvalidHandle;
-    stream->queue.push_back(std::move(work));
+    fake::release(&stream->queue.emplace_back(std::move(work)));
     run();
     return kSuccess;
   }

@@ -10,23 +10,23 @@ namespace {
 using namespace ronde::cuda::kernels;
 
 template <typename Thread>
-FakeCuda::Action grid_of(const FakeCuda::Launch& launch, Thread thread) {
-  return {.run = [blocks = launch.blocks, threads = launch.threads, thread] {
+std::function<void()> grid_of(const FakeCuda::Launch& launch, Thread thread) {
+  return [blocks = launch.blocks, threads = launch.threads, thread] {
     for (unsigned block = 0; block < blocks; ++block) {
       for (unsigned i = 0; i < threads; ++i) thread(Place{block, blocks, i});
     }
-  }};
+  };
 }
 
 template <typename From, typename To>
-FakeCuda::Action run_copy(const FakeCuda::Launch& launch) {
+std::function<void()> run_copy(const FakeCuda::Launch& launch) {
   return grid_of(launch, [how = launch.argument<CopyArguments>(0)](const Place& place) {
     copy_segments<From, To>(how, place);
   });
 }
 
 template <typename Element>
-FakeCuda::Action run_reduce(const FakeCuda::Launch& launch) {
+std::function<void()> run_reduce(const FakeCuda::Launch& launch) {
   return grid_of(launch, [how = launch.argument<ReductionArguments>(0)](const Place& place) {
     reduce_elements<Element>(how, place);
   });

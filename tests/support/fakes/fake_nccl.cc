@@ -44,8 +44,8 @@ struct Call {
   double factor = 1.0;  ///< of each rank's elements, in their type: that of kAverage
   /// Bytes from the beginning of a window; -1: in none.
   std::ptrdiff_t input_in_window = -1, output_in_window = -1;
-  bool is_done = false;
-  int number = 0;  ///< among those of its ranks, for processes
+  bool is_done = false;  ///< atomic
+  int number = 0;        ///< among those of its ranks, for processes
 
   bool is_message() const { return kind == Kind::Send || kind == Kind::Recv; }
 };
@@ -215,34 +215,49 @@ struct Ranks {
     for (std::size_t rank = 0; rank < calls.size(); ++rank) put(results[rank], calls[rank]->output);
   }
 
-  /// The stream of `rank` has come to the call.
+  void move(const Call& sent, const Call& received) {
+    const bool fits = sent.count == received.count && sent.type == received.type;
+    if (!fits) return misuses.add("a send and its receive do not fit each other");
+    put(taken(sent), received.output);
+  }
+
+  /// The stream of `rank` has come to the call: moves the data if it is the last one.
   void arrive(int rank, const std::shared_ptr<Call>& call) {
     if (is_torn) return;
     if (!files.folder.empty()) return publish(rank, *call);
+    fake::release(call.get());
+    const Calls together = meet(rank, call);
+    for (const auto& each : together) fake::acquire(each.get());
+    if (call->is_message() && !together.empty()) {
+      move(*together.front(), *together.back());
+    } else if (!together.empty()) {
+      run_collective(together);
+    }
+    for (const auto& each : together) std::atomic_ref(each->is_done) = true;
+  }
+
+  /// The calls of all ranks that belong to this one; empty while some are missing.
+  Calls meet(int rank, const std::shared_ptr<Call>& call) {
+    const fake::Hidden hidden;
     if (call->is_message()) {
       const bool is_sent = call->kind == Kind::Send;
       auto& queue = messages[is_sent ? std::pair(rank, call->other) : std::pair(call->other, rank)];
-      if (queue.empty() || queue.front()->kind == call->kind) return queue.push_back(call);
-      const Call& from = is_sent ? *call : *queue.front();
-      const Call& to = is_sent ? *queue.front() : *call;
-      const bool fits = from.count == to.count && from.type == to.type;
-      if (fits) put(taken(from), to.output);
-      if (!fits) misuses.add("a send and its receive do not fit each other");
-      call->is_done = queue.front()->is_done = true;
-      return queue.pop_front();
+      if (queue.empty() || queue.front()->kind == call->kind) return queue.push_back(call), Calls{};
+      const std::shared_ptr<Call> other = queue.front();
+      queue.pop_front();
+      return is_sent ? Calls{call, other} : Calls{other, call};
     }
     collectives[rank].push_back(call);
     const auto is_empty = [](const auto& each) { return each.second.empty(); };
     if (static_cast<int>(collectives.size()) < size || std::ranges::any_of(collectives, is_empty)) {
-      return;
+      return {};
     }
     Calls all;
     for (auto& [other, queue] : collectives) {
       all.push_back(queue.front());
       queue.pop_front();
     }
-    run_collective(all);
-    for (const auto& each : all) each->is_done = true;
+    return all;
   }
 
   /// The file of what `rank` brings to the call: to all, or to the rank `to`.
@@ -466,7 +481,8 @@ struct FakeNccl::State {
       }
       *has_begun = true;
       for (const auto& call : calls) launcher->ranks->finish(launcher->rank, call);
-      return std::ranges::all_of(calls, [](const auto& call) { return call->is_done; });
+      return std::ranges::all_of(
+          calls, [](const auto& call) { return std::atomic_ref(call->is_done).load(); });
     };
     const bool is_queued = cuda.queue(launch.stream, is_over) == cuda::kSuccess;
     if (!is_queued) misuses.add("a stream that has ended");
@@ -530,6 +546,7 @@ std::atomic<FakeNccl::State*> the_one{nullptr};
 struct EnterNccl {
   template <typename Body>
   Result operator()(const char* symbol, Body body) const {
+    const fake::Hidden hidden;
     FakeNccl::State& s = *the_one.load();
     ++s.calls_in_progress;
     const std::shared_ptr<void> leave(nullptr, [&s](void*) { --s.calls_in_progress; });
@@ -669,6 +686,8 @@ FakeNccl::~FakeNccl() {
   // An abort that nobody waits for may just be returning.
   while (state_->calls_in_progress > 0) std::this_thread::yield();
   the_one = nullptr;
+  const fake::Hidden hidden;
+  state_.reset();
 }
 
 vendor::SymbolLookup FakeNccl::lookup() const {

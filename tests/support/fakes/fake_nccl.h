@@ -75,7 +75,7 @@ class FakeNccl {
   struct State;
 
  private:
-  const std::unique_ptr<State> state_;
+  std::unique_ptr<State> state_;
 };
 
 }  // namespace ronde::test
