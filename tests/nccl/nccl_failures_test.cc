@@ -225,6 +225,20 @@ TEST_CASE("nccl's survivors of a rank that dies raise in time, with their memory
   machine.check_recovery();
 }
 
+TEST_CASE("nccl leaves a rank's queued work the memory that it uses, when the rank has left") {
+  NcclRanks machine(2);
+  machine.options.abort_bound = 50ms;
+  machine.options.exact = true;  // which packs
+  std::barrier together(2);
+  machine.run_to_its_death([&](Runtime& runtime, ProgramGpu& gpu) {
+    HeldSum sum(machine, runtime, gpu, runtime.topology().rank == 1);
+    together.arrive_and_wait();
+    if (runtime.topology().rank == 0) check(sum.death().rank == 1, "the one that left is named");
+  });
+  machine.cuda.release_all();
+  CHECK(machine.cuda.is_idle());
+}
+
 TEST_CASE("nccl work that does not end is given up at the limit of stalls") {
   NcclRanks machine(2);
   machine.config.stall_warn_s = 0.1;

@@ -7,6 +7,7 @@
 
 #include "tests/support/gpu/gpu_aware_messages.h"
 #include "tests/support/gpu/gpu_ranks.h"
+#include "tests/support/gpu/nccl_ranks.h"
 #include "tests/support/harness/case_table.h"
 #include "tests/support/harness/sanitizers.h"
 
@@ -122,10 +123,17 @@ void chain_sums(Runtime& runtime, ProgramGpu& gpu) {
   for (const GpuSum& sum : sums) sum.check_values(kRanks * (kRanks + 1) / 2, "a chain of sums");
 }
 
-void run(const Way& way, bool by_mpi) {
+template <typename Run>
+void run_seeds(Run run) {
   const auto [first, end] = seeds();
   for (unsigned seed = first; seed < end; ++seed) {
     INFO("RONDE_TEST_SEED=" << seed << " repeats this order as far as threads allow");
+    run(seed);
+  }
+}
+
+void run(const Way& way, bool by_mpi) {
+  run_seeds([&](unsigned seed) {
     FakeMachine machine({.devices = kDevices, .disorder = seed});
     GpuAwareMessages messages{inproc::Group(kRanks)};
     CudaOptions options = cuda_options_of(machine, way);
@@ -135,7 +143,17 @@ void run(const Way& way, bool by_mpi) {
       chain_sums(runtime, gpu);
       check((cuda_counter(runtime, "mpi_operations") > 0) == by_mpi, "by MPI, or not");
     });
-  }
+  });
+}
+
+void run_by_nccl() {
+  run_seeds([](unsigned seed) {
+    NcclRanks machine(kRanks, {}, {.devices = kRanks, .disorder = seed});
+    machine.run([](Runtime& runtime, ProgramGpu& gpu) {
+      exchange(runtime, gpu);
+      chain_sums(runtime, gpu);
+    });
+  });
 }
 
 [[maybe_unused]] const bool kRegistered = [] {
@@ -147,6 +165,7 @@ void run(const Way& way, bool by_mpi) {
   }
   add_case("cuda ordering: collectives in many orders of the streams, by MPI", "",
            [] { run(kStaged, true); });
+  add_case("cuda ordering: collectives in many orders of the streams, by NCCL", "", run_by_nccl);
   return true;
 }();
 
