@@ -5,10 +5,10 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
-#include <sstream>
 #include <string>
 
 #include "backends/gpu/driver/memory.h"
@@ -44,16 +44,13 @@ Memory map_memory(UniqueFd file, std::size_t bytes) {
 }
 
 /// Names the file that is mapped from this address on.
-std::string file_at(const void* memory) {
+std::string file_at(DevicePointer address) {
   std::ifstream maps("/proc/self/maps");
-  std::ostringstream begin;
-  begin << std::hex << reinterpret_cast<std::uintptr_t>(memory) << '-';
   for (std::string line; std::getline(maps, line);) {
-    if (!line.starts_with(begin.str())) continue;
-    std::istringstream fields(line);
-    std::string range, modes, offset, device, inode;
-    fields >> range >> modes >> offset >> device >> inode;
-    return device + " " + inode;
+    DevicePointer begin = 0;
+    int behind = 0;
+    std::sscanf(line.c_str(), "%llx-%*s %*s %*s %n", &begin, &behind);
+    if (begin == address) return line.substr(static_cast<std::size_t>(behind));
   }
   return {};
 }
@@ -229,7 +226,7 @@ void add_host_memory(Functions& functions) {
             return kHostMemoryAlreadyRegistered;
         }
         // Ranks have a file that they share at other addresses; their devices have it at one.
-        Memory& on_device = s.files[file_at(memory)];
+        Memory& on_device = s.files[file_at(begin)];
         if (on_device == nullptr) {
           on_device = unmapped_last(mremap(memory, 0, bytes, MREMAP_MAYMOVE), bytes);
         }
