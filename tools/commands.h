@@ -6,6 +6,7 @@
 #include <exception>
 #include <iostream>
 #include <string>
+#include <vector>
 
 #include "ronde/error.h"
 
@@ -19,8 +20,9 @@ inline constexpr int kUsageExit = 2;
 /// @{
 void add_info(CLI::App& app, int& exit_code);
 void add_prof(CLI::App& app, int& exit_code);
-/// Its exit code is that of the rank that failed first, or 128 and the number of a signal.
-void add_run(CLI::App& app, int& exit_code);
+/// `program`: its words, as given after "--". Its exit code is that of the rank that failed first,
+/// or 128 and the number of a signal.
+void add_run(CLI::App& app, std::vector<std::string> program, int& exit_code);
 /// Its exit code is 1 if no job runs.
 void add_top(CLI::App& app, int& exit_code);
 void add_tune(CLI::App& app, int& exit_code);

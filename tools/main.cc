@@ -1,7 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <vector>
+
 #include "ronde/build_info.h"
 #include "tools/bench/bench.h"
 #include "tools/commands.h"
+
+namespace {
+
+/// Returns the words after "--", and takes them off: CLI11 would change those in brackets.
+std::vector<std::string> split_program(int& argc, char** argv) {
+  char** const end = argv + argc;
+  char** const mark =
+      std::find_if(argv, end, [](const char* word) { return word == std::string("--"); });
+  argc = static_cast<int>(mark - argv);
+  return mark == end ? std::vector<std::string>() : std::vector<std::string>(mark + 1, end);
+}
+
+}  // namespace
 
 int main(int argc, char** argv) {
   CLI::App app("Ronde: data-parallel training for LibTorch programs", "ronde");
@@ -11,7 +27,9 @@ int main(int argc, char** argv) {
   ronde::tool::add_info(app, exit_code);
   ronde::tool::add_bench(app, exit_code);
   ronde::tool::add_prof(app, exit_code);
-  ronde::tool::add_run(app, exit_code);
+  const bool runs = argc > 1 && argv[1] == std::string("run");
+  ronde::tool::add_run(app, runs ? split_program(argc, argv) : std::vector<std::string>(),
+                       exit_code);
   ronde::tool::add_top(app, exit_code);
   ronde::tool::add_tune(app, exit_code);
   try {

@@ -5,6 +5,7 @@
 #include <csignal>
 #include <limits>
 #include <memory>
+#include <utility>
 
 #include "tools/commands.h"
 #include "tools/run/agent/agent.h"
@@ -39,7 +40,7 @@ int start(const launch::Options& options) {
 
 }  // namespace
 
-void add_run(CLI::App& app, int& exit_code) {
+void add_run(CLI::App& app, std::vector<std::string> program, int& exit_code) {
   CLI::App& run = *app.add_subcommand(
       "run", "Start a program as ranks of this host or of several, and again if it fails");
   const auto options = std::make_shared<launch::Options>();
@@ -84,7 +85,8 @@ void add_run(CLI::App& app, int& exit_code) {
       ->check(time)
       ->capture_default_str();
   run.add_flag("--agent", options->agent)->group("");  // Note [Launcher and agents]
-  run.add_option("command", options->command, "after --: the program and its arguments");
+  options->command = std::move(program);
+  run.add_option("words", options->misplaced, "-- program arguments...");
   run.positionals_at_end();
   run.callback([options, &exit_code] { exit_code = start(*options); });
 }

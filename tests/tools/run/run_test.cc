@@ -282,6 +282,14 @@ TEST_CASE("no rank outlives ronde run or its agent, killed") {
   }
 }
 
+TEST_CASE("ronde run gives a program its arguments as they are") {
+  const Words given = {"[own]", "[1,2]", "--", "-n", "a b", "", "run", "--help"};
+  Words words = {"run", "-n", "1", "--plain", "--", "printf", "<%s>\n"};
+  words.insert(words.end(), given.begin(), given.end());
+  CHECK(ended(0, run_command(words)).out ==
+        "<[own]>\n<[1,2]>\n<-->\n<-n>\n<a b>\n<>\n<run>\n<--help>\n");
+}
+
 TEST_CASE("what ronde run cannot start is said in a line") {
   const TemporaryFolder folder;
   write_bytes(folder / "empty", "# nobody\n");
@@ -298,6 +306,7 @@ TEST_CASE("what ronde run cannot start is said in a line") {
   const std::vector<Row> rows = {
       {{}, "true", 2, "give -n, or --hosts with their slots"},
       {{"-n", "2"}, "", 2, "give the program after --"},
+      {{"-n", "2", "./edsr"}, "true", 2, "give the program after --: ./edsr stands before it"},
       {{"-n", "0"}, "true", 2, "not in range"},
       {{"-n", "2"}, "no-such-program", 1, "there is no program no-such-program in PATH"},
       {{"-n", "2"}, "./no-such", 1, "there is no program ./no-such (seen from /"},

@@ -29,7 +29,8 @@ struct Options {
   double grow_s = 0;   ///< how often a job with fewer ranks looks for hosts; 0: never
   bool plain = false;  ///< output without the rank before each line
   bool agent = false;
-  std::vector<std::string> command;
+  std::vector<std::string> command;    ///< the program and its arguments
+  std::vector<std::string> misplaced;  ///< words that are not after "--"
 };
 
 /// A host and how many ranks it may run.

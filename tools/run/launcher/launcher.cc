@@ -110,7 +110,11 @@ Options checked(Options options) {
        {options.grace_s, options.connect_s, options.wait_s, options.backoff_s, options.grow_s}) {
     if (std::isnan(time)) throw UsageError("a time in seconds is no number (nan)");
   }
-  if (options.command.empty()) throw UsageError("give the program after --");
+  if (options.command.empty() || !options.misplaced.empty()) {
+    throw UsageError(
+        "give the program after --" +
+        (options.misplaced.empty() ? "" : ": " + options.misplaced.front() + " stands before it"));
+  }
   if (options.folder.empty()) options.folder = std::filesystem::current_path();
   return options;
 }
