@@ -13,6 +13,7 @@
 #include <cstdlib>
 #include <utility>
 
+#include "tests/support/processes/beside.h"
 #include "tests/support/processes/temporary_folder.h"
 
 namespace ronde::test {
