@@ -8,6 +8,7 @@
 #include <functional>
 #include <utility>
 
+#include "backends/gpu/base/abandon.h"
 #include "backends/gpu/base/poll_until.h"
 #include "backends/gpu/driver/device_query.h"
 #include "core/src/base/fields.h"
@@ -91,10 +92,13 @@ Channel::Channel(std::shared_ptr<const NcclApi> api, const NcclOptions& the_opti
 }
 
 Channel::~Channel() {
-  // An abort after connecting has failed may hang, and NCCL use the memory: it is left then.
-  const bool has_ended = communicator->abort(Clock::now() + options.abort_bound);
-  if (!has_ended || window_memory == nullptr) return;
-  resources.context()->release(communicator->api().free, window_memory);
+  using Context = std::shared_ptr<const cuda::DeviceContext>;
+  // An abort after connecting has failed may hang: what NCCL uses then is left.
+  if (!communicator->abort(Clock::now() + options.abort_bound)) {
+    gpu::abandon(std::make_unique<Context>(resources.context()));
+  } else if (window_memory != nullptr) {
+    resources.context()->release(communicator->api().free, window_memory);
+  }
 }
 
 void Channel::connect(const UniqueId& id) {

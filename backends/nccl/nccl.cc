@@ -223,7 +223,7 @@ std::unique_ptr<Backend> make_backend(const NcclOptions& options, BackendContext
     problem = error.what();
   }
   if (!options.fallback) throw UsageError(problem);
-  context.warn(problem + ". Until then the backend 'cuda' moves tensors on GPUs");
+  context.warn(problem + ". In its place the backend 'cuda' moves tensors on GPUs");
   device = kFellBack;
   return options.fallback(context);
 }

@@ -159,15 +159,17 @@ TEST_CASE(
   CHECK(commands_in(machine / "first.jsonl").size() == 1);
 
   std::ofstream(machine / "build-gpu/gpu_check.failed", std::ios::app)
-      << "part 12 again:\\ hangs program 2 gpu_tests helper:\\ a\\ gpu\\ waits\\*\n";
+      << "part 12 again:\\ hangs program 2 gpu_tests helper:\\ a\\ gpu\\ waits\\*\n"
+      << "part 5 again:\\ silent false\n";
   check_stage(machine, "second",
               {{"again: PyTorch", failed},
                {"again: 2 ranks: EDSR", failed},
                {"again: memcheck", "failed: status 9"},
                {"again: hangs", "failed: status 124"},
+               {"again: silent", failed},
                {"2 ranks: EDSR in bf16", failed},
                {"2 ranks: set-ups by MPS", "left out: there is no nvidia-cuda-mps-control"}},
-              14);
+              15);
   CHECK_THAT(read_text(machine.report("second")),
              Contains("watchdog: test 'helper: a gpu waits for what nobody writes' on rank 1") &&
                  Contains("bin/gpu_tests(+0x"));

@@ -86,7 +86,7 @@ void add_run(CLI::App& app, std::vector<std::string> program, int& exit_code) {
       ->capture_default_str();
   run.add_flag("--agent", options->agent)->group("");  // Note [Launcher and agents]
   options->command = std::move(program);
-  run.add_option("words", options->misplaced, "-- program arguments...");
+  run.add_option("program", options->misplaced, "after --: the program and its arguments");
   run.positionals_at_end();
   run.callback([options, &exit_code] { exit_code = start(*options); });
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "core/src/loop/process_set_maker.h"
 
+#include <exception>
 #include <utility>
 
 #include "core/src/agree/exchange_coordinator.h"

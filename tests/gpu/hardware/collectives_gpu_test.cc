@@ -34,7 +34,7 @@ int number_of_ranks() {
 
 RuntimeOptions options_of(const SetUp& set_up) {
   Config config = load_config_from_environment().config;
-  config.log_level = "warning";
+  if (std::getenv("RONDE_LOG_LEVEL") == nullptr) config.log_level = "warning";
   config.gpu_backend = set_up.backend;
   config.cuda_ipc = set_up.ipc;
   config.registration_cache = set_up.cache;

@@ -226,7 +226,9 @@ void add_host_memory(Functions& functions) {
             return kHostMemoryAlreadyRegistered;
         }
         // Ranks have a file that they share at other addresses; their devices have it at one.
-        Memory& on_device = s.files[file_at(begin)];
+        const std::string file = file_at(begin);
+        if (file.empty()) return kInvalidValue;  // a mapping is registered from its begin
+        Memory& on_device = s.files[file];
         if (on_device == nullptr) {
           on_device = unmapped_last(mremap(memory, 0, bytes, MREMAP_MAYMOVE), bytes);
         }

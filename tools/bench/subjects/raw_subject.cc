@@ -114,7 +114,12 @@ void RawSubject::run(Request request) {
 void RawSubject::release_peer_memory() {
   if (has_released_ || devices_.empty()) return;
   has_released_ = true;
-  for (const auto& device : devices_) device->release_peer_memory();
+  for (const auto& device : devices_) {
+    // One that failed in its trial may have work queued, which peers' memory must outlive.
+    const std::shared_ptr<DeviceStreams> streams = device->device_streams();
+    if (streams && streams->drain(std::chrono::seconds(2)) != DrainStatus::Reached) device->abort();
+    device->release_peer_memory();
+  }
   peers_->barrier();
 }
 
