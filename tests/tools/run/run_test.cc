@@ -283,6 +283,7 @@ TEST_CASE("no rank outlives ronde run or its agent, killed") {
 }
 
 TEST_CASE("ronde run gives a program its arguments as they are") {
+  CHECK_THAT(ended(0, run_command({"run", "--help"})).out, Contains("after --: the program"));
   const Words given = {"[own]", "[1,2]", "--", "-n", "a b", "", "run", "--help"};
   Words words = {"run", "-n", "1", "--plain", "--", "printf", "<%s>\n"};
   words.insert(words.end(), given.begin(), given.end());
