@@ -170,12 +170,15 @@ void check_fallback(NcclRanks& machine, const std::string& reason) {
   backend.symbols = machine.cuda.lookup();
   backend.kernel_image = "an image";
   machine.options.fallback = cuda_backend_factory(backend).create;
-  machine.run([](Runtime& runtime, ProgramGpu& gpu) {
+  machine.run_to_its_death([](Runtime& runtime, ProgramGpu& gpu) {
     const ProcessSet set = runtime.add_process_set({0, 1, 2});
     for (int step = 0; step < 3; ++step) sum_on_gpu(runtime, gpu, 500);
     sum_on_gpu(runtime, gpu, 500, set);
     check_counters(runtime, {{"ipc_operations", 3}});
+    runtime.shutdown();
   });
+  machine.end_connecting();  // of ranks that NCCL keeps in its call
+  machine.check_clean();
   REQUIRE(machine.warnings.size() == 1);
   CHECK_THAT(
       machine.warnings[0],
