@@ -6,14 +6,16 @@
 #
 #   scripts/gpu_kit.sh [KIT]
 #
-# KIT           what to make (default: .cache/gpu_kit.tar.gz, which git ignores)
+# KIT                what to make (default: .cache/gpu_kit.tar.gz, which git ignores)
 #
-# RONDE_BUILD   the build folder, with LibTorch and CUDA (default: build)
+# RONDE_BUILD        the build folder, with LibTorch and CUDA (default: build)
+# RONDE_VENV         as in scripts/deps.sh: its pip fetches NCCL from PyPI
+# GPU_KIT_MEGABYTES  the most that the kit may have (default: 45)
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 if [[ ${1:-} == -* ]] || (($# > 1)); then
-  sed -n '3,11s/^# \{0,1\}//p' "$0" >&2
+  sed -n '3,13s/^# \{0,1\}//p' "$0" >&2
   exit 2
 fi
 kit=$(realpath -m "${1:-.cache/gpu_kit.tar.gz}")
@@ -55,7 +57,10 @@ rm "$folder/rpath.cmake"
 
 if [[ ! -f $kNccl ]]; then
   mkdir -p "$kCache"
-  python3 scripts/slim_nccl.py "$kNccl" || fail "NCCL cannot be downloaded from PyPI"
+  # Debian's python3 has no pip; the environment that scripts/deps.sh makes has one.
+  python="${RONDE_VENV:-$kCache/venv-torch-2.11.0}/bin/python"
+  if [[ ! -x $python ]]; then python=python3; fi
+  "$python" scripts/slim_nccl.py "$kNccl" || fail "NCCL cannot be downloaded from PyPI"
 fi
 cp "$kNccl" "$folder/nccl/libnccl.so.2"
 tar --sparse --hole-detection=raw -czf "$kit" -C "$folder" .

@@ -28,8 +28,8 @@ struct NcclOptions {
   /// NCCL_MULTI_RANK_GPU_ENABLE: NCCL 2.30 and newer serve ranks that share a GPU.
   bool ranks_may_share_gpus = false;
 
-  /// Makes the backend used instead if ranks share a GPU and NCCL does not support it. Without it,
-  /// such ranks are an error.
+  /// Makes the backend used instead where NCCL cannot connect all ranks: they share a GPU, have
+  /// different versions, or a call fails. Without it, that is an error.
   std::function<std::unique_ptr<Backend>(BackendContext&)> fallback = {};
 
   /// Receives the UUID of the rank's GPU once the ranks connect.

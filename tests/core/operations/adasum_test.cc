@@ -100,7 +100,7 @@ TEST_CASE(
   for (const std::size_t size : {1U, 2U, 3U, 5U, 7U}) {
     CHECK(adasum_of_rows(Rows(size, {1.25F, -3, 0.1F})) == std::vector<float>{1.25F, -3, 0.1F});
   }
-  // The same bits on all ranks, also of trees that are not whole.
+  // All ranks get equal bits, also where the tree is not whole.
   Rows rows;
   for (float rank = 1; rank <= 7; ++rank) {
     rows.push_back({0.3F * rank, -7 / rank, 1 + rank});

@@ -16,7 +16,7 @@ TEST_CASE(
   config.fusion_bytes = 64;
   const auto body = [](int rank, Runtime& runtime) {
     for (const bool to_front : {true, false}) {
-      // Of 100 rows of three each rank keeps 34 or 33.
+      // Each rank keeps 33 or 34 of 100 rows of three elements.
       const std::size_t first = rank == 0 ? 0 : 99 * static_cast<std::size_t>(rank) + 3;
       std::vector<float> input(300);
       std::iota(input.begin(), input.end(), 10'000.0F * static_cast<float>(rank));

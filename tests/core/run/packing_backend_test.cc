@@ -67,7 +67,7 @@ struct Sum {
   Segment segment;
 };
 
-/// Of odd sizes, with small numbers in them: 275 elements in all.
+/// Returns tensors of odd sizes, 275 elements in all, with small numbers in them.
 std::vector<TensorValues> tensors_of(DataType dtype) {
   std::vector<TensorValues> tensors;
   std::size_t next = 0;

@@ -61,7 +61,7 @@ Expected check_same(const Result& result, const Rows& points, int iterations) {
   return expected;
 }
 
-/// The same of whole numbers, whose sums are exact.
+/// Checks a result of whole numbers, whose sums are exact, for equality.
 void check_equal(const Result& result, const Rows& points, int iterations) {
   const Expected expected = check_same(result, points, iterations);
   CHECK(result.centroids() == flatten(expected.centroids));

@@ -18,7 +18,7 @@ namespace {
 using namespace ronde;
 using namespace ronde::mpi;
 
-/// Of the program's own MPI, so that it is not finalised with a backend.
+/// Returns the environment of an MPI that the program has started: no backend finalises it.
 std::shared_ptr<MpiEnvironment> environment() {
   static const bool is_started = [] {
     test::init_mpi(MPI_THREAD_MULTIPLE);

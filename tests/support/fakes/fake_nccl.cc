@@ -312,7 +312,7 @@ struct Ranks {
   const int size;
   Misuses& misuses;
   const Files files;
-  /// Of calls so far, for processes: messages by peer.
+  /// Counts the calls so far of ranks that are processes, messages by peer.
   std::map<std::pair<Kind, int>, int> numbers;
   static constexpr std::pair kCollective = {Kind::AllReduce, -1};
   std::set<int> devices;                      ///< of those that have come; under FakeNccl's lock
