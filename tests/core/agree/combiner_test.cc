@@ -16,35 +16,16 @@ using Ranks = std::vector<std::int32_t>;
 const TimePoint kStart{std::chrono::hours(1)};
 constexpr milliseconds kPatience{100};
 
-ReadyMessage slots(std::vector<std::size_t> ready, std::vector<std::size_t> absent = {},
-                   std::uint64_t seen = 0) {
+ReadyMessage ready_for(std::size_t slot) {
   ReadyMessage message;
-  message.decisions_seen = seen;
-  for (const std::size_t slot : ready) message.cached.set(slot);
-  for (const std::size_t slot : absent) message.absent.set(slot);
+  message.cached.set(slot);
   return message;
 }
 
-ReadyMessage request(const std::string& key, std::int64_t count = 2, bool contributes = true) {
+ReadyMessage request(const std::string& key) {
   ReadyMessage message;
-  message.requests = {{key, spec_for(key, spec_with({count})), contributes}};
+  message.requests = {{key, spec_for(key), true}};
   return message;
-}
-
-ReadyMessage unnamed(std::uint64_t sequence, std::uint32_t slot, bool contributes = true,
-                     std::uint64_t seen = 0) {
-  ReadyMessage message;
-  message.decisions_seen = seen;
-  message.keyed = {{unnamed_key(sequence), slot, contributes}};
-  return message;
-}
-
-using Bits = std::vector<std::size_t>;
-
-Bits bits_of(const BitVector& vector) {
-  Bits bits;
-  vector.for_each([&](std::size_t bit) { bits.push_back(bit); });
-  return bits;
 }
 
 /// The decision number `number`, which gives `slot` to `key`.
@@ -102,32 +83,6 @@ TEST_CASE("messages go on at once, rank by rank, in their order and before a tim
   CHECK(parts[1].ready.expired == std::vector<std::string>{"a"});
 }
 
-TEST_CASE("what all ranks of a host are ready for is sent once, when the last one is") {
-  Host host;
-  const auto add = [&](int rank, const ReadyMessage& ready) {
-    host.add({{rank, ready}, {rank, request("x", 2, rank == 5)}, {rank, unnamed(3, 9, false)}});
-  };
-  add(5, slots({1, 70}, {70}));
-  add(4, slots({1, 2, 70}, {2, 70}));
-  host.take({});
-  add(7, slots({1, 2, 70}, {1, 2, 70}));
-  const ReadyMessage ready = host.take({{4, 5, 7}})[0].ready;
-  CHECK(bits_of(ready.cached) == Bits{1, 70});
-  // A slot is absent where no rank contributes.
-  CHECK(bits_of(ready.absent) == Bits{70});
-  REQUIRE(ready.requests.size() == 1);
-  CHECK(ready.requests[0].key == "x");
-  CHECK(ready.requests[0].contributes);
-  REQUIRE(ready.keyed.size() == 1);
-  CHECK(ready.keyed[0].key == unnamed_key(3));
-  CHECK_FALSE(ready.keyed[0].contributes);
-  CHECK(host.combiner.counters().combined.get() == 4);
-  CHECK(host.combiner.counters().scattered.get() == 0);
-  host.add({{5, slots({2})}});
-  CHECK(bits_of(host.take({{4, 5, 7}})[0].ready.cached) == Bits{2});
-  CHECK_FALSE(host.combiner.next_deadline());
-}
-
 TEST_CASE("what was refused to every rank of a host is combined again when it is announced anew") {
   Host host;
   const TimePoint late = kStart + kPatience;
@@ -160,12 +115,12 @@ TEST_CASE("a timeout or a shutdown does not overtake what its rank has announced
   if (expires) end.expired = {"x"};
   end.shutdown = !expires;
   Host host;
-  host.add({{5, slots({3})}, {5, request("x")}, {7, slots({3})}, {5, end}});
+  host.add({{5, ready_for(3)}, {5, request("x")}, {7, ready_for(3)}, {5, end}});
   // This holds if a decision passes in between.
   host.combiner.pass(assignment(1, "y", 8));
   const ReadyMessage ready = host.take({{5}, {7}})[0].ready;
   CHECK(ready.decisions_seen == 0);
-  CHECK(bits_of(ready.cached) == Bits{3});
+  CHECK(ready.cached.test(3));
   CHECK(ready.requests.size() == 1);
   CHECK(ready.expired == end.expired);
   CHECK(ready.shutdown == end.shutdown);
@@ -173,13 +128,13 @@ TEST_CASE("a timeout or a shutdown does not overtake what its rank has announced
 
 TEST_CASE("a combiner refuses invalid messages") {
   Host host;
-  CHECK_THROWS_WITH(host.combiner.add(6, slots({0}), kStart), Catch::Contains("another host"));
+  CHECK_THROWS_WITH(host.combiner.add(6, ready_for(0), kStart), Catch::Contains("another host"));
   host.combiner.add(4, request("x"), kStart);
   CHECK_THROWS_WITH(host.combiner.add(4, request("x"), kStart),
                     Catch::Contains("rank 4 announced"));
   // In a process set, texts number ranks as the group does.
   Combiner of_set({0, 2}, kPatience, {9, 3, 5});
-  CHECK_THROWS_WITH(of_set.add(1, slots({0}), kStart), Catch::Contains("rank 3 announced"));
+  CHECK_THROWS_WITH(of_set.add(1, ready_for(0), kStart), Catch::Contains("rank 3 announced"));
   of_set.add(2, request("x"), kStart);
   CHECK_THROWS_WITH(of_set.add(2, request("x"), kStart), Catch::Contains("rank 5 announced"));
 }

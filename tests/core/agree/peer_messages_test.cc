@@ -31,6 +31,13 @@ std::vector<std::string> exchanges() {
   return {config_digest(group_wide_fingerprint(test_config())), "", ""};
 }
 
+void check_named(const std::function<void()>& action, const std::string& text) {
+  const Death death = death_of(action);
+  CHECK(death.rank == 1);
+  CHECK_THAT(death.text,
+             Catch::StartsWith("rank 1 sent an invalid message: ") && Catch::Contains(text));
+}
+
 }  // namespace
 
 TEST_CASE("a rank that sends an invalid message in the start is named") {
@@ -42,11 +49,8 @@ TEST_CASE("a rank that sends an invalid message in the start is named") {
       {from_rank_1(FinishedMessage{}), "unexpected control message"},
       {{Incoming::Kind::Message, 1, "\xff"}, "unknown type"}};
   for (const auto& [incoming, text] : rows) {
-    const Death death =
-        death_of([&] { Runtime(options_with({.exchanges = {}, .afterwards = {incoming}})); });
-    CHECK(death.rank == 1);
-    CHECK_THAT(death.text,
-               Catch::StartsWith("rank 1 sent an invalid message: ") && Catch::Contains(text));
+    const RuntimeOptions options = options_with({.exchanges = {}, .afterwards = {incoming}});
+    check_named([&] { Runtime{options}; }, text);
   }
 }
 
@@ -72,10 +76,7 @@ TEST_CASE("a rank that sends rank 0 an invalid message ends the group and is nam
       {{Incoming::Kind::Message, 1, "\xff"}, "unknown type"}};
   for (const auto& [incoming, text] : rows) {
     Runtime runtime(options_with({.exchanges = exchanges(), .afterwards = {incoming}}));
-    const Death death = death_of([&] { runtime.run(barrier_request()); });
-    CHECK(death.rank == 1);
-    CHECK_THAT(death.text,
-               Catch::StartsWith("rank 1 sent an invalid message: ") && Catch::Contains(text));
+    check_named([&] { runtime.run(barrier_request()); }, text);
   }
 }
 

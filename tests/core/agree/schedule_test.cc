@@ -10,25 +10,6 @@
 using namespace ronde;
 using namespace ronde::test;
 
-TEST_CASE("ranks that repeat the same step freeze it and need no more messages") {
-  constexpr int kRanks = 3;
-  std::latch checked(kRanks);  // a shutdown thaws
-  run_group(kRanks, [&](int, Runtime& runtime) {
-    RepeatedSteps steps(runtime, 20);
-    steps.freeze();
-    // A first step of the schedule, so that decisions on their way have come.
-    steps.run(0);
-    const auto messages = counter_of(runtime, "coordinator", "ready_messages");
-    for (int step = 0; step < 30; ++step) steps.run(step);
-    check(counter_of(runtime, "coordinator", "ready_messages") == messages, "no message was sent");
-    check(schedule_counter(runtime, "thaws") == 0, "nothing thawed");
-    check(schedule_counter(runtime, "tensors") >= 30 * 20, "the schedule served the tensors");
-    const auto buckets = schedule_counter(runtime, "buckets");
-    check(buckets >= 30 && buckets <= 40, "all tensors of a step are one bucket");
-    checked.arrive_and_wait();
-  });
-}
-
 TEST_CASE("patterns that repeat an operation freeze, with and without names") {
   using Pattern = std::vector<std::pair<std::string, std::size_t>>;  // names and sizes
   const Pattern pattern = GENERATE(Pattern{{"critic", 3}, {"critic", 3}, {"actor", 5}},
@@ -125,7 +106,7 @@ TEST_CASE("a frozen schedule gives way to whatever any rank does differently") {
   constexpr int kRanks = 3;
   const std::string deviation =
       GENERATE("a new tensor", "another shape", "another op", "a barrier", "no name",
-               "nothing to contribute", "a timeout", "fewer tensors");
+               "nothing to contribute", "a timeout", "a refusal", "fewer tensors");
   CAPTURE(deviation);
   run_group(kRanks, [&](int rank, Runtime& runtime) {
     RepeatedSteps steps(runtime, 6);
@@ -142,10 +123,15 @@ TEST_CASE("a frozen schedule gives way to whatever any rank does differently") {
       if (deviation == "a barrier") request = barrier_request();
       if (deviation == "nothing to contribute") request.contributes = rank == 0;
       if (deviation == "a timeout") request.timeout = std::chrono::seconds(30);
-      if (deviation != "fewer tensors") runtime.run(request);
-      const float expected = deviation == "another op" || deviation == "nothing to contribute"
-                                 ? 1.0F
-                                 : static_cast<float>(kRanks);
+      if (deviation == "a refusal") {
+        if (rank == 1) request.refusal = "cannot";
+        check_contains(usage_error_of(runtime.submit(request)), "rank 1: cannot");
+      } else if (deviation != "fewer tensors") {
+        runtime.run(request);
+      }
+      const bool is_kept = deviation == "another op" || deviation == "nothing to contribute" ||
+                           deviation == "a refusal";
+      const float expected = is_kept ? 1.0F : static_cast<float>(kRanks);
       if (deviation != "a barrier" && deviation != "fewer tensors") {
         check(values[2] == expected, "the odd one's result");
       }
@@ -257,22 +243,6 @@ TEST_CASE("a rank that is missing from a frozen schedule is reported and fails t
       check_contains(death.text, "t0");
     }
     over.arrive_and_wait();
-  });
-}
-
-TEST_CASE("a rank that dies while the schedule is frozen is named") {
-  inproc::Group group(3);
-  std::latch frozen(3);
-  run_ranks(3, [&](int rank) {
-    Runtime runtime(options_of(group, rank));
-    RepeatedSteps steps(runtime, 5);
-    steps.freeze();
-    frozen.arrive_and_wait();
-    if (rank == 2) return group.kill(2);
-    const Death death = death_of([&] {
-      for (int step = 0; step < 1'000'000; ++step) steps.run(step);
-    });
-    check(death.rank == 2, "rank 2 is named: " + death.text);
   });
 }
 

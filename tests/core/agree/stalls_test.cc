@@ -48,21 +48,6 @@ TEST_CASE("the text of a stall has a line for each group of missing ranks, and f
         "allreduce 'late' has waited 4.0 s for rank 3 (submitted by ranks 0-2)");
 }
 
-TEST_CASE("a limit of zero is none") {
-  const std::vector<WaitingOperation> operations = {waiting("x", kStart)};
-  const TimePoint later = kStart + std::chrono::hours(1000);
-  StallInspector never(0, 0);
-  CHECK_FALSE(never.period());
-  CHECK(never.inspect(operations, later).stalled.empty());
-  CHECK_FALSE(never.inspect(operations, later).fatal);
-  StallInspector warns(1, 0);
-  CHECK(warns.inspect(operations, later).stalled.size() == 1);
-  CHECK_FALSE(warns.inspect(operations, later).fatal);
-  StallInspector aborts(0, 1);
-  CHECK(aborts.inspect(operations, later).fatal);
-  CHECK(aborts.inspect(operations, later).stalled.empty());
-}
-
 TEST_CASE("the period of inspection follows the shorter limit, within reason") {
   CHECK(StallInspector(8, 600).period() == seconds(1));
   CHECK(StallInspector(0, 0.8).period() == milliseconds(100));

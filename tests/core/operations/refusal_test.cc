@@ -6,7 +6,6 @@
 #include <span>
 
 #include "tests/support/ranks/goes_on.h"
-#include "tests/support/ranks/repeated_steps.h"
 
 namespace {
 
@@ -257,37 +256,4 @@ TEST_CASE("a refused message fails on both ends, and later ones keep their order
       check_equal(others[1], static_cast<float>(rank), "what nobody touched");
     }
   });
-}
-
-TEST_CASE("a refusal thaws a frozen schedule, beside operations that go on, and it freezes again") {
-  for (const int refusing : {1, 3}) {
-    run_group(4, [&](int rank, Runtime& runtime) {
-      RepeatedSteps steps(runtime, 6);
-      const PersistentOp third = runtime.prepare(steps.request(2, 0));
-      for (int round = 0; round < 4; ++round) {
-        steps.freeze();
-        const bool refuses = refusing == 1 ? rank == 1 : rank > 0;
-        // The refusing ranks are in the middle of a step, the others at its begin.
-        const int before = refuses ? 4 : 0;
-        for (int i = 0; i < before; ++i) {
-          if (i != 2) steps.submit(i, i + 1, round);
-        }
-        const Work work = !refuses         ? runtime.submit(steps.request(2, round))
-                          : round % 2 == 0 ? third.start({.refusal = "cannot"})
-                                           : runtime.submit(refused_request("t2", "cannot"));
-        for (int i = before; i < 6; ++i) {
-          if (i != 2) steps.submit(i, i + 1, round);
-        }
-        check_equal(usage_error_of(work),
-                    std::string("allreduce 't2' was refused:\n  rank") +
-                        (refusing == 1 ? " 1" : "s 1-3") + ": cannot",
-                    "the text");
-        steps.finish();
-        check_equal(schedule_counter(runtime, "thaws"), schedule_counter(runtime, "freezes"),
-                    "how often it thawed");
-      }
-      steps.freeze();
-      steps.run(7);
-    });
-  }
 }
