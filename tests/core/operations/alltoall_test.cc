@@ -8,8 +8,8 @@
 #include <latch>
 #include <limits>
 
-#include "tests/support/ranks/faulty_group.h"
-#include "tests/support/ranks/results_of_ranks.h"
+#include "tests/support/ranks/ranks.h"
+#include "tests/support/ranks/requests.h"
 
 namespace {
 
@@ -274,25 +274,6 @@ TEST_CASE("rows without elements are counted, and too many of them refused on ev
       check(output.shape == (rank == 0 ? Rows{2, 0} : Rows{4, 0}), "its shape");
     }
   });
-}
-
-TEST_CASE("a rank that fails between its rows and its data ends the group") {
-  for (const int nth : {1, 2}) {
-    const FaultyGroup all(3);
-    all.faults[1]->fail_start(nth, "the cable is cut");
-    const std::vector<Death> deaths = on_each_rank(3, [&](int rank) {
-      Runtime runtime(all.options(rank));
-      std::vector<float> values(9, 1.0F);
-      Allocated output;
-      const Death death = death_of([&] {
-        runtime.submit(alltoall_request(values, {3, kColumns}, {1, 1, 1}, output)).wait();
-      });
-      if (nth == 1) check(!output.elements, "not allocated before the rows are known");
-      if (nth == 2 && rank == 1) check(output.elements.has_value(), "but then");
-      return death;
-    });
-    check_same_death(deaths, 1, {"the cable is cut"});
-  }
 }
 
 TEST_CASE("the received splits are asked for too early, of nothing, and of another operation") {

@@ -57,30 +57,6 @@ TEST_CASE("ten thousand names evict each other, with one warning for each set") 
   check(occurrences(text, "\n") == 2, "and nothing else in: " + text);
 }
 
-TEST_CASE("operations without a name hit the cache in steady state") {
-  run_group(2, [](int rank, Runtime& runtime) {
-    const ProcessSet set = runtime.add_process_set({0, 1});
-    constexpr std::uint64_t kSteps = 200;
-    for (std::uint64_t step = 0; step < kSteps; ++step) {
-      std::array<std::vector<float>, 3> values;
-      std::vector<Work> works;
-      for (std::size_t i = 0; i < values.size(); ++i) {
-        values[i].assign(i + 1, static_cast<float>(rank + 1));
-        Request request = sum_request(values[i], "");
-        request.set = set;
-        works.push_back(runtime.submit(request));
-      }
-      for (const Work& work : works) work.wait();
-      for (const std::vector<float>& sums : values) check(sums.back() == 3.0F, "the sum");
-    }
-    check(counter_of(runtime, "response_cache of set 1", "misses") == 3, "three in the first step");
-    check(counter_of(runtime, "response_cache of set 1", "hits") == 3 * (kSteps - 1), "no more");
-    if (rank == 0) {
-      check(counter_of(runtime, "negotiation of set 1", "evictions") == 0, "none is evicted");
-    }
-  });
-}
-
 TEST_CASE("operations without a name that are alike on one rank alone hit the cache") {
   for (const std::uint64_t freeze_after_steps : {0U, 3U}) {
     Config config = test_config();

@@ -2,53 +2,15 @@
 // What the oracle does not ask of collectives: tests/sweeps/oracle and
 // tests/jobs/collectives_test.cc have the product of collectives, types, ops and ranks,
 // tests/sweeps/fuzz fuses them.
-#include <array>
 #include <atomic>
 #include <catch2/catch.hpp>
-#include <cmath>
-#include <limits>
+#include <numeric>
 
 #include "tests/support/ranks/ranks.h"
 #include "tests/support/ranks/requests.h"
 
 using namespace ronde;
 using namespace ronde::test;
-
-TEST_CASE("NaN wins whichever rank has it, integers wrap around, halves are rounded once") {
-  constexpr int kRanks = 3;
-  constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
-  struct Row {
-    DataType dtype;
-    ReduceOp op;
-    std::array<double, kRanks> brought;
-    double expected;
-  };
-  const Row rows[] = {{DataType::F16, ReduceOp::Min, {kNan, 5, 5}, kNan},
-                      {DataType::BF16, ReduceOp::Max, {5, kNan, 5}, kNan},
-                      {DataType::F32, ReduceOp::Sum, {5, 5, kNan}, kNan},
-                      {DataType::F32, ReduceOp::Max, {kNan, 5, 5}, kNan},
-                      {DataType::F64, ReduceOp::Min, {5, 5, kNan}, kNan},
-                      {DataType::U8, ReduceOp::Sum, {200, 200, 0}, 144},
-                      {DataType::U8, ReduceOp::Product, {200, 200, 1}, 64},
-                      {DataType::I64, ReduceOp::Sum, {-0x1p63, -0x1p63, 0}, 0},
-                      // Each single addition of one would be lost.
-                      {DataType::F16, ReduceOp::Sum, {2048, 1, 1}, 2050}};
-  run_group(kRanks, [&](int rank, Runtime& runtime) {
-    for (const Row& row : rows) {
-      TensorValues value(row.dtype, 1);
-      value.set(0, row.brought[static_cast<std::size_t>(rank)]);
-      Request request;
-      request.dtype = row.dtype;
-      request.op = row.op;
-      request.shape = {1};
-      request.input = request.output = value.data();
-      runtime.submit(request).wait();
-      const double got = value.get(0);
-      check(std::isnan(row.expected) ? std::isnan(got) : got == row.expected,
-            std::string(to_string(row.dtype)) + " " + std::string(to_string(row.op)));
-    }
-  });
-}
 
 TEST_CASE("a barrier ends only once every rank is in it") {
   std::atomic<int> entered{0};
@@ -77,21 +39,37 @@ TEST_CASE("a broadcast needs no input but that of its root, and in place not eve
   });
 }
 
-TEST_CASE("a broadcast without elements and a gather without rows move nothing") {
-  run_group(2, [](int, Runtime& runtime) {
-    Request broadcast;
-    broadcast.kind = Collective::Broadcast;
-    broadcast.shape = {0, 5};
-    runtime.submit(broadcast).wait();
-    Request gather;
-    gather.kind = Collective::Allgather;
-    gather.shape = {0, 5};
-    std::vector<std::int64_t> shape;
-    gather.allocate_output = [&](const std::vector<std::int64_t>& result) {
-      shape = result;
-      return static_cast<void*>(nullptr);
-    };
-    runtime.submit(gather).wait();
-    check(shape == std::vector<std::int64_t>{0, 5}, "the shape is told all the same");
+TEST_CASE(
+    "a part of a reducescatter goes in chunks over the input, to its front or its own place") {
+  Config config = test_config();
+  config.fusion_bytes = 64;
+  const auto body = [](int rank, Runtime& runtime) {
+    for (const bool to_front : {true, false}) {
+      // Each rank keeps 33 or 34 of 100 rows of three elements.
+      const std::size_t first = rank == 0 ? 0 : 99 * static_cast<std::size_t>(rank) + 3;
+      std::vector<float> input(300);
+      std::iota(input.begin(), input.end(), 10'000.0F * static_cast<float>(rank));
+      float* const output = input.data() + (to_front ? 0 : first);
+      Request request = sum_request(input, "r");
+      request.kind = Collective::Reducescatter;
+      request.shape = {100, 3};
+      request.output = output;
+      runtime.run(request);
+      for (std::size_t i = 0; i < (rank == 0 ? 102U : 99U); ++i) {
+        check_equal(output[i], 30'000 + 3 * static_cast<float>(first + i), "the sum");
+      }
+    }
+  };
+  run_group(3, body, config);
+}
+
+TEST_CASE("a rank whose part of a reducescatter has no rows needs no output") {
+  run_group(3, [](int rank, Runtime& runtime) {
+    std::vector<float> values(2, 1.0F);
+    Request request = sum_request(values, "x");
+    request.kind = Collective::Reducescatter;
+    if (rank == 2) request.output = nullptr;
+    runtime.submit(request).wait();
+    if (rank < 2) check(values[0] == 3.0F, "the sum");
   });
 }

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <barrier>
 #include <catch2/catch.hpp>
-#include <latch>
 #include <set>
 
 #include "tests/support/ranks/goes_on.h"
@@ -77,25 +76,6 @@ TEST_CASE(
         },
         config);
   }
-}
-
-TEST_CASE("no operation of a group begins before all ranks have submitted all of it") {
-  std::latch begun(1);
-  run_group(2, [&](int rank, Runtime& runtime) {
-    if (rank == 0) {
-      Group group(runtime, {"a", "b"});
-      // This goes on meanwhile; the group cannot have begun without rank 1.
-      check_goes_on(runtime);
-      for (const Work& work : group.works) check(!work.done(), "it waits");
-      check(group.values[0] == std::vector<float>(3, 1.0F), "and is untouched");
-      begun.count_down();
-      group.check_sums(3.0F);
-    } else {
-      check_goes_on(runtime);
-      begun.wait();
-      Group(runtime, {"a", "b"}).check_sums(3.0F);
-    }
-  });
 }
 
 TEST_CASE("one operation that cannot be refuses its whole group on every rank") {

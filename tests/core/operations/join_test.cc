@@ -21,17 +21,9 @@ int join(Runtime& runtime) {
 
 }  // namespace
 
-TEST_CASE("reducescatters, barriers and groups go on without the ranks that have joined") {
+TEST_CASE("barriers and groups go on without the ranks that have joined") {
   run_group(3, [](int rank, Runtime& runtime) {
     if (rank > 0) {
-      std::vector<float> input(5, static_cast<float>(rank));
-      std::vector<float> output(rank == 1 ? 2 : 1);
-      Request scatter = sum_request(input, "scatter");
-      scatter.kind = Collective::Reducescatter;
-      scatter.op = ReduceOp::Average;
-      scatter.output = output.data();
-      runtime.submit(scatter).wait();
-      check(output.front() == 1.5F && output.back() == 1.5F, "the average of ranks 1 and 2");
       runtime.submit(barrier_request()).wait();
       std::vector<float> a(2, 1.0F), b(2, 2.0F);
       for (const Work& work : runtime.submit_group({sum_request(b, "b"), sum_request(a, "a")})) {
@@ -168,25 +160,4 @@ TEST_CASE("a join thaws a frozen schedule, which freezes again") {
     }
     check(counter_of(runtime, "schedule", "freezes") >= 3, "frozen in each epoch");
   });
-}
-
-TEST_CASE("a rank that shuts down or dies while others have joined ends their wait") {
-  for (const bool dies : {false, true}) {
-    inproc::Group group(2);
-    std::latch joined(1);
-    run_ranks(2, [&](int rank) {
-      Runtime runtime(options_of(group, rank));
-      if (rank == 0) {
-        const Work work = runtime.submit(join_request());
-        joined.count_down();
-        const Death death = death_of([&] { work.wait(); });
-        check(death.rank == 1, "rank 1 is named");
-        if (!dies) check_contains(death.text, "still waited for the other ranks to join");
-        return;
-      }
-      joined.wait();
-      if (dies) return group.kill(1);
-      check(death_of([&] { runtime.shutdown(); }).rank == 1, "as everywhere");
-    });
-  }
 }

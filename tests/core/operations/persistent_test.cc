@@ -109,21 +109,3 @@ TEST_CASE("a persistent operation ends with its process set and with its runtime
   CHECK_FALSE(left);
   check_refused(left, in_place(values), "the Runtime that prepared it has ended");
 }
-
-TEST_CASE("names of persistent operations are forgotten with them") {
-  run_group(2, [](int, Runtime& runtime) {
-    const ProcessSet set = runtime.add_process_set({0, 1});
-    std::vector<float> values(1);
-    for (int i = 0; i < 3000; ++i) {
-      values[0] = 1.0F;
-      Request request = sum_request(values, "t" + std::to_string(i));
-      request.set = set;
-      const PersistentOp sum = runtime.prepare(request);
-      if (i % 10 != 0) continue;
-      sum.start({.input = values.data(), .output = values.data(), .caller_waits = true}).wait();
-      check_equal(values[0], 2.0F, "the sum");
-    }
-    runtime.remove_process_set(set);  // nothing is in flight
-    check_goes_on(runtime);
-  });
-}

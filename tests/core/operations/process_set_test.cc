@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // Process sets of ranks as threads, each on the engine of its own.
-#include <atomic>
 #include <barrier>
 #include <catch2/catch.hpp>
 
@@ -10,94 +9,26 @@
 using namespace ronde;
 using namespace ronde::test;
 
-TEST_CASE("every subset of four ranks reduces by itself, and many sets are made and removed") {
-  on_all_placements(4, [](int rank, Runtime& runtime) {
-    for (unsigned round = 0; round < 7 * 15; ++round) {
-      const unsigned subset = round % 15 + 1;
-      std::vector<int> ranks;
-      for (int member = 0; member < 4; ++member) {
-        if ((subset >> member & 1U) != 0) ranks.push_back(member);
-      }
-      const ProcessSet set = runtime.add_process_set(ranks);
-      check(runtime.ranks_of(set) == ranks, "its ranks");
-      if (runtime.rank_in(set)) {
-        check(sum_in(runtime, set) == expected_sum(ranks), "the sum of the set");
-        check(ranks[static_cast<std::size_t>(*runtime.rank_in(set))] == rank, "the rank in it");
-      }
-      check(sum_in(runtime, kGlobalSet) == expected_sum({0, 1, 2, 3}), "the sum of all");
-      runtime.remove_process_set(set);
-    }
-    check(runtime.process_sets() == std::vector<ProcessSet>{kGlobalSet}, "all are removed");
-    check(counter_of(runtime, "process_sets", "removed") == 7 * 15, "counted");
-  });
-}
-
-TEST_CASE("members alone create a set while the others go on") {
-  on_all_placements(4, [](int rank, Runtime& runtime) {
-    if (rank % 2 == 1) {
-      const ProcessSet set = runtime.create_process_set({3, 1});
-      for (int step = 0; step < 5; ++step) {
-        check(sum_in(runtime, set) == expected_sum({1, 3}), "the sum of the odd ranks");
-      }
-      runtime.remove_process_set(set);
-    }
-    check_goes_on(runtime);
-    check(runtime.process_sets().size() == 1, "none is left, and none was told of");
-  });
-}
-
-TEST_CASE("overlapping sets with every rank blocked in another one do not deadlock") {
-  on_all_placements(3, [](int rank, Runtime& runtime) {
-    const ProcessSet sets[] = {runtime.add_process_set({0, 1}), runtime.add_process_set({1, 2}),
-                               runtime.add_process_set({2, 0})};
-    const ProcessSet mine = sets[rank];
-    const ProcessSet other = sets[(rank + 2) % 3];
-    for (int step = 0; step < 10; ++step) {
-      // Every rank waits in its own set first; its partner there waits in the next one.
-      std::thread partner([&] { sum_in(runtime, other, "blocked"); });
-      sum_in(runtime, mine, "blocked");
-      partner.join();
-      Pending second(runtime, other, "in turn");
-      Pending first(runtime, mine, "in turn");
-      first.result();
-      second.result();
-    }
-  });
-}
-
 TEST_CASE("a barrier of a set holds its members only") {
   const std::vector<int> members = {3, 0, 1};
   std::barrier members_meet(3);
-  std::atomic<int> entered{0};
   on_all_placements(4, [&](int rank, Runtime& runtime) {
     const ProcessSet set = runtime.add_process_set(members);
-    const ProcessSet pair = runtime.add_process_set({1, 2});
     const auto enter = [&](ProcessSet where) {
       return runtime.submit(in_set(where, barrier_request()));
     };
     for (const int last : members) {
       const bool is_early = runtime.rank_in(set) && rank != last;
       Work work;
-      const int before = entered.load();
-      if (runtime.rank_in(set)) members_meet.arrive_and_wait();
-      if (is_early) {
-        entered.fetch_add(1);
-        work = enter(set);
-      }
-      // The set waits for its last member; all ranks and the other set go on.
+      if (is_early) work = enter(set);
+      // The set waits for its last member, and all ranks go on.
       enter(kGlobalSet).wait();
-      if (runtime.rank_in(pair)) enter(pair).wait();
       check_goes_on(runtime);
       check(!is_early || !work.done(), "held until the last member has come");
       if (!runtime.rank_in(set)) continue;
       members_meet.arrive_and_wait();
-      if (rank == last) {
-        entered.fetch_add(1);
-        work = enter(set);
-      }
+      if (rank == last) work = enter(set);
       work.wait();
-      check(entered.load() == before + 3, "all members have come");
-      members_meet.arrive_and_wait();
     }
   });
 }
@@ -127,16 +58,6 @@ TEST_CASE("static sets are there after the start") {
     if (rank == 2) check(sum_in(runtime, {2}) == 3.0F, "the sum of a set of one");
   };
   run_group(3, body, config);
-}
-
-TEST_CASE("threads of one rank create sets at the same time") {
-  run_group(2, [](int, Runtime& runtime) {
-    run_ranks(4, [&](int thread) {
-      const std::string tag = "thread " + std::to_string(thread);
-      check(sum_in(runtime, runtime.create_process_set({0, 1}, tag)) == 3.0F, "each works");
-    });
-    check(runtime.process_sets().size() == 5, "all are known");
-  });
 }
 
 TEST_CASE("messages within a set go by its own numbers, and their errors by the group's") {

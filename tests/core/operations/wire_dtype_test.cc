@@ -79,36 +79,3 @@ TEST_CASE("NaN, infinities and what is too large for a half") {
     }
   }
 }
-
-TEST_CASE("wire_dtypes fuse with their like, and halve the bytes that are counted") {
-  Config config = test_config();
-  config.cycle_time_ms = 10000.0;  // gather until somebody waits
-  const auto body = [](int, Runtime& runtime) {
-    constexpr float kFinerThanBf16 = 1.00390625F;
-    constexpr DataType kWires[] = {DataType::BF16, DataType::F16, DataType::F32};
-    // All operations of a step are agreed on together once the first step has filled the cache.
-    for (int step = 0; step < 2; ++step) {
-      const std::uint64_t buckets = counter_of(runtime, "execution", "buckets");
-      std::vector<std::vector<float>> values(9, std::vector<float>(100, kFinerThanBf16));
-      std::vector<Work> works;
-      for (std::size_t i = 0; i < values.size(); ++i) {
-        works.push_back(
-            runtime.submit(sum_sent_as(kWires[i % 3], values[i], "t" + std::to_string(i))));
-      }
-      for (const Work& work : works) work.wait();
-      for (std::size_t i = 0; i < values.size(); ++i) {
-        const float each = i % 3 == 0 ? 2.0F : 2 * kFinerThanBf16;
-        check(values[i] == std::vector<float>(100, each), "a sum");
-      }
-      check(counter_of(runtime, "execution", "buckets") == buckets + 3, "one a wire_dtype");
-    }
-    const auto counter = [&](const std::string& name) {
-      return counter_of(runtime, "execution", name);
-    };
-    check(counter("bytes") == 2 * (600 * 2 + 300 * 4), "as they travel");
-    check(counter("uncompressed_bytes") == 2 * 900 * 4, "as they were");
-    check(counter("largest_bucket_bytes") == 1200, "of f32");
-    check(counter_of(runtime, "submission", "bytes") == 2 * 900 * 4, "of the program");
-  };
-  run_group(2, body, config);
-}

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <numeric>
-
 #include "tests/support/ranks/ranks.h"
 #include "tests/support/ranks/requests.h"
 
@@ -13,29 +11,12 @@ inline Request in_set(ProcessSet set, Request request) {
   return request;
 }
 
-/// A sum over the ranks of `set`, of the number of each in the group plus one, that is already
-/// submitted; the buffer lives in it.
-struct Pending {
-  Pending(Runtime& runtime, ProcessSet set, const std::string& name)
-      : values(3, static_cast<float>(runtime.topology().rank + 1)),
-        work(runtime.submit(in_set(set, sum_request(values, name)))) {}
-  float result() {
-    work.wait();
-    check(values[0] == values[2], "all elements alike");
-    return values[0];
-  }
-
-  std::vector<float> values;
-  Work work;
-};
-
+/// A sum over the ranks of `set`, of the number of each in the group plus one.
 inline float sum_in(Runtime& runtime, ProcessSet set, const std::string& name = "s") {
-  return Pending(runtime, set, name).result();
-}
-
-inline float expected_sum(const std::vector<int>& ranks) {
-  return static_cast<float>(std::accumulate(ranks.begin(), ranks.end(), 0)) +
-         static_cast<float>(ranks.size());
+  std::vector<float> values(3, static_cast<float>(runtime.topology().rank + 1));
+  runtime.submit(in_set(set, sum_request(values, name))).wait();
+  check(values[0] == values[2], "all elements alike");
+  return values[0];
 }
 
 /// Groups of so many ranks, on one host and as if on several.
