@@ -160,20 +160,6 @@ TEST_CASE("memory of a failed operation is not touched once it is done") {
   });
 }
 
-TEST_CASE("an abort reaches every rank with its text") {
-  for (const int speaker : {0, 1, 2, 3}) {
-    const inproc::Group group(Hosts{0, 0, 1, 1});
-    const auto deaths = on_each_rank(4, [&](int rank) {
-      Runtime runtime(options_of(group, rank));
-      if (rank == speaker) runtime.abort("the loss is NaN");
-      const Death death = death_in_barrier(runtime);
-      runtime.abort("a second one changes nothing");
-      return death;
-    });
-    check_same_death(deaths, speaker, {"aborted: the loss is NaN"});
-  }
-}
-
 TEST_CASE("a callback that throws harms neither the others nor a dying group") {
   const inproc::Group group(2);
   std::atomic<int> called{0};
@@ -202,27 +188,4 @@ TEST_CASE("a callback that throws harms neither the others nor a dying group") {
     runtime.shutdown();
   });
   CHECK(called == 3);
-}
-
-TEST_CASE("all operations in flight fail when a rank dies") {
-  FaultyGroup all(3);
-  all.faults[1]->hold_starts();
-  std::latch submitted(3);
-  run_ranks(3, [&](int rank) {
-    // Some are in progress or planned, and rank 1 never submits the last ten.
-    std::vector<std::vector<float>> tensors(rank == 1 ? 10 : 20, std::vector<float>(3, 1.0F));
-    Runtime runtime(all.options(rank));
-    std::vector<Work> works;
-    for (std::vector<float>& tensor : tensors) {
-      works.push_back(runtime.submit(sum_request(tensor, "t" + std::to_string(works.size()))));
-    }
-    submitted.arrive_and_wait();
-    if (rank == 1) {
-      all.faults[1]->wait_begun(1);
-      return all.group.kill(1);
-    }
-    for (const Work& work : works) {
-      check(death_of([&] { work.wait(); }).rank == 1, "each names rank 1");
-    }
-  });
 }

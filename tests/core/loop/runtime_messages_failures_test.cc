@@ -3,7 +3,6 @@
 #include <catch2/catch.hpp>
 #include <latch>
 
-#include "tests/support/ranks/faulty_group.h"
 #include "tests/support/ranks/goes_on.h"
 #include "tests/support/ranks/messages_of_ranks.h"
 #include "tests/support/ranks/results_of_ranks.h"
@@ -134,28 +133,4 @@ TEST_CASE("a recv from any rank goes on while one other rank is left, and not lo
   for (const Death& death : deaths) CHECK(death == deaths[0]);
   CHECK_THAT(deaths[0].text, Catch::Contains("ranks 1,2 called shutdown() while rank 0 still "
                                              "waited for recv from any rank (tag 0)"));
-}
-
-TEST_CASE("a rank that dies is named where a message waits for it, and where one is under way") {
-  const bool under_way = GENERATE(false, true);
-  FaultyGroup all(3);
-  if (under_way) all.faults[1]->hold_starts();
-  std::vector<std::unique_ptr<Runtime>> runtimes(3);  // rank 1 does not leave
-  std::vector<Death> deaths = on_each_rank(3, [&](int rank) {
-    auto& runtime = runtimes[static_cast<std::size_t>(rank)];
-    runtime = std::make_unique<Runtime>(all.options(rank));
-    std::vector<float> values(2, 1.0F);
-    if (rank == 0) return death_in_barrier(*runtime);
-    if (rank == 2) return death_of([&] { runtime->submit(recv_request(values, 1)).wait(); });
-    Work work;
-    if (under_way) {
-      work = runtime->submit(send_request(values, 2));
-      all.faults[1]->wait_begun(1);
-    }
-    all.group.kill(1);
-    return Death();
-  });
-  for (const std::size_t rank : {0U, 2U}) {
-    check_same_death({deaths[rank]}, 1, {"rank 1 was lost: it was killed"});
-  }
 }

@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Send and recv end to end: ranks as threads, each with a Runtime.
+// Send and recv end to end: ranks as threads, each with a Runtime. All types and sizes:
+// tests/sweeps and tests/jobs/messages_test.cc.
 #include <catch2/catch.hpp>
-#include <deque>
 #include <latch>
 
-#include "tests/support/oracle/forms.h"
 #include "tests/support/ranks/goes_on.h"
 #include "tests/support/ranks/messages_of_ranks.h"
 #include "tests/support/ranks/repeated_steps.h"
@@ -12,58 +11,20 @@
 using namespace ronde;
 using namespace ronde::test;
 
-TEST_CASE("messages of every type arrive bit for bit, in chunks where they are large") {
-  Config config = test_config();
-  config.fusion_bytes = 256;  // and so the fusion buffer
-  const std::vector<int> hosts = GENERATE(kOneHost, kLeaderAndOne, kTwoRanks);
-  const int ranks = static_cast<int>(hosts.size());
-  const auto body = [ranks](int rank, Runtime& runtime) {
-    for (const DataType dtype : kAllDataTypes) {
-      for (const std::size_t count : {0, 1, 31, 32, 33, 5000}) {
-        const Row row = {.kind = Collective::Send,
-                         .dtype = dtype,
-                         .in_place = count == 32,
-                         .width = count,
-                         .spread = Spread::Skewed};
-        const Place place = {kGlobalSet, runtime.ranks_of(kGlobalSet), rank};
-        check_equal(run_row(row, runtime, place), "", "what is wrong");
-      }
-    }
-    const std::uint64_t moved = kAllDataTypes.size() * 5 * 2;
-    check(counter_of(runtime, "execution", "tensors") == moved, "both ends of each");
-    check(counter_of(runtime, "execution", "skipped_tensors") == kAllDataTypes.size() * 2,
-          "what has no elements is matched and moves nothing");
-    check_goes_on(runtime);  // which no rank begins before its last message is over
-    if (rank == 0) {
-      check(counter_of(runtime, "negotiation", "messages") ==
-                kAllDataTypes.size() * 6 * static_cast<std::uint64_t>(ranks),
-            "every message was matched once");
-    }
-  };
-  run_on(hosts, body, config);
-}
-
-TEST_CASE("tags are received in any order, and messages of one tag do not overtake each other") {
-  constexpr int kTags = 12;
+TEST_CASE("each message is matched once, and one without elements moves nothing") {
   run_on(GENERATE(kOneHost, kLeaderAndOne), [](int rank, Runtime& runtime) {
-    if (rank == 0) {
-      std::deque<std::vector<float>> values;
-      std::vector<Work> works;
-      for (int i = 0; i < 2 * kTags; ++i) {
-        values.push_back({static_cast<float>(i)});
-        works.push_back(runtime.submit(send_request(values.back(), 2, i % kTags)));
-      }
-      for (const Work& work : works) work.wait();
-    } else if (rank == 2) {
-      for (int tag = kTags; tag-- > 0;) {
-        for (const int number : {tag, tag + kTags}) {
-          std::vector<float> value(1);
-          runtime.submit(recv_request(value, 0, tag)).wait();
-          check_equal(value[0], static_cast<float>(number), "the message");
-        }
-      }
+    std::vector<float> values(5, static_cast<float>(rank));
+    for (const std::int64_t count : {0, 5}) {
+      Request request = rank == 0 ? send_request(values, 2) : recv_request(values, 0);
+      request.shape = {count};
+      if (rank != 1) runtime.run(request);
+      check(rank != 2 || values[4] == (count == 0 ? 2.0F : 0.0F), "the message");
     }
-    check_goes_on(runtime);
+    for (const char* const counter : {"tensors", "skipped_tensors"}) {
+      check_equal(counter_of(runtime, "execution", counter), rank == 1 ? 0U : 1U, counter);
+    }
+    check_goes_on(runtime);  // which no rank begins before its last message is over
+    if (rank == 0) check_equal(counter_of(runtime, "negotiation", "messages"), 2U, "messages");
   });
 }
 

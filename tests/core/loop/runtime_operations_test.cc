@@ -100,47 +100,6 @@ TEST_CASE("a rank sleeps until the descriptor of its backend is readable") {
   held.end();
 }
 
-TEST_CASE("a name in flight cannot be used again, and can once it is done") {
-  const auto request_of = [](Collective kind, std::vector<float>& in, std::vector<float>& out) {
-    Request request = sum_request(in, "x");
-    request.kind = kind;
-    request.output = out.data();
-    return request;
-  };
-  struct Row {
-    Collective kind;
-    std::vector<float> result;  ///< on both ranks, of ones on rank 0 and twos on rank 1
-  };
-  const std::vector<Row> rows = {
-      {Collective::Allreduce, {3, 3, 0, 0}},     {Collective::Allgather, {1, 1, 2, 2}},
-      {Collective::Broadcast, {1, 1, 0, 0}},     {Collective::Alltoall, {1, 2, 0, 0}},
-      {Collective::Reducescatter, {3, 0, 0, 0}},
-  };
-  for (const Row& row : rows) {
-    std::latch refused(1);
-    run_group(2, [&](int rank, Runtime& runtime) {
-      std::vector<float> in(2, rank == 0 ? 1.0F : 2.0F);
-      std::vector<float> out(4);
-      if (rank == 1) refused.wait();
-      const Work work = runtime.submit(request_of(row.kind, in, out));
-      if (rank == 0) {
-        std::vector<float> others(4);
-        for (const Row& second : rows) {
-          const std::string text =
-              text_of<UsageError>([&] { runtime.submit(request_of(second.kind, others, others)); });
-          check_contains(text, "'x' is still in flight");
-        }
-        refused.count_down();
-      }
-      work.wait();
-      check(out == row.result, "the first one's result");
-      out.assign(4, 0.0F);
-      runtime.submit(request_of(row.kind, in, out)).wait();
-      check(out == row.result, "and again");
-    });
-  }
-}
-
 TEST_CASE("a name is free again in the callback of its end") {
   run_group(2, [](int, Runtime& runtime) {
     std::vector<float> values(1, 1.0F);
@@ -224,27 +183,6 @@ TEST_CASE("what owns the buffers is released before the operation counts as done
       check(summed, "the sum was done in live memory");
       check(observed.expired(), "the memory is released");
     }
-  });
-}
-
-TEST_CASE(
-    "a rank without a contribution receives the sum of the others, of which there may be none") {
-  run_group(3, [](int rank, Runtime& runtime) {
-    for (int step = 0; step < 7; ++step) {
-      const bool is_empty = step > 3;
-      std::vector<float> values(2, 5.0F);
-      bool finished = false;
-      Request request = sum_request(values, step == 6 ? "" : "x");
-      request.contributes = !is_empty && rank != step % 3;
-      if (step == 3) request.op = ReduceOp::Average;
-      request.finish = [&] { finished = true; };
-      const Work work = runtime.submit(request);
-      work.wait();
-      check(work.contributed() != is_empty && finished != is_empty, "whether somebody contributed");
-      const float sum = step == 3 ? 10.0F / 3.0F : 10.0F;
-      check_equal(values[0], is_empty ? 5.0F : sum, "the sum of the other two, or nothing");
-    }
-    check_goes_on(runtime);
   });
 }
 

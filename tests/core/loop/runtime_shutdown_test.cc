@@ -90,16 +90,11 @@ TEST_CASE("a rank that shuts down while another waits for it is named on all") {
   }
 }
 
-namespace {
-
-/// Ranks of three hosts, of which all but `worker` are in shutdown(), for much longer than an
-/// operation may wait. `on_rank(rank, runtime, reported)`: ends each rank; `reported` blocks until
-/// every rank has been told that often enough whom the others wait for.
-void shut_down_while_one_works(
-    int worker, const inproc::Group& group,
-    const std::function<void(int rank, Runtime& runtime, const std::function<void()>& reported)>&
-        on_rank) {
-  std::latch has_lasted(3);
+TEST_CASE("ranks in shutdown wait asleep for one that works, report it, and end at once with it") {
+  const int worker = GENERATE(0, 1, 2);
+  const std::string end = GENERATE("shuts down", "is killed", "aborts", "leaves");
+  inproc::Group group(std::vector<int>{0, 1, 1});
+  std::latch has_lasted(3);  // much longer than an operation may wait
   run_ranks(3, [&](int rank) {
     Config config = test_config();
     config.shutdown_timeout_s = 0.0;
@@ -115,37 +110,20 @@ void shut_down_while_one_works(
       has_lasted.count_down();
     };
     Runtime runtime(std::move(options));
-    on_rank(rank, runtime, [&] { has_lasted.wait(); });
-  });
-}
-
-}  // namespace
-
-TEST_CASE("ranks wait asleep in shutdown for one that works, and report it, without a limit") {
-  const int worker = GENERATE(0, 1, 2);
-  const inproc::Group group(std::vector<int>{0, 1, 1});
-  shut_down_while_one_works(worker, group, [&](int rank, Runtime& runtime, const auto& reported) {
-    if (rank == worker) reported();
-    runtime.shutdown();
-    // A wait of at least 0.4 s that spun would have made many more.
-    check(counter_of(runtime, "coordinator", "cycles") < 2000, "it slept");
-  });
-}
-
-TEST_CASE("the wait in shutdown without a limit ends at once when a rank dies or fails the group") {
-  const int worker = GENERATE(0, 1, 2);
-  const std::string end = GENERATE("is killed", "aborts", "leaves");
-  inproc::Group group(std::vector<int>{0, 1, 1});
-  shut_down_while_one_works(worker, group, [&](int rank, Runtime& runtime, const auto& reported) {
     if (rank == worker) {
-      reported();
+      has_lasted.wait();
       if (end == "is killed") return group.kill(rank);
       if (end == "aborts") return runtime.abort("enough");
-      return static_cast<void>(runtime.leave());
+      if (end == "leaves") return static_cast<void>(runtime.leave());
+    }
+    if (end == "shuts down") {
+      runtime.shutdown();
+      // A wait of at least 0.4 s that spun would have made many more.
+      check(counter_of(runtime, "coordinator", "cycles") < 2000, "it slept");
+      return;
     }
     const auto begin = std::chrono::steady_clock::now();
-    const Death death = death_of([&] { runtime.shutdown(); });
-    check_equal(death.rank, worker, "who is named");
+    check_equal(death_of([&] { runtime.shutdown(); }).rank, worker, "who is named");
     check(std::chrono::steady_clock::now() - begin < std::chrono::seconds(15), "in time");
   });
 }

@@ -11,6 +11,5 @@ namespace ronde::test {
 // The hosts of three ranks: a leader speaks for others, or not.
 inline const std::vector<int> kOneHost = {0, 0, 0};
 inline const std::vector<int> kLeaderAndOne = {0, 1, 1};
-inline const std::vector<int> kTwoRanks = {0, 0};
 
 }  // namespace ronde::test
