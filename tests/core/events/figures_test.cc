@@ -184,18 +184,8 @@ TEST_CASE("messages are counted in the class of their size") {
 
 TEST_CASE("exposed is the time in which a thread of the program waits, once") {
   FigureReader reader;
-  const auto take = [&](EventKind kind, std::int64_t us, std::uint64_t operation) {
-    reader.take({.time_ns = us * kUs, .kind = kind, .operation = operation});
-  };
-  take(EventKind::StepEnded, 10, 1);
-  take(EventKind::WaitBegun, 20, 5);
-  take(EventKind::WaitBegun, 25, 6);  // of another thread
-  take(EventKind::WaitEnded, 30, 5);
-  take(EventKind::WaitEnded, 40, 6);
-  take(EventKind::WaitBegun, 50, 7);
-  take(EventKind::StepEnded, 60, 2);  // in the middle of the wait
-  take(EventKind::WaitEnded, 65, 7);
-  take(EventKind::StepEnded, 80, 3);
+  // Two threads wait, and a step ends in the middle of a wait.
+  take(reader, {{5, 20, 0, 30}, {6, 25, 0, 40}, {7, 50, 0, 65}}, {10, 60, 80});
   const Figures& figures = reader.figures();
   CHECK(figures.steps == 3);
   CHECK(figures.step_time.count() == 2);  // nobody knows when the first began
@@ -232,17 +222,6 @@ TEST_CASE("spans are counted by name, and of too many names together") {
   CHECK(spans.at("span 1").bytes == 10);
   CHECK(total_us(spans.at("span 1").time) == 7);
   CHECK(spans.at("others").time.count() == 36);
-}
-
-TEST_CASE("a hundred thousand operations that never end cost no more memory") {
-  FigureReader reader;
-  for (std::uint64_t i = 1; i <= 100'000; ++i) {
-    reader.take({.time_ns = 1, .kind = EventKind::Submitted, .operation = i}, "x");
-    reader.take({.time_ns = 2, .kind = EventKind::SpanBegun, .operation = i}, "y");
-  }
-  CHECK(reader.figures().operations == 100'000);
-  play(reader, 100'001, 10);
-  CHECK(reader.figures().messages.at(10).count == 1);
 }
 
 TEST_CASE("a thousand messages may be agreed before the first of them starts") {

@@ -5,7 +5,6 @@
 #include <cmath>
 #include <latch>
 #include <map>
-#include <set>
 
 #include "tests/support/ranks/faulty_group.h"
 
@@ -104,17 +103,13 @@ TEST_CASE("a sink gets every event of every operation, negotiated and by a froze
 TEST_CASE("the buckets of a set have the same numbers on all its ranks, whoever sends messages") {
   std::vector<std::vector<std::pair<std::uint64_t, std::uint64_t>>> buckets(3);
   run_group(3, [&](int rank, Runtime& runtime) {
-    const auto sink = std::make_shared<Collector>();
-    runtime.add_event_sink(sink);
     std::vector<float> values(100, 1.0F), message(10, 1.0F);
     for (int step = 0; step < 5; ++step) {
       if (rank == 1) runtime.run(send_request(message, 2));
       if (rank == 2) runtime.run(recv_request(message, 1));
       runtime.run(sum_request(values, "x"));
     }
-    runtime.shutdown();
-    runtime.remove_event_sink(*sink);
-    for (const Event& event : sink->events()) {
+    for (const Event& event : runtime.recent_events()) {
       if (event.kind == EventKind::Started && event.bucket < kMessageBucket) {
         buckets[static_cast<std::size_t>(rank)].emplace_back(event.bucket, event.bytes);
       }
@@ -125,12 +120,26 @@ TEST_CASE("the buckets of a set have the same numbers on all its ranks, whoever 
   CHECK(buckets[2] == buckets[0]);
 }
 
+namespace {
+
+/// The rank that was last to announce each operation, by its name, as each rank was told.
+using Lasts = std::map<std::string, std::vector<int>>;
+
+void add_lasts(const Runtime& runtime, Lasts& lasts) {
+  static std::mutex mutex;
+  const std::lock_guard lock(mutex);
+  std::map<std::uint64_t, std::string> names;
+  for (const Event& event : runtime.recent_events()) {
+    if (event.kind == EventKind::Submitted) names[event.operation] = event.text;
+    if (event.kind == EventKind::Agreed) lasts[names[event.operation]].push_back(event.rank);
+  }
+}
+
+}  // namespace
+
 TEST_CASE("the rank that announces an operation last is known to all") {
-  std::mutex mutex;
-  std::vector<int> lasts;
+  Lasts lasts;
   run_group(2, [&](int rank, Runtime& runtime) {
-    const auto sink = std::make_shared<Collector>();
-    runtime.add_event_sink(sink);
     std::vector<float> values(10, 1.0F), message(1, 1.0F);
     // Rank 1 submits only once rank 0 has, which tells it so by a message.
     if (rank == 0) {
@@ -141,23 +150,14 @@ TEST_CASE("the rank that announces an operation last is known to all") {
       runtime.run(recv_request(message, 0));
       runtime.run(sum_request(values, "x"));
     }
-    runtime.shutdown();
-    runtime.remove_event_sink(*sink);
-    for (const Event& event : sink->events()) {
-      if (event.kind != EventKind::Agreed || event.collective != Collective::Allreduce) continue;
-      const std::lock_guard lock(mutex);
-      lasts.push_back(event.rank);
-    }
+    add_lasts(runtime, lasts);
   });
-  CHECK(lasts == std::vector<int>{1, 1});
+  CHECK(lasts.at("x") == std::vector<int>{1, 1});
 }
 
 TEST_CASE("of three ranks the one is blamed that made the operation complete") {
-  std::mutex mutex;
-  std::map<std::string, std::set<int>> lasts;
+  Lasts lasts;
   run_group(3, [&](int rank, Runtime& runtime) {
-    const auto sink = std::make_shared<Collector>();
-    runtime.add_event_sink(sink);
     std::vector<float> x(10, 1.0F), y(10, 1.0F), message(1, 1.0F);
     // x is complete by rank 2, which rank 1 tells to come once it has announced x itself.
     const Work other = runtime.submit(sum_request(y, "y"));
@@ -170,24 +170,15 @@ TEST_CASE("of three ranks the one is blamed that made the operation complete") {
       runtime.run(sum_request(x, "x"));
     }
     other.wait();
-    runtime.shutdown();
-    runtime.remove_event_sink(*sink);
-    std::map<std::uint64_t, std::string> names;
-    for (const Event& event : sink->events()) {
-      if (event.kind == EventKind::Submitted) names[event.operation] = event.text;
-      if (event.kind != EventKind::Agreed) continue;
-      const std::lock_guard lock(mutex);
-      lasts[names[event.operation]].insert(event.rank);
-    }
+    add_lasts(runtime, lasts);
   });
-  REQUIRE(lasts.at("x").size() == 1);  // all ranks hear of the same one
-  CHECK(*lasts.at("x").begin() != 1);  // rank 0 may have been even later
+  const int last = lasts.at("x").front();
+  CHECK(lasts.at("x") == std::vector<int>(3, last));
+  CHECK(last != 1);  // rank 0 may have been even later
 }
 
 TEST_CASE("each wait that begins ends, also of callers that wait from the start for several") {
   run_group(2, [](int, Runtime& runtime) {
-    const auto sink = std::make_shared<Collector>();
-    runtime.add_event_sink(sink);
     std::vector<float> one(10, 1.0F), two(10, 1.0F);
     for (int step = 0; step < 10; ++step) {
       std::vector<Request> requests = {sum_request(one, "one"), sum_request(two, "two")};
@@ -197,8 +188,7 @@ TEST_CASE("each wait that begins ends, also of callers that wait from the start 
       for (const Work& work : works) work.wait();
       runtime.run(barrier_request());
     }
-    runtime.remove_event_sink(*sink);
-    const std::vector<Event> events = sink->events();
+    const std::vector<Event> events = runtime.recent_events();
     check(count(events, EventKind::WaitBegun) == count(events, EventKind::WaitEnded), "waits");
     check(count(events, EventKind::WaitBegun) >= 30, "all of them are seen");
   });
