@@ -10,7 +10,6 @@
 #include "ronde/plugin/fabric_backend.h"
 #include "tests/support/inproc/memory_network.h"
 #include "tests/support/oracle/oracle.h"
-#include "tests/support/ranks/ranks.h"
 
 namespace ronde::test {
 namespace {
@@ -38,7 +37,6 @@ class FabricRanks {
 
   int size() const noexcept { return static_cast<int>(backends_.size()); }
   Backend& backend(int rank) { return *backends_[static_cast<std::size_t>(rank)]; }
-  inproc::MemoryNetwork& network() noexcept { return *network_; }
 
   /// Starts an operation on every rank, and polls all until they have ended. Returns the virtual
   /// time that it took, in seconds.
@@ -307,46 +305,6 @@ TEST_CASE("every alltoall between hosts exchanges the parts of any two ranks") {
   });
 }
 
-TEST_CASE("operations between hosts that are in flight together do not mix") {
-  constexpr int kRanks = 3;
-  constexpr std::size_t kCount = 5000;
-  FabricRanks group(kRanks);
-  const std::size_t in_flight = group.backend(0).capabilities().operations_in_flight;
-  REQUIRE(in_flight >= 2);
-  for (int round = 0; round < 40; ++round) {
-    std::vector<std::vector<Elements>> data(in_flight);
-    std::vector<Segment> segments(in_flight * kRanks);
-    std::vector<Elements> messages(kRanks, Elements(DataType::F32, kCount));
-    Operations operations;
-    for (int rank = 0; rank < kRanks; ++rank) {
-      for (std::size_t i = 0; i < in_flight; ++i) {
-        const std::size_t count = kCount >> (i + static_cast<std::size_t>(round) % 5);
-        if (rank == 0) {
-          data[i] = make_inputs(DataType::F32, ReduceOp::Sum, count, kRanks, kSeed + i);
-        }
-        void* const own = data[i][static_cast<std::size_t>(rank)].data();
-        Segment& segment = segments[i * kRanks + static_cast<std::size_t>(rank)];
-        segment = {own, own, count};
-        operations.push_back(group.backend(rank).allreduce({.segments = {&segment, 1}}));
-      }
-    }
-    messages[1] = make_bytes(DataType::F32, kCount, 1, kSeed);
-    operations.push_back(
-        group.backend(1).send({.input = messages[1].data(), .count = kCount, .peer = 2}));
-    operations.push_back(
-        group.backend(2).recv({.output = messages[2].data(), .count = kCount, .peer = 1}));
-    group.finish(operations);
-    for (std::size_t i = 0; i < in_flight; ++i) {
-      const auto inputs =
-          make_inputs(DataType::F32, ReduceOp::Sum, data[i][0].count(), kRanks, kSeed + i);
-      CHECK(first_difference({.ranks = kRanks}, inputs, data[i][0]) == "");
-      CHECK(data[i][1] == data[i][0]);
-      CHECK(data[i][2] == data[i][0]);
-    }
-    CHECK(messages[2] == messages[1]);
-  }
-}
-
 TEST_CASE("a slow operation between hosts is overtaken by any number of others") {
   constexpr std::size_t kLarge = 3'000'000;
   FabricRanks group(3, forced(Collective::Broadcast, Algorithm::Chain), {.bytes_per_second = 1e6});
@@ -399,26 +357,6 @@ TEST_CASE("what algorithms cost over a link of known speed is what their models 
   check_cost(Collective::Allreduce, 8, 1 << 16, 0.05);
   check_cost(Collective::Broadcast, 4, 1 << 22, 0.10);
   check_cost(Collective::Broadcast, 8, 1 << 22, 0.10);
-}
-
-TEST_CASE("a rank that is lost in the middle of a collective between hosts is named") {
-  FabricRanks group(3, forced(Collective::Allreduce, Algorithm::Ring));
-  std::vector<float> data(3000);
-  std::vector<Segment> segments(3);
-  Operations operations;
-  for (const int rank : {0, 1}) {
-    float* const own = &data[rank == 0 ? 0 : 1000];
-    Segment& segment = segments[rank == 0 ? 0 : 1];
-    segment = {own, own, 1000};
-    operations.push_back(group.backend(rank).allreduce({.segments = {&segment, 1}}));
-  }
-  group.network().lose(2);
-  const auto poll = [&] {
-    for (;;) operations[0]->poll();
-  };
-  CHECK(death_of(poll).rank == 2);
-  group.backend(0).abort();
-  group.backend(1).abort();
 }
 
 }  // namespace

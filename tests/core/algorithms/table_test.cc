@@ -120,15 +120,6 @@ TEST_CASE("the built-in table has an algorithm for every collective, size and nu
   }
 }
 
-TEST_CASE("names of algorithms are those of their collective") {
-  CHECK(parse_algorithm(Collective::Allreduce, "ring") == Algorithm::Ring);
-  CHECK(parse_algorithm(Collective::Broadcast, "auto") == std::nullopt);
-  CHECK_THROWS_WITH(
-      parse_algorithm(Collective::Allreduce, "chain"),
-      "\"chain\" is no algorithm of allreduce: there are auto, ring, recursive_doubling, "
-      "halving_doubling, pairwise");
-}
-
 TEST_CASE("the parameters of a network are found from times, and never negative") {
   const LinkCosts truth = {.alpha = 7e-6, .beta = 3e-10, .gamma = 1e-10};
   std::vector<MeasuredCost> measured;

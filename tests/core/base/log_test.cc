@@ -67,17 +67,4 @@ TEST_CASE("threads may log while the rank changes") {
   CHECK(lines_of(errors).size() == 600);
 }
 
-TEST_CASE("log levels are parsed by their names alone, in any case of letters") {
-  CHECK(ronde::parse_log_level("DEBUG") == LogLevel::Debug);
-  CHECK(ronde::parse_log_level("Trace") == LogLevel::Trace);
-
-  for (const auto level : {LogLevel::Trace, LogLevel::Debug, LogLevel::Info, LogLevel::Warning,
-                           LogLevel::Error, LogLevel::Off}) {
-    CHECK(ronde::parse_log_level(to_string(level)) == level);
-  }
-  for (const char* text : {"", "warn", "informed", "info ", "3"}) {
-    CHECK_THROWS_AS(ronde::parse_log_level(text), ronde::UsageError);
-  }
-}
-
 }  // namespace

@@ -437,11 +437,4 @@ TEST_CASE("the affinity list gives each local rank its core") {
                                                             Contains("4 ranks of this host"));
 }
 
-TEST_CASE("a configuration is described in one line by what differs from the defaults") {
-  CHECK(describe(load({{"RONDE_FUSION_BYTES", "64MiB"}})).empty());
-  CHECK(describe(load({{"RONDE_FUSION_BYTES", "1KiB"}, {"HOROVOD_CYCLE_TIME", "2"}})) ==
-        "settings that differ from their defaults: RONDE_FUSION_BYTES=1KiB, RONDE_CYCLE_TIME_MS=2 "
-        "(HOROVOD_CYCLE_TIME)");
-}
-
 }  // namespace

@@ -122,14 +122,3 @@ TEST_CASE("ranks compare neither splits that are right nor their rows, and wrong
     CHECK_FALSE(spec.has_splits);
   }
 }
-
-TEST_CASE("rows are known unless a rank gave splits, and a sum that is too large is the largest") {
-  CHECK_FALSE(RankRows{}.has_splits());
-  CHECK_FALSE(RankRows{{6, 9, 0}}.has_splits());
-  CHECK(RankRows{{6, kHasSplits, 0}}.has_splits());
-  constexpr std::int64_t kMost = std::numeric_limits<std::int64_t>::max();
-  CHECK(total_rows({}) == 0);
-  CHECK(total_rows({1, 2, 3}) == 6);
-  CHECK(total_rows({kMost, 0}) == kMost);
-  CHECK(total_rows({kMost - 1, 2}) == kMost);
-}

@@ -3,7 +3,6 @@
 
 #include <catch2/catch.hpp>
 #include <new>
-#include <thread>
 
 namespace {
 
@@ -183,20 +182,6 @@ TEST_CASE("a detached queue wakes nobody") {
   fixture.queue.push(submission("a"));
   fixture.flush();
   CHECK(fixture.wakes == 1);
-}
-
-TEST_CASE("many threads may push at once, and nothing is lost") {
-  Fixture fixture;
-  std::vector<std::thread> threads;
-  for (int thread = 0; thread < 8; ++thread) {
-    threads.emplace_back([&, thread] {
-      for (int i = 0; i < 200; ++i) {
-        fixture.queue.push(submission(std::to_string(thread) + "." + std::to_string(i)));
-      }
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
-  CHECK(fixture.drain().size() == 1600);
 }
 
 TEST_CASE("a set takes operations from its opening to its closing") {

@@ -2,12 +2,11 @@
 #include "core/src/run/packing_backend.h"
 
 #include <catch2/catch.hpp>
+#include <cstring>
 #include <map>
 
-#include "core/src/kernels/elementwise.h"
 #include "tests/core/run/recorder_backend.h"
 #include "tests/support/ranks/random_program.h"
-#include "tests/support/ranks/requests.h"
 
 namespace {
 
@@ -24,10 +23,9 @@ std::size_t rounded_up(std::size_t numerator, std::size_t divisor) {
 /// Rank 0 of `ranks` with a fusion buffer of `buffer_bytes`, over a backend that takes `slots`
 /// operations at once.
 struct Packed {
-  explicit Packed(std::size_t ranks, std::size_t buffer_bytes = kBuffer, bool widens = true,
-                  std::size_t slots = 1)
+  explicit Packed(std::size_t ranks, std::size_t buffer_bytes = kBuffer, std::size_t slots = 1)
       : record{.most_in_flight = slots},
-        backend(std::make_unique<PackingBackend>(std::make_unique<Recorder>(record, widens, ranks),
+        backend(std::make_unique<PackingBackend>(std::make_unique<Recorder>(record, true, ranks),
                                                  static_cast<int>(ranks), 0, buffer_bytes)) {}
 
   /// So many calls of `dtype` reached the packed backend, none of more than `most_bytes`; returns
@@ -49,7 +47,7 @@ struct Packed {
 
 /// Rank 0 of two, with `slots` of kBuffer bytes.
 struct Overlapping : Packed {
-  explicit Overlapping(std::size_t slots) : Packed(2, slots * kBuffer, true, slots) {}
+  explicit Overlapping(std::size_t slots) : Packed(2, slots * kBuffer, slots) {}
 };
 
 /// An allreduce in place of floats, of which 16 are a chunk of kBuffer bytes.
@@ -66,37 +64,6 @@ struct Sum {
   std::vector<float> values;
   Segment segment;
 };
-
-/// Returns tensors of odd sizes, 275 elements in all, with small numbers in them.
-std::vector<TensorValues> tensors_of(DataType dtype) {
-  std::vector<TensorValues> tensors;
-  std::size_t next = 0;
-  for (const std::size_t count : {0, 1, 7, 0, 64, 200, 3, 0}) {
-    TensorValues& tensor = tensors.emplace_back(dtype, count);
-    for (std::size_t i = 0; i < count; ++i) {
-      tensor.set(i, static_cast<double>(next++ % (dtype == DataType::Bool ? 2 : 60)));
-    }
-  }
-  return tensors;
-}
-
-void check_allreduce(DataType dtype, bool widens, bool in_place) {
-  Packed packed(1, kBuffer, widens);
-  std::vector<TensorValues> inputs = tensors_of(dtype);
-  const std::vector<TensorValues> before = inputs;
-  std::vector<TensorValues> outputs = tensors_of(dtype);
-  for (TensorValues& output : outputs) output.fill(1);
-  std::vector<TensorValues>& targets = in_place ? inputs : outputs;
-  std::vector<Segment> segments;
-  for (std::size_t i = 0; i < inputs.size(); ++i) {
-    segments.push_back({inputs[i].data(), targets[i].data(), inputs[i].count()});
-  }
-  CHECK(packed.backend->allreduce({.segments = segments, .dtype = dtype})->poll());
-  CHECK(targets == before);
-  const DataType wire = packed_dtype(dtype, widens);
-  const std::size_t bytes = 275 * size_of(wire);
-  CHECK(packed.check_calls(rounded_up(bytes, kBuffer), wire) == bytes);
-}
 
 /// One operation of each kind, of several chunks each, and their results.
 struct Everything {
@@ -178,15 +145,6 @@ Outcome run_everything(std::size_t slots, Dice& dice) {
 
 }  // namespace
 
-TEST_CASE("chunks cross segments in an allreduce of every type") {
-  for (const DataType dtype : kAllDataTypes) {
-    CAPTURE(to_string(dtype));
-    for (const bool widens : {true, false}) {
-      for (const bool in_place : {true, false}) check_allreduce(dtype, widens, in_place);
-    }
-  }
-}
-
 TEST_CASE("an allgather of more ranks than the buffer has bytes") {
   // A fusion buffer of 64 bytes, and 200 ranks: it must not be overrun.
   constexpr std::size_t kRanks = 200, kEach = 20;
@@ -203,20 +161,6 @@ TEST_CASE("an allgather of more ranks than the buffer has bytes") {
   }
   // The buffer has room for one more element than there are ranks, of the largest type.
   packed.check_calls(3, DataType::U8, 8 * (kRanks + 1));
-}
-
-TEST_CASE("an operation goes on where it was once its chunk is done") {
-  Packed packed(1);
-  packed.record.finishes = false;
-  Sum sum(40);
-  const auto operation = sum.start(packed);
-  for (int i = 0; i < 3; ++i) CHECK_FALSE(operation->poll());
-  CHECK(packed.record.calls.size() == 1);
-  CHECK(operation->progress() == 0);
-  packed.record.finishes = true;
-  CHECK(operation->poll());
-  CHECK(packed.record.calls.size() == 3);
-  CHECK(operation->progress() == 3);
 }
 
 TEST_CASE("chunks of a large buffer are as large as its ranks are many, to stay in the caches") {
