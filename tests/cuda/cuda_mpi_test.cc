@@ -17,8 +17,6 @@ namespace {
 using namespace ronde;
 using namespace ronde::test;
 
-constexpr std::size_t kCount = 50'000;
-
 /// An MPI library that reports whether it takes addresses of GPUs.
 BackendFactory reporting(int (*answer)(), const MpiOptions& mpi = {}) {
   return gpu_aware_mpi_factory(mpi, library_of({{"MPIX_Query_cuda_support", address(answer)}}));
@@ -73,19 +71,6 @@ TEST_CASE("cuda over MPI: messages in memory of GPUs give the bits of shared mem
 
 TEST_CASE("cuda over MPI: with two ranks the bits are those of MPI's own reductions", "[n2][own]") {
   exercise_over_mpi({}, "mpi");
-}
-
-TEST_CASE("cuda over MPI: a process set beside all ranks stages", "[n3][own]") {
-  FakeMachine machine;
-  ProgramGpu gpu(machine.cuda.api(), 0);
-  Runtime runtime(rank_options(machine, {}, reporting(+[] { return 1; }), "mpi"));
-  sum_on_gpu(runtime, gpu, kCount);
-  const ProcessSet set = runtime.add_process_set({0, 2});
-  if (runtime.rank_in(set)) sum_on_gpu(runtime, gpu, kCount, set);
-  runtime.remove_process_set(set);
-  sum_on_gpu(runtime, gpu, kCount);
-  CHECK(cuda_counter(runtime, "mpi_operations") == 2);
-  runtime.shutdown();
 }
 
 TEST_CASE("cuda over MPI: a library that reports that it takes no addresses is refused",

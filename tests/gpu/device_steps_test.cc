@@ -171,23 +171,3 @@ TEST_CASE("gpu chunks: segments follow each other at aligned positions, and go o
     CHECK(chunks_of(row.counts, 16, 4) == row.chunks);
   }
 }
-
-TEST_CASE("gpu chunks: whatever the sizes, each element is laid once and none overlap") {
-  const std::size_t capacity = GENERATE(1, 5, 16, 100);
-  const std::size_t alignment = GENERATE(1, 4, 16);
-  const std::vector<std::size_t> counts = {1, 0, 17, 99, 3, 100, 2, 0, 1, 1, 250};
-  std::vector<std::size_t> laid(counts.size());
-  for (const std::vector<Laid>& chunk : chunks_of(counts, capacity, alignment)) {
-    std::size_t end = 0;
-    for (const Laid& piece : chunk) {
-      CHECK(piece.count > 0);
-      CHECK(piece.offset == laid[piece.segment]);
-      CHECK(piece.position >= end);
-      CHECK(piece.position % alignment == 0);
-      laid[piece.segment] += piece.count;
-      end = piece.position + piece.count;
-    }
-    CHECK(end <= capacity);
-  }
-  CHECK(laid == counts);
-}

@@ -23,27 +23,6 @@ struct Fixture {
   std::shared_ptr<const DeviceContext> context = std::make_shared<DeviceContext>(cuda.api(), 0);
 };
 
-TEST_CASE("a cuda context knows its GPU, and is given back with all that was made in it") {
-  FakeCuda cuda({.devices = 2});
-  {
-    const auto context = std::make_shared<DeviceContext>(cuda.api(), 1);
-    CHECK(context->index() == 1);
-    CHECK(context->gpu().pci_id == "0000:01:00.0");
-    CHECK(context->multiprocessors() == 132);
-    const DeviceMemory memory(context, 1000);
-    const Stream stream(context);
-    EventPool events(context);
-    const Event event = events.take();
-    PinnedPool pool(context, 1 << 20);
-    const PinnedBlock block = pool.take(1);
-    CHECK(cuda.live() ==
-          FakeCuda::Live{
-              .contexts = 1, .streams = 1, .events = 1, .allocations = 1, .host_allocations = 1});
-    CHECK(context->lost() == 0);
-  }
-  CHECK(cuda.live() == FakeCuda::Live{});
-}
-
 TEST_CASE("a GPU that is not there, or has no room for a cuda context, is an error that says so") {
   FakeCuda cuda;
   CHECK_THROWS_WITH(
@@ -147,22 +126,6 @@ TEST_CASE_METHOD(Fixture, "cuda calls that fail leave nothing behind") {
   CHECK_THROWS_WITH(Current(*context), Contains("using the context of GPU 0"));
   CHECK(cuda.live() == before);
   CHECK(context->lost() == 0);
-}
-
-TEST_CASE_METHOD(Fixture, "cuda work that failed is told by whoever asks next") {
-  Stream stream(context);
-  EventPool events(context);
-  const Event event = events.take();
-  stream.record(event);
-  cuda.fail("cuEventQuery", 700);
-  CHECK_THROWS_WITH(event.is_done(),
-                    Contains("waiting for the GPU: cuEventQuery") && Contains("700"));
-  cuda.fail("cuStreamQuery", 700);
-  CHECK_THROWS_WITH(stream.is_idle(), Contains("cuStreamQuery"));
-  cuda.fail("cuMemcpyAsync", 700);
-  const DeviceMemory memory(context, 8);
-  CHECK_THROWS_WITH(stream.copy(memory.address(), memory.address(), 8, "staging 3 tensors"),
-                    Contains("CUDA failed while staging 3 tensors: cuMemcpyAsync"));
 }
 
 TEST_CASE_METHOD(Fixture, "cuda memory that cannot be given back is counted, but not at the end") {

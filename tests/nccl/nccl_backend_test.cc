@@ -108,28 +108,6 @@ TEST_CASE("nccl serves process sets that overlap, each by its own communicator")
   });
 }
 
-TEST_CASE("nccl reads nothing before what the program's stream has queued, and holds up nobody") {
-  NcclRanks machine(2);
-  machine.run([&](Runtime& runtime, ProgramGpu& gpu) {
-    for (const std::size_t count : {10, 3000}) {
-      GpuSum sum(runtime, gpu, count);
-      sum.write(-5.0F);
-      static_cast<void>(sum.read());
-      const bool is_late = runtime.topology().rank == 0;
-      if (is_late) machine.cuda.hold(gpu.stream.handle());
-      sum.write(is_late ? 1.0F : 2.0F);
-      const Work work = sum.start();
-      // The result is queued while an input is still to come.
-      work.wait_on(nullptr);
-      if (is_late) {
-        check(!work.done(), "the input is not there");
-        machine.cuda.release(gpu.stream.handle());
-      }
-      sum.check_result(work);
-    }
-  });
-}
-
 /// Ranks 0 and 2 of these share a GPU.
 struct SharedGpu : NcclRanks {
   explicit SharedGpu(const FakeNccl::Options& fake = {}) : NcclRanks(3, fake, {.devices = 2}) {

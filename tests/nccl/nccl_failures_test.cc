@@ -97,22 +97,6 @@ TEST_CASE("nccl errors of calls end the group in their own words, and another on
   }
 }
 
-TEST_CASE("nccl without memory on the GPU for the fusion buffer ends the group") {
-  NcclRanks machine(2);
-  machine.options.registration_cache = false;
-  machine.options.exact = true;  // which packs
-  std::barrier together(2);
-  machine.run_to_its_death([&](Runtime& runtime, ProgramGpu& gpu) {
-    GpuSum sum(runtime, gpu, 10);
-    together.arrive_and_wait();
-    machine.cuda.fail("cuMemAlloc_v2", cuda::kOutOfMemory, 1000);
-    const std::string text = death_of([&] { sum.start().wait(); }).text;
-    check_contains(text, "CUDA failed while allocating ");
-    check_contains(text, "choose a smaller RONDE_FUSION_BYTES");
-  });
-  machine.check_clean();
-}
-
 TEST_CASE("nccl that waits for a rank to connect gives up at its deadline") {
   NcclRanks machine(2);
   machine.options.init_timeout_s = 0.5;

@@ -101,23 +101,6 @@ TEST_CASE("a name may be used again once its operation is queued on the device")
   });
 }
 
-TEST_CASE("nothing of a buffer is touched before what its stream was given") {
-  DeviceGroup(2).run([](int rank, Runtime& runtime, FakeDevice& device) {
-    if (rank == 1) device.hold_marks();
-    std::vector<float> values(4, 0.0F);
-    const Work work = runtime.submit(device_sum(values, device));
-    if (rank == 1) {
-      device.wait_asked(3);  // the operation has begun
-      check_log(device, {"mark1 A"});
-      check(!work.wait_for(milliseconds(1)), "the other waits for this one");
-      values.assign(4, 5.0F);  // what the stream was given
-      device.pass();
-    }
-    work.wait();
-    check(values == std::vector<float>(4, 5.0F), "the sum");
-  });
-}
-
 TEST_CASE("memory that the program makes for a result is marked before it is written") {
   for (const Collective kind : kApart) {
     DeviceGroup(2).run([kind](int, Runtime& runtime, FakeDevice& device) {
@@ -177,49 +160,28 @@ TEST_CASE("a finish that throws fails its work alone, once the device is done wi
   });
 }
 
-TEST_CASE(
-    "all collectives and messages are queued on devices, and report splits and sources at once") {
+TEST_CASE("splits and sources are known once alltoalls and messages are queued on a device") {
   DeviceGroup(2).run([](int rank, Runtime& runtime, FakeDevice& device) {
-    const float mine = static_cast<float>(rank + 1);
+    device.hold_results();
     const bool is_first = rank == 0;
-    std::vector<float> values(4, mine);
-    const std::vector<float> input = {mine, 2 * mine, 3 * mine, 4 * mine};
-    const auto check_result = [&](const Request& request, const Floats& output,
-                                  const Floats& expected) {
-      device.hold_results();
-      const Work work = queued(runtime, request);
-      check(!work.done(), "the device has yet to come to it");
-      if (request.kind == Collective::Alltoall) {
-        const std::vector<std::int64_t> rows(2, is_first ? 1 : 3);
-        check_equal(work.received_splits(), rows, "the rows");
-      }
-      if (request.kind == Collective::Recv) check(work.source() == 0, "the sender");
-      device.pass();
-      work.wait();
-      check_equal(output, expected, std::string(to_string(request.kind)));
-    };
-    check_result(device_sum(values, device), values, {3, 3, 3, 3});
-    values = input;
-    Request broadcast = device_sum(values, device, "b");
-    broadcast.kind = Collective::Broadcast;
-    broadcast.root = 1;
-    check_result(broadcast, values, {2, 4, 6, 8});
-    for (const auto& [kind, expected] : std::map<Collective, Floats>{
-             {Collective::Allgather, {1, 2, 3, 4, 2, 4, 6, 8}},
-             {Collective::Alltoall, is_first ? Floats{1, 2} : Floats{2, 3, 4, 4, 6, 8}},
-             {Collective::Reducescatter, is_first ? Floats{3, 6} : Floats{9, 12}}}) {
-      std::vector<float> output(expected.size());
-      Request request = request_apart(kind, input, device);
-      if (kind == Collective::Alltoall) request.splits = {1, 3};
-      request.output = output.data();
-      check_result(request, output, expected);
-    }
+    const Floats input(4, static_cast<float>(rank));
+    Floats output(is_first ? 2 : 6), messages[] = {input, input};
+    Request exchange = request_apart(Collective::Alltoall, input, device);
+    exchange.splits = {1, 3};
+    exchange.output = output.data();
+    std::vector<Work> works = {queued(runtime, exchange)};
+    check_equal(works[0].received_splits(), Shape(2, is_first ? 1 : 3), "the rows");
     for (const int from : {0, kAnyRank}) {
-      values = input;
+      Floats& values = messages[works.size() - 1];
       const Request message = is_first ? send_request(values, 1) : recv_request(values, from);
-      check_result(on_device(message, device), values, {1, 2, 3, 4});
+      works.push_back(queued(runtime, on_device(message, device)));
+      if (!is_first) check_equal(works.back().source(), 0, "the sender");
     }
-    runtime.submit(barrier_request()).wait();
+    for (const Work& work : works) check(!work.done(), "the device has yet to come to it");
+    device.pass();
+    for (const Work& work : works) work.wait();
+    check_equal(output, is_first ? Floats{0, 1} : Floats{0, 0, 0, 1, 1, 1}, "the exchange");
+    check_equal(messages[1], Floats(4, 0.0F), "the message from any rank");
   });
 }
 
