@@ -105,7 +105,7 @@ TEST_CASE("an error of its own that allocate_output throws is that of the work")
 #if !defined(__SANITIZE_THREAD__) && !defined(__SANITIZE_ADDRESS__)
 TEST_CASE("an adasum without memory says how much it lacks, for what, and what to do") {
   Record record;
-  Recorder backend(record, false, 2);
+  Recorder backend(record, 2);
   FusionBuffer scratch(std::size_t{1} << 20);
   float nothing = 0;
   const std::vector<Segment> segments = {{nullptr, &nothing, std::size_t{1} << 54}};

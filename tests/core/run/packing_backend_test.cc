@@ -6,13 +6,11 @@
 #include <map>
 
 #include "tests/core/run/recorder_backend.h"
-#include "tests/support/ranks/random_program.h"
 
 namespace {
 
 using namespace ronde;
 using namespace ronde::test;
-using Counts = std::vector<std::size_t>;
 
 constexpr std::size_t kBuffer = 64;
 
@@ -25,7 +23,7 @@ std::size_t rounded_up(std::size_t numerator, std::size_t divisor) {
 struct Packed {
   explicit Packed(std::size_t ranks, std::size_t buffer_bytes = kBuffer, std::size_t slots = 1)
       : record{.most_in_flight = slots},
-        backend(std::make_unique<PackingBackend>(std::make_unique<Recorder>(record, true, ranks),
+        backend(std::make_unique<PackingBackend>(std::make_unique<Recorder>(record, ranks),
                                                  static_cast<int>(ranks), 0, buffer_bytes)) {}
 
   /// So many calls of `dtype` reached the packed backend, none of more than `most_bytes`; returns
@@ -65,84 +63,6 @@ struct Sum {
   Segment segment;
 };
 
-/// One operation of each kind, of several chunks each, and their results.
-struct Everything {
-  std::vector<float> sum = std::vector<float>(50, 1.5F);
-  std::vector<float> rounded = std::vector<float>(70, 2.5F);
-  std::vector<float> broadcast = std::vector<float>(40);
-  std::vector<float> gathered = std::vector<float>(90);
-  std::vector<float> exchanged = std::vector<float>(60);
-  std::vector<float> scattered = std::vector<float>(45);
-  std::vector<float> received = std::vector<float>(33);
-  std::vector<float> input = std::vector<float>(100, 3.25F);
-  const std::vector<Segment> segments = {{sum.data(), sum.data(), sum.size()},
-                                         {rounded.data(), rounded.data(), rounded.size()},
-                                         {nullptr, broadcast.data(), broadcast.size()}};
-  const Counts uneven = {60, 30};
-  const Counts exchange = {20, 40};
-  const Counts even = {45, 45};
-
-  std::vector<std::unique_ptr<Operation>> start(Backend& backend) {
-    std::vector<std::unique_ptr<Operation>> operations;
-    const std::span all(segments);
-    operations.push_back(backend.allreduce({.segments = all.subspan(0, 1)}));
-    operations.push_back(
-        backend.allgather({.input = input.data(), .output = gathered.data(), .counts = uneven}));
-    operations.push_back(
-        backend.allreduce({.segments = all.subspan(1, 1), .wire_dtype = DataType::BF16}));
-    operations.push_back(backend.send(
-        {.input = input.data(), .count = input.size(), .dtype = DataType::F32, .peer = 1}));
-    operations.push_back(backend.alltoall({.input = input.data(),
-                                           .output = exchanged.data(),
-                                           .send_counts = exchange,
-                                           .receive_counts = exchange,
-                                           .largest_count = 40}));
-    operations.push_back(backend.recv(
-        {.output = received.data(), .count = received.size(), .dtype = DataType::F32, .peer = 1}));
-    operations.push_back(
-        backend.reducescatter({.input = input.data(), .output = scattered.data(), .counts = even}));
-    operations.push_back(backend.broadcast({.segments = all.subspan(2, 1), .root = 1}));
-    return operations;
-  }
-
-  auto results() const {
-    std::vector<std::byte> bytes;
-    for (const auto* values :
-         {&sum, &rounded, &broadcast, &gathered, &exchanged, &scattered, &received}) {
-      const auto view = std::as_bytes(std::span(*values));
-      bytes.insert(bytes.end(), view.begin(), view.end());
-    }
-    return bytes;
-  }
-};
-
-/// The record and the results of operations that are polled, and whose calls end, in any order.
-struct Outcome {
-  std::vector<Recorded> calls;
-  std::vector<std::byte> results;
-  std::vector<std::byte> sent;
-};
-
-Outcome run_everything(std::size_t slots, Dice& dice) {
-  Overlapping packed(slots);
-  Everything everything;
-  std::vector<std::unique_ptr<Operation>> operations = everything.start(*packed.backend);
-  if (slots == 1) {
-    for (const auto& operation : operations) REQUIRE(operation->poll());
-  }
-  for (std::size_t call = 0; call < 1000; ++call) packed.record.held.insert(call);
-  while (slots > 1 && !operations.empty()) {
-    // Some call that has begun ends; if it has already, nothing happens.
-    if (!packed.record.calls.empty()) {
-      packed.record.held.erase(dice.below(packed.record.calls.size()));
-    }
-    const auto polled =
-        operations.begin() + static_cast<std::ptrdiff_t>(dice.below(operations.size()));
-    if ((*polled)->poll()) operations.erase(polled);
-  }
-  return {packed.record.calls, everything.results(), packed.record.sent};
-}
-
 }  // namespace
 
 TEST_CASE("an allgather of more ranks than the buffer has bytes") {
@@ -151,7 +71,7 @@ TEST_CASE("an allgather of more ranks than the buffer has bytes") {
   Packed packed(kRanks);
   const std::vector<std::byte> input(kEach, std::byte{7});
   std::vector<std::byte> output(kRanks * kEach);
-  const Counts counts(kRanks, kEach);
+  const std::vector<std::size_t> counts(kRanks, kEach);
   AllgatherCall call{.input = input.data(), .output = output.data(), .counts = counts};
   call.dtype = DataType::U8;
   CHECK(packed.backend->allgather(call)->poll());
@@ -263,19 +183,6 @@ TEST_CASE("an operation starts once the one before has started all, while that o
   CHECK(before->poll());
   CHECK(behind->poll());
   CHECK(packed.record.calls.size() == 6);
-}
-
-TEST_CASE("chunks of all operations start in one order, whatever ends first") {
-  Dice dice(7);
-  const Outcome one_by_one = run_everything(1, dice);
-  CHECK(one_by_one.calls.size() > 30);
-  for (const Recorded& call : one_by_one.calls) CHECK(call.bytes <= kBuffer);
-  for (int run = 0; run < 200; ++run) {
-    const Outcome outcome = run_everything(2 + dice.below(2), dice);
-    REQUIRE(outcome.calls == one_by_one.calls);
-    REQUIRE(outcome.results == one_by_one.results);
-    REQUIRE(outcome.sent == one_by_one.sent);
-  }
 }
 
 TEST_CASE("chunks in flight at an abort keep their memory, and the user's is not touched") {
