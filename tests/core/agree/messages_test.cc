@@ -80,7 +80,7 @@ ResultsMessage results_message() {
 std::vector<Message> samples() {
   return {ready_message(),
           decision_message(),
-          FailureMessage{7, "rank 7 was lost", false},
+          FailureMessage{7, "rank 7 was lost", false, true, true},
           stall_message(),
           BootstrapMessage{3, {"", "one", std::string(300, 'x')}},
           FinishedMessage{{0, 7}},

@@ -104,10 +104,11 @@ TEST_CASE("groups alike that are under way when a schedule freezes keep their or
 
 TEST_CASE("a frozen schedule gives way to whatever any rank does differently") {
   constexpr int kRanks = 3;
-  const std::string deviation =
-      GENERATE("a new tensor", "another shape", "another op", "a barrier", "no name",
-               "nothing to contribute", "a timeout", "a refusal", "fewer tensors");
+  const std::string deviation = GENERATE("a new tensor", "another shape", "another op", "a barrier",
+                                         "no name", "nothing to contribute", "a timeout",
+                                         "a refusal", "a refusal by a start", "fewer tensors");
   CAPTURE(deviation);
+  const bool is_refusal = deviation.starts_with("a refusal");
   run_group(kRanks, [&](int rank, Runtime& runtime) {
     RepeatedSteps steps(runtime, 6);
     steps.freeze();
@@ -123,14 +124,20 @@ TEST_CASE("a frozen schedule gives way to whatever any rank does differently") {
       if (deviation == "a barrier") request = barrier_request();
       if (deviation == "nothing to contribute") request.contributes = rank == 0;
       if (deviation == "a timeout") request.timeout = std::chrono::seconds(30);
-      if (deviation == "a refusal") {
+      if (is_refusal) {
+        // Of a tensor of the schedule, which the others submit as ever.
+        request = steps.request(5, 5);
+        const PersistentOp sum = runtime.prepare(request);
         if (rank == 1) request.refusal = "cannot";
-        check_contains(usage_error_of(runtime.submit(request)), "rank 1: cannot");
+        const bool starts = rank == 1 && deviation == "a refusal by a start";
+        check_contains(
+            usage_error_of(starts ? sum.start({.refusal = "cannot"}) : runtime.submit(request)),
+            "rank 1: cannot");
       } else if (deviation != "fewer tensors") {
         runtime.run(request);
       }
-      const bool is_kept = deviation == "another op" || deviation == "nothing to contribute" ||
-                           deviation == "a refusal";
+      const bool is_kept =
+          deviation == "another op" || deviation == "nothing to contribute" || is_refusal;
       const float expected = is_kept ? 1.0F : static_cast<float>(kRanks);
       if (deviation != "a barrier" && deviation != "fewer tensors") {
         check(values[2] == expected, "the odd one's result");
