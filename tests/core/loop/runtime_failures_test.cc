@@ -31,10 +31,12 @@ void check_deaths(const Hosts& hosts, int victim, When when, How how) {
   std::latch ready(size);
   std::vector<Death> deaths = on_each_rank(size, [&](int rank) {
     Runtime runtime(all.options(rank));
-    std::vector<float> values(4, 1.0F);
-    Work work;
-    if (when == When::InProgress || (when == When::Negotiating && rank != victim)) {
-      work = runtime.submit(sum_request(values, "x"));
+    // Of those of a group at work the first is in progress, and the victim never submits the last.
+    std::vector<std::vector<float>> tensors(3, std::vector<float>(4, 1.0F));
+    std::vector<Work> works;
+    if (rank == victim) tensors.resize(when == When::InProgress ? 2 : 0);
+    for (std::size_t i = 0; when != When::Idle && i < tensors.size(); ++i) {
+      works.push_back(runtime.submit(sum_request(tensors[i], "x" + std::to_string(i))));
     }
     if (when == When::InProgress && rank == victim) faults.wait_begun(1);
     ready.arrive_and_wait();
@@ -43,9 +45,12 @@ void check_deaths(const Hosts& hosts, int victim, When when, How how) {
       return Death();
     }
     const Death death =
-        when == When::Idle ? death_in_barrier(runtime) : death_of([&] { work.wait(); });
+        works.empty() ? death_in_barrier(runtime) : death_of([&] { works[0].wait(); });
+    for (const Work& work : works) {
+      check(death_of([&] { work.wait(); }) == death, "all in flight throw the same");
+    }
     // Everything later fails alike; shutdown does nothing.
-    check(death_in_sum(runtime, values) == death, "later operations throw the same");
+    check(death_in_sum(runtime, tensors[0]) == death, "later operations throw the same");
     runtime.shutdown();
     runtime.shutdown();
     return death;

@@ -164,7 +164,8 @@ TEST_CASE("splits and sources are known once alltoalls and messages are queued o
   DeviceGroup(2).run([](int rank, Runtime& runtime, FakeDevice& device) {
     device.hold_results();
     const bool is_first = rank == 0;
-    const Floats input(4, static_cast<float>(rank));
+    const float mine = is_first ? 0 : 10;
+    const Floats input = {mine, mine + 1, mine + 2, mine + 3};
     Floats output(is_first ? 2 : 6), messages[] = {input, input};
     Request exchange = request_apart(Collective::Alltoall, input, device);
     exchange.splits = {1, 3};
@@ -180,8 +181,8 @@ TEST_CASE("splits and sources are known once alltoalls and messages are queued o
     for (const Work& work : works) check(!work.done(), "the device has yet to come to it");
     device.pass();
     for (const Work& work : works) work.wait();
-    check_equal(output, is_first ? Floats{0, 1} : Floats{0, 0, 0, 1, 1, 1}, "the exchange");
-    check_equal(messages[1], Floats(4, 0.0F), "the message from any rank");
+    check_equal(output, is_first ? Floats{0, 10} : Floats{1, 2, 3, 11, 12, 13}, "the exchange");
+    for (const Floats& message : messages) check_equal(message, Floats{0, 1, 2, 3}, "a message");
   });
 }
 
