@@ -129,6 +129,7 @@ TEST_CASE("operations fuse up to the fusion limit") {
     check(counter_of(runtime, "execution", "largest_bucket_bytes") <= 256, "the limit holds");
     check(counter_of(runtime, "execution", "fused_tensors") > 0, "tensors were fused");
     check(counter_of(runtime, "execution", "tensors") == 8, "every tensor was moved");
+    check(counter_of(runtime, "submission", "bytes") == 8 * 64, "of the program");
   };
   run_group(2, body, config);
 }

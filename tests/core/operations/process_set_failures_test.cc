@@ -32,6 +32,7 @@ TEST_CASE("operations of a set without this rank, or of none, are refused at onc
     }
     check_goes_on(runtime);
     runtime.remove_process_set(pair);
+    check(counter_of(runtime, "process_sets", "removed") == 1, "also where it had no member");
     check_contains(text_of<UsageError>([&] { sum_in(runtime, pair); }), "it was removed");
     check_contains(text_of<UsageError>([&] { runtime.remove_process_set(pair); }),
                    "it was removed");
