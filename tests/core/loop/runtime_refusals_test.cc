@@ -20,6 +20,7 @@ struct Sent {
 
 const Sent kAllreduce = {Collective::Allreduce, "allreduce f32 [3, 2] sum on cpu"};
 const Sent kBroadcast = {Collective::Broadcast, "broadcast f32 [3, 2] root 0 on cpu"};
+const Sent kAllgather = {Collective::Allgather, "allgather f32 [3, 2] on cpu"};
 const Sent kReducescatter = {Collective::Reducescatter, "reducescatter f32 [3, 2] sum on cpu"};
 const Sent kAlltoall = {Collective::Alltoall, "alltoall f32 [3, 2] on cpu"};
 
@@ -31,7 +32,7 @@ void check_mismatch(const Sent& sent, const std::function<void(Request&)>& chang
       std::vector<float> values(6, 1.0F);
       // Cached first, then refused, then as before.
       for (int step = 0; step < 3; ++step) {
-        std::vector<float> output(6, -1.0F);
+        std::vector<float> output(18, -1.0F);
         Request request = sum_request(values, named ? "x" : "");
         request.kind = sent.kind;
         request.shape = {3, 2};
@@ -47,7 +48,7 @@ void check_mismatch(const Sent& sent, const std::function<void(Request&)>& chang
         check_contains(text, "differs between ranks");
         check_contains(text, "ranks 0,2: " + sent.text);
         check_contains(text, "rank 1: " + expected);
-        check(output == std::vector<float>(6, -1.0F), "nothing was done");
+        check(output == std::vector<float>(18, -1.0F), "nothing was done");
       }
       check_goes_on(runtime);
     });
@@ -72,6 +73,10 @@ const std::vector<Mismatch> kMismatches = {
     {"dtype of a broadcast", kBroadcast, [](Request& r) { r.dtype = DataType::I32; },
      "broadcast i32 [3, 2] root 0 on cpu"},
     {"root", kBroadcast, [](Request& r) { r.root = 1; }, "broadcast f32 [3, 2] root 1 on cpu"},
+    {"dtype of an allgather", kAllgather, [](Request& r) { r.dtype = DataType::I32; },
+     "allgather i32 [3, 2] on cpu"},
+    {"columns of an allgather", kAllgather, [](Request& r) { r.shape[1] = 1; },
+     "allgather f32 [3, 1] on cpu"},
     {"dtype of a reducescatter", kReducescatter, [](Request& r) { r.dtype = DataType::I32; },
      "reducescatter i32 [3, 2] sum on cpu"},
     {"rows of a reducescatter", kReducescatter, [](Request& r) { r.shape[0] = 2; },

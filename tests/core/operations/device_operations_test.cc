@@ -119,6 +119,28 @@ TEST_CASE("memory that the program makes for a result is marked before it is wri
   }
 }
 
+TEST_CASE("a rank that cannot make memory for its result on a device fails alone") {
+  for (const Collective kind : kApart) {
+    DeviceGroup(2).run([kind](int rank, Runtime& runtime, FakeDevice& device) {
+      const Floats input(4, 1.0F);
+      Floats output(8);
+      Request request = request_apart(kind, input, device);
+      request.allocate_output = [&](const Shape&) {
+        if (rank == 1) throw UsageError("no room for the result");
+        return output.data();
+      };
+      const Work work = runtime.submit(std::move(request));
+      if (rank == 1) {
+        check(usage_error_of(work) == "no room for the result", "its own words");
+      } else {
+        work.wait();
+        check(output[1] == (kind == Collective::Reducescatter ? 2.0F : 1.0F), "the result");
+      }
+      check_goes_on(runtime);
+    });
+  }
+}
+
 TEST_CASE("what finish queues on a device follows the result, and is part of the operation") {
   DeviceGroup(2).run([](int, Runtime& runtime, FakeDevice& device) {
     std::vector<float> values(4, 1.0F);
