@@ -29,11 +29,6 @@ void fail_check(const char* what, const char* file, int line);
     CHECK_OK(finish(work));    \
   } while (0)
 
-/* Between the two, stderr goes to a file, whose text end_capture() returns; it is valid until the
- * next begin_capture(). A check that fails meanwhile is still shown. */
-void begin_capture(void);
-const char* end_capture(void);
-
 /* A case of the suite SUITE, which runs on each rank of groups of `least_ranks` to 3; 0: in a
  * process of its own, which no launcher started. */
 struct test_case {
