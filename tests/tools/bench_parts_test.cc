@@ -11,7 +11,6 @@
 
 #include "ronde/error.h"
 #include "tools/bench/base/bench_options.h"
-#include "tools/bench/base/gradient_lists.h"
 #include "tools/bench/base/pattern.h"
 #include "tools/bench/base/report.h"
 #include "tools/bench/base/ring.h"
@@ -71,23 +70,6 @@ TEST_CASE(
       CHECK((same < 200) == (shift != 0 || rank != 0));
     }
   }
-}
-
-TEST_CASE("the gradient lists have the tensors and bytes of the models") {
-  struct Expected {
-    const char* model;
-    std::size_t tensors, elements;
-  };
-  // The numbers of parameters that torchvision and the EDSR paper's code give.
-  for (const auto& [model, tensors, elements] :
-       {Expected{"resnet18", 62, 11'689'512}, Expected{"resnet50", 161, 25'557'032},
-        Expected{"edsr", 72, 1'369'859}, Expected{"edsr-full", 136, 40'729'603}}) {
-    INFO(model);
-    CHECK(gradient_list(model).tensors.size() == tensors);
-    CHECK(gradient_list(model).elements() == elements);
-  }
-  CHECK_THROWS_WITH(gradient_list("alexnet"),
-                    Contains("\"alexnet\"") && Contains("resnet18, resnet50, edsr, edsr-full"));
 }
 
 TEST_CASE("a ring hands its slots out in turn, aligned, and zeroed by a split") {

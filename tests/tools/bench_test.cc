@@ -118,10 +118,13 @@ void check_exchange(const json& row, const char* model, int tensors, int bytes) 
 }
 
 TEST_CASE("exchange runs on one and two ranks, with a row a model, and without a baseline") {
-  const json rows = rows_of(1, {"exchange", "--model", "edsr,resnet18"}, "1");
-  REQUIRE(rows.size() == 2);
+  // The numbers of parameters that torchvision and the EDSR paper's code give, of 4 bytes each.
+  const json rows = rows_of(1, {"exchange", "--model", "edsr,resnet18,resnet50,edsr-full"}, "1");
+  REQUIRE(rows.size() == 4);
   check_exchange(rows[0], "edsr", 72, 5479436);
   check_exchange(rows[1], "resnet18", 62, 46758048);
+  check_exchange(rows[2], "resnet50", 161, 102228128);
+  check_exchange(rows[3], "edsr-full", 136, 162918412);
   if (RONDE_MPI_IS_LINKED) {
     check_exchange(rows_of(2, {"exchange", "--model", "edsr"}, "1").at(0), "edsr", 72, 5479436);
   }

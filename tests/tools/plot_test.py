@@ -93,25 +93,19 @@ if (two_runs == check_drawn("profile.json", "half.json")).all():
 if check_drawn("ranks1.json", "ranks2.json", "ranks4.json").shape == two_runs.shape:
     problems.append("runs on several numbers of ranks are not drawn as scaling")
 
+for words, value in (
+        ("wrong.json: damaged JSON", json.dumps(profile)[:-50]),
+        ("damaged JSON", ""),
+        ("neither rows of `ronde bench --json` nor a profile", {"traceEvents": []}),
+        ("layout 1", {**profile, "ronde_profile": 2}),
+        ("wrong.json: damaged: no member 'merged'", {"ronde_profile": 1, "ranks": 2}),
+        ('"fast" is not a measured number', [{**rows[0], "p50_us": "fast"}]),
+        ("NaN is not a measured number", [{**rows[0], "p50_us": float("nan")}]),
+        ("no row has a time", [{**rows[0], "p50_us": None, "baseline_p50_us": None}]),
+        ("no message", {**profile, "merged": {**profile["merged"], "messages": []}})):
+    save("wrong.json", value)
+    check_refused(words, "wrong.json")
 check_refused("No such file", "missing.json")
-save("cut.json", json.dumps(profile)[:-50])
-check_refused("cut.json: damaged JSON", "cut.json")
-save("empty.json", "")
-check_refused("damaged JSON", "empty.json")
-save("unknown.json", {"traceEvents": []})
-check_refused("neither rows of `ronde bench --json` nor a profile", "unknown.json")
-save("layout.json", {**profile, "ronde_profile": 2})
-check_refused("layout 1", "layout.json")
-save("lacking.json", {"ronde_profile": 1, "ranks": 2})
-check_refused("lacking.json: damaged: no member 'merged'", "lacking.json")
-save("text.json", [{**rows[0], "p50_us": "fast"}])
-check_refused('"fast" is not a measured number', "text.json")
-save("nan.json", [{**rows[0], "p50_us": float("nan")}])
-check_refused("NaN is not a measured number", "nan.json")
-save("timeless.json", [{**rows[0], "p50_us": None, "baseline_p50_us": None}])
-check_refused("no row has a time", "timeless.json")
-save("silent.json", {**profile, "merged": {**profile["merged"], "messages": []}})
-check_refused("no message", "silent.json")
 check_refused("do not fit into one picture", "sizes.json", "profile.json")
 (folder / "matplotlib.py").write_text("raise ImportError('hidden')\n", encoding="utf-8")
 check_refused("no matplotlib for", "sizes.json", PYTHONPATH=str(folder))

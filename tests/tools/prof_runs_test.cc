@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Two ranks with a prepared pathology each, and what `ronde prof report` says of their profile.
 #include <catch2/catch.hpp>
-#include <map>
 #include <nlohmann/json.hpp>
 #include <string>
 
@@ -16,30 +15,9 @@ using Catch::Contains;
 using Catch::StartsWith;
 using Json = nlohmann::ordered_json;
 
-/// Two ranks of the job.
-void run_job(const Words& options, const std::map<std::string, std::string>& environment) {
-  ended(0, launch(2, options, environment));
-}
-
-std::string report_of(const std::string& path) {
-  const CommandResult report = run_command({"prof", "report", path});
-  UNSCOPED_INFO(report.out << report.err);
-  REQUIRE(report.exit_code == 0);
-  return report.out;
-}
-
 std::string first_line_of_report(const std::string& path) {
-  const std::string report = report_of(path);
+  const std::string report = ended(0, run_command({"prof", "report", path})).out;
   return report.substr(0, report.find('\n'));
-}
-
-/// On a machine that does other things a rank may be late as well, or each of them by turns.
-void check_first_finding(const std::string& path, const std::string& begin,
-                         const std::string& more) {
-  const std::string report = report_of(path), first = first_line_of_report(path);
-  CHECK_THAT(report, Contains(begin) && Contains(more));
-  CHECK_THAT(first,
-             StartsWith(begin) || StartsWith("rank ") || StartsWith("ranks wait for each other: "));
 }
 
 Json lost_of_ranks(const std::string& path) {
@@ -53,8 +31,8 @@ TEST_CASE("waits for a slow rank, or for ranks by turns, are the first finding o
   const bool by_turns = GENERATE(false, true);
   const TemporaryFolder folder;
   const std::string profile = folder / "run.json", timeline = folder / "timeline";
-  run_job({"40", by_turns ? "turns" : "slow-rank"},
-          {{"RONDE_PROFILE", profile}, {"RONDE_TIMELINE", timeline}});
+  ended(0, launch(2, {"40", by_turns ? "turns" : "slow-rank"},
+                  {{"RONDE_PROFILE", profile}, {"RONDE_TIMELINE", timeline}}));
   for (const std::string& path : {profile, timeline}) {
     const std::string first = first_line_of_report(path);
     if (by_turns) {
@@ -81,25 +59,5 @@ TEST_CASE("waits for a slow rank, or for ranks by turns, are the first finding o
   for (std::size_t i = 0; i < of_profile.size(); ++i) {
     CHECK(of_timeline.at(i).at("us_per_step").get<double>() ==
           Approx(of_profile.at(i).at("us_per_step").get<double>()).epsilon(0.01).margin(100));
-  }
-}
-
-TEST_CASE("a small fusion buffer, or names that change, are the first finding of a real run") {
-  struct Row {
-    Words options;
-    const char *fusion_bytes, *begin, *more;
-  };
-  for (const Row& row : {Row{{"100"},
-                             "4KiB",
-                             "the fusion buffer is too small: ",
-                             "at RONDE_FUSION_BYTES=4KiB, each of which takes "},
-                         Row{{"100", "new-names"},
-                             "64MiB",
-                             "names change from step to step: ",
-                             "100 % of 51,200 operations "}}) {
-    const TemporaryFolder folder;
-    const std::string profile = folder / "run.json";
-    run_job(row.options, {{"RONDE_PROFILE", profile}, {"RONDE_FUSION_BYTES", row.fusion_bytes}});
-    check_first_finding(profile, row.begin, row.more);
   }
 }

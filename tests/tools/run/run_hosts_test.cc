@@ -50,13 +50,13 @@ const std::string kSay = "echo $RANK of $WORLD_SIZE on $HOST_NAME";
 
 TEST_CASE("ronde run places ranks by hosts and slots, and shows the key of the job to nobody") {
   const Hosts hosts("echo Welcome to $host; " + kStart);
-  const auto result = hosts.run(
-      {"--hosts", "a:2,b:1,c:2", "-n", "4"},
-      "for file in /proc/[0-9]*/cmdline; do case $(tr '\\0' ' ' <$file 2>/dev/null) in "
-      "*$RONDE_JOB_KEY*) echo seen;; esac; done; "
-      "echo $RANK: $HOST_NAME, $LOCAL_RANK of $LOCAL_WORLD_SIZE, $GROUP_RANK at $MASTER_ADDR");
-  INFO(result.out << result.err);
-  CHECK(result.exit_code == 0);
+  const auto result = ended(
+      0,
+      hosts.run(
+          {"--hosts", "a:2,b:1,c:2", "-n", "4"},
+          "for file in /proc/[0-9]*/cmdline; do case $(tr '\\0' ' ' <$file 2>/dev/null) in "
+          "*$RONDE_JOB_KEY*) echo seen;; esac; done; "
+          "echo $RANK: $HOST_NAME, $LOCAL_RANK of $LOCAL_WORLD_SIZE, $GROUP_RANK at $MASTER_ADDR"));
   CHECK_THAT(result.out, Contains("[0] 0: a, 0 of 2, 0 at a\n") &&
                              Contains("[1] 1: a, 1 of 2, 0 at a\n") &&
                              Contains("[2] 2: b, 0 of 1, 1 at a\n") &&
@@ -155,21 +155,18 @@ TEST_CASE("a host that no longer answers is given up by name once the others hav
 
 TEST_CASE("ronde run goes on with the hosts that are left, and with those that have come") {
   const Hosts hosts("test ! -e down.$host || exit 1; " + kStart);
-  const auto fewer =
-      hosts.run({"--hosts", "a,b", "--max-restarts", "1", "--min-ranks", "1", "--backoff", "0"},
-                kSay + "; test $HOST_NAME = a || { touch down.b; exit 1; }");
-  INFO(fewer.out << fewer.err);
-  CHECK(fewer.exit_code == 0);
+  const auto fewer = ended(
+      0, hosts.run({"--hosts", "a,b", "--max-restarts", "1", "--min-ranks", "1", "--backoff", "0"},
+                   kSay + "; test $HOST_NAME = a || { touch down.b; exit 1; }"));
   CHECK_THAT(fewer.out, Contains("1 of 2 on b") && Contains("0 of 1 on a"));
   for (const std::string option : {"--hostfile", "--discover"}) {
     write_bytes(hosts / "hosts", "a\nd slots=1\n");
     const std::string file = hosts / "hosts";
-    const auto back =
+    const auto back = ended(
+        0,
         hosts.run({option, option == "--hostfile" ? file : "cat " + file, "--max-restarts", "1",
                    "--backoff", "0"},
-                  kSay + "; test $HOST_NAME != d || { echo a >hosts; echo c >>hosts; exit 1; }");
-    INFO(back.out << back.err);
-    CHECK(back.exit_code == 0);
+                  kSay + "; test $HOST_NAME != d || { echo a >hosts; echo c >>hosts; exit 1; }"));
     CHECK_THAT(back.out, Contains("1 of 2 on d") && Contains("1 of 2 on c"));
   }
 }
@@ -186,9 +183,7 @@ TEST_CASE("ronde run waits for hosts, and takes the list of before if there is n
   CHECK_THAT(none.err, Contains("no more hosts have come within --wait: there is room for 1 of 2"));
   CHECK_THAT(none.err, Contains("on a: exit code 7") && Contains(" of 2 on a life 0"));
   write_bytes(hosts / "hosts", "a:2\n");
-  const auto lies = hosts.run(options, script + "{ echo a:0 >hosts; exit 1; }");
-  INFO(lies.out << lies.err);
-  CHECK(lies.exit_code == 0);
+  const auto lies = ended(0, hosts.run(options, script + "{ echo a:0 >hosts; exit 1; }"));
   CHECK_THAT(lies.err,
              Contains("\"a:0\" is no host") && Contains("the hosts of before are taken: a:2"));
   CHECK_THAT(lies.out, Contains("1 of 2 on a life 1"));
@@ -233,12 +228,10 @@ TEST_CASE("ronde run --grow starts a job again with hosts that have come or come
     Words options = {"-n", "2", "--min-ranks", "1", "--grow", "0.05"};
     options.insert(options.end(), row.options.begin(), row.options.end());
     const auto result =
-        hosts.run(options, kSay +
-                               " life $RONDE_RESTART; test $WORLD_SIZE = 1 || exit 0; "
-                               "trap 'echo has left; exit 0' TERM; while sleep 0.05; do " +
-                               std::string(row.change) + "; done");
-    INFO(result.out << result.err);
-    CHECK(result.exit_code == 0);
+        ended(0, hosts.run(options, kSay +
+                                        " life $RONDE_RESTART; test $WORLD_SIZE = 1 || exit 0; "
+                                        "trap 'echo has left; exit 0' TERM; while sleep 0.05; do " +
+                                        std::string(row.change) + "; done"));
     CHECK_THAT(result.out, Contains("0 of 1 on a life 0") && Contains("has left") &&
                                Contains(row.place + std::string(" life 1")));
     CHECK_THAT(result.err, Contains("started again with 2 ranks in place of 1"));
@@ -248,13 +241,10 @@ TEST_CASE("ronde run --grow starts a job again with hosts that have come or come
 TEST_CASE("ronde run --grow ends no job for fewer hosts, nor for good because of a new one") {
   const Hosts lying("test $host = a || echo x >>tries; " + kStart);
   write_bytes(lying / "hosts", "a:2\n");
-  const auto stays =
-      lying.run({"-n", "3", "--min-ranks", "2", "--grow", "0.05", "--hostfile", lying / "hosts"},
-                kSay +
-                    " life $RONDE_RESTART; echo c >hosts; touch tries; "
-                    "while test $(wc -l <tries) -lt 3; do sleep 0.05; done");
-  INFO(stays.out << stays.err);
-  CHECK(stays.exit_code == 0);
+  const auto stays = ended(
+      0, lying.run({"-n", "3", "--min-ranks", "2", "--grow", "0.05", "--hostfile", lying / "hosts"},
+                   kSay + " life $RONDE_RESTART; echo c >hosts; touch tries; "
+                          "while test $(wc -l <tries) -lt 3; do sleep 0.05; done"));
   CHECK_THAT(stays.out, Contains("1 of 2 on a life 0") && !Contains("life 1"));
 
   const Hosts hosts("test ! -e down.$host || exit 1; cd $host; " + kStart);
@@ -276,21 +266,17 @@ TEST_CASE("ronde run --grow ends no job for fewer hosts, nor for good because of
 
 TEST_CASE("the last host that answers is not set aside") {
   const Hosts hosts("test $host = a || exit 1; " + kStart);
-  const auto result =
-      hosts.run({"--hosts", "a,b", "--max-restarts", "4", "--min-ranks", "1", "--backoff", "0"},
-                kSay + "; test $RONDE_RESTART = 4 || exit 1");
-  INFO(result.out << result.err);
-  CHECK(result.exit_code == 0);
+  const auto result = ended(
+      0, hosts.run({"--hosts", "a,b", "--max-restarts", "4", "--min-ranks", "1", "--backoff", "0"},
+                   kSay + "; test $RONDE_RESTART = 4 || exit 1"));
   CHECK_THAT(result.err, !Contains("is set aside"));
 }
 
 TEST_CASE("ronde run sets a host aside that keeps failing") {
   const Hosts hosts(kStart);
-  const auto result =
-      hosts.run({"--hosts", "a,b", "--max-restarts", "5", "--min-ranks", "1", "--backoff", "0"},
-                kSay + "; test $HOST_NAME = a || exit 1");
-  INFO(result.out << result.err);
-  CHECK(result.exit_code == 0);
+  const auto result = ended(
+      0, hosts.run({"--hosts", "a,b", "--max-restarts", "5", "--min-ranks", "1", "--backoff", "0"},
+                   kSay + "; test $HOST_NAME = a || exit 1"));
   CHECK_THAT(result.err, Contains("host b is set aside: it was to blame for 3 failures"));
   CHECK_THAT(result.err, Contains("restart 3 of 5") && !Contains("restart 4 of 5"));
   CHECK_THAT(result.out, Contains("0 of 1 on a"));
@@ -305,15 +291,13 @@ TEST_CASE("a host that was set aside is taken back where the job needs it") {
                          Row{"echo b >hosts", "host b is taken back: the others are too few"}}) {
     const Hosts hosts("test ! -e down.$host || exit 1; " + kStart);
     write_bytes(hosts / "hosts", "a\nb\n");
-    const auto result =
-        hosts.run({"--hostfile", hosts / "hosts", "-n", "2", "--min-ranks", "1", "--max-restarts",
-                   "5", "--backoff", "0"},
-                  kSay +
-                      "; test $HOST_NAME.$RONDE_RESTART != b.4 || exit 0; test $WORLD_SIZE = 2 "
-                      "&& { test $HOST_NAME = a; exit; }; " +
-                      row.change + "; exit 1");
-    INFO(result.out << result.err);
-    CHECK(result.exit_code == 0);
+    const auto result = ended(
+        0, hosts.run({"--hostfile", hosts / "hosts", "-n", "2", "--min-ranks", "1",
+                      "--max-restarts", "5", "--backoff", "0"},
+                     kSay +
+                         "; test $HOST_NAME.$RONDE_RESTART != b.4 || exit 0; test $WORLD_SIZE = 2 "
+                         "&& { test $HOST_NAME = a; exit; }; " +
+                         row.change + "; exit 1"));
     CHECK_THAT(result.err, Contains("host b is set aside") && Contains(row.text));
     CHECK_THAT(result.out, Contains("0 of 1 on a") && Contains("0 of 1 on b"));
   }

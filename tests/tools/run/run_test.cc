@@ -43,8 +43,7 @@ TEST_CASE("ronde run gives ranks what torchrun gives them, and writes which rank
       "$GROUP_WORLD_SIZE at $MASTER_ADDR, $TORCHELASTIC_RESTART_COUNT $RONDE_RESTART, $COLOUR; "
       "test ${#RONDE_JOB_KEY} -ge 16 -a $MASTER_PORT -gt 0 -a $OMP_NUM_THREADS -ge 1 || exit 9; "
       "echo $RONDE_JOB_KEY$MASTER_PORT$TORCHELASTIC_RUN_ID | md5sum; echo careful >&2; printf end");
-  INFO(result.out << result.err);
-  CHECK(result.exit_code == 0);
+  ended(0, result);
   CHECK_THAT(result.out, Contains("[0] 0 of 2, 0 of 2, 0 of 1 at 127.0.0.1, 0 0, blue\n"));
   CHECK_THAT(result.out, Contains("[1] 1 of 2, 1 of 2, 0 of 1 at 127.0.0.1, 0 0, blue\n"));
   CHECK_THAT(result.out, Contains("[0] end\n") && Contains("[1] end\n"));
@@ -216,9 +215,7 @@ TEST_CASE("interrupts end ronde run where nobody reads what its ranks have writt
 
 TEST_CASE("ranks that outlive their grace after a failure are ended") {
   const auto result =
-      run_script({"-n", "2", "--grace", "0.2"}, "test $RANK = 0 && exit 4; " + kSleeper);
-  INFO(result.err);
-  CHECK(result.exit_code == 4);
+      ended(4, run_script({"-n", "2", "--grace", "0.2"}, "test $RANK = 0 && exit 4; " + kSleeper));
   CHECK_THAT(result.err, Contains("rank 0 on localhost: exit code 4; the others have 0.2 s"));
   CHECK_THAT(result.err, Contains("they are ended"));
   CHECK_THAT(result.err, Contains("rank 1 on localhost: signal 15 (Terminated), told to end"));
@@ -228,10 +225,8 @@ TEST_CASE("ranks that wait in init for one that has failed are ended at once") {
   const TemporaryFolder folder;
   const std::string job = "exec " + std::string(RUN_JOB) + " " + folder.path().string() + " 3";
   for (const std::string late : {"", "sleep 0.3; "}) {  // comes to init after the failure
-    const auto result =
-        run_script({"-n", "2", "--grace", "1000"}, "test $RANK = 0 && exit 4; " + late + job);
-    INFO(result.err);
-    CHECK(result.exit_code == 4);
+    const auto result = ended(
+        4, run_script({"-n", "2", "--grace", "1000"}, "test $RANK = 0 && exit 4; " + late + job));
     CHECK_THAT(result.err, Contains("rank 1 on localhost: signal 15 (Terminated), told to end"));
   }
 }
@@ -254,13 +249,11 @@ TEST_CASE("a hang-up ends ronde run and its ranks, but not where nohup has them 
   run.signal(SIGHUP);
   CHECK(run.end() == 128 + SIGHUP);
   CHECK_THAT(run.text(), Contains("signal 1 (Hangup), told to end by this launcher"));
-  const auto result =
-      run_program({"/bin/sh", "-c",
-                   "trap '' HUP; exec \"$0\" run -n 1 --plain -- "
-                   "/bin/sh -c 'kill -HUP $(cut -d \" \" -f 4 /proc/$PPID/stat); echo goes on'",
-                   RONDE_COMMAND});
-  INFO(result.err);
-  CHECK(result.exit_code == 0);
+  const auto result = ended(
+      0, run_program({"/bin/sh", "-c",
+                      "trap '' HUP; exec \"$0\" run -n 1 --plain -- "
+                      "/bin/sh -c 'kill -HUP $(cut -d \" \" -f 4 /proc/$PPID/stat); echo goes on'",
+                      RONDE_COMMAND}));
   CHECK(result.out == "goes on\n");
 }
 
@@ -359,12 +352,10 @@ TEST_CASE("ronde run refuses hosts with too few descriptors") {
 }
 
 TEST_CASE("ronde run opens as many files as it may, and ranks keep their limit") {
-  const auto result = run_program({"/bin/sh", "-c",
-                                   "ulimit -Sn 40; exec \"$0\" run -n 12 --plain -- "
-                                   "/bin/sh -c 'ulimit -Sn'",
-                                   RONDE_COMMAND});
-  INFO(result.err);
-  CHECK(result.exit_code == 0);
+  const auto result = ended(0, run_program({"/bin/sh", "-c",
+                                            "ulimit -Sn 40; exec \"$0\" run -n 12 --plain -- "
+                                            "/bin/sh -c 'ulimit -Sn'",
+                                            RONDE_COMMAND}));
   CHECK(result.out.size() == 12 * std::string("40\n").size());
 }
 
