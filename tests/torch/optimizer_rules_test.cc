@@ -138,33 +138,6 @@ TEST_CASE("create_graph and a second backward through the gradient are two passe
   toy.check_gradients(((2 + 8) + (4 + 32)) / 2.0);
 }
 
-TEST_CASE("two optimizers train side by side, as a GAN does") {
-  WrappedToy generator({}, 0.5);
-  WrappedToy discriminator({.backward_passes_per_step = 2}, 0.25);
-  DistributedOptimizer& g = generator.optimizer;
-  DistributedOptimizer& d = discriminator.optimizer;
-  const double own = ronde::rank() + 1.0;
-  for (int step = 0; step < 3; ++step) {
-    d.zero_grad();
-    discriminator.backward(own);                                // real
-    (discriminator.p * generator.p.detach()).sum().backward();  // fake
-    d.step();
-    g.zero_grad();
-    {
-      const auto guard = d.no_sync();
-      (generator.p * discriminator.p).sum().backward();
-    }
-    g.step();
-  }
-  double p = 1.0, q = 1.0;
-  for (int step = 0; step < 3; ++step) {
-    q -= 0.25 * (mean_rank() + 1.0 + p);
-    p -= 0.5 * q;
-  }
-  generator.check_values(p);
-  discriminator.check_values(q);
-}
-
 TEST_CASE("gradients leave while backward still runs", "[n2]") {
   Toy toy(1.0, {"early", "late"});
   const at::Tensor early = toy.p, late = toy.names["late"];
@@ -187,29 +160,6 @@ TEST_CASE("gradients leave while backward still runs", "[n2]") {
   (hidden * late).sum().backward();
   CHECK(arrived);
   optimizer.step();
-}
-
-TEST_CASE("an optimizer may be moved, and leaves nothing behind where it ends", "[n2]") {
-  Toy toy;
-  at::Tensor loss;
-  {
-    DistributedOptimizer first(toy.sgd, toy.names);
-    check_refused([&] { DistributedOptimizer again(toy.sgd, toy.names); },
-                  {"has a DistributedOptimizer already"});
-    DistributedOptimizer second = std::move(first);
-    CHECK(&second.inner() == &toy.sgd);
-    toy.backward(ronde::rank());
-    second.step();
-    toy.check_values(1.0 - mean_rank());
-    loss = toy.loss(ronde::rank());
-    second.zero_grad();
-    toy.backward(ronde::rank());  // in flight
-  }
-  ronde::barrier();
-  toy.sgd.zero_grad();
-  loss.backward();
-  toy.backward(ronde::rank());
-  toy.check_gradients(2.0 * ronde::rank());
 }
 
 TEST_CASE("what a DistributedOptimizer cannot wrap is refused on all ranks", "[n2]") {

@@ -128,15 +128,6 @@ inline double sum_to_size() {
   return ronde::size() * (ronde::size() + 1) / 2.0;
 }
 
-using MakeOptimizer = std::function<std::unique_ptr<torch::optim::Optimizer>(Tensors parameters)>;
-
-template <typename Optimizer, typename Options>
-MakeOptimizer optimizer_with(const Options& options) {
-  return [options](Tensors parameters) {
-    return std::make_unique<Optimizer>(std::move(parameters), options);
-  };
-}
-
 /// A DistributedOptimizer with an SGD of its own.
 inline DistributedOptimizer wrapped_sgd(const Names& names,
                                         DistributedOptimizerOptions options = {},

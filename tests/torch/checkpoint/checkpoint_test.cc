@@ -53,20 +53,6 @@ TEST_CASE("the ranks divide what they share, and each tensor is written once") {
   }
 }
 
-TEST_CASE("LibTorch opens a part as a dictionary of tensors", "[n1][n2]") {
-  const SharedFolder folder;
-  save_run(folder.path(), {2});
-  int found = 0;
-  for (const fs::path& file : files_in(folder.path(), ".pt")) {
-    const std::string bytes = ronde::test::read_text(file);
-    const auto entries = torch::pickle_load({bytes.begin(), bytes.end()}).toGenericDict();
-    if (!entries.contains("mask")) continue;
-    ++found;
-    CHECK(torch::equal(entries.at("mask").toTensor(), torch::arange(kSamples)));
-  }
-  CHECK(found == 1);
-}
-
 /// Trains as far as `until`, and returns the samples that all ranks have seen.
 std::vector<std::int64_t> go_on(const fs::path& folder, std::vector<int> ranks, std::size_t batch,
                                 int until) {

@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// Every tensor operation in process sets, and training on a grid of ranks.
 #include "tests/torch/layouts.h"
 
 namespace ronde_test::process_sets_test {
@@ -196,42 +195,6 @@ TEST_CASE("a sampler deals the samples to the ranks of a set", "[n3]") {
   const ronde::DistributedSampler given(6, {.rank = 0, .size = 3, .process_set = set});
   CHECK(given.samples_per_rank() == 2);
   ronde::remove_process_set(set);
-}
-
-TEST_CASE("data and tensor parallelism on a grid learn as one process does", "[n4]") {
-  // Two sets along axis 0 train different parts of the model at the same time.
-  ronde::Grid grid({2, 2});
-  const ProcessSet data = grid.set(0);
-  const ProcessSet tensor = grid.set(1);
-  // Columns of the first matrix and rows of the second are divided along axis 1, samples along 0.
-  const at::Tensor x = normal({12, 5}, 1), y = normal({12, 2}, 2);
-  at::Tensor first = (normal({5, 8}, 3) / 3).requires_grad_();
-  at::Tensor second = (normal({8, 2}, 4) / 3).requires_grad_();
-  const std::int64_t column = 4L * grid.coordinate(1);
-  at::Tensor my_first = first.detach().narrow(1, column, 4).clone().requires_grad_();
-  at::Tensor my_second = second.detach().narrow(0, column, 4).clone().requires_grad_();
-  const at::Tensor my_x = x.narrow(0, 6L * grid.coordinate(0), 6);
-  const at::Tensor my_y = y.narrow(0, 6L * grid.coordinate(0), 6);
-  torch::optim::SGD oracle({first, second}, 0.2);
-  {
-    auto optimizer =
-        wrapped_sgd({{"first", my_first}, {"second", my_second}}, {.process_set = data}, 0.2);
-    for (int step = 0; step < 10; ++step) {
-      oracle.zero_grad();
-      torch::mse_loss(x.mm(first).tanh().mm(second), y).backward();
-      oracle.step();
-      optimizer.zero_grad();
-      const at::Tensor out =
-          ronde::allreduce(my_x.mm(my_first).tanh().mm(my_second),
-                           {.name = "out", .op = ReduceOp::Sum, .process_set = tensor});
-      // Every rank along axis 1 has the same loss: their sum has it once.
-      (torch::mse_loss(out, my_y) / grid.size(1)).backward();
-      optimizer.step();
-    }
-  }
-  CHECK(near(my_first, first.narrow(1, column, 4), 1e-10));
-  CHECK(near(my_second, second.narrow(0, column, 4), 1e-10));
-  grid.remove();
 }
 
 }  // namespace

@@ -88,10 +88,15 @@ TEST_CASE("optimizers made and destroyed 1,080 times leave nothing behind", "[n1
   CHECK(reserved_bytes() == reserved);
 }
 
-TEST_CASE("an optimizer that another is moved into leaves nothing behind", "[n1][n2]") {
+TEST_CASE("an optimizer may be moved, and leaves nothing behind where another is moved into it",
+          "[n1][n2]") {
   Toy first, second;
   {
-    DistributedOptimizer optimizer(first.sgd, first.names);
+    DistributedOptimizer before(first.sgd, first.names);
+    check_refused([&] { DistributedOptimizer again(first.sgd, first.names); },
+                  {"has a DistributedOptimizer already"});
+    DistributedOptimizer optimizer = std::move(before);
+    CHECK(&optimizer.inner() == &first.sgd);
     first.backward(1.0);  // in flight
     optimizer = DistributedOptimizer(second.sgd, second.names);
     CHECK(hooks_of(first.p) == 0);

@@ -4,7 +4,7 @@
 
 #include "tests/support/fakes/memory_store.h"
 #include "tests/support/ranks/ranks.h"
-#include "tests/torch/support.h"
+#include "tests/torch/toy.h"
 
 namespace ronde_test {
 namespace {
@@ -14,23 +14,7 @@ using ronde::test::MemoryStore;
 using ronde::test::run_ranks;
 
 constexpr int kRanks = 2;
-constexpr std::int64_t kBatch = 4;
-
-torch::nn::Sequential make_net() {
-  torch::nn::Sequential net(torch::nn::Linear(6, 8), torch::nn::Tanh(), torch::nn::Linear(8, 8),
-                            torch::nn::Tanh(), torch::nn::Linear(8, 3));
-  net->to(at::kDouble);
-  fill_normal(net->parameters(), 11, 0.5);
-  return net;
-}
-
-at::Tensor batch_of(int step, int rank) {
-  return normal({kBatch, 6}, 50 * step + rank);
-}
-
-at::Tensor loss_of(torch::nn::Sequential& net, const at::Tensor& batch) {
-  return net->forward(batch).square().mean();
-}
+const auto kSgd = torch::optim::SGDOptions(0.1).momentum(0.9);
 
 void run_on_another_thread(const std::function<void()>& function) {
   ronde::test::ThreadErrors errors;
@@ -42,36 +26,33 @@ struct Rank {
   Rank(MemoryStore& store, int rank, DistributedOptimizerOptions options = {})
       : number(rank),
         world("net", {.key_value = store.start(rank, kRanks)}),
-        net(make_net()),
-        sgd(net->parameters(), torch::optim::SGDOptions(0.1).momentum(0.9)) {
+        sgd(model.parameters(), kSgd) {
     options.process_set = world.set();
-    optimizer.emplace(sgd, net->named_parameters(), options);
+    optimizer.emplace(sgd, model.names(), options);
   }
   void step(int step) {
     optimizer->zero_grad();
-    loss_of(net, batch_of(step, number)).backward();
+    model.loss(step, number).backward();
     optimizer->step();
   }
 
   int number;
   ronde::World world;
-  torch::nn::Sequential net;
+  Regression model;
   torch::optim::SGD sgd;
   std::optional<DistributedOptimizer> optimizer;
 };
 
 /// Parameters after `steps` of one process that has the batches of all ranks.
 at::Tensor parameters_of_one_process(int steps) {
-  torch::nn::Sequential net = make_net();
-  torch::optim::SGD sgd(net->parameters(), torch::optim::SGDOptions(0.1).momentum(0.9));
+  Regression model;
+  torch::optim::SGD sgd(model.parameters(), kSgd);
   for (int step = 0; step < steps; ++step) {
     sgd.zero_grad();
-    Tensors batches;
-    for (int rank = 0; rank < kRanks; ++rank) batches.push_back(batch_of(step, rank));
-    loss_of(net, at::cat(batches)).backward();
+    ((model.loss(step, 0) + model.loss(step, 1)) / kRanks).backward();
     sgd.step();
   }
-  return flatten(net->parameters());
+  return flatten(model.parameters());
 }
 
 /// Throws once it has compressed `left` gradients.
@@ -114,7 +95,7 @@ TEST_CASE("ranks that are threads train as one process with the whole batch") {
         rank.step(step);
       }
     }
-    check(near(flatten(rank.net->parameters()), expected, 1e-12), "equal to one process");
+    check(near(flatten(rank.model.parameters()), expected, 1e-12), "equal to one process");
     rank.optimizer.reset();
     rank.world.shutdown();
   });
@@ -124,8 +105,8 @@ TEST_CASE("two threads that use one optimizer at once: one is refused, and the o
   MemoryStore store;
   constexpr int kPasses = 40;
   ronde::World world("alone", {.key_value = store.start(0, 1)});
-  torch::nn::Sequential net = make_net();
-  auto optimizer = wrapped_sgd(net->named_parameters(), {.process_set = world.set()}, 1e-3);
+  Regression model;
+  auto optimizer = wrapped_sgd(model.names(), {.process_set = world.set()}, 1e-3);
   std::atomic<int> refused = 0, stepped = 0;
   run_ranks(2, [&](int thread) {
     for (int pass = 0; pass < kPasses; ++pass) {
@@ -136,7 +117,7 @@ TEST_CASE("two threads that use one optimizer at once: one is refused, and the o
         check(contains(error.what(), "another thread"), error.what());
         ++refused;
       }
-      net->forward(batch_of(pass, thread));  // does not touch gradients
+      model.loss(pass, thread);  // does not touch gradients
     }
   });
   CHECK(refused + stepped == 2 * kPasses);
@@ -147,7 +128,7 @@ TEST_CASE("a hook that throws on one thread's rank fails the step on the other's
   MemoryStore store;
   run_ranks(kRanks, [&](int number) {
     Rank rank(store, number,
-              {.compression = std::make_shared<FailingCompression>(number == 1 ? 6 + 2 : 1000)});
+              {.compression = std::make_shared<FailingCompression>(number == 1 ? 4 + 2 : 1000)});
     rank.step(0);
     const std::string text = thrown_text([&] { rank.step(1); });
     check(contains(text, "no room for a mask"), text);
@@ -163,7 +144,7 @@ TEST_CASE("a rank that aborts in its backward pass ends the step of the other") 
     Rank rank(store, number);
     int step = 0;
     if (number == 1) {
-      rank.net->parameters().front().register_hook([&](const at::Tensor& gradient) {
+      rank.model.parameters().front().register_hook([&](const at::Tensor& gradient) {
         if (step == kBad) ronde::abort("the disk is full", rank.world.set());
         return gradient;
       });
