@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the driver's functions do.
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <unistd.h>

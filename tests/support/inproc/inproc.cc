@@ -1,13 +1,194 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/support/inproc/inproc.h"
 
+#include <poll.h>
+#include <sys/eventfd.h>
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <deque>
+#include <mutex>
+
 #include "core/src/base/counter.h"
+#include "core/src/base/system.h"
 #include "ronde/cores.h"
+#include "ronde/error.h"
 #include "ronde/kernels.h"
-#include "tests/support/inproc/exchange.h"
-#include "tests/support/inproc/hub.h"
+#include "ronde/plugin/transport.h"
 
 namespace ronde::inproc {
+
+/// Where the ranks of a group meet to move data. The n-th collective of every rank belongs
+/// together; the last rank to enter does the work for all, under the lock. A message has two ranks,
+/// of which the second does the work.
+///
+/// Thread-safety: every member may be called from any thread.
+class Exchange {
+ public:
+  /// What a rank brings to an operation.
+  struct Part {
+    const void* input = nullptr;
+    void* output = nullptr;
+    std::span<const std::size_t> send_counts = {};  ///< alltoall: elements to each rank
+  };
+
+  /// One collective operation.
+  struct Round {
+    std::vector<Part> parts;  ///< by rank
+    int entered = 0;
+    std::atomic<bool> done{false};
+  };
+
+  explicit Exchange(int size) : size_(size) {}
+
+  /// `rank` enters its operation number `sequence`; `work` runs once, when the last rank enters.
+  std::shared_ptr<Round> enter(int rank, std::uint64_t sequence, const Part& part,
+                               const std::function<void(Round&)>& work) {
+    const std::lock_guard lock(mutex_);
+    std::shared_ptr<Round>& round = rounds_[sequence];
+    if (!round) {
+      round = std::make_shared<Round>();
+      round->parts.resize(static_cast<std::size_t>(size_));
+    }
+    round->parts[static_cast<std::size_t>(rank)] = part;
+    const std::shared_ptr<Round> mine = round;
+    if (++mine->entered < size_) return mine;
+    rounds_.erase(sequence);
+    if (aborted_) return mine;
+    work(*mine);
+    mine->done.store(true, std::memory_order_release);
+    return mine;
+  }
+
+  /// One end of the message that goes from rank `from` to rank `to`: one brings the input, the
+  /// other the output, of `bytes` each.
+  std::shared_ptr<Round> pass(int from, int to, const Part& part, std::size_t bytes) {
+    const std::lock_guard lock(mutex_);
+    std::deque<std::shared_ptr<Round>>& waiting = messages_[{from, to}];
+    const bool brings_input = part.input != nullptr;
+    if (waiting.empty() || (waiting.front()->parts[0].input != nullptr) == brings_input) {
+      waiting.push_back(std::make_shared<Round>());
+      waiting.back()->parts = {part};
+      return waiting.back();
+    }
+    const std::shared_ptr<Round> round = std::move(waiting.front());
+    waiting.pop_front();
+    if (aborted_) return round;
+    const Part& first = round->parts[0];
+    std::memcpy(brings_input ? first.output : part.output, brings_input ? part.input : first.input,
+                bytes);
+    round->done.store(true, std::memory_order_release);
+    return round;
+  }
+
+  /// From now on nobody's buffers are touched any more.
+  void abort() noexcept {
+    const std::lock_guard lock(mutex_);
+    aborted_ = true;
+  }
+
+ private:
+  const int size_;
+
+  // Guarded by mutex_.
+  std::mutex mutex_;
+  bool aborted_ = false;
+  std::map<std::uint64_t, std::shared_ptr<Round>> rounds_;
+  /// One end is there: the same end of all, oldest first.
+  std::map<std::pair<int, int>, std::deque<std::shared_ptr<Round>>> messages_;
+};
+
+/// The mailboxes of a group. Thread-safety: every member may be called from any thread.
+class Hub {
+ public:
+  explicit Hub(std::vector<int> host_of)
+      : host_of_(std::move(host_of)), tree_(make_topology(0, host_of_)) {
+    for (std::size_t rank = 0; rank < host_of_.size(); ++rank) {
+      mailboxes_.push_back(std::make_unique<Mailbox>());
+      mailboxes_.back()->changed = UniqueFd(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
+      if (!mailboxes_.back()->changed) throw Error("eventfd failed: " + errno_text(errno));
+    }
+  }
+
+  int size() const noexcept { return static_cast<int>(host_of_.size()); }
+  const std::vector<int>& host_of() const noexcept { return host_of_; }
+
+  void send(int from, int to, std::string_view bytes) {
+    if (to < 0 || to >= size() || !are_neighbours(from, to)) {
+      throw Error("rank " + std::to_string(from) + " cannot send to rank " + std::to_string(to) +
+                  ", which is not its neighbour");
+    }
+    const std::lock_guard lock(mutex_);
+    if (mailbox(from).gone || mailbox(to).gone) return;
+    mailbox(to).incoming.push_back({Incoming::Kind::Message, from, std::string(bytes)});
+    notify(mailbox(to));
+  }
+
+  Incoming poll(int rank) {
+    const std::lock_guard lock(mutex_);
+    Mailbox& mine = mailbox(rank);
+    if (mine.incoming.empty()) return {};
+    Incoming next = std::move(mine.incoming.front());
+    mine.incoming.pop_front();
+    return next;
+  }
+
+  bool wait(int rank, Transport::Clock::time_point deadline, int descriptor) {
+    constexpr std::chrono::hours kLongest{1};
+    Mailbox& mine = mailbox(rank);
+    std::array<pollfd, 2> entries = {{{mine.changed.get(), POLLIN, 0}, {descriptor, POLLIN, 0}}};
+    const auto now = Transport::Clock::now();
+    const auto time = std::clamp<std::chrono::nanoseconds>(deadline - now, {}, kLongest).count();
+    const timespec timeout = {time / 1'000'000'000, time % 1'000'000'000};
+    if (::ppoll(entries.data(), entries.size(), &timeout, nullptr) < 0 && errno != EINTR) {
+      throw Error("ppoll failed: " + errno_text(errno));
+    }
+    const std::lock_guard lock(mutex_);
+    eventfd_t count = 0;
+    if (mine.incoming.empty()) ::eventfd_read(mine.changed.get(), &count);
+    return std::exchange(mine.woken, false);
+  }
+
+  void wake(int rank) noexcept {
+    const std::lock_guard lock(mutex_);
+    mailbox(rank).woken = true;
+    notify(mailbox(rank));
+  }
+
+  /// `rank` is gone: it hears nothing more, and those who listen to it are told `text`.
+  void leave(int rank, const std::string& text) {
+    const std::lock_guard lock(mutex_);
+    if (mailbox(rank).gone) return;
+    mailbox(rank).gone = true;
+    for (int other = 0; other < size(); ++other) {
+      if (!are_neighbours(rank, other) || mailbox(other).gone) continue;
+      mailbox(other).incoming.push_back({Incoming::Kind::PeerLost, rank, text});
+      notify(mailbox(other));
+    }
+  }
+
+ private:
+  struct Mailbox {
+    UniqueFd changed;  ///< readable if wait() is not to wait
+    std::deque<Incoming> incoming;
+    bool woken = false;
+    bool gone = false;
+  };
+
+  bool are_neighbours(int a, int b) const {
+    return tree_.parent_of(a) == b || tree_.parent_of(b) == a;
+  }
+  static void notify(const Mailbox& mailbox) noexcept { ::eventfd_write(mailbox.changed.get(), 1); }
+  Mailbox& mailbox(int rank) { return *mailboxes_[static_cast<std::size_t>(rank)]; }
+
+  const std::vector<int> host_of_;
+  const Topology tree_;
+
+  // Guarded by mutex_.
+  std::mutex mutex_;
+  std::vector<std::unique_ptr<Mailbox>> mailboxes_;
+};
 
 /// Where the ranks of each process set meet: made by the first of them, gone with the last.
 ///
