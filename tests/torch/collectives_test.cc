@@ -44,15 +44,8 @@ TEST_CASE("same_on_all_ranks sees a bit, a shape and a dtype of one rank alone",
 
 TEST_CASE("adasum of tensors is that of pairs of neighbours, whatever their layout") {
   const Tensors all = by_rank([](int rank) { return normal({5, 3}, 60 + rank); });
-  const std::vector<std::pair<at::ScalarType, double>> rows = {
-      {at::kDouble, 1e-12}, {at::kFloat, 1e-5}, {at::kBFloat16, 0.05}, {at::kHalf, 0.05}};
-  for (const auto& [dtype, tolerance] : rows) {
-    CAPTURE(c10::toString(dtype));
-    const at::Tensor own = mine_of(all).to(dtype).t().contiguous().t();
-    const at::Tensor result = ronde::allreduce(own, {.name = "adasum", .op = ReduceOp::Adasum});
-    CHECK(result.scalar_type() == dtype);
-    CHECK(near(result, adasum(all), tolerance));
-  }
+  const at::Tensor own = column_major(mine_of(all));
+  CHECK(near(ronde::allreduce(own, {.op = ReduceOp::Adasum}), adasum(all), 1e-12));
 }
 
 TEST_CASE("a view has its result once the work is done, and the elements between stay", "[n2]") {

@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// DistributedOptimizer: what it allows and refuses, and its state after a failure.
 #include <thread>
 
 #include "tests/torch/optimizer/failing.h"

@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// The ranks notice that their parameters, or the options of their inner optimizers, differ.
 #include <cstdlib>
 #include <set>
 

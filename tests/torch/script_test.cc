@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// Models in TorchScript.
 #include <torch/csrc/jit/passes/freeze_module.h>
 #include <torch/csrc/jit/serialization/import.h>
 

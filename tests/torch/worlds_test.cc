@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// Models in worlds of their own, trained in turns by one process.
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
 #include "tests/torch/checkpoint/training.h"

@@ -264,20 +264,5 @@ TEST_CASE("tensors of any strides and gradients that are expanded will do") {
   CHECK(near(tensor.grad().sum(), full({}, 12 / all), 1e-12));
 }
 
-TEST_CASE("gradients have the dtype of their tensors") {
-  const at::ScalarType dtype = GENERATE(at::kFloat, at::kHalf, at::kBFloat16);
-  CAPTURE(c10::toString(dtype));
-  at::Tensor tensor = at::full({3, 2}, 0.5, dtype).requires_grad_();
-  const at::Tensor sum = ronde::allreduce(tensor).sum() + ronde::allgather(tensor).sum() +
-                         ronde::reducescatter(tensor, {.op = ReduceOp::Sum}).sum() +
-                         ronde::alltoall(tensor.repeat({ronde::size(), 1})).sum() +
-                         ronde::broadcast(tensor).sum();
-  sum.backward();
-  CHECK(tensor.grad().scalar_type() == dtype);
-  const double root = ronde::rank() == 0 ? ronde::size() : 0;
-  CHECK(near(tensor.grad(), at::full({3, 2}, 1 + ronde::size() + 1 + ronde::size() + root, dtype),
-             1e-6));
-}
-
 }  // namespace
 }  // namespace ronde_test::gradients_test

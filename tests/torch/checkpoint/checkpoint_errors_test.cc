@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// Checkpoints that are damaged, of another model or version, or cannot be written.
 #include <csignal>
 #include <cstdlib>
 

@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// Stop signals of ronde::Checkpoint beside handlers of the program's own.
 #include <sys/wait.h>
 #include <unistd.h>
 

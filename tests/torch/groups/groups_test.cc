@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// Groups of tensors against LibTorch in one process.
 #include <thread>
 
 #include "tests/torch/layouts.h"

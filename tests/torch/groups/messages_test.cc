@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// Messages of tensors from rank to rank.
 #include "tests/torch/layouts.h"
 
 namespace ronde_test::messages_test {

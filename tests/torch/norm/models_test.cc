@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// Batch norms over all ranks in models: conversion, checkpoints, training.
 #include <sstream>
 
 #include "tests/torch/norm/batches.h"

@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// Mixed precision: Autocast, training with a GradScaler, and what it refuses.
 #include <ATen/autocast_mode.h>
 
 #include <limits>

@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// Compression of gradients: Ronde's own, and such as a program may bring.
 #include "tests/torch/support.h"
 
 namespace ronde_test::compression_test {

@@ -25,7 +25,6 @@ struct Row : std::map<std::string, std::string> {
   using map::map;
 
   bool is(const std::string& factor, const std::string& level) const { return at(factor) == level; }
-  bool has(const Choice& choice) const { return is(choice.first, choice.second); }
 };
 
 /// The options of DistributedOptimizer, and ways of using it.
@@ -512,17 +511,6 @@ void check_row(const Row& row) {
   }
   return true;
 }();
-
-TEST_CASE("every pair of choices occurs in a row", "[n1]") {
-  CHECK(rows().size() >= 20);  // of five inner optimizers and four ways to combine
-  for (const Pair& pair : all_pairs()) {
-    CAPTURE(pair.first.second, pair.second.second);
-    const bool occurs = std::any_of(rows().begin(), rows().end(), [&](const Row& row) {
-      return row.has(pair.first) && row.has(pair.second);
-    });
-    CHECK(occurs == !is_forbidden(completed({pair.first, pair.second})));
-  }
-}
 
 }  // namespace
 }  // namespace ronde_test::pairs_test

@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// Mistakes by which ranks part after their first step are told on all ranks.
 #include <thread>
 
 #include "tests/support/harness/captured_errors.h"

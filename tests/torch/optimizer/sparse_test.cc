@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// Sparse gradients, against dense ones of one process.
 #include "tests/torch/support.h"
 
 namespace ronde_test::sparse_test {

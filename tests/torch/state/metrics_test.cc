@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// Averaged metrics and learning rates.
 #include "tests/torch/support.h"
 
 namespace ronde_test::metrics_test {

@@ -4,7 +4,7 @@
 
 #include "tests/support/fakes/memory_store.h"
 #include "tests/support/ranks/ranks.h"
-#include "tests/torch/toy.h"
+#include "tests/torch/optimizer/failing.h"
 
 namespace ronde_test {
 namespace {
@@ -55,31 +55,6 @@ at::Tensor parameters_of_one_process(int steps) {
   return flatten(model.parameters());
 }
 
-/// Throws once it has compressed `left` gradients.
-class FailingCompression final : public Compression {
- public:
-  explicit FailingCompression(int left) : left_(left) {}
-  std::string description() const override { return "failing"; }
-  std::unique_ptr<ronde::CompressedGradient> make(const std::string&, const at::Tensor&) override {
-    return std::make_unique<Gradient>(left_);
-  }
-
- private:
-  struct Gradient final : ronde::CompressedGradient {
-    explicit Gradient(int& of_all) : left(of_all) {}
-    std::vector<ronde::CompressedPart> compress(const at::Tensor& gradient,
-                                                const ronde::GradientReduction&) override {
-      if (--left < 0) throw std::runtime_error("no room for a mask");
-      return {{.tensor = gradient}};
-    }
-    std::vector<ronde::CompressedPart> decompress(const Tensors&, const at::Tensor&) override {
-      return {};
-    }
-    int& left;
-  };
-  int left_;
-};
-
 TEST_CASE("ranks that are threads train as one process with the whole batch") {
   constexpr int kSteps = 24;  // freezes on the way
   const at::Tensor expected = parameters_of_one_process(kSteps);
@@ -127,9 +102,10 @@ TEST_CASE("two threads that use one optimizer at once: one is refused, and the o
 TEST_CASE("a hook that throws on one thread's rank fails the step on the other's") {
   MemoryStore store;
   run_ranks(kRanks, [&](int number) {
-    Rank rank(store, number,
-              {.compression = std::make_shared<FailingCompression>(number == 1 ? 4 + 2 : 1000)});
+    const auto fragile = std::make_shared<Fragile>();
+    Rank rank(store, number, {.compression = fragile});
     rank.step(0);
+    fragile->fail(Fragile::Fails::First, "0.bias", /*here=*/number == 1);
     const std::string text = thrown_text([&] { rank.step(1); });
     check(contains(text, "no room for a mask"), text);
     rank.optimizer.reset();
