@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// The parts of `ronde bench`, without ranks.
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <cstring>

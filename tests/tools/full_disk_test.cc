@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// Two ranks that write profile, timeline, dumps and metrics to a disk without room.
 #include <catch2/catch.hpp>
 #include <cstdio>
 #include <map>

@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// `ronde bench` of buffers on GPUs, on fakes.
 #include "tests/support/processes/beside.h"
 #include "tests/tools/bench_command.h"
 #include "tools/bench/benchmarks/benchmarks.h"

@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// `ronde prof hang`.
 #include <catch2/catch.hpp>
 #include <sstream>
 #include <string>

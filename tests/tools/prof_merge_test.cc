@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// `ronde prof merge`, and timelines that are cut.
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <set>

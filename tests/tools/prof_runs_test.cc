@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// Two ranks with a prepared pathology each, and what `ronde prof report` says of their profile.
 #include <catch2/catch.hpp>
 #include <nlohmann/json.hpp>
 #include <string>

@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// The program of docs/examples/digits.md as a user runs it.
 #include <catch2/catch.hpp>
 #include <filesystem>
 #include <regex>

@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// Resampling, quality and picture of images.
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <cmath>

@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// Exact sums, and random choices by weight.
 #include <array>
 #include <catch2/catch.hpp>
 #include <cmath>

@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// The command line, and how rounds are summarised.
 #include "workload.h"
 
 #include <CLI/Error.hpp>

@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// The program as a user runs it.
 #include <catch2/catch.hpp>
 #include <nlohmann/json.hpp>
 #include <regex>
@@ -111,7 +110,6 @@ TEST_CASE("the efficiency is printed by rounds and written as JSON") {
 }
 
 TEST_CASE("what cannot be done ends the run before training, in words that help") {
-  check_refused_once(2, small({"--resume"}), "resnet_synthetic: --resume requires --checkpoint");
   const TemporaryFolder folder;
   CHECK_THAT(launch_badly(2, small({"--efficiency", "--json", folder.path()})),
              Contains("--json") && Contains("is a folder") && !Contains("Running"));

@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// `ronde run` on this host.
 #include <catch2/catch.hpp>
 #include <chrono>
 #include <csignal>
@@ -84,16 +83,6 @@ TEST_CASE("ronde run binds ranks to their share of the cores") {
     CHECK(cores.insert(line).second);
   }
   CHECK(std::to_string(cores.size()) + "\n" == alone);
-}
-
-TEST_CASE("ranks that ronde run starts meet and add up") {
-  const TemporaryFolder folder;
-  const auto result = ended(0, run_ranks_by_command({"-n", "4"}, {RUN_JOB, folder.path(), "3"}));
-  for (int rank = 0; rank < 4; ++rank) {
-    CHECK_THAT(result.out,
-               Contains("rank " + std::to_string(rank) + " of 4 from step 0, data by shm"));
-  }
-  CHECK_THAT(result.err, !Contains("is not a variable of Ronde"));
 }
 
 TEST_CASE("the exit code of ronde run is that of the rank that failed first") {
@@ -359,16 +348,7 @@ TEST_CASE("ronde run opens as many files as it may, and ranks keep their limit")
   CHECK(result.out.size() == 12 * std::string("40\n").size());
 }
 
-TEST_CASE("ronde run looks for the program in the PATH that its ranks get") {
-  const TemporaryFolder folder;
-  make_program(folder / "only-here", "echo found");
-  const std::string path = "PATH=" + folder.path().string() + ":/usr/bin:/bin";
-  const auto result =
-      ended(0, run_ranks_by_command({"-n", "1", "--plain", "--env", path}, {"only-here"}));
-  CHECK(result.out == "found\n");
-}
-
-TEST_CASE("ronde run starts a job again from its checkpoint") {
+TEST_CASE("ranks that ronde run starts meet, and a job starts again from its checkpoint") {
   const TemporaryFolder folder;
   const auto result =
       ended(0, run_ranks_by_command({"-n", "3", "--max-restarts", "1", "--backoff", "0.1"},
@@ -376,7 +356,9 @@ TEST_CASE("ronde run starts a job again from its checkpoint") {
   CHECK_THAT(result.err, Contains("rank 2 on localhost: signal 9 (Killed)"));
   CHECK_THAT(result.err, Contains("; restart 1 of 1 in 0.1 s"));
   CHECK_THAT(result.err, Contains("the job is done, after restart 1"));
-  CHECK_THAT(result.out, Contains("rank 2 of 3 from step 6"));
+  CHECK_THAT(result.err, !Contains("is not a variable of Ronde"));
+  CHECK_THAT(result.out, Contains("rank 0 of 3 from step 0, data by shm") &&
+                             Contains("rank 2 of 3 from step 6"));
   CHECK(read_text(folder / "checkpoint") == "12");
 }
 
