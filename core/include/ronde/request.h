@@ -37,7 +37,8 @@ inline constexpr int kAnyRank = -1;
 struct Request {
   Collective kind = Collective::Allreduce;  ///< Send and Recv: a message
   /// Empty: matched by the order of calls within the process set. That is the order of one thread:
-  /// until the first that leaves the name out has ended, others must give one, callbacks always.
+  /// until the first that leaves the name out has ended, others must give one, callbacks always,
+  /// unless `caller_orders`.
   std::string name;
   DataType dtype = DataType::F32;  ///< of input and output
   /// The dimensions, outermost first. Empty is a scalar (one element).
@@ -96,6 +97,10 @@ struct Request {
   /// message of its own. The operation runs either way; Work::digests_agree() returns the result.
   /// All ones is reserved.
   std::uint64_t digest = 0;
+  /// Without a name: the program itself puts such calls of its threads and callbacks into one
+  /// order, the same on all ranks. Each has returned before the next one begins. In a group one
+  /// member says it for all.
+  bool caller_orders = false;
   /// The caller calls Work::wait() right after submitting: the operation is not gathered with
   /// others, and no thread is woken for it, as the waiting one does the engine's work if it can.
   bool caller_waits = false;

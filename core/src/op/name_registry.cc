@@ -23,13 +23,15 @@ std::string text_of(const Submission& submission) {
 
 /// Note [Who calls without a name].
 void NameRegistry::expect_order(SetState& state, const Submission& submission) {
+  if (submission.caller_orders) return;
   const bool in_callback = EngineScope::is_inside();
   if (!in_callback && is_this_thread(state.caller_without_names)) return;
   throw UsageError(
       text_of(submission) + " is matched by the order of calls, " +
       (in_callback ? "in which callbacks have no certain place. Give those of callbacks a name"
                    : "which is that of another thread of this rank until it ends. Give those of "
-                     "other threads a name"));
+                     "other threads a name, or set caller_orders if the program itself orders "
+                     "the calls of its threads"));
 }
 
 /// Returns the state of an open set. `operation` returns the text of the operation for the error.

@@ -24,7 +24,8 @@ struct NameUse {
 /// Operations without a name are matched by their order of calls, which must be the same on all
 /// ranks. Threads of a rank have no order among them, so in each set the first thread that submits
 /// such an operation is the only one that may, until it ends. A callback may never: its thread and
-/// its place among the calls differ between ranks.
+/// its place among the calls differ between ranks. Where the program itself orders its calls
+/// (Request::caller_orders), any may: numbers are given in the order in which the queue takes them.
 ///
 /// Gives operations their keys, by which the ranks match them, and knows which are in flight in
 /// each process set.

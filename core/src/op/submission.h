@@ -45,6 +45,7 @@ struct Submission {
   std::vector<std::int64_t> splits = {};
   int device_index = 0;
   bool is_lazy = false;                   ///< Request::lazy
+  bool caller_orders = false;             ///< Request::caller_orders; of a group: of any member
   std::array<MemoryUse*, 4> memory = {};  ///< set while it is in flight; null: no more ranges
   std::chrono::steady_clock::time_point submitted;
   /// On a device: the event after which the buffers are ready.

@@ -97,6 +97,7 @@ std::vector<Work> Submitter::submit_group(std::vector<Request> requests) try {
     Submission& member =
         group.members.emplace_back(submission_of(take_start(request), preparation));
     group.input_bytes += member.input_bytes;
+    group.caller_orders = group.caller_orders || member.caller_orders;
     if (member.deadline && (!group.deadline || *member.deadline < *group.deadline)) {
       group.deadline = member.deadline;
     }
@@ -142,6 +143,7 @@ Preparation Submitter::described(const Request& request) const {
           .rank = place.rank,
           .is_symmetric = request.symmetric,
           .is_lazy = request.lazy,
+          .caller_orders = request.caller_orders,
           .device_index = request.device.index,
           .timeout = request.timeout,
           .splits = request.splits,
@@ -190,6 +192,7 @@ Submission Submitter::submission_of(Start start, const Preparation& preparation)
   submission.splits = preparation.splits;
   submission.device_index = preparation.device_index;
   submission.is_lazy = preparation.is_lazy;
+  submission.caller_orders = preparation.caller_orders;
   const OpSpec& spec = submission.spec();
   const bool refuses = !spec.refusal.empty();
   if (refuses) {

@@ -27,6 +27,7 @@ struct Preparation {
   // As in Request and Submission.
   bool is_symmetric = false;
   bool is_lazy = false;
+  bool caller_orders = false;
   int device_index = 0;
   std::chrono::nanoseconds timeout{0};
   std::vector<std::int64_t> splits;

@@ -149,3 +149,41 @@ TEST_CASE("the end of a thread may leave names out, and leaves the order to othe
     check_sums(runtime);
   });
 }
+
+TEST_CASE("threads and callbacks that the program orders may leave names out") {
+  constexpr int kCalls = 60;
+  const auto body = [](int rank, Runtime& runtime) {
+    std::vector<std::vector<float>> values;
+    for (std::size_t i = 1; i <= kCalls; ++i) values.emplace_back(i, 1.0F);  // no two are alike
+    const Work done = runtime.submit(barrier_request());
+    done.wait();
+    std::vector<Work> works(kCalls);
+    std::atomic<int> next{0};
+    const auto call = [&](int i) {
+      Request request = sum_request(values[static_cast<std::size_t>(i)], "");
+      request.caller_orders = true;
+      Request barrier = barrier_request();
+      barrier.caller_orders = true;
+      Work& work = works[static_cast<std::size_t>(i)];
+      if (i % 5 == 0) runtime.submit(barrier);
+      work = i % 3 == 0 ? runtime.submit_group({request}).front() : runtime.submit(request);
+    };
+    // Another thread's turn on each rank.
+    run_ranks(3, [&](int thread) {
+      for (int turn = next; turn < kCalls; turn = next) {
+        if ((turn + rank) % 3 != thread) {
+          next.wait(turn);
+          continue;
+        }
+        if (turn % 2 == 0) call(turn);
+        if (turn % 2 == 1) done.on_done([&] { call(turn); });
+        next = turn + 1;
+        next.notify_all();
+      }
+    });
+    for (const Work& work : works) work.wait();
+    for (const auto& sums : values) check(sums == std::vector(sums.size(), 2.0F), "each sum");
+    check_sums(runtime);
+  };
+  run_group(2, body);
+}
