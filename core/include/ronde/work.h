@@ -63,7 +63,7 @@ class Work {
 
   /// Runs `callback` once when the operation is done: on Ronde's thread or one that waits for an
   /// operation, or at once on this thread if it is done already. It must not block nor throw, nor
-  /// lock a mutex that a thread holds while it waits.
+  /// lock a mutex that a thread holds while it waits: a CompletionQueue needs no callback.
   void on_done(std::function<void()> callback) const;
 
  private:
