@@ -3,6 +3,8 @@
 
 #include <stdexcept>
 #include <string>
+#include <utility>
+#include <vector>
 
 namespace ronde {
 
@@ -46,6 +48,23 @@ class NotInitializedError : public UsageError {
 class OutOfMemoryError : public UsageError {
  public:
   using UsageError::UsageError;
+};
+
+/// Request::timeout of an operation passed on a rank before all ranks had submitted theirs. Every
+/// rank that has submitted it gets the same error, and so do those that come later. The job can go
+/// on.
+class TimeoutError : public UsageError {
+ public:
+  /// `missing_ranks`: not empty.
+  TimeoutError(const std::string& text, std::vector<int> missing_ranks)
+      : UsageError(text), missing_ranks_(std::move(missing_ranks)) {}
+
+  /// Returns the ranks that had not submitted it when the time had passed, ascending, by their
+  /// numbers within its process set. For a message: the ranks that may have sent or received it.
+  const std::vector<int>& missing_ranks() const noexcept { return missing_ranks_; }
+
+ private:
+  std::vector<int> missing_ranks_;
 };
 
 /// The group of ranks is broken: a rank died, left, or never came. Every pending and later

@@ -191,7 +191,7 @@ void Announcer::apply_response(const Response& response, AppliedDecision& applie
   }
   Submission submission = take(response.key);
   if (!response.error.empty()) {
-    applied.refused.push_back({std::move(submission), response.error});
+    applied.refused.push_back({std::move(submission), response.error, response.missing});
     return;
   }
   // The response names the sender of a recv from any rank. Where a rank has joined, the response

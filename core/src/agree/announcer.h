@@ -20,6 +20,7 @@ namespace ronde {
 struct Refused {
   Submission submission;
   std::string text;
+  std::vector<int> missing = {};  ///< as Response::missing
 };
 
 /// The part of a decision that concerns this rank.

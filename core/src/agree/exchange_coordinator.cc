@@ -73,8 +73,8 @@ void ExchangeCoordinator::add(const ExchangeRequest& request, TimePoint now) {
   if (!contains(key.ranks, request.rank)) {
     throw Error(rank_name(request.rank) + " asked for " + text_of(key) + ", where it has no part");
   }
-  if (const LateRefusals::Text late = latecomers_.take(text_of(key), request.rank)) {
-    return refuse(key, {request.rank}, *late);
+  if (const LateRefusals::Why late = latecomers_.take(text_of(key), request.rank)) {
+    return refuse(key, {request.rank}, late->text);
   }
   if (refuse_unfinished(request)) return;
   const auto [found, inserted] = pending_.try_emplace(key);
@@ -143,7 +143,7 @@ void ExchangeCoordinator::refuse_conflicts(const ExchangeKey& key) {
   text +=
       "\nEvery rank of a set must name the same ranks in the same order; sets that are created "
       "at the same time need different tags";
-  const auto shared = std::make_shared<const std::string>(text);
+  const auto shared = std::make_shared<const Refusal>(Refusal{text});
   for (const ExchangeKey& each : conflicting) {
     refuse(each, ranks_of(pending_.at(each).blobs), text);
     pending_.erase(each);

@@ -59,7 +59,7 @@ void MessageMatcher::remove(Queues::iterator queue, std::list<Waiting>::iterator
 }
 
 void MessageMatcher::match(const Waiting& send, const Waiting& receive) {
-  const std::string error = refusal(send, receive).value_or("");
+  const Refusal error{refusal(send, receive).value_or("")};
   answer(send, receive.rank, error);
   answer(receive, send.rank, error);
 }
@@ -81,9 +81,11 @@ Problem MessageMatcher::refusal(const Waiting& send, const Waiting& receive) con
 }
 
 /// `peer`: the counterpart, where there is no error.
-void MessageMatcher::answer(const Waiting& waiting, int peer, const std::string& error) {
-  Response& response = responses_.emplace_back(Response{waiting.key, error, waiting.rank});
-  if (!error.empty()) return;
+void MessageMatcher::answer(const Waiting& waiting, int peer, Refusal error) {
+  Response& response =
+      responses_.emplace_back(Response{waiting.key, std::move(error.text), waiting.rank});
+  response.missing = std::move(error.missing);
+  if (!response.error.empty()) return;
   OpSpec spec = *waiting.spec;
   spec.peer = peer;
   response.spec = share(std::move(spec));
@@ -95,16 +97,17 @@ void MessageMatcher::expire(int rank, const std::string& key, TimePoint now) {
     const auto expired = std::ranges::find_if(queue->second, is_meant);
     if (expired == queue->second.end()) continue;
     const bool sends = expired->spec->kind == Collective::Send;
-    answer(*expired, expired->spec->peer,
-           timeout_text(display_name(*expired->spec, key), name_of(rank), now - expired->since,
-                        sends ? "no recv that fits" : "no send that fits", counterparts(*expired)));
+    Refusal why{.text = {}, .missing = counterparts(*expired)};
+    why.text = timeout_text(display_name(*expired->spec, key), name_of(rank), now - expired->since,
+                            sends ? "no recv that fits" : "no send that fits", named(why.missing));
+    answer(*expired, expired->spec->peer, std::move(why));
     return remove(queue, expired);
   }
 }
 
 void MessageMatcher::refuse_all(const std::string& text) {
   for (const auto& [channel, queue] : queues_) {
-    for (const Waiting& waiting : queue) answer(waiting, waiting.spec->peer, text);
+    for (const Waiting& waiting : queue) answer(waiting, waiting.spec->peer, {text});
   }
   queues_.clear();
 }
@@ -117,11 +120,16 @@ std::vector<int> MessageMatcher::counterparts(const Waiting& waiting) const {
   std::vector<int> others;
   for (int other = 0; other < size_; ++other) {
     const bool is_meant = waiting.spec->peer == kAnyRank || waiting.spec->peer == other;
-    if (is_meant && other != waiting.rank)
-      others.push_back(members_[static_cast<std::size_t>(other)]);
+    if (is_meant && other != waiting.rank) others.push_back(other);
   }
-  std::ranges::sort(others);
   return others;
+}
+
+std::vector<int> MessageMatcher::named(const std::vector<int>& ranks) const {
+  std::vector<int> names;
+  for (const int rank : ranks) names.push_back(members_[static_cast<std::size_t>(rank)]);
+  std::ranges::sort(names);
+  return names;
 }
 
 void MessageMatcher::add_waiting(std::vector<WaitingOperation>& operations) const {
@@ -131,7 +139,7 @@ void MessageMatcher::add_waiting(std::vector<WaitingOperation>& operations) cons
       operation.text = display_name(*waiting.spec, waiting.key);
       operation.kind = waiting.spec->kind;
       operation.submitted_ranks = {members_[static_cast<std::size_t>(waiting.rank)]};
-      operation.missing_ranks = counterparts(waiting);
+      operation.missing_ranks = named(counterparts(waiting));
       operation.since = waiting.since;
       operation.needs_one = waiting.spec->peer == kAnyRank;
     }

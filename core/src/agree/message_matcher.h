@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/src/agree/late_refusals.h"
 #include "core/src/agree/messages.h"
 #include "core/src/agree/stalls.h"
 
@@ -70,9 +71,11 @@ class MessageMatcher {
   void remove(Queues::iterator queue, std::list<Waiting>::iterator waiting);
   void match(const Waiting& send, const Waiting& receive);
   Problem refusal(const Waiting& send, const Waiting& receive) const;
-  void answer(const Waiting& waiting, int peer, const std::string& error);
-  /// Returns the ranks of the group that may be its counterpart.
+  void answer(const Waiting& waiting, int peer, Refusal error);
+  /// Returns the ranks that may be its counterpart.
   std::vector<int> counterparts(const Waiting& waiting) const;
+  /// Returns their numbers in the group, ascending.
+  std::vector<int> named(const std::vector<int>& ranks) const;
 
   std::string name_of(int rank) const;
 

@@ -46,7 +46,7 @@ auto fields(Is<RankRows> auto& rows) {
 auto fields(Is<Response> auto& response) {
   return std::tie(response.key, response.error, response.only_rank, response.spec, response.rows,
                   response.contributed, response.slot, response.joined, response.average_over,
-                  response.digest);
+                  response.digest, response.missing);
 }
 auto fields(Is<ScheduledSlot> auto& item) {
   return std::tie(item.slot, item.contributed);

@@ -81,6 +81,9 @@ struct Response {
   std::vector<std::int32_t> joined = {};
   std::int32_t average_over = 0;  ///< divisor of an average; 0: the number of ranks
   std::uint64_t digest = 0;       ///< common_digest() of all ranks
+  /// With an error: the ranks that had not submitted the operation when its timeout passed; empty
+  /// if it fails for another reason.
+  std::vector<std::int32_t> missing = {};
 };
 
 /// A cached operation of a frozen schedule.

@@ -439,7 +439,7 @@ void Negotiator::add_message(int rank, const FullRequest& request, TimePoint now
     messages_.add(rank, request.key, request.spec, now);
   } else {
     const std::string name = display_name(*request.spec, request.key);
-    push_refusal(rank, request.key, joined_text(name + " needs both of its ranks"));
+    push_refusal(rank, request.key, {joined_text(name + " needs both of its ranks")});
   }
 }
 
@@ -471,7 +471,7 @@ void Negotiator::decide_without_joined(const std::string& key, Pending pending,
   if (!error) error = disagreement(key, pending);
   if (error) {
     for (std::size_t rank = 0; rank < pending.parts.size(); ++rank) {
-      if (pending.parts[rank].present) push_refusal(static_cast<int>(rank), key, *error);
+      if (pending.parts[rank].present) push_refusal(static_cast<int>(rank), key, {*error});
     }
     record_refusal_of_group(key, pending, *error);
     return;
@@ -535,20 +535,22 @@ Negotiator::Pending Negotiator::take_pending(const std::string& key) {
 bool Negotiator::refuse_latecomer(int rank, const std::string& key, const OpSpec& spec) {
   if (latecomers_.empty()) return false;
   Uses refused;
-  LateRefusals::Text text;
+  LateRefusals::Why why;
   for (const std::string& name : names_of(key, spec)) {
     if (auto late = latecomers_.take(name, rank)) {
-      text = std::move(late);
+      why = std::move(late);
     } else {
       refused[name].insert(rank);
     }
   }
-  if (!text) return false;
+  if (!why) return false;
   const std::string own = display_name(spec, key);
-  const bool says_own = text->find(own) != std::string::npos;
-  push_refusal(rank, key,
-               says_own ? *text : own + " was refused together with another operation: " + *text);
-  record_refusal(std::move(refused), *text);
+  Refusal told = *why;
+  if (told.text.find(own) == std::string::npos) {
+    told.text.insert(0, own + " was refused together with another operation: ");
+  }
+  push_refusal(rank, key, std::move(told));
+  record_refusal(std::move(refused), *why);
   return true;
 }
 
@@ -574,14 +576,17 @@ void Negotiator::add_expired(int rank, const std::string& key, TimePoint now) {
   const Pending& pending = found->second;
   if (!pending.parts[index(rank)].present) return;
 
-  const std::vector<int> missing = named_if(
-      [&](int other) { return !pending.parts[index(other)].present && !has_joined(other); });
-  const std::string text =
+  Refusal why;
+  for (int other = 0; other < size_; ++other) {
+    const bool is_awaited = !pending.parts[index(other)].present && !has_joined(other);
+    if (is_awaited) why.missing.push_back(other);
+  }
+  why.text =
       timeout_text(display_name(*pending.parts[index(rank)].spec, key),
-                   rank_name(members_[index(rank)]), now - pending.since, "it", missing);
+                   rank_name(members_[index(rank)]), now - pending.since, "it", named(why.missing));
   Uses refused;
-  refuse_unit(key, text, refused);
-  record_refusal(std::move(refused), text);
+  refuse_unit(key, why, refused);
+  record_refusal(std::move(refused), why);
 }
 
 /// Refuses both operations where ranks use one of these names in different ones: they would never
@@ -609,9 +614,9 @@ void Negotiator::refuse_conflicts(const std::string& key, const std::vector<std:
   }
   text += "\nEvery rank must put the same operations into a group";
   Uses refused;
-  refuse_unit(other, text, refused);
-  refuse_unit(key, text, refused);
-  record_refusal(std::move(refused), text);
+  refuse_unit(other, {text}, refused);
+  refuse_unit(key, {text}, refused);
+  record_refusal(std::move(refused), {text});
 }
 
 /// Records the refusal of an operation that all ranks have submitted, some perhaps with other names
@@ -624,35 +629,35 @@ void Negotiator::record_refusal_of_group(const std::string& key, const Pending& 
       refused[name].insert(rank);
     }
   }
-  record_refusal(std::move(refused), text);
+  record_refusal(std::move(refused), {text});
 }
 
-void Negotiator::refuse_unit(const std::string& key, const std::string& text, Uses& refused) {
+void Negotiator::refuse_unit(const std::string& key, const Refusal& why, Uses& refused) {
   for (int rank = 0; rank < size_; ++rank) {
     const auto found = pending_.find(key);
     if (found == pending_.end()) return;
-    if (found->second.parts[index(rank)].present) refuse_part(rank, key, text, refused);
+    if (found->second.parts[index(rank)].present) refuse_part(rank, key, why, refused);
   }
 }
 
-void Negotiator::refuse_part(int rank, const std::string& key, const std::string& text,
-                             Uses& refused) {
+void Negotiator::refuse_part(int rank, const std::string& key, const Refusal& why, Uses& refused) {
   Pending& pending = pending_.at(key);
   Part& part = pending.parts[index(rank)];
   for (const std::string& name : names_of(key, *part.spec)) refused[name].insert(rank);
   part = {};
-  push_refusal(rank, key, text);
+  push_refusal(rank, key, why);
   if (--pending.count == 0) take_pending(key);
 }
 
-void Negotiator::push_refusal(int rank, const std::string& key, const std::string& text) {
-  refusals_.push_back({key, text, rank});
+void Negotiator::push_refusal(int rank, const std::string& key, Refusal why) {
+  Response& response = refusals_.emplace_back(Response{key, std::move(why.text), rank});
+  response.missing = std::move(why.missing);
 }
 
-void Negotiator::record_refusal(Uses refused, const std::string& text) {
-  while (refuse_one_more(refused, text)) {
+void Negotiator::record_refusal(Uses refused, const Refusal& why) {
+  while (refuse_one_more(refused, why)) {
   }
-  const auto shared = std::make_shared<const std::string>(text);
+  const auto shared = std::make_shared<const Refusal>(why);
   for (const auto& [name, ranks] : refused) {
     for (int rank = 0; rank < size_; ++rank) {
       // Ranks that have joined will never announce it.
@@ -662,7 +667,7 @@ void Negotiator::record_refusal(Uses refused, const std::string& text) {
 }
 
 /// Refuses one pending part that uses a name refused to others; false if there is none.
-bool Negotiator::refuse_one_more(Uses& refused, const std::string& text) {
+bool Negotiator::refuse_one_more(Uses& refused, const Refusal& why) {
   for (const auto& [name, ranks] : refused) {
     demote(name);
     const auto unit = unit_of_name_.find(name);
@@ -674,7 +679,7 @@ bool Negotiator::refuse_one_more(Uses& refused, const std::string& text) {
       if (ranks.contains(rank) || !part.present) continue;
       const std::vector<std::string> names = names_of(key, *part.spec);
       if (std::ranges::find(names, name) == names.end()) continue;
-      refuse_part(rank, key, text, refused);
+      refuse_part(rank, key, why, refused);
       return true;
     }
   }

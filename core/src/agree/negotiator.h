@@ -138,11 +138,11 @@ class Negotiator {
   void refuse_conflicts(const std::string& key, const std::vector<std::string>& names);
   void record_refusal_of_group(const std::string& key, const Pending& pending,
                                const std::string& text);
-  void refuse_unit(const std::string& key, const std::string& text, Uses& refused);
-  void refuse_part(int rank, const std::string& key, const std::string& text, Uses& refused);
-  void push_refusal(int rank, const std::string& key, const std::string& text);
-  void record_refusal(Uses refused, const std::string& text);
-  bool refuse_one_more(Uses& refused, const std::string& text);
+  void refuse_unit(const std::string& key, const Refusal& why, Uses& refused);
+  void refuse_part(int rank, const std::string& key, const Refusal& why, Uses& refused);
+  void push_refusal(int rank, const std::string& key, Refusal why);
+  void record_refusal(Uses refused, const Refusal& why);
+  bool refuse_one_more(Uses& refused, const Refusal& why);
 
   void decide_cached(DecisionMessage& decision);
   void decide_pending(DecisionMessage& decision);

@@ -360,7 +360,10 @@ void ControlPlane::apply(SetEngine& set, const DecisionMessage& decision, TimePo
                (applied.shutdown ? "; it is the last" : ""));
   }
   for (Refused& refused : applied.refused) {
-    complete(queue_, refused.submission, std::make_exception_ptr(UsageError(refused.text)), true);
+    const auto error = refused.missing.empty()
+                           ? std::make_exception_ptr(UsageError(refused.text))
+                           : std::make_exception_ptr(TimeoutError(refused.text, refused.missing));
+    complete(queue_, refused.submission, error, true);
   }
   set.executor->enqueue(std::move(applied.agreed));
   if (applied.join) {

@@ -72,10 +72,12 @@ TEST_CASE("a recv from any rank that expires names all ranks that could have sen
   ranks.matcher.expire(1, "x", kStart);  // another rank's message has the same key
   CHECK_FALSE(ranks.matcher.idle());
   ranks.matcher.expire(2, "x", kStart);
-  CHECK_THAT(ranks.matcher.take().at(0).error,
+  const Response expired = ranks.matcher.take().at(0);
+  CHECK_THAT(expired.error,
              Catch::Contains("recv from any rank (tag 0) timed out on rank 2") &&
                  Catch::Contains("no send that fits had been submitted by ranks 0,1,3") &&
                  Catch::Contains("see what those ranks do instead"));
+  CHECK(expired.missing == std::vector<std::int32_t>{0, 1, 3});
   CHECK(ranks.matcher.idle());
 }
 

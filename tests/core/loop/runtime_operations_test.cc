@@ -149,6 +149,7 @@ TEST_CASE("an operation whose timeout passes fails alone, also on the late rank"
     if (rank == 2) expired.wait();
     if (rank != 1) work = runtime.submit(request);
     const std::string text = usage_error_of(work);
+    check_equal(missing_ranks_of(work), std::vector{2}, "who was late");
     if (rank != 2) expired.count_down();
     check(values[0] == 1.0F, "nothing was done");
     check_goes_on(runtime);

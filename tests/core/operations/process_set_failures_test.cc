@@ -168,8 +168,9 @@ TEST_CASE("texts of an operation in flight in a set name the set") {
     Request hasty = request;
     hasty.timeout = std::chrono::milliseconds(20);
     if (rank == 0) {
-      check_contains(usage_error_of(runtime.submit(hasty)),
-                     "allreduce 'x' in process set 1 timed out on rank 0");
+      const Work work = runtime.submit(hasty);
+      check_contains(usage_error_of(work), "allreduce 'x' in process set 1 timed out on rank 0");
+      check_equal(missing_ranks_of(work), std::vector{0}, "rank 1 by its number in the set");
     }
     runtime.submit(barrier_request()).wait();
     if (rank == 1) check_contains(usage_error_of(runtime.submit(hasty)), "timed out on rank 0");

@@ -176,6 +176,16 @@ inline std::string usage_error_of(const Work& work, const Where& where = Where::
   return text_of<UsageError>([&] { work.wait(); }, where);
 }
 
+/// The ranks for which an operation waited in vain, which failed with a TimeoutError.
+inline std::vector<int> missing_ranks_of(const Work& work) {
+  try {
+    work.wait();
+  } catch (const TimeoutError& error) {
+    return error.missing_ranks();
+  }
+  throw CheckFailed("no timeout has passed");
+}
+
 /// `text` contains `part`; both are shown if not.
 inline void check_contains(const std::string& text, const std::string& part,
                            const Where& where = Where::current()) {
