@@ -188,7 +188,7 @@ void Observer::dump() {
   recorder_->dump("request", "the program asked for it");
 }
 
-void Observer::shutdown() {
+void Observer::shutdown(std::optional<std::chrono::nanoseconds> limit) {
   const std::string& profile = runtime_.config().profile;
   std::string report;
   if (!profile.empty()) {
@@ -197,7 +197,7 @@ void Observer::shutdown() {
   }
   // Rank 0 joins the files once all ranks have called shutdown().
   if (joins_timelines()) end_timeline();
-  const std::vector<std::string> reports = runtime_.shutdown(std::move(report));
+  const std::vector<std::string> reports = runtime_.shutdown(std::move(report), limit);
   if (runtime_.failure()) return end();
   {
     const std::lock_guard lock(mutex_);

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <chrono>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -31,7 +33,7 @@ class Observer {
   Observer& operator=(const Observer&) = delete;
 
   /// Calls Runtime::shutdown() and writes what is due at the end.
-  void shutdown();
+  void shutdown(std::optional<std::chrono::nanoseconds> limit = {});
   /// Writes what this rank knows after the group has failed, or as this rank leaves it. Once.
   void end() noexcept;
 

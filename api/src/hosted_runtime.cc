@@ -69,7 +69,7 @@ void HostedRuntime::remove_shutdown_hook(std::uint64_t number) {
   shutdown_hooks_.erase(number);
 }
 
-std::exception_ptr HostedRuntime::shutdown() {
+std::exception_ptr HostedRuntime::shutdown(std::optional<std::chrono::nanoseconds> limit) {
   if (!is_there()) {
     if (const auto failure = take_failure_in_finalize()) std::rethrow_exception(failure);
     return nullptr;
@@ -90,7 +90,7 @@ std::exception_ptr HostedRuntime::shutdown() {
     observer = observer_.get();
   }
   try {
-    observer->shutdown();
+    observer->shutdown(limit);
   } catch (...) {
     report_.note_end(false, runtime->failure());
     retire(Phase::ShutDown);

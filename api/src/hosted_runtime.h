@@ -10,6 +10,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -54,7 +55,7 @@ class HostedRuntime {
   /// Has the observer record operations that stall.
   void record_stall(const std::vector<StalledOperation>& operations);
   /// Returns why the group had failed; null if it had not.
-  std::exception_ptr shutdown();
+  std::exception_ptr shutdown(std::optional<std::chrono::nanoseconds> limit = {});
   bool is_there() const noexcept;
 
   /// Called by MPI_Finalize() while MPI may still move data of Ronde.

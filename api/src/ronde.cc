@@ -22,8 +22,8 @@ HostedRuntime::Use use(std::string_view function, ProcessSet set = kGlobalSet) {
 void init(const InitOptions& options) {
   Process::instance().init(options);
 }
-void shutdown() {
-  Process::instance().default_world().shutdown();
+void shutdown(std::optional<std::chrono::nanoseconds> limit) {
+  Process::instance().default_world().shutdown(limit);
 }
 int feature_version(std::string_view feature) {
   return feature_version(feature, vendor::dynamic_symbols());

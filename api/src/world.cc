@@ -82,13 +82,13 @@ ProcessSet World::create_process_set(const std::vector<int>& ranks, const std::s
   return use(runtime_, "World::create_process_set()")->create_process_set(ranks, tag);
 }
 
-void World::shutdown() {
+void World::shutdown(std::optional<std::chrono::nanoseconds> limit) {
   HostedRuntime& runtime = checked(runtime_);
   const auto forget = [&] {  // unless it was refused, or another thread is in it
     if (!runtime.is_there()) Process::instance().forget(runtime);
   };
   try {
-    runtime.shutdown();
+    runtime.shutdown(limit);
   } catch (...) {
     forget();
     throw;

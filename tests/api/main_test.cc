@@ -57,7 +57,7 @@ struct Manner {
 
 const std::map<std::string, Manner> kManners = {
     {"returns", {[] {}, [] {}}},
-    {"shuts down itself", {ronde::shutdown, ronde::shutdown}},
+    {"shuts down itself", {[] { ronde::shutdown(); }, [] { ronde::shutdown(); }}},
     {"has a hook", {add_hook, add_hook}},
     {"throws while others wait", {throw_nonsense, pass_barriers}},
     {"throws while others end", {throw_nonsense, [] {}}},

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <optional>
@@ -39,10 +40,11 @@ namespace ronde {
 void init(const InitOptions& options = {});
 
 /// Waits for the saves of Checkpoints, then leaves the group together with all other ranks. Throws
-/// a failed save's Error, or what Runtime::shutdown throws. Does nothing if not initialised. Where
-/// Ronde initialised MPI it also finalises it: no init() again (but if ranks meet without MPI).
-/// MPI_Finalize() calls it where MPI may move data; it then throws what that call has thrown.
-void shutdown();
+/// a failed save's Error, or what Runtime::shutdown throws, which has `limit`, too: how long to
+/// wait for the other ranks, in place of RONDE_SHUTDOWN_TIMEOUT_S. Does nothing if not initialised.
+/// Where Ronde initialised MPI it also finalises it: no init() again (but if ranks meet without
+/// MPI). MPI_Finalize() calls it where MPI may move data; it then throws what that call has thrown.
+void shutdown(std::optional<std::chrono::nanoseconds> limit = {});
 
 /// init(options), `program` and shutdown(), for `int main() { return ronde::main([] { ... }); }`.
 /// Returns what `program` returned. Where one of the three throws, it prints "NAME: what()" to

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -78,7 +80,7 @@ class World {
 
   /// As ronde::shutdown(), for this world alone: its ranks call it together. Does nothing if it was
   /// called before.
-  void shutdown();
+  void shutdown(std::optional<std::chrono::nanoseconds> limit = {});
 
  private:
   void end() noexcept;

@@ -192,12 +192,17 @@ class Runtime {
   bool asleep() const noexcept;
 
   /// Collective and idempotent: lets operations that all ranks submitted finish, and process sets
-  /// that other threads make, then stops. Sleeps until the last rank calls it, or for as long as
-  /// RONDE_SHUTDOWN_TIMEOUT_S allows. Throws GroupError if the group dies in it, or has died and no
-  /// call has thrown that, unless this rank has left or this thread is handling an exception.
-  void shutdown() { shutdown(std::string()); }
+  /// that other threads make, then stops. Sleeps until the last rank calls it. `limit`: for how
+  /// long, in place of RONDE_SHUTDOWN_TIMEOUT_S, zero for as long as all ranks live; once that of
+  /// one rank has passed, the group fails, and all name those that did not call it. Throws
+  /// GroupError if the group dies in it, or has died and no call has thrown that, unless this rank
+  /// has left or this thread is handling an exception.
+  void shutdown(std::optional<std::chrono::nanoseconds> limit = {}) {
+    shutdown(std::string(), limit);
+  }
   /// Also returns the `report` of each rank, in rank order, on rank 0, if the group did not die.
-  std::vector<std::string> shutdown(std::string report);
+  std::vector<std::string> shutdown(std::string report,
+                                    std::optional<std::chrono::nanoseconds> limit = {});
 
   /// Leaves the group as the destructor does without a shutdown() before it, while others may still
   /// use this object: reports to the other ranks that this one left, and `why` if that is not

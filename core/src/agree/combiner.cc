@@ -82,6 +82,7 @@ void Combiner::add(int rank, const ReadyMessage& message, TimePoint now) {
   ReadyMessage& mine = for_one_[position];
   mine.expired.insert(mine.expired.end(), message.expired.begin(), message.expired.end());
   if (!ends) return;
+  if (message.shutdown) mine.shutdown_ns = message.shutdown_ns;
   mine.shutdown = mine.shutdown || message.shutdown;
   mine.joined = mine.joined || message.joined;
   mine.unnamed_before = std::max(mine.unnamed_before, message.unnamed_before);

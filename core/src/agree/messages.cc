@@ -32,7 +32,7 @@ auto fields(Is<FullRequest> auto& request) {
 auto fields(Is<ReadyMessage> auto& message) {
   return std::tie(message.set, message.decisions_seen, message.cached, message.absent,
                   message.keyed, message.requests, message.expired, message.shutdown,
-                  message.unnamed_before, message.joined, message.after_wait);
+                  message.shutdown_ns, message.unnamed_before, message.joined, message.after_wait);
 }
 auto fields(Is<HostReadyMessage::Part> auto& part) {
   return std::tie(part.ranks, part.ready);

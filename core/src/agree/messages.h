@@ -46,6 +46,7 @@ struct ReadyMessage {
   std::vector<FullRequest> requests;
   std::vector<std::string> expired;  ///< keys whose timeout passed before they were agreed
   bool shutdown = false;             ///< this rank submits nothing more
+  std::int64_t shutdown_ns = 0;      ///< how long it then waits for the others; 0: for ever
   std::uint64_t unnamed_before = 0;  ///< with `joined`: operations without a name before the join
   bool joined = false;  ///< after all this, it submits nothing until all ranks have joined
   /// The rank had waited for a result before it submitted the first of these operations.

@@ -85,6 +85,8 @@ class Negotiator {
   std::optional<FailureMessage> overflow() const;
   bool all_shut_down() const noexcept { return shutdown_count_ == size_; }
   bool any_shut_down() const noexcept { return shutdown_count_ > 0; }
+  /// Returns the earliest end of the time that a rank in shutdown gives the others.
+  std::optional<TimePoint> shutdown_limit() const noexcept { return shutdown_limit_; }
   /// Returns the ranks of the group that have not called shutdown, ascending.
   std::vector<int> not_shut_down() const;
   const Counters& counters() const noexcept { return counters_; }
@@ -200,6 +202,7 @@ class Negotiator {
   std::uint64_t next_unnamed_ = 0;  ///< maximum over ranks that joined
   std::vector<bool> shutdown_;      ///< by rank
   int shutdown_count_ = 0;
+  std::optional<TimePoint> shutdown_limit_;
   bool after_wait_ = false;
   std::uint64_t frozen_at_ = 0;  ///< number of the last decision that froze a schedule
   std::uint64_t voided_at_ = 0;  ///< number of the last one that voids_announcements()

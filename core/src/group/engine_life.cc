@@ -59,12 +59,19 @@ std::exception_ptr EngineLife::failure() const {
   return failure_;
 }
 
-void EngineLife::shut_down(std::string report) {
+void EngineLife::shut_down(std::string report, std::optional<Clock::time_point> deadline) {
   {
     const std::lock_guard lock(mutex_);
     report_ = std::move(report);
+    shutdown_deadline_ = deadline;
   }
   shuts_down_.store(true);
+}
+
+std::optional<EngineLife::Clock::time_point> EngineLife::shutdown_deadline() const {
+  if (!shuts_down()) return std::nullopt;
+  const std::lock_guard lock(mutex_);
+  return shutdown_deadline_;
 }
 
 std::string EngineLife::report() const {

@@ -5,6 +5,7 @@
 #include <condition_variable>
 #include <exception>
 #include <mutex>
+#include <optional>
 #include <string>
 
 #include "core/src/agree/messages.h"
@@ -44,8 +45,10 @@ class EngineLife {
   }
   bool is_failure_reported() const noexcept { return failure_reported_.load(); }
 
-  /// Requests the shutdown. `report`: for rank 0.
-  void shut_down(std::string report);
+  /// Requests the shutdown. `report`: for rank 0. `deadline`: when it fails, if ever.
+  void shut_down(std::string report, std::optional<Clock::time_point> deadline);
+  /// Returns that deadline; nothing before the request.
+  std::optional<Clock::time_point> shutdown_deadline() const;
   std::string report() const;
   /// Requests to leave. `why`: for the other ranks; may be empty. The first reason is kept.
   void leave(const std::string& why);
@@ -76,6 +79,7 @@ class EngineLife {
   std::exception_ptr start_error_;
   std::exception_ptr failure_;
   std::string report_;
+  std::optional<Clock::time_point> shutdown_deadline_;
   std::string leave_reason_;
   std::string abort_text_;
 };

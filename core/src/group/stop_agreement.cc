@@ -7,20 +7,6 @@
 #include "core/src/base/rank_list.h"
 
 namespace ronde {
-namespace {
-
-/// How much longer a rank waits than its parent, in shutdown and for stalled operations.
-constexpr std::chrono::seconds kHeadStart{2};
-
-}  // namespace
-
-std::optional<std::chrono::steady_clock::time_point> shutdown_deadline(const Config& config,
-                                                                       const ControlTree& tree,
-                                                                       const StopAgreement& stop) {
-  if (!stop.shutdown_since || config.shutdown_timeout_s <= 0) return std::nullopt;
-  return *stop.shutdown_since + from_s(config.shutdown_timeout_s) + tree.depth() * kHeadStart;
-}
-
 std::optional<ArbiterWatch::TimePoint> ArbiterWatch::answer_deadline(const Awaited& awaited) const {
   if (config_.stall_abort_s <= 0 || !awaited.decision) return std::nullopt;
   return *awaited.decision + from_s(config_.stall_abort_s) + tree_.depth() * kHeadStart;

@@ -44,11 +44,13 @@ struct StopAgreement {
   }
 };
 
-/// Returns the time limit of the shutdown, if the user has set one. A rank waits longer than its
-/// parent, as a rank nearer to rank 0 knows better which rank is late.
-std::optional<std::chrono::steady_clock::time_point> shutdown_deadline(const Config& config,
-                                                                       const ControlTree& tree,
-                                                                       const StopAgreement& stop);
+/// How much longer a rank waits than its parent, in shutdown and for stalled operations, as a rank
+/// nearer to rank 0 knows better which rank is late.
+inline constexpr std::chrono::seconds kHeadStart{2};
+
+/// For texts.
+inline constexpr const char* kShutdownLimit =
+    " within the limit of a rank in shutdown() (RONDE_SHUTDOWN_TIMEOUT_S, or that of its call)";
 
 /// Checks, on a rank other than rank 0, that rank 0 answers.
 ///

@@ -187,19 +187,17 @@ bool Arbiter::shutdown_has_begun() const {
 void Arbiter::blame_for_shutdown(const StopAgreement& stop) const {
   const std::vector<int> missing = missing_in_shutdown(stop);
   if (!missing.empty()) {
-    const std::string what = stop.agreed ? " did not finish the last operations and shut down "
-                                         : " did not call shutdown() ";
-    throw GroupFailure{
-        {missing.front(), format_ranks(missing) + what +
-                              "within RONDE_SHUTDOWN_TIMEOUT_S of the first rank that did"}};
+    const std::string what = stop.agreed ? " did not finish the last operations and shut down"
+                                         : " did not call shutdown()";
+    throw GroupFailure{{missing.front(), format_ranks(missing) + what + kShutdownLimit}};
   }
   // All ranks have called it in time, but some are still making a set.
   const std::vector<WaitingOperation> operations = exchanges_.waiting();
   if (operations.empty()) return;
   const WaitingOperation& oldest = operations.front();
-  throw GroupFailure{{oldest.missing_ranks.at(0),
-                      format_ranks(oldest.missing_ranks) + " did not end " + oldest.text +
-                          " within RONDE_SHUTDOWN_TIMEOUT_S of the first shutdown()"}};
+  throw GroupFailure{
+      {oldest.missing_ranks.at(0),
+       format_ranks(oldest.missing_ranks) + " did not end " + oldest.text + kShutdownLimit}};
 }
 
 }  // namespace ronde

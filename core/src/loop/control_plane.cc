@@ -49,7 +49,7 @@ std::optional<ControlPlane::TimePoint> ControlPlane::next_event(TimePoint now, b
     if (set->announcer) earlier(set->announcer->next_deadline());
     if (set->combiner) earlier(set->combiner->next_deadline());
   }
-  earlier(shutdown_deadline(options_.config, tree_, stop_));
+  earlier(shutdown_limit());
   if (arbiter_) {
     earlier(arbiter_->next_inspection(stop_));
   } else {
@@ -285,6 +285,9 @@ void ControlPlane::announce(SetEngine& set, TimePoint now, bool shutdown) {
   if (!ready) return;
   counters_.ready_messages.add();
   ready->set = set.info.id;
+  if (const auto limit = life_.shutdown_deadline(); limit && ready->shutdown) {
+    ready->shutdown_ns = std::max<std::int64_t>((*limit - now).count(), 1);
+  }
   add_ready(set, set.info.topology.rank, *ready, now);
 }
 
@@ -412,17 +415,23 @@ void ControlPlane::inspect(TimePoint now) {
   }
 }
 
+/// Returns when the shutdown has taken too long for this rank; on rank 0, for any.
+std::optional<ControlPlane::TimePoint> ControlPlane::shutdown_limit() const {
+  std::optional<TimePoint> limit = life_.shutdown_deadline();
+  if (limit) *limit += tree_.depth() * kHeadStart;
+  const auto of_any = arbiter_ ? sets_.global().negotiator->shutdown_limit() : std::nullopt;
+  return of_any && (!limit || *of_any < *limit) ? of_any : limit;
+}
+
 void ControlPlane::inspect_shutdown(TimePoint now) {
   if (arbiter_ && !stop_.shutdown_since && arbiter_->shutdown_has_begun()) {
     stop_.shutdown_since = now;
   }
-  const auto deadline = shutdown_deadline(options_.config, tree_, stop_);
+  const auto deadline = shutdown_limit();
   if (!deadline || now < *deadline || stop_.all_finished) return;
   if (arbiter_) return arbiter_->blame_for_shutdown(stop_);
   throw GroupFailure{
-      {tree_.parent(), rank_name(tree_.parent()) +
-                           " did not end the shutdown within RONDE_SHUTDOWN_TIMEOUT_S of the first "
-                           "rank that did"},
+      {tree_.parent(), rank_name(tree_.parent()) + " did not end the shutdown" + kShutdownLimit},
       true};
 }
 

@@ -129,6 +129,7 @@ class ControlPlane {
   void apply_tuning(const Tuning& tuning);
   void send_finished();
   void inspect_shutdown(TimePoint now);
+  std::optional<TimePoint> shutdown_limit() const;
   void report_stalls(TimePoint now);
   void inspect_arbiter(TimePoint now);
   void publish_stalls(const std::vector<StalledOperation>& stalled) const;

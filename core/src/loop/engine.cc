@@ -25,6 +25,9 @@ using Clock = MonotonicClock;
 constexpr std::chrono::seconds kFlushTime{2};
 /// Time limit for closing the connections once all ranks have agreed to stop.
 constexpr std::chrono::seconds kClosingTime{30};
+/// A limit of a shutdown is between these.
+constexpr std::chrono::nanoseconds kPassed{1};
+constexpr std::chrono::hours kLongestShutdown{24 * 365 * 30};
 /// How much longer than its own limits the engine may take before its thread is abandoned: it then
 /// hangs in a library (MPI_Finalize after a rank died in it).
 constexpr std::chrono::seconds kSlack{10};
@@ -251,7 +254,8 @@ void Engine::on_error_read(const std::exception_ptr& error) noexcept {
   if (error == failure()) life_.mark_failure_reported();
 }
 
-std::vector<std::string> Engine::shutdown(std::string report) {
+std::vector<std::string> Engine::shutdown(std::string report,
+                                          std::optional<std::chrono::nanoseconds> limit) {
   if (is_of_parent()) return {};
   if (loop_.is_this_thread()) throw error_of_shutdown_in_callback();
   const std::lock_guard lock(shutdown_mutex_);
@@ -263,10 +267,15 @@ std::vector<std::string> Engine::shutdown(std::string report) {
       life_.is_failure_reported() || (failure() && (life_.leaves() || handles_error));
   queue_.close(std::make_exception_ptr(
       UsageError("ronde::shutdown() has been called on this rank: no operation can follow it")));
-  life_.shut_down(std::move(report));
+  const auto wanted = limit.value_or(from_s(options_.config.shutdown_timeout_s));
+  const bool is_limited = wanted.count() != 0;  // below 0: it has passed
+  const std::chrono::nanoseconds time =
+      std::clamp<std::chrono::nanoseconds>(wanted, kPassed, kLongestShutdown);
+  life_.shut_down(std::move(report),
+                  is_limited ? std::optional(Clock::now() + time) : std::nullopt);
   queue_.wake();
   // Twice: once for all ranks to call shutdown, once for the last operations.
-  life_.wait_loop_ended(2 * from_s(options_.config.shutdown_timeout_s));
+  life_.wait_loop_ended(is_limited ? 2 * time : std::chrono::nanoseconds::zero());
   const std::optional<GroupError> lost = wait_closed();
   if (!join(Clock::now())) {
     if (lost) throw GroupError(*lost);

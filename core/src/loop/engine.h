@@ -46,7 +46,8 @@ class Engine final : public WaitHelper, public std::enable_shared_from_this<Engi
   bool is_of_parent() const noexcept { return fork_depth() != fork_depth_; }
 
   bool leave(const std::string& why) noexcept;
-  std::vector<std::string> shutdown(std::string report);
+  std::vector<std::string> shutdown(std::string report,
+                                    std::optional<std::chrono::nanoseconds> limit = {});
   void abort(const std::string& text);
   /// Ends the engine, as its Runtime is destroyed.
   void quit() noexcept;

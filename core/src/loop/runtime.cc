@@ -119,8 +119,9 @@ bool Runtime::asleep() const noexcept {
   return engine_->asleep();
 }
 
-std::vector<std::string> Runtime::shutdown(std::string report) {
-  return engine_->shutdown(std::move(report));
+std::vector<std::string> Runtime::shutdown(std::string report,
+                                           std::optional<std::chrono::nanoseconds> limit) {
+  return engine_->shutdown(std::move(report), limit);
 }
 
 bool Runtime::leave(const std::string& why) noexcept {

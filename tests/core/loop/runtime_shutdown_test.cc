@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // How groups end by agreement, and what can go wrong then.
+#include <atomic>
 #include <catch2/catch.hpp>
 #include <future>
 #include <latch>
@@ -176,6 +177,45 @@ TEST_CASE("a rank that does not shut down is named when the time is up") {
       check_contains(death.text, "RONDE_SHUTDOWN_TIMEOUT_S");
     });
   }
+}
+
+TEST_CASE("the limit of one call of shutdown counts for all, in place of the variable") {
+  const int absent = GENERATE(0, 1, 2);
+  const int patient = (absent + GENERATE(1, 2)) % 3;
+  const int hasty = 3 - absent - patient;
+  const inproc::Group group(kLeaderAndOne);
+  Config config = test_config();
+  config.shutdown_timeout_s = 1e6;
+  config.stall_warn_s = 0.05;
+  std::latch over(2);
+  std::atomic<bool> one_waits{false};
+  const auto deaths = on_each_rank(3, [&](int rank) {
+    RuntimeOptions options = options_of(group, rank, config);
+    options.on_stall = [&](const std::vector<StalledOperation>& stalled) {
+      if (stalled.at(0).submitted_ranks == std::vector{patient}) one_waits = true;
+      one_waits.notify_all();
+    };
+    Runtime runtime(std::move(options));
+    if (rank == absent) {
+      over.wait();
+      return death_in_barrier(runtime);
+    }
+    if (rank == hasty) one_waits.wait(false);
+    const auto limit = std::chrono::milliseconds(rank == hasty ? 100 : 0);
+    const Death death = death_of([&] { runtime.shutdown(limit); });
+    over.count_down();
+    return death;
+  });
+  check_same_death(
+      deaths, absent,
+      {"rank " + std::to_string(absent) + " did not call shutdown() within the limit"});
+}
+
+TEST_CASE("ranks that all shut down in time end well, whatever their limits") {
+  run_on(kLeaderAndOne, [](int rank, Runtime& runtime) {
+    if (rank == 0) return runtime.shutdown(std::chrono::nanoseconds::max());
+    runtime.shutdown(std::chrono::seconds(20 * rank));
+  });
 }
 
 TEST_CASE("a last operation that does not end fails the shutdown when its time is up") {

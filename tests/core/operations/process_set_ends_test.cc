@@ -172,7 +172,7 @@ TEST_CASE("a set that is not made in the time of a shutdown fails it, naming the
     over.count_down(rank == 0 ? 2 : 1);
     maker.join();
     check(death.rank == 1 && of_maker.rank == 1, "rank 1 is named");
-    check_contains(death.text, "rank 1 did not end making process set 1 within RONDE_SHUTDOWN");
+    check_contains(death.text, "rank 1 did not end making process set 1 within the limit");
   });
 }
 
