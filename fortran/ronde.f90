@@ -41,7 +41,8 @@ module ronde
       RONDE_E_INVALID_HANDLE = 2, RONDE_E_NOT_INITIALIZED = 3, RONDE_E_USAGE = 4, &
       RONDE_E_GROUP = 5, RONDE_E_TIMEOUT = 6, RONDE_E_UNSUPPORTED = 7, RONDE_E_OUT_OF_MEMORY = 8, &
       RONDE_E_PENDING = 9, RONDE_E_TOO_SMALL = 10, RONDE_E_INTERNAL = 11, &
-      RONDE_E_DUPLICATE_NAME = 12, RONDE_E_UNKNOWN_SET = 13, RONDE_E_NOT_A_MEMBER = 14
+      RONDE_E_DUPLICATE_NAME = 12, RONDE_E_UNKNOWN_SET = 13, RONDE_E_NOT_A_MEMBER = 14, &
+      RONDE_E_DEADLINE = 15, RONDE_E_INTERRUPTED = 16
 
   !> call ronde_allreduce(values [, op] [, name] [, process_set] [, ierr]): values becomes the
   !> reduction over the ranks, by default the sum. Ranks match their calls by name, or without names

@@ -162,6 +162,10 @@ void abort(const std::string& text, ProcessSet set) {
   use("ronde::abort()", set)->abort(text);
 }
 
+std::exception_ptr failure(ProcessSet set) {
+  return use("ronde::failure()", set)->failure();
+}
+
 std::string stats(ProcessSet set) {
   const auto runtime = use("ronde::stats()", set);
   Figures figures = runtime->figures();

@@ -3,9 +3,11 @@
 #pragma once
 
 #include <algorithm>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -29,6 +31,26 @@ std::vector<int> list_of(const int* ranks, int count);
 
 /// Converts the options of a start; NULL: the defaults.
 InitOptions options_of(const ronde_init_options* given);
+
+/// Converts a time limit; negative, and what the clock cannot hold: none.
+std::optional<std::chrono::steady_clock::time_point> deadline_in(double timeout_s);
+
+/// Converts a time limit to one of the engine; 0, and what is longer than 31 years: zero, for ever.
+std::chrono::nanoseconds timeout_of(double seconds, const char* name);
+
+/// Copies a list into memory of the caller, which has room for *count numbers.
+template <typename From, typename To>
+void give_list(const std::vector<From>& list, To* memory, int* count, To (*convert)(From)) {
+  const int room = *count;
+  expect(memory == nullptr || room >= 0, "count is negative");
+  *count = static_cast<int>(list.size());
+  if (memory == nullptr) return;
+  if (*count > room) {
+    throw Failure(RONDE_E_TOO_SMALL, "there is room for " + std::to_string(room) + " of " +
+                                         std::to_string(*count) + " numbers");
+  }
+  std::transform(list.begin(), list.end(), memory, convert);
+}
 
 /// Converts a struct, which begins with its size, to this version's: an older one, which is
 /// smaller, gets the fields that it lacks from `defaults`; the fields of a newer one that this

@@ -83,6 +83,8 @@ int report_exception(const char* function) noexcept {
     return keep_text(RONDE_E_NOT_INITIALIZED, function,
                      "Ronde is not initialised: call it after ronde_init() and before "
                      "ronde_shutdown(), for a world before ronde_world_shutdown()");
+  } catch (const TimeoutError& error) {
+    return keep_text(RONDE_E_DEADLINE, nullptr, error.what());
   } catch (const OutOfMemoryError& error) {
     return keep_text(RONDE_E_OUT_OF_MEMORY, nullptr, error.what());
   } catch (const UsageError& error) {

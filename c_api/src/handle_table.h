@@ -12,6 +12,7 @@
 #include "c_api/src/errors.h"
 #include "c_api/src/work_record.h"
 #include "ronde/collective.h"
+#include "ronde/completion_queue.h"
 #include "ronde/dtype.h"
 #include "ronde/persistent.h"
 #include "ronde/process_set.h"
@@ -93,10 +94,8 @@ class HandleTable {
                          places_[place].generation == generation &&
                          places_[place].record != nullptr;
     if (is_held) return place;
-    throw Failure(
-        RONDE_E_INVALID_HANDLE,
-        what_ + (handle == nullptr ? " is NULL"
-                                   : " was freed before, or is none that an operation gave"));
+    throw Failure(RONDE_E_INVALID_HANDLE,
+                  what_ + (handle == nullptr ? " is NULL" : " was freed before, or never was one"));
   }
 
   const std::string what_;
@@ -121,11 +120,14 @@ struct Persistent {
 using WorkTable = HandleTable<ronde_work, WorkRecord>;
 using PersistentTable = HandleTable<ronde_persistent, Persistent>;
 
+using QueueTable = HandleTable<ronde_queue, CompletionQueue>;
+
 /// The tables of the process. Never destroyed, as programs may free handles during static
 /// destruction. In a child of fork() they throw UsageError.
 /// @{
 WorkTable& works();
 PersistentTable& persistent_operations();
+QueueTable& queues();
 /// @}
 
 }  // namespace ronde::c

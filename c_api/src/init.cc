@@ -1,12 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // Start and end, and functions that need no group.
 #include <algorithm>
+#include <chrono>
 #include <cstddef>
+#include <exception>
 #include <iterator>
 #include <optional>
 #include <stdexcept>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "c_api/src/arguments.h"
 #include "c_api/src/groups.h"
@@ -50,6 +53,28 @@ KeyValueStart key_value_start(const ronde_init_options& options) {
     start.get = [options](const std::string& key) { return look_up(options, key); };
   }
   return start;
+}
+
+ronde_rank_list list_of(const std::vector<int>& ranks) {
+  return {ranks.data(), static_cast<int>(ranks.size())};
+}
+
+void report(ronde_stall_fn fn, void* context, const std::vector<StalledOperation>& stalled) {
+  const CallbackScope scope;
+  const GroupOfCallback own_group;
+  for (const StalledOperation& operation : stalled) {
+    const ronde_stall stall = {sizeof(ronde_stall),
+                               operation.name.c_str(),
+                               operation.text.c_str(),
+                               std::chrono::duration<double>(operation.waiting).count(),
+                               list_of(operation.submitted_ranks),
+                               list_of(operation.missing_ranks)};
+    try {
+      fn(context, &stall);
+    } catch (...) {
+      log_thrown("the callback for stalls threw, which it must not", std::current_exception());
+    }
+  }
 }
 
 }  // namespace
@@ -113,7 +138,22 @@ int ronde_init(const ronde_init_options* options) {
 int ronde_shutdown(void) {
   return guarded("ronde_shutdown", [] {
     expect_no_callback();
-    end_of_world("ronde_shutdown", ronde::kGlobalSet, ronde::shutdown);
+    end_of_world("ronde_shutdown", ronde::kGlobalSet, [] { ronde::shutdown(); });
+  });
+}
+
+int ronde_shutdown_within(double seconds) {
+  return guarded("ronde_shutdown_within", [&] {
+    expect_no_callback();
+    const std::chrono::nanoseconds limit = timeout_of(seconds, "seconds");
+    end_of_world("ronde_shutdown_within", ronde::kGlobalSet, [&] { ronde::shutdown(limit); });
+  });
+}
+
+int ronde_set_stall_callback(ronde_stall_fn fn, void* context) {
+  return guarded("ronde_set_stall_callback", [&] {
+    if (fn == nullptr) return ronde::set_stall_callback({});
+    ronde::set_stall_callback([fn, context](const auto& stalled) { report(fn, context, stalled); });
   });
 }
 

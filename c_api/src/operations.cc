@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <iterator>
 #include <memory>
+#include <new>
 #include <optional>
 #include <string>
 #include <utility>
@@ -40,7 +41,7 @@ static_assert(kAnyRank == RONDE_ANY && kGlobalSet.id == RONDE_ALL_RANKS);
 // An older program has not cleared what a newer field of the same size of struct would take.
 static_assert(sizeof(ronde_tensor) == offsetof(ronde_tensor, capacity) + sizeof(std::int64_t));
 static_assert(sizeof(ronde_operation_options) ==
-              offsetof(ronde_operation_options, timeout_s) + sizeof(double));
+              offsetof(ronde_operation_options, allocate_context) + sizeof(void*));
 
 struct Operation {
   Request request;
@@ -99,14 +100,6 @@ void expect_room(std::uint64_t capacity, const std::vector<std::int64_t>& shape,
                                        std::to_string(capacity));
 }
 
-/// As the engine has it: zero is for ever.
-std::chrono::nanoseconds timeout_of(double seconds) {
-  constexpr double kForEver = 1e9;  // 31 years
-  expect(seconds >= 0, "timeout_s is negative or not a number");
-  if (seconds > kForEver) return {};
-  return std::chrono::ceil<std::chrono::nanoseconds>(std::chrono::duration<double>(seconds));
-}
-
 /// Makes a request for buffers like `tensor`, which are still to be set.
 Request request_of(Collective kind, const ronde_tensor& tensor,
                    const ronde_operation_options& options) {
@@ -136,7 +129,8 @@ Request request_of(Collective kind, const ronde_tensor& tensor,
          "splits and split_count do not fit: NULL has none, and all others have some");
   request.splits.assign(options.splits, options.splits + options.split_count);
   request.set = set_of(options.process_set);
-  request.timeout = timeout_of(options.timeout_s);
+  request.caller_orders = options.caller_orders != 0;
+  request.timeout = timeout_of(options.timeout_s, "timeout_s");
   return request;
 }
 
@@ -159,12 +153,23 @@ void set_output(Operation& operation, const ronde_tensor& out) {
   operation.result->shape = request.shape;
 }
 
+/// Returns the memory that the program gives for a result. What it throws fails the work.
+void* allocate(const ronde_operation_options& options, const std::vector<std::int64_t>& shape) {
+  const CallbackScope scope;
+  const GroupOfCallback own_group;
+  void* const memory =
+      options.allocate(options.allocate_context, shape.data(), static_cast<int>(shape.size()));
+  if (memory == nullptr && count_of(shape) > 0) throw std::bad_alloc();
+  return memory;
+}
+
 /// Sets the output of an operation whose shape depends on all ranks' inputs.
-void set_shaped_output(Operation& operation, const std::optional<ronde_tensor>& out) {
+void set_shaped_output(Operation& operation, const std::optional<ronde_tensor>& out,
+                       const ronde_operation_options& options) {
   Request& request = operation.request;
-  if (!out && request.device.kind != DeviceKind::Cpu) {
+  if (!out && options.allocate == nullptr && request.device.kind != DeviceKind::Cpu) {
     throw Failure(RONDE_E_UNSUPPORTED,
-                  "out is NULL, which is for results on the CPU: on a GPU give memory for it");
+                  "out and allocate are NULL, which is for results on the CPU: on a GPU give one");
   }
   const auto result = std::make_shared<Result>(request.dtype, out ? out->data : nullptr);
   if (out) {
@@ -178,9 +183,10 @@ void set_shaped_output(Operation& operation, const std::optional<ronde_tensor>& 
       return result->data;
     };
   } else {
-    request.allocate_output = [result](const std::vector<std::int64_t>& shape) {
+    request.allocate_output = [result, options](const std::vector<std::int64_t>& shape) {
       result->shape = shape;
-      return result->data = result->allocate(shape);
+      return result->data =
+                 options.allocate != nullptr ? allocate(options, shape) : result->allocate(shape);
     };
   }
   request.keep_alive = result;
@@ -212,6 +218,8 @@ Operation operation_of(Collective kind, const ronde_tensor* given_in, const rond
                        kind == Collective::Reducescatter;
   expect(in || receives || kind == Collective::Broadcast, "in is NULL");
   expect(out || sends || may_own, "out is NULL");
+  expect(options.allocate == nullptr || (may_own && !out),
+         "allocate is for an allgather, alltoall or reducescatter whose out is NULL");
   expect(!in || !receives, "in is not NULL: what a recv receives goes to out");
   expect(!out || !sends, "out is not NULL: what a send sends is in");
   const bool is_alike =
@@ -221,7 +229,7 @@ Operation operation_of(Collective kind, const ronde_tensor* given_in, const rond
   Operation operation{request_of(kind, in ? *in : *out, options)};
   if (in) set_input(operation.request, *in);
   if (may_own) {
-    set_shaped_output(operation, out);
+    set_shaped_output(operation, out, options);
   } else if (out) {
     set_output(operation, *out);
   }
@@ -373,7 +381,8 @@ int ronde_barrier(const ronde_operation_options* given, ronde_work* work) {
     operation.request.kind = Collective::Barrier;
     if (options.name != nullptr) operation.request.name = options.name;
     operation.request.set = set_of(options.process_set);
-    operation.request.timeout = timeout_of(options.timeout_s);
+    operation.request.caller_orders = options.caller_orders != 0;
+    operation.request.timeout = timeout_of(options.timeout_s, "timeout_s");
     return operation;
   });
 }

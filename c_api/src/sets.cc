@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Numbers of ranks, and process sets.
-#include <algorithm>
+#include <exception>
 #include <optional>
 #include <string>
 #include <vector>
@@ -21,20 +21,6 @@ int give(const char* function, int* result, const Get& get) noexcept {
   });
 }
 
-/// Copies a list into memory of the caller, which has room for *count numbers.
-template <typename From, typename To>
-void give_list(const std::vector<From>& list, To* memory, int* count, To (*convert)(From)) {
-  const int room = *count;
-  expect(memory == nullptr || room >= 0, "count is negative");
-  *count = static_cast<int>(list.size());
-  if (memory == nullptr) return;
-  if (*count > room) {
-    throw Failure(RONDE_E_TOO_SMALL, "there is room for " + std::to_string(room) + " of " +
-                                         std::to_string(*count) + " numbers");
-  }
-  std::transform(list.begin(), list.end(), memory, convert);
-}
-
 }  // namespace
 
 std::vector<int> list_of(const int* ranks, int count) {
@@ -53,6 +39,21 @@ int ronde_rank(uint32_t set, int* rank) {
     if (own) return *own;
     throw Failure(RONDE_E_NOT_A_MEMBER,
                   ronde::rank_text(set_of(set)) + " is not in process set " + std::to_string(set));
+  });
+}
+
+int ronde_failed_rank(uint32_t set, int* rank) {
+  return guarded("ronde_failed_rank", [&] {
+    expect(rank != nullptr, "rank is NULL");
+    const std::exception_ptr failure = ronde::failure(set_of(set));
+    *rank = -1;
+    if (!failure) return;
+    try {
+      std::rethrow_exception(failure);
+    } catch (const ronde::GroupError& error) {
+      *rank = error.failed_rank();
+      throw;
+    }
   });
 }
 

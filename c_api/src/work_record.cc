@@ -105,47 +105,59 @@ void WorkRecord::wait_on(void* stream) const {
   if (first) std::rethrow_exception(first);
 }
 
-void WorkRecord::on_done(ronde_done_fn fn, void* context) {
+void WorkRecord::on_done(Callback callback) {
   {
     const std::lock_guard lock(mutex_);
     if (!has_result_.load(std::memory_order_relaxed)) {
-      callbacks_.push_back({fn, context});
+      callbacks_.push_back(std::move(callback));
       return;
     }
   }
-  watch({fn, context});
+  watch(callback);
 }
 
-void WorkRecord::watch(Callback callback) const {
-  if (works_.empty()) {
-    invoke(callback);
-    return;
-  }
+void WorkRecord::watch(const Callback& callback) const {
+  if (works_.empty()) return callback(*this);
   const auto left = std::make_shared<std::atomic<std::size_t>>(works_.size());
   for (const Work& work : works_) {
     work.on_done([self = shared_from_this(), left, callback] {
-      if (left->fetch_sub(1) == 1) self->invoke(callback);
+      if (left->fetch_sub(1) == 1) callback(*self);
     });
   }
 }
 
-void WorkRecord::invoke(Callback callback) const noexcept {
+void WorkRecord::invoke(ronde_done_fn fn, void* context) const noexcept {
   const int status = guarded(nullptr, [this] { rethrow_first_error(); });
   const CallbackScope scope;
   const GroupOfCallback own_group;
   try {
-    callback.fn(callback.context, status);
+    fn(context, status);
   } catch (...) {
     log_thrown("a callback of a work threw, which it must not", std::current_exception());
   }
 }
 
-void WorkRecord::expect_success() const {
+void WorkRecord::expect_done() const {
   expect_result();
-  if (!all_done()) {
-    throw Failure(RONDE_E_PENDING, "the work is not done: call ronde_work_wait() first");
-  }
+  if (all_done()) return;
+  throw Failure(RONDE_E_PENDING, "the work is not done: call ronde_work_wait() first");
+}
+
+void WorkRecord::expect_success() const {
+  expect_done();
   rethrow_first_error();
+}
+
+std::vector<int> WorkRecord::missing_ranks() const {
+  expect_done();
+  try {
+    rethrow_first_error();
+  } catch (const TimeoutError& error) {
+    return error.missing_ranks();
+  } catch (...) {
+    // It failed for another reason.
+  }
+  return {};
 }
 
 const Work& WorkRecord::finished(Collective kind) const {

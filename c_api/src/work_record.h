@@ -5,6 +5,7 @@
 #include <chrono>
 #include <cstdint>
 #include <exception>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <new>
@@ -66,25 +67,26 @@ class WorkRecord : public std::enable_shared_from_this<WorkRecord> {
   bool wait(const std::optional<TimePoint>& deadline) const;
   /// Calls Work::wait_on() of all. Throws the error of one that failed by then.
   void wait_on(void* stream) const;
-  void on_done(ronde_done_fn fn, void* context);
+  /// Calls `callback`, which must not throw, once it is done.
+  using Callback = std::function<void(const WorkRecord&)>;
+  void on_done(Callback callback);
+  /// Calls `fn` with the status, as a callback of the program.
+  void invoke(ronde_done_fn fn, void* context) const noexcept;
+  /// Returns TimeoutError::missing_ranks() of its error. Throws Failure while it is not done.
+  std::vector<int> missing_ranks() const;
 
   /// Returns the operation. Throws Failure unless it has succeeded and is of this kind.
   const Work& finished(Collective kind) const;
   const Result& result() const;
 
  private:
-  struct Callback {
-    ronde_done_fn fn;
-    void* context;
-  };
-
   void set_result(std::vector<Work> works, std::exception_ptr error, std::string name) noexcept;
   void expect_result() const;
+  void expect_done() const;
   void expect_success() const;
   bool all_done() const;
   void rethrow_first_error() const;
-  void watch(Callback callback) const;
-  void invoke(Callback callback) const noexcept;
+  void watch(const Callback& callback) const;
 
   const std::optional<Collective> kind_;
   const std::shared_ptr<Result> result_;

@@ -1,12 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// The functions that take a work.
+// The functions that take a work or a queue.
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <functional>
 #include <memory>
 #include <optional>
+#include <string>
 #include <vector>
 
+#include "c_api/src/arguments.h"
 #include "c_api/src/handle_table.h"
 #include "core/src/base/caller.h"
 #include "ronde/ronde_c.h"
@@ -26,16 +29,24 @@ std::shared_ptr<WorkRecord> find(ronde_work work) {
   return works().find(work);
 }
 
-/// Returns nothing for "for ever", which includes what the clock cannot hold.
+constexpr double kForEver = 1e9;  ///< seconds: 31 years
+
+}  // namespace
+
 std::optional<Clock::time_point> deadline_in(double timeout_s) {
-  constexpr double kForEver = 1e9;  // 31 years
   expect(!std::isnan(timeout_s), "timeout_s is not a number");
   if (timeout_s < 0 || timeout_s > kForEver) return std::nullopt;
   const std::chrono::duration<double> timeout(timeout_s);
   return Clock::now() + std::chrono::ceil<Clock::duration>(timeout);
 }
 
-}  // namespace
+std::chrono::nanoseconds timeout_of(double seconds, const char* name) {
+  if (!(seconds >= 0)) {
+    throw Failure(RONDE_E_INVALID_ARGUMENT, std::string(name) + " is negative or not a number");
+  }
+  if (seconds > kForEver) return {};
+  return std::chrono::ceil<std::chrono::nanoseconds>(std::chrono::duration<double>(seconds));
+}
 
 WorkTable& works() {
   static auto* const table = new WorkTable("the work");
@@ -46,6 +57,12 @@ WorkTable& works() {
 PersistentTable& persistent_operations() {
   static auto* const table = new PersistentTable("the persistent operation");
   expect_own_process("a function of persistent operations");
+  return *table;
+}
+
+QueueTable& queues() {
+  static auto* const table = new QueueTable("the queue");
+  expect_own_process("a function of queues");
   return *table;
 }
 
@@ -75,7 +92,7 @@ int ronde_work_wait_stream(ronde_work work, void* stream) {
 int ronde_work_on_done(ronde_work work, ronde_done_fn fn, void* context) {
   return guarded("ronde_work_on_done", [&] {
     expect(fn != nullptr, "fn is NULL");
-    find(work)->on_done(fn, context);
+    find(work)->on_done([fn, context](const WorkRecord& record) { record.invoke(fn, context); });
   });
 }
 
@@ -113,7 +130,56 @@ int ronde_work_last_rank(ronde_work work, int* rank) {
   });
 }
 
+int ronde_work_missing_ranks(ronde_work work, int* ranks, int* count) {
+  return guarded("ronde_work_missing_ranks", [&] {
+    expect(count != nullptr, "count is NULL");
+    give_list<int, int>(find(work)->missing_ranks(), ranks, count, [](int rank) { return rank; });
+  });
+}
+
 int ronde_work_free(ronde_work work) {
   if (work == nullptr) return RONDE_OK;
   return guarded("ronde_work_free", [&] { works().erase(work); });
+}
+
+int ronde_queue_make(ronde_queue* queue) {
+  return guarded("ronde_queue_make", [&] {
+    expect(queue != nullptr, "queue is NULL");
+    *queue = queues().insert(std::make_shared<ronde::CompletionQueue>());
+  });
+}
+
+int ronde_queue_add(ronde_queue queue, ronde_work work, uint64_t token) {
+  return guarded("ronde_queue_add", [&] {
+    const std::function<void()> notify = queues().find(queue)->notifier(token);
+    find(work)->on_done([notify](const WorkRecord&) { notify(); });
+  });
+}
+
+int ronde_queue_next(ronde_queue queue, double timeout_s, uint64_t* token) {
+  return guarded("ronde_queue_next", [&] {
+    expect(token != nullptr, "token is NULL");
+    const std::shared_ptr<ronde::CompletionQueue> found = queues().find(queue);
+    const std::optional<Clock::time_point> deadline = deadline_in(timeout_s);
+    if (timeout_s != 0) expect_no_callback();
+    const auto next =
+        found->next(deadline ? *deadline - Clock::now() : std::chrono::nanoseconds::max());
+    if (!next && deadline && Clock::now() >= *deadline) {
+      throw Failure(RONDE_E_TIMEOUT, "no other work of the queue is done yet");
+    }
+    if (!next) throw Failure(RONDE_E_INTERRUPTED, "a signal handler ran on this thread");
+    *token = *next;
+  });
+}
+
+int ronde_queue_descriptor(ronde_queue queue, int* descriptor) {
+  return guarded("ronde_queue_descriptor", [&] {
+    expect(descriptor != nullptr, "descriptor is NULL");
+    *descriptor = queues().find(queue)->descriptor();
+  });
+}
+
+int ronde_queue_free(ronde_queue queue) {
+  if (queue == nullptr) return RONDE_OK;
+  return guarded("ronde_queue_free", [&] { queues().erase(queue); });
 }

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Worlds beside that of ronde_init(), and the numbers of process sets.
 #include <algorithm>
+#include <chrono>
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -89,6 +91,16 @@ int give_world(const char* function, const char* name, std::uint32_t* world,
   });
 }
 
+int shut_down(const char* function, std::uint32_t world, std::optional<double> seconds) noexcept {
+  return guarded(function, [&] {
+    expect_no_callback();
+    std::optional<std::chrono::nanoseconds> limit;
+    if (seconds) limit = timeout_of(*seconds, "seconds");
+    const Ending ending(world);
+    end_of_world(function, ending.world().set(), [&] { ending.world().shutdown(limit); });
+  });
+}
+
 }  // namespace
 
 ProcessSet set_of(std::uint32_t number) {
@@ -125,11 +137,11 @@ int ronde_world_make_within(const char* name, uint32_t set, const int* ranks, in
 }
 
 int ronde_world_shutdown(uint32_t world) {
-  return guarded("ronde_world_shutdown", [&] {
-    expect_no_callback();
-    const Ending ending(world);
-    end_of_world("ronde_world_shutdown", ending.world().set(), [&] { ending.world().shutdown(); });
-  });
+  return shut_down("ronde_world_shutdown", world, std::nullopt);
+}
+
+int ronde_world_shutdown_within(uint32_t world, double seconds) {
+  return shut_down("ronde_world_shutdown_within", world, seconds);
 }
 
 int ronde_world_abort(uint32_t world, const char* text) {

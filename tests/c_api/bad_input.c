@@ -142,7 +142,7 @@ CASE(buffers_on_a_gpu_that_is_not_there) {
   ronde_work work = NULL;
   tensor.device = 1000;
   tensor.stream = values;
-  CHECK_FAILS(RONDE_E_UNSUPPORTED, "out is NULL", ronde_allgather(&tensor, NULL, NULL, &work));
+  CHECK_FAILS(RONDE_E_UNSUPPORTED, "out and allocate", ronde_allgather(&tensor, NULL, NULL, &work));
   int status = ronde_allreduce(&tensor, &tensor, NULL, &work);
   if (status == RONDE_OK) {
     CHECK_FAILS(RONDE_E_USAGE, "no backend for cuda buffers", ronde_work_wait_stream(work, values));
@@ -177,11 +177,29 @@ CASE_ON(2, timeouts) {
   ronde_operation_options options = named("too late", kSet);
   ronde_work work = NULL;
   options.timeout_s = 0.02;
+  int late[3] = {-1, -1, -1};
+  int count = -1;
   if (own_rank() == 0) {
     CHECK_OK(ronde_barrier(&options, &work));
-    CHECK_FAILS(RONDE_E_USAGE, "barrier 'too late' timed out on rank 0", finish(work));
+    CHECK_FAILS(RONDE_E_DEADLINE, "barrier 'too late' timed out on rank 0",
+                ronde_work_wait(work, -1));
+    CHECK_OK(ronde_work_missing_ranks(work, NULL, &count));
+    CHECK(count == all_ranks() - 1);
+    CHECK_OK(ronde_work_missing_ranks(work, late, &count));
+    CHECK(late[0] == 1 && (count == 1 || late[1] == 2));
+    count = 0;
+    CHECK_FAILS(RONDE_E_TOO_SMALL, "room for 0", ronde_work_missing_ranks(work, late, &count));
+    CHECK_OK(ronde_work_free(work));
   }
   barrier_of(kSet);
+  if (own_rank() == 0) CHECK_OK(ronde_barrier(NULL, &work));
+  if (own_rank() == 0) CHECK(ronde_work_missing_ranks(work, NULL, &count) == RONDE_E_PENDING);
+  barrier_of(add_set_of_all());
+  if (own_rank() != 0) CHECK_OK(ronde_barrier(NULL, &work));
+  CHECK_OK(ronde_work_wait(work, -1));
+  CHECK_OK(ronde_work_missing_ranks(work, NULL, &count));
+  CHECK(count == 0);
+  CHECK_OK(ronde_work_free(work));
   options.name = "in time";
   options.timeout_s = 1e300; /* for ever */
   CHECK_RUN(ronde_barrier(&options, &work), work);

@@ -130,7 +130,7 @@ CASE(numbers_of_a_rank) {
   CHECK_FAILS(RONDE_E_USAGE, "called twice", ronde_init(NULL));
 }
 
-enum { kMost = 16 };
+enum { kMost = 24 };
 static double results[kMost];
 
 /* Rank 0 brings more rows than its peers. On one rank, another one each time, the memory lacks one
@@ -154,5 +154,46 @@ CASE(results_of_more_rows_than_expected) {
     if (lacks) CHECK_LAST_ERROR(part);
     for (int i = 0; i < kMost; ++i) CHECK((results[i] == -5) == (lacks || i >= result_rows));
   }
+  check_job_continues();
+}
+
+/* The memory of the program's for a result whose size only the ranks together know. */
+struct allocator {
+  int64_t rows;
+  int calls;
+  void* memory;
+};
+
+static void* allocate(void* context, const int64_t* shape, int dims) {
+  struct allocator* const allocator = context;
+  CHECK(dims == 2 && shape[1] == 2);
+  allocator->rows = shape[0];
+  ++allocator->calls;
+  return allocator->memory;
+}
+
+CASE(results_that_the_program_allocates) {
+  double values[kMost] = {1};
+  const int64_t shape[] = {own_rank() + 1, 2};
+  const ronde_tensor in = tensor_of(values, shape, 2, RONDE_F64);
+  ronde_tensor out = room_for(results, kMost, RONDE_F64);
+  struct allocator allocator = {0, 0, results};
+  ronde_operation_options options = named("allocated", kSet);
+  ronde_work work = NULL;
+  void* data = NULL;
+  options.allocate = allocate;
+  options.allocate_context = &allocator;
+  CHECK_OK(ronde_allgather(&in, NULL, &options, &work));
+  CHECK_OK(ronde_work_wait(work, -1));
+  CHECK_OK(ronde_work_output(work, &data, NULL, NULL, NULL));
+  CHECK(data == results && results[0] == 1 && allocator.calls == 1);
+  CHECK(allocator.rows == all_ranks() * (all_ranks() + 1) / 2);
+  CHECK_OK(ronde_work_free(work));
+  if (own_rank() == 0) allocator.memory = NULL;
+  CHECK_OK(ronde_allgather(&in, NULL, &options, &work));
+  CHECK(finish(work) == (own_rank() == 0 ? RONDE_E_OUT_OF_MEMORY : RONDE_OK));
+  if (own_rank() == 0) CHECK_LAST_ERROR("allgather 'allocated': rank 0 has no memory");
+  CHECK_INVALID("whose out is NULL", ronde_allgather(&in, &out, &options, &work));
+  CHECK_INVALID("whose out is NULL", ronde_allreduce(&in, &out, &options, &work));
   check_job_continues();
 }

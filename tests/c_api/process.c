@@ -2,8 +2,10 @@
 /* The start and the end, what works without a group, and failures outside of Ronde: no memory, a
  * store that hangs, a fork. */
 #include <math.h>
+#include <stdatomic.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "check.h"
@@ -168,6 +170,10 @@ CASE_ON(2, a_dead_group) {
   const int rank = own_rank();
   double value = 1;
   ronde_work work = NULL;
+  int failed = 7;
+  CHECK_OK(ronde_failed_rank(kSet, &failed));
+  CHECK(failed == -1);
+  barrier_of(kSet);
   if (rank == 1) CHECK_OK(ronde_abort("the loss is not a number"));
   /* Every rank may still get a work before it knows. */
   int status = start_sum(rank == 1 ? "alone" : "without rank 1", &value, 1, kSet, &work);
@@ -177,6 +183,45 @@ CASE_ON(2, a_dead_group) {
     CHECK_OK(ronde_work_free(work));
   }
   CHECK_FAILS(RONDE_E_GROUP, "rank 1 aborted: the loss is not a number", status);
+  CHECK_FAILS(RONDE_E_GROUP, "rank 1 aborted", ronde_failed_rank(kSet, &failed));
+  CHECK(failed == 1);
+}
+
+static void note_stall(void* context, const ronde_stall* stall) {
+  const int is_meant = stall->struct_size == sizeof(*stall) && strcmp(stall->name, "late") == 0 &&
+                       strcmp(stall->text, "allreduce 'late'") == 0 && stall->waiting_s > 0 &&
+                       stall->submitted.count == all_ranks() - 1 && stall->missing.count == 1 &&
+                       stall->submitted.ranks[0] == 0 && stall->missing.ranks[0] == 1;
+  if (is_meant) atomic_store((atomic_int*)context, 1);
+}
+
+/* The others are told that they wait for rank 1, and then do not wait for it in shutdown. */
+CASE_ON(2, a_rank_that_is_late) {
+  const struct timespec pause = {0, 1000 * 1000};
+  const int rank = own_rank();
+  static atomic_int is_reported;
+  ronde_init_options options = store_options(getenv("TEST_STORE"), rank, all_ranks());
+  ronde_work work = NULL;
+  double value = 1;
+  int failed = 7;
+  CHECK_FAILS(RONDE_E_USAGE, "after ronde::init()", ronde_set_stall_callback(note_stall, NULL));
+  CHECK_INVALID("seconds", ronde_shutdown_within(NAN));
+  CHECK_OK(ronde_shutdown_within(1e300));
+  CHECK_OK(ronde_set_stall_callback(note_stall, &is_reported));
+  setenv("RONDE_STALL_WARN_S", "0.05", 1);
+  setenv("RONDE_LOG_LEVEL", "off", 1);
+  options.prefix = "late";
+  CHECK_OK(ronde_init(&options));
+  if (rank != 1) CHECK_OK(start_sum("late", &value, 1, kSet, &work));
+  while (atomic_load(&is_reported) == 0) nanosleep(&pause, NULL);
+  if (rank == 1) CHECK_OK(start_sum("late", &value, 1, kSet, &work));
+  CHECK_OK(finish(work));
+  if (rank != 1) {
+    CHECK_FAILS(RONDE_E_GROUP, "did not call shutdown() within the", ronde_shutdown_within(0.5));
+  } else {
+    while (ronde_failed_rank(kSet, &failed) == RONDE_OK) nanosleep(&pause, NULL);
+    CHECK(failed >= 0 && ronde_shutdown() == RONDE_E_GROUP);
+  }
 }
 
 #undef SUITE
@@ -262,6 +307,7 @@ CASE_ALONE(no_memory) {
 /* The child has a copy of the parent's group, which it can neither use nor end. */
 CASE_ON(2, children_of_fork) {
   ronde_work work = NULL;
+  ronde_queue queue = NULL;
   int status = -1;
   CHECK_OK(ronde_barrier(NULL, &work));
   const pid_t child = fork();
@@ -269,6 +315,7 @@ CASE_ON(2, children_of_fork) {
   if (child == 0) {
     alarm(60);
     CHECK_FAILS(RONDE_E_USAGE, "in a child of fork()", ronde_work_wait(work, -1));
+    CHECK_FAILS(RONDE_E_USAGE, "in a child of fork()", ronde_queue_make(&queue));
     CHECK_OK(ronde_shutdown());
     exit(0);
   }

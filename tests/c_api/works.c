@@ -1,8 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The life of a work. */
+#include <poll.h>
 #include <pthread.h>
 #include <semaphore.h>
+#include <signal.h>
 #include <stdatomic.h>
+#include <time.h>
 
 #include "check.h"
 
@@ -80,7 +83,7 @@ CASE(a_work_is_freed_once) {
   CHECK(second != first);
   CHECK_FAILS(RONDE_E_INVALID_HANDLE, "freed before", ronde_work_free(first));
   CHECK_FAILS(RONDE_E_INVALID_HANDLE, "freed before", ronde_work_wait(first, -1));
-  CHECK_FAILS(RONDE_E_INVALID_HANDLE, "none that", ronde_work_wait((ronde_work)&value, -1));
+  CHECK_FAILS(RONDE_E_INVALID_HANDLE, "never was one", ronde_work_wait((ronde_work)&value, -1));
   CHECK_FAILS(RONDE_E_INVALID_HANDLE, "NULL", ronde_work_wait(NULL, -1));
   CHECK_OK(ronde_work_free(NULL));
   CHECK_OK(finish(second));
@@ -192,4 +195,100 @@ CASE(persistent_operations) {
   CHECK_FAILS(RONDE_E_INVALID_HANDLE, "freed before", ronde_persistent_free(sum));
   CHECK_FAILS(RONDE_E_INVALID_HANDLE, "NULL", ronde_start(NULL, NULL, NULL, &work));
   CHECK_OK(ronde_persistent_free(NULL));
+}
+
+static int is_readable(ronde_queue queue) {
+  struct pollfd asked = {.events = POLLIN};
+  CHECK_OK(ronde_queue_descriptor(queue, &asked.fd));
+  return poll(&asked, 1, 0) == 1;
+}
+
+CASE(a_queue_of_works) {
+  ronde_operation_options options = named(NULL, kSet);
+  struct held held = {1, NULL};
+  double value = 1;
+  uint64_t token = 0;
+  ronde_queue queue = NULL;
+  ronde_work member = NULL;
+  ronde_work group = NULL;
+  ronde_work failed = NULL;
+  CHECK_OK(ronde_queue_make(&queue));
+  start_if(own_rank() != 0, &held);
+  if (own_rank() != 0) {
+    CHECK_OK(ronde_queue_add(queue, held.work, 7));
+    CHECK_FAILS(RONDE_E_TIMEOUT, "done yet", ronde_queue_next(queue, 0, &token));
+    CHECK_FAILS(RONDE_E_TIMEOUT, "done yet", ronde_queue_next(queue, 0.01, &token));
+    CHECK(!is_readable(queue) && token == 0);
+  }
+  barrier_of(kSet);
+  start_if(own_rank() == 0, &held);
+  if (own_rank() == 0) CHECK_OK(ronde_queue_add(queue, held.work, 7));
+  CHECK_OK(ronde_work_free(held.work)); /* the token comes all the same */
+  CHECK_OK(ronde_queue_next(queue, -1, &token));
+  CHECK(token == 7 && held.value == all_ranks());
+  /* A work of a group that is open, one that fails, and all of a group. */
+  CHECK_OK(ronde_group_begin(kSet));
+  CHECK_OK(start_sum("in a group", &value, 1, kSet, &member));
+  CHECK_OK(ronde_queue_add(queue, member, 8));
+  CHECK_OK(ronde_group_end(&group));
+  CHECK_OK(ronde_queue_next(queue, 60, &token));
+  CHECK(token == 8);
+  CHECK_OK(ronde_queue_add(queue, group, 9));
+  CHECK_OK(ronde_queue_next(queue, 60, &token));
+  CHECK(token == 9 && !is_readable(queue));
+  options.root = 9;
+  ronde_tensor tensor = tensor_of(&value, NULL, 0, RONDE_F64);
+  CHECK_OK(ronde_broadcast(&tensor, &tensor, &options, &failed));
+  CHECK_OK(ronde_queue_add(queue, failed, UINT64_MAX));
+  CHECK_OK(ronde_queue_next(queue, -1, &token));
+  CHECK(token == UINT64_MAX);
+  CHECK_FAILS(RONDE_E_USAGE, "root 9 is out of range", finish(failed));
+  CHECK_OK(finish(member));
+  CHECK_OK(finish(group));
+  CHECK_OK(ronde_queue_free(queue));
+  CHECK_FAILS(RONDE_E_INVALID_HANDLE, "the queue was freed before", ronde_queue_free(queue));
+  CHECK_FAILS(RONDE_E_INVALID_HANDLE, "NULL", ronde_queue_next(NULL, 0, &token));
+  CHECK_OK(ronde_queue_free(NULL));
+}
+
+static void handle_nothing(int signal_number) {
+  (void)signal_number;
+}
+
+CASE_ALONE(a_signal_ends_the_wait_in_a_queue) {
+  const struct itimerspec often = {{0, 1000 * 1000}, {0, 1000 * 1000}};
+  const struct sigaction handler = {.sa_handler = handle_nothing, .sa_flags = SA_RESTART};
+  struct sigevent event = {.sigev_notify = SIGEV_SIGNAL, .sigev_signo = SIGUSR1};
+  timer_t timer;
+  uint64_t token = 0;
+  ronde_queue queue = NULL;
+  CHECK(sigaction(SIGUSR1, &handler, NULL) == 0);
+  CHECK_OK(ronde_queue_make(&queue));
+  CHECK(timer_create(CLOCK_MONOTONIC, &event, &timer) == 0);
+  CHECK(timer_settime(timer, 0, &often, NULL) == 0);
+  CHECK_FAILS(RONDE_E_INTERRUPTED, "signal", ronde_queue_next(queue, -1, &token));
+  CHECK_FAILS(RONDE_E_INTERRUPTED, "signal", ronde_queue_next(queue, 60, &token));
+  CHECK(timer_delete(timer) == 0);
+  CHECK_OK(ronde_queue_free(queue));
+}
+
+static void* submit_without_a_name(void* value) {
+  ronde_operation_options options = named(NULL, kSet);
+  const ronde_tensor tensor = tensor_of(value, NULL, 0, RONDE_F64);
+  ronde_tensor out = tensor;
+  ronde_work work = NULL;
+  CHECK_FAILS(RONDE_E_USAGE, "another thread", ronde_allreduce(&tensor, &out, &options, &work));
+  options.caller_orders = 1;
+  CHECK_RUN(ronde_allreduce(&tensor, &out, &options, &work), work);
+  return NULL;
+}
+
+CASE(calls_without_names_that_the_program_orders) {
+  double value = 1;
+  pthread_t other;
+  barrier_of(kSet);
+  CHECK(pthread_create(&other, NULL, submit_without_a_name, &value) == 0);
+  CHECK(pthread_join(other, NULL) == 0);
+  barrier_of(kSet);
+  CHECK(value == all_ranks());
 }

@@ -3,6 +3,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <exception>
 #include <functional>
 #include <optional>
 #include <string>
@@ -148,6 +149,9 @@ Work join_async(const JoinOptions& options = {});
 
 /// Fails the group on purpose: every rank gets a GroupError with this rank and `text`.
 void abort(const std::string& text, ProcessSet set = kGlobalSet);
+
+/// Returns the GroupError that every operation throws once the group has failed; null before.
+std::exception_ptr failure(ProcessSet set = kGlobalSet);
 
 /// Statistics of this rank, as a JSON object: "layout_version" (kStatsLayoutVersion), then parts,
 /// each an object of counters (docs/tuning.md and docs/notes/counters.md), and "figures"

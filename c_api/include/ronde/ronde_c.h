@@ -14,7 +14,8 @@
  * callback.
  *
  * Threads. Any thread may call any function at any time, except that ronde_init() and
- * ronde_shutdown() are not called while another thread is in one of the two. ronde_last_error() and
+ * ronde_shutdown() are not called while another thread is in one of the two, and that one thread of
+ * a process set alone may leave names out (ronde_operation_options). ronde_last_error() and
  * ronde_group_begin() have a state for each thread.
  *
  * Units. Counts are in elements, never in bytes; shapes in elements, outermost dimension first;
@@ -78,12 +79,25 @@ RONDE_C_API int ronde_init(const ronde_init_options* options);
  * (ronde_group_begin()) fail, and this returns RONDE_E_USAGE once the rest has ended. Where Ronde
  * initialised MPI it also finalises it, so that the launcher's ranks can call ronde_init() once. */
 RONDE_C_API int ronde_shutdown(void);
+/** As ronde_shutdown(), with a limit in place of RONDE_SHUTDOWN_TIMEOUT_S: where the shutdown is
+ * not over after so many seconds, the group fails, and every rank gets a RONDE_E_GROUP that names
+ * those that had not called it. 0: as long as all ranks live. */
+RONDE_C_API int ronde_shutdown_within(double seconds);
 
 /** Returns 1 between a ronde_init() that succeeded and ronde_shutdown(), else 0. */
 RONDE_C_API int ronde_is_initialized(void);
 
 /** Fails the group on purpose: every rank gets a RONDE_E_GROUP that has this rank and `text`. */
 RONDE_C_API int ronde_abort(const char* text);
+
+/** Whether the group or world of a process set has failed. RONDE_OK: no, and `rank` becomes -1.
+ * RONDE_E_GROUP, with the text of the failure: yes, and `rank` becomes that of the group that
+ * failed first, or -1 where none can be named. */
+RONDE_C_API int ronde_failed_rank(uint32_t set, int* rank);
+
+/** Has `fn` called when operations stall, in the group of the next ronde_init() and worlds that are
+ * made later; NULL: nothing is. RONDE_E_USAGE between ronde_init() and ronde_shutdown(). */
+RONDE_C_API int ronde_set_stall_callback(ronde_stall_fn fn, void* context);
 
 /** The number of this rank within a process set; RONDE_E_NOT_A_MEMBER if it is not in it. */
 RONDE_C_API int ronde_rank(uint32_t set, int* rank);
@@ -147,6 +161,8 @@ RONDE_C_API int ronde_world_make_within(const char* name, uint32_t set, const in
  * that take a world return RONDE_E_UNKNOWN_SET, and those that take a set RONDE_E_NOT_INITIALIZED.
  */
 RONDE_C_API int ronde_world_shutdown(uint32_t world);
+/** The same, with a limit as ronde_shutdown_within(). */
+RONDE_C_API int ronde_world_shutdown_within(uint32_t world, double seconds);
 /** As ronde_abort(), for this world alone. */
 RONDE_C_API int ronde_world_abort(uint32_t world, const char* text);
 /** The number of this rank among the ranks of the world on its host, and their number. */
@@ -175,8 +191,9 @@ RONDE_C_API int ronde_world_process_set_create(uint32_t world, const int* ranks,
  * - A result that has more elements than `out` has room for is a RONDE_E_TOO_SMALL, and nothing is
  *   written. Of allreduce, broadcast and recv it is that of the call, which starts nothing; of the
  *   others that of the work, on this rank alone: the other ranks get their results.
- * - For allgather, alltoall and reducescatter on the CPU `out` may be NULL: then the work owns the
- *   result, see ronde_work_output(). On a GPU that is RONDE_E_UNSUPPORTED.
+ * - For allgather, alltoall and reducescatter `out` may be NULL: then `allocate` of the options
+ *   gives the memory of the result. Without it the work owns the result, see ronde_work_output();
+ *   on a GPU that is RONDE_E_UNSUPPORTED.
  * - options: NULL means RONDE_OPERATION_OPTIONS_INIT.
  * - A scalar has no rows to divide or to join: RONDE_E_USAGE of the work.
  * - Where the group has no backend for GPUs, buffers there are a RONDE_E_USAGE with the reason.
@@ -294,7 +311,9 @@ RONDE_C_API int ronde_work_done(ronde_work work, int* done);
 
 /** Blocks until done, at most `timeout_s` seconds; a negative number waits for ever. Returns the
  * operation's error, each time; RONDE_E_TIMEOUT if it is not done. A thread that is in a callback
- * of ronde_work_on_done() must not wait for what is not done: RONDE_E_USAGE. */
+ * of ronde_work_on_done() must not wait for what is not done: RONDE_E_USAGE. A signal does not end
+ * it, as the thread may do the engine's work meanwhile: where one must, wait 0.1 s at a time, or by
+ * ronde_queue_next(). */
 RONDE_C_API int ronde_work_wait(ronde_work work, double timeout_s);
 
 /** For buffers on a GPU: blocks until the result is queued there, which is before it is in memory,
@@ -307,10 +326,10 @@ RONDE_C_API int ronde_work_wait_stream(ronde_work work, void* stream);
 RONDE_C_API int ronde_work_on_done(ronde_work work, ronde_done_fn fn, void* context);
 
 /** For a work that succeeded: where its result is, its shape (room for RONDE_MAX_DIMS numbers) and
- * type. Each pointer may be NULL. Where the work owns the result (`out` was NULL) the memory is
- * valid until ronde_work_free(); it is aligned to 64 bytes, and NULL where there are no elements.
- * Else it is the data of `out`. Not for barriers, sends, joins and groups:
- * RONDE_E_INVALID_ARGUMENT, as for the following three. */
+ * type. Each pointer may be NULL. Where the work owns the result (`out` and `allocate` were NULL)
+ * the memory is valid until ronde_work_free(); it is aligned to 64 bytes, and NULL where there are
+ * no elements. Else it is the data of `out`, or what `allocate` returned. Not for barriers, sends,
+ * joins and groups: RONDE_E_INVALID_ARGUMENT, as for the following three. */
 RONDE_C_API int ronde_work_output(ronde_work work, void** data, int* dims, int64_t* shape,
                                   int* dtype);
 /** For an alltoall: the rows that came from each rank of the set; `splits` has room for one number
@@ -321,10 +340,38 @@ RONDE_C_API int ronde_work_source(ronde_work work, int* rank);
 /** For a join: the rank that joined last. */
 RONDE_C_API int ronde_work_last_rank(ronde_work work, int* rank);
 
+/** Where the work failed with RONDE_E_DEADLINE: the ranks that had not submitted it by then, by
+ * their numbers in its process set, ascending; of a message, those that may have sent or received
+ * it. None where it ended otherwise. `count` and NULL as for ronde_process_set_ids(). */
+RONDE_C_API int ronde_work_missing_ranks(ronde_work work, int* ranks, int* count);
+
 /** Frees the handle. An operation that is not done continues, and its buffers stay in use until the
  * callback of ronde_work_on_done(), to be set before. An error that was never returned is logged.
  * RONDE_E_INVALID_HANDLE for a work that was freed before; RONDE_OK for NULL. */
 RONDE_C_API int ronde_work_free(ronde_work work);
+/** @} */
+
+/** @name Queues
+ * A queue tells which of many works are done, to threads that wait for any of them or poll a
+ * descriptor, without a callback on Ronde's thread. Works may be of any group and world, and be
+ * freed before they are done; the queue may be freed before they are, too.
+ * @{ */
+
+/** Makes a queue, to be freed by ronde_queue_free(). */
+RONDE_C_API int ronde_queue_make(ronde_queue* queue);
+/** Has ronde_queue_next() give `token` once the work is done, also where it failed
+ * (ronde_work_wait() says so). Hurries no operation: those that are gathered begin after
+ * RONDE_CYCLE_TIME_MS, unless a thread waits for one; ronde_work_wait(work, 0) does it as well. */
+RONDE_C_API int ronde_queue_add(ronde_queue queue, ronde_work work, uint64_t token);
+/** Gives the token that has been in the queue longest, once there is one, after at most `timeout_s`
+ * seconds; a negative number waits for ever. RONDE_E_TIMEOUT if none came; RONDE_E_INTERRUPTED if a
+ * signal handler ran on this thread before. Not in callbacks, but with 0: RONDE_E_USAGE. */
+RONDE_C_API int ronde_queue_next(ronde_queue queue, double timeout_s, uint64_t* token);
+/** A descriptor that is readable while there are tokens, for poll(), select() and epoll. It is the
+ * queue's: neither to be read nor closed. */
+RONDE_C_API int ronde_queue_descriptor(ronde_queue queue, int* descriptor);
+/** Frees the handle, as ronde_work_free(). Threads that wait in ronde_queue_next() continue. */
+RONDE_C_API int ronde_queue_free(ronde_queue queue);
 /** @} */
 
 /** Writes statistics of this rank: a JSON object of "layout_version" and parts, each an object of

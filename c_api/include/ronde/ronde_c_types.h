@@ -25,8 +25,10 @@ enum ronde_status {
   /** The call is invalid in this state, or the ranks disagree (the text then has what each of them
    * sent). The group continues. */
   RONDE_E_USAGE = 4,
-  /** The group of ranks has failed: the text names the rank that failed first. Every pending and
-   * later operation fails with it; end the process. */
+  /** The group of ranks has failed: the text names the rank that failed first (as a number:
+   * ronde_failed_rank()). Every pending and later operation fails with it. What still works is
+   * ronde_shutdown(), after it another ronde_init() where that may be called twice, and to end the
+   * process. Of a world, that world alone has failed. */
   RONDE_E_GROUP = 5,
   /** Not done within the time given. The operation continues: wait again. */
   RONDE_E_TIMEOUT = 6,
@@ -48,7 +50,12 @@ enum ronde_status {
    */
   RONDE_E_UNKNOWN_SET = 13,
   /** A process set that this rank is not in. The group continues. */
-  RONDE_E_NOT_A_MEMBER = 14
+  RONDE_E_NOT_A_MEMBER = 14,
+  /** The timeout_s of an operation passed on a rank before all ranks had submitted it:
+   * ronde_work_missing_ranks() has those that had not. The group continues. */
+  RONDE_E_DEADLINE = 15,
+  /** A signal handler ran on the thread that waits. Nothing is harmed: wait again. */
+  RONDE_E_INTERRUPTED = 16
 };
 
 /** Element types. */
@@ -172,6 +179,31 @@ typedef struct ronde_persistent_s* ronde_persistent;
  * meanwhile. */
 typedef void (*ronde_done_fn)(void* context, int status);
 
+/** Tells of works that are done. Opaque, as a ronde_work. */
+typedef struct ronde_queue_s* ronde_queue;
+
+/** Returns memory for a result of this shape, of the work's dtype and on its device; NULL, unless
+ * there are no elements, fails the work on this rank alone: RONDE_E_OUT_OF_MEMORY. Called once, as
+ * a ronde_done_fn: it must not block. On a GPU, what is queued in the tensor's stream by then may
+ * use the memory until then. */
+typedef void* (*ronde_allocate_fn)(void* context, const int64_t* shape, int dims);
+
+/** An operation that some ranks wait for and others have not submitted. Valid during the call. */
+typedef struct ronde_stall {
+  size_t struct_size; /**< sizeof(ronde_stall) in the library */
+  const char* name;   /**< "" if it has none */
+  const char* text;   /**< for people: "allreduce 'x'" */
+  double waiting_s;   /**< since rank 0 has known of it */
+  /** Ranks of the whole group or world, ascending, also of an operation in a process set. */
+  ronde_rank_list submitted;
+  ronde_rank_list missing;
+} ronde_stall;
+
+/** Called for each operation that stalls: when rank 0 finds it older than RONDE_STALL_WARN_S, or
+ * does not answer for longer, and again each time that period passes. On every rank, on a thread of
+ * Ronde's or one that waits: it must neither block nor throw. */
+typedef void (*ronde_stall_fn)(void* context, const ronde_stall* stall);
+
 /** Dense, row-major memory of the caller's. RONDE_TENSOR_INIT makes one that lacks data, shape and
  * dtype. Zeroed memory is none (RONDE_E_INVALID_ARGUMENT), as zeros would mean a u8 on GPU 0.
  *
@@ -203,8 +235,10 @@ typedef struct ronde_tensor {
 typedef struct ronde_operation_options {
   size_t struct_size; /**< sizeof(ronde_operation_options) */
   /** Ranks match operations by it; one name is in flight once at a time, within its set. Copied.
-   * NULL or "": matched by the order of calls within the set. Names that repeat from step to step
-   * cost less than new ones. Not for messages. */
+   * NULL or "": matched by the order of calls within the set, which is that of one thread: until
+   * the first that leaves names out has ended, other threads must give them, and callbacks always
+   * (RONDE_E_USAGE), unless caller_orders says otherwise. Names that repeat from step to step cost
+   * less than new ones. Not for messages. */
   const char* name;
   int op; /**< a ronde_op: allreduce, reducescatter */
   /** Allreduce of f32 or f64: RONDE_F16 or RONDE_BF16 halves what travels between the ranks, at two
@@ -228,16 +262,25 @@ typedef struct ronde_operation_options {
   /** @} */
   uint32_t process_set; /**< the ranks that take part */
   /** How long the other ranks may take to submit their part; 0: for ever. Expiry before the
-   * operation began is a RONDE_E_USAGE of the work, afterwards a RONDE_E_GROUP. */
+   * operation began is a RONDE_E_DEADLINE of the work, afterwards a RONDE_E_GROUP. */
   double timeout_s;
+  /** 1, without a name: the program itself puts such calls of its threads and callbacks into one
+   * order, the same on all ranks. Each has returned before the next one begins. */
+  int caller_orders;
+  /** Allgather, alltoall, reducescatter with `out` NULL: what gives the memory of the result, on
+   * the CPU or a GPU. NULL: the work owns it. The context is needed until the work is done.
+   * @{ */
+  ronde_allocate_fn allocate;
+  void* allocate_context;
+  /** @} */
 } ronde_operation_options;
 
-/** Initial value of ronde_operation_options: the sum over all ranks, without factors, splits and
- * timeout; root 0, RONDE_ANY, tag 0. */
+/** Initial value of ronde_operation_options: the sum over all ranks, without factors, splits,
+ * timeout and callbacks; root 0, RONDE_ANY, tag 0. */
 #define RONDE_OPERATION_OPTIONS_INIT                                                             \
   {                                                                                              \
     sizeof(ronde_operation_options), NULL, RONDE_SUM, RONDE_NO_DTYPE, 1.0, 1.0, 0, RONDE_ANY, 0, \
-        NULL, 0, RONDE_ALL_RANKS, 0.0                                                            \
+        NULL, 0, RONDE_ALL_RANKS, 0.0, 0, NULL, NULL                                             \
   }
 
 #ifdef __cplusplus
