@@ -31,9 +31,9 @@ module ronde
   public :: ronde_process_set_add, ronde_process_set_remove, ronde_process_set_included
   public :: ronde_world_make, ronde_world_make_within, ronde_world_shutdown
 
-  !> Reductions. Adasum is for reals.
+  !> Reductions. Adasum is for reals, those of bits are for integers.
   integer, parameter, public :: RONDE_SUM = 0, RONDE_AVERAGE = 1, RONDE_MIN = 2, RONDE_MAX = 3, &
-      RONDE_PRODUCT = 4, RONDE_ADASUM = 5
+      RONDE_PRODUCT = 4, RONDE_ADASUM = 5, RONDE_BIT_AND = 6, RONDE_BIT_OR = 7, RONDE_BIT_XOR = 8
   !> The process set that is always there.
   integer, parameter, public :: RONDE_ALL_RANKS = 0
   !> Codes of `ierr`; ronde_c_types.h explains them.

@@ -77,6 +77,7 @@ class HierarchicalBackend final : public Backend {
 Capabilities HierarchicalBackend::capabilities() const {
   Capabilities capabilities;
   capabilities.dtypes.set();
+  capabilities.ops.set();
   capabilities.set_wire_dtypes();
   capabilities.device = DeviceKind::Cpu;
   capabilities.wants_packed = false;

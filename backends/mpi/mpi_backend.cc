@@ -42,16 +42,24 @@ MPI_Datatype reduction_type(DataType dtype, ReduceOp op) {
       return wraps ? MPI_UINT32_T : MPI_INT32_T;
     case DataType::I64:
       return wraps ? MPI_UINT64_T : MPI_INT64_T;
+    case DataType::U16:
+      return MPI_UINT16_T;
+    case DataType::U32:
+      return MPI_UINT32_T;
+    case DataType::U64:
+      return MPI_UINT64_T;
     case DataType::F32:
       return MPI_FLOAT;
     case DataType::F64:
       return MPI_DOUBLE;
     case DataType::F16:
     case DataType::BF16:
+    case DataType::C64:
+    case DataType::C128:
       break;
   }
   throw Error("the mpi backend does not reduce " + std::string(to_string(dtype)) +
-              ": it has to be widened before");
+              ": it has to be converted before");
 }
 
 /// The type in which MPI moves elements of this size unchanged.
@@ -196,6 +204,7 @@ MpiBackend::MpiBackend(std::shared_ptr<MpiEnvironment> environment,
 Capabilities MpiBackend::capabilities() const {
   Capabilities capabilities;
   capabilities.dtypes.set();
+  capabilities.ops.set();
   capabilities.device = DeviceKind::Cpu;
   capabilities.wants_packed = true;
   capabilities.widen_halves = true;
@@ -223,6 +232,12 @@ MPI_Op MpiBackend::operator_for(DataType dtype, ReduceOp op) const {
       return is_bool ? MPI_LAND : MPI_MIN;
     case ReduceOp::Max:
       return is_bool ? MPI_LOR : MPI_MAX;
+    case ReduceOp::BitAnd:
+      return is_bool ? MPI_LAND : MPI_BAND;
+    case ReduceOp::BitOr:
+      return is_bool ? MPI_LOR : MPI_BOR;
+    case ReduceOp::BitXor:
+      return is_bool ? MPI_LXOR : MPI_BXOR;
     case ReduceOp::Average:
     case ReduceOp::Adasum:
       break;

@@ -127,6 +127,7 @@ std::shared_ptr<SymmetricHeap> ShmBackend::symmetric_heap() const {
 Capabilities ShmBackend::capabilities() const {
   Capabilities capabilities;
   capabilities.dtypes.set();
+  capabilities.ops.set();
   capabilities.set_wire_dtypes();
   capabilities.device = DeviceKind::Cpu;
   capabilities.wants_packed = false;

@@ -26,11 +26,14 @@ constexpr std::pair<DataType, int> kDataTypes[] = {
     {DataType::U8, RONDE_U8},     {DataType::I8, RONDE_I8},   {DataType::I16, RONDE_I16},
     {DataType::I32, RONDE_I32},   {DataType::I64, RONDE_I64}, {DataType::F16, RONDE_F16},
     {DataType::BF16, RONDE_BF16}, {DataType::F32, RONDE_F32}, {DataType::F64, RONDE_F64},
-    {DataType::Bool, RONDE_BOOL}};
+    {DataType::Bool, RONDE_BOOL}, {DataType::U16, RONDE_U16}, {DataType::U32, RONDE_U32},
+    {DataType::U64, RONDE_U64},   {DataType::C64, RONDE_C64}, {DataType::C128, RONDE_C128}};
 constexpr std::pair<ReduceOp, int> kReduceOps[] = {
     {ReduceOp::Sum, RONDE_SUM},         {ReduceOp::Average, RONDE_AVERAGE},
     {ReduceOp::Min, RONDE_MIN},         {ReduceOp::Max, RONDE_MAX},
-    {ReduceOp::Product, RONDE_PRODUCT}, {ReduceOp::Adasum, RONDE_ADASUM}};
+    {ReduceOp::Product, RONDE_PRODUCT}, {ReduceOp::Adasum, RONDE_ADASUM},
+    {ReduceOp::BitAnd, RONDE_BIT_AND},  {ReduceOp::BitOr, RONDE_BIT_OR},
+    {ReduceOp::BitXor, RONDE_BIT_XOR}};
 constexpr auto kIsSame = [](const auto& pair) {
   return static_cast<int>(pair.first) == pair.second;
 };
@@ -41,7 +44,7 @@ static_assert(kAnyRank == RONDE_ANY && kGlobalSet.id == RONDE_ALL_RANKS);
 // An older program has not cleared what a newer field of the same size of struct would take.
 static_assert(sizeof(ronde_tensor) == offsetof(ronde_tensor, capacity) + sizeof(std::int64_t));
 static_assert(sizeof(ronde_operation_options) ==
-              offsetof(ronde_operation_options, allocate_context) + sizeof(void*));
+              offsetof(ronde_operation_options, rank_factor) + sizeof(double));
 
 struct Operation {
   Request request;
@@ -117,6 +120,7 @@ Request request_of(Collective kind, const ronde_tensor& tensor,
   request.op = static_cast<ReduceOp>(options.op);
   request.prescale = options.prescale;
   request.postscale = options.postscale;
+  if (options.rank_factor != 0) request.rank_factor = options.rank_factor;
   if (options.wire_dtype != RONDE_NO_DTYPE) {
     expect(options.wire_dtype >= 0 && options.wire_dtype < static_cast<int>(kDataTypeCount),
            "wire_dtype is none that there is");
@@ -214,10 +218,11 @@ Operation operation_of(Collective kind, const ronde_tensor* given_in, const rond
   const ronde_operation_options options = options_of(given_options);
   const bool sends = kind == Collective::Send;
   const bool receives = kind == Collective::Recv;
+  const bool reduces = kind == Collective::Reduce;
   const bool may_own = kind == Collective::Allgather || kind == Collective::Alltoall ||
                        kind == Collective::Reducescatter;
   expect(in || receives || kind == Collective::Broadcast, "in is NULL");
-  expect(out || sends || may_own, "out is NULL");
+  expect(out || sends || may_own || reduces, "out is NULL");
   expect(options.allocate == nullptr || (may_own && !out),
          "allocate is for an allgather, alltoall or reducescatter whose out is NULL");
   expect(!in || !receives, "in is not NULL: what a recv receives goes to out");
@@ -228,9 +233,11 @@ Operation operation_of(Collective kind, const ronde_tensor* given_in, const rond
   expect(is_alike, "in and out differ in dtype, device or stream");
   Operation operation{request_of(kind, in ? *in : *out, options)};
   if (in) set_input(operation.request, *in);
+  const bool is_root = reduces && ronde::rank_in(operation.request.set) == operation.request.root;
+  expect(out || !is_root, "out is NULL, and this rank is the root");
   if (may_own) {
     set_shaped_output(operation, out, options);
-  } else if (out) {
+  } else if (out && (is_root || !reduces)) {
     set_output(operation, *out);
   }
   if (receives) expect_source(operation.request);
@@ -314,6 +321,11 @@ using ronde::Collective;
 int ronde_allreduce(const ronde_tensor* in, ronde_tensor* out,
                     const ronde_operation_options* options, ronde_work* work) {
   return submit("ronde_allreduce", Collective::Allreduce, in, out, options, work);
+}
+
+int ronde_reduce(const ronde_tensor* in, ronde_tensor* out, const ronde_operation_options* options,
+                 ronde_work* work) {
+  return submit("ronde_reduce", Collective::Reduce, in, out, options, work);
 }
 
 int ronde_broadcast(const ronde_tensor* in, ronde_tensor* out,

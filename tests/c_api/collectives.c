@@ -19,6 +19,36 @@ CASE(an_allreduce_and_its_options) {
   CHECK(value == 2.0f * (float)all_ranks());
 }
 
+/* On the root alone; of a complex number and of bits, with factors of each rank's own. */
+CASE(reductions_to_a_root) {
+  const int is_root = own_rank() == all_ranks() - 1;
+  const double sums[] = {0, 1, 5, 14};
+  const double in[] = {own_rank() + 1, -2};
+  double out[] = {-5, -5};
+  uint64_t bits = ~(1ull << (63 - own_rank()));
+  const ronde_tensor input = tensor_of(in, NULL, 0, RONDE_C128);
+  ronde_tensor output = tensor_of(out, NULL, 0, RONDE_C128);
+  ronde_tensor mask = tensor_of(&bits, NULL, 0, RONDE_U64);
+  ronde_operation_options options = named("to the root", kSet);
+  ronde_work work = NULL;
+  void* data = NULL;
+  options.root = all_ranks() - 1;
+  options.rank_factor = own_rank() + 1;
+  CHECK_OK(ronde_reduce(&input, is_root ? &output : NULL, &options, &work));
+  CHECK_OK(ronde_work_wait(work, -1));
+  CHECK(ronde_work_output(work, &data, NULL, NULL, NULL) ==
+        (is_root ? RONDE_OK : RONDE_E_INVALID_ARGUMENT));
+  CHECK(out[0] == (is_root ? sums[all_ranks()] : -5));
+  CHECK(out[1] == (is_root ? -all_ranks() * (all_ranks() + 1) : -5));
+  CHECK_OK(ronde_work_free(work));
+  if (is_root) CHECK_INVALID("the root", ronde_reduce(&input, NULL, &options, &work));
+  CHECK_FAILS(RONDE_E_USAGE, "rank_factor", ronde_allreduce(&mask, &mask, &options, &work));
+  options = named("bits", kSet);
+  options.op = RONDE_BIT_AND;
+  CHECK_RUN(ronde_allreduce(&mask, &mask, &options, &work), work);
+  CHECK(bits == ~0ull >> all_ranks());
+}
+
 /* Rank r brings r + 1 rows of its number, or as many without elements. */
 CASE(results_of_the_work_and_of_the_caller) {
   const double in[] = {own_rank(), own_rank(), own_rank()};

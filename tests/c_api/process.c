@@ -16,8 +16,8 @@
 static void expect_not_initialized(void) {
 #define NEEDS_INIT(call) \
   CHECK_FAILS(RONDE_E_NOT_INITIALIZED, "call it after ronde_init() and before", call)
-  static const start_fn kOperations[] = {ronde_allreduce, ronde_broadcast, ronde_allgather,
-                                         ronde_alltoall, ronde_reducescatter};
+  static const start_fn kOperations[] = {ronde_allreduce, ronde_broadcast,     ronde_allgather,
+                                         ronde_alltoall,  ronde_reducescatter, ronde_reduce};
   double value = 1;
   ronde_tensor tensor = tensor_of(&value, NULL, 0, RONDE_F64);
   char text[8];
@@ -25,7 +25,7 @@ static void expect_not_initialized(void) {
   uint32_t set = 0;
   ronde_work none = NULL;
   for (int i = 0; i < kNumberCount; ++i) NEEDS_INIT(kNumbers[i](&number));
-  for (int i = 0; i < 5; ++i) NEEDS_INIT(kOperations[i](&tensor, &tensor, NULL, &none));
+  for (int i = 0; i < 6; ++i) NEEDS_INIT(kOperations[i](&tensor, &tensor, NULL, &none));
   NEEDS_INIT(ronde_rank(kSet, &number));
   NEEDS_INIT(ronde_size(kSet, &number));
   NEEDS_INIT(ronde_process_set_add(&number, 1, &set));

@@ -63,7 +63,7 @@ TEST_CASE("blocks of a cuda grid have ranges of neighbouring tiles, as equal as 
 
 TEST_CASE("cuda reductions have the bits of those on the CPU") {
   Machine machine;
-  for (const DataType dtype : kAllDataTypes) {
+  for (const DataType dtype : kGpuDataTypes) {
     for (const ReduceOp op : kOps) {
       for (const std::size_t inputs : {1U, 2U, 3U, 5U}) {
         const std::size_t count =
@@ -103,7 +103,7 @@ std::size_t large_count(std::size_t width) {
 
 TEST_CASE("cuda reductions of many inputs by loads at once have the bits of those on the CPU") {
   Machine machine;
-  for (const DataType dtype : kAllDataTypes) {
+  for (const DataType dtype : kGpuDataTypes) {
     const std::size_t count = large_count(size_of(dtype));
     std::vector<SharedBytes> values;
     std::vector<const void*> pointers;
@@ -180,8 +180,8 @@ struct Pair {
 
 std::vector<Pair> pairs() {
   std::vector<Pair> all;
-  for (const DataType from : kAllDataTypes) {
-    for (const DataType to : kAllDataTypes) {
+  for (const DataType from : kGpuDataTypes) {
+    for (const DataType to : kGpuDataTypes) {
       const auto is_full = [](DataType dtype) {
         return dtype == DataType::F32 || dtype == DataType::F64;
       };

@@ -58,21 +58,20 @@ void check_broadcast(const PlainMpi& mpi, DataType dtype) {
 }
 
 bool can_be_sent_as_half(DataType dtype) {
-  return dtype == DataType::F32 || dtype == DataType::F64;
+  return real_type(dtype) == DataType::F32 || real_type(dtype) == DataType::F64;
 }
 
 /// Checks every op that the type has with scales, and returns those without.
 std::vector<Row> check_scales(const PlainMpi& mpi, Collective kind, DataType dtype) {
   std::vector<Row> rows;
-  for (const ReduceOp op : kElementwiseOps) {
+  for (const ReduceOp op : ops_of(dtype)) {
     Row row = {.kind = kind, .dtype = dtype, .op = op};
-    if (dtype == DataType::Bool && op == ReduceOp::Average) continue;
     rows.push_back(row);
     if (!can_have_factors(dtype, op)) continue;
     row.prescale = 0.3;
     row.postscale = 1.7;
     check_row(mpi, row);
-    if (kind != Collective::Allreduce || !can_be_sent_as_half(dtype)) continue;
+    if (kind == Collective::Reducescatter || !can_be_sent_as_half(dtype)) continue;
     for (const DataType wire_dtype : {DataType::F16, DataType::BF16}) {
       row.wire_dtype = wire_dtype;
       check_row(mpi, row);
@@ -85,6 +84,16 @@ void check_reducescatter(const PlainMpi& mpi, DataType dtype) {
   for (Row row : check_scales(mpi, Collective::Reducescatter, dtype)) {
     row.allocated = true;
     check_sizes(mpi, row);
+  }
+}
+
+void check_reduce(const PlainMpi& mpi, DataType dtype) {
+  for (Row row : check_scales(mpi, Collective::Reduce, dtype)) {
+    row.root = mpi.size() - 1;
+    for (const bool in_place : {false, true}) {
+      row.in_place = in_place;
+      check_row(mpi, row);
+    }
   }
 }
 
@@ -119,6 +128,7 @@ void add_types(Collective kind, Check check) {
 
 [[maybe_unused]] const bool kRegistered = [] {
   add_types(Collective::Allreduce, check_allreduce);
+  add_types(Collective::Reduce, check_reduce);
   add_types(Collective::Broadcast, check_broadcast);
   add_types(Collective::Reducescatter, check_reducescatter);
   for (const Collective kind : {Collective::Allgather, Collective::Alltoall}) {

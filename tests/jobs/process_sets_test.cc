@@ -7,6 +7,7 @@
 
 #include "ronde/ronde.h"
 #include "tests/support/oracle/forms.h"
+#include "tests/support/oracle/oracle.h"
 #include "tests/support/oracle/plain_mpi.h"
 #include "tests/support/ranks/ranks.h"
 
@@ -26,8 +27,7 @@ void check_all(const Place& place) {
       const std::string wrong = run_rows(dtype, default_runtime(), place);
       check(wrong.empty(), wrong);
     }
-    for (const ReduceOp op : kElementwiseOps) {
-      if (dtype == DataType::Bool && op == ReduceOp::Average) continue;
+    for (const ReduceOp op : ops_of(dtype)) {
       check_row({.kind = Collective::Allreduce, .dtype = dtype, .op = op, .width = 335}, place);
     }
   }

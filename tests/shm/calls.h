@@ -36,7 +36,8 @@ void check_lists(const Reduction& reduction, const RunRanks& run_ranks);
 /// Runs check_lists() for every dtype and op.
 void check_every_op(int ranks, const RunRanks& run_ranks);
 
-/// Checks calls in which ranks add nothing to some of the segments, of several dtypes and ops.
+/// Checks calls of several dtypes and ops, in which ranks add nothing to some of the segments, and
+/// want no result of others.
 void check_absent(int ranks, const RunRanks& run_ranks);
 
 /// Checks every op on f32 sent as bf16 and on f64 sent as f16, and averages of the other pairs.

@@ -2,6 +2,7 @@
 // Symmetric allreduces end to end. Ranks are threads, each with a Runtime over really shared
 // memory.
 #include <catch2/catch.hpp>
+#include <complex>
 #include <latch>
 
 #include "backends/shm/shm.h"
@@ -125,6 +126,31 @@ TEST_CASE("persistent operations reduce in place in the heap, wherever a start h
     buffers.check_sum(3, 5);
     for (int step = 0; step < 20; ++step) buffers.step(step);
     check(counter_of(runtime, "shm", "staged_bytes") == 0, "nothing was staged");
+  });
+}
+
+TEST_CASE("complex numbers in the heap are scaled, or made neutral, before any rank reduces them") {
+  run_symmetric(3, [](int rank, Runtime& runtime) {
+    const auto heap = runtime.symmetric_heap();
+    const std::size_t bytes = 1000 * sizeof(std::complex<float>);
+    const auto offset = heap->find(bytes);
+    check(offset && heap->reserve(*offset, bytes), "there is room");
+    const std::span buffer(reinterpret_cast<std::complex<float>*>(heap->own(*offset)), 1000);
+    for (int step = 0; step < 5; ++step) {
+      std::ranges::fill(buffer, std::complex<float>(1.0F, 2.0F));
+      Request request;
+      request.dtype = DataType::C64;
+      request.shape = {1000};
+      request.input = request.output = buffer.data();
+      request.symmetric = true;
+      request.rank_factor = 2.0 * (rank + 1);
+      request.contributes = rank != step % 3;
+      runtime.run(request);
+      const auto factor = static_cast<float>(12 - 2 * (step % 3 + 1));
+      check(std::ranges::count(buffer, std::complex<float>(factor, 2 * factor)) == 1000,
+            "the sums");
+    }
+    check_equal(counter_of(runtime, "shm", "symmetric_operations"), 5U, "operations in the heap");
   });
 }
 

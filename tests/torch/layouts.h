@@ -13,7 +13,8 @@ inline const std::vector<at::ScalarType> kDtypes = {
     at::kByte, at::kChar,  at::kShort,  at::kInt,  at::kLong,
     at::kHalf, at::kFloat, at::kDouble, at::kBool, at::kBFloat16};
 
-/// Complex numbers, which Ronde adds up as two real ones, and those that it moves as bytes.
+/// Complex numbers, which Ronde adds up as two real ones, unsigned integers that LibTorch computes
+/// little with, and those that Ronde moves as bytes.
 inline const std::vector<at::ScalarType> kOtherDtypes = {
     at::kComplexHalf,   at::kComplexFloat,    at::kComplexDouble,   at::kFloat8_e5m2,
     at::kFloat8_e4m3fn, at::kFloat8_e5m2fnuz, at::kFloat8_e4m3fnuz, at::kFloat8_e8m0fnu,

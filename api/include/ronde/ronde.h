@@ -137,8 +137,8 @@ void barrier(const BarrierOptions& options = {});
 /// The same without waiting.
 Work barrier_async(const BarrierOptions& options = {});
 
-/// This rank has no more data: allreduces, reducescatters and barriers of the others go on without
-/// it, until all ranks of the set have joined. Returns the rank (within the set) that joined last.
+/// This rank has no more data: reductions and barriers of the others go on without it, until all
+/// ranks of the set have joined. Returns the rank (within the set) that joined last.
 /// RONDE_JOIN_AVERAGE sets the divisor of averages meanwhile. Other operations are refused on every
 /// rank as long as any has joined.
 int join(const JoinOptions& options = {});

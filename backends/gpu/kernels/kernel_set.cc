@@ -35,6 +35,9 @@ kernels::Operation operation_of(ReduceOp op) {
       return kernels::Operation::Sum;
     case ReduceOp::Average:
     case ReduceOp::Adasum:
+    case ReduceOp::BitAnd:
+    case ReduceOp::BitOr:
+    case ReduceOp::BitXor:
       break;
   }
   throw Error("no kernel reduces with " + std::string(to_string(op)));

@@ -59,8 +59,8 @@ void SlotAllreduce::stage_outside(std::uint64_t round, const Slice& own) {
 
 void SlotAllreduce::copy_results(const Piece& piece, const Slice& slice, const std::byte* slot) {
   const Slice range = piece.within(slice);
-  if (range.count() == 0) return;
   std::byte* const to = piece.output(range.begin - piece.position, format_.user_bytes());
+  if (range.count() == 0 || to == nullptr) return;
   const std::byte* const from = slot + range.begin * format_.wire_bytes();
   const Store store = stores_.output(range.count() * format_.user_bytes());
   if (format_.converts()) {
@@ -89,13 +89,14 @@ const std::byte* SlotAllreduce::reduce_inputs(std::byte* output, std::size_t cou
                                               bool will_read) {
   const Store store = stores_.output(count * format_.user_bytes());
   // Streaming stores would remove the results from the cache.
-  const bool by_block = format_.converts() || (will_read && store == Store::Streaming);
+  const bool by_block =
+      format_.converts() || output == nullptr || (will_read && store == Store::Streaming);
   if (!by_block) {
     kernels().reduce(output, inputs_, count, reduction_, store);
     return output;
   }
   kernels().reduce(block(), inputs_, count, reduction_, Store::Regular);
-  format_.unpack(output, block(), count, store);
+  if (output != nullptr) format_.unpack(output, block(), count, store);
   return block();
 }
 
@@ -103,6 +104,7 @@ void OneShotAllreduce::consume(std::uint64_t round) {
   stores_.move(consuming_.next_count() * format_.wire_bytes());
   const StoreChoice::Use::Timing timing(stores_);
   consuming_.advance([&](const Piece& piece) {
+    if (piece.segment->output == nullptr) return;
     const std::size_t most = format_.converts() ? block_elements() : piece.count;
     for (std::size_t at = 0; at < piece.count; at += most) {
       const std::size_t count = std::min(most, piece.count - at);

@@ -74,8 +74,8 @@ class SlotAllreduce : public SlotOperation {
   /// for ranks that contribute nothing. `count`: at most block_elements() if elements are
   /// converted.
   void find_inputs(std::uint64_t round, const Piece& piece, std::size_t skipped, std::size_t count);
-  /// Reduces inputs_ to the user's memory. Returns an address in this core's cache at which the
-  /// results can be read, in the wire type.
+  /// Reduces inputs_ to the user's memory, unless that is null. Returns an address in this core's
+  /// cache at which the results can be read, in the wire type.
   const std::byte* reduce_inputs(std::byte* output, std::size_t count, bool will_read);
 
   /// Copies the part of the piece that lies in `slice` from a slot with results to the user's

@@ -56,7 +56,9 @@ struct Piece {
     if (segment->input == nullptr) return nullptr;
     return advanced(segment->input, (offset + skipped) * element_bytes);
   }
+  /// Null if the result is not wanted here.
   std::byte* output(std::size_t skipped, std::size_t element_bytes) const noexcept {
+    if (segment->output == nullptr) return nullptr;
     return advanced(segment->output, (offset + skipped) * element_bytes);
   }
 

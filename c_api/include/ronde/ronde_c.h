@@ -189,8 +189,8 @@ RONDE_C_API int ronde_world_process_set_create(uint32_t world, const int* ranks,
  *   apart. Both have the same dtype, device and stream. The call does not change the structs, and
  *   needs them no longer than it runs; the work needs the data until it is done.
  * - A result that has more elements than `out` has room for is a RONDE_E_TOO_SMALL, and nothing is
- *   written. Of allreduce, broadcast and recv it is that of the call, which starts nothing; of the
- *   others that of the work, on this rank alone: the other ranks get their results.
+ *   written. Of allreduce, reduce, broadcast and recv it is that of the call, which starts nothing;
+ *   of the others that of the work, on this rank alone: the other ranks get their results.
  * - For allgather, alltoall and reducescatter `out` may be NULL: then `allocate` of the options
  *   gives the memory of the result. Without it the work owns the result, see ronde_work_output();
  *   on a GPU that is RONDE_E_UNSUPPORTED.
@@ -206,6 +206,11 @@ RONDE_C_API int ronde_world_process_set_create(uint32_t world, const int* ranks,
 /** out = the reduction over all ranks of in. */
 RONDE_C_API int ronde_allreduce(const ronde_tensor* in, ronde_tensor* out,
                                 const ronde_operation_options* options, ronde_work* work);
+
+/** out of rank `root` = the reduction over all ranks of in. On the other ranks nothing is written,
+ * `out` may be NULL, and the work has no output. */
+RONDE_C_API int ronde_reduce(const ronde_tensor* in, ronde_tensor* out,
+                             const ronde_operation_options* options, ronde_work* work);
 
 /** out = the input of rank `root`. `in` has the same shape on all ranks, and its data may be NULL
  * on the others; or it is NULL, and `out` is what the root sends. */
@@ -272,9 +277,9 @@ RONDE_C_API int ronde_barrier(const ronde_operation_options* options, ronde_work
  * element to their reductions. Done when all have; see ronde_work_last_rank().
  *
  * Until then this rank can submit nothing more to the set: RONDE_E_USAGE. The others may go on with
- * allreduces, reducescatters and barriers; allgathers, broadcasts, alltoalls and messages are
- * RONDE_E_USAGE of the work. An average divides by the number of ranks that have not joined, or by
- * that of all where RONDE_JOIN_AVERAGE is "all". */
+ * allreduces, reduces, reducescatters and barriers; allgathers, broadcasts, alltoalls and messages
+ * are RONDE_E_USAGE of the work. An average divides by the number of ranks that have not joined, or
+ * by that of all where RONDE_JOIN_AVERAGE is "all". */
 RONDE_C_API int ronde_join(uint32_t set, ronde_work* work);
 
 /** Until ronde_group_end(), collectives that this thread submits to this set give works, but are

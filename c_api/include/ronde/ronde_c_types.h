@@ -69,18 +69,27 @@ enum ronde_dtype {
   RONDE_BF16 = 6, /**< the upper half of a binary32 */
   RONDE_F32 = 7,
   RONDE_F64 = 8,
-  RONDE_BOOL = 9 /**< one byte, zero is false */
+  RONDE_BOOL = 9, /**< one byte, zero is false */
+  RONDE_U16 = 10,
+  RONDE_U32 = 11,
+  RONDE_U64 = 12,
+  RONDE_C64 = 13, /**< complex: the real and the imaginary part, each an f32 */
+  RONDE_C128 = 14 /**< the same of f64 */
 };
 
 /** Reductions. Sums and products of integers wrap; of bools, the sum is "or", the product is "and",
- * and there is no average; minimum and maximum pass NaN on. */
+ * and there is no average; minimum and maximum pass NaN on. Complex numbers are combined by their
+ * real and imaginary parts, by sum, average and Adasum alone. */
 enum ronde_op {
   RONDE_SUM = 0,
   RONDE_AVERAGE = 1,
   RONDE_MIN = 2,
   RONDE_MAX = 3,
   RONDE_PRODUCT = 4,
-  RONDE_ADASUM = 5 /**< allreduces of floating point only: Adasum of whole buffers */
+  RONDE_ADASUM = 5,  /**< allreduces of floating point only: Adasum of whole buffers */
+  RONDE_BIT_AND = 6, /**< this and the next two: integers and bools on the CPU */
+  RONDE_BIT_OR = 7,
+  RONDE_BIT_XOR = 8
 };
 
 /** Numbers with a meaning of their own. */
@@ -240,9 +249,9 @@ typedef struct ronde_operation_options {
    * (RONDE_E_USAGE), unless caller_orders says otherwise. Names that repeat from step to step cost
    * less than new ones. Not for messages. */
   const char* name;
-  int op; /**< a ronde_op: allreduce, reducescatter */
-  /** Allreduce of f32 or f64: RONDE_F16 or RONDE_BF16 halves what travels between the ranks, at two
-   * roundings. RONDE_NO_DTYPE: it is sent as it is. */
+  int op; /**< a ronde_op: allreduce, reduce, reducescatter */
+  /** Allreduce or reduce of f32, f64 or complex numbers: RONDE_F16 or RONDE_BF16 halves what
+   * travels between the ranks, at two roundings. RONDE_NO_DTYPE: it is sent as it is. */
   int wire_dtype;
   /** Factors before and after a reduction. A sum or average of integers of up to 32 bits has them
    * applied to its exact sum, in double precision, is truncated toward zero and clamped to the
@@ -251,7 +260,7 @@ typedef struct ronde_operation_options {
   double prescale;
   double postscale;
   /** @} */
-  int root;    /**< broadcast: the rank whose data all get */
+  int root;    /**< broadcast: the rank whose data all get; reduce: that gets the result */
   int peer;    /**< send, recv: the other rank; recv: or RONDE_ANY */
   int64_t tag; /**< send, recv: at least 0 */
   /** Alltoall: the rows that go to each rank of the set, `split_count` numbers, copied; they add up
@@ -273,6 +282,10 @@ typedef struct ronde_operation_options {
   ronde_allocate_fn allocate;
   void* allocate_context;
   /** @} */
+  /** A factor of this rank's own: its input counts as input * factor, rounded to its type, before
+   * everything else. 0, the default: none. For reductions of floating-point and complex numbers on
+   * the CPU, where the ranks need not agree on it. */
+  double rank_factor;
 } ronde_operation_options;
 
 /** Initial value of ronde_operation_options: the sum over all ranks, without factors, splits,
@@ -280,7 +293,7 @@ typedef struct ronde_operation_options {
 #define RONDE_OPERATION_OPTIONS_INIT                                                             \
   {                                                                                              \
     sizeof(ronde_operation_options), NULL, RONDE_SUM, RONDE_NO_DTYPE, 1.0, 1.0, 0, RONDE_ANY, 0, \
-        NULL, 0, RONDE_ALL_RANKS, 0.0, 0, NULL, NULL                                             \
+        NULL, 0, RONDE_ALL_RANKS, 0.0, 0, NULL, NULL, 0.0                                        \
   }
 
 #ifdef __cplusplus

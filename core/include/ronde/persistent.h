@@ -23,6 +23,7 @@ struct Start {
   void* output = nullptr;
   void* stream = nullptr;
   bool contributes = true;
+  double rank_factor = 1.0;
   std::uint64_t digest = 0;
   bool caller_waits = false;
   std::function<void*(const std::vector<std::int64_t>& shape)> allocate_output = {};
@@ -39,6 +40,7 @@ inline Start take_start(Request& request) {
           .output = request.output,
           .stream = request.stream,
           .contributes = request.contributes,
+          .rank_factor = request.rank_factor,
           .digest = request.digest,
           .caller_waits = request.caller_waits,
           .allocate_output = std::exchange(request.allocate_output, nullptr),

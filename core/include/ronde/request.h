@@ -52,11 +52,12 @@ struct Request {
   /// element count is 0, for a barrier and a recv, and for a broadcast on every rank but the root.
   const void* input = nullptr;
   /// As large as the result; may be null where that has no elements, for a send, and for an
-  /// allgather, alltoall or reducescatter that sets `allocate_output`. The result of an alltoall
+  /// allgather, alltoall or reducescatter that sets `allocate_output`. Of a reduce the root alone
+  /// needs it, and on the others nothing is written. The result of an alltoall
   /// has the rows of Work::received_splits(); that of a reducescatter on rank r of n has rows / n
   /// rows, and one more if r < rows % n.
   void* output = nullptr;
-  ReduceOp op = ReduceOp::Sum;  ///< of an allreduce or a reducescatter
+  ReduceOp op = ReduceOp::Sum;  ///< of an allreduce, a reduce or a reducescatter
   /// Applied before and after a reduction. A sum or average of integers of up to 32 bits has the
   /// factors applied to its exact sum, in double precision (sum * prescale * postscale / ranks), is
   /// truncated toward zero and clamped to the type. Other reductions of integers refuse factors: in
@@ -65,15 +66,21 @@ struct Request {
   double prescale = 1.0;
   double postscale = 1.0;
   /// @}
-  /// Allreduce of f32 or f64: the half type in which elements travel between the ranks; `dtype`
-  /// itself has no effect. Each rank's element is scaled by `prescale` in its own type and rounded
-  /// to this one; they are combined in f32 in the order of ranks, scaled (`postscale`, average) and
-  /// rounded to this type again; that is the result of every rank, in its own type. So two
-  /// roundings, to nearest even, and what is too large for f16 becomes infinite: the same bits as
-  /// if the program had converted before and after, on every backend but `hierarchical`, which also
-  /// rounds the sum of each host.
+  /// A factor of this rank's own, which others need not have: its input counts as input * factor,
+  /// rounded to `dtype`, before everything else. For reductions of floating-point and complex
+  /// numbers on the CPU. A reducescatter, and a reduce where this rank is not the root, scale a
+  /// copy of the input.
+  double rank_factor = 1.0;
+  /// Allreduce or reduce of f32 or f64, or complex numbers of these: the half type in which
+  /// elements travel between the ranks; `dtype` itself has no effect. Each rank's element is scaled
+  /// by `prescale` in its own type and rounded to this one; they are combined in f32 in the order
+  /// of ranks, scaled (`postscale`, average) and rounded to this type again; that is the result of
+  /// every rank, in its own type. So two roundings, to nearest even, and what is too large for f16
+  /// becomes infinite: the same bits as if the program had converted before and after, on every
+  /// backend but `hierarchical`, which also rounds the sum of each host.
   std::optional<DataType> wire_dtype = {};
-  /// Rank whose buffer a broadcast distributes.
+  /// Rank whose buffer a broadcast distributes, or that gets the result of a reduce: nobody gets it
+  /// if that rank has joined.
   int root = 0;
   /// Send and recv: the other rank, within the process set; never this one.
   int peer = 0;
@@ -107,7 +114,8 @@ struct Request {
   /// Allreduce in place: the buffer lies in Runtime::symmetric_heap(), at the same offset on every
   /// rank, so that ranks may reduce it for each other without a copy. One that does not contribute
   /// is filled with the neutral element by submit(), which therefore refuses it for anything but a
-  /// sum or an average. It has no wire_dtype, as nothing travels.
+  /// sum or an average; submit() also applies `rank_factor`. It has no wire_dtype, as nothing
+  /// travels.
   bool symmetric = false;
   /// A symmetric allreduce that a program repeats: this rank needs its cores for other work until a
   /// thread here waits for the result, or asks whether it is done. No thread is woken to run it

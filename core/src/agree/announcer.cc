@@ -90,7 +90,7 @@ void Announcer::announce_one(const OpKey& key, ReadyMessage& message) {
 namespace {
 
 /// Makes the submission of a rank that has joined for an operation of the others: it contributes
-/// nothing, and has memory for a result that nobody reads.
+/// nothing, and wants no result.
 Submission stand_in(OpKey key) {
   Submission submission;
   submission.key = std::move(key);
@@ -103,14 +103,7 @@ Submission stand_in(OpKey key) {
   }
   if (spec.is_group() || moves_no_data(spec.kind)) return submission;
   submission.start.contributes = false;
-  if (spec.device != DeviceKind::Cpu) {
-    submission.device_index = kNoDevice;
-    return submission;
-  }
-  const auto memory =
-      std::make_shared<std::vector<std::byte>>(element_count(spec.shape) * size_of(spec.dtype));
-  submission.start.output = memory->data();
-  submission.start.keep_alive = memory;
+  if (spec.device != DeviceKind::Cpu) submission.device_index = kNoDevice;
   return submission;
 }
 

@@ -40,7 +40,7 @@ std::vector<std::vector<std::size_t>> plan_fusion(std::span<const PlanItem> item
     std::uint64_t bytes = items[first].bytes;
     const std::uint64_t limit = items[first].spec->symmetric() ? symmetric_limit : limit_bytes;
     const Collective kind = items[first].spec->kind;
-    const bool fuses = kind == Collective::Allreduce || kind == Collective::Broadcast;
+    const bool fuses = kind == Collective::Allreduce || has_root(kind);
     const bool open = fuses && bytes <= limit;
     for (std::size_t next = first + 1; open && next < items.size(); ++next) {
       if (planned[next] || !alike(items[first], items[next])) continue;

@@ -497,7 +497,7 @@ void Negotiator::end_join(DecisionMessage& decision) {
 std::string Negotiator::joined_text(const std::string& what) const {
   const std::vector<int> joined = named_if([this](int rank) { return has_joined(rank); });
   return what + ", but " + format_ranks(joined) + (joined.size() == 1 ? " has" : " have") +
-         " joined: only allreduces, reducescatters and barriers go on until all ranks have";
+         " joined: only reductions and barriers go on until all ranks have";
 }
 
 /// Returns the join as an operation. Waiting long for it is no stall, but it must not wait for

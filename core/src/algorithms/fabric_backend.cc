@@ -150,6 +150,7 @@ class FabricBackend final : public Backend {
   Capabilities capabilities() const override {
     Capabilities capabilities;
     capabilities.dtypes.set();
+    capabilities.ops.set();
     if (between_hosts_) {
       const bool has_descriptor = channel_->fabric->descriptor() >= 0;
       capabilities.waiting = has_descriptor ? Waiting::Descriptor : Waiting::Pause;

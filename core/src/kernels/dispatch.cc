@@ -18,11 +18,12 @@ using kernels::InstructionSet;
 template <const InstructionSet& kSet>
 void reduce(void* output, std::span<const void* const> inputs, std::size_t count,
             const Reduction& reduction, Store store) {
+  const bool has_bytes = is_bitwise(reduction.op) && is_integer(reduction.dtype);
   kSet.reduce({.output = output,
                .inputs = inputs.data(),
                .input_count = inputs.size(),
-               .count = count,
-               .dtype = reduction.dtype,
+               .count = has_bytes ? count * size_of(reduction.dtype) : count,
+               .dtype = has_bytes ? DataType::U8 : reduction.dtype,
                .op = reduction.op,
                .prescale = reduction.prescale,
                .factor = reduction.final.factor,

@@ -219,36 +219,59 @@ void reduce_with(const ReduceTask& task) {
   }
 }
 
-template <typename Element>
+/// `Signed`: the signed type of an integer, whose sums and products have the same bits. Bits of
+/// integers are combined byte by byte: see dispatch.cc.
+template <typename Element, typename Signed = Element>
 void reduce_elements(const ReduceTask& task) {
+  constexpr bool kHasBits = std::is_same_v<Lane<typename Element::Wide>, std::uint8_t>;
   switch (task.op) {
     case ReduceOp::Sum:
     case ReduceOp::Average:
-      return reduce_with<Element, ReduceOp::Sum>(task);
+      return reduce_with<Signed, ReduceOp::Sum>(task);
     case ReduceOp::Min:
       return reduce_with<Element, ReduceOp::Min>(task);
     case ReduceOp::Max:
       return reduce_with<Element, ReduceOp::Max>(task);
     case ReduceOp::Product:
-      return reduce_with<Element, ReduceOp::Product>(task);
+      return reduce_with<Signed, ReduceOp::Product>(task);
+    case ReduceOp::BitAnd:
+      if constexpr (kHasBits) reduce_with<Element, ReduceOp::BitAnd>(task);
+      return;
+    case ReduceOp::BitOr:
+      if constexpr (kHasBits) reduce_with<Element, ReduceOp::BitOr>(task);
+      return;
+    case ReduceOp::BitXor:
+      if constexpr (kHasBits) reduce_with<Element, ReduceOp::BitXor>(task);
+      return;
     case ReduceOp::Adasum:
       return;  // not elementwise: see adaptive.h
   }
+}
+
+template <typename Isa, typename Integer>
+void reduce_integers(const ReduceTask& task) {
+  reduce_elements<Plain<Isa, Integer>, Plain<Isa, std::make_signed_t<Integer>>>(task);
 }
 
 template <typename Isa>
 void reduce(const ReduceTask& task) {
   switch (task.dtype) {
     case DataType::U8:
-      return reduce_elements<Plain<Isa, std::uint8_t>>(task);
+      return reduce_integers<Isa, std::uint8_t>(task);
     case DataType::I8:
-      return reduce_elements<Plain<Isa, std::int8_t>>(task);
+      return reduce_integers<Isa, std::int8_t>(task);
     case DataType::I16:
-      return reduce_elements<Plain<Isa, std::int16_t>>(task);
+      return reduce_integers<Isa, std::int16_t>(task);
     case DataType::I32:
-      return reduce_elements<Plain<Isa, std::int32_t>>(task);
+      return reduce_integers<Isa, std::int32_t>(task);
     case DataType::I64:
-      return reduce_elements<Plain<Isa, std::int64_t>>(task);
+      return reduce_integers<Isa, std::int64_t>(task);
+    case DataType::U16:
+      return reduce_integers<Isa, std::uint16_t>(task);
+    case DataType::U32:
+      return reduce_integers<Isa, std::uint32_t>(task);
+    case DataType::U64:
+      return reduce_integers<Isa, std::uint64_t>(task);
     case DataType::F16:
       return reduce_elements<F16<Isa>>(task);
     case DataType::BF16:
@@ -259,6 +282,9 @@ void reduce(const ReduceTask& task) {
       return reduce_elements<Plain<Isa, double>>(task);
     case DataType::Bool:
       return reduce_elements<Truth<Isa>>(task);
+    case DataType::C64:
+    case DataType::C128:
+      return;  // no call has them: see carried_as() in core/src/op/set_info.h
   }
 }
 

@@ -50,12 +50,12 @@ RONDE_KERNEL auto wrapping(Wide value) {
   }
 }
 
-/// For bools, "or" is the larger value and "and" the smaller one.
+/// For bools, which are 0 or 1, "or" is the larger value and "and" the smaller one.
 template <typename Element>
 consteval ReduceOp operation_on(ReduceOp op) {
   if (Element::kScales) return op;
   if (op == ReduceOp::Sum) return ReduceOp::Max;
-  return op == ReduceOp::Product ? ReduceOp::Min : op;
+  return op == ReduceOp::Product || op == ReduceOp::BitAnd ? ReduceOp::Min : op;
 }
 
 template <typename Element, ReduceOp kOp, typename Wide = typename Element::Wide>
@@ -67,6 +67,12 @@ RONDE_KERNEL Wide combine(Wide a, Wide b) {
     return larger(a, b);
   } else if constexpr (kOn == ReduceOp::Product) {
     return __builtin_bit_cast(Wide, wrapping(a) * wrapping(b));
+  } else if constexpr (kOn == ReduceOp::BitAnd) {
+    return a & b;
+  } else if constexpr (kOn == ReduceOp::BitOr) {
+    return a | b;
+  } else if constexpr (kOn == ReduceOp::BitXor) {
+    return a ^ b;
   } else {
     return __builtin_bit_cast(Wide, wrapping(a) + wrapping(b));
   }
@@ -80,6 +86,7 @@ consteval Number neutral(ReduceOp op) {
   const Number least =
       Limits::has_infinity ? static_cast<Number>(-Limits::infinity()) : Limits::lowest();
   if (op == ReduceOp::Product) return Number{1};
+  if (op == ReduceOp::BitAnd) return static_cast<Number>(Element::kScales ? -1 : 1);
   if (op == ReduceOp::Min) return Element::kScales ? most : Number{1};
   if (op == ReduceOp::Max) return least;
   return Number{0};

@@ -56,7 +56,7 @@ OpSpec spec_of(const Request& request) {
   if (moves_no_data(request.kind)) return spec;
   spec.dtype = request.dtype;
   spec.shape = request.shape;
-  if (request.kind == Collective::Broadcast) spec.root = request.root;
+  if (has_root(request.kind)) spec.root = request.root;
   if (request.kind == Collective::Alltoall) spec.splits = request.splits;
   if (is_point_to_point(request.kind)) {
     spec.peer = request.peer;
@@ -153,7 +153,7 @@ std::string to_string(const OpSpec& spec) {
     if (spec.prescale != 1.0) text << " prescale " << spec.prescale;
     if (spec.postscale != 1.0) text << " postscale " << spec.postscale;
   }
-  if (spec.kind == Collective::Broadcast) text << " root " << spec.root;
+  if (has_root(spec.kind)) text << " root " << spec.root;
   if (is_point_to_point(spec.kind)) text << ' ' << counterpart(spec);
   text << " on " << to_string(spec.device);
   if (spec.symmetric()) text << " at " << spec.symmetric_place - 1 << " of the symmetric heap";

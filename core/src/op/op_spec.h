@@ -96,7 +96,13 @@ constexpr std::uint64_t common_digest(std::uint64_t a, std::uint64_t b) noexcept
 
 /// Returns whether it combines elements, and so has an op and scales.
 constexpr bool is_reduction(Collective kind) noexcept {
-  return kind == Collective::Allreduce || kind == Collective::Reducescatter;
+  return kind == Collective::Allreduce || kind == Collective::Reducescatter ||
+         kind == Collective::Reduce;
+}
+
+/// Returns whether one rank is unlike the others (Request::root).
+constexpr bool has_root(Collective kind) noexcept {
+  return kind == Collective::Broadcast || kind == Collective::Reduce;
 }
 
 /// Whether `operation`, an OpSpec or a Request, averages or scales integers: Note [Exact sums] in

@@ -32,6 +32,7 @@ bool is_reserved(const std::string& name) {
 /// Returns whether `rank` certainly has a result to write: what others bring is not known yet.
 bool has_result(const OpSpec& spec, int rank) {
   if (spec.kind == Collective::Alltoall || spec.kind == Collective::Send) return false;
+  if (spec.kind == Collective::Reduce && spec.root != rank) return false;
   const bool scatters = spec.kind == Collective::Reducescatter && !spec.shape.empty();
   if (scatters && spec.shape[0] <= rank) return false;
   return element_count(spec.shape) > 0;
@@ -45,11 +46,14 @@ std::string shown(Collective kind, const std::string& name) {
 /// Checks its wire_dtype.
 Problem wire_error(const Request& request) {
   if (!request.wire_dtype || *request.wire_dtype == request.dtype) return std::nullopt;
-  const bool is_full = request.dtype == DataType::F32 || request.dtype == DataType::F64;
-  if (request.kind != Collective::Allreduce || !is_full || !is_half(*request.wire_dtype)) {
+  const DataType real = real_type(request.dtype);
+  const bool is_full = real == DataType::F32 || real == DataType::F64;
+  const bool reduces = request.kind == Collective::Allreduce || request.kind == Collective::Reduce;
+  if (!reduces || !is_full || !is_half(*request.wire_dtype)) {
     return std::string(to_string(request.dtype)) + " cannot be sent as " +
            std::string(to_string(*request.wire_dtype)) +
-           ": wire_dtype is for an allreduce of f32 or f64, and f16 or bf16. Leave it out, or "
+           ": wire_dtype is for an allreduce or reduce of f32 or f64, and f16 or bf16. Leave it "
+           "out, or "
            "convert the buffer";
   }
   if (!request.symmetric) return std::nullopt;
@@ -63,7 +67,7 @@ Problem adasum_error(const Request& request) {
   if (request.kind != Collective::Allreduce) {
     return "adasum is for allreduces, as it combines whole tensors: use allreduce, and keep a part";
   }
-  if (!is_floating(request.dtype)) {
+  if (!is_floating(real_type(request.dtype))) {
     return "adasum of " + std::string(to_string(request.dtype)) +
            ": its factors are fractions, so it is for f16, bf16, f32 and f64. Convert the buffer, "
            "or use sum";
@@ -79,6 +83,22 @@ Problem adasum_error(const Request& request) {
   return "adasum needs a finite prescale";
 }
 
+/// Checks that the op is one of the type.
+Problem op_error(const Request& request) {
+  if (!is_reduction(request.kind)) return std::nullopt;
+  const std::string what =
+      std::string(to_string(request.op)) + " of " + std::string(to_string(request.dtype)) + ": ";
+  const bool has_bits = is_integer(request.dtype) || request.dtype == DataType::Bool;
+  if (is_bitwise(request.op) && !has_bits) {
+    return what + "bits are combined of integers and bools. Use another op or type";
+  }
+  const bool has_parts = combining_op(request.op) == ReduceOp::Sum || !is_elementwise(request.op);
+  if (!is_complex(request.dtype) || has_parts) return std::nullopt;
+  return what +
+         "complex numbers are combined by their real and imaginary parts, so use sum or "
+         "average, or reduce the parts as real numbers";
+}
+
 /// Checks that the factors of a request of integers can be exact: Note [Exact sums].
 Problem factor_error(const Request& request) {
   const bool has_factors = request.prescale != 1.0 || request.postscale != 1.0;
@@ -86,7 +106,7 @@ Problem factor_error(const Request& request) {
     return std::nullopt;
   }
   const bool adds = combining_op(request.op) == ReduceOp::Sum;
-  if (adds && request.dtype != DataType::I64) return std::nullopt;
+  if (adds && size_of(request.dtype) < sizeof(std::int64_t)) return std::nullopt;
   return (adds ? "factors are f64 numbers, which are not exact for "
                : "prescale and postscale are "
                  "not for the " +
@@ -112,6 +132,7 @@ void check_request(const Request& request, int rank, int size) {
                         request.device.kind <= DeviceKind::Cuda;
   if (!is_known) refuse("kind, dtype, op or device is none that there is");
   if (const Problem error = wire_error(request)) refuse(*error);
+  if (const Problem error = op_error(request)) refuse(*error);
   if (const Problem error = adasum_error(request)) refuse(*error);
   if (const Problem error = factor_error(request)) refuse(*error);
   if (std::isnan(request.prescale) || std::isnan(request.postscale)) refuse("a scale is NaN");
@@ -134,6 +155,14 @@ void check_start(const Start& start, const OpSpec& spec, std::uint64_t input_byt
   if (!start.contributes && !is_reduction(spec.kind)) {
     refuse("only a reduction can go without this rank's contribution");
   }
+  const bool can_scale = is_reduction(spec.kind) && is_floating(real_type(spec.dtype)) &&
+                         spec.device == DeviceKind::Cpu;
+  if (start.rank_factor != 1.0 && !can_scale) {
+    refuse(
+        "rank_factor is for reductions of floating-point and complex numbers on the CPU: leave it "
+        "out, and scale the input");
+  }
+  if (std::isnan(start.rank_factor)) refuse("rank_factor is NaN");
   if (moves_no_data(spec.kind) || !start.refusal.empty()) return;
   const bool allocates = may_allocate(spec.kind);
   const bool needs_input =
@@ -156,6 +185,7 @@ std::uint64_t written_bytes(const Request& request, int rank, int size) {
   const std::int64_t rows = request.shape.empty() ? 1 : request.shape[0];
   const auto own = static_cast<std::size_t>(rank);
   std::int64_t written = rows;
+  if (request.kind == Collective::Reduce && request.root != rank) written = 0;
   if (request.kind == Collective::Reducescatter) written = scattered_rows(rows, size).at(own);
   if (request.kind == Collective::Alltoall) {
     const bool has_splits = own < request.splits.size();
@@ -212,7 +242,7 @@ Problem agreed_error(const SetInfo& set, const OpSpec& spec) {
   const bool is_global = set.id == kGlobalSet.id;
   if (moves_no_data(spec.kind)) return std::nullopt;
   if (Problem error = shape_error(spec.shape, spec.dtype)) return error;
-  if (spec.kind == Collective::Broadcast && (spec.root < 0 || spec.root >= size)) {
+  if (has_root(spec.kind) && (spec.root < 0 || spec.root >= size)) {
     return "root " + std::to_string(spec.root) + " is out of range: there are ranks 0 to " +
            std::to_string(size - 1) +
            (is_global ? "" : " in process set " + std::to_string(set.id));

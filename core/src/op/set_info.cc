@@ -12,7 +12,7 @@ namespace {
 
 /// Returns whether the backend can run it, or Ronde by means of the backend (Note [Adasum]).
 bool can_do(const Capabilities& capabilities, const OpSpec& spec) {
-  if (!capabilities.supports(spec.dtype)) return false;
+  if (!capabilities.supports(carried_as(spec, capabilities).dtype)) return false;
   if (!is_reduction(spec.kind)) return true;
   if (spec.op == ReduceOp::Adasum) {
     return !spec.wire_dtype || capabilities.supports(*spec.wire_dtype);
@@ -36,6 +36,13 @@ SetInfo make_set_info(std::uint32_t id, std::vector<int> members, bool made_by_a
   info.topology.local_cores = group.local_cores;
   info.ranks = std::move(members);
   return info;
+}
+
+Carried carried_as(const OpSpec& spec, const Capabilities& capabilities) noexcept {
+  const DataType real = real_type(spec.dtype);
+  const bool is_known = is_reduction(spec.kind) || capabilities.supports(real);
+  const DataType dtype = is_known ? real : DataType::U8;
+  return {dtype, size_of(spec.dtype) / size_of(dtype)};
 }
 
 Problem backend_error(const SetInfo& set, const OpSpec& spec) {

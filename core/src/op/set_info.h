@@ -37,6 +37,16 @@ struct SetInfo {
 SetInfo make_set_info(std::uint32_t id, std::vector<int> members, bool made_by_all,
                       const Topology& group);
 
+/// The elements of calls of a backend: of which type, and how many for one of an operation.
+struct Carried {
+  DataType dtype = DataType::F32;
+  std::size_t per_element = 1;
+};
+
+/// Returns what a backend gets for the elements of the operation: two real numbers for a complex
+/// one, and bytes where it only moves a type that the backend lacks.
+Carried carried_as(const OpSpec& spec, const Capabilities& capabilities) noexcept;
+
 /// Returns the reason why the backends of this rank cannot do it.
 Problem backend_error(const SetInfo& set, const OpSpec& spec);
 

@@ -63,9 +63,16 @@ void SubmissionQueue::enter(Submission& submission) {
   if (submission.work)
     submission.work->set_number(submission.number, submission.start.caller_waits);
   const OpSpec& spec = submission.spec();
-  if (!spec.symmetric() || submission.start.contributes) return;
+  if (!spec.symmetric()) return;
   // The name is known to be free, and no peer can have reduced this buffer yet.
-  fill_neutral(submission.start.output, element_count(spec.shape), spec.dtype, spec.op, false);
+  Start& start = submission.start;
+  const DataType dtype = real_type(spec.dtype);
+  const std::size_t count = submission.input_bytes / size_of(dtype);
+  if (!start.contributes) {
+    fill_neutral(start.output, count, dtype, spec.op, false);
+  } else if (const double factor = std::exchange(start.rank_factor, 1.0); factor != 1.0) {
+    pack_elements(start.output, start.input, count, dtype, {factor, 1.0}, false);
+  }
 }
 
 /// Note [The way of a submission].

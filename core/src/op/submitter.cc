@@ -200,6 +200,7 @@ Submission Submitter::submission_of(Start start, const Preparation& preparation)
     start.written = {};
   }
   if (spec.symmetric() && !start.contributes) start.input = start.output;
+  if (spec.kind == Collective::Reduce && spec.root != preparation.rank) start.output = nullptr;
   if (spec.kind == Collective::Broadcast) {
     if (spec.root != preparation.rank) start.input = nullptr;
     if (spec.root == preparation.rank && start.input == nullptr) start.input = start.output;

@@ -165,6 +165,7 @@ class Adasum final : public SteppedOperation {
   void unpack() const {
     for_each_part([&](std::byte* packed, const Segment& tensor, std::size_t offset,
                       std::size_t count) {
+      if (tensor.output == nullptr) return;
       std::byte* const to = static_cast<std::byte*>(tensor.output) + offset * size_of(call_.dtype);
       if (call_.wire_dtype) {
         best_kernels().widen(to, packed, count, conversion({}), Store::Regular);

@@ -17,13 +17,14 @@
 namespace ronde {
 namespace {
 
-std::size_t elements(const Submission& item) {
-  return static_cast<std::size_t>(element_count(item.spec().shape));
+std::size_t elements(const Submission& item, const Carried& carried) {
+  return static_cast<std::size_t>(element_count(item.spec().shape)) * carried.per_element;
 }
 
-std::vector<std::size_t> elements_of(const std::vector<std::int64_t>& rows,
-                                     const Submission& item) {
-  const auto width = static_cast<std::size_t>(row_elements(item.spec().shape));
+std::vector<std::size_t> elements_of(const std::vector<std::int64_t>& rows, const Submission& item,
+                                     const Carried& carried) {
+  const auto width =
+      static_cast<std::size_t>(row_elements(item.spec().shape)) * carried.per_element;
   std::vector<std::size_t> counts;
   for (const std::int64_t count : rows) counts.push_back(static_cast<std::size_t>(count) * width);
   return counts;
@@ -51,13 +52,14 @@ std::uint64_t BackendCalls::wire_bytes(const OpSpec& spec) const {
   if (needs_exact_sum(spec)) {
     return element_count(spec.shape) * words_of(spec.dtype) * size_of(DataType::I64);
   }
-  DataType dtype = spec.dtype;
+  DataType dtype = real_type(spec.dtype);
+  const std::size_t parts = size_of(spec.dtype) / size_of(dtype);
   if (spec.wire_dtype) {
     dtype = *spec.wire_dtype;
   } else if (is_reduction(spec.kind) && is_elementwise(spec.op)) {
     dtype = packed_dtype(dtype, backends_.at(spec.device)->capabilities().widen_halves);
   }
-  return element_count(spec.shape) * size_of(dtype);
+  return element_count(spec.shape) * parts * size_of(dtype);
 }
 
 std::uint64_t BackendCalls::uncompressed_bytes(const Submission& item) const {
@@ -70,6 +72,7 @@ void BackendCalls::start(Bucket& bucket) {
   const auto start = [&]() -> std::unique_ptr<Operation> {
     switch (bucket.spec().kind) {
       case Collective::Allreduce:
+      case Collective::Reduce:
         return allreduce(bucket, backend);
       case Collective::Broadcast:
         return broadcast(bucket, backend);
@@ -92,6 +95,10 @@ void BackendCalls::start(Bucket& bucket) {
   bucket.operation = start();
 }
 
+Carried BackendCalls::carried_of(const Submission& item) const {
+  return carried_as(item.spec(), backends_.at(item.spec().device)->capabilities());
+}
+
 /// Called once the memory of the result is allocated.
 Placement BackendCalls::place(Bucket& bucket, const Backend& backend) const {
   Device device{bucket.spec().device, bucket.items.front().device_index};
@@ -109,19 +116,21 @@ Placement BackendCalls::place(Bucket& bucket, const Backend& backend) const {
 }
 
 Scaling BackendCalls::final_scaling_of(const Submission& item) const {
-  return final_scaling(item.spec().dtype, item.spec().op, item.spec().postscale,
+  return final_scaling(real_type(item.spec().dtype), item.spec().op, item.spec().postscale,
                        item.average_over > 0 ? item.average_over : size_);
 }
 
+/// Also starts a reduce: the ranks that are not its root give no output.
 std::unique_ptr<Operation> BackendCalls::allreduce(Bucket& bucket, Backend& backend) {
+  const Carried carried = carried_of(bucket.items.front());
   for (const Submission& item : bucket.items) {
     const bool adds = item.start.contributes || item.spec().symmetric();  // by then it is neutral
-    const void* input = adds ? item.start.input : nullptr;
-    bucket.segments.push_back({input, item.start.output, elements(item)});
+    const void* input = adds ? results_.scaled_input(item, item.start.output, bucket) : nullptr;
+    bucket.segments.push_back({input, item.start.output, elements(item, carried)});
   }
   const OpSpec& spec = bucket.spec();
   const AllreduceCall call{.segments = bucket.segments,
-                           .dtype = spec.dtype,
+                           .dtype = carried.dtype,
                            .op = combining_op(spec.op),
                            .prescale = spec.prescale,
                            .final = final_scaling_of(bucket.items.front()),
@@ -139,20 +148,22 @@ std::unique_ptr<Operation> BackendCalls::exact_sum(const AllreduceCall& call,
 }
 
 std::unique_ptr<Operation> BackendCalls::broadcast(Bucket& bucket, Backend& backend) const {
+  const Carried carried = carried_of(bucket.items.front());
   for (const Submission& item : bucket.items) {
-    bucket.segments.push_back({item.start.input, item.start.output, elements(item)});
+    bucket.segments.push_back({item.start.input, item.start.output, elements(item, carried)});
   }
   return backend.broadcast({.segments = bucket.segments,
-                            .dtype = bucket.spec().dtype,
+                            .dtype = carried.dtype,
                             .root = bucket.spec().root,
                             .place = place(bucket, backend)});
 }
 
 std::unique_ptr<Operation> BackendCalls::allgather(Bucket& bucket, Backend& backend) const {
   const Submission& item = bucket.items.front();
-  bucket.counts = elements_of(item.rows.first_dims, item);
+  const Carried carried = carried_of(item);
+  bucket.counts = elements_of(item.rows.first_dims, item, carried);
   std::byte* output = results_.output_of(bucket);
-  const std::size_t width = size_of(item.spec().dtype);
+  const std::size_t width = size_of(carried.dtype);
   const auto own = static_cast<std::size_t>(rank_);
   const std::span<const std::size_t> counts = bucket.counts;
   const void* input = item.start.input;
@@ -163,7 +174,7 @@ std::unique_ptr<Operation> BackendCalls::allgather(Bucket& bucket, Backend& back
   return backend.allgather({.input = input,
                             .output = output,
                             .counts = counts,
-                            .dtype = item.spec().dtype,
+                            .dtype = carried.dtype,
                             .place = place(bucket, backend)});
 }
 
@@ -171,14 +182,13 @@ std::unique_ptr<Operation> BackendCalls::allgather(Bucket& bucket, Backend& back
 std::unique_ptr<Operation> BackendCalls::alltoall(Bucket& bucket, Backend& backend) const {
   const Submission& item = bucket.items.front();
   const std::vector<std::int64_t> sent = sent_rows(item, size_);
-  bucket.counts = elements_of(sent, item);
+  bucket.counts = elements_of(sent, item, carried_of(item));
   if (!item.rows.has_splits()) {
     return move_rows(bucket, backend, std::ranges::max(item.rows.first_dims) / size_);
   }
   Backend& host = *backends_.at(DeviceKind::Cpu);
-  const DataType dtype = item.spec().dtype;
-  bucket.rows = std::make_unique<RowExchange>(
-      sent, host.capabilities().supports(dtype) ? dtype : DataType::U8);
+  bucket.rows =
+      std::make_unique<RowExchange>(sent, carried_as(item.spec(), host.capabilities()).dtype);
   return host.alltoall(bucket.rows->call());
 }
 
@@ -208,7 +218,8 @@ bool BackendCalls::start_data(Bucket& bucket) const {
 std::unique_ptr<Operation> BackendCalls::move_rows(Bucket& bucket, Backend& backend,
                                                    std::int64_t most) const {
   const Submission& item = bucket.items.front();
-  bucket.receive_counts = elements_of(results_.received_rows(item), item);
+  const Carried carried = carried_of(item);
+  bucket.receive_counts = elements_of(results_.received_rows(item), item, carried);
   std::byte* output = results_.output_of(bucket);
   const std::size_t result_bytes = element_count(results_.shape(item)) * size_of(item.spec().dtype);
   const void* const input = results_.input_beside(output, item.input_bytes, result_bytes, bucket);
@@ -216,30 +227,33 @@ std::unique_ptr<Operation> BackendCalls::move_rows(Bucket& bucket, Backend& back
                            .output = output,
                            .send_counts = bucket.counts,
                            .receive_counts = bucket.receive_counts,
-                           .largest_count = elements_of({most}, item).front(),
-                           .dtype = item.spec().dtype,
+                           .largest_count = elements_of({most}, item, carried).front(),
+                           .dtype = carried.dtype,
                            .place = place(bucket, backend)});
 }
 
 std::unique_ptr<Operation> BackendCalls::reducescatter(Bucket& bucket, Backend& backend) const {
   const Submission& item = bucket.items.front();
   const OpSpec& spec = item.spec();
-  bucket.counts = elements_of(scattered_rows(spec.shape.at(0), size_), item);
+  const Carried carried = carried_of(item);
+  bucket.counts = elements_of(scattered_rows(spec.shape.at(0), size_), item, carried);
   std::byte* output = results_.output_of(bucket);
-  const std::size_t width = size_of(spec.dtype);
+  const std::size_t width = size_of(carried.dtype);
   const auto own = static_cast<std::size_t>(rank_);
   const std::span<const std::size_t> counts = bucket.counts;
   const auto* input =
       item.start.contributes ? static_cast<const std::byte*>(item.start.input) : nullptr;
   const bool in_place = input != nullptr && output == input + sum(counts.first(own)) * width;
   const void* safe_input = input;
-  if (input != nullptr && !in_place) {
+  if (input != nullptr && item.start.rank_factor != 1.0) {
+    safe_input = results_.scaled_input(item, nullptr, bucket);
+  } else if (input != nullptr && !in_place) {
     safe_input = results_.input_beside(output, sum(counts) * width, counts[own] * width, bucket);
   }
   const ReducescatterCall call{.input = safe_input,
                                .output = output,
                                .counts = counts,
-                               .dtype = spec.dtype,
+                               .dtype = carried.dtype,
                                .op = combining_op(spec.op),
                                .prescale = spec.prescale,
                                .final = final_scaling_of(item),
@@ -262,18 +276,20 @@ std::unique_ptr<Operation> BackendCalls::reducescatter(Bucket& bucket, Backend& 
 
 std::unique_ptr<Operation> BackendCalls::send(Bucket& bucket, Backend& backend) const {
   const Submission& item = bucket.items.front();
+  const Carried carried = carried_of(item);
   return backend.send({.input = item.start.input,
-                       .count = elements(item),
-                       .dtype = item.spec().dtype,
+                       .count = elements(item, carried),
+                       .dtype = carried.dtype,
                        .peer = item.spec().peer,
                        .place = place(bucket, backend)});
 }
 
 std::unique_ptr<Operation> BackendCalls::recv(Bucket& bucket, Backend& backend) const {
   const Submission& item = bucket.items.front();
+  const Carried carried = carried_of(item);
   return backend.recv({.output = item.start.output,
-                       .count = elements(item),
-                       .dtype = item.spec().dtype,
+                       .count = elements(item, carried),
+                       .dtype = carried.dtype,
                        .peer = item.spec().peer,
                        .place = place(bucket, backend)});
 }

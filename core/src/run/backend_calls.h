@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <memory>
 
+#include "core/src/op/set_info.h"
 #include "core/src/run/bucket.h"
 #include "core/src/run/fusion_buffer.h"
 #include "core/src/run/results.h"
@@ -40,6 +41,7 @@ class BackendCalls {
   std::uint64_t uncompressed_bytes(const Submission& item) const;
 
  private:
+  Carried carried_of(const Submission& item) const;
   Placement place(Bucket& bucket, const Backend& backend) const;
   Scaling final_scaling_of(const Submission& item) const;
   std::unique_ptr<Operation> allreduce(Bucket& bucket, Backend& backend);

@@ -52,11 +52,11 @@ using Backends = std::map<DeviceKind, std::unique_ptr<Backend>, std::greater<>>;
 struct Bucket {
   std::vector<Submission> items;
   std::vector<Segment> segments;
-  std::vector<std::size_t> counts;          ///< elements of every rank; alltoall: to every rank
-  std::vector<std::size_t> receive_counts;  ///< alltoall: elements from every rank
-  std::vector<std::byte> input;             ///< a copy, where the result would overwrite it
+  std::vector<std::size_t> counts;             ///< elements of every rank; alltoall: to every rank
+  std::vector<std::size_t> receive_counts;     ///< alltoall: elements from every rank
+  std::vector<std::vector<std::byte>> copies;  ///< of inputs: see Results
   std::vector<std::shared_ptr<const DeviceEvent>> after;  ///< on a device
-  std::exception_ptr error;  ///< no memory for the result, or for `input`
+  std::exception_ptr error;  ///< no memory for the result, or for a copy
   /// Alltoall with splits: not null while `operation` exchanges the rows.
   std::unique_ptr<RowExchange> rows;
   std::unique_ptr<Operation> operation;

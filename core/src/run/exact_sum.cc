@@ -32,6 +32,9 @@ void with_integer(DataType dtype, Visit visit) {
   if (dtype == DataType::I16) visit(std::int16_t{});
   if (dtype == DataType::I32) visit(std::int32_t{});
   if (dtype == DataType::I64) visit(std::int64_t{});
+  if (dtype == DataType::U16) visit(std::uint16_t{});
+  if (dtype == DataType::U32) visit(std::uint32_t{});
+  if (dtype == DataType::U64) visit(std::uint64_t{});
 }
 
 /// Scales a sum; zero times infinity is zero.
@@ -130,8 +133,8 @@ class ExactSum final : public SteppedOperation {
     for (std::size_t i = 0; i < count_; ++i) {
       std::memcpy(&value, elements_ + i * sizeof value, sizeof value);
       if constexpr (sizeof value == 8) {
-        words_[i] = value >> 32;
-        words_[count_ + i] = value & 0xffffffff;
+        words_[i] = static_cast<std::int64_t>(value >> 32);
+        words_[count_ + i] = static_cast<std::int64_t>(value & 0xffffffff);
       } else {
         words_[i] = value;
       }

@@ -229,6 +229,7 @@ class PackingBackend::Allreduce final : public SegmentStream {
 
   void unpack(const std::byte* from, const Segment& segment, std::size_t offset,
               std::size_t count) override {
+    if (segment.output == nullptr) return;
     unpack_elements(advanced(segment.output, offset * size_of(call_.dtype)), from, count,
                     call_.dtype, call_.final, widen_);
   }
@@ -281,6 +282,7 @@ class PackingBackend::CompressedAllreduce final : public SegmentStream {
 
   void unpack(const std::byte* from, const Segment& segment, std::size_t offset,
               std::size_t count) override {
+    if (segment.output == nullptr) return;
     best_kernels().widen(advanced(segment.output, offset * size_of(call_.dtype)), from, count,
                          conversion({}), Store::Regular);
   }

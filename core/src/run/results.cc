@@ -5,6 +5,7 @@
 
 #include "core/src/base/fingerprint.h"
 #include "core/src/base/text.h"
+#include "core/src/kernels/elementwise.h"
 #include "ronde/error.h"
 
 namespace ronde {
@@ -89,8 +90,7 @@ const void* Results::input_beside(std::byte*& output, std::size_t input_bytes,
   }
   try {
     const auto* const first = static_cast<const std::byte*>(input);
-    bucket.input.assign(first, first + input_bytes);
-    return bucket.input.data();
+    return bucket.copies.emplace_back(first, first + input_bytes).data();
   } catch (const std::bad_alloc&) {
     const std::string what = "a copy of its input (" + std::to_string(input_bytes) +
                              " bytes), which lies in the memory of the result";
@@ -98,6 +98,20 @@ const void* Results::input_beside(std::byte*& output, std::size_t input_bytes,
     output = nullptr;
     return input;
   }
+}
+
+const void* Results::scaled_input(const Submission& item, void* output, Bucket& bucket) const {
+  const Start& start = item.start;
+  if (start.rank_factor == 1.0 || !start.contributes) return start.input;
+  try {
+    if (output == nullptr) output = bucket.copies.emplace_back(item.input_bytes).data();
+  } catch (const std::bad_alloc&) {
+    throw Error(no_memory_text(item, "its input times rank_factor"));
+  }
+  const DataType dtype = real_type(item.spec().dtype);
+  pack_elements(output, start.input, item.input_bytes / size_of(dtype), dtype,
+                {start.rank_factor, 1.0}, false);
+  return output;
 }
 
 std::exception_ptr Results::deliver(Submission& item) const {

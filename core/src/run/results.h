@@ -39,6 +39,10 @@ class Results {
   const void* input_beside(std::byte*& output, std::size_t input_bytes, std::size_t output_bytes,
                            Bucket& bucket) const;
 
+  /// Returns the input of one of the bucket, by Request::rank_factor: scaled into `output`, which
+  /// is as large, or where that is null into a copy. Throws Error without memory for that.
+  const void* scaled_input(const Submission& item, void* output, Bucket& bucket) const;
+
   /// Gives the result, which is in memory or queued, to the program. Returns the error, if any.
   std::exception_ptr deliver(Submission& item) const;
 

@@ -184,6 +184,7 @@ class Simulation {
     const Request request = request_of(operation, use, rank.number);
     const std::string& name = request.name;
     submission.start.contributes = request.contributes;
+    submission.start.input = &seed_;  // none of a rank that has joined
     submission.key = {ronde::share(spec_of(request)),
                       name.empty() ? unnamed_key(rank.next_unnamed++) : ""};
     if (settings_.expiries && random_() % 3 == 0) {
@@ -298,7 +299,7 @@ class Simulation {
 
   /// A rank that has joined does not know which use it is.
   static Fate end_uneven(Rank& rank, const Submission& agreed) {
-    const bool stands_in = agreed.start.output != nullptr;
+    const bool stands_in = agreed.start.input == nullptr;
     if (!stands_in) end(rank, agreed, true, true, {}, "");
     if (stands_in && (!rank.has_joined || agreed.average_over == 0)) {
       FAIL("a rank stands in that has not joined");

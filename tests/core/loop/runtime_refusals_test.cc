@@ -167,12 +167,20 @@ TEST_CASE("what a rank alone can see to be wrong is refused at once") {
        Collective::Reducescatter},
       {[](Request& r) { r.splits = {6}; }, "only an alltoall has splits"},
       {[](Request& r) { r.contributes = false; }, "contribution", Collective::Broadcast},
-      {[](Request& r) { r.dtype = static_cast<DataType>(10); }, "none that there is"},
+      {[](Request& r) { r.dtype = static_cast<DataType>(kDataTypeCount); }, "none that there is"},
       {[](Request& r) { r.op = static_cast<ReduceOp>(kReduceOpCount); }, "none that there is"},
       {[](Request& r) { r.kind = static_cast<Collective>(kCollectiveCount); },
        "none that there is"},
       {[](Request& r) { r.postscale = std::numeric_limits<double>::quiet_NaN(); },
-       "a scale is NaN"}};
+       "a scale is NaN"},
+      {[](Request& r) { r.rank_factor = std::numeric_limits<double>::quiet_NaN(); },
+       "rank_factor is NaN"},
+      {[](Request& r) { r.rank_factor = 2, r.dtype = DataType::I32; }, "rank_factor is for"},
+      {[](Request& r) { r.rank_factor = 2, r.device.kind = DeviceKind::Cuda; }, "on the CPU"},
+      {[](Request& r) { r.rank_factor = 2; }, "rank_factor is for", Collective::Broadcast},
+      {[](Request& r) { r.op = ReduceOp::BitOr; }, "bit_or of f32: bits are", Collective::Reduce},
+      {[](Request& r) { r.op = ReduceOp::BitXor, r.dtype = DataType::C64; }, "bit_xor of c64"},
+      {[](Request& r) { r.op = ReduceOp::Max, r.dtype = DataType::C128; }, "max of c128: complex"}};
   run_group(1, [&](int, Runtime& runtime) {
     for (const Refusal& row : rows) check_refused_at_once(runtime, row);
   });
@@ -182,17 +190,18 @@ TEST_CASE("a wire_dtype that is impossible is refused at once, with what to do")
   run_group(1, [](int, Runtime& runtime) {
     const auto check_wire = [&](DataType dtype, DataType wire, Collective kind) {
       const auto change = [&](Request& r) { r.dtype = dtype, r.wire_dtype = wire; };
-      check_refused_at_once(
-          runtime,
-          {change,
-           "rank 0: " + std::string(to_string(kind)) + " 'x': " + std::string(to_string(dtype)) +
-               " cannot be sent as " + std::string(to_string(wire)) +
-               ": wire_dtype is for an allreduce of f32 or f64, and f16 or bf16. Leave it out",
-           kind});
+      check_refused_at_once(runtime, {change,
+                                      "rank 0: " + std::string(to_string(kind)) +
+                                          " 'x': " + std::string(to_string(dtype)) +
+                                          " cannot be sent as " + std::string(to_string(wire)) +
+                                          ": wire_dtype is for an allreduce or reduce of f32 or "
+                                          "f64, and f16 or bf16. Leave it out",
+                                      kind});
     };
     for (const DataType dtype : kAllDataTypes) {
       for (const DataType wire : kAllDataTypes) {
-        const bool is_full = dtype == DataType::F32 || dtype == DataType::F64;
+        const DataType real = real_type(dtype);
+        const bool is_full = real == DataType::F32 || real == DataType::F64;
         if (dtype == wire || (is_full && is_half(wire))) continue;
         check_wire(dtype, wire, Collective::Allreduce);
       }
@@ -228,6 +237,8 @@ TEST_CASE("factors of integers that would not be exact are refused, and f64 is n
     for (const ReduceOp op : {ReduceOp::Sum, ReduceOp::Average}) {
       check_factor(DataType::I64, op, "factors are f64 numbers, which are not exact for i64");
     }
+    check_factor(DataType::U64, ReduceOp::Sum,
+                 "factors are f64 numbers, which are not exact for u64");
     for (const DataType dtype : {DataType::U8, DataType::I64}) {
       check_factor(
           dtype, ReduceOp::Product,

@@ -159,7 +159,7 @@ TEST_CASE("what adasum is not for is refused at submission") {
       check_contains(text_of<UsageError>([&] { runtime.submit(request); }), text);
     };
     for (const DataType dtype : kAllDataTypes) {
-      if (is_floating(dtype)) continue;
+      if (is_floating(real_type(dtype))) continue;
       check_refused([&](Request& request) { request.dtype = dtype; },
                     "allreduce 'x': adasum of " + std::string(to_string(dtype)));
     }
@@ -169,7 +169,7 @@ TEST_CASE("what adasum is not for is refused at submission") {
                   "adasum of a symmetric buffer");
     check_refused([](Request& request) { request.prescale = -kInfinity; },
                   "adasum needs a finite prescale");
-    check_refused([](Request& request) { request.op = static_cast<ReduceOp>(6); },
+    check_refused([](Request& request) { request.op = static_cast<ReduceOp>(kReduceOpCount); },
                   "op or device is none that there is");
     check_goes_on(runtime);
   });

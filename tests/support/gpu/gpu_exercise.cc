@@ -20,7 +20,7 @@ namespace {
 
 const std::vector<DataType> kDataTypes =
     kIsSanitized ? std::vector{DataType::I8, DataType::I64, DataType::F16, DataType::F32}
-                 : std::vector(std::begin(kAllDataTypes), std::end(kAllDataTypes));
+                 : kGpuDataTypes;
 
 /// Operations that run on the CPU and on the GPU, as a group each, and must give the same bits. A
 /// few groups are in flight at a time.

@@ -344,6 +344,7 @@ class InprocBackend final : public Backend {
   Capabilities capabilities() const override {
     Capabilities capabilities;
     capabilities.dtypes.set();
+    capabilities.ops.set();
     return capabilities;
   }
 

@@ -5,6 +5,7 @@
 #include <limits>
 #include <stdexcept>
 
+#include "tests/support/oracle/oracle.h"
 #include "tests/support/ranks/requests.h"
 
 namespace ronde::test {
@@ -71,6 +72,9 @@ void Elements::set_integer(std::size_t index, std::int64_t value) {
 }
 
 Elements make_input(DataType dtype, ReduceOp op, std::size_t count, int rank, std::uint64_t seed) {
+  if (is_complex(dtype)) {
+    return make_input(real_type(dtype), op, 2 * count, rank, seed).as(dtype);
+  }
   Elements elements(dtype, count);
   const std::uint64_t key = stream(rank, seed);
   for (std::size_t i = 0; i < count; ++i) {
@@ -83,9 +87,7 @@ Elements make_input(DataType dtype, ReduceOp op, std::size_t count, int rank, st
       const bool is_least = i == 1 || (i == 2 && rank % 2 == 1);
       const int free_bits = 64 - 8 * static_cast<int>(size_of(dtype));
       const std::int64_t least = std::numeric_limits<std::int64_t>::min() >> free_bits;
-      elements.set_integer(i, dtype == DataType::U8 ? (is_least ? 0 : 255)
-                              : is_least            ? least
-                                                    : ~least);
+      elements.set_integer(i, is_unsigned(dtype) ? (is_least ? 0 : -1) : is_least ? least : ~least);
     } else {
       elements.set_integer(i, std::bit_cast<std::int64_t>(bits));
     }
@@ -102,6 +104,7 @@ std::vector<Elements> make_inputs(DataType dtype, ReduceOp op, std::size_t count
 }
 
 Elements make_bytes(DataType dtype, std::size_t count, int rank, std::uint64_t seed) {
+  if (is_complex(dtype)) return make_bytes(real_type(dtype), 2 * count, rank, seed).as(dtype);
   Elements elements(dtype, count);
   const std::uint64_t key = stream(rank, seed);
   for (std::size_t i = 0; i < count; ++i) {

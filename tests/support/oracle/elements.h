@@ -25,6 +25,13 @@ class Elements {
     return bytes().subspan(begin * size_of(dtype_), count * size_of(dtype_));
   }
 
+  /// The same bytes as elements of another type: of complex numbers the parts, and back.
+  Elements as(DataType dtype) const {
+    Elements other = *this;
+    other.dtype_ = dtype;
+    return other;
+  }
+
   /// Of a floating type.
   double number(std::size_t index) const;
   std::vector<double> numbers() const;

@@ -90,6 +90,11 @@ std::string first_different_byte(const std::vector<std::byte>& expected, const E
 std::string difference(const Row& row, const Place& place, const std::vector<Elements>& inputs,
                        const Elements& result) {
   if (!is_reduction(row.kind)) return first_different_byte(moved(row, place, inputs), result);
+  if (row.kind == Collective::Reduce && row.root != place.rank) {
+    const Elements untouched = row.in_place ? inputs[static_cast<std::size_t>(place.rank)]
+                                            : Elements(row.dtype, result.count());
+    return result == untouched ? "" : "a rank that is not the root wrote to its output";
+  }
   const bool scatters = row.kind == Collective::Reducescatter;
   const std::size_t first = scatters ? kept_rows_begin(row, place.rank, place.size()) : 0;
   const Reduction reduction = {row.dtype,     row.op,       row.prescale,
@@ -210,11 +215,11 @@ void run_message(Runtime& runtime, const Row& row, const Place& place, const Ele
 
 std::vector<Row> rows_of(DataType dtype) {
   std::vector<Row> rows;
-  for (const Collective kind : {Collective::Allreduce, Collective::Reducescatter}) {
-    for (const ReduceOp op : kElementwiseOps) {
-      if (dtype == DataType::Bool && op == ReduceOp::Average) continue;  // it is refused
+  for (const Collective kind :
+       {Collective::Allreduce, Collective::Reduce, Collective::Reducescatter}) {
+    for (const ReduceOp op : ops_of(dtype)) {
       rows.push_back({.kind = kind, .dtype = dtype, .op = op});
-      if (!is_integer(dtype) || !can_have_factors(dtype, op)) continue;
+      if (is_floating(dtype) || !can_have_factors(dtype, op)) continue;
       rows.push_back({.kind = kind, .dtype = dtype, .op = op, .prescale = 0.3, .postscale = -2});
     }
   }

@@ -18,7 +18,7 @@ struct Row {
   DataType dtype = DataType::F32;
   ReduceOp op = ReduceOp::Sum;
   bool in_place = false;   ///< of a message: from any rank
-  int root = 0;            ///< of a broadcast
+  int root = 0;            ///< of a broadcast or reduce
   std::size_t width = 37;  ///< elements of a row of the tensor
   Spread spread = Spread::Uneven;
   bool allocated = false;  ///< Ronde asks for the memory of the result; not in place

@@ -124,15 +124,19 @@ std::int64_t wrapped(DataType dtype, std::uint64_t bits) {
 }
 
 std::int64_t combine(const Reduction& reduction, std::int64_t a, std::int64_t b) {
+  if (reduction.op == ReduceOp::BitAnd) return a & b;
+  if (reduction.op == ReduceOp::BitOr) return a | b;
+  if (reduction.op == ReduceOp::BitXor) return a ^ b;
   if (reduction.dtype == DataType::Bool) {
     const bool is_or = reduction.op == ReduceOp::Sum || reduction.op == ReduceOp::Max;
     return is_or ? (a | b) : (a & b);
   }
   if (!is_elementwise(reduction.op)) throw std::logic_error("there is no adasum of integers");
-  if (reduction.op == ReduceOp::Min) return std::min(a, b);
-  if (reduction.op == ReduceOp::Max) return std::max(a, b);
   const auto x = std::bit_cast<std::uint64_t>(a);
   const auto y = std::bit_cast<std::uint64_t>(b);
+  const bool is_less = reduction.dtype == DataType::U64 ? x < y : a < b;
+  if (reduction.op == ReduceOp::Min) return is_less ? a : b;
+  if (reduction.op == ReduceOp::Max) return is_less ? b : a;
   return wrapped(reduction.dtype, reduction.op == ReduceOp::Product ? x * y : x + y);
 }
 
@@ -141,15 +145,17 @@ __extension__ using Int128 = __int128;
 /// An average, or a sum with factors.
 std::int64_t scaled_sum(const Reduction& reduction, const std::vector<std::int64_t>& values) {
   Int128 sum = 0;
-  for (const std::int64_t value : values) sum += value;
+  for (const std::int64_t value : values) {
+    sum += reduction.dtype == DataType::U64 ? Int128{std::bit_cast<std::uint64_t>(value)} : value;
+  }
   const int divisor = reduction.op == ReduceOp::Average ? reduction.ranks : 1;
   if (is_unscaled(reduction)) return static_cast<std::int64_t>(sum / divisor);
   const double scaled = static_cast<double>(sum) * reduction.prescale * reduction.postscale;
   const double value = std::trunc(scaled / divisor);
   const int bits = 8 * static_cast<int>(size_of(reduction.dtype));
-  const bool is_unsigned = reduction.dtype == DataType::U8;
-  const double least = is_unsigned ? 0 : -std::ldexp(1.0, bits - 1);
-  const double most = std::ldexp(1.0, is_unsigned ? bits : bits - 1) - 1;
+  const bool has_sign = !is_unsigned(reduction.dtype);
+  const double least = has_sign ? -std::ldexp(1.0, bits - 1) : 0;
+  const double most = std::ldexp(1.0, has_sign ? bits - 1 : bits) - 1;
   return static_cast<std::int64_t>(std::clamp(value, least, most));
 }
 
@@ -223,6 +229,13 @@ std::string first_difference(const Reduction& reduction, const std::vector<doubl
 
 std::string first_difference(const Reduction& reduction, const std::vector<Elements>& inputs,
                              const Elements& result, std::size_t begin) {
+  if (is_complex(reduction.dtype)) {
+    Reduction of_parts = reduction;
+    of_parts.dtype = real_type(reduction.dtype);
+    std::vector<Elements> parts;
+    for (const Elements& input : inputs) parts.push_back(input.as(of_parts.dtype));
+    return first_difference(of_parts, parts, result.as(of_parts.dtype), 2 * begin);
+  }
   std::vector<double> numbers;
   std::vector<std::int64_t> integers;
   for (const Elements& input : inputs) {

@@ -3,6 +3,7 @@
 
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "ronde/kernels.h"
 #include "tests/support/oracle/elements.h"
@@ -26,15 +27,30 @@ inline Scaling final_of(const Reduction& reduction) {
 }
 
 inline bool is_reduction(Collective kind) {
-  return kind == Collective::Allreduce || kind == Collective::Reducescatter;
+  return kind == Collective::Allreduce || kind == Collective::Reduce ||
+         kind == Collective::Reducescatter;
+}
+
+constexpr bool is_unsigned(DataType dtype) {
+  return dtype == DataType::U8 || (dtype >= DataType::U16 && dtype <= DataType::U64);
+}
+
+/// The elementwise ops of a type.
+inline std::vector<ReduceOp> ops_of(DataType dtype) {
+  if (is_complex(dtype)) return {ReduceOp::Sum, ReduceOp::Average};
+  std::vector<ReduceOp> ops(kElementwiseOps.begin(), kElementwiseOps.end());
+  if (is_floating(dtype)) return ops;
+  if (dtype == DataType::Bool) std::erase(ops, ReduceOp::Average);
+  ops.insert(ops.end(), {ReduceOp::BitAnd, ReduceOp::BitOr, ReduceOp::BitXor});
+  return ops;
 }
 
 /// Whether a reduction can have factors: any of floating types, and a sum or average of integers of
 /// up to 32 bits.
 inline bool can_have_factors(DataType dtype, ReduceOp op) {
-  if (is_floating(dtype)) return true;
+  if (is_floating(real_type(dtype))) return true;
   const bool adds = op == ReduceOp::Sum || op == ReduceOp::Average;
-  return adds && is_integer(dtype) && dtype != DataType::I64;
+  return adds && is_integer(dtype) && size_of(dtype) < 8;
 }
 
 /// Compares a result with what the inputs of all ranks make in double precision. `inputs` holds

@@ -25,16 +25,18 @@ constexpr std::array<double, 3> kScales = {0.5, 2.0, 0.75};
 
 constexpr std::array<DataType, 2> kHalves = {DataType::F16, DataType::BF16};
 
-constexpr std::array<Collective, 10> kKinds = {
+constexpr std::array<Collective, 11> kKinds = {
     Collective::Allreduce,     Collective::Allreduce, Collective::Allreduce,
     Collective::Allreduce,     Collective::Allreduce, Collective::Broadcast,
     Collective::Allgather,     Collective::Alltoall,  Collective::Reducescatter,
-    Collective::Reducescatter,
+    Collective::Reducescatter, Collective::Reduce,
 };
 
 bool can_be_sent_as_half(const RandomOperation& operation) {
   const bool is_full = operation.dtype == DataType::F32 || operation.dtype == DataType::F64;
-  return operation.kind == Collective::Allreduce && is_full && !operation.symmetric;
+  const bool reduces =
+      operation.kind == Collective::Allreduce || operation.kind == Collective::Reduce;
+  return reduces && is_full && !operation.symmetric;
 }
 
 bool can_be_adasum(const RandomOperation& operation) {
@@ -114,7 +116,8 @@ std::string RandomOperation::text() const {
             std::to_string(postscale) + " contributes";
     for (const bool each : contributes) text += each ? " 1" : " 0";
   }
-  if (kind == Collective::Broadcast) text += " root " + std::to_string(root);
+  if (kind == Collective::Broadcast || kind == Collective::Reduce)
+    text += " root " + std::to_string(root);
   if (kind != Collective::Send) return text;
   text += " from " + std::to_string(root) + " to " + std::to_string(to);
   return text;
@@ -202,12 +205,10 @@ RandomOperation RandomProgram::make_operation() {
     operation.to = (operation.root + 1 + static_cast<int>(dice_.below(others))) % ranks_;
   }
   const bool is_bool = operation.dtype == DataType::Bool;
-  do {
-    operation.op = dice_.among(kElementwiseOps);
-  } while (is_bool && operation.op == ReduceOp::Average);  // which is refused
+  operation.op = dice_.among(ops_of(operation.dtype));
   if (!is_bool && dice_.one_in(3) && can_have_factors(operation.dtype, operation.op)) {
-    operation.prescale = is_floating(operation.dtype) ? dice_.among(kScales) : 0.5;
-    operation.postscale = is_floating(operation.dtype) ? dice_.among(kScales) : 0.5;
+    operation.prescale = is_integer(operation.dtype) ? 0.5 : dice_.among(kScales);
+    operation.postscale = is_integer(operation.dtype) ? 0.5 : dice_.among(kScales);
   }
   if (is_reduction(operation.kind) && dice_.one_in(10)) silence_some(operation);
   operation.symmetric = operation.kind == Collective::Allreduce && dice_.one_in(2);

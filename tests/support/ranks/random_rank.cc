@@ -423,6 +423,11 @@ std::string RandomRank::difference_of_reduction(const InFlight& item) const {
                                     : all_untouched(item.output.bytes());
     return kept ? "" : "nobody contributed, and the output was written";
   }
+  if (operation.kind == Collective::Reduce && rank_ != operation.root) {
+    const bool kept = item.in_place ? item.output == input_of(operation, rank_)
+                                    : all_untouched(item.output.bytes());
+    return kept ? "" : "this rank is not the root, and the output was written";
+  }
   const bool scatters = operation.kind == Collective::Reducescatter;
   const auto begin =
       static_cast<std::size_t>(scatters ? part_begin(operation) * operation.columns : 0);

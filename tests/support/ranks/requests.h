@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstring>
+#include <stdexcept>
 #include <type_traits>
 
 #include "ronde/dtype.h"
@@ -32,18 +33,30 @@ void with_storage(DataType dtype, Visit visit) {
       return visit(float{});
     case DataType::F64:
       return visit(double{});
+    case DataType::U16:
+      return visit(std::uint16_t{});
+    case DataType::U32:
+      return visit(std::uint32_t{});
+    case DataType::U64:
+      return visit(std::uint64_t{});
+    case DataType::C64:
+    case DataType::C128:
+      throw std::logic_error("a complex number is stored as two");
   }
 }
+
+/// All types but the complex ones, and those of them that GPUs compute with.
+inline const std::vector<DataType> kRealDataTypes(kAllDataTypes.begin(), kAllDataTypes.end() - 2);
+inline const std::vector<DataType> kGpuDataTypes(kAllDataTypes.begin(), kAllDataTypes.end() - 5);
 
 /// The element of `dtype` at an address, as a double.
 inline double read_number(DataType dtype, const std::byte* from) {
   double result = 0;
   with_storage(dtype, [&](auto value) {
     std::memcpy(&value, from, sizeof value);
+    result = static_cast<double>(value);
     if constexpr (std::is_same_v<decltype(value), std::uint16_t>) {
-      result = dtype == DataType::F16 ? f16_to_f32(value) : bf16_to_f32(value);
-    } else {
-      result = static_cast<double>(value);
+      if (is_half(dtype)) result = dtype == DataType::F16 ? f16_to_f32(value) : bf16_to_f32(value);
     }
   });
   return result;
@@ -51,11 +64,10 @@ inline double read_number(DataType dtype, const std::byte* from) {
 
 inline void write_number(DataType dtype, std::byte* to, double number) {
   with_storage(dtype, [&](auto value) {
+    value = static_cast<decltype(value)>(number);
     if constexpr (std::is_same_v<decltype(value), std::uint16_t>) {
       const auto single = static_cast<float>(number);
-      value = dtype == DataType::F16 ? f32_to_f16(single) : f32_to_bf16(single);
-    } else {
-      value = static_cast<decltype(value)>(number);
+      if (is_half(dtype)) value = dtype == DataType::F16 ? f32_to_f16(single) : f32_to_bf16(single);
     }
     std::memcpy(to, &value, sizeof value);
   });

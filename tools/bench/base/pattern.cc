@@ -10,7 +10,8 @@
 namespace ronde::tool {
 namespace {
 
-/// Calls `action` with a number of the C++ type of `dtype`, which is no half type and no bool.
+/// Calls `action` with a number of the C++ type of `dtype`, which is a real one, no half and no
+/// bool.
 template <typename Action>
 auto with_type(DataType dtype, const Action& action) {
   switch (dtype) {
@@ -24,11 +25,22 @@ auto with_type(DataType dtype, const Action& action) {
       return action(std::int32_t{});
     case DataType::I64:
       return action(std::int64_t{});
+    case DataType::U16:
+      return action(std::uint16_t{});
+    case DataType::U32:
+      return action(std::uint32_t{});
+    case DataType::U64:
+      return action(std::uint64_t{});
     case DataType::F64:
       return action(double{});
     default:
       return action(float{});
   }
+}
+
+/// The real numbers of an element: two of a complex one.
+std::size_t parts_of(DataType dtype) {
+  return size_of(dtype) / size_of(real_type(dtype));
 }
 
 }  // namespace
@@ -43,9 +55,12 @@ void fill(DataType dtype, void* data, std::size_t count, const ElementRule& rule
     best_kernels().narrow(data, full.data(), count, {.half = dtype}, Store::Regular);
     return;
   }
-  with_type(dtype, [&]<typename Number>(Number) {
-    auto* const elements = static_cast<Number*>(data);
-    for (std::size_t i = 0; i < count; ++i) elements[i] = static_cast<Number>(rule(i));
+  const std::size_t parts = parts_of(dtype);
+  with_type(real_type(dtype), [&]<typename Number>(Number) {
+    auto* const numbers = static_cast<Number*>(data);
+    for (std::size_t i = 0; i < count * parts; ++i) {
+      numbers[i] = static_cast<Number>(rule(i / parts));
+    }
   });
 }
 
@@ -59,13 +74,14 @@ std::string difference(DataType dtype, const void* data, std::size_t count,
     best_kernels().widen(full.data(), data, count, {.half = dtype}, Store::Regular);
     return difference(DataType::F32, full.data(), count, rule);
   }
-  return with_type(dtype, [&]<typename Number>(Number) -> std::string {
-    const auto* const elements = static_cast<const Number*>(data);
-    for (std::size_t i = 0; i < count; ++i) {
-      const auto expected = static_cast<Number>(rule(i));
-      if (elements[i] == expected) continue;
+  const std::size_t parts = parts_of(dtype);
+  return with_type(real_type(dtype), [&]<typename Number>(Number) -> std::string {
+    const auto* const numbers = static_cast<const Number*>(data);
+    for (std::size_t i = 0; i < count * parts; ++i) {
+      const auto expected = static_cast<Number>(rule(i / parts));
+      if (numbers[i] == expected) continue;
       std::ostringstream text;
-      text << "element " << i << " is " << +elements[i] << " and should be " << +expected;
+      text << "element " << i / parts << " is " << +numbers[i] << " and should be " << +expected;
       return text.str();
     }
     return {};

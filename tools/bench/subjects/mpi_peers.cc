@@ -90,9 +90,13 @@ class MpiPeers final : public Peers {
 
 MPI_Datatype type_of(DataType dtype) {
   static const std::map<DataType, MPI_Datatype> types = {
-      {DataType::U8, MPI_UINT8_T},  {DataType::I8, MPI_INT8_T},   {DataType::I16, MPI_INT16_T},
-      {DataType::I32, MPI_INT32_T}, {DataType::I64, MPI_INT64_T}, {DataType::F32, MPI_FLOAT},
-      {DataType::F64, MPI_DOUBLE},  {DataType::Bool, MPI_C_BOOL}};
+      {DataType::U8, MPI_UINT8_T},           {DataType::I8, MPI_INT8_T},
+      {DataType::I16, MPI_INT16_T},          {DataType::I32, MPI_INT32_T},
+      {DataType::I64, MPI_INT64_T},          {DataType::F32, MPI_FLOAT},
+      {DataType::F64, MPI_DOUBLE},           {DataType::Bool, MPI_C_BOOL},
+      {DataType::U16, MPI_UINT16_T},         {DataType::U32, MPI_UINT32_T},
+      {DataType::U64, MPI_UINT64_T},         {DataType::C64, MPI_C_FLOAT_COMPLEX},
+      {DataType::C128, MPI_C_DOUBLE_COMPLEX}};
   const auto found = types.find(dtype);
   if (found != types.end()) return found->second;
   throw UsageError("--baseline: MPI has no type for " + std::string(to_string(dtype)) +

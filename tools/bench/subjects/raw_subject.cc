@@ -134,34 +134,32 @@ void RawSubject::close() {
 
 /// Parts are equal, as sizes are rounded up so.
 std::unique_ptr<Operation> RawSubject::start(const Request& request) {
-  const std::size_t count = elements_of(request);
+  const DataType dtype = real_type(request.dtype);  // of a complex number, its parts
+  const std::size_t count = elements_of(request) * size_of(request.dtype) / size_of(dtype);
   const auto ranks = static_cast<std::size_t>(topology().size);
-  const Scaling final =
-      final_scaling(request.dtype, request.op, request.postscale, topology().size);
+  const Scaling final = final_scaling(dtype, request.op, request.postscale, topology().size);
   segment_ = {request.input, request.output, count};
   switch (request.kind) {
     case Collective::Allreduce:
       return backend_->allreduce({.segments = {&segment_, 1},
-                                  .dtype = request.dtype,
+                                  .dtype = dtype,
                                   .op = combining_op(request.op),
                                   .prescale = request.prescale,
                                   .final = final,
                                   .wire_dtype = request.wire_dtype});
     case Collective::Broadcast:
       return backend_->broadcast(
-          {.segments = {&segment_, 1}, .dtype = request.dtype, .root = request.root});
+          {.segments = {&segment_, 1}, .dtype = dtype, .root = request.root});
     case Collective::Allgather:
       counts_.assign(ranks, count);
-      return backend_->allgather({.input = request.input,
-                                  .output = request.output,
-                                  .counts = counts_,
-                                  .dtype = request.dtype});
+      return backend_->allgather(
+          {.input = request.input, .output = request.output, .counts = counts_, .dtype = dtype});
     case Collective::Reducescatter:
       counts_.assign(ranks, count / ranks);
       return backend_->reducescatter({.input = request.input,
                                       .output = request.output,
                                       .counts = counts_,
-                                      .dtype = request.dtype,
+                                      .dtype = dtype,
                                       .op = combining_op(request.op),
                                       .prescale = request.prescale,
                                       .final = final});
@@ -172,7 +170,7 @@ std::unique_ptr<Operation> RawSubject::start(const Request& request) {
                                  .send_counts = counts_,
                                  .receive_counts = counts_,
                                  .largest_count = count / ranks,
-                                 .dtype = request.dtype});
+                                 .dtype = dtype});
     default:
       break;
   }

@@ -50,8 +50,8 @@ std::string objection(const at::Tensor& tensor) {
 
 // Note [Dtypes that Ronde does not have]
 //
-// A complex number is moved and added as its real and imaginary part; elements of other types that
-// Ronde does not have are moved as bytes, and never reduced. The request's shape then has one more
+// A complex number of two halves is moved and added as these; elements of other types that Ronde
+// does not have are moved as bytes, and never reduced. The request's shape then has one more
 // dimension than the tensor, the last, so that rows stay rows. Results have the tensor's dtype.
 struct Parts {
   DataType dtype = DataType::U8;
@@ -152,6 +152,16 @@ std::optional<DataType> data_type_of(at::ScalarType type) noexcept {
       return DataType::F64;
     case at::kBool:
       return DataType::Bool;
+    case at::kUInt16:
+      return DataType::U16;
+    case at::kUInt32:
+      return DataType::U32;
+    case at::kUInt64:
+      return DataType::U64;
+    case at::kComplexFloat:
+      return DataType::C64;
+    case at::kComplexDouble:
+      return DataType::C128;
     default:
       return std::nullopt;
   }
@@ -395,8 +405,9 @@ void check_reducible(const std::string& what, const at::Tensor& tensor, ReduceOp
   }
   if (tensor.is_complex() || data_type_of(tensor.scalar_type())) return;
   refuse(
-      "elements of this dtype are moved, not computed with. Convert the tensor: u8, i8, i16, i32, "
-      "i64, f16, bf16, f32, f64, bool and complex are reduced");
+      "elements of this dtype are moved, not computed with. Convert the tensor: integers, f16, "
+      "bf16, "
+      "f32, f64, bool and complex are reduced");
 }
 
 std::optional<c10::Stream> current_stream(c10::Device device) {

@@ -64,19 +64,20 @@ enum class Waiting : std::uint8_t {
 
 /// The abilities of a backend, read before any operation is started.
 struct Capabilities {
-  std::bitset<kDataTypeCount> dtypes;  ///< indexed by DataType
+  /// Indexed by DataType. No call has a complex type, as Ronde gives their parts.
+  std::bitset<kDataTypeCount> dtypes;
   /// Indexed by ReduceOp. Two need no bit, as no backend gets a call with them: Average is a Sum
   /// with a final division, and Ronde does Adasum with alltoall and allgather
   /// (core/src/run/adasum.h). No call scales integers: Ronde does that with sums of i64
-  /// (core/src/run/exact_sum.h).
+  /// (core/src/run/exact_sum.h). The default has no BitAnd, BitOr and BitXor.
   std::bitset<kReduceOpCount> ops = 0b11111;
   /// Half types that an AllreduceCall may have as its wire_dtype, indexed by DataType. An allreduce
   /// with another one is refused. A packed backend needs none: Ronde gives it the bytes
   /// of the converted elements.
   std::bitset<kDataTypeCount> wire_dtypes = {};
   DeviceKind device = DeviceKind::Cpu;  ///< where the buffers of its calls are
-  /// The backend takes exactly one contiguous segment, in place, with ReduceOp Sum, Min, Max or
-  /// Product and scales of 1 (a reducescatter: input and output apart, and no null input); Ronde
+  /// The backend takes exactly one contiguous segment, in place, with an elementwise ReduceOp but
+  /// Average and scales of 1 (a reducescatter: input and output apart, and no null input); Ronde
   /// packs, scales and widens around it (core/src/run/packing_backend.h). False: it
   /// takes whole segment lists, every op and every scale. For a device it is false: nothing is put
   /// around its backends.

@@ -15,8 +15,8 @@ namespace ronde {
 
 /// A piece of one tensor: `count` elements read at `input`, the result written at `output` (which
 /// may be the same address). In an allreduce a null input stands for the neutral element of the
-/// operation; elsewhere it may be null where it is not read. A null output, on devices only, means
-/// that the result is not wanted here.
+/// operation, and a null output means that the result is not wanted here; elsewhere an input may be
+/// null where it is not read.
 struct Segment {
   const void* input = nullptr;
   void* output = nullptr;

@@ -12,10 +12,11 @@
 /// dtypes (see each), in any order as long as names are given.
 ///
 /// Tensors: dense ones on the CPU, of any strides: elements are matched by index, so ranks may hold
-/// different memory formats. New results are contiguous. Reductions take u8, i8, i16, i32, i64,
-/// f16, bf16, f32, f64 and bool, and complex numbers by their real and imaginary parts (sum,
-/// average, Adasum). Collectives that only move data, and messages, also take every other dtype
-/// (float8, u16, u32, u64) as bytes: of these the ranks compare the elements' size alone.
+/// different memory formats. New results are contiguous. Reductions take integers (on GPUs
+/// u16, u32 and u64 are moved alone), f16, bf16, f32, f64 and bool, and complex numbers by their
+/// real and imaginary parts (sum, average, Adasum). Collectives that only move data, and messages,
+/// also take every other dtype (float8) as bytes: of these the ranks compare the elements' size
+/// alone.
 ///
 /// Autograd (docs/collectives.md): the forms that wait are differentiable. The gradient of a rank's
 /// tensor is that of the sum of all ranks' losses; a collective in backward computes it, so all
