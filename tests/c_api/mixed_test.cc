@@ -93,7 +93,7 @@ TEST_CASE("a callback that throws harms no group", "[own]") {
 TEST_CASE("a freed work that fails with its group is logged, unless that was cancelled", "[own]") {
   ronde::init();
   const ronde::test::CapturedErrors log;
-  const auto begin = [](const char* kept, const char* freed) {
+  static const auto begin = [](const char* kept, const char* freed) {
     static float values[] = {1, 1};
     ronde_work works[] = {nullptr, nullptr};
     CHECK(ronde_group_begin(RONDE_ALL_RANKS) == RONDE_OK);
@@ -105,13 +105,24 @@ TEST_CASE("a freed work that fails with its group is logged, unless that was can
   CHECK(ronde_work_free(begin("kept", "cancelled")) == RONDE_OK);
   CHECK(ronde_group_cancel() == RONDE_OK);
   CHECK(log.text().empty());
-  ronde_work kept = nullptr;
-  std::thread([&] { kept = begin("kept", "forgotten"); }).join();
-  CHECK_THAT(log.text(),
-             Contains("warning: allreduce 'forgotten' failed and nobody asked: the thread that"));
-  CHECK_THAT(log.text(), !Contains("kept"));
-  CHECK(ronde_work_wait(kept, -1) == RONDE_E_USAGE);
-  CHECK(ronde_work_free(kept) == RONDE_OK);
+  ronde_work kept[] = {nullptr, nullptr};
+  std::thread([&] { kept[0] = begin("kept", "of a thread"); }).join();
+  ronde_work done = nullptr;
+  CHECK(ronde_barrier(nullptr, &done) == RONDE_OK);
+  CHECK(ronde_work_wait(done, -1) == RONDE_OK);
+  const auto leave_open = [](void* work, int) {
+    *static_cast<ronde_work*>(work) = begin("kept", "of a callback");
+  };
+  CHECK(ronde_work_on_done(done, leave_open, &kept[1]) == RONDE_OK);  // at once
+  CHECK(ronde_work_free(done) == RONDE_OK);
+  const std::string failed = " failed and nobody asked: the ";
+  CHECK_THAT(log.text(), Contains("warning: allreduce 'of a thread'" + failed + "thread that") &&
+                             Contains("warning: allreduce 'of a callback'" + failed + "callback") &&
+                             !Contains("kept"));
+  for (const ronde_work work : kept) {
+    CHECK(ronde_work_wait(work, -1) == RONDE_E_USAGE);
+    CHECK(ronde_work_free(work) == RONDE_OK);
+  }
   ronde::shutdown();
 }
 

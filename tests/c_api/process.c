@@ -126,8 +126,8 @@ CASE_ALONE(tensors_of_other_versions) {
 }
 
 CASE_ALONE(options_that_make_no_sense) {
-  static const int zero = 0;
-  const ronde_rank_list lists[] = {{NULL, 2}, {&zero, -2}};
+  static const int zero = 0, minus = -4;
+  const ronde_rank_list lists[] = {{NULL, 2}, {&zero, -2}, {&zero, 0}, {&minus, 1}};
 #define OPTIONS(...) (&(ronde_init_options){.struct_size = sizeof(ronde_init_options), __VA_ARGS__})
 #define INVALID(part, ...) CHECK_INVALID(part, ronde_init(OPTIONS(__VA_ARGS__)))
   INVALID("process_sets is NULL", .process_set_count = 1);
@@ -139,6 +139,10 @@ CASE_ALONE(options_that_make_no_sense) {
   INVALID("but no size", .put = store_put);
   INVALID("but no size", .rank = 2);
   INVALID("but no size", .local_rank = 2);
+  for (int i = 2; i < 4; ++i) {
+    CHECK_FAILS(RONDE_E_USAGE, "a process set that is empty or has a negative rank",
+                ronde_init(OPTIONS(.size = 1, .process_sets = &lists[i], .process_set_count = 1)));
+  }
   CHECK(ronde_init(OPTIONS(.size = 1, .mpi_comm = &zero)) ==
         (ronde_has("mpi_communicator") ? RONDE_E_USAGE : RONDE_E_UNSUPPORTED));
   CHECK(!ronde_is_initialized());

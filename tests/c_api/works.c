@@ -50,6 +50,7 @@ CASE(a_wait_and_its_end) {
     CHECK_OK(ronde_work_on_done(held.work, note_end, &early));
     CHECK_OK(ronde_work_done(held.work, &done));
     CHECK(done == 0);
+    CHECK_FAILS(RONDE_E_TIMEOUT, "not done", ronde_work_wait(held.work, 0));
     CHECK_FAILS(RONDE_E_TIMEOUT, "not done", ronde_work_wait(held.work, 0.01));
     CHECK_FAILS(RONDE_E_PENDING, "ronde_work_wait()",
                 ronde_work_output(held.work, NULL, NULL, NULL, NULL));
@@ -61,6 +62,7 @@ CASE(a_wait_and_its_end) {
   CHECK(held.value == all_ranks());
   CHECK_OK(ronde_work_done(held.work, &done));
   CHECK(done == 1);
+  CHECK_OK(ronde_work_wait(held.work, 0)); /* again */
   CHECK_OK(ronde_work_wait_stream(held.work, NULL));
   CHECK_OK(ronde_work_on_done(held.work, note_end, &late)); /* at once */
   CHECK(atomic_load(&late.calls) == 1 && late.status == RONDE_OK);
