@@ -16,9 +16,11 @@ using Catch::Contains;
 
 constexpr const char* kNoSpace = "No space left on device";
 
-/// A disk of 64 KiB in a mount namespace of its own.
+/// A disk of a given size in a mount namespace of its own.
 class SmallDisk {
  public:
+  explicit SmallDisk(std::string size) : size_(std::move(size)) {}
+
   static bool possible() {
     if (run_program({"/usr/bin/unshare", "-rm", "mount", "-t", "tmpfs", "none", "/mnt"})
             .exit_code == 0) {
@@ -31,14 +33,22 @@ class SmallDisk {
   /// Runs lines of shell there.
   CommandResult run(const std::string& lines,
                     const std::map<std::string, std::string>& environment) {
-    const std::string mount = "mount -t tmpfs -o size=64k none " + path("") + " || exit 9\n";
+    const std::string mount =
+        "mount -t tmpfs -o size=" + size_ + " none " + path("") + " || exit 9\n";
     return run_program({"/usr/bin/unshare", "-rm", "/bin/bash", "-c", mount + lines}, environment);
   }
   std::string path(const std::string& name) const { return folder_ / name; }
 
  private:
   TemporaryFolder folder_;
+  std::string size_;
 };
+
+/// The job on two ranks as a line of shell.
+std::string job(const std::string& options) {
+  return "timeout -k 5 120 " TEST_LAUNCHER_PROGRAM " " TEST_LAUNCHER_COUNT " 2 " +
+         std::string(TEST_PROGRAM) + " " + options + " || exit 8\n";
+}
 
 /// Exactly one warning says that `path` cannot be written, and why.
 void check_said_once(const std::string& log, const std::string& path) {
@@ -54,11 +64,10 @@ void check_said_once(const std::string& log, const std::string& path) {
 
 TEST_CASE("training goes on where the disk is full, and each file is named once") {
   if (!SmallDisk::possible()) return;
-  SmallDisk disk;
+  SmallDisk disk("64k");
   const std::string fill = "cat /dev/zero 2>/dev/null >" + disk.path("zeros") + "\n";
-  const std::string job = "timeout -k 5 120 " TEST_LAUNCHER_PROGRAM " " TEST_LAUNCHER_COUNT " 2 " +
-                          std::string(TEST_PROGRAM) + " 30 slow-rank || exit 8\n";
-  const auto result = ended(0, disk.run(fill + job, {{"OMP_NUM_THREADS", "1"},
+  const auto result =
+      ended(0, disk.run(fill + job("30 slow-rank"), {{"OMP_NUM_THREADS", "1"},
                                                      {"RONDE_TIMELINE", disk.path("timeline")},
                                                      {"RONDE_PROFILE", disk.path("run.json")},
                                                      {"RONDE_METRICS", disk.path("run.prom")},
@@ -71,4 +80,19 @@ TEST_CASE("training goes on where the disk is full, and each file is named once"
         "dump/rank0.json", "dump/rank1.json", "run.json"}) {
     check_said_once(result.err, disk.path(name));
   }
+}
+
+TEST_CASE("a timeline can be read up to where the disk was full") {
+  if (!SmallDisk::possible()) return;
+  SmallDisk disk("1m");
+  const TemporaryFolder elsewhere;
+  const std::string timeline = disk.path("timeline");
+  const std::string merge = std::string(RONDE_COMMAND) + " prof merge " + timeline + " -o ";
+  const auto result = ended(0, disk.run(job("60") + merge + (elsewhere / "all.json").string(),
+                                        {{"OMP_NUM_THREADS", "1"}, {"RONDE_TIMELINE", timeline}}));
+  for (const char* const name : {"/rank0.json", "/rank1.json"}) {
+    check_said_once(result.err, timeline + name);
+  }
+  CHECK_THAT(result.out,
+             Contains("'s file is cut after ") && Contains(" events of 2 ranks on rank 0's clock"));
 }

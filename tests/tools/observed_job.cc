@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Exchanges gradients as training does, for tests of what watches a run: observed_job STEPS
-// [slow-rank|turns]. Every sum is checked.
+// [slow-rank|turns|new-names]. Every sum is checked.
 #include <ronde/ronde.h>
 
 #include <cstdint>
@@ -40,6 +40,7 @@ void train(int steps, std::string_view pathology) {
       gradient.assign(kElements, value_of(ronde::rank(), step, i));
       ronde::Request request;
       request.name = "layer" + std::to_string(i);
+      if (pathology == "new-names") request.name += " of step " + std::to_string(step);
       request.shape = {kElements};
       request.input = request.output = gradient.data();
       works.push_back(ronde::submit(request));

@@ -60,3 +60,20 @@ TEST_CASE("waits for a slow rank, or for ranks by turns, are the first finding o
           Approx(of_profile.at(i).at("us_per_step").get<double>()).epsilon(0.01).margin(100));
   }
 }
+
+TEST_CASE("a small fusion buffer, and names that change, are findings of a real run") {
+  struct Row {
+    const char *names, *fusion_bytes, *begin, *more;
+  };
+  for (const Row& row : {Row{"", "4KiB", "the fusion buffer is too small: ",
+                             "at RONDE_FUSION_BYTES=4KiB, each of which takes "},
+                         Row{"new-names", "64MiB",
+                             "names change from step to step: ", "100 % of 51,200 operations "}}) {
+    const TemporaryFolder folder;
+    const std::string profile = folder / "run.json";
+    ended(0, launch(2, {"100", row.names},
+                    {{"RONDE_PROFILE", profile}, {"RONDE_FUSION_BYTES", row.fusion_bytes}}));
+    const auto report = ended(0, run_command({"prof", "report", profile}));
+    CHECK_THAT(report.out, Contains(row.begin) && Contains(row.more));
+  }
+}

@@ -132,6 +132,7 @@ TEST_CASE("real numbers of any size end where a plain k-means does, within round
     }
     const Expected expected = check_same(result, points, 300);
     CHECK(expected.converged);
+    CHECK(result.report["purity"].is_null());  // without labels
     const std::vector<double> centroids = flatten(expected.centroids);
     REQUIRE(result.centroids().size() == centroids.size());
     for (std::size_t i = 0; i < centroids.size(); ++i) {
