@@ -300,6 +300,7 @@ TEST_CASE("asking for a pending result is refused, and harms nothing", "[n2]") {
     work = ronde::allreduce_async(at::ones({2}), {.name = "late"});
   }
   CHECK(torch::equal(work.wait_host(), at::ones({2})));
+  CHECK((work.done() && work.result().is_same(work.wait())));
 }
 
 TEST_CASE("two operations in flight on one tensor are refused, in any layout", "[n2]") {
