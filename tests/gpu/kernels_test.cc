@@ -12,11 +12,13 @@
 #include "backends/gpu/kernels/kernel_set.h"
 #include "ronde/kernels.h"
 #include "tests/support/gpu/machine.h"
+#include "tests/support/ranks/requests.h"
 
 namespace {
 
 using namespace ronde;
 using namespace ronde::cuda;
+using test::kGpuDataTypes;
 using test::Machine;
 using test::SharedBytes;
 
