@@ -21,17 +21,26 @@ finds NVIDIA's libraries through its own run path, so no CUDA toolkit is needed.
 ]]
 set(_LibTorch_minimum 2.7)
 
-# A LibTorch package inside a Python environment, found without importing it (that takes seconds).
+# A LibTorch package inside a Python environment, found without importing it (that takes seconds). pip hides the
+# environment from what it builds in isolation by PYTHONPATH, which Python ignores under -E.
 function(_libtorch_python_root executable result)
-  execute_process(
-    COMMAND "${executable}" -c
-      "import importlib.util as u; s = u.find_spec('torch'); print(s.submodule_search_locations[0] if s else '')"
-    OUTPUT_VARIABLE root ERROR_VARIABLE error RESULT_VARIABLE status OUTPUT_STRIP_TRAILING_WHITESPACE)
-  if(NOT status EQUAL 0)
-    message(FATAL_ERROR "Python3_EXECUTABLE=${executable} could not be asked for its torch package: "
-      "${status} ${error}")
-  endif()
-  set(${result} "${root}" PARENT_SCOPE)
+  foreach(options "-c" "-E;-c")
+    execute_process(
+      COMMAND "${executable}" ${options}
+        "import importlib.util as u, sys; s = u.find_spec('torch'); print(s.submodule_search_locations[0] if s else '|' + ', '.join(p for p in sys.path if p))"
+      OUTPUT_VARIABLE root ERROR_VARIABLE error RESULT_VARIABLE status OUTPUT_STRIP_TRAILING_WHITESPACE)
+    if(NOT status EQUAL 0)
+      message(FATAL_ERROR "Python3_EXECUTABLE=${executable} could not be asked for its torch package: "
+        "${status} ${error}")
+    endif()
+    if(NOT root MATCHES "^\\|(.*)")
+      set(${result} "${root}" PARENT_SCOPE)
+      return()
+    endif()
+  endforeach()
+  message(FATAL_ERROR "LibTorch was not found: ${executable} has no torch package in ${CMAKE_MATCH_1}. Install torch "
+    "there (pip install torch), or set LibTorch_ROOT in the environment to the folder of a torch package. Where a tool "
+    "other than pip builds in an environment of its own, turn that off (uv: --no-build-isolation, build: --no-isolation).")
 endfunction()
 
 function(_libtorch_is_root dir result)
@@ -132,13 +141,9 @@ function(_libtorch_candidates result)
       list(APPEND candidates "CMAKE_PREFIX_PATH|${root}|${strictness}")
     endif()
   endforeach()
-  if(Python3_EXECUTABLE)
+  if(Python3_EXECUTABLE AND NOT candidates MATCHES "STRICT")
     _libtorch_python_root("${Python3_EXECUTABLE}" root)
-    if(root STREQUAL "")
-      list(APPEND candidates "Python3_EXECUTABLE|(no torch package in ${Python3_EXECUTABLE})|STRICT")
-    else()
-      list(APPEND candidates "Python3_EXECUTABLE|${root}|STRICT")
-    endif()
+    list(APPEND candidates "Python3_EXECUTABLE|${root}|STRICT")
   endif()
   file(GLOB inside "${RONDE_VENV}/lib/python3*/site-packages/torch")
   foreach(dir IN LISTS inside)

@@ -19,6 +19,7 @@ endif()
 option(RONDE_BUILD_TESTS "Build the tests" ${PROJECT_IS_TOP_LEVEL})
 option(RONDE_BUILD_EXAMPLES "Build the examples" ${PROJECT_IS_TOP_LEVEL})
 option(RONDE_BUILD_TOOLS "Build the ronde command" ${PROJECT_IS_TOP_LEVEL})
+option(RONDE_BUILD_PYTHON "Build what the Python package holds (pip install ./python does)" OFF)
 option(RONDE_BUILD_GPU "Build the backends for GPUs; OFF also leaves out the ronde command and the tests" ON)
 option(RONDE_INSTALL "Generate install rules" ${PROJECT_IS_TOP_LEVEL})
 # Other compilers than the one that Ronde is tested with warn of other things.

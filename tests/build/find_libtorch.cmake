@@ -45,9 +45,13 @@ function(expect_refused text)
   expect_contains("${output}" "${text}")
 endfunction()
 
-# make_python(<name> <root>): an interpreter whose torch lies in <root>.
-function(make_python name root)
-  file(WRITE "${WORK}/${name}" "#!/bin/sh\necho ${root}\n")
+# make_python(<name> <text> [<text under -E>]): an interpreter that says where its torch lies, or "|" and where none does.
+function(make_python name text)
+  set(text_under_E "${ARGV2}")
+  if(NOT text_under_E)
+    set(text_under_E "${text}")
+  endif()
+  file(WRITE "${WORK}/${name}" "#!/bin/sh\nif [ \"$1\" = -E ]; then echo '${text_under_E}'; else echo '${text}'; fi\n")
   file(CHMOD "${WORK}/${name}" PERMISSIONS OWNER_READ OWNER_EXECUTE)
 endfunction()
 
@@ -59,6 +63,8 @@ expect_chosen("${good}" "-DTorch_DIR=${good}/share/cmake/Torch")
 expect_chosen("${good}" "-DCMAKE_PREFIX_PATH=${good}")
 make_python(python "${good}")
 expect_chosen("${good}" "-DPython3_EXECUTABLE=${WORK}/python")
+make_python(python_of_pip "|/overlay" "${good}")
+expect_chosen("${good}" "-DPython3_EXECUTABLE=${WORK}/python_of_pip")
 expect_chosen("${venv_root}")
 
 make_root("${WORK}/old_abi" 2 11 "${old_symbol}")
@@ -69,9 +75,10 @@ expect_refused("${WORK}/too_old (from Torch_DIR) is version 2.6.1; Ronde needs 2
   "-DTorch_DIR=${WORK}/too_old/share/cmake/Torch")
 expect_refused("/nonexistent (from LibTorch_ROOT) holds no include/torch"
   "-DLibTorch_ROOT=/nonexistent")
-make_python(without_torch "")
-expect_refused("no torch package in ${WORK}/without_torch"
+make_python(without_torch "|/site, /user")
+expect_refused("${WORK}/without_torch has no torch package in /site, /user. Install torch there (pip install torch), or"
   "-DPython3_EXECUTABLE=${WORK}/without_torch")
+expect_chosen("${good}" "-DPython3_EXECUTABLE=${WORK}/without_torch" "-DLibTorch_ROOT=${good}")
 
 # Debian's layout: the package files below lib/<architecture>, and so are the libraries.
 make_root("${WORK}/usr" 1 13 "${new_symbol}")

@@ -16,7 +16,7 @@ endfunction()
 # <source>/build: ccache has most objects.
 function(copy_tree source work)
   file(REMOVE_RECURSE "${work}")
-  foreach(part CMakeLists.txt LICENSE api backends c_api cmake core docs examples fortran observe tests tools torch_ext)
+  foreach(part CMakeLists.txt LICENSE api backends c_api cmake core docs examples fortran observe python tests tools torch_ext)
     file(COPY "${source}/${part}" DESTINATION "${work}")
   endforeach()
 endfunction()
