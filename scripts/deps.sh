@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # Installs what Ronde is built from and tried with: Debian packages (as root, only those missing), a
 # virtual environment that holds PyPI's torch, whose LibTorch Ronde links, the handwritten digits that
-# PyPI's scikit-learn ships, which several examples learn from, and NVIDIA's pynvml, with which a test
-# compares Ronde's declarations of NVML. Cheap when all is there.
+# PyPI's scikit-learn ships, which several examples learn from, NVIDIA's pynvml, with which a test
+# compares Ronde's declarations of NVML, and what builds the Python package. Cheap when all is there.
 #
 #   scripts/deps.sh [quickstart|everyday|all]
 #
@@ -50,6 +50,8 @@ readonly kNvidiaMl=13.615.71  # a wheel of 58 KB
 readonly kCache="${XDG_CACHE_HOME:-$HOME/.cache}/ronde"
 readonly kDigits="$kCache/digits.csv.gz"
 readonly kPynvml="$kCache/pynvml-$kNvidiaMl/pynvml.py"
+kBackend="$(grep -oE 'scikit-build-core==[0-9.]+' "$(dirname "$0")/../python/pyproject.toml")"
+readonly kBackend
 readonly kDefaultVenv="$kCache/venv-torch-${kTorch}"
 readonly kVenv="${RONDE_VENV:-$kDefaultVenv}"
 
@@ -190,6 +192,22 @@ EOF
   say "fetched: $target"
 }
 
+# In a folder of its own, as RONDE_VENV may be the user's.
+install_backend() {
+  local folder
+  if [[ -d $kCache/$kBackend ]]; then
+    say "there: $kCache/$kBackend"
+    return
+  fi
+  mkdir -p "$kCache"
+  folder="$(mktemp -d "$kCache/fetched.XXXXXX")"
+  say "installing $kBackend"
+  "$kVenv/bin/python" -m pip install --quiet --disable-pip-version-check --target "$folder" "$kBackend" ||
+    fail "pip install $kBackend failed; run this script again"
+  chmod 755 "$folder"
+  mv "$folder" "$kCache/$kBackend"
+}
+
 case $kFor in
   quickstart | everyday | all) ;;
   *) fail "\"$kFor\" is none of quickstart, everyday, all" ;;
@@ -199,4 +217,7 @@ install_torch
 if [[ $kFor != everyday ]]; then
   fetch_file "$kDigits" "scikit-learn==$kScikitLearn" sklearn/datasets/data/digits.csv.gz
 fi
-if [[ $kFor == all ]]; then fetch_file "$kPynvml" "nvidia-ml-py==$kNvidiaMl" pynvml.py; fi
+if [[ $kFor == all ]]; then
+  fetch_file "$kPynvml" "nvidia-ml-py==$kNvidiaMl" pynvml.py
+  install_backend
+fi
