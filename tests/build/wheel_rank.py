@@ -29,7 +29,8 @@ assert "torch" not in sys.modules, "import ronde has imported torch"
 assert plugin.value == "ronde._plugin:register", plugin
 library = ctypes.CDLL(os.path.join(ronde.__path__[0], "lib", "libronde_c.so"))
 library.ronde_version.restype = library.ronde_last_error.restype = ctypes.c_char_p
-assert library.ronde_version().decode() == importlib.metadata.version("ronde")
+assert ronde.__version__ == importlib.metadata.version("ronde")
+assert library.ronde_version().decode() == ronde.__version__
 
 
 def check(status):

@@ -9,7 +9,7 @@
 namespace ronde::prof {
 namespace {
 
-constexpr int kLayout = 1;
+constexpr int kDumpLayout = 1;
 constexpr double kUsInS = 1e6;
 
 DumpedOperation parse_operation(const Json& json, double at_us) {
@@ -29,7 +29,7 @@ Dump parse_dump(const fs::path& path) {
     throw UsageError(path.string() + " is no flight recorder's dump: it has no member ronde_dump");
   }
   Dump dump;
-  check_layout(json.at("ronde_dump"), kLayout, path);
+  check_layout(json.at("ronde_dump"), kDumpLayout, path);
   dump.rank = json.value("rank", rank_in_name(path));
   dump.ranks = rank_from_json(json.at("ranks"));
   dump.host = json.value("host", "");

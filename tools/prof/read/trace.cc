@@ -12,7 +12,7 @@
 namespace ronde::prof {
 namespace {
 
-constexpr int kLayout = 1;
+constexpr int kTimelineLayout = 1;
 
 /// Parses the start of an object that was cut at the end of a line: adds its closing brace.
 Json parse_start(std::string_view text) {
@@ -37,7 +37,7 @@ void read_head(const Json& json, TraceHead& head) {
     head.host = info->value("host", "");
   }
   if (const auto ronde = json.find("ronde"); ronde != json.end()) {
-    check_layout(ronde->value("timeline", Json(kLayout)), kLayout, head.path);
+    check_layout(ronde->value("timeline", Json(kTimelineLayout)), kTimelineLayout, head.path);
     head.version = ronde->value("version", "");
     if (const auto clock = ronde->find("clock"); clock != ronde->end()) {
       read_clock(*clock, head.clock);

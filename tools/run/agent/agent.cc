@@ -37,9 +37,9 @@
 namespace ronde::tool::launch {
 namespace {
 
-constexpr std::size_t kMostPending = std::size_t{1} << 20;
+constexpr std::size_t kMostPendingFrames = std::size_t{1} << 20;
 constexpr Clock::duration kLong = std::chrono::hours(1);
-constexpr Clock::duration kPollPeriod = std::chrono::milliseconds(100);
+constexpr Clock::duration kEndsPollPeriod = std::chrono::milliseconds(100);
 
 /// The cores of one rank: consecutive ones.
 std::vector<int> cores_of(const Cores& all, std::size_t local_rank, std::size_t ranks) {
@@ -168,7 +168,7 @@ class Agent {
       return has_input_ || running_ > 0 || (out_.pending() > 0 && !out_.is_broken());
     };
     while (is_busy()) {
-      const bool is_full = out_.pending() > kMostPending;
+      const bool is_full = out_.pending() > kMostPendingFrames;
       for (const auto& rank : ranks_) rank->pause(is_full);
       poll_.wait(std::min(kill_at_.value_or(Clock::time_point::max()), look_again()));
       if (kill_at_ && Clock::now() >= *kill_at_) {
@@ -292,7 +292,7 @@ class Agent {
       lingers = lingers || rank->lingers();
     }
     if (lingers) look_for_ends();
-    return Clock::now() + (lingers || ends_starting_ ? kPollPeriod : kLong);
+    return Clock::now() + (lingers || ends_starting_ ? kEndsPollPeriod : kLong);
   }
 
   void end_ranks(int number, double grace_s) {

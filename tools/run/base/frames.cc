@@ -7,7 +7,7 @@
 namespace ronde::tool::launch {
 namespace {
 
-constexpr std::size_t kLongestLine = std::size_t{16} << 20;
+constexpr std::size_t kLongestFrame = std::size_t{16} << 20;
 
 }  // namespace
 
@@ -28,7 +28,7 @@ std::string to_bytes(const Json& json, std::string_view bytes) {
 std::optional<Frame> FrameReader::next() {
   const std::size_t end = text_.find('\n');
   if (end == std::string::npos) {
-    if (text_.size() > kLongestLine) text_.clear();  // nobody of us writes such lines
+    if (text_.size() > kLongestFrame) text_.clear();  // nobody of us writes such lines
     return std::nullopt;
   }
   Frame frame{Json::parse(text_.begin(), text_.begin() + static_cast<std::ptrdiff_t>(end), nullptr,

@@ -24,7 +24,7 @@ constexpr double kLongestPause_s = 30;
 constexpr double kShortestPause_s = 0.2;  // between tries to reach hosts
 constexpr Clock::duration kHealthyTime = std::chrono::minutes(1);
 constexpr Clock::duration kForgivenTime = std::chrono::minutes(10);
-constexpr Clock::duration kPollPeriod = std::chrono::seconds(1);
+constexpr Clock::duration kHostsPollPeriod = std::chrono::seconds(1);
 
 // Ranks on other hosts get these, too: the configuration is that of the launcher.
 constexpr std::array<std::string_view, 14> kForwarded = {
@@ -346,7 +346,7 @@ Hosts Launcher::usable_hosts() {
     }
     say_once("waits for hosts: there is room for " + std::to_string(slots_of(usable)) + " of " +
              std::to_string(fewest_) + " ranks (" + list_of(usable) + ")");
-    wait(kPollPeriod);
+    wait(kHostsPollPeriod);
   }
   return {};
 }

@@ -12,7 +12,7 @@
 namespace ronde::tool::launch {
 namespace {
 
-constexpr std::size_t kLongestLine = std::size_t{1} << 16;
+constexpr std::size_t kLongestErrorLine = std::size_t{1} << 16;
 
 std::string printable(std::string text) {
   if (text.ends_with('\r')) text.pop_back();
@@ -133,7 +133,7 @@ void Link::on_errors() {
   const auto [goes_on, text] = read_some(process_.err.get());
   errors_ += text;
   const bool has_end = !goes_on && !errors_.empty();
-  if (has_end || errors_.size() > kLongestLine) errors_ += '\n';
+  if (has_end || errors_.size() > kLongestErrorLine) errors_ += '\n';
   for (std::size_t end = 0; (end = errors_.find('\n')) != std::string::npos;) {
     last_words_ = printable(errors_.substr(0, end));
     on_error_(errors_.substr(0, end));
