@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # cmake -DSOURCE=<tree> -DWORK=<scratch> -DPYTHON=<of the environment that has torch> -DTORCH=<its torch package>
-#       -DBACKEND=<folder of scikit-build-core> -P ...
+#       -DBACKEND=<folder of scikit-build-core> -DCC=<compiler> -DCXX=<compiler> -P ...
 # `pip install ./python` into a virtual environment that sees torch, and what it has installed: the command, and two ranks.
 include("${CMAKE_CURRENT_LIST_DIR}/run_step.cmake")
 copy_tree("${SOURCE}" "${WORK}")
@@ -10,8 +10,10 @@ file(GLOB site "${WORK}/venv/lib/python3*/site-packages")
 cmake_path(GET TORCH PARENT_PATH torch_site)
 file(WRITE "${site}/torch.pth" "${torch_site}\n${BACKEND}\n")
 set(python "${WORK}/venv/bin/python")
-# In the folder where ccache has the objects of an ordinary build.
+# In the folder, and by the compilers, where ccache has the objects of an ordinary build.
 set(ENV{SKBUILD_BUILD_DIR} "${WORK}/build")
+set(ENV{CC} "${CC}")
+set(ENV{CXX} "${CXX}")
 run_step("pip install" "${python}" -m pip --disable-pip-version-check --verbose
   install --no-build-isolation --no-index --no-deps "${WORK}/python")
 expect_contains("${run_step_output}" " in ${TORCH}\n")
