@@ -1,0 +1,291 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "python/src/backend.h"
+
+#include <ATen/ops/empty.h>
+#include <ATen/ops/from_blob.h>
+#include <ATen/ops/full.h>
+#include <pybind11/chrono.h>
+#include <torch/csrc/Exceptions.h>
+#include <torch/csrc/utils/pybind.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cctype>
+#include <cstdio>
+#include <limits>
+#include <random>
+#include <utility>
+
+#include "python/src/tensors.h"
+#include "ronde/ronde.h"
+
+namespace ronde::c10d_backend {
+namespace {
+
+using std::chrono::milliseconds;
+
+/// How long shutdown() waits for ranks that are still at work, or never call it.
+constexpr milliseconds kShutdownLimit{30'000};
+
+using Bytes = std::vector<std::uint8_t>;
+
+/// Returns the name of a world: at most 40 characters, the last 16 of them random, so that it is
+/// unique in every process that the ranks live in.
+std::string new_name(const std::string& group) {
+  std::string name = "c10d.";
+  for (const char letter : group.substr(0, 18)) name += std::isalnum(letter) != 0 ? letter : '_';
+  std::random_device random;
+  char number[18];
+  std::snprintf(number, sizeof number, ".%08x%08x", random(), random());
+  return name + number;
+}
+
+/// Returns the name that rank 0 has chosen for this start. The store may hold those of earlier
+/// starts: ranks count theirs, each its own, and equal counts belong to one start.
+std::string agree_on_name(c10d::Store& store, int rank, const std::string& group) {
+  const auto count = store.add("ronde/starts/" + std::to_string(rank), 1);
+  const std::string key = "ronde/name/" + std::to_string(count);
+  if (rank == 0) {
+    const std::string name = new_name(group);
+    store.set(key, Bytes(name.begin(), name.end()));
+    return name;
+  }
+  const Bytes name = store.get(key);
+  return {name.begin(), name.end()};
+}
+
+/// Makes the world of a group, whose ranks meet in `store`.
+std::unique_ptr<World> start_world(c10::intrusive_ptr<c10d::Store> store, int rank, int size,
+                                   const std::string& group) {
+  const std::string name = agree_on_name(*store, rank, group);
+  KeyValueStart start;
+  start.rank = rank;
+  start.size = size;
+  start.prefix = "ronde/" + name;
+  start.put = [store](const std::string& key, const std::string& value) {
+    store->set(key, Bytes(value.begin(), value.end()));
+  };
+  start.get = [store](const std::string& key) -> std::optional<std::string> {
+    if (!store->check({key})) return std::nullopt;
+    const Bytes value = store->get(key);
+    return std::string(value.begin(), value.end());
+  };
+  try {
+    return std::make_unique<World>(name, InitOptions{.key_value = std::move(start)});
+  } catch (const Error&) {
+    std::rethrow_exception(as_torch_error(std::current_exception()));
+  }
+}
+
+}  // namespace
+
+Backend::Backend(c10::intrusive_ptr<c10d::Store> store, int rank, int size,
+                 c10::intrusive_ptr<Options> options)
+    : c10d::Backend(rank, size),
+      process_(::getpid()),
+      options_(std::move(options)),
+      state_(std::make_unique<State>()) {
+  state_->world = start_world(std::move(store), rank, size, options_->group_name);
+  state_->heap = state_->world->runtime().symmetric_heap();
+  set_ = state_->world->set();
+  init();
+}
+
+Backend::~Backend() {
+  if (::getpid() != process_) {
+    static_cast<void>(state_.release());  // a child of fork() has none of the threads
+    return;
+  }
+  state_->world.reset();
+  state_->completions->close();
+}
+
+void Backend::describe(Call& call, Collective kind, const at::Tensor& like, Counts shape) {
+  call.request.kind = kind;
+  call.request.dtype = elements_of(like).dtype;
+  call.request.shape = std::move(shape);
+  set_device(call.request, like);
+}
+
+Work Backend::submit(Request request, milliseconds timeout) {
+  request.set = set_;
+  request.timeout = timeout > kNoTimeout ? timeout : options_->timeout;
+  request.caller_orders = !is_point_to_point(request.kind);
+  try {
+    return ronde::submit(std::move(request));
+  } catch (const Error&) {
+    std::rethrow_exception(as_torch_error(std::current_exception()));
+  }
+}
+
+Backend::WorkPtr Backend::start(Call call) {
+  bury_tensors();
+  List used = call.inputs;
+  used.insert(used.end(), call.outputs.begin(), call.outputs.end());
+  used.insert(used.end(), call.others.begin(), call.others.end());
+  Started started{.type = call.type,
+                  .title = call.title,
+                  .inputs = std::move(call.inputs),
+                  .outputs = std::move(call.outputs),
+                  .tensors = keep(std::move(used))};
+  call.request.keep_alive = started.tensors;
+  std::unique_lock lock(order_);
+  const bool waits = call.request.caller_waits = !call.is_async && !coalesced_;
+  started.sequence = c10d::isP2POp(call.type) ? sequence_.load() : ++sequence_;
+  started.parts = {submit(std::move(call.request), call.timeout)};
+  if (call.check) {
+    started.check = [check = std::move(call.check), work = started.parts.front()] { check(work); };
+  }
+  if (coalesced_) coalesce(started);
+  if (coalesced_ && coalesced_->title != nullptr) started.title = nullptr;
+  lock.unlock();
+  auto work = c10::make_intrusive<StartedWork>(getRank(), std::move(started), state_->completions);
+  if (waits) work->wait(kNoTimeout);
+  return work;
+}
+
+/// Adds what a call between startCoalescing() and endCoalescing() has started.
+void Backend::coalesce(const Started& started) {
+  const auto append = [](auto& to, const auto& from) {
+    to.insert(to.end(), from.begin(), from.end());
+  };
+  append(coalesced_->parts, started.parts);
+  append(coalesced_->outputs, started.outputs);
+  append(*coalesced_->tensors, *started.tensors);
+  coalesced_->sequence = started.sequence;
+  if (!started.check) return;
+  coalesced_->check = [first = std::move(coalesced_->check), then = started.check] {
+    if (first) first();
+    then();
+  };
+}
+
+void Backend::begin(Started started) {
+  const std::lock_guard lock(order_);
+  TORCH_CHECK(!coalesced_, "ronde: startCoalescing() was called twice");
+  started.tensors = keep({});
+  coalesced_ = std::move(started);
+}
+
+Backend::WorkPtr Backend::endCoalescing() {
+  const std::lock_guard lock(order_);
+  TORCH_CHECK(coalesced_, "ronde: endCoalescing() without startCoalescing()");
+  Started started = std::move(*coalesced_);
+  coalesced_.reset();
+  return c10::make_intrusive<StartedWork>(getRank(), std::move(started), state_->completions);
+}
+
+/// Returns a work that stands for several calls, and for the profiler is one.
+Backend::WorkPtr Backend::together(Started started, std::size_t count,
+                                   const std::function<void(std::size_t)>& call) {
+  begin(std::move(started));
+  try {
+    for (std::size_t i = 0; i < count; ++i) call(i);
+  } catch (...) {
+    endCoalescing();
+    throw;
+  }
+  return endCoalescing();
+}
+
+c10::intrusive_ptr<c10d::Backend> Backend::split(const c10::intrusive_ptr<c10d::Store>& store,
+                                                 const std::vector<int>& ranks,
+                                                 const c10::intrusive_ptr<Options>& opts) {
+  const auto place = std::find(ranks.begin(), ranks.end(), getRank());
+  if (place == ranks.end()) return nullptr;
+  return merge(store, opts, static_cast<int>(place - ranks.begin()),
+               static_cast<int>(ranks.size()));
+}
+
+c10::intrusive_ptr<c10d::Backend> Backend::merge(const c10::intrusive_ptr<c10d::Store>& store,
+                                                 const c10::intrusive_ptr<Options>& opts,
+                                                 const int& rank, const int& size) {
+  return c10::make_intrusive<Backend>(store, rank, size, opts);
+}
+
+/// DDP gives the CPU the number 0, as it gives the first GPU, where allocateTensor() does nothing
+/// special.
+bool Backend::supportsTensorAlloc(c10::DeviceIndex /*device*/) {
+  return state_->heap != nullptr;
+}
+
+std::int64_t Backend::greatest(std::int64_t mine) {
+  at::Tensor number = at::full({}, mine, at::kLong);
+  List tensors{number};
+  c10d::AllreduceOptions opts;
+  opts.reduceOp = c10d::ReduceOp::MAX;
+  allreduce(tensors, opts)->wait(kNoTimeout);
+  return number.item<std::int64_t>();
+}
+
+/// Finds the lowest offset that is free on every rank: each searches from the highest that any has
+/// found, until that one is free on all. The ranks may have released different blocks.
+at::Tensor Backend::allocateTensor(long size, at::TensorOptions options) {
+  constexpr std::int64_t kNone = std::numeric_limits<std::int64_t>::max();
+  const auto bytes = static_cast<std::size_t>(size) * options.dtype().itemsize();
+  const std::shared_ptr<SymmetricHeap> heap = state_->heap;
+  std::int64_t highest = 0;
+  const bool is_wanted = heap && bytes > 0 && options.device().is_cpu();
+  for (bool placed = false; is_wanted && !placed;) {
+    const auto place = heap->find(bytes, static_cast<std::size_t>(highest));
+    const std::int64_t mine = place ? static_cast<std::int64_t>(*place) : kNone;
+    highest = greatest(mine);
+    if (highest == kNone) break;
+    const auto offset = static_cast<std::size_t>(highest);
+    placed = mine == highest && heap->reserve(offset, bytes);
+    const bool placed_on_all = greatest(placed ? 0 : 1) == 0;
+    if (placed_on_all) {
+      return at::from_blob(
+          heap->own(offset), {size}, [heap, offset](void*) { heap->release(offset); }, options);
+    }
+    if (placed) heap->release(offset);
+    placed = false;
+  }
+  return at::empty({size}, options);
+}
+
+c10d::ErrorType Backend::getError() {
+  try {
+    const std::exception_ptr failure = runtime_of(set_).failure();
+    return failure ? c10d::ErrorType::REMOTE_ERROR : c10d::ErrorType::SUCCESS;
+  } catch (const NotInitializedError&) {
+    return c10d::ErrorType::COMM_ERROR;
+  }
+}
+
+void Backend::abort() {
+  try {
+    runtime_of(set_).abort("torch.distributed's abort() was called");
+  } catch (const NotInitializedError&) {
+    return;  // it was shut down
+  }
+}
+
+void Backend::shutdown() {
+  if (::getpid() != process_) return;
+  try {
+    state_->world->shutdown(std::min<std::chrono::nanoseconds>(kShutdownLimit, options_->timeout));
+  } catch (const Error&) {
+    return;  // the group has failed: its operations have said so, and so has the log
+  }
+}
+
+/// For Python, without the GIL: `store` may be Python's.
+c10::intrusive_ptr<c10d::Backend> make_backend(c10::intrusive_ptr<c10d::Store> store, int rank,
+                                               int size, std::chrono::milliseconds timeout,
+                                               std::string group,
+                                               std::vector<std::uint64_t> global_ranks) {
+  auto options = c10::make_intrusive<c10d::Backend::Options>("ronde", timeout);
+  options->group_name = std::move(group);
+  options->global_ranks_in_group = std::move(global_ranks);
+  return c10::make_intrusive<Backend>(std::move(store), rank, size, std::move(options));
+}
+
+}  // namespace ronde::c10d_backend
+
+PYBIND11_MODULE(_c10d, module) {
+  py::module::import("torch._C._distributed_c10d");  // has the types of what goes in and out
+  module.def("make", torch::wrap_pybind_function_no_gil(ronde::c10d_backend::make_backend),
+             py::arg("store"), py::arg("rank"), py::arg("size"), py::arg("timeout"),
+             py::arg("group"), py::arg("global_ranks"));
+}
