@@ -1,0 +1,211 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What goes wrong on ranks becomes PyTorch's exceptions, with Ronde's cause, and nothing hangs."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+import time
+import unittest
+from datetime import timedelta
+from pathlib import Path
+from unittest import mock
+
+import ranks
+import torch
+import torch.distributed as dist
+
+SHORT = timedelta(seconds=0.5)
+
+
+def killed(rank: int, size: int) -> None:
+    dist.all_reduce(torch.ones(10))
+    work = dist.all_reduce(torch.ones(10), async_op=True) if rank != 1 else None
+    future = work.get_future() if work else None
+    if rank == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    begun = time.monotonic()
+    ranks.fails(work.wait, "rank 1", error=dist.DistBackendError)
+    ranks.fails(future.wait, "rank 1")
+    ranks.fails(lambda: dist.barrier(), "rank 1", error=dist.DistBackendError)
+    assert time.monotonic() - begun < 10
+    assert not work.is_success()
+
+
+def leaves(rank: int, size: int, folder: str) -> None:
+    ranks.init(rank, size, folder)
+    if rank == 1:
+        return  # the process ends without destroying its group
+    ranks.fails(lambda: dist.all_reduce(torch.ones(3)), "rank 1", error=dist.DistBackendError)
+    dist.destroy_process_group()
+
+
+def mismatched(rank: int, size: int) -> None:
+    """Refusals of one operation; the group goes on."""
+    ranks.fails(lambda: dist.all_reduce(torch.ones(3 + rank)), "rank 0", "rank 1",
+                error=dist.DistBackendError)
+    ranks.fails(lambda: dist.all_gather_into_tensor(torch.ones(2 * (3 + rank)), torch.ones(3 + rank)))
+    ranks.fails(lambda: dist.broadcast(torch.ones(3, dtype=torch.float64 if rank else torch.float32), 0))
+    ranks.fails(lambda: dist.all_reduce(torch.ones(3)) if rank else dist.barrier())
+    ranks.fails(lambda: dist.all_gather_into_tensor(torch.ones(5), torch.ones(3)), "world_size",
+                error=ValueError)
+    # Rank 1 sends rank 0 a row fewer than that expects.
+    sent = [2, 2] if rank == 0 else [1, 3]
+    try:
+        dist.all_to_all_single(torch.empty(4), torch.ones(4), [2, 2], sent)
+        assert rank == 1
+    except RuntimeError as error:
+        assert "rows" in str(error), error
+    tensor = torch.ones(3)
+    dist.all_reduce(tensor)
+    assert tensor[0] == size
+
+
+def late(rank: int, size: int, folder: str) -> None:
+    """The time-out of a group, of a wait, and what works afterwards."""
+    ranks.init(rank, size, folder, timeout=SHORT)
+    if rank == 0:
+        begun = time.monotonic()
+        ranks.fails(lambda: dist.all_reduce(torch.ones(3)), "timed out", "rank 1",
+                    error=dist.DistBackendError)
+        ranks.fails(lambda: dist.recv(torch.ones(3), 1), "timed out", error=dist.DistBackendError)
+        assert 0.9 < time.monotonic() - begun < 10
+        work = dist.irecv(torch.ones(3), 1)
+        ranks.fails(lambda: work.wait(timedelta(seconds=0.1)), "Timed out waiting 100ms",
+                    error=dist.DistBackendError)
+        Path(folder, "late").touch()
+    while not Path(folder, "late").exists():
+        time.sleep(0.02)
+    if rank == 1:
+        ranks.fails(lambda: dist.all_reduce(torch.ones(3)), "timed out", error=dist.DistBackendError)
+    group = dist.distributed_c10d._get_default_group()
+    group.set_timeout(timedelta(seconds=30))
+    tensor = torch.ones(3)
+    dist.all_reduce(tensor)
+    assert tensor[0] == size
+    dist.destroy_process_group()
+
+
+def interrupted(rank: int, size: int) -> None:
+    if rank == 0:
+        threading.Timer(0.3, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
+        ranks.fails(lambda: dist.recv(torch.ones(3), 1), error=KeyboardInterrupt)
+    dist.all_reduce(torch.ones(3))  # the group lives
+
+
+class Numbers(torch.utils.data.Dataset):
+    """Tries to use the process group in a worker of a DataLoader."""
+
+    def __len__(self) -> int:
+        return 4
+
+    def __getitem__(self, index: int) -> tuple[int, str]:
+        try:
+            dist.all_reduce(torch.ones(1))
+        except RuntimeError as error:
+            return index, str(error)
+        return index, ""
+
+
+def forked(rank: int, size: int) -> None:
+    loader = torch.utils.data.DataLoader(Numbers(), num_workers=1, collate_fn=list)
+    dist.all_reduce(torch.ones(3), async_op=True).get_future().wait()
+    for ((_, text),) in loader:
+        assert "fork" in text, text
+    dist.all_reduce(torch.ones(3))
+
+
+def again(rank: int, size: int, folder: str) -> None:
+    """Destroy and init, over one store; init twice; a group that is gone."""
+    port = Path(folder, "port")
+    while rank > 0 and not port.exists():
+        time.sleep(0.02)
+    store = dist.TCPStore("localhost", int(port.read_text()) if rank else 0, size, rank == 0,
+                          wait_for_workers=False)
+    if rank == 0:
+        Path(folder, "new").write_text(str(store.port))
+        Path(folder, "new").rename(port)
+
+    def init() -> None:
+        dist.init_process_group("ronde", store=store, rank=rank, world_size=size)
+
+    for _ in range(3):
+        init()
+        ranks.fails(init, "twice", error=ValueError)
+        tensor = torch.ones(2)
+        dist.all_reduce(tensor)
+        assert tensor[0] == size
+        backend = dist.distributed_c10d._get_default_group()._get_backend(torch.device("cpu"))
+        dist.destroy_process_group()
+        opts = dist.AllreduceOptions()
+        ranks.fails(lambda: backend.allreduce([torch.ones(2)], opts), error=dist.DistBackendError)
+    init()
+    backend = dist.distributed_c10d._get_default_group()._get_backend(torch.device("cpu"))
+    if rank == 1:
+        backend.abort()
+    ranks.fails(lambda: dist.barrier(), "abort", error=dist.DistBackendError)
+    dist.destroy_process_group()
+    store.add("done", 1)
+    while rank == 0 and store.add("done", 0) < size:
+        time.sleep(0.02)
+
+
+def missing(rank: int, size: int, folder: str) -> None:
+    """A rank that never comes."""
+    os.environ["RONDE_INIT_TIMEOUT_S"] = "1"
+    if rank == 1:
+        return
+    store = dist.FileStore(str(Path(folder, "store")), size)
+    begun = time.monotonic()
+    ranks.fails(lambda: dist.init_process_group("ronde", store=store, rank=0, world_size=size),
+                "rank(s) 1", error=dist.DistBackendError)
+    assert time.monotonic() - begun < 20
+
+
+class Failures(unittest.TestCase):
+    def test_killed_rank(self) -> None:
+        ranks.run(killed, ranks=3, expect_killed=[1])
+
+    def test_rank_that_leaves(self) -> None:
+        ranks.run(leaves, start=False)
+
+    def test_mismatches(self) -> None:
+        ranks.run(mismatched)
+
+    def test_timeouts(self) -> None:
+        ranks.run(late, start=False)
+
+    def test_interrupt(self) -> None:
+        ranks.run(interrupted)
+
+    def test_fork(self) -> None:
+        ranks.run(forked)
+
+    def test_again(self) -> None:
+        ranks.run(again, start=False)
+
+    def test_missing_rank(self) -> None:
+        ranks.run(missing, start=False)
+
+    def test_other_torch(self) -> None:
+        import ronde._built_with
+        import ronde._plugin
+
+        with mock.patch.object(ronde._built_with, "TORCH", "1.2.0"):
+            ranks.fails(ronde._plugin._expect_built_for_this_torch, "torch 1.2 ", "pip install")
+
+    def test_register_twice_and_never_raise(self) -> None:
+        import ronde._plugin
+
+        ronde._plugin.register()
+        assert dist.Backend.RONDE == "ronde"
+        with mock.patch.object(sys, "stderr") as stderr, \
+                mock.patch.object(dist.Backend, "register_backend", side_effect=OSError("broken")):
+            ronde._plugin.register()
+        assert "broken" in str(stderr.write.call_args)
+
+
+if __name__ == "__main__":
+    unittest.main()
