@@ -3,7 +3,8 @@
 # Installs what Ronde is built from and tried with: Debian packages (as root, only those missing), a
 # virtual environment that holds PyPI's torch, whose LibTorch Ronde links, the handwritten digits that
 # PyPI's scikit-learn ships, which several examples learn from, NVIDIA's pynvml, with which a test
-# compares Ronde's declarations of NVML, and what builds the Python package. Cheap when all is there.
+# compares Ronde's declarations of NVML, what builds the Python package, and what PyTorch's own tests of
+# torch.distributed import. Cheap when all is there.
 #
 #   scripts/deps.sh [quickstart|everyday|all]
 #
@@ -52,6 +53,7 @@ readonly kDigits="$kCache/digits.csv.gz"
 readonly kPynvml="$kCache/pynvml-$kNvidiaMl/pynvml.py"
 kBackend="$(grep -oE 'scikit-build-core==[0-9.]+' "$(dirname "$0")/../python/pyproject.toml")"
 readonly kBackend
+readonly kTorchTests=torch-tests-1  # what PyTorch's own tests import; another name for other packages
 readonly kDefaultVenv="$kCache/venv-torch-${kTorch}"
 readonly kVenv="${RONDE_VENV:-$kDefaultVenv}"
 
@@ -192,20 +194,21 @@ EOF
   say "fetched: $target"
 }
 
-# In a folder of its own, as RONDE_VENV may be the user's.
-install_backend() {
-  local folder
-  if [[ -d $kCache/$kBackend ]]; then
-    say "there: $kCache/$kBackend"
+# install_modules FOLDER PACKAGE...: in a folder of their own, as RONDE_VENV may be the user's.
+install_modules() {
+  local target="$kCache/$1" folder
+  shift
+  if [[ -d $target ]]; then
+    say "there: $target"
     return
   fi
   mkdir -p "$kCache"
   folder="$(mktemp -d "$kCache/fetched.XXXXXX")"
-  say "installing $kBackend"
-  "$kVenv/bin/python" -m pip install --quiet --disable-pip-version-check --target "$folder" "$kBackend" ||
-    fail "pip install $kBackend failed; run this script again"
+  say "installing $*"
+  "$kVenv/bin/python" -m pip install --quiet --disable-pip-version-check --target "$folder" "$@" ||
+    fail "pip install $* failed; run this script again"
   chmod 755 "$folder"
-  mv "$folder" "$kCache/$kBackend"
+  mv "$folder" "$target"
 }
 
 case $kFor in
@@ -219,5 +222,6 @@ if [[ $kFor != everyday ]]; then
 fi
 if [[ $kFor == all ]]; then
   fetch_file "$kPynvml" "nvidia-ml-py==$kNvidiaMl" pynvml.py
-  install_backend
+  install_modules "$kBackend" "$kBackend"
+  install_modules "$kTorchTests" numpy==2.4.6 expecttest==0.3.0
 fi

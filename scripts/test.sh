@@ -46,11 +46,13 @@ done
 if [[ $tier == everyday ]]; then
   kTargets=(everyday_tests)
   kSelection=(-L everyday)
+  kPython=OFF
 else
   kTargets=(all sanitized_tests)
   kSelection=()
+  kPython=ON
 fi
-readonly kTargets kSelection
+readonly kTargets kSelection kPython
 
 times=
 # part NAME COMMAND...: runs a part and notes how long it took, also when it fails.
@@ -64,7 +66,8 @@ part() {
 trap 'say "$times in all $SECONDS s"' EXIT
 
 build() {
-  cmake --preset release -B "$kBuild" -DRONDE_WITH_TORCH=ON -DRONDE_WITH_MPI=ON -DRONDE_BUILD_GPU=ON &&
+  cmake --preset release -B "$kBuild" -DRONDE_WITH_TORCH=ON -DRONDE_WITH_MPI=ON -DRONDE_BUILD_GPU=ON \
+    -DRONDE_BUILD_PYTHON=$kPython &&
     cmake --build "$kBuild" --parallel "$kJobs" --target "${kTargets[@]}"
 }
 
