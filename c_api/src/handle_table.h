@@ -115,6 +115,7 @@ struct Persistent {
   const void* in;
   void* out;
   void* stream;
+  double rank_factor;
 };
 
 using WorkTable = HandleTable<ronde_work, WorkRecord>;

@@ -270,13 +270,15 @@ int prepare(const char* function, Collective kind, const ronde_tensor* in, const
   return guarded(function, [&] {
     expect(persistent != nullptr, "persistent is NULL");
     Request request = operation_of(kind, in, out, options).request;
-    const auto record = std::make_shared<Persistent>(Persistent{.kind = request.kind,
-                                                                .dtype = request.dtype,
-                                                                .shape = request.shape,
-                                                                .set = request.set,
-                                                                .in = request.input,
-                                                                .out = request.output,
-                                                                .stream = request.stream});
+    const auto record =
+        std::make_shared<Persistent>(Persistent{.kind = request.kind,
+                                                .dtype = request.dtype,
+                                                .shape = request.shape,
+                                                .set = request.set,
+                                                .in = request.input,
+                                                .out = request.output,
+                                                .stream = request.stream,
+                                                .rank_factor = request.rank_factor});
     record->operation = ronde::prepare(std::move(request));
     *persistent = persistent_operations().insert(record);
   });
@@ -292,8 +294,10 @@ ronde_work start(const Persistent& persistent, const void* in, void* out) {
   result->shape = persistent.shape;
   const auto record = std::make_shared<WorkRecord>(persistent.kind, result);
   return works().insert_if(record, [&] {
-    record->start(
-        {persistent.operation.start({.input = in, .output = out, .stream = persistent.stream})});
+    record->start({persistent.operation.start({.input = in,
+                                               .output = out,
+                                               .stream = persistent.stream,
+                                               .rank_factor = persistent.rank_factor})});
   });
 }
 

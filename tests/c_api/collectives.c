@@ -31,6 +31,7 @@ CASE(reductions_to_a_root) {
   ronde_tensor mask = tensor_of(&bits, NULL, 0, RONDE_U64);
   ronde_operation_options options = named("to the root", kSet);
   ronde_work work = NULL;
+  ronde_persistent prepared = NULL;
   void* data = NULL;
   options.root = all_ranks() - 1;
   options.rank_factor = own_rank() + 1;
@@ -42,6 +43,10 @@ CASE(reductions_to_a_root) {
   CHECK(out[1] == (is_root ? -all_ranks() * (all_ranks() + 1) : -5));
   CHECK_OK(ronde_work_free(work));
   if (is_root) CHECK_INVALID("the root", ronde_reduce(&input, NULL, &options, &work));
+  CHECK_OK(ronde_allreduce_init(&input, &output, &options, &prepared));
+  CHECK_RUN(ronde_start(prepared, NULL, NULL, &work), work);
+  CHECK(out[0] == sums[all_ranks()]);
+  CHECK_OK(ronde_persistent_free(prepared));
   CHECK_FAILS(RONDE_E_USAGE, "rank_factor", ronde_allreduce(&mask, &mask, &options, &work));
   options = named("bits", kSet);
   options.op = RONDE_BIT_AND;

@@ -53,8 +53,7 @@ Problem wire_error(const Request& request) {
     return std::string(to_string(request.dtype)) + " cannot be sent as " +
            std::string(to_string(*request.wire_dtype)) +
            ": wire_dtype is for an allreduce or reduce of f32 or f64, and f16 or bf16. Leave it "
-           "out, or "
-           "convert the buffer";
+           "out, or convert the buffer";
   }
   if (!request.symmetric) return std::nullopt;
   return "a symmetric allreduce cannot have a wire_dtype, as nothing travels: leave one of the two "
@@ -95,8 +94,8 @@ Problem op_error(const Request& request) {
   const bool has_parts = combining_op(request.op) == ReduceOp::Sum || !is_elementwise(request.op);
   if (!is_complex(request.dtype) || has_parts) return std::nullopt;
   return what +
-         "complex numbers are combined by their real and imaginary parts, so use sum or "
-         "average, or reduce the parts as real numbers";
+         "complex numbers are combined by their real and imaginary parts, so use sum or average, "
+         "or reduce the parts as real numbers";
 }
 
 /// Checks that the factors of a request of integers can be exact: Note [Exact sums].
