@@ -19,7 +19,7 @@ missing() {
 }
 
 mapfile -t sources < <(git ls-files -co --exclude-standard -- '*.h' '*.c' '*.cc' | grep -v '^tests/build/violations/')
-product=(core backends observe api c_api torch_ext examples tools)
+product=(core backends observe api c_api torch_ext python examples tools)
 
 clang_format=$(command -v clang-format-14 || command -v clang-format || true)
 if [[ -z $clang_format ]]; then
