@@ -12,7 +12,6 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 import unittest
 from collections.abc import Callable
 from pathlib import Path
@@ -399,16 +398,13 @@ def killed(rank: int, size: int) -> tuple[str, int | None]:
         return str(error), error.failed_rank
 
 
-def interrupted(rank: int, size: int) -> float:
-    if rank == 1:
-        time.sleep(0.5)
-    else:
-        threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
-        began = time.monotonic()
+def interrupted(rank: int, size: int) -> None:
+    if rank == 0:
         handle = hvd.allreduce_async(torch.ones(3), name="x")
+        threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()
         ranks.fails(lambda: hvd.synchronize(handle), error=KeyboardInterrupt)
-        assert time.monotonic() - began < 0.49
-    equal(hvd.allreduce(torch.ones(3), name="x") if rank == 1 else handle.wait(), torch.ones(3))
+    hvd.broadcast_(torch.ones(1), 0, name="rank 0 has left its wait")
+    equal(handle.wait() if rank == 0 else hvd.allreduce(torch.ones(3), name="x"), torch.ones(3))
 
 
 def job(how: str) -> None:
@@ -431,7 +427,7 @@ class HvdTest(unittest.TestCase):
         program = Path(hvd.__file__).parents[1] / "bin" / "ronde"
         for how, code, text in (("ends", 0, ""), ("raises", 1, "rank 1 aborted: KeyError")):
             done = subprocess.run([program, "run", "-n", "2", "--", sys.executable, __file__, how],
-                                  capture_output=True, text=True, timeout=120, check=False)
+                                  capture_output=True, text=True, timeout=240, check=False)
             self.assertEqual(done.returncode, code, done.stderr)
             self.assertIn(text, done.stderr)
 
