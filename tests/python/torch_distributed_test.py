@@ -41,7 +41,8 @@ IMPOSSIBLE = {"test_ddp_logging_data_cpu": "DDP's log calls every backend of a p
 def monitored_barrier(group=None, timeout=timedelta(minutes=5), wait_all_ranks=False) -> None:
     from torch import distributed
 
-    (group or distributed.group.WORLD).monitored_barrier(timeout, wait_all_ranks)
+    if group is not distributed.GroupMember.NON_GROUP_MEMBER:
+        (group or distributed.group.WORLD).monitored_barrier(timeout, wait_all_ranks)
 
 
 def load(backend: str) -> types.ModuleType:
