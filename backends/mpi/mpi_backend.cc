@@ -119,10 +119,13 @@ void in_chunks(Pointer* data, std::size_t count, std::size_t element_bytes, std:
 const std::array<OwnOperator, kOwnOperatorCount>& own_operators() {
   static constexpr std::array<OwnOperator, kOwnOperatorCount> operators = {
       kOperator<DataType::U8, ReduceOp::Min>,  kOperator<DataType::U8, ReduceOp::Max>,
+      kOperator<DataType::U16, ReduceOp::Min>, kOperator<DataType::U16, ReduceOp::Max>,
+      kOperator<DataType::U32, ReduceOp::Min>, kOperator<DataType::U32, ReduceOp::Max>,
+      kOperator<DataType::U64, ReduceOp::Min>, kOperator<DataType::U64, ReduceOp::Max>,
       kOperator<DataType::F32, ReduceOp::Min>, kOperator<DataType::F32, ReduceOp::Max>,
       kOperator<DataType::F64, ReduceOp::Min>, kOperator<DataType::F64, ReduceOp::Max>,
       kOperator<DataType::U8, ReduceOp::Sum>,  kOperator<DataType::I8, ReduceOp::Sum>,
-      kOperator<DataType::I16, ReduceOp::Sum>,
+      kOperator<DataType::I16, ReduceOp::Sum>, kOperator<DataType::U16, ReduceOp::Sum>,
   };
   return operators;
 }

@@ -16,8 +16,9 @@
 
 // Note [Own operators]
 // The results of MPI_MIN and MPI_MAX for NaN and signed zeros depend on the order of operands,
-// which differs between ranks. MPICH 4.0.2 compares unsigned bytes as signed ones. MPI_SUM of Open
-// MPI 4.1.4 saturates integers of 8 and 16 bits on processors with AVX, instead of wrapping around.
+// which differs between ranks. MPICH 4.0.2 compares unsigned integers as signed ones. MPI_SUM of
+// Open MPI 4.1.4 saturates integers of 8 and 16 bits on processors with AVX, instead of wrapping
+// around.
 // For these types Ronde registers its own kernels as operators.
 
 namespace ronde::mpi {
@@ -29,7 +30,7 @@ struct OwnOperator {
   MPI_User_function* function;
 };
 
-inline constexpr std::size_t kOwnOperatorCount = 9;
+inline constexpr std::size_t kOwnOperatorCount = 16;
 const std::array<OwnOperator, kOwnOperatorCount>& own_operators();
 
 struct MpiBackendOptions {

@@ -48,15 +48,15 @@ CASE(bad_tensors_and_options) {
   BAD("shape is NULL", tensor, shape, NULL);
   BAD("dims", tensor, dims, -1);
   BAD("dims", tensor, dims, RONDE_MAX_DIMS + 1);
-  BAD("dtype", tensor, dtype, RONDE_BOOL + 1);
+  BAD("dtype", tensor, dtype, RONDE_C128 + 1);
   BAD("dtype", tensor, dtype, RONDE_NO_DTYPE); /* that of RONDE_TENSOR_INIT */
   BAD("device", tensor, device, -2);
   BAD("stream", tensor, stream, values);
   BAD("capacity", tensor, capacity, -2);
   BAD("struct_size of a ronde_operation_options", options, struct_size, 0);
-  BAD("op is none", options, op, RONDE_ADASUM + 1);
+  BAD("op is none", options, op, RONDE_BIT_XOR + 1);
   BAD("op is none", options, op, -1);
-  BAD("wire_dtype is none", options, wire_dtype, RONDE_BOOL + 1);
+  BAD("wire_dtype is none", options, wire_dtype, RONDE_C128 + 1);
   BAD("wire_dtype is none", options, wire_dtype, -2);
   BAD("splits and split_count", options, splits, kShape);
   BAD("splits and split_count", options, split_count, 2);

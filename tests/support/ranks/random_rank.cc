@@ -487,7 +487,8 @@ std::string RandomRank::difference_of_message(const InFlight& item) const {
 void RandomRank::keep_checksum(const InFlight& item) {
   const RandomOperation& operation = *item.operation;
   const bool is_same_on_all = operation.kind != Collective::Barrier &&
-                              operation.kind != Collective::Send && !is_by_rank(operation.kind);
+                              operation.kind != Collective::Send &&
+                              operation.kind != Collective::Reduce && !is_by_rank(operation.kind);
   if (!is_same_on_all || operation.has_to_fail || !anybody_contributes(operation)) return;
   checksums_.push_back(checksum(item.output.bytes()));
   checksum_texts_.push_back(round_ + ": " + operation.text());
