@@ -62,6 +62,9 @@ std::string why_no_kernels(int capability, int driver, int toolkit) {
 Capabilities gpu_capabilities() {
   Capabilities capabilities;
   capabilities.dtypes.set();
+  for (const DataType dtype : {DataType::U16, DataType::U32, DataType::U64}) {
+    capabilities.dtypes.reset(static_cast<std::size_t>(dtype));  // no kernel reduces it
+  }
   capabilities.set_wire_dtypes();
   capabilities.device = DeviceKind::Cuda;
   capabilities.wants_packed = false;

@@ -4,12 +4,15 @@
 #include <catch2/catch.hpp>
 #include <cstring>
 #include <memory>
+#include <set>
+#include <string>
 #include <thread>
 #include <vector>
 
 #include "backends/gpu/driver/memory.h"
 #include "backends/gpu/driver/stream.h"
 #include "backends/gpu/gpu_backends.h"
+#include "backends/gpu/kernels/kernel_list.h"
 #include "tests/support/fakes/fake_cuda_state.h"
 
 namespace {
@@ -50,6 +53,18 @@ TEST_CASE("cuda contexts of a thread come back in their order") {
     }).join();
   }
   CHECK(ronde::test::fake::current_device() == 0);
+}
+
+TEST_CASE("a backend of GPUs claims the types that cuda kernels reduce, and no others") {
+  std::set<std::string> kernels;
+#define ADD_NAME(name, ...) kernels.insert(#name);
+  RONDE_REDUCE_KERNELS(ADD_NAME)
+  for (const ronde::DataType dtype : ronde::kAllDataTypes) {
+    if (is_complex(dtype)) continue;  // no backend gets these
+    INFO(to_string(dtype));
+    CHECK(gpu_capabilities().supports(dtype) ==
+          kernels.contains("ronde_reduce_" + std::string(to_string(dtype))));
+  }
 }
 
 TEST_CASE("cuda kernels that the driver does not load, or the GPU not run, are told beforehand") {
