@@ -59,8 +59,8 @@ void SlotAllreduce::stage_outside(std::uint64_t round, const Slice& own) {
 
 void SlotAllreduce::copy_results(const Piece& piece, const Slice& slice, const std::byte* slot) {
   const Slice range = piece.within(slice);
+  if (range.count() == 0 || piece.segment->output == nullptr) return;
   std::byte* const to = piece.output(range.begin - piece.position, format_.user_bytes());
-  if (range.count() == 0 || to == nullptr) return;
   const std::byte* const from = slot + range.begin * format_.wire_bytes();
   const Store store = stores_.output(range.count() * format_.user_bytes());
   if (format_.converts()) {
