@@ -406,8 +406,7 @@ void check_reducible(const std::string& what, const at::Tensor& tensor, ReduceOp
   if (tensor.is_complex() || data_type_of(tensor.scalar_type())) return;
   refuse(
       "elements of this dtype are moved, not computed with. Convert the tensor: integers, f16, "
-      "bf16, "
-      "f32, f64, bool and complex are reduced");
+      "bf16, f32, f64, bool and complex are reduced");
 }
 
 std::optional<c10::Stream> current_stream(c10::Device device) {
