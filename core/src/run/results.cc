@@ -116,8 +116,8 @@ const void* Results::scaled_input(const Submission& item, void* output, Bucket& 
 
 std::exception_ptr Results::deliver(Submission& item) const {
   try {
-    // A result without elements has no memory yet.
-    if (item.contributed) {
+    // A result without elements has no memory yet. A rank that has joined wants none.
+    if (item.contributed && item.work) {
       const void* const output = output_of(item);
       if (may_allocate(item.spec().kind) && output == nullptr && element_count(shape(item)) > 0) {
         throw UsageError(display_name(item.key) + ": rank " + std::to_string(rank_of_group_) +
