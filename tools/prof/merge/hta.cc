@@ -24,6 +24,7 @@ std::pair<std::string, std::string> names_of(const std::string& kind) {
   if (kind == "reducescatter") return {"reduce_scatter", "ReduceScatter"};
   if (kind == "alltoall") return {"all_to_all", "SendRecv"};
   if (kind == "broadcast") return {"broadcast", "Broadcast"};
+  if (kind == "reduce") return {"reduce", "Reduce"};
   return {kind, "SendRecv"};
 }
 
