@@ -177,7 +177,7 @@ TEST_CASE("what a DistributedOptimizer cannot wrap is refused on all ranks", "[n
   const at::Tensor small = at::ones({2}).to(at::kFloat8_e5m2).requires_grad_();
   torch::optim::SGD other({z, small}, 1.0);
   const Names others = {{"z", z}, {"small", small}};
-  check(other, others, {.op = ReduceOp::Max}, "\"z\" (ComplexDouble [2] on cpu)");
+  check(other, others, {.op = ReduceOp::Max}, "\"z\" (c128 [2] on cpu)");
   check(other, others, {}, "\"small\" (Float8_e5m2 [2] on cpu)");
   const DistributedOptimizer local(other, others, {.local_parameters = {small}});
   const Names tied = {{"encoder", toy.p}, {"decoder", toy.p}};
