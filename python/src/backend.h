@@ -33,7 +33,10 @@ class Backend final : public c10d::Backend {
   ~Backend() override;
 
   const std::string getBackendName() const override { return "ronde"; }
-  c10::intrusive_ptr<Options> getBackendOptions() override { return options_; }
+  /// A copy: split_group() writes the time-out and name of the new group into it.
+  c10::intrusive_ptr<Options> getBackendOptions() override {
+    return c10::make_intrusive<Options>(*options_);
+  }
   bool supportsCoalescing() const override { return true; }
   void setTimeout(std::chrono::milliseconds timeout) override { options_->timeout = timeout; }
 
