@@ -13,6 +13,7 @@
 #include <cctype>
 #include <cstdio>
 #include <limits>
+#include <optional>
 #include <random>
 #include <utility>
 
@@ -52,6 +53,24 @@ std::string agree_on_name(c10d::Store& store, int rank, const std::string& group
   }
   const Bytes name = store.get(key);
   return {name.begin(), name.end()};
+}
+
+/// Adds `part` to the calls that `whole` stands for. The profiler gets one event, with the title of
+/// `whole` if that has one.
+void append(Started& whole, Started& part) {
+  const auto add = [](auto& to, const auto& from) {
+    to.insert(to.end(), from.begin(), from.end());
+  };
+  add(whole.parts, part.parts);
+  add(whole.outputs, part.outputs);
+  add(*whole.tensors, *part.tensors);
+  whole.sequence = part.sequence;
+  if (whole.title != nullptr) part.title = nullptr;
+  if (!part.check) return;
+  whole.check = [first = std::move(whole.check), then = part.check] {
+    if (first) first();
+    then();
+  };
 }
 
 /// Makes the world of a group, whose ranks meet in `store`.
@@ -130,48 +149,53 @@ Backend::WorkPtr Backend::start(Call call) {
                   .tensors = keep(std::move(used))};
   call.request.keep_alive = started.tensors;
   std::unique_lock lock(order_);
-  const bool waits = call.request.caller_waits = !call.is_async && !coalesced_;
+  Started* const whole = coalesced();
+  const bool waits = call.request.caller_waits = !call.is_async && whole == nullptr;
   started.sequence = c10d::isP2POp(call.type) ? sequence_.load() : ++sequence_;
   started.parts = {submit(std::move(call.request), call.timeout)};
   if (call.check) {
     started.check = [check = std::move(call.check), work = started.parts.front()] { check(work); };
   }
-  if (coalesced_) coalesce(started);
-  if (coalesced_ && coalesced_->title != nullptr) started.title = nullptr;
+  if (whole != nullptr) append(*whole, started);
   lock.unlock();
   auto work = c10::make_intrusive<StartedWork>(getRank(), std::move(started), state_->completions);
   if (waits) work->wait(kNoTimeout);
   return work;
 }
 
-/// Adds what a call between startCoalescing() and endCoalescing() has started.
-void Backend::coalesce(const Started& started) {
-  const auto append = [](auto& to, const auto& from) {
-    to.insert(to.end(), from.begin(), from.end());
-  };
-  append(coalesced_->parts, started.parts);
-  append(coalesced_->outputs, started.outputs);
-  append(*coalesced_->tensors, *started.tensors);
-  coalesced_->sequence = started.sequence;
-  if (!started.check) return;
-  coalesced_->check = [first = std::move(coalesced_->check), then = started.check] {
-    if (first) first();
-    then();
-  };
+/// Returns what this thread coalesces now, null if nothing. The caller holds order_.
+Started* Backend::coalesced() {
+  const auto own = coalesced_.find(std::this_thread::get_id());
+  return own == coalesced_.end() ? nullptr : &own->second.back();
 }
 
 void Backend::begin(Started started) {
   const std::lock_guard lock(order_);
-  TORCH_CHECK(!coalesced_, "ronde: startCoalescing() was called twice");
   started.tensors = keep({});
-  coalesced_ = std::move(started);
+  coalesced_[std::this_thread::get_id()].push_back(std::move(started));
+}
+
+void Backend::startCoalescing() {
+  std::unique_lock lock(order_);
+  const auto left = coalesced_.extract(std::this_thread::get_id());
+  lock.unlock();  // before tensors are released, which may take the GIL
+  begin({.type = c10d::OpType::COALESCED});
 }
 
 Backend::WorkPtr Backend::endCoalescing() {
-  const std::lock_guard lock(order_);
-  TORCH_CHECK(coalesced_, "ronde: endCoalescing() without startCoalescing()");
-  Started started = std::move(*coalesced_);
-  coalesced_.reset();
+  Started started;
+  {
+    const std::lock_guard lock(order_);
+    const auto own = coalesced_.find(std::this_thread::get_id());
+    TORCH_CHECK(own != coalesced_.end(), "ronde: endCoalescing() without startCoalescing()");
+    started = std::move(own->second.back());
+    own->second.pop_back();
+    if (own->second.empty()) {
+      coalesced_.erase(own);
+    } else {
+      append(own->second.back(), started);
+    }
+  }
   return c10::make_intrusive<StartedWork>(getRank(), std::move(started), state_->completions);
 }
 

@@ -6,10 +6,11 @@
 #include <atomic>
 #include <chrono>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <mutex>
-#include <optional>
 #include <string>
+#include <thread>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <vector>
 
@@ -74,8 +75,9 @@ class Backend final : public c10d::Backend {
   WorkPtr barrier(const c10d::BarrierOptions& opts) override;
   void monitoredBarrier(const c10d::BarrierOptions& opts, bool wait_for_all) override;
 
-  /// Calls between the two are started at once; the work of endCoalescing() stands for all.
-  void startCoalescing() override { begin({.type = c10d::OpType::COALESCED}); }
+  /// Calls of this thread between the two are started at once; the work of endCoalescing() stands
+  /// for all. Forgets what this thread began and, by an exception, never ended.
+  void startCoalescing() override;
   WorkPtr endCoalescing() override;
 
   void setSequenceNumberForGroup() override { sequence_ = 0; }
@@ -119,7 +121,7 @@ class Backend final : public c10d::Backend {
                                 std::int64_t row, Counts received, Counts sent);
   WorkPtr start(Call call);
   Work submit(Request request, std::chrono::milliseconds timeout);
-  void coalesce(const Started& started);
+  Started* coalesced();
   void begin(Started started);
   WorkPtr together(Started started, std::size_t count,
                    const std::function<void(std::size_t)>& call);
@@ -142,8 +144,9 @@ class Backend final : public c10d::Backend {
   std::unique_ptr<State> state_;
   ProcessSet set_;  ///< constant once constructed
   std::atomic<std::uint64_t> sequence_{0};
-  std::mutex order_;                  ///< held while a call is submitted
-  std::optional<Started> coalesced_;  ///< guarded by order_
+  std::mutex order_;  ///< held while a call is submitted
+  /// What each thread has begun to coalesce, innermost last, never empty; guarded by order_.
+  std::map<std::thread::id, std::vector<Started>> coalesced_;
 };
 
 }  // namespace ronde::c10d_backend

@@ -219,6 +219,12 @@ def works(rank: int, size: int) -> None:
         expect_equal(output, (torch.arange(float(size)) + i).repeat_interleave(2))
     for tensor in tensors[:3]:
         tensor.fill_(1.0)
+    with dist._coalescing_manager(device=torch.device("cpu")):  # one list of calls in another
+        for tensor in tensors[:3]:
+            dist.all_reduce(tensor)
+    expect_equal(tensors[2], torch.full((1000,), float(size)))
+    for tensor in tensors[:3]:
+        tensor.fill_(1.0)
     dist.all_reduce_coalesced(tensors[:3])
     expect_equal(tensors[2], torch.full((1000,), float(size)))
 
