@@ -99,6 +99,8 @@ bool StartedWork::isCompleted() {
 }
 
 int StartedWork::sourceRank() const {
+  TORCH_CHECK(c10d::isP2POp(opType_), "sourceRank() is for a recv, not for ",
+              c10d::opTypeToString(opType_));
   return started_.parts.front().source();
 }
 
@@ -191,6 +193,7 @@ void StartedWork::complete_future() {
 }
 
 c10::intrusive_ptr<c10::ivalue::Future> StartedWork::getFuture() {
+  isCompleted();  // then no thread is needed, which there is none of once the group is destroyed
   std::unique_lock lock(mutex_);
   if (future_) return future_;
   const auto future = future_ = c10::make_intrusive<c10::ivalue::Future>(

@@ -138,9 +138,13 @@ def again(rank: int, size: int, folder: str) -> None:
         dist.all_reduce(tensor)
         assert tensor[0] == size
         backend = dist.distributed_c10d._get_default_group()._get_backend(torch.device("cpu"))
+        dist.all_reduce(tensor, async_op=True).get_future().wait()
+        work = dist.all_reduce(torch.ones(2), async_op=True)
         dist.destroy_process_group()
         opts = dist.AllreduceOptions()
         ranks.fails(lambda: backend.allreduce([torch.ones(2)], opts), error=dist.DistBackendError)
+        del backend
+        assert work.get_future().wait()[0][0] == size
     init()
     backend = dist.distributed_c10d._get_default_group()._get_backend(torch.device("cpu"))
     if rank == 1:
