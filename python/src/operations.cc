@@ -82,8 +82,10 @@ Backend::WorkPtr Backend::allreduce(List& tensors, const c10d::AllreduceOptions&
   describe(call, Collective::Allreduce, tensor, {parts_in(tensor)});
   set_reduction(call.request, opts.reduceOp, tensor);
   call.request.input = call.request.output = tensor.mutable_data_ptr();
+  // Of a part, such as a gradient in a bucket, other ranks may pass a tensor that lies elsewhere.
   call.request.symmetric =
-      state_->heap && tensor.is_cpu() && opts.reduceOp != c10d::ReduceOp::PREMUL_SUM &&
+      state_->heap && tensor.is_cpu() && tensor.nbytes() == tensor.storage().nbytes() &&
+      opts.reduceOp != c10d::ReduceOp::PREMUL_SUM &&
       state_->heap->offset_of(call.request.output, tensor.nbytes()).has_value();
   call.inputs = call.outputs = tensors;
   return start(std::move(call));
