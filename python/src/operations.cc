@@ -119,9 +119,11 @@ Backend::WorkPtr Backend::allgather(Lists& outputs, List& inputs,
   const at::Tensor input = row_major(only(call.title, inputs));
   check_like(call.title, list, input, false);
   if (!are_equally_large(list, input)) {
+    const at::Tensor& own = list[static_cast<std::size_t>(getRank())];
+    check_like(call.title, {own}, input, true);
+    own.detach().copy_(input.view(own.sizes()));
     return together({call.type, call.title, {}, inputs}, list.size(), [&](std::size_t root) {
       List one{list[root]};
-      if (root == static_cast<std::size_t>(getRank())) one.front().copy_(input);
       broadcast(one, {.rootRank = static_cast<std::int64_t>(root), .timeout = opts.timeout});
     });
   }
@@ -235,6 +237,7 @@ Backend::WorkPtr Backend::reduce_scatter(List& outputs, Lists& inputs,
                                          const c10d::ReduceScatterOptions& opts) {
   constexpr const char* kTitle = "ronde:reduce_scatter";
   at::Tensor output = only(kTitle, outputs);
+  check_tensor(kTitle, output, true);  // the others send its elements row by row
   const List& list = only_list(kTitle, inputs, getSize());
   check_like(kTitle, list, output, false);
   check_like(kTitle, {list[static_cast<std::size_t>(getRank())]}, output, true);
@@ -244,7 +247,7 @@ Backend::WorkPtr Backend::reduce_scatter(List& outputs, Lists& inputs,
     at::Tensor input = flat.tensor();
     return _reduce_scatter_base(output, input, opts);
   }
-  output.copy_(list[static_cast<std::size_t>(getRank())]);
+  output.detach().copy_(row_major(list[static_cast<std::size_t>(getRank())]).view(output.sizes()));
   return together({OpType::REDUCE_SCATTER, kTitle, {}, list}, list.size(), [&](std::size_t root) {
     List one{root == static_cast<std::size_t>(getRank()) ? output : row_major(list[root])};
     c10d::ReduceOptions of_part;

@@ -59,13 +59,12 @@ double factor_of(const Op& op) {
 }
 
 bool are_adjacent(const std::vector<at::Tensor>& tensors) {
-  const std::byte* end = nullptr;
+  std::int64_t end = tensors.front().storage_offset();  // empty tensors have no address
   for (const at::Tensor& tensor : tensors) {
-    const auto* const begin = static_cast<const std::byte*>(tensor.const_data_ptr());
     if (!tensor.is_contiguous() || tensor.is_conj() || tensor.is_neg()) return false;
     if (!tensor.storage().is_alias_of(tensors.front().storage())) return false;
-    if (end != nullptr && begin != end) return false;
-    end = begin + tensor.nbytes();
+    if (tensor.storage_offset() != end) return false;
+    end += tensor.numel();
   }
   return true;
 }
@@ -73,14 +72,15 @@ bool are_adjacent(const std::vector<at::Tensor>& tensors) {
 /// Writes the elements of `flat` from `begin` on into `tensor`.
 void write(const at::Tensor& tensor, const at::Tensor& flat, std::int64_t begin) {
   if (tensor.numel() == 0) return;
-  const at::Tensor from = flat.narrow(0, begin, tensor.numel());
   if (tensor.is_cpu() && tensor.is_contiguous() && !tensor.is_conj() && !tensor.is_neg()) {
-    std::memcpy(tensor.mutable_data_ptr(), from.const_data_ptr(), tensor.nbytes());
+    const auto* const bytes = static_cast<const std::byte*>(flat.const_data_ptr());
+    std::memcpy(tensor.mutable_data_ptr(),
+                bytes + static_cast<std::size_t>(begin) * tensor.element_size(), tensor.nbytes());
     return;
   }
   const c10::InferenceMode inference(tensor.is_inference());
   const at::NoGradGuard no_grad;
-  tensor.detach().copy_(from.view(tensor.sizes()));
+  tensor.detach().copy_(flat.narrow(0, begin, tensor.numel()).view(tensor.sizes()));
 }
 
 }  // namespace

@@ -149,6 +149,12 @@ def shapes(rank: int, size: int) -> None:
     output = torch.empty(rank + 1)
     dist.reduce_scatter(output, [torch.ones(other + 1) * rank for other in range(size)])
     expect_equal(output, torch.ones(rank + 1) * sum(range(size)))
+    ranks.fails(lambda: dist.reduce_scatter(torch.empty(3, 2).t(), [torch.ones(2, 3 + other)
+                for other in range(size)]), "contiguous", error=ValueError)
+    whole = torch.zeros(2 * (size - 1))
+    parts = [whole[len(whole):], *whole.chunk(size - 1)]  # the first is empty, and behind the rest
+    dist.all_to_all(parts, [torch.full((2 if rank else 0,), float(rank)) for _ in range(size)])
+    expect_equal(whole, torch.arange(1.0, size).repeat_interleave(2))
     dist.all_reduce(torch.empty(0))
     columns = [torch.empty(3, 2).t() for _ in range(size)]
     dist.all_gather(columns, torch.full((3, 2), float(rank)).t())
