@@ -182,6 +182,7 @@ def messages(rank: int, size: int) -> None:
         assert seen == set(range(1, size)), seen
     else:
         dist.send(torch.full((2,), float(rank)), 0)
+    dist.barrier()  # else a message of below may be the next that rank 0 takes
     outputs = [torch.zeros(3) for _ in range(size)]
     operations = []
     for other in set(range(size)) - {rank}:

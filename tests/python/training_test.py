@@ -98,6 +98,10 @@ def ddp(rank: int, size: int, options: dict, hook: str = "", skips: bool = False
         return
     train(net, lambda step: [make_batch(step, rank)], branches)
     expect_close(net.module.state_dict(), reference(size, branches), tolerance)
+    for name, value in net.module.state_dict().items():
+        others = [torch.empty_like(value) for _ in range(size)]
+        dist.all_gather(others, value)
+        assert all(torch.equal(value, other) for other in others), f"the ranks differ in {name}"
     if "gradient_as_bucket_view" in options:
         address = net.module.conv.weight.grad.data_ptr()
         regions = (line.split() for line in Path("/proc/self/maps").read_text().splitlines())
