@@ -138,6 +138,9 @@ Work Backend::submit(Request request, milliseconds timeout) {
 }
 
 Backend::WorkPtr Backend::start(Call call) {
+  if (::getpid() != process_) {  // where another thread may have held a mutex
+    C10_THROW_ERROR(DistBackendError, "ronde: a child of fork() cannot use its parent's groups");
+  }
   bury_tensors();
   List used = call.inputs;
   used.insert(used.end(), call.outputs.begin(), call.outputs.end());

@@ -204,6 +204,7 @@ Submission Submitter::submission_of(Start start, const Preparation& preparation)
   if (spec.kind == Collective::Broadcast) {
     if (spec.root != preparation.rank) start.input = nullptr;
     if (spec.root == preparation.rank && start.input == nullptr) start.input = start.output;
+    if (start.input == start.output) submission.output_bytes = 0;  // the root's memory is only read
   }
   submission.start = std::move(start);
   // A timeout that the clock cannot hold is none.

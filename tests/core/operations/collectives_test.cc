@@ -39,6 +39,21 @@ TEST_CASE("a broadcast needs no input but that of its root, and in place not eve
   });
 }
 
+TEST_CASE("a root sends the same memory by several broadcasts at once, as it only reads it") {
+  run_group(3, [](int rank, Runtime& runtime) {
+    std::vector<float> first(7, rank == 1 ? 5.0F : 0.0F), second(7);
+    std::vector<Work> works;
+    for (std::vector<float>* const values : {&first, rank == 1 ? &first : &second}) {
+      Request request = sum_request(*values, values == &first && works.empty() ? "a" : "b");
+      request.kind = Collective::Broadcast;
+      request.root = 1;
+      works.push_back(runtime.submit(std::move(request)));
+    }
+    for (const Work& work : works) work.wait();
+    check(first == std::vector<float>(7, 5.0F) && (rank == 1 || second == first), "both arrive");
+  });
+}
+
 TEST_CASE(
     "a part of a reducescatter goes in chunks over the input, to its front or its own place") {
   Config config = test_config();
