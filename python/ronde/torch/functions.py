@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ronde.torch.basics import ProcessSet, global_process_set, rank
-from ronde.torch.operations import Name, allgather, broadcast_, broadcast_async_
+from ronde.torch.operations import Handle, Name, allgather, broadcast_, broadcast_async_
 
 try:
     from cloudpickle import dumps  # type: ignore  # takes lambdas, and classes of __main__
@@ -26,7 +26,12 @@ def broadcast_parameters(params: Union[dict[str, Tensor], list[Any]], root_rank:
         raise ValueError(f"invalid params of type: {type(params)}")
     pairs = sorted(params.items()) if isinstance(params, dict) else [
         one if isinstance(one, tuple) else (None, one) for one in params]
-    for handle in [broadcast_async_(tensor, root_rank, name) for name, tensor in pairs]:
+    started: dict[int, Handle] = {}
+    for name, tensor in pairs:
+        if tensor.data_ptr() in started:  # tied to one before: it is written once at a time
+            started[tensor.data_ptr()].wait()
+        started[tensor.data_ptr()] = broadcast_async_(tensor, root_rank, name)
+    for handle in started.values():
         handle.wait()
 
 
