@@ -126,12 +126,14 @@ def _describe(struct: Any, tensor: Tensor) -> Optional[int]:
 
 
 def _dense(tensor: Tensor, has_rows: bool = False) -> Tensor:
-    """The tensor in row-major order; ValueError for one that cannot be sent."""
+    """The tensor, or a copy in row-major order; ValueError for one that cannot be sent."""
     if has_rows and tensor.dim() == 0:
         raise ValueError("a scalar has no rows to join or to divide")
     if tensor.layout != torch.strided or tensor.dtype not in DTYPES:
         raise ValueError(f"tensors of {tensor.dtype}, {tensor.layout} are not supported")
-    return tensor if tensor.is_contiguous() else tensor.detach().contiguous()
+    if tensor.is_contiguous() and not (tensor.is_conj() or tensor.is_neg()):
+        return tensor
+    return tensor.detach().contiguous().resolve_conj().resolve_neg()
 
 
 def _submit(kind: str, tensor: Tensor, output: Optional[Tensor], name: Name,
