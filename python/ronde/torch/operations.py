@@ -170,8 +170,11 @@ def _allocator(kept: list[Any]) -> Any:
     stream = torch.cuda.current_stream(like.device)
 
     def allocate(_: Any, shape: Any, dims: int) -> int:
-        with torch.cuda.stream(stream):
-            kept.append(like.new_empty((shape[0], *like.shape[1:])))
+        try:
+            with torch.cuda.stream(stream):
+                kept.append(like.new_empty((shape[0], *like.shape[1:])))
+        except RuntimeError:  # no memory; out of here it would leave the result undefined
+            return 0
         return kept[-1].data_ptr()
 
     callback = c.Allocate(allocate)
