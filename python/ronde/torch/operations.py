@@ -500,7 +500,7 @@ def alltoall(tensor: Tensor, splits: Union[Tensor, Sequence[int], None] = None, 
 
     Returns the rows that came, in rank order, and, where splits are given, how many from each.
     """
-    received = torch.empty(0)
+    received, rows = torch.empty(0), tensor.shape[:1]
 
     def call(one: Tensor) -> Tensor:
         nonlocal received
@@ -509,7 +509,7 @@ def alltoall(tensor: Tensor, splits: Union[Tensor, Sequence[int], None] = None, 
 
     def back(gradient: Tensor) -> list[Tensor]:
         own, _ = alltoall(gradient, received, process_set=process_set)
-        unsent = tensor.shape[0] - own.shape[0]
+        unsent = rows[0] - own.shape[0]
         return [torch.cat([own, own.new_zeros(unsent, *own.shape[1:])]) if unsent else own]
 
     result = _apply(call, back, tensor)
