@@ -28,9 +28,9 @@ class _Bucket:
 
     __slots__ = ("parameters", "passes", "is_group", "handle", "finish", "prepared", "generation")
 
-    def __init__(self, parameters: list[Tensor], is_group: bool) -> None:
+    def __init__(self, parameters: list[Tensor], is_group: bool, passes: int) -> None:
         self.parameters, self.is_group = parameters, is_group
-        self.passes: dict[Tensor, int] = {}  # backward passes until each is reduced
+        self.passes = dict.fromkeys(parameters, passes)  # until each is reduced
         self.handle: Any = None
         self.finish: Optional[Callable[[Any], None]] = None
         self.prepared: Optional[PreparedAllreduce] = None
@@ -65,7 +65,7 @@ class _DistributedOptimizer(torch.optim.Optimizer):
             parts = self._parts([p for part in parts for p in part], groups)
         own = weakref.ref(self)
         for part in parts:
-            bucket = _Bucket(part, groups is not None)
+            bucket = _Bucket(part, groups is not None, self.backward_passes_per_step)
             self._buckets.append(bucket)
             for p in part:
                 def hook(p: Tensor, bucket: _Bucket = bucket) -> None:
@@ -74,7 +74,6 @@ class _DistributedOptimizer(torch.optim.Optimizer):
                         optimizer._on_gradient(p, bucket)
 
                 p.register_post_accumulate_grad_hook(hook)  # type: ignore[no-untyped-call]
-        self._reset()
 
     def _parts(self, parameters: list[Tensor],
                groups: Union[int, list[list[Tensor]]]) -> list[list[Tensor]]:
@@ -103,7 +102,7 @@ class _DistributedOptimizer(torch.optim.Optimizer):
 
     def _on_gradient(self, p: Tensor, bucket: _Bucket) -> None:
         """Backward has added to a gradient."""
-        if bucket.passes[p] <= 0:
+        if bucket.handle is not None or bucket.passes[p] <= 0:
             raise AssertionError(
                 "Gradients were computed more than backward_passes_per_step times before call to "
                 "step(). Increase backward_passes_per_step to accumulate gradients locally.")
@@ -124,7 +123,8 @@ class _DistributedOptimizer(torch.optim.Optimizer):
         if not bucket.is_group and gradient.is_sparse and not self.sparse_as_dense:
             bucket.handle = sparse_allreduce_async(gradient, name, self.op, self.process_set)
             bucket.finish = lambda output: _assign(p, output)
-        elif not bucket.is_group and gradient.is_contiguous() and self._compression in _WIRE:
+        elif (not bucket.is_group and self._compression in _WIRE
+              and gradient.is_contiguous() and not gradient.is_conj()):
             bucket.handle = self._prepared(bucket, name, gradient).start(gradient)
         else:
             self._reduce_copies(bucket, name)
@@ -172,14 +172,14 @@ class _DistributedOptimizer(torch.optim.Optimizer):
     def _reset(self) -> None:
         for bucket in self._buckets:
             bucket.handle = bucket.finish = None
-            for p in bucket.parameters:
-                bucket.passes[p] = self.backward_passes_per_step
+        self.set_backward_passes_per_step(self.backward_passes_per_step)
         self._began = False
 
     def set_backward_passes_per_step(self, passes: int) -> None:
         """How many backward passes come before each step() from now on."""
         self.backward_passes_per_step = passes
-        self._reset()
+        for bucket in self._buckets:
+            bucket.passes = dict.fromkeys(bucket.parameters, passes)
 
     def load_state_dict(self, *arguments: Any, **options: Any) -> None:
         """As the wrapped optimizer's; what backward began is dropped."""
