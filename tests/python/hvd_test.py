@@ -378,7 +378,7 @@ def mistakes(rank: int, size: int) -> None:
     wrong(lambda: hvd.grouped_reducescatter([torch.ones(3), torch.tensor(1)]), "scalar")
     wrong(lambda: hvd.alltoall(torch.ones(size + 1)), "splits")
     wrong(lambda: hvd.alltoall(torch.ones(size), [2] * size), "splits")
-    ranks.fails(lambda: hvd.elastic.run, "not yet", error=NotImplementedError)
+    ranks.fails(lambda: hvd.elastic, "not yet", error=NotImplementedError)
     if rank == 0:
         first = hvd.allreduce_async(torch.ones(2), name="twice", op=hvd.Sum)
         wrong(lambda: hvd.allreduce_async(torch.ones(2), name="twice"), "twice")

@@ -9,7 +9,9 @@
 Ranks are started by ``ronde run``, torchrun, mpiexec or srun.
 """
 
-from ronde.torch.basics import (HorovodInternalError, NotYet, ProcessSet, add_process_set,
+from typing import NoReturn
+
+from ronde.torch.basics import (HorovodInternalError, ProcessSet, add_process_set,
                                 ccl_built, cross_rank, cross_size, cuda_built, ddl_built,
                                 global_process_set, gloo_built, gloo_enabled, init,
                                 is_homogeneous, is_initialized, local_rank, local_size, mpi_built,
@@ -31,6 +33,9 @@ from ronde.torch.operations import (Adasum, Average, Max, Min, Product, Sum, all
 from ronde.torch.optimizer import DistributedOptimizer
 from ronde.torch.sync_batch_norm import SyncBatchNorm
 
-elastic = NotYet("hvd.elastic: not yet. A job that `ronde run --max-restarts N` starts again "
-                 "continues from its last checkpoint")
-HostsUpdatedInterrupt = elastic
+
+def __getattr__(name: str) -> NoReturn:
+    if name in ("elastic", "HostsUpdatedInterrupt"):
+        raise NotImplementedError(f"hvd.{name}: not yet. A job that `ronde run --max-restarts N` "
+                                  "starts again continues from its last checkpoint")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

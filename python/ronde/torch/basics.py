@@ -6,7 +6,7 @@ import ctypes
 import os
 import sys
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, NoReturn, Optional, Union
+from typing import Any, Optional, Union
 
 from ronde import _library as c
 from ronde._library import lib
@@ -248,16 +248,3 @@ def mpi_threads_supported() -> bool:
     if not mpi_built():
         raise ValueError("this build of Ronde has no MPI")
     return True
-
-
-class NotYet:
-    """A name of Horovod's that Ronde does not have yet: every use is a NotImplementedError."""
-
-    def __init__(self, text: str) -> None:
-        self._text = text
-
-    def __getattr__(self, name: str) -> NoReturn:
-        raise NotImplementedError(self._text)
-
-    def __call__(self, *args: Any, **kwargs: Any) -> NoReturn:
-        raise NotImplementedError(self._text)
