@@ -6,7 +6,7 @@
     hvd.broadcast_parameters(model.state_dict(), root_rank=0)
     hvd.broadcast_optimizer_state(optimizer, root_rank=0)
 
-Ranks are started by ``ronde run``, torchrun, mpiexec or srun.
+Ranks are started by ``ronde run``, torchrun, srun, or, in a build with MPI, mpiexec.
 """
 
 from typing import NoReturn
