@@ -203,9 +203,11 @@ typedef struct ronde_stall {
   const char* name;   /**< "" if it has none */
   const char* text;   /**< for people: "allreduce 'x'" */
   double waiting_s;   /**< since rank 0 has known of it */
-  /** Ranks of the whole group or world, ascending, also of an operation in a process set. */
+  /** Ranks of the whole group or world, ascending, also of an operation in a process set.
+   * @{ */
   ronde_rank_list submitted;
   ronde_rank_list missing;
+  /** @} */
 } ronde_stall;
 
 /** Called for each operation that stalls: when rank 0 finds it older than RONDE_STALL_WARN_S, or
