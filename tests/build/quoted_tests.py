@@ -13,7 +13,7 @@ import sys
 QUOTED = re.compile(r"`([^`]+)`|\s-R\s+'([^']+)'")
 FENCE = re.compile(r'^ *```.*?^ *```', re.S | re.M)
 # Files, and modules of PyTorch, which share their first word with tests.
-NO_TEST = re.compile(r'\S*\.(md|h|cc|c|py|sh|json|csv|gz|png)$|torch\.(cuda|distributed|nn|optim|utils)\.')
+NO_TEST = re.compile(r'\S*\.(md|h|cc|c|py|sh|json|csv|gz|png)$|torch\.((cuda|nn|optim|utils)\.|distributed(\.|$))')
 
 
 def without_quotes(match):
