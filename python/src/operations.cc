@@ -60,7 +60,7 @@ Counts row_for(std::int64_t rank, int ranks) {
   return rows;
 }
 
-/// Of the messages of monitoredBarrier(): beyond those of programs, which are an int.
+/// The tag of monitoredBarrier()'s messages, beyond the tags of programs, which are ints.
 constexpr std::int64_t kBarrierTag = std::int64_t{1} << 40;
 
 }  // namespace
@@ -82,7 +82,7 @@ Backend::WorkPtr Backend::allreduce(List& tensors, const c10d::AllreduceOptions&
   describe(call, Collective::Allreduce, tensor, {parts_in(tensor)});
   set_reduction(call.request, opts.reduceOp, tensor);
   call.request.input = call.request.output = tensor.mutable_data_ptr();
-  // Of a part, such as a gradient in a bucket, other ranks may pass a tensor that lies elsewhere.
+  // Where a rank passes a part, such as a gradient in a bucket, others may pass ordinary memory.
   call.request.symmetric =
       state_->heap && tensor.is_cpu() && tensor.nbytes() == tensor.storage().nbytes() &&
       opts.reduceOp != c10d::ReduceOp::PREMUL_SUM &&
@@ -452,6 +452,7 @@ void Backend::monitoredBarrier(const c10d::BarrierOptions& opts, bool wait_for_a
     }
     for (const Work& answer : answers) answer.wait();
   } catch (const Error& e) {
+    if (getRank() == 0) std::rethrow_exception(as_torch_error(std::current_exception()));
     C10_THROW_ERROR(DistBackendError,
                     "[Rank " + std::to_string(getRank()) + "]: Rank " + std::to_string(getRank()) +
                         " successfully reached monitoredBarrier, but received errors while waiting "

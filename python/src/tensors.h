@@ -26,7 +26,7 @@ std::int64_t parts_in(const at::Tensor& tensor);
 
 /// Throws an error that begins with `call` unless `tensor` is dense and without gaps, or row-major.
 void check_tensor(const char* call, const at::Tensor& tensor, bool row_major = false);
-/// The same for each, and that it has the dtype and device of `like`, and its size if `same_size`.
+/// Also checks that each has the dtype and device of `like`, and its size if `same_size`.
 void check_like(const char* call, const std::vector<at::Tensor>& tensors, const at::Tensor& like,
                 bool same_size);
 
