@@ -28,6 +28,11 @@ void add_top(CLI::App& app, int& exit_code);
 void add_tune(CLI::App& app, int& exit_code);
 /// @}
 
+/// Writes to stderr by one call, as the ranks of a job and its launcher share it.
+inline void complain(const std::string& name, const std::string& text) {
+  std::cerr << name + ": " + text + '\n';
+}
+
 /// Returns the exit code of `command`, or of what it throws, which it prints with the name.
 /// `reports_usage`: false on the other ranks where all of them throw the same UsageError.
 template <typename Command>
@@ -35,10 +40,10 @@ int exit_code_of(const std::string& name, const Command& command, bool reports_u
   try {
     return command();
   } catch (const UsageError& error) {
-    if (reports_usage) std::cerr << name << ": " << error.what() << '\n';
+    if (reports_usage) complain(name, error.what());
     return kUsageExit;
   } catch (const std::exception& error) {
-    std::cerr << name << ": " << error.what() << '\n';
+    complain(name, error.what());
     return EXIT_FAILURE;
   }
 }

@@ -227,7 +227,7 @@ void add_info(CLI::App& app, int& exit_code) {
       print_info(report, std::cout);
     }
     if (report.contains("error")) {
-      std::cerr << "ronde info: " << text_of(report, "error") << '\n';
+      complain("ronde info", text_of(report, "error"));
       exit_code = EXIT_FAILURE;
     }
   });

@@ -41,7 +41,7 @@ int main(int argc, char** argv) {
     const int code = app.exit(error, speaks ? std::cout : silent, speaks ? std::cerr : silent);
     return code == EXIT_SUCCESS ? code : ronde::tool::kUsageExit;
   } catch (const std::exception& error) {
-    std::cerr << "ronde: " << error.what() << '\n';
+    ronde::tool::complain("ronde", error.what());
     return EXIT_FAILURE;
   }
   return exit_code;

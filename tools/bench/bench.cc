@@ -31,7 +31,7 @@ int run(const BenchOptions& options, const GpuAccess& access, const Benchmark& b
       throw;
     } catch (const CommonError& error) {
       session.close();
-      if (reports) std::cerr << "ronde bench: " << error.what() << '\n';
+      if (reports) complain("ronde bench", error.what());
       return EXIT_FAILURE;
     }
     session.close();

@@ -340,7 +340,7 @@ class CollectiveTuning {
       report_.say("written: " + options_.out + "; use it with RONDE_TUNED=" + options_.out);
       return EXIT_SUCCESS;
     }
-    if (topology_.rank == 0) std::cerr << "ronde tune: " << options_.out << ": " << problem << '\n';
+    if (topology_.rank == 0) complain("ronde tune", options_.out + ": " + problem);
     return EXIT_FAILURE;
   }
 
