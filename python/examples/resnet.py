@@ -3,6 +3,7 @@
 """Trains ResNet or EDSR on random images over Ronde, and prints images per second.
 
     torchrun --nproc-per-node 2 resnet.py                           PyTorch's DDP over Ronde
+    torchrun --nproc-per-node 2 resnet.py --door fsdp               FSDP2: sharded parameters
     torchrun --nproc-per-node 2 resnet.py --door hvd                Horovod's calls
     torchrun --nproc-per-node 2 resnet.py --efficiency ronde gloo   steps of both backends, in turns,
                                                                     against those of unconnected ranks
@@ -18,6 +19,8 @@ from collections.abc import Callable
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 LAYERS = {"resnet18": (2, 2, 2, 2), "resnet50": (3, 4, 6, 3)}
@@ -107,10 +110,15 @@ def make_task(options: argparse.Namespace) -> tuple[nn.Module, Callable[[nn.Modu
 def make_step(options: argparse.Namespace, door: str, group: dist.ProcessGroup | None) -> Step:
     """Returns a training step; door "none" leaves the ranks unconnected."""
     model, loss = make_task(options)
-    optimizer: torch.optim.Optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     if door == "ddp":
         model = DistributedDataParallel(model, process_group=group, gradient_as_bucket_view=True)
-    elif door == "hvd":
+    elif door == "fsdp":
+        mesh = DeviceMesh.from_group(group or dist.group.WORLD, "cpu")
+        for part in [*model, model]:
+            if any(True for _ in part.parameters()):
+                fully_shard(part, mesh=mesh)
+    optimizer: torch.optim.Optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    if door == "hvd":
         import ronde.torch as hvd
 
         hvd.broadcast_parameters(model.state_dict(), root_rank=0)
@@ -147,7 +155,7 @@ def compare(options: argparse.Namespace) -> None:
     steps = {"unconnected": make_step(options, "none", None)}
     for backend in options.efficiency:
         group = dist.new_group(backend=backend)
-        steps[f"ddp over {backend}"] = make_step(options, "ddp", group)
+        steps[f"{options.door} over {backend}"] = make_step(options, options.door, group)
     for step in steps.values():
         time_steps(step, options.warmup)
     times: dict[str, list[float]] = {name: [] for name in steps}
@@ -167,7 +175,7 @@ def compare(options: argparse.Namespace) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--door", choices=("ddp", "hvd"), default="ddp")
+    parser.add_argument("--door", choices=("ddp", "fsdp", "hvd"), default="ddp")
     parser.add_argument("--backend", default="ronde", help="of torch.distributed (default: ronde)")
     parser.add_argument("--model", choices=(*LAYERS, "edsr"), default="resnet50")
     parser.add_argument("--batch-size", type=int, default=8, help="images a rank and step")
