@@ -17,6 +17,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <ctime>
+#include <memory>
 #include <mutex>
 #include <optional>
 #include <stdexcept>
@@ -104,13 +105,16 @@ std::optional<std::chrono::seconds> seconds_in(const char* variable) {
 }  // namespace
 
 void Watchdog::arm(const std::string& test_case, std::chrono::seconds deadline) {
-  thread_ = std::jthread([test_case, deadline](const std::stop_token& ended) {
-    std::mutex mutex;
-    std::unique_lock lock(mutex);
-    std::condition_variable_any never_notified;
-    never_notified.wait_for(lock, ended, deadline, [] { return false; });
-    if (!ended.stop_requested()) expire(test_case, deadline);
-  });
+  // Made here, before the case runs: the check of its virtual table by UBSan opens a pipe, and a
+  // case may have used up the descriptors.
+  auto never_notified = std::make_unique<std::condition_variable_any>();
+  thread_ = std::jthread(
+      [test_case, deadline, changed = std::move(never_notified)](const std::stop_token& ended) {
+        std::mutex mutex;
+        std::unique_lock lock(mutex);
+        changed->wait_for(lock, ended, deadline, [] { return false; });
+        if (!ended.stop_requested()) expire(test_case, deadline);
+      });
 }
 
 void Watchdog::disarm() {
