@@ -68,8 +68,8 @@ void ControlPlane::receive(TimePoint now) {
     counters_.messages.add();
     handle(incoming, now);
   }
-  if (life_.leaves() && !stop_.all_finished) throw GroupFailure{departure_of_this_rank()};
-  if (life_.aborts()) throw GroupFailure{life_.abortion_of(tree_.rank())};
+  const bool leaves = life_.leaves() && !stop_.all_finished;
+  if (leaves || life_.aborts()) throw GroupFailure{departure_of_this_rank()};
 }
 
 void ControlPlane::handle(const Incoming& incoming, TimePoint now) {

@@ -353,9 +353,19 @@ void Engine::leave_from_within(const std::string& why) noexcept {
   }
 }
 
+/// What this rank submits from now on is refused here: its loop may not have seen the request yet.
 void Engine::abort(const std::string& text) {
   life_.abort(text);
+  queue_.close(error_of(life_.abortion_of(tree_.rank())));
   queue_.wake();
+}
+
+std::exception_ptr Engine::error_of(const FailureMessage& failure) const {
+  const std::string& world = options_.world_name;
+  const std::string end = world.empty()
+                              ? ". The group is dead: end this process, or start a new job"
+                              : ". The world '" + world + "' is dead: make another one";
+  return std::make_exception_ptr(GroupError(failure.rank, failure.text + end));
 }
 
 void Engine::end_failed(const GroupFailure& seen) noexcept {
@@ -375,11 +385,7 @@ void Engine::end_failed(const GroupFailure& seen) noexcept {
 }
 
 void Engine::fail_everything(const FailureMessage& failure) {
-  const std::string& world = options_.world_name;
-  const std::string end = world.empty()
-                              ? ". The group is dead: end this process, or start a new job"
-                              : ". The world '" + world + "' is dead: make another one";
-  const auto error = std::make_exception_ptr(GroupError(failure.rank, failure.text + end));
+  const std::exception_ptr error = error_of(failure);
   queue_.close(error);
   life_.set_failure(error);
   if (tree_.is_arbiter() && tree_.size() > 1 && !life_.leaves()) log_->error(failure.text);

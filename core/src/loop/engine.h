@@ -100,6 +100,7 @@ class Engine final : public WaitHelper, public std::enable_shared_from_this<Engi
   // The loop's thread calls these after the loop.
   void end_failed(const GroupFailure& seen) noexcept;
   void fail_everything(const FailureMessage& failure);
+  std::exception_ptr error_of(const FailureMessage& failure) const;
   void stop();
   void end(bool graceful, TimePoint deadline);
   void try_end(bool graceful) noexcept;

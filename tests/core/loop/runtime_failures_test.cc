@@ -165,6 +165,23 @@ TEST_CASE("memory of a failed operation is not touched once it is done") {
   });
 }
 
+TEST_CASE("what a rank submits after its abort is refused by the same error") {
+  const inproc::Group group(2);
+  run_ranks(2, [&](int rank) {
+    Runtime runtime(options_of(group, rank));
+    std::vector<float> values(2, 1.0F);
+    if (rank == 0) {
+      // May be agreed in no round of the loop, whichever request it sees first.
+      check(death_in_sum(runtime, values).rank == 1, "the abort is told");
+      return;
+    }
+    runtime.abort("enough");
+    const Death death = death_of([&] { runtime.submit(sum_request(values, "x")); });
+    check(death.rank == 1, "this rank has failed the group");
+    check(death.text.find("rank 1 aborted: enough. The group is dead") == 0, death.text);
+  });
+}
+
 TEST_CASE("a callback that throws harms neither the others nor a dying group") {
   const inproc::Group group(2);
   std::atomic<int> called{0};
