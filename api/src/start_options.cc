@@ -2,6 +2,7 @@
 #include "api/src/start_options.h"
 
 #include <algorithm>
+#include <chrono>
 #include <filesystem>
 #include <string_view>
 #include <utility>
@@ -15,6 +16,8 @@ namespace ronde {
 namespace {
 
 constexpr std::string_view kAuto = "auto";
+/// How much longer than the longest time-out of an operation RONDE_STALL_ABORT_S is by itself.
+constexpr std::chrono::seconds kStallSlack{60};
 
 constexpr std::string_view variable_of(DeviceKind device) noexcept {
   return device == DeviceKind::Cpu ? "RONDE_CPU_BACKEND" : "RONDE_GPU_BACKEND";
@@ -128,12 +131,26 @@ void check_ways(const StartRequest& request) {
                    "key-value store, or ranks of another world");
 }
 
+/// Lets operations end by time-outs of their own before a limit that nobody has set.
+void leave_time(LoadedConfig& loaded, std::chrono::nanoseconds longest_timeout) {
+  auto& [name, value, source] =
+      *std::ranges::find(loaded.sources, "RONDE_STALL_ABORT_S", &ConfigSource::name);
+  const auto limit = std::chrono::ceil<std::chrono::seconds>(longest_timeout) + kStallSlack;
+  const auto limit_s = static_cast<double>(limit.count());
+  if (source != "default" || loaded.config.stall_abort_s == 0) return;
+  if (loaded.config.stall_abort_s >= limit_s) return;
+  loaded.config.stall_abort_s = limit_s;
+  value = std::to_string(limit.count());
+  source = "the program's time-outs";
+}
+
 /// Reads the environment into `start`. Its first error is kept in config_error.
 void load_environment(const StartRequest& request, StartOptions& start) {
   RuntimeOptions& options = start.runtime;
   options.config_error = request.problem;
   try {
     LoadedConfig loaded = load_config_from_environment();
+    if (request.init.longest_timeout.count() > 0) leave_time(loaded, request.init.longest_timeout);
     options.effective_config = describe(loaded);
     options.config = loaded.config;
     start.warnings = std::move(loaded.warnings);

@@ -41,18 +41,27 @@ std::string new_name(const std::string& group) {
   return name + number;
 }
 
-/// Returns the name that rank 0 has chosen for this start. The store may hold those of earlier
-/// starts: ranks count theirs, each its own, and equal counts belong to one start.
-std::string agree_on_name(c10d::Store& store, int rank, const std::string& group) {
+/// What rank 0 has chosen for this start.
+struct Chosen {
+  std::string name;  ///< of the world
+  milliseconds timeout;
+};
+
+/// The store may hold the choices of earlier starts: ranks count theirs, each its own, and equal
+/// counts belong to one start.
+Chosen agree_on_start(c10d::Store& store, int rank, const std::string& group,
+                      milliseconds timeout) {
   const auto count = store.add("ronde/starts/" + std::to_string(rank), 1);
-  const std::string key = "ronde/name/" + std::to_string(count);
+  const std::string key = "ronde/start/" + std::to_string(count);
   if (rank == 0) {
-    const std::string name = new_name(group);
-    store.set(key, Bytes(name.begin(), name.end()));
-    return name;
+    const Chosen chosen{new_name(group), timeout};
+    const std::string text = chosen.name + ' ' + std::to_string(timeout.count());
+    store.set(key, Bytes(text.begin(), text.end()));
+    return chosen;
   }
-  const Bytes name = store.get(key);
-  return {name.begin(), name.end()};
+  const Bytes text = store.get(key);
+  const auto space = std::find(text.begin(), text.end(), ' ');
+  return {{text.begin(), space}, milliseconds(std::stoll(std::string(space, text.end())))};
 }
 
 /// Adds `part` to the calls that `whole` stands for. The profiler gets one event, with the title of
@@ -75,8 +84,8 @@ void append(Started& whole, Started& part) {
 
 /// Makes the world of a group, whose ranks meet in `store`.
 std::unique_ptr<World> start_world(c10::intrusive_ptr<c10d::Store> store, int rank, int size,
-                                   const std::string& group) {
-  const std::string name = agree_on_name(*store, rank, group);
+                                   const c10d::Backend::Options& options) {
+  const auto [name, timeout] = agree_on_start(*store, rank, options.group_name, options.timeout);
   KeyValueStart start;
   start.rank = rank;
   start.size = size;
@@ -90,7 +99,8 @@ std::unique_ptr<World> start_world(c10::intrusive_ptr<c10d::Store> store, int ra
     return std::string(value.begin(), value.end());
   };
   try {
-    return std::make_unique<World>(name, InitOptions{.key_value = std::move(start)});
+    return std::make_unique<World>(
+        name, InitOptions{.key_value = std::move(start), .longest_timeout = timeout});
   } catch (const Error&) {
     std::rethrow_exception(as_torch_error(std::current_exception()));
   }
@@ -104,7 +114,7 @@ Backend::Backend(c10::intrusive_ptr<c10d::Store> store, int rank, int size,
       process_(::getpid()),
       options_(std::move(options)),
       state_(std::make_unique<State>()) {
-  state_->world = start_world(std::move(store), rank, size, options_->group_name);
+  state_->world = start_world(std::move(store), rank, size, *options_);
   state_->heap = state_->world->runtime().symmetric_heap();
   set_ = state_->world->set();
   init();

@@ -88,6 +88,18 @@ def late(rank: int, size: int, folder: str) -> None:
     dist.destroy_process_group()
 
 
+def patient(rank: int, size: int, folder: str) -> None:
+    """Ronde's own limit for operations that some ranks lack is above the time-out of rank 0."""
+    os.environ["RONDE_LOG_LEVEL"] = "info"
+    log = Path(folder, f"log.{rank}")
+    os.dup2(os.open(log, os.O_CREAT | os.O_WRONLY), 2)
+    ranks.init(rank, size, folder, timeout=timedelta(hours=2 + rank))
+    dist.barrier()
+    if rank == 0:
+        assert "RONDE_STALL_ABORT_S=7260 (the program's time-outs)" in log.read_text()
+    dist.destroy_process_group()
+
+
 def interrupted(rank: int, size: int) -> None:
     if rank == 0:
         threading.Timer(0.3, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
@@ -180,6 +192,9 @@ class Failures(unittest.TestCase):
 
     def test_timeouts(self) -> None:
         ranks.run(late, start=False)
+
+    def test_patience(self) -> None:
+        ranks.run(patient, start=False)
 
     def test_interrupt(self) -> None:
         ranks.run(interrupted)

@@ -179,6 +179,21 @@ TEST_CASE("a world can be made again under its name, and its sets stay apart") {
   });
 }
 
+TEST_CASE("no limit that nobody has set ends operations before their own time-outs") {
+  const auto limit_of = [](std::chrono::nanoseconds longest) {
+    MemoryStore store;
+    const World world("patient", {.key_value = store.start(0, 1), .longest_timeout = longest});
+    return world.runtime().config().stall_abort_s;
+  };
+  const double unset = Config().stall_abort_s;
+  CHECK(limit_of(std::chrono::seconds(0)) == unset);
+  CHECK(limit_of(std::chrono::seconds(5)) == unset);
+  CHECK(limit_of(std::chrono::minutes(30)) == 1860.0);
+  setenv("RONDE_STALL_ABORT_S", "40", 1);
+  CHECK(limit_of(std::chrono::minutes(30)) == 40.0);
+  unsetenv("RONDE_STALL_ABORT_S");
+}
+
 TEST_CASE("the death of a world leaves the others alone") {
   MemoryStore store;
   run_ranks(2, [&](int rank) {

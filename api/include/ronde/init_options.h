@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <chrono>
 #include <optional>
 #include <vector>
 
@@ -36,6 +37,10 @@ struct InitOptions {
   /// No MPI launcher: the ranks are those that meet in this store; on several hosts if there is
   /// UCX. MPI is not touched, and init may be called again after shutdown, with another prefix.
   std::optional<KeyValueStart> key_value = {};
+
+  /// The longest time-out that the program gives its operations: RONDE_STALL_ABORT_S, where it is
+  /// not set, is at least a minute longer. Equal on all ranks.
+  std::chrono::nanoseconds longest_timeout{0};
 };
 
 }  // namespace ronde
