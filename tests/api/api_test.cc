@@ -82,10 +82,12 @@ TEST_CASE("a program may ask at any time what its Ronde can do") {
     INFO(always);
     CHECK(ronde::has_feature(always));
   }
-  for (const char* const of_mpi : {"mpi", "hierarchical", "mpi_communicator"}) {
+  const bool has_mpi = RONDE_MPI_IS_LINKED != 0;
+  for (const char* const of_mpi : {"mpi", "mpi_communicator"}) {
     INFO(of_mpi);
-    CHECK(ronde::has_feature(of_mpi) == (RONDE_MPI_IS_LINKED != 0));
+    CHECK(ronde::has_feature(of_mpi) == has_mpi);
   }
+  CHECK(ronde::has_feature("hierarchical") == (has_mpi || ronde::has_feature("ucx")));
   for (const char* const of_gpu : {"cuda", "nccl"}) {
     INFO(of_gpu);
     const bool is_there = dlopen("libcuda.so.1", RTLD_LAZY) != nullptr &&
