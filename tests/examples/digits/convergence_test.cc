@@ -9,7 +9,7 @@
 // measured by what seeds change: the spread of three losses of the way it is compared with. Bounds
 // leave several times the change that was seen, or about half of the distance (with AVX-512, and
 // with ATEN_CPU_CAPABILITY=default ONEDNN_MAX_CPU_ISA=SSE41).
-#include "tests/torch/support.h"
+#include "tests/examples/digits/training.h"
 
 #include <cmath>
 #include <cstdio>
@@ -18,22 +18,15 @@
 #include <utility>
 #include <vector>
 
-#include "digits/digits.h"
-
 namespace {
 
+using namespace digits_test;
 using ronde::DistributedOptimizer;
 using ronde::DistributedOptimizerOptions;
 using ronde::ReduceOp;
 
 constexpr int kEpochs = 8;
-constexpr int kBatch = 48;  // of all ranks together
 constexpr int kSeeds = 3;
-
-const example::DigitSets& data() {
-  static const example::DigitSets digits = example::read_digits();
-  return digits;
-}
 
 enum class Inner { Adam, Momentum, HalfRate };
 
@@ -43,13 +36,6 @@ struct Figures {
   double spread = 0;  // of the losses: the largest less the smallest
   double right = 0;   // share of the other images
 };
-
-torch::nn::Sequential make_net() {
-  using namespace torch::nn;
-  return Sequential(Conv2d(Conv2dOptions(1, 16, 3).padding(1)), ReLU(), MaxPool2d(2),
-                    Conv2d(Conv2dOptions(16, 32, 3).padding(1)), ReLU(), MaxPool2d(2), Flatten(),
-                    Linear(32 * 2 * 2, 10));
-}
 
 std::shared_ptr<torch::optim::Optimizer> make_inner(Inner inner, torch::nn::Sequential& net) {
   if (inner == Inner::Adam) return std::make_shared<torch::optim::Adam>(net->parameters(), 3e-3);
@@ -62,30 +48,15 @@ std::shared_ptr<torch::optim::Optimizer> make_inner(Inner inner, torch::nn::Sequ
 template <typename Optimizer>
 at::Tensor learn(torch::nn::Sequential& net, Optimizer& optimizer,
                  const ronde::DistributedSampler& sampler, int batch_size) {
-  const auto loader =
-      torch::data::make_data_loader(data().train, sampler, static_cast<std::size_t>(batch_size));
+  const auto loader = make_loader(sampler, batch_size);
   at::Tensor sums;
-  for (int epoch = 1; epoch <= kEpochs; ++epoch) {
-    sums = at::zeros({2}, at::kDouble);
-    for (const auto& batch : *loader) {
-      optimizer.zero_grad();
-      const auto scores = net->forward(batch.data.to(torch::kFloat));
-      const torch::Tensor loss = torch::cross_entropy_loss(scores, batch.target);
-      loss.backward();
-      optimizer.step();
-      const auto count = static_cast<double>(batch.target.size(0));
-      sums += at::tensor({loss.item<double>() * count, count}, at::kDouble);
-    }
-  }
+  for (int epoch = 1; epoch <= kEpochs; ++epoch) sums = train_epoch(net, optimizer, *loader);
   return sums;
 }
 
 /// The mean loss, and the share of right answers.
 at::Tensor results_of(torch::nn::Sequential& net, const at::Tensor& sums) {
-  const torch::NoGradGuard no_grad;
-  const auto test = data().test.part(0, 1);
-  const auto answers = net->forward(test.data.to(torch::kFloat)).argmax(1);
-  return at::stack({sums[0] / sums[1], (answers == test.target).to(torch::kDouble).mean()});
+  return at::stack({sums[0] / sums[1], at::scalar_tensor(share_right(net), at::kDouble)});
 }
 
 Figures figures_of(const at::Tensor& results, const std::string& name) {

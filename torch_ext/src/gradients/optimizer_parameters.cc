@@ -15,6 +15,7 @@
 #include <unordered_map>
 
 #include "ronde/error.h"
+#include "ronde/torch/jorge.h"
 #include "torch_ext/src/common/tensor_request.h"
 #include "torch_ext/src/gradients/gradient_exchange.h"
 #include "torch_ext/src/gradients/gradient_hooks.h"
@@ -127,6 +128,14 @@ void check_lbfgs(const DistributedOptimizerOptions& options) {
       "Sum, and no local_parameters. Use Adam, AdamW, SGD, RMSprop or Adagrad");
 }
 
+void check_jorge(const DistributedOptimizerOptions& options) {
+  const bool of_deltas = options.op == ReduceOp::Adasum && options.adasum_of_deltas;
+  if (!of_deltas && options.local_parameters.empty()) return;
+  throw UsageError(
+      "the ranks divide the preconditioners of ronde::Jorge, so their gradients must be equal: set "
+      "adasum_of_deltas to false, and step local parameters by an optimizer of their own");
+}
+
 }  // namespace
 
 std::vector<NamedParameter> match_parameters(
@@ -196,6 +205,7 @@ void check_options(const torch::optim::Optimizer& inner,
   }
   if (dynamic_cast<const torch::optim::LBFGS*>(&inner) != nullptr) check_lbfgs(options);
   if (options.op == ReduceOp::Adasum) check_adasum(options);
+  if (dynamic_cast<const Jorge*>(&inner) != nullptr) check_jorge(options);
 }
 
 void apply_options(std::vector<NamedParameter>& parameters,

@@ -18,6 +18,7 @@
 #include "ronde/error.h"
 #include "ronde/torch/broadcast.h"
 #include "ronde/torch/checkpoint_object.h"
+#include "ronde/torch/jorge.h"
 #include "torch_ext/src/common/tensor_request.h"
 #include "torch_ext/src/state/object_bytes.h"
 
@@ -64,6 +65,10 @@ StateSlots shaped_slots(OptimizerParamState& state) {
   }
   if (auto* adagrad = dynamic_cast<AdagradParamState*>(&state)) {
     return {{"sum", &adagrad->sum()}};
+  }
+  if (auto* jorge = dynamic_cast<JorgeParamState*>(&state)) {
+    return {{"momentum_buffer", &jorge->momentum_buffer()},
+            {"preconditioned_buffer", &jorge->preconditioned_buffer()}};
   }
   return {};
 }
