@@ -18,6 +18,7 @@ inline constexpr int kUsageExit = 2;
 /// Add a sub-command of `ronde`; `exit_code` is what the process shall end with: 2 after an error
 /// of usage or of input, 1 after any other one.
 /// @{
+void add_grid(CLI::App& app, int& exit_code);
 void add_info(CLI::App& app, int& exit_code);
 void add_prof(CLI::App& app, int& exit_code);
 /// `program`: its words, as given after "--". Its exit code is that of the rank that failed first,

@@ -26,6 +26,7 @@ int main(int argc, char** argv) {
   int exit_code = EXIT_SUCCESS;
   ronde::tool::add_info(app, exit_code);
   ronde::tool::add_bench(app, exit_code);
+  ronde::tool::add_grid(app, exit_code);
   ronde::tool::add_prof(app, exit_code);
   const bool runs = argc > 1 && argv[1] == std::string("run");
   ronde::tool::add_run(app, runs ? split_program(argc, argv) : std::vector<std::string>(),

@@ -1,0 +1,186 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tools/grid/volume.h"
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cmath>
+#include <map>
+#include <numeric>
+#include <tuple>
+
+#include "ronde/division.h"
+
+namespace ronde::tool {
+namespace {
+
+/// A backend runs larger allreduces in calls of so many bytes a rank (docs/networks.md).
+constexpr std::uint64_t kShare = std::uint64_t{512} << 10;
+
+/// Those of the grid, the last one fastest.
+enum Axis : std::size_t { kStages, kData, kRows, kColumns };
+
+/// Returns the largest of `parts`, in elements.
+std::uint64_t part_of(std::uint64_t total, std::size_t parts) {
+  return (total + parts - 1) / parts;
+}
+
+class Prediction {
+ public:
+  Prediction(const TrainingStep& step, const Division& division)
+      : step_(step),
+        sizes_{division.stages, division.data, division.rows, division.columns},
+        micro_batches_(division.stages > 1 ? step.micro_batches : 1),
+        volume_{.division = division, .stages = std::vector<Traffic>(division.stages)},
+        forward_(division.stages),
+        backward_(division.stages) {}
+
+  Volume run() && {
+    const EvenParts parts(step_.layers.size(), sizes_[kStages]);
+    bool is_turned = true;
+    double reduction = 0;
+    for (std::size_t stage = 0; stage < sizes_[kStages]; ++stage) {
+      std::uint64_t parameters = 0;
+      for (std::size_t i = 0; i < parts.count(stage); ++i) {
+        const Layer& layer = step_.layers[parts.offset(stage) + i];
+        if (!layer.beside) is_turned = !is_turned;
+        parameters += add(layer, stage, i == 0, is_turned);
+      }
+      const double seconds = allreduce(stage, kData, parameters, 1, volume_.stages[stage].data);
+      reduction = std::max(reduction, seconds);
+    }
+    volume_.seconds = reduction;
+    for (const std::vector<double>& way : {forward_, backward_}) {
+      volume_.seconds += std::accumulate(way.begin(), way.end(), 0.0) +
+                         static_cast<double>(micro_batches_ - 1) * *std::ranges::max_element(way);
+    }
+    return std::move(volume_);
+  }
+
+ private:
+  /// Adds the communication of a layer. Returns how many of its parameters a rank holds.
+  std::uint64_t add(const Layer& layer, std::size_t stage, bool is_first, bool is_turned) {
+    const Axis in = is_turned ? kColumns : kRows;
+    const Axis out = is_turned ? kRows : kColumns;
+    const std::uint64_t inputs = part_of(layer.inputs, sizes_[in]);
+    const std::uint64_t outputs = part_of(layer.outputs, sizes_[out]);
+    const std::uint64_t samples = step_.batch / sizes_[kData] / micro_batches_;
+    const std::uint64_t read = samples * layer.places_in * inputs;
+    const std::uint64_t written = samples * layer.places_out * outputs;
+    std::uint64_t& tensor = volume_.stages[stage].tensor;
+    forward_[stage] += allreduce(stage, in, written, micro_batches_, tensor);
+    const bool reads_data = is_first && stage == 0;
+    if (!reads_data) backward_[stage] += allreduce(stage, out, read, micro_batches_, tensor);
+    if (is_first && stage > 0) {
+      forward_[stage - 1] += send(stage - 1, stage, read);
+      backward_[stage] += send(stage, stage - 1, read);
+    }
+    return (layer.kernel * inputs + layer.vectors) * outputs;
+  }
+
+  /// Returns the time of one allreduce in all groups of a stage along `axis`, and adds to `sent`
+  /// the bytes that a rank sends in `times` of them.
+  double allreduce(std::size_t stage, Axis axis, std::uint64_t elements, std::size_t times,
+                   std::uint64_t& sent) {
+    const std::size_t ranks = sizes_[axis];
+    if (ranks == 1) return 0;
+    const std::uint64_t bytes = elements * sizeof(float);
+    double seconds = 0;
+    const auto add_calls = [&](std::uint64_t size, std::uint64_t count) {
+      if (size == 0 || count == 0) return;
+      const Algorithm algorithm = AlgorithmTable().choose(Collective::Allreduce, ranks, size);
+      CostTerms terms = cost_terms(Collective::Allreduce, algorithm, ranks, size);
+      sent += times * count * static_cast<std::uint64_t>(std::llround(terms.bytes));
+      seconds += static_cast<double>(count) * time_of(terms, link_share(stage, axis, algorithm));
+    };
+    add_calls(kShare * ranks, bytes / (kShare * ranks));
+    add_calls(bytes % (kShare * ranks), 1);
+    return seconds;
+  }
+
+  /// The same for a message from each rank of a stage to its counterpart in another one.
+  double send(std::size_t from, std::size_t to, std::uint64_t elements) {
+    const std::uint64_t bytes = elements * sizeof(float);
+    volume_.stages[from].pipeline += micro_batches_ * bytes;
+    const std::size_t ranks = step_.ranks / sizes_[kStages];
+    const double share = busiest_link(from, [&](std::size_t rank, const auto& receive) {
+      receive(rank + to * ranks - from * ranks, 1.0);
+    });
+    return time_of({1, static_cast<double>(bytes), 0}, share);
+  }
+
+  /// `share`: of busiest_link(). Within a host no time passes.
+  double time_of(CostTerms terms, double share) const {
+    terms.bytes *= share;
+    return share > 0 ? step_.costs.seconds(terms) : 0;
+  }
+
+  /// Returns busiest_link() while all groups of a stage along `axis` run an algorithm.
+  double link_share(std::size_t stage, Axis axis, Algorithm algorithm) {
+    const auto [found, is_new] = shares_.try_emplace({stage, axis, algorithm});
+    if (!is_new) return found->second;
+    const std::size_t n = sizes_[axis];
+    const std::size_t stride =
+        axis == kColumns ? 1 : sizes_[kColumns] * (axis == kData ? sizes_[kRows] : 1);
+    const bool doubles = algorithm == Algorithm::RecursiveDoubling;
+    const bool is_ring =
+        !std::has_single_bit(n) || (!doubles && algorithm != Algorithm::HalvingDoubling);
+    const auto receivers = [=](std::size_t rank, const auto& receive) {
+      const std::size_t place = rank / stride % n;
+      const std::size_t first = rank - place * stride;
+      if (is_ring) return receive(first + (place + 1) % n * stride, 1.0);
+      for (std::size_t distance = 1; distance < n; distance *= 2) {
+        const double part = doubles ? 1.0 / std::countr_zero(n)
+                                    : static_cast<double>(distance) / static_cast<double>(n - 1);
+        receive(first + (place ^ distance) * stride, part);
+      }
+    };
+    return found->second = busiest_link(stage, receivers);
+  }
+
+  /// Returns what the busiest link carries in one direction while each rank of a stage sends a
+  /// byte: `receivers(rank, receive)` calls `receive(to, part)` for those that get a part of it.
+  double busiest_link(std::size_t stage, const auto& receivers) const {
+    const std::size_t ranks = step_.ranks / sizes_[kStages];
+    std::map<std::size_t, double> sent, received;  // by host
+    double most = 0;
+    for (std::size_t rank = stage * ranks; rank < (stage + 1) * ranks; ++rank) {
+      receivers(rank, [&](std::size_t to, double part) {
+        const std::size_t host = rank / step_.ranks_per_host;
+        const std::size_t other = to / step_.ranks_per_host;
+        if (host != other) most = std::max({most, sent[host] += part, received[other] += part});
+      });
+    }
+    return most;
+  }
+
+  const TrainingStep& step_;
+  const std::array<std::size_t, 4> sizes_;  ///< by Axis
+  const std::size_t micro_batches_;
+  Volume volume_;
+  std::vector<double> forward_, backward_;  ///< seconds of a micro-batch in each stage
+  std::map<std::tuple<std::size_t, Axis, Algorithm>, double> shares_;
+};
+
+}  // namespace
+
+std::vector<Division> divisions_of(const TrainingStep& step) {
+  std::vector<Division> divisions;
+  for (std::size_t stages = 1; stages <= std::min(step.ranks, step.layers.size()); ++stages) {
+    const std::size_t micro_batches = stages > 1 ? step.micro_batches : 1;
+    for (std::size_t data = 1; data <= step.ranks / stages; ++data) {
+      if (step.batch % (data * micro_batches) != 0) continue;
+      for (std::size_t rows = 1; rows <= step.ranks / stages / data; ++rows) {
+        if (step.ranks % (stages * data * rows) != 0) continue;
+        divisions.push_back({data, rows, step.ranks / (stages * data * rows), stages});
+      }
+    }
+  }
+  return divisions;
+}
+
+Volume volume_of(const TrainingStep& step, const Division& division) {
+  return Prediction(step, division).run();
+}
+
+}  // namespace ronde::tool
