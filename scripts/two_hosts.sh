@@ -9,12 +9,13 @@
 #
 # RONDE_LINK_RATE      of the link, in both directions, as tc writes it (default: 1gbit)
 # RONDE_LINK_DELAY_MS  of the link, one way (default: none), by the tests' far_link
+# RONDE_LINK_BETWEEN   two hosts, such as 0,2: the delay is between these alone
 # RONDE_FAR_LINK       where far_link is (default: beside PROGRAM)
 # RONDE_HOSTS          how many hosts, all at one switch (default: 2)
 # RONDE_MPIEXEC        MPICH's launcher (default: mpiexec)
 set -u
 if (($# < 2)); then
-  sed -n '3,15s/^# \{0,1\}//p' "$0" >&2
+  sed -n '3,16s/^# \{0,1\}//p' "$0" >&2
   exit 2
 fi
 ranks=$1 program=$(realpath "$2")

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // A switch between network namespaces that holds every frame back for a while, so that hosts which
 // one machine plays are far from each other: far_link --delay-ms 10 --device ronde0 SPACE...
+// --between 0,2 delays only what goes between these two of the spaces, in both directions.
 // Each namespace of `ip netns` gets a tap device. Prints "ready" once they are there, and runs
 // until it is killed; the devices then go. Rates are left to tbf.
 #include <fcntl.h>
@@ -24,6 +25,7 @@
 #include <iostream>
 #include <map>
 #include <random>
+#include <set>
 #include <string>
 #include <system_error>
 #include <vector>
@@ -46,6 +48,7 @@ struct Options {
   double loss = 0;
   unsigned seed = 1;
   std::string device = "ronde0";
+  std::vector<std::size_t> between;  ///< empty: all
   std::vector<std::string> spaces;
 };
 
@@ -95,7 +98,8 @@ class Switch {
       : delay_(std::chrono::duration_cast<Clock::duration>(
             std::chrono::duration<double, std::milli>(options.delay_ms))),
         lost_(options.loss),
-        random_(options.seed) {
+        random_(options.seed),
+        between_(options.between.begin(), options.between.end()) {
     for (const std::string& space : options.spaces) {
       ports_.push_back({make_tap(space, options.device), POLLIN, 0});
     }
@@ -136,7 +140,14 @@ class Switch {
     if (got < static_cast<ssize_t>(kHeader + 12)) return;  // its device is down
     frame.bytes.resize(static_cast<std::size_t>(got));
     home_[address_in(frame, 6)] = port;
+    if (!is_far(frame)) return deliver(frame);
     if (frames_.size() < kMostFrames && !lost_(random_)) frames_.push_back(std::move(frame));
+  }
+
+  bool is_far(const Frame& frame) const {
+    if (between_.empty()) return true;
+    const auto home = home_.find(address_in(frame, 0));
+    return home != home_.end() && std::set{frame.from, home->second} == between_;
   }
 
   static std::string address_in(const Frame& frame, std::size_t offset) {
@@ -156,6 +167,7 @@ class Switch {
   const Clock::duration delay_;
   std::bernoulli_distribution lost_;
   std::mt19937 random_;
+  const std::set<std::size_t> between_;  ///< ports
   std::vector<pollfd> ports_;
   std::map<std::string, std::size_t> home_;  ///< the port of an address
   std::deque<Frame> frames_;                 ///< in the order in which they are due
@@ -172,6 +184,9 @@ int main(int count, char** words) {
   app.add_option("--loss", options.loss, "the part of the frames that is lost")
       ->check(CLI::Range(0.0, 1.0));
   app.add_option("--seed", options.seed, "of what is lost");
+  app.add_option("--between", options.between, "the numbers of two spaces")
+      ->delimiter(',')
+      ->expected(2);
   app.add_option("--device", options.device, "the name of the device in each namespace");
   app.add_option("spaces", options.spaces, "as `ip netns` names them")->required();
   CLI11_PARSE(app, count, words);

@@ -11,6 +11,7 @@
 #
 # RONDE_HOSTS          how many (default: 2); more than two are at a switch
 # RONDE_LINK_DELAY_MS  of the link, one way: RONDE_FAR_LINK, the tests' far_link, then carries it
+# RONDE_LINK_BETWEEN   two hosts, such as 0,2: the delay is between these alone
 
 spaces=()
 for ((host = 0; host < ${RONDE_HOSTS:-2}; ++host)); do spaces+=("rt$$-$host"); done
@@ -34,7 +35,7 @@ two_namespaces_join() {
   local host ready=
   if [[ -n ${RONDE_LINK_DELAY_MS:-} ]]; then
     exec {far_link_output}< <(exec "${RONDE_FAR_LINK:?}" --delay-ms "$RONDE_LINK_DELAY_MS" \
-      --device "$link" "${spaces[@]}")
+      ${RONDE_LINK_BETWEEN:+--between "$RONDE_LINK_BETWEEN"} --device "$link" "${spaces[@]}")
     far_link=$!
     read -ru "$far_link_output" ready
     [[ $ready == ready ]] || two_namespaces_skip "tap devices cannot be made here"
@@ -61,7 +62,7 @@ two_namespaces_make() {
     ip netns add "$space" || two_namespaces_skip "network namespaces cannot be made here" || return
   done
   two_namespaces_join || return
-  unset RONDE_HOSTS RONDE_LINK_DELAY_MS RONDE_FAR_LINK  # Ronde would warn of them
+  unset RONDE_HOSTS RONDE_LINK_DELAY_MS RONDE_LINK_BETWEEN RONDE_FAR_LINK  # Ronde would warn of them
   for host in "${!spaces[@]}"; do
     space=${spaces[host]}
     addresses+=("10.213.77.$((host + 1))")
