@@ -4,6 +4,7 @@
 
 #include "ronde/build_info.h"
 #include "tools/bench/bench.h"
+#include "tools/check/check.h"
 #include "tools/commands.h"
 
 namespace {
@@ -26,6 +27,7 @@ int main(int argc, char** argv) {
   int exit_code = EXIT_SUCCESS;
   ronde::tool::add_info(app, exit_code);
   ronde::tool::add_bench(app, exit_code);
+  ronde::tool::add_check(app, exit_code);
   ronde::tool::add_grid(app, exit_code);
   ronde::tool::add_prof(app, exit_code);
   const bool runs = argc > 1 && argv[1] == std::string("run");

@@ -16,9 +16,10 @@ namespace {
 
 using Benchmark = std::function<void(Session&)>;
 
-/// If all ranks fail alike, they leave together and rank 0 reports it; after any other error this
-/// rank just ends, and the launcher ends the others.
-int run(const BenchOptions& options, const GpuAccess& access, const Benchmark& benchmark) {
+}  // namespace
+
+int run_session(const std::string& name, const BenchOptions& options, const GpuAccess& access,
+                const Benchmark& benchmark) {
   const bool reports = launched_rank() == 0;
   const auto measure = [&] {
     check_bench_options(options);
@@ -31,16 +32,14 @@ int run(const BenchOptions& options, const GpuAccess& access, const Benchmark& b
       throw;
     } catch (const CommonError& error) {
       session.close();
-      if (reports) complain("ronde bench", error.what());
+      if (reports) complain(name, error.what());
       return EXIT_FAILURE;
     }
     session.close();
     return EXIT_SUCCESS;
   };
-  return exit_code_of("ronde bench", measure, reports);
+  return exit_code_of(name, measure, reports);
 }
-
-}  // namespace
 
 int launched_rank() {
   const EnvironmentLookup variables = process_environment();
@@ -69,7 +68,7 @@ void add_bench(CLI::App& app, int& exit_code, const GpuAccess& access) {
                         "Print the times of the cost model of the algorithms between hosts, too");
     }
     command->callback([options, access, benchmark = std::move(benchmark), &exit_code] {
-      exit_code = run(*options, access, benchmark);
+      exit_code = run_session("ronde bench", *options, access, benchmark);
     });
   };
   for (const CollectiveBenchmark& each : collective_benchmarks()) {

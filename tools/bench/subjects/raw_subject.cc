@@ -66,7 +66,7 @@ BackendContext RawSubject::context() {
   context.deadline = deadline(config_.init_timeout_s);
   context.notify_peers = [] {};  // nobody sleeps: all poll
   context.warn = [this](const std::string& text) {
-    if (topology().rank == 0) std::cerr << "ronde bench: " + text + '\n';
+    if (topology().rank == 0) std::cerr << "ronde: " + text + '\n';
   };
   return context;
 }
