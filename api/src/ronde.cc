@@ -205,6 +205,10 @@ void mark_step(std::uint64_t samples, ProcessSet set) {
   use("ronde::mark_step()", set)->mark_step(samples);
 }
 
+void record(std::string_view name, double value, ProcessSet set) {
+  use("ronde::record()", set)->record(name, value);
+}
+
 namespace {
 
 RuntimeSpan span_of(std::string_view name, ProcessSet set) try {

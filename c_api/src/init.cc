@@ -195,3 +195,10 @@ int ronde_timeline_stop(void) {
 int ronde_mark_step(uint64_t samples) {
   return guarded("ronde_mark_step", [&] { ronde::mark_step(samples); });
 }
+
+int ronde_record(const char* name, double value) {
+  return guarded("ronde_record", [&] {
+    expect(name != nullptr, "name is NULL");
+    ronde::record(name, value);
+  });
+}

@@ -27,12 +27,6 @@ std::int64_t ns_of(const Json& us) {
   return whole_ns(us.get<double>() * kNsPerUs);
 }
 
-/// Throws Error unless it is a whole number that is not negative.
-std::uint64_t count_of(const Json& json) {
-  if (json.is_number_unsigned()) return json.get<std::uint64_t>();
-  throw Error("it has " + json.dump() + " in place of a count");
-}
-
 Json to_json(const Distribution& distribution, Histograms histograms) {
   Json json = {{"count", distribution.count()},
                {"total_us", us_of(distribution.total_ns())},
@@ -50,7 +44,7 @@ Json to_json(const Distribution& distribution, Histograms histograms) {
 Distribution distribution_from(const Json& json) {
   std::vector<std::pair<std::int64_t, std::uint64_t>> bins;
   for (const Json& bin : json.value("histogram", Json::array())) {
-    bins.emplace_back(ns_of(bin.at(0)), count_of(bin.at(1)));
+    bins.emplace_back(ns_of(bin.at(0)), count_from_json(bin.at(1)));
   }
   // Operations that wait at the same time add up to more than the run took.
   const std::int64_t total = whole_ns(json.at("total_us").get<double>() * kNsPerUs, kMostOfAll);
@@ -74,10 +68,10 @@ Json to_json(int exponent, const MessageFigures& figures, Histograms histograms)
 
 MessageFigures message_from(const Json& json) {
   MessageFigures figures;
-  figures.count = count_of(json.at("count"));
-  figures.tensors = count_of(json.at("tensors"));
-  figures.bytes = count_of(json.at("bytes"));
-  figures.uncompressed_bytes = count_of(json.at("uncompressed_bytes"));
+  figures.count = count_from_json(json.at("count"));
+  figures.tensors = count_from_json(json.at("tensors"));
+  figures.bytes = count_from_json(json.at("bytes"));
+  figures.uncompressed_bytes = count_from_json(json.at("uncompressed_bytes"));
   for (std::size_t i = 0; i < kPhaseCount; ++i) {
     const auto phase = json.at("phases").find(to_string(static_cast<Phase>(i)));
     if (phase != json.at("phases").end()) figures.phases[i] = distribution_from(*phase);
@@ -88,6 +82,7 @@ MessageFigures message_from(const Json& json) {
 Json steps_json(const Figures& figures, Histograms histograms) {
   Json steps = {{"count", figures.steps},
                 {"samples", figures.samples},
+                {"timed_samples", figures.timed_samples},
                 {"time", to_json(figures.step_time, histograms)},
                 {"exposed", to_json(figures.exposed, histograms)}};
   if (figures.backward.count() > 0) steps["backward"] = to_json(figures.backward, histograms);
@@ -101,14 +96,15 @@ Json steps_json(const Figures& figures, Histograms histograms) {
 }
 
 void read_steps(const Json& json, Figures& figures) {
-  figures.steps = count_of(json.at("count"));
-  figures.samples = count_of(json.at("samples"));
+  figures.steps = count_from_json(json.at("count"));
+  figures.samples = count_from_json(json.at("samples"));
+  figures.timed_samples = count_from_json(json.value("timed_samples", Json(0U)));
   figures.step_time = distribution_from(json.at("time"));
   figures.exposed = distribution_from(json.at("exposed"));
   if (json.contains("backward")) figures.backward = distribution_from(json.at("backward"));
   if (!json.contains("last_bucket")) return;
   const Json& last = json.at("last_bucket");
-  figures.last_buckets = count_of(last.at("count"));
+  figures.last_buckets = count_from_json(last.at("count"));
   const auto count = static_cast<double>(figures.last_buckets);
   figures.last_bucket_bytes =
       static_cast<std::uint64_t>(whole_ns(last.at("bytes").get<double>() * count, kMostOfAll));
@@ -117,11 +113,39 @@ void read_steps(const Json& json, Figures& figures) {
 
 }  // namespace
 
+std::uint64_t count_from_json(const Json& json) {
+  if (json.is_number_unsigned()) return json.get<std::uint64_t>();
+  throw Error("it has " + json.dump() + " in place of a count");
+}
+
 int rank_from_json(const Json& json) {
   constexpr int kMost = 1'000'000;
   const bool is_huge = json.is_number_unsigned() && json.get<std::uint64_t>() > kMost;
   if (json.is_number_integer() && !is_huge && json >= -1 && json <= kMost) return json.get<int>();
   throw Error("it has rank " + json.dump());
+}
+
+Json points_json(const Points& points) {
+  Json json = Json::array();
+  for (const auto& [seconds, value] : points) json.push_back({seconds, value});
+  return json;
+}
+
+Points points_from_json(const Json& json) {
+  Points points;
+  if (json.empty()) throw Error("it has a series without a point");
+  for (const Json& point : json) {
+    const double seconds = point.at(0).get<double>();
+    // JSON has null in place of NaN and the infinities.
+    const double value = point.at(1).is_null() ? std::nan("") : point.at(1).get<double>();
+    if (point.size() != 2 || seconds < (points.empty() ? 0 : points.back().first)) {
+      throw Error("it has the point " + point.dump() + " behind one of " +
+                  std::to_string(points.empty() ? 0 : points.back().first) +
+                  " s: points are [seconds, number], ascending");
+    }
+    points.emplace_back(seconds, value);
+  }
+  return points;
 }
 
 Json counters_json(const Stats& stats) {
@@ -154,6 +178,14 @@ Json to_json(const Figures& figures, int rank, Histograms histograms) {
                      {"bytes", span.bytes},
                      {"time", to_json(span.time, histograms)}});
   }
+  Json& series = json["series"] = Json::object();
+  for (const auto& [name, recorded] : figures.series) {
+    const bool is_whole = histograms == Histograms::With;
+    const Points last = {recorded.points.back()};
+    series[name] = {{"count", recorded.count},
+                    {"points", points_json(is_whole ? recorded.points : last)}};
+  }
+  json["peak_bytes"] = figures.peak_bytes;
   json["thaws"] = figures.thaws;
   json["events"] = {{"written", figures.events}, {"lost", figures.lost_events}};
   json["counters"] = counters_json(figures.counters);
@@ -165,33 +197,40 @@ Figures figures_from_json(const Json& json) {
   figures.seconds = json.at("seconds");
   read_steps(json.at("steps"), figures);
   for (const Json& message : json.at("messages")) {
-    const std::uint64_t bytes = count_of(message.at("up_to_bytes"));
+    const std::uint64_t bytes = count_from_json(message.at("up_to_bytes"));
     if (!std::has_single_bit(bytes)) {
       throw Error("it has messages of up to " + std::to_string(bytes) + " bytes");
     }
     figures.messages[static_cast<int>(std::bit_width(bytes)) - 1] = message_from(message);
   }
-  figures.operations = count_of(json.at("operations").at("count"));
+  figures.operations = count_from_json(json.at("operations").at("count"));
   figures.gather = distribution_from(json.at("operations").at("gather"));
   figures.wait = distribution_from(json.at("operations").at("wait"));
   for (const Json& last : json.at("last_ranks")) {
-    figures.last_ranks[rank_from_json(last.at("rank"))] = {count_of(last.at("count")),
+    figures.last_ranks[rank_from_json(last.at("rank"))] = {count_from_json(last.at("count")),
                                                            ns_of(last.at("lost_us"))};
   }
   for (const Json& span : json.at("spans")) {
-    figures.spans[span.at("name")] = {count_of(span.at("bytes")),
+    figures.spans[span.at("name")] = {count_from_json(span.at("bytes")),
                                       distribution_from(span.at("time"))};
   }
-  for (const auto& [reason, count] : json.at("thaws").items()) {
-    figures.thaws[reason] = count_of(count);
+  const Json all_series = json.value("series", Json::object());
+  for (const auto& [name, recorded] : all_series.items()) {
+    Series& series = figures.series[name];
+    series.count = count_from_json(recorded.at("count"));
+    series.points = points_from_json(recorded.at("points"));
   }
-  figures.events = count_of(json.at("events").at("written"));
-  figures.lost_events = count_of(json.at("events").at("lost"));
+  figures.peak_bytes = count_from_json(json.value("peak_bytes", Json(0U)));
+  for (const auto& [reason, count] : json.at("thaws").items()) {
+    figures.thaws[reason] = count_from_json(count);
+  }
+  figures.events = count_from_json(json.at("events").at("written"));
+  figures.lost_events = count_from_json(json.at("events").at("lost"));
   for (const auto& [part, counters] : json.at("counters").items()) {
     StatsGroup& group = figures.counters.emplace_back();
     group.part = part;
     for (const auto& [name, value] : counters.items())
-      group.counters.emplace_back(name, count_of(value));
+      group.counters.emplace_back(name, count_from_json(value));
   }
   return figures;
 }

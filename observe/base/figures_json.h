@@ -2,6 +2,8 @@
 #pragma once
 
 #include <cstdint>
+#include <utility>
+#include <vector>
 
 #include "core/src/base/json.h"
 #include "ronde/figures.h"
@@ -23,8 +25,18 @@ nlohmann::ordered_json to_json(const Figures& figures, int rank,
 /// counts and quantiles. Throws nlohmann::json::exception where a member is missing or has another
 /// type, Error for numbers that no run can have.
 Figures figures_from_json(const nlohmann::ordered_json& json);
+/// Reads a count. Throws Error unless it is a whole number that is not negative.
+std::uint64_t count_from_json(const nlohmann::ordered_json& json);
 /// Reads a rank, or -1. Throws as figures_from_json().
 int rank_from_json(const nlohmann::ordered_json& json);
+
+using Points = std::vector<std::pair<double, double>>;
+/// Writes and reads the points of a Series: [[seconds, number or null], ...]. Throws Error where
+/// seconds are negative or descend, else as figures_from_json().
+/// @{
+nlohmann::ordered_json points_json(const Points& points);
+Points points_from_json(const nlohmann::ordered_json& json);
+/// @}
 
 /// Writes the parts of counters, each as an object.
 nlohmann::ordered_json counters_json(const Stats& stats);

@@ -63,6 +63,11 @@ std::string LostTime::latest() const {
   return latest->first < 0 ? "ranks of one host" : "rank " + std::to_string(latest->first);
 }
 
+double samples_per_s(const Profile& run) {
+  const double us = total_us(run.merged.step_time) / run.measured_ranks();
+  return us > 0 ? static_cast<double>(run.merged.timed_samples) / us * 1e6 : 0;
+}
+
 std::vector<LostTime> lost_times(const Profile& run) {
   const auto lost_a_step = [](const Figures& figures, int late) {
     const auto found = figures.last_ranks.find(late);

@@ -56,6 +56,10 @@ struct StepMeans {
 
 StepMeans step_means(const Profile& run);
 
+/// The samples of all ranks in a second of their steps, from the end of the first one on; 0 where
+/// they were not counted.
+double samples_per_s(const Profile& run);
+
 /// What a rank lost in a step, on average, by waiting for ranks that were late; in the run where no
 /// steps were counted.
 struct LostTime {

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "observe/report/profile.h"
 
+#include <algorithm>
+#include <cmath>
 #include <utility>
 
 #include "observe/base/figures_json.h"
@@ -52,6 +54,7 @@ double Profile::fusion_bytes() const {
 Json to_json(const Profile& profile) {
   Json json = {{"ronde_profile", kProfileLayout},
                {"version", profile.version},
+               {"run_report", report_of_run(profile)},
                {"world", profile.world},
                {"ranks", profile.ranks},
                {"hosts", profile.hosts},
@@ -66,6 +69,54 @@ Json to_json(const Profile& profile) {
     json["per_rank"].push_back(to_json(figures, rank));
   }
   return json;
+}
+
+Json report_of_run(const Profile& profile) {
+  const Figures& all = profile.merged;
+  const auto seconds = [&](const Distribution& times) {
+    return static_cast<double>(times.total_ns()) * 1e-9 / profile.measured_ranks();
+  };
+  Json series = Json::object();
+  for (const auto& [name, recorded] : all.series) series[name] = points_json(recorded.points);
+  return {{"framework", profile.framework},
+          {"ranks", profile.ranks},
+          {"steps", all.step_time.count() / std::max<std::size_t>(profile.per_rank.size(), 1)},
+          {"samples", all.timed_samples},
+          {"seconds", seconds(all.step_time)},
+          {"waiting_s", seconds(all.exposed)},
+          {"peak_bytes", all.peak_bytes},
+          {"series", std::move(series)}};
+}
+
+Profile profile_from_report(const Json& json) {
+  Profile profile;
+  profile.framework = json.at("framework");
+  profile.ranks = rank_from_json(json.at("ranks"));
+  Figures all;
+  all.steps = count_from_json(json.at("steps"));
+  all.timed_samples = all.samples = count_from_json(json.at("samples"));
+  all.peak_bytes = count_from_json(json.value("peak_bytes", Json(0U)));
+  all.seconds = json.at("seconds");
+  const double waiting_s = json.value("waiting_s", 0.0);
+  if (profile.ranks < 1 || all.steps < 1 || !(all.seconds > 0 && all.seconds < 1e9)) {
+    throw Error("\"ranks\", \"steps\" and \"seconds\" have to be positive");
+  }
+  if (!(waiting_s >= 0 && waiting_s <= all.seconds)) {
+    throw Error("\"waiting_s\" has to lie within \"seconds\"");
+  }
+  const auto equal_times = [&](double seconds) {
+    const std::int64_t ns = std::llround(seconds * 1e9);
+    const std::int64_t of_step = ns / static_cast<std::int64_t>(all.steps);
+    return Distribution::from(ns, of_step, {{of_step, all.steps}});
+  };
+  all.step_time = equal_times(all.seconds);
+  if (json.contains("waiting_s")) all.exposed = equal_times(waiting_s);
+  const Json series = json.value("series", Json::object());
+  for (const auto& [name, points] : series.items()) {
+    all.series[name].points = points_from_json(points);
+  }
+  profile.add(0, std::move(all));
+  return profile;
 }
 
 Profile profile_from_json(const Json& json) {

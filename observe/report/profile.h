@@ -15,6 +15,7 @@ namespace ronde {
 /// RONDE_PROFILE writes it; `ronde prof` reads it, or collects it from the files of a timeline.
 struct Profile {
   std::string source;  ///< the file or folder that it was read from; empty: this process
+  std::string framework = "Ronde";
   std::string version;
   std::string world;
   int ranks = 1;
@@ -53,5 +54,14 @@ inline constexpr int kProfileLayout = 1;
 nlohmann::ordered_json to_json(const Profile& profile);
 /// Reads what to_json() has written. Throws as figures_from_json().
 Profile profile_from_json(const nlohmann::ordered_json& json);
+
+/// The run report (docs/notes/run_report.md): the figures that runs of any framework have, which
+/// the profile has as its member "run_report".
+/// @{
+nlohmann::ordered_json report_of_run(const Profile& profile);
+/// Returns a profile whose figures, of all ranks, stand as those of rank 0. Throws as
+/// figures_from_json().
+Profile profile_from_report(const nlohmann::ordered_json& json);
+/// @}
 
 }  // namespace ronde

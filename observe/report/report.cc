@@ -54,6 +54,15 @@ void print_heading(const Profile& run, std::ostream& out) {
     out << "  without the figures of " << ranks_text(missing) << '\n';
   }
   for (const std::string& remark : remarks_of(run)) out << "  " << remark << '\n';
+  if (run.merged.peak_bytes > 0) {
+    out << fmt::format("  peak memory of a rank {}\n",
+                       amount_text(static_cast<double>(run.merged.peak_bytes)));
+  }
+  for (const auto& [name, series] : run.merged.series) {
+    const auto &first = series.points.front(), &last = series.points.back();
+    out << fmt::format("  {}: {:.4g} after {:.1f} s, {:.4g} after {:.1f} s\n", name, first.second,
+                       first.first, last.second, last.first);
+  }
   if (run.merged.lost_events > 0) {
     out << "  " << count_text(run.merged.lost_events, "event")
         << " came faster than they could be counted: the figures lack them\n";
@@ -115,10 +124,7 @@ void print_overlap(const Profile& run, std::ostream& out) {
   }
   out << "  a step takes " << time_text(step.time_us);
   if (step.backward_us > 0) out << ", of it backward " << time_text(step.backward_us);
-  if (run.merged.samples > 0 && run.merged.seconds > 0) {
-    out << fmt::format("; {:.1f} samples/s",
-                       static_cast<double>(run.merged.samples) / run.merged.seconds);
-  }
+  if (samples_per_s(run) > 0) out << fmt::format("; {:.1f} samples/s", samples_per_s(run));
   out << fmt::format("\n  exposed communication {} a step, {} of it\n", time_text(step.exposed_us),
                      percent_text(step.exposed_share()));
   if (step.backend_us > 0) {

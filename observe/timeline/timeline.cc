@@ -4,12 +4,14 @@
 #include "observe/timeline/timeline.h"
 
 #include <algorithm>
+#include <bit>
 #include <cerrno>
 #include <chrono>
 #include <cstring>
 
 #include "core/src/base/fmt.h"
 #include "core/src/base/json.h"
+#include "core/src/base/system.h"
 #include "observe/base/figures_json.h"
 #include "ronde/build_info.h"
 #include "ronde/error.h"
@@ -151,6 +153,7 @@ void Timeline::finish(const Stats& counters) {
   figures.events = events_ + lost_;
   figures.lost_events = lost_;
   figures.counters = counters;
+  figures.peak_bytes = peak_resident_bytes();
   flush(",\n\"figures\":" +
         to_json(figures, place_.rank)
             .dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace));
@@ -211,6 +214,11 @@ void Timeline::take(const Event& event) {
           "\"name\":\"{}\",\"args\":{{\"reason\":{}}}}}",
           place_.rank, kCommunication, us_of(event.time_ns),
           event.kind == EventKind::Frozen ? "frozen" : "thawed", json_text(event.text)));
+    case EventKind::Recorded:
+      return line(fmt::format(
+          "{{\"ph\":\"C\",\"pid\":{},\"ts\":{:.3f},\"name\":{},\"args\":{{\"value\":{}}}}}",
+          place_.rank, us_of(event.time_ns), json_text(event.text),
+          nlohmann::json(std::bit_cast<double>(event.bytes)).dump()));
   }
 }
 

@@ -119,6 +119,9 @@ CASE(arguments_of_other_functions) {
   CHECK_FAILS(RONDE_E_USAGE, "no timeline", ronde_timeline_stop());
   CHECK_FAILS(RONDE_E_INTERNAL, "/proc/no/rank", ronde_timeline_start("/proc/no", 0));
   CHECK_OK(ronde_mark_step(8));
+  CHECK_INVALID("name is NULL", ronde_record(NULL, 0.5));
+  CHECK_FAILS(RONDE_E_USAGE, "give a name of 1 to 64 bytes", ronde_record("", 0.5));
+  CHECK_OK(ronde_record("loss", 0.5));
   CHECK_FAILS(RONDE_E_TOO_SMALL, "bytes, size is 8", ronde_stats_json(small, sizeof(small)));
   CHECK_OK(ronde_barrier(NULL, &work));
   CHECK_INVALID("NULL", ronde_work_done(work, NULL));

@@ -1,9 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // Exchanges gradients as training does, for tests of what watches a run: observed_job STEPS
-// [slow-rank|turns|new-names]. Every sum is checked.
+// [slow-rank|turns|new-names]. Every sum is checked. Each rank prints what it
+// knows of itself by its own clock and by the kernel.
 #include <ronde/ronde.h>
 
+#include <chrono>
 #include <cstdint>
+#include <cstdio>
+#include <fstream>
 #include <stdexcept>
 #include <string>
 #include <string_view>
@@ -24,9 +28,42 @@ float value_of(int rank, int step, int gradient) {
   return static_cast<float>((rank + 1) * (step % 7 + gradient));
 }
 
+using Clock = std::chrono::steady_clock;
+
+/// The peak of resident memory, as the kernel says.
+long peak_kilobytes() {
+  std::ifstream file("/proc/self/status");
+  std::string word;
+  long kilobytes = 0;
+  while (file >> word && word != "VmHWM:") continue;
+  file >> kilobytes;
+  return kilobytes;
+}
+
+/// Has memory that is given back before the end: the peak is not what is resident then.
+void touch_much_memory() {
+  std::vector<char> much(std::size_t{96} << 20, 1);
+  volatile char last = much.back();
+  static_cast<void>(last);
+}
+
+struct Marked {
+  Clock::time_point before, after;
+};
+
+/// Prints the least and the most time from the end of the first step to that of the last one.
+void print_own_figures(const Marked& first, const Marked& last) {
+  const std::chrono::duration<double> least = last.before - first.after;
+  const std::chrono::duration<double> most = last.after - first.before;
+  std::printf("rank %d: %.9f to %.9f s, %ld kB\n", ronde::rank(), least.count(), most.count(),
+              peak_kilobytes());
+}
+
 void train(int steps, std::string_view pathology) {
   std::vector<std::vector<float>> gradients(kGradients, std::vector<float>(kElements));
   const int ranks = ronde::size();
+  Marked first, last;
+  touch_much_memory();
   for (int step = 0; step < steps; ++step) {
     const bool is_slow = (pathology == "slow-rank" && ronde::rank() == ranks - 1) ||
                          (pathology == "turns" && ronde::rank() == step % ranks);
@@ -52,12 +89,19 @@ void train(int steps, std::string_view pathology) {
         throw std::runtime_error("a wrong sum");
       }
     }
+    ronde::record("loss", 1.0 / (step + 1));
+    last.before = Clock::now();
     ronde::mark_step(8);
+    last.after = Clock::now();
+    if (step == 0) first = last;
   }
+  print_own_figures(first, last);
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
-  return ronde::main([&] { train(std::stoi(argv[1]), argc > 2 ? argv[2] : ""); });
+  const int code = ronde::main([&] { train(std::stoi(argv[1]), argc > 2 ? argv[2] : ""); });
+  std::printf("at most %ld kB\n", peak_kilobytes());
+  return code;
 }

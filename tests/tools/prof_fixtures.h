@@ -70,7 +70,7 @@ inline Figures ProfiledRun::figures(int rank) const {
   Figures all;
   all.seconds = steps * step_us / 1e6;
   all.steps = whole(steps);
-  all.samples = 16 * all.steps;
+  all.samples = all.timed_samples = 16 * all.steps;
   all.step_time = equal_times(steps, step_us);
   all.exposed = equal_times(steps, is_late && late_exposed_us >= 0 ? late_exposed_us : exposed_us);
   all.backward = equal_times(steps, backward_us);

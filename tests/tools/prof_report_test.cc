@@ -285,7 +285,8 @@ TEST_CASE("input that cannot be read is told in a line, with exit code 2") {
   const std::string whole = ProfiledRun().text();
   write_bytes(folder / "cut.json", whole.substr(0, 100));
   refused("report", "cut.json", "is cut at byte 100");
-  write_bytes(folder / "damaged.json", whole.substr(0, 100) + "}}]" + whole.substr(100));
+  const std::size_t world = whole.find("\"world\"");
+  write_bytes(folder / "damaged.json", whole.substr(0, world) + "}}]" + whole.substr(world));
   refused("report", "damaged.json", "is damaged at byte");
   write_bytes(folder / "list.json", "[1]");
   refused("report", "list.json", "is no profile");
@@ -334,6 +335,52 @@ TEST_CASE("compared runs show the change of each class in per cent, and warn of 
   CHECK_THAT(comparison({.tensors = 53, .fusion_bytes = "32MiB"}),
              StartsWith("these are different models: A sends 161 tensors") &&
                  Contains("RONDE_FUSION_BYTES: A=64MiB B=32MiB"));
+}
+
+TEST_CASE("runs of other frameworks stand beside Ronde's by speed, memory, waits and loss") {
+  const TemporaryFolder folder;
+  Profile own = ProfiledRun().profile();
+  own.merged.series["loss"].add(10, 0.5);
+  own.merged.peak_bytes = 200'000'000;
+  own.per_rank.at(0) = own.merged;
+  write_bytes(folder / "ronde.json", to_json(own).dump());
+  // 3,200 samples in 25 s are 128 a second, as many in 20 s of Ronde's profile 160.
+  const std::string ddp =
+      R"({"run_report": {"framework": "DDP", "ranks": 2, "steps": 100, "samples": 3200,
+          "seconds": 25, "waiting_s": 5, "peak_bytes": 300000000,
+          "series": {"loss": [[1, 2.5], [16, 0.75], [20, null]]}}})";
+  write_bytes(folder / "ddp.json", ddp);
+  const auto compare = [&](const std::string& text) {
+    write_bytes(folder / "other.json", text);
+    return run_command({"prof", "compare", folder / "ronde.json", folder / "other.json"});
+  };
+  const std::string out = ended(0, compare(ddp)).out;
+  for (const char* line :
+       {"  A Ronde      2      160.0  100 %              200.0             4.0 %",
+        "  B DDP        2      128.0   80 %              300.0              20 %",
+        "after 5.0 s     -  2.5", "after 15.0 s  0.5  2.5", "after 20.0 s  0.5  nan",
+        "B against A: a step takes 25 % more time (250 ms instead of 200 ms)"}) {
+    CHECK_THAT(out, Contains(line));
+  }
+  CHECK_THAT(out, !Contains("RONDE_") && !Contains("different models"));
+  const auto refused = [&](const std::string& part, const std::string& instead,
+                           const std::string& words) {
+    std::string text = ddp;
+    text.replace(text.find(part), part.size(), instead);
+    const auto result = ended(2, compare(text));
+    CHECK_THAT(result.err, Contains("other.json") && Contains(words));
+  };
+  refused("\"seconds\": 25", "\"seconds\": 0", "have to be positive");
+  refused("\"steps\": 100", "\"steps\": 0", "have to be positive");
+  refused("\"ranks\": 2", "\"ranks\": 0", "have to be positive");
+  refused("\"samples\": 3200", "\"samples\": -1", "it has -1 in place of a count");
+  refused("\"samples\"", "\"images\"", "'samples' not found");
+  refused("\"waiting_s\": 5", "\"waiting_s\": 26", "within \"seconds\"");
+  refused("[16, 0.75]", "[21, 0.75]", "ascending");
+  refused("[16, 0.75]", "[16]", "out of range");
+  refused("[[1, 2.5], [16, 0.75], [20, null]]", "[]", "without a point");
+  CHECK_THAT(ended(2, run_command({"prof", "report", folder / "ddp.json"})).err,
+             Contains("is a run report of DDP: read it with ronde prof compare"));
 }
 
 }  // namespace

@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
 #include <catch2/catch.hpp>
+#include <cstdint>
+#include <cstdio>
 #include <nlohmann/json.hpp>
 #include <string>
 
@@ -76,4 +79,53 @@ TEST_CASE("a small fusion buffer, and names that change, are findings of a real 
     const auto report = ended(0, run_command({"prof", "report", profile}));
     CHECK_THAT(report.out, Contains(row.begin) && Contains(row.more));
   }
+}
+
+TEST_CASE(
+    "a run report has the rate of the program's clock, the kernel's peak of memory, the loss") {
+  const TemporaryFolder folder;
+  const std::string profile = folder / "run.json", timeline = folder / "timeline";
+  constexpr int kSteps = 30;
+  // VmHWM may fall: Linux adds up pages that each core has counted, in batches.
+  constexpr std::uint64_t kKernelsError = 8 << 20;
+  const auto job = ended(0, launch(2, {std::to_string(kSteps)},
+                                   {{"RONDE_PROFILE", profile}, {"RONDE_TIMELINE", timeline}}));
+  const Json all = Json::parse(read_text(profile));
+  const Json& report = all.at("run_report");
+  CHECK(report.at("samples") == 2 * 8 * (kSteps - 1));
+  CHECK(report.at("steps") == kSteps - 1);
+  double least_s = 0, most_s = 0;
+  for (const Json& figures : all.at("per_rank")) {
+    double least = 0, most = 0;
+    unsigned long before = 0;
+    const std::string name = "rank " + figures.at("rank").dump() + ":";
+    const std::size_t at = job.out.find(name);
+    REQUIRE(at != std::string::npos);
+    REQUIRE(std::sscanf(job.out.c_str() + at + name.size(), " %lf to %lf s, %lu kB", &least, &most,
+                        &before) == 3);
+    least_s += least / 2;
+    most_s += most / 2;
+    CHECK(figures.at("peak_bytes") >= before * 1024 - kKernelsError);
+    // The 96 MiB that it had in between are not resident at the end.
+    CHECK(figures.at("peak_bytes") >= std::uint64_t{96} << 20);
+  }
+  CHECK(report.at("seconds") >= least_s * (1 - 1e-6));
+  CHECK(report.at("seconds") <= most_s * (1 + 1e-6));
+  unsigned long most = 0, kilobytes = 0;
+  const std::string words = "at most ";
+  for (std::size_t at = 0; (at = job.out.find(words, at)) != std::string::npos; ++at) {
+    REQUIRE(std::sscanf(job.out.c_str() + at + words.size(), "%lu", &kilobytes) == 1);
+    most = std::max(most, kilobytes);
+  }
+  CHECK(report.at("peak_bytes") <= most * 1024 + kKernelsError);
+  const Json& loss = report.at("series").at("loss");
+  REQUIRE(loss.size() == kSteps);
+  for (std::size_t i = 0; i < loss.size(); ++i) {
+    CHECK(loss.at(i).at(1) == 1.0 / (static_cast<double>(i) + 1));
+    if (i > 0) CHECK(loss.at(i).at(0) > loss.at(i - 1).at(0));
+  }
+  CHECK_THAT(read_text(timeline + "/rank1.json"),
+             Contains(R"("name":"loss","args":{"value":0.5})"));
+  CHECK_THAT(ended(0, run_command({"prof", "compare", profile, timeline})).out,
+             Contains("A Ronde") && Contains("loss") && Contains("0.03333"));
 }

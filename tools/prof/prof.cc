@@ -28,6 +28,10 @@ void report(const Options& options) {
   if (!options.html.empty()) prof::write_page(runs, options.html);
   prof::Json all = prof::Json::array();
   for (const Profile& each : runs) {
+    if (each.framework != Profile().framework) {
+      throw UsageError(each.source + " is a run report of " + each.framework +
+                       ": read it with ronde prof compare");
+    }
     if (options.json) {
       all.push_back(report_json(each));
       continue;

@@ -164,6 +164,13 @@ Figures figures(ProcessSet set = kGlobalSet);
 /// <ronde/torch.h> calls it.
 void mark_step(std::uint64_t samples = 0, ProcessSet set = kGlobalSet);
 
+/// Records a number of the program at this time, such as its loss or accuracy, for the run report
+/// (docs/notes/run_report.md) and the timeline. Throws UsageError for an empty name, or one of more
+/// than kEventText bytes.
+///
+///     ronde::record("loss", loss.item<double>());
+void record(std::string_view name, double value, ProcessSet set = kGlobalSet);
+
 /// Something that the program does, from construction to destruction: it stands in the figures and
 /// the timeline of the world of `set`. Does nothing before it is made and after its shutdown.
 ///

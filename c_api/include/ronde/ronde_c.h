@@ -394,6 +394,9 @@ RONDE_C_API int ronde_timeline_stop(void);
 /** Marks the end of a training step of so many samples of this rank, for the figures in
  * ronde_stats_json(), RONDE_PROFILE and the timeline. */
 RONDE_C_API int ronde_mark_step(uint64_t samples);
+/** Records a number at this time, such as the loss, for the run report and the timeline.
+ * RONDE_E_USAGE for an empty name, or one of more than 64 bytes. */
+RONDE_C_API int ronde_record(const char* name, double value);
 
 #ifdef __cplusplus
 }

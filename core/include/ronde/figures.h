@@ -80,6 +80,20 @@ struct MessageFigures {
   void merge(const MessageFigures& other);
 };
 
+/// The numbers that a program recorded under one name, such as its loss.
+struct Series {
+  std::uint64_t count = 0;  ///< recorded
+  /// Seconds since init and the number, at most kMostPoints: every `stride`-th, and the newest.
+  std::vector<std::pair<double, double>> points;
+  std::uint64_t stride = 1;  ///< a power of two
+
+  /// Adds a number of a time that is not before that of the last one.
+  void add(double seconds, double value);
+
+  /// The most points that are kept.
+  static constexpr std::size_t kMostPoints = 1024;
+};
+
 /// The use of the time of one rank since init, or of several ranks together.
 struct Figures {
   /// A rank that announced messages last.
@@ -99,9 +113,11 @@ struct Figures {
 
   std::uint64_t steps = 0;    ///< of several ranks the most
   std::uint64_t samples = 0;  ///< in all steps
-  Distribution step_time;     ///< from one step's end to the next
-  Distribution exposed;       ///< in a step: time in which threads of the program waited
-  Distribution backward;      ///< spans of that name
+  /// In the steps of step_time, which lacks the first one: its begin is not known.
+  std::uint64_t timed_samples = 0;
+  Distribution step_time;  ///< from one step's end to the next
+  Distribution exposed;    ///< in a step: time in which threads of the program waited
+  Distribution backward;   ///< spans of that name
   /// The bucket that started last in a step: its bytes, and the time from its start to the end of
   /// backward (or the first wait, if there is no such span). Sums over last_buckets steps.
   /// @{
@@ -119,6 +135,12 @@ struct Figures {
   std::map<int, Last> last_ranks;              ///< by rank of the group; -1: one of a host's
   std::map<std::string, Spans> spans;          ///< at most kMostSpanNames, and "others"
   std::map<std::string, std::uint64_t> thaws;  ///< of frozen schedules, by reason
+
+  /// Of ronde::record(), by name: at most kMostSpanNames, and "others". Of several ranks those of
+  /// the first that recorded the name.
+  std::map<std::string, Series> series;
+  /// The most memory that was resident in this process (VmHWM); of several ranks the largest.
+  std::uint64_t peak_bytes = 0;
 
   std::uint64_t events = 0;       ///< written
   std::uint64_t lost_events = 0;  ///< overwritten before they could be read

@@ -228,6 +228,9 @@ class Runtime {
   /// Marks the end of a step of training, with the number of its samples. RONDE_AUTOTUNE measures
   /// the steps of rank 0.
   void mark_step(std::uint64_t samples = 0);
+  /// Adds `value` to the Series of that name. Throws UsageError for an empty name, or one of more
+  /// than kEventText bytes.
+  void record(std::string_view name, double value);
   /// Returns the most recent events of this rank, oldest first. `lost`: number of earlier events.
   std::vector<Event> recent_events(std::uint64_t* lost = nullptr) const;
   /// Returns how far rank 0's clock is ahead, early and late in the run; empty if it is not known.

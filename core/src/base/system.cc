@@ -5,6 +5,7 @@
 #include <sys/resource.h>
 
 #include <cerrno>
+#include <fstream>
 #include <system_error>
 
 #include "ronde/error.h"
@@ -40,6 +41,16 @@ std::string errno_text(int code) {
     return "too many open files (ulimit -n is " + std::to_string(limit.rlim_cur) + ")";
   }
   return std::generic_category().message(code);
+}
+
+// getrusage() has the peak of the program that was replaced by exec(), too.
+std::uint64_t peak_resident_bytes() {
+  std::ifstream file("/proc/self/status");
+  for (std::string word; file >> word;) {
+    std::uint64_t kilobytes = 0;
+    if (word == "VmHWM:" && file >> kilobytes) return kilobytes * 1024;
+  }
+  return 0;
 }
 
 std::string host_name() {

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <cstddef>
+#include <cstdint>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -43,6 +44,9 @@ std::string to_hex(std::string_view bytes);
 
 /// "Connection refused" for ECONNREFUSED, "too many open files (ulimit -n is 32)" for EMFILE.
 std::string errno_text(int code);
+
+/// Returns the most memory that was ever resident in this process: VmHWM. 0: it is not known.
+std::uint64_t peak_resident_bytes();
 
 /// The name of this host, as gethostname() gives it.
 std::string host_name();

@@ -18,6 +18,13 @@ int exponent_of(std::uint64_t bytes) {
   return bytes <= 1 ? 0 : static_cast<int>(std::bit_width(bytes - 1));
 }
 
+/// The place of a name that the program has chosen, or that of "others".
+template <typename Value>
+Value& place_of(std::map<std::string, Value>& places, const std::string& name) {
+  const bool fits = places.contains(name) || places.size() < Figures::kMostSpanNames;
+  return places[fits ? name : "others"];
+}
+
 }  // namespace
 
 FigureReader::Operation& FigureReader::operation(std::uint64_t number) {
@@ -96,6 +103,8 @@ void FigureReader::take(const EventRecord& event, std::string_view text) {
     case EventKind::Thawed:
       ++figures_.thaws[std::string(text)];
       break;
+    case EventKind::Recorded:
+      return on_recorded(event, text);
   }
 }
 
@@ -216,13 +225,19 @@ void FigureReader::on_span(const EventRecord& event, std::string_view text) {
     figures_.backward.add(ns);
     backward_ended_ns_ = event.time_ns;
   } else {
-    const bool fits =
-        figures_.spans.contains(name) || figures_.spans.size() < Figures::kMostSpanNames;
-    Figures::Spans& spans = figures_.spans[fits ? name : "others"];
+    Figures::Spans& spans = place_of(figures_.spans, name);
     spans.bytes += event.bytes;
     spans.time.add(ns);
   }
   spans_.erase(open);
+}
+
+void FigureReader::on_recorded(const EventRecord& event, std::string_view text) {
+  Series& series = place_of(figures_.series, std::string(text));
+  const double seconds = static_cast<double>(event.time_ns - begun_ns_) * 1e-9;
+  // Threads write events in an order that differs from that of their times by microseconds.
+  const double last = series.points.empty() ? 0 : series.points.back().first;
+  series.add(std::max(seconds, last), std::bit_cast<double>(event.bytes));
 }
 
 void FigureReader::on_step(const EventRecord& event) {
@@ -240,6 +255,7 @@ void FigureReader::on_step(const EventRecord& event) {
   } else {
     for (const auto& [rank, ns] : lost_in_step_ns_) figures_.last_ranks[rank].lost_ns += ns;
     figures_.step_time.add(event.time_ns - step_begun_ns_);
+    figures_.timed_samples += event.bytes;
     figures_.exposed.add(exposed_ns_);
     const std::int64_t backward_ns = backward_ended_ns_ > 0 ? backward_ended_ns_ : first_wait_ns_;
     if (last_started_ns_ > 0 && backward_ns > 0) {

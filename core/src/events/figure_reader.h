@@ -7,6 +7,7 @@
 #include <string_view>
 #include <vector>
 
+#include "core/src/base/monotonic_clock.h"
 #include "ronde/figures.h"
 #include "ronde/plugin/events.h"
 
@@ -22,6 +23,10 @@ namespace ronde {
 /// Thread-safety: none.
 class FigureReader {
  public:
+  /// `begun_ns`: from which time on the seconds of a Series count.
+  explicit FigureReader(std::int64_t begun_ns = MonotonicClock::now().time_since_epoch() /
+                                                std::chrono::nanoseconds(1))
+      : begun_ns_(begun_ns) {}
   void take(const EventRecord& event, std::string_view text = {});
   /// Forgets which threads wait, after events were lost.
   void forget_waits() noexcept;
@@ -63,7 +68,9 @@ class FigureReader {
   void on_wait(const EventRecord& event);
   void on_span(const EventRecord& event, std::string_view text);
   void on_step(const EventRecord& event);
+  void on_recorded(const EventRecord& event, std::string_view text);
 
+  const std::int64_t begun_ns_;
   Figures figures_;
   std::vector<Operation> operations_;
   std::vector<Bucket> buckets_;

@@ -128,10 +128,22 @@ void merge_counters(Stats& stats, const Stats& other) {
 
 }  // namespace
 
+void Series::add(double seconds, double value) {
+  // The newest point stays at the end until the next one comes, unless it is one of every stride.
+  if (count > 0 && (count - 1) % stride != 0) points.pop_back();
+  points.emplace_back(seconds, value);
+  ++count;
+  if (points.size() <= kMostPoints) return;
+  for (std::size_t i = 0; 2 * i < points.size(); ++i) points[i] = points[2 * i];
+  points.resize((points.size() + 1) / 2);
+  stride *= 2;
+}
+
 void Figures::merge(const Figures& other) {
   seconds = std::max(seconds, other.seconds);
   steps = std::max(steps, other.steps);
   samples += other.samples;
+  timed_samples += other.timed_samples;
   step_time.merge(other.step_time);
   exposed.merge(other.exposed);
   backward.merge(other.backward);
@@ -151,6 +163,8 @@ void Figures::merge(const Figures& other) {
     spans[name].time.merge(span.time);
   }
   for (const auto& [reason, count] : other.thaws) thaws[reason] += count;
+  for (const auto& [name, recorded] : other.series) series.try_emplace(name, recorded);
+  peak_bytes = std::max(peak_bytes, other.peak_bytes);
   events += other.events;
   lost_events += other.lost_events;
   merge_counters(counters, other.counters);

@@ -12,6 +12,7 @@
 
 #include "core/src/base/monotonic_clock.h"
 #include "core/src/base/rank_list.h"
+#include "core/src/base/system.h"
 #include "core/src/base/text.h"
 #include "core/src/tune/tuned_values.h"
 #include "ronde/error.h"
@@ -441,6 +442,7 @@ Figures Engine::figures() const {
   Figures figures = events_->figures();
   figures.seconds = std::chrono::duration<double>(Clock::now() - made_).count();
   figures.counters = stats();
+  figures.peak_bytes = peak_resident_bytes();
   return figures;
 }
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ronde/runtime.h"
 
+#include <bit>
 #include <utility>
 
 #include "core/src/base/caller.h"
@@ -164,6 +165,18 @@ void Runtime::mark_step(std::uint64_t samples) {
              .operation = log.next_step(),
              .bytes = samples});
   engine.on_step();
+}
+
+void Runtime::record(std::string_view name, double value) {
+  const Engine& engine = usable(engine_);
+  if (name.empty() || name.size() > kEventText) {
+    throw UsageError(rank_name(engine.topology().rank) + ": record(\"" + std::string(name) +
+                     "\"): give a name of 1 to " + std::to_string(kEventText) + " bytes");
+  }
+  engine.events()->write({.time_ns = EventLog::now_ns(),
+                          .kind = EventKind::Recorded,
+                          .bytes = std::bit_cast<std::uint64_t>(value)},
+                         name);
 }
 
 std::vector<Event> Runtime::recent_events(std::uint64_t* lost) const {

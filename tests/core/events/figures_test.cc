@@ -272,3 +272,20 @@ TEST_CASE("figures are complete although more events were written than the ring 
   CHECK(figures.lost_events == 0);
   CHECK(figures.events == 10'000);
 }
+
+TEST_CASE("of more numbers than are kept a series has equally distant ones, and the newest") {
+  constexpr int kMost = 10'000;
+  ronde::Series series;
+  for (int i = 0; i < kMost; ++i) {
+    series.add(i, -i);
+    const auto& points = series.points;
+    REQUIRE(points.size() <= ronde::Series::kMostPoints);
+    REQUIRE(points.front().first == 0);
+    REQUIRE(points.back() == std::pair<double, double>(i, -i));
+    REQUIRE(2 * points.size() * series.stride > static_cast<std::size_t>(i));
+  }
+  CHECK(series.count == kMost);
+  for (std::size_t i = 0; i + 1 < series.points.size(); ++i) {
+    CHECK(series.points[i].first == static_cast<double>(i * series.stride));
+  }
+}

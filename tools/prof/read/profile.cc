@@ -20,12 +20,13 @@ Profile parse_profile(const fs::path& path) {
   if (json.contains("traceEvents")) {
     throw UsageError(path.string() + " is a file of a timeline: give its folder");
   }
-  if (!json.contains("ronde_profile")) {
+  const bool is_report = !json.contains("ronde_profile") && json.contains("run_report");
+  if (!is_report && !json.contains("ronde_profile")) {
     throw UsageError(path.string() + " is no profile: it has no member ronde_profile");
   }
-  check_layout(json.at("ronde_profile"), kProfileLayout, path);
+  if (!is_report) check_layout(json.at("ronde_profile"), kProfileLayout, path);
   try {
-    Profile run = profile_from_json(json);
+    Profile run = is_report ? profile_from_report(json.at("run_report")) : profile_from_json(json);
     run.source = path.string();
     return run;
   } catch (const std::exception& error) {

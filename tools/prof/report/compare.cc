@@ -53,8 +53,8 @@ std::vector<std::string> warnings(const std::vector<Profile>& runs) {
     const StepMeans other = step_means(runs[i]);
     constexpr double kOtherModel = 0.1;
     const double tensors = std::max(first.tensors, other.tensors);
-    if (std::abs(first.tensors - other.tensors) > kOtherModel * tensors &&
-        runs.front().merged.steps > 0 && runs[i].merged.steps > 0) {
+    if (std::abs(first.tensors - other.tensors) > kOtherModel * tensors && first.tensors > 0 &&
+        other.tensors > 0 && runs.front().merged.steps > 0 && runs[i].merged.steps > 0) {
       found.push_back(
           fmt::format("these are different models: A sends {:.0f} tensors of {} a step, "
                       "{} {:.0f} of {}",
@@ -85,6 +85,7 @@ void print_settings(const std::vector<Profile>& runs, std::ostream& out) {
     std::set<std::string> values;
     std::string line;
     for (std::size_t i = 0; i < runs.size(); ++i) {
+      if (runs[i].config.empty()) continue;  // of a timeline, or of another framework
       const std::string value = runs[i].config.contains(name) ? runs[i].setting(name) : "not known";
       values.insert(value);
       line += " " + letter(i) + "=" + (value.empty() ? "unset" : value);
@@ -134,6 +135,59 @@ void print_times(const std::vector<Profile>& runs, bool fine, std::ostream& out)
   table.print(out);
 }
 
+/// Speed, memory and waiting, by which runs of any framework compare.
+void print_runs(const std::vector<Profile>& runs, std::ostream& out) {
+  Table table({"run", "ranks", "samples/s", "of A", "peak MB of a rank", "waits, of a step"});
+  const double first = samples_per_s(runs.front());
+  for (std::size_t i = 0; i < runs.size(); ++i) {
+    const Profile& run = runs[i];
+    const double rate = samples_per_s(run);
+    const auto peak = static_cast<double>(run.merged.peak_bytes);
+    table.add(
+        {letter(i) + ' ' + run.framework, std::to_string(run.ranks),
+         rate > 0 ? number_text(rate, 1) : "-",
+         rate > 0 && first > 0 ? percent_text(rate / first) : "-",
+         peak > 0 ? number_text(peak / 1e6, 1) : "-",
+         run.merged.exposed.count() > 0 ? percent_text(step_means(run).exposed_share()) : "-"});
+  }
+  table.print(out);
+}
+
+/// The newest value at that time; what was recorded only before has its end.
+std::string value_at(const Points& points, double seconds) {
+  const auto after = std::ranges::upper_bound(points, seconds, {}, &Points::value_type::first);
+  if (after == points.begin()) return "-";
+  return fmt::format("{:.4g}", std::prev(after)->second);
+}
+
+/// What the runs recorded, at the quarters of the longest one.
+void print_series(const std::vector<Profile>& runs, std::ostream& out) {
+  std::map<std::string, double> last_s;
+  for (const Profile& run : runs) {
+    for (const auto& [name, series] : run.merged.series) {
+      last_s[name] = std::max(last_s[name], series.points.back().first);
+    }
+  }
+  for (const auto& [name, last] : last_s) {
+    std::vector<std::string> titles = {name};
+    for (std::size_t i = 0; i < runs.size(); ++i) titles.push_back(letter(i));
+    Table table(titles);
+    constexpr int kRows = 4;
+    for (int row = 1; row <= kRows; ++row) {
+      const double seconds = last * row / kRows;
+      std::vector<std::string> cells = {fmt::format("after {:.1f} s", seconds)};
+      for (const Profile& run : runs) {
+        const auto found = run.merged.series.find(name);
+        cells.push_back(found == run.merged.series.end() ? "-"
+                                                         : value_at(found->second.points, seconds));
+      }
+      table.add(std::move(cells));
+    }
+    out << '\n';
+    table.print(out);
+  }
+}
+
 }  // namespace
 
 void print_comparison(const std::vector<Profile>& runs, bool fine, std::ostream& out) {
@@ -155,6 +209,9 @@ void print_comparison(const std::vector<Profile>& runs, bool fine, std::ostream&
                        count_text(runs[i].ranks, "rank"), count_text(runs[i].merged.steps, "step"));
   }
   print_settings(runs, out);
+  out << '\n';
+  print_runs(runs, out);
+  print_series(runs, out);
   out << "\nPacking, communication and unpacking by size of the message, of one rank\n";
   print_times(runs, fine, out);
 }

@@ -96,12 +96,11 @@ Json data_of(const Profile& run) {
                      {"p50", us_of(communicate.quantile_ns(0.5)) / kUsInMs},
                      {"p99", us_of(communicate.quantile_ns(0.99)) / kUsInMs}});
   }
-  const double seconds = run.merged.seconds;
   return {{"source", run.source},
           {"ranks", run.ranks},
           {"hosts", run.hosts},
           {"steps", run.merged.steps},
-          {"samples_per_s", seconds > 0 ? static_cast<double>(run.merged.samples) / seconds : 0},
+          {"samples_per_s", samples_per_s(run)},
           {"step_ms", step.time_us / kUsInMs},
           {"backward_ms", step.backward_us / kUsInMs},
           {"exposed_ms", step.exposed_us / kUsInMs},

@@ -32,6 +32,7 @@ enum class EventKind : std::uint8_t {
   StepEnded,  ///< step number `operation`, with `bytes` samples
   Frozen,     ///< a schedule, from now on
   Thawed,     ///< the schedule; `text` says why
+  Recorded,   ///< Runtime::record(): `text` is the name, `bytes` the number by std::bit_cast
 };
 
 /// Events that follow another one of the same operation at the same time, and are written with it.
