@@ -357,6 +357,10 @@ void Timeline::on_span(const Event& event) {
     args = fmt::format("\"bytes\":{},\"bytes_per_s\":{:.0f}", event.bytes,
                        seconds > 0 ? static_cast<double>(event.bytes) / seconds : 0.0);
   }
+  if (!event.text.empty()) {
+    args += fmt::format("{}\"file\":{},\"offset\":{}", args.empty() ? "" : ",",
+                        json_text(event.text), event.offset);
+  }
   if (!is_backward) write_track_of(event.thread);
   slice(is_backward ? kBackward : kFirstThread + event.thread, "span", span.name, span.begun_ns,
         event.time_ns, args);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Exchanges gradients as training does, for tests of what watches a run: observed_job STEPS
-// [slow-rank|turns|new-names]. Every sum is checked. Each rank prints what it
+// [slow-rank|turns|new-names|slow-reader FILE]. Every sum is checked. Each rank prints what it
 // knows of itself by its own clock and by the kernel.
 #include <ronde/ronde.h>
 
@@ -59,14 +59,30 @@ void print_own_figures(const Marked& first, const Marked& last) {
               peak_kilobytes());
 }
 
-void train(int steps, std::string_view pathology) {
+/// Reads a part of the file as the loader of a batch does; rank 0 is slow at it.
+void read_batch(const std::string& path, int step) {
+  if (path.empty()) return;
+  const std::uint64_t offset = static_cast<std::uint64_t>(step) * 4096;
+  std::ifstream file(path, std::ios::binary);
+  std::vector<char> batch(4096);
+  ronde::Span span("read batch");
+  span.set_file(path, offset);
+  file.seekg(static_cast<std::streamoff>(offset));
+  file.read(batch.data(), static_cast<std::streamsize>(batch.size()));
+  span.add_bytes(static_cast<std::uint64_t>(file.gcount()));
+  if (ronde::rank() == 0) compute(2);
+}
+
+void train(int steps, std::string_view pathology, const std::string& path) {
   std::vector<std::vector<float>> gradients(kGradients, std::vector<float>(kElements));
   const int ranks = ronde::size();
   Marked first, last;
   touch_much_memory();
   for (int step = 0; step < steps; ++step) {
-    const bool is_slow = (pathology == "slow-rank" && ronde::rank() == ranks - 1) ||
-                         (pathology == "turns" && ronde::rank() == step % ranks);
+    read_batch(path, step);
+    const bool is_slow =
+        ((pathology == "slow-rank" || !path.empty()) && ronde::rank() == ranks - 1) ||
+        (pathology == "turns" && ronde::rank() == step % ranks);
     {
       const ronde::Span backward("backward");
       compute(is_slow ? 20 : 1);
@@ -101,7 +117,8 @@ void train(int steps, std::string_view pathology) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  const int code = ronde::main([&] { train(std::stoi(argv[1]), argc > 2 ? argv[2] : ""); });
+  const int code = ronde::main(
+      [&] { train(std::stoi(argv[1]), argc > 2 ? argv[2] : "", argc > 3 ? argv[3] : ""); });
   std::printf("at most %ld kB\n", peak_kilobytes());
   return code;
 }

@@ -117,6 +117,15 @@ void add_prof(CLI::App& app, int& exit_code) {
   merges->add_option("--torch", options->torch, "RANK=FILE: a trace of LibTorch's profiler");
   merges->add_flag("--hta", options->hta,
                    "Write files for Holistic Trace Analysis: operations as streams of a device");
+  auto* const exports =
+      add("export", "A timeline as tables for Pipit, pandas and Hatchet", [](const Options& given) {
+        const prof::fs::path folder = given.paths.front();
+        prof::export_timeline(
+            folder, given.output.empty() ? folder / "export" : prof::fs::path(given.output),
+            std::cout);
+      });
+  exports->add_option("folder", options->paths, "RONDE_TIMELINE")->required()->expected(1);
+  exports->add_option("-o,--output", options->output, "Folder to write (FOLDER/export)");
   add("hang", "Who keeps whom waiting, by the flight recorder's dumps",
       [](const Options& given) { prof::print_hang(given.paths.front(), std::cout); })
       ->add_option("folder", options->paths, "RONDE_DUMP")

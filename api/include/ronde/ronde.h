@@ -175,6 +175,7 @@ void record(std::string_view name, double value, ProcessSet set = kGlobalSet);
 /// the timeline of the world of `set`. Does nothing before it is made and after its shutdown.
 ///
 ///     ronde::Span span("load batch");
+///     span.set_file(path, offset);
 ///     span.add_bytes(file.read(buffer));
 class Span {
  public:
@@ -182,6 +183,9 @@ class Span {
   explicit Span(std::string_view name, ProcessSet set = kGlobalSet);
   /// So many bytes more were read or written in it.
   void add_bytes(std::uint64_t bytes) noexcept { span_.add_bytes(bytes); }
+  /// Its bytes are those of the file from `offset` on: timeline and `ronde prof export` name the
+  /// file, or the last kEventText bytes of its path.
+  void set_file(std::string_view path, std::uint64_t offset = 0) { span_.set_file(path, offset); }
   /// Ends it now.
   void end() noexcept { span_.end(); }
 

@@ -105,6 +105,8 @@ class RuntimeSpan {
 
   /// Adds bytes that were read or written in it.
   void add_bytes(std::uint64_t bytes) noexcept { bytes_ += bytes; }
+  /// Its bytes are those of the file from `offset` on.
+  void set_file(std::string_view path, std::uint64_t offset = 0);
   /// Ends it now.
   void end() noexcept;
 
@@ -112,6 +114,8 @@ class RuntimeSpan {
   std::shared_ptr<EventLog> log_;
   std::uint64_t number_ = 0;
   std::uint64_t bytes_ = 0;
+  std::string file_;
+  std::uint64_t offset_ = 0;
 };
 
 /// One rank of a group: owns the coordinator thread, the transport and the backends. Several may

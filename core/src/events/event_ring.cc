@@ -85,8 +85,9 @@ std::uint64_t EventRing::write(const EventRecord& event, std::string_view text,
                       kOrder);
   slot.words[2].store(joined(event.bucket, thread, kSmallBits), kOrder);
   slot.words[3].store(event.bytes, kOrder);
-  slot.words[4].store(event.kind == EventKind::Started
-                          ? event.uncompressed_bytes
+  slot.words[4].store(event.kind == EventKind::Started ? event.uncompressed_bytes
+                      : event.kind == EventKind::SpanEnded
+                          ? event.offset
                           : static_cast<std::uint64_t>(event.duration_ns),
                       kOrder);
   slot.words[5].store(joined(event.set, static_cast<std::uint32_t>(event.rank), 32), kOrder);
@@ -119,7 +120,8 @@ bool EventRing::copy(const Slot& slot, std::uint64_t state, Event& event) const 
   event.bytes = words[3];
   const bool started = event.kind == EventKind::Started;
   event.uncompressed_bytes = started ? words[4] : 0;
-  event.duration_ns = started ? 0 : static_cast<std::int64_t>(words[4]);
+  event.offset = event.kind == EventKind::SpanEnded ? words[4] : 0;
+  event.duration_ns = started || event.offset > 0 ? 0 : static_cast<std::int64_t>(words[4]);
   event.set = static_cast<std::uint32_t>(words[5]);
   event.rank = static_cast<std::int32_t>(words[5] >> 32);
   event.then = static_cast<ThenAlso>(words[6] >> 32);

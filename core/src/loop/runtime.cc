@@ -210,6 +210,8 @@ RuntimeSpan& RuntimeSpan::operator=(RuntimeSpan&& other) noexcept {
   log_ = std::exchange(other.log_, nullptr);
   number_ = other.number_;
   bytes_ = other.bytes_;
+  file_ = std::move(other.file_);
+  offset_ = other.offset_;
   return *this;
 }
 
@@ -219,7 +221,14 @@ void RuntimeSpan::end() noexcept {
   log->write({.time_ns = EventLog::now_ns(),
               .kind = EventKind::SpanEnded,
               .operation = number_,
-              .bytes = bytes_});
+              .bytes = bytes_,
+              .offset = offset_},
+             file_);
+}
+
+void RuntimeSpan::set_file(std::string_view path, std::uint64_t offset) {
+  file_ = path;
+  offset_ = offset;
 }
 
 /// A persistent operation of one engine, which it does not keep alive.

@@ -53,6 +53,33 @@ TEST_CASE("the ranks divide what they share, and each tensor is written once") {
   }
 }
 
+/// What all ranks have written or read in spans of this name.
+std::uint64_t bytes_in_spans(const std::string& name) {
+  const auto bytes = static_cast<std::int64_t>(ronde::figures().spans[name].bytes);
+  const at::Tensor sum =
+      ronde::allreduce(at::tensor(bytes, at::kLong), {.op = ronde::ReduceOp::Sum});
+  return static_cast<std::uint64_t>(sum.item<std::int64_t>());
+}
+
+TEST_CASE("figures have the bytes of a checkpoint's files, as the folder has them") {
+  const SharedFolder folder;
+  const std::uint64_t written = bytes_in_spans("write checkpoint file");
+  save_run(folder.path(), {2});
+  ronde::barrier();
+  std::uintmax_t on_disk = 0, manifests = 0;
+  for (const auto& entry : fs::recursive_directory_iterator(folder.path())) {
+    if (!entry.is_regular_file()) continue;
+    on_disk += entry.file_size();
+    if (entry.path().filename() == "manifest.json") manifests += entry.file_size();
+  }
+  REQUIRE(on_disk > manifests);
+  CHECK(bytes_in_spans("write checkpoint file") - written == on_disk);
+  const std::uint64_t read = bytes_in_spans("read checkpoint file");
+  Training resumed(folder.path(), {});
+  REQUIRE(resumed.resume() == 2);
+  CHECK(bytes_in_spans("read checkpoint file") - read >= on_disk);
+}
+
 /// Trains as far as `until`, and returns the samples that all ranks have seen.
 std::vector<std::int64_t> go_on(const fs::path& folder, std::vector<int> ranks, std::size_t batch,
                                 int until) {

@@ -48,4 +48,8 @@ void add_torch_trace(const TorchTrace& trace, const Clock& clock, TraceWriter& w
 /// device that is not there, as Holistic Trace Analysis wants.
 void write_hta(const fs::path& folder, const fs::path& to, std::ostream& out);
 
+/// Writes the files events.csv, for Pipit and pandas, and hatchet.json, for Hatchet, into the
+/// folder `to`. Says in `out` what was written and what is missing.
+void export_timeline(const fs::path& folder, const fs::path& to, std::ostream& out);
+
 }  // namespace ronde::prof

@@ -52,6 +52,13 @@ std::filesystem::path absolute_path(const std::filesystem::path& folder) {
   return folder.empty() ? folder : std::filesystem::absolute(folder, none);
 }
 
+/// A span of another layer than ronde::Span; an empty one after shutdown().
+RuntimeSpan span_of(std::string_view name, ProcessSet set) try {
+  return {runtime_of(set), name};
+} catch (const UsageError&) {
+  return {};
+}
+
 CheckpointLayout make_layout(const CheckpointOptions& options) {
   detail::check_member("ronde::Checkpoint", options.process_set);
   CheckpointLayout layout{
@@ -77,7 +84,8 @@ class Checkpoint::Impl {
       : log_(detail::rank_log(options.process_set)),
         options_(checked(std::move(options))),
         layout_(make_layout(options_)),
-        store_(absolute_path(folder)),
+        store_(absolute_path(folder),
+               [set = layout_.set](auto name) { return span_of(name, set); }),
         writer_(store_, layout_, options_.keep),
         stop_(options_.stop_signals, layout_.subject + "/stop", layout_.set) {
     agree_on_run();

@@ -68,26 +68,36 @@ void make_folders(const fs::path& path) {
   }
 }
 
-void write_all(int file, std::string_view bytes, const fs::path& path) {
+RuntimeSpan span_of(const BeginSpan& begin, std::string_view name, const fs::path& path) {
+  RuntimeSpan span = begin ? begin(name) : RuntimeSpan();
+  span.set_file(path.string());
+  return span;
+}
+
+void write_all(int file, std::string_view bytes, const fs::path& path, RuntimeSpan& span) {
   constexpr std::size_t kMostAtOnce = std::size_t{1} << 26;
   while (!bytes.empty()) {
     const ssize_t written = ::write(file, bytes.data(), std::min(bytes.size(), kMostAtOnce));
     if (written < 0 && errno == EINTR) continue;
     if (written < 0) fail("cannot write", path, errno);
+    span.add_bytes(static_cast<std::uint64_t>(written));
     bytes.remove_prefix(static_cast<std::size_t>(written));
   }
 }
 
 /// Creates or replaces a file and syncs it; sync_folder() must follow. `path` is for errors.
-void write_file(int folder, const std::string& name, std::string_view bytes, const fs::path& path) {
+void write_file(int folder, const std::string& name, std::string_view bytes, const fs::path& path,
+                const BeginSpan& begin_span) {
   constexpr mode_t kMode = 0666;
+  RuntimeSpan span = span_of(begin_span, "write checkpoint file", path / name);
   UniqueFd file(::openat(folder, name.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, kMode));
   if (!file) fail("cannot make", path / name, errno);
-  write_all(file.get(), bytes, path / name);
+  write_all(file.get(), bytes, path / name, span);
   if (::fsync(file.get()) != 0) fail("cannot make durable", path / name, errno);
 }
 
-std::string read_file(const fs::path& path) {
+std::string read_file(const fs::path& path, const BeginSpan& begin_span) {
+  RuntimeSpan span = span_of(begin_span, "read checkpoint file", path);
   UniqueFd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
   struct stat status = {};
   if (!file || ::fstat(file.get(), &status) != 0) fail("cannot read", path, errno);
@@ -99,6 +109,7 @@ std::string read_file(const fs::path& path) {
     if (got < 0) fail("cannot read", path, errno);
     if (got == 0) break;
     filled += static_cast<std::size_t>(got);
+    span.add_bytes(static_cast<std::uint64_t>(got));
   }
   bytes.resize(filled);
   return bytes;
@@ -147,7 +158,8 @@ std::vector<Found> folders_in(const fs::path& folder) {
   return all;
 }
 
-Sighting inspect(const fs::path& folder, const Name& name, bool committed) {
+Sighting inspect(const fs::path& folder, const Name& name, bool committed,
+                 const BeginSpan& begin_span) {
   Sighting sighting{.name = name, .committed = committed};
   std::set<std::int64_t> parts;
   std::error_code vanished;  // another rank may remove it
@@ -158,7 +170,7 @@ Sighting inspect(const fs::path& folder, const Name& name, bool committed) {
   sighting.parts.assign(parts.begin(), parts.end());
   if (!committed) return sighting;
   try {
-    std::string text = read_file(folder / kManifest);
+    std::string text = read_file(folder / kManifest, begin_span);
     if (decode_manifest(text).name != name) throw FormatError("it is another checkpoint's");
     sighting.manifest = std::move(text);
   } catch (const NewerVersion& error) {
@@ -184,21 +196,22 @@ void remove_checkpoint(const fs::path& folder) {
 
 /// Writes relative to the open folder, which a rank on another host may rename meanwhile; it then
 /// has the same manifest.
-void write_manifest(const Manifest& manifest, const fs::path& path) {
+void write_manifest(const Manifest& manifest, const fs::path& path, const BeginSpan& begin_span) {
   make_folders(path);  // this folder may have no part
   const UniqueFd folder = open_folder(path);
   const std::string temporary = std::string(kManifest) + "." + to_hex(random_bytes(4));
-  write_file(folder.get(), temporary, encode_manifest(manifest), path);
+  write_file(folder.get(), temporary, encode_manifest(manifest), path, begin_span);
   if (::renameat(folder.get(), temporary.c_str(), folder.get(), kManifest) != 0) {
     fail("cannot rename", path / temporary, errno);
   }
   sync_folder(folder.get(), path);
 }
 
-Part read_and_verify(const fs::path& folder, const PartSummary& summary, Copy copy) {
+Part read_and_verify(const fs::path& folder, const PartSummary& summary, Copy copy,
+                     const BeginSpan& begin_span) {
   const fs::path index = folder / part_file(summary.part, copy, ".json");
   const fs::path data = folder / part_file(summary.part, copy, ".pt");
-  Part part{.index = read_file(index)};
+  Part part{.index = read_file(index, begin_span)};
   if (checksum_text(part.index) != summary.index) {
     throw FormatError(index.string() + " is damaged: its checksum is not the manifest's");
   }
@@ -207,7 +220,7 @@ Part read_and_verify(const fs::path& folder, const PartSummary& summary, Copy co
   } catch (const FormatError& error) {
     throw FormatError(index.string() + " is damaged: " + error.what());
   }
-  part.data = read_file(data);
+  part.data = read_file(data, begin_span);
   if (part.data.size() != summary.bytes) {
     throw FormatError(data.string() + " has " + std::to_string(part.data.size()) + " bytes of " +
                       std::to_string(summary.bytes) + ": it is a part of a file");
@@ -240,7 +253,7 @@ std::string Store::prepare() const {
 std::vector<Sighting> Store::scan() const {
   std::vector<Sighting> sightings;
   for (const Found& found : folders_in(folder_)) {
-    sightings.push_back(inspect(found.path, found.name, found.committed));
+    sightings.push_back(inspect(found.path, found.name, found.committed, begin_span_));
   }
   return sightings;
 }
@@ -250,8 +263,8 @@ void Store::write_part(const Name& name, std::int64_t part, Copy copy, std::stri
   const fs::path path = partial(name);
   make_folders(path);
   const UniqueFd folder = open_folder(path);
-  write_file(folder.get(), part_file(part, copy, ".pt"), data, path);
-  write_file(folder.get(), part_file(part, copy, ".json"), index, path);
+  write_file(folder.get(), part_file(part, copy, ".pt"), data, path, begin_span_);
+  write_file(folder.get(), part_file(part, copy, ".json"), index, path, begin_span_);
   sync_folder(folder.get(), path);
 }
 
@@ -264,7 +277,7 @@ void Store::commit(const Manifest& manifest) const {
   };
   if (is_committed()) return;
   try {
-    write_manifest(manifest, from);
+    write_manifest(manifest, from, begin_span_);
     if (::rename(from.c_str(), to.c_str()) != 0) fail("cannot rename", from, errno);
   } catch (const Error&) {
     // A rank on another host may have committed it meanwhile.
@@ -327,7 +340,7 @@ Part Store::read_part(const Sighting& sighting, const PartSummary& summary) cons
     std::error_code unknown;
     if (!fs::exists(folder / part_file(summary.part, copy, ".json"), unknown)) continue;
     try {
-      return read_and_verify(folder, summary, copy);
+      return read_and_verify(folder, summary, copy, begin_span_);
     } catch (const Error& error) {
       problem += (problem.empty() ? "" : "; ") + std::string(error.what());
     }

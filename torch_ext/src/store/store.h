@@ -3,11 +3,13 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <limits>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "ronde/runtime.h"
 #include "torch_ext/src/store/manifest.h"
 
 namespace ronde::store {
@@ -22,6 +24,8 @@ struct Range {
 
   bool contains(std::int64_t sequence) const { return after < sequence && sequence < before; }
 };
+
+using BeginSpan = std::function<RuntimeSpan(std::string_view name)>;
 
 /// A part, read and verified.
 struct Part {
@@ -43,7 +47,9 @@ struct Part {
 /// same members at once.
 class Store {
  public:
-  explicit Store(std::filesystem::path folder) : folder_(std::move(folder)) {}
+  /// `begin_span`: begins a span of this name, for each file that is read or written; may be empty.
+  explicit Store(std::filesystem::path folder, BeginSpan begin_span = {})
+      : folder_(std::move(folder)), begin_span_(std::move(begin_span)) {}
 
   /// Creates the folder, and returns its identity on this host: device and inode.
   std::string prepare() const;
@@ -82,6 +88,7 @@ class Store {
   std::filesystem::path partial(const Name& name) const;
 
   std::filesystem::path folder_;
+  BeginSpan begin_span_;
 };
 
 }  // namespace ronde::store

@@ -28,7 +28,7 @@ enum class EventKind : std::uint8_t {
   WaitBegun,  ///< operation: a thread waits for it
   WaitEnded,  ///< operation
   SpanBegun,  ///< span number `operation`; `text` is its name
-  SpanEnded,  ///< span, in which `bytes` were read or written
+  SpanEnded,  ///< span, in which `bytes` were read or written: of file `text` from `offset` on
   StepEnded,  ///< step number `operation`, with `bytes` samples
   Frozen,     ///< a schedule, from now on
   Thawed,     ///< the schedule; `text` says why
@@ -64,6 +64,7 @@ struct EventRecord {
   /// Started: bytes without compression.
   std::uint64_t uncompressed_bytes = 0;
   std::int64_t duration_ns = 0;  ///< Packed, Unpacked
+  std::uint64_t offset = 0;      ///< SpanEnded
 };
 
 /// One event of one rank, for readers.
