@@ -56,4 +56,11 @@ void parse_command_line(CLI::App& app, int argc, const char* const* argv) {
   }
 }
 
+void require_divisible(const std::string& option, std::int64_t number, std::int64_t parts,
+                       const std::string& reason) {
+  if (number % parts == 0) return;
+  throw CLI::ValidationError(option, std::to_string(number) + " is not divisible by " +
+                                         std::to_string(parts) + ": " + reason);
+}
+
 }  // namespace example

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <stdexcept>
 #include <string>
@@ -28,5 +29,10 @@ int run_program(const std::string& name, int argc, const char* const* argv, cons
 
 /// Calls app.parse, and prints the text of --help. Throws CLI::ParseError, for --help too.
 void parse_command_line(CLI::App& app, int argc, const char* const* argv);
+
+/// Throws CLI::ValidationError, with the option and the reason, unless `number` is a multiple of
+/// `parts`.
+void require_divisible(const std::string& option, std::int64_t number, std::int64_t parts,
+                       const std::string& reason);
 
 }  // namespace example

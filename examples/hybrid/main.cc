@@ -58,13 +58,6 @@ Options parse_options(int argc, const char* const* argv) {
   return options;
 }
 
-void require_divisible(const std::string& option, std::int64_t number, std::int64_t parts,
-                       const std::string& reason) {
-  if (number % parts == 0) return;
-  throw CLI::ValidationError(option, std::to_string(number) + " is not divisible by " +
-                                         std::to_string(parts) + ": " + reason);
-}
-
 void check(const Options& options) {
   const int ranks = ronde::size();
   if (ranks % options.split != 0) {
@@ -72,10 +65,10 @@ void check(const Options& options) {
                                               " ranks cannot be divided into groups of " +
                                               std::to_string(options.split));
   }
-  require_divisible("--hidden", options.hidden, options.split,
-                    "each rank of a group holds as many units of the hidden layer");
-  require_divisible("--batch", options.batch, ranks / options.split,
-                    "each group of ranks takes as many images of a batch");
+  example::require_divisible("--hidden", options.hidden, options.split,
+                             "each rank of a group holds as many units of the hidden layer");
+  example::require_divisible("--batch", options.batch, ranks / options.split,
+                             "each group of ranks takes as many images of a batch");
 }
 
 void describe(const Net& net, const ronde::Grid& grid) {
