@@ -52,4 +52,5 @@ ronde_summary_target("resnet example" resnet_synthetic "${no_example} or LibTorc
 ronde_summary_target("digits example" digits "${no_example}, LibTorch or zlib")
 ronde_summary_target("hybrid example" hybrid "${no_example}, LibTorch or zlib")
 ronde_summary_target("gan example   " gan "${no_example} or LibTorch")
+ronde_summary_target("pipeline      " pipeline "${no_example} or LibTorch")
 ronde_summary_target("kmeans example" kmeans "${no_example} or zlib")
