@@ -12,6 +12,10 @@ namespace ronde {
 
 class WorkState;
 
+namespace detail {
+class Suspension;
+}
+
 /// Handle to a submitted operation. Copies share the operation; all members may be called from any
 /// thread. Dropping the last handle neither cancels nor waits: buffers stay alive until completion,
 /// and an error that was never read is logged. In a child of fork() every call throws UsageError.
@@ -67,6 +71,8 @@ class Work {
   void on_done(std::function<void()> callback) const;
 
  private:
+  friend class detail::Suspension;
+
   std::shared_ptr<WorkState> state_;
 };
 

@@ -98,13 +98,15 @@ class WorkState {
   int source() { return expect_success("source()"), source_; }
   int last_rank() { return expect_success("last_rank()"), last_rank_; }
   /// @}
+  /// Waits until the operation has reached `goal`, or `deadline` passes.
+  void wait(Stage goal, WaitHelper::TimePoint deadline);
   /// Waits until the operation is done, or returns false when `deadline` passes. Throws the error
   /// of a failed operation.
   bool wait_until(WaitHelper::TimePoint deadline);
   /// As Work::wait_on().
   void wait_on(void* stream);
   void on_done(std::function<void()> callback);
-  /// Blocks until the operation has reached `goal`, or `deadline` passes.
+  /// The same without running the engine.
   void block(Stage goal, WaitHelper::TimePoint deadline);
 
   std::uint64_t number() const noexcept { return number_; }
@@ -131,8 +133,6 @@ class WorkState {
   }
 
  private:
-  /// Calls WaitHelper::help(), or blocks without an engine.
-  void wait(Stage goal, WaitHelper::TimePoint deadline);
   void report_read(const std::exception_ptr& error) const noexcept;
   /// Throws unless the operation has succeeded; `asked` is the function that was called.
   void expect_success(const char* asked);

@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "ronde/coroutine.h"
+
+#include <algorithm>
+#include <vector>
+
+#include "core/src/base/caller.h"
+#include "core/src/base/monotonic_clock.h"
+#include "core/src/op/work_state.h"
+#include "ronde/completion_queue.h"
+
+namespace ronde {
+namespace {
+
+using std::chrono::nanoseconds;
+
+/// How long a thread runs the engine for its first coroutine, as Work::wait() does, before it
+/// sleeps until any may continue: sleeping takes longer than a small operation.
+constexpr std::chrono::microseconds kPatience{50};
+
+}  // namespace
+
+namespace detail {
+
+/// Those of a thread.
+struct SuspendedCoroutines {
+  static const std::shared_ptr<SuspendedCoroutines>& of_this_thread() {
+    thread_local const auto of_thread = std::make_shared<SuspendedCoroutines>();
+    return of_thread;
+  }
+
+  bool resume_first() {
+    const auto first =
+        std::ranges::find_if(waiting, [](const Suspension* each) { return each->is_over(); });
+    if (first == waiting.end()) return false;
+    const std::coroutine_handle<> coroutine = (*first)->coroutine_;
+    waiting.erase(first);  // before it destroys or suspends others
+    coroutine.resume();
+    return true;
+  }
+
+  void run_engine(MonotonicClock::time_point deadline) {
+    waiting.front()->state_->wait(Stage::Done, deadline);
+  }
+
+  /// Has the engine delay no operation.
+  void ask() {
+    for (const Suspension* const each : waiting) each->state_->ask();
+  }
+
+  /// May return before any is over.
+  void sleep(nanoseconds duration) {
+    if (!queue) queue.emplace();
+    ask();
+    for (Suspension* const each : waiting) {
+      if (!std::exchange(each->is_watched_, true)) queue->add(Work(each->state_), 0);
+    }
+    queue->next(duration);
+  }
+
+  std::vector<Suspension*> waiting;  ///< in the order in which they suspended
+  std::optional<CompletionQueue> queue;
+};
+
+Suspension::~Suspension() {
+  if (thread_) std::erase(thread_->waiting, this);
+}
+
+bool Suspension::is_over() const {
+  if (!state_) return true;
+  state_->expect_own_process("co_await");
+  return state_->done();
+}
+
+void Suspension::suspend(std::coroutine_handle<> coroutine) {
+  if (is_loop_thread() || EngineScope::is_inside()) {
+    throw UsageError(
+        "co_await of a Work in a callback of Ronde: the coroutine would continue on this thread, "
+        "which must not wait. Start the coroutine on a thread of the program");
+  }
+  coroutine_ = coroutine;
+  thread_ = SuspendedCoroutines::of_this_thread();
+  thread_->waiting.push_back(this);
+}
+
+}  // namespace detail
+
+bool resume_coroutine(nanoseconds duration) {
+  detail::SuspendedCoroutines& all = *detail::SuspendedCoroutines::of_this_thread();
+  if (all.resume_first()) return true;
+  if (all.waiting.empty()) return false;
+  if (duration <= nanoseconds(0)) return all.ask(), false;
+  const auto begin = MonotonicClock::now();
+  all.run_engine(begin + std::min<nanoseconds>(duration, kPatience));
+  while (!all.resume_first()) {
+    const nanoseconds left = duration - (MonotonicClock::now() - begin);
+    if (left <= nanoseconds(0)) return false;
+    all.sleep(left);
+  }
+  return true;
+}
+
+}  // namespace ronde
