@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <ronde/process_set.h>
+#include <torch/nn/module.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/types.h>
+
+#include <cstdint>
+#include <vector>
+
+/// A mixture of experts divided among ranks after S. Singh et al., "A Hybrid
+/// Tensor-Expert-Data Parallelism Approach to Optimize Mixture-of-Experts Training", ICS 2023,
+/// https://arxiv.org/abs/2303.06318. Each token goes to one expert (W. Fedus et al., "Switch
+/// Transformers", 2021, https://arxiv.org/abs/2101.03961, section 2.1), none is dropped.
+namespace experts {
+
+/// Where a rank is along an axis of the grid.
+struct Place {
+  int index = 0;
+  int count = 1;
+  ronde::ProcessSet ranks = {};
+};
+
+/// Where the parts of a layer of experts are: `expert` ranks have different experts and tokens,
+/// `tensor` ranks parts of the same experts, and the same tokens.
+struct Division {
+  Place expert;
+  Place tensor;
+};
+
+/// Experts, each a linear layer, relu and a linear layer without bias, and the router that chooses
+/// one for each token. The numbers of experts and of hidden units must be divisible by those of
+/// ranks. Every rank draws all weights, as torch::nn::Linear, and keeps its own.
+class MixtureImpl : public torch::nn::Module {
+ public:
+  MixtureImpl(std::int64_t width, std::int64_t hidden, std::int64_t experts,
+              const Division& division);
+
+  /// Maps tokens [n, width], the same on all tensor ranks, to the outputs of their experts, each
+  /// times the router's probability of it. Forward and backward are collective.
+  torch::Tensor forward(const torch::Tensor& tokens);
+
+  torch::nn::Linear router{nullptr};
+  torch::Tensor widen;   ///< [experts here, hidden / tensor.count, width]
+  torch::Tensor bias;    ///< [experts here, hidden / tensor.count]
+  torch::Tensor narrow;  ///< [experts here, width, hidden / tensor.count]
+
+  /// Of the last forward(), over the tokens of all ranks: 1 where all experts get as many, and up
+  /// to their number (Switch Transformers, equation 4, without its factor alpha).
+  torch::Tensor imbalance;
+
+ private:
+  torch::Tensor exchange(const torch::Tensor& tokens, const torch::Tensor& chosen) const;
+  torch::Tensor run_experts(const torch::Tensor& tokens, const torch::Tensor& experts) const;
+
+  Division division_;
+};
+TORCH_MODULE(Mixture);
+
+/// Images of 8x8 pixels to scores of the ten digits: a layer that every rank has, a mixture with a
+/// bypass, and another layer that every rank has. An image is a token.
+class NetImpl : public torch::nn::Module {
+ public:
+  NetImpl(std::int64_t hidden, std::int64_t experts, const Division& division);
+
+  torch::Tensor forward(const torch::Tensor& images);
+  const torch::Tensor& imbalance() const { return mixture_->imbalance; }
+
+  /// Returns the parameters of which the ranks of an expert and of a tensor axis have parts.
+  std::vector<torch::Tensor> expert_parameters() const;
+  /// Returns the parameters that are the same on all ranks.
+  std::vector<torch::Tensor> shared_parameters() const;
+
+ private:
+  torch::nn::Linear first_;
+  Mixture mixture_;
+  torch::nn::Linear last_;
+};
+TORCH_MODULE(Net);
+
+/// Numbers of a token.
+inline constexpr std::int64_t kWidth = 64;
+
+}  // namespace experts

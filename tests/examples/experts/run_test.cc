@@ -1,0 +1,131 @@
+// SPDX-License-Identifier: Apache-2.0
+// The program as a user runs it, against the mixture in one process without Ronde that computes
+// every expert for every image.
+#include <ronde/torch/distributed_sampler.h>
+#include <torch/torch.h>
+// LibTorch defines a CHECK of its own; in the tests it is Catch2's.
+#undef CHECK
+#include <catch2/catch.hpp>
+#include <string>
+#include <vector>
+
+#include "digits/digits.h"
+#include "tests/support/processes/launch.h"
+#include "tests/support/processes/temporary_folder.h"
+
+namespace {
+
+using Catch::Contains;
+using namespace ronde::test;
+
+constexpr int kExperts = 4;
+constexpr int kHidden = 120;
+
+struct Expert {
+  torch::nn::Linear widen{64, kHidden};
+  torch::nn::Linear narrow{torch::nn::LinearOptions(kHidden, 64).bias(false)};
+};
+
+/// The dense mixture: no image travels, and what an image has not chosen is multiplied by zero.
+struct Dense {
+  torch::nn::Linear first{64, 64};
+  torch::nn::Linear router{64, kExperts};
+  std::vector<Expert> experts = std::vector<Expert>(kExperts);
+  torch::nn::Linear last{64, 10};
+  torch::Tensor choices = torch::zeros({kExperts}, torch::kInt64);  ///< of each expert so far
+
+  std::vector<torch::nn::Linear> layers() const {
+    std::vector<torch::nn::Linear> all = {first, router, last};
+    for (const Expert& expert : experts) all.insert(all.end(), {expert.widen, expert.narrow});
+    return all;
+  }
+
+  torch::Tensor loss(const torch::Tensor& images, const torch::Tensor& digits) {
+    const torch::Tensor x = torch::relu(first(images.flatten(1)));
+    const torch::Tensor probability = torch::softmax(router(x), 1);
+    const torch::Tensor chosen = torch::one_hot(probability.argmax(1), kExperts);
+    choices += chosen.sum(0);
+    const torch::Tensor imbalance =
+        4.0 * (chosen.to(torch::kFloat64).mean(0) * probability.mean(0)).sum();
+    torch::Tensor y = x;
+    for (std::int64_t i = 0; i < kExperts; ++i) {
+      Expert& expert = experts[static_cast<std::size_t>(i)];
+      const torch::Tensor factor = (probability * chosen).select(1, i).unsqueeze(1);
+      y = y + factor * expert.narrow(torch::relu(expert.widen(x)));
+    }
+    return torch::cross_entropy_loss(last(torch::relu(y)), digits) + 0.1 * imbalance;
+  }
+};
+
+/// The losses of its training on whole batches.
+std::vector<double> dense_losses(int epochs) {
+  torch::manual_seed(1);
+  Dense net;
+  std::vector<torch::Tensor> parameters;
+  for (torch::nn::Linear layer : net.layers()) {
+    layer->to(torch::kFloat64);
+    for (const torch::Tensor& parameter : layer->parameters()) parameters.push_back(parameter);
+  }
+  torch::optim::SGD sgd(parameters, torch::optim::SGDOptions(0.05).momentum(0.9));
+  const example::Digits digits = example::read_digits().train;
+  const ronde::DistributedSampler order(1440, {.seed = 1, .rank = 0, .size = 1});
+  const auto loader = torch::data::make_data_loader(digits, order, 48);
+  std::vector<double> losses;
+  for (int epoch = 0; epoch < epochs; ++epoch) {
+    for (const auto& batch : *loader) {
+      sgd.zero_grad();
+      const torch::Tensor loss = net.loss(batch.data, batch.target);
+      loss.backward();
+      sgd.step();
+      losses.push_back(loss.item<double>());
+    }
+  }
+  CAPTURE(net.choices);  // images travel to all ranks, unevenly
+  CHECK(net.choices.min().item<std::int64_t>() > 100);
+  CHECK(net.choices.max().item<std::int64_t>() > 800);
+  return losses;
+}
+
+}  // namespace
+
+TEST_CASE("on every grid of one to eight ranks each step's loss is the dense mixture's") {
+  const TemporaryFolder folder;
+  const std::string file = folder / "losses.csv";
+  const std::vector<double> expected = dense_losses(2);
+  REQUIRE(expected.size() == 60);
+  CHECK(expected.back() < expected.front() / 2);
+  struct Layout {
+    int data, expert, tensor;
+  };
+  for (const auto& [data, expert, tensor] : {Layout{1, 1, 1}, Layout{2, 1, 1}, Layout{1, 4, 1},
+                                             Layout{1, 1, 5}, Layout{1, 2, 2}, Layout{2, 2, 2}}) {
+    const auto text = [](int number) { return std::to_string(number); };
+    const std::string grid = text(data) + " x " + text(expert) + " x " + text(tensor);
+    INFO("grid " << grid);
+    const std::string printed =
+        launch_well(data * expert * tensor, {"--expert-ranks", text(expert), "--tensor-ranks",
+                                             text(tensor), "--epochs", "2", "--losses", file});
+    check_near(read_numbers(file), expected);
+    // An expert has 64 x 120 + 120 + 120 x 64 parameters. Of each of 2880 images travel 64 doubles
+    // four times, and an integer of 8 bytes.
+    const int bytes = 2880 * (4 * 64 * 8 + 8);
+    CHECK_THAT(printed, Contains("grid " + grid + ":") &&
+                            Contains("a rank holds " + text(4 * 15480 / expert / tensor) +
+                                     " of 61920 parameters") &&
+                            Contains(text(bytes) + " bytes counted, " + text(bytes) +
+                                     " by formula, " + text(tensor * bytes) + " with duplicates"));
+  }
+}
+
+TEST_CASE("what cannot be divided among the ranks is refused with the reason, once") {
+  check_refused_once(2, {"--tensor-ranks", "3"},
+                     "experts: --tensor-ranks: the 2 ranks cannot be divided into groups of 3");
+  check_refused_once(2, {"--expert-ranks", "2", "--tensor-ranks", "2"},
+                     "experts: --expert-ranks: the 2 ranks cannot be divided into groups of 4");
+  check_refused_once(2, {"--expert-count", "3"},
+                     "experts: --expert-count: 3 is not divisible by 2");
+  check_refused_once(2, {"--tensor-ranks", "2", "--hidden", "7"},
+                     "experts: --hidden: 7 is not divisible by 2");
+  check_refused_once(2, {"--batch", "47"}, "experts: --batch: 47 is not divisible by 2");
+  check_refused_once(2, {"--expert-ranks", "0"}, "experts: --expert-ranks");
+}
