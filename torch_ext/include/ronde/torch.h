@@ -19,6 +19,7 @@
 #include "ronde/torch/learning_rate.h"
 #include "ronde/torch/metrics.h"
 #include "ronde/torch/objects.h"
+#include "ronde/torch/pruned_optimizer.h"
 #include "ronde/torch/random.h"
 #include "ronde/torch/replicas.h"
 #include "ronde/torch/script.h"

@@ -16,6 +16,7 @@
 
 #include "ronde/error.h"
 #include "ronde/torch/jorge.h"
+#include "ronde/torch/pruned_optimizer.h"
 #include "torch_ext/src/common/tensor_request.h"
 #include "torch_ext/src/gradients/gradient_exchange.h"
 #include "torch_ext/src/gradients/gradient_hooks.h"
@@ -128,12 +129,21 @@ void check_lbfgs(const DistributedOptimizerOptions& options) {
       "Sum, and no local_parameters. Use Adam, AdamW, SGD, RMSprop or Adagrad");
 }
 
-void check_jorge(const DistributedOptimizerOptions& options) {
-  const bool of_deltas = options.op == ReduceOp::Adasum && options.adasum_of_deltas;
-  if (!of_deltas && options.local_parameters.empty()) return;
-  throw UsageError(
-      "the ranks divide the preconditioners of ronde::Jorge, so their gradients must be equal: set "
-      "adasum_of_deltas to false, and step local parameters by an optimizer of their own");
+/// Ronde's own inner optimizers.
+void check_own(const torch::optim::Optimizer& inner, const DistributedOptimizerOptions& options) {
+  const bool is_jorge = dynamic_cast<const Jorge*>(&inner) != nullptr;
+  const bool is_pruned = dynamic_cast<const PrunedParameters*>(&inner) != nullptr;
+  if (!is_jorge && !is_pruned) return;
+  if (options.op == ReduceOp::Adasum && options.adasum_of_deltas) {
+    throw UsageError(
+        "ronde::Jorge needs equal gradients, and ronde::PrunedOptimizer the last word on the "
+        "parameters: set adasum_of_deltas to false");
+  }
+  if (is_jorge && !options.local_parameters.empty()) {
+    throw UsageError(
+        "the ranks divide the preconditioners of ronde::Jorge: step local parameters by an "
+        "optimizer of their own");
+  }
 }
 
 }  // namespace
@@ -205,7 +215,7 @@ void check_options(const torch::optim::Optimizer& inner,
   }
   if (dynamic_cast<const torch::optim::LBFGS*>(&inner) != nullptr) check_lbfgs(options);
   if (options.op == ReduceOp::Adasum) check_adasum(options);
-  if (dynamic_cast<const Jorge*>(&inner) != nullptr) check_jorge(options);
+  check_own(inner, options);
 }
 
 void apply_options(std::vector<NamedParameter>& parameters,
