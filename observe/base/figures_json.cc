@@ -136,7 +136,7 @@ Points points_from_json(const Json& json) {
   if (json.empty()) throw Error("it has a series without a point");
   for (const Json& point : json) {
     const double seconds = point.at(0).get<double>();
-    // JSON has null in place of NaN and the infinities.
+    // JSON has null in place of NaN and of infinity.
     const double value = point.at(1).is_null() ? std::nan("") : point.at(1).get<double>();
     if (point.size() != 2 || seconds < (points.empty() ? 0 : points.back().first)) {
       throw Error("it has the point " + point.dump() + " behind one of " +
