@@ -59,6 +59,7 @@ struct Dense {
 
 /// The losses of its training on whole batches.
 std::vector<double> dense_losses(int epochs) {
+  at::set_num_threads(1);  // tensors are small: threads would wait for each other
   torch::manual_seed(1);
   Dense net;
   std::vector<torch::Tensor> parameters;
