@@ -20,6 +20,11 @@ void EngineLife::set_failure(std::exception_ptr failure) {
   failure_ = std::move(failure);
 }
 
+void EngineLife::set_first_failure(std::exception_ptr failure) {
+  const std::lock_guard lock(mutex_);
+  if (!failure_) failure_ = std::move(failure);
+}
+
 void EngineLife::reach(Stage stage) {
   const std::lock_guard lock(mutex_);
   stage_ = stage;

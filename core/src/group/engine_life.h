@@ -28,6 +28,8 @@ class EngineLife {
   void mark_loop_ended() { reach(Stage::LoopEnded); }
   void mark_ended() { reach(Stage::Ended); }
   void set_failure(std::exception_ptr failure);
+  /// Sets it unless there is one.
+  void set_first_failure(std::exception_ptr failure);
 
   /// Blocks until mark_started() and throws its error; returns false if `deadline` passes first.
   bool wait_started(Clock::time_point deadline);

@@ -344,7 +344,7 @@ void Engine::leave_from_within(const std::string& why) noexcept {
   if (std::exchange(has_left_, true) || !tree_.is_open()) return;
   request_leave(why);
   try {
-    if (!failure()) {
+    if (!failure() || life_.aborts()) {
       const GroupFailure departure{control_.departure_of_this_rank()};
       static_cast<void>(control_.resolver().resolve_failure(departure, true));
     }
@@ -354,10 +354,12 @@ void Engine::leave_from_within(const std::string& why) noexcept {
   }
 }
 
-/// What this rank submits from now on is refused here: its loop may not have seen the request yet.
+/// For this rank the group has failed from now on, though its loop may not have seen the request.
 void Engine::abort(const std::string& text) {
   life_.abort(text);
-  queue_.close(error_of(life_.abortion_of(tree_.rank())));
+  const std::exception_ptr error = error_of(life_.abortion_of(tree_.rank()));
+  queue_.close(error);
+  life_.set_first_failure(error);
   queue_.wake();
 }
 

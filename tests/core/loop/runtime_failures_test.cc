@@ -179,6 +179,7 @@ TEST_CASE("what a rank submits after its abort is refused by the same error") {
     const Death death = death_of([&] { runtime.submit(sum_request(values, "x")); });
     check(death.rank == 1, "this rank has failed the group");
     check(death.text.find("rank 1 aborted: enough. The group is dead") == 0, death.text);
+    check(runtime.failure() != nullptr, "the group has failed");
   });
 }
 
