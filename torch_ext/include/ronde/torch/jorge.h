@@ -19,32 +19,39 @@ namespace ronde {
 /// Options of a parameter group of Jorge. Those of a well-tuned SGD with momentum carry over: its
 /// learning rate and momentum as they are, its weight decay divided by 1 - momentum.
 struct JorgeOptions : torch::optim::OptimizerCloneableOptions<JorgeOptions> {
+  /// `lr`: the learning rate.
   JorgeOptions(double lr);
-  TORCH_ARG(double, lr);
-  TORCH_ARG(double, momentum) = 0.9;
+  TORCH_ARG(double, lr);              ///< learning rate
+  TORCH_ARG(double, momentum) = 0.9;  ///< of SGD, and of preconditioned gradients
   /// Decoupled from the gradient, as AdamW's.
   TORCH_ARG(double, weight_decay) = 0;
   /// Steps from one refresh of the preconditioners to the next; the first step refreshes them.
   TORCH_ARG(std::int64_t, refresh_every) = 10;
 
  public:
+  /// As those of LibTorch's options.
+  /// @{
   void serialize(torch::serialize::InputArchive& archive) override;
   void serialize(torch::serialize::OutputArchive& archive) const override;
   double get_lr() const override;
   void set_lr(double lr) override;
+  /// @}
 };
 
 /// What Jorge keeps of a parameter.
 struct JorgeParamState : torch::optim::OptimizerCloneableParamState<JorgeParamState> {
-  TORCH_ARG(std::int64_t, step) = 0;
+  TORCH_ARG(std::int64_t, step) = 0;             ///< steps with a gradient
   TORCH_ARG(at::Tensor, momentum_buffer);        ///< of gradients, as SGD's
   TORCH_ARG(at::Tensor, preconditioned_buffer);  ///< momentum of preconditioned gradients
   TORCH_ARG(at::Tensor, left);   ///< [rows, rows]; undefined where there is none, as the others
   TORCH_ARG(at::Tensor, right);  ///< [columns, columns]
 
  public:
+  /// As those of LibTorch's states.
+  /// @{
   void serialize(torch::serialize::InputArchive& archive) override;
   void serialize(torch::serialize::OutputArchive& archive) const override;
+  /// @}
 };
 
 /// The second-order optimizer of S. Singh, Z. Sating and A. Bhatele, "Jorge: Approximate
@@ -74,6 +81,7 @@ class Jorge : public torch::optim::Optimizer {
   /// range, and on a rank outside the set.
   explicit Jorge(const std::vector<torch::optim::OptimizerParamGroup>& param_groups,
                  JorgeOptions defaults, ProcessSet process_set = {});
+  /// As the one above, with one group.
   explicit Jorge(std::vector<at::Tensor> parameters, JorgeOptions defaults,
                  ProcessSet process_set = {})
       : Jorge({torch::optim::OptimizerParamGroup(std::move(parameters))}, std::move(defaults),
@@ -84,8 +92,11 @@ class Jorge : public torch::optim::Optimizer {
   /// and what a broadcast throws.
   at::Tensor step(LossClosure closure = nullptr) override;
 
+  /// As those of LibTorch's optimizers: options and states.
+  /// @{
   void save(torch::serialize::OutputArchive& archive) const override;
   void load(torch::serialize::InputArchive& archive) override;
+  /// @}
 
  private:
   struct Preconditioner;

@@ -26,6 +26,7 @@ torch::OrderedDict<std::string, at::Tensor> magnitude_masks(
 /// PrunedOptimizer.
 class PrunedParameters {
  public:
+  /// As PrunedOptimizer's.
   PrunedParameters(const torch::OrderedDict<std::string, at::Tensor>& named_parameters,
                    const torch::OrderedDict<std::string, at::Tensor>& masks,
                    ProcessSet process_set);
@@ -98,6 +99,7 @@ class PrunedOptimizer : public PrunedParameters, public Inner {
       : PrunedParameters(named_parameters, masks, process_set),
         Inner(leaves().values(), std::move(options)) {}
 
+  /// Steps the leaves, and writes them into the parameters.
   at::Tensor step(torch::optim::Optimizer::LossClosure closure = nullptr) override {
     read();
     at::Tensor loss = Inner::step(std::move(closure));
