@@ -133,15 +133,12 @@ void check_ways(const StartRequest& request) {
 
 /// Lets operations end by time-outs of their own before a limit that nobody has set.
 void leave_time(LoadedConfig& loaded, std::chrono::nanoseconds longest_timeout) {
-  auto& [name, value, source] =
-      *std::ranges::find(loaded.sources, "RONDE_STALL_ABORT_S", &ConfigSource::name);
+  const auto variable =
+      std::ranges::find(loaded.sources, "RONDE_STALL_ABORT_S", &ConfigSource::name);
   const auto limit = std::chrono::ceil<std::chrono::seconds>(longest_timeout) + kStallSlack;
-  const auto limit_s = static_cast<double>(limit.count());
-  if (source != "default" || loaded.config.stall_abort_s == 0) return;
-  if (loaded.config.stall_abort_s >= limit_s) return;
-  loaded.config.stall_abort_s = limit_s;
-  value = std::to_string(limit.count());
-  source = "the program's time-outs";
+  double& limit_s = loaded.config.stall_abort_s;
+  if (variable->source != "default" || limit_s == 0) return;
+  limit_s = std::max(limit_s, static_cast<double>(limit.count()));
 }
 
 /// Reads the environment into `start`. Its first error is kept in config_error.
@@ -150,8 +147,8 @@ void load_environment(const StartRequest& request, StartOptions& start) {
   options.config_error = request.problem;
   try {
     LoadedConfig loaded = load_config_from_environment();
-    if (request.init.longest_timeout.count() > 0) leave_time(loaded, request.init.longest_timeout);
     options.effective_config = describe(loaded);
+    if (request.init.longest_timeout.count() > 0) leave_time(loaded, request.init.longest_timeout);
     options.config = loaded.config;
     start.warnings = std::move(loaded.warnings);
     if (!request.name.empty()) adapt_to_world(options.config, request.name, start.warnings);

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import sys
@@ -90,14 +91,14 @@ def late(rank: int, size: int, folder: str) -> None:
 
 def patient(rank: int, size: int, folder: str) -> None:
     """Ronde's own limit for operations that some ranks lack is above the time-out of rank 0."""
-    os.environ["RONDE_LOG_LEVEL"] = "info"
-    log = Path(folder, f"log.{rank}")
-    os.dup2(os.open(log, os.O_CREAT | os.O_WRONLY), 2)
+    os.environ["RONDE_PROFILE"] = str(Path(folder, "run.json"))
     ranks.init(rank, size, folder, timeout=timedelta(hours=2 + rank))
     dist.barrier()
-    if rank == 0:
-        assert "RONDE_STALL_ABORT_S=7260 (the program's time-outs)" in log.read_text()
     dist.destroy_process_group()
+    if rank == 0:
+        profile, = Path(folder).glob("run.c10d.*.json")
+        config = json.loads(profile.read_text())["config"]
+        assert config["RONDE_STALL_ABORT_S"] == "7260", config
 
 
 def interrupted(rank: int, size: int) -> None:
