@@ -22,7 +22,7 @@ constexpr std::chrono::microseconds kPatience{50};
 
 namespace detail {
 
-/// Those of a thread.
+/// The suspended coroutines of a thread.
 struct SuspendedCoroutines {
   static const std::shared_ptr<SuspendedCoroutines>& of_this_thread() {
     thread_local const auto of_thread = std::make_shared<SuspendedCoroutines>();

@@ -106,7 +106,7 @@ class WorkState {
   /// As Work::wait_on().
   void wait_on(void* stream);
   void on_done(std::function<void()> callback);
-  /// The same without running the engine.
+  /// Waits as wait() does, but leaves the engine to other threads.
   void block(Stage goal, WaitHelper::TimePoint deadline);
 
   std::uint64_t number() const noexcept { return number_; }
