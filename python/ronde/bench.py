@@ -150,7 +150,11 @@ def measure_mpi4py(options: argparse.Namespace, shape: Sequence[int]) -> float:
         "if comm.rank == 0: print(1e6 * sorted(times)[3])\n")
     command = ["mpiexec", "-n", str(options.ranks), sys.executable, "-c", program,
                str(iterations_of(4 * sum(shape))), *map(str, shape)]
-    return float(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+    ended = subprocess.run(command, stdout=subprocess.PIPE, text=True)
+    if ended.returncode != 0:
+        raise SystemExit(f"ronde.bench: mpi4py's program above ended with {ended.returncode}; it needs "
+                         "numpy and the MPI of the mpiexec in PATH")
+    return float(ended.stdout)
 
 
 def measure_outside(options: argparse.Namespace, folder: str, results: list[Series]) -> None:
