@@ -50,7 +50,7 @@ def load(backend: str) -> types.ModuleType:
     import torch.distributed
     from torch.testing._internal import common_distributed
 
-    for feature in ("ddp", "gpu", "plugin"):
+    for feature in ("cuda", "ddp", "gpu", "plugin", "subgroup"):
         common_distributed.DistTestCases.backend_feature[feature].add(backend)
     path = Path(common_distributed.__file__).parent / "distributed" / "distributed_test.py"
     source = path.read_text()
