@@ -6,9 +6,10 @@
                                                             what Python adds to C++
 
 The ways are the backends of torch.distributed (`ronde`, `gloo`), Horovod's calls (`hvd`), Ronde's
-own `ronde bench` (`c++`), and `mpi4py` where that and mpiexec are installed. Those in Python take
-turns within one pair of processes, round by round; the others run before and after them. Each
-number is a median over the rounds, in microseconds.
+own `ronde bench` (`c++`), and `mpi4py`, with numpy and built for the MPI of the mpiexec in PATH
+(`pip install --no-binary mpi4py mpi4py`). Those in Python take turns within one pair of processes,
+round by round; the others run before and after them. Each number is a median over the rounds, in
+microseconds.
 """
 
 from __future__ import annotations
