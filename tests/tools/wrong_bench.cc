@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // wrong_bench bench SUBCOMMAND --backend wrong-in-the-N ...
+// wrong_bench check
 //
 // `ronde bench` over a backend that does its N-th operation wrong on the last rank: it flips a bit
-// of the first byte that was written there.
+// of the first byte that was written there. `ronde check`, also over such a one.
 #include <cstdlib>
 #include <memory>
 #include <string>
@@ -11,6 +12,7 @@
 #include "ronde/ronde.h"
 #include "tests/support/fakes/faulty_backend.h"
 #include "tools/bench/bench.h"
+#include "tools/check/check.h"
 
 namespace {
 
@@ -34,9 +36,12 @@ int main(int argc, char** argv) {
   for (const int nth : {1, 2, 3, 4, 5, 6}) {
     ronde::register_backend("wrong-in-the-" + std::to_string(nth), wrong_in_the(nth));
   }
-  CLI::App app("`ronde bench` over a backend that is wrong");
+  CLI::App app("`ronde bench` and `ronde check` over a backend that is wrong");
   int exit_code = EXIT_SUCCESS;
   ronde::tool::add_bench(app, exit_code);
+  // The last rank's operations: it tells that it is ready or hears so, requests, and transfers.
+  constexpr int kSixteenthMessage = 3 * 16;
+  ronde::tool::add_check(app, exit_code, {{"wrong", wrong_in_the(kSixteenthMessage)}});
   CLI11_PARSE(app, argc, argv);
   return exit_code;
 }

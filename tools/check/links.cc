@@ -1,20 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tools/check/links.h"
+#include "tools/check/check.h"
 
 #include <algorithm>
 #include <chrono>
-#include <functional>
-#include <sstream>
+#include <cstdint>
 
 #include "ronde/error.h"
 
 namespace ronde::tool {
 namespace {
 
-/// Messages of each size.
-constexpr int kRounds = 8;
-/// How often links that seem slow are measured again, as what else runs on the cores slows them.
-constexpr int kRepeats = 2;
+/// Passes over all links, as what else runs on the cores slows some of them for a while.
+constexpr int kPasses = 3;
+/// Messages of each size in a pass.
+constexpr int kRounds = 5;
 
 /// The finaliser of SplitMix64 (Steele, Lea and Flood 2014).
 std::uint64_t mixed(std::uint64_t value) {
@@ -23,153 +22,117 @@ std::uint64_t mixed(std::uint64_t value) {
   return value ^ (value >> 31);
 }
 
-/// A link on one of its two ranks. The sender waits for the receiver to be ready, sends, and stops
-/// its clock when the receiver has said that all is there. The receiver compares after that.
+/// A link on one of its two ranks. The sender says that a message is ready; the receiver starts its
+/// clock, requests it, stops the clock when all is there, and compares.
 class LinkCheck {
  public:
   LinkCheck(Session& session, const MessagePath& path, Link& link)
-      : raw_(session.raw()), path_(path), link_(link), sends_(raw_.topology().rank == link.from) {
+      : raw_(session.raw()),
+        path_(path),
+        link_(link),
+        sends_(raw_.topology().rank == link.from),
+        largest_(session.options().max_bytes) {
     const std::vector<int> local = raw_.topology().host_ranks();
-    peer_ = path.is_within_host
-                ? static_cast<int>(std::ranges::find(local, other()) - local.begin())
-                : other();
+    peer_ = sends_ ? link.to : link.from;
+    if (path.is_within_host) {
+      peer_ = static_cast<int>(std::ranges::find(local, peer_) - local.begin());
+    }
   }
 
-  void run(const std::vector<std::size_t>& sizes) {
+  /// Both ranks run the same messages; the receiver notes in the link what it sees.
+  void run(const std::vector<std::size_t>& sizes) try {
     for (const std::size_t size : sizes) {
       for (int round = 0; round < kRounds; ++round) {
-        const double time = message(size);
-        if (size == path_.sizes.front()) keep_shorter(link_.latency_us, time / 2);
-        if (size == path_.sizes.back()) keep_shorter(link_.largest_us, time);
+        std::uint64_t seed = 0;
+        for (const int part : {link_.from, link_.to, ++link_.messages}) {
+          seed = mixed(seed + static_cast<std::uint64_t>(part) + 1);
+        }
+        bytes_.resize(size);
+        sends_ ? send_message(bytes_of(seed)) : receive_message(bytes_of(seed));
       }
     }
+  } catch (const std::exception& error) {
+    throw Error("message " + std::to_string(link_.messages) + " from rank " +
+                std::to_string(link_.from) + " to rank " + std::to_string(link_.to) + " over " +
+                path_.name + ": " + error.what());
   }
 
  private:
-  static void keep_shorter(double& shortest, double now) {
-    shortest = shortest > 0 ? std::min(shortest, now) : now;
+  void send_message(const ElementRule& rule) {
+    fill(DataType::U8, bytes_.data(), bytes_.size(), rule);
+    send(&word_, 1);
+    receive(&word_, 1);
+    send(bytes_.data(), bytes_.size());
   }
 
-  /// Returns the microseconds that it took, at the sender.
-  double message(std::size_t size) {
-    using Clock = std::chrono::steady_clock;
-    const auto ends =
-        static_cast<std::uint64_t>(link_.from) << 32 | static_cast<std::uint64_t>(link_.to);
-    const std::uint64_t seed = mixed(mixed(ends) + ++link_.messages);
-    expected_.resize(size);
-    for (std::size_t i = 0; i < size; ++i) expected_[i] = check_byte(seed, i);
-    std::byte word{};
-    if (sends_) {
-      receive(&word, 1);
-      const auto start = Clock::now();
-      send(expected_.data(), size);
-      receive(&word, 1);
-      return std::chrono::duration<double, std::micro>(Clock::now() - start).count();
-    }
+  void receive_message(const ElementRule& rule) {
+    const std::size_t size = bytes_.size();
     // No byte that is not written can be right.
-    received_.resize(size);
-    std::ranges::transform(expected_, received_.begin(), std::bit_not<>());
-    send(&word, 1);
-    receive(received_.data(), size);
-    send(&word, 1);
-    compare();
-    return 0;
-  }
-
-  void compare() {
-    const auto [right, got] = std::ranges::mismatch(expected_, received_);
-    if (right == expected_.end() || link_.wrong++ > 0) return;
-    std::ostringstream text;
-    text << "message " << link_.messages << ", of " << size_text(expected_.size()) << ": byte "
-         << right - expected_.begin() << std::hex << " is 0x" << std::to_integer<int>(*got)
-         << " and should be 0x" << std::to_integer<int>(*right);
-    link_.first_wrong = text.str();
+    fill(DataType::U8, bytes_.data(), size, [&](std::size_t i) { return ~rule(i); });
+    receive(&word_, 1);
+    const auto start = std::chrono::steady_clock::now();
+    send(&word_, 1);
+    receive(bytes_.data(), size);
+    const std::chrono::duration<double, std::micro> time = std::chrono::steady_clock::now() - start;
+    if (size == 1) link_.latency_us = std::min(link_.latency_us, time.count() / 2);
+    if (size == largest_) {
+      const double gbs = static_cast<double>(size) / (1e3 * time.count());
+      link_.bandwidth_gbs = std::max(link_.bandwidth_gbs, gbs);
+    }
+    const std::string wrong = difference(DataType::U8, bytes_.data(), size, rule);
+    if (wrong.empty() || link_.wrong++ > 0) return;
+    link_.first_wrong =
+        "message " + std::to_string(link_.messages) + ", of " + size_text(size) + ": " + wrong;
   }
 
   void send(const std::byte* from, std::size_t size) {
-    finish([&] { return path_.backend->send({from, size, DataType::U8, peer_}); }, size);
+    raw_.finish(*path_.backend.send({from, size, DataType::U8, peer_}), size_text(size));
   }
   void receive(std::byte* to, std::size_t size) {
-    finish([&] { return path_.backend->recv({to, size, DataType::U8, peer_}); }, size);
-  }
-
-  int other() const { return sends_ ? link_.to : link_.from; }
-
-  template <typename Start>
-  void finish(const Start& start, std::size_t size) {
-    const std::string what = "a message of " + size_text(size) + " between rank " +
-                             std::to_string(raw_.topology().rank) + " and rank " +
-                             std::to_string(other()) + " over " + path_.name;
-    try {
-      raw_.finish(*start(), what);
-    } catch (const std::exception& error) {
-      throw Error(what + ": " + error.what());
-    }
+    raw_.finish(*path_.backend.recv({to, size, DataType::U8, peer_}), size_text(size));
   }
 
   RawSubject& raw_;
   const MessagePath& path_;
   Link& link_;
   const bool sends_;
+  const std::size_t largest_;
   int peer_ = 0;  ///< the number of the other rank at the backend
-  std::vector<std::byte> expected_, received_;
+  std::vector<std::byte> bytes_;
+  std::byte word_{};
 };
-
-/// Checks the `chosen` links one after the other, as they would else share the network, the memory
-/// and the cores; then tells every rank what their two ends saw.
-void run_links(Session& session, const MessagePath& path, std::vector<Link>& links,
-               const std::vector<std::size_t>& sizes,
-               const std::function<bool(const Link&)>& chosen) {
-  const int rank = session.topology().rank;
-  Json seen = Json::array();
-  for (std::size_t i = 0; i < links.size(); ++i) {
-    Link& link = links[i];
-    if (!chosen(link)) continue;
-    session.peers().barrier();
-    if (rank != link.from && rank != link.to) continue;
-    LinkCheck(session, path, link).run(sizes);
-    seen.push_back(rank == link.from ? Json{i, link.messages, link.latency_us, link.largest_us}
-                                     : Json{i, link.wrong, link.first_wrong});
-  }
-  for (const std::string& text : session.peers().all_of(seen.dump())) {
-    for (const Json& one : Json::parse(text)) {
-      Link& link = links.at(one.at(0));
-      if (one.size() == 3) {
-        link.wrong = one.at(1);
-        link.first_wrong = one.at(2);
-      } else {
-        link.messages = one.at(1);
-        link.latency_us = one.at(2);
-        link.largest_us = one.at(3);
-      }
-    }
-  }
-  compare_with_medians(links);
-}
 
 }  // namespace
 
-std::byte check_byte(std::uint64_t seed, std::size_t index) {
-  return static_cast<std::byte>(mixed(seed + index / 8) >> (index % 8 * 8));
+ElementRule bytes_of(std::uint64_t seed) {
+  return [seed](std::size_t index) { return static_cast<int>(mixed(seed + index) & 0xffU); };
 }
 
 void compare_with_medians(std::vector<Link>& links) {
-  const auto compare = [&](double Link::*time, double Link::*ratio, bool within) {
-    Samples times;
-    for (const Link& link : links) {
-      if (link.is_within_host == within) times.push_back(link.*time);
-    }
-    for (Link& link : links) {
-      if (link.is_within_host == within) link.*ratio = link.*time / median(times);
-    }
-  };
   for (const bool within : {true, false}) {
-    compare(&Link::latency_us, &Link::latency_ratio, within);
-    compare(&Link::largest_us, &Link::largest_ratio, within);
+    Samples latencies, times;
+    for (const Link& link : links) {
+      if (link.is_within_host != within) continue;
+      latencies.push_back(link.latency_us);
+      times.push_back(1 / link.bandwidth_gbs);
+    }
+    if (times.empty()) continue;
+    const double latency_us = median(latencies), time = median(times);
+    for (Link& link : links) {
+      if (link.is_within_host != within) continue;
+      link.latency_ratio = link.latency_us / latency_us;
+      link.bandwidth_ratio = link.bandwidth_gbs * time;
+    }
   }
 }
 
-std::vector<Link> check_links(Session& session, const MessagePath& path, double slow_factor) {
+std::vector<Link> check_links(Session& session, const MessagePath& path) {
+  // Odd sizes do not fit the blocks that transports cut data into.
+  constexpr std::size_t kStep = 32;
+  std::vector<std::size_t> sizes = {1};
+  const std::size_t largest = session.options().max_bytes;
+  while (sizes.back() < largest) sizes.push_back(std::min(sizes.back() * kStep + 1, largest));
+  const int rank = session.topology().rank;
   const std::vector<int>& host_of = session.topology().host_of;
   std::vector<Link> links;
   for (std::size_t from = 0; from < host_of.size(); ++from) {
@@ -179,11 +142,19 @@ std::vector<Link> check_links(Session& session, const MessagePath& path, double 
       links.push_back({static_cast<int>(from), static_cast<int>(to), within});
     }
   }
-  run_links(session, path, links, path.sizes, [](const Link&) { return true; });
-  for (int again = 0; again < kRepeats; ++again) {
-    run_links(session, path, links, {path.sizes.front(), path.sizes.back()},
-              [&](const Link& link) { return link.is_slow(slow_factor); });
+  for (int pass = 0; pass < kPasses; ++pass) {
+    for (Link& link : links) {
+      session.peers().barrier();  // links would else share the network, the memory and the cores
+      if (rank == link.from || rank == link.to) LinkCheck(session, path, link).run(sizes);
+    }
   }
+  std::erase_if(links, [&](const Link& link) { return link.to != rank; });
+  const std::string seen = nlohmann::json(links).dump();
+  links.clear();
+  for (const std::string& text : session.peers().all_of(seen)) {
+    for (const auto& link : nlohmann::json::parse(text)) links.push_back(link);
+  }
+  compare_with_medians(links);
   return links;
 }
 

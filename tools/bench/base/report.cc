@@ -49,7 +49,6 @@ void Report::extend(std::size_t index, const Json& more) {
 }
 
 void Report::print(const Json& row) {
-  if (columns_.empty()) return;
   std::ostringstream line;
   for (const Column& column : columns_) {
     line << std::setw(width_of(column)) << shown(row.at(column.key), column.digits);

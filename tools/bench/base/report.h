@@ -18,8 +18,7 @@ struct Column {
   int digits = 0;  ///< behind the point
 };
 
-/// The rows of a run: printed as they come if they are of a table, on the rank that reports, and
-/// kept.
+/// The rows of a run: printed as they come, on the rank that reports, and kept.
 class Report {
  public:
   /// `out` is null on the other ranks.
