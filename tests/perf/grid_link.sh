@@ -17,27 +17,28 @@ export RONDE_LINK_RATE=100mbit RONDE_LOG_LEVEL=error
 "$root/scripts/two_hosts.sh" 1 "$build/bin/ronde" bench allreduce --model --backend fabric \
   --min 512KiB --max 4MiB --iters 15 --warmup 5 --json "$folder/costs.json"
 "$build/bin/ronde" grid --ranks 4 --ranks-per-host 2 --model "$model" --batch "$batch" \
-  --micro-batches "$micro_batches" --costs "$folder/costs.json" --json >"$folder/predicted.json"
+  --micro-batches "$micro_batches" --costs "$folder/costs.json" >"$folder/predicted"
 "$root/scripts/two_hosts.sh" 2 "$build/bin/grid_steps" "$model" "$batch" "$micro_batches" "$rounds" \
   >"$folder/measured"
 
 python3 - "$folder" <<'PYTHON'
-import json, sys
+import sys
 folder = sys.argv[1]
-keys = ("data", "rows", "columns", "stages")
-predicted = {tuple(row[key] for key in keys): row["ms"]
-             for row in json.load(open(folder + "/predicted.json"))}
-lines = [line.split() for line in open(folder + "/measured") if line.startswith("grid ")]
-measured = {tuple(map(int, line[1:5])): float(line[5]) for line in lines}
+
+def times_of(file):  # by stages, data, rows and columns
+    lines = [line.removeprefix("grid ").split() for line in open(folder + file)]
+    return {tuple(line[:4]): float(line[-1]) for line in lines if line and line[0].isdigit()}
+
+predicted, measured = times_of("/predicted"), times_of("/measured")
 assert measured.keys() == predicted.keys()
 
 def ranks(times):  # equal times share the mean of their places
     return {grid: sum((other < time) + (other == time) / 2 for other in times.values())
             for grid, time in times.items()}
 
-print("data  rows x columns  stages  predicted ms  measured ms")
+print("stages  data  rows x columns  predicted ms  measured ms")
 for grid in sorted(predicted, key=predicted.get):
-    print("%4d %6d x %-7d %6d %13.1f %12.1f" % (*grid, predicted[grid], measured[grid]))
+    print("%6s %5s %5s x %-7s %13.1f %12.1f" % (*grid, predicted[grid], measured[grid]))
 a, b = ranks(predicted), ranks(measured)
 mean = len(a) / 2
 product = lambda x, y: sum((x[grid] - mean) * (y[grid] - mean) for grid in a)

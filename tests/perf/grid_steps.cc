@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What ranks exchange in a step of a perceptron, timed for every division of them: to compare with
+// What ranks exchange in a step of linear layers, timed for every division of them: to compare with
 // what `ronde grid` predicts (tests/perf/grid_link.sh).
 #include <chrono>
 #include <cstdio>
@@ -39,31 +39,25 @@ int main(int argc, char** argv) {
     return 2;
   }
   init({});
-  const std::vector<tool::Layer> layers = tool::layers_of(argv[1]);
-  const tool::TrainingStep step{.layers = layers,
+  const tool::TrainingStep step{.layers = tool::layers_of(argv[1]),
                                 .ranks = static_cast<std::size_t>(size()),
                                 .batch = std::stoul(argv[2]),
                                 .micro_batches = std::stoul(argv[3])};
-  std::vector<std::size_t> widths = {layers.front().inputs};
-  for (const tool::Layer& layer : layers) widths.push_back(layer.outputs);
   const std::vector<tool::Division> divisions = tool::divisions_of(step);
   std::vector<std::unique_ptr<test::GridMlp>> models;
   std::vector<std::vector<double>> times(divisions.size());
   for (const tool::Division& division : divisions) {
-    const std::vector<int> sizes = {
-        static_cast<int>(division.stages), static_cast<int>(division.data),
-        static_cast<int>(division.rows), static_cast<int>(division.columns)};
-    models.push_back(std::make_unique<test::GridMlp>(default_runtime(), sizes, widths, step.batch,
-                                                     step.micro_batches, false));
+    models.push_back(
+        std::make_unique<test::GridMlp>(default_runtime(), step, division, /*computes=*/false));
     models.back()->step();  // names are new, and pages
   }
   for (unsigned long round = std::stoul(argv[4]); round > 0; --round) {
     for (std::size_t i = 0; i < models.size(); ++i) times[i].push_back(seconds_of(*models[i]));
   }
   for (std::size_t i = 0; i < divisions.size() && rank() == 0; ++i) {
-    const tool::Division& division = divisions[i];
-    std::printf("grid %zu %zu %zu %zu %.1f\n", division.data, division.rows, division.columns,
-                division.stages, 1e3 * perf::median(times[i]));
+    std::printf("grid");
+    for (const std::size_t size : divisions[i]) std::printf(" %zu", size);
+    std::printf(" %.1f\n", 1e3 * perf::median(times[i]));
   }
   shutdown();
   return 0;

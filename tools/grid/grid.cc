@@ -5,6 +5,7 @@
 #include <memory>
 #include <utility>
 
+#include "observe/report/text.h"
 #include "tools/bench/base/report.h"
 #include "tools/commands.h"
 #include "tools/grid/volume.h"
@@ -15,34 +16,18 @@ namespace {
 struct Options {
   TrainingStep step;
   std::string model, costs;
-  bool json = false;
 };
 
-LinkCosts read_costs(const std::string& path) {
+LinkCosts read_costs(const std::string& path) try {
   std::ifstream file(path);
-  const Json rows = Json::parse(file, nullptr, false);
-  for (const Json& row : rows.is_array() ? rows : Json::array()) {
-    if (!row.is_object() || !row.value("alpha_us", Json()).is_number()) continue;
-    return {row.at("alpha_us").get<double>() / 1e6, row.at("beta_ns").get<double>() / 1e9,
-            row.at("gamma_ns").get<double>() / 1e9};
-  }
+  const Json row = Json::parse(file).at(0);
+  return {row.at("alpha_us").get<double>() / 1e6, row.at("beta_ns").get<double>() / 1e9,
+          row.at("gamma_ns").get<double>() / 1e9};
+} catch (const Json::exception&) {
   throw UsageError("--costs: \"" + path +
                    "\" has no costs of a link; ranks on two hosts write it: "
                    "ronde bench allreduce --model --backend fabric --json " +
                    path);
-}
-
-Json row_of(const Volume& volume, bool has_costs) {
-  const Traffic& busiest = *std::ranges::max_element(volume.stages, {}, &Traffic::total);
-  return {{"data", volume.division.data},
-          {"rows", volume.division.rows},
-          {"columns", volume.division.columns},
-          {"stages", volume.division.stages},
-          {"data_bytes", busiest.data},
-          {"tensor_bytes", busiest.tensor},
-          {"pipeline_bytes", busiest.pipeline},
-          {"bytes", busiest.total()},
-          {"ms", has_costs ? Json(volume.seconds * 1e3) : Json()}};
 }
 
 int print_divisions(const Options& options) {
@@ -50,20 +35,26 @@ int print_divisions(const Options& options) {
   step.layers = layers_of(options.model);
   const bool has_costs = !options.costs.empty();
   if (has_costs) step.costs = read_costs(options.costs);
-  std::vector<Json> rows;
+  std::vector<Volume> volumes;
   for (const Division& division : divisions_of(step)) {
-    rows.push_back(row_of(volume_of(step, division), has_costs));
+    volumes.push_back(volume_of(step, division));
   }
-  std::ranges::stable_sort(
-      rows, {}, [&](const Json& row) { return row.at(has_costs ? "ms" : "bytes").get<double>(); });
-  Report report(options.json ? nullptr : &std::cout);
-  std::vector<Column> columns;
-  for (const auto& [key, value] : rows.front().items()) {
-    columns.push_back({key, key, value.is_number_float() ? 2 : 0});
+  std::ranges::stable_sort(volumes, {}, [&](const Volume& volume) {
+    return has_costs ? volume.seconds : static_cast<double>(volume.busiest().total());
+  });
+  Table table({"stages", "data", "rows", "columns", "data bytes", "tensor bytes", "pipeline bytes",
+               "bytes", "ms"});
+  for (const Volume& volume : volumes) {
+    const Traffic busiest = volume.busiest();
+    std::vector<std::string> row;
+    for (const std::size_t size : volume.division) row.push_back(std::to_string(size));
+    for (const auto bytes : {busiest.data, busiest.tensor, busiest.pipeline, busiest.total()}) {
+      row.push_back(std::to_string(bytes));
+    }
+    row.push_back(has_costs ? number_text(volume.seconds * 1e3, 2) : "-");
+    table.add(std::move(row));
   }
-  report.begin_table(std::move(columns));
-  for (Json& row : rows) report.add(std::move(row));
-  if (options.json) std::cout << report.rows().dump(2) << '\n';
+  table.print(std::cout);
   if (!std::cout.flush()) throw Error("the output could not be written");
   return EXIT_SUCCESS;
 }
@@ -94,9 +85,7 @@ void add_grid(CLI::App& app, int& exit_code) {
   add("--micro-batches", step.micro_batches, kMostSamples,
       "Parts of a replica's samples, with several stages");
   grid.add_option("--costs", options->costs,
-                  "What `ronde bench allreduce --model --json FILE` has measured: sorts by time")
-      ->check(CLI::ExistingFile);
-  grid.add_flag("--json", options->json, "Print the rows as JSON");
+                  "What `ronde bench allreduce --model --json FILE` has measured: sorts by time");
   grid.callback([options, &exit_code] {
     exit_code = exit_code_of("ronde grid", [&] { return print_divisions(*options); });
   });

@@ -2,7 +2,6 @@
 #include "tools/grid/volume.h"
 
 #include <algorithm>
-#include <array>
 #include <bit>
 #include <cmath>
 #include <map>
@@ -17,23 +16,20 @@ namespace {
 /// A backend runs larger allreduces in calls of so many bytes a rank (docs/networks.md).
 constexpr std::uint64_t kShare = std::uint64_t{512} << 10;
 
-/// Those of the grid, the last one fastest.
-enum Axis : std::size_t { kStages, kData, kRows, kColumns };
-
-/// Returns the largest of `parts`, in elements.
+/// Returns the elements of the largest of `parts`.
 std::uint64_t part_of(std::uint64_t total, std::size_t parts) {
-  return (total + parts - 1) / parts;
+  return EvenParts(total, parts).count(0);
 }
 
 class Prediction {
  public:
   Prediction(const TrainingStep& step, const Division& division)
       : step_(step),
-        sizes_{division.stages, division.data, division.rows, division.columns},
-        micro_batches_(division.stages > 1 ? step.micro_batches : 1),
-        volume_{.division = division, .stages = std::vector<Traffic>(division.stages)},
-        forward_(division.stages),
-        backward_(division.stages) {}
+        sizes_(division),
+        micro_batches_(sizes_[kStages] > 1 ? step.micro_batches : 1),
+        volume_{.division = division, .stages = std::vector<Traffic>(sizes_[kStages])},
+        forward_(sizes_[kStages]),
+        backward_(sizes_[kStages]) {}
 
   Volume run() && {
     const EvenParts parts(step_.layers.size(), sizes_[kStages]);
@@ -72,8 +68,9 @@ class Prediction {
     const bool reads_data = is_first && stage == 0;
     if (!reads_data) backward_[stage] += allreduce(stage, out, read, micro_batches_, tensor);
     if (is_first && stage > 0) {
-      forward_[stage - 1] += send(stage - 1, stage, read);
-      backward_[stage] += send(stage, stage - 1, read);
+      const double seconds = exchange(stage, read * sizeof(float));
+      forward_[stage - 1] += seconds;
+      backward_[stage] += seconds;
     }
     return (layer.kernel * inputs + layer.vectors) * outputs;
   }
@@ -84,78 +81,67 @@ class Prediction {
                    std::uint64_t& sent) {
     const std::size_t ranks = sizes_[axis];
     if (ranks == 1) return 0;
-    const std::uint64_t bytes = elements * sizeof(float);
+    const std::uint64_t bytes = elements * sizeof(float), most = kShare * ranks;
     double seconds = 0;
-    const auto add_calls = [&](std::uint64_t size, std::uint64_t count) {
-      if (size == 0 || count == 0) return;
+    using Calls = std::pair<std::uint64_t, std::uint64_t>;
+    for (const auto& [size, count] : {Calls{most, bytes / most}, Calls{bytes % most, 1}}) {
+      if (size == 0) continue;
       const Algorithm algorithm = AlgorithmTable().choose(Collective::Allreduce, ranks, size);
-      CostTerms terms = cost_terms(Collective::Allreduce, algorithm, ranks, size);
+      const CostTerms terms = cost_terms(Collective::Allreduce, algorithm, ranks, size);
       sent += times * count * static_cast<std::uint64_t>(std::llround(terms.bytes));
       seconds += static_cast<double>(count) * time_of(terms, link_share(stage, axis, algorithm));
-    };
-    add_calls(kShare * ranks, bytes / (kShare * ranks));
-    add_calls(bytes % (kShare * ranks), 1);
+    }
     return seconds;
   }
 
-  /// The same for a message from each rank of a stage to its counterpart in another one.
-  double send(std::size_t from, std::size_t to, std::uint64_t elements) {
-    const std::uint64_t bytes = elements * sizeof(float);
-    volume_.stages[from].pipeline += micro_batches_ * bytes;
-    const std::size_t ranks = step_.ranks / sizes_[kStages];
-    const double share = busiest_link(from, [&](std::size_t rank, const auto& receive) {
-      receive(rank + to * ranks - from * ranks, 1.0);
-    });
-    return time_of({1, static_cast<double>(bytes), 0}, share);
+  /// Returns the time of a message of each rank of the stage before to its counterpart in this one,
+  /// or back, and adds the bytes of all micro-batches to both.
+  double exchange(std::size_t stage, std::uint64_t bytes) {
+    volume_.stages[stage - 1].pipeline += micro_batches_ * bytes;
+    volume_.stages[stage].pipeline += micro_batches_ * bytes;
+    return time_of({1, static_cast<double>(bytes), 0},
+                   link_share(stage - 1, kStages, Algorithm::Ring));
   }
 
-  /// `share`: of busiest_link(). Within a host no time passes.
+  /// `share`: of link_share(). Within a host no time passes.
   double time_of(CostTerms terms, double share) const {
     terms.bytes *= share;
     return share > 0 ? step_.costs.seconds(terms) : 0;
   }
 
-  /// Returns busiest_link() while all groups of a stage along `axis` run an algorithm.
+  /// Returns what the busiest link carries in one direction while each rank of a stage sends a byte
+  /// along `axis`: in a ring to the next place, else to those that the algorithm pairs it with.
   double link_share(std::size_t stage, Axis axis, Algorithm algorithm) {
     const auto [found, is_new] = shares_.try_emplace({stage, axis, algorithm});
     if (!is_new) return found->second;
     const std::size_t n = sizes_[axis];
-    const std::size_t stride =
-        axis == kColumns ? 1 : sizes_[kColumns] * (axis == kData ? sizes_[kRows] : 1);
+    std::size_t stride = 1;
+    for (std::size_t inner = axis + 1; inner < sizes_.size(); ++inner) stride *= sizes_[inner];
     const bool doubles = algorithm == Algorithm::RecursiveDoubling;
     const bool is_ring =
         !std::has_single_bit(n) || (!doubles && algorithm != Algorithm::HalvingDoubling);
-    const auto receivers = [=](std::size_t rank, const auto& receive) {
-      const std::size_t place = rank / stride % n;
-      const std::size_t first = rank - place * stride;
-      if (is_ring) return receive(first + (place + 1) % n * stride, 1.0);
-      for (std::size_t distance = 1; distance < n; distance *= 2) {
-        const double part = doubles ? 1.0 / std::countr_zero(n)
-                                    : static_cast<double>(distance) / static_cast<double>(n - 1);
-        receive(first + (place ^ distance) * stride, part);
-      }
-    };
-    return found->second = busiest_link(stage, receivers);
-  }
-
-  /// Returns what the busiest link carries in one direction while each rank of a stage sends a
-  /// byte: `receivers(rank, receive)` calls `receive(to, part)` for those that get a part of it.
-  double busiest_link(std::size_t stage, const auto& receivers) const {
-    const std::size_t ranks = step_.ranks / sizes_[kStages];
     std::map<std::size_t, double> sent, received;  // by host
-    double most = 0;
+    const std::size_t ranks = step_.ranks / sizes_[kStages];
     for (std::size_t rank = stage * ranks; rank < (stage + 1) * ranks; ++rank) {
-      receivers(rank, [&](std::size_t to, double part) {
+      const std::size_t place = rank / stride % n;
+      const auto send = [&](std::size_t to, double part) {
         const std::size_t host = rank / step_.ranks_per_host;
-        const std::size_t other = to / step_.ranks_per_host;
-        if (host != other) most = std::max({most, sent[host] += part, received[other] += part});
-      });
+        const std::size_t other = (rank - place * stride + to * stride) / step_.ranks_per_host;
+        if (host == other) return;
+        found->second = std::max({found->second, sent[host] += part, received[other] += part});
+      };
+      if (is_ring) send((place + 1) % n, 1);
+      for (std::size_t distance = 1; distance < n && !is_ring; distance *= 2) {
+        send(place ^ distance, doubles
+                                   ? 1.0 / std::countr_zero(n)
+                                   : static_cast<double>(distance) / static_cast<double>(n - 1));
+      }
     }
-    return most;
+    return found->second;
   }
 
   const TrainingStep& step_;
-  const std::array<std::size_t, 4> sizes_;  ///< by Axis
+  const Division sizes_;
   const std::size_t micro_batches_;
   Volume volume_;
   std::vector<double> forward_, backward_;  ///< seconds of a micro-batch in each stage
@@ -172,7 +158,7 @@ std::vector<Division> divisions_of(const TrainingStep& step) {
       if (step.batch % (data * micro_batches) != 0) continue;
       for (std::size_t rows = 1; rows <= step.ranks / stages / data; ++rows) {
         if (step.ranks % (stages * data * rows) != 0) continue;
-        divisions.push_back({data, rows, step.ranks / (stages * data * rows), stages});
+        divisions.push_back({stages, data, rows, step.ranks / (stages * data * rows)});
       }
     }
   }

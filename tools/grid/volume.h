@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <algorithm>
+#include <array>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -23,13 +25,14 @@ struct Layer {
 /// layer a line, "inputs outputs [kernel [places_in places_out [vectors]]]". Throws UsageError.
 std::vector<Layer> layers_of(const std::string& model);
 
-/// A division of ranks. The batch is divided among `data` replicas, the layers of a replica among
-/// `stages`, and each weight matrix of a stage among `rows` x `columns` ranks: its inputs over the
-/// rows, its outputs over the columns, and the other way round in every other layer, which so reads
-/// what the one before has written. Ranks stand as in ronde::Grid({stages, data, rows, columns}).
-struct Division {
-  std::size_t data = 1, rows = 1, columns = 1, stages = 1;
-};
+/// The axes of a division of ranks, the last one fastest.
+enum Axis : std::size_t { kStages, kData, kRows, kColumns };
+
+/// The sizes of a ronde::Grid, by Axis. The batch is divided among replicas (kData), the layers of
+/// a replica among stages, and each weight matrix of a stage among rows x columns: its inputs over
+/// the rows, its outputs over the columns, and the other way round in every other layer, which so
+/// reads what the one before has written.
+using Division = std::array<std::size_t, 4>;
 
 /// A training step, and where it runs.
 struct TrainingStep {
@@ -54,6 +57,8 @@ struct Volume {
   Division division;
   std::vector<Traffic> stages;  ///< of a rank of each
   double seconds = 0;           ///< of a step in which nothing is computed
+
+  const Traffic& busiest() const { return *std::ranges::max_element(stages, {}, &Traffic::total); }
 };
 
 /// Returns all divisions that have a layer for each stage and a sample for each micro-batch.

@@ -1,70 +1,67 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <algorithm>
 #include <cstdint>
 #include <functional>
-#include <span>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "ronde/grid.h"
 #include "ronde/runtime.h"
+#include "tools/grid/volume.h"
 
 namespace ronde::test {
 
-/// A rank's part of a perceptron in training, divided over the axes of a grid as `ronde grid` says
-/// (tools/grid/volume.h), with parts that are even. Written without the prediction: what it sends
-/// is what a program has to send. Layers are linear, with a bias, and ReLU between them; the loss
-/// is half the squared distance from the targets.
+/// A rank's part of linear layers with biases in training, divided as tool::Division says, in parts
+/// that are even. Written without the prediction: what it sends is what a program has to send. The
+/// loss is the sum of the products of outputs and targets.
 class GridMlp {
  public:
-  /// As ronde::Grid({stages, data, rows, columns}) numbers its axes.
-  enum Axis { kStages, kData, kRows, kColumns };
-
-  /// The bytes that this rank sends, as `sent` counts them.
-  struct Sent {
-    std::uint64_t data = 0, tensor = 0, pipeline = 0;
-    friend bool operator==(const Sent&, const Sent&) = default;
-  };
+  using Values = std::vector<float>;
 
   struct Layer {
     int in = 0, out = 0;  ///< axes over which inputs and outputs are divided
     std::size_t inputs = 0, outputs = 0, first_input = 0, first_output = 0;  ///< of this rank
-    std::vector<float> weights;                                              ///< [inputs, outputs]
+    std::size_t first_gradient = 0;
+    Values weights;  ///< [inputs, outputs]
   };
 
   /// `computes`: false for the communication alone. `sent`: counts what this rank has sent so far.
   GridMlp(
-      Runtime& runtime, const std::vector<int>& sizes, std::vector<std::size_t> widths,
-      std::size_t batch, std::size_t micro_batches, bool computes,
-      std::function<std::uint64_t()> sent = [] { return std::uint64_t{0}; })
+      Runtime& runtime, const tool::TrainingStep& step, const tool::Division& division,
+      bool computes, std::function<std::uint64_t()> sent = [] { return std::uint64_t{0}; })
       : runtime_(runtime),
-        grid_(runtime, sizes,
-              "mlp " + std::to_string(sizes[0] * 1000 + sizes[1] * 100 + sizes[2] * 10 + sizes[3])),
-        widths_(std::move(widths)),
-        micro_batches_(sizes[kStages] > 1 ? micro_batches : 1),
-        samples_(batch / at(kData) / micro_batches_),
+        grid_(runtime, std::vector<int>(division.begin(), division.end()), name_of(division)),
+        micro_batches_(division[tool::kStages] > 1 ? step.micro_batches : 1),
+        samples_(step.batch / division[tool::kData] / micro_batches_),
+        is_last_stage_(place(tool::kStages) + 1 == division[tool::kStages]),
         computes_(computes),
         sent_(std::move(sent)) {
-    const std::size_t all = widths_.size() - 1;
+    const std::size_t all = step.layers.size(), stages = division[tool::kStages];
     // The first stages have a layer more where they do not divide evenly.
-    for (std::size_t layer = 0, stage = 0; stage < at(kStages); ++stage) {
-      const std::size_t count = all / at(kStages) + (stage < all % at(kStages) ? 1 : 0);
+    for (std::size_t layer = 0, stage = 0; stage < stages; ++stage) {
+      const std::size_t count = all / stages + (stage < all % stages ? 1 : 0);
+      if (stage == place(tool::kStages)) first_layer_ = layer;
       for (std::size_t i = 0; i < count; ++i, ++layer) {
-        if (stage == place(kStages)) add_layer(layer);
+        if (stage == place(tool::kStages)) add_layer(layer, step.layers[layer]);
       }
     }
   }
 
+  static std::string name_of(const tool::Division& division) {
+    std::string name = "mlp";
+    for (const std::size_t size : division) name += ' ' + std::to_string(size);
+    return name;
+  }
+
   /// One step: all micro-batches forward, all backward, and the gradients summed over the replicas.
   void step() {
-    std::vector<std::vector<std::vector<float>>> activations(micro_batches_);
-    for (std::size_t k = 0; k < micro_batches_; ++k) activations[k] = forward(k);
-    gradients_.assign(parameters(), 0);
-    for (std::size_t k = micro_batches_; k-- > 0;) backward(k, std::move(activations[k]));
-    allreduce("gradients", kData, gradients_, sent_bytes.data);
+    std::vector<std::vector<Values>> read;
+    for (std::size_t k = 0; k < micro_batches_; ++k) read.push_back(forward(k));
+    std::fill(gradients_.begin(), gradients_.end(), 0.0F);
+    for (std::size_t k = micro_batches_; k-- > 0;) backward(k, read[k]);
+    allreduce("gradients", tool::kData, gradients_, sent_bytes.data);
   }
 
   /// Removes the process sets; collective.
@@ -73,12 +70,12 @@ class GridMlp {
   const std::vector<Layer>& layers() const { return layers_; }
   /// The number of the first of layers() in the model.
   std::size_t first_layer() const { return first_layer_; }
-  /// The weights' gradients and the bias' of each of layers().
-  const std::vector<float>& gradients() const { return gradients_; }
-  Sent sent_bytes;
+  /// The gradients of the weights and of the bias of each of layers().
+  const Values& gradients() const { return gradients_; }
+  /// The bytes that this rank has sent, as `sent` counts them.
+  tool::Traffic sent_bytes;
 
  private:
-  std::size_t at(int axis) const { return static_cast<std::size_t>(grid_.size(axis)); }
   std::size_t place(int axis) const { return static_cast<std::size_t>(grid_.coordinate(axis)); }
 
   /// A number from -0.5 to 0.5 that depends on its place alone.
@@ -87,105 +84,72 @@ class GridMlp {
     return static_cast<float>(mixed >> 7 & 255U) / 256.0F - 0.5F;
   }
 
-  void add_layer(std::size_t number) {
-    if (layers_.empty()) first_layer_ = number;
+  void add_layer(std::size_t number, const tool::Layer& whole) {
     Layer layer;
-    layer.in = number % 2 == 0 ? kRows : kColumns;
-    layer.out = number % 2 == 0 ? kColumns : kRows;
-    layer.inputs = widths_[number] / at(layer.in);
-    layer.outputs = widths_[number + 1] / at(layer.out);
+    layer.in = number % 2 == 0 ? tool::kRows : tool::kColumns;
+    layer.out = number % 2 == 0 ? tool::kColumns : tool::kRows;
+    layer.inputs = whole.inputs / static_cast<std::size_t>(grid_.size(layer.in));
+    layer.outputs = whole.outputs / static_cast<std::size_t>(grid_.size(layer.out));
     layer.first_input = layer.inputs * place(layer.in);
     layer.first_output = layer.outputs * place(layer.out);
     for (std::size_t i = 0; i < layer.inputs * layer.outputs; ++i) {
       layer.weights.push_back(value_at(number, layer.first_input + i / layer.outputs,
                                        layer.first_output + i % layer.outputs));
     }
+    layer.first_gradient = gradients_.size();
+    gradients_.resize(gradients_.size() + (layer.inputs + 1) * layer.outputs);
     layers_.push_back(std::move(layer));
   }
 
-  std::size_t parameters() const {
-    std::size_t count = 0;
-    for (const Layer& layer : layers_) count += (layer.inputs + 1) * layer.outputs;
-    return count;
-  }
-
   /// This rank's columns of the samples or targets of a micro-batch.
-  std::vector<float> data(std::size_t kind, std::size_t k, std::size_t first, std::size_t columns) {
-    std::vector<float> values;
-    const std::size_t first_sample = (place(kData) * micro_batches_ + k) * samples_;
+  Values data(std::size_t kind, std::size_t k, std::size_t first, std::size_t columns) const {
+    Values values;
+    const std::size_t first_sample = (place(tool::kData) * micro_batches_ + k) * samples_;
     for (std::size_t i = 0; i < samples_ * columns; ++i) {
       values.push_back(value_at(kind, first_sample + i / columns, first + i % columns));
     }
     return values;
   }
 
-  /// Returns what each layer reads, and at last what the stage writes.
-  std::vector<std::vector<float>> forward(std::size_t k) {
+  /// Returns what each layer reads.
+  std::vector<Values> forward(std::size_t k) {
     constexpr std::size_t kSamples = 1000;
-    std::vector<std::vector<float>> read;
     const Layer& first = layers_.front();
-    if (place(kStages) == 0) {
-      read.push_back(data(kSamples, k, first.first_input, first.inputs));
-    } else {
-      read.emplace_back(samples_ * first.inputs);
-      message(Collective::Recv, place(kStages) - 1, read.back());
-    }
-    for (std::size_t i = 0; i < layers_.size(); ++i) {
-      const Layer& layer = layers_[i];
-      std::vector<float> written(samples_ * layer.outputs);
+    Values values = data(kSamples, k, first.first_input, first.inputs);
+    if (first_layer_ > 0) message(Collective::Recv, place(tool::kStages) - 1, values);
+    std::vector<Values> read;
+    for (const Layer& layer : layers_) {
+      Values written(samples_ * layer.outputs);
       for_all(layer, [&](std::size_t sample, std::size_t in, std::size_t out) {
         written[sample * layer.outputs + out] +=
-            read.back()[sample * layer.inputs + in] * layer.weights[in * layer.outputs + out];
+            values[sample * layer.inputs + in] * layer.weights[in * layer.outputs + out];
       });
-      allreduce("outputs " + std::to_string(i), layer.in, written, sent_bytes.tensor);
-      const bool is_last = first_layer_ + i + 2 == widths_.size();
-      for (float& value : written) value = is_last ? value : std::max(value, 0.0F);
-      read.push_back(std::move(written));
+      allreduce("outputs " + std::to_string(read.size()), layer.in, written, sent_bytes.tensor);
+      read.push_back(std::exchange(values, std::move(written)));
     }
-    if (place(kStages) + 1 < at(kStages))
-      message(Collective::Send, place(kStages) + 1, read.back());
+    if (!is_last_stage_) message(Collective::Send, place(tool::kStages) + 1, values);
     return read;
   }
 
-  void backward(std::size_t k, std::vector<std::vector<float>> read) {
+  void backward(std::size_t k, const std::vector<Values>& read) {
     constexpr std::size_t kTargets = 1001;
-    std::vector<float> error = std::move(read.back());
-    const Layer& last = layers_.back();
-    const bool ends_model = place(kStages) + 1 == at(kStages);
-    if (ends_model) {
-      const std::vector<float> targets = data(kTargets, k, last.first_output, last.outputs);
-      for (std::size_t i = 0; i < error.size(); ++i) error[i] -= targets[i];
-    } else {
-      // Of what this stage has written, which says where ReLU passes it on.
-      std::vector<float> got(error.size());
-      message(Collective::Recv, place(kStages) + 1, got);
-      for (std::size_t i = 0; i < error.size(); ++i) error[i] = error[i] > 0 ? got[i] : 0;
-    }
-    std::size_t end = gradients_.size();
+    Values error = data(kTargets, k, layers_.back().first_output, layers_.back().outputs);
+    if (!is_last_stage_) message(Collective::Recv, place(tool::kStages) + 1, error);
     for (std::size_t i = layers_.size(); i-- > 0;) {
       const Layer& layer = layers_[i];
-      end -= (layer.inputs + 1) * layer.outputs;
-      error = backward(layer, read[i], error, std::span(gradients_).subspan(end), first_layer_ + i);
+      float* const gradient = &gradients_[layer.first_gradient];
+      Values before(read[i].size());
+      for_all(layer, [&](std::size_t sample, std::size_t in, std::size_t out) {
+        const float from = error[sample * layer.outputs + out];
+        gradient[in * layer.outputs + out] += read[i][sample * layer.inputs + in] * from;
+        before[sample * layer.inputs + in] += layer.weights[in * layer.outputs + out] * from;
+        if (in == 0) gradient[layer.inputs * layer.outputs + out] += from;
+      });
+      error = std::move(before);
+      if (first_layer_ + i == 0) return;  // nobody asks for the gradient of the samples
+      allreduce("inputs " + std::to_string(i), layer.out, error, sent_bytes.tensor);
     }
-    if (place(kStages) > 0) message(Collective::Send, place(kStages) - 1, error);
-  }
-
-  /// Returns the gradient of what the layer has read; in a stage, of that before ReLU.
-  std::vector<float> backward(const Layer& layer, const std::vector<float>& read,
-                              const std::vector<float>& error, std::span<float> gradient,
-                              std::size_t number) {
-    std::vector<float> of_read(read.size());
-    for_all(layer, [&](std::size_t sample, std::size_t in, std::size_t out) {
-      const float from = error[sample * layer.outputs + out];
-      gradient[in * layer.outputs + out] += read[sample * layer.inputs + in] * from;
-      of_read[sample * layer.inputs + in] += layer.weights[in * layer.outputs + out] * from;
-      if (in == 0) gradient[layer.inputs * layer.outputs + out] += from;
-    });
-    if (number == 0) return of_read;  // nobody asks for that of the samples
-    allreduce("inputs " + std::to_string(number), layer.out, of_read, sent_bytes.tensor);
-    if (number == first_layer_) return of_read;  // the stage before knows where ReLU passes it on
-    for (std::size_t i = 0; i < read.size(); ++i) of_read[i] = read[i] > 0 ? of_read[i] : 0;
-    return of_read;
+    message(Collective::Send, place(tool::kStages) - 1, error);
   }
 
   void for_all(const Layer& layer, const auto& each) const {
@@ -196,8 +160,7 @@ class GridMlp {
     }
   }
 
-  void allreduce(const std::string& name, int axis, std::vector<float>& values,
-                 std::uint64_t& counter) {
+  void allreduce(const std::string& name, int axis, Values& values, std::uint64_t& counter) {
     if (grid_.size(axis) == 1) return;
     Request request;
     request.name = name;
@@ -205,16 +168,16 @@ class GridMlp {
     run(std::move(request), axis, values, counter);
   }
 
-  void message(Collective kind, std::size_t stage, std::vector<float>& values) {
+  void message(Collective kind, std::size_t stage, Values& values) {
     Request request;
     request.kind = kind;
     request.peer = static_cast<int>(stage);
     if (kind == Collective::Send) request.input = values.data();
     if (kind == Collective::Recv) request.output = values.data();
-    run(std::move(request), kStages, values, sent_bytes.pipeline);
+    run(std::move(request), tool::kStages, values, sent_bytes.pipeline);
   }
 
-  void run(Request request, int axis, const std::vector<float>& values, std::uint64_t& counter) {
+  void run(Request request, int axis, const Values& values, std::uint64_t& counter) {
     request.set = grid_.set(axis);
     request.shape = {static_cast<std::int64_t>(values.size())};
     const std::uint64_t before = sent_();
@@ -224,13 +187,12 @@ class GridMlp {
 
   Runtime& runtime_;
   Grid grid_;
-  const std::vector<std::size_t> widths_;
   const std::size_t micro_batches_, samples_;
-  const bool computes_;
+  const bool is_last_stage_, computes_;
   const std::function<std::uint64_t()> sent_;
   std::vector<Layer> layers_;
   std::size_t first_layer_ = 0;
-  std::vector<float> gradients_;
+  Values gradients_;
 };
 
 }  // namespace ronde::test
