@@ -125,27 +125,31 @@ int rank_from_json(const Json& json) {
   throw Error("it has rank " + json.dump());
 }
 
-Json points_json(const Points& points) {
-  Json json = Json::array();
-  for (const auto& [seconds, value] : points) json.push_back({seconds, value});
+Json series_json(const std::map<std::string, Series>& all) {
+  Json json = Json::object();
+  for (const auto& [name, series] : all) json[name] = series.points;
   return json;
 }
 
-Points points_from_json(const Json& json) {
-  Points points;
-  if (json.empty()) throw Error("it has a series without a point");
-  for (const Json& point : json) {
-    const double seconds = point.at(0).get<double>();
-    // JSON has null in place of NaN and of infinity.
-    const double value = point.at(1).is_null() ? std::nan("") : point.at(1).get<double>();
-    if (point.size() != 2 || seconds < (points.empty() ? 0 : points.back().first)) {
-      throw Error("it has the point " + point.dump() + " behind one of " +
-                  std::to_string(points.empty() ? 0 : points.back().first) +
-                  " s: points are [seconds, number], ascending");
+std::map<std::string, Series> series_from_json(const Json& json) {
+  std::map<std::string, Series> all;
+  for (const auto& [name, points] : json.items()) {
+    Series& series = all[name];
+    if (points.empty()) throw Error("it has a series without a point");
+    double last = 0;
+    for (const Json& point : points) {
+      const double seconds = point.at(0).get<double>();
+      // JSON has null in place of NaN and the infinities.
+      const double value = point.at(1).is_null() ? std::nan("") : point.at(1).get<double>();
+      if (point.size() != 2 || seconds < last) {
+        throw Error("it has the point " + point.dump() + " behind one of " + std::to_string(last) +
+                    " s: points are [seconds, number], ascending");
+      }
+      series.points.emplace_back(last = seconds, value);
+      ++series.count;
     }
-    points.emplace_back(seconds, value);
   }
-  return points;
+  return all;
 }
 
 Json counters_json(const Stats& stats) {
@@ -178,13 +182,11 @@ Json to_json(const Figures& figures, int rank, Histograms histograms) {
                      {"bytes", span.bytes},
                      {"time", to_json(span.time, histograms)}});
   }
-  Json& series = json["series"] = Json::object();
-  for (const auto& [name, recorded] : figures.series) {
-    const bool is_whole = histograms == Histograms::With;
-    const Points last = {recorded.points.back()};
-    series[name] = {{"count", recorded.count},
-                    {"points", points_json(is_whole ? recorded.points : last)}};
+  std::map<std::string, Series> series = figures.series;
+  if (histograms == Histograms::Without) {
+    for (auto& [name, one] : series) one.points = {one.points.back()};
   }
+  json["series"] = series_json(series);
   json["peak_bytes"] = figures.peak_bytes;
   json["thaws"] = figures.thaws;
   json["events"] = {{"written", figures.events}, {"lost", figures.lost_events}};
@@ -214,12 +216,7 @@ Figures figures_from_json(const Json& json) {
     figures.spans[span.at("name")] = {count_from_json(span.at("bytes")),
                                       distribution_from(span.at("time"))};
   }
-  const Json all_series = json.value("series", Json::object());
-  for (const auto& [name, recorded] : all_series.items()) {
-    Series& series = figures.series[name];
-    series.count = count_from_json(recorded.at("count"));
-    series.points = points_from_json(recorded.at("points"));
-  }
+  figures.series = series_from_json(json.value("series", Json::object()));
   figures.peak_bytes = count_from_json(json.value("peak_bytes", Json(0U)));
   for (const auto& [reason, count] : json.at("thaws").items()) {
     figures.thaws[reason] = count_from_json(count);

@@ -2,8 +2,8 @@
 #pragma once
 
 #include <cstdint>
-#include <utility>
-#include <vector>
+#include <map>
+#include <string>
 
 #include "core/src/base/json.h"
 #include "ronde/figures.h"
@@ -30,12 +30,11 @@ std::uint64_t count_from_json(const nlohmann::ordered_json& json);
 /// Reads a rank, or -1. Throws as figures_from_json().
 int rank_from_json(const nlohmann::ordered_json& json);
 
-using Points = std::vector<std::pair<double, double>>;
-/// Writes and reads the points of a Series: [[seconds, number or null], ...]. Throws Error where
+/// Writes and reads series: {name: [[seconds, number or null], ...], ...}. Throws Error where
 /// seconds are negative or descend, else as figures_from_json().
 /// @{
-nlohmann::ordered_json points_json(const Points& points);
-Points points_from_json(const nlohmann::ordered_json& json);
+nlohmann::ordered_json series_json(const std::map<std::string, Series>& all);
+std::map<std::string, Series> series_from_json(const nlohmann::ordered_json& json);
 /// @}
 
 /// Writes the parts of counters, each as an object.

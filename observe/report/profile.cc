@@ -15,6 +15,23 @@ namespace {
 using Json = nlohmann::ordered_json;
 using Texts = std::map<std::string, std::string>;
 
+/// The figures that runs of any framework have.
+Json run_report(const Profile& profile) {
+  const Figures& all = profile.merged;
+  const auto seconds = [&](const Distribution& times) {
+    return static_cast<double>(times.total_ns()) * 1e-9 / profile.measured_ranks();
+  };
+  return {{"framework", profile.framework},
+          {"ranks", profile.ranks},
+          {"steps",
+           std::llround(static_cast<double>(all.step_time.count()) / profile.measured_ranks())},
+          {"samples", all.timed_samples},
+          {"seconds", seconds(all.step_time)},
+          {"waiting_s", seconds(all.exposed)},
+          {"peak_bytes", all.peak_bytes},
+          {"series", series_json(all.series)}};
+}
+
 }  // namespace
 
 void Profile::add(int rank, Figures figures) {
@@ -52,10 +69,9 @@ double Profile::fusion_bytes() const {
 }
 
 Json to_json(const Profile& profile) {
-  Json json = {{"ronde_profile", kProfileLayout},
-               {"version", profile.version},
-               {"run_report", report_of_run(profile)},
-               {"world", profile.world},
+  Json json = {{"ronde_profile", kProfileLayout}, {"version", profile.version}};
+  if (profile.missing_ranks().empty()) json["run_report"] = run_report(profile);
+  json.update({{"world", profile.world},
                {"ranks", profile.ranks},
                {"hosts", profile.hosts},
                {"complete", profile.failure.empty()},
@@ -63,29 +79,12 @@ Json to_json(const Profile& profile) {
                {"config", profile.config},
                {"backends", profile.backends},
                {"merged", to_json(profile.merged, -1)},
-               {"per_rank", Json::array()}};
+               {"per_rank", Json::array()}});
   if (!profile.failure.empty()) json["failure"] = profile.failure;
   for (const auto& [rank, figures] : profile.per_rank) {
     json["per_rank"].push_back(to_json(figures, rank));
   }
   return json;
-}
-
-Json report_of_run(const Profile& profile) {
-  const Figures& all = profile.merged;
-  const auto seconds = [&](const Distribution& times) {
-    return static_cast<double>(times.total_ns()) * 1e-9 / profile.measured_ranks();
-  };
-  Json series = Json::object();
-  for (const auto& [name, recorded] : all.series) series[name] = points_json(recorded.points);
-  return {{"framework", profile.framework},
-          {"ranks", profile.ranks},
-          {"steps", all.step_time.count() / std::max<std::size_t>(profile.per_rank.size(), 1)},
-          {"samples", all.timed_samples},
-          {"seconds", seconds(all.step_time)},
-          {"waiting_s", seconds(all.exposed)},
-          {"peak_bytes", all.peak_bytes},
-          {"series", std::move(series)}};
 }
 
 Profile profile_from_report(const Json& json) {
@@ -111,10 +110,7 @@ Profile profile_from_report(const Json& json) {
   };
   all.step_time = equal_times(all.seconds);
   if (json.contains("waiting_s")) all.exposed = equal_times(waiting_s);
-  const Json series = json.value("series", Json::object());
-  for (const auto& [name, points] : series.items()) {
-    all.series[name].points = points_from_json(points);
-  }
+  all.series = series_from_json(json.value("series", Json::object()));
   profile.add(0, std::move(all));
   return profile;
 }

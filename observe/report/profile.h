@@ -55,13 +55,9 @@ nlohmann::ordered_json to_json(const Profile& profile);
 /// Reads what to_json() has written. Throws as figures_from_json().
 Profile profile_from_json(const nlohmann::ordered_json& json);
 
-/// The run report (docs/notes/run_report.md): the figures that runs of any framework have, which
-/// the profile has as its member "run_report".
-/// @{
-nlohmann::ordered_json report_of_run(const Profile& profile);
-/// Returns a profile whose figures, of all ranks, stand as those of rank 0. Throws as
-/// figures_from_json().
+/// Reads a run report (docs/notes/run_report.md), which the profile of a run with the figures of
+/// all ranks has as its member "run_report". Returns a profile whose figures, of all ranks, stand
+/// as those of rank 0. Throws as figures_from_json().
 Profile profile_from_report(const nlohmann::ordered_json& json);
-/// @}
 
 }  // namespace ronde

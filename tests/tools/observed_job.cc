@@ -47,17 +47,12 @@ void touch_much_memory() {
   static_cast<void>(last);
 }
 
-struct Marked {
-  Clock::time_point before, after;
+/// What a rank knows of itself by its own clock and by the kernel.
+struct OwnFigures {
+  int rank = 0;
+  Clock::duration least{}, most{};  ///< from the end of the first step to that of the last one
+  long kilobytes = 0;               ///< before shutdown()
 };
-
-/// Prints the least and the most time from the end of the first step to that of the last one.
-void print_own_figures(const Marked& first, const Marked& last) {
-  const std::chrono::duration<double> least = last.before - first.after;
-  const std::chrono::duration<double> most = last.after - first.before;
-  std::printf("rank %d: %.9f to %.9f s, %ld kB\n", ronde::rank(), least.count(), most.count(),
-              peak_kilobytes());
-}
 
 /// Reads a part of the file as the loader of a batch does; rank 0 is slow at it.
 void read_batch(const std::string& path, int step) {
@@ -73,10 +68,11 @@ void read_batch(const std::string& path, int step) {
   if (ronde::rank() == 0) compute(2);
 }
 
-void train(int steps, std::string_view pathology, const std::string& path) {
+OwnFigures train(int steps, std::string_view pathology, const std::string& path) {
   std::vector<std::vector<float>> gradients(kGradients, std::vector<float>(kElements));
   const int ranks = ronde::size();
-  Marked first, last;
+  OwnFigures own{.rank = ronde::rank()};
+  Clock::time_point before_first, after_first;
   touch_much_memory();
   for (int step = 0; step < steps; ++step) {
     read_batch(path, step);
@@ -106,19 +102,25 @@ void train(int steps, std::string_view pathology, const std::string& path) {
       }
     }
     ronde::record("loss", 1.0 / (step + 1));
-    last.before = Clock::now();
+    const auto before = Clock::now();
     ronde::mark_step(8);
-    last.after = Clock::now();
-    if (step == 0) first = last;
+    const auto after = Clock::now();
+    if (step == 0) before_first = before, after_first = after;
+    own.least = before - after_first;
+    own.most = after - before_first;
   }
-  print_own_figures(first, last);
+  own.kilobytes = peak_kilobytes();
+  return own;
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
+  OwnFigures own;
   const int code = ronde::main(
-      [&] { train(std::stoi(argv[1]), argc > 2 ? argv[2] : "", argc > 3 ? argv[3] : ""); });
-  std::printf("at most %ld kB\n", peak_kilobytes());
+      [&] { own = train(std::stoi(argv[1]), argc > 2 ? argv[2] : "", argc > 3 ? argv[3] : ""); });
+  std::printf("rank %d: %.9f to %.9f s, %ld to %ld kB\n", own.rank,
+              std::chrono::duration<double>(own.least).count(),
+              std::chrono::duration<double>(own.most).count(), own.kilobytes, peak_kilobytes());
   return code;
 }

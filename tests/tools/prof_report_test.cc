@@ -362,7 +362,11 @@ TEST_CASE("runs of other frameworks stand beside Ronde's by speed, memory, waits
         "B against A: a step takes 25 % more time (250 ms instead of 200 ms)"}) {
     CHECK_THAT(out, Contains(line));
   }
-  CHECK_THAT(out, !Contains("RONDE_") && !Contains("different models"));
+  CHECK_THAT(out, !Contains("RONDE_") && !Contains("different models") && !Contains("lacks"));
+  const std::string of_rank_0 = ProfiledRun().text(0);
+  CHECK(of_rank_0.find("run_report") == std::string::npos);
+  CHECK_THAT(ended(0, compare(of_rank_0)).out,
+             Contains("B lacks the figures, and so the samples, of rank 1"));
   const auto refused = [&](const std::string& part, const std::string& instead,
                            const std::string& words) {
     std::string text = ddp;

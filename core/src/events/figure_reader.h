@@ -23,10 +23,6 @@ namespace ronde {
 /// Thread-safety: none.
 class FigureReader {
  public:
-  /// `begun_ns`: from which time on the seconds of a Series count.
-  explicit FigureReader(std::int64_t begun_ns = MonotonicClock::now().time_since_epoch() /
-                                                std::chrono::nanoseconds(1))
-      : begun_ns_(begun_ns) {}
   void take(const EventRecord& event, std::string_view text = {});
   /// Forgets which threads wait, after events were lost.
   void forget_waits() noexcept;
@@ -70,7 +66,9 @@ class FigureReader {
   void on_step(const EventRecord& event);
   void on_recorded(const EventRecord& event, std::string_view text);
 
-  const std::int64_t begun_ns_;
+  /// From which time on the seconds of a Series count.
+  const std::int64_t begun_ns_ =
+      MonotonicClock::now().time_since_epoch() / std::chrono::nanoseconds(1);
   Figures figures_;
   std::vector<Operation> operations_;
   std::vector<Bucket> buckets_;

@@ -69,6 +69,11 @@ std::vector<std::string> warnings(const std::vector<Profile>& runs) {
   for (std::size_t i = 0; i < runs.size(); ++i) {
     const Profile& run = runs[i];
     if (!run.failure.empty()) found.push_back(letter(i) + " failed: " + run.failure);
+    const std::vector<int> missing = run.missing_ranks();
+    if (run.framework == Profile().framework && !missing.empty()) {
+      found.push_back(letter(i) + " lacks the figures, and so the samples, of " +
+                      ranks_text(missing));
+    }
     if (run.merged.lost_events > 0) {
       found.push_back(letter(i) + " lacks " + count_text(run.merged.lost_events, "event"));
     }
@@ -153,11 +158,14 @@ void print_runs(const std::vector<Profile>& runs, std::ostream& out) {
   table.print(out);
 }
 
-/// The newest value at that time; what was recorded only before has its end.
-std::string value_at(const Points& points, double seconds) {
-  const auto after = std::ranges::upper_bound(points, seconds, {}, &Points::value_type::first);
-  if (after == points.begin()) return "-";
-  return fmt::format("{:.4g}", std::prev(after)->second);
+/// The newest value of the series at that time; after its end the last one.
+std::string value_at(const Profile& run, const std::string& name, double seconds) {
+  const auto found = run.merged.series.find(name);
+  if (found == run.merged.series.end()) return "-";
+  const auto& points = found->second.points;
+  const auto after =
+      std::ranges::upper_bound(points, seconds, {}, [](const auto& point) { return point.first; });
+  return after == points.begin() ? "-" : fmt::format("{:.4g}", std::prev(after)->second);
 }
 
 /// What the runs recorded, at the quarters of the longest one.
@@ -176,11 +184,7 @@ void print_series(const std::vector<Profile>& runs, std::ostream& out) {
     for (int row = 1; row <= kRows; ++row) {
       const double seconds = last * row / kRows;
       std::vector<std::string> cells = {fmt::format("after {:.1f} s", seconds)};
-      for (const Profile& run : runs) {
-        const auto found = run.merged.series.find(name);
-        cells.push_back(found == run.merged.series.end() ? "-"
-                                                         : value_at(found->second.points, seconds));
-      }
+      for (const Profile& run : runs) cells.push_back(value_at(run, name, seconds));
       table.add(std::move(cells));
     }
     out << '\n';
