@@ -61,20 +61,21 @@ prof::TorchTrace torch_trace(const std::string& text) {
   return trace;
 }
 
+/// The file or folder to write: by default that of this name in the folder of the timeline.
+prof::fs::path output_of(const Options& options, const char* name) {
+  if (!options.output.empty()) return options.output;
+  return prof::fs::path(options.paths.front()) / name;
+}
+
 void merge(const Options& options) {
   const prof::fs::path folder = options.paths.front();
   if (options.hta) {
     if (!options.torch.empty()) throw UsageError("--torch goes into the merged file, not to --hta");
-    const prof::fs::path to =
-        options.output.empty() ? folder / "hta" : prof::fs::path(options.output);
-    prof::write_hta(folder, to, std::cout);
-    return;
+    return prof::write_hta(folder, output_of(options, "hta"), std::cout);
   }
   std::vector<prof::TorchTrace> torch;
   for (const std::string& text : options.torch) torch.push_back(torch_trace(text));
-  const prof::fs::path file =
-      options.output.empty() ? folder / "merged.json" : prof::fs::path(options.output);
-  prof::merge_timeline(folder, file, torch, std::cout);
+  prof::merge_timeline(folder, output_of(options, "merged.json"), torch, std::cout);
 }
 
 }  // namespace
@@ -119,10 +120,7 @@ void add_prof(CLI::App& app, int& exit_code) {
                    "Write files for Holistic Trace Analysis: operations as streams of a device");
   auto* const exports =
       add("export", "A timeline as tables for Pipit, pandas and Hatchet", [](const Options& given) {
-        const prof::fs::path folder = given.paths.front();
-        prof::export_timeline(
-            folder, given.output.empty() ? folder / "export" : prof::fs::path(given.output),
-            std::cout);
+        prof::export_timeline(given.paths.front(), output_of(given, "export"), std::cout);
       });
   exports->add_option("folder", options->paths, "RONDE_TIMELINE")->required()->expected(1);
   exports->add_option("-o,--output", options->output, "Folder to write (FOLDER/export)");

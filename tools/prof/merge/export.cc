@@ -89,22 +89,26 @@ class Export {
     std::ranges::stable_sort(slices_, [](const Slice& a, const Slice& b) {
       return a.begin_ns != b.begin_ns ? a.begin_ns < b.begin_ns : a.end_ns > b.end_ns;
     });
-    for (const Slice& slice : slices_) {
+    Region root;
+    for (Slice& slice : slices_) {
       Lane& lane = lane_for(slice);
-      Region& parent =
-          lane.open.empty() ? root_.children[tracks_[slice.track]] : *lane.open.back().region;
-      Region& region = parent.children[slice.name];
-      region.inclusive_ns += slice.end_ns - slice.begin_ns;
-      region.bytes += slice.bytes;
-      ++region.count;
-      if (lane.open.empty()) parent.inclusive_ns += slice.end_ns - slice.begin_ns;
-      enter(lane, slice, region);
+      const std::int64_t ns = slice.end_ns - slice.begin_ns;
+      Region& track = root.children[tracks_[slice.track]];
+      if (lane.open.empty()) {
+        track.inclusive_ns += ns;
+        root.inclusive_ns += ns;
+      }
+      slice.region = &(lane.open.empty() ? track : *lane.open.back()->region).children[slice.name];
+      slice.region->inclusive_ns += ns;
+      slice.region->bytes += slice.bytes;
+      ++slice.region->count;
+      add(stamp(lane, slice.begin_ns), "Enter", slice.name, lane.thread, slice.file);
+      lane.open.push_back(&slice);
     }
     for (auto& [track, lanes] : lanes_) {
       for (Lane& lane : lanes) leave(lane, std::numeric_limits<std::int64_t>::max());
     }
-    for (const auto& [name, track] : root_.children) root_.inclusive_ns += track.inclusive_ns;
-    return std::move(root_);
+    return root;
   }
 
  private:
@@ -113,16 +117,13 @@ class Export {
     int track = 0;
     std::string name;
     std::uint64_t bytes = 0;
-    std::string file = ",,";  ///< the columns of file, offset and bytes
-  };
-  struct Open {
-    const Slice* slice;
-    Region* region;
+    std::string file = ",,";   ///< the columns of file, offset and bytes
+    Region* region = nullptr;  ///< to which it is added
   };
   struct Lane {
     int thread = 0;
     std::int64_t last_ns = std::numeric_limits<std::int64_t>::min();
-    std::vector<Open> open;  ///< each within the one before
+    std::vector<const Slice*> open;  ///< each within the one before
   };
 
   std::int64_t time_of(double us) const { return whole(head_.clock.on_rank_0(us) * 1e3 + 0.5); }
@@ -138,7 +139,7 @@ class Export {
     std::deque<Lane>& lanes = lanes_[slice.track];
     for (Lane& lane : lanes) {
       leave(lane, slice.begin_ns);
-      if (lane.open.empty() || lane.open.back().slice->end_ns >= slice.end_ns) return lane;
+      if (lane.open.empty() || lane.open.back()->end_ns >= slice.end_ns) return lane;
     }
     const int number = static_cast<int>(lanes.size());
     lanes.emplace_back().thread = slice.track + number * kNextLane;
@@ -151,15 +152,10 @@ class Export {
     return lane.last_ns;
   }
 
-  void enter(Lane& lane, const Slice& slice, Region& region) {
-    add(stamp(lane, slice.begin_ns), "Enter", slice.name, lane.thread, slice.file);
-    lane.open.push_back({&slice, &region});
-  }
-
   /// Ends what has ended at that time.
   void leave(Lane& lane, std::int64_t time_ns) {
-    while (!lane.open.empty() && lane.open.back().slice->end_ns <= time_ns) {
-      const Slice& slice = *lane.open.back().slice;
+    while (!lane.open.empty() && lane.open.back()->end_ns <= time_ns) {
+      const Slice& slice = *lane.open.back();
       add(stamp(lane, slice.end_ns), "Leave", slice.name, lane.thread);
       lane.open.pop_back();
     }
@@ -170,7 +166,6 @@ class Export {
   std::map<int, std::string> tracks_;
   std::vector<Slice> slices_;
   std::map<int, std::deque<Lane>> lanes_;
-  Region root_;
 };
 
 }  // namespace
