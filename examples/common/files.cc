@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "common/files.h"
 
+#include <ronde/ronde.h>
 #include <unistd.h>
 
 #include <array>
@@ -56,6 +57,14 @@ void prepare_file(const fs::path& file, const std::string& option) {
     throw InputError(option + " " + file.string() + " is a folder; give the name of a file");
   }
   prepare_folder(file.has_parent_path() ? file.parent_path() : fs::path("."), option);
+}
+
+void write_numbers(const fs::path& file, const std::string& option,
+                   const std::function<std::vector<double>()>& compute) {
+  const bool writes = ronde::rank() == 0 && !file.empty();
+  if (writes) prepare_file(file, option);
+  const std::vector<double> numbers = compute();
+  if (writes) write_csv(file, numbers, 1);
 }
 
 }  // namespace example

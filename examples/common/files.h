@@ -3,8 +3,10 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <span>
 #include <string>
+#include <vector>
 
 namespace example {
 
@@ -23,5 +25,10 @@ void prepare_folder(const std::filesystem::path& folder, const std::string& opti
 /// Proves before a long run that `file` can be written at its end: prepares its folder, and throws
 /// InputError where a folder has its name.
 void prepare_file(const std::filesystem::path& file, const std::string& option);
+
+/// Calls `compute` on every rank, and has rank 0 write its numbers to `file`, one a line, which is
+/// proved to be possible first. An empty name: writes nothing.
+void write_numbers(const std::filesystem::path& file, const std::string& option,
+                   const std::function<std::vector<double>()>& compute);
 
 }  // namespace example

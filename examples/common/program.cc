@@ -63,4 +63,11 @@ void require_divisible(const std::string& option, std::int64_t number, std::int6
                                          std::to_string(parts) + ": " + reason);
 }
 
+void require_groups(const std::string& option, std::int64_t ranks_of_group) {
+  if (ronde::size() % ranks_of_group == 0) return;
+  throw CLI::ValidationError(option, "the " + std::to_string(ronde::size()) +
+                                         " ranks cannot be divided into groups of " +
+                                         std::to_string(ranks_of_group));
+}
+
 }  // namespace example

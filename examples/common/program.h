@@ -35,4 +35,8 @@ void parse_command_line(CLI::App& app, int argc, const char* const* argv);
 void require_divisible(const std::string& option, std::int64_t number, std::int64_t parts,
                        const std::string& reason);
 
+/// Throws CLI::ValidationError, with the option, unless the ranks can be divided into groups of so
+/// many.
+void require_groups(const std::string& option, std::int64_t ranks_of_group);
+
 }  // namespace example

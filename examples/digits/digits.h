@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <optional>
 
 #include <torch/data/datasets/base.h>
@@ -32,8 +33,11 @@ struct DigitSets {
   Digits test;
 };
 
+/// Can be divided among 1 to 6, and 8 ranks.
+inline constexpr std::int64_t kTrainImages = 1440;
+
 /// The 1797 digits that scripts/deps.sh fetches, 64-bit floats from 0 to 1. Every fifth is held out
-/// for the test, 357 in all; the other 1440 are a number that can be divided among up to 6 ranks.
+/// for the test, 357 in all.
 /// Throws InputError if the file is not there or holds something else.
 DigitSets read_digits();
 

@@ -9,9 +9,8 @@ namespace {
 constexpr std::int64_t kPixels = 64;
 constexpr std::int64_t kDigits = 10;
 
-torch::Tensor part_of(const torch::Tensor& whole, std::int64_t dimension, const Place& place) {
-  return whole.detach().chunk(place.count, dimension)[static_cast<std::size_t>(place.index)];
-}
+/// Makes the router choose all experts, and not the one that has learnt most.
+constexpr double kImbalanceFactor = 0.1;
 
 torch::Tensor all_rows(const torch::Tensor& rows, const char* name, const Place& place) {
   return ronde::allgather(rows, {.name = name, .process_set = place.ranks});
@@ -28,9 +27,9 @@ MixtureImpl::MixtureImpl(std::int64_t width, std::int64_t hidden, std::int64_t e
     const torch::nn::Linear wide(width, hidden);
     const torch::nn::Linear narrowing(torch::nn::LinearOptions(hidden, width).bias(false));
     if (expert / (experts / division.expert.count) != division.expert.index) continue;
-    widens.push_back(part_of(wide->weight, 0, division.tensor));
-    biases.push_back(part_of(wide->bias, 0, division.tensor));
-    narrows.push_back(part_of(narrowing->weight, 1, division.tensor));
+    widens.push_back(example::part_of(wide->weight, 0, division.tensor));
+    biases.push_back(example::part_of(wide->bias, 0, division.tensor));
+    narrows.push_back(example::part_of(narrowing->weight, 1, division.tensor));
   }
   widen = register_parameter("widen", torch::stack(widens));
   bias = register_parameter("bias", torch::stack(biases));
@@ -107,13 +106,13 @@ torch::Tensor NetImpl::forward(const torch::Tensor& images) {
   return last_->forward(torch::relu(x + mixture_->forward(x)));
 }
 
-std::vector<torch::Tensor> NetImpl::expert_parameters() const {
-  return {mixture_->widen, mixture_->bias, mixture_->narrow};
+torch::Tensor NetImpl::loss(const torch::Tensor& images, const torch::Tensor& digits) {
+  const torch::Tensor cross_entropy = DividedNet::loss(images, digits);
+  return cross_entropy + kImbalanceFactor * mixture_->imbalance;
 }
 
-std::vector<torch::Tensor> NetImpl::shared_parameters() const {
-  return {first_->weight,         first_->bias,  mixture_->router->weight,
-          mixture_->router->bias, last_->weight, last_->bias};
+std::vector<torch::Tensor> NetImpl::divided_parameters() const {
+  return {mixture_->widen, mixture_->bias, mixture_->narrow};
 }
 
 }  // namespace experts

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <ronde/process_set.h>
 #include <torch/nn/module.h>
 #include <torch/nn/modules/linear.h>
 #include <torch/types.h>
@@ -9,18 +8,15 @@
 #include <cstdint>
 #include <vector>
 
+#include "digits/divided_net.h"
+
 /// A mixture of experts divided among ranks after S. Singh et al., "A Hybrid
 /// Tensor-Expert-Data Parallelism Approach to Optimize Mixture-of-Experts Training", ICS 2023,
 /// https://arxiv.org/abs/2303.06318. Each token goes to one expert (W. Fedus et al., "Switch
 /// Transformers", 2021, https://arxiv.org/abs/2101.03961, section 2.1), none is dropped.
 namespace experts {
 
-/// Where a rank is along an axis of the grid.
-struct Place {
-  int index = 0;
-  int count = 1;
-  ronde::ProcessSet ranks = {};
-};
+using example::Place;
 
 /// Where the parts of a layer of experts are: `expert` ranks have different experts and tokens,
 /// `tensor` ranks parts of the same experts, and the same tokens.
@@ -58,19 +54,16 @@ class MixtureImpl : public torch::nn::Module {
 };
 TORCH_MODULE(Mixture);
 
-/// Images of 8x8 pixels to scores of the ten digits: a layer that every rank has, a mixture with a
-/// bypass, and another layer that every rank has. An image is a token.
-class NetImpl : public torch::nn::Module {
+/// A layer that every rank has, a mixture with a bypass, and another layer that every rank has. An
+/// image is a token.
+class NetImpl : public example::DividedNet {
  public:
   NetImpl(std::int64_t hidden, std::int64_t experts, const Division& division);
 
-  torch::Tensor forward(const torch::Tensor& images);
-  const torch::Tensor& imbalance() const { return mixture_->imbalance; }
-
-  /// Returns the parameters of which the ranks of an expert and of a tensor axis have parts.
-  std::vector<torch::Tensor> expert_parameters() const;
-  /// Returns the parameters that are the same on all ranks.
-  std::vector<torch::Tensor> shared_parameters() const;
+  torch::Tensor forward(const torch::Tensor& images) override;
+  /// Adds the mixture's imbalance to the cross entropy.
+  torch::Tensor loss(const torch::Tensor& images, const torch::Tensor& digits) override;
+  std::vector<torch::Tensor> divided_parameters() const override;
 
  private:
   torch::nn::Linear first_;

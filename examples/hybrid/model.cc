@@ -10,17 +10,13 @@ constexpr std::int64_t kPixels = 64;
 constexpr std::int64_t kUnits = 64;
 constexpr std::int64_t kDigits = 10;
 
-torch::Tensor part_of(const torch::Tensor& whole, std::int64_t dimension, const Part& part) {
-  return whole.detach().chunk(part.count, dimension)[static_cast<std::size_t>(part.index)].clone();
-}
-
 }  // namespace
 
 ColumnParallelLinearImpl::ColumnParallelLinearImpl(std::int64_t inputs, std::int64_t outputs,
-                                                   const Part& part) {
+                                                   const Place& place) {
   const torch::nn::Linear whole(inputs, outputs);
-  weight = register_parameter("weight", part_of(whole->weight, 0, part));
-  bias = register_parameter("bias", part_of(whole->bias, 0, part));
+  weight = register_parameter("weight", example::part_of(whole->weight, 0, place));
+  bias = register_parameter("bias", example::part_of(whole->bias, 0, place));
 }
 
 torch::Tensor ColumnParallelLinearImpl::forward(const torch::Tensor& input) {
@@ -28,10 +24,10 @@ torch::Tensor ColumnParallelLinearImpl::forward(const torch::Tensor& input) {
 }
 
 RowParallelLinearImpl::RowParallelLinearImpl(std::int64_t inputs, std::int64_t outputs,
-                                             const Part& part)
-    : ranks_(part.ranks) {
+                                             const Place& place)
+    : ranks_(place.ranks) {
   const torch::nn::Linear whole(inputs, outputs);
-  weight = register_parameter("weight", part_of(whole->weight, 1, part));
+  weight = register_parameter("weight", example::part_of(whole->weight, 1, place));
   bias = register_parameter("bias", whole->bias.detach().clone());
 }
 
@@ -42,10 +38,10 @@ torch::Tensor RowParallelLinearImpl::forward(const torch::Tensor& input) {
              own, {.name = "partial outputs", .op = ronde::ReduceOp::Sum, .process_set = ranks_});
 }
 
-NetImpl::NetImpl(std::int64_t hidden, const Part& part)
+NetImpl::NetImpl(std::int64_t hidden, const Place& place)
     : first_(register_module("first", torch::nn::Linear(kPixels, kUnits))),
-      widen_(register_module("widen", ColumnParallelLinear(kUnits, hidden, part))),
-      narrow_(register_module("narrow", RowParallelLinear(hidden, kUnits, part))),
+      widen_(register_module("widen", ColumnParallelLinear(kUnits, hidden, place))),
+      narrow_(register_module("narrow", RowParallelLinear(hidden, kUnits, place))),
       last_(register_module("last", torch::nn::Linear(kUnits, kDigits))) {}
 
 torch::Tensor NetImpl::forward(const torch::Tensor& images) {
@@ -54,12 +50,8 @@ torch::Tensor NetImpl::forward(const torch::Tensor& images) {
   return last_->forward(torch::relu(x + block));
 }
 
-std::vector<torch::Tensor> NetImpl::split_parameters() const {
+std::vector<torch::Tensor> NetImpl::divided_parameters() const {
   return {widen_->weight, widen_->bias, narrow_->weight};
-}
-
-std::vector<torch::Tensor> NetImpl::shared_parameters() const {
-  return {first_->weight, first_->bias, narrow_->bias, last_->weight, last_->bias};
 }
 
 }  // namespace hybrid

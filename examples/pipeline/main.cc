@@ -7,12 +7,12 @@
 #include <sys/resource.h>
 
 #include <CLI/CLI.hpp>
-#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <filesystem>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -83,15 +83,10 @@ int copies_of(const Options& options) {
 }
 
 void check(const Options& options) {
-  const int ranks = ronde::size();
-  if (ranks % options.stages != 0) {
-    throw CLI::ValidationError("--stages", "the " + std::to_string(ranks) +
-                                               " ranks cannot be divided into pipelines of " +
-                                               std::to_string(options.stages));
-  }
+  example::require_groups("--stages", options.stages);
   example::require_divisible("--layers", options.layers, options.stages,
                              "each stage has equally many layers");
-  const std::int64_t copies = ranks / options.stages * copies_of(options);
+  const std::int64_t copies = ronde::size() / options.stages * copies_of(options);
   example::require_divisible("--batch", options.batch, copies * options.micro_batches,
                              "each of the " + std::to_string(copies) +
                                  " copies of the model divides its part into " +
@@ -104,16 +99,11 @@ void check(const Options& options) {
   }
 }
 
-torch::optim::SGDOptions sgd_options() {
-  return torch::optim::SGDOptions(1.0).momentum(0.9);
-}
-
 /// A stage that this rank holds, and its optimizer, which adds up the gradients of all copies.
 struct Trained {
   Trained(const Options& options, int index, int passes, ronde::ProcessSet copies)
       : stage(options.layers, options.width, index, options.stages),
-        set(copies),
-        sgd(stage->parameters(), sgd_options()),
+        sgd(stage->parameters(), torch::optim::SGDOptions(1.0).momentum(0.9)),
         optimizer(sgd, stage->named_parameters(),
                   {.name = "stage " + std::to_string(index),
                    .op = ronde::ReduceOp::Sum,
@@ -121,32 +111,31 @@ struct Trained {
                    .backward_passes_per_step = passes}) {}
 
   Stage stage;
-  ronde::ProcessSet set;
   torch::optim::SGD sgd;
   ronde::DistributedOptimizer optimizer;
 };
 
-/// How long the passes of a step took, and all of it from its start; seconds.
+/// By step, seconds.
 struct Times {
-  double busy = 0;
-  double all = 0;
+  std::vector<double> busy;  ///< with passes
+  std::vector<double> all;   ///< from the begin of a step to the end of its passes
 };
 
 /// This rank's stages, one for each copy of the model that its pipeline holds.
 class Pipeline {
  public:
   explicit Pipeline(const Options& options)
-      : options_(options),
-        grid_({ronde::size() / options.stages, options.stages}),
-        shape_{options.stages, copies_of(options), options.micro_batches} {
+      : grid_({ronde::size() / options.stages, options.stages}),
+        shape_{options.stages, copies_of(options), options.micro_batches},
+        orders_(options.schedule == "message-driven" ? message_driven_orders(shape_)
+                                                     : fixed_orders(shape_)),
+        holders_(make_holders()) {
     std::map<int, int> uses;  // of stages by copies: both share the middle one of three
     for (int copy = 0; copy < shape_.copies; ++copy) ++uses[stage_of(copy)];
-    const std::vector<ronde::ProcessSet> sets = make_sets();
     for (const auto& [stage, count] : uses) {
       torch::manual_seed(options.seed);  // each stage draws the whole model
-      const int set = std::min(stage, mirror(stage));
-      trained_[stage] = std::make_unique<Trained>(options, stage, count * shape_.micro_batches,
-                                                  sets[static_cast<std::size_t>(set)]);
+      trained_[stage] =
+          std::make_unique<Trained>(options, stage, count * shape_.micro_batches, holders_);
     }
     for (int copy = 0; copy < shape_.copies; ++copy) {
       parts_.emplace_back(trained_[stage_of(copy)]->stage, shape_, copy, grid_.set(kStage),
@@ -155,21 +144,18 @@ class Pipeline {
   }
 
   const Shape& shape() const { return shape_; }
-
-  std::vector<Order> orders() const {
-    return options_.schedule == "message-driven" ? message_driven_orders(shape_)
-                                                 : fixed_orders(shape_);
-  }
+  const Times& times() const { return times_; }
+  const std::vector<Order>& orders() const { return orders_; }
 
   /// Trains one step on [batch, width] samples, the same on all ranks. Returns the loss, the same
   /// on all ranks too.
-  double step(const torch::Tensor& inputs, const torch::Tensor& targets, Times& times) {
+  double step(const torch::Tensor& inputs, const torch::Tensor& targets) {
     for (const auto& [stage, trained] : trained_) trained->optimizer.zero_grad();
     for (int copy = 0; copy < shape_.copies; ++copy) {
       part(copy).begin({share(inputs, copy), share(targets, copy), double(targets.numel())});
     }
     ronde::barrier();
-    times = run_passes();
+    run_passes();
     double loss = 0;
     for (Part& part : parts_) loss += part.finish();
     for (const auto& [stage, trained] : trained_) trained->optimizer.step();
@@ -180,30 +166,21 @@ class Pipeline {
 
   /// Throws ronde::UsageError if copies of a stage differ.
   void check_copies() const {
-    for (const auto& [stage, trained] : trained_) {
-      ronde::check_replicas(*trained->stage, trained->set);
-    }
+    for (const auto& [stage, trained] : trained_) ronde::check_replicas(*trained->stage, holders_);
   }
 
  private:
   int stage_of(int copy) const { return shape_.stage_of(grid_.coordinate(kStage), copy); }
-  /// Returns the stage of the last copy on the rank that holds `stage` of the first.
-  int mirror(int stage) const { return shape_.stage_of(stage, shape_.copies - 1); }
   Part& part(int copy) { return parts_[static_cast<std::size_t>(copy)]; }
 
-  /// Makes the sets of all ranks that hold a copy of a stage, by stage; stages that have the same
-  /// ranks share one, at the place of the first.
-  std::vector<ronde::ProcessSet> make_sets() const {
-    std::vector<ronde::ProcessSet> sets;
-    for (int stage = 0; stage <= mirror(stage) && stage < shape_.stages; ++stage) {
-      std::vector<int> ranks;
-      for (int replica = 0; replica < grid_.size(kReplica); ++replica) {
-        ranks.push_back(grid_.rank_at({replica, stage}));
-        if (mirror(stage) != stage) ranks.push_back(grid_.rank_at({replica, mirror(stage)}));
-      }
-      sets.push_back(ronde::add_process_set(ranks));
+  /// Makes the set of the ranks that hold this one's stages.
+  ronde::ProcessSet make_holders() const {
+    const std::set<int> places = {stage_of(0), stage_of(shape_.copies - 1)};
+    std::vector<int> ranks;
+    for (int replica = 0; replica < grid_.size(kReplica); ++replica) {
+      for (const int place : places) ranks.push_back(grid_.rank_at({replica, place}));
     }
-    return sets;
+    return ronde::create_process_set(ranks);
   }
 
   /// Returns the micro-batches of a copy of the model.
@@ -213,12 +190,12 @@ class Pipeline {
     return samples.chunk(copies)[static_cast<std::size_t>(own)].chunk(shape_.micro_batches);
   }
 
-  Times run_passes() {
-    Order order = orders()[static_cast<std::size_t>(grid_.coordinate(kStage))];
+  void run_passes() {
+    Order order = orders_[static_cast<std::size_t>(grid_.coordinate(kStage))];
     const auto seconds_since = [](Clock::time_point begin) {
       return std::chrono::duration<double>(Clock::now() - begin).count();
     };
-    Times times;
+    double busy = 0;
     const Clock::time_point start = Clock::now();
     while (!order.empty()) {
       const auto pass =
@@ -229,43 +206,42 @@ class Pipeline {
       }
       const Clock::time_point begin = Clock::now();
       part(pass->copy).run(*pass);
-      times.busy += seconds_since(begin);
+      busy += seconds_since(begin);
     }
-    times.all = seconds_since(start);
-    return times;
+    times_.busy.push_back(busy);
+    times_.all.push_back(seconds_since(start));
   }
 
-  const Options options_;
   const ronde::Grid grid_;
   const Shape shape_;
+  const std::vector<Order> orders_;  ///< by rank of the pipeline
+  const ronde::ProcessSet holders_;  ///< of the same stages
   ronde::CompletionQueue arrivals_;
   std::map<int, std::unique_ptr<Trained>> trained_;  ///< by stage
   std::vector<Part> parts_;                          ///< by copy
+  Times times_;
 };
 
 /// Prints where the time of the ranks went, and their memory. Collective.
-void report(const Options& options, const Pipeline& pipeline, const std::vector<Times>& steps) {
+void report(const Options& options, const Pipeline& pipeline) {
   rusage usage{};
   getrusage(RUSAGE_SELF, &usage);
-  std::vector<double> busy;
-  std::vector<double> longest;
-  for (const Times& step : steps) {
-    busy.push_back(step.busy);
-    longest.push_back(step.all);
-  }
-  longest.push_back(double(usage.ru_maxrss) / 1024);
-  const torch::Tensor sums = ronde::allreduce(torch::tensor(busy, torch::kFloat64),
-                                              {.name = "busy", .op = ronde::ReduceOp::Average});
-  const torch::Tensor most = ronde::allreduce(torch::tensor(longest, torch::kFloat64),
-                                              {.name = "longest", .op = ronde::ReduceOp::Max});
+  const auto over_ranks = [](const char* name, const std::vector<double>& mine,
+                             ronde::ReduceOp op) {
+    return ronde::allreduce(torch::tensor(mine, torch::kFloat64), {.name = name, .op = op});
+  };
+  const auto& [busy, all] = pipeline.times();
+  const torch::Tensor mean = over_ranks("busy", busy, ronde::ReduceOp::Average);
+  const torch::Tensor longest = over_ranks("all", all, ronde::ReduceOp::Max);
+  const torch::Tensor memory =
+      over_ranks("memory", {double(usage.ru_maxrss) / 1024}, ronde::ReduceOp::Max);
   if (ronde::rank() != 0) return;
-  const torch::Tensor all = most.slice(0, 0, -1);
   const double idle = draw_chart(pipeline.shape(), pipeline.orders(), options.slow).idle;
-  const double step = all.median().item<double>();
+  const double step = longest.median().item<double>();
   std::printf("idle %.1f %% of the ranks' time, %.1f %% in the Gantt chart of the schedule\n",
-              100 * (1 - sums / all).median().item<double>(), 100 * idle);
+              100 * (1 - mean / longest).median().item<double>(), 100 * idle);
   std::printf("%.1f ms a step, %.0f samples a second, peak memory of a rank %.0f MiB\n",
-              1000 * step, double(options.batch) / step, most[-1].item<double>());
+              1000 * step, double(options.batch) / step, memory.item<double>());
 }
 
 /// Returns the loss of each step; the same on all ranks.
@@ -279,29 +255,25 @@ std::vector<double> train(const Options& options) {
   }
   const auto random = at::make_generator<at::CPUGeneratorImpl>(options.seed);
   std::vector<double> losses;
-  std::vector<Times> times(static_cast<std::size_t>(options.steps));
-  for (Times& step : times) {
+  for (std::int64_t step = 0; step < options.steps; ++step) {
     // Every rank draws the samples of all.
     const torch::Tensor inputs =
         torch::randn({options.batch, options.width}, random, torch::kFloat64);
-    losses.push_back(pipeline.step(inputs, inputs.abs(), step));
+    losses.push_back(pipeline.step(inputs, inputs.abs()));
   }
   if (ronde::rank() == 0) {
     std::printf("loss %.6f in the first step, %.6f in the last\n", losses.front(), losses.back());
   }
-  report(options, pipeline, times);
+  report(options, pipeline);
   pipeline.check_copies();
+  if (ronde::rank() == 0) std::puts("all copies of a stage are equal to the last bit");
   return losses;
 }
 
 int run(Options options) {
   if (options.stages == 0) options.stages = ronde::size();
   check(options);
-  const bool writes = ronde::rank() == 0 && !options.losses.empty();
-  if (writes) example::prepare_file(options.losses, "--losses");
-  const std::vector<double> losses = train(options);
-  if (ronde::rank() == 0) std::printf("all copies of a stage are equal to the last bit\n");
-  if (writes) example::write_csv(options.losses, losses, 1);
+  example::write_numbers(options.losses, "--losses", [&] { return train(options); });
   return 0;
 }
 

@@ -4,37 +4,26 @@
 #include <algorithm>
 #include <cstddef>
 #include <limits>
+#include <map>
 #include <stdexcept>
 #include <utility>
 
 namespace pipeline {
 namespace {
 
-/// When each pass of a pipeline ends.
-class Ends {
- public:
-  explicit Ends(const Shape& shape)
-      : shape_(shape),
-        times_(static_cast<std::size_t>(2 * shape.copies * shape.micro_batches * shape.stages),
-               std::numeric_limits<int>::max()) {}
+/// When passes end, by stage.
+using Ends = std::map<std::pair<int, Pass>, int>;
 
-  int& at(const Pass& pass, int stage) {
-    const int row = (pass.micro_batch * shape_.copies + pass.copy) * 2 + (pass.backward ? 1 : 0);
-    return times_[static_cast<std::size_t>(row * shape_.stages + stage)];
-  }
-
-  /// Returns whether at `time` all is there that the pass needs.
-  bool ready(const Pass& pass, int stage, int time) {
-    const Pass forward{false, pass.copy, pass.micro_batch};
-    if (!pass.backward) return stage == 0 || at(forward, stage - 1) <= time;
-    return at(forward, stage) <= time &&
-           (stage == shape_.stages - 1 || at(pass, stage + 1) <= time);
-  }
-
- private:
-  const Shape shape_;
-  std::vector<int> times_;
-};
+/// Returns whether at `time` all is there that a pass needs.
+bool is_ready(const Pass& pass, int stage, int stages, const Ends& ends, int time) {
+  const auto has_ended = [&](int of_stage, const Pass& needed) {
+    const auto end = ends.find({of_stage, needed});
+    return end != ends.end() && end->second <= time;
+  };
+  const Pass forward{false, pass.copy, pass.micro_batch};
+  if (!pass.backward) return stage == 0 || has_ended(stage - 1, forward);
+  return has_ended(stage, forward) && (stage == stages - 1 || has_ended(stage + 1, pass));
+}
 
 std::vector<Pass> one_forward_one_backward(const Shape& shape, int copy, int stage) {
   const int ahead = std::min(shape.stages - 1 - stage, shape.micro_batches);
@@ -59,12 +48,8 @@ std::vector<Pass> passes_in_turn(const Shape& shape, int rank) {
 
 }  // namespace
 
-int slowdown(int stage, const Pass& pass, int slow) {
-  return stage == 0 && !pass.backward && pass.micro_batch % 4 == 3 ? slow : 1;
-}
-
-int duration(int stage, const Pass& pass, int slow) {
-  return pass.backward ? 2 : slowdown(stage, pass, slow);
+int slowdown(int stage, const Pass& forward, int slow) {
+  return stage == 0 && forward.micro_batch % 4 == 3 ? slow : 1;
 }
 
 std::optional<Pass> Order::take(const Ready& ready) {
@@ -85,32 +70,31 @@ std::optional<Pass> Order::take(const Ready& ready) {
 Chart draw_chart(const Shape& shape, std::vector<Order> orders, int slow) {
   Chart chart{0, std::vector<std::vector<Pass>>(orders.size())};
   std::vector<int> free_from(orders.size(), 0);
-  Ends ends(shape);
+  Ends ends;
   int busy = 0;
-  const auto remain = [&] {
-    return std::any_of(orders.begin(), orders.end(), [](const Order& o) { return !o.empty(); });
+  const auto run = [&](std::size_t rank, int time) {
+    const auto stage = [&](const Pass& pass) {
+      return shape.stage_of(static_cast<int>(rank), pass.copy);
+    };
+    const auto pass = orders[rank].take(
+        [&](const Pass& next) { return is_ready(next, stage(next), shape.stages, ends, time); });
+    if (!pass) return;
+    const int duration = pass->backward ? 2 : slowdown(stage(*pass), *pass, slow);
+    busy += duration;
+    free_from[rank] = ends[{stage(*pass), *pass}] = time + duration;
+    chart.passes[rank].push_back(*pass);
   };
-  for (int time = 0; remain();) {
+  // From the end of a pass to the next one.
+  constexpr int kNever = std::numeric_limits<int>::max();
+  for (int time = 0, next = 0; next != kNever; time = next) {
+    next = kNever;
     for (std::size_t rank = 0; rank < orders.size(); ++rank) {
-      if (free_from[rank] > time) continue;
-      const auto stage = [&](const Pass& pass) {
-        return shape.stage_of(static_cast<int>(rank), pass.copy);
-      };
-      const auto pass =
-          orders[rank].take([&](const Pass& next) { return ends.ready(next, stage(next), time); });
-      if (!pass) continue;
-      const int length = duration(stage(*pass), *pass, slow);
-      busy += length;
-      free_from[rank] = ends.at(*pass, stage(*pass)) = time + length;
-      chart.passes[rank].push_back(*pass);
+      if (free_from[rank] <= time) run(rank, time);
+      if (free_from[rank] > time) next = std::min(next, free_from[rank]);
     }
-    // The next event is the end of a pass that runs now.
-    int next = std::numeric_limits<int>::max();
-    for (const int end : free_from) {
-      if (end > time) next = std::min(next, end);
-    }
-    if (next == std::numeric_limits<int>::max()) throw std::logic_error("the ranks wait in a ring");
-    time = next;
+  }
+  if (std::any_of(orders.begin(), orders.end(), [](const Order& o) { return !o.empty(); })) {
+    throw std::logic_error("the ranks wait in a ring");
   }
   const int end = *std::max_element(free_from.begin(), free_from.end());
   chart.idle = 1 - double(busy) / (double(end) * double(orders.size()));

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <compare>
 #include <functional>
 #include <optional>
 #include <utility>
@@ -14,6 +15,8 @@ struct Pass {
   bool backward = false;
   int copy = 0;  ///< of the model: 0, or with two copies 1
   int micro_batch = 0;
+
+  auto operator<=>(const Pass&) const = default;
 };
 
 /// The ranks of a pipeline hold one copy of the model, or two in opposite directions: rank i then
@@ -53,14 +56,12 @@ class Order {
   std::vector<int> in_flight_;  ///< by copy
 };
 
-/// How many times as long as a forward pass another takes, in the chart: twice backward. The first
-/// stage takes `slow` times as long for each fourth forward pass, as behind a slow reader of data.
-/// @{
-int slowdown(int stage, const Pass& pass, int slow);
-int duration(int stage, const Pass& pass, int slow);
-/// @}
+/// Returns how many times as long as others a forward pass takes: on the first stage `slow` times
+/// for each fourth one, as behind a slow reader of data.
+int slowdown(int stage, const Pass& forward, int slow);
 
-/// The Gantt chart of a pipeline whose messages take no time.
+/// The Gantt chart of a pipeline whose messages take no time, and whose passes backward take twice
+/// the time of forward.
 struct Chart {
   double idle = 0;                        ///< share of the ranks' time, from 0 to 1
   std::vector<std::vector<Pass>> passes;  ///< by rank, in the order in which they ran
