@@ -100,6 +100,11 @@ struct Regression {
     return torch::mse_loss(net->forward(x).to(dtype), torch::sin(x.slice(1, 0, 2)));
   }
 
+  /// The mean over the rows of all ranks.
+  at::Tensor whole_loss(int step) {
+    return at::stack(by_rank([&](int rank) { return loss(step, rank); })).mean();
+  }
+
   torch::nn::Sequential net{torch::nn::Linear(4, 8), torch::nn::Tanh(), torch::nn::Linear(8, 2)};
 };
 

@@ -31,8 +31,7 @@ std::pair<at::Tensor, double> lbfgs_whole(const LbfgsCase& row) {
   for (int step = 0; step < kLbfgsSteps; ++step) {
     loss = lbfgs.step([&] {
       lbfgs.zero_grad();
-      const at::Tensor mean =
-          at::stack(by_rank([&](int rank) { return regression.loss(0, rank); })).mean();
+      const at::Tensor mean = regression.whole_loss(0);
       mean.backward();
       return mean;
     });

@@ -16,25 +16,18 @@ using PrunedAdam = ronde::PrunedOptimizer<torch::optim::Adam>;
 
 constexpr double kRate = 0.02;
 
-at::Tensor whole_loss(Regression& toy, int step) {
-  return at::stack(by_rank([&](int rank) { return toy.loss(step, rank); })).mean();
-}
-
 /// LibTorch's Adam on the dense model, with gradients and weights multiplied by the masks.
 void train_masked(Regression& toy, const Names& masks, int steps) {
   torch::optim::Adam adam(toy.parameters(), kRate);
-  const auto multiply = [&](bool gradients) {
+  const auto multiply = [&](const auto& tensor_of) {
     const at::NoGradGuard no_grad;
-    for (const auto& mask : masks) {
-      const at::Tensor parameter = toy.names()[mask.key()];
-      (gradients ? parameter.grad() : parameter.detach()).mul_(mask.value());
-    }
+    for (const auto& mask : masks) tensor_of(toy.names()[mask.key()]).mul_(mask.value());
   };
-  multiply(false);
+  multiply([](const at::Tensor& parameter) { return parameter.detach(); });
   for (int step = 0; step < steps; ++step) {
     adam.zero_grad();
-    whole_loss(toy, step).backward();
-    multiply(true);
+    toy.whole_loss(step).backward();
+    multiply([](const at::Tensor& parameter) { return parameter.grad(); });
     adam.step();
   }
 }
@@ -99,14 +92,14 @@ TEST_CASE("a pruned model trains as the dense one whose gradients are masked") {
   PrunedAdam adam(toy.names(), masks, torch::optim::AdamOptions(kRate));
   DistributedOptimizer optimizer(
       adam, adam.leaves(), {.backward_passes_per_step = 2, .average_aggregated_gradients = true});
-  const double first = whole_loss(toy, 0).item<double>();
+  const double first = toy.whole_loss(0).item<double>();
   for (int step = 0; step < kSteps; ++step) {
     optimizer.zero_grad();
     for (int pass = 0; pass < 2; ++pass) toy.loss(step).backward();
     optimizer.step();
   }
   CHECK(near(flatten(toy.parameters()), flatten(reference.parameters()), 1e-9));
-  CHECK(whole_loss(toy, 0).item<double>() < first / 2);
+  CHECK(toy.whole_loss(0).item<double>() < first / 2);
   for (const auto& mask : masks) {
     const at::Tensor parameter = toy.names()[mask.key()].detach();
     CHECK(adam.leaves()[mask.key()].numel() == mask.value().sum().item<std::int64_t>());
@@ -185,7 +178,7 @@ TEST_CASE("what the program writes into pruned parameters is taken over") {
   PrunedAdam adam(toy.names(), masks, torch::optim::AdamOptions(kRate));
   const auto step = [&](int number) {
     adam.zero_grad();
-    whole_loss(toy, number).backward();
+    toy.whole_loss(number).backward();
     adam.step();
     return flatten(toy.parameters()).clone();
   };
