@@ -29,16 +29,6 @@ void write_text(const fs::path& path, const std::string& text) {
   throw InputError("file " + path.string() + " cannot be written: " + error.message());
 }
 
-void write_csv(const fs::path& path, std::span<const double> numbers, std::int64_t columns) {
-  std::string text;
-  std::array<char, 32> digits;
-  for (std::size_t i = 0; i < numbers.size(); ++i) {
-    text.append(digits.data(), std::to_chars(digits.begin(), digits.end(), numbers[i]).ptr);
-    text += static_cast<std::int64_t>(i + 1) % columns == 0 ? '\n' : ',';
-  }
-  write_text(path, text);
-}
-
 void prepare_folder(const fs::path& folder, const std::string& option) {
   std::error_code error;
   fs::create_directories(folder, error);
@@ -59,12 +49,21 @@ void prepare_file(const fs::path& file, const std::string& option) {
   prepare_folder(file.has_parent_path() ? file.parent_path() : fs::path("."), option);
 }
 
-void write_numbers(const fs::path& file, const std::string& option,
+void write_numbers(const fs::path& file, const std::string& option, int columns,
                    const std::function<std::vector<double>()>& compute) {
   const bool writes = ronde::rank() == 0 && !file.empty();
   if (writes) prepare_file(file, option);
   const std::vector<double> numbers = compute();
-  if (writes) write_csv(file, numbers, 1);
+  if (!writes) return;
+  std::string text;
+  std::array<char, 32> digits;
+  int column = 0;
+  for (const double number : numbers) {
+    text.append(digits.data(), std::to_chars(digits.begin(), digits.end(), number).ptr);
+    column = (column + 1) % columns;
+    text += column == 0 ? '\n' : ',';
+  }
+  write_text(file, text);
 }
 
 }  // namespace example

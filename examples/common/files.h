@@ -1,10 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cstdint>
 #include <filesystem>
 #include <functional>
-#include <span>
 #include <string>
 #include <vector>
 
@@ -12,11 +10,6 @@ namespace example {
 
 /// Writes a file that appears under its name only when it is complete. Throws InputError.
 void write_text(const std::filesystem::path& path, const std::string& text);
-
-/// Writes rows of so many numbers, separated by commas: the shortest text of each that reads back
-/// as the same number. Throws InputError.
-void write_csv(const std::filesystem::path& path, std::span<const double> numbers,
-               std::int64_t columns);
 
 /// Creates the folder with its parents if need be, and proves by a probe file that it can be
 /// written. Throws InputError with the system's reason and the `option` by which to choose another.
@@ -26,9 +19,10 @@ void prepare_folder(const std::filesystem::path& folder, const std::string& opti
 /// InputError where a folder has its name.
 void prepare_file(const std::filesystem::path& file, const std::string& option);
 
-/// Calls `compute` on every rank, and has rank 0 write its numbers to `file`, one a line, which is
-/// proved to be possible first. An empty name: writes nothing.
-void write_numbers(const std::filesystem::path& file, const std::string& option,
+/// Calls `compute` on every rank, and has rank 0 write its numbers to `file`, which is proved to be
+/// possible first: so many in a line, separated by commas, in the shortest text that reads back as
+/// the same number. An empty name: writes nothing. Throws InputError.
+void write_numbers(const std::filesystem::path& file, const std::string& option, int columns,
                    const std::function<std::vector<double>()>& compute);
 
 }  // namespace example

@@ -16,17 +16,6 @@ namespace {
 
 using Names = torch::OrderedDict<std::string, torch::Tensor>;
 
-Names parameters_of(const DividedNet& net, bool divided) {
-  const std::vector<torch::Tensor> parts = net.divided_parameters();
-  Names names;
-  for (const auto& item : net.named_parameters()) {
-    const auto is_same = [&](const torch::Tensor& part) { return part.is_same(item.value()); };
-    const bool is_part = std::any_of(parts.begin(), parts.end(), is_same);
-    if (is_part == divided) names.insert(item.key(), item.value());
-  }
-  return names;
-}
-
 void print_sizes(const Names& whole, const Names& parts, ronde::ProcessSet copies) {
   const auto count = [](const Names& tensors) {
     std::int64_t elements = 0;
@@ -50,8 +39,32 @@ torch::Tensor part_of(const torch::Tensor& whole, std::int64_t dimension, const 
   return whole.detach().chunk(place.count, dimension)[index].clone();
 }
 
+DividedNet::DividedNet(const std::function<std::shared_ptr<DividedBlock>()>& make_block)
+    : first_(register_module("first", torch::nn::Linear(kWidth, kWidth))),
+      block_(register_module("block", make_block())),
+      last_(register_module("last", torch::nn::Linear(kWidth, 10))) {
+  to(torch::kFloat64);
+}
+
+torch::Tensor DividedNet::forward(const torch::Tensor& images) {
+  const torch::Tensor x = torch::relu(first_->forward(images.flatten(1)));
+  return last_->forward(torch::relu(x + block_->forward(x)));
+}
+
 torch::Tensor DividedNet::loss(const torch::Tensor& images, const torch::Tensor& digits) {
-  return torch::cross_entropy_loss(forward(images), digits);
+  const torch::Tensor cross_entropy = torch::cross_entropy_loss(forward(images), digits);
+  return cross_entropy + block_->penalty();
+}
+
+Names DividedNet::parameters_that_are(bool divided) const {
+  const std::vector<torch::Tensor> parts = block_->divided_parameters();
+  Names names;
+  for (const auto& item : named_parameters()) {
+    const auto is_same = [&](const torch::Tensor& part) { return part.is_same(item.value()); };
+    const bool is_part = std::any_of(parts.begin(), parts.end(), is_same);
+    if (is_part == divided) names.insert(item.key(), item.value());
+  }
+  return names;
 }
 
 void add_options(CLI::App& app, TrainingOptions& options) {
@@ -84,9 +97,8 @@ void check_readers(const TrainingOptions& options, int readers) {
 // of those of its copies.
 std::vector<double> train(DividedNet& net, const TrainingOptions& options, ronde::ProcessSet copies,
                           int readers) {
-  net.to(torch::kFloat64);
-  const Names whole = parameters_of(net, false);
-  const Names parts = parameters_of(net, true);
+  const Names whole = net.parameters_that_are(/*divided=*/false);
+  const Names parts = net.parameters_that_are(/*divided=*/true);
   print_sizes(whole, parts, copies);
   const auto sgd_options = torch::optim::SGDOptions(0.05).momentum(0.9);
   torch::optim::SGD sgd_of_whole(whole.values(), sgd_options);

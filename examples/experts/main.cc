@@ -4,6 +4,7 @@
 
 #include <CLI/CLI.hpp>
 #include <cstdio>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -84,7 +85,7 @@ void check_bytes(const ronde::Grid& grid, std::int64_t epochs) {
   const torch::Tensor here = torch::tensor(counted_bytes(grid.set(kExpert)));
   const auto counted =
       ronde::allreduce(here, {.name = "bytes", .op = ronde::ReduceOp::Sum}).item<std::int64_t>();
-  const std::int64_t expected = epochs * example::kTrainImages * 8 * (4 * kWidth + 1);
+  const std::int64_t expected = epochs * example::kTrainImages * 8 * (4 * example::kWidth + 1);
   const std::string text = std::to_string(counted) + " bytes counted, " + std::to_string(expected) +
                            " by formula, " + std::to_string(grid.size(kTensor) * expected) +
                            " with duplicates";
@@ -101,19 +102,20 @@ std::vector<double> train(const Options& options) {
                 grid.size(kTensor));
   }
   torch::manual_seed(options.training.seed);  // every rank draws the whole model
-  Net net(options.hidden, options.experts,
-          Division{example::place_on(grid, kExpert), example::place_on(grid, kTensor)});
+  const Division division = {example::place_on(grid, kExpert), example::place_on(grid, kTensor)};
+  example::DividedNet net(
+      [&] { return std::make_shared<Mixture>(options.hidden, options.experts, division); });
   const int readers = grid.size(kData) * grid.size(kExpert);  // the tensor ranks read the same
   const std::vector<double> losses =
-      example::train(*net, options.training, grid.set(kData), readers);
+      example::train(net, options.training, grid.set(kData), readers);
   check_bytes(grid, options.training.epochs);
-  print_share_right(*net);
+  print_share_right(net);
   return losses;
 }
 
 int run(Options options) {
   complete(options);
-  example::write_numbers(options.training.losses, "--losses", [&] { return train(options); });
+  example::write_numbers(options.training.losses, "--losses", 1, [&] { return train(options); });
   return 0;
 }
 

@@ -4,13 +4,10 @@
 #include <ronde/torch.h>
 
 namespace experts {
+
+using example::kWidth;
+
 namespace {
-
-constexpr std::int64_t kPixels = 64;
-constexpr std::int64_t kDigits = 10;
-
-/// Makes the router choose all experts, and not the one that has learnt most.
-constexpr double kImbalanceFactor = 0.1;
 
 torch::Tensor all_rows(const torch::Tensor& rows, const char* name, const Place& place) {
   return ronde::allgather(rows, {.name = name, .process_set = place.ranks});
@@ -18,14 +15,13 @@ torch::Tensor all_rows(const torch::Tensor& rows, const char* name, const Place&
 
 }  // namespace
 
-MixtureImpl::MixtureImpl(std::int64_t width, std::int64_t hidden, std::int64_t experts,
-                         const Division& division)
+Mixture::Mixture(std::int64_t hidden, std::int64_t experts, const Division& division)
     : division_(division) {
-  router = register_module("router", torch::nn::Linear(width, experts));
+  router = register_module("router", torch::nn::Linear(kWidth, experts));
   std::vector<torch::Tensor> widens, biases, narrows;
   for (std::int64_t expert = 0; expert < experts; ++expert) {
-    const torch::nn::Linear wide(width, hidden);
-    const torch::nn::Linear narrowing(torch::nn::LinearOptions(hidden, width).bias(false));
+    const torch::nn::Linear wide(kWidth, hidden);
+    const torch::nn::Linear narrowing(torch::nn::LinearOptions(hidden, kWidth).bias(false));
     if (expert / (experts / division.expert.count) != division.expert.index) continue;
     widens.push_back(example::part_of(wide->weight, 0, division.tensor));
     biases.push_back(example::part_of(wide->bias, 0, division.tensor));
@@ -36,13 +32,13 @@ MixtureImpl::MixtureImpl(std::int64_t width, std::int64_t hidden, std::int64_t e
   narrow = register_parameter("narrow", torch::stack(narrows));
 }
 
-torch::Tensor MixtureImpl::forward(const torch::Tensor& tokens) {
+torch::Tensor Mixture::forward(const torch::Tensor& tokens) {
   const torch::Tensor probabilities = torch::softmax(router->forward(tokens), 1);
   const auto [probability, chosen] = probabilities.max(1);
   const torch::Tensor shares =
       ronde::allreduce(torch::one_hot(chosen, probabilities.size(1)).to(tokens.dtype()).mean(0),
                        {.name = "shares of experts"});
-  imbalance = static_cast<double>(shares.numel()) * shares.dot(probabilities.mean(0));
+  imbalance_ = static_cast<double>(shares.numel()) * shares.dot(probabilities.mean(0));
   return probability.unsqueeze(1) * exchange(tokens, chosen);
 }
 
@@ -50,8 +46,7 @@ torch::Tensor MixtureImpl::forward(const torch::Tensor& tokens) {
 ///
 /// The tensor ranks have the same tokens. Each sends another part of them, and they share what
 /// arrives: TED's duplicate token dropping (section 5), which divides the alltoall by their number.
-torch::Tensor MixtureImpl::exchange(const torch::Tensor& tokens,
-                                    const torch::Tensor& chosen) const {
+torch::Tensor Mixture::exchange(const torch::Tensor& tokens, const torch::Tensor& chosen) const {
   const auto& [expert, tensor] = division_;
   const auto part = static_cast<std::size_t>(tensor.index);
   const torch::Tensor own = tokens.tensor_split(tensor.count)[part];
@@ -82,8 +77,8 @@ torch::Tensor MixtureImpl::exchange(const torch::Tensor& tokens,
 }
 
 /// `experts`: of each token, numbered from 0 on this rank.
-torch::Tensor MixtureImpl::run_experts(const torch::Tensor& tokens,
-                                       const torch::Tensor& experts) const {
+torch::Tensor Mixture::run_experts(const torch::Tensor& tokens,
+                                   const torch::Tensor& experts) const {
   torch::Tensor partial = torch::zeros_like(tokens);
   for (std::int64_t expert = 0; expert < widen.size(0); ++expert) {
     const torch::Tensor rows = (experts == expert).nonzero().squeeze(1);
@@ -94,25 +89,6 @@ torch::Tensor MixtureImpl::run_experts(const torch::Tensor& tokens,
   return ronde::allreduce(partial, {.name = "partial outputs",
                                     .op = ronde::ReduceOp::Sum,
                                     .process_set = division_.tensor.ranks});
-}
-
-NetImpl::NetImpl(std::int64_t hidden, std::int64_t experts, const Division& division)
-    : first_(register_module("first", torch::nn::Linear(kPixels, kWidth))),
-      mixture_(register_module("mixture", Mixture(kWidth, hidden, experts, division))),
-      last_(register_module("last", torch::nn::Linear(kWidth, kDigits))) {}
-
-torch::Tensor NetImpl::forward(const torch::Tensor& images) {
-  const torch::Tensor x = torch::relu(first_->forward(images.flatten(1)));
-  return last_->forward(torch::relu(x + mixture_->forward(x)));
-}
-
-torch::Tensor NetImpl::loss(const torch::Tensor& images, const torch::Tensor& digits) {
-  const torch::Tensor cross_entropy = DividedNet::loss(images, digits);
-  return cross_entropy + kImbalanceFactor * mixture_->imbalance;
-}
-
-std::vector<torch::Tensor> NetImpl::divided_parameters() const {
-  return {mixture_->widen, mixture_->bias, mixture_->narrow};
 }
 
 }  // namespace experts

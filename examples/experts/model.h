@@ -28,51 +28,29 @@ struct Division {
 /// Experts, each a linear layer, relu and a linear layer without bias, and the router that chooses
 /// one for each token. The numbers of experts and of hidden units must be divisible by those of
 /// ranks. Every rank draws all weights, as torch::nn::Linear, and keeps its own.
-class MixtureImpl : public torch::nn::Module {
+class Mixture : public example::DividedBlock {
  public:
-  MixtureImpl(std::int64_t width, std::int64_t hidden, std::int64_t experts,
-              const Division& division);
+  Mixture(std::int64_t hidden, std::int64_t experts, const Division& division);
 
-  /// Maps tokens [n, width], the same on all tensor ranks, to the outputs of their experts, each
-  /// times the router's probability of it. Forward and backward are collective.
-  torch::Tensor forward(const torch::Tensor& tokens);
+  /// Maps tokens, the same on all tensor ranks, to the outputs of their experts, each times the
+  /// router's probability of it.
+  torch::Tensor forward(const torch::Tensor& tokens) override;
+  /// Returns a tenth of the imbalance of the experts over the tokens of all ranks, which is 1 where
+  /// all get as many, and up to their number (Switch Transformers, equation 4).
+  torch::Tensor penalty() const override { return 0.1 * imbalance_; }
+  std::vector<torch::Tensor> divided_parameters() const override { return {widen, bias, narrow}; }
 
   torch::nn::Linear router{nullptr};
-  torch::Tensor widen;   ///< [experts here, hidden / tensor.count, width]
+  torch::Tensor widen;   ///< [experts here, hidden / tensor.count, kWidth]
   torch::Tensor bias;    ///< [experts here, hidden / tensor.count]
-  torch::Tensor narrow;  ///< [experts here, width, hidden / tensor.count]
-
-  /// Of the last forward(), over the tokens of all ranks: 1 where all experts get as many, and up
-  /// to their number (Switch Transformers, equation 4, without its factor alpha).
-  torch::Tensor imbalance;
+  torch::Tensor narrow;  ///< [experts here, kWidth, hidden / tensor.count]
 
  private:
   torch::Tensor exchange(const torch::Tensor& tokens, const torch::Tensor& chosen) const;
   torch::Tensor run_experts(const torch::Tensor& tokens, const torch::Tensor& experts) const;
 
-  Division division_;
+  const Division division_;
+  torch::Tensor imbalance_;
 };
-TORCH_MODULE(Mixture);
-
-/// A layer that every rank has, a mixture with a bypass, and another layer that every rank has. An
-/// image is a token.
-class NetImpl : public example::DividedNet {
- public:
-  NetImpl(std::int64_t hidden, std::int64_t experts, const Division& division);
-
-  torch::Tensor forward(const torch::Tensor& images) override;
-  /// Adds the mixture's imbalance to the cross entropy.
-  torch::Tensor loss(const torch::Tensor& images, const torch::Tensor& digits) override;
-  std::vector<torch::Tensor> divided_parameters() const override;
-
- private:
-  torch::nn::Linear first_;
-  Mixture mixture_;
-  torch::nn::Linear last_;
-};
-TORCH_MODULE(Net);
-
-/// Numbers of a token.
-inline constexpr std::int64_t kWidth = 64;
 
 }  // namespace experts

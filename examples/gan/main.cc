@@ -58,13 +58,6 @@ Options parse_options(int argc, const char* const* argv) {
   return options;
 }
 
-void check_batch(std::int64_t batch) {
-  const std::string ranks = std::to_string(ronde::size());
-  if (batch % ronde::size() == 0) return;
-  throw CLI::ValidationError("--batch", std::to_string(batch) + " cannot be divided among " +
-                                            ranks + " ranks; give a multiple of " + ranks);
-}
-
 torch::Tensor cloud_centers() {
   const torch::Tensor angles = torch::arange(kClouds, torch::kFloat64) * (2 * M_PI / kClouds);
   return kRadius * torch::stack({angles.cos(), angles.sin()}, 1);
@@ -161,18 +154,16 @@ std::vector<double> train(const Options& options) {
   }
   ronde::check_replicas(*generator);
   ronde::check_replicas(*discriminator);
+  if (ronde::rank() == 0) {
+    std::printf("%d ranks hold the same networks to the last bit\n", ronde::size());
+  }
   return all;
 }
 
 int run(const Options& options) {
-  check_batch(options.batch);
-  const bool writes = ronde::rank() == 0 && !options.losses.empty();
-  if (writes) example::prepare_file(options.losses, "--losses");
-  const std::vector<double> losses = train(options);
-  if (ronde::rank() == 0) {
-    std::printf("%d ranks hold the same networks to the last bit\n", ronde::size());
-  }
-  if (writes) example::write_csv(options.losses, losses, 2);
+  example::require_divisible("--batch", options.batch, ronde::size(),
+                             "each rank takes as many points");
+  example::write_numbers(options.losses, "--losses", 2, [&] { return train(options); });
   return 0;
 }
 

@@ -4,6 +4,7 @@
 
 #include <CLI/CLI.hpp>
 #include <cstdio>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -62,16 +63,17 @@ std::vector<double> train(const Options& options) {
                 grid.size(kData), grid.size(kModel));
   }
   torch::manual_seed(options.training.seed);  // every rank draws the whole model
-  Net net(options.hidden, example::place_on(grid, kModel));
+  example::DividedNet net(
+      [&] { return std::make_shared<Block>(options.hidden, example::place_on(grid, kModel)); });
   const std::vector<double> losses =
-      example::train(*net, options.training, grid.set(kData), grid.size(kData));
-  print_share_right(*net);
+      example::train(net, options.training, grid.set(kData), grid.size(kData));
+  print_share_right(net);
   return losses;
 }
 
 int run(Options options) {
   complete(options);
-  example::write_numbers(options.training.losses, "--losses", [&] { return train(options); });
+  example::write_numbers(options.training.losses, "--losses", 1, [&] { return train(options); });
   return 0;
 }
 

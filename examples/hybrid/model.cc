@@ -4,13 +4,6 @@
 #include <ronde/torch.h>
 
 namespace hybrid {
-namespace {
-
-constexpr std::int64_t kPixels = 64;
-constexpr std::int64_t kUnits = 64;
-constexpr std::int64_t kDigits = 10;
-
-}  // namespace
 
 ColumnParallelLinearImpl::ColumnParallelLinearImpl(std::int64_t inputs, std::int64_t outputs,
                                                    const Place& place) {
@@ -38,19 +31,15 @@ torch::Tensor RowParallelLinearImpl::forward(const torch::Tensor& input) {
              own, {.name = "partial outputs", .op = ronde::ReduceOp::Sum, .process_set = ranks_});
 }
 
-NetImpl::NetImpl(std::int64_t hidden, const Place& place)
-    : first_(register_module("first", torch::nn::Linear(kPixels, kUnits))),
-      widen_(register_module("widen", ColumnParallelLinear(kUnits, hidden, place))),
-      narrow_(register_module("narrow", RowParallelLinear(hidden, kUnits, place))),
-      last_(register_module("last", torch::nn::Linear(kUnits, kDigits))) {}
+Block::Block(std::int64_t hidden, const Place& place)
+    : widen_(register_module("widen", ColumnParallelLinear(example::kWidth, hidden, place))),
+      narrow_(register_module("narrow", RowParallelLinear(hidden, example::kWidth, place))) {}
 
-torch::Tensor NetImpl::forward(const torch::Tensor& images) {
-  const torch::Tensor x = torch::relu(first_->forward(images.flatten(1)));
-  const torch::Tensor block = narrow_->forward(torch::relu(widen_->forward(x)));
-  return last_->forward(torch::relu(x + block));
+torch::Tensor Block::forward(const torch::Tensor& x) {
+  return narrow_->forward(torch::relu(widen_->forward(x)));
 }
 
-std::vector<torch::Tensor> NetImpl::divided_parameters() const {
+std::vector<torch::Tensor> Block::divided_parameters() const {
   return {widen_->weight, widen_->bias, narrow_->weight};
 }
 

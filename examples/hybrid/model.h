@@ -53,21 +53,17 @@ class RowParallelLinearImpl : public torch::nn::Module {
 };
 TORCH_MODULE(RowParallelLinear);
 
-/// A layer that every rank has, a block that is split, with a bypass, and another layer that every
-/// rank has.
-class NetImpl : public example::DividedNet {
+/// The two layers, with `hidden` units between them.
+class Block : public example::DividedBlock {
  public:
-  NetImpl(std::int64_t hidden, const Place& place);
+  Block(std::int64_t hidden, const Place& place);
 
-  torch::Tensor forward(const torch::Tensor& images) override;
+  torch::Tensor forward(const torch::Tensor& x) override;
   std::vector<torch::Tensor> divided_parameters() const override;
 
  private:
-  torch::nn::Linear first_;
   ColumnParallelLinear widen_;
   RowParallelLinear narrow_;
-  torch::nn::Linear last_;
 };
-TORCH_MODULE(Net);
 
 }  // namespace hybrid

@@ -273,7 +273,7 @@ std::vector<double> train(const Options& options) {
 int run(Options options) {
   if (options.stages == 0) options.stages = ronde::size();
   check(options);
-  example::write_numbers(options.losses, "--losses", [&] { return train(options); });
+  example::write_numbers(options.losses, "--losses", 1, [&] { return train(options); });
   return 0;
 }
 

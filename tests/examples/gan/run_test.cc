@@ -103,5 +103,5 @@ TEST_CASE("two ranks learn all clouds") {
 }
 
 TEST_CASE("a batch that cannot be divided among the ranks is refused, once") {
-  check_refused_once(2, {"--batch", "7"}, "gan: --batch: 7 cannot be divided among 2 ranks");
+  check_refused_once(2, {"--batch", "7"}, "gan: --batch: 7 is not divisible by 2");
 }

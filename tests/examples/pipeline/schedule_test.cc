@@ -4,9 +4,7 @@
 
 #include <algorithm>
 #include <catch2/catch.hpp>
-#include <set>
 #include <string>
-#include <tuple>
 #include <vector>
 
 namespace {
@@ -61,24 +59,6 @@ TEST_CASE("two copies in opposite directions leave two stages no idle time, and 
   }
   // Four stages, a micro-batch each: a copy takes 4 + 8 units, a rank works 2 x 3 of them.
   CHECK(idle({4, 2, 1}) == Approx(0.5));
-}
-
-TEST_CASE("every rank runs each pass of its copies once, backward after forward") {
-  for (const bool driven : {false, true}) {
-    for (const int copies : {1, 2}) {
-      const Shape shape{3, copies, 5};
-      const Chart chart =
-          draw_chart(shape, driven ? message_driven_orders(shape) : fixed_orders(shape), 7);
-      for (const std::vector<Pass>& passes : chart.passes) {
-        std::set<std::tuple<bool, int, int>> seen;
-        for (const Pass& pass : passes) {
-          CHECK(seen.insert({pass.backward, pass.copy, pass.micro_batch}).second);
-          CHECK((!pass.backward || seen.count({false, pass.copy, pass.micro_batch}) == 1));
-        }
-        CHECK(seen.size() == std::size_t(2 * copies * 5));
-      }
-    }
-  }
 }
 
 TEST_CASE("message-driven passes overtake one that has not come, within the limit") {
