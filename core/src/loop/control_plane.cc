@@ -21,7 +21,6 @@ ControlPlane::ControlPlane(const RuntimeOptions& options, const Logger& log,
       queue_(queue),
       life_(life),
       sets_(options_.config, tree_, log_, queue_),
-      verification_(sets_, tree_),
       exchanges_(queue_),
       watch_(options_.config, tree_) {}
 
@@ -35,7 +34,11 @@ void ControlPlane::start(Board* board) {
 std::optional<ControlPlane::TimePoint> ControlPlane::next_event(TimePoint now, bool is_busy) const {
   const bool stopping = life_.shuts_down() && !sets_.global().announcer->announced_shutdown();
   const bool ending = life_.leaves() || life_.aborts();
-  const bool has_news = exchanges_.has_news() || verification_.has_news();
+  const bool has_news =
+      exchanges_.has_news() ||
+      std::ranges::any_of(sets_.running(), [](const SetEngine* set) {
+        return set->executor->has_checksums();
+      });
   const Autotuner* const tuner = arbiter_ ? arbiter_->autotuner() : nullptr;
   const bool tunes = tuner != nullptr && tuner->active() && tuner->has_steps();
   const bool concludes = stop_.must_report_finished(is_busy);
@@ -132,7 +135,9 @@ void ControlPlane::handle_from_below(int peer, const Message& message, std::stri
   } else if (const auto* host = std::get_if<HostReadyMessage>(&message); host && arbiter_) {
     add_from_below(peer, *host, now);
   } else if (const auto* results = std::get_if<ResultsMessage>(&message)) {
-    verification_.add(peer, *results, bytes);
+    tree_.expect_below(peer, results->rank);
+    if (arbiter_) return compare(*results);
+    tree_.send_up(bytes);
   } else if (const auto* request = std::get_if<ExchangeRequest>(&message)) {
     tree_.expect_below(peer, request->rank);
     if (arbiter_) return arbiter_->exchanges().add(*request, now);
@@ -182,9 +187,33 @@ void ControlPlane::on_step() {
 
 void ControlPlane::collect(TimePoint now) {
   if (arbiter_ && arbiter_->must_thaw_to_tune(now)) schedule_->thaw(FrozenSchedule::Thaw::Tuning);
-  verification_.send_checksums();  // before an exchange removes a set
+  send_checksums();  // before an exchange removes a set
   start_exchanges(now);
   announce_submissions(now);
+}
+
+/// Note [Verifying results].
+void ControlPlane::send_checksums() {
+  for (const SetEngine* set : sets_.running()) {
+    if (!set->executor->has_checksums()) continue;
+    const ResultsMessage results{set->info.id, tree_.rank(), set->executor->take_checksums()};
+    if (arbiter_) {
+      compare(results);
+    } else {
+      tree_.send_up(results);
+    }
+  }
+}
+
+void ControlPlane::compare(const ResultsMessage& results) {
+  const SetEngine& set = sets_.at(results.set);
+  if (!set.results) throw Error("it verifies results, which rank 0 does not");
+  const auto difference = set.results->add(results);
+  if (!difference_) difference_ = difference;
+}
+
+void ControlPlane::expect_same_results() const {
+  if (difference_) throw GroupFailure{*difference_};
 }
 
 /// On every rank at the same decision, so that all plan its buckets, and those of later ones in
@@ -334,7 +363,7 @@ void ControlPlane::decide(SetEngine& set, TimePoint now) {
   const bool may_stop = set.is_global() && arbiter_->may_stop();
   // Applying a decision may announce operations again, which may complete another decision.
   while (const std::optional<DecisionMessage> decision = arbiter_->decide(set, may_stop, now)) {
-    verification_.expect_same();
+    expect_same_results();
     if (!set.children.empty()) tree_.send_to(set.children, encode(*decision));
     if (set.announcer) apply(set, *decision, now);
     announce_submissions(now);
@@ -379,7 +408,7 @@ void ControlPlane::apply(SetEngine& set, const DecisionMessage& decision, TimePo
 
 /// Note [Two agreements to stop].
 void ControlPlane::report_ends(bool is_busy) {
-  verification_.send_checksums();
+  send_checksums();
   if (stop_.must_report_finished(is_busy)) {
     for (SetEngine* set : sets_.running()) {
       // After a departure they are aborted.
@@ -400,7 +429,7 @@ void ControlPlane::send_finished() {
     stop_.reports[message.ranks[i]] = message.reports[i];
   }
   if (!arbiter_->mark_finished(message.ranks)) return;
-  verification_.expect_same();
+  expect_same_results();
   tree_.send_down(FinishedMessage{});
   stop_.all_finished = true;
 }

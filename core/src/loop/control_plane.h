@@ -19,7 +19,6 @@
 #include "core/src/group/stop_agreement.h"
 #include "core/src/loop/arbiter.h"
 #include "core/src/loop/own_exchanges.h"
-#include "core/src/loop/result_verification.h"
 #include "core/src/loop/set_engines.h"
 #include "core/src/op/submission_queue.h"
 #include "ronde/log.h"
@@ -117,6 +116,9 @@ class ControlPlane {
   void handle_from_below(int peer, const Message& message, std::string_view bytes, TimePoint now);
   void add_from_below(int peer, const ReadyMessage& ready, TimePoint now);
   void add_from_below(int peer, const HostReadyMessage& host, TimePoint now);
+  void send_checksums();
+  void compare(const ResultsMessage& results);
+  void expect_same_results() const;
   void start_exchanges(TimePoint now);
   void handle_reply(const ExchangeReply& reply);
   void announce_submissions(TimePoint now);
@@ -146,8 +148,8 @@ class ControlPlane {
 
   SetEngines sets_;
   std::unique_ptr<FrozenSchedule> schedule_;
-  ResultVerification verification_;
   OwnExchanges exchanges_;
+  std::optional<FailureMessage> difference_;  ///< the first one of results; rank 0 only
   std::optional<Arbiter> arbiter_;  ///< rank 0 only
   ArbiterWatch watch_;              ///< other ranks only
   StopAgreement stop_;

@@ -5,20 +5,23 @@
 #include <map>
 #include <optional>
 #include <set>
-#include <string_view>
 #include <utility>
 #include <vector>
 
 #include "core/src/agree/messages.h"
-#include "core/src/group/control_tree.h"
 
 namespace ronde {
-
-class SetEngines;
 
 /// Compares, with RONDE_VERIFY on rank 0, the results of a process set's ranks in the agreed order
 /// of the operations. It keeps those that some ranks have yet to end, which are fewer than the
 /// operations in progress.
+///
+/// Note [Verifying results]
+/// A rank computes the checksum of a result before its program sees the result, and sends it before
+/// it announces anything that the program submits then, requests the removal of the process set, or
+/// reports that it has finished. So rank 0 finds a difference before the next decision about such
+/// an operation, and before a shutdown ends; no rank waits for it. Rank 0 then fails the group: all
+/// ranks of the set receive the failure by an operation that they wait for, or by shutdown().
 ///
 /// Thread-safety: none; owned by whoever runs the loop of rank 0.
 class ResultComparison {
@@ -43,36 +46,6 @@ class ResultComparison {
   const std::vector<int> members_;
   std::uint64_t next_ = 1;  ///< number of the next operation to compare
   std::map<std::uint64_t, Operation> operations_;
-};
-
-/// Sends the checksums of results to rank 0, with RONDE_VERIFY, and has them compared there.
-///
-/// Note [Verifying results]
-/// A rank computes the checksum of a result before its program sees the result, and sends it before
-/// it announces anything that the program submits then, requests the removal of the process set, or
-/// reports that it has finished. So rank 0 finds a difference before the next decision about such
-/// an operation, and before a shutdown ends; no rank waits for it. Rank 0 then fails the group: all
-/// ranks of the set receive the failure by an operation that they wait for, or by shutdown().
-///
-/// Thread-safety: none; owned by whoever runs the loop.
-class ResultVerification {
- public:
-  /// The references outlive this.
-  ResultVerification(const SetEngines& sets, const ControlTree& tree) : sets_(sets), tree_(tree) {}
-
-  bool has_news() const;
-  void send_checksums();
-  /// Compares, or forwards to rank 0, the checksums that the child `peer` sent as `bytes`.
-  void add(int peer, const ResultsMessage& message, std::string_view bytes);
-  /// Throws GroupFailure if results have differed. Called on rank 0.
-  void expect_same() const;
-
- private:
-  void compare(const ResultsMessage& message);
-
-  const SetEngines& sets_;
-  const ControlTree& tree_;
-  std::optional<FailureMessage> difference_;  ///< the first one
 };
 
 }  // namespace ronde

@@ -7,7 +7,6 @@
 #include <utility>
 
 #include "core/src/agree/fusion_plan.h"
-#include "core/src/run/exact_sum.h"
 
 namespace ronde {
 namespace {
@@ -114,12 +113,12 @@ void BucketRecord::record_finished(Bucket& bucket, TimePoint now) {
 Executor::Executor(Backends& backends, int rank, int size, std::uint64_t fusion_bytes,
                    int rank_of_group, const Logger& log, SubmissionQueue& queue)
     : fusion_bytes_(fusion_bytes),
+      backends_(backends),
       rank_of_group_(rank_of_group),
       queue_(queue),
       results_(rank, size, rank_of_group),
       calls_(backends, results_, rank, size, fusion_bytes),
-      record_(calls_, log, queue.events()),
-      on_devices_(backends, results_, rank_of_group, queue) {}
+      record_(calls_, log, queue.events()) {}
 
 void Executor::enqueue(std::vector<Submission> agreed) {
   if (checksums_) checksums_->number(agreed);
@@ -198,7 +197,7 @@ void Executor::start_next() {
 }
 
 bool Executor::poll() {
-  bool has_ended = on_devices_.complete_passed();
+  bool has_ended = complete_passed();
   start_next();
   for (std::size_t i = 0; i < running_;) {
     if (advance(buckets_[i])) {
@@ -231,8 +230,45 @@ void Executor::end_running(std::size_t index) {
   ended_progress_ += finished.operation->progress() + 1;
   const std::shared_ptr<const DeviceEvent> event = finished.operation->event();
   finished.operation.reset();
-  if (event) return on_devices_.add(finished, event);
+  if (event) return queue_on_device(finished, event);
   for (Submission& item : finished.items) finish(item, now, finished.error);
+}
+
+void Executor::queue_on_device(Bucket& bucket, const std::shared_ptr<const DeviceEvent>& event) {
+  const std::size_t first = on_devices_.size();
+  // All are queued before any is delivered: if the device fails meanwhile, drain() returns them.
+  for (Submission& item : bucket.items) {
+    on_devices_.push_back({std::move(item), bucket.error, event, Clock::now()});
+  }
+  for (std::size_t i = first; i < on_devices_.size(); ++i) {
+    OnDevice& queued = on_devices_[i];
+    if (!queued.error) queued.error = deliver_on_device(queued);
+    device_counters_.queued.add();
+    if (!queued.error) mark_queued(queue_, queued.item, queued.event);
+  }
+}
+
+/// Work that Request::finish queues belongs to the operation, which ends with it.
+std::exception_ptr Executor::deliver_on_device(OnDevice& queued) const {
+  const Start& start = queued.item.start;
+  if (!start.finish) return results_.deliver(queued.item);
+  queued.event->order(start.stream);
+  std::exception_ptr error = results_.deliver(queued.item);
+  const Backend& backend = *backends_.at(queued.item.spec().device);
+  queued.event = backend.device_streams()->mark(queued.item.device_index, start.stream);
+  return error;
+}
+
+bool Executor::complete_passed() {
+  bool has_passed = false;
+  while (!on_devices_.empty() && on_devices_.front().event->passed()) {
+    OnDevice passed = std::move(on_devices_.front());
+    on_devices_.pop_front();
+    device_counters_.passed.add();
+    complete(queue_, passed.item, passed.error, passed.item.contributed);
+    has_passed = true;
+  }
+  return has_passed;
 }
 
 Waiting Executor::waiting() const {
@@ -251,10 +287,19 @@ std::uint64_t Executor::progress() const {
 }
 
 std::string Executor::overdue(Clock::time_point now, std::optional<Clock::duration> limit) const {
-  if (std::string text = on_devices_.overdue(now, limit); !text.empty()) return text;
+  const auto is_late = [now](const Submission& item) {
+    return item.deadline && now >= *item.deadline;
+  };
+  for (const OnDevice& queued : on_devices_) {
+    if (!is_late(queued.item) && (!limit || now - queued.started < *limit)) continue;
+    return display_name(queued.item.key) + " has been queued on the GPU of rank " +
+           std::to_string(rank_of_group_) + " for longer than " +
+           (is_late(queued.item) ? "its timeout" : "RONDE_STALL_ABORT_S") +
+           ": does the GPU hang, or wait for one that does?";
+  }
   for (std::size_t i = 0; i < running_; ++i) {
     for (const Submission& item : buckets_[i].items) {
-      if (!item.deadline || now < *item.deadline) continue;
+      if (!is_late(item)) continue;
       const bool is_sent = is_point_to_point(item.spec().kind);
       return display_name(item.key) +
              (is_sent ? " had begun on both ranks but did not end within its timeout on rank "
@@ -270,10 +315,12 @@ std::string Executor::overdue(Clock::time_point now, std::optional<Clock::durati
 }
 
 std::vector<Submission> Executor::drain() {
-  std::vector<Submission> drained = on_devices_.drain();
+  std::vector<Submission> drained;
+  for (OnDevice& queued : on_devices_) drained.push_back(std::move(queued.item));
   for (Bucket& bucket : buckets_) {
     for (Submission& item : bucket.items) drained.push_back(std::move(item));
   }
+  on_devices_.clear();
   buckets_.clear();
   running_ = 0;
   return drained;

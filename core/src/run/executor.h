@@ -5,6 +5,8 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <exception>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -15,7 +17,6 @@
 #include "core/src/op/submission_queue.h"
 #include "core/src/run/backend_calls.h"
 #include "core/src/run/bucket.h"
-#include "core/src/run/device_queue.h"
 #include "core/src/run/results.h"
 #include "ronde/log.h"
 
@@ -57,12 +58,18 @@ class BucketRecord {
 };
 
 /// Runs agreed operations on the backends, fused. Buckets start in the agreed order, each as soon
-/// as the backend takes one more (Capabilities::operations_in_flight), and end in any.
+/// as the backend takes one more (Capabilities::operations_in_flight), and end in any. Operations
+/// on devices are completed once their device has reached the event at which their bucket ended; a
+/// wait on a stream returns before that.
 ///
 /// Thread-safety: none; owned by whoever runs the loop (the counters: any thread).
 class Executor {
  public:
   using Clock = MonotonicClock;
+
+  struct DeviceCounters {
+    Counter queued, passed;
+  };
 
   /// `rank`, `size`: within the process set. `fusion_bytes`: most bytes in a bucket of several, 0:
   /// no fusion. `rank_of_group`: what this rank is called in texts. The references
@@ -119,9 +126,17 @@ class Executor {
   bool has_begun_on_device() const noexcept { return began_on_device_; }
 
   const BucketRecord::Counters& counters() const noexcept { return record_.counters(); }
-  const DeviceQueue::Counters& device_counters() const noexcept { return on_devices_.counters(); }
+  const DeviceCounters& device_counters() const noexcept { return device_counters_; }
 
  private:
+  /// An operation that a device works on.
+  struct OnDevice {
+    Submission item;
+    std::exception_ptr error;
+    std::shared_ptr<const DeviceEvent> event;
+    Clock::time_point started;
+  };
+
   void add_bucket(std::vector<Submission> items);
   void finish_what_moves_nothing(std::vector<Submission>& agreed);
   /// Ends the operation, whose work ended at `ended` with `error`.
@@ -131,15 +146,20 @@ class Executor {
   void start_next();
   bool advance(Bucket& bucket);
   void end_running(std::size_t index);
+  void queue_on_device(Bucket& bucket, const std::shared_ptr<const DeviceEvent>& event);
+  std::exception_ptr deliver_on_device(OnDevice& queued) const;
+  bool complete_passed();
 
   std::uint64_t fusion_bytes_;
+  const Backends& backends_;
   const int rank_of_group_;
   SubmissionQueue& queue_;
   const Results results_;
   std::optional<ResultChecksums> checksums_;
   BackendCalls calls_;
   BucketRecord record_;
-  DeviceQueue on_devices_;
+  std::deque<OnDevice> on_devices_;  ///< in the order in which their buckets ended
+  DeviceCounters device_counters_;
   std::deque<Bucket> buckets_;
   std::size_t running_ = 0;          ///< number of buckets in progress, which come first
   Clock::time_point first_since_{};  ///< since then the first bucket is the first, and in progress
