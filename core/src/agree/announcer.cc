@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <cstddef>
-#include <memory>
 #include <utility>
 
 #include "ronde/error.h"
@@ -155,15 +154,13 @@ void Announcer::apply_all(const DecisionMessage& decision, AppliedDecision& appl
     agree(item.key, item.slot, item.contributes, item.digest);
   }
   for (const Response& response : decision.responses) apply_response(response, applied);
-  if (decision.last_joined >= 0) end_join(decision, applied);
+  if (decision.last_joined >= 0) {
+    if (!join_) throw Error("rank 0 ended a join that this rank has not submitted");
+    join_->work->set_last_rank(decision.last_joined);
+    applied.next_unnamed = decision.next_unnamed;
+    applied.join = std::exchange(join_, std::nullopt);
+  }
   if (decision.voids_announcements()) join_announced_ = shutdown_announced_ = false;
-}
-
-void Announcer::end_join(const DecisionMessage& decision, AppliedDecision& applied) {
-  if (!join_) throw Error("rank 0 ended a join that this rank has not submitted");
-  join_->work->set_last_rank(decision.last_joined);
-  applied.next_unnamed = decision.next_unnamed;
-  applied.join = std::exchange(join_, std::nullopt);
 }
 
 void Announcer::put_back(Submission submission) {
@@ -251,9 +248,7 @@ std::optional<Announcer::TimePoint> Announcer::oldest_announcement() const {
 
 std::vector<std::string> Announcer::pending_names() const {
   std::vector<std::string> names;
-  for (const auto& [key, pending] : pending_) {
-    names.push_back(display_name(key));
-  }
+  for (const auto& [key, pending] : pending_) names.push_back(display_name(key));
   std::ranges::sort(names);
   return names;
 }

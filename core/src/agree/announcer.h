@@ -92,7 +92,6 @@ class Announcer {
   void apply_all(const DecisionMessage& decision, AppliedDecision& applied);
   void apply_response(const Response& response, AppliedDecision& applied);
   void forget_slot(std::uint32_t slot);
-  void end_join(const DecisionMessage& decision, AppliedDecision& applied);
 
   ResponseCache& cache_;
   EventLog* const events_;

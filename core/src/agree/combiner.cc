@@ -121,7 +121,11 @@ void Combiner::add_item(std::size_t position, const std::string& key, Item item,
   held.contributes[position] = contributes;
   held.digests[position] = digest;
   if (++held.count == ranks_.size()) {
-    combine_item(held);
+    const bool any = std::ranges::find(held.contributes, true) != held.contributes.end();
+    append(
+        for_all_, held.item, any,
+        std::accumulate(held.digests.begin(), held.digests.end(), std::uint64_t{0}, common_digest));
+    counters_.combined.add();
     held_.erase(found);
     return;
   }
@@ -217,14 +221,6 @@ void Combiner::combine_bits() {
   for_all_.cached |= complete->slots;
   for_all_.absent |= complete->skipped;
   counters_.combined.add(complete->slots.count());
-}
-
-void Combiner::combine_item(const Held& held) {
-  const auto any = std::ranges::find(held.contributes, true);
-  append(
-      for_all_, held.item, any != held.contributes.end(),
-      std::accumulate(held.digests.begin(), held.digests.end(), std::uint64_t{0}, common_digest));
-  counters_.combined.add();
 }
 
 void Combiner::scatter_bits(const BitVector& bits) {

@@ -83,7 +83,6 @@ class Combiner {
   void count_refusal(const Response& response);
 
   void combine_bits();
-  void combine_item(const Held& held);
   void scatter_bits(const BitVector& bits);
   void scatter_items(const std::string& key);
   void scatter_name(const std::string& name);

@@ -6,7 +6,6 @@
 
 #include <algorithm>
 #include <array>
-#include <utility>
 
 #include "core/src/base/rank_list.h"
 #include "ronde/error.h"
@@ -183,10 +182,6 @@ void ExchangeCoordinator::complete(const ExchangeKey& key, std::vector<std::stri
 
 void ExchangeCoordinator::refuse(const ExchangeKey& key, std::vector<int> to, std::string text) {
   replies_.push_back({key, std::move(to), std::move(text)});
-}
-
-std::vector<ExchangeReply> ExchangeCoordinator::take() {
-  return std::exchange(replies_, {});
 }
 
 std::vector<WaitingOperation> ExchangeCoordinator::waiting(bool for_calls_only) const {

@@ -6,6 +6,7 @@
 #include <map>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "core/src/agree/late_refusals.h"
@@ -29,7 +30,7 @@ class ExchangeCoordinator {
   void add(const ExchangeRequest& request, TimePoint now);
 
   /// Removes and returns the replies to exchanges that have ended since the last call, in order.
-  std::vector<ExchangeReply> take();
+  std::vector<ExchangeReply> take() { return std::exchange(replies_, {}); }
 
   /// Returns the exchanges that wait for ranks, oldest first. `for_calls_only`: only those that
   /// wait for a call of the program; a rank takes part in the others even after it has called

@@ -297,8 +297,13 @@ FrozenSchedule::Next FrozenSchedule::take() {
       if (expedited_ > 0) --expedited_;
     }
     next.is_last = !next_to_run() && !words_.closed(generation_);
-  } else {
-    next.remains = finish_thaw();
+  } else if (const auto reason = words_.closed(generation_); reason && !next_to_run()) {
+    counters_.thaws.add();
+    next.remains = {.submissions = {},
+                    .reason = static_cast<Thaw>(*reason),
+                    .rounds = buckets_.front().step - 1,
+                    .cause = std::move(cause_)};
+    next.remains->submissions = take_submissions();
   }
   lock.unlock();
   if (whom) board_.notify(*whom);
@@ -326,18 +331,6 @@ std::vector<Submission> FrozenSchedule::empty(Bucket& bucket) {
   ++bucket.step;
   counters_.buckets.add();
   return agreed;
-}
-
-std::optional<FrozenSchedule::Remains> FrozenSchedule::finish_thaw() {
-  const std::optional<std::uint8_t> reason = words_.closed(generation_);
-  if (!reason || next_to_run()) return std::nullopt;
-  counters_.thaws.add();
-  Remains remains;
-  remains.reason = static_cast<Thaw>(*reason);
-  remains.rounds = buckets_.front().step - 1;
-  remains.cause = std::move(cause_);
-  remains.submissions = take_submissions();
-  return remains;
 }
 
 std::vector<Submission> FrozenSchedule::drain() {

@@ -162,7 +162,6 @@ class FrozenSchedule final : public Agreement {
   bool next_is_due() const;
   std::optional<std::size_t> next_to_run() const;
   std::vector<Submission> empty(Bucket& bucket);
-  std::optional<Remains> finish_thaw();
   std::vector<Submission> take_submissions();
   void reset();
 

@@ -99,7 +99,8 @@ void MessageMatcher::expire(int rank, const std::string& key, TimePoint now) {
     const bool sends = expired->spec->kind == Collective::Send;
     Refusal why{.text = {}, .missing = counterparts(*expired)};
     why.text = timeout_text(display_name(*expired->spec, key), name_of(rank), now - expired->since,
-                            sends ? "no recv that fits" : "no send that fits", named(why.missing));
+                            sends ? "no recv that fits" : "no send that fits",
+                            ranks_at(why.missing, members_));
     answer(*expired, expired->spec->peer, std::move(why));
     return remove(queue, expired);
   }
@@ -112,10 +113,6 @@ void MessageMatcher::refuse_all(const std::string& text) {
   queues_.clear();
 }
 
-std::vector<Response> MessageMatcher::take() {
-  return std::exchange(responses_, {});
-}
-
 std::vector<int> MessageMatcher::counterparts(const Waiting& waiting) const {
   std::vector<int> others;
   for (int other = 0; other < size_; ++other) {
@@ -125,21 +122,14 @@ std::vector<int> MessageMatcher::counterparts(const Waiting& waiting) const {
   return others;
 }
 
-std::vector<int> MessageMatcher::named(const std::vector<int>& ranks) const {
-  std::vector<int> names;
-  for (const int rank : ranks) names.push_back(members_[static_cast<std::size_t>(rank)]);
-  std::ranges::sort(names);
-  return names;
-}
-
 void MessageMatcher::add_waiting(std::vector<WaitingOperation>& operations) const {
   for (const auto& [channel, queue] : queues_) {
     for (const Waiting& waiting : queue) {
       WaitingOperation& operation = operations.emplace_back();
       operation.text = display_name(*waiting.spec, waiting.key);
       operation.kind = waiting.spec->kind;
-      operation.submitted_ranks = {members_[static_cast<std::size_t>(waiting.rank)]};
-      operation.missing_ranks = named(counterparts(waiting));
+      operation.submitted_ranks = ranks_at({waiting.rank}, members_);
+      operation.missing_ranks = ranks_at(counterparts(waiting), members_);
       operation.since = waiting.since;
       operation.needs_one = waiting.spec->peer == kAnyRank;
     }

@@ -50,7 +50,7 @@ class MessageMatcher {
   void refuse_all(const std::string& text);
 
   /// Removes and returns the messages that were matched or refused since the last call, in order.
-  std::vector<Response> take();
+  std::vector<Response> take() { return std::exchange(responses_, {}); }
 
   void add_waiting(std::vector<WaitingOperation>& operations) const;
 
@@ -74,9 +74,6 @@ class MessageMatcher {
   void answer(const Waiting& waiting, int peer, Refusal error);
   /// Returns the ranks that may be its counterpart.
   std::vector<int> counterparts(const Waiting& waiting) const;
-  /// Returns their numbers in the group, ascending.
-  std::vector<int> named(const std::vector<int>& ranks) const;
-
   std::string name_of(int rank) const;
 
   const std::vector<int> members_;

@@ -16,8 +16,9 @@ namespace {
 /// The user is warned once this many times the capacity was evicted unused.
 constexpr std::uint64_t kWastedCachesBeforeWarning = 2;
 
+/// Returns whether it runs without the ranks that have joined.
 bool can_lack_ranks(const OpSpec& spec) {
-  if (!spec.is_group()) return may_lack_ranks(spec.kind);
+  if (!spec.is_group()) return is_reduction(spec.kind) || spec.kind == Collective::Barrier;
   return std::ranges::all_of(spec.members, can_lack_ranks);
 }
 
@@ -42,28 +43,20 @@ Negotiator::Negotiator(std::vector<int> members, ResponseCache& cache, std::uint
       joined_(members_.size(), false),
       shutdown_(members_.size(), false) {}
 
-/// Returns the numbers of these ranks in the group, ascending.
-std::vector<int> Negotiator::named(const std::vector<int>& ranks) const {
-  std::vector<int> names;
-  for (const int rank : ranks) names.push_back(members_[index(rank)]);
-  std::ranges::sort(names);
-  return names;
-}
-
 /// Returns the ranks for which `holds(rank)`, by their numbers in the group.
 std::vector<int> Negotiator::named_if(const std::function<bool(int)>& holds) const {
   std::vector<int> ranks;
   for (int rank = 0; rank < size_; ++rank) {
     if (holds(rank)) ranks.push_back(rank);
   }
-  return named(ranks);
+  return ranks_at(ranks, members_);
 }
 
 /// Returns a line of text for each entry: its ranks and what they have in common.
 std::string Negotiator::listed(const std::map<std::string, std::vector<int>>& ranks_of) const {
   std::string text;
   for (const auto& [what, ranks] : ranks_of) {
-    text += "\n  " + format_ranks(named(ranks)) + ": " + what;
+    text += "\n  " + format_ranks(ranks_at(ranks, members_)) + ": " + what;
   }
   return text;
 }
@@ -84,8 +77,14 @@ void Negotiator::add_rest(int rank, const ReadyMessage& message, TimePoint now) 
     add_part(rank, item.key, std::move(part), now);
   }
   for (const FullRequest& request : message.requests) {
-    if (is_point_to_point(request.spec->kind)) {
-      add_message(rank, request, now);
+    const bool is_message = is_point_to_point(request.spec->kind);
+    if (is_message && joined_count_ == 0) {
+      messages_.add(rank, request.key, request.spec, now);
+      continue;
+    }
+    if (is_message) {
+      const std::string name = display_name(*request.spec, request.key);
+      push_refusal(rank, request.key, {joined_text(name + " needs both of its ranks")});
       continue;
     }
     Part part;
@@ -212,7 +211,14 @@ std::optional<DecisionMessage> Negotiator::decide(bool may_stop) {
   if (stopped_) return std::nullopt;
   DecisionMessage decision;
   decision.number = decisions_ + 1;
-  decide_cached(decision);
+  if (auto agreed = slots_.take_complete()) {
+    agreed->slots.for_each([&](std::size_t slot) {
+      last_used_[slot] = decision.number;
+      counters_.agreed_by_slot.add();
+    });
+    decision.cached = std::move(agreed->slots);
+    decision.skipped = std::move(agreed->skipped);
+  }
   decide_pending(decision);
   counters_.refused.add(refusals_.size());
   std::ranges::move(refusals_, std::back_inserter(decision.responses));
@@ -246,17 +252,6 @@ void Negotiator::freeze() {
   pending_.clear();
   unit_of_name_.clear();
   complete_.clear();
-}
-
-void Negotiator::decide_cached(DecisionMessage& decision) {
-  auto agreed = slots_.take_complete();
-  if (!agreed) return;
-  agreed->slots.for_each([&](std::size_t slot) {
-    last_used_[slot] = decision.number;
-    counters_.agreed_by_slot.add();
-  });
-  decision.cached = std::move(agreed->slots);
-  decision.skipped = std::move(agreed->skipped);
 }
 
 void Negotiator::decide_pending(DecisionMessage& decision) {
@@ -402,7 +397,14 @@ bool Negotiator::idle() const {
 std::optional<FailureMessage> Negotiator::departure() const {
   if (!any_shut_down()) return std::nullopt;
   std::vector<WaitingOperation> operations = waiting();
-  if (auto join = waiting_join()) operations.push_back(*std::move(join));
+  if (joined_count_ > 0) {  // waiting long for a join is no stall, so waiting() has none
+    WaitingOperation& join = operations.emplace_back();
+    const std::string set = set_ == 0 ? "" : " of process set " + std::to_string(set_);
+    join.text = "the other ranks" + set + " to join";
+    join.kind = Collective::Join;
+    join.submitted_ranks = named_if([this](int rank) { return has_joined(rank); });
+    join.missing_ranks = named_if([this](int rank) { return !has_joined(rank); });
+  }
   return departure_of(operations, not_shut_down());
 }
 
@@ -434,15 +436,6 @@ void Negotiator::add_join(int rank, std::uint64_t unnamed_before) {
   }
   std::ranges::sort(complete);
   for (auto& [since, key] : complete) complete_.push_back(std::move(key));
-}
-
-void Negotiator::add_message(int rank, const FullRequest& request, TimePoint now) {
-  if (joined_count_ == 0) {
-    messages_.add(rank, request.key, request.spec, now);
-  } else {
-    const std::string name = display_name(*request.spec, request.key);
-    push_refusal(rank, request.key, {joined_text(name + " needs both of its ranks")});
-  }
 }
 
 bool Negotiator::is_complete(const Pending& pending) const {
@@ -498,19 +491,6 @@ std::string Negotiator::joined_text(const std::string& what) const {
   const std::vector<int> joined = named_if([this](int rank) { return has_joined(rank); });
   return what + ", but " + format_ranks(joined) + (joined.size() == 1 ? " has" : " have") +
          " joined: only reductions and barriers go on until all ranks have";
-}
-
-/// Returns the join as an operation. Waiting long for it is no stall, but it must not wait for
-/// ranks that have left.
-std::optional<WaitingOperation> Negotiator::waiting_join() const {
-  if (joined_count_ == 0) return std::nullopt;
-  WaitingOperation operation;
-  const std::string set = set_ == 0 ? "" : " of process set " + std::to_string(set_);
-  operation.text = "the other ranks" + set + " to join";
-  operation.kind = Collective::Join;
-  operation.submitted_ranks = named_if([this](int rank) { return has_joined(rank); });
-  operation.missing_ranks = named_if([this](int rank) { return !has_joined(rank); });
-  return operation;
 }
 
 // Note [Refusals in step]
@@ -583,9 +563,9 @@ void Negotiator::add_expired(int rank, const std::string& key, TimePoint now) {
     const bool is_awaited = !pending.parts[index(other)].present && !has_joined(other);
     if (is_awaited) why.missing.push_back(other);
   }
-  why.text =
-      timeout_text(display_name(*pending.parts[index(rank)].spec, key),
-                   rank_name(members_[index(rank)]), now - pending.since, "it", named(why.missing));
+  why.text = timeout_text(display_name(*pending.parts[index(rank)].spec, key),
+                          rank_name(members_[index(rank)]), now - pending.since, "it",
+                          ranks_at(why.missing, members_));
   Uses refused;
   refuse_unit(key, why, refused);
   record_refusal(std::move(refused), why);

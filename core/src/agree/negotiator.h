@@ -123,13 +123,11 @@ class Negotiator {
 
   // Note [Joining]
   void add_join(int rank, std::uint64_t unnamed_before);
-  void add_message(int rank, const FullRequest& request, TimePoint now);
   bool has_joined(int rank) const { return joined_[index(rank)]; }
   bool is_complete(const Pending& pending) const;
   void decide_without_joined(const std::string& key, Pending pending, DecisionMessage& decision);
   void end_join(DecisionMessage& decision);
   std::string joined_text(const std::string& what) const;
-  std::optional<WaitingOperation> waiting_join() const;
 
   // Note [Refusals in step]
   /// By name: ranks to which its current use was refused.
@@ -146,7 +144,6 @@ class Negotiator {
   void record_refusal(Uses refused, const Refusal& why);
   bool refuse_one_more(Uses& refused, const Refusal& why);
 
-  void decide_cached(DecisionMessage& decision);
   void decide_pending(DecisionMessage& decision);
   std::optional<std::uint32_t> slot_for_all(const Pending& pending) const;
   Response agree(const std::string& key, const Pending& pending);
@@ -167,7 +164,6 @@ class Negotiator {
   WaitingOperation waiting_operation(const std::string& key, const OpSpec& spec,
                                      const std::function<bool(int)>& is_ready) const;
 
-  std::vector<int> named(const std::vector<int>& ranks) const;
   std::vector<int> named_if(const std::function<bool(int)>& holds) const;
   std::string listed(const std::map<std::string, std::vector<int>>& ranks_of) const;
 

@@ -41,7 +41,10 @@ std::optional<ScheduleMessage> ScheduleLearner::observe(const std::vector<Operat
   if (steps_ == 0 || operations.empty()) return std::nullopt;
   bool starts_run = after_wait || !merges_;
   for (const Operation& operation : operations) {
-    if (repeats(operation)) end_part(now);
+    // Operations without a name may be alike within one part.
+    const bool is_repeated =
+        current_.slots.test(operation.slot) && (operation.is_named || !current_.has_named);
+    if (is_repeated) end_part(now);
     if (current_.operations.empty()) current_.start = now;
     if (starts_run) current_.runs.push_back(current_.operations.size());
     starts_run = false;
@@ -57,11 +60,6 @@ std::optional<ScheduleMessage> ScheduleLearner::observe(const std::vector<Operat
     return schedule;
   }
   return std::nullopt;
-}
-
-bool ScheduleLearner::repeats(const Operation& operation) const {
-  // Operations without a name may be alike within one part.
-  return current_.slots.test(operation.slot) && (operation.is_named || !current_.has_named);
 }
 
 void ScheduleLearner::end_part(TimePoint now) {

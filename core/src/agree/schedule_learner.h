@@ -66,7 +66,6 @@ class ScheduleLearner {
     std::chrono::steady_clock::duration duration{};
   };
 
-  bool repeats(const Operation& operation) const;
   void end_part(TimePoint now);
   bool is_complete(std::size_t parts) const;
   ScheduleMessage plan(std::size_t parts) const;

@@ -11,16 +11,13 @@ namespace {
 
 std::atomic<int> depth{0};
 
-void enter_child() {
-  depth.fetch_add(1, std::memory_order_relaxed);
-}
-
 thread_local bool is_loop = false;
 
 }  // namespace
 
 int fork_depth() {
-  static const int kError = pthread_atfork(nullptr, nullptr, enter_child);
+  static const int kError =
+      pthread_atfork(nullptr, nullptr, [] { depth.fetch_add(1, std::memory_order_relaxed); });
   if (kError != 0) {
     throw Error("pthread_atfork() failed: " + std::generic_category().message(kError));
   }

@@ -40,6 +40,13 @@ int rank_within(const std::vector<int>& members, int rank) {
   return found == members.end() ? -1 : static_cast<int>(found - members.begin());
 }
 
+std::vector<int> ranks_at(const std::vector<int>& places, const std::vector<int>& members) {
+  std::vector<int> ranks;
+  for (const int place : places) ranks.push_back(members.at(static_cast<std::size_t>(place)));
+  std::ranges::sort(ranks);
+  return ranks;
+}
+
 Problem set_error(const std::vector<int>& ranks, int size) {
   if (ranks.empty()) return "a process set needs at least one rank";
   std::vector<int> sorted = ranks;

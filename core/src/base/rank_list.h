@@ -25,6 +25,9 @@ std::vector<int> ranks_in(const std::string& text);
 /// Returns the place of a rank of the group in `members`, or -1.
 int rank_within(const std::vector<int>& members, int rank);
 
+/// Returns the ranks of the group at these places in `members`, ascending.
+std::vector<int> ranks_at(const std::vector<int>& places, const std::vector<int>& members);
+
 /// Checks the ranks of a set in a group of `size`.
 Problem set_error(const std::vector<int>& ranks, int size);
 

@@ -112,7 +112,7 @@ struct Several {
   }
 };
 
-/// One input of another type, scaled.
+/// One input, perhaps of another type, scaled; bytes stay as they are.
 template <typename ElementType>
 struct Converted {
   using Element = ElementType;
@@ -319,24 +319,11 @@ void narrow(const ConvertTask& task) {
   task.half == DataType::F16 ? narrow_to_halves<F16<Isa>>(task) : narrow_to_halves<BF16<Isa>>(task);
 }
 
-/// One input of bytes, unchanged.
-template <typename IsaType>
-struct Copied {
-  using Element = Plain<IsaType, std::uint8_t>;
-  using Wide = typename Element::Wide;
-  const void* input;
-
-  template <typename At>
-  [[gnu::always_inline]] void operator()(Wide (&result)[At::kCount], At at) const {
-#pragma GCC unroll 4
-    for (std::size_t i = 0; i < At::kCount; ++i) result[i] = at.template load<Element>(input, i);
-  }
-};
-
 template <typename Isa>
 void copy_streaming(void* output, const void* input, std::size_t bytes) {
   using Byte = Plain<Isa, std::uint8_t>;
-  walk(Target<Byte>{static_cast<char*>(output), true}, bytes, Copied<Isa>{input});
+  walk(Target<Byte>{static_cast<char*>(output), true}, bytes,
+       Converted<Byte>{input, make_scale<typename Byte::Wide>(1.0, 1.0)});
 }
 
 template <typename Isa>

@@ -13,17 +13,6 @@ namespace {
 constexpr char kUsage = 'u';
 constexpr char kFailure = 'f';
 
-/// Returns the report of the exception that is being handled.
-std::string error_report() {
-  try {
-    throw;
-  } catch (const UsageError& error) {
-    return kUsage + std::string(error.what());
-  } catch (...) {
-    return kFailure + exception_text();
-  }
-}
-
 }  // namespace
 
 void BackendMaker::make_for_all(SetEngine& global, Board* board, Bootstrap& bootstrap) {
@@ -83,8 +72,10 @@ void BackendMaker::make_on_all(DeviceKind device, Backends& made, BackendContext
     make(device, made, context);
   } catch (const GroupError&) {
     throw;  // by an exchange: every rank throws it, so that none waits in the next one
+  } catch (const UsageError& usage) {
+    error = kUsage + std::string(usage.what());
   } catch (...) {
-    error = error_report();
+    error = kFailure + exception_text();
   }
   set_making({});  // also where it could not be made
   int failed = -1;

@@ -35,8 +35,7 @@ std::optional<ControlPlane::TimePoint> ControlPlane::next_event(TimePoint now, b
   const bool stopping = life_.shuts_down() && !sets_.global().announcer->announced_shutdown();
   const bool ending = life_.leaves() || life_.aborts();
   const bool has_news =
-      exchanges_.has_news() ||
-      std::ranges::any_of(sets_.running(), [](const SetEngine* set) {
+      exchanges_.has_news() || std::ranges::any_of(sets_.running(), [](const SetEngine* set) {
         return set->executor->has_checksums();
       });
   const Autotuner* const tuner = arbiter_ ? arbiter_->autotuner() : nullptr;
@@ -419,10 +418,7 @@ void ControlPlane::report_ends(bool is_busy) {
     stop_.reported_finished = true;
     stop_.add_finished(tree_.rank(), life_.report());
   }
-  if (!stop_.newly_finished.ranks.empty()) send_finished();
-}
-
-void ControlPlane::send_finished() {
+  if (stop_.newly_finished.ranks.empty()) return;
   const FinishedMessage message = std::exchange(stop_.newly_finished, {});
   if (!arbiter_) return tree_.send_up(message);
   for (std::size_t i = 0; i < message.ranks.size(); ++i) {
@@ -437,11 +433,14 @@ void ControlPlane::send_finished() {
 void ControlPlane::inspect(TimePoint now) {
   if (schedule_) schedule_->inspect(now);
   inspect_shutdown(now);
-  if (arbiter_) {
-    report_stalls(now);
-  } else {
-    inspect_arbiter(now);
+  if (!arbiter_) return inspect_arbiter(now);
+  const StallInspector::Finding finding = arbiter_->inspect(stop_, now);
+  if (!finding.stalled.empty()) {
+    counters_.stall_reports.add();
+    log_.warning("stalled operations:\n" + stall_text(finding.stalled));
+    publish_stalls(finding.stalled);
   }
+  if (finding.fatal) throw GroupFailure{*finding.fatal};
 }
 
 /// Returns when the shutdown has taken too long for this rank; on rank 0, for any.
@@ -462,16 +461,6 @@ void ControlPlane::inspect_shutdown(TimePoint now) {
   throw GroupFailure{
       {tree_.parent(), rank_name(tree_.parent()) + " did not end the shutdown" + kShutdownLimit},
       true};
-}
-
-void ControlPlane::report_stalls(TimePoint now) {
-  const StallInspector::Finding finding = arbiter_->inspect(stop_, now);
-  if (!finding.stalled.empty()) {
-    counters_.stall_reports.add();
-    log_.warning("stalled operations:\n" + stall_text(finding.stalled));
-    publish_stalls(finding.stalled);
-  }
-  if (finding.fatal) throw GroupFailure{*finding.fatal};
 }
 
 void ControlPlane::publish_stalls(const std::vector<StalledOperation>& stalled) const {

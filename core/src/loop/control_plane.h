@@ -130,10 +130,8 @@ class ControlPlane {
   void announce_departure(FailureMessage departure);
   void apply(SetEngine& set, const DecisionMessage& decision, TimePoint now);
   void apply_tuning(const Tuning& tuning);
-  void send_finished();
   void inspect_shutdown(TimePoint now);
   std::optional<TimePoint> shutdown_limit() const;
-  void report_stalls(TimePoint now);
   void inspect_arbiter(TimePoint now);
   void publish_stalls(const std::vector<StalledOperation>& stalled) const;
   ArbiterWatch::Awaited awaited() const;
@@ -150,8 +148,8 @@ class ControlPlane {
   std::unique_ptr<FrozenSchedule> schedule_;
   OwnExchanges exchanges_;
   std::optional<FailureMessage> difference_;  ///< the first one of results; rank 0 only
-  std::optional<Arbiter> arbiter_;  ///< rank 0 only
-  ArbiterWatch watch_;              ///< other ranks only
+  std::optional<Arbiter> arbiter_;            ///< rank 0 only
+  ArbiterWatch watch_;                        ///< other ranks only
   StopAgreement stop_;
 };
 

@@ -116,21 +116,17 @@ void Engine::fail_start() const {
 }
 
 void Engine::run() noexcept {
-  if (try_start()) run_loop();
-  life_.mark_ended();
-}
-
-bool Engine::try_start() noexcept {
   try {
     start();
   } catch (...) {
     // Reported before the transport closes, as closing may wait for the other ranks.
     life_.mark_started(std::current_exception());
     try_end(bootstrap_ && bootstrap_->is_refused());
-    return false;
+    return life_.mark_ended();
   }
   life_.mark_started();
-  return true;
+  run_loop();
+  life_.mark_ended();
 }
 
 void Engine::start() {
@@ -145,7 +141,10 @@ void Engine::start() {
   std::iota(everybody.begin(), everybody.end(), 0);
   global.info = make_set_info(kGlobalSet.id, std::move(everybody), true, topology);
   bootstrap_->compare_configurations(options_);
-  agree_on_timeline();
+  // Horovod's programs name the timeline on rank 0 only, or one for each rank.
+  int from = 0;
+  std::string& timeline = options_.config.timeline;
+  timeline = bootstrap_->first_text(tree_.is_arbiter() ? timeline : std::string(), from);
   agree_on_tuned_values();
   make_board();
   backends_.make_for_all(global, board_.get(), *bootstrap_);
@@ -165,13 +164,6 @@ void Engine::start() {
   const ProcessSetMaker::Dependencies parts{tree_,  table_, backends_, control_.exchanges(),
                                             queue_, loop_,  life_};
   set_maker_.emplace(parts, weak_from_this(), log_);
-}
-
-/// Horovod's programs name the timeline on rank 0 only, or one for each rank.
-void Engine::agree_on_timeline() {
-  int from = 0;
-  std::string& timeline = options_.config.timeline;
-  timeline = bootstrap_->first_text(tree_.is_arbiter() ? timeline : std::string(), from);
 }
 
 /// All ranks use the values of rank 0, so that they cannot differ.
@@ -379,20 +371,16 @@ void Engine::end_failed(const GroupFailure& seen) noexcept {
     log_->error("while finding out who failed the group: " + exception_text());
   }
   try {
-    fail_everything(failure);
+    const std::exception_ptr error = error_of(failure);
+    queue_.close(error);
+    life_.set_failure(error);
+    if (tree_.is_arbiter() && tree_.size() > 1 && !life_.leaves()) log_->error(failure.text);
+    control_.fail(error);
   } catch (...) {
     // Nothing above this thread could handle it, and the process must survive.
     log_->error("while failing the group: " + exception_text());
   }
   try_end(false);
-}
-
-void Engine::fail_everything(const FailureMessage& failure) {
-  const std::exception_ptr error = error_of(failure);
-  queue_.close(error);
-  life_.set_failure(error);
-  if (tree_.is_arbiter() && tree_.size() > 1 && !life_.leaves()) log_->error(failure.text);
-  control_.fail(error);
 }
 
 void Engine::stop() {

@@ -76,7 +76,7 @@ class Engine final : public WaitHelper, public std::enable_shared_from_this<Engi
   const std::string& transport_name() const noexcept { return transport_name_; }
   const BackendMaker& backends() const noexcept { return backends_; }
   void on_step() { control_.on_step(); }
-  std::uint64_t joins(ProcessSet set) const { return queue_.joins(table_.at(set)->id); }
+  std::uint64_t joins(ProcessSet set) { return queue_.names()->joins(table_.at(set)->id); }
 
  private:
   // The program's threads call these.
@@ -89,17 +89,14 @@ class Engine final : public WaitHelper, public std::enable_shared_from_this<Engi
 
   // The loop's thread calls these before the loop, and when it runs.
   void run() noexcept;
-  bool try_start() noexcept;
   void start();
   void log_connections() const;
-  void agree_on_timeline();
   void agree_on_tuned_values();
   void make_board();
   void run_loop() noexcept;
 
   // The loop's thread calls these after the loop.
   void end_failed(const GroupFailure& seen) noexcept;
-  void fail_everything(const FailureMessage& failure);
   std::exception_ptr error_of(const FailureMessage& failure) const;
   void stop();
   void end(bool graceful, TimePoint deadline);

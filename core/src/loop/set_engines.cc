@@ -108,8 +108,11 @@ void SetEngines::make_negotiation(SetEngine& set) const {
       if (within >= 0) here.push_back(within);
     }
     std::ranges::sort(here);
-    set.combiner =
-        std::make_unique<Combiner>(std::move(here), combining_patience(), set.info.ranks);
+    // Short against the limits on stalls, as rank 0 must know the missing ranks by then.
+    const auto period = StallInspector(config_.stall_warn_s, config_.stall_abort_s).period();
+    Combiner::Duration patience = kMostCombiningPatience;
+    if (period) patience = std::min(patience, *period / 2);
+    set.combiner = std::make_unique<Combiner>(std::move(here), patience, set.info.ranks);
   }
 }
 
@@ -119,13 +122,6 @@ void SetEngines::make_executor(SetEngine& set) {
                                             fusion_bytes_, tree_.rank(), log_, queue_);
   if (config_.verify) set.executor->verify_results(queue_.events(), log_);
   running_.push_back(&set);
-}
-
-/// Short against the limits on stalls, as rank 0 must know the missing ranks by then.
-std::chrono::steady_clock::duration SetEngines::combining_patience() const {
-  const auto period = StallInspector(config_.stall_warn_s, config_.stall_abort_s).period();
-  return period ? std::min<std::chrono::steady_clock::duration>(*period / 2, kMostCombiningPatience)
-                : std::chrono::steady_clock::duration(kMostCombiningPatience);
 }
 
 }  // namespace ronde

@@ -100,7 +100,6 @@ class SetEngines {
  private:
   void make_negotiation(SetEngine& set) const;
   void make_executor(SetEngine& set);
-  std::chrono::steady_clock::duration combining_patience() const;
 
   const Config& config_;
   const ControlTree& tree_;

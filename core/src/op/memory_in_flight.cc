@@ -14,10 +14,6 @@ namespace {
 /// Idle ranges are forgotten once more than this, plus twice those in flight, are known: some MiB.
 constexpr std::size_t kMostIdle = 16384;
 
-std::uintptr_t address_of(const void* memory) {
-  return reinterpret_cast<std::uintptr_t>(memory);
-}
-
 std::string name_of(const OpKey& key) {
   return display_name(key.spec->kind, key.text());
 }
@@ -40,7 +36,7 @@ void MemoryInFlight::enter_one(Submission& submission) {
     if (range.begin < range.end) *use++ = enter_range(submission, range);
   };
   const auto whole = [](const void* memory, std::size_t bytes, bool is_written) {
-    const std::uintptr_t begin = address_of(memory);
+    const auto begin = reinterpret_cast<std::uintptr_t>(memory);
     return begin == 0 ? Range{} : Range{begin, begin + bytes, is_written};
   };
   const Range output = whole(start.output, submission.output_bytes, true);
@@ -116,7 +112,9 @@ void MemoryInFlight::compare(const Submission& submission, const Range& range,
 
 MemoryUse* MemoryInFlight::insert(Known::iterator before, const Range& range) {
   if (known_.size() >= 2 * in_flight_ + kMostIdle) {
-    forget_idle();
+    for (auto position = known_.begin(); position != known_.end();) {
+      position = position->is_in_flight ? std::next(position) : forget(position);
+    }
     before = known_.upper_bound(range.begin);
   }
   if (forgotten_.empty()) {
@@ -137,12 +135,6 @@ MemoryInFlight::Known::iterator MemoryInFlight::forget(Known::iterator position)
   at(position).begin = at(position).end = 0;
   forgotten_.push_back(known_.extract(position));
   return next;
-}
-
-void MemoryInFlight::forget_idle() {
-  for (auto position = known_.begin(); position != known_.end();) {
-    position = position->is_in_flight ? std::next(position) : forget(position);
-  }
 }
 
 void MemoryInFlight::leave(Submission& submission) noexcept {

@@ -53,7 +53,6 @@ class MemoryInFlight {
   MemoryUse* find(const Submission& submission, const Range& range);
   MemoryUse* insert(Known::iterator before, const Range& range);
   Known::iterator forget(Known::iterator position);
-  void forget_idle();
   /// Removes const: callers change no order.
   static MemoryUse& at(Known::iterator position) { return const_cast<MemoryUse&>(*position); }
   static void compare(const Submission& submission, const Range& range, const MemoryUse& other);

@@ -155,11 +155,6 @@ void NameRegistry::release(const Submission& submission) {
   if (submission.spec().kind == Collective::Join) state->has_joined = false;
 }
 
-std::uint64_t NameRegistry::joins(std::uint32_t set) const {
-  const auto found = sets_.find(set);
-  return found == sets_.end() ? 0 : found->second.joins;
-}
-
 std::vector<std::string> NameRegistry::close_set(std::uint32_t set) {
   std::vector<std::string> names;
   SetState* const state = state_of(set);

@@ -54,7 +54,7 @@ class NameRegistry {
   void continue_numbers(std::uint32_t set, std::uint64_t next) { sets_.at(set).unnamed = next; }
 
   /// Returns the number of joins that were submitted in the set.
-  std::uint64_t joins(std::uint32_t set) const;
+  std::uint64_t joins(std::uint32_t set) { return sets_.contains(set) ? sets_.at(set).joins : 0; }
 
   /// Opens the set for operations. The global one is open from the beginning.
   void open_set(std::uint32_t set) { sets_[set].is_open = true; }

@@ -29,14 +29,10 @@ std::string set_text(const OpSpec& spec) {
   return spec.set == 0 ? "" : " in process set " + std::to_string(spec.set);
 }
 
-/// Returns the place of the NUL byte before a member's number; 0 for a key of no member.
-std::size_t end_of_group(const std::string& key) {
-  return key.rfind('\0');
-}
-
 /// "number 3 without a name"
 std::string number_text(const std::string& key) {
-  const std::size_t end = end_of_group(key);
+  // The NUL byte before a member's number; 0 for a key of no member.
+  const std::size_t end = key.rfind('\0');
   std::string text = "number " + key.substr(end + 1) + " without a name";
   if (end == 0) return text;
   const std::string group = key.substr(1, end - 1);

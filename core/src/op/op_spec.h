@@ -118,11 +118,6 @@ constexpr bool moves_no_data(Collective kind) noexcept {
   return kind == Collective::Barrier || kind == Collective::Join;
 }
 
-/// Returns whether it runs without the ranks that have joined.
-constexpr bool may_lack_ranks(Collective kind) noexcept {
-  return is_reduction(kind) || kind == Collective::Barrier;
-}
-
 /// Returns whether the first dimension may differ between ranks.
 constexpr bool has_own_rows(Collective kind) noexcept {
   return kind == Collective::Allgather || kind == Collective::Alltoall;

@@ -4,13 +4,6 @@
 #include <utility>
 
 namespace ronde {
-namespace {
-
-ThenAlso both(ThenAlso one, ThenAlso other) {
-  return static_cast<ThenAlso>(static_cast<unsigned>(one) | static_cast<unsigned>(other));
-}
-
-}  // namespace
 
 std::string text_of(const std::vector<Submission>& submissions) {
   std::vector<std::string> names;
@@ -38,16 +31,17 @@ void record_submitted(EventLog& events, Submission& submission, ThenAlso then) n
   for (Submission& member : submission.members) record_submitted(events, member, then);
   if (submission.is_group() || std::exchange(submission.is_recorded, true)) return;
   const OpSpec& spec = submission.spec();
-  const bool waits = submission.start.caller_waits;
-  events.write({.time_ns = EventLog::ns_of(submission.submitted),
-                .kind = EventKind::Submitted,
-                .collective = spec.kind,
-                .then = waits ? both(then, ThenAlso::WaitBegun) : then,
-                .set = spec.set,
-                .rank = is_point_to_point(spec.kind) ? spec.peer : -1,
-                .operation = submission.number,
-                .bytes = submission.input_bytes},
-               submission.key.text());
+  const auto waits = submission.start.caller_waits ? ThenAlso::WaitBegun : ThenAlso::Nothing;
+  events.write(
+      {.time_ns = EventLog::ns_of(submission.submitted),
+       .kind = EventKind::Submitted,
+       .collective = spec.kind,
+       .then = static_cast<ThenAlso>(static_cast<unsigned>(then) | static_cast<unsigned>(waits)),
+       .set = spec.set,
+       .rank = is_point_to_point(spec.kind) ? spec.peer : -1,
+       .operation = submission.number,
+       .bytes = submission.input_bytes},
+      submission.key.text());
 }
 
 }  // namespace ronde

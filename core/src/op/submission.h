@@ -29,23 +29,26 @@ struct MemoryUse {
   OpKey key;  ///< of the operation that uses it
 };
 
-/// One operation of this rank, or a group of them, on its way through the engine.
-struct Submission {
-  /// Buffers and callbacks. For a group: whether any member contributes, whether the callers of all
-  /// wait, and the sum of the digests.
-  Start start;
-  OpKey key;                    ///< Note [Keys]
-  NameUse* name_use = nullptr;  ///< of a persistent operation with a name: NameRegistry::prepare
-  std::shared_ptr<WorkState> work;
-  std::uint64_t number = 0;  ///< counts the operations of this rank from 1; a group's is its first
-  // From the request.
+/// What every start of an operation has in common, from its request.
+struct Description {
+  NameUse* name_use = nullptr;    ///< of a persistent operation with a name: NameRegistry::prepare
   std::uint64_t input_bytes = 0;  ///< of a group the sum
   /// Bytes that it certainly writes at Start::output; those of other ranks are not known yet.
   std::uint64_t output_bytes = 0;
   std::vector<std::int64_t> splits = {};
   int device_index = 0;
-  bool is_lazy = false;                   ///< Request::lazy
-  bool caller_orders = false;             ///< Request::caller_orders; of a group: of any member
+  bool is_lazy = false;        ///< Request::lazy
+  bool caller_orders = false;  ///< Request::caller_orders; of a group: of any member
+};
+
+/// One operation of this rank, or a group of them, on its way through the engine.
+struct Submission : Description {
+  /// Buffers and callbacks. For a group: whether any member contributes, whether the callers of all
+  /// wait, and the sum of the digests.
+  Start start;
+  OpKey key;  ///< Note [Keys]
+  std::shared_ptr<WorkState> work;
+  std::uint64_t number = 0;  ///< counts the operations of this rank from 1; a group's is its first
   std::array<MemoryUse*, 4> memory = {};  ///< set while it is in flight; null: no more ranges
   std::chrono::steady_clock::time_point submitted;
   /// On a device: the event after which the buffers are ready.

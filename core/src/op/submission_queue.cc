@@ -152,17 +152,6 @@ void SubmissionQueue::release(Submission& submission) {
   memory_.leave(submission);
 }
 
-std::uint64_t SubmissionQueue::joins(std::uint32_t set) const {
-  const std::lock_guard lock(mutex_);
-  return names_.joins(set);
-}
-
-SubmissionQueue::LockedNames SubmissionQueue::open_names() {
-  LockedNames locked = names();
-  if (closed_) std::rethrow_exception(closed_);
-  return locked;
-}
-
 void SubmissionQueue::expect_open() const {
   const std::lock_guard lock(mutex_);
   if (closed_) std::rethrow_exception(closed_);
@@ -192,15 +181,6 @@ void mark_queued(SubmissionQueue& queue, Submission& submission,
   submission.work->set_queued(std::move(event));
 }
 
-namespace {
-
-EventKind kind_of_end(const Submission& submission, bool failed) {
-  if (submission.is_abandoned) return EventKind::Abandoned;
-  return failed ? EventKind::Failed : EventKind::Completed;
-}
-
-}  // namespace
-
 void complete(SubmissionQueue& queue, Submission& submission, std::exception_ptr error,
               bool contributed) {
   for (Submission& member : submission.members) complete(queue, member, error, contributed);
@@ -213,7 +193,9 @@ void complete(SubmissionQueue& queue, Submission& submission, std::exception_ptr
     const bool was_run = submission.ended != EventLog::Clock::time_point();
     const auto ended = was_run ? submission.ended : EventLog::Clock::now();
     queue.events().write({.time_ns = EventLog::ns_of(ended),
-                          .kind = kind_of_end(submission, error != nullptr),
+                          .kind = submission.is_abandoned ? EventKind::Abandoned
+                                  : error                 ? EventKind::Failed
+                                                          : EventKind::Completed,
                           .collective = submission.spec().kind,
                           .set = submission.spec().set,
                           .operation = submission.number});

@@ -118,10 +118,6 @@ class SubmissionQueue {
     NameRegistry* operator->() const noexcept { return &names; }
   };
   LockedNames names() { return {std::unique_lock(mutex_), names_}; }
-  /// As names(); throws the reason of close().
-  LockedNames open_names();
-  /// As NameRegistry::joins().
-  std::uint64_t joins(std::uint32_t set) const;
 
   /// Throws the reason of close().
   void expect_open() const;

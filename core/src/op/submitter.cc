@@ -10,19 +10,6 @@
 #include "core/src/op/request_validation.h"
 
 namespace ronde {
-
-Submitter::Submitter(const Topology& topology, const SetTable& sets, SubmissionQueue& queue,
-                     std::shared_ptr<SymmetricHeap> heap,
-                     std::shared_ptr<DeviceStreams> device_streams,
-                     std::weak_ptr<WaitHelper> engine, std::shared_ptr<Logger> log)
-    : topology_(topology),
-      sets_(sets),
-      queue_(queue),
-      heap_(std::move(heap)),
-      device_streams_(std::move(device_streams)),
-      engine_(std::move(engine)),
-      log_(std::move(log)) {}
-
 namespace {
 
 /// Sorts the members in the same order on every rank: by name, and those without one by their
@@ -57,6 +44,18 @@ Work push(SubmissionQueue& queue, Submission submission) {
 }
 
 }  // namespace
+
+Submitter::Submitter(const Topology& topology, const SetTable& sets, SubmissionQueue& queue,
+                     std::shared_ptr<SymmetricHeap> heap,
+                     std::shared_ptr<DeviceStreams> device_streams,
+                     std::weak_ptr<WaitHelper> engine, std::shared_ptr<Logger> log)
+    : topology_(topology),
+      sets_(sets),
+      queue_(queue),
+      heap_(std::move(heap)),
+      device_streams_(std::move(device_streams)),
+      engine_(std::move(engine)),
+      log_(std::move(log)) {}
 
 /// Returns the set of the request; null: the global one. Throws UsageError if this rank is not in
 /// it.
@@ -139,16 +138,16 @@ Preparation Submitter::described(const Request& request) const {
                       .refusal = request.refusal};
     spec.symmetric_place = symmetric_place(start, spec, heap_.get());
   }
-  return {.spec = share(std::move(spec)),
-          .rank = place.rank,
-          .is_symmetric = request.symmetric,
-          .is_lazy = request.lazy,
-          .caller_orders = request.caller_orders,
-          .device_index = request.device.index,
-          .timeout = request.timeout,
-          .splits = request.splits,
-          .input_bytes = input_bytes(request),
-          .output_bytes = written_bytes(request, place.rank, place.size)};
+  return {{.input_bytes = input_bytes(request),
+           .output_bytes = written_bytes(request, place.rank, place.size),
+           .splits = request.splits,
+           .device_index = request.device.index,
+           .is_lazy = request.lazy,
+           .caller_orders = request.caller_orders},
+          share(std::move(spec)),
+          place.rank,
+          request.symmetric,
+          request.timeout};
 }
 
 /// Returns the spec of one start, which may refuse, or be at another place of the symmetric heap
@@ -170,7 +169,8 @@ Preparation Submitter::prepare(Request request) try {
   request.contributes = true;
   request.input = request.output;
   Preparation preparation = described(request);
-  preparation.name_use = queue_.open_names()->prepare(preparation.spec);
+  queue_.expect_open();
+  preparation.name_use = queue_.names()->prepare(preparation.spec);
   return preparation;
 } catch (const UsageError& error) {
   rethrow_as_of_this_rank(error);
@@ -185,14 +185,8 @@ Work Submitter::start(const Preparation& preparation, Start start) try {
 Submission Submitter::submission_of(Start start, const Preparation& preparation) const {
   check_start(start, *preparation.spec, preparation.input_bytes, preparation.rank);
   Submission submission;
+  static_cast<Description&>(submission) = preparation;
   submission.key.spec = spec_of_start(start, preparation);
-  submission.name_use = preparation.name_use;
-  submission.input_bytes = preparation.input_bytes;
-  submission.output_bytes = preparation.output_bytes;
-  submission.splits = preparation.splits;
-  submission.device_index = preparation.device_index;
-  submission.is_lazy = preparation.is_lazy;
-  submission.caller_orders = preparation.caller_orders;
   const OpSpec& spec = submission.spec();
   const bool refuses = !spec.refusal.empty();
   if (refuses) {

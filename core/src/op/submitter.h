@@ -20,20 +20,12 @@
 
 namespace ronde {
 
-/// The properties of an operation that are the same in every start.
-struct Preparation {
-  SpecPtr spec;  ///< with the symmetric place of the output that it was prepared with
-  int rank = 0;  ///< within the set
-  // As in Request and Submission.
-  bool is_symmetric = false;
-  bool is_lazy = false;
-  bool caller_orders = false;
-  int device_index = 0;
+/// An operation that can be started, once or many times.
+struct Preparation : Description {
+  SpecPtr spec;               ///< with the symmetric place of the output that it was prepared with
+  int rank = 0;               ///< within the set
+  bool is_symmetric = false;  ///< Request::symmetric
   std::chrono::nanoseconds timeout{0};
-  std::vector<std::int64_t> splits;
-  std::uint64_t input_bytes = 0;
-  std::uint64_t output_bytes = 0;
-  NameUse* name_use = nullptr;  ///< as NameRegistry::prepare() returns it
 };
 
 /// Checks the program's requests for errors that this rank alone can see, and puts them into the

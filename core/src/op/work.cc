@@ -82,13 +82,9 @@ std::exception_ptr WorkState::error() {
   error_read_ = error_read_ || error_ != nullptr;
   const std::exception_ptr error = error_;
   lock.unlock();
-  report_read(error);
+  const auto engine = error ? engine_.lock() : nullptr;
+  if (engine) engine->on_error_read(error);
   return error;
-}
-
-void WorkState::report_read(const std::exception_ptr& error) const noexcept {
-  if (!error) return;
-  if (const auto engine = engine_.lock()) engine->on_error_read(error);
 }
 
 void WorkState::expect_success(const char* asked) {

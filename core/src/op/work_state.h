@@ -133,7 +133,6 @@ class WorkState {
   }
 
  private:
-  void report_read(const std::exception_ptr& error) const noexcept;
   /// Throws unless the operation has succeeded; `asked` is the function that was called.
   void expect_success(const char* asked);
 

@@ -37,8 +37,4 @@ std::vector<std::int64_t> RowExchange::received_rows() const {
   return rows;
 }
 
-std::int64_t RowExchange::most_rows() const {
-  return std::ranges::max(received_, {}, &Word::most).most;
-}
-
 }  // namespace ronde

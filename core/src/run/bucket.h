@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <algorithm>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -30,8 +31,9 @@ class RowExchange {
   /// Return what it brought, once it has ended. Throw ronde::Error if that is nonsense.
   /// @{
   std::vector<std::int64_t> received_rows() const;
-  std::int64_t most_rows() const;  ///< from any rank to any; equal on all ranks
-                                   /// @}
+  /// The most from any rank to any; equal on all ranks.
+  std::int64_t most_rows() const { return std::ranges::max(received_, {}, &Word::most).most; }
+  /// @}
 
  private:
   struct Word {

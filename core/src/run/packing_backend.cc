@@ -110,8 +110,9 @@ class PackingBackend::ChunkedOperation : public Operation {
   void start_chunks() {
     if (owner_.starting_.empty() || owner_.starting_.front() != this) return;
     while (next_ < total_ && chunks_.size() < most_in_flight_) {
-      Slot* const chunk = owner_.free_slot();
-      if (chunk == nullptr) return;
+      const auto free = std::ranges::find(owner_.slots_, false, &Slot::is_taken);
+      if (free == owner_.slots_.end()) return;
+      Slot* const chunk = &*free;
       owner_.counters_.chunks.add();
       const Stopwatch packs(packing_.pack);
       chunk->is_taken = true;
@@ -550,16 +551,6 @@ class PackingBackend::Message final : public ChunkedOperation {
   const int peer_;
 };
 
-namespace {
-
-/// Returns a slot's share of the buffer in bytes. It is rounded up to whole cache lines, so that a
-/// full buffer does not end with a chunk of a few bytes.
-std::size_t share_of_slot(std::size_t buffer_bytes, std::size_t slots) {
-  return slots == 1 ? buffer_bytes : rounded_up(buffer_bytes / slots, 64);
-}
-
-}  // namespace
-
 PackingBackend::PackingBackend(std::unique_ptr<Backend> packed, int size, int rank,
                                std::size_t buffer_bytes)
     : packed_(std::move(packed)),
@@ -568,19 +559,16 @@ PackingBackend::PackingBackend(std::unique_ptr<Backend> packed, int size, int ra
       rank_(rank),
       slot_count_(
           std::clamp<std::size_t>(packed_capabilities_.operations_in_flight, 1, kMostSlots)),
-      // A PartStream has an element of every part in it, at least.
-      slot_bytes_(std::max({share_of_slot(buffer_bytes, slot_count_), std::size_t{64},
-                            kLargestElement * (static_cast<std::size_t>(size) + 1)})),
+      // Whole cache lines, so that a full buffer does not end with a chunk of a few bytes. A
+      // PartStream has an element of every part in it, at least.
+      slot_bytes_(
+          std::max({slot_count_ == 1 ? buffer_bytes : rounded_up(buffer_bytes / slot_count_, 64),
+                    std::size_t{64}, kLargestElement * (static_cast<std::size_t>(size) + 1)})),
       chunk_bytes_(std::min(slot_bytes_, kShare * static_cast<std::size_t>(size))) {
   for (std::size_t i = 0; i < slot_count_; ++i) slots_.emplace_back(slot_bytes_);
 }
 
 PackingBackend::~PackingBackend() = default;
-
-PackingBackend::Slot* PackingBackend::free_slot() noexcept {
-  const auto found = std::ranges::find(slots_, false, &Slot::is_taken);
-  return found == slots_.end() ? nullptr : &*found;
-}
 
 DataType PackingBackend::wire(DataType dtype) const {
   return packed_dtype(dtype, packed_capabilities_.widen_halves);

@@ -84,8 +84,6 @@ class PackingBackend final : public Backend {
   /// Returns the type in which the packed backend reduces `dtype`.
   DataType wire(DataType dtype) const;
   std::size_t own() const noexcept { return static_cast<std::size_t>(rank_); }
-  /// Returns null if all are taken.
-  Slot* free_slot() noexcept;
 
   const std::unique_ptr<Backend> packed_;
   const Capabilities packed_capabilities_;

@@ -136,18 +136,13 @@ std::exception_ptr Results::deliver(Submission& item) const {
   return nullptr;
 }
 
-namespace {
-
-bool is_same_on_all_ranks(Collective kind) {
-  return kind == Collective::Allreduce || kind == Collective::Broadcast ||
-         kind == Collective::Allgather;
-}
-
-}  // namespace
-
 void ResultChecksums::number(std::vector<Submission>& agreed) {
   for (Submission& item : agreed) {
-    if (!is_same_on_all_ranks(item.spec().kind)) continue;
+    const Collective kind = item.spec().kind;
+    const bool is_same_on_all_ranks = kind == Collective::Allreduce ||
+                                      kind == Collective::Broadcast ||
+                                      kind == Collective::Allgather;
+    if (!is_same_on_all_ranks) continue;
     if (item.spec().device == DeviceKind::Cpu) {
       item.result_number = ++numbers_;
     } else if (!std::exchange(warned_of_devices_, true)) {
