@@ -10,8 +10,7 @@
 
 namespace ronde {
 
-void record_announced(EventLog& events, const Submission& operation,
-                      std::chrono::steady_clock::time_point time) {
+void record_announced(EventLog& events, const Submission& operation, TimePoint time) {
   events.write({.time_ns = EventLog::ns_of(time),
                 .kind = EventKind::Announced,
                 .collective = operation.spec().kind,
@@ -228,7 +227,7 @@ Submission Announcer::take(const std::string& key) {
   return submission;
 }
 
-std::optional<Announcer::TimePoint> Announcer::next_deadline() const {
+std::optional<TimePoint> Announcer::next_deadline() const {
   std::optional<TimePoint> next;
   for (const auto& [key, pending] : pending_) {
     const auto& deadline = pending.submission.deadline;
@@ -238,7 +237,7 @@ std::optional<Announcer::TimePoint> Announcer::next_deadline() const {
   return next;
 }
 
-std::optional<Announcer::TimePoint> Announcer::oldest_announcement() const {
+std::optional<TimePoint> Announcer::oldest_announcement() const {
   std::optional<TimePoint> oldest;
   for (const auto& [key, pending] : pending_) {
     if (pending.announced && (!oldest || *pending.announced < *oldest)) oldest = pending.announced;

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <chrono>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -11,6 +10,7 @@
 #include "core/src/agree/messages.h"
 #include "core/src/agree/response_cache.h"
 #include "core/src/base/counter.h"
+#include "core/src/base/monotonic_clock.h"
 #include "core/src/events/event_log.h"
 #include "core/src/op/submission.h"
 
@@ -34,8 +34,7 @@ struct AppliedDecision {
 };
 
 /// Writes that `operation` was announced at `time`.
-void record_announced(EventLog& events, const Submission& operation,
-                      std::chrono::steady_clock::time_point time);
+void record_announced(EventLog& events, const Submission& operation, TimePoint time);
 
 /// Every rank's side of negotiation: keeps what this rank submitted until it is decided, and
 /// announces it to rank 0, by slot where the response is cached.
@@ -43,8 +42,6 @@ void record_announced(EventLog& events, const Submission& operation,
 /// Thread-safety: none; owned by whoever runs the loop (the counters: any thread).
 class Announcer {
  public:
-  using TimePoint = std::chrono::steady_clock::time_point;
-
   struct Counters {
     Counter cache_hits, cache_misses, reannounced, expired;
   };

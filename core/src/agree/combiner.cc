@@ -272,7 +272,7 @@ void Combiner::scatter_old(TimePoint now) {
   for (const std::string& key : old_keys) scatter_items(key);
 }
 
-std::optional<Combiner::TimePoint> Combiner::next_deadline() const {
+std::optional<TimePoint> Combiner::next_deadline() const {
   if (!oldest_) return std::nullopt;
   return *oldest_ + patience_;
 }

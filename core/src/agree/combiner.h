@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -13,6 +12,7 @@
 #include "core/src/agree/messages.h"
 #include "core/src/agree/response_cache.h"
 #include "core/src/base/counter.h"
+#include "core/src/base/monotonic_clock.h"
 
 namespace ronde {
 
@@ -36,9 +36,6 @@ namespace ronde {
 /// Thread-safety: none; owned by whoever runs the loop of the leader (the counters: any thread).
 class Combiner {
  public:
-  using TimePoint = std::chrono::steady_clock::time_point;
-  using Duration = std::chrono::steady_clock::duration;
-
   /// Messages to rank 0; operations sent once for all ranks of the host, and rank by rank.
   struct Counters {
     Counter messages, combined, scattered;

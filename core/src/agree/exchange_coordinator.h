@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <chrono>
 #include <cstdint>
 #include <map>
 #include <set>
@@ -12,6 +11,7 @@
 #include "core/src/agree/late_refusals.h"
 #include "core/src/agree/messages.h"
 #include "core/src/agree/stalls.h"
+#include "core/src/base/monotonic_clock.h"
 
 namespace ronde {
 
@@ -21,8 +21,6 @@ namespace ronde {
 /// Thread-safety: none; owned by whoever runs the loop of rank 0.
 class ExchangeCoordinator {
  public:
-  using TimePoint = std::chrono::steady_clock::time_point;
-
   /// `size`: of the group.
   explicit ExchangeCoordinator(int size) : size_(size) {}
 

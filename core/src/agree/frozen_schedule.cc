@@ -216,7 +216,7 @@ void FrozenSchedule::thaw_locked(Thaw reason, std::string cause) {
   request_wake(Board::Whom::All);
 }
 
-std::optional<FrozenSchedule::TimePoint> FrozenSchedule::due() const {
+std::optional<TimePoint> FrozenSchedule::due() const {
   if (!frozen_) return std::nullopt;
   return has_news() ? TimePoint() : inspection_;
 }
@@ -230,7 +230,7 @@ void FrozenSchedule::inspect(TimePoint now) {
 }
 
 /// Returns the first time at which a submission, present or made after `now`, has waited too long.
-FrozenSchedule::TimePoint FrozenSchedule::first_limit(TimePoint now) const {
+TimePoint FrozenSchedule::first_limit(TimePoint now) const {
   TimePoint first = now + limit_;
   const auto earlier = [&first](TimePoint time) { first = std::min(first, time); };
   bool owes = false;  // this rank has yet to fill an earlier bucket, or this one

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <atomic>
-#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -17,6 +16,7 @@
 #include "core/src/agree/messages.h"
 #include "core/src/agree/response_cache.h"
 #include "core/src/base/counter.h"
+#include "core/src/base/monotonic_clock.h"
 #include "core/src/events/event_log.h"
 #include "core/src/op/agreement.h"
 #include "core/src/op/submission.h"
@@ -55,9 +55,6 @@ namespace ronde {
 /// with the mutex held.
 class FrozenSchedule final : public Agreement {
  public:
-  using TimePoint = std::chrono::steady_clock::time_point;
-  using Duration = std::chrono::steady_clock::duration;
-
   struct Item {
     CachedResponse response;
     bool contributes = true;  ///< this rank contributes

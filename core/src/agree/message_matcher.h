@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <list>
@@ -13,6 +12,7 @@
 #include "core/src/agree/late_refusals.h"
 #include "core/src/agree/messages.h"
 #include "core/src/agree/stalls.h"
+#include "core/src/base/monotonic_clock.h"
 
 namespace ronde {
 
@@ -34,8 +34,6 @@ using ValidateRequest = std::function<Problem(const OpSpec&)>;
 /// Thread-safety: none; owned by whoever runs the loop of rank 0.
 class MessageMatcher {
  public:
-  using TimePoint = std::chrono::steady_clock::time_point;
-
   /// `members`: the ranks of the group that are in the set, in its order. All other ranks here are
   /// numbered within the set.
   MessageMatcher(const std::vector<int>& members, ValidateRequest validate);

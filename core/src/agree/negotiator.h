@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -18,6 +17,7 @@
 #include "core/src/agree/response_cache.h"
 #include "core/src/agree/stalls.h"
 #include "core/src/base/counter.h"
+#include "core/src/base/monotonic_clock.h"
 
 namespace ronde {
 
@@ -39,7 +39,6 @@ namespace ronde {
 /// Thread-safety: none; owned by whoever runs the loop of rank 0.
 class Negotiator {
  public:
-  using TimePoint = std::chrono::steady_clock::time_point;
   using Ranks = std::vector<std::int32_t>;
 
   struct Counters {

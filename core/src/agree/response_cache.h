@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -10,6 +9,7 @@
 #include <vector>
 
 #include "core/src/agree/bit_vector.h"
+#include "core/src/base/monotonic_clock.h"
 #include "core/src/op/op_spec.h"
 
 namespace ronde {
@@ -65,8 +65,6 @@ class ResponseCache {
 /// Thread-safety: none.
 class SlotTable {
  public:
-  using TimePoint = std::chrono::steady_clock::time_point;
-
   /// The senders 0 to `ranks` - 1 are ranks.
   explicit SlotTable(std::size_t ranks) : ranks_of_(ranks, 1), ready_(ranks), absent_(ranks) {}
 

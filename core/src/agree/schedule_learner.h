@@ -2,7 +2,6 @@
 #pragma once
 
 #include <array>
-#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
@@ -12,6 +11,7 @@
 #include "core/src/agree/bit_vector.h"
 #include "core/src/agree/fusion_plan.h"
 #include "core/src/agree/messages.h"
+#include "core/src/base/monotonic_clock.h"
 
 namespace ronde {
 
@@ -26,7 +26,6 @@ namespace ronde {
 /// Thread-safety: none; owned by whoever runs the loop on rank 0.
 class ScheduleLearner {
  public:
-  using TimePoint = std::chrono::steady_clock::time_point;
   static constexpr std::size_t kMostParts = 8;
 
   /// `steps`: how many equal rounds make a plan; 0: none is ever made.
@@ -63,7 +62,7 @@ class ScheduleLearner {
     TimePoint start;
     // Set once it has ended:
     std::vector<std::uint32_t> signature;
-    std::chrono::steady_clock::duration duration{};
+    Duration duration{};
   };
 
   void end_part(TimePoint now);

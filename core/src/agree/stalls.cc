@@ -15,10 +15,10 @@ namespace {
 
 using Milliseconds = std::chrono::milliseconds;
 
-std::optional<StallInspector::Duration> limit(double seconds) {
+std::optional<Duration> limit(double seconds) {
   if (seconds <= 0.0) return std::nullopt;
   // A century is as good as no limit, and fits into the clock's type.
-  return std::chrono::duration_cast<StallInspector::Duration>(
+  return std::chrono::duration_cast<Duration>(
       std::chrono::duration<double>(std::min(seconds, 3.0e9)));
 }
 
@@ -28,8 +28,7 @@ std::string seconds_text(Milliseconds duration) {
   return text;
 }
 
-StalledOperation stalled_operation(const WaitingOperation& operation,
-                                   StallInspector::TimePoint now) {
+StalledOperation stalled_operation(const WaitingOperation& operation, TimePoint now) {
   StalledOperation stalled = operation;
   stalled.waiting = std::chrono::duration_cast<Milliseconds>(now - operation.since);
   return stalled;
@@ -70,9 +69,8 @@ std::optional<FailureMessage> departure_of(const std::vector<WaitingOperation>& 
   return std::nullopt;
 }
 
-std::string timeout_text(const std::string& operation, const std::string& rank,
-                         std::chrono::steady_clock::duration waited, const std::string& lacking,
-                         const std::vector<int>& missing) {
+std::string timeout_text(const std::string& operation, const std::string& rank, Duration waited,
+                         const std::string& lacking, const std::vector<int>& missing) {
   const auto ms = std::chrono::duration_cast<std::chrono::milliseconds>(waited).count();
   return operation + " timed out on " + rank + ": after " + std::to_string(ms) + " ms " + lacking +
          " had " + (lacking == "it" ? "not " : "") + "been submitted by " + format_ranks(missing) +
@@ -83,7 +81,7 @@ std::string timeout_text(const std::string& operation, const std::string& rank,
 StallInspector::StallInspector(double warn_s, double abort_s)
     : warn_(limit(warn_s)), abort_(limit(abort_s)) {}
 
-std::optional<StallInspector::Duration> StallInspector::period() const {
+std::optional<Duration> StallInspector::period() const {
   if (!warn_ && !abort_) return std::nullopt;
   const Duration shorter =
       std::min(warn_.value_or(Duration::max()), abort_.value_or(Duration::max()));

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <chrono>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "core/src/agree/messages.h"
+#include "core/src/base/monotonic_clock.h"
 #include "ronde/runtime.h"
 
 namespace ronde {
@@ -14,7 +14,7 @@ namespace ronde {
 /// An operation that some ranks submitted and others did not. Ranks are those of the group,
 /// ascending.
 struct WaitingOperation : StalledOperation {
-  std::chrono::steady_clock::time_point since;
+  TimePoint since;
   bool needs_one = false;  ///< one of the missing ranks suffices: a recv from any rank
   bool may_last = false;   ///< reported, but never fatal
 };
@@ -29,9 +29,8 @@ std::optional<FailureMessage> departure_of(const std::vector<WaitingOperation>& 
 
 /// Returns the error of an operation whose timeout has passed on `rank`, as `missing` had not
 /// submitted `lacking` ("it", "no recv that fits").
-std::string timeout_text(const std::string& operation, const std::string& rank,
-                         std::chrono::steady_clock::duration waited, const std::string& lacking,
-                         const std::vector<int>& missing);
+std::string timeout_text(const std::string& operation, const std::string& rank, Duration waited,
+                         const std::string& lacking, const std::vector<int>& missing);
 
 /// Finds operations that some ranks wait for and others do not submit, on rank 0. It has no clock
 /// of its own.
@@ -39,9 +38,6 @@ std::string timeout_text(const std::string& operation, const std::string& rank,
 /// Thread-safety: none.
 class StallInspector {
  public:
-  using TimePoint = std::chrono::steady_clock::time_point;
-  using Duration = std::chrono::steady_clock::duration;
-
   struct Finding {
     std::vector<StalledOperation> stalled;  ///< to be reported; empty most of the time
     std::optional<FailureMessage> fatal;    ///< the limit has passed: the group must fail

@@ -9,6 +9,8 @@ namespace ronde {
 /// The clock of the engine: core reads the time by this name alone, so that it can be replaced
 /// here.
 using MonotonicClock = std::chrono::steady_clock;
+using TimePoint = MonotonicClock::time_point;
+using Duration = MonotonicClock::duration;
 
 // Settings as durations of that clock. Longer times than some thirty years become that, and fit.
 

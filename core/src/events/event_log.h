@@ -44,7 +44,7 @@ class EventLog {
   EventLog(const EventLog&) = delete;
   EventLog& operator=(const EventLog&) = delete;
 
-  static std::int64_t ns_of(Clock::time_point time) noexcept {
+  static std::int64_t ns_of(TimePoint time) noexcept {
     return std::chrono::duration_cast<std::chrono::nanoseconds>(time.time_since_epoch()).count();
   }
   static std::int64_t now_ns() noexcept { return ns_of(Clock::now()); }

@@ -129,7 +129,7 @@ bool Arbiter::mark_finished(const std::vector<std::int32_t>& ranks) {
   return unfinished_.empty();
 }
 
-std::optional<Arbiter::TimePoint> Arbiter::next_inspection(const StopAgreement& stop) const {
+std::optional<TimePoint> Arbiter::next_inspection(const StopAgreement& stop) const {
   const bool is_needed = stalls_.period() && awaits_anything(stop);
   return is_needed ? std::optional(next_inspection_) : std::nullopt;
 }

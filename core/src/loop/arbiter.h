@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <chrono>
 #include <cstdint>
 #include <optional>
 #include <set>
@@ -12,6 +11,7 @@
 #include "core/src/agree/messages.h"
 #include "core/src/agree/schedule_learner.h"
 #include "core/src/agree/stalls.h"
+#include "core/src/base/monotonic_clock.h"
 #include "core/src/group/control_tree.h"
 #include "core/src/group/stop_agreement.h"
 #include "core/src/loop/set_engines.h"
@@ -27,8 +27,6 @@ namespace ronde {
 /// Thread-safety: none; owned by whoever runs the loop of rank 0. See Autotuner for autotuner().
 class Arbiter {
  public:
-  using TimePoint = std::chrono::steady_clock::time_point;
-
   /// `schedule`: null if none is ever frozen. The references outlive this.
   Arbiter(const RuntimeOptions& options, const ControlTree& tree, const SetEngines& sets,
           const Logger& log, const FrozenSchedule* schedule);

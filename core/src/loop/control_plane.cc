@@ -31,7 +31,7 @@ void ControlPlane::start(Board* board) {
   sets_.start_global();
 }
 
-std::optional<ControlPlane::TimePoint> ControlPlane::next_event(TimePoint now, bool is_busy) const {
+std::optional<TimePoint> ControlPlane::next_event(TimePoint now, bool is_busy) const {
   const bool stopping = life_.shuts_down() && !sets_.global().announcer->announced_shutdown();
   const bool ending = life_.leaves() || life_.aborts();
   const bool has_news =
@@ -444,7 +444,7 @@ void ControlPlane::inspect(TimePoint now) {
 }
 
 /// Returns when the shutdown has taken too long for this rank; on rank 0, for any.
-std::optional<ControlPlane::TimePoint> ControlPlane::shutdown_limit() const {
+std::optional<TimePoint> ControlPlane::shutdown_limit() const {
   std::optional<TimePoint> limit = life_.shutdown_deadline();
   if (limit) *limit += tree_.depth() * kHeadStart;
   const auto of_any = arbiter_ ? sets_.global().negotiator->shutdown_limit() : std::nullopt;

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <chrono>
 #include <exception>
 #include <map>
 #include <memory>
@@ -13,6 +12,7 @@
 #include "core/src/agree/frozen_schedule.h"
 #include "core/src/agree/messages.h"
 #include "core/src/base/counter.h"
+#include "core/src/base/monotonic_clock.h"
 #include "core/src/group/control_tree.h"
 #include "core/src/group/engine_life.h"
 #include "core/src/group/failure_resolver.h"
@@ -42,8 +42,6 @@ struct EngineCounters {
 /// Thread-safety: none, only Loop calls it; functions that any thread may call are marked.
 class ControlPlane {
  public:
-  using TimePoint = std::chrono::steady_clock::time_point;
-
   /// The references outlive it.
   ControlPlane(const RuntimeOptions& options, const Logger& log, const ControlTree& tree,
                SubmissionQueue& queue, const EngineLife& life);

@@ -251,13 +251,13 @@ void Loop::poll_again() {
 }
 
 /// Calls Backend::tend(), also while other operations are in progress, as peers may wait for it.
-std::optional<Loop::Duration> Loop::progress_host_backend() const {
+std::optional<Duration> Loop::progress_host_backend() const {
   const auto host = sets_.global().backends.find(DeviceKind::Cpu);
   return host == sets_.global().backends.end() ? std::nullopt : host->second->tend();
 }
 
 /// Returns the time of the next round if nothing wakes the loop; `now`: at once.
-Loop::TimePoint Loop::next_event(TimePoint now) const {
+TimePoint Loop::next_event(TimePoint now) const {
   const bool is_busy = busy();  // the last operation may have ended in the poll before a sleep
   TimePoint next = now + kLongestSleep;
   if (is_busy) {

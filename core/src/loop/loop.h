@@ -2,13 +2,13 @@
 #pragma once
 
 #include <atomic>
-#include <chrono>
 #include <cstdint>
 #include <exception>
 #include <mutex>
 #include <optional>
 #include <thread>
 
+#include "core/src/base/monotonic_clock.h"
 #include "core/src/group/control_tree.h"
 #include "core/src/loop/control_plane.h"
 #include "core/src/op/work_state.h"
@@ -31,9 +31,6 @@ namespace ronde {
 /// members may be called from any thread.
 class Loop {
  public:
-  using TimePoint = std::chrono::steady_clock::time_point;
-  using Duration = TimePoint::duration;
-
   /// The references outlive this.
   Loop(ControlPlane& control, const RuntimeOptions& options, const ControlTree& tree,
        SubmissionQueue& queue)

@@ -101,7 +101,7 @@ void OwnExchanges::end(std::exception_ptr error) noexcept {
   for (const std::shared_ptr<OwnExchange>& own : waiting) own->work->complete(error);
 }
 
-std::optional<OwnExchanges::TimePoint> OwnExchanges::oldest() const {
+std::optional<TimePoint> OwnExchanges::oldest() const {
   std::optional<TimePoint> oldest;
   for (const auto& [key, own] : under_way_) {
     if (!oldest || own->since < *oldest) oldest = own->since;

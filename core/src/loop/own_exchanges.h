@@ -2,7 +2,6 @@
 #pragma once
 
 #include <atomic>
-#include <chrono>
 #include <cstdint>
 #include <exception>
 #include <functional>
@@ -13,6 +12,7 @@
 #include <vector>
 
 #include "core/src/agree/messages.h"
+#include "core/src/base/monotonic_clock.h"
 #include "core/src/loop/set_engines.h"
 #include "core/src/op/submission_queue.h"
 #include "core/src/op/work_state.h"
@@ -23,7 +23,7 @@ namespace ronde {
 struct OwnExchange {
   ExchangeRequest request;
   std::shared_ptr<WorkState> work;
-  std::chrono::steady_clock::time_point since{};
+  TimePoint since{};
   // Written before the work completes.
   ExchangeReply reply;
   MadeSet removed;  ///< the parts of a set that was removed
@@ -35,8 +35,6 @@ struct OwnExchange {
 /// Thread-safety: as marked.
 class OwnExchanges {
  public:
-  using TimePoint = std::chrono::steady_clock::time_point;
-
   struct News {
     std::vector<MadeSet> made;              ///< to be installed first
     std::vector<ExchangeRequest> requests;  ///< for rank 0

@@ -110,7 +110,7 @@ void SetEngines::make_negotiation(SetEngine& set) const {
     std::ranges::sort(here);
     // Short against the limits on stalls, as rank 0 must know the missing ranks by then.
     const auto period = StallInspector(config_.stall_warn_s, config_.stall_abort_s).period();
-    Combiner::Duration patience = kMostCombiningPatience;
+    Duration patience = kMostCombiningPatience;
     if (period) patience = std::min(patience, *period / 2);
     set.combiner = std::make_unique<Combiner>(std::move(here), patience, set.info.ranks);
   }

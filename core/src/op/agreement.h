@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <chrono>
 #include <optional>
 
+#include "core/src/base/monotonic_clock.h"
 #include "core/src/op/submission.h"
 #include "core/src/op/work_state.h"
 
@@ -30,7 +30,7 @@ class Agreement {
 
   /// Returns when the loop must run: a past time if at once, nullopt if there is nothing. The mutex
   /// is held.
-  virtual std::optional<std::chrono::steady_clock::time_point> due() const = 0;
+  virtual std::optional<TimePoint> due() const = 0;
 };
 
 }  // namespace ronde

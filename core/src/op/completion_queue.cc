@@ -77,8 +77,8 @@ std::function<void()> CompletionQueue::notifier(std::uint64_t token) {
 std::optional<std::uint64_t> CompletionQueue::next(std::chrono::nanoseconds duration) {
   using Clock = MonotonicClock;
   state_->expect_own_process("CompletionQueue::next()");
-  const Clock::time_point begin = Clock::now();
-  const bool is_for_ever = duration > Clock::time_point::max() - begin;
+  const TimePoint begin = Clock::now();
+  const bool is_for_ever = duration > TimePoint::max() - begin;
   for (;;) {
     const auto token = state_->take();
     if (token || duration <= std::chrono::nanoseconds::zero()) return token;

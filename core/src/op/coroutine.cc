@@ -39,9 +39,7 @@ struct SuspendedCoroutines {
     return true;
   }
 
-  void run_engine(MonotonicClock::time_point deadline) {
-    waiting.front()->state_->wait(Stage::Done, deadline);
-  }
+  void run_engine(TimePoint deadline) { waiting.front()->state_->wait(Stage::Done, deadline); }
 
   /// Has the engine delay no operation.
   void ask() {

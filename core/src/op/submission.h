@@ -2,13 +2,13 @@
 #pragma once
 
 #include <array>
-#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "core/src/base/monotonic_clock.h"
 #include "core/src/events/event_log.h"
 #include "core/src/op/op_spec.h"
 #include "core/src/op/work_state.h"
@@ -50,17 +50,17 @@ struct Submission : Description {
   std::shared_ptr<WorkState> work;
   std::uint64_t number = 0;  ///< counts the operations of this rank from 1; a group's is its first
   std::array<MemoryUse*, 4> memory = {};  ///< set while it is in flight; null: no more ranges
-  std::chrono::steady_clock::time_point submitted;
+  TimePoint submitted;
   /// On a device: the event after which the buffers are ready.
   std::shared_ptr<const DeviceEvent> ready = {};
-  std::chrono::steady_clock::time_point ended;  ///< by the executor, if it was run
-  bool is_recorded = false;                     ///< EventKind::Submitted has been written
-  bool end_is_recorded = false;                 ///< EventKind::Completed has been
-  bool is_abandoned = false;                    ///< the group has failed
-  bool is_released = false;                     ///< a device works on it: its name is free again
-  bool after_wait = false;  ///< a thread has waited for a result since the one before
-  std::optional<std::chrono::steady_clock::time_point> deadline;  ///< from Request::timeout
-  std::uint64_t unnamed_before = 0;  ///< of a join: number of operations without a name before it
+  TimePoint ended;                    ///< by the executor, if it was run
+  bool is_recorded = false;           ///< EventKind::Submitted has been written
+  bool end_is_recorded = false;       ///< EventKind::Completed has been
+  bool is_abandoned = false;          ///< the group has failed
+  bool is_released = false;           ///< a device works on it: its name is free again
+  bool after_wait = false;            ///< a thread has waited for a result since the one before
+  std::optional<TimePoint> deadline;  ///< from Request::timeout
+  std::uint64_t unnamed_before = 0;   ///< of a join: number of operations without a name before it
 
   // Agreed by the ranks.
   RankRows rows = {};        ///< that differ between ranks

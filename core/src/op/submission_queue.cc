@@ -24,7 +24,7 @@ bool Negotiated::expedite(const WorkState& /*work*/, bool waits) {
   return !std::exchange(is_urgent_, true);
 }
 
-std::optional<Negotiated::TimePoint> Negotiated::due() const {
+std::optional<TimePoint> Negotiated::due() const {
   if (waiting_.empty()) return std::nullopt;
   return is_urgent_ || bytes_ >= most_bytes_ ? TimePoint() : first_ + time_;
 }
@@ -133,7 +133,7 @@ void SubmissionQueue::gather(std::chrono::nanoseconds time, std::uint64_t bytes)
   negotiated_.gather(time, bytes);
 }
 
-std::optional<SubmissionQueue::TimePoint> SubmissionQueue::due() const {
+std::optional<TimePoint> SubmissionQueue::due() const {
   const std::lock_guard lock(mutex_);
   const std::optional<TimePoint> due = negotiated_.due();
   const auto first = first_asked_ != nullptr ? first_asked_->due() : std::nullopt;
@@ -190,7 +190,7 @@ void complete(SubmissionQueue& queue, Submission& submission, std::exception_ptr
   if (!submission.is_released) queue.release(submission);
   submission.start = {};
   if (!submission.end_is_recorded || error) {
-    const bool was_run = submission.ended != EventLog::Clock::time_point();
+    const bool was_run = submission.ended != TimePoint();
     const auto ended = was_run ? submission.ended : EventLog::Clock::now();
     queue.events().write({.time_ns = EventLog::ns_of(ended),
                           .kind = submission.is_abandoned ? EventKind::Abandoned

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "core/src/base/counter.h"
+#include "core/src/base/monotonic_clock.h"
 #include "core/src/events/event_log.h"
 #include "core/src/op/agreement.h"
 #include "core/src/op/memory_in_flight.h"
@@ -26,8 +27,6 @@ namespace ronde {
 /// Thread-safety: none, the mutex of SubmissionQueue guards it.
 class Negotiated final : public Agreement {
  public:
-  using TimePoint = std::chrono::steady_clock::time_point;
-
   Negotiated(std::chrono::nanoseconds time, std::uint64_t bytes) { gather(time, bytes); }
 
   /// Gathers for `time`, or up to `bytes`, from now on.
@@ -67,8 +66,6 @@ class Negotiated final : public Agreement {
 /// Thread-safety: every member may be called from any thread.
 class SubmissionQueue {
  public:
-  using TimePoint = Negotiated::TimePoint;
-
   struct Counters {
     Counter submitted, submitted_bytes, wakes, flushes;
   };

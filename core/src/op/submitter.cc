@@ -204,8 +204,7 @@ Submission Submitter::submission_of(Start start, const Preparation& preparation)
   // A timeout that the clock cannot hold is none.
   const auto now = MonotonicClock::now();
   submission.submitted = now;
-  if (preparation.timeout.count() > 0 &&
-      preparation.timeout < std::chrono::steady_clock::time_point::max() - now) {
+  if (preparation.timeout.count() > 0 && preparation.timeout < TimePoint::max() - now) {
     submission.deadline = now + preparation.timeout;
   }
   // If there is no such backend, the ranks report that together.

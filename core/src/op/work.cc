@@ -94,7 +94,7 @@ void WorkState::expect_success(const char* asked) {
   if (const std::exception_ptr failed = error()) std::rethrow_exception(failed);
 }
 
-void WorkState::wait(Stage goal, WaitHelper::TimePoint deadline) {
+void WorkState::wait(Stage goal, TimePoint deadline) {
   awaited_.store(true, std::memory_order_relaxed);
   if (const auto engine = engine_.lock()) {
     engine->help(*this, goal, deadline);
@@ -103,11 +103,11 @@ void WorkState::wait(Stage goal, WaitHelper::TimePoint deadline) {
   }
 }
 
-void WorkState::block(Stage goal, WaitHelper::TimePoint deadline) {
+void WorkState::block(Stage goal, TimePoint deadline) {
   if (stage() >= goal) return;
   std::unique_lock lock(mutex_);
   const auto is_reached = [this, goal] { return stage() >= goal; };
-  if (deadline == WaitHelper::TimePoint::max()) {
+  if (deadline == TimePoint::max()) {
     changed_.wait(lock, is_reached);
   } else {
     changed_.wait_until(lock, deadline, is_reached);
@@ -115,7 +115,7 @@ void WorkState::block(Stage goal, WaitHelper::TimePoint deadline) {
 }
 
 void WorkState::wait_on(void* stream) {
-  wait(Stage::Queued, WaitHelper::TimePoint::max());
+  wait(Stage::Queued, TimePoint::max());
   if (const std::exception_ptr failed = error()) std::rethrow_exception(failed);
   std::unique_lock lock(mutex_);
   const std::shared_ptr<const DeviceEvent> event = event_;
@@ -123,7 +123,7 @@ void WorkState::wait_on(void* stream) {
   if (event) event->order(stream);
 }
 
-bool WorkState::wait_until(WaitHelper::TimePoint deadline) {
+bool WorkState::wait_until(TimePoint deadline) {
   wait(Stage::Done, deadline);
   if (!done()) return false;
   if (const std::exception_ptr failed = error()) std::rethrow_exception(failed);
@@ -157,7 +157,7 @@ bool Work::done() const {
 }
 
 void Work::wait() const {
-  if (state_) usable(state_, "wait()").wait_until(WaitHelper::TimePoint::max());
+  if (state_) usable(state_, "wait()").wait_until(TimePoint::max());
 }
 
 void Work::wait_on(void* stream) const {
@@ -169,8 +169,8 @@ bool Work::wait_for(std::chrono::nanoseconds duration) const {
   WorkState& state = usable(state_, "wait_for()");
   const auto now = MonotonicClock::now();
   // nanoseconds::max() is a way to say "for ever", and no time to add to another.
-  const bool is_for_ever = duration > WaitHelper::TimePoint::max() - now;
-  return state.wait_until(is_for_ever ? WaitHelper::TimePoint::max() : now + duration);
+  const bool is_for_ever = duration > TimePoint::max() - now;
+  return state.wait_until(is_for_ever ? TimePoint::max() : now + duration);
 }
 
 std::exception_ptr Work::error() const {

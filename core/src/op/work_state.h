@@ -2,7 +2,6 @@
 #pragma once
 
 #include <atomic>
-#include <chrono>
 #include <condition_variable>
 #include <cstdint>
 #include <exception>
@@ -13,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "core/src/base/monotonic_clock.h"
 #include "core/src/op/op_spec.h"
 #include "ronde/device.h"
 #include "ronde/log.h"
@@ -31,8 +31,6 @@ enum class Stage : std::uint8_t {
 /// The engine, as a thread that waits for one of its operations sees it.
 class WaitHelper {
  public:
-  using TimePoint = std::chrono::steady_clock::time_point;
-
   virtual ~WaitHelper() = default;
 
   /// The `deadline` of a thread that only asks whether an operation is done.
@@ -99,15 +97,15 @@ class WorkState {
   int last_rank() { return expect_success("last_rank()"), last_rank_; }
   /// @}
   /// Waits until the operation has reached `goal`, or `deadline` passes.
-  void wait(Stage goal, WaitHelper::TimePoint deadline);
+  void wait(Stage goal, TimePoint deadline);
   /// Waits until the operation is done, or returns false when `deadline` passes. Throws the error
   /// of a failed operation.
-  bool wait_until(WaitHelper::TimePoint deadline);
+  bool wait_until(TimePoint deadline);
   /// As Work::wait_on().
   void wait_on(void* stream);
   void on_done(std::function<void()> callback);
   /// Waits as wait() does, but leaves the engine to other threads.
-  void block(Stage goal, WaitHelper::TimePoint deadline);
+  void block(Stage goal, TimePoint deadline);
 
   std::uint64_t number() const noexcept { return number_; }
   /// Returns true once if its caller waits from the start: that wait is the first one.

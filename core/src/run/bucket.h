@@ -2,7 +2,6 @@
 #pragma once
 
 #include <algorithm>
-#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <exception>
@@ -11,6 +10,7 @@
 #include <memory>
 #include <vector>
 
+#include "core/src/base/monotonic_clock.h"
 #include "core/src/op/submission.h"
 #include "ronde/plugin/backend.h"
 #include "ronde/plugin/calls.h"
@@ -62,7 +62,7 @@ struct Bucket {
   /// Alltoall with splits: not null while `operation` exchanges the rows.
   std::unique_ptr<RowExchange> rows;
   std::unique_ptr<Operation> operation;
-  std::chrono::steady_clock::time_point started;
+  TimePoint started;
   std::uint64_t number = 0;  ///< Event::bucket
 
   /// The spec of the items, which differ in the shape alone.

@@ -33,7 +33,7 @@ bool runs_alone(const Submission& item) {
   return may_have_splits && item.rows.has_splits();
 }
 
-EventRecord event_of(const Bucket& bucket, EventKind kind, BucketRecord::TimePoint time) {
+EventRecord event_of(const Bucket& bucket, EventKind kind, TimePoint time) {
   const OpSpec& spec = bucket.spec();
   return {.time_ns = EventLog::ns_of(time),
           .kind = kind,
@@ -159,7 +159,7 @@ void Executor::finish_what_moves_nothing(std::vector<Submission>& agreed) {
   if (is_any) std::erase_if(agreed, moves_nothing);
 }
 
-void Executor::finish(Submission& item, Clock::time_point ended, std::exception_ptr error) {
+void Executor::finish(Submission& item, TimePoint ended, std::exception_ptr error) {
   const bool has_more_to_do = !error && item.contributed && item.start.finish;
   if (item.result_number > 0) checksums_->add(item, error != nullptr);
   if (!error) error = results_.deliver(item);
@@ -220,7 +220,7 @@ bool Executor::advance(Bucket& bucket) {
 }
 
 void Executor::end_running(std::size_t index) {
-  const Clock::time_point now = Clock::now();
+  const TimePoint now = Clock::now();
   Bucket& bucket = buckets_[index];
   record_.record_finished(bucket, now);
   Bucket finished = std::move(bucket);
@@ -286,7 +286,7 @@ std::uint64_t Executor::progress() const {
   return progress;
 }
 
-std::string Executor::overdue(Clock::time_point now, std::optional<Clock::duration> limit) const {
+std::string Executor::overdue(TimePoint now, std::optional<Duration> limit) const {
   const auto is_late = [now](const Submission& item) {
     return item.deadline && now >= *item.deadline;
   };

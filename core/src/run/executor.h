@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
@@ -27,8 +26,6 @@ namespace ronde {
 /// Thread-safety: none (the counters: any thread).
 class BucketRecord {
  public:
-  using TimePoint = std::chrono::steady_clock::time_point;
-
   struct Counters {
     Counter buckets, tensors, fused_tensors, bytes, uncompressed_bytes, largest_bucket_bytes,
         skipped_tensors, busy_us;
@@ -116,7 +113,7 @@ class Executor {
 
   /// Returns why a bucket in progress has taken too long: a timeout of one of its operations, or
   /// `limit` since it has been the oldest one. Empty if none has.
-  std::string overdue(Clock::time_point now, std::optional<Clock::duration> limit) const;
+  std::string overdue(TimePoint now, std::optional<Duration> limit) const;
 
   /// Removes and returns all operations.
   std::vector<Submission> drain();
@@ -134,13 +131,13 @@ class Executor {
     Submission item;
     std::exception_ptr error;
     std::shared_ptr<const DeviceEvent> event;
-    Clock::time_point started;
+    TimePoint started;
   };
 
   void add_bucket(std::vector<Submission> items);
   void finish_what_moves_nothing(std::vector<Submission>& agreed);
   /// Ends the operation, whose work ended at `ended` with `error`.
-  void finish(Submission& item, Clock::time_point ended, std::exception_ptr error = nullptr);
+  void finish(Submission& item, TimePoint ended, std::exception_ptr error = nullptr);
   Capabilities capabilities_of(const Bucket& bucket) const;
   bool may_start_next() const;
   void start_next();
@@ -161,8 +158,8 @@ class Executor {
   std::deque<OnDevice> on_devices_;  ///< in the order in which their buckets ended
   DeviceCounters device_counters_;
   std::deque<Bucket> buckets_;
-  std::size_t running_ = 0;          ///< number of buckets in progress, which come first
-  Clock::time_point first_since_{};  ///< since then the first bucket is the first, and in progress
+  std::size_t running_ = 0;  ///< number of buckets in progress, which come first
+  TimePoint first_since_{};  ///< since then the first bucket is the first, and in progress
   std::uint64_t ended_progress_ = 0;
   bool began_on_device_ = false;
 };

@@ -33,7 +33,7 @@ class Stopwatch {
 
  private:
   std::chrono::nanoseconds& total_;
-  const std::chrono::steady_clock::time_point begin_ = MonotonicClock::now();
+  const TimePoint begin_ = MonotonicClock::now();
 };
 
 /// Packs elements of a reduction, behind the first `offset` of `input`, which may be null.

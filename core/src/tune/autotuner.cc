@@ -23,7 +23,7 @@ constexpr std::size_t kStepsToChange = 50;
 /// The variable that `ronde tune --collectives` writes into the file: it holds for any model.
 constexpr const char* kRules = "RONDE_ALGORITHMS";
 
-double seconds_between(Autotuner::TimePoint from, Autotuner::TimePoint to) {
+double seconds_between(TimePoint from, TimePoint to) {
   return std::chrono::duration<double>(to - from).count();
 }
 

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <atomic>
-#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <mutex>
@@ -12,6 +11,7 @@
 
 #include "core/src/agree/announcer.h"
 #include "core/src/agree/messages.h"
+#include "core/src/base/monotonic_clock.h"
 #include "core/src/tune/tuned_values.h"
 #include "core/src/tune/tuner.h"
 #include "ronde/log.h"
@@ -32,8 +32,6 @@ namespace ronde {
 /// is owned by whoever runs the loop of rank 0.
 class Autotuner {
  public:
-  using TimePoint = std::chrono::steady_clock::time_point;
-
   /// `may_freeze`: a schedule can be frozen. The references outlive this.
   Autotuner(const RuntimeOptions& options, const Topology& topology, const Logger& log,
             bool may_freeze);

@@ -10,7 +10,7 @@ namespace {
 using namespace ronde;
 using namespace ronde::test;
 
-const Announcer::TimePoint kStart{std::chrono::hours(1)};
+const TimePoint kStart{std::chrono::hours(1)};
 
 /// A response to `key` with two elements: an error, which may be meant for one rank only, or a
 /// slot.

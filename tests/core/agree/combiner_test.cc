@@ -10,7 +10,6 @@ namespace {
 using namespace ronde;
 using namespace ronde::test;
 using std::chrono::milliseconds;
-using TimePoint = Combiner::TimePoint;
 using Ranks = std::vector<std::int32_t>;
 
 const TimePoint kStart{std::chrono::hours(1)};

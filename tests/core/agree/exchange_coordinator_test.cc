@@ -10,7 +10,7 @@ using Catch::Matchers::Contains;
 using Kind = ExchangeKind;
 using Ranks = std::vector<std::int32_t>;
 
-const ExchangeCoordinator::TimePoint kStart{std::chrono::hours(1)};
+const TimePoint kStart{std::chrono::hours(1)};
 
 ExchangeKey key_of(Kind kind, Ranks ranks, std::uint32_t set = 0, const std::string& name = {}) {
   return {kind, set, name, std::move(ranks)};

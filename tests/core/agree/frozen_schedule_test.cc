@@ -44,7 +44,7 @@ struct Fixture {
   /// The loop has something to take.
   bool has_news() const {
     const auto due = schedule.due();
-    return due && *due == FrozenSchedule::TimePoint();
+    return due && *due == TimePoint();
   }
 
   static FrozenSchedule::Plan plan(const std::vector<std::string>& names) {

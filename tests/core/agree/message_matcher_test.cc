@@ -10,7 +10,6 @@ namespace {
 
 using namespace ronde;
 using ronde::test::everybody;
-using TimePoint = MessageMatcher::TimePoint;
 
 const TimePoint kStart{std::chrono::hours(1)};
 

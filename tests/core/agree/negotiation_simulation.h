@@ -326,7 +326,7 @@ class Simulation {
   const std::uint32_t seed_;
   const Settings settings_;
   std::mt19937 random_;
-  Negotiator::TimePoint now_{};
+  TimePoint now_{};
   std::uint64_t host_messages_ = 0;
   PlainNegotiator negotiator_;
   std::deque<Rank> ranks_;

@@ -11,7 +11,7 @@
 
 namespace ronde::test {
 
-inline constexpr Negotiator::TimePoint kStart{std::chrono::hours(1)};
+inline constexpr TimePoint kStart{std::chrono::hours(1)};
 
 struct ResponseCacheOfRankZero {
   ResponseCache cache{0};

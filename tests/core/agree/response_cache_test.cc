@@ -33,7 +33,7 @@ TEST_CASE("a slot that was never filled is an error") {
 }
 
 TEST_CASE("a slot that a rank announces twice is refused, by itself or with its host") {
-  const SlotTable::TimePoint now{};
+  const TimePoint now{};
   SlotTable table(3);
   const std::size_t host = table.add_sender(2);
   table.add(0, 5, true, now);

@@ -57,7 +57,7 @@ class Fixture {
   ScheduleLearner learner;
 
  private:
-  ScheduleLearner::TimePoint now_;
+  TimePoint now_;
 };
 
 }  // namespace

@@ -8,7 +8,6 @@ namespace {
 using namespace ronde;
 using std::chrono::milliseconds;
 using std::chrono::seconds;
-using TimePoint = StallInspector::TimePoint;
 
 const TimePoint kStart{std::chrono::hours(5)};
 

@@ -30,7 +30,7 @@ struct Fixture {
 
   bool is_due() const { return queue.due() && *queue.due() <= Clock::now(); }
   /// Takes what is there, due or not.
-  std::vector<Submission> drain() { return queue.take(SubmissionQueue::TimePoint::max()); }
+  std::vector<Submission> drain() { return queue.take(TimePoint::max()); }
   /// Drains the queue and returns the keys.
   std::vector<std::string> keys() {
     std::vector<std::string> keys;

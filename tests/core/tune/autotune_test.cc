@@ -206,7 +206,7 @@ struct LoneTuner {
   Topology topology;
   Logger log{LogLevel::Warning};
   Autotuner tuner{options, topology, log, false};
-  Autotuner::TimePoint now = Autotuner::TimePoint() + std::chrono::hours(1);
+  TimePoint now = TimePoint() + std::chrono::hours(1);
   Tuning in_force = tuning_of(options.config);
   bool can_change = true;
   int changes = 0;
