@@ -18,7 +18,6 @@
 #include "core/src/base/counter.h"
 #include "core/src/base/monotonic_clock.h"
 #include "core/src/events/event_log.h"
-#include "core/src/op/agreement.h"
 #include "core/src/op/submission.h"
 #include "core/src/op/submission_queue.h"
 #include "ronde/config.h"

@@ -21,8 +21,6 @@ struct Refusal {
 /// Refused uses of names that some ranks have yet to announce: Note [Refusals in step]. As none may
 /// be forgotten, little is kept of each: the hash of its name, and a reason that it shares with all
 /// that were refused together.
-///
-/// Thread-safety: none.
 class LateRefusals {
  public:
   using Why = std::shared_ptr<const Refusal>;

@@ -61,8 +61,6 @@ class ResponseCache {
 /// the ranks' bits need not be compared.
 ///
 /// Note [Slots and decisions in flight] in negotiator.h says when an announcement of a slot counts.
-///
-/// Thread-safety: none.
 class SlotTable {
  public:
   /// The senders 0 to `ranks` - 1 are ranks.

@@ -34,8 +34,6 @@ std::string timeout_text(const std::string& operation, const std::string& rank, 
 
 /// Finds operations that some ranks wait for and others do not submit, on rank 0. It has no clock
 /// of its own.
-///
-/// Thread-safety: none.
 class StallInspector {
  public:
   struct Finding {

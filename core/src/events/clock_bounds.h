@@ -17,8 +17,6 @@ namespace ronde {
 /// clocks lies between two bounds, as in the Network Time Protocol (Mills 1991), and each message
 /// may narrow them. The fastest messages of a window count, as clocks drift. Messages that go
 /// through other ranks, or wait for slow ones, only give wider bounds.
-///
-/// Thread-safety: none.
 class ClockBounds {
  public:
   static constexpr std::int64_t kWindowNs = 5'000'000'000;

@@ -19,8 +19,6 @@ namespace ronde {
 /// Operations and buckets in flight are kept in a table of fixed size, at their numbers modulo that
 /// size. If more are in flight, or first events were lost, the older ones get no durations; they
 /// are counted all the same.
-///
-/// Thread-safety: none.
 class FigureReader {
  public:
   void take(const EventRecord& event, std::string_view text = {});

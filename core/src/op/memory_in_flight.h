@@ -19,8 +19,6 @@ namespace ronde {
 /// no comparison with others. Each also points to the range that was entered after it the last
 /// time, so that the next one is found without a search. A range that overlaps one that is being
 /// read, and is only read itself, is kept apart.
-///
-/// Thread-safety: none.
 class MemoryInFlight {
  public:
   MemoryInFlight() = default;

@@ -29,8 +29,6 @@ struct NameUse {
 ///
 /// Gives operations their keys, by which the ranks match them, and knows which are in flight in
 /// each process set.
-///
-/// Thread-safety: none.
 class NameRegistry {
  public:
   /// Fills in the key of the operation, or those of all members of a group, which reserves the

@@ -10,34 +10,12 @@ namespace ronde {
 
 using Intake = Agreement::Intake;
 
-Intake Negotiated::put(Submission& submission) {
-  const bool was_empty = waiting_.empty();
-  const bool was_full = bytes_ >= most_bytes_;
-  if (was_empty) first_ = submission.submitted;
-  bytes_ += submission.input_bytes;
-  waiting_.push_back(std::move(submission));
-  return was_empty || (!was_full && bytes_ >= most_bytes_) ? Intake::Due : Intake::Taken;
-}
-
-bool Negotiated::expedite(const WorkState& /*work*/, bool waits) {
-  if (!waits || waiting_.empty()) return false;
-  return !std::exchange(is_urgent_, true);
-}
-
-std::optional<TimePoint> Negotiated::due() const {
-  if (waiting_.empty()) return std::nullopt;
-  return is_urgent_ || bytes_ >= most_bytes_ ? TimePoint() : first_ + time_;
-}
-
-std::vector<Submission> Negotiated::take() {
-  bytes_ = 0;
-  is_urgent_ = false;
-  return std::exchange(waiting_, {});
-}
-
 SubmissionQueue::SubmissionQueue(std::chrono::nanoseconds gather_time, std::uint64_t gather_bytes,
                                  std::function<void()> wake, EventLog& events)
-    : events_(events), wake_(std::move(wake)), negotiated_(gather_time, gather_bytes) {}
+    : events_(events),
+      wake_(std::move(wake)),
+      gather_time_(gather_time),
+      gather_bytes_(gather_bytes) {}
 
 void SubmissionQueue::push(Submission submission) {
   const std::lock_guard lock(mutex_);
@@ -82,7 +60,24 @@ Intake SubmissionQueue::route(Submission& submission) {
     if (intake != Intake::Deviates) return intake;
   }
   record_submitted(events_, submission);
-  return negotiated_.put(submission);
+  const bool was_empty = gathered_.empty();
+  const bool was_full = bytes_ >= gather_bytes_;
+  if (was_empty) first_gathered_ = submission.submitted;
+  bytes_ += submission.input_bytes;
+  gathered_.push_back(std::move(submission));
+  return was_empty || (!was_full && bytes_ >= gather_bytes_) ? Intake::Due : Intake::Taken;
+}
+
+std::optional<TimePoint> SubmissionQueue::gathered_due() const {
+  if (gathered_.empty()) return std::nullopt;
+  const bool is_due = is_urgent_ || bytes_ >= gather_bytes_;
+  return is_due ? TimePoint() : first_gathered_ + gather_time_;
+}
+
+std::vector<Submission> SubmissionQueue::take_gathered() {
+  bytes_ = 0;
+  is_urgent_ = false;
+  return std::exchange(gathered_, {});
 }
 
 void SubmissionQueue::ask_first(Agreement* agreement) {
@@ -93,8 +88,8 @@ void SubmissionQueue::ask_first(Agreement* agreement) {
 void SubmissionQueue::hand_over(const std::function<std::vector<Submission>()>& change) {
   const std::lock_guard lock(mutex_);
   std::vector<Submission> earlier = change();
-  const bool was_due = negotiated_.due() == TimePoint();
-  std::vector<Submission> later = negotiated_.take();
+  const bool was_due = gathered_due() == TimePoint();
+  std::vector<Submission> later = take_gathered();
   std::vector<std::shared_ptr<WorkState>> awaited;
   for (std::vector<Submission>* const each : {&earlier, &later}) {
     for (Submission& submission : *each) {
@@ -104,10 +99,10 @@ void SubmissionQueue::hand_over(const std::function<std::vector<Submission>()>& 
     }
   }
   for (Submission& submission : earlier) route(submission);
-  if (!negotiated_.waiting().empty()) negotiated_.mark_urgent();
+  if (!gathered_.empty()) is_urgent_ = true;
   for (Submission& submission : later) route(submission);
-  if (was_due && !negotiated_.waiting().empty()) negotiated_.mark_urgent();
-  // A thread that already waits cannot expedite its operation at the agreement that has it now.
+  if (was_due && !gathered_.empty()) is_urgent_ = true;
+  // A thread that already waits cannot expedite its operation where it is now.
   for (const std::shared_ptr<WorkState>& work : awaited) expedite_locked(*work, true);
 }
 
@@ -117,7 +112,7 @@ bool SubmissionQueue::expedite(const WorkState& work, bool waits) noexcept {
 }
 
 bool SubmissionQueue::expedite_locked(const WorkState& work, bool waits) {
-  const bool is_flushed = negotiated_.expedite(work, waits);
+  const bool is_flushed = waits && !gathered_.empty() && !std::exchange(is_urgent_, true);
   if (is_flushed) counters_.flushes.add();
   const bool is_found = first_asked_ != nullptr && first_asked_->expedite(work, waits);
   return is_flushed || is_found;
@@ -130,20 +125,21 @@ void SubmissionQueue::wake_locked() {
 
 void SubmissionQueue::gather(std::chrono::nanoseconds time, std::uint64_t bytes) {
   const std::lock_guard lock(mutex_);
-  negotiated_.gather(time, bytes);
+  gather_time_ = time;
+  gather_bytes_ = bytes;
 }
 
 std::optional<TimePoint> SubmissionQueue::due() const {
   const std::lock_guard lock(mutex_);
-  const std::optional<TimePoint> due = negotiated_.due();
+  const std::optional<TimePoint> due = gathered_due();
   const auto first = first_asked_ != nullptr ? first_asked_->due() : std::nullopt;
   return due && first ? std::min(*due, *first) : due ? due : first;
 }
 
 std::vector<Submission> SubmissionQueue::take(TimePoint now) {
   const std::lock_guard lock(mutex_);
-  const std::optional<TimePoint> due = negotiated_.due();
-  return due && *due <= now ? negotiated_.take() : std::vector<Submission>();
+  const std::optional<TimePoint> due = gathered_due();
+  return due && *due <= now ? take_gathered() : std::vector<Submission>();
 }
 
 void SubmissionQueue::release(Submission& submission) {

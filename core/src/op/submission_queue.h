@@ -14,54 +14,44 @@
 #include "core/src/base/counter.h"
 #include "core/src/base/monotonic_clock.h"
 #include "core/src/events/event_log.h"
-#include "core/src/op/agreement.h"
 #include "core/src/op/memory_in_flight.h"
 #include "core/src/op/name_registry.h"
 #include "core/src/op/submission.h"
+#include "core/src/op/work_state.h"
 
 namespace ronde {
 
-/// Gathers submissions for negotiation: they are due together once the gather time has passed since
-/// the first, the bytes fill a fusion buffer, or a thread waits for a result.
-///
-/// Thread-safety: none, the mutex of SubmissionQueue guards it.
-class Negotiated final : public Agreement {
+/// An agreement of the ranks on what they run next, beside negotiation: a FrozenSchedule. The mutex
+/// of the SubmissionQueue guards it, so that what is submitted has one order for both.
+class Agreement {
  public:
-  Negotiated(std::chrono::nanoseconds time, std::uint64_t bytes) { gather(time, bytes); }
+  virtual ~Agreement() = default;
 
-  /// Gathers for `time`, or up to `bytes`, from now on.
-  void gather(std::chrono::nanoseconds time, std::uint64_t bytes) noexcept {
-    time_ = time;
-    most_bytes_ = bytes;
-  }
+  enum class Intake {
+    Deviates,  ///< it does not belong here: it is negotiated
+    Taken,
+    Due  ///< taken, and the loop must run
+  };
+  /// Takes the submission over, unless it Deviates. The mutex is held.
+  virtual Intake put(Submission& submission) = 0;
 
-  Intake put(Submission& submission) override;
-  /// Makes everything due at once for a thread that waits; does nothing for one that asks.
-  bool expedite(const WorkState& work, bool waits) override;
-  /// Makes everything due at once.
-  void mark_urgent() noexcept { is_urgent_ = true; }
+  /// Ends the delay of `work`: a thread waits for it (`waits`), or asks whether it is done. Returns
+  /// whether the loop must run. The mutex is held.
+  virtual bool expedite(const WorkState& work, bool waits) = 0;
 
-  std::optional<TimePoint> due() const override;
-  /// Removes and returns all, in the order of put().
-  std::vector<Submission> take();
-  const std::vector<Submission>& waiting() const noexcept { return waiting_; }
-
- private:
-  std::chrono::nanoseconds time_{};
-  std::uint64_t most_bytes_ = 0;
-  std::vector<Submission> waiting_;
-  TimePoint first_;
-  std::uint64_t bytes_ = 0;
-  bool is_urgent_ = false;
+  /// Returns when the loop must run: a past time if at once, nullopt if there is nothing. The mutex
+  /// is held.
+  virtual std::optional<TimePoint> due() const = 0;
 };
 
-/// Carries submissions from any thread to the agreement that has them, and wakes the loop for it.
+/// Carries submissions from any thread to the loop, and wakes it for them.
 ///
 /// Note [The way of a submission]
-/// The queue offers every submission to the frozen schedule, and gives the others to negotiation
-/// once enough are gathered; from either it goes to the executor, when all ranks have agreed. When
-/// a schedule freezes or thaws, operations that are not agreed return here, ahead of later ones,
-/// and are routed anew.
+/// The queue offers every submission to the frozen schedule, and gathers the others for
+/// negotiation: they are due together once the gather time has passed since the first, the bytes
+/// fill a fusion buffer, or a thread waits for a result. From either a submission goes to the
+/// executor, when all ranks have agreed. When a schedule freezes or thaws, operations that are not
+/// agreed return here, ahead of later ones, and are routed anew.
 ///
 /// Thread-safety: every member may be called from any thread.
 class SubmissionQueue {
@@ -70,7 +60,7 @@ class SubmissionQueue {
     Counter submitted, submitted_bytes, wakes, flushes;
   };
 
-  /// `wake` makes the loop run. `events` outlives the queue. The times are those of Negotiated.
+  /// `wake` makes the loop run. `events` outlives the queue. The rest is as for gather().
   SubmissionQueue(std::chrono::nanoseconds gather_time, std::uint64_t gather_bytes,
                   std::function<void()> wake, EventLog& events);
 
@@ -78,28 +68,29 @@ class SubmissionQueue {
   /// throws the reason of close(). Wakes the loop if it must run now, unless the caller waits.
   void push(Submission submission);
 
-  /// Guards the agreements.
+  /// Guards the agreement.
   std::mutex& mutex() const noexcept { return mutex_; }
 
   /// Offers operations of all ranks to `agreement` first; null: to none. It outlives that.
   void ask_first(Agreement* agreement);
 
-  /// Calls `change`, which changes the agreements, with the mutex held. Routes submitted operations
+  /// Calls `change`, which changes the agreement, with the mutex held. Routes submitted operations
   /// anew: those that it returns, which were taken before and are due at once, then those that wait
   /// here. If it throws, nothing has moved.
   void hand_over(const std::function<std::vector<Submission>()>& change);
 
-  /// Agreement::expedite() of all agreements. Wakes nobody.
+  /// Makes everything gathered due at once for a thread that waits, and calls
+  /// Agreement::expedite(). Returns whether the loop must run; wakes nobody.
   bool expedite(const WorkState& work, bool waits) noexcept;
 
   /// Records that a thread has waited: the next operation may depend on the result of an earlier
   /// one.
   void record_wait() noexcept { waited_.store(true, std::memory_order_relaxed); }
 
-  /// Agreement::due() of all agreements: the earliest.
+  /// Returns when the loop must run, as Agreement::due().
   std::optional<TimePoint> due() const;
 
-  /// As Negotiated::gather().
+  /// Gathers for `time`, or up to `bytes`, from now on.
   void gather(std::chrono::nanoseconds time, std::uint64_t bytes);
   /// Removes and returns the operations to negotiate, if they are due by `now`.
   std::vector<Submission> take(TimePoint now);
@@ -135,6 +126,8 @@ class SubmissionQueue {
   void enter(Submission& submission);
   Agreement::Intake route(Submission& submission);
   bool expedite_locked(const WorkState& work, bool waits);
+  std::optional<TimePoint> gathered_due() const;
+  std::vector<Submission> take_gathered();
   void wake_locked();
 
   EventLog& events_;
@@ -144,7 +137,12 @@ class SubmissionQueue {
   // Guarded by mutex_.
   mutable std::mutex mutex_;
   std::function<void()> wake_;
-  Negotiated negotiated_;
+  std::chrono::nanoseconds gather_time_;
+  std::uint64_t gather_bytes_;
+  std::vector<Submission> gathered_;
+  TimePoint first_gathered_;
+  std::uint64_t bytes_ = 0;  ///< of gathered_
+  bool is_urgent_ = false;   ///< gathered_ is due at once
   Agreement* first_asked_ = nullptr;
   std::uint64_t submitted_ = 0;
   NameRegistry names_;

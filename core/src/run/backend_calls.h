@@ -12,8 +12,6 @@
 namespace ronde {
 
 /// Turns buckets into calls of the backends, and knows how many bytes these move.
-///
-/// Thread-safety: none.
 class BackendCalls {
  public:
   /// `rank`, `size`: within the process set. `scratch_bytes`: limit of the memory for operations

@@ -8,8 +8,6 @@ namespace ronde {
 
 /// Host memory in which a backend reduces packed tensors. Grows on demand up to its limit, so that
 /// small programs do not pay for 64 MiB.
-///
-/// Thread-safety: none.
 class FusionBuffer {
  public:
   /// `limit` in bytes, 64 at least.

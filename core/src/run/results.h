@@ -17,8 +17,6 @@ namespace ronde {
 
 /// The results of this rank's operations: their shapes, their memory, and their delivery to the
 /// program.
-///
-/// Thread-safety: none.
 class Results {
  public:
   /// `rank`, `size`: within the process set. `rank_of_group`: what this rank is called in texts.
@@ -58,8 +56,6 @@ class Results {
 /// With RONDE_VERIFY: the checksums of this rank's results, for rank 0, which compares them
 /// (ResultComparison). Results are in host memory and the same on all ranks: those of allreduces,
 /// broadcasts and allgathers.
-///
-/// Thread-safety: none.
 class ResultChecksums {
  public:
   /// The references outlive this.

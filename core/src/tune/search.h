@@ -26,8 +26,6 @@ namespace ronde {
 ///    stays unless the winner wins each pair: of points that are equal, one does so with five pairs
 ///    once in 32 times, whatever the noise (a sign test).
 /// Points are compared by the median of all their times.
-///
-/// Thread-safety: none.
 class TuneSearch {
  public:
   using Point = std::vector<std::size_t>;  ///< an index into the values of each dimension

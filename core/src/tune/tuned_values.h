@@ -24,8 +24,6 @@ Config with_values(Config config, std::string_view lines);
 
 /// A signature of a model: of the names, kinds, types and shapes of the operations that it submits
 /// repeatedly, in whatever order. The same in every process and on every machine.
-///
-/// Thread-safety: none.
 class ModelSignature {
  public:
   void add(const OpSpec& spec);

@@ -38,8 +38,6 @@ TuneSpace tune_space(const std::vector<Tuning>& starts, const std::vector<std::s
 /// no clock. After each change it discards some steps, until a schedule is frozen again, and then
 /// uses a few as one measurement: the faster of two pairs of steps, as one pair may be interrupted,
 /// and steps of two kinds may take turns (two optimizers).
-///
-/// Thread-safety: none.
 class Tuner {
  public:
   /// Steps of a measurement.

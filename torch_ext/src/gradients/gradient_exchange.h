@@ -56,8 +56,6 @@ Prepared prepare_refusal(const std::string& name, const at::Tensor& parameter, P
                          std::chrono::nanoseconds timeout, const std::exception_ptr& error);
 
 /// Combines the ranks' gradients of one parameter, once in each step.
-///
-/// Thread-safety: none, as GradientReducer.
 class GradientExchange {
  public:
   virtual ~GradientExchange() = default;
@@ -174,8 +172,6 @@ class SparseExchange final : public GradientExchange {
 /// of its own. So a tensor of the same shape whose memory LibTorch refuses to hand out stands in
 /// for the gradient, and such a call throws where it is made. The counter shows writes through an
 /// older handle to the gradient itself.
-///
-/// Thread-safety: none, as GradientReducer.
 class GradientGuard {
  public:
   /// Hides the gradient of `parameter`, if it has one.

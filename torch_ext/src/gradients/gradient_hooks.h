@@ -22,8 +22,6 @@ bool has_live_hook(const at::Tensor& parameter);
 /// after accumulation submits. The one before it refuses a backward that would add to memory that
 /// is being reduced, and records whether a gradient existed: autograd may make its own tensor the
 /// gradient if none did.
-///
-/// Thread-safety: none.
 class GradientHooks {
  public:
   /// `index` is passed to the reducer.

@@ -36,8 +36,6 @@ namespace ronde::detail {
 /// RONDE_CHECK_REPLICAS has a number: processors of other hosts may round the optimizer's
 /// arithmetic differently. With adasum_of_deltas a parameter's change carries the digest, which is
 /// compared in the next step, and the optimizer's state is each rank's own.
-///
-/// Thread-safety: none, as GradientReducer.
 class ReplicaCheck {
  public:
   /// `of_deltas`: DistributedOptimizerOptions::adasum_of_deltas.
