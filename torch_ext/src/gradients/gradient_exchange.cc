@@ -7,9 +7,6 @@
 #include <ATen/ops/view_as_real.h>
 #include <ATen/ops/zeros.h>
 
-#include <algorithm>
-#include <utility>
-
 #include "ronde/error.h"
 #include "ronde/ronde.h"
 #include "torch_ext/src/state/object_bytes.h"
@@ -77,8 +74,7 @@ void ParameterSubject::refuse(const std::string& text) const {
 
 DenseExchange::DenseExchange(ParameterSubject subject, at::Tensor parameter, GradientView* view,
                              bool lazy, bool is_grouped)
-    : subject_(std::move(subject)),
-      parameter_(std::move(parameter)),
+    : GradientExchange(std::move(subject), std::move(parameter)),
       view_(view),
       lazy_(lazy),
       is_grouped_(is_grouped) {}
@@ -169,8 +165,7 @@ std::vector<Prepared> DenseExchange::proceed(const std::vector<TensorWork>& work
 
 CompressedExchange::CompressedExchange(ParameterSubject subject, at::Tensor parameter,
                                        std::unique_ptr<CompressedGradient> compressed, int ranks)
-    : subject_(std::move(subject)),
-      parameter_(std::move(parameter)),
+    : GradientExchange(std::move(subject), std::move(parameter)),
       compressed_(std::move(compressed)),
       ranks_(ranks) {}
 

@@ -9,6 +9,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "ronde/options.h"
@@ -59,7 +60,6 @@ Prepared prepare_refusal(const std::string& name, const at::Tensor& parameter, P
 class GradientExchange {
  public:
   virtual ~GradientExchange() = default;
-  GradientExchange() = default;
   GradientExchange(const GradientExchange&) = delete;
   GradientExchange& operator=(const GradientExchange&) = delete;
 
@@ -72,6 +72,13 @@ class GradientExchange {
   /// group's flags have it.
   virtual std::vector<Prepared> proceed(const std::vector<TensorWork>& works,
                                         std::optional<bool> is_present) = 0;
+
+ protected:
+  GradientExchange(ParameterSubject subject, at::Tensor parameter)
+      : subject_(std::move(subject)), parameter_(std::move(parameter)) {}
+
+  const ParameterSubject subject_;
+  const at::Tensor parameter_;
 };
 
 /// Reduces a gradient in place, or in its view (null: none), by a persistent operation unless it is
@@ -90,8 +97,6 @@ class DenseExchange final : public GradientExchange {
   Prepared reduce(const at::Tensor& target, const AllreduceOptions& options);
   bool is_prepared_for(const at::Tensor& target, const AllreduceOptions& options) const;
 
-  const ParameterSubject subject_;
-  const at::Tensor parameter_;
   GradientView* const view_;
   const bool lazy_;
   const bool is_grouped_;
@@ -121,8 +126,6 @@ class CompressedExchange final : public GradientExchange {
   Prepared gather(const at::Tensor& tensor, const std::string& name) const;
   bool is_present(const std::vector<TensorWork>& works) const;
 
-  const ParameterSubject subject_;
-  const at::Tensor parameter_;
   const std::unique_ptr<CompressedGradient> compressed_;
   const int ranks_;
   AllreduceOptions options_;
@@ -153,8 +156,6 @@ class SparseExchange final : public GradientExchange {
   at::Tensor no_values() const;
   void finish(const at::Tensor& rows, const at::Tensor& values);
 
-  const ParameterSubject subject_;
-  const at::Tensor parameter_;
   const int ranks_;
   const at::ScalarType sent_type_;
   bool is_agreed_ = false;  ///< all ranks know that the gradient is sparse, and it is on the CPU

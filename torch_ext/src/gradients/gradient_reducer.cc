@@ -633,23 +633,19 @@ bool GradientReducer::synchronize_and_agree(double scale) {
   return finish_scaler_agreement(std::exchange(agreement_, {}), scale);
 }
 
-/// Replaces wait_for_all() within skip_synchronize(), where no gradient is reduced.
-void GradientReducer::keep_own(std::optional<double> scale) {
-  FirstError error;
-  error.attempt([this] {
-    expect_nothing_in_flight("step() was called within skip_synchronize()");
-    expect_same_parameters();
-  });
-  if (scale) start_agreement(*scale, true, error);
-  error.rethrow();
-  end_step(false);
-}
-
 /// `scale`: the GradScaler's, in synchronize_and_agree().
 void GradientReducer::wait_for_all(std::optional<double> scale) {
   expect_to_step_with();
-  if (skip_depth_ > 0) return keep_own(scale);
   FirstError first_error;
+  if (skip_depth_ > 0) {  // no gradient is reduced
+    first_error.attempt([this] {
+      expect_nothing_in_flight("step() was called within skip_synchronize()");
+      expect_same_parameters();
+    });
+    if (scale) start_agreement(*scale, true, first_error);
+    first_error.rethrow();
+    return end_step(false);
+  }
   was_sparse_ = false;
   submit_rest(first_error);
   first_error.attempt([this] { replicas_.start(subject(), options_.timeout); });
@@ -657,7 +653,13 @@ void GradientReducer::wait_for_all(std::optional<double> scale) {
   TensorWork nonfinite;
   bool found = true;
   if (options_.find_nonfinite) {
-    first_error.attempt([&] { found = has_found_nonfinite(); });
+    first_error.attempt([&] {
+      // Gradients that are not local were checked when they were submitted.
+      for (Slot& slot : slots_) {
+        if (slot.is_local) check_finite(slot);
+      }
+      found = std::ranges::any_of(slots_, [](const Slot& slot) { return !slot.nonfinite.empty(); });
+    });
     first_error.attempt([&] { nonfinite = submit_flag("/nonfinite", found); });
   }
   first_error.attempt([this] { scale_local(); });
@@ -800,16 +802,6 @@ void GradientReducer::start_agreement(double scale, bool all, FirstError error) 
     // This rank's own error came first.
   }
   error.rethrow();
-}
-
-/// Checks local gradients; the others were checked when they were submitted.
-bool GradientReducer::has_found_nonfinite() {
-  bool found = false;
-  for (Slot& slot : slots_) {
-    if (slot.is_local) check_finite(slot);
-    found = found || !slot.nonfinite.empty();
-  }
-  return found;
 }
 
 /// Throws on all ranks if one has found something; collective then. `found`: the flag, an empty

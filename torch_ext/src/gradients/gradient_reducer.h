@@ -216,13 +216,11 @@ class GradientReducer : public std::enable_shared_from_this<GradientReducer> {
 
   void expect_same_parameters() const;
   void expect_to_step_with() const;
-  void keep_own(std::optional<double> scale);
   void wait_for_all(std::optional<double> scale);
   TensorWork submit_flag(const std::string& name, std::uint8_t mine) const;
   bool are_own_finite(bool all) const;
   void start_agreement(double scale, bool all, FirstError error);
   void check_finite(Slot& slot) const;
-  bool has_found_nonfinite();
   void end_backward();
   void report_nonfinite(const TensorWork& found) const;
 

@@ -5,7 +5,6 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>
 
-#include <algorithm>
 #include <utility>
 
 #include "ronde/error.h"
@@ -60,13 +59,9 @@ Gathered without_headers(const at::Tensor& rows) {
   return gathered;
 }
 
-bool is_half_type(at::ScalarType type) {
-  return type == at::kHalf || type == at::kBFloat16;
-}
-
 /// Returns the type in which values are added.
 at::ScalarType wide(at::ScalarType type) {
-  return is_half_type(type) ? at::kFloat : type;
+  return type == at::kHalf || type == at::kBFloat16 ? at::kFloat : type;
 }
 
 /// Returns this rank's scaled part of a sparse tensor, its values not yet rounded.
@@ -114,8 +109,7 @@ void check_wire(const std::string& what, const at::Tensor& tensor,
 
 SparseExchange::SparseExchange(ParameterSubject subject, at::Tensor parameter, int ranks,
                                std::optional<DataType> wire_dtype)
-    : subject_(std::move(subject)),
-      parameter_(std::move(parameter)),
+    : GradientExchange(std::move(subject), std::move(parameter)),
       ranks_(ranks),
       sent_type_(sent_type(parameter_.scalar_type(), wire_dtype)) {}
 
