@@ -19,10 +19,6 @@ std::string text_of(const ExchangeKey& key) {
   return kVerbs.at(static_cast<std::size_t>(key.kind)) + subject_of(key);
 }
 
-bool contains(const std::vector<std::int32_t>& ranks, int rank) {
-  return std::ranges::find(ranks, rank) != ranks.end();
-}
-
 std::vector<int> ranks_of(const std::map<int, std::string>& blobs) {
   std::vector<int> ranks;
   for (const auto& [rank, blob] : blobs) ranks.push_back(rank);
@@ -69,7 +65,7 @@ std::string subject_of(const ExchangeKey& key) {
 
 void ExchangeCoordinator::add(const ExchangeRequest& request, TimePoint now) {
   const ExchangeKey& key = request.key;
-  if (!contains(key.ranks, request.rank)) {
+  if (rank_within(key.ranks, request.rank) < 0) {
     throw Error(rank_name(request.rank) + " asked for " + text_of(key) + ", where it has no part");
   }
   if (const LateRefusals::Why late = latecomers_.take(text_of(key), request.rank)) {
@@ -116,7 +112,7 @@ bool ExchangeCoordinator::waits_for(const ExchangeKey& one, const ExchangeKey& o
   const std::map<int, std::string>& present = pending_.at(one).blobs;
   const std::map<int, std::string>& elsewhere = pending_.at(other).blobs;
   return std::ranges::any_of(elsewhere, [&](const auto& blob) {
-    return contains(one.ranks, blob.first) && !present.contains(blob.first);
+    return rank_within(one.ranks, blob.first) >= 0 && !present.contains(blob.first);
   });
 }
 

@@ -6,6 +6,7 @@
 #include <cstring>
 #include <tuple>
 #include <type_traits>
+#include <utility>
 
 #include "ronde/error.h"
 
@@ -182,18 +183,18 @@ class Reader {
   }
   template <typename Item>
   void read(std::vector<Item>& items) {
+    // A member of a group has none, as unbounded nesting would overflow the stack.
+    constexpr bool kAreMembers = Is<Item, OpSpec> || Is<Item, RankRows>;
     const auto count = next<std::uint64_t>();
-    if (count > bytes_.size()) fail();  // every item takes a byte at least
+    // Every item takes a byte at least.
+    if (count > bytes_.size() || (kAreMembers && is_in_member_ && count > 0)) fail();
+    const bool was_in_member = std::exchange(is_in_member_, is_in_member_ || kAreMembers);
     // An item may take many times the memory of its bytes, so the count alone must not decide how
     // much memory is reserved.
     items.reserve(std::min<std::uint64_t>(count, bytes_.size() / sizeof(Item)));
     for (std::uint64_t i = 0; i < count; ++i) read(items.emplace_back());
+    is_in_member_ = was_in_member;
   }
-  /// Read the members of a group. A member has none, as unbounded nesting would overflow the stack.
-  /// @{
-  void read(std::vector<OpSpec>& members) { read_members(members); }
-  void read(std::vector<RankRows>& members) { read_members(members); }
-  /// @}
 
   template <typename Value>
   Value next() {
@@ -206,14 +207,6 @@ class Reader {
   }
 
  private:
-  template <typename Item>
-  void read_members(std::vector<Item>& members) {
-    if (is_in_member_ && next<std::uint64_t>() != 0) fail();
-    if (is_in_member_) return;
-    is_in_member_ = true;
-    read<Item>(members);
-    is_in_member_ = false;
-  }
   [[noreturn]] static void fail() {
     throw Error("a control message is damaged or comes from another version of Ronde");
   }

@@ -9,7 +9,6 @@
 #include <numeric>
 #include <string_view>
 
-#include "core/src/config/config_parse.h"
 #include "ronde/config.h"
 #include "ronde/error.h"
 

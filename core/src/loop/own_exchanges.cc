@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "core/src/agree/exchange_coordinator.h"
+#include "core/src/base/rank_list.h"
 #include "ronde/error.h"
 
 namespace ronde {
@@ -74,8 +75,7 @@ OwnExchanges::News OwnExchanges::take(const std::function<bool(std::uint32_t)>& 
 
 void OwnExchanges::finish(const ExchangeReply& reply, int rank, MadeSet removed) {
   const auto found = under_way_.find(reply.key);
-  const bool is_meant = std::ranges::find(reply.to, rank) != reply.to.end();
-  if (!is_meant || found == under_way_.end()) return;
+  if (rank_within(reply.to, rank) < 0 || found == under_way_.end()) return;
   const std::shared_ptr<OwnExchange> own = std::move(found->second);
   under_way_.erase(found);
   own->reply = reply;

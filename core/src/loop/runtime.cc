@@ -253,12 +253,8 @@ class PersistentState {
       throw UsageError(rank_name(rank_) + ": " + name() +
                        ": the Runtime that prepared it has ended: prepare it again");
     }
-    try {
-      return engine->submitter().start(preparation_, std::move(start));
-    } catch (const GroupError&) {
-      engine->mark_failure_reported();
-      throw;
-    }
+    return call(engine,
+                [&](Engine& its) { return its.submitter().start(preparation_, std::move(start)); });
   }
 
  private:
