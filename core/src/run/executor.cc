@@ -51,74 +51,15 @@ bool completes_with(const Bucket& bucket) {
 
 }  // namespace
 
-void BucketRecord::record_skipped(const Submission& item) {
-  if (item.spec().kind != Collective::Barrier) counters_.skipped_tensors.add();
-}
-
-void BucketRecord::record_agreed(Bucket& bucket) {
-  // Messages concern two ranks, and must not count on the others.
-  const bool is_message = is_point_to_point(bucket.spec().kind);
-  bucket.number = is_message ? kMessageBucket + ++messages_ : ++collectives_;
-  if (!events_.enabled()) return;
-  EventRecord agreed = event_of(bucket, EventKind::Agreed, MonotonicClock::now());
-  for (const Submission& item : bucket.items) {
-    if (!item.work) continue;  // of a rank that has joined
-    agreed.operation = item.number;
-    agreed.rank = item.last_rank;
-    events_.write(agreed);
-  }
-}
-
-void BucketRecord::record_started(const Bucket& bucket, bool is_alone) {
-  if (is_alone) busy_since_ = bucket.started;
-  EventRecord started = event_of(bucket, EventKind::Started, bucket.started);
-  for (const Submission& item : bucket.items) {
-    started.bytes += calls_.wire_bytes(item);
-    started.uncompressed_bytes += calls_.uncompressed_bytes(item);
-  }
-  const std::uint64_t bytes = started.bytes;
-  const Backend& backend = calls_.backend_of(bucket);
-  events_.write(started, backend.name());
-  counters_.uncompressed_bytes.add(started.uncompressed_bytes);
-  counters_.buckets.add();
-  counters_.tensors.add(bucket.items.size());
-  if (bucket.items.size() > 1) counters_.fused_tensors.add(bucket.items.size());
-  counters_.bytes.add(bytes);
-  counters_.largest_bucket_bytes.raise_to(bytes);
-  if (!log_.enabled(LogLevel::Trace)) return;
-  log_.trace("bucket of " + std::to_string(bytes) + " bytes over " + std::string(backend.name()) +
-             ", " + text_of(bucket.items));
-}
-
-void BucketRecord::record_finished(Bucket& bucket, TimePoint now) {
-  const auto busy = std::chrono::duration_cast<std::chrono::microseconds>(now - busy_since_);
-  counters_.busy_us.add(static_cast<std::uint64_t>(busy.count()));
-  busy_since_ = now;
-  const PackingTimes packing = bucket.operation->packing();
-  EventRecord event = event_of(bucket, EventKind::Packed, now);
-  event.duration_ns = packing.pack.count();
-  if (event.duration_ns > 0) events_.write(event);
-  event.kind = EventKind::Unpacked;
-  event.duration_ns = packing.unpack.count();
-  if (event.duration_ns > 0) events_.write(event);
-  EventRecord finished = event_of(bucket, EventKind::Finished, now);
-  if (completes_with(bucket)) {
-    finished.operation = bucket.items.front().number;
-    finished.then = ThenAlso::Completed;
-    bucket.items.front().end_is_recorded = true;
-  }
-  events_.write(finished);
-}
-
 Executor::Executor(Backends& backends, int rank, int size, std::uint64_t fusion_bytes,
                    int rank_of_group, const Logger& log, SubmissionQueue& queue)
     : fusion_bytes_(fusion_bytes),
       backends_(backends),
       rank_of_group_(rank_of_group),
+      log_(log),
       queue_(queue),
       results_(rank, size, rank_of_group),
-      calls_(backends, results_, rank, size, fusion_bytes),
-      record_(calls_, log, queue.events()) {}
+      calls_(backends, results_, rank, size, fusion_bytes) {}
 
 void Executor::enqueue(std::vector<Submission> agreed) {
   if (checksums_) checksums_->number(agreed);
@@ -145,7 +86,61 @@ void Executor::add_bucket(std::vector<Submission> items) {
   if (items.empty()) return;
   Bucket& bucket = buckets_.emplace_back();
   bucket.items = std::move(items);
-  record_.record_agreed(bucket);
+  // Messages concern two ranks, and must not count on the others.
+  const bool is_message = is_point_to_point(bucket.spec().kind);
+  bucket.number = is_message ? kMessageBucket + ++messages_ : ++collectives_;
+  record_agreed(bucket);
+}
+
+void Executor::record_agreed(const Bucket& bucket) {
+  if (!queue_.events().enabled()) return;
+  EventRecord agreed = event_of(bucket, EventKind::Agreed, MonotonicClock::now());
+  for (const Submission& item : bucket.items) {
+    if (!item.work) continue;  // of a rank that has joined
+    agreed.operation = item.number;
+    agreed.rank = item.last_rank;
+    queue_.events().write(agreed);
+  }
+}
+
+void Executor::record_started(const Bucket& bucket) {
+  EventRecord started = event_of(bucket, EventKind::Started, bucket.started);
+  for (const Submission& item : bucket.items) {
+    started.bytes += calls_.wire_bytes(item);
+    started.uncompressed_bytes += calls_.uncompressed_bytes(item);
+  }
+  const std::uint64_t bytes = started.bytes;
+  const Backend& backend = calls_.backend_of(bucket);
+  queue_.events().write(started, backend.name());
+  counters_.uncompressed_bytes.add(started.uncompressed_bytes);
+  counters_.buckets.add();
+  counters_.tensors.add(bucket.items.size());
+  if (bucket.items.size() > 1) counters_.fused_tensors.add(bucket.items.size());
+  counters_.bytes.add(bytes);
+  counters_.largest_bucket_bytes.raise_to(bytes);
+  if (!log_.enabled(LogLevel::Trace)) return;
+  log_.trace("bucket of " + std::to_string(bytes) + " bytes over " + std::string(backend.name()) +
+             ", " + text_of(bucket.items));
+}
+
+void Executor::record_finished(Bucket& bucket, TimePoint now) {
+  const auto busy = std::chrono::duration_cast<std::chrono::microseconds>(now - busy_since_);
+  counters_.busy_us.add(static_cast<std::uint64_t>(busy.count()));
+  busy_since_ = now;
+  const PackingTimes packing = bucket.operation->packing();
+  EventRecord event = event_of(bucket, EventKind::Packed, now);
+  event.duration_ns = packing.pack.count();
+  if (event.duration_ns > 0) queue_.events().write(event);
+  event.kind = EventKind::Unpacked;
+  event.duration_ns = packing.unpack.count();
+  if (event.duration_ns > 0) queue_.events().write(event);
+  EventRecord finished = event_of(bucket, EventKind::Finished, now);
+  if (completes_with(bucket)) {
+    finished.operation = bucket.items.front().number;
+    finished.then = ThenAlso::Completed;
+    bucket.items.front().end_is_recorded = true;
+  }
+  queue_.events().write(finished);
 }
 
 void Executor::finish_what_moves_nothing(std::vector<Submission>& agreed) {
@@ -153,7 +148,7 @@ void Executor::finish_what_moves_nothing(std::vector<Submission>& agreed) {
   for (Submission& item : agreed) {
     if (!moves_nothing(item)) continue;
     is_any = true;
-    record_.record_skipped(item);
+    if (item.spec().kind != Collective::Barrier) counters_.skipped_tensors.add();
     finish(item, Clock::now());
   }
   if (is_any) std::erase_if(agreed, moves_nothing);
@@ -190,9 +185,8 @@ void Executor::start_next() {
     bucket.started = Clock::now();
     began_on_device_ = began_on_device_ || bucket.spec().device != DeviceKind::Cpu;
     calls_.start(bucket);
-    const bool is_alone = ++running_ == 1;
-    if (is_alone) first_since_ = bucket.started;
-    record_.record_started(bucket, is_alone);
+    if (++running_ == 1) first_since_ = busy_since_ = bucket.started;
+    record_started(bucket);
   }
 }
 
@@ -222,7 +216,7 @@ bool Executor::advance(Bucket& bucket) {
 void Executor::end_running(std::size_t index) {
   const TimePoint now = Clock::now();
   Bucket& bucket = buckets_[index];
-  record_.record_finished(bucket, now);
+  record_finished(bucket, now);
   Bucket finished = std::move(bucket);
   buckets_.erase(buckets_.begin() + static_cast<std::ptrdiff_t>(index));
   --running_;

@@ -21,39 +21,6 @@
 
 namespace ronde {
 
-/// Numbers buckets, and records them in counters, events and the log.
-///
-/// Thread-safety: none (the counters: any thread).
-class BucketRecord {
- public:
-  struct Counters {
-    Counter buckets, tensors, fused_tensors, bytes, uncompressed_bytes, largest_bucket_bytes,
-        skipped_tensors, busy_us;
-  };
-
-  /// The references outlive this.
-  BucketRecord(const BackendCalls& calls, const Logger& log, EventLog& events)
-      : calls_(calls), log_(log), events_(events) {}
-
-  /// Records an operation that moves nothing.
-  void record_skipped(const Submission& item);
-  /// Gives the bucket its number.
-  void record_agreed(Bucket& bucket);
-  /// `is_alone`: no other one is in progress.
-  void record_started(const Bucket& bucket, bool is_alone);
-  void record_finished(Bucket& bucket, TimePoint now);
-
-  const Counters& counters() const noexcept { return counters_; }
-
- private:
-  const BackendCalls& calls_;
-  const Logger& log_;
-  EventLog& events_;
-  TimePoint busy_since_{};                        ///< not yet in busy_us
-  std::uint64_t collectives_ = 0, messages_ = 0;  ///< numbers of buckets
-  Counters counters_;
-};
-
 /// Runs agreed operations on the backends, fused. Buckets start in the agreed order, each as soon
 /// as the backend takes one more (Capabilities::operations_in_flight), and end in any. Operations
 /// on devices are completed once their device has reached the event at which their bucket ended; a
@@ -64,6 +31,10 @@ class Executor {
  public:
   using Clock = MonotonicClock;
 
+  struct Counters {
+    Counter buckets, tensors, fused_tensors, bytes, uncompressed_bytes, largest_bucket_bytes,
+        skipped_tensors, busy_us;
+  };
   struct DeviceCounters {
     Counter queued, passed;
   };
@@ -122,7 +93,7 @@ class Executor {
   /// backends have drained.
   bool has_begun_on_device() const noexcept { return began_on_device_; }
 
-  const BucketRecord::Counters& counters() const noexcept { return record_.counters(); }
+  const Counters& counters() const noexcept { return counters_; }
   const DeviceCounters& device_counters() const noexcept { return device_counters_; }
 
  private:
@@ -135,6 +106,9 @@ class Executor {
   };
 
   void add_bucket(std::vector<Submission> items);
+  void record_agreed(const Bucket& bucket);
+  void record_started(const Bucket& bucket);
+  void record_finished(Bucket& bucket, TimePoint now);
   void finish_what_moves_nothing(std::vector<Submission>& agreed);
   /// Ends the operation, whose work ended at `ended` with `error`.
   void finish(Submission& item, TimePoint ended, std::exception_ptr error = nullptr);
@@ -150,18 +124,21 @@ class Executor {
   std::uint64_t fusion_bytes_;
   const Backends& backends_;
   const int rank_of_group_;
+  const Logger& log_;
   SubmissionQueue& queue_;
   const Results results_;
   std::optional<ResultChecksums> checksums_;
   BackendCalls calls_;
-  BucketRecord record_;
   std::deque<OnDevice> on_devices_;  ///< in the order in which their buckets ended
-  DeviceCounters device_counters_;
   std::deque<Bucket> buckets_;
   std::size_t running_ = 0;  ///< number of buckets in progress, which come first
   TimePoint first_since_{};  ///< since then the first bucket is the first, and in progress
   std::uint64_t ended_progress_ = 0;
   bool began_on_device_ = false;
+  std::uint64_t collectives_ = 0, messages_ = 0;  ///< numbers of buckets
+  TimePoint busy_since_{};                        ///< not yet in busy_us
+  Counters counters_;
+  DeviceCounters device_counters_;
 };
 
 }  // namespace ronde

@@ -29,19 +29,19 @@ std::string tuned_values(RuntimeOptions& options, const Topology& topology, cons
   std::optional<TunedSettings>& known = options.tuning.known;
   if (!known) return {};
   const std::string file = "RONDE_TUNED: " + options.config.tuned;
+  const auto refuse = [&](const std::string& why) {
+    log.warning(file + why);
+    known.reset();
+    return std::string();
+  };
   const int hosts = topology.hosts();
   if (known->ranks != 0 && (known->ranks != topology.size || known->hosts != hosts)) {
-    log.warning(file + " was tuned for " + place_text(known->ranks, known->hosts) +
-                ", and these are " + place_text(topology.size, hosts) + ": it is not used");
-    known.reset();
-    return {};
+    return refuse(" was tuned for " + place_text(known->ranks, known->hosts) + ", and these are " +
+                  place_text(topology.size, hosts) + ": it is not used");
   }
   if (!known->finished && !options.config.autotune) {
-    log.warning(file +
-                " is of a search that did not end, and is not used: RONDE_AUTOTUNE=1 goes "
-                "on with it");
-    known.reset();
-    return {};
+    return refuse(
+        " is of a search that did not end, and is not used: RONDE_AUTOTUNE=1 goes on with it");
   }
   std::string lines, text;
   const auto& fixed = options.tuning.fixed;
@@ -53,9 +53,7 @@ std::string tuned_values(RuntimeOptions& options, const Topology& topology, cons
   try {
     check_config(with_values(options.config, lines));
   } catch (const Error& error) {
-    log.warning(file + " is not used: " + error.what());
-    known.reset();
-    return {};
+    return refuse(std::string(" is not used: ") + error.what());
   }
   if (!text.empty()) log.info(file + ": " + text);
   return lines;
