@@ -16,7 +16,7 @@ using std::chrono::nanoseconds;
 
 /// How long a thread runs the engine for its first coroutine, as Work::wait() does, before it
 /// sleeps until any may continue: sleeping takes longer than a small operation.
-constexpr std::chrono::microseconds kPatience{50};
+constexpr std::chrono::microseconds kFirstWait{50};
 
 }  // namespace
 
@@ -89,7 +89,7 @@ bool resume_coroutine(nanoseconds duration) {
   if (all.waiting.empty()) return false;
   if (duration <= nanoseconds(0)) return all.ask(), false;
   const auto begin = MonotonicClock::now();
-  all.run_engine(begin + std::min<nanoseconds>(duration, kPatience));
+  all.run_engine(begin + std::min<nanoseconds>(duration, kFirstWait));
   while (!all.resume_first()) {
     const nanoseconds left = duration - (MonotonicClock::now() - begin);
     if (left <= nanoseconds(0)) return false;
