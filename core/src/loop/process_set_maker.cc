@@ -18,11 +18,8 @@ ProcessSetMaker::ProcessSetMaker(const Dependencies& parts, std::weak_ptr<WaitHe
 
 ProcessSet ProcessSetMaker::add(const std::vector<int>& ranks) {
   expect_callable("add_process_set()");  // before a number is taken, which all ranks have to share
-  ExchangeKey key;
-  key.kind = ExchangeKind::AddSet;
-  key.name = std::to_string(added_.fetch_add(1));
-  key.ranks = everybody();
-  return make_set(std::move(key), ranks);
+  return make_set({ExchangeKind::AddSet, 0, std::to_string(added_.fetch_add(1)), everybody()},
+                  ranks);
 }
 
 ProcessSet ProcessSetMaker::create(const std::vector<int>& ranks, const std::string& tag) {
@@ -36,11 +33,7 @@ ProcessSet ProcessSetMaker::create(const std::vector<int>& ranks, const std::str
             ": a set is created by its members only; add_process_set() is called by all ranks",
         UsageError::Kind::NotAMember);
   }
-  ExchangeKey key;
-  key.kind = ExchangeKind::CreateSet;
-  key.name = tag;
-  key.ranks = ranks;
-  return make_set(std::move(key), ranks);
+  return make_set({ExchangeKind::CreateSet, 0, tag, ranks}, ranks);
 }
 
 ProcessSet ProcessSetMaker::make_set(const ExchangeKey& key, const std::vector<int>& ranks) {

@@ -152,10 +152,7 @@ void Autotuner::identify() {
   }
   const bool is_tuned =
       fits && known->finished && known->values.size() > known->values.count(kRules);
-  if (options_.config.autotune && !is_tuned) begin_search();
-}
-
-void Autotuner::begin_search() {
+  if (!options_.config.autotune || is_tuned) return;
   const Tuning start = fallback_.value_or(in_force_);
   const std::vector<Tuning> starts = {start, defaults()};
   tuner_.emplace(tune_space(starts, options_.tuning.fixed, may_freeze_), starts, may_freeze_);

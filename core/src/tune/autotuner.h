@@ -58,7 +58,6 @@ class Autotuner {
   void count_bytes(bool frozen, std::uint64_t bytes, TimePoint now);
   void add_step(double seconds, bool frozen);
   void identify();
-  void begin_search();
   void update_active();
   void report(const TuneTrial& trial);
   void publish_settings(TunedSettings settings) const;
