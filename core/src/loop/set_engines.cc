@@ -120,7 +120,7 @@ void SetEngines::make_executor(SetEngine& set) {
   const Topology& topology = set.info.topology;
   set.executor = std::make_unique<Executor>(set.backends, topology.rank, topology.size,
                                             fusion_bytes_, tree_.rank(), log_, queue_);
-  if (config_.verify) set.executor->verify_results(queue_.events(), log_);
+  if (config_.verify) set.executor->verify_results();
   running_.push_back(&set);
 }
 

@@ -51,9 +51,7 @@ class Executor {
   void set_fusion_bytes(std::uint64_t bytes) noexcept { fusion_bytes_ = bytes; }
 
   /// Turns checksums on (RONDE_VERIFY), before the first enqueue().
-  void verify_results(const EventLog& events, const Logger& log) {
-    checksums_.emplace(results_, events, log);
-  }
+  void verify_results() { checksums_.emplace(results_, queue_.events(), log_); }
   /// The checksums since the last call of take_checksums().
   /// @{
   bool has_checksums() const noexcept { return checksums_ && !checksums_->empty(); }
