@@ -9,22 +9,6 @@
 #include "ronde/error.h"
 
 namespace ronde {
-namespace {
-
-/// Returns how a send and the recv that it matches differ, if they do. `sender`, `receiver`: names
-/// of their ranks.
-Problem message_mismatch(const std::string& sender, const OpSpec& send, const std::string& receiver,
-                         const OpSpec& recv) {
-  const bool match = send.dtype == recv.dtype && send.device == recv.device &&
-                     element_count(send.shape) == element_count(recv.shape);
-  if (match) return std::nullopt;
-  return "the message from " + sender + " to " + receiver + " (tag " + std::to_string(send.tag) +
-         ") differs between them:\n  " + sender + ": " + to_string(send) + "\n  " + receiver +
-         ": " + to_string(recv) +
-         "\nBoth must give as many elements, of the same type and on the same kind of device";
-}
-
-}  // namespace
 
 MessageMatcher::MessageMatcher(const std::vector<int>& members, ValidateRequest validate)
     : members_(members), size_(static_cast<int>(members.size())), validate_(std::move(validate)) {}
@@ -64,20 +48,27 @@ void MessageMatcher::match(const Waiting& send, const Waiting& receive) {
   answer(receive, send.rank, error);
 }
 
+/// Returns why the two cannot be one message, if they cannot.
 Problem MessageMatcher::refusal(const Waiting& send, const Waiting& receive) const {
   std::string refused;
   std::string impossible;
+  const auto line = [this](const Waiting& side) { return "\n  " + name_of(side.rank) + ": "; };
   for (const Waiting* const side : {&send, &receive}) {
-    const std::string line = "\n  " + name_of(side->rank) + ": ";
-    if (!side->spec->refusal.empty()) refused += line + side->spec->refusal;
-    if (const Problem error = validate_(*side->spec)) impossible += line + *error;
+    if (!side->spec->refusal.empty()) refused += line(*side) + side->spec->refusal;
+    if (const Problem error = validate_(*side->spec)) impossible += line(*side) + *error;
   }
-  if (refused.empty() && impossible.empty()) {
-    return message_mismatch(name_of(send.rank), *send.spec, name_of(receive.rank), *receive.spec);
-  }
-  return "the message from " + name_of(send.rank) + " to " + name_of(receive.rank) + " (tag " +
-         std::to_string(send.spec->tag) + ")" +
-         (refused.empty() ? " is impossible:" + impossible : " was refused:" + refused);
+  const OpSpec& sent = *send.spec;
+  const OpSpec& received = *receive.spec;
+  const bool match = sent.dtype == received.dtype && sent.device == received.device &&
+                     element_count(sent.shape) == element_count(received.shape);
+  if (match && refused.empty() && impossible.empty()) return std::nullopt;
+  const std::string message = "the message from " + name_of(send.rank) + " to " +
+                              name_of(receive.rank) + " (tag " + std::to_string(sent.tag) + ")";
+  if (!refused.empty()) return message + " was refused:" + refused;
+  if (!impossible.empty()) return message + " is impossible:" + impossible;
+  return message + " differs between them:" + line(send) + to_string(sent) + line(receive) +
+         to_string(received) +
+         "\nBoth must give as many elements, of the same type and on the same kind of device";
 }
 
 /// `peer`: the counterpart, where there is no error.

@@ -99,29 +99,26 @@ bool has_f16c() {
   return __get_cpuid(1, &eax, &ebx, &ecx, &edx) != 0 && (ecx & bit_F16C) != 0;
 }
 
-// __builtin_cpu_supports also asks whether the operating system saves the registers.
+#elif defined(__aarch64__)
+constexpr Kernels kNeon = named<kernels::kNeon>("neon");
+#endif
+
 std::vector<const Kernels*> find_kernels() {
   std::vector<const Kernels*> found;
+#if defined(__x86_64__)
+  // __builtin_cpu_supports also asks whether the operating system saves the registers.
   const bool avx2 = __builtin_cpu_supports("avx2") && has_f16c();
   if (avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
       __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl")) {
     found.push_back(&kAvx512);
   }
   if (avx2) found.push_back(&kAvx2);
+#elif defined(__aarch64__)
+  found.push_back(&kNeon);
+#endif
   found.push_back(&kBaseline);
   return found;
 }
-#elif defined(__aarch64__)
-constexpr Kernels kNeon = named<kernels::kNeon>("neon");
-
-std::vector<const Kernels*> find_kernels() {
-  return {&kNeon, &kBaseline};
-}
-#else
-std::vector<const Kernels*> find_kernels() {
-  return {&kBaseline};
-}
-#endif
 
 }  // namespace
 

@@ -89,10 +89,7 @@ class PackingBackend::ChunkedOperation : public Operation {
  protected:
   virtual std::unique_ptr<Operation> start_chunk(Slot& chunk) = 0;
   /// Returns the next operation for the chunk, when the one before is done; null if there is none.
-  virtual std::unique_ptr<Operation> continue_chunk(Slot& chunk) {
-    static_cast<void>(chunk);
-    return nullptr;
-  }
+  virtual std::unique_ptr<Operation> continue_chunk(Slot& /*chunk*/) { return nullptr; }
   /// Called in the order in which chunks were started.
   virtual void end_chunk(const Slot& chunk) = 0;
 
@@ -174,7 +171,7 @@ class PackingBackend::SegmentStream : public ChunkedOperation {
         out_(segments) {}
 
  protected:
-  virtual bool reads() const = 0;
+  virtual bool reads() const { return true; }
   /// Copy from the segment into the buffer, and back.
   virtual void pack(std::byte* to, const Segment& segment, std::size_t offset,
                     std::size_t count) = 0;
@@ -182,10 +179,7 @@ class PackingBackend::SegmentStream : public ChunkedOperation {
                       std::size_t count) = 0;
   virtual std::unique_ptr<Operation> launch(Slot& chunk) = 0;
   /// Returns the bytes that are needed behind those of the chunk.
-  virtual std::size_t extra_bytes(std::size_t count) const {
-    static_cast<void>(count);
-    return 0;
-  }
+  virtual std::size_t extra_bytes(std::size_t /*count*/) const { return 0; }
 
  private:
   std::unique_ptr<Operation> start_chunk(Slot& chunk) final {
@@ -222,8 +216,6 @@ class PackingBackend::Allreduce final : public SegmentStream {
         widen_(owner.packed_capabilities_.widen_halves) {}
 
  private:
-  bool reads() const override { return true; }
-
   void pack(std::byte* to, const Segment& segment, std::size_t offset, std::size_t count) override {
     pack_input(to, segment.input, offset, count, call_, widen_);
   }
@@ -269,8 +261,6 @@ class PackingBackend::CompressedAllreduce final : public SegmentStream {
   }
 
   std::size_t extra_bytes(std::size_t count) const override { return (count + ranks_) * kWidth; }
-
-  bool reads() const override { return true; }
 
   void pack(std::byte* to, const Segment& segment, std::size_t offset, std::size_t count) override {
     if (segment.input == nullptr) {
