@@ -11,8 +11,6 @@ namespace {
 
 std::atomic<int> depth{0};
 
-thread_local bool is_loop = false;
-
 }  // namespace
 
 int fork_depth() {
@@ -28,14 +26,6 @@ UsageError error_after_fork(const std::string& what) {
   return UsageError(what +
                     " was called in a child of fork(): the group is that of its parent, which goes "
                     "on. A child that needs Ronde is forked before ronde::init(), or calls exec()");
-}
-
-bool is_loop_thread() noexcept {
-  return is_loop;
-}
-
-void mark_loop_thread() noexcept {
-  is_loop = true;
 }
 
 UsageError error_of_shutdown_in_callback() {

@@ -67,12 +67,11 @@ using OwnWorkScope = ThreadScope<struct OwnWork>;
 /// program's calls.
 using EngineScope = ThreadScope<struct EngineLoop>;
 
-/// Returns whether this thread is that of a Runtime, which runs callbacks of the program: it must
-/// not wait for operations.
-bool is_loop_thread() noexcept;
-
-/// Makes is_loop_thread() true for this thread.
-void mark_loop_thread() noexcept;
+/// The thread of a Runtime, which runs callbacks of the program: it must not wait for operations.
+using LoopThreadScope = ThreadScope<struct LoopThread>;
+inline bool is_loop_thread() noexcept {
+  return LoopThreadScope::is_inside();
+}
 
 /// Returns the error of a call of shutdown() on that thread.
 UsageError error_of_shutdown_in_callback();

@@ -95,7 +95,7 @@ std::shared_ptr<Engine> Engine::launch(RuntimeOptions options) {
 void Engine::start_thread() {
   try {
     thread_ = std::thread([engine = shared_from_this()] {
-      mark_loop_thread();
+      const LoopThreadScope scope;
       engine->run();
     });
   } catch (const std::system_error& error) {

@@ -46,9 +46,8 @@ void add_set_stats(const SetEngine& set, bool has_devices, Stats& stats) {
                             {"largest_bucket_bytes", executor.largest_bucket_bytes.get()},
                             {"busy_us", executor.busy_us.get()}});
     if (has_devices) {
-      const auto& devices = set.executor->device_counters();
-      add("device_execution",
-          Values{{"queued", devices.queued.get()}, {"passed", devices.passed.get()}});
+      add("device_execution", Values{{"queued", executor.queued_on_devices.get()},
+                                     {"passed", executor.passed_on_devices.get()}});
     }
   }
   for (const auto& [device, backend] : set.backends) {

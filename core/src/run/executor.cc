@@ -237,7 +237,7 @@ void Executor::queue_on_device(Bucket& bucket, const std::shared_ptr<const Devic
   for (std::size_t i = first; i < on_devices_.size(); ++i) {
     OnDevice& queued = on_devices_[i];
     if (!queued.error) queued.error = deliver_on_device(queued);
-    device_counters_.queued.add();
+    counters_.queued_on_devices.add();
     if (!queued.error) mark_queued(queue_, queued.item, queued.event);
   }
 }
@@ -258,7 +258,7 @@ bool Executor::complete_passed() {
   while (!on_devices_.empty() && on_devices_.front().event->passed()) {
     OnDevice passed = std::move(on_devices_.front());
     on_devices_.pop_front();
-    device_counters_.passed.add();
+    counters_.passed_on_devices.add();
     complete(queue_, passed.item, passed.error, passed.item.contributed);
     has_passed = true;
   }
@@ -275,7 +275,7 @@ Waiting Executor::waiting() const {
 
 std::uint64_t Executor::progress() const {
   std::uint64_t progress =
-      counters().buckets.get() + device_counters().passed.get() + ended_progress_;
+      counters_.buckets.get() + counters_.passed_on_devices.get() + ended_progress_;
   for (std::size_t i = 0; i < running_; ++i) progress += buckets_[i].operation->progress();
   return progress;
 }

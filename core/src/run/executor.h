@@ -33,10 +33,7 @@ class Executor {
 
   struct Counters {
     Counter buckets, tensors, fused_tensors, bytes, uncompressed_bytes, largest_bucket_bytes,
-        skipped_tensors, busy_us;
-  };
-  struct DeviceCounters {
-    Counter queued, passed;
+        skipped_tensors, busy_us, queued_on_devices, passed_on_devices;
   };
 
   /// `rank`, `size`: within the process set. `fusion_bytes`: most bytes in a bucket of several, 0:
@@ -92,7 +89,6 @@ class Executor {
   bool has_begun_on_device() const noexcept { return began_on_device_; }
 
   const Counters& counters() const noexcept { return counters_; }
-  const DeviceCounters& device_counters() const noexcept { return device_counters_; }
 
  private:
   /// An operation that a device works on.
@@ -136,7 +132,6 @@ class Executor {
   std::uint64_t collectives_ = 0, messages_ = 0;  ///< numbers of buckets
   TimePoint busy_since_{};                        ///< not yet in busy_us
   Counters counters_;
-  DeviceCounters device_counters_;
 };
 
 }  // namespace ronde
