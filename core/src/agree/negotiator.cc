@@ -414,7 +414,7 @@ std::vector<int> Negotiator::not_shut_down() const {
 
 // Note [Joining]
 // A rank that has joined submits nothing until all ranks of its set have joined. Operations that
-// can lack its data (may_lack_ranks) run: the rank takes part with the neutral element, and rank 0
+// can lack its data (can_lack_ranks) run: the rank takes part with the neutral element, and rank 0
 // sends it the whole description. All others are refused. While any rank has joined, operations are
 // agreed on in full and not cached, as that rank has no use for cache slots. Symmetric buffers are
 // reduced like others, as their place may be in use on that rank.
