@@ -16,6 +16,8 @@
 namespace ronde {
 namespace {
 
+constexpr std::uint32_t kMostSetsOfAStart = 1U << 16;
+
 /// The former handler of std::terminate(); written once.
 std::terminate_handler next_terminate = nullptr;
 
@@ -46,13 +48,14 @@ Process& Process::instance() {
   return *kInstance;
 }
 
-void Process::init(const InitOptions& options) {
+void Process::init(StartRequest request, std::uint32_t start_number) {
   expect_own_process("ronde::init()");
   default_->begin();
   run_report_.note(RunBoard::kStarting);
-  StartRequest request{.init = options};
+  request.sets_before = start_number * kMostSetsOfAStart;
   request.on_program_finalize = [this] { default_->end_in_finalize(); };
   is_guest_ = start(default_, std::move(request), run_report_);
+  ++starts_;
   if (!is_guest_) watch_terminate();
   try {
     run_hooks();

@@ -37,7 +37,10 @@ class Process {
 
   /// The world of init().
   HostedRuntime& default_world() noexcept { return *default_; }
-  void init(const InitOptions& options);
+  void init(const InitOptions& options) { init({.init = options}, starts_); }
+  /// `start`: counts the starts from 0, alike on rank 0 of all of them, as process sets of an
+  /// earlier start are told from those of this one by their numbers.
+  void init(StartRequest request, std::uint32_t start);
   /// Makes the world of a World. `start.world` is filled in here.
   std::shared_ptr<HostedRuntime> make_world(StartRequest start);
   /// Removes a world that has ended.
@@ -80,6 +83,7 @@ class Process {
   RunReport no_report_;  ///< `ronde run` watches the world of init() alone
   const std::shared_ptr<HostedRuntime> default_;
   std::atomic<bool> is_guest_{false};  ///< of the last init
+  std::atomic<std::uint32_t> starts_{0};  ///< of the world of init()
   std::atomic<std::uint64_t> next_hook_{0};
   std::atomic<int> fork_depth_{kNone};  ///< in the process that made `worlds_`
   mutable std::mutex mutex_;

@@ -157,6 +157,8 @@ void load_environment(const StartRequest& request, StartOptions& start) {
     if (options.config_error.empty()) options.config_error = error.what();
     options.config = readable_config();
   }
+  double& limit_s = options.config.init_timeout_s;
+  limit_s = std::min(limit_s, request.longest_meeting.count());
   try {
     add_process_sets(options.config, request.init.process_sets);
   } catch (const UsageError& error) {
@@ -177,6 +179,7 @@ StartOptions load_start_options(const StartRequest& request, const BackendRegist
   StartOptions start;
   RuntimeOptions& options = start.runtime;
   options.world = request.world;
+  options.sets_before = request.sets_before;
   options.world_name = request.name;
   load_environment(request, start);
   const StartingRanks ranks = {.mpi_communicator = request.init.mpi_communicator,

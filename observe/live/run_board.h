@@ -16,6 +16,8 @@ namespace ronde {
 struct RunBoard {
   static constexpr std::uint32_t kLayout = 1;
   static constexpr const char* kVariable = "RONDE_RUN_BOARD";
+  /// The number of a socket to `ronde run`, which a process of an elastic job inherits.
+  static constexpr const char* kChannelVariable = "RONDE_RUN_CHANNEL";
 
   enum State : std::uint32_t { kUnknown, kStarting, kStarted, kLeft, kShutDown };
 

@@ -126,20 +126,30 @@ TEST_CASE("without a launcher there is one rank and collectives work", "[own]") 
 }
 
 TEST_CASE("a program starts without a launcher, again and again, with sets of its own", "[own]") {
+  // A set of an earlier start is not taken for one of this.
   // Launchers that are none of Ronde's business.
   setenv("PMI_SIZE", "4", 1);
   setenv("WORLD_SIZE", "4", 1);
   ronde::InitOptions options;
   options.key_value = ronde::KeyValueStart{};
   options.process_sets = {{0}};
+  std::vector<ronde::ProcessSet> earlier;
   for (int start = 0; start < 2; ++start) {
     ronde::init(options);
     CHECK(ronde::size() == 1);
     CHECK(ronde::is_homogeneous());
-    CHECK(ronde::process_sets() == std::vector<ronde::ProcessSet>{{0}, {1}});
-    ronde::barrier({.process_set = {1}});
+    const std::vector<ronde::ProcessSet> sets = ronde::process_sets();
+    REQUIRE(sets.size() == 2);
+    CHECK(sets[0] == ronde::kGlobalSet);
+    ronde::barrier({.process_set = sets[1]});
+    for (const ronde::ProcessSet& set : earlier) {
+      CHECK_THAT(text_of<ronde::UsageError>([&] { ronde::barrier({.process_set = set}); }),
+                 Contains("does not exist here"));
+    }
+    earlier.push_back(sets[1]);
     ronde::shutdown();
   }
+  CHECK(earlier[0] == ronde::ProcessSet{1});
   options.mpi_ranks = {0};
   CHECK_THAT(text_of<ronde::UsageError>([&] { ronde::init(options); }),
              Contains("choose how the ranks meet"));

@@ -13,6 +13,7 @@
 #include "ronde/error.h"
 #include "ronde/log.h"
 #include "ronde/ronde.h"
+#include "torch_ext/src/common/agreement.h"
 #include "torch_ext/src/common/counters.h"
 #include "torch_ext/src/common/tensor_request.h"
 
@@ -109,6 +110,7 @@ bool computing_takes_all_cores(ProcessSet set) {
 bool install_thread_rule() {
   static const bool installed = [] {
     add_init_hook(apply_thread_rule);
+    add_init_hook(count_start);
     add_init_hook(CurrentCounters<GradientCounters>::restart);
     add_init_hook(CurrentCounters<SyncBatchNormCounters>::restart);
     return true;

@@ -21,7 +21,7 @@ namespace ronde {
 /// do not call MPI meanwhile.
 struct InitOptions {
   /// Process sets that are made at the start, as by add_process_set(): they get the numbers 1, 2,
-  /// ...; those of RONDE_PROCESS_SETS follow.
+  /// ... in the first start of a process, and others later; those of RONDE_PROCESS_SETS follow.
   std::vector<std::vector<int>> process_sets = {};
 
   /// A communicator of MPI's, as the handle that MPI_Comm_c2f() gives: its ranks make the group,

@@ -134,8 +134,8 @@ enum { RONDE_KEY_ABSENT = 1 };
 typedef struct ronde_init_options {
   size_t struct_size; /**< sizeof(ronde_init_options) */
 
-  /** Process sets that are made at the start, equal on all ranks. They get the numbers 1, 2, ...;
-   * those of the variable RONDE_PROCESS_SETS follow.
+  /** Process sets that are made at the start, equal on all ranks. They get the numbers 1, 2, ...
+   * in the first start of a process, and others later; those of RONDE_PROCESS_SETS follow.
    * @{ */
   const ronde_rank_list* process_sets;
   int process_set_count;

@@ -54,6 +54,9 @@ struct RuntimeOptions {
   Config config;
   /// ProcessSet::world of its sets.
   std::uint32_t world = 0;
+  /// Rank 0 numbers process sets above this: a set of an earlier start of this process must not be
+  /// taken for one of this start.
+  std::uint32_t sets_before = 0;
   /// The name in logs and errors, equal on all ranks. Empty: the world of ronde::init().
   std::string world_name;
   /// The reason why this rank cannot start (nonsense in its environment), if it cannot. It still

@@ -21,8 +21,9 @@ namespace ronde {
 /// Thread-safety: none; owned by whoever runs the loop of rank 0.
 class ExchangeCoordinator {
  public:
-  /// `size`: of the group.
-  explicit ExchangeCoordinator(int size) : size_(size) {}
+  /// `size`: of the group. `sets_before`: RuntimeOptions::sets_before.
+  explicit ExchangeCoordinator(int size, std::uint32_t sets_before = 0)
+      : size_(size), sets_(sets_before) {}
 
   /// Adds one rank's part. Throws ronde::Error if it is invalid.
   void add(const ExchangeRequest& request, TimePoint now);
@@ -52,7 +53,7 @@ class ExchangeCoordinator {
   void refuse(const ExchangeKey& key, std::vector<int> to, std::string text);
 
   const int size_;
-  std::uint32_t sets_ = 0;  ///< numbered so far
+  std::uint32_t sets_;  ///< numbered so far
   std::set<std::uint32_t> in_making_;
   std::map<ExchangeKey, Pending> pending_;
   LateRefusals latecomers_;  ///< ranks that are late for a refused exchange, by text_of(key)

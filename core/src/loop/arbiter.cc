@@ -18,7 +18,7 @@ Arbiter::Arbiter(const RuntimeOptions& options, const ControlTree& tree, const S
       sets_(sets),
       log_(log),
       schedule_(schedule),
-      exchanges_(tree.size()),
+      exchanges_(tree.size(), options.sets_before),
       stalls_(options.config.stall_warn_s, options.config.stall_abort_s) {
   const Config& config = options.config;
   for (int rank = 0; rank < tree.size(); ++rank) unfinished_.insert(unfinished_.end(), rank);

@@ -26,6 +26,7 @@ WorkState::~WorkState() {
   if (!error_ || error_read_ || fork_depth() != fork_depth_) return;
   try {
     std::rethrow_exception(error_);
+  } catch (const GroupError&) {  // the engine has logged the failure, once for all operations
   } catch (...) {
     log_->warning(name() + " failed and nobody asked: " + exception_text());
   }

@@ -1,12 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tools/run/agent/agent.h"
 
+#include <fcntl.h>
 #include <poll.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
 
 #include <algorithm>
+#include <array>
 #include <csignal>
 #include <cstdlib>
 #include <functional>
@@ -30,6 +33,10 @@
 //   agent: output, ended  of each rank
 //   launcher: signal, end for all ranks; `end` kills those that are left after a grace time
 //   launcher: end starting for ranks that are in init, or come there, as one has failed
+// and in an elastic job, for one rank (Note [Members of an elastic job]):
+//   agent: said            what the rank has written to its end of a socket
+//   launcher: tell         what is to be written to it
+//   launcher: kill, replace
 // The secret of the job travels in `start`, so that no command line shows it. An agent whose input
 // ends (the launcher is gone, or the connection) ends its ranks, and if the agent itself is killed,
 // the kernel kills them.
@@ -59,11 +66,17 @@ std::vector<int> cores_of(const Cores& all, std::size_t local_rank, std::size_t 
 class Rank {
  public:
   using OnOutput = std::function<void(int rank, int stream, std::string_view bytes)>;
+  using OnMessage = std::function<void(int rank, const Json& message)>;
 
-  /// Starts the process; adds RANK, LOCAL_RANK and the board to the variables of `command`. `poll`
-  /// outlives this. Throws Error.
-  Rank(Poll& poll, Command command, int number, int local_number, OnOutput on_output)
-      : poll_(poll), number_(number), on_output_(std::move(on_output)) {
+  /// Starts the process; adds RANK, LOCAL_RANK and the board to the variables of `command`, and of
+  /// an elastic job, where `on_message` is not empty, its channel. `poll` outlives this. Throws
+  /// Error.
+  Rank(Poll& poll, Command command, int number, int local_number, OnOutput on_output,
+       OnMessage on_message)
+      : poll_(poll),
+        number_(number),
+        on_output_(std::move(on_output)),
+        on_message_(std::move(on_message)) {
     memory_ = Fd(memfd_create("ronde-run", MFD_CLOEXEC));
     if (!memory_ || ftruncate(memory_.get(), sizeof(RunBoard)) != 0) fail("memfd_create");
     void* const address =
@@ -75,6 +88,7 @@ class Rank {
     command.variables[RunBoard::kVariable] =
         "/proc/" + std::to_string(getpid()) + "/fd/" + std::to_string(memory_.get());
     command.dies_with_parent = true;
+    const Fd channel = on_message_ ? open_channel(command) : Fd();
     process_ = spawn(command);
     process_.in.reset();
     poll_.add(process_.out.get(), POLLIN, [this] { read_output(STDOUT_FILENO); });
@@ -84,6 +98,7 @@ class Rank {
   ~Rank() {
     if (process_.out) poll_.remove(process_.out.get());
     if (process_.err) poll_.remove(process_.err.get());
+    close_channel();
     if (process_.pid > 0) kill_and_reap(process_.pid);
     if (board_ != nullptr) munmap(board_, sizeof(RunBoard));
   }
@@ -105,6 +120,11 @@ class Rank {
   void end_if_starting(int number) noexcept {
     if (board_->state == RunBoard::kStarting && !std::exchange(is_told_, true)) signal(number);
   }
+  /// Writes a message to the channel of a process of an elastic job.
+  void tell(const Json& message) {
+    if (orders_) orders_->send(message.dump() + "\n");
+  }
+  bool lives() const noexcept { return process_.pid > 0; }
   /// Whether its leader has ended and others of its process group have not.
   bool lingers() const noexcept { return process_.pid > 0 && status_.has_value(); }
   /// Returns how it has ended, once. `waits`: not before its whole process group has ended, as a
@@ -118,6 +138,7 @@ class Rank {
     }
     if (waits && has_members(process_.pid)) return std::nullopt;
     process_.pid = -1;
+    close_channel();
     const int status = *status_;
     for (const int stream : {STDOUT_FILENO, STDERR_FILENO}) {
       const Fd& fd = stream == STDOUT_FILENO ? process_.out : process_.err;
@@ -145,9 +166,44 @@ class Rank {
     return false;
   }
 
+  /// Returns the end of the process, which need not be open here once it has started.
+  Fd open_channel(Command& command) {
+    std::array<int, 2> ends{};
+    if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends.data()) != 0) fail("socketpair");
+    channel_ = Fd(ends[0]);
+    Fd theirs(ends[1]);
+    fcntl(channel_.get(), F_SETFL, O_NONBLOCK);
+    command.inherited = theirs.get();
+    command.variables[RunBoard::kChannelVariable] = std::to_string(theirs.get());
+    to_channel_ = Fd(fcntl(channel_.get(), F_DUPFD_CLOEXEC, 0));  // a Poll has a descriptor once
+    if (!to_channel_) fail("fcntl");
+    orders_.emplace(poll_, to_channel_.get());
+    poll_.add(channel_.get(), POLLIN, [this] { read_channel(); });
+    return theirs;
+  }
+  void close_channel() {
+    if (!channel_) return;
+    orders_.reset();
+    poll_.remove(channel_.get());
+    channel_.reset();
+    to_channel_.reset();
+  }
+  void read_channel() {
+    const auto [goes_on, text] = read_some(channel_.get());
+    messages_.take(text);
+    while (const auto frame = messages_.next()) {
+      if (frame->json.is_object()) on_message_(number_, frame->json);
+    }
+    if (!goes_on) close_channel();
+  }
+
   Poll& poll_;
   const int number_;
   const OnOutput on_output_;
+  const OnMessage on_message_;
+  Fd channel_, to_channel_;  ///< of an elastic job: a socket to the process
+  std::optional<Outbox> orders_;
+  FrameReader messages_;
   RunBoard* board_ = nullptr;
   Fd memory_;
   Process process_;
@@ -217,6 +273,13 @@ class Agent {
     if (order == "signal") signal_all(json.at("signal"));
     if (order == "end") end_ranks(json.at("signal"), json.at("grace_s"));
     if (order == "end starting") ends_starting_ = json.at("signal");
+    if (order == "replace") start_rank(json.at("rank"));
+    if (order != "tell" && order != "kill") return;
+    for (const auto& rank : ranks_) {
+      if (rank->number() != json.at("rank") || !rank->lives()) continue;
+      if (order == "tell") rank->tell(json.at("message"));
+      if (order == "kill") rank->signal(SIGKILL);
+    }
   }
 
   void prepare(const Json& order) {
@@ -232,31 +295,41 @@ class Agent {
 
   void start(const Json& order) {
     grace_s_ = order.at("grace_s");
-    Command command;
+    Command& command = command_;
     command.words = order.at("words").get<std::vector<std::string>>();
     command.folder = order.at("folder");
     for (const auto& [name, value] : order.at("variables").items()) {
       command.variables[name] = value;
     }
-    const auto numbers = order.at("ranks").get<std::vector<int>>();
-    const Cores cores = usable_cores();
-    const std::size_t here = numbers.size();
+    numbers_ = order.at("ranks").get<std::vector<int>>();
+    is_elastic_ = order.at("elastic");
+    cores_ = usable_cores();
+    binds_ = order.at("bind") == "core";
+    const std::size_t here = numbers_.size();
     if (command.variables["OMP_NUM_THREADS"].empty()) {
       command.variables["OMP_NUM_THREADS"] =
-          std::to_string(std::max(1, cores.count() / static_cast<int>(here)));
+          std::to_string(std::max(1, cores_.count() / static_cast<int>(here)));
     }
-    for (std::size_t i = 0; i < here; ++i) {
-      if (order.at("bind") == "core") command.cores = cores_of(cores, i, here);
-      start_rank(command, numbers[i], static_cast<int>(i));
-    }
+    for (const int number : numbers_) start_rank(number);
   }
 
-  void start_rank(const Command& command, int number, int local_number) {
+  void start_rank(int number) {
+    const auto place = std::ranges::find(numbers_, number) - numbers_.begin();
+    if (binds_) {
+      command_.cores = cores_of(cores_, static_cast<std::size_t>(place), numbers_.size());
+    }
     const auto on_output = [this](int rank, int stream, std::string_view bytes) {
       out_.send(to_bytes({{"event", "output"}, {"rank", rank}, {"stream", stream}}, bytes));
     };
     try {
-      ranks_.push_back(std::make_unique<Rank>(poll_, command, number, local_number, on_output));
+      Rank::OnMessage on_message;
+      if (is_elastic_) {
+        on_message = [this](int rank, const Json& message) {
+          tell("said", {{"rank", rank}, {"message", message}});
+        };
+      }
+      ranks_.push_back(std::make_unique<Rank>(poll_, command_, number, static_cast<int>(place),
+                                              on_output, std::move(on_message)));
       ++running_;
     } catch (const Error& error) {
       tell_end(number, {.problem = error.what()});
@@ -307,6 +380,11 @@ class Agent {
   Outbox out_;
   FrameReader orders_;
   ReservedPorts ports_;
+  Command command_;           ///< of the ranks
+  std::vector<int> numbers_;  ///< of the ranks here
+  Cores cores_;
+  bool binds_ = false;
+  bool is_elastic_ = false;
   std::vector<std::unique_ptr<Rank>> ranks_;
   std::size_t running_ = 0;
   double grace_s_ = 0;

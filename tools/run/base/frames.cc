@@ -12,7 +12,7 @@ constexpr std::size_t kLongestFrame = std::size_t{16} << 20;
 }  // namespace
 
 std::string agent_version() {
-  return std::string(build_info::kVersion) + " (agent 3)";
+  return std::string(build_info::kVersion) + " (agent 4)";
 }
 
 std::string to_bytes(const Json& json, std::string_view bytes) {

@@ -55,6 +55,7 @@ void become(const Command& command, char** words, char** variables, pid_t parent
   if (!command.cores.empty() && sched_setaffinity(0, sizeof cores, &cores) != 0) return;
   if (!command.folder.empty() && chdir(command.folder.c_str()) != 0) return;
   for (const int stream : {0, 1, 2}) dup2(streams[static_cast<std::size_t>(stream)], stream);
+  if (command.inherited >= 0) fcntl(command.inherited, F_SETFD, 0);
   if (own_file_limit.rlim_max > 0) setrlimit(RLIMIT_NOFILE, &own_file_limit);
   environ = variables;
   execvp(words[0], words);

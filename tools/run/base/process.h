@@ -22,6 +22,7 @@ struct Command {
   Variables variables = own_variables();
   std::string folder;             ///< empty: as this process
   std::vector<int> cores;         ///< that it may use; empty: as this process
+  int inherited = -1;             ///< a descriptor that it keeps, beside its streams; -1: none
   bool dies_with_parent = false;  ///< killed when this process ends, however that is
 };
 

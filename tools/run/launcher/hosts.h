@@ -28,6 +28,7 @@ struct Options {
   double backoff_s = 0.5;
   double grow_s = 0;   ///< how often a job with fewer ranks looks for hosts; 0: never
   bool plain = false;  ///< output without the rank before each line
+  bool elastic = false;
   bool agent = false;
   std::vector<std::string> command;    ///< the program and its arguments
   std::vector<std::string> misplaced;  ///< words that are not after "--"

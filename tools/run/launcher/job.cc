@@ -83,7 +83,7 @@ int find_culprit(const std::map<int, RankEnd>& ranks) {
   int culprit = -1;
   std::pair<int, int> best{};
   for (const auto& [number, end] : ranks) {
-    if (end.is_well()) continue;
+    if (end.is_well() || end.was_lost) continue;
     // Ranks that learn of another's failure leave, or end with a code.
     const bool is_follower =
         end.was_told || (end.problem.empty() && end.signal == 0 && end.exit_code != 0);
@@ -131,6 +131,9 @@ JobEnd Job::run(const Hosts& hosts, int ranks, int fewest) {
     }
     wait_for_ends();
     output_.end_lines();
+    if (membership_ && !membership_->is_done()) {
+      for (auto& [rank, end] : end_.ranks) end.was_lost = false;  // nobody was left to go on
+    }
     end_.culprit = find_culprit(end_.ranks);
     const auto found = end_.ranks.find(end_.culprit);
     if (found != end_.ranks.end()) end_.failed_hosts.insert(found->second.host);
@@ -200,18 +203,20 @@ bool Job::place_ranks(int ranks, int fewest) {
   return false;
 }
 
-bool Job::prepare() {
+void Job::send_prepare(Link& link) {
   const auto path = variables_.find("PATH");
   const std::string search_path = path == variables_.end() ? "/bin:/usr/bin" : path->second;
-  for (const auto& link : links_) {
-    link->send({{"order", "prepare"},
-                {"folder", options_.folder},
-                {"program", options_.command.front()},
-                {"search_path", search_path},
-                {"ranks", link->ranks.size()},
-                {"size", ranks_},
-                {"restart", restart_}});
-  }
+  link.send({{"order", "prepare"},
+             {"folder", options_.folder},
+             {"program", options_.command.front()},
+             {"search_path", search_path},
+             {"ranks", link.ranks.size()},
+             {"size", ranks_},
+             {"restart", restart_}});
+}
+
+bool Job::prepare() {
+  for (const auto& link : links_) send_prepare(*link);
   wait_until(Clock::now() + kPreparationTime,
              [this] { return all(links_, Link::State::Prepared); });
   if (signals_.ending() != 0) return false;
@@ -245,24 +250,60 @@ void Job::check_same_program() {
 void Job::start() {
   output_.begin(restart_);
   is_running_ = true;
+  if (options_.elastic) membership_.emplace(make_membership());
   std::vector<Link*> links;
   for (const auto& link : links_) links.push_back(link.get());
-  Variables variables = variables_;
+  Variables& variables = start_variables_ = variables_;
   variables["WORLD_SIZE"] = std::to_string(ranks_);
   variables["GROUP_WORLD_SIZE"] = std::to_string(links.size());
   variables["MASTER_ADDR"] = master_address(links);
   variables["MASTER_PORT"] = std::to_string(links.front()->findings.port);
-  for (std::size_t i = 0; i < links.size(); ++i) {
-    variables["GROUP_RANK"] = std::to_string(i);
-    variables["LOCAL_WORLD_SIZE"] = std::to_string(links[i]->ranks.size());
-    links[i]->send({{"order", "start"},
-                    {"words", options_.command},
-                    {"folder", options_.folder},
-                    {"variables", variables},
-                    {"ranks", links[i]->ranks},
-                    {"bind", options_.bind},
-                    {"grace_s", options_.grace_s}});
-  }
+  for (Link* const link : links) start_on(*link);
+}
+
+void Job::start_on(Link& link) {
+  const auto is_it = [&link](const auto& other) { return other.get() == &link; };
+  Variables variables = start_variables_;
+  variables["GROUP_RANK"] =
+      std::to_string(std::ranges::find_if(links_, is_it) - links_.begin());
+  variables["LOCAL_WORLD_SIZE"] = std::to_string(link.ranks.size());
+  link.send({{"order", "start"},
+             {"words", options_.command},
+             {"folder", options_.folder},
+             {"variables", variables},
+             {"ranks", link.ranks},
+             {"bind", options_.bind},
+             {"elastic", options_.elastic},
+             {"grace_s", options_.grace_s}});
+}
+
+Link& Job::link_of(int rank) {
+  return **std::ranges::find_if(links_, [rank](const auto& link) {
+    return std::ranges::find(link->ranks, rank) != link->ranks.end();
+  });
+}
+
+/// Builds what decides about the members of an elastic job.
+Membership Job::make_membership() {
+  const auto order = [this](const char* name, int slot, Json json = Json::object()) {
+    json["order"] = name;
+    json["rank"] = slot;
+    link_of(slot).send(json);
+  };
+  Membership::Actions actions;
+  actions.tell = [order](int slot, const Json& message) {
+    order("tell", slot, {{"message", message}});
+  };
+  actions.replace = [order](int slot) { order("replace", slot); };
+  actions.kill = [order](int slot) { order("kill", slot); };
+  actions.say = [this](const std::string& text) { output_.say(text); };
+  actions.give_up = [this](const std::string& why) {
+    if (told_to_end_) return;
+    output_.say(why + ": the ranks are told of SIGTERM and have " + text_of(options_.grace_s) +
+                " s (--grace) to leave");
+    end_ranks(SIGTERM, options_.grace_s);
+  };
+  return {std::move(actions), {ranks_, options_.min_ranks, options_.max_restarts}};
 }
 
 void Job::wait_for_ends() {
@@ -271,7 +312,10 @@ void Job::wait_for_ends() {
     for (const auto& link : links_) {
       if (link->state() != Link::State::Lost) link->pause(is_full);
     }
-    poll_.wait(std::min({end_at_, lose_at_, look_at_, Clock::now() + std::chrono::hours(1)}));
+    const auto look_at = membership_ ? membership_->next_look() : Clock::time_point::max();
+    poll_.wait(
+        std::min({end_at_, lose_at_, look_at_, look_at, Clock::now() + std::chrono::hours(1)}));
+    if (Clock::now() >= look_at && !told_to_end_) membership_->look();
     if (!probes_.empty()) {
       if (all(probes_, Link::State::Ready) || Clock::now() >= look_at_) grow_if_they_answer();
     } else if (Clock::now() >= look_at_) {
@@ -295,14 +339,16 @@ void Job::look_for_hosts() {
   if (is_ending()) return;
   room_ = 0;
   for (const Host& host : hosts_now()) {
-    const auto is_it = [&](const auto& link) { return link->host().name == host.name; };
+    const auto is_it = [&](const auto& link) {
+      return link->host().name == host.name && link->state() != Link::State::Lost;
+    };
     if (std::ranges::any_of(links_, is_it)) {
       room_ += host.slots;
       continue;
     }
     try {
       probes_.push_back(link_to(
-          host, [](Link&) {}, [](const std::string&) {}));
+          host, [this](Link& link) { on_lost(link); }, [](const std::string&) {}));
     } catch (const Error& error) {
       if (told_.insert(error.what()).second) output_.say(error.what());
     }
@@ -312,6 +358,7 @@ void Job::look_for_hosts() {
 }
 
 void Job::grow_if_they_answer() {
+  if (membership_) return fill_slots();
   for (const auto& probe : probes_) {
     if (probe->state() == Link::State::Ready) room_ += probe->host().slots;
   }
@@ -328,14 +375,51 @@ void Job::grow_if_they_answer() {
   end_ranks(SIGTERM, options_.grace_s);
 }
 
+/// Gives the empty slots of an elastic job to the hosts that have answered.
+void Job::fill_slots() {
+  std::vector<int> empty = membership_->empty_slots();
+  std::erase_if(empty, [this](int slot) { return membership_->leaves(slot); });
+  for (auto& probe : std::exchange(probes_, {})) {
+    if (probe->state() != Link::State::Ready || empty.empty()) continue;
+    for (int i = 0; i < probe->host().slots && !empty.empty(); ++i) {
+      const int slot = empty.front();
+      empty.erase(empty.begin());
+      std::erase(link_of(slot).ranks, slot);
+      probe->ranks.push_back(slot);
+      end_.ranks.erase(slot);
+      membership_->fill(slot);
+    }
+    output_.say("host " + probe->host().name + " has come, for slots of the job that are empty");
+    send_prepare(*links_.emplace_back(std::move(probe)));
+  }
+  look_at_ = empty.empty() ? Clock::time_point::max()
+                           : Clock::now() + seconds_of(options_.grow_s);
+}
+
+/// Starts ranks on a host that has come while the job was running.
+void Job::start_late(Link& link) {
+  for (const std::string& problem : link.findings.problems) {
+    output_.say("host " + link.host().name + ": " + problem);
+  }
+  if (link.findings.problems.empty()) return start_on(link);
+  link.lose("host " + link.host().name + " cannot start ranks");
+}
+
 void Job::on_event(Link& link, const Frame& frame) {
   const Json& event = frame.json;
   const std::string kind = event.value("event", "");
-  if (kind == "prepared") return link.set_prepared(event);
+  if (kind == "prepared") {
+    link.set_prepared(event);
+    if (is_running_) start_late(link);
+    return;
+  }
   const int rank = event.value("rank", -1);
   if (!is_running_ || std::ranges::find(link.ranks, rank) == link.ranks.end()) return;
   if (kind == "output") return output_.take(rank, event.at("stream"), frame.bytes);
-  if (kind == "ended") record_end(link, rank, event.get<Ended>());
+  if (kind == "ended") return record_end(link, rank, event.get<Ended>());
+  if (kind == "said" && membership_ && !told_to_end_) {
+    membership_->take(rank, event.at("message"));
+  }
 }
 
 void Job::on_lost(Link& link) {
@@ -355,10 +439,10 @@ void Job::record_end(const Link& link, int rank, const Ended& how) {
   const int order = static_cast<int>(end_.ranks.size());
   const bool was_starting = how.state == RunBoard::kStarting && how.signal == SIGTERM;
   const bool was_told = told_to_end_ || (starting_are_told_ && was_starting);
-  const RankEnd& end =
-      end_.ranks.insert_or_assign(rank, RankEnd{how, link.host().name, was_told, order})
-          .first->second;
-  if (end.is_well() || told_to_end_ || end_at_ != Clock::time_point::max()) return;
+  RankEnd ended{how, link.host().name, was_told, false, order};
+  if (is_replaced(ended, rank)) return;
+  const RankEnd& end = end_.ranks.insert_or_assign(rank, std::move(ended)).first->second;
+  if (end.was_lost || end.is_well() || told_to_end_ || end_at_ != Clock::time_point::max()) return;
   end_at_ = Clock::now() + seconds_of(options_.grace_s);
   if (end_.ranks.size() == static_cast<std::size_t>(ranks_)) return;
   output_.say("rank " + std::to_string(rank) + " on " + end.host + ": " + end.text() +
@@ -366,6 +450,25 @@ void Job::record_end(const Link& link, int rank, const Ended& how) {
               " s (--grace) to leave, those in init are told to end");
   starting_are_told_ = true;
   send_all({{"order", "end starting"}, {"signal", SIGTERM}});
+}
+
+/// An elastic job goes on where a rank ends before its work is done. Returns whether another one
+/// takes its place.
+bool Job::is_replaced(RankEnd& end, int rank) {
+  if (!membership_ || !membership_->is_used() || told_to_end_) return false;
+  if (end.state == RunBoard::kShutDown) return membership_->end(rank, Membership::End::Done);
+  end.was_lost = true;
+  const bool leaves = membership_->leaves(rank) && end.exit_code == 0 && end.signal == 0;
+  output_.say("rank " + std::to_string(rank) + " on " + end.host + ": " +
+              (leaves ? "has left the job" : end.text()));
+  const bool is_lost = link_of(rank).state() == Link::State::Lost;
+  if (membership_->end(rank, is_lost ? Membership::End::HostLost : Membership::End::Failed)) {
+    return true;
+  }
+  if (options_.grow_s > 0 && probes_.empty()) {
+    look_at_ = std::min(look_at_, Clock::now() + seconds_of(options_.grow_s));
+  }
+  return false;
 }
 
 void Job::on_signal(int number, int count) {

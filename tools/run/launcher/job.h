@@ -4,11 +4,13 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
 
 #include "tools/run/launcher/link.h"
+#include "tools/run/launcher/membership.h"
 #include "tools/run/launcher/output.h"
 
 namespace ronde::tool::launch {
@@ -17,6 +19,7 @@ namespace ronde::tool::launch {
 struct RankEnd : Ended {
   std::string host = {};
   bool was_told = false;  ///< this launcher had signalled it to end
+  bool was_lost = false;  ///< an elastic job has gone on without it
   int order = 0;          ///< in which the launcher received the ends
 
   /// Whether it ended by itself and without an error, as far as the launcher knows.
@@ -83,7 +86,7 @@ class Job {
   /// Updates the hosts that exist now, for Options::grow_s.
   std::function<Hosts()> hosts_now;
   /// Whether a rank has ended, or was signalled to end.
-  bool is_ending() const { return told_to_end_ || !end_.ranks.empty(); }
+  bool is_ending() const { return told_to_end_ || (!membership_ && !end_.ranks.empty()); }
 
  private:
   using Links = std::vector<std::unique_ptr<Link>>;
@@ -97,8 +100,12 @@ class Job {
   void check_same_program();
   void start();
   void wait_for_ends();
+  void start_on(Link& link);
   void look_for_hosts();
   void grow_if_they_answer();
+  void fill_slots();
+  void start_late(Link& link);
+  void send_prepare(Link& link);
   template <typename Done>
   void wait_until(Clock::time_point deadline, const Done& done);
 
@@ -106,6 +113,9 @@ class Job {
   void on_lost(Link& link);
   void on_signal(int number, int count);
   void record_end(const Link& link, int rank, const Ended& how);
+  bool is_replaced(RankEnd& end, int rank);
+  Membership make_membership();
+  Link& link_of(int rank);
   void end_ranks(int signal, double grace_s);
   void send_all(const Json& order);
 
@@ -118,8 +128,10 @@ class Job {
   int wanted_ = 0;
   int ranks_ = 0;
   bool is_running_ = false;
+  Variables start_variables_;  ///< of all ranks
   bool told_to_end_ = false;
   bool starting_are_told_ = false;
+  std::optional<Membership> membership_;  ///< of an elastic job
   Clock::time_point end_at_ = Clock::time_point::max();   ///< survivors had their time
   Clock::time_point lose_at_ = Clock::time_point::max();  ///< agents have not ended their ranks
   Clock::time_point look_at_ = Clock::time_point::max();  ///< for hosts that have come

@@ -32,10 +32,10 @@ constexpr std::array<std::string_view, 14> kForwarded = {
     "GOMP_",           "MKL_",     "CUDA_", "TORCH", "PYTORCH", "PYTHONPATH",
     "LD_LIBRARY_PATH", "PATH="};
 // But these are a host's, or a rank's, own.
-constexpr std::array<std::string_view, 3> kOfHost = {"RONDE_HOST_ID", "RONDE_RUN_BOARD",
-                                                     "TORCHELASTIC_RUN_ID"};
+constexpr std::array<std::string_view, 4> kOfHost = {"RONDE_HOST_ID", "RONDE_RUN_BOARD",
+                                                     "RONDE_RUN_CHANNEL", "TORCHELASTIC_RUN_ID"};
 
-constexpr std::array<std::string_view, 13> kOfRank = {"RANK",
+constexpr std::array<std::string_view, 14> kOfRank = {"RANK",
                                                       "LOCAL_RANK",
                                                       "WORLD_SIZE",
                                                       "LOCAL_WORLD_SIZE",
@@ -45,6 +45,7 @@ constexpr std::array<std::string_view, 13> kOfRank = {"RANK",
                                                       "MASTER_PORT",
                                                       "RONDE_RESTART",
                                                       "RONDE_RUN_BOARD",
+                                                      "RONDE_RUN_CHANNEL",
                                                       "TORCHELASTIC_RUN_ID",
                                                       "TORCHELASTIC_RESTART_COUNT",
                                                       "TORCHELASTIC_MAX_RESTARTS"};
@@ -269,7 +270,7 @@ void Launcher::record_failure(const JobEnd& end) {
 
 /// Says so.
 bool Launcher::may_restart(const JobEnd& end) {
-  if (end.signal != 0) return false;
+  if (end.signal != 0 || options_.elastic) return false;
   if (!end.problems.empty()) return starts_ > 0 && may_try_again(end);
   if (options_.max_restarts == 0) return false;
   wait_until_.reset();

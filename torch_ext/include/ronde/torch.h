@@ -15,6 +15,7 @@
 #include "ronde/torch/device.h"
 #include "ronde/torch/distributed_optimizer.h"
 #include "ronde/torch/distributed_sampler.h"
+#include "ronde/torch/elastic.h"
 #include "ronde/torch/jorge.h"
 #include "ronde/torch/learning_rate.h"
 #include "ronde/torch/metrics.h"

@@ -162,11 +162,15 @@ void StopSignals::release() noexcept {
   for (const int signal : caught_) uninstall(signal);
 }
 
+bool StopSignals::requested() noexcept {
+  return requested_ms.load() != 0;
+}
+
 bool StopSignals::agreed() {
   if (agreed_) return true;
   if (exchange_) agreed_ = exchange_->wait().item<std::int64_t>() != 0;
   if (agreed_) return true;
-  const std::int64_t mine = requested_ms.load() != 0 ? 1 : 0;
+  const std::int64_t mine = requested() ? 1 : 0;
   exchange_ = start_max(name_, at::full({1}, mine, at::kLong), set_, {});
   return false;
 }

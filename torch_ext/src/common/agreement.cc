@@ -11,6 +11,7 @@
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstdint>
 #include <map>
 #include <mutex>
@@ -75,8 +76,20 @@ std::string numbered_name(const std::string& kind, ProcessSet set) {
   return kind + std::to_string(constructed[{kind, ranks}]++);
 }
 
+namespace {
+
+/// How often init() has started the world of kGlobalSet: each start counts from 0.
+std::atomic<std::uint32_t> starts{0};
+
+}  // namespace
+
+void count_start(Runtime&) {
+  ++starts;
+}
+
 RanksOfWorld ranks_of_world(ProcessSet set) {
-  return {set.world, ranks_of(set)};
+  const bool is_default = set.world == kGlobalSet.world;
+  return {{set.world, is_default ? starts.load() : 0}, ranks_of(set)};
 }
 
 std::string subject_of(const std::string& function, const std::string& name) {

@@ -9,6 +9,10 @@
 #include "ronde/process_set.h"
 #include "ronde/torch/work.h"
 
+namespace ronde {
+class Runtime;
+}
+
 namespace ronde::detail {
 
 /// One rank's part of an agreement: its lines, or why it cannot proceed.
@@ -27,8 +31,11 @@ std::string subject_of(const std::string& function, const std::string& name);
 /// them in the same order; ranks outside the set do not count.
 std::string numbered_name(const std::string& kind, ProcessSet set);
 
-/// The number of a set's world in this process, and its ranks. Several sets may be equal in both.
-using RanksOfWorld = std::pair<std::uint32_t, std::vector<int>>;
+/// A set's world in this process (its number, and for that of init() which start it is), and its
+/// ranks. Several sets may be equal in both.
+using RanksOfWorld = std::pair<std::pair<std::uint32_t, std::uint32_t>, std::vector<int>>;
+/// A hook of init().
+void count_start(Runtime& runtime);
 RanksOfWorld ranks_of_world(ProcessSet set);
 
 struct AgreementOptions {

@@ -60,6 +60,18 @@ struct GradientCounters {
   }
 };
 
+/// Counts what ronde::elastic::run() does in this group.
+struct ElasticCounters {
+  std::atomic<std::uint64_t> steps{0};
+  std::atomic<std::uint64_t> nanoseconds{0};     ///< of the ends of steps, without after_step()
+  std::atomic<std::uint64_t> received_bytes{0};  ///< of the state
+
+  StatsGroup stats() const {
+    return {"elastic",
+            {{"steps", steps}, {"nanoseconds", nanoseconds}, {"received_bytes", received_bytes}}};
+  }
+};
+
 /// Counts the work of batch norms over several ranks.
 struct SyncBatchNormCounters {
   std::atomic<std::uint64_t> layers{0};     ///< forward passes of a layer over all ranks

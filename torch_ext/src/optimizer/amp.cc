@@ -18,6 +18,7 @@
 #include "ronde/error.h"
 #include "ronde/ronde.h"
 #include "torch_ext/src/common/tensor_request.h"
+#include "torch_ext/src/elastic/step_observer.h"
 #include "torch_ext/src/gradients/gradient_exchange.h"
 #include "torch_ext/src/gradients/gradient_reducer.h"
 
@@ -187,6 +188,9 @@ bool GradScaler::step(DistributedOptimizer& optimizer) {
   if (progress.found_nonfinite) {
     detail::GradientReducer& reducer = detail::reducer_of(optimizer);
     reducer.stepped();
+    if (detail::StepObserver* const observer = detail::StepObserver::current) {
+      observer->commit(reducer.options().backward_passes_per_step);
+    }
     mark_step(reducer.options().samples_per_step, reducer.options().process_set);
   } else {
     optimizer.step();

@@ -9,6 +9,7 @@
 #include <mutex>
 #include <optional>
 #include <set>
+#include <string_view>
 
 #include "core/src/base/caller.h"
 #include "ronde/error.h"
@@ -16,6 +17,7 @@
 #include "ronde/torch/collectives.h"
 #include "torch_ext/src/common/agreement.h"
 #include "torch_ext/src/common/tensor_request.h"
+#include "torch_ext/src/elastic/step_observer.h"
 #include "torch_ext/src/gradients/gradient_exchange.h"
 #include "torch_ext/src/gradients/gradient_reducer.h"
 #include "torch_ext/src/gradients/optimizer_parameters.h"
@@ -107,6 +109,9 @@ class DistributedOptimizer::Impl {
           "zero_grad() and backward(), and returns the loss");
     }
     const detail::OneThread::Use call = reducer_->thread().use();
+    const DistributedOptimizerOptions& options = reducer_->options();
+    detail::StepObserver* const observer = detail::StepObserver::current;
+    if (observer != nullptr) observer->begin(this, options, kind_of_step());
     at::Tensor loss;
     if (evaluates_often_) {
       loss = inner_.step([&] { return evaluate(closure); });
@@ -115,11 +120,13 @@ class DistributedOptimizer::Impl {
       // Computed before anything can fail on this rank: the ranks' windows move alike.
       const std::uint64_t digest = deltas_ ? reducer_->replicas().digest() : 0;
       synchronize_for_step();
+      if (observer != nullptr) observer->change();
       step_inner(digest);
     }
     reducer_->stepped();
     reducer_->replicas().count_step();
-    mark_step(reducer_->options().samples_per_step, reducer_->options().process_set);
+    if (observer != nullptr) observer->commit(options.backward_passes_per_step);
+    mark_step(options.samples_per_step, options.process_set);
     return loss;
   }
 
@@ -144,6 +151,13 @@ class DistributedOptimizer::Impl {
       deltas_->forget_behind(known);
       throw;
     }
+  }
+
+  /// For StepObserver::begin().
+  std::string_view kind_of_step() const {
+    if (evaluates_often_) return "LBFGS";
+    if (deltas_) return "Adasum of deltas";
+    return reducer_->options().local_parameters.empty() ? "" : "local parameters";
   }
 
   /// If this rank has nothing to step with, the others must not wait for its change.

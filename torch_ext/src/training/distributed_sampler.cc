@@ -5,23 +5,20 @@
 #include <torch/serialize/output-archive.h>
 
 #include <algorithm>
+#include <deque>
 #include <numeric>
 #include <string>
 
 #include "ronde/error.h"
+#include "ronde/reform.h"
 #include "ronde/ronde.h"
 #include "ronde/torch/checkpoint.h"
 #include "torch_ext/src/common/agreement.h"
 #include "torch_ext/src/common/tensor_request.h"
 #include "torch_ext/src/training/permutation.h"
+#include "torch_ext/src/training/sampler_ledger.h"
 
 namespace ronde {
-
-struct EpochPlace {
-  std::size_t epoch = 0;
-  std::size_t position = 0;
-};
-
 namespace {
 
 [[noreturn]] void refuse_sampler(const std::string& text) {
@@ -56,13 +53,31 @@ void require_equal(const std::string& what, std::uint64_t saved, std::uint64_t h
 struct DistributedSampler::State {
   std::size_t dataset_size = 0;
   DistributedSamplerOptions options;
+  bool follows_rank = false, follows_size = false;  // the process set's
   std::size_t ranks = 1;
+  bool knows_ranks = false;  // not before the first group
   std::optional<EpochPlace> next_place = EpochPlace{};
   std::size_t epoch = 0;
   std::size_t start = 0;
   std::size_t end = 0;
   std::size_t taken = 0;  // by this rank
   std::vector<std::size_t> order;
+  bool is_recorded = false;             // by a SamplerLedger
+  std::deque<EpochPlace> dealt;         // places behind batches that no step has used
+
+  // The ranks are those of the group that there is now: elastic jobs have several.
+  void find_ranks() {
+    const ProcessSet set = options.process_set;
+    if (follows_rank) options.rank = rank_in(set).value();
+    if (follows_size) options.size = static_cast<int>(ranks_of(set).size());
+    if (options.rank >= options.size) {
+      refuse_sampler(": rank " + std::to_string(options.rank) + " is not below size " +
+                     std::to_string(options.size));
+    }
+    ranks = static_cast<std::size_t>(options.size);
+    knows_ranks = true;
+    resize(dataset_size);
+  }
 
   // Returns the end of an epoch that continues at `from`.
   std::size_t end_from(std::size_t from) const {
@@ -115,26 +130,25 @@ struct DistributedSampler::State {
 
 DistributedSampler::DistributedSampler(std::size_t dataset_size, DistributedSamplerOptions options)
     : state_(std::make_shared<State>()) {
-  if (options.rank < 0 || options.size < 0) {
-    const ProcessSet set = options.process_set;
-    detail::check_member("ronde::DistributedSampler", set);
-    if (options.rank < 0) options.rank = rank_in(set).value();
-    if (options.size < 0) options.size = static_cast<int>(ranks_of(set).size());
-  }
-  if (options.rank >= options.size) {
-    refuse_sampler(": rank " + std::to_string(options.rank) + " is not below size " +
-                   std::to_string(options.size));
-  }
-  state_->options = options;
-  state_->ranks = static_cast<std::size_t>(options.size);
-  state_->resize(dataset_size);
+  State& state = *state_;
+  state.options = options;
+  state.follows_rank = options.rank < 0;
+  state.follows_size = options.size < 0;
+  state.dataset_size = dataset_size;
+  state.resize(dataset_size);
+  const bool needs_group = state.follows_rank || state.follows_size;
+  if (needs_group && !is_initialized()) return;  // until reset()
+  if (needs_group) detail::check_member("ronde::DistributedSampler", options.process_set);
+  state.find_ranks();
 }
 
 void DistributedSampler::reset(std::optional<std::size_t> new_size) {
   State& state = *state_;
+  if (is_elastic() || !state.knows_ranks) state.find_ranks();
   if (new_size) state.resize(*new_size);
   state.begin(state.next_begin());
   state.next_place.reset();
+  state.dealt.clear();
 }
 
 std::optional<std::vector<std::size_t>> DistributedSampler::next(std::size_t batch_size) {
@@ -147,6 +161,7 @@ std::optional<std::vector<std::size_t>> DistributedSampler::next(std::size_t bat
     ++state.taken;
   }
   if (batch.empty()) return std::nullopt;
+  if (state.is_recorded) state.dealt.push_back(state.place());
   return batch;
 }
 
@@ -184,6 +199,21 @@ std::size_t DistributedSampler::position() const noexcept {
 
 std::size_t DistributedSampler::samples_per_rank() const noexcept {
   return state_->end_from(0) / state_->ranks;
+}
+
+void detail::SamplerLedger::record(DistributedSampler& sampler) {
+  sampler.state_->is_recorded = true;
+}
+
+std::size_t detail::SamplerLedger::unused(const DistributedSampler& sampler) {
+  return sampler.state_->dealt.size();
+}
+
+EpochPlace detail::SamplerLedger::use(DistributedSampler& sampler, std::size_t batches) {
+  std::deque<EpochPlace>& dealt = sampler.state_->dealt;
+  const EpochPlace place = dealt.at(batches - 1);
+  dealt.erase(dealt.begin(), dealt.begin() + static_cast<std::ptrdiff_t>(batches));
+  return place;
 }
 
 BatchShare share_batch(std::int64_t total, std::int64_t largest, ProcessSet process_set) {

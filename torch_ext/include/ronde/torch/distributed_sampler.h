@@ -12,6 +12,9 @@
 #include "ronde/process_set.h"
 
 namespace ronde {
+namespace detail {
+struct SamplerLedger;
+}
 
 /// Treatment of the samples left over when the dataset does not divide by the ranks: Pad fills up
 /// from the beginning of the permutation, Drop leaves them out.
@@ -44,7 +47,8 @@ class DistributedSampler : public torch::data::samplers::Sampler<std::vector<std
   explicit DistributedSampler(std::size_t dataset_size, DistributedSamplerOptions options = {});
 
   /// Starts the next epoch (the loader's begin() calls this), or the one that set_epoch or load
-  /// asked for. `new_size` replaces the size of the dataset. Call it before next().
+  /// asked for. `new_size` replaces the size of the dataset. Call it before next(). In an elastic
+  /// job the ranks are those of the present group; before the first, the sampler may be constructed.
   void reset(std::optional<std::size_t> new_size = std::nullopt) override;
 
   /// Returns up to `batch_size` indices of this rank; nullopt at the end of the epoch.
@@ -76,6 +80,7 @@ class DistributedSampler : public torch::data::samplers::Sampler<std::vector<std
   std::size_t samples_per_rank() const noexcept;
 
  private:
+  friend struct detail::SamplerLedger;
   struct State;
   std::shared_ptr<State> state_;
 };

@@ -1,0 +1,246 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Breaks elastic jobs, and compares what comes of them with undisturbed ones:
+
+    elastic_test.py --ronde build/bin/ronde --train build/bin/elastic_train CASE [--seed 1] [--faults 20] [--ranks 3]
+
+The program itself fails unless each sample was seen once in each epoch.
+"""
+import argparse
+import os
+import random
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+
+STEPS = 200
+
+
+class Job:
+    """A `ronde run`, and what it says."""
+
+    def __init__(self, options, ranks, faults=(), steps=STEPS, words=(), elastic=True):
+        self.folder = tempfile.TemporaryDirectory()
+        command = [options.ronde, "run", *(["--elastic"] if elastic else []), "--grace", "3", *words, "-n", str(ranks)]
+        command += ["--hosts", options.hosts, "--rsh", options.rsh] if options.hosts else []
+        command += ["--", options.train, self.folder.name, str(steps), *faults]
+        environment = {**os.environ, "RONDE_EXACT": "1", "OMP_NUM_THREADS": "1", "RONDE_STALL_WARN_S": "1",
+                       "RONDE_STALL_ABORT_S": "3"}
+        self.lines, self.changed = [], threading.Condition()
+        self.process = subprocess.Popen(command, env=environment, text=True, stdin=subprocess.DEVNULL,
+                                        stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        self.reader = threading.Thread(target=self.read)
+        self.reader.start()
+
+    def read(self):
+        for line in self.process.stdout:
+            with self.changed:
+                self.lines.append(line.rstrip("\n"))
+                self.changed.notify_all()
+
+    def end(self, code=0):
+        got = self.process.wait()
+        self.reader.join()
+        check(got == code, f"exit code {got} in place of {code}", self)
+        return self
+
+    def found(self, pattern):
+        return [match for line in self.lines if (match := re.search(pattern, line))]
+
+    def digest(self):
+        digests = self.found(r"digest (\d+)")
+        check(len(digests) == 1, "no digest, or several", self)
+        return digests[0][1]
+
+    def entries(self):
+        """Of bodies: (slot, rank, ranks, step, process, descriptors, threads)."""
+        pattern = (r"^\[\d+\] enters: slot (\d+) is rank (\d+) of (\d+) from step (\d+), process (\d+) with (\d+) descriptors, "
+                   r"(\d+) threads")
+        return [tuple(map(int, match.groups())) for match in self.found(pattern)]
+
+
+def check(holds, what, job):
+    if not holds:
+        sys.exit("\n".join(job.lines + [f"FAILED: {what}"]))
+
+
+def compare(options, ranks, faults, words=("--max-restarts", "9"), entries=None):
+    """A job whose ranks are replaced has the bits of one that nothing disturbs."""
+    wanted = Job(options, ranks).end().digest()
+    job = Job(options, ranks, faults, words=words).end()
+    check(len(job.found("fails: ")) == len(faults), "not all faults have come", job)
+    check(job.digest() == wanted, "other bits than undisturbed", job)
+    if entries:
+        check(len(job.entries()) == entries, f"{len(job.entries())} entries in place of {entries}", job)
+    return job
+
+
+def replaced(options):
+    """Killed in the body, in its change of parameters (another rank may have done the step), by its own error."""
+    faults = ["1:55:kill", "0:80:kill", "2:120:change", "1:150:throw"]
+    job = compare(options, 3, faults, entries=3 * 5)
+    check(all(entry[2] == 3 for entry in job.entries()), "a group was smaller", job)
+
+
+def two_at_once(options):
+    compare(options, 4, ["1:55:kill", "2:55:kill", "0:90:change", "3:90:change"])
+
+
+def newcomer(options):
+    """A replacement dies as it enters the body, and the source of its state in the same group."""
+    compare(options, 3, ["1:55:kill", "1:56:enter", "0:56:enter"])
+
+
+def stopped(options):
+    """One that is stopped is found by the stall limit, and killed."""
+    job = compare(options, 2, ["1:40:stop"])
+    check(job.found("rank 1 does not answer the others: it is killed"), "its end is not told", job)
+
+
+def shrinks(options):
+    """Without replacements the job goes on with fewer ranks, and the global batch stays."""
+    job = Job(options, 4, ["2:50:kill", "0:80:change", "3:110:kill"]).end()
+    sizes = sorted({entry[2] for entry in job.entries()})
+    check(sizes == [1, 2, 3, 4], f"groups of {sizes} ranks", job)
+    check(job.found("group 4 of the job: 1 ranks, slots 1"), "the last group is not told", job)
+
+
+def below(options):
+    """Fewer ranks than the job needs end it, and the first loss is told."""
+    job = Job(options, 3, ["2:50:kill", "0:80:kill"], words=("--min-ranks", "2")).end(137)
+    check(job.found("1 ranks are left, and the job needs 2"), "the reason is not told", job)
+
+
+def host_lost(options):
+    """The agent of a host dies, and its ranks by it: the job goes on with the other host."""
+    job = Job(options, 4, steps=4000, words=("--max-restarts", "9"))
+    with job.changed:
+        job.changed.wait_for(lambda: ended(job) or len(job.entries()) == 4)
+    rank = next(entry[4] for entry in job.entries() if entry[0] == 3)
+    with open(f"/proc/{rank}/stat") as stat:
+        send(int(stat.read().rsplit(")", 1)[1].split()[1]), signal.SIGKILL)
+    job.end()
+    check(job.found("group 2 of the job: 2 ranks, slots 0, 1"), "the host is not left out", job)
+
+
+def grows(options):
+    """A host that is lost and comes back gets its slots again, at the end of a step."""
+    job = Job(options, 4, steps=6000, words=("--grow", "0.2"))
+    with job.changed:
+        job.changed.wait_for(lambda: ended(job) or len(job.entries()) == 4)
+    rank = next(entry[4] for entry in job.entries() if entry[0] == 3)
+    with open(f"/proc/{rank}/stat") as stat:
+        send(int(stat.read().rsplit(")", 1)[1].split()[1]), signal.SIGKILL)
+    job.end()
+    groups = job.found("group [0-9]+ of the job: 4 ranks, slots 0, 1, 2, 3")
+    check(groups, "the host has not come back", job)
+    check(len(job.found("has come, for slots")) == 1, "it has come several times", job)
+
+
+def drained(options):
+    """A rank that is told of SIGTERM leaves after its step, and none is started in its place."""
+    job = Job(options, 3, ["1:50:term"], words=("--max-restarts", "9")).end()
+    check(job.found("rank 1 on .*: has left the job"), "its leave is not told", job)
+    check(job.found("group 2 of the job: 2 ranks, slots 0, 2"), "the others have not gone on", job)
+
+
+def reforms(options):
+    """200 groups in one process: descriptors and threads stay, and so do the bits."""
+    faults = [f"{step % 2}:{step}:abort" for step in range(100, 300)]
+    wanted = Job(options, 2, steps=400).end().digest()
+    job = Job(options, 2, faults, steps=400).end()
+    check(job.digest() == wanted, "other bits than undisturbed", job)
+    entries = [entry for entry in job.entries() if entry[0] == 0]
+    check(len(entries) == 201, f"{len(entries)} groups in place of 201", job)
+    check(entries[-1][4:] == entries[1][4:], f"from {entries[1]} to {entries[-1]}", job)
+
+
+def alone(options):
+    """Without --elastic the same program runs once, and a failure ends it."""
+    wanted = Job(options, 2).end().digest()
+    check(Job(options, 2, elastic=False).end().digest() == wanted, "other bits", Job(options, 2, elastic=False).end())
+    job = Job(options, 2, ["1:50:kill"], elastic=False).end(137)
+    check(len(job.entries()) == 2, "it has gone on", job)
+
+
+def chaos(options):
+    """Ranks are killed or stopped at random moments, one or two at a time, and some wake up late."""
+    generator = random.Random(options.seed)
+    steps = 400 * options.faults
+    wanted = Job(options, options.ranks, steps=steps).end().digest()
+    job = Job(options, options.ranks, steps=steps, words=("--max-restarts", str(2 * options.faults)))
+    seen = 0
+    for _ in range(options.faults):
+        with job.changed:
+            wanted_entries = seen + options.ranks  # of a new group; none comes if a stopped rank wakes up early
+            job.changed.wait_for(lambda count=wanted_entries: ended(job) or len(job.entries()) >= count, 10)
+            seen = len(job.entries())
+            latest = {entry[0]: entry[4] for entry in job.entries()}
+        for slot in generator.sample(sorted(latest), generator.choice([1, 1, 2])):
+            threading.Event().wait(generator.random() / 4)  # the moment of the fault
+            how = generator.choice([signal.SIGKILL, signal.SIGKILL, signal.SIGSTOP])
+            send(latest[slot], how)
+            if how == signal.SIGSTOP:
+                threading.Timer(6 * generator.random(), send, (latest[slot], signal.SIGCONT)).start()
+    job.end()
+    check(job.digest() == wanted, "other bits than undisturbed", job)
+    check(job.found("gets replacement"), "nothing was broken", job)
+    print(f"{len(job.found('gets replacement'))} replacements, {len(job.found('group [0-9]+ of the job'))} groups more")
+
+
+def times(options):
+    """By hand: prints the time from a kill to the first line of a survivor's next body, and of the replacement's."""
+    for replacements in (0, options.faults):
+        took = []
+        for fault in range(options.faults):
+            job = Job(options, options.ranks, steps=100000, words=("--max-restarts", str(replacements)))
+            with job.changed:
+                job.changed.wait_for(lambda: ended(job) or len(job.entries()) == options.ranks)
+            threading.Event().wait(0.2)  # into the steps
+            begin = time.monotonic()
+            send(next(entry[4] for entry in job.entries() if entry[0] == fault % options.ranks), signal.SIGKILL)
+            with job.changed:
+                job.changed.wait_for(lambda: ended(job) or len(job.entries()) > options.ranks)
+            took.append(time.monotonic() - begin)
+            job.process.terminate()
+            job.process.wait()
+            job.reader.join()
+        took.sort()
+        print(f"{options.ranks} ranks, {'replaced' if replacements else 'fewer'}: median "
+              f"{took[len(took) // 2]:.3f} s, 95 %: {took[int(0.95 * len(took))]:.3f} s, most {took[-1]:.3f} s")
+
+
+def ended(job):
+    return job.process.poll() is not None
+
+
+def send(process, number):
+    try:
+        os.kill(process, number)
+    except ProcessLookupError:
+        pass
+
+
+CASES = (replaced, two_at_once, newcomer, stopped, shrinks, below, host_lost, grows, drained, reforms, alone, chaos, times)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--ronde", required=True)
+    parser.add_argument("--train", required=True)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--faults", type=int, default=6)
+    parser.add_argument("--ranks", type=int, default=3)
+    parser.add_argument("--hosts", help="name:slots,...; default: this one")
+    parser.add_argument("--rsh", default="")
+    parser.add_argument("case", choices=[case.__name__ for case in CASES])
+    options = parser.parse_args()
+    next(case for case in CASES if case.__name__ == options.case)(options)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,242 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tools/run/launcher/membership.h"
+
+#include <algorithm>
+#include <tuple>
+#include <utility>
+
+// Note [Members of an elastic job]
+// A rank whose group has failed, or that has just started, asks the launcher for the next group.
+// Once every process of the job has asked or ended, those that ask make it: the launcher numbers
+// it, tells each its rank, and passes the addresses by which they meet. So there is one decision,
+// in one place, and a part of the job that cannot reach the launcher makes no group of its own: its
+// agent ends it.
+//   rank: ask             the number of its last group (0: none), whether that had started, the slot
+//                         that it blames (-1), and how long it waits for the others
+//   launcher: members     of group `number`: the slots by rank
+//   rank: put             an address, which the launcher passes to all members
+//   launcher: grow        to one member: processes that have come wait for the group after `number`
+//   rank: leave           it will end, and gets no replacement
+//   launcher: void        a member has ended: a start of group `number` that is under way fails
+// A process that does not ask while others do is ended: where one of them blames it, after two
+// seconds, else after their patience. One that wakes up late finds that it was killed.
+
+namespace ronde::tool::launch {
+namespace {
+
+constexpr Clock::duration kBlamedTime = std::chrono::seconds(2);
+constexpr int kMostFailedStarts = 5;
+
+std::string list_of(const std::vector<int>& slots) {
+  std::string text;
+  for (const int slot : slots) text += (text.empty() ? "" : ", ") + std::to_string(slot);
+  return text;
+}
+
+}  // namespace
+
+std::vector<int> Membership::slots_in(Process::State state) const {
+  std::vector<int> slots;
+  for (const auto& [slot, process] : processes_) {
+    if (process.state == state) slots.push_back(slot);
+  }
+  return slots;
+}
+
+bool Membership::is_done() const {
+  return !slots_in(Process::State::Done).empty();
+}
+
+void Membership::tell_members(const Json& message) {
+  for (const auto& [slot, process] : processes_) {
+    const bool lives =
+        process.state == Process::State::Busy || process.state == Process::State::Asking;
+    if (process.is_member && lives) actions_.tell(slot, message);
+  }
+}
+
+void Membership::take(int slot, const Json& message) {
+  if (processes_.empty()) {
+    for (int each = 0; each < rules_.slots; ++each) processes_[each];
+  }
+  if (message.contains("put") && message.at("number") == number_) tell_members(message);
+  Process& process = processes_.at(slot);
+  process.leaves = process.leaves || message.contains("leave");
+  if (!message.contains("ask")) return;
+  process.state = Process::State::Asking;
+  process.asked = message.at("ask");
+  process.asked_at = Clock::now();
+  decide();
+}
+
+bool Membership::end(int slot, End how) {
+  if (!is_used()) return false;
+  Process& process = processes_.at(slot);
+  const bool was_member = std::exchange(process.is_member, false);
+  process.state = how == End::Done ? Process::State::Done : Process::State::Gone;
+  if (was_member) tell_members({{"void", number_}});
+  const bool is_replaced = how == End::Failed && !process.leaves && !process.is_cut_off &&
+                           !is_done() && replaced_ < rules_.replacements;
+  if (is_replaced) {
+    ++replaced_;
+    process = {};
+    actions_.say("slot " + std::to_string(slot) + " gets replacement " +
+                 std::to_string(replaced_) + " of " + std::to_string(rules_.replacements));
+    actions_.replace(slot);
+  }
+  decide();
+  return is_replaced;
+}
+
+void Membership::look() {
+  decide();
+}
+
+/// Forms the next group if all have asked.
+void Membership::decide() {
+  look_at_ = Clock::time_point::max();
+  const std::vector<int> asking = slots_in(Process::State::Asking);
+  if (asking.empty()) return;
+  if (!slots_in(Process::State::Busy).empty()) {
+    ask_to_grow(asking);
+    return await(asking);
+  }
+  if (excludes_cut_off(asking) || excludes_unreachable(asking)) return;
+  const int needed = fewest(asking);
+  if (static_cast<int>(asking.size()) < needed) {
+    actions_.give_up(std::to_string(asking.size()) + " ranks are left, and the job needs " +
+                     std::to_string(needed));
+    return;
+  }
+  announce(asking);
+}
+
+/// A job whose first ranks are done needs no number of ranks for its end.
+int Membership::fewest(const std::vector<int>& asking) const {
+  if (is_done()) return 1;
+  int most = rules_.min_ranks;
+  for (const int slot : asking) {
+    if (rules_.min_ranks > 0) break;
+    most = std::max(most, processes_.at(slot).asked.at("min_ranks").get<int>());
+  }
+  return most;
+}
+
+/// Where all that ask are new, a rank of the group that works is told of them.
+void Membership::ask_to_grow(const std::vector<int>& asking) {
+  const auto is_new = [this](int slot) { return processes_.at(slot).asked.at("number") == 0; };
+  if (number_ == 0 || grows_after_ == number_ || !std::ranges::all_of(asking, is_new)) return;
+  const auto busy = slots_in(Process::State::Busy);
+  const auto is_member = [this](int slot) { return processes_.at(slot).is_member; };
+  if (!std::ranges::all_of(busy, is_member)) return;  // others start
+  grows_after_ = number_;
+  actions_.tell(busy.front(), {{"grow", number_}});
+}
+
+/// Ends processes that the others have waited for, and sets the time of the next look.
+void Membership::await(const std::vector<int>& asking) {
+  const auto now = Clock::now();
+  for (const int slot : slots_in(Process::State::Busy)) {
+    const Process& process = processes_.at(slot);
+    if (!process.is_member || process.was_killed) continue;  // a new one takes the time it takes
+    auto until = Clock::time_point::max();
+    std::string why;
+    for (const int other : asking) {
+      const Process& waiting = processes_.at(other);
+      const bool blames = waiting.asked.at("blames") == slot;
+      const bool is_new = waiting.asked.at("number") == 0;
+      const double patience_s = is_new ? 0 : waiting.asked.at("patience_s").get<double>();
+      if (!blames && patience_s <= 0) continue;
+      const auto limit =
+          waiting.asked_at + (blames ? kBlamedTime : seconds_of(patience_s));
+      if (limit >= until) continue;
+      until = limit;
+      why = blames ? "rank " + std::to_string(slot) + " does not answer the others"
+                   : "rank " + std::to_string(slot) + " has not come to the others within " +
+                         text_of(patience_s) + " s";
+    }
+    if (until <= now) {
+      kill(slot, why);
+    } else {
+      look_at_ = std::min(look_at_, until);
+    }
+  }
+}
+
+void Membership::kill(int slot, const std::string& why) {
+  processes_.at(slot).was_killed = true;
+  actions_.say(why + ": it is killed");
+  actions_.kill(slot);
+}
+
+/// Ranks that can talk to each other name the same rank when their group fails. Where they name
+/// several, a link between them is cut: the most that agree go on, of as many those with the lowest
+/// slot.
+bool Membership::excludes_cut_off(const std::vector<int>& asking) {
+  std::map<int, std::vector<int>> sides;  // by the slot that they blame
+  for (const int slot : asking) {
+    const Json& asked = processes_.at(slot).asked;
+    const int blamed = asked.at("blames");
+    if (asked.at("number") == number_ && asked.at("started") && blamed >= 0) {
+      sides[blamed].push_back(slot);
+    }
+  }
+  if (sides.size() < 2) return false;
+  const auto is_smaller = [](const auto& one, const auto& other) {
+    const auto& [a, b] = std::tie(one.second, other.second);
+    return a.size() != b.size() ? a.size() < b.size() : a.front() > b.front();
+  };
+  const int kept = std::ranges::max_element(sides, is_smaller)->first;
+  for (const auto& [blamed, side] : sides) {
+    for (const int slot : side) {
+      if (blamed == kept) break;
+      processes_.at(slot).state = Process::State::Busy;  // until its end
+      processes_.at(slot).is_cut_off = true;
+      kill(slot, "rank " + std::to_string(slot) + " is cut off from " + list_of(sides.at(kept)));
+    }
+  }
+  return true;
+}
+
+/// Where groups fail to start, the slot that most ranks blame is left out.
+bool Membership::excludes_unreachable(const std::vector<int>& asking) {
+  std::map<int, std::size_t> blamed;
+  for (const int slot : asking) {
+    const Json& asked = processes_.at(slot).asked;
+    if (asked.at("number") != number_ || asked.at("started")) continue;
+    ++blamed[asked.at("blames").get<int>()];
+  }
+  std::size_t votes = 0;
+  for (const auto& [slot, count] : blamed) votes += count;
+  failed_starts_ = number_ > 0 && votes == asking.size() ? failed_starts_ + 1 : 0;
+  if (failed_starts_ > kMostFailedStarts) {
+    actions_.give_up("the ranks have failed to meet " + std::to_string(failed_starts_) + " times");
+    return true;
+  }
+  for (const auto& [slot, count] : blamed) {
+    const bool is_there = std::ranges::find(asking, slot) != asking.end();
+    if (!is_there || 2 * count <= asking.size() || failed_starts_ < 2) continue;
+    processes_.at(slot).state = Process::State::Busy;  // until its end
+    kill(slot, "rank " + std::to_string(slot) + " cannot be reached by the others");
+    return true;
+  }
+  return false;
+}
+
+void Membership::announce(const std::vector<int>& members) {
+  ++number_;
+  if (number_ > 1) {
+    actions_.say("group " + std::to_string(number_) + " of the job: " +
+                 std::to_string(members.size()) + " ranks, slots " + list_of(members));
+  }
+  for (auto& [slot, process] : processes_) process.is_member = false;
+  for (const int slot : members) {
+    processes_.at(slot).is_member = true;
+    processes_.at(slot).state = Process::State::Busy;
+  }
+  for (const int slot : members) {
+    actions_.tell(slot, {{"members", members}, {"number", number_}, {"slot", slot}});
+  }
+}
+
+}  // namespace ronde::tool::launch

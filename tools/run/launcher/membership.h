@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <functional>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "tools/run/base/frames.h"
+#include "tools/run/base/poll.h"
+
+namespace ronde::tool::launch {
+
+/// Decides which ranks of an elastic job make its group: Note [Members of an elastic job]. A slot
+/// is the place of a rank in the job, which its replacement takes over.
+///
+/// Thread-safety: none.
+class Membership {
+ public:
+  struct Actions {
+    std::function<void(int slot, const Json& message)> tell;
+    std::function<void(int slot)> replace;  ///< starts a process in a slot whose last one has ended
+    std::function<void(int slot)> kill;
+    std::function<void(const std::string& why)> give_up;
+    std::function<void(const std::string& text)> say;
+  };
+  struct Rules {
+    int slots = 0;
+    int min_ranks = 0;     ///< 0: what the program asks for
+    int replacements = 0;  ///< how many may be started
+  };
+  Membership(Actions actions, Rules rules) : actions_(std::move(actions)), rules_(rules) {}
+
+  /// Takes a message of the process in `slot`. Throws Json::exception if it makes no sense.
+  void take(int slot, const Json& message);
+  enum class End { Done, Failed, HostLost };
+  /// The process in `slot` has ended. Returns whether another one takes its place.
+  bool end(int slot, End how);
+
+  /// When look() is to be called, if nothing happens before.
+  Clock::time_point next_look() const noexcept { return look_at_; }
+  /// Ends processes that others have waited for too long.
+  void look();
+
+  /// Whether the process in `slot` has said that it leaves the job.
+  bool leaves(int slot) const { return is_used() && processes_.at(slot).leaves; }
+  /// Slots without a process, for which there may be a place on another host.
+  std::vector<int> empty_slots() const { return slots_in(Process::State::Gone); }
+  /// A process is started in an empty slot.
+  void fill(int slot) { processes_.at(slot) = {}; }
+
+  /// Whether a process of the job has asked to be a member, as only elastic programs do.
+  bool is_used() const noexcept { return !processes_.empty(); }
+  /// Whether a rank has come to the end of the program.
+  bool is_done() const;
+
+ private:
+  struct Process {
+    enum class State { Busy, Asking, Done, Gone };
+    State state = State::Busy;
+    Json asked = {};
+    Clock::time_point asked_at{};
+    bool is_member = false;  ///< of the present group
+    bool was_killed = false;
+    bool leaves = false;
+    bool is_cut_off = false;  ///< from other members; it is killed, and not replaced where it was
+  };
+
+  std::vector<int> slots_in(Process::State state) const;
+  void decide();
+  void await(const std::vector<int>& asking);
+  void ask_to_grow(const std::vector<int>& asking);
+  bool excludes_unreachable(const std::vector<int>& asking);
+  bool excludes_cut_off(const std::vector<int>& asking);
+  int fewest(const std::vector<int>& asking) const;
+  void announce(const std::vector<int>& members);
+  void tell_members(const Json& message);
+  void kill(int slot, const std::string& why);
+
+  const Actions actions_;
+  const Rules rules_;
+  std::map<int, Process> processes_;  ///< by slot
+  int number_ = 0;                    ///< of the present group
+  int grows_after_ = 0;               ///< a member of this group was told that others have come
+  int failed_starts_ = 0;             ///< in a row
+  int replaced_ = 0;
+  Clock::time_point look_at_ = Clock::time_point::max();
+};
+
+}  // namespace ronde::tool::launch
