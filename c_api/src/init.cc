@@ -14,6 +14,7 @@
 #include "c_api/src/arguments.h"
 #include "c_api/src/groups.h"
 #include "ronde/build_info.h"
+#include "ronde/reform.h"
 #include "ronde/ronde.h"
 #include "ronde/ronde_c.h"
 
@@ -159,6 +160,27 @@ int ronde_set_stall_callback(ronde_stall_fn fn, void* context) {
 
 int ronde_is_initialized(void) {
   return ronde::is_initialized() ? 1 : 0;
+}
+
+int ronde_is_elastic(void) {
+  return ronde::is_elastic() ? 1 : 0;
+}
+
+int ronde_reform(int min_ranks, int* number, int* slot, int* slots, int* count) {
+  return guarded("ronde_reform", [&] {
+    expect(min_ranks > 0, "min_ranks is less than 1");
+    expect(number != nullptr && slot != nullptr, "number or slot is NULL");
+    expect(count != nullptr, "count is NULL");
+    expect(slots == nullptr || *count >= 0, "count is negative");
+    expect_no_callback();
+    if (!ronde::is_elastic()) ronde::reform();  // throws, and no group is dropped
+    end_of_world("ronde_reform", ronde::kGlobalSet, [&] {
+      const ronde::Members members = ronde::reform({.min_ranks = min_ranks});
+      *number = members.number;
+      *slot = members.own_slot;
+      give_list<int, int>(members.slots, slots, count, [](int each) { return each; });
+    });
+  });
 }
 
 int ronde_abort(const char* text) {

@@ -79,6 +79,22 @@ CASE_ALONE(versions_and_features) {
   CHECK(strcmp(ronde_version(), RONDE_TEST_VERSION) == 0);
 }
 
+/* tests/python/elastic_test.py has the jobs of `ronde run --elastic`. */
+CASE_ALONE(a_job_that_is_not_elastic) {
+  int number = 7, slot = 7, count = 0;
+  CHECK(ronde_is_elastic() == 0);
+  CHECK_INVALID("min_ranks", ronde_reform(0, &number, &slot, NULL, &count));
+  CHECK_INVALID("number or slot is NULL", ronde_reform(1, NULL, &slot, NULL, &count));
+  CHECK_INVALID("count is NULL", ronde_reform(1, &number, &slot, NULL, NULL));
+  CHECK_OK(ronde_init(NULL));
+  CHECK_OK(ronde_group_begin(kSet));
+  CHECK_FAILS(RONDE_E_USAGE, "`ronde run --elastic` has not started",
+              ronde_reform(1, &number, &slot, NULL, &count));
+  CHECK(number == 7 && slot == 7 && ronde_is_initialized());
+  CHECK_OK(ronde_group_cancel());
+  CHECK_OK(ronde_shutdown());
+}
+
 /* Structs of a program that was compiled with another header. The fields after the end of an older
  * struct have their defaults. */
 CASE_ALONE(options_of_other_versions) {

@@ -87,6 +87,19 @@ RONDE_C_API int ronde_shutdown_within(double seconds);
 /** Returns 1 between a ronde_init() that succeeded and ronde_shutdown(), else 0. */
 RONDE_C_API int ronde_is_initialized(void);
 
+/** Returns 1 if `ronde run --elastic` has started this process, else 0. */
+RONDE_C_API int ronde_is_elastic(void);
+/** Ends the group, if this process is in one, and starts the next of an elastic job: in place of
+ * ronde_init(), and again after each RONDE_E_GROUP. Blocks until each process of the job has called
+ * it or ended. Sets, prepared operations and works of the last group are void. The job ends where
+ * fewer than `min_ranks` ranks are left. `number` becomes that of the group, from 1, `slot` the
+ * place of this process in the job, and `slots` that of each rank: places keep their order, and a
+ * replacement takes one over. `count` and `slots` are as in ronde_process_set_ids(); with
+ * RONDE_E_TOO_SMALL the group has started, and all but `slots` is written. RONDE_E_USAGE where
+ * ronde_is_elastic() is 0; for groups that a thread left open as ronde_shutdown(), after the start.
+ */
+RONDE_C_API int ronde_reform(int min_ranks, int* number, int* slot, int* slots, int* count);
+
 /** Fails the group on purpose: every rank gets a RONDE_E_GROUP that has this rank and `text`. */
 RONDE_C_API int ronde_abort(const char* text);
 
