@@ -378,7 +378,6 @@ def mistakes(rank: int, size: int) -> None:
     wrong(lambda: hvd.grouped_reducescatter([torch.ones(3), torch.tensor(1)]), "scalar")
     wrong(lambda: hvd.alltoall(torch.ones(size + 1)), "splits")
     wrong(lambda: hvd.alltoall(torch.ones(size), [2] * size), "splits")
-    ranks.fails(lambda: hvd.elastic, "not yet", error=NotImplementedError)
     if rank == 0:
         first = hvd.allreduce_async(torch.ones(2), name="twice", op=hvd.Sum)
         wrong(lambda: hvd.allreduce_async(torch.ones(2), name="twice"), "twice")
@@ -387,6 +386,41 @@ def mistakes(rank: int, size: int) -> None:
         hvd.barrier()
         first = hvd.allreduce_async(torch.ones(2), name="twice", op=hvd.Sum)
     equal(first.wait(), torch.full((2,), float(size)))
+
+
+def elastic(rank: int, size: int) -> None:
+    """What hvd.elastic does where nothing fails, and where nobody forms new groups."""
+    sampler = hvd.elastic.ElasticSampler(range(10), shuffle=False)
+    state = hvd.elastic.TorchState(sampler=sampler, value=[rank], none=None)
+
+    @hvd.elastic.run
+    def train(state: Any, wanted: list[int]) -> list[int]:
+        equal(torch.tensor(state.value), torch.tensor([0]))
+        state.sampler.record_batch(0, 3)
+        state.commit()
+        state.value.append(1)
+        state.sampler.record_indices([9])
+        state.restore()
+        return wanted
+
+    assert train(state, [7]) == [7] and state.value == [0]
+    assert sampler.state_dict() == {"epoch": 0, "processed_indices": set(range(9))}
+    sampler.reset()
+    assert list(sampler) == [9] and len(sampler) == 1  # on each rank
+    sampler.record_indices([9])
+    sampler.reset()
+    assert list(sampler) == []
+    sampler.set_epoch(rank // 2)
+    assert sampler.remaining_indices == list(range(10))
+    ranks.fails(state.commit, "[0, 0, 1]", error=ValueError)
+    train = hvd.elastic.run(lambda state: hvd.allreduce(torch.ones(3 + rank), name="shape"))
+    ranks.fails(lambda: train(state), "shape", error=hvd.HorovodInternalError)
+
+    @hvd.elastic.run
+    def interrupted(state: Any) -> None:
+        raise hvd.HostsUpdatedInterrupt()
+
+    ranks.fails(lambda: interrupted(state), error=hvd.HostsUpdatedInterrupt)
 
 
 def killed(rank: int, size: int) -> tuple[str, int | None]:
@@ -438,7 +472,7 @@ class HvdTest(unittest.TestCase):
             self.assertIn(text, done.stderr)
 
 
-for _one, _count in ((reductions, 3), (factors, 3), (movements, 3), (handles, 3), (gradients, 3),
+for _one, _count in ((reductions, 3), (factors, 3), (movements, 3), (elastic, 3), (handles, 3), (gradients, 3),
                      (whole_batch, 3), (optimizer_rules, 2), (adasum, 3), (batch_norm, 3),
                      (state, 3), (process_sets, 3), (joins, 3), (mistakes, 3), (interrupted, 2)):
     setattr(HvdTest, f"test_{_one.__name__}",

@@ -9,11 +9,10 @@
 Ranks are started by ``ronde run``, torchrun, srun, or, in a build with MPI, mpiexec.
 """
 
-from typing import NoReturn
-
-from ronde.torch.basics import (HorovodInternalError, ProcessSet, add_process_set,
-                                ccl_built, cross_rank, cross_size, cuda_built, ddl_built,
-                                global_process_set, gloo_built, gloo_enabled, init,
+from ronde.torch import elastic
+from ronde.torch.basics import (HorovodInternalError, HostsUpdatedInterrupt, ProcessSet,
+                                add_process_set, ccl_built, cross_rank, cross_size, cuda_built,
+                                ddl_built, global_process_set, gloo_built, gloo_enabled, init,
                                 is_homogeneous, is_initialized, local_rank, local_size, mpi_built,
                                 mpi_enabled, mpi_threads_supported, nccl_built, rank,
                                 remove_process_set, rocm_built, shutdown, size, start_timeline,
@@ -32,10 +31,3 @@ from ronde.torch.operations import (Adasum, Average, Max, Min, Product, Sum, all
                                     reducescatter_async, sparse_allreduce_async, synchronize)
 from ronde.torch.optimizer import DistributedOptimizer
 from ronde.torch.sync_batch_norm import SyncBatchNorm
-
-
-def __getattr__(name: str) -> NoReturn:
-    if name in ("elastic", "HostsUpdatedInterrupt"):
-        raise NotImplementedError(f"hvd.{name}: not yet. A job that `ronde run --max-restarts N` "
-                                  "starts again continues from its last checkpoint")
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -23,6 +23,17 @@ class HorovodInternalError(RuntimeError):
         self.failed_rank = failed_rank
 
 
+class HostsUpdatedInterrupt(RuntimeError):
+    """hvd.elastic.run() forms a new group and goes on with the state as it is.
+
+    Only programs raise it, on all ranks at the same place. ``skip_sync`` changes nothing.
+    """
+
+    def __init__(self, skip_sync: bool = False) -> None:
+        super().__init__("the program asks for a new group")
+        self.skip_sync = skip_sync
+
+
 def failure(code: int) -> Exception:
     """The exception for a status of the library: ValueError where the call itself is wrong."""
     error = c.Error(code)
@@ -111,7 +122,8 @@ class ProcessSet:
 
 global_process_set = ProcessSet([])
 global_process_set.process_set_id = 0
-generation = 0  # of init(): what was prepared in an earlier one is void
+generation = 0  # of init() and rejoin(): what was prepared in an earlier one is void
+_made: list[ProcessSet] = []  # those of this generation
 
 
 def _known_sets() -> dict[tuple[int, ...], int]:
@@ -140,6 +152,7 @@ def add_process_set(process_set: Union[ProcessSet, Sequence[int]]) -> ProcessSet
     number = ctypes.c_uint32()
     check(lib.ronde_process_set_add(c.ints(one.ranks), len(one.ranks), ctypes.byref(number)))
     one.process_set_id = number.value
+    _made.append(one)
     return one
 
 
@@ -154,6 +167,9 @@ def remove_process_set(process_set: ProcessSet) -> bool:
 
 def init(comm: Any = None, process_sets: Union[Sequence[ProcessSet], str, None] = None) -> None:
     """Joins the ranks that the launcher started; alone without one. Does nothing the second time.
+
+    In a job of `ronde run --elastic` it joins the next group; ``comm`` and ``process_sets`` are a
+    ValueError there.
 
     Args:
         comm: ranks of MPI_COMM_WORLD, or a communicator of mpi4py, that make the group instead;
@@ -184,11 +200,36 @@ def _start(comm: Any, sets: list[list[int]]) -> None:
         options.mpi_comm = ctypes.pointer(ctypes.c_int(comm.py2f()))
     elif comm:
         options.mpi_ranks = c.RankList(c.ints(comm), len(comm))
-    check(lib.ronde_init(ctypes.byref(options)))
+    if not is_elastic():
+        check(lib.ronde_init(ctypes.byref(options)))
+    elif comm or sets:
+        raise ValueError("an elastic job takes neither comm nor process_sets, as its ranks change: "
+                         "use add_process_set() in the function that hvd.elastic.run calls")
+    else:
+        place = ctypes.byref(ctypes.c_int())  # of this rank in the job, which is not asked for
+        check(lib.ronde_reform(1, place, place, None, place))
     if generation == 0:
         atexit.register(_leave)
         os.register_at_fork(after_in_child=lambda: atexit.unregister(_leave))
     generation += 1
+
+
+def is_elastic() -> bool:
+    """Whether `ronde run --elastic` has started this process."""
+    return bool(lib.ronde_is_elastic())
+
+
+def has_failed() -> bool:
+    """Whether the group has failed."""
+    return bool(lib.ronde_failed_rank(0, ctypes.byref(ctypes.c_int())) == c.GROUP)
+
+
+def rejoin() -> None:
+    """Ends the group of an elastic job and joins the next, where process sets are made anew."""
+    while _made:
+        _made.pop().process_set_id = None
+    _start(None, [])
+    global_process_set.ranks = list(range(size()))
 
 
 def _leave() -> None:
