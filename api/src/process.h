@@ -82,7 +82,7 @@ class Process {
   RunReport run_report_;
   RunReport no_report_;  ///< `ronde run` watches the world of init() alone
   const std::shared_ptr<HostedRuntime> default_;
-  std::atomic<bool> is_guest_{false};  ///< of the last init
+  std::atomic<bool> is_guest_{false};     ///< of the last init
   std::atomic<std::uint32_t> starts_{0};  ///< of the world of init()
   std::atomic<std::uint64_t> next_hook_{0};
   std::atomic<int> fork_depth_{kNone};  ///< in the process that made `worlds_`

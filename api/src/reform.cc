@@ -101,8 +101,7 @@ class JobChannel {
   void say(const JobJson& message) const {
     const std::string text = message.dump() + "\n";
     for (std::size_t sent = 0; sent < text.size();) {
-      const ssize_t count =
-          ::send(socket_, text.data() + sent, text.size() - sent, MSG_NOSIGNAL);
+      const ssize_t count = ::send(socket_, text.data() + sent, text.size() - sent, MSG_NOSIGNAL);
       if (count < 0 && errno == EINTR) continue;
       if (count <= 0) lose();
       sent += static_cast<std::size_t>(count);

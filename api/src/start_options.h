@@ -33,9 +33,9 @@ MetRanks meet_within(const RanksOfSet& ranks, const std::string& name,
 /// What init() or a World asks for.
 struct StartRequest {
   InitOptions init = {};
-  std::string name = {};                 ///< RuntimeOptions::world_name
-  std::uint32_t world = 0;               ///< RuntimeOptions::world
-  std::uint32_t sets_before = 0;         ///< RuntimeOptions::sets_before
+  std::string name = {};          ///< RuntimeOptions::world_name
+  std::uint32_t world = 0;        ///< RuntimeOptions::world
+  std::uint32_t sets_before = 0;  ///< RuntimeOptions::sets_before
   /// The most that RONDE_INIT_TIMEOUT_S may be.
   std::chrono::duration<double> longest_meeting = std::chrono::duration<double>::max();
   std::optional<RanksOfSet> ranks = {};  ///< of a World, in place of a way of `init`

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// A program for tests of elastic jobs: elastic_train FOLDER STEPS [SLOT:STEP:HOW ...]. Trains a small
-// net with dropout and batch norm on any number of ranks up to four, and fails unless each sample
-// was seen once in each epoch. The rank in SLOT fails at STEP, once in the job: HOW is kill or stop
-// (in the body), term (it is told to leave), abort (it fails the group and lives), change (killed while the optimizer changes
-// parameters), throw (a user's error), or enter (killed as it enters the body of a group from that
-// step). Rank 0 prints the digest of the parameters in the end.
+// A program for tests of elastic jobs: elastic_train FOLDER STEPS [SLOT:STEP:HOW ...]. Trains a
+// small net with dropout and batch norm on any number of ranks up to four, and fails unless each
+// sample was seen once in each epoch. The rank in SLOT fails at STEP, once in the job: HOW is kill
+// or stop (in the body), term (it is told to leave), abort (it fails the group and lives), change
+// (killed while the optimizer changes parameters), throw (a user's error), or enter (killed as it
+// enters the body of a group from that step). Rank 0 prints the digest of the parameters in the
+// end.
 #include <ronde/torch.h>
 #include <torch/torch.h>
 #include <unistd.h>
@@ -38,7 +39,8 @@ class Training {
   }
 
   int run() {
-    return ronde::elastic::run(state_, {.seed = 7, .drain_signals = {SIGTERM}}, [this] { train(); });
+    return ronde::elastic::run(state_, {.seed = 7, .drain_signals = {SIGTERM}},
+                               [this] { train(); });
   }
 
  private:
@@ -65,7 +67,8 @@ class Training {
       optimizer.zero_grad();
       for (int pass = 0; pass < share.passes; ++pass) backward(share.batch);
       now_ = ronde::allreduce(now_, {.name = "seen", .op = ronde::ReduceOp::Sum});
-      for (const char* const how : {"kill", "stop", "throw", "abort", "term"}) fail_if_wanted(how, state_.step);
+      for (const char* const how : {"kill", "stop", "throw", "abort", "term"})
+        fail_if_wanted(how, state_.step);
       optimizer.step();
       check_samples();
     }
@@ -112,7 +115,8 @@ class Training {
     std::uint64_t hash = 14695981039346656037ULL;
     for (const at::Tensor& parameter : net_->parameters()) {
       const auto* const bytes = static_cast<const unsigned char*>(parameter.const_data_ptr());
-      for (std::size_t i = 0; i < parameter.nbytes(); ++i) hash = (hash ^ bytes[i]) * 1099511628211ULL;
+      for (std::size_t i = 0; i < parameter.nbytes(); ++i)
+        hash = (hash ^ bytes[i]) * 1099511628211ULL;
     }
     return hash;
   }

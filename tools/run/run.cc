@@ -84,9 +84,10 @@ void add_run(CLI::App& app, std::vector<std::string> program, int& exit_code) {
   run.add_option("--backoff", options->backoff_s, "Seconds before a restart, doubled each time")
       ->check(time)
       ->capture_default_str();
-  run.add_flag("--elastic", options->elastic,
-               "The job goes on when a rank ends: --max-restarts is the number of replacements, and\n"
-               "once they are used it goes on with fewer, down to --min-ranks (docs/elastic.md)");
+  run.add_flag(
+      "--elastic", options->elastic,
+      "The job goes on when a rank ends: --max-restarts is the number of replacements, and\n"
+      "once they are used it goes on with fewer, down to --min-ranks (docs/elastic.md)");
   run.add_flag("--agent", options->agent)->group("");  // Note [Launcher and agents]
   options->command = std::move(program);
   run.add_option("program", options->misplaced, "after --: the program and its arguments");

@@ -3,8 +3,8 @@
 
 #include <vector>
 
-/// The groups of an elastic job, one after the other. Programs of LibTorch use ronde/torch/elastic.h,
-/// which also keeps their state; this is below it.
+/// The groups of an elastic job, one after the other. Programs of LibTorch use
+/// ronde/torch/elastic.h, which also keeps their state; this is below it.
 namespace ronde {
 
 /// The ranks of a group of an elastic job.
@@ -28,13 +28,13 @@ bool is_elastic() noexcept;
 /// ronde::init(), and again after each GroupError. Returns once every process of the job has called
 /// it or ended, and those that called it have met. Slots keep their order, ranks are numbered anew.
 /// Process sets, prepared operations and Works of the last group are void. A start in which a rank
-/// is lost is repeated without it. Throws UsageError in a process that `ronde run --elastic` has not
-/// started, or where ronde::init() does; Error if the launcher is gone.
+/// is lost is repeated without it. Throws UsageError in a process that `ronde run --elastic` has
+/// not started, or where ronde::init() does; Error if the launcher is gone.
 Members reform(const ReformOptions& options = {});
 
 /// Whether processes that have come later wait to join this one's group. One rank is told: it calls
-/// ronde::abort() between two steps, and all call reform(). Never blocks; false where the job is not
-/// elastic.
+/// ronde::abort() between two steps, and all call reform(). Never blocks; false where the job is
+/// not elastic.
 bool reform_is_wanted();
 
 /// Leaves the job, which goes on without this process and starts none in its place: in place of

@@ -25,8 +25,7 @@ constexpr std::array<std::string_view, 16> kScriptNames = {
     "RONDE_BUILD",   "RONDE_FAR_LINK",     "RONDE_HOSTS",         "RONDE_JOBS",
     "RONDE_LIBRARY", "RONDE_LINK_BETWEEN", "RONDE_LINK_DELAY_MS", "RONDE_LINK_RATE",
     "RONDE_MINUTES", "RONDE_MPIEXEC",      "RONDE_PYTHON",        "RONDE_RANKS",
-    "RONDE_RESTART", "RONDE_RUN_BOARD",    "RONDE_RUN_CHANNEL",
-    "RONDE_VENV"};
+    "RONDE_RESTART", "RONDE_RUN_BOARD",    "RONDE_RUN_CHANNEL",   "RONDE_VENV"};
 constexpr std::string_view kTestPrefix = "RONDE_TEST_";
 
 /// A value of Horovod's variable that has another text in Ronde. Other values are the same.

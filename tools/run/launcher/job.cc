@@ -264,8 +264,7 @@ void Job::start() {
 void Job::start_on(Link& link) {
   const auto is_it = [&link](const auto& other) { return other.get() == &link; };
   Variables variables = start_variables_;
-  variables["GROUP_RANK"] =
-      std::to_string(std::ranges::find_if(links_, is_it) - links_.begin());
+  variables["GROUP_RANK"] = std::to_string(std::ranges::find_if(links_, is_it) - links_.begin());
   variables["LOCAL_WORLD_SIZE"] = std::to_string(link.ranks.size());
   link.send({{"order", "start"},
              {"words", options_.command},
@@ -392,8 +391,7 @@ void Job::fill_slots() {
     output_.say("host " + probe->host().name + " has come, for slots of the job that are empty");
     send_prepare(*links_.emplace_back(std::move(probe)));
   }
-  look_at_ = empty.empty() ? Clock::time_point::max()
-                           : Clock::now() + seconds_of(options_.grow_s);
+  look_at_ = empty.empty() ? Clock::time_point::max() : Clock::now() + seconds_of(options_.grow_s);
 }
 
 /// Starts ranks on a host that has come while the job was running.

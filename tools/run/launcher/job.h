@@ -131,7 +131,7 @@ class Job {
   Variables start_variables_;  ///< of all ranks
   bool told_to_end_ = false;
   bool starting_are_told_ = false;
-  std::optional<Membership> membership_;  ///< of an elastic job
+  std::optional<Membership> membership_;                  ///< of an elastic job
   Clock::time_point end_at_ = Clock::time_point::max();   ///< survivors had their time
   Clock::time_point lose_at_ = Clock::time_point::max();  ///< agents have not ended their ranks
   Clock::time_point look_at_ = Clock::time_point::max();  ///< for hosts that have come

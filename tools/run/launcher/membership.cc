@@ -11,7 +11,8 @@
 // it, tells each its rank, and passes the addresses by which they meet. So there is one decision,
 // in one place, and a part of the job that cannot reach the launcher makes no group of its own: its
 // agent ends it.
-//   rank: ask             the number of its last group (0: none), whether that had started, the slot
+//   rank: ask             the number of its last group (0: none), whether that had started, the
+//   slot
 //                         that it blames (-1), and how long it waits for the others
 //   launcher: members     of group `number`: the slots by rank
 //   rank: put             an address, which the launcher passes to all members
@@ -80,8 +81,8 @@ bool Membership::end(int slot, End how) {
   if (is_replaced) {
     ++replaced_;
     process = {};
-    actions_.say("slot " + std::to_string(slot) + " gets replacement " +
-                 std::to_string(replaced_) + " of " + std::to_string(rules_.replacements));
+    actions_.say("slot " + std::to_string(slot) + " gets replacement " + std::to_string(replaced_) +
+                 " of " + std::to_string(rules_.replacements));
     actions_.replace(slot);
   }
   decide();
@@ -147,8 +148,7 @@ void Membership::await(const std::vector<int>& asking) {
       const bool is_new = waiting.asked.at("number") == 0;
       const double patience_s = is_new ? 0 : waiting.asked.at("patience_s").get<double>();
       if (!blames && patience_s <= 0) continue;
-      const auto limit =
-          waiting.asked_at + (blames ? kBlamedTime : seconds_of(patience_s));
+      const auto limit = waiting.asked_at + (blames ? kBlamedTime : seconds_of(patience_s));
       if (limit >= until) continue;
       until = limit;
       why = blames ? "rank " + std::to_string(slot) + " does not answer the others"

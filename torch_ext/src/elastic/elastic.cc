@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Note [Forward, never back]
 // An allreduce gives all ranks the same bits, the optimizer steps once all gradients of its step
-// are there, and no rank completes step N+1 before all have sent the gradients of N+1, which they do
-// after step N. So survivors of a failure are at most one step apart, and each holds, between two
-// steps, the state of its last one. If one has completed the step in which the failure came, all
-// gradients were in it, those of the lost rank too: the others take its state. Else all repeat the
-// step. Nothing is copied for that but buffers, which forward changes, and no message is sent.
+// are there, and no rank completes step N+1 before all have sent the gradients of N+1, which they
+// do after step N. So survivors of a failure are at most one step apart, and each holds, between
+// two steps, the state of its last one. If one has completed the step in which the failure came,
+// all gradients were in it, those of the lost rank too: the others take its state. Else all repeat
+// the step. Nothing is copied for that but buffers, which forward changes, and no message is sent.
 // Generators are seeded before each step, and the sampler's place is that of the last step.
 #include "ronde/torch/elastic.h"
 
@@ -219,8 +219,8 @@ void State::Impl::resume(const std::function<std::int64_t()>& load) {
 
 /// Returns the ranks that have the state of the last step; none if all have just started.
 std::vector<int> State::Impl::holders() {
-  const at::Tensor mine = at::tensor({step_, std::int64_t{has_state_}, std::int64_t{is_whole_}},
-                                     at::kLong);
+  const at::Tensor mine =
+      at::tensor({step_, std::int64_t{has_state_}, std::int64_t{is_whole_}}, at::kLong);
   const at::Tensor all = allgather(mine.unsqueeze(0), {.name = "ronde::elastic/steps"});
   const auto rows = all.accessor<std::int64_t, 2>();
   std::int64_t newest = -1;
@@ -260,8 +260,8 @@ void State::Impl::receive(const std::vector<int>& holding) {
   step_ = std::get<Numbers>(inventory).back();
   detail::Statement ready;
   std::vector<Sent> tensors;
-  ready.problem = detail::problem_of(
-      [&] { tensors = holds ? list_tensors(objects_) : room_for(inventory); });
+  ready.problem =
+      detail::problem_of([&] { tensors = holds ? list_tensors(objects_) : room_for(inventory); });
   ready.lines.push_back(std::to_string(objects_.size()) + " objects");
   for (const detail::NamedObject& named : objects_) ready.lines.push_back(named.name);
   detail::agree(kSubject, ready, kGlobalSet, {.advice = "Give State the same objects everywhere"});
@@ -304,7 +304,8 @@ void State::Impl::begin(const void* optimizer, const DistributedOptimizerOptions
            "checkpoints and `ronde run --max-restarts` without --elastic");
   }
   if (!(options.process_set == kGlobalSet)) {
-    refuse("its optimizer is one of all ranks, and \"" + options.name + "\" is one of a process set");
+    refuse("its optimizer is one of all ranks, and \"" + options.name +
+           "\" is one of a process set");
   }
   if (optimizer_ != nullptr && optimizer_ != optimizer) {
     refuse(
@@ -327,7 +328,8 @@ void State::Impl::commit(int passes) {
   counters_->nanoseconds += static_cast<std::uint64_t>(
       std::chrono::nanoseconds(std::chrono::steady_clock::now() - begin).count());
   if (is_drained_ && is_elastic() && detail::StopSignals::requested()) throw Drained();
-  if (reform_is_wanted()) abort("ranks that have come wait to join, at step " + std::to_string(step_));
+  if (reform_is_wanted())
+    abort("ranks that have come wait to join, at step " + std::to_string(step_));
 }
 
 /// A loader takes the same number of batches ahead after each step, if the loop uses one in each
@@ -381,7 +383,8 @@ void run_once(State& state, const Options& options, const std::function<void()>&
 
 int run(State& state, const Options& options, const std::function<void()>& body) {
   if (is_elastic() && is_initialized()) {
-    refuse("the program has called ronde::init(), which run() does in an elastic job: leave it out");
+    refuse(
+        "the program has called ronde::init(), which run() does in an elastic job: leave it out");
   }
   const Observed observed(state.impl());
   const detail::StopSignals told(is_elastic() ? options.drain_signals : std::vector<int>(),
@@ -391,14 +394,14 @@ int run(State& state, const Options& options, const std::function<void()>& body)
       run_once(state, options, body);
       return 0;
     } catch (const Drained&) {
-      detail::rank_log(kGlobalSet).info("leaves the job after step " + std::to_string(state.step) +
-                                        ", as it was told to");
+      detail::rank_log(kGlobalSet)
+          .info("leaves the job after step " + std::to_string(state.step) + ", as it was told to");
       leave_job();
       return 0;
     } catch (const GroupError& error) {
       if (!is_elastic()) throw;
-      detail::rank_log(kGlobalSet).info("goes on from step " + std::to_string(state.step) + " after: " +
-                              error.what());
+      detail::rank_log(kGlobalSet)
+          .info("goes on from step " + std::to_string(state.step) + " after: " + error.what());
     }
   }
 }

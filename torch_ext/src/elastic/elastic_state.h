@@ -15,7 +15,7 @@
 #include "ronde/torch/elastic.h"
 #include "torch_ext/src/checkpoint/loader.h"
 #include "torch_ext/src/common/counters.h"
-#include "torch_ext/src/elastic/step_observer.h"
+#include "torch_ext/src/optimizer/step_observer.h"
 #include "torch_ext/src/training/sampler_ledger.h"
 
 namespace ronde::elastic {
@@ -44,7 +44,7 @@ class State::Impl final : public detail::StepObserver {
   struct Sampler {
     std::string name;
     DistributedSampler* sampler;
-    EpochPlace place = {};           ///< behind the batches of the steps
+    EpochPlace place = {};                  ///< behind the batches of the steps
     std::optional<std::size_t> ahead = {};  ///< batches that the loader takes ahead
   };
 
@@ -60,11 +60,11 @@ class State::Impl final : public detail::StepObserver {
   std::vector<detail::NamedObject> objects_;
   std::vector<Sampler> samplers_;
   std::vector<std::function<void()>> after_step_;
-  bool has_state_ = false;  ///< this process was in a group
-  bool is_whole_ = true;    ///< the objects are those of step_
-  const void* optimizer_ = nullptr;  ///< that steps in this group
+  bool has_state_ = false;                             ///< this process was in a group
+  bool is_whole_ = true;                               ///< the objects are those of step_
+  const void* optimizer_ = nullptr;                    ///< that steps in this group
   std::shared_ptr<detail::ElasticCounters> counters_;  ///< of this group
-  bool is_drained_ = false;          ///< by signals
+  bool is_drained_ = false;                            ///< by signals
   std::uint64_t seed_ = 0;
   int slot_ = 0;
   /// Buffers, such as those of batch norms, and their values at the end of the last step.

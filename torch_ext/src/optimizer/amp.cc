@@ -18,9 +18,9 @@
 #include "ronde/error.h"
 #include "ronde/ronde.h"
 #include "torch_ext/src/common/tensor_request.h"
-#include "torch_ext/src/elastic/step_observer.h"
 #include "torch_ext/src/gradients/gradient_exchange.h"
 #include "torch_ext/src/gradients/gradient_reducer.h"
+#include "torch_ext/src/optimizer/step_observer.h"
 
 namespace ronde {
 namespace {

@@ -17,11 +17,11 @@
 #include "ronde/torch/collectives.h"
 #include "torch_ext/src/common/agreement.h"
 #include "torch_ext/src/common/tensor_request.h"
-#include "torch_ext/src/elastic/step_observer.h"
 #include "torch_ext/src/gradients/gradient_exchange.h"
 #include "torch_ext/src/gradients/gradient_reducer.h"
 #include "torch_ext/src/gradients/optimizer_parameters.h"
 #include "torch_ext/src/optimizer/delta_exchange.h"
+#include "torch_ext/src/optimizer/step_observer.h"
 
 namespace ronde {
 namespace detail {

@@ -62,8 +62,8 @@ struct DistributedSampler::State {
   std::size_t end = 0;
   std::size_t taken = 0;  // by this rank
   std::vector<std::size_t> order;
-  bool is_recorded = false;             // by a SamplerLedger
-  std::deque<EpochPlace> dealt;         // places behind batches that no step has used
+  bool is_recorded = false;      // by a SamplerLedger
+  std::deque<EpochPlace> dealt;  // places behind batches that no step has used
 
   // The ranks are those of the group that there is now: elastic jobs have several.
   void find_ranks() {

@@ -48,7 +48,8 @@ class DistributedSampler : public torch::data::samplers::Sampler<std::vector<std
 
   /// Starts the next epoch (the loader's begin() calls this), or the one that set_epoch or load
   /// asked for. `new_size` replaces the size of the dataset. Call it before next(). In an elastic
-  /// job the ranks are those of the present group; before the first, the sampler may be constructed.
+  /// job the ranks are those of the present group; before the first, the sampler may be
+  /// constructed.
   void reset(std::optional<std::size_t> new_size = std::nullopt) override;
 
   /// Returns up to `batch_size` indices of this rank; nullopt at the end of the epoch.

@@ -67,8 +67,8 @@ struct Options {
   /// Before each step LibTorch's generators are seeded from this, the rank's slot and the step, so
   /// that a step that is repeated draws the same numbers.
   std::uint64_t seed = 0;
-  /// Signals, such as {SIGTERM}, after which a rank of an elastic job leaves at the end of its step:
-  /// run() returns, and the others go on without it. Not those that stop the whole job
+  /// Signals, such as {SIGTERM}, after which a rank of an elastic job leaves at the end of its
+  /// step: run() returns, and the others go on without it. Not those that stop the whole job
   /// (CheckpointOptions::stop_signals).
   std::vector<int> drain_signals = {};
   /// Called on all ranks of a group where none has a state, as when the job begins: loads the
