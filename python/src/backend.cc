@@ -11,7 +11,6 @@
 
 #include <algorithm>
 #include <cctype>
-#include <cstdio>
 #include <limits>
 #include <optional>
 #include <random>
@@ -28,40 +27,28 @@ using std::chrono::milliseconds;
 /// How long shutdown() waits for ranks that are still at work, or never call it.
 constexpr milliseconds kShutdownLimit{30'000};
 
-using Bytes = std::vector<std::uint8_t>;
-
-/// Returns the name of a world: at most 40 characters, the last 16 of them random, so that it is
-/// unique in every process that the ranks live in.
+/// Returns the name of a world: at most 40 characters, the last of them random digits, so that it
+/// is unique in every process that the ranks live in.
 std::string new_name(const std::string& group) {
   std::string name = "c10d.";
-  for (const char letter : group.substr(0, 18)) name += std::isalnum(letter) != 0 ? letter : '_';
+  for (const char letter : group.substr(0, 12)) name += std::isalnum(letter) != 0 ? letter : '_';
   std::random_device random;
-  char number[18];
-  std::snprintf(number, sizeof number, ".%08x%08x", random(), random());
-  return name + number;
+  return name + '.' + std::to_string(random()) + std::to_string(random());
 }
 
-/// What rank 0 has chosen for this start.
-struct Chosen {
-  std::string name;  ///< of the world
-  milliseconds timeout;
-};
-
-/// The store may hold the choices of earlier starts: ranks count theirs, each its own, and equal
-/// counts belong to one start.
-Chosen agree_on_start(c10d::Store& store, int rank, const std::string& group,
-                      milliseconds timeout) {
+/// Returns the name of the world and the longest time-out, which rank 0 chooses. The store may hold
+/// the choices of earlier starts: ranks count theirs, each its own, and equal counts belong to one
+/// start.
+std::pair<std::string, milliseconds> agree_on_start(c10d::Store& store, int rank,
+                                                    const c10d::Backend::Options& options) {
   const auto count = store.add("ronde/starts/" + std::to_string(rank), 1);
   const std::string key = "ronde/start/" + std::to_string(count);
   if (rank == 0) {
-    const Chosen chosen{new_name(group), timeout};
-    const std::string text = chosen.name + ' ' + std::to_string(timeout.count());
-    store.set(key, Bytes(text.begin(), text.end()));
-    return chosen;
+    store.set(key, new_name(options.group_name) + ' ' + std::to_string(options.timeout.count()));
   }
-  const Bytes text = store.get(key);
-  const auto space = std::find(text.begin(), text.end(), ' ');
-  return {{text.begin(), space}, milliseconds(std::stoll(std::string(space, text.end())))};
+  const std::string text = store.get_to_str(key);
+  const auto space = text.find(' ');
+  return {text.substr(0, space), milliseconds(std::stoll(text.substr(space)))};
 }
 
 /// Adds `part` to the calls that `whole` stands for. The profiler gets one event, with the title of
@@ -75,34 +62,26 @@ void append(Started& whole, Started& part) {
   add(*whole.tensors, *part.tensors);
   whole.sequence = part.sequence;
   if (whole.title != nullptr) part.title = nullptr;
-  if (!part.check) return;
-  whole.check = [first = std::move(whole.check), then = part.check] {
-    if (first) first();
-    then();
-  };
 }
 
 /// Makes the world of a group, whose ranks meet in `store`.
 std::unique_ptr<World> start_world(c10::intrusive_ptr<c10d::Store> store, int rank, int size,
                                    const c10d::Backend::Options& options) {
-  const auto [name, timeout] = agree_on_start(*store, rank, options.group_name, options.timeout);
+  const auto [name, timeout] = agree_on_start(*store, rank, options);
   KeyValueStart start;
   start.rank = rank;
   start.size = size;
   start.prefix = "ronde/" + name;
-  start.put = [store](const std::string& key, const std::string& value) {
-    store->set(key, Bytes(value.begin(), value.end()));
-  };
+  start.put = [store](const std::string& key, const std::string& value) { store->set(key, value); };
   start.get = [store](const std::string& key) -> std::optional<std::string> {
     if (!store->check({key})) return std::nullopt;
-    const Bytes value = store->get(key);
-    return std::string(value.begin(), value.end());
+    return store->get_to_str(key);
   };
   try {
     return std::make_unique<World>(
         name, InitOptions{.key_value = std::move(start), .longest_timeout = timeout});
-  } catch (const Error&) {
-    std::rethrow_exception(as_torch_error(std::current_exception()));
+  } catch (const Error& e) {
+    throw torch_error(e);
   }
 }
 
@@ -129,11 +108,14 @@ Backend::~Backend() {
   state_->completions->close();
 }
 
-void Backend::describe(Call& call, Collective kind, const at::Tensor& like, Counts shape) {
+void Backend::describe(Call& call, Collective kind, const at::Tensor& output,
+                       const at::Tensor& input, Counts shape) {
   call.request.kind = kind;
-  call.request.dtype = elements_of(like).dtype;
+  call.request.dtype = elements_of(input).dtype;
   call.request.shape = std::move(shape);
-  set_device(call.request, like);
+  call.request.input = input.const_data_ptr();
+  call.request.output = output.mutable_data_ptr();
+  set_device(call.request, input);
 }
 
 Work Backend::submit(Request request, milliseconds timeout) {
@@ -142,36 +124,27 @@ Work Backend::submit(Request request, milliseconds timeout) {
   request.caller_orders = !is_point_to_point(request.kind);
   try {
     return ronde::submit(std::move(request));
-  } catch (const Error&) {
-    std::rethrow_exception(as_torch_error(std::current_exception()));
+  } catch (const Error& e) {
+    throw torch_error(e);
   }
 }
 
 Backend::WorkPtr Backend::start(Call call) {
-  if (::getpid() != process_) {  // where another thread may have held a mutex
-    C10_THROW_ERROR(DistBackendError, "ronde: a child of fork() cannot use its parent's groups");
-  }
+  TORCH_CHECK_WITH(DistBackendError, ::getpid() == process_,  // else a mutex may be held for ever
+                   "ronde: a child of fork() cannot use its parent's groups");
   bury_tensors();
   List used = call.inputs;
   used.insert(used.end(), call.outputs.begin(), call.outputs.end());
   used.insert(used.end(), call.others.begin(), call.others.end());
-  Started started{.type = call.type,
-                  .title = call.title,
-                  .inputs = std::move(call.inputs),
-                  .outputs = std::move(call.outputs),
-                  .tensors = keep(std::move(used))};
-  call.request.keep_alive = started.tensors;
+  call.request.keep_alive = call.tensors = keep(std::move(used));
   std::unique_lock lock(order_);
   Started* const whole = coalesced();
   const bool waits = call.request.caller_waits = !call.is_async && whole == nullptr;
-  started.sequence = c10d::isP2POp(call.type) ? sequence_.load() : ++sequence_;
-  started.parts = {submit(std::move(call.request), call.timeout)};
-  if (call.check) {
-    started.check = [check = std::move(call.check), work = started.parts.front()] { check(work); };
-  }
-  if (whole != nullptr) append(*whole, started);
+  call.sequence = c10d::isP2POp(call.type) ? sequence_.load() : ++sequence_;
+  call.parts = {{submit(std::move(call.request), call.timeout), std::move(call.check)}};
+  if (whole != nullptr) append(*whole, call);
   lock.unlock();
-  auto work = c10::make_intrusive<StartedWork>(getRank(), std::move(started), state_->completions);
+  auto work = c10::make_intrusive<StartedWork>(getRank(), std::move(call), state_->completions);
   if (waits) work->wait(kNoTimeout);
   return work;
 }
@@ -247,12 +220,9 @@ bool Backend::supportsTensorAlloc(c10::DeviceIndex /*device*/) {
 }
 
 std::int64_t Backend::greatest(std::int64_t mine) {
-  at::Tensor number = at::full({}, mine, at::kLong);
-  List tensors{number};
-  c10d::AllreduceOptions opts;
-  opts.reduceOp = c10d::ReduceOp::MAX;
-  allreduce(tensors, opts)->wait(kNoTimeout);
-  return number.item<std::int64_t>();
+  List tensors{at::full({}, mine, at::kLong)};
+  allreduce(tensors, {.reduceOp = c10d::ReduceOp::MAX})->wait(kNoTimeout);
+  return tensors.front().item<std::int64_t>();
 }
 
 /// Finds the lowest offset that is free on every rank: each searches from the highest that any has
@@ -262,29 +232,25 @@ at::Tensor Backend::allocateTensor(long size, at::TensorOptions options) {
   const auto bytes = static_cast<std::size_t>(size) * options.dtype().itemsize();
   const std::shared_ptr<SymmetricHeap> heap = state_->heap;
   std::int64_t highest = 0;
-  const bool is_wanted = heap && bytes > 0 && options.device().is_cpu();
-  for (bool placed = false; is_wanted && !placed;) {
+  while (heap && bytes > 0 && options.device().is_cpu()) {
     const auto place = heap->find(bytes, static_cast<std::size_t>(highest));
     const std::int64_t mine = place ? static_cast<std::int64_t>(*place) : kNone;
     highest = greatest(mine);
     if (highest == kNone) break;
     const auto offset = static_cast<std::size_t>(highest);
-    placed = mine == highest && heap->reserve(offset, bytes);
-    const bool placed_on_all = greatest(placed ? 0 : 1) == 0;
-    if (placed_on_all) {
+    const bool placed = mine == highest && heap->reserve(offset, bytes);
+    if (greatest(placed ? 0 : 1) == 0) {
       return at::from_blob(
           heap->own(offset), {size}, [heap, offset](void*) { heap->release(offset); }, options);
     }
     if (placed) heap->release(offset);
-    placed = false;
   }
   return at::empty({size}, options);
 }
 
 c10d::ErrorType Backend::getError() {
   try {
-    const std::exception_ptr failure = runtime_of(set_).failure();
-    return failure ? c10d::ErrorType::REMOTE_ERROR : c10d::ErrorType::SUCCESS;
+    return runtime_of(set_).failure() ? c10d::ErrorType::REMOTE_ERROR : c10d::ErrorType::SUCCESS;
   } catch (const NotInitializedError&) {
     return c10d::ErrorType::COMM_ERROR;
   }
@@ -293,8 +259,7 @@ c10d::ErrorType Backend::getError() {
 void Backend::abort() {
   try {
     runtime_of(set_).abort("torch.distributed's abort() was called");
-  } catch (const NotInitializedError&) {
-    return;  // it was shut down
+  } catch (const NotInitializedError&) {  // it was shut down
   }
 }
 
@@ -302,8 +267,7 @@ void Backend::shutdown() {
   if (::getpid() != process_) return;
   try {
     state_->world->shutdown(std::min<std::chrono::nanoseconds>(kShutdownLimit, options_->timeout));
-  } catch (const Error&) {
-    return;  // the group has failed: its operations have said so, and so has the log
+  } catch (const Error&) {  // the group has failed: its operations have said so, and so has the log
   }
 }
 

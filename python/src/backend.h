@@ -21,6 +21,10 @@
 
 namespace ronde::c10d_backend {
 
+using List = std::vector<at::Tensor>;
+using Lists = std::vector<List>;
+using Counts = std::vector<std::int64_t>;
+
 /// The backend "ronde" of torch.distributed: one group of c10d, which is a world of Ronde's.
 ///
 /// Thread-safety: every member may be called from any thread. Collectives match in the order of
@@ -42,9 +46,6 @@ class Backend final : public c10d::Backend {
   void setTimeout(std::chrono::milliseconds timeout) override { options_->timeout = timeout; }
 
   using WorkPtr = c10::intrusive_ptr<c10d::Work>;
-  using List = std::vector<at::Tensor>;
-  using Lists = std::vector<std::vector<at::Tensor>>;
-  using Counts = std::vector<std::int64_t>;
 
   WorkPtr broadcast(List& tensors, const c10d::BroadcastOptions& opts) override;
   WorkPtr allreduce(List& tensors, const c10d::AllreduceOptions& opts) override;
@@ -103,20 +104,17 @@ class Backend final : public c10d::Backend {
 
  private:
   /// One call, before it is started.
-  struct Call {
-    c10d::OpType type;
-    const char* title;  ///< "ronde:all_reduce", for the profiler and errors
+  struct Call : Started {
     std::chrono::milliseconds timeout = c10d::kUnsetTimeout;
     bool is_async = true;
     Request request = {};
-    List inputs = {};
-    List outputs = {};
-    List others = {};  ///< tensors that are used, beside these
+    List others = {};  ///< tensors that are used, beside inputs and outputs
     std::function<void(const Work&)> check = {};
   };
 
-  static void describe(Call& call, Collective kind, const at::Tensor& like, Counts shape);
-  static void describe_allgather(Call& call, const at::Tensor& output, const at::Tensor& input);
+  static void describe(Call& call, Collective kind, const at::Tensor& output,
+                       const at::Tensor& input, Counts shape);
+  static void describe_in_place(Call& call, Collective kind, const List& tensors);
   static void describe_exchange(Call& call, const at::Tensor& output, const at::Tensor& input,
                                 std::int64_t row, Counts received, Counts sent);
   WorkPtr start(Call call);

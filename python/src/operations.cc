@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // The operations of the backend: each checks its tensors and describes itself to the engine.
 #include <ATen/Functions.h>
+#include <c10/util/accumulate.h>
 
 #include <algorithm>
-#include <numeric>
 #include <string>
 #include <utility>
 
@@ -16,8 +16,6 @@ namespace {
 
 using c10d::OpType;
 using std::chrono::milliseconds;
-using List = std::vector<at::Tensor>;
-using Counts = std::vector<std::int64_t>;
 
 const at::Tensor& only(const char* call, const List& tensors) {
   TORCH_CHECK_VALUE(tensors.size() == 1, call, ": one tensor is needed, not ", tensors.size());
@@ -35,10 +33,6 @@ const List& only_list(const char* call, const std::vector<List>& lists, int rank
 bool are_equally_large(const List& tensors, const at::Tensor& like) {
   return std::all_of(tensors.begin(), tensors.end(),
                      [&](const at::Tensor& tensor) { return tensor.numel() == like.numel(); });
-}
-
-std::int64_t sum(const Counts& values) {
-  return std::accumulate(values.begin(), values.end(), std::int64_t{0});
 }
 
 Counts parts_of_each(const List& tensors) {
@@ -65,29 +59,31 @@ constexpr std::int64_t kBarrierTag = std::int64_t{1} << 40;
 
 }  // namespace
 
-Backend::WorkPtr Backend::broadcast(List& tensors, const c10d::BroadcastOptions& opts) {
-  Call call{OpType::BROADCAST, "ronde:broadcast", opts.timeout, opts.asyncOp};
+/// A call on one tensor, which is its input and its output.
+void Backend::describe_in_place(Call& call, Collective kind, const List& tensors) {
   const at::Tensor& tensor = only(call.title, tensors);
-  describe(call, Collective::Broadcast, tensor, {parts_in(tensor)});
-  call.request.input = call.request.output = tensor.mutable_data_ptr();
-  call.request.root = static_cast<int>(opts.rootRank);
+  describe(call, kind, tensor, tensor, {parts_in(tensor)});
   call.inputs = call.outputs = tensors;
+}
+
+Backend::WorkPtr Backend::broadcast(List& tensors, const c10d::BroadcastOptions& opts) {
+  Call call{{OpType::BROADCAST, "ronde:broadcast"}, opts.timeout, opts.asyncOp};
+  describe_in_place(call, Collective::Broadcast, tensors);
+  call.request.root = static_cast<int>(opts.rootRank);
   return start(std::move(call));
 }
 
 Backend::WorkPtr Backend::allreduce(List& tensors, const c10d::AllreduceOptions& opts) {
   if (tensors.size() == 1 && tensors.front().is_sparse()) return allreduce_sparse(tensors, opts);
-  Call call{OpType::ALLREDUCE, "ronde:all_reduce", opts.timeout, opts.asyncOp};
-  const at::Tensor& tensor = only(call.title, tensors);
-  describe(call, Collective::Allreduce, tensor, {parts_in(tensor)});
+  Call call{{OpType::ALLREDUCE, "ronde:all_reduce"}, opts.timeout, opts.asyncOp};
+  describe_in_place(call, Collective::Allreduce, tensors);
+  const at::Tensor& tensor = tensors.front();
   set_reduction(call.request, opts.reduceOp, tensor);
-  call.request.input = call.request.output = tensor.mutable_data_ptr();
   // Where a rank passes a part, such as a gradient in a bucket, others may pass ordinary memory.
   call.request.symmetric =
       state_->heap && tensor.is_cpu() && tensor.nbytes() == tensor.storage().nbytes() &&
       opts.reduceOp != c10d::ReduceOp::PREMUL_SUM &&
       state_->heap->offset_of(call.request.output, tensor.nbytes()).has_value();
-  call.inputs = call.outputs = tensors;
   return start(std::move(call));
 }
 
@@ -101,20 +97,17 @@ Backend::WorkPtr Backend::allreduce_coalesced(List& tensors,
 }
 
 Backend::WorkPtr Backend::reduce(List& tensors, const c10d::ReduceOptions& opts) {
-  Call call{OpType::REDUCE, "ronde:reduce", opts.timeout, opts.asyncOp};
-  const at::Tensor& tensor = only(call.title, tensors);
-  describe(call, Collective::Reduce, tensor, {parts_in(tensor)});
-  set_reduction(call.request, opts.reduceOp, tensor);
-  call.request.input = tensor.const_data_ptr();
-  if (opts.rootRank == getRank()) call.request.output = tensor.mutable_data_ptr();
+  Call call{{OpType::REDUCE, "ronde:reduce"}, opts.timeout, opts.asyncOp};
+  describe_in_place(call, Collective::Reduce, tensors);
+  set_reduction(call.request, opts.reduceOp, tensors.front());
+  if (opts.rootRank != getRank()) call.request.output = nullptr;
   call.request.root = static_cast<int>(opts.rootRank);
-  call.inputs = call.outputs = tensors;
   return start(std::move(call));
 }
 
 Backend::WorkPtr Backend::allgather(Lists& outputs, List& inputs,
                                     const c10d::AllgatherOptions& opts) {
-  Call call{OpType::ALLGATHER, "ronde:all_gather", opts.timeout, opts.asyncOp};
+  Call call{{OpType::ALLGATHER, "ronde:all_gather"}, opts.timeout, opts.asyncOp};
   const List& list = only_list(call.title, outputs, getSize());
   const at::Tensor input = row_major(only(call.title, inputs));
   check_like(call.title, list, input, false);
@@ -128,7 +121,7 @@ Backend::WorkPtr Backend::allgather(Lists& outputs, List& inputs,
     });
   }
   const Flat flat(list);
-  describe_allgather(call, flat.tensor(), input);
+  describe(call, Collective::Allgather, flat.tensor(), input, {1, parts_in(input)});
   call.request.finish = flat.spill();
   call.inputs = {input};
   call.outputs = list;
@@ -136,25 +129,17 @@ Backend::WorkPtr Backend::allgather(Lists& outputs, List& inputs,
   return start(std::move(call));
 }
 
-/// The row makes the engine compare the sizes of the ranks.
-void Backend::describe_allgather(Call& call, const at::Tensor& output, const at::Tensor& input) {
-  describe(call, Collective::Allgather, input, {1, parts_in(input)});
-  call.request.input = input.const_data_ptr();
-  call.request.output = output.mutable_data_ptr();
-}
-
 Backend::WorkPtr Backend::_allgather_base(at::Tensor& output, at::Tensor& input,
                                           const c10d::AllgatherOptions& opts) {
-  Call call{OpType::_ALLGATHER_BASE, "ronde:_all_gather_base", opts.timeout, opts.asyncOp};
-  check_tensor(call.title, input);
+  Call call{{OpType::_ALLGATHER_BASE, "ronde:_all_gather_base"}, opts.timeout, opts.asyncOp};
   check_tensor(call.title, output, true);
-  TORCH_CHECK_TYPE(output.scalar_type() == input.scalar_type(),
-                   "output tensor must have the same type as input tensor");
+  check_like(call.title, {input}, output, false);
   TORCH_CHECK_VALUE(output.numel() == input.numel() * getSize(),
                     "output tensor size must be equal to world_size times input tensor size");
   call.inputs = {row_major(input)};
   call.outputs = {output};
-  describe_allgather(call, output, call.inputs.front());
+  // A row, so that the engine compares the sizes of the ranks.
+  describe(call, Collective::Allgather, output, call.inputs.front(), {1, parts_in(input)});
   return start(std::move(call));
 }
 
@@ -184,15 +169,15 @@ Backend::WorkPtr Backend::allgather_coalesced(Lists& outputs, List& inputs,
 /// rank expects.
 void Backend::describe_exchange(Call& call, const at::Tensor& output, const at::Tensor& input,
                                 std::int64_t row, Counts received, Counts sent) {
-  describe(call, Collective::Alltoall, input, {sum(sent), row});
-  call.request.input = input.const_data_ptr();
+  describe(call, Collective::Alltoall, output, input, {c10::sum_integers(sent), row});
   call.request.splits = std::move(sent);
-  call.request.allocate_output = [memory = output.mutable_data_ptr(), expected = sum(received)](
-                                     const std::vector<std::int64_t>& shape) {
-    if (shape.front() == expected) return memory;
-    throw UsageError("the output of this rank has " + std::to_string(expected) +
-                     " rows, but the others send " + std::to_string(shape.front()));
-  };
+  call.request.allocate_output =
+      [memory = std::exchange(call.request.output, nullptr),
+       expected = c10::sum_integers(received)](const std::vector<std::int64_t>& shape) {
+        if (shape.front() == expected) return memory;
+        throw UsageError("the output of this rank has " + std::to_string(expected) +
+                         " rows, but the others send " + std::to_string(shape.front()));
+      };
   call.check = [expected = std::move(received)](const Work& work) {
     const Counts actual = work.received_splits();
     TORCH_CHECK_VALUE(actual == expected, "ronde: this rank expects ", at::IntArrayRef(expected),
@@ -201,7 +186,7 @@ void Backend::describe_exchange(Call& call, const at::Tensor& output, const at::
 }
 
 Backend::WorkPtr Backend::gather(Lists& outputs, List& inputs, const c10d::GatherOptions& opts) {
-  Call call{OpType::GATHER, "ronde:gather", opts.timeout, opts.asyncOp};
+  Call call{{OpType::GATHER, "ronde:gather"}, opts.timeout, opts.asyncOp};
   const at::Tensor input = row_major(only(call.title, inputs));
   const bool is_root = opts.rootRank == getRank();
   TORCH_CHECK_VALUE(is_root || outputs.empty(), "ronde:gather: requires empty output on non-root");
@@ -217,7 +202,7 @@ Backend::WorkPtr Backend::gather(Lists& outputs, List& inputs, const c10d::Gathe
 }
 
 Backend::WorkPtr Backend::scatter(List& outputs, Lists& inputs, const c10d::ScatterOptions& opts) {
-  Call call{OpType::SCATTER, "ronde:scatter", opts.timeout, opts.asyncOp};
+  Call call{{OpType::SCATTER, "ronde:scatter"}, opts.timeout, opts.asyncOp};
   const at::Tensor& output = only(call.title, outputs);
   check_tensor(call.title, output, true);
   const bool is_root = opts.rootRank == getRank();
@@ -250,29 +235,25 @@ Backend::WorkPtr Backend::reduce_scatter(List& outputs, Lists& inputs,
   output.detach().copy_(row_major(list[static_cast<std::size_t>(getRank())]).view(output.sizes()));
   return together({OpType::REDUCE_SCATTER, kTitle, {}, list}, list.size(), [&](std::size_t root) {
     List one{root == static_cast<std::size_t>(getRank()) ? output : row_major(list[root])};
-    c10d::ReduceOptions of_part;
-    of_part.reduceOp = opts.reduceOp;
-    of_part.rootRank = static_cast<std::int64_t>(root);
-    of_part.timeout = opts.timeout;
-    reduce(one, of_part);
+    reduce(one, {.reduceOp = opts.reduceOp,
+                 .rootRank = static_cast<std::int64_t>(root),
+                 .timeout = opts.timeout});
   });
 }
 
 Backend::WorkPtr Backend::_reduce_scatter_base(at::Tensor& output, at::Tensor& input,
                                                const c10d::ReduceScatterOptions& opts) {
-  Call call{OpType::_REDUCE_SCATTER_BASE, "ronde:_reduce_scatter_base", opts.timeout, opts.asyncOp};
-  check_tensor(call.title, input);
+  Call call{
+      {OpType::_REDUCE_SCATTER_BASE, "ronde:_reduce_scatter_base"}, opts.timeout, opts.asyncOp};
   check_tensor(call.title, output, true);
-  TORCH_CHECK_TYPE(output.scalar_type() == input.scalar_type(),
-                   "input tensor must be the same type as the output tensor.");
+  check_like(call.title, {input}, output, false);
   TORCH_CHECK_VALUE(input.numel() == output.numel() * getSize(),
                     "input tensor must be the same size as output size times world size");
   call.inputs = {row_major(input)};
   call.outputs = {output};
-  describe(call, Collective::Reducescatter, input, {getSize(), parts_in(output)});
+  describe(call, Collective::Reducescatter, output, call.inputs.front(),
+           {getSize(), parts_in(output)});
   set_reduction(call.request, opts.reduceOp, input);
-  call.request.input = call.inputs.front().const_data_ptr();
-  call.request.output = output.mutable_data_ptr();
   return start(std::move(call));
 }
 
@@ -286,7 +267,7 @@ Backend::WorkPtr Backend::reduce_scatter_tensor_coalesced(List& outputs, List& i
 Backend::WorkPtr Backend::alltoall_base(at::Tensor& output, at::Tensor& input,
                                         Counts& output_splits, Counts& input_splits,
                                         const c10d::AllToAllOptions& opts) {
-  Call call{OpType::ALLTOALL_BASE, "ronde:all_to_all", opts.timeout, opts.asyncOp};
+  Call call{{OpType::ALLTOALL_BASE, "ronde:all_to_all"}, opts.timeout, opts.asyncOp};
   const auto rows_of = [&](const at::Tensor& tensor, const Counts& splits) {
     check_tensor(call.title, tensor, true);
     c10d::checkSplitSizes(splits, tensor, getSize());
@@ -295,8 +276,7 @@ Backend::WorkPtr Backend::alltoall_base(at::Tensor& output, at::Tensor& input,
   const Counts received = rows_of(output, output_splits);
   const Counts sent = rows_of(input, input_splits);
   const std::int64_t row = c10::multiply_integers(input.sizes().slice(1));
-  TORCH_CHECK_TYPE(output.scalar_type() == input.scalar_type(),
-                   "ronde: output and input differ in their dtype");
+  check_like(call.title, {output}, input, false);
   TORCH_CHECK_VALUE(row == c10::multiply_integers(output.sizes().slice(1)),
                     "ronde: rows of output and input differ in their size");
   call.inputs = {input};
@@ -306,7 +286,7 @@ Backend::WorkPtr Backend::alltoall_base(at::Tensor& output, at::Tensor& input,
 }
 
 Backend::WorkPtr Backend::alltoall(List& outputs, List& inputs, const c10d::AllToAllOptions& opts) {
-  Call call{OpType::ALLTOALL, "ronde:all_to_all", opts.timeout, opts.asyncOp};
+  Call call{{OpType::ALLTOALL, "ronde:all_to_all"}, opts.timeout, opts.asyncOp};
   call.inputs = only_list(call.title, {inputs}, getSize());
   call.outputs = only_list(call.title, {outputs}, getSize());
   check_like(call.title, inputs, inputs.front(), false);
@@ -322,7 +302,7 @@ Backend::WorkPtr Backend::alltoall(List& outputs, List& inputs, const c10d::AllT
 }
 
 Backend::WorkPtr Backend::barrier(const c10d::BarrierOptions& opts) {
-  Call call{OpType::BARRIER, "ronde:barrier", opts.timeout, opts.asyncOp};
+  Call call{{OpType::BARRIER, "ronde:barrier"}, opts.timeout, opts.asyncOp};
   call.request.kind = Collective::Barrier;
   return start(std::move(call));
 }
@@ -331,15 +311,14 @@ Backend::WorkPtr Backend::barrier(const c10d::BarrierOptions& opts) {
 at::Tensor Backend::gather_rows(const at::Tensor& rows, const Counts& counts,
                                 milliseconds timeout) {
   Counts sizes = rows.sizes().vec();
-  sizes.front() = sum(counts);
-  Call call{OpType::_ALLREDUCE_SPARSE, "ronde:sparse_all_reduce", timeout, false};
+  sizes.front() = c10::sum_integers(counts);
+  Call call{{OpType::_ALLREDUCE_SPARSE, "ronde:sparse_all_reduce"}, timeout, false};
   call.inputs = {rows};
   call.outputs = {at::empty(sizes, rows.options())};
   const std::int64_t row = c10::multiply_integers(rows.sizes().slice(1));
-  describe(call, Collective::Allgather, rows, {rows.size(0), elements_of(rows).parts * row});
-  call.request.input = rows.const_data_ptr();
-  call.request.output = call.outputs.front().mutable_data_ptr();
   const at::Tensor output = call.outputs.front();
+  describe(call, Collective::Allgather, output, rows,
+           {rows.size(0), elements_of(rows).parts * row});
   start(std::move(call))->wait(kNoTimeout);
   return output;
 }
@@ -352,8 +331,14 @@ Backend::WorkPtr Backend::allreduce_sparse(List& tensors, const c10d::AllreduceO
                     "ronde: sparse tensors are summed or averaged");
   const at::NoGradGuard no_grad;
   const at::Tensor tensor = tensors.front().detach().coalesce();
-  const at::Tensor nonzeros =
-      gather_rows(at::tensor({tensor._nnz()}, at::kLong), rows_for_all(getSize(), 1), opts.timeout);
+  Counts facts = tensor.sizes().vec();
+  facts.push_back(tensor._nnz());
+  const at::Tensor of_all = gather_rows(at::tensor(facts, at::kLong).unsqueeze(0),
+                                        rows_for_all(getSize(), 1), opts.timeout);
+  const at::Tensor sizes = of_all.narrow(1, 0, tensor.dim());
+  TORCH_CHECK_VALUE(sizes.equal(sizes.narrow(0, 0, 1).expand_as(sizes)),
+                    "ronde: the sparse tensors of the ranks differ in their size");
+  const at::Tensor nonzeros = of_all.select(1, tensor.dim()).contiguous();
   const auto* const first = nonzeros.const_data_ptr<std::int64_t>();
   const Counts counts(first, first + getSize());
   const at::Tensor indices =
@@ -369,22 +354,13 @@ Backend::WorkPtr Backend::allreduce_sparse(List& tensors, const c10d::AllreduceO
 Backend::WorkPtr Backend::start_message(Collective kind, OpType type, List& tensors, int peer,
                                         int tag) {
   const bool sends = kind == Collective::Send;
-  Call call{type, sends ? "ronde:send" : peer == kAnyRank ? "ronde:recvAnySource" : "ronde:recv"};
-  TORCH_CHECK_VALUE(tensors.size() == 1, call.title, ": one tensor is needed, not ",
-                    tensors.size());
+  Call call{{type, sends ? "ronde:send" : peer == kAnyRank ? "ronde:recvAnySource" : "ronde:recv"}};
   TORCH_CHECK_VALUE(tag >= 0, call.title, ": Tag must be nonnegative");
-  const at::Tensor& tensor = tensors.front();
-  check_tensor(call.title, tensor);
-  describe(call, kind, tensor, {parts_in(tensor)});
-  Request& request = call.request;
-  request.peer = peer;
-  request.tag = tag;
-  if (sends) {
-    request.input = tensor.const_data_ptr();
-  } else {
-    request.output = tensor.mutable_data_ptr();
-  }
-  call.inputs = call.outputs = tensors;
+  describe_in_place(call, kind, tensors);
+  if (sends) call.request.output = nullptr;
+  if (!sends) call.request.input = nullptr;
+  call.request.peer = peer;
+  call.request.tag = tag;
   return start(std::move(call));
 }
 
@@ -419,7 +395,7 @@ std::vector<int> Backend::late_ranks(milliseconds timeout, bool wait_for_all) {
     const auto left = std::chrono::ceil<milliseconds>(end - std::chrono::steady_clock::now());
     try {
       // What came in time is still taken after the end.
-      pass(Collective::Recv, rank, std::max(left, milliseconds(20))).wait();
+      await(pass(Collective::Recv, rank, std::max(left, milliseconds(20))));
     } catch (const TimeoutError&) {
       late.push_back(rank);
     }
@@ -438,8 +414,8 @@ void Backend::monitoredBarrier(const c10d::BarrierOptions& opts, bool wait_for_a
     if (getRank() != 0) {
       const Work arrival = pass(Collective::Send, 0, timeout);
       const Work answer = pass(Collective::Recv, 0, timeout);
-      arrival.wait();
-      answer.wait();
+      await(arrival);
+      await(answer);
       return;
     }
     const std::vector<int> late = late_ranks(timeout, wait_for_all);
@@ -450,14 +426,13 @@ void Backend::monitoredBarrier(const c10d::BarrierOptions& opts, bool wait_for_a
     for (int rank = 1; rank < getSize(); ++rank) {
       answers.push_back(pass(Collective::Send, rank, timeout));
     }
-    for (const Work& answer : answers) answer.wait();
+    for (const Work& answer : answers) await(answer);
   } catch (const Error& e) {
-    if (getRank() == 0) std::rethrow_exception(as_torch_error(std::current_exception()));
-    C10_THROW_ERROR(DistBackendError,
-                    "[Rank " + std::to_string(getRank()) + "]: Rank " + std::to_string(getRank()) +
-                        " successfully reached monitoredBarrier, but received errors while waiting "
-                        "for send/recv from rank 0. Please check rank 0 logs for faulty rank.\n" +
-                        e.what());
+    if (getRank() == 0) throw torch_error(e);
+    TORCH_CHECK_WITH(DistBackendError, false, "[Rank ", getRank(), "]: Rank ", getRank(),
+                     " successfully reached monitoredBarrier, but received errors while waiting "
+                     "for send/recv from rank 0. Please check rank 0 logs for faulty rank.\n",
+                     e.what());
   }
 }
 

@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstring>
+#include <map>
 #include <optional>
 
 #include "python/src/work.h"
@@ -19,27 +20,22 @@ namespace {
 
 using Op = c10d::ReduceOp;
 
-struct Known {
-  at::ScalarType type;
-  Elements elements;
-};
-
-const Known kKnown[] = {{at::kByte, {DataType::U8}},
-                        {at::kChar, {DataType::I8}},
-                        {at::kShort, {DataType::I16}},
-                        {at::kInt, {DataType::I32}},
-                        {at::kLong, {DataType::I64}},
-                        {at::kUInt16, {DataType::U16}},
-                        {at::kUInt32, {DataType::U32}},
-                        {at::kUInt64, {DataType::U64}},
-                        {at::kHalf, {DataType::F16}},
-                        {at::kBFloat16, {DataType::BF16}},
-                        {at::kFloat, {DataType::F32}},
-                        {at::kDouble, {DataType::F64}},
-                        {at::kBool, {DataType::Bool}},
-                        {at::kComplexHalf, {DataType::F16, 2}},
-                        {at::kComplexFloat, {DataType::F32, 2}},
-                        {at::kComplexDouble, {DataType::F64, 2}}};
+const std::map<at::ScalarType, Elements> kElements = {{at::kByte, {DataType::U8}},
+                                                      {at::kChar, {DataType::I8}},
+                                                      {at::kShort, {DataType::I16}},
+                                                      {at::kInt, {DataType::I32}},
+                                                      {at::kLong, {DataType::I64}},
+                                                      {at::kUInt16, {DataType::U16}},
+                                                      {at::kUInt32, {DataType::U32}},
+                                                      {at::kUInt64, {DataType::U64}},
+                                                      {at::kHalf, {DataType::F16}},
+                                                      {at::kBFloat16, {DataType::BF16}},
+                                                      {at::kFloat, {DataType::F32}},
+                                                      {at::kDouble, {DataType::F64}},
+                                                      {at::kBool, {DataType::Bool}},
+                                                      {at::kComplexHalf, {DataType::F16, 2}},
+                                                      {at::kComplexFloat, {DataType::F32, 2}},
+                                                      {at::kComplexDouble, {DataType::F64, 2}}};
 
 bool is_bitwise(Op::RedOpType op) {
   return op == Op::BAND || op == Op::BOR || op == Op::BXOR;
@@ -86,9 +82,8 @@ void write(const at::Tensor& tensor, const at::Tensor& flat, std::int64_t begin)
 }  // namespace
 
 Elements elements_of(const at::Tensor& tensor) {
-  for (const Known& known : kKnown) {
-    if (known.type == tensor.scalar_type()) return known.elements;
-  }
+  const auto known = kElements.find(tensor.scalar_type());
+  if (known != kElements.end()) return known->second;
   return {DataType::U8, static_cast<std::int64_t>(tensor.element_size()), false};
 }
 

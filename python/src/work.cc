@@ -27,21 +27,35 @@ bool holds_gil() {
          PyGILState_Check() != 0;
 }
 
-/// Tensors to release, and the mutex that guards them. Never destroyed, as threads outlive main().
+/// What to release, and the mutex that guards it. Never destroyed, as threads outlive main().
 struct Graveyard {
   static Graveyard& instance() {
     static auto* const graveyard = new Graveyard;
     return *graveyard;
   }
   std::mutex mutex;
-  std::vector<std::vector<at::Tensor>*> left;
+  std::vector<std::shared_ptr<void>> left;
 };
+
+void leave(std::shared_ptr<void> remains) {
+  const std::lock_guard lock(Graveyard::instance().mutex);
+  Graveyard::instance().left.push_back(std::move(remains));
+}
 
 /// Runs the handlers of signals that came; throws what one of them raises.
 void check_signals() {
   if (::gettid() != ::getpid() || Py_IsInitialized() == 0) return;  // only that thread runs them
   const pybind11::gil_scoped_acquire gil;
   if (PyErr_CheckSignals() != 0) throw pybind11::error_already_set();
+}
+
+/// Whether it is done, with an error or without, after at most `slice`.
+bool ends_within(const ronde::Work& work, milliseconds slice) {
+  try {
+    return work.wait_for(slice);
+  } catch (const Error&) {
+    return true;
+  }
 }
 
 std::vector<c10::Device> devices_of(const std::vector<at::Tensor>& tensors) {
@@ -56,33 +70,23 @@ std::vector<c10::Device> devices_of(const std::vector<at::Tensor>& tensors) {
 
 Tensors keep(std::vector<at::Tensor> tensors) {
   return {new std::vector<at::Tensor>(std::move(tensors)), [](std::vector<at::Tensor>* last) {
-            if (holds_gil()) {
-              delete last;
-              return;
-            }
-            const std::lock_guard lock(Graveyard::instance().mutex);
-            Graveyard::instance().left.push_back(last);
+            std::shared_ptr<void> owner(last, std::default_delete<std::vector<at::Tensor>>());
+            if (!holds_gil()) leave(std::move(owner));
           }};
 }
 
 void bury_tensors() {
-  std::vector<std::vector<at::Tensor>*> left;
-  {
-    const std::lock_guard lock(Graveyard::instance().mutex);
-    left.swap(Graveyard::instance().left);
-  }
-  for (const auto* const tensors : left) delete tensors;
+  std::vector<std::shared_ptr<void>> left;
+  const std::lock_guard lock(Graveyard::instance().mutex);
+  left.swap(Graveyard::instance().left);
 }
 
-std::exception_ptr as_torch_error(const std::exception_ptr& error) {
-  try {
-    std::rethrow_exception(error);
-  } catch (const Error& e) {
-    return std::make_exception_ptr(c10::DistBackendError(
-        {__func__, __FILE__, static_cast<std::uint32_t>(__LINE__)}, e.what()));
-  } catch (...) {
-    return error;
-  }
+c10::DistBackendError torch_error(const std::exception& error) {
+  return {{__func__, __FILE__, static_cast<std::uint32_t>(__LINE__)}, error.what()};
+}
+
+void await(const Work& work) {
+  while (!work.wait_for(kSlice)) check_signals();
 }
 
 StartedWork::StartedWork(int rank, Started started, std::shared_ptr<Completions> completions)
@@ -91,8 +95,8 @@ StartedWork::StartedWork(int rank, Started started, std::shared_ptr<Completions>
       completions_(std::move(completions)) {}
 
 bool StartedWork::isCompleted() {
-  for (const ronde::Work& part : started_.parts) {
-    if (!part.done()) return false;
+  for (const Part& part : started_.parts) {
+    if (!part.work.done()) return false;
   }
   settle();
   return true;
@@ -101,11 +105,12 @@ bool StartedWork::isCompleted() {
 int StartedWork::sourceRank() const {
   TORCH_CHECK(c10d::isP2POp(opType_), "sourceRank() is for a recv, not for ",
               c10d::opTypeToString(opType_));
-  return started_.parts.front().source();
+  return started_.parts.front().work.source();
 }
 
 std::vector<at::Tensor> StartedWork::result() {
   TORCH_CHECK(isCompleted(), "Work needs to be completed before result(): call wait() first");
+  if (const std::exception_ptr error = exception()) std::rethrow_exception(error);
   return started_.outputs;
 }
 
@@ -113,7 +118,7 @@ void StartedWork::synchronize() {
   for (const c10::Device& device : devices_of(*started_.tensors)) {
     void* const stream =
         c10::impl::VirtualGuardImpl(device.type()).getStream(device).native_handle();
-    for (const ronde::Work& part : started_.parts) part.wait_on(stream);
+    for (const Part& part : started_.parts) part.work.wait_on(stream);
   }
 }
 
@@ -131,38 +136,29 @@ bool StartedWork::wait(milliseconds timeout) {
 
 /// Returns once all are done, with an error or without.
 void StartedWork::wait_for_parts(milliseconds timeout) {
-  const bool has_limit = timeout > kNoTimeout;
-  const auto end = std::chrono::steady_clock::now() + (has_limit ? timeout : milliseconds(0));
-  for (const ronde::Work& part : started_.parts) {
-    for (;;) {
-      milliseconds slice = kSlice;
-      if (has_limit) {
-        const auto left = std::chrono::ceil<milliseconds>(end - std::chrono::steady_clock::now());
-        slice = std::clamp(left, milliseconds(0), kSlice);
-      }
-      try {
-        if (part.wait_for(slice)) break;
-      } catch (const Error&) {
-        break;  // settle() reads it
-      }
+  using Clock = std::chrono::steady_clock;
+  const auto end = timeout > kNoTimeout ? Clock::now() + timeout : Clock::time_point::max();
+  const auto left = [end] {
+    return std::clamp(std::chrono::ceil<milliseconds>(end - Clock::now()), kNoTimeout, kSlice);
+  };
+  for (const Part& part : started_.parts) {
+    while (!ends_within(part.work, left())) {
       check_signals();
-      if (has_limit && std::chrono::steady_clock::now() >= end) {
-        C10_THROW_ERROR(DistBackendError, "Timed out waiting " + std::to_string(timeout.count()) +
-                                              "ms for " + c10d::opTypeToString(opType_) +
-                                              " to complete");
-      }
+      TORCH_CHECK_WITH(DistBackendError, left() > kNoTimeout, "Timed out waiting ", timeout.count(),
+                       "ms for ", c10d::opTypeToString(opType_), " to complete");
     }
   }
 }
 
 void StartedWork::settle() {
   std::exception_ptr error;
-  for (const ronde::Work& part : started_.parts) {
-    const std::exception_ptr of_part = part.error();
-    if (of_part && !error) error = as_torch_error(of_part);
-  }
   try {
-    if (!error && started_.check) started_.check();
+    for (const Part& part : started_.parts) {
+      if (const std::exception_ptr of_part = part.work.error()) std::rethrow_exception(of_part);
+      if (part.check) part.check(part.work);
+    }
+  } catch (const Error& e) {
+    error = std::make_exception_ptr(torch_error(e));
   } catch (...) {
     error = std::current_exception();
   }
@@ -185,11 +181,7 @@ void StartedWork::complete_future() {
   const auto future = future_;
   const std::exception_ptr error = exception_;
   lock.unlock();
-  if (error) {
-    future->setError(error);
-  } else {
-    future->markCompleted(c10::IValue(started_.outputs));
-  }
+  error ? future->setError(error) : future->markCompleted(c10::IValue(started_.outputs));
 }
 
 c10::intrusive_ptr<c10::ivalue::Future> StartedWork::getFuture() {
@@ -209,22 +201,22 @@ c10::intrusive_ptr<c10::ivalue::Future> StartedWork::getFuture() {
 }
 
 void Completions::add(c10::intrusive_ptr<StartedWork> work) {
-  const std::vector<ronde::Work>& parts = work->started_.parts;
-  const ronde::Work last = parts.empty() ? ronde::Work() : parts.back();
-  std::uint64_t token = 0;
+  const std::vector<Part>& parts = work->started_.parts;
+  const ronde::Work last = parts.empty() ? ronde::Work() : parts.back().work;
   {
     const std::lock_guard lock(mutex_);
-    token = ++last_token_;
-    pending_[token] = std::move(work);
-    if (token == 1) std::thread([self = shared_from_this()] { self->serve(); }).detach();
+    ++pending_;
+    if (!std::exchange(serves_, true)) start_thread();
   }
-  last.on_done([self = shared_from_this(), token] { self->done(token); });
+  // The callback's owner is the engine, which must not release the work.
+  last.on_done([self = shared_from_this(), box = std::make_shared<c10::intrusive_ptr<StartedWork>>(
+                                               std::move(work))] { self->done(std::move(*box)); });
 }
 
-void Completions::done(std::uint64_t token) noexcept {
+void Completions::done(c10::intrusive_ptr<StartedWork> work) {
   {
     const std::lock_guard lock(mutex_);
-    done_.push_back(token);
+    done_.push_back(std::move(work));
   }
   changed_.notify_one();
 }
@@ -237,6 +229,10 @@ void Completions::close() {
   changed_.notify_all();
 }
 
+void Completions::start_thread() {
+  std::thread([self = shared_from_this()] { self->serve(); }).detach();
+}
+
 void Completions::serve() {
   sigset_t all;
   ::sigfillset(&all);
@@ -244,22 +240,20 @@ void Completions::serve() {
   std::unique_lock lock(mutex_);
   for (;;) {
     ++idle_;
-    changed_.wait(lock, [&] { return !done_.empty() || (closed_ && pending_.empty()); });
+    changed_.wait(lock, [&] { return !done_.empty() || (closed_ && pending_ == 0); });
     --idle_;
     if (done_.empty()) return;
-    const auto found = pending_.find(done_.front());
+    c10::intrusive_ptr<StartedWork> work = std::move(done_.front());
     done_.pop_front();
-    c10::intrusive_ptr<StartedWork> work = std::move(found->second);
-    pending_.erase(found);
-    if (idle_ == 0) std::thread([self = shared_from_this()] { self->serve(); }).detach();
+    --pending_;
+    if (idle_ == 0) start_thread();
     lock.unlock();
     work->wait_for_parts(kNoTimeout);  // the last is done, and the others are soon
     work->settle();
     work->complete_future();
-    work.reset();
-    bury_tensors();
+    leave(std::make_shared<c10::intrusive_ptr<StartedWork>>(std::move(work)));
     lock.lock();
-    if (closed_ && pending_.empty()) changed_.notify_all();
+    if (closed_ && pending_ == 0) changed_.notify_all();
   }
 }
 

@@ -12,7 +12,6 @@
 #include <memory>
 #include <mutex>
 #include <torch/csrc/distributed/c10d/Work.hpp>
-#include <unordered_map>
 #include <vector>
 
 #include "ronde/work.h"
@@ -26,23 +25,32 @@ using Tensors = std::shared_ptr<std::vector<at::Tensor>>;
 /// Returns such an owner of `tensors`.
 Tensors keep(std::vector<at::Tensor> tensors);
 
-/// Releases what was left. Not called within the engine.
+/// Releases what was left. Called on the program's threads alone: the engine must not await the
+/// GIL, and a thread of a group that awaits it while Python ends would end the program by abort().
 void bury_tensors();
 
-/// Returns an error of Ronde's as PyTorch's: a DistBackendError with the same text.
-std::exception_ptr as_torch_error(const std::exception_ptr& error);
+/// Returns PyTorch's error for one of Ronde's, with the same text.
+c10::DistBackendError torch_error(const std::exception& error);
+
+/// Waits for `work` as StartedWork::wait() does, and throws the engine's error.
+void await(const Work& work);
 
 class Completions;
+
+/// One operation of the engine.
+struct Part {
+  Work work;
+  std::function<void(const Work&)> check = {};  ///< after success; throws if the result is wrong
+};
 
 /// What one call of c10d has started.
 struct Started {
   c10d::OpType type = c10d::OpType::UNKNOWN;
   const char* title = nullptr;  ///< for the profiler
-  std::vector<Work> parts = {};
+  std::vector<Part> parts = {};
   std::vector<at::Tensor> inputs = {};   ///< for the profiler
   std::vector<at::Tensor> outputs = {};  ///< the result
   Tensors tensors = {};                  ///< what the parts use
-  std::function<void()> check = {};      ///< called after success; throws if the result is wrong
   std::uint64_t sequence = 0;
 };
 
@@ -88,17 +96,17 @@ class Completions : public std::enable_shared_from_this<Completions> {
   void close();
 
  private:
-  void done(std::uint64_t token) noexcept;
+  void done(c10::intrusive_ptr<StartedWork> work);
+  void start_thread();
   void serve();
 
   std::mutex mutex_;
   std::condition_variable changed_;
-  std::deque<std::uint64_t> done_;  ///< tokens; guarded by mutex_
-  std::unordered_map<std::uint64_t, c10::intrusive_ptr<StartedWork>>
-      pending_;                   ///< by token; guarded by mutex_
-  std::uint64_t last_token_ = 0;  ///< guarded by mutex_
-  int idle_ = 0;                  ///< threads; guarded by mutex_
-  bool closed_ = false;           ///< guarded by mutex_
+  std::deque<c10::intrusive_ptr<StartedWork>> done_;  ///< guarded by mutex_
+  std::size_t pending_ = 0;  ///< added, and not taken from done_; guarded by mutex_
+  int idle_ = 0;             ///< threads; guarded by mutex_
+  bool serves_ = false;      ///< whether there are threads; guarded by mutex_
+  bool closed_ = false;      ///< guarded by mutex_
 };
 
 }  // namespace ronde::c10d_backend

@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -108,6 +109,36 @@ def interrupted(rank: int, size: int) -> None:
     dist.all_reduce(torch.ones(3))  # the group lives
 
 
+def interrupted_monitored_barrier(rank: int, size: int) -> None:
+    group = dist.distributed_c10d._get_default_group()
+    if rank == 0:
+        threading.Timer(0.3, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
+        ranks.fails(lambda: group.monitored_barrier(timedelta(seconds=50)), error=KeyboardInterrupt)
+    dist.all_reduce(torch.ones(3))  # the group lives
+
+
+def result_of_a_failed_work(rank: int, size: int) -> None:
+    work = dist.all_reduce(torch.ones(3 + rank), async_op=True)
+    while not work.is_completed():
+        time.sleep(0.01)
+    ranks.fails(work.result, "rank 0", error=dist.DistBackendError)
+
+
+def sparse_sizes_that_differ(rank: int, size: int) -> None:
+    one = torch.sparse_coo_tensor([[1]], [1.0], (3 + rank,))  # the index is valid on all ranks
+    ranks.fails(lambda: dist.all_reduce(one), "differ in their size", error=ValueError)
+    dist.all_reduce(torch.ones(3))
+
+
+FUTURES = """
+import torch, torch.distributed as dist, ronde.distributed
+dist.init_process_group("ronde", store=dist.HashStore(), rank=0, world_size=1)
+group, opts = dist.distributed_c10d._get_default_group(), dist.AllreduceOptions()
+for _ in range(1000):
+    group.allreduce([torch.ones(1)], opts).get_future()
+"""
+
+
 class Numbers(torch.utils.data.Dataset):
     """Tries to use the process group in a worker of a DataLoader."""
 
@@ -199,6 +230,19 @@ class Failures(unittest.TestCase):
 
     def test_interrupt(self) -> None:
         ranks.run(interrupted)
+
+    def test_interrupted_monitored_barrier(self) -> None:
+        ranks.run(interrupted_monitored_barrier)
+
+    def test_result_of_a_failed_work(self) -> None:
+        ranks.run(result_of_a_failed_work)
+
+    def test_sparse_sizes_that_differ(self) -> None:
+        ranks.run(sparse_sizes_that_differ)
+
+    def test_end_of_a_program_with_futures(self) -> None:
+        for _ in range(3):  # a thread of the group that wanted the GIL then aborted most of them
+            subprocess.run([sys.executable, "-c", FUTURES], check=True, timeout=60)
 
     def test_fork(self) -> None:
         ranks.run(forked)
