@@ -70,14 +70,6 @@ class OperationOptions(ctypes.Structure):
                          0, 0, 0.0, 0, Allocate(), None, 0.0)
 
 
-class Error(RuntimeError):
-    """A call that failed: ``code`` is its ronde_status, the text says why."""
-
-    def __init__(self, code: int) -> None:
-        super().__init__(lib.ronde_last_error().decode(errors="replace"))
-        self.code = code
-
-
 def _load() -> Any:
     own = Path(__file__).parent / "lib" / "libronde_c.so"
     library = ctypes.CDLL(str(own) if own.exists()
@@ -87,15 +79,6 @@ def _load() -> Any:
 
 
 lib: Any = _load()
-
-
-def number(function: Any, *arguments: Any) -> int:
-    """The int that a function of the library writes to its last argument."""
-    value = c_int()
-    code = function(*arguments, ctypes.byref(value))
-    if code:
-        raise Error(code)
-    return value.value
 
 
 def ints(values: Any) -> Any:

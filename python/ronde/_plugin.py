@@ -30,9 +30,14 @@ def _make_backend(options: Any, pg_options: Any) -> Any:
     if pg_options is not None:
         raise TypeError(f"the backend ronde takes no pg_options, but got {type(pg_options).__name__}")
     _expect_built_for_this_torch()
+    import torch
+
     from ronde import _c10d
 
-    _let_ddp_allocate()
+    # DDP takes its buckets from memory that all ranks map, which torch 2.11 does only if told so.
+    # Not where there are GPUs, whose NCCL would follow the same variable.
+    if not torch.cuda.is_available():
+        os.environ.setdefault("DDP_DISABLE_COMM_MEM", "0")
     return _c10d.make(
         store=options.store,
         rank=options.group_rank,
@@ -41,17 +46,6 @@ def _make_backend(options: Any, pg_options: Any) -> Any:
         group=options.group_id,
         global_ranks=options.global_ranks_in_group,
     )
-
-
-def _let_ddp_allocate() -> None:
-    """Has DDP take its buckets from memory that all ranks map, which torch 2.11 does only if told so.
-
-    Not where there are GPUs, whose NCCL would follow the same variable.
-    """
-    import torch
-
-    if not torch.cuda.is_available():
-        os.environ.setdefault("DDP_DISABLE_COMM_MEM", "0")
 
 
 def _expect_built_for_this_torch() -> None:

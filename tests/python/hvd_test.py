@@ -154,6 +154,9 @@ def gradients(rank: int, size: int) -> None:
     for one, rows in zip(of(lambda *x: hvd.grouped_allgather(x), own, uneven), (own, uneven)):
         equal(one, rows)
     equal(of(lambda x: hvd.broadcast(x, 1), own)[0], own * (2.0 / 2.0 if rank == 1 else 0.0))
+    broken = torch.full((2,), float("nan"))
+    zeros = of(lambda x: hvd.broadcast(x, 1), broken)[0]
+    assert rank == 1 or zeros.eq(0).all(), "ranks whose tensor nobody used"
     equal(of(hvd.alltoall, own)[0], own)
     equal(of(lambda x: hvd.alltoall(x, list(range(size)))[0], own)[0],
           own * (torch.arange(2 * size) < sum(range(size)))[:, None])
@@ -259,6 +262,16 @@ def optimizer_rules(rank: int, size: int) -> None:
     equal(hvd.broadcast(weight, 0), weight)
 
 
+def resized_parameter(rank: int, size: int) -> None:
+    p = nn.Parameter(torch.ones(2))
+    optimizer = hvd.DistributedOptimizer(torch.optim.SGD([p], lr=1.0), [("p", p)])
+    for count in (2, 5):
+        p.grad, p.data = None, torch.zeros(count)
+        (p * rank).sum().backward()
+        optimizer.step()
+        equal(p.detach(), torch.full((count,), -(size - 1) / 2))
+
+
 def adasum(rank: int, size: int) -> None:
     for data, same in ((torch.arange(4), True), (torch.full((4,), rank), False)):
         torch.manual_seed(2)
@@ -298,6 +311,12 @@ def batch_norm(rank: int, size: int) -> None:
         if affine:
             equal(hvd.allreduce(norm.weight.grad, op=hvd.Sum), alone.weight.grad)
         equal(norm.eval()(batch), alone.eval()(batch))
+
+
+def batch_norm_of_one_value(rank: int, size: int) -> None:
+    norm = hvd.SyncBatchNorm(4)
+    ranks.fails(lambda: norm(torch.ones(int(rank == 0), 4)), "more than 1 value", error=ValueError)
+    equal(norm.running_var, torch.ones(4))
 
 
 def state(rank: int, size: int) -> None:
@@ -354,6 +373,22 @@ def process_sets(rank: int, size: int) -> None:
     for one in sets:
         if one.included():
             assert hvd.allgather_object(rank, process_set=one) == one.ranks
+
+
+def process_set_of_a_group_that_ended(rank: int, size: int) -> None:
+    """Its number is that of another set, of other ranks, in the next group."""
+    old = hvd.add_process_set([0, 1])
+    hvd.shutdown()
+    hvd.init()
+    hvd.add_process_set([0, 2])
+    assert old.process_set_id is None
+    ranks.fails(lambda: hvd.allreduce(torch.ones(1), process_set=old), "not made", error=ValueError)
+
+
+def nine_dimensions(rank: int, size: int) -> None:
+    """Of ranks without rows, too."""
+    rows = [torch.full((one, *[1] * 7, 2), float(one)) for one in range(size)]
+    equal(hvd.allgather(rows[rank]), torch.cat(rows))
 
 
 def joins(rank: int, size: int) -> None:
@@ -474,7 +509,8 @@ class HvdTest(unittest.TestCase):
 
 for _one, _count in ((reductions, 3), (factors, 3), (movements, 3), (elastic, 3), (handles, 3), (gradients, 3),
                      (whole_batch, 3), (optimizer_rules, 2), (adasum, 3), (batch_norm, 3),
-                     (state, 3), (process_sets, 3), (joins, 3), (mistakes, 3), (interrupted, 2)):
+                     (state, 3), (process_sets, 3), (resized_parameter, 3), (nine_dimensions, 3),
+                     (batch_norm_of_one_value, 3), (process_set_of_a_group_that_ended, 3), (joins, 3), (mistakes, 3), (interrupted, 2)):
     setattr(HvdTest, f"test_{_one.__name__}",
             lambda self, one=_one, count=_count: run(one, count) and None)
 

@@ -6,7 +6,7 @@ import ctypes
 import os
 import sys
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Optional, Union
+from typing import Any, Optional, TypeVar, Union
 
 from ronde import _library as c
 from ronde._library import lib
@@ -34,47 +34,59 @@ class HostsUpdatedInterrupt(RuntimeError):
         self.skip_sync = skip_sync
 
 
-def failure(code: int) -> Exception:
-    """The exception for a status of the library: ValueError where the call itself is wrong."""
-    error = c.Error(code)
+def check(code: int) -> None:
+    """Raises an error unless ``code`` is 0: ValueError where the call itself is wrong."""
+    if not code:
+        return
+    text = lib.ronde_last_error().decode(errors="replace")
     if code in (c.INVALID_ARGUMENT, c.DUPLICATE_NAME, c.UNKNOWN_SET, c.NOT_A_MEMBER):
-        return ValueError(str(error))
+        raise ValueError(text)
     lost = ctypes.c_int(-1)
     if code == c.GROUP:
         lib.ronde_failed_rank(0, ctypes.byref(lost))
-    return HorovodInternalError(str(error), failed_rank=lost.value if lost.value >= 0 else None)
+    raise HorovodInternalError(text, failed_rank=lost.value if lost.value >= 0 else None)
 
 
-def check(code: int) -> None:
-    """Raises what failure() returns, unless ``code`` is 0."""
-    if code:
-        raise failure(code)
+def number(function: Any, *arguments: Any) -> int:
+    """The int that a function of the library writes to its last argument."""
+    value = ctypes.c_int()
+    check(function(*arguments, ctypes.byref(value)))
+    return value.value
 
 
-def _query(function: Any, doc: str, *arguments: Any) -> Callable[[], int]:
-    """A function that asks the library for a number."""
-    def query() -> int:
+T = TypeVar("T")
+
+
+def _query(ask: Callable[[], T], doc: str) -> Callable[[], T]:
+    """A function that asks the library."""
+    def query() -> T:
         try:
-            return c.number(function, *arguments)
-        except c.Error as error:
+            return ask()
+        except HorovodInternalError as error:
             raise ValueError(f"{error}; use hvd.init()") from error
-    query.__doc__ = doc + " ValueError before init()."
+    query.__doc__ = doc
     return query
 
 
-size = _query(lib.ronde_size, "How many ranks there are.", 0)
-rank = _query(lib.ronde_rank, "The number of this process, from 0.", 0)
-local_size = _query(lib.ronde_local_size, "How many ranks this host has.")
-local_rank = _query(lib.ronde_local_rank, "This rank's number among those of its host.")
-cross_size = _query(lib.ronde_cross_size, "How many hosts have a rank of this local rank.")
-cross_rank = _query(lib.ronde_cross_rank, "This rank's number among those of its local rank.")
-is_homogeneous = _query(lib.ronde_is_homogeneous, "1 if every host has as many ranks, else 0.")
+def _number(function: Any, doc: str, *arguments: Any) -> Callable[[], int]:
+    return _query(lambda: number(function, *arguments), doc + " ValueError before init().")
+
+
+size = _number(lib.ronde_size, "How many ranks there are.", 0)
+rank = _number(lib.ronde_rank, "The number of this process, from 0.", 0)
+local_size = _number(lib.ronde_local_size, "How many ranks this host has.")
+local_rank = _number(lib.ronde_local_rank, "This rank's number among those of its host.")
+cross_size = _number(lib.ronde_cross_size, "How many hosts have a rank of this local rank.")
+cross_rank = _number(lib.ronde_cross_rank, "This rank's number among those of its local rank.")
+is_homogeneous = _number(lib.ronde_is_homogeneous, "1 if every host has as many ranks, else 0.")
+is_initialized = _query(lambda: bool(lib.ronde_is_initialized()), "Whether there is a group.")
 
 
 class ProcessSet:
     """Some of the ranks, in ascending order, once init() or add_process_set() has made it.
 
-    ``ranks`` are its ranks; ``process_set_id`` is its number, None before that and after its end.
+    ``ranks`` are its ranks; ``process_set_id`` is its number, None before that and after its end,
+    which is that of the group at the latest.
     """
 
     def __init__(self, ranks: Iterable[int]) -> None:
@@ -87,18 +99,16 @@ class ProcessSet:
 
     def size(self) -> Optional[int]:
         """How many ranks it has; None before it is made."""
-        return None if self.process_set_id is None else self.count()
+        return None if self.process_set_id is None else len(self.ranks)
 
     def rank(self) -> Optional[int]:
         """This rank's number in it; None before it is made, ValueError outside of it.
 
         Roots are numbers in the whole group, as in Horovod.
         """
-        if self.process_set_id is None:
-            return None
-        if rank() not in self.ranks:
+        if self.process_set_id is not None and not self.included():
             raise ValueError(f"rank {rank()} is not in {self}")
-        return self.ranks.index(rank())
+        return None if self.process_set_id is None else self.ranks.index(rank())
 
     def included(self) -> bool:
         """Whether this rank is in it."""
@@ -107,13 +117,12 @@ class ProcessSet:
     def made(self) -> int:
         """Its number; ValueError before it is made."""
         if self.process_set_id is None:
-            raise ValueError(f"{self} is not made: use hvd.add_process_set()")
+            raise ValueError(f"{self} is not made: use hvd.init(), hvd.add_process_set()")
         return self.process_set_id
 
     def count(self) -> int:
         """How many ranks it has; ValueError before it is made."""
-        if self.process_set_id is None or not self.ranks:
-            raise ValueError(f"{self} is not made: use hvd.init(), hvd.add_process_set()")
+        self.made()
         return len(self.ranks)
 
     def __str__(self) -> str:
@@ -121,24 +130,7 @@ class ProcessSet:
 
 
 global_process_set = ProcessSet([])
-global_process_set.process_set_id = 0
-generation = 0  # of init() and rejoin(): what was prepared in an earlier one is void
-_made: list[ProcessSet] = []  # those of this generation
-
-
-def _known_sets() -> dict[tuple[int, ...], int]:
-    """The ranks of each set, and its number."""
-    count = ctypes.c_int(0)
-    lib.ronde_process_set_ids(None, ctypes.byref(count))
-    ids = (ctypes.c_uint32 * count.value)()
-    check(lib.ronde_process_set_ids(ids, ctypes.byref(count)))
-    known: dict[tuple[int, ...], int] = {}
-    for number in ids:
-        ranks = (ctypes.c_int * size())()
-        count.value = len(ranks)
-        check(lib.ronde_process_set_ranks(number, ranks, ctypes.byref(count)))
-        known.setdefault(tuple(ranks[:count.value]), number)
-    return known
+_sets: dict[tuple[int, ...], ProcessSet] = {}  # those of the group, by their ranks
 
 
 def add_process_set(process_set: Union[ProcessSet, Sequence[int]]) -> ProcessSet:
@@ -147,12 +139,12 @@ def add_process_set(process_set: Union[ProcessSet, Sequence[int]]) -> ProcessSet
     ValueError if there is one of these ranks.
     """
     one = process_set if isinstance(process_set, ProcessSet) else ProcessSet(process_set)
-    if tuple(one.ranks) in _known_sets():
+    if tuple(one.ranks) in _sets:
         raise ValueError(f"there is a process set of these ranks: {one}")
     number = ctypes.c_uint32()
     check(lib.ronde_process_set_add(c.ints(one.ranks), len(one.ranks), ctypes.byref(number)))
     one.process_set_id = number.value
-    _made.append(one)
+    _sets[tuple(one.ranks)] = one
     return one
 
 
@@ -162,6 +154,7 @@ def remove_process_set(process_set: ProcessSet) -> bool:
         return False
     check(lib.ronde_process_set_remove(process_set.process_set_id))
     process_set.process_set_id = None
+    del _sets[tuple(process_set.ranks)]
     return True
 
 
@@ -179,23 +172,12 @@ def init(comm: Any = None, process_sets: Union[Sequence[ProcessSet], str, None] 
     """
     sets = [] if process_sets is None or isinstance(process_sets, str) else list(process_sets)
     if not is_initialized():
-        _start(comm, [one.ranks for one in sets])
-    global_process_set.ranks = list(range(size()))
-    known, taken = _known_sets(), {0}
-    for index, one in enumerate(sets):
-        number = known.get(tuple(one.ranks), 0)
-        if number in taken:
-            raise ValueError(f"process_sets[{index}] is a duplicate, or was not made: {one}")
-        taken.add(number)
-        one.process_set_id = number
+        _start(comm, sets)
 
 
-def _start(comm: Any, sets: list[list[int]]) -> None:
-    global generation
+def _start(comm: Any, sets: list[ProcessSet]) -> None:
     os.environ.setdefault("RONDE_JOIN_AVERAGE", "all")  # averages divide by all, as in Horovod
     options = c.InitOptions()
-    lists = (c.RankList * len(sets))(*[c.RankList(c.ints(ranks), len(ranks)) for ranks in sets])
-    options.process_sets, options.process_set_count = lists, len(sets)
     if hasattr(comm, "py2f"):
         options.mpi_comm = ctypes.pointer(ctypes.c_int(comm.py2f()))
     elif comm:
@@ -208,10 +190,11 @@ def _start(comm: Any, sets: list[list[int]]) -> None:
     else:
         place = ctypes.byref(ctypes.c_int())  # of this rank in the job, which is not asked for
         check(lib.ronde_reform(1, place, place, None, place))
-    if generation == 0:
-        atexit.register(_leave)
-        os.register_at_fork(after_in_child=lambda: atexit.unregister(_leave))
-    generation += 1
+    atexit.register(_leave, os.getpid())
+    global_process_set.ranks, global_process_set.process_set_id = list(range(size())), 0
+    _sets[tuple(global_process_set.ranks)] = global_process_set
+    for one in sets:
+        add_process_set(one)
 
 
 def is_elastic() -> bool:
@@ -226,31 +209,33 @@ def has_failed() -> bool:
 
 def rejoin() -> None:
     """Ends the group of an elastic job and joins the next, where process sets are made anew."""
-    while _made:
-        _made.pop().process_set_id = None
+    _forget_sets()
     _start(None, [])
-    global_process_set.ranks = list(range(size()))
 
 
-def _leave() -> None:
+def _forget_sets() -> None:
+    """Their numbers may be those of other sets in the next group."""
+    for one in _sets.values():
+        one.process_set_id = None
+    _sets.clear()
+
+
+def _leave(process: int) -> None:
     """The end of the program; an uncaught exception ends the group with its text."""
     error = getattr(sys, "last_value", None)
+    if os.getpid() != process or not is_initialized():
+        return
     if error is None:
         shutdown()
-    elif is_initialized():
+    else:
         lib.ronde_abort(f"{type(error).__name__}: {error}".encode())
         lib.ronde_shutdown()  # it fails with that text
 
 
 def shutdown() -> None:
     """Leaves the group together with the other ranks. The end of the program does it, too."""
-    global_process_set.ranks = []
+    _forget_sets()
     check(lib.ronde_shutdown())
-
-
-def is_initialized() -> bool:
-    """Whether this process is in the group."""
-    return bool(lib.ronde_is_initialized())
 
 
 def start_timeline(file_path: str, mark_cycles: bool = False) -> None:
@@ -264,11 +249,7 @@ def stop_timeline() -> None:
 
 
 def _feature(name: bytes, doc: str) -> Callable[[], bool]:
-    """A function that says whether the library has a feature on this machine."""
-    def has() -> bool:
-        return bool(lib.ronde_has(name))
-    has.__doc__ = doc
-    return has
+    return _query(lambda: bool(lib.ronde_has(name)), doc)
 
 
 mpi_built = _feature(b"mpi_communicator", "Whether the library was built with MPI.")
@@ -277,11 +258,8 @@ gloo_built = _feature(b"key_value", "Whether ranks start without MPI, as by Gloo
 gloo_enabled = gloo_built
 cuda_built = _feature(b"cuda", "Whether tensors can be on GPUs: the driver can be loaded.")
 rocm_built = ddl_built = ccl_built = _feature(b"", "False: there is none.")
-
-
-def nccl_built() -> int:
-    """The version of NCCL (22304 is 2.23.4); 0 where it cannot be loaded."""
-    return int(lib.ronde_feature_version(b"nccl"))
+nccl_built = _query(lambda: int(lib.ronde_feature_version(b"nccl")),
+                    "The version of NCCL (22304 is 2.23.4); 0 where it cannot be loaded.")
 
 
 def mpi_threads_supported() -> bool:

@@ -2,6 +2,7 @@
 """Parameters, the state of optimizers, and objects of one rank, for all ranks."""
 
 import ctypes
+import io
 import pickle
 from typing import Any, Optional, Union
 
@@ -35,22 +36,9 @@ def broadcast_parameters(params: Union[dict[str, Tensor], list[Any]], root_rank:
         handle.wait()
 
 
-class _Place:
-    """Where a tensor was in an object that is pickled without its tensors."""
-
-    def __init__(self, tensor: Tensor) -> None:
-        self.shape, self.dtype, self.on_cpu = tensor.shape, tensor.dtype, not tensor.is_cuda
-
-
-def _mapped(value: Any, function: Any) -> Any:
-    """The value with ``function`` of the tensors and places in it."""
-    if isinstance(value, (Tensor, _Place)):
-        return function(value)
-    if isinstance(value, dict):
-        return {key: _mapped(one, function) for key, one in value.items()}
-    if type(value) in (list, tuple):
-        return type(value)(_mapped(one, function) for one in value)
-    return value
+def _here(storage: Any, place: str) -> Any:
+    """Has torch.load() put what was on a GPU on this rank's."""
+    return storage if place == "cpu" else storage.cuda()
 
 
 def broadcast_optimizer_state(optimizer: torch.optim.Optimizer, root_rank: int,
@@ -62,31 +50,20 @@ def broadcast_optimizer_state(optimizer: torch.optim.Optimizer, root_rank: int,
     if isinstance(optimizer, torch.optim.LBFGS):
         raise ValueError("cannot broadcast torch.optim.LBFGS state")
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
-    tensors: list[Tensor] = []
-
-    def take(tensor: Tensor) -> _Place:
-        tensors.append(tensor)
-        return _Place(tensor)
-
-    content: Any = None
+    stream = io.BytesIO()
     if rank() == root_rank:
-        content = ([_mapped(optimizer.state.get(p, {}), take) for p in parameters],
-                   [{key: one for key, one in group.items() if key != "params"}
-                    for group in optimizer.param_groups])
-    states, options = broadcast_object(content, root_rank)
+        torch.save(([optimizer.state.get(p) for p in parameters],
+                    [{key: one for key, one in group.items() if key != "params"}
+                     for group in optimizer.param_groups]), stream)
+    data = broadcast_object(stream.getvalue(), root_rank)
     if rank() != root_rank:
+        states, options = torch.load(io.BytesIO(data), _here, weights_only=False)
         for p, state in zip(parameters, states):
-            def make(place: _Place, device: torch.device = p.device) -> Tensor:
-                tensors.append(torch.empty(place.shape, dtype=place.dtype,
-                                           device="cpu" if place.on_cpu else device))
-                return tensors[-1]
-
             optimizer.state.pop(p, None)
             if state:
-                optimizer.state[p] = _mapped(state, make)
+                optimizer.state[p] = state
         for group, one in zip(optimizer.param_groups, options):
             group.update(one)
-    broadcast_parameters(tensors, root_rank)
     for p in parameters:  # Horovod steps an optimizer without state on zeros, and leaves them
         if p.requires_grad and p.grad is None and not optimizer.state.get(p):
             p.grad = torch.zeros_like(p)

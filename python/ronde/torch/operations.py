@@ -12,17 +12,18 @@ group continues) or a rank is lost (it has ``failed_rank`` then). Gradients are 
 
 import ctypes
 import functools
+import math
 import threading
 import warnings
 from collections.abc import Callable, Sequence
-from typing import Any, Optional, ParamSpec, Union
+from typing import Any, Concatenate, Optional, ParamSpec, TypeVar, Union, cast
 
 import torch
 from torch import Tensor
 
 from ronde import _library as c
 from ronde._library import lib
-from ronde.torch.basics import ProcessSet, check, failure, rank
+from ronde.torch.basics import ProcessSet, check, number, rank
 from ronde.torch.basics import global_process_set as ALL
 from ronde.torch.compression import Compression
 
@@ -31,9 +32,12 @@ DTYPES = {torch.uint8: c.U8, torch.int8: c.I8, torch.int16: c.I16, torch.int32: 
           torch.int64: c.I64, torch.float16: c.F16, torch.bfloat16: c.BF16, torch.float32: c.F32,
           torch.float64: c.F64, torch.bool: c.BOOL, torch.uint16: c.U16, torch.uint32: c.U32,
           torch.uint64: c.U64, torch.complex64: c.C64, torch.complex128: c.C128}
+WIDE = (torch.float32, torch.float64)
 INTEGERS = {dtype for dtype in DTYPES if not (dtype.is_floating_point or dtype.is_complex)}
 Name = Optional[str]
 P = ParamSpec("P")
+F = TypeVar("F", bound=Callable[..., Any])
+T = TypeVar("T")
 Tensors = Sequence[Tensor]
 Finish = Optional[Callable[["Handle"], Any]]
 _CALLS = {kind: getattr(lib, "ronde_" + kind)
@@ -50,6 +54,7 @@ class _Scratch(threading.local):
 
 
 _scratch = _Scratch()
+_OWN_MEMORY = c.Allocate()  # the work brings memory for its result
 
 
 class Handle:
@@ -64,11 +69,11 @@ class Handle:
         self.done = False
 
     def poll(self) -> bool:
-        """Whether wait() does not block."""
-        return self.done or c.number(lib.ronde_work_done, self.work) != 0
+        """Whether it is done, so that synchronize() does not block."""
+        return self.done or number(lib.ronde_work_done, self.work) != 0
 
     def wait(self) -> Any:
-        """Blocks until it is done, and returns its result, but None after the first time."""
+        """Blocks until it is done, and returns its tensor or tuple; None the second time."""
         if self.done:
             return None
         if self.stream is None:
@@ -84,6 +89,14 @@ class Handle:
         finally:
             self.kept = self.result = self.finish = None
 
+    __call__ = wait  # what Horovod gives for sparse tensors is a function
+
+    def then(self, function: Callable[[Any], Any]) -> "Handle":
+        """Has wait() return ``function`` of what it returned."""
+        finish, result = self.finish, self.result
+        self.finish = lambda handle: function(result if finish is None else finish(handle))
+        return self
+
     def __del__(self) -> None:
         if self.done or self.poll():
             lib.ronde_work_free(self.work)
@@ -95,26 +108,11 @@ class Handle:
 _dropped: list[Handle] = []  # in flight, so that their tensors are in use
 
 
-class _Several:
-    """Handles as one; the result is that of ``finish`` of theirs."""
-
-    def __init__(self, parts: Sequence[Handle], finish: Callable[..., Any]) -> None:
-        self._parts, self._finish = parts, finish
-
-    def poll(self) -> bool:
-        return all(part.poll() for part in self._parts)
-
-    def wait(self) -> Any:
-        return self._finish(*[part.wait() for part in self._parts])
-
-    __call__ = wait  # what Horovod gives for sparse tensors is a function
-
-
 def _describe(struct: Any, tensor: Tensor) -> Optional[int]:
     """Fills a ronde_tensor. Returns the stream that a tensor on a GPU is used in."""
     shape: Sequence[int] = tensor.shape
     if len(shape) > c.MAX_DIMS:
-        shape = (shape[0], tensor[:1].numel())
+        shape = (shape[0], math.prod(shape[1:]))
     struct.data, struct.dims, struct.dtype = tensor.data_ptr(), len(shape), DTYPES[tensor.dtype]
     struct.room[:len(shape)] = shape
     if not tensor.is_cuda:
@@ -138,29 +136,29 @@ def _dense(tensor: Tensor, has_rows: bool = False) -> Tensor:
 
 def _submit(kind: str, tensor: Tensor, output: Optional[Tensor], name: Name,
             process_set: ProcessSet, finish: Finish = None, op: int = Sum,
-            factors: tuple[float, float] = (1.0, 1.0), root: int = 0,
+            factors: tuple[float, float] = (1.0, 1.0), root: int = 0, wire: int = -1,
             splits: Optional[list[int]] = None) -> Handle:
     """Starts an operation whose result is ``output``, or what the work brings."""
     scratch, options = _scratch, _scratch.options
     stream = _describe(scratch.input, tensor)
-    into, kept = None, [tensor]
-    options.allocate = c.Allocate()
-    if output is not None:
+    given, into, described = scratch.arguments
+    kept: list[Any] = [tensor]
+    options.allocate = _OWN_MEMORY
+    if output is not None and output is not tensor:
         _describe(scratch.output, output)
-        into = scratch.arguments[1]
         kept.append(output)
-    elif stream is not None:
+    elif output is None and stream is not None:
         options.allocate = _allocator(kept)
     options.name = None if name is None else f"{kind}.{name}".encode()
     options.caller_orders = int(name is None)
-    options.op, options.root, options.process_set = op, root, process_set.made()
+    options.op, options.root, options.wire_dtype = op, root, wire
     options.prescale, options.postscale = factors
+    options.process_set = process_set.made()
     options.splits = None if splits is None else (ctypes.c_int64 * len(splits))(*splits)
     options.split_count = 0 if splits is None else len(splits)
     work = ctypes.c_void_p()
-    code = _CALLS[kind](scratch.arguments[0], into, scratch.arguments[2], ctypes.byref(work))
-    if code:
-        raise failure(code)
+    check(_CALLS[kind](given, None if output is None else given if output is tensor else into,
+                       described, ctypes.byref(work)))
     return Handle(work, kept, output, finish, stream)
 
 
@@ -169,17 +167,18 @@ def _allocator(kept: list[Any]) -> Any:
     like: Tensor = kept[0]
     stream = torch.cuda.current_stream(like.device)
 
+    @c.Allocate
     def allocate(_: Any, shape: Any, dims: int) -> int:
         try:
             with torch.cuda.stream(stream):
                 kept.append(like.new_empty((shape[0], *like.shape[1:])))
         except RuntimeError:  # no memory; out of here it would leave the result undefined
             return 0
-        return kept[-1].data_ptr()
+        address: int = kept[-1].data_ptr()
+        return address
 
-    callback = c.Allocate(allocate)
-    kept.append(callback)
-    return callback
+    kept.append(allocate)
+    return allocate
 
 
 def _brought(handle: Handle) -> Tensor:
@@ -202,26 +201,6 @@ def _brought(handle: Handle) -> Tensor:
     return torch.frombuffer(buffer, dtype=like.dtype).view(sizes)
 
 
-def _group(start: Callable[..., Handle], tensors: Tensors, name: Name, process_set: ProcessSet,
-           **options: Any) -> Any:
-    """Starts an operation for each tensor, all or none; the result is the tuple of theirs."""
-    if not tensors:
-        return _Several([], lambda: ())
-    check(lib.ronde_group_begin(process_set.made()))
-    members = []
-    try:
-        for i, tensor in enumerate(tensors):
-            own = None if name is None else f"{name}.{i}"
-            members.append(start(tensor, name=own, process_set=process_set, **options))
-    except BaseException:
-        lib.ronde_group_cancel()
-        raise
-    work = ctypes.c_void_p()
-    check(lib.ronde_group_end(ctypes.byref(work)))
-    return Handle(work, members, None, lambda _: tuple([one.wait() for one in members]),
-                  members[0].stream)
-
-
 class _Recorded(torch.autograd.Function):
     """A collective of tensors, and what gives their gradients."""
 
@@ -232,32 +211,75 @@ class _Recorded(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> Any:
-        return (None, None, *ctx.back(*gradients))
+        return (None, None, *ctx.back(gradients))
 
 
-def _apply(call: Callable[..., Any], back: Callable[..., Any], *tensors: Tensor) -> Any:
-    """Calls, and records it where autograd does."""
-    if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors):
-        return _Recorded.apply(call, back, *tensors)  # type: ignore[no-untyped-call]
-    return call(*tensors)
+def _recorded(start: Callable[..., Handle], back: Callable[[Tensors], Any], tensor: T,
+              compression: Any = Compression.none, **options: Any) -> T:
+    """Waits for an operation of one tensor, or of several, and returns the result or results.
+
+    For autograd, ``back`` gives the gradients of the tensors from those of the results.
+    """
+    alone, tensors = isinstance(tensor, Tensor), cast(Tensors, tensor)
+    sent = [compression.compress(one) for one in ([tensor] if alone else tensors)]
+    inputs = [one for one, _ in sent]
+
+    def call(*inputs: Tensor) -> Any:
+        return (start(*inputs, **options).wait(),) if alone else start(inputs, **options).wait()
+
+    if torch.is_grad_enabled() and any(one.requires_grad for one in inputs):
+        results = _Recorded.apply(call, back, *inputs)  # type: ignore[no-untyped-call]
+    else:
+        results = call(*inputs)
+    results = [compression.decompress(one, ctx) for one, (_, ctx) in zip(results, sent)]
+    return cast(T, results[0] if alone else results)
 
 
-def _compressed(call: Callable[..., Any], back: Callable[..., Any], compression: Any,
-                tensors: Tensors) -> list[Tensor]:
-    sent = [compression.compress(tensor) for tensor in tensors]
-    results = _apply(call, back, *[tensor for tensor, _ in sent])
-    return [compression.decompress(one, ctx) for one, (_, ctx) in zip(results, sent)]
+def _each(start: Callable[[Tensor, Name], Handle], tensor: Any, name: Name,
+          process_set: ProcessSet) -> Handle:
+    """Starts an operation of one tensor, or those of several: all or none."""
+    if isinstance(tensor, Tensor):
+        return start(tensor, name)
+    check(lib.ronde_group_begin(process_set.made()))
+    members: list[Handle] = []
+    try:
+        for i, one in enumerate(tensor):
+            members.append(start(one, name and f"{name}.{i}"))
+    except BaseException:
+        lib.ronde_group_cancel()
+        raise
+    work = ctypes.c_void_p()
+    check(lib.ronde_group_end(ctypes.byref(work)))
+    return Handle(work, members, None, lambda _: tuple([one.wait() for one in members]),
+                  members[0].stream if members else None)
 
 
-def _waiting(start: Callable[P, Any]) -> Callable[P, Any]:
+def _form(of: Any, name: str, doc: str, form: Callable[..., Any]) -> Any:
+    """Gives ``form``, which calls another function, its own name and text."""
+    functools.update_wrapper(form, of)
+    form.__name__, form.__qualname__, form.__doc__ = name, name, doc.format(of.__name__)
+    return form
+
+
+def _in_place(start: F) -> F:
+    """The form of an asynchronous operation whose result overwrites its tensor."""
+    return cast(F, _form(start, start.__name__ + "_", "As {}(), in place.",
+                         functools.partial(start, _in_place=True)))
+
+
+def _waiting(start: Callable[P, Handle]) -> Callable[P, Any]:
     """The form of an asynchronous operation that waits."""
-    @functools.wraps(start)
-    def wait(*arguments: P.args, **options: P.kwargs) -> Any:
-        return start(*arguments, **options).wait()
+    return cast(Callable[P, Any], _form(
+        start, start.__name__.replace("_async", ""), "As {}(); returns the result.",
+        lambda *arguments, **options: start(*arguments, **options).wait()))
 
-    wait.__name__ = wait.__qualname__ = start.__name__.replace("_async", "")
-    wait.__doc__ = f"As {start.__name__}(); waits, and returns the result."
-    return wait
+
+def _grouped(call: Callable[Concatenate[Tensor, P], Any],
+             ) -> Callable[Concatenate[Tensors, P], Any]:
+    """The form of an operation for several tensors."""
+    return cast(Callable[Concatenate[Tensors, P], Any], _form(
+        call, f"grouped_{call.__name__}", "As {}(), of several tensors: all or none.",
+        lambda tensors, *arguments, **options: cast(Any, call)(tensors, *arguments, **options)))
 
 
 def _op(op: Optional[int], average: Optional[bool]) -> int:
@@ -269,70 +291,46 @@ def _op(op: Optional[int], average: Optional[bool]) -> int:
     return Average if average else Sum
 
 
-def _reduce(kind: str, tensor: Tensor, output: Tensor, result: Tensor, name: Name,
-            process_set: ProcessSet, op: int, prescale: float, postscale: float) -> Handle:
-    """A reduction of row-major tensors; ``result`` gets the output."""
-    after = 1.0
-    if (prescale != 1.0 or postscale != 1.0) and tensor.dtype in INTEGERS:
+def _into(kind: str, tensor: Tensor, result: Optional[Tensor], name: Name, process_set: ProcessSet,
+          op: int = Sum, prescale: float = 1.0, postscale: float = 1.0, root: int = 0,
+          wire: Optional[torch.dtype] = None) -> Handle:
+    """Starts an operation into ``result``; None is a new tensor of the same shape."""
+    source, after = _dense(tensor), 1.0
+    result = torch.empty_like(source) if result is None else result
+    output = source if result is tensor else result
+    if (prescale != 1.0 or postscale != 1.0) and source.dtype in INTEGERS:
         # Horovod truncates a product before it sums; the engine's sums of products are exact.
         if op == Average:
             op, postscale = Sum, postscale / process_set.count()
-        tensor = (tensor.double() * prescale).to(tensor.dtype)
+        source = (source.double() * prescale).to(source.dtype)
         prescale, postscale, after = 1.0, 1.0, postscale
 
     def finish(_: Handle) -> Tensor:
-        if after != 1.0:
-            output.copy_(output.double() * after)
-        if result is not output:
-            result.detach().copy_(output)
-        return result
+        with torch.no_grad():
+            if after != 1.0:
+                output.copy_(output.double() * after)
+            return result if result is output else result.copy_(output)
 
-    return _submit(kind, tensor, output, name, process_set,
+    return _submit(kind, source, output, name, process_set,
                    finish if after != 1.0 or result is not output else None, op,
-                   (prescale, postscale))
-
-
-def _allreduce(tensor: Tensor, name: Name, process_set: ProcessSet, op: int, prescale: float,
-               postscale: float, in_place: bool) -> Handle:
-    source = _dense(tensor)
-    output = source if in_place else torch.empty_like(source)
-    return _reduce("allreduce", source, output, tensor if in_place else output, name, process_set,
-                   op, prescale, postscale)
+                   (prescale, postscale), root,
+                   -1 if wire is None or source.dtype not in WIDE else DTYPES[wire])
 
 
 def allreduce_async(tensor: Tensor, average: Optional[bool] = None, name: Name = None,
                     op: Optional[int] = None, prescale_factor: float = 1.0,
-                    postscale_factor: float = 1.0, process_set: ProcessSet = ALL) -> Handle:
+                    postscale_factor: float = 1.0, process_set: ProcessSet = ALL, *,
+                    _in_place: bool = False, _wire: Optional[torch.dtype] = None) -> Handle:
     """Starts an allreduce into a new tensor; see allreduce()."""
-    return _allreduce(tensor, name, process_set, _op(op, average), prescale_factor,
-                      postscale_factor, False)
+    return _each(lambda one, name: _into(
+        "allreduce", one, one if _in_place else None, name, process_set, _op(op, average),
+        prescale_factor, postscale_factor, wire=_wire), tensor, name, process_set)
 
 
-def allreduce_async_(tensor: Tensor, average: Optional[bool] = None, name: Name = None,
-                     op: Optional[int] = None, prescale_factor: float = 1.0,
-                     postscale_factor: float = 1.0, process_set: ProcessSet = ALL) -> Handle:
-    """Starts an allreduce in place."""
-    return _allreduce(tensor, name, process_set, _op(op, average), prescale_factor,
-                      postscale_factor, True)
-
-
-def grouped_allreduce_async(tensors: Tensors, average: Optional[bool] = None, name: Name = None,
-                            op: Optional[int] = None, prescale_factor: float = 1.0,
-                            postscale_factor: float = 1.0, process_set: ProcessSet = ALL) -> Any:
-    """Starts allreduces into new tensors."""
-    return _group(allreduce_async, tensors, name, process_set, op=_op(op, average),
-                  prescale_factor=prescale_factor, postscale_factor=postscale_factor)
-
-
-def grouped_allreduce_async_(tensors: Tensors, average: Optional[bool] = None, name: Name = None,
-                             op: Optional[int] = None, prescale_factor: float = 1.0,
-                             postscale_factor: float = 1.0, process_set: ProcessSet = ALL) -> Any:
-    """Starts allreduces in place."""
-    return _group(allreduce_async_, tensors, name, process_set, op=_op(op, average),
-                  prescale_factor=prescale_factor, postscale_factor=postscale_factor)
-
-
+allreduce_async_ = _in_place(allreduce_async)
 allreduce_ = _waiting(allreduce_async_)
+grouped_allreduce_async = _grouped(allreduce_async)
+grouped_allreduce_async_ = _grouped(allreduce_async_)
 grouped_allreduce_ = _waiting(grouped_allreduce_async_)
 
 
@@ -350,148 +348,112 @@ def allreduce(tensor: Tensor, average: Optional[bool] = None, name: Name = None,
             integers are truncated.
         process_set: the ranks that take part.
     """
-    rest: Any = (_op(op, average), prescale_factor, postscale_factor, process_set)
-    return _compressed(lambda one: (allreduce_async(one, None, name, *rest).wait(),),
-                       lambda one: [allreduce(one, None, None, Compression.none, *rest)],
-                       compression, [tensor])[0]
+    rest: Any = {"op": _op(op, average), "prescale_factor": prescale_factor,
+                 "postscale_factor": postscale_factor, "process_set": process_set}
+
+    def back(gradients: Tensors) -> Any:
+        if len(gradients) == 1:
+            return [allreduce(gradients[0], **rest)]
+        return grouped_allreduce(gradients, **rest)
+
+    return _recorded(allreduce_async, back, tensor, compression, name=name, **rest)
 
 
-def grouped_allreduce(tensors: Tensors, average: Optional[bool] = None, name: Name = None,
-                      compression: Any = Compression.none, op: Optional[int] = None,
-                      prescale_factor: float = 1.0, postscale_factor: float = 1.0,
-                      process_set: ProcessSet = ALL) -> list[Tensor]:
-    """As allreduce(), of several tensors."""
-    rest: Any = (_op(op, average), prescale_factor, postscale_factor, process_set)
-    return _compressed(lambda *all: grouped_allreduce_async(all, None, name, *rest).wait(),
-                       lambda *all: grouped_allreduce(all, None, None, Compression.none, *rest),
-                       compression, tensors)
+grouped_allreduce = _grouped(allreduce)
+
+
+def allgather_async(tensor: Tensor, name: Name = None, process_set: ProcessSet = ALL) -> Handle:
+    """Starts an allgather; see allgather()."""
+    return _each(lambda one, name: _submit("allgather", _dense(one, True), None, name, process_set,
+                                           _brought), tensor, name, process_set)
+
+
+grouped_allgather_async = _grouped(allgather_async)
+
+
+def allgather(tensor: Tensor, name: Name = None, process_set: ProcessSet = ALL) -> Tensor:
+    """Returns the ranks' tensors one after the other; their first dimensions may differ."""
+    tensors = [tensor] if isinstance(tensor, Tensor) else tensor
+    rows = [one.shape[:1].numel() for one in tensors]
+
+    def back(gradients: Tensors) -> list[Tensor]:
+        averaged = grouped_allreduce(gradients, process_set=process_set)
+        counts = allgather(torch.tensor([rows]), process_set=process_set)
+        before = counts[:process_set.rank()].sum(0).tolist()
+        return [one[first:first + own] for one, first, own in zip(averaged, before, rows)]
+
+    return _recorded(allgather_async, back, tensor, name=name, process_set=process_set)
+
+
+grouped_allgather = _grouped(allgather)
 
 
 def sparse_allreduce_async(tensor: Tensor, name: Name = None, op: Optional[int] = None,
-                           process_set: ProcessSet = ALL) -> Any:
+                           process_set: ProcessSet = ALL) -> Handle:
     """Starts a sum or an average of sparse tensors, not coalesced; ``handle()`` waits for it."""
     op = _op(op, None)
     if op not in (Average, Sum):
         raise ValueError("sparse tensors are summed or averaged")
-    gathered = [allgather_async(part, name and f"{name}.{of}", process_set) for part, of in
-                ((tensor._indices().t(), "indices"), (tensor._values(), "values"))]
 
-    def finish(indices: Tensor, values: Tensor) -> Tensor:
+    def finish(gathered: Tensors) -> Tensor:
+        indices, values = gathered
         if op == Average:
             values = values / process_set.count()
         # Other ranks' tensors may be larger.
         with torch.sparse.check_sparse_tensor_invariants(True):  # type: ignore[no-untyped-call]
             return torch.sparse_coo_tensor(indices.t(), values, tensor.size())
 
-    return _Several(gathered, finish)
+    parts = [tensor._indices().t(), tensor._values()]
+    gathering: Handle = grouped_allgather_async(parts, name, process_set)
+    return gathering.then(finish)
 
 
-def allgather_async(tensor: Tensor, name: Name = None, process_set: ProcessSet = ALL) -> Handle:
-    """Starts an allgather; see allgather()."""
-    return _submit("allgather", _dense(tensor, True), None, name, process_set, _brought)
-
-
-def grouped_allgather_async(tensors: Tensors, name: Name = None,
-                            process_set: ProcessSet = ALL) -> Any:
-    """Starts allgathers of several tensors."""
-    return _group(allgather_async, tensors, name, process_set)
-
-
-def _own_parts(gradients: Tensors, rows: list[int], process_set: ProcessSet) -> list[Tensor]:
-    """This rank's rows of the averaged gradients of allgathers."""
-    averaged = grouped_allreduce(gradients, process_set=process_set)
-    counts = allgather(torch.tensor([rows]), process_set=process_set)
-    before = counts[:process_set.rank()].sum(0).tolist()
-    return [one[first:first + own] for one, first, own in zip(averaged, before, rows)]
-
-
-def allgather(tensor: Tensor, name: Name = None, process_set: ProcessSet = ALL) -> Tensor:
-    """Returns the ranks' tensors one after the other; their first dimensions may differ."""
-    rows = list(tensor.shape[:1])
-    return _apply(lambda one: allgather_async(one, name, process_set).wait(),
-                  lambda one: _own_parts([one], rows, process_set), tensor)
-
-
-def grouped_allgather(tensors: Tensors, name: Name = None,
-                      process_set: ProcessSet = ALL) -> Tensors:
-    """As allgather(), of several tensors."""
-    rows = [tensor.shape[0] for tensor in tensors]
-    return _apply(lambda *all: grouped_allgather_async(all, name, process_set).wait(),
-                  lambda *all: _own_parts(all, rows, process_set), *tensors)
-
-
-def _broadcast(tensor: Tensor, root_rank: int, name: Name, process_set: ProcessSet,
-               in_place: bool) -> Handle:
-    source = _dense(tensor)
-    output = source if in_place else torch.empty_like(source)
+def broadcast_async(tensor: Tensor, root_rank: int, name: Name = None,
+                    process_set: ProcessSet = ALL, *, _in_place: bool = False) -> Handle:
+    """Starts a broadcast into a new tensor; see broadcast()."""
     root = root_rank
     if process_set is not ALL:
         if root not in process_set.ranks:
             raise ValueError(f"the root, rank {root}, is not in {process_set}")
         root = process_set.ranks.index(root)
-
-    def copy_back(_: Handle) -> Tensor:
-        tensor.detach().copy_(source)
-        return tensor
-
-    return _submit("broadcast", source, output, name, process_set,
-                   copy_back if in_place and source is not tensor else None, root=root)
+    return _into("broadcast", tensor, tensor if _in_place else None, name, process_set, root=root)
 
 
-def broadcast_async(tensor: Tensor, root_rank: int, name: Name = None,
-                    process_set: ProcessSet = ALL) -> Handle:
-    """Starts a broadcast into a new tensor; see broadcast()."""
-    return _broadcast(tensor, root_rank, name, process_set, False)
-
-
-def broadcast_async_(tensor: Tensor, root_rank: int, name: Name = None,
-                     process_set: ProcessSet = ALL) -> Handle:
-    """Starts a broadcast in place."""
-    return _broadcast(tensor, root_rank, name, process_set, True)
+broadcast_async_ = _in_place(broadcast_async)
+broadcast_ = _waiting(broadcast_async_)
 
 
 def broadcast(tensor: Tensor, root_rank: int, name: Name = None,
               process_set: ProcessSet = ALL) -> Tensor:
     """Returns the tensor of rank ``root_rank``, which is a number in the whole group."""
-    def back(gradient: Tensor) -> list[Tensor]:
-        averaged = allreduce(gradient, process_set=process_set)
-        return [averaged if rank() == root_rank else averaged * 0]
+    def back(gradients: Tensors) -> list[Tensor]:
+        averaged = allreduce(gradients[0], process_set=process_set)
+        return [averaged if rank() == root_rank else torch.zeros_like(averaged)]
 
-    return _apply(lambda one: broadcast_async(one, root_rank, name, process_set).wait(), back,
-                  tensor)
-
-
-broadcast_ = _waiting(broadcast_async_)
-
-
-def _split_list(rows: int, splits: Any, ranks: int) -> Optional[list[int]]:
-    if splits is None:
-        if rows % ranks:
-            raise ValueError(f"{rows} rows do not divide by {ranks} ranks: give splits")
-        return None
-    if isinstance(splits, Tensor):
-        if splits.dtype not in (torch.int32, torch.int64):
-            raise ValueError("splits are integers of 32 or 64 bits")
-        splits = splits.tolist()
-    if len(splits) != ranks or min(splits) < 0 or sum(splits) > rows:
-        raise ValueError(f"splits {splits} do not divide {rows} rows among {ranks} ranks")
-    return list(splits)
+    return _recorded(broadcast_async, back, tensor, root_rank=root_rank, name=name,
+                     process_set=process_set)
 
 
 def alltoall_async(tensor: Tensor, splits: Union[Tensor, Sequence[int], None] = None,
                    name: Name = None, process_set: ProcessSet = ALL) -> Handle:
     """Starts an alltoall; the result is always the pair of tensor and received splits."""
     tensor, ranks = _dense(tensor, True), process_set.count()
-    numbers = _split_list(tensor.shape[0], splits, ranks)
-    like = splits if isinstance(splits, Tensor) else torch.empty(0, dtype=torch.int32)
+    rows, dtype = len(tensor), splits.dtype if isinstance(splits, Tensor) else torch.int32
+    if splits is None and rows % ranks:
+        raise ValueError(f"{rows} rows do not divide by {ranks} ranks: give splits")
+    given = torch.as_tensor([rows // ranks] * ranks if splits is None else splits)
+    numbers = given.tolist()
+    if (given.dtype not in (torch.int32, torch.int64) or len(numbers) != ranks or min(numbers) < 0
+            or sum(numbers) > rows):
+        raise ValueError(f"splits {splits} do not divide {rows} rows among {ranks} ranks")
 
     def finish(handle: Handle) -> tuple[Tensor, Tensor]:
         received = (ctypes.c_int64 * ranks)()
         check(lib.ronde_work_splits(handle.work, received))
-        return _brought(handle), like.new_tensor(list(received))
+        return _brought(handle), given.new_tensor(list(received), dtype=dtype)
 
-    return _submit("alltoall", tensor if numbers is None else tensor[:sum(numbers)], None, name,
-                   process_set, finish, splits=numbers)
+    return _submit("alltoall", tensor[:sum(numbers)], None, name, process_set, finish,
+                   splits=numbers)
 
 
 def alltoall(tensor: Tensor, splits: Union[Tensor, Sequence[int], None] = None, name: Name = None,
@@ -500,19 +462,21 @@ def alltoall(tensor: Tensor, splits: Union[Tensor, Sequence[int], None] = None, 
 
     Returns the rows that came, in rank order, and, where splits are given, how many from each.
     """
-    received, rows = torch.empty(0), tensor.shape[:1]
+    received, rows = torch.empty(0), tensor.shape[:1].numel()
 
-    def call(one: Tensor) -> Tensor:
-        nonlocal received
-        result, received = alltoall_async(one, splits, name, process_set).wait()
-        return result
+    def start(one: Tensor, **options: Any) -> Handle:
+        def keep_splits(both: tuple[Tensor, Tensor]) -> Tensor:
+            nonlocal received
+            result, received = both
+            return result
 
-    def back(gradient: Tensor) -> list[Tensor]:
-        own, _ = alltoall(gradient, received, process_set=process_set)
-        unsent = rows[0] - own.shape[0]
-        return [torch.cat([own, own.new_zeros(unsent, *own.shape[1:])]) if unsent else own]
+        return alltoall_async(one, splits, **options).then(keep_splits)
 
-    result = _apply(call, back, tensor)
+    def back(gradients: Tensors) -> list[Tensor]:
+        own, _ = alltoall(gradients[0], received, process_set=process_set)
+        return [torch.cat([own, own.new_zeros(rows - len(own), *own.shape[1:])])]
+
+    result = _recorded(start, back, tensor, name=name, process_set=process_set)
     return result if splits is None else (result, received)
 
 
@@ -520,55 +484,36 @@ def reducescatter_async(tensor: Tensor, name: Name = None, op: int = Average,
                         process_set: ProcessSet = ALL, prescale_factor: float = 1.0,
                         postscale_factor: float = 1.0) -> Handle:
     """Starts a reducescatter; see reducescatter()."""
-    source, own = _dense(tensor, True), process_set.rank() or 0
-    rows, more = divmod(source.shape[0], process_set.count())
-    output = source.new_empty((rows + (own < more), *source.shape[1:]))
-    return _reduce("reducescatter", source, output, output, name, process_set, op, prescale_factor,
-                   postscale_factor)
+    def start(one: Tensor, name: Name) -> Handle:
+        source, own = _dense(one, True), process_set.rank() or 0
+        rows, more = divmod(len(source), process_set.count())
+        output = source.new_empty((rows + (own < more), *source.shape[1:]))
+        return _into("reducescatter", source, output, name, process_set, op, prescale_factor,
+                     postscale_factor)
+
+    return _each(start, tensor, name, process_set)
 
 
-def grouped_reducescatter_async(tensors: Tensors, name: Name = None, op: int = Average,
-                                process_set: ProcessSet = ALL, prescale_factor: float = 1.0,
-                                postscale_factor: float = 1.0) -> Any:
-    """Starts reducescatters of several tensors."""
-    return _group(reducescatter_async, tensors, name, process_set, op=op,
-                  prescale_factor=prescale_factor, postscale_factor=postscale_factor)
+grouped_reducescatter_async = _grouped(reducescatter_async)
 
 
 def reducescatter(tensor: Tensor, name: Name = None, compression: Any = Compression.none,
                   op: int = Average, process_set: ProcessSet = ALL, prescale_factor: float = 1.0,
                   postscale_factor: float = 1.0) -> Tensor:
     """Reduces, and returns this rank's rows of the result; the first ranks get those left over."""
-    rest: Any = (name, op, process_set, prescale_factor, postscale_factor)
-    return _compressed(lambda one: (reducescatter_async(one, *rest).wait(),),
-                       lambda one: _all_parts([one], *rest), compression, [tensor])[0]
+    def back(gradients: Tensors) -> Any:  # scaled as in Horovod
+        factor = prescale_factor * postscale_factor * (process_set.count() if op == Sum else 1)
+        return grouped_allgather([one * factor for one in gradients], process_set=process_set)
+
+    return _recorded(reducescatter_async, back, tensor, compression, name=name, op=op,
+                     process_set=process_set, prescale_factor=prescale_factor,
+                     postscale_factor=postscale_factor)
 
 
-def _all_parts(gradients: Tensors, _: Name, op: int, process_set: ProcessSet, prescale: float,
-               postscale: float) -> Tensors:
-    """The gradients of reducescatters: those of all parts, scaled as in Horovod."""
-    factor = prescale * postscale * (process_set.count() if op == Sum else 1)
-    return grouped_allgather([one * factor for one in gradients], process_set=process_set)
+grouped_reducescatter = _grouped(reducescatter)
 
 
-def grouped_reducescatter(tensors: Tensors, name: Name = None, compression: Any = Compression.none,
-                          op: int = Average, process_set: ProcessSet = ALL,
-                          prescale_factor: float = 1.0,
-                          postscale_factor: float = 1.0) -> list[Tensor]:
-    """As reducescatter(), of several tensors."""
-    rest: Any = (name, op, process_set, prescale_factor, postscale_factor)
-    return _compressed(lambda *all: grouped_reducescatter_async(all, *rest).wait(),
-                       lambda *all: _all_parts(all, *rest), compression, tensors)
-
-
-def poll(handle: Any) -> bool:
-    """Whether an operation is done, so that synchronize() does not block."""
-    return handle.poll()
-
-
-def synchronize(handle: Any) -> Any:
-    """Waits for an operation, and returns its tensor or tuple; None the second time."""
-    return handle.wait()
+poll, synchronize = Handle.poll, Handle.wait
 
 
 def join(device: int = -1) -> int:
@@ -578,8 +523,9 @@ def join(device: int = -1) -> int:
     """
     work = ctypes.c_void_p()
     check(lib.ronde_join(0, ctypes.byref(work)))
-    return Handle(work, None, None, lambda handle: c.number(lib.ronde_work_last_rank,
-                                                            handle.work)).wait()
+    last: int = Handle(work, None, None,
+                       lambda handle: number(lib.ronde_work_last_rank, handle.work)).wait()
+    return last
 
 
 def barrier(process_set: ProcessSet = ALL) -> None:
@@ -588,32 +534,3 @@ def barrier(process_set: ProcessSet = ALL) -> None:
     options.process_set, options.caller_orders = process_set.made(), 1
     check(lib.ronde_barrier(ctypes.byref(options), ctypes.byref(work)))
     Handle(work, None, None).wait()
-
-
-class PreparedAllreduce:
-    """An allreduce in place that is started for each step, on tensors of one shape and type."""
-
-    def __init__(self, tensor: Tensor, name: str, op: int, factors: tuple[float, float],
-                 wire_dtype: Optional[torch.dtype], process_set: ProcessSet) -> None:
-        description, options = c.Tensor(), c.OperationOptions()
-        self.dtype, self.device = tensor.dtype, tensor.device
-        self._stream = _describe(description, tensor)
-        options.name, options.op = f"allreduce.{name}".encode(), op
-        options.prescale, options.postscale = factors
-        options.process_set = process_set.made()
-        if wire_dtype is not None and tensor.dtype in (torch.float32, torch.float64):
-            options.wire_dtype = DTYPES[wire_dtype]
-        self._prepared = ctypes.c_void_p()
-        check(lib.ronde_allreduce_init(ctypes.byref(description), ctypes.byref(description),
-                                       ctypes.byref(options), ctypes.byref(self._prepared)))
-
-    def start(self, tensor: Tensor) -> Handle:
-        """Starts it on a row-major tensor."""
-        data, work = ctypes.c_void_p(tensor.data_ptr()), ctypes.c_void_p()
-        code = lib.ronde_start(self._prepared, data, data, ctypes.byref(work))
-        if code:
-            raise failure(code)
-        return Handle(work, tensor, tensor, None, self._stream)
-
-    def __del__(self) -> None:
-        lib.ronde_persistent_free(self._prepared)

@@ -3,8 +3,10 @@
 
 import warnings
 import weakref
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, Optional, Union
 
 import torch
@@ -14,66 +16,67 @@ from ronde.torch import basics
 from ronde.torch.basics import ProcessSet, global_process_set
 from ronde.torch.compression import Compression
 from ronde.torch.functions import broadcast_object
-from ronde.torch.operations import (Adasum, Average, PreparedAllreduce, allreduce_async_,
+from ronde.torch.operations import (Adasum, Average, Handle, allreduce_async_,
                                     grouped_allreduce_async_, sparse_allreduce_async)
 
 Groups = Union[int, list[list[Tensor]], None]
 # Compressions that the engine does by itself, with sums in f32.
-_WIRE = {Compression.none: None, Compression.fp16: torch.float16,
-         Compression.bf16: torch.bfloat16}
+_BUILT_IN = (Compression.none, Compression.fp16, Compression.bf16)
 
 
 class _Bucket:
-    """Gradients that are reduced together: one, or those of a group."""
+    """Gradients that an optimizer reduces together: one, or those of a group."""
 
-    __slots__ = ("parameters", "passes", "is_group", "handle", "finish", "prepared", "generation")
+    __slots__ = ("optimizer", "parameters", "passes", "is_group", "handle")
 
-    def __init__(self, parameters: list[Tensor], is_group: bool, passes: int) -> None:
+    def __init__(self, optimizer: "_DistributedOptimizer", parameters: list[Tensor],
+                 is_group: bool) -> None:
+        self.optimizer = weakref.ref(optimizer)  # else the hooks would keep it alive
         self.parameters, self.is_group = parameters, is_group
-        self.passes = dict.fromkeys(parameters, passes)  # until each is reduced
-        self.handle: Any = None
-        self.finish: Optional[Callable[[Any], None]] = None
-        self.prepared: Optional[PreparedAllreduce] = None
-        self.generation = 0  # of hvd.init()
+        self.passes = dict.fromkeys(parameters, optimizer.backward_passes_per_step)  # to come
+        self.handle: Optional[Handle] = None
+
+    def on_gradient(self, p: Tensor) -> None:
+        """Backward has added to a gradient."""
+        optimizer = self.optimizer()
+        if optimizer is None:
+            return
+        if self.handle is not None or self.passes[p] <= 0:
+            raise AssertionError(
+                "Gradients were computed more than backward_passes_per_step times before call to "
+                "step(). Increase backward_passes_per_step to accumulate gradients locally.")
+        self.passes[p] -= 1
+        optimizer._began = True
+        if not any(self.passes.values()):
+            optimizer._reduce(self)
 
 
 class _DistributedOptimizer(torch.optim.Optimizer):
     """What DistributedOptimizer() puts before the class of the optimizer that it wraps."""
 
-    def _wrap(self, names: dict[Tensor, str], compression: Any, passes: int, op: int,
-              predivide: float, groups: Groups, sparse_as_dense: bool,
-              process_set: ProcessSet) -> None:
-        self._parameter_names = names
-        self._compression = compression
-        self.backward_passes_per_step = passes
-        self.op = op
-        self.sparse_as_dense = sparse_as_dense
-        self.process_set = process_set
-        self._factors = (1.0 / predivide, predivide) if op == Average else (1.0, 1.0)
-        self._buckets: list[_Bucket] = []
-        self._began = False  # a backward pass since the last step()
-        self._synchronized = False
-        self._should_synchronize = True
-        self._watch([p for group in self.param_groups for p in group["params"]], groups)
+    _parameter_names: dict[Tensor, str]
+    _compression: Any
+    _factors: tuple[float, float]
+    _buckets: list[_Bucket]
+    _began = False  # a backward pass since the last step()
+    _synchronized = False
+    _should_synchronize = True
+    backward_passes_per_step: int
+    op: int
+    sparse_as_dense: bool
+    process_set: ProcessSet
 
     def _watch(self, parameters: list[Tensor], groups: Groups) -> None:
         """Has the gradients of these parameters reduced from now on."""
-        if not self.process_set.included() or basics.size() == 1:
+        if not self.process_set.included() or basics.size() == 1 or self.op == Adasum:
             return
-        parts = [[p] for p in parameters if p.requires_grad]
-        if groups is not None:
-            parts = self._parts([p for part in parts for p in part], groups)
-        own = weakref.ref(self)
+        parameters = [p for p in parameters if p.requires_grad]
+        parts = [[p] for p in parameters] if groups is None else self._parts(parameters, groups)
         for part in parts:
-            bucket = _Bucket(part, groups is not None, self.backward_passes_per_step)
+            bucket = _Bucket(self, part, groups is not None)
             self._buckets.append(bucket)
             for p in part:
-                def hook(p: Tensor, bucket: _Bucket = bucket) -> None:
-                    optimizer = own()
-                    if optimizer is not None:
-                        optimizer._on_gradient(p, bucket)
-
-                p.register_post_accumulate_grad_hook(hook)  # type: ignore[no-untyped-call]
+                p.register_post_accumulate_grad_hook(bucket.on_gradient)  # type: ignore
 
     def _parts(self, parameters: list[Tensor],
                groups: Union[int, list[list[Tensor]]]) -> list[list[Tensor]]:
@@ -83,9 +86,8 @@ class _DistributedOptimizer(torch.optim.Optimizer):
         place = {name: i for i, name in enumerate(names)}
         parameters = sorted(parameters, key=lambda p: place[self._parameter_names[p]])
         if isinstance(groups, int):
-            size, more = divmod(len(parameters), groups)
-            ends = [i * size + min(i, more) for i in range(groups + 1)]
-            parts = [parameters[first:last] for first, last in zip(ends, ends[1:])]
+            parts = [[parameters[i] for i in part]
+                     for part in torch.arange(len(parameters)).tensor_split(groups)]
         else:
             own, listed = set(parameters), {p for group in groups for p in group}
             parts = [[p for p in group if p in own] for group in groups]
@@ -100,60 +102,32 @@ class _DistributedOptimizer(torch.optim.Optimizer):
             self._parameter_names.setdefault(p, f"allreduce.noname.{number}.{j}")
         self._watch(self.param_groups[-1]["params"], None)
 
-    def _on_gradient(self, p: Tensor, bucket: _Bucket) -> None:
-        """Backward has added to a gradient."""
-        if bucket.handle is not None or bucket.passes[p] <= 0:
-            raise AssertionError(
-                "Gradients were computed more than backward_passes_per_step times before call to "
-                "step(). Increase backward_passes_per_step to accumulate gradients locally.")
-        bucket.passes[p] -= 1
-        self._began = True
-        if not any(bucket.passes.values()):
-            self._reduce(bucket)
-
     def _reduce(self, bucket: _Bucket) -> None:
         """Starts the reduction of gradients."""
+        gradients: list[Tensor] = []
         for p in bucket.parameters:
             if p.grad is None:  # other ranks may have computed it
                 p.grad = torch.zeros_like(p)
-        p = bucket.parameters[0]
-        name, gradient = self._parameter_names[p], p.grad
-        assert gradient is not None
-        bucket.finish = None
-        if not bucket.is_group and gradient.is_sparse and not self.sparse_as_dense:
-            bucket.handle = sparse_allreduce_async(gradient, name, self.op, self.process_set)
-            bucket.finish = lambda output: _assign(p, output)
-        elif (not bucket.is_group and self._compression in _WIRE
-              and gradient.is_contiguous() and not gradient.is_conj()):
-            bucket.handle = self._prepared(bucket, name, gradient).start(gradient)
-        else:
-            self._reduce_copies(bucket, name)
-
-    def _reduce_copies(self, bucket: _Bucket, name: str) -> None:
-        """The same for what is compressed, grouped, or not in row-major order."""
-        sent = [self._compression.compress(
-            p.grad.to_dense() if p.grad.is_sparse else p.grad) for p in bucket.parameters
-            if p.grad is not None]
-        tensors = [tensor for tensor, _ in sent]
-        rest: Any = (None, name, self.op, *self._factors, self.process_set)
+            gradients.append(p.grad)
+        first, is_group = bucket.parameters[0], bucket.is_group
+        name = self._parameter_names[first]
+        if gradients[0].is_sparse and not (is_group or self.sparse_as_dense):
+            bucket.handle = sparse_allreduce_async(
+                gradients[0], name, self.op, self.process_set).then(partial(_assign, first))
+            return
+        built_in = self._compression in _BUILT_IN
+        compression = Compression.none if built_in else self._compression
+        sent, contexts = zip(*[compression.compress(one.to_dense() if one.is_sparse else one)
+                               for one in gradients])
 
         def finish(output: Any) -> None:
-            outputs = output if bucket.is_group else [output]
-            for p, one, (_, ctx) in zip(bucket.parameters, outputs, sent):
-                _assign(p, self._compression.decompress(one, ctx))
+            for p, one, ctx in zip(bucket.parameters, output if is_group else [output], contexts):
+                _assign(p, compression.decompress(one, ctx))
 
-        bucket.finish = finish
-        bucket.handle = (grouped_allreduce_async_(tensors, *rest) if bucket.is_group
-                         else allreduce_async_(tensors[0], *rest))
-
-    def _prepared(self, bucket: _Bucket, name: str, gradient: Tensor) -> PreparedAllreduce:
-        prepared = bucket.prepared
-        if (prepared is None or bucket.generation != basics.generation
-                or (prepared.dtype, prepared.device) != (gradient.dtype, gradient.device)):
-            prepared = PreparedAllreduce(gradient, name, self.op, self._factors,
-                                         _WIRE[self._compression], self.process_set)
-            bucket.prepared, bucket.generation = prepared, basics.generation
-        return prepared
+        start: Any = grouped_allreduce_async_ if is_group else allreduce_async_
+        bucket.handle = start(
+            sent if is_group else sent[0], None, name, self.op, *self._factors, self.process_set,
+            _wire=self._compression.wire_dtype if built_in else None).then(finish)
 
     def synchronize(self) -> None:
         """Waits until all gradients are reduced; one that backward did not compute is zeros."""
@@ -162,16 +136,15 @@ class _DistributedOptimizer(torch.optim.Optimizer):
                 if bucket.handle is None:
                     self._reduce(bucket)
             for bucket in self._buckets:
-                output = bucket.handle.wait()
-                if bucket.finish is not None:
-                    bucket.finish(output)
+                assert bucket.handle is not None
+                bucket.handle.wait()
         finally:
             self._reset()
         self._synchronized = True
 
     def _reset(self) -> None:
         for bucket in self._buckets:
-            bucket.handle = bucket.finish = None
+            bucket.handle = None
         self.set_backward_passes_per_step(self.backward_passes_per_step)
         self._began = False
 
@@ -234,13 +207,7 @@ def _assign(p: Tensor, value: Tensor) -> None:
 
 
 class _AdasumOptimizer(_DistributedOptimizer):
-    """Combines the ranks' steps by Adasum, in place of their gradients."""
-
-    def _watch(self, parameters: list[Tensor], groups: Groups) -> None:
-        """Gradients are not reduced."""
-
-    def synchronize(self) -> None:
-        """Does nothing: step() combines."""
+    """Combines the ranks' steps by Adasum: no gradient is reduced."""
 
     def skip_synchronize(self) -> Any:
         """AssertionError: there is nothing to skip."""
@@ -273,9 +240,8 @@ def _named(optimizer: torch.optim.Optimizer,
     if any(not isinstance(pair, tuple) for pair in pairs):
         raise ValueError("named_parameters should be a sequence of tuples (name, parameter), "
                          "usually produced by model.named_parameters().")
-    given = [name for name, _ in pairs]
-    if len(set(given)) < len(given):
-        twice = sorted({name for name in given if given.count(name) > 1})
+    twice = [name for name, count in Counter(name for name, _ in pairs).items() if count > 1]
+    if twice:
         raise ValueError(f"Parameter names in named_parameters must be unique: {twice}")
     names = {p: name for name, p in pairs}
     unnamed = [list(p.shape) for group in groups for p in group if p not in names]
@@ -318,17 +284,20 @@ def DistributedOptimizer(optimizer: torch.optim.Optimizer,
         groups = num_groups if groups is None else groups
     if backward_passes_per_step <= 0:
         raise ValueError("backward_passes_per_step must be > 0")
-    if isinstance(groups, int) and groups <= 0:
-        raise ValueError("groups should be a positive integer or a list of lists of tensors")
     listed = [p for group in groups for p in group] if isinstance(groups, list) else []
-    if any(not isinstance(p, Tensor) for p in listed) or len(set(listed)) < len(listed):
-        raise ValueError("groups must consist of tensors, each in one group only")
+    if ((isinstance(groups, int) and groups <= 0) or len(set(listed)) < len(listed)
+            or any(not isinstance(p, Tensor) for p in listed)):
+        raise ValueError("groups is a positive number, or lists of tensors, each in one of them")
     combines = op == Adasum and basics.size() > 1 and process_set.included()
     front = _AdasumOptimizer if combines else _DistributedOptimizer
     kind: Any = type(type(optimizer).__name__, (front, type(optimizer)), {})
     wrapped = kind.__new__(kind)
     # The step() that a learning-rate scheduler puts into an optimizer would hide this class's.
     wrapped.__dict__.update({key: one for key, one in vars(optimizer).items() if key != "step"})
-    wrapped._wrap(_named(optimizer, named_parameters), compression, backward_passes_per_step, op,
-                  gradient_predivide_factor, groups, sparse_as_dense, process_set)
+    wrapped._parameter_names = _named(optimizer, named_parameters)
+    wrapped._compression, wrapped.op, wrapped.process_set = compression, op, process_set
+    wrapped.backward_passes_per_step = backward_passes_per_step
+    wrapped.sparse_as_dense, wrapped._buckets = sparse_as_dense, []
+    wrapped._factors = (1.0 / gradient_predivide_factor, gradient_predivide_factor)
+    wrapped._watch([p for group in wrapped.param_groups for p in group["params"]], groups)
     return wrapped

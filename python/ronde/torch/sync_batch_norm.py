@@ -22,20 +22,15 @@ class SyncBatchNorm(_BatchNorm):
 
     def forward(self, input: Tensor) -> Tensor:
         """Normalises ``input``, of shape (batch, features, ...)."""
+        if not self.training and self.track_running_stats or size() == 1:
+            return super().forward(input)
         self._check_input_dim(input)
-        momentum = 0.0
-        if self.training and self.track_running_stats:
-            assert self.num_batches_tracked is not None
+        mean, variance, count = _statistics(input)
+        if self.training and self.num_batches_tracked is not None:
+            assert self.running_mean is not None and self.running_var is not None
             self.num_batches_tracked.add_(1)
             momentum = (1.0 / float(self.num_batches_tracked) if self.momentum is None
                         else self.momentum)
-        uses_batch = self.training or not self.track_running_stats
-        if not uses_batch or size() == 1:
-            return functional.batch_norm(input, self.running_mean, self.running_var, self.weight,
-                                         self.bias, uses_batch, momentum, self.eps)
-        mean, variance, count = _statistics(input)
-        if momentum:
-            assert self.running_mean is not None and self.running_var is not None
             self.running_mean.lerp_(mean.detach().to(self.running_mean), momentum)
             unbiased = variance.detach() * (count / (count - 1))
             self.running_var.lerp_(unbiased.to(self.running_var), momentum)
@@ -60,6 +55,8 @@ def _statistics(input: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     name = f"sync_batch_norm.{len(mean)}"
     sums = allreduce(torch.cat([mean.new_tensor([own]), mean * own]), name=name, op=Sum)
     count = sums[0].detach()
+    if not input.is_cuda and count < 2:  # on a GPU it would be waited for
+        raise ValueError(f"Expected more than 1 value per channel when training, got {int(count)}")
     total_mean = sums[1:] / count
     squares = (variance + (mean - total_mean).square()) * own
     return total_mean, allreduce(squares, name=name + ".squares", op=Sum) / count, count
