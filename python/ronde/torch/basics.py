@@ -130,6 +130,7 @@ class ProcessSet:
 
 
 global_process_set = ProcessSet([])
+generation = 0  # of the group: what was prepared in an earlier one is void
 _sets: dict[tuple[int, ...], ProcessSet] = {}  # those of the group, by their ranks
 
 
@@ -176,6 +177,7 @@ def init(comm: Any = None, process_sets: Union[Sequence[ProcessSet], str, None] 
 
 
 def _start(comm: Any, sets: list[ProcessSet]) -> None:
+    global generation
     os.environ.setdefault("RONDE_JOIN_AVERAGE", "all")  # averages divide by all, as in Horovod
     options = c.InitOptions()
     if hasattr(comm, "py2f"):
@@ -191,6 +193,7 @@ def _start(comm: Any, sets: list[ProcessSet]) -> None:
         place = ctypes.byref(ctypes.c_int())  # of this rank in the job, which is not asked for
         check(lib.ronde_reform(1, place, place, None, place))
     atexit.register(_leave, os.getpid())
+    generation += 1
     global_process_set.ranks, global_process_set.process_set_id = list(range(size())), 0
     _sets[tuple(global_process_set.ranks)] = global_process_set
     for one in sets:

@@ -534,3 +534,29 @@ def barrier(process_set: ProcessSet = ALL) -> None:
     options.process_set, options.caller_orders = process_set.made(), 1
     check(lib.ronde_barrier(ctypes.byref(options), ctypes.byref(work)))
     Handle(work, None, None).wait()
+
+
+class PreparedAllreduce:
+    """An allreduce in place that is started for each step, on tensors of one shape and type."""
+
+    def __init__(self, tensor: Tensor, name: str, op: int, factors: tuple[float, float],
+                 wire: Optional[torch.dtype], process_set: ProcessSet) -> None:
+        description, options = c.Tensor(), c.OperationOptions()
+        self._stream = _describe(description, tensor)
+        options.name, options.op = f"allreduce.{name}".encode(), op
+        options.prescale, options.postscale = factors
+        options.process_set = process_set.made()
+        if wire is not None and tensor.dtype in WIDE:
+            options.wire_dtype = DTYPES[wire]
+        self._prepared, one = ctypes.c_void_p(), ctypes.byref(description)
+        check(lib.ronde_allreduce_init(one, one, ctypes.byref(options),
+                                       ctypes.byref(self._prepared)))
+
+    def start(self, tensor: Tensor) -> Handle:
+        """Starts it on a row-major tensor."""
+        data, work = ctypes.c_void_p(tensor.data_ptr()), ctypes.c_void_p()
+        check(lib.ronde_start(self._prepared, data, data, ctypes.byref(work)))
+        return Handle(work, tensor, tensor, None, self._stream)
+
+    def __del__(self) -> None:
+        lib.ronde_persistent_free(self._prepared)

@@ -16,7 +16,7 @@ from ronde.torch import basics
 from ronde.torch.basics import ProcessSet, global_process_set
 from ronde.torch.compression import Compression
 from ronde.torch.functions import broadcast_object
-from ronde.torch.operations import (Adasum, Average, Handle, allreduce_async_,
+from ronde.torch.operations import (Adasum, Average, Handle, PreparedAllreduce, allreduce_async_,
                                     grouped_allreduce_async_, sparse_allreduce_async)
 
 Groups = Union[int, list[list[Tensor]], None]
@@ -27,7 +27,7 @@ _BUILT_IN = (Compression.none, Compression.fp16, Compression.bf16)
 class _Bucket:
     """Gradients that an optimizer reduces together: one, or those of a group."""
 
-    __slots__ = ("optimizer", "parameters", "passes", "is_group", "handle")
+    __slots__ = ("optimizer", "parameters", "passes", "is_group", "handle", "prepared", "key")
 
     def __init__(self, optimizer: "_DistributedOptimizer", parameters: list[Tensor],
                  is_group: bool) -> None:
@@ -35,6 +35,8 @@ class _Bucket:
         self.parameters, self.is_group = parameters, is_group
         self.passes = dict.fromkeys(parameters, optimizer.backward_passes_per_step)  # to come
         self.handle: Optional[Handle] = None
+        self.prepared: Optional[PreparedAllreduce] = None
+        self.key: Any = None  # what it is prepared for
 
     def on_gradient(self, p: Tensor) -> None:
         """Backward has added to a gradient."""
@@ -116,6 +118,9 @@ class _DistributedOptimizer(torch.optim.Optimizer):
                 gradients[0], name, self.op, self.process_set).then(partial(_assign, first))
             return
         built_in = self._compression in _BUILT_IN
+        if built_in and not is_group and _is_plain(gradients[0]):
+            bucket.handle = self._prepared(bucket, name, gradients[0]).start(gradients[0])
+            return
         compression = Compression.none if built_in else self._compression
         sent, contexts = zip(*[compression.compress(one.to_dense() if one.is_sparse else one)
                                for one in gradients])
@@ -128,6 +133,15 @@ class _DistributedOptimizer(torch.optim.Optimizer):
         bucket.handle = start(
             sent if is_group else sent[0], None, name, self.op, *self._factors, self.process_set,
             _wire=self._compression.wire_dtype if built_in else None).then(finish)
+
+    def _prepared(self, bucket: _Bucket, name: str, gradient: Tensor) -> PreparedAllreduce:
+        """What costs less at each start, made again for another group, shape or type."""
+        key = (basics.generation, gradient.dtype, gradient.device, gradient.shape)
+        if bucket.prepared is None or bucket.key != key:
+            bucket.key = key
+            bucket.prepared = PreparedAllreduce(gradient, name, self.op, self._factors,
+                                                self._compression.wire_dtype, self.process_set)
+        return bucket.prepared
 
     def synchronize(self) -> None:
         """Waits until all gradients are reduced; one that backward did not compute is zeros."""
@@ -195,6 +209,12 @@ class _DistributedOptimizer(torch.optim.Optimizer):
                 "optimizer.zero_grad() was called after loss.backward() but before "
                 "optimizer.step() or optimizer.synchronize(), so that gradients are in flight.")
         super().zero_grad(*arguments, **options)
+
+
+def _is_plain(gradient: Tensor) -> bool:
+    """Whether it is dense and row-major."""
+    return (not gradient.is_sparse and gradient.is_contiguous()
+            and not (gradient.is_conj() or gradient.is_neg()))
 
 
 def _assign(p: Tensor, value: Tensor) -> None:
