@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cerrno>
 #include <chrono>
 #include <cstdlib>
@@ -23,6 +24,7 @@
 #include "ronde/error.h"
 #include "ronde/log.h"
 #include "ronde/ronde.h"
+#include "ronde/run.h"
 
 namespace ronde {
 namespace {
@@ -60,6 +62,9 @@ class JobChannel {
     while (!members_) read(std::chrono::hours(1));
     return *members_;
   }
+
+  /// Whether a group before the present one had started.
+  bool goes_on() const noexcept { return goes_on_.load(); }
 
   /// Implements KeyValueStart for a group.
   /// @{
@@ -129,13 +134,16 @@ class JobChannel {
       members_ = {.number = message.at("number"),
                   .slots = message.at("members"),
                   .own_slot = message.at("slot")};
+      goes_on_.store(message.at("goes_on"));
     }
     if (message.contains("put")) addresses_[message.at("put")] = message.at("value");
+    if (message.contains("over")) throw Error("the job is told to end: there is no next group");
     if (message.contains("grow")) wanted_after_ = message.at("grow");
     if (message.contains("void")) void_ = message.at("void");
   }
 
   const int socket_;
+  std::atomic<bool> goes_on_{false};
   std::mutex mutex_;
   // Guarded by mutex_.
   std::string text_;  ///< not yet a whole line
@@ -186,11 +194,9 @@ void end_group() {
 JobJson question(const ReformOptions& options) {
   const Config config = load_config_from_environment().config;
   const double patience_s = config.stall_abort_s > 0 ? config.stall_abort_s + kStallSlack_s : 0;
-  return {{"number", last_group.members.number},
-          {"started", last_group.has_started},
-          {"blames", last_group.blamed},
-          {"min_ranks", options.min_ranks},
-          {"patience_s", patience_s}};
+  return {{"number", last_group.members.number}, {"started", last_group.has_started},
+          {"blames", last_group.blamed},         {"min_ranks", options.min_ranks},
+          {"start_s", config.init_timeout_s},    {"patience_s", patience_s}};
 }
 
 void start_group(JobChannel& channel, const Members& members) {
@@ -213,6 +219,11 @@ void start_group(JobChannel& channel, const Members& members) {
 
 bool is_elastic() noexcept {
   return JobChannel::of_process() != nullptr;
+}
+
+bool job_goes_on() noexcept {
+  const JobChannel* const channel = JobChannel::of_process();
+  return channel != nullptr && channel->goes_on();
 }
 
 bool reform_is_wanted() {

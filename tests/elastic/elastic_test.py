@@ -141,6 +141,18 @@ def grows(options):
     check(len(job.found("has come, for slots")) == 1, "it has come several times", job)
 
 
+def cut(options):
+    """The link between two hosts is cut: one side goes on, and the other makes no group of its own."""
+    job = Job(options, 4, steps=4000, words=("--max-restarts", "9"))
+    with job.changed:
+        job.changed.wait_for(lambda: ended(job) or len(job.entries()) == 4)
+    subprocess.run(os.environ["ELASTIC_CUT"].split(), check=True)
+    job.end()
+    check(job.found("rank 3 is cut off from 0, 1: it is killed"), "the cut is not told", job)
+    check(job.found("group 2 of the job: 2 ranks, slots 0, 1"), "the host is not left out", job)
+    check(not job.found("group 2 of the job: .* slots 2"), "the other side has gone on, too", job)
+
+
 def drained(options):
     """A rank that is told of SIGTERM leaves after its step, and none is started in its place."""
     job = Job(options, 3, ["1:50:term"], words=("--max-restarts", "9")).end()
@@ -225,7 +237,7 @@ def send(process, number):
         pass
 
 
-CASES = (replaced, two_at_once, newcomer, stopped, shrinks, below, host_lost, grows, drained, reforms, alone, chaos, times)
+CASES = (replaced, two_at_once, newcomer, stopped, shrinks, below, host_lost, grows, cut, drained, reforms, alone, chaos, times)
 
 
 def main():

@@ -7,4 +7,5 @@ test=$(realpath "$(dirname "$0")/elastic_test.py")
 source "$(dirname "$0")/../support/processes/two_namespaces.sh"
 
 two_namespaces_make || exit
+export ELASTIC_CUT="ip -n $space_b link set $link down"
 two_namespaces_run python3 "$test" --hosts "$address_a:2,$address_b:2" --rsh "$folder/enter" "$@"

@@ -138,6 +138,8 @@ class Rank {
     }
     if (waits && has_members(process_.pid)) return std::nullopt;
     process_.pid = -1;
+    while (channel_ && read_channel()) {  // it may have said that it leaves
+    }
     close_channel();
     const int status = *status_;
     for (const int stream : {STDOUT_FILENO, STDERR_FILENO}) {
@@ -188,13 +190,15 @@ class Rank {
     channel_.reset();
     to_channel_.reset();
   }
-  void read_channel() {
+  /// Returns whether there was something to read.
+  bool read_channel() {
     const auto [goes_on, text] = read_some(channel_.get());
     messages_.take(text);
     while (const auto frame = messages_.next()) {
       if (frame->json.is_object()) on_message_(number_, frame->json);
     }
     if (!goes_on) close_channel();
+    return !text.empty();
   }
 
   Poll& poll_;

@@ -17,6 +17,7 @@ namespace {
 constexpr Clock::duration kPreparationTime = std::chrono::seconds(60);
 constexpr Clock::duration kObeyTime = std::chrono::seconds(10);
 constexpr double kLastGrace_s = 5;
+constexpr Clock::duration kLongWait = std::chrono::hours(1);
 // Where a cluster or `timeout` signals a launcher and its processes, they may get it twice.
 constexpr Clock::duration kRepeat = std::chrono::seconds(1);
 
@@ -215,15 +216,21 @@ void Job::send_prepare(Link& link) {
              {"restart", restart_}});
 }
 
+void Job::lose_unprepared() {
+  prepare_until_ = Clock::time_point::max();
+  for (const auto& link : links_) {
+    if (link->state() != Link::State::Ready) continue;
+    link->lose("host " + link->host().name + " has not looked at itself within 60 s");
+  }
+}
+
 bool Job::prepare() {
   for (const auto& link : links_) send_prepare(*link);
   wait_until(Clock::now() + kPreparationTime,
              [this] { return all(links_, Link::State::Prepared); });
   if (signals_.ending() != 0) return false;
+  lose_unprepared();
   for (const auto& link : links_) {
-    if (link->state() == Link::State::Ready) {
-      link->lose("host " + link->host().name + " has not looked at itself within 60 s");
-    }
     if (link->state() == Link::State::Lost) continue;
     for (const std::string& problem : link->findings.problems) {
       end_.problems.push_back("host " + link->host().name + ": " + problem);
@@ -311,9 +318,11 @@ void Job::wait_for_ends() {
     for (const auto& link : links_) {
       if (link->state() != Link::State::Lost) link->pause(is_full);
     }
-    const auto look_at = membership_ ? membership_->next_look() : Clock::time_point::max();
+    const auto look_at =
+        membership_ && !told_to_end_ ? membership_->next_look() : Clock::time_point::max();
     poll_.wait(
-        std::min({end_at_, lose_at_, look_at_, look_at, Clock::now() + std::chrono::hours(1)}));
+        std::min({end_at_, lose_at_, look_at_, look_at, prepare_until_, Clock::now() + kLongWait}));
+    if (Clock::now() >= prepare_until_) lose_unprepared();
     if (Clock::now() >= look_at && !told_to_end_) membership_->look();
     if (!probes_.empty()) {
       if (all(probes_, Link::State::Ready) || Clock::now() >= look_at_) grow_if_they_answer();
@@ -390,6 +399,7 @@ void Job::fill_slots() {
     }
     output_.say("host " + probe->host().name + " has come, for slots of the job that are empty");
     send_prepare(*links_.emplace_back(std::move(probe)));
+    prepare_until_ = Clock::now() + kPreparationTime;
   }
   look_at_ = empty.empty() ? Clock::time_point::max() : Clock::now() + seconds_of(options_.grow_s);
 }
@@ -415,6 +425,7 @@ void Job::on_event(Link& link, const Frame& frame) {
   if (!is_running_ || std::ranges::find(link.ranks, rank) == link.ranks.end()) return;
   if (kind == "output") return output_.take(rank, event.at("stream"), frame.bytes);
   if (kind == "ended") return record_end(link, rank, event.get<Ended>());
+  if (kind == "said" && told_to_end_ && event.at("message").contains("ask")) return tell_over(rank);
   if (kind == "said" && membership_ && !told_to_end_) {
     membership_->take(rank, event.at("message"));
   }
@@ -438,6 +449,7 @@ void Job::record_end(const Link& link, int rank, const Ended& how) {
   const bool was_starting = how.state == RunBoard::kStarting && how.signal == SIGTERM;
   const bool was_told = told_to_end_ || (starting_are_told_ && was_starting);
   RankEnd ended{how, link.host().name, was_told, false, order};
+  if (membership_ && membership_->is_used()) ended.failed_rank = -1;  // a rank of one of the groups
   if (is_replaced(ended, rank)) return;
   const RankEnd& end = end_.ranks.insert_or_assign(rank, std::move(ended)).first->second;
   if (end.was_lost || end.is_well() || told_to_end_ || end_at_ != Clock::time_point::max()) return;
@@ -454,7 +466,10 @@ void Job::record_end(const Link& link, int rank, const Ended& how) {
 /// takes its place.
 bool Job::is_replaced(RankEnd& end, int rank) {
   if (!membership_ || !membership_->is_used() || told_to_end_) return false;
-  if (end.state == RunBoard::kShutDown) return membership_->end(rank, Membership::End::Done);
+  end_.was_elastic = true;
+  if (end.state == RunBoard::kShutDown && !membership_->asks(rank)) {
+    return membership_->end(rank, Membership::End::Done);
+  }
   end.was_lost = true;
   const bool leaves = membership_->leaves(rank) && end.exit_code == 0 && end.signal == 0;
   output_.say("rank " + std::to_string(rank) + " on " + end.host + ": " +
@@ -485,6 +500,13 @@ void Job::end_ranks(int signal, double grace_s) {
   end_at_ = Clock::time_point::max();
   lose_at_ = Clock::now() + seconds_of(grace_s) + kObeyTime;
   send_all({{"order", "end"}, {"signal", signal}, {"grace_s", grace_s}});
+  if (!membership_) return;
+  for (const int slot : membership_->asking_slots()) tell_over(slot);
+}
+
+/// Ends a rank that waits for the next group, which does not come.
+void Job::tell_over(int rank) {
+  link_of(rank).send({{"order", "tell"}, {"rank", rank}, {"message", {{"over", true}}}});
 }
 
 void Job::send_all(const Json& order) {

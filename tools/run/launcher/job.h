@@ -36,6 +36,7 @@ struct JobEnd {
   bool lacks_room = false;             ///< too few of them for a start
   int culprit = -1;                    ///< the rank that has failed first
   int signal = 0;                      ///< that ended the launcher
+  bool was_elastic = false;            ///< it has gone on without a rank, or with another one
   bool grows = false;                  ///< it was ended as there is room for more ranks
   Clock::duration lasted{};
 
@@ -106,6 +107,8 @@ class Job {
   void fill_slots();
   void start_late(Link& link);
   void send_prepare(Link& link);
+  void lose_unprepared();
+  void tell_over(int rank);
   template <typename Done>
   void wait_until(Clock::time_point deadline, const Done& done);
 
@@ -135,6 +138,7 @@ class Job {
   Clock::time_point end_at_ = Clock::time_point::max();   ///< survivors had their time
   Clock::time_point lose_at_ = Clock::time_point::max();  ///< agents have not ended their ranks
   Clock::time_point look_at_ = Clock::time_point::max();  ///< for hosts that have come
+  Clock::time_point prepare_until_ = Clock::time_point::max();  ///< of hosts that have come
   Links links_;
   Links probes_;                ///< to hosts that the job is not on
   int room_ = 0;                ///< for ranks, on the hosts that are listed and answer

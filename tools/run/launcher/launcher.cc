@@ -270,7 +270,7 @@ void Launcher::record_failure(const JobEnd& end) {
 
 /// Says so.
 bool Launcher::may_restart(const JobEnd& end) {
-  if (end.signal != 0 || options_.elastic) return false;
+  if (end.signal != 0 || end.was_elastic) return false;
   if (!end.problems.empty()) return starts_ > 0 && may_try_again(end);
   if (options_.max_restarts == 0) return false;
   wait_until_.reset();

@@ -12,15 +12,15 @@
 // in one place, and a part of the job that cannot reach the launcher makes no group of its own: its
 // agent ends it.
 //   rank: ask             the number of its last group (0: none), whether that had started, the
-//   slot
-//                         that it blames (-1), and how long it waits for the others
-//   launcher: members     of group `number`: the slots by rank
+//                         slot that it blames (-1), how long it waits for others, and for new ones
+//   launcher: members     of group `number`: the slots by rank; whether an earlier one had started
 //   rank: put             an address, which the launcher passes to all members
 //   launcher: grow        to one member: processes that have come wait for the group after `number`
 //   rank: leave           it will end, and gets no replacement
 //   launcher: void        a member has ended: a start of group `number` that is under way fails
 // A process that does not ask while others do is ended: where one of them blames it, after two
-// seconds, else after their patience. One that wakes up late finds that it was killed.
+// seconds, else after RONDE_STALL_ABORT_S and two seconds, a new one after RONDE_INIT_TIMEOUT_S.
+// One that wakes up late finds that it was killed.
 
 namespace ronde::tool::launch {
 namespace {
@@ -62,11 +62,17 @@ void Membership::take(int slot, const Json& message) {
   }
   if (message.contains("put") && message.at("number") == number_) tell_members(message);
   Process& process = processes_.at(slot);
-  process.leaves = process.leaves || message.contains("leave");
+  if (message.contains("leave")) {  // the others need not wait for its end
+    process.leaves = true;
+    process.state = Process::State::Gone;
+    if (std::exchange(process.is_member, false)) tell_members({{"void", number_}});
+    return decide();
+  }
   if (!message.contains("ask")) return;
   process.state = Process::State::Asking;
   process.asked = message.at("ask");
   process.asked_at = Clock::now();
+  had_started_ = had_started_ || process.asked.at("started");
   decide();
 }
 
@@ -102,7 +108,7 @@ void Membership::decide() {
     ask_to_grow(asking);
     return await(asking);
   }
-  if (excludes_cut_off(asking) || excludes_unreachable(asking)) return;
+  if (excludes_late(asking) || excludes_cut_off(asking) || excludes_unreachable(asking)) return;
   const int needed = fewest(asking);
   if (static_cast<int>(asking.size()) < needed) {
     actions_.give_up(std::to_string(asking.size()) + " ranks are left, and the job needs " +
@@ -110,6 +116,21 @@ void Membership::decide() {
     return;
   }
   announce(asking);
+}
+
+bool Membership::is_new(int slot) const {
+  return processes_.at(slot).asked.at("number") == 0;
+}
+
+/// New processes have nothing to go on from where the job is done, and would begin it again.
+bool Membership::excludes_late(const std::vector<int>& asking) {
+  const auto is_late = [this](int slot) { return is_new(slot); };
+  if (!is_done() || !std::ranges::all_of(asking, is_late)) return false;
+  for (const int slot : asking) {
+    processes_.at(slot).state = Process::State::Busy;  // until its end
+    kill(slot, "slot " + std::to_string(slot) + " has come as the job was done");
+  }
+  return true;
 }
 
 /// A job whose first ranks are done needs no number of ranks for its end.
@@ -125,12 +146,13 @@ int Membership::fewest(const std::vector<int>& asking) const {
 
 /// Where all that ask are new, a rank of the group that works is told of them.
 void Membership::ask_to_grow(const std::vector<int>& asking) {
-  const auto is_new = [this](int slot) { return processes_.at(slot).asked.at("number") == 0; };
-  if (number_ == 0 || grows_after_ == number_ || !std::ranges::all_of(asking, is_new)) return;
+  const auto has_come = [this](int slot) { return is_new(slot); };
+  if (number_ == 0 || grows_after_ == number_ || !std::ranges::all_of(asking, has_come)) return;
   const auto busy = slots_in(Process::State::Busy);
   const auto is_member = [this](int slot) { return processes_.at(slot).is_member; };
   if (!std::ranges::all_of(busy, is_member)) return;  // others start
   grows_after_ = number_;
+  grower_ = busy.front();
   actions_.tell(busy.front(), {{"grow", number_}});
 }
 
@@ -139,21 +161,12 @@ void Membership::await(const std::vector<int>& asking) {
   const auto now = Clock::now();
   for (const int slot : slots_in(Process::State::Busy)) {
     const Process& process = processes_.at(slot);
-    if (!process.is_member || process.was_killed) continue;  // a new one takes the time it takes
+    if (process.was_killed) continue;
     auto until = Clock::time_point::max();
     std::string why;
     for (const int other : asking) {
-      const Process& waiting = processes_.at(other);
-      const bool blames = waiting.asked.at("blames") == slot;
-      const bool is_new = waiting.asked.at("number") == 0;
-      const double patience_s = is_new ? 0 : waiting.asked.at("patience_s").get<double>();
-      if (!blames && patience_s <= 0) continue;
-      const auto limit = waiting.asked_at + (blames ? kBlamedTime : seconds_of(patience_s));
-      if (limit >= until) continue;
-      until = limit;
-      why = blames ? "rank " + std::to_string(slot) + " does not answer the others"
-                   : "rank " + std::to_string(slot) + " has not come to the others within " +
-                         text_of(patience_s) + " s";
+      const auto limit = limit_for(slot, other, why);
+      if (limit < until) until = limit;
     }
     if (until <= now) {
       kill(slot, why);
@@ -163,6 +176,31 @@ void Membership::await(const std::vector<int>& asking) {
   }
 }
 
+/// Returns until when `waiting`, which asks, waits for the process in `slot`, and sets why.
+Clock::time_point Membership::limit_for(int slot, int waiting, std::string& why) const {
+  const Process& process = processes_.at(slot);
+  const Process& other = processes_.at(waiting);
+  const auto begin = std::max(other.asked_at, process.since);
+  // What an earlier process of the slot is blamed for is not the fault of a new one.
+  if (process.is_member && blames(other, slot)) {
+    why = "rank " + std::to_string(slot) + " does not answer the others";
+    return begin + kBlamedTime;
+  }
+  // New processes wait for the group to end its step as long as that takes.
+  if (process.is_member && is_new(waiting)) return Clock::time_point::max();
+  const double limit_s = other.asked.at(process.is_member ? "patience_s" : "start_s");
+  if (limit_s <= 0) return Clock::time_point::max();
+  why = "slot " + std::to_string(slot) + " has not come to the others within " + text_of(limit_s) +
+        " s";
+  return begin + seconds_of(limit_s);
+}
+
+/// One that was asked to end the group for others to join is not to be blamed for that.
+bool Membership::blames(const Process& process, int slot) const {
+  const bool was_asked = grows_after_ == number_ && slot == grower_;
+  return process.asked.at("blames") == slot && !was_asked;
+}
+
 void Membership::kill(int slot, const std::string& why) {
   processes_.at(slot).was_killed = true;
   actions_.say(why + ": it is killed");
@@ -170,14 +208,18 @@ void Membership::kill(int slot, const std::string& why) {
 }
 
 /// Ranks that can talk to each other name the same rank when their group fails. Where they name
-/// several, a link between them is cut: the most that agree go on, of as many those with the lowest
-/// slot.
+/// several that live, a link between them is cut: the most that agree go on, of as many those with
+/// the lowest slot.
 bool Membership::excludes_cut_off(const std::vector<int>& asking) {
   std::map<int, std::vector<int>> sides;  // by the slot that they blame
   for (const int slot : asking) {
     const Json& asked = processes_.at(slot).asked;
     const int blamed = asked.at("blames");
-    if (asked.at("number") == number_ && asked.at("started") && blamed >= 0) {
+    const auto other = processes_.find(blamed);
+    const bool lives = other != processes_.end() && other->second.state == Process::State::Asking &&
+                       other->second.asked.at("number") == number_;
+    const bool is_blamed = lives && blames(processes_.at(slot), blamed);
+    if (asked.at("number") == number_ && asked.at("started") && is_blamed) {
       sides[blamed].push_back(slot);
     }
   }
@@ -235,7 +277,9 @@ void Membership::announce(const std::vector<int>& members) {
     processes_.at(slot).state = Process::State::Busy;
   }
   for (const int slot : members) {
-    actions_.tell(slot, {{"members", members}, {"number", number_}, {"slot", slot}});
+    actions_.tell(
+        slot,
+        {{"members", members}, {"number", number_}, {"slot", slot}, {"goes_on", had_started_}});
   }
 }
 

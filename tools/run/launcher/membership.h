@@ -47,6 +47,10 @@ class Membership {
   bool leaves(int slot) const { return is_used() && processes_.at(slot).leaves; }
   /// Slots without a process, for which there may be a place on another host.
   std::vector<int> empty_slots() const { return slots_in(Process::State::Gone); }
+  /// Whether the process in `slot` waits for the next group.
+  bool asks(int slot) const { return processes_.at(slot).state == Process::State::Asking; }
+  /// The slots whose processes do.
+  std::vector<int> asking_slots() const { return slots_in(Process::State::Asking); }
   /// A process is started in an empty slot.
   void fill(int slot) { processes_.at(slot) = {}; }
 
@@ -60,6 +64,7 @@ class Membership {
     enum class State { Busy, Asking, Done, Gone };
     State state = State::Busy;
     Json asked = {};
+    Clock::time_point since = Clock::now();
     Clock::time_point asked_at{};
     bool is_member = false;  ///< of the present group
     bool was_killed = false;
@@ -68,7 +73,11 @@ class Membership {
   };
 
   std::vector<int> slots_in(Process::State state) const;
+  bool is_new(int slot) const;
+  bool blames(const Process& process, int slot) const;
+  Clock::time_point limit_for(int slot, int waiting, std::string& why) const;
   void decide();
+  bool excludes_late(const std::vector<int>& asking);
   void await(const std::vector<int>& asking);
   void ask_to_grow(const std::vector<int>& asking);
   bool excludes_unreachable(const std::vector<int>& asking);
@@ -83,6 +92,8 @@ class Membership {
   std::map<int, Process> processes_;  ///< by slot
   int number_ = 0;                    ///< of the present group
   int grows_after_ = 0;               ///< a member of this group was told that others have come
+  int grower_ = -1;                   ///< its slot
+  bool had_started_ = false;          ///< a group of the job
   int failed_starts_ = 0;             ///< in a row
   int replaced_ = 0;
   Clock::time_point look_at_ = Clock::time_point::max();

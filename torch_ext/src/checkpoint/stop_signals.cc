@@ -25,6 +25,7 @@ using Action = struct sigaction;
 // Read by the handlers: Note [Handlers of stop signals].
 std::atomic<std::int64_t> requested_ms = 0;
 std::array<std::atomic<int>, NSIG> users = {};  ///< objects for each signal
+std::array<std::atomic<bool>, NSIG> came = {};  ///< while there were objects for it
 std::array<std::atomic<const Action*>, NSIG> formers = {};
 static_assert(std::atomic<std::int64_t>::is_always_lock_free && NSIG <= 65);
 static_assert(std::atomic<const Action*>::is_always_lock_free);
@@ -51,7 +52,9 @@ template <typename RunFormer>
 void handle(int signal, const RunFormer& run_former) {
   const int error = errno;
   const auto place = static_cast<std::size_t>(signal);
-  const bool ends = users[place].load() > 0 && request_stop();
+  const bool is_used = users[place].load() > 0;
+  if (is_used) came[place].store(true);
+  const bool ends = is_used && request_stop();
   // A handler that the program installed between two of ours is our former, and may call us.
   const std::uint64_t bit = std::uint64_t{1} << (place - 1);
   if ((running_formers & bit) == 0) {
@@ -128,6 +131,7 @@ void uninstall(int signal) noexcept {
   const std::lock_guard lock(mutex);
   const auto place = static_cast<std::size_t>(signal);
   if (users[place].fetch_sub(1) > 1) return;
+  came[place].store(false);
   Action present = {};
   if (::sigaction(signal, nullptr, &present) == 0 && is_ours(present)) {
     static const Action nothing = {};
@@ -162,15 +166,16 @@ void StopSignals::release() noexcept {
   for (const int signal : caught_) uninstall(signal);
 }
 
-bool StopSignals::requested() noexcept {
-  return requested_ms.load() != 0;
+bool StopSignals::requested() const noexcept {
+  return std::ranges::any_of(
+      caught_, [](int signal) { return came[static_cast<std::size_t>(signal)].load(); });
 }
 
 bool StopSignals::agreed() {
   if (agreed_) return true;
   if (exchange_) agreed_ = exchange_->wait().item<std::int64_t>() != 0;
   if (agreed_) return true;
-  const std::int64_t mine = requested() ? 1 : 0;
+  const std::int64_t mine = requested_ms.load() != 0 ? 1 : 0;
   exchange_ = start_max(name_, at::full({1}, mine, at::kLong), set_, {});
   return false;
 }

@@ -29,8 +29,8 @@ class StopSignals {
   /// Returns the maximum of the flags that the ranks passed to the previous call, and starts the
   /// exchange of the present ones, so that no rank waits for others. Collective.
   bool agreed();
-  /// Whether this process has got a signal of an object that exists.
-  static bool requested() noexcept;
+  /// Whether this process has got one of the signals of this object.
+  bool requested() const noexcept;
 
  private:
   void release() noexcept;

@@ -21,6 +21,7 @@
 
 #include "ronde/error.h"
 #include "ronde/ronde.h"
+#include "ronde/run.h"
 #include "ronde/torch/collectives.h"
 #include "ronde/torch/objects.h"
 #include "ronde/torch/random.h"
@@ -47,6 +48,10 @@ struct Sent {
 };
 
 const std::string kSubject = "ronde::elastic::run";
+const std::string kStateLost =
+    kSubject +
+    ": no rank is left that holds the state of a whole step: each was lost, or failed while its "
+    "optimizer changed the parameters. Start again from a checkpoint (Options::resume)";
 
 [[noreturn]] void refuse(const std::string& text) {
   throw UsageError(detail::rank_prefix() + kSubject + ": " + text);
@@ -190,15 +195,16 @@ void State::Impl::add(detail::NamedObject object, DistributedSampler* sampler) {
 
 void State::Impl::enter(const Options& options, int slot) {
   seed_ = options.seed;
-  is_drained_ = !options.drain_signals.empty();
   slot_ = slot;
   optimizer_ = nullptr;
   counters_ = std::make_shared<detail::ElasticCounters>();
   default_runtime().add_stats([counters = counters_] { return counters->stats(); });
+  for (const Sampler& each : samplers_) detail::SamplerLedger::regroup(*each.sampler);
   if (has_state_) restore_buffers();
   std::vector<int> holding = holders();
   if (holding.empty()) {
-    if (options.resume) resume(options.resume);
+    if (job_goes_on() && !options.resume) throw Error(kStateLost);
+    begin_job(options.resume);
     holding = {0};
   }
   if (static_cast<int>(holding.size()) < size()) receive(holding);
@@ -212,8 +218,8 @@ void State::Impl::enter(const Options& options, int slot) {
   seed_generators();
 }
 
-void State::Impl::resume(const std::function<std::int64_t()>& load) {
-  step_ = load();
+void State::Impl::begin_job(const std::function<std::int64_t()>& load) {
+  if (load) step_ = load();
   for (Sampler& each : samplers_) each.place = {each.sampler->epoch(), each.sampler->position()};
 }
 
@@ -231,16 +237,13 @@ std::vector<int> State::Impl::holders() {
   }
   if (is_new) return {};
   if (newest < 0) {
-    throw Error(kSubject +
-                ": no rank is left that holds the state of a whole step: each was lost, or failed "
-                "while its optimizer changed the parameters. Start again from a checkpoint");
+    throw Error(kStateLost);
   }
   std::vector<int> holding;
   for (std::int64_t rank = 0; rank < rows.size(0); ++rank) {
     const bool holds = rows[rank][1] != 0 && rows[rank][2] != 0 && rows[rank][0] == newest;
     if (holds) holding.push_back(static_cast<int>(rank));
   }
-  step_ = newest;
   return holding;
 }
 
@@ -257,7 +260,7 @@ void State::Impl::receive(const std::vector<int>& holding) {
   c10::IValue value(inventory);
   broadcast_object(value, {.name = "ronde::elastic/inventory", .root = holding.front()});
   inventory = value.to<Inventory>();
-  step_ = std::get<Numbers>(inventory).back();
+  const std::int64_t step = std::get<Numbers>(inventory).back();
   detail::Statement ready;
   std::vector<Sent> tensors;
   ready.problem =
@@ -277,6 +280,7 @@ void State::Impl::receive(const std::vector<int>& holding) {
   detail::agree(kSubject, decoded);
   is_whole_ = holds;
   for (const auto& function : finish) function(/*keep=*/true);
+  step_ = step;
   is_whole_ = true;
 }
 
@@ -327,7 +331,7 @@ void State::Impl::commit(int passes) {
   ++counters_->steps;
   counters_->nanoseconds += static_cast<std::uint64_t>(
       std::chrono::nanoseconds(std::chrono::steady_clock::now() - begin).count());
-  if (is_drained_ && is_elastic() && detail::StopSignals::requested()) throw Drained();
+  if (drains_ != nullptr && drains_->requested()) throw Drained();
   if (reform_is_wanted())
     abort("ranks that have come wait to join, at step " + std::to_string(step_));
 }
@@ -338,6 +342,9 @@ void State::Impl::use_batches(Sampler& sampler, int passes) {
   const std::size_t unused = detail::SamplerLedger::unused(*sampler.sampler);
   const auto wanted = static_cast<std::size_t>(passes);
   const std::size_t ahead = unused - std::min(unused, wanted);
+  const std::size_t epoch = sampler.place.epoch;
+  if (unused >= wanted) sampler.place = detail::SamplerLedger::use(*sampler.sampler, wanted);
+  if (sampler.place.epoch != epoch) sampler.ahead.reset();  // a loader that has begun again
   if (unused < wanted || ahead > sampler.ahead.value_or(ahead)) {
     refuse("step " + std::to_string(step_) + " has " + (unused < wanted ? "less" : "more") +
            " than one batch of sampler \"" + sampler.name +
@@ -345,7 +352,6 @@ void State::Impl::use_batches(Sampler& sampler, int passes) {
            "sampler out of State and derive the samples from State::step");
   }
   sampler.ahead = ahead;
-  sampler.place = detail::SamplerLedger::use(*sampler.sampler, wanted);
 }
 
 void State::Impl::seed_generators() const {
@@ -389,6 +395,7 @@ int run(State& state, const Options& options, const std::function<void()>& body)
   const Observed observed(state.impl());
   const detail::StopSignals told(is_elastic() ? options.drain_signals : std::vector<int>(),
                                  kSubject, kGlobalSet);
+  state.impl().drain_by(told);
   for (;;) {
     try {
       run_once(state, options, body);

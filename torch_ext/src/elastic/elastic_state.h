@@ -14,6 +14,7 @@
 
 #include "ronde/torch/elastic.h"
 #include "torch_ext/src/checkpoint/loader.h"
+#include "torch_ext/src/checkpoint/stop_signals.h"
 #include "torch_ext/src/common/counters.h"
 #include "torch_ext/src/optimizer/step_observer.h"
 #include "torch_ext/src/training/sampler_ledger.h"
@@ -34,6 +35,8 @@ class State::Impl final : public detail::StepObserver {
   /// Gives every rank of the group the state of the last step that any of them has completed, or
   /// where none has any, what rank 0 has or resumes from. Collective.
   void enter(const Options& options, int slot);
+  /// Signals by which this rank leaves the job; they outlive the steps.
+  void drain_by(const detail::StopSignals& signals) { drains_ = &signals; }
 
   void begin(const void* optimizer, const DistributedOptimizerOptions& options,
              std::string_view kind) override;
@@ -49,7 +52,7 @@ class State::Impl final : public detail::StepObserver {
   };
 
   std::vector<int> holders();
-  void resume(const std::function<std::int64_t()>& load);
+  void begin_job(const std::function<std::int64_t()>& load);
   void receive(const std::vector<int>& holders);
   void save_buffers();
   void restore_buffers();
@@ -64,7 +67,7 @@ class State::Impl final : public detail::StepObserver {
   bool is_whole_ = true;                               ///< the objects are those of step_
   const void* optimizer_ = nullptr;                    ///< that steps in this group
   std::shared_ptr<detail::ElasticCounters> counters_;  ///< of this group
-  bool is_drained_ = false;                            ///< by signals
+  const detail::StopSignals* drains_ = nullptr;
   std::uint64_t seed_ = 0;
   int slot_ = 0;
   /// Buffers, such as those of batch norms, and their values at the end of the last step.

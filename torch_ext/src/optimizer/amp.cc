@@ -184,8 +184,8 @@ bool GradScaler::step(DistributedOptimizer& optimizer) {
   if (known != progress_.end() && known->second.stepped) {
     refuse_scaler("step() was called twice for the same optimizer. Call update() after each step");
   }
-  Progress& progress = unscaled(optimizer);
-  if (progress.found_nonfinite) {
+  const bool found = unscaled(optimizer).found_nonfinite;
+  if (found) {
     detail::GradientReducer& reducer = detail::reducer_of(optimizer);
     reducer.stepped();
     if (detail::StepObserver* const observer = detail::StepObserver::current) {
@@ -195,8 +195,10 @@ bool GradScaler::step(DistributedOptimizer& optimizer) {
   } else {
     optimizer.step();
   }
-  progress.stepped = true;
-  return !progress.found_nonfinite;
+  // None is left where a function of State::after_step() has called update().
+  const auto left = progress_.find(detail::reducer_of(optimizer).id());
+  if (left != progress_.end()) left->second.stepped = true;
+  return !found;
 }
 
 void GradScaler::update(std::optional<double> new_scale) {

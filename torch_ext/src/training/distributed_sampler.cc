@@ -201,6 +201,10 @@ std::size_t DistributedSampler::samples_per_rank() const noexcept {
   return state_->end_from(0) / state_->ranks;
 }
 
+void detail::SamplerLedger::regroup(DistributedSampler& sampler) {
+  sampler.state_->find_ranks();
+}
+
 void detail::SamplerLedger::record(DistributedSampler& sampler) {
   sampler.state_->is_recorded = true;
 }

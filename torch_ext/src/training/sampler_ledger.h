@@ -17,6 +17,8 @@ namespace detail {
 
 /// Which batches of a sampler the steps have used: a loader with workers takes them ahead.
 struct SamplerLedger {
+  /// The ranks are those of the present group.
+  static void regroup(DistributedSampler& sampler);
   /// Records the batches that the sampler deals from now on.
   static void record(DistributedSampler& sampler);
   /// Returns the number of batches that no step has used.
