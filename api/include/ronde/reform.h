@@ -16,6 +16,7 @@ struct Members {
   int own_slot = 0;
 };
 
+/// Options of reform(). Equal on all ranks.
 struct ReformOptions {
   /// The job ends where fewer ranks are left; `ronde run --min-ranks` goes before it.
   int min_ranks = 1;

@@ -25,6 +25,7 @@ class State {
   /// An object as Checkpoint::add takes it, which outlives the State, under a name of its own.
   class Object {
    public:
+    /// Anything but a sampler.
     template <typename T>
     Object(std::string name, T& object)
         : name_(std::move(name)), object_(detail::checkpoint_object(object)) {}
