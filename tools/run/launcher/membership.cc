@@ -18,14 +18,15 @@
 //   launcher: grow        to one member: processes that have come wait for the group after `number`
 //   rank: leave           it will end, and gets no replacement
 //   launcher: void        a member has ended: a start of group `number` that is under way fails
-// A process that does not ask while others do is ended: where one of them blames it, after two
+// A process that does not ask while others do is ended: where one of them blames it, after five
 // seconds, else after RONDE_STALL_ABORT_S and two seconds, a new one after RONDE_INIT_TIMEOUT_S.
 // One that wakes up late finds that it was killed.
 
 namespace ronde::tool::launch {
 namespace {
 
-constexpr Clock::duration kBlamedTime = std::chrono::seconds(2);
+/// The far side of a link that is cut may notice a few seconds later.
+constexpr Clock::duration kBlamedTime = std::chrono::seconds(5);
 constexpr int kMostFailedStarts = 5;
 
 std::string list_of(const std::vector<int>& slots) {
@@ -259,6 +260,7 @@ bool Membership::excludes_unreachable(const std::vector<int>& asking) {
     const bool is_there = std::ranges::find(asking, slot) != asking.end();
     if (!is_there || 2 * count <= asking.size() || failed_starts_ < 2) continue;
     processes_.at(slot).state = Process::State::Busy;  // until its end
+    processes_.at(slot).is_cut_off = true;             // as another one in its place would be
     kill(slot, "rank " + std::to_string(slot) + " cannot be reached by the others");
     return true;
   }
