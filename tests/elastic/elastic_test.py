@@ -115,37 +115,33 @@ def below(options):
     check(job.found("1 ranks are left, and the job needs 2"), "the reason is not told", job)
 
 
-def host_lost(options):
-    """The agent of a host dies, and its ranks by it: the job goes on with the other host."""
-    job = Job(options, 4, steps=4000, words=("--max-restarts", "9"))
-    with job.changed:
-        job.changed.wait_for(lambda: ended(job) or len(job.entries()) == 4)
+def kill_agent(options, **how):
+    """Kills the agent of the second host, and its ranks by it, once all ranks have come; returns the job at its end."""
+    job = Job(options, 4, **how)
+    wait_for_bodies(job, 4)
     rank = next(entry[4] for entry in job.entries() if entry[0] == 3)
     with open(f"/proc/{rank}/stat") as stat:
         send(int(stat.read().rsplit(")", 1)[1].split()[1]), signal.SIGKILL)
-    job.end()
+    return job.end()
+
+
+def host_lost(options):
+    """A host is lost: the job goes on with the other one."""
+    job = kill_agent(options, steps=4000, words=("--max-restarts", "9"))
     check(job.found("group 2 of the job: 2 ranks, slots 0, 1"), "the host is not left out", job)
 
 
 def grows(options):
     """A host that is lost and comes back gets its slots again, at the end of a step."""
-    job = Job(options, 4, steps=6000, words=("--grow", "0.2"))
-    with job.changed:
-        job.changed.wait_for(lambda: ended(job) or len(job.entries()) == 4)
-    rank = next(entry[4] for entry in job.entries() if entry[0] == 3)
-    with open(f"/proc/{rank}/stat") as stat:
-        send(int(stat.read().rsplit(")", 1)[1].split()[1]), signal.SIGKILL)
-    job.end()
-    groups = job.found("group [0-9]+ of the job: 4 ranks, slots 0, 1, 2, 3")
-    check(groups, "the host has not come back", job)
+    job = kill_agent(options, steps=6000, words=("--grow", "0.2"))
+    check(job.found("group [0-9]+ of the job: 4 ranks, slots 0, 1, 2, 3"), "the host has not come back", job)
     check(len(job.found("has come, for slots")) == 1, "it has come several times", job)
 
 
 def cut(options):
     """The link between two hosts is cut: one side goes on, and the other makes no group of its own."""
     job = Job(options, 4, steps=4000, words=("--max-restarts", "9"))
-    with job.changed:
-        job.changed.wait_for(lambda: ended(job) or len(job.entries()) == 4)
+    wait_for_bodies(job, 4)
     subprocess.run(os.environ["ELASTIC_CUT"].split(), check=True)
     job.end()
     check(job.found("rank 3 is cut off from 0, 1: it is killed"), "the cut is not told", job)
@@ -210,13 +206,11 @@ def times(options):
         took = []
         for fault in range(options.faults):
             job = Job(options, options.ranks, steps=100000, words=("--max-restarts", str(replacements)))
-            with job.changed:
-                job.changed.wait_for(lambda: ended(job) or len(job.entries()) == options.ranks)
+            wait_for_bodies(job, options.ranks)
             threading.Event().wait(0.2)  # into the steps
             begin = time.monotonic()
             send(next(entry[4] for entry in job.entries() if entry[0] == fault % options.ranks), signal.SIGKILL)
-            with job.changed:
-                job.changed.wait_for(lambda: ended(job) or len(job.entries()) > options.ranks)
+            wait_for_bodies(job, options.ranks + 1)
             took.append(time.monotonic() - begin)
             job.process.terminate()
             job.process.wait()
@@ -224,6 +218,11 @@ def times(options):
         took.sort()
         print(f"{options.ranks} ranks, {'replaced' if replacements else 'fewer'}: median "
               f"{took[len(took) // 2]:.3f} s, 95 %: {took[int(0.95 * len(took))]:.3f} s, most {took[-1]:.3f} s")
+
+
+def wait_for_bodies(job, count):
+    with job.changed:
+        job.changed.wait_for(lambda: ended(job) or len(job.entries()) >= count)
 
 
 def ended(job):
