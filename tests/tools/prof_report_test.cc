@@ -288,6 +288,8 @@ TEST_CASE("input that cannot be read is told in a line, with exit code 2") {
   const std::size_t world = whole.find("\"world\"");
   write_bytes(folder / "damaged.json", whole.substr(0, world) + "}}]" + whole.substr(world));
   refused("report", "damaged.json", "is damaged at byte");
+  write_bytes(folder / "huge.json", "{\"ronde_profile\": 1e999}");
+  refused("report", "huge.json", "number overflow");
   write_bytes(folder / "list.json", "[1]");
   refused("report", "list.json", "is no profile");
   const auto refused_with = [&](const std::string& part, const std::string& other,

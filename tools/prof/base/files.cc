@@ -31,6 +31,8 @@ Json parse_json(const std::string& text, const fs::path& path) {
     const bool cut = error.byte > text.size();
     throw UsageError(path.string() + (cut ? " is cut at byte " : " is damaged at byte ") +
                      std::to_string(cut ? text.size() : error.byte) + ": this is no complete JSON");
+  } catch (const Json::exception& error) {  // a number that no double holds
+    throw UsageError(path.string() + " is damaged: " + error.what());
   }
 }
 
