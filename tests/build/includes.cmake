@@ -6,7 +6,7 @@
 # that are listed for it. Tools include nothing of core/src.
 set(folders api backends c_api core observe tools torch_ext)
 set(places core/src observe torch_ext/src backends/gpu backends/cuda backends/shm tools/bench tools/prof tools/run)
-set(rooms_of_core/src base kernels algorithms config events op agree run group tune loop)
+set(rooms_of_core/src base kernels algorithms config events op agree run group tune loop sim)
 set(rooms_of_observe base report timeline live)
 set(rooms_of_torch_ext/src store common placement autograd state collectives gradients norm training optimizer checkpoint elastic)
 set(rooms_of_backends/gpu base driver kernels)

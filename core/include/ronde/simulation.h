@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <exception>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "ronde/config.h"
+#include "ronde/request.h"
+#include "ronde/stats.h"
+
+namespace ronde {
+
+/// What messages between hosts cost, in the model LogGOPS: T. Hoefler, T. Schneider, A. Lumsdaine,
+/// "LogGOPSim: simulating large-scale applications in the LogGOPS model", 2010. In seconds.
+struct NetworkCosts {
+  double overhead = 1e-6;        ///< o: of the processor, to send or to receive a message
+  double overhead_per_byte = 0;  ///< O: of the processor, for each byte of a message
+  double gap = 1e-6;             ///< g: from one message that a host sends to its next one
+  double gap_per_byte = 1e-9;    ///< G: of a host's link, which messages share max-min fairly
+  double latency = 10e-6;        ///< L: from the link of a host to that of another
+};
+
+/// What ranks cost on one host, in seconds.
+struct HostCosts {
+  double wake = 5e-6;             ///< until a rank that sleeps sees a message or a submission
+  double round = 1e-6;            ///< a round of the loop
+  double operation = 1e-6;        ///< an operation, from its submission to its end
+  double message = 1e-6;          ///< a message of the control plane that a rank handles
+  double message_latency = 3e-6;  ///< such a message between two ranks of one host
+  double bytes_shared = 0.2e-9;   ///< a byte that ranks of one host reduce or copy in its memory
+  double bytes_reduced = 0.1e-9;  ///< a byte that a rank combines with one from another host
+};
+
+/// A message between ranks of two hosts, or of the control plane within one.
+struct SimulatedMessage {
+  int from = 0;                         ///< rank
+  int to = 0;                           ///< rank
+  std::uint64_t bytes = 0;              ///< of its content
+  bool is_control = false;              ///< of the control plane
+  std::chrono::nanoseconds sent{0};     ///< when its sender posted it
+  std::chrono::nanoseconds arrived{0};  ///< when its receiver may use it
+};
+
+/// A group to simulate.
+struct SimulationOptions {
+  Config config;             ///< of all ranks
+  std::vector<int> host_of;  ///< of each rank, in ascending order from 0
+  NetworkCosts network;      ///< between hosts
+  HostCosts host;            ///< of every host
+  /// Called as each message arrives; may be empty.
+  std::function<void(const SimulatedMessage&)> on_message;
+};
+
+/// A group of ranks in one thread and in virtual time: the engine of every rank is the real one,
+/// its control plane, backends and clock are simulated, and no data is moved. What a program does
+/// is a series of events; two simulations of the same events are equal.
+///
+/// Only one may exist in a process, and no Runtime beside it.
+///
+/// Thread-safety: none.
+class Simulation {
+ public:
+  using Time = std::chrono::nanoseconds;  ///< since the ranks began to start
+
+  explicit Simulation(SimulationOptions options);
+  ~Simulation();
+  Simulation(const Simulation&) = delete;
+  Simulation& operator=(const Simulation&) = delete;
+
+  /// Returns the virtual time.
+  Time now() const noexcept;
+
+  /// Calls `action` at that time, not before now.
+  void at(Time time, std::function<void()> action);
+
+  // To be called in an action, for the program of one rank, which may call all of these at once.
+
+  /// Submits an allreduce or a broadcast; its buffers are never touched, and may be null. `done` is
+  /// called when it has ended: null, or the error that the program would get. Throws as
+  /// Runtime::submit().
+  void submit(int rank, Request request, std::function<void(std::exception_ptr)> done);
+  /// Runtime::mark_step.
+  void mark_step(int rank);
+  /// Runtime::shutdown; the program submits nothing more.
+  void shut_down(int rank);
+
+  /// Ends the process of a rank at once. Its neighbours see that their connections are closed.
+  void kill(int rank);
+  /// Stops the process of a rank, as SIGSTOP, or lets it go on.
+  /// @{
+  void stop(int rank);
+  void go_on(int rank);
+  /// @}
+
+  /// Simulates until nothing is left to happen, or until `end`. Returns whether all ranks have
+  /// ended. Throws Error if ranks wait for what never comes.
+  bool run(Time end = Time::max());
+
+  /// Returns when the ranks had met, and were ready for operations; zero before.
+  Time started() const noexcept;
+  /// Returns the counters of a rank: Runtime::stats.
+  Stats stats(int rank) const;
+  /// Returns the time that the processor of a rank has spent in its engine.
+  Time engine_time(int rank) const noexcept;
+  /// Returns the error of a group that has failed, as this rank knows it; null before.
+  std::exception_ptr failure(int rank) const;
+
+ private:
+  class Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace ronde
