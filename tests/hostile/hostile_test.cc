@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Jobs of two ranks where the system forbids, limits or disturbs: each goes on with right sums, or
-// every rank that lives says what is wrong (docs/failures.md, "Hostile places").
+// every rank that lives says what is wrong (docs/notes/hostile_places.md).
 #include <sys/syscall.h>
 
 #include <catch2/catch.hpp>
