@@ -63,7 +63,7 @@ class JobChannel {
     return *members_;
   }
 
-  /// Whether a group before the present one had started.
+  /// Whether a group before the present one had started, of which no rank is left.
   bool goes_on() const noexcept { return goes_on_.load(); }
 
   /// Implements KeyValueStart for a group.

@@ -17,6 +17,7 @@
 #include "ronde/reform.h"
 #include "ronde/ronde.h"
 #include "ronde/ronde_c.h"
+#include "ronde/run.h"
 
 namespace ronde::c {
 namespace {
@@ -181,6 +182,10 @@ int ronde_reform(int min_ranks, int* number, int* slot, int* slots, int* count) 
       give_list<int, int>(members.slots, slots, count, [](int each) { return each; });
     });
   });
+}
+
+int ronde_job_goes_on(void) {
+  return ronde::job_goes_on() ? 1 : 0;
 }
 
 int ronde_abort(const char* text) {

@@ -82,7 +82,7 @@ CASE_ALONE(versions_and_features) {
 /* tests/python/elastic_test.py has the jobs of `ronde run --elastic`. */
 CASE_ALONE(a_job_that_is_not_elastic) {
   int number = 7, slot = 7, count = 0;
-  CHECK(ronde_is_elastic() == 0);
+  CHECK(ronde_is_elastic() == 0 && ronde_job_goes_on() == 0);
   CHECK_INVALID("min_ranks", ronde_reform(0, &number, &slot, NULL, &count));
   CHECK_INVALID("number or slot is NULL", ronde_reform(1, NULL, &slot, NULL, &count));
   CHECK_INVALID("count is NULL", ronde_reform(1, &number, &slot, NULL, NULL));

@@ -10,6 +10,7 @@ from __future__ import annotations
 import faulthandler
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -63,7 +64,8 @@ def rank_main(folder: str, *faults: str) -> None:
     loader = torch.utils.data.DataLoader(range(SAMPLES), BATCH, sampler=sampler)
     state = hvd.elastic.TorchState(training.model, optimizer, schedule=training.schedule, epoch=0,
                                    sampler=sampler, step=0, seen=torch.zeros(SAMPLES))
-    state.register_reset_callbacks([lambda: resets.append(hvd.size())])
+    state.register_reset_callbacks([lambda: resets.append(hvd.size()),
+                                    lambda: fail(folder, faults, state.step, "reset")])
 
     @hvd.elastic.run
     def train(state: Any, result: str) -> str:
@@ -93,6 +95,7 @@ def rank_main(folder: str, *faults: str) -> None:
         return result
 
     assert train(state, "done") == "done"
+    fail(folder, faults, state.step, "end")
     if hvd.rank() == 0:
         torch.save([list(training.model.parameters()), state.step], Path(folder, "result"))
 
@@ -115,17 +118,17 @@ def undisturbed(sizes: dict[int, int]) -> list[Any]:
     return [list(training.model.parameters()), step]
 
 
-def run(*faults: str, options: tuple[str, ...] = ()) -> tuple[list[Any], str]:
-    """The result of a job, and its output."""
+def run(*faults: str, options: tuple[str, ...] = (), code: int = 0) -> tuple[list[Any], str]:
+    """The result of a job, if it is to have one, and its output."""
     with tempfile.TemporaryDirectory() as folder:
         command = [RONDE, "run", "--elastic", *options, "-n", str(RANKS), "--", sys.executable,
                    "-W", "ignore", __file__, "rank", folder]
         job = subprocess.run([*command, *faults], stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
                              text=True, timeout=280)
-        assert job.returncode == 0, job.stdout
+        assert job.returncode == code, job.stdout
         left = [fault for fault in faults if not Path(folder, fault).exists()]
         assert not left, f"{left} did not happen: {job.stdout}"
-        return torch.load(Path(folder, "result")), job.stdout
+        return [] if code else torch.load(Path(folder, "result")), job.stdout
 
 
 # ronde_reform() with room for the slots, and in the next group with too little: RONDE_E_TOO_SMALL is 10.
@@ -159,6 +162,15 @@ class Elastic(unittest.TestCase):
         result, output = run("1:3:commit")
         self.compare(result, undisturbed({0: 3, 2: 2}), output)
         self.assertIn("slot 2 is 1 of 2 from step 2, resets [2]", output)
+
+    def test_state_is_lost(self) -> None:
+        """All ranks that have it die, or one after the function's end: the job does not begin anew."""
+        for faults in (["0:5:backward", "1:5:reset", "2:5:reset"], ["1:16:end"]):
+            with self.subTest(faults=faults):
+                output = run(*faults, options=("--max-restarts", "3"), code=1)[1]
+                self.assertIn("no rank is left that holds the state of this job", output)
+                begun = re.findall(r"^\[\d\] slot \d is .* from step 0", output, re.MULTILINE)
+                self.assertEqual(len(begun), RANKS, output)
 
     def test_in_c(self) -> None:
         job = subprocess.run([RONDE, "run", "--elastic", "-n", "2", "--", sys.executable, "-c", IN_C],

@@ -21,8 +21,8 @@ void remove_shutdown_hook(std::uint64_t number, ProcessSet set = kGlobalSet);
 /// fails. Does nothing under another launcher, nor for a World.
 void note_checkpoint(std::int64_t step, ProcessSet set = kGlobalSet);
 
-/// Whether an earlier group of this elastic job had started (ronde/reform.h): if no rank has a
-/// state then, that of the job is lost.
+/// Whether this elastic job (ronde/reform.h) had a group before all ranks of the present one had
+/// come: if none of them has a state, that of the job is lost.
 bool job_goes_on() noexcept;
 
 /// "rank 2", or "rank 2 of world 'actor'"; empty where the world of `set` does not live.

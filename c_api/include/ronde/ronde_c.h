@@ -99,6 +99,9 @@ RONDE_C_API int ronde_is_elastic(void);
  * ronde_is_elastic() is 0; for groups that a thread left open as ronde_shutdown(), after the start.
  */
 RONDE_C_API int ronde_reform(int min_ranks, int* number, int* slot, int* slots, int* count);
+/** Returns 1 if an elastic job had a group before all ranks of the present one had come, else 0: if
+ * none of them has a state then, that of the job is lost. */
+RONDE_C_API int ronde_job_goes_on(void);
 
 /** Fails the group on purpose: every rank gets a RONDE_E_GROUP that has this rank and `text`. */
 RONDE_C_API int ronde_abort(const char* text);

@@ -205,6 +205,11 @@ def is_elastic() -> bool:
     return bool(lib.ronde_is_elastic())
 
 
+def job_goes_on() -> bool:
+    """Whether an elastic job had a group before all ranks of the present one had come."""
+    return bool(lib.ronde_job_goes_on())
+
+
 def has_failed() -> bool:
     """Whether the group has failed."""
     return bool(lib.ronde_failed_rank(0, ctypes.byref(ctypes.c_int())) == c.GROUP)

@@ -38,9 +38,9 @@ class Job {
   void ask_all(const Slots& slots, int blames = -1) {
     for (const int slot : slots) ask(slot, blames);
   }
-  bool end(int slot, Membership::End how = Membership::End::Failed) {
+  bool end(int slot, Membership::End how = Membership::End::Failed, bool was_in_group = true) {
     last_[slot] = 0;
-    return membership_.end(slot, how);
+    return membership_.end(slot, how, was_in_group);
   }
   Membership& operator*() noexcept { return membership_; }
 
@@ -79,7 +79,20 @@ TEST_CASE("the next group begins once every process has asked or ended") {
   job.members.clear();
   job.ask(1);
   CHECK(job.members == Slots{0, 1, 2});
-  CHECK(job.goes_on);
+  CHECK_FALSE(job.goes_on);  // the state is not lost: 0 and 2 were there from the start
+}
+
+TEST_CASE("the state of a job whose ranks are all new is lost, if a group of it had started") {
+  const bool had_started = GENERATE(false, true);
+  Job job(2);
+  job.ask_all({0, 1});
+  for (const int slot : {0, 1}) CHECK(job.end(slot, Membership::End::Failed, had_started));
+  job.ask_all({0, 1});
+  CHECK(job.goes_on == had_started);
+  CHECK(job.end(0));
+  job.ask(1, 0);
+  job.ask(0);
+  CHECK(job.goes_on == had_started);  // 1 is there from the start of the job, or came later
 }
 
 TEST_CASE("a job goes on with fewer ranks, and gives up below the least") {

@@ -468,14 +468,16 @@ bool Job::is_replaced(RankEnd& end, int rank) {
   if (!membership_ || !membership_->is_used() || told_to_end_) return false;
   end_.was_elastic = true;
   if (end.state == RunBoard::kShutDown && !membership_->asks(rank)) {
-    return membership_->end(rank, Membership::End::Done);
+    return membership_->end(rank, Membership::End::Done, true);
   }
   end.was_lost = true;
   const bool leaves = membership_->leaves(rank) && end.exit_code == 0 && end.signal == 0;
   output_.say("rank " + std::to_string(rank) + " on " + end.host + ": " +
               (leaves ? "has left the job" : end.text()));
   const bool is_lost = link_of(rank).state() == Link::State::Lost;
-  if (membership_->end(rank, is_lost ? Membership::End::HostLost : Membership::End::Failed)) {
+  const bool was_in_group = is_lost || end.state >= RunBoard::kStarted;
+  if (membership_->end(rank, is_lost ? Membership::End::HostLost : Membership::End::Failed,
+                       was_in_group)) {
     return true;
   }
   if (options_.grow_s > 0 && probes_.empty()) {

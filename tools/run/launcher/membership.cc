@@ -13,7 +13,8 @@
 // agent ends it.
 //   rank: ask             the number of its last group (0: none), whether that had started, the
 //                         slot that it blames (-1), how long it waits for others, and for new ones
-//   launcher: members     of group `number`: the slots by rank; whether an earlier one had started
+//   launcher: members     of group `number`: the slots by rank; whether an earlier one had started,
+//                         and no rank is left that was there before
 //   rank: put             an address, which the launcher passes to all members
 //   launcher: grow        to one member: processes that have come wait for the group after `number`
 //   rank: leave           it will end, and gets no replacement
@@ -77,11 +78,12 @@ void Membership::take(int slot, const Json& message) {
   decide();
 }
 
-bool Membership::end(int slot, End how) {
+bool Membership::end(int slot, End how, bool was_in_group) {
   if (!is_used()) return false;
   Process& process = processes_.at(slot);
   const bool was_member = std::exchange(process.is_member, false);
   process.state = how == End::Done ? Process::State::Done : Process::State::Gone;
+  had_started_ = had_started_ || was_in_group;  // it may be the last one that could have told
   if (was_member) tell_members({{"void", number_}});
   const bool is_replaced = how == End::Failed && !process.leaves && !process.is_cut_off &&
                            !is_done() && replaced_ < rules_.replacements;
@@ -274,14 +276,17 @@ void Membership::announce(const std::vector<int>& members) {
                  std::to_string(members.size()) + " ranks, slots " + list_of(members));
   }
   for (auto& [slot, process] : processes_) process.is_member = false;
+  bool goes_on = had_started_;
   for (const int slot : members) {
-    processes_.at(slot).is_member = true;
-    processes_.at(slot).state = Process::State::Busy;
+    Process& process = processes_.at(slot);
+    process.is_member = true;
+    process.is_first = process.is_first || !had_started_;
+    process.state = Process::State::Busy;
+    goes_on = goes_on && !process.is_first;
   }
   for (const int slot : members) {
     actions_.tell(
-        slot,
-        {{"members", members}, {"number", number_}, {"slot", slot}, {"goes_on", had_started_}});
+        slot, {{"members", members}, {"number", number_}, {"slot", slot}, {"goes_on", goes_on}});
   }
 }
 

@@ -35,8 +35,9 @@ class Membership {
   /// Takes a message of the process in `slot`. Throws Json::exception if it makes no sense.
   void take(int slot, const Json& message);
   enum class End { Done, Failed, HostLost };
-  /// The process in `slot` has ended. Returns whether another one takes its place.
-  bool end(int slot, End how);
+  /// The process in `slot` has ended; `was_in_group`: a group may have started with it. Returns
+  /// whether another one takes its place.
+  bool end(int slot, End how, bool was_in_group);
 
   /// When look() is to be called, if nothing happens before.
   Clock::time_point next_look() const noexcept { return look_at_; }
@@ -67,6 +68,7 @@ class Membership {
     Clock::time_point since = Clock::now();
     Clock::time_point asked_at{};
     bool is_member = false;  ///< of the present group
+    bool is_first = false;   ///< no group had started before its first one
     bool was_killed = false;
     bool leaves = false;
     bool is_cut_off = false;  ///< from other members; it is killed, and not replaced where it was
@@ -93,7 +95,7 @@ class Membership {
   int number_ = 0;                    ///< of the present group
   int grows_after_ = 0;               ///< a member of this group was told that others have come
   int grower_ = -1;                   ///< its slot
-  bool had_started_ = false;          ///< a group of the job
+  bool had_started_ = false;          ///< a group of the job, on one of its ranks
   int failed_starts_ = 0;             ///< in a row
   int replaced_ = 0;
   Clock::time_point look_at_ = Clock::time_point::max();
