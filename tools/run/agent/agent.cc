@@ -318,6 +318,8 @@ class Agent {
   }
 
   void start_rank(int number) {
+    // One process that has ended is kept for each rank, as what a daemon of it writes is passed on.
+    std::erase_if(ranks_, [number](const auto& rank) { return rank->number() == number; });
     const auto place = std::ranges::find(numbers_, number) - numbers_.begin();
     if (binds_) {
       command_.cores = cores_of(cores_, static_cast<std::size_t>(place), numbers_.size());
