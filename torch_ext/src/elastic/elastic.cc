@@ -7,6 +7,8 @@
 // all gradients were in it, those of the lost rank too: the others take its state. Else all repeat
 // the step. Nothing is copied for that but buffers, which forward changes, and no message is sent.
 // Generators are seeded before each step, and the sampler's place is that of the last step.
+// Where a round has several steps, all this holds for rounds. Survivors may all have changed a part
+// of the state then, so each keeps a copy of what the round began with.
 #include "ronde/torch/elastic.h"
 
 #include <ATen/ops/empty.h>
@@ -73,6 +75,14 @@ std::vector<Sent> list_tensors(const std::vector<detail::NamedObject>& objects) 
   return all;
 }
 
+Lines encode(const std::vector<detail::NamedObject>& objects) {
+  Lines bytes;
+  for (const detail::NamedObject& named : objects) {
+    bytes.push_back(named.object.encode ? named.object.encode() : std::string());
+  }
+  return bytes;
+}
+
 Inventory take_inventory(const std::vector<detail::NamedObject>& objects) {
   Inventory inventory;
   auto& [names, forms, bytes] = inventory;
@@ -83,9 +93,7 @@ Inventory take_inventory(const std::vector<detail::NamedObject>& objects) {
                                std::int64_t{sent.is_buffer}, sent.tensor.dim()});
     forms.insert(forms.end(), sizes.begin(), sizes.end());
   }
-  for (const detail::NamedObject& named : objects) {
-    bytes.push_back(named.object.encode ? named.object.encode() : std::string());
-  }
+  bytes = encode(objects);
   return inventory;
 }
 
@@ -197,10 +205,16 @@ void State::Impl::enter(const Options& options, int slot) {
   seed_ = options.seed;
   slot_ = slot;
   optimizer_ = nullptr;
+  if (options.steps_per_round < 1) refuse("Options::steps_per_round is less than 1");
+  steps_per_round_ = options.steps_per_round;
+  steps_with_batches_ =
+      options.steps_with_batches > 0 ? options.steps_with_batches : steps_per_round_;
+  steps_ = passes_ = 0;
   counters_ = std::make_shared<detail::ElasticCounters>();
   default_runtime().add_stats([counters = counters_] { return counters->stats(); });
   for (const Sampler& each : samplers_) detail::SamplerLedger::regroup(*each.sampler);
   if (has_state_) restore_buffers();
+  restore_copy();
   std::vector<int> holding = holders();
   if (holding.empty()) {
     if (job_goes_on() && !options.resume) throw Error(kStateLost);
@@ -216,6 +230,7 @@ void State::Impl::enter(const Options& options, int slot) {
   }
   save_buffers();
   seed_generators();
+  keep_copy();
 }
 
 void State::Impl::begin_job(const std::function<std::int64_t()>& load) {
@@ -300,6 +315,36 @@ void State::Impl::restore_buffers() {
   for (const auto& [buffer, saved] : buffers_) copy_values(buffer, saved);
 }
 
+void State::Impl::keep_copy() {
+  if (steps_per_round_ == 1) return;
+  const auto begin = std::chrono::steady_clock::now();
+  std::vector<Sent> tensors = list_tensors(objects_);
+  std::uint64_t bytes = 0;
+  for (Sent& sent : tensors) {
+    const auto kept = copy_.items.find(sent.name);
+    bytes += sent.tensor.nbytes();
+    if (kept != copy_.items.end() && kept->second.values.sizes() == sent.tensor.sizes()) {
+      copy_values(kept->second.values, std::exchange(sent.tensor, kept->second.values));
+    } else {
+      sent.tensor = sent.tensor.clone();
+    }
+  }
+  copy_ = as_checkpoint(tensors, objects_, encode(objects_));
+  if (std::exchange(copied_bytes_, bytes) == bytes) return;
+  const std::chrono::duration<double, std::milli> took = std::chrono::steady_clock::now() - begin;
+  detail::rank_log(kGlobalSet)
+      .info(kSubject + ": each round copies the state: " + std::to_string(bytes) + " bytes in " +
+            std::to_string(took.count()) + " ms");
+}
+
+/// Goes back to the beginning of a round of which a part is done.
+void State::Impl::restore_copy() {
+  if (is_whole_ || copy_.items.empty()) return;
+  for (const auto& named : objects_) detail::load_object(named, copy_)(/*keep=*/true);
+  copy_ = {};  // objects may have taken its tensors
+  is_whole_ = true;
+}
+
 void State::Impl::begin(const void* optimizer, const DistributedOptimizerOptions& options,
                         std::string_view kind) {
   if (!kind.empty()) {
@@ -311,19 +356,22 @@ void State::Impl::begin(const void* optimizer, const DistributedOptimizerOptions
     refuse("its optimizer is one of all ranks, and \"" + options.name +
            "\" is one of a process set");
   }
-  if (optimizer_ != nullptr && optimizer_ != optimizer) {
+  if (optimizer_ != nullptr && optimizer_ != optimizer && steps_per_round_ == 1) {
     refuse(
         "a second DistributedOptimizer steps, and a step of State is that of one optimizer: give "
-        "the parameters of both to one, or use checkpoints and `ronde run --max-restarts`");
+        "the parameters of both to one, or set Options::steps_per_round");
   }
   optimizer_ = optimizer;
 }
 
 void State::Impl::commit(int passes) {
   is_whole_ = false;
+  if (steps_++ < steps_with_batches_) passes_ += passes;
+  if (steps_ < steps_per_round_) return;
   for (const auto& function : after_step_) function();
   const auto begin = std::chrono::steady_clock::now();
-  for (Sampler& sampler : samplers_) use_batches(sampler, passes);
+  for (Sampler& sampler : samplers_) use_batches(sampler, passes_);
+  steps_ = passes_ = 0;
   save_buffers();
   ++step_;
   is_whole_ = true;
@@ -331,6 +379,7 @@ void State::Impl::commit(int passes) {
   ++counters_->steps;
   counters_->nanoseconds += static_cast<std::uint64_t>(
       std::chrono::nanoseconds(std::chrono::steady_clock::now() - begin).count());
+  keep_copy();
   if (drains_ != nullptr && drains_->requested()) throw Drained();
   if (reform_is_wanted())
     abort("ranks that have come wait to join, at step " + std::to_string(step_));

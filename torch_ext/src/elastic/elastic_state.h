@@ -56,6 +56,8 @@ class State::Impl final : public detail::StepObserver {
   void receive(const std::vector<int>& holders);
   void save_buffers();
   void restore_buffers();
+  void keep_copy();
+  void restore_copy();
   void use_batches(Sampler& sampler, int passes);
   void seed_generators() const;
 
@@ -66,6 +68,10 @@ class State::Impl final : public detail::StepObserver {
   bool has_state_ = false;                             ///< this process was in a group
   bool is_whole_ = true;                               ///< the objects are those of step_
   const void* optimizer_ = nullptr;                    ///< that steps in this group
+  int steps_per_round_ = 1, steps_with_batches_ = 1;   ///< of Options
+  int steps_ = 0, passes_ = 0;                         ///< of the present round, those with batches
+  detail::LoadedCheckpoint copy_;                      ///< of the state before the round
+  std::uint64_t copied_bytes_ = 0;                     ///< that the log has told of
   std::shared_ptr<detail::ElasticCounters> counters_;  ///< of this group
   const detail::StopSignals* drains_ = nullptr;
   std::uint64_t seed_ = 0;

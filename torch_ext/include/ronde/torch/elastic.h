@@ -50,7 +50,7 @@ class State {
   /// averages of weights) is changed there, so that it belongs to the step. It must not call Ronde.
   void after_step(std::function<void()> function);
 
-  /// The steps taken, to be read: DistributedOptimizer::step() adds one.
+  /// The steps taken, or rounds of them, to be read: DistributedOptimizer::step() adds one.
   std::int64_t step = 0;
 
   class Impl;
@@ -72,6 +72,13 @@ struct Options {
   /// step: run() returns, and the others go on without it. Not those that stop the whole job
   /// (CheckpointOptions::stop_signals).
   std::vector<int> drain_signals = {};
+  /// Where a round of the training loop steps several times, as with two optimizers: how often.
+  /// State::step then counts rounds, at whose end all that a step does here is done. A copy of the
+  /// State is kept for each round; the log says what it takes.
+  int steps_per_round = 1;
+  /// So many steps of a round, the first ones, use a batch of the State's samplers in each backward
+  /// pass, and the others none. 0: all do.
+  int steps_with_batches = 0;
   /// Called on all ranks of a group where none has a state, as when the job begins: loads the
   /// objects from a checkpoint (Checkpoint::resume()), and returns its step, or 0. Null: none.
   std::function<std::int64_t()> resume = {};
@@ -91,8 +98,8 @@ struct Options {
 ///
 /// Throws what the body throws, but GroupErrors of an elastic job; UsageError if the program has
 /// called ronde::init() in an elastic job, if objects of the State differ between ranks, for LBFGS,
-/// Adasum of deltas, local parameters and a second optimizer; Error if no rank is left that holds
-/// the state of a whole step, or the launcher is gone.
+/// Adasum of deltas, local parameters, and a second optimizer where a round is one step; Error if
+/// no rank is left that holds the state of a whole step, or the launcher is gone.
 int run(State& state, const Options& options, const std::function<void()>& body);
 
 }  // namespace ronde::elastic
