@@ -7,6 +7,7 @@
 The program itself fails unless each sample was seen once in each epoch.
 """
 import argparse
+import json
 import os
 import random
 import re
@@ -18,6 +19,7 @@ import threading
 import time
 
 STEPS = 200
+kMostGrowth_KiB = 600
 
 
 class Job:
@@ -57,9 +59,9 @@ class Job:
         return digests[0][1]
 
     def entries(self):
-        """Of bodies: (slot, rank, ranks, step, process, descriptors, threads)."""
+        """Of bodies: (slot, rank, ranks, step, process, descriptors, threads, KiB, descriptors of its launcher)."""
         pattern = (r"^\[\d+\] enters: slot (\d+) is rank (\d+) of (\d+) from step (\d+), process (\d+) with (\d+) descriptors, "
-                   r"(\d+) threads")
+                   r"(\d+) threads, (\d+) KiB, its launcher with (\d+) descriptors")
         return [tuple(map(int, match.groups())) for match in self.found(pattern)]
 
 
@@ -68,10 +70,10 @@ def check(holds, what, job):
         sys.exit("\n".join(job.lines + [f"FAILED: {what}"]))
 
 
-def compare(options, ranks, faults, words=("--max-restarts", "9"), entries=None):
+def compare(options, ranks, faults, words=("--max-restarts", "9"), entries=None, modes=()):
     """A job whose ranks are replaced has the bits of one that nothing disturbs."""
-    wanted = Job(options, ranks).end().digest()
-    job = Job(options, ranks, faults, words=words).end()
+    wanted = Job(options, ranks, modes).end().digest()
+    job = Job(options, ranks, [*modes, *faults], words=words).end()
     check(len(job.found("fails: ")) == len(faults), "not all faults have come", job)
     check(job.digest() == wanted, "other bits than undisturbed", job)
     if entries:
@@ -84,6 +86,8 @@ def replaced(options):
     faults = ["1:55:kill", "0:80:kill", "2:120:change", "1:150:throw"]
     job = compare(options, 3, faults, entries=3 * 5)
     check(all(entry[2] == 3 for entry in job.entries()), "a group was smaller", job)
+    kept = {entry[8] for entry in job.entries()}
+    check(len(kept) == 1, f"the launcher keeps something of those that were replaced: {kept} descriptors", job)
 
 
 def two_at_once(options):
@@ -93,6 +97,45 @@ def two_at_once(options):
 def newcomer(options):
     """A replacement dies as it enters the body, and the source of its state in the same group."""
     compare(options, 3, ["1:55:kill", "1:56:enter", "0:56:enter"])
+
+
+def rounds(options):
+    """Killed between the steps of two optimizers: the others have changed a part of the state, and go back to a copy."""
+    job = compare(options, 3, ["1:55:between", "0:80:kill", "2:120:change"], entries=3 * 4, modes=["round"])
+    check(job.found(r"each round copies the state: \d+ bytes in \d+"), "the copy is not told", job)
+
+
+def saving(options):
+    """Killed while a checkpoint is saved; later ones are complete, and all ranks that are lost at once resume from one."""
+    job = compare(options, 3, ["1:60:save", "0:100:save"], entries=3 * 3, modes=["save"])
+    check(os.listdir(f"{job.folder.name}/checkpoints"), "nothing was saved", job)
+    wanted = Job(options, 2, ["save"]).end().digest()
+    job = lose_all(options, ["save"]).end()
+    check(job.digest() == wanted, "other bits than undisturbed", job)
+    check(job.entries()[-1][3] in (20, 40), "it has not gone on from a checkpoint", job)
+
+
+def in_set(options):
+    """Killed in an operation of a process set, of which not all ranks are members."""
+    compare(options, 3, ["2:55:set", "0:80:set"], entries=3 * 3, modes=["set"])
+
+
+def lose_all(options, modes):
+    """Kills all ranks at once: none of them asks for another group."""
+    job = Job(options, 2, [*modes, "0:50:stop"], words=("--max-restarts", "2"))
+    with job.changed:
+        job.changed.wait_for(lambda: ended(job) or job.found("fails: "))
+    for number in (signal.SIGSTOP, signal.SIGKILL):
+        for entry in job.entries():
+            send(entry[4], number)
+    return job
+
+
+def lost(options):
+    """All ranks are lost at once: a job without checkpoints does not begin anew."""
+    job = lose_all(options, []).end(1)
+    check(job.found("no rank is left that holds the state of a whole step"), "the loss is not told", job)
+    check(len(job.entries()) == 2, "it has begun anew", job)
 
 
 def stopped(options):
@@ -164,7 +207,9 @@ def reforms(options):
     check(job.digest() == wanted, "other bits than undisturbed", job)
     entries = [entry for entry in job.entries() if entry[0] == 0]
     check(len(entries) == 201, f"{len(entries)} groups in place of 201", job)
-    check(entries[-1][4:] == entries[1][4:], f"from {entries[1]} to {entries[-1]}", job)
+    check(entries[-1][4:7] == entries[1][4:7], f"from {entries[1]} to {entries[-1]}", job)
+    grown = entries[-1][7] - entries[50][7]
+    check(grown < kMostGrowth_KiB, f"the last 150 groups took {grown} KiB of memory", job)
 
 
 def alone(options):
@@ -220,6 +265,13 @@ def times(options):
               f"{took[len(took) // 2]:.3f} s, 95 %: {took[int(0.95 * len(took))]:.3f} s, most {took[-1]:.3f} s")
 
 
+def norms(options):
+    """By hand: prints the time that the ends of steps took, with the buffers of ResNet-50."""
+    job = Job(options, options.ranks, ["norms"]).end()
+    elastic = json.loads(job.found("stats (.*)")[0][1])["elastic"]
+    print(f"{elastic['nanoseconds'] / elastic['steps'] / 1000:.1f} us a step")
+
+
 def wait_for_bodies(job, count):
     with job.changed:
         job.changed.wait_for(lambda: ended(job) or len(job.entries()) >= count)
@@ -236,7 +288,8 @@ def send(process, number):
         pass
 
 
-CASES = (replaced, two_at_once, newcomer, stopped, shrinks, below, host_lost, grows, cut, drained, reforms, alone, chaos, times)
+CASES = (replaced, two_at_once, newcomer, rounds, saving, in_set, lost, stopped, shrinks, below, host_lost, grows, cut, drained,
+         reforms, alone, chaos, times, norms)
 
 
 def main():
