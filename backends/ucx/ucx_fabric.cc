@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "backends/ucx/ucx_fabric.h"
 
+#include <algorithm>
 #include <cstring>
 #include <deque>
 #include <exception>
@@ -25,6 +26,39 @@ ucp_tag_t tag_of(std::uint16_t job, MessageTag tag, int source) {
   bits = bits << kStreamBits | tag.stream;
   return bits << kRankBits | static_cast<ucp_tag_t>(source);
 }
+
+/// Workers of groups that have failed, until this process starts another one. UCX may still use the
+/// memory of their messages, and ranks that have not heard of the failure would take the end of a
+/// connection for another one.
+class FailedWorkers {
+ public:
+  static FailedWorkers& instance() {
+    static auto* const kInstance = new FailedWorkers();
+    return *kInstance;
+  }
+
+  void keep(std::shared_ptr<UcxWorker> worker) {
+    const std::lock_guard lock(mutex_);
+    if (std::ranges::find(workers_, worker) == workers_.end())
+      workers_.push_back(std::move(worker));
+  }
+
+  void close() {
+    constexpr std::chrono::milliseconds kTime{100};
+    std::vector<std::shared_ptr<UcxWorker>> workers;
+    {
+      const std::lock_guard lock(mutex_);
+      workers.swap(workers_);
+    }
+    for (auto& worker : workers) {
+      if (!worker->close(kTime)) keep(std::move(worker));
+    }
+  }
+
+ private:
+  std::mutex mutex_;
+  std::vector<std::shared_ptr<UcxWorker>> workers_;  ///< guarded by mutex_
+};
 
 /// The state that UCX's callbacks use; outlives the batch if messages are in progress.
 struct BatchState {
@@ -86,7 +120,10 @@ class UcxBatch final : public MessageBatch {
         state_(std::make_shared<BatchState>(std::move(memory), worker_.get())) {}
 
   ~UcxBatch() override {
-    if (state_->in_progress > 0) worker_->keep(std::move(state_));
+    if (state_->in_progress == 0) return;
+    worker_->keep(std::move(state_));
+    // That memory may own the fabric, which then does not do it.
+    if (worker_->is_aborted()) FailedWorkers::instance().keep(worker_);
   }
 
   bool poll() override {
@@ -159,14 +196,6 @@ class UcxBatch final : public MessageBatch {
   std::shared_ptr<BatchState> state_;
 };
 
-/// Keeps a worker whose memory UCX may still use, or that cannot be destroyed.
-void keep_until_exit(std::shared_ptr<UcxWorker> worker) {
-  static std::mutex mutex;
-  static auto* const graveyard = new std::vector<std::shared_ptr<UcxWorker>>();
-  const std::lock_guard lock(mutex);
-  graveyard->push_back(std::move(worker));
-}
-
 }  // namespace
 
 UcxFabric::UcxFabric(std::shared_ptr<UcxWorker> worker, std::uint16_t job)
@@ -178,7 +207,7 @@ UcxFabric::UcxFabric(std::shared_ptr<UcxWorker> worker, std::uint16_t job)
 }
 
 UcxFabric::~UcxFabric() {
-  if (!closed_ || worker_->keeps_memory()) keep_until_exit(worker_);
+  if (!closed_) FailedWorkers::instance().keep(worker_);
 }
 
 std::unique_ptr<MessageBatch> UcxFabric::make_batch(std::shared_ptr<void> memory) {
@@ -255,6 +284,7 @@ std::unique_ptr<Fabric> make_fabric(BackendContext& context, const UcxOptions& o
     addresses.push_back(std::move(fields[2]));
   }
   worker->set_addresses(std::move(addresses));
+  ucx::FailedWorkers::instance().close();
   return std::make_unique<ucx::UcxFabric>(std::move(worker), job);
 }
 

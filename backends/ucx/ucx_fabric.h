@@ -32,7 +32,7 @@ class UcxFabric final : public Fabric {
  public:
   /// `worker` has the addresses of all ranks. `job`: a random number that they share.
   UcxFabric(std::shared_ptr<UcxWorker> worker, std::uint16_t job);
-  /// Without close(), all resources stay until the process ends.
+  /// Without close(), all resources stay until the process makes another fabric.
   ~UcxFabric() override;
 
   std::string_view name() const noexcept override { return "ucx"; }
@@ -43,7 +43,7 @@ class UcxFabric final : public Fabric {
   bool progress() override { return !closed_ && worker_->progress(); }
   int descriptor() const noexcept override { return descriptor_; }
   bool prepare_sleep() override;
-  void abort() noexcept override {}
+  void abort() noexcept override { worker_->abort(); }
   void close() override;
   StatsGroup stats() const override;
 

@@ -77,8 +77,9 @@ UcxWorker::UcxWorker(std::shared_ptr<const UcpApi> api, int rank, int ranks,
   for (Peer& peer : peers_) peer.owner = this;
   make_context(ignored_transports);
   ucp_worker_params_t parameters{};
-  parameters.field_mask = UCP_WORKER_PARAM_FIELD_THREAD_MODE;
+  parameters.field_mask = UCP_WORKER_PARAM_FIELD_THREAD_MODE | UCP_WORKER_PARAM_FIELD_FLAGS;
   parameters.thread_mode = UCS_THREAD_MODE_SERIALIZED;
+  parameters.flags = UCP_WORKER_FLAG_IGNORE_REQUEST_LEAK;  // receives of a group that has failed
   ucp_worker_h worker = nullptr;
   check(api_->worker_create(context_.get(), &parameters, &worker), "ucp_worker_create");
   worker_ = {worker, [used = api_](ucp_worker_h handle) { used->worker_destroy(handle); }};
@@ -198,8 +199,8 @@ bool UcxWorker::takes_device_memory() const {
 }
 
 bool UcxWorker::close(std::chrono::milliseconds timeout) {
+  if (!worker_) return true;
   const auto deadline = std::chrono::steady_clock::now() + timeout;
-  std::vector<ucs_status_ptr_t> closing;
   for (Peer& peer : peers_) {
     if (peer.connection == nullptr) continue;
     ucp_request_param_t parameters{};
@@ -207,19 +208,22 @@ bool UcxWorker::close(std::chrono::milliseconds timeout) {
     // Nothing is left to be sent, and over TCP a flush would wait until the peers poll.
     parameters.flags = UCP_EP_CLOSE_FLAG_FORCE;
     const auto request = api_->endpoint_close(std::exchange(peer.connection, nullptr), &parameters);
-    if (UCS_PTR_IS_PTR(request)) closing.push_back(request);
+    if (UCS_PTR_IS_PTR(request)) closing_.push_back(request);
   }
-  while (!closing.empty()) {
-    if (api_->request_status(closing.back()) != UCS_INPROGRESS) {
-      api_->request_free(closing.back());
-      closing.pop_back();
+  while (!closing_.empty()) {
+    if (api_->request_status(closing_.back()) != UCS_INPROGRESS) {
+      api_->request_free(closing_.back());
+      closing_.pop_back();
     } else if (std::chrono::steady_clock::now() > deadline) {
       return false;
     } else {
       progress();
     }
   }
+  while (progress() && std::chrono::steady_clock::now() < deadline) {  // UCX warns of what is left
+  }
   worker_.reset();
+  kept_.clear();
   return true;
 }
 

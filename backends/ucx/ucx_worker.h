@@ -120,12 +120,14 @@ class UcxWorker {
   ucp_mem_h map_memory(void* begin, std::size_t bytes);
   void unmap_memory(ucp_mem_h memory);
 
-  /// Closes the connections and the worker. False if `timeout` has passed before; the worker then
-  /// cannot be destroyed.
+  /// Closes the connections and the worker, and frees what it keeps. False if `timeout` has passed
+  /// before; the worker then cannot be destroyed until it is true.
   bool close(std::chrono::milliseconds timeout);
   /// Keeps the memory of messages in progress that no operation waits for.
   void keep(std::shared_ptr<void> memory) { kept_.push_back(std::move(memory)); }
-  bool keeps_memory() const noexcept { return !kept_.empty(); }
+  /// The group is dead: nothing is posted any more.
+  void abort() noexcept { is_aborted_ = true; }
+  bool is_aborted() const noexcept { return is_aborted_; }
 
  private:
   struct Peer {
@@ -141,7 +143,9 @@ class UcxWorker {
   const std::shared_ptr<const UcpApi> api_;
   const int rank_;
   std::vector<Peer> peers_;  ///< by rank; never moves, as UCX has pointers to the elements
-  int lost_ = -1;            ///< the first peer that was lost
+  bool is_aborted_ = false;
+  int lost_ = -1;                          ///< the first peer that was lost
+  std::vector<ucs_status_ptr_t> closing_;  ///< ends of connections that are in progress
 
   // Destroyed in reverse order: the worker, the context, the memory.
   std::vector<std::shared_ptr<void>> kept_;

@@ -2,6 +2,10 @@
 #include <poll.h>
 
 #include <cstring>
+#include <filesystem>
+#include <iterator>
+#include <memory>
+#include <vector>
 
 #include "backends/ucx/ucx_fabric.h"
 #include "tests/support/ranks/fabric_contract.h"
@@ -56,6 +60,36 @@ TEST_CASE("ucx leaves alone what another job sends to it") {
     static_cast<void>(own_batch->poll());
   }
   CHECK(bytes[2] == 2);
+}
+
+TEST_CASE("what ucx keeps of a group that has failed is freed as the next one starts") {
+  const auto descriptors = [] {
+    const std::filesystem::directory_iterator all("/proc/self/fd");
+    return std::distance(begin(all), end(all));
+  };
+  std::weak_ptr<void> kept;
+  const auto fail = [&] {
+    std::shared_ptr<Fabric> fabric = std::move(make_ucx_fabrics(2)[0]);
+    struct Memory {
+      std::shared_ptr<Fabric> owner;
+      std::vector<char> bytes;
+    };
+    const auto memory = std::make_shared<Memory>(Memory{fabric, std::vector<char>(1 << 20)});
+    const auto batch = fabric->make_batch(memory);
+    batch->receive(1, {}, memory->bytes.data(), memory->bytes.size());
+    batch->send(1, {}, memory->bytes.data(), memory->bytes.size());
+    fabric->abort();
+    kept = memory;
+  };
+  fail();
+  CHECK_FALSE(kept.expired());
+  const auto before = descriptors();
+  for (int group = 0; group < 5; ++group) {
+    const auto last = kept;
+    fail();
+    CHECK(last.expired());
+  }
+  CHECK(descriptors() == before);
 }
 
 TEST_CASE("ucx refuses a tag that does not fit") {
