@@ -37,6 +37,8 @@ class ThreadScope {
   ThreadScope& operator=(const ThreadScope&) = delete;
 
   static bool is_inside() noexcept { return is_inside_; }
+  /// For fibers, which share a thread.
+  static void swap(bool& is_inside) noexcept { std::swap(is_inside_, is_inside); }
 
  private:
   static inline thread_local bool is_inside_ = false;

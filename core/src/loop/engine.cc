@@ -258,17 +258,9 @@ std::vector<std::string> Engine::shutdown(std::string report,
   const bool handles_error = std::uncaught_exceptions() > 0 || std::current_exception();
   const bool is_known =
       life_.is_failure_reported() || (failure() && (life_.leaves() || handles_error));
-  queue_.close(std::make_exception_ptr(
-      UsageError("ronde::shutdown() has been called on this rank: no operation can follow it")));
-  const auto wanted = limit.value_or(from_s(options_.config.shutdown_timeout_s));
-  const bool is_limited = wanted.count() != 0;  // below 0: it has passed
-  const std::chrono::nanoseconds time =
-      std::clamp<std::chrono::nanoseconds>(wanted, kPassed, kLongestShutdown);
-  life_.shut_down(std::move(report),
-                  is_limited ? std::optional(Clock::now() + time) : std::nullopt);
-  queue_.wake();
+  const std::chrono::nanoseconds time = request_shutdown(std::move(report), limit);
   // Twice: once for all ranks to call shutdown, once for the last operations.
-  life_.wait_loop_ended(is_limited ? 2 * time : std::chrono::nanoseconds::zero());
+  life_.wait_loop_ended(2 * time);
   const std::optional<GroupError> lost = wait_closed();
   if (!join(Clock::now())) {
     if (lost) throw GroupError(*lost);
@@ -282,6 +274,20 @@ std::vector<std::string> Engine::shutdown(std::string report,
   if (failed) return reports;
   for (const auto& [rank, of_rank] : control_.reports()) reports.push_back(of_rank);
   return reports;
+}
+
+std::chrono::nanoseconds Engine::request_shutdown(std::string report,
+                                                  std::optional<std::chrono::nanoseconds> limit) {
+  queue_.close(std::make_exception_ptr(
+      UsageError("ronde::shutdown() has been called on this rank: no operation can follow it")));
+  const auto wanted = limit.value_or(from_s(options_.config.shutdown_timeout_s));
+  const bool is_limited = wanted.count() != 0;  // below 0: it has passed
+  const std::chrono::nanoseconds time =
+      std::clamp<std::chrono::nanoseconds>(wanted, kPassed, kLongestShutdown);
+  life_.shut_down(std::move(report),
+                  is_limited ? std::optional(Clock::now() + time) : std::nullopt);
+  queue_.wake();
+  return is_limited ? time : std::chrono::nanoseconds::zero();
 }
 
 /// Waits until the engine has ended. Returns the rank for which closing waits in vain, if the
@@ -322,7 +328,6 @@ bool Engine::leave(const std::string& why) noexcept {
   return !life_.wait_ended(Clock::now() + kSlack) || failure();
 }
 
-/// `why`: for the other ranks; may be empty.
 void Engine::request_leave(const std::string& why) {
   queue_.close(std::make_exception_ptr(UsageError("this rank is leaving the group")));
   life_.leave(why);

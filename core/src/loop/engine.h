@@ -45,6 +45,19 @@ class Engine final : public WaitHelper, public std::enable_shared_from_this<Engi
   /// Note [After fork].
   bool is_of_parent() const noexcept { return fork_depth() != fork_depth_; }
 
+  // launch() and shutdown() in parts that do not wait, for a simulation.
+
+  /// What the loop's thread runs: starts, runs the loop, and ends.
+  void run() noexcept;
+  /// Returns whether it has started. Throws why it could not.
+  bool has_started() { return life_.wait_started({}); }
+  /// Closes the queue and has the loop end. `why`: for the other ranks; may be empty.
+  void request_leave(const std::string& why = {});
+  /// Closes the queue and has the loop end with those of the other ranks. Returns the limit; zero
+  /// if there is none.
+  std::chrono::nanoseconds request_shutdown(std::string report,
+                                            std::optional<std::chrono::nanoseconds> limit);
+
   bool leave(const std::string& why) noexcept;
   std::vector<std::string> shutdown(std::string report,
                                     std::optional<std::chrono::nanoseconds> limit = {});
@@ -82,13 +95,11 @@ class Engine final : public WaitHelper, public std::enable_shared_from_this<Engi
   // The program's threads call these.
   void start_thread();
   [[noreturn]] void fail_start() const;
-  void request_leave(const std::string& why = {});
   void leave_from_within(const std::string& why) noexcept;
   std::optional<GroupError> wait_closed();
   bool join(TimePoint deadline);
 
   // The loop's thread calls these before the loop, and when it runs.
-  void run() noexcept;
   void start();
   void log_connections() const;
   void agree_on_tuned_values();

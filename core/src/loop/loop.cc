@@ -118,8 +118,8 @@ void Loop::publish_sleep() {
 
 void Loop::help(const WorkState& work, Stage goal, TimePoint now, TimePoint deadline) noexcept {
   queue_.expedite(work, true);
-  // A callback that waits finds the loop in use by its own thread.
-  if (!is_this_thread()) {
+  // A callback that waits finds the loop in use by its own thread. Of a simulation no thread waits.
+  if (!is_this_thread() && !MonotonicClock::is_simulated()) {
     const std::unique_lock engine(engine_, std::try_to_lock);
     if (engine && runs_) {
       drive(work, goal, now, deadline);
@@ -216,6 +216,7 @@ void Loop::poll_operations(TimePoint now) {
     if (has_ended) continue;
     now = MonotonicClock::now();
     if (now >= slice_end) break;
+    MonotonicClock::pass(slice_end);
   }
   progress_host_backend();
   if (progress_of_operations() != before) {
