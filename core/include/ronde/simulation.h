@@ -12,6 +12,7 @@
 
 #include "ronde/config.h"
 #include "ronde/request.h"
+#include "ronde/runtime.h"
 #include "ronde/stats.h"
 
 namespace ronde {
@@ -54,7 +55,12 @@ struct SimulationOptions {
   NetworkCosts network;      ///< between hosts
   HostCosts host;            ///< of every host
   /// Called as each message arrives; may be empty.
-  std::function<void(const SimulatedMessage&)> on_message;
+  std::function<void(const SimulatedMessage&)> on_message = {};
+  /// Called when a rank has started: its program may submit from then on. An action, as those of
+  /// Simulation::at(). May be empty.
+  std::function<void(int rank)> on_started = {};
+  /// As RuntimeOptions::on_stall, on every rank; an action. May be empty.
+  std::function<void(int rank, const std::vector<StalledOperation>&)> on_stall = {};
 };
 
 /// A group of ranks in one thread and in virtual time: the engine of every rank is the real one,
@@ -85,6 +91,9 @@ class Simulation {
   /// called when it has ended: null, or the error that the program would get. Throws as
   /// Runtime::submit().
   void submit(int rank, Request request, std::function<void(std::exception_ptr)> done);
+  /// Its program waits for all that it has submitted, so that the engine gathers nothing any
+  /// longer (Work::wait). Returns at once.
+  void wait(int rank);
   /// Runtime::mark_step.
   void mark_step(int rank);
   /// Runtime::shutdown; the program submits nothing more.
