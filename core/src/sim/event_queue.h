@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <utility>
@@ -21,40 +22,85 @@ class EventQueue {
 
   /// Returns the time of the event that happens, or has happened last.
   TimePoint now() const noexcept { return now_; }
-  bool empty() const noexcept { return events_.empty(); }
+  bool empty() const noexcept { return heap_.empty(); }
   /// Returns the time of the next event; there is one.
-  TimePoint next() const noexcept { return events_.front().time; }
+  TimePoint next() const noexcept { return heap_.front().time; }
 
   /// Adds an event; one that is due already happens now.
   void at(TimePoint time, Action action) {
-    events_.push_back({std::max(time, now_), added_++, std::move(action)});
-    std::ranges::push_heap(events_, IsLater());
+    std::uint32_t place = 0;
+    if (unused_.empty()) {
+      place = static_cast<std::uint32_t>(actions_.size());
+      actions_.push_back(std::move(action));
+    } else {
+      place = unused_.back();
+      unused_.pop_back();
+      actions_[place] = std::move(action);
+    }
+    heap_.emplace_back();
+    rise(heap_.size() - 1, {std::max(time, now_), added_++, place});
   }
 
   /// Lets the next event happen; there is one.
   void run_next() {
-    std::ranges::pop_heap(events_, IsLater());
-    const Event event = std::move(events_.back());
-    events_.pop_back();
+    const Event event = heap_.front();
+    const Event last = heap_.back();
+    heap_.pop_back();
+    if (!heap_.empty()) sink(last);
     now_ = event.time;
-    event.action();
+    const Action action = std::exchange(actions_[event.action], nullptr);
+    unused_.push_back(event.action);
+    action();
   }
 
  private:
+  /// Its action lies apart, so that the heap moves little.
   struct Event {
-    TimePoint time;
-    std::uint64_t number;
-    Action action;
-  };
-  struct IsLater {
-    bool operator()(const Event& left, const Event& right) const noexcept {
-      return std::pair(left.time, left.number) > std::pair(right.time, right.number);
+    TimePoint time{};
+    std::uint64_t number = 0;
+    std::uint32_t action = 0;
+
+    bool is_before(const Event& other) const noexcept {
+      return time != other.time ? time < other.time : number < other.number;
     }
   };
 
+  static constexpr std::size_t kChildren = 4;  ///< half as many levels as two would need
+
+  /// Puts `event` at the free place `at`, or above.
+  void rise(std::size_t at, const Event& event) {
+    while (at > 0) {
+      const std::size_t parent = (at - 1) / kChildren;
+      if (!event.is_before(heap_[parent])) break;
+      heap_[at] = heap_[parent];
+      at = parent;
+    }
+    heap_[at] = event;
+  }
+
+  /// Puts `event` at the top, which is free, or below.
+  void sink(const Event& event) {
+    std::size_t at = 0;
+    for (;;) {
+      const std::size_t first = kChildren * at + 1;
+      if (first >= heap_.size()) break;
+      std::size_t least = first;
+      const std::size_t end = std::min(first + kChildren, heap_.size());
+      for (std::size_t child = first + 1; child < end; ++child) {
+        if (heap_[child].is_before(heap_[least])) least = child;
+      }
+      if (!heap_[least].is_before(event)) break;
+      heap_[at] = heap_[least];
+      at = least;
+    }
+    heap_[at] = event;
+  }
+
   TimePoint now_{};
   std::uint64_t added_ = 0;
-  std::vector<Event> events_;
+  std::vector<Event> heap_;
+  std::vector<Action> actions_;
+  std::vector<std::uint32_t> unused_;  ///< places of actions_
 };
 
 }  // namespace ronde
