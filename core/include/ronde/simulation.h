@@ -45,7 +45,7 @@ struct SimulatedMessage {
   std::uint64_t bytes = 0;              ///< of its content
   bool is_control = false;              ///< of the control plane
   std::chrono::nanoseconds sent{0};     ///< when its sender posted it
-  std::chrono::nanoseconds arrived{0};  ///< when its receiver may use it
+  std::chrono::nanoseconds arrived{0};  ///< when it is at its receiver
 };
 
 /// A group to simulate.
@@ -108,7 +108,7 @@ class Simulation {
   /// @}
 
   /// Simulates until nothing is left to happen, or until `end`. Returns whether all ranks have
-  /// ended. Throws Error if ranks wait for what never comes.
+  /// ended. Throws Error if ranks that are not stopped wait for what never comes.
   bool run(Time end = Time::max());
 
   /// Returns when the ranks had met, and were ready for operations; zero before.

@@ -49,8 +49,9 @@ class Engine final : public WaitHelper, public std::enable_shared_from_this<Engi
 
   /// What the loop's thread runs: starts, runs the loop, and ends.
   void run() noexcept;
-  /// Returns whether it has started. Throws why it could not.
-  bool has_started() { return life_.wait_started({}); }
+  bool has_started() const { return life_.has_started(); }
+  /// Throws why it could not start, if so.
+  void expect_started() { life_.wait_started({}); }
   /// Closes the queue and has the loop end. `why`: for the other ranks; may be empty.
   void request_leave(const std::string& why = {});
   /// Closes the queue and has the loop end with those of the other ranks. Returns the limit; zero

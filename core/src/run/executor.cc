@@ -71,6 +71,7 @@ void Executor::enqueue(std::vector<Submission> agreed) {
   }
   for (const std::vector<std::size_t>& indexes : plan_fusion(plan, fusion_bytes_)) {
     std::vector<Submission> items;
+    items.reserve(indexes.size());
     for (const std::size_t index : indexes) items.push_back(std::move(agreed[index]));
     add_bucket(std::move(items));
   }

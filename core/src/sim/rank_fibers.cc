@@ -6,13 +6,9 @@
 namespace ronde {
 
 RankFibers::RankFibers(EventQueue& events, SimulatedNetwork& network, int ranks, Duration wake)
-    : events_(events),
-      network_(network),
-      wake_(wake),
-      fibers_(static_cast<std::size_t>(ranks)) {}
+    : events_(events), network_(network), wake_(wake), fibers_(static_cast<std::size_t>(ranks)) {}
 
-void RankFibers::start(int rank, std::function<void()> function,
-                       std::function<void()> on_suspend) {
+void RankFibers::start(int rank, std::function<void()> function, std::function<void()> on_suspend) {
   RankFiber& started = of(rank);
   started.fiber = std::make_unique<Fiber>(std::move(function));
   started.on_suspend = std::move(on_suspend);

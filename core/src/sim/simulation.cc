@@ -100,8 +100,8 @@ class Simulation::Impl {
   void mark_step(int rank) { program_of(rank).engine->on_step(); }
   void shut_down(int rank);
   void kill(int rank);
-  void stop(int rank) { network_.stop(of(rank).number); }
-  void go_on(int rank) { network_.go_on(of(rank).number); }
+  void stop(int rank);
+  void go_on(int rank);
   bool run(TimePoint end);
   Time started() const noexcept { return started_; }
   Stats stats(int rank) const { return of(rank).engine->stats(); }
@@ -116,6 +116,7 @@ class Simulation::Impl {
     bool shuts_down = false;
     std::exception_ptr start_error = nullptr;
     bool is_dead = false;
+    bool is_stopped = false;
     std::uint64_t in_flight = 0;
     std::uint64_t unnamed = 0;  ///< operations without a name so far
     Work last = {};             ///< submitted last
@@ -127,13 +128,12 @@ class Simulation::Impl {
   Rank& program_of(int rank);
   RuntimeOptions runtime_options(int rank, const BackendFactory& backend);
   void on_suspend(Rank& rank);
+  void begin_program(const Rank& rank);
   void end(Rank& rank);
   void* address_of(Rank& rank, const std::string& name);
-  void finish(Rank& rank, const Work& work,
-              const std::function<void(std::exception_ptr)>& done);
+  void finish(Rank& rank, const Work& work, const std::function<void(std::exception_ptr)>& done);
   bool have_ended() const noexcept { return ended_ == ranks_.size(); }
-  void expect_progress(TimePoint next) const;
-  [[noreturn]] void fail_waiting() const;
+  void expect_only_stopped() const;
 
   const SimulationOptions options_;
   EventQueue events_;
@@ -144,9 +144,9 @@ class Simulation::Impl {
   std::map<std::string, std::uintptr_t> addresses_;  ///< by the name of an operation
   std::size_t started_ranks_ = 0, ended_ = 0;
   Time started_{0};
-  Time reached_{0};              ///< by run()
-  TimePoint last_action_{};      ///< of the program
-  Duration longest_limit_{0};    ///< of what may end a wait
+  Time reached_{0};            ///< by run()
+  TimePoint last_action_{};    ///< of the program
+  Duration longest_limit_{0};  ///< of what may end a wait
 };
 
 Simulation::Impl::Impl(SimulationOptions options)
@@ -239,9 +239,8 @@ void Simulation::Impl::submit(int number, Request request,
   const bool waits = request.caller_waits;
   rank.last = rank.engine->submitter().submit(std::move(request));
   ++rank.in_flight;
-  rank.last.on_done([this, &rank, work = rank.last, done = std::move(done)] {
-    finish(rank, work, done);
-  });
+  rank.last.on_done(
+      [this, &rank, work = rank.last, done = std::move(done)] { finish(rank, work, done); });
   if (waits) wait(number);
 }
 
@@ -272,6 +271,16 @@ void Simulation::Impl::kill(int number) {
   end(of(number));
 }
 
+void Simulation::Impl::stop(int number) {
+  of(number).is_stopped = true;
+  network_.stop(number);
+}
+
+void Simulation::Impl::go_on(int number) {
+  of(number).is_stopped = false;
+  network_.go_on(number);
+}
+
 /// Ends the process of a rank: its engine sees nothing and sends nothing any more.
 void Simulation::Impl::end(Rank& rank) {
   if (fibers_.has_ended(rank.number)) return;
@@ -288,20 +297,22 @@ std::exception_ptr Simulation::Impl::failure(int rank) const {
 }
 
 void Simulation::Impl::on_suspend(Rank& rank) {
-  if (!rank.has_started && !rank.start_error) {
-    try {
-      rank.has_started = rank.engine->has_started();
-    } catch (...) {
-      rank.start_error = std::current_exception();
-    }
-    if (rank.has_started && !rank.is_dead) {
-      at(network_.time(rank.number), [this, number = rank.number] {
-        if (++started_ranks_ == ranks_.size()) started_ = now();
-        if (options_.on_started && !of(number).is_dead) options_.on_started(number);
-      });
-    }
+  if (!rank.has_started && rank.engine->has_started()) {
+    rank.has_started = true;
+    at(network_.time(rank.number), [this, &rank] { begin_program(rank); });
   }
-  if (fibers_.has_ended(rank.number)) ++ended_;
+  if (!fibers_.has_ended(rank.number)) return;
+  ++ended_;
+  try {
+    rank.engine->expect_started();
+  } catch (...) {
+    rank.start_error = std::current_exception();
+  }
+}
+
+void Simulation::Impl::begin_program(const Rank& rank) {
+  if (++started_ranks_ == ranks_.size()) started_ = now();
+  if (options_.on_started && !rank.is_dead) options_.on_started(rank.number);
 }
 
 bool Simulation::Impl::run(TimePoint end) {
@@ -316,26 +327,23 @@ bool Simulation::Impl::run(TimePoint end) {
     if (!is_timer) {
       events_.run_next();
     } else {
-      if (events_.empty()) expect_progress(next);
+      // If nothing else will happen, limits of time are all that is left.
+      if (events_.empty() && next > last_action_ + longest_limit_ + kLongestSilence) break;
       fibers_.run_next_timer();
     }
   }
-  if (!have_ended()) fail_waiting();
-  return true;
+  if (!have_ended()) expect_only_stopped();
+  return have_ended();
 }
 
-/// `next`: of a rank that looks at its limits of time, as nothing else will happen.
-void Simulation::Impl::expect_progress(TimePoint next) const {
-  if (next > last_action_ + longest_limit_ + kLongestSilence) fail_waiting();
-}
-
-void Simulation::Impl::fail_waiting() const {
+void Simulation::Impl::expect_only_stopped() const {
   std::vector<int> in_operations, idle, shutting_down;
   for (const Rank& rank : ranks_) {
-    if (fibers_.has_ended(rank.number)) continue;
+    if (fibers_.has_ended(rank.number) || rank.is_stopped) continue;
     auto& same = rank.in_flight > 0 ? in_operations : rank.shuts_down ? shutting_down : idle;
     same.push_back(rank.number);
   }
+  if (in_operations.empty() && idle.empty() && shutting_down.empty()) return;
   std::string text = "the simulated ranks wait for what never comes:";
   const auto add = [&text](const std::vector<int>& ranks, const std::string& what) {
     if (!ranks.empty()) text += " " + format_ranks(ranks) + what;
