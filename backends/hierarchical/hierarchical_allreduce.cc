@@ -43,6 +43,12 @@ FinalSteps final_steps(ReduceOp op, bool converts, const Scaling& final, std::si
 
 }  // namespace
 
+shm::SlotBufferShape slot_buffer_shape(const Topology& topology) {
+  return {.ranks = static_cast<std::size_t>(topology.local_size),
+          .slots = kRoundSlots,
+          .slot_bytes = round_bytes(shards_of(topology))};
+}
+
 void Hierarchy::add_counters(StatsGroup& group) const {
   for (std::size_t algorithm = 0; algorithm < used_.size(); ++algorithm) {
     const std::uint64_t rounds = used_[algorithm].get();

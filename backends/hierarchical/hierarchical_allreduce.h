@@ -7,9 +7,9 @@
 #include <memory>
 #include <vector>
 
-#include "backends/hierarchical/shards.h"
 #include "backends/shm/operations/allreduce.h"
 #include "core/src/algorithms/peer_messages.h"
+#include "core/src/algorithms/shards.h"
 #include "core/src/base/counter.h"
 #include "ronde/algorithms.h"
 #include "ronde/kernels.h"
@@ -17,6 +17,9 @@
 #include "ronde/stats.h"
 
 namespace ronde::hierarchical {
+
+/// Returns the shape of the slot buffer of this rank's host; slots have the same size on all hosts.
+shm::SlotBufferShape slot_buffer_shape(const Topology& topology);
 
 /// State that operations share; operations may outlive the backend.
 class Hierarchy {

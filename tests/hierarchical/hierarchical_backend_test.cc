@@ -6,7 +6,7 @@
 #include <set>
 #include <vector>
 
-#include "backends/hierarchical/shards.h"
+#include "backends/hierarchical/hierarchical_allreduce.h"
 
 namespace ronde::hierarchical {
 namespace {

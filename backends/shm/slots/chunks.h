@@ -6,11 +6,15 @@
 #include <cstdint>
 #include <span>
 
+#include "core/src/algorithms/shards.h"
 #include "ronde/division.h"
 #include "ronde/dtype.h"
 #include "ronde/plugin/segment_cursor.h"
 
 namespace ronde::shm {
+
+using ronde::even_slice;
+using ronde::Slice;
 
 inline constexpr std::size_t kCacheLine = 64;
 /// Processors fetch lines in pairs: counters of different writers stay that far apart.
@@ -26,21 +30,6 @@ inline std::size_t chunk_elements(std::size_t total, std::size_t element_bytes,
   const std::size_t unit = kCacheLine / element_bytes;
   const std::size_t even = (total + rounds - 1) / rounds;
   return std::min(rounded_up(even, unit), most);
-}
-
-/// The elements [begin, end) of a round.
-struct Slice {
-  std::size_t begin, end;
-
-  std::size_t count() const noexcept { return end - begin; }
-};
-
-/// Returns the `index`-th of `slices` parts of [0, elements). The parts have about the same size
-/// and begin at multiples of `unit`; the last ones may be empty.
-inline Slice even_slice(std::size_t index, std::size_t slices, std::size_t elements,
-                        std::size_t unit) noexcept {
-  const std::size_t width = rounded_up((elements + slices - 1) / slices, unit);
-  return {std::min(index * width, elements), std::min((index + 1) * width, elements)};
 }
 
 /// A part of a segment within a round.

@@ -17,7 +17,7 @@ Steps bruck_allgather(PeerMessages& messages, std::byte* output, Parts parts) {
     return bytes;
   };
   std::byte* const turned = messages.scratch(parts.total());
-  copy_bytes(turned, output + parts.offset(rank), parts.count(rank));
+  messages.copy(turned, output + parts.offset(rank), parts.count(rank));
   std::size_t filled = parts.count(rank);
   for (std::size_t distance = 1; distance < n; distance *= 2) {
     const std::size_t some = std::min(distance, n - distance);
@@ -29,8 +29,8 @@ Steps bruck_allgather(PeerMessages& messages, std::byte* output, Parts parts) {
     filled += coming;
   }
   const std::size_t until_end = parts.total() - parts.offset(rank);
-  copy_bytes(output + parts.offset(rank), turned, until_end);
-  copy_bytes(output, turned + until_end, parts.offset(rank));
+  messages.copy(output + parts.offset(rank), turned, until_end);
+  messages.copy(output, turned + until_end, parts.offset(rank));
 }
 
 // Block i of a rank is what it sends to the rank i above it. In round k the blocks whose number has
@@ -43,8 +43,8 @@ Steps bruck_alltoall(PeerMessages& messages, const std::byte* input, std::byte* 
   for (std::size_t i = 0; i < n; ++i) {
     const std::size_t to = (rank + i) % n;
     std::byte* const block = blocks + i * largest;
-    copy_bytes(block, input + sent.offset(to), sent.count(to));
-    std::fill(block + sent.count(to), block + largest, std::byte{0});
+    messages.copy(block, input + sent.offset(to), sent.count(to));
+    if (messages.moves_data()) std::fill(block + sent.count(to), block + largest, std::byte{0});
   }
   const std::size_t most = (n + 1) / 2 * largest;
   std::byte* const outgoing = messages.scratch(most);
@@ -53,7 +53,7 @@ Steps bruck_alltoall(PeerMessages& messages, const std::byte* input, std::byte* 
     std::size_t filled = 0;
     for (std::size_t i = bit; i < n; ++i) {
       if ((i & bit) == 0) continue;
-      copy_bytes(outgoing + filled, blocks + i * largest, largest);
+      messages.copy(outgoing + filled, blocks + i * largest, largest);
       filled += largest;
     }
     messages.receive((rank + n - bit) % n, incoming, filled);
@@ -62,13 +62,13 @@ Steps bruck_alltoall(PeerMessages& messages, const std::byte* input, std::byte* 
     std::size_t taken = 0;
     for (std::size_t i = bit; i < n; ++i) {
       if ((i & bit) == 0) continue;
-      copy_bytes(blocks + i * largest, incoming + taken, largest);
+      messages.copy(blocks + i * largest, incoming + taken, largest);
       taken += largest;
     }
   }
   for (std::size_t i = 0; i < n; ++i) {
     const std::size_t from = (rank + n - i) % n;
-    copy_bytes(output + received.offset(from), blocks + i * largest, received.count(from));
+    messages.copy(output + received.offset(from), blocks + i * largest, received.count(from));
   }
 }
 

@@ -15,7 +15,7 @@ Steps fold(PeerMessages& messages, const PowerOfTwo& ranks, std::byte* data, std
   if (ranks.takes) messages.send(*ranks.takes, data, bytes);
   if (ranks.gives) messages.receive(*ranks.gives, incoming, bytes);
   co_await messages.ended();
-  if (ranks.gives) combine(data, incoming, data, bytes, reduction);
+  if (ranks.gives) messages.combine(data, incoming, data, bytes, reduction);
 }
 
 /// Sends the result to the ranks that took no part.
@@ -43,10 +43,11 @@ Steps halve(PeerMessages& messages, const PowerOfTwo& ranks, std::byte* data, co
     const std::size_t kept_bytes = is_lower ? middle - begin : end - middle;
     co_await exchange(
         messages, {peer, data + (is_lower ? middle : begin), end - begin - kept_bytes},
-        {peer, incoming, kept_bytes}, [=, &reduction](std::size_t from, std::size_t bytes) {
+        {peer, incoming, kept_bytes},
+        [=, &messages, &reduction](std::size_t from, std::size_t bytes) {
           std::byte* const own = data + kept + from;
           const std::byte* const other = incoming + from;
-          combine(own, is_lower ? own : other, is_lower ? other : own, bytes, reduction);
+          messages.combine(own, is_lower ? own : other, is_lower ? other : own, bytes, reduction);
         });
     if (!is_lower) first += distance;
   }
@@ -86,7 +87,8 @@ Steps recursive_doubling_allreduce(PeerMessages& messages, std::byte* data, std:
     co_await messages.ended();
     // The lower place first on both sides, so that both have the same bits.
     const bool is_lower = *ranks.place < peer;
-    combine(data, is_lower ? data : incoming, is_lower ? incoming : data, bytes, reduction);
+    messages.combine(data, is_lower ? data : incoming, is_lower ? incoming : data, bytes,
+                     reduction);
   }
   if (ranks.takes || ranks.gives) co_await unfold(messages, ranks, data, bytes);
 }
@@ -111,9 +113,9 @@ Steps halving_reducescatter(PeerMessages& messages, const std::byte* input, std:
                             Parts parts, Reduction reduction) {
   const PowerOfTwo ranks(messages.rank(), messages.size());
   std::byte* const data = messages.scratch(parts.total());
-  copy_bytes(data, input, parts.total());
+  messages.copy(data, input, parts.total());
   co_await halve(messages, ranks, data, parts, reduction);
-  copy_bytes(output, data + parts.offset(messages.rank()), parts.count(messages.rank()));
+  messages.copy(output, data + parts.offset(messages.rank()), parts.count(messages.rank()));
 }
 
 Steps recursive_doubling_allgather(PeerMessages& messages, std::byte* output, Parts parts) {

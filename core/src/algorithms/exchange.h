@@ -2,33 +2,16 @@
 #pragma once
 
 #include <algorithm>
-#include <array>
 #include <bit>
 #include <cstddef>
-#include <cstring>
 #include <optional>
 #include <vector>
 
 #include "core/src/algorithms/peer_messages.h"
 #include "core/src/base/steps.h"
-#include "ronde/kernels.h"
 
 // Parts that the algorithms share.
 namespace ronde {
-
-/// Writes `first` op `second`, `bytes` of elements, to `output`, which may be either of them.
-inline void combine(std::byte* output, const std::byte* first, const std::byte* second,
-                    std::size_t bytes, const Reduction& reduction) {
-  if (bytes == 0) return;
-  const std::array<const void*, 2> inputs = {first, second};
-  best_kernels().reduce(output, inputs, bytes / size_of(reduction.dtype), reduction,
-                        Store::Regular);
-}
-
-/// Copies `bytes` from one memory to another, which may be the same.
-inline void copy_bytes(std::byte* to, const std::byte* from, std::size_t bytes) {
-  if (to != from && bytes > 0) std::memmove(to, from, bytes);
-}
 
 /// The number of pieces of a large message on a link at once: enough for it not to wait where an
 /// answer takes 20 ms.

@@ -175,8 +175,8 @@ class FabricBackend final : public Backend {
     const std::size_t bytes = segment.count * size_of(call.dtype);
     const auto root = static_cast<std::size_t>(call.root);
     const auto* const input = static_cast<const std::byte*>(segment.input);
-    if (channel_->rank == root) copy_bytes(data, input, bytes);
     return start(bytes, next_stream(), [&](PeerMessages& messages) {
+      if (messages.rank() == root) messages.copy(data, input, bytes);
       return run_broadcast(messages, data, bytes, root, choose(Collective::Broadcast, bytes));
     });
   }
@@ -184,9 +184,9 @@ class FabricBackend final : public Backend {
   std::unique_ptr<Operation> allgather(const AllgatherCall& call) override {
     const Parts parts(call.counts, size_of(call.dtype));
     auto* const output = static_cast<std::byte*>(call.output);
-    copy_bytes(output + parts.offset(channel_->rank), static_cast<const std::byte*>(call.input),
-               parts.count(channel_->rank));
     return start(parts.total(), next_stream(), [&](PeerMessages& messages) {
+      messages.copy(output + parts.offset(messages.rank()),
+                    static_cast<const std::byte*>(call.input), parts.count(messages.rank()));
       return run_allgather(messages, output, parts, choose(Collective::Allgather, parts.total()));
     });
   }
@@ -357,8 +357,14 @@ std::unique_ptr<Backend> make_fabric_backend(std::shared_ptr<Fabric> fabric,
   channel.peers = context.ranks;
   channel.rank = static_cast<std::size_t>(context.topology->rank);
   channel.number = context.set;
-  return std::make_unique<FabricBackend>(std::move(channel), options, context.topology->hosts() > 1,
-                                         owns_fabric);
+  return make_fabric_backend(std::move(channel), options, context.topology->hosts() > 1,
+                             owns_fabric);
+}
+
+std::unique_ptr<Backend> make_fabric_backend(FabricChannel channel,
+                                             const FabricBackendOptions& options,
+                                             bool between_hosts, bool owns_fabric) {
+  return std::make_unique<FabricBackend>(std::move(channel), options, between_hosts, owns_fabric);
 }
 
 BackendFactory fabric_backend_factory(std::shared_ptr<SharedFabric> fabric,

@@ -23,9 +23,7 @@ Steps pairwise_reducescatter(PeerMessages& messages, const std::byte* input, std
     if (distance % kPairsAtOnce == 0) co_await messages.ended();
   }
   co_await messages.ended();
-  if (own_bytes == 0) co_return;
-  best_kernels().reduce(output, operands, own_bytes / size_of(reduction.dtype), reduction,
-                        Store::Regular);
+  messages.reduce(output, operands, own_bytes, reduction);
 }
 
 Steps pairwise_allgather(PeerMessages& messages, std::byte* output, Parts parts) {
@@ -52,7 +50,7 @@ Steps pairwise_alltoall(PeerMessages& messages, const std::byte* input, std::byt
                         Parts sent, Parts received) {
   const std::size_t n = messages.size();
   const std::size_t rank = messages.rank();
-  copy_bytes(output + received.offset(rank), input + sent.offset(rank), sent.count(rank));
+  messages.copy(output + received.offset(rank), input + sent.offset(rank), sent.count(rank));
   for (std::size_t distance = 1; distance < n; ++distance) {
     const std::size_t from = (rank + n - distance) % n;
     const std::size_t to = (rank + distance) % n;

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <cstring>
 #include <new>
 #include <utility>
 
@@ -73,7 +74,21 @@ PeerMessages::PeerMessages(const PeerMessages& other)
       batch_(channel_->fabric->make_batch(scratch_)) {}
 
 std::byte* PeerMessages::scratch(std::size_t bytes) {
+  static std::byte never_accessed;
+  if (!moves_data()) return &never_accessed;
   return scratch_->blocks.emplace_back(channel_->scratch->take(bytes)).get();
+}
+
+void PeerMessages::reduce(std::byte* output, std::span<const void* const> inputs, std::size_t bytes,
+                          const Reduction& reduction) const {
+  if (bytes == 0) return;
+  if (!moves_data()) return channel_->simulate_reduction(bytes * (inputs.size() - 1));
+  best_kernels().reduce(output, inputs, bytes / size_of(reduction.dtype), reduction,
+                        Store::Regular);
+}
+
+void PeerMessages::copy(std::byte* to, const std::byte* from, std::size_t bytes) const {
+  if (moves_data() && to != from && bytes > 0) std::memmove(to, from, bytes);
 }
 
 }  // namespace ronde

@@ -1,14 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <mutex>
+#include <span>
 #include <vector>
 
 #include "core/src/base/steps.h"
+#include "ronde/kernels.h"
 #include "ronde/plugin/fabric.h"
+#include "ronde/plugin/fabric_backend.h"
 
 namespace ronde {
 
@@ -47,6 +52,8 @@ struct FabricChannel {
   std::size_t rank = 0;      ///< the own one in the channel
   std::uint32_t number = 0;  ///< MessageTag::channel
   std::shared_ptr<ScratchPool> scratch = std::make_shared<ScratchPool>();
+  /// In a simulation: called with the bytes that would be combined. No memory is then accessed.
+  std::function<void(std::size_t bytes)> simulate_reduction = {};
 };
 
 /// Messages of one operation that end together.
@@ -85,6 +92,20 @@ class PeerMessages {
   /// Returns memory that lives as long as the operation, and as its messages may access it.
   std::byte* scratch(std::size_t bytes);
 
+  // Work on the data of messages, which a simulation leaves out.
+
+  bool moves_data() const noexcept { return !channel_->simulate_reduction; }
+  /// Writes the reduction of `inputs`, each of `bytes`, to `output`, which may be one of them.
+  void reduce(std::byte* output, std::span<const void* const> inputs, std::size_t bytes,
+              const Reduction& reduction) const;
+  /// As reduce(), of two inputs.
+  void combine(std::byte* output, const std::byte* first, const std::byte* second,
+               std::size_t bytes, const Reduction& reduction) const {
+    reduce(output, std::array<const void*, 2>{first, second}, bytes, reduction);
+  }
+  /// Copies `bytes` from one memory to another, which may be the same.
+  void copy(std::byte* to, const std::byte* from, std::size_t bytes) const;
+
  private:
   struct Scratch {
     std::shared_ptr<void> memory;
@@ -96,5 +117,10 @@ class PeerMessages {
   const std::shared_ptr<Scratch> scratch_;
   const std::unique_ptr<MessageBatch> batch_;
 };
+
+/// As make_fabric_backend() of fabric_backend.h, over a channel.
+std::unique_ptr<Backend> make_fabric_backend(FabricChannel channel,
+                                             const FabricBackendOptions& options,
+                                             bool between_hosts, bool owns_fabric);
 
 }  // namespace ronde

@@ -24,8 +24,8 @@ Steps ring_reducescatter(PeerMessages& messages, const std::byte* input, std::by
     const std::byte* const own = input + parts.offset(part);
     co_await exchange(messages, {(rank + 1) % n, outgoing, parts.count(sent)},
                       {part_before(1), sum, parts.count(part)},
-                      [=, &reduction](std::size_t begin, std::size_t bytes) {
-                        combine(to + begin, sum + begin, own + begin, bytes, reduction);
+                      [=, &messages, &reduction](std::size_t begin, std::size_t bytes) {
+                        messages.combine(to + begin, sum + begin, own + begin, bytes, reduction);
                       });
     outgoing = sum;
   }

@@ -1,19 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "backends/hierarchical/shards.h"
+#include "core/src/algorithms/shards.h"
 
 #include <algorithm>
 
-namespace ronde::hierarchical {
+namespace ronde {
 namespace {
 
 /// Elements of a cache line, at which shards and parts begin.
 std::size_t line_of(std::size_t element_bytes) {
-  return shm::kCacheLine / element_bytes;
+  return 64 / element_bytes;
 }
 
 }  // namespace
 
-shm::Slice Shards::shard(std::size_t owner, const Round& round, std::size_t element_bytes) const {
+Slice Shards::shard(std::size_t owner, const Round& round, std::size_t element_bytes) const {
   const std::size_t least = std::max<std::size_t>(least_message * hosts, 1);
   const std::size_t used =
       std::clamp<std::size_t>(round.elements * element_bytes / least, 1, count);
@@ -21,14 +21,14 @@ shm::Slice Shards::shard(std::size_t owner, const Round& round, std::size_t elem
   const std::size_t first = static_cast<std::size_t>(round.number % count) * used % count;
   const std::size_t index = (owner + count - first) % count;
   if (index >= used) return {round.elements, round.elements};
-  return shm::even_slice(index, used, round.elements, line_of(element_bytes));
+  return even_slice(index, used, round.elements, line_of(element_bytes));
 }
 
 std::vector<std::size_t> Shards::parts(const Round& round, std::size_t element_bytes) const {
   const std::size_t all = shard(own.value(), round, element_bytes).count();
   std::vector<std::size_t> counts;
   for (std::size_t host = 0; host < hosts; ++host) {
-    counts.push_back(shm::even_slice(host, hosts, all, line_of(element_bytes)).count());
+    counts.push_back(even_slice(host, hosts, all, line_of(element_bytes)).count());
   }
   return counts;
 }
@@ -56,17 +56,15 @@ Shards shards_of(const Topology& topology, std::size_t least_message) {
   return shards;
 }
 
-shm::SlotBufferShape slot_buffer_shape(const Topology& topology) {
+std::size_t round_bytes(const Shards& shards) noexcept {
   constexpr std::size_t kKiB = std::size_t{1} << 10;
-  constexpr std::size_t kLeast = 64 * kKiB;
   constexpr std::size_t kMost = 2048 * kKiB;
   constexpr std::size_t kMostOfHost = 256 * kKiB * kKiB;
-  constexpr std::size_t kSlots = 8;  // so many that the network has work while a rank does not run
-  const Shards shards = shards_of(topology);
-  const std::size_t wanted = std::clamp(kLeastMessage * shards.count * shards.hosts, kLeast, kMost);
-  return {.ranks = static_cast<std::size_t>(topology.local_size),
-          .slots = kSlots,
-          .slot_bytes = shm::slot_bytes_within(wanted, kMostOfHost, shards.largest_host * kSlots)};
+  constexpr std::size_t kUnit = 4 * kKiB;
+  const std::size_t wanted =
+      std::clamp(kLeastMessage * shards.count * shards.hosts, kLeastMessage, kMost);
+  const std::size_t most = kMostOfHost / (shards.largest_host * kRoundSlots);
+  return std::max(std::min(wanted, most) / kUnit * kUnit, kUnit);
 }
 
-}  // namespace ronde::hierarchical
+}  // namespace ronde
