@@ -93,23 +93,21 @@ void SimulatedNetwork::send(int from, int to, std::uint64_t bytes, bool is_contr
     unused_.pop_back();
   }
   messages_[index] = {from, to, bytes, is_control, posted, std::move(left), std::move(arrived)};
-  const bool is_within_host = of(from).host == of(to).host;
-  const auto enter = [this, index, is_within_host] {
-    if (of(messages_[index].from).life == Life::Dead) return drop(index);
-    is_within_host ? send_within_host(index) : queue(index);
-  };
-  posted > events_.now() ? events_.at(posted, enter) : enter();
+  // An event also where it is due, as the caller expects no call before this one returns.
+  events_.at(posted, [this, index] { enter(index); });
 }
 
-void SimulatedNetwork::send_within_host(Index index) {
+/// Sends a message within its host, or has it begin g after the last one of the host.
+void SimulatedNetwork::enter(Index index) {
   const Message& message = messages_[index];
-  const HostCosts& host = options_.host;
-  const auto bytes = static_cast<double>(message.is_control ? 0 : message.bytes);
-  leave(index, from_s(host.message_latency + bytes * host.bytes_shared));
-}
-
-void SimulatedNetwork::queue(Index index) {
-  TimePoint& next = out_[of(messages_[index].from).host].next_begin;
+  const Rank& sender = of(message.from);
+  if (sender.life == Life::Dead) return drop(index);
+  if (sender.host == of(message.to).host) {
+    const HostCosts& costs = options_.host;
+    const auto bytes = static_cast<double>(message.is_control ? 0 : message.bytes);
+    return leave(index, from_s(costs.message_latency + bytes * costs.bytes_shared));
+  }
+  TimePoint& next = out_[sender.host].next_begin;
   const TimePoint begins = std::max(next, events_.now());
   next = begins + gap_;
   if (begins == events_.now()) return begin(index);

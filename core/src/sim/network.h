@@ -101,8 +101,7 @@ class SimulatedNetwork {
   Rank& of(int rank) { return ranks_[static_cast<std::size_t>(rank)]; }
   const Rank& of(int rank) const { return ranks_[static_cast<std::size_t>(rank)]; }
   void act(int rank, Action action);
-  void send_within_host(Index index);
-  void queue(Index index);
+  void enter(Index index);
   void begin(Index index);
   void leave(Index index, Duration until_arrival);
   void arrive(Index index);
