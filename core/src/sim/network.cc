@@ -67,8 +67,8 @@ void SimulatedNetwork::cut(int rank) {
   dead.life = Life::Dead;
   dead.held.clear();
   remove_flows(static_cast<Index>(dead.host),
-               [&](const Flow& flow) { return messages_[flow.message].from == rank; });
-  for (const Flow& flow : ended_) drop(flow.message);
+               [&](Index index) { return messages_[index].from == rank; });
+  for (const Index index : ended_) drop(index);
 }
 
 void SimulatedNetwork::stop(int rank) noexcept {
@@ -123,45 +123,38 @@ void SimulatedNetwork::begin(Index index) {
   }
   const auto link_out = static_cast<Index>(of(message.from).host);
   const auto link_in = static_cast<Index>(of(message.to).host);
-  out_[link_out].flows.push_back({index, link_in, bytes, 0, events_.now()});
-  LinkIn& in = in_[link_in];
-  ++in.flows;
-  const auto source = std::ranges::find(in.sources, link_out, &Source::link_out);
-  if (source == in.sources.end()) {
-    in.sources.push_back({link_out, 1});
-  } else {
-    ++source->flows;
-  }
-  share(link_out);
-  share_in(link_in, link_out);
+  flows_.resize(messages_.size());
+  flows_[index] = {link_out, link_in, bytes, 0, events_.now()};
+  out_[link_out].flows.push_back(index);
+  in_[link_in].flows.push_back(index);
+  share(out_[link_out].flows);
+  share(in_[link_in].flows);
 }
 
-/// Gives every flow of a link out its rate, after their number has changed.
-void SimulatedNetwork::share(Index link_out) {
-  for (Flow& flow : out_[link_out].flows) set_rate(flow, out_[link_out].flows.size());
-  await_end(link_out);
-}
-
-/// As share(), for a link in, but for the flows of the link out `shared`.
-void SimulatedNetwork::share_in(Index link_in, Index shared) {
-  for (const Source& source : in_[link_in].sources) {
-    if (source.link_out == shared) continue;
-    std::vector<Flow>& flows = out_[source.link_out].flows;
-    for (Flow& flow : flows) {
-      if (flow.link_in == link_in) set_rate(flow, flows.size());
-    }
-    await_end(source.link_out);
+/// Gives the flows of a link their rates, after their number has changed. If the end of one has
+/// become later, the event of before stays, and finds that.
+void SimulatedNetwork::share(const std::vector<Index>& flows) {
+  for (const Index index : flows) {
+    Flow& flow = flows_[index];
+    LinkOut& out = out_[flow.link_out];
+    const std::size_t sharing = std::max(out.flows.size(), in_[flow.link_in].flows.size());
+    const double rate = bytes_per_ns_ / static_cast<double>(sharing);
+    if (rate == flow.rate) continue;
+    flow.bytes -= flow.rate * static_cast<double>((events_.now() - flow.since).count());
+    flow.since = events_.now();
+    flow.rate = rate;
+    await_end(flow);
   }
 }
 
-/// `flows`: on its link out.
-void SimulatedNetwork::set_rate(Flow& flow, std::size_t flows) const {
-  const std::size_t most = std::max<std::size_t>(flows, in_[flow.link_in].flows);
-  const double rate = bytes_per_ns_ / static_cast<double>(most);
-  if (rate == flow.rate) return;
-  flow.bytes -= flow.rate * static_cast<double>((events_.now() - flow.since).count());
-  flow.since = events_.now();
-  flow.rate = rate;
+void SimulatedNetwork::await_end(const Flow& flow) {
+  const TimePoint end = end_of(flow);
+  LinkOut& out = out_[flow.link_out];
+  if (end >= out.next_end) return;
+  out.next_end = end;
+  events_.at(end, [this, link_out = flow.link_out] {
+    if (out_[link_out].next_end == events_.now()) end_flows(link_out);
+  });
 }
 
 TimePoint SimulatedNetwork::end_of(const Flow& flow) {
@@ -170,46 +163,25 @@ TimePoint SimulatedNetwork::end_of(const Flow& flow) {
   return flow.since + Duration(static_cast<Duration::rep>(left));
 }
 
-/// Has the end of the first flow looked at. If that has become later, the event of before stays,
-/// and comes back here.
-void SimulatedNetwork::await_end(Index link_out) {
-  LinkOut& out = out_[link_out];
-  TimePoint end = TimePoint::max();
-  for (const Flow& flow : out.flows) end = std::min(end, end_of(flow));
-  if (end >= out.next_end) return;
-  out.next_end = end;
-  events_.at(end, [this, link_out] {
-    if (out_[link_out].next_end == events_.now()) end_flows(link_out);
-  });
-}
-
 void SimulatedNetwork::end_flows(Index link_out) {
   out_[link_out].next_end = TimePoint::max();
-  remove_flows(link_out, [this](const Flow& flow) { return end_of(flow) <= events_.now(); });
-  for (const Flow& flow : ended_) leave(flow.message, latency_);
+  remove_flows(link_out, [this](Index index) { return end_of(flows_[index]) <= events_.now(); });
+  for (const Index index : out_[link_out].flows) await_end(flows_[index]);
+  for (const Index index : ended_) leave(index, latency_);
 }
 
 /// Moves the flows that are over to ended_.
 template <typename IsOver>
 void SimulatedNetwork::remove_flows(Index link_out, IsOver is_over) {
   ended_.clear();
-  std::erase_if(out_[link_out].flows, [&](const Flow& flow) {
-    if (!is_over(flow)) return false;
-    ended_.push_back(flow);
+  std::erase_if(out_[link_out].flows, [&](Index index) {
+    if (!is_over(index)) return false;
+    ended_.push_back(index);
     return true;
   });
-  for (const Flow& flow : ended_) {
-    LinkIn& in = in_[flow.link_in];
-    --in.flows;
-    const auto source = std::ranges::find(in.sources, link_out, &Source::link_out);
-    if (--source->flows == 0) in.sources.erase(source);
-  }
-  share(link_out);
-  Index shared = std::numeric_limits<Index>::max();
-  for (const Flow& flow : ended_) {
-    if (flow.link_in != shared) share_in(flow.link_in, link_out);
-    shared = flow.link_in;
-  }
+  for (const Index index : ended_) std::erase(in_[flows_[index].link_in].flows, index);
+  share(out_[link_out].flows);
+  for (const Index index : ended_) share(in_[flows_[index].link_in].flows);
 }
 
 /// The bytes of a message are on their way.

@@ -75,9 +75,9 @@ class SimulatedNetwork {
     TimePoint posted{};
     Action left, arrived;
   };
-  /// A message on two links.
+  /// A message on two links, by its index.
   struct Flow {
-    Index message;
+    Index link_out;
     Index link_in;
     double bytes;  ///< that were left at `since`
     double rate;   ///< bytes a nanosecond
@@ -85,17 +85,11 @@ class SimulatedNetwork {
   };
   struct LinkOut {
     TimePoint next_begin{};                 ///< of a message: g after that of the last one
-    TimePoint next_end = TimePoint::max();  ///< of a flow, when this is looked at
-    std::vector<Flow> flows = {};
-  };
-  /// The flows from one host to another.
-  struct Source {
-    Index link_out;
-    Index flows;
+    TimePoint next_end = TimePoint::max();  ///< not after that of any flow; end_flows() is called
+    std::vector<Index> flows = {};
   };
   struct LinkIn {
-    Index flows = 0;
-    std::vector<Source> sources = {};
+    std::vector<Index> flows = {};
   };
 
   Rank& of(int rank) { return ranks_[static_cast<std::size_t>(rank)]; }
@@ -106,11 +100,9 @@ class SimulatedNetwork {
   void leave(Index index, Duration until_arrival);
   void arrive(Index index);
   void drop(Index index);
-  void share(Index link_out);
-  void share_in(Index link_in, Index shared);
-  void set_rate(Flow& flow, std::size_t flows) const;
+  void share(const std::vector<Index>& flows);
   static TimePoint end_of(const Flow& flow);
-  void await_end(Index link_out);
+  void await_end(const Flow& flow);
   void end_flows(Index link_out);
   template <typename IsOver>
   void remove_flows(Index link_out, IsOver is_over);
@@ -124,8 +116,9 @@ class SimulatedNetwork {
   std::vector<LinkOut> out_;
   std::vector<LinkIn> in_;
   std::vector<Message> messages_;
+  std::vector<Flow> flows_;    ///< apart, as all of a link are looked at often
   std::vector<Index> unused_;  ///< of messages_
-  std::vector<Flow> ended_;    ///< by remove_flows()
+  std::vector<Index> ended_;   ///< by remove_flows()
 };
 
 }  // namespace ronde
