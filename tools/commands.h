@@ -24,6 +24,7 @@ void add_prof(CLI::App& app, int& exit_code);
 /// `program`: its words, as given after "--". Its exit code is that of the rank that failed first,
 /// or 128 and the number of a signal.
 void add_run(CLI::App& app, std::vector<std::string> program, int& exit_code);
+void add_sim(CLI::App& app, int& exit_code);
 /// Its exit code is 1 if no job runs.
 void add_top(CLI::App& app, int& exit_code);
 void add_tune(CLI::App& app, int& exit_code);

@@ -33,6 +33,7 @@ int main(int argc, char** argv) {
   const bool runs = argc > 1 && argv[1] == std::string("run");
   ronde::tool::add_run(app, runs ? split_program(argc, argv) : std::vector<std::string>(),
                        exit_code);
+  ronde::tool::add_sim(app, exit_code);
   ronde::tool::add_top(app, exit_code);
   ronde::tool::add_tune(app, exit_code);
   try {

@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // `ronde grid`: predicts alone, and starts no ranks.
 #include <algorithm>
-#include <fstream>
 #include <memory>
 #include <utility>
 
 #include "observe/report/text.h"
-#include "tools/bench/base/report.h"
+#include "tools/bench/base/simulation_costs.h"
 #include "tools/commands.h"
 #include "tools/grid/volume.h"
 
@@ -18,23 +17,11 @@ struct Options {
   std::string model, costs;
 };
 
-LinkCosts read_costs(const std::string& path) try {
-  std::ifstream file(path);
-  const Json row = Json::parse(file).at(0);
-  return {row.at("alpha_us").get<double>() / 1e6, row.at("beta_ns").get<double>() / 1e9,
-          row.at("gamma_ns").get<double>() / 1e9};
-} catch (const Json::exception&) {
-  throw UsageError("--costs: \"" + path +
-                   "\" has no costs of a link; ranks on two hosts write it: "
-                   "ronde bench allreduce --model --backend fabric --json " +
-                   path);
-}
-
 int print_divisions(const Options& options) {
   TrainingStep step = options.step;
   step.layers = layers_of(options.model);
   const bool has_costs = !options.costs.empty();
-  if (has_costs) step.costs = read_costs(options.costs);
+  if (has_costs) step.costs = read_link_costs(options.costs);
   std::vector<Volume> volumes;
   for (const Division& division : divisions_of(step)) {
     volumes.push_back(volume_of(step, division));

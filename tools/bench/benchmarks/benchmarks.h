@@ -9,6 +9,7 @@
 
 #include "ronde/algorithms.h"
 #include "ronde/collective.h"
+#include "tools/bench/base/simulation_costs.h"
 #include "tools/bench/session/session.h"
 
 // The benchmarks. Each prints and writes its rows; all ranks call it together.
@@ -67,9 +68,14 @@ class CostModel {
   void watch(const std::function<void()>& operation);
 
   /// Fits the model to the rows, adds its times to them, and prints them beside what was measured.
+  /// Of an allreduce it also measures, and adds, the costs of a simulation. Collective.
   void add_to(Report& report) const;
 
  private:
+  void add_link_costs(Report& report, const std::vector<MeasuredCost>& measured) const;
+  /// Measures those of the network with a backend alone, else those of ranks of one host.
+  SimulationCosts fit_simulation(const Json& rows, bool has_links) const;
+
   /// A row.
   struct Watched {
     CostTerms terms;         ///< of all calls

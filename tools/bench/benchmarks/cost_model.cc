@@ -65,12 +65,26 @@ void CostModel::add_to(Report& report) const {
     if (rows_[i].algorithms.empty()) continue;
     measured.push_back({rows_[i].terms, rows.at(i).at("p50_us").get<double>() / 1e6});
   }
-  if (measured.empty() || session_.topology().size == 1) {
+  const bool has_links = !measured.empty() && session_.topology().size > 1;
+  if (has_links) {
+    add_link_costs(report, measured);
+  } else {
     report.say("no cost model: backend " + session_.subject().backend() +
                " runs no algorithm of a fabric here for " + std::string(to_string(collective_)) +
                "; --backend fabric does, between several ranks");
-    return;
   }
+  const bool is_simulated = collective_ == Collective::Allreduce &&
+                            session_.options().device == DeviceKind::Cpu &&
+                            session_.topology().size > 1;
+  if (!is_simulated) return;
+  const SimulationCosts costs = fit_simulation(rows, has_links);
+  if (costs.fitted.empty()) return;
+  report.say("costs for `ronde sim`, in seconds: " + costs.json().at("fitted").dump());
+  report.set_everywhere("costs", costs.json());
+}
+
+void CostModel::add_link_costs(Report& report, const std::vector<MeasuredCost>& measured) const {
+  const Json rows = report.rows();
   const LinkCosts costs = fit_link_costs(measured);
   report.say("\ncost model (Hockney 1994, docs/networks.md), fitted to these rows: " +
              text_of(costs));

@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <set>
+#include <string>
+
+#include "ronde/algorithms.h"
+#include "ronde/simulation.h"
+#include "tools/bench/base/report.h"
+
+namespace ronde::tool {
+
+/// The costs of a simulation, and which of them were measured: "network.latency".
+struct SimulationCosts {
+  NetworkCosts network;
+  HostCosts host;
+  std::set<std::string> fitted;
+
+  /// {"fitted": {"network.latency": seconds, ...}, "default": {...}}, a member of each row of
+  /// `ronde bench --model`.
+  Json json() const;
+  /// Takes those that were fitted in such a file. Throws UsageError if there are none.
+  void read(const std::string& path);
+  /// Sets one by its name.
+  void fit(const std::string& name, double seconds);
+};
+
+/// Reads the costs of the algorithms from such a file. Throws UsageError if it has none.
+LinkCosts read_link_costs(const std::string& path);
+
+}  // namespace ronde::tool

@@ -1,0 +1,150 @@
+// SPDX-License-Identifier: Apache-2.0
+// What `ronde sim` needs to know of a network or a host.
+#include <chrono>
+#include <random>
+
+#include "ronde/ronde.h"
+#include "tools/bench/benchmarks/benchmarks.h"
+
+namespace ronde::tool {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+/// Messages one after the other, from rank 0 to another one, which has asked for them.
+struct Train {
+  std::size_t messages = 1, bytes = 8;  ///< of each
+  Samples asked_us = {};                ///< until all have arrived, since the receiver asked
+  Samples posting_us = {};              ///< of the sender, for a message
+
+  /// Both ranks call it.
+  void run(RawSubject& raw, int peer, std::vector<std::byte>& memory);
+};
+
+void Train::run(RawSubject& raw, int peer, std::vector<std::byte>& memory) {
+  const auto us_since = [](Clock::time_point begin) {
+    return std::chrono::duration<double, std::micro>(Clock::now() - begin).count();
+  };
+  const bool is_sender = raw.topology().rank == 0;
+  std::byte word{};
+  std::vector<std::unique_ptr<Operation>> all;
+  if (is_sender) raw.finish(*raw.host().recv({&word, 1, DataType::U8, peer}), "a message");
+  const auto begin = Clock::now();
+  for (std::size_t i = 0; i < messages; ++i) {
+    std::byte* const at = memory.data() + i * bytes;
+    all.push_back(is_sender ? raw.host().send({at, bytes, DataType::U8, peer})
+                            : raw.host().recv({at, bytes, DataType::U8, peer}));
+  }
+  posting_us.push_back(is_sender ? us_since(begin) / static_cast<double>(messages) : 0);
+  const auto asked = Clock::now();
+  if (!is_sender) raw.finish(*raw.host().send({&word, 1, DataType::U8, peer}), "a message");
+  for (const auto& one : all) raw.finish(*one, "a message");
+  asked_us.push_back(is_sender ? 0 : us_since(asked));
+}
+
+/// Returns the rank whose link from rank 0 is measured: one of another host, if there is any.
+int far_rank(const Topology& topology) {
+  for (int rank = 0; rank < topology.size; ++rank) {
+    if (topology.host_of[static_cast<std::size_t>(rank)] != topology.host_of[0]) return rank;
+  }
+  return topology.size - 1;
+}
+
+/// Fits the network to trains of messages. n of m bytes take (n - 1) g + n m G + 2 (L + 2 o) from
+/// when the receiver asks by a message of its own, as g counts where G does not, and the other way
+/// round; posting one takes o + m O.
+void fit_network(Session& session, SimulationCosts& costs) {
+  constexpr int kWarmup = 5, kRounds = 30;
+  constexpr std::size_t kMiB = std::size_t{1} << 20;
+  std::vector<Train> trains = {{1, 8},         {32, 8},   {1, 4096},
+                               {1, kMiB / 16}, {1, kMiB}, {1, 4 * kMiB}};
+  std::vector<std::byte> memory(4 * kMiB);
+  const int far = far_rank(session.topology()), rank = session.topology().rank;
+  for (int round = 0; round < kWarmup + kRounds; ++round) {
+    for (Train& train : trains) {
+      if (round == kWarmup) train = {train.messages, train.bytes};
+      session.peers().barrier();
+      if (rank == 0 || rank == far) train.run(session.raw(), rank == 0 ? far : 0, memory);
+    }
+  }
+  std::vector<double> medians;
+  for (const Train& train : trains) {
+    const bool is_end = rank == 0 || rank == far;
+    medians.push_back(is_end ? median(train.asked_us) / 1e6 : 0);
+    medians.push_back(is_end ? median(train.posting_us) / 1e6 : 0);
+  }
+  session.peers().maximum(medians);
+  std::vector<MeasuredCost> asked, posting;
+  for (std::size_t i = 0; i < trains.size(); ++i) {
+    const auto messages = static_cast<double>(trains[i].messages);
+    const auto bytes = static_cast<double>(trains[i].bytes);
+    asked.push_back({{messages - 1, messages * bytes, 2}, medians[2 * i]});
+    if (trains[i].bytes <= 4096) posting.push_back({{1, bytes, 0}, medians[2 * i + 1]});
+  }
+  const LinkCosts link = fit_link_costs(asked), processor = fit_link_costs(posting);
+  costs.fit("network.overhead", processor.alpha);
+  costs.fit("network.overhead_per_byte", processor.beta);
+  costs.fit("network.gap", link.alpha);
+  costs.fit("network.gap_per_byte", link.beta);
+  costs.fit("network.latency", link.gamma - 2 * processor.alpha);
+}
+
+/// Fits what a small negotiated allreduce costs on one host: alone, alone after sleep, and as one
+/// of many. Two messages of the control plane are sent and received for it one after the other. No
+/// two rounds are alike, so that no schedule is frozen.
+void fit_control_plane(Session& session, SimulationCosts& costs) {
+  constexpr std::size_t kMany = 64;
+  std::minstd_rand random;
+  std::vector<float> memory(kMany);
+  const auto small = [&](std::size_t index) {
+    Request request;
+    request.name = "cost " + std::to_string(index);
+    request.shape = {1};
+    request.input = request.output = &memory[index];
+    return request;
+  };
+  const auto one = [&] { session.subject().run(small(random() % kMany)); };
+  const auto many = [&] {
+    const std::size_t first = random() % kMany;
+    std::vector<Work> works;
+    for (std::size_t i = 0; i < kMany; ++i) works.push_back(submit(small((first + i) % kMany)));
+    for (const Work& work : works) work.wait();
+  };
+  const auto sleep = [&] { session.subject().quiesce(); };
+  const BenchOptions& options = session.options();
+  const std::vector<Samples> times =
+      take_turns(session.peers(), {{one, one}, {one, sleep}, {many, one}}, options.warmup,
+                 iterations_for(options, kMany * sizeof(float)));
+  const double awake = median(times[0]) / 1e6;
+  const double operation = (median(times[2]) / 1e6 - awake) / (kMany - 1);
+  costs.fit("host.wake", median(times[1]) / 1e6 - awake);
+  costs.fit("host.operation", operation);
+  costs.fit("host.message_latency",
+            (awake - operation - 2 * costs.host.round - 4 * costs.host.message) / 2);
+}
+
+}  // namespace
+
+SimulationCosts CostModel::fit_simulation(const Json& rows, bool has_links) const {
+  SimulationCosts costs;
+  const BenchOptions& options = session_.options();
+  const Topology& topology = session_.topology();
+  const double bytes = rows.back().at("bytes").get<double>();
+  const double seconds = rows.back().at("p50_us").get<double>() / 1e6;
+  const auto local = static_cast<double>(topology.local_size);
+  if (has_links && options.raw) {
+    fit_network(session_, costs);
+    const CostTerms& terms = rows_.back().terms;
+    const LinkCosts link{costs.network.latency + 2 * costs.network.overhead,
+                         costs.network.gap_per_byte, 0};
+    const double reducing = seconds - link.seconds(terms);
+    if (reducing > 0) costs.fit("host.bytes_reduced", reducing / terms.reduced);
+  } else if (topology.local_size == topology.size) {
+    // A rank writes what others reduce, reduces its part of all ranks' data, and reads the result.
+    costs.fit("host.bytes_shared", seconds / bytes / (3 - 1 / local));
+    if (!options.raw) fit_control_plane(session_, costs);
+  }
+  return costs;
+}
+
+}  // namespace ronde::tool
