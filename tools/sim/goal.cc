@@ -10,80 +10,98 @@ namespace ronde::tool {
 namespace {
 
 using Time = Simulation::Time;
+using Label = std::uint64_t;
 
-/// A message at one of its ends.
-struct End {
+/// A message at one of its ends, or a mark of the program.
+struct Happening {
+  enum class Kind { Receive, Mark, Join, Send };
   Time at;
-  bool is_send;
-  const SimulatedMessage* message;
-  std::uint64_t tag;
-
-  std::string text() const {
-    return (is_send ? "send " : "recv ") + std::to_string(message->bytes) + "b " +
-           (is_send ? "to " + std::to_string(message->to)
-                    : "from " + std::to_string(message->from)) +
-           " tag " + std::to_string(tag);
-  }
+  Kind kind;
+  std::string message = {};  ///< in GOAL
 };
 
-/// Writes what a rank does. Between its messages it computes, or waits for what is no message, such
-/// as other ranks of its host.
+/// Writes what a rank does: its program on one processor, its engine on another.
 class Schedule {
  public:
   Schedule(Time begin, Time overhead, std::ostream& out)
-      : at_(begin), overhead_(overhead), out_(out) {}
+      : mark_at_(begin), last_at_(begin), overhead_(overhead), out_(out) {}
 
-  void add(const End& end) {
-    if (end.is_send) {
-      compute_until(end.at);
-      label(end.text());
-      require(std::exchange(before_, {label_}));
-    } else {
-      label(end.text());
-      before_.push_back(label_);
+  void add(const Happening& next) {
+    switch (next.kind) {
+      case Happening::Kind::Receive:
+        messages_.push_back(label(next.message, {}));
+        break;
+      case Happening::Kind::Mark:
+        mark_ = compute(next.at - mark_at_, " cpu 1", {});
+        mark_at_ = next.at;
+        break;
+      case Happening::Kind::Join:
+        mark_ = compute(next.at - last_at_, " cpu 1", messages_);
+        mark_at_ = next.at;
+        break;
+      case Happening::Kind::Send:
+        const Label before = compute(next.at - last_at_ - overhead_, "", messages_);
+        messages_ = {label(next.message, {before})};
+        break;
     }
-    at_ = std::max(at_, end.at) + (end.is_send ? Time{0} : overhead_);
-  }
-
-  void compute_until(Time end) {
-    const Time computed = std::max(Time{0}, end - at_ - overhead_);
-    label("calc " + std::to_string(computed.count()));
-    require(std::exchange(before_, {label_}));
+    const bool is_receive = next.kind == Happening::Kind::Receive;
+    last_at_ = std::max(last_at_, next.at + (is_receive ? overhead_ : Time{0}));
   }
 
  private:
-  void label(const std::string& text) { out_ << 'l' << ++label_ << ": " << text << '\n'; }
-  void require(const std::vector<std::uint64_t>& before) {
-    for (const std::uint64_t each : before) out_ << 'l' << label_ << " requires l" << each << '\n';
+  /// Computing, once the last mark and `before` are reached.
+  Label compute(Time time, const std::string& where, std::vector<Label> before) {
+    if (mark_ > 0) before.push_back(mark_);
+    return label("calc " + std::to_string(std::max(Time{0}, time).count()) + where, before);
+  }
+  Label label(const std::string& text, const std::vector<Label>& before) {
+    out_ << 'l' << ++labels_ << ": " << text << '\n';
+    for (const Label each : before) out_ << 'l' << labels_ << " requires l" << each << '\n';
+    return labels_;
   }
 
-  Time at_;
+  Label labels_ = 0;
+  Label mark_ = 0;  ///< the last one; 0: none
+  Time mark_at_;
+  std::vector<Label> messages_;  ///< the last one sent, and those received since
+  Time last_at_;                 ///< of all
   const Time overhead_;
   std::ostream& out_;
-  std::uint64_t label_ = 0;
-  std::vector<std::uint64_t> before_;  ///< what the next computing comes after
 };
+
+std::string text_of(const SimulatedMessage& message, bool is_send, Label tag) {
+  return (is_send ? "send " : "recv ") + std::to_string(message.bytes) + "b " +
+         (is_send ? "to " + std::to_string(message.to) : "from " + std::to_string(message.from)) +
+         " tag " + std::to_string(tag);
+}
 
 }  // namespace
 
 void write_goal(const Outcome& outcome, const NetworkCosts& costs, std::ostream& out) {
-  std::vector<std::vector<End>> ends(outcome.begins.size());
-  std::map<std::pair<int, int>, std::uint64_t> tags;
-  for (const SimulatedMessage& message : outcome.messages) {
-    const std::uint64_t tag = tags[{message.from, message.to}]++;
-    ends[static_cast<std::size_t>(message.from)].push_back({message.sent, true, &message, tag});
-    ends[static_cast<std::size_t>(message.to)].push_back({message.arrived, false, &message, tag});
+  using Kind = Happening::Kind;
+  std::vector<std::vector<Happening>> ranks(outcome.marks.size());
+  Time begin = Time::max();
+  for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
+    begin = std::min(begin, outcome.marks[rank].front().at);
+    for (const Mark& mark : outcome.marks[rank]) {
+      ranks[rank].push_back({mark.at, mark.has_waited ? Kind::Join : Kind::Mark});
+    }
   }
-  const Time begin = *std::ranges::min_element(outcome.begins);
-  const auto overhead =
-      std::chrono::duration_cast<Time>(std::chrono::duration<double>(costs.overhead));
-  out << "num_ranks " << ends.size() << "\n";
-  for (std::size_t rank = 0; rank < ends.size(); ++rank) {
-    std::ranges::stable_sort(ends[rank], {}, &End::at);
+  std::map<std::pair<int, int>, Label> tags;
+  for (const SimulatedMessage& message : outcome.messages) {
+    const Label tag = tags[{message.from, message.to}]++;
+    ranks[static_cast<std::size_t>(message.from)].push_back(
+        {message.sent, Kind::Send, text_of(message, true, tag)});
+    ranks[static_cast<std::size_t>(message.to)].push_back(
+        {message.arrived, Kind::Receive, text_of(message, false, tag)});
+  }
+  const Time overhead(static_cast<std::int64_t>(costs.overhead * 1e9));
+  out << "num_ranks " << ranks.size() << "\n";
+  for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
+    std::ranges::stable_sort(ranks[rank], {}, &Happening::at);
     out << "\nrank " << rank << " {\n";
     Schedule schedule(begin, overhead, out);
-    for (const End& end : ends[rank]) schedule.add(end);
-    schedule.compute_until(outcome.ends[rank]);
+    for (const Happening& next : ranks[rank]) schedule.add(next);
     out << "}\n";
   }
 }

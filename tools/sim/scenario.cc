@@ -54,8 +54,7 @@ class Play {
         ended_(static_cast<std::size_t>(scenario.steps)),
         links_(2 * static_cast<std::size_t>(scenario.group.host_of.back() + 1)),
         simulation_(options()) {
-    outcome_.begins.resize(ranks_.size());
-    outcome_.ends.resize(ranks_.size());
+    outcome_.marks.resize(scenario.keeps_messages ? ranks_.size() : 0);
   }
 
   Outcome run() && {
@@ -98,6 +97,8 @@ class Play {
   void act(int rank);
   void submit(int rank, std::size_t operation);
   void wait(int rank);
+  void end_wait(int rank);
+  void mark(int rank, bool has_waited);
   void on_done(int rank, std::size_t operation, const std::exception_ptr& error);
   bool is_over(int rank) const;
   void end_step(int rank);
@@ -135,14 +136,19 @@ void Play::begin_step(int number) {
   rank.next = 0;
   rank.done.assign(program_.operations.size(), false);
   if (rank.step + 1 == scenario_.steps) {
-    outcome_.begins[static_cast<std::size_t>(number)] = simulation_.now();
     if (!last_step_begun_) last_step_begun_ = simulation_.now();
   }
   const auto& killed = scenario_.kill;
   if (killed && killed->rank == number && killed->step == rank.step) {
     after(program_.compute_us() / 2, number, &Play::kill);
   }
+  mark(number, false);
   proceed(number);
+}
+
+void Play::mark(int number, bool has_waited) {
+  if (!scenario_.keeps_messages || of(number).step + 1 < scenario_.steps) return;
+  outcome_.marks[static_cast<std::size_t>(number)].push_back({simulation_.now(), has_waited});
 }
 
 void Play::proceed(int number) {
@@ -155,6 +161,7 @@ void Play::proceed(int number) {
 
 void Play::act(int number) {
   const Program::Action& action = program_.actions[of(number).next++];
+  mark(number, false);
   if (action.act != Program::Act::Submit) return wait(number);
   submit(number, action.operation);
   if (!of(number).has_failed) proceed(number);
@@ -183,10 +190,15 @@ void Play::submit(int rank, std::size_t index) {
 
 void Play::wait(int number) {
   Rank& rank = of(number);
-  if (is_over(number)) return proceed(number);
+  if (is_over(number)) return end_wait(number);
   rank.waits = true;
   rank.waits_since = simulation_.now();
   simulation_.wait(number);
+}
+
+void Play::end_wait(int number) {
+  mark(number, true);
+  proceed(number);
 }
 
 /// Returns whether the wait before the next action is.
@@ -205,14 +217,14 @@ void Play::on_done(int number, std::size_t operation, const std::exception_ptr& 
   if (!rank.waits || !is_over(number)) return;
   rank.waits = false;
   exposed_ += simulation_.now() - rank.waits_since;
-  proceed(number);
+  end_wait(number);
 }
 
 void Play::end_step(int number) {
   simulation_.mark_step(number);
   const auto step = static_cast<std::size_t>(of(number).step);
   const bool was_last = step + 1 == ended_.size();
-  if (was_last) outcome_.ends[static_cast<std::size_t>(number)] = simulation_.now();
+  mark(number, false);
   if (++ended_[step] == ranks_.size()) take_snapshot();
   if (!was_last) return begin_step(number);
   if (ended_[step] < ranks_.size()) return;

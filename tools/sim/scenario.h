@@ -31,12 +31,17 @@ struct Scenario {
   bool keeps_messages = false;  ///< Outcome::messages
 };
 
+/// The program of a rank is there.
+struct Mark {
+  Simulation::Time at{0};
+  bool has_waited = false;  ///< for operations, until then
+};
+
 /// A step is measured from the end of the one before on the last rank to its own end there. The
 /// figures of a step are means, but for step_ms; the first quarter of the steps does not count, in
 /// which ranks learn what they repeat. Not numbers where no step was measured.
 struct Outcome {
   static constexpr double kNone = std::numeric_limits<double>::quiet_NaN();
-  using Time = Simulation::Time;
 
   double step_ms = kNone;        ///< median
   double exposed_ms = kNone;     ///< a rank waits for operations; mean of the ranks
@@ -51,16 +56,18 @@ struct Outcome {
   std::string told;
   /// @}
 
-  std::vector<SimulatedMessage> messages;  ///< that were sent since the begin of the last step
-  std::vector<Time> begins, ends;          ///< of the last step, by rank
+  // Of the last step, where Scenario::keeps_messages.
+  std::vector<SimulatedMessage> messages;  ///< that were sent since its begin
+  std::vector<std::vector<Mark>> marks;    ///< by rank: the begin, each action, and the end
 };
 
 /// Simulates it. Throws what Simulation does, and Error if the group fails without a kill.
 Outcome simulate(const Scenario& scenario, const Program& program);
 
 /// Writes the last step in the text format GOAL of LogGOPSim (T. Hoefler, C. Siebert, A. Lumsdaine,
-/// "Group Operation Assembly Language", 2009): each rank sends after all that it had received and
-/// sent before, and computes as long as it took to begin, but for its overhead.
+/// "Group Operation Assembly Language", 2009). The program of a rank computes between its marks. A
+/// rank sends after all that it had received and sent before and after the last mark, and a wait
+/// ends after these; what was longer is computing: of the engine, or of what is no message.
 void write_goal(const Outcome& outcome, const NetworkCosts& costs, std::ostream& out);
 
 }  // namespace ronde::tool

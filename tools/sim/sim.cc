@@ -78,22 +78,24 @@ Axis axis_of(const std::string& text) {
 std::vector<Axis> axes_of(const Options& options) {
   std::vector<Axis> axes;
   if (!options.bandwidths.empty()) {
-    axes.push_back({"Gbit/s", options.bandwidths, [](Scenario& scenario, const std::string& value) {
-                      scenario.group.network.gap_per_byte = 8e-9 / std::stod(value);
-                    }});
+    axes.push_back(
+        {"bandwidth_gbit", options.bandwidths, [](Scenario& scenario, const std::string& value) {
+           scenario.group.network.gap_per_byte = 8e-9 / std::stod(value);
+         }});
   }
   if (!options.latencies.empty()) {
-    axes.push_back({"latency us", options.latencies, [](auto& scenario, const std::string& value) {
+    axes.push_back({"latency_us", options.latencies, [](auto& scenario, const std::string& value) {
                       scenario.group.network.latency = std::stod(value) * 1e-6;
                     }});
   }
   if (!options.wire_dtypes.empty()) {
-    axes.push_back({"wire", options.wire_dtypes, [](Scenario& scenario, const std::string& value) {
-                      scenario.wire_dtype.reset();
-                      if (value != "none") {
-                        scenario.wire_dtype = value == "f16" ? DataType::F16 : DataType::BF16;
-                      }
-                    }});
+    axes.push_back(
+        {"wire_dtype", options.wire_dtypes, [](Scenario& scenario, const std::string& value) {
+           scenario.wire_dtype.reset();
+           if (value != "none") {
+             scenario.wire_dtype = value == "f16" ? DataType::F16 : DataType::BF16;
+           }
+         }});
   }
   for (const std::string& text : options.sets) axes.push_back(axis_of(text));
   return axes;
@@ -150,6 +152,7 @@ Scenario base_scenario(const Options& options, const Program& program) {
   for (const std::string& path : options.costs) costs.read(path);
   scenario.group.network = costs.network;
   scenario.group.host = costs.host;
+  scenario.group.config.log_level = "off";  // the table is the output
   scenario.wire_dtype = program.wire_dtype;
   scenario.steps = options.steps;
   scenario.seed = options.seed;
@@ -197,21 +200,10 @@ class Combinations {
       axes_[i].set(scenario, axes_[i].values[chosen_[i]]);
     }
   }
-  Json settings() const {
-    Json settings = Json::object();
+  void add_to(Json& row) const {
     for (std::size_t i = 0; i < axes_.size(); ++i) {
-      settings[axes_[i].name] = axes_[i].values[chosen_[i]];
+      row[axes_[i].name] = axes_[i].values[chosen_[i]];
     }
-    return settings;
-  }
-  /// Those that differ between combinations.
-  std::string text() const {
-    std::string text;
-    for (std::size_t i = 0; i < axes_.size(); ++i) {
-      if (axes_[i].values.size() == 1) continue;
-      text += (text.empty() ? "" : ", ") + axes_[i].name + " " + axes_[i].values[chosen_[i]];
-    }
-    return text;
   }
   /// False after the last one.
   bool next() {
@@ -227,8 +219,7 @@ class Combinations {
   std::vector<std::size_t> chosen_;
 };
 
-Json row_of(const Options& options, const Program& program, const Combinations& combination,
-            int ranks, const Outcome& outcome) {
+Json row_of(const Options& options, const Program& program, int ranks, const Outcome& outcome) {
   const int hosts = (ranks + options.ranks_per_host - 1) / options.ranks_per_host;
   const double compute_ms = program.compute_us() / 1e3;
   const auto samples = static_cast<double>(program.samples) * ranks;
@@ -236,8 +227,6 @@ Json row_of(const Options& options, const Program& program, const Combinations& 
           {"program", options.timeline.empty() ? options.model : options.timeline},
           {"ranks", ranks},
           {"hosts", hosts},
-          {"settings", combination.settings()},
-          {"setting", combination.text()},
           {"steps", options.steps},
           {"seed", options.seed},
           {"step_ms", number(outcome.step_ms)},
@@ -255,7 +244,7 @@ Json row_of(const Options& options, const Program& program, const Combinations& 
           {"told", outcome.told}};
 }
 
-std::vector<Column> columns(const Options& options) {
+std::vector<Column> columns(const Options& options, const std::vector<Axis>& axes) {
   std::vector<Column> all = {{"ranks", "ranks"},
                              {"step ms", "step_ms", 2},
                              {"samples/s", "samples_per_s", 1},
@@ -266,7 +255,9 @@ std::vector<Column> columns(const Options& options) {
                              {"rank 0 us", "engine_us", 1}};
   if (options.mtbf_hours > 0) all.push_back({"goodput %", "goodput_percent", 1});
   if (!options.kill.empty()) all.push_back({"told ms", "last_told_ms", 1});
-  all.push_back({"  setting", "setting"});
+  for (const Axis& axis : axes) {
+    if (axis.values.size() > 1) all.push_back({axis.name, axis.name});
+  }
   return all;
 }
 
@@ -281,7 +272,9 @@ int run(const Options& options) {
   const Scenario base = base_scenario(options, program);
   Combinations combination(axes);
   for (const int ranks : options.ranks) check_memory(ranks);
-  const bool is_one = options.ranks.size() == 1 && combination.text().empty();
+  const bool is_one = options.ranks.size() == 1 && std::ranges::all_of(axes, [](const Axis& axis) {
+                        return axis.values.size() == 1;
+                      });
   if (!options.goal.empty() && (!is_one || !options.kill.empty())) {
     throw UsageError("--goal is of one row, without --kill");
   }
@@ -297,7 +290,7 @@ int run(const Options& options) {
   report.say("a step: " + count_text(program.operations.size(), "operation") + " of " +
              amount_text(static_cast<double>(bytes)) + ", " + time_text(program.compute_us()) +
              " of computing");
-  report.begin_table(columns(options));
+  report.begin_table(columns(options, axes));
   for (const int ranks : options.ranks) {
     do {
       Scenario scenario = base;
@@ -306,7 +299,9 @@ int run(const Options& options) {
         scenario.group.host_of.push_back(rank / options.ranks_per_host);
       }
       const Outcome outcome = simulate(scenario, program);
-      report.add(row_of(options, program, combination, ranks, outcome));
+      Json row = row_of(options, program, ranks, outcome);
+      combination.add_to(row);
+      report.add(std::move(row));
       save();
       if (!outcome.told.empty()) report.say("told: " + outcome.told);
       if (options.goal.empty()) continue;
