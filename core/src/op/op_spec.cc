@@ -11,6 +11,8 @@
 namespace ronde {
 namespace {
 
+SpecPool* pool_of_ranks = nullptr;
+
 /// "to rank 2 (tag 5)" or "from any rank (tag 5)".
 std::string counterpart(const OpSpec& spec) {
   std::string text = spec.kind == Collective::Send ? "to " : "from ";
@@ -83,7 +85,12 @@ SpecPtr share(OpSpec spec) {
     add(std::hash<std::string_view>()(member.refusal));
     for (const std::int64_t dimension : member.shape) add(static_cast<std::uint64_t>(dimension));
   }
-  return std::make_shared<const OpSpec>(std::move(spec));
+  auto shared = std::make_shared<const OpSpec>(std::move(spec));
+  return pool_of_ranks == nullptr ? shared : *pool_of_ranks->insert(std::move(shared)).first;
+}
+
+void share_among_ranks(SpecPool* pool) noexcept {
+  pool_of_ranks = pool;
 }
 
 std::uint64_t element_count(const std::vector<std::int64_t>& shape) noexcept {

@@ -8,6 +8,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <unordered_set>
 #include <vector>
 
 #include "core/src/base/text.h"
@@ -82,6 +83,11 @@ struct SpecHash {
 struct SpecEqual {
   bool operator()(const SpecPtr& a, const SpecPtr& b) const { return is_same(a, b); }
 };
+
+/// The specs of a simulation, whose ranks share those that are equal: each has most of the same.
+using SpecPool = std::unordered_set<SpecPtr, SpecHash, SpecEqual>;
+/// From now on share() finds equal specs there. Null: nowhere. No engine may run.
+void share_among_ranks(SpecPool* pool) noexcept;
 
 OpSpec spec_of(const Request& request);
 

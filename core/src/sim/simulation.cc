@@ -82,7 +82,26 @@ Config engine_config(Config config) {
   return config;
 }
 
-bool is_simulating = false;
+/// The clock and the specs of the only simulation of the process.
+class Exclusive {
+ public:
+  explicit Exclusive(RankFibers& fibers) {
+    if (MonotonicClock::is_simulated()) {
+      throw UsageError("a process can have one Simulation at a time");
+    }
+    MonotonicClock::simulate(&fibers);
+    share_among_ranks(&specs_);
+  }
+  ~Exclusive() {
+    share_among_ranks(nullptr);
+    MonotonicClock::simulate(nullptr);
+  }
+  Exclusive(const Exclusive&) = delete;
+  Exclusive& operator=(const Exclusive&) = delete;
+
+ private:
+  SpecPool specs_;
+};
 
 }  // namespace
 
@@ -140,6 +159,7 @@ class Simulation::Impl {
   SimulatedNetwork network_{events_, options_};
   RankFibers fibers_;
   SimulatedControl control_{options_, network_, fibers_};
+  const Exclusive exclusive_{fibers_};
   std::vector<Rank> ranks_;
   std::map<std::string, std::uintptr_t> addresses_;  ///< by the name of an operation
   std::size_t started_ranks_ = 0, ended_ = 0;
@@ -153,14 +173,11 @@ Simulation::Impl::Impl(SimulationOptions options)
     : options_((check(options), std::move(options))),
       fibers_(events_, network_, static_cast<int>(options_.host_of.size()),
               from_s(options_.host.wake)) {
-  if (is_simulating) throw UsageError("a process can have one Simulation at a time");
   const Config& config = options_.config;
   for (const double limit : {config.stall_warn_s, config.stall_abort_s, config.init_timeout_s,
                              config.shutdown_timeout_s}) {
     longest_limit_ = std::max<Duration>(longest_limit_, from_s(limit));
   }
-  is_simulating = true;
-  MonotonicClock::simulate(&fibers_);
   const BackendFactory backend = simulated_backend_factory(
       network_, events_, options_, [this](int rank) { fibers_.notify_poll(rank); });
   const int size = static_cast<int>(options_.host_of.size());
@@ -178,9 +195,6 @@ Simulation::Impl::Impl(SimulationOptions options)
 
 Simulation::Impl::~Impl() {
   for (Rank& rank : ranks_) end(rank);
-  ranks_.clear();
-  MonotonicClock::simulate(nullptr);
-  is_simulating = false;
 }
 
 RuntimeOptions Simulation::Impl::runtime_options(int rank, const BackendFactory& backend) {
