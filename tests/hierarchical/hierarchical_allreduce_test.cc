@@ -15,7 +15,6 @@ namespace {
 
 using hierarchical::HierarchicalAllreduce;
 using hierarchical::Hierarchy;
-using hierarchical::shards_of;
 using Hosts = std::vector<int>;  // by rank
 
 /// The options of reductions between hosts.

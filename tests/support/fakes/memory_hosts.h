@@ -50,7 +50,7 @@ class MemoryHosts {
 
   std::shared_ptr<hierarchical::Hierarchy> hierarchy(const Topology& topology,
                                                      std::shared_ptr<Fabric> fabric = nullptr) {
-    const hierarchical::Shards shards = hierarchical::shards_of(topology);
+    const Shards shards = shards_of(topology);
     std::shared_ptr<const FabricChannel> owners;
     if (shards.own) {
       if (!fabric) fabric = network->fabric(topology.rank);
