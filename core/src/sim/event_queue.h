@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "core/src/base/monotonic_clock.h"
+#include "core/src/sim/pool.h"
 
 namespace ronde {
 
@@ -28,17 +29,8 @@ class EventQueue {
 
   /// Adds an event; one that is due already happens now.
   void at(TimePoint time, Action action) {
-    std::uint32_t place = 0;
-    if (unused_.empty()) {
-      place = static_cast<std::uint32_t>(actions_.size());
-      actions_.push_back(std::move(action));
-    } else {
-      place = unused_.back();
-      unused_.pop_back();
-      actions_[place] = std::move(action);
-    }
     heap_.emplace_back();
-    rise(heap_.size() - 1, {std::max(time, now_), added_++, place});
+    rise(heap_.size() - 1, {std::max(time, now_), added_++, actions_.add(std::move(action))});
   }
 
   /// Lets the next event happen; there is one.
@@ -48,9 +40,7 @@ class EventQueue {
     heap_.pop_back();
     if (!heap_.empty()) sink(last);
     now_ = event.time;
-    const Action action = std::exchange(actions_[event.action], nullptr);
-    unused_.push_back(event.action);
-    action();
+    actions_.take(event.action)();
   }
 
  private:
@@ -58,7 +48,7 @@ class EventQueue {
   struct Event {
     TimePoint time{};
     std::uint64_t number = 0;
-    std::uint32_t action = 0;
+    Pool<Action>::Index action = 0;
 
     bool is_before(const Event& other) const noexcept {
       return time != other.time ? time < other.time : number < other.number;
@@ -99,8 +89,7 @@ class EventQueue {
   TimePoint now_{};
   std::uint64_t added_ = 0;
   std::vector<Event> heap_;
-  std::vector<Action> actions_;
-  std::vector<std::uint32_t> unused_;  ///< places of actions_
+  Pool<Action> actions_;
 };
 
 }  // namespace ronde

@@ -27,11 +27,8 @@ SimulatedNetwork::SimulatedNetwork(EventQueue& events, const SimulationOptions& 
       small_bytes_(small_bytes_of(options.network)),
       gap_(from_s(options.network.gap)),
       latency_(from_s(options.network.latency)) {
-  std::size_t hosts = 0;
-  for (const int host : options.host_of) {
-    ranks_.push_back({.host = static_cast<std::size_t>(host)});
-    hosts = std::max(hosts, ranks_.back().host + 1);
-  }
+  for (const int host : options.host_of) ranks_.push_back({.host = static_cast<Index>(host)});
+  const std::size_t hosts = std::ranges::max(options.host_of) + std::size_t{1};
   out_.resize(hosts);
   in_.resize(hosts);
 }
@@ -66,9 +63,8 @@ void SimulatedNetwork::cut(int rank) {
   Rank& dead = of(rank);
   dead.life = Life::Dead;
   dead.held.clear();
-  remove_flows(static_cast<Index>(dead.host),
-               [&](Index index) { return messages_[index].from == rank; });
-  for (const Index index : ended_) drop(index);
+  remove_flows(dead.host, [&](Index index) { return messages_[index].from == rank; });
+  for (const Index index : ended_) messages_.take(index);
 }
 
 void SimulatedNetwork::stop(int rank) noexcept {
@@ -78,21 +74,13 @@ void SimulatedNetwork::stop(int rank) noexcept {
 void SimulatedNetwork::go_on(int rank) {
   if (of(rank).life != Life::Stopped) return;
   of(rank).life = Life::Runs;
-  for (Action& action : std::exchange(of(rank).held, {}))
-    at(events_.now(), rank, std::move(action));
+  for (Action& held : std::exchange(of(rank).held, {})) at(events_.now(), rank, std::move(held));
 }
 
 void SimulatedNetwork::send(int from, int to, std::uint64_t bytes, bool is_control,
                             TimePoint posted, Action left, Action arrived) {
-  Index index = 0;
-  if (unused_.empty()) {
-    index = static_cast<Index>(messages_.size());
-    messages_.emplace_back();
-  } else {
-    index = unused_.back();
-    unused_.pop_back();
-  }
-  messages_[index] = {from, to, bytes, is_control, posted, std::move(left), std::move(arrived)};
+  const Index index =
+      messages_.add({from, to, bytes, is_control, posted, std::move(left), std::move(arrived)});
   // An event also where it is due, as the caller expects no call before this one returns.
   events_.at(posted, [this, index] { enter(index); });
 }
@@ -101,7 +89,7 @@ void SimulatedNetwork::send(int from, int to, std::uint64_t bytes, bool is_contr
 void SimulatedNetwork::enter(Index index) {
   const Message& message = messages_[index];
   const Rank& sender = of(message.from);
-  if (sender.life == Life::Dead) return drop(index);
+  if (sender.life == Life::Dead) return void(messages_.take(index));
   if (sender.host == of(message.to).host) {
     const HostCosts& costs = options_.host;
     const auto bytes = static_cast<double>(message.is_control ? 0 : message.bytes);
@@ -116,19 +104,19 @@ void SimulatedNetwork::enter(Index index) {
 
 void SimulatedNetwork::begin(Index index) {
   const Message& message = messages_[index];
-  if (of(message.from).life == Life::Dead) return drop(index);
+  if (of(message.from).life == Life::Dead) return void(messages_.take(index));
   const auto bytes = static_cast<double>(message.bytes);
   if (bytes <= small_bytes_) {
     return leave(index, from_s(bytes * options_.network.gap_per_byte) + latency_);
   }
-  const auto link_out = static_cast<Index>(of(message.from).host);
-  const auto link_in = static_cast<Index>(of(message.to).host);
+  const Index link_out = of(message.from).host;
+  const Index link_in = of(message.to).host;
   flows_.resize(messages_.size());
   flows_[index] = {link_out, link_in, bytes, 0, events_.now()};
   out_[link_out].flows.push_back(index);
-  in_[link_in].flows.push_back(index);
+  in_[link_in].push_back(index);
   share(out_[link_out].flows);
-  share(in_[link_in].flows);
+  share(in_[link_in]);
 }
 
 /// Gives the flows of a link their rates, after their number has changed. If the end of one has
@@ -137,7 +125,7 @@ void SimulatedNetwork::share(const std::vector<Index>& flows) {
   for (const Index index : flows) {
     Flow& flow = flows_[index];
     LinkOut& out = out_[flow.link_out];
-    const std::size_t sharing = std::max(out.flows.size(), in_[flow.link_in].flows.size());
+    const std::size_t sharing = std::max(out.flows.size(), in_[flow.link_in].size());
     const double rate = bytes_per_ns_ / static_cast<double>(sharing);
     if (rate == flow.rate) continue;
     flow.bytes -= flow.rate * static_cast<double>((events_.now() - flow.since).count());
@@ -179,9 +167,9 @@ void SimulatedNetwork::remove_flows(Index link_out, IsOver is_over) {
     ended_.push_back(index);
     return true;
   });
-  for (const Index index : ended_) std::erase(in_[flows_[index].link_in].flows, index);
+  for (const Index index : ended_) std::erase(in_[flows_[index].link_in], index);
   share(out_[link_out].flows);
-  for (const Index index : ended_) share(in_[flows_[index].link_in].flows);
+  for (const Index index : ended_) share(in_[flows_[index].link_in]);
 }
 
 /// The bytes of a message are on their way.
@@ -193,21 +181,15 @@ void SimulatedNetwork::leave(Index index, Duration until_arrival) {
 
 void SimulatedNetwork::arrive(Index index) {
   const int to = messages_[index].to;
-  if (of(to).life == Life::Dead) return drop(index);
   if (of(to).life == Life::Stopped) return of(to).held.push_back([this, index] { arrive(index); });
-  const Message message = std::move(messages_[index]);
-  drop(index);
+  const Message message = messages_.take(index);
+  if (of(to).life == Life::Dead) return;
   const bool is_reported = message.is_control || of(message.from).host != of(to).host;
   if (is_reported && options_.on_message) {
     options_.on_message({message.from, to, message.bytes, message.is_control,
                          message.posted.time_since_epoch(), events_.now().time_since_epoch()});
   }
   if (message.arrived) message.arrived();
-}
-
-void SimulatedNetwork::drop(Index index) {
-  messages_[index] = {};
-  unused_.push_back(index);
 }
 
 }  // namespace ronde

@@ -8,6 +8,7 @@
 
 #include "core/src/base/monotonic_clock.h"
 #include "core/src/sim/event_queue.h"
+#include "core/src/sim/pool.h"
 #include "ronde/simulation.h"
 
 namespace ronde {
@@ -57,16 +58,8 @@ class SimulatedNetwork {
   /// @}
 
  private:
-  using Index = std::uint32_t;
   enum class Life : std::uint8_t { Runs, Stopped, Dead };
 
-  struct Rank {
-    std::size_t host;
-    TimePoint busy_until{};
-    Duration charged{0};
-    Life life = Life::Runs;
-    std::vector<Action> held = {};  ///< until it goes on
-  };
   struct Message {
     int from = 0;
     int to = 0;
@@ -74,6 +67,14 @@ class SimulatedNetwork {
     bool is_control = false;
     TimePoint posted{};
     Action left, arrived;
+  };
+  using Index = Pool<Message>::Index;
+  struct Rank {
+    Index host;
+    TimePoint busy_until{};
+    Duration charged{0};
+    Life life = Life::Runs;
+    std::vector<Action> held = {};  ///< until it goes on
   };
   /// A message on two links, by its index.
   struct Flow {
@@ -88,10 +89,6 @@ class SimulatedNetwork {
     TimePoint next_end = TimePoint::max();  ///< not after that of any flow; end_flows() is called
     std::vector<Index> flows = {};
   };
-  struct LinkIn {
-    std::vector<Index> flows = {};
-  };
-
   Rank& of(int rank) { return ranks_[static_cast<std::size_t>(rank)]; }
   const Rank& of(int rank) const { return ranks_[static_cast<std::size_t>(rank)]; }
   void act(int rank, Action action);
@@ -99,7 +96,6 @@ class SimulatedNetwork {
   void begin(Index index);
   void leave(Index index, Duration until_arrival);
   void arrive(Index index);
-  void drop(Index index);
   void share(const std::vector<Index>& flows);
   static TimePoint end_of(const Flow& flow);
   void await_end(const Flow& flow);
@@ -114,11 +110,10 @@ class SimulatedNetwork {
   const Duration gap_, latency_;
   std::vector<Rank> ranks_;
   std::vector<LinkOut> out_;
-  std::vector<LinkIn> in_;
-  std::vector<Message> messages_;
-  std::vector<Flow> flows_;    ///< apart, as all of a link are looked at often
-  std::vector<Index> unused_;  ///< of messages_
-  std::vector<Index> ended_;   ///< by remove_flows()
+  std::vector<std::vector<Index>> in_;  ///< flows of links in
+  Pool<Message> messages_;
+  std::vector<Flow> flows_;   ///< apart, as all of a link are looked at often
+  std::vector<Index> ended_;  ///< by remove_flows()
 };
 
 }  // namespace ronde

@@ -91,15 +91,7 @@ std::unique_ptr<Fabric> MessageExchange::make_fabric(int rank) {
 }
 
 void MessageExchange::send(int from, int to, MessageTag tag, std::size_t bytes, Batch& batch) {
-  std::uint32_t index = 0;
-  if (unused_.empty()) {
-    index = static_cast<std::uint32_t>(sent_.size());
-    sent_.emplace_back();
-  } else {
-    index = unused_.back();
-    unused_.pop_back();
-  }
-  sent_[index] = {from, to, tag, bytes, &batch};
+  const Index index = sent_.add({from, to, tag, bytes, &batch});
   charge(from, sent_[index]);
   network_.send(
       from, to, bytes, false, network_.time(from), [this, index] { leave(index); },
@@ -115,23 +107,23 @@ void MessageExchange::charge(int rank, const Sent& message) {
       rank, from_s(costs.overhead + costs.overhead_per_byte * static_cast<double>(message.bytes)));
 }
 
-void MessageExchange::leave(std::uint32_t index) {
+void MessageExchange::leave(Index index) {
   Batch* const batch = std::exchange(sent_[index].batch, nullptr);
   sent_[index].has_left = true;
-  reuse(index);
+  take_if_over(index);
   if (batch != nullptr) batch->end_one();
 }
 
 /// A receiver may see a message before a sender that is stopped sees that it has left.
-void MessageExchange::reuse(std::uint32_t index) {
-  if (sent_[index].has_left && sent_[index].has_arrived) unused_.push_back(index);
+void MessageExchange::take_if_over(Index index) {
+  if (sent_[index].has_left && sent_[index].has_arrived) sent_.take(index);
 }
 
-void MessageExchange::arrive(std::uint32_t index) {
+void MessageExchange::arrive(Index index) {
   const Sent message = sent_[index];
   charge(message.to, message);
   sent_[index].has_arrived = true;
-  reuse(index);
+  take_if_over(index);
   Unmatched& of = unmatched_[static_cast<std::size_t>(message.to)];
   const auto receive = find_counterpart(of.receives, message.from, message.tag);
   if (receive == of.receives.end()) {
@@ -157,8 +149,8 @@ bool MessageExchange::receive(int to, const Receive& receive) {
 }
 
 void MessageExchange::forget(const Batch& batch) {
-  for (Sent& message : sent_) {
-    if (message.batch == &batch) message.batch = nullptr;
+  for (Index index = 0; index < sent_.size(); ++index) {
+    if (sent_[index].batch == &batch) sent_[index].batch = nullptr;
   }
   std::erase_if(unmatched_[static_cast<std::size_t>(batch.rank())].receives,
                 [&](const Receive& receive) { return receive.batch == &batch; });

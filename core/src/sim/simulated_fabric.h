@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "core/src/sim/network.h"
+#include "core/src/sim/pool.h"
 #include "ronde/plugin/fabric.h"
 #include "ronde/simulation.h"
 
@@ -59,6 +60,7 @@ class MessageExchange {
     bool has_left = false;
     bool has_arrived = false;
   };
+  using Index = Pool<Sent>::Index;
   struct Arrived {
     int from;
     MessageTag tag;
@@ -79,18 +81,17 @@ class MessageExchange {
   void send(int from, int to, MessageTag tag, std::size_t bytes, Batch& batch);
   /// Returns whether the message has arrived already.
   bool receive(int to, const Receive& receive);
-  void leave(std::uint32_t index);
-  void arrive(std::uint32_t index);
-  void reuse(std::uint32_t index);
+  void leave(Index index);
+  void arrive(Index index);
+  void take_if_over(Index index);
   void charge(int rank, const Sent& message);
   void forget(const Batch& batch);
 
   SimulatedNetwork& network_;
   const SimulationOptions& options_;
   Progressing* owner_ = nullptr;
-  std::vector<Sent> sent_;
-  std::vector<std::uint32_t> unused_;  ///< of sent_
-  std::vector<Unmatched> unmatched_;   ///< by rank
+  Pool<Sent> sent_;
+  std::vector<Unmatched> unmatched_;  ///< by rank
 };
 
 }  // namespace ronde
