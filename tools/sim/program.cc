@@ -199,11 +199,10 @@ double Program::compute_us() const {
 }
 
 Program read_program(const std::string& path) {
-  prof::fs::path file = path;
   std::error_code error;
-  if (prof::fs::is_directory(file, error)) {
-    file = prof::json_files(file, "rank<r>.json of RONDE_TIMELINE").front();
-  }
+  const bool is_folder = prof::fs::is_directory(path, error);
+  const prof::fs::path file =
+      is_folder ? prof::read_heads(path).front().path : prof::fs::path(path);
   const Trace trace = read_events(file);
   const std::vector<TracedStep> steps = equal_steps(trace, file.string());
   Program program = steps[steps.size() / 2].program();

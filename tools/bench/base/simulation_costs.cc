@@ -30,7 +30,9 @@ void for_each_cost(Costs& costs, const Visit& visit) {
 /// The first row of a file of `ronde bench --json`.
 Json first_row(const std::string& path, const std::string& what) try {
   std::ifstream file(path);
-  return Json::parse(file).at(0);
+  Json row = Json::parse(file).at(0);
+  static_cast<void>(row.at("benchmark"));
+  return row;
 } catch (const Json::exception&) {
   throw UsageError("--costs: \"" + path + "\" " + what);
 }
@@ -75,7 +77,7 @@ LinkCosts read_link_costs(const std::string& path) {
       path;
   const Json row = first_row(path, none);
   const auto seconds = [&](const char* name, double unit) {
-    if (row.is_object() && row.contains(name) && row[name].is_number()) {
+    if (row.contains(name) && row[name].is_number()) {
       return row[name].get<double>() * unit;
     }
     throw UsageError("--costs: \"" + path + "\" " + none);
