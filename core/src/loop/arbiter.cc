@@ -106,6 +106,11 @@ void Arbiter::on_thaw(FrozenSchedule::Thaw reason, std::uint64_t rounds) {
   learner_->on_thaw(reason == FrozenSchedule::Thaw::Wait, rounds);
 }
 
+void Arbiter::add(const ExchangeRequest& request, TimePoint now) {
+  exchanges_.add(request, now);
+  mark_changed(kGlobalSet.id);
+}
+
 void Arbiter::mark_changed(std::uint32_t set) {
   const auto place = std::ranges::lower_bound(changed_sets_, set, std::greater<>());
   if (place == changed_sets_.end() || *place != set) changed_sets_.insert(place, set);

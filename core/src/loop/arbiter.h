@@ -31,10 +31,14 @@ class Arbiter {
   Arbiter(const RuntimeOptions& options, const ControlTree& tree, const SetEngines& sets,
           const Logger& log, const FrozenSchedule* schedule);
 
-  ExchangeCoordinator& exchanges() noexcept { return exchanges_; }
+  /// Adds a rank's part of an exchange, for which the last decision of all may wait.
+  void add(const ExchangeRequest& request, TimePoint now);
+  /// As ExchangeCoordinator::take().
+  std::vector<ExchangeReply> take_replies() { return exchanges_.take(); }
 
-  /// Mark and remove the sets in which a decision may be due.
+  /// Ask for, mark and remove the sets in which a decision may be due.
   /// @{
+  bool has_changed() const noexcept { return !changed_sets_.empty(); }
   void mark_changed(std::uint32_t set);
   std::optional<std::uint32_t> pop_changed();
   /// @}

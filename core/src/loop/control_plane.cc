@@ -139,7 +139,7 @@ void ControlPlane::handle_from_below(int peer, const Message& message, std::stri
     tree_.send_up(bytes);
   } else if (const auto* request = std::get_if<ExchangeRequest>(&message)) {
     tree_.expect_below(peer, request->rank);
-    if (arbiter_) return arbiter_->exchanges().add(*request, now);
+    if (arbiter_) return arbiter_->add(*request, now);
     tree_.send_up(bytes);
   } else {
     handle_message(peer, message);
@@ -234,7 +234,7 @@ void ControlPlane::start_exchanges(TimePoint now) {
   sets_.install(std::move(news.made));
   for (const ExchangeRequest& request : news.requests) {
     if (arbiter_) {
-      arbiter_->exchanges().add(request, now);
+      arbiter_->add(request, now);
     } else {
       tree_.send_up(request);
     }
@@ -343,17 +343,18 @@ void ControlPlane::agree(TimePoint now) {
 }
 
 void ControlPlane::decide(TimePoint now) {
-  if (stop_.departure) return;
-  for (const ExchangeReply& reply : arbiter_->exchanges().take()) {
+  if (stop_.departure || !arbiter_->has_changed()) return;
+  for (const ExchangeReply& reply : arbiter_->take_replies()) {
     tree_.send_to(tree_.topology().children_towards(reply.to), encode(reply));
     handle_reply(reply);
   }
-  // The last decision of all may have waited for an exchange. The decision of one set may make
-  // ranks of another announce something.
+  // The last decision of all may have waited for an exchange, or for another set. The decision of
+  // one set may make ranks of another announce something.
   arbiter_->mark_changed(kGlobalSet.id);
   while (const auto changed = arbiter_->pop_changed()) {
     if (sets_.contains(*changed)) decide(sets_.at(*changed), now);
     if (stop_.departure) return;
+    if (*changed != kGlobalSet.id) arbiter_->mark_changed(kGlobalSet.id);
   }
   if (auto departure = arbiter_->departure()) announce_departure(*std::move(departure));
 }
