@@ -137,14 +137,11 @@ std::unique_ptr<Operation> BackendCalls::allreduce(Bucket& bucket, Backend& back
                            .place = place(bucket, backend),
                            .symmetric = spec.symmetric(),
                            .wire_dtype = spec.wire_dtype};
-  if (needs_exact_sum(spec)) return exact_sum(call, backend);
+  if (needs_exact_sum(spec)) {
+    return exact_sum(*backends_.at(DeviceKind::Cpu), backend.device_streams(), call);
+  }
   return spec.op == ReduceOp::Adasum ? adasum(backend, call, rank_, size_, scratch_)
                                      : backend.allreduce(call);
-}
-
-std::unique_ptr<Operation> BackendCalls::exact_sum(const AllreduceCall& call,
-                                                   const Backend& backend) const {
-  return ronde::exact_sum(*backends_.at(DeviceKind::Cpu), backend.device_streams(), call);
 }
 
 std::unique_ptr<Operation> BackendCalls::broadcast(Bucket& bucket, Backend& backend) const {
@@ -266,12 +263,12 @@ std::unique_ptr<Operation> BackendCalls::reducescatter(Bucket& bucket, Backend& 
          rank == own ? output : nullptr, counts[rank]});
     begin += counts[rank];
   }
-  return exact_sum({.segments = bucket.segments,
+  return exact_sum(*backends_.at(DeviceKind::Cpu), backend.device_streams(),
+                   {.segments = bucket.segments,
                     .dtype = call.dtype,
                     .prescale = call.prescale,
                     .final = call.final,
-                    .place = call.place},
-                   backend);
+                    .place = call.place});
 }
 
 std::unique_ptr<Operation> BackendCalls::send(Bucket& bucket, Backend& backend) const {

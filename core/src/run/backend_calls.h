@@ -43,7 +43,6 @@ class BackendCalls {
   Placement place(Bucket& bucket, const Backend& backend) const;
   Scaling final_scaling_of(const Submission& item) const;
   std::unique_ptr<Operation> allreduce(Bucket& bucket, Backend& backend);
-  std::unique_ptr<Operation> exact_sum(const AllreduceCall& call, const Backend& backend) const;
   std::unique_ptr<Operation> broadcast(Bucket& bucket, Backend& backend) const;
   std::unique_ptr<Operation> allgather(Bucket& bucket, Backend& backend) const;
   std::unique_ptr<Operation> alltoall(Bucket& bucket, Backend& backend) const;
