@@ -100,9 +100,10 @@ struct GradientPlacement {
     if (place && results_of_size(*running, bytes) != 1) return {};
     if (!place || place->seen_ == GradientPlace::kMostSeen) return {};
     Candidate candidate{place, place->seen_++};
-    if (candidate.number != place->wanted_ || place->lent_ || !place->is_free_()) return candidate;
+    const bool is_lent = place->use_ != GradientPlace::Use::None;
+    if (candidate.number != place->wanted_ || is_lent || !place->is_free_()) return candidate;
     place->addresses_[static_cast<std::size_t>(candidate.number)] = place->data_;
-    place->lent_ = true;
+    place->use_ = GradientPlace::Use::Allocation;
     lent.emplace(place->data_, place);
     lent_count.fetch_add(1, std::memory_order_relaxed);
     candidate.granted = place->data_;
@@ -121,7 +122,7 @@ struct GradientPlacement {
     const auto found = lent.find(data);
     if (found == lent.end()) return false;
     place = std::move(found->second);
-    place->lent_ = place->holds_gradient_ = false;
+    place->use_ = GradientPlace::Use::None;
     lent.erase(found);
     lent_count.fetch_sub(1, std::memory_order_relaxed);
     return true;
@@ -205,18 +206,14 @@ GradientPlace::GradientPlace(std::byte* data, std::size_t bytes, std::shared_ptr
     : data_(data), bytes_(bytes), owner_(std::move(owner)), is_free_(std::move(is_free)) {}
 
 void GradientPlace::learn(const void* data) noexcept {
+  if (seen_ == 0 && !is_occupied()) return;
   const std::lock_guard lock(GradientPlacement::instance().mutex);
   for (int i = 0; i < seen_; ++i) {
     if (addresses_[static_cast<std::size_t>(i)] == data) wanted_ = i;
   }
   seen_ = 0;
   addresses_ = {};
-  if (lent_ && data == data_) holds_gradient_ = true;
-}
-
-bool GradientPlace::is_occupied() const noexcept {
-  const std::lock_guard lock(GradientPlacement::instance().mutex);
-  return lent_ && !holds_gradient_;
+  if (is_occupied() && data == data_) use_ = Use::Gradient;
 }
 
 }  // namespace ronde::detail

@@ -4,7 +4,9 @@
 #include <torch/csrc/autograd/function.h>
 
 #include <array>
+#include <atomic>
 #include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <memory>
 
@@ -21,21 +23,22 @@ class GradientPlace {
   void learn(const void* data) noexcept;
 
   /// Returns whether something other than a gradient is there now.
-  bool is_occupied() const noexcept;
+  bool is_occupied() const noexcept { return use_.load() == Use::Allocation; }
 
  private:
   friend struct GradientPlacement;
   static constexpr int kMostSeen = 8;
+  /// What is there: nothing, an allocation, or one that became the gradient.
+  enum class Use : std::uint8_t { None, Allocation, Gradient };
 
   std::byte* const data_;
   const std::size_t bytes_;
   const std::shared_ptr<void> owner_;
   const std::function<bool()> is_free_;
-  // Guarded by the placement's mutex.
-  bool lent_ = false;
-  bool holds_gradient_ = false;  ///< the allocation it was lent to became the gradient
+  // Guarded by the placement's mutex; atomic members are read without it.
+  std::atomic<Use> use_{Use::None};
+  std::atomic<int> seen_{0};  ///< allocations since learn()
   int wanted_ = 0;  ///< number of the allocation, among the operation's of this size, to lend to
-  int seen_ = 0;
   std::array<const void*, kMostSeen> addresses_ = {};
 };
 
