@@ -118,8 +118,9 @@ Prepared DenseExchange::reduce(const at::Tensor& target, const AllreduceOptions&
   const bool repeats = !is_grouped_ && is_row_major(target);
   const bool is_known = repeats && is_prepared_for(target, options);
   if (!is_known) {
-    check_writable(caller("allreduce_", options), target);
-    check_reducible(caller("allreduce_", options), target, options.op);
+    const std::string what = caller("allreduce_", options);
+    check_writable(what, target);
+    check_reducible(what, target, options.op);
   }
   Prepared prepared;
   if (!repeats) {
@@ -209,8 +210,9 @@ Prepared CompressedExchange::reduce(const CompressedPart& part, const std::strin
   AllreduceOptions options = options_;
   options.name = name;
   options.wire_dtype = part.wire_dtype;
-  check_writable(caller("allreduce_", options), part.tensor);
-  check_reducible(caller("allreduce_", options), part.tensor, options.op);
+  const std::string what = caller("allreduce_", options);
+  check_writable(what, part.tensor);
+  check_reducible(what, part.tensor, options.op);
   Request request = request_for(Collective::Allreduce, part.tensor, options);
   request.contributes = !stands_in_;
   Prepared prepared = prepare_in_place(std::move(request), part.tensor, true);
