@@ -58,11 +58,10 @@ struct AfterAccumulation final : FunctionPostHook {
 bool has_live_hook(const at::Tensor& parameter) {
   const auto accumulator = torch::autograd::impl::try_get_grad_accumulator(parameter);
   if (!accumulator) return false;
-  return std::any_of(accumulator->post_hooks().begin(), accumulator->post_hooks().end(),
-                     [](const auto& hook) {
-                       const auto* ours = dynamic_cast<const AfterAccumulation*>(hook.get());
-                       return ours != nullptr && !ours->target.reducer.expired();
-                     });
+  return std::ranges::any_of(accumulator->post_hooks(), [](const auto& hook) {
+    const auto* ours = dynamic_cast<const AfterAccumulation*>(hook.get());
+    return ours != nullptr && !ours->target.reducer.expired();
+  });
 }
 
 GradientHooks::GradientHooks(const at::Tensor& parameter,

@@ -126,13 +126,10 @@ void GradientReducer::watch(std::vector<NamedParameter> parameters) {
   enum Answer : std::uint8_t { kNoneLocal, kSomeLocal, kFailed };
   const std::size_t first = slots_.size();
   const std::size_t first_group = groups_.size();
-  const bool has_local = std::any_of(parameters.begin(), parameters.end(),
-                                     [](const NamedParameter& named) { return named.is_local; });
+  const bool has_local = std::ranges::any_of(parameters, &NamedParameter::is_local);
   FirstError error;
   error.attempt([&] {
-    for (NamedParameter& named : parameters) {
-      add_slot(std::move(named), static_cast<int>(first_group));
-    }
+    for (NamedParameter& named : parameters) add_slot(std::move(named), first_group);
     make_views(first);
     for (std::size_t i = first; i < slots_.size(); ++i) {
       if (!slots_[i].is_local) slots_[i].dense = make_exchange(slots_[i]);
@@ -171,7 +168,7 @@ void GradientReducer::forget(std::size_t first, std::size_t first_group) noexcep
   groups_.resize(first_group);
 }
 
-void GradientReducer::add_slot(NamedParameter named, int first_group) {
+void GradientReducer::add_slot(NamedParameter named, std::size_t first_group) {
   Slot& slot = slots_.emplace_back();
   slot.subject = {scope_, named.name, options_.process_set};
   slot.operation_name = scope_ + "/" + named.name;
@@ -181,10 +178,10 @@ void GradientReducer::add_slot(NamedParameter named, int first_group) {
   slot.is_local = named.is_local;
   slot.is_sparse = named.is_sparse;
   if (named.group < 0) return;
-  slot.group = first_group + named.group;
-  const auto group = static_cast<std::size_t>(slot.group);
+  const std::size_t group = first_group + static_cast<std::size_t>(named.group);
   if (group >= groups_.size()) groups_.resize(group + 1);
-  groups_[group].members.push_back(slots_.size() - 1);
+  slot.group = &groups_[group];
+  slot.group->members.push_back(slots_.size() - 1);
 }
 
 void GradientReducer::make_views(std::size_t first) {
@@ -209,8 +206,9 @@ std::unique_ptr<GradientExchange> GradientReducer::make_exchange(Slot& slot) {
                                                   std::move(compressed), ranks_);
     }
   }
-  return std::make_unique<DenseExchange>(
-      slot.subject, slot.parameter, slot.view ? &*slot.view : nullptr, is_lazy_, slot.group >= 0);
+  return std::make_unique<DenseExchange>(slot.subject, slot.parameter,
+                                         slot.view ? &*slot.view : nullptr, is_lazy_,
+                                         slot.group != nullptr);
 }
 
 void GradientReducer::install_hooks(std::size_t index) {
@@ -255,7 +253,7 @@ void GradientReducer::prepare_late(std::size_t index) {
 bool GradientReducer::overlaps_another(const Slot& slot) const {
   const at::Tensor& gradient = slot.parameter.grad();
   if (!shares_memory(gradient, {}) || gradient.numel() == 0) return false;
-  return std::any_of(slots_.begin(), slots_.end(), [&](const Slot& other) {
+  return std::ranges::any_of(slots_, [&](const Slot& other) {
     const at::Tensor& hidden = other.guard.gradient();
     const at::Tensor& theirs = hidden.defined() ? hidden : other.parameter.grad();
     if (&other == &slot || !theirs.defined() || theirs.layout() != at::kStrided) return false;
@@ -317,15 +315,13 @@ void GradientReducer::after_accumulation(std::size_t index, const at::Tensor& in
 void GradientReducer::gradient_is_ready(Slot& slot) {
   // synchronize() submits what is not submitted here.
   if (slot.view && slot.view->is_occupied()) return;
-  if (slot.group < 0) return submit(slot);
-  Group& group = groups_[static_cast<std::size_t>(slot.group)];
-  const bool all_ready =
-      std::all_of(group.members.begin(), group.members.end(), [this](std::size_t index) {
-        const Slot& member = slots_[index];
-        if (!takes_part(member)) return true;
-        return member.ready && !(member.view && member.view->is_occupied());
-      });
-  if (all_ready) submit(group);
+  if (slot.group == nullptr) return submit(slot);
+  const bool all_ready = std::ranges::all_of(slot.group->members, [this](std::size_t index) {
+    const Slot& member = slots_[index];
+    if (!takes_part(member)) return true;
+    return member.ready && !(member.view && member.view->is_occupied());
+  });
+  if (all_ready) submit(*slot.group);
 }
 
 GradientExchange& GradientReducer::exchange_for(Slot& slot) {
@@ -428,13 +424,7 @@ void GradientReducer::submit_rest(FirstError& first_error) {
   }
   for (Slot& slot : slots_) {
     if (!is_due(slot) || slot.is_local) continue;
-    first_error.attempt([&] {
-      if (slot.group < 0) {
-        submit(slot);
-      } else {
-        submit(groups_[static_cast<std::size_t>(slot.group)]);
-      }
-    });
+    first_error.attempt([&] { slot.group == nullptr ? submit(slot) : submit(*slot.group); });
   }
   for (const Slot& slot : slots_) first_error.record(slot.failure);
 }
@@ -446,9 +436,8 @@ bool GradientReducer::takes_part(const Slot& slot) {
 
 /// Chooses a parameter that takes part in the step even if it is frozen meanwhile.
 void GradientReducer::choose_carrier() noexcept {
-  const auto found = std::find_if(slots_.begin(), slots_.end(), [](const Slot& slot) {
-    return slot.was_trained && !slot.is_local;
-  });
+  const auto found = std::ranges::find_if(
+      slots_, [](const Slot& slot) { return slot.was_trained && !slot.is_local; });
   carrier_ = found == slots_.end() ? nullptr : &*found;
 }
 
@@ -466,7 +455,7 @@ void GradientReducer::begin_step(bool clears) noexcept {
 void GradientReducer::expect_nothing_in_flight(const std::string& call) const {
   for (const Slot& slot : slots_) {
     // A group whose gradients this rank has only in part may be in flight on other ranks.
-    if (!slot.in_flight && !(slot.ready && slot.group >= 0)) continue;
+    if (!slot.in_flight && !(slot.ready && slot.group != nullptr)) continue;
     slot.subject.refuse(
         call +
         " while its gradient is being reduced. Call step() or "
@@ -497,8 +486,8 @@ void GradientReducer::restart(bool clears) {
 }
 
 std::optional<bool> GradientReducer::is_present(const Slot& slot) const {
-  if (slot.group < 0) return std::nullopt;
-  const at::Tensor flags = groups_[static_cast<std::size_t>(slot.group)].flags.wait();
+  if (slot.group == nullptr) return std::nullopt;
+  const at::Tensor flags = slot.group->flags.wait();
   return flags[static_cast<std::int64_t>(slot.place_in_group)].item<std::uint8_t>() != 0;
 }
 
@@ -508,7 +497,7 @@ void GradientReducer::wait_for(Slot& slot) {
   const auto wait = [&](const TensorWork& work) { first_error.attempt([&] { work.wait(); }); };
   for (const TensorWork& work : slot.works) wait(work);
   if (&slot == carrier_) replicas_.record_digests(slot.works.front().digests_agree());
-  if (slot.group >= 0) wait(groups_[static_cast<std::size_t>(slot.group)].flags);
+  if (slot.group != nullptr) wait(slot.group->flags);
   const bool is_sparse = slot.sends_sparse.value_or(false) && !slot.failure;
   try {
     first_error.rethrow();
@@ -777,7 +766,7 @@ TensorWork GradientReducer::submit_flag(const std::string& name, std::uint8_t mi
 /// fail then.
 bool GradientReducer::are_own_finite(bool all) const {
   const at::NoGradGuard no_grad;
-  return std::all_of(slots_.begin(), slots_.end(), [all](const Slot& slot) {
+  return std::ranges::all_of(slots_, [all](const Slot& slot) {
     const at::Tensor& gradient = slot.parameter.grad();
     if (!(all || slot.is_local) || !gradient.defined()) return true;
     if (gradient.layout() == at::kStrided) check_writable(slot.operation_name, gradient);

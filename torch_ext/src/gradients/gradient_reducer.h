@@ -145,14 +145,19 @@ class GradientReducer : public std::enable_shared_from_this<GradientReducer> {
   /// Reduced: between synchronize() and step(). Failed: synchronize() threw.
   enum class Phase { Accumulating, Reduced, Failed };
 
+  struct Group {
+    std::vector<std::size_t> members;
+    TensorWork flags;  // whether any rank has the gradient of each member in flight
+  };
+
   struct Slot {
     ParameterSubject subject;
     std::string operation_name;  // of its reduction
     at::Tensor parameter;
     at::TensorOptions watched_as;  // dtype and device when it was wrapped
     bool is_local = false;
-    bool is_sparse = false;  // its gradient was sparse in the last step
-    int group = -1;
+    bool is_sparse = false;          // its gradient was sparse in the last step
+    Group* group = nullptr;          // in which it is reduced, if any
     std::size_t place_in_group = 0;  // among the members in flight
     std::optional<GradientView> view;
     bool was_trained = false;              // the parameter required grad when the step began
@@ -174,17 +179,12 @@ class GradientReducer : public std::enable_shared_from_this<GradientReducer> {
     std::string nonfinite;       // counts of NaN and infinity
   };
 
-  struct Group {
-    std::vector<std::size_t> members;
-    TensorWork flags;  // whether any rank has the gradient of each member in flight
-  };
-
   static std::uint64_t next_number();
   std::string subject() const;
   bool is_sum() const noexcept {
     return options_.op == ReduceOp::Sum || options_.op == ReduceOp::Average;
   }
-  void add_slot(NamedParameter named, int first_group);
+  void add_slot(NamedParameter named, std::size_t first_group);
   void forget(std::size_t first, std::size_t first_group) noexcept;
   void make_views(std::size_t first);
   std::unique_ptr<GradientExchange> make_exchange(Slot& slot);
@@ -232,7 +232,7 @@ class GradientReducer : public std::enable_shared_from_this<GradientReducer> {
   const int ranks_;
   ReplicaCheck replicas_;
   std::deque<Slot> slots_;
-  std::vector<Group> groups_;
+  std::deque<Group> groups_;
   const Slot* carrier_ = nullptr;  ///< its reduction carries the digest of this step
   Phase phase_ = Phase::Accumulating;
   std::mutex hooks_mutex_;

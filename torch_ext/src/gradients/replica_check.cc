@@ -89,8 +89,8 @@ ReplicaCheck::ReplicaCheck(const torch::optim::Optimizer& inner, ProcessSet set,
       joins_(runtime_of(set).joins(set)) {}
 
 void ReplicaCheck::watch(const std::vector<NamedParameter>& parameters) {
-  std::copy_if(parameters.begin(), parameters.end(), std::back_inserter(parameters_),
-               [](const NamedParameter& named) { return !named.is_local; });
+  std::ranges::remove_copy_if(parameters, std::back_inserter(parameters_),
+                              &NamedParameter::is_local);
   std::int64_t bytes = 0;
   std::unordered_map<const c10::TensorImpl*, const std::string*> names;
   for (const NamedParameter& named : parameters_) {
