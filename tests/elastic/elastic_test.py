@@ -143,6 +143,18 @@ def stopped(options):
     check(job.found("rank 1 does not answer the others: it is killed"), "its end is not told", job)
 
 
+def woken(options):
+    """Rank 0 wakes up as the others have given it up: that is no cut link, and it makes the next group with them."""
+    wanted = Job(options, 3).end().digest()
+    job = Job(options, 3, ["0:40:stop"], words=("--max-restarts", "9"))
+    with job.changed:
+        job.changed.wait_for(lambda: ended(job) or len(job.found("goes on from step")) == 2)
+    send(next(entry[4] for entry in job.entries() if entry[0] == 0), signal.SIGCONT)
+    check(job.end().digest() == wanted, "other bits than undisturbed", job)
+    check(job.found("group 2 of the job: 3 ranks, slots 0, 1, 2"), "the next group lacks a rank", job)
+    check(not job.found("cut off"), "the wrong rank is blamed", job)
+
+
 def shrinks(options):
     """Without replacements the job goes on with fewer ranks, and the global batch stays."""
     job = Job(options, 4, ["2:50:kill", "0:80:change", "3:110:kill"]).end()
@@ -239,6 +251,7 @@ def chaos(options):
     steps = 400 * options.faults
     wanted = Job(options, options.ranks, steps=steps).end().digest()
     job = Job(options, options.ranks, steps=steps, words=("--max-restarts", str(2 * options.faults)))
+    wait_for_bodies(job, options.ranks)
     seen = 0
     for _ in range(options.faults):
         with job.changed:
@@ -301,7 +314,7 @@ def send(process, number):
         pass
 
 
-CASES = (replaced, two_at_once, newcomer, rounds, saving, in_set, lost, stopped, shrinks, below, host_lost, grows, cut, drained,
+CASES = (replaced, two_at_once, newcomer, rounds, saving, in_set, lost, stopped, woken, shrinks, below, host_lost, grows, cut, drained,
          reforms, connections, alone, chaos, times, norms)
 
 

@@ -45,6 +45,8 @@ FailureMessage FailureResolver::resolve_failure(const GroupFailure& seen, bool l
     resolution.in_order = false;
     resolution.overdue = false;
     tree_.send_down(resolution);
+    // A parent that was only stopped, and wakes up, must not take the end of this rank for a loss.
+    if (!tree_.is_arbiter() && resolution.rank == tree_.parent()) tree_.send_up(resolution);
     return resolution;
   } catch (...) {
     log_.warning("the other ranks could not be informed of the failure: " + exception_text());
