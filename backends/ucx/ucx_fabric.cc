@@ -9,6 +9,7 @@
 #include <optional>
 #include <utility>
 
+#include "core/src/base/caller.h"
 #include "core/src/base/fields.h"
 #include "core/src/base/system.h"
 #include "ronde/error.h"
@@ -44,6 +45,7 @@ class FailedWorkers {
   }
 
   void close() {
+    if (fork_depth() != fork_depth_) return;  // those of a parent are not this process's
     constexpr std::chrono::milliseconds kTime{100};
     std::vector<std::shared_ptr<UcxWorker>> workers;
     {
@@ -56,6 +58,7 @@ class FailedWorkers {
   }
 
  private:
+  const int fork_depth_ = fork_depth();
   std::mutex mutex_;
   std::vector<std::shared_ptr<UcxWorker>> workers_;  ///< guarded by mutex_
 };
