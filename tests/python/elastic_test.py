@@ -118,17 +118,17 @@ def undisturbed(sizes: dict[int, int]) -> list[Any]:
     return [list(training.model.parameters()), step]
 
 
-def run(*faults: str, options: tuple[str, ...] = (), code: int = 0) -> tuple[list[Any], str]:
+def run(*faults: str, options: tuple[str, ...] = (), fails: bool = False) -> tuple[list[Any], str]:
     """The result of a job, if it is to have one, and its output."""
     with tempfile.TemporaryDirectory() as folder:
         command = [RONDE, "run", "--elastic", *options, "-n", str(RANKS), "--", sys.executable,
                    "-W", "ignore", __file__, "rank", folder]
         job = subprocess.run([*command, *faults], stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
                              text=True, timeout=280)
-        assert job.returncode == code, job.stdout
+        assert bool(job.returncode) == fails, job.stdout
         left = [fault for fault in faults if not Path(folder, fault).exists()]
         assert not left, f"{left} did not happen: {job.stdout}"
-        return [] if code else torch.load(Path(folder, "result")), job.stdout
+        return [] if fails else torch.load(Path(folder, "result")), job.stdout
 
 
 # ronde_reform() with room for the slots, and in the next group with too little: RONDE_E_TOO_SMALL is 10.
@@ -167,7 +167,7 @@ class Elastic(unittest.TestCase):
         """All ranks that have it die, or one after the function's end: the job does not begin anew."""
         for faults in (["0:5:backward", "1:5:reset", "2:5:reset"], ["1:16:end"]):
             with self.subTest(faults=faults):
-                output = run(*faults, options=("--max-restarts", "3"), code=1)[1]
+                output = run(*faults, options=("--max-restarts", "3"), fails=True)[1]
                 self.assertIn("no rank is left that holds the state of this job", output)
                 begun = re.findall(r"^\[\d\] slot \d is .* from step 0", output, re.MULTILINE)
                 self.assertEqual(len(begun), RANKS, output)
