@@ -4,10 +4,11 @@
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <chrono>
+#include <cstdlib>
 #include <deque>
-#include <map>
 #include <memory>
 #include <numeric>
+#include <optional>
 #include <string>
 #include <tuple>
 #include <vector>
@@ -47,24 +48,31 @@ double hockney(const SimulationOptions& options, const CostTerms& terms) {
 /// Ranks that have nothing but backends, and buffers of no memory.
 class Ranks {
  public:
-  using Start = std::unique_ptr<Operation> (*)(Backend& backend, std::size_t count);
-
   explicit Ranks(const SimulationOptions& given) : options(given), ended(given.host_of.size()) {
     options.on_message = [this](const SimulatedMessage& message) { messages.push_back(message); };
     network = std::make_unique<SimulatedNetwork>(events, options);
-    const BackendFactory factory =
-        simulated_backend_factory(*network, events, options, [this](int rank) {
-          ended[static_cast<std::size_t>(rank)] = events.now().time_since_epoch();
-        });
+    factory = simulated_backend_factory(*network, events, options, [this](int rank) {
+      ended[static_cast<std::size_t>(rank)] = events.now().time_since_epoch();
+    });
+    std::vector<int> all(ended.size());
+    std::iota(all.begin(), all.end(), 0);
+    make_backends(0, all);
+  }
+
+  /// Makes the backends of the ranks of a process set, and uses these from then on.
+  void make_backends(std::uint32_t set, const std::vector<int>& ranks) {
+    backends.clear();
+    std::vector<int> host_of;
+    for (const int rank : ranks) host_of.push_back(options.host_of[static_cast<std::size_t>(rank)]);
     BackendContext context;
-    context.ranks.resize(ended.size());
-    std::iota(context.ranks.begin(), context.ranks.end(), 0);
-    for (const int rank : context.ranks) {
-      topologies.push_back(make_topology(rank, options.host_of));
+    context.set = set;
+    context.ranks = ranks;
+    for (int rank = 0; rank < std::ssize(ranks); ++rank) {
+      topologies.push_back(make_topology(rank, host_of));
       context.topology = &topologies.back();
       backends.push_back(factory.create(context));
     }
-    operations.resize(ended.size());
+    operations.resize(ranks.size());
   }
 
   /// Starts the operation of a rank.
@@ -103,6 +111,7 @@ class Ranks {
   std::vector<nanoseconds> ended;
   EventQueue events;
   std::unique_ptr<SimulatedNetwork> network;
+  BackendFactory factory;
   std::deque<Topology> topologies;
   std::vector<std::unique_ptr<Backend>> backends;
   std::vector<std::unique_ptr<Operation>> operations;
@@ -254,6 +263,17 @@ TEST_CASE("all collectives end on all ranks, within a host and between hosts") {
   ranks.start(0, [](Backend& backend) { return backend.send({.count = 5, .peer = 2}); });
   ranks.start(2, [](Backend& backend) { return backend.recv({.count = 5, .peer = 0}); });
   ranks.seconds();
+}
+
+TEST_CASE("the ranks of a process set exchange among themselves") {
+  Ranks ranks(options_of({0, 0, 0, 1, 1, 1}));
+  ranks.make_backends(7, {1, 2, 4, 5});
+  ranks.allreduce_on_all(256 * kKiB);
+  ranks.seconds();
+  CHECK(ranks.messages.size() == 8);
+  for (const SimulatedMessage& message : ranks.messages) {
+    CHECK(std::abs(message.from - message.to) == 3);
+  }
 }
 
 TEST_CASE("a backend must be polled before it sleeps, once an operation has ended") {
