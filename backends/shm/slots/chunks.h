@@ -13,24 +13,13 @@
 
 namespace ronde::shm {
 
+using ronde::chunk_elements;
 using ronde::even_slice;
 using ronde::Slice;
 
 inline constexpr std::size_t kCacheLine = 64;
 /// Processors fetch lines in pairs: counters of different writers stay that far apart.
 inline constexpr std::size_t kLinePair = 2 * kCacheLine;
-
-/// Returns the elements of a round of an operation on `total` elements: rounds have about the same
-/// size, at most `most_bytes`, and end at a cache line.
-inline std::size_t chunk_elements(std::size_t total, std::size_t element_bytes,
-                                  std::size_t most_bytes) {
-  const std::size_t most = std::max<std::size_t>(most_bytes / element_bytes, 1);
-  if (total <= most) return total;
-  const std::size_t rounds = (total + most - 1) / most;
-  const std::size_t unit = kCacheLine / element_bytes;
-  const std::size_t even = (total + rounds - 1) / rounds;
-  return std::min(rounded_up(even, unit), most);
-}
 
 /// A part of a segment within a round.
 struct Piece {

@@ -5,6 +5,7 @@
 
 #include "core/src/algorithms/peer_messages.h"
 #include "core/src/base/steps.h"
+#include "ronde/algorithms.h"
 #include "ronde/division.h"
 #include "ronde/kernels.h"
 
@@ -81,6 +82,14 @@ Steps recursive_doubling_allgather(PeerMessages& messages, std::byte* output, Pa
 Steps bruck_allgather(PeerMessages& messages, std::byte* output, Parts parts);
 /// Every rank sends its part to all others at once.
 Steps pairwise_allgather(PeerMessages& messages, std::byte* output, Parts parts);
+/// @}
+
+/// As these, by the algorithm that is named: one of algorithms_of() the collective.
+/// @{
+Steps reducescatter_by(PeerMessages& messages, const std::byte* input, std::byte* output,
+                       const Parts& parts, const Reduction& reduction, Algorithm algorithm);
+Steps allgather_by(PeerMessages& messages, std::byte* output, const Parts& parts,
+                   Algorithm algorithm);
 /// @}
 
 /// A broadcast of `bytes` at `data`, from the root's.

@@ -16,6 +16,33 @@
 #include "ronde/plugin/segment_cursor.h"
 
 namespace ronde {
+
+Steps reducescatter_by(PeerMessages& messages, const std::byte* input, std::byte* output,
+                       const Parts& parts, const Reduction& reduction, Algorithm algorithm) {
+  switch (algorithm) {
+    case Algorithm::Halving:
+      return halving_reducescatter(messages, input, output, parts, reduction);
+    case Algorithm::Pairwise:
+      return pairwise_reducescatter(messages, input, output, parts, reduction);
+    default:
+      return ring_reducescatter(messages, input, output, parts, reduction);
+  }
+}
+
+Steps allgather_by(PeerMessages& messages, std::byte* output, const Parts& parts,
+                   Algorithm algorithm) {
+  switch (algorithm) {
+    case Algorithm::RecursiveDoubling:
+      return recursive_doubling_allgather(messages, output, parts);
+    case Algorithm::Bruck:
+      return bruck_allgather(messages, output, parts);
+    case Algorithm::Pairwise:
+      return pairwise_allgather(messages, output, parts);
+    default:
+      return ring_allgather(messages, output, parts);
+  }
+}
+
 namespace {
 
 // Collectives start in one order on all ranks, so that the n-th has the same stream on each. It
@@ -40,18 +67,6 @@ Steps run_allreduce(PeerMessages& messages, std::byte* data, std::size_t count,
   }
 }
 
-Steps run_reducescatter(PeerMessages& messages, const std::byte* input, std::byte* output,
-                        const Parts& parts, const Reduction& reduction, Algorithm algorithm) {
-  switch (algorithm) {
-    case Algorithm::Halving:
-      return halving_reducescatter(messages, input, output, parts, reduction);
-    case Algorithm::Pairwise:
-      return pairwise_reducescatter(messages, input, output, parts, reduction);
-    default:
-      return ring_reducescatter(messages, input, output, parts, reduction);
-  }
-}
-
 Steps run_broadcast(PeerMessages& messages, std::byte* data, std::size_t bytes, std::size_t root,
                     Algorithm algorithm) {
   switch (algorithm) {
@@ -62,20 +77,6 @@ Steps run_broadcast(PeerMessages& messages, std::byte* data, std::size_t bytes, 
                              AlgorithmTable::chain_chunk(messages.size(), bytes));
     default:
       return binomial_broadcast(messages, data, bytes, root);
-  }
-}
-
-Steps run_allgather(PeerMessages& messages, std::byte* output, const Parts& parts,
-                    Algorithm algorithm) {
-  switch (algorithm) {
-    case Algorithm::RecursiveDoubling:
-      return recursive_doubling_allgather(messages, output, parts);
-    case Algorithm::Bruck:
-      return bruck_allgather(messages, output, parts);
-    case Algorithm::Pairwise:
-      return pairwise_allgather(messages, output, parts);
-    default:
-      return ring_allgather(messages, output, parts);
   }
 }
 
@@ -187,7 +188,7 @@ class FabricBackend final : public Backend {
     return start(parts.total(), next_stream(), [&](PeerMessages& messages) {
       messages.copy(output + parts.offset(messages.rank()),
                     static_cast<const std::byte*>(call.input), parts.count(messages.rank()));
-      return run_allgather(messages, output, parts, choose(Collective::Allgather, parts.total()));
+      return allgather_by(messages, output, parts, choose(Collective::Allgather, parts.total()));
     });
   }
 
@@ -208,7 +209,7 @@ class FabricBackend final : public Backend {
   std::unique_ptr<Operation> reducescatter(const ReducescatterCall& call) override {
     const Parts parts(call.counts, size_of(call.dtype));
     return start(parts.total(), next_stream(), [&](PeerMessages& messages) {
-      return run_reducescatter(
+      return reducescatter_by(
           messages, static_cast<const std::byte*>(call.input), static_cast<std::byte*>(call.output),
           parts, {.dtype = call.dtype, .op = call.op},
           choose_reduction(Collective::Reducescatter, parts.total(), call.dtype, call.op));

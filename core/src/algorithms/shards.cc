@@ -6,9 +6,8 @@
 namespace ronde {
 namespace {
 
-/// Elements of a cache line, at which shards and parts begin.
 std::size_t line_of(std::size_t element_bytes) {
-  return 64 / element_bytes;
+  return kLineBytes / element_bytes;
 }
 
 }  // namespace

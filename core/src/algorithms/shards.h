@@ -12,6 +12,21 @@
 
 namespace ronde {
 
+/// Bytes of a cache line, at which rounds, shards and parts begin.
+inline constexpr std::size_t kLineBytes = 64;
+
+/// Returns the elements of a round of an operation on `total` elements: rounds have about the same
+/// size, at most `most_bytes`, and end at a cache line.
+inline std::size_t chunk_elements(std::size_t total, std::size_t element_bytes,
+                                  std::size_t most_bytes) {
+  const std::size_t most = std::max<std::size_t>(most_bytes / element_bytes, 1);
+  if (total <= most) return total;
+  const std::size_t rounds = (total + most - 1) / most;
+  const std::size_t unit = kLineBytes / element_bytes;
+  const std::size_t even = (total + rounds - 1) / rounds;
+  return std::min(rounded_up(even, unit), most);
+}
+
 /// The elements [begin, end) of a round.
 struct Slice {
   std::size_t begin, end;

@@ -70,34 +70,46 @@ Format format_of(const AllreduceCall& call, bool is_packed) {
   return format;
 }
 
+/// The algorithms of the two halves of an allreduce.
+struct Halves {
+  Algorithm scatter, gather;
+};
+
+Halves halves_of(const Division& division, const Format& format, Algorithm whole,
+                 std::uint64_t bytes) {
+  if (whole == Algorithm::HalvingDoubling) {
+    return {Algorithm::Halving, Algorithm::RecursiveDoubling};
+  }
+  // PackingBackend has an allgather of its own for them.
+  const bool chooses = division.is_packed && format.converts;
+  if (!chooses) return {whole, whole};
+  return {whole, division.algorithms.choose(Collective::Allgather, division.shards.hosts, bytes)};
+}
+
 /// Reduces the shard of a round between hosts, as HierarchicalAllreduce::exchange() does.
 Steps exchange_shard(std::shared_ptr<const Division> division, Shards::Round round, Format format) {
   const Shards& shards = division->shards;
   PeerMessages messages(division->owners,
                         static_cast<std::uint32_t>(round.number % Fabric::kStreams));
-  const std::vector<std::size_t> counts = shards.parts(round, format.width);
+  const std::size_t count = shards.shard(*shards.own, round, format.width).count();
+  const std::vector<std::size_t> counts =
+      division->is_packed ? even_counts(count, shards.hosts) : shards.parts(round, format.width);
   const Parts sums(counts, size_of(format.sums));
   const Parts results(counts, format.width);
-  const std::size_t count = shards.shard(*shards.own, round, format.width).count();
   const Reduction reduction = {.dtype = format.sums};
   const Algorithm algorithm =
       format.converts || division->exact
           ? Algorithm::Pairwise
           : division->algorithms.choose(Collective::Allreduce, shards.hosts, sums.total());
-  const bool is_power = std::has_single_bit(shards.hosts);
+  const bool halves = algorithm == Algorithm::HalvingDoubling;
   if (algorithm == Algorithm::RecursiveDoubling) {
     co_await recursive_doubling_allreduce(messages, nowhere(), count, reduction);
-  } else if (algorithm == Algorithm::HalvingDoubling && !is_power) {
+  } else if (halves && !std::has_single_bit(shards.hosts)) {
     co_await halving_doubling_allreduce(messages, nowhere(), count, reduction);
-  } else if (algorithm == Algorithm::HalvingDoubling) {
-    co_await halving_reducescatter(messages, nowhere(), nowhere(), sums, reduction);
-    co_await recursive_doubling_allgather(messages, nowhere(), results);
-  } else if (algorithm == Algorithm::Pairwise) {
-    co_await pairwise_reducescatter(messages, nowhere(), nowhere(), sums, reduction);
-    co_await pairwise_allgather(messages, nowhere(), results);
   } else {
-    co_await ring_reducescatter(messages, nowhere(), nowhere(), sums, reduction);
-    co_await ring_allgather(messages, nowhere(), results);
+    const Halves by = halves_of(*division, format, algorithm, results.total());
+    co_await reducescatter_by(messages, nowhere(), nowhere(), sums, reduction, by.scatter);
+    co_await allgather_by(messages, nowhere(), results, by.gather);
   }
 }
 
@@ -281,11 +293,14 @@ std::unique_ptr<Operation> SimulatedBackend::in_rounds(std::uint64_t rounds,
 std::unique_ptr<Operation> SimulatedBackend::allreduce(const AllreduceCall& call) {
   const Format format = format_of(call, division_->is_packed);
   const std::size_t total = total_elements(call.segments);
-  const std::size_t most = std::max<std::size_t>(division_->round_bytes / format.width, 1);
-  const std::size_t rounds = (total + most - 1) / most;
-  return in_rounds(rounds, [division = division_, format, parts = EvenParts(total, rounds)](
-                               std::uint64_t index, std::uint64_t number) {
-    return allreduce_work(division, format, {number, parts.count(index)});
+  // PackingBackend fills its chunks.
+  const std::size_t each = division_->is_packed
+                               ? division_->round_bytes / format.width
+                               : chunk_elements(total, format.width, division_->round_bytes);
+  const std::size_t rounds = total == 0 ? 0 : (total + each - 1) / each;
+  return in_rounds(rounds, [=, division = division_](std::uint64_t index, std::uint64_t number) {
+    const auto begin = static_cast<std::size_t>(index) * each;
+    return allreduce_work(division, format, {number, std::min(each, total - begin)});
   });
 }
 
