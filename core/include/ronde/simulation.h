@@ -32,7 +32,7 @@ struct HostCosts {
   double wake = 5e-6;             ///< until a rank that sleeps sees a message or a submission
   double round = 1e-6;            ///< a round of the loop
   double operation = 1e-6;        ///< an operation, from its submission to its end
-  double message = 1e-6;          ///< a message of the control plane that a rank handles
+  double message = 1e-6;          ///< a message of the control plane: to send it, and to handle it
   double message_latency = 3e-6;  ///< such a message between two ranks of one host
   double bytes_shared = 0.2e-9;   ///< a byte that ranks of one host reduce or copy in its memory
   double bytes_reduced = 0.1e-9;  ///< a byte that a rank combines with one from another host

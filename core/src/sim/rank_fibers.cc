@@ -16,7 +16,7 @@ void RankFibers::start(int rank, std::function<void()> function, std::function<v
 }
 
 TimePoint RankFibers::now() const noexcept {
-  return running_ < 0 ? events_.now() : network_.time(running_);
+  return running_ < 0 ? events_.now() : network_.time(running_) + of(running_).skipped;
 }
 
 void RankFibers::catch_up() {
@@ -42,7 +42,10 @@ void RankFibers::wait(State state, TimePoint deadline) {
   const Duration left = deadline - now();
   if (left <= Duration::zero()) return;
   RankFiber& own = of(running_);
-  if (own.is_ending) return charge(left);
+  if (own.is_ending) {
+    own.skipped += left;
+    return;
+  }
   own.state = state;
   own.timer = deadline;
   timers_.emplace(deadline, running_);

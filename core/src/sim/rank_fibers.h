@@ -80,6 +80,7 @@ class RankFibers final : public VirtualClock {
     bool is_poll_notified = false;
     bool is_ending = false;
     TimePoint timer{};
+    Duration skipped{0};  ///< waits while it ends
   };
 
   RankFiber& of(int rank) { return fibers_[static_cast<std::size_t>(rank)]; }
