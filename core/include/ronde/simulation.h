@@ -121,7 +121,7 @@ class Simulation {
   std::exception_ptr failure(int rank) const;
 
  private:
-  class Impl;
+  struct Impl;
   std::unique_ptr<Impl> impl_;
 };
 

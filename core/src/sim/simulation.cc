@@ -105,29 +105,7 @@ class Exclusive {
 
 }  // namespace
 
-class Simulation::Impl {
- public:
-  explicit Impl(SimulationOptions options);
-  ~Impl();
-  Impl(const Impl&) = delete;
-  Impl& operator=(const Impl&) = delete;
-
-  Time now() const noexcept { return std::max(events_.now().time_since_epoch(), reached_); }
-  void at(TimePoint time, std::function<void()> action);
-  void submit(int rank, Request request, std::function<void(std::exception_ptr)> done);
-  void wait(int rank);
-  void mark_step(int rank) { program_of(rank).engine->on_step(); }
-  void shut_down(int rank);
-  void kill(int rank);
-  void stop(int rank);
-  void go_on(int rank);
-  bool run(TimePoint end);
-  Time started() const noexcept { return started_; }
-  Stats stats(int rank) const { return of(rank).engine->stats(); }
-  Time engine_time(int rank) const noexcept { return network_.charged(rank); }
-  std::exception_ptr failure(int rank) const;
-
- private:
+struct Simulation::Impl {
   struct Rank {
     int number;
     std::shared_ptr<Engine> engine;
@@ -141,95 +119,91 @@ class Simulation::Impl {
     Work last = {};             ///< submitted last
   };
 
-  std::size_t place_of(int rank) const;
-  Rank& of(int rank) { return ranks_[place_of(rank)]; }
-  const Rank& of(int rank) const { return ranks_[place_of(rank)]; }
-  Rank& program_of(int rank);
+  explicit Impl(SimulationOptions given);
+
   RuntimeOptions runtime_options(int rank, const BackendFactory& backend);
+  Rank& of(int rank);
+  Rank& program_of(int rank);
+  void at(TimePoint time, std::function<void()> action);
   void on_suspend(Rank& rank);
   void begin_program(const Rank& rank);
-  void end(Rank& rank);
   void* address_of(Rank& rank, const std::string& name);
   void finish(Rank& rank, const Work& work, const std::function<void(std::exception_ptr)>& done);
-  bool have_ended() const noexcept { return ended_ == ranks_.size(); }
+  void end(Rank& rank);
+  bool have_ended() const noexcept { return ended == ranks.size(); }
   void expect_only_stopped() const;
 
-  const SimulationOptions options_;
-  EventQueue events_;
-  SimulatedNetwork network_{events_, options_};
-  RankFibers fibers_;
-  SimulatedControl control_{options_, network_, fibers_};
-  const Exclusive exclusive_{fibers_};
-  std::vector<Rank> ranks_;
-  std::map<std::string, std::uintptr_t> addresses_;  ///< by the name of an operation
-  std::size_t started_ranks_ = 0, ended_ = 0;
-  Time started_{0};
-  Time reached_{0};            ///< by run()
-  TimePoint last_action_{};    ///< of the program
-  Duration longest_limit_{0};  ///< of what may end a wait
+  const SimulationOptions options;
+  EventQueue events;
+  SimulatedNetwork network{events, options};
+  RankFibers fibers;
+  SimulatedControl control{options, network, fibers};
+  const Exclusive exclusive{fibers};
+  std::vector<Rank> ranks;
+  std::map<std::string, std::uintptr_t> addresses;  ///< by the name of an operation
+  std::size_t started_ranks = 0, ended = 0;
+  Time started{0};
+  Time reached{0};            ///< by run()
+  TimePoint last_action{};    ///< of the program
+  Duration longest_limit{0};  ///< of what may end a wait
 };
 
-Simulation::Impl::Impl(SimulationOptions options)
-    : options_((check(options), std::move(options))),
-      fibers_(events_, network_, static_cast<int>(options_.host_of.size()),
-              from_s(options_.host.wake)) {
-  const Config& config = options_.config;
+Simulation::Impl::Impl(SimulationOptions given)
+    : options((check(given), std::move(given))),
+      fibers(events, network, static_cast<int>(options.host_of.size()), from_s(options.host.wake)) {
+  const Config& config = options.config;
   for (const double limit : {config.stall_warn_s, config.stall_abort_s, config.init_timeout_s,
                              config.shutdown_timeout_s}) {
-    longest_limit_ = std::max<Duration>(longest_limit_, from_s(limit));
+    longest_limit = std::max<Duration>(longest_limit, from_s(limit));
   }
   const BackendFactory backend = simulated_backend_factory(
-      network_, events_, options_, [this](int rank) { fibers_.notify_poll(rank); });
-  const int size = static_cast<int>(options_.host_of.size());
-  ranks_.reserve(options_.host_of.size());
+      network, events, options, [this](int rank) { fibers.notify_poll(rank); });
+  const int size = static_cast<int>(options.host_of.size());
+  ranks.reserve(options.host_of.size());
   for (int number = 0; number < size; ++number) {
-    Rank& rank = ranks_.emplace_back(
+    Rank& rank = ranks.emplace_back(
         Rank{number, std::make_shared<Engine>(runtime_options(number, backend))});
     const auto run = [engine = rank.engine.get()] {
       const LoopThreadScope scope;
       engine->run();
     };
-    fibers_.start(number, run, [this, &rank] { on_suspend(rank); });
+    fibers.start(number, run, [this, &rank] { on_suspend(rank); });
   }
-}
-
-Simulation::Impl::~Impl() {
-  for (Rank& rank : ranks_) end(rank);
 }
 
 RuntimeOptions Simulation::Impl::runtime_options(int rank, const BackendFactory& backend) {
-  RuntimeOptions options;
-  options.config = engine_config(options_.config);
-  options.make_transport = [this, rank] { return control_.transport(rank); };
-  options.make_board = [this, rank](BoardContext&) { return control_.board(rank); };
-  options.backends["simulated"] = backend;
-  if (options_.on_stall) {
-    options.on_stall = [this, rank](const std::vector<StalledOperation>& stalled) {
-      events_.at(fibers_.now(), [this, rank, stalled] { options_.on_stall(rank, stalled); });
+  RuntimeOptions made;
+  made.config = engine_config(options.config);
+  made.make_transport = [this, rank] { return control.transport(rank); };
+  made.make_board = [this, rank](BoardContext&) { return control.board(rank); };
+  made.backends["simulated"] = backend;
+  if (options.on_stall) {
+    made.on_stall = [this, rank](const std::vector<StalledOperation>& stalled) {
+      events.at(fibers.now(), [this, rank, stalled] { options.on_stall(rank, stalled); });
     };
   }
-  return options;
+  return made;
 }
 
-std::size_t Simulation::Impl::place_of(int rank) const {
+Simulation::Impl::Rank& Simulation::Impl::of(int rank) {
   const auto place = static_cast<std::size_t>(rank);
-  if (rank >= 0 && place < ranks_.size()) return place;
+  if (rank >= 0 && place < ranks.size()) return ranks[place];
   throw UsageError(rank_name(rank) + " does not exist in a simulation of " +
-                   std::to_string(ranks_.size()));
+                   std::to_string(ranks.size()));
 }
 
 /// Returns a rank whose program runs.
 Simulation::Impl::Rank& Simulation::Impl::program_of(int rank) {
   Rank& found = of(rank);
-  last_action_ = events_.now();
+  last_action = events.now();
   if (found.has_started && !found.is_dead) return found;
   throw UsageError("the program of " + rank_name(rank) +
                    (found.is_dead ? " was killed" : " has not started (on_started)"));
 }
 
 void Simulation::Impl::at(TimePoint time, std::function<void()> action) {
-  events_.at(time, [this, action = std::move(action)] {
-    last_action_ = events_.now();
+  events.at(time, [this, action = std::move(action)] {
+    last_action = events.now();
     action();
   });
 }
@@ -239,84 +213,39 @@ void* Simulation::Impl::address_of(Rank& rank, const std::string& name) {
   if (name.empty()) {
     ++rank.unnamed;
   } else {
-    number = addresses_.try_emplace(name, kUnnamedAddresses + addresses_.size()).first->second;
+    number = addresses.try_emplace(name, kUnnamedAddresses + addresses.size()).first->second;
   }
   return reinterpret_cast<void*>(kFirstAddress + number * kAddressStep);
-}
-
-void Simulation::Impl::submit(int number, Request request,
-                              std::function<void(std::exception_ptr)> done) {
-  Rank& rank = program_of(number);
-  check(request);
-  longest_limit_ = std::max<Duration>(longest_limit_, request.timeout);
-  request.input = request.output = address_of(rank, request.name);
-  const bool waits = request.caller_waits;
-  rank.last = rank.engine->submitter().submit(std::move(request));
-  ++rank.in_flight;
-  rank.last.on_done(
-      [this, &rank, work = rank.last, done = std::move(done)] { finish(rank, work, done); });
-  if (waits) wait(number);
 }
 
 /// Runs in the engine of the rank.
 void Simulation::Impl::finish(Rank& rank, const Work& work,
                               const std::function<void(std::exception_ptr)>& done) {
   if (rank.is_dead) return;
-  fibers_.charge(from_s(options_.host.operation));
-  at(fibers_.now(), [&rank, error = work.error(), done] {
+  fibers.charge(from_s(options.host.operation));
+  at(fibers.now(), [&rank, error = work.error(), done] {
     --rank.in_flight;
     if (!rank.is_dead) done(error);
   });
 }
 
-void Simulation::Impl::wait(int number) {
-  Rank& rank = program_of(number);
-  if (!rank.last.error()) rank.last.wait_for(Duration::zero());
-}
-
-void Simulation::Impl::shut_down(int number) {
-  Rank& rank = program_of(number);
-  rank.shuts_down = true;
-  rank.engine->request_shutdown({}, std::nullopt);
-}
-
-void Simulation::Impl::kill(int number) {
-  last_action_ = events_.now();
-  end(of(number));
-}
-
-void Simulation::Impl::stop(int number) {
-  of(number).is_stopped = true;
-  network_.stop(number);
-}
-
-void Simulation::Impl::go_on(int number) {
-  of(number).is_stopped = false;
-  network_.go_on(number);
-}
-
 /// Ends the process of a rank: its engine sees nothing and sends nothing any more.
 void Simulation::Impl::end(Rank& rank) {
-  if (fibers_.has_ended(rank.number)) return;
+  if (fibers.has_ended(rank.number)) return;
   rank.is_dead = true;
-  network_.cut(rank.number);
-  control_.kill(rank.number);
+  network.cut(rank.number);
+  control.kill(rank.number);
   rank.engine->request_leave();
-  fibers_.end(rank.number);
-}
-
-std::exception_ptr Simulation::Impl::failure(int rank) const {
-  const Rank& asked = of(rank);
-  return asked.start_error ? asked.start_error : asked.engine->failure();
+  fibers.end(rank.number);
 }
 
 void Simulation::Impl::on_suspend(Rank& rank) {
   if (!rank.has_started && rank.engine->has_started()) {
     rank.has_started = true;
-    at(network_.time(rank.number), [this, &rank] { begin_program(rank); });
+    at(network.time(rank.number), [this, &rank] { begin_program(rank); });
   }
-  if (!fibers_.has_ended(rank.number)) return;
-  ++ended_;
+  if (!fibers.has_ended(rank.number)) return;
+  ++ended;
   try {
     rank.engine->expect_started();
   } catch (...) {
@@ -325,47 +254,27 @@ void Simulation::Impl::on_suspend(Rank& rank) {
 }
 
 void Simulation::Impl::begin_program(const Rank& rank) {
-  if (++started_ranks_ == ranks_.size()) started_ = now();
-  if (options_.on_started && !rank.is_dead) options_.on_started(rank.number);
-}
-
-bool Simulation::Impl::run(TimePoint end) {
-  while (!events_.empty() || fibers_.has_timer()) {
-    const bool is_timer =
-        fibers_.has_timer() && (events_.empty() || fibers_.next_timer() < events_.next());
-    const TimePoint next = is_timer ? fibers_.next_timer() : events_.next();
-    if (next > end) {
-      reached_ = end.time_since_epoch();
-      return have_ended();
-    }
-    if (!is_timer) {
-      events_.run_next();
-    } else {
-      // If nothing else will happen, limits of time are all that is left.
-      if (events_.empty() && next > last_action_ + longest_limit_ + kLongestSilence) break;
-      fibers_.run_next_timer();
-    }
-  }
-  if (!have_ended()) expect_only_stopped();
-  return have_ended();
+  if (++started_ranks == ranks.size()) started = events.now().time_since_epoch();
+  if (options.on_started && !rank.is_dead) options.on_started(rank.number);
 }
 
 void Simulation::Impl::expect_only_stopped() const {
   std::vector<int> in_operations, idle, shutting_down;
-  for (const Rank& rank : ranks_) {
-    if (fibers_.has_ended(rank.number) || rank.is_stopped) continue;
+  for (const Rank& rank : ranks) {
+    if (fibers.has_ended(rank.number) || rank.is_stopped) continue;
     auto& same = rank.in_flight > 0 ? in_operations : rank.shuts_down ? shutting_down : idle;
     same.push_back(rank.number);
   }
   if (in_operations.empty() && idle.empty() && shutting_down.empty()) return;
   std::string text = "the simulated ranks wait for what never comes:";
-  const auto add = [&text](const std::vector<int>& ranks, const std::string& what) {
-    if (!ranks.empty()) text += " " + format_ranks(ranks) + what;
+  const auto add = [&text](const std::vector<int>& waiting, const std::string& what) {
+    if (!waiting.empty()) text += " " + format_ranks(waiting) + what;
   };
   add(in_operations, " for operations;");
   add(shutting_down, " in shutdown;");
   add(idle, " for calls of the program;");
-  throw Error(text + " after " + std::to_string(now().count() / 1'000'000) +
+  throw Error(text + " after " +
+              std::to_string(events.now().time_since_epoch() / std::chrono::milliseconds(1)) +
               " ms nothing else happens. Let all ranks submit the same operations, and end each "
               "by shut_down() or kill()");
 }
@@ -373,62 +282,97 @@ void Simulation::Impl::expect_only_stopped() const {
 Simulation::Simulation(SimulationOptions options)
     : impl_(std::make_unique<Impl>(std::move(options))) {}
 
-Simulation::~Simulation() = default;
+Simulation::~Simulation() {
+  for (Impl::Rank& rank : impl_->ranks) impl_->end(rank);
+}
 
 Time Simulation::now() const noexcept {
-  return impl_->now();
+  return std::max(impl_->events.now().time_since_epoch(), impl_->reached);
 }
 
 void Simulation::at(Time time, std::function<void()> action) {
   impl_->at(TimePoint(time), std::move(action));
 }
 
-void Simulation::submit(int rank, Request request, std::function<void(std::exception_ptr)> done) {
-  impl_->submit(rank, std::move(request), std::move(done));
+void Simulation::submit(int number, Request request, std::function<void(std::exception_ptr)> done) {
+  Impl::Rank& rank = impl_->program_of(number);
+  check(request);
+  impl_->longest_limit = std::max<Duration>(impl_->longest_limit, request.timeout);
+  request.input = request.output = impl_->address_of(rank, request.name);
+  const bool waits = request.caller_waits;
+  rank.last = rank.engine->submitter().submit(std::move(request));
+  ++rank.in_flight;
+  rank.last.on_done([impl = impl_.get(), &rank, work = rank.last, done = std::move(done)] {
+    impl->finish(rank, work, done);
+  });
+  if (waits) wait(number);
 }
 
-void Simulation::wait(int rank) {
-  impl_->wait(rank);
+void Simulation::wait(int number) {
+  const Impl::Rank& rank = impl_->program_of(number);
+  if (!rank.last.error()) rank.last.wait_for(Duration::zero());
 }
 
 void Simulation::mark_step(int rank) {
-  impl_->mark_step(rank);
+  impl_->program_of(rank).engine->on_step();
 }
 
-void Simulation::shut_down(int rank) {
-  impl_->shut_down(rank);
+void Simulation::shut_down(int number) {
+  Impl::Rank& rank = impl_->program_of(number);
+  rank.shuts_down = true;
+  rank.engine->request_shutdown({}, std::nullopt);
 }
 
 void Simulation::kill(int rank) {
-  impl_->kill(rank);
+  impl_->last_action = impl_->events.now();
+  impl_->end(impl_->of(rank));
 }
 
 void Simulation::stop(int rank) {
-  impl_->stop(rank);
+  impl_->of(rank).is_stopped = true;
+  impl_->network.stop(rank);
 }
 
 void Simulation::go_on(int rank) {
-  impl_->go_on(rank);
+  impl_->of(rank).is_stopped = false;
+  impl_->network.go_on(rank);
 }
 
 bool Simulation::run(Time end) {
-  return impl_->run(TimePoint(end));
+  EventQueue& events = impl_->events;
+  RankFibers& fibers = impl_->fibers;
+  while (!events.empty() || fibers.has_timer()) {
+    const bool is_timer =
+        fibers.has_timer() && (events.empty() || fibers.next_timer() < events.next());
+    const TimePoint next = is_timer ? fibers.next_timer() : events.next();
+    if (next > TimePoint(end)) {
+      impl_->reached = end;
+      return impl_->have_ended();
+    }
+    // If nothing else will happen, limits of time are all that is left.
+    const TimePoint last = impl_->last_action + impl_->longest_limit + kLongestSilence;
+    if (events.empty() && next > last) break;
+    is_timer ? fibers.run_next_timer() : events.run_next();
+  }
+  if (!impl_->have_ended()) impl_->expect_only_stopped();
+  return impl_->have_ended();
 }
 
 Time Simulation::started() const noexcept {
-  return impl_->started();
+  return impl_->started;
 }
 
 Stats Simulation::stats(int rank) const {
-  return impl_->stats(rank);
+  return impl_->of(rank).engine->stats();
 }
 
 Time Simulation::engine_time(int rank) const noexcept {
-  return impl_->engine_time(rank);
+  return impl_->network.charged(rank);
 }
 
-std::exception_ptr Simulation::failure(int rank) const {
-  return impl_->failure(rank);
+std::exception_ptr Simulation::failure(int number) const {
+  const Impl::Rank& rank = impl_->of(number);
+  return rank.start_error ? rank.start_error : rank.engine->failure();
 }
 
 }  // namespace ronde
