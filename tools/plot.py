@@ -2,8 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Draws what Ronde measures to a PNG.
 
-Rows of `ronde bench --json`: time and bandwidth against size, and a panel for each model. Profiles
-(RONDE_PROFILE=FILE.json): time and count by size of message; throughput against ranks, where their numbers differ.
+Rows of `ronde bench --json`: time and bandwidth against size, and a panel for each model. Rows of `ronde sim --json`:
+efficiency against ranks, and the parts of a step. Profiles (RONDE_PROFILE=FILE.json): time and count by size of
+message; throughput against ranks, where their numbers differ.
 """
 import argparse
 import json
@@ -39,6 +40,16 @@ def read_row(row):
             "times": times}
 
 
+def read_simulated(row):
+    """A row of `ronde sim`: its settings in words, and its times; None where it has no step."""
+    settings = [f"{key} {value}" for key, value in row.items()
+                if key in ("bandwidth_gbit", "latency_us", "wire_dtype") or key.startswith("RONDE_")]
+    if row["step_ms"] is None:
+        return None
+    return {"ranks": int(number(row["ranks"])), "settings": settings,
+            **{key: number(row[key]) for key in ("step_ms", "compute_ms", "exposed_ms", "efficiency_percent")}}
+
+
 def read_profile(profile):
     """A profile: what one rank did in a step, or in the run where it counted no steps."""
     if profile["ronde_profile"] != 1:
@@ -63,7 +74,7 @@ def read_profile(profile):
 
 
 def read(path):
-    """("rows", rows) or ("profile", run) of a file. Refused where it is neither."""
+    """("rows", rows), ("simulated", rows) or ("profile", run) of a file. Refused where it is none of them."""
     try:
         data = json.loads(pathlib.Path(path).read_text(encoding="utf-8"))
     except OSError as error:
@@ -72,17 +83,23 @@ def read(path):
         raise Refused(f"{path}: damaged JSON: {error}") from error
     try:
         if isinstance(data, list) and data and all(isinstance(row, dict) and "benchmark" in row for row in data):
+            if all(row["benchmark"] == "sim" for row in data):
+                return "simulated", list(filter(None, map(read_simulated, data)))
             return "rows", [read_row(row) for row in data]
         if isinstance(data, dict) and "ronde_profile" in data:
             return "profile", read_profile(data)
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         what = f"no member {error}" if isinstance(error, KeyError) else error
         raise Refused(f"{path}: damaged: {what}") from error
-    raise Refused(f"{path}: neither rows of `ronde bench --json` nor a profile of RONDE_PROFILE")
+    raise Refused(f"{path}: neither rows of `ronde bench --json` or `ronde sim --json` nor a profile of RONDE_PROFILE")
 
 
 def amount(value):
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
+def amount_tick(value, _position):
+    return amount(value)
 
 
 def size_text(size, _position=None):
@@ -202,10 +219,48 @@ def draw_scaling(plots, runs):
     return figure
 
 
+def draw_simulated(plots, files):
+    """The scaling curve of each choice of settings, and what a step of the first choice is made of."""
+    lines, common = {}, None
+    for rows in files.values():
+        for row in rows:
+            common = set(row["settings"]) if common is None else common & set(row["settings"])
+    for file, rows in files.items():
+        for row in rows:
+            words = [file] * (len(files) > 1) + [word for word in row["settings"] if word not in common]
+            lines.setdefault(", ".join(words) or "simulated", []).append(row)
+    if not lines:
+        raise Refused("no row has a step that was measured")
+    figure, panels = plots.subplots(1, 2, figsize=(9.6, 3.8))
+    for index, (label, rows) in enumerate(lines.items()):
+        panels[0].plot(*zip(*sorted((row["ranks"], row["efficiency_percent"]) for row in rows)), "o-", label=label,
+                       color=COLOURS[index % len(COLOURS)])
+    panels[0].set(xlabel="ranks", ylabel="efficiency, %", ylim=0)
+    panels[0].set_xscale("log", base=2)
+    panels[0].xaxis.set_major_formatter(amount_tick)
+    label, rows = next(iter(lines.items()))
+    rows, bottom = sorted(rows, key=lambda row: row["ranks"]), [0.0] * len(rows)
+    parts = {"computing": [row["compute_ms"] for row in rows],
+             "waiting for operations": [row["exposed_ms"] for row in rows],
+             "computing slower": [max(0.0, row["step_ms"] - row["compute_ms"] - row["exposed_ms"]) for row in rows]}
+    for index, (name, values) in enumerate(parts.items()):
+        panels[1].bar(range(len(rows)), values, 0.7, bottom, label=name, color=COLOURS[index])
+        bottom = [below + value for below, value in zip(bottom, values)]
+    panels[1].set_xticks(range(len(rows)), [row["ranks"] for row in rows])
+    panels[1].set(xlabel="ranks", ylabel="ms of a step")
+    panels[1].set_title("" if label == "simulated" else label, fontsize=10)
+    for panel in panels:
+        panel.legend(fontsize=8, frameon=False)
+        panel.grid(axis="y", color="#e1e0d9")
+    return figure
+
+
 def draw(plots, names, inputs):
     if len({kind for kind, _ in inputs}) > 1:
-        raise Refused("rows of `ronde bench` and profiles do not fit into one picture")
+        raise Refused("rows of `ronde bench`, rows of `ronde sim` and profiles do not fit into one picture")
     files = dict(zip(names, (data for _, data in inputs)))
+    if inputs[0][0] == "simulated":
+        return draw_simulated(plots, files)
     if inputs[0][0] == "rows":
         return draw_rows(plots, files)
     runs = list(files.values())

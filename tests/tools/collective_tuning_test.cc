@@ -215,7 +215,26 @@ TEST_CASE("ronde bench --model prints the fitted parameters and the ratio to wha
                              row.at("gamma_ns").get<double>() * 1e-9};
     CHECK(model == Approx(costs.seconds(terms) * 1e6));
   }
-  const auto other = ended(0, run_bench(2, {"allreduce", "--model", "--max", "4", "--iters", "1"}));
+  const auto other = ended(0, run_bench(2, {"allreduce", "--model", "--min", "1MiB", "--max",
+                                            "1MiB", "--iters", "3", "--json", file.path()}));
+  const auto fitted = [&file] {
+    Words names;
+    for (const auto& each : file.rows().at(0).at("costs").at("fitted").items()) {
+      CHECK(each.value() >= 0.0);
+      names.push_back(each.key());
+    }
+    return names;
+  };
+  CHECK(fitted() ==
+        Words{"host.bytes_shared", "host.message_latency", "host.operation", "host.wake"});
+  CHECK(file.rows().at(0).at("costs").at("default").at("host.round") == 1e-6);
+  const JsonFile network;
+  ended(0, run_bench(2, {"allreduce", "--model", "--raw", "--backend", "fabric", "--min", "64KiB",
+                         "--max", "64KiB", "--iters", "3", "--json", network.path()}));
+  const auto simulated =
+      ended(0, run_program({RONDE_COMMAND, "sim", "--model", "edsr", "--compute-ms", "50",
+                            "--ranks", "4", "--costs", file.path(), "--costs", network.path()}));
+  CHECK_THAT(simulated.out, Contains("efficiency"));
   CHECK_THAT(other.out,
              Contains("no cost model: backend shm runs no algorithm of a fabric here for "
                       "allreduce; --backend fabric does"));

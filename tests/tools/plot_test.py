@@ -93,10 +93,17 @@ if (two_runs == check_drawn("profile.json", "half.json")).all():
 if check_drawn("ranks1.json", "ranks2.json", "ranks4.json").shape == two_runs.shape:
     problems.append("runs on several numbers of ranks are not drawn as scaling")
 
+subprocess.run([ronde, "sim", "--model", "edsr", "--compute-ms", "50", "--ranks", "1,2,4", "--bandwidth", "0.1,1",
+                "--latency", "50", "--steps", "4", "--json", folder / "simulated.json"], check=True,
+               stdout=subprocess.DEVNULL, timeout=60)
+check_drawn("simulated.json")
+simulated = json.loads((folder / "simulated.json").read_text(encoding="utf-8"))
 for words, value in (
+        ("no row has a step", [{**simulated[0], "step_ms": None}]),
+        ("wrong.json: damaged: no member 'compute_ms'", [{"benchmark": "sim", "ranks": 2, "step_ms": 1}]),
         ("wrong.json: damaged JSON", json.dumps(profile)[:-50]),
         ("damaged JSON", ""),
-        ("neither rows of `ronde bench --json` nor a profile", {"traceEvents": []}),
+        ("neither rows of `ronde bench --json` or `ronde sim --json` nor a profile", {"traceEvents": []}),
         ("layout 1", {**profile, "ronde_profile": 2}),
         ("wrong.json: damaged: no member 'merged'", {"ronde_profile": 1, "ranks": 2}),
         ('"fast" is not a measured number', [{**rows[0], "p50_us": "fast"}]),

@@ -33,7 +33,7 @@ struct Program {
   std::uint64_t samples = 0;          ///< 0: not known
   std::vector<double> factors = {1};  ///< of each step of the trace: its computing over this one's
   std::optional<DataType> wire_dtype = {};  ///< in which the trace's allreduces were sent
-  std::vector<std::string> remarks = {};    ///< on what the trace has and this lacks
+  std::string remark = {};                  ///< on what the trace has and this lacks
 
   /// Returns the time of a step in which nothing is waited for.
   double compute_us() const;
@@ -46,7 +46,7 @@ struct Program {
 /// Computing is what a step takes but for the waits of the program's threads. An operation is
 /// submitted after as much computing as in the trace. A wait that is followed by submissions is
 /// one for its operation alone; the first one after the last submission is one for all, as that of
-/// an optimizer. Where nothing had to be waited for, that is the end of backward.
+/// an optimizer. Where nothing had to be waited for, that is when the last operation is submitted.
 Program read_program(const std::string& path);
 
 /// Makes one that submits the gradients of a model (tools/bench/base/gradient_lists.h) last to

@@ -190,34 +190,12 @@ Json number(double value) {
   return std::isfinite(value) ? Json(value) : Json();
 }
 
-/// Each combination of values, one of each axis, in the order in which they are given.
-class Combinations {
- public:
-  explicit Combinations(const std::vector<Axis>& axes) : axes_(axes), chosen_(axes.size()) {}
-
-  void apply(Scenario& scenario) const {
-    for (std::size_t i = 0; i < axes_.size(); ++i) {
-      axes_[i].set(scenario, axes_[i].values[chosen_[i]]);
-    }
-  }
-  void add_to(Json& row) const {
-    for (std::size_t i = 0; i < axes_.size(); ++i) {
-      row[axes_[i].name] = axes_[i].values[chosen_[i]];
-    }
-  }
-  /// False after the last one.
-  bool next() {
-    for (std::size_t i = axes_.size(); i-- > 0;) {
-      if (++chosen_[i] < axes_[i].values.size()) return true;
-      chosen_[i] = 0;
-    }
-    return false;
-  }
-
- private:
-  const std::vector<Axis>& axes_;
-  std::vector<std::size_t> chosen_;
-};
+/// Returns the value of an axis in a combination; the last axis changes first.
+const std::string& value_of(const std::vector<Axis>& axes, std::size_t axis,
+                            std::size_t combination) {
+  for (std::size_t i = axes.size() - 1; i > axis; --i) combination /= axes[i].values.size();
+  return axes[axis].values[combination % axes[axis].values.size()];
+}
 
 Json row_of(const Options& options, const Program& program, int ranks, const Outcome& outcome) {
   const int hosts = (ranks + options.ranks_per_host - 1) / options.ranks_per_host;
@@ -266,16 +244,23 @@ void write_file(const std::string& path, const std::function<void(std::ostream&)
   if (!why.empty()) throw UsageError(path + " cannot be written: " + why);
 }
 
+void print_program(const Program& program, Report& report) {
+  std::uint64_t bytes = 0;
+  for (const auto& operation : program.operations) bytes += operation.bytes;
+  if (!program.remark.empty()) report.say(program.remark);
+  report.say("a step: " + count_text(program.operations.size(), "operation") + " of " +
+             amount_text(static_cast<double>(bytes)) + ", " + time_text(program.compute_us()) +
+             " of computing");
+}
+
 int run(const Options& options) {
   const Program program = program_of(options);
   const std::vector<Axis> axes = axes_of(options);
   const Scenario base = base_scenario(options, program);
-  Combinations combination(axes);
   for (const int ranks : options.ranks) check_memory(ranks);
-  const bool is_one = options.ranks.size() == 1 && std::ranges::all_of(axes, [](const Axis& axis) {
-                        return axis.values.size() == 1;
-                      });
-  if (!options.goal.empty() && (!is_one || !options.kill.empty())) {
+  std::size_t combinations = 1;
+  for (const Axis& axis : axes) combinations *= axis.values.size();
+  if (base.keeps_messages && (combinations * options.ranks.size() > 1 || base.kill)) {
     throw UsageError("--goal is of one row, without --kill");
   }
   Report report(&std::cout);
@@ -284,30 +269,24 @@ int run(const Options& options) {
     write_file(options.json, [&](std::ostream& out) { out << report.rows().dump(2) << '\n'; });
   };
   save();  // before time is spent, as it may not be writable
-  std::uint64_t bytes = 0;
-  for (const auto& operation : program.operations) bytes += operation.bytes;
-  for (const std::string& remark : program.remarks) report.say(remark);
-  report.say("a step: " + count_text(program.operations.size(), "operation") + " of " +
-             amount_text(static_cast<double>(bytes)) + ", " + time_text(program.compute_us()) +
-             " of computing");
+  print_program(program, report);
   report.begin_table(columns(options, axes));
-  for (const int ranks : options.ranks) {
-    do {
-      Scenario scenario = base;
-      combination.apply(scenario);
-      for (int rank = 0; rank < ranks; ++rank) {
-        scenario.group.host_of.push_back(rank / options.ranks_per_host);
-      }
-      const Outcome outcome = simulate(scenario, program);
-      Json row = row_of(options, program, ranks, outcome);
-      combination.add_to(row);
-      report.add(std::move(row));
-      save();
-      if (!outcome.told.empty()) report.say("told: " + outcome.told);
-      if (options.goal.empty()) continue;
-      write_file(options.goal,
-                 [&](std::ostream& out) { write_goal(outcome, scenario.group.network, out); });
-    } while (combination.next());
+  for (std::size_t row = 0; row < combinations * options.ranks.size(); ++row) {
+    const int ranks = options.ranks[row / combinations];
+    Scenario scenario = base;
+    for (int rank = 0; rank < ranks; ++rank) {
+      scenario.group.host_of.push_back(rank / options.ranks_per_host);
+    }
+    for (std::size_t i = 0; i < axes.size(); ++i) axes[i].set(scenario, value_of(axes, i, row));
+    const Outcome outcome = simulate(scenario, program);
+    Json json = row_of(options, program, ranks, outcome);
+    for (std::size_t i = 0; i < axes.size(); ++i) json[axes[i].name] = value_of(axes, i, row);
+    report.add(std::move(json));
+    save();
+    if (!outcome.told.empty()) report.say("told: " + outcome.told);
+    if (options.goal.empty()) continue;
+    write_file(options.goal,
+               [&](std::ostream& out) { write_goal(outcome, scenario.group.network, out); });
   }
   if (!std::cout.flush()) throw Error("the output could not be written");
   return EXIT_SUCCESS;

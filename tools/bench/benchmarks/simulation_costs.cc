@@ -15,7 +15,7 @@ using Clock = std::chrono::steady_clock;
 struct Train {
   std::size_t messages = 1, bytes = 8;  ///< of each
   Samples asked_us = {};                ///< until all have arrived, since the receiver asked
-  Samples posting_us = {};              ///< of the sender, for a message
+  Samples left_us = {};                 ///< of the sender, until they have left its memory
 
   /// Both ranks call it.
   void run(RawSubject& raw, int peer, std::vector<std::byte>& memory);
@@ -27,19 +27,21 @@ void Train::run(RawSubject& raw, int peer, std::vector<std::byte>& memory) {
   };
   const bool is_sender = raw.topology().rank == 0;
   std::byte word{};
-  std::vector<std::unique_ptr<Operation>> all;
-  if (is_sender) raw.finish(*raw.host().recv({&word, 1, DataType::U8, peer}), "a message");
+  const auto asked = Clock::now();
+  const std::unique_ptr<Operation> request = is_sender
+                                                 ? raw.host().recv({&word, 1, DataType::U8, peer})
+                                                 : raw.host().send({&word, 1, DataType::U8, peer});
+  if (is_sender) raw.finish(*request, "a message");
   const auto begin = Clock::now();
+  std::vector<std::unique_ptr<Operation>> all;
   for (std::size_t i = 0; i < messages; ++i) {
     std::byte* const at = memory.data() + i * bytes;
     all.push_back(is_sender ? raw.host().send({at, bytes, DataType::U8, peer})
                             : raw.host().recv({at, bytes, DataType::U8, peer}));
   }
-  posting_us.push_back(is_sender ? us_since(begin) / static_cast<double>(messages) : 0);
-  const auto asked = Clock::now();
-  if (!is_sender) raw.finish(*raw.host().send({&word, 1, DataType::U8, peer}), "a message");
+  if (!is_sender) raw.finish(*request, "a message");
   for (const auto& one : all) raw.finish(*one, "a message");
-  asked_us.push_back(is_sender ? 0 : us_since(asked));
+  (is_sender ? left_us : asked_us).push_back(us_since(is_sender ? begin : asked));
 }
 
 /// Returns the rank whose link from rank 0 is measured: one of another host, if there is any.
@@ -52,7 +54,7 @@ int far_rank(const Topology& topology) {
 
 /// Fits the network to trains of messages. n of m bytes take (n - 1) g + n m G + 2 (L + 2 o) from
 /// when the receiver asks by a message of its own, as g counts where G does not, and the other way
-/// round; posting one takes o + m O.
+/// round. One that is small leaves its memory in o + m O.
 void fit_network(Session& session, SimulationCosts& costs) {
   constexpr int kWarmup = 5, kRounds = 30;
   constexpr std::size_t kMiB = std::size_t{1} << 20;
@@ -69,9 +71,9 @@ void fit_network(Session& session, SimulationCosts& costs) {
   }
   std::vector<double> medians;
   for (const Train& train : trains) {
-    const bool is_end = rank == 0 || rank == far;
-    medians.push_back(is_end ? median(train.asked_us) / 1e6 : 0);
-    medians.push_back(is_end ? median(train.posting_us) / 1e6 : 0);
+    for (const Samples& samples : {train.asked_us, train.left_us}) {
+      medians.push_back(samples.empty() ? 0 : median(samples) / 1e6);
+    }
   }
   session.peers().maximum(medians);
   std::vector<MeasuredCost> asked, posting;
@@ -79,7 +81,8 @@ void fit_network(Session& session, SimulationCosts& costs) {
     const auto messages = static_cast<double>(trains[i].messages);
     const auto bytes = static_cast<double>(trains[i].bytes);
     asked.push_back({{messages - 1, messages * bytes, 2}, medians[2 * i]});
-    if (trains[i].bytes <= 4096) posting.push_back({{1, bytes, 0}, medians[2 * i + 1]});
+    const bool leaves_at_once = trains[i].messages == 1 && trains[i].bytes <= 4096;
+    if (leaves_at_once) posting.push_back({{1, bytes, 0}, medians[2 * i + 1]});
   }
   const LinkCosts link = fit_link_costs(asked), processor = fit_link_costs(posting);
   costs.fit("network.overhead", processor.alpha);
@@ -129,21 +132,24 @@ SimulationCosts CostModel::fit_simulation(const Json& rows, bool has_links) cons
   SimulationCosts costs;
   const BenchOptions& options = session_.options();
   const Topology& topology = session_.topology();
-  const double bytes = rows.back().at("bytes").get<double>();
+  const bool is_one_host = topology.local_size == topology.size;
   const double seconds = rows.back().at("p50_us").get<double>() / 1e6;
-  const auto local = static_cast<double>(topology.local_size);
+  const double bytes = rows.back().at("bytes").get<double>();
+  constexpr double kLarge = 1 << 20;  // below, messages cost more than their bytes
   if (has_links && options.raw) {
     fit_network(session_, costs);
     const CostTerms& terms = rows_.back().terms;
     const LinkCosts link{costs.network.latency + 2 * costs.network.overhead,
                          costs.network.gap_per_byte, 0};
     const double reducing = seconds - link.seconds(terms);
-    if (reducing > 0) costs.fit("host.bytes_reduced", reducing / terms.reduced);
-  } else if (topology.local_size == topology.size) {
+    if (bytes >= kLarge && reducing > 0) {
+      costs.fit("host.bytes_reduced", reducing / terms.reduced);
+    }
+  } else if (!has_links && is_one_host && bytes >= kLarge) {
     // A rank writes what others reduce, reduces its part of all ranks' data, and reads the result.
-    costs.fit("host.bytes_shared", seconds / bytes / (3 - 1 / local));
-    if (!options.raw) fit_control_plane(session_, costs);
+    costs.fit("host.bytes_shared", seconds / bytes / (3 - 1.0 / topology.local_size));
   }
+  if (!options.raw && is_one_host) fit_control_plane(session_, costs);
   return costs;
 }
 
