@@ -95,9 +95,7 @@ Sent sent_in_simulation(const Call& call) {
   std::vector<std::unique_ptr<Operation>> operations;
   const Segment all = {nullptr, nullptr, call.count};
   BackendContext context;
-  context.ranks.resize(call.host_of.size());
-  std::iota(context.ranks.begin(), context.ranks.end(), 0);
-  for (const int rank : context.ranks) {
+  for (int rank = 0; rank < std::ssize(call.host_of); ++rank) {
     context.topology = &topologies.emplace_back(make_topology(rank, call.host_of));
     backends.push_back(factory.create(context));
     operations.push_back(backends.back()->allreduce(call.call(all)));

@@ -84,14 +84,6 @@ Steps bruck_allgather(PeerMessages& messages, std::byte* output, Parts parts);
 Steps pairwise_allgather(PeerMessages& messages, std::byte* output, Parts parts);
 /// @}
 
-/// As these, by the algorithm that is named: one of algorithms_of() the collective.
-/// @{
-Steps reducescatter_by(PeerMessages& messages, const std::byte* input, std::byte* output,
-                       const Parts& parts, const Reduction& reduction, Algorithm algorithm);
-Steps allgather_by(PeerMessages& messages, std::byte* output, const Parts& parts,
-                   Algorithm algorithm);
-/// @}
-
 /// A broadcast of `bytes` at `data`, from the root's.
 /// @{
 
@@ -106,6 +98,16 @@ Steps scatter_allgather_broadcast(PeerMessages& messages, std::byte* data, std::
 /// over each, however many ranks there are [Awan].
 Steps chain_broadcast(PeerMessages& messages, std::byte* data, std::size_t bytes, std::size_t root,
                       std::size_t chunk);
+/// @}
+
+/// Collectives by the algorithm that is named, one of algorithms_of() them.
+/// @{
+Steps reducescatter_by(PeerMessages& messages, const std::byte* input, std::byte* output,
+                       const Parts& parts, const Reduction& reduction, Algorithm algorithm);
+Steps allgather_by(PeerMessages& messages, std::byte* output, const Parts& parts,
+                   Algorithm algorithm);
+Steps broadcast_by(PeerMessages& messages, std::byte* data, std::size_t bytes, std::size_t root,
+                   Algorithm algorithm);
 /// @}
 
 /// An alltoall: `sent` and `received` (in bytes, one part a rank) of `input` and `output`.

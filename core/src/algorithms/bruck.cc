@@ -44,7 +44,7 @@ Steps bruck_alltoall(PeerMessages& messages, const std::byte* input, std::byte* 
     const std::size_t to = (rank + i) % n;
     std::byte* const block = blocks + i * largest;
     messages.copy(block, input + sent.offset(to), sent.count(to));
-    if (messages.moves_data()) std::fill(block + sent.count(to), block + largest, std::byte{0});
+    std::fill(block + sent.count(to), block + largest, std::byte{0});
   }
   const std::size_t most = (n + 1) / 2 * largest;
   std::byte* const outgoing = messages.scratch(most);

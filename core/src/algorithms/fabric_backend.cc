@@ -17,6 +17,19 @@
 
 namespace ronde {
 
+Steps broadcast_by(PeerMessages& messages, std::byte* data, std::size_t bytes, std::size_t root,
+                   Algorithm algorithm) {
+  switch (algorithm) {
+    case Algorithm::VanDeGeijn:
+      return scatter_allgather_broadcast(messages, data, bytes, root);
+    case Algorithm::Chain:
+      return chain_broadcast(messages, data, bytes, root,
+                             AlgorithmTable::chain_chunk(messages.size(), bytes));
+    default:
+      return binomial_broadcast(messages, data, bytes, root);
+  }
+}
+
 Steps reducescatter_by(PeerMessages& messages, const std::byte* input, std::byte* output,
                        const Parts& parts, const Reduction& reduction, Algorithm algorithm) {
   switch (algorithm) {
@@ -64,19 +77,6 @@ Steps run_allreduce(PeerMessages& messages, std::byte* data, std::size_t count,
       return pairwise_allreduce(messages, data, count, reduction);
     default:
       return ring_allreduce(messages, data, count, reduction);
-  }
-}
-
-Steps run_broadcast(PeerMessages& messages, std::byte* data, std::size_t bytes, std::size_t root,
-                    Algorithm algorithm) {
-  switch (algorithm) {
-    case Algorithm::VanDeGeijn:
-      return scatter_allgather_broadcast(messages, data, bytes, root);
-    case Algorithm::Chain:
-      return chain_broadcast(messages, data, bytes, root,
-                             AlgorithmTable::chain_chunk(messages.size(), bytes));
-    default:
-      return binomial_broadcast(messages, data, bytes, root);
   }
 }
 
@@ -178,7 +178,7 @@ class FabricBackend final : public Backend {
     const auto* const input = static_cast<const std::byte*>(segment.input);
     return start(bytes, next_stream(), [&](PeerMessages& messages) {
       if (messages.rank() == root) messages.copy(data, input, bytes);
-      return run_broadcast(messages, data, bytes, root, choose(Collective::Broadcast, bytes));
+      return broadcast_by(messages, data, bytes, root, choose(Collective::Broadcast, bytes));
     });
   }
 
@@ -358,14 +358,8 @@ std::unique_ptr<Backend> make_fabric_backend(std::shared_ptr<Fabric> fabric,
   channel.peers = context.ranks;
   channel.rank = static_cast<std::size_t>(context.topology->rank);
   channel.number = context.set;
-  return make_fabric_backend(std::move(channel), options, context.topology->hosts() > 1,
-                             owns_fabric);
-}
-
-std::unique_ptr<Backend> make_fabric_backend(FabricChannel channel,
-                                             const FabricBackendOptions& options,
-                                             bool between_hosts, bool owns_fabric) {
-  return std::make_unique<FabricBackend>(std::move(channel), options, between_hosts, owns_fabric);
+  return std::make_unique<FabricBackend>(std::move(channel), options, context.topology->hosts() > 1,
+                                         owns_fabric);
 }
 
 BackendFactory fabric_backend_factory(std::shared_ptr<SharedFabric> fabric,

@@ -13,7 +13,6 @@
 #include "core/src/base/steps.h"
 #include "ronde/kernels.h"
 #include "ronde/plugin/fabric.h"
-#include "ronde/plugin/fabric_backend.h"
 
 namespace ronde {
 
@@ -117,10 +116,5 @@ class PeerMessages {
   const std::shared_ptr<Scratch> scratch_;
   const std::unique_ptr<MessageBatch> batch_;
 };
-
-/// As make_fabric_backend() of fabric_backend.h, over a channel.
-std::unique_ptr<Backend> make_fabric_backend(FabricChannel channel,
-                                             const FabricBackendOptions& options,
-                                             bool between_hosts, bool owns_fabric);
 
 }  // namespace ronde

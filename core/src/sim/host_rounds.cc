@@ -6,22 +6,6 @@
 
 namespace ronde {
 
-SimulatedOperation::SimulatedOperation(SimulatedWorld& world, int rank,
-                                       std::shared_ptr<std::size_t> unpolled)
-    : world_(world), rank_(rank), unpolled_(std::move(unpolled)) {}
-
-bool SimulatedOperation::poll() {
-  if (has_ended_ && !std::exchange(was_polled_, true)) --*unpolled_;
-  return has_ended_;
-}
-
-void SimulatedOperation::end() {
-  has_ended_ = true;
-  ++*unpolled_;
-  world_.network.at(world_.network.time(rank_), rank_,
-                    [wake = &world_.wake, rank = rank_] { (*wake)(rank); });
-}
-
 class RankRounds::Round final : public Progressing {
  public:
   Round(RankRounds& rank, RoundsOperation& operation, Steps steps)
@@ -29,7 +13,7 @@ class RankRounds::Round final : public Progressing {
 
   void advance() override {
     if (has_ended_) return;
-    const MessageExchange::Owner owner(rank_.world_.exchange, *this);
+    rank_.exchange_.set_owner(*this);
     has_ended_ = steps_.poll();
     if (has_ended_) rank_.advance_now();
   }
@@ -43,37 +27,36 @@ class RankRounds::Round final : public Progressing {
   bool has_ended_ = false;
 };
 
-RoundsOperation::RoundsOperation(RankRounds& rank, std::shared_ptr<std::size_t> unpolled,
-                                 std::uint64_t rounds, WorkOf work_of)
-    : SimulatedOperation(rank.world_, rank.rank_, std::move(unpolled)),
-      rank_(rank),
-      work_of_(std::move(work_of)),
-      first_(rank.reserved_),
-      end_(first_ + rounds) {
+RoundsOperation::RoundsOperation(RankRounds& rank, std::uint64_t rounds, WorkOf work_of)
+    : rank_(rank), work_of_(std::move(work_of)), first_(rank.reserved_), end_(first_ + rounds) {
   rank.reserved_ = end_;
-  if (rounds == 0) {
-    end();
-  } else {
-    rank.starting_.push_back(this);
-    rank.advance();
-  }
+  rank.starting_.push_back(this);
+  rank.advance();
 }
 
 RoundsOperation::~RoundsOperation() {
-  rank_.forget(*this);
+  poll();
+  std::erase(rank_.starting_, this);
+  std::erase_if(rank_.rounds_, [&](const auto& round) { return &round->operation() == this; });
 }
 
-RankRounds::RankRounds(SimulatedWorld& world, int rank, HostRounds& host)
-    : world_(world), rank_(rank), host_(host) {
+bool RoundsOperation::poll() {
+  if (has_ended_ && !std::exchange(was_polled_, true)) --rank_.unpolled_;
+  return has_ended_;
+}
+
+RankRounds::RankRounds(EventQueue& events, SimulatedNetwork& network, MessageExchange& exchange,
+                       HostRounds& host, int rank, EventQueue::Action wake)
+    : events_(events),
+      network_(network),
+      exchange_(exchange),
+      host_(host),
+      rank_(rank),
+      wake_(std::move(wake)) {
   host.members.push_back(this);
 }
 
 RankRounds::~RankRounds() = default;
-
-void RankRounds::forget(RoundsOperation& operation) {
-  std::erase(starting_, &operation);
-  std::erase_if(rounds_, [&](const auto& round) { return &round->operation() == &operation; });
-}
 
 /// Advances the rounds in progress, the oldest first, and begins new ones.
 void RankRounds::advance() {
@@ -81,7 +64,10 @@ void RankRounds::advance() {
   while (!rounds_.empty() && rounds_.front()->has_ended()) {
     RoundsOperation& operation = rounds_.front()->operation();
     rounds_.pop_front();
-    if (operation.first_ + ++operation.ended_ == operation.end_) operation.end();
+    if (operation.first_ + ++operation.rounds_ended_ < operation.end_) continue;
+    operation.has_ended_ = true;
+    ++unpolled_;
+    network_.at(network_.time(rank_), rank_, wake_);
   }
   while (!starting_.empty() && host_.of(begun_).round == begun_ && begun_ == staged_ &&
          may_begin()) {
@@ -96,8 +82,8 @@ void RankRounds::advance() {
 
 /// Returns whether the processor is free. Else advance() is called when it is.
 bool RankRounds::may_begin() {
-  const TimePoint free = world_.network.time(rank_);
-  if (free <= world_.events.now()) return true;
+  const TimePoint free = network_.time(rank_);
+  if (free <= events_.now()) return true;
   advance_at(free);
   return false;
 }
@@ -105,36 +91,36 @@ bool RankRounds::may_begin() {
 void RankRounds::advance_at(TimePoint time) {
   if (time == next_advance_) return;
   next_advance_ = time;
-  world_.network.at(time, rank_, [this] { advance(); });
+  network_.at(time, rank_, [this] { advance(); });
 }
 
 void RankRounds::advance_now() {
-  world_.network.at(world_.events.now(), rank_, [this] { advance(); });
+  network_.at(events_.now(), rank_, [this] { advance(); });
 }
 
 /// Keeps the processor busy with bytes in the memory of the host.
 Steps RankRounds::work(std::size_t bytes) {
   if (bytes == 0) co_return;
   co_await until([this] { return may_begin(); });
-  const double seconds = static_cast<double>(bytes) * world_.options.host.bytes_shared;
-  world_.network.charge(rank_, from_s(seconds));
-  const TimePoint end = world_.network.time(rank_);
+  network_.charge(rank_, from_s(static_cast<double>(bytes) * host_.seconds_per_byte));
+  const TimePoint end = network_.time(rank_);
   advance_at(end);
-  co_await until([this, end] { return world_.events.now() >= end; });
+  co_await until([this, end] { return events_.now() >= end; });
 }
 
-Steps RankRounds::run(std::uint64_t number, RoundWork bytes) {
+Steps RankRounds::run(std::uint64_t number, RoundWork round) {
   using Slot = HostRounds::Slot;
   const Slot& slot = host_.of(number);
-  co_await work(bytes.staged);
+  const std::size_t awaited = round.waits ? host_.ranks : 0;
+  co_await work(round.staged);
   ++staged_;
   publish(number, &Slot::staged);
-  co_await until([&] { return slot.staged == host_.ranks; });
-  co_await work(bytes.reduced);
-  if (bytes.exchange) co_await bytes.exchange();
+  co_await until([&] { return slot.staged >= awaited; });
+  co_await work(round.reduced);
+  if (round.exchange) co_await round.exchange();
   publish(number, &Slot::reduced);
-  co_await until([&] { return slot.reduced == host_.ranks && consumed_ == number; });
-  co_await work(bytes.consumed);
+  co_await until([&] { return slot.reduced >= awaited && consumed_ == number; });
+  co_await work(round.consumed);
   ++consumed_;
   publish(number, &Slot::consumed);
 }

@@ -16,37 +16,6 @@
 
 namespace ronde {
 
-/// What the operations of a simulation have in common.
-struct SimulatedWorld {
-  EventQueue& events;
-  SimulatedNetwork& network;
-  const SimulationOptions& options;
-  const std::function<void(int rank)> wake;  ///< an operation of the rank has ended
-  MessageExchange exchange{network, options};
-};
-
-/// An operation that advances in events, and wakes its rank when it has ended.
-class SimulatedOperation : public Operation {
- public:
-  /// `unpolled`: the number of operations of the rank that have ended, and of which poll() has not
-  /// said so.
-  SimulatedOperation(SimulatedWorld& world, int rank, std::shared_ptr<std::size_t> unpolled);
-  ~SimulatedOperation() override { poll(); }
-
-  bool poll() final;
-  std::uint64_t progress() const final { return has_ended_ ? 1 : 0; }
-
- protected:
-  void end();
-
- private:
-  SimulatedWorld& world_;
-  const int rank_;
-  const std::shared_ptr<std::size_t> unpolled_;
-  bool has_ended_ = false;
-  bool was_polled_ = false;
-};
-
 /// What a rank does in a round of an operation.
 struct RoundWork {
   // Bytes in the memory of the host.
@@ -55,6 +24,7 @@ struct RoundWork {
   std::size_t consumed = 0;  ///< read of the results, once all have reduced, and exchanged
   /// The exchange with other hosts, between the last two; empty: none.
   std::function<Steps()> exchange = {};
+  bool waits = true;  ///< for the other ranks of the host, as above
 };
 
 class RankRounds;
@@ -62,7 +32,7 @@ class RankRounds;
 /// The rounds of all operations of the ranks of a host, as in Note [Rounds of the slot buffer] of
 /// backends/shm: as many are in progress as there are slots.
 struct HostRounds {
-  /// The rank counts of a round, by its slot.
+  /// Counts the ranks that have done these steps of a round.
   struct Slot {
     std::uint64_t round;
     std::size_t staged = 0;
@@ -70,22 +40,25 @@ struct HostRounds {
     std::size_t consumed = 0;
   };
 
-  std::size_t ranks = 1;
+  std::size_t ranks = 0;
+  double seconds_per_byte = 0;  ///< of its memory
   std::vector<RankRounds*> members = {};
   std::vector<Slot> slots = {};
 
   Slot& of(std::uint64_t round) { return slots[round % slots.size()]; }
 };
 
-/// An operation in rounds.
-class RoundsOperation final : public SimulatedOperation {
+/// An operation in rounds. It advances in events.
+class RoundsOperation final : public Operation {
  public:
   /// `work_of` is called with the index of a round in the operation and its number on the host.
   using WorkOf = std::function<RoundWork(std::uint64_t index, std::uint64_t round)>;
 
-  RoundsOperation(RankRounds& rank, std::shared_ptr<std::size_t> unpolled, std::uint64_t rounds,
-                  WorkOf work_of);
+  RoundsOperation(RankRounds& rank, std::uint64_t rounds, WorkOf work_of);
   ~RoundsOperation() override;
+
+  bool poll() override;
+  std::uint64_t progress() const override { return has_ended_ ? 1 : 0; }
 
  private:
   friend class RankRounds;
@@ -93,16 +66,22 @@ class RoundsOperation final : public SimulatedOperation {
   RankRounds& rank_;
   const WorkOf work_of_;
   const std::uint64_t first_, end_;  ///< rounds of the host
-  std::uint64_t ended_ = 0;
+  std::uint64_t rounds_ended_ = 0;
+  bool has_ended_ = false;
+  bool was_polled_ = false;
 };
 
 /// A rank's part in the rounds of its host. Its processor does one thing at a time, for the oldest
 /// round that can go on.
 class RankRounds {
  public:
-  /// Both must outlive it, and it the events of the world.
-  RankRounds(SimulatedWorld& world, int rank, HostRounds& host);
+  /// All must outlive it, and it the events. `wake`: is called when an operation has ended.
+  RankRounds(EventQueue& events, SimulatedNetwork& network, MessageExchange& exchange,
+             HostRounds& host, int rank, EventQueue::Action wake);
   ~RankRounds();
+
+  /// Returns whether an operation has ended, and its poll() has not said so.
+  bool has_unpolled() const noexcept { return unpolled_ > 0; }
 
  private:
   friend class RoundsOperation;
@@ -115,17 +94,20 @@ class RankRounds {
   Steps work(std::size_t bytes);
   Steps run(std::uint64_t number, RoundWork work);
   void publish(std::uint64_t number, std::size_t HostRounds::Slot::*count);
-  void forget(RoundsOperation& operation);
 
-  SimulatedWorld& world_;
-  const int rank_;
+  EventQueue& events_;
+  SimulatedNetwork& network_;
+  MessageExchange& exchange_;
   HostRounds& host_;
+  const int rank_;
+  const EventQueue::Action wake_;
   std::deque<RoundsOperation*> starting_;  ///< with rounds that have not begun
   std::deque<std::unique_ptr<Round>> rounds_;
   std::uint64_t reserved_ = 0;  ///< rounds of operations
   std::uint64_t begun_ = 0;
   std::uint64_t staged_ = 0;
   std::uint64_t consumed_ = 0;
+  std::size_t unpolled_ = 0;
   TimePoint next_advance_{};
 };
 

@@ -14,20 +14,20 @@
 #include "core/src/algorithms/algorithms.h"
 #include "core/src/algorithms/peer_messages.h"
 #include "core/src/algorithms/shards.h"
-#include "core/src/base/counter.h"
 #include "core/src/sim/host_rounds.h"
 #include "ronde/algorithms.h"
+#include "ronde/error.h"
 #include "ronde/plugin/segment_cursor.h"
 
 namespace ronde {
 namespace {
 
-/// Slots of PackingBackend over a fabric, and the bytes of a rank in a chunk.
+/// Chunks of PackingBackend that are in progress over a fabric.
 constexpr std::size_t kPackedSlots = 3;
-constexpr std::size_t kPackedShare = std::size_t{512} << 10;
 
-/// Of the messages between the owners of a shard; the others have the number of the process set.
-constexpr std::uint32_t kShardChannels = 1U << 31;
+/// MessageTag::channel of broadcasts, and between the owners of a shard.
+constexpr std::uint32_t kAllRanks = 0;
+constexpr std::uint32_t kOwners = 1;
 
 /// The address of data that is never accessed.
 std::byte* nowhere() {
@@ -35,11 +35,23 @@ std::byte* nowhere() {
   return &never_accessed;
 }
 
-/// The ranks of all process sets.
+/// Returns the bytes of a chunk of PackingBackend.
+std::size_t packed_bytes(std::uint64_t fusion_bytes, std::size_t ranks) {
+  constexpr std::size_t kShare = std::size_t{512} << 10;
+  constexpr std::uint64_t kWithoutFusion = std::uint64_t{64} << 20;
+  const auto all = static_cast<std::size_t>(fusion_bytes > 0 ? fusion_bytes : kWithoutFusion);
+  const std::size_t slot = std::max(rounded_up(all / kPackedSlots, 64), 8 * (ranks + 1));
+  return std::min(slot, kShare * ranks);
+}
+
+/// What the ranks have in common.
 struct Group {
-  SimulatedWorld world;
-  const AlgorithmTable algorithms;
-  std::map<std::pair<std::uint32_t, int>, HostRounds> hosts = {};  ///< by set and host
+  EventQueue& events;
+  SimulatedNetwork& network;
+  const SimulationOptions& options;
+  const std::function<void(int rank)> wake;
+  MessageExchange exchange{network, options};
+  std::map<int, HostRounds> hosts = {};
   std::deque<RankRounds> ranks = {};
 };
 
@@ -70,27 +82,14 @@ Format format_of(const AllreduceCall& call, bool is_packed) {
   return format;
 }
 
-/// The algorithms of the two halves of an allreduce.
-struct Halves {
-  Algorithm scatter, gather;
-};
-
-Halves halves_of(const Division& division, const Format& format, Algorithm whole,
-                 std::uint64_t bytes) {
-  if (whole == Algorithm::HalvingDoubling) {
-    return {Algorithm::Halving, Algorithm::RecursiveDoubling};
-  }
-  // PackingBackend has an allgather of its own for them.
-  const bool chooses = division.is_packed && format.converts;
-  if (!chooses) return {whole, whole};
-  return {whole, division.algorithms.choose(Collective::Allgather, division.shards.hosts, bytes)};
+std::uint32_t stream_of(std::uint64_t round) {
+  return static_cast<std::uint32_t>(round % Fabric::kStreams);
 }
 
 /// Reduces the shard of a round between hosts, as HierarchicalAllreduce::exchange() does.
 Steps exchange_shard(std::shared_ptr<const Division> division, Shards::Round round, Format format) {
   const Shards& shards = division->shards;
-  PeerMessages messages(division->owners,
-                        static_cast<std::uint32_t>(round.number % Fabric::kStreams));
+  PeerMessages messages(division->owners, stream_of(round.number));
   const std::size_t count = shards.shard(*shards.own, round, format.width).count();
   const std::vector<std::size_t> counts =
       division->is_packed ? even_counts(count, shards.hosts) : shards.parts(round, format.width);
@@ -107,9 +106,13 @@ Steps exchange_shard(std::shared_ptr<const Division> division, Shards::Round rou
   } else if (halves && !std::has_single_bit(shards.hosts)) {
     co_await halving_doubling_allreduce(messages, nowhere(), count, reduction);
   } else {
-    const Halves by = halves_of(*division, format, algorithm, results.total());
-    co_await reducescatter_by(messages, nowhere(), nowhere(), sums, reduction, by.scatter);
-    co_await allgather_by(messages, nowhere(), results, by.gather);
+    Algorithm gather = halves ? Algorithm::RecursiveDoubling : algorithm;
+    if (division->is_packed && format.converts) {  // PackingBackend calls an allgather
+      gather = division->algorithms.choose(Collective::Allgather, shards.hosts, results.total());
+    }
+    co_await reducescatter_by(messages, nowhere(), nowhere(), sums, reduction,
+                              halves ? Algorithm::Halving : algorithm);
+    co_await allgather_by(messages, nowhere(), results, gather);
   }
 }
 
@@ -129,143 +132,97 @@ RoundWork allreduce_work(const std::shared_ptr<const Division>& division, const 
   return work;
 }
 
-/// Returns a call for which no memory is accessed.
-template <typename Call>
-Call at_nowhere(Call call) {
-  call.input = nowhere();
-  call.output = nowhere();
-  return call;
+Steps exchange_broadcast(std::shared_ptr<const FabricChannel> channel, std::uint64_t round,
+                         std::size_t bytes, std::size_t root, Algorithm algorithm) {
+  PeerMessages messages(std::move(channel), stream_of(round));
+  co_await broadcast_by(messages, nowhere(), bytes, root, algorithm);
 }
-
-/// An operation of FabricBackend.
-class FlatOperation final : public SimulatedOperation, public Progressing {
- public:
-  template <typename Start>
-  FlatOperation(SimulatedWorld& world, int rank, std::shared_ptr<std::size_t> unpolled, Start start)
-      : SimulatedOperation(world, rank, std::move(unpolled)), exchange_(world.exchange) {
-    {
-      const MessageExchange::Owner owner(exchange_, *this);
-      operation_ = start();
-    }
-    advance();
-  }
-
-  void advance() override {
-    if (!operation_) return;
-    const MessageExchange::Owner owner(exchange_, *this);
-    if (!operation_->poll()) return;
-    operation_ = nullptr;
-    end();
-  }
-
- private:
-  MessageExchange& exchange_;
-  std::unique_ptr<Operation> operation_;
-};
 
 /// The data plane of a simulated rank. See Note [Simulated operations].
 ///
 /// Thread-safety: none.
 class SimulatedBackend final : public Backend {
  public:
-  SimulatedBackend(std::shared_ptr<Group> group, const BackendContext& context);
+  SimulatedBackend(std::shared_ptr<Group> group, const Topology& topology);
 
   std::string_view name() const noexcept override { return "simulated"; }
   Capabilities capabilities() const override;
   std::unique_ptr<Operation> allreduce(const AllreduceCall& call) override;
   std::unique_ptr<Operation> broadcast(const BroadcastCall& call) override;
-  std::unique_ptr<Operation> allgather(const AllgatherCall& call) override;
-  std::unique_ptr<Operation> alltoall(const AlltoallCall& call) override;
-  std::unique_ptr<Operation> reducescatter(const ReducescatterCall& call) override;
-  std::unique_ptr<Operation> send(const SendCall& call) override {
-    SendCall simulated = call;
-    simulated.input = nowhere();
-    return flat(simulated, &Backend::send);
-  }
-  std::unique_ptr<Operation> recv(const RecvCall& call) override {
-    RecvCall simulated = call;
-    simulated.output = nowhere();
-    return flat(simulated, &Backend::recv);
-  }
-  int prepare_sleep() override { return *unpolled_ > 0 ? -1 : 0; }
+  std::unique_ptr<Operation> allgather(const AllgatherCall& /*call*/) override { refuse(); }
+  std::unique_ptr<Operation> alltoall(const AlltoallCall& /*call*/) override { refuse(); }
+  std::unique_ptr<Operation> reducescatter(const ReducescatterCall& /*call*/) override { refuse(); }
+  std::unique_ptr<Operation> send(const SendCall& /*call*/) override { refuse(); }
+  std::unique_ptr<Operation> recv(const RecvCall& /*call*/) override { refuse(); }
+  int prepare_sleep() override { return rounds_->has_unpolled() ? -1 : 0; }
   void abort() noexcept override {}
   void close() override {}
-  StatsGroup stats() const override;
+  StatsGroup stats() const override { return {"simulated", {}}; }
 
  private:
-  FabricChannel channel(std::uint32_t number, std::vector<int> peers, std::size_t rank) const;
-  std::unique_ptr<Operation> in_rounds(std::uint64_t rounds, RoundsOperation::WorkOf work_of);
-  template <typename Call>
-  std::unique_ptr<Operation> flat(const Call& call,
-                                  std::unique_ptr<Operation> (Backend::*start)(const Call&));
-  std::unique_ptr<Operation> through_memory(const RoundWork& work) {
-    return in_rounds(1, [work](auto, auto) { return work; });
+  [[noreturn]] static void refuse() {
+    throw UsageError("a simulation has allreduces and broadcasts alone");
+  }
+  std::shared_ptr<const FabricChannel> channel(std::uint32_t number, std::vector<int> peers,
+                                               std::size_t rank) const;
+  std::unique_ptr<Operation> in_rounds(std::uint64_t rounds, RoundsOperation::WorkOf work_of) {
+    return std::make_unique<RoundsOperation>(*rounds_, rounds, std::move(work_of));
   }
   bool is_on_one_host() const noexcept { return topology_.hosts() == 1; }
-  std::size_t own() const noexcept { return static_cast<std::size_t>(topology_.rank); }
 
   const std::shared_ptr<Group> group_;
-  const Topology& topology_;  ///< of the process set
-  const std::uint32_t set_;
-  const std::vector<int> ranks_;  ///< of the process set; empty: all ranks
-  const int rank_;                ///< in the group
+  const Topology& topology_;
   const std::shared_ptr<Fabric> fabric_;
   std::shared_ptr<const Division> division_;
   RankRounds* rounds_ = nullptr;
-  std::unique_ptr<Backend> flat_;  ///< made when it is first needed
-  const std::shared_ptr<std::size_t> unpolled_ = std::make_shared<std::size_t>(0);
-  Counter operations_, rounds_begun_;
+  std::shared_ptr<const FabricChannel> all_ranks_;  ///< made for the first broadcast
 };
 
-SimulatedBackend::SimulatedBackend(std::shared_ptr<Group> group, const BackendContext& context)
+SimulatedBackend::SimulatedBackend(std::shared_ptr<Group> group, const Topology& topology)
     : group_(std::move(group)),
-      topology_(*context.topology),
-      set_(context.set),
-      ranks_(context.set == 0 ? std::vector<int>() : context.ranks),
-      rank_(context.ranks[own()]),
-      fabric_(group_->world.exchange.make_fabric(rank_)) {
-  const Config& config = group_->world.options.config;
+      topology_(topology),
+      fabric_(group_->exchange.make_fabric(topology.rank)) {
+  const Config& config = group_->options.config;
   Division division;
   division.local_ranks = static_cast<std::size_t>(topology_.local_size);
-  division.is_packed = topology_.hosts() > 1 && topology_.hosts() == topology_.size;
+  division.is_packed = !is_on_one_host() && topology_.hosts() == topology_.size;
   const bool is_hierarchical = !is_on_one_host() && !division.is_packed;
   division.shards = shards_of(topology_, is_hierarchical ? kLeastMessage : 0);
   division.exact = config.exact;
-  division.algorithms = group_->algorithms;
+  division.algorithms = algorithm_table(config);
   division.round_bytes = division.is_packed
-                             ? std::min<std::size_t>(config.fusion_bytes / kPackedSlots,
-                                                     kPackedShare * division.shards.hosts)
+                             ? packed_bytes(config.fusion_bytes, division.shards.hosts)
                              : round_bytes(division.shards);
   if (division.shards.own && !is_on_one_host()) {
-    std::vector<int> owners = division.shards.owners;
-    if (!ranks_.empty()) {
-      for (int& owner : owners) owner = ranks_[static_cast<std::size_t>(owner)];
-    }
-    division.owners = std::make_shared<const FabricChannel>(
-        channel(kShardChannels | set_, std::move(owners), division.shards.own_host));
+    division.owners = channel(kOwners, division.shards.owners, division.shards.own_host);
   }
-  HostRounds& host = group_->hosts[{set_, topology_.host_of[own()]}];
+  HostRounds& host =
+      group_->hosts[group_->options.host_of[static_cast<std::size_t>(topology.rank)]];
   host.ranks = division.local_ranks;
+  host.seconds_per_byte = group_->options.host.bytes_shared;
   if (host.slots.empty()) {
     const std::size_t slots = division.is_packed ? kPackedSlots : kRoundSlots;
     for (std::uint64_t round = 0; round < slots; ++round) host.slots.push_back({.round = round});
   }
-  rounds_ = &group_->ranks.emplace_back(group_->world, rank_, host);
+  rounds_ = &group_->ranks.emplace_back(
+      group_->events, group_->network, group_->exchange, host, topology.rank,
+      [&wake = group_->wake, rank = topology.rank] { wake(rank); });
   division_ = std::make_shared<const Division>(std::move(division));
 }
 
-FabricChannel SimulatedBackend::channel(std::uint32_t number, std::vector<int> peers,
-                                        std::size_t rank) const {
+std::shared_ptr<const FabricChannel> SimulatedBackend::channel(std::uint32_t number,
+                                                               std::vector<int> peers,
+                                                               std::size_t rank) const {
   FabricChannel channel;
   channel.fabric = fabric_;
   channel.peers = std::move(peers);
   channel.rank = rank;
   channel.number = number;
-  channel.simulate_reduction = [&world = group_->world, own = rank_](std::size_t bytes) {
-    world.network.charge(own,
-                         from_s(static_cast<double>(bytes) * world.options.host.bytes_reduced));
+  channel.simulate_reduction = [&group = *group_, own = topology_.rank](std::size_t bytes) {
+    const double seconds = static_cast<double>(bytes) * group.options.host.bytes_reduced;
+    group.network.charge(own, from_s(seconds));
   };
-  return channel;
+  return std::make_shared<const FabricChannel>(std::move(channel));
 }
 
 Capabilities SimulatedBackend::capabilities() const {
@@ -277,17 +234,9 @@ Capabilities SimulatedBackend::capabilities() const {
   capabilities.widen_halves = division_->is_packed;
   capabilities.waiting = Waiting::Descriptor;
   // As in the real backends.
-  capabilities.operations_in_flight = is_on_one_host()       ? 1
-                                      : division_->is_packed ? kPackedSlots
-                                                             : 2;
+  const std::size_t between_hosts = division_->is_packed ? kPackedSlots : 2;
+  capabilities.operations_in_flight = is_on_one_host() ? 1 : between_hosts;
   return capabilities;
-}
-
-std::unique_ptr<Operation> SimulatedBackend::in_rounds(std::uint64_t rounds,
-                                                       RoundsOperation::WorkOf work_of) {
-  operations_.add();
-  rounds_begun_.add(rounds);
-  return std::make_unique<RoundsOperation>(*rounds_, unpolled_, rounds, std::move(work_of));
 }
 
 std::unique_ptr<Operation> SimulatedBackend::allreduce(const AllreduceCall& call) {
@@ -297,67 +246,34 @@ std::unique_ptr<Operation> SimulatedBackend::allreduce(const AllreduceCall& call
   const std::size_t each = division_->is_packed
                                ? division_->round_bytes / format.width
                                : chunk_elements(total, format.width, division_->round_bytes);
-  const std::size_t rounds = total == 0 ? 0 : (total + each - 1) / each;
+  const std::size_t rounds = total == 0 ? 1 : (total + each - 1) / each;
   return in_rounds(rounds, [=, division = division_](std::uint64_t index, std::uint64_t number) {
     const auto begin = static_cast<std::size_t>(index) * each;
     return allreduce_work(division, format, {number, std::min(each, total - begin)});
   });
 }
 
-template <typename Call>
-std::unique_ptr<Operation> SimulatedBackend::flat(
-    const Call& call, std::unique_ptr<Operation> (Backend::*start)(const Call&)) {
-  if (!flat_) {
-    std::vector<int> peers = ranks_;
-    if (peers.empty()) {
-      peers.resize(static_cast<std::size_t>(topology_.size));
-      std::iota(peers.begin(), peers.end(), 0);
-    }
-    flat_ = make_fabric_backend(channel(set_, std::move(peers), own()),
-                                {.algorithms = group_->algorithms, .exact = division_->exact},
-                                !is_on_one_host(), false);
-  }
-  operations_.add();
-  return std::make_unique<FlatOperation>(group_->world, rank_, unpolled_,
-                                         [&] { return (*flat_.*start)(call); });
-}
-
 std::unique_ptr<Operation> SimulatedBackend::broadcast(const BroadcastCall& call) {
-  const Segment all = {nowhere(), nowhere(), total_elements(call.segments)};
-  const std::size_t bytes = all.count * size_of(call.dtype);
+  const std::size_t bytes = total_elements(call.segments) * size_of(call.dtype);
+  RoundWork work;
   if (is_on_one_host()) {
-    const bool is_root = topology_.rank == call.root;
-    return through_memory({.staged = is_root ? bytes : 0, .consumed = is_root ? 0 : bytes});
+    (topology_.rank == call.root ? work.staged : work.consumed) = bytes;
+    return in_rounds(1, [work](auto, auto) { return work; });
   }
-  return flat({.segments = {&all, 1}, .dtype = call.dtype, .root = call.root}, &Backend::broadcast);
-}
-
-std::unique_ptr<Operation> SimulatedBackend::allgather(const AllgatherCall& call) {
-  const Parts parts(call.counts, size_of(call.dtype));
-  if (is_on_one_host()) {
-    return through_memory({.staged = parts.count(own()), .consumed = parts.total()});
+  const auto ranks = static_cast<std::size_t>(topology_.size);
+  if (!all_ranks_) {
+    std::vector<int> peers(ranks);
+    std::iota(peers.begin(), peers.end(), 0);
+    all_ranks_ = channel(kAllRanks, std::move(peers), static_cast<std::size_t>(topology_.rank));
   }
-  return flat(at_nowhere(call), &Backend::allgather);
-}
-
-std::unique_ptr<Operation> SimulatedBackend::alltoall(const AlltoallCall& call) {
-  if (is_on_one_host()) {
-    return through_memory({.staged = Parts(call.send_counts, size_of(call.dtype)).total(),
-                           .consumed = Parts(call.receive_counts, size_of(call.dtype)).total()});
-  }
-  return flat(at_nowhere(call), &Backend::alltoall);
-}
-
-std::unique_ptr<Operation> SimulatedBackend::reducescatter(const ReducescatterCall& call) {
-  const Parts parts(call.counts, size_of(call.dtype));
-  if (is_on_one_host()) {
-    return through_memory({.staged = parts.total(), .reduced = parts.size() * parts.count(own())});
-  }
-  return flat(at_nowhere(call), &Backend::reducescatter);
-}
-
-StatsGroup SimulatedBackend::stats() const {
-  return {"simulated", {{"operations", operations_.get()}, {"rounds", rounds_begun_.get()}}};
+  const Algorithm by = division_->algorithms.choose(Collective::Broadcast, ranks, bytes);
+  work.waits = false;
+  return in_rounds(1, [=, root = static_cast<std::size_t>(call.root), channel = all_ranks_](
+                          auto, std::uint64_t number) {
+    RoundWork of_round = work;
+    of_round.exchange = [=] { return exchange_broadcast(channel, number, bytes, root, by); };
+    return of_round;
+  });
 }
 
 }  // namespace
@@ -365,12 +281,10 @@ StatsGroup SimulatedBackend::stats() const {
 BackendFactory simulated_backend_factory(SimulatedNetwork& network, EventQueue& events,
                                          const SimulationOptions& options,
                                          std::function<void(int rank)> wake) {
-  const auto group = std::make_shared<Group>(
-      Group{{events, network, options, std::move(wake)}, algorithm_table(options.config)});
+  const auto group = std::make_shared<Group>(Group{events, network, options, std::move(wake)});
   BackendFactory factory;
-  factory.serves_sets = true;
   factory.create = [group](BackendContext& context) {
-    return std::make_unique<SimulatedBackend>(group, context);
+    return std::make_unique<SimulatedBackend>(group, *context.topology);
   };
   return factory;
 }

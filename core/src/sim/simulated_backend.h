@@ -10,15 +10,16 @@
 
 namespace ronde {
 
-/// Makes the backends of simulated ranks, all of one group. What is given must outlive them.
+/// Makes the backends of simulated ranks, all of one group. What is given, and the result, must
+/// outlive them and their events.
 /// `wake`: is called when an operation of that rank has ended.
 ///
 /// Note [Simulated operations]
-/// Data between hosts goes by the algorithms of core/src/algorithms, as in the real backends, over
-/// messages that have sizes only. An allreduce has the form of backends/hierarchical (Note [A round
-/// over several hosts]), in its rounds and shards. Where every host has one rank, its rounds are
-/// the chunks of PackingBackend, which copies them in and out. Other collectives are between all
-/// ranks, as there, but within one host they are one round through its memory.
+/// Data between hosts goes by the algorithms of core/src/algorithms, over messages that have sizes
+/// only. An allreduce has the form of backends/hierarchical (Note [A round over several hosts]), in
+/// its rounds and shards. Where every host has one rank, its rounds are the chunks of
+/// PackingBackend, which copies them in and out. A broadcast is between all ranks, as there, but
+/// within one host a round through its memory. There is nothing else.
 /// Operations advance in events of the network; poll() only tells whether they have ended.
 BackendFactory simulated_backend_factory(SimulatedNetwork& network, EventQueue& events,
                                          const SimulationOptions& options,

@@ -3,63 +3,37 @@
 
 #include <algorithm>
 #include <limits>
-#include <string>
 #include <utility>
 
 #include "core/src/base/monotonic_clock.h"
-#include "ronde/error.h"
 
 namespace ronde {
-namespace {
-
-/// Returns the first of the messages, or of the receives of them, that came from `from`.
-auto find_counterpart(auto& among, int from, MessageTag tag) {
-  return std::ranges::find_if(
-      among, [&](const auto& other) { return other.from == from && other.tag == tag; });
-}
-
-void expect_same_size(std::size_t sent, std::size_t expected, int from) {
-  if (sent == expected) return;
-  throw Error("simulated rank " + std::to_string(from) + " sent " + std::to_string(sent) +
-              " bytes to one that expects " + std::to_string(expected));
-}
-
-}  // namespace
 
 class MessageExchange::Batch final : public MessageBatch {
  public:
   Batch(MessageExchange& exchange, int rank)
-      : exchange_(exchange), rank_(rank), owner_(exchange.owner_) {}
+      : exchange_(exchange), rank_(rank), index_(exchange.batches_.add({exchange.owner_})) {}
   ~Batch() override {
-    if (in_progress_ > 0) exchange_.forget(*this);
+    progress().owner = nullptr;
+    if (poll()) exchange_.batches_.take(index_);
   }
 
-  int rank() const noexcept { return rank_; }
-  bool poll() override { return in_progress_ == 0; }
-  std::uint64_t ended() const noexcept override { return ended_; }
-
-  void end_one() {
-    ++ended_;
-    if (--in_progress_ == 0) owner_->advance();
-  }
+  bool poll() override { return progress().in_progress == 0; }
+  std::uint64_t ended() const noexcept override { return progress().ended; }
 
  private:
   void post_send(int peer, MessageTag tag, const void* /*from*/, std::size_t bytes) override {
-    ++in_progress_;
-    exchange_.send(rank_, peer, tag, bytes, *this);
+    ++progress().in_progress;
+    exchange_.send({rank_, peer, tag, bytes}, index_);
   }
-  void post_receive(int peer, MessageTag tag, void* /*to*/, std::size_t bytes) override {
-    ++in_progress_;
-    if (!exchange_.receive(rank_, {peer, tag, bytes, this})) return;
-    --in_progress_;
-    ++ended_;
+  void post_receive(int peer, MessageTag tag, void* /*to*/, std::size_t /*bytes*/) override {
+    exchange_.receive(rank_, {peer, tag, index_});
   }
+  Progress& progress() const noexcept { return exchange_.batches_[index_]; }
 
   MessageExchange& exchange_;
   const int rank_;
-  Progressing* const owner_;
-  std::size_t in_progress_ = 0;
-  std::uint64_t ended_ = 0;
+  const Pool<Progress>::Index index_;
 };
 
 /// A rank's end of the exchange.
@@ -84,18 +58,18 @@ class MessageExchange::End final : public Fabric {
 };
 
 MessageExchange::MessageExchange(SimulatedNetwork& network, const SimulationOptions& options)
-    : network_(network), options_(options), unmatched_(options.host_of.size()) {}
+    : network_(network), options_(options), ranks_(options.host_of.size()) {}
 
 std::unique_ptr<Fabric> MessageExchange::make_fabric(int rank) {
   return std::make_unique<End>(*this, rank);
 }
 
-void MessageExchange::send(int from, int to, MessageTag tag, std::size_t bytes, Batch& batch) {
-  const Index index = sent_.add({from, to, tag, bytes, &batch});
-  charge(from, sent_[index]);
+void MessageExchange::send(const Sent& message, Pool<Progress>::Index batch) {
+  charge(message.from, message);
   network_.send(
-      from, to, bytes, false, network_.time(from), [this, index] { leave(index); },
-      [this, index] { arrive(index); });
+      message.from, message.to, message.bytes, false, network_.time(message.from),
+      [this, batch] { end_one(batch); },
+      [this, index = sent_.add(message)] { arrive(sent_.take(index)); });
 }
 
 /// Charges one of the two ranks of a message between hosts.
@@ -107,53 +81,38 @@ void MessageExchange::charge(int rank, const Sent& message) {
       rank, from_s(costs.overhead + costs.overhead_per_byte * static_cast<double>(message.bytes)));
 }
 
-void MessageExchange::leave(Index index) {
-  Batch* const batch = std::exchange(sent_[index].batch, nullptr);
-  sent_[index].has_left = true;
-  take_if_over(index);
-  if (batch != nullptr) batch->end_one();
+void MessageExchange::end_one(Pool<Progress>::Index batch) {
+  Progress& progress = batches_[batch];
+  ++progress.ended;
+  if (--progress.in_progress > 0) return;
+  progress.owner != nullptr ? progress.owner->advance() : void(batches_.take(batch));
 }
 
-/// A receiver may see a message before a sender that is stopped sees that it has left.
-void MessageExchange::take_if_over(Index index) {
-  if (sent_[index].has_left && sent_[index].has_arrived) sent_.take(index);
+/// Removes the first one of a message between these ranks; nullopt if there is none.
+std::optional<MessageExchange::Unmatched> MessageExchange::take_match(std::vector<Unmatched>& among,
+                                                                      const Unmatched& other) {
+  const auto found = std::ranges::find_if(among, [&](const Unmatched& each) {
+    return each.from == other.from && each.tag == other.tag;
+  });
+  if (found == among.end()) return std::nullopt;
+  const Unmatched match = *found;
+  among.erase(found);
+  return match;
 }
 
-void MessageExchange::arrive(Index index) {
-  const Sent message = sent_[index];
+void MessageExchange::arrive(const Sent& message) {
   charge(message.to, message);
-  sent_[index].has_arrived = true;
-  take_if_over(index);
-  Unmatched& of = unmatched_[static_cast<std::size_t>(message.to)];
-  const auto receive = find_counterpart(of.receives, message.from, message.tag);
-  if (receive == of.receives.end()) {
-    of.arrived.push_back({message.from, message.tag, message.bytes});
-    return;
-  }
-  expect_same_size(message.bytes, receive->bytes, message.from);
-  Batch* const batch = receive->batch;
-  of.receives.erase(receive);
-  batch->end_one();
+  Rank& to = ranks_[static_cast<std::size_t>(message.to)];
+  const Unmatched arrived = {message.from, message.tag, 0};
+  if (const auto receive = take_match(to.receives, arrived)) return end_one(receive->batch);
+  to.messages.push_back(arrived);
 }
 
-bool MessageExchange::receive(int to, const Receive& receive) {
-  Unmatched& of = unmatched_[static_cast<std::size_t>(to)];
-  const auto arrived = find_counterpart(of.arrived, receive.from, receive.tag);
-  if (arrived == of.arrived.end()) {
-    of.receives.push_back(receive);
-    return false;
-  }
-  expect_same_size(arrived->bytes, receive.bytes, receive.from);
-  of.arrived.erase(arrived);
-  return true;
-}
-
-void MessageExchange::forget(const Batch& batch) {
-  for (Index index = 0; index < sent_.size(); ++index) {
-    if (sent_[index].batch == &batch) sent_[index].batch = nullptr;
-  }
-  std::erase_if(unmatched_[static_cast<std::size_t>(batch.rank())].receives,
-                [&](const Receive& receive) { return receive.batch == &batch; });
+void MessageExchange::receive(int rank, const Unmatched& receive) {
+  Rank& to = ranks_[static_cast<std::size_t>(rank)];
+  if (take_match(to.messages, receive)) return;
+  ++batches_[receive.batch].in_progress;
+  to.receives.push_back(receive);
 }
 
 }  // namespace ronde

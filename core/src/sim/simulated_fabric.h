@@ -4,7 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <span>
+#include <optional>
 #include <vector>
 
 #include "core/src/sim/network.h"
@@ -33,65 +33,48 @@ class MessageExchange {
   /// Makes a rank's end of it. The messages of a batch that end advance what owns the batch.
   std::unique_ptr<Fabric> make_fabric(int rank);
 
-  /// While it exists, new batches belong to `owner`.
-  class Owner {
-   public:
-    Owner(MessageExchange& exchange, Progressing& owner) : exchange_(exchange) {
-      exchange_.owner_ = &owner;
-    }
-    ~Owner() { exchange_.owner_ = nullptr; }
-    Owner(const Owner&) = delete;
-    Owner& operator=(const Owner&) = delete;
-
-   private:
-    MessageExchange& exchange_;
-  };
+  /// New batches belong to `owner` from now on.
+  void set_owner(Progressing& owner) noexcept { owner_ = &owner; }
 
  private:
   class Batch;
   class End;
 
+  /// What is left of a batch where that was given up: its messages may still end.
+  struct Progress {
+    Progressing* owner = nullptr;  ///< null: given up
+    std::size_t in_progress = 0;
+    std::uint64_t ended = 0;
+  };
   struct Sent {
     int from = 0;
     int to = 0;
     MessageTag tag = {};
     std::size_t bytes = 0;
-    Batch* batch = nullptr;  ///< of the sender; null: nobody waits for it
-    bool has_left = false;
-    bool has_arrived = false;
   };
-  using Index = Pool<Sent>::Index;
-  struct Arrived {
-    int from;
-    MessageTag tag;
-    std::size_t bytes;
-  };
-  struct Receive {
-    int from;
-    MessageTag tag;
-    std::size_t bytes;
-    Batch* batch;
-  };
-  /// What of a rank has no counterpart yet, in the order of posting or arrival.
+  /// A message, or the receive of one, that has no counterpart yet.
   struct Unmatched {
-    std::vector<Receive> receives;
-    std::vector<Arrived> arrived;
+    int from;
+    MessageTag tag;
+    Pool<Progress>::Index batch;  ///< of the receive
+  };
+  struct Rank {
+    std::vector<Unmatched> receives, messages;  ///< in the order of posting, and of arrival
   };
 
-  void send(int from, int to, MessageTag tag, std::size_t bytes, Batch& batch);
-  /// Returns whether the message has arrived already.
-  bool receive(int to, const Receive& receive);
-  void leave(Index index);
-  void arrive(Index index);
-  void take_if_over(Index index);
+  void send(const Sent& message, Pool<Progress>::Index batch);
+  void receive(int rank, const Unmatched& receive);
+  static std::optional<Unmatched> take_match(std::vector<Unmatched>& among, const Unmatched& other);
+  void arrive(const Sent& message);
   void charge(int rank, const Sent& message);
-  void forget(const Batch& batch);
+  void end_one(Pool<Progress>::Index batch);
 
   SimulatedNetwork& network_;
   const SimulationOptions& options_;
   Progressing* owner_ = nullptr;
+  Pool<Progress> batches_;
   Pool<Sent> sent_;
-  std::vector<Unmatched> unmatched_;  ///< by rank
+  std::vector<Rank> ranks_;
 };
 
 }  // namespace ronde

@@ -4,16 +4,15 @@
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <chrono>
-#include <cstdlib>
 #include <deque>
 #include <memory>
-#include <numeric>
 #include <optional>
 #include <string>
 #include <tuple>
 #include <vector>
 
 #include "ronde/algorithms.h"
+#include "ronde/error.h"
 
 namespace ronde {
 namespace {
@@ -54,25 +53,12 @@ class Ranks {
     factory = simulated_backend_factory(*network, events, options, [this](int rank) {
       ended[static_cast<std::size_t>(rank)] = events.now().time_since_epoch();
     });
-    std::vector<int> all(ended.size());
-    std::iota(all.begin(), all.end(), 0);
-    make_backends(0, all);
-  }
-
-  /// Makes the backends of the ranks of a process set, and uses these from then on.
-  void make_backends(std::uint32_t set, const std::vector<int>& ranks) {
-    backends.clear();
-    std::vector<int> host_of;
-    for (const int rank : ranks) host_of.push_back(options.host_of[static_cast<std::size_t>(rank)]);
     BackendContext context;
-    context.set = set;
-    context.ranks = ranks;
-    for (int rank = 0; rank < std::ssize(ranks); ++rank) {
-      topologies.push_back(make_topology(rank, host_of));
-      context.topology = &topologies.back();
+    for (int rank = 0; rank < std::ssize(ended); ++rank) {
+      context.topology = &topologies.emplace_back(make_topology(rank, options.host_of));
       backends.push_back(factory.create(context));
     }
-    operations.resize(ranks.size());
+    operations.resize(ended.size());
   }
 
   /// Starts the operation of a rank.
@@ -232,6 +218,15 @@ TEST_CASE("half types travel between hosts as real backends send them") {
   CHECK(sent(uneven, DataType::F32, DataType::F16) == 2 * count);
 }
 
+TEST_CASE("without fusion, data still goes in chunks") {
+  SimulationOptions options = options_of(hosts_of(2, 1), "recursive_doubling");
+  options.config.fusion_bytes = 0;
+  Ranks ranks(options);
+  ranks.allreduce_on_all(5 * 1024 * kKiB);
+  ranks.seconds();
+  CHECK(ranks.messages.size() == 2 * 5);
+}
+
 TEST_CASE("the rules of RONDE_ALGORITHMS choose the algorithm") {
   SimulationOptions options = options_of(hosts_of(8, 1));
   options.config.algorithms = "allreduce:ring,allreduce/8:recursive_doubling@64KiB";
@@ -245,35 +240,23 @@ TEST_CASE("the rules of RONDE_ALGORITHMS choose the algorithm") {
   CHECK(messages(64 * kKiB) == 8 * 3);
 }
 
-TEST_CASE("all collectives end on all ranks, within a host and between hosts") {
-  const auto host_of = GENERATE(hosts_of(1, 3), hosts_of(3, 1), std::vector<int>{0, 0, 1});
-  const std::vector<std::size_t> counts = {100, 0, 7000};
-  const std::vector<std::size_t> to_each(3, 500);
-  Ranks ranks(options_of(host_of));
-  const auto run = [&](const auto& call) {
-    for (std::size_t rank = 0; rank < 3; ++rank) ranks.start(rank, call);
-    ranks.seconds();
-  };
-  run([&](Backend& backend) { return backend.allgather({.counts = counts}); });
-  run([&](Backend& backend) { return backend.reducescatter({.counts = counts}); });
-  run([&](Backend& backend) {
-    return backend.alltoall(
-        {.send_counts = to_each, .receive_counts = to_each, .largest_count = 500});
-  });
-  ranks.start(0, [](Backend& backend) { return backend.send({.count = 5, .peer = 2}); });
-  ranks.start(2, [](Backend& backend) { return backend.recv({.count = 5, .peer = 0}); });
-  ranks.seconds();
+TEST_CASE("within one host, the root of a broadcast stages it for the others") {
+  SimulationOptions options = options_of(hosts_of(1, 3));
+  options.host.bytes_shared = 1e-9;
+  Ranks ranks(options);
+  const Segment all = {nullptr, nullptr, 100 * kKiB};
+  for (std::size_t rank = 0; rank < 3; ++rank) {
+    ranks.start(rank, [&](Backend& backend) {
+      return backend.broadcast({.segments = {&all, 1}, .dtype = DataType::U8, .root = 1});
+    });
+  }
+  CHECK(ranks.seconds() == Approx(2 * 100 * kKiB * 1e-9).epsilon(1e-4));
+  CHECK(ranks.messages.empty());
 }
 
-TEST_CASE("the ranks of a process set exchange among themselves") {
-  Ranks ranks(options_of({0, 0, 0, 1, 1, 1}));
-  ranks.make_backends(7, {1, 2, 4, 5});
-  ranks.allreduce_on_all(256 * kKiB);
-  ranks.seconds();
-  CHECK(ranks.messages.size() == 8);
-  for (const SimulatedMessage& message : ranks.messages) {
-    CHECK(std::abs(message.from - message.to) == 3);
-  }
+TEST_CASE("what programs of simulations do not have is refused") {
+  Ranks ranks(options_of({0, 1}));
+  CHECK_THROWS_AS(ranks.backends[0]->alltoall({}), UsageError);
 }
 
 TEST_CASE("a backend must be polled before it sleeps, once an operation has ended") {
