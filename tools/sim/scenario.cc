@@ -275,8 +275,8 @@ void Play::measure() {
   const auto steps = static_cast<double>(times_ms.size());
   std::ranges::nth_element(times_ms, times_ms.begin() + static_cast<long>(times_ms.size() / 2));
   outcome_.step_ms = times_ms[times_ms.size() / 2];
-  outcome_.exposed_ms =
-      ms_of(end.exposed - begin.exposed) / steps / static_cast<double>(ranks_.size());
+  const Time all = (end.at - begin.at) * static_cast<std::int64_t>(ranks_.size());
+  outcome_.exposed_ms = outcome_.step_ms * ms_of(end.exposed - begin.exposed) / ms_of(all);
   outcome_.engine_us = 1e3 * ms_of(end.engine - begin.engine) / steps;
   outcome_.link_messages = outcome_.link_bytes = 0;
   for (std::size_t link = 0; link < links_.size(); ++link) {

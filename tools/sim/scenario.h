@@ -44,7 +44,7 @@ struct Outcome {
   static constexpr double kNone = std::numeric_limits<double>::quiet_NaN();
 
   double step_ms = kNone;        ///< median
-  double exposed_ms = kNone;     ///< a rank waits for operations; mean of the ranks
+  double exposed_ms = kNone;     ///< share of it in which a rank waits; mean of ranks and steps
   double link_messages = kNone;  ///< that a host sends, or receives: the one of most bytes
   double link_bytes = kNone;
   double engine_us = kNone;  ///< of rank 0's processor, in its engine

@@ -232,7 +232,7 @@ std::vector<Column> columns(const Options& options, const std::vector<Axis>& axe
                              {"link bytes", "link_bytes"},
                              {"rank 0 us", "engine_us", 1}};
   if (options.mtbf_hours > 0) all.push_back({"goodput %", "goodput_percent", 1});
-  if (!options.kill.empty()) all.push_back({"told ms", "last_told_ms", 1});
+  if (!options.kill.empty()) all.push_back({"told ms", "last_told_ms", 2});
   for (const Axis& axis : axes) {
     if (axis.values.size() > 1) all.push_back({axis.name, axis.name});
   }
