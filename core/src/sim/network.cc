@@ -130,8 +130,7 @@ void SimulatedNetwork::share(const std::vector<Index>& flows) {
     if (rate == flow.rate) continue;
     flow.bytes -= flow.rate * static_cast<double>((events_.now() - flow.since).count());
     flow.since = events_.now();
-    flow.rate = rate;
-    await_end(flow);
+    if (rate > std::exchange(flow.rate, rate)) await_end(flow);
   }
 }
 
