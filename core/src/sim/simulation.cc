@@ -121,7 +121,7 @@ struct Simulation::Impl {
 
   explicit Impl(SimulationOptions given);
 
-  RuntimeOptions runtime_options(int rank, const BackendFactory& backend);
+  RuntimeOptions runtime_options(int rank);
   Rank& of(int rank);
   Rank& program_of(int rank);
   void at(TimePoint time, std::function<void()> action);
@@ -134,6 +134,7 @@ struct Simulation::Impl {
   void expect_only_stopped() const;
 
   const SimulationOptions options;
+  BackendFactory backend;  ///< has what events refer to
   EventQueue events;
   SimulatedNetwork network{events, options};
   RankFibers fibers;
@@ -156,13 +157,13 @@ Simulation::Impl::Impl(SimulationOptions given)
                              config.shutdown_timeout_s}) {
     longest_limit = std::max<Duration>(longest_limit, from_s(limit));
   }
-  const BackendFactory backend = simulated_backend_factory(
-      network, events, options, [this](int rank) { fibers.notify_poll(rank); });
+  backend = simulated_backend_factory(network, events, options,
+                                      [this](int rank) { fibers.notify_poll(rank); });
   const int size = static_cast<int>(options.host_of.size());
   ranks.reserve(options.host_of.size());
   for (int number = 0; number < size; ++number) {
-    Rank& rank = ranks.emplace_back(
-        Rank{number, std::make_shared<Engine>(runtime_options(number, backend))});
+    Rank& rank =
+        ranks.emplace_back(Rank{number, std::make_shared<Engine>(runtime_options(number))});
     const auto run = [engine = rank.engine.get()] {
       const LoopThreadScope scope;
       engine->run();
@@ -171,7 +172,7 @@ Simulation::Impl::Impl(SimulationOptions given)
   }
 }
 
-RuntimeOptions Simulation::Impl::runtime_options(int rank, const BackendFactory& backend) {
+RuntimeOptions Simulation::Impl::runtime_options(int rank) {
   RuntimeOptions made;
   made.config = engine_config(options.config);
   made.make_transport = [this, rank] { return control.transport(rank); };

@@ -159,6 +159,13 @@ TEST_CASE("two simulations of the same program are equal") {
   CHECK(simulate(true) == messages);
 }
 
+TEST_CASE("a simulation can be left at any time") {
+  for (auto time = 0us; time < 400us; time += 29us) {
+    Steps steps(hosts(2, 2), 4);
+    CHECK_FALSE(steps.simulation->run(time));
+  }
+}
+
 /// Counters that do not depend on time, of some ranks as threads and simulated.
 void compare_with_threads(const std::vector<int>& host_of) {
   constexpr int kSteps = 8;
