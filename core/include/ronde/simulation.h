@@ -50,7 +50,8 @@ struct SimulatedMessage {
 
 /// A group to simulate.
 struct SimulationOptions {
-  Config config;             ///< of all ranks
+  /// Of all ranks. RONDE_EVENTS, RONDE_THREAD_AFFINITY and the names of backends have no effect.
+  Config config;
   std::vector<int> host_of;  ///< of each rank, in ascending order from 0
   NetworkCosts network;      ///< between hosts
   HostCosts host;            ///< of every host
@@ -87,9 +88,9 @@ class Simulation {
 
   // To be called in an action, for the program of one rank, which may call all of these at once.
 
-  /// Submits an allreduce or a broadcast; its buffers are never touched, and may be null. `done` is
-  /// called when it has ended: null, or the error that the program would get. Throws as
-  /// Runtime::submit().
+  /// Submits an allreduce or a broadcast; its buffers are never touched, and may be null. `done`,
+  /// an action, is called when it has ended: null, or the error that the program would get. Throws
+  /// as Runtime::submit(), and UsageError for what cannot be simulated.
   void submit(int rank, Request request, std::function<void(std::exception_ptr)> done);
   /// Its program waits for all that it has submitted, so that the engine gathers nothing any
   /// longer (Work::wait). Returns at once.
@@ -117,7 +118,8 @@ class Simulation {
   Stats stats(int rank) const;
   /// Returns the time that the processor of a rank has spent in its engine.
   Time engine_time(int rank) const noexcept;
-  /// Returns the error of a group that has failed, as this rank knows it; null before.
+  /// Returns the error of a group that has failed, as this rank knows it, or why it could not
+  /// start; null before.
   std::exception_ptr failure(int rank) const;
 
  private:
