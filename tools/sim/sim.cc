@@ -107,9 +107,9 @@ std::pair<int, double> pair_of(const std::string& option, const std::string& tex
   std::pair<int, double> pair{-1, -1};
   char sign = 0;
   stream >> pair.first >> sign >> pair.second;
-  if (stream && stream.peek() == EOF && sign == between && pair.first >= 0 && pair.second >= 0) {
-    return pair;
-  }
+  constexpr double kMost = 1e6;
+  const bool is_pair = stream && stream.peek() == EOF && sign == between;
+  if (is_pair && pair.first >= 0 && pair.second >= 0 && pair.second <= kMost) return pair;
   throw UsageError(option + " " + text + ": give two numbers, as in 3" + between + "2");
 }
 

@@ -2,7 +2,6 @@
 #include "tools/bench/base/simulation_costs.h"
 
 #include <algorithm>
-#include <cmath>
 #include <fstream>
 
 #include "ronde/error.h"
@@ -62,7 +61,8 @@ void SimulationCosts::read(const std::string& path) {
   if (!found.is_object() || found.empty()) throw UsageError("--costs: \"" + path + "\" " + none);
   for (const auto& [name, seconds] : found.items()) {
     const double value = seconds.is_number() ? seconds.get<double>() : -1;
-    if (!(value >= 0) || !std::isfinite(value)) {
+    constexpr double kMost = 60;
+    if (!(value >= 0) || value > kMost) {
       throw UsageError("--costs: \"" + path + "\" is damaged: " + name + " is " + seconds.dump());
     }
     fit(name, value);
