@@ -76,12 +76,10 @@ void Trace::take(const Json& event) {
 
 Trace Trace::step(const Slice& step) const {
   const auto part = [&](const auto& all, auto time) {
-    return std::ranges::subrange(std::ranges::lower_bound(all, step.begin_us, {}, time),
-                                 std::ranges::lower_bound(all, step.end_us, {}, time));
+    return std::decay_t<decltype(all)>(std::ranges::lower_bound(all, step.begin_us, {}, time),
+                                       std::ranges::lower_bound(all, step.end_us, {}, time));
   };
-  const auto waited = part(waits, &Slice::begin_us);
-  const auto submitted = part(submissions, &Submission::at_us);
-  return {{step}, {waited.begin(), waited.end()}, {submitted.begin(), submitted.end()}};
+  return {{step}, part(waits, &Slice::begin_us), part(submissions, &Submission::at_us)};
 }
 
 /// Returns the time from the step's begin but for waits, which may overlap.

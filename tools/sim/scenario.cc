@@ -180,9 +180,9 @@ void Play::submit(int rank, std::size_t index) {
   }
   ++of(rank).in_flight;
   try {
-    simulation_.submit(rank, std::move(request), [this, rank, index](std::exception_ptr error) {
-      on_done(rank, index, error);
-    });
+    simulation_.submit(
+        rank, std::move(request),
+        [this, rank, index](const std::exception_ptr& error) { on_done(rank, index, error); });
   } catch (const GroupError&) {
     on_error(rank, std::current_exception());
   }
