@@ -64,8 +64,9 @@ void add_bench(CLI::App& app, int& exit_code, const GpuAccess& access) {
     options->raw = options_of.contains("--setup");
     add_bench_options(*command, options_of, options);
     if (options_of.contains("--dtype")) {
-      command->add_flag("--model", options->models_costs,
-                        "Print the times of the cost model of the algorithms between hosts, too");
+      command->add_flag(
+          "--model", options->models_costs,
+          "Fit what `ronde grid` and `ronde sim` read, and print the model's times, too");
     }
     command->callback([options, access, benchmark = std::move(benchmark), &exit_code] {
       exit_code = run_session("ronde bench", *options, access, benchmark);
