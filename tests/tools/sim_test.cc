@@ -294,7 +294,8 @@ TEST_CASE("ronde sim says what is wrong with its arguments and files") {
       {with(edsr, {"--costs", file("bad", R"([{"benchmark": "", "costs": {"fitted":
                                            {"host.wake": -1}}}])")}),
        "host.wake is -1"},
-      {with(good, {"--ranks", "1000000", "--ranks", "1000000000"}), "--ranks"},
+      {with(good, {"--ranks", "100000000"}), "20000 GB of memory, and this host has"},
+      {with(good, {"--ranks", "0"}), "--ranks"},
       {with(good, {"--ranks-per-host", "0"}), "--ranks-per-host"},
       {with(good, {"--set", "RONDE_FUSION=1"}), "give VAR=VALUE"},
       {with(good, {"--set", "RONDE_FUSION_BYTES=1MiB,x"}), "\"x\""},

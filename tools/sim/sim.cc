@@ -301,7 +301,7 @@ void add_sim(CLI::App& app, int& exit_code) {
   const auto add_list = [&](const char* name, auto& list, const char* help) {
     return sim.add_option(name, list, help)->delimiter(',');
   };
-  constexpr int kMost = 1'000'000;
+  constexpr int kMost = 100'000'000;
   sim.add_option("--timeline", options->timeline, "File of a rank in a folder of RONDE_TIMELINE");
   sim.add_option("--model", options->model, "In its place: resnet18, resnet50, edsr or edsr-full");
   sim.add_option("--compute-ms", options->compute_ms, "With --model: forward and backward")
