@@ -248,23 +248,28 @@ def alone(options):
 def chaos(options):
     """Ranks are killed or stopped at random moments, one or two at a time, and some wake up late."""
     generator = random.Random(options.seed)
-    steps = 400 * options.faults
+    steps = 600 * options.faults
     wanted = Job(options, options.ranks, steps=steps).end().digest()
     job = Job(options, options.ranks, steps=steps, words=("--max-restarts", str(2 * options.faults)))
     wait_for_bodies(job, options.ranks)
-    seen = 0
+    seen, limit = 0, 10
     for _ in range(options.faults):
         with job.changed:
             wanted_entries = seen + options.ranks  # of a new group; none comes if a stopped rank wakes up early
-            job.changed.wait_for(lambda count=wanted_entries: ended(job) or len(job.entries()) >= count, 10)
+            job.changed.wait_for(lambda count=wanted_entries: ended(job) or len(job.entries()) >= count, limit)
             seen = len(job.entries())
             latest = {entry[0]: entry[4] for entry in job.entries()}
+        limit = 0
         for slot in generator.sample(sorted(latest), generator.choice([1, 1, 2])):
             threading.Event().wait(generator.random() / 4)  # the moment of the fault
             how = generator.choice([signal.SIGKILL, signal.SIGKILL, signal.SIGSTOP])
+            if job.found("digest"):
+                break  # one that is killed after its work fails the job
             send(latest[slot], how)
+            pause = 6 * generator.random() if how == signal.SIGSTOP else 10
+            limit = max(limit, pause if pause < 3 else 10)
             if how == signal.SIGSTOP:
-                threading.Timer(6 * generator.random(), send, (latest[slot], signal.SIGCONT)).start()
+                threading.Timer(pause, send, (latest[slot], signal.SIGCONT)).start()
     job.end()
     check(job.digest() == wanted, "other bits than undisturbed", job)
     check(job.found("gets replacement"), "nothing was broken", job)
