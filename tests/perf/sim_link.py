@@ -17,6 +17,7 @@ import pathlib
 import re
 import statistics
 import subprocess
+import sys
 import tempfile
 
 LINKS = {'100 Mbit/s': {'RONDE_LINK_RATE': '100mbit'},
@@ -31,8 +32,11 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 def output(command, variables=None):
     """Runs a command with variables added, and returns what it prints."""
     environment = {**os.environ, 'RONDE_LOG_LEVEL': 'error', **(variables or {})}
-    return subprocess.run([str(part) for part in command], env=environment, check=True, capture_output=True,
-                          text=True).stdout
+    words = [str(part) for part in command]
+    result = subprocess.run(words, env=environment, check=False, capture_output=True, text=True)
+    if result.returncode != 0:
+        sys.exit(f"{' '.join(words)}: exit code {result.returncode}\n{result.stdout}{result.stderr}")
+    return result.stdout
 
 
 class Comparison:
@@ -47,7 +51,7 @@ class Comparison:
         self.link_costs = {}
         for link, variables in LINKS.items():
             self.link_costs[link] = folder / f'link{len(self.link_costs)}.json'
-            output([ROOT / 'scripts/two_hosts.sh', 1, *allreduce, '--backend', 'fabric', '--json',
+            output([ROOT / 'scripts/two_hosts.sh', 1, *allreduce, '--raw', '--backend', 'fabric', '--json',
                     self.link_costs[link]], variables)
 
     def program(self):
@@ -57,9 +61,9 @@ class Comparison:
 
     def predicted(self, link, ranks, of_host, setting):
         table = self.folder / 'row.json'
-        costs = [self.host_costs] + ([self.link_costs[link]] if link in LINKS else [])
+        costs = ['--costs', self.host_costs] + (['--costs', self.link_costs[link]] if link in LINKS else [])
         output([self.ronde, 'sim', '--timeline', self.folder / 'trace', '--ranks', ranks, '--ranks-per-host', of_host,
-                '--costs', ','.join(map(str, costs)), '--set', setting, '--json', table])
+                *costs, '--set', setting, '--json', table])
         return json.loads(table.read_text(encoding='utf-8'))[0]['step_ms']
 
     def compare(self, link, ranks, of_host):

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // What `ronde sim` needs to know of a network or a host.
+#include <array>
 #include <chrono>
 #include <random>
 
+#include "ronde/kernels.h"
 #include "ronde/ronde.h"
 #include "tools/bench/benchmarks/benchmarks.h"
 
@@ -52,14 +54,14 @@ int far_rank(const Topology& topology) {
   return topology.size - 1;
 }
 
-/// Fits the network to trains of messages. n of m bytes take (n - 1) g + n m G + 2 (L + 2 o) from
-/// when the receiver asks by a message of its own, as g counts where G does not, and the other way
-/// round. One that is small leaves its memory in o + m O.
+/// Fits the network by differences, as T. Hoefler, A. Lichei, W. Rehm, "Low-overhead LogGP parameter
+/// assessment", 2007, do: n messages of m bytes take (n - 1) g + n m G + 2 (L + 2 o) from when the
+/// receiver asks by a message of its own. A small one leaves its memory in o + m O. G is that of
+/// messages which no burst of a limited link and no cache takes in.
 void fit_network(Session& session, SimulationCosts& costs) {
   constexpr int kWarmup = 5, kRounds = 30;
   constexpr std::size_t kMiB = std::size_t{1} << 20;
-  std::vector<Train> trains = {{1, 8},         {32, 8},   {1, 4096},
-                               {1, kMiB / 16}, {1, kMiB}, {1, 4 * kMiB}};
+  std::array<Train, 5> trains = {{{1, 8}, {32, 8}, {1, 4096}, {1, kMiB}, {1, 4 * kMiB}}};
   std::vector<std::byte> memory(4 * kMiB);
   const int far = far_rank(session.topology()), rank = session.topology().rank;
   for (int round = 0; round < kWarmup + kRounds; ++round) {
@@ -76,20 +78,27 @@ void fit_network(Session& session, SimulationCosts& costs) {
     }
   }
   session.peers().maximum(medians);
-  std::vector<MeasuredCost> asked, posting;
-  for (std::size_t i = 0; i < trains.size(); ++i) {
-    const auto messages = static_cast<double>(trains[i].messages);
-    const auto bytes = static_cast<double>(trains[i].bytes);
-    asked.push_back({{messages - 1, messages * bytes, 2}, medians[2 * i]});
-    const bool leaves_at_once = trains[i].messages == 1 && trains[i].bytes <= 4096;
-    if (leaves_at_once) posting.push_back({{1, bytes, 0}, medians[2 * i + 1]});
+  const auto asked = [&](std::size_t train) { return medians[2 * train]; };
+  const auto left = [&](std::size_t train) { return medians[2 * train + 1]; };
+  costs.fit("network.overhead", left(0));
+  costs.fit("network.overhead_per_byte", (left(2) - left(0)) / (4096 - 8));
+  costs.fit("network.gap", (asked(1) - asked(0)) / 31);
+  costs.fit("network.gap_per_byte", (asked(4) - asked(3)) / static_cast<double>(3 * kMiB));
+  costs.fit("network.latency", asked(0) / 2 - 2 * left(0));
+}
+
+/// Measures what a rank adds to its own data by itself.
+void fit_reduction(SimulationCosts& costs) {
+  constexpr std::size_t kElements = std::size_t{1} << 20;
+  std::vector<float> sum(kElements), added(kElements);
+  const std::array<const void*, 2> inputs = {sum.data(), added.data()};
+  Samples seconds;
+  for (int round = 0; round < 15; ++round) {
+    const auto begin = Clock::now();
+    best_kernels().reduce(sum.data(), inputs, kElements, {}, Store::Regular);
+    seconds.push_back(std::chrono::duration<double>(Clock::now() - begin).count());
   }
-  const LinkCosts link = fit_link_costs(asked), processor = fit_link_costs(posting);
-  costs.fit("network.overhead", processor.alpha);
-  costs.fit("network.overhead_per_byte", processor.beta);
-  costs.fit("network.gap", link.alpha);
-  costs.fit("network.gap_per_byte", link.beta);
-  costs.fit("network.latency", link.gamma - 2 * processor.alpha);
+  costs.fit("host.bytes_reduced", median(seconds) / (kElements * sizeof(float)));
 }
 
 /// Fits what a small negotiated allreduce costs on one host: alone, alone after sleep, and as one
@@ -138,13 +147,7 @@ SimulationCosts CostModel::fit_simulation(const Json& rows, bool has_links) cons
   constexpr double kLarge = 1 << 20;  // below, messages cost more than their bytes
   if (has_links && options.raw) {
     fit_network(session_, costs);
-    const CostTerms& terms = rows_.back().terms;
-    const LinkCosts link{costs.network.latency + 2 * costs.network.overhead,
-                         costs.network.gap_per_byte, 0};
-    const double reducing = seconds - link.seconds(terms);
-    if (bytes >= kLarge && reducing > 0) {
-      costs.fit("host.bytes_reduced", reducing / terms.reduced);
-    }
+    fit_reduction(costs);
   } else if (!has_links && is_one_host && bytes >= kLarge) {
     // A rank writes what others reduce, reduces its part of all ranks' data, and reads the result.
     costs.fit("host.bytes_shared", seconds / bytes / (3 - 1.0 / topology.local_size));
