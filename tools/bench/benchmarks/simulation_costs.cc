@@ -54,10 +54,10 @@ int far_rank(const Topology& topology) {
   return topology.size - 1;
 }
 
-/// Fits the network by differences, as T. Hoefler, A. Lichei, W. Rehm, "Low-overhead LogGP parameter
-/// assessment", 2007, do: n messages of m bytes take (n - 1) g + n m G + 2 (L + 2 o) from when the
-/// receiver asks by a message of its own. A small one leaves its memory in o + m O. G is that of
-/// messages which no burst of a limited link and no cache takes in.
+/// Fits the network by differences, as T. Hoefler, A. Lichei, W. Rehm, "Low-overhead LogGP
+/// parameter assessment", 2007, do: n messages of m bytes take (n - 1) g + n m G + 2 (L + 2 o) from
+/// when the receiver asks by a message of its own. A small one leaves its memory in o + m O. G is
+/// that of messages which no burst of a limited link and no cache takes in.
 void fit_network(Session& session, SimulationCosts& costs) {
   constexpr int kWarmup = 5, kRounds = 30;
   constexpr std::size_t kMiB = std::size_t{1} << 20;
