@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // One pass over the operations: each that is in no bucket yet opens one, which takes the later
-// operations that agree with it, while they fit.
+// operations that agree with it, up to the first that does not fit. A smaller one behind that would
+// fit, but a frozen schedule would then run the bucket no earlier than that operation is submitted:
+// the last bias of a net would put off all its gradients to the end of backward.
 #include "core/src/agree/fusion_plan.h"
 
 #include <algorithm>
@@ -44,7 +46,7 @@ std::vector<std::vector<std::size_t>> plan_fusion(std::span<const PlanItem> item
     const bool open = fuses && bytes <= limit;
     for (std::size_t next = first + 1; open && next < items.size(); ++next) {
       if (planned[next] || !alike(items[first], items[next])) continue;
-      if (items[next].bytes > limit - bytes) continue;
+      if (items[next].bytes > limit - bytes) break;
       planned[next] = true;
       bytes += items[next].bytes;
       bucket.push_back(next);
