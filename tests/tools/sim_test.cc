@@ -290,6 +290,8 @@ TEST_CASE("ronde sim says what is wrong with its arguments and files") {
       {with({"--model", "vgg", "--compute-ms", "10"}, link), "there is no list \"vgg\""},
       {edsr, "give --costs FILE"},
       {with(edsr, {"--costs", "/none"}), "no fitted costs"},
+      {with(edsr, {"--costs", file("host", R"([{"costs": {"fitted": {"host.wake": 5e-6}}}])")}),
+       "nothing was measured between hosts"},
       {with(edsr, {"--costs", file("rows", R"([{"benchmark": "allreduce"}])")}), "no fitted costs"},
       {with(edsr, {"--costs", file("bad", R"([{"benchmark": "", "costs": {"fitted":
                                            {"host.wake": -1}}}])")}),

@@ -56,7 +56,7 @@ struct Outcome {
   std::string told;
   /// @}
 
-  // Of the last step, where Scenario::keeps_messages.
+  // The last step, kept where Scenario::keeps_messages.
   std::vector<SimulatedMessage> messages;  ///< that were sent since its begin
   std::vector<std::vector<Mark>> marks;    ///< by rank: the begin, each action, and the end
 };

@@ -150,6 +150,16 @@ Scenario base_scenario(const Options& options, const Program& program) {
   Scenario scenario;
   SimulationCosts costs;
   for (const std::string& path : options.costs) costs.read(path);
+  const bool has_links = *std::ranges::max_element(options.ranks) > options.ranks_per_host;
+  const auto is_known = [&](const char* name, const Words& given) {
+    return !has_links || !given.empty() || costs.fitted.contains(name);
+  };
+  if (!is_known("network.gap_per_byte", options.bandwidths) ||
+      !is_known("network.latency", options.latencies)) {
+    throw UsageError(
+        "--costs: nothing was measured between hosts; add the file of `ronde bench allreduce "
+        "--model --raw --backend fabric --json FILE` on two hosts, or --bandwidth and --latency");
+  }
   scenario.group.network = costs.network;
   scenario.group.host = costs.host;
   scenario.group.config.log_level = "off";  // the table is the output

@@ -68,7 +68,7 @@ class CostModel {
   void watch(const std::function<void()>& operation);
 
   /// Fits the model to the rows, adds its times to them, and prints them beside what was measured.
-  /// Of an allreduce it also measures, and adds, the costs of a simulation. Collective.
+  /// For an allreduce it also measures and adds the costs of a simulation. Collective.
   void add_to(Report& report) const;
 
  private:

@@ -50,7 +50,8 @@ struct SimulatedMessage {
 
 /// A group to simulate.
 struct SimulationOptions {
-  /// Of all ranks. RONDE_EVENTS, RONDE_THREAD_AFFINITY and the names of backends have no effect.
+  /// The configuration of all ranks. RONDE_EVENTS, RONDE_THREAD_AFFINITY and the names of backends
+  /// have no effect.
   Config config;
   std::vector<int> host_of;  ///< of each rank, in ascending order from 0
   NetworkCosts network;      ///< between hosts
