@@ -19,16 +19,14 @@
 // the
 //    cores that they can use; and how much longer they will wait. The earliest deadline holds for
 //    all ranks, as ranks that give up one after the other would blame each other.
-// 2. Every rank that has children listens at an abstract Unix socket for the ranks of its host;
-// rank
-//    0 also listens at a TCP port if there are other hosts. The ranks exchange socket names,
-//    addresses, and a random name and token each. A rank that cannot listen sends the reason, which
-//    all ranks throw.
+// 2. Every rank that has children listens at an abstract Unix socket for the ranks of its host, and
+//    at a TCP port for those of others. The ranks exchange socket names, addresses, and a random
+//    name and token each. A rank that cannot listen sends the reason, which all ranks throw.
 // 3. A rank connects to its parent, and both prove that they have the token and the key of the job:
 //    Note [Handshake]. A connection counts only after that, as an address may lead to the wrong
 //    machine (every host can have the same bridge address).
 // 4. Then the rank accepts the connections of its children. In this order, a leader whose children
-//    are missing can report them to rank 0.
+//    are missing can report them to its parent.
 
 namespace ronde::net {
 namespace {
@@ -86,7 +84,11 @@ ListeningEndpoint listen_for(const TreeOptions& options, const Topology& topolog
   listening.endpoint.name = to_hex(random_bytes(kTokenBytes / 2));
   listening.endpoint.token = random_bytes(kTokenBytes);
   listening.listeners.push_back(listen_unix(listening.endpoint.unix_name));
-  if (topology.rank == 0 && topology.hosts() > 1) {
+  const auto is_elsewhere = [&](int child) {
+    return topology.host_of[static_cast<std::size_t>(child)] !=
+           topology.host_of[static_cast<std::size_t>(topology.rank)];
+  };
+  if (std::ranges::any_of(children, is_elsewhere)) {
     listening.listeners.push_back(
         listen_tcp(options.ports, Reach::Everybody, listening.endpoint.port));
     listening.endpoint.addresses = interface_addresses(options.offer_loopback);
@@ -164,7 +166,7 @@ Meeting meet(const TreeOptions& options, const Exchange& exchange) {
   if (options.size == 1) return meeting;
   const Introductions all = read_introductions(exchange(introduction(options)));
   meeting.deadline = std::min(options.deadline, Clock::now() + all.patience);
-  meeting.topology = make_topology(options.rank, all.host_of);
+  meeting.topology = make_topology(options.rank, all.host_of, options.most_leaders_below);
   const auto rank = static_cast<std::size_t>(options.rank);
   meeting.topology.local_cores = all.cores.at(all.host_of.at(rank)).count();
   const std::vector<int> children = meeting.topology.children();

@@ -36,8 +36,9 @@ struct TreeOptions {
   std::string host = {};
   /// Lets TCP peers try 127.0.0.1 as well.
   bool offer_loopback = false;
-  std::string job_key = {};  ///< RONDE_JOB_KEY
-  PortRange ports = {};      ///< RONDE_PORT_RANGE
+  std::string job_key = {};                    ///< RONDE_JOB_KEY
+  PortRange ports = {};                        ///< RONDE_PORT_RANGE
+  int most_leaders_below = kMostLeadersBelow;  ///< the same on all ranks
   std::string version = version_of_this_build();
 };
 

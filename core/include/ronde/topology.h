@@ -5,13 +5,16 @@
 
 namespace ronde {
 
+/// The most leaders of other hosts that communicate with one leader.
+inline constexpr int kMostLeadersBelow = 32;
+
 /// The place of this rank in the group and on its host. A host's ranks are numbered (`local_rank`)
 /// in the order of their global ranks; `cross_rank` is the position of this host among those that
 /// have a rank with this local rank.
 ///
-/// The control plane is a tree: each host has a leader, the lowest of its ranks; leaders
-/// communicate with rank 0, which is one of them, and the other ranks with the leader of their
-/// host.
+/// The control plane is a tree with rank 0 at its root: each host has a leader, the lowest of its
+/// ranks, to which the other ranks of the host are connected; leaders form a tree in the order of
+/// their hosts, so that every rank is above ranks of higher numbers only.
 struct Topology {
   int rank = 0;
   int size = 1;
@@ -25,6 +28,8 @@ struct Topology {
   std::vector<int> host_of = {0};
   /// The leader of every host.
   std::vector<int> leaders = {0};
+  /// The most leaders below one: as few as keep the tree as flat as kMostLeadersBelow does.
+  int leaders_below = 1;
 
   /// The number of hosts.
   int hosts() const noexcept;
@@ -35,6 +40,10 @@ struct Topology {
   int parent_of(int other) const;
   /// Returns the rank above this one; -1 for rank 0.
   int parent() const { return parent_of(rank); }
+  /// Returns whether messages of `other` reach rank 0 by way of `above`, or are its own.
+  bool is_at_or_below(int other, int above) const;
+  /// Returns the distance of `other` from rank 0 in the tree.
+  int depth_of(int other) const;
   /// Returns the ranks below this one, ascending.
   std::vector<int> children() const;
   /// Returns the children that are among `ranks`, or are above some of them in the tree.
@@ -43,7 +52,9 @@ struct Topology {
   std::vector<int> host_ranks() const;
 };
 
-/// Returns the topology of `rank`, given the host index (any numbers) of every rank.
-Topology make_topology(int rank, const std::vector<int>& host_of);
+/// Returns the topology of `rank`, given the host index (any numbers) of every rank. `most_below`:
+/// of a tree that tests make deeper.
+Topology make_topology(int rank, const std::vector<int>& host_of,
+                       int most_below = kMostLeadersBelow);
 
 }  // namespace ronde

@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// The combiner holds announcements of a host's ranks back, bits in a SlotTable and other items by
-// key. Announcements that all ranks have made alike go into one part for all ranks; announcements
-// that differ, are old or must not be overtaken go into a part of each rank: Note [Combining].
+// The combiner holds announcements back, bits in a SlotTable and other items by key. Announcements
+// that all ranks have made alike go into one part for all ranks; announcements that differ, are old
+// or must not be overtaken go into a part of each sender: Note [Combining].
 #include "core/src/agree/combiner.h"
 
 #include <algorithm>
 #include <functional>
-#include <numeric>
 #include <utility>
 
 #include "core/src/base/rank_list.h"
@@ -40,46 +39,50 @@ void append(ReadyMessage& message, Combiner::Item item, bool contributes, std::u
 
 }  // namespace
 
-Combiner::Combiner(std::vector<int> ranks, Duration patience, std::vector<int> members)
+Combiner::Combiner(Ranks ranks, Duration patience, std::vector<int> members)
     : ranks_(std::move(ranks)),
       members_(std::move(members)),
       patience_(patience),
-      slots_(ranks_.size()),
-      for_one_(ranks_.size()) {}
+      slots_(ranks_.size()) {}
 
 std::string Combiner::name_of(int rank) const {
   return rank_name(members_.empty() ? rank : members_.at(static_cast<std::size_t>(rank)));
 }
 
-std::size_t Combiner::position_of(int rank) const {
-  const auto found = std::ranges::lower_bound(ranks_, rank);
-  if (found == ranks_.end() || *found != rank) {
-    throw Error(name_of(rank) + " announced operations to the leader of another host");
-  }
-  return static_cast<std::size_t>(found - ranks_.begin());
+Combiner::Ranks Combiner::ranks_of(std::size_t sender) const {
+  return slots_.is_list(sender) ? slots_.list_of(sender) : Ranks{ranks_[sender]};
 }
 
-void Combiner::add(int rank, const ReadyMessage& message, TimePoint now) {
+std::size_t Combiner::sender_of(const Ranks& from) {
+  const auto found = std::ranges::lower_bound(ranks_, from.at(0));
+  if (found == ranks_.end() || *found != from[0]) {
+    throw Error(name_of(from[0]) + " announced operations to a leader that is not above it");
+  }
+  if (from.size() == 1) return static_cast<std::size_t>(found - ranks_.begin());
+  return slots_.sender_of(from);
+}
+
+void Combiner::add(const Ranks& from, const ReadyMessage& message, TimePoint now) {
   has_news_ = true;
-  const std::size_t position = position_of(rank);
-  add_cached(position, message, now);
+  const std::size_t sender = sender_of(from);
+  add_cached(sender, message, now);
   for (const KeyedSlot& item : message.keyed) {
     if (slots_.assigned(item.slot) > message.decisions_seen) continue;
-    add_item(position, item.key, item, now);
+    add_item(sender, item.key, item, now);
   }
   for (const FullRequest& request : message.requests) {
     if (is_point_to_point(request.spec->kind)) {
-      for_one_[position].requests.push_back(request);
+      of_each_[sender].requests.push_back(request);
       continue;
     }
-    add_item(position, request.key, request, now);
+    add_item(sender, request.key, request, now);
   }
   const bool is_current = message.decisions_seen >= voided_at_;
   const bool ends = is_current && (message.shutdown || message.joined);
   if (message.expired.empty() && !ends) return;
   combine_bits();
   scatter_all();
-  ReadyMessage& mine = for_one_[position];
+  ReadyMessage& mine = of_each_[sender];
   mine.expired.insert(mine.expired.end(), message.expired.begin(), message.expired.end());
   if (!ends) return;
   if (message.shutdown) mine.shutdown_ns = message.shutdown_ns;
@@ -89,42 +92,49 @@ void Combiner::add(int rank, const ReadyMessage& message, TimePoint now) {
   has_joined_ = has_joined_ || message.joined;
 }
 
-void Combiner::add_cached(std::size_t position, const ReadyMessage& message, TimePoint now) {
+void Combiner::add_cached(std::size_t sender, const ReadyMessage& message, TimePoint now) {
   message.cached.for_each([&](std::size_t bit) {
     const auto slot = static_cast<std::uint32_t>(bit);
     if (slots_.assigned(slot) > message.decisions_seen) return;
-    slots_.add(position, slot, !message.absent.test(bit), now);
+    slots_.add(sender, slot, !message.absent.test(bit), now);
     if (held_.empty() && scattered_keys_.empty()) return;
     const std::string name = slots_.name_of(slot);
     if (held_.contains(name) || scattered_keys_.contains(name)) scatter_name(name);
   });
 }
 
-void Combiner::add_item(std::size_t position, const std::string& key, Item item, TimePoint now) {
-  const auto [contributes, digest] =
-      std::visit([](const auto& form) { return std::pair(form.contributes, form.digest); }, item);
+void Combiner::add_item(std::size_t sender, const std::string& key, Item item, TimePoint now) {
+  const Part part = std::visit(
+      [sender](const auto& form) {
+        return Part{sender, form.contributes, form.digest};
+      },
+      item);
   auto found = held_.find(key);
-  if (found != held_.end() && found->second.present[position]) {
-    throw Error(name_of(ranks_[position]) + " announced an operation twice");
+  const auto is_repeated = [&](const Held& held) {
+    return std::ranges::count(held.parts, sender, &Part::sender) > 0 ||
+           held.count + slots_.ranks_of(sender) > ranks_.size();
+  };
+  if (found != held_.end() && is_repeated(found->second)) {
+    throw Error(name_of(ranks_of(sender).front()) + " announced an operation twice");
   }
   if (found != held_.end() && !is_same(found->second.item, item)) {
     scatter_items(key);
     found = held_.end();
   }
   if (found == held_.end()) {
-    const std::vector<bool> nobody(ranks_.size());
-    const std::vector<std::uint64_t> none(ranks_.size());
-    found = held_.emplace(key, Held{std::move(item), nobody, nobody, none, 0, now}).first;
+    found = held_.emplace(key, Held{std::move(item), {}, 0, now}).first;
   }
   Held& held = found->second;
-  held.present[position] = true;
-  held.contributes[position] = contributes;
-  held.digests[position] = digest;
-  if (++held.count == ranks_.size()) {
-    const bool any = std::ranges::find(held.contributes, true) != held.contributes.end();
-    append(
-        for_all_, held.item, any,
-        std::accumulate(held.digests.begin(), held.digests.end(), std::uint64_t{0}, common_digest));
+  held.parts.push_back(part);
+  held.count += slots_.ranks_of(sender);
+  if (held.count == ranks_.size()) {
+    bool any = false;
+    std::uint64_t digest = 0;
+    for (const Part& each : held.parts) {
+      any = any || each.contributes;
+      digest = common_digest(digest, each.digest);
+    }
+    append(for_all_, held.item, any, digest);
     counters_.combined.add();
     held_.erase(found);
     return;
@@ -184,8 +194,8 @@ void Combiner::forget_marks(const DecisionMessage& decision) {
   if (decision.last_joined >= 0) scattered_keys_.clear();
 }
 
-/// Rank 0 has yet to refuse to the other ranks of the host what it refused to one: announcements
-/// are scattered until all ranks have been refused equally often.
+/// Rank 0 has yet to refuse to the other ranks what it refused to one: announcements are scattered
+/// until all ranks have been refused equally often.
 void Combiner::count_refusal(const Response& response) {
   const auto key = scattered_keys_.find(response.key);
   const auto rank = std::ranges::lower_bound(ranks_, response.only_rank);
@@ -227,9 +237,9 @@ void Combiner::scatter_bits(const BitVector& bits) {
   scattered_slots_ |= bits;
   bits.for_each([this](std::size_t bit) {
     const auto slot = static_cast<std::uint32_t>(bit);
-    slots_.for_each_ready(slot, [&](std::size_t position, bool contributes) {
-      for_one_[position].cached.set(bit);
-      for_one_[position].absent.set(bit, !contributes);
+    slots_.for_each_ready(slot, [&](std::size_t sender, bool contributes) {
+      of_each_[sender].cached.set(bit);
+      of_each_[sender].absent.set(bit, !contributes);
       counters_.scattered.add();
     });
     slots_.withdraw(slot);
@@ -241,11 +251,10 @@ void Combiner::scatter_items(const std::string& key) {
   const auto found = held_.find(key);
   if (found == held_.end()) return;
   const Held& held = found->second;
-  for (std::size_t position = 0; position < ranks_.size(); ++position) {
-    if (!held.present[position]) continue;
-    append(for_one_[position], held.item, held.contributes[position], held.digests[position]);
+  for (const Part& part : held.parts) {
+    append(of_each_[part.sender], held.item, part.contributes, part.digest);
   }
-  counters_.scattered.add(held.count);
+  counters_.scattered.add(held.parts.size());
   held_.erase(found);
 }
 
@@ -277,17 +286,21 @@ std::optional<TimePoint> Combiner::next_deadline() const {
   return *oldest_ + patience_;
 }
 
-/// Moves what is due into parts that carry the number of the last decision that has passed.
+/// Moves what is due into parts that carry the number of the last decision that has passed: those
+/// of many ranks first, as the end of a rank is in one of its own.
 void Combiner::seal() {
-  const auto put = [&](std::vector<std::int32_t> ranks, ReadyMessage& message) {
+  const auto put = [&](const Ranks& ranks, ReadyMessage& message) {
     if (message.empty()) return;
     message.decisions_seen = passed_;
-    sealed_.parts.push_back({std::move(ranks), std::exchange(message, {})});
+    sealed_.parts.push_back({ranks, std::exchange(message, {})});
   };
-  put(std::vector<std::int32_t>(ranks_.begin(), ranks_.end()), for_all_);
-  for (std::size_t position = 0; position < ranks_.size(); ++position) {
-    put({ranks_[position]}, for_one_[position]);
+  put(ranks_, for_all_);
+  for (const bool are_lists : {true, false}) {
+    for (auto& [sender, message] : of_each_) {
+      if (slots_.is_list(sender) == are_lists) put(ranks_of(sender), message);
+    }
   }
+  of_each_.clear();
 }
 
 }  // namespace ronde

@@ -34,7 +34,7 @@ struct FullRequest {
   std::uint64_t digest = 0;  ///< common_digest() of the ranks that it is sent for
 };
 
-/// From any rank to rank 0, or to the leader of its host: what became ready since its last message.
+/// From any rank to the one above it: what became ready since its last message.
 struct ReadyMessage {
   std::uint32_t set = 0;  ///< the process set of all its contents
   /// Number of the last decision that this rank has applied, which identifies the occupant of a
@@ -58,7 +58,7 @@ struct ReadyMessage {
   }
 };
 
-/// From the leader of a host to rank 0: what became ready on the host.
+/// From a leader to the rank above it: what became ready on its host and below.
 struct HostReadyMessage {
   struct Part {
     std::vector<std::int32_t> ranks;  ///< within the set

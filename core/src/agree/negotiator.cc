@@ -104,24 +104,10 @@ void Negotiator::add_rest(int rank, const ReadyMessage& message, TimePoint now) 
   if (message.joined) add_join(rank, message.unnamed_before);
 }
 
-/// Returns the sender in slots_ for the rank, or for the ranks of a host, which is always the same
-/// list.
-std::size_t Negotiator::sender_of(const Ranks& ranks) {
-  if (ranks.size() == 1) return index(ranks.front());
-  const auto [found, is_new] = sender_of_.try_emplace(ranks);
-  if (is_new) {
-    if (std::ranges::adjacent_find(ranks, std::greater_equal<>()) != ranks.end()) {
-      throw Error("the ranks of a host are not in order, or one is listed twice");
-    }
-    found->second = slots_.add_sender(ranks.size());
-    hosts_.push_back(ranks);
-  }
-  return found->second;
-}
-
 void Negotiator::add_cached(const Ranks& ranks, const ReadyMessage& message, TimePoint now) {
   if (message.cached.empty()) return;
-  const std::size_t sender = sender_of(ranks);
+  const bool is_list = ranks.size() > 1;
+  const std::size_t sender = is_list ? slots_.sender_of(ranks) : index(ranks.front());
   message.cached.for_each([&](std::size_t bit) {
     const auto slot = static_cast<std::uint32_t>(bit);
     if (is_stale(slot, message)) return;
@@ -202,8 +188,8 @@ void Negotiator::demote(const std::string& key) {
 void Negotiator::for_each_ready(std::uint32_t slot,
                                 const std::function<void(int, bool)>& visit) const {
   slots_.for_each_ready(slot, [&](std::size_t sender, bool contributes) {
-    if (sender < index(size_)) return visit(static_cast<int>(sender), contributes);
-    for (const int rank : hosts_[sender - index(size_)]) visit(rank, contributes);
+    if (!slots_.is_list(sender)) return visit(static_cast<int>(sender), contributes);
+    for (const int rank : slots_.list_of(sender)) visit(rank, contributes);
   });
 }
 

@@ -110,7 +110,6 @@ class Negotiator {
     std::vector<std::string> names;  ///< its keys in unit_of_name_
   };
 
-  std::size_t sender_of(const Ranks& ranks);
   void add_cached(const Ranks& ranks, const ReadyMessage& message, TimePoint now);
   void add_rest(int rank, const ReadyMessage& message, TimePoint now);
   void add_part(int rank, const std::string& key, Part part, TimePoint now);
@@ -174,10 +173,8 @@ class Negotiator {
   std::uint64_t decisions_ = 0;
   ResponseCache& cache_;
   SlotTable slots_;
-  std::vector<std::uint64_t> last_used_;    ///< by slot
-  std::map<Ranks, std::size_t> sender_of_;  ///< sender in slots_, by the ranks of a host
-  std::vector<Ranks> hosts_;                ///< the ranks of a host, by sender - size_
-  std::uint64_t wasted_ = 0;                ///< slots that were evicted unused
+  std::vector<std::uint64_t> last_used_;  ///< by slot
+  std::uint64_t wasted_ = 0;              ///< slots that were evicted unused
   std::optional<std::string> warning_;
   std::unordered_map<std::string, Pending> pending_;
   std::vector<std::string> complete_;  ///< keys in pending_ that all ranks have submitted, in order
@@ -192,7 +189,7 @@ class Negotiator {
   int joined_count_ = 0;
   int last_joined_ = -1;
   /// The rank of the group that completed the latest operation since the last decision; -1: none,
-  /// or ranks of a host that were merged.
+  /// or ranks that a leader has merged.
   int last_rank_ = -1;
   std::uint64_t next_unnamed_ = 0;  ///< maximum over ranks that joined
   std::vector<bool> shutdown_;      ///< by rank

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "core/src/agree/response_cache.h"
 
+#include <algorithm>
+#include <functional>
 #include <utility>
 
 #include "ronde/error.h"
@@ -52,11 +54,18 @@ const CachedResponse& ResponseCache::at(std::uint32_t slot) const {
   return slots_[slot]->response;
 }
 
-std::size_t SlotTable::add_sender(std::size_t ranks) {
-  ranks_of_.push_back(ranks);
+std::size_t SlotTable::sender_of(const std::vector<std::int32_t>& ranks) {
+  const auto [found, is_new] = sender_of_.try_emplace(ranks, ranks_of_.size());
+  if (!is_new) return found->second;
+  if (std::ranges::adjacent_find(ranks, std::greater_equal<>()) != ranks.end()) {
+    sender_of_.erase(found);
+    throw Error("ranks that a leader announces for are not in order, or one is listed twice");
+  }
+  lists_.push_back(ranks);
+  ranks_of_.push_back(ranks.size());
   ready_.emplace_back();
   absent_.emplace_back();
-  return ranks_of_.size() - 1;
+  return found->second;
 }
 
 void SlotTable::assign(std::uint32_t slot, const std::string& name, std::uint64_t number) {
@@ -79,6 +88,7 @@ bool SlotTable::add(std::size_t sender, std::uint32_t slot, bool contributes, Ti
   if (ready_[sender].test(slot) || state.ready + ranks_of_[sender] > rank_count_) {
     throw Error("a rank announced cache slot " + std::to_string(slot) + " twice");
   }
+  if (ready_[sender].empty()) announcing_.push_back(sender);
   ready_[sender].set(slot);
   absent_[sender].set(slot, !contributes);
   if (state.ready == 0) {
@@ -94,11 +104,19 @@ bool SlotTable::add(std::size_t sender, std::uint32_t slot, bool contributes, Ti
 
 void SlotTable::withdraw(std::uint32_t slot) {
   if (!is_awaited(slot)) return;
-  for (BitVector& ready : ready_) ready.reset(slot);
-  for (BitVector& absent : absent_) absent.reset(slot);
+  BitVector bits;
+  bits.set(slot);
+  withdraw_bits(bits);
   awaited_.reset(slot);
   complete_.reset(slot);
   slots_[slot].ready = 0;
+}
+
+void SlotTable::withdraw_bits(const BitVector& bits) {
+  std::erase_if(announcing_, [&](std::size_t sender) {
+    absent_[sender] -= bits;
+    return (ready_[sender] -= bits).empty();
+  });
 }
 
 std::optional<SlotTable::Complete> SlotTable::take_complete() {
@@ -106,8 +124,7 @@ std::optional<SlotTable::Complete> SlotTable::take_complete() {
   Complete complete;
   complete.slots = std::exchange(complete_, {});
   awaited_ -= complete.slots;
-  for (BitVector& ready : ready_) ready -= complete.slots;
-  for (BitVector& absent : absent_) absent -= complete.slots;
+  withdraw_bits(complete.slots);
   complete.slots.for_each([&](std::size_t slot) {
     slots_[slot].ready = 0;
     complete.skipped.set(slot, !slots_[slot].contributed);

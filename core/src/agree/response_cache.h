@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <unordered_map>
@@ -56,9 +57,10 @@ class ResponseCache {
   std::unordered_map<SpecPtr, std::uint32_t, SpecHash, SpecEqual> slot_of_;  ///< by Slot::own
 };
 
-/// Announcements of cached operations, on rank 0 and on the leader of a host: the name of each
-/// slot, and the senders that are ready for it. Each slot counts down the missing ranks, so that
-/// the ranks' bits need not be compared.
+/// Announcements of cached operations, on rank 0 and on leaders: the name of each slot, and the
+/// senders that are ready for it, which are ranks or lists of ranks whose announcements a leader
+/// has merged. Each slot counts down the missing ranks, so that the ranks' bits need not be
+/// compared.
 ///
 /// Note [Slots and decisions in flight] in negotiator.h says when an announcement of a slot counts.
 class SlotTable {
@@ -66,8 +68,15 @@ class SlotTable {
   /// The senders 0 to `ranks` - 1 are ranks.
   explicit SlotTable(std::size_t ranks) : ranks_of_(ranks, 1), ready_(ranks), absent_(ranks) {}
 
-  /// Adds a sender that announces for `ranks` ranks at once, and returns its number.
-  std::size_t add_sender(std::size_t ranks);
+  /// Returns the sender that announces for these ranks at once, of which there are several. Throws
+  /// ronde::Error unless they ascend.
+  std::size_t sender_of(const std::vector<std::int32_t>& ranks);
+  /// Returns the ranks of a sender that is a list.
+  const std::vector<std::int32_t>& list_of(std::size_t sender) const {
+    return lists_.at(sender - rank_count_);
+  }
+  std::size_t ranks_of(std::size_t sender) const { return ranks_of_.at(sender); }
+  bool is_list(std::size_t sender) const noexcept { return sender >= rank_count_; }
 
   std::size_t size() const noexcept { return slots_.size(); }
   /// Assigns the slot to this operation (empty: one without a name) from decision `number` on, and
@@ -94,7 +103,7 @@ class SlotTable {
   /// Calls `visit(sender, contributes)` for each sender that is ready for the slot.
   template <typename Visit>
   void for_each_ready(std::uint32_t slot, Visit visit) const {
-    for (std::size_t sender = 0; sender < ready_.size(); ++sender) {
+    for (const std::size_t sender : announcing_) {
       if (ready_[sender].test(slot)) visit(sender, !absent_[sender].test(slot));
     }
   }
@@ -116,11 +125,16 @@ class SlotTable {
     TimePoint since;
   };
 
-  std::vector<std::size_t> ranks_of_;  ///< by sender
+  void withdraw_bits(const BitVector& bits);
+
+  std::vector<std::size_t> ranks_of_;                           ///< by sender: how many
+  std::map<std::vector<std::int32_t>, std::size_t> sender_of_;  ///< by list
+  std::vector<std::vector<std::int32_t>> lists_;                ///< by sender - rank_count_
   std::vector<Slot> slots_;
   std::unordered_map<std::string, std::uint32_t> slot_of_name_;
-  std::vector<BitVector> ready_;   ///< by sender: slots
-  std::vector<BitVector> absent_;  ///< by sender: slots in ready_ without a contribution
+  std::vector<BitVector> ready_;         ///< by sender: slots
+  std::vector<BitVector> absent_;        ///< by sender: slots in ready_ without a contribution
+  std::vector<std::size_t> announcing_;  ///< senders with any slot in ready_
   const std::size_t rank_count_ = ranks_of_.size();
   BitVector awaited_;
   BitVector complete_;  ///< slots for which all ranks are ready

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <map>
 #include <string>
@@ -30,6 +31,23 @@ std::vector<int> ranks_per_host(const std::vector<int>& host_of) {
   return ranks;
 }
 
+/// Returns for how many hosts a tree of this depth has room.
+std::int64_t room_in_tree(int leaders_below, int depth) {
+  std::int64_t room = 1;
+  for (int level = 0; level < depth; ++level) room = 1 + room * leaders_below;
+  return room;
+}
+
+/// Returns the smallest number of leaders below one that makes the tree no deeper than
+/// `most_below` does: rank 0 then has the fewest messages, and the way down takes the least time.
+int even_leaders_below(int hosts, int most_below) {
+  int depth = 0;
+  while (room_in_tree(most_below, depth) < hosts) ++depth;
+  int below = 1;
+  while (room_in_tree(below, depth) < hosts) ++below;
+  return below;
+}
+
 }  // namespace
 
 int Topology::hosts() const noexcept {
@@ -44,25 +62,39 @@ bool Topology::is_homogeneous() const {
 int Topology::parent_of(int other) const {
   if (other == 0) return -1;
   const auto host = static_cast<std::size_t>(host_of[static_cast<std::size_t>(other)]);
-  return leaders[host] == other ? 0 : leaders[host];
+  if (leaders[host] != other) return leaders[host];
+  return leaders[(host - 1) / static_cast<std::size_t>(leaders_below)];
+}
+
+bool Topology::is_at_or_below(int other, int above) const {
+  while (other > above) other = parent_of(other);
+  return other == above;
+}
+
+int Topology::depth_of(int other) const {
+  int depth = 0;
+  for (; other > 0; other = parent_of(other)) ++depth;
+  return depth;
 }
 
 std::vector<int> Topology::children() const {
   std::vector<int> ranks;
-  for (int other = 0; other < size; ++other) {
+  if (local_rank > 0) return ranks;
+  for (int other = rank + 1; other < size; ++other) {
     if (parent_of(other) == rank) ranks.push_back(other);
   }
   return ranks;
 }
 
 std::vector<int> Topology::children_towards(const std::vector<int>& ranks) const {
+  std::vector<int> towards;
+  if (local_rank > 0) return towards;
   std::vector<bool> leads(host_of.size(), false);
   for (const int target : ranks) {
-    for (int hop = target; hop > 0; hop = parent_of(hop)) {
-      if (parent_of(hop) == rank) leads[static_cast<std::size_t>(hop)] = true;
-    }
+    int child = rank, hop = target;
+    for (; hop > rank; hop = parent_of(hop)) child = hop;
+    if (hop == rank && child != rank) leads[static_cast<std::size_t>(child)] = true;
   }
-  std::vector<int> towards;
   for (int other = 0; other < size; ++other) {
     if (leads[static_cast<std::size_t>(other)]) towards.push_back(other);
   }
@@ -78,7 +110,7 @@ std::vector<int> Topology::host_ranks() const {
   return ranks;
 }
 
-Topology make_topology(int rank, const std::vector<int>& host_of) {
+Topology make_topology(int rank, const std::vector<int>& host_of, int most_below) {
   const int size = static_cast<int>(host_of.size());
   if (rank < 0 || rank >= size) {
     throw UsageError("rank " + std::to_string(rank) + " does not exist in a group of " +
@@ -94,6 +126,7 @@ Topology make_topology(int rank, const std::vector<int>& host_of) {
         topology.host_of[static_cast<std::size_t>(other)] == std::ssize(topology.leaders);
     if (is_first_of_host) topology.leaders.push_back(other);
   }
+  topology.leaders_below = even_leaders_below(topology.hosts(), most_below);
 
   const auto own = topology.host_of.begin() + rank;
   topology.local_rank = static_cast<int>(std::count(topology.host_of.begin(), own, *own));

@@ -568,8 +568,8 @@ constexpr Variable kVariables[] = {
      "TCP port at which rank 0 awaits the others where no MPI launcher started them. 0: "
      "MASTER_PORT + 1, or under Slurm one of 20000 to 29999 that the job and its step give."},
     {"RONDE_PORT_RANGE", "", "", Text{&Config::port_range, checked<parse_port_range>},
-     "TCP ports that rank 0 may take for its connections with other hosts once the ranks have "
-     "met, such as 20000-20100. Empty: any.",
+     "TCP ports that rank 0 (beyond 33 hosts, the first rank of any) may take for its connections "
+     "with other hosts once the ranks have met, such as 20000-20100. Empty: any.",
      ConfigScope::PerRank},
     {"RONDE_JOB_KEY", "", "", Secret{&Config::job_key},
      "Secret of the job, at least 16 characters: ranks prove to each other that they have it "

@@ -19,9 +19,9 @@ namespace ronde {
 ///
 /// Note [Over the tree]
 /// Ranks communicate with rank 0, the arbiter, over the tree. A message from above is meant for
-/// all: every rank forwards it to its children before it applies it. The leader of a host forwards
-/// its children's messages; its Combiner merges the announcements first. A failure is not forwarded
-/// but resolved (FailureResolver), and a rank that has resolved it sends the resolution to its
+/// all: every rank forwards it to its children before it applies it. A leader forwards its
+/// children's messages; its Combiner merges the announcements first. A failure is not forwarded but
+/// resolved (FailureResolver), and a rank that has resolved it sends the resolution to its
 /// children, which so receive it even if rank 0 is lost.
 ///
 /// Thread-safety: none, except for transport() (see Transport); topology() and what follows from it
@@ -33,6 +33,7 @@ class ControlTree {
     topology_ = transport_->topology();
     parent_ = topology_.parent();
     children_ = topology_.children();
+    depth_ = topology_.depth_of(topology_.rank);
   }
   std::unique_ptr<Transport> release() noexcept { return std::move(transport_); }
   bool is_open() const noexcept { return transport_ != nullptr; }
@@ -44,8 +45,8 @@ class ControlTree {
   int parent() const noexcept { return parent_; }  ///< -1 on rank 0
   const std::vector<int>& children() const noexcept { return children_; }
   bool is_arbiter() const noexcept { return topology_.rank == 0; }
-  /// Returns this rank's distance from rank 0 in the tree: 0, 1 or 2.
-  int depth() const noexcept { return is_arbiter() ? 0 : parent_ == 0 ? 1 : 2; }
+  /// Returns this rank's distance from rank 0 in the tree.
+  int depth() const noexcept { return depth_; }
 
   void send_up(const Message& message) const { send_up(encode(message)); }
   void send_up(std::string_view bytes) const { transport_->send(parent_, bytes); }
@@ -59,9 +60,9 @@ class ControlTree {
 
   bool exists(int rank) const noexcept { return rank >= 0 && rank < topology_.size; }
   /// Throws Error unless `peer`, a child, may send messages of `rank`: a rank sends its own, and
-  /// the leader of a host those of its ranks.
+  /// those of the ranks below it.
   void expect_below(int peer, int rank) const {
-    if (exists(rank) && (rank == peer || topology_.parent_of(rank) == peer)) return;
+    if (exists(rank) && topology_.is_at_or_below(rank, peer)) return;
     throw Error("it sends for " + rank_name(rank) + ", which is not below it");
   }
 
@@ -69,6 +70,7 @@ class ControlTree {
   std::unique_ptr<Transport> transport_;
   Topology topology_;
   int parent_ = -1;
+  int depth_ = 0;
   std::vector<int> children_;
 };
 

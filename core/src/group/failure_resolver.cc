@@ -106,7 +106,7 @@ void FailureResolver::answer_roll_call(FailureMessage failure) const {
   tree_.send_up(failure);
 }
 
-/// The leader of a host keeps forwarding failures: the cause may be below it.
+/// A leader keeps forwarding failures: the cause may be below it.
 FailureMessage FailureResolver::ask_rank_zero(const FailureMessage& seen) {
   tree_.send_up(seen);
   if (seen.overdue) answer_roll_call(seen);
@@ -120,6 +120,8 @@ FailureMessage FailureResolver::ask_rank_zero(const FailureMessage& seen) {
     }
     if (incoming.kind != Incoming::Kind::Message) continue;
     const Message message = decode(incoming.bytes);
+    // All ranks had finished: rank 0 ends, and does not answer.
+    if (from_above && std::holds_alternative<FinishedMessage>(message)) return seen;
     const auto* failure = std::get_if<FailureMessage>(&message);
     // A departure may have been on its way; it is not the answer.
     if (failure == nullptr || (from_above && failure->in_order)) continue;

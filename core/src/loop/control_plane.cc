@@ -131,7 +131,7 @@ void ControlPlane::handle_from_below(int peer, const Message& message, std::stri
     }
   } else if (const auto* ready = std::get_if<ReadyMessage>(&message)) {
     add_from_below(peer, *ready, now);
-  } else if (const auto* host = std::get_if<HostReadyMessage>(&message); host && arbiter_) {
+  } else if (const auto* host = std::get_if<HostReadyMessage>(&message)) {
     add_from_below(peer, *host, now);
   } else if (const auto* results = std::get_if<ResultsMessage>(&message)) {
     tree_.expect_below(peer, results->rank);
@@ -154,7 +154,7 @@ void ControlPlane::add_from_below(int peer, const ReadyMessage& ready, TimePoint
     throw Error(rank_name(peer) + " announced operations of process set " +
                 std::to_string(ready.set) + ", in which it is not");
   }
-  add_ready(set, rank, ready, now);
+  add_ready(set, {rank}, ready, now);
 }
 
 void ControlPlane::add_from_below(int peer, const HostReadyMessage& host, TimePoint now) {
@@ -165,9 +165,8 @@ void ControlPlane::add_from_below(int peer, const HostReadyMessage& host, TimePo
       const bool exists = rank >= 0 && rank < set.info.topology.size;
       tree_.expect_below(peer, exists ? set.info.ranks[static_cast<std::size_t>(rank)] : -1);
     }
-    set.negotiator->add(ranks, part, now);
+    if (!ranks.empty()) add_ready(set, ranks, part, now);
   }
-  arbiter_->mark_changed(host.set);
 }
 
 void ControlPlane::handle_message(int peer, const Message& message) {
@@ -316,16 +315,17 @@ void ControlPlane::announce(SetEngine& set, TimePoint now, bool shutdown) {
   if (const auto limit = life_.shutdown_deadline(); limit && ready->shutdown) {
     ready->shutdown_ns = std::max<std::int64_t>((*limit - now).count(), 1);
   }
-  add_ready(set, set.info.topology.rank, *ready, now);
+  add_ready(set, {set.info.topology.rank}, *ready, now);
 }
 
-/// `rank`: within the set.
-void ControlPlane::add_ready(SetEngine& set, int rank, const ReadyMessage& ready, TimePoint now) {
+/// `ranks`: within the set; this one, or some below it.
+void ControlPlane::add_ready(SetEngine& set, const Negotiator::Ranks& ranks,
+                             const ReadyMessage& ready, TimePoint now) {
   if (set.negotiator) {
-    set.negotiator->add(rank, ready, now);
+    set.negotiator->add(ranks, ready, now);
     arbiter_->mark_changed(set.info.id);
   } else if (set.combiner) {
-    set.combiner->add(rank, ready, now);
+    set.combiner->add(ranks, ready, now);
   } else {
     tree_.send_up(ready);
   }

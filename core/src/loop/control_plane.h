@@ -55,7 +55,7 @@ class ControlPlane {
   void receive(TimePoint now);
   /// Collects exchanges and submissions of this rank, and announces what has to be negotiated.
   void collect(TimePoint now);
-  /// Decides on rank 0; forwards the announcements of a host on its leader.
+  /// Decides on rank 0; forwards announcements on leaders.
   void agree(TimePoint now);
   /// Reports operations that have ended, and after the last decision that this rank has finished.
   /// `is_busy`: operations are still in progress.
@@ -122,7 +122,8 @@ class ControlPlane {
   void announce_submissions(TimePoint now);
   void freeze(const ScheduleMessage& message, TimePoint now);
   void announce(SetEngine& set, TimePoint now, bool shutdown);
-  void add_ready(SetEngine& set, int rank, const ReadyMessage& ready, TimePoint now);
+  void add_ready(SetEngine& set, const Negotiator::Ranks& ranks, const ReadyMessage& ready,
+                 TimePoint now);
   void decide(TimePoint now);
   void decide(SetEngine& set, TimePoint now);
   void announce_departure(FailureMessage departure);

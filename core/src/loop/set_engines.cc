@@ -11,8 +11,8 @@
 namespace ronde {
 namespace {
 
-/// How long a leader holds back operations that only some ranks of its host have announced: longer
-/// than the usual spread of ranks in a step, so that rank 0 gets one message per host.
+/// How long a leader holds back operations that only some of its ranks have announced: longer than
+/// the usual spread of ranks in a step, so that the rank above gets one message.
 constexpr std::chrono::milliseconds kMostCombiningPatience{100};
 
 }  // namespace
@@ -102,17 +102,20 @@ void SetEngines::make_negotiation(SetEngine& set) const {
         set.info.id);
     if (config_.verify) set.results = std::make_unique<ResultComparison>(set.info.ranks);
   } else if (!set.children.empty()) {
-    std::vector<int> here;
-    for (const int rank : tree_.topology().host_ranks()) {
-      const int within = rank_within(set.info.ranks, rank);
-      if (within >= 0) here.push_back(within);
+    const Topology& topology = tree_.topology();
+    std::vector<int> below;
+    for (std::size_t within = 0; within < set.info.ranks.size(); ++within) {
+      if (topology.is_at_or_below(set.info.ranks[within], tree_.rank())) {
+        below.push_back(static_cast<int>(within));
+      }
     }
-    std::ranges::sort(here);
-    // Short against the limits on stalls, as rank 0 must know the missing ranks by then.
+    // Short against the limits on stalls, as rank 0 must know the missing ranks by then, and each
+    // leader on the way to it may wait.
     const auto period = StallInspector(config_.stall_warn_s, config_.stall_abort_s).period();
+    const int leaders = topology.depth_of(topology.leaders.back());
     Duration patience = kMostCombiningPatience;
-    if (period) patience = std::min(patience, *period / 2);
-    set.combiner = std::make_unique<Combiner>(std::move(here), patience, set.info.ranks);
+    if (period) patience = std::min(patience, *period / (2 * leaders));
+    set.combiner = std::make_unique<Combiner>(std::move(below), patience, set.info.ranks);
   }
 }
 

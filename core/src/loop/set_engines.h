@@ -41,7 +41,7 @@ struct SetEngine {
   explicit SetEngine(SetInfo info_of_set) : info(std::move(info_of_set)) {}
 
   SetInfo info;
-  std::vector<int> children;               ///< of the tree: members, or leaders of members
+  std::vector<int> children;               ///< of the tree: members, or above members
   std::optional<ResponseCache> responses;  ///< shared by the announcer and the negotiator
 
   // Only on members of the set.
@@ -51,7 +51,7 @@ struct SetEngine {
   std::unique_ptr<Executor> executor;  ///< once the backends are made
 
   std::unique_ptr<Negotiator> negotiator;  ///< rank 0 of the group only, a member or not
-  std::unique_ptr<Combiner> combiner;      ///< leaders with `children`, except rank 0
+  std::unique_ptr<Combiner> combiner;      ///< ranks with `children`, except rank 0
   /// Where there is a negotiator, with RONDE_VERIFY.
   std::unique_ptr<ResultComparison> results;
 

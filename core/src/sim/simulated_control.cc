@@ -18,8 +18,8 @@ constexpr const char* kClosed = "its connection was closed";
 /// @}
 
 /// Each rank has a core.
-Topology topology_of(int rank, const std::vector<int>& host_of) {
-  Topology topology = make_topology(rank, host_of);
+Topology topology_of(int rank, const SimulationOptions& options) {
+  Topology topology = make_topology(rank, options.host_of, options.most_leaders_below);
   topology.local_cores = topology.local_size;
   return topology;
 }
@@ -29,7 +29,7 @@ Topology topology_of(int rank, const std::vector<int>& host_of) {
 class SimulatedControl::RankTransport final : public Transport {
  public:
   RankTransport(SimulatedControl& control, int rank)
-      : control_(control), topology_(topology_of(rank, control.options_.host_of)) {}
+      : control_(control), topology_(topology_of(rank, control.options_)) {}
 
   std::string_view name() const noexcept override { return "simulated"; }
   const Topology& topology() const noexcept override { return topology_; }
@@ -115,7 +115,7 @@ SimulatedControl::SimulatedControl(const SimulationOptions& options, SimulatedNe
     : options_(options),
       network_(network),
       fibers_(fibers),
-      tree_(make_topology(0, options.host_of)),
+      tree_(topology_of(0, options)),
       round_(from_s(options.host.round)),
       message_(from_s(options.host.message)),
       overhead_(from_s(options.network.overhead)),

@@ -125,9 +125,59 @@ TEST_CASE("a timeout or a shutdown does not overtake what its rank has announced
   CHECK(ready.shutdown == end.shutdown);
 }
 
+TEST_CASE("what a leader below has merged is merged further, or sent on as it came") {
+  // Rank 1 is above the leader of ranks 4, 5 and 7.
+  const Ranks below = {4, 5, 7};
+  Combiner combiner({1, 4, 5, 7}, kPatience);
+  const auto take = [&](TimePoint now = kStart) {
+    const auto message = combiner.take(now);
+    return message ? message->parts : std::vector<HostReadyMessage::Part>();
+  };
+  ReadyMessage merged = request("x");
+  merged.cached.set(3);
+  combiner.add(below, merged, kStart);
+  CHECK(take().empty());
+  combiner.add(1, merged, kStart);
+  const auto complete = take();
+  REQUIRE(complete.size() == 1);
+  CHECK(complete[0].ranks == Ranks{1, 4, 5, 7});
+  CHECK(complete[0].ready.cached.test(3));
+  CHECK(complete[0].ready.requests.size() == 1);
+
+  combiner.pass(assignment(1, "x", 5));
+  combiner.add(below, merged, kStart);
+  CHECK(take(kStart + kPatience - milliseconds(1)).empty());
+  const auto late = take(kStart + kPatience);
+  REQUIRE(late.size() == 1);
+  CHECK(late[0].ranks == below);
+  CHECK(late[0].ready.decisions_seen == 1);
+  CHECK(late[0].ready.cached.test(3));
+  CHECK(late[0].ready.requests.size() == 1);
+}
+
+TEST_CASE("the end of a rank does not overtake what a leader below has merged") {
+  Combiner combiner({1, 4, 5, 7}, kPatience);
+  combiner.add(Ranks{4, 5, 7}, ready_for(3), kStart);
+  ReadyMessage end;
+  end.shutdown = true;
+  combiner.add(1, end, kStart);
+  combiner.add(5, end, kStart);
+  const auto message = combiner.take(kStart);
+  REQUIRE(message);
+  std::vector<Ranks> ranks;
+  for (const auto& part : message->parts) ranks.push_back(part.ranks);
+  CHECK(ranks == std::vector<Ranks>{{4, 5, 7}, {1}, {5}});
+  CHECK(message->parts[0].ready.cached.test(3));
+}
+
 TEST_CASE("a combiner refuses invalid messages") {
   Host host;
-  CHECK_THROWS_WITH(host.combiner.add(6, ready_for(0), kStart), Catch::Contains("another host"));
+  CHECK_THROWS_WITH(host.combiner.add(6, ready_for(0), kStart), Catch::Contains("not above it"));
+  CHECK_THROWS_WITH(host.combiner.add(Ranks{5, 4}, ready_for(0), kStart),
+                    Catch::Contains("not in order"));
+  host.combiner.add(Ranks{4, 5}, request("y"), kStart);
+  CHECK_THROWS_WITH(host.combiner.add(Ranks{4, 5}, request("y"), kStart),
+                    Catch::Contains("rank 4 announced"));
   host.combiner.add(4, request("x"), kStart);
   CHECK_THROWS_WITH(host.combiner.add(4, request("x"), kStart),
                     Catch::Contains("rank 4 announced"));

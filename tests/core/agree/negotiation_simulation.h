@@ -21,7 +21,8 @@ namespace ronde::test {
 struct Settings {
   int size = 3;
   std::vector<int> host_of = {};  ///< empty: all on one host
-  int patience_ms = 0;            ///< of combiners
+  int most_leaders_below = kMostLeadersBelow;
+  int patience_ms = 0;  ///< of combiners
   std::uint64_t capacity = 2;
   int names = 4;
   int uses = 12;           ///< of each name
@@ -93,12 +94,14 @@ class Simulation {
     for (int index = 0; index < settings.size; ++index) {
       Rank& rank = ranks_.emplace_back(index);
       for (int operation = 0; operation <= settings.names; ++operation) rank.uses[operation] = 0;
-      const Topology topology = make_topology(index, host_of);
+      const Topology topology = make_topology(index, host_of, settings.most_leaders_below);
       rank.parent = topology.parent();
       rank.children = topology.children();
       if (index == 0 || rank.children.empty()) continue;
-      rank.combiner = std::make_unique<Combiner>(topology.host_ranks(),
-                                                 std::chrono::milliseconds(settings.patience_ms));
+      std::vector<int> below = everybody(settings.size);
+      std::erase_if(below, [&](int other) { return !topology.is_at_or_below(other, index); });
+      rank.combiner =
+          std::make_unique<Combiner>(below, std::chrono::milliseconds(settings.patience_ms));
     }
   }
 
@@ -114,7 +117,7 @@ class Simulation {
 
   const std::deque<Rank>& ranks() const { return ranks_; }
   const Negotiator::Counters& counters() const { return negotiator_.counters(); }
-  /// From leaders to rank 0.
+  /// From leaders to the ranks above them.
   std::uint64_t host_messages() const { return host_messages_; }
 
   /// Returns what `rank` submitted in the use that `fate` is about.
@@ -238,13 +241,14 @@ class Simulation {
     if (rank.up.empty()) return;
     const Message message = decode(rank.up.front());
     rank.up.pop_front();
+    const auto add = [&](const std::vector<int>& ranks, const ReadyMessage& part) {
+      if (rank.parent <= 0) return negotiator_.add(ranks, part, now_);
+      ranks_[static_cast<std::size_t>(rank.parent)].combiner->add(ranks, part, now_);
+    };
     if (const auto* const host = std::get_if<HostReadyMessage>(&message)) {
-      for (const auto& [ranks, part] : host->parts) negotiator_.add(ranks, part, now_);
-    } else if (rank.parent > 0) {
-      ranks_[static_cast<std::size_t>(rank.parent)].combiner->add(
-          rank.number, std::get<ReadyMessage>(message), now_);
+      for (const auto& [ranks, part] : host->parts) add(ranks, part);
     } else {
-      negotiator_.add(rank.number, std::get<ReadyMessage>(message), now_);
+      add({rank.number}, std::get<ReadyMessage>(message));
     }
   }
 

@@ -126,17 +126,28 @@ const bool registered = [] {
   for (const std::uint64_t capacity : {0U, 1U, 2U, 3U, 100U}) {
     for (const int size : {1, 2, 3, 5}) register_programs(size, capacity);
   }
-  for (const std::vector<int>& host_of : std::vector<std::vector<int>>{
-           {0, 0, 0}, {0, 1, 1}, {0, 0, 1, 1}, {0, 1, 0, 1, 1}, {0, 1, 2, 1, 2, 0}}) {
+  // The last three have leaders below others.
+  for (const auto& [host_of, most_leaders_below] :
+       std::vector<std::pair<std::vector<int>, int>>{{{0, 0, 0}, 32},
+                                                     {{0, 1, 1}, 32},
+                                                     {{0, 0, 1, 1}, 32},
+                                                     {{0, 1, 0, 1, 1}, 32},
+                                                     {{0, 1, 2, 1, 2, 0}, 32},
+                                                     {{0, 1, 1, 2, 2}, 1},
+                                                     {{0, 1, 2, 3, 1, 2, 3}, 1},
+                                                     {{0, 1, 2, 3, 4, 5, 6, 3, 1}, 2}}) {
     std::string tail = " on hosts ";
     for (const int host : host_of) tail += std::to_string(host);
+    if (most_leaders_below < 32) tail += " with " + std::to_string(most_leaders_below) + " below";
     for (const int patience_ms : {0, 40, 1000}) {
       const std::string where = tail + ", patience of " + std::to_string(patience_ms) + " ms";
-      const Settings settings{
-          .size = static_cast<int>(host_of.size()), .host_of = host_of, .patience_ms = patience_ms};
+      const Settings settings{.size = static_cast<int>(host_of.size()),
+                              .host_of = host_of,
+                              .most_leaders_below = most_leaders_below,
+                              .patience_ms = patience_ms};
       add_case("ranks join one by one" + where, "", [=] { simulate_uneven_joins(settings); });
       // Rank 0's host goes without a combiner, so the others are the ones that matter.
-      const bool has_combiner = std::ranges::max(host_of) > 0;
+      const bool has_combiner = std::ranges::max(settings.host_of) > 0;
       if (!has_combiner) continue;
       add_case("all ranks agree" + where, "", [=] { simulate_everything(settings); });
     }

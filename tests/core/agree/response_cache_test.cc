@@ -35,7 +35,7 @@ TEST_CASE("a slot that was never filled is an error") {
 TEST_CASE("a slot that a rank announces twice is refused, by itself or with its host") {
   const TimePoint now{};
   SlotTable table(3);
-  const std::size_t host = table.add_sender(2);
+  const std::size_t host = table.sender_of({1, 2});
   table.add(0, 5, true, now);
   CHECK_THROWS_AS(table.add(0, 5, true, now), Error);
   table.add(1, 5, true, now);

@@ -8,6 +8,7 @@
 
 #include "core/src/agree/announcer.h"
 #include "core/src/agree/combiner.h"
+#include "ronde/topology.h"
 #include "tests/core/agree/negotiators.h"
 
 namespace {
@@ -28,12 +29,17 @@ class Job {
  public:
   explicit Job(int size) : negotiator_(size, 16) {
     for (int rank = 0; rank < size; ++rank) announcers_.emplace_back(caches_.emplace_back(rank));
-    for (int first = kRanksOfHost; first < size; first += kRanksOfHost) {
-      std::vector<int> ranks(kRanksOfHost);
-      std::iota(ranks.begin(), ranks.end(), first);
+    std::vector<int> host_of;
+    for (int rank = 0; rank < size; ++rank) host_of.push_back(rank / kRanksOfHost);
+    topology_ = make_topology(0, host_of);
+    for (int leader = kRanksOfHost; leader < size; leader += kRanksOfHost) {
+      std::vector<int> ranks = everybody(size);
+      std::erase_if(ranks, [&](int rank) { return !topology_.is_at_or_below(rank, leader); });
       combiners_.push_back(std::make_unique<Combiner>(ranks, std::chrono::milliseconds(100)));
     }
   }
+
+  const Topology& topology() const { return topology_; }
 
   /// Every rank submits "x" and "y", in random order of ranks; the messages to rank 0.
   std::uint64_t submit_and_announce() {
@@ -45,18 +51,24 @@ class Job {
       const auto message = announcer.announce(kStart, false);
       REQUIRE(message);
       if (rank >= kRanksOfHost) {
-        combiners_[static_cast<std::size_t>(rank / kRanksOfHost - 1)]->add(rank, *message, kStart);
+        combiner_of(rank).add(rank, *message, kStart);
       } else {
         negotiator_.add(rank, *message, kStart);
         ++messages;
       }
     }
-    for (const auto& combiner : combiners_) {
-      const auto message = combiner->take(kStart);
+    // A leader is above leaders of higher numbers only.
+    for (int host = topology_.hosts() - 1; host > 0; --host) {
+      const int leader = host * kRanksOfHost;
+      const auto message = combiner_of(leader).take(kStart);
       REQUIRE(message);
       const auto arrived = std::get<HostReadyMessage>(decode(encode(*message)));
-      for (const auto& [ranks, ready] : arrived.parts) negotiator_.add(ranks, ready, kStart);
-      ++messages;
+      const int parent = topology_.parent_of(leader);
+      for (const auto& [ranks, ready] : arrived.parts) {
+        parent == 0 ? negotiator_.add(ranks, ready, kStart)
+                    : combiner_of(parent).add(ranks, ready, kStart);
+      }
+      messages += parent == 0 ? 1 : 0;
     }
     return messages;
   }
@@ -75,6 +87,12 @@ class Job {
   const Negotiator& negotiator() const { return negotiator_; }
 
  private:
+  /// That of the rank's host.
+  Combiner& combiner_of(int rank) {
+    return *combiners_[static_cast<std::size_t>(rank / kRanksOfHost - 1)];
+  }
+
+  Topology topology_;
   PlainNegotiator negotiator_;
   std::deque<ResponseCache> caches_;
   std::deque<Announcer> announcers_;
@@ -83,13 +101,11 @@ class Job {
 
 }  // namespace
 
-TEST_CASE("1,000 and 10,000 ranks agree, each host in one message, by slot once they have met") {
+TEST_CASE("1,000 and 10,000 ranks agree, each leader in one message, by slot once they have met") {
   for (const int size : {1'000, 10'000}) {
     Job job(size);
     for (int step = 0; step < 3; ++step) {
-      const int hosts_with_combiner = size / kRanksOfHost - 1;
-      CHECK(job.submit_and_announce() ==
-            static_cast<std::uint64_t>(kRanksOfHost + hosts_with_combiner));
+      CHECK(job.submit_and_announce() == 1 + job.topology().children().size());
       job.decide_and_apply();
     }
     CHECK(job.negotiator().counters().agreed_in_full.get() == 2);

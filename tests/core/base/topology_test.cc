@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ronde/topology.h"
 
+#include <algorithm>
 #include <array>
 #include <catch2/catch.hpp>
 
@@ -43,6 +44,51 @@ TEST_CASE("leaders of hosts speak with rank 0, the others with their leader") {
   CHECK(towards(0, {0}).empty());
   CHECK(towards(1, {0, 1, 3, 4, 5}) == std::vector<int>{5});
   CHECK(towards(2, {0, 1, 2, 3, 4, 5}).empty());
+}
+
+TEST_CASE("leaders are below one another, as flat and as evenly as 32 below one allow") {
+  struct Row {
+    int hosts, below, depth;  ///< of leaders
+  };
+  // 1 + 32 + 32^2 = 1057; 1 + 10 + 10^2 + 10^3 = 1111 < 1250 < 1 + 11 + 11^2 + 11^3
+  for (const Row& row : {Row{1, 1, 0}, Row{2, 1, 1}, Row{33, 32, 1}, Row{34, 6, 2},
+                         Row{1057, 32, 2}, Row{1058, 10, 3}, Row{1250, 11, 3}}) {
+    CAPTURE(row.hosts);
+    std::vector<int> host_of;  // two ranks each, in turns
+    for (int rank = 0; rank < 2 * row.hosts; ++rank) host_of.push_back(rank % row.hosts);
+    const Topology topology = make_topology(0, host_of);
+    CHECK(topology.leaders_below == row.below);
+    std::vector<int> children(host_of.size());
+    int deepest = 0;
+    for (int rank = 1; rank < topology.size; ++rank) {
+      const int parent = topology.parent_of(rank);
+      REQUIRE(parent < rank);
+      REQUIRE((rank < row.hosts || parent == rank - row.hosts));
+      if (rank < row.hosts) deepest = std::max(deepest, topology.depth_of(rank));
+      ++children[static_cast<std::size_t>(parent)];
+    }
+    CHECK(deepest == row.depth);
+    const auto most = std::ranges::max_element(children);
+    CHECK(*most == row.below + (row.hosts > 1 ? 1 : 0));
+    CHECK(most == children.begin());
+  }
+}
+
+TEST_CASE("a leader speaks for its host and those below, and forwards to them") {
+  // Of seven hosts, two below one, rank 7 is the second rank of host 1.
+  const std::vector<int> hosts = {0, 1, 2, 3, 4, 5, 6, 1};
+  const auto of = [&](int rank) { return make_topology(rank, hosts, 2); };
+  CHECK(of(0).children() == std::vector<int>{1, 2});
+  CHECK(of(1).children() == std::vector<int>{3, 4, 7});
+  CHECK(of(7).children().empty());
+  CHECK(of(0).children_towards({0, 3, 7}) == std::vector<int>{1});
+  CHECK(of(1).children_towards({0, 1, 2, 4, 6, 7}) == std::vector<int>{4, 7});
+  CHECK(of(5).children_towards({5, 6}).empty());
+  std::vector<int> below_1;
+  for (int rank = 0; rank < 8; ++rank) {
+    if (of(0).is_at_or_below(rank, 1)) below_1.push_back(rank);
+  }
+  CHECK(below_1 == std::vector<int>{1, 3, 4, 7});
 }
 
 TEST_CASE("a rank outside the group has no topology") {

@@ -20,11 +20,13 @@ using Hosts = std::vector<int>;
 const Hosts kOneHost = {0, 0, 0};
 const std::vector<Hosts> kPlacements = {kOneHost,     {0, 0, 1, 1}, {0, 1, 2},
                                         {0, 1, 1, 1}, {0, 1, 0, 1}, {0, 1, 1, 2, 2, 0}};
+/// Their leaders are below one another, two below one.
+const Hosts kSevenHosts = {0, 1, 1, 2, 3, 4, 5, 6, 6, 3};
 
 /// Rank `victim` ends as `how` says: checks that all other ranks name it.
 void check_deaths(const Hosts& hosts, int victim, When when, How how) {
   CAPTURE(hosts, victim, when, how);
-  FaultyGroup all(hosts);
+  FaultyGroup all(hosts, hosts == kSevenHosts ? 2 : kMostLeadersBelow);
   Faults& faults = *all.faults[static_cast<std::size_t>(victim)];
   if (when == When::InProgress) faults.hold_starts();
   const auto size = static_cast<int>(hosts.size());
@@ -114,7 +116,9 @@ TEST_CASE("a rank whose loss a backend reports is blamed, and not the one that r
 TEST_CASE("any rank that ends is named on all others, on one host and on several") {
   const When when = GENERATE(When::Idle, When::Negotiating, When::InProgress);
   const How how = GENERATE(How::Killed, How::Left);
-  for (const Hosts& hosts : kPlacements) {
+  std::vector<Hosts> placements = kPlacements;
+  placements.push_back(kSevenHosts);
+  for (const Hosts& hosts : placements) {
     for (std::size_t i = 0; i < hosts.size(); ++i) {
       check_deaths(hosts, static_cast<int>(i), when, how);
     }

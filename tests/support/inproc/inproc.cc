@@ -102,17 +102,23 @@ class Exchange {
 /// The mailboxes of a group. Thread-safety: every member may be called from any thread.
 class Hub {
  public:
-  explicit Hub(std::vector<int> host_of)
-      : host_of_(std::move(host_of)), tree_(make_topology(0, host_of_)) {
-    for (std::size_t rank = 0; rank < host_of_.size(); ++rank) {
+  Hub(const std::vector<int>& host_of, int most_leaders_below)
+      : most_leaders_below_(most_leaders_below),
+        tree_(make_topology(0, host_of, most_leaders_below)) {
+    for (std::size_t rank = 0; rank < host_of.size(); ++rank) {
       mailboxes_.push_back(std::make_unique<Mailbox>());
       mailboxes_.back()->changed = UniqueFd(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
       if (!mailboxes_.back()->changed) throw Error("eventfd failed: " + errno_text(errno));
     }
   }
 
-  int size() const noexcept { return static_cast<int>(host_of_.size()); }
-  const std::vector<int>& host_of() const noexcept { return host_of_; }
+  int size() const noexcept { return tree_.size; }
+  /// Threads of one process share its cores.
+  Topology topology(int rank) const {
+    Topology topology = make_topology(rank, tree_.host_of, most_leaders_below_);
+    topology.local_cores = usable_cores().count();
+    return topology;
+  }
 
   void send(int from, int to, std::string_view bytes) {
     if (to < 0 || to >= size() || !are_neighbours(from, to)) {
@@ -182,7 +188,7 @@ class Hub {
   static void notify(const Mailbox& mailbox) noexcept { ::eventfd_write(mailbox.changed.get(), 1); }
   Mailbox& mailbox(int rank) { return *mailboxes_[static_cast<std::size_t>(rank)]; }
 
-  const std::vector<int> host_of_;
+  const int most_leaders_below_;
   const Topology tree_;
 
   // Guarded by mutex_.
@@ -246,17 +252,10 @@ class SharedBoard {
 
 namespace {
 
-/// Threads of one process share its cores.
-Topology topology_of(int rank, const std::vector<int>& host_of) {
-  Topology topology = make_topology(rank, host_of);
-  topology.local_cores = usable_cores().count();
-  return topology;
-}
-
 class InprocTransport final : public Transport {
  public:
   InprocTransport(std::shared_ptr<Hub> hub, int rank)
-      : hub_(std::move(hub)), topology_(topology_of(rank, hub_->host_of())) {}
+      : hub_(std::move(hub)), topology_(hub_->topology(rank)) {}
   ~InprocTransport() override { hub_->leave(topology_.rank, "it was destroyed"); }
 
   std::string_view name() const noexcept override { return "inproc"; }
@@ -466,8 +465,8 @@ class InprocBoard final : public Board {
 
 Group::Group(int size) : Group(std::vector<int>(static_cast<std::size_t>(size), 0)) {}
 
-Group::Group(const std::vector<int>& host_of)
-    : hub_(std::make_shared<Hub>(host_of)),
+Group::Group(const std::vector<int>& host_of, int most_leaders_below)
+    : hub_(std::make_shared<Hub>(host_of, most_leaders_below)),
       exchanges_(std::make_shared<SetExchanges>()),
       board_(std::make_shared<SharedBoard>(hub_)) {}
 

@@ -21,8 +21,9 @@ class Group {
   /// All ranks on one host.
   explicit Group(int size);
 
-  /// As if the ranks ran on these hosts (any numbers, one a rank).
-  explicit Group(const std::vector<int>& host_of);
+  /// As if the ranks ran on these hosts (any numbers, one a rank), with a control plane as deep as
+  /// this many leaders below one make it.
+  explicit Group(const std::vector<int>& host_of, int most_leaders_below = kMostLeadersBelow);
 
   std::function<std::unique_ptr<Transport>()> transport(int rank) const;
   BackendFactory backend_factory() const;

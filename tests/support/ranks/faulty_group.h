@@ -19,7 +19,8 @@ inline Death death_in_sum(Runtime& runtime, std::vector<float>& values) {
 /// A group whose backends have faults.
 struct FaultyGroup {
   explicit FaultyGroup(int size) : FaultyGroup(std::vector<int>(static_cast<std::size_t>(size))) {}
-  explicit FaultyGroup(const std::vector<int>& host_of) : group(host_of) {
+  explicit FaultyGroup(const std::vector<int>& host_of, int most_leaders_below = kMostLeadersBelow)
+      : group(host_of, most_leaders_below) {
     for (std::size_t i = 0; i < host_of.size(); ++i) faults.push_back(std::make_shared<Faults>());
   }
 

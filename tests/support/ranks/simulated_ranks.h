@@ -82,9 +82,9 @@ class SimulatedRanks final : public Transport {
     }
     const std::string& blob = script_.exchanges[next_++];
     for (int rank = 1; rank < topology_.size; ++rank) {
-      const int parent = topology_.parent_of(rank);
-      arriving_.push_back({Incoming::Kind::Message, parent == 0 ? rank : parent,
-                           encode(BootstrapMessage{rank, {blob}})});
+      int child = rank;
+      while (topology_.parent_of(child) > 0) child = topology_.parent_of(child);
+      arriving_.push_back({Incoming::Kind::Message, child, encode(BootstrapMessage{rank, {blob}})});
     }
   }
 

@@ -64,11 +64,9 @@ class SocketPeers final : public Peers {
     std::vector<std::string> all(static_cast<std::size_t>(topology_.size));
     all[static_cast<std::size_t>(topology_.rank)] = text;
     if (parent_ >= 0) transport_->send(parent_, std::to_string(topology_.rank) + ":" + text);
-    const int below = parent_ < 0                 ? topology_.size - 1
-                      : topology_.local_rank == 0 ? topology_.local_size - 1
-                                                  : 0;
-    for (int heard = 0; heard < below; ++heard) {
-      const std::string message = next();
+    for (int other = topology_.rank + 1; other < topology_.size; ++other) {
+      if (!topology_.is_at_or_below(other, topology_.rank)) continue;
+      const std::string message = next();  // of one of those below
       if (parent_ >= 0) {
         transport_->send(parent_, message);
       } else {

@@ -54,8 +54,10 @@ struct SimulationOptions {
   /// have no effect.
   Config config;
   std::vector<int> host_of;  ///< of each rank, in ascending order from 0
-  NetworkCosts network;      ///< between hosts
-  HostCosts host;            ///< of every host
+  /// Of the tree of the control plane: fewer make it deeper with few hosts.
+  int most_leaders_below = kMostLeadersBelow;
+  NetworkCosts network;  ///< between hosts
+  HostCosts host;        ///< of every host
   /// Called as each message arrives; may be empty.
   std::function<void(const SimulatedMessage&)> on_message = {};
   /// Called when a rank has started: its program may submit from then on. An action, as those of
