@@ -221,28 +221,6 @@ void Engine::run_loop() noexcept {
   }
 }
 
-void Engine::help(WorkState& work, Stage goal, TimePoint deadline) noexcept {
-  if (deadline == WaitHelper::kAsks) {
-    if (queue_.expedite(work, false)) queue_.wake();
-    return;
-  }
-  const bool waits_from_the_start = work.pop_first_wait();
-  const auto note = [&](EventKind kind, TimePoint time) {
-    events_->write({.time_ns = EventLog::ns_of(time), .kind = kind, .operation = work.number()});
-  };
-  const bool has_to_wait = work.stage() < goal;
-  if (has_to_wait) {
-    const TimePoint now = Clock::now();
-    if (!waits_from_the_start) note(EventKind::WaitBegun, now);
-    loop_.help(work, goal, now, deadline);
-    work.block(goal, deadline);
-  }
-  if (events_->enabled() && (has_to_wait || waits_from_the_start)) {
-    note(EventKind::WaitEnded, Clock::now());
-  }
-  queue_.record_wait();
-}
-
 void Engine::on_error_read(const std::exception_ptr& error) noexcept {
   if (error == failure()) life_.mark_failure_reported();
 }

@@ -71,7 +71,9 @@ class Engine final : public WaitHelper, public std::enable_shared_from_this<Engi
   /// Records that the program receives the error of a failed group.
   void mark_failure_reported() noexcept { life_.mark_failure_reported(); }
 
-  void help(WorkState& work, Stage goal, TimePoint deadline) noexcept override;
+  void help(WorkState& work, Stage goal, TimePoint deadline) noexcept override {
+    loop_.help(work, goal, deadline);
+  }
   void on_error_read(const std::exception_ptr& error) noexcept override;
   bool asleep() const noexcept { return loop_.asleep(); }
 

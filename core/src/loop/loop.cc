@@ -116,20 +116,36 @@ void Loop::publish_sleep() {
   board_->set_asleep(waiting ? Board::Sleep::Waiting : Board::Sleep::Idle);
 }
 
-void Loop::help(const WorkState& work, Stage goal, TimePoint now, TimePoint deadline) noexcept {
-  queue_.expedite(work, true);
-  // A callback that waits finds the loop in use by its own thread. Of a simulation no thread waits.
-  if (!is_this_thread() && !MonotonicClock::is_simulated()) {
-    const std::unique_lock engine(engine_, std::try_to_lock);
-    if (engine && runs_) {
-      drive(work, goal, now, deadline);
-      return;
-    }
+void Loop::help(WorkState& work, Stage goal, TimePoint deadline) noexcept {
+  if (deadline == WaitHelper::kAsks) {
+    if (queue_.expedite(work, false)) queue_.wake();
+    return;
   }
-  queue_.wake();
+  EventLog& events = queue_.events();
+  const auto record = [&](EventKind kind, TimePoint time) {
+    events.write({.time_ns = EventLog::ns_of(time), .kind = kind, .operation = work.number()});
+  };
+  const bool waits_from_the_start = work.pop_first_wait();
+  const bool has_to_wait = work.stage() < goal;
+  if (has_to_wait) {
+    const TimePoint now = MonotonicClock::now();
+    if (!waits_from_the_start) record(EventKind::WaitBegun, now);
+    queue_.expedite(work, true);
+    if (!drive(work, goal, now, deadline)) queue_.wake();
+    work.block(goal, deadline);
+  }
+  if (events.enabled() && (has_to_wait || waits_from_the_start)) {
+    record(EventKind::WaitEnded, MonotonicClock::now());
+  }
+  queue_.record_wait();
 }
 
-void Loop::drive(const WorkState& work, Stage goal, TimePoint now, TimePoint deadline) {
+/// Runs the loop while there is progress. Returns false if another thread runs it.
+bool Loop::drive(const WorkState& work, Stage goal, TimePoint now, TimePoint deadline) {
+  // A callback that waits finds the loop in use by its own thread. Of a simulation no thread waits.
+  if (is_this_thread() || MonotonicClock::is_simulated()) return false;
+  const std::unique_lock engine(engine_, std::try_to_lock);
+  if (!engine || !runs_) return false;
   const EngineScope scope;
   counters_.driven_by_callers.add();
   driver_.store(std::this_thread::get_id());
@@ -146,6 +162,7 @@ void Loop::drive(const WorkState& work, Stage goal, TimePoint now, TimePoint dea
   const bool misses_wakes = sleeps_on_descriptor();
   if (failure_ || misses_wakes || next_event(MonotonicClock::now()) < sleeps_until_) queue_.wake();
   driver_.store({});
+  return true;
 }
 
 void Loop::run_rounds(const WorkState& work, Stage goal, TimePoint now, TimePoint deadline) {

@@ -46,9 +46,9 @@ class Loop {
   /// false if it was the last one.
   bool step(TimePoint now);
 
-  /// Runs the loop for a caller that waits for `work` until it reaches `goal`, at most until
-  /// `deadline`, and only while there is progress. Leaves the rest to the loop's thread.
-  void help(const WorkState& work, Stage goal, TimePoint now, TimePoint deadline) noexcept;
+  /// As WaitHelper::help(): the caller runs the loop as long as there is progress, leaves the rest
+  /// to the loop's thread, and blocks.
+  void help(WorkState& work, Stage goal, TimePoint deadline) noexcept;
 
   /// Returns whether the loop's thread has to be woken to see anything new.
   bool wants_wake() const noexcept { return asleep_.load(); }
@@ -58,7 +58,7 @@ class Loop {
 
  private:
   void sleep(std::unique_lock<std::mutex>& engine);
-  void drive(const WorkState& work, Stage goal, TimePoint now, TimePoint deadline);
+  bool drive(const WorkState& work, Stage goal, TimePoint now, TimePoint deadline);
   void run_rounds(const WorkState& work, Stage goal, TimePoint now, TimePoint deadline);
   void publish_sleep();
   std::uint64_t progress() const;
