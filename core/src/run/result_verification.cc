@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "core/src/loop/result_verification.h"
+#include "core/src/run/result_verification.h"
 
 #include <algorithm>
 #include <cstdio>
