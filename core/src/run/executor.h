@@ -15,8 +15,7 @@
 #include "core/src/events/event_log.h"
 #include "core/src/op/submission_queue.h"
 #include "core/src/run/backend_calls.h"
-#include "core/src/run/bucket.h"
-#include "core/src/run/results.h"
+#include "core/src/run/result_verification.h"
 #include "ronde/log.h"
 
 namespace ronde {

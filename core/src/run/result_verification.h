@@ -9,8 +9,38 @@
 #include <vector>
 
 #include "core/src/agree/messages.h"
+#include "core/src/events/event_log.h"
+#include "core/src/run/backend_calls.h"
+#include "ronde/log.h"
 
 namespace ronde {
+
+/// With RONDE_VERIFY: the checksums of this rank's results, for rank 0, which compares them
+/// (ResultComparison). Results are in host memory and the same on all ranks: those of allreduces,
+/// broadcasts and allgathers.
+class ResultChecksums {
+ public:
+  /// The references outlive this.
+  ResultChecksums(const Results& results, const EventLog& events, const Logger& log)
+      : results_(results), events_(events), log_(log) {}
+
+  /// Numbers the operations that have such results, in the agreed order: alike on all ranks.
+  void number(std::vector<Submission>& agreed);
+
+  /// Adds the checksum of an operation that has ended or failed, before the program sees the end.
+  void add(const Submission& item, bool failed);
+
+  bool empty() const noexcept { return ends_.empty(); }
+  std::vector<ResultEnd> take() { return std::exchange(ends_, {}); }
+
+ private:
+  const Results& results_;
+  const EventLog& events_;
+  const Logger& log_;
+  std::uint64_t numbers_ = 0;
+  bool warned_of_devices_ = false;
+  std::vector<ResultEnd> ends_;
+};
 
 /// Compares, with RONDE_VERIFY on rank 0, the results of a process set's ranks in the agreed order
 /// of the operations. It keeps those that some ranks have yet to end, which are fewer than the

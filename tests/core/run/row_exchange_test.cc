@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "core/src/run/bucket.h"
+#include "core/src/run/backend_calls.h"
 
 #include <catch2/catch.hpp>
 #include <cstring>
