@@ -1,13 +1,43 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "core/src/events/event_log.h"
 
+#include <sys/mman.h>
+
 #include <algorithm>
+#include <bit>
+#include <cstring>
+#include <new>
+#include <span>
 #include <utility>
 
 #include "core/src/base/text.h"
 
 namespace ronde {
 namespace {
+
+/// The ring is larger than the caches: a slot is fetched so many events before its turn.
+constexpr std::uint64_t kAhead = 8;
+
+constexpr unsigned kSmallBits = 48;  // of a number that shares its word with 16 other bits
+constexpr std::uint64_t kSmallMask = (std::uint64_t{1} << kSmallBits) - 1;
+
+std::uint64_t joined(std::uint64_t low, std::uint64_t high, unsigned shift) {
+  return (low & ((std::uint64_t{1} << shift) - 1)) | high << shift;
+}
+
+/// Makes `event` the next one of those that were written with it.
+bool follow(Event& event) {
+  const auto then = static_cast<unsigned>(event.then);
+  if (then == 0) return false;
+  const unsigned first = then & (~then + 1);
+  event.then = static_cast<ThenAlso>(then - first);
+  event.kind = first == static_cast<unsigned>(ThenAlso::Announced)   ? EventKind::Announced
+               : first == static_cast<unsigned>(ThenAlso::WaitBegun) ? EventKind::WaitBegun
+                                                                     : EventKind::Completed;
+  event.bytes = 0;
+  event.text.clear();
+  return true;
+}
 
 /// The period in which sinks get events without being woken.
 constexpr std::chrono::milliseconds kFeedingTime{100};
@@ -21,6 +51,152 @@ std::uint16_t thread_number() noexcept {
 }
 
 }  // namespace
+
+EventRing::EventRing(std::uint64_t capacity) {
+  if (capacity == 0) return;
+  capacity = std::bit_ceil(capacity);
+  mask_ = capacity - 1;
+  // Pages are zero, and cost nothing until an event is written there.
+  void* const memory = mmap(nullptr, capacity * sizeof(Slot), PROT_READ | PROT_WRITE,
+                            MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (memory == MAP_FAILED) throw std::bad_alloc();
+  slots_ = static_cast<Slot*>(memory);
+}
+
+EventRing::~EventRing() {
+  if (enabled()) munmap(slots_, capacity() * sizeof(Slot));
+}
+
+std::uint64_t EventRing::write(const EventRecord& event, std::string_view text,
+                               std::uint16_t thread) noexcept {
+  if (!enabled()) return 0;
+  const std::uint64_t number = next_.fetch_add(1, std::memory_order_relaxed);
+  const Slot& later = slots_[(number + kAhead) & mask_];
+  __builtin_prefetch(&later, 1);
+  __builtin_prefetch(&later.text, 1);
+  Slot& slot = slots_[number & mask_];
+  std::uint64_t state = slot.state.load(std::memory_order_relaxed);
+  const bool is_free = state % 2 == 0 && state < 2 * number + 1;
+  if (!is_free ||
+      !slot.state.compare_exchange_strong(state, 2 * number + 1, std::memory_order_relaxed)) {
+    dropped_.fetch_add(1, std::memory_order_relaxed);
+    return number;
+  }
+  // Release: a reader that sees one of these sees the claim, too.
+  constexpr auto kOrder = std::memory_order_release;
+  std::size_t length = text.size();
+  if (length > 0) {
+    std::array<char, kEventText> bytes;
+    if (length <= kEventText) {
+      std::memcpy(bytes.data(), text.data(), length);
+    } else {
+      constexpr std::string_view kDots = "...";
+      const std::string_view end = text.substr(length - (kEventText - kDots.size()));
+      std::memcpy(bytes.data(), kDots.data(), kDots.size());
+      std::memcpy(bytes.data() + kDots.size(), end.data(), end.size());
+      length = kEventText;
+    }
+    for (std::size_t i = 0; i * sizeof(std::uint64_t) < length; ++i) {
+      std::uint64_t word = 0;
+      std::memcpy(&word, bytes.data() + i * sizeof word, sizeof word);
+      slot.text[i].store(word, kOrder);
+    }
+  }
+  slot.words[0].store(static_cast<std::uint64_t>(event.time_ns), kOrder);
+  slot.words[1].store(joined(event.operation,
+                             static_cast<std::uint64_t>(event.kind) |
+                                 static_cast<std::uint64_t>(event.collective) << 8,
+                             kSmallBits),
+                      kOrder);
+  slot.words[2].store(joined(event.bucket, thread, kSmallBits), kOrder);
+  slot.words[3].store(event.bytes, kOrder);
+  slot.words[4].store(event.kind == EventKind::Started ? event.uncompressed_bytes
+                      : event.kind == EventKind::SpanEnded
+                          ? event.offset
+                          : static_cast<std::uint64_t>(event.duration_ns),
+                      kOrder);
+  slot.words[5].store(joined(event.set, static_cast<std::uint32_t>(event.rank), 32), kOrder);
+  slot.words[6].store(joined(length, static_cast<std::uint64_t>(event.then), 32), kOrder);
+  slot.state.store(2 * number + 2, std::memory_order_release);
+  return number;
+}
+
+EventRing::Cursor EventRing::oldest() const noexcept {
+  const std::uint64_t end = written();
+  return {.next = end > capacity() ? end - capacity() : 0};
+}
+
+bool EventRing::copy(const Slot& slot, std::uint64_t state, Event& event) const {
+  constexpr auto kOrder = std::memory_order_acquire;
+  std::array<std::uint64_t, kWords> words;
+  for (std::size_t i = 0; i < kWords; ++i) words[i] = slot.words[i].load(kOrder);
+  std::array<std::uint64_t, kTextWords> text;
+  const std::size_t length = std::min<std::size_t>(words[6] & 0xffff, kEventText);
+  for (std::size_t i = 0; i * sizeof(std::uint64_t) < length; ++i) {
+    text[i] = slot.text[i].load(kOrder);
+  }
+  if (slot.state.load(std::memory_order_relaxed) != state) return false;
+  event.time_ns = static_cast<std::int64_t>(words[0]);
+  event.operation = words[1] & kSmallMask;
+  event.kind = static_cast<EventKind>(words[1] >> kSmallBits & 0xff);
+  event.collective = static_cast<Collective>(words[1] >> (kSmallBits + 8));
+  event.bucket = words[2] & kSmallMask;
+  event.thread = static_cast<std::uint16_t>(words[2] >> kSmallBits);
+  event.bytes = words[3];
+  const bool started = event.kind == EventKind::Started;
+  event.uncompressed_bytes = started ? words[4] : 0;
+  event.offset = event.kind == EventKind::SpanEnded ? words[4] : 0;
+  event.duration_ns = started || event.offset > 0 ? 0 : static_cast<std::int64_t>(words[4]);
+  event.set = static_cast<std::uint32_t>(words[5]);
+  event.rank = static_cast<std::int32_t>(words[5] >> 32);
+  event.then = static_cast<ThenAlso>(words[6] >> 32);
+  event.text.clear();
+  if (length == 0) return true;
+  event.text.assign(reinterpret_cast<const char*>(text.data()), length);
+  // The keys of messages and of operations without a name contain these bytes.
+  std::ranges::replace_if(
+      event.text, [](char c) { return c == '\0' || c == '\1'; }, '#');
+  return true;
+}
+
+bool EventRing::read(Cursor& cursor) const {
+  if (!enabled()) return false;
+  if (follow(cursor.event)) return true;
+  for (;;) {
+    const std::uint64_t end = written();
+    if (cursor.next >= end) return false;
+    if (end - cursor.next > capacity()) {
+      cursor.lost += end - capacity() - cursor.next;
+      cursor.next = end - capacity();
+    }
+    __builtin_prefetch(&slots_[(cursor.next + kAhead) & mask_]);
+    const Slot& slot = slots_[cursor.next & mask_];
+    const std::uint64_t wanted = 2 * cursor.next + 2;
+    const std::uint64_t state = slot.state.load(std::memory_order_acquire);
+    if (state == wanted && copy(slot, state, cursor.event)) {
+      ++cursor.next;
+      return true;
+    }
+    // The writer is about to finish, unless it has dropped the event, or stopped long ago.
+    if (state < wanted && end - cursor.next < capacity() / 2) return false;
+    ++cursor.lost;
+    ++cursor.next;
+  }
+}
+
+bool EventRing::read_before(Cursor& cursor, std::uint64_t end) const {
+  constexpr std::chrono::seconds kPatience{1};
+  if (read(cursor)) return true;
+  const auto deadline = MonotonicClock::now() + kPatience;
+  while (cursor.next < end && MonotonicClock::now() < deadline) {
+    std::this_thread::yield();
+    if (read(cursor)) return true;
+  }
+  if (cursor.next >= end) return false;
+  ++cursor.lost;  // nobody writes it
+  ++cursor.next;
+  return read_before(cursor, end);
+}
 
 EventLog::EventLog(std::uint64_t capacity, std::shared_ptr<Logger> log, EventCallback on_event)
     : log_(std::move(log)),

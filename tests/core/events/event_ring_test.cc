@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "core/src/events/event_ring.h"
+#include "core/src/events/event_log.h"
 
 #include <catch2/catch.hpp>
 #include <thread>
