@@ -18,7 +18,7 @@
 #include "core/src/group/failure_resolver.h"
 #include "core/src/group/stop_agreement.h"
 #include "core/src/loop/arbiter.h"
-#include "core/src/loop/own_exchanges.h"
+#include "core/src/loop/process_set_maker.h"
 #include "core/src/loop/set_engines.h"
 #include "core/src/op/submission_queue.h"
 #include "ronde/log.h"

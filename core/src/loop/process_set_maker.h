@@ -3,15 +3,21 @@
 
 #include <atomic>
 #include <cstdint>
+#include <exception>
+#include <functional>
+#include <map>
 #include <memory>
+#include <mutex>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "core/src/agree/messages.h"
+#include "core/src/base/monotonic_clock.h"
 #include "core/src/group/control_tree.h"
 #include "core/src/group/engine_life.h"
 #include "core/src/loop/backend_maker.h"
-#include "core/src/loop/loop.h"
-#include "core/src/loop/own_exchanges.h"
+#include "core/src/loop/set_engines.h"
 #include "core/src/op/set_info.h"
 #include "core/src/op/submission_queue.h"
 #include "core/src/op/work_state.h"
@@ -19,6 +25,70 @@
 #include "ronde/process_set.h"
 
 namespace ronde {
+
+class Loop;
+
+/// An exchange that this rank has requested and that has not ended.
+struct OwnExchange {
+  ExchangeRequest request;
+  std::shared_ptr<WorkState> work;
+  TimePoint since{};
+  // Written before the work completes.
+  ExchangeReply reply;
+  MadeSet removed;  ///< the parts of a set that was removed
+};
+
+/// Carries exchanges and new sets from threads of this rank to the loop, and the replies of rank 0
+/// back to the threads.
+///
+/// Thread-safety: as marked.
+class OwnExchanges {
+ public:
+  struct News {
+    std::vector<MadeSet> made;              ///< to be installed first
+    std::vector<ExchangeRequest> requests;  ///< for rank 0
+  };
+
+  explicit OwnExchanges(SubmissionQueue& queue) : queue_(queue) {}
+
+  // Any thread.
+
+  /// Requests `own`, whose work completes when the exchange has ended. Throws once the loop has
+  /// ended. For a call of the program it also throws the reason of the queue's close().
+  void ask(std::shared_ptr<OwnExchange> own);
+  /// Passes a set to the loop, which installs it. Aborts its backends and throws once the loop has
+  /// ended.
+  void install(MadeSet made);
+  /// Returns whether the loop has something to take.
+  bool has_news() const noexcept { return has_news_.load(); }
+
+  // Only where the loop runs.
+
+  /// Returns whether calls of the program are waiting, which precede a shutdown.
+  bool asks_for_sets() const;
+  /// Removes and returns all new sets and requests, except the removal of a set that is `busy(id)`,
+  /// perhaps with operations of other ranks while this one has joined.
+  News take(const std::function<bool(std::uint32_t)>& busy, TimePoint now);
+  std::vector<MadeSet> take_made();
+  /// Ends the exchange that `reply` to `rank`, this one, is for. `removed`: the parts of a set that
+  /// was removed.
+  void finish(const ExchangeReply& reply, int rank, MadeSet removed);
+  /// Ends all exchanges, as the loop has ended, and refuses further ones.
+  void end(std::exception_ptr error) noexcept;
+  /// Returns since when the oldest exchange has waited for rank 0.
+  std::optional<TimePoint> oldest() const;
+
+ private:
+  SubmissionQueue& queue_;
+  std::atomic<bool> has_news_{false};                              ///< asked_ or made_ is not empty
+  std::map<ExchangeKey, std::shared_ptr<OwnExchange>> under_way_;  ///< only where the loop runs
+
+  // Guarded by mutex_.
+  mutable std::mutex mutex_;
+  std::vector<std::shared_ptr<OwnExchange>> asked_;
+  std::vector<MadeSet> made_;
+  std::exception_ptr ended_;  ///< why requests are refused, once the loop has ended
+};
 
 /// Makes and removes process sets.
 ///
