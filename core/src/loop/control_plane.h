@@ -16,7 +16,6 @@
 #include "core/src/group/control_tree.h"
 #include "core/src/group/engine_life.h"
 #include "core/src/group/failure_resolver.h"
-#include "core/src/group/stop_agreement.h"
 #include "core/src/loop/arbiter.h"
 #include "core/src/loop/process_set_maker.h"
 #include "core/src/loop/set_engines.h"
