@@ -10,14 +10,6 @@
 
 namespace ronde {
 
-void record_announced(EventLog& events, const Submission& operation, TimePoint time) {
-  events.write({.time_ns = EventLog::ns_of(time),
-                .kind = EventKind::Announced,
-                .collective = operation.spec().kind,
-                .set = operation.spec().set,
-                .operation = operation.number});
-}
-
 void Announcer::add(Submission submission) {
   if (submission.spec().kind == Collective::Join) {
     join_ = std::move(submission);

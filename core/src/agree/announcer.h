@@ -33,9 +33,6 @@ struct AppliedDecision {
   std::uint64_t next_unnamed = 0;  ///< with `join`: DecisionMessage::next_unnamed
 };
 
-/// Writes that `operation` was announced at `time`.
-void record_announced(EventLog& events, const Submission& operation, TimePoint time);
-
 /// Every rank's side of negotiation: keeps what this rank submitted until it is decided, and
 /// announces it to rank 0, by slot where the response is cached.
 ///

@@ -44,4 +44,12 @@ void record_submitted(EventLog& events, Submission& submission, ThenAlso then) n
       submission.key.text());
 }
 
+void record_announced(EventLog& events, const Submission& operation, TimePoint time) noexcept {
+  events.write({.time_ns = EventLog::ns_of(time),
+                .kind = EventKind::Announced,
+                .collective = operation.spec().kind,
+                .set = operation.spec().set,
+                .operation = operation.number});
+}
+
 }  // namespace ronde

@@ -99,5 +99,7 @@ void add_agreed(std::vector<Submission>& agreed, Submission submission, const Ra
 /// that happen at the same time.
 void record_submitted(EventLog& events, Submission& submission,
                       ThenAlso then = ThenAlso::Nothing) noexcept;
+/// Writes that one operation was announced at `time`.
+void record_announced(EventLog& events, const Submission& operation, TimePoint time) noexcept;
 
 }  // namespace ronde
