@@ -153,6 +153,12 @@ void SubmissionQueue::expect_open() const {
   if (closed_) std::rethrow_exception(closed_);
 }
 
+NameUse* SubmissionQueue::prepare(const SpecPtr& spec) {
+  const std::lock_guard lock(mutex_);
+  if (closed_) std::rethrow_exception(closed_);
+  return names_.prepare(spec);
+}
+
 void SubmissionQueue::close(std::exception_ptr reason) {
   const std::lock_guard lock(mutex_);
   if (!closed_) closed_ = std::move(reason);

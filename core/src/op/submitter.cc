@@ -169,8 +169,7 @@ Preparation Submitter::prepare(Request request) try {
   request.contributes = true;
   request.input = request.output;
   Preparation preparation = described(request);
-  queue_.expect_open();
-  preparation.name_use = queue_.names()->prepare(preparation.spec);
+  preparation.name_use = queue_.prepare(preparation.spec);
   return preparation;
 } catch (const UsageError& error) {
   rethrow_as_of_this_rank(error);
