@@ -29,10 +29,10 @@ void HostedRuntime::fail_to_start() {
 
 void HostedRuntime::publish(std::unique_ptr<Runtime> runtime, std::unique_ptr<Observer> observer) {
   const std::lock_guard lock(mutex_);
-  runtime_ = std::move(runtime);
-  observer_ = std::move(observer);
+  hosted_ = std::make_unique<const Hosted>(Hosted{std::move(runtime), std::move(observer)});
   fork_depth_.store(fork_depth());
   phase_ = Phase::Ready;
+  usable_.store(hosted_.get());
 }
 
 bool HostedRuntime::is_of_parent() const noexcept {
@@ -76,8 +76,7 @@ std::exception_ptr HostedRuntime::shutdown(std::optional<std::chrono::nanosecond
   }
   if (is_loop_thread()) throw error_of_shutdown_in_callback();
   const std::exception_ptr problem_of_hook = run_shutdown_hooks();
-  Runtime* runtime = nullptr;
-  Observer* observer = nullptr;
+  const Hosted* hosted = nullptr;
   {
     const std::lock_guard lock(mutex_);
     if (phase_ != Phase::Ready) {
@@ -86,17 +85,16 @@ std::exception_ptr HostedRuntime::shutdown(std::optional<std::chrono::nanosecond
     }
     // The other functions still work: callbacks of operations that finish now may call them.
     phase_ = Phase::ShuttingDown;
-    runtime = runtime_.get();
-    observer = observer_.get();
+    hosted = hosted_.get();
   }
   try {
-    observer->shutdown(limit);
+    hosted->observer->shutdown(limit);
   } catch (...) {
-    report_.note_end(false, runtime->failure());
+    report_.note_end(false, hosted->runtime->failure());
     retire(Phase::ShutDown);
     throw;
   }
-  const std::exception_ptr failure = runtime->failure();
+  const std::exception_ptr failure = hosted->runtime->failure();
   report_.note_end(true, failure);
   retire(Phase::ShutDown);
   if (problem_of_hook) std::rethrow_exception(problem_of_hook);
@@ -110,9 +108,9 @@ void HostedRuntime::end_in_finalize() noexcept {
     std::unique_lock lock(mutex_);
     // Another thread that is in shutdown() still needs MPI.
     if (!is_loop_thread()) unused_.wait(lock, [this] { return phase_ != Phase::ShuttingDown; });
-    if (runtime_ != nullptr) {
-      rank = runtime_->topology().rank;
-      level = parse_log_level(runtime_->config().log_level);
+    if (hosted_) {
+      rank = hosted_->runtime->topology().rank;
+      level = parse_log_level(hosted_->runtime->config().log_level);
     }
   }
   try {
@@ -133,25 +131,24 @@ std::exception_ptr HostedRuntime::take_failure_in_finalize() noexcept {
 
 bool HostedRuntime::leave(const std::string& why, Then then) noexcept {
   if (is_of_parent()) return false;
-  Runtime* runtime = nullptr;
-  Observer* observer = nullptr;
+  const Hosted* hosted = nullptr;
   bool destroys = false;
   {
     const std::lock_guard lock(mutex_);
-    if (runtime_ == nullptr) return false;
-    runtime = runtime_.get();
-    observer = observer_.get();
+    if (!hosted_) return false;
+    hosted = hosted_.get();
     // A thread that is in shutdown() destroys the Runtime itself.
     destroys = then == Then::Destroy && phase_ == Phase::Ready;
     if (destroys) phase_ = Phase::ShuttingDown;
-    ++uses_;  // so that no other thread destroys them
+    ++uses_;  // so that no other thread destroys it
   }
-  const int rank = runtime->topology().rank;
-  const int size = runtime->topology().size;
-  const bool fails_others = runtime->leave(why) && size > 1;
-  const LogLevel log_level = parse_log_level(runtime->config().log_level);
-  report_.note_end(false, runtime->failure());
-  observer->end();
+  Runtime& runtime = *hosted->runtime;
+  const int rank = runtime.topology().rank;
+  const int size = runtime.topology().size;
+  const bool fails_others = runtime.leave(why) && size > 1;
+  const LogLevel log_level = parse_log_level(runtime.config().log_level);
+  report_.note_end(false, runtime.failure());
+  hosted->observer->end();
   end_use();
   if (fails_others && then == Then::Destroy) {
     const Logger log(log_level, rank, name_);
@@ -165,37 +162,30 @@ bool HostedRuntime::leave(const std::string& why, Then then) noexcept {
 }
 
 void HostedRuntime::retire(Phase next) noexcept {
-  std::unique_ptr<Runtime> runtime;
-  std::unique_ptr<Observer> observer;  // destroyed first
   std::unique_lock lock(mutex_);
   phase_ = next;
   unused_.notify_all();
   fork_depth_.store(kNotStarted);
-  runtime = std::move(runtime_);
-  observer = std::move(observer_);
-  const bool unused = unused_.wait_for(lock, kLongestUse, [this] { return uses_ == 0; });
+  std::unique_ptr<const Hosted> hosted = std::move(hosted_);
+  usable_.store(nullptr);
+  const bool unused = unused_.wait_for(lock, kLongestUse, [this] { return uses_.load() == 0; });
   lock.unlock();
-  if (!unused) {
-    // A thread that was stopped inside a call (exit() from there) still points at it.
-    static_cast<void>(observer.release());
-    static_cast<void>(runtime.release());
-  }
+  // A thread that was stopped inside a call (exit() from there) still points at it.
+  if (!unused) static_cast<void>(hosted.release());
 }
 
 int HostedRuntime::rank() const noexcept {
   const std::lock_guard lock(mutex_);
-  return runtime_ == nullptr ? -1 : runtime_->topology().rank;
+  return hosted_ ? hosted_->runtime->topology().rank : -1;
 }
 
 bool HostedRuntime::is_there() const noexcept {
-  if (is_of_parent()) return false;
-  const std::lock_guard lock(mutex_);
-  return runtime_ != nullptr;
+  return !is_of_parent() && usable_.load() != nullptr;
 }
 
 void HostedRuntime::record_stall(const std::vector<StalledOperation>& operations) {
   const std::lock_guard lock(mutex_);
-  if (observer_) observer_->note_stall(operations);
+  if (hosted_) hosted_->observer->note_stall(operations);
 }
 
 void HostedRuntime::require_not_there(std::string_view function) const {
@@ -227,13 +217,12 @@ HostedRuntime::Use::Use(HostedRuntime& owner, std::string_view function,
                         std::shared_ptr<HostedRuntime> keeps_owner)
     : keeps_owner_(std::move(keeps_owner)), owner_(owner) {
   owner_.expect_own_process(function);
-  const std::lock_guard lock(owner_.mutex_);
-  if (owner_.runtime_ == nullptr) {
-    owner_.throw_not_ready(function);
-  }
-  runtime_ = owner_.runtime_.get();
-  observer_ = owner_.observer_.get();
   ++owner_.uses_;
+  hosted_ = owner_.usable_.load();
+  if (hosted_ != nullptr) return;
+  owner_.end_use();
+  const std::lock_guard lock(owner_.mutex_);
+  owner_.throw_not_ready(function);
 }
 
 HostedRuntime::Use::~Use() {
@@ -241,10 +230,9 @@ HostedRuntime::Use::~Use() {
 }
 
 void HostedRuntime::end_use() noexcept {
+  if (--uses_ > 0 || usable_.load() != nullptr) return;
   const std::lock_guard lock(mutex_);
-  if (--uses_ == 0) {
-    unused_.notify_all();
-  }
+  unused_.notify_all();
 }
 
 }  // namespace ronde

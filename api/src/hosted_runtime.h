@@ -31,8 +31,14 @@ inline constexpr std::chrono::seconds kLongestUse{2};
 ///
 /// Thread-safety: every member may be called from any thread. The mutex is never held while a
 /// Runtime is made, used or destroyed: that takes long, and the thread of the Runtime calls these
-/// functions.
+/// functions. A Use takes no lock: it counts itself before it reads usable_, which the end of the
+/// Runtime clears before it reads the count.
 class HostedRuntime {
+  struct Hosted {
+    std::unique_ptr<Runtime> runtime;
+    std::unique_ptr<Observer> observer;  ///< destroyed first
+  };
+
  public:
   /// `name`: RuntimeOptions::world_name. `report` receives the end, and outlives this.
   HostedRuntime(std::uint32_t world, std::string name, RunReport& report)
@@ -93,15 +99,14 @@ class HostedRuntime {
     Use(const Use&) = delete;
     Use& operator=(const Use&) = delete;
 
-    Runtime& operator*() const noexcept { return *runtime_; }
-    Runtime* operator->() const noexcept { return runtime_; }
-    Observer& observer() const noexcept { return *observer_; }
+    Runtime& operator*() const noexcept { return *hosted_->runtime; }
+    Runtime* operator->() const noexcept { return hosted_->runtime.get(); }
+    Observer& observer() const noexcept { return *hosted_->observer; }
 
    private:
     const std::shared_ptr<HostedRuntime> keeps_owner_;
     HostedRuntime& owner_;
-    Runtime* runtime_ = nullptr;
-    Observer* observer_ = nullptr;
+    const Hosted* hosted_ = nullptr;
   };
 
  private:
@@ -116,14 +121,14 @@ class HostedRuntime {
   const std::uint32_t world_;
   const std::string name_;
   RunReport& report_;
-  std::atomic<int> fork_depth_{kNotStarted};  // of the process that started runtime_
+  std::atomic<int> fork_depth_{kNotStarted};    // of the process that started it
+  std::atomic<const Hosted*> usable_{nullptr};  // that of hosted_
+  std::atomic<int> uses_{0};
   mutable std::mutex mutex_;
   std::condition_variable unused_;  // uses_ became 0, or a shutdown has ended
   // Guarded by mutex_.
   Phase phase_ = Phase::Fresh;
-  std::unique_ptr<Runtime> runtime_;    // set while Ready and ShuttingDown
-  std::unique_ptr<Observer> observer_;  // set and cleared with runtime_
-  int uses_ = 0;
+  std::unique_ptr<const Hosted> hosted_;    // set while Ready and ShuttingDown
   std::exception_ptr failure_in_finalize_;  // until shutdown() throws it
   std::mutex shutdown_hooks_mutex_;         // held while they run
   std::map<std::uint64_t, std::function<void()>> shutdown_hooks_;
