@@ -23,7 +23,6 @@ constexpr double kThawsBeforeWarning = 2.0;
 FrozenSchedule::FrozenSchedule(Board& board, int rank, int ranks, Duration longest_wait,
                                EventLog& events, std::mutex& mutex)
     : board_(board),
-      rank_(rank),
       longest_wait_(longest_wait),
       events_(events),
       words_(board, rank, ranks),
@@ -36,8 +35,9 @@ FrozenSchedule::Plan FrozenSchedule::plan_of(const ScheduleMessage& message,
   for (const std::vector<ScheduledSlot>& slots : message.buckets) {
     std::vector<Item>& bucket = plan.buckets.emplace_back();
     for (const ScheduledSlot& item : slots) {
+      const CachedResponse& response = announcer.response(item.slot);
       bucket.push_back(
-          {announcer.response(item.slot), announcer.contributed(item.slot), item.contributed});
+          {response.own, response.rows, announcer.contributed(item.slot), item.contributed});
     }
   }
   return plan;
@@ -63,10 +63,7 @@ void FrozenSchedule::freeze(Plan plan, TimePoint now) {
   for (std::vector<Item>& items : plan.buckets) {
     Bucket bucket;
     bucket.missing = items.size();
-    for (Item& item : items) {
-      SpecPtr spec = item.response.spec_of(rank_);
-      bucket.entries.push_back({std::move(item), std::move(spec), {}, std::nullopt});
-    }
+    for (Item& item : items) bucket.entries.push_back({std::move(item)});
     buckets_.push_back(std::move(bucket));
     for (std::size_t entry = 0; entry < items.size(); ++entry) {
       add_place({buckets_.size() - 1, entry});
@@ -139,7 +136,7 @@ FrozenSchedule::Place* FrozenSchedule::find(const Submission& submission) {
   const Entry& entry = entry_at(*place);
   // The previous submission for this place may still be waiting to run.
   const bool fits = !entry.submission && !buckets_[place->bucket].raised &&
-                    entry.item.contributes == submission.start.contributes &&
+                    entry.contributes == submission.start.contributes &&
                     (is_named || is_same(entry.spec, submission.key.spec));
   return fits ? place : nullptr;
 }
@@ -316,8 +313,8 @@ std::vector<Submission> FrozenSchedule::empty(Bucket& bucket) {
   const int last_rank = words_.last_rank(index);
   const bool differ = bucket.digest != 0 && words_.digests_differ(generation_, index, bucket.step);
   for (Entry& entry : bucket.entries) {
-    add_agreed(agreed, std::move(*entry.submission), entry.item.response.rows,
-               entry.item.contributed, differ ? kDigestsDiffer : 0);
+    add_agreed(agreed, std::move(*entry.submission), entry.rows, entry.contributed,
+               differ ? kDigestsDiffer : 0);
     entry.submission.reset();
   }
   for (Submission& operation : agreed) {

@@ -14,7 +14,6 @@
 #include "core/src/agree/announcer.h"
 #include "core/src/agree/arrival_words.h"
 #include "core/src/agree/messages.h"
-#include "core/src/agree/response_cache.h"
 #include "core/src/base/counter.h"
 #include "core/src/base/monotonic_clock.h"
 #include "core/src/events/event_log.h"
@@ -55,7 +54,8 @@ namespace ronde {
 class FrozenSchedule final : public Agreement {
  public:
   struct Item {
-    CachedResponse response;
+    SpecPtr spec;             ///< what this rank submits
+    RankRows rows = {};       ///< as CachedResponse::rows
     bool contributes = true;  ///< this rank contributes
     bool contributed = true;  ///< any rank contributes
   };
@@ -131,11 +131,9 @@ class FrozenSchedule final : public Agreement {
 
     bool operator==(const Place&) const = default;
   };
-  struct Entry {
-    Item item;
-    SpecPtr spec;  ///< what this rank submits
-    Place next;    ///< the next place of this name, in this round or the next
-    std::optional<Submission> submission;
+  struct Entry : Item {
+    Place next = {};  ///< the next place of this name, in this round or the next
+    std::optional<Submission> submission = {};
   };
   struct Bucket {
     std::vector<Entry> entries;
@@ -162,7 +160,6 @@ class FrozenSchedule final : public Agreement {
   void reset();
 
   Board& board_;
-  const int rank_;
   const Duration longest_wait_;
   EventLog& events_;
   ArrivalWords words_;

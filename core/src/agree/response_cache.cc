@@ -24,9 +24,9 @@ void set_rows(OpSpec& spec, const RankRows& rows, std::size_t rank) {
 
 SpecPtr CachedResponse::spec_of(int rank) const {
   if (rows.empty()) return spec;
-  OpSpec own = *spec;
-  set_rows(own, rows, static_cast<std::size_t>(rank));
-  return share(std::move(own));
+  OpSpec submitted = *spec;
+  set_rows(submitted, rows, static_cast<std::size_t>(rank));
+  return share(std::move(submitted));
 }
 
 std::optional<std::uint32_t> ResponseCache::find(const SpecPtr& spec) const {
@@ -41,9 +41,9 @@ void ResponseCache::put(std::uint32_t slot, CachedResponse response) {
     // Unnamed operations that are equal on this rank may differ on others: the later slot is found.
     if (found != slot_of_.end() && found->second == slot) slot_of_.erase(found);
   }
-  SpecPtr own = response.spec_of(rank_);
-  slot_of_.insert_or_assign(own, slot);
-  slots_[slot] = {std::move(response), std::move(own)};
+  response.own = response.spec_of(rank_);
+  slot_of_.insert_or_assign(response.own, slot);
+  slots_[slot] = std::move(response);
 }
 
 const CachedResponse& ResponseCache::at(std::uint32_t slot) const {
@@ -51,7 +51,7 @@ const CachedResponse& ResponseCache::at(std::uint32_t slot) const {
     throw Error("this rank has no cached response in slot " + std::to_string(slot) +
                 ", which another rank named: the caches differ");
   }
-  return slots_[slot]->response;
+  return *slots_[slot];
 }
 
 std::size_t SlotTable::sender_of(const std::vector<std::int32_t>& ranks) {

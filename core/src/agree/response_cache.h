@@ -17,8 +17,9 @@ namespace ronde {
 
 /// The agreement on an operation, so that a slot number describes its next use.
 struct CachedResponse {
-  SpecPtr spec;   ///< with the rows of rank 0 where ranks may differ
-  RankRows rows;  ///< the rows in which ranks may differ
+  SpecPtr spec;      ///< with the rows of rank 0 where ranks may differ
+  RankRows rows;     ///< the rows in which ranks may differ
+  SpecPtr own = {};  ///< the spec that this rank submits: ResponseCache::put()
 
   /// Returns the spec that `rank` submits.
   SpecPtr spec_of(int rank) const;
@@ -47,14 +48,10 @@ class ResponseCache {
   int rank() const noexcept { return rank_; }
 
  private:
-  struct Slot {
-    CachedResponse response;
-    SpecPtr own;  ///< as this rank submits it
-  };
-
   const int rank_;
-  std::vector<std::optional<Slot>> slots_;
-  std::unordered_map<SpecPtr, std::uint32_t, SpecHash, SpecEqual> slot_of_;  ///< by Slot::own
+  std::vector<std::optional<CachedResponse>> slots_;
+  /// By CachedResponse::own.
+  std::unordered_map<SpecPtr, std::uint32_t, SpecHash, SpecEqual> slot_of_;
 };
 
 /// Announcements of cached operations, on rank 0 and on leaders: the name of each slot, and the

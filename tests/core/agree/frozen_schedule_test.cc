@@ -51,7 +51,7 @@ struct Fixture {
     FrozenSchedule::Plan plan;
     plan.patience = kPatience;
     for (const std::string& name : names) {
-      plan.buckets.push_back({{{submission(name).key.spec, {}}, true, true}});
+      plan.buckets.push_back({FrozenSchedule::Item{submission(name).key.spec}});
     }
     return plan;
   }
