@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <utility>
 
+#include "core/src/op/submission_queue.h"
 #include "ronde/error.h"
 #include "ronde/plugin/calls.h"
 

@@ -9,7 +9,6 @@
 #include <vector>
 
 #include "core/src/base/monotonic_clock.h"
-#include "core/src/events/event_log.h"
 #include "core/src/op/op_spec.h"
 #include "core/src/op/work_state.h"
 #include "ronde/persistent.h"
@@ -86,20 +85,5 @@ void for_each_operation(Submission& submission, const Function& function) {
   for (Submission& member : submission.members) function(member);
   if (!submission.is_group()) function(submission);
 }
-
-/// Returns "4 operations: allreduce 'a', allreduce 'b', allreduce 'c' and 1 more", for the log.
-std::string text_of(const std::vector<Submission>& submissions);
-
-/// Appends an agreed operation, or the members of a group one by one, to `agreed`. `average_over`:
-/// as Response::average_over.
-void add_agreed(std::vector<Submission>& agreed, Submission submission, const RankRows& rows,
-                bool contributed, std::uint64_t digest, int average_over = 0);
-
-/// Writes EventKind::Submitted for the operation or each one of the group, once. `then`: events
-/// that happen at the same time.
-void record_submitted(EventLog& events, Submission& submission,
-                      ThenAlso then = ThenAlso::Nothing) noexcept;
-/// Writes that one operation was announced at `time`.
-void record_announced(EventLog& events, const Submission& operation, TimePoint time) noexcept;
 
 }  // namespace ronde

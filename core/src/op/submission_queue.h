@@ -152,7 +152,19 @@ class SubmissionQueue {
   std::exception_ptr closed_;
 };
 
-// How operations of this rank end. Both are called by the loop.
+// What happens to the operations of this rank. The loop alone ends them.
+
+/// Writes EventKind::Submitted for the operation or each one of the group, once. `then`: events
+/// that happen at the same time.
+void record_submitted(EventLog& events, Submission& submission,
+                      ThenAlso then = ThenAlso::Nothing) noexcept;
+/// Writes that one operation was announced at `time`.
+void record_announced(EventLog& events, const Submission& operation, TimePoint time) noexcept;
+
+/// Appends an agreed operation, or the members of a group one by one, to `agreed`. `average_over`:
+/// as Response::average_over.
+void add_agreed(std::vector<Submission>& agreed, Submission submission, const RankRows& rows,
+                bool contributed, std::uint64_t digest, int average_over = 0);
 
 /// Ends the operation, or each one of the group: with success if `error` is null.
 void complete(SubmissionQueue& queue, Submission& submission, std::exception_ptr error,
@@ -162,5 +174,8 @@ void complete(SubmissionQueue& queue, Submission& submission, std::exception_ptr
 /// publishes the event; the owner of the buffers stays.
 void mark_queued(SubmissionQueue& queue, Submission& submission,
                  std::shared_ptr<const DeviceEvent> event);
+
+/// Returns "4 operations: allreduce 'a', allreduce 'b', allreduce 'c' and 1 more", for the log.
+std::string text_of(const std::vector<Submission>& submissions);
 
 }  // namespace ronde

@@ -3,6 +3,7 @@
 
 #include <catch2/catch.hpp>
 
+#include "ronde/error.h"
 #include "tests/core/agree/submissions.h"
 
 namespace {
