@@ -16,17 +16,7 @@
 namespace ronde {
 
 struct NameUse;
-
-/// A range of memory that an operation uses, or has used: see MemoryInFlight.
-struct MemoryUse {
-  std::uintptr_t begin = 0;
-  std::uintptr_t end = 0;
-  MemoryUse* next = nullptr;
-  bool is_in_flight = false;
-  bool is_written = false;
-  bool is_apart = false;
-  OpKey key;  ///< of the operation that uses it
-};
+struct MemoryUse;
 
 /// What every start of an operation has in common, from its request.
 struct Description {

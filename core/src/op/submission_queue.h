@@ -14,8 +14,7 @@
 #include "core/src/base/counter.h"
 #include "core/src/base/monotonic_clock.h"
 #include "core/src/events/event_log.h"
-#include "core/src/op/memory_in_flight.h"
-#include "core/src/op/name_registry.h"
+#include "core/src/op/in_flight.h"
 #include "core/src/op/submission.h"
 #include "core/src/op/work_state.h"
 

@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "core/src/op/memory_in_flight.h"
+#include "core/src/op/in_flight.h"
 
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <deque>
 #include <random>
+
+#include "ronde/error.h"
 
 namespace {
 

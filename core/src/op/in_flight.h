@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <list>
 #include <memory>
+#include <set>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -11,6 +14,8 @@
 #include "ronde/collective.h"
 #include "ronde/process_set.h"
 
+// What an operation holds while it is in flight, so that no other one takes it: its name, and the
+// memory of its buffers.
 namespace ronde {
 
 /// The use of a name in a process set, while an operation with it is in flight or prepared.
@@ -87,6 +92,69 @@ class NameRegistry {
   SetState& open_state(std::uint32_t set, const TextOf& operation);
 
   std::unordered_map<std::uint32_t, SetState> sets_ = {{kGlobalSet.id, {}}};
+};
+
+/// A range of memory that an operation uses, or has used: Note [Known memory].
+struct MemoryUse {
+  std::uintptr_t begin = 0;
+  std::uintptr_t end = 0;
+  MemoryUse* next = nullptr;
+  bool is_in_flight = false;
+  bool is_written = false;
+  bool is_apart = false;
+  OpKey key;  ///< of the operation that uses it
+};
+
+/// The memory of operations in flight, so that none writes what another one reads or writes.
+///
+/// Note [Known memory]
+/// Programs use the same memory in each step. So a range stays known when its operation has ended,
+/// until another range overlaps it: known ranges are disjoint, and one that is entered again needs
+/// no comparison with others. Each also points to the range that was entered after it the last
+/// time, so that the next one is found without a search. A range that overlaps one that is being
+/// read, and is only read itself, is kept apart.
+class MemoryInFlight {
+ public:
+  MemoryInFlight() = default;
+  MemoryInFlight(const MemoryInFlight&) = delete;
+  MemoryInFlight& operator=(const MemoryInFlight&) = delete;
+
+  /// Enters the memory of the operation, which has its key, or that of each member of a group.
+  /// Throws UsageError if it writes memory that another one in flight uses, or reads what another
+  /// one writes, be it of the same group; nothing is entered then.
+  void enter(Submission& submission);
+
+  /// Releases the memory of the operation. A second call does nothing.
+  void leave(Submission& submission) noexcept;
+
+ private:
+  struct Range {
+    std::uintptr_t begin = 0;
+    std::uintptr_t end = 0;
+    bool is_written = false;
+  };
+  struct ByBegin {
+    using is_transparent = void;
+    bool operator()(const MemoryUse& a, const MemoryUse& b) const { return a.begin < b.begin; }
+    bool operator()(std::uintptr_t a, const MemoryUse& b) const { return a < b.begin; }
+  };
+  using Known = std::set<MemoryUse, ByBegin>;
+
+  void enter_one(Submission& submission);
+  MemoryUse* enter_range(const Submission& submission, const Range& range);
+  MemoryUse* find(const Submission& submission, const Range& range);
+  MemoryUse* insert(Known::iterator before, const Range& range);
+  Known::iterator forget(Known::iterator position);
+  /// Removes const: callers change no order.
+  static MemoryUse& at(Known::iterator position) { return const_cast<MemoryUse&>(*position); }
+  static void compare(const Submission& submission, const Range& range, const MemoryUse& other);
+
+  Known known_;
+  std::size_t in_flight_ = 0;  ///< of known_
+  /// Forgotten nodes: they are used again, and stay where they are, as others may point to them.
+  std::vector<Known::node_type> forgotten_;
+  std::list<MemoryUse> apart_;
+  MemoryUse* last_ = nullptr;  ///< entered last, of known_
 };
 
 }  // namespace ronde
