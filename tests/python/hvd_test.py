@@ -385,6 +385,20 @@ def process_set_of_a_group_that_ended(rank: int, size: int) -> None:
     ranks.fails(lambda: hvd.allreduce(torch.ones(1), process_set=old), "not made", error=ValueError)
 
 
+def configured_process_sets(rank: int, size: int) -> None:
+    """Those of RONDE_PROCESS_SETS: init() takes them, and add_process_set() refuses to make others."""
+    os.environ["RONDE_PROCESS_SETS"] = "0,1;0,2"
+    hvd.shutdown()
+    pair, last = hvd.ProcessSet([1, 0]), hvd.ProcessSet([1, 2])
+    hvd.init(process_sets=[pair, last])
+    assert last.made() == pair.made() + 2, (pair, last)
+    ranks.fails(lambda: hvd.add_process_set([0, 2]), "there is a process set", error=ValueError)
+    if pair.included():
+        assert hvd.allgather_object(rank, process_set=pair) == [0, 1]
+    assert hvd.remove_process_set(pair)
+    hvd.add_process_set(pair)
+
+
 def nine_dimensions(rank: int, size: int) -> None:
     """Of ranks without rows, too."""
     rows = [torch.full((one, *[1] * 7, 2), float(one)) for one in range(size)]
@@ -509,7 +523,7 @@ class HvdTest(unittest.TestCase):
 
 for _one, _count in ((reductions, 3), (factors, 3), (movements, 3), (elastic, 3), (handles, 3), (gradients, 3),
                      (whole_batch, 3), (optimizer_rules, 2), (adasum, 3), (batch_norm, 3),
-                     (state, 3), (process_sets, 3), (resized_parameter, 3), (nine_dimensions, 3),
+                     (state, 3), (process_sets, 3), (configured_process_sets, 3), (resized_parameter, 3), (nine_dimensions, 3),
                      (batch_norm_of_one_value, 3), (process_set_of_a_group_that_ended, 3), (joins, 3), (mistakes, 3), (interrupted, 2)):
     setattr(HvdTest, f"test_{_one.__name__}",
             lambda self, one=_one, count=_count: run(one, count) and None)

@@ -137,7 +137,7 @@ _sets: dict[tuple[int, ...], ProcessSet] = {}  # those of the group, by their ra
 def add_process_set(process_set: Union[ProcessSet, Sequence[int]]) -> ProcessSet:
     """Makes a process set and returns it. Every rank calls it, with the same ranks.
 
-    ValueError if there is one of these ranks.
+    ValueError if there is one of these ranks; init() takes one of RONDE_PROCESS_SETS.
     """
     one = process_set if isinstance(process_set, ProcessSet) else ProcessSet(process_set)
     if tuple(one.ranks) in _sets:
@@ -194,10 +194,31 @@ def _start(comm: Any, sets: list[ProcessSet]) -> None:
         check(lib.ronde_reform(1, place, place, None, place))
     atexit.register(_leave, os.getpid())
     generation += 1
-    global_process_set.ranks, global_process_set.process_set_id = list(range(size())), 0
-    _sets[tuple(global_process_set.ranks)] = global_process_set
-    for one in sets:
-        add_process_set(one)
+    global_process_set.ranks = list(range(size()))
+    configured = _library_sets()
+    for one in [global_process_set, *sets]:
+        one.process_set_id = configured.pop(tuple(one.ranks), None)
+        if one.process_set_id is None:
+            add_process_set(one)
+        _sets[tuple(one.ranks)] = one
+    for ranks, number in configured.items():
+        _sets[ranks] = ProcessSet(ranks)
+        _sets[ranks].process_set_id = number
+
+
+def _library_sets() -> dict[tuple[int, ...], int]:
+    """The ranks and the number of each set that there is: of all ranks, and by RONDE_PROCESS_SETS."""
+    count = ctypes.c_int()
+    lib.ronde_process_set_ids(None, ctypes.byref(count))
+    ids = (ctypes.c_uint32 * count.value)()
+    sets: dict[tuple[int, ...], int] = {}
+    check(lib.ronde_process_set_ids(ids, ctypes.byref(count)))
+    for number in ids:
+        ranks = c.ints(range(size()))
+        count.value = size()
+        check(lib.ronde_process_set_ranks(number, ranks, ctypes.byref(count)))
+        sets.setdefault(tuple(ranks[:count.value]), number)
+    return sets
 
 
 def is_elastic() -> bool:
