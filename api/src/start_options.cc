@@ -132,13 +132,15 @@ void check_ways(const StartRequest& request) {
 }
 
 /// Lets operations end by time-outs of their own before a limit that nobody has set.
-void leave_time(LoadedConfig& loaded, std::chrono::nanoseconds longest_timeout) {
+void leave_time(LoadedConfig& loaded, std::chrono::nanoseconds longest_timeout,
+                RuntimeOptions& options) {
   const auto variable =
       std::ranges::find(loaded.sources, "RONDE_STALL_ABORT_S", &ConfigSource::name);
   const auto limit = std::chrono::ceil<std::chrono::seconds>(longest_timeout) + kStallSlack;
   double& limit_s = loaded.config.stall_abort_s;
   if (variable->source != "default" || limit_s == 0) return;
   limit_s = std::max(limit_s, static_cast<double>(limit.count()));
+  options.stall_slack = kStallSlack;
 }
 
 /// Reads the environment into `start`. Its first error is kept in config_error.
@@ -148,7 +150,7 @@ void load_environment(const StartRequest& request, StartOptions& start) {
   try {
     LoadedConfig loaded = load_config_from_environment();
     options.effective_config = describe(loaded);
-    if (request.init.longest_timeout.count() > 0) leave_time(loaded, request.init.longest_timeout);
+    leave_time(loaded, request.init.longest_timeout, options);
     options.config = loaded.config;
     start.warnings = std::move(loaded.warnings);
     if (!request.name.empty()) adapt_to_world(options.config, request.name, start.warnings);

@@ -108,6 +108,11 @@ Backend::~Backend() {
   state_->completions->close();
 }
 
+void Backend::setTimeout(milliseconds timeout) {
+  options_->timeout = timeout;
+  runtime_of(set_).expect_timeout(timeout);
+}
+
 void Backend::describe(Call& call, Collective kind, const at::Tensor& output,
                        const at::Tensor& input, Counts shape) {
   call.request.kind = kind;
@@ -211,12 +216,6 @@ c10::intrusive_ptr<c10d::Backend> Backend::merge(const c10::intrusive_ptr<c10d::
                                                  const c10::intrusive_ptr<Options>& opts,
                                                  const int& rank, const int& size) {
   return c10::make_intrusive<Backend>(store, rank, size, opts);
-}
-
-/// DDP gives the CPU the number 0, as it gives the first GPU, where allocateTensor() does nothing
-/// special.
-bool Backend::supportsTensorAlloc(c10::DeviceIndex /*device*/) {
-  return state_->heap != nullptr;
 }
 
 std::int64_t Backend::greatest(std::int64_t mine) {

@@ -43,7 +43,8 @@ class Backend final : public c10d::Backend {
     return c10::make_intrusive<Options>(*options_);
   }
   bool supportsCoalescing() const override { return true; }
-  void setTimeout(std::chrono::milliseconds timeout) override { options_->timeout = timeout; }
+  /// For the calls that follow; every rank calls it.
+  void setTimeout(std::chrono::milliseconds timeout) override;
 
   using WorkPtr = c10::intrusive_ptr<c10d::Work>;
 
@@ -70,9 +71,15 @@ class Backend final : public c10d::Backend {
   WorkPtr alltoall_base(at::Tensor& output, at::Tensor& input, Counts& output_splits,
                         Counts& input_splits, const c10d::AllToAllOptions& opts) override;
   WorkPtr alltoall(List& outputs, List& inputs, const c10d::AllToAllOptions& opts) override;
-  WorkPtr send(List& tensors, int peer, int tag) override;
-  WorkPtr recv(List& tensors, int peer, int tag) override;
-  WorkPtr recvAnysource(List& tensors, int tag) override;
+  WorkPtr send(List& tensors, int peer, int tag) override {
+    return start_message(Collective::Send, c10d::OpType::SEND, tensors, peer, tag);
+  }
+  WorkPtr recv(List& tensors, int peer, int tag) override {
+    return start_message(Collective::Recv, c10d::OpType::RECV, tensors, peer, tag);
+  }
+  WorkPtr recvAnysource(List& tensors, int tag) override {
+    return start_message(Collective::Recv, c10d::OpType::RECVANYSOURCE, tensors, kAnyRank, tag);
+  }
   WorkPtr barrier(const c10d::BarrierOptions& opts) override;
   void monitoredBarrier(const c10d::BarrierOptions& opts, bool wait_for_all) override;
 
@@ -93,7 +100,9 @@ class Backend final : public c10d::Backend {
 
   /// On the CPU of one host: memory that all ranks have mapped, so that an allreduce of it copies
   /// nothing. The ranks call allocateTensor() together.
-  bool supportsTensorAlloc(c10::DeviceIndex device) override;
+  bool supportsTensorAlloc(c10::DeviceIndex /*device*/) override {
+    return state_->heap != nullptr;  // DDP gives the CPU the number 0, that of the first GPU
+  }
   at::Tensor allocateTensor(long size, at::TensorOptions options) override;
 
   c10d::ErrorType getError() override;

@@ -364,18 +364,6 @@ Backend::WorkPtr Backend::start_message(Collective kind, OpType type, List& tens
   return start(std::move(call));
 }
 
-Backend::WorkPtr Backend::send(List& tensors, int peer, int tag) {
-  return start_message(Collective::Send, OpType::SEND, tensors, peer, tag);
-}
-
-Backend::WorkPtr Backend::recv(List& tensors, int peer, int tag) {
-  return start_message(Collective::Recv, OpType::RECV, tensors, peer, tag);
-}
-
-Backend::WorkPtr Backend::recvAnysource(List& tensors, int tag) {
-  return start_message(Collective::Recv, OpType::RECVANYSOURCE, tensors, kAnyRank, tag);
-}
-
 /// Starts an empty message.
 Work Backend::pass(Collective kind, int peer, milliseconds timeout) {
   Request request;

@@ -91,15 +91,20 @@ def late(rank: int, size: int, folder: str) -> None:
 
 
 def patient(rank: int, size: int, folder: str) -> None:
-    """Ronde's own limit for operations that some ranks lack is above the time-out of rank 0."""
+    """Ronde's own limit is above the first time-out of rank 0, and the longest that the group has had."""
     os.environ["RONDE_PROFILE"] = str(Path(folder, "run.json"))
     ranks.init(rank, size, folder, timeout=timedelta(hours=2 + rank))
     dist.barrier()
+    group = dist.distributed_c10d._get_default_group()
+    group.set_timeout(timedelta(hours=5))
+    group.set_timeout(timedelta(seconds=30))  # operations may still have the longer one
     dist.destroy_process_group()
     if rank == 0:
         profile, = Path(folder).glob("run.c10d.*.json")
-        config = json.loads(profile.read_text())["config"]
-        assert config["RONDE_STALL_ABORT_S"] == "7260", config
+        run = json.loads(profile.read_text())
+        assert run["config"]["RONDE_STALL_ABORT_S"] == "7260", run["config"]
+        limits = [one["counters"]["coordinator"]["stall_limit_s"] for one in run["per_rank"]]
+        assert limits == [5 * 3600 + 60] * size, limits
 
 
 def interrupted(rank: int, size: int) -> None:

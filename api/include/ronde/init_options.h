@@ -39,7 +39,7 @@ struct InitOptions {
   std::optional<KeyValueStart> key_value = {};
 
   /// The longest time-out that the program gives its operations: RONDE_STALL_ABORT_S, where it is
-  /// not set, is at least a minute longer. Equal on all ranks.
+  /// not set, is at least a minute longer. Equal on all ranks. Runtime::expect_timeout() raises it.
   std::chrono::nanoseconds longest_timeout{0};
 };
 

@@ -59,6 +59,9 @@ struct RuntimeOptions {
   std::uint32_t sets_before = 0;
   /// The name in logs and errors, equal on all ranks. Empty: the world of ronde::init().
   std::string world_name;
+  /// How much longer the limit of RONDE_STALL_ABORT_S is, at least, than what expect_timeout() is
+  /// given; nothing: the limit stays as configured.
+  std::optional<std::chrono::nanoseconds> stall_slack;
   /// The reason why this rank cannot start (nonsense in its environment), if it cannot. It still
   /// meets the others, so that every rank throws UsageError with this text instead of waiting for
   /// it.
@@ -194,6 +197,11 @@ class Runtime {
   /// in `request`; a symmetric operation starts fastest with the `output` given here. Throws
   /// UsageError as submit() does, and for a join.
   PersistentOp prepare(Request request);
+
+  /// Tells that operations from now on have time-outs of up to `longest`: the limit of
+  /// RONDE_STALL_ABORT_S on this rank then is longer, as RuntimeOptions::stall_slack says. Every
+  /// rank calls it, as rank 0's limit ends operations that some ranks have not submitted.
+  void expect_timeout(std::chrono::nanoseconds longest);
 
   /// Returns whether Ronde's thread sleeps until a call, a message or a time limit.
   bool asleep() const noexcept;

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <atomic>
+#include <chrono>
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <vector>
@@ -32,6 +35,37 @@ std::optional<FailureMessage> departure_of(const std::vector<WaitingOperation>& 
 std::string timeout_text(const std::string& operation, const std::string& rank, Duration waited,
                          const std::string& lacking, const std::vector<int>& missing);
 
+/// How long an operation may wait for ranks, or be in progress: RONDE_STALL_ABORT_S, or longer.
+///
+/// Thread-safety: every member may be called from any thread.
+class StallLimit {
+ public:
+  /// In seconds; 0: no limit.
+  explicit StallLimit(double seconds) : limit_(Duration(from_s(seconds)).count()) {}
+
+  std::optional<Duration> get() const noexcept {
+    const Duration::rep limit = limit_.load(std::memory_order_relaxed);
+    return limit > 0 ? std::optional(Duration(limit)) : std::nullopt;
+  }
+
+  /// In whole seconds; 0: no limit.
+  std::uint64_t seconds() const noexcept {
+    return static_cast<std::uint64_t>(
+        std::chrono::floor<std::chrono::seconds>(get().value_or(Duration(0))).count());
+  }
+
+  /// Makes it `least`, unless it is longer or there is none.
+  void raise(Duration least) noexcept {
+    Duration::rep limit = limit_.load(std::memory_order_relaxed);
+    while (limit > 0 && limit < least.count() &&
+           !limit_.compare_exchange_weak(limit, least.count(), std::memory_order_relaxed)) {
+    }
+  }
+
+ private:
+  std::atomic<Duration::rep> limit_;
+};
+
 /// Finds operations that some ranks wait for and others do not submit, on rank 0. It has no clock
 /// of its own.
 class StallInspector {
@@ -44,6 +78,8 @@ class StallInspector {
   /// Ages in seconds; 0: never. Reports repeat every `warn_s`.
   StallInspector(double warn_s, double abort_s);
 
+  void set_limit(std::optional<Duration> abort) noexcept { abort_ = abort; }
+
   /// Returns how often to call inspect() while operations wait; nullopt: never.
   std::optional<Duration> period() const;
 
@@ -51,7 +87,7 @@ class StallInspector {
 
  private:
   const std::optional<Duration> warn_;
-  const std::optional<Duration> abort_;
+  std::optional<Duration> abort_;
   TimePoint quiet_until_{};
 };
 

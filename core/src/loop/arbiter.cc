@@ -13,12 +13,13 @@
 namespace ronde {
 
 Arbiter::Arbiter(const RuntimeOptions& options, const ControlTree& tree, const SetEngines& sets,
-                 const Logger& log, const FrozenSchedule* schedule)
+                 const Logger& log, const FrozenSchedule* schedule, const StallLimit& stall_limit)
     : tree_(tree),
       sets_(sets),
       log_(log),
       schedule_(schedule),
       exchanges_(tree.size(), options.sets_before),
+      stall_limit_(stall_limit),
       stalls_(options.config.stall_warn_s, options.config.stall_abort_s) {
   const Config& config = options.config;
   for (int rank = 0; rank < tree.size(); ++rank) unfinished_.insert(unfinished_.end(), rank);
@@ -143,6 +144,7 @@ StallInspector::Finding Arbiter::inspect(const StopAgreement& stop, TimePoint no
   const auto period = stalls_.period();
   if (!period || now < next_inspection_ || !awaits_anything(stop)) return {};
   next_inspection_ = now + *period;
+  stalls_.set_limit(stall_limit_.get());
   return stalls_.inspect(waiting(stop), now);
 }
 
@@ -206,8 +208,9 @@ void Arbiter::blame_for_shutdown(const StopAgreement& stop) const {
 }
 
 std::optional<TimePoint> ArbiterWatch::answer_deadline(const Awaited& awaited) const {
-  if (config_.stall_abort_s <= 0 || !awaited.decision) return std::nullopt;
-  return *awaited.decision + from_s(config_.stall_abort_s) + tree_.depth() * kHeadStart;
+  const std::optional<Duration> limit = stall_limit_.get();
+  if (!limit || !awaited.decision) return std::nullopt;
+  return *awaited.decision + *limit + tree_.depth() * kHeadStart;
 }
 
 /// Returns the time since which this rank has waited and nothing has come from above.

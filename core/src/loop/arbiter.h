@@ -30,7 +30,7 @@ class Arbiter {
  public:
   /// `schedule`: null if none is ever frozen. The references outlive this.
   Arbiter(const RuntimeOptions& options, const ControlTree& tree, const SetEngines& sets,
-          const Logger& log, const FrozenSchedule* schedule);
+          const Logger& log, const FrozenSchedule* schedule, const StallLimit& stall_limit);
 
   /// Adds a rank's part of an exchange, for which the last decision of all may wait.
   void add(const ExchangeRequest& request, TimePoint now);
@@ -87,6 +87,7 @@ class Arbiter {
   std::optional<ScheduleLearner> learner_;
   std::optional<Autotuner> autotuner_;
   ExchangeCoordinator exchanges_;
+  const StallLimit& stall_limit_;
   StallInspector stalls_;
   TimePoint next_inspection_{};
   std::set<int> unfinished_;                 ///< ranks
@@ -104,7 +105,8 @@ class ArbiterWatch {
     std::optional<TimePoint> shutdown;  ///< since when it waits for the end of the shutdown
   };
 
-  ArbiterWatch(const Config& config, const ControlTree& tree) : config_(config), tree_(tree) {}
+  ArbiterWatch(const Config& config, const ControlTree& tree, const StallLimit& stall_limit)
+      : config_(config), tree_(tree), stall_limit_(stall_limit) {}
 
   void record_message(TimePoint now) noexcept { last_message_ = now; }
 
@@ -122,6 +124,7 @@ class ArbiterWatch {
 
   const Config& config_;
   const ControlTree& tree_;
+  const StallLimit& stall_limit_;
   TimePoint last_message_{};  ///< when the last message came from above
   TimePoint warned_{};        ///< when the last warning was logged
 };

@@ -20,14 +20,17 @@ ControlPlane::ControlPlane(const RuntimeOptions& options, const Logger& log,
       tree_(tree),
       queue_(queue),
       life_(life),
+      stall_limit_(options_.config.stall_abort_s),
       sets_(options_.config, tree_, log_, queue_),
       exchanges_(queue_),
-      watch_(options_.config, tree_) {}
+      watch_(options_.config, tree_, stall_limit_) {}
 
 void ControlPlane::start(Board* board) {
   if (board != nullptr)
     schedule_ = make_schedule(options_.config, tree_.rank(), tree_.size(), *board, queue_, log_);
-  if (tree_.is_arbiter()) arbiter_.emplace(options_, tree_, sets_, log_, schedule_.get());
+  if (tree_.is_arbiter()) {
+    arbiter_.emplace(options_, tree_, sets_, log_, schedule_.get(), stall_limit_);
+  }
   sets_.start_global();
 }
 

@@ -84,6 +84,8 @@ class ControlPlane {
   /// Returns, on rank 0, the reports of all ranks once they have finished: Runtime::shutdown.
   const std::map<int, std::string>& reports() const noexcept { return stop_.reports; }
 
+  /// Any thread may use it.
+  StallLimit& stall_limit() noexcept { return stall_limit_; }
   EngineCounters& counters() noexcept { return counters_; }
   /// Returns the counters of all parts but the transport, from any thread. `has_devices`: the group
   /// has a backend for devices.
@@ -141,6 +143,7 @@ class ControlPlane {
   SubmissionQueue& queue_;
   const EngineLife& life_;
   EngineCounters counters_;
+  StallLimit stall_limit_;
 
   SetEngines sets_;
   std::unique_ptr<FrozenSchedule> schedule_;

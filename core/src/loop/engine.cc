@@ -29,6 +29,7 @@ constexpr std::chrono::seconds kClosingTime{30};
 /// A limit of a shutdown is between these.
 constexpr std::chrono::nanoseconds kPassed{1};
 constexpr std::chrono::hours kLongestShutdown{24 * 365 * 30};
+constexpr std::chrono::hours kLongestTimeout = kLongestShutdown;
 /// How much longer than its own limits the engine may take before its thread is abandoned: it then
 /// hangs in a library (MPI_Finalize after a rank died in it).
 constexpr std::chrono::seconds kSlack{10};
@@ -70,7 +71,7 @@ Engine::Engine(RuntimeOptions options)
       table_(options_.world),
       backends_(options_, tree_, *log_),
       control_(options_, *log_, tree_, queue_, life_),
-      loop_(control_, options_, tree_, queue_) {}
+      loop_(control_, tree_, queue_) {}
 
 std::shared_ptr<Engine> Engine::launch(RuntimeOptions options) {
   // The engine may change its configuration until it has started (RONDE_TUNED).
@@ -417,6 +418,12 @@ Figures Engine::figures() const {
   figures.counters = stats();
   figures.peak_bytes = peak_resident_bytes();
   return figures;
+}
+
+void Engine::expect_timeout(std::chrono::nanoseconds longest) noexcept {
+  if (!options_.stall_slack) return;
+  control_.stall_limit().raise(std::min<Duration>(longest, kLongestTimeout) +
+                               *options_.stall_slack);
 }
 
 void Engine::add_stats(std::function<StatsGroup()> part) {

@@ -82,6 +82,7 @@ class Engine final : public WaitHelper, public std::enable_shared_from_this<Engi
   Stats stats() const;
   Figures figures() const;
   const std::shared_ptr<EventLog>& events() const noexcept { return events_; }
+  void expect_timeout(std::chrono::nanoseconds longest) noexcept;
   void add_stats(std::function<StatsGroup()> part);
 
   Submitter& submitter() noexcept { return *submitter_; }

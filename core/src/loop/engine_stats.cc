@@ -72,7 +72,8 @@ Stats ControlPlane::stats(bool has_devices) const {
                     {"sleeps", counters_.sleeps.get()},
                     {"driven_by_callers", counters_.driven_by_callers.get()},
                     {"ready_messages", counters_.ready_messages.get()},
-                    {"stall_reports", counters_.stall_reports.get()}}});
+                    {"stall_reports", counters_.stall_reports.get()},
+                    {"stall_limit_s", stall_limit_.seconds()}}});
   stats.push_back(
       {"process_sets",
        {{"made", counters_.sets_made.get()}, {"removed", counters_.sets_removed.get()}}});

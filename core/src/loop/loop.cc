@@ -303,8 +303,7 @@ std::optional<int> Loop::prepare_sleep() const {
 /// Throws GroupFailure for an operation that takes longer than its timeout, or than
 /// RONDE_STALL_ABORT_S.
 void Loop::expect_none_overdue(TimePoint now) const {
-  std::optional<Duration> limit;
-  if (options_.config.stall_abort_s > 0) limit = from_s(options_.config.stall_abort_s);
+  const std::optional<Duration> limit = control_.stall_limit().get();
   for (const SetEngine* set : sets_.running()) {
     if (!set->busy()) continue;
     const std::string text = set->executor->overdue(now, limit);

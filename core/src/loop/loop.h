@@ -32,9 +32,8 @@ namespace ronde {
 class Loop {
  public:
   /// The references outlive this.
-  Loop(ControlPlane& control, const RuntimeOptions& options, const ControlTree& tree,
-       SubmissionQueue& queue)
-      : control_(control), options_(options), tree_(tree), queue_(queue) {}
+  Loop(ControlPlane& control, const ControlTree& tree, SubmissionQueue& queue)
+      : control_(control), tree_(tree), queue_(queue) {}
 
   /// To be called before lock(). `board`: null if there is none; ranks of this host wake each other
   /// by it. `outnumbers_cores`: not all ranks of this host can run at once.
@@ -76,7 +75,6 @@ class Loop {
   TimePoint next_event(TimePoint now) const;
 
   ControlPlane& control_;
-  const RuntimeOptions& options_;
   const ControlTree& tree_;
   SubmissionQueue& queue_;
   EngineCounters& counters_ = control_.counters();

@@ -149,6 +149,10 @@ std::shared_ptr<SymmetricHeap> Runtime::symmetric_heap() const {
   return usable(engine_).backends().symmetric_heap();
 }
 
+void Runtime::expect_timeout(std::chrono::nanoseconds longest) {
+  usable(engine_).expect_timeout(longest);
+}
+
 Stats Runtime::stats() const {
   return usable(engine_).stats();
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Groups that end because something took too long.
 #include <algorithm>
+#include <atomic>
 #include <barrier>
 #include <catch2/catch.hpp>
 #include <latch>
@@ -154,6 +155,37 @@ TEST_CASE("an operation in progress for too long fails the group") {
   // Either rank may be the first to see the stall limit pass.
   check_same_death(deaths, has_timeout ? 0 : deaths[0].rank,
                    {has_timeout ? "had begun on every rank" : "has been in progress"});
+}
+
+TEST_CASE("operations may wait as long as the time-outs that the ranks expect") {
+  const inproc::Group group(std::vector<int>{0, 0});
+  std::latch over(1);
+  run_ranks(2, [&](int rank) {
+    Config config = test_config();
+    config.stall_warn_s = config.stall_abort_s = 0.1;
+    RuntimeOptions options = options_of(group, rank, config);
+    options.stall_slack = std::chrono::seconds(1);
+    std::atomic<bool> is_over{rank == 0};
+    const auto end_wait = [&] {
+      if (!is_over.exchange(true)) over.count_down();
+    };
+    options.on_stall = [&](const std::vector<StalledOperation>& stalled) {
+      // Beyond the limit of rank 0, and the later one of rank 1.
+      if (stalled.at(0).waiting > std::chrono::seconds(3)) end_wait();
+    };
+    Runtime runtime(std::move(options));
+    runtime.expect_timeout(std::chrono::hours(1));
+    runtime.expect_timeout(std::chrono::seconds(0));  // the longest counts
+    if (rank == 0) over.wait();
+    std::vector<float> values(2, 1.0F);
+    try {
+      runtime.run(sum_request(values, "x"));
+    } catch (...) {
+      end_wait();
+      throw;
+    }
+    check_equal(values[0], 2.0F, "the sum");
+  });
 }
 
 TEST_CASE("ranks that wait for a rank 0 that hangs warn by their own clocks") {
