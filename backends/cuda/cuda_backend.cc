@@ -1,10 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "backends/cuda/cuda_backend.h"
-
 #include <chrono>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
 #include <utility>
+#include <vector>
 
+#include "backends/cuda/cuda.h"
+#include "backends/cuda/ipc/ipc_operations.h"
+#include "backends/cuda/mpi/gpu_aware_operations.h"
+#include "backends/cuda/staging/staged_operations.h"
 #include "backends/gpu/base/abandon.h"
+#include "backends/gpu/gpu_backends.h"
 #include "backends/gpu/kernels/kernel_image.h"
 #include "ronde/error.h"
 
@@ -14,7 +22,9 @@ namespace {
 
 /// How long a destructor waits for queued work.
 constexpr std::chrono::seconds kLastBound{2};
-constexpr int kPriority = 10;  ///< below NCCL's
+
+/// What may serve an operation; the host serves all.
+enum class By { IpcOrMpi, Ipc, Host };
 
 /// Makes the messages of a GPU-aware MPI; null where there is none, or no peer. Throws UsageError
 /// on all ranks if one of them has a problem with it.
@@ -29,78 +39,150 @@ std::unique_ptr<Backend> make_messages(const BackendFactory& factory, BackendCon
   return factory.create(context);
 }
 
-}  // namespace
-
-/// Runs one operation; the first one that CUDA IPC may serve tries it before.
-class CudaBackend::Run final : public SteppedOperation {
+/// Buffers on GPUs, without NCCL. The first operation determines the rank's GPU; resources are made
+/// and CUDA IPC is tried only then.
+///
+/// Thread-safety: as Backend. One operation at a time.
+class CudaBackend final : public Backend {
  public:
-  /// `choose` returns the operation's steps; null `between_gpus`: it is staged.
-  Run(CudaBackend& owner, Placement place, Ways ways,
-      std::function<Steps(Gpu& gpu, Collectives* between_gpus)> choose)
-      : owner_(owner), place_(place), ways_(ways), choose_(std::move(choose)) {
-    begin(run());
+  /// `context` outlives the backend. `messages`: sends and receives memory of GPUs, or null.
+  CudaBackend(std::shared_ptr<const DriverApi> api, const void* image, CudaOptions options,
+              const BackendContext& context, std::unique_ptr<Backend> messages)
+      : options_(std::move(options)),
+        image_(image),
+        topology_(*context.topology),
+        ranks_(context.ranks),
+        warn_(context.warn),
+        host_(*context.host),
+        streams_(std::make_shared<CudaStreams>(std::move(api), options_.on_gpu)),
+        cache_(std::make_unique<RegistrationCache>()),
+        exchange_(host_, topology_.size),
+        messages_(std::move(messages)) {}
+  ~CudaBackend() override;
+
+  std::string_view name() const noexcept override { return "cuda"; }
+  Capabilities capabilities() const override { return gpu_capabilities(); }
+  std::unique_ptr<Operation> allreduce(const AllreduceCall& call) override {
+    return start(call, By::IpcOrMpi, &Collectives::allreduce, &StagedOperations::allreduce);
   }
-  /// Cancels an exchange that is in progress where the group has failed.
-  ~Run() override { owner_.exchange_.cancel(); }
+  /// Broadcasts, which happen once, before training, are not left to MPI.
+  std::unique_ptr<Operation> broadcast(const BroadcastCall& call) override {
+    const auto by_ipc =
+        static_cast<Steps (Collectives::*)(BroadcastCall)>(&IpcOperations::broadcast);
+    return start(call, By::Ipc, by_ipc, &StagedOperations::broadcast);
+  }
+  std::unique_ptr<Operation> allgather(const AllgatherCall& call) override {
+    return start(call, By::IpcOrMpi, &Collectives::allgather, &StagedOperations::allgather);
+  }
+  std::unique_ptr<Operation> alltoall(const AlltoallCall& call) override {
+    return start(call, By::IpcOrMpi, &Collectives::alltoall, &StagedOperations::alltoall);
+  }
+  std::unique_ptr<Operation> reducescatter(const ReducescatterCall& call) override {
+    return start(call, By::IpcOrMpi, &Collectives::reducescatter, &StagedOperations::reducescatter);
+  }
+  /// Messages are staged, as the trial of CUDA IPC is a collective of all ranks.
+  std::unique_ptr<Operation> send(const SendCall& call) override {
+    return start(call, By::Host, {}, &StagedOperations::send);
+  }
+  std::unique_ptr<Operation> recv(const RecvCall& call) override {
+    return start(call, By::Host, {}, &StagedOperations::recv);
+  }
+  std::shared_ptr<DeviceStreams> device_streams() const override { return streams_; }
+  void abort() noexcept override;
+  void release_peer_memory() override;
+  void close() override;
+  StatsGroup stats() const override;
 
  private:
-  Steps run() {
-    Gpu& gpu = owner_.gpu(place_.device.index);
-    if (ways_.ipc && !owner_.has_ipc_) {
-      Steps trying = owner_.try_ipc(gpu);
-      co_await trying;
+  /// The resources on the rank's GPU.
+  struct Gpu {
+    Gpu(CudaBackend& owner, int device);
+
+    GpuResources resources;
+    IpcPeers peers;
+    IpcOperations ipc;
+    std::optional<GpuAwareOperations> direct;
+    StagedOperations staged;
+  };
+  /// Runs one operation; the first one that CUDA IPC may serve tries it before.
+  class Run final : public SteppedOperation {
+   public:
+    using Choose = std::function<Steps(Gpu& gpu, Collectives* between_gpus)>;
+
+    /// `choose` returns the operation's steps; null `between_gpus`: it is staged.
+    Run(CudaBackend& owner, const Placement& place, By by, Choose choose)
+        : owner_(owner), choose_(std::move(choose)) {
+      begin(run(place, by));
     }
-    Collectives* const between_gpus = owner_.choose(ways_);
-    gpu.resources.run_after(place_.after);
-    Steps steps = choose_(gpu, between_gpus);
-    co_await steps;
-    set_event(owner_.streams_->mark(gpu.resources.stream()));
+    /// Cancels an exchange that is in progress where the group has failed.
+    ~Run() override { owner_.exchange_.cancel(); }
+
+   private:
+    Steps run(Placement place, By by) {
+      Gpu& gpu = owner_.gpu(place.device.index);
+      if (by != By::Host && !owner_.has_ipc_) co_await owner_.try_ipc(gpu);
+      Collectives* const between_gpus = owner_.choose(by);
+      gpu.resources.run_after(place.after);
+      co_await choose_(gpu, between_gpus);
+      set_event(CudaStreams::mark(gpu.resources.stream()));
+    }
+
+    CudaBackend& owner_;
+    const Choose choose_;
+  };
+
+  /// Starts the operation between GPUs, or the staged one where there is none.
+  template <typename Call>
+  std::unique_ptr<Operation> start(const Call& call, By by,
+                                   Steps (Collectives::*between_gpus)(Call),
+                                   Steps (StagedOperations::*staged)(Call)) {
+    return std::make_unique<Run>(*this, call.place, by, [=](Gpu& gpu, Collectives* collectives) {
+      return collectives != nullptr ? (collectives->*between_gpus)(call)
+                                    : (gpu.staged.*staged)(call);
+    });
   }
 
-  CudaBackend& owner_;
-  const Placement place_;
-  const Ways ways_;
-  const std::function<Steps(Gpu&, Collectives*)> choose_;
+  /// `device`: an ordinal; negative: any that this rank may use.
+  Gpu& gpu(int device);
+  Steps try_ipc(Gpu& gpu);
+  Collectives* choose(By by) noexcept;
+
+  const CudaOptions options_;
+  const void* const image_;
+  const Topology topology_;
+  const std::vector<int> ranks_;
+  const std::function<void(const std::string&)> warn_;
+  Backend& host_;
+  const std::shared_ptr<CudaStreams> streams_;
+  std::unique_ptr<RegistrationCache> cache_;
+  CudaCounters counters_;
+  gpu::HostExchange exchange_;
+  const std::unique_ptr<Backend> messages_;  ///< null without GPU-aware MPI
+  std::unique_ptr<Gpu> gpu_;
+  bool is_dead_ = false;         ///< the group has failed
+  std::optional<bool> has_ipc_;  ///< once it was tried
 };
 
 CudaBackend::Gpu::Gpu(CudaBackend& owner, int device)
     : resources(*owner.streams_, device, owner.image_,
-                IpcOperations::buffer_bytes(owner.options_, owner.ranks_.size()), kBytesBehind,
-                owner.options_.registration_cache),
+                IpcOperations::buffer_bytes(owner.options_, owner.ranks_.size())),
       peers(resources, owner.ranks_, static_cast<std::size_t>(owner.topology_.rank)),
       ipc(resources, peers, *owner.cache_, owner.exchange_, owner.counters_, owner.options_,
           owner.warn_),
-      staged(resources, owner.streams_->make_stream(device),
-             static_cast<std::size_t>(owner.options_.staged_piece_bytes), owner.host_,
+      staged(resources, owner.streams_->make_stream(device), owner.options_, owner.host_,
              owner.counters_, owner.topology_.rank) {
   if (owner.messages_) {
     direct.emplace(resources, *owner.messages_, owner.counters_, peers.size(), peers.own());
   }
 }
 
-CudaBackend::CudaBackend(std::shared_ptr<const DriverApi> api, const void* image,
-                         CudaOptions options, const BackendContext& context,
-                         std::unique_ptr<Backend> messages)
-    : options_(std::move(options)),
-      image_(image),
-      topology_(*context.topology),
-      ranks_(context.ranks),
-      warn_(context.warn),
-      host_(*context.host),
-      streams_(std::make_shared<CudaStreams>(std::move(api), options_.on_gpu)),
-      cache_(std::make_unique<RegistrationCache>()),
-      exchange_(host_, topology_.size),
-      messages_(std::move(messages)) {}
-
 CudaBackend::~CudaBackend() {
   if (!gpu_) return;
   streams_->cancel_waits();
   const bool is_over = streams_->drain(kLastBound) == DrainStatus::Reached;
   streams_->cancel_waits_by({});
-  // A trial that was not released never ends.
-  const auto bound = is_dead_ ? kLastBound : std::chrono::seconds{0};
   const bool mpi_may_write = gpu_->direct && gpu_->direct->has_pending();
-  if (is_over && !mpi_may_write && gpu_->peers.trial_ends(bound)) return;
+  if (is_over && !mpi_may_write) return;
   gpu::abandon(std::move(gpu_));
   gpu::abandon(std::move(cache_));
 }
@@ -119,9 +201,7 @@ Steps CudaBackend::try_ipc(Gpu& gpu) {
                         static_cast<std::size_t>(topology_.size) <= kernels::kMostInputs;
   std::string problem;
   if (may_work) {
-    Steps connecting =
-        gpu.peers.connect(exchange_, options_.visible_devices, options_.ipc_patience, problem);
-    co_await connecting;
+    co_await gpu.peers.connect(exchange_, options_.visible_devices, options_.ipc_patience, problem);
   }
   has_ipc_ = may_work && problem.empty();
   if (problem.empty()) co_return;
@@ -131,55 +211,14 @@ Steps CudaBackend::try_ipc(Gpu& gpu) {
 }
 
 /// Returns what moves an operation from GPU to GPU, and counts it; null: it is staged.
-Collectives* CudaBackend::choose(Ways ways) noexcept {
-  if (ways.ipc && *has_ipc_) {
+Collectives* CudaBackend::choose(By by) noexcept {
+  if (by != By::Host && *has_ipc_) {
     ++counters_.ipc_operations;
     return &gpu_->ipc;
   }
-  const bool by_mpi = gpu_->direct && ways.mpi;
+  const bool by_mpi = gpu_->direct && by == By::IpcOrMpi;
   ++(by_mpi ? counters_.mpi_operations : counters_.staged_operations);
   return by_mpi ? &*gpu_->direct : nullptr;
-}
-
-std::unique_ptr<Operation> CudaBackend::allreduce(const AllreduceCall& call) {
-  return std::make_unique<Run>(*this, call.place, Ways{}, [call](Gpu& gpu, Collectives* by) {
-    return by != nullptr ? by->allreduce(call) : gpu.staged.allreduce(call);
-  });
-}
-
-std::unique_ptr<Operation> CudaBackend::broadcast(const BroadcastCall& call) {
-  return std::make_unique<Run>(
-      *this, call.place, Ways{.mpi = false}, [call](Gpu& gpu, Collectives* by) {
-        return by != nullptr ? gpu.ipc.broadcast(call) : gpu.staged.broadcast(call);
-      });
-}
-
-std::unique_ptr<Operation> CudaBackend::allgather(const AllgatherCall& call) {
-  return std::make_unique<Run>(*this, call.place, Ways{}, [call](Gpu& gpu, Collectives* by) {
-    return by != nullptr ? by->allgather(call) : gpu.staged.allgather(call);
-  });
-}
-
-std::unique_ptr<Operation> CudaBackend::alltoall(const AlltoallCall& call) {
-  return std::make_unique<Run>(*this, call.place, Ways{}, [call](Gpu& gpu, Collectives* by) {
-    return by != nullptr ? by->alltoall(call) : gpu.staged.alltoall(call);
-  });
-}
-
-std::unique_ptr<Operation> CudaBackend::reducescatter(const ReducescatterCall& call) {
-  return std::make_unique<Run>(*this, call.place, Ways{}, [call](Gpu& gpu, Collectives* by) {
-    return by != nullptr ? by->reducescatter(call) : gpu.staged.reducescatter(call);
-  });
-}
-
-std::unique_ptr<Operation> CudaBackend::send(const SendCall& call) {
-  return std::make_unique<Run>(*this, call.place, Ways{false, false},
-                               [call](Gpu& gpu, Collectives*) { return gpu.staged.send(call); });
-}
-
-std::unique_ptr<Operation> CudaBackend::recv(const RecvCall& call) {
-  return std::make_unique<Run>(*this, call.place, Ways{false, false},
-                               [call](Gpu& gpu, Collectives*) { return gpu.staged.recv(call); });
 }
 
 /// Queued work continues; CudaStreams::cancel_waits() ends its waits for peers.
@@ -188,13 +227,12 @@ void CudaBackend::abort() noexcept {
   is_dead_ = true;
   if (!gpu_) return;
   streams_->cancel_waits_by([this] { gpu_->peers.release(); });
-  gpu_->peers.release_trial();
 }
 
 void CudaBackend::release_peer_memory() {
   if (!gpu_) return;
-  gpu_->ipc.forget();
-  gpu_->peers.forget();
+  cache_->clear();
+  gpu_->peers.let();
 }
 
 /// A process set that is removed comes here without release_peer_memory().
@@ -217,12 +255,11 @@ StatsGroup CudaBackend::stats() const {
                     {"packed_bytes", counters_.packed_bytes},
                     {"staged_bytes", counters_.staged_bytes},
                     {"handles_lost", streams_->lost()}}};
-  for (auto& [name, value] : cache_->stats().counters) {
-    group.counters.emplace_back("registration_" + name, value);
-  }
+  cache_->add_to(group);
   return group;
 }
 
+}  // namespace
 }  // namespace cuda
 
 BackendFactory cuda_backend_factory(const CudaOptions& options) {
@@ -230,7 +267,7 @@ BackendFactory cuda_backend_factory(const CudaOptions& options) {
       options.kernel_image != nullptr ? options.kernel_image : cuda::kernel_image();
   BackendFactory factory;
   factory.device = DeviceKind::Cuda;
-  factory.priority = cuda::kPriority;
+  factory.priority = 10;  // below NCCL's
   factory.serves_sets = true;
   factory.problem = [options, image] {
     return cuda::why_no_gpu(cuda::load_driver(options.symbols), image);

@@ -38,10 +38,7 @@ std::string why_no_gpu(const LoadedDriver& driver, const void* image) {
     return error_text(*driver.api, ask.symbol(), result);
   }
   if (count == 0) return "no GPU is visible: there is none, or CUDA_VISIBLE_DEVICES hides all";
-  if (image == nullptr) {
-    return "this build of Ronde has no kernels for GPUs, as nvcc was not found. Build it with the "
-           "CUDA Toolkit 12 or 13";
-  }
+  if (image == nullptr) return kNoKernels;
   const int toolkit = image == kernel_image() ? kernel_toolkit() : 0;
   return why_no_kernels(best_capability(*driver.api, count), driver.version, toolkit);
 }

@@ -6,10 +6,11 @@
 #include <algorithm>
 #include <cstring>
 #include <functional>
+#include <map>
 #include <utility>
 
 #include "backends/gpu/base/abandon.h"
-#include "backends/gpu/base/poll_until.h"
+#include "backends/gpu/base/host_exchange.h"
 #include "backends/gpu/driver/device_query.h"
 #include "core/src/base/fields.h"
 #include "core/src/base/rank_list.h"
@@ -26,38 +27,8 @@ std::size_t buffer_bytes(std::uint64_t wanted, std::size_t ranks) {
 
 using Clock = std::chrono::steady_clock;
 
-/// Runs `step` on all ranks and returns their results. If it fails on some, throws the error of the
-/// first one on all.
-std::vector<std::string> in_step(const BackendContext& context,
-                                 const std::function<std::string()>& step) {
-  std::string problem;
-  std::string own;
-  try {
-    own = step();
-  } catch (const std::exception& error) {
-    problem = error.what();
-  }
-  std::vector<std::string> results;
-  for (const std::string& blob : context.exchange(pack_fields({problem, own}))) {
-    const int rank = context.ranks.at(results.size());
-    const std::vector<std::string> fields = unpack_fields_from(rank, blob, 2);
-    if (!fields[0].empty()) throw Error(rank_name(rank) + ": " + fields[0]);
-    results.push_back(fields[1]);
-  }
-  return results;
-}
-
 std::string fusion_text(std::size_t bytes) {
   return "the fusion buffer of " + std::to_string(bytes) + " bytes";
-}
-
-std::string new_id(const NcclApi& api, const cuda::DeviceContext& context) {
-  UniqueId id{};
-  const cuda::Current current(context);
-  if (const Result result = api.get_unique_id(&id); result != kSuccess) {
-    throw NcclError(api, api.get_unique_id.symbol(), result, nullptr, "connecting the ranks");
-  }
-  return {id.bytes.data(), id.bytes.size()};
 }
 
 /// Runs a task in which NCCL waits for all ranks. Returns an empty string, or "late" if it has not
@@ -73,7 +44,7 @@ std::string run_task(const std::shared_ptr<Channel>& channel, const BackendConte
   const auto is_over = [&] {
     return channel->communicator->poll() || (context.has_failed && context.has_failed());
   };
-  if (cuda::poll_until(deadline, is_over) && channel->communicator->poll()) return {};
+  if (gpu::poll_until(deadline, is_over) && channel->communicator->poll()) return {};
   channel->communicator->abort(Clock::now());
   return "late";
 }
@@ -88,7 +59,10 @@ Channel::Channel(std::shared_ptr<const NcclApi> api, const NcclOptions& the_opti
       size(the_size),
       streams(std::move(the_streams)),
       resources(*streams, device, options.kernel_image, buffer_bytes(options.fusion_bytes, size)),
-      communicator(std::make_shared<BlockingCommunicator>(std::move(api), static_cast<int>(size))) {
+      communicator(std::make_shared<BlockingCommunicator>(std::move(api), resources.context(),
+                                                          static_cast<int>(size))) {
+  // A thread that NCCL blocks may still queue work.
+  streams->drain_after([ends = communicator](auto deadline) { return ends->is_idle(deadline); });
 }
 
 Channel::~Channel() {
@@ -102,7 +76,6 @@ Channel::~Channel() {
 }
 
 void Channel::connect(const UniqueId& id) {
-  const cuda::Current current(*resources.context());
   communicator->connect(id, static_cast<int>(rank));
   const NcclApi& api = communicator->api();
   if (!options.registration_cache || !api.has_windows()) return;
@@ -113,14 +86,12 @@ void Channel::connect(const UniqueId& id) {
 
 void Channel::register_fusion() {
   if (window_memory == nullptr) return;
-  const cuda::Current current(*resources.context());
   const std::string doing = "registering " + fusion_text(resources.fusion_bytes());
   communicator->call(doing, communicator->api().register_window, communicator->handle(doing),
                      window_memory, resources.fusion_bytes(), &window, kSymmetricWindow);
 }
 
 void Channel::close() {
-  const cuda::Current current(*resources.context());
   if (window != nullptr) {
     const std::string doing = "deregistering the fusion buffer";
     communicator->call(doing, communicator->api().deregister_window, communicator->handle(doing),
@@ -129,40 +100,18 @@ void Channel::close() {
   communicator->close();
 }
 
-std::byte* Channel::fusion() {
-  return window_memory != nullptr ? static_cast<std::byte*>(window_memory)
-                                  : reinterpret_cast<std::byte*>(resources.fusion());
-}
-
-/// NCCL compares hosts and PCI ids. The UUID finds a shared GPU also if a machine counts as two
-/// hosts.
-std::string shared_gpu(const std::vector<RankGpu>& ranks) {
-  for (auto one = ranks.begin(); one != ranks.end(); ++one) {
-    for (auto other = one + 1; other != ranks.end(); ++other) {
-      const bool is_same_place = one->host == other->host && one->pci_id == other->pci_id;
-      if (one->uuid != other->uuid && !is_same_place) continue;
-      if (one->may_share && other->may_share) continue;
-      return rank_name(one->rank) + " and " + rank_name(other->rank) + " are both on " + one->uuid +
-             " (" + one->pci_id +
-             "), but NCCL needs a GPU for each rank: give each its own by CUDA_VISIBLE_DEVICES, "
-             "set "
-             "RONDE_GPU_BACKEND=cuda, by which ranks share one, or set "
-             "NCCL_MULTI_RANK_GPU_ENABLE=1 on all ranks with NCCL " +
-             version_text(kOldestWithSharedGpus) + " or newer (this is " + one->nccl_version + ")";
-    }
+std::vector<std::string> in_step(const BackendContext& context,
+                                 const std::function<std::string()>& step) {
+  std::string own;
+  const std::string problem = gpu::problem_of([&] { own = step(); });
+  std::vector<std::string> results;
+  for (const std::string& blob : context.exchange(pack_fields({problem, own}))) {
+    const int rank = context.ranks.at(results.size());
+    const std::vector<std::string> fields = unpack_fields_from(rank, blob, 2);
+    if (!fields[0].empty()) throw Error(rank_name(rank) + ": " + fields[0]);
+    results.push_back(fields[1]);
   }
-  return {};
-}
-
-std::string mixed_versions(const std::vector<RankGpu>& ranks) {
-  const RankGpu& first = ranks.front();
-  for (const RankGpu& other : ranks) {
-    if (other.nccl_version == first.nccl_version) continue;
-    return rank_name(first.rank) + " has NCCL " + first.nccl_version + ", " +
-           rank_name(other.rank) + " has " + other.nccl_version +
-           ": they do not connect. Give all ranks the same one";
-  }
-  return {};
+  return results;
 }
 
 std::string describe_rank(const Libraries& libraries, const NcclOptions& options, int device) {
@@ -172,20 +121,40 @@ std::string describe_rank(const Libraries& libraries, const NcclOptions& options
   const std::string problem = cuda::describe_gpu(*libraries.driver, device, gpu);
   if (!problem.empty()) throw Error(problem);
   return pack_fields(
-      {version_text(libraries.nccl_version), gpu.pci_id, gpu.uuid, may_share ? "may share" : ""});
+      {version_text(libraries.nccl_version), gpu.uuid, gpu.pci_id, may_share ? "may share" : ""});
 }
 
-std::vector<RankGpu> exchange_gpus(const BackendContext& context,
-                                   const std::function<std::string()>& describe) {
-  const std::vector<std::string> all = in_step(context, describe);
-  std::vector<RankGpu> ranks;
-  for (std::size_t i = 0; i < all.size(); ++i) {
-    const int rank = context.ranks[i];
-    const std::vector<std::string> fields = unpack_fields_from(rank, all[i], 4);
-    ranks.push_back(
-        {rank, context.topology->host_of[i], fields[0], fields[1], fields[2], !fields[3].empty()});
+/// NCCL compares hosts and PCI ids. The UUID finds a shared GPU also if a machine counts as two
+/// hosts.
+std::string conflict_of(const BackendContext& context, const std::vector<std::string>& ranks) {
+  struct First {
+    std::string rank, version;
+    bool may_share;
+  };
+  std::map<std::string, First> seen;  // by GPU; the first rank of all by an empty text
+  std::string mixed;
+  for (std::size_t i = 0; i < ranks.size(); ++i) {
+    const std::vector<std::string> fields = unpack_fields_from(context.ranks[i], ranks[i], 4);
+    const std::string& uuid = fields[1];
+    const std::string& pci_id = fields[2];
+    const First own{rank_name(context.ranks[i]), fields[0], !fields[3].empty()};
+    for (const std::string& place :
+         {uuid, std::to_string(context.topology->host_of[i]) + " " + pci_id}) {
+      const auto [first, is_new] = seen.emplace(place, own);
+      if (is_new || first->second.rank == own.rank) continue;
+      if (first->second.may_share && own.may_share) continue;
+      return first->second.rank + " and " + own.rank + " are both on " + uuid + " (" + pci_id +
+             "), but NCCL needs a GPU for each rank: give each its own by CUDA_VISIBLE_DEVICES, "
+             "set RONDE_GPU_BACKEND=cuda, by which ranks share one, or set "
+             "NCCL_MULTI_RANK_GPU_ENABLE=1 on all ranks with NCCL " +
+             version_text(kOldestWithSharedGpus) + " or newer (this is " + own.version + ")";
+    }
+    const First& first = seen.emplace("", own).first->second;
+    if (first.version == own.version || !mixed.empty()) continue;
+    mixed = first.rank + " has NCCL " + first.version + ", " + own.rank + " has " + own.version +
+            ": they do not connect. Give all ranks the same one";
   }
-  return ranks;
+  return mixed;
 }
 
 std::shared_ptr<Channel> connect(const Libraries& libraries, const NcclOptions& options,
@@ -194,11 +163,15 @@ std::shared_ptr<Channel> connect(const Libraries& libraries, const NcclOptions& 
   const auto rank = static_cast<std::size_t>(context.topology->rank);
   const auto size = static_cast<std::size_t>(context.topology->size);
   std::shared_ptr<Channel> channel;
+  UniqueId id{};
   const std::vector<std::string> ids = in_step(context, [&]() -> std::string {
     channel = std::make_shared<Channel>(libraries.nccl, options, rank, size, streams, device);
-    return rank == 0 ? new_id(*libraries.nccl, *channel->resources.context()) : "";
+    if (rank == 0) {
+      const cuda::Current current(*channel->resources.context());
+      channel->communicator->call("connecting the ranks", libraries.nccl->get_unique_id, &id);
+    }
+    return {id.bytes.data(), id.bytes.size()};
   });
-  UniqueId id{};
   std::memcpy(id.bytes.data(), ids[0].data(), std::min(ids[0].size(), id.bytes.size()));
   const std::function<void()> tasks[] = {[channel, id] { channel->connect(id); },
                                          [channel] { channel->register_fusion(); }};

@@ -23,9 +23,8 @@ struct Counts {
 
 /// The communicator of a process set, with the stream and the memory of its operations.
 ///
-/// NCCL 2.27 and newer have the fusion buffer as a symmetric window: NCCL allocates it, and it lies
-/// at the same offset on each rank, for NCCL's symmetric kernels and reductions in switches. All
-/// ranks have the same version of NCCL.
+/// NCCL 2.27 and newer allocate the fusion buffer as a symmetric window, for NCCL's symmetric
+/// kernels and reductions in switches. All ranks have the same version of NCCL.
 ///
 /// Thread-safety: tasks of the communicator call the functions; the destructor: any thread, once
 /// these have stopped.
@@ -44,7 +43,9 @@ struct Channel {
   void close();
   /// The fusion buffer, of GpuResources::fusion_bytes(). Throws Error if there is too little
   /// memory.
-  std::byte* fusion();
+  void* fusion() {
+    return window_memory != nullptr ? window_memory : cuda::writable(resources.fusion());
+  }
 
   const NcclOptions options;
   const std::size_t rank;
@@ -64,30 +65,18 @@ struct Libraries {
   int nccl_version = 0;
 };
 
-/// The GPU and the NCCL of a rank.
-struct RankGpu {
-  int rank = 0;  ///< as texts name it
-  int host = 0;
-  std::string nccl_version;
-  std::string pci_id;
-  std::string uuid;
-  bool may_share = false;  ///< the GPU with others that say so, too
-};
+/// Runs `step` on all ranks and returns their results. If it fails on some, throws the error of the
+/// first one on all.
+std::vector<std::string> in_step(const BackendContext& context,
+                                 const std::function<std::string()>& step);
 
-/// Names two ranks that share a GPU and may not, and says what to do. Empty if none do.
-std::string shared_gpu(const std::vector<RankGpu>& ranks);
-
-/// Names two ranks with different versions of NCCL, which do not connect. Empty if there are none.
-std::string mixed_versions(const std::vector<RankGpu>& ranks);
-
-/// Returns what exchange_gpus() sends of this rank, whose GPU is `device`. Throws Error if the
-/// driver has a problem with it.
+/// Describes this rank, whose GPU is `device`, for conflict_of(). Throws Error if the driver has a
+/// problem with it.
 std::string describe_rank(const Libraries& libraries, const NcclOptions& options, int device);
 
-/// Exchanges the GPUs and the NCCL of all ranks. Throws Error on all of them if `describe` throws
-/// on one.
-std::vector<RankGpu> exchange_gpus(const BackendContext& context,
-                                   const std::function<std::string()>& describe);
+/// Names two ranks that share a GPU and may not, or that have different versions of NCCL, which do
+/// not connect, and says what to do. Empty if there are none. `ranks`: the descriptions.
+std::string conflict_of(const BackendContext& context, const std::vector<std::string>& ranks);
 
 /// Connects all ranks, on all or none: throws Error on each of them otherwise.
 std::shared_ptr<Channel> connect(const Libraries& libraries, const NcclOptions& options,

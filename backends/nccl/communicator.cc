@@ -4,6 +4,7 @@
 #include <condition_variable>
 #include <exception>
 #include <mutex>
+#include <optional>
 #include <utility>
 
 namespace ronde::nccl {
@@ -16,12 +17,15 @@ constexpr std::chrono::milliseconds kGrace{10};
 }  // namespace
 
 struct BlockingCommunicator::State {
+  explicit State(std::shared_ptr<const cuda::DeviceContext> of_gpu) : context(std::move(of_gpu)) {}
+
   void serve();
   void abort(const std::shared_ptr<const NcclApi>& api, std::promise<void> done);
   void require_open(const std::string& doing) const {
     if (stage != Stage::Open) throw Error("NCCL failed while " + doing + ": it was aborted");
   }
 
+  const std::shared_ptr<const cuda::DeviceContext> context;
   std::mutex mutex;
   std::condition_variable changed;
   // Guarded by mutex.
@@ -43,6 +47,7 @@ void BlockingCommunicator::State::serve() {
     lock.unlock();
     std::exception_ptr thrown;
     try {
+      const cuda::Current current(*context);
       task();
     } catch (...) {
       thrown = std::current_exception();
@@ -63,15 +68,23 @@ void BlockingCommunicator::State::abort(const std::shared_ptr<const NcclApi>& ap
     std::unique_lock lock(mutex);
     changed.wait_for(lock, kGrace, [&] { return !is_running; });
   }
+  std::optional<cuda::Current> current;
+  try {
+    current.emplace(*context);
+  } catch (const Error&) {
+    // A GPU that has failed has none; NCCL's threads must end even so.
+  }
   // The result of aborting a failed communicator is of no use.
   static_cast<void>(api->abort(handle));
   done.set_value();
 }
 
-BlockingCommunicator::BlockingCommunicator(std::shared_ptr<const NcclApi> api, int size)
+BlockingCommunicator::BlockingCommunicator(std::shared_ptr<const NcclApi> api,
+                                           std::shared_ptr<const cuda::DeviceContext> context,
+                                           int size)
     : api_(std::move(api)),
       size_(size),
-      state_(std::make_shared<State>()),
+      state_(std::make_shared<State>(std::move(context))),
       thread_([state = state_] { state->serve(); }) {}
 
 BlockingCommunicator::~BlockingCommunicator() {

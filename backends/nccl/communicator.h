@@ -8,6 +8,7 @@
 #include <string>
 #include <thread>
 
+#include "backends/gpu/driver/device_context.h"
 #include "backends/nccl/nccl_api.h"
 
 namespace ronde::nccl {
@@ -16,30 +17,34 @@ namespace ronde::nccl {
 /// makes them, one task at a time. A call may never return: an abort ends it. If that hangs as
 /// well, the thread is detached, so a task owns all that it uses.
 ///
+/// NCCL's calls need the context of the rank's GPU. Without one they would make one on the first
+/// GPU, beside that of the rank that is there.
+///
 /// Thread-safety: tasks call connect(), handle(), call() and close(); one thread starts and polls
 /// them, and aborts. The rest: full.
 class BlockingCommunicator {
  public:
   using Clock = std::chrono::steady_clock;
 
-  /// `size`: the number of ranks.
-  BlockingCommunicator(std::shared_ptr<const NcclApi> api, int size);
+  /// `context`: of the rank's GPU. `size`: the number of ranks.
+  BlockingCommunicator(std::shared_ptr<const NcclApi> api,
+                       std::shared_ptr<const cuda::DeviceContext> context, int size);
   /// Aborts it unless it is closed. Joins the thread, or detaches it if a task is running.
   ~BlockingCommunicator();
 
   const NcclApi& api() const noexcept { return *api_; }
 
-  /// Starts a task; the one before it must have ended. After an abort it does not run.
+  /// Starts a task, which runs in the context; the one before it must have ended. After an abort it
+  /// does not run.
   void start(std::function<void()> task);
   /// Returns whether the task has ended. Throws what it has thrown.
   bool poll();
   /// Waits until no task runs, or the deadline; returns whether none runs.
   bool is_idle(Clock::time_point deadline) const noexcept;
 
-  /// Blocks until all ranks have called it, of which this is `rank`; `id` is equal on all. The
-  /// context of the rank's GPU must be current. Nothing ends this call: if the communicator is
-  /// aborted meanwhile, this call aborts it before it returns. Throws NcclError, or Error if it was
-  /// aborted.
+  /// Blocks until all ranks have called it, of which this is `rank`; `id` is equal on all. Nothing
+  /// ends this call: if the communicator is aborted meanwhile, this call aborts it before it
+  /// returns. Throws NcclError, or Error if it was aborted.
   void connect(const UniqueId& id, int rank);
 
   /// For the next call. Throws Error if the communicator is not open.
@@ -62,8 +67,7 @@ class BlockingCommunicator {
 
   /// Ends calls and work in progress, unless the communicator is closed, and drops a task that has
   /// not begun. Waits for that until `deadline`, and returns whether NCCL's abort has returned; a
-  /// second call only waits. That abort may hang if the GPU does, so a thread of its own calls it,
-  /// which is left alone with all that it uses. Without such a thread: false.
+  /// second call only waits. That abort may hang if the GPU does, so a thread of its own calls it.
   bool abort(Clock::time_point deadline) noexcept;
 
   /// Leaves the thread alone, as a task that it runs may never end.

@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "backends/gpu/base/abandon.h"
-#include "backends/gpu/base/poll_until.h"
+#include "backends/gpu/base/host_exchange.h"
 #include "backends/gpu/gpu_backends.h"
 #include "backends/nccl/channel.h"
 #include "backends/nccl/operation.h"
@@ -57,100 +57,67 @@ class IssuedOperation final : public Operation {
   const std::shared_ptr<Work> work_;
 };
 
-/// The rank's streams, on the GPU that NCCL has connected.
-class Streams final : public DeviceStreams {
- public:
-  explicit Streams(const Channel& channel)
-      : own_(channel.streams),
-        communicator_(channel.communicator),
-        device_(channel.resources.context()->index()) {}
-
-  std::shared_ptr<const DeviceEvent> mark(int device, void* stream) override {
-    if (device != device_) {
-      throw UsageError("a tensor is on GPU " + std::to_string(device) +
-                       ", but NCCL has connected this rank by GPU " + std::to_string(device_) +
-                       ", that of its local rank: put tensors on ronde::local_device()");
-    }
-    return own_->mark(device, stream);
-  }
-  std::shared_ptr<const DeviceEvent> copy(int device, void* to, const void* from,
-                                          std::size_t bytes) override {
-    return own_->copy(device, to, from, bytes);
-  }
-  /// A thread that NCCL blocks may still queue work.
-  DrainStatus drain(std::chrono::nanoseconds bound) noexcept override {
-    const auto deadline = Clock::now() + bound;
-    if (!communicator_->is_idle(deadline)) return DrainStatus::NotYet;
-    return own_->drain(std::max(deadline - Clock::now(), Clock::duration::zero()));
-  }
-
- private:
-  const std::shared_ptr<cuda::CudaStreams> own_;
-  const std::shared_ptr<const BlockingCommunicator> communicator_;
-  const int device_;
-};
-
 /// Moves and reduces data on GPUs by NCCL.
 ///
 /// Thread-safety: as Backend.
 class NcclBackend final : public Backend {
  public:
-  explicit NcclBackend(std::shared_ptr<Channel> channel)
-      : channel_(std::move(channel)), streams_(std::make_shared<Streams>(*channel_)) {}
+  explicit NcclBackend(std::shared_ptr<Channel> channel) : channel_(std::move(channel)) {}
   ~NcclBackend() override;
 
   std::string_view name() const noexcept override { return "nccl"; }
   Capabilities capabilities() const override { return cuda::gpu_capabilities(); }
 
   std::unique_ptr<Operation> allreduce(const AllreduceCall& call) override {
-    return issue(channel_->counts.collectives, call);
+    return issue(channel_->counts.collectives, call, "reducing");
   }
   std::unique_ptr<Operation> broadcast(const BroadcastCall& call) override {
-    return issue(channel_->counts.collectives, call);
+    return issue(channel_->counts.collectives, call, "broadcasting");
   }
   std::unique_ptr<Operation> allgather(const AllgatherCall& call) override {
-    return issue(channel_->counts.collectives, call);
+    return issue(channel_->counts.collectives, call, "gathering");
   }
   std::unique_ptr<Operation> alltoall(const AlltoallCall& call) override {
-    return issue(channel_->counts.collectives, call);
+    return issue(channel_->counts.collectives, call, "exchanging");
   }
   std::unique_ptr<Operation> reducescatter(const ReducescatterCall& call) override {
-    return issue(channel_->counts.collectives, call);
+    return issue(channel_->counts.collectives, call, "reducing and scattering");
   }
   std::unique_ptr<Operation> send(const SendCall& call) override {
-    return issue(channel_->counts.messages, call);
+    return issue(channel_->counts.messages, call, "sending");
   }
   std::unique_ptr<Operation> recv(const RecvCall& call) override {
-    return issue(channel_->counts.messages, call);
+    return issue(channel_->counts.messages, call, "receiving");
   }
 
-  std::shared_ptr<DeviceStreams> device_streams() const override { return streams_; }
+  std::shared_ptr<DeviceStreams> device_streams() const override { return channel_->streams; }
   void abort() noexcept override;
   void close() override;
   StatsGroup stats() const override;
 
  private:
   template <typename Call>
-  std::unique_ptr<Operation> issue(std::atomic<std::uint64_t>& count, const Call& call) {
+  std::unique_ptr<Operation> issue(std::atomic<std::uint64_t>& count, const Call& call,
+                                   const char* verb) {
     ++count;
-    return std::make_unique<IssuedOperation>(*channel_->communicator, make_work(channel_, call));
+    return std::make_unique<IssuedOperation>(*channel_->communicator,
+                                             make_work(channel_, call, verb));
   }
 
   std::shared_ptr<Channel> channel_;
-  const std::shared_ptr<Streams> streams_;
   bool hangs_ = false;  ///< NCCL does, in a call or an abort, and may use the channel
 };
 
 NcclBackend::~NcclBackend() {
   abort();
   const auto bound = hangs_ ? std::chrono::milliseconds{0} : channel_->options.abort_bound;
-  if (streams_->drain(bound) == DrainStatus::Reached && !hangs_) return;
+  if (channel_->streams->drain(bound) == DrainStatus::Reached && !hangs_) return;
   channel_->communicator->detach();
   gpu::abandon(std::make_unique<std::shared_ptr<Channel>>(std::move(channel_)));
 }
 
 /// A second call does not wait again. A thread or an abort that does not return is left alone;
-/// Streams::drain() reports its work.
+/// drain() reports its work.
 void NcclBackend::abort() noexcept {
   const auto deadline = hangs_ ? Clock::now() : Clock::now() + channel_->options.abort_bound;
   const bool has_aborted = channel_->communicator->abort(deadline);
@@ -161,7 +128,7 @@ void NcclBackend::abort() noexcept {
 void NcclBackend::close() {
   channel_->communicator->start([channel = channel_] { channel->close(); });
   const auto deadline = Clock::now() + channel_->options.close_bound;
-  if (cuda::poll_until(deadline, [&] { return channel_->communicator->poll(); })) return;
+  if (gpu::poll_until(deadline, [&] { return channel_->communicator->poll(); })) return;
   throw Error(
       "NCCL failed while closing a communicator: what is in progress has not ended in time, or "
       "not all ranks close theirs");
@@ -192,38 +159,35 @@ Libraries load_libraries(const NcclOptions& options) {
 constexpr int kFellBack = -1;  // in place of a device: all ranks use the fallback
 
 /// Connects the ranks, whose GPU is `device`; the backend of all ranks, which is made first, sets
-/// it for those of process sets. Where NCCL cannot serve the ranks, all set `problem` and return
-/// null. Throws Error on all ranks if it fails on one.
+/// it for those of process sets. Throws Error on all ranks if it fails on one, UsageError where
+/// NCCL cannot serve the ranks.
 std::unique_ptr<Backend> connect_ranks(const NcclOptions& options, BackendContext& context,
-                                       std::atomic<int>& device, std::string& problem) {
+                                       std::atomic<int>& device) {
   Libraries libraries;
   std::shared_ptr<cuda::CudaStreams> streams;
-  const std::vector<RankGpu> ranks = exchange_gpus(context, [&] {
+  const std::vector<std::string> ranks = in_step(context, [&] {
     libraries = load_libraries(options);
     streams = std::make_shared<cuda::CudaStreams>(libraries.driver, options.on_gpu);
     if (context.set == 0) device = streams->own_device(context.topology->local_rank);
     return describe_rank(libraries, options, device);
   });
-  problem = shared_gpu(ranks);
-  if (problem.empty()) problem = mixed_versions(ranks);
-  if (!problem.empty()) return nullptr;
+  const std::string conflict = conflict_of(context, ranks);
+  if (!conflict.empty()) throw UsageError(conflict);
   return std::make_unique<NcclBackend>(connect(libraries, options, context, streams, device));
 }
 
 std::unique_ptr<Backend> make_backend(const NcclOptions& options, BackendContext& context,
                                       std::atomic<int>& device) {
   if (context.set != 0 && device == kFellBack) return options.fallback(context);
-  std::string problem;
   try {
-    if (auto backend = connect_ranks(options, context, device, problem)) return backend;
+    return connect_ranks(options, context, device);
   } catch (const GroupError&) {
     throw;  // a rank is lost: there is no group left to fall back with
   } catch (const Error& error) {
     if (!options.fallback || context.set != 0) throw;
-    problem = error.what();
+    context.warn(std::string(error.what()) +
+                 ". In its place the backend 'cuda' moves tensors on GPUs");
   }
-  if (!options.fallback) throw UsageError(problem);
-  context.warn(problem + ". In its place the backend 'cuda' moves tensors on GPUs");
   device = kFellBack;
   return options.fallback(context);
 }
@@ -232,8 +196,8 @@ std::unique_ptr<Backend> make_backend(const NcclOptions& options, BackendContext
 
 void Work::run() {
   resources().run_after(after_);
-  issue();
-  event_ = std::make_shared<WatchedEvent>(channel_->streams->mark(resources().stream()),
+  issue_(*this);
+  event_ = std::make_shared<WatchedEvent>(cuda::CudaStreams::mark(resources().stream()),
                                           channel_->communicator, doing_);
 }
 
@@ -244,14 +208,7 @@ BackendFactory nccl_backend_factory(const NcclOptions& options) {
   factory.device = DeviceKind::Cuda;
   factory.priority = 20;
   factory.serves_sets = true;
-  factory.problem = [options]() -> std::string {
-    try {
-      nccl::load_libraries(options);
-      return {};
-    } catch (const std::exception& error) {
-      return error.what();
-    }
-  };
+  factory.problem = [options] { return gpu::problem_of([&] { nccl::load_libraries(options); }); };
   factory.create = [options,
                     device = std::make_shared<std::atomic<int>>()](BackendContext& context) {
     return nccl::make_backend(options, context, *device);

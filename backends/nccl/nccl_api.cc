@@ -29,25 +29,19 @@ std::string version_text(int version) {
 
 LoadedNccl load_nccl(const vendor::SymbolLookup& lookup, const std::string& library) {
   LoadedNccl nccl;
-  // The version comes first: it explains more than the functions that an old library lacks.
-  struct : vendor::ApiTable {
-    vendor::Entry<Result, int*> get_version{*this, "ncclGetVersion"};
-  } version_api;
-  nccl.problem = version_api.load(lookup, library.c_str());
-  if (!nccl.problem.empty()) return nccl;
-  nccl.was_found = true;
-  if (const Result result = version_api.get_version(&nccl.version); result != kSuccess) {
-    nccl.problem = "ncclGetVersion: error " + std::to_string(result);
-    return nccl;
-  }
-  if (nccl.version < kOldest) {
-    nccl.problem = library + " is NCCL " + version_text(nccl.version) + ", Ronde needs " +
-                   version_text(kOldest) + " or newer. Install a newer one";
-    return nccl;
-  }
   const auto api = std::make_shared<NcclApi>();
   nccl.problem = api->load(lookup, library.c_str());
-  if (nccl.problem.empty()) nccl.api = api;
+  nccl.was_found = static_cast<bool>(api->get_version);
+  if (!nccl.was_found) return nccl;
+  // The version explains more than the functions that an old library lacks.
+  if (const Result result = api->get_version(&nccl.version); result != kSuccess) {
+    nccl.problem = "ncclGetVersion: error " + std::to_string(result);
+  } else if (nccl.version < kOldest) {
+    nccl.problem = library + " is NCCL " + version_text(nccl.version) + ", Ronde needs " +
+                   version_text(kOldest) + " or newer. Install a newer one";
+  } else if (nccl.problem.empty()) {
+    nccl.api = api;
+  }
   return nccl;
 }
 

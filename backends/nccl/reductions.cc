@@ -2,25 +2,20 @@
 // Allreduce and reducescatter, chunk by chunk. NCCL reduces a chunk that is a piece of a single
 // tensor where it is; other chunks are packed into the fusion buffer and unpacked from it. What
 // NCCL does not reduce as Ronde does (Note [What NCCL reduces]) travels by NCCL and is reduced by
-// Ronde's kernels: each rank gets its share of the chunk from every rank, reduces the shares in
-// rank order, and an allreduce gathers the results. A rank that adds or keeps nothing packs all the
-// same: NCCL sees equal counts on all ranks.
+// Ronde's kernels. A rank that adds or keeps nothing packs all the same: NCCL sees equal counts on
+// all ranks.
 #include <algorithm>
 #include <bit>
 #include <iterator>
-#include <numeric>
 #include <optional>
 #include <utility>
 
-#include "backends/gpu/kernels/wire_format.h"
+#include "backends/gpu/collectives.h"
 #include "backends/nccl/operation.h"
 #include "ronde/error.h"
-#include "ronde/plugin/segment_cursor.h"
 
 namespace ronde::nccl {
 namespace {
-
-constexpr std::size_t kAlignment = 16;
 
 constexpr std::pair<DataType, DataTypeNumber> kTypes[] = {
     {DataType::U8, kUint8},    {DataType::I8, kInt8},     {DataType::I32, kInt32},
@@ -41,7 +36,7 @@ ReductionNumber number_of(ReduceOp op) {
   throw Error("NCCL does not reduce with " + std::string(to_string(op)));
 }
 
-/// How the elements of a reduction travel, and who reduces them.
+/// How NCCL reduces, and elements get into its buffer and out of it.
 ///
 /// Note [What NCCL reduces]
 /// NCCL reduces integers, sums of all floating types, and products of f32 and f64, rank by rank in
@@ -54,46 +49,49 @@ ReductionNumber number_of(ReduceOp op) {
 /// Twice (n - 1) / n of the bytes travel either way.
 ///
 /// Note [Who scales]
-/// Elements of a floating sum by NCCL are scaled before it, by one factor that includes the
-/// division of an average, so that no sum overflows before its division. They are scaled as they
-/// are packed; but in the average of a single tensor NCCL does it (ncclAvg), so that it can be
-/// reduced in place. The choice depends on counts alone, as all ranks must call NCCL alike. NCCL's
-/// factor has the type of the elements: one that is inexact in a half type (1/3 as bf16 is 0.2 %
-/// too large) is applied in packing.
+/// Elements of a floating sum by NCCL are scaled before it, so that no sum overflows before its
+/// division: as they are packed, or by NCCL (ncclAvg) in the average of a single tensor, which can
+/// then be reduced in place. The choice depends on counts alone, as all ranks must call NCCL alike.
+/// NCCL's factor has the type of the elements: an inexact one is applied in packing.
 struct ReductionPlan {
-  /// NCCL does not apply `reduce_scale`, and leaves `final` to the way out of the buffer.
-  cuda::WireFormat wire;
-  bool by_nccl = true;
+  cuda::WireFormat wire;       ///< NCCL leaves `final` to the way out of the buffer
   Scaling pack = {};           ///< of elements on their way into the buffer
   bool nccl_averages = false;  ///< ncclAvg replaces `pack` in chunks of a single tensor
 
   /// How NCCL reduces a chunk. `is_single`: it is of a single tensor.
-  struct ByNccl {
+  struct Chunk {
     DataTypeNumber type;
     ReductionNumber number;
-    bool averages;
     bool is_plain;  ///< it can be reduced in the tensor itself
+    cuda::KernelSet::How way_in;
   };
-  ByNccl chunk(bool is_single) const {
+  Chunk chunk(bool is_single) const {
     const bool averages = is_single && nccl_averages;
-    return {number_of(wire.dtype).value(), averages ? kAverage : number_of(wire.op), averages,
-            is_single && wire.from == wire.dtype && wire.final.is_identity() &&
-                (pack.is_identity() || averages)};
+    const Scaling scaling = averages ? Scaling{} : pack;
+    return {
+        number_of(wire.dtype).value(),
+        averages ? kAverage : number_of(wire.op),
+        is_single && wire.from == wire.dtype && wire.final.is_identity() && scaling.is_identity(),
+        {.from = wire.from, .to = wire.dtype, .scaling = scaling, .op = wire.op}};
+  }
+  cuda::KernelSet::How way_out() const {
+    return {.from = wire.dtype, .to = wire.from, .scaling = wire.final, .canonical = true};
   }
 };
 
-/// `exact`: NcclOptions::exact.
-ReductionPlan plan_reduction(const Reduction& reduction, std::optional<DataType> wire_dtype,
-                             std::size_t ranks, bool exact) {
+/// Empty if Ronde's kernels reduce.
+std::optional<ReductionPlan> plan_reduction(const Work& work, const Reduction& reduction,
+                                            std::optional<DataType> wire_dtype) {
+  const std::size_t ranks = work.size();
+  const bool exact = work.channel().options.exact;
   const DataType dtype = wire_dtype.value_or(reduction.dtype);
   const bool is_sum = reduction.op == ReduceOp::Sum;
   const bool is_product = reduction.op == ReduceOp::Product;
+  if (!number_of(dtype)) return {};
+  if (is_floating(dtype) && (exact || !(is_sum || (is_product && !is_half(dtype))))) return {};
   ReductionPlan plan;
-  plan.by_nccl = number_of(dtype).has_value() &&
-                 (!is_floating(dtype) || (!exact && (is_sum || (is_product && !is_half(dtype)))));
-  if (!plan.by_nccl || !is_floating(dtype) || !is_sum) {
+  if (!is_floating(dtype) || !is_sum) {
     plan.wire = cuda::wire_format_of(reduction, wire_dtype);
-    if (plan.by_nccl) plan.wire = cuda::in_steps(plan.wire);
     plan.pack = {plan.wire.pack_scale, 1.0};
     return plan;
   }
@@ -107,215 +105,113 @@ ReductionPlan plan_reduction(const Reduction& reduction, std::optional<DataType>
   return plan;
 }
 
-/// What both have in common: chunks of a buffer that are packed, combined and unpacked.
-class ReductionWork : public Work {
- protected:
-  ReductionWork(std::shared_ptr<Channel> channel, const Placement& place,
-                const Reduction& reduction, std::optional<DataType> wire_dtype, std::string doing)
-      : Work(std::move(channel), place, std::move(doing)),
-        plan_(plan_reduction(reduction, wire_dtype, size(), exact())) {}
-
-  /// A chunk in the fusion buffer: a share of the elements for each rank. The result is as far into
-  /// the buffer on every rank, as windows of NCCL's ask for.
-  struct Shares {
-    std::byte* packed = nullptr;    ///< this rank's elements, share after share
-    std::byte* received = nullptr;  ///< the ranks' elements of this rank's share, then the result
-    std::size_t elements = 0;       ///< of a share, those behind the last one included
-    std::size_t bytes = 0;          ///< of a share
-  };
-  Shares lay_out(std::byte* buffer, std::size_t elements) const noexcept {
-    const std::size_t bytes = elements * width();
-    return {buffer, buffer + size() * bytes, elements, bytes};
-  }
-  /// Elements of a share where the ranks combine `elements`: shares begin where wide accesses may.
-  std::size_t share_of(std::size_t elements) const noexcept {
-    const std::size_t unit = plan_.wire.alignment();
-    const std::size_t share = (elements + size() - 1) / size();
-    return (share + unit - 1) / unit * unit;
-  }
-  /// The largest share that there is room for.
-  std::size_t most_of_share() const noexcept {
-    return fusion_bytes() / (2 * size() * kAlignment) * plan_.wire.alignment();
-  }
-
-  /// Queues the exchange of the shares, and the combining of this rank's.
-  void combine(const Shares& shares) const {
-    call_together([&] {
-      for (std::size_t i = 0; i < size(); ++i) {
-        // Each begins with its own.
-        const std::size_t to = (rank() + i) % size();
-        const std::size_t from = (rank() + size() - i) % size();
-        call(api().send, shares.packed + to * shares.bytes, shares.bytes, kUint8,
-             static_cast<int>(to));
-        call(api().recv, shares.received + from * shares.bytes, shares.bytes, kUint8,
-             static_cast<int>(from));
-      }
-    });
-    const cuda::DevicePointer received = cuda::address_of(shares.received);
-    resources().kernels().reduce(resources().stream(), received, {received, shares.bytes, size()},
-                                 shares.elements, plan_.wire.reduction());
-  }
-
-  const ReductionPlan& plan() const noexcept { return plan_; }
-  /// Bytes of an element in the tensors, and on its way between the ranks.
-  /// @{
-  std::size_t tensor_width() const noexcept { return size_of(plan_.wire.from); }
-  std::size_t width() const noexcept { return plan_.wire.width(); }
-  /// @}
-
-  /// Queues the way into the buffer.
-  void pack(const Moves& moves, bool is_scaled_by_nccl = false) const {
-    move(moves, {.from = plan_.wire.from,
-                 .to = plan_.wire.dtype,
-                 .scaling = is_scaled_by_nccl ? Scaling{} : plan_.pack,
-                 .op = plan_.wire.op});
-  }
-  /// And the one out of it. The ranks' own combining leaves it scaled, with the one NaN that there
-  /// is.
-  void unpack(const Moves& moves) const {
-    move(moves, {.from = plan_.wire.dtype,
-                 .to = plan_.wire.from,
-                 .scaling = plan_.by_nccl ? plan_.wire.final : Scaling{},
-                 .canonical = plan_.by_nccl});
-  }
-
- private:
-  const ReductionPlan plan_;
-};
-
-class Allreduce final : public ReductionWork {
+/// Collectives whose parts travel by NCCL, all queued at once: no step waits.
+class InOrder final : public cuda::Collectives {
  public:
-  Allreduce(std::shared_ptr<Channel> channel, const AllreduceCall& call)
-      : ReductionWork(std::move(channel), call.place, call.reduction(), call.wire_dtype,
-                      "reducing " + std::to_string(call.segments.size()) + " tensor(s) of " +
-                          elements_text(total_elements(call.segments), call.dtype)),
-        segments_(call.segments.begin(), call.segments.end()),
-        layout_(segments_, plan().by_nccl ? fusion_bytes() / width() : most_of_share() * size(),
-                plan().wire.alignment()) {}
+  explicit InOrder(const Work& work)
+      : Collectives(work.resources(), work.counts().bytes, work.size(), work.rank(),
+                    work.fusion_bytes() / (2 * kPartAlignment) * kPartAlignment),
+        work_(work) {}
 
  private:
-  void issue() override {
-    while (layout_.next()) {
-      counts().bytes += layout_.extent() * width();
-      if (plan().by_nccl) {
-        reduce_by_nccl();
-      } else {
-        combine_chunk();
-      }
+  Steps exchange(Pattern pattern, cuda::RankParts to, cuda::RankParts from,
+                 std::size_t width) override {
+    const std::size_t stride = to.each * width;
+    const auto part = [stride](cuda::DevicePointer first, std::size_t rank) {
+      return static_cast<std::byte*>(cuda::writable(first + rank * stride));
+    };
+    const bool gathers = pattern == Pattern::Gather;
+    const cuda::DevicePointer arrivals = gathers ? packed() : other_half();
+    if (gathers) {
+      work_.call(work_.api().all_gather, part(packed(), own_), part(packed(), 0), stride, kUint8);
+    } else {
+      ++work_.counts().chunks_in_order;
+      work_.call_together([&] {
+        for (std::size_t i = 0; i < ranks_; ++i) {
+          // Each begins with its own.
+          const std::size_t receiver = (own_ + i) % ranks_;
+          const std::size_t sender = (own_ + ranks_ - i) % ranks_;
+          send(part(packed(), receiver), to.piece(receiver) * width, receiver);
+          receive(part(arrivals, sender), from.piece(sender) * width, sender);
+        }
+      });
     }
+    for (std::size_t rank = 0; rank < ranks_; ++rank) parts_[rank] = arrivals + rank * stride;
+    co_return;
   }
 
-  void reduce_by_nccl() const {
-    const ReductionPlan::ByNccl op = plan().chunk(layout_.pieces().size() == 1);
-    const gpu::Piece& first = layout_.pieces().front();
-    const Segment& segment = *first.segment;
-    if (op.is_plain && segment.input != nullptr && segment.output != nullptr) {
-      ++counts().direct_chunks;
-      return call(api().all_reduce, cuda::at(segment.input, first.offset, width()),
-                  cuda::at(segment.output, first.offset, width()), first.count, op.type, op.number);
-    }
-    ++counts().packed_chunks;
-    std::byte* const buffer = op.is_plain ? unregistered() : fusion();
-    pack(into(buffer), op.averages);
-    call(api().all_reduce, buffer, buffer, layout_.extent(), op.type, op.number);
-    unpack(out_of(buffer));
+  void send(const std::byte* part, std::size_t bytes, std::size_t to) const {
+    if (bytes > 0) work_.call(work_.api().send, part, bytes, kUint8, static_cast<int>(to));
+  }
+  void receive(std::byte* part, std::size_t bytes, std::size_t from) const {
+    if (bytes > 0) work_.call(work_.api().recv, part, bytes, kUint8, static_cast<int>(from));
   }
 
-  void combine_chunk() const {
-    ++counts().chunks_in_order;
-    const Shares shares = lay_out(fusion(), share_of(layout_.extent()));
-    pack(into(shares.packed));
-    combine(shares);
-    call(api().all_gather, shares.received, shares.packed, shares.elements * width(), kUint8);
-    unpack(out_of(shares.packed));
-  }
-
-  Moves into(std::byte* buffer) const {
-    return moves_in(layout_.pieces(), cuda::address_of(buffer), tensor_width(), width());
-  }
-  Moves out_of(const std::byte* buffer) const {
-    return moves_out(layout_.pieces(), cuda::address_of(buffer), tensor_width(), width());
-  }
-
-  const std::vector<Segment> segments_;
-  gpu::ChunkLayout layout_;
-};
-
-/// A chunk holds a piece of every rank's part, the same number of elements of each: parts that are
-/// shorter leave some unused.
-class Reducescatter final : public ReductionWork {
- public:
-  Reducescatter(std::shared_ptr<Channel> channel, const ReducescatterCall& call)
-      : ReductionWork(std::move(channel), call.place, call.reduction(), std::nullopt,
-                      "reducing and scattering " +
-                          elements_text(std::accumulate(call.counts.begin(), call.counts.end(),
-                                                        std::size_t{0}),
-                                        call.dtype)),
-        input_(call.input),
-        output_(call.output),
-        counts_(call.counts.begin(), call.counts.end()) {}
-
- private:
-  void issue() override {
-    // What NCCL reduces needs a place for the result behind the shares.
-    const std::size_t most =
-        plan().by_nccl ? fusion_bytes() / ((size() + 1) * width()) : most_of_share();
-    const auto [shortest, longest] = std::minmax_element(counts_.begin(), counts_.end());
-    for (std::size_t done = 0; done < *longest; done += most) {
-      const std::size_t share = std::min(most, *longest - done);
-      counts().bytes += share * size() * width();
-      if (plan().by_nccl) {
-        reduce_by_nccl({counts_, done, share}, *shortest == *longest && *longest <= most);
-      } else {
-        combine_chunk({counts_, done, share_of(share * size())});
-      }
-    }
-  }
-
-  /// `is_single`: all is in one chunk, where equal parts lie as in the tensor. Ranks without memory
-  /// for it see it alike.
-  void reduce_by_nccl(const cuda::RankParts& parts, bool is_single) const {
-    const ReductionPlan::ByNccl op = plan().chunk(is_single);
-    if (op.is_plain && input_ != nullptr && output_ != nullptr) {
-      ++counts().direct_chunks;
-      return call(api().reduce_scatter, input_, output_, parts.each, op.type, op.number);
-    }
-    ++counts().packed_chunks;
-    const Shares shares = lay_out(op.is_plain ? unregistered() : fusion(), parts.each);
-    pack(into(shares, parts), op.averages);
-    call(api().reduce_scatter, shares.packed, shares.received, parts.each, op.type, op.number);
-    keep_part(shares, parts);
-  }
-
-  void combine_chunk(const cuda::RankParts& parts) const {
-    ++counts().chunks_in_order;
-    const Shares shares = lay_out(fusion(), parts.each);
-    pack(into(shares, parts));
-    combine(shares);
-    keep_part(shares, parts);
-  }
-
-  Moves into(const Shares& shares, const cuda::RankParts& parts) const {
-    return parts.moves_in(input_, tensor_width(), cuda::address_of(shares.packed), width());
-  }
-
-  void keep_part(const Shares& shares, const cuda::RankParts& parts) const {
-    if (output_ == nullptr) return;
-    unpack({{shares.received, cuda::at(output_, parts.done, tensor_width()), parts.piece(rank())}});
-  }
-
-  const void* const input_;
-  void* const output_;
-  const std::vector<std::size_t> counts_;
+  const Work& work_;
 };
 
 }  // namespace
 
-std::shared_ptr<Work> make_work(std::shared_ptr<Channel> channel, const AllreduceCall& call) {
-  return std::make_shared<Allreduce>(std::move(channel), call);
+void issue(const Work& work, const AllreduceCall& call) {
+  const auto plan = plan_reduction(work, call.reduction(), call.wire_dtype);
+  if (!plan) return static_cast<void>(InOrder(work).allreduce(call).poll());
+  const std::size_t width = plan->wire.width();
+  gpu::ChunkLayout layout(call.segments, work.fusion_bytes() / width, plan->wire.alignment());
+  while (layout.next()) {
+    work.counts().bytes += layout.extent() * width;
+    const ReductionPlan::Chunk chunk = plan->chunk(layout.pieces().size() == 1);
+    const gpu::Piece& first = layout.pieces().front();
+    const Segment& segment = *first.segment;
+    if (chunk.is_plain && segment.input != nullptr && segment.output != nullptr) {
+      ++work.counts().direct_chunks;
+      work.call(work.api().all_reduce, cuda::at(segment.input, first.offset, width),
+                cuda::at(segment.output, first.offset, width), first.count, chunk.type,
+                chunk.number);
+      continue;
+    }
+    ++work.counts().packed_chunks;
+    std::byte* const buffer = chunk.is_plain ? work.unregistered() : work.fusion();
+    const cuda::DevicePointer packed = cuda::address_of(buffer);
+    work.resources().move(cuda::moves_in(layout.pieces(), packed, plan->wire), chunk.way_in);
+    work.call(work.api().all_reduce, buffer, buffer, layout.extent(), chunk.type, chunk.number);
+    work.resources().move(cuda::moves_out(layout.pieces(), packed, plan->wire), plan->way_out());
+  }
 }
-std::shared_ptr<Work> make_work(std::shared_ptr<Channel> channel, const ReducescatterCall& call) {
-  return std::make_shared<Reducescatter>(std::move(channel), call);
+
+/// A chunk holds a piece of every rank's part, the same number of elements of each: parts that are
+/// shorter leave some unused. Equal parts that are all in one chunk lie there as in the tensor.
+void issue(const Work& work, const ReducescatterCall& call) {
+  const auto plan = plan_reduction(work, call.reduction(), {});
+  if (!plan) {
+    work.counts().bytes += sum(call.counts) * size_of(call.dtype);
+    return static_cast<void>(InOrder(work).reducescatter(call).poll());
+  }
+  const std::size_t width = plan->wire.width();
+  // The result has a place behind the shares, as far into the buffer on every rank, as windows of
+  // NCCL's ask for.
+  const std::size_t unit = plan->wire.alignment();
+  const std::size_t most = work.fusion_bytes() / (16 * (work.size() + 1)) * unit;
+  const auto [shortest, longest] = std::ranges::minmax(call.counts);
+  const ReductionPlan::Chunk chunk = plan->chunk(shortest == longest && longest <= most);
+  for (std::size_t done = 0; done < longest; done += most) {
+    const cuda::RankParts parts{call.counts, done, std::min(most, longest - done)};
+    work.counts().bytes += parts.each * work.size() * width;
+    if (chunk.is_plain && call.input != nullptr && call.output != nullptr) {
+      ++work.counts().direct_chunks;
+      return work.call(work.api().reduce_scatter, call.input, call.output, parts.each, chunk.type,
+                       chunk.number);
+    }
+    ++work.counts().packed_chunks;
+    std::byte* const packed = chunk.is_plain ? work.unregistered() : work.fusion();
+    std::byte* const result = packed + work.size() * parts.each * width;
+    work.resources().move(parts.moves_in(call.input, cuda::address_of(packed), plan->wire),
+                          chunk.way_in);
+    work.call(work.api().reduce_scatter, packed, result, parts.each, chunk.type, chunk.number);
+    if (call.output == nullptr) continue;
+    const cuda::KernelSet::Move out{result, cuda::at(call.output, done, size_of(plan->wire.from)),
+                                    parts.piece(work.rank())};
+    work.resources().move({&out, 1}, plan->way_out());
+  }
 }
 
 }  // namespace ronde::nccl

@@ -132,12 +132,11 @@ TEST_CASE("cuda streams: a result may be read on another stream that waits for i
   run_gpu_ranks(
       machine, 2, 1, cuda_options_of(machine, way), [&](Runtime& runtime, ProgramGpu& gpu) {
         cuda::Stream other(gpu.context);
-        cuda::PinnedPool pinned(gpu.context, 1 << 20);
         for (int step = 0; step < 20; ++step) {
           GpuSum sum(runtime, gpu, kCount);
           const Work work = sum.start();
           work.wait_on(other.handle());
-          const cuda::PinnedBlock values = pinned.take(kCount * sizeof(float));
+          const cuda::PinnedMemory values(gpu.context, kCount * sizeof(float));
           other.copy(values.address(), reinterpret_cast<cuda::DevicePointer>(sum.tensor().data()),
                      kCount * sizeof(float), "reading on another stream");
           gpu.context->call("waiting", &cuda::DriverApi::stream_synchronize, other.handle());

@@ -39,8 +39,10 @@ struct Fixture {
   }
   int open() const { return cuda.live().mappings; }
   std::uint64_t counter(const std::string& name) const {
-    for (const auto& [key, value] : cache.stats().counters) {
-      if (key == name) return value;
+    ronde::StatsGroup group;
+    cache.add_to(group);
+    for (const auto& [key, value] : group.counters) {
+      if (key == "registration_" + name) return value;
     }
     FAIL("there is no counter " + name);
     return 0;

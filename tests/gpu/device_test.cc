@@ -76,47 +76,26 @@ TEST_CASE("cuda kernels that the driver does not load, or the GPU not run, are t
   CHECK_THAT(why_no_kernels(75, 13000, 13), Contains("compute capability 7.5"));
 }
 
-TEST_CASE_METHOD(Fixture, "cuda events and pinned blocks may outlive their pools, and move") {
-  Event event;
-  PinnedBlock block;
+TEST_CASE_METHOD(Fixture, "cuda events are used again, and what is owned may move") {
   {
-    EventPool events(context);
-    PinnedPool pinned(context, 0);
-    event = events.take();
-    block = pinned.take(100);
-    Event second = events.take();
-    second = std::move(event);
-    event = std::move(second);
-    PinnedBlock other = std::move(block);
-    block = std::move(other);
+    Event event(context);
+    const EventHandle first = event.handle();
+    Event other(context);
+    event = std::move(other);
+    CHECK(event.is_done());
+    CHECK(Event(context).handle() == first);
+    CHECK(cuda.live().events == 2);
+    PinnedMemory memory(context, 100);
+    PinnedMemory second(context, 50);
+    second = std::move(memory);
+    CHECK(second.bytes() == 100);
+    std::memset(second.data(), 1, second.bytes());
+    second = {};
+    memory = {};
+    CHECK(cuda.live().host_allocations == 0);
   }
-  CHECK(event.is_done());
-  std::memset(block.data(), 1, block.bytes());
-  CHECK(cuda.live().events == 2);
-  CHECK(cuda.live().host_allocations == 1);
-  event = {};
-  block = {};
-  CHECK(cuda.live().events == 0);
-  CHECK(cuda.live().host_allocations == 0);
-}
-
-TEST_CASE_METHOD(Fixture, "pinned cuda memory is used again, and kept up to its limit") {
-  PinnedPool pool(context, 16384);
-  CHECK(pool.take(1).bytes() == 4096);
-  CHECK(pool.take(4096).bytes() == 4096);
-  CHECK(cuda.live().host_allocations == 1);
-  CHECK(pool.take(4097).bytes() == 8192);
-  {
-    const PinnedBlock large = pool.take(100000);
-    CHECK(large.bytes() == 131072);
-    CHECK(reinterpret_cast<std::uintptr_t>(large.data()) % 4096 == 0);
-    CHECK(cuda.live().host_allocations == 3);
-  }
-  CHECK(cuda.live().host_allocations == 2);  // the large one was not kept
-  std::vector<PinnedBlock> blocks;
-  for (int i = 0; i < 5; ++i) blocks.push_back(pool.take(4096));
-  blocks.clear();
-  CHECK(cuda.live().host_allocations == 3);  // 16 KiB in all
+  context = nullptr;
+  CHECK(cuda.live() == FakeCuda::Live{});
 }
 
 TEST_CASE_METHOD(Fixture, "cuda calls that fail leave nothing behind") {
@@ -131,12 +110,10 @@ TEST_CASE_METHOD(Fixture, "cuda calls that fail leave nothing behind") {
   }
   cuda.fail("cuStreamCreateWithPriority", kOutOfMemory);
   CHECK_THROWS_AS(Stream(context), DriverError);
-  EventPool events(context);
   cuda.fail("cuEventCreate", kOutOfMemory);
-  CHECK_THROWS_AS(events.take(), DriverError);
-  PinnedPool pool(context, 1 << 20);
+  CHECK_THROWS_AS(Event(context), DriverError);
   cuda.fail("cuMemHostAlloc", kOutOfMemory);
-  CHECK_THROWS_WITH(pool.take(5000), Contains("pinning 8192 bytes of host memory"));
+  CHECK_THROWS_WITH(PinnedMemory(context, 5000), Contains("pinning 5000 bytes of host memory"));
   cuda.fail("cuCtxPushCurrent_v2", kInvalidValue);
   CHECK_THROWS_WITH(Current(*context), Contains("using the context of GPU 0"));
   CHECK(cuda.live() == before);

@@ -76,21 +76,18 @@ TEST_CASE_METHOD(Parts, "a cuda copy has blocks by its bytes, and few where a li
         std::vector<unsigned>{4 * 132, 3 * 132, 32});
 }
 
-TEST_CASE_METHOD(Parts, "cuda reductions over a link have blocks by what a thread has on the way") {
+TEST_CASE_METHOD(Parts, "cuda reductions over a link have few blocks, whatever they reduce") {
   std::vector<unsigned> blocks;
   cuda.add_kernel("ronde_reduce_f32", [&blocks](const FakeCuda::Launch& launch) {
     blocks.push_back(launch.blocks);
     return [] {};
   });
   const std::vector<DevicePointer> inputs(8, DevicePointer{4096});
-  const auto reduce = [&](std::size_t count, const ronde::Reduction& reduction) {
-    kernels.reduce(stream, 4096, {inputs.data(), count}, 40'000'000, reduction, Traffic::Link);
-  };
-  for (const std::size_t count : {2U, 4U, 8U}) reduce(count, {.final = {0.5, 1.0}});
-  reduce(3, {});
-  reduce(2, {.op = ronde::ReduceOp::Max});
-  reduce(2, {.final = {1.0, 3.0}});
-  CHECK(blocks == std::vector<unsigned>{32, 32, 32, 128, 128, 128});
+  for (const Traffic traffic : {Traffic::Link, Traffic::Local}) {
+    kernels.reduce(stream, 4096, {inputs.data(), 2}, 40'000'000, {}, traffic);
+    kernels.reduce(stream, 4096, inputs, 40'000'000, {.op = ronde::ReduceOp::Max}, traffic);
+  }
+  CHECK(blocks == std::vector<unsigned>{32, 32, 3 * 132, 3 * 132});
 }
 
 TEST_CASE_METHOD(Parts, "cuda moves of elements that are not aligned are of bytes") {

@@ -4,6 +4,7 @@
 #include <catch2/catch.hpp>
 
 #include "backends/nccl/channel.h"
+#include "core/src/base/fields.h"
 #include "tests/support/gpu/gpu_exercise.h"
 #include "tests/support/gpu/nccl_ranks.h"
 #include "tests/support/ranks/requests.h"
@@ -185,27 +186,29 @@ TEST_CASE("nccl refuses a tensor on another GPU than the one that it has connect
   machine.run([](Runtime& runtime, ProgramGpu& gpu) {
     GpuSum sum(runtime, gpu, 3);
     check_contains(text_of<UsageError>([&] { sum.start().wait(); }),
-                   "a tensor is on GPU 1, but NCCL has connected this rank by GPU 0");
+                   "a tensor is on GPU 1, but this rank uses GPU 0");
   });
 }
 
 TEST_CASE("nccl finds ranks on one GPU also where its host has two names, and mixed versions") {
-  using nccl::RankGpu;
-  const auto ranks = [](int host, const char* uuid, const char* version) {
-    return std::vector<RankGpu>{{4, 0, "2.28.9", "0000:1b:00.0", "GPU-one"},
-                                {7, host, version, "0000:1b:00.0", uuid}};
+  const auto conflict = [](int host, const char* uuid, const char* version,
+                           const std::vector<std::string>& shares = {"", ""}) {
+    Topology topology;
+    topology.host_of = {0, host};
+    BackendContext context;
+    context.topology = &topology;
+    context.ranks = {4, 7};
+    return nccl::conflict_of(context,
+                             {pack_fields({"2.28.9", "GPU-one", "0000:1b:00.0", shares[0]}),
+                              pack_fields({version, uuid, "0000:1b:00.0", shares[1]})});
   };
-  const std::string both = "rank 4 and rank 7 are both on GPU-one (0000:1b:00.0)";
-  CHECK(nccl::shared_gpu(ranks(1, "GPU-two", "2.28.9")).empty());
-  CHECK_THAT(nccl::shared_gpu(ranks(0, "GPU-two", "2.28.9")), Contains(both));
-  CHECK_THAT(nccl::shared_gpu(ranks(1, "GPU-one", "2.28.9")), Contains(both));
-  auto sharing = ranks(0, "GPU-one", "2.30.7");
-  sharing[0].may_share = true;
-  CHECK_THAT(nccl::shared_gpu(sharing), Contains(both));
-  sharing[1].may_share = true;
-  CHECK(nccl::shared_gpu(sharing).empty());
-  CHECK(nccl::mixed_versions(ranks(1, "GPU-two", "2.28.9")).empty());
-  CHECK_THAT(nccl::mixed_versions(ranks(1, "GPU-two", "2.19.3")),
+  const std::string both = "rank 4 and rank 7 are both on ";
+  CHECK(conflict(1, "GPU-two", "2.28.9").empty());
+  CHECK_THAT(conflict(0, "GPU-two", "2.28.9"), Contains(both));
+  CHECK_THAT(conflict(1, "GPU-one", "2.28.9"), Contains(both + "GPU-one (0000:1b:00.0)"));
+  CHECK_THAT(conflict(0, "GPU-one", "2.28.9", {"may share", ""}), Contains(both));
+  CHECK(conflict(0, "GPU-one", "2.28.9", {"may share", "may share"}).empty());
+  CHECK_THAT(conflict(1, "GPU-two", "2.19.3"),
              Contains("rank 4 has NCCL 2.28.9, rank 7 has 2.19.3"));
 }
 

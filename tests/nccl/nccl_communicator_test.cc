@@ -31,9 +31,10 @@ struct Fixture {
   FakeCuda cuda;
   FakeNccl nccl{cuda, {}};
   std::shared_ptr<const NcclApi> api = load_nccl(nccl.lookup()).api;
-  ronde::cuda::DeviceContext context{cuda.api(), 0};
-  ronde::cuda::Current current{context};
-  BlockingCommunicator communicator{api, 1};
+  const std::shared_ptr<const ronde::cuda::DeviceContext> context =
+      std::make_shared<ronde::cuda::DeviceContext>(cuda.api(), 0);
+  ronde::cuda::Current current{*context};
+  BlockingCommunicator communicator{api, context, 1};
 };
 
 TEST_CASE_METHOD(Fixture,

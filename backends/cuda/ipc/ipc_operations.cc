@@ -24,11 +24,12 @@ IpcOperations::IpcOperations(GpuResources& resources, IpcPeers& peers, Registrat
                              const CudaOptions& options,
                              std::function<void(const std::string&)> warn)
     : Collectives(
-          resources, counters, peers.size(), peers.own(),
+          resources, counters.packed_bytes, peers.size(), peers.own(),
           (resources.fusion_bytes() - static_cast<std::size_t>(options.one_shot_bytes)) / kHalves),
       peers_(peers),
       cache_(cache),
       exchange_(exchange),
+      counters_(counters),
       block_bytes_(options.ipc_block_bytes),
       keeps_(options.registration_cache),
       cache_limit_(options.registration_cache_bytes),
@@ -43,30 +44,16 @@ std::size_t IpcOperations::buffer_bytes(const CudaOptions& options, std::size_t 
          static_cast<std::size_t>(options.one_shot_bytes);
 }
 
-void IpcOperations::begin_operation() {
-  counters_.fusion_mappings += peers_.hold();
-}
-
-/// Records a meeting; an exchange and a wait must follow.
-void IpcOperations::record() {
-  peers_.record();
-  if (ranks_ > 1) ++counters_.flag_syncs;
-}
-
 /// Work queued from now on runs after all work that the ranks have queued so far.
 Steps IpcOperations::meet() {
   record();
   co_await exchange_.share(++meetings_);
-  for (std::size_t rank = 0; rank < exchange_.size(); ++rank) {
-    if (exchange_.of<std::uint64_t>(rank) == meetings_) continue;
+  for (const std::uint64_t meeting : exchange_.all<std::uint64_t>()) {
+    if (meeting == meetings_) continue;
     throw Error(
         "ranks came to different synchronisations between GPUs: the order of operations differs");
   }
   peers_.wait_for_all();
-}
-
-void IpcOperations::forget() noexcept {
-  cache_.clear();
 }
 
 /// Without the cache, or beyond its limit, mappings are closed once this rank no longer reads them.
@@ -98,8 +85,7 @@ void IpcOperations::reduce_all(const gpu::ChunkLayout& layout, const WireFormat&
   // Memory behind the halves, which no peer reads.
   const DevicePointer result = resources_.fusion() + kHalves * half_bytes_;
   reduce(result, layout.extent(), wire);
-  resources_.move(moves_out(layout.pieces(), result, size_of(wire.from), wire.width()),
-                  way_out(wire));
+  resources_.move(moves_out(layout.pieces(), result, wire), way_out(wire));
 }
 
 Steps IpcOperations::allreduce(AllreduceCall call) {
@@ -137,9 +123,8 @@ Steps IpcOperations::broadcast(BroadcastCall call) {
     begin_chunk();
     if (is_root) pack(layout, wire);
     co_await meet();
-    resources_.move(
-        moves_out(layout.pieces(), base(root), size_of(wire.from), wire.width(), {}, is_root),
-        way_out(wire, traffic()));
+    resources_.move(moves_out(layout.pieces(), base(root), wire, {}, is_root),
+                    way_out(wire, traffic()));
   }
   co_await end_operation();
 }
@@ -167,7 +152,7 @@ Steps IpcOperations::map_tensors(const Segment& segment, std::size_t bytes, bool
   for (const ExportedMemory& tensor : tensors) {
     if (tensor.bytes == 0) co_return;
   }
-  std::string problem = problem_of([&] {
+  std::string problem = gpu::problem_of([&] {
     for (std::size_t rank = 0; rank < tensors.size(); ++rank) {
       parts_[rank] = rank == own_
                          ? tensors[rank].base + tensors[rank].offset
@@ -175,7 +160,7 @@ Steps IpcOperations::map_tensors(const Segment& segment, std::size_t bytes, bool
     }
   });
   record();
-  co_await agree(exchange_, peers_.names(), problem);
+  co_await gpu::agree(exchange_, peers_.names(), problem);
   peers_.wait_for_all();
   was_done = problem.empty();
   if (was_done) co_return;

@@ -8,11 +8,12 @@
 #include <string>
 #include <vector>
 
-#include "backends/cuda/base/collectives.h"
+#include "backends/cuda/base/counters.h"
 #include "backends/cuda/cuda.h"
 #include "backends/cuda/ipc/ipc_peers.h"
 #include "backends/cuda/ipc/registrations.h"
 #include "backends/gpu/base/host_exchange.h"
+#include "backends/gpu/collectives.h"
 #include "core/src/base/steps.h"
 
 namespace ronde::cuda {
@@ -45,15 +46,16 @@ class IpcOperations final : public Collectives {
   Steps allreduce(AllreduceCall call) override;
   Steps broadcast(BroadcastCall call);
 
-  /// Closes mapped tensors; no queued work uses them.
-  void forget() noexcept;
-
  private:
   Steps exchange(Pattern pattern, RankParts to, RankParts from, std::size_t width) override;
   Traffic traffic() const override { return peers_.traffic(); }
-  void begin_operation() override;
+  void begin_operation() override { counters_.fusion_mappings += peers_.hold(); }
   Steps end_operation() override;
-  void record();
+  /// Records a meeting; an exchange and a wait must follow.
+  void record() {
+    peers_.record();
+    counters_.flag_syncs += ranks_ > 1 ? 1 : 0;
+  }
   Steps meet();
 
   /// The address of a rank's packed chunk.
@@ -67,6 +69,7 @@ class IpcOperations final : public Collectives {
   IpcPeers& peers_;
   RegistrationCache& cache_;
   gpu::HostExchange& exchange_;
+  CudaCounters& counters_;
   const std::uint64_t block_bytes_;
   const bool keeps_;
   const std::uint64_t cache_limit_;  ///< bytes of mappings

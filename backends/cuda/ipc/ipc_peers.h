@@ -6,12 +6,12 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "backends/cuda/ipc/registrations.h"
 #include "backends/gpu/base/host_exchange.h"
-#include "backends/gpu/base/peer_status.h"
 #include "backends/gpu/gpu_resources.h"
 #include "backends/gpu/kernels/segments.h"
 #include "backends/shm/memory/shared_memory.h"
@@ -42,8 +42,8 @@ constexpr std::size_t kFlagBytes = kernels::kMostInputs * sizeof(std::uint32_t);
 /// Thread-safety: one thread at a time.
 class PeerSignals {
  public:
-  /// `memory`: shared by the host's ranks, zeroed, kFlagBytes for each of `size`. This is the rank
-  /// at `own`.
+  /// `memory`: shared by the host's ranks, zeroed, kFlagBytes for each of `size`; it is
+  /// page-locked. This is the rank at `own`. Throws DriverError.
   PeerSignals(const std::shared_ptr<const DeviceContext>& context, shm::SharedMemory memory,
               std::size_t size, std::size_t own);
 
@@ -59,20 +59,13 @@ class PeerSignals {
   void release() noexcept;
 
  private:
-  /// Returns the addresses of the flags between this rank and each other one.
-  template <typename AddressOf>
-  std::vector<DevicePointer> flags(AddressOf address_of) const;
-
-  const std::size_t size_;
-  const std::size_t own_;
   const shm::SharedMemory memory_;
-  const PinnedRange pinned_;
+  const std::span<std::uint32_t> own_flags_;
+  Owned<void*, &DriverApi::host_unregister> pinned_;
+  std::vector<DevicePointer> written_, awaited_;  ///< flags at the others, and theirs here
   std::uint32_t recorded_ = 0;  ///< the last meeting; begins again after the largest number
   bool is_released_ = false;
 };
-
-/// Bytes behind the fusion buffer, for the pattern of the trial.
-constexpr std::size_t kBytesBehind = 256;
 
 /// Maps the fusion buffers of one host's ranks into each other by CUDA IPC, and orders their
 /// streams by PeerSignals.
@@ -87,12 +80,10 @@ class IpcPeers {
  public:
   /// `ranks`: their names in texts; this is the one at `own`. `resources` outlives it.
   IpcPeers(GpuResources& resources, std::vector<int> ranks, std::size_t own);
-  /// No queued work may use it; if a trial hangs, it must be abandoned.
-  ~IpcPeers() = default;
 
-  /// All ranks map each other's memory and try it, each step within `patience`. `visible`: the GPUs
-  /// that may be mapped (CudaOptions::visible_devices). `problem`: why CUDA IPC cannot be used,
-  /// equal on all ranks; empty if it can.
+  /// All ranks map each other's memory and try it, for no longer than `patience`. `visible`: the
+  /// GPUs that may be mapped (CudaOptions::visible_devices). `problem`: why CUDA IPC cannot be
+  /// used, equal on all ranks; empty if it can.
   Steps connect(gpu::HostExchange& exchange, const std::vector<std::string>& visible,
                 std::chrono::milliseconds patience, std::string& problem);
 
@@ -109,20 +100,12 @@ class IpcPeers {
   Traffic traffic() const noexcept { return traffic_; }
 
   /// A rank's fusion buffer, while it is mapped.
-  DevicePointer fusion(std::size_t rank) const noexcept { return addresses_[rank]; }
+  DevicePointer fusion(std::size_t rank) const noexcept { return peers_[rank].address; }
 
-  /// Closes all mappings; no queued work uses them, except that of a trial that hangs.
-  void forget() noexcept;
-  /// Ends this GPU's waits for peers after the group has failed.
+  /// Ends this GPU's waits for peers after the group, or the trial, has failed.
   void release() noexcept {
     if (signals_) signals_->release();
   }
-  /// The same, if only a trial can be waiting: no work of the program's is queued behind it.
-  void release_trial() noexcept {
-    if (trial_) release();
-  }
-  /// Waits up to `bound` until no trial uses memory, not even a failed one; returns whether so.
-  bool trial_ends(std::chrono::nanoseconds bound) noexcept;
 
   /// The two parts of a synchronisation (PeerSignals), on the resources' stream. All ranks must
   /// have called the first one before any rank calls the second one.
@@ -140,36 +123,25 @@ class IpcPeers {
     ExportedMemory fusion;
     shm::MemoryOffer flags;  ///< from the first rank
   };
-  /// Work that may never end, as it depends on peers for the first time: it has its own stream,
-  /// touches no memory of operations, and owns what it uses.
-  struct Trial {
-    explicit Trial(const std::shared_ptr<const DeviceContext>& context) : stream(context) {}
-    Stream stream;
-    PinnedBlock sight;
-    std::vector<std::shared_ptr<MappedMemory>> mappings;
+  /// The fusion buffer of a rank; that of this rank is not mapped.
+  struct Peer {
+    ExportedMemory memory;
+    MappedMemory mapping;
+    DevicePointer address = 0;
   };
 
   void greet(Greeting& greeting);
   void open(const std::vector<Greeting>& greetings, const std::vector<std::string>& visible);
   void look_at_peers();
   void check_sight() const;
-  Steps finish_trial(std::chrono::milliseconds patience, std::string& problem);
-  Steps try_out(gpu::HostExchange& exchange, const std::vector<std::string>& visible,
-                std::chrono::milliseconds patience, std::string& problem);
-  void end_trial() noexcept;
-  DevicePointer place_of_sight(std::size_t rank) const noexcept {
-    return addresses_[rank] + resources_.fusion_bytes();
-  }
 
   GpuResources& resources_;
   const std::vector<int> ranks_;
   const std::size_t own_;
-  std::vector<ExportedMemory> memories_;                 ///< by rank
-  std::vector<std::shared_ptr<MappedMemory>> mappings_;  ///< by rank; null for the own one
-  std::vector<DevicePointer> addresses_;                 ///< by rank
-  std::unique_ptr<Trial> trial_;                         ///< in progress, or one that hangs
-  std::unique_ptr<PeerSignals> signals_;                 ///< null where there are no others
-  std::unique_ptr<const shm::OfferedMemory> offered_;    ///< until the others have mapped it
+  std::vector<Peer> peers_;                            ///< by rank
+  PinnedMemory sight_;                                 ///< what the trial reads
+  std::unique_ptr<PeerSignals> signals_;               ///< null where there are no others
+  std::unique_ptr<const shm::OfferedMemory> offered_;  ///< until the others have mapped it
   Traffic traffic_ = Traffic::Local;
 };
 

@@ -5,16 +5,6 @@
 #include <string>
 
 namespace ronde::cuda {
-namespace {
-
-/// Memory that was freed and allocated again at its address has another id. Handles are compared as
-/// well: the ids of a process that takes the place of another may repeat.
-bool is_same_allocation(const ExportedMemory& one, const ExportedMemory& other) {
-  return one.size == other.size && one.buffer_id == other.buffer_id &&
-         one.handle.reserved == other.handle.reserved;
-}
-
-}  // namespace
 
 std::optional<ExportedMemory> export_memory(const DeviceContext& context, DevicePointer address,
                                             std::size_t bytes) {
@@ -42,71 +32,47 @@ std::optional<ExportedMemory> export_memory(const DeviceContext& context, Device
   return memory;
 }
 
-MappedMemory::MappedMemory(std::shared_ptr<const DeviceContext> context,
-                           const ExportedMemory& memory, int owner)
-    : context_(std::move(context)) {
-  context_->call("mapping memory of rank " + std::to_string(owner), &DriverApi::ipc_open_memory,
-                 &base_, memory.handle, kIpcLazyEnablePeerAccess);
-}
-
-MappedMemory::~MappedMemory() {
-  context_->release(context_->api().ipc_close_memory, base_);
-}
-
-PinnedRange::PinnedRange(std::shared_ptr<const DeviceContext> context, void* memory,
-                         std::size_t bytes)
-    : context_(std::move(context)), memory_(memory) {
-  const std::string doing = "pinning " + std::to_string(bytes) + " bytes of host memory";
-  context_->call(doing, &DriverApi::host_register, memory, bytes,
-                 kHostRegisterPortable | kHostRegisterMapped);
-  try {
-    context_->call(doing, &DriverApi::host_device_pointer, &address_, memory, 0U);
-  } catch (...) {
-    context_->release(context_->api().host_unregister, memory_);
-    throw;
-  }
-}
-
-PinnedRange::~PinnedRange() {
-  context_->release(context_->api().host_unregister, memory_);
+MappedMemory map_memory(const std::shared_ptr<const DeviceContext>& context,
+                        const ExportedMemory& memory, int owner) {
+  DevicePointer base = 0;
+  context->call("mapping memory of rank " + std::to_string(owner), &DriverApi::ipc_open_memory,
+                &base, memory.handle, kIpcLazyEnablePeerAccess);
+  return {context, base};
 }
 
 DevicePointer RegistrationCache::map(const std::shared_ptr<const DeviceContext>& context,
                                      const ExportedMemory& memory, int owner) {
   using Clock = std::chrono::steady_clock;
-  const auto found = entries_.find({owner, memory.base});
-  if (found != entries_.end() && is_same_allocation(found->second.memory, memory)) {
-    ++hits_;
-    return found->second.mapping->address_of(memory);
+  if (const auto found = entries_.find({owner, memory.base}); found != entries_.end()) {
+    // Memory that was freed and allocated again at its address has another id. Handles are compared
+    // as well: the ids of a process that takes the place of another may repeat.
+    const auto& [known, mapping] = found->second;
+    if (known.size == memory.size && known.buffer_id == memory.buffer_id &&
+        known.handle.reserved == memory.handle.reserved) {
+      ++hits_;
+      return mapping.get() + memory.offset;
+    }
   }
   ++misses_;
-  close_overlapping(memory, owner);
+  // What its owner has freed, as this lies where it was: CUDA may refuse to open this before that
+  // is closed.
+  std::erase_if(entries_, [&](const auto& each) {
+    const ExportedMemory& freed = each.second.memory;
+    const bool overlaps = each.first.first == owner && freed.base < memory.base + memory.size &&
+                          memory.base < freed.base + freed.size;
+    if (overlaps) bytes_ -= freed.size;
+    return overlaps;
+  });
+  count_ = entries_.size();
   const Clock::time_point begin = Clock::now();
-  Entry entry = {memory, std::make_unique<MappedMemory>(context, memory, owner)};
+  MappedMemory mapping = map_memory(context, memory, owner);
   open_ns_ += static_cast<std::uint64_t>(
       std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now() - begin).count());
-  const DevicePointer address = entry.mapping->address_of(memory);
-  entries_.emplace(std::pair(owner, memory.base), std::move(entry));
+  const DevicePointer address = mapping.get() + memory.offset;
+  entries_.emplace(std::pair(owner, memory.base), Entry{memory, std::move(mapping)});
   bytes_ += memory.size;
   count_ = entries_.size();
   return address;
-}
-
-/// Closes mappings of allocations that `owner` has freed, as another one lies where they were. CUDA
-/// may refuse to open the new one before.
-void RegistrationCache::close_overlapping(const ExportedMemory& memory, int owner) {
-  auto entry = entries_.lower_bound({owner, memory.base});
-  if (entry != entries_.begin()) {
-    const auto before = std::prev(entry);
-    const auto& [key, kept] = *before;
-    if (key.first == owner && key.second + kept.memory.size > memory.base) entry = before;
-  }
-  while (entry != entries_.end() && entry->first.first == owner &&
-         entry->first.second < memory.base + memory.size) {
-    bytes_ -= entry->second.memory.size;
-    entry = entries_.erase(entry);
-  }
-  count_ = entries_.size();
 }
 
 void RegistrationCache::clear() noexcept {
@@ -119,14 +85,13 @@ void RegistrationCache::make_room() noexcept {
   clear();
 }
 
-StatsGroup RegistrationCache::stats() const {
-  return {"registration_cache",
-          {{"hits", hits_},
-           {"misses", misses_},
-           {"evicted_for_room", evicted_},
-           {"entries", count_},
-           {"bytes", bytes_},
-           {"open_us", open_ns_ / 1000}}};
+void RegistrationCache::add_to(StatsGroup& group) const {
+  group.counters.insert(group.counters.end(), {{"registration_hits", hits_},
+                                               {"registration_misses", misses_},
+                                               {"registration_evicted_for_room", evicted_},
+                                               {"registration_entries", count_},
+                                               {"registration_bytes", bytes_},
+                                               {"registration_open_us", open_ns_ / 1000}});
 }
 
 }  // namespace ronde::cuda

@@ -31,49 +31,18 @@ std::optional<ExportedMemory> export_memory(const DeviceContext& context, Device
 
 /// A peer's memory, mapped into this process. The driver counts how often a context has opened a
 /// handle, and unmaps the memory at the last close.
-class MappedMemory {
- public:
-  /// Maps the allocation of rank `owner` that has `memory`; its GPU need not be visible here.
-  /// Throws DriverError.
-  MappedMemory(std::shared_ptr<const DeviceContext> context, const ExportedMemory& memory,
-               int owner);
-  ~MappedMemory();
-  MappedMemory(const MappedMemory&) = delete;
-  MappedMemory& operator=(const MappedMemory&) = delete;
+using MappedMemory = Owned<DevicePointer, &DriverApi::ipc_close_memory>;
 
-  /// The address of `memory`, which is of the same allocation.
-  DevicePointer address_of(const ExportedMemory& memory) const noexcept {
-    return base_ + memory.offset;
-  }
-
- private:
-  const std::shared_ptr<const DeviceContext> context_;
-  DevicePointer base_ = 0;
-};
-
-/// Page-locks host memory while it lives.
-class PinnedRange {
- public:
-  /// Throws DriverError, also if some of it is page-locked already.
-  PinnedRange(std::shared_ptr<const DeviceContext> context, void* memory, std::size_t bytes);
-  ~PinnedRange();
-  PinnedRange(const PinnedRange&) = delete;
-  PinnedRange& operator=(const PinnedRange&) = delete;
-
-  /// The address for the GPU.
-  DevicePointer address() const noexcept { return address_; }
-
- private:
-  const std::shared_ptr<const DeviceContext> context_;
-  void* const memory_;
-  DevicePointer address_ = 0;
-};
+/// Maps the whole allocation of rank `owner` that has `memory`; its GPU need not be visible here.
+/// Throws DriverError.
+MappedMemory map_memory(const std::shared_ptr<const DeviceContext>& context,
+                        const ExportedMemory& memory, int owner);
 
 /// Mappings of peers' allocations, by owner and base address, which stay open until they are
 /// cleared. An allocation that took the place of another one at its address has another id, and
 /// replaces its mapping: the owner freed the other one after all work that reads it.
 ///
-/// Thread-safety: one thread at a time; stats(): any.
+/// Thread-safety: one thread at a time; add_to(): any.
 class RegistrationCache {
  public:
   /// Returns the address of `memory` of rank `owner`, whose allocation is mapped unless it already
@@ -89,16 +58,14 @@ class RegistrationCache {
   /// The same, because others have no room.
   void make_room() noexcept;
 
-  /// Hits, misses, mappings closed for room, entries, their bytes, and the time to open mappings.
-  StatsGroup stats() const;
+  /// Adds hits, misses, mappings closed for room, entries, their bytes, and the time to open them.
+  void add_to(StatsGroup& group) const;
 
  private:
   struct Entry {
     ExportedMemory memory;
-    std::unique_ptr<MappedMemory> mapping;
+    MappedMemory mapping;
   };
-
-  void close_overlapping(const ExportedMemory& memory, int owner);
 
   std::map<std::pair<int, std::uint64_t>, Entry> entries_;  ///< by owner and base
   std::atomic<std::uint64_t> count_{0}, bytes_{0}, hits_{0}, misses_{0}, evicted_{0}, open_ns_{0};

@@ -2,22 +2,21 @@
 #include "backends/cuda/mpi/gpu_aware_operations.h"
 
 #include <iterator>
+#include <utility>
 
 namespace ronde::cuda {
 
 GpuAwareOperations::GpuAwareOperations(GpuResources& resources, Backend& messages,
                                        CudaCounters& counters, std::size_t ranks, std::size_t own)
-    : Collectives(resources, counters, ranks, own,
+    : Collectives(resources, counters.packed_bytes, ranks, own,
                   resources.fusion_bytes() / (2 * kPartAlignment) * kPartAlignment),
-      messages_(messages) {}
+      messages_(messages),
+      counters_(counters) {}
 
 Steps GpuAwareOperations::exchange(Pattern pattern, RankParts to, RankParts from,
                                    std::size_t width) {
-  const bool gathers = pattern == Pattern::Gather;
   const std::size_t stride = to.each * width;
-  const DevicePointer arrivals =
-      gathers ? packed() : resources_.fusion() + (half_bytes_ - offset_of_half());
-  arrived_ = {arrivals, stride, ranks_};
+  const DevicePointer arrivals = pattern == Pattern::Gather ? packed() : other_half();
   co_await resources_.reach();
   start_messages(pattern, to, from, arrivals, width);
   co_await until([this] { return poll_messages(); });
@@ -62,22 +61,14 @@ bool GpuAwareOperations::poll_messages() {
   return pending_.empty();
 }
 
-/// This rank's part is copied among those that have arrived, so that all are at equal distances.
+/// This rank's part is copied among those that have arrived, so that all are at equal distances, as
+/// more ranks than a kernel takes pointers must have them.
 void GpuAwareOperations::reduce(DevicePointer target, std::size_t count, const WireFormat& wire) {
   if (count == 0) return;
-  resources_.stream().copy(arrived_.first + own_ * arrived_.bytes, parts_[own_],
-                           count * wire.width(), "copying within the GPU");
-  resources_.kernels().reduce(resources_.stream(), target, arrived_, count, wire.reduction());
-}
-
-Steps GpuAwareOperations::allreduce(AllreduceCall call) {
-  const WireFormat wire = wire_format_of(call.reduction(), call.wire_dtype);
-  gpu::ChunkLayout layout = layout_of(call, wire);
-  while (layout.next()) {
-    begin_chunk();
-    pack(layout, wire);
-    co_await two_shot(layout, wire);
-  }
+  const DevicePointer place = parts_[own_] - packed() + other_half();
+  resources_.stream().copy(place, std::exchange(parts_[own_], place), count * wire.width(),
+                           "copying within the GPU");
+  Collectives::reduce(target, count, wire);
 }
 
 }  // namespace ronde::cuda

@@ -2,26 +2,27 @@
 #include "backends/cuda/staging/staged_operations.h"
 
 #include <algorithm>
-#include <numeric>
+#include <bit>
 #include <utility>
+
+#include "backends/gpu/base/chunk_layout.h"
+#include "backends/gpu/kernels/moves.h"
 
 namespace ronde::cuda {
 namespace {
 
 constexpr std::size_t kSlots = 3;  ///< pieces at a time: one down, one on the host, one up
-
-std::size_t sum(std::span<const std::size_t> counts) {
-  return std::accumulate(counts.begin(), counts.end(), std::size_t{0});
-}
+constexpr std::size_t kMostKept = std::size_t{32} << 20;  ///< bytes of page-locked memory
 
 }  // namespace
 
 StagedOperations::StagedOperations(GpuResources& resources, std::shared_ptr<Stream> up,
-                                   std::size_t piece_bytes, Backend& host, CudaCounters& counters,
-                                   int rank)
+                                   const CudaOptions& options, Backend& host,
+                                   CudaCounters& counters, int rank)
     : resources_(resources),
       up_(std::move(up)),
-      piece_bytes_(piece_bytes),
+      piece_bytes_(static_cast<std::size_t>(options.staged_piece_bytes)),
+      keeps_(options.registration_cache),
       host_(host),
       counters_(counters),
       rank_(rank) {}
@@ -29,18 +30,14 @@ StagedOperations::StagedOperations(GpuResources& resources, std::shared_ptr<Stre
 Steps StagedOperations::pass(std::span<const Segment> segments, Passage passage) {
   const WireFormat& wire = passage.wire;
   const std::size_t width = wire.width();
-  const std::size_t tensor_width = size_of(wire.from);
   gpu::ChunkLayout layout(segments, resources_.fusion_bytes() / width, wire.alignment());
   while (layout.next()) {
     const DevicePointer chunk = resources_.fusion();
-    if (passage.reads) {
-      resources_.move(moves_in(layout.pieces(), chunk, tensor_width, width), way_in(wire));
-    }
-    const Moves results =
-        moves_out(layout.pieces(), chunk, tensor_width, width, {}, passage.skips_in_place);
-    Steps passing = pass_chunk(passage, layout.extent() * width, !results.empty());
-    co_await passing;
+    if (passage.reads) resources_.move(moves_in(layout.pieces(), chunk, wire), way_in(wire));
+    const Moves results = moves_out(layout.pieces(), chunk, wire, {}, passage.skips_in_place);
+    co_await pass_chunk(passage, layout.extent() * width, !results.empty());
     resources_.move(results, way_out(wire));
+    if (keeps_) continue;
     for (const Slot& slot : slots_) {
       if (slot.is_going_up) co_await until([&slot] { return slot.up.is_done(); });
     }
@@ -55,13 +52,13 @@ Steps StagedOperations::pass_chunk(const Passage& passage, std::size_t chunk_byt
   const DevicePointer chunk = resources_.fusion();
   const std::size_t each = piece_bytes_;
   const std::size_t count = (chunk_bytes + each - 1) / each;
-  for (std::size_t i = 0; i < std::min(kSlots, count); ++i) {
-    slots_.push_back({resources_.pinned().take(std::min(each, chunk_bytes)),
-                      resources_.events().take(), resources_.events().take()});
+  const std::size_t used = std::min(kSlots, count);
+  while (slots_.size() < used) {
+    slots_.emplace_back(resources_.context(), keeps_ ? each : std::min(each, chunk_bytes));
   }
-  for (std::size_t i = 0; i < slots_.size(); ++i) fetch(slots_[i], passage, i * each, chunk_bytes);
+  for (std::size_t i = 0; i < used; ++i) fetch(slots_[i], passage, i * each, chunk_bytes);
   for (std::size_t i = 0; i < count; ++i) {
-    Slot& slot = slots_[i % slots_.size()];
+    Slot& slot = slots_[i % used];
     const std::size_t bytes = std::min(each, chunk_bytes - i * each);
     co_await until([&slot] { return slot.down.is_done(); });
     const Segment piece{slot.memory.data(), slot.memory.data(), bytes / passage.wire.width()};
@@ -73,11 +70,11 @@ Steps StagedOperations::pass_chunk(const Passage& passage, std::size_t chunk_byt
       slot.is_going_up = true;
       counters_.staged_bytes += bytes;
     }
-    const std::size_t next = i + slots_.size();
+    const std::size_t next = i + used;
     if (next < count) fetch(slot, passage, next * each, chunk_bytes);
   }
   if (!is_copied_up) co_return;
-  const Event over = resources_.events().take();
+  const Event over(resources_.context());
   up_->record(over);
   resources_.stream().wait_for(over);
 }
@@ -118,36 +115,45 @@ Steps StagedOperations::broadcast(BroadcastCall call) {
   return pass(call.segments, std::move(passage));
 }
 
+/// Returns page-locked memory of that size, which nothing uses; null for none.
+std::byte* StagedOperations::room_in(PinnedMemory& memory, std::size_t bytes) const {
+  if (bytes == 0) return nullptr;
+  if (memory.bytes() < bytes) {
+    memory = {};
+    // Larger ones of the next operations shall not all be pinned anew.
+    memory = {resources_.context(), bytes < kMostKept ? std::bit_ceil(bytes) : bytes};
+  }
+  return memory.data();
+}
+
 template <typename Call>
 Steps StagedOperations::pass_whole(Call call, std::size_t input_bytes, std::size_t output_bytes,
                                    std::unique_ptr<Operation> (Backend::*start)(const Call& call)) {
   Call on_host = call;
   on_host.place = {};
   if constexpr (requires { call.input; }) {
-    if (call.input != nullptr && input_bytes > 0) {
-      whole_input_ = resources_.pinned().take(input_bytes);
+    on_host.input = room_in(whole_input_, call.input != nullptr ? input_bytes : 0);
+    if (on_host.input != nullptr) {
       resources_.stream().copy(whole_input_.address(), address_of(call.input), input_bytes,
                                "copying from the GPU");
       co_await resources_.reach();
     }
-    on_host.input = whole_input_.data();
   }
   if constexpr (requires { call.output; }) {
-    if (call.output != nullptr && output_bytes > 0) {
-      whole_output_ = resources_.pinned().take(output_bytes);
-    }
-    on_host.output = whole_output_.data();
+    on_host.output = room_in(whole_output_, call.output != nullptr ? output_bytes : 0);
   }
   const std::unique_ptr<Operation> operation = (host_.*start)(on_host);
   co_await until_finished(*operation);
   counters_.staged_bytes += input_bytes + output_bytes;
-  whole_input_ = {};
   if constexpr (requires { call.output; }) {
-    if (whole_output_.data() == nullptr) co_return;
-    resources_.stream().copy(address_of(call.output), whole_output_.address(), output_bytes,
-                             "copying to the GPU");
-    co_await resources_.reach();
-    whole_output_ = {};
+    if (on_host.output != nullptr) {
+      resources_.stream().copy(address_of(call.output), whole_output_.address(), output_bytes,
+                               "copying to the GPU");
+      co_await resources_.reach();
+    }
+  }
+  for (PinnedMemory* const memory : {&whole_input_, &whole_output_}) {
+    if (!keeps_ || memory->bytes() > kMostKept) *memory = {};
   }
 }
 

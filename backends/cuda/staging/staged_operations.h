@@ -7,7 +7,8 @@
 #include <span>
 #include <vector>
 
-#include "backends/cuda/base/collectives.h"
+#include "backends/cuda/base/counters.h"
+#include "backends/cuda/cuda.h"
 #include "backends/gpu/gpu_resources.h"
 #include "core/src/base/steps.h"
 
@@ -21,9 +22,8 @@ namespace ronde::cuda {
 /// Thread-safety: one thread at a time, one operation at a time.
 class StagedOperations {
  public:
-  /// References outlive it. `up`: the stream for copies to the GPU. `piece_bytes`: a multiple of
-  /// 16. `rank`: within the process set.
-  StagedOperations(GpuResources& resources, std::shared_ptr<Stream> up, std::size_t piece_bytes,
+  /// References outlive it. `up`: the stream for copies to the GPU. `rank`: within the process set.
+  StagedOperations(GpuResources& resources, std::shared_ptr<Stream> up, const CudaOptions& options,
                    Backend& host, CudaCounters& counters, int rank);
 
   /// Each of these ends once all work is queued on the resources' stream.
@@ -46,7 +46,9 @@ class StagedOperations {
   };
   /// Memory of a piece on the host.
   struct Slot {
-    PinnedBlock memory;
+    Slot(const std::shared_ptr<const DeviceContext>& context, std::size_t bytes)
+        : memory(context, bytes), down(context), up(context) {}
+    PinnedMemory memory;
     Event down;  ///< after the copy from the GPU
     Event up;    ///< after the copy to it
     bool is_going_up = false;
@@ -55,9 +57,9 @@ class StagedOperations {
   Steps pass(std::span<const Segment> segments, Passage passage);
   Steps pass_chunk(const Passage& passage, std::size_t chunk_bytes, bool is_copied_up);
   void fetch(Slot& slot, const Passage& passage, std::size_t begin, std::size_t chunk_bytes);
+  std::byte* room_in(PinnedMemory& memory, std::size_t bytes) const;
 
-  /// Copies the input down, makes the same call on the host, and copies the output up; null ones
-  /// are not copied.
+  /// Copies the input down, makes the call on the host, and copies the output up, unless null.
   template <typename Call>
   Steps pass_whole(Call call, std::size_t input_bytes, std::size_t output_bytes,
                    std::unique_ptr<Operation> (Backend::*start)(const Call& call));
@@ -65,13 +67,14 @@ class StagedOperations {
   GpuResources& resources_;
   const std::shared_ptr<Stream> up_;
   const std::size_t piece_bytes_;
+  const bool keeps_;  ///< page-locked memory, as freeing it might wait for the GPU
   Backend& host_;
   CudaCounters& counters_;
   const int rank_;
-  // Those of the operation in progress: if it is given up, the GPU may still access them.
+  // If an operation is given up, the GPU may still access these.
   std::vector<Slot> slots_;
-  PinnedBlock whole_input_;
-  PinnedBlock whole_output_;
+  PinnedMemory whole_input_;
+  PinnedMemory whole_output_;
 };
 
 }  // namespace ronde::cuda

@@ -2,10 +2,23 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <memory>
 #include <new>
+#include <thread>
 
 namespace ronde::gpu {
+
+/// Polls `is_over()` until it is true or the deadline has passed; returns whether it is true.
+template <typename IsOver>
+bool poll_until(std::chrono::steady_clock::time_point deadline, const IsOver& is_over) {
+  constexpr std::chrono::microseconds kPause{100};
+  while (!is_over()) {
+    if (std::chrono::steady_clock::now() >= deadline) return false;
+    std::this_thread::sleep_for(kPause);
+  }
+  return true;
+}
 
 /// Gives an object up without destroying it: a hanging device may still write to its memory, and
 /// freeing that would wait for the device. It stays reachable, so it is no leak.

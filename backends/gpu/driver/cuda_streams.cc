@@ -5,7 +5,7 @@
 #include <string>
 #include <utility>
 
-#include "backends/gpu/base/poll_until.h"
+#include "backends/gpu/base/abandon.h"
 
 namespace ronde::cuda {
 namespace {
@@ -23,7 +23,7 @@ void refuse_captured(const DeviceContext& context, StreamHandle stream) {
         "for the capture");
   }
   if (result != kSuccess) {
-    throw DriverError(api, api.stream_is_capturing.symbol(), result, "ordering streams");
+    throw DriverError(api, api.stream_is_capturing.symbol(), result, kOrdering);
   }
   if (status != kCaptureNone) {
     throw UsageError(
@@ -34,19 +34,21 @@ void refuse_captured(const DeviceContext& context, StreamHandle stream) {
 
 class CudaEvent final : public DeviceEvent {
  public:
-  CudaEvent(std::shared_ptr<const DeviceContext> context, Event event)
-      : context_(std::move(context)), event_(std::move(event)) {}
+  /// The end of all work that is queued now on the stream.
+  CudaEvent(const std::shared_ptr<const DeviceContext>& context, StreamHandle stream)
+      : event_(context) {
+    context->call(kOrdering, &DriverApi::event_record, event_.handle(), stream);
+  }
 
   bool passed() const override { return event_.is_done(); }
 
   void order(void* stream) const override {
-    refuse_captured(*context_, static_cast<StreamHandle>(stream));
-    context_->call("ordering streams", &DriverApi::stream_wait_event,
-                   static_cast<StreamHandle>(stream), event_.handle(), 0U);
+    refuse_captured(event_.context(), static_cast<StreamHandle>(stream));
+    event_.context().call(kOrdering, &DriverApi::stream_wait_event,
+                          static_cast<StreamHandle>(stream), event_.handle(), 0U);
   }
 
  private:
-  const std::shared_ptr<const DeviceContext> context_;
   const Event event_;
 };
 
@@ -56,32 +58,29 @@ CudaStreams::CudaStreams(std::shared_ptr<const DriverApi> api,
                          std::function<void(const std::string& uuid)> on_gpu)
     : api_(std::move(api)), on_gpu_(std::move(on_gpu)) {}
 
-CudaStreams::Gpu& CudaStreams::gpu(int device) {
+std::shared_ptr<const DeviceContext> CudaStreams::context(int device) {
   const std::lock_guard lock(mutex_);
-  if (!gpu_) {
-    gpu_ = std::make_unique<Gpu>(std::make_shared<DeviceContext>(api_, device));
-    if (on_gpu_) on_gpu_(gpu_->context->gpu().uuid);
+  if (!context_) {
+    context_ = std::make_shared<DeviceContext>(api_, device);
+    if (on_gpu_) on_gpu_(context_->gpu().uuid);
   }
-  if (gpu_->context->index() == device) return *gpu_;
-  throw UsageError("a tensor is on GPU " + std::to_string(device) +
-                   ", but those before it on GPU " + std::to_string(gpu_->context->index()) +
-                   ": each rank trains on one GPU. Start a rank for each of them");
+  if (context_->index() == device) return context_;
+  throw UsageError("a tensor is on GPU " + std::to_string(device) + ", but this rank uses GPU " +
+                   std::to_string(context_->index()) +
+                   ", that of its first tensor, or of its local rank under NCCL: put all tensors "
+                   "on ronde::local_device(), and start a rank for each GPU");
 }
 
 int CudaStreams::own_device(int local_rank) const {
   const std::lock_guard lock(mutex_);
-  if (gpu_) return gpu_->context->index();
+  if (context_) return context_->index();
   int count = 0;
   check(*api_, "counting GPUs", api_->device_count, &count);
   return local_rank % std::max(count, 1);
 }
 
-std::shared_ptr<const DeviceContext> CudaStreams::context(int device) {
-  return gpu(device).context;
-}
-
 std::shared_ptr<Stream> CudaStreams::make_stream(int device) {
-  auto stream = std::make_shared<Stream>(gpu(device).context);
+  auto stream = std::make_shared<Stream>(context(device));
   const std::lock_guard lock(mutex_);
   streams_.push_back(stream);
   return stream;
@@ -93,19 +92,13 @@ std::shared_ptr<const DeviceEvent> CudaStreams::mark(int device, void* stream) {
         "cudaStreamPerThread is another stream on each thread, and Ronde has threads of its own: "
         "give a stream that was made, or the default one");
   }
-  Gpu& gpu = this->gpu(device);
-  refuse_captured(*gpu.context, static_cast<StreamHandle>(stream));
-  return mark(gpu, static_cast<StreamHandle>(stream));
+  const std::shared_ptr<const DeviceContext> context = this->context(device);
+  refuse_captured(*context, static_cast<StreamHandle>(stream));
+  return std::make_shared<CudaEvent>(context, static_cast<StreamHandle>(stream));
 }
 
-std::shared_ptr<const DeviceEvent> CudaStreams::mark(Gpu& gpu, StreamHandle stream) {
-  Event event = gpu.events.take();
-  gpu.context->call("ordering streams", &DriverApi::event_record, event.handle(), stream);
-  return std::make_shared<CudaEvent>(gpu.context, std::move(event));
-}
-
-std::shared_ptr<const DeviceEvent> CudaStreams::mark(Stream& stream) {
-  return mark(gpu(stream.context().index()), stream.handle());
+std::shared_ptr<const DeviceEvent> CudaStreams::mark(const Stream& stream) {
+  return std::make_shared<CudaEvent>(stream.context(), stream.handle());
 }
 
 std::shared_ptr<const DeviceEvent> CudaStreams::copy(int device, void* to, const void* from,
@@ -120,6 +113,11 @@ void CudaStreams::cancel_waits_by(std::function<void()> release) {
   release_ = std::move(release);
 }
 
+void CudaStreams::drain_after(std::function<bool(std::chrono::steady_clock::time_point)> is_idle) {
+  const std::lock_guard lock(mutex_);
+  is_idle_ = std::move(is_idle);
+}
+
 void CudaStreams::cancel_waits() noexcept {
   const std::lock_guard lock(mutex_);
   if (release_) release_();
@@ -128,15 +126,16 @@ void CudaStreams::cancel_waits() noexcept {
 DrainStatus CudaStreams::drain(std::chrono::nanoseconds bound) noexcept {
   try {
     const auto deadline = std::chrono::steady_clock::now() + bound;
-    std::vector<std::weak_ptr<Stream>> streams;
-    {
-      const std::lock_guard lock(mutex_);
-      streams = streams_;
-    }
+    std::unique_lock lock(mutex_);
+    const auto streams = streams_;
+    const auto is_idle = is_idle_;
+    lock.unlock();
+    if (is_idle && !is_idle(deadline)) return DrainStatus::NotYet;
     for (const std::weak_ptr<Stream>& each : streams) {
       const std::shared_ptr<Stream> stream = each.lock();
-      if (stream && !poll_until(deadline, [&] { return stream->is_idle(); }))
+      if (stream && !gpu::poll_until(deadline, [&] { return stream->is_idle(); })) {
         return DrainStatus::NotYet;
+      }
     }
     return DrainStatus::Reached;
   } catch (const std::exception&) {
@@ -146,7 +145,7 @@ DrainStatus CudaStreams::drain(std::chrono::nanoseconds bound) noexcept {
 
 std::uint64_t CudaStreams::lost() const {
   const std::lock_guard lock(mutex_);
-  return gpu_ ? gpu_->context->lost() : 0;
+  return context_ ? context_->lost() : 0;
 }
 
 }  // namespace ronde::cuda

@@ -33,6 +33,9 @@ class CudaStreams final : public DeviceStreams {
 
   /// Sets the function that cancel_waits() calls, which must call nothing here; empty: none.
   void cancel_waits_by(std::function<void()> release);
+  /// Sets what drain() asks before the streams: whether nobody queues work any more, with a
+  /// deadline.
+  void drain_after(std::function<bool(std::chrono::steady_clock::time_point)> is_idle);
 
   /// The ordinal of the rank's GPU; before the first operation, that of its place on the host.
   /// Throws DriverError.
@@ -46,29 +49,21 @@ class CudaStreams final : public DeviceStreams {
   std::shared_ptr<Stream> make_stream(int device);
 
   /// Returns an event that is done once all work queued so far has run, for Operation::event().
-  std::shared_ptr<const DeviceEvent> mark(Stream& stream);
+  static std::shared_ptr<const DeviceEvent> mark(const Stream& stream);
 
   /// The number of handles and allocations that could not be given back.
   std::uint64_t lost() const;
 
  private:
-  struct Gpu {
-    explicit Gpu(std::shared_ptr<const DeviceContext> device)
-        : context(std::move(device)), events(context) {}
-    std::shared_ptr<const DeviceContext> context;
-    EventPool events;
-  };
-  Gpu& gpu(int device);
-  std::shared_ptr<const DeviceEvent> mark(Gpu& gpu, StreamHandle stream);
-
   const std::shared_ptr<const DriverApi> api_;
   const std::function<void(const std::string& uuid)> on_gpu_;
   std::shared_ptr<Stream> copies_;  ///< of copy(), once it was called
   mutable std::mutex mutex_;
   // Guarded by mutex_.
-  std::unique_ptr<Gpu> gpu_;
+  std::shared_ptr<const DeviceContext> context_;  ///< null before the first operation
   std::vector<std::weak_ptr<Stream>> streams_;
   std::function<void()> release_;
+  std::function<bool(std::chrono::steady_clock::time_point)> is_idle_;
 };
 
 }  // namespace ronde::cuda

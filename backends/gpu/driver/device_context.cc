@@ -18,11 +18,32 @@ DeviceContext::DeviceContext(std::shared_ptr<const DriverApi> api, int index)
 }
 
 DeviceContext::~DeviceContext() {
+  for (const EventHandle event : unused_events_) release(api_->event_destroy, event);
   count_lost(api_->primary_context_release(device_));
 }
 
 void DeviceContext::count_lost(Result result) const noexcept {
   if (result != kSuccess && result != kDeinitialized) ++lost_;
+}
+
+EventHandle DeviceContext::take_event() const {
+  const std::lock_guard lock(mutex_);
+  EventHandle event = nullptr;
+  if (unused_events_.empty()) {
+    // Giving one back must not need memory.
+    unused_events_.reserve(events_made_ + 1);
+    call("making an event", &DriverApi::event_create, &event, kEventDisableTiming);
+    ++events_made_;
+  } else {
+    event = unused_events_.back();
+    unused_events_.pop_back();
+  }
+  return event;
+}
+
+void DeviceContext::give_back(EventHandle event) const noexcept {
+  const std::lock_guard lock(mutex_);
+  unused_events_.push_back(event);
 }
 
 Current::Current(const DeviceContext& context) : context_(context) {

@@ -54,7 +54,7 @@ constexpr Result kCaptureImplicit = 906;
 constexpr unsigned kStreamNonBlocking = 1;
 constexpr unsigned kEventDisableTiming = 2;
 constexpr unsigned kIpcLazyEnablePeerAccess = 1;
-constexpr unsigned kHostRegisterPortable = 1;
+constexpr unsigned kHostRegisterPortable = 1;  ///< also that of cuMemHostAlloc
 constexpr unsigned kHostRegisterMapped = 2;
 
 /// CUstreamCaptureMode

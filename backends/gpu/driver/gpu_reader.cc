@@ -3,8 +3,7 @@
 
 #include <array>
 #include <chrono>
-#include <condition_variable>
-#include <exception>
+#include <future>
 #include <thread>
 #include <utility>
 
@@ -32,8 +31,8 @@ void GpuReader::tell(const std::string& problem) {
   if (!std::exchange(has_told_, true)) log_.debug("no figures of " + uuid_ + ": " + problem);
 }
 
+/// What a GPU lacks is no problem.
 bool GpuReader::is_given(NvmlResult result) {
-  // What a GPU lacks is no problem.
   if (result != kNvmlSuccess && result != kNvmlNotSupported) tell(api_.error_string(result));
   return result == kNvmlSuccess;
 }
@@ -67,36 +66,20 @@ GpuReading GpuReader::read() {
 }
 
 ReadGpu read_with_patience(std::shared_ptr<GpuReader> reader) {
-  struct Answer {
+  struct Asked {
     std::mutex mutex;
-    std::condition_variable is_there;
-    GpuReading reading;
-    std::exception_ptr error;
-    bool is_awaited = false;
+    std::future<GpuReading> answer;  ///< guarded by mutex; valid while it is awaited
   };
-  return [reader, answer = std::make_shared<Answer>()]() -> GpuReading {
+  return [reader, asked = std::make_shared<Asked>()]() -> GpuReading {
     if (!reader->is_used()) return {};
-    std::unique_lock lock(answer->mutex);
-    if (answer->is_awaited) return {};
-    std::thread([reader, answer] {
-      GpuReading reading;
-      std::exception_ptr error;
-      try {
-        reading = reader->read();
-      } catch (...) {
-        error = std::current_exception();
-      }
-      const std::lock_guard done(answer->mutex);
-      answer->reading = std::move(reading);
-      answer->error = error;
-      answer->is_awaited = false;
-      answer->is_there.notify_one();
-    }).detach();
-    answer->is_awaited = true;
-    const auto has_come = [&] { return !answer->is_awaited; };
-    if (!answer->is_there.wait_for(lock, kPatience, has_come)) return {};
-    if (answer->error) std::rethrow_exception(answer->error);
-    return answer->reading;
+    const std::lock_guard lock(asked->mutex);
+    if (!asked->answer.valid()) {
+      std::packaged_task<GpuReading()> ask([reader] { return reader->read(); });
+      asked->answer = ask.get_future();
+      std::thread(std::move(ask)).detach();
+    }
+    if (asked->answer.wait_for(kPatience) != std::future_status::ready) return {};
+    return asked->answer.get();
   };
 }
 

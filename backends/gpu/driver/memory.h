@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <memory>
+#include <string>
 
 #include "backends/gpu/driver/device_context.h"
 
@@ -20,61 +21,47 @@ class DeviceMemory {
  public:
   DeviceMemory() = default;
   /// `bytes`: not 0. Throws DriverError, of result() kOutOfMemory if there is too little.
-  DeviceMemory(std::shared_ptr<const DeviceContext> context, std::size_t bytes);
+  DeviceMemory(const std::shared_ptr<const DeviceContext>& context, std::size_t bytes)
+      : bytes_(bytes) {
+    DevicePointer address = 0;
+    context->call(
+        "allocating " + std::to_string(bytes) + " bytes on GPU " + std::to_string(context->index()),
+        &DriverApi::allocate, &address, bytes);
+    memory_ = {context, address};
+  }
 
-  DevicePointer address() const noexcept { return address_of(memory_.get()); }
-  std::size_t bytes() const noexcept { return memory_.get_deleter().bytes; }
+  DevicePointer address() const noexcept { return memory_.get(); }
+  std::size_t bytes() const noexcept { return bytes_; }
 
  private:
-  struct Free {
-    std::shared_ptr<const DeviceContext> context;
-    std::size_t bytes;  ///< 0 without memory: a unique_ptr initialises its deleter
-    void operator()(void* memory) const noexcept;
-  };
-  std::unique_ptr<void, Free> memory_;
+  Owned<DevicePointer, &DriverApi::free> memory_;
+  std::size_t bytes_ = 0;
 };
-
-class PinnedBlock;
 
 /// Page-locked host memory, for asynchronous copies between host and GPU. Pinning takes about 1 ms
-/// per MiB, so unused blocks, whose sizes are powers of two, are kept up to a limit.
+/// per MiB.
 ///
-/// Thread-safety: full. Its blocks may outlive it.
-class PinnedPool {
+/// Thread-safety: as DeviceMemory.
+class PinnedMemory {
  public:
-  /// `keep_bytes`: the limit of unused memory.
-  PinnedPool(std::shared_ptr<const DeviceContext> context, std::size_t keep_bytes);
+  PinnedMemory() = default;
+  /// `bytes`: not 0. Throws DriverError.
+  PinnedMemory(const std::shared_ptr<const DeviceContext>& context, std::size_t bytes)
+      : bytes_(bytes) {
+    void* memory = nullptr;
+    context->call("pinning " + std::to_string(bytes) + " bytes of host memory",
+                  &DriverApi::host_allocate, &memory, bytes, kHostRegisterPortable);
+    memory_ = {context, memory};
+  }
 
-  /// A block of at least `bytes`, which are at least 1. Throws DriverError.
-  PinnedBlock take(std::size_t bytes);
-
- private:
-  friend class PinnedBlock;
-  struct Shared;
-  const std::shared_ptr<Shared> shared_;
-};
-
-/// Memory of a PinnedPool, to which its destructor gives it back.
-///
-/// Thread-safety: as a pointer.
-class PinnedBlock {
- public:
-  PinnedBlock() = default;
-
-  std::byte* data() const noexcept { return memory_.get(); }
-  /// At least the bytes that were asked for.
-  std::size_t bytes() const noexcept { return memory_.get_deleter().bytes; }
+  std::byte* data() const noexcept { return static_cast<std::byte*>(memory_.get()); }
+  std::size_t bytes() const noexcept { return bytes_; }
   /// For copies: the driver distinguishes kinds of memory by address.
   DevicePointer address() const noexcept { return address_of(memory_.get()); }
 
  private:
-  friend class PinnedPool;
-  struct GiveBack {
-    std::shared_ptr<PinnedPool::Shared> pool;
-    std::size_t bytes;  ///< 0 without memory: a unique_ptr initialises its deleter
-    void operator()(std::byte* memory) const noexcept;
-  };
-  std::unique_ptr<std::byte, GiveBack> memory_;
+  Owned<void*, &DriverApi::host_free> memory_;
+  std::size_t bytes_ = 0;
 };
 
 }  // namespace ronde::cuda

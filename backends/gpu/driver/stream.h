@@ -11,41 +11,27 @@
 
 namespace ronde::cuda {
 
-class Event;
+constexpr const char* kOrdering = "ordering streams";  ///< for texts
 
-/// Events that are used again, as making one takes longer than recording it. They carry no times.
-///
-/// Thread-safety: full. Its events may outlive it.
-class EventPool {
- public:
-  explicit EventPool(std::shared_ptr<const DeviceContext> context);
-
-  /// Throws DriverError.
-  Event take();
-
- private:
-  friend class Event;
-  struct Shared;
-  const std::shared_ptr<Shared> shared_;
-};
-
-/// An event of a pool, to which its destructor gives it back.
+/// An event of a context, which gets it back in the end.
 ///
 /// Thread-safety: one thread at a time.
 class Event {
  public:
-  Event() = default;
+  /// Throws DriverError.
+  explicit Event(const std::shared_ptr<const DeviceContext>& context)
+      : handle_(context->take_event(), GiveBack{context}) {}
 
   EventHandle handle() const noexcept { return handle_.get(); }
+  const DeviceContext& context() const noexcept { return *handle_.get_deleter().context; }
   /// Whether the stream has reached the last recording. Throws DriverError if work before it
   /// failed.
   bool is_done() const;
 
  private:
-  friend class EventPool;
   struct GiveBack {
-    std::shared_ptr<EventPool::Shared> pool;
-    void operator()(EventHandle handle) const noexcept;
+    std::shared_ptr<const DeviceContext> context;
+    void operator()(EventHandle handle) const noexcept { context->give_back(handle); }
   };
   std::unique_ptr<EventTag, GiveBack> handle_;
 };
@@ -56,15 +42,12 @@ class Event {
 /// Thread-safety: one thread at a time.
 class Stream {
  public:
-  /// Makes a stream of the GPU's highest priority, as communication is waited for.
+  /// Makes a stream of the GPU's highest priority, as communication is waited for. Work that is
+  /// queued when it is destroyed still runs; its memory must live as long.
   explicit Stream(std::shared_ptr<const DeviceContext> context);
-  /// Queued work still runs; its memory must live as long.
-  ~Stream();
-  Stream(const Stream&) = delete;
-  Stream& operator=(const Stream&) = delete;
 
-  StreamHandle handle() const noexcept { return handle_; }
-  const DeviceContext& context() const noexcept { return *context_; }
+  StreamHandle handle() const noexcept { return handle_.get(); }
+  const std::shared_ptr<const DeviceContext>& context() const noexcept { return handle_.context(); }
 
   /// Work queued from now on runs after the event's last recording.
   void wait_for(const Event& event);
@@ -88,8 +71,7 @@ class Stream {
   void do_with(std::span<const DevicePointer> words, std::uint32_t value, unsigned operation,
                const std::string& doing);
 
-  const std::shared_ptr<const DeviceContext> context_;
-  StreamHandle handle_ = nullptr;
+  Owned<StreamHandle, &DriverApi::stream_destroy> handle_;
 };
 
 }  // namespace ronde::cuda

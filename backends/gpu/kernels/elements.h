@@ -32,18 +32,15 @@ enum class Operation : std::uint32_t { Sum = 0, Min = 1, Max = 2, Product = 3 };
 
 // Element types: what memory holds (Storage), and what is computed with (Wide).
 
-/// Numbers as they are; not `kIsScaled`: bits that are only moved.
-template <typename Number, bool kIsScaled = true>
+/// Numbers as they are.
+template <typename Number>
 struct Plain {
   using Storage = Number;
   using Wide = Number;
-  static constexpr bool kScales = kIsScaled;
+  static constexpr bool kScales = true;
   RONDE_EVERYWHERE static Wide widen(Storage value) { return value; }
   RONDE_EVERYWHERE static Storage narrow(Wide value) { return value; }
 };
-
-template <typename Bits>
-using Raw = Plain<Bits, false>;
 
 /// The upper half of an f32.
 struct Bfloat16 {
@@ -91,17 +88,16 @@ struct Float16 {
 };
 
 /// One byte, zero is false.
-struct Boolean : Plain<std::uint8_t, false> {
+struct Boolean : Plain<std::uint8_t> {
+  static constexpr bool kScales = false;
   RONDE_EVERYWHERE static Wide widen(Storage value) { return value != 0 ? 1 : 0; }
 };
 
 /// Any NaN becomes the one quiet NaN.
 template <typename Wide>
 RONDE_EVERYWHERE Wide canonical(Wide value) {
-  if constexpr (std::is_same_v<Wide, float>) {
-    return value == value ? value : bits_as<float>(std::uint32_t{0x7fc00000});
-  } else if constexpr (std::is_same_v<Wide, double>) {
-    return value == value ? value : bits_as<double>(std::uint64_t{0x7ff8000000000000});
+  if constexpr (std::is_floating_point_v<Wide>) {
+    return value == value ? value : std::numeric_limits<Wide>::quiet_NaN();
   } else {
     return value;
   }
@@ -150,10 +146,14 @@ RONDE_EVERYWHERE typename Element::Wide scaled(typename Element::Wide value, Sca
 
 // -0 is below +0, and a NaN wins, so that no result depends on the order of operands.
 
+template <typename Number>
+using BitsOf = std::conditional_t<sizeof(Number) == 4, std::uint32_t, std::uint64_t>;
+
 template <typename Wide>
 RONDE_EVERYWHERE Wide smaller(Wide a, Wide b) {
   if constexpr (std::is_floating_point_v<Wide>) {
-    if (a == b) return a == Wide{0} && (1 / b < 0) ? b : a;
+    using Bits = BitsOf<Wide>;
+    if (a == b) return bits_as<Wide>(static_cast<Bits>(bits_as<Bits>(a) | bits_as<Bits>(b)));
     return a < b || a != a ? a : b;
   } else {
     return a < b ? a : b;
@@ -163,7 +163,8 @@ RONDE_EVERYWHERE Wide smaller(Wide a, Wide b) {
 template <typename Wide>
 RONDE_EVERYWHERE Wide larger(Wide a, Wide b) {
   if constexpr (std::is_floating_point_v<Wide>) {
-    if (a == b) return a == Wide{0} && (1 / a < 0) ? b : a;
+    using Bits = BitsOf<Wide>;
+    if (a == b) return bits_as<Wide>(static_cast<Bits>(bits_as<Bits>(a) & bits_as<Bits>(b)));
     return a > b || a != a ? a : b;
   } else {
     return a > b ? a : b;
@@ -196,37 +197,25 @@ RONDE_EVERYWHERE Wide product(Wide a, Wide b) {
 template <typename Element>
 RONDE_EVERYWHERE typename Element::Wide combined(typename Element::Wide a, typename Element::Wide b,
                                                  Operation operation) {
-  switch (operation) {
-    case Operation::Min:
-      return smaller(a, b);
-    case Operation::Max:
-      return larger(a, b);
-    case Operation::Product:
-      return Element::kScales ? product(a, b) : smaller(a, b);
-    case Operation::Sum:
-      break;
-  }
-  return Element::kScales ? sum(a, b) : larger(a, b);
+  if (operation == Operation::Product) return Element::kScales ? product(a, b) : smaller(a, b);
+  if (operation == Operation::Sum) return Element::kScales ? sum(a, b) : larger(a, b);
+  return operation == Operation::Min ? smaller(a, b) : larger(a, b);
 }
 
 /// The operand that leaves the other one unchanged.
 template <typename Element>
 RONDE_EVERYWHERE typename Element::Wide neutral(Operation operation) {
   using Wide = typename Element::Wide;
-  constexpr bool kFloating = std::is_floating_point_v<Wide>;
-  switch (operation) {
-    case Operation::Product:
-      return Wide{1};
-    case Operation::Min:
-      if constexpr (kFloating) return std::numeric_limits<Wide>::infinity();
-      return Element::kScales ? std::numeric_limits<Wide>::max() : Wide{1};
-    case Operation::Max:
-      if constexpr (kFloating) return -std::numeric_limits<Wide>::infinity();
-      return std::numeric_limits<Wide>::min();
-    case Operation::Sum:
-      break;
+  using Limits = std::numeric_limits<Wide>;
+  if (operation == Operation::Sum) return Wide{0};
+  if (operation == Operation::Product || (operation == Operation::Min && !Element::kScales)) {
+    return Wide{1};
   }
-  return Wide{0};
+  if constexpr (Limits::has_infinity) {
+    return operation == Operation::Min ? Limits::infinity() : -Limits::infinity();
+  } else {
+    return operation == Operation::Min ? Limits::max() : Limits::min();
+  }
 }
 
 }  // namespace ronde::cuda::kernels

@@ -11,24 +11,19 @@ asm(".section .rodata\n"
     "\"\n"
     ".previous\n");
 extern "C" const unsigned char ronde_kernel_image[];
+#else
+#define RONDE_KERNEL_TOOLKIT 0
+constexpr const unsigned char* ronde_kernel_image = nullptr;
 #endif
 
 namespace ronde::cuda {
 
 const void* kernel_image() noexcept {
-#ifdef RONDE_KERNEL_IMAGE
-  return static_cast<const unsigned char*>(ronde_kernel_image);
-#else
-  return nullptr;
-#endif
+  return ronde_kernel_image;
 }
 
 int kernel_toolkit() noexcept {
-#ifdef RONDE_KERNEL_TOOLKIT
   return RONDE_KERNEL_TOOLKIT;
-#else
-  return 0;
-#endif
 }
 
 }  // namespace ronde::cuda

@@ -11,4 +11,8 @@ const void* kernel_image() noexcept;
 /// them.
 int kernel_toolkit() noexcept;
 
+constexpr const char* kNoKernels =
+    "this build of Ronde has no kernels for GPUs, as nvcc was not found. Build it with the CUDA "
+    "Toolkit 12 or 13";
+
 }  // namespace ronde::cuda

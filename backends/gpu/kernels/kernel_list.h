@@ -9,10 +9,10 @@
 
 /// macro(name, From, To). ronde_move_N copies the bits of elements of N bytes.
 #define RONDE_COPY_KERNELS(macro)                                   \
-  macro(ronde_move_1, Raw<std::uint8_t>, Raw<std::uint8_t>)         \
-  macro(ronde_move_2, Raw<std::uint16_t>, Raw<std::uint16_t>)       \
-  macro(ronde_move_4, Raw<std::uint32_t>, Raw<std::uint32_t>)       \
-  macro(ronde_move_8, Raw<std::uint64_t>, Raw<std::uint64_t>)       \
+  macro(ronde_move_1, Plain<std::uint8_t>, Plain<std::uint8_t>)         \
+  macro(ronde_move_2, Plain<std::uint16_t>, Plain<std::uint16_t>)       \
+  macro(ronde_move_4, Plain<std::uint32_t>, Plain<std::uint32_t>)       \
+  macro(ronde_move_8, Plain<std::uint64_t>, Plain<std::uint64_t>)       \
   macro(ronde_copy_u8_u8, Plain<std::uint8_t>, Plain<std::uint8_t>) \
   macro(ronde_copy_i8_i8, Plain<std::int8_t>, Plain<std::int8_t>)   \
   macro(ronde_copy_i16_i16, Plain<std::int16_t>, Plain<std::int16_t>) \

@@ -7,46 +7,24 @@
 #include <utility>
 #include <vector>
 
+#include "backends/gpu/kernels/kernel_image.h"
 #include "backends/gpu/kernels/kernel_list.h"
 #include "ronde/error.h"
 
 namespace ronde::cuda {
 namespace {
 
-/// Each thread has 64 bytes or more in flight from other GPUs, 32 blocks have 1 MiB: more than a
-/// link's bandwidth times its latency (NVLink 4: 450 GB/s, about 2 us). They take a quarter of an
-/// H100's multiprocessors. In other reductions each thread has 16 bytes in flight.
+/// Each thread has 64 bytes in flight from other GPUs, 32 blocks have 1 MiB: more than a link's
+/// bandwidth times its latency (NVLink 4: 450 GB/s, about 2 us). They take a quarter of an H100's
+/// multiprocessors.
 constexpr std::uint64_t kLinkBlocks = 32;
-constexpr std::uint64_t kLinkBlocksOfOthers = 4 * kLinkBlocks;
-
-std::string copy_name(DataType from, DataType to) {
-  return "ronde_copy_" + std::string(to_string(from)) + "_" + std::string(to_string(to));
-}
 
 kernels::Operation operation_of(ReduceOp op) {
-  switch (op) {
-    case ReduceOp::Min:
-      return kernels::Operation::Min;
-    case ReduceOp::Max:
-      return kernels::Operation::Max;
-    case ReduceOp::Product:
-      return kernels::Operation::Product;
-    case ReduceOp::Sum:
-      return kernels::Operation::Sum;
-    case ReduceOp::Average:
-    case ReduceOp::Adasum:
-    case ReduceOp::BitAnd:
-    case ReduceOp::BitOr:
-    case ReduceOp::BitXor:
-      break;
-  }
+  if (op == ReduceOp::Sum) return kernels::Operation::Sum;
+  if (op == ReduceOp::Min) return kernels::Operation::Min;
+  if (op == ReduceOp::Max) return kernels::Operation::Max;
+  if (op == ReduceOp::Product) return kernels::Operation::Product;
   throw Error("no kernel reduces with " + std::string(to_string(op)));
-}
-
-/// Whether the kernel issues all loads before its first addition.
-bool is_made_at_once(const Reduction& reduction, std::size_t inputs) {
-  return reduction.op == ReduceOp::Sum && (inputs == 2 || inputs == 4 || inputs == 8) &&
-         reduction.final.divisor == 1.0;
 }
 
 bool is_aligned(DevicePointer address, DataType dtype) {
@@ -65,13 +43,13 @@ void require_aligned(DevicePointer address, DataType dtype) {
 /// Whether the moves copy bits.
 bool keeps_bits(std::span<const KernelSet::Move> moves, const KernelSet::How& how) {
   const bool normalises = how.from == DataType::Bool || (how.canonical && is_floating(how.from));
+  const auto has_source = [](const KernelSet::Move& move) { return move.source != nullptr; };
   return how.from == how.to && how.scaling.is_identity() && !normalises &&
-         std::all_of(moves.begin(), moves.end(),
-                     [](const auto& move) { return move.source != nullptr; });
+         std::ranges::all_of(moves, has_source);
 }
 
 bool are_aligned(std::span<const KernelSet::Move> moves, const KernelSet::How& how) {
-  return std::all_of(moves.begin(), moves.end(), [&](const auto& move) {
+  return std::ranges::all_of(moves, [&](const auto& move) {
     return is_aligned(address_of(move.source), how.from) &&
            is_aligned(address_of(move.target), how.to);
   });
@@ -81,25 +59,14 @@ bool are_aligned(std::span<const KernelSet::Move> moves, const KernelSet::How& h
 
 KernelSet::KernelSet(std::shared_ptr<const DeviceContext> context, const void* image)
     : context_(std::move(context)) {
-  if (image == nullptr) {
-    throw Error(
-        "this build of Ronde has no kernels for GPUs, as nvcc was not found. Build it with "
-        "the CUDA Toolkit 12 or 13");
-  }
+  if (image == nullptr) throw Error(kNoKernels);
+  ModuleHandle module = nullptr;
   context_->call("loading Ronde's kernels onto GPU " + std::to_string(context_->index()),
-                 &DriverApi::module_load, &module_, image);
-  try {
+                 &DriverApi::module_load, &module, image);
+  module_ = {context_, module};
 #define RONDE_LOAD(name, ...) load(#name);
-    RONDE_COPY_KERNELS(RONDE_LOAD)
-    RONDE_REDUCE_KERNELS(RONDE_LOAD)
-  } catch (...) {
-    context_->release(context_->api().module_unload, module_);
-    throw;
-  }
-}
-
-KernelSet::~KernelSet() {
-  context_->release(context_->api().module_unload, module_);
+  RONDE_COPY_KERNELS(RONDE_LOAD)
+  RONDE_REDUCE_KERNELS(RONDE_LOAD)
 }
 
 void KernelSet::move(const Stream& stream, std::span<const Move> moves, const How& how) {
@@ -109,15 +76,14 @@ void KernelSet::move(const Stream& stream, std::span<const Move> moves, const Ho
     for (Move& each : bytes) each.count *= size_of(how.from);
     return move(stream, bytes, {.from = DataType::U8, .to = DataType::U8, .traffic = how.traffic});
   }
-  const std::string name =
-      only_bits ? "ronde_move_" + std::to_string(size_of(how.from)) : copy_name(how.from, how.to);
+  const std::string name = only_bits ? "ronde_move_" + std::to_string(size_of(how.from))
+                                     : "ronde_copy_" + std::string(to_string(how.from)) + "_" +
+                                           std::string(to_string(how.to));
   const std::size_t width = std::max(size_of(how.from), size_of(how.to));
   kernels::CopyArguments table{};
   table.scale = {how.scaling.factor, how.scaling.divisor};
   table.neutral_of = operation_of(how.op);
-  const auto launch_table = [&] {
-    launch(stream, name, {table.tiles, how.traffic, kLinkBlocks}, &table);
-  };
+  const auto launch_table = [&] { launch(stream, name, table.tiles, how.traffic, &table); };
   for (const Move& each : moves) {
     if (each.count == 0) continue;
     require_aligned(address_of(each.source), how.from);
@@ -141,52 +107,33 @@ void KernelSet::move(const Stream& stream, std::span<const Move> moves, const Ho
 void KernelSet::reduce(const Stream& stream, DevicePointer output,
                        std::span<const DevicePointer> inputs, std::size_t count,
                        const Reduction& reduction, Traffic traffic) {
-  if (inputs.size() > kernels::kMostInputs) {
-    throw Error("a kernel takes " + std::to_string(kernels::kMostInputs) + " inputs at most, not " +
+  if (count == 0) return;
+  const bool has_pointers = inputs.size() <= kernels::kMostInputs;
+  kernels::ReductionArguments how{};
+  how.stride = has_pointers ? 0 : inputs[1] - inputs[0];
+  require_aligned(output, reduction.dtype);
+  for (std::size_t i = 0; i < inputs.size(); ++i) {
+    require_aligned(inputs[i], reduction.dtype);
+    if (i == 0 || has_pointers) how.inputs[i] = pointer_to(inputs[i]);
+    if (has_pointers || (how.stride > 0 && inputs[i] == inputs[0] + i * how.stride)) continue;
+    throw Error("a kernel takes " + std::to_string(kernels::kMostInputs) +
+                " inputs at most, or more at equal distances, not " +
                 std::to_string(inputs.size()));
   }
-  kernels::ReductionArguments how{};
-  std::transform(inputs.begin(), inputs.end(), how.inputs, pointer_to);
   how.input_count = static_cast<std::uint32_t>(inputs.size());
-  reduce(stream, output, how, count, reduction, traffic);
-}
-
-void KernelSet::reduce(const Stream& stream, DevicePointer output, const Strided& inputs,
-                       std::size_t count, const Reduction& reduction) {
-  kernels::ReductionArguments how{};
-  how.inputs[0] = pointer_to(inputs.first);
-  how.stride = inputs.bytes;
-  how.input_count = static_cast<std::uint32_t>(inputs.count);
-  reduce(stream, output, how, count, reduction, Traffic::Local);
-}
-
-void KernelSet::reduce(const Stream& stream, DevicePointer output, kernels::ReductionArguments how,
-                       std::size_t count, const Reduction& reduction, Traffic traffic) {
-  if (count == 0) return;
-  require_aligned(output, reduction.dtype);
-  for (std::uint32_t i = 0; i < how.input_count; ++i) {
-    require_aligned(address_of(kernels::input_of(how, i)), reduction.dtype);
-  }
-  if (is_made_at_once(reduction, how.input_count)) {
-    how.at_once = how.input_count;
-    for (std::uint32_t i = 0; i < how.at_once; ++i) how.inputs[i] = kernels::input_of(how, i);
-    how.stride = 0;
-  }
   how.output = writable(output);
   how.count = count;
   how.operation = operation_of(reduction.op);
-  how.prescale = {reduction.prescale, 1.0};
+  how.prescale = reduction.prescale;
   how.final_scale = {reduction.final.factor, reduction.final.divisor};
   launch(stream, "ronde_reduce_" + std::string(to_string(reduction.dtype)),
-         {kernels::tiles_of(count, size_of(reduction.dtype)), traffic,
-          how.at_once > 0 ? kLinkBlocks : kLinkBlocksOfOthers},
-         &how);
+         kernels::tiles_of(count, size_of(reduction.dtype)), traffic, &how);
 }
 
 void KernelSet::load(const char* name) {
   auto& [function, resident] = kernels_[name];
   context_->call(std::string("looking for the kernel ") + name, &DriverApi::module_function,
-                 &function, module_, name);
+                 &function, module_.get(), name);
   const std::string doing = std::string("loading the kernel ") + name;
   int of_multiprocessor = 0;
   context_->call(doing, &DriverApi::occupancy, &of_multiprocessor, function,
@@ -196,13 +143,13 @@ void KernelSet::load(const char* name) {
   if (context_->api().function_load) context_->call(doing, &DriverApi::function_load, function);
 }
 
-void KernelSet::launch(const Stream& stream, const std::string& name, const Work& work,
-                       void* arguments) {
+void KernelSet::launch(const Stream& stream, const std::string& name, std::uint64_t tiles,
+                       Traffic traffic, void* arguments) {
   const auto& [function, resident] = kernels_.at(name);
-  const std::uint64_t most = work.traffic == Traffic::Link ? work.link_blocks : resident;
-  context_->call("launching " + name, &DriverApi::launch, function,
-                 static_cast<unsigned>(std::min(work.tiles, most)), 1U, 1U, kernels::kThreads, 1U,
-                 1U, 0U, stream.handle(), &arguments, static_cast<void**>(nullptr));
+  const std::uint64_t blocks = std::min(tiles, traffic == Traffic::Link ? kLinkBlocks : resident);
+  context_->call("launching " + name, &DriverApi::launch, function, static_cast<unsigned>(blocks),
+                 1U, 1U, kernels::kThreads, 1U, 1U, 0U, stream.handle(), &arguments,
+                 static_cast<void**>(nullptr));
 }
 
 }  // namespace ronde::cuda

@@ -30,11 +30,6 @@ class KernelSet {
   /// `image`: kernel_image(). Throws Error if it is null, DriverError if it has no code for the
   /// GPU.
   KernelSet(std::shared_ptr<const DeviceContext> context, const void* image);
-  ~KernelSet();
-  KernelSet(const KernelSet&) = delete;
-  KernelSet& operator=(const KernelSet&) = delete;
-
-  const std::shared_ptr<const DeviceContext>& context() const noexcept { return context_; }
 
   struct Move {
     const void* source = nullptr;  ///< null: the neutral element of `op` is written
@@ -55,30 +50,15 @@ class KernelSet {
   /// elsewhere, and in reduce(), one that is not aligned to its element throws Error.
   void move(const Stream& stream, std::span<const Move> moves, const How& how);
 
-  /// Any number of inputs at equal distances.
-  struct Strided {
-    DevicePointer first = 0;
-    std::size_t bytes = 0;  ///< from each to the next
-    std::size_t count = 0;
-  };
   /// Queues the reduction of one or more inputs in their order, with the bits of Kernels::reduce()
-  /// in core. The output may be an input. A span has kMostInputs at most.
+  /// in core. The output may be an input. More than kMostInputs must be at equal distances.
   void reduce(const Stream& stream, DevicePointer output, std::span<const DevicePointer> inputs,
               std::size_t count, const Reduction& reduction, Traffic traffic = Traffic::Local);
-  void reduce(const Stream& stream, DevicePointer output, const Strided& inputs, std::size_t count,
-              const Reduction& reduction);
 
  private:
   void load(const char* name);
-  void reduce(const Stream& stream, DevicePointer output, kernels::ReductionArguments how,
-              std::size_t count, const Reduction& reduction, Traffic traffic);
-  /// What determines the number of blocks.
-  struct Work {
-    std::uint64_t tiles;
-    Traffic traffic;
-    std::uint64_t link_blocks;  ///< the most where a link limits the speed
-  };
-  void launch(const Stream& stream, const std::string& name, const Work& work, void* arguments);
+  void launch(const Stream& stream, const std::string& name, std::uint64_t tiles, Traffic traffic,
+              void* arguments);
 
   struct Kernel {
     FunctionHandle function = nullptr;
@@ -86,7 +66,7 @@ class KernelSet {
   };
 
   const std::shared_ptr<const DeviceContext> context_;
-  ModuleHandle module_ = nullptr;
+  Owned<ModuleHandle, &DriverApi::module_unload> module_;
   std::map<std::string, Kernel> kernels_;  ///< by name
 };
 

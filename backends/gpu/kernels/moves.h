@@ -2,20 +2,73 @@
 #pragma once
 
 #include <algorithm>
+#include <cmath>
 #include <cstddef>
 #include <limits>
 #include <numeric>
+#include <optional>
 #include <span>
 #include <vector>
 
 #include "backends/gpu/base/chunk_layout.h"
 #include "backends/gpu/kernels/kernel_set.h"
-#include "backends/gpu/kernels/wire_format.h"
+#include "ronde/backend.h"
+#include "ronde/kernels.h"
 
-// Moves of elements between tensors and a buffer.
+// How elements move between tensors and a fusion buffer.
 namespace ronde::cuda {
 
+/// The type of elements in the fusion buffers, and how they are scaled on their way in and as they
+/// are reduced, so that results have the bits of the other backends.
+struct WireFormat {
+  DataType from = DataType::F32;   ///< in the tensors
+  DataType dtype = DataType::F32;  ///< in the fusion buffers
+  ReduceOp op = ReduceOp::Sum;
+  double pack_scale = 1.0;    ///< factor of elements on their way in
+  double reduce_scale = 1.0;  ///< factor of elements as they are reduced
+  Scaling final = {};
+
+  std::size_t width() const noexcept { return size_of(dtype); }
+  /// The alignment of positions, in elements, for the widest accesses.
+  std::size_t alignment() const noexcept { return 16 / width(); }
+  /// Whether tensors have the elements of the fusion buffers.
+  bool is_plain() const noexcept { return from == dtype && pack_scale == 1.0; }
+  Reduction reduction() const noexcept {
+    return {.dtype = dtype, .op = op, .prescale = reduce_scale, .final = final};
+  }
+};
+
+/// Whether scaling keeps the neutral element, which a rank without input sends: it keeps a zero,
+/// unless that becomes negative or NaN.
+inline bool keeps_neutral(ReduceOp op, double prescale) noexcept {
+  if (prescale == 1.0) return true;
+  return op == ReduceOp::Sum && !std::signbit(prescale) &&
+         std::isfinite(static_cast<float>(prescale));
+}
+
+/// Plans a reduction. Neutral elements of ranks without input must not be scaled: so elements are
+/// scaled as they are reduced only if scaling keeps the neutral element, and otherwise on the way
+/// in, where halves are widened first, as scaling would round them.
+inline WireFormat wire_format_of(const Reduction& reduction,
+                                 std::optional<DataType> wire_dtype = std::nullopt) {
+  WireFormat wire{.from = reduction.dtype,
+                  .dtype = wire_dtype.value_or(reduction.dtype),
+                  .op = reduction.op,
+                  .final = reduction.final};
+  if (wire_dtype || !keeps_neutral(reduction.op, reduction.prescale)) {
+    wire.pack_scale = reduction.prescale;
+    if (!wire_dtype && is_half(reduction.dtype)) wire.dtype = DataType::F32;
+  } else {
+    wire.reduce_scale = reduction.prescale;
+  }
+  return wire;
+}
+
 using Moves = std::vector<KernelSet::Move>;
+
+inline std::size_t sum(std::span<const std::size_t> counts) {
+  return std::accumulate(counts.begin(), counts.end(), std::size_t{0});
+}
 
 /// Converts and scales elements on their way into the buffer.
 inline KernelSet::How way_in(const WireFormat& wire) {
@@ -30,26 +83,23 @@ inline KernelSet::How way_out(const WireFormat& wire, Traffic traffic = Traffic:
 struct Range {
   std::size_t begin = 0;
   std::size_t end = std::numeric_limits<std::size_t>::max();
-  std::size_t count() const noexcept { return end - begin; }
 };
 
-/// moves_in() moves a chunk's pieces into a buffer, moves_out() moves those in `range` out of it.
-/// Elements have `tensor_width` bytes in tensors, and `width` in the buffer. A piece without input
-/// becomes neutral elements; one without output is not moved out.
+/// moves_in() moves a chunk's pieces into a buffer, moves_out() moves those in `range` out of it. A
+/// piece without input becomes neutral elements; one without output is not moved out.
 inline Moves moves_in(std::span<const gpu::Piece> pieces, DevicePointer buffer,
-                      std::size_t tensor_width, std::size_t width) {
+                      const WireFormat& wire) {
   Moves moves;
   for (const gpu::Piece& piece : pieces) {
     const void* const input = piece.segment->input;
-    moves.push_back({input != nullptr ? at(input, piece.offset, tensor_width) : nullptr,
-                     writable(buffer + piece.position * width), piece.count});
+    moves.push_back({input != nullptr ? at(input, piece.offset, size_of(wire.from)) : nullptr,
+                     writable(buffer + piece.position * wire.width()), piece.count});
   }
   return moves;
 }
 
 inline Moves moves_out(std::span<const gpu::Piece> pieces, DevicePointer buffer,
-                       std::size_t tensor_width, std::size_t width, Range range = {},
-                       bool skips_in_place = false) {
+                       const WireFormat& wire, Range range = {}, bool skips_in_place = false) {
   Moves moves;
   for (const gpu::Piece& piece : pieces) {
     void* const output = piece.segment->output;
@@ -57,8 +107,9 @@ inline Moves moves_out(std::span<const gpu::Piece> pieces, DevicePointer buffer,
     const std::size_t end = std::min(range.end, piece.position + piece.count);
     if (output == nullptr || begin >= end) continue;
     if (skips_in_place && output == piece.segment->input) continue;
-    moves.push_back({pointer_to(buffer + begin * width),
-                     at(output, piece.offset + begin - piece.position, tensor_width), end - begin});
+    const std::size_t first = piece.offset + begin - piece.position;
+    moves.push_back({pointer_to(buffer + begin * wire.width()),
+                     at(output, first, size_of(wire.from)), end - begin});
   }
   return moves;
 }
@@ -80,8 +131,7 @@ struct RankParts {
   /// rank 0.
   template <typename Visit>
   void for_each(Visit visit, std::size_t first = 0) const {
-    std::size_t before = std::accumulate(
-        counts.begin(), counts.begin() + static_cast<std::ptrdiff_t>(first), std::size_t{0});
+    std::size_t before = sum(counts.first(first));
     for (std::size_t turn = 0; turn < counts.size(); ++turn) {
       const std::size_t rank = (first + turn) % counts.size();
       if (rank == 0) before = 0;
@@ -90,27 +140,13 @@ struct RankParts {
     }
   }
 
-  /// Moves from a tensor, of elements of `tensor_width` bytes, into the buffer, of `width`. A null
-  /// input stands for neutral elements.
-  Moves moves_in(const void* input, std::size_t tensor_width, DevicePointer buffer,
-                 std::size_t width) const {
+  /// Moves from a tensor into the buffer. A null input stands for neutral elements.
+  Moves moves_in(const void* input, DevicePointer buffer, const WireFormat& wire) const {
     Moves moves;
     for_each([&](std::size_t rank, std::size_t element) {
-      moves.push_back({input != nullptr ? at(input, element, tensor_width) : nullptr,
-                       writable(buffer + rank * each * width), piece(rank)});
+      moves.push_back({input != nullptr ? at(input, element, size_of(wire.from)) : nullptr,
+                       writable(buffer + rank * each * wire.width()), piece(rank)});
     });
-    return moves;
-  }
-
-  /// Moves each rank's part from `source_of(rank)` to its place in the output; `first` comes first.
-  template <typename SourceOf>
-  Moves moves_out(SourceOf source_of, void* output, std::size_t width,
-                  std::size_t first = 0) const {
-    Moves moves;
-    const auto add = [&](std::size_t rank, std::size_t element) {
-      moves.push_back({pointer_to(source_of(rank)), at(output, element, width), piece(rank)});
-    };
-    if (output != nullptr) for_each(add, first);
     return moves;
   }
 };

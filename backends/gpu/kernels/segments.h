@@ -9,8 +9,7 @@
 // What each thread of a grid does, as functions of its number: kernels call them on a GPU, tests on
 // the CPU. Blocks divide tiles of bytes among them. A thread takes 16 bytes of each tile in one
 // access, and has several accesses in flight; unaligned memory and the last elements are accessed
-// one by one. Copies convert and scale elements of up to kMostSegments segments; reductions combine
-// the inputs of all ranks in rank order.
+// one by one.
 
 namespace ronde::cuda::kernels {
 
@@ -206,9 +205,8 @@ struct ReductionArguments {
   void* output;
   std::uint64_t count;
   std::uint32_t input_count;  ///< 1 or more
-  std::uint32_t at_once;      ///< as many, where sum_chunks() makes it, without a stride; else 0
   Operation operation;
-  Scale prescale;
+  double prescale;
   Scale final_scale;
 };
 
@@ -217,87 +215,49 @@ RONDE_EVERYWHERE const void* input_of(const ReductionArguments& how, std::uint32
   return static_cast<const char*>(how.inputs[0]) + input * how.stride;
 }
 
-template <typename Element, unsigned kCount>
-RONDE_EVERYWHERE Chunk<typename Element::Storage, kCount> input_chunk(const void* input,
-                                                                      std::uint64_t at) {
+/// Reduces `kChunks` chunks, kThreads chunks apart, from the element `at` on. Those of an input are
+/// all loaded before the first is used.
+template <typename Element, bool kIsSum, unsigned kCount, unsigned kChunks>
+RONDE_EVERYWHERE void reduce_chunks(const ReductionArguments& how, std::uint64_t at) {
   using Storage = typename Element::Storage;
-  return *reinterpret_cast<const Chunk<Storage, kCount>*>(static_cast<const Storage*>(input) + at);
-}
-
-template <typename Element, unsigned kCount>
-RONDE_EVERYWHERE void store_results(const ReductionArguments& how, std::uint64_t at,
-                                    const typename Element::Wide (&results)[kCount], Scale scale) {
-  using Storage = typename Element::Storage;
-  Chunk<Storage, kCount> stored;
-  for (unsigned k = 0; k < kCount; ++k) {
-    stored.values[k] = Element::narrow(canonical(scaled<Element>(results[k], scale)));
-  }
-  store(static_cast<Storage*>(how.output) + at, stored);
-}
-
-/// Reduces elements `at` to `at + kCount` in the general case.
-template <typename Element, unsigned kCount>
-RONDE_EVERYWHERE void reduce_chunk(const ReductionArguments& how, std::uint64_t at) {
-  typename Element::Wide results[kCount] = {};
+  using Loaded = Chunk<Storage, kCount>;
+  constexpr unsigned kApart = kThreads * kCount;
+  const Operation operation = kIsSum ? Operation::Sum : how.operation;
+  typename Element::Wide results[kChunks][kCount] = {};
   for (std::uint32_t input = 0; input < how.input_count; ++input) {
-    const auto loaded = input_chunk<Element, kCount>(input_of(how, input), at);
-    for (unsigned k = 0; k < kCount; ++k) {
-      const auto operand = scaled<Element>(Element::widen(loaded.values[k]), how.prescale);
-      results[k] = input > 0 ? combined<Element>(results[k], operand, how.operation) : operand;
-    }
-  }
-  store_results<Element, kCount>(how, at, results, how.final_scale);
-}
-
-/// Sums `kChunks` chunks, kThreads chunks apart, in rank order, without a division. All loads are
-/// issued before the first addition, without branches in between: the general code, unrolled 16
-/// times, would exceed the instruction cache.
-template <typename Element, unsigned kInputs, unsigned kChunks>
-RONDE_EVERYWHERE void sum_chunks(const ReductionArguments& how, std::uint64_t at) {
-  using Wide = typename Element::Wide;
-  const Scale prescale{how.prescale.factor, 1.0};
-  const Scale final_scale{how.final_scale.factor, 1.0};
-  constexpr unsigned kCount = kChunk<Element, Element>;
-  Chunk<typename Element::Storage, kCount> loaded[kChunks][kInputs];
-  RONDE_UNROLL
-  for (unsigned c = 0; c < kChunks; ++c) {
+    const auto* const from = static_cast<const Storage*>(input_of(how, input)) + at;
+    Loaded loaded[kChunks];
     RONDE_UNROLL
-    for (unsigned input = 0; input < kInputs; ++input) {
-      loaded[c][input] =
-          input_chunk<Element, kCount>(how.inputs[input], at + c * kThreads * kCount);
+    for (unsigned c = 0; c < kChunks; ++c) {
+      loaded[c] = *reinterpret_cast<const Loaded*>(from + c * kApart);
     }
-  }
-  RONDE_UNROLL
-  for (unsigned c = 0; c < kChunks; ++c) {
-    Wide results[kCount];
     RONDE_UNROLL
-    for (unsigned k = 0; k < kCount; ++k) {
+    for (unsigned c = 0; c < kChunks; ++c) {
       RONDE_UNROLL
-      for (unsigned input = 0; input < kInputs; ++input) {
-        const Wide operand = scaled<Element>(Element::widen(loaded[c][input].values[k]), prescale);
-        results[k] = input > 0 ? combined<Element>(results[k], operand, Operation::Sum) : operand;
+      for (unsigned k = 0; k < kCount; ++k) {
+        const auto operand =
+            scaled<Element>(Element::widen(loaded[c].values[k]), {how.prescale, 1});
+        auto& result = results[c][k];
+        result = input > 0 ? combined<Element>(result, operand, operation) : operand;
       }
     }
-    store_results<Element, kCount>(how, at + c * kThreads * kCount, results, final_scale);
+  }
+  RONDE_UNROLL
+  for (unsigned c = 0; c < kChunks; ++c) {
+    Loaded stored;
+    RONDE_UNROLL
+    for (unsigned k = 0; k < kCount; ++k) {
+      stored.values[k] =
+          Element::narrow(canonical(scaled<Element>(results[c][k], how.final_scale)));
+    }
+    store(static_cast<Storage*>(how.output) + at + c * kApart, stored);
   }
 }
 
-/// Sums a thread's part of `chunks` chunks from the element `begin` on, with eight loads in flight.
-template <typename Element, unsigned kInputs>
-RONDE_EVERYWHERE void sum_inputs(const ReductionArguments& how, std::uint64_t begin,
-                                 std::uint64_t chunks, unsigned thread) {
+template <typename Element, bool kIsSum>
+RONDE_EVERYWHERE void reduce_tiles(const ReductionArguments& how, const Place& place) {
   constexpr unsigned kCount = kChunk<Element, Element>;
-  constexpr unsigned kTogether = 8 / kInputs;
-  std::uint64_t i = thread;
-  for (; i + (kTogether - 1) * kThreads < chunks; i += kTogether * kThreads) {
-    sum_chunks<Element, kInputs, kTogether>(how, begin + i * kCount);
-  }
-  for (; i < chunks; i += kThreads) sum_chunks<Element, kInputs, 1>(how, begin + i * kCount);
-}
-
-template <typename Element>
-RONDE_EVERYWHERE void reduce_elements(const ReductionArguments& how, const Place& place) {
-  constexpr unsigned kCount = kChunk<Element, Element>;
+  constexpr unsigned kTogether = kCount > 8 ? 2 : 4;  // more results have no registers
   using Loaded = Chunk<typename Element::Storage, kCount>;
   const Range tiles = tiles_of_block(tiles_of(how.count, sizeof(typename Element::Storage)), place);
   const std::uint64_t begin = tiles.begin * kTile<Element, Element>;
@@ -308,24 +268,23 @@ RONDE_EVERYWHERE void reduce_elements(const ReductionArguments& how, const Place
     aligned = aligned && is_aligned<Loaded>(input_of(how, i));
   }
   const std::uint64_t chunks = aligned ? (end - begin) / kCount : 0;
-  switch (how.at_once) {
-    case 2:
-      sum_inputs<Element, 2>(how, begin, chunks, place.thread);
-      break;
-    case 4:
-      sum_inputs<Element, 4>(how, begin, chunks, place.thread);
-      break;
-    case 8:
-      sum_inputs<Element, 8>(how, begin, chunks, place.thread);
-      break;
-    default:
-      for (std::uint64_t i = place.thread; i < chunks; i += kThreads) {
-        reduce_chunk<Element, kCount>(how, begin + i * kCount);
-      }
+  std::uint64_t i = place.thread;
+  for (; i + (kTogether - 1) * kThreads < chunks; i += kTogether * kThreads) {
+    reduce_chunks<Element, kIsSum, kCount, kTogether>(how, begin + i * kCount);
   }
-  for (std::uint64_t i = begin + chunks * kCount + place.thread; i < end; i += kThreads) {
-    reduce_chunk<Element, 1>(how, i);
+  for (; i < chunks; i += kThreads) {
+    reduce_chunks<Element, kIsSum, kCount, 1>(how, begin + i * kCount);
   }
+  for (i = begin + chunks * kCount + place.thread; i < end; i += kThreads) {
+    reduce_chunks<Element, kIsSum, 1, 1>(how, i);
+  }
+}
+
+/// Sums, the common case, have no branches between their loads.
+template <typename Element>
+RONDE_EVERYWHERE void reduce_elements(const ReductionArguments& how, const Place& place) {
+  if (how.operation == Operation::Sum) return reduce_tiles<Element, true>(how, place);
+  reduce_tiles<Element, false>(how, place);
 }
 
 }  // namespace ronde::cuda::kernels

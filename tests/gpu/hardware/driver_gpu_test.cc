@@ -66,7 +66,7 @@ TEST_CASE("gpu: a word that a stream writes shows after what was queued before i
 // cuStreamBatchMemOp: each operation of a batch is for the whole stream.
 TEST_CASE("gpu: a wait for words ends once each has come to its value or beyond, cyclically") {
   Machine machine;
-  const Event passed = machine.events.take();
+  const Event passed(machine.context);
   const Word counting(machine);
   const Word plain(machine);
   counting.set(0xFFFFFFFE);
@@ -98,9 +98,9 @@ TEST_CASE("helper: a peer by ipc", "[.ipc]") {
   REQUIRE(file);
   const SharedBytes bytes(machine, shown.bytes);
   for (int round = 0; round < 3; ++round) {
-    const MappedMemory mapping(machine.context, shown, 0);
-    const DevicePointer memory = mapping.address_of(shown);
-    CHECK(MappedMemory(machine.context, shown, 0).address_of(shown) == memory);
+    const MappedMemory mapping = map_memory(machine.context, shown, 0);
+    const DevicePointer memory = mapping.get() + shown.offset;
+    CHECK(map_memory(machine.context, shown, 0).get() == mapping.get());
     machine.stream.copy(bytes.address(), memory, shown.bytes, "reading");
     machine.finish();
     for (std::size_t k = 0; k < shown.bytes; ++k) {

@@ -52,9 +52,7 @@ Machine::Machine()
     : driver_(std::make_unique<Driver>()),
       context(std::make_shared<cuda::DeviceContext>(driver_->api, 0)),
       kernels(context, cuda::kernel_image()),
-      stream(context),
-      events(context),
-      pinned(context, 64 << 20) {}
+      stream(context) {}
 
 Machine::~Machine() = default;
 

@@ -80,9 +80,9 @@ void FakeCuda::forbid_ipc(DevicePointer base) {
   state_->allocations.at(base).is_ipc_capable = false;
 }
 
-void FakeCuda::hold_new(int device, int skipped) {
+void FakeCuda::hold_new(int device) {
   const std::lock_guard lock(state_->mutex);
-  state_->held_devices[device] = skipped;
+  state_->held_devices.insert(device);
 }
 
 void FakeCuda::release_all() {

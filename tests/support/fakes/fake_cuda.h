@@ -76,8 +76,8 @@ class FakeCuda {
   /// IPC cannot export the allocation at this address.
   void forbid_ipc(cuda::DevicePointer base);
 
-  /// The streams made on this GPU from now on are held, after the next `skipped` ones.
-  void hold_new(int device, int skipped = 0);
+  /// The streams made on this GPU from now on are held.
+  void hold_new(int device);
   /// All streams, and those made from now on.
   void release_all();
   /// Whether all that was queued has run, also on streams that were destroyed.

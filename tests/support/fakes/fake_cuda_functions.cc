@@ -286,8 +286,7 @@ void add_streams(Functions& functions) {
   define<"cuStreamCreateWithPriority">(
       functions, [](State& s, StreamHandle* stream, unsigned, int) {
         *stream = s.new_handle<StreamHandle>();
-        const auto held = s.held_devices.find(current_device());
-        s.streams[*stream].is_held = held != s.held_devices.end() && held->second-- <= 0;
+        s.streams[*stream].is_held = s.held_devices.contains(current_device());
         return kSuccess;
       });
   // As in the driver: what is queued runs in its order, each wait included, and the call does not

@@ -123,9 +123,9 @@ struct FakeCuda::State {
   std::set<StreamHandle> captured;
   bool default_is_unusable = false;  ///< by a capture
   std::uint64_t last_number = 0;
-  std::map<int, int> held_devices;  ///< streams made there are held, after so many
-  std::mt19937 random;              ///< of the disorder
-  unsigned calls_to_come = 0;       ///< until other streams are late
+  std::set<int> held_devices;  ///< streams made there are held
+  std::mt19937 random;         ///< of the disorder
+  unsigned calls_to_come = 0;  ///< until other streams are late
 
   /// Opaque handles, never dereferenced.
   template <typename Handle>

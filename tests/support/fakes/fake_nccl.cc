@@ -385,6 +385,10 @@ struct FakeNccl::State {
   std::shared_ptr<Member> member(Communicator communicator, const char* what) {
     const std::lock_guard lock(mutex);
     const auto found = members.find(communicator);
+    // Without one, NCCL makes one on the first GPU.
+    const bool needs_context = std::string_view(what) != "looking";
+    if (needs_context && fake::contexts().empty())
+      misuses.add(std::string(what) + " has no context");
     if (found != members.end()) return found->second;
     misuses.add(std::string(what) + " on a communicator that has ended");
     return nullptr;

@@ -68,8 +68,9 @@ class FakeNccl {
     friend bool operator==(const Live&, const Live&) = default;
   };
   Live live() const;
-  /// What NCCL forbids, and would not report in time: calls on communicators that have ended, or
-  /// that do not fit those of the other ranks, and registrations that are left.
+  /// What NCCL forbids, and would not report in time: calls without a current context, on
+  /// communicators that have ended, or that do not fit those of the other ranks, and registrations
+  /// that are left.
   std::vector<std::string> misuses() const;
 
   struct State;

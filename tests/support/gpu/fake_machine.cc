@@ -14,9 +14,7 @@ Machine::Machine()
     : driver_(std::make_unique<Driver>()),
       context(std::make_shared<cuda::DeviceContext>(driver_->cuda.api(), 0)),
       kernels(context, "an image"),
-      stream(context),
-      events(context),
-      pinned(context, 1 << 20) {}
+      stream(context) {}
 
 Machine::~Machine() = default;
 

@@ -9,7 +9,7 @@ void Machine::finish() {
   context->call("waiting", &cuda::DriverApi::stream_synchronize, stream.handle());
 }
 
-SharedBytes::SharedBytes(Machine& machine, std::size_t bytes) : block_(machine.pinned.take(bytes)) {
+SharedBytes::SharedBytes(Machine& machine, std::size_t bytes) : block_(machine.context, bytes) {
   std::memset(block_.data(), 0, block_.bytes());
 }
 

@@ -29,8 +29,6 @@ class Machine {
   const std::shared_ptr<const cuda::DeviceContext> context;
   cuda::KernelSet kernels;
   cuda::Stream stream;
-  cuda::EventPool events;
-  cuda::PinnedPool pinned;
 
   /// Waits until all that was queued has run.
   void finish();
@@ -53,7 +51,7 @@ class SharedBytes {
   bool equals(const std::vector<std::byte>& values) const noexcept;
 
  private:
-  cuda::PinnedBlock block_;
+  cuda::PinnedMemory block_;
 };
 
 }  // namespace ronde::test

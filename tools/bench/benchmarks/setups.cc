@@ -44,11 +44,10 @@ class PeerSync {
   bool connect();
   void run();
   /// Releases what belongs to other ranks.
-  void forget() { peers_.forget(); }
+  void forget() { peers_.let(); }
 
  private:
   Session& session_;
-  const int device_;
   const std::shared_ptr<cuda::CudaStreams> streams_;
   cuda::GpuResources bench_;
   cuda::IpcPeers peers_;
@@ -57,11 +56,10 @@ class PeerSync {
 
 PeerSync::PeerSync(Session& session, const GpuAccess& access, int device)
     : session_(session),
-      device_(device),
       streams_(std::make_shared<cuda::CudaStreams>(cuda::load_driver(access.symbols).api)),
       bench_(*streams_, device,
              access.kernel_image != nullptr ? access.kernel_image : cuda::kernel_image(),
-             kSyncBytes, cuda::kBytesBehind),
+             kSyncBytes),
       peers_(bench_, all_ranks(session.topology()),
              static_cast<std::size_t>(session.topology().rank)),
       exchange_(session.raw().host(), session.topology().size) {}
@@ -78,10 +76,10 @@ bool PeerSync::connect() {
 void PeerSync::run() {
   peers_.record();
   // As in an operation, the ranks' threads tell each other that all have queued theirs.
-  exchange_.start(device_);
-  session_.raw().wait_until([&] { return exchange_.poll(); }, "a synchronisation");
+  Steps told = exchange_.share(0);
+  session_.raw().wait_until([&] { return told.poll(); }, "a synchronisation");
   peers_.wait_for_all();
-  const auto event = streams_->mark(bench_.stream());
+  const auto event = cuda::CudaStreams::mark(bench_.stream());
   session_.raw().wait_until([&] { return event->passed(); }, "a synchronisation on the GPU");
 }
 

@@ -1,29 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-// Each collective loops over chunks: pack the input into a half of the fusion buffer, exchange, and
-// unpack or reduce the parts for this rank. A two-shot reduces shares after one exchange, and makes
-// all ranks read them after a second one. Ranks read from the next rank on, and from themselves
-// last.
-#include "backends/cuda/base/collectives.h"
+#include "backends/gpu/collectives.h"
 
 #include <algorithm>
 
 namespace ronde::cuda {
-namespace {
 
-std::size_t largest(std::span<const std::size_t> counts) {
-  return *std::max_element(counts.begin(), counts.end());
-}
-
-}  // namespace
-
-Collectives::Collectives(GpuResources& resources, CudaCounters& counters, std::size_t ranks,
-                         std::size_t own, std::size_t half_bytes)
+Collectives::Collectives(GpuResources& resources, std::atomic<std::uint64_t>& packed_bytes,
+                         std::size_t ranks, std::size_t own, std::size_t half_bytes)
     : resources_(resources),
-      counters_(counters),
       ranks_(ranks),
       own_(own),
       half_bytes_(half_bytes),
-      parts_(ranks) {}
+      parts_(ranks),
+      packed_bytes_(packed_bytes) {}
 
 std::size_t Collectives::elements_of_part(std::size_t width) const noexcept {
   return half_bytes_ / ranks_ / kPartAlignment * kPartAlignment / width;
@@ -34,15 +23,19 @@ gpu::ChunkLayout Collectives::layout_of(const AllreduceCall& call, const WireFor
 }
 
 void Collectives::pack(const gpu::ChunkLayout& layout, const WireFormat& wire) {
-  resources_.move(moves_in(layout.pieces(), packed(), size_of(wire.from), wire.width()),
-                  way_in(wire));
-  counters_.packed_bytes += layout.extent() * wire.width();
+  resources_.move(moves_in(layout.pieces(), packed(), wire), way_in(wire));
+  packed_bytes_ += layout.extent() * wire.width();
 }
 
 void Collectives::unpack(void* output, const RankParts& parts, const WireFormat& wire) {
-  const auto source_of = [this](std::size_t rank) { return parts_[rank]; };
-  resources_.move(parts.moves_out(source_of, output, wire.width(), source(0)),
-                  way_out(wire, traffic()));
+  if (output == nullptr) return;
+  Moves moves;
+  const auto add = [&](std::size_t rank, std::size_t element) {
+    moves.push_back(
+        {pointer_to(parts_[rank]), at(output, element, wire.width()), parts.piece(rank)});
+  };
+  parts.for_each(add, source(0));
+  resources_.move(moves, way_out(wire, traffic()));
 }
 
 void Collectives::reduce(DevicePointer target, std::size_t count, const WireFormat& wire) {
@@ -60,6 +53,16 @@ std::vector<std::size_t> Collectives::shares_of(std::size_t extent, const WireFo
   return shares;
 }
 
+Steps Collectives::allreduce(AllreduceCall call) {
+  const WireFormat wire = wire_format_of(call.reduction(), call.wire_dtype);
+  gpu::ChunkLayout layout = layout_of(call, wire);
+  while (layout.next()) {
+    begin_chunk();
+    pack(layout, wire);
+    co_await two_shot(layout, wire);
+  }
+}
+
 Steps Collectives::two_shot(const gpu::ChunkLayout& layout, const WireFormat& wire) {
   const std::vector<std::size_t> shares = shares_of(layout.extent(), wire);
   const std::size_t each = shares.front();
@@ -74,8 +77,8 @@ Steps Collectives::two_shot(const gpu::ChunkLayout& layout, const WireFormat& wi
   for (std::size_t turn = 0; turn < ranks_; ++turn) {
     const std::size_t rank = source(turn);
     const std::size_t begin = rank * each;
-    const Moves of_share = moves_out(layout.pieces(), parts_[rank] - begin * width,
-                                     size_of(wire.from), width, {begin, begin + shares[rank]});
+    const Moves of_share = moves_out(layout.pieces(), parts_[rank] - begin * width, wire,
+                                     {begin, begin + shares[rank]});
     moves.insert(moves.end(), of_share.begin(), of_share.end());
   }
   resources_.move(moves, way_out(wire, traffic()));
@@ -87,7 +90,7 @@ Steps Collectives::allgather(AllgatherCall call) {
   const std::size_t width = wire.width();
   const std::size_t each = elements_of_part(width);
   const std::vector<std::size_t> own(ranks_, call.counts[own_]);
-  for (std::size_t done = 0; done < largest(call.counts); done += each) {
+  for (std::size_t done = 0; done < std::ranges::max(call.counts); done += each) {
     begin_chunk();
     const RankParts given{own, done, each};
     const RankParts parts{call.counts, done, each};
@@ -112,7 +115,7 @@ Steps Collectives::alltoall(AlltoallCall call) {
     begin_chunk();
     const RankParts given{call.send_counts, done, each};
     const RankParts parts{call.receive_counts, done, each};
-    resources_.move(given.moves_in(call.input, width, packed(), width), way_in(wire));
+    resources_.move(given.moves_in(call.input, packed(), wire), way_in(wire));
     co_await exchange(Pattern::Scatter, given, parts, width);
     unpack(call.output, parts, wire);
   }
@@ -125,12 +128,12 @@ Steps Collectives::reducescatter(ReducescatterCall call) {
   const std::size_t width = wire.width();
   const std::size_t each = elements_of_part(width);
   const std::vector<std::size_t> own(ranks_, call.counts[own_]);
-  for (std::size_t done = 0; done < largest(call.counts); done += each) {
+  for (std::size_t done = 0; done < std::ranges::max(call.counts); done += each) {
     begin_chunk();
     const RankParts given{call.counts, done, each};
     const RankParts parts{own, done, each};
     const std::size_t count = parts.piece(own_);
-    resources_.move(given.moves_in(call.input, size_of(wire.from), packed(), width), way_in(wire));
+    resources_.move(given.moves_in(call.input, packed(), wire), way_in(wire));
     co_await exchange(Pattern::Scatter, given, parts, width);
     if (call.output == nullptr || count == 0) continue;
     void* const output = at(call.output, done, size_of(wire.from));

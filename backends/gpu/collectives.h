@@ -9,17 +9,9 @@
 #include "backends/gpu/base/chunk_layout.h"
 #include "backends/gpu/gpu_resources.h"
 #include "backends/gpu/kernels/moves.h"
-#include "backends/gpu/kernels/wire_format.h"
 #include "core/src/base/steps.h"
 
 namespace ronde::cuda {
-
-/// Counts what the operations of a CudaBackend do.
-struct CudaCounters {
-  std::atomic<std::uint64_t> ipc_operations{0}, staged_operations{0}, mpi_operations{0},
-      mpi_sent_bytes{0}, one_shots{0}, two_shots{0}, direct{0}, flag_syncs{0}, fusion_mappings{0},
-      packed_bytes{0}, staged_bytes{0};
-};
 
 /// Collectives that move data from GPU to GPU, in chunks through the fusion buffer: each rank packs
 /// its input into a half of the buffer, an exchange (of a derived class) makes it available to the
@@ -36,7 +28,7 @@ class Collectives {
   Collectives& operator=(const Collectives&) = delete;
 
   /// Each of these ends once all work is queued on the resources' stream.
-  virtual Steps allreduce(AllreduceCall call) = 0;
+  virtual Steps allreduce(AllreduceCall call);
   Steps allgather(AllgatherCall call);
   Steps alltoall(AlltoallCall call);
   Steps reducescatter(ReducescatterCall call);
@@ -47,8 +39,8 @@ class Collectives {
 
   /// The first two outlive it. `half_bytes`: the size of a half of the fusion buffer, which has
   /// room for kPartAlignment bytes of each of `ranks`.
-  Collectives(GpuResources& resources, CudaCounters& counters, std::size_t ranks, std::size_t own,
-              std::size_t half_bytes);
+  Collectives(GpuResources& resources, std::atomic<std::uint64_t>& packed_bytes, std::size_t ranks,
+              std::size_t own, std::size_t half_bytes);
 
   enum class Pattern {
     Scatter,  ///< each rank has packed a part for every rank, at the position of that one
@@ -67,6 +59,7 @@ class Collectives {
   void begin_chunk() noexcept { half_ = 1 - half_; }
   std::size_t offset_of_half() const noexcept { return half_ * half_bytes_; }
   DevicePointer packed() const { return resources_.fusion() + offset_of_half(); }
+  DevicePointer other_half() const { return resources_.fusion() + (1 - half_) * half_bytes_; }
   /// The elements of a part, if a half has one for each rank.
   std::size_t elements_of_part(std::size_t width) const noexcept;
   gpu::ChunkLayout layout_of(const AllreduceCall& call, const WireFormat& wire) const;
@@ -82,7 +75,6 @@ class Collectives {
   Steps two_shot(const gpu::ChunkLayout& layout, const WireFormat& wire);
 
   GpuResources& resources_;
-  CudaCounters& counters_;
   const std::size_t ranks_;
   const std::size_t own_;
   const std::size_t half_bytes_;
@@ -91,6 +83,7 @@ class Collectives {
  private:
   void unpack(void* output, const RankParts& parts, const WireFormat& wire);
 
+  std::atomic<std::uint64_t>& packed_bytes_;
   std::size_t half_ = 0;  ///< of the chunk in progress
 };
 
