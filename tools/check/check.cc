@@ -6,10 +6,9 @@
 
 #include <array>
 #include <memory>
-#include <sstream>
+#include <utility>
 
 #include "backends/compose.h"
-#include "observe/report/text.h"
 #include "ronde/error.h"
 #include "tools/bench/bench.h"
 
@@ -90,25 +89,23 @@ class Check {
   /// A row for each rank that sends, a column for each that receives.
   void show_matrix(const std::string& title, const std::vector<Link>& links, double Link::*value,
                    int digits) {
-    std::vector<std::string> titles = {"from"};
-    for (std::size_t rank = 0; rank < hosts_.size(); ++rank) {
-      titles.push_back("to " + std::to_string(rank));
+    std::vector<Column> columns = {{"from", "from"}};
+    Json empty;
+    for (int rank = 0; rank < topology_.size; ++rank) {
+      const std::string number = std::to_string(rank);
+      columns.push_back({"to " + number, number, digits});
+      empty[number] = nullptr;
     }
-    Table table(std::move(titles));
-    for (int from = 0; from < topology_.size; ++from) {
-      std::vector<std::string> row(hosts_.size() + 1, "-");
-      row.front() = std::to_string(from);
-      for (const Link& link : links) {
-        if (link.from != from) continue;
-        row[static_cast<std::size_t>(link.to) + 1] = number_text(link.*value, digits);
-      }
-      table.add(std::move(row));
+    report_.say("\n" + title + ":");
+    report_.begin_table(std::move(columns));
+    std::vector<Json> rows(hosts_.size(), empty);
+    for (const Link& link : links) {
+      rows[static_cast<std::size_t>(link.from)][std::to_string(link.to)] = link.*value;
     }
-    std::ostringstream text;
-    text << '\n' << title << ":\n";
-    table.print(text);
-    const std::string lines = text.str();
-    report_.say(lines.substr(0, lines.size() - 1));
+    for (std::size_t from = 0; from < rows.size(); ++from) {
+      rows[from]["from"] = from;
+      report_.add(std::move(rows[from]));
+    }
   }
 
   const std::string& host(int rank) const { return hosts_[static_cast<std::size_t>(rank)]; }
