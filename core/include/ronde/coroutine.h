@@ -44,7 +44,7 @@ namespace detail {
 
 struct SuspendedCoroutines;
 
-/// A coroutine that will be, is or was suspended until a work is done.
+/// Suspends a coroutine until a work is done.
 class Suspension {
  public:
   explicit Suspension(const Work& work) : state_(work.state_) {}
@@ -52,29 +52,24 @@ class Suspension {
   Suspension(const Suspension&) = delete;
   Suspension& operator=(const Suspension&) = delete;
 
-  bool is_over() const;
-  void suspend(std::coroutine_handle<> coroutine);
+  bool await_ready() const;
+  void await_suspend(std::coroutine_handle<> coroutine);
 
  private:
   friend struct SuspendedCoroutines;
 
   const std::shared_ptr<WorkState> state_;
   std::coroutine_handle<> coroutine_ = {};
-  std::shared_ptr<SuspendedCoroutines> thread_ = {};  ///< null before suspend()
+  std::shared_ptr<SuspendedCoroutines> thread_ = {};  ///< null before await_suspend()
   bool is_watched_ = false;                           ///< by the thread's CompletionQueue
 };
 
 template <typename SomeWork>
-class WorkAwaiter {
- public:
-  explicit WorkAwaiter(SomeWork work) : work_(std::move(work)) {}
-  bool await_ready() const { return suspension_.is_over(); }
-  void await_suspend(std::coroutine_handle<> coroutine) { suspension_.suspend(coroutine); }
-  decltype(auto) await_resume() const { return work_.wait(); }
+struct WorkAwaiter : Suspension {
+  explicit WorkAwaiter(const SomeWork& awaited) : Suspension(awaited), work(awaited) {}
+  decltype(auto) await_resume() const { return work.wait(); }
 
- private:
-  const SomeWork work_;
-  Suspension suspension_{work_};
+  const SomeWork work;
 };
 
 template <typename T>

@@ -31,7 +31,7 @@ struct SuspendedCoroutines {
 
   bool resume_first() {
     const auto first =
-        std::ranges::find_if(waiting, [](const Suspension* each) { return each->is_over(); });
+        std::ranges::find_if(waiting, [](const Suspension* each) { return each->await_ready(); });
     if (first == waiting.end()) return false;
     const std::coroutine_handle<> coroutine = (*first)->coroutine_;
     waiting.erase(first);  // before it destroys or suspends others
@@ -64,13 +64,13 @@ Suspension::~Suspension() {
   if (thread_) std::erase(thread_->waiting, this);
 }
 
-bool Suspension::is_over() const {
+bool Suspension::await_ready() const {
   if (!state_) return true;
   state_->expect_own_process("co_await");
   return state_->done();
 }
 
-void Suspension::suspend(std::coroutine_handle<> coroutine) {
+void Suspension::await_suspend(std::coroutine_handle<> coroutine) {
   if (is_loop_thread() || EngineScope::is_inside()) {
     throw UsageError(
         "co_await of a Work in a callback of Ronde: the coroutine would continue on this thread, "
