@@ -1,12 +1,44 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstddef>
+#include <memory>
+#include <utility>
 #include <vector>
 
 namespace ronde {
 
 /// The most leaders of other hosts that communicate with one leader.
 inline constexpr int kMostLeadersBelow = 32;
+
+/// Numbers by rank or by host, which never change: copies share them, as a large group has many.
+///
+/// Thread-safety: as std::shared_ptr.
+class SharedNumbers {
+ public:
+  /// Keeps `numbers`.
+  explicit SharedNumbers(std::vector<int> numbers)
+      : numbers_(std::make_shared<const std::vector<int>>(std::move(numbers))) {}
+
+  /// As those of std::vector.
+  /// @{
+  const int& operator[](std::size_t place) const noexcept { return (*numbers_)[place]; }
+  const int& at(std::size_t place) const { return numbers_->at(place); }
+  const int& back() const noexcept { return numbers_->back(); }
+  std::size_t size() const noexcept { return numbers_->size(); }
+  auto begin() const noexcept { return numbers_->begin(); }
+  auto end() const noexcept { return numbers_->end(); }
+  /// @}
+  /// The numbers; valid for as long as a copy of this exists.
+  operator const std::vector<int>&() const noexcept { return *numbers_; }  // NOLINT: is a vector
+  /// Compares the numbers.
+  friend bool operator==(const SharedNumbers& a, const std::vector<int>& b) {
+    return *a.numbers_ == b;
+  }
+
+ private:
+  std::shared_ptr<const std::vector<int>> numbers_;
+};
 
 /// The place of this rank in the group and on its host. A host's ranks are numbered (`local_rank`)
 /// in the order of their global ranks; `cross_rank` is the position of this host among those that
@@ -25,9 +57,9 @@ struct Topology {
   /// Cores that the ranks of this host can use together: see Cores.
   int local_cores = 1;
   /// Index of the host of every rank, by rank: hosts are numbered by first appearance.
-  std::vector<int> host_of = {0};
+  SharedNumbers host_of{{0}};
   /// The leader of every host.
-  std::vector<int> leaders = {0};
+  SharedNumbers leaders{{0}};
   /// The most leaders below one: as few as keep the tree as flat as kMostLeadersBelow does.
   int leaders_below = 1;
 
@@ -50,6 +82,9 @@ struct Topology {
   std::vector<int> children_towards(const std::vector<int>& ranks) const;
   /// Returns the ranks of this rank's host, ascending.
   std::vector<int> host_ranks() const;
+  /// Returns the topology of another rank. Its local_cores are those of this one. Throws UsageError
+  /// if there is no such rank.
+  Topology seen_by(int other) const;
 };
 
 /// Returns the topology of `rank`, given the host index (any numbers) of every rank. `most_below`:

@@ -7,6 +7,7 @@
 #include <functional>
 #include <map>
 #include <string>
+#include <utility>
 
 #include "ronde/error.h"
 
@@ -110,27 +111,16 @@ std::vector<int> Topology::host_ranks() const {
   return ranks;
 }
 
-Topology make_topology(int rank, const std::vector<int>& host_of, int most_below) {
-  const int size = static_cast<int>(host_of.size());
-  if (rank < 0 || rank >= size) {
-    throw UsageError("rank " + std::to_string(rank) + " does not exist in a group of " +
+Topology Topology::seen_by(int other) const {
+  if (other < 0 || other >= size) {
+    throw UsageError("rank " + std::to_string(other) + " does not exist in a group of " +
                      std::to_string(size) + " ranks");
   }
-  Topology topology;
-  topology.rank = rank;
-  topology.size = size;
-  topology.host_of = number_by_first_appearance(host_of);
-  topology.leaders.clear();
-  for (int other = 0; other < size; ++other) {
-    const bool is_first_of_host =
-        topology.host_of[static_cast<std::size_t>(other)] == std::ssize(topology.leaders);
-    if (is_first_of_host) topology.leaders.push_back(other);
-  }
-  topology.leaders_below = even_leaders_below(topology.hosts(), most_below);
-
-  const auto own = topology.host_of.begin() + rank;
-  topology.local_rank = static_cast<int>(std::count(topology.host_of.begin(), own, *own));
-  const std::vector<int> ranks = ranks_per_host(topology.host_of);
+  Topology topology = *this;
+  topology.rank = other;
+  const auto own = host_of.begin() + other;
+  topology.local_rank = static_cast<int>(std::count(host_of.begin(), own, *own));
+  const std::vector<int> ranks = ranks_per_host(host_of);
   topology.local_size = ranks[static_cast<std::size_t>(*own)];
 
   const auto has_this_local_rank = [&](int count) { return count > topology.local_rank; };
@@ -138,6 +128,20 @@ Topology make_topology(int rank, const std::vector<int>& host_of, int most_below
       static_cast<int>(std::count_if(ranks.begin(), ranks.begin() + *own, has_this_local_rank));
   topology.cross_size = static_cast<int>(std::ranges::count_if(ranks, has_this_local_rank));
   return topology;
+}
+
+Topology make_topology(int rank, const std::vector<int>& host_of, int most_below) {
+  std::vector<int> hosts = number_by_first_appearance(host_of);
+  std::vector<int> leaders;
+  for (std::size_t other = 0; other < hosts.size(); ++other) {
+    if (hosts[other] == std::ssize(leaders)) leaders.push_back(static_cast<int>(other));
+  }
+  Topology topology;
+  topology.size = static_cast<int>(hosts.size());
+  topology.host_of = SharedNumbers(std::move(hosts));
+  topology.leaders = SharedNumbers(std::move(leaders));
+  topology.leaders_below = even_leaders_below(topology.hosts(), most_below);
+  return topology.seen_by(rank);
 }
 
 }  // namespace ronde

@@ -28,13 +28,19 @@ SetInfo make_set_info(std::uint32_t id, std::vector<int> members, bool made_by_a
   SetInfo info;
   info.id = id;
   info.made_by_all = made_by_all;
-  std::vector<int> hosts;
-  for (const int rank : members) hosts.push_back(group.host_of.at(static_cast<std::size_t>(rank)));
-  const int own = rank_within(members, group.rank);
-  info.topology = make_topology(std::max(own, 0), hosts);
-  info.topology.rank = own;
-  info.topology.local_cores = group.local_cores;
-  info.ranks = std::move(members);
+  if (std::ssize(members) == group.size && std::ranges::is_sorted(members)) {
+    info.topology = group;
+  } else {
+    std::vector<int> hosts;
+    for (const int rank : members) {
+      hosts.push_back(group.host_of.at(static_cast<std::size_t>(rank)));
+    }
+    const int own = rank_within(members, group.rank);
+    info.topology = make_topology(std::max(own, 0), hosts);
+    info.topology.rank = own;
+    info.topology.local_cores = group.local_cores;
+  }
+  info.ranks = SharedNumbers(std::move(members));
   return info;
 }
 

@@ -24,7 +24,7 @@ struct BackendInfo {
 /// A process set, once it is made.
 struct SetInfo {
   std::uint32_t id = 0;
-  std::vector<int> ranks;   ///< of the group, in the order of the set
+  SharedNumbers ranks{{}};  ///< of the group, in the order of the set
   bool made_by_all = true;  ///< by every rank of the group, not by its members alone
   Topology topology;        ///< of the members; rank -1 where this rank is none
   std::map<DeviceKind, BackendInfo> backends;  ///< of members
