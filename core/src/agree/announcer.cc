@@ -17,31 +17,28 @@ void Announcer::add(Submission submission) {
     join_announced_ = false;
     return;
   }
-  unannounced_.push_back(submission.key);
   after_wait_ = after_wait_ || submission.after_wait;
-  OpKey key = submission.key;
-  pending_.emplace(std::move(key), Pending{std::move(submission)});
+  unannounced_.push_back(&*pending_.insert({std::move(submission)}).first);
 }
 
 std::optional<ReadyMessage> Announcer::announce(TimePoint now, bool shutdown) {
   ReadyMessage message;
   message.decisions_seen = decisions_seen_;
-  for (const OpKey& key : unannounced_) {
-    announce_one(key, message);
-    Pending& pending = pending_.at(key);
-    pending.announced = now;
+  for (const Pending* const pending : unannounced_) {
+    announce_one(*pending, message);
+    pending->announced = now;
     if (events_ == nullptr) continue;
-    for_each_operation(pending.submission, [&](const Submission& operation) {
+    for_each_operation(pending->submission, [&](const Submission& operation) {
       record_announced(*events_, operation, now);
     });
   }
   unannounced_.clear();
-  for (auto& [key, pending] : pending_) {
+  for (const Pending& pending : pending_) {
     const auto& deadline = pending.submission.deadline;
     if (pending.expiry_announced || !deadline || *deadline > now) continue;
     pending.expiry_announced = true;
     counters_.expired.add();
-    message.expired.push_back(key.text());
+    message.expired.push_back(pending.submission.key.text());
   }
   message.after_wait = std::exchange(after_wait_, false);
   message.joined = join_ && !std::exchange(join_announced_, true);
@@ -52,9 +49,9 @@ std::optional<ReadyMessage> Announcer::announce(TimePoint now, bool shutdown) {
   return message;
 }
 
-void Announcer::announce_one(const OpKey& key, ReadyMessage& message) {
-  Pending& pending = pending_.at(key);
+void Announcer::announce_one(const Pending& pending, ReadyMessage& message) {
   const Submission& submission = pending.submission;
+  const OpKey& key = submission.key;
   if (is_point_to_point(key.spec->kind)) {
     message.requests.push_back({key.text(), key.spec, true});
     return;
@@ -138,6 +135,8 @@ void Announcer::apply_all(const DecisionMessage& decision, AppliedDecision& appl
     absent_.set(slot, !submission.start.contributes);
     add_agreed(applied.agreed, std::move(submission), cache_.at(slot).rows, contributed, digest);
   };
+  applied.agreed.reserve(std::min(pending_.size(), decision.cached.count() + decision.keyed.size() +
+                                                       decision.responses.size()));
   decision.cached.for_each([&](std::size_t bit) {
     const auto slot = static_cast<std::uint32_t>(bit);
     agree(cache_.at(slot).spec->name, slot, !decision.skipped.test(bit), 0);
@@ -158,17 +157,17 @@ void Announcer::apply_all(const DecisionMessage& decision, AppliedDecision& appl
 void Announcer::put_back(Submission submission) {
   const Submission& one = submission.is_group() ? submission.members.front() : submission;
   if (!one.work) return;  // a stand-in may have the key of an operation that a caller waits for
-  OpKey key = submission.key;
-  pending_.emplace(std::move(key), Pending{std::move(submission)});
+  pending_.insert({std::move(submission)});
 }
 
 void Announcer::apply_response(const Response& response, AppliedDecision& applied) {
   if (response.only_rank >= 0 && response.only_rank != cache_.rank()) return;
   const auto& joined = response.joined;
+  const SharedRows rows(response.rows);
   if (std::ranges::find(joined, cache_.rank()) != joined.end()) {
     add_agreed(applied.agreed,
-               stand_in({response.spec, is_unnamed(response.key) ? response.key : ""}),
-               response.rows, response.contributed, response.digest, response.average_over);
+               stand_in({response.spec, is_unnamed(response.key) ? response.key : ""}), rows,
+               response.contributed, response.digest, response.average_over);
     return;
   }
   Submission submission = take(response.key);
@@ -184,23 +183,23 @@ void Announcer::apply_response(const Response& response, AppliedDecision& applie
   if (response.slot >= 0) {
     const auto slot = static_cast<std::uint32_t>(response.slot);
     // Shares this rank's spec with the cache where rows cannot differ.
-    const SpecPtr& spec = response.rows.empty() ? submission.key.spec : response.spec;
-    cache_.put(slot, {spec, response.rows});
+    const SpecPtr& spec = rows->empty() ? submission.key.spec : response.spec;
+    cache_.put(slot, {spec, rows});
     forget_slot(slot);
   }
-  add_agreed(applied.agreed, std::move(submission), response.rows, response.contributed,
-             response.digest, response.average_over);
+  add_agreed(applied.agreed, std::move(submission), rows, response.contributed, response.digest,
+             response.average_over);
 }
 
 void Announcer::forget_slot(std::uint32_t slot) {
-  for (auto& [key, pending] : pending_) {
+  for (const Pending& pending : pending_) {
     if (pending.slot != static_cast<std::int64_t>(slot)) continue;
     // Rank 0 ignores announcements of the slot's former occupant: Note [Slots and decisions in
     // flight] in negotiator.h.
     pending.slot = -1;
     pending.expiry_announced = false;  // rank 0 ignored this as well
     counters_.reannounced.add();
-    unannounced_.push_back(key);
+    unannounced_.push_back(&pending);
   }
 }
 
@@ -209,20 +208,20 @@ Submission Announcer::take(const std::string& key) {
   if (found == pending_.end()) {
     throw Error("rank 0 decided on an operation that this rank has not submitted");
   }
-  Submission submission = std::move(found->second.submission);
-  // A decision follows the announcements that it answers: Note [Clocks of hosts].
-  if (found->second.announced) {
-    announced_ns_ = std::max(announced_ns_, EventLog::ns_of(*found->second.announced));
-  }
-  pending_.erase(found);
   // One decision may both reassign an expired operation's slot and refuse the operation.
-  std::erase_if(unannounced_, [&key](const OpKey& other) { return other.text() == key; });
-  return submission;
+  std::erase(unannounced_, &*found);
+  const auto node = pending_.extract(found);
+  const Pending& pending = node.value();
+  // A decision follows the announcements that it answers: Note [Clocks of hosts].
+  if (pending.announced) {
+    announced_ns_ = std::max(announced_ns_, EventLog::ns_of(*pending.announced));
+  }
+  return std::move(pending.submission);
 }
 
 std::optional<TimePoint> Announcer::next_deadline() const {
   std::optional<TimePoint> next;
-  for (const auto& [key, pending] : pending_) {
+  for (const Pending& pending : pending_) {
     const auto& deadline = pending.submission.deadline;
     if (pending.expiry_announced || !deadline) continue;
     if (!next || *deadline < *next) next = *deadline;
@@ -232,7 +231,7 @@ std::optional<TimePoint> Announcer::next_deadline() const {
 
 std::optional<TimePoint> Announcer::oldest_announcement() const {
   std::optional<TimePoint> oldest;
-  for (const auto& [key, pending] : pending_) {
+  for (const Pending& pending : pending_) {
     if (pending.announced && (!oldest || *pending.announced < *oldest)) oldest = pending.announced;
   }
   return oldest;
@@ -240,7 +239,7 @@ std::optional<TimePoint> Announcer::oldest_announcement() const {
 
 std::vector<std::string> Announcer::pending_names() const {
   std::vector<std::string> names;
-  for (const auto& [key, pending] : pending_) names.push_back(display_name(key));
+  for (const Pending& pending : pending_) names.push_back(display_name(pending.submission.key));
   std::ranges::sort(names);
   return names;
 }
@@ -248,7 +247,7 @@ std::vector<std::string> Announcer::pending_names() const {
 std::vector<Submission> Announcer::drain() {
   std::vector<Submission> drained;
   if (join_) drained.push_back(*std::exchange(join_, std::nullopt));
-  for (auto& [key, pending] : pending_) drained.push_back(std::move(pending.submission));
+  for (const Pending& pending : pending_) drained.push_back(std::move(pending.submission));
   pending_.clear();
   unannounced_.clear();
   std::ranges::sort(drained,

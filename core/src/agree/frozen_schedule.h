@@ -55,7 +55,7 @@ class FrozenSchedule final : public Agreement {
  public:
   struct Item {
     SpecPtr spec;             ///< what this rank submits
-    RankRows rows = {};       ///< as CachedResponse::rows
+    SharedRows rows = {};     ///< as CachedResponse::rows
     bool contributes = true;  ///< this rank contributes
     bool contributed = true;  ///< any rank contributes
   };

@@ -52,7 +52,7 @@ Response Negotiator::agree(const std::string& key, const Pending& pending) {
     const auto slot = static_cast<std::uint32_t>(response.slot);
     last_used_[slot] = decisions_ + 1;
     slots_.assign(slot, response.spec->name, decisions_ + 1);
-    cache_.put(slot, {response.spec, response.rows});
+    cache_.put(slot, {response.spec, SharedRows(response.rows)});
   }
   return response;
 }

@@ -23,9 +23,9 @@ void set_rows(OpSpec& spec, const RankRows& rows, std::size_t rank) {
 }  // namespace
 
 SpecPtr CachedResponse::spec_of(int rank) const {
-  if (rows.empty()) return spec;
+  if (rows->empty()) return spec;
   OpSpec submitted = *spec;
-  set_rows(submitted, rows, static_cast<std::size_t>(rank));
+  set_rows(submitted, *rows, static_cast<std::size_t>(rank));
   return share(std::move(submitted));
 }
 

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <map>
 #include <optional>
 #include <string>
@@ -18,7 +19,7 @@ namespace ronde {
 /// The agreement on an operation, so that a slot number describes its next use.
 struct CachedResponse {
   SpecPtr spec;      ///< with the rows of rank 0 where ranks may differ
-  RankRows rows;     ///< the rows in which ranks may differ
+  SharedRows rows;   ///< the rows in which ranks may differ
   SpecPtr own = {};  ///< the spec that this rank submits: ResponseCache::put()
 
   /// Returns the spec that `rank` submits.
@@ -49,7 +50,7 @@ class ResponseCache {
 
  private:
   const int rank_;
-  std::vector<std::optional<CachedResponse>> slots_;
+  std::deque<std::optional<CachedResponse>> slots_;
   /// By CachedResponse::own.
   std::unordered_map<SpecPtr, std::uint32_t, SpecHash, SpecEqual> slot_of_;
 };

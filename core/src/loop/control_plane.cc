@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <list>
 #include <utility>
 #include <variant>
 
@@ -259,7 +260,7 @@ void ControlPlane::announce_submissions(TimePoint now) {
   const bool shutdown = is_asked_to && !exchanges_.asks_for_sets();
   if (schedule_ && shutdown) schedule_->thaw(FrozenSchedule::Thaw::Shutdown);
   // Submissions that a thaw returns are announced with the join that caused it, or before.
-  std::vector<Submission> taken;
+  std::list<Submission> taken;
   do {
     follow_schedule();
     taken = queue_.take(shutdown ? TimePoint::max() : now);

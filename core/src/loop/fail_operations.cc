@@ -68,7 +68,7 @@ void ControlPlane::fail(const std::exception_ptr& error) {
   for (SetEngine* set : sets) {
     for (auto& [device, backend] : set->backends) backend->abort();
   }
-  const auto fail = [&](std::vector<Submission> submissions) {
+  const auto fail = [&](auto submissions) {
     for (Submission& submission : submissions) {
       abandon(submission);
       complete(queue_, submission, error, true);

@@ -274,6 +274,20 @@ bool RankRows::has_splits() const {
   return std::ranges::find(first_dims, kHasSplits) != first_dims.end();
 }
 
+SharedRows::SharedRows(RankRows rows)
+    : rows_(rows.empty() ? nullptr : std::make_shared<const RankRows>(std::move(rows))) {}
+
+const RankRows& SharedRows::operator*() const noexcept {
+  static const RankRows none;
+  return rows_ ? *rows_ : none;
+}
+
+SharedRows SharedRows::member(std::size_t index) const {
+  SharedRows of_member;
+  if (rows_) of_member.rows_ = {rows_, &rows_->members.at(index)};
+  return of_member;
+}
+
 std::int64_t total_rows(const std::vector<std::int64_t>& rows) noexcept {
   constexpr std::int64_t kMost = std::numeric_limits<std::int64_t>::max();
   std::int64_t total = 0;

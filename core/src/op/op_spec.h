@@ -249,6 +249,21 @@ struct RankRows {
   friend bool operator==(const RankRows&, const RankRows&) = default;
 };
 
+/// Rows that the cache and every use of what it holds share.
+class SharedRows {
+ public:
+  SharedRows() = default;
+  explicit SharedRows(RankRows rows);
+
+  const RankRows& operator*() const noexcept;
+  const RankRows* operator->() const noexcept { return &**this; }
+  /// Returns those of a member of the group.
+  SharedRows member(std::size_t index) const;
+
+ private:
+  std::shared_ptr<const RankRows> rows_;  ///< null: none
+};
+
 /// Returns the sum, at most 2^63 - 1.
 std::int64_t total_rows(const std::vector<std::int64_t>& rows) noexcept;
 

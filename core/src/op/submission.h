@@ -52,7 +52,7 @@ struct Submission : Description {
   std::uint64_t unnamed_before = 0;   ///< of a join: number of operations without a name before it
 
   // Agreed by the ranks.
-  RankRows rows = {};        ///< that differ between ranks
+  SharedRows rows = {};      ///< that differ between ranks
   bool contributed = true;   ///< false: no rank did, and no data moves
   int average_over = 0;      ///< as Response::average_over
   std::uint64_t digest = 0;  ///< common_digest() of the ranks

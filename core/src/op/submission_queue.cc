@@ -74,7 +74,7 @@ std::optional<TimePoint> SubmissionQueue::gathered_due() const {
   return is_due ? TimePoint() : first_gathered_ + gather_time_;
 }
 
-std::vector<Submission> SubmissionQueue::take_gathered() {
+std::list<Submission> SubmissionQueue::take_gathered() {
   bytes_ = 0;
   is_urgent_ = false;
   return std::exchange(gathered_, {});
@@ -89,15 +89,13 @@ void SubmissionQueue::hand_over(const std::function<std::vector<Submission>()>& 
   const std::lock_guard lock(mutex_);
   std::vector<Submission> earlier = change();
   const bool was_due = gathered_due() == TimePoint();
-  std::vector<Submission> later = take_gathered();
+  std::list<Submission> later = take_gathered();
   std::vector<std::shared_ptr<WorkState>> awaited;
-  for (std::vector<Submission>* const each : {&earlier, &later}) {
-    for (Submission& submission : *each) {
-      for_each_operation(submission, [&](const Submission& operation) {
-        if (operation.work && operation.work->is_awaited()) awaited.push_back(operation.work);
-      });
-    }
-  }
+  const auto add_awaited = [&awaited](const Submission& operation) {
+    if (operation.work && operation.work->is_awaited()) awaited.push_back(operation.work);
+  };
+  for (Submission& submission : earlier) for_each_operation(submission, add_awaited);
+  for (Submission& submission : later) for_each_operation(submission, add_awaited);
   for (Submission& submission : earlier) route(submission);
   if (!gathered_.empty()) is_urgent_ = true;
   for (Submission& submission : later) route(submission);
@@ -136,10 +134,10 @@ std::optional<TimePoint> SubmissionQueue::due() const {
   return due && first ? std::min(*due, *first) : due ? due : first;
 }
 
-std::vector<Submission> SubmissionQueue::take(TimePoint now) {
+std::list<Submission> SubmissionQueue::take(TimePoint now) {
   const std::lock_guard lock(mutex_);
   const std::optional<TimePoint> due = gathered_due();
-  return due && *due <= now ? take_gathered() : std::vector<Submission>();
+  return due && *due <= now ? take_gathered() : std::list<Submission>();
 }
 
 void SubmissionQueue::release(Submission& submission) {
@@ -199,10 +197,10 @@ void record_announced(EventLog& events, const Submission& operation, TimePoint t
                 .operation = operation.number});
 }
 
-void add_agreed(std::vector<Submission>& agreed, Submission submission, const RankRows& rows,
+void add_agreed(std::vector<Submission>& agreed, Submission submission, const SharedRows& rows,
                 bool contributed, std::uint64_t digest, int average_over) {
   for (std::size_t i = 0; i < submission.members.size(); ++i) {
-    add_agreed(agreed, std::move(submission.members[i]), rows.members.at(i), contributed, digest,
+    add_agreed(agreed, std::move(submission.members[i]), rows.member(i), contributed, digest,
                average_over);
   }
   if (submission.is_group()) return;

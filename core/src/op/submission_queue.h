@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <exception>
 #include <functional>
+#include <list>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -92,7 +93,7 @@ class SubmissionQueue {
   /// Gathers for `time`, or up to `bytes`, from now on.
   void gather(std::chrono::nanoseconds time, std::uint64_t bytes);
   /// Removes and returns the operations to negotiate, if they are due by `now`.
-  std::vector<Submission> take(TimePoint now);
+  std::list<Submission> take(TimePoint now);
 
   /// Makes the name and the memory of an operation available again: it has ended, or a device works
   /// on it.
@@ -128,7 +129,7 @@ class SubmissionQueue {
   Agreement::Intake route(Submission& submission);
   bool expedite_locked(const WorkState& work, bool waits);
   std::optional<TimePoint> gathered_due() const;
-  std::vector<Submission> take_gathered();
+  std::list<Submission> take_gathered();
   void wake_locked();
 
   EventLog& events_;
@@ -140,7 +141,7 @@ class SubmissionQueue {
   std::function<void()> wake_;
   std::chrono::nanoseconds gather_time_;
   std::uint64_t gather_bytes_;
-  std::vector<Submission> gathered_;
+  std::list<Submission> gathered_;  ///< a list, as they are large and of any number
   TimePoint first_gathered_;
   std::uint64_t bytes_ = 0;  ///< of gathered_
   bool is_urgent_ = false;   ///< gathered_ is due at once
@@ -162,7 +163,7 @@ void record_announced(EventLog& events, const Submission& operation, TimePoint t
 
 /// Appends an agreed operation, or the members of a group one by one, to `agreed`. `average_over`:
 /// as Response::average_over.
-void add_agreed(std::vector<Submission>& agreed, Submission submission, const RankRows& rows,
+void add_agreed(std::vector<Submission>& agreed, Submission submission, const SharedRows& rows,
                 bool contributed, std::uint64_t digest, int average_over = 0);
 
 /// Ends the operation, or each one of the group: with success if `error` is null.

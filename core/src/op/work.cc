@@ -11,7 +11,7 @@ namespace ronde {
 
 WorkState::WorkState(std::string name, std::weak_ptr<WaitHelper> engine,
                      std::shared_ptr<Logger> log)
-    : name_(std::move(name)),
+    : name_(std::make_unique<const std::string>(std::move(name))),
       engine_(std::move(engine)),
       log_(std::move(log)),
       fork_depth_(fork_depth()) {}

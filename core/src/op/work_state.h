@@ -113,7 +113,7 @@ class WorkState {
     return waits_.load(std::memory_order_relaxed) &&
            waits_.exchange(false, std::memory_order_relaxed);
   }
-  std::string name() const { return spec_ ? display_name(*spec_, spec_->name) : name_; }
+  std::string name() const { return spec_ ? display_name(*spec_, spec_->name) : *name_; }
 
   /// Throws UsageError if `function` is called in a child of fork(): Note [After fork].
   void expect_own_process(const char* function) const;
@@ -135,8 +135,8 @@ class WorkState {
   void expect_success(const char* asked);
 
   // Constant after construction.
-  const std::string name_;
-  const SpecPtr spec_;  ///< null if name_ names the work
+  const std::unique_ptr<const std::string> name_;  ///< null where spec_ names the work
+  const SpecPtr spec_;
   const std::weak_ptr<WaitHelper> engine_;
   const std::shared_ptr<Logger> log_;
   const int fork_depth_;

@@ -85,8 +85,8 @@ std::vector<std::int64_t> RowExchange::received_rows() const {
 }
 
 std::vector<std::int64_t> Results::received_rows(const Submission& item) const {
-  if (item.rows.has_splits()) return item.received_rows;
-  std::vector<std::int64_t> rows = item.rows.first_dims;
+  if (item.rows->has_splits()) return item.received_rows;
+  std::vector<std::int64_t> rows = item.rows->first_dims;
   for (std::int64_t& row : rows) row /= size_;
   return rows;
 }
@@ -94,7 +94,7 @@ std::vector<std::int64_t> Results::received_rows(const Submission& item) const {
 std::vector<std::int64_t> Results::shape(const Submission& item) const {
   const Collective kind = item.spec().kind;
   std::vector<std::int64_t> shape = item.spec().shape;
-  if (kind == Collective::Allgather) shape.at(0) = total_rows(item.rows.first_dims);
+  if (kind == Collective::Allgather) shape.at(0) = total_rows(item.rows->first_dims);
   if (kind == Collective::Alltoall) shape.at(0) = total_rows(received_rows(item));
   if (kind == Collective::Reducescatter) {
     shape.at(0) = scattered_rows(shape.at(0), size_).at(static_cast<std::size_t>(rank_));
@@ -314,7 +314,7 @@ std::unique_ptr<Operation> BackendCalls::broadcast(Bucket& bucket, Backend& back
 std::unique_ptr<Operation> BackendCalls::allgather(Bucket& bucket, Backend& backend) const {
   const Submission& item = bucket.items.front();
   const Carried carried = carried_of(item);
-  bucket.counts = elements_of(item.rows.first_dims, item, carried);
+  bucket.counts = elements_of(item.rows->first_dims, item, carried);
   std::byte* output = results_.output_of(bucket);
   const std::size_t width = size_of(carried.dtype);
   const auto own = static_cast<std::size_t>(rank_);
@@ -336,8 +336,8 @@ std::unique_ptr<Operation> BackendCalls::alltoall(Bucket& bucket, Backend& backe
   const Submission& item = bucket.items.front();
   const std::vector<std::int64_t> sent = sent_rows(item, size_);
   bucket.counts = elements_of(sent, item, carried_of(item));
-  if (!item.rows.has_splits()) {
-    return move_rows(bucket, backend, std::ranges::max(item.rows.first_dims) / size_);
+  if (!item.rows->has_splits()) {
+    return move_rows(bucket, backend, std::ranges::max(item.rows->first_dims) / size_);
   }
   Backend& host = *backends_.at(DeviceKind::Cpu);
   bucket.rows =

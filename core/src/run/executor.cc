@@ -14,13 +14,13 @@ namespace {
 /// Returns the elements of all ranks together; where their shapes are equal, those of one rank.
 std::uint64_t elements_of_all(const Submission& item) {
   std::vector<std::int64_t> shape = item.spec().shape;
-  if (!item.rows.first_dims.empty()) shape.at(0) = total_rows(item.rows.first_dims);
+  if (!item.rows->first_dims.empty()) shape.at(0) = total_rows(item.rows->first_dims);
   return element_count(shape);
 }
 
 bool moves_nothing(const Submission& item) {
   return moves_no_data(item.spec().kind) || !item.contributed ||
-         (!item.rows.has_splits() && elements_of_all(item) == 0);
+         (!item.rows->has_splits() && elements_of_all(item) == 0);
 }
 
 /// Returns whether its operation starts several of a backend, at times of its own, or one of the
@@ -30,7 +30,7 @@ bool runs_alone(const Submission& item) {
   if (item.spec().kind == Collective::Allreduce) return item.spec().op == ReduceOp::Adasum;
   const bool may_have_splits =
       item.spec().kind == Collective::Alltoall && item.spec().device != DeviceKind::Cpu;
-  return may_have_splits && item.rows.has_splits();
+  return may_have_splits && item.rows->has_splits();
 }
 
 EventRecord event_of(const Bucket& bucket, EventKind kind, TimePoint time) {
@@ -70,6 +70,7 @@ void Executor::enqueue(std::vector<Submission> agreed) {
     plan.push_back({item.key.spec, calls_.wire_bytes(item), item.average_over});
   }
   for (const std::vector<std::size_t>& indexes : plan_fusion(plan, fusion_bytes_)) {
+    if (indexes.size() == agreed.size()) return add_bucket(std::move(agreed));
     std::vector<Submission> items;
     items.reserve(indexes.size());
     for (const std::size_t index : indexes) items.push_back(std::move(agreed[index]));

@@ -298,7 +298,7 @@ class Simulation {
 
   static Fate end_even(Rank& rank, const Submission& agreed) {
     if (agreed.average_over != 0) FAIL("it went on without a rank that joined after it");
-    return end(rank, agreed, true, agreed.contributed, agreed.rows.first_dims, "");
+    return end(rank, agreed, true, agreed.contributed, agreed.rows->first_dims, "");
   }
 
   /// A rank that has joined does not know which use it is.

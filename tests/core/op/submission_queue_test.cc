@@ -30,7 +30,11 @@ struct Fixture {
 
   bool is_due() const { return queue.due() && *queue.due() <= Clock::now(); }
   /// Takes what is there, due or not.
-  std::vector<Submission> drain() { return queue.take(TimePoint::max()); }
+  std::vector<Submission> drain() {
+    std::vector<Submission> drained;
+    for (Submission& each : queue.take(TimePoint::max())) drained.push_back(std::move(each));
+    return drained;
+  }
   /// Drains the queue and returns the keys.
   std::vector<std::string> keys() {
     std::vector<std::string> keys;
