@@ -65,12 +65,12 @@ void report(ronde_stall_fn fn, void* context, const std::vector<StalledOperation
   const CallbackScope scope;
   const GroupOfCallback own_group;
   for (const StalledOperation& operation : stalled) {
-    const ronde_stall stall = {sizeof(ronde_stall),
-                               operation.name.c_str(),
-                               operation.text.c_str(),
-                               std::chrono::duration<double>(operation.waiting).count(),
-                               list_of(operation.submitted_ranks),
-                               list_of(operation.missing_ranks)};
+    const std::vector<int> submitted = ranks_in(operation.submitted_ranks);
+    const std::vector<int> missing = ranks_in(operation.missing_ranks);
+    const ronde_stall stall = {
+        sizeof(ronde_stall),    operation.name.c_str(),
+        operation.text.c_str(), std::chrono::duration<double>(operation.waiting).count(),
+        list_of(submitted),     list_of(missing)};
     try {
       fn(context, &stall);
     } catch (...) {

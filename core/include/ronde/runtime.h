@@ -20,6 +20,7 @@
 #include "ronde/plugin/events.h"
 #include "ronde/plugin/factory.h"
 #include "ronde/plugin/transport.h"
+#include "ronde/rank_ranges.h"
 #include "ronde/request.h"
 #include "ronde/stats.h"
 #include "ronde/symmetric_heap.h"
@@ -37,8 +38,8 @@ struct StalledOperation {
   Collective kind = Collective::Allreduce;
   /// Numbers within the group, also of an operation in a process set.
   /// @{
-  std::vector<int> submitted_ranks;
-  std::vector<int> missing_ranks;
+  RankRanges submitted_ranks;
+  RankRanges missing_ranks;
   /// @}
   std::chrono::milliseconds waiting{0};  ///< since rank 0 has known of it
 };

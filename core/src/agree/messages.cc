@@ -66,6 +66,9 @@ auto fields(Is<DecisionMessage> auto& message) {
 auto fields(Is<FailureMessage> auto& message) {
   return std::tie(message.rank, message.text, message.certain, message.in_order, message.overdue);
 }
+auto fields(Is<RankRange> auto& range) {
+  return std::tie(range.first, range.last);
+}
 auto fields(Is<StalledOperation> auto& operation) {
   return std::tie(operation.name, operation.text, operation.kind, operation.submitted_ranks,
                   operation.missing_ranks, operation.waiting);
@@ -148,6 +151,16 @@ constexpr ExchangeKind last_of(ExchangeKind) {
   return ExchangeKind::RemoveSet;
 }
 
+/// Returns whether these are ranges of ranks, in their only form.
+bool are_ranks(const RankRanges& ranges) {
+  std::int64_t least = 0;
+  return std::ranges::all_of(ranges, [&least](const RankRange& range) {
+    const bool is_valid = range.first >= least && range.last >= range.first;
+    least = std::int64_t{range.last} + 2;
+    return is_valid;
+  });
+}
+
 class Reader {
  public:
   explicit Reader(std::string_view bytes) : bytes_(bytes) {}
@@ -165,6 +178,8 @@ class Reader {
         if (!value.spec) fail();
       } else if constexpr (std::is_same_v<Value, Response>) {
         if (!value.spec && (value.error.empty() || !value.joined.empty())) fail();
+      } else if constexpr (std::is_same_v<Value, StalledOperation>) {
+        if (!are_ranks(value.submitted_ranks) || !are_ranks(value.missing_ranks)) fail();
       }
     }
   }

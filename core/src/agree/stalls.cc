@@ -29,9 +29,12 @@ std::string seconds_text(Milliseconds duration) {
 }
 
 StalledOperation stalled_operation(const WaitingOperation& operation, TimePoint now) {
-  StalledOperation stalled = operation;
-  stalled.waiting = std::chrono::duration_cast<Milliseconds>(now - operation.since);
-  return stalled;
+  return {operation.name,
+          operation.text,
+          operation.kind,
+          ranges_of(operation.submitted_ranks),
+          ranges_of(operation.missing_ranks),
+          std::chrono::duration_cast<Milliseconds>(now - operation.since)};
 }
 
 /// Operations that wait for the same ranks.
@@ -109,7 +112,7 @@ StallInspector::Finding StallInspector::inspect(const std::vector<WaitingOperati
 }
 
 std::string stall_text(const std::vector<StalledOperation>& stalled) {
-  std::map<std::pair<std::vector<int>, std::vector<int>>, Together> groups;
+  std::map<std::pair<RankRanges, RankRanges>, Together> groups;
   for (const StalledOperation& operation : stalled) {
     Together& group = groups[{operation.missing_ranks, operation.submitted_ranks}];
     group.names.push_back(operation.text);
@@ -120,8 +123,8 @@ std::string stall_text(const std::vector<StalledOperation>& stalled) {
     if (!text.empty()) text += '\n';
     text += first_few(group.names) +
             (group.names.size() == 1 ? " has waited " : " have waited up to ") +
-            seconds_text(group.longest) + " for " + format_ranks(ranks.first) + " (submitted by " +
-            format_ranks(ranks.second) + ")";
+            seconds_text(group.longest) + " for " + format_ranges(ranks.first) + " (submitted by " +
+            format_ranges(ranks.second) + ")";
   }
   return text;
 }

@@ -14,9 +14,13 @@
 
 namespace ronde {
 
-/// An operation that some ranks submitted and others did not. Ranks are those of the group,
-/// ascending.
-struct WaitingOperation : StalledOperation {
+/// An operation that some ranks submitted and others did not, as rank 0 knows it.
+struct WaitingOperation {
+  // As in StalledOperation.
+  std::string name, text;
+  Collective kind = Collective::Allreduce;
+  std::vector<int> submitted_ranks, missing_ranks;  ///< of the group, ascending
+
   TimePoint since;
   bool needs_one = false;  ///< one of the missing ranks suffices: a recv from any rank
   bool may_last = false;   ///< reported, but never fatal

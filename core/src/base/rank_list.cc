@@ -7,18 +7,36 @@
 
 namespace ronde {
 
+RankRanges ranges_of(const std::vector<int>& ranks) {
+  RankRanges ranges;
+  for (const int rank : ranks) {
+    if (ranges.empty() || rank > ranges.back().last + 1) ranges.push_back({rank, rank});
+    ranges.back().last = rank;
+  }
+  return ranges;
+}
+
+std::vector<int> ranks_in(const RankRanges& ranges) {
+  std::vector<int> ranks;
+  for (const auto [first, last] : ranges) {
+    for (int rank = first; rank <= last; ++rank) ranks.push_back(rank);
+  }
+  return ranks;
+}
+
 std::string format_ranks(const std::vector<int>& ranks) {
+  return format_ranges(ranges_of(ranks));
+}
+
+std::string format_ranges(const RankRanges& ranks) {
   if (ranks.empty()) return "no rank";
   std::string text;
-  for (std::size_t first = 0; first < ranks.size();) {
-    std::size_t last = first;
-    while (last + 1 < ranks.size() && ranks[last + 1] == ranks[last] + 1) ++last;
-    text += text.empty() ? "" : ",";
-    text += std::to_string(ranks[first]);
-    if (last > first) text += (last == first + 1 ? "," : "-") + std::to_string(ranks[last]);
-    first = last + 1;
+  for (const auto [first, last] : ranks) {
+    text += (text.empty() ? "" : ",") + std::to_string(first);
+    if (last > first) text += (last == first + 1 ? "," : "-") + std::to_string(last);
   }
-  return (ranks.size() == 1 ? "rank " : "ranks ") + text;
+  const bool is_one = ranks.size() == 1 && ranks.front().first == ranks.front().last;
+  return (is_one ? "rank " : "ranks ") + text;
 }
 
 std::string list_ranks(const std::vector<int>& ranks) {

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "core/src/base/text.h"
+#include "ronde/rank_ranges.h"
 
 namespace ronde {
 
@@ -15,7 +16,10 @@ inline std::string rank_name(int rank) {
 
 /// Returns "rank 3" or "ranks 0-2,5", for texts. `ranks` must ascend; an empty list gives "no
 /// rank".
+/// @{
 std::string format_ranks(const std::vector<int>& ranks);
+std::string format_ranges(const RankRanges& ranks);
+/// @}
 
 /// Returns "0,2,1", in the order of `ranks`.
 std::string list_ranks(const std::vector<int>& ranks);

@@ -232,8 +232,8 @@ StalledOperation ArbiterWatch::warn(const Awaited& awaited, TimePoint now) {
   StalledOperation stalled;
   stalled.text = "an answer of " + rank_name(tree_.parent());
   stalled.kind = Collective::Barrier;
-  stalled.submitted_ranks = {tree_.rank()};
-  stalled.missing_ranks = {tree_.parent()};
+  stalled.submitted_ranks = ranges_of({tree_.rank()});
+  stalled.missing_ranks = ranges_of({tree_.parent()});
   stalled.waiting = std::chrono::duration_cast<std::chrono::milliseconds>(
       now - silent_since(awaited).value_or(now));
   return stalled;

@@ -95,6 +95,10 @@ void ControlPlane::handle(const Incoming& incoming, TimePoint now) {
   throw GroupFailure{resolver().loss_of(incoming), incoming.peer == tree_.parent()};
 }
 
+void ControlPlane::fail_by_nonsense_from_above(const char* what) const {
+  throw GroupFailure{{tree_.parent(), nonsense_of(tree_.parent(), Error(what))}};
+}
+
 /// Note [Over the tree].
 void ControlPlane::handle_from_above(const Message& message, std::string_view bytes,
                                      TimePoint now) {
@@ -107,14 +111,19 @@ void ControlPlane::handle_from_above(const Message& message, std::string_view by
     if (set.combiner) set.combiner->pass(*decision);
     if (set.announcer) apply(set, *decision, now);
   } else if (const auto* reply = std::get_if<ExchangeReply>(&message)) {
-    const auto exists = [this](int rank) { return tree_.exists(rank); };
-    if (!std::ranges::all_of(reply->to, exists)) {
-      const Error error("it answers a rank that does not exist");
-      throw GroupFailure{{tree_.parent(), nonsense_of(tree_.parent(), error)}};
+    if (!std::ranges::all_of(reply->to, [this](int rank) { return tree_.exists(rank); })) {
+      fail_by_nonsense_from_above("it answers a rank that does not exist");
     }
     tree_.send_to(tree_.topology().children_towards(reply->to), bytes);
     handle_reply(*reply);
   } else if (const auto* stall = std::get_if<StallMessage>(&message)) {
+    const auto exist = [this](const RankRanges& ranks) {
+      return ranks.empty() || tree_.exists(ranks.back().last);
+    };
+    for (const StalledOperation& operation : stall->operations) {
+      if (exist(operation.submitted_ranks) && exist(operation.missing_ranks)) continue;
+      fail_by_nonsense_from_above("it reports a stall of a rank that does not exist");
+    }
     tree_.send_down(bytes);
     if (options_.on_stall) options_.on_stall(stall->operations);
   } else if (const auto* failure = std::get_if<FailureMessage>(&message);

@@ -111,6 +111,7 @@ class ControlPlane {
  private:
   void handle(const Incoming& incoming, TimePoint now);
   void handle_message(int peer, const Message& message);
+  [[noreturn]] void fail_by_nonsense_from_above(const char* what) const;
   void handle_from_above(const Message& message, std::string_view bytes, TimePoint now);
   void handle_from_below(int peer, const Message& message, std::string_view bytes, TimePoint now);
   void add_from_below(int peer, const ReadyMessage& ready, TimePoint now);

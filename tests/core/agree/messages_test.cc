@@ -3,6 +3,9 @@
 
 #include <catch2/catch.hpp>
 #include <cstring>
+#include <limits>
+
+#include "core/src/base/rank_list.h"
 
 namespace {
 
@@ -67,8 +70,8 @@ DecisionMessage decision_message() {
 
 StallMessage stall_message() {
   StallMessage message;
-  message.operations = {{"name", "text", Collective::Broadcast, {0, 2}, {1}, {}},
-                        {"", "other", Collective::Barrier, {}, {0, 1, 2}, {}}};
+  message.operations = {{"name", "text", Collective::Broadcast, {{0, 0}, {2, 2}}, {{1, 1}}, {}},
+                        {"", "other", Collective::Barrier, {}, {{0, 2}}, {}}};
   message.operations[0].waiting = std::chrono::milliseconds(31415);
   return message;
 }
@@ -124,6 +127,31 @@ TEST_CASE("counts and lengths beyond the message, and values of no enumeration, 
   for (std::size_t field = 0; field < 4; ++field) {
     check_refused(encode(message), kind + field, '\x7f');
   }
+}
+
+TEST_CASE("a stall of almost all of 10,000 ranks is a short message") {
+  std::vector<int> submitted;
+  for (int rank = 0; rank < 10'000; ++rank) {
+    if (rank != 4096) submitted.push_back(rank);
+  }
+  const RankRanges ranges = ranges_of(submitted);
+  CHECK(ranges == RankRanges{{0, 4095}, {4097, 9999}});
+  CHECK(ranks_in(ranges) == submitted);
+  CHECK(format_ranges(ranges) == "ranks 0-4095,4097-9999");
+  StallMessage message;
+  message.operations.assign(10, {"name", "text", Collective::Allreduce, ranges, {{4096, 4096}}});
+  const std::string bytes = encode(message);
+  CHECK(bytes.size() < 1000);
+  CHECK(encode(decode(bytes)) == bytes);
+}
+
+TEST_CASE("ranges that are not those of ascending ranks are refused") {
+  const RankRanges wrong =
+      GENERATE(RankRanges{{-1, 0}}, RankRanges{{1, 0}}, RankRanges{{0, 2}, {2, 4}},
+               RankRanges{{0, 2}, {3, 4}}, RankRanges{{5, 5}, {1, 1}},
+               RankRanges{{0, std::numeric_limits<int>::max()}, {0, 1}});
+  CHECK_THROWS_AS(decode(encode(StallMessage{{{"", "", {}, wrong, {}}}})), Error);
+  CHECK_THROWS_AS(decode(encode(StallMessage{{{"", "", {}, {}, wrong}}})), Error);
 }
 
 TEST_CASE("an unknown type of message is refused") {

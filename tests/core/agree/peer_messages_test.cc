@@ -4,6 +4,7 @@
 
 #include "tests/support/ranks/ranks.h"
 #include "tests/support/ranks/requests.h"
+#include "tests/support/ranks/results_of_ranks.h"
 #include "tests/support/ranks/simulated_ranks.h"
 
 namespace {
@@ -38,7 +39,57 @@ void check_named(const std::function<void()>& action, const std::string& text) {
              Catch::StartsWith("rank 1 sent an invalid message: ") && Catch::Contains(text));
 }
 
+/// The transport of a rank for which all ranks of each stall that it is told of become rank 9.
+class WrongStalls final : public Transport {
+ public:
+  explicit WrongStalls(std::unique_ptr<Transport> inner) : inner_(std::move(inner)) {}
+
+  std::string_view name() const noexcept override { return inner_->name(); }
+  const Topology& topology() const noexcept override { return inner_->topology(); }
+  void send(int peer, std::string_view message) override { inner_->send(peer, message); }
+  Incoming poll() override {
+    Incoming incoming = inner_->poll();
+    if (incoming.kind != Incoming::Kind::Message) return incoming;
+    Message message = decode(incoming.bytes);
+    if (auto* const stall = std::get_if<StallMessage>(&message)) {
+      for (StalledOperation& each : stall->operations) each.missing_ranks = {{9, 9}};
+    }
+    incoming.bytes = encode(message);
+    return incoming;
+  }
+  bool wait(Clock::time_point deadline, int descriptor) override {
+    return inner_->wait(deadline, descriptor);
+  }
+  void wake() noexcept override { inner_->wake(); }
+  int wake_fd() const noexcept override { return inner_->wake_fd(); }
+  void close(bool graceful, Clock::time_point deadline) override {
+    inner_->close(graceful, deadline);
+  }
+  StatsGroup stats() const override { return inner_->stats(); }
+
+ private:
+  const std::unique_ptr<Transport> inner_;
+};
+
 }  // namespace
+
+TEST_CASE("a report of a stall of a rank that does not exist ends the group") {
+  Config config = test_config();
+  config.stall_warn_s = 0.02;
+  const inproc::Group group(std::vector<int>{0, 1});
+  const auto deaths = on_each_rank(2, [&](int rank) {
+    RuntimeOptions options = options_of(group, rank, config);
+    if (rank == 1) {
+      options.make_transport = [make = options.make_transport] {
+        return std::make_unique<WrongStalls>(make());
+      };
+    }
+    Runtime runtime(std::move(options));
+    return death_of([&] { runtime.run(barrier_request(rank == 0 ? "a" : "b")); });
+  });
+  check_same_death(deaths, 0,
+                   {"rank 0 sent an invalid message: it reports a stall of a rank that does not"});
+}
 
 TEST_CASE("a rank that sends an invalid message in the start is named") {
   const std::vector<std::pair<Incoming, std::string>> rows = {

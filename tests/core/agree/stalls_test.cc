@@ -13,7 +13,7 @@ const TimePoint kStart{std::chrono::hours(5)};
 
 WaitingOperation waiting(const std::string& key, TimePoint since) {
   const std::string name = is_unnamed(key) ? std::string() : key;
-  return {{name, display_name(Collective::Allreduce, key), Collective::Allreduce, {0, 1}, {2, 3}},
+  return {name, display_name(Collective::Allreduce, key), Collective::Allreduce, {0, 1}, {2, 3},
           since};
 }
 

@@ -70,7 +70,7 @@ void check_reported(const Stalled& row, const std::vector<int>& hosts) {
     std::vector<StalledOperation> seen;
     options.on_stall = [&](const std::vector<StalledOperation>& stalled) {
       // Rank 0 may know of one of those that wait before it knows of all, or be slow to answer.
-      const bool is_early = stalled.at(0).submitted_ranks.size() < row.submitted.size();
+      const bool is_early = ranks_in(stalled.at(0).submitted_ranks).size() < row.submitted.size();
       const bool is_slow = stalled[0].text == "an answer of rank 0";
       if (is_early || is_slow || seen.size() == kReports) return;
       seen.push_back(stalled[0]);
@@ -85,8 +85,8 @@ void check_reported(const Stalled& row, const std::vector<int>& hosts) {
       check_equal(stalled.name, row.name, "the name");
       check_equal(stalled.text, row.text, "the text");
       check(stalled.kind == row.kind, "the kind of " + row.text);
-      check_equal(stalled.submitted_ranks, row.submitted, "who has come to " + row.text);
-      check_equal(stalled.missing_ranks, row.missing, "who is missing in " + row.text);
+      check_equal(ranks_in(stalled.submitted_ranks), row.submitted, "who has come to " + row.text);
+      check_equal(ranks_in(stalled.missing_ranks), row.missing, "who is missing in " + row.text);
       check(stalled.waiting >= milliseconds(20), "it was old enough");
     }
   });
@@ -202,7 +202,7 @@ TEST_CASE("ranks that wait for a rank 0 that hangs warn by their own clocks") {
     options.on_stall = [&](const std::vector<StalledOperation>& stalled) {
       if (has_warned || stalled.at(0).text != "an answer of rank 0") return;
       has_warned = true;
-      check(stalled[0].missing_ranks == std::vector<int>{0}, "who is missing");
+      check(ranks_in(stalled[0].missing_ranks) == std::vector<int>{0}, "who is missing");
       warned.count_down();
     };
     Runtime runtime(std::move(options));

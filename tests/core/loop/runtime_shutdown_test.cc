@@ -105,7 +105,8 @@ TEST_CASE("ranks in shutdown wait asleep for one that works, report it, and end 
     bool is_told = false;
     options.on_stall = [&](const std::vector<StalledOperation>& stalled) {
       const StalledOperation& wait = stalled.at(0);
-      const bool is_whole = wait.text == "shutdown()" && wait.missing_ranks == std::vector{worker};
+      const bool is_whole =
+          wait.text == "shutdown()" && ranks_in(wait.missing_ranks) == std::vector{worker};
       if (is_told || !is_whole || wait.waiting < std::chrono::milliseconds(400)) return;
       is_told = true;
       has_lasted.count_down();
@@ -192,7 +193,7 @@ TEST_CASE("the limit of one call of shutdown counts for all, in place of the var
   const auto deaths = on_each_rank(3, [&](int rank) {
     RuntimeOptions options = options_of(group, rank, config);
     options.on_stall = [&](const std::vector<StalledOperation>& stalled) {
-      if (stalled.at(0).submitted_ranks == std::vector{patient}) one_waits = true;
+      if (ranks_in(stalled.at(0).submitted_ranks) == std::vector{patient}) one_waits = true;
       one_waits.notify_all();
     };
     Runtime runtime(std::move(options));

@@ -176,7 +176,7 @@ TEST_CASE("a rank that is stopped stalls the others until it goes on") {
   CHECK(steps.simulation->run() == goes_on);
   CHECK(steps.told_of_stall.size() == (goes_on ? 4 : 3));
   REQUIRE(!steps.stalls.empty());
-  CHECK(steps.stalls.front().missing_ranks == std::vector{3});
+  CHECK(ranks_in(steps.stalls.front().missing_ranks) == std::vector{3});
   CHECK(steps.stalls.front().name == "t0");
   CHECK(steps.step_of(0) == (goes_on ? 4 : 2));
   if (goes_on) return;

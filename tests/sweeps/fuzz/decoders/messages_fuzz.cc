@@ -78,8 +78,13 @@ DecisionMessage decision() {
 }
 
 StallMessage stall() {
-  return {{{"x", "allreduce 'x'", Collective::Allreduce, {0, 2}, {1}, std::chrono::seconds(60)},
-           {"", "barrier", Collective::Barrier, {}, {0, 1}, {}}}};
+  return {{{"x",
+            "allreduce 'x'",
+            Collective::Allreduce,
+            {{0, 0}, {2, 2}},
+            {{1, 1}},
+            std::chrono::seconds(60)},
+           {"", "barrier", Collective::Barrier, {}, {{0, 1}}, {}}}};
 }
 
 /// Rows whose members have members, and so on: overflowed the stack.
