@@ -44,30 +44,25 @@ constexpr std::size_t kStackBytes = std::size_t{64} << 10;
 /// Memory for a stack, below which lies a page that cannot be touched.
 class Stack {
  public:
-  Stack() : guard_bytes_(static_cast<std::size_t>(::sysconf(_SC_PAGESIZE))) {
+  Stack() {
     constexpr int kFlags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_STACK;
-    memory_ = ::mmap(nullptr, guard_bytes_ + kStackBytes, PROT_READ | PROT_WRITE, kFlags, -1, 0);
-    if (memory_ == MAP_FAILED) fail();
-    if (::mprotect(memory_, guard_bytes_, PROT_NONE) == 0) return;
-    const int code = errno;
-    ::munmap(memory_, guard_bytes_ + kStackBytes);
-    errno = code;
-    fail();
-  }
-  ~Stack() { ::munmap(memory_, guard_bytes_ + kStackBytes); }
-  Stack(const Stack&) = delete;
-  Stack& operator=(const Stack&) = delete;
-
-  void* bottom() const noexcept { return static_cast<char*>(memory_) + guard_bytes_; }
-
- private:
-  [[noreturn]] static void fail() {
+    void* const mapped =
+        ::mmap(nullptr, guard_bytes() + kStackBytes, PROT_READ | PROT_WRITE, kFlags, -1, 0);
+    if (mapped != MAP_FAILED) memory_.reset(mapped);
+    if (memory_ && ::mprotect(mapped, guard_bytes(), PROT_NONE) == 0) return;
     throw Error("no memory for the stack of another simulated rank: " + errno_text(errno) +
                 ". Simulate fewer ranks, or raise vm.max_map_count, of which each needs two");
   }
 
-  const std::size_t guard_bytes_;
-  void* memory_;
+  void* bottom() const noexcept { return static_cast<char*>(memory_.get()) + guard_bytes(); }
+
+ private:
+  static std::size_t guard_bytes() { return static_cast<std::size_t>(::sysconf(_SC_PAGESIZE)); }
+
+  struct Unmap {
+    void operator()(void* memory) const noexcept { ::munmap(memory, guard_bytes() + kStackBytes); }
+  };
+  std::unique_ptr<void, Unmap> memory_;
 };
 
 /// What the C++ runtime (in the layout of its ABI) and Ronde know of a thread, which is another

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "core/src/sim/simulated_control.h"
 
-#include <algorithm>
-#include <limits>
+#include <iterator>
 #include <utility>
 
 namespace ronde {
@@ -11,25 +10,14 @@ namespace {
 /// One more than a frozen schedule may have buckets, as in shared memory.
 constexpr std::size_t kWords = 1024;
 
-/// How a rank sees the end of another one: on its host, and elsewhere.
-/// @{
-constexpr const char* kEnded = "its process ended";
-constexpr const char* kClosed = "its connection was closed";
-/// @}
-
-/// Each rank has a core.
-Topology topology_of(int rank, const SimulationOptions& options) {
-  Topology topology = make_topology(rank, options.host_of, options.most_leaders_below);
-  topology.local_cores = topology.local_size;
-  return topology;
-}
-
 }  // namespace
 
 class SimulatedControl::RankTransport final : public Transport {
  public:
   RankTransport(SimulatedControl& control, int rank)
-      : control_(control), topology_(topology_of(rank, control.options_)) {}
+      : control_(control), topology_(control.tree_.seen_by(rank)) {
+    topology_.local_cores = topology_.local_size;  // each rank has one
+  }
 
   std::string_view name() const noexcept override { return "simulated"; }
   const Topology& topology() const noexcept override { return topology_; }
@@ -44,13 +32,13 @@ class SimulatedControl::RankTransport final : public Transport {
   /// A round of the loop ends its polls with one in vain.
   Incoming poll() override {
     control_.fibers_.catch_up();
-    std::deque<Incoming>& waiting = control_.mailbox(topology_.rank).incoming;
+    std::list<Item>& waiting = control_.mailbox(topology_.rank).incoming;
     if (waiting.empty()) {
       control_.fibers_.forget_notice();
       control_.fibers_.charge(control_.round_);
       return {};
     }
-    Incoming next = std::move(waiting.front());
+    Incoming next = {waiting.front().kind, waiting.front().from, *waiting.front().bytes};
     waiting.pop_front();
     if (next.kind == Incoming::Kind::Message) ++messages_received_;
     control_.fibers_.charge(control_.cost_of(topology_.rank, next.peer));
@@ -67,7 +55,7 @@ class SimulatedControl::RankTransport final : public Transport {
     control_.fibers_.notify(topology_.rank);
   }
 
-  void close(bool, Clock::time_point) override { control_.close(topology_.rank); }
+  void close(bool, Clock::time_point) override { control_.end(topology_.rank, true); }
 
   StatsGroup stats() const override {
     return {"simulated transport",
@@ -78,7 +66,7 @@ class SimulatedControl::RankTransport final : public Transport {
 
  private:
   SimulatedControl& control_;
-  const Topology topology_;
+  Topology topology_;
   bool is_woken_ = false;
   std::uint64_t messages_sent_ = 0, sent_bytes_ = 0, messages_received_ = 0;
 };
@@ -115,7 +103,7 @@ SimulatedControl::SimulatedControl(const SimulationOptions& options, SimulatedNe
     : options_(options),
       network_(network),
       fibers_(fibers),
-      tree_(topology_of(0, options)),
+      tree_(make_topology(0, options.host_of, options.most_leaders_below)),
       round_(from_s(options.host.round)),
       message_(from_s(options.host.message)),
       overhead_(from_s(options.network.overhead)),
@@ -141,72 +129,55 @@ Duration SimulatedControl::cost_of(int rank, int peer) const {
   return share_host(rank, peer) ? message_ : message_ + overhead_;
 }
 
-Duration SimulatedControl::latency_of(int from, int to) const {
-  return from_s(share_host(from, to) ? options_.host.message_latency : options_.network.latency);
-}
-
-/// Returns the ranks above and below this one in the tree.
-std::vector<int> SimulatedControl::neighbours_of(int rank) const {
-  std::vector<int> neighbours;
-  if (rank > 0) neighbours.push_back(tree_.parent_of(rank));
-  const int host = tree_.host_of[static_cast<std::size_t>(rank)];
-  if (tree_.leaders[static_cast<std::size_t>(host)] != rank) return neighbours;
-  for (int other = 1; other < tree_.size; ++other) {
-    if (tree_.parent_of(other) == rank) neighbours.push_back(other);
-  }
-  return neighbours;
-}
-
 void SimulatedControl::send(int from, int to, std::string_view message) {
   if (!mailbox(from).is_open || !mailbox(to).is_open) return;
-  Way& way = mailbox(to).ways[from];
-  const std::uint64_t number = way.taken + way.items.size();
-  way.items.push_back({{Incoming::Kind::Message, from, std::string(message)}, false});
+  if (*last_sent_ != message) last_sent_ = std::make_shared<const std::string>(message);
+  const std::uint64_t number = add(to, {Incoming::Kind::Message, from, last_sent_});
   network_.send(from, to, message.size(), true, fibers_.now(), {},
                 [this, from, to, number] { arrive(from, to, number); });
 }
 
+/// Returns its number on its way.
+std::uint64_t SimulatedControl::add(int to, Item item) {
+  Way& way = mailbox(to).ways[item.from];
+  way.items.push_back(std::move(item));
+  return way.taken + way.items.size() - 1;
+}
+
+/// Delivers what has arrived, in order.
 void SimulatedControl::arrive(int from, int to, std::uint64_t number) {
   Mailbox& receiver = mailbox(to);
   Way& way = receiver.ways[from];
   if (number < way.taken) return;  // a loss was faster
-  way.items[number - way.taken].has_arrived = true;
-  deliver(receiver, way);
+  std::next(way.items.begin(), static_cast<std::ptrdiff_t>(number - way.taken))->has_arrived = true;
+  while (!way.items.empty() && way.items.front().has_arrived) {
+    receiver.incoming.splice(receiver.incoming.end(), way.items, way.items.begin());
+    ++way.taken;
+  }
+  if (!receiver.is_open) receiver.incoming.clear();
   fibers_.notify(to);
 }
 
-void SimulatedControl::deliver(Mailbox& receiver, Way& way) {
-  while (!way.items.empty() && way.items.front().has_arrived) {
-    if (receiver.is_open) receiver.incoming.push_back(std::move(way.items.front().incoming));
-    way.items.pop_front();
-    ++way.taken;
-  }
-}
-
-/// After its last messages, neighbours receive the end of the connection.
-void SimulatedControl::close(int rank) {
+void SimulatedControl::end(int rank, bool in_order) {
   if (!std::exchange(mailbox(rank).is_open, false)) return;
-  for (const int to : neighbours_of(rank)) {
-    Way& way = mailbox(to).ways[rank];
-    const std::uint64_t number = way.taken + way.items.size();
-    way.items.push_back({{Incoming::Kind::PeerLost, rank, kClosed}, false});
-    network_.at(fibers_.now() + latency_of(rank, to), to,
-                [this, rank, to, number] { arrive(rank, to, number); });
-  }
-}
-
-/// What a process sent right before its end, and is slower than the news of that, is lost.
-void SimulatedControl::kill(int rank) {
-  if (!std::exchange(mailbox(rank).is_open, false)) return;
-  for (const int to : neighbours_of(rank)) {
-    network_.at(fibers_.now() + latency_of(rank, to), to, [this, rank, to] {
-      Mailbox& receiver = mailbox(to);
-      Way& way = receiver.ways[rank];
-      way.items.clear();
-      way.taken = std::numeric_limits<std::uint64_t>::max();
-      const char* const how = share_host(rank, to) ? kEnded : kClosed;
-      receiver.incoming.push_back({Incoming::Kind::PeerLost, rank, how});
-      fibers_.notify(to);
+  const Topology own = tree_.seen_by(rank);
+  std::vector<int> neighbours = own.children();
+  if (rank > 0) neighbours.push_back(own.parent());
+  for (const int to : neighbours) {
+    const bool is_here = share_host(rank, to);
+    const char* const how =
+        is_here && !in_order ? "its process ended" : "its connection was closed";
+    const std::uint64_t number =
+        add(to, {Incoming::Kind::PeerLost, rank, std::make_shared<const std::string>(how)});
+    const Duration latency =
+        from_s(is_here ? options_.host.message_latency : options_.network.latency);
+    network_.at(fibers_.now() + latency, to, [this, rank, to, number, in_order] {
+      Way& way = mailbox(to).ways[rank];
+      if (!in_order) {
+        way.items.erase(way.items.begin(), std::prev(way.items.end()));
+        way.taken = number;
+      }
+      arrive(rank, to, number);
     });
   }
 }

@@ -2,6 +2,7 @@
 #include "ronde/simulation.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <map>
 #include <utility>
@@ -31,13 +32,10 @@ constexpr std::uintptr_t kAddressStep = std::uintptr_t{1} << 40;
 constexpr std::uint64_t kUnnamedAddresses = 1 << 14;
 
 void check(const SimulationOptions& options) {
-  int host = 0;
-  for (const int next : options.host_of) {
-    if (next != host && next != host + 1) host = -1;
-    if (host < 0) break;
-    host = next;
-  }
-  if (options.host_of.empty() || options.host_of.front() != 0 || host < 0) {
+  const std::vector<int>& hosts = options.host_of;
+  const auto leaves_out = [](int a, int b) { return b != a && b != a + 1; };
+  if (hosts.empty() || hosts.front() != 0 ||
+      std::ranges::adjacent_find(hosts, leaves_out) != hosts.end()) {
     throw UsageError("SimulationOptions::host_of: give the host of each rank, 0 first, ascending");
   }
   const NetworkCosts& network = options.network;
@@ -121,17 +119,111 @@ struct Simulation::Impl {
 
   explicit Impl(SimulationOptions given);
 
-  RuntimeOptions runtime_options(int rank);
-  Rank& of(int rank);
-  Rank& program_of(int rank);
-  void at(TimePoint time, std::function<void()> action);
-  void on_suspend(Rank& rank);
-  void begin_program(const Rank& rank);
-  void* address_of(Rank& rank, const std::string& name);
-  void finish(Rank& rank, const Work& work, const std::function<void(std::exception_ptr)>& done);
-  void end(Rank& rank);
+  RuntimeOptions runtime_options(int rank) {
+    RuntimeOptions made;
+    made.config = engine_config(options.config);
+    made.make_transport = [this, rank] { return control.transport(rank); };
+    made.make_board = [this, rank](BoardContext&) { return control.board(rank); };
+    made.backends["simulated"] = backend;
+    if (options.on_stall) {
+      made.on_stall = [this, rank](const std::vector<StalledOperation>& stalled) {
+        events.at(fibers.now(), [this, rank, stalled] { options.on_stall(rank, stalled); });
+      };
+    }
+    return made;
+  }
+
+  Rank& of(int rank) {
+    const auto place = static_cast<std::size_t>(rank);
+    if (rank >= 0 && place < ranks.size()) return ranks[place];
+    throw UsageError(rank_name(rank) + " does not exist in a simulation of " +
+                     std::to_string(ranks.size()));
+  }
+
+  /// Returns a rank whose program runs.
+  Rank& program_of(int rank) {
+    Rank& found = of(rank);
+    last_action = events.now();
+    if (found.has_started && !found.is_dead) return found;
+    throw UsageError("the program of " + rank_name(rank) +
+                     (found.is_dead ? " was killed" : " has not started (on_started)"));
+  }
+
+  void at(TimePoint time, std::function<void()> action) {
+    events.at(time, [this, action = std::move(action)] {
+      last_action = events.now();
+      action();
+    });
+  }
+
+  void on_suspend(Rank& rank) {
+    if (!rank.has_started && rank.engine->has_started()) {
+      rank.has_started = true;
+      at(network.time(rank.number), [this, &rank] { begin_program(rank); });
+    }
+    if (!fibers.has_ended(rank.number)) return;
+    ++ended;
+    try {
+      rank.engine->expect_started();
+    } catch (...) {
+      rank.start_error = std::current_exception();
+    }
+  }
+
+  void begin_program(const Rank& rank) {
+    if (++started_ranks == ranks.size()) started = events.now().time_since_epoch();
+    if (options.on_started && !rank.is_dead) options.on_started(rank.number);
+  }
+
+  void* address_of(Rank& rank, const std::string& name) {
+    std::uintptr_t number = rank.unnamed % kUnnamedAddresses;
+    if (name.empty()) {
+      ++rank.unnamed;
+    } else {
+      number = addresses.try_emplace(name, kUnnamedAddresses + addresses.size()).first->second;
+    }
+    return reinterpret_cast<void*>(kFirstAddress + number * kAddressStep);
+  }
+
+  /// Runs in the engine of the rank.
+  void finish(Rank& rank, const Work& work, const std::function<void(std::exception_ptr)>& done) {
+    if (rank.is_dead) return;
+    fibers.charge(from_s(options.host.operation));
+    at(fibers.now(), [&rank, error = work.error(), done] {
+      --rank.in_flight;
+      if (!rank.is_dead) done(error);
+    });
+  }
+
+  /// Ends the process of a rank: its engine sees nothing and sends nothing any more.
+  void end(Rank& rank) {
+    if (fibers.has_ended(rank.number)) return;
+    rank.is_dead = true;
+    network.cut(rank.number);
+    control.end(rank.number, false);
+    rank.engine->request_leave();
+    fibers.end(rank.number);
+  }
+
   bool have_ended() const noexcept { return ended == ranks.size(); }
-  void expect_only_stopped() const;
+  void expect_only_stopped() const {
+    const std::array<const char*, 3> what = {" for operations;", " in shutdown;",
+                                             " for calls of the program;"};
+    std::array<std::vector<int>, 3> waiting;
+    for (const Rank& rank : ranks) {
+      if (fibers.has_ended(rank.number) || rank.is_stopped) continue;
+      waiting[rank.in_flight > 0 ? 0 : rank.shuts_down ? 1 : 2].push_back(rank.number);
+    }
+    std::string text;
+    for (std::size_t i = 0; i < waiting.size(); ++i) {
+      if (!waiting[i].empty()) text += " " + format_ranks(waiting[i]) + what[i];
+    }
+    if (text.empty()) return;
+    throw Error("the simulated ranks wait for what never comes:" + text + " after " +
+                std::to_string(events.now().time_since_epoch() / std::chrono::milliseconds(1)) +
+                " ms nothing else happens. Let all ranks submit the same operations, and end each "
+                "by shut_down() or kill()");
+  }
 
   const SimulationOptions options;
   BackendFactory backend;  ///< has what events refer to
@@ -170,114 +262,6 @@ Simulation::Impl::Impl(SimulationOptions given)
     };
     fibers.start(number, run, [this, &rank] { on_suspend(rank); });
   }
-}
-
-RuntimeOptions Simulation::Impl::runtime_options(int rank) {
-  RuntimeOptions made;
-  made.config = engine_config(options.config);
-  made.make_transport = [this, rank] { return control.transport(rank); };
-  made.make_board = [this, rank](BoardContext&) { return control.board(rank); };
-  made.backends["simulated"] = backend;
-  if (options.on_stall) {
-    made.on_stall = [this, rank](const std::vector<StalledOperation>& stalled) {
-      events.at(fibers.now(), [this, rank, stalled] { options.on_stall(rank, stalled); });
-    };
-  }
-  return made;
-}
-
-Simulation::Impl::Rank& Simulation::Impl::of(int rank) {
-  const auto place = static_cast<std::size_t>(rank);
-  if (rank >= 0 && place < ranks.size()) return ranks[place];
-  throw UsageError(rank_name(rank) + " does not exist in a simulation of " +
-                   std::to_string(ranks.size()));
-}
-
-/// Returns a rank whose program runs.
-Simulation::Impl::Rank& Simulation::Impl::program_of(int rank) {
-  Rank& found = of(rank);
-  last_action = events.now();
-  if (found.has_started && !found.is_dead) return found;
-  throw UsageError("the program of " + rank_name(rank) +
-                   (found.is_dead ? " was killed" : " has not started (on_started)"));
-}
-
-void Simulation::Impl::at(TimePoint time, std::function<void()> action) {
-  events.at(time, [this, action = std::move(action)] {
-    last_action = events.now();
-    action();
-  });
-}
-
-void* Simulation::Impl::address_of(Rank& rank, const std::string& name) {
-  std::uintptr_t number = rank.unnamed % kUnnamedAddresses;
-  if (name.empty()) {
-    ++rank.unnamed;
-  } else {
-    number = addresses.try_emplace(name, kUnnamedAddresses + addresses.size()).first->second;
-  }
-  return reinterpret_cast<void*>(kFirstAddress + number * kAddressStep);
-}
-
-/// Runs in the engine of the rank.
-void Simulation::Impl::finish(Rank& rank, const Work& work,
-                              const std::function<void(std::exception_ptr)>& done) {
-  if (rank.is_dead) return;
-  fibers.charge(from_s(options.host.operation));
-  at(fibers.now(), [&rank, error = work.error(), done] {
-    --rank.in_flight;
-    if (!rank.is_dead) done(error);
-  });
-}
-
-/// Ends the process of a rank: its engine sees nothing and sends nothing any more.
-void Simulation::Impl::end(Rank& rank) {
-  if (fibers.has_ended(rank.number)) return;
-  rank.is_dead = true;
-  network.cut(rank.number);
-  control.kill(rank.number);
-  rank.engine->request_leave();
-  fibers.end(rank.number);
-}
-
-void Simulation::Impl::on_suspend(Rank& rank) {
-  if (!rank.has_started && rank.engine->has_started()) {
-    rank.has_started = true;
-    at(network.time(rank.number), [this, &rank] { begin_program(rank); });
-  }
-  if (!fibers.has_ended(rank.number)) return;
-  ++ended;
-  try {
-    rank.engine->expect_started();
-  } catch (...) {
-    rank.start_error = std::current_exception();
-  }
-}
-
-void Simulation::Impl::begin_program(const Rank& rank) {
-  if (++started_ranks == ranks.size()) started = events.now().time_since_epoch();
-  if (options.on_started && !rank.is_dead) options.on_started(rank.number);
-}
-
-void Simulation::Impl::expect_only_stopped() const {
-  std::vector<int> in_operations, idle, shutting_down;
-  for (const Rank& rank : ranks) {
-    if (fibers.has_ended(rank.number) || rank.is_stopped) continue;
-    auto& same = rank.in_flight > 0 ? in_operations : rank.shuts_down ? shutting_down : idle;
-    same.push_back(rank.number);
-  }
-  if (in_operations.empty() && idle.empty() && shutting_down.empty()) return;
-  std::string text = "the simulated ranks wait for what never comes:";
-  const auto add = [&text](const std::vector<int>& waiting, const std::string& what) {
-    if (!waiting.empty()) text += " " + format_ranks(waiting) + what;
-  };
-  add(in_operations, " for operations;");
-  add(shutting_down, " in shutdown;");
-  add(idle, " for calls of the program;");
-  throw Error(text + " after " +
-              std::to_string(events.now().time_since_epoch() / std::chrono::milliseconds(1)) +
-              " ms nothing else happens. Let all ranks submit the same operations, and end each "
-              "by shut_down() or kill()");
 }
 
 Simulation::Simulation(SimulationOptions options)
