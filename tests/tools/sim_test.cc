@@ -237,6 +237,11 @@ TEST_CASE("ronde sim writes a row for each combination, alike each time") {
                        json};
   const auto result = ended(0, run_command(words));
   CHECK_THAT(result.out, Contains("2 operations of 8.0 MB") && Contains("RONDE_FUSION_BYTES"));
+  // What neither a file nor an option gives.
+  CHECK_THAT(result.out, Contains("defaults, in seconds") &&
+                             Contains("network.overhead 1e-06, network.overhead_per_byte 0.0, "
+                                      "network.gap 1e-06, host.bytes_reduced 1e-10: mpiexec") &&
+                             Contains("host.round 1e-06, host.message 1e-06: no benchmark"));
   const std::string text = read_text(json);
   const Json rows = Json::parse(text);
   REQUIRE(rows.size() == 8);
@@ -252,6 +257,7 @@ TEST_CASE("ronde sim writes a row for each combination, alike each time") {
     CHECK((row.at("link_bytes") > 4e6) == (row.at("hosts") > 1));
     CHECK(row.at("goodput_percent") > 90.0);
     CHECK(row.at("goodput_percent") < 100.0);
+    CHECK(row.at("default_costs").size() == 10);
   }
   CHECK(rows[4].at("step_ms") > rows[6].at("step_ms"));  // 1 Gbit/s, 10 Gbit/s
   ended(0, run_command(words));
@@ -296,6 +302,8 @@ TEST_CASE("ronde sim says what is wrong with its arguments and files") {
       {with(edsr, {"--costs", file("bad", R"([{"benchmark": "", "costs": {"fitted":
                                            {"host.wake": -1}}}])")}),
        "host.wake is -1"},
+      {with(edsr, {"--costs", file("typo", R"([{"costs": {"fitted": {"host.wakes": 1e-6}}}])")}),
+       "host.wakes is no cost"},
       {with(good, {"--ranks", "100000000"}), "20000 GB of memory, and this host has"},
       {with(good, {"--ranks", "0"}), "--ranks"},
       {with(good, {"--ranks-per-host", "0"}), "--ranks-per-host"},

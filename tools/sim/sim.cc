@@ -39,6 +39,15 @@ struct Axis {
   std::function<void(Scenario&, const std::string& value)> set;
 };
 
+/// Returns why the variable cannot have the value; empty if it can.
+std::string problem_of(const ConfigEntry& entry, const std::string& value) try {
+  Config config;
+  entry.set(config, value);
+  return {};
+} catch (const UsageError& error) {
+  return error.what();
+}
+
 /// VAR=VALUE or VAR=VALUE,VALUE. What is a value with its commas, such as a list of rules, is one.
 Axis axis_of(const std::string& text) {
   const std::string name = text.substr(0, text.find('='));
@@ -52,22 +61,13 @@ Axis axis_of(const std::string& text) {
     throw UsageError("--set " + text + ": " + name +
                      " may differ between ranks, and has no effect here");
   }
-  const auto problem_of = [&](const std::string& value) {
-    Config config;
-    try {
-      entry->set(config, value);
-    } catch (const UsageError& error) {
-      return std::string(error.what());
-    }
-    return std::string();
-  };
   Axis axis{name, {text.substr(name.size() + 1)}, [&entry = *entry](auto& scenario, auto& value) {
               entry.set(scenario.group.config, value);
             }};
-  if (problem_of(axis.values.front()).empty()) return axis;
+  if (problem_of(*entry, axis.values.front()).empty()) return axis;
   std::istringstream words(std::exchange(axis.values, {}).front() + ",");
   for (std::string word; std::getline(words, word, ',');) {
-    if (const std::string problem = problem_of(word); !problem.empty()) {
+    if (const std::string problem = problem_of(*entry, word); !problem.empty()) {
       throw UsageError("--set " + name + ": " + problem);
     }
     axis.values.push_back(word);
@@ -77,26 +77,19 @@ Axis axis_of(const std::string& text) {
 
 std::vector<Axis> axes_of(const Options& options) {
   std::vector<Axis> axes;
-  if (!options.bandwidths.empty()) {
-    axes.push_back(
-        {"bandwidth_gbit", options.bandwidths, [](Scenario& scenario, const std::string& value) {
-           scenario.group.network.gap_per_byte = 8e-9 / std::stod(value);
-         }});
-  }
-  if (!options.latencies.empty()) {
-    axes.push_back({"latency_us", options.latencies, [](auto& scenario, const std::string& value) {
-                      scenario.group.network.latency = std::stod(value) * 1e-6;
-                    }});
-  }
-  if (!options.wire_dtypes.empty()) {
-    axes.push_back(
-        {"wire_dtype", options.wire_dtypes, [](Scenario& scenario, const std::string& value) {
-           scenario.wire_dtype.reset();
-           if (value != "none") {
-             scenario.wire_dtype = value == "f16" ? DataType::F16 : DataType::BF16;
-           }
-         }});
-  }
+  const auto add = [&axes](const char* name, const Words& values, auto set) {
+    if (!values.empty()) axes.push_back({name, values, set});
+  };
+  add("bandwidth_gbit", options.bandwidths, [](Scenario& scenario, const std::string& value) {
+    scenario.group.network.gap_per_byte = 8e-9 / std::stod(value);
+  });
+  add("latency_us", options.latencies, [](Scenario& scenario, const std::string& value) {
+    scenario.group.network.latency = std::stod(value) * 1e-6;
+  });
+  add("wire_dtype", options.wire_dtypes, [](Scenario& scenario, const std::string& value) {
+    scenario.wire_dtype.reset();
+    if (value != "none") scenario.wire_dtype = value == "f16" ? DataType::F16 : DataType::BF16;
+  });
   for (const std::string& text : options.sets) axes.push_back(axis_of(text));
   return axes;
 }
@@ -141,32 +134,39 @@ Program program_of(const Options& options) {
       "tells");
 }
 
-Scenario base_scenario(const Options& options, const Program& program) {
+bool has_links(const Options& options) {
+  return std::ranges::max(options.ranks) > options.ranks_per_host;
+}
+
+/// Returns the costs of all files; those that options give count as fitted.
+SimulationCosts costs_of(const Options& options) {
   if (options.costs.empty() && (options.bandwidths.empty() || options.latencies.empty())) {
     throw UsageError(
         "give --costs FILE, which `ronde bench allreduce --model --json FILE` measures, or "
         "--bandwidth and --latency");
   }
-  Scenario scenario;
   SimulationCosts costs;
   for (const std::string& path : options.costs) costs.read(path);
-  const bool has_links = *std::ranges::max_element(options.ranks) > options.ranks_per_host;
-  const auto is_known = [&](const char* name, const Words& given) {
-    return !has_links || !given.empty() || costs.fitted.contains(name);
-  };
-  if (!is_known("network.gap_per_byte", options.bandwidths) ||
-      !is_known("network.latency", options.latencies)) {
-    throw UsageError(
-        "--costs: nothing was measured between hosts; add the file of `ronde bench allreduce "
-        "--model --raw --backend fabric --json FILE` on two hosts, or --bandwidth and --latency");
-  }
+  if (!options.bandwidths.empty()) costs.fitted.insert("network.gap_per_byte");
+  if (!options.latencies.empty()) costs.fitted.insert("network.latency");
+  const bool knows_links =
+      costs.fitted.contains("network.gap_per_byte") && costs.fitted.contains("network.latency");
+  if (knows_links || !has_links(options)) return costs;
+  throw UsageError(
+      "--costs: nothing was measured between hosts; add the file of `ronde bench allreduce "
+      "--model --raw --backend fabric --json FILE` on two hosts, or --bandwidth and --latency");
+}
+
+Scenario base_scenario(const Options& options, const Program& program,
+                       const SimulationCosts& costs) {
+  Scenario scenario;
   scenario.group.network = costs.network;
   scenario.group.host = costs.host;
   scenario.group.config.log_level = "off";  // the table is the output
   scenario.wire_dtype = program.wire_dtype;
   scenario.steps = options.steps;
   scenario.seed = options.seed;
-  const int fewest = *std::ranges::min_element(options.ranks);
+  const int fewest = std::ranges::min(options.ranks);
   for (const std::string& text : options.slow) {
     const auto [rank, factor] = pair_of("--slow", text, ':');
     check_rank("--slow " + text, rank, fewest);
@@ -254,20 +254,24 @@ void write_file(const std::string& path, const std::function<void(std::ostream&)
   if (!why.empty()) throw UsageError(path + " cannot be written: " + why);
 }
 
-void print_program(const Program& program, Report& report) {
+void print_inputs(const Options& options, const Program& program, const SimulationCosts& costs,
+                  Report& report) {
   std::uint64_t bytes = 0;
   for (const auto& operation : program.operations) bytes += operation.bytes;
   if (!program.remark.empty()) report.say(program.remark);
   report.say("a step: " + count_text(program.operations.size(), "operation") + " of " +
              amount_text(static_cast<double>(bytes)) + ", " + time_text(program.compute_us()) +
              " of computing");
+  const std::string defaults = costs.defaults_text(has_links(options));
+  if (!defaults.empty()) report.say(defaults);
 }
 
 int run(const Options& options) {
   const Program program = program_of(options);
   const std::vector<Axis> axes = axes_of(options);
-  const Scenario base = base_scenario(options, program);
-  for (const int ranks : options.ranks) check_memory(ranks);
+  const SimulationCosts costs = costs_of(options);
+  const Scenario base = base_scenario(options, program, costs);
+  check_memory(std::ranges::max(options.ranks));
   std::size_t combinations = 1;
   for (const Axis& axis : axes) combinations *= axis.values.size();
   if (base.keeps_messages && (combinations * options.ranks.size() > 1 || base.kill)) {
@@ -279,7 +283,7 @@ int run(const Options& options) {
     write_file(options.json, [&](std::ostream& out) { out << report.rows().dump(2) << '\n'; });
   };
   save();  // before time is spent, as it may not be writable
-  print_program(program, report);
+  print_inputs(options, program, costs, report);
   report.begin_table(columns(options, axes));
   for (std::size_t row = 0; row < combinations * options.ranks.size(); ++row) {
     const int ranks = options.ranks[row / combinations];
@@ -291,6 +295,7 @@ int run(const Options& options) {
     const Outcome outcome = simulate(scenario, program);
     Json json = row_of(options, program, ranks, outcome);
     for (std::size_t i = 0; i < axes.size(); ++i) json[axes[i].name] = value_of(axes, i, row);
+    json["default_costs"] = costs.json()["default"];
     report.add(std::move(json));
     save();
     if (!outcome.told.empty()) report.say("told: " + outcome.told);

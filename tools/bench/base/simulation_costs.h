@@ -19,10 +19,14 @@ struct SimulationCosts {
   /// {"fitted": {"network.latency": seconds, ...}, "default": {...}}, a member of each row of
   /// `ronde bench --model`.
   Json json() const;
-  /// Takes those that were fitted in such a file. Throws UsageError if there are none.
+  /// Returns lines that say which costs are defaults, and what measures them; empty if none are.
+  /// `has_links`: also those between hosts.
+  std::string defaults_text(bool has_links) const;
+  /// Takes those that were fitted in such a file. Throws UsageError if there are none, or unknown
+  /// ones.
   void read(const std::string& path);
-  /// Sets one by its name.
-  void fit(const std::string& name, double seconds);
+  /// Sets one by its name. Returns whether there is one of that name.
+  bool fit(const std::string& name, double seconds);
 };
 
 /// Reads the costs of the algorithms from such a file. Throws UsageError if it has none.

@@ -46,14 +46,6 @@ void Train::run(RawSubject& raw, int peer, std::vector<std::byte>& memory) {
   (is_sender ? left_us : asked_us).push_back(us_since(is_sender ? begin : asked));
 }
 
-/// Returns the rank whose link from rank 0 is measured: one of another host, if there is any.
-int far_rank(const Topology& topology) {
-  for (int rank = 0; rank < topology.size; ++rank) {
-    if (topology.host_of[static_cast<std::size_t>(rank)] != topology.host_of[0]) return rank;
-  }
-  return topology.size - 1;
-}
-
 /// Fits the network by differences, as T. Hoefler, A. Lichei, W. Rehm, "Low-overhead LogGP
 /// parameter assessment", 2007, do: n messages of m bytes take (n - 1) g + n m G + 2 (L + 2 o) from
 /// when the receiver asks by a message of its own. A small one leaves its memory in o + m O. G is
@@ -63,7 +55,9 @@ void fit_network(Session& session, SimulationCosts& costs) {
   constexpr std::size_t kMiB = std::size_t{1} << 20;
   std::array<Train, 5> trains = {{{1, 8}, {32, 8}, {1, 4096}, {1, kMiB}, {1, 4 * kMiB}}};
   std::vector<std::byte> memory(4 * kMiB);
-  const int far = far_rank(session.topology()), rank = session.topology().rank;
+  const Topology& topology = session.topology();
+  const int far = topology.hosts() > 1 ? topology.leaders[1] : topology.size - 1;
+  const int rank = topology.rank;
   for (int round = 0; round < kWarmup + kRounds; ++round) {
     for (Train& train : trains) {
       if (round == kWarmup) train = {train.messages, train.bytes};
