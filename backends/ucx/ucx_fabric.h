@@ -44,6 +44,10 @@ class UcxFabric final : public Fabric {
   int descriptor() const noexcept override { return descriptor_; }
   bool prepare_sleep() override;
   void abort() noexcept override { worker_->abort(); }
+  bool keep(const std::shared_ptr<void>& memory) override {
+    worker_->keep(memory);
+    return true;
+  }
   void close() override;
   StatsGroup stats() const override;
 

@@ -199,7 +199,16 @@ bool UcxWorker::takes_device_memory() const {
 }
 
 bool UcxWorker::close(std::chrono::milliseconds timeout) {
-  if (!worker_) return true;
+  if (worker_ && !close_connections(timeout)) return false;
+  // Without its connections no message of a peer reaches the memory.
+  worker_.reset();
+  std::vector<std::shared_ptr<void>> freed;  // after the lock, as its end may lead to keep()
+  const std::lock_guard lock(kept_mutex_);
+  freed.swap(kept_);
+  return true;
+}
+
+bool UcxWorker::close_connections(std::chrono::milliseconds timeout) {
   const auto deadline = std::chrono::steady_clock::now() + timeout;
   for (Peer& peer : peers_) {
     if (peer.connection == nullptr) continue;
@@ -222,8 +231,6 @@ bool UcxWorker::close(std::chrono::milliseconds timeout) {
   }
   while (progress() && std::chrono::steady_clock::now() < deadline) {  // UCX warns of what is left
   }
-  worker_.reset();
-  kept_.clear();
   return true;
 }
 

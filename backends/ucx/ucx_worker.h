@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <vector>
 
@@ -123,8 +124,12 @@ class UcxWorker {
   /// Closes the connections and the worker, and frees what it keeps. False if `timeout` has passed
   /// before; the worker then cannot be destroyed until it is true.
   bool close(std::chrono::milliseconds timeout);
-  /// Keeps the memory of messages in progress that no operation waits for.
-  void keep(std::shared_ptr<void> memory) { kept_.push_back(std::move(memory)); }
+  /// Keeps the memory of messages in progress that no operation waits for, until close(), which a
+  /// thread that starts another group may have called.
+  void keep(std::shared_ptr<void> memory) {
+    const std::lock_guard lock(kept_mutex_);
+    kept_.push_back(std::move(memory));
+  }
   /// The group is dead: nothing is posted any more.
   void abort() noexcept { is_aborted_ = true; }
   bool is_aborted() const noexcept { return is_aborted_; }
@@ -137,6 +142,7 @@ class UcxWorker {
     ucs_status_t status = UCS_OK;  ///< the loss that UCX has reported
   };
 
+  bool close_connections(std::chrono::milliseconds timeout);
   static void on_loss(void* peer, ucp_ep_h connection, ucs_status_t status);
   void make_context(const std::string& ignored_transports);
 
@@ -148,7 +154,8 @@ class UcxWorker {
   std::vector<ucs_status_ptr_t> closing_;  ///< ends of connections that are in progress
 
   // Destroyed in reverse order: the worker, the context, the memory.
-  std::vector<std::shared_ptr<void>> kept_;
+  std::mutex kept_mutex_;
+  std::vector<std::shared_ptr<void>> kept_;  ///< guarded by kept_mutex_
   template <typename Handle>
   using Owned = std::unique_ptr<std::remove_pointer_t<Handle>, std::function<void(Handle)>>;
   Owned<ucp_context_h> context_;

@@ -67,7 +67,7 @@ TEST_CASE("what ucx keeps of a group that has failed is freed as the next one st
     const std::filesystem::directory_iterator all("/proc/self/fd");
     return std::distance(begin(all), end(all));
   };
-  std::weak_ptr<void> kept;
+  std::weak_ptr<void> kept, packed;
   const auto fail = [&] {
     std::shared_ptr<Fabric> fabric = std::move(make_ucx_fabrics(2)[0]);
     struct Memory {
@@ -79,15 +79,20 @@ TEST_CASE("what ucx keeps of a group that has failed is freed as the next one st
     batch->receive(1, {}, memory->bytes.data(), memory->bytes.size());
     batch->send(1, {}, memory->bytes.data(), memory->bytes.size());
     fabric->abort();
+    const auto buffer = std::make_shared<std::vector<char>>(1 << 20);
+    CHECK(fabric->keep(buffer));
     kept = memory;
+    packed = buffer;
   };
   fail();
   CHECK_FALSE(kept.expired());
   const auto before = descriptors();
   for (int group = 0; group < 5; ++group) {
+    CHECK_FALSE(packed.expired());
     const auto last = kept;
+    const auto last_packed = packed;
     fail();
-    CHECK(last.expired());
+    CHECK((last.expired() && last_packed.expired()));
   }
   CHECK(descriptors() < before + 5);  // each has seven; a connection may come late
 }

@@ -251,6 +251,7 @@ class FabricBackend final : public Backend {
   }
 
   void abort() noexcept override { channel_->fabric->abort(); }
+  bool keep(const std::shared_ptr<void>& memory) override { return channel_->fabric->keep(memory); }
 
   void close() override {
     if (owns_fabric_) channel_->fabric->close();

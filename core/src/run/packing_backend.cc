@@ -96,7 +96,7 @@ class PackingBackend::ChunkedOperation : public Operation {
   std::byte* reserve(Slot& chunk, std::size_t bytes) {
     chunk.memory = chunk.buffer.reserve(bytes);
     std::size_t capacity = 0;
-    for (const Slot& slot : owner_.slots_) capacity += slot.buffer.capacity();
+    for (const Slot& slot : *owner_.slots_) capacity += slot.buffer.capacity();
     owner_.counters_.buffer_bytes.raise_to(capacity);
     return chunk.memory;
   }
@@ -107,8 +107,8 @@ class PackingBackend::ChunkedOperation : public Operation {
   void start_chunks() {
     if (owner_.starting_.empty() || owner_.starting_.front() != this) return;
     while (next_ < total_ && chunks_.size() < most_in_flight_) {
-      const auto free = std::ranges::find(owner_.slots_, false, &Slot::is_taken);
-      if (free == owner_.slots_.end()) return;
+      const auto free = std::ranges::find(*owner_.slots_, false, &Slot::is_taken);
+      if (free == owner_.slots_->end()) return;
       Slot* const chunk = &*free;
       owner_.counters_.chunks.add();
       const Stopwatch packs(packing_.pack);
@@ -555,7 +555,7 @@ PackingBackend::PackingBackend(std::unique_ptr<Backend> packed, int size, int ra
           std::max({slot_count_ == 1 ? buffer_bytes : rounded_up(buffer_bytes / slot_count_, 64),
                     std::size_t{64}, kLargestElement * (static_cast<std::size_t>(size) + 1)})),
       chunk_bytes_(std::min(slot_bytes_, kShare * static_cast<std::size_t>(size))) {
-  for (std::size_t i = 0; i < slot_count_; ++i) slots_.emplace_back(slot_bytes_);
+  for (std::size_t i = 0; i < slot_count_; ++i) slots_->emplace_back(slot_bytes_);
 }
 
 PackingBackend::~PackingBackend() = default;
@@ -603,7 +603,8 @@ std::unique_ptr<Operation> PackingBackend::recv(const RecvCall& call) {
 
 void PackingBackend::abort() noexcept {
   packed_->abort();
-  for (Slot& slot : slots_) slot.buffer.abandon();
+  if (packed_->keep(slots_)) return;
+  for (Slot& slot : *slots_) slot.buffer.abandon();
 }
 
 void PackingBackend::close() {

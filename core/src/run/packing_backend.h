@@ -92,7 +92,8 @@ class PackingBackend final : public Backend {
   const std::size_t slot_count_;
   const std::size_t slot_bytes_;   ///< limit of each
   const std::size_t chunk_bytes_;  ///< most bytes of a segment list in a slot
-  std::deque<Slot> slots_;
+  /// Where packed_ can keep them, they outlive this after abort().
+  const std::shared_ptr<std::deque<Slot>> slots_ = std::make_shared<std::deque<Slot>>();
   std::deque<ChunkedOperation*> starting_;  ///< operations with chunks to start, oldest first
   Counters counters_;
 };

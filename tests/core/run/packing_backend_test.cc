@@ -116,6 +116,20 @@ TEST_CASE("a fusion buffer grows on demand up to its limit, on cache lines") {
   CHECK(FusionBuffer(0).limit() == 64);
 }
 
+TEST_CASE("a packed backend that can keeps the memory of its calls after a failure, and frees it") {
+  Packed packed(2);
+  Sum sum(16);
+  packed.record.held = {0};
+  packed.record.keeps = true;
+  auto operation = sum.start(packed);
+  CHECK_FALSE(operation->poll());
+  packed.backend->abort();
+  operation.reset();
+  packed.backend.reset();
+  REQUIRE(packed.record.kept.use_count() == 1);
+  std::memset(packed.record.calls[0].memory, 1, packed.record.calls[0].bytes);  // by a peer
+}
+
 TEST_CASE("the next chunks start while the first is in flight, each in memory of its own") {
   Overlapping packed(3);
   CHECK(packed.backend->capabilities().operations_in_flight == 3);

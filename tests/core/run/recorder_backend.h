@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <limits>
+#include <memory>
 #include <numeric>
 #include <set>
 #include <vector>
@@ -29,6 +30,8 @@ struct Record {
   std::size_t in_flight = 0;
   std::size_t most_in_flight = 1;  ///< what the Recorder says
   bool aborted = false;
+  bool keeps = false;  ///< memory of calls after abort()
+  std::shared_ptr<void> kept = {};
 };
 
 class FakeOperation final : public Operation {
@@ -82,6 +85,10 @@ class Recorder final : public WrappedBackend {
                   std::accumulate(call.counts.begin(), call.counts.end(), call.counts[0]));
   }
   void abort() noexcept override { record_.aborted = true; }
+  bool keep(const std::shared_ptr<void>& memory) override {
+    if (record_.keeps) record_.kept = memory;
+    return record_.keeps;
+  }
   void close() override {}
   StatsGroup stats() const override { return {"recorder", {{"calls", record_.calls.size()}}}; }
 

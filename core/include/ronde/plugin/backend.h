@@ -158,6 +158,13 @@ class Backend {
   /// that a peer or a library may still write to has to outlive this object.
   virtual void abort() noexcept = 0;
 
+  /// After abort(): keeps memory that operations in progress were given until no peer and no
+  /// library accesses it any more. False where that is never known: it must not be freed.
+  virtual bool keep(const std::shared_ptr<void>& memory) {
+    static_cast<void>(memory);
+    return false;
+  }
+
   /// Releases what belongs to other ranks, such as mappings of their memory, before they give it
   /// back, for which they wait. Everything that this rank has begun is over, nothing more begins,
   /// and close() follows; others may still be at work. Must not wait for them.

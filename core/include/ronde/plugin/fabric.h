@@ -121,8 +121,14 @@ class Fabric {
   /// @}
 
   /// The group is dead: messages in progress will not end, and none is posted any more. Must not
-  /// wait for a peer. Their memory may be accessed until the process ends: see MessageBatch.
+  /// wait for a peer. Their memory may be accessed until the process ends: see MessageBatch,
+  /// keep().
   virtual void abort() noexcept = 0;
+  /// As Backend::keep(), of memory that make_batch() was not given.
+  virtual bool keep(const std::shared_ptr<void>& memory) {
+    static_cast<void>(memory);
+    return false;
+  }
 
   /// Ends a healthy fabric; every rank calls it, once all messages have ended on all ranks. May
   /// wait for peers that call it, too, for a few seconds at most.
