@@ -36,9 +36,6 @@ using JobJson = nlohmann::json;
 constexpr std::chrono::milliseconds kOneWait{100};
 /// All members are there when they begin to meet.
 constexpr std::chrono::seconds kLongestMeeting{20};
-/// A rank that the others have not found to be stopped for so long after RONDE_STALL_ABORT_S is one
-/// that they do not wait for.
-constexpr double kStallSlack_s = 2;
 
 /// The socket to the agent of this host, which passes messages on to the launcher.
 ///
@@ -88,6 +85,10 @@ class JobChannel {
   void leave() {
     const std::lock_guard lock(mutex_);
     say({{"leave", true}});
+  }
+  void fail(const std::string& why) {
+    const std::lock_guard lock(mutex_);
+    say({{"fail", why}});
   }
   /// Whether a group after `number` is wanted.
   bool is_wanted_after(int number) {
@@ -193,10 +194,9 @@ void end_group() {
 
 JobJson question(const ReformOptions& options) {
   const Config config = load_config_from_environment().config;
-  const double patience_s = config.stall_abort_s > 0 ? config.stall_abort_s + kStallSlack_s : 0;
   return {{"number", last_group.members.number}, {"started", last_group.has_started},
           {"blames", last_group.blamed},         {"min_ranks", options.min_ranks},
-          {"start_s", config.init_timeout_s},    {"patience_s", patience_s}};
+          {"start_s", config.init_timeout_s},    {"stall_s", config.stall_abort_s}};
 }
 
 void start_group(JobChannel& channel, const Members& members) {
@@ -234,6 +234,10 @@ bool reform_is_wanted() {
 void leave_job() {
   channel_for("ronde::leave_job()").leave();
   Process::instance().default_world().leave("it leaves the job");
+}
+
+void fail_job(const std::string& why) {
+  channel_for("ronde::fail_job()").fail(why);
 }
 
 Members reform(const ReformOptions& options) {

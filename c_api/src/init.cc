@@ -188,6 +188,13 @@ int ronde_job_goes_on(void) {
   return ronde::job_goes_on() ? 1 : 0;
 }
 
+int ronde_fail_job(const char* why) {
+  return guarded("ronde_fail_job", [&] {
+    expect(why != nullptr, "why is NULL");
+    ronde::fail_job(why);
+  });
+}
+
 int ronde_abort(const char* text) {
   return guarded("ronde_abort", [&] {
     expect(text != nullptr, "text is NULL");

@@ -88,6 +88,8 @@ CASE_ALONE(a_job_that_is_not_elastic) {
   CHECK_INVALID("count is NULL", ronde_reform(1, &number, &slot, NULL, NULL));
   CHECK_OK(ronde_init(NULL));
   CHECK_OK(ronde_group_begin(kSet));
+  CHECK_INVALID("why is NULL", ronde_fail_job(NULL));
+  CHECK_FAILS(RONDE_E_USAGE, "`ronde run --elastic` has not started", ronde_fail_job("lost"));
   CHECK_FAILS(RONDE_E_USAGE, "`ronde run --elastic` has not started",
               ronde_reform(1, &number, &slot, NULL, &count));
   CHECK(number == 7 && slot == 7 && ronde_is_initialized());

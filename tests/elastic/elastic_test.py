@@ -11,6 +11,7 @@ import json
 import os
 import random
 import re
+import select
 import signal
 import subprocess
 import sys
@@ -31,7 +32,7 @@ class Job:
         command += ["--", options.train, self.folder.name, str(steps), *faults]
         environment = {**os.environ, "RONDE_EXACT": "1", "OMP_NUM_THREADS": "1", "RONDE_STALL_WARN_S": "1",
                        "RONDE_STALL_ABORT_S": "3"}
-        self.lines, self.changed = [], threading.Condition()
+        self.lines, self.times, self.changed = [], [], threading.Condition()
         self.process = subprocess.Popen(command, env=environment, text=True, stdin=subprocess.DEVNULL,
                                         stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
         self.reader = threading.Thread(target=self.read)
@@ -41,6 +42,7 @@ class Job:
         for line in self.process.stdout:
             with self.changed:
                 self.lines.append(line.rstrip("\n"))
+                self.times.append(time.monotonic())
                 self.changed.notify_all()
 
     def end(self, code=0):
@@ -51,6 +53,15 @@ class Job:
 
     def found(self, pattern):
         return [match for line in self.lines if (match := re.search(pattern, line))]
+
+    def print_times(self, begin, *patterns):
+        """Prints when the first lines came that have these patterns, in seconds after the moment or line `begin`."""
+        def first(pattern, after):
+            found = [at for line, at in zip(self.lines, self.times) if at >= after and re.search(pattern, line)]
+            check(found, f"no line has {pattern}", self)
+            return found[0]
+        begin = begin if isinstance(begin, float) else first(begin, 0)
+        print(begin, *(f"{pattern}: {first(pattern, begin) - begin:.2f} s" for pattern in patterns), sep=", ")
 
     def digest(self):
         digests = self.found(r"digest (\d+)")
@@ -121,7 +132,7 @@ def in_set(options):
 
 def lose_all(options, modes):
     """Kills all ranks at once: none of them asks for another group."""
-    job = Job(options, 2, [*modes, "0:50:stop"], words=("--max-restarts", "2"))
+    job = Job(options, 2, [*modes, "0:50:stop"], words=("--max-restarts", "9"))
     with job.changed:
         job.changed.wait_for(lambda: ended(job) or job.found("fails: "))
     for number in (signal.SIGSTOP, signal.SIGKILL):
@@ -131,28 +142,39 @@ def lose_all(options, modes):
 
 
 def lost(options):
-    """All ranks are lost at once: a job without checkpoints does not begin anew."""
+    """All ranks are lost at once: a job without checkpoints does not begin anew, and tries no further restart."""
     job = lose_all(options, []).end(1)
-    check(job.found("no rank is left that holds the state of a whole step"), "the loss is not told", job)
+    check(job.found("ronde run: .*no rank is left that holds the state of a whole step"), "the loss is not told", job)
+    check(len(job.found("gets replacement")) == 2, "replacements of replacements were started", job)
     check(len(job.entries()) == 2, "it has begun anew", job)
 
 
 def stopped(options):
     """One that is stopped is found by the stall limit, and killed."""
-    job = compare(options, 2, ["1:40:stop"])
-    check(job.found("rank 1 does not answer the others: it is killed"), "its end is not told", job)
+    job = compare(options, 2, ["1:40:stop", "0:80:stop"])
+    for rank in (1, 0):
+        check(job.found(f"rank {rank} has been stopped for 3 s .*: it is killed"), "its end is not told", job)
+    for fault in ("1:40", "0:80"):
+        job.print_times(f"fails: {fault}", "is killed", "goes on from step", "enters: ")
 
 
 def woken(options):
-    """Rank 0 wakes up as the others have given it up: that is no cut link, and it makes the next group with them."""
-    wanted = Job(options, 3).end().digest()
-    job = Job(options, 3, ["0:40:stop"], words=("--max-restarts", "9"))
+    """Rank 0 and its agent wake up as the others have given it up: that is no cut link, and it makes the next group with them."""
+    steps = 4000
+    wanted = Job(options, 4, steps=steps).end().digest()
+    job = Job(options, 4, steps=steps, words=("--max-restarts", "9"))
+    wait_for_bodies(job, 4)
+    rank = next(entry[4] for entry in job.entries() if entry[0] == 0)
+    processes = (parent(rank), rank)
+    for process in processes:
+        send(process, signal.SIGSTOP)
     with job.changed:
-        job.changed.wait_for(lambda: ended(job) or len(job.found("goes on from step")) == 2)
-    send(next(entry[4] for entry in job.entries() if entry[0] == 0), signal.SIGCONT)
+        job.changed.wait_for(lambda: ended(job) or len(job.found("goes on from step")) == 2)  # of the other host
+    for process in processes:
+        send(process, signal.SIGCONT)
     check(job.end().digest() == wanted, "other bits than undisturbed", job)
-    check(job.found("group 2 of the job: 3 ranks, slots 0, 1, 2"), "the next group lacks a rank", job)
-    check(not job.found("cut off"), "the wrong rank is blamed", job)
+    check(job.found("group 2 of the job: 4 ranks, slots 0, 1, 2, 3"), "the next group lacks a rank", job)
+    check(not job.found("is killed"), "the wrong rank is blamed", job)
 
 
 def shrinks(options):
@@ -173,10 +195,13 @@ def kill_agent(options, **how):
     """Kills the agent of the second host, and its ranks by it, once all ranks have come; returns the job at its end."""
     job = Job(options, 4, **how)
     wait_for_bodies(job, 4)
-    rank = next(entry[4] for entry in job.entries() if entry[0] == 3)
-    with open(f"/proc/{rank}/stat") as stat:
-        send(int(stat.read().rsplit(")", 1)[1].split()[1]), signal.SIGKILL)
+    send(parent(next(entry[4] for entry in job.entries() if entry[0] == 3)), signal.SIGKILL)
     return job.end()
+
+
+def parent(process):
+    with open(f"/proc/{process}/stat") as stat:
+        return int(stat.read().rsplit(")", 1)[1].split()[1])
 
 
 def host_lost(options):
@@ -196,11 +221,49 @@ def cut(options):
     """The link between two hosts is cut: one side goes on, and the other makes no group of its own."""
     job = Job(options, 4, steps=4000, words=("--max-restarts", "9"))
     wait_for_bodies(job, 4)
+    begin = time.monotonic()
     subprocess.run(os.environ["ELASTIC_CUT"].split(), check=True)
     job.end()
+    job.print_times(begin, "goes on from step", "enters: ")
     check(job.found("rank 3 is cut off from 0, 1: it is killed"), "the cut is not told", job)
     check(job.found("group 2 of the job: 2 ranks, slots 0, 1"), "the host is not left out", job)
     check(not job.found("group 2 of the job: .* slots 2"), "the other side has gone on, too", job)
+
+
+def frozen(options):
+    """By hand: all processes of a host are stopped, its agent too; it is lost 30 s later, and what wakes up late ends."""
+    job = Job(options, 4, steps=4000, words=("--max-restarts", "9"))
+    wait_for_bodies(job, 4)
+    ranks = [entry[4] for entry in job.entries() if entry[0] > 1]
+    descriptors = [os.pidfd_open(rank) for rank in ranks]
+    for process in (agent := parent(ranks[0]), *ranks):
+        send(process, signal.SIGSTOP)
+    begin = time.monotonic()
+    wait_for_bodies(job, 6)
+    for process in (agent, *ranks):
+        send(process, signal.SIGCONT)
+    job.end()
+    job.print_times(begin, "goes on from step", "is killed", "enters: ")
+    check(job.found("group 2 of the job: 2 ranks, slots 0, 1"), "the host is not left out", job)
+    for descriptor in descriptors:
+        select.select([descriptor], [], [])  # until it has ended
+
+
+def meeting(options):
+    """Killed as a group begins to meet, a survivor or a newcomer: the others meet without it, and then with its replacement."""
+    wanted = Job(options, 3).end().digest()
+    job = Job(options, 3, ["1:20:kill"], words=("--max-restarts", "9"))
+    for number in range(2, 8):
+        with job.changed:
+            job.changed.wait_for(lambda: ended(job) or job.found(f"group {number} of the job"))
+        agent = parent(next(entry[4] for entry in job.entries() if entry[0] == 0))  # which holds the state
+        with open(f"/proc/{agent}/task/{agent}/children") as children:
+            for process in map(int, children.read().split()):
+                with open(f"/proc/{process}/environ", "rb") as environment:
+                    if f"RANK={1 + number % 2}".encode() in environment.read().split(b"\0"):
+                        send(process, signal.SIGKILL)
+    check(job.end().digest() == wanted, "other bits than undisturbed", job)
+    check(len(job.found("gets replacement")) == 7, "not all faults have come", job)
 
 
 def drained(options):
@@ -219,11 +282,11 @@ def reforms(options):
     check(grown < 150 * 4, f"the last 150 groups took {grown} KiB of memory")
 
 
-def many_groups(options, ranks, groups):
+def many_groups(options, ranks, groups, modes=()):
     """Groups that fail while all ranks live: returns the entries of slot 0."""
     faults = [f"{step % ranks}:{step}:abort" for step in range(100, 100 + groups)]
     wanted = Job(options, ranks, steps=400).end().digest()
-    job = Job(options, ranks, faults, steps=400).end()
+    job = Job(options, ranks, [*modes, *faults], steps=400).end()
     check(job.digest() == wanted, "other bits than undisturbed", job)
     entries = [entry for entry in job.entries() if entry[0] == 0]
     check(len(entries) == groups + 1, f"{len(entries)} groups in place of {groups + 1}", job)
@@ -235,6 +298,25 @@ def connections(options):
     entries = many_groups(options, ranks=3, groups=50)
     # Those of the last one may be there: a group takes seven descriptors.
     check(abs(entries[-1][5] - entries[1][5]) <= 2 * 7, f"from {entries[1]} to {entries[-1]}")
+
+
+def buffers(options):
+    """40 groups in one process fill the fusion buffers of UCX: those that have failed give them back."""
+    os.environ["RONDE_CPU_BACKEND"] = "fabric"
+    entries = many_groups(options, ranks=2, groups=40, modes=["large"])
+    grown = entries[-1][7] - entries[5][7]
+    check(grown < 2 * 64 * 1024, f"the last 35 groups took {grown} KiB of memory, and one has 65536")
+
+
+def nccl(options):
+    """Data on GPUs: each group has a communicator of its own, with replacements and then with fewer ranks."""
+    with tempfile.TemporaryDirectory() as fakes:
+        for name in ("libcuda.so.1", "libnccl.so.2"):
+            os.symlink(options.gpu_library, f"{fakes}/{name}")
+        os.environ.update(LD_LIBRARY_PATH=fakes, TMPDIR=fakes, RONDE_GPU_BACKEND="nccl", NCCL_MULTI_RANK_GPU_ENABLE="1")
+        job = Job(options, 3, ["1:1", "2:0", "3:2"], steps=5, words=("--max-restarts", "2")).end()
+    check(len(job.found("group 4 has summed by nccl over 2 ranks")) == 2, "the last group is another one", job)
+    check(len(job.found("has summed")) == 2, "a group has not failed", job)
 
 
 def alone(options):
@@ -319,8 +401,8 @@ def send(process, number):
         pass
 
 
-CASES = (replaced, two_at_once, newcomer, rounds, saving, in_set, lost, stopped, woken, shrinks, below, host_lost, grows, cut, drained,
-         reforms, connections, alone, chaos, times, norms)
+CASES = (replaced, two_at_once, newcomer, rounds, saving, in_set, lost, stopped, woken, shrinks, below, host_lost, grows, cut, frozen,
+         meeting, drained, reforms, connections, buffers, nccl, alone, chaos, times, norms)
 
 
 def main():
@@ -332,6 +414,7 @@ def main():
     parser.add_argument("--ranks", type=int, default=3)
     parser.add_argument("--hosts", help="name:slots,...; default: this one")
     parser.add_argument("--rsh", default="")
+    parser.add_argument("--gpu-library", help="that stands in for CUDA's driver and NCCL")
     parser.add_argument("case", choices=[case.__name__ for case in CASES])
     options = parser.parse_args()
     next(case for case in CASES if case.__name__ == options.case)(options)

@@ -7,9 +7,9 @@
 // of a round), save (killed while it saves a checkpoint), set (killed in an operation of a process
 // set), throw (a user's error), or enter (killed as it enters the body of a group from that step).
 // MODE is round (two optimizers), save (a checkpoint every 20 steps, from which a job goes on whose
-// ranks are all lost), set (an operation of a process set in each step), or norms (State has the
-// buffers of ResNet-50, too; stats() is printed). Rank 0 prints the digest of the parameters in the
-// end.
+// ranks are all lost), set (an operation of a process set in each step), large (each body gathers
+// 32 MiB of each rank), or norms (State has the buffers of ResNet-50, too; stats() is printed).
+// Rank 0 prints the digest of the parameters in the end.
 #include <ronde/torch.h>
 #include <torch/torch.h>
 #include <unistd.h>
@@ -107,6 +107,7 @@ class Training {
          << entries("/proc/" + std::to_string(getppid()) + "/fd") << " descriptors\n";
     std::cout << line.str() << std::flush;
     fail_if_wanted("enter", state_.step);
+    if (has("large")) static_cast<void>(ronde::allgather(torch::ones({std::int64_t{1} << 23})));
     const ronde::DistributedOptimizerOptions options{.backward_passes_per_step = share.passes,
                                                      .average_aggregated_gradients = true};
     ronde::DistributedOptimizer optimizer(adam_, net_->named_parameters(), options);

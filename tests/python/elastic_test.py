@@ -167,7 +167,8 @@ class Elastic(unittest.TestCase):
         """All ranks that have it die, or one after the function's end: the job does not begin anew."""
         for faults in (["0:5:backward", "1:5:reset", "2:5:reset"], ["1:16:end"]):
             with self.subTest(faults=faults):
-                output = run(*faults, options=("--max-restarts", "3"), fails=True)[1]
+                output = run(*faults, options=("--max-restarts", "9"), fails=True)[1]
+                self.assertEqual(output.count("gets replacement"), len(faults), output)
                 self.assertIn("no rank is left that holds the state of this job", output)
                 begun = re.findall(r"^\[\d\] slot \d is .* from step 0", output, re.MULTILINE)
                 self.assertEqual(len(begun), RANKS, output)

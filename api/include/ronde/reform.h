@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <string>
 #include <vector>
 
 /// The groups of an elastic job, one after the other. Programs of LibTorch use
@@ -41,5 +42,10 @@ bool reform_is_wanted();
 /// Leaves the job, which goes on without this process and starts none in its place: in place of
 /// ronde::shutdown(). The group fails for the others, which call reform(). Throws as reform().
 void leave_job();
+
+/// The job ends once this process has, and no process is started in the place of another: for a
+/// rank of which no replacement could go on, as where job_goes_on() and no rank has the state. The
+/// launcher says `why`. Throws as reform().
+void fail_job(const std::string& why);
 
 }  // namespace ronde

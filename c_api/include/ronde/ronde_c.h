@@ -102,6 +102,9 @@ RONDE_C_API int ronde_reform(int min_ranks, int* number, int* slot, int* slots, 
 /** Returns 1 if an elastic job had a group before all ranks of the present one had come, else 0: if
  * none of them has a state then, that of the job is lost. */
 RONDE_C_API int ronde_job_goes_on(void);
+/** The job ends once this process has, as no replacement could go on, and `ronde run` says `why`.
+ * RONDE_E_USAGE where ronde_is_elastic() is 0. */
+RONDE_C_API int ronde_fail_job(const char* why);
 
 /** Fails the group on purpose: every rank gets a RONDE_E_GROUP that has this rank and `text`. */
 RONDE_C_API int ronde_abort(const char* text);

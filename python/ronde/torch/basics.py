@@ -231,6 +231,11 @@ def job_goes_on() -> bool:
     return bool(lib.ronde_job_goes_on())
 
 
+def fail_job(why: str) -> None:
+    """Lets an elastic job end once this process has, as no replacement could go on."""
+    check(lib.ronde_fail_job(why.encode()))
+
+
 def has_failed() -> bool:
     """Whether the group has failed."""
     return bool(lib.ronde_failed_rank(0, ctypes.byref(ctypes.c_int())) == c.GROUP)

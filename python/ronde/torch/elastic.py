@@ -156,16 +156,17 @@ class TorchState:
         """Gives all ranks the state of the lowest one that has saved most often, and saves it.
 
         So no rank gets that of one that has just started, unless all have, and the job with them.
-        RuntimeError if no rank is left that has the state of a job; one that has loaded a
-        checkpoint and called save() has it.
+        RuntimeError, with which the job ends, if no rank is left that has the state of a
+        job; one that has loaded a checkpoint and called save() has it.
         """
         saves = allgather_object(self._saves)
         root = saves.index(max(saves))
         if saves[root] == 0 and basics.job_goes_on():
-            raise RuntimeError(
-                "hvd.elastic.run: no rank is left that holds the state of this job: each was lost, "
-                "or has returned from the function. Start again, or load a checkpoint and call "
-                "state.save() before the function")
+            why = ("hvd.elastic.run: no rank is left that holds the state of this job: each was "
+                   "lost, or has returned from the function. Start again, or load a checkpoint and "
+                   "call state.save() before the function")
+            basics.fail_job(why)
+            raise RuntimeError(why)
         values = {}
         for name in self._names:
             value = getattr(self, name)

@@ -21,6 +21,7 @@ class Job {
       : membership_({.tell = [this](int slot, const Json& message) { tell(slot, message); },
                      .replace = [this](int slot) { replaced.push_back(slot); },
                      .kill = [this](int slot) { killed.push_back(slot); },
+                     .lose_host = [](int) { FAIL("a host is lost"); },
                      .give_up = [this](const std::string& why) { given_up = why; },
                      .say = [](const std::string&) {}},
                     {slots, min_ranks, replacements}) {}
@@ -33,7 +34,7 @@ class Job {
                               {"blames", blames},
                               {"min_ranks", 1},
                               {"start_s", 60},
-                              {"patience_s", 60}}}});
+                              {"stall_s", stall_s}}}});
   }
   void ask_all(const Slots& slots, int blames = -1) {
     for (const int slot : slots) ask(slot, blames);
@@ -46,6 +47,7 @@ class Job {
 
   Slots replaced, killed, members, told_to_grow;
   std::set<int> told_void;
+  double stall_s = 60;
   std::string given_up;
   bool goes_on = false;
 
@@ -93,6 +95,54 @@ TEST_CASE("the state of a job whose ranks are all new is lost, if a group of it 
   job.ask(1, 0);
   job.ask(0);
   CHECK(job.goes_on == had_started);  // 1 is there from the start of the job, or came later
+}
+
+TEST_CASE("a job of which no replacement could go on ends with the first rank, and says why") {
+  Job job(2);
+  job.ask_all({0, 1});
+  for (const int slot : {0, 1}) CHECK(job.end(slot));
+  job.ask_all({0, 1});
+  CHECK(job.goes_on);
+  job.members.clear();
+  for (const int slot : {0, 1}) (*job).take(slot, {{"fail", "the state is lost"}});
+  CHECK(job.given_up.empty());
+  job.ask(1);
+  CHECK_FALSE(job.end(0));
+  CHECK(job.given_up == "the state is lost");
+  CHECK(job.replaced == Slots{0, 1});
+  CHECK(job.members.empty());
+}
+
+TEST_CASE("a rank that is stopped while others run has RONDE_STALL_ABORT_S to resume") {
+  Job job(2);
+  (*job).stop(0, true);  // it has not come yet
+  job.ask_all({0, 1});
+  const auto never = Clock::time_point::max();
+  CHECK((*job).next_look() == never);
+  (*job).stop(1, true);
+  const auto first = (*job).next_look();
+  CHECK(first <= Clock::now() + std::chrono::seconds(60));
+  (*job).stop(0, true);
+  CHECK((*job).next_look() == never);  // nobody waits
+  (*job).stop(0, false);
+  CHECK((*job).next_look() > first);  // while all are stopped no time passes
+  CHECK((*job).next_look() < never);
+  (*job).stop(1, false);
+  CHECK((*job).next_look() == never);
+}
+
+TEST_CASE("a rank that is stopped for longer is killed, though no other rank has noticed yet") {
+  Job job(2);
+  job.stall_s = 0.001;
+  job.ask_all({0, 1});
+  (*job).stop(1, true);
+  while (job.killed.empty()) (*job).look();
+  CHECK(job.killed == Slots{1});
+  CHECK(job.end(1));
+  job.members.clear();
+  job.ask_all({0, 1});
+  CHECK(job.members == Slots{0, 1});
+  CHECK((*job).next_look() == Clock::time_point::max());  // the new one is not stopped
 }
 
 TEST_CASE("a job goes on with fewer ranks, and gives up below the least") {
@@ -151,6 +201,7 @@ TEST_CASE("where a link is cut, the larger side goes on, of equal ones that of t
   job.ask_all({0, 1}, 2);
   job.ask_all({2, 3}, 0);
   CHECK(job.killed == Slots{2, 3});
+  CHECK((*job).next_look() <= Clock::now() + std::chrono::seconds(30));  // then its host is lost
   CHECK(job.members.empty());
   CHECK_FALSE(job.end(2));
   CHECK_FALSE(job.end(3));

@@ -35,6 +35,7 @@
 //   launcher: end starting for ranks that are in init, or come there, as one has failed
 // and in an elastic job, for one rank (Note [Members of an elastic job]):
 //   agent: said            what the rank has written to its end of a socket
+//   agent: stopped         by a signal such as SIGSTOP, or resumed
 //   launcher: tell         what is to be written to it
 //   launcher: kill, replace
 // The secret of the job travels in `start`, so that no command line shows it. An agent whose input
@@ -127,6 +128,10 @@ class Rank {
   bool lives() const noexcept { return process_.pid > 0; }
   /// Whether its leader has ended and others of its process group have not.
   bool lingers() const noexcept { return process_.pid > 0 && status_.has_value(); }
+  /// Returns whether a signal has stopped it since the last call, or false if it has resumed.
+  std::optional<bool> stop_change() const noexcept {
+    return process_.pid > 0 && !status_ ? launch::stop_change(process_.pid) : std::nullopt;
+  }
   /// Returns how it has ended, once. `waits`: not before its whole process group has ended, as a
   /// shell may end before the program that it has started. Otherwise kills what is left of the
   /// group.
@@ -351,6 +356,9 @@ class Agent {
 
   void look_for_ends() {
     for (const auto& rank : ranks_) {
+      if (const std::optional<bool> is_stopped = rank->stop_change()) {
+        tell("stopped", {{"rank", rank->number()}, {"is_stopped", *is_stopped}});
+      }
       const std::optional<Ended> end = rank->end(/*waits=*/kill_at_.has_value());
       if (!end) continue;
       --running_;

@@ -124,6 +124,13 @@ bool has_ended(pid_t child) noexcept {
          info.si_pid != 0;
 }
 
+std::optional<bool> stop_change(pid_t child) noexcept {
+  siginfo_t info{};
+  constexpr int kWhat = WSTOPPED | WCONTINUED | WNOHANG;
+  if (waitid(P_PID, static_cast<id_t>(child), &info, kWhat) != 0 || info.si_pid == 0) return {};
+  return info.si_code == CLD_STOPPED;
+}
+
 int reap(pid_t child) noexcept {
   int status = 0;
   while (waitpid(child, &status, 0) < 0 && errno == EINTR) {

@@ -4,6 +4,7 @@
 #include <sys/types.h>
 
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -43,6 +44,9 @@ void signal_group(pid_t leader, int number) noexcept;
 
 /// Whether a child has ended; it stays to be reaped.
 bool has_ended(pid_t child) noexcept;
+
+/// Returns whether a signal has stopped a child, or false if it has resumed, since the last call.
+std::optional<bool> stop_change(pid_t child) noexcept;
 
 /// Waits for a child, and returns its status. Its group keeps its number while it has members.
 int reap(pid_t child) noexcept;

@@ -302,6 +302,10 @@ Membership Job::make_membership() {
   };
   actions.replace = [order](int slot) { order("replace", slot); };
   actions.kill = [order](int slot) { order("kill", slot); };
+  actions.lose_host = [this](int slot) {
+    Link& link = link_of(slot);
+    link.lose("host " + link.host().name + " does not end a rank that was killed");
+  };
   actions.say = [this](const std::string& text) { output_.say(text); };
   actions.give_up = [this](const std::string& why) {
     if (told_to_end_) return;
@@ -425,6 +429,9 @@ void Job::on_event(Link& link, const Frame& frame) {
   if (!is_running_ || std::ranges::find(link.ranks, rank) == link.ranks.end()) return;
   if (kind == "output") return output_.take(rank, event.at("stream"), frame.bytes);
   if (kind == "ended") return record_end(link, rank, event.get<Ended>());
+  if (kind == "stopped" && membership_ && !told_to_end_) {
+    return membership_->stop(rank, event.at("is_stopped"));
+  }
   if (kind == "said" && told_to_end_ && event.at("message").contains("ask")) return tell_over(rank);
   if (kind == "said" && membership_ && !told_to_end_) {
     membership_->take(rank, event.at("message"));

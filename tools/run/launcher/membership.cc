@@ -12,22 +12,29 @@
 // in one place, and a part of the job that cannot reach the launcher makes no group of its own: its
 // agent ends it.
 //   rank: ask             the number of its last group (0: none), whether that had started, the
-//                         slot that it blames (-1), how long it waits for others, and for new ones
+//                         slot that it blames (-1), RONDE_STALL_ABORT_S and RONDE_INIT_TIMEOUT_S
 //   launcher: members     of group `number`: the slots by rank; whether an earlier one had started,
 //                         and no rank is left that was there before
 //   rank: put             an address, which the launcher passes to all members
 //   launcher: grow        to one member: processes that have come wait for the group after `number`
 //   rank: leave           it will end, and gets no replacement
+//   rank: fail            it will end, and the job with it: why
 //   launcher: void        a member has ended: a start of group `number` that is under way fails
 // A process that does not ask while others do is ended: where one of them blames it, after five
-// seconds, else after RONDE_STALL_ABORT_S and two seconds, a new one after RONDE_INIT_TIMEOUT_S.
-// One that wakes up late finds that it was killed.
+// seconds, else after RONDE_STALL_ABORT_S and two seconds, a new one after RONDE_INIT_TIMEOUT_S. A
+// rank that its agent knows to be stopped while others run is ended after RONDE_STALL_ABORT_S. One
+// that wakes up late finds that it was killed. Where its agent does not do that, as it is stopped,
+// too, its host is lost.
 
 namespace ronde::tool::launch {
 namespace {
 
 /// The far side of a link that is cut may notice a few seconds later.
 constexpr Clock::duration kBlamedTime = std::chrono::seconds(5);
+/// After RONDE_STALL_ABORT_S the others have found a rank that does not answer.
+constexpr Clock::duration kStallSlack = std::chrono::seconds(2);
+/// A driver of GPUs may take seconds to let a process go.
+constexpr Clock::duration kLongestKill = std::chrono::seconds(30);
 constexpr int kMostFailedStarts = 5;
 
 std::string list_of(const std::vector<int>& slots) {
@@ -70,6 +77,7 @@ void Membership::take(int slot, const Json& message) {
     if (std::exchange(process.is_member, false)) tell_members({{"void", number_}});
     return decide();
   }
+  if (message.contains("fail")) failure_ = message.at("fail");
   if (!message.contains("ask")) return;
   process.state = Process::State::Asking;
   process.asked = message.at("ask");
@@ -85,6 +93,10 @@ bool Membership::end(int slot, End how, bool was_in_group) {
   process.state = how == End::Done ? Process::State::Done : Process::State::Gone;
   had_started_ = had_started_ || was_in_group;  // it may be the last one that could have told
   if (was_member) tell_members({{"void", number_}});
+  if (how != End::Done && !failure_.empty()) {
+    actions_.give_up(failure_);
+    return false;
+  }
   const bool is_replaced = how == End::Failed && !process.leaves && !process.is_cut_off &&
                            !is_done() && replaced_ < rules_.replacements;
   if (is_replaced) {
@@ -98,6 +110,18 @@ bool Membership::end(int slot, End how, bool was_in_group) {
   return is_replaced;
 }
 
+void Membership::stop(int slot, bool is_stopped) {
+  if (!is_used()) return;
+  if (!is_stopped && !others_run(slot)) {  // all of them were, and the others may resume now
+    for (auto& [each, process] : processes_) {
+      if (process.stopped_at) process.stopped_at = Clock::now();
+    }
+  }
+  auto& stopped_at = processes_.at(slot).stopped_at;
+  stopped_at = is_stopped ? std::optional(Clock::now()) : std::nullopt;
+  decide();
+}
+
 void Membership::look() {
   decide();
 }
@@ -105,6 +129,7 @@ void Membership::look() {
 /// Forms the next group if all have asked.
 void Membership::decide() {
   look_at_ = Clock::time_point::max();
+  end_stopped();
   const std::vector<int> asking = slots_in(Process::State::Asking);
   if (asking.empty()) return;
   if (!slots_in(Process::State::Busy).empty()) {
@@ -119,6 +144,31 @@ void Membership::decide() {
     return;
   }
   announce(asking);
+}
+
+bool Membership::others_run(int slot) const {
+  return std::ranges::any_of(processes_, [slot](const auto& entry) {
+    const auto& [other, process] = entry;
+    return other != slot && process.is_member && !process.stopped_at;
+  });
+}
+
+/// Ends members that others have waited for since a signal stopped them.
+void Membership::end_stopped() {
+  for (const int slot : slots_in(Process::State::Busy)) {
+    const Process& process = processes_.at(slot);
+    if (!process.is_member || !process.stopped_at || process.killed_at || !others_run(slot))
+      continue;
+    const double limit_s = process.asked.at("stall_s");
+    if (limit_s <= 0) continue;
+    const auto until = *process.stopped_at + seconds_of(limit_s);
+    if (until <= Clock::now()) {
+      kill(slot, "rank " + std::to_string(slot) + " has been stopped for " + text_of(limit_s) +
+                     " s (RONDE_STALL_ABORT_S)");
+    } else {
+      look_at_ = std::min(look_at_, until);
+    }
+  }
 }
 
 bool Membership::is_new(int slot) const {
@@ -164,12 +214,16 @@ void Membership::await(const std::vector<int>& asking) {
   const auto now = Clock::now();
   for (const int slot : slots_in(Process::State::Busy)) {
     const Process& process = processes_.at(slot);
-    if (process.was_killed) continue;
     auto until = Clock::time_point::max();
     std::string why;
-    for (const int other : asking) {
-      const auto limit = limit_for(slot, other, why);
-      if (limit < until) until = limit;
+    if (process.killed_at) {
+      until = *process.killed_at + kLongestKill;
+      if (until <= now) return actions_.lose_host(slot);
+    } else {
+      for (const int other : asking) {
+        auto [limit, its_reason] = limit_for(slot, other);
+        if (limit < until) std::tie(until, why) = std::tie(limit, its_reason);
+      }
     }
     if (until <= now) {
       kill(slot, why);
@@ -179,23 +233,23 @@ void Membership::await(const std::vector<int>& asking) {
   }
 }
 
-/// Returns until when `waiting`, which asks, waits for the process in `slot`, and sets why.
-Clock::time_point Membership::limit_for(int slot, int waiting, std::string& why) const {
+/// Returns until when `waiting`, which asks, waits for the process in `slot`, and why no longer.
+std::pair<Clock::time_point, std::string> Membership::limit_for(int slot, int waiting) const {
+  const std::pair never(Clock::time_point::max(), std::string());
   const Process& process = processes_.at(slot);
   const Process& other = processes_.at(waiting);
   const auto begin = std::max(other.asked_at, process.since);
   // What an earlier process of the slot is blamed for is not the fault of a new one.
   if (process.is_member && blames(other, slot)) {
-    why = "rank " + std::to_string(slot) + " does not answer the others";
-    return begin + kBlamedTime;
+    return {begin + kBlamedTime, "rank " + std::to_string(slot) + " does not answer the others"};
   }
   // New processes wait for the group to end its step as long as that takes.
-  if (process.is_member && is_new(waiting)) return Clock::time_point::max();
-  const double limit_s = other.asked.at(process.is_member ? "patience_s" : "start_s");
-  if (limit_s <= 0) return Clock::time_point::max();
-  why = "slot " + std::to_string(slot) + " has not come to the others within " + text_of(limit_s) +
-        " s";
-  return begin + seconds_of(limit_s);
+  if (process.is_member && is_new(waiting)) return never;
+  const double limit_s = other.asked.at(process.is_member ? "stall_s" : "start_s");
+  if (limit_s <= 0) return never;
+  return {begin + seconds_of(limit_s) + (process.is_member ? kStallSlack : Clock::duration()),
+          "slot " + std::to_string(slot) + " has not come to the others within " +
+              text_of(limit_s) + " s"};
 }
 
 /// One that was asked to end the group for others to join is not to be blamed for that.
@@ -205,7 +259,8 @@ bool Membership::blames(const Process& process, int slot) const {
 }
 
 void Membership::kill(int slot, const std::string& why) {
-  processes_.at(slot).was_killed = true;
+  processes_.at(slot).killed_at = Clock::now();
+  look_at_ = std::min(look_at_, Clock::now() + kLongestKill);
   actions_.say(why + ": it is killed");
   actions_.kill(slot);
 }
@@ -271,6 +326,7 @@ bool Membership::excludes_unreachable(const std::vector<int>& asking) {
 
 void Membership::announce(const std::vector<int>& members) {
   ++number_;
+  failure_.clear();
   if (number_ > 1) {
     actions_.say("group " + std::to_string(number_) + " of the job: " +
                  std::to_string(members.size()) + " ranks, slots " + list_of(members));

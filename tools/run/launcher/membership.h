@@ -5,6 +5,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "tools/run/base/frames.h"
@@ -22,6 +23,7 @@ class Membership {
     std::function<void(int slot, const Json& message)> tell;
     std::function<void(int slot)> replace;  ///< starts a process in a slot whose last one has ended
     std::function<void(int slot)> kill;
+    std::function<void(int slot)> lose_host;  ///< of a slot; calls end() for all slots there
     std::function<void(const std::string& why)> give_up;
     std::function<void(const std::string& text)> say;
   };
@@ -38,6 +40,8 @@ class Membership {
   /// The process in `slot` has ended; `was_in_group`: a group may have started with it. Returns
   /// whether another one takes its place.
   bool end(int slot, End how, bool was_in_group);
+  /// The process in `slot` was stopped by a signal, or resumes.
+  void stop(int slot, bool is_stopped);
 
   /// When look() is to be called, if nothing happens before.
   Clock::time_point next_look() const noexcept { return look_at_; }
@@ -69,15 +73,18 @@ class Membership {
     Clock::time_point asked_at{};
     bool is_member = false;  ///< of the present group
     bool is_first = false;   ///< no group had started before its first one
-    bool was_killed = false;
+    std::optional<Clock::time_point> stopped_at = {};  ///< by a signal
+    std::optional<Clock::time_point> killed_at = {};
     bool leaves = false;
     bool is_cut_off = false;  ///< from other members; it is killed, and not replaced where it was
   };
 
   std::vector<int> slots_in(Process::State state) const;
   bool is_new(int slot) const;
+  bool others_run(int slot) const;
+  void end_stopped();
   bool blames(const Process& process, int slot) const;
-  Clock::time_point limit_for(int slot, int waiting, std::string& why) const;
+  std::pair<Clock::time_point, std::string> limit_for(int slot, int waiting) const;
   void decide();
   bool excludes_late(const std::vector<int>& asking);
   void await(const std::vector<int>& asking);
@@ -98,6 +105,7 @@ class Membership {
   bool had_started_ = false;          ///< a group of the job, on one of its ranks
   int failed_starts_ = 0;             ///< in a row
   int replaced_ = 0;
+  std::string failure_;  ///< why the job cannot go on beyond the present group
   Clock::time_point look_at_ = Clock::time_point::max();
 };
 

@@ -59,6 +59,12 @@ const std::string kStateLost =
   throw UsageError(detail::rank_prefix() + kSubject + ": " + text);
 }
 
+/// `resumes`: replacements of these ranks load a checkpoint.
+[[noreturn]] void lose_state(bool resumes) {
+  if (is_elastic() && !resumes) fail_job(kStateLost);
+  throw Error(kStateLost);
+}
+
 std::vector<Sent> list_tensors(const std::vector<detail::NamedObject>& objects) {
   std::vector<Sent> all;
   for (const detail::NamedObject& named : objects) {
@@ -215,9 +221,10 @@ void State::Impl::enter(const Options& options, int slot) {
   for (const Sampler& each : samplers_) detail::SamplerLedger::regroup(*each.sampler);
   if (has_state_) restore_buffers();
   restore_copy();
-  std::vector<int> holding = holders();
+  const bool resumes = options.resume != nullptr;
+  std::vector<int> holding = holders(resumes);
   if (holding.empty()) {
-    if (job_goes_on() && !options.resume) throw Error(kStateLost);
+    if (job_goes_on() && !resumes) lose_state(resumes);
     begin_job(options.resume);
     holding = {0};
   }
@@ -239,7 +246,7 @@ void State::Impl::begin_job(const std::function<std::int64_t()>& load) {
 }
 
 /// Returns the ranks that have the state of the last step; none if all have just started.
-std::vector<int> State::Impl::holders() {
+std::vector<int> State::Impl::holders(bool resumes) {
   const at::Tensor mine =
       at::tensor({step_, std::int64_t{has_state_}, std::int64_t{is_whole_}}, at::kLong);
   const at::Tensor all = allgather(mine.unsqueeze(0), {.name = "ronde::elastic/steps"});
@@ -251,9 +258,7 @@ std::vector<int> State::Impl::holders() {
     if (rows[rank][1] != 0 && rows[rank][2] != 0) newest = std::max(newest, rows[rank][0]);
   }
   if (is_new) return {};
-  if (newest < 0) {
-    throw Error(kStateLost);
-  }
+  if (newest < 0) lose_state(resumes);
   std::vector<int> holding;
   for (std::int64_t rank = 0; rank < rows.size(0); ++rank) {
     const bool holds = rows[rank][1] != 0 && rows[rank][2] != 0 && rows[rank][0] == newest;

@@ -51,7 +51,7 @@ class State::Impl final : public detail::StepObserver {
     std::optional<std::size_t> ahead = {};  ///< batches that the loader takes ahead
   };
 
-  std::vector<int> holders();
+  std::vector<int> holders(bool resumes);
   void begin_job(const std::function<std::int64_t()>& load);
   void receive(const std::vector<int>& holders);
   void save_buffers();
