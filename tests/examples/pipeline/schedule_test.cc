@@ -61,6 +61,18 @@ TEST_CASE("two copies in opposite directions leave two stages no idle time, and 
   CHECK(idle({4, 2, 1}) == Approx(0.5));
 }
 
+TEST_CASE("no orders make ranks wait in a ring") {
+  for (int stages = 1; stages <= 6; ++stages) {
+    for (int micro_batches = 1; micro_batches <= 9; ++micro_batches) {
+      for (const Shape& shape :
+           {Shape{stages, 1, micro_batches}, Shape{stages, 2, micro_batches}}) {
+        CHECK_NOTHROW(draw_chart(shape, fixed_orders(shape), 5));
+        CHECK_NOTHROW(draw_chart(shape, message_driven_orders(shape), 5));
+      }
+    }
+  }
+}
+
 TEST_CASE("message-driven passes overtake one that has not come, within the limit") {
   Order order({{false, 0, 0}, {true, 0, 0}, {false, 0, 1}, {false, 0, 2}}, {2});
   const auto forward = [](const Pass& pass) { return !pass.backward; };
