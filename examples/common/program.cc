@@ -48,6 +48,10 @@ int run_program(const std::string& name, int argc, const char* const* argv,
 }
 
 void parse_command_line(CLI::App& app, int argc, const char* const* argv) {
+  for (CLI::Option* const option : app.get_options()) {
+    if (option->get_multi_option_policy() != CLI::MultiOptionPolicy::Throw) continue;
+    option->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
+  }
   try {
     app.parse(argc, argv);
   } catch (const CLI::CallForHelp& help) {

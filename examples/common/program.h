@@ -27,7 +27,8 @@ using Program = std::function<int(int argc, const char* const* argv)>;
 /// Ronde does not start, and every rank prints the text and returns 0.
 int run_program(const std::string& name, int argc, const char* const* argv, const Program& program);
 
-/// Calls app.parse, and prints the text of --help. Throws CLI::ParseError, for --help too.
+/// Calls app.parse, and prints the text of --help. Of an option given twice the last one counts, so
+/// that a script's can be overridden by what follows. Throws CLI::ParseError, for --help too.
 void parse_command_line(CLI::App& app, int argc, const char* const* argv);
 
 /// Throws CLI::ValidationError, with the option and the reason, unless `number` is a multiple of

@@ -183,8 +183,6 @@ Options parse_options(int argc, const char* const* argv) {
       "Trains EDSR, single-image super-resolution, on a folder of photographs, or measures how "
       "fast it trains (--synthetic). Start it with mpiexec for several ranks.",
       "edsr");
-  // The last one counts, so that a script's options can be overridden by what follows.
-  app.option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
   Options options;
   add_data_options(app, options);
   add_network_options(app, options);

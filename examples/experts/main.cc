@@ -35,8 +35,6 @@ Options parse_options(int argc, const char* const* argv) {
       "grid of ranks, each expert over another, the data over the rest. Start it with mpiexec for "
       "several ranks; the result does not depend on their number.",
       "experts");
-  // The last one counts, so that a script's options can be overridden by what follows.
-  app.option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
   Options options;
   app.add_option("--expert-ranks", options.expert_ranks,
                  "So many ranks have different experts [2 if that divides the ranks, or 1]")

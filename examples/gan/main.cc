@@ -40,8 +40,6 @@ Options parse_options(int argc, const char* const* argv) {
       "Trains a generator and a discriminator on points in eight clouds around a circle. Start it "
       "with mpiexec for several ranks; they divide each batch.",
       "gan");
-  // The last one counts, so that a script's options can be overridden by what follows.
-  app.option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
   Options options;
   app.add_option("--steps", options.steps, "How many, of each of the two networks")
       ->check(CLI::PositiveNumber)

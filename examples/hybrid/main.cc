@@ -32,8 +32,6 @@ Options parse_options(int argc, const char* const* argv) {
       "each group on its part of the data. Start it with mpiexec for several ranks; the result "
       "does not depend on their number.",
       "hybrid");
-  // The last one counts, so that a script's options can be overridden by what follows.
-  app.option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
   Options options;
   app.add_option("--split", options.split,
                  "So many ranks hold a model together [2 if the number of ranks is even, or 1]")

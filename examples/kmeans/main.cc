@@ -35,8 +35,6 @@ Options parse_options(int argc, const char* const* argv) {
       "Groups points into clusters by k-means. Start it with mpiexec for several ranks; the result "
       "does not depend on their number.",
       "kmeans");
-  // The last one counts, so that a script's options can be overridden by what follows.
-  app.option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
   Options options;
   CLI::Option* data =
       app.add_option("--data", options.data,

@@ -48,8 +48,6 @@ Options parse_options(int argc, const char* const* argv) {
       "Trains a network whose layers are divided among the ranks of a pipeline, on random numbers. "
       "Start it with mpiexec for several ranks; the losses do not depend on their number.",
       "pipeline");
-  // The last one counts, so that a script's options can be overridden by what follows.
-  app.option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
   Options options;
   const auto add_count = [&app](const std::string& name, auto& value, const std::string& text) {
     return app.add_option(name, value, text)->check(CLI::Range(1, 1000000))->capture_default_str();

@@ -18,8 +18,6 @@ Options parse_options(int argc, const char* const* argv) {
       "Trains ResNet on one batch of random images, and prints images per second. Start it with "
       "mpiexec for several ranks.",
       "resnet_synthetic");
-  // The last one counts, so that a script's options can be overridden by what follows.
-  app.option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
   Options options;
   app.add_option("--model", options.model, "resnet18, resnet50 or resnet101")
       ->check(CLI::IsMember(model_names()))
