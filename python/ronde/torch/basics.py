@@ -207,7 +207,7 @@ def _start(comm: Any, sets: list[ProcessSet]) -> None:
 
 
 def _library_sets() -> dict[tuple[int, ...], int]:
-    """The ranks and the number of each set that there is: of all ranks, and by RONDE_PROCESS_SETS."""
+    """The ranks and the number of each set: that of all ranks, those of RONDE_PROCESS_SETS."""
     count = ctypes.c_int()
     lib.ronde_process_set_ids(None, ctypes.byref(count))
     ids = (ctypes.c_uint32 * count.value)()
