@@ -126,16 +126,6 @@ void step_parameter(at::Tensor parameter, JorgeParamState& state, const JorgeOpt
 
 }  // namespace
 
-JorgeOptions::JorgeOptions(double lr) : lr_(lr) {}
-
-double JorgeOptions::get_lr() const {
-  return lr();
-}
-
-void JorgeOptions::set_lr(double lr) {
-  this->lr(lr);
-}
-
 void JorgeOptions::serialize(torch::serialize::OutputArchive& archive) const {
   _TORCH_OPTIM_SERIALIZE_TORCH_ARG(lr);
   _TORCH_OPTIM_SERIALIZE_TORCH_ARG(momentum);
@@ -256,14 +246,6 @@ at::Tensor Jorge::step(LossClosure closure) {
     }
   }
   return loss;
-}
-
-void Jorge::save(torch::serialize::OutputArchive& archive) const {
-  serialize(*this, archive);
-}
-
-void Jorge::load(torch::serialize::InputArchive& archive) {
-  serialize(*this, archive);
 }
 
 }  // namespace ronde

@@ -20,7 +20,7 @@ namespace ronde {
 /// learning rate and momentum as they are, its weight decay divided by 1 - momentum.
 struct JorgeOptions : torch::optim::OptimizerCloneableOptions<JorgeOptions> {
   /// `lr`: the learning rate.
-  JorgeOptions(double lr);
+  JorgeOptions(double lr) : lr_(lr) {}
   TORCH_ARG(double, lr);              ///< learning rate
   TORCH_ARG(double, momentum) = 0.9;  ///< of SGD, and of preconditioned gradients
   /// Decoupled from the gradient, as AdamW's.
@@ -33,8 +33,8 @@ struct JorgeOptions : torch::optim::OptimizerCloneableOptions<JorgeOptions> {
   /// @{
   void serialize(torch::serialize::InputArchive& archive) override;
   void serialize(torch::serialize::OutputArchive& archive) const override;
-  double get_lr() const override;
-  void set_lr(double lr) override;
+  double get_lr() const override { return lr(); }
+  void set_lr(double value) override { lr(value); }
   /// @}
 };
 
@@ -94,8 +94,8 @@ class Jorge : public torch::optim::Optimizer {
 
   /// As those of LibTorch's optimizers: options and states.
   /// @{
-  void save(torch::serialize::OutputArchive& archive) const override;
-  void load(torch::serialize::InputArchive& archive) override;
+  void save(torch::serialize::OutputArchive& archive) const override { serialize(*this, archive); }
+  void load(torch::serialize::InputArchive& archive) override { serialize(*this, archive); }
   /// @}
 
  private:
