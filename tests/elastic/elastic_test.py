@@ -160,14 +160,12 @@ def stopped(options):
 
 def woken(options):
     """Rank 0 and its agent wake up as the others have given it up: that is no cut link, and it makes the next group with them."""
-    steps = 4000
-    wanted = Job(options, 4, steps=steps).end().digest()
-    job = Job(options, 4, steps=steps, words=("--max-restarts", "9"))
+    wanted = Job(options, 4, steps=500).end().digest()
+    job = Job(options, 4, ["0:450:stop"], steps=500, words=("--max-restarts", "9"))
     wait_for_bodies(job, 4)
     rank = next(entry[4] for entry in job.entries() if entry[0] == 0)
     processes = (parent(rank), rank)
-    for process in processes:
-        send(process, signal.SIGSTOP)
+    send(processes[0], signal.SIGSTOP)
     with job.changed:
         job.changed.wait_for(lambda: ended(job) or len(job.found("goes on from step")) == 2)  # of the other host
     for process in processes:
@@ -232,7 +230,7 @@ def cut(options):
 
 def frozen(options):
     """By hand: all processes of a host are stopped, its agent too; it is lost 30 s later, and what wakes up late ends."""
-    job = Job(options, 4, steps=4000, words=("--max-restarts", "9"))
+    job = Job(options, 4, steps=500, words=("--max-restarts", "9"))
     wait_for_bodies(job, 4)
     ranks = [entry[4] for entry in job.entries() if entry[0] > 1]
     descriptors = [os.pidfd_open(rank) for rank in ranks]
