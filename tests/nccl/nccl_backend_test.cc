@@ -194,7 +194,7 @@ TEST_CASE("nccl finds ranks on one GPU also where its host has two names, and mi
   const auto conflict = [](int host, const char* uuid, const char* version,
                            const std::vector<std::string>& shares = {"", ""}) {
     Topology topology;
-    topology.host_of = {0, host};
+    topology.host_of = SharedNumbers({0, host});
     BackendContext context;
     context.topology = &topology;
     context.ranks = {4, 7};
