@@ -12,7 +12,7 @@ from ctypes import POINTER, c_char_p, c_double, c_int, c_int64, c_size_t, c_uint
 from pathlib import Path
 from typing import Any
 
-INVALID_ARGUMENT, NOT_INITIALIZED, GROUP, TIMEOUT = 1, 3, 5, 6
+INVALID_ARGUMENT, GROUP, TIMEOUT = 1, 5, 6
 DUPLICATE_NAME, UNKNOWN_SET, NOT_A_MEMBER = 12, 13, 14
 U8, I8, I16, I32, I64, F16, BF16, F32, F64, BOOL, U16, U32, U64, C64, C128 = range(15)
 SUM, AVERAGE, MIN, MAX, PRODUCT, ADASUM = range(6)

@@ -3,7 +3,6 @@
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from ronde.torch.basics import size
