@@ -332,7 +332,7 @@ def chaos(options):
     wanted = Job(options, options.ranks, steps=steps).end().digest()
     job = Job(options, options.ranks, steps=steps, words=("--max-restarts", str(2 * options.faults)))
     wait_for_bodies(job, options.ranks)
-    seen, limit = 0, 10
+    seen, limit = 0, 60
     for _ in range(options.faults):
         with job.changed:
             wanted_entries = seen + options.ranks  # of a new group; none comes if a stopped rank wakes up early
@@ -346,8 +346,8 @@ def chaos(options):
             if job.found("digest"):
                 break  # one that is killed after its work fails the job
             send(latest[slot], how)
-            pause = 6 * generator.random() if how == signal.SIGSTOP else 10
-            limit = max(limit, pause if pause < 3 else 10)
+            pause = 6 * generator.random() if how == signal.SIGSTOP else 60
+            limit = max(limit, pause if pause < 3 else 60)
             if how == signal.SIGSTOP:
                 threading.Timer(pause, send, (latest[slot], signal.SIGCONT)).start()
     job.end()
