@@ -159,7 +159,7 @@ TEST_CASE("an operation in progress for too long fails the group") {
 
 TEST_CASE("operations may wait as long as the time-outs that the ranks expect") {
   const inproc::Group group(std::vector<int>{0, 0});
-  std::latch over(1);
+  std::latch expected(2), over(1);
   run_ranks(2, [&](int rank) {
     Config config = test_config();
     config.stall_warn_s = config.stall_abort_s = 0.1;
@@ -176,6 +176,7 @@ TEST_CASE("operations may wait as long as the time-outs that the ranks expect") 
     Runtime runtime(std::move(options));
     runtime.expect_timeout(std::chrono::hours(1));
     runtime.expect_timeout(std::chrono::seconds(0));  // the longest counts
+    expected.arrive_and_wait();
     if (rank == 0) over.wait();
     std::vector<float> values(2, 1.0F);
     try {
