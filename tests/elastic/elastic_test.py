@@ -30,8 +30,8 @@ class Job:
         command = [options.ronde, "run", *(["--elastic"] if elastic else []), "--grace", "3", *words, "-n", str(ranks)]
         command += ["--hosts", options.hosts, "--rsh", options.rsh] if options.hosts else []
         command += ["--", options.train, self.folder.name, str(steps), *faults]
-        environment = {**os.environ, "RONDE_EXACT": "1", "OMP_NUM_THREADS": "1", "RONDE_STALL_WARN_S": "1",
-                       "RONDE_STALL_ABORT_S": "3"}
+        environment = {"RONDE_STALL_ABORT_S": "3", **os.environ, "RONDE_EXACT": "1", "OMP_NUM_THREADS": "1",
+                       "RONDE_STALL_WARN_S": "1"}
         self.lines, self.times, self.changed = [], [], threading.Condition()
         self.process = subprocess.Popen(command, env=environment, text=True, stdin=subprocess.DEVNULL,
                                         stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
