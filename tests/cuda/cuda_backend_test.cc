@@ -147,6 +147,25 @@ TEST_CASE("cuda staged: page-locked memory is kept with the cache, and given up 
   });
 }
 
+TEST_CASE("cuda staged: what is larger than it keeps is pinned by its own size") {
+  constexpr std::int64_t kLength = std::int64_t{33} << 20;
+  FakeMachine machine;
+  run_gpu_ranks_unchecked(machine, 1, 1, cuda_options_of(machine, kStaged),
+                          [&](Runtime& runtime, ProgramGpu& gpu, const Kill&) {
+                            const GpuTensor input(gpu, kLength), output(gpu, kLength);
+                            Request request;
+                            request.kind = Collective::Allgather;
+                            request.dtype = DataType::U8;
+                            request.shape = {kLength};
+                            request.input = input.data();
+                            request.output = output.data();
+                            gpu.place(request);
+                            machine.cuda.fail("cuMemHostAlloc", cuda::kOutOfMemory);
+                            const Death death = death_of([&] { runtime.run(std::move(request)); });
+                            check_contains(death.text, "pinning 34603008 bytes of host memory");
+                          });
+}
+
 TEST_CASE("cuda staged: a rank without memory for its result fails alone, the others get theirs") {
   FakeMachine machine;
   const CudaOptions options = cuda_options_of(machine, GENERATE(kIpc, kStaged));
