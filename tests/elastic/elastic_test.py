@@ -332,7 +332,7 @@ def chaos(options):
     wanted = Job(options, options.ranks, steps=steps).end().digest()
     job = Job(options, options.ranks, steps=steps, words=("--max-restarts", str(2 * options.faults)))
     wait_for_bodies(job, options.ranks)
-    seen, limit = 0, 60
+    seen, sent, limit = 0, 0, 60
     for _ in range(options.faults):
         with job.changed:
             wanted_entries = seen + options.ranks  # of a new group; none comes if a stopped rank wakes up early
@@ -346,6 +346,7 @@ def chaos(options):
             if job.found("digest"):
                 break  # one that is killed after its work fails the job
             send(latest[slot], how)
+            sent += 1
             pause = 6 * generator.random() if how == signal.SIGSTOP else 60
             limit = max(limit, pause if pause < 3 else 60)
             if how == signal.SIGSTOP:
@@ -353,7 +354,7 @@ def chaos(options):
     job.end()
     check(job.digest() == wanted, "other bits than undisturbed", job)
     check(job.found("gets replacement"), "nothing was broken", job)
-    print(f"{len(job.found('gets replacement'))} replacements, {len(job.found('group [0-9]+ of the job'))} groups more")
+    print(f"{sent} signals, {len(job.found('gets replacement'))} replacements, {len(job.found('group [0-9]+ of the job'))} groups more")
 
 
 def times(options):
