@@ -10,6 +10,7 @@
 #include "backends/cuda/base/counters.h"
 #include "backends/cuda/cuda.h"
 #include "backends/gpu/gpu_resources.h"
+#include "backends/gpu/kernels/moves.h"
 #include "core/src/base/steps.h"
 
 namespace ronde::cuda {
