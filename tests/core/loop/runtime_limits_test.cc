@@ -186,6 +186,7 @@ TEST_CASE("operations may wait as long as the time-outs that the ranks expect") 
       throw;
     }
     check_equal(values[0], 2.0F, "the sum");
+    runtime.shutdown();
   });
 }
 
