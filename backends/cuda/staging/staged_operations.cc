@@ -6,7 +6,6 @@
 #include <utility>
 
 #include "backends/gpu/base/chunk_layout.h"
-#include "backends/gpu/kernels/moves.h"
 
 namespace ronde::cuda {
 namespace {
