@@ -22,14 +22,14 @@ namespace ronde {
 ///
 /// Note [Combining]
 /// The leader holds back what only some of its ranks have announced, as it cannot be agreed on yet.
-/// It sends that as it was announced (scatters it), rank by rank, or for all the ranks that a
-/// leader below it had merged, as soon as rank 0 may have to know who is missing: after `patience`
-/// (for stalls), before a timeout that passed or a shutdown, and when ranks announce one name
-/// differently (gathered rows may differ in number) or one has joined. Once a part of an operation
-/// was scattered, the rest is, too, until it is agreed. A rank's announcements may thus overtake
-/// each other, but none overtakes a timeout or a shutdown of its rank, as these are never merged
-/// and follow all that is; and point-to-point messages keep their order. The rank above relies on
-/// nothing more.
+/// It scatters such announcements, that is, sends them as they were made, by a rank or by a leader
+/// below for the ranks that it had merged, as soon as rank 0 may have to know who is missing: after
+/// `patience` (for stalls), before a timeout that passed or a shutdown, and when ranks announce one
+/// name differently (gathered rows may differ in number) or one has joined. Once a part of an
+/// operation was scattered, the rest is, too, until it is agreed. A rank's announcements may thus
+/// overtake each other, but none overtakes a timeout or a shutdown of its rank, as these are never
+/// merged and follow all that is; and point-to-point messages keep their order. The rank above
+/// relies on nothing more.
 ///
 /// Slots have their meaning after the last decision that has passed, whose number the messages
 /// carry. The leader drops announcements of slots that were reassigned, as rank 0 would, and the

@@ -76,7 +76,7 @@ TEST_CASE("leaders are below one another, as flat and as evenly as 32 below one 
 }
 
 TEST_CASE("a leader speaks for its host and those below, and forwards to them") {
-  // Of seven hosts, two below one, rank 7 is the second rank of host 1.
+  // Seven hosts, two of them below one; rank 7 is the second rank of host 1.
   const std::vector<int> hosts = {0, 1, 2, 3, 4, 5, 6, 1};
   const auto of = [&](int rank) { return make_topology(rank, hosts, 2); };
   CHECK(of(0).children() == std::vector<int>{1, 2});

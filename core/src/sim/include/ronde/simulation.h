@@ -54,7 +54,8 @@ struct SimulationOptions {
   /// have no effect.
   Config config;
   std::vector<int> host_of;  ///< of each rank, in ascending order from 0
-  /// Of the tree of the control plane: fewer make it deeper with few hosts.
+  /// How many leaders the tree of the control plane has below one; a smaller number makes it
+  /// deeper.
   int most_leaders_below = kMostLeadersBelow;
   NetworkCosts network;  ///< between hosts
   HostCosts host;        ///< of every host
