@@ -5,8 +5,8 @@
 
 #include <array>
 #include <cstdio>
-
-#include "ronde/error.h"
+#include <stdexcept>
+#include <string>
 
 namespace ronde::test {
 
@@ -15,7 +15,7 @@ class CapturedErrors {
  public:
   CapturedErrors() : file_(std::tmpfile()), stderr_(dup(STDERR_FILENO)) {
     if (file_ == nullptr || stderr_ < 0 || dup2(fileno(file_), STDERR_FILENO) < 0) {
-      throw Error("standard error cannot be captured");
+      throw std::runtime_error("standard error cannot be captured");
     }
   }
   ~CapturedErrors() {

@@ -13,6 +13,9 @@
 #include <catch2/reporters/catch_reporter_registrars.hpp>
 #endif
 
+#include <sanitizer/common_interface_defs.h>
+
+#include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -23,6 +26,9 @@
 #include <vector>
 
 #include "tests/support/harness/watchdog.h"
+
+// Programs with a sanitizer have it.
+#pragma weak __sanitizer_set_report_fd
 
 namespace {
 
@@ -152,6 +158,10 @@ std::string spec_of_suite(const Cases& cases, const std::string& suite) {
 }  // namespace
 
 int main(int argc, char** argv) try {
+  if (__sanitizer_set_report_fd != nullptr) {
+    const auto descriptor = static_cast<std::intptr_t>(ronde_test::uncaptured_stderr());
+    __sanitizer_set_report_fd(reinterpret_cast<void*>(descriptor));
+  }
   Catch::Session session;
   if (argc == 2 && std::strcmp(argv[1], "--ronde-list") == 0) {
     list_cases(cases_of(session));

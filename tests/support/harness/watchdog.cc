@@ -3,6 +3,7 @@
 
 #include <dirent.h>
 #include <execinfo.h>
+#include <fcntl.h>
 #include <semaphore.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -33,10 +34,13 @@ constexpr int kMaxFrames = 64;
 
 sem_t backtrace_done;
 
+// Standard error as the program began with it: a case may have captured it when it hangs.
+const int stderr_at_start = fcntl(STDERR_FILENO, F_DUPFD_CLOEXEC, 0);
+
 void print_own_backtrace(int /*signal*/) {
   const int saved_errno = errno;
   std::array<void*, kMaxFrames> frames{};
-  backtrace_symbols_fd(frames.data(), backtrace(frames.data(), kMaxFrames), STDERR_FILENO);
+  backtrace_symbols_fd(frames.data(), backtrace(frames.data(), kMaxFrames), stderr_at_start);
   sem_post(&backtrace_done);
   errno = saved_errno;
 }
@@ -51,14 +55,14 @@ const char* launcher_rank() {
 
 // A thread that blocks the signal, or is stuck in the kernel, does not answer: one second each.
 void print_backtrace_of(pid_t thread) {
-  dprintf(STDERR_FILENO, "watchdog: thread %d\n", static_cast<int>(thread));
+  dprintf(stderr_at_start, "watchdog: thread %d\n", static_cast<int>(thread));
   if (syscall(SYS_tgkill, getpid(), thread, kBacktraceSignal) != 0) return;
   timespec limit{};
   clock_gettime(CLOCK_REALTIME, &limit);
   limit.tv_sec += 1;
   while (sem_timedwait(&backtrace_done, &limit) != 0) {
     if (errno == EINTR) continue;
-    dprintf(STDERR_FILENO, "watchdog: thread %d does not answer\n", static_cast<int>(thread));
+    dprintf(stderr_at_start, "watchdog: thread %d does not answer\n", static_cast<int>(thread));
     return;
   }
 }
@@ -96,13 +100,17 @@ std::optional<std::chrono::seconds> seconds_in(const char* variable) {
 }
 
 [[noreturn]] void expire(const std::string& test_case, std::chrono::seconds deadline) {
-  dprintf(STDERR_FILENO, "watchdog: test '%s' on rank %s exceeded %lld s\n", test_case.c_str(),
+  dprintf(stderr_at_start, "watchdog: test '%s' on rank %s exceeded %lld s\n", test_case.c_str(),
           launcher_rank(), static_cast<long long>(deadline.count()));
   print_all_backtraces();
   _exit(kExitStatus);
 }
 
 }  // namespace
+
+int uncaptured_stderr() {
+  return stderr_at_start;
+}
 
 void Watchdog::arm(const std::string& test_case, std::chrono::seconds deadline) {
   // Made here, before the case runs: the check of its virtual table by UBSan opens a pipe, and a

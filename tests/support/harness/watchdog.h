@@ -24,6 +24,10 @@ class Watchdog {
 
 Watchdog& watchdog();
 
+/// A descriptor of standard error as the program began with it, for what ends the process while a
+/// case captures the errors of the product. -1 where it began without one.
+int uncaptured_stderr();
+
 /// RONDE_TEST_DEADLINE_S, or 60 s; until RONDE_TEST_ENDS_AT where that is set, in seconds since
 /// 1970, and of a helper that another case waits for three seconds less. Throws std::runtime_error
 /// on anything but a positive number.
