@@ -42,6 +42,14 @@ Memory map_memory(UniqueFd file, std::size_t bytes) {
   return unmapped_last(memory, bytes, std::move(file));
 }
 
+/// What a mapping of a file shows, at one more address. It is reserved first: ThreadSanitizer does
+/// not see mremap(), and would take this memory for what was there before.
+Memory map_again(void* memory, std::size_t bytes) {
+  void* const reserved = mmap(nullptr, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (reserved == MAP_FAILED) return nullptr;
+  return unmapped_last(mremap(memory, 0, bytes, MREMAP_MAYMOVE | MREMAP_FIXED, reserved), bytes);
+}
+
 /// Names the file that is mapped from this address on.
 std::string file_at(DevicePointer address) {
   std::ifstream maps("/proc/self/maps");
@@ -228,9 +236,7 @@ void add_host_memory(Functions& functions) {
         const std::string file = file_at(begin);
         if (file.empty()) return kInvalidValue;  // a mapping is registered from its begin
         Memory& on_device = s.files[file];
-        if (on_device == nullptr) {
-          on_device = unmapped_last(mremap(memory, 0, bytes, MREMAP_MAYMOVE), bytes);
-        }
+        if (on_device == nullptr) on_device = map_again(memory, bytes);
         if (on_device == nullptr) return kInvalidValue;
         return s.host_registrations[begin] = {bytes, on_device}, kSuccess;
       });
