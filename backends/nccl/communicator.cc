@@ -20,7 +20,7 @@ struct BlockingCommunicator::State {
   explicit State(std::shared_ptr<const cuda::DeviceContext> of_gpu) : context(std::move(of_gpu)) {}
 
   void serve();
-  void abort(const std::shared_ptr<const NcclApi>& api, std::promise<void> done);
+  void abort(const NcclApi& api);
   void require_open(const std::string& doing) const {
     if (stage != Stage::Open) throw Error("NCCL failed while " + doing + ": it was aborted");
   }
@@ -62,8 +62,7 @@ void BlockingCommunicator::State::serve() {
 }
 
 /// A thread of its own.
-void BlockingCommunicator::State::abort(const std::shared_ptr<const NcclApi>& api,
-                                        std::promise<void> done) {
+void BlockingCommunicator::State::abort(const NcclApi& api) {
   {
     std::unique_lock lock(mutex);
     changed.wait_for(lock, kGrace, [&] { return !is_running; });
@@ -75,8 +74,7 @@ void BlockingCommunicator::State::abort(const std::shared_ptr<const NcclApi>& ap
     // A GPU that has failed has none; NCCL's threads must end even so.
   }
   // The result of aborting a failed communicator is of no use.
-  static_cast<void>(api->abort(handle));
-  done.set_value();
+  static_cast<void>(api.abort(handle));
 }
 
 BlockingCommunicator::BlockingCommunicator(std::shared_ptr<const NcclApi> api,
@@ -190,7 +188,12 @@ bool BlockingCommunicator::abort(Clock::time_point deadline) noexcept {
   try {
     std::promise<void> promise;
     if (is_open) aborting_ = promise.get_future();
-    if (is_open) std::thread(&State::abort, state_, api_, std::move(promise)).detach();
+    if (is_open)
+      // It is done once it has given back its share of the context.
+      std::thread([state = state_, api = api_, done = std::move(promise)]() mutable {
+        done.set_value_at_thread_exit();
+        state->abort(*api);
+      }).detach();
   } catch (const std::exception&) {
     aborting_ = {};  // without a thread the communicator stays as it is
   }
