@@ -61,7 +61,7 @@ void BlockingCommunicator::State::serve() {
   }
 }
 
-/// A thread of its own.
+/// A thread of its own, which is done once it has given back its share of the context.
 void BlockingCommunicator::State::abort(const NcclApi& api) {
   {
     std::unique_lock lock(mutex);
@@ -148,8 +148,7 @@ void BlockingCommunicator::check(const char* symbol, Result result,
 }
 
 void BlockingCommunicator::watch(const std::string& doing) const {
-  Result result = kSuccess;
-  Result issued = kSuccess;
+  Result result = kSuccess, issued = kSuccess;
   {
     const std::lock_guard lock(state_->mutex);
     if (state_->stage == Stage::Closed) return;
@@ -189,7 +188,6 @@ bool BlockingCommunicator::abort(Clock::time_point deadline) noexcept {
     std::promise<void> promise;
     if (is_open) aborting_ = promise.get_future();
     if (is_open)
-      // It is done once it has given back its share of the context.
       std::thread([state = state_, api = api_, done = std::move(promise)]() mutable {
         done.set_value_at_thread_exit();
         state->abort(*api);

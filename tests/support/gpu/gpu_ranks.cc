@@ -6,8 +6,51 @@
 #include <deque>
 
 #include "backends/shm/shm.h"
+#include "tests/support/fakes/stream_fiber.h"
+#include "tests/support/fakes/wrapped_backend.h"
 
 namespace ronde::test {
+namespace {
+
+/// The CPU's backend, by whose allgathers ranks tell each other that their GPUs have come so far.
+/// Ranks that are threads have its memory mapped at different addresses, so that ThreadSanitizer
+/// does not see by itself what is ordered so.
+class OrderingBackend final : public WrappedBackend {
+ public:
+  explicit OrderingBackend(std::unique_ptr<Backend> inner)
+      : WrappedBackend("shm", std::move(inner)) {}
+
+  std::unique_ptr<Operation> allgather(const AllgatherCall& call) override {
+    fake::release(&met);
+    return std::make_unique<Ordered>(WrappedBackend::allgather(call));
+  }
+
+ private:
+  class Ordered final : public Operation {
+   public:
+    explicit Ordered(std::unique_ptr<Operation> inner) : inner_(std::move(inner)) {}
+    bool poll() override { return inner_->poll() && (fake::acquire(&met), true); }
+    std::uint64_t progress() const override { return inner_->progress(); }
+
+   private:
+    const std::unique_ptr<Operation> inner_;
+  };
+
+  static inline char met;
+
+  std::unique_ptr<Operation> wrap(Start start, void* /*output*/) override { return start(); }
+};
+
+BackendFactory cpu_backend_factory() {
+  BackendFactory factory = shm_backend_factory();
+  factory.create = [create = factory.create](BackendContext& context) {
+    return std::make_unique<OrderingBackend>(create(context));
+  };
+  return factory;
+}
+
+}  // namespace
+
 CudaOptions cuda_options_of(const FakeMachine& machine, const Way& way) {
   CudaOptions options;
   options.ipc = way.ipc;
@@ -28,7 +71,7 @@ RuntimeOptions gpu_options_of(const inproc::Group& group, int rank, const CudaOp
   options.config.log_level = "warning";
   options.config.cpu_backend = cpu_backend;
   options.config.fusion_bytes = cuda.fusion_bytes;
-  options.backends["shm"] = shm_backend_factory();
+  options.backends["shm"] = cpu_backend_factory();
   options.device_backends["cuda"] = cuda_backend_factory(cuda);
   return options;
 }
