@@ -6,6 +6,7 @@
 #include <thread>
 
 #include "core/src/op/work_state.h"
+#include "ronde/error.h"
 #include "tests/support/harness/captured_errors.h"
 
 namespace {
