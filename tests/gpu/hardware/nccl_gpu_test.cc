@@ -28,6 +28,10 @@ TEST_CASE("gpu: nccl with one rank connects, carries out each collective, and en
   runtime_options.device_backends["nccl"] = factory;
   Runtime runtime(std::move(runtime_options));
   ProgramGpu gpu(driver, 0);
-  exercise_nccl_alone(runtime, gpu);
+  exercise_allreduces(runtime, gpu);
+  exercise_exchanges(runtime, gpu);
+  for (const char* const ways : {"direct_chunks", "packed_chunks", "chunks_in_order"}) {
+    CHECK(counter_of(runtime, "nccl", ways) > 0);
+  }
   runtime.shutdown();
 }

@@ -50,22 +50,19 @@ class Twins {
     return values;
   }
 
-  /// In place, or into memory of `output_count` elements; none: allocated once the shape is known.
-  struct Memory {
-    bool in_place = false;
-    std::size_t output_count = 0;
-    bool allocates = false;
-  };
+  /// Where the result goes; Made: to memory that is allocated once its shape is known, which this
+  /// rank has not on the GPU where it is Lacking.
+  enum class Output { InPlace, Apart, Made, Lacking };
 
-  void add(Request request, const TensorValues& input, const Memory& memory) {
+  void add(Request request, const TensorValues& input, Output place) {
     Twin& twin = *twins_.emplace_back(std::make_shared<Twin>(gpu_, input));
     twin.request = std::move(request);
     twin.request.dtype = input.dtype();
     twin.request.keep_alive = twins_.back();
-    twin.output = TensorValues(input.dtype(), memory.in_place ? 0 : memory.output_count);
+    twin.output = TensorValues(input.dtype(), place == Output::Apart ? input.count() : 0);
     twin.output.fill(1.0);
     twin.gpu_output = GpuTensor(gpu_, bytes_of(twin.output));
-    twin.memory = memory;
+    twin.place = place;
   }
 
   /// Starts what was added since.
@@ -97,8 +94,10 @@ class Twins {
           output(values.dtype(), 0),
           on_gpu(gpu, bytes_of(values)),
           gpu_output(gpu, std::size_t{0}) {}
+    bool is_in_place() const { return place == Output::InPlace; }
+
     Request request;
-    Memory memory;
+    Output place = Output::Apart;
     TensorValues input;
     TensorValues output;
     GpuTensor on_gpu;
@@ -119,7 +118,7 @@ class Twins {
     const Request& request = twin.request;
     const bool only_receives = request.kind == Collective::Broadcast && request.root != rank();
     return request.kind != Collective::Recv && request.contributes &&
-           (twin.memory.in_place || !only_receives);
+           (twin.is_in_place() || !only_receives);
   }
 
   Request request_of(Twin& twin, bool on_gpu) {
@@ -131,17 +130,18 @@ class Twins {
     };
     if (reads(twin)) request.input = address_of(twin.on_gpu, twin.input);
     if (request.kind == Collective::Send) return request;
-    if (twin.memory.allocates) {
+    if (twin.place == Output::Made || twin.place == Output::Lacking) {
       request.allocate_output = [this, &twin, on_gpu](const std::vector<std::int64_t>& shape) {
         const std::uint64_t count = element_count(shape);
         if (!on_gpu) return (twin.output = TensorValues(twin.input.dtype(), count)).data();
+        if (twin.place == Output::Lacking) throw std::bad_alloc();
         twin.gpu_output = GpuTensor(gpu_, count * size_of(twin.input.dtype()));
         return twin.gpu_output.data();
       };
       return request;
     }
-    request.output = twin.memory.in_place ? address_of(twin.on_gpu, twin.input)
-                                          : address_of(twin.gpu_output, twin.output);
+    request.output = twin.is_in_place() ? address_of(twin.on_gpu, twin.input)
+                                        : address_of(twin.gpu_output, twin.output);
     return request;
   }
 
@@ -154,17 +154,26 @@ class Twins {
   void compare_oldest() {
     const Group group = std::move(in_flight_.front());
     in_flight_.pop_front();
+    if (group.twins.front()->place == Output::Lacking) {
+      group.works.front().wait();
+      return check_contains(text_of<OutOfMemoryError>([&] { group.works.back().wait(); }),
+                            "rank " + std::to_string(rank()) + " has no memory");
+    }
     for (const Work& work : group.works) work.wait();
     for (std::size_t i = 0; i < group.twins.size(); ++i) compare(*group.twins[i], group.what, i);
   }
 
   void compare(const Twin& twin, const std::string& what, std::size_t number) const {
-    const TensorValues& expected = twin.memory.in_place ? twin.input : twin.output;
-    const Bytes seen = (twin.memory.in_place ? twin.on_gpu : twin.gpu_output).read();
+    const std::string which = what + ", tensor " + std::to_string(number) + " of " +
+                              std::string(to_string(twin.input.dtype())) + " on rank " +
+                              std::to_string(rank());
+    const TensorValues& expected = twin.is_in_place() ? twin.input : twin.output;
+    const Bytes seen = (twin.is_in_place() ? twin.on_gpu : twin.gpu_output).read();
     check(seen == bytes_of(expected) ||
               (is_in_any_order(twin.request) && is_close(seen, expected, twin.request)),
-          what + ", tensor " + std::to_string(number) + " of " +
-              std::string(to_string(twin.input.dtype())) + " on rank " + std::to_string(rank()));
+          which);
+    check(twin.is_in_place() || twin.on_gpu.read() == bytes_of(twin.input),
+          "the input of " + which);
   }
 
   /// NCCL sums and multiplies in an order and with roundings of its own.
@@ -201,6 +210,8 @@ class Twins {
   std::deque<Group> in_flight_;
 };
 
+using Output = Twins::Output;
+
 Request allreduce_of(std::size_t count, ReduceOp op, double prescale, double postscale) {
   Request request;
   request.shape = {static_cast<std::int64_t>(count)};
@@ -227,9 +238,8 @@ void reduce_group(Twins& twins, DataType dtype, ReduceOp op, const Scales& scale
   for (std::size_t i = 0; i < counts.size(); ++i) {
     Request request = allreduce_of(counts[i], op, scales.prescale, scales.postscale);
     request.contributes = !(i == 1 && twins.rank() == absent);
-    const bool in_place = i % 2 == 0;
     twins.add(std::move(request), twins.values(dtype, counts[i], has_odd(dtype, op)),
-              {.in_place = in_place, .output_count = counts[i]});
+              i % 2 == 0 ? Output::InPlace : Output::Apart);
   }
   twins.run(std::string(to_string(op)) + " scaled by " + std::to_string(scales.prescale) + " and " +
             std::to_string(scales.postscale) + " of " + std::to_string(counts.size()) +
@@ -250,7 +260,7 @@ void exercise_reducescatters(Twins& twins, DataType dtype, std::size_t rows, std
     request.contributes = !is_scaled || twins.size() == 1 || twins.rank() != 0;
     request.shape = {static_cast<std::int64_t>(rows), static_cast<std::int64_t>(width)};
     twins.add(std::move(request), twins.values(dtype, rows * width, has_odd(dtype, op)),
-              {.allocates = true});
+              Output::Made);
     twins.run("reducescatter " + std::string(to_string(op)));
   }
 }
@@ -262,9 +272,8 @@ void exercise_broadcasts(Twins& twins, DataType dtype) {
         Request request = allreduce_of(count, ReduceOp::Sum, 1.0, 1.0);
         request.kind = Collective::Broadcast;
         request.root = root;
-        for (const bool in_place : {false, true}) {
-          twins.add(request, twins.values(dtype, count),
-                    {.in_place = in_place, .output_count = count});
+        for (const Output place : {Output::Apart, Output::InPlace}) {
+          twins.add(request, twins.values(dtype, count), place);
           if (!as_group) twins.run("broadcast from " + std::to_string(root));
         }
       }
@@ -302,11 +311,10 @@ void exercise_wire_dtypes(Runtime& runtime, ProgramGpu& gpu) {
     for (const DataType wire : {DataType::F16, DataType::BF16}) {
       for (const ReduceOp op : {ReduceOp::Sum, ReduceOp::Average, ReduceOp::Max}) {
         for (const std::size_t count : {std::size_t{5}, std::size_t{3000}}) {
-          for (const bool in_place : {false, true}) {
+          for (const Output place : {Output::Apart, Output::InPlace}) {
             Request request = allreduce_of(count, op, 0.25, 2.0);
             request.wire_dtype = wire;
-            twins.add(std::move(request), twins.values(dtype, count, true),
-                      {.in_place = in_place, .output_count = count});
+            twins.add(std::move(request), twins.values(dtype, count, true), place);
           }
         }
         twins.run(std::string(to_string(op)) + " as " + std::string(to_string(wire)));
@@ -328,7 +336,7 @@ void exercise_exchanges(Runtime& runtime, ProgramGpu& gpu) {
         request.kind = Collective::Allgather;
         const std::size_t rows = is_even ? 2 : rank * 2;  // or none of rank 0
         request.shape = {static_cast<std::int64_t>(rows), static_cast<std::int64_t>(width)};
-        twins.add(request, twins.values(dtype, rows * width), {.allocates = true});
+        twins.add(request, twins.values(dtype, rows * width), Output::Made);
         twins.run("allgather");
         request.kind = Collective::Alltoall;
         request.shape[0] = 0;
@@ -337,7 +345,7 @@ void exercise_exchanges(Runtime& runtime, ProgramGpu& gpu) {
           request.shape[0] += request.splits.back();
         }
         twins.add(request, twins.values(dtype, static_cast<std::size_t>(request.shape[0]) * width),
-                  {.allocates = true});
+                  Output::Made);
         twins.run("alltoall");
         exercise_reducescatters(twins, dtype, is_even ? 2 * size : 2 * size + 1, width,
                                 (width == 1) == is_even);
@@ -358,8 +366,7 @@ void exercise_messages(Runtime& runtime, ProgramGpu& gpu) {
           request.kind = kind;
           request.shape = {static_cast<std::int64_t>(count)};
           request.peer = peer;
-          const std::size_t received = kind == Collective::Recv ? count : 0;
-          twins.add(std::move(request), twins.values(dtype, count), {.output_count = received});
+          twins.add(std::move(request), twins.values(dtype, count), Output::Apart);
           twins.run("a message between rank " + std::to_string(peer));
         }
       }
@@ -382,113 +389,19 @@ void exercise_sizes(Runtime& runtime, ProgramGpu& gpu) {
 }
 
 void exercise_missing_results(Runtime& runtime, ProgramGpu& gpu) {
-  const auto size = static_cast<std::size_t>(runtime.topology().size);
-  const int rank = runtime.topology().rank;
-  const auto sum = static_cast<double>(size * (size + 1) / 2);
+  Twins twins(runtime, gpu);
   for (const std::size_t rows : {3, 10'000}) {
-    TensorValues values(DataType::F32, size * rows);
-    values.fill(rank + 1);
-    const GpuTensor input(gpu, bytes_of(values));
     for (const Collective kind :
          {Collective::Allgather, Collective::Alltoall, Collective::Reducescatter}) {
-      // What comes from each rank.
-      const std::size_t part = kind == Collective::Allgather ? size * rows : rows;
-      TensorValues expected(DataType::F32, kind == Collective::Reducescatter ? part : size * part);
-      for (std::size_t i = 0; i < expected.count(); ++i) {
-        const auto from = static_cast<double>(i / part);
-        expected.set(i, kind == Collective::Reducescatter ? sum : from + 1);
-      }
-      const GpuTensor output(gpu, expected.bytes());
-      Request request;
+      const std::size_t count = static_cast<std::size_t>(twins.size()) * rows;
+      Request request = allreduce_of(count, ReduceOp::Sum, 1.0, 1.0);
       request.kind = kind;
-      request.shape = {static_cast<std::int64_t>(size * rows)};
-      gpu.place(request);
-      request.input = input.data();
-      request.allocate_output = [&](const std::vector<std::int64_t>&) -> void* {
-        if (rank == 1) throw std::bad_alloc();
-        return output.data();
-      };
-      const Work work = runtime.submit(std::move(request));
-      if (rank == 1) {
-        check_contains(text_of<OutOfMemoryError>([&] { work.wait(); }), "rank 1 has no memory");
-        continue;
-      }
-      work.wait();
-      check(output.read() == bytes_of(expected), std::string(to_string(kind)) + " without rank 1");
+      twins.add(std::move(request), twins.values(DataType::F32, count),
+                twins.rank() == 1 ? Output::Lacking : Output::Made);
+      twins.run(std::string(to_string(kind)) + " without memory on rank 1");
     }
   }
-}
-
-namespace {
-
-constexpr std::size_t kNcclCount = 1000;
-
-struct NcclRow {
-  Collective kind;
-  DataType dtype = DataType::F32;
-  ReduceOp op = ReduceOp::Sum;
-  double prescale = 1.0;
-  double postscale = 1.0;
-  /// Of the backend: it grows, as it counts how the row is carried out.
-  const char* counter = "direct_chunks";
-};
-
-const NcclRow kNcclRows[] = {
-    {Collective::Allreduce, DataType::F32, ReduceOp::Sum, 1.0, 3.0, "packed_chunks"},
-    {Collective::Allreduce, DataType::F64, ReduceOp::Product, 0.5, 1.0, "packed_chunks"},
-    {Collective::Allreduce, DataType::I32, ReduceOp::Max},
-    {Collective::Allreduce, DataType::F16, ReduceOp::Sum, 0.5, 1.0, "packed_chunks"},
-    {Collective::Allreduce, DataType::F32, ReduceOp::Min, 1.0, -2.0, "chunks_in_order"},
-    {Collective::Allreduce, DataType::BF16, ReduceOp::Average, 2.0, 0.25, "packed_chunks"},
-    {Collective::Reducescatter, DataType::F32, ReduceOp::Average, 0.25, 8.0, "collectives"},
-    {Collective::Reducescatter, DataType::I16, ReduceOp::Sum, 1.0, 1.0, "collectives"},
-    {Collective::Broadcast},
-    {Collective::Allgather},
-    {Collective::Alltoall, DataType::I64},
-};
-
-/// Numbers from 1 on that all types have, also scaled.
-TensorValues numbers(DataType dtype, double scale) {
-  TensorValues values(dtype, kNcclCount);
-  for (std::size_t i = 0; i < kNcclCount; ++i) values.set(i, double(i % 16 + 1) * 4 * scale);
-  return values;
-}
-
-void check_row(Runtime& runtime, ProgramGpu& gpu, const NcclRow& row, bool in_place) {
-  const Bytes input = bytes_of(numbers(row.dtype, 1.0));
-  GpuTensor from(gpu, input);
-  const GpuTensor to(gpu, Bytes(input.size(), std::byte{0x5a}));
-  const GpuTensor& result = in_place ? from : to;
-  Request request;
-  request.kind = row.kind;
-  request.dtype = row.dtype;
-  request.op = row.op;
-  request.prescale = row.prescale;
-  request.postscale = row.postscale;
-  request.shape = {static_cast<std::int64_t>(kNcclCount)};
-  request.input = from.data();
-  request.output = result.data();
-  gpu.place(request);
-  const std::uint64_t before = counter_of(runtime, "nccl", row.counter);
-  runtime.run(std::move(request));
-  const std::string what = std::string(to_string(row.kind)) + " of " +
-                           std::string(to_string(row.dtype)) + ", " +
-                           std::string(to_string(row.op)) + (in_place ? ", in place" : "");
-  check(result.read() == bytes_of(numbers(row.dtype, row.prescale * row.postscale)), what);
-  check(in_place || from.read() == input, "the input of " + what);
-  check(counter_of(runtime, "nccl", row.counter) > before, row.counter + (" of " + what));
-}
-
-}  // namespace
-
-void exercise_nccl_alone(Runtime& runtime, ProgramGpu& gpu) {
-  const std::uint64_t before = counter_of(runtime, "nccl", "collectives");
-  for (const NcclRow& row : kNcclRows) {
-    check_row(runtime, gpu, row, false);
-    if (row.kind != Collective::Alltoall) check_row(runtime, gpu, row, true);
-  }
-  check(counter_of(runtime, "nccl", "collectives") == before + 2 * std::size(kNcclRows) - 1,
-        "by NCCL");
+  twins.finish();
 }
 
 }  // namespace ronde::test

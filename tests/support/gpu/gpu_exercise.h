@@ -34,8 +34,5 @@ inline const std::pair<std::string, Exercise> kExercises[] = {
     {"tensors of all sizes", exercise_sizes}};
 /// A rank that has no memory for its result fails alone, and the others get theirs.
 void exercise_missing_results(Runtime& runtime, ProgramGpu& gpu);
-/// All collectives of a single rank over NCCL, whose results are not its input, or not where that
-/// is: reductions are scaled, and what an operation does not write shows.
-void exercise_nccl_alone(Runtime& runtime, ProgramGpu& gpu);
 
 }  // namespace ronde::test
