@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstring>
 #include <memory>
 #include <vector>
 
@@ -31,7 +32,7 @@ class Machine {
   cuda::Stream stream;
 
   /// Waits until all that was queued has run.
-  void finish();
+  void finish() { context->call("waiting", &cuda::DriverApi::stream_synchronize, stream.handle()); }
 
   /// How many kernels were launched; only the fake knows.
   int launches() const;
@@ -40,15 +41,22 @@ class Machine {
 /// Memory that both the host and the GPU reach, at one address.
 class SharedBytes {
  public:
-  SharedBytes(Machine& machine, std::size_t bytes);
-  SharedBytes(Machine& machine, const std::vector<std::byte>& values);
+  SharedBytes(Machine& machine, std::size_t bytes) : block_(machine.context, bytes) {
+    std::memset(block_.data(), 0, bytes);
+  }
+  SharedBytes(Machine& machine, const std::vector<std::byte>& values)
+      : SharedBytes(machine, values.size()) {
+    std::memcpy(block_.data(), values.data(), values.size());
+  }
 
   std::byte* at(std::size_t offset) const noexcept { return block_.data() + offset; }
   cuda::DevicePointer address(std::size_t offset = 0) const noexcept {
     return block_.address() + offset;
   }
   /// Whether it begins with these bits.
-  bool equals(const std::vector<std::byte>& values) const noexcept;
+  bool equals(const std::vector<std::byte>& values) const noexcept {
+    return std::memcmp(block_.data(), values.data(), values.size()) == 0;
+  }
 
  private:
   cuda::PinnedMemory block_;
