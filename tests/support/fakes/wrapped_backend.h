@@ -15,7 +15,7 @@ namespace ronde::test {
 class WrappedBackend : public Backend {
  public:
   WrappedBackend(std::string_view name, std::unique_ptr<Backend> inner)
-      : name_(name), inner_(std::move(inner)) {}
+      : inner_(std::move(inner)), name_(name) {}
 
   std::string_view name() const noexcept override { return name_; }
   Capabilities capabilities() const override { return inner_->capabilities(); }
@@ -50,13 +50,14 @@ class WrappedBackend : public Backend {
   /// The operation that `start` starts in the inner backend, and that writes to `output`.
   virtual std::unique_ptr<Operation> wrap(Start start, void* output) = 0;
 
+  const std::unique_ptr<Backend> inner_;
+
  private:
   static void* first_output(std::span<const Segment> segments) {
     return segments.empty() ? nullptr : segments[0].output;
   }
 
   const std::string_view name_;
-  const std::unique_ptr<Backend> inner_;
 };
 
 }  // namespace ronde::test

@@ -3,6 +3,7 @@
 
 #include "ronde/error.h"
 #include "tests/support/fakes/fake_cuda_state.h"
+#include "tests/support/fakes/wrapped_backend.h"
 
 namespace ronde::test {
 namespace {
@@ -26,20 +27,14 @@ class Message final : public Operation {
   const Fault fault_;
 };
 
-class Messages final : public Backend {
+class Messages final : public WrappedBackend {
  public:
   Messages(GpuAwareMessages& shared, std::unique_ptr<Backend> inner, int rank)
-      : shared_(shared), inner_(std::move(inner)), is_faulty_(rank == shared.faulty_rank) {
+      : WrappedBackend("direct", std::move(inner)),
+        shared_(shared),
+        is_faulty_(rank == shared.faulty_rank) {
     ++shared_.made;
   }
-
-  std::string_view name() const noexcept override { return "direct"; }
-  Capabilities capabilities() const override { return inner_->capabilities(); }
-  std::unique_ptr<Operation> allreduce(const AllreduceCall&) override { return refuse(); }
-  std::unique_ptr<Operation> broadcast(const BroadcastCall&) override { return refuse(); }
-  std::unique_ptr<Operation> allgather(const AllgatherCall&) override { return refuse(); }
-  std::unique_ptr<Operation> alltoall(const AlltoallCall&) override { return refuse(); }
-  std::unique_ptr<Operation> reducescatter(const ReducescatterCall&) override { return refuse(); }
 
   std::unique_ptr<Operation> send(const SendCall& call) override {
     return begin(true, "MPI_Isend", [&] { return inner_->send(call); });
@@ -49,13 +44,12 @@ class Messages final : public Backend {
   }
   void abort() noexcept override {
     ++shared_.aborted;
-    inner_->abort();
+    WrappedBackend::abort();
   }
   void close() override {
     ++shared_.closed;
-    inner_->close();
+    WrappedBackend::close();
   }
-  StatsGroup stats() const override { return inner_->stats(); }
 
  private:
   template <typename Start>
@@ -67,12 +61,11 @@ class Messages final : public Backend {
     if (fault == Fault::NotBegun) throw Error(call + " failed with code 75: a bad address");
     return std::make_unique<Message>(shared_, fault == Fault::None ? start() : nullptr, fault);
   }
-  [[noreturn]] static std::unique_ptr<Operation> refuse() {
+  std::unique_ptr<Operation> wrap(Start, void* /*output*/) override {
     throw Error("an MPI that takes addresses of GPUs was asked for a collective");
   }
 
   GpuAwareMessages& shared_;
-  const std::unique_ptr<Backend> inner_;
   const bool is_faulty_;
 };
 
