@@ -151,6 +151,7 @@ TEST_CASE("cuda kernels that are missing are an error that says what to do") {
   cuda.fail("cuModuleLoadData", 209);
   CHECK_THROWS_WITH(KernelSet(context, "an image"),
                     Catch::Contains("loading Ronde's kernels onto GPU 0: cuModuleLoadData"));
+  cuda.fail("cuModuleGetFunction", 500);
   CHECK_THROWS_WITH(KernelSet(context, "an image"),
                     Catch::Contains("looking for the kernel ronde_move_1"));
   CHECK(cuda.live().modules == 0);

@@ -8,12 +8,10 @@
 #include "backends/cuda/cuda.h"
 #include "ronde/ronde.h"
 #include "tests/support/fakes/fake_cuda.h"
-#include "tests/support/fakes/fake_kernels.h"
 #include "tools/bench/bench.h"
 
 int main(int argc, char** argv) {
   ronde::test::FakeCuda cuda;
-  ronde::test::add_ronde_kernels(cuda);
   ronde::CudaOptions options;
   options.symbols = cuda.lookup();
   options.kernel_image = "an image";

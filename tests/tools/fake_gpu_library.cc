@@ -8,7 +8,6 @@
 #include <thread>
 
 #include "tests/support/fakes/fake_cuda.h"
-#include "tests/support/fakes/fake_kernels.h"
 #include "tests/support/fakes/fake_nccl.h"
 #include "tests/support/fakes/fake_nvml.h"
 
@@ -24,7 +23,6 @@ struct Fakes {
   ronde::vendor::SymbolLookup nvml = ronde::test::library_with(ronde::test::fake_nvml());
 
   Fakes() {
-    ronde::test::add_ronde_kernels(cuda);
     // What a stream waits for, another process may write at any time.
     std::thread([this] {
       for (;;) {

@@ -111,6 +111,7 @@ class FakeCuda {
     }
   };
   using Kernel = std::function<std::function<void()>(const Launch&)>;
+  /// In place of Ronde's own of this name.
   void add_kernel(const std::string& name, Kernel kernel);
 
   /// What is acquired at the moment.

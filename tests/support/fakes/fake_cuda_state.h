@@ -42,6 +42,9 @@ Work once(Run run) {
   return [run = std::move(run)] { return run(), true; };
 }
 
+/// All of Ronde's, whose threads run one after the other.
+std::map<std::string, FakeCuda::Kernel> ronde_kernels();
+
 struct Stream {
   /// Whether the next work could be done.
   bool run_next() {
@@ -110,7 +113,7 @@ struct FakeCuda::State {
   Functions symbols;
   std::map<std::string, Failure> failures;
   std::map<std::string, int> calls;
-  std::map<std::string, Kernel> kernels;
+  std::map<std::string, Kernel> kernels = fake::ronde_kernels();
   std::vector<int> retained;
   std::map<StreamHandle, fake::Stream> streams;
   std::map<EventHandle, fake::Recording> events;  ///< the last one; null: none

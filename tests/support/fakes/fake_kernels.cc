@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tests/support/fakes/fake_kernels.h"
-
 #include "backends/gpu/kernels/kernel_list.h"
 #include "backends/gpu/kernels/segments.h"
+#include "tests/support/fakes/fake_cuda_state.h"
 
 namespace ronde::test {
 namespace {
@@ -34,11 +33,11 @@ std::function<void()> run_reduce(const FakeCuda::Launch& launch) {
 
 }  // namespace
 
-void add_ronde_kernels(FakeCuda& cuda) {
-#define ADD_COPY(name, From, To) cuda.add_kernel(#name, run_copy<From, To>);
-  RONDE_COPY_KERNELS(ADD_COPY)
-#define ADD_REDUCE(name, Element) cuda.add_kernel(#name, run_reduce<Element>);
-  RONDE_REDUCE_KERNELS(ADD_REDUCE)
+std::map<std::string, FakeCuda::Kernel> fake::ronde_kernels() {
+  return {
+#define COPY(name, From, To) {#name, run_copy<From, To>},
+#define REDUCE(name, Element) {#name, run_reduce<Element>},
+      RONDE_COPY_KERNELS(COPY) RONDE_REDUCE_KERNELS(REDUCE)};
 }
 
 }  // namespace ronde::test

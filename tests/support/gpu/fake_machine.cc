@@ -1,12 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/support/fakes/fake_cuda.h"
-#include "tests/support/fakes/fake_kernels.h"
 #include "tests/support/gpu/machine.h"
 
 namespace ronde::test {
 
 struct Machine::Driver {
-  Driver() { add_ronde_kernels(cuda); }
   FakeCuda cuda;
 };
 

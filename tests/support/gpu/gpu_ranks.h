@@ -10,7 +10,6 @@
 
 #include "backends/cuda/cuda.h"
 #include "tests/support/fakes/fake_cuda.h"
-#include "tests/support/fakes/fake_kernels.h"
 #include "tests/support/gpu/gpu_tensor.h"
 #include "tests/support/ranks/ranks.h"
 
@@ -18,9 +17,7 @@ namespace ronde::test {
 
 /// A machine with fake GPUs, for ranks as threads.
 struct FakeMachine {
-  explicit FakeMachine(const FakeCuda::Options& options = {}) : cuda(options) {
-    add_ronde_kernels(cuda);
-  }
+  explicit FakeMachine(const FakeCuda::Options& options = {}) : cuda(options) {}
   FakeCuda cuda;
 };
 

@@ -31,7 +31,6 @@ NcclRanks::NcclRanks(int size, const FakeNccl::Options& nccl_options,
       device_of(static_cast<std::size_t>(size)),
       group(size),
       threads_before_(threads()) {
-  add_ronde_kernels(cuda);
   std::iota(device_of.begin(), device_of.end(), 0);
   config.cpu_backend = "shm";
   config.fusion_bytes = 16384;
