@@ -4,25 +4,23 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <chrono>
 #include <cmath>
 #include <condition_variable>
 #include <cstring>
-#include <deque>
 #include <filesystem>
 #include <fstream>
-#include <iterator>
 #include <map>
 #include <mutex>
 #include <set>
 #include <stdexcept>
 #include <thread>
-#include <type_traits>
 #include <utility>
 
 #include "tests/support/fakes/fake_cuda_state.h"
-#include "tests/support/half.h"
+#include "tests/support/ranks/requests.h"
 
 namespace ronde::test {
 namespace {
@@ -32,133 +30,137 @@ using StreamHandle = cuda::StreamHandle;
 
 enum class Kind { AllReduce, ReduceScatter, Broadcast, AllGather, Send, Recv };
 
-/// One call of one rank. It is done once it has met those of the others.
+constexpr std::array kTypes = {DataType::I8,  DataType::U8,  DataType::I32, DataType::U32,
+                               DataType::I64, DataType::U64, DataType::F16, DataType::F32,
+                               DataType::F64, DataType::BF16};
+
+/// What ranks see of each other's calls.
 struct Call {
   Kind kind = Kind::AllReduce;
-  const void* input = nullptr;
-  void* output = nullptr;
   std::size_t count = 0;
-  DataTypeNumber type = kUint8;
+  DataType type = DataType::U8;
   ReductionNumber op = kSum;
   int other = -1;       ///< the root, or the peer
   double factor = 1.0;  ///< of each rank's elements, in their type: that of kAverage
   /// Bytes from the beginning of a window; -1: in none.
   std::ptrdiff_t input_in_window = -1, output_in_window = -1;
-  bool is_done = false;  ///< atomic
-  int number = 0;        ///< among those of its ranks, for processes
 
   bool is_message() const { return kind == Kind::Send || kind == Kind::Recv; }
-};
-using Calls = std::vector<std::shared_ptr<Call>>;
-
-struct F16 {
-  std::uint16_t bits;
-  operator float() const { return f16_to_f32(bits); }
-  static F16 of(float value) { return {f32_to_f16(value)}; }
-};
-struct Bf16 {
-  std::uint16_t bits;
-  operator float() const { return bf16_to_f32(bits); }
-  static Bf16 of(float value) { return {f32_to_bf16(value)}; }
+  bool fits(const Call& call) const {
+    return kind == call.kind && count == call.count && type == call.type && op == call.op &&
+           other == call.other && factor == call.factor;
+  }
 };
 
+/// One that a rank makes. It is done once those of the others have been met.
+struct OwnCall : Call {
+  const std::byte* input = nullptr;
+  std::byte* output = nullptr;
+  int number = 0;  ///< among those of its rank that are alike
+  bool is_done = false;
+};
+
+using Bytes = std::vector<std::byte>;
+
+/// A call that a rank has come to, and its input.
+struct Shown {
+  Call call;
+  Bytes input;
+};
+
+/// NaN gives way to a number, as on the GPU.
 template <typename Number>
 Number combined(Number a, Number b, ReductionNumber op) {
-  if constexpr (std::is_class_v<Number>) {
-    return Number::of(combined<float>(a, b, op));
-  } else {
-    using Wide = std::conditional_t<std::is_floating_point_v<Number>, Number, std::uint64_t>;
-    const auto x = static_cast<Wide>(a);
-    const auto y = static_cast<Wide>(b);
-    if (op == kSum) return static_cast<Number>(x + y);
-    if (op == kProduct) return static_cast<Number>(x * y);
-    // As on the GPU, the number is taken where the other one is NaN.
-    if constexpr (std::is_floating_point_v<Number>) {
-      if (std::isnan(a)) return b;
-    }
-    return (op == kMax ? a < b : b < a) ? b : a;
+  if (op == kSum) return a + b;
+  if (op == kProduct) return a * b;
+  return std::isnan(static_cast<double>(a)) || (op == kMax ? a < b : b < a) ? b : a;
+}
+
+/// Combines two elements. Floats, also halves, are rounded to their type behind each operation,
+/// which is the same as an operation in that type; integers wrap.
+void combine(DataType type, ReductionNumber op, std::byte* result, const std::byte* other) {
+  if (is_floating(type)) {
+    const double number = combined(read_number(type, result), read_number(type, other), op);
+    return write_number(type, result, number);
   }
-}
-
-/// Both are of the type, and so is the result.
-template <typename Number>
-Number scaled(Number value, double factor) {
-  if constexpr (std::is_class_v<Number>) {
-    return Number::of(value * static_cast<float>(Number::of(static_cast<float>(factor))));
-  } else {
-    return static_cast<Number>(value * static_cast<Number>(factor));
-  }
-}
-
-/// Calls `visit` with a zero of the type.
-template <typename Visit>
-void with_type(DataTypeNumber type, Visit visit) {
-  if (type == kInt8) visit(std::int8_t{});
-  if (type == kUint8) visit(std::uint8_t{});
-  if (type == kInt32) visit(std::int32_t{});
-  if (type == kInt64) visit(std::int64_t{});
-  if (type == kFloat16) visit(F16{});
-  if (type == kBfloat16) visit(Bf16{});
-  if (type == kFloat32) visit(float{});
-  if (type == kFloat64) visit(double{});
-}
-
-std::size_t width_of(DataTypeNumber type) {
-  std::size_t width = 0;
-  with_type(type, [&](auto zero) { width = sizeof zero; });
-  return width;
-}
-
-/// `count` elements from `first` on of what all ranks bring, as bytes.
-std::vector<char> reduced(const Calls& calls, std::size_t first, std::size_t count) {
-  const Call& any = *calls.front();
-  std::vector<char> result(count * width_of(any.type));
-  with_type(any.type, [&](auto zero) {
-    using Number = decltype(zero);
-    const auto bring = [&](std::size_t rank, std::size_t i) {
-      Number value;
-      std::memcpy(&value, static_cast<const char*>(calls[rank]->input) + i * sizeof value,
-                  sizeof value);
-      return any.factor != 1.0 ? scaled(value, any.factor) : value;
-    };
-    for (std::size_t i = 0; i < count; ++i) {
-      // A ring begins somewhere else for each part.
-      const std::size_t begin = (first + i + 1) % calls.size();
-      Number value = bring(begin, first + i);
-      for (std::size_t k = 1; k < calls.size(); ++k) {
-        value = combined(value, bring((begin + k) % calls.size(), first + i), any.op);
-      }
-      std::memcpy(result.data() + i * sizeof value, &value, sizeof value);
-    }
+  with_storage(type, [&](auto a) {
+    auto b = a;
+    std::memcpy(&a, result, sizeof a);
+    std::memcpy(&b, other, sizeof b);
+    a = static_cast<decltype(a)>(
+        combined(static_cast<std::int64_t>(a), static_cast<std::int64_t>(b), op));
+    std::memcpy(result, &a, sizeof a);
   });
+}
+
+/// `count` elements from `first` on of what all ranks bring.
+Bytes reduced(const std::vector<const Shown*>& ranks, std::size_t first, std::size_t count) {
+  const Call& call = ranks.front()->call;
+  const std::size_t width = size_of(call.type);
+  Bytes scale(width), result(count * width), next(width);
+  write_number(call.type, scale.data(), call.factor);
+  const auto bring = [&](std::size_t rank, std::size_t i, std::byte* to) {
+    std::memcpy(to, ranks[rank]->input.data() + i * width, width);
+    if (call.factor != 1.0) combine(call.type, kProduct, to, scale.data());
+  };
+  for (std::size_t i = 0; i < count; ++i) {
+    // A ring begins somewhere else for each part.
+    const std::size_t begin = (first + i + 1) % ranks.size();
+    bring(begin, first + i, result.data() + i * width);
+    for (std::size_t k = 1; k < ranks.size(); ++k) {
+      bring((begin + k) % ranks.size(), first + i, next.data());
+      combine(call.type, call.op, result.data() + i * width, next.data());
+    }
+  }
   return result;
 }
 
-void put(const std::vector<char>& bytes, void* output) {
-  if (!bytes.empty() && output != nullptr) std::memcpy(output, bytes.data(), bytes.size());
-}
-
-std::vector<char> taken(const Call& call) {
-  const auto* const input = static_cast<const char*>(call.input);
-  return std::vector<char>(input, input + call.count * width_of(call.type));
-}
-
-/// What ranks that are processes bring, by names of files.
-struct Files {
-  std::filesystem::path folder;  ///< empty: ranks are threads
-
-  bool has(const std::string& name) const { return std::filesystem::exists(folder / name); }
-  /// Nobody sees it half written.
-  void write(const std::string& name, const std::vector<char>& bytes) const {
-    const std::filesystem::path beside = folder / (name + ".new");
-    std::ofstream(beside, std::ios::binary)
-        .write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
-    std::filesystem::rename(beside, folder / name);
+/// What ranks show each other, by names: ranks that are processes by files in a folder.
+///
+/// Thread-safety: full.
+class Board {
+ public:
+  explicit Board(std::filesystem::path folder) : folder_(std::move(folder)) {
+    if (is_of_processes()) std::filesystem::create_directories(folder_);
   }
-  std::vector<char> read(const std::string& name) const {
-    std::ifstream file(folder / name, std::ios::binary);
-    return std::vector<char>(std::istreambuf_iterator<char>(file), {});
+
+  bool is_of_processes() const { return !folder_.empty(); }
+
+  const Shown& put(const std::string& name, Shown shown = {}) {
+    const fake::Hidden hidden;
+    const std::lock_guard lock(mutex_);
+    if (is_of_processes()) {
+      // Nobody sees it half written.
+      const std::filesystem::path beside = folder_ / (name + ".new");
+      std::ofstream(beside, std::ios::binary)
+          .write(reinterpret_cast<const char*>(&shown.call), sizeof shown.call)
+          .write(reinterpret_cast<const char*>(shown.input.data()),
+                 static_cast<std::streamsize>(shown.input.size()));
+      std::filesystem::rename(beside, folder_ / name);
+    }
+    return shown_[name] = std::move(shown);
   }
+
+  /// Null: it is not there yet.
+  const Shown* find(const std::string& name) {
+    const fake::Hidden hidden;
+    const std::lock_guard lock(mutex_);
+    const auto found = shown_.find(name);
+    if (found != shown_.end()) return &found->second;
+    if (!is_of_processes() || !std::filesystem::exists(folder_ / name)) return nullptr;
+    Shown& shown = shown_[name];
+    shown.input.resize(std::filesystem::file_size(folder_ / name) - sizeof shown.call);
+    std::ifstream(folder_ / name, std::ios::binary)
+        .read(reinterpret_cast<char*>(&shown.call), sizeof shown.call)
+        .read(reinterpret_cast<char*>(shown.input.data()),
+              static_cast<std::streamsize>(shown.input.size()));
+    return &shown;
+  }
+
+ private:
+  const std::filesystem::path folder_;
+  std::mutex mutex_;
+  std::map<std::string, Shown> shown_;  ///< guarded by mutex_
 };
 
 struct Misuses {
@@ -174,165 +176,92 @@ struct Misuses {
 /// The ranks that were given one unique id. Their calls meet here, under the lock of the streams.
 struct Ranks {
   Ranks(int how_many, Misuses& where, const std::filesystem::path& folder)
-      : size(how_many), misuses(where), files{folder} {
-    if (!folder.empty()) std::filesystem::create_directories(folder);
+      : size(how_many), misuses(where), board(folder) {}
+
+  static std::string name_of(const Call& call, int number, int rank) {
+    std::string kind = "collective";
+    if (call.kind == Kind::Send) kind = "send to " + std::to_string(call.other);
+    if (call.kind == Kind::Recv) kind = "recv from " + std::to_string(call.other);
+    return kind + " of " + std::to_string(rank) + " " + std::to_string(number);
   }
 
-  static bool fit(const Call& a, const Call& b) {
-    return a.kind == b.kind && a.count == b.count && a.type == b.type && a.op == b.op &&
-           a.other == b.other && a.factor == b.factor;
+  Bytes input_of(const OwnCall& call, int rank) const {
+    const bool brings = call.kind == Kind::Broadcast ? call.other == rank : call.kind != Kind::Recv;
+    const int parts = call.kind == Kind::ReduceScatter ? size : brings ? 1 : 0;
+    const auto bytes = static_cast<std::size_t>(parts) * call.count * size_of(call.type);
+    return bytes > 0 ? Bytes(call.input, call.input + bytes) : Bytes();
   }
 
-  /// Moves and reduces for all ranks, whose calls these are in their order.
-  void run_collective(const Calls& calls) {
-    const Call& first = *calls.front();
-    if (!std::all_of(calls.begin(), calls.end(),
-                     [&](const auto& call) { return fit(first, *call); })) {
-      return misuses.add("the ranks' calls do not fit each other");
+  /// The stream of `rank` has come to the call.
+  void arrive(int rank, OwnCall& call) {
+    if (is_torn) return;
+    fake::release(&board.put(name_of(call, call.number, rank), {call, input_of(call, rank)}));
+  }
+
+  /// Ends the call if those of all its ranks are there; returns whether it has ended.
+  bool finish(int rank, OwnCall& call) {
+    if (call.is_done || is_torn) return call.is_done;
+    std::vector<const Shown*> all;
+    Call others = call;
+    if (call.is_message()) {
+      others.kind = call.kind == Kind::Send ? Kind::Recv : Kind::Send;
+      others.other = rank;
+    }
+    for (int from = 0; from < size; ++from) {
+      if (call.is_message() && from != call.other) continue;
+      all.push_back(board.find(name_of(others, call.number, from)));
+      if (all.back() == nullptr) return false;
+    }
+    for (const Shown* each : all) fake::acquire(each);
+    if (input_of(call, rank) != board.find(name_of(call, call.number, rank))->input) {
+      misuses.add("an input that changes before its call has ended");
     }
     // NCCL chooses a kernel by the windows that a rank's own memory is in.
-    if (!std::all_of(calls.begin(), calls.end(), [&](const auto& call) {
-          return call->input_in_window == first.input_in_window &&
-                 call->output_in_window == first.output_in_window;
+    if (!call.is_message() && std::ranges::any_of(all, [&](const Shown* each) {
+          return each->call.input_in_window != call.input_in_window ||
+                 each->call.output_in_window != call.output_in_window;
         })) {
       misuses.add("buffers are not at the same place of every rank's window");
     }
-    // All is read before anything is written: some of it may be in place.
-    std::vector<std::vector<char>> results(calls.size());
-    for (std::size_t rank = 0; rank < calls.size(); ++rank) {
-      if (first.kind == Kind::ReduceScatter) {
-        results[rank] = reduced(calls, rank * first.count, first.count);
-      } else if (first.kind == Kind::Broadcast) {
-        results[rank] = taken(*calls[static_cast<std::size_t>(first.other)]);
-      } else if (first.kind == Kind::AllReduce) {
-        results[rank] = reduced(calls, 0, first.count);
-      }
-      for (std::size_t i = 0; first.kind == Kind::AllGather && i < calls.size(); ++i) {
-        const std::vector<char> more = taken(*calls[i]);
-        results[rank].insert(results[rank].end(), more.begin(), more.end());
-      }
+    call.is_done = true;
+    if (!std::ranges::all_of(all, [&](const Shown* each) { return others.fits(each->call); })) {
+      misuses.add("the ranks' calls do not fit each other");
+    } else if (const Bytes result = result_of(rank, call, all); !result.empty()) {
+      std::memcpy(call.output, result.data(), result.size());
     }
-    for (std::size_t rank = 0; rank < calls.size(); ++rank) put(results[rank], calls[rank]->output);
+    return true;
   }
 
-  void move(const Call& sent, const Call& received) {
-    const bool fits = sent.count == received.count && sent.type == received.type;
-    if (!fits) return misuses.add("a send and its receive do not fit each other");
-    put(taken(sent), received.output);
-  }
-
-  /// The stream of `rank` has come to the call: moves the data if it is the last one.
-  void arrive(int rank, const std::shared_ptr<Call>& call) {
-    if (is_torn) return;
-    if (!files.folder.empty()) return publish(rank, *call);
-    fake::release(call.get());
-    const Calls together = meet(rank, call);
-    for (const auto& each : together) fake::acquire(each.get());
-    if (call->is_message() && !together.empty()) {
-      move(*together.front(), *together.back());
-    } else if (!together.empty()) {
-      run_collective(together);
+  static Bytes result_of(int rank, const Call& call, const std::vector<const Shown*>& all) {
+    const auto own = static_cast<std::size_t>(rank);
+    if (call.kind == Kind::AllReduce) return reduced(all, 0, call.count);
+    if (call.kind == Kind::ReduceScatter) return reduced(all, own * call.count, call.count);
+    if (call.kind == Kind::Broadcast) return all[static_cast<std::size_t>(call.other)]->input;
+    Bytes gathered;
+    for (const Shown* each : all) {
+      gathered.insert(gathered.end(), each->input.begin(), each->input.end());
     }
-    for (const auto& each : together) std::atomic_ref(each->is_done) = true;
-  }
-
-  /// The calls of all ranks that belong to this one; empty while some are missing.
-  Calls meet(int rank, const std::shared_ptr<Call>& call) {
-    const fake::Hidden hidden;
-    if (call->is_message()) {
-      const bool is_sent = call->kind == Kind::Send;
-      auto& queue = messages[is_sent ? std::pair(rank, call->other) : std::pair(call->other, rank)];
-      if (queue.empty() || queue.front()->kind == call->kind) return queue.push_back(call), Calls{};
-      const std::shared_ptr<Call> other = queue.front();
-      queue.pop_front();
-      return is_sent ? Calls{call, other} : Calls{other, call};
-    }
-    collectives[rank].push_back(call);
-    const auto is_empty = [](const auto& each) { return each.second.empty(); };
-    if (static_cast<int>(collectives.size()) < size || std::ranges::any_of(collectives, is_empty)) {
-      return {};
-    }
-    Calls all;
-    for (auto& [other, queue] : collectives) {
-      all.push_back(queue.front());
-      queue.pop_front();
-    }
-    return all;
-  }
-
-  /// The file of what `rank` brings to the call: to all, or to the rank `to`.
-  static std::string name_of(const Call& call, int rank, int to) {
-    return std::to_string(call.number) + " of " + std::to_string(rank) +
-           (call.is_message() ? " to " + std::to_string(to) : "");
-  }
-
-  /// The stream of `rank`, a process of its own, has come to the call.
-  void publish(int rank, Call& call) {
-    call.number = numbers[call.is_message() ? std::pair(call.kind, call.other) : kCollective]++;
-    call.is_done = call.kind == Kind::Send;
-    if (call.kind == Kind::Recv) return;
-    const bool brings = call.kind != Kind::Broadcast || call.other == rank;
-    const int parts = call.kind == Kind::ReduceScatter ? size : brings ? 1 : 0;
-    const auto bytes = static_cast<std::size_t>(parts) * call.count * width_of(call.type);
-    std::vector<char> text(sizeof call + bytes);
-    std::memcpy(text.data(), static_cast<const void*>(&call), sizeof call);
-    if (bytes > 0) std::memcpy(text.data() + sizeof call, call.input, bytes);
-    files.write(name_of(call, rank, call.other), text);
-  }
-
-  /// Ends one of processes once what the others bring is there.
-  void finish(int rank, const std::shared_ptr<Call>& call) {
-    if (files.folder.empty() || call->is_done) return;
-    std::vector<std::vector<char>> texts;
-    const auto sources =
-        call->is_message() ? std::pair(call->other, call->other + 1) : std::pair(0, size);
-    for (int from = sources.first; from < sources.second; ++from) {
-      const std::string name = name_of(*call, from, rank);
-      if (!files.has(name)) return;
-      texts.push_back(files.read(name));
-    }
-    Calls calls;
-    for (std::vector<char>& text : texts) {
-      Call& theirs = *calls.emplace_back(std::make_shared<Call>());
-      std::memcpy(static_cast<void*>(&theirs), text.data(), sizeof theirs);
-      theirs.input = text.data() + sizeof theirs;
-      theirs.output = nullptr;
-    }
-    if (call->is_message()) {
-      const bool fits = calls[0]->count == call->count && calls[0]->type == call->type;
-      if (fits) put(taken(*calls[0]), call->output);
-      if (!fits) misuses.add("a send and its receive do not fit each other");
-    } else {
-      calls[static_cast<std::size_t>(rank)] = call;
-      run_collective(calls);
-    }
-    call->is_done = true;
+    return gathered;
   }
 
   const int size;
   Misuses& misuses;
-  const Files files;
-  /// Counts the calls so far of ranks that are processes, messages by peer.
-  std::map<std::pair<Kind, int>, int> numbers;
-  static constexpr std::pair kCollective = {Kind::AllReduce, -1};
-  std::set<int> devices;                      ///< of those that have come; under FakeNccl's lock
-  std::map<std::string, std::set<int>> came;  ///< the same: the ranks that have called it
+  Board board;
+  std::set<int> devices;  ///< of those that have come; under FakeNccl's lock
   /// A rank has aborted: nothing that the others do with it ends any more.
   std::atomic<bool> is_torn{false};
-  // Calls that wait for those of other ranks.
-  std::map<int, std::deque<std::shared_ptr<Call>>> collectives;
-  std::map<std::pair<int, int>, std::deque<std::shared_ptr<Call>>> messages;
 };
 
 struct Launch {
-  Calls calls;
+  std::vector<OwnCall> calls;
   StreamHandle stream = nullptr;
 };
 
 struct Member {
   std::shared_ptr<Ranks> ranks;
   int rank = 0;
-  std::set<std::string> connected;  ///< with whom, by the first calls
+  std::set<std::string> connected;     ///< with whom, by the first calls
+  std::map<std::string, int> numbers;  ///< of the calls so far that are alike
   std::atomic<bool> is_aborted{false};
   std::atomic<bool> is_broken{false};
 };
@@ -351,32 +280,41 @@ struct FakeNccl::State {
       : cuda(the_cuda), options(the_options), driver(cuda::load_driver(the_cuda.lookup()).api) {}
 
   /// Adds a call to the group of the calling thread, or launches it.
-  Result take(const Call& call, Communicator communicator, StreamHandle stream) {
-    CallsOfThread& mine = calls_of_thread;
-    Launch& launched = mine.launches[communicator];
+  Result take(const Call& call, const void* input, void* output, Communicator communicator,
+              StreamHandle stream) {
+    Launch& launched = calls_of_thread.launches[communicator];
     launched.stream = stream;
-    launched.calls.push_back(std::make_shared<Call>(call));
-    resolve(*launched.calls.back(), communicator);
-    if (mine.depth > 0) return nccl::kSuccess;
-    Launch whole = std::move(launched);
-    mine.launches.erase(communicator);
-    return launch(communicator, std::move(whole));
+    launched.calls.push_back(
+        {call, static_cast<const std::byte*>(input), static_cast<std::byte*>(output)});
+    resolve(launched.calls.back(), communicator);
+    return calls_of_thread.depth > 0 ? nccl::kSuccess : launch_all();
+  }
+
+  /// What the calling thread has called.
+  Result launch_all() {
+    Result result = nccl::kSuccess;
+    for (auto& [communicator, all] : std::exchange(calls_of_thread.launches, {})) {
+      result = launch(communicator, std::move(all));
+    }
+    return result;
   }
 
   /// Averages are sums of scaled elements.
-  void resolve(Call& call, Communicator communicator) {
+  void resolve(OwnCall& call, Communicator communicator) {
     const auto caller = member(communicator, "reducing");
     const std::lock_guard lock(mutex);
     for (const auto& [handle, window] : windows) {
-      const auto place = [&, first = window.begin, bytes = window.bytes](const void* memory) {
-        const std::ptrdiff_t offset = static_cast<const std::byte*>(memory) - first;
+      const auto place = [&, first = window.begin, bytes = window.bytes](const std::byte* memory) {
+        const std::ptrdiff_t offset = memory - first;
         return offset >= 0 && offset < static_cast<std::ptrdiff_t>(bytes) ? offset : -1;
       };
       call.input_in_window = std::max(call.input_in_window, place(call.input));
       call.output_in_window = std::max(call.output_in_window, place(call.output));
     }
-    if (!caller || call.op != kAverage) return;
-    if (call.type < kFloat16) misuses.add("integers that are averaged");
+    if (!caller) return;
+    call.number = caller->numbers[Ranks::name_of(call, 0, caller->rank)]++;
+    if (call.op != kAverage) return;
+    if (!is_floating(call.type)) misuses.add("integers that are averaged");
     call.factor = 1.0 / caller->ranks->size;
     call.op = kSum;
   }
@@ -400,25 +338,22 @@ struct FakeNccl::State {
               int count = 0) {
     std::unique_lock lock(mutex);
     const int ended = connecting_ended;
-    std::set<int>& came = ranks.came[what];
-    came.insert(rank);
+    const auto name = [&](int who) { return what + "." + std::to_string(who); };
+    ranks.board.put(name(rank));
     changed.notify_all();
     const auto fails = [&] {
       return broken != nccl::kSuccess ||
              (member != nullptr ? member->is_aborted.load() : connecting_ended != ended);
     };
-    const int needed = count > 0 ? count : ranks.size;
     const auto is_complete = [&] {
-      return !lacks_a_rank && static_cast<int>(came.size()) == needed;
+      int came = 0;
+      for (int who = 0; who < ranks.size; ++who) came += ranks.board.find(name(who)) ? 1 : 0;
+      return !lacks_a_rank && came == (count > 0 ? count : ranks.size);
     };
-    if (!ranks.files.folder.empty()) ranks.files.write(what + "." + std::to_string(rank), {});
-    while (!ranks.files.folder.empty() && !fails() && !is_complete()) {
-      for (int other = 0; other < ranks.size; ++other) {
-        if (ranks.files.has(what + "." + std::to_string(other))) came.insert(other);
-      }
-      changed.wait_for(lock, std::chrono::milliseconds(1));
+    while (!fails() && !is_complete()) {
+      if (!ranks.board.is_of_processes()) changed.wait(lock);
+      if (ranks.board.is_of_processes()) changed.wait_for(lock, std::chrono::milliseconds(1));
     }
-    changed.wait(lock, [&] { return fails() || is_complete(); });
     if (!fails()) return nccl::kSuccess;
     return broken != nccl::kSuccess ? broken : kSystemError;
   }
@@ -427,11 +362,11 @@ struct FakeNccl::State {
   Result connect_for(const Launch& launch, Member& member) {
     std::map<std::string, int> needed;  // sorted, so that ranks connect in one order
     for (const auto& call : launch.calls) {
-      const auto [low, high] = std::minmax(member.rank, call->other);
+      const auto [low, high] = std::minmax(member.rank, call.other);
       const std::string pair = std::to_string(low) + " and " + std::to_string(high);
-      needed.emplace(call->is_message() ? pair : "collectives", !call->is_message() ? 0
-                                                                : low == high       ? 1
-                                                                                    : 2);
+      needed.emplace(call.is_message() ? pair : "collectives", !call.is_message() ? 0
+                                                               : low == high      ? 1
+                                                                                  : 2);
     }
     for (const auto& [with, count] : needed) {
       if (!member.connected.insert(with).second && !lacks_a_rank) continue;
@@ -457,8 +392,11 @@ struct FakeNccl::State {
       }
       ranks = group;
       const bool is_alone = ranks->devices.insert(fake::current_device()).second;
-      if (!may_share && !is_alone) misuses.add("two ranks on one GPU");
-      if (!may_share && by_files) return kInvalidUsage;  // all of them are on one
+      // Processes are all on one.
+      if (!may_share && (by_files || !is_alone)) {
+        misuses.add("two ranks on one GPU");
+        return kInvalidUsage;
+      }
     }
     const Result met = meet(*ranks, rank, "connecting", nullptr);
     if (met != nccl::kSuccess) return met;
@@ -476,17 +414,16 @@ struct FakeNccl::State {
     const std::shared_ptr<Member> launcher = member(communicator, "calling");
     if (!launcher) return kInvalidArgument;
     if (const Result met = connect_for(launch, *launcher); met != nccl::kSuccess) return met;
-    const auto has_begun = std::make_shared<bool>(false);
-    const auto is_over = [launcher, calls = launch.calls, has_begun] {
+    const auto is_over = [launcher, calls = std::move(launch.calls), has_begun = false]() mutable {
       if (launcher->is_aborted) return true;
       if (launcher->is_broken) return false;
-      for (const auto& call : calls) {
-        if (!*has_begun) launcher->ranks->arrive(launcher->rank, call);
+      for (OwnCall& call : calls) {
+        if (!has_begun) launcher->ranks->arrive(launcher->rank, call);
       }
-      *has_begun = true;
-      for (const auto& call : calls) launcher->ranks->finish(launcher->rank, call);
-      return std::ranges::all_of(
-          calls, [](const auto& call) { return std::atomic_ref(call->is_done).load(); });
+      has_begun = true;
+      bool all = true;
+      for (OwnCall& call : calls) all = launcher->ranks->finish(launcher->rank, call) && all;
+      return all;
     };
     const bool is_queued = cuda.queue(launch.stream, is_over) == cuda::kSuccess;
     if (!is_queued) misuses.add("a stream that has ended");
@@ -503,10 +440,11 @@ struct FakeNccl::State {
     const std::shared_ptr<Member> ending = member(communicator, aborts ? "aborting" : "destroying");
     if (!ending) return kInvalidArgument;
     std::unique_lock lock(mutex);
-    const std::shared_future<void> until = aborts ? aborts_return : std::shared_future<void>();
-    lock.unlock();
-    if (until.valid()) until.wait();
-    lock.lock();
+    if (const std::shared_future<void> until = aborts_return; aborts && until.valid()) {
+      lock.unlock();
+      until.wait();
+      lock.lock();
+    }
     ending->is_aborted = aborts;
     const auto is_left = [&](const auto& each) { return each.second.communicator == communicator; };
     if (std::erase_if(windows, is_left) > 0 && !aborts) misuses.add("a window is left");
@@ -596,43 +534,45 @@ void add_communicators(Functions& functions) {
       functions, [](S& s, Communicator communicator) { return s.end(communicator, true); });
 }
 
+Call call_of(Kind kind, std::size_t count, DataTypeNumber type, ReductionNumber op = kSum,
+             int other = -1) {
+  return {kind, count, kTypes.at(static_cast<std::size_t>(type)), op, other};
+}
+
 template <Kind kKind>
 constexpr auto kReduce = [](S& s, const void* input, void* output, std::size_t count,
                             DataTypeNumber type, ReductionNumber op, Communicator communicator,
                             StreamHandle stream) {
-  return s.take({kKind, input, output, count, type, op}, communicator, stream);
+  return s.take(call_of(kKind, count, type, op), input, output, communicator, stream);
 };
 
 void add_calls(Functions& functions) {
   define<"ncclGroupStart">(functions, [](S&) { return ++calls_of_thread.depth, nccl::kSuccess; });
   define<"ncclGroupEnd">(functions, [](S& s) {
-    CallsOfThread& mine = calls_of_thread;
-    if (--mine.depth > 0) return nccl::kSuccess;
-    Result result = nccl::kSuccess;
-    for (auto& [communicator, launch] : std::exchange(mine.launches, {})) {
-      result = s.launch(communicator, launch);
-    }
-    return result;
+    return --calls_of_thread.depth > 0 ? nccl::kSuccess : s.launch_all();
   });
   define<"ncclAllReduce">(functions, kReduce<Kind::AllReduce>);
   define<"ncclReduceScatter">(functions, kReduce<Kind::ReduceScatter>);
-  define<"ncclBroadcast">(functions, [](S& s, const void* input, void* output, std::size_t count,
-                                        DataTypeNumber type, int root, Communicator communicator,
-                                        StreamHandle stream) {
-    return s.take({Kind::Broadcast, input, output, count, type, kSum, root}, communicator, stream);
-  });
+  define<"ncclBroadcast">(
+      functions, [](S& s, const void* input, void* output, std::size_t count, DataTypeNumber type,
+                    int root, Communicator communicator, StreamHandle stream) {
+        return s.take(call_of(Kind::Broadcast, count, type, kSum, root), input, output,
+                      communicator, stream);
+      });
   define<"ncclAllGather">(
       functions, [](S& s, const void* input, void* output, std::size_t count, DataTypeNumber type,
                     Communicator communicator, StreamHandle stream) {
-        return s.take({Kind::AllGather, input, output, count, type}, communicator, stream);
+        return s.take(call_of(Kind::AllGather, count, type), input, output, communicator, stream);
       });
   define<"ncclSend">(functions, [](S& s, const void* input, std::size_t count, DataTypeNumber type,
                                    int peer, Communicator communicator, StreamHandle stream) {
-    return s.take({Kind::Send, input, nullptr, count, type, kSum, peer}, communicator, stream);
+    return s.take(call_of(Kind::Send, count, type, kSum, peer), input, nullptr, communicator,
+                  stream);
   });
   define<"ncclRecv">(functions, [](S& s, void* output, std::size_t count, DataTypeNumber type,
                                    int peer, Communicator communicator, StreamHandle stream) {
-    return s.take({Kind::Recv, nullptr, output, count, type, kSum, peer}, communicator, stream);
+    return s.take(call_of(Kind::Recv, count, type, kSum, peer), nullptr, output, communicator,
+                  stream);
   });
 }
 
