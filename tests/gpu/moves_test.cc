@@ -7,7 +7,6 @@
 
 #include "backends/gpu/kernels/kernel_set.h"
 #include "tests/support/gpu/gpu_ranks.h"
-#include "tests/support/gpu/machine.h"
 
 namespace {
 
@@ -16,8 +15,6 @@ using ronde::DataType;
 using ronde::Scaling;
 using ronde::test::FakeCuda;
 using ronde::test::FakeMachine;
-using ronde::test::Machine;
-using ronde::test::SharedBytes;
 
 /// What moves need. Nothing is behind most of the addresses: only launches are looked at.
 struct Parts {
@@ -30,18 +27,16 @@ struct Parts {
   std::vector<int> target = std::vector<int>(30);
 };
 
-TEST_CASE("a cuda launch moves 169 segments, more take several, and none is none") {
-  Machine machine;
-  const SharedBytes source(machine, 500 * 400);
-  const SharedBytes target(machine, 500 * 400);
+TEST_CASE_METHOD(Parts, "a cuda launch moves 169 segments, more take several, and none is none") {
+  std::vector<float> from(500 * 100), to(500 * 100);
   std::vector<KernelSet::Move> moves;
   for (std::size_t i = 0; i < 500; ++i) {
-    moves.push_back({source.at(400 * i), target.at(400 * i), 1 + i % 100});
+    moves.push_back({from.data() + 100 * i, to.data() + 100 * i, 1 + i % 100});
   }
   const auto launches_of = [&](std::size_t count, double factor) {
-    const int before = machine.launches();
-    machine.kernels.move(machine.stream, {moves.data(), count}, {.scaling = Scaling{factor, 1.0}});
-    return machine.launches() - before;
+    const int before = cuda.calls("cuLaunchKernel");
+    kernels.move(stream, {moves.data(), count}, {.scaling = Scaling{factor, 1.0}});
+    return cuda.calls("cuLaunchKernel") - before;
   };
   for (const double factor : {1.0, 2.0}) {
     CHECK(launches_of(169, factor) == 1);

@@ -44,20 +44,12 @@ std::shared_ptr<const cuda::DriverApi> gpu_driver() {
   return driver.api;
 }
 
-struct Machine::Driver {
-  std::shared_ptr<const cuda::DriverApi> api = gpu_driver();
-};
+std::shared_ptr<const cuda::DriverApi> machine_driver() {
+  return gpu_driver();
+}
 
-Machine::Machine()
-    : driver_(std::make_unique<Driver>()),
-      context(std::make_shared<cuda::DeviceContext>(driver_->api, 0)),
-      kernels(context, cuda::kernel_image()),
-      stream(context) {}
-
-Machine::~Machine() = default;
-
-int Machine::launches() const {
-  return -1;
+const void* machine_kernels() {
+  return cuda::kernel_image();
 }
 
 }  // namespace ronde::test

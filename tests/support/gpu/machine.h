@@ -12,30 +12,22 @@
 
 namespace ronde::test {
 
+/// The driver and the kernels of a Machine. Without a GPU, the case is skipped.
+/// @{
+std::shared_ptr<const cuda::DriverApi> machine_driver();
+const void* machine_kernels();
+/// @}
+
 /// A GPU with Ronde's kernels: that of tests/cuda is a fake, that of tests/gpu/hardware is one.
 /// Cases that are written for it run on both.
-class Machine {
- public:
-  /// Without a GPU, the case is skipped.
-  Machine();
-  ~Machine();
-  Machine(const Machine&) = delete;
-  Machine& operator=(const Machine&) = delete;
-
- private:
-  struct Driver;
-  const std::unique_ptr<Driver> driver_;  // outlives the rest
-
- public:
-  const std::shared_ptr<const cuda::DeviceContext> context;
-  cuda::KernelSet kernels;
-  cuda::Stream stream;
-
+struct Machine {
   /// Waits until all that was queued has run.
   void finish() { context->call("waiting", &cuda::DriverApi::stream_synchronize, stream.handle()); }
 
-  /// How many kernels were launched; only the fake knows.
-  int launches() const;
+  const std::shared_ptr<const cuda::DeviceContext> context =
+      std::make_shared<cuda::DeviceContext>(machine_driver(), 0);
+  cuda::KernelSet kernels{context, machine_kernels()};
+  cuda::Stream stream{context};
 };
 
 /// Memory that both the host and the GPU reach, at one address.
