@@ -48,9 +48,7 @@ FakeCuda::FakeCuda(const Options& options) : state_(std::make_unique<State>()) {
 FakeCuda::~FakeCuda() {
   const fake::Hidden hidden;
   fake::the_one = nullptr;
-  for (const auto& [address, memory] : state_->host_allocations) {
-    std::free(fake::pointer_to(address));
-  }
+  for (const auto& [address, memory] : state_->host_allocations) std::free(writable(address));
   state_.reset();
 }
 

@@ -17,10 +17,6 @@
 namespace ronde::test::fake {
 namespace {
 
-DevicePointer address_of(void* pointer) {
-  return reinterpret_cast<DevicePointer>(pointer);
-}
-
 Memory unmapped_last(void* memory, std::size_t bytes, UniqueFd file = {}) {
   if (memory == MAP_FAILED) return nullptr;
   return {memory, [bytes, file = std::move(file)](void* mapped) { munmap(mapped, bytes); }};
@@ -70,24 +66,20 @@ struct MemoryName {
   int descriptor = -1;
 };
 
-/// Maps what another process has named. Its file is open there for as long as the memory lives.
-Memory open_foreign(const MemoryName& name) {
+/// Maps what another process has named, or this one, as if it were another; null if its owner has
+/// freed it. Its file is open there for as long as the memory lives.
+Memory open_named(const State& s, const MemoryName& name) {
+  if (name.process == getpid()) {
+    const auto found = std::ranges::find(s.allocations, name.buffer_id,
+                                         [](const auto& each) { return each.second.buffer_id; });
+    if (found == s.allocations.end()) return nullptr;
+    if (!s.options.mappings_show_memory) return map_memory({}, name.bytes);
+    if (kStreamsAreFibers) return found->second.memory;
+  }
   const std::string path =
       "/proc/" + std::to_string(name.process) + "/fd/" + std::to_string(name.descriptor);
   UniqueFd file(open(path.c_str(), O_RDWR | O_CLOEXEC));
   return file ? map_memory(std::move(file), name.bytes) : nullptr;
-}
-
-/// Maps what this process has named, as if it were another one's; null if its owner has freed it.
-Memory open_own(const State& s, const MemoryName& name) {
-  const auto found =
-      std::find_if(s.allocations.begin(), s.allocations.end(),
-                   [&](const auto& each) { return each.second.buffer_id == name.buffer_id; });
-  if (found == s.allocations.end()) return nullptr;
-  const Allocation& shown = found->second;
-  if (!s.options.mappings_show_memory) return map_memory({}, shown.bytes);
-  if (kStreamsAreFibers) return shown.memory;
-  return map_memory(UniqueFd(dup(shown.descriptor)), shown.bytes);
 }
 
 /// A word that is far ahead was written by its host, to end a wait that has become useless: what
@@ -273,7 +265,7 @@ void add_ipc(Functions& functions) {
         std::memcpy(&name, handle.reserved.data(), sizeof name);
         const bool is_own = name.process == getpid();
         if (is_own == s.options.processes_share_memory) return kInvalidHandle;
-        const Memory memory = is_own ? open_own(s, name) : open_foreign(name);
+        const Memory memory = open_named(s, name);
         if (memory == nullptr) return kInvalidHandle;
         *mapped = address_of(memory.get());
         s.mappings[*mapped] = {memory, name.bytes, is_own ? name.buffer_id : 0, handle.reserved,
@@ -334,16 +326,16 @@ void add_streams(Functions& functions) {
   define<"cuMemcpyAsync">(functions, [](State& s, DevicePointer to, DevicePointer from,
                                         std::size_t bytes, StreamHandle stream) {
     if (s.is_device_accessible(from)) {
-      return s.enqueue(stream,
-                       once([=] { std::memmove(pointer_to(to), pointer_to(from), bytes); }));
+      return s.enqueue(stream, once([=] { std::memmove(writable(to), pointer_to(from), bytes); }));
     }
     // Pageable memory has been read when the call returns.
-    const std::vector<char> values(pointer_to(from), pointer_to(from) + bytes);
-    return s.enqueue(stream, once([=] { std::memcpy(pointer_to(to), values.data(), bytes); }));
+    const auto* const begin = static_cast<const char*>(pointer_to(from));
+    const std::vector<char> values(begin, begin + bytes);
+    return s.enqueue(stream, once([=] { std::memcpy(writable(to), values.data(), bytes); }));
   });
   define<"cuMemsetD8Async">(functions, [](State& s, DevicePointer to, unsigned char value,
                                           std::size_t bytes, StreamHandle stream) {
-    return s.enqueue(stream, once([=] { std::memset(pointer_to(to), value, bytes); }));
+    return s.enqueue(stream, once([=] { std::memset(writable(to), value, bytes); }));
   });
 }
 

@@ -268,10 +268,6 @@ void define(Functions& functions, Body) {
   functions[kSymbol.text] = exported<kSymbol, How, Body>(&Body::operator());
 }
 
-inline char* pointer_to(DevicePointer address) {
-  return reinterpret_cast<char*>(address);
-}
-
 /// All of the driver's.
 void add_driver(Functions& functions);
 
