@@ -136,36 +136,36 @@ namespace {
 
 using Bytes = std::vector<std::byte>;
 
-/// Once what it waits for has passed, the inputs are copied, the host's backend works on the
-/// copies, and the way of its results to memory is queued.
+/// Once what it waits for has passed, the host's backend works on the inputs, and the way of its
+/// results to memory is queued.
 class FakeDeviceOperation final : public Operation {
  public:
-  /// A copy of memory that is read, written, or both; either may be null.
-  struct Copy {
-    const void* input;
-    void* output;
+  struct Result {
+    void* output;  ///< may be null
     std::shared_ptr<Bytes> bytes;
   };
   using Start = std::function<std::unique_ptr<Operation>()>;
 
   FakeDeviceOperation(std::shared_ptr<FakeDevice> device, const Placement& place,
-                      std::vector<Copy> copies, Start start)
+                      std::vector<Result> results, Start start)
       : device_(std::move(device)),
         after_(place.after.begin(), place.after.end()),
-        copies_(std::move(copies)),
+        results_(std::move(results)),
         start_(std::move(start)) {}
 
   bool poll() override {
     if (!inner_) {
       const auto is_over = [](const auto& event) { return event->passed(); };
       if (!std::all_of(after_.begin(), after_.end(), is_over)) return false;
-      read();
+      device_->note("read");
+      const auto is_unwanted = [](const Result& result) { return result.output == nullptr; };
+      if (std::ranges::all_of(results_, is_unwanted)) device_->note("nobody");
       inner_ = start_();
     }
     if (!inner_->poll()) return false;
-    event_ = device_->queue_result([copies = copies_] {
-      for (const Copy& copy : copies) {
-        if (copy.output != nullptr) std::memcpy(copy.output, copy.bytes->data(), size(copy));
+    event_ = device_->queue_result([results = results_] {
+      for (const auto& [output, bytes] : results) {
+        if (output != nullptr) std::memcpy(output, bytes->data(), bytes->size());
       }
     });
     return true;
@@ -173,29 +173,18 @@ class FakeDeviceOperation final : public Operation {
   std::shared_ptr<const DeviceEvent> event() const override { return event_; }
 
  private:
-  static std::size_t size(const Copy& copy) { return copy.bytes->size(); }
-
-  void read() {
-    device_->note("read");
-    for (const Copy& copy : copies_) {
-      if (copy.input != nullptr) std::memcpy(copy.bytes->data(), copy.input, size(copy));
-    }
-    const auto wants = [](const Copy& copy) { return copy.output != nullptr; };
-    if (std::none_of(copies_.begin(), copies_.end(), wants)) device_->note("nobody");
-  }
-
   const std::shared_ptr<FakeDevice> device_;
   const std::vector<std::shared_ptr<const DeviceEvent>> after_;
-  const std::vector<Copy> copies_;
+  const std::vector<Result> results_;
   const Start start_;
   std::unique_ptr<Operation> inner_;
   std::shared_ptr<const DeviceEvent> event_;
 };
 
-using Copy = FakeDeviceOperation::Copy;
+using Result = FakeDeviceOperation::Result;
 
-Copy copy_of(const void* input, void* output, std::size_t count, DataType dtype) {
-  return {input, output, std::make_shared<Bytes>(count * size_of(dtype))};
+Result result_of(void* output, std::size_t count, DataType dtype) {
+  return {output, std::make_shared<Bytes>(count * size_of(dtype))};
 }
 
 std::size_t total(std::span<const std::size_t> counts) {
@@ -223,21 +212,20 @@ class FakeDeviceBackend final : public Backend {
     return segments(call, &Backend::broadcast);
   }
   std::unique_ptr<Operation> allgather(const AllgatherCall& call) override {
-    const std::size_t own = call.counts[0];  // the tests gather as much of every rank
-    return apart(call, &Backend::allgather, own, total(call.counts));
+    return apart(call, &Backend::allgather, total(call.counts));
   }
   std::unique_ptr<Operation> alltoall(const AlltoallCall& call) override {
-    return apart(call, &Backend::alltoall, total(call.send_counts), total(call.receive_counts));
+    return apart(call, &Backend::alltoall, total(call.receive_counts));
   }
   std::unique_ptr<Operation> reducescatter(const ReducescatterCall& call) override {
-    const std::size_t own = call.counts[0];  // the tests scatter evenly
-    return apart(call, &Backend::reducescatter, total(call.counts), own);
+    // The tests scatter evenly.
+    return apart(call, &Backend::reducescatter, call.counts[0]);
   }
   std::unique_ptr<Operation> send(const SendCall& call) override {
-    return apart(call, &Backend::send, call.count, 0);
+    return begin(call, &Backend::send, {});
   }
   std::unique_ptr<Operation> recv(const RecvCall& call) override {
-    return apart(call, &Backend::recv, 0, call.count);
+    return apart(call, &Backend::recv, call.count);
   }
 
   std::shared_ptr<DeviceStreams> device_streams() const override { return device_; }
@@ -246,53 +234,43 @@ class FakeDeviceBackend final : public Backend {
   StatsGroup stats() const override { return {"fake", {}}; }
 
  private:
-  /// What the host's backend does with the copies.
   template <typename Call>
   using Work = std::unique_ptr<Operation> (Backend::*)(const Call&);
 
   template <typename Call>
   std::unique_ptr<Operation> segments(const Call& call, Work<Call> work) {
-    std::vector<Copy> copies;
+    std::vector<Result> results;
     std::vector<Segment> inner;
     for (const Segment& segment : call.segments) {
-      copies.push_back(copy_of(segment.input, segment.output, segment.count, call.dtype));
-      void* const memory = copies.back().bytes->data();
-      inner.push_back({segment.input == nullptr ? nullptr : memory, memory, segment.count});
+      results.push_back(result_of(segment.output, segment.count, call.dtype));
+      inner.push_back({segment.input, results.back().bytes->data(), segment.count});
     }
-    return begin(call.place, std::move(copies), [this, call, work, inner] {
-      Call on_host = call;
-      on_host.place = {};
-      on_host.segments = inner;
-      return (host_.*work)(on_host);
-    });
+    return begin(
+        call,
+        [work, inner](Backend& host, Call on_host) {
+          on_host.segments = inner;
+          return (host.*work)(on_host);
+        },
+        std::move(results));
   }
 
-  /// The input and the output are two buffers, of which a message has one.
   template <typename Call>
-  std::unique_ptr<Operation> apart(const Call& call, Work<Call> work, std::size_t sent,
-                                   std::size_t received) {
-    std::vector<Copy> copies;
-    Call on_host = call;
-    on_host.place = {};
-    if constexpr (requires { call.input; }) {
-      copies.push_back(copy_of(call.input, nullptr, sent, call.dtype));
-      if (call.input != nullptr) on_host.input = copies.back().bytes->data();
-    }
-    if constexpr (requires { call.output; }) {
-      copies.push_back(copy_of(nullptr, call.output, received, call.dtype));
-      on_host.output = copies.back().bytes->data();
-    }
-    return begin(call.place, std::move(copies),
-                 [this, on_host, work] { return (host_.*work)(on_host); });
+  std::unique_ptr<Operation> apart(Call call, Work<Call> work, std::size_t received) {
+    const Result result = result_of(call.output, received, call.dtype);
+    call.output = result.bytes->data();
+    return begin(call, work, {result});
   }
 
-  std::unique_ptr<Operation> begin(const Placement& place, std::vector<Copy> copies,
-                                   FakeDeviceOperation::Start start) {
+  /// `work`: what the host's backend does with the call.
+  template <typename Call, typename Work>
+  std::unique_ptr<Operation> begin(Call call, Work work, std::vector<Result> results) {
+    const Placement place = std::exchange(call.place, {});
     const bool is_here =
         place.device.index == device_->ordinal() || place.device.index == kNoDevice;
     if (place.device.kind != DeviceKind::Cuda || !is_here) throw Error("buffers of another device");
-    return std::make_unique<FakeDeviceOperation>(device_, place, std::move(copies),
-                                                 std::move(start));
+    return std::make_unique<FakeDeviceOperation>(
+        device_, place, std::move(results),
+        [this, call, work] { return std::invoke(work, host_, call); });
   }
 
   Backend& host_;
