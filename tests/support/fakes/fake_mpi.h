@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cstdint>
+#include <cstring>
 #include <functional>
 #include <map>
 #include <memory>
 #include <optional>
 #include <string>
-#include <type_traits>
+#include <tuple>
 #include <vector>
 
 #include "backends/mpi/mpi_environment.h"
@@ -49,20 +49,29 @@ class FakeMpi {
     });
   }
 
+ private:
+  /// A call whose last argument gets the value.
+  template <typename Value>
+  auto gives(const char* name, Value value) {
+    return [this, name, value](auto... arguments) {
+      *std::get<sizeof...(arguments) - 1>(std::tuple(arguments...)) = value;
+      return result(name);
+    };
+  }
+
+ public:
   MpiApi api() {
     MpiApi table;
-    table.initialized = [this](int* flag) { return *flag = initialized, result("initialized"); };
-    table.finalized = [this](int* flag) { return *flag = finalized, result("finalized"); };
+    table.initialized = gives("initialized", std::cref(initialized));
+    table.finalized = gives("finalized", std::cref(finalized));
     table.init_thread = [this](int*, char***, int wanted, int* level) {
       wanted_level = wanted;
       initialized = true;
       *level = provided;
       return result("init_thread");
     };
-    table.query_thread = [this](int* level) { return *level = provided, result("query_thread"); };
-    table.is_thread_main = [this](int* flag) {
-      return *flag = is_thread_main, result("is_thread_main");
-    };
+    table.query_thread = gives("query_thread", std::cref(provided));
+    table.is_thread_main = gives("is_thread_main", std::cref(is_thread_main));
     table.finalize = [this] { return finalized = true, result("finalize"); };
     table.on_finalize = [this](MPI_Comm_delete_attr_function* function, void* value) {
       finalize_by_program = [function, value] { function(MPI_COMM_SELF, 0, value, nullptr); };
@@ -78,8 +87,8 @@ class FakeMpi {
       *length = static_cast<int>(native.copy(text, native.size()));
       return MPI_SUCCESS;
     };
-    table.comm_rank = [this](MPI_Comm, int* rank) { return *rank = 0, result("comm_rank"); };
-    table.comm_size = [this](MPI_Comm, int* n) { return *n = size, result("comm_size"); };
+    table.comm_rank = gives("comm_rank", 0);
+    table.comm_size = gives("comm_size", std::cref(size));
     table.comm_get_attr = [](MPI_Comm, int, void* value, int* found) {
       static int largest_tag = 1 << 20;
       *static_cast<int**>(value) = &largest_tag;
@@ -88,15 +97,20 @@ class FakeMpi {
     table.comm_idup = [this](MPI_Comm, MPI_Comm* copy, MPI_Request*) {
       return *copy = MPI_COMM_SELF, result("comm_idup");
     };
-    table.comm_free = [this](MPI_Comm* comm) { return *comm = MPI_COMM_NULL, result("comm_free"); };
+    table.comm_free = gives("comm_free", MPI_COMM_NULL);
     table.comm_set_errhandler = [this](MPI_Comm, MPI_Errhandler) {
       return result("comm_set_errhandler");
     };
-    add_choice_of_ranks(table);
-    table.op_create = [this](MPI_User_function*, int, MPI_Op* op) {
-      return *op = MPI_REPLACE, result("op_create");
-    };
-    table.op_free = [this](MPI_Op* op) { return *op = MPI_OP_NULL, result("op_free"); };
+    table.comm_f2c = [](MPI_Fint) { return MPI_COMM_SELF; };
+    table.comm_test_inter = gives("comm_test_inter", 0);
+    table.comm_get_errhandler = gives("comm_get_errhandler", MPI_ERRORS_ARE_FATAL);
+    table.errhandler_free = gives("errhandler_free", MPI_ERRHANDLER_NULL);
+    table.comm_group = gives("comm_group", MPI_GROUP_EMPTY);
+    table.group_incl = gives("group_incl", MPI_GROUP_EMPTY);
+    table.group_free = gives("group_free", MPI_GROUP_NULL);
+    table.comm_create_group = gives("comm_create_group", MPI_COMM_SELF);
+    table.op_create = gives("op_create", MPI_REPLACE);
+    table.op_free = gives("op_free", MPI_OP_NULL);
     add_collectives(table);
     return table;
   }
@@ -106,31 +120,6 @@ class FakeMpi {
   std::function<void()> finalize_by_program;
 
  private:
-  void add_choice_of_ranks(MpiApi& table) {
-    table.comm_f2c = [](MPI_Fint) { return MPI_COMM_SELF; };
-    table.comm_test_inter = [this](MPI_Comm, int* flag) {
-      return *flag = 0, result("comm_test_inter");
-    };
-    table.comm_get_errhandler = [this](MPI_Comm, MPI_Errhandler* handler) {
-      return *handler = MPI_ERRORS_ARE_FATAL, result("comm_get_errhandler");
-    };
-    table.errhandler_free = [this](MPI_Errhandler* handler) {
-      return *handler = MPI_ERRHANDLER_NULL, result("errhandler_free");
-    };
-    table.comm_group = [this](MPI_Comm, MPI_Group* group) {
-      return *group = MPI_GROUP_EMPTY, result("comm_group");
-    };
-    table.group_incl = [this](MPI_Group, int, const int*, MPI_Group* group) {
-      return *group = MPI_GROUP_EMPTY, result("group_incl");
-    };
-    table.group_free = [this](MPI_Group* group) {
-      return *group = MPI_GROUP_NULL, result("group_free");
-    };
-    table.comm_create_group = [this](MPI_Comm, MPI_Group, int, MPI_Comm* comm) {
-      return *comm = MPI_COMM_SELF, result("comm_create_group");
-    };
-  }
-
   void add_collectives(MpiApi& table) {
     table.iallreduce = [this](const void*, void* data, int count, MPI_Datatype type, MPI_Op op,
                               MPI_Comm, MPI_Request*) {
@@ -183,21 +172,15 @@ class FakeMpi {
   }
 
   // A request is its count.
-  template <typename Request = MPI_Request>
-  static Request request_of(std::intptr_t count) {
-    if constexpr (std::is_pointer_v<Request>) {
-      return reinterpret_cast<Request>(count);
-    } else {
-      return static_cast<Request>(count);
-    }
+  static MPI_Request request_of(int count) {
+    MPI_Request request{};
+    std::memcpy(&request, &count, sizeof count);
+    return request;
   }
-  template <typename Request>
-  static int count_of(Request request) {
-    if constexpr (std::is_pointer_v<Request>) {
-      return static_cast<int>(reinterpret_cast<std::intptr_t>(request));
-    } else {
-      return static_cast<int>(request);
-    }
+  static int count_of(const MPI_Request& request) {
+    int count = 0;
+    std::memcpy(&count, &request, sizeof count);
+    return count;
   }
 
   int start(const StartedCall& call) {
