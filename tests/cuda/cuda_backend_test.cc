@@ -1,16 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 // The backend of GPUs without NCCL on fake GPUs: its results have the bits of the CPU's, whichever
 // way data takes; which ways those are, and what becomes of mappings.
+#include <algorithm>
 #include <catch2/catch.hpp>
 #include <cstdint>
+#include <cstring>
 #include <deque>
-#include <functional>
+#include <memory>
 #include <mutex>
 #include <set>
 #include <string>
-#include <utility>
+#include <type_traits>
 #include <vector>
 
+#include "backends/gpu/kernels/segments.h"
 #include "tests/support/fakes/stream_fiber.h"
 #include "tests/support/gpu/gpu_exercise.h"
 #include "tests/support/gpu/gpu_ranks.h"
@@ -41,13 +44,6 @@ std::uint64_t place_of(const GpuSum& sum) {
   return reinterpret_cast<std::uint64_t>(sum.tensor().data());
 }
 
-constexpr std::size_t kCount = 50'000;
-
-struct Layout {
-  int ranks;
-  int devices;
-};
-
 const std::vector<Way> kWays = {
     kIpc,
     kDirect,
@@ -60,13 +56,12 @@ const std::vector<Way> kWays = {
   for (const auto& [what, exercise] : kExercises) {
     add_case("cuda: " + what + " have the bits of shared memory, with ipc and without", "",
              [body = exercise] {
-               const Layout layouts[] = {{3, 2}, {2, 1}, {1, 1}};
-               const Layout& layout = layouts[GENERATE(range(0, plain_or_sanitized(3, 1)))];
+               const int ranks = GENERATE(range(plain_or_sanitized(1, 3), 4));
+               const int devices = ranks == 3 ? 2 : 1;
                const Way way = GENERATE(from_range(kWays));
-               INFO(way.name << ", " << layout.ranks << " ranks, " << layout.devices << " GPUs");
-               FakeMachine machine({.devices = layout.devices});
-               run_gpu_ranks(machine, layout.ranks, layout.devices, cuda_options_of(machine, way),
-                             body);
+               CAPTURE(way.name, ranks, devices);
+               FakeMachine machine({.devices = devices});
+               run_gpu_ranks(machine, ranks, devices, cuda_options_of(machine, way), body);
              });
   }
   return true;
@@ -86,10 +81,9 @@ TEST_CASE("cuda: elements at odd addresses, elsewhere on each rank, are reduced 
                   const auto rank = static_cast<std::size_t>(runtime.topology().rank);
                   const std::size_t offset = unit * (2 * rank + 1);
                   const auto surrounded = [&](std::size_t elements, float value) {
-                    Bytes bytes(offset, std::byte{0x5a});
                     const Bytes values = bytes_of(std::vector<float>(elements, value));
-                    bytes.insert(bytes.end(), values.begin(), values.end());
-                    bytes.resize(bytes.size() + 8, std::byte{0x5a});
+                    Bytes bytes(offset + values.size() + 8, std::byte{0x5a});
+                    std::memcpy(bytes.data() + offset, values.data(), values.size());
                     return bytes;
                   };
                   const bool in_place = kind == Collective::Allreduce;
@@ -99,7 +93,6 @@ TEST_CASE("cuda: elements at odd addresses, elsewhere on each rank, are reduced 
                   const GpuTensor& output = in_place ? input : separate;
                   Request request;
                   request.kind = kind;
-                  request.name = "odd";
                   request.shape = {static_cast<std::int64_t>(count)};
                   request.input = static_cast<std::byte*>(input.data()) + offset;
                   request.output = static_cast<std::byte*>(output.data()) + offset;
@@ -109,70 +102,45 @@ TEST_CASE("cuda: elements at odd addresses, elsewhere on each rank, are reduced 
                 });
 }
 
-TEST_CASE("cuda staged: RONDE_CUDA_IPC=0 stages everything, and says nothing of it") {
+TEST_CASE(
+    "cuda staged: RONDE_CUDA_IPC=0 stages everything, in pieces of any size, without a word") {
   const CapturedErrors errors;
   FakeMachine machine;
-  run_gpu_ranks(machine, 3, 1, cuda_options_of(machine, kStaged),
-                [](Runtime& runtime, ProgramGpu& gpu) {
-                  sum_on_gpu(runtime, gpu, kCount);
-                  check_counters(runtime, {{"staged_operations", 1},
-                                           {"staged_bytes", 4 * kCount},
-                                           {"ipc_operations", 0},
-                                           {"flag_syncs", 0}});
-                });
+  CudaOptions options = cuda_options_of(machine, kStaged);
+  options.staged_piece_bytes = GENERATE(16, 4096, 65536, 1 << 20);
+  run_gpu_ranks(machine, 3, 1, options, [](Runtime& runtime, ProgramGpu& gpu) {
+    for (const std::size_t count : {1, 3, 4, 5, 4095, 4097}) sum_on_gpu(runtime, gpu, count);
+    check_counters(runtime, {{"staged_operations", 6},
+                             {"staged_bytes", 4 * (1 + 3 + 4 + 5 + 4095 + 4097)},
+                             {"ipc_operations", 0},
+                             {"flag_syncs", 0}});
+  });
   CHECK(errors.text().empty());
   CHECK(machine.cuda.calls("cuIpcGetMemHandle") == 0);
 }
 
-TEST_CASE("cuda staged: pieces of any size give the same sums") {
+TEST_CASE("cuda staged: page-locked memory is given up without the cache") {
   FakeMachine machine;
   CudaOptions options = cuda_options_of(machine, kStaged);
-  options.staged_piece_bytes = GENERATE(16, 4096, 65536, 1 << 20);
-  run_gpu_ranks(machine, 2, 1, options, [](Runtime& runtime, ProgramGpu& gpu) {
-    for (const std::size_t count : {1, 3, 4, 5, 4095, 4097}) sum_on_gpu(runtime, gpu, count);
-  });
-}
-
-TEST_CASE("cuda staged: page-locked memory is kept with the cache, and given up without") {
-  const bool cache = GENERATE(true, false);
-  FakeMachine machine;
-  CudaOptions options = cuda_options_of(machine, kStaged);
-  options.registration_cache = cache;
+  options.registration_cache = false;
   run_gpu_ranks(machine, 1, 1, options, [&](Runtime& runtime, ProgramGpu& gpu) {
-    sum_on_gpu(runtime, gpu, kCount);
-    const int before = machine.cuda.calls("cuMemHostAlloc");
-    for (int step = 0; step < kSteps; ++step) sum_on_gpu(runtime, gpu, kCount);
-    const int more = machine.cuda.calls("cuMemHostAlloc") - before;
-    check(cache ? more == 0 : more >= 3 * kSteps, std::to_string(more) + " blocks pinned");
+    for (int step = 0; step < kSteps; ++step) sum_on_gpu(runtime, gpu, kHuge);
   });
+  CHECK(machine.cuda.calls("cuMemHostAlloc") >= 3 * kSteps);
 }
 
 TEST_CASE("cuda staged: what is larger than it keeps is pinned by its own size") {
-  constexpr std::int64_t kLength = std::int64_t{33} << 20;
   FakeMachine machine;
   run_gpu_ranks_unchecked(machine, 1, 1, cuda_options_of(machine, kStaged),
                           [&](Runtime& runtime, ProgramGpu& gpu, const Kill&) {
-                            const GpuTensor input(gpu, kLength), output(gpu, kLength);
-                            Request request;
+                            GpuSum input(runtime, gpu, 33 << 18), output(runtime, gpu, 33 << 18);
+                            Request request = input.request();
                             request.kind = Collective::Allgather;
-                            request.dtype = DataType::U8;
-                            request.shape = {kLength};
-                            request.input = input.data();
-                            request.output = output.data();
-                            gpu.place(request);
+                            request.output = output.tensor().data();
                             machine.cuda.fail("cuMemHostAlloc", cuda::kOutOfMemory);
                             const Death death = death_of([&] { runtime.run(std::move(request)); });
                             check_contains(death.text, "pinning 34603008 bytes of host memory");
                           });
-}
-
-TEST_CASE("cuda staged: a rank without memory for its result fails alone, the others get theirs") {
-  FakeMachine machine;
-  const CudaOptions options = cuda_options_of(machine, GENERATE(kIpc, kStaged));
-  run_gpu_ranks(machine, 2, 1, options, [](Runtime& runtime, ProgramGpu& gpu) {
-    exercise_missing_results(runtime, gpu);
-    sum_on_gpu(runtime, gpu, kCount);
-  });
 }
 
 TEST_CASE(
@@ -230,37 +198,21 @@ TEST_CASE(
   });
 }
 
-TEST_CASE("cuda ipc: mapped tensors share no blocks of the driver's with others") {
-  FakeMachine machine;
-  CudaOptions options = direct_options(machine);
-  options.ipc_block_bytes = std::uint64_t{1} << 40;
-  run_gpu_ranks(machine, 2, 1, options, [](Runtime& runtime, ProgramGpu& gpu) {
-    sum_on_gpu(runtime, gpu, kLarge);
-    check_counters(runtime, {{"direct", 0}, {"packed_bytes", 4 * kLarge}});
-  });
-}
-
 TEST_CASE("cuda ipc: mapped tensors are freed and their addresses used again, with right results") {
-  std::mutex mutex;
-  std::set<std::pair<int, std::uint64_t>> places;
-  int allocations = 0;
   FakeMachine machine;
   run_gpu_ranks(machine, 2, 1, direct_options(machine), [&](Runtime& runtime, ProgramGpu& gpu) {
+    std::set<std::uint64_t> places;
     for (int step = 0; step < kSteps; ++step) {
       // Sizes vary, so that other allocations take the place of earlier ones.
       const std::size_t count = kLarge * static_cast<std::size_t>(1 + (7 * step) % 5);
       GpuSum sum(runtime, gpu, count);
-      {
-        const std::lock_guard lock(mutex);
-        places.emplace(runtime.topology().rank, place_of(sum));
-        ++allocations;
-      }
+      places.insert(place_of(sum));
       sum.check_result(sum.start());
     }
     check_counters(runtime, {{"direct", kSteps}});
+    // Fibers have mapped memory where its owner has it, which stays there.
+    check(places.size() < kSteps || fake::kStreamsAreFibers, "else nothing was tried");
   });
-  // Else nothing was tried. Fibers have mapped memory where its owner has it, which stays there.
-  CHECK((static_cast<int>(places.size()) < allocations || fake::kStreamsAreFibers));
   CHECK(machine.cuda.calls("cuIpcCloseMemHandle") == machine.cuda.calls("cuIpcOpenMemHandle_v2"));
 }
 
@@ -302,14 +254,82 @@ TEST_CASE("cuda ipc: a tensor that a rank cannot map is packed from then on, wit
                                                 "0: cuIpcOpenMemHandle_v2"));
 }
 
-TEST_CASE("cuda ipc: tensors that cannot be exported are packed") {
+TEST_CASE("cuda ipc: tensors that share blocks of the driver's or cannot be exported are packed") {
+  const bool shares_blocks = GENERATE(true, false);
   FakeMachine machine;
-  run_gpu_ranks(machine, 2, 1, direct_options(machine), [&](Runtime& runtime, ProgramGpu& gpu) {
+  CudaOptions options = direct_options(machine);
+  if (shares_blocks) options.ipc_block_bytes = std::uint64_t{1} << 40;
+  run_gpu_ranks(machine, 2, 1, options, [&](Runtime& runtime, ProgramGpu& gpu) {
     GpuSum sum(runtime, gpu, kLarge);
-    if (runtime.topology().rank == 1) machine.cuda.forbid_ipc(place_of(sum));
+    if (!shares_blocks && runtime.topology().rank == 1) machine.cuda.forbid_ipc(place_of(sum));
     sum.check_result(sum.start());
     check_counters(runtime, {{"direct", 0}, {"packed_bytes", 4 * kLarge}});
     sum_on_gpu(runtime, gpu, kLarge);
-    check_counters(runtime, {{"direct", 1}});  // others are mapped
+    check_counters(runtime, {{"direct", shares_blocks ? 0 : 1}});  // others are mapped
   });
+}
+
+namespace {
+
+/// Adds what `look` returns of each launch of a kernel, which does nothing, to `seen`.
+template <typename Look>
+auto seen_in(FakeCuda& cuda, const std::string& kernel, Look look) {
+  struct Seen {
+    std::mutex mutex;
+    std::vector<std::invoke_result_t<Look, const FakeCuda::Launch&>> launches;
+  };
+  const auto seen = std::make_shared<Seen>();
+  cuda.add_kernel(kernel, [=](const FakeCuda::Launch& launch) {
+    const std::lock_guard lock(seen->mutex);
+    seen->launches.push_back(look(launch));
+    return [] {};
+  });
+  return seen;
+}
+
+}  // namespace
+
+TEST_CASE("cuda ipc: each rank reads the shares of a sum from the next rank on, itself last") {
+  constexpr std::size_t kShare = 2000;  // a multiple of what shares are aligned to
+  using Targets = std::vector<const void*>;
+  FakeMachine machine({.devices = 3});
+  const auto copies = seen_in(machine.cuda, "ronde_move_4", [](const FakeCuda::Launch& launch) {
+    const auto how = launch.argument<cuda::kernels::CopyArguments>(0);
+    Targets targets;
+    for (std::uint32_t i = 0; i < how.count; ++i) targets.push_back(how.segments[i].target);
+    return targets;
+  });
+  run_gpu_ranks(machine, 3, 3, cuda_options_of(machine), [&](Runtime& runtime, ProgramGpu& gpu) {
+    GpuSum sum(runtime, gpu, 3 * kShare);
+    sum.start().wait();
+    Targets order;
+    for (const int turn : {1, 2, 3}) {
+      const auto from = static_cast<std::size_t>((runtime.topology().rank + turn) % 3);
+      order.push_back(static_cast<const float*>(sum.tensor().data()) + from * kShare);
+    }
+    const std::lock_guard lock(copies->mutex);
+    check(std::ranges::count(copies->launches, order) == 1, "it reads in another order");
+  });
+}
+
+TEST_CASE("cuda ipc: few blocks read over a link between GPUs, and many within a GPU") {
+  constexpr std::size_t kCount = 1 << 18;  // floats: tiles for more than a hundred blocks
+  const int devices = GENERATE(1, 2);
+  FakeMachine machine({.devices = devices});
+  const auto blocks_of = [](const FakeCuda::Launch& launch) { return launch.blocks; };
+  const auto reducing = seen_in(machine.cuda, "ronde_reduce_f32", blocks_of);
+  const auto copying = seen_in(machine.cuda, "ronde_move_4", blocks_of);
+  CudaOptions options = cuda_options_of(machine);
+  options.fusion_bytes = kCount * sizeof(float);
+  run_gpu_ranks(machine, 2, devices, options, [&](Runtime& runtime, ProgramGpu& gpu) {
+    GpuSum sum(runtime, gpu, kCount);
+    sum.start().wait();
+  });
+  REQUIRE_FALSE(reducing->launches.empty());
+  const auto is_few = [](unsigned blocks) { return blocks <= 32; };
+  const bool has_links = devices == 2;
+  CHECK(std::ranges::all_of(reducing->launches, is_few) == has_links);
+  // A rank packs within its GPU, and reads the other's share over the link.
+  CHECK_FALSE(std::ranges::all_of(copying->launches, is_few));
+  CHECK(std::ranges::any_of(copying->launches, is_few) == has_links);
 }
