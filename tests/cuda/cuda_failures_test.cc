@@ -4,6 +4,7 @@
 // not touched afterwards.
 #include <barrier>
 #include <catch2/catch.hpp>
+#include <functional>
 #include <memory>
 #include <string>
 #include <thread>
@@ -19,33 +20,29 @@ using namespace ronde;
 using namespace ronde::test;
 
 constexpr std::size_t kCount = 20'000;
-constexpr FakeCuda::Options kTwoGpus{.devices = 2};
-constexpr const char* kFirstGpu = "GPU-01010101-0101-0101-0101-010101010101";
+constexpr int kRanks = 3;
 
-/// Why CUDA IPC is not used: an option of the machine, or a call that fails on a GPU.
+/// Why CUDA IPC is not used: a call that fails on GPU 1, or an option of the machine.
 struct Obstacle {
-  const char* text;  ///< of the line
-  FakeCuda::Options machine = kTwoGpus;
+  const char* text = "";  ///< of the line; empty: nothing is in the way
   const char* symbol = nullptr;
-  int device = 1;
-  cuda::Result result = cuda::kMapFailed;
   int skipped = 0;
+  cuda::Result result = cuda::kNotSupported;
+  FakeCuda::Options machine = {.devices = 2};
   std::vector<std::string> visible_devices = {};
 };
 
 const std::vector<Obstacle> kObstacles = {
-    {.text = "rank 1: CUDA failed while mapping memory of rank 0: cuIpcOpenMemHandle_v2",
-     .symbol = "cuIpcOpenMemHandle_v2"},
-    {.text = "rank 1: CUDA failed while signalling the other ranks: cuStreamBatchMemOp_v2",
-     .symbol = "cuStreamBatchMemOp_v2",
-     .result = cuda::kNotSupported},
-    {.text = "rank 1: CUDA failed while waiting for the other ranks: cuStreamBatchMemOp_v2",
-     .symbol = "cuStreamBatchMemOp_v2",
-     .result = cuda::kNotSupported,
-     .skipped = 1},
-    {.text = "rank 1: CUDA failed while pinning",
-     .symbol = "cuMemHostRegister_v2",
-     .result = cuda::kNotSupported},
+    {"rank 1: CUDA failed while mapping memory of rank 0: cuIpcOpenMemHandle_v2",
+     "cuIpcOpenMemHandle_v2", 0, cuda::kMapFailed},
+    {"rank 1: CUDA failed while signalling the other ranks: cuStreamBatchMemOp_v2",
+     "cuStreamBatchMemOp_v2"},
+    {"rank 1: CUDA failed while waiting for the other ranks: cuStreamBatchMemOp_v2",
+     "cuStreamBatchMemOp_v2", 1},
+    {"rank 1: CUDA failed while pinning", "cuMemHostRegister_v2"},
+    {"rank 1: CUDA failed while writing to the fusion buffer: cuMemsetD8Async", "cuMemsetD8Async"},
+    // The fusion buffer has no room at first; the tensor of the program is made before.
+    {"rank 1: CUDA failed while allocating", "cuMemAlloc_v2", 1, cuda::kOutOfMemory},
     {.text = "rank 0: the memory of other ranks does not answer",
      .machine = {.devices = 2, .written_words_show = false}},
     {.text = "rank 0: CUDA cannot export the fusion buffer of this GPU",
@@ -53,70 +50,39 @@ const std::vector<Obstacle> kObstacles = {
     {.text = "rank 0: what rank 1 wrote to its GPU's memory does not show in its mapping",
      .machine = {.devices = 2, .mappings_show_memory = false}},
     {.text = "rank 0: RONDE_VISIBLE_DEVICES does not name the GPU of rank 1 (GPU-02020202-",
-     .visible_devices = {kFirstGpu}},
-    {.text = "rank 1: CUDA failed while writing to the fusion buffer: cuMemsetD8Async",
-     .symbol = "cuMemsetD8Async",
-     .result = cuda::kInvalidValue},
-    // The fusion buffer has no room at first; the tensor of the program is made before.
-    {.text = "rank 1: CUDA failed while allocating",
-     .symbol = "cuMemAlloc_v2",
-     .result = cuda::kOutOfMemory,
-     .skipped = 1},
-};
+     .visible_devices = {"GPU-01010101-0101-0101-0101-010101010101"}},
+    // GPUs that are named by the beginning of a UUID, or shared.
+    {.visible_devices = {"GPU-77", "GPU-01", "GPU-020202"}},
+    {.machine = {.devices = 1}, .visible_devices = {"GPU-77777777"}}};
 
-/// What ends a group on all ranks: a call that fails on GPU 1.
+/// What ends a group on all ranks: calls that fail on GPU 1, before or after a first sum.
 struct Fault {
   bool ipc;
   const char* symbol;
   int skipped;  ///< calls
   const char* text;
-  cuda::Result result = 700;  ///< an illegal address
+  bool is_lack = false;  ///< of memory, before the first sum
 };
 
 const std::vector<Fault> kFaults = {
-    {true, "cuLaunchKernel", 0, "CUDA failed while launching"},
     {true, "cuLaunchKernel", 4, "CUDA failed while launching"},
-    {false, "cuLaunchKernel", 0, "CUDA failed while launching"},
     {false, "cuMemcpyAsync", 2, "CUDA failed while copying from the GPU: cuMemcpyAsync"},
     {false, "cuMemcpyAsync", 3, "CUDA failed while copying to the GPU: cuMemcpyAsync"},
     {true, "cuStreamWaitEvent", 1, "CUDA failed while"},
     {false, "cuEventRecord", 3, "CUDA failed while ordering streams: cuEventRecord"},
     {false, "cuEventQuery", 0, "CUDA failed while waiting for the GPU: cuEventQuery"},
     {true, "cuEventQuery", 2, "CUDA failed while waiting for the GPU: cuEventQuery"},
-};
+    {true, "cuMemAlloc_v2", 0, "choose a smaller RONDE_FUSION_BYTES", true},
+    {false, "cuMemAlloc_v2", 0, "choose a smaller RONDE_FUSION_BYTES", true},
+    {false, "cuMemHostAlloc", 0, "bytes of host memory: cuMemHostAlloc", true},
+    {false, "cuMemHostAlloc", 1, "bytes of host memory: cuMemHostAlloc", true},
+    {true, "cuModuleLoadData", 0, "loading Ronde's kernels onto GPU 1: cuModuleLoadData", true}};
 
-/// Before the first sum: what there is no memory for.
-const std::vector<Fault> kLacks = {
-    {true, "cuMemAlloc_v2", 0, "choose a smaller RONDE_FUSION_BYTES", cuda::kOutOfMemory},
-    {false, "cuMemAlloc_v2", 0, "choose a smaller RONDE_FUSION_BYTES", cuda::kOutOfMemory},
-    {false, "cuMemHostAlloc", 0, "bytes of host memory: cuMemHostAlloc", cuda::kOutOfMemory},
-    {false, "cuMemHostAlloc", 1, "bytes of host memory: cuMemHostAlloc", cuda::kOutOfMemory},
-    {true, "cuModuleLoadData", 0, "loading Ronde's kernels onto GPU 1: cuModuleLoadData",
-     cuda::kOutOfMemory},
-};
-
-/// Two ranks with a GPU each sum until calls of the second one fail, `times` of them: before the
-/// first sum, or after it.
-void sum_until(const Fault& fault, int times, bool after_first) {
-  CAPTURE(fault.ipc, fault.symbol, fault.skipped);
-  FakeMachine machine({.devices = 2});
-  CudaOptions options = cuda_options_of(machine, fault.ipc ? kIpc : kStaged);
-  run_gpu_ranks_unchecked(
-      machine, 2, 2, options, [&](Runtime& runtime, ProgramGpu& gpu, const Kill&) {
-        if (after_first) sum_on_gpu(runtime, gpu, kCount);
-        GpuSum sum(runtime, gpu, kCount);
-        if (runtime.topology().rank == 1) {
-          machine.cuda.fail_on(1, fault.symbol, fault.result, times, fault.skipped);
-        }
-        const Death death = death_of([&] {
-          for (int step = 0; step < 20; ++step) sum.start().wait();
-        });
-        check(death.rank == 1, "rank 1 is to blame: " + death.text);
-        check_contains(death.text, "rank 1");
-        check_contains(death.text, fault.text);
-        check_contains(death_of([&] { sum.start(); }).text, fault.text);
-      });
-  CHECK(machine.cuda.live() == FakeCuda::Live{});
+/// How `action` ended, which rank `lost` is to blame for.
+Death check_death(int lost, const std::function<void()>& action) {
+  const Death death = death_of(action);
+  check(death.rank == lost, "rank " + std::to_string(lost) + " is to blame: " + death.text);
+  return death;
 }
 
 }  // namespace
@@ -130,15 +96,18 @@ TEST_CASE("cuda failures: what is in the way of CUDA IPC is told in one line, an
   if (!obstacle.machine.written_words_show) options.ipc_patience = std::chrono::milliseconds(200);
   options.visible_devices = obstacle.visible_devices;
   if (obstacle.symbol != nullptr) {
-    machine.cuda.fail_on(obstacle.device, obstacle.symbol, obstacle.result, 1, obstacle.skipped);
+    machine.cuda.fail_on(1, obstacle.symbol, obstacle.result, 1, obstacle.skipped);
   }
-  run_gpu_ranks(machine, 2, 2, options, [](Runtime& runtime, ProgramGpu& gpu) {
-    GpuSum sum(runtime, gpu, kCount);
-    sum.check_result(sum.start());
-    for (int step = 0; step < 3; ++step) sum_on_gpu(runtime, gpu, kCount);
-    check_counters(runtime, {{"staged_operations", 4}, {"ipc_operations", 0}, {"handles_lost", 0}});
-  });
-  CHECK(occurrences(errors.text(), "\n") == 1);
+  const bool is_mapped = obstacle.text == std::string();
+  run_gpu_ranks(machine, 2, obstacle.machine.devices, options,
+                [&](Runtime& runtime, ProgramGpu& gpu) {
+                  for (int step = 0; step < 4; ++step) sum_on_gpu(runtime, gpu, kCount);
+                  check_counters(runtime, {{"staged_operations", is_mapped ? 0 : 4},
+                                           {"ipc_operations", is_mapped ? 4 : 0},
+                                           {"handles_lost", 0}});
+                });
+  CHECK(occurrences(errors.text(), "\n") == (is_mapped ? 0 : 1));
+  if (is_mapped) return;
   CHECK_THAT(errors.text(),
              Catch::Contains("[ronde rank 0] warning: CUDA IPC cannot be used, and what is on GPUs "
                              "is staged through host memory: ") &&
@@ -146,24 +115,28 @@ TEST_CASE("cuda failures: what is in the way of CUDA IPC is told in one line, an
                  Catch::Contains("(RONDE_CUDA_IPC=0 spares the trial)"));
 }
 
-TEST_CASE("cuda failures: GPUs that are named by a UUID's beginning, or shared, are mapped") {
-  const int devices = GENERATE(1, 2);
-  FakeMachine machine({.devices = devices});
-  CudaOptions options = cuda_options_of(machine);
-  options.visible_devices = {"GPU-77777777"};
-  if (devices == 2) options.visible_devices = {"GPU-77", "GPU-01", "GPU-020202"};
-  run_gpu_ranks(machine, 2, devices, options, [](Runtime& runtime, ProgramGpu& gpu) {
-    sum_on_gpu(runtime, gpu, kCount);
-    check_counters(runtime, {{"ipc_operations", 1}});
-  });
-}
-
-TEST_CASE("cuda failures: what cannot be done on a GPU ends the group, and says who could not") {
-  sum_until(GENERATE(from_range(kFaults)), 1, true);
-}
-
-TEST_CASE("cuda failures: without memory the group ends, and says what to do") {
-  sum_until(GENERATE(from_range(kLacks)), 1000, false);
+TEST_CASE(
+    "cuda failures: what a GPU cannot do, or has no memory for, ends the group, and is told") {
+  const Fault fault = GENERATE(from_range(kFaults));
+  CAPTURE(fault.ipc, fault.symbol, fault.skipped);
+  FakeMachine machine({.devices = 2});
+  const CudaOptions options = cuda_options_of(machine, fault.ipc ? kIpc : kStaged);
+  run_gpu_ranks_unchecked(
+      machine, 2, 2, options, [&](Runtime& runtime, ProgramGpu& gpu, const Kill&) {
+        if (!fault.is_lack) sum_on_gpu(runtime, gpu, kCount);
+        GpuSum sum(runtime, gpu, kCount);
+        if (runtime.topology().rank == 1) {
+          const cuda::Result result = fault.is_lack ? cuda::kOutOfMemory : 700;  // a bad address
+          machine.cuda.fail_on(1, fault.symbol, result, fault.is_lack ? 1000 : 1, fault.skipped);
+        }
+        const Death death = check_death(1, [&] {
+          for (int step = 0; step < 20; ++step) sum.start().wait();
+        });
+        check_contains(death.text, "rank 1");
+        check_contains(death.text, fault.text);
+        check_contains(death_of([&] { sum.start(); }).text, fault.text);
+      });
+  CHECK(machine.cuda.live() == FakeCuda::Live{});
 }
 
 TEST_CASE("cuda failures: without room for a context the operation is refused at submit") {
@@ -219,20 +192,6 @@ TEST_CASE(
   });
 }
 
-namespace {
-
-/// Sums until one dies with that rank, and its memory is handed back.
-void sum_to_death(Runtime& runtime, ProgramGpu& gpu, int rank) {
-  std::weak_ptr<void> memory;
-  const Death death = death_of([&] {
-    for (int step = 0; step < 20; ++step) start_owned(runtime, gpu, kCount, memory).wait();
-  });
-  check(death.rank == rank, "rank " + std::to_string(rank) + " is to blame: " + death.text);
-  check(memory.expired(), "the memory is handed back");
-}
-
-}  // namespace
-
 TEST_CASE("cuda deaths: a rank that leaves, dies or fails ends the sums of the others") {
   struct End {
     std::string how;
@@ -258,7 +217,12 @@ TEST_CASE("cuda deaths: a rank that leaves, dies or fails ends the sums of the o
                               machine.cuda.fail_on(1, "cuLaunchKernel", cuda::kInvalidValue, 1,
                                                    end.launch);
                             }
-                            sum_to_death(runtime, gpu, 1);
+                            std::weak_ptr<void> memory;
+                            check_death(1, [&] {
+                              for (int step = 0; step < 20; ++step)
+                                start_owned(runtime, gpu, kCount, memory).wait();
+                            });
+                            check(memory.expired(), "the memory is handed back");
                           });
   CHECK(machine.cuda.live() == FakeCuda::Live{});
 }
@@ -283,54 +247,13 @@ TEST_CASE("cuda deaths: a rank that leaves within an operation whose input is la
         check(!work.done(), "its input is late");
         together.arrive_and_wait();
         if (rank == 1) return;
-        const Death death = death_of([&] { work.wait(); });
-        check(death.rank == 1, "rank 1 has left: " + death.text);
+        check_death(1, [&] { work.wait(); });
         check(memory[own].expired(), "memory that nothing uses is handed back");
       });
   CHECK_FALSE(memory[1].expired());
   // What was queued runs on, in memory that is still there.
   machine.cuda.release_all();
   CHECK(machine.cuda.is_idle());
-}
-
-namespace {
-
-constexpr int kRanks = 3;
-
-/// How the work ended, which rank `lost` is to blame for.
-Death check_death(const Work& work, int lost) {
-  const Death death = death_of([&] { work.wait(); });
-  check(death.rank == lost, "rank " + std::to_string(lost) + " is lost: " + death.text);
-  return death;
-}
-
-}  // namespace
-
-TEST_CASE("cuda deaths: survivors' GPUs do not wait for what a dead rank had queued") {
-  const Way way = GENERATE(kIpc, kDirect);
-  INFO(way.name);
-  FakeMachine machine({.devices = kRanks});
-  const CudaOptions options = cuda_options_of(machine, way);
-  std::barrier together(kRanks);
-  run_gpu_ranks_unchecked(
-      machine, kRanks, kRanks, options, [&](Runtime& runtime, ProgramGpu& gpu, const Kill& kill) {
-        const int rank = runtime.topology().rank;
-        std::weak_ptr<void> own;
-        sum_on_gpu(runtime, gpu, kCount);
-        // The dead rank's GPU never comes to its part.
-        if (rank == 2) machine.cuda.hold(gpu.stream.handle());
-        const Work work = start_owned(runtime, gpu, kCount, own);
-        work.wait_on(gpu.stream.handle());
-        check(!work.done(), "a rank's part is late");
-        together.arrive_and_wait();
-        if (rank == 2) return kill();
-        check_death(work, 2);
-        // All that this rank has queued ends, and so does what the program has queued behind it.
-        const cuda::Current current(*gpu.context);
-        check(gpu.context->api().stream_synchronize(gpu.stream.handle()) == cuda::kSuccess, "ends");
-        check(own.expired(), "the memory is handed back");
-      });
-  machine.cuda.release_all();
 }
 
 TEST_CASE("cuda deaths: a rank that dies within the trial leaves nothing waiting") {
@@ -350,7 +273,7 @@ TEST_CASE("cuda deaths: a rank that dies within the trial leaves nothing waiting
                               std::this_thread::yield();
                             }
                             if (dies) return kill();
-                            check_death(work, 2);
+                            check_death(2, [&] { work.wait(); });
                           });
   CHECK(machine.cuda.contexts_on(0) == 0);
   CHECK(machine.cuda.contexts_on(1) == 0);
@@ -359,11 +282,14 @@ TEST_CASE("cuda deaths: a rank that dies within the trial leaves nothing waiting
   machine.cuda.release_all();
 }
 
-TEST_CASE("cuda deaths: waits of all sets end at once, as one may be behind another") {
+TEST_CASE(
+    "cuda deaths: survivors' GPUs do not wait for a dead rank's, in any set, and come to more") {
+  const Way way = GENERATE(kIpc, kDirect);
+  INFO(way.name);
   FakeMachine machine({.devices = kRanks});
   std::barrier together(kRanks);
   run_gpu_ranks_unchecked(
-      machine, kRanks, kRanks, cuda_options_of(machine),
+      machine, kRanks, kRanks, cuda_options_of(machine, way),
       [&](Runtime& runtime, ProgramGpu& gpu, const Kill& kill) {
         const int rank = runtime.topology().rank;
         const ProcessSet pair = runtime.add_process_set({0, 1});
@@ -380,10 +306,14 @@ TEST_CASE("cuda deaths: waits of all sets end at once, as one may be behind anot
         // Rank 0 has queued its part behind the sum of the two.
         const Work work = start_owned(runtime, gpu, kCount, of_all);
         work.wait_on(gpu.stream.handle());
+        check(!work.done(), "a rank's part is late");
         together.arrive_and_wait();
         if (rank == 1) return kill();
-        const Death death = check_death(work, 1);
+        const Death death = check_death(1, [&] { work.wait(); });
         if (rank == 0) check(death_of([&] { of_two.wait(); }) == death, "so it is of the two");
+        // All that this rank has queued ends, and so does what the program has queued behind it.
+        const cuda::Current current(*gpu.context);
+        check(gpu.context->api().stream_synchronize(gpu.stream.handle()) == cuda::kSuccess, "ends");
         check(of_pair.expired() && of_all.expired(), "the memory of both is handed back");
       });
   machine.cuda.release_all();
