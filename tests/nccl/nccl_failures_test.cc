@@ -20,39 +20,46 @@ constexpr std::size_t kCount = 3001;
 
 /// A sum that each GPU has queued behind what the program holds there, so that NCCL does not begin.
 /// Its operation alone owns the tensor.
-class HeldSum {
- public:
-  HeldSum(NcclRanks& machine, Runtime& runtime, ProgramGpu& gpu, bool is_held = true)
-      : machine_(machine), gpu_(gpu) {
+struct HeldSum {
+  HeldSum(NcclRanks& the_machine, Runtime& runtime, ProgramGpu& the_gpu, bool is_held = true)
+      : machine(the_machine), gpu(the_gpu) {
     sum_on_gpu(runtime, gpu, kCount);
-    if (is_held) machine_.cuda.hold(gpu_.stream.handle());
-    work_ = start_owned(runtime, gpu, kCount, memory_);
-    work_.wait_on(nullptr);  // until it is queued
+    if (is_held) machine.cuda.hold(gpu.stream.handle());
+    work = start_owned(runtime, gpu, kCount, memory);
+    work.wait_on(nullptr);  // until it is queued
   }
-
-  void release() { machine_.cuda.release(gpu_.stream.handle()); }
+  void release() { machine.cuda.release(gpu.stream.handle()); }
   Death death() {
-    return death_of([&] { work_.wait(); });
+    return death_of([&] { work.wait(); });
   }
-  bool is_handed_back() const { return memory_.expired(); }
 
- private:
-  NcclRanks& machine_;
-  ProgramGpu& gpu_;
-  std::weak_ptr<void> memory_;
-  Work work_;
+  NcclRanks& machine;
+  ProgramGpu& gpu;
+  std::weak_ptr<void> memory;
+  Work work;
 };
 
-/// Aborts hang until `returns`: what NCCL may use is kept, and it ends with them.
-void check_end_of_hang(NcclRanks& machine, std::promise<void>& returns) {
-  CHECK(machine.nccl.live().communicators == 2);
-  CHECK(machine.nccl.live().allocations == 2);  // the fusion buffers
-  CHECK(machine.cuda.live().streams >= machine.size());
-  returns.set_value();
-  machine.wait_for_threads();
-  CHECK(machine.nccl.live().communicators == 0);
-  CHECK(machine.nccl.misuses() == std::vector<std::string>{});
-}
+/// Two ranks, whose aborts hang, or not: what NCCL may use is kept then, and it ends with them.
+struct HangingAborts : NcclRanks {
+  explicit HangingAborts(bool abort_hangs) : NcclRanks(2), hangs(abort_hangs) {
+    if (!hangs) return;
+    options.abort_bound = 50ms;
+    nccl.hold_aborts(returns.get_future().share());
+  }
+  void check_end() {
+    if (!hangs) return check_clean();
+    CHECK(nccl.live().communicators == 2);
+    CHECK(nccl.live().allocations == 2);  // the fusion buffers
+    CHECK(cuda.live().streams >= 2);
+    returns.set_value();
+    wait_for_threads();
+    CHECK(nccl.live().communicators == 0);
+    CHECK(nccl.misuses() == std::vector<std::string>{});
+  }
+
+  const bool hangs;
+  std::promise<void> returns;
+};
 
 TEST_CASE("nccl errors of calls end the group in their own words, and another one can begin") {
   struct Row {
@@ -137,12 +144,7 @@ TEST_CASE("nccl that waits for a rank of a process set sees at once that it has 
 TEST_CASE("nccl calls that block when a rank dies are ended by abort, or left within its bound") {
   const bool abort_hangs = GENERATE(false, true);
   CAPTURE(abort_hangs);
-  NcclRanks machine(2);
-  std::promise<void> returns;
-  if (abort_hangs) {
-    machine.options.abort_bound = 50ms;
-    machine.nccl.hold_aborts(returns.get_future().share());
-  }
+  HangingAborts machine(abort_hangs);
   std::barrier together(2);
   machine.run_to_its_death([&](Runtime& runtime, ProgramGpu& gpu) {
     sum_on_gpu(runtime, gpu, kCount);
@@ -158,19 +160,13 @@ TEST_CASE("nccl calls that block when a rank dies are ended by abort, or left wi
     // The call may still queue work on it.
     check(memory.expired() == !abort_hangs, "the memory is kept while NCCL has it");
   });
-  if (abort_hangs) check_end_of_hang(machine, returns);
-  if (!abort_hangs) machine.check_clean();
+  machine.check_end();
 }
 
 TEST_CASE("nccl that breaks down under queued work is found out, and its work is ended") {
   const bool abort_hangs = GENERATE(false, true);
   CAPTURE(abort_hangs);
-  NcclRanks machine(2);
-  std::promise<void> returns;
-  if (abort_hangs) {
-    machine.options.abort_bound = 20ms;
-    machine.nccl.hold_aborts(returns.get_future().share());
-  }
+  HangingAborts machine(abort_hangs);
   std::barrier together(2);
   machine.run_to_its_death([&](Runtime& runtime, ProgramGpu& gpu) {
     HeldSum sum(machine, runtime, gpu);
@@ -181,26 +177,24 @@ TEST_CASE("nccl that breaks down under queued work is found out, and its work is
     check_contains(sum.death().text,
                    "NCCL failed while reducing 1 tensor(s) of 3001 elements of f32: "
                    "ncclCommGetAsyncError: the fake says so (6)");
-    check(sum.is_handed_back() == !abort_hangs, "the memory is kept while NCCL may write there");
+    check(sum.memory.expired() == !abort_hangs, "the memory is kept while NCCL may write there");
   });
-  if (abort_hangs) check_end_of_hang(machine, returns);
-  if (!abort_hangs) machine.check_clean();
+  machine.check_end();
 }
 
 TEST_CASE("nccl's survivors of a rank that dies raise in time, with their memory") {
   NcclRanks machine(2);
-  const int last = machine.size() - 1;
-  std::barrier together(machine.size());
+  std::barrier together(2);
   machine.run_to_its_death([&](Runtime& runtime, ProgramGpu& gpu) {
-    const bool dies = runtime.topology().rank == last;
+    const bool dies = runtime.topology().rank == 1;
     HeldSum sum(machine, runtime, gpu, dies);  // its GPU never comes to the sum
     together.arrive_and_wait();
     if (dies) {
-      machine.kill(last);
+      machine.kill(1);
     } else {
       sum.release();
-      check(sum.death().rank == last, "the one that died is named");
-      check(sum.is_handed_back(), "the memory was handed back");
+      check(sum.death().rank == 1, "the one that died is named");
+      check(sum.memory.expired(), "the memory was handed back");
     }
     together.arrive_and_wait();
     sum.release();
