@@ -24,11 +24,11 @@ constexpr std::size_t kCount = 50'000;
 /// Ranks that share a GPU and have messages in its memory.
 struct Job {
   /// Rank r is on the host `host_of[r]`.
-  explicit Job(const std::vector<int>& host_of)
+  explicit Job(const std::vector<int>& host_of, const FakeCuda::Options& gpu = {})
       : size(static_cast<int>(host_of.size())),
         group(host_of),
-        messages(inproc::Group(host_of)),
-        cpu_backend("inproc") {
+        machine(gpu),
+        messages(inproc::Group(host_of)) {
     options.gpu_aware_mpi = messages.factory();
   }
   /// On one host, without CUDA IPC.
@@ -56,17 +56,20 @@ struct Job {
   FakeMachine machine;
   GpuAwareMessages messages;
   CudaOptions options = cuda_options_of(machine);
-  std::string cpu_backend;
+  std::string cpu_backend = "inproc";
 };
 
 }  // namespace
 
-TEST_CASE("cuda direct: what goes through MPI gives the bits of the CPU") {
+TEST_CASE("cuda direct: what goes through MPI gives the bits of the CPU, on one host or several") {
   const auto body =
       GENERATE(exercise_allreduces, exercise_wire_dtypes, exercise_exchanges, exercise_sizes);
-  const int ranks = GENERATE(2, 3);
-  if (kIsSanitized && ranks < 3) return;
-  Job job(ranks);
+  const auto host_of = GENERATE(values<std::vector<int>>({{0, 0}, {0, 0, 0}, {0, 1}, {0, 0, 1}}));
+  const bool is_one_host = host_of.back() == 0;
+  if (!is_one_host && body != exercise_sizes) return;
+  if (kIsSanitized && is_one_host && host_of.size() < 3) return;
+  const CapturedErrors errors;
+  Job job = is_one_host ? Job(static_cast<int>(host_of.size())) : Job(host_of);
   job.run([&](Runtime& runtime, ProgramGpu& gpu) {
     body(runtime, gpu);
     check(cuda_counter(runtime, "mpi_operations") > 1, "by MPI");
@@ -75,53 +78,35 @@ TEST_CASE("cuda direct: what goes through MPI gives the bits of the CPU") {
     // Broadcasts are staged.
     if (body != exercise_exchanges) check_counters(runtime, {{"staged_operations", 0}});
   });
-}
-
-TEST_CASE("cuda direct: on several hosts MPI serves collectives, and CUDA IPC is not tried") {
-  const CapturedErrors errors;
-  Job job(GENERATE(std::vector<int>{0, 1}, std::vector<int>{0, 0, 1}));
-  job.run([](Runtime& runtime, ProgramGpu& gpu) {
-    exercise_sizes(runtime, gpu);
-    check(cuda_counter(runtime, "mpi_operations") > 1, "by MPI");
-    check_counters(runtime, {{"ipc_operations", 0}, {"staged_operations", 0}});
-  });
   CHECK(errors.text().empty());
-  CHECK(job.machine.cuda.calls("cuIpcGetMemHandle") == 0);
+  CHECK(job.machine.cuda.calls("cuIpcGetMemHandle") == 0);  // not tried
 }
 
-TEST_CASE("cuda direct: 65 ranks on a host are too many for CUDA IPC, but not for MPI") {
-  if (kIsSanitized) return;  // nothing but many threads
-  Job job(65);
-  job.options.ipc = true;
-  job.options.fusion_bytes = 1 << 20;
-  job.run([](Runtime& runtime, ProgramGpu& gpu) {
-    sum_on_gpu(runtime, gpu, kCount);
+TEST_CASE("cuda direct: MPI serves 65 ranks, too many for CUDA IPC, and buffers of a few bytes") {
+  const bool are_many = GENERATE(true, false);
+  if (kIsSanitized && are_many) return;  // nothing but many threads
+  Job job(are_many ? 65 : 3);
+  job.options.ipc = are_many;
+  job.options.fusion_bytes = are_many ? 1 << 20 : 1;
+  job.options.one_shot_bytes = 0;
+  job.run([&](Runtime& runtime, ProgramGpu& gpu) {
+    sum_on_gpu(runtime, gpu, are_many ? kCount : 1000);
     check_counters(runtime, {{"mpi_operations", 1}});
   });
   CHECK(job.machine.cuda.calls("cuIpcGetMemHandle") == 0);
 }
 
-TEST_CASE("cuda direct: ranks with a fusion buffer of a few bytes use MPI, too") {
-  Job job(3);
-  job.options.fusion_bytes = 1;
-  job.options.one_shot_bytes = 0;
-  job.run([](Runtime& runtime, ProgramGpu& gpu) { sum_on_gpu(runtime, gpu, 1000); });
-}
-
 TEST_CASE("cuda direct: on one host CUDA IPC goes before MPI, and where it fails, MPI serves") {
   const bool ipc_works = GENERATE(true, false);
   const CapturedErrors errors;
-  FakeMachine machine({.mappings_show_memory = ipc_works});
-  GpuAwareMessages messages{inproc::Group(2)};
-  CudaOptions options = cuda_options_of(machine);
-  options.gpu_aware_mpi = messages.factory();
-  run_gpu_ranks(machine, 2, 1, options, [&](Runtime& runtime, ProgramGpu& gpu) {
+  Job job({0, 0}, {.mappings_show_memory = ipc_works});
+  job.run([&](Runtime& runtime, ProgramGpu& gpu) {
     sum_on_gpu(runtime, gpu, kCount);
     check_counters(runtime, {{"ipc_operations", ipc_works ? 1 : 0},
                              {"mpi_operations", ipc_works ? 0 : 1},
                              {"staged_operations", 0}});
   });
-  CHECK((messages.begun > 0) == !ipc_works);
+  CHECK((job.messages.begun > 0) == !ipc_works);
   CHECK(occurrences(errors.text(), "what is on GPUs is left to MPI or staged: ") ==
         (ipc_works ? 0 : 1));
 }

@@ -22,38 +22,28 @@ BackendFactory reporting(int (*answer)(), const MpiOptions& mpi = {}) {
   return gpu_aware_mpi_factory(mpi, library_of({{"MPIX_Query_cuda_support", address(answer)}}));
 }
 
-RuntimeOptions rank_options(const FakeMachine& machine, const MpiOptions& mpi,
-                            const BackendFactory& gpu_aware_mpi, const std::string& cpu_backend) {
-  CudaOptions cuda = cuda_options_of(machine, kStaged);
-  cuda.gpu_aware_mpi = gpu_aware_mpi;
-  RuntimeOptions options;
-  options.config = test_config();
-  options.config.cpu_backend = cpu_backend;
-  options.config.fusion_bytes = cuda.fusion_bytes;
-  options.make_transport = mpi_transport_factory(mpi);
-  options.make_board = shm_board_factory();
-  options.backends["shm"] = shm_backend_factory();
-  options.backends["mpi"] = mpi_backend_factory(mpi);
-  options.device_backends["cuda"] = cuda_backend_factory(cuda);
-  return options;
-}
-
 /// Reductions and exchanges go directly, and all else is staged, with the bits of that backend of
-/// the CPU.
-void exercise_over_mpi(const MpiOptions& mpi, const std::string& cpu_backend,
-                       const std::vector<Exercise>& more = {}) {
+/// the CPU: MPI's own one sends no halves.
+void exercise_over_mpi(const MpiOptions& mpi, const std::string& cpu_backend) {
   FakeMachine machine;
   {
+    CudaOptions cuda = cuda_options_of(machine, kStaged);
+    cuda.gpu_aware_mpi = reporting(
+        +[] { return 1; }, mpi);
+    RuntimeOptions options;
+    options.config = test_config();
+    options.config.cpu_backend = cpu_backend;
+    options.config.fusion_bytes = cuda.fusion_bytes;
+    options.make_transport = mpi_transport_factory(mpi);
+    options.make_board = shm_board_factory();
+    options.backends["shm"] = shm_backend_factory();
+    options.backends["mpi"] = mpi_backend_factory(mpi);
+    options.device_backends["cuda"] = cuda_backend_factory(cuda);
     ProgramGpu gpu(machine.cuda.api(), 0);
-    Runtime runtime(rank_options(machine, mpi,
-                                 reporting(
-                                     +[] { return 1; }, mpi),
-                                 cpu_backend));
-    exercise_allreduces(runtime, gpu);
-    exercise_exchanges(runtime, gpu);
-    exercise_sizes(runtime, gpu);
-    exercise_messages(runtime, gpu);
-    for (const Exercise exercise : more) exercise(runtime, gpu);
+    Runtime runtime(options);
+    for (const auto& [what, exercise] : kExercises) {
+      if (cpu_backend == "shm" || exercise != exercise_wire_dtypes) exercise(runtime, gpu);
+    }
     // A single rank has nobody to send to.
     CHECK((cuda_counter(runtime, "mpi_operations") > 0) == (runtime.topology().size > 1));
     runtime.shutdown();
@@ -66,7 +56,7 @@ void exercise_over_mpi(const MpiOptions& mpi, const std::string& cpu_backend,
 TEST_CASE("cuda over MPI: messages in memory of GPUs give the bits of shared memory", "[own]") {
   MpiOptions mpi;
   mpi.max_count = 30'001;  // so that messages take several calls
-  exercise_over_mpi(mpi, "shm", {exercise_wire_dtypes});
+  exercise_over_mpi(mpi, "shm");
 }
 
 TEST_CASE("cuda over MPI: with two ranks the bits are those of MPI's own reductions", "[n2][own]") {

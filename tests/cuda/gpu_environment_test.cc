@@ -2,7 +2,6 @@
 // What the environment asks of the backends of GPUs reaches them: by the place that puts all
 // backends together, on GPUs that are fakes.
 #include <catch2/catch.hpp>
-#include <cstring>
 #include <string>
 
 #include "backends/compose.h"
@@ -14,29 +13,19 @@ namespace {
 using namespace ronde;
 using namespace ronde::test;
 
-Config config_with_exact(const char* value) {
-  const auto look_up = [value](const std::string& name) -> std::optional<std::string> {
-    if (name == "RONDE_EXACT") return value;
-    return std::nullopt;
-  };
-  Config config = load_config(look_up, {"RONDE_EXACT"}).config;
-  config.fusion_bytes = 16384;
-  return config;
-}
-
 TEST_CASE("nccl: RONDE_EXACT has the ranks combine floats in their order") {
   const bool is_exact = GENERATE(false, true);
   CAPTURE(is_exact);
   NcclRanks machine(2);
   const auto symbols = [&](const char* library, const char* symbol, std::string& error) {
-    const bool is_nccl = std::strcmp(library, nccl::kLibrary) == 0;
-    return (is_nccl ? machine.nccl.lookup() : machine.cuda.lookup())(library, symbol, error);
+    const bool is_of_nccl = std::string(library) == nccl::kLibrary;
+    return (is_of_nccl ? machine.nccl.lookup() : machine.cuda.lookup())(library, symbol, error);
   };
-  const Config config = config_with_exact(is_exact ? "1" : "0");
+  machine.config.exact = is_exact;
   run_ranks(2, [&](int rank) {
     ProgramGpu gpu = machine.gpu(rank);
     RuntimeOptions options = machine.runtime_options(rank);
-    options.device_backends["nccl"] = gpu_setups(config, symbols, "an image").at("nccl");
+    options.device_backends["nccl"] = gpu_setups(machine.config, symbols, "an image").at("nccl");
     Runtime runtime(options);
     sum_on_gpu(runtime, gpu, 100);
     check((nccl_counter(runtime, "chunks_in_order") > 0) == is_exact, "who sums");

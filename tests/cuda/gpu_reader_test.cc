@@ -45,6 +45,8 @@ TEST_CASE("cuda gpu reader: NVML tells of the GPU with the rank's UUID") {
   const CapturedErrors errors;
   {
     GpuReader reader(LogLevel::Debug, library());
+    CHECK(reader.read().gauges.empty());
+    CHECK(machine.sessions == 0);  // without a GPU NVML is not even loaded
     reader.use(kUuids[1]);
     reader.use(kUuids[0]);  // a rank has one
     for (int again = 0; again < 2; ++again) {
@@ -61,48 +63,37 @@ TEST_CASE("cuda gpu reader: NVML tells of the GPU with the rank's UUID") {
   CHECK(errors.text().empty());
 }
 
-TEST_CASE("cuda gpu reader: without a GPU NVML is not even looked for") {
-  bool is_asked = false;
-  GpuReader reader(LogLevel::Debug, [&](const char*, const char*, std::string&) -> void* {
-    is_asked = true;
-    return nullptr;
-  });
-  CHECK(reader.read().gauges.empty());
-  CHECK_FALSE(is_asked);
-}
-
-TEST_CASE("cuda gpu reader: without NVML there is one line at level debug") {
+TEST_CASE("cuda gpu reader: without NVML, its start, or the GPU there is one line at level debug") {
   const auto none = [](const char* library, const char*, std::string& error) -> void* {
     error = std::string(library) + ": cannot open shared object file";
     return nullptr;
   };
-  for (const LogLevel level : {LogLevel::Debug, LogLevel::Info}) {
+  struct Row {
+    vendor::SymbolLookup symbols;
+    std::string uuid = kUuids[0], words = "another error\n";
+    bool starts = true;
+  };
+  const LogLevel level = GENERATE(LogLevel::Debug, LogLevel::Info);
+  for (const Row& row :
+       {Row{none, kUuids[0], kUuids[0] + ": libnvidia-ml.so.1: cannot open shared"},
+        Row{.symbols = library(), .starts = false},
+        Row{.symbols = library(), .uuid = "GPU-of-another-machine"}}) {
+    machine = {};
+    if (!row.starts) machine.init = FakeNvml::kNotFound;
     const CapturedErrors errors;
-    GpuReader reader(level, none);
-    reader.use(kUuids[0]);
-    for (int again = 0; again < 3; ++again) CHECK(reader.read().gauges.empty());
+    {
+      GpuReader reader(level, row.symbols);
+      reader.use(row.uuid);
+      for (int again = 0; again < 3; ++again) CHECK(reader.read().gauges.empty());
+    }
     CHECK(occurrences(errors.text(), "\n") == (level == LogLevel::Debug ? 1 : 0));
-    if (level != LogLevel::Debug) continue;
-    CHECK_THAT(errors.text(), Contains(kUuids[0] + ": libnvidia-ml.so.1: cannot open shared"));
+    if (level == LogLevel::Debug) CHECK_THAT(errors.text(), Contains(row.words));
+    // A start that failed is not ended.
+    CHECK(machine.sessions == (row.starts ? 0 : 1));
   }
 }
 
-TEST_CASE("cuda gpu reader: an NVML that does not start or does not know the GPU tells nothing") {
-  const bool starts = GENERATE(false, true);
-  CAPTURE(starts);
-  const CapturedErrors errors;
-  {
-    GpuReader reader(LogLevel::Debug, library());
-    if (!starts) machine.init = FakeNvml::kNotFound;
-    reader.use("GPU-of-another-machine");
-    for (int again = 0; again < 2; ++again) CHECK(reader.read().gauges.empty());
-  }
-  // A start that failed is not ended.
-  CHECK(machine.sessions == (starts ? 0 : 1));
-  CHECK(occurrences(errors.text(), "another error\n") == 1);
-}
-
-TEST_CASE("cuda gpu reader: a GPU without NVLink has no traffic, and nobody complains") {
+TEST_CASE("cuda gpu reader: what a GPU lacks is no complaint, and one that is lost may come back") {
   const CapturedErrors errors;
   GpuReader reader(LogLevel::Debug, library());
   reader.use(kUuids[0]);
@@ -112,26 +103,22 @@ TEST_CASE("cuda gpu reader: a GPU without NVLink has no traffic, and nobody comp
   machine.field = FakeNvml::kFine;
   machine.field_type = FakeNvml::kDouble;  // would be misread
   CHECK(reader.read().totals.empty());
-  machine.call = FakeNvml::kNotSupported;
-  CHECK(reader.read().totals.empty());
-  CHECK(reader.read().gauges.empty());
-  CHECK(errors.text().empty());
-}
-
-TEST_CASE("cuda gpu reader: of a GPU that is lost there is nothing until it is back") {
-  const CapturedErrors errors;
-  GpuReader reader(LogLevel::Debug, library());
-  reader.use(kUuids[0]);
-  CHECK(reader.read().totals.size() == 2);
-  machine.call = FakeNvml::kGpuIsLost;
-  for (int again = 0; again < 3; ++again) {
-    const GpuReading reading = reader.read();
-    CHECK(reading.gauges.empty());
-    CHECK(reading.totals.empty());
-  }
+  machine.field_type = FakeNvml::kUnsignedLongLong;
+  const auto check_nothing = [&](cuda::NvmlResult result, std::size_t complaints) {
+    machine.call = result;
+    for (int again = 0; again < 3; ++again) {
+      const GpuReading reading = reader.read();
+      CHECK(reading.gauges.empty());
+      CHECK(reading.totals.empty());
+    }
+    CHECK(occurrences(errors.text(), "\n") == complaints);
+  };
+  check_nothing(FakeNvml::kNotSupported, 0);
+  check_nothing(FakeNvml::kGpuIsLost, 1);
+  CHECK_THAT(errors.text(), Contains("GPU is lost"));
   machine.call = FakeNvml::kFine;
   CHECK(reader.read().gauges.size() == 2);
-  CHECK(occurrences(errors.text(), "GPU is lost") == 1);
+  CHECK(reader.read().totals.size() == 2);
 }
 
 TEST_CASE("cuda gpu reader: nobody waits for an NVML that hangs") {
@@ -152,50 +139,31 @@ TEST_CASE("cuda gpu reader: nobody waits for an NVML that hangs") {
   while (reader.use_count() > 1) std::this_thread::yield();  // the thread of the last call ends
 }
 
-namespace {
-
-/// Collects what ranks as threads tell.
-class Told {
- public:
-  std::function<void(const std::string&)> function() {
-    return [this](const std::string& uuid) {
-      const std::lock_guard lock(mutex_);
-      uuids_.insert(uuid);
-    };
+TEST_CASE("cuda and nccl: a rank tells its GPU, at the first operation or once it has connected") {
+  const bool by_nccl = GENERATE(false, true);
+  std::mutex mutex;
+  std::set<std::string> told;
+  const auto tell = [&](const std::string& uuid) {
+    const std::lock_guard lock(mutex);
+    told.insert(uuid);
+  };
+  if (by_nccl) {
+    NcclRanks ranks(2);
+    ranks.options.on_gpu = tell;
+    ranks.run([](Runtime& runtime, ProgramGpu& gpu) { sum_on_gpu(runtime, gpu, 100); });
+  } else {
+    FakeMachine fakes({.devices = 2});
+    CudaOptions options = cuda_options_of(fakes);
+    options.on_gpu = tell;
+    run_gpu_ranks(fakes, 2, 2, options, [&](Runtime& runtime, ProgramGpu& gpu) {
+      for (int again = 0; again < 2; ++again) {
+        runtime.submit(barrier_request()).wait();
+        const std::lock_guard lock(mutex);
+        check(told.empty(), "none before an operation");
+      }
+      runtime.submit(barrier_request()).wait();
+      sum_on_gpu(runtime, gpu, 100);
+    });
   }
-  std::set<std::string> uuids() const {
-    const std::lock_guard lock(mutex_);
-    return uuids_;
-  }
-
- private:
-  mutable std::mutex mutex_;
-  std::set<std::string> uuids_;
-};
-
-const std::set<std::string> kBoth(kUuids.begin(), kUuids.end());
-
-}  // namespace
-
-TEST_CASE("cuda: the first operation tells which GPU a rank uses") {
-  FakeMachine fakes({.devices = 2});
-  Told told;
-  CudaOptions options = cuda_options_of(fakes);
-  options.on_gpu = told.function();
-  run_gpu_ranks(fakes, 2, 2, options, [&](Runtime& runtime, ProgramGpu& gpu) {
-    runtime.submit(barrier_request()).wait();
-    check(told.uuids().empty(), "none before");
-    runtime.submit(barrier_request()).wait();
-    sum_on_gpu(runtime, gpu, 100);
-    check(!told.uuids().empty(), "one after it");
-  });
-  CHECK(told.uuids() == kBoth);
-}
-
-TEST_CASE("nccl: connecting tells which GPU a rank uses") {
-  NcclRanks ranks(2);
-  Told told;
-  ranks.options.on_gpu = told.function();
-  ranks.run([&](Runtime& runtime, ProgramGpu& gpu) { sum_on_gpu(runtime, gpu, 100); });
-  CHECK(told.uuids() == kBoth);
+  CHECK(told == std::set<std::string>(kUuids.begin(), kUuids.end()));
 }
