@@ -64,12 +64,6 @@ Steps waiting_steps(Operation& operation) {
   co_await until_finished(operation);
 }
 
-std::vector<Segment> segments_of(const std::vector<std::size_t>& counts) {
-  std::vector<Segment> segments;
-  for (const std::size_t count : counts) segments.push_back({.count = count});
-  return segments;
-}
-
 struct Laid {
   std::size_t segment, offset, count, position;
   friend bool operator==(const Laid&, const Laid&) = default;
@@ -77,7 +71,8 @@ struct Laid {
 
 std::vector<std::vector<Laid>> chunks_of(const std::vector<std::size_t>& counts,
                                          std::size_t capacity, std::size_t alignment) {
-  const std::vector<Segment> segments = segments_of(counts);
+  std::vector<Segment> segments;
+  for (const std::size_t count : counts) segments.push_back({.count = count});
   ChunkLayout layout(segments, capacity, alignment);
   std::vector<std::vector<Laid>> chunks;
   while (layout.next()) {
@@ -95,32 +90,28 @@ std::vector<std::vector<Laid>> chunks_of(const std::vector<std::size_t>& counts,
 
 }  // namespace
 
-TEST_CASE("gpu steps: they begin when asked, stop where they wait, and tell of progress within") {
-  std::vector<std::string> log;
+TEST_CASE(
+    "gpu steps: they begin when asked, stop where they wait, and release all in their order") {
+  using Log = std::vector<std::string>;
+  const bool is_given_up = GENERATE(false, true);
+  Log log;
   bool may_go_on = false;
-  Steps steps = outer_steps(may_go_on, log);
-  CHECK(log.empty());
-  CHECK_FALSE(steps.poll());
-  CHECK(log == std::vector<std::string>{"inner begins"});
-  const std::uint64_t before = steps.progress();
-  CHECK_FALSE(steps.poll());
-  CHECK(steps.progress() == before);
-  may_go_on = true;
-  CHECK(steps.poll());
-  CHECK(steps.progress() > before);
-  CHECK(log == std::vector<std::string>{"inner begins", "inner ends", "inner gone", "outer ends",
-                                        "outer gone"});
-  CHECK(steps.poll());
-}
-
-TEST_CASE("gpu steps: given up half-way, all that they hold goes") {
-  std::vector<std::string> log;
-  const bool may_go_on = false;
   {
     Steps steps = outer_steps(may_go_on, log);
+    CHECK(log.empty());
     CHECK_FALSE(steps.poll());
+    CHECK(log == Log{"inner begins"});
+    const std::uint64_t before = steps.progress();
+    CHECK_FALSE(steps.poll());
+    CHECK(steps.progress() == before);
+    may_go_on = !is_given_up;
+    CHECK(steps.poll() != is_given_up);
+    CHECK((steps.progress() > before) != is_given_up);
+    CHECK(steps.poll() != is_given_up);
   }
-  CHECK(log == std::vector<std::string>{"inner begins", "inner gone", "outer gone"});
+  CHECK(log == (is_given_up
+                    ? Log{"inner begins", "inner gone", "outer gone"}
+                    : Log{"inner begins", "inner ends", "inner gone", "outer ends", "outer gone"}));
 }
 
 TEST_CASE("gpu steps: what a wait throws is thrown where it was waited for, and at last by poll") {

@@ -101,13 +101,8 @@ TEST_CASE_METHOD(Fixture, "cuda events are used again, and what is owned may mov
 TEST_CASE_METHOD(Fixture, "cuda calls that fail leave nothing behind") {
   const auto before = cuda.live();
   cuda.fail("cuMemAlloc_v2", kOutOfMemory);
-  try {
-    DeviceMemory(context, 1 << 20);
-    FAIL("it did not throw");
-  } catch (const DriverError& error) {
-    CHECK(error.result() == kOutOfMemory);
-    CHECK_THAT(error.what(), Contains("allocating 1048576 bytes on GPU 0: cuMemAlloc_v2"));
-  }
+  CHECK_THROWS_WITH(DeviceMemory(context, 1 << 20),
+                    Contains("allocating 1048576 bytes on GPU 0: cuMemAlloc_v2"));
   cuda.fail("cuStreamCreateWithPriority", kOutOfMemory);
   CHECK_THROWS_AS(Stream(context), DriverError);
   cuda.fail("cuEventCreate", kOutOfMemory);

@@ -5,6 +5,7 @@
 #include <array>
 #include <catch2/catch.hpp>
 #include <cstring>
+#include <deque>
 #include <limits>
 #include <random>
 #include <vector>
@@ -63,73 +64,71 @@ TEST_CASE("blocks of a cuda grid have ranges of neighbouring tiles, as equal as 
   CHECK(next == tiles);
 }
 
-TEST_CASE("cuda reductions have the bits of those on the CPU") {
-  Machine machine;
-  for (const DataType dtype : kGpuDataTypes) {
-    for (const ReduceOp op : kOps) {
-      for (const std::size_t inputs : {1U, 2U, 3U, 5U}) {
-        const std::size_t count =
-            kCounts[(inputs + 2 * static_cast<std::size_t>(op)) % kCounts.size()];
-        CAPTURE(to_string(dtype), to_string(op), inputs, count);
-        std::vector<SharedBytes> values;
-        std::vector<const void*> pointers;
-        std::vector<DevicePointer> addresses;
-        for (std::size_t i = 0; i < inputs; ++i) {
-          const auto seed = static_cast<unsigned>(17 * i + inputs);
-          values.emplace_back(machine, values_of(dtype, count, seed));
-          // One does not begin where a chunk may.
-          const std::size_t shift = inputs == 5 && i == 1 ? size_of(dtype) : 0;
-          pointers.push_back(values[i].at(shift));
-          addresses.push_back(values[i].address(shift));
-        }
-        Reduction reduction{.dtype = dtype, .op = op};
-        if (inputs != 2) reduction.prescale = 0.75;
-        if (inputs != 1) reduction.final = {1.5, 3.0};
-        Bytes expected(count * size_of(dtype));
-        const SharedBytes reduced(machine, count * size_of(dtype));
-        best_kernels().reduce(expected.data(), pointers, count, reduction, Store::Regular);
-        const Traffic traffic = inputs % 2 == 0 ? Traffic::Local : Traffic::Link;
-        machine.kernels.reduce(machine.stream, reduced.address(), addresses, count, reduction,
-                               traffic);
-        machine.finish();
-        CHECK(reduced.equals(expected));
-      }
-    }
+/// Values of several inputs, and how kernels reduce the first ones of them.
+struct Inputs {
+  void add(SharedBytes& bytes, std::size_t offset = 0) {
+    pointers.push_back(bytes.at(offset));
+    addresses.push_back(bytes.address(offset));
   }
-}
+  void add(Machine& machine, const Bytes& values, std::size_t offset = 0) {
+    add(memory.emplace_back(machine, values), offset);
+  }
+
+  /// The kernel gives `count` elements the bits of core's loop.
+  void check(Machine& machine, std::size_t inputs, std::size_t count, const Reduction& reduction,
+             Traffic traffic, bool in_place = false) {
+    CAPTURE(to_string(reduction.dtype), to_string(reduction.op), inputs, count);
+    CAPTURE(reduction.prescale, reduction.final.factor, reduction.final.divisor);
+    Bytes expected(count * size_of(reduction.dtype));
+    best_kernels().reduce(expected.data(), {pointers.data(), inputs}, count, reduction,
+                          Store::Regular);
+    const SharedBytes apart(machine, expected.size());
+    const SharedBytes& reduced = in_place ? memory.front() : apart;
+    machine.kernels.reduce(machine.stream, reduced.address(), {addresses.data(), inputs}, count,
+                           reduction, traffic);
+    machine.finish();
+    CHECK(reduced.equals(expected));
+  }
+
+  std::deque<SharedBytes> memory = {};
+  std::vector<const void*> pointers = {};
+  std::vector<DevicePointer> addresses = {};
+};
 
 /// So many elements that each of the 32 blocks of a link has more than four tiles, and a tail.
 std::size_t large_count(std::size_t width) {
   return 150 * kernels::kTileBytes / width + 3;
 }
 
-TEST_CASE("cuda reductions of many inputs by loads at once have the bits of those on the CPU") {
+TEST_CASE(
+    "cuda reductions have the bits of those on the CPU, also of many inputs by loads at once") {
   Machine machine;
   for (const DataType dtype : kGpuDataTypes) {
-    const std::size_t count = large_count(size_of(dtype));
-    std::vector<SharedBytes> values;
-    std::vector<const void*> pointers;
-    std::vector<DevicePointer> addresses;
+    const std::size_t large = std::max(large_count(size_of(dtype)), kCounts[5] + 1);
+    Inputs all, odd;  // one of the odd ones does not begin where a chunk may
     for (unsigned i = 0; i < 8; ++i) {
-      values.emplace_back(machine, values_of(dtype, count, i));
-      pointers.push_back(values[i].at(0));
-      addresses.push_back(values[i].address());
+      all.add(machine, values_of(dtype, large, i));
+      odd.add(all.memory.back(), i == 1 ? size_of(dtype) : 0);
     }
-    const SharedBytes reduced(machine, count * size_of(dtype));
-    Bytes expected(count * size_of(dtype));
-    const auto check_first = [&](std::size_t inputs, const Reduction& reduction) {
-      CAPTURE(to_string(dtype), inputs, reduction.prescale, reduction.final.divisor);
-      best_kernels().reduce(expected.data(), {pointers.data(), inputs}, count, reduction,
-                            Store::Regular);
-      machine.kernels.reduce(machine.stream, reduced.address(), {addresses.data(), inputs}, count,
-                             reduction, Traffic::Link);
-      machine.finish();
-      CHECK(reduced.equals(expected));
-    };
+    for (const ReduceOp op : kOps) {
+      for (const std::size_t inputs : {1U, 2U, 3U, 5U}) {
+        const std::size_t count =
+            kCounts[(inputs + 2 * static_cast<std::size_t>(op)) % kCounts.size()];
+        Reduction reduction{.dtype = dtype, .op = op};
+        if (inputs != 2) reduction.prescale = 0.75;
+        if (inputs != 1) reduction.final = {1.5, 3.0};
+        (inputs == 5 ? odd : all)
+            .check(machine, inputs, count, reduction,
+                   inputs % 2 == 0 ? Traffic::Local : Traffic::Link);
+      }
+    }
     for (const std::size_t inputs : {2U, 4U, 7U, 8U}) {
-      check_first(inputs, {.dtype = dtype});
-      check_first(inputs, {.dtype = dtype, .prescale = 0.75, .final = {0.5, 1.0}});
-      check_first(inputs, {.dtype = dtype, .final = {1.0, 3.0}});
+      for (const Reduction& reduction :
+           {Reduction{.dtype = dtype},
+            Reduction{.dtype = dtype, .prescale = 0.75, .final = {0.5, 1.0}},
+            Reduction{.dtype = dtype, .final = {1.0, 3.0}}}) {
+        all.check(machine, inputs, large_count(size_of(dtype)), reduction, Traffic::Link);
+      }
     }
   }
 }
@@ -140,18 +139,10 @@ TEST_CASE("cuda reductions of any number of inputs in one buffer have the bits o
     for (const std::size_t inputs : {1U, 2U, 4U, 8U, 64U, 65U, 70U}) {
       const std::size_t count = inputs > 8 ? 300 : 20000;
       const std::size_t stride = count * size_of(dtype) + 16;  // more than what is reduced
-      CAPTURE(to_string(dtype), inputs);
-      const SharedBytes values(machine, values_of(dtype, inputs * stride / size_of(dtype), 3));
-      std::vector<const void*> pointers;
-      for (std::size_t i = 0; i < inputs; ++i) pointers.push_back(values.at(i * stride));
-      const Reduction reduction{.dtype = dtype, .prescale = 0.5};
-      Bytes expected(count * size_of(dtype));
-      best_kernels().reduce(expected.data(), pointers, count, reduction, Store::Regular);
-      std::vector<DevicePointer> addresses;
-      for (std::size_t i = 0; i < inputs; ++i) addresses.push_back(values.address(i * stride));
-      machine.kernels.reduce(machine.stream, values.address(), addresses, count, reduction);
-      machine.finish();
-      CHECK(values.equals(expected));
+      Inputs all;
+      all.add(machine, values_of(dtype, inputs * stride / size_of(dtype), 3));
+      for (std::size_t i = 1; i < inputs; ++i) all.add(all.memory.front(), i * stride);
+      all.check(machine, inputs, count, {.dtype = dtype, .prescale = 0.5}, Traffic::Local, true);
     }
   }
   CHECK_THROWS_WITH(
@@ -159,14 +150,20 @@ TEST_CASE("cuda reductions of any number of inputs in one buffer have the bits o
       "a kernel takes 64 inputs at most, or more at equal distances, not 65");
 }
 
-/// Segments of these counts, one behind the other on one side, with gaps on the other.
+/// Segments of these counts, one behind the other on one side, with gaps on the other: more of them
+/// than one launch moves.
 struct Layout {
-  std::vector<std::size_t> counts = {5, 8192, 0, 1, 8200, 300, 32800, 3, 70001};
+  std::vector<std::size_t> counts;
   std::size_t total = 0;
   std::vector<std::size_t> packed;
   std::vector<std::size_t> spread;
 
-  explicit Layout(std::size_t gap) {
+  explicit Layout(std::size_t gap)
+      : Layout(gap, {5, 8192, 0, 1, 8200, 300, 32800, 3, 70001}, 180) {}
+  /// `small`: behind them, so many of a few elements.
+  Layout(std::size_t gap, std::vector<std::size_t> large, std::size_t small = 0)
+      : counts(std::move(large)) {
+    for (std::size_t i = 0; i < small; ++i) counts.push_back(i % 13);
     for (const std::size_t count : counts) {
       packed.push_back(total);
       spread.push_back(total + packed.size() * gap);
@@ -185,10 +182,7 @@ std::vector<Pair> pairs() {
   std::vector<Pair> all;
   for (const DataType from : kGpuDataTypes) {
     for (const DataType to : kGpuDataTypes) {
-      const auto is_full = [](DataType dtype) {
-        return dtype == DataType::F32 || dtype == DataType::F64;
-      };
-      const bool is_between = (is_half(from) && is_full(to)) || (is_full(from) && is_half(to));
+      const bool is_between = is_floating(from) && is_floating(to) && is_half(from) != is_half(to);
       if (from == to || is_between) all.push_back({from, to});
     }
   }
@@ -210,57 +204,40 @@ void convert(std::byte* target, const std::byte* source, std::size_t count, Pair
   }
 }
 
+/// Moves segments with the bits of core's loops.
+void check_moves(Machine& machine, const Pair& pair, const Layout& layout, const Scaling& scaling,
+                 Traffic traffic) {
+  const auto& [from, to] = pair;
+  CAPTURE(to_string(from), to_string(to), scaling.factor, layout.spread_total());
+  const SharedBytes source(machine, values_of(from, layout.spread_total(), 5));
+  const SharedBytes packed(machine, layout.total * size_of(to));
+  Bytes expected(layout.total * size_of(to));
+  std::vector<KernelSet::Move> moves;
+  for (std::size_t i = 0; i < layout.counts.size(); ++i) {
+    std::byte* const input = source.at(layout.spread[i] * size_of(from));
+    const std::size_t offset = layout.packed[i] * size_of(to);
+    moves.push_back({input, packed.at(offset), layout.counts[i]});
+    convert(expected.data() + offset, input, layout.counts[i], pair, scaling);
+  }
+  machine.kernels.move(
+      machine.stream, moves,
+      {.from = from, .to = to, .scaling = scaling, .canonical = true, .traffic = traffic});
+  machine.finish();
+  CHECK(packed.equals(expected));
+}
+
 TEST_CASE("cuda packs and unpacks segments by one kernel, with the bits of the CPU's conversions") {
   Machine machine;
   const std::array<Scaling, 3> scalings = {Scaling{}, Scaling{0.3, 1.0}, Scaling{1.5, 7.0}};
   CHECK(pairs().size() == 18);
-  for (const auto& [from, to] : pairs()) {
+  for (const Pair& pair : pairs()) {
+    const std::size_t count = large_count(std::max(size_of(pair.from), size_of(pair.to)));
     for (const Scaling& scaling : scalings) {
       for (const std::size_t gap : {0U, 64U, 3U}) {
-        const Layout layout(gap);
-        CAPTURE(to_string(from), to_string(to), scaling.factor, gap);
-        const SharedBytes source(machine, values_of(from, layout.spread_total(), 5));
-        const SharedBytes packed(machine, layout.total * size_of(to));
-        Bytes expected(layout.total * size_of(to));
-        std::vector<KernelSet::Move> moves;
-        for (std::size_t i = 0; i < layout.counts.size(); ++i) {
-          std::byte* const input = source.at(layout.spread[i] * size_of(from));
-          const std::size_t offset = layout.packed[i] * size_of(to);
-          moves.push_back({input, packed.at(offset), layout.counts[i]});
-          convert(expected.data() + offset, input, layout.counts[i], {from, to}, scaling);
-        }
-        machine.kernels.move(machine.stream, moves,
-                             {.from = from,
-                              .to = to,
-                              .scaling = scaling,
-                              .canonical = true,
-                              .traffic = gap == 0 ? Traffic::Local : Traffic::Link});
-        machine.finish();
-        CHECK(packed.equals(expected));
+        check_moves(machine, pair, Layout(gap), scaling, gap == 0 ? Traffic::Local : Traffic::Link);
       }
-    }
-  }
-}
-
-TEST_CASE("cuda copies of large segments by loads at once have the bits of the CPU's conversions") {
-  Machine machine;
-  for (const auto& [from, to] : pairs()) {
-    CAPTURE(to_string(from), to_string(to));
-    const std::size_t count = large_count(std::max(size_of(from), size_of(to)));
-    const SharedBytes source(machine, values_of(from, count, 9));
-    const SharedBytes target(machine, count * size_of(to));
-    Bytes expected(count * size_of(to));
-    const std::vector<KernelSet::Move> moves = {{source.at(0), target.at(0), count}};
-    for (const Scaling& scaling : {Scaling{}, Scaling{0.3, 7.0}}) {
-      convert(expected.data(), source.at(0), count, {from, to}, scaling);
-      machine.kernels.move(machine.stream, moves,
-                           {.from = from,
-                            .to = to,
-                            .scaling = scaling,
-                            .canonical = true,
-                            .traffic = Traffic::Link});
-      machine.finish();
-      CHECK(target.equals(expected));
+      // Loads at once.
+      check_moves(machine, pair, Layout(0, {count}), scaling, Traffic::Link);
     }
   }
 }

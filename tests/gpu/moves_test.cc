@@ -25,6 +25,19 @@ struct Parts {
   Stream stream{context};
   std::vector<int> source = std::vector<int>(30);
   std::vector<int> target = std::vector<int>(30);
+
+  std::vector<unsigned> blocks;                ///< of launches of kernels that watch() was given
+  std::vector<kernels::SegmentCopy> segments;  ///< of the last launch of one that moves
+  void watch(const std::string& kernel, bool is_move = true) {
+    cuda.add_kernel(kernel, [this, is_move](const FakeCuda::Launch& launch) {
+      blocks.push_back(launch.blocks);
+      if (is_move) {
+        const auto table = launch.argument<kernels::CopyArguments>(0);
+        segments.assign(table.segments, table.segments + table.count);
+      }
+      return [] {};
+    });
+  }
 };
 
 TEST_CASE_METHOD(Parts, "a cuda launch moves 169 segments, more take several, and none is none") {
@@ -49,59 +62,42 @@ TEST_CASE_METHOD(Parts, "a cuda launch moves 169 segments, more take several, an
   CHECK(launches_of(170, 1.0) == 1);
 }
 
-TEST_CASE_METHOD(Parts, "a cuda copy has blocks by its bytes, and few where a link limits it") {
-  std::vector<unsigned> blocks;
+TEST_CASE_METHOD(Parts,
+                 "cuda kernels have blocks by their bytes, and few where a link limits them") {
   for (const char* const name : {"ronde_move_4", "ronde_copy_f32_f32", "ronde_copy_f32_f16"}) {
-    cuda.add_kernel(name, [&blocks](const FakeCuda::Launch& launch) {
-      blocks.push_back(launch.blocks);
-      return [] {};
-    });
+    watch(name);
   }
+  watch("ronde_reduce_f32", false);
   const std::vector<KernelSet::Move> move = {{source.data(), target.data(), 40000}};
   kernels.move(stream, move, {});
   kernels.move(stream, move, {.scaling = Scaling{2.0, 1.0}});
   kernels.move(stream, move, {.to = DataType::F16});
-  CHECK(blocks == std::vector<unsigned>{20, 20, 20});
   // The fake GPU has 132 multiprocessors, which hold 4 blocks of some kernels and 3 of others.
   const std::vector<KernelSet::Move> large = {{source.data(), target.data(), 40'000'000}};
   kernels.move(stream, large, {});
   kernels.move(stream, large, {.scaling = Scaling{2.0, 1.0}});
   kernels.move(stream, large, {.traffic = Traffic::Link});
-  CHECK(std::vector(blocks.begin() + 3, blocks.end()) ==
-        std::vector<unsigned>{4 * 132, 3 * 132, 32});
-}
-
-TEST_CASE_METHOD(Parts, "cuda reductions over a link have few blocks, whatever they reduce") {
-  std::vector<unsigned> blocks;
-  cuda.add_kernel("ronde_reduce_f32", [&blocks](const FakeCuda::Launch& launch) {
-    blocks.push_back(launch.blocks);
-    return [] {};
-  });
   const std::vector<DevicePointer> inputs(8, DevicePointer{4096});
   for (const Traffic traffic : {Traffic::Link, Traffic::Local}) {
     kernels.reduce(stream, 4096, {inputs.data(), 2}, 40'000'000, {}, traffic);
     kernels.reduce(stream, 4096, inputs, 40'000'000, {.op = ronde::ReduceOp::Max}, traffic);
   }
-  CHECK(blocks == std::vector<unsigned>{32, 32, 3 * 132, 3 * 132});
+  CHECK(blocks ==
+        std::vector<unsigned>{20, 20, 20, 4 * 132, 3 * 132, 32, 32, 32, 3 * 132, 3 * 132});
 }
 
 TEST_CASE_METHOD(Parts, "cuda moves of elements that are not aligned are of bytes") {
-  std::vector<kernels::SegmentCopy> seen;
-  cuda.add_kernel("ronde_move_1", [&seen](const FakeCuda::Launch& launch) {
-    const auto table = launch.argument<kernels::CopyArguments>(0);
-    seen.assign(table.segments, table.segments + table.count);
-    return [] {};
-  });
+  watch("ronde_move_1");
   const auto* const odd = reinterpret_cast<const std::byte*>(source.data()) + 2;
   const std::vector<KernelSet::Move> some = {{source.data(), target.data(), 10},
                                              {odd, target.data() + 10, 20}};
   kernels.move(stream, some, {});
-  REQUIRE(seen.size() == 2);
-  CHECK(seen[1].source == odd);
-  CHECK(seen[1].count == 80);
-  seen.clear();
+  REQUIRE(segments.size() == 2);
+  CHECK(segments[1].source == odd);
+  CHECK(segments[1].count == 80);
+  segments.clear();
   kernels.move(stream, std::vector<KernelSet::Move>{{source.data(), target.data(), 10}}, {});
-  CHECK(seen.empty());
+  CHECK(segments.empty());
 }
 
 TEST_CASE_METHOD(Parts, "cuda kernels refuse to compute with elements that are not aligned") {
@@ -117,23 +113,18 @@ TEST_CASE_METHOD(Parts, "cuda kernels refuse to compute with elements that are n
 }
 
 TEST_CASE_METHOD(Parts, "a cuda segment of more elements than a launch counts is split") {
-  std::vector<kernels::SegmentCopy> seen;
-  cuda.add_kernel("ronde_copy_f32_f16", [&seen](const FakeCuda::Launch& launch) {
-    const auto table = launch.argument<kernels::CopyArguments>(0);
-    seen.assign(table.segments, table.segments + table.count);
-    return [] {};
-  });
+  watch("ronde_copy_f32_f16");
   const std::vector<KernelSet::Move> large = {
       {source.data(), target.data(), (std::size_t{5} << 30) + 1}};
   kernels.move(stream, large, {.to = DataType::F16});
-  REQUIRE(seen.size() == 3);
+  REQUIRE(segments.size() == 3);
   constexpr std::uint32_t kMost = std::uint32_t{1} << 31;
   for (std::size_t i = 0; i < 3; ++i) {
     CAPTURE(i);
-    CHECK(seen[i].source == reinterpret_cast<std::byte*>(source.data()) + i * 4 * kMost);
-    CHECK(seen[i].target == reinterpret_cast<std::byte*>(target.data()) + i * 2 * kMost);
-    CHECK(seen[i].count == (i < 2 ? kMost : kMost / 2 + 1));
-    CHECK(seen[i].first_tile == i * (kMost / 2048));
+    CHECK(segments[i].source == reinterpret_cast<std::byte*>(source.data()) + i * 4 * kMost);
+    CHECK(segments[i].target == reinterpret_cast<std::byte*>(target.data()) + i * 2 * kMost);
+    CHECK(segments[i].count == (i < 2 ? kMost : kMost / 2 + 1));
+    CHECK(segments[i].first_tile == i * (kMost / 2048));
   }
 }
 

@@ -30,27 +30,25 @@ Symbols good_driver() {
       {"cuGetErrorString", address(+[](int, const char** text) { return *text = "no luck", 0; })}};
 }
 
-Symbols nccl_of(int (*get_version)(int*)) {
-  return {{"ncclGetVersion", address(get_version)},
+/// Of this version.
+template <int kVersion>
+Symbols nccl() {
+  return {{"ncclGetVersion", address(+[](int* version) { return *version = kVersion, 0; })},
           {"ncclGetErrorString", address(+[](int) { return "remote process exited"; })},
           {"ncclGetLastError", address(+[](void*) { return "socket closed"; })}};
 }
 
-TEST_CASE("the cuda driver is found, asked for its version and initialised") {
+TEST_CASE("the cuda driver is found and asked for its version, and may be initialised") {
   const auto driver = ronde::cuda::load_driver(library_with(good_driver()));
   CHECK(driver.problem.empty());
   CHECK(driver.version == 13000);
   REQUIRE(driver.api);
-  CHECK(driver.api->init(0) == ronde::cuda::kSuccess);
   CHECK(driver.api->ipc_open_memory);
-}
-
-TEST_CASE("the cuda driver is asked for its version without being initialised") {
   Symbols symbols = good_driver();
   symbols.erase("cuInit");  // is there, and aborts
-  const auto driver = ronde::cuda::find_driver(library_with(symbols));
-  CHECK(driver.version == 13000);
-  CHECK(driver.api);
+  const auto found = ronde::cuda::find_driver(library_with(symbols));
+  CHECK(found.version == 13000);
+  CHECK(found.api);
   CHECK(ronde::cuda::find_driver(kNothing).version == 0);
 }
 
@@ -63,17 +61,23 @@ TEST_CASE("a cuda driver that is missing, too old, or fails is not used, and why
   CHECK(problem(kNothing) == "libcuda.so.1: cannot open shared object file");
   CHECK(problem(library_with(good_driver(), {"cuIpcOpenMemHandle_v2", "cuMemFree_v2"})) ==
         "libcuda.so.1 lacks cuMemFree_v2, cuIpcOpenMemHandle_v2");
-  Symbols old = good_driver();
-  old["cuDriverGetVersion"] = address(+[](int* version) { return *version = 11080, 0; });
-  CHECK(problem(library_with(old)) ==
+  const auto problem_of = [&](const Symbols& faults) {
+    Symbols symbols = good_driver();
+    for (const auto& [name, function] : faults) symbols[name] = function;
+    return problem(library_with(symbols));
+  };
+  CHECK(problem_of({{"cuDriverGetVersion", address(+[](int* v) { return *v = 11080, 0; })}}) ==
         "the CUDA driver is of CUDA 11.8, Ronde needs that of 12.0 or newer. Install a newer "
         "driver");
-  Symbols mute = good_driver();
-  mute["cuDriverGetVersion"] = address(+[](int*) { return 3; });
-  CHECK(problem(library_with(mute)) == "cuDriverGetVersion: CUDA_ERROR_X: no luck (3)");
-  Symbols without_gpu = good_driver();
-  without_gpu["cuInit"] = address(+[](unsigned) { return 100; });
-  CHECK(problem(library_with(without_gpu)) == "cuInit: CUDA_ERROR_X: no luck (100)");
+  CHECK(problem_of({{"cuDriverGetVersion", address(+[](int*) { return 3; })}}) ==
+        "cuDriverGetVersion: CUDA_ERROR_X: no luck (3)");
+  CHECK(problem_of({{"cuInit", address(+[](unsigned) { return 100; })}}) ==
+        "cuInit: CUDA_ERROR_X: no luck (100)");
+  CHECK(problem_of({{"cuGetErrorName", address(+[](int, const char**) { return 1; })},
+                    {"cuGetErrorString",
+                     address(+[](int, const char** text) { return *text = nullptr, 0; })},
+                    {"cuInit", address(+[](unsigned) { return 12345; })}}) ==
+        "cuInit: unknown error: unknown error (12345)");
 }
 
 TEST_CASE("a cuda call that fails throws what it was about, its name and the driver's words") {
@@ -85,34 +89,19 @@ TEST_CASE("a cuda call that fails throws what it was about, its name and the dri
   REQUIRE(driver.api);
   const auto& api = *driver.api;
   check(api, "freeing nothing", api.free, ronde::cuda::DevicePointer{0});
-  try {
-    check(api, "freeing a buffer", api.free, ronde::cuda::DevicePointer{1});
-    FAIL("it did not throw");
-  } catch (const ronde::cuda::DriverError& error) {
-    CHECK(error.result() == 400);
-    CHECK(std::string(error.what()) ==
-          "CUDA failed while freeing a buffer: cuMemFree_v2: CUDA_ERROR_X: no luck (400)");
-  }
-}
-
-TEST_CASE("a cuda error that the driver has no words for has its number") {
-  Symbols symbols = good_driver();
-  symbols["cuGetErrorName"] = address(+[](int, const char**) { return 1; });
-  symbols["cuGetErrorString"] = address(+[](int, const char** text) { return *text = nullptr, 0; });
-  symbols["cuInit"] = address(+[](unsigned) { return 12345; });
-  const auto driver = ronde::cuda::load_driver(library_with(symbols));
-  CHECK(driver.problem == "cuInit: unknown error: unknown error (12345)");
+  CHECK_THROWS_WITH(
+      check(api, "freeing a buffer", api.free, ronde::cuda::DevicePointer{1}),
+      "CUDA failed while freeing a buffer: cuMemFree_v2: CUDA_ERROR_X: no luck (400)");
 }
 
 TEST_CASE("nccl is found, with what its version has beyond the least") {
-  const auto newest =
-      ronde::nccl::load_nccl(library_with(nccl_of(+[](int* v) { return *v = 22809, 0; })));
+  const auto newest = ronde::nccl::load_nccl(library_with(nccl<22809>()));
   CHECK(newest.problem.empty());
   CHECK(newest.version == 22809);
   REQUIRE(newest.api);
   CHECK(newest.api->has_windows());
-  const auto oldest = ronde::nccl::load_nccl(
-      library_with(nccl_of(+[](int* v) { return *v = 21903, 0; }), {"ncclCommWindowDeregister"}));
+  const auto oldest =
+      ronde::nccl::load_nccl(library_with(nccl<21903>(), {"ncclCommWindowDeregister"}));
   REQUIRE(oldest.api);
   CHECK_FALSE(oldest.api->has_windows());
 }
@@ -125,26 +114,25 @@ TEST_CASE("an nccl that is missing, too old or lacks a function is not used, and
     return nccl.problem;
   };
   CHECK(problem(kNothing, false) == "libnccl.so.2: cannot open shared object file");
-  CHECK(
-      problem(
-          library_with(nccl_of(+[](int* v) { return *v = 21805, 0; }), {"ncclCommInitRankConfig"}),
-          true) == "libnccl.so.2 is NCCL 2.18.5, Ronde needs 2.19.0 or newer. Install a newer one");
-  CHECK(problem(library_with(nccl_of(+[](int* v) { return *v = 22000, 0; }),
-                             {"ncclCommFinalize", "ncclMemAlloc"}),
-                true) == "libnccl.so.2 lacks ncclCommFinalize, ncclMemAlloc");
-  CHECK(problem(library_with(nccl_of(+[](int*) { return 3; })), true) == "ncclGetVersion: error 3");
+  CHECK(problem(library_with(nccl<21805>(), {"ncclCommInitRankConfig"}), true) ==
+        "libnccl.so.2 is NCCL 2.18.5, Ronde needs 2.19.0 or newer. Install a newer one");
+  CHECK(problem(library_with(nccl<22000>(), {"ncclCommFinalize", "ncclMemAlloc"}), true) ==
+        "libnccl.so.2 lacks ncclCommFinalize, ncclMemAlloc");
+  Symbols mute = nccl<22000>();
+  mute["ncclGetVersion"] = address(+[](int*) { return 3; });
+  CHECK(problem(library_with(mute), true) == "ncclGetVersion: error 3");
   const auto elsewhere = ronde::nccl::load_nccl(kNothing, "/opt/nccl/libnccl.so");
   CHECK(elsewhere.problem == "/opt/nccl/libnccl.so: cannot open shared object file");
 }
 
 TEST_CASE("an nccl call that fails throws its words, and the communicator's") {
-  const auto nccl =
-      ronde::nccl::load_nccl(library_with(nccl_of(+[](int* v) { return *v = 22809, 0; })));
-  REQUIRE(nccl.api);
+  const auto library = ronde::nccl::load_nccl(library_with(nccl<22809>()));
+  REQUIRE(library.api);
   const auto text = [&](ronde::nccl::Communicator communicator) {
-    const ronde::nccl::NcclError error(*nccl.api, "ncclAllReduce", ronde::nccl::kRemoteError,
-                                       communicator, "reducing 3 tensors");
-    return std::string(error.what());
+    return std::string(ronde::nccl::NcclError(*library.api, "ncclAllReduce",
+                                              ronde::nccl::kRemoteError, communicator,
+                                              "reducing 3 tensors")
+                           .what());
   };
   const std::string plain =
       "NCCL failed while reducing 3 tensors: ncclAllReduce: remote process exited (6)";
