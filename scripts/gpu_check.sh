@@ -179,7 +179,7 @@ under_mps() {
 
 # --- the stages
 
-readonly kKernels=('cuda *,gpu: hundreds*,blocks of*')
+readonly kKernels=('cuda *,blocks of*')
 readonly kSetups=(ronde bench setups --min 32KiB --max "${kMost:-64MiB}" --model "${kModel:-edsr-full}")
 readonly kEdsr=(edsr --device cuda --efficiency --num-warmup-batches 3 --num-batches-per-iter 5 --num-iters 4
   --preset full --batch-size 8)
@@ -193,7 +193,7 @@ first() {
   part 60 "PyTorch" pytorch &
   part 45 "kernels" program 0 gpu_tests -d yes "${kKernels[@]}" &
   part 45 "the driver, and CUDA IPC between processes" program 0 gpu_tests -d yes 'gpu: a w*,gpu: ipc*' &
-  part 60 "NCCL of one rank" program 0 gpu_tests -d yes 'gpu: nccl*' &
+  part 60 "NCCL of one rank" program 0 gpu_mp_tests -d yes '*by nccl*' &
   ranks 60 2 'by CUDA IPC' '*\, by ipc' &
   wait
   ranks 45 2 'by CUDA IPC, tensors mapped' '*mapped directly' &

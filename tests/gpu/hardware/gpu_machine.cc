@@ -5,7 +5,7 @@
 
 #include "backends/gpu/kernels/kernel_image.h"
 #include "backends/launcher.h"
-#include "tests/gpu/hardware/gpu_driver.h"
+#include "tests/gpu/hardware/gpu_runtime.h"
 #include "tests/support/gpu/machine.h"
 
 namespace ronde::test {

@@ -43,7 +43,6 @@ void run(const std::string& model) {
   Stream stream(context);
 
   const tool::GradientList& list = tool::gradient_list(model);
-  const std::vector<std::size_t>& counts = list.tensors;
   const std::size_t total = list.elements();
   std::vector<DeviceMemory> tensors;
   const DeviceMemory buffer(context, total * sizeof(float));
@@ -51,7 +50,7 @@ void run(const std::string& model) {
   std::vector<KernelSet::Move> pack;
   std::vector<KernelSet::Move> unpack;
   std::size_t at = 0;
-  for (const std::size_t count : counts) {
+  for (const std::size_t count : list.tensors) {
     tensors.emplace_back(context, count * sizeof(float));
     void* const tensor = reinterpret_cast<void*>(tensors.back().address());
     void* const place = reinterpret_cast<void*>(buffer.address() + at);
@@ -59,17 +58,16 @@ void run(const std::string& model) {
     unpack.push_back({place, tensor, count});
     at += count * sizeof(float);
   }
-  const KernelSet::How plain{};
   const KernelSet::How averaged{.scaling = {0.5, 1.0}, .canonical = true};
   const KernelSet::How narrowed{.from = DataType::F32, .to = DataType::F16};
-  std::vector<Contender> contenders;
-  contenders.push_back({"one copy within the GPU", 2.0,
-                        [&] { stream.copy(other.address(), buffer.address(), at, "copying"); }});
-  contenders.push_back({"pack", 2.0, [&] { kernels.move(stream, pack, plain); }});
-  contenders.push_back({"unpack, averaged", 2.0, [&] { kernels.move(stream, unpack, averaged); }});
-  contenders.push_back({"pack to f16", 1.5, [&] { kernels.move(stream, pack, narrowed); }});
-  const KernelSet::How few{.traffic = Traffic::Link};
-  contenders.push_back({"pack, grid of a link", 2.0, [&] { kernels.move(stream, pack, few); }});
+  std::vector<Contender> contenders = {
+      {"one copy within the GPU", 2.0,
+       [&] { stream.copy(other.address(), buffer.address(), at, "copying"); }},
+      {"pack", 2.0, [&] { kernels.move(stream, pack, {}); }},
+      {"unpack, averaged", 2.0, [&] { kernels.move(stream, unpack, averaged); }},
+      {"pack to f16", 1.5, [&] { kernels.move(stream, pack, narrowed); }},
+      {"pack, grid of a link", 2.0,
+       [&] { kernels.move(stream, pack, {.traffic = Traffic::Link}); }}};
   for (const Traffic traffic : {Traffic::Local, Traffic::Link}) {
     for (const std::size_t ranks : {2U, 8U}) {
       // The buffer is that of all ranks, one behind the other.
@@ -95,7 +93,7 @@ void run(const std::string& model) {
     }
   }
   const double copy = perf::median(contenders.front().us);
-  std::printf("%s: %zu gradients, %.1f MiB, on %s\n", model.c_str(), counts.size(),
+  std::printf("%s: %zu gradients, %.1f MiB, on %s\n", model.c_str(), list.tensors.size(),
               static_cast<double>(at) / (1 << 20), context->gpu().name.c_str());
   for (const Contender& contender : contenders) {
     const double us = perf::median(contender.us);

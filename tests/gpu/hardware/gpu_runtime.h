@@ -2,15 +2,24 @@
 #pragma once
 
 #include <cstdlib>
+#include <memory>
+#include <string>
 #include <utility>
 
 #include "backends/compose.h"
+#include "backends/gpu/driver/driver_api.h"
 #include "backends/nccl/nccl_api.h"
 #include "ronde/runtime.h"
-#include "tests/gpu/hardware/gpu_driver.h"
 #include "tests/support/gpu/gpu_tensor.h"
 
 namespace ronde::test {
+
+/// The driver of a machine with a GPU; without one the test is skipped, which ends the process.
+std::shared_ptr<const cuda::DriverApi> gpu_driver();
+
+/// Ends the process and, with it, the test. `why` begins with "no GPU": by these words ctest knows
+/// a test that could not be run (cmake/discover_cases.cmake).
+[[noreturn]] void skip_test(const std::string& why);
 
 /// A runtime of what this build brings.
 inline RuntimeOptions options_of(Config config, BuiltIn built_in) {
