@@ -15,6 +15,10 @@
 #include "tests/support/fakes/fake_cuda.h"
 #include "tests/support/fakes/fake_nccl.h"
 
+#if CUDA_VERSION < 12040
+CUresult cuFuncLoad(CUfunction function);
+#endif
+
 namespace {
 
 /// Whether the two are passed alike.
@@ -32,12 +36,12 @@ requires(sizeof...(Ours) == sizeof...(Theirs)) constexpr bool kSameCall<
     ronde::vendor::Entry<Result, Ours...>, Their(Theirs...)> = kAlike<Result, Their> &&
                                                                (kAlike<Ours, Theirs> && ...);
 
-// `table` has `member`, which is to be called as the vendor's `function`.
-#define CHECK_CALL(member, function)                            \
-  CHECK(std::string(table.member.symbol()) == #function);       \
+// Compares a function of `table` with the vendor's of its name. The build lists the members of the
+// tables and their names (tests/cuda/CMakeLists.txt).
+#define RONDE_CALL(member, function)                            \
   CHECK(kSameCall<std::remove_cvref_t<decltype(table.member)>,  \
                   std::remove_pointer_t<decltype(&function)>>); \
-  ++checked
+  ++checked;
 
 /// How many functions a table has.
 template <typename Table>
@@ -53,85 +57,14 @@ std::size_t size_of() {
 TEST_CASE("the cuda functions that Ronde declares are those of the toolkit") {
   const ronde::cuda::DriverApi table;
   std::size_t checked = 0;
-  CHECK_CALL(init, cuInit);
-  CHECK_CALL(driver_version, cuDriverGetVersion);
-  CHECK_CALL(error_string, cuGetErrorString);
-  CHECK_CALL(error_name, cuGetErrorName);
-  CHECK_CALL(device_count, cuDeviceGetCount);
-  CHECK_CALL(device_get, cuDeviceGet);
-  CHECK_CALL(device_name, cuDeviceGetName);
-  CHECK_CALL(device_memory, cuDeviceTotalMem_v2);
-  CHECK_CALL(device_uuid, cuDeviceGetUuid_v2);
-  CHECK_CALL(device_pci_id, cuDeviceGetPCIBusId);
-  CHECK_CALL(device_attribute, cuDeviceGetAttribute);
-  CHECK_CALL(primary_context_retain, cuDevicePrimaryCtxRetain);
-  CHECK_CALL(primary_context_release, cuDevicePrimaryCtxRelease_v2);
-  CHECK_CALL(context_push, cuCtxPushCurrent_v2);
-  CHECK_CALL(context_pop, cuCtxPopCurrent_v2);
-  CHECK_CALL(exchange_capture_mode, cuThreadExchangeStreamCaptureMode);
-  CHECK_CALL(stream_is_capturing, cuStreamIsCapturing);
-  CHECK_CALL(allocate, cuMemAlloc_v2);
-  CHECK_CALL(free, cuMemFree_v2);
-  CHECK_CALL(host_allocate, cuMemHostAlloc);
-  CHECK_CALL(host_free, cuMemFreeHost);
-  CHECK_CALL(host_register, cuMemHostRegister_v2);
-  CHECK_CALL(host_device_pointer, cuMemHostGetDevicePointer_v2);
-  CHECK_CALL(host_unregister, cuMemHostUnregister);
-  CHECK_CALL(address_range, cuMemGetAddressRange_v2);
-  CHECK_CALL(pointer_attribute, cuPointerGetAttribute);
-  CHECK_CALL(copy, cuMemcpyAsync);
-  CHECK_CALL(fill, cuMemsetD8Async);
-  CHECK_CALL(stream_create, cuStreamCreateWithPriority);
-  CHECK_CALL(stream_destroy, cuStreamDestroy_v2);
-  CHECK_CALL(stream_query, cuStreamQuery);
-  CHECK_CALL(stream_synchronize, cuStreamSynchronize);
-  CHECK_CALL(stream_wait_event, cuStreamWaitEvent);
-  CHECK_CALL(stream_memory_operations, cuStreamBatchMemOp_v2);
-  CHECK_CALL(stream_priority_range, cuCtxGetStreamPriorityRange);
-  CHECK_CALL(event_create, cuEventCreate);
-  CHECK_CALL(event_destroy, cuEventDestroy_v2);
-  CHECK_CALL(event_record, cuEventRecord);
-  CHECK_CALL(event_query, cuEventQuery);
-  CHECK_CALL(ipc_get_memory, cuIpcGetMemHandle);
-  CHECK_CALL(ipc_open_memory, cuIpcOpenMemHandle_v2);
-  CHECK_CALL(ipc_close_memory, cuIpcCloseMemHandle);
-  CHECK_CALL(module_load, cuModuleLoadData);
-  CHECK_CALL(module_unload, cuModuleUnload);
-  CHECK_CALL(module_function, cuModuleGetFunction);
-  CHECK_CALL(occupancy, cuOccupancyMaxActiveBlocksPerMultiprocessor);
-#if CUDA_VERSION >= 12040
-  CHECK_CALL(function_load, cuFuncLoad);
-#else
-  ++checked;
-#endif
-  CHECK_CALL(launch, cuLaunchKernel);
+#include "cuda_calls.inc"
   CHECK(checked == size_of<ronde::cuda::DriverApi>());
 }
 
 TEST_CASE("the nccl functions that Ronde declares are those of the installed one") {
   const ronde::nccl::NcclApi table;
   std::size_t checked = 0;
-  CHECK_CALL(get_version, ncclGetVersion);
-  CHECK_CALL(error_string, ncclGetErrorString);
-  CHECK_CALL(last_error, ncclGetLastError);
-  CHECK_CALL(get_unique_id, ncclGetUniqueId);
-  CHECK_CALL(init_rank, ncclCommInitRankConfig);
-  CHECK_CALL(finalize, ncclCommFinalize);
-  CHECK_CALL(destroy, ncclCommDestroy);
-  CHECK_CALL(abort, ncclCommAbort);
-  CHECK_CALL(async_error, ncclCommGetAsyncError);
-  CHECK_CALL(group_start, ncclGroupStart);
-  CHECK_CALL(group_end, ncclGroupEnd);
-  CHECK_CALL(all_reduce, ncclAllReduce);
-  CHECK_CALL(reduce_scatter, ncclReduceScatter);
-  CHECK_CALL(broadcast, ncclBroadcast);
-  CHECK_CALL(all_gather, ncclAllGather);
-  CHECK_CALL(send, ncclSend);
-  CHECK_CALL(recv, ncclRecv);
-  CHECK_CALL(register_window, ncclCommWindowRegister);
-  CHECK_CALL(deregister_window, ncclCommWindowDeregister);
-  CHECK_CALL(allocate, ncclMemAlloc);
-  CHECK_CALL(free, ncclMemFree);
+#include "nccl_calls.inc"
   CHECK(checked == size_of<ronde::nccl::NcclApi>());
 }
 
