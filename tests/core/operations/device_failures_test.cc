@@ -87,17 +87,11 @@ Death death_of_queued(const Config& config, std::chrono::nanoseconds timeout) {
 
 }  // namespace
 
-TEST_CASE("a rank that ends while devices are at work is named, and they drain before buffers go") {
-  for (const int victim : {0, 1, 2}) {
-    for (const How how : {How::Killed, How::Left}) check_end(victim, how, false);
+TEST_CASE("who ends at work is named, and buffers of a device that hangs or has failed are kept") {
+  for (const How how : {How::Killed, How::Left}) {
+    for (const int victim : {0, 1, 2}) check_end(victim, how, false);
+    check_end(1, how, true);
   }
-}
-
-TEST_CASE("the buffers of a device that hangs outlive a dead group") {
-  for (const How how : {How::Killed, How::Left}) check_end(1, how, true);
-}
-
-TEST_CASE("a device that fails at work fails the group, and its buffers are kept") {
   check_end(1, How::DeviceFails, false);
 }
 

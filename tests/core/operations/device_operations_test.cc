@@ -42,25 +42,6 @@ Work queued(Runtime& runtime, Request request) {
   return work;
 }
 
-/// `action` does not end before the device of rank 1, which holds results, has come to them.
-void check_waits_for_device(int rank, FakeDevice& device, const std::function<void()>& action) {
-  std::atomic<bool> goes_on{false};
-  std::thread gpu([&] {
-    device.wait_asked(rank == 1 ? 100 : 0);
-    goes_on = true;
-    device.pass();
-  });
-  action();
-  const bool had_passed = goes_on;
-  gpu.join();
-  check(rank != 1 || had_passed, "not before the device has come to it");
-}
-
-/// Checks what has happened on the device so far.
-void check_log(const FakeDevice& device, const Log& expected) {
-  check_equal(device.log(), expected, "the order");
-}
-
 }  // namespace
 
 TEST_CASE("a work on a device is queued before it is done, and keeps its buffers until it is") {
@@ -75,7 +56,7 @@ TEST_CASE("a work on a device is queued before it is done, and keeps its buffers
     check(!work.done() && !work.wait_for(milliseconds(1)), "the device has yet to come to it");
     check(values == std::vector<float>(4, static_cast<float>(rank + 1)), "no result yet");
     check(!owner.expired(), "the device will write there");
-    check_log(device, {"mark1 A", "read", "result1", "order result1 B"});
+    check_equal(device.log(), Log{"mark1 A", "read", "result1", "order result1 B"}, "the order");
     device.pass();
     work.wait();
     check(owner.expired(), "released before the work is done");
@@ -101,25 +82,7 @@ TEST_CASE("a name may be used again once its operation is queued on the device")
   });
 }
 
-TEST_CASE("memory that the program makes for a result is marked before it is written") {
-  for (const Collective kind : kApart) {
-    DeviceGroup(2).run([kind](int, Runtime& runtime, FakeDevice& device) {
-      const std::vector<float> input(4, 1.0F);
-      std::vector<float> output;
-      Request request = request_apart(kind, input, device);
-      request.allocate_output = [&](const Shape& shape) {
-        device.note("allocate");
-        output.resize(static_cast<std::size_t>(shape[0]));
-        return output.data();
-      };
-      runtime.submit(std::move(request)).wait();
-      check_log(device, {"mark1 A", "allocate", "mark2 A", "read", "result1"});
-      check(output.front() == (kind == Collective::Reducescatter ? 2.0F : 1.0F), "the result");
-    });
-  }
-}
-
-TEST_CASE("a rank that cannot make memory for its result on a device fails alone") {
+TEST_CASE("memory that the program makes for a result is marked; a rank that cannot fails alone") {
   for (const Collective kind : kApart) {
     DeviceGroup(2).run([kind](int rank, Runtime& runtime, FakeDevice& device) {
       const Floats input(4, 1.0F);
@@ -127,6 +90,7 @@ TEST_CASE("a rank that cannot make memory for its result on a device fails alone
       Request request = request_apart(kind, input, device);
       request.allocate_output = [&](const Shape&) {
         if (rank == 1) throw UsageError("no room for the result");
+        device.note("allocate");
         return output.data();
       };
       const Work work = runtime.submit(std::move(request));
@@ -134,6 +98,8 @@ TEST_CASE("a rank that cannot make memory for its result on a device fails alone
         check(usage_error_of(work) == "no room for the result", "its own words");
       } else {
         work.wait();
+        check_equal(device.log(), Log{"mark1 A", "allocate", "mark2 A", "read", "result1"},
+                    "the order");
         check(output[1] == (kind == Collective::Reducescatter ? 2.0F : 1.0F), "the result");
       }
       check_goes_on(runtime);
@@ -150,8 +116,10 @@ TEST_CASE("what finish queues on a device follows the result, and is part of the
       device.hold_marks();
     };
     const Work work = queued(runtime, std::move(request));
-    check_log(device, {"mark1 A", "read", "result1", "order result1 A", "finish", "mark2 A",
-                       "order mark2 B"});
+    check_equal(
+        device.log(),
+        Log{"mark1 A", "read", "result1", "order result1 A", "finish", "mark2 A", "order mark2 B"},
+        "the order");
     check(!work.done(), "the device has yet to come to what finish queued");
     device.pass();
     work.wait();
@@ -260,7 +228,9 @@ TEST_CASE("ranks that have joined take part in operations on devices without mem
     }
     runtime.run(join_request());
     check_goes_on(runtime);
-    if (rank == 0) check_log(device, {"read", "nobody", "result1", "read", "nobody", "result2"});
+    if (rank == 0)
+      check_equal(device.log(), Log{"read", "nobody", "result1", "read", "nobody", "result2"},
+                  "the order");
   });
 }
 
@@ -341,8 +311,16 @@ TEST_CASE("a group is shut down, and a process set removed, once what is queued 
       request.set = set;
       const Work work = is_member ? queued(runtime, std::move(request)) : Work();
       check(rank != 1 || !work.done(), "queued");
-      check_waits_for_device(
-          rank, device, [&] { removes ? runtime.remove_process_set(set) : runtime.shutdown(); });
+      std::atomic<bool> goes_on{false};
+      std::thread gpu([&] {
+        device.wait_asked(rank == 1 ? 100 : 0);
+        goes_on = true;
+        device.pass();
+      });
+      removes ? runtime.remove_process_set(set) : runtime.shutdown();
+      const bool had_passed = goes_on;
+      gpu.join();
+      check(rank != 1 || had_passed, "not before the device has come to it");
       check(work.done() && values[3] == (is_member ? 3.0F : 0.0F), "the sum of the members");
       if (removes) check_goes_on(runtime);
     });
