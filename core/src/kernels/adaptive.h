@@ -26,7 +26,7 @@ RONDE_KERNEL void load_eight(EightDoubles& to, const Number* from, std::size_t c
 }
 
 template <typename Number>
-void products_of(double* sums, const Number* first, const Number* second, std::size_t count) {
+Products products_of(const Number* first, const Number* second, std::size_t count) {
   EightDoubles mixed{};
   EightDoubles firsts{};
   EightDoubles seconds{};
@@ -42,42 +42,45 @@ void products_of(double* sums, const Number* first, const Number* second, std::s
   std::size_t at = 0;
   for (; count - at >= kAtOnce; at += kAtOnce) add(at, kAtOnce);
   if (at < count) add(at, count - at);
+  Products sums{};
   for (std::size_t lane = 0; lane < kAtOnce; ++lane) {
-    sums[0] += mixed[lane];
-    sums[1] += firsts[lane];
-    sums[2] += seconds[lane];
+    sums.mixed += mixed[lane];
+    sums.first += firsts[lane];
+    sums.second += seconds[lane];
   }
+  return sums;
 }
 
-void products(double* sums, const void* first, const void* second, std::size_t count,
-              DataType dtype) {
-  dtype == DataType::F32 ? products_of(sums, static_cast<const float*>(first),
-                                       static_cast<const float*>(second), count)
-                         : products_of(sums, static_cast<const double*>(first),
-                                       static_cast<const double*>(second), count);
+Products products(const void* first, const void* second, std::size_t count, DataType dtype) {
+  return dtype == DataType::F32 ? products_of(static_cast<const float*>(first),
+                                              static_cast<const float*>(second), count)
+                                : products_of(static_cast<const double*>(first),
+                                              static_cast<const double*>(second), count);
 }
 
 template <typename Number>
-void blend_of(const BlendTask& task) {
-  const auto* const first = static_cast<const Number*>(task.first);
-  const auto* const second = static_cast<const Number*>(task.second);
-  auto* const output = static_cast<Number*>(task.output);
-  const auto some = [&](std::size_t at, std::size_t count) __attribute__((always_inline)) {
+void blend_of(Number* output, const Number* first, const Number* second, std::size_t count,
+              const Blend& factors) {
+  const auto some = [&](std::size_t at, std::size_t lanes) __attribute__((always_inline)) {
     EightDoubles a;
     EightDoubles b;
-    load_eight(a, first + at, count);
-    load_eight(b, second + at, count);
-    const EightDoubles sum = a * task.first_factor + b * task.second_factor;
+    load_eight(a, first + at, lanes);
+    load_eight(b, second + at, lanes);
+    const EightDoubles sum = a * factors.first + b * factors.second;
     const auto rounded = __builtin_convertvector(sum, Vector<Number, kAtOnce * sizeof(Number)>);
-    __builtin_memcpy(output + at, &rounded, count * sizeof(Number));
+    __builtin_memcpy(output + at, &rounded, lanes * sizeof(Number));
   };
   std::size_t at = 0;
-  for (; task.count - at >= kAtOnce; at += kAtOnce) some(at, kAtOnce);
-  if (at < task.count) some(at, task.count - at);
+  for (; count - at >= kAtOnce; at += kAtOnce) some(at, kAtOnce);
+  if (at < count) some(at, count - at);
 }
 
-void blend(const BlendTask& task) {
-  task.dtype == DataType::F32 ? blend_of<float>(task) : blend_of<double>(task);
+void blend(void* output, const void* first, const void* second, std::size_t count, DataType dtype,
+           const Blend& factors) {
+  dtype == DataType::F32 ? blend_of(static_cast<float*>(output), static_cast<const float*>(first),
+                                    static_cast<const float*>(second), count, factors)
+                         : blend_of(static_cast<double*>(output), static_cast<const double*>(first),
+                                    static_cast<const double*>(second), count, factors);
 }
 
 }  // namespace

@@ -50,6 +50,16 @@ struct Partial {
   }
 };
 
+/// The operands of Kernels::reduce, and the work on them.
+struct ReduceTask {
+  void* output;
+  const void* const* inputs;
+  std::size_t input_count;
+  std::size_t count;
+  const Reduction& reduction;
+  bool streaming;
+};
+
 // Compute steps: they fill `result` from the operands at `at`.
 
 /// Two inputs, scaled at most by a factor at the end: the common case.
@@ -204,8 +214,8 @@ void walk(Target<Output> target, std::size_t count, Compute compute) {
 template <typename Element, ReduceOp kOp>
 void reduce_with(const ReduceTask& task) {
   using Wide = typename Element::Wide;
-  const Scale<Wide> prescale = make_scale<Wide>(task.prescale, 1.0);
-  const Scale<Wide> scale = make_scale<Wide>(task.factor, task.divisor);
+  const Scale<Wide> prescale = make_scale<Wide>({task.reduction.prescale, 1.0});
+  const Scale<Wide> scale = make_scale<Wide>(task.reduction.final);
   const Target<Element> target{static_cast<char*>(task.output), task.streaming};
   bool misses = false;
   for (std::size_t k = 0; k < task.input_count; ++k) misses |= task.inputs[k] == nullptr;
@@ -219,12 +229,22 @@ void reduce_with(const ReduceTask& task) {
   }
 }
 
-/// `Signed`: the signed type of an integer, whose sums and products have the same bits. Bits of
-/// integers are combined byte by byte: see dispatch.cc.
+/// Bits of integers are combined byte by byte.
+template <typename Element, ReduceOp kOp>
+void reduce_bits(const ReduceTask& task) {
+  using Isa = typename Element::Isa;
+  using Bytes = std::conditional_t<Element::kScales, Plain<Isa, std::uint8_t>, Element>;
+  if constexpr (!kFloating<typename Element::Wide>) {
+    ReduceTask bytes = task;
+    bytes.count *= sizeof(typename Element::Storage);
+    reduce_with<Bytes, kOp>(bytes);
+  }
+}
+
+/// `Signed`: the signed type of an integer, whose sums and products have the same bits.
 template <typename Element, typename Signed = Element>
 void reduce_elements(const ReduceTask& task) {
-  constexpr bool kHasBits = std::is_same_v<Lane<typename Element::Wide>, std::uint8_t>;
-  switch (task.op) {
+  switch (task.reduction.op) {
     case ReduceOp::Sum:
     case ReduceOp::Average:
       return reduce_with<Signed, ReduceOp::Sum>(task);
@@ -235,14 +255,11 @@ void reduce_elements(const ReduceTask& task) {
     case ReduceOp::Product:
       return reduce_with<Signed, ReduceOp::Product>(task);
     case ReduceOp::BitAnd:
-      if constexpr (kHasBits) reduce_with<Element, ReduceOp::BitAnd>(task);
-      return;
+      return reduce_bits<Element, ReduceOp::BitAnd>(task);
     case ReduceOp::BitOr:
-      if constexpr (kHasBits) reduce_with<Element, ReduceOp::BitOr>(task);
-      return;
+      return reduce_bits<Element, ReduceOp::BitOr>(task);
     case ReduceOp::BitXor:
-      if constexpr (kHasBits) reduce_with<Element, ReduceOp::BitXor>(task);
-      return;
+      return reduce_bits<Element, ReduceOp::BitXor>(task);
     case ReduceOp::Adasum:
       return;  // not elementwise: see adaptive.h
   }
@@ -254,8 +271,10 @@ void reduce_integers(const ReduceTask& task) {
 }
 
 template <typename Isa>
-void reduce(const ReduceTask& task) {
-  switch (task.dtype) {
+void reduce(void* output, const void* const* inputs, std::size_t input_count, std::size_t count,
+            const Reduction& reduction, Store store) {
+  const ReduceTask task{output, inputs, input_count, count, reduction, store == Store::Streaming};
+  switch (reduction.dtype) {
     case DataType::U8:
       return reduce_integers<Isa, std::uint8_t>(task);
     case DataType::I8:
@@ -289,46 +308,52 @@ void reduce(const ReduceTask& task) {
 }
 
 template <typename Input, typename Output>
-void convert(const ConvertTask& task) {
-  const auto scale = make_scale<typename Input::Wide>(task.factor, task.divisor);
-  walk(Target<Output>{static_cast<char*>(task.output), task.streaming}, task.count,
-       Converted<Input>{task.input, scale});
-}
-
-template <typename Half>
-void widen_halves(const ConvertTask& task) {
-  using Isa = typename Half::Isa;
-  task.full == DataType::F32 ? convert<Half, Plain<Isa, float>>(task)
-                             : convert<AsDoubles<Half>, Plain<Isa, double>>(task);
-}
-
-template <typename Half>
-void narrow_to_halves(const ConvertTask& task) {
-  using Isa = typename Half::Isa;
-  task.full == DataType::F32 ? convert<Plain<Isa, float>, Half>(task)
-                             : convert<Plain<Isa, double>, AsDoubles<Half>>(task);
+void convert(void* output, const void* input, std::size_t count, const Scaling& scaling,
+             Store store) {
+  walk(Target<Output>{static_cast<char*>(output), store == Store::Streaming}, count,
+       Converted<Input>{input, make_scale<typename Input::Wide>(scaling)});
 }
 
 template <typename Isa>
-void widen(const ConvertTask& task) {
-  task.half == DataType::F16 ? widen_halves<F16<Isa>>(task) : widen_halves<BF16<Isa>>(task);
+void widen(void* output, const void* input, std::size_t count, const Conversion& conversion,
+           Store store) {
+  using F32 = Plain<Isa, float>;
+  using F64 = Plain<Isa, double>;
+  const bool is_f16 = conversion.half == DataType::F16;
+  const auto convert_halves =
+      conversion.full == DataType::F32
+          ? (is_f16 ? convert<F16<Isa>, F32> : convert<BF16<Isa>, F32>)
+          : (is_f16 ? convert<AsDoubles<F16<Isa>>, F64> : convert<AsDoubles<BF16<Isa>>, F64>);
+  convert_halves(output, input, count, conversion.scaling, store);
 }
 
 template <typename Isa>
-void narrow(const ConvertTask& task) {
-  task.half == DataType::F16 ? narrow_to_halves<F16<Isa>>(task) : narrow_to_halves<BF16<Isa>>(task);
+void narrow(void* output, const void* input, std::size_t count, const Conversion& conversion,
+            Store store) {
+  using F32 = Plain<Isa, float>;
+  using F64 = Plain<Isa, double>;
+  const bool is_f16 = conversion.half == DataType::F16;
+  const auto convert_to_halves =
+      conversion.full == DataType::F32
+          ? (is_f16 ? convert<F32, F16<Isa>> : convert<F32, BF16<Isa>>)
+          : (is_f16 ? convert<F64, AsDoubles<F16<Isa>>> : convert<F64, AsDoubles<BF16<Isa>>>);
+  convert_to_halves(output, input, count, conversion.scaling, store);
 }
 
 template <typename Isa>
-void copy_streaming(void* output, const void* input, std::size_t bytes) {
-  using Byte = Plain<Isa, std::uint8_t>;
-  walk(Target<Byte>{static_cast<char*>(output), true}, bytes,
-       Converted<Byte>{input, make_scale<typename Byte::Wide>(1.0, 1.0)});
+void copy(void* output, const void* input, std::size_t bytes, Store store) {
+  if (bytes == 0) return;  // the pointers may be null
+  if (store == Store::Streaming) {
+    using Byte = Plain<Isa, std::uint8_t>;
+    convert<Byte, Byte>(output, input, bytes, {}, store);
+  } else {
+    __builtin_memcpy(output, input, bytes);
+  }
 }
 
 template <typename Isa>
-constexpr InstructionSet kInstructionSet{reduce<Isa>,         widen<Isa>, narrow<Isa>,
-                                         copy_streaming<Isa>, products,   blend};
+constexpr InstructionSet kInstructionSet{reduce<Isa>, copy<Isa>, widen<Isa>,
+                                         narrow<Isa>, products,  blend};
 
 }  // namespace
 }  // namespace ronde::kernels

@@ -5,7 +5,7 @@
 #include <type_traits>
 
 #include "core/src/kernels/vector.h"
-#include "ronde/collective.h"
+#include "ronde/kernels.h"
 
 // Operations on the elements of vectors, and their scaling. For the files of one
 // instruction set only: see Note [One instruction set a file].
@@ -101,9 +101,10 @@ struct Scale {
 };
 
 template <typename Wide>
-RONDE_KERNEL Scale<Wide> make_scale(double factor, double divisor) {
+RONDE_KERNEL Scale<Wide> make_scale(const Scaling& scaling) {
   if constexpr (kFloating<Wide>) {
-    return {static_cast<Lane<Wide>>(factor), static_cast<Lane<Wide>>(divisor), divisor != 1.0};
+    return {static_cast<Lane<Wide>>(scaling.factor), static_cast<Lane<Wide>>(scaling.divisor),
+            scaling.divisor != 1.0};
   } else {
     return {1, 1, false};
   }

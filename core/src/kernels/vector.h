@@ -117,49 +117,48 @@ struct Plain {
 };
 
 template <typename IsaType>
-struct F16 {
+struct Half {
   using Isa = IsaType;
   using Storage = std::uint16_t;
   using Wide = Floats<Isa>;
   using Raw = Halves<Isa>;
   static constexpr bool kScales = true;
-  RONDE_KERNEL Wide widen(Raw value) {
+};
+
+template <typename Isa>
+struct F16 : Half<Isa> {
+  RONDE_KERNEL Floats<Isa> widen(Halves<Isa> value) {
     if constexpr (requires { Isa::widen_f16(value); }) return Isa::widen_f16(value);
     return portable_widen_f16<Isa>(value);
   }
-  RONDE_KERNEL Raw narrow(Wide value) {
+  RONDE_KERNEL Halves<Isa> narrow(Floats<Isa> value) {
     if constexpr (requires { Isa::narrow_f16(value); }) return Isa::narrow_f16(value);
     return portable_narrow_f16<Isa>(value);
   }
 };
 
-template <typename IsaType>
-struct BF16 {
-  using Isa = IsaType;
-  using Storage = std::uint16_t;
-  using Wide = Floats<Isa>;
-  using Raw = Halves<Isa>;
-  static constexpr bool kScales = true;
-  RONDE_KERNEL Wide widen(Raw value) {
+template <typename Isa>
+struct BF16 : Half<Isa> {
+  RONDE_KERNEL Floats<Isa> widen(Halves<Isa> value) {
     if constexpr (requires { Isa::widen_bf16(value); }) return Isa::widen_bf16(value);
     return portable_widen_bf16<Isa>(value);
   }
-  RONDE_KERNEL Raw narrow(Wide value) { return portable_narrow_bf16<Isa>(value); }
+  RONDE_KERNEL Halves<Isa> narrow(Floats<Isa> value) { return portable_narrow_bf16<Isa>(value); }
 };
 
 /// A half type that is computed with in f64: half as many as fit a vector of f32.
-template <typename Half>
+template <typename HalfType>
 struct AsDoubles {
-  using Isa = typename Half::Isa;
+  using Isa = typename HalfType::Isa;
   using Storage = std::uint16_t;
   using Wide = Vector<double, Isa::kBytes>;
   using Raw = Vector<std::uint16_t, Isa::kBytes / 4>;
   static constexpr bool kScales = true;
 
   RONDE_KERNEL Wide widen(Raw value) {
-    typename Half::Raw halves{};
+    Halves<Isa> halves{};
     __builtin_memcpy(&halves, &value, sizeof value);
-    const Floats<Isa> floats = Half::widen(halves);
+    const Floats<Isa> floats = HalfType::widen(halves);
     Vector<float, Isa::kBytes / 2> singles;
     __builtin_memcpy(&singles, &floats, sizeof singles);
     return __builtin_convertvector(singles, Wide);
@@ -168,22 +167,18 @@ struct AsDoubles {
     const auto singles = rounded_to_odd<Isa>(value);
     Floats<Isa> floats{};
     __builtin_memcpy(&floats, &singles, sizeof singles);
-    const typename Half::Raw halves = Half::narrow(floats);
+    const Halves<Isa> halves = HalfType::narrow(floats);
     Raw raw;
     __builtin_memcpy(&raw, &halves, sizeof raw);
     return raw;
   }
 };
 
-template <typename IsaType>
-struct Truth {
-  using Isa = IsaType;
-  using Storage = std::uint8_t;
-  using Wide = Vector<std::uint8_t, Isa::kBytes>;
-  using Raw = Wide;
+template <typename Isa>
+struct Truth : Plain<Isa, std::uint8_t> {
+  using Bytes = Vector<std::uint8_t, Isa::kBytes>;
   static constexpr bool kScales = false;
-  RONDE_KERNEL Wide widen(Raw value) { return __builtin_bit_cast(Wide, value != 0) & 1; }
-  RONDE_KERNEL Raw narrow(Wide value) { return value; }
+  RONDE_KERNEL Bytes widen(Bytes value) { return __builtin_bit_cast(Bytes, value != 0) & 1; }
 };
 
 /// The number type of a vector's lanes.
