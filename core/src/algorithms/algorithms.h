@@ -32,13 +32,10 @@ namespace ronde {
 /// algorithms: enough to fill a link, few enough not to flood a rank.
 inline constexpr std::size_t kPairsAtOnce = 8;
 
-/// An allreduce of `count` elements at `data`, in place. Scales of `reduction` are 1.
+/// An allreduce of `count` elements at `data`, in place. Scales of `reduction` are 1. Other ones
+/// are a reduce-scatter and an allgather of one algorithm.
 /// @{
 
-/// A reduce-scatter around a ring and an allgather around it: 2 (n - 1) messages, of m / n bytes
-/// each; the least bytes that are possible [Patarasuk].
-Steps ring_allreduce(PeerMessages& messages, std::byte* data, std::size_t count,
-                     Reduction reduction);
 /// Ranks at the distances 1, 2, 4, ... exchange all they have: log2(n) messages of m bytes. Where n
 /// is no power of two, the ranks in excess first add their data to other ranks, and get the result
 /// from them at the end [Thakur].
@@ -48,23 +45,21 @@ Steps recursive_doubling_allreduce(PeerMessages& messages, std::byte* data, std:
 /// doubling, 2 log2(n) messages and the bytes of a ring [Thakur]. Powers of two as above.
 Steps halving_doubling_allreduce(PeerMessages& messages, std::byte* data, std::size_t count,
                                  Reduction reduction);
-/// Every rank receives its part of all inputs at once, combines them in rank order, and sends the
-/// result to all: the order of every sum depends on the ranks alone.
-Steps pairwise_allreduce(PeerMessages& messages, std::byte* data, std::size_t count,
-                         Reduction reduction);
 /// @}
 
 /// A reduce-scatter of `parts` (in bytes, one a rank) of `input`, of which this rank's is written
 /// to `output`, which may be that part of the input. Scales of `reduction` are 1.
 /// @{
 
-/// The first half of ring_allreduce().
+/// Around a ring: n - 1 messages of m / n bytes. With ring_allgather() an allreduce with the least
+/// bytes that are possible [Patarasuk].
 Steps ring_reducescatter(PeerMessages& messages, const std::byte* input, std::byte* output,
                          Parts parts, Reduction reduction);
 /// The first half of halving_doubling_allreduce(); n is a power of two.
 Steps halving_reducescatter(PeerMessages& messages, const std::byte* input, std::byte* output,
                             Parts parts, Reduction reduction);
-/// The first half of pairwise_allreduce().
+/// Every rank receives its part of all inputs at once, and combines them in rank order: the order
+/// of every sum depends on the ranks alone.
 Steps pairwise_reducescatter(PeerMessages& messages, const std::byte* input, std::byte* output,
                              Parts parts, Reduction reduction);
 /// @}
@@ -73,8 +68,8 @@ Steps pairwise_reducescatter(PeerMessages& messages, const std::byte* input, std
 /// @{
 
 /// Every rank forwards the part that it received last: n - 1 messages of m / n bytes, between
-/// neighbours only.
-Steps ring_allgather(PeerMessages& messages, std::byte* output, Parts parts);
+/// neighbours only. The first part is that of rank `first`.
+Steps ring_allgather(PeerMessages& messages, std::byte* output, Parts parts, std::size_t first = 0);
 /// Ranks at the distances 1, 2, 4, ... exchange all they have: log2(n) messages, m bytes in all
 /// [Thakur]. n is a power of two.
 Steps recursive_doubling_allgather(PeerMessages& messages, std::byte* output, Parts parts);

@@ -25,52 +25,43 @@ struct TreePlace {
   std::size_t lowest = 1;  ///< set bit of the distance; of the root, the least above all
 };
 
-}  // namespace
-
-Steps binomial_broadcast(PeerMessages& messages, std::byte* data, std::size_t bytes,
-                         std::size_t root) {
-  const TreePlace place(messages.rank(), messages.size(), root);
+/// Sends data down the tree. `piece(distance, ranks)`: the bytes that the top of a subtree gets.
+template <typename Piece>
+Steps send_down(PeerMessages& messages, std::byte* data, TreePlace place, Piece piece) {
   if (place.distance > 0) {
-    messages.receive(place.rank_at(place.distance - place.lowest), data, bytes);
+    const auto [offset, bytes] = piece(place.distance, place.lowest);
+    messages.receive(place.rank_at(place.distance - place.lowest), data + offset, bytes);
     co_await messages.ended();
   }
   for (std::size_t step = place.lowest / 2; step > 0; step /= 2) {
     const std::size_t child = place.distance + step;
     if (child >= place.size) continue;
     // One after the other: the first subtree is the largest, and should not share the link.
-    messages.send(place.rank_at(child), data, bytes);
+    const auto [offset, bytes] = piece(child, step);
+    messages.send(place.rank_at(child), data + offset, bytes);
     co_await messages.ended();
   }
+}
+
+}  // namespace
+
+Steps binomial_broadcast(PeerMessages& messages, std::byte* data, std::size_t bytes,
+                         std::size_t root) {
+  const auto all = [bytes](std::size_t, std::size_t) { return Parts::Piece{0, bytes}; };
+  return send_down(messages, data, TreePlace(messages.rank(), messages.size(), root), all);
 }
 
 Steps scatter_allgather_broadcast(PeerMessages& messages, std::byte* data, std::size_t bytes,
                                   std::size_t root) {
   const std::size_t n = messages.size();
-  const TreePlace place(messages.rank(), n, root);
-  // The part of a rank is numbered by its distance; a subtree has those of the distances from its
-  // top's until below that plus its lowest bit.
-  const EvenParts parts(bytes, n);
-  const auto begin = [&](std::size_t away) { return away < n ? parts.offset(away) : bytes; };
-  if (place.distance > 0) {
-    messages.receive(place.rank_at(place.distance - place.lowest), data + begin(place.distance),
-                     begin(place.distance + place.lowest) - begin(place.distance));
-    co_await messages.ended();
-  }
-  for (std::size_t step = place.lowest / 2; step > 0; step /= 2) {
-    const std::size_t child = place.distance + step;
-    if (child >= n) continue;
-    messages.send(place.rank_at(child), data + begin(child), begin(child + step) - begin(child));
-    co_await messages.ended();
-  }
-  const auto before = [&](std::size_t steps) { return (place.distance + n - steps) % n; };
-  for (std::size_t step = 1; step < n; ++step) {
-    const std::size_t sent = before(step - 1);
-    const std::size_t part = before(step);
-    messages.receive(place.rank_at(before(1)), data + parts.offset(part), parts.count(part));
-    messages.send(place.rank_at((place.distance + 1) % n), data + parts.offset(sent),
-                  parts.count(sent));
-    co_await messages.ended();
-  }
+  // The part of a rank is numbered by its distance.
+  const Parts parts(even_counts(bytes, n), 1);
+  const auto parts_of = [&](std::size_t distance, std::size_t ranks) {
+    const std::size_t begin = parts.offset(distance);
+    return Parts::Piece{begin, parts.offset(std::min(distance + ranks, n)) - begin};
+  };
+  co_await send_down(messages, data, TreePlace(messages.rank(), n, root), parts_of);
+  co_await ring_allgather(messages, data, parts, root);
 }
 
 Steps chain_broadcast(PeerMessages& messages, std::byte* data, std::size_t bytes, std::size_t root,

@@ -32,21 +32,14 @@ CostTerms with_fold(CostTerms terms, std::size_t ranks, double m) {
   return terms;
 }
 
-CostTerms of_allreduce(Algorithm algorithm, std::size_t ranks, double m) {
-  const auto n = static_cast<double>(ranks);
+/// By recursive doubling, or halving and doubling.
+CostTerms of_doubling(Algorithm algorithm, std::size_t ranks, double m) {
   const std::size_t power = std::bit_floor(ranks);
   const double rounds = doublings(power);
   const double share = 1 - 1 / static_cast<double>(power);
-  switch (algorithm) {
-    case Algorithm::RecursiveDoubling:
-      return with_fold({rounds, rounds * m, rounds * m}, ranks, m);
-    case Algorithm::HalvingDoubling:
-      return with_fold({2 * rounds, 2 * share * m, share * m}, ranks, m);
-    case Algorithm::Pairwise:
-      return {2 * pairwise_rounds(ranks), 2 * (n - 1) / n * m, (n - 1) / n * m};
-    default:  // a ring
-      return {2 * (n - 1), 2 * (n - 1) / n * m, (n - 1) / n * m};
-  }
+  return algorithm == Algorithm::RecursiveDoubling
+             ? with_fold({rounds, rounds * m, rounds * m}, ranks, m)
+             : with_fold({2 * rounds, 2 * share * m, share * m}, ranks, m);
 }
 
 CostTerms of_broadcast(Algorithm algorithm, std::size_t ranks, std::uint64_t bytes) {
@@ -69,14 +62,16 @@ CostTerms cost_terms(Collective collective, Algorithm algorithm, std::size_t ran
   const double rounds = doublings(ranks);
   const double others = (n - 1) / n * m;
   const bool is_pairwise = algorithm == Algorithm::Pairwise;
+  const bool is_ring = algorithm == Algorithm::Ring;
   const double steps = is_pairwise ? pairwise_rounds(ranks) : n - 1;
   switch (collective) {
     case Collective::Allreduce:
-      return of_allreduce(algorithm, ranks, m);
+      if (is_ring || is_pairwise) return {2 * steps, 2 * others, others};
+      return of_doubling(algorithm, ranks, m);
     case Collective::Broadcast:
       return of_broadcast(algorithm, ranks, bytes);
     case Collective::Allgather:
-      return {algorithm == Algorithm::Ring || is_pairwise ? steps : rounds, others, 0};
+      return {is_ring || is_pairwise ? steps : rounds, others, 0};
     case Collective::Reducescatter:
       return {algorithm == Algorithm::Halving ? rounds : steps, others, others};
     case Collective::Alltoall:

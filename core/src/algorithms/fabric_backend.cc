@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <array>
 #include <chrono>
-#include <exception>
 #include <utility>
 
 #include "core/src/algorithms/algorithms.h"
@@ -19,41 +18,29 @@ namespace ronde {
 
 Steps broadcast_by(PeerMessages& messages, std::byte* data, std::size_t bytes, std::size_t root,
                    Algorithm algorithm) {
-  switch (algorithm) {
-    case Algorithm::VanDeGeijn:
-      return scatter_allgather_broadcast(messages, data, bytes, root);
-    case Algorithm::Chain:
-      return chain_broadcast(messages, data, bytes, root,
-                             AlgorithmTable::chain_chunk(messages.size(), bytes));
-    default:
-      return binomial_broadcast(messages, data, bytes, root);
+  if (algorithm == Algorithm::Binomial) return binomial_broadcast(messages, data, bytes, root);
+  if (algorithm == Algorithm::VanDeGeijn) {
+    return scatter_allgather_broadcast(messages, data, bytes, root);
   }
+  return chain_broadcast(messages, data, bytes, root,
+                         AlgorithmTable::chain_chunk(messages.size(), bytes));
 }
 
 Steps reducescatter_by(PeerMessages& messages, const std::byte* input, std::byte* output,
                        const Parts& parts, const Reduction& reduction, Algorithm algorithm) {
-  switch (algorithm) {
-    case Algorithm::Halving:
-      return halving_reducescatter(messages, input, output, parts, reduction);
-    case Algorithm::Pairwise:
-      return pairwise_reducescatter(messages, input, output, parts, reduction);
-    default:
-      return ring_reducescatter(messages, input, output, parts, reduction);
-  }
+  const auto run = algorithm == Algorithm::Halving    ? halving_reducescatter
+                   : algorithm == Algorithm::Pairwise ? pairwise_reducescatter
+                                                      : ring_reducescatter;
+  return run(messages, input, output, parts, reduction);
 }
 
 Steps allgather_by(PeerMessages& messages, std::byte* output, const Parts& parts,
                    Algorithm algorithm) {
-  switch (algorithm) {
-    case Algorithm::RecursiveDoubling:
-      return recursive_doubling_allgather(messages, output, parts);
-    case Algorithm::Bruck:
-      return bruck_allgather(messages, output, parts);
-    case Algorithm::Pairwise:
-      return pairwise_allgather(messages, output, parts);
-    default:
-      return ring_allgather(messages, output, parts);
-  }
+  const bool doubles = algorithm == Algorithm::RecursiveDoubling;
+  if (doubles) return recursive_doubling_allgather(messages, output, parts);
+  if (algorithm == Algorithm::Bruck) return bruck_allgather(messages, output, parts);
+  if (algorithm == Algorithm::Pairwise) return pairwise_allgather(messages, output, parts);
+  return ring_allgather(messages, output, parts);
 }
 
 namespace {
@@ -66,18 +53,24 @@ constexpr std::uint32_t kCollectiveStreams = Fabric::kStreams - 1;
 constexpr std::uint32_t kMessageStream = kCollectiveStreams;
 constexpr std::size_t kInFlight = 4;
 
-Steps run_allreduce(PeerMessages& messages, std::byte* data, std::size_t count,
-                    const Reduction& reduction, Algorithm algorithm) {
-  switch (algorithm) {
-    case Algorithm::RecursiveDoubling:
-      return recursive_doubling_allreduce(messages, data, count, reduction);
-    case Algorithm::HalvingDoubling:
-      return halving_doubling_allreduce(messages, data, count, reduction);
-    case Algorithm::Pairwise:
-      return pairwise_allreduce(messages, data, count, reduction);
-    default:
-      return ring_allreduce(messages, data, count, reduction);
+/// By a reduce-scatter and an allgather of the same algorithm.
+Steps scatter_and_gather(PeerMessages& messages, std::byte* data, std::size_t count,
+                         Reduction reduction, Algorithm algorithm) {
+  const Parts parts(even_counts(count, messages.size()), size_of(reduction.dtype));
+  std::byte* const own = data + parts.offset(messages.rank());
+  co_await reducescatter_by(messages, data, own, parts, reduction, algorithm);
+  co_await allgather_by(messages, data, parts, algorithm);
+}
+
+Steps allreduce_by(PeerMessages& messages, std::byte* data, std::size_t count,
+                   const Reduction& reduction, Algorithm algorithm) {
+  if (algorithm == Algorithm::RecursiveDoubling) {
+    return recursive_doubling_allreduce(messages, data, count, reduction);
   }
+  if (algorithm == Algorithm::HalvingDoubling) {
+    return halving_doubling_allreduce(messages, data, count, reduction);
+  }
+  return scatter_and_gather(messages, data, count, reduction, algorithm);  // a ring, or pairwise
 }
 
 Steps send_message(PeerMessages& messages, std::size_t peer, const std::byte* from,
@@ -91,7 +84,7 @@ Steps receive_message(PeerMessages& messages, std::size_t peer, std::byte* to, s
   co_await messages.ended();
 }
 
-class AlgorithmOperation final : public Operation {
+class AlgorithmOperation final : public SteppedOperation {
  public:
   /// `before`: whether the last operation of the stream has ended; null if there is none.
   AlgorithmOperation(std::shared_ptr<const FabricChannel> channel, std::uint32_t stream,
@@ -101,36 +94,26 @@ class AlgorithmOperation final : public Operation {
   PeerMessages& messages() noexcept { return messages_; }
   std::shared_ptr<const bool> ended() const noexcept { return ended_; }
 
-  /// Posts its first messages if it may. Errors are thrown by poll(): until then the fabric is not
-  /// aborted, and the messages need their batches.
+  /// Posts its first messages if it may. An error is thrown again by poll(): until then the fabric
+  /// is not aborted, and the messages need their batches.
   void start(Steps steps) {
-    steps_ = std::move(steps);
+    begin(run(std::move(steps)));
     try {
-      advance();
+      poll();
     } catch (...) {
-      error_ = std::current_exception();
     }
   }
 
-  bool poll() override {
-    if (error_) std::rethrow_exception(error_);
-    return advance();
-  }
-  std::uint64_t progress() const override { return steps_.progress(); }
-
  private:
-  bool advance() {
-    if (before_ && !*before_) return false;
-    before_ = nullptr;
-    if (!*ended_) *ended_ = steps_.poll();
-    return *ended_;
+  Steps run(Steps steps) {
+    co_await until([this] { return !before_ || *before_; });
+    co_await steps;
+    *ended_ = true;
   }
 
   PeerMessages messages_;
-  Steps steps_;
-  std::shared_ptr<const bool> before_;
+  const std::shared_ptr<const bool> before_;
   const std::shared_ptr<bool> ended_ = std::make_shared<bool>(false);
-  std::exception_ptr error_;
 };
 
 /// Collectives of a process set by algorithms over a fabric.
@@ -164,9 +147,10 @@ class FabricBackend final : public Backend {
     const Segment& segment = only_segment(call.segments, name());
     const std::size_t bytes = segment.count * size_of(call.dtype);
     return start(bytes, next_stream(), [&](PeerMessages& messages) {
-      return run_allreduce(messages, static_cast<std::byte*>(segment.output), segment.count,
-                           {.dtype = call.dtype, .op = call.op},
-                           choose_reduction(Collective::Allreduce, bytes, call.dtype, call.op));
+      return allreduce_by(
+          messages, static_cast<std::byte*>(segment.output), segment.count,
+          {.dtype = call.dtype, .op = call.op},
+          choose(Collective::Allreduce, bytes, needs_rank_order(call.dtype, call.op)));
     });
   }
 
@@ -212,7 +196,7 @@ class FabricBackend final : public Backend {
       return reducescatter_by(
           messages, static_cast<const std::byte*>(call.input), static_cast<std::byte*>(call.output),
           parts, {.dtype = call.dtype, .op = call.op},
-          choose_reduction(Collective::Reducescatter, parts.total(), call.dtype, call.op));
+          choose(Collective::Reducescatter, parts.total(), needs_rank_order(call.dtype, call.op)));
     });
   }
 
@@ -296,24 +280,22 @@ class FabricBackend final : public Backend {
     return static_cast<std::uint32_t>(started_++ % kCollectiveStreams);
   }
 
-  Algorithm choose(Collective collective, std::uint64_t bytes) {
-    std::optional<Algorithm> in_turn;
-    if (options_.in_turn) in_turn = options_.in_turn(collective, bytes);
+  Algorithm choose(Collective collective, std::uint64_t bytes, bool in_rank_order = false) {
+    std::optional<Algorithm> given;
+    if (in_rank_order) {
+      given = Algorithm::Pairwise;
+    } else if (options_.in_turn) {
+      given = options_.in_turn(collective, bytes);
+    }
     const Algorithm algorithm =
-        in_turn ? *in_turn : options_.algorithms.choose(collective, channel_->peers.size(), bytes);
+        given ? *given : options_.algorithms.choose(collective, channel_->peers.size(), bytes);
     used_[static_cast<std::size_t>(collective)][static_cast<std::size_t>(algorithm)].add();
     return algorithm;
   }
 
-  /// As choose(), but in rank order where the order of operands matters and must not depend on
-  /// sizes.
-  Algorithm choose_reduction(Collective collective, std::uint64_t bytes, DataType dtype,
-                             ReduceOp op) {
-    const bool has_order = is_floating(dtype) && (op == ReduceOp::Sum || op == ReduceOp::Product);
-    if (!options_.exact || !has_order) return choose(collective, bytes);
-    used_[static_cast<std::size_t>(collective)][static_cast<std::size_t>(Algorithm::Pairwise)]
-        .add();
-    return Algorithm::Pairwise;
+  /// Returns whether the order of operands matters and must not depend on sizes.
+  bool needs_rank_order(DataType dtype, ReduceOp op) const {
+    return options_.exact && is_floating(dtype) && (op == ReduceOp::Sum || op == ReduceOp::Product);
   }
 
   const std::shared_ptr<const FabricChannel> channel_;  ///< operations may outlive the backend

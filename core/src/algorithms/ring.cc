@@ -31,25 +31,19 @@ Steps ring_reducescatter(PeerMessages& messages, const std::byte* input, std::by
   }
 }
 
-Steps ring_allgather(PeerMessages& messages, std::byte* output, Parts parts) {
+Steps ring_allgather(PeerMessages& messages, std::byte* output, Parts parts, std::size_t first) {
   const std::size_t n = messages.size();
   const std::size_t rank = messages.rank();
-  const auto part_before = [&](std::size_t distance) { return (rank + n - distance) % n; };
+  const auto part_before = [&](std::size_t distance) {
+    return (rank + 2 * n - first - distance) % n;
+  };
   for (std::size_t step = 1; step < n; ++step) {
     const std::size_t sent = part_before(step - 1);
     const std::size_t part = part_before(step);
-    messages.receive(part_before(1), output + parts.offset(part), parts.count(part));
+    messages.receive((rank + n - 1) % n, output + parts.offset(part), parts.count(part));
     messages.send((rank + 1) % n, output + parts.offset(sent), parts.count(sent));
     co_await messages.ended();
   }
-}
-
-Steps ring_allreduce(PeerMessages& messages, std::byte* data, std::size_t count,
-                     Reduction reduction) {
-  const Parts parts(even_counts(count, messages.size()), size_of(reduction.dtype));
-  std::byte* const own = data + parts.offset(messages.rank());
-  co_await ring_reducescatter(messages, data, own, parts, reduction);
-  co_await ring_allgather(messages, data, parts);
 }
 
 }  // namespace ronde

@@ -21,6 +21,15 @@ class UntilPolled;
 /// Thread-safety: one thread at a time.
 class Steps {
  public:
+  /// What a coroutine waits for.
+  struct Condition {
+    virtual bool holds() const = 0;
+    virtual std::uint64_t progress() const = 0;
+
+   protected:
+    ~Condition() = default;
+  };
+
   struct promise_type {
     Steps get_return_object() { return Steps(Handle::from_promise(*this)); }
     std::suspend_always initial_suspend() noexcept { return {}; }
@@ -28,13 +37,9 @@ class Steps {
     void return_void() noexcept {}
     void unhandled_exception() noexcept { error = std::current_exception(); }
 
-    /// The condition that it waits for; null: none. Called through functions, as its type is not
-    /// known here.
-    const void* condition = nullptr;
-    bool (*holds)(const void* condition) = nullptr;
-    std::uint64_t (*progress_of)(const void* condition) = nullptr;
-    std::exception_ptr thrown;  ///< by the condition, for the coroutine
-    std::exception_ptr error;   ///< that ended it
+    const Condition* condition = nullptr;  ///< that it waits for; null: none
+    std::exception_ptr thrown;             ///< by the condition, for the coroutine
+    std::exception_ptr error;              ///< that ended it
     std::uint64_t progress = 0;
   };
 
@@ -48,14 +53,14 @@ class Steps {
     if (handle_) handle_.destroy();
   }
 
-  /// Advances as far as it can without blocking; true once it has ended. Rethrows its error, and
-  /// must not be polled again then.
+  /// Advances as far as it can without blocking; true once it has ended. Rethrows its error, at
+  /// each call.
   bool poll() {
     promise_type& promise = handle_.promise();
     if (!handle_.done()) {
-      if (promise.holds != nullptr && !holds(promise)) return false;
+      if (promise.condition != nullptr && !holds(promise)) return false;
       promise.progress = progress() + 1;
-      promise.holds = nullptr;
+      promise.condition = nullptr;
       handle_.resume();
       if (!handle_.done()) return false;  // it tested its condition before it was suspended
     }
@@ -67,8 +72,7 @@ class Steps {
   std::uint64_t progress() const noexcept {
     if (!handle_) return 0;
     const promise_type& promise = handle_.promise();
-    const bool waits = promise.holds != nullptr;
-    return promise.progress + (waits ? promise.progress_of(promise.condition) : 0);
+    return promise.progress + (promise.condition != nullptr ? promise.condition->progress() : 0);
   }
 
   /// `co_await` waits until these have ended, and throws their exception. A temporary lives until
@@ -82,7 +86,7 @@ class Steps {
   /// An exception of the condition is thrown where the coroutine waits.
   static bool holds(promise_type& promise) noexcept {
     try {
-      return promise.holds(promise.condition);
+      return promise.condition->holds();
     } catch (...) {
       promise.thrown = std::current_exception();
       return true;
@@ -94,7 +98,7 @@ class Steps {
 
 /// Waits for an object with poll() and progress(), or for a condition.
 template <typename Polled>
-class UntilPolled {
+class UntilPolled final : Steps::Condition {
  public:
   explicit UntilPolled(Polled& polled) : polled_(polled) {}
 
@@ -102,14 +106,6 @@ class UntilPolled {
   void await_suspend(std::coroutine_handle<Steps::promise_type> handle) noexcept {
     promise_ = &handle.promise();
     promise_->condition = this;
-    promise_->holds = [](const void* wait) {
-      return static_cast<const UntilPolled*>(wait)->holds();
-    };
-    promise_->progress_of = [](const void* wait) -> std::uint64_t {
-      const Polled& polled = static_cast<const UntilPolled*>(wait)->polled_;
-      if constexpr (requires { polled.progress(); }) return polled.progress();
-      return 0;
-    };
   }
   void await_resume() const {
     if (promise_ == nullptr || !promise_->thrown) return;
@@ -117,12 +113,16 @@ class UntilPolled {
   }
 
  private:
-  bool holds() const {
+  bool holds() const override {
     if constexpr (requires { polled_.poll(); }) {
       return polled_.poll();
     } else {
       return polled_();
     }
+  }
+  std::uint64_t progress() const override {
+    if constexpr (requires { polled_.progress(); }) return polled_.progress();
+    return 0;
   }
 
   Polled& polled_;
