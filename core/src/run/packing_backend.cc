@@ -37,12 +37,20 @@ class Stopwatch {
 };
 
 /// Packs elements of a reduction, behind the first `offset` of `input`, which may be null.
-template <typename Call>
 void pack_input(std::byte* to, const void* input, std::size_t offset, std::size_t count,
-                const Call& call, bool widen) {
-  if (input == nullptr) return fill_neutral(to, count, call.dtype, call.op, widen);
-  pack_elements(to, advanced(input, offset * size_of(call.dtype)), count, call.dtype,
-                {call.prescale, 1.0}, widen);
+                const Reduction& reduction, bool widen) {
+  const DataType dtype = reduction.dtype;
+  if (input == nullptr) return fill_neutral(to, count, dtype, reduction.op, widen);
+  pack_elements(to, advanced(input, offset * size_of(dtype)), count, dtype,
+                {reduction.prescale, 1.0}, widen);
+}
+
+/// Unpacks results, behind the first `offset` of `output`, which may be null.
+void unpack_output(void* output, const std::byte* from, std::size_t offset, std::size_t count,
+                   const Reduction& reduction, bool widen) {
+  if (output == nullptr) return;
+  unpack_elements(advanced(output, offset * size_of(reduction.dtype)), from, count, reduction.dtype,
+                  reduction.final, widen);
 }
 
 }  // namespace
@@ -101,6 +109,27 @@ class PackingBackend::ChunkedOperation : public Operation {
     return chunk.memory;
   }
 
+  /// Copy the elements of a chunk, of `width` bytes, from and to the next places of a segment list.
+  /// @{
+  void pack_next(const Slot& chunk, SegmentCursor& cursor, std::size_t width, const auto& pack) {
+    std::byte* position = chunk.memory;
+    cursor.advance(chunk.count, [&](const Segment& segment, std::size_t offset, std::size_t count) {
+      pack(position, segment, offset, count);
+      position += count * width;
+    });
+    owner_.counters_.packed_bytes.add(chunk.count * width);
+  }
+  void unpack_next(const Slot& chunk, SegmentCursor& cursor, std::size_t width,
+                   const auto& unpack) {
+    const std::byte* position = chunk.memory;
+    cursor.advance(chunk.count, [&](const Segment& segment, std::size_t offset, std::size_t count) {
+      unpack(position, segment, offset, count);
+      position += count * width;
+    });
+    owner_.counters_.unpacked_bytes.add(chunk.count * width);
+  }
+  /// @}
+
   PackingBackend& owner_;
 
  private:
@@ -157,98 +186,55 @@ class PackingBackend::ChunkedOperation : public Operation {
 };
 
 /// A chunk is the next elements of a segment list, the same on every rank, worked on in place.
-class PackingBackend::SegmentStream : public ChunkedOperation {
+template <typename Pack, typename Unpack, typename Launch>
+class PackingBackend::SegmentStream final : public ChunkedOperation {
  public:
-  /// `width`: bytes of an element in the buffer.
-  SegmentStream(PackingBackend& owner, std::span<const Segment> segments, std::size_t width)
-      : SegmentStream(owner, segments, width, owner.chunk_bytes_ / width, kMostSlots) {}
-  /// `most`: elements of a chunk.
+  /// `width`: bytes of an element in the buffer. `reads`: whether this rank packs. `pack` and
+  /// `unpack` copy `count` elements of a segment, behind its first `offset`, into the buffer and
+  /// back; `launch` starts the operation on a chunk.
   SegmentStream(PackingBackend& owner, std::span<const Segment> segments, std::size_t width,
-                std::size_t most, std::size_t most_in_flight)
-      : ChunkedOperation(owner, total_elements(segments), most, most_in_flight),
+                bool reads, Pack pack, Unpack unpack, Launch launch)
+      : ChunkedOperation(owner, total_elements(segments), owner.chunk_bytes_ / width),
         width_(width),
+        reads_(reads),
+        pack_(pack),
+        unpack_(unpack),
+        launch_(launch),
         in_(segments),
         out_(segments) {}
 
- protected:
-  virtual bool reads() const { return true; }
-  /// Copy from the segment into the buffer, and back.
-  virtual void pack(std::byte* to, const Segment& segment, std::size_t offset,
-                    std::size_t count) = 0;
-  virtual void unpack(const std::byte* from, const Segment& segment, std::size_t offset,
-                      std::size_t count) = 0;
-  virtual std::unique_ptr<Operation> launch(Slot& chunk) = 0;
-  /// Returns the bytes that are needed behind those of the chunk.
-  virtual std::size_t extra_bytes(std::size_t /*count*/) const { return 0; }
-
  private:
-  std::unique_ptr<Operation> start_chunk(Slot& chunk) final {
-    std::byte* position = reserve(chunk, chunk.count * width_ + extra_bytes(chunk.count));
-    if (reads()) {
-      in_.advance(chunk.count, [&](const Segment& segment, std::size_t offset, std::size_t count) {
-        pack(position, segment, offset, count);
-        position += count * width_;
-      });
-      owner_.counters_.packed_bytes.add(chunk.count * width_);
-    }
-    return launch(chunk);
+  std::unique_ptr<Operation> start_chunk(Slot& chunk) override {
+    reserve(chunk, chunk.count * width_);
+    if (reads_) pack_next(chunk, in_, width_, pack_);
+    chunk.segment = {chunk.memory, chunk.memory, chunk.count};
+    return launch_(chunk);
   }
-
-  void end_chunk(const Slot& chunk) final {
-    const std::byte* position = chunk.memory;
-    out_.advance(chunk.count, [&](const Segment& segment, std::size_t offset, std::size_t count) {
-      unpack(position, segment, offset, count);
-      position += count * width_;
-    });
-    owner_.counters_.unpacked_bytes.add(chunk.count * width_);
-  }
+  void end_chunk(const Slot& chunk) override { unpack_next(chunk, out_, width_, unpack_); }
 
   const std::size_t width_;
+  const bool reads_;
+  const Pack pack_;
+  const Unpack unpack_;
+  const Launch launch_;
   SegmentCursor in_;
   SegmentCursor out_;
-};
-
-class PackingBackend::Allreduce final : public SegmentStream {
- public:
-  Allreduce(PackingBackend& owner, const AllreduceCall& call)
-      : SegmentStream(owner, call.segments, size_of(owner.wire(call.dtype))),
-        call_(call),
-        widen_(owner.packed_capabilities_.widen_halves) {}
-
- private:
-  void pack(std::byte* to, const Segment& segment, std::size_t offset, std::size_t count) override {
-    pack_input(to, segment.input, offset, count, call_, widen_);
-  }
-
-  void unpack(const std::byte* from, const Segment& segment, std::size_t offset,
-              std::size_t count) override {
-    if (segment.output == nullptr) return;
-    unpack_elements(advanced(segment.output, offset * size_of(call_.dtype)), from, count,
-                    call_.dtype, call_.final, widen_);
-  }
-
-  std::unique_ptr<Operation> launch(Slot& chunk) override {
-    chunk.segment = {chunk.memory, chunk.memory, chunk.count};
-    return owner_.packed_->allreduce(
-        {.segments = {&chunk.segment, 1}, .dtype = owner_.wire(call_.dtype), .op = call_.op});
-  }
-
-  const AllreduceCall call_;
-  const bool widen_;
 };
 
 /// An allreduce with a wire_dtype. The packed backend could reduce halves only as f32, twice as
 /// large, so it moves plain bytes. Every rank gets its part of the chunk from each, reduces the
 /// part in the order of ranks, and gives it to all. When it does so depends on when the parts come:
 /// it has one chunk in flight (Note [Order of chunks]).
-class PackingBackend::CompressedAllreduce final : public SegmentStream {
+class PackingBackend::CompressedAllreduce final : public ChunkedOperation {
  public:
   CompressedAllreduce(PackingBackend& owner, const AllreduceCall& call)
-      : SegmentStream(owner, call.segments, kWidth, most_elements(owner), 1),
+      : ChunkedOperation(owner, total_elements(call.segments), most_elements(owner), 1),
         call_(call),
         ranks_(static_cast<std::size_t>(owner.size_)),
         reduction_({.dtype = *call.wire_dtype, .op = call.op, .final = call.final}),
-        inputs_(ranks_, nullptr) {}
+        inputs_(ranks_, nullptr),
+        in_(call.segments),
+        out_(call.segments) {}
 
  private:
   static constexpr std::size_t kWidth = 2;  ///< bytes of a half
@@ -260,9 +246,7 @@ class PackingBackend::CompressedAllreduce final : public SegmentStream {
     return std::min(rest / 2, owner.chunk_bytes_ / kWidth);
   }
 
-  std::size_t extra_bytes(std::size_t count) const override { return (count + ranks_) * kWidth; }
-
-  void pack(std::byte* to, const Segment& segment, std::size_t offset, std::size_t count) override {
+  void pack(std::byte* to, const Segment& segment, std::size_t offset, std::size_t count) const {
     if (segment.input == nullptr) {
       fill_neutral(to, count, *call_.wire_dtype, call_.op, false);
     } else {
@@ -271,18 +255,23 @@ class PackingBackend::CompressedAllreduce final : public SegmentStream {
     }
   }
 
-  void unpack(const std::byte* from, const Segment& segment, std::size_t offset,
-              std::size_t count) override {
-    if (segment.output == nullptr) return;
-    best_kernels().widen(advanced(segment.output, offset * size_of(call_.dtype)), from, count,
-                         conversion({}), Store::Regular);
+  void end_chunk(const Slot& chunk) override {
+    unpack_next(chunk, out_, kWidth,
+                [this](const std::byte* from, const Segment& segment, std::size_t offset,
+                       std::size_t count) {
+                  if (segment.output == nullptr) return;
+                  best_kernels().widen(advanced(segment.output, offset * size_of(call_.dtype)),
+                                       from, count, conversion({}), Store::Regular);
+                });
   }
 
   Conversion conversion(const Scaling& scaling) const {
     return {.half = *call_.wire_dtype, .full = call_.dtype, .scaling = scaling};
   }
 
-  std::unique_ptr<Operation> launch(Slot& chunk) override {
+  std::unique_ptr<Operation> start_chunk(Slot& chunk) override {
+    reserve(chunk, (2 * chunk.count + ranks_) * kWidth);
+    pack_next(chunk, in_, kWidth, [this](const auto&... piece) { pack(piece...); });
     part_bytes_ = even_counts(chunk.count, ranks_);
     for (std::size_t& part : part_bytes_) part *= kWidth;
     own_bytes_.assign(ranks_, part_bytes_[owner_.own()]);
@@ -313,59 +302,29 @@ class PackingBackend::CompressedAllreduce final : public SegmentStream {
   std::vector<std::size_t> part_bytes_;  ///< of the chunk, by rank
   std::vector<std::size_t> own_bytes_;   ///< what comes from every rank
   std::byte* parts_ = nullptr;  ///< this rank's part of every rank's chunk; null: already reduced
-};
-
-class PackingBackend::Broadcast final : public SegmentStream {
- public:
-  Broadcast(PackingBackend& owner, const BroadcastCall& call)
-      : SegmentStream(owner, call.segments, size_of(call.dtype)),
-        call_(call),
-        width_(size_of(call.dtype)),
-        is_root_(call.root == owner.rank_) {}
-
- private:
-  bool reads() const override { return is_root_; }
-
-  void pack(std::byte* to, const Segment& segment, std::size_t offset, std::size_t count) override {
-    std::memcpy(to, advanced(segment.input, offset * width_), count * width_);
-  }
-
-  void unpack(const std::byte* from, const Segment& segment, std::size_t offset,
-              std::size_t count) override {
-    if (is_root_ && segment.input == segment.output) return;
-    std::memcpy(advanced(segment.output, offset * width_), from, count * width_);
-  }
-
-  std::unique_ptr<Operation> launch(Slot& chunk) override {
-    chunk.segment = {chunk.memory, chunk.memory, chunk.count * width_};
-    return owner_.packed_->broadcast(
-        {.segments = {&chunk.segment, 1}, .dtype = DataType::U8, .root = call_.root});
-  }
-
-  const BroadcastCall call_;
-  const std::size_t width_;
-  const bool is_root_;
+  SegmentCursor in_;
+  SegmentCursor out_;
 };
 
 /// A chunk takes a piece of every part, at most the same number of units each, so that all ranks
 /// need equally many chunks. The slot holds the pieces of the input, and behind them those of the
 /// output.
-class PackingBackend::PartStream : public ChunkedOperation {
+template <typename Pack, typename Unpack, typename Launch>
+class PackingBackend::PartStream final : public ChunkedOperation {
  public:
   /// `most`: units of the largest part, of all ranks. `width`: bytes of a unit in the buffer.
-  PartStream(PackingBackend& owner, Parts in, Parts out, std::size_t most, std::size_t width)
+  /// `pack` and `unpack` copy `count` units of the whole input or output, behind its first
+  /// `offset`; `launch` starts the operation on a chunk, whose count is that of the largest piece
+  /// of all ranks, from an input to an output.
+  PartStream(PackingBackend& owner, Parts in, Parts out, std::size_t most, std::size_t width,
+             Pack pack, Unpack unpack, Launch launch)
       : ChunkedOperation(owner, most, each(owner, in.size() + out.size(), width)),
         in_(std::move(in)),
         out_(std::move(out)),
-        width_(width) {}
-
- protected:
-  /// `offset` and `count` in units of the whole input or output.
-  virtual void pack(std::byte* to, std::size_t offset, std::size_t count) = 0;
-  virtual void unpack(const std::byte* from, std::size_t offset, std::size_t count) = 0;
-  /// `chunk`: its count is that of the largest piece, of all ranks.
-  virtual std::unique_ptr<Operation> launch(const Slot& chunk, const std::byte* input,
-                                            std::byte* output) = 0;
+        width_(width),
+        pack_(pack),
+        unpack_(unpack),
+        launch_(launch) {}
 
  private:
   /// Units of one part in a chunk.
@@ -373,24 +332,24 @@ class PackingBackend::PartStream : public ChunkedOperation {
     return std::max<std::size_t>(owner.slot_bytes_ / (parts * width), 1);
   }
 
-  std::unique_ptr<Operation> start_chunk(Slot& chunk) final {
+  std::unique_ptr<Operation> start_chunk(Slot& chunk) override {
     const std::size_t in_total = cut(in_, chunk, chunk.in_pieces);
     const std::size_t out_total = cut(out_, chunk, chunk.out_pieces);
     std::byte* position = reserve(chunk, (in_total + out_total) * width_);
     for (std::size_t part = 0; part < in_.size(); ++part) {
       const auto [offset, count] = in_.piece(part, chunk.offset, chunk.count);
-      if (count > 0) pack(position, offset, count);
+      if (count > 0) pack_(position, offset, count);
       position += count * width_;
     }
     owner_.counters_.packed_bytes.add(in_total * width_);
-    return launch(chunk, chunk.memory, position);
+    return launch_(chunk, chunk.memory, position);
   }
 
-  void end_chunk(const Slot& chunk) final {
+  void end_chunk(const Slot& chunk) override {
     const std::byte* position = chunk.memory + width_ * sum(chunk.in_pieces);
     for (std::size_t part = 0; part < out_.size(); ++part) {
       const auto [offset, count] = out_.piece(part, chunk.offset, chunk.count);
-      if (count > 0) unpack(position, offset, count);
+      if (count > 0) unpack_(position, offset, count);
       position += count * width_;
       owner_.counters_.unpacked_bytes.add(count * width_);
     }
@@ -412,111 +371,22 @@ class PackingBackend::PartStream : public ChunkedOperation {
   const Parts in_;
   const Parts out_;
   const std::size_t width_;
-};
-
-/// Plain bytes from one memory to another.
-class PackingBackend::ByteStream : public PartStream {
- public:
-  /// `most`: elements of the largest part, of all ranks.
-  ByteStream(PackingBackend& owner, const void* input, std::span<const std::size_t> in_counts,
-             void* output, std::span<const std::size_t> out_counts, std::size_t most,
-             DataType dtype)
-      : PartStream(owner, Parts(in_counts, size_of(dtype)), Parts(out_counts, size_of(dtype)),
-                   most * size_of(dtype), 1),
-        from_(input),
-        to_(output) {}
-
- private:
-  void pack(std::byte* to, std::size_t offset, std::size_t count) final {
-    std::memcpy(to, advanced(from_, offset), count);
-  }
-  void unpack(const std::byte* from, std::size_t offset, std::size_t count) final {
-    if (to_ != nullptr) std::memcpy(advanced(to_, offset), from, count);
-  }
-
-  const void* const from_;
-  void* const to_;
-};
-
-class PackingBackend::Allgather final : public ByteStream {
- public:
-  Allgather(PackingBackend& owner, const AllgatherCall& call)
-      : ByteStream(owner, call.input, call.counts.subspan(owner.own(), 1), call.output, call.counts,
-                   Parts(call.counts, 1).largest(), call.dtype) {}
-
- private:
-  std::unique_ptr<Operation> launch(const Slot& chunk, const std::byte* input,
-                                    std::byte* output) override {
-    return owner_.packed_->allgather(
-        {.input = input, .output = output, .counts = chunk.out_pieces, .dtype = DataType::U8});
-  }
-};
-
-class PackingBackend::Alltoall final : public ByteStream {
- public:
-  Alltoall(PackingBackend& owner, const AlltoallCall& call)
-      : ByteStream(owner, call.input, call.send_counts, call.output, call.receive_counts,
-                   call.largest_count, call.dtype) {}
-
- private:
-  std::unique_ptr<Operation> launch(const Slot& chunk, const std::byte* input,
-                                    std::byte* output) override {
-    return owner_.packed_->alltoall({.input = input,
-                                     .output = output,
-                                     .send_counts = chunk.in_pieces,
-                                     .receive_counts = chunk.out_pieces,
-                                     .largest_count = chunk.count,
-                                     .dtype = DataType::U8});
-  }
-};
-
-class PackingBackend::Reducescatter final : public PartStream {
- public:
-  Reducescatter(PackingBackend& owner, const ReducescatterCall& call)
-      : PartStream(owner, Parts(call.counts, 1), Parts(call.counts.subspan(owner.own(), 1), 1),
-                   Parts(call.counts, 1).largest(), size_of(owner.wire(call.dtype))),
-        call_(call),
-        widen_(owner.packed_capabilities_.widen_halves) {}
-
- private:
-  void pack(std::byte* to, std::size_t offset, std::size_t count) override {
-    pack_input(to, call_.input, offset, count, call_, widen_);
-  }
-
-  void unpack(const std::byte* from, std::size_t offset, std::size_t count) override {
-    if (call_.output == nullptr) return;
-    unpack_elements(advanced(call_.output, offset * size_of(call_.dtype)), from, count, call_.dtype,
-                    call_.final, widen_);
-  }
-
-  std::unique_ptr<Operation> launch(const Slot& chunk, const std::byte* input,
-                                    std::byte* output) override {
-    return owner_.packed_->reducescatter({.input = input,
-                                          .output = output,
-                                          .counts = chunk.in_pieces,
-                                          .dtype = owner_.wire(call_.dtype),
-                                          .op = call_.op});
-  }
-
-  const ReducescatterCall call_;
-  const bool widen_;
+  const Pack pack_;
+  const Unpack unpack_;
+  const Launch launch_;
 };
 
 /// Plain bytes to one rank, or from it.
 class PackingBackend::Message final : public ChunkedOperation {
  public:
-  Message(PackingBackend& owner, const SendCall& call)
-      : Message(owner, call.input, nullptr, call.count * size_of(call.dtype), call.peer) {}
-  Message(PackingBackend& owner, const RecvCall& call)
-      : Message(owner, nullptr, call.output, call.count * size_of(call.dtype), call.peer) {}
-
- private:
+  /// `from`: null: it is received from the peer.
   Message(PackingBackend& owner, const void* from, void* to, std::size_t bytes, int peer)
       : ChunkedOperation(owner, bytes, std::min(owner.slot_bytes_, 2 * kShare)),
         from_(from),
         to_(to),
         peer_(peer) {}
 
+ private:
   std::unique_ptr<Operation> start_chunk(Slot& chunk) override {
     const std::size_t count = chunk.count;
     std::byte* const memory = reserve(chunk, count);
@@ -536,7 +406,7 @@ class PackingBackend::Message final : public ChunkedOperation {
     owner_.counters_.unpacked_bytes.add(chunk.count);
   }
 
-  const void* const from_;  ///< null: it is received from the peer
+  const void* const from_;
   void* const to_;
   const int peer_;
 };
@@ -558,12 +428,6 @@ PackingBackend::PackingBackend(std::unique_ptr<Backend> packed, int size, int ra
   for (std::size_t i = 0; i < slot_count_; ++i) slots_->emplace_back(slot_bytes_);
 }
 
-PackingBackend::~PackingBackend() = default;
-
-DataType PackingBackend::wire(DataType dtype) const {
-  return packed_dtype(dtype, packed_capabilities_.widen_halves);
-}
-
 Capabilities PackingBackend::capabilities() const {
   Capabilities capabilities = packed_capabilities_;
   capabilities.wants_packed = false;
@@ -572,43 +436,128 @@ Capabilities PackingBackend::capabilities() const {
   return capabilities;
 }
 
+std::unique_ptr<Operation> PackingBackend::stream_segments(std::span<const Segment> segments,
+                                                           std::size_t width, bool reads, auto pack,
+                                                           auto unpack, auto launch) {
+  using Stream = SegmentStream<decltype(pack), decltype(unpack), decltype(launch)>;
+  return std::make_unique<Stream>(*this, segments, width, reads, pack, unpack, launch);
+}
+
+std::unique_ptr<Operation> PackingBackend::stream_parts(Parts in, Parts out, std::size_t most,
+                                                        std::size_t width, auto pack, auto unpack,
+                                                        auto launch) {
+  using Stream = PartStream<decltype(pack), decltype(unpack), decltype(launch)>;
+  return std::make_unique<Stream>(*this, std::move(in), std::move(out), most, width, pack, unpack,
+                                  launch);
+}
+
+std::unique_ptr<Operation> PackingBackend::stream_bytes(
+    const void* input, std::span<const std::size_t> in_counts, void* output,
+    std::span<const std::size_t> out_counts, std::size_t most, DataType dtype, auto launch) {
+  const std::size_t unit = size_of(dtype);
+  const auto pack = [=](std::byte* to, std::size_t offset, std::size_t count) {
+    std::memcpy(to, advanced(input, offset), count);
+  };
+  const auto unpack = [=](const std::byte* from, std::size_t offset, std::size_t count) {
+    if (output != nullptr) std::memcpy(advanced(output, offset), from, count);
+  };
+  return stream_parts(Parts(in_counts, unit), Parts(out_counts, unit), most * unit, 1, pack, unpack,
+                      launch);
+}
+
 std::unique_ptr<Operation> PackingBackend::allreduce(const AllreduceCall& call) {
   if (call.wire_dtype) return std::make_unique<CompressedAllreduce>(*this, call);
-  return std::make_unique<Allreduce>(*this, call);
+  const Reduction work = call.reduction();
+  const bool widen = packed_capabilities_.widen_halves;
+  const DataType wire = packed_dtype(call.dtype, widen);
+  return stream_segments(
+      call.segments, size_of(wire), true,
+      [=](std::byte* to, const Segment& segment, std::size_t offset, std::size_t count) {
+        pack_input(to, segment.input, offset, count, work, widen);
+      },
+      [=](const std::byte* from, const Segment& segment, std::size_t offset, std::size_t count) {
+        unpack_output(segment.output, from, offset, count, work, widen);
+      },
+      [this, wire, op = call.op](const Slot& chunk) {
+        return packed_->allreduce({.segments = {&chunk.segment, 1}, .dtype = wire, .op = op});
+      });
 }
 
 std::unique_ptr<Operation> PackingBackend::broadcast(const BroadcastCall& call) {
-  return std::make_unique<Broadcast>(*this, call);
+  const bool is_root = call.root == rank_;
+  const std::size_t width = size_of(call.dtype);
+  return stream_segments(
+      call.segments, width, is_root,
+      [=](std::byte* to, const Segment& segment, std::size_t offset, std::size_t count) {
+        std::memcpy(to, advanced(segment.input, offset * width), count * width);
+      },
+      [=](const std::byte* from, const Segment& segment, std::size_t offset, std::size_t count) {
+        if (is_root && segment.input == segment.output) return;
+        std::memcpy(advanced(segment.output, offset * width), from, count * width);
+      },
+      [this, width, root = call.root](Slot& chunk) {
+        chunk.segment.count *= width;
+        return packed_->broadcast(
+            {.segments = {&chunk.segment, 1}, .dtype = DataType::U8, .root = root});
+      });
 }
 
 std::unique_ptr<Operation> PackingBackend::allgather(const AllgatherCall& call) {
-  return std::make_unique<Allgather>(*this, call);
+  return stream_bytes(
+      call.input, call.counts.subspan(own(), 1), call.output, call.counts,
+      std::ranges::max(call.counts), call.dtype,
+      [this](const Slot& chunk, const std::byte* input, std::byte* output) {
+        return packed_->allgather(
+            {.input = input, .output = output, .counts = chunk.out_pieces, .dtype = DataType::U8});
+      });
 }
 
 std::unique_ptr<Operation> PackingBackend::alltoall(const AlltoallCall& call) {
-  return std::make_unique<Alltoall>(*this, call);
+  return stream_bytes(call.input, call.send_counts, call.output, call.receive_counts,
+                      call.largest_count, call.dtype,
+                      [this](const Slot& chunk, const std::byte* input, std::byte* output) {
+                        return packed_->alltoall({.input = input,
+                                                  .output = output,
+                                                  .send_counts = chunk.in_pieces,
+                                                  .receive_counts = chunk.out_pieces,
+                                                  .largest_count = chunk.count,
+                                                  .dtype = DataType::U8});
+                      });
 }
 
 std::unique_ptr<Operation> PackingBackend::reducescatter(const ReducescatterCall& call) {
-  return std::make_unique<Reducescatter>(*this, call);
+  const Reduction work = call.reduction();
+  const bool widen = packed_capabilities_.widen_halves;
+  const DataType wire = packed_dtype(call.dtype, widen);
+  return stream_parts(
+      Parts(call.counts, 1), Parts(call.counts.subspan(own(), 1), 1), std::ranges::max(call.counts),
+      size_of(wire),
+      [=, from = call.input](std::byte* to, std::size_t offset, std::size_t count) {
+        pack_input(to, from, offset, count, work, widen);
+      },
+      [=, to = call.output](const std::byte* from, std::size_t offset, std::size_t count) {
+        unpack_output(to, from, offset, count, work, widen);
+      },
+      [this, wire, op = call.op](const Slot& chunk, const std::byte* input, std::byte* output) {
+        return packed_->reducescatter(
+            {.input = input, .output = output, .counts = chunk.in_pieces, .dtype = wire, .op = op});
+      });
 }
 
 std::unique_ptr<Operation> PackingBackend::send(const SendCall& call) {
-  return std::make_unique<Message>(*this, call);
+  const std::size_t bytes = call.count * size_of(call.dtype);
+  return std::make_unique<Message>(*this, call.input, nullptr, bytes, call.peer);
 }
 
 std::unique_ptr<Operation> PackingBackend::recv(const RecvCall& call) {
-  return std::make_unique<Message>(*this, call);
+  const std::size_t bytes = call.count * size_of(call.dtype);
+  return std::make_unique<Message>(*this, nullptr, call.output, bytes, call.peer);
 }
 
 void PackingBackend::abort() noexcept {
   packed_->abort();
   if (packed_->keep(slots_)) return;
   for (Slot& slot : *slots_) slot.buffer.abandon();
-}
-
-void PackingBackend::close() {
-  packed_->close();
 }
 
 StatsGroup PackingBackend::stats() const {

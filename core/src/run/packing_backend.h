@@ -12,6 +12,8 @@
 
 namespace ronde {
 
+class Parts;
+
 /// Makes a backend that wants one packed segment (Capabilities::wants_packed) take whole segment
 /// lists, every op and scale: packs them into the fusion buffer, with scale and widening on the
 /// way, lets the backend work on it in place, and unpacks. A larger list goes in chunks. Where the
@@ -29,7 +31,6 @@ class PackingBackend final : public Backend {
   /// Host memory only. `size`: number of ranks. `buffer_bytes`: limit of the fusion buffer, which
   /// the slots divide among them.
   PackingBackend(std::unique_ptr<Backend> packed, int size, int rank, std::size_t buffer_bytes);
-  ~PackingBackend() override;
 
   std::string_view name() const noexcept override { return packed_->name(); }
   Capabilities capabilities() const override;
@@ -43,21 +44,17 @@ class PackingBackend final : public Backend {
   std::optional<std::chrono::nanoseconds> tend() override { return packed_->tend(); }
   int prepare_sleep() override { return packed_->prepare_sleep(); }
   void abort() noexcept override;
-  void close() override;
+  void close() override { packed_->close(); }
   StatsGroup stats() const override;
 
  private:
   class ChunkedOperation;
-  class SegmentStream;
-  class Allreduce;
   class CompressedAllreduce;
-  class Broadcast;
-  class PartStream;
-  class ByteStream;
-  class Allgather;
-  class Alltoall;
-  class Reducescatter;
   class Message;
+  template <typename Pack, typename Unpack, typename Launch>
+  class SegmentStream;
+  template <typename Pack, typename Unpack, typename Launch>
+  class PartStream;
 
   /// Chunks in flight: beyond this a network gains nothing from more, and caches lose.
   static constexpr std::size_t kMostSlots = 3;
@@ -81,8 +78,17 @@ class PackingBackend final : public Backend {
     Counter chunks, packed_bytes, unpacked_bytes, buffer_bytes;
   };
 
-  /// Returns the type in which the packed backend reduces `dtype`.
-  DataType wire(DataType dtype) const;
+  /// Make operations of functions for a chunk: see SegmentStream and PartStream.
+  /// @{
+  std::unique_ptr<Operation> stream_segments(std::span<const Segment> segments, std::size_t width,
+                                             bool reads, auto pack, auto unpack, auto launch);
+  std::unique_ptr<Operation> stream_parts(Parts in, Parts out, std::size_t most, std::size_t width,
+                                          auto pack, auto unpack, auto launch);
+  /// @}
+  /// As stream_parts(), of plain bytes. `most`: elements of the largest part, of all ranks.
+  std::unique_ptr<Operation> stream_bytes(const void* input, std::span<const std::size_t> in_counts,
+                                          void* output, std::span<const std::size_t> out_counts,
+                                          std::size_t most, DataType dtype, auto launch);
   std::size_t own() const noexcept { return static_cast<std::size_t>(rank_); }
 
   const std::unique_ptr<Backend> packed_;
