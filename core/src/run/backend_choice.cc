@@ -12,8 +12,23 @@ namespace {
 /// The limit of the fusion buffer, through which data goes in chunks, where fusion is off.
 constexpr std::uint64_t kChunkBytes = std::uint64_t{64} << 20;
 
-bool suits(const BackendFactory& factory, const Topology& topology) {
-  return !factory.suits || factory.suits(topology);
+bool is_candidate(const BackendFactory& factory, const Topology& topology, bool of_set) {
+  return (!factory.suits || factory.suits(topology)) && (!of_set || factory.serves_sets);
+}
+
+/// Returns the candidate that is called `wanted`, else the one of the highest priority; null if
+/// there is none.
+const BackendRegistry::value_type* best_of(const BackendRegistry& backends, DeviceKind device,
+                                           const std::string& wanted, const Topology& topology,
+                                           bool of_set) {
+  const BackendRegistry::value_type* best = nullptr;
+  for (const auto& candidate : backends) {
+    const BackendFactory& factory = candidate.second;
+    if (factory.device != device || !is_candidate(factory, topology, of_set)) continue;
+    if (candidate.first == wanted) return &candidate;
+    if (best == nullptr || factory.priority > best->second.priority) best = &candidate;
+  }
+  return best;
 }
 
 }  // namespace
@@ -21,14 +36,7 @@ bool suits(const BackendFactory& factory, const Topology& topology) {
 const BackendRegistry::value_type& choose_set_backend(const BackendRegistry& backends,
                                                       DeviceKind device, const std::string& wanted,
                                                       const Topology& topology) {
-  const BackendRegistry::value_type* chosen = nullptr;
-  for (const auto& candidate : backends) {
-    const BackendFactory& factory = candidate.second;
-    if (factory.device != device || !factory.serves_sets || !suits(factory, topology)) continue;
-    if (candidate.first == wanted) return candidate;
-    if (chosen == nullptr || factory.priority > chosen->second.priority) chosen = &candidate;
-  }
-  if (chosen != nullptr) return *chosen;
+  if (const auto* best = best_of(backends, device, wanted, topology, true)) return *best;
   throw UsageError("no backend for " + std::string(to_string(device)) +
                    " buffers can serve a process set of ranks on " +
                    std::to_string(topology.hosts()) + " host(s)");
@@ -37,23 +45,14 @@ const BackendRegistry::value_type& choose_set_backend(const BackendRegistry& bac
 const BackendRegistry::value_type& choose_backend(const BackendRegistry& backends,
                                                   DeviceKind device, const std::string& wanted,
                                                   const Topology& topology) {
-  const BackendRegistry::value_type* chosen = nullptr;
-  std::string names;
-  for (const auto& candidate : backends) {
-    const BackendFactory& factory = candidate.second;
-    if (factory.device != device) continue;
-    names += (names.empty() ? "" : ", ") + candidate.first;
-    if (!suits(factory, topology)) continue;
-    if (wanted == candidate.first) return candidate;
-    const bool better = chosen == nullptr || factory.priority > chosen->second.priority;
-    if (wanted == "auto" && better) chosen = &candidate;
+  const auto* const best = best_of(backends, device, wanted, topology, false);
+  if (best != nullptr && (wanted == kAnyBackend || wanted == best->first)) return *best;
+  std::string names = kAnyBackend;
+  for (const auto& [name, factory] : backends) {
+    if (factory.device == device) names += ", " + name;
   }
-  if (chosen == nullptr) {
-    throw UsageError("no backend '" + wanted + "' for " + std::string(to_string(device)) +
-                     " buffers suits these ranks; there are: auto" +
-                     (names.empty() ? "" : ", " + names));
-  }
-  return *chosen;
+  throw UsageError("no backend '" + wanted + "' for " + std::string(to_string(device)) +
+                   " buffers suits these ranks; there are: " + names);
 }
 
 std::string candidates_text(const BackendRegistry& backends, DeviceKind device,
@@ -61,10 +60,10 @@ std::string candidates_text(const BackendRegistry& backends, DeviceKind device,
   std::string text;
   for (const auto& [name, factory] : backends) {
     if (factory.device != device) continue;
-    const bool is_candidate = suits(factory, topology) && (!of_set || factory.serves_sets);
     text += (text.empty() ? "" : ", ") + name +
-            (is_candidate ? " (priority " + std::to_string(factory.priority) + ")"
-                          : " (does not suit)");
+            (is_candidate(factory, topology, of_set)
+                 ? " (priority " + std::to_string(factory.priority) + ")"
+                 : " (does not suit)");
   }
   return text;
 }
