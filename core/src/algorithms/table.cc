@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <array>
 #include <bit>
-#include <charconv>
 #include <cmath>
 #include <map>
 #include <ranges>
@@ -97,13 +96,9 @@ auto choice_of(const std::string& what, std::string_view name, const Choices& al
 }
 
 std::size_t parse_ranks(std::string_view text) {
-  std::uint32_t ranks = 0;
-  const char* const end = text.data() + text.size();
-  const auto [stop, error] = std::from_chars(text.data(), end, ranks);
-  if (error != std::errc() || stop != end || ranks == 0) {
-    throw UsageError("\"" + std::string(text) + "\" is no number of ranks");
-  }
-  return ranks;
+  const auto ranks = whole_number<std::uint32_t>(text);
+  if (ranks && *ranks > 0) return *ranks;
+  throw UsageError("\"" + std::string(text) + "\" is no number of ranks");
 }
 
 /// Cuts `text` at the first `mark`, and returns what was behind it; nullopt if there is no mark.

@@ -2,11 +2,13 @@
 #pragma once
 
 #include <array>
+#include <charconv>
 #include <cstddef>
 #include <exception>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <system_error>
 
 namespace ronde {
 
@@ -32,6 +34,16 @@ inline std::string exception_text(const std::exception_ptr& error) {
   } catch (...) {
     return exception_text();
   }
+}
+
+/// Parses a number that is the whole text: no sign but a minus, no blank, nothing behind it.
+template <typename Number>
+std::optional<Number> whole_number(std::string_view text) {
+  Number value{};
+  const char* const end = text.data() + text.size();
+  const auto [stop, error] = std::from_chars(text.data(), end, value);
+  if (text.empty() || error != std::errc() || stop != end) return std::nullopt;
+  return value;
 }
 
 /// Returns the name of a value of an enumeration that counts from 0.

@@ -9,10 +9,10 @@
 #include <limits>
 #include <optional>
 #include <span>
-#include <system_error>
 #include <variant>
 
 #include "core/src/base/rank_list.h"
+#include "core/src/base/text.h"
 #include "ronde/algorithms.h"
 #include "ronde/error.h"
 #include "ronde/log.h"
@@ -22,16 +22,6 @@ namespace {
 
 [[noreturn]] void reject(std::string_view text, const std::string& accepted) {
   throw UsageError("\"" + std::string(text) + "\" is not " + accepted);
-}
-
-/// Parses a number that is the whole text: no sign, no blank, nothing behind it.
-template <typename Number>
-std::optional<Number> whole_number(std::string_view text) {
-  Number value{};
-  const char* const end = text.data() + text.size();
-  const auto [stop, error] = std::from_chars(text.data(), end, value);
-  if (text.empty() || error != std::errc() || stop != end) return std::nullopt;
-  return value;
 }
 
 struct ByteUnit {
@@ -52,52 +42,34 @@ constexpr std::array<ByteUnit, 10> kUnits = {{{"TiB", std::uint64_t{1} << 40},
                                               {"GB", 1'000'000'000},
                                               {"TB", 1'000'000'000'000}}};
 
-std::optional<std::uint64_t> bytes_of_unit(std::string_view name) {
-  const auto* const unit = std::ranges::find(kUnits, name, &ByteUnit::name);
-  return unit != kUnits.end() ? std::optional(unit->bytes) : std::nullopt;
-}
-
-/// Returns `whole`.`fraction` units in bytes; nullopt if that is no whole number of bytes or too
-/// large. Computes in integers, as 64-bit sizes do not fit a double.
-std::optional<std::uint64_t> scaled_bytes(std::uint64_t whole, std::string_view fraction,
-                                          std::uint64_t unit) {
-  constexpr std::uint64_t kMost = std::numeric_limits<std::uint64_t>::max();
-  constexpr std::array<std::uint64_t, 4> kDenominators = {1, 10, 100, 1000};
-  if (whole > kMost / unit || fraction.size() >= kDenominators.size()) return std::nullopt;
-  const std::uint64_t bytes = whole * unit;
-  const std::uint64_t part = whole_number<std::uint64_t>(fraction).value_or(0) * unit;
-  const std::uint64_t denominator = kDenominators[fraction.size()];
-  if (part % denominator != 0 || part / denominator > kMost - bytes) return std::nullopt;
-  return bytes + part / denominator;
-}
+__extension__ using Wide = unsigned __int128;  // -Wpedantic knows no such type
 
 }  // namespace
 
 std::uint64_t parse_bytes(std::string_view text) {
-  const auto digits_end = [](std::string_view from) {
-    return std::min(from.find_first_not_of("0123456789"), from.size());
-  };
-  const std::size_t whole_end = digits_end(text);
-  const auto whole = whole_number<std::uint64_t>(text.substr(0, whole_end));
-  std::string_view rest = text.substr(whole_end);
-  std::string_view fraction;
-  bool well_formed = whole.has_value();
-  if (rest.starts_with('.')) {
-    rest.remove_prefix(1);
-    fraction = rest.substr(0, digits_end(rest));
-    rest.remove_prefix(fraction.size());
-    well_formed = well_formed && !fraction.empty();
+  const std::size_t end = std::min(text.find_first_not_of("0123456789."), text.size());
+  const auto* const unit = std::ranges::find(kUnits, text.substr(end), &ByteUnit::name);
+  // Computed in integers, as 64-bit sizes do not fit a double.
+  std::string digits(text.substr(0, end));
+  const std::size_t point = std::min(digits.find('.'), end);
+  std::uint64_t denominator = 1;
+  for (std::size_t i = point + 1; i < end; ++i) denominator *= 10;
+  const std::size_t decimals = point < end ? end - point - 1 : 0;
+  digits.erase(point, 1);
+  const auto number = whole_number<std::uint64_t>(digits);
+  const bool is_well_formed = number && unit != kUnits.end() && point > 0 && decimals <= 3 &&
+                              (decimals > 0 || point == end);
+  if (is_well_formed) {
+    const Wide scaled = Wide{*number} * unit->bytes;
+    const Wide bytes = scaled / denominator;
+    if (bytes * denominator == scaled && bytes <= std::numeric_limits<std::uint64_t>::max()) {
+      return static_cast<std::uint64_t>(bytes);
+    }
   }
-  const auto unit = bytes_of_unit(rest);
-  const auto bytes =
-      well_formed && unit ? scaled_bytes(*whole, fraction, *unit) : std::optional<std::uint64_t>();
-  if (!bytes) {
-    reject(text,
-           "a size: write a whole number of bytes, or a number (at most three decimals) with B, "
-           "kB, MB, GB, TB (powers of 1000) or KiB, MiB, GiB, TiB (powers of 1024), such as 64MiB "
-           "or 1.5GiB");
-  }
-  return *bytes;
+  reject(text,
+         "a size: write a whole number of bytes, or a number (at most three decimals) with B, kB, "
+         "MB, GB, TB (powers of 1000) or KiB, MiB, GiB, TiB (powers of 1024), such as 64MiB or "
+         "1.5GiB");
 }
 
 std::string format_bytes(std::uint64_t bytes) {
@@ -218,34 +190,34 @@ std::vector<std::vector<int>> parse_process_sets(std::string_view text) {
   return sets;
 }
 
+/// Returns the text if it `is_valid`; `accepted` is as for reject().
+std::string valid_text(std::string_view text, bool is_valid, const std::string& accepted) {
+  if (!is_valid) reject(text, accepted);
+  return std::string(text);
+}
+
 std::string parse_choice(std::string_view text, std::string_view what,
                          std::initializer_list<std::string_view> words) {
-  if (std::ranges::find(words, text) != words.end()) return std::string(text);
   std::string accepted = std::string(what) + ": write ";
   for (const std::string_view word : words) {
     accepted += (word == *words.begin() ? "" : " or ") + std::string(word);
   }
-  reject(text, accepted);
+  return valid_text(text, std::ranges::find(words, text) != words.end(), accepted);
 }
 
 std::string parse_backend_name(std::string_view text) {
   constexpr std::string_view kLetters = "abcdefghijklmnopqrstuvwxyz0123456789-_";
-  if (text.empty() || text.find_first_not_of(kLetters) != std::string_view::npos) {
-    reject(text,
-           "the name of a backend: write auto or a name in small letters, digits, - and _, such "
-           "as mpi");
-  }
-  return std::string(text);
+  return valid_text(
+      text, !text.empty() && text.find_first_not_of(kLetters) == text.npos,
+      "the name of a backend: write auto or a name in small letters, digits, - and _, such as mpi");
 }
 
 std::string parse_host_name(std::string_view text) {
   constexpr std::size_t kLongest = 255;  // as a host's name in POSIX
   const bool is_word = std::ranges::all_of(text, [](char c) { return c > ' ' && c < 127; });
-  if (!is_word || text.size() > kLongest) {
-    reject(text, "the name of a host: write up to " + std::to_string(kLongest) +
-                     " letters, digits or signs without a space");
-  }
-  return std::string(text);
+  return valid_text(text, is_word && text.size() <= kLongest,
+                    "the name of a host: write up to " + std::to_string(kLongest) +
+                        " letters, digits or signs without a space");
 }
 
 /// Parses "20000-20100"; the empty text is any port.
@@ -263,8 +235,7 @@ PortRange parse_port_range(std::string_view text) {
 std::string parse_path(std::string_view text) {
   const bool is_line = std::ranges::none_of(
       text, [](char c) { return static_cast<unsigned char>(c) < ' ' || c == 127; });
-  if (!is_line) reject(text, "the path of a file: write it without control characters");
-  return std::string(text);
+  return valid_text(text, is_line, "the path of a file: write it without control characters");
 }
 
 constexpr double kNever = 0;
@@ -395,17 +366,14 @@ std::string checked_rules(std::string_view text) {
 }
 
 std::string checked_profile(std::string_view text) {
-  const bool is_known = text.empty() || text == "1" || text.ends_with(".json");
-  if (is_known) return parse_path(text);
-  throw UsageError("\"" + std::string(text) +
-                   "\" is not where a profile can go: 1 for a summary, or a FILE.json");
+  return valid_text(parse_path(text), text.empty() || text == "1" || text.ends_with(".json"),
+                    "where a profile can go: 1 for a summary, or a FILE.json");
 }
 
 std::string checked_metrics(std::string_view text) {
-  if (text.empty() || text.ends_with(".prom")) return parse_path(text);
-  throw UsageError("\"" + std::string(text) +
-                   "\" is not where metrics can go: give the path of a FILE.prom, which "
-                   "node_exporter's textfile collector reads");
+  return valid_text(parse_path(text), text.empty() || text.ends_with(".prom"),
+                    "where metrics can go: give the path of a FILE.prom, which node_exporter's "
+                    "textfile collector reads");
 }
 
 std::string checked_process_sets(std::string_view text) {

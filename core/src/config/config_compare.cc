@@ -41,14 +41,6 @@ class RanksByText {
   std::vector<std::pair<std::string, std::vector<int>>> groups_;
 };
 
-std::map<std::string, std::string> parse_fingerprint(const std::string& fingerprint) {
-  std::map<std::string, std::string> values;
-  std::istringstream lines(fingerprint);
-  std::string name, value;
-  while (std::getline(lines, name, '=') && std::getline(lines, value)) values.emplace(name, value);
-  return values;
-}
-
 std::string failures(const std::vector<std::string>& fingerprints) {
   RanksByText reasons;
   for (std::size_t rank = 0; rank < fingerprints.size(); ++rank) {
@@ -78,17 +70,20 @@ std::string config_digest(const std::string& fingerprint) {
 
 std::string config_difference(const std::vector<std::string>& fingerprints) {
   if (std::string reasons = failures(fingerprints); !reasons.empty()) return reasons;
-  std::vector<std::map<std::string, std::string>> values;
-  std::map<std::string, RanksByText> by_variable;
-  for (const std::string& fingerprint : fingerprints) {
-    values.push_back(parse_fingerprint(fingerprint));
-    for (const auto& [name, value] : values.back()) by_variable[name];
+  std::map<std::string, std::map<std::size_t, std::string>> values;  // by variable and rank
+  for (std::size_t rank = 0; rank < fingerprints.size(); ++rank) {
+    std::istringstream lines(fingerprints[rank]);
+    std::string name, value;
+    while (std::getline(lines, name, '=') && std::getline(lines, value)) {
+      values[name].emplace(rank, value);
+    }
   }
   std::string text;
-  for (auto& [name, ranks] : by_variable) {
-    for (std::size_t rank = 0; rank < values.size(); ++rank) {
-      const auto value = values[rank].find(name);
-      ranks.add(value != values[rank].end() ? value->second : "(unknown to its Ronde)",
+  for (const auto& [name, by_rank] : values) {
+    RanksByText ranks;
+    for (std::size_t rank = 0; rank < fingerprints.size(); ++rank) {
+      const auto value = by_rank.find(rank);
+      ranks.add(value != by_rank.end() ? value->second : "(unknown to its Ronde)",
                 static_cast<int>(rank));
     }
     if (ranks.differs()) text += "\n  " + name + ": " + ranks.join(", ");

@@ -115,26 +115,20 @@ std::vector<std::string> unknown_name_warnings(std::vector<std::string> names) {
   return warnings;
 }
 
-void set_from(Config& config, const ConfigEntry& entry, const std::string& variable,
-              std::string_view text) {
-  try {
-    entry.set(config, text);
-  } catch (const UsageError& error) {
-    throw UsageError(variable + ": " + error.what());
-  }
-}
-
+/// Returns the source of the value.
 std::string load_entry(LoadedConfig& loaded, const ConfigEntry& entry,
                        const EnvironmentLookup& lookup) {
-  if (const auto text = lookup(entry.name)) {
-    set_from(loaded.config, entry, entry.name, *text);
-    return entry.name;
+  for (const std::string& variable : {entry.name, entry.horovod_alias}) {
+    const auto text = variable.empty() ? std::nullopt : lookup(variable);
+    if (!text) continue;
+    try {
+      entry.set(loaded.config, alias_value(variable, *text));
+    } catch (const UsageError& error) {
+      throw UsageError(variable + ": " + error.what());
+    }
+    return variable;
   }
-  const std::string& alias = entry.horovod_alias;
-  const auto text = alias.empty() ? std::nullopt : lookup(alias);
-  if (!text) return kDefault;
-  set_from(loaded.config, entry, alias, alias_value(alias, *text));
-  return alias;
+  return kDefault;
 }
 
 /// Adjusts the default of one stall limit if the other alone is set by Horovod's variable, as
