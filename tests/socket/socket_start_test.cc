@@ -94,7 +94,7 @@ TEST_CASE("rank 0 opens no TCP port on one host") {
     const SocketTree tree({.rank = 0, .size = 2, .deadline = Clock::now() + 200ms}, exchange.of(0));
   });
   exchange(1, introduction(net::host_identity()));
-  CHECK(unpack_fields(exchange(1, "").at(0)).at(1) == "0");
+  CHECK(unpack_fields_from(0, exchange(1, "").at(0), 2).at(1) == "0");
 }
 
 TEST_CASE("the end of a connection says why writing to it had failed") {

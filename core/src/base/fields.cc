@@ -18,20 +18,6 @@ std::string pack_fields(const std::vector<std::string>& fields) {
   return bytes;
 }
 
-std::vector<std::string> unpack_fields(std::string_view bytes) {
-  std::vector<std::string> fields;
-  while (!bytes.empty()) {
-    std::uint64_t length = 0;
-    if (bytes.size() < sizeof length) throw Error("a bootstrap message is cut short");
-    std::memcpy(&length, bytes.data(), sizeof length);
-    bytes.remove_prefix(sizeof length);
-    if (bytes.size() < length) throw Error("a bootstrap message is cut short");
-    fields.emplace_back(bytes.substr(0, length));
-    bytes.remove_prefix(length);
-  }
-  return fields;
-}
-
 void fail_unreadable(int sender) {
   throw GroupError(sender, "rank " + std::to_string(sender) +
                                " sent a bootstrap message that cannot be read (do all ranks run "
@@ -41,10 +27,14 @@ void fail_unreadable(int sender) {
 std::vector<std::string> unpack_fields_from(int sender, std::string_view bytes,
                                             std::size_t least_fields) {
   std::vector<std::string> fields;
-  try {
-    fields = unpack_fields(bytes);
-  } catch (const Error&) {
-    fail_unreadable(sender);
+  while (!bytes.empty()) {
+    std::uint64_t length = 0;
+    if (bytes.size() < sizeof length) fail_unreadable(sender);
+    std::memcpy(&length, bytes.data(), sizeof length);
+    bytes.remove_prefix(sizeof length);
+    if (bytes.size() < length) fail_unreadable(sender);
+    fields.emplace_back(bytes.substr(0, length));
+    bytes.remove_prefix(length);
   }
   if (fields.size() < least_fields) fail_unreadable(sender);
   return fields;
