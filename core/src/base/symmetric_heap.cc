@@ -9,6 +9,23 @@
 #include "ronde/error.h"
 
 namespace ronde {
+namespace {
+
+/// Returns the first offset from `begin` on where `bytes`, at least one, are not reserved.
+std::optional<std::size_t> first_free(const std::map<std::size_t, std::size_t>& reserved,
+                                      std::size_t size, std::size_t bytes, std::size_t begin) {
+  if (begin > size) return std::nullopt;
+  bytes = std::max<std::size_t>(bytes, 1);
+  std::size_t offset = rounded_up(begin, SymmetricHeap::kAlignment);
+  for (const auto& [start, length] : reserved) {
+    if (start >= offset && start - offset >= bytes) break;
+    offset = std::max(offset, rounded_up(start + length, SymmetricHeap::kAlignment));
+  }
+  if (offset > size || size - offset < bytes) return std::nullopt;
+  return offset;
+}
+
+}  // namespace
 
 SymmetricHeap::SymmetricHeap(std::vector<std::span<std::byte>> parts, std::size_t local_rank,
                              std::shared_ptr<void> owner)
@@ -21,31 +38,13 @@ SymmetricHeap::SymmetricHeap(std::vector<std::span<std::byte>> parts, std::size_
 }
 
 std::optional<std::size_t> SymmetricHeap::find(std::size_t bytes, std::size_t begin) const {
-  if (begin > this->bytes()) return std::nullopt;
-  bytes = std::max<std::size_t>(bytes, 1);  // as reserve() does
   const std::lock_guard lock(mutex_);
-  std::size_t offset = rounded_up(begin, kAlignment);
-  for (const auto& [start, length] : reserved_) {
-    if (start >= offset && start - offset >= bytes) break;
-    offset = std::max(offset, rounded_up(start + length, kAlignment));
-  }
-  if (offset > this->bytes() || this->bytes() - offset < bytes) return std::nullopt;
-  return offset;
+  return first_free(reserved_, this->bytes(), bytes, begin);
 }
 
 bool SymmetricHeap::reserve(std::size_t offset, std::size_t bytes) {
-  if (offset % kAlignment != 0 || offset > this->bytes() || this->bytes() - offset < bytes) {
-    return false;
-  }
   const std::lock_guard lock(mutex_);
-  const auto next = reserved_.lower_bound(offset);
-  if (next != reserved_.end() && next->first - offset < std::max<std::size_t>(bytes, 1)) {
-    return false;
-  }
-  if (next != reserved_.begin()) {
-    const auto& [start, length] = *std::prev(next);
-    if (offset - start < length) return false;
-  }
+  if (first_free(reserved_, this->bytes(), bytes, offset) != offset) return false;
   reserved_.emplace(offset, std::max<std::size_t>(bytes, 1));
   return true;
 }
