@@ -5,7 +5,6 @@
 
 #include "core/src/agree/stalls.h"
 #include "core/src/base/rank_list.h"
-#include "core/src/op/request_validation.h"
 #include "ronde/error.h"
 
 namespace ronde {

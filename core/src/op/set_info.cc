@@ -44,13 +44,6 @@ SetInfo make_set_info(std::uint32_t id, std::vector<int> members, bool made_by_a
   return info;
 }
 
-Carried carried_as(const OpSpec& spec, const Capabilities& capabilities) noexcept {
-  const DataType real = real_type(spec.dtype);
-  const bool is_known = is_reduction(spec.kind) || capabilities.supports(real);
-  const DataType dtype = is_known ? real : DataType::U8;
-  return {dtype, size_of(spec.dtype) / size_of(dtype)};
-}
-
 Problem backend_error(const SetInfo& set, const OpSpec& spec) {
   if (moves_no_data(spec.kind)) return std::nullopt;
   const auto found = set.backends.find(spec.device);
@@ -64,6 +57,31 @@ Problem backend_error(const SetInfo& set, const OpSpec& spec) {
   const bool can_sum = capabilities.supports(DataType::I64) && capabilities.supports(ReduceOp::Sum);
   if (is_exact ? can_sum : can_do(capabilities, spec)) return std::nullopt;
   return "backend " + name + " cannot do " + to_string(spec);
+}
+
+Problem agreed_error(const SetInfo& set, const OpSpec& spec) {
+  const int size = set.topology.size;
+  const bool is_global = set.id == kGlobalSet.id;
+  if (moves_no_data(spec.kind)) return std::nullopt;
+  if (Problem error = shape_error(spec.shape, spec.dtype)) return error;
+  if (has_root(spec.kind) && (spec.root < 0 || spec.root >= size)) {
+    return "root " + std::to_string(spec.root) + " is out of range: there are ranks 0 to " +
+           std::to_string(size - 1) +
+           (is_global ? "" : " in process set " + std::to_string(set.id));
+  }
+  if (may_allocate(spec.kind) && spec.shape.empty()) {
+    return "a scalar has no first dimension to " +
+           std::string(spec.kind == Collective::Allgather ? "gather" : "split") +
+           " along; give it the shape [1]";
+  }
+  if (spec.kind == Collective::Alltoall) {
+    if (Problem error = splits_error(spec, size)) return error;
+  }
+  if (is_reduction(spec.kind) && spec.dtype == DataType::Bool && spec.op == ReduceOp::Average) {
+    return "bools have no average; convert them first, or use sum (or), product (and)";
+  }
+  // Members of other sets check that themselves, as rank 0 need not be one.
+  return is_global ? backend_error(set, spec) : std::nullopt;
 }
 
 void SetTable::insert(std::shared_ptr<const SetInfo> info) {

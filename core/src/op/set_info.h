@@ -45,10 +45,18 @@ struct Carried {
 
 /// Returns what a backend gets for the elements of the operation: two real numbers for a complex
 /// one, and bytes where it only moves a type that the backend lacks.
-Carried carried_as(const OpSpec& spec, const Capabilities& capabilities) noexcept;
+inline Carried carried_as(const OpSpec& spec, const Capabilities& capabilities) noexcept {
+  const DataType real = real_type(spec.dtype);
+  const bool is_known = is_reduction(spec.kind) || capabilities.supports(real);
+  const DataType dtype = is_known ? real : DataType::U8;
+  return {dtype, size_of(spec.dtype) / size_of(dtype)};
+}
 
 /// Returns the reason why the backends of this rank cannot do it.
 Problem backend_error(const SetInfo& set, const OpSpec& spec);
+
+/// Checks a spec that all ranks of the set agree on. Members of groups are checked one by one.
+Problem agreed_error(const SetInfo& set, const OpSpec& spec);
 
 /// The process sets that this rank can name. The global one is always there.
 ///

@@ -2,15 +2,160 @@
 #include "core/src/op/submitter.h"
 
 #include <algorithm>
+#include <cmath>
 #include <utility>
 
 #include "core/src/base/monotonic_clock.h"
 #include "core/src/base/rank_list.h"
 #include "core/src/op/op_spec.h"
-#include "core/src/op/request_validation.h"
+#include "ronde/kernels.h"
 
 namespace ronde {
 namespace {
+
+/// Checks a send or recv for errors that rank `rank` of `size` alone can see.
+Problem message_error(const Request& request, int rank, int size) {
+  const bool sends = request.kind == Collective::Send;
+  if (!request.name.empty()) return "messages have no name; they are matched by ranks and tag";
+  if (request.tag < 0) return "tag " + std::to_string(request.tag) + " is negative";
+  const bool from_any = !sends && request.peer == kAnyRank;
+  if (!from_any && (request.peer < 0 || request.peer >= size)) {
+    return "peer " + std::to_string(request.peer) + " is out of range: there are ranks 0 to " +
+           std::to_string(size - 1) + (sends ? "" : ", or kAnyRank");
+  }
+  if (request.peer == rank) return "peer " + std::to_string(rank) + " is this rank itself";
+  if (from_any && size == 1) return "there is no other rank";
+  return shape_error(request.shape, request.dtype);
+}
+
+bool is_reserved(const std::string& name) {
+  return is_unnamed(name) || is_message(name) || is_join(name);
+}
+
+/// Checks its wire_dtype.
+Problem wire_error(const Request& request) {
+  if (!request.wire_dtype || *request.wire_dtype == request.dtype) return std::nullopt;
+  const DataType real = real_type(request.dtype);
+  const bool is_full = real == DataType::F32 || real == DataType::F64;
+  const bool reduces = request.kind == Collective::Allreduce || request.kind == Collective::Reduce;
+  if (!reduces || !is_full || !is_half(*request.wire_dtype)) {
+    return std::string(to_string(request.dtype)) + " cannot be sent as " +
+           std::string(to_string(*request.wire_dtype)) +
+           ": wire_dtype is for an allreduce or reduce of f32 or f64, and f16 or bf16. Leave it "
+           "out, or convert the buffer";
+  }
+  if (!request.symmetric) return std::nullopt;
+  return "a symmetric allreduce cannot have a wire_dtype, as nothing travels: leave one of the two "
+         "out";
+}
+
+/// Checks the request if it is an Adasum.
+Problem adasum_error(const Request& request) {
+  if (!is_reduction(request.kind) || request.op != ReduceOp::Adasum) return std::nullopt;
+  if (request.kind != Collective::Allreduce) {
+    return "adasum is for allreduces, as it combines whole tensors: use allreduce, and keep a part";
+  }
+  if (!is_floating(real_type(request.dtype))) {
+    return "adasum of " + std::string(to_string(request.dtype)) +
+           ": its factors are fractions, so it is for f16, bf16, f32 and f64. Convert the buffer, "
+           "or use sum";
+  }
+  if (request.device.kind != DeviceKind::Cpu) {
+    return "adasum is computed on the CPU: copy the buffer there, or use another op";
+  }
+  if (request.symmetric) {
+    return "adasum of a symmetric buffer: each rank needs all of it, so leave symmetric out";
+  }
+  // A rank that adds nothing brings zeros, and zero times infinity is NaN.
+  if (!std::isinf(request.prescale)) return std::nullopt;
+  return "adasum needs a finite prescale";
+}
+
+/// Checks that the op is one of the type.
+Problem op_error(const Request& request) {
+  if (!is_reduction(request.kind)) return std::nullopt;
+  const std::string what =
+      std::string(to_string(request.op)) + " of " + std::string(to_string(request.dtype)) + ": ";
+  const bool has_bits = is_integer(request.dtype) || request.dtype == DataType::Bool;
+  if (is_bitwise(request.op) && !has_bits) {
+    return what + "bits are combined of integers and bools. Use another op or type";
+  }
+  const bool has_parts = combining_op(request.op) == ReduceOp::Sum || !is_elementwise(request.op);
+  if (!is_complex(request.dtype) || has_parts) return std::nullopt;
+  return what +
+         "complex numbers are combined by their real and imaginary parts, so use sum or average, "
+         "or reduce the parts as real numbers";
+}
+
+/// Checks that the factors of a request of integers can be exact: Note [Exact sums].
+Problem factor_error(const Request& request) {
+  const bool has_factors = request.prescale != 1.0 || request.postscale != 1.0;
+  if (!is_reduction(request.kind) || !is_integer(request.dtype) || !has_factors) {
+    return std::nullopt;
+  }
+  const bool adds = combining_op(request.op) == ReduceOp::Sum;
+  if (adds && size_of(request.dtype) < sizeof(std::int64_t)) return std::nullopt;
+  return (adds ? "factors are f64 numbers, which are not exact for "
+               : "prescale and postscale are "
+                 "not for the " +
+                     std::string(to_string(request.op)) + " of ") +
+         std::string(to_string(request.dtype)) +
+         ": leave prescale and postscale out, or convert the buffer to f64";
+}
+
+/// "allreduce 'x'", or "allreduce" if the Request or OpSpec has no name that can be shown.
+std::string shown(const auto& operation) {
+  const bool has_name = !operation.name.empty() && !is_reserved(operation.name);
+  return std::string(to_string(operation.kind)) + (has_name ? " '" + operation.name + "'" : "");
+}
+
+[[noreturn]] void refuse(const auto& operation, const std::string& what) {
+  throw UsageError(shown(operation) + ": " + what);
+}
+
+/// Throws UsageError for errors that this rank alone can see, except those of the fields of Start.
+/// `rank`, `size`: within the process set.
+void check_request(const Request& request, int rank, int size) {
+  if (is_reserved(request.name))
+    refuse(request, "a name cannot begin with NUL, nor with a byte 1 or 2");
+  const bool is_known = static_cast<std::size_t>(request.kind) < kCollectiveCount &&
+                        static_cast<std::size_t>(request.dtype) < kDataTypeCount &&
+                        static_cast<std::size_t>(request.op) < kReduceOpCount &&
+                        request.device.kind <= DeviceKind::Cuda;
+  if (!is_known) refuse(request, "kind, dtype, op or device is none that there is");
+  for (const auto error_of : {wire_error, op_error, adasum_error, factor_error}) {
+    if (const Problem error = error_of(request)) refuse(request, *error);
+  }
+  if (std::isnan(request.prescale) || std::isnan(request.postscale))
+    refuse(request, "a scale is NaN");
+  if (!request.splits.empty() && request.kind != Collective::Alltoall) {
+    refuse(request, "only an alltoall has splits");
+  }
+  const bool has_more =
+      !request.name.empty() || request.timeout.count() > 0 || !request.refusal.empty();
+  if (request.kind == Collective::Join && has_more) {
+    refuse(request,
+           "it has no name, no timeout and no refusal; Work::wait_for() waits for a while");
+  }
+  if (!is_point_to_point(request.kind)) return;
+  if (const Problem error = message_error(request, rank, size)) refuse(request, *error);
+}
+
+/// Checks a group as a whole. Throws UsageError.
+void check_group(const std::vector<Request>& requests) {
+  if (requests.empty()) throw UsageError("a group needs at least one operation");
+  for (const Request& request : requests) {
+    if (moves_no_data(request.kind) || is_point_to_point(request.kind)) {
+      refuse(request, "only collectives that move data can be in a group");
+    }
+    if (request.set != requests[0].set) {
+      refuse(request, "all operations of a group must be in one process set");
+    }
+    if (request.device.kind != requests[0].device.kind) {
+      refuse(request, "all operations of a group must be on one kind of device");
+    }
+  }
+}
 
 /// Sorts the members in the same order on every rank: by name, and those without one by their
 /// calls.
@@ -35,6 +180,84 @@ void share_spec(Submission& group) {
   for (std::size_t i = 0; i < group.members.size(); ++i) {
     group.members[i].key.spec = member_of(group.key.spec, i);
   }
+}
+
+/// Checks the fields of Start: the buffers, and whether the rank may contribute nothing. Throws
+/// UsageError.
+void check_start(const Start& start, const Preparation& preparation) {
+  const OpSpec& spec = *preparation.spec;
+  if (!start.contributes && !is_reduction(spec.kind)) {
+    refuse(spec, "only a reduction can go without this rank's contribution");
+  }
+  const bool can_scale = is_reduction(spec.kind) && is_floating(real_type(spec.dtype)) &&
+                         spec.device == DeviceKind::Cpu;
+  if (start.rank_factor != 1.0 && !can_scale) {
+    refuse(
+        spec,
+        "rank_factor is for reductions of floating-point and complex numbers on the CPU: leave it "
+        "out, and scale the input");
+  }
+  if (std::isnan(start.rank_factor)) refuse(spec, "rank_factor is NaN");
+  if (moves_no_data(spec.kind) || !start.refusal.empty()) return;
+  const bool allocates = may_allocate(spec.kind);
+  const bool needs_input =
+      spec.kind != Collective::Broadcast && spec.kind != Collective::Recv && start.contributes;
+  const bool lacks_input = needs_input && start.input == nullptr;
+  const bool lacks_output =
+      start.output == nullptr && !(allocates && start.allocate_output != nullptr);
+  if (lacks_input && preparation.input_bytes > 0) refuse(spec, "input is null");
+  // The rows that an alltoall brings are not known yet.
+  const bool has_result = spec.kind != Collective::Alltoall && preparation.output_bytes > 0;
+  if (lacks_output && has_result) {
+    refuse(spec, allocates ? "neither output nor allocate_output is set" : "output is null");
+  }
+}
+
+/// Returns the bytes that rank `rank` of `size` certainly writes at its output: for an allgather or
+/// alltoall those that it gets from itself, as the rest is not known yet. None for a shape that the
+/// ranks refuse.
+std::uint64_t written_bytes(const Request& request, int rank, int size) {
+  const bool writes = !moves_no_data(request.kind) && request.kind != Collective::Send;
+  if (!writes || shape_error(request.shape, request.dtype)) return 0;
+  const std::uint64_t row_bytes = row_elements(request.shape) * size_of(request.dtype);
+  const std::int64_t rows = request.shape.empty() ? 1 : request.shape[0];
+  const auto own = static_cast<std::size_t>(rank);
+  std::int64_t written = rows;
+  if (request.kind == Collective::Reduce && request.root != rank) written = 0;
+  if (request.kind == Collective::Reducescatter) written = scattered_rows(rows, size).at(own);
+  if (request.kind == Collective::Alltoall) {
+    const bool has_splits = own < request.splits.size();
+    written = has_splits ? std::max<std::int64_t>(request.splits[own], 0) : rows / size;
+  }
+  return static_cast<std::uint64_t>(written) * row_bytes;
+}
+
+/// Returns the bytes of its input; none for a shape that the ranks refuse.
+std::uint64_t input_bytes(const Request& request) {
+  const bool has_input = !moves_no_data(request.kind) && !shape_error(request.shape, request.dtype);
+  return has_input ? element_count(request.shape) * size_of(request.dtype) : 0;
+}
+
+/// Returns the OpSpec::symmetric_place of a start that shall be symmetric; 0 if it need not be.
+/// Throws UsageError if it cannot be. `heap`: null if there is none.
+std::uint64_t symmetric_place(const Start& start, const OpSpec& spec, const SymmetricHeap* heap) {
+  if (!start.refusal.empty()) return 0;
+  const std::uint64_t bytes = element_count(spec.shape) * size_of(spec.dtype);
+  if (bytes == 0 && !spec.has_splits) return 0;
+  const auto offset = heap != nullptr ? heap->offset_of(start.output, bytes) : std::nullopt;
+  const bool in_place = start.input == start.output || !start.contributes;
+  // A neutral element of another op would have to survive the scaling.
+  const bool is_neutral =
+      start.contributes || spec.op == ReduceOp::Sum || spec.op == ReduceOp::Average;
+  const bool is_allreduce = spec.kind == Collective::Allreduce;
+  const bool is_here = spec.device == DeviceKind::Cpu;
+  if (offset && in_place && is_neutral && is_allreduce && is_here) {
+    // Exact sums are made beside the buffer.
+    return needs_exact_sum(spec) ? 0 : *offset + 1;
+  }
+  refuse(spec,
+         "only an allreduce in place on memory of the symmetric heap, which is of the CPU, is "
+         "symmetric, and only a sum or average where this rank does not contribute");
 }
 
 Work push(SubmissionQueue& queue, Submission submission) {
@@ -126,7 +349,7 @@ Preparation Submitter::described(const Request& request) const {
   OpSpec spec = spec_of(request);
   const bool needs_backend = set && request.refusal.empty();
   if (const Problem error = needs_backend ? backend_error(*set, spec) : std::nullopt) {
-    throw UsageError(shown(request) + ": " + *error);
+    refuse(request, *error);
   }
   leave_out_rows(spec, place.size);
   const bool has_buffers =
@@ -169,7 +392,8 @@ Preparation Submitter::prepare(Request request) try {
   request.contributes = true;
   request.input = request.output;
   Preparation preparation = described(request);
-  preparation.name_use = queue_.prepare(preparation.spec);
+  queue_.expect_open();
+  preparation.name_use = queue_.names()->prepare(preparation.spec);
   return preparation;
 } catch (const UsageError& error) {
   rethrow_as_of_this_rank(error);
@@ -182,7 +406,7 @@ Work Submitter::start(const Preparation& preparation, Start start) try {
 }
 
 Submission Submitter::submission_of(Start start, const Preparation& preparation) const {
-  check_start(start, *preparation.spec, preparation.input_bytes, preparation.rank);
+  check_start(start, preparation);
   Submission submission;
   static_cast<Description&>(submission) = preparation;
   submission.key.spec = spec_of_start(start, preparation);
