@@ -72,34 +72,25 @@ void NameRegistry::reserve(Submission& submission) {
 /// differ between ranks, the numbers of what follows do not. Members without a name are told apart
 /// on this rank alone.
 void NameRegistry::reserve_keys(SetState& state, Submission& group) {
-  const bool is_named = !group.spec().name.empty();
-  if (!is_named) {
+  if (group.spec().name.empty()) {
     expect_order(state, group);
-    group.key.number = unnamed_key(state.unnamed);
+    group.key.number = unnamed_key(state.unnamed++);
   }
-  std::size_t taken = 0;
   std::size_t unnamed = 0;
-  try {
-    for (Submission& member : group.members) {
-      if (member.spec().name.empty()) {
-        member.key.number = member_key(group.key.text(), unnamed++);
-      }
-      reserve_name(state, member);
-      ++taken;
+  for (Submission& member : group.members) {
+    if (member.spec().name.empty()) {
+      member.key.number = member_key(group.key.text(), unnamed++);
     }
-  } catch (...) {
-    for (std::size_t i = 0; i < taken; ++i) release_name(state, group.members[i]);
-    throw;
+    reserve_name(state, member);
   }
-  if (!is_named) ++state.unnamed;
 }
 
-void NameRegistry::cancel(const Submission& submission) {
-  SetState& state = sets_.at(submission.spec().set);
-  for (const Submission& member : submission.members) release_name(state, member);
-  if (!submission.is_group()) release_name(state, submission);
-  if (is_unnamed(submission.key.number)) --state.unnamed;
-  if (is_message(submission.key.number)) --state.messages;
+void NameRegistry::cancel(Submission& submission) {
+  SetState* const state = state_of(submission.spec().set);
+  if (state == nullptr) return;
+  for_each_operation(submission, [&](Submission& operation) { release_name(*state, operation); });
+  if (is_unnamed(submission.key.number)) --state->unnamed;
+  if (is_message(submission.key.number)) --state->messages;
 }
 
 NameRegistry::SetState* NameRegistry::state_of(std::uint32_t set) {
@@ -107,10 +98,11 @@ NameRegistry::SetState* NameRegistry::state_of(std::uint32_t set) {
   return found == sets_.end() ? nullptr : &found->second;
 }
 
-void NameRegistry::reserve_name(SetState& state, const Submission& submission) {
+void NameRegistry::reserve_name(SetState& state, Submission& submission) {
   NameUse& use =
       submission.name_use != nullptr ? *submission.name_use : state.names[submission.key];
-  if (!std::exchange(use.is_in_flight, true)) {
+  submission.holds_name = !std::exchange(use.is_in_flight, true);
+  if (submission.holds_name) {
     use.kind = submission.spec().kind;
     return;
   }
@@ -120,7 +112,8 @@ void NameRegistry::reserve_name(SetState& state, const Submission& submission) {
                    UsageError::Kind::DuplicateName);
 }
 
-void NameRegistry::release_name(SetState& state, const Submission& submission) {
+void NameRegistry::release_name(SetState& state, Submission& submission) {
+  if (!std::exchange(submission.holds_name, false)) return;
   if (submission.name_use != nullptr && submission.name_use->prepared > 0) {
     submission.name_use->is_in_flight = false;
     return;
@@ -156,7 +149,7 @@ std::string NameRegistry::next_number(SetState& state, const Submission& submiss
   return unnamed_key(state.unnamed++);
 }
 
-void NameRegistry::release(const Submission& submission) {
+void NameRegistry::release(Submission& submission) {
   SetState* const state = state_of(submission.spec().set);
   if (state == nullptr) return;
   release_name(*state, submission);
@@ -190,26 +183,24 @@ void MemoryInFlight::enter(Submission& submission) try {
 void MemoryInFlight::enter_one(Submission& submission) {
   const Start& start = submission.start;
   auto* use = submission.memory.begin();
-  const auto enter = [&](const Range& range) {
+  const auto enter = [&](const MemoryRange& range) {
     if (range.begin < range.end) *use++ = enter_range(submission, range);
   };
   const auto whole = [](const void* memory, std::size_t bytes, bool is_written) {
     const auto begin = reinterpret_cast<std::uintptr_t>(memory);
-    return begin == 0 ? Range{} : Range{begin, begin + bytes, is_written};
+    return begin == 0 ? MemoryRange{} : MemoryRange{begin, begin + bytes, is_written};
   };
-  const Range output = whole(start.output, submission.output_bytes, true);
+  const MemoryRange output = whole(start.output, submission.output_bytes, true);
   enter(output);
   enter(whole(start.written.data(), start.written.size(), true));
-  const OpSpec& spec = submission.spec();
-  if (!start.contributes && is_reduction(spec.kind)) return;
-  if (shape_error(spec.shape, spec.dtype)) return;  // all ranks report it
+  if (!start.contributes) return;
   // The input before the output, and behind it.
-  const Range input = whole(start.input, submission.input_bytes, false);
+  const MemoryRange input = whole(start.input, submission.input_bytes, false);
   enter({input.begin, std::min(input.end, output.begin)});
   enter({std::max(input.begin, output.end), input.end});
 }
 
-MemoryUse* MemoryInFlight::enter_range(const Submission& submission, const Range& range) {
+MemoryUse* MemoryInFlight::enter_range(const Submission& submission, const MemoryRange& range) {
   MemoryUse* use = last_ != nullptr ? last_->next : nullptr;
   const bool is_next =
       use != nullptr && !use->is_in_flight && use->begin == range.begin && use->end == range.end;
@@ -217,22 +208,20 @@ MemoryUse* MemoryInFlight::enter_range(const Submission& submission, const Range
   for (const MemoryUse& other : apart_) compare(submission, range, other);
   if (use == nullptr) {
     use = &apart_.emplace_back();
-    use->begin = range.begin;
-    use->end = range.end;
     use->is_apart = true;
   } else {
     ++in_flight_;
     if (last_ != nullptr) last_->next = use;
     last_ = use;
   }
+  static_cast<MemoryRange&>(*use) = range;
   use->is_in_flight = true;
-  use->is_written = range.is_written;
   use->key = submission.key;
   return use;
 }
 
 /// Returns the range among those that are known; null if it is to be kept apart.
-MemoryUse* MemoryInFlight::find(const Submission& submission, const Range& range) {
+MemoryUse* MemoryInFlight::find(const Submission& submission, const MemoryRange& range) {
   auto position = known_.upper_bound(range.begin);
   if (position != known_.begin() && std::prev(position)->end > range.begin) --position;
   MemoryUse* idle = nullptr;
@@ -251,13 +240,12 @@ MemoryUse* MemoryInFlight::find(const Submission& submission, const Range& range
   if (is_read) return nullptr;
   if (idle == nullptr) return insert(position, range);
   // Neither the idle range nor this one overlaps another, so the order of the set stays.
-  idle->begin = range.begin;
-  idle->end = range.end;
+  static_cast<MemoryRange&>(*idle) = range;
   return idle;
 }
 
 /// Throws if the ranges overlap and one of them is written.
-void MemoryInFlight::compare(const Submission& submission, const Range& range,
+void MemoryInFlight::compare(const Submission& submission, const MemoryRange& range,
                              const MemoryUse& other) {
   const bool overlap = other.is_in_flight && range.begin < other.end && other.begin < range.end;
   if (!overlap || !(range.is_written || other.is_written)) return;
@@ -268,23 +256,17 @@ void MemoryInFlight::compare(const Submission& submission, const Range& range,
                    "memory of its own (list a tensor once in a group)");
 }
 
-MemoryUse* MemoryInFlight::insert(Known::iterator before, const Range& range) {
+MemoryUse* MemoryInFlight::insert(Known::iterator before, const MemoryRange& range) {
   if (known_.size() >= 2 * in_flight_ + kMostIdle) {
     for (auto position = known_.begin(); position != known_.end();) {
       position = position->is_in_flight ? std::next(position) : forget(position);
     }
     before = known_.upper_bound(range.begin);
   }
-  if (forgotten_.empty()) {
-    MemoryUse use;
-    use.begin = range.begin;
-    use.end = range.end;
-    return &at(known_.insert(before, std::move(use)));
-  }
+  if (forgotten_.empty()) return &at(known_.insert(before, MemoryUse{range}));
   Known::node_type node = std::move(forgotten_.back());
   forgotten_.pop_back();
-  node.value().begin = range.begin;
-  node.value().end = range.end;
+  static_cast<MemoryRange&>(node.value()) = range;
   return &at(known_.insert(before, std::move(node)));
 }
 

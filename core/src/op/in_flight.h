@@ -38,14 +38,14 @@ class NameRegistry {
  public:
   /// Fills in the key of the operation, or those of all members of a group, which reserves the
   /// names until release(). Throws UsageError on a name in flight, a set that is not open, a rank
-  /// that has joined, and a thread that may not call without a name; nothing is reserved then.
+  /// that has joined, and a thread that may not call without a name; the caller cancels it then.
   void reserve(Submission& submission);
 
-  /// Undoes reserve(), before anything else is reserved.
-  void cancel(const Submission& submission);
+  /// Undoes reserve(), also one that has thrown, before anything else is reserved.
+  void cancel(Submission& submission);
 
   /// Makes the name of an operation that has ended available again in the set.
-  void release(const Submission& submission);
+  void release(Submission& submission);
 
   /// Keeps the name of a persistent operation until unprepare(), so that no start searches for it.
   /// Returns null if it has no name. Throws UsageError on a set that is not open.
@@ -84,8 +84,8 @@ class NameRegistry {
 
   static void expect_order(SetState& state, const Submission& submission);
   static std::string next_number(SetState& state, const Submission& submission);
-  static void reserve_name(SetState& state, const Submission& submission);
-  static void release_name(SetState& state, const Submission& submission);
+  static void reserve_name(SetState& state, Submission& submission);
+  static void release_name(SetState& state, Submission& submission);
   static void reserve_keys(SetState& state, Submission& group);
   SetState* state_of(std::uint32_t set);
   template <typename TextOf>
@@ -94,15 +94,18 @@ class NameRegistry {
   std::unordered_map<std::uint32_t, SetState> sets_ = {{kGlobalSet.id, {}}};
 };
 
-/// A range of memory that an operation uses, or has used: Note [Known memory].
-struct MemoryUse {
+struct MemoryRange {
   std::uintptr_t begin = 0;
   std::uintptr_t end = 0;
+  bool is_written = false;
+};
+
+/// A range of memory that an operation uses, or has used: Note [Known memory].
+struct MemoryUse : MemoryRange {
   MemoryUse* next = nullptr;
   bool is_in_flight = false;
-  bool is_written = false;
   bool is_apart = false;
-  OpKey key;  ///< of the operation that uses it
+  OpKey key = {};  ///< of the operation that uses it
 };
 
 /// The memory of operations in flight, so that none writes what another one reads or writes.
@@ -128,11 +131,6 @@ class MemoryInFlight {
   void leave(Submission& submission) noexcept;
 
  private:
-  struct Range {
-    std::uintptr_t begin = 0;
-    std::uintptr_t end = 0;
-    bool is_written = false;
-  };
   struct ByBegin {
     using is_transparent = void;
     bool operator()(const MemoryUse& a, const MemoryUse& b) const { return a.begin < b.begin; }
@@ -141,13 +139,14 @@ class MemoryInFlight {
   using Known = std::set<MemoryUse, ByBegin>;
 
   void enter_one(Submission& submission);
-  MemoryUse* enter_range(const Submission& submission, const Range& range);
-  MemoryUse* find(const Submission& submission, const Range& range);
-  MemoryUse* insert(Known::iterator before, const Range& range);
+  MemoryUse* enter_range(const Submission& submission, const MemoryRange& range);
+  MemoryUse* find(const Submission& submission, const MemoryRange& range);
+  MemoryUse* insert(Known::iterator before, const MemoryRange& range);
   Known::iterator forget(Known::iterator position);
   /// Removes const: callers change no order.
   static MemoryUse& at(Known::iterator position) { return const_cast<MemoryUse&>(*position); }
-  static void compare(const Submission& submission, const Range& range, const MemoryUse& other);
+  static void compare(const Submission& submission, const MemoryRange& range,
+                      const MemoryUse& other);
 
   Known known_;
   std::size_t in_flight_ = 0;  ///< of known_

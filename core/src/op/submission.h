@@ -43,6 +43,7 @@ struct Submission : Description {
   /// On a device: the event after which the buffers are ready.
   std::shared_ptr<const DeviceEvent> ready = {};
   TimePoint ended;                    ///< by the executor, if it was run
+  bool holds_name = false;            ///< by NameRegistry::reserve()
   bool is_recorded = false;           ///< EventKind::Submitted has been written
   bool end_is_recorded = false;       ///< EventKind::Completed has been
   bool is_abandoned = false;          ///< the group has failed

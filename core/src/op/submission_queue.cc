@@ -20,8 +20,8 @@ SubmissionQueue::SubmissionQueue(std::chrono::nanoseconds gather_time, std::uint
 void SubmissionQueue::push(Submission submission) {
   const std::lock_guard lock(mutex_);
   if (closed_) std::rethrow_exception(closed_);
-  names_.reserve(submission);
   try {
+    names_.reserve(submission);
     memory_.enter(submission);
   } catch (...) {
     names_.cancel(submission);
@@ -149,12 +149,6 @@ void SubmissionQueue::release(Submission& submission) {
 void SubmissionQueue::expect_open() const {
   const std::lock_guard lock(mutex_);
   if (closed_) std::rethrow_exception(closed_);
-}
-
-NameUse* SubmissionQueue::prepare(const SpecPtr& spec) {
-  const std::lock_guard lock(mutex_);
-  if (closed_) std::rethrow_exception(closed_);
-  return names_.prepare(spec);
 }
 
 void SubmissionQueue::close(std::exception_ptr reason) {

@@ -109,8 +109,6 @@ class SubmissionQueue {
 
   /// Throws the reason of close().
   void expect_open() const;
-  /// As NameRegistry::prepare(), and throws the reason of close().
-  NameUse* prepare(const SpecPtr& spec);
 
   /// Makes every later push() throw `reason`. The first reason stays.
   void close(std::exception_ptr reason);

@@ -47,6 +47,7 @@ struct Fixture {
   }
   void release(const std::string& name) {
     Submission ended = submission(name);
+    ended.holds_name = true;
     queue.release(ended);
   }
 };
