@@ -1,8 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <pthread.h>
+
+#include <atomic>
 #include <memory>
 #include <string>
+#include <system_error>
 #include <utility>
 
 #include "ronde/error.h"
@@ -22,10 +26,20 @@ namespace ronde {
 
 /// Returns the number of forks between this process and the one that called this first. Objects
 /// made at another depth belong to a parent.
-int fork_depth();
+inline int fork_depth() {
+  static std::atomic<int> depth{0};
+  static const int kError =
+      ::pthread_atfork(nullptr, nullptr, [] { depth.fetch_add(1, std::memory_order_relaxed); });
+  if (kError == 0) return depth.load(std::memory_order_relaxed);
+  throw Error("pthread_atfork() failed: " + std::generic_category().message(kError));
+}
 
 /// Returns the error of a call of `what` ("ronde::rank()") in a child.
-UsageError error_after_fork(const std::string& what);
+inline UsageError error_after_fork(const std::string& what) {
+  return UsageError(what +
+                    " was called in a child of fork(): the group is that of its parent, which goes "
+                    "on. A child that needs Ronde is forked before ronde::init(), or calls exec()");
+}
 
 /// While one exists, the calling thread is inside the code that `Tag` stands for.
 template <typename Tag>
@@ -76,6 +90,10 @@ inline bool is_loop_thread() noexcept {
 }
 
 /// Returns the error of a call of shutdown() on that thread.
-UsageError error_of_shutdown_in_callback();
+inline UsageError error_of_shutdown_in_callback() {
+  return UsageError(
+      "shutdown() was called in a callback of an operation, which it would wait for: call it where "
+      "the program ends");
+}
 
 }  // namespace ronde

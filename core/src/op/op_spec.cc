@@ -93,27 +93,13 @@ void share_among_ranks(SpecPool* pool) noexcept {
   pool_of_ranks = pool;
 }
 
-std::uint64_t element_count(const std::vector<std::int64_t>& shape) noexcept {
-  std::uint64_t count = 1;
-  for (const std::int64_t dimension : shape) count *= static_cast<std::uint64_t>(dimension);
-  return count;
-}
-
-std::uint64_t row_elements(const std::vector<std::int64_t>& shape) noexcept {
-  std::uint64_t count = 1;
-  for (std::size_t i = 1; i < shape.size(); ++i) count *= static_cast<std::uint64_t>(shape[i]);
-  return count;
-}
-
 Problem shape_error(const std::vector<std::int64_t>& shape, DataType dtype) {
   constexpr std::uint64_t kMostBytes = std::uint64_t{1} << 62;
-  std::uint64_t bytes = size_of(dtype);
-  bool empty = false;
-  for (const std::int64_t dimension : shape) {
-    if (dimension < 0) return "shape " + to_string(shape) + " has a negative dimension";
-    empty = empty || dimension == 0;
+  if (std::ranges::any_of(shape, [](std::int64_t dimension) { return dimension < 0; })) {
+    return "shape " + to_string(shape) + " has a negative dimension";
   }
-  if (empty) return std::nullopt;
+  if (std::ranges::find(shape, 0) != shape.end()) return std::nullopt;
+  std::uint64_t bytes = size_of(dtype);
   for (const std::int64_t dimension : shape) {
     if (static_cast<std::uint64_t>(dimension) > kMostBytes / bytes) {
       return "shape " + to_string(shape) + " has more than 2^62 bytes";
@@ -163,40 +149,6 @@ std::string to_string(const OpSpec& spec) {
   text << set_text(spec);
   if (!spec.refusal.empty()) text << ", refused: " << spec.refusal;
   return text.str();
-}
-
-std::string unnamed_key(std::uint64_t sequence) {
-  return std::string(1, '\0') + std::to_string(sequence);
-}
-
-bool is_unnamed(std::string_view key) noexcept {
-  return !key.empty() && key[0] == '\0';
-}
-
-std::string member_key(const std::string& group, std::size_t number) {
-  return std::string(1, '\0') + group + std::string(1, '\0') + std::to_string(number);
-}
-
-std::size_t number_without_name(const OpSpec& group, std::size_t member) {
-  std::size_t number = 0;
-  for (std::size_t i = 0; i < member; ++i) number += group.members.at(i).name.empty() ? 1 : 0;
-  return number;
-}
-
-std::string message_key(std::uint64_t number) {
-  return std::string(1, '\x01') + std::to_string(number);
-}
-
-bool is_message(std::string_view key) noexcept {
-  return !key.empty() && key[0] == '\x01';
-}
-
-std::string join_key() {
-  return std::string(1, '\x02');
-}
-
-bool is_join(std::string_view key) noexcept {
-  return !key.empty() && key[0] == '\x02';
 }
 
 std::string display_name(Collective kind, const std::string& key) {
@@ -270,17 +222,8 @@ bool RankRows::empty() const {
   return first_dims.empty() && std::ranges::all_of(members, &RankRows::empty);
 }
 
-bool RankRows::has_splits() const {
-  return std::ranges::find(first_dims, kHasSplits) != first_dims.end();
-}
-
 SharedRows::SharedRows(RankRows rows)
     : rows_(rows.empty() ? nullptr : std::make_shared<const RankRows>(std::move(rows))) {}
-
-const RankRows& SharedRows::operator*() const noexcept {
-  static const RankRows none;
-  return rows_ ? *rows_ : none;
-}
 
 SharedRows SharedRows::member(std::size_t index) const {
   SharedRows of_member;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -135,12 +136,18 @@ constexpr bool may_allocate(Collective kind) noexcept {
   return has_own_rows(kind) || kind == Collective::Reducescatter;
 }
 
-/// Returns the number of elements; the empty shape has one. Assumes a checked shape (shape_error).
-std::uint64_t element_count(const std::vector<std::int64_t>& shape) noexcept;
-
 /// Returns the number of elements of a row, that is of all dimensions but the first; a scalar is
-/// one row of one.
-std::uint64_t row_elements(const std::vector<std::int64_t>& shape) noexcept;
+/// one row of one. Assumes a checked shape (shape_error).
+inline std::uint64_t row_elements(const std::vector<std::int64_t>& shape) noexcept {
+  std::uint64_t count = 1;
+  for (std::size_t i = 1; i < shape.size(); ++i) count *= static_cast<std::uint64_t>(shape[i]);
+  return count;
+}
+
+/// Returns the number of elements; the empty shape has one. Assumes a checked shape.
+inline std::uint64_t element_count(const std::vector<std::int64_t>& shape) noexcept {
+  return shape.empty() ? 1 : static_cast<std::uint64_t>(shape.front()) * row_elements(shape);
+}
 
 /// Checks a shape for negative dimensions and more than 2^62 bytes.
 Problem shape_error(const std::vector<std::int64_t>& shape, DataType dtype);
@@ -185,20 +192,38 @@ struct OpKeyEqual {
   bool operator()(std::string_view a, const OpKey& b) const noexcept { return a == b.text(); }
 };
 
-std::string unnamed_key(std::uint64_t sequence);
-bool is_unnamed(std::string_view key) noexcept;
+inline std::string unnamed_key(std::uint64_t number) {
+  return std::string(1, '\0') + std::to_string(number);
+}
+constexpr bool is_unnamed(std::string_view key) noexcept {
+  return key.starts_with('\0');
+}
 
 /// Returns the key of the `number`-th member without a name in the group with this key.
-std::string member_key(const std::string& group, std::size_t number);
+inline std::string member_key(const std::string& group, std::size_t number) {
+  return std::string(1, '\0') + group + unnamed_key(number);
+}
 
 /// Returns the number of `member` among the members of a group that have no name.
-std::size_t number_without_name(const OpSpec& group, std::size_t member);
+inline std::size_t number_without_name(const OpSpec& group, std::size_t member) {
+  std::size_t number = 0;
+  for (std::size_t i = 0; i < member; ++i) number += group.members.at(i).name.empty() ? 1 : 0;
+  return number;
+}
 
-std::string message_key(std::uint64_t number);
-bool is_message(std::string_view key) noexcept;
+inline std::string message_key(std::uint64_t number) {
+  return '\x01' + std::to_string(number);
+}
+constexpr bool is_message(std::string_view key) noexcept {
+  return key.starts_with('\x01');
+}
 
-std::string join_key();
-bool is_join(std::string_view key) noexcept;
+inline std::string join_key() {
+  return "\x02";
+}
+constexpr bool is_join(std::string_view key) noexcept {
+  return key.starts_with('\x02');
+}
 
 /// Returns "allreduce 'x'", "allreduce number 3 without a name", or for the fourth message "send
 /// number 3"; for a member of a group "allreduce number 0 without a name in the group with 'g'";
@@ -244,7 +269,7 @@ struct RankRows {
 
   bool empty() const;
   /// Returns whether some rank gave splits, so that no rank knows yet what it receives.
-  bool has_splits() const;
+  bool has_splits() const { return std::ranges::find(first_dims, kHasSplits) != first_dims.end(); }
 
   friend bool operator==(const RankRows&, const RankRows&) = default;
 };
@@ -255,12 +280,13 @@ class SharedRows {
   SharedRows() = default;
   explicit SharedRows(RankRows rows);
 
-  const RankRows& operator*() const noexcept;
+  const RankRows& operator*() const noexcept { return rows_ ? *rows_ : kNone; }
   const RankRows* operator->() const noexcept { return &**this; }
   /// Returns those of a member of the group.
   SharedRows member(std::size_t index) const;
 
  private:
+  static inline const RankRows kNone = {};
   std::shared_ptr<const RankRows> rows_;  ///< null: none
 };
 

@@ -13,14 +13,10 @@ WorkState::WorkState(std::string name, std::weak_ptr<WaitHelper> engine,
                      std::shared_ptr<Logger> log)
     : name_(std::make_unique<const std::string>(std::move(name))),
       engine_(std::move(engine)),
-      log_(std::move(log)),
-      fork_depth_(fork_depth()) {}
+      log_(std::move(log)) {}
 
 WorkState::WorkState(SpecPtr spec, std::weak_ptr<WaitHelper> engine, std::shared_ptr<Logger> log)
-    : spec_(std::move(spec)),
-      engine_(std::move(engine)),
-      log_(std::move(log)),
-      fork_depth_(fork_depth()) {}
+    : spec_(std::move(spec)), engine_(std::move(engine)), log_(std::move(log)) {}
 
 WorkState::~WorkState() {
   if (!error_ || error_read_ || fork_depth() != fork_depth_) return;

@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "core/src/base/caller.h"
 #include "core/src/base/monotonic_clock.h"
 #include "core/src/op/op_spec.h"
 #include "ronde/device.h"
@@ -139,7 +140,7 @@ class WorkState {
   const SpecPtr spec_;
   const std::weak_ptr<WaitHelper> engine_;
   const std::shared_ptr<Logger> log_;
-  const int fork_depth_;
+  const int fork_depth_ = fork_depth();
 
   std::uint64_t number_ = 0;  ///< constant once it is submitted
 
