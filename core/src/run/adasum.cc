@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Adasum as a chain of backend operations: Note [Adasum]. An alltoall gives every rank its part of
-// all vectors. On each level of the tree a rank computes the dot products of its parts, an
-// allgather adds those of all ranks, and the pairs are combined. A last allgather puts the results
-// together. Tensors are worked on in batches that fit the scratch memory.
+// Adasum as a chain of backend operations: Note [Adasum]. Tensors are worked on in batches that fit
+// the scratch memory.
 #include "core/src/run/adasum.h"
 
 #include <algorithm>

@@ -218,37 +218,29 @@ std::uint64_t BackendCalls::wire_bytes(const OpSpec& spec) const {
   return element_count(spec.shape) * parts * size_of(dtype);
 }
 
-std::uint64_t BackendCalls::uncompressed_bytes(const Submission& item) const {
-  const OpSpec& spec = item.spec();
-  return spec.wire_dtype ? element_count(spec.shape) * size_of(spec.dtype) : wire_bytes(item);
-}
-
-void BackendCalls::start(Bucket& bucket) {
+std::unique_ptr<Operation> BackendCalls::start(Bucket& bucket) {
   Backend& backend = *backends_.at(bucket.spec().device);
-  const auto start = [&]() -> std::unique_ptr<Operation> {
-    switch (bucket.spec().kind) {
-      case Collective::Allreduce:
-      case Collective::Reduce:
-        return allreduce(bucket, backend);
-      case Collective::Broadcast:
-        return broadcast(bucket, backend);
-      case Collective::Allgather:
-        return allgather(bucket, backend);
-      case Collective::Alltoall:
-        return alltoall(bucket, backend);
-      case Collective::Reducescatter:
-        return reducescatter(bucket, backend);
-      case Collective::Send:
-        return send(bucket, backend);
-      case Collective::Recv:
-        return recv(bucket, backend);
-      case Collective::Barrier:
-      case Collective::Join:
-        break;
-    }
-    throw Error("a " + std::string(to_string(bucket.spec().kind)) + " moves no data");
-  };
-  bucket.operation = start();
+  switch (bucket.spec().kind) {
+    case Collective::Allreduce:
+    case Collective::Reduce:
+      return allreduce(bucket, backend);
+    case Collective::Broadcast:
+      return broadcast(bucket, backend);
+    case Collective::Allgather:
+      return allgather(bucket, backend);
+    case Collective::Alltoall:
+      return alltoall(bucket, backend);
+    case Collective::Reducescatter:
+      return reducescatter(bucket, backend);
+    case Collective::Send:
+      return send(bucket, backend);
+    case Collective::Recv:
+      return recv(bucket, backend);
+    case Collective::Barrier:
+    case Collective::Join:
+      break;
+  }
+  throw Error("a " + std::string(to_string(bucket.spec().kind)) + " moves no data");
 }
 
 Carried BackendCalls::carried_of(const Submission& item) const {

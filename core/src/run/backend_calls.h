@@ -123,8 +123,8 @@ class BackendCalls {
     return *backends_.at(bucket.rows ? DeviceKind::Cpu : bucket.spec().device);
   }
 
-  /// Sets Bucket::operation.
-  void start(Bucket& bucket);
+  /// Returns the first operation of the bucket.
+  std::unique_ptr<Operation> start(Bucket& bucket);
   /// Starts the data once Bucket::rows has ended. Returns false if no rank has data to move.
   bool start_data(Bucket& bucket) const;
 
@@ -134,8 +134,6 @@ class BackendCalls {
   std::uint64_t wire_bytes(const OpSpec& spec) const;
   std::uint64_t wire_bytes(const Submission& item) const;
   /// @}
-  /// Returns wire_bytes() as it would be without a wire_dtype.
-  std::uint64_t uncompressed_bytes(const Submission& item) const;
 
  private:
   Carried carried_of(const Submission& item) const;

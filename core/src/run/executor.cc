@@ -13,9 +13,9 @@ namespace {
 
 /// Returns the elements of all ranks together; where their shapes are equal, those of one rank.
 std::uint64_t elements_of_all(const Submission& item) {
-  std::vector<std::int64_t> shape = item.spec().shape;
-  if (!item.rows->first_dims.empty()) shape.at(0) = total_rows(item.rows->first_dims);
-  return element_count(shape);
+  const std::vector<std::int64_t>& rows = item.rows->first_dims;
+  if (rows.empty()) return element_count(item.spec().shape);
+  return static_cast<std::uint64_t>(total_rows(rows)) * row_elements(item.spec().shape);
 }
 
 bool moves_nothing(const Submission& item) {
@@ -108,21 +108,23 @@ void Executor::record_agreed(const Bucket& bucket) {
 void Executor::record_started(const Bucket& bucket) {
   EventRecord started = event_of(bucket, EventKind::Started, bucket.started);
   for (const Submission& item : bucket.items) {
-    started.bytes += calls_.wire_bytes(item);
-    started.uncompressed_bytes += calls_.uncompressed_bytes(item);
+    const OpSpec& spec = item.spec();
+    const std::uint64_t bytes = calls_.wire_bytes(item);
+    started.bytes += bytes;
+    started.uncompressed_bytes +=
+        spec.wire_dtype ? element_count(spec.shape) * size_of(spec.dtype) : bytes;
   }
-  const std::uint64_t bytes = started.bytes;
   const Backend& backend = calls_.backend_of(bucket);
   queue_.events().write(started, backend.name());
   counters_.uncompressed_bytes.add(started.uncompressed_bytes);
   counters_.buckets.add();
   counters_.tensors.add(bucket.items.size());
   if (bucket.items.size() > 1) counters_.fused_tensors.add(bucket.items.size());
-  counters_.bytes.add(bytes);
-  counters_.largest_bucket_bytes.raise_to(bytes);
-  if (!log_.enabled(LogLevel::Trace)) return;
-  log_.trace("bucket of " + std::to_string(bytes) + " bytes over " + std::string(backend.name()) +
-             ", " + text_of(bucket.items));
+  counters_.bytes.add(started.bytes);
+  counters_.largest_bucket_bytes.raise_to(started.bytes);
+  if (!traces_) return;
+  log_.trace("bucket of " + std::to_string(started.bytes) + " bytes over " +
+             std::string(backend.name()) + ", " + text_of(bucket.items));
 }
 
 void Executor::record_finished(Bucket& bucket, TimePoint now) {
@@ -164,10 +166,6 @@ void Executor::finish(Submission& item, TimePoint ended, std::exception_ptr erro
   complete(queue_, item, std::move(error), item.contributed);
 }
 
-Capabilities Executor::capabilities_of(const Bucket& bucket) const {
-  return calls_.backend_of(bucket).capabilities();
-}
-
 /// Operations of different devices do not overlap, as a backend of a device may use that of the
 /// CPU. While ranks exchange their rows, none knows when the data of the others starts, so no
 /// operation starts in between.
@@ -177,7 +175,8 @@ bool Executor::may_start_next() const {
   if (buckets_[running_ - 1].rows) return false;
   const Submission& next = buckets_[running_].items.front();
   const Submission& first = buckets_.front().items.front();
-  return running_ < capabilities_of(buckets_.front()).operations_in_flight &&
+  const Backend& backend = calls_.backend_of(buckets_.front());
+  return running_ < backend.capabilities().operations_in_flight &&
          next.spec().device == first.spec().device && !runs_alone(next) && !runs_alone(first);
 }
 
@@ -186,7 +185,7 @@ void Executor::start_next() {
     Bucket& bucket = buckets_[running_];
     bucket.started = Clock::now();
     began_on_device_ = began_on_device_ || bucket.spec().device != DeviceKind::Cpu;
-    calls_.start(bucket);
+    bucket.operation = calls_.start(bucket);
     if (++running_ == 1) first_since_ = busy_since_ = bucket.started;
     record_started(bucket);
   }
@@ -272,7 +271,7 @@ Waiting Executor::waiting() const {
   const Waiting at_most = on_devices_.empty() ? Waiting::Bell : Waiting::Pause;
   if (buckets_.empty()) return at_most;
   if (running_ == 0 || may_start_next()) return Waiting::Poll;
-  return std::min(at_most, capabilities_of(buckets_.front()).waiting);
+  return std::min(at_most, calls_.backend_of(buckets_.front()).capabilities().waiting);
 }
 
 std::uint64_t Executor::progress() const {

@@ -105,7 +105,6 @@ class Executor {
   void finish_what_moves_nothing(std::vector<Submission>& agreed);
   /// Ends the operation, whose work ended at `ended` with `error`.
   void finish(Submission& item, TimePoint ended, std::exception_ptr error = nullptr);
-  Capabilities capabilities_of(const Bucket& bucket) const;
   bool may_start_next() const;
   void start_next();
   bool advance(Bucket& bucket);
@@ -118,6 +117,7 @@ class Executor {
   const Backends& backends_;
   const int rank_of_group_;
   const Logger& log_;
+  const bool traces_ = log_.enabled(LogLevel::Trace);
   SubmissionQueue& queue_;
   const Results results_;
   std::optional<ResultChecksums> checksums_;
