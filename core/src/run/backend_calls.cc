@@ -219,32 +219,38 @@ std::uint64_t BackendCalls::wire_bytes(const OpSpec& spec) const {
 }
 
 std::unique_ptr<Operation> BackendCalls::start(Bucket& bucket) {
-  Backend& backend = *backends_.at(bucket.spec().device);
-  switch (bucket.spec().kind) {
+  const Submission& item = bucket.items.front();
+  Backend& backend = *backends_.at(item.spec().device);
+  const Carried carried = carried_as(item.spec(), backend.capabilities());
+  switch (item.spec().kind) {
     case Collective::Allreduce:
     case Collective::Reduce:
-      return allreduce(bucket, backend);
+      return allreduce(bucket, backend, carried);
     case Collective::Broadcast:
-      return broadcast(bucket, backend);
+      return broadcast(bucket, backend, carried);
     case Collective::Allgather:
-      return allgather(bucket, backend);
+      return allgather(bucket, backend, carried);
     case Collective::Alltoall:
-      return alltoall(bucket, backend);
+      return alltoall(bucket, backend, carried);
     case Collective::Reducescatter:
-      return reducescatter(bucket, backend);
+      return reducescatter(bucket, backend, carried);
     case Collective::Send:
-      return send(bucket, backend);
+      return backend.send({.input = item.start.input,
+                           .count = elements(item, carried),
+                           .dtype = carried.dtype,
+                           .peer = item.spec().peer,
+                           .place = place(bucket, backend)});
     case Collective::Recv:
-      return recv(bucket, backend);
+      return backend.recv({.output = item.start.output,
+                           .count = elements(item, carried),
+                           .dtype = carried.dtype,
+                           .peer = item.spec().peer,
+                           .place = place(bucket, backend)});
     case Collective::Barrier:
     case Collective::Join:
       break;
   }
-  throw Error("a " + std::string(to_string(bucket.spec().kind)) + " moves no data");
-}
-
-Carried BackendCalls::carried_of(const Submission& item) const {
-  return carried_as(item.spec(), backends_.at(item.spec().device)->capabilities());
+  throw Error("a " + std::string(to_string(item.spec().kind)) + " moves no data");
 }
 
 /// Called once the memory of the result is allocated.
@@ -269,8 +275,8 @@ Scaling BackendCalls::final_scaling_of(const Submission& item) const {
 }
 
 /// Also starts a reduce: the ranks that are not its root give no output.
-std::unique_ptr<Operation> BackendCalls::allreduce(Bucket& bucket, Backend& backend) {
-  const Carried carried = carried_of(bucket.items.front());
+std::unique_ptr<Operation> BackendCalls::allreduce(Bucket& bucket, Backend& backend,
+                                                   const Carried& carried) {
   for (const Submission& item : bucket.items) {
     const bool adds = item.start.contributes || item.spec().symmetric();  // by then it is neutral
     const void* input = adds ? results_.scaled_input(item, item.start.output, bucket) : nullptr;
@@ -292,8 +298,8 @@ std::unique_ptr<Operation> BackendCalls::allreduce(Bucket& bucket, Backend& back
                                      : backend.allreduce(call);
 }
 
-std::unique_ptr<Operation> BackendCalls::broadcast(Bucket& bucket, Backend& backend) const {
-  const Carried carried = carried_of(bucket.items.front());
+std::unique_ptr<Operation> BackendCalls::broadcast(Bucket& bucket, Backend& backend,
+                                                   const Carried& carried) const {
   for (const Submission& item : bucket.items) {
     bucket.segments.push_back({item.start.input, item.start.output, elements(item, carried)});
   }
@@ -303,9 +309,9 @@ std::unique_ptr<Operation> BackendCalls::broadcast(Bucket& bucket, Backend& back
                             .place = place(bucket, backend)});
 }
 
-std::unique_ptr<Operation> BackendCalls::allgather(Bucket& bucket, Backend& backend) const {
+std::unique_ptr<Operation> BackendCalls::allgather(Bucket& bucket, Backend& backend,
+                                                   const Carried& carried) const {
   const Submission& item = bucket.items.front();
-  const Carried carried = carried_of(item);
   bucket.counts = elements_of(item.rows->first_dims, item, carried);
   std::byte* output = results_.output_of(bucket);
   const std::size_t width = size_of(carried.dtype);
@@ -324,10 +330,11 @@ std::unique_ptr<Operation> BackendCalls::allgather(Bucket& bucket, Backend& back
 }
 
 /// Takes one step where the rows of all ranks are known, two where some ranks have splits.
-std::unique_ptr<Operation> BackendCalls::alltoall(Bucket& bucket, Backend& backend) const {
+std::unique_ptr<Operation> BackendCalls::alltoall(Bucket& bucket, Backend& backend,
+                                                  const Carried& carried) const {
   const Submission& item = bucket.items.front();
   const std::vector<std::int64_t> sent = sent_rows(item, size_);
-  bucket.counts = elements_of(sent, item, carried_of(item));
+  bucket.counts = elements_of(sent, item, carried);
   if (!item.rows->has_splits()) {
     return move_rows(bucket, backend, std::ranges::max(item.rows->first_dims) / size_);
   }
@@ -363,7 +370,7 @@ bool BackendCalls::start_data(Bucket& bucket) const {
 std::unique_ptr<Operation> BackendCalls::move_rows(Bucket& bucket, Backend& backend,
                                                    std::int64_t most) const {
   const Submission& item = bucket.items.front();
-  const Carried carried = carried_of(item);
+  const Carried carried = carried_as(item.spec(), backend.capabilities());
   bucket.receive_counts = elements_of(results_.received_rows(item), item, carried);
   std::byte* output = results_.output_of(bucket);
   const std::size_t result_bytes = element_count(results_.shape(item)) * size_of(item.spec().dtype);
@@ -377,10 +384,10 @@ std::unique_ptr<Operation> BackendCalls::move_rows(Bucket& bucket, Backend& back
                            .place = place(bucket, backend)});
 }
 
-std::unique_ptr<Operation> BackendCalls::reducescatter(Bucket& bucket, Backend& backend) const {
+std::unique_ptr<Operation> BackendCalls::reducescatter(Bucket& bucket, Backend& backend,
+                                                       const Carried& carried) const {
   const Submission& item = bucket.items.front();
   const OpSpec& spec = item.spec();
-  const Carried carried = carried_of(item);
   bucket.counts = elements_of(scattered_rows(spec.shape.at(0), size_), item, carried);
   std::byte* output = results_.output_of(bucket);
   const std::size_t width = size_of(carried.dtype);
@@ -417,26 +424,6 @@ std::unique_ptr<Operation> BackendCalls::reducescatter(Bucket& bucket, Backend& 
                     .prescale = call.prescale,
                     .final = call.final,
                     .place = call.place});
-}
-
-std::unique_ptr<Operation> BackendCalls::send(Bucket& bucket, Backend& backend) const {
-  const Submission& item = bucket.items.front();
-  const Carried carried = carried_of(item);
-  return backend.send({.input = item.start.input,
-                       .count = elements(item, carried),
-                       .dtype = carried.dtype,
-                       .peer = item.spec().peer,
-                       .place = place(bucket, backend)});
-}
-
-std::unique_ptr<Operation> BackendCalls::recv(Bucket& bucket, Backend& backend) const {
-  const Submission& item = bucket.items.front();
-  const Carried carried = carried_of(item);
-  return backend.recv({.output = item.start.output,
-                       .count = elements(item, carried),
-                       .dtype = carried.dtype,
-                       .peer = item.spec().peer,
-                       .place = place(bucket, backend)});
 }
 
 }  // namespace ronde

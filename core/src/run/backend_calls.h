@@ -136,17 +136,18 @@ class BackendCalls {
   /// @}
 
  private:
-  Carried carried_of(const Submission& item) const;
   Placement place(Bucket& bucket, const Backend& backend) const;
   Scaling final_scaling_of(const Submission& item) const;
-  std::unique_ptr<Operation> allreduce(Bucket& bucket, Backend& backend);
-  std::unique_ptr<Operation> broadcast(Bucket& bucket, Backend& backend) const;
-  std::unique_ptr<Operation> allgather(Bucket& bucket, Backend& backend) const;
-  std::unique_ptr<Operation> alltoall(Bucket& bucket, Backend& backend) const;
+  std::unique_ptr<Operation> allreduce(Bucket& bucket, Backend& backend, const Carried& carried);
+  std::unique_ptr<Operation> broadcast(Bucket& bucket, Backend& backend,
+                                       const Carried& carried) const;
+  std::unique_ptr<Operation> allgather(Bucket& bucket, Backend& backend,
+                                       const Carried& carried) const;
+  std::unique_ptr<Operation> alltoall(Bucket& bucket, Backend& backend,
+                                      const Carried& carried) const;
   std::unique_ptr<Operation> move_rows(Bucket& bucket, Backend& backend, std::int64_t most) const;
-  std::unique_ptr<Operation> reducescatter(Bucket& bucket, Backend& backend) const;
-  std::unique_ptr<Operation> send(Bucket& bucket, Backend& backend) const;
-  std::unique_ptr<Operation> recv(Bucket& bucket, Backend& backend) const;
+  std::unique_ptr<Operation> reducescatter(Bucket& bucket, Backend& backend,
+                                           const Carried& carried) const;
 
   const Backends& backends_;
   const Results& results_;
