@@ -31,16 +31,16 @@ void HostedRuntime::publish(std::unique_ptr<Runtime> runtime, std::unique_ptr<Ob
   const std::lock_guard lock(mutex_);
   hosted_ = std::make_unique<const Hosted>(Hosted{std::move(runtime), std::move(observer)});
   fork_depth_.store(fork_depth());
+  ++living_;
   phase_ = Phase::Ready;
   usable_.store(hosted_.get());
 }
 
-bool HostedRuntime::is_of_parent() const noexcept {
-  const int depth = fork_depth_.load();
-  return depth != kNotStarted && depth != fork_depth();
+bool HostedRuntime::is_of_parent() noexcept {
+  return living_.load() > 0 && fork_depth_.load() != fork_depth();
 }
 
-void HostedRuntime::expect_own_process(std::string_view function) const {
+void HostedRuntime::expect_own_process(std::string_view function) {
   if (is_of_parent()) throw error_after_fork(std::string(function));
 }
 
@@ -165,8 +165,8 @@ void HostedRuntime::retire(Phase next) noexcept {
   std::unique_lock lock(mutex_);
   phase_ = next;
   unused_.notify_all();
-  fork_depth_.store(kNotStarted);
   std::unique_ptr<const Hosted> hosted = std::move(hosted_);
+  if (hosted) --living_;
   usable_.store(nullptr);
   const bool unused = unused_.wait_for(lock, kLongestUse, [this] { return uses_.load() == 0; });
   lock.unlock();
@@ -216,7 +216,7 @@ void HostedRuntime::throw_not_ready(std::string_view function) const {
 HostedRuntime::Use::Use(HostedRuntime& owner, std::string_view function,
                         std::shared_ptr<HostedRuntime> keeps_owner)
     : keeps_owner_(std::move(keeps_owner)), owner_(owner) {
-  owner_.expect_own_process(function);
+  expect_own_process(function);
   ++owner_.uses_;
   hosted_ = owner_.usable_.load();
   if (hosted_ != nullptr) return;

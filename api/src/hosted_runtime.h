@@ -84,10 +84,11 @@ class HostedRuntime {
 
   /// Throws UsageError, on behalf of `function`, unless a Runtime could start.
   void require_not_there(std::string_view function) const;
-  /// Returns whether this is a child of fork(): Note [After fork] in core/src/base/caller.h.
-  bool is_of_parent() const noexcept;
+  /// Returns whether this is a child of fork() of a process with a Runtime: Note [After fork] in
+  /// core/src/base/caller.h.
+  static bool is_of_parent() noexcept;
   /// Throws UsageError in such a child, on behalf of `function`.
-  void expect_own_process(std::string_view function) const;
+  static void expect_own_process(std::string_view function);
 
   /// Keeps the Runtime alive for one use: a short one, or one that a shutdown() or leave() ends.
   class Use {
@@ -111,7 +112,9 @@ class HostedRuntime {
 
  private:
   enum class Phase { Fresh, Initializing, Ready, ShuttingDown, ShutDown };
-  static constexpr int kNotStarted = -1;
+
+  static inline std::atomic<int> living_{0};      // Runtimes of this process, or of its parent
+  static inline std::atomic<int> fork_depth_{0};  // of the process that started them
 
   std::exception_ptr run_shutdown_hooks();
   void retire(Phase next) noexcept;
@@ -121,7 +124,6 @@ class HostedRuntime {
   const std::uint32_t world_;
   const std::string name_;
   RunReport& report_;
-  std::atomic<int> fork_depth_{kNotStarted};    // of the process that started it
   std::atomic<const Hosted*> usable_{nullptr};  // that of hosted_
   std::atomic<int> uses_{0};
   mutable std::mutex mutex_;

@@ -48,15 +48,19 @@ Process& Process::instance() {
   return *kInstance;
 }
 
-void Process::init(StartRequest request, std::uint32_t start_number) {
-  expect_own_process("ronde::init()");
+void Process::init(StartOptions options, std::uint32_t start_number) {
+  HostedRuntime::expect_own_process("ronde::init()");
   default_->begin();
   run_report_.note(RunBoard::kStarting);
-  request.sets_before = start_number * kMostSetsOfAStart;
-  request.on_program_finalize = [this] { default_->end_in_finalize(); };
-  is_guest_ = start(default_, std::move(request), run_report_);
+  options.runtime.sets_before = start_number * kMostSetsOfAStart;
+  options.on_program_finalize = [this] { default_->end_in_finalize(); };
+  start(default_, options, run_report_);
+  is_guest_ = options.is_guest;
   ++starts_;
-  if (!is_guest_) watch_terminate();
+  if (!is_guest_) {
+    const std::terminate_handler before = std::set_terminate(&leave_and_terminate);
+    if (before != &leave_and_terminate) next_terminate = before;
+  }
   try {
     run_hooks();
   } catch (...) {
@@ -65,51 +69,48 @@ void Process::init(StartRequest request, std::uint32_t start_number) {
   }
 }
 
-std::shared_ptr<HostedRuntime> Process::make_world(StartRequest request) {
-  expect_own_process("ronde::World");
+std::shared_ptr<HostedRuntime> Process::make_world(const std::string& name, StartOptions options) {
+  HostedRuntime::expect_own_process("ronde::World");
   if (is_loop_thread() || EngineScope::is_inside()) {
     throw UsageError(
         "a ronde::World was made in a callback of an operation, which would wait for other ranks: "
         "make it on a thread of the program");
   }
-  request.problem = check_name(request);
+  RuntimeOptions& runtime = options.runtime;
+  runtime.world_name = name;
+  runtime.config_error = check_name(name, options.init.key_value);
   {
     const std::lock_guard lock(mutex_);
-    request.world = next_world_++;
+    runtime.world = next_world_++;
   }
-  const auto world = std::make_shared<HostedRuntime>(request.world, request.name, no_report_);
+  const auto world = std::make_shared<HostedRuntime>(runtime.world, name, no_report_);
   world->begin();
-  start(world, std::move(request), no_report_);
+  start(world, options, no_report_);
   const std::lock_guard lock(mutex_);
   worlds_.emplace(world->set().world, world);
-  fork_depth_.store(fork_depth());
   return world;
 }
 
-/// Returns whether Ronde is a guest in this process.
-bool Process::start(const std::shared_ptr<HostedRuntime>& world, StartRequest request,
+void Process::start(const std::shared_ptr<HostedRuntime>& world, StartOptions& options,
                     RunReport& report) {
-  bool is_guest = false;
   try {
     BackendRegistry registered;
     {
       const std::lock_guard lock(mutex_);
       registered = registered_;
       const std::weak_ptr<HostedRuntime> stalls = world;
-      request.on_stall = [stalls, of_program = on_stall_](const auto& operations) {
+      options.runtime.on_stall = [stalls, of_program = on_stall_](const auto& operations) {
         if (const auto hosted = stalls.lock()) hosted->record_stall(operations);
         if (of_program) of_program(operations);
       };
     }
-    StartOptions start = load_start_options(request, registered);
+    load_start_options(options, registered);
     const std::string& problem = report.problem();
-    if (!problem.empty()) start.warnings.push_back(problem);
-    start.runtime.on_event = report.counting_steps(nvtx_ranges());
-    std::unique_ptr<DumpSignal> signal = wanted_signal(start.runtime.config);
-    is_guest = start.is_guest;
-    const std::shared_ptr<const ReadGpu> read_gpu = start.read_gpu;
-    std::unique_ptr<Runtime> runtime = start_runtime(std::move(start));
-    auto observer = std::make_unique<Observer>(*runtime, std::move(signal), *read_gpu);
+    if (!problem.empty()) options.warnings.push_back(problem);
+    options.runtime.on_event = report.counting_steps(nvtx_ranges());
+    std::unique_ptr<DumpSignal> signal = wanted_signal(options.runtime.config);
+    std::unique_ptr<Runtime> runtime = start_runtime(options);
+    auto observer = std::make_unique<Observer>(*runtime, std::move(signal), *options.read_gpu);
     report.note(RunBoard::kStarted);
     watch_exit(world->set().world);
     world->publish(std::move(runtime), std::move(observer));
@@ -117,7 +118,6 @@ bool Process::start(const std::shared_ptr<HostedRuntime>& world, StartRequest re
     world->fail_to_start();
     throw;
   }
-  return is_guest;
 }
 
 /// Called after a start: so the handler runs before the destructors of statics that libraries made
@@ -135,11 +135,6 @@ void Process::watch_exit(std::uint32_t world) {
   if (on_exit(end, reinterpret_cast<void*>(std::uintptr_t{world})) == 0) ++handlers;
 }
 
-void Process::watch_terminate() {
-  const std::terminate_handler before = std::set_terminate(&leave_and_terminate);
-  if (before != &leave_and_terminate) next_terminate = before;
-}
-
 void Process::run_hooks() {
   std::vector<Hook> hooks;
   {
@@ -153,13 +148,13 @@ void Process::run_hooks() {
   }
 }
 
-/// Returns why no world can have the name of `start`; empty if one can. Ranks of one world may be
+/// Returns why no world can have this name; empty if one can. Ranks of one world may be
 /// threads of this process, if each states its rank.
-std::string Process::check_name(const StartRequest& start) const {
+std::string Process::check_name(const std::string& name,
+                                const std::optional<KeyValueStart>& by_key) const {
   constexpr std::size_t kLongest = 40;
   constexpr std::string_view kLetters =
       "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-";
-  const std::string& name = start.name;
   const bool is_like_rank = name.size() > 4 &&
                             name.starts_with("rank") &&  // files of a rank end like that
                             name.find_first_not_of("0123456789", 4) == std::string::npos;
@@ -170,7 +165,6 @@ std::string Process::check_name(const StartRequest& start) const {
                      "'_' and '-', but not rank0 and the like");
   }
   for (const auto& [number, world] : worlds()) {
-    const auto& by_key = start.init.key_value;
     if (world->name() != name || (by_key && by_key->rank != world->rank())) continue;
     return "ronde::World: this process is in a world '" + name +
            "' already: give each a name of its own, or shut the other one down";
@@ -179,10 +173,9 @@ std::string Process::check_name(const StartRequest& start) const {
 }
 
 void Process::forget(const HostedRuntime& world) noexcept {
-  if (worlds_are_of_parent()) return;
+  if (HostedRuntime::is_of_parent()) return;
   const std::lock_guard lock(mutex_);
   worlds_.erase(world.set().world);
-  if (worlds_.empty()) fork_depth_.store(kNone);
 }
 
 HostedRuntime::Use Process::use(std::string_view function, ProcessSet set) {
@@ -195,7 +188,7 @@ HostedRuntime::Use Process::use(std::string_view function, ProcessSet set) {
 /// Throws NotInitializedError, on behalf of `function`, where the world does not live.
 std::shared_ptr<HostedRuntime> Process::living(std::uint32_t number,
                                                std::string_view function) const {
-  if (worlds_are_of_parent()) throw error_after_fork(std::string(function));
+  HostedRuntime::expect_own_process(function);
   if (std::shared_ptr<HostedRuntime> world = find(number)) return world;
   throw NotInitializedError(std::string(function) +
                             ": the process set belongs to a ronde::World that has been shut down, "
@@ -203,31 +196,22 @@ std::shared_ptr<HostedRuntime> Process::living(std::uint32_t number,
 }
 
 std::shared_ptr<HostedRuntime> Process::find(std::uint32_t number) const {
+  if (number == kGlobalSet.world) return default_;
+  if (HostedRuntime::is_of_parent()) return nullptr;
   const std::lock_guard lock(mutex_);
   const auto found = worlds_.find(number);
   return found == worlds_.end() ? nullptr : found->second;
 }
 
 Process::Worlds Process::worlds() const noexcept {
-  if (worlds_are_of_parent()) return {};
+  if (HostedRuntime::is_of_parent()) return {};
   const std::lock_guard lock(mutex_);
   return worlds_;
-}
-
-bool Process::worlds_are_of_parent() const noexcept {
-  const int depth = fork_depth_.load();
-  return depth != kNone && depth != fork_depth();
-}
-
-void Process::expect_own_process(std::string_view function) const {
-  default_->expect_own_process(function);
-  if (worlds_are_of_parent()) throw error_after_fork(std::string(function));
 }
 
 void Process::end_at_exit(int status, std::uint32_t number) noexcept {
   const std::string why = "it ends with exit code " + std::to_string(status);
   if (number != kGlobalSet.world) {
-    if (worlds_are_of_parent()) return;
     if (const std::shared_ptr<HostedRuntime> world = find(number)) world->leave(why);
     return;
   }
@@ -245,7 +229,7 @@ void Process::leave_for_good(const std::string& why) noexcept {
 }
 
 void Process::register_backend(const std::string& name, BackendFactory factory) {
-  expect_own_process("ronde::register_backend()");
+  HostedRuntime::expect_own_process("ronde::register_backend()");
   check_backend(name, factory);
   default_->require_not_there("ronde::register_backend()");
   const std::lock_guard lock(mutex_);
@@ -256,7 +240,7 @@ void Process::register_backend(const std::string& name, BackendFactory factory) 
 }
 
 void Process::set_stall_callback(StallCallback callback) {
-  expect_own_process("ronde::set_stall_callback()");
+  HostedRuntime::expect_own_process("ronde::set_stall_callback()");
   default_->require_not_there("ronde::set_stall_callback()");
   const std::lock_guard lock(mutex_);
   on_stall_ = std::move(callback);
@@ -266,24 +250,18 @@ void Process::add_init_hook(Hook hook) {
   if (!hook) {
     throw UsageError("ronde::add_init_hook() was given an empty function");
   }
-  expect_own_process("ronde::add_init_hook()");
+  HostedRuntime::expect_own_process("ronde::add_init_hook()");
   const std::lock_guard lock(mutex_);
   hooks_.push_back(std::move(hook));
 }
 
 std::uint64_t Process::add_shutdown_hook(std::function<void()> hook, ProcessSet set) {
   const std::uint64_t number = next_hook_++;
-  if (set.world == kGlobalSet.world) {
-    default_->add_shutdown_hook(number, std::move(hook));
-  } else {
-    living(set.world, "ronde::add_shutdown_hook()")->add_shutdown_hook(number, std::move(hook));
-  }
+  living(set.world, "ronde::add_shutdown_hook()")->add_shutdown_hook(number, std::move(hook));
   return number;
 }
 
 void Process::remove_shutdown_hook(std::uint64_t number, ProcessSet set) {
-  if (set.world == kGlobalSet.world) return default_->remove_shutdown_hook(number);
-  if (worlds_are_of_parent()) return;
   if (const std::shared_ptr<HostedRuntime> world = find(set.world)) {
     world->remove_shutdown_hook(number);
   }

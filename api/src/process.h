@@ -7,6 +7,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -40,9 +41,9 @@ class Process {
   void init(const InitOptions& options) { init({.init = options}, starts_); }
   /// `start`: counts the starts from 0, alike on rank 0 of all of them, as process sets of an
   /// earlier start are told from those of this one by their numbers.
-  void init(StartRequest request, std::uint32_t start);
-  /// Makes the world of a World. `start.world` is filled in here.
-  std::shared_ptr<HostedRuntime> make_world(StartRequest start);
+  void init(StartOptions options, std::uint32_t start);
+  /// Makes the world of a World.
+  std::shared_ptr<HostedRuntime> make_world(const std::string& name, StartOptions options);
   /// Removes a world that has ended.
   void forget(const HostedRuntime& world) noexcept;
   /// Uses the world that a set belongs to, on behalf of `function`.
@@ -62,22 +63,18 @@ class Process {
 
  private:
   using Worlds = std::map<std::uint32_t, std::shared_ptr<HostedRuntime>>;  ///< oldest first
-  static constexpr int kNone = -1;
   static constexpr int kMostExitHandlers = 64;
 
   Process();
 
-  bool start(const std::shared_ptr<HostedRuntime>& world, StartRequest request, RunReport& report);
+  void start(const std::shared_ptr<HostedRuntime>& world, StartOptions& options, RunReport& report);
   void watch_exit(std::uint32_t world);
-  void watch_terminate();
   void run_hooks();
   void end_at_exit(int status, std::uint32_t number) noexcept;
   std::shared_ptr<HostedRuntime> find(std::uint32_t number) const;
   std::shared_ptr<HostedRuntime> living(std::uint32_t number, std::string_view function) const;
   Worlds worlds() const noexcept;
-  bool worlds_are_of_parent() const noexcept;
-  void expect_own_process(std::string_view function) const;
-  std::string check_name(const StartRequest& start) const;
+  std::string check_name(const std::string& name, const std::optional<KeyValueStart>& by_key) const;
 
   RunReport run_report_;
   RunReport no_report_;  ///< `ronde run` watches the world of init() alone
@@ -85,7 +82,6 @@ class Process {
   std::atomic<bool> is_guest_{false};     ///< of the last init
   std::atomic<std::uint32_t> starts_{0};  ///< of the world of init()
   std::atomic<std::uint64_t> next_hook_{0};
-  std::atomic<int> fork_depth_{kNone};  ///< in the process that made `worlds_`
   mutable std::mutex mutex_;
   // Guarded by mutex_.
   Worlds worlds_;  ///< without that of init()

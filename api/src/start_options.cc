@@ -37,20 +37,6 @@ BackendRegistry& registry_of(RuntimeOptions& options, DeviceKind device) {
   return device == DeviceKind::Cpu ? options.backends : options.device_backends;
 }
 
-void set_backends(RuntimeOptions& options, ReadGpu& read_gpu, BuiltIn built_in,
-                  const BackendRegistry& registered) {
-  read_gpu = std::move(built_in.read_gpu);
-  options.backends = std::move(built_in.backends);
-  options.device_backends = std::move(built_in.device_backends);
-  for (const auto& each : registered) registry_of(options, each.second.device).insert(each);
-}
-
-void log_warnings(const std::vector<std::string>& warnings, const Logger& log, LogLevel level) {
-  for (const std::string& warning : warnings) {
-    log.log(level, warning);
-  }
-}
-
 /// Reads the environment and skips invalid variables, so that the ranks can still meet to report
 /// them. Throws UsageError for an invalid key, without which they cannot meet.
 Config readable_config() {
@@ -114,9 +100,9 @@ void adapt_to_world(Config& config, const std::string& name, std::vector<std::st
   config.thread_affinity.clear();
 }
 
-/// Throws UsageError unless `request` has exactly one way for the ranks to meet.
-void check_ways(const StartRequest& request) {
-  const InitOptions& init = request.init;
+/// Throws UsageError unless `start` has exactly one way for the ranks to meet.
+void check_ways(const StartOptions& start) {
+  const InitOptions& init = start.init;
   const int ways = static_cast<int>(init.mpi_communicator.has_value()) +
                    static_cast<int>(!init.mpi_ranks.empty()) +
                    static_cast<int>(init.key_value.has_value());
@@ -125,8 +111,9 @@ void check_ways(const StartRequest& request) {
         "ronde::init() or a ronde::World was given more than one of an MPI communicator, ranks of "
         "MPI and a key-value store: choose how the ranks meet");
   }
-  if (request.name.empty() || request.ranks || ways == 1) return;
-  throw UsageError("ronde::World '" + request.name +
+  const std::string& name = start.runtime.world_name;
+  if (name.empty() || start.meet || ways == 1) return;
+  throw UsageError("ronde::World '" + name +
                    "' was not told who its ranks are: give it an MPI communicator, ranks of MPI, a "
                    "key-value store, or ranks of another world");
 }
@@ -143,60 +130,58 @@ void leave_time(LoadedConfig& loaded, std::chrono::nanoseconds longest_timeout,
   options.stall_slack = kStallSlack;
 }
 
-/// Reads the environment into `start`. Its first error is kept in config_error.
-void load_environment(const StartRequest& request, StartOptions& start) {
+/// Reads the environment. The first error is kept in config_error.
+void load_environment(StartOptions& start) {
   RuntimeOptions& options = start.runtime;
-  options.config_error = request.problem;
+  const auto keep = [&options](const std::string& error) {
+    if (options.config_error.empty()) options.config_error = error;
+  };
   try {
     LoadedConfig loaded = load_config_from_environment();
     options.effective_config = describe(loaded);
-    leave_time(loaded, request.init.longest_timeout, options);
+    leave_time(loaded, start.init.longest_timeout, options);
     options.config = loaded.config;
     start.warnings = std::move(loaded.warnings);
-    if (!request.name.empty()) adapt_to_world(options.config, request.name, start.warnings);
+    const std::string& name = options.world_name;
+    if (!name.empty()) adapt_to_world(options.config, name, start.warnings);
     add_tuning(loaded.sources, options, start.warnings);
   } catch (const UsageError& error) {
-    if (options.config_error.empty()) options.config_error = error.what();
+    keep(error.what());
     options.config = readable_config();
   }
   double& limit_s = options.config.init_timeout_s;
-  limit_s = std::min(limit_s, request.longest_meeting.count());
+  limit_s = std::min(limit_s, start.longest_meeting.count());
   try {
-    add_process_sets(options.config, request.init.process_sets);
+    add_process_sets(options.config, start.init.process_sets);
   } catch (const UsageError& error) {
-    if (options.config_error.empty()) options.config_error = error.what();
+    keep(error.what());
   }
-}
-
-/// Makes the transport now, as the thread that starts later may not call MPI.
-void meet_in_init(RuntimeOptions& options) {
-  const auto transport = std::make_shared<std::unique_ptr<Transport>>(options.make_transport());
-  options.make_transport = [transport] { return std::move(*transport); };
 }
 
 }  // namespace
 
-StartOptions load_start_options(const StartRequest& request, const BackendRegistry& registered) {
-  check_ways(request);
-  StartOptions start;
+void load_start_options(StartOptions& start, const BackendRegistry& registered) {
+  check_ways(start);
+  load_environment(start);
   RuntimeOptions& options = start.runtime;
-  options.world = request.world;
-  options.sets_before = request.sets_before;
-  options.world_name = request.name;
-  load_environment(request, start);
-  const StartingRanks ranks = {.mpi_communicator = request.init.mpi_communicator,
-                               .mpi_ranks = request.init.mpi_ranks,
+  const StartingRanks ranks = {.mpi_communicator = start.init.mpi_communicator,
+                               .mpi_ranks = start.init.mpi_ranks,
                                .mpi = program_mpi(),
-                               .only_meet = !request.name.empty(),
-                               .on_program_finalize = request.on_program_finalize};
+                               .only_meet = !options.world_name.empty(),
+                               .on_program_finalize = start.on_program_finalize};
   std::optional<MetRanks> met;
-  if (request.ranks) {
-    met = meet_within(*request.ranks, request.name, milliseconds_of(options.config.init_timeout_s));
-  }
-  const auto compose = [ranks, met, key_value = request.init.key_value](const Config& config) {
+  if (start.meet) met = start.meet(milliseconds_of(options.config.init_timeout_s));
+  const auto compose = [ranks, met, key_value = start.init.key_value](const Config& config) {
     if (met) return compose_met(config, *met);
     if (key_value) return compose_without_launcher(config, *key_value);
     return compose_built_in(config, ranks);
+  };
+  const auto set_backends = [registered, read_gpu = start.read_gpu](RuntimeOptions& of,
+                                                                    BuiltIn built_in) {
+    *read_gpu = std::move(built_in.read_gpu);
+    of.backends = std::move(built_in.backends);
+    of.device_backends = std::move(built_in.device_backends);
+    for (const auto& each : registered) registry_of(of, each.second.device).insert(each);
   };
   BuiltIn built_in = compose(options.config);
   start.meets_in_init = built_in.meets_in_init;
@@ -204,55 +189,54 @@ StartOptions load_start_options(const StartRequest& request, const BackendRegist
   options.make_transport = std::move(built_in.make_transport);
   options.hanging_start = std::move(built_in.hanging_start);
   options.make_board = std::move(built_in.make_board);
-  set_backends(options, *start.read_gpu, std::move(built_in), registered);
-  options.remake_backends = [compose, registered,
-                             read_gpu = start.read_gpu](RuntimeOptions& again) {
-    set_backends(again, *read_gpu, compose(again.config), registered);
+  set_backends(options, std::move(built_in));
+  options.remake_backends = [compose, set_backends](RuntimeOptions& again) {
+    set_backends(again, compose(again.config));
   };
-  options.on_stall = request.on_stall;
-  if (options.config_error.empty()) {
-    options.config_error =
-        unknown_backend(options.backends, DeviceKind::Cpu, options.config.cpu_backend);
+  for (const auto& [device, name] : {std::pair(DeviceKind::Cpu, options.config.cpu_backend),
+                                     std::pair(DeviceKind::Cuda, options.config.gpu_backend)}) {
+    if (!options.config_error.empty()) break;
+    options.config_error = unknown_backend(registry_of(options, device), device, name);
   }
-  if (options.config_error.empty()) {
-    options.config_error =
-        unknown_backend(options.device_backends, DeviceKind::Cuda, options.config.gpu_backend);
-  }
-  return start;
 }
 
-std::unique_ptr<Runtime> start_runtime(StartOptions start) {
-  const LogLevel level = parse_log_level(start.runtime.config.log_level);
-  const std::string world = start.runtime.world_name;
-  std::unique_ptr<Runtime> runtime;
+std::unique_ptr<Runtime> start_runtime(StartOptions& start) {
+  const auto warn = [level = parse_log_level(start.runtime.config.log_level),
+                     world = start.runtime.world_name,
+                     warnings = std::move(start.warnings)](int rank) {
+    const Logger log(level, rank, world);
+    // Launchers give all ranks the same environment: rank 0 warns for all.
+    const LogLevel of_warning = rank <= 0 ? LogLevel::Warning : LogLevel::Debug;
+    for (const std::string& warning : warnings) log.log(of_warning, warning);
+  };
   try {
-    if (start.meets_in_init) meet_in_init(start.runtime);
-    runtime = std::make_unique<Runtime>(std::move(start.runtime));
+    if (start.meets_in_init) {  // the thread that starts later may not call MPI
+      const auto made =
+          std::make_shared<std::unique_ptr<Transport>>(start.runtime.make_transport());
+      start.runtime.make_transport = [made] { return std::move(*made); };
+    }
+    auto runtime = std::make_unique<Runtime>(std::move(start.runtime));
+    warn(runtime->topology().rank);
+    return runtime;
   } catch (...) {
-    log_warnings(start.warnings, Logger(level, -1, world), LogLevel::Warning);
+    warn(-1);
     throw;
   }
-  // Launchers give all ranks the same environment: rank 0 warns for all.
-  const int rank = runtime->topology().rank;
-  log_warnings(start.warnings, Logger(level, rank, world),
-               rank == 0 ? LogLevel::Warning : LogLevel::Debug);
-  return runtime;
 }
 
 void check_backend(const std::string& name, const BackendFactory& factory) {
-  const auto& table = config_table();
-  const auto entry = std::find_if(table.begin(), table.end(), [&](const auto& each) {
-    return each.name == variable_of(factory.device);
-  });
+  const auto entry =
+      std::ranges::find(config_table(), variable_of(factory.device), &ConfigEntry::name);
   Config scratch;
   try {
     entry->set(scratch, name);  // a name that the variable refuses could never be chosen
   } catch (const UsageError& error) {
     throw UsageError(std::string("ronde::register_backend(): ") + error.what());
   }
-  BuiltIn built_in = compose_built_in(scratch);
-  const bool is_taken = factory.device == DeviceKind::Cpu ? built_in.backends.contains(name)
-                                                          : built_in.device_backends.contains(name);
+  const BuiltIn built_in = compose_built_in(scratch);
+  const bool is_taken =
+      (factory.device == DeviceKind::Cpu ? built_in.backends : built_in.device_backends)
+          .contains(name);
   if (name == kAuto || is_taken) {
     throw UsageError("ronde::register_backend(): the name \"" + name +
                      "\" is taken by Ronde itself; choose another one");
