@@ -15,6 +15,8 @@
 #include <ATen/ops/zeros.h>
 #include <c10/core/StreamGuard.h>
 #include <c10/util/StringUtil.h>
+#include <torch/csrc/autograd/function.h>
+#include <torch/csrc/autograd/variable.h>
 
 #include <algorithm>
 #include <atomic>
@@ -56,7 +58,85 @@ at::Tensor values_of(const at::Tensor& gradient) {
   return gradient.layout() == at::kSparse ? gradient.coalesce().values() : gradient.detach();
 }
 
+using torch::autograd::FunctionPostHook;
+using torch::autograd::FunctionPreHook;
+using torch::autograd::variable_list;
+
 }  // namespace
+
+/// The hooks before and after autograd accumulates the gradient of one parameter. The hook after
+/// accumulation submits. The one before it refuses a backward that would add to memory that is
+/// being reduced, and records whether a gradient existed: autograd may make its own tensor the
+/// gradient if none did. Hooks may outlive the reducer, as autograd may still be running them.
+class GradientReducer::Hooks {
+ public:
+  Hooks(const at::Tensor& parameter, std::weak_ptr<GradientReducer> reducer, std::size_t index)
+      : accumulator(torch::autograd::impl::grad_accumulator(parameter)) {
+    const Target target{std::move(reducer), index};
+    auto before = std::make_unique<Before>(target);
+    before_ = before.get();
+    accumulator->add_pre_hook(std::move(before));
+    after_ = accumulator->add_post_hook(std::make_unique<After>(target));
+  }
+  ~Hooks() {
+    std::erase_if(accumulator->pre_hooks(),
+                  [this](const auto& hook) { return hook.get() == before_; });
+    accumulator->del_post_hook(after_);
+  }
+  Hooks(const Hooks&) = delete;
+  Hooks& operator=(const Hooks&) = delete;
+
+  /// Returns whether a hook after accumulation belongs to a living reducer.
+  static bool is_live(const FunctionPostHook& hook) {
+    const auto* const ours = dynamic_cast<const After*>(&hook);
+    return ours != nullptr && !ours->target.reducer.expired();
+  }
+
+  /// Kept alive: autograd would make a new one, without hooks.
+  const std::shared_ptr<torch::autograd::Node> accumulator;
+
+ private:
+  struct Target {
+    /// Returns null also in a child of fork(): Note [After fork].
+    std::shared_ptr<GradientReducer> lock() const {
+      return fork_depth() == depth ? reducer.lock() : nullptr;
+    }
+
+    std::weak_ptr<GradientReducer> reducer;
+    std::size_t index;
+    int depth = fork_depth();
+  };
+
+  struct Before final : FunctionPreHook {
+    explicit Before(Target to) : target(std::move(to)) {}
+    variable_list operator()(const variable_list& gradients) override {
+      if (const auto reducer = target.lock()) reducer->before_accumulation(target.index);
+      return gradients;
+    }
+    const Target target;
+  };
+
+  struct After final : FunctionPostHook {
+    explicit After(Target to) : target(std::move(to)) {}
+    variable_list operator()(const variable_list& outputs, const variable_list& inputs) override {
+      if (const auto reducer = target.lock()) {
+        reducer->after_accumulation(target.index, inputs.at(0));
+      }
+      return outputs;
+    }
+    const Target target;
+  };
+
+  FunctionPreHook* before_ = nullptr;
+  std::uintptr_t after_ = 0;
+};
+
+bool GradientReducer::is_watched(const at::Tensor& parameter) {
+  const auto accumulator = torch::autograd::impl::try_get_grad_accumulator(parameter);
+  if (!accumulator) return false;
+  return std::ranges::any_of(accumulator->post_hooks(),
+                             [](const auto& hook) { return Hooks::is_live(*hook); });
+}
 
 /// An allreduce of maxima carries the scale and its negative, so it yields the smallest scale, too.
 TensorWork start_scaler_agreement(const ScalerStatement& mine, ProcessSet set,
@@ -103,6 +183,10 @@ GradientReducer::GradientReducer(std::string scope, DistributedOptimizerOptions 
       ranks_(static_cast<int>(ranks_of(options_.process_set).size())),
       replicas_(inner, options_.process_set,
                 options_.op == ReduceOp::Adasum && options_.adasum_of_deltas) {}
+
+GradientReducer::~GradientReducer() {
+  forget(0, 0);
+}
 
 std::string GradientReducer::subject() const {
   return "ronde::DistributedOptimizer(\"" + scope_ + "\")";
@@ -213,16 +297,16 @@ std::unique_ptr<GradientExchange> GradientReducer::make_exchange(Slot& slot) {
 
 void GradientReducer::install_hooks(std::size_t index) {
   Slot& slot = slots_[index];
-  if (has_live_hook(slot.parameter)) slot.subject.refuse(kWrappedTwice);
-  slot.hooks = std::make_unique<GradientHooks>(slot.parameter, weak_from_this(), index);
+  if (is_watched(slot.parameter)) slot.subject.refuse(kWrappedTwice);
+  slot.hooks = std::make_unique<Hooks>(slot.parameter, weak_from_this(), index);
   if (!slot.view) return;
-  slot.view->place_gradients(slot.hooks->accumulator(), [this, index] {
+  slot.view->place_gradients(slot.hooks->accumulator.get(), [this, index] {
     return !slots_[index].ready && !slots_[index].parameter.grad().defined();
   });
 }
 
 void GradientReducer::remove_hooks(Slot& slot) {
-  if (slot.view && slot.hooks) stop_placing(slot.hooks->accumulator());
+  if (slot.view && slot.hooks) stop_placing(slot.hooks->accumulator.get());
   slot.hooks.reset();
 }
 
@@ -237,7 +321,8 @@ void GradientReducer::prepare_late(std::size_t index) {
         "it was moved or converted after it was wrapped, so that its gradient is not watched any "
         "more. Move the module before wrapping: destroy this optimizer and make another");
   }
-  if (slot.hooks && slot.hooks->are_on(slot.parameter)) return;
+  const auto accumulator = torch::autograd::impl::try_get_grad_accumulator(slot.parameter);
+  if (slot.hooks && slot.hooks->accumulator == accumulator) return;
   remove_hooks(slot);  // torch::load() has given the parameter other memory, and autograd new nodes
   if (slot.parameter.requires_grad()) install_hooks(index);
   // From the next step on the hook does this.

@@ -25,13 +25,15 @@
 #include "ronde/torch/work.h"
 #include "torch_ext/src/common/tensor_request.h"
 #include "torch_ext/src/gradients/gradient_exchange.h"
-#include "torch_ext/src/gradients/gradient_hooks.h"
 #include "torch_ext/src/gradients/one_thread.h"
 #include "torch_ext/src/gradients/optimizer_parameters.h"
 #include "torch_ext/src/gradients/replica_check.h"
 #include "torch_ext/src/placement/gradient_views.h"
 
 namespace ronde::detail {
+
+inline constexpr const char* kWrappedTwice =
+    "it has a DistributedOptimizer already. Destroy that one before another is constructed";
 
 /// Submits the gradient of each watched parameter as soon as backward has accumulated it, and waits
 /// for all of them in synchronize().
@@ -78,7 +80,7 @@ class GradientReducer : public std::enable_shared_from_this<GradientReducer> {
   /// watch() must follow for all parameters of `inner`.
   GradientReducer(std::string scope, DistributedOptimizerOptions options,
                   const torch::optim::Optimizer& inner);
-  ~GradientReducer() { forget(0, 0); }
+  ~GradientReducer();
   GradientReducer(const GradientReducer&) = delete;
   GradientReducer& operator=(const GradientReducer&) = delete;
 
@@ -87,6 +89,8 @@ class GradientReducer : public std::enable_shared_from_this<GradientReducer> {
   /// parameter has another DistributedOptimizer), the others a UsageError with its text, and no
   /// rank watches any of them.
   void watch(std::vector<NamedParameter> parameters);
+  /// Returns whether a living reducer watches the parameter.
+  static bool is_watched(const at::Tensor& parameter);
   std::size_t parameter_count() const noexcept { return slots_.size(); }
 
   /// Unique within this process.
@@ -137,11 +141,8 @@ class GradientReducer : public std::enable_shared_from_this<GradientReducer> {
   /// Returns whether the parameter with this number, from 0, is reduced in this step.
   bool takes_part(std::size_t index) const { return takes_part(slots_.at(index)); }
 
-  // For the hooks.
-  void before_accumulation(std::size_t index);
-  void after_accumulation(std::size_t index, const at::Tensor& incoming);
-
  private:
+  class Hooks;
   /// Reduced: between synchronize() and step(). Failed: synchronize() threw.
   enum class Phase { Accumulating, Reduced, Failed };
 
@@ -160,8 +161,8 @@ class GradientReducer : public std::enable_shared_from_this<GradientReducer> {
     Group* group = nullptr;          // in which it is reduced, if any
     std::size_t place_in_group = 0;  // among the members in flight
     std::optional<GradientView> view;
-    bool was_trained = false;              // the parameter required grad when the step began
-    std::unique_ptr<GradientHooks> hooks;  // null while frozen
+    bool was_trained = false;      // the parameter required grad when the step began
+    std::unique_ptr<Hooks> hooks;  // null while frozen
     std::unique_ptr<GradientExchange> dense;
     std::unique_ptr<SparseExchange> sparse;  // null until needed
     bool had_gradient = false;
@@ -195,6 +196,8 @@ class GradientReducer : public std::enable_shared_from_this<GradientReducer> {
   bool overlaps_another(const Slot& slot) const;
   void begin_step(bool clears) noexcept;
   void prepare_late(std::size_t index);
+  void before_accumulation(std::size_t index);
+  void after_accumulation(std::size_t index, const at::Tensor& incoming);
 
   void gradient_is_ready(Slot& slot);
   GradientExchange& exchange_for(Slot& slot);

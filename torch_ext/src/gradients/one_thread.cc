@@ -12,10 +12,6 @@ namespace ronde::detail {
 
 OneThread::Use OneThread::use() {
   const std::lock_guard lock(mutex_);
-  return use_locked();
-}
-
-OneThread::Use OneThread::use_locked() {
   const std::thread::id here = std::this_thread::get_id();
   Use present = use_.lock();
   if (present && user_ != here) {
@@ -42,8 +38,8 @@ void OneThread::enter_backward() {
     const std::shared_ptr<Passing> passing;
     ~Pass() { passing->store({}, std::memory_order_relaxed); }
   };
+  Use mine = use();
   const std::lock_guard lock(mutex_);
-  Use mine = use_locked();
   if (!pass_.expired()) return;
   auto pass = std::make_shared<Pass>(std::move(mine), passing_);
   passing_->store(here, std::memory_order_relaxed);

@@ -38,8 +38,6 @@ class OneThread {
  private:
   using Passing = std::atomic<std::thread::id>;
 
-  Use use_locked();
-
   const std::string subject_;
   std::mutex mutex_;
   // Guarded by mutex_.

@@ -7,7 +7,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <functional>
 #include <iomanip>
 #include <ios>
 #include <set>
@@ -19,7 +18,7 @@
 #include "ronde/torch/pruned_optimizer.h"
 #include "torch_ext/src/common/tensor_request.h"
 #include "torch_ext/src/gradients/gradient_exchange.h"
-#include "torch_ext/src/gradients/gradient_hooks.h"
+#include "torch_ext/src/gradients/gradient_reducer.h"
 
 namespace ronde::detail {
 namespace {
@@ -51,24 +50,8 @@ std::string text_of(T value) {
   return c10::str(std::boolalpha, std::setprecision(17), value);
 }
 
-/// Finds the parameter that an option lists. Returns null for an unknown one, or throws UsageError
-/// if `all` should be known.
-using Find = std::function<NamedParameter*(const at::Tensor& tensor, const std::string& option)>;
-
-Find find_in(std::vector<NamedParameter>& parameters, bool all) {
-  std::unordered_map<const c10::TensorImpl*, NamedParameter*> known;
-  for (NamedParameter& named : parameters) {
-    known.emplace(named.parameter.unsafeGetTensorImpl(), &named);
-  }
-  return [all, known](const at::Tensor& tensor, const std::string& option) -> NamedParameter* {
-    const auto found = known.find(tensor.unsafeGetTensorImpl());
-    if (found != known.end()) return found->second;
-    if (!all) return nullptr;
-    throw UsageError(option + " has a tensor (" + describe(tensor) +
-                     ") that is no parameter of the optimizer");
-  };
-}
-
+/// `find`: that of apply_options().
+template <typename Find>
 void mark_groups(const Find& find, const std::vector<std::vector<at::Tensor>>& lists) {
   for (std::size_t group = 0; group < lists.size(); ++group) {
     for (const at::Tensor& tensor : lists[group]) {
@@ -109,15 +92,6 @@ void check_adasum(const DistributedOptimizerOptions& options) {
   if (has_groups && options.adasum_of_deltas) {
     throw UsageError(
         "groups are of gradients, and with adasum_of_deltas none travels. Leave one of them out");
-  }
-}
-
-void check_adasum_devices(const std::vector<NamedParameter>& parameters) {
-  for (const NamedParameter& named : parameters) {
-    if (named.is_local || named.parameter.is_cpu()) continue;
-    throw UsageError("\"" + named.name + "\" (" + describe(named.parameter) +
-                     "): Adasum is computed on the CPU. Train there, use ReduceOp Average or Sum, "
-                     "or name the parameter in local_parameters");
   }
 }
 
@@ -179,7 +153,9 @@ std::vector<NamedParameter> match_parameters(
       if (!is_new) continue;
       const std::string& first = name->second.front();
       check_tensor("\"" + first + "\"", parameters[i]);
-      if (has_live_hook(parameters[i])) throw UsageError("\"" + first + "\": " + kWrappedTwice);
+      if (GradientReducer::is_watched(parameters[i])) {
+        throw UsageError("\"" + first + "\": " + kWrappedTwice);
+      }
       matched.push_back({first, parameters[i]});
     }
   }
@@ -220,7 +196,19 @@ void check_options(const torch::optim::Optimizer& inner,
 
 void apply_options(std::vector<NamedParameter>& parameters,
                    const DistributedOptimizerOptions& options, bool all) {
-  const Find find = find_in(parameters, all);
+  std::unordered_map<const c10::TensorImpl*, NamedParameter*> known;
+  for (NamedParameter& named : parameters) {
+    known.emplace(named.parameter.unsafeGetTensorImpl(), &named);
+  }
+  // Returns null for a tensor that is unknown and may be.
+  const auto find = [&](const at::Tensor& tensor, const std::string& option) {
+    const auto found = known.find(tensor.unsafeGetTensorImpl());
+    if (found == known.end() && all) {
+      throw UsageError(option + " has a tensor (" + describe(tensor) +
+                       ") that is no parameter of the optimizer");
+    }
+    return found == known.end() ? nullptr : found->second;
+  };
   for (const at::Tensor& tensor : options.local_parameters) {
     if (auto* const named = find(tensor, "local_parameters")) named->is_local = true;
   }
@@ -230,9 +218,13 @@ void apply_options(std::vector<NamedParameter>& parameters,
     }
   }
   for (const NamedParameter& named : parameters) {
-    if (!named.is_local) check_reducible("\"" + named.name + "\"", named.parameter, options.op);
+    if (named.is_local) continue;
+    check_reducible("\"" + named.name + "\"", named.parameter, options.op);
+    if (options.op != ReduceOp::Adasum || named.parameter.is_cpu()) continue;
+    throw UsageError("\"" + named.name + "\" (" + describe(named.parameter) +
+                     "): Adasum is computed on the CPU. Train there, use ReduceOp Average or Sum, "
+                     "or name the parameter in local_parameters");
   }
-  if (options.op == ReduceOp::Adasum) check_adasum_devices(parameters);
   mark_groups(find, options.groups.lists());
   if (options.groups.count() > 0) number_groups(parameters, options.groups.count());
 }
