@@ -181,8 +181,7 @@ GradientReducer::GradientReducer(std::string scope, DistributedOptimizerOptions 
       thread_(subject()),
       inner_(inner),
       ranks_(static_cast<int>(ranks_of(options_.process_set).size())),
-      replicas_(inner, options_.process_set,
-                options_.op == ReduceOp::Adasum && options_.adasum_of_deltas) {}
+      replicas_(inner, subject(), options_) {}
 
 GradientReducer::~GradientReducer() {
   forget(0, 0);
@@ -419,7 +418,6 @@ GradientExchange& GradientReducer::exchange_for(Slot& slot) {
                           ", which Ronde does not reduce");
     }
   }
-  slot.sends_sparse = is_sparse;
   if (!is_sparse) return *slot.dense;
   if (!slot.sparse) {
     slot.sparse = std::make_unique<SparseExchange>(
@@ -452,10 +450,9 @@ std::vector<Prepared> GradientReducer::begin_or_refuse(Slot& slot) {
                              options.timeout, slot.failure));
 }
 
-/// Marks the slot as in flight; `works` are the operations of its first round.
+/// `works`: the operations of the slot's first round.
 void GradientReducer::set_in_flight(Slot& slot, std::vector<TensorWork> works) {
   slot.works = std::move(works);
-  slot.in_flight = true;
   slot.guard.hide(slot.subject, slot.parameter);
 }
 
@@ -498,7 +495,7 @@ void GradientReducer::submit(Group& group) {
 /// Submits the gradients that backward did not, in the same order on every rank. Continues after a
 /// failure, as the other ranks wait for all of them.
 void GradientReducer::submit_rest(FirstError& first_error) {
-  const auto is_due = [](const Slot& slot) { return !slot.in_flight && takes_part(slot); };
+  const auto is_due = [](const Slot& slot) { return !slot.in_flight() && takes_part(slot); };
   for (Slot& slot : slots_) slot.stream.reset();  // backward is over
   for (std::size_t i = 0; i < slots_.size(); ++i) {
     try {
@@ -534,13 +531,12 @@ void GradientReducer::begin_step(bool clears) noexcept {
   }
   choose_carrier();
   phase_ = Phase::Accumulating;
-  reduction_number_ = 0;
 }
 
 void GradientReducer::expect_nothing_in_flight(const std::string& call) const {
   for (const Slot& slot : slots_) {
     // A group whose gradients this rank has only in part may be in flight on other ranks.
-    if (!slot.in_flight && !(slot.ready && slot.group != nullptr)) continue;
+    if (!slot.in_flight() && !(slot.ready && slot.group != nullptr)) continue;
     slot.subject.refuse(
         call +
         " while its gradient is being reduced. Call step() or "
@@ -583,7 +579,7 @@ void GradientReducer::wait_for(Slot& slot) {
   for (const TensorWork& work : slot.works) wait(work);
   if (&slot == carrier_) replicas_.record_digests(slot.works.front().digests_agree());
   if (slot.group != nullptr) wait(slot.group->flags);
-  const bool is_sparse = slot.sends_sparse.value_or(false) && !slot.failure;
+  const bool is_sparse = slot.sends_sparse() && !slot.failure;
   try {
     first_error.rethrow();
   } catch (const OutOfMemoryError&) {
@@ -610,19 +606,19 @@ bool GradientReducer::advance(Slot& slot) {
     slot.failure = std::current_exception();
     throw;
   }
-  slot.in_flight = !slot.next.empty();
-  return slot.in_flight;
+  if (slot.next.empty()) slot.works.clear();
+  return slot.in_flight();
 }
 
 /// Advances all gradients round by round, so that the operations of a round travel together.
 void GradientReducer::finish_all(FirstError& first_error) {
   const auto each_in_flight = [this, &first_error](const auto& part) {
     for (Slot& slot : slots_) {
-      if (!slot.in_flight) continue;
+      if (!slot.in_flight()) continue;
       try {
         part(slot);
       } catch (...) {
-        slot.in_flight = false;
+        slot.works.clear();
         first_error.record(std::current_exception());
       }
     }
@@ -680,7 +676,10 @@ void GradientReducer::expect_to_step_with() const {
 void GradientReducer::synchronize() {
   const OneThread::Use call = thread_.use();
   end_backward();
-  if (phase_ != Phase::Reduced) return wait_for_all({});
+  if (phase_ != Phase::Reduced) {
+    wait_for_all({});
+    return;
+  }
   try {
     expect_same_parameters();
   } catch (...) {
@@ -693,36 +692,36 @@ bool GradientReducer::synchronize_and_agree(double scale) {
   const OneThread::Use call = thread_.use();
   end_backward();
   if (phase_ == Phase::Accumulating) {
-    wait_for_all(scale);
-  } else {
-    // Runs even if only this rank has nothing to step with: the other ranks wait for its part.
-    FirstError error;
-    error.attempt([this] {
-      expect_to_step_with();
-      expect_same_parameters();
-    });
-    if (error) step_failed();
-    start_agreement(scale, false, error);
+    return finish_scaler_agreement(wait_for_all(scale), scale);
   }
-  return finish_scaler_agreement(std::exchange(agreement_, {}), scale);
+  // Runs even if only this rank has nothing to step with: the other ranks wait for its part.
+  FirstError error;
+  error.attempt([this] {
+    expect_to_step_with();
+    expect_same_parameters();
+  });
+  if (error) step_failed();
+  return finish_scaler_agreement(start_agreement(scale, false, error), scale);
 }
 
-/// `scale`: the GradScaler's, in synchronize_and_agree().
-void GradientReducer::wait_for_all(std::optional<double> scale) {
+/// `scale`: the GradScaler's, in synchronize_and_agree(). Returns the agreement on it, if any.
+TensorWork GradientReducer::wait_for_all(std::optional<double> scale) {
   expect_to_step_with();
   FirstError first_error;
+  TensorWork agreement;
   if (skip_depth_ > 0) {  // no gradient is reduced
     first_error.attempt([this] {
       expect_nothing_in_flight("step() was called within skip_synchronize()");
       expect_same_parameters();
     });
-    if (scale) start_agreement(*scale, true, first_error);
+    if (scale) agreement = start_agreement(*scale, true, first_error);
     first_error.rethrow();
-    return end_step(false);
+    end_step(false);
+    return agreement;
   }
   was_sparse_ = false;
   submit_rest(first_error);
-  first_error.attempt([this] { replicas_.start(subject(), options_.timeout); });
+  first_error.attempt([this] { replicas_.start(); });
   // The other ranks wait for these even if this one fails, and then counts as one with a find.
   TensorWork nonfinite;
   bool found = true;
@@ -738,14 +737,16 @@ void GradientReducer::wait_for_all(std::optional<double> scale) {
   }
   first_error.attempt([this] { scale_local(); });
   first_error.attempt([this] { expect_same_parameters(); });
-  if (scale) first_error.attempt([&] { start_agreement(*scale, false, first_error); });
+  if (scale) {
+    first_error.attempt([&] { agreement = start_agreement(*scale, false, first_error); });
+  }
   finish_all(first_error);
   first_error.attempt([&] { report_nonfinite(nonfinite); });
-  first_error.attempt([this] { agreement_.wait(); });
+  first_error.attempt([&] { agreement.wait(); });
   first_error.attempt([this] { replicas_.finish(); });
-  if (first_error) agreement_ = {};
   end_step(static_cast<bool>(first_error));
   first_error.rethrow();
+  return agreement;
 }
 
 void GradientReducer::end_step(bool failed) {
@@ -757,15 +758,15 @@ void GradientReducer::end_step(bool failed) {
     slot.failure = nullptr;
     slot.nonfinite.clear();
     // After a failed step the kind is unknown: the ranks may have had gradients of both kinds.
-    if (!failed && slot.sends_sparse) {
-      slot.is_sparse = *slot.sends_sparse;
+    if (!failed && slot.exchange != nullptr) {
+      slot.is_sparse = slot.sends_sparse();
       if (slot.is_sparse) slot.sparse->on_agreed();
     }
-    slot.sends_sparse.reset();
+    slot.exchange = nullptr;
   }
   for (Group& group : groups_) group.flags = {};
   phase_ = failed ? Phase::Failed : Phase::Reduced;
-  reduction_number_ = failed ? 0 : next_number();
+  if (!failed) reduction_number_ = next_number();
 }
 
 void GradientReducer::scale_local() const {
@@ -796,7 +797,7 @@ bool GradientReducer::can_all_continue(FirstError& first_error) {
   }
   for (Slot& slot : slots_) {
     slot.next.clear();
-    slot.in_flight = false;
+    slot.works.clear();
   }
   return false;
 }
@@ -862,20 +863,21 @@ bool GradientReducer::are_own_finite(bool all) const {
 /// Starts the agreement on the gradients that are_own_finite() checks. The other ranks wait for it
 /// even if this one cannot check, which counts as a find, or has failed with `error`, which is
 /// rethrown.
-void GradientReducer::start_agreement(double scale, bool all, FirstError error) {
+TensorWork GradientReducer::start_agreement(double scale, bool all, FirstError error) const {
   const bool failed = static_cast<bool>(error);
   bool found = true;
   if (!failed) error.attempt([&] { found = !are_own_finite(all); });
-  agreement_ = start_scaler_agreement(
+  TensorWork agreement = start_scaler_agreement(
       {.operation_name = scope_ + "/scaler", .found = found, .scale = scale, .failed = failed},
       options_.process_set, options_.timeout);
-  if (!error) return;
+  if (!error) return agreement;
   try {
-    std::exchange(agreement_, {}).wait();
+    agreement.wait();
   } catch (const Error&) {
     // This rank's own error came first.
   }
   error.rethrow();
+  return {};
 }
 
 /// Throws on all ranks if one has found something; collective then. `found`: the flag, an empty

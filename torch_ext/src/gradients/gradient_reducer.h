@@ -115,14 +115,13 @@ class GradientReducer : public std::enable_shared_from_this<GradientReducer> {
   bool synchronize_and_agree(double scale);
   /// Returns the number of the reduction that the gradients come from, counted over all reducers;
   /// 0 before synchronize() and after the step.
-  std::uint64_t reduction_number() const noexcept { return reduction_number_; }
+  std::uint64_t reduction_number() const noexcept {
+    return phase_ == Phase::Reduced ? reduction_number_ : 0;
+  }
   /// Ends a step whose gradients were used: backward may run again.
   void stepped() noexcept { begin_step(/*clears=*/false); }
   /// Ends a step that failed in part: zero_grad() must follow.
-  void step_failed() noexcept {
-    phase_ = Phase::Failed;
-    reduction_number_ = 0;
-  }
+  void step_failed() noexcept { phase_ = Phase::Failed; }
   /// Prepares for zero_grad(), which makes gradients undefined if `clears`. Throws UsageError while
   /// reductions are in flight.
   void restart(bool clears);
@@ -171,13 +170,14 @@ class GradientReducer : public std::enable_shared_from_this<GradientReducer> {
     std::optional<c10::Stream> stream;  // of the ready gradient in backward; none on the CPU
     GradientGuard guard;                // Note [Gradients in flight]
     // State of the reduction in flight.
-    bool in_flight = false;
-    GradientExchange* exchange = nullptr;  // dense or sparse, unless `failure` is set
-    std::optional<bool> sends_sparse;      // no value: not begun
-    std::vector<TensorWork> works;
-    std::vector<Prepared> next;  // the round after them
-    std::exception_ptr failure;  // why this rank cannot do its part
-    std::string nonfinite;       // counts of NaN and infinity
+    GradientExchange* exchange = nullptr;  // dense or sparse; null: not begun
+    std::vector<TensorWork> works;         // empty: none is in flight
+    std::vector<Prepared> next;            // the round after them
+    std::exception_ptr failure;            // why this rank cannot do its part
+    std::string nonfinite;                 // counts of NaN and infinity
+
+    bool in_flight() const noexcept { return !works.empty(); }
+    bool sends_sparse() const noexcept { return exchange != nullptr && exchange == sparse.get(); }
   };
 
   static std::uint64_t next_number();
@@ -219,10 +219,10 @@ class GradientReducer : public std::enable_shared_from_this<GradientReducer> {
 
   void expect_same_parameters() const;
   void expect_to_step_with() const;
-  void wait_for_all(std::optional<double> scale);
+  TensorWork wait_for_all(std::optional<double> scale);
   TensorWork submit_flag(const std::string& name, std::uint8_t mine) const;
   bool are_own_finite(bool all) const;
-  void start_agreement(double scale, bool all, FirstError error);
+  TensorWork start_agreement(double scale, bool all, FirstError error) const;
   void check_finite(Slot& slot) const;
   void end_backward();
   void report_nonfinite(const TensorWork& found) const;
@@ -243,9 +243,8 @@ class GradientReducer : public std::enable_shared_from_this<GradientReducer> {
   std::optional<Span> backward_;  ///< from the first gradient of a step to synchronize()
   int no_sync_depth_ = 0;
   int skip_depth_ = 0;
-  std::uint64_t reduction_number_ = 0;
-  TensorWork agreement_;  // of synchronize_and_agree()
-  bool is_lazy_ = false;  // Request::lazy: the ranks compute on all cores
+  std::uint64_t reduction_number_ = 0;  // of the last one that succeeded
+  bool is_lazy_ = false;                // Request::lazy: the ranks compute on all cores
   // Equal on all ranks.
   bool may_fail_alone_ = false;  // some rank has local parameters
   bool was_sparse_ = false;      // in this step a sparse gradient travelled

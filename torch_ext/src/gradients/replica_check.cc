@@ -81,12 +81,14 @@ bool is_comparable(const at::Tensor& tensor, const at::Tensor& parameter) {
 
 }  // namespace
 
-ReplicaCheck::ReplicaCheck(const torch::optim::Optimizer& inner, ProcessSet set, bool of_deltas)
+ReplicaCheck::ReplicaCheck(const torch::optim::Optimizer& inner, std::string subject,
+                           const DistributedOptimizerOptions& options)
     : inner_(inner),
-      set_(set),
-      of_deltas_(of_deltas),
-      period_(period_for(set)),
-      joins_(runtime_of(set).joins(set)) {}
+      subject_(std::move(subject)),
+      options_(options),
+      set_(options.process_set),
+      period_(period_for(set_)),
+      joins_(runtime_of(set_).joins(set_)) {}
 
 void ReplicaCheck::watch(const std::vector<NamedParameter>& parameters) {
   std::ranges::remove_copy_if(parameters, std::back_inserter(parameters_),
@@ -151,7 +153,7 @@ double ReplicaCheck::rate_of(const Group& group) const {
 }
 
 StateSlots ReplicaCheck::state_of(const NamedParameter& named) const {
-  if (of_deltas_) return {};
+  if (options_.op == ReduceOp::Adasum && options_.adasum_of_deltas) return {};  // each rank's own
   const auto found = inner_.state().find(named.parameter.unsafeGetTensorImpl());
   return found == inner_.state().end() ? StateSlots() : shaped_slots(*found->second);
 }
@@ -258,18 +260,16 @@ std::vector<std::string> ReplicaCheck::describe_tensors() const {
   return lines;
 }
 
-void ReplicaCheck::start(const std::string& subject, std::chrono::nanoseconds timeout) {
-  if (!period_) return;
-  subject_ = subject;
-  timeout_ = timeout;
-  if (!is_due()) return;
+void ReplicaCheck::start() {
+  if (!period_ || !is_due()) return;
   Statement mine;
   mine.problem = problem_of([&] {
     mine.lines = describe_options();
     const std::vector<std::string> tensors = describe_tensors();
     mine.lines.insert(mine.lines.end(), tensors.begin(), tensors.end());
   });
-  comparison_.emplace(subject, mine, set_, AgreementOptions{.advice = kAdvice, .timeout = timeout});
+  comparison_.emplace(subject_, mine, set_,
+                      AgreementOptions{.advice = kAdvice, .timeout = options_.timeout});
 }
 
 void ReplicaCheck::finish() {
@@ -289,7 +289,7 @@ void ReplicaCheck::refuse(const std::string& difference) {
 
 std::string ReplicaCheck::difference(std::vector<std::string> lines, const char* advice) const {
   return Comparison(subject_, {.lines = std::move(lines)}, set_,
-                    {.advice = advice, .timeout = timeout_})
+                    {.advice = advice, .timeout = options_.timeout})
       .difference();
 }
 

@@ -3,7 +3,6 @@
 
 #include <torch/optim/optimizer.h>
 
-#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -38,8 +37,9 @@ namespace ronde::detail {
 /// compared in the next step, and the optimizer's state is each rank's own.
 class ReplicaCheck {
  public:
-  /// `of_deltas`: DistributedOptimizerOptions::adasum_of_deltas.
-  ReplicaCheck(const torch::optim::Optimizer& inner, ProcessSet set, bool of_deltas);
+  /// Texts begin with `subject`. `options` outlive this.
+  ReplicaCheck(const torch::optim::Optimizer& inner, std::string subject,
+               const DistributedOptimizerOptions& options);
 
   /// Adds parameters, except local ones, to those that are compared.
   void watch(const std::vector<NamedParameter>& parameters);
@@ -48,9 +48,8 @@ class ReplicaCheck {
   /// once in each step.
   std::uint64_t digest();
 
-  /// Submits the comparison, if one is due. Call it in each step. Texts begin with `subject`.
-  /// Collective.
-  void start(const std::string& subject, std::chrono::nanoseconds timeout);
+  /// Submits the comparison, if one is due. Call it in each step. Collective.
+  void start();
 
   /// Records whether the last digests agreed; if not, finish() compares their contents.
   void record_digests(bool agree) {
@@ -103,13 +102,12 @@ class ReplicaCheck {
   void compare_window(const Digested& digested);
 
   const torch::optim::Optimizer& inner_;
+  const std::string subject_;
+  const DistributedOptimizerOptions& options_;
   const ProcessSet set_;
-  const bool of_deltas_;
   const std::optional<std::uint64_t> period_;  ///< replica_check_period(); none for one rank
   std::vector<NamedParameter> parameters_;
   std::vector<Group> groups_;
-  std::string subject_;
-  std::chrono::nanoseconds timeout_{};
   std::uint64_t joins_;                   ///< of the set, when `reductions_` was 0
   std::uint64_t reductions_ = 0;          ///< so far
   std::uint64_t steps_ = 0;               ///< of the inner optimizer, so far
