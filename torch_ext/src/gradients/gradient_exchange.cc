@@ -109,36 +109,28 @@ void DenseExchange::move_to_view(const AllreduceOptions& options) {
 
 /// `target`: the view's memory, or the gradient.
 Prepared DenseExchange::reduce(const at::Tensor& target, const AllreduceOptions& options) {
-  const auto request = [&] {
-    Request made = request_for(Collective::Allreduce, target, options);
-    made.symmetric = view_ != nullptr;
-    made.lazy = view_ != nullptr && lazy_;
-    return made;
-  };
   const bool repeats = !is_grouped_ && is_row_major(target);
-  const bool is_known = repeats && is_prepared_for(target, options);
-  if (!is_known) {
+  if (!repeats || !is_prepared_for(target, options)) {
     const std::string what = caller("allreduce_", options);
     check_writable(what, target);
     check_reducible(what, target, options.op);
-  }
-  Prepared prepared;
-  if (!repeats) {
-    prepared = prepare_in_place(request(), target, true);
-    prepared.request.contributes = !stands_in_;
-  } else {
-    if (!is_known) {
-      Request described = request();
-      described.output = target.mutable_data_ptr();
-      operation_ = prepare(std::move(described));
-      prepared_options_ = options;
-      prepared_shape_ = target.sizes().vec();
-      prepared_type_ = target.options();
+    Request request = request_for(Collective::Allreduce, target, options);
+    request.symmetric = view_ != nullptr;
+    request.lazy = view_ != nullptr && lazy_;
+    if (!repeats) {
+      request.contributes = !stands_in_;
+      Prepared once = prepare_in_place(std::move(request), target, true);
+      mark_written(target);
+      return once;
     }
-    prepared = prepare_again(operation_, target, !stands_in_);
+    request.output = target.mutable_data_ptr();
+    operation_ = prepare(std::move(request));
+    prepared_options_ = options;
+    prepared_shape_ = target.sizes().vec();
+    prepared_type_ = target.options();
   }
   mark_written(target);
-  return prepared;
+  return prepare_again(operation_, target, !stands_in_);
 }
 
 bool DenseExchange::is_prepared_for(const at::Tensor& target,
@@ -283,3 +275,64 @@ bool GradientGuard::restore(const at::Tensor& parameter) {
 }
 
 }  // namespace ronde::detail
+
+namespace ronde {
+namespace {
+
+/// Leaves the conversion to the engine, which does it in the pass that packs and unpacks.
+class OnTheWire final : public CompressedGradient {
+ public:
+  explicit OnTheWire(DataType wire_dtype) : wire_dtype_(wire_dtype) {}
+
+  std::vector<CompressedPart> compress(const at::Tensor& gradient,
+                                       const GradientReduction&) override {
+    return {{.tensor = gradient, .wire_dtype = wire_dtype_}};
+  }
+
+  std::vector<CompressedPart> decompress(const std::vector<at::Tensor>& results,
+                                         const at::Tensor& gradient) override {
+    if (!results.front().is_same(gradient)) gradient.copy_(results.front());
+    return {};
+  }
+
+ private:
+  const DataType wire_dtype_;
+};
+
+class HalfPrecision final : public Compression {
+ public:
+  HalfPrecision(std::string name, DataType wire_dtype)
+      : name_(std::move(name)), wire_dtype_(wire_dtype) {}
+
+  std::string description() const override { return name_; }
+
+  std::unique_ptr<CompressedGradient> make(const std::string&,
+                                           const at::Tensor& parameter) override {
+    const at::ScalarType type = parameter.scalar_type();
+    if (type != at::kFloat && type != at::kDouble) return nullptr;
+    return std::make_unique<OnTheWire>(wire_dtype_);
+  }
+
+  std::optional<DataType> sparse_dtype() const override { return wire_dtype_; }
+
+ private:
+  const std::string name_;
+  const DataType wire_dtype_;
+};
+
+}  // namespace
+
+std::optional<DataType> detail::wire_dtype_of(const std::shared_ptr<Compression>& compression) {
+  if (dynamic_cast<const HalfPrecision*>(compression.get()) == nullptr) return std::nullopt;
+  return compression->sparse_dtype();
+}
+
+std::shared_ptr<Compression> Compression::fp16() {
+  return std::make_shared<HalfPrecision>("fp16", DataType::F16);
+}
+
+std::shared_ptr<Compression> Compression::bf16() {
+  return std::make_shared<HalfPrecision>("bf16", DataType::BF16);
+}
+
+}  // namespace ronde

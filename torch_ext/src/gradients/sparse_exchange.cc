@@ -38,25 +38,17 @@ at::Tensor header(std::int64_t entries) {
   return at::full({1, kSparseDimensions}, entries, at::kLong);
 }
 
-struct Gathered {
-  at::Tensor indices;       ///< of all ranks' entries, one column each
-  bool is_present = false;  ///< a rank has a gradient
-};
-
-Gathered without_headers(const at::Tensor& rows) {
-  Gathered gathered;
+/// Returns the indices of all ranks' entries, one column each; undefined if no rank has a gradient.
+at::Tensor without_headers(const at::Tensor& rows) {
   std::vector<at::Tensor> parts;
   for (std::int64_t at = 0; at < rows.size(0);) {
     const auto entries = rows[at][0].item<std::int64_t>();
     ++at;
     if (entries < 0) continue;
-    gathered.is_present = true;
     parts.push_back(rows.narrow(0, at, entries));
     at += entries;
   }
-  gathered.indices =
-      parts.empty() ? at::empty({rows.size(1), 0}, at::kLong) : at::cat(parts).t().contiguous();
-  return gathered;
+  return parts.empty() ? at::Tensor() : at::cat(parts).t().contiguous();
 }
 
 /// Returns the type in which values are added.
@@ -161,9 +153,9 @@ std::vector<Prepared> SparseExchange::proceed(const std::vector<TensorWork>& wor
 void SparseExchange::finish(const at::Tensor& rows, const at::Tensor& values) {
   const at::Tensor sent = std::exchange(sent_, {});
   if (sent.defined() && !parameter_.grad().is_same(sent)) subject_.refuse(kGradientReplaced);
-  const Gathered gathered = without_headers(rows);
-  if (!gathered.is_present) return;
-  parameter_.mutable_grad() = combined(gathered.indices, values, parameter_, options_, ranks_);
+  const at::Tensor indices = without_headers(rows);
+  if (!indices.defined()) return;
+  parameter_.mutable_grad() = combined(indices, values, parameter_, options_, ranks_);
 }
 
 }  // namespace detail
