@@ -87,17 +87,17 @@ std::exception_ptr HostedRuntime::shutdown(std::optional<std::chrono::nanosecond
     phase_ = Phase::ShuttingDown;
     hosted = hosted_.get();
   }
+  std::exception_ptr problem;
   try {
     hosted->observer->shutdown(limit);
   } catch (...) {
-    report_.note_end(false, hosted->runtime->failure());
-    retire(Phase::ShutDown);
-    throw;
+    problem = std::current_exception();
   }
   const std::exception_ptr failure = hosted->runtime->failure();
-  report_.note_end(true, failure);
+  report_.note_end(!problem, failure);
   retire(Phase::ShutDown);
-  if (problem_of_hook) std::rethrow_exception(problem_of_hook);
+  if (!problem) problem = problem_of_hook;
+  if (problem) std::rethrow_exception(problem);
   return failure;
 }
 

@@ -211,12 +211,10 @@ Process::Worlds Process::worlds() const noexcept {
 
 void Process::end_at_exit(int status, std::uint32_t number) noexcept {
   const std::string why = "it ends with exit code " + std::to_string(status);
-  if (number != kGlobalSet.world) {
-    if (const std::shared_ptr<HostedRuntime> world = find(number)) world->leave(why);
-    return;
-  }
-  const bool fails = default_->leave(why) || default_->take_failure_in_finalize() != nullptr;
-  if (!fails || status != EXIT_SUCCESS || is_guest_) return;
+  const std::shared_ptr<HostedRuntime> world = find(number);
+  if (!world) return;
+  const bool fails = world->leave(why) || world->take_failure_in_finalize() != nullptr;
+  if (world != default_ || !fails || status != EXIT_SUCCESS || is_guest_) return;
   // The others fail, and the job has to end non-zero: where one rank ends with zero before it
   // finalised MPI, Hydra uses that as the job's status, whatever the other ranks return. Inside a
   // handler, glibc's exit() runs the remaining handlers and uses the new status.

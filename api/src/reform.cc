@@ -71,14 +71,12 @@ class JobChannel {
   }
   std::optional<std::string> get(int number, const std::string& key) {
     const std::lock_guard lock(mutex_);
-    const auto find = [&]() -> std::optional<std::string> {
-      const auto found = addresses_.find(key);
-      return found == addresses_.end() ? std::nullopt : std::optional(found->second);
-    };
-    if (const auto value = find()) return value;
-    if (void_ >= number) throw Error("another rank of the group has ended");
-    read(kOneWait);
-    return find();
+    if (!addresses_.contains(key)) {
+      if (void_ >= number) throw Error("another rank of the group has ended");
+      read(kOneWait);
+    }
+    const auto found = addresses_.find(key);
+    return found == addresses_.end() ? std::nullopt : std::optional(found->second);
   }
   /// @}
 
