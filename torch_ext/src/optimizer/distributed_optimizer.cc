@@ -5,6 +5,8 @@
 #include <torch/optim/lbfgs.h>
 
 #include <cstddef>
+#include <cstdint>
+#include <exception>
 #include <map>
 #include <mutex>
 #include <optional>
@@ -20,7 +22,6 @@
 #include "torch_ext/src/gradients/gradient_exchange.h"
 #include "torch_ext/src/gradients/gradient_reducer.h"
 #include "torch_ext/src/gradients/optimizer_parameters.h"
-#include "torch_ext/src/optimizer/delta_exchange.h"
 #include "torch_ext/src/optimizer/step_observer.h"
 
 namespace ronde {
@@ -67,6 +68,147 @@ class LiveName {
   bool is_unique_ = false;
 };
 
+/// Combines what one step has changed on each rank (DistributedOptimizerOptions::adasum_of_deltas).
+/// The parameters are copied before the step. After it each is replaced by its change, which is
+/// reduced in the parameter's memory, and the copy is added to the result.
+///
+/// Thread-safety: none.
+class DeltaExchange {
+ public:
+  DeltaExchange(std::string scope, const std::shared_ptr<GradientReducer>& reducer)
+      : scope_(std::move(scope)), reducer_(reducer) {}
+
+  /// Adds parameters, in the same order as the reducer. Local ones are not exchanged.
+  void watch(const std::vector<NamedParameter>& parameters) {
+    for (const NamedParameter& named : parameters) {
+      Slot& slot = slots_.emplace_back();
+      slot.operation_name = scope_ + "/delta of " + named.name;
+      slot.parameter = named.parameter;
+      slot.is_local = named.is_local;
+    }
+  }
+  std::size_t size() const noexcept { return slots_.size(); }
+  /// Stops watching the parameters behind the first `count`.
+  void forget_behind(std::size_t count) { slots_.resize(count); }
+
+  /// Copies the parameters before the step, and records which take part.
+  void begin() {
+    const at::NoGradGuard no_grad;
+    choose();
+    for (Slot& slot : slots_) {
+      slot.before.reset();
+      const bool may_change = slot.is_exchanged || slot.parameter.grad().defined();
+      if (may_change) slot.before = slot.parameter.detach().clone();
+    }
+  }
+
+  /// After the step, sets each parameter that takes part to its value before, plus the combination
+  /// of all ranks' changes. A rank without a gradient for it contributes none. Throws what an
+  /// allreduce throws, and then restores the parameters. One of the operations carries `digest`;
+  /// returns whether the ranks' digests agree. Collective.
+  bool combine(std::uint64_t digest) {
+    const at::NoGradGuard no_grad;
+    FirstError error;
+    for_each_slot(error, [&](Slot& slot) {
+      if (!slot.is_exchanged) return;
+      try {
+        submit(slot, std::exchange(digest, 0));
+      } catch (...) {
+        refuse(slot);
+        throw;
+      }
+    });
+    bool agree = true;
+    for_each_slot(error, [&](Slot& slot) {
+      if (!slot.is_exchanged) return;
+      const TensorWork work = std::exchange(slot.work, {});
+      work.wait();
+      agree = work.digests_agree() && agree;
+    });
+    for_each_slot(error, [failed = static_cast<bool>(error)](Slot& slot) {
+      const at::Tensor before = std::exchange(slot.before, {});
+      at::Tensor values = slot.parameter.detach();
+      if (failed && before.defined()) {
+        values.copy_(before);
+      } else if (slot.is_exchanged) {
+        values.add_(before);
+      }
+    });
+    error.rethrow();
+    return agree;
+  }
+
+  /// Replaces combine() on a rank whose step failed, even before begin(); to be called where that
+  /// error is handled. Restores the parameters; combine() throws the error's text on the other
+  /// ranks. Errors in here are dropped in favour of the step's.
+  void cancel() noexcept {
+    const at::NoGradGuard no_grad;
+    choose();
+    FirstError ignored;
+    for_each_slot(ignored, [](Slot& slot) {
+      if (slot.before.defined()) slot.parameter.detach().copy_(slot.before);
+    });
+    for_each_slot(ignored, [&](Slot& slot) {
+      if (slot.is_exchanged) refuse(slot);
+    });
+    for_each_slot(ignored, [](Slot& slot) { std::exchange(slot.work, {}).wait(); });
+    for (Slot& slot : slots_) slot.before.reset();
+  }
+
+ private:
+  struct Slot {
+    std::string operation_name;
+    at::Tensor parameter;
+    bool is_local = false;
+    bool is_exchanged = false;  // in this step
+    at::Tensor before;          // undefined: the step does not change it
+    TensorWork work;
+  };
+
+  /// Continues after a failure, as the other ranks wait for all slots.
+  template <typename Part>
+  void for_each_slot(FirstError& error, const Part& part) {
+    for (Slot& slot : slots_) error.attempt([&] { part(slot); });
+  }
+
+  /// Chooses alike on all ranks, whether they combine or cancel.
+  void choose() {
+    for (std::size_t i = 0; i < slots_.size(); ++i) {
+      slots_[i].is_exchanged = !slots_[i].is_local && reducer_->takes_part(i);
+    }
+  }
+
+  /// Submits the change, in the parameter's own memory.
+  void submit(Slot& slot, std::uint64_t digest) const {
+    const DistributedOptimizerOptions& options = reducer_->options();
+    const at::Tensor values = slot.parameter.detach().sub_(slot.before);
+    Request request =
+        request_for(Collective::Allreduce, values,
+                    AllreduceOptions{.name = slot.operation_name,
+                                     .op = options.op,
+                                     .prescale = options.prescale,
+                                     .postscale = options.postscale,
+                                     .process_set = options.process_set,
+                                     .timeout = options.timeout,
+                                     .wire_dtype = wire_dtype_of(options.compression)});
+    if (size_of(request.dtype) <= 2) request.wire_dtype.reset();  // no type is shorter
+    request.contributes = slot.parameter.grad().defined();
+    request.digest = digest;
+    slot.work = start_in_place(std::move(request), values, true);
+  }
+
+  /// Replaces submit() where an error is being handled.
+  void refuse(Slot& slot) const {
+    const DistributedOptimizerOptions& options = reducer_->options();
+    slot.work = start(prepare_refusal(slot.operation_name, slot.parameter, options.process_set,
+                                      options.timeout, std::current_exception()));
+  }
+
+  const std::string scope_;
+  const std::shared_ptr<const GradientReducer> reducer_;
+  std::vector<Slot> slots_;
+};
+
 }  // namespace detail
 
 /// Checks the order of calls; the reducer handles the gradients.
@@ -86,8 +228,9 @@ class DistributedOptimizer::Impl {
     // A fixed name, as the ranks' optimizers may have different ones.
     const std::vector<detail::NamedParameter> parameters = agree_on_parameters(
         "ronde::DistributedOptimizer/construction", name_->problem(), named_parameters, options);
-    if (options.op == ReduceOp::Adasum && options.adasum_of_deltas) deltas_.emplace(name_->text());
+    const bool of_deltas = options.op == ReduceOp::Adasum && options.adasum_of_deltas;
     reducer_ = std::make_shared<detail::GradientReducer>(name_->text(), std::move(options), inner_);
+    if (of_deltas) deltas_.emplace(name_->text(), reducer_);
     watch(parameters);
   }
 
@@ -165,7 +308,7 @@ class DistributedOptimizer::Impl {
     try {
       reducer_->synchronize();
     } catch (...) {
-      if (deltas_) deltas_->cancel(*reducer_);
+      if (deltas_) deltas_->cancel();
       throw;
     }
   }
@@ -175,23 +318,16 @@ class DistributedOptimizer::Impl {
       inner_.step();
       return;
     }
-    const DistributedOptimizerOptions& options = reducer_->options();
-    const AllreduceOptions combination = {.op = options.op,
-                                          .prescale = options.prescale,
-                                          .postscale = options.postscale,
-                                          .process_set = options.process_set,
-                                          .timeout = options.timeout,
-                                          .wire_dtype = detail::wire_dtype_of(options.compression)};
     try {
-      deltas_->begin(*reducer_);
+      deltas_->begin();
       inner_.step();
     } catch (...) {
       reducer_->step_failed();
-      deltas_->cancel(*reducer_);
+      deltas_->cancel();
       throw;
     }
     try {
-      reducer_->replicas().record_digests(deltas_->combine(combination, digest));
+      reducer_->replicas().record_digests(deltas_->combine(digest));
     } catch (...) {
       reducer_->step_failed();
       throw;
