@@ -94,8 +94,7 @@ class ControlPlane {
   FailureResolver resolver() const { return {tree_, log_, pending_text()}; }
   /// Returns the message to the other ranks when this rank leaves, or has aborted.
   FailureMessage departure_of_this_rank() const {
-    return life_.aborts() ? life_.abortion_of(tree_.rank())
-                          : life_.departure_of(tree_.rank(), pending_text());
+    return life_.departure_of(tree_.rank(), pending_text());
   }
   /// Aborts the backends and ends every operation and exchange of this rank with `error`, as the
   /// group is dead.

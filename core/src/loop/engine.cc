@@ -333,7 +333,7 @@ void Engine::leave_from_within(const std::string& why) noexcept {
 /// For this rank the group has failed from now on, though its loop may not have seen the request.
 void Engine::abort(const std::string& text) {
   life_.abort(text);
-  const std::exception_ptr error = error_of(life_.abortion_of(tree_.rank()));
+  const std::exception_ptr error = error_of(life_.departure_of(tree_.rank(), {}));
   queue_.close(error);
   life_.set_first_failure(error);
   queue_.wake();
