@@ -18,13 +18,14 @@ void Announcer::add(Submission submission) {
     return;
   }
   after_wait_ = after_wait_ || submission.after_wait;
-  unannounced_.push_back(&*pending_.insert({std::move(submission)}).first);
+  const OpKey key = submission.key;
+  unannounced_.push_back(&pending_.try_emplace(key, std::move(submission)).first->second);
 }
 
 std::optional<ReadyMessage> Announcer::announce(TimePoint now, bool shutdown) {
   ReadyMessage message;
   message.decisions_seen = decisions_seen_;
-  for (const Pending* const pending : unannounced_) {
+  for (Pending* const pending : unannounced_) {
     announce_one(*pending, message);
     pending->announced = now;
     if (events_ == nullptr) continue;
@@ -33,12 +34,12 @@ std::optional<ReadyMessage> Announcer::announce(TimePoint now, bool shutdown) {
     });
   }
   unannounced_.clear();
-  for (const Pending& pending : pending_) {
+  for (auto& [key, pending] : pending_) {
     const auto& deadline = pending.submission.deadline;
     if (pending.expiry_announced || !deadline || *deadline > now) continue;
     pending.expiry_announced = true;
     counters_.expired.add();
-    message.expired.push_back(pending.submission.key.text());
+    message.expired.push_back(key.text());
   }
   message.after_wait = std::exchange(after_wait_, false);
   message.joined = join_ && !std::exchange(join_announced_, true);
@@ -49,7 +50,7 @@ std::optional<ReadyMessage> Announcer::announce(TimePoint now, bool shutdown) {
   return message;
 }
 
-void Announcer::announce_one(const Pending& pending, ReadyMessage& message) {
+void Announcer::announce_one(Pending& pending, ReadyMessage& message) {
   const Submission& submission = pending.submission;
   const OpKey& key = submission.key;
   if (is_point_to_point(key.spec->kind)) {
@@ -157,7 +158,8 @@ void Announcer::apply_all(const DecisionMessage& decision, AppliedDecision& appl
 void Announcer::put_back(Submission submission) {
   const Submission& one = submission.is_group() ? submission.members.front() : submission;
   if (!one.work) return;  // a stand-in may have the key of an operation that a caller waits for
-  pending_.insert({std::move(submission)});
+  const OpKey key = submission.key;
+  pending_.try_emplace(key, std::move(submission));
 }
 
 void Announcer::apply_response(const Response& response, AppliedDecision& applied) {
@@ -192,7 +194,7 @@ void Announcer::apply_response(const Response& response, AppliedDecision& applie
 }
 
 void Announcer::forget_slot(std::uint32_t slot) {
-  for (const Pending& pending : pending_) {
+  for (auto& [key, pending] : pending_) {
     if (pending.slot != static_cast<std::int64_t>(slot)) continue;
     // Rank 0 ignores announcements of the slot's former occupant: Note [Slots and decisions in
     // flight] in negotiator.h.
@@ -209,9 +211,9 @@ Submission Announcer::take(const std::string& key) {
     throw Error("rank 0 decided on an operation that this rank has not submitted");
   }
   // One decision may both reassign an expired operation's slot and refuse the operation.
-  std::erase(unannounced_, &*found);
+  std::erase(unannounced_, &found->second);
   const auto node = pending_.extract(found);
-  const Pending& pending = node.value();
+  Pending& pending = node.mapped();
   // A decision follows the announcements that it answers: Note [Clocks of hosts].
   if (pending.announced) {
     announced_ns_ = std::max(announced_ns_, EventLog::ns_of(*pending.announced));
@@ -221,7 +223,7 @@ Submission Announcer::take(const std::string& key) {
 
 std::optional<TimePoint> Announcer::next_deadline() const {
   std::optional<TimePoint> next;
-  for (const Pending& pending : pending_) {
+  for (const auto& [key, pending] : pending_) {
     const auto& deadline = pending.submission.deadline;
     if (pending.expiry_announced || !deadline) continue;
     if (!next || *deadline < *next) next = *deadline;
@@ -231,7 +233,7 @@ std::optional<TimePoint> Announcer::next_deadline() const {
 
 std::optional<TimePoint> Announcer::oldest_announcement() const {
   std::optional<TimePoint> oldest;
-  for (const Pending& pending : pending_) {
+  for (const auto& [key, pending] : pending_) {
     if (pending.announced && (!oldest || *pending.announced < *oldest)) oldest = pending.announced;
   }
   return oldest;
@@ -239,7 +241,7 @@ std::optional<TimePoint> Announcer::oldest_announcement() const {
 
 std::vector<std::string> Announcer::pending_names() const {
   std::vector<std::string> names;
-  for (const Pending& pending : pending_) names.push_back(display_name(pending.submission.key));
+  for (const auto& [key, pending] : pending_) names.push_back(display_name(key));
   std::ranges::sort(names);
   return names;
 }
@@ -247,7 +249,7 @@ std::vector<std::string> Announcer::pending_names() const {
 std::vector<Submission> Announcer::drain() {
   std::vector<Submission> drained;
   if (join_) drained.push_back(*std::exchange(join_, std::nullopt));
-  for (const Pending& pending : pending_) drained.push_back(std::move(pending.submission));
+  for (auto& [key, pending] : pending_) drained.push_back(std::move(pending.submission));
   pending_.clear();
   unannounced_.clear();
   std::ranges::sort(drained,

@@ -4,8 +4,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
-#include <string_view>
-#include <unordered_set>
+#include <unordered_map>
 #include <vector>
 
 #include "core/src/agree/messages.h"
@@ -74,32 +73,14 @@ class Announcer {
   const Counters& counters() const noexcept { return counters_; }
 
  private:
-  /// An operation of pending_, where only its key must stay as it is.
   struct Pending {
-    mutable Submission submission;
-    mutable std::int64_t slot = -1;  ///< announced by this slot
-    mutable bool expiry_announced = false;
-    mutable std::optional<TimePoint> announced = {};
-  };
-  /// By key, or its text.
-  struct Hash {
-    using is_transparent = void;
-    std::size_t operator()(std::string_view key) const noexcept { return OpKeyHash()(key); }
-    std::size_t operator()(const Pending& pending) const noexcept {
-      return (*this)(pending.submission.key.text());
-    }
-  };
-  struct Equal {
-    using is_transparent = void;
-    bool operator()(const Pending& a, const Pending& b) const noexcept {
-      return (*this)(a.submission.key.text(), b);
-    }
-    bool operator()(std::string_view key, const Pending& pending) const noexcept {
-      return key == pending.submission.key.text();
-    }
+    Submission submission;
+    std::int64_t slot = -1;  ///< announced by this slot
+    bool expiry_announced = false;
+    std::optional<TimePoint> announced = {};
   };
 
-  void announce_one(const Pending& pending, ReadyMessage& message);
+  void announce_one(Pending& pending, ReadyMessage& message);
   Submission take(const std::string& key);
   void put_back(Submission submission);
   void apply_all(const DecisionMessage& decision, AppliedDecision& applied);
@@ -115,8 +96,8 @@ class Announcer {
   bool join_announced_ = false;
   bool after_wait_ = false;  ///< Submission::after_wait of any in unannounced_
   BitVector absent_;         ///< slots to which this rank did not contribute the last time
-  std::unordered_set<Pending, Hash, Equal> pending_;
-  std::vector<const Pending*> unannounced_;  ///< of pending_, in order of submission
+  std::unordered_map<OpKey, Pending, OpKeyHash, OpKeyEqual> pending_;
+  std::vector<Pending*> unannounced_;  ///< of pending_, in order of submission
   Counters counters_;
 };
 
