@@ -16,10 +16,7 @@ namespace {
 using Milliseconds = std::chrono::milliseconds;
 
 std::optional<Duration> limit(double seconds) {
-  if (seconds <= 0.0) return std::nullopt;
-  // A century is as good as no limit, and fits into the clock's type.
-  return std::chrono::duration_cast<Duration>(
-      std::chrono::duration<double>(std::min(seconds, 3.0e9)));
+  return seconds > 0.0 ? std::optional<Duration>(from_s(seconds)) : std::nullopt;
 }
 
 std::string seconds_text(Milliseconds duration) {

@@ -2,7 +2,6 @@
 #include "core/src/loop/arbiter.h"
 
 #include <algorithm>
-#include <functional>
 #include <iterator>
 #include <utility>
 
@@ -22,7 +21,6 @@ Arbiter::Arbiter(const RuntimeOptions& options, const ControlTree& tree, const S
       stall_limit_(stall_limit),
       stalls_(options.config.stall_warn_s, options.config.stall_abort_s) {
   const Config& config = options.config;
-  for (int rank = 0; rank < tree.size(); ++rank) unfinished_.insert(unfinished_.end(), rank);
   if (config.autotune || !config.tuned.empty()) {
     autotuner_.emplace(options, tree.topology(), log, schedule != nullptr);
   }
@@ -109,30 +107,13 @@ void Arbiter::on_thaw(FrozenSchedule::Thaw reason, std::uint64_t rounds) {
 
 void Arbiter::add(const ExchangeRequest& request, TimePoint now) {
   exchanges_.add(request, now);
-  mark_changed(kGlobalSet.id);
-}
-
-void Arbiter::mark_changed(std::uint32_t set) {
-  const auto place = std::ranges::lower_bound(changed_sets_, set, std::greater<>());
-  if (place == changed_sets_.end() || *place != set) changed_sets_.insert(place, set);
-}
-
-std::optional<std::uint32_t> Arbiter::pop_changed() {
-  if (changed_sets_.empty()) return std::nullopt;
-  const std::uint32_t set = changed_sets_.back();
-  changed_sets_.pop_back();
-  return set;
+  changed_sets_.insert(kGlobalSet.id);
 }
 
 std::optional<FailureMessage> Arbiter::departure() const {
   if (exchanges_.idle() || !shutdown_has_begun()) return std::nullopt;
   return departure_of(exchanges_.waiting(/*for_calls_only=*/true),
                       sets_.global().negotiator->not_shut_down());
-}
-
-bool Arbiter::mark_finished(const std::vector<std::int32_t>& ranks) {
-  for (const int rank : ranks) unfinished_.erase(rank);
-  return unfinished_.empty();
 }
 
 std::optional<TimePoint> Arbiter::next_inspection(const StopAgreement& stop) const {
@@ -168,7 +149,9 @@ std::vector<WaitingOperation> Arbiter::waiting(const StopAgreement& stop) const 
 
 std::vector<int> Arbiter::missing_in_shutdown(const StopAgreement& stop) const {
   if (!stop.agreed) return sets_.global().negotiator->not_shut_down();
-  return {unfinished_.begin(), unfinished_.end()};
+  std::vector<int> missing = sets_.global().info.ranks;
+  std::erase_if(missing, [&stop](int rank) { return stop.reports.contains(rank); });
+  return missing;
 }
 
 /// Returns the wait of ranks that have called shutdown() for the others, if any.

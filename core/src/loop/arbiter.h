@@ -37,12 +37,8 @@ class Arbiter {
   /// As ExchangeCoordinator::take().
   std::vector<ExchangeReply> take_replies() { return exchanges_.take(); }
 
-  /// Ask for, mark and remove the sets in which a decision may be due.
-  /// @{
-  bool has_changed() const noexcept { return !changed_sets_.empty(); }
-  void mark_changed(std::uint32_t set);
-  std::optional<std::uint32_t> pop_changed();
-  /// @}
+  /// The sets in which a decision may be due.
+  std::set<std::uint32_t>& changed_sets() noexcept { return changed_sets_; }
 
   /// Returns whether nothing outside the global set prevents the last decision.
   bool may_stop() const;
@@ -60,9 +56,6 @@ class Arbiter {
   /// Hands the steps that have ended to the autotuner. Returns whether a frozen schedule has to
   /// thaw for other settings.
   bool must_thaw_to_tune(TimePoint now);
-
-  /// Marks ranks as finished; returns whether all are.
-  bool mark_finished(const std::vector<std::int32_t>& ranks);
 
   /// Returns the time at which inspect() may find something, if any.
   std::optional<TimePoint> next_inspection(const StopAgreement& stop) const;
@@ -90,8 +83,7 @@ class Arbiter {
   const StallLimit& stall_limit_;
   StallInspector stalls_;
   TimePoint next_inspection_{};
-  std::set<int> unfinished_;                 ///< ranks
-  std::vector<std::uint32_t> changed_sets_;  ///< descending
+  std::set<std::uint32_t> changed_sets_;
 };
 
 /// Checks, on a rank other than rank 0, that rank 0 answers.

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <list>
+#include <set>
 #include <utility>
 #include <variant>
 
@@ -241,14 +242,15 @@ void ControlPlane::apply_tuning(const Tuning& tuning) {
 
 void ControlPlane::start_exchanges(TimePoint now) {
   if (!exchanges_.has_news()) return;
-  OwnExchanges::News news = exchanges_.take(
-      [this](std::uint32_t set) { return sets_.contains(set) && sets_.at(set).busy(); }, now);
-  sets_.install(std::move(news.made));
-  for (const ExchangeRequest& request : news.requests) {
+  const auto busy = [this](std::uint32_t set) {
+    return sets_.contains(set) && sets_.at(set).busy();
+  };
+  for (const std::shared_ptr<OwnExchange>& own : exchanges_.take(busy, now)) {
+    if (own->parts.info) sets_.install(std::exchange(own->parts, {}));
     if (arbiter_) {
-      arbiter_->add(request, now);
+      arbiter_->add(own->request, now);
     } else {
-      tree_.send_up(request);
+      tree_.send_up(own->request);
     }
   }
 }
@@ -274,10 +276,7 @@ void ControlPlane::announce_submissions(TimePoint now) {
     follow_schedule();
     taken = queue_.take(shutdown ? TimePoint::max() : now);
     for (Submission& submission : taken) {
-      SetEngine& set = sets_.at(submission.spec().set);
-      // A thread of this rank has made the set before it submitted this.
-      if (!set.executor) sets_.install(exchanges_.take_made());
-      set.announcer->add(std::move(submission));
+      sets_.at(submission.spec().set).announcer->add(std::move(submission));
     }
   } while (!taken.empty());
   for (SetEngine* set : sets_.running()) announce(*set, now, shutdown);
@@ -336,7 +335,7 @@ void ControlPlane::add_ready(SetEngine& set, const Negotiator::Ranks& ranks,
                              const ReadyMessage& ready, TimePoint now) {
   if (set.negotiator) {
     set.negotiator->add(ranks, ready, now);
-    arbiter_->mark_changed(set.info.id);
+    arbiter_->changed_sets().insert(set.info.id);
   } else if (set.combiner) {
     set.combiner->add(ranks, ready, now);
   } else {
@@ -356,18 +355,20 @@ void ControlPlane::agree(TimePoint now) {
 }
 
 void ControlPlane::decide(TimePoint now) {
-  if (stop_.departure || !arbiter_->has_changed()) return;
+  if (stop_.departure || arbiter_->changed_sets().empty()) return;
   for (const ExchangeReply& reply : arbiter_->take_replies()) {
     tree_.send_to(tree_.topology().children_towards(reply.to), encode(reply));
     handle_reply(reply);
   }
   // The last decision of all may have waited for an exchange, or for another set. The decision of
   // one set may make ranks of another announce something.
-  arbiter_->mark_changed(kGlobalSet.id);
-  while (const auto changed = arbiter_->pop_changed()) {
-    if (sets_.contains(*changed)) decide(sets_.at(*changed), now);
+  std::set<std::uint32_t>& changed = arbiter_->changed_sets();
+  changed.insert(kGlobalSet.id);
+  while (!changed.empty()) {
+    const std::uint32_t id = changed.extract(changed.begin()).value();
+    if (sets_.contains(id)) decide(sets_.at(id), now);
     if (stop_.departure) return;
-    if (*changed != kGlobalSet.id) arbiter_->mark_changed(kGlobalSet.id);
+    if (id != kGlobalSet.id) changed.insert(kGlobalSet.id);
   }
   if (auto departure = arbiter_->departure()) announce_departure(*std::move(departure));
 }
@@ -438,7 +439,7 @@ void ControlPlane::report_ends(bool is_busy) {
   for (std::size_t i = 0; i < message.ranks.size(); ++i) {
     stop_.reports[message.ranks[i]] = message.reports[i];
   }
-  if (!arbiter_->mark_finished(message.ranks)) return;
+  if (std::ssize(stop_.reports) < tree_.size()) return;
   expect_same_results();
   tree_.send_down(FinishedMessage{});
   stop_.all_finished = true;

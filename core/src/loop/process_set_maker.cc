@@ -14,27 +14,27 @@
 #include "ronde/work.h"
 
 namespace ronde {
+namespace {
+
+void abort_backends(MadeSet& set) noexcept {
+  for (auto& [device, backend] : set.backends) backend->abort();
+}
+
+}  // namespace
 
 void OwnExchanges::ask(std::shared_ptr<OwnExchange> own) {
   {
     const std::lock_guard lock(mutex_);
     // Under the mutex of asks_for_sets(), so that a shutdown comes either before this or after it.
     if (is_call(own->request.key.kind)) queue_.expect_open();
-    if (ended_) std::rethrow_exception(ended_);
+    if (ended_) {
+      abort_backends(own->parts);
+      std::rethrow_exception(ended_);
+    }
     asked_.push_back(std::move(own));
     has_news_.store(true);
   }
   queue_.wake();
-}
-
-void OwnExchanges::install(MadeSet made) {
-  const std::lock_guard lock(mutex_);
-  if (ended_) {
-    for (auto& [device, backend] : made.backends) backend->abort();
-    std::rethrow_exception(ended_);
-  }
-  made_.push_back(std::move(made));
-  has_news_.store(true);
 }
 
 bool OwnExchanges::asks_for_sets() const {
@@ -43,18 +43,11 @@ bool OwnExchanges::asks_for_sets() const {
                              [](const auto& own) { return is_call(own->request.key.kind); });
 }
 
-std::vector<MadeSet> OwnExchanges::take_made() {
-  const std::lock_guard lock(mutex_);
-  return std::exchange(made_, {});
-}
-
-OwnExchanges::News OwnExchanges::take(const std::function<bool(std::uint32_t)>& busy,
-                                      TimePoint now) {
-  News news;
+std::vector<std::shared_ptr<OwnExchange>> OwnExchanges::take(
+    const std::function<bool(std::uint32_t)>& busy, TimePoint now) {
   std::vector<std::shared_ptr<OwnExchange>> asked;
   {
     const std::lock_guard lock(mutex_);
-    news.made = std::exchange(made_, {});
     const auto is_ready = [&busy](const std::shared_ptr<OwnExchange>& own) {
       const ExchangeKey& key = own->request.key;
       return key.kind != ExchangeKind::RemoveSet || !busy(key.set);
@@ -64,17 +57,15 @@ OwnExchanges::News OwnExchanges::take(const std::function<bool(std::uint32_t)>& 
     asked_.erase(asked_.begin(), later);
     has_news_.store(!asked_.empty());
   }
-  for (std::shared_ptr<OwnExchange>& own : asked) {
+  std::erase_if(asked, [&](const std::shared_ptr<OwnExchange>& own) {
     own->since = now;
-    if (under_way_.emplace(own->request.key, own).second) {
-      news.requests.push_back(own->request);
-    } else {
-      own->work->complete(std::make_exception_ptr(
-          UsageError(subject_of(own->request.key) +
-                     " is being made or removed by another thread of this rank at the same time")));
-    }
-  }
-  return news;
+    if (under_way_.emplace(own->request.key, own).second) return false;
+    own->work->complete(std::make_exception_ptr(
+        UsageError(subject_of(own->request.key) +
+                   " is being made or removed by another thread of this rank at the same time")));
+    return true;
+  });
+  return asked;
 }
 
 void OwnExchanges::finish(const ExchangeReply& reply, int rank, MadeSet removed) {
@@ -83,7 +74,7 @@ void OwnExchanges::finish(const ExchangeReply& reply, int rank, MadeSet removed)
   const std::shared_ptr<OwnExchange> own = std::move(found->second);
   under_way_.erase(found);
   own->reply = reply;
-  own->removed = std::move(removed);
+  own->parts = std::move(removed);
   std::exception_ptr error;
   if (!reply.error.empty()) error = std::make_exception_ptr(UsageError(reply.error));
   own->work->complete(std::move(error));
@@ -95,14 +86,13 @@ void OwnExchanges::end(std::exception_ptr error) noexcept {
     const std::lock_guard lock(mutex_);
     if (!ended_) ended_ = error;
     waiting.swap(asked_);
-    for (MadeSet& made : made_) {
-      for (auto& [device, backend] : made.backends) backend->abort();
-    }
-    made_.clear();
   }
   for (auto& [key, own] : under_way_) waiting.push_back(std::move(own));
   under_way_.clear();
-  for (const std::shared_ptr<OwnExchange>& own : waiting) own->work->complete(error);
+  for (const std::shared_ptr<OwnExchange>& own : waiting) {
+    abort_backends(own->parts);
+    own->work->complete(error);
+  }
 }
 
 std::optional<TimePoint> OwnExchanges::oldest() const {
@@ -143,6 +133,7 @@ ProcessSet ProcessSetMaker::make_set(const ExchangeKey& key, const std::vector<i
       agreed.set, agreed.members, key.kind == ExchangeKind::AddSet, dependencies_.tree.topology()));
   info->device_problem = dependencies_.backends.device_problem_of(*info);
   std::string error;
+  MadeSet made;
   if (info->is_member()) {
     try {
       Backends backends = dependencies_.backends.make_for_set(
@@ -156,14 +147,14 @@ ProcessSet ProcessSetMaker::make_set(const ExchangeKey& key, const std::vector<i
       for (const auto& [device, backend] : backends) {
         info->backends[device] = {std::string(backend->name()), backend->capabilities()};
       }
-      dependencies_.exchanges.install({info, std::move(backends)});
+      made = {info, std::move(backends)};
     } catch (...) {
       // A failure that only prevents this set is reported to all ranks that wait for it.
       if (const auto failure = dependencies_.life.failure()) std::rethrow_exception(failure);
       error = exception_text();
     }
   }
-  finish_set({ExchangeKind::FinishSet, info->id, "", key.ranks}, error);
+  finish_set({ExchangeKind::FinishSet, info->id, "", key.ranks}, error, std::move(made));
   if (info->is_member()) dependencies_.queue.names()->open_set(info->id);
   dependencies_.table.insert(info);
   if (log_->enabled(LogLevel::Debug)) {
@@ -174,12 +165,12 @@ ProcessSet ProcessSetMaker::make_set(const ExchangeKey& key, const std::vector<i
 }
 
 /// Throws UsageError if a rank could not make its part; what this one has made is closed then.
-void ProcessSetMaker::finish_set(const ExchangeKey& key, const std::string& error) {
-  const std::shared_ptr<OwnExchange> finished = ask(key, error);
+void ProcessSetMaker::finish_set(const ExchangeKey& key, const std::string& error, MadeSet made) {
+  const std::shared_ptr<OwnExchange> finished = ask(key, error, std::move(made));
   try {
     Work(finished->work).wait();
   } catch (const UsageError&) {
-    for (auto& [device, backend] : finished->removed.backends) {
+    for (auto& [device, backend] : finished->parts.backends) {
       try {
         backend->close();
       } catch (const std::exception& problem) {  // of use beside the reason only
@@ -214,7 +205,7 @@ void ProcessSetMaker::remove(ProcessSet set) {
   }
   dependencies_.queue.names()->forget_set(set.id);
   dependencies_.table.erase(set.id);
-  Backends& backends = agreed->removed.backends;
+  Backends& backends = agreed->parts.backends;
   std::exception_ptr failure;
   for (auto& [device, backend] : backends) {
     try {
@@ -247,10 +238,12 @@ std::shared_ptr<OwnExchange> ProcessSetMaker::meet(ExchangeKey key, std::string 
   return own;
 }
 
-std::shared_ptr<OwnExchange> ProcessSetMaker::ask(ExchangeKey key, std::string blob) {
-  const auto own = std::make_shared<OwnExchange>();
-  own->work = std::make_shared<WorkState>(subject_of(key), engine_, log_);
-  own->request = {std::move(key), dependencies_.tree.rank(), std::move(blob)};
+std::shared_ptr<OwnExchange> ProcessSetMaker::ask(ExchangeKey key, std::string blob, MadeSet made) {
+  auto work = std::make_shared<WorkState>(subject_of(key), engine_, log_);
+  const auto own = std::make_shared<OwnExchange>(
+      OwnExchange{{std::move(key), dependencies_.tree.rank(), std::move(blob)},
+                  std::move(made),
+                  std::move(work)});
   dependencies_.exchanges.ask(own);
   return own;
 }

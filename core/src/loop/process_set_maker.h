@@ -31,34 +31,28 @@ class Loop;
 /// An exchange that this rank has requested and that has not ended.
 struct OwnExchange {
   ExchangeRequest request;
+  /// With FinishSet the parts of the set that was made, for the loop; once the work has completed
+  /// those of a set that was removed.
+  MadeSet parts;
   std::shared_ptr<WorkState> work;
   TimePoint since{};
-  // Written before the work completes.
-  ExchangeReply reply;
-  MadeSet removed;  ///< the parts of a set that was removed
+  ExchangeReply reply = {};  ///< written before the work completes
 };
 
-/// Carries exchanges and new sets from threads of this rank to the loop, and the replies of rank 0
-/// back to the threads.
+/// Carries exchanges from threads of this rank to the loop, and the replies of rank 0 back to the
+/// threads.
 ///
 /// Thread-safety: as marked.
 class OwnExchanges {
  public:
-  struct News {
-    std::vector<MadeSet> made;              ///< to be installed first
-    std::vector<ExchangeRequest> requests;  ///< for rank 0
-  };
-
   explicit OwnExchanges(SubmissionQueue& queue) : queue_(queue) {}
 
   // Any thread.
 
-  /// Requests `own`, whose work completes when the exchange has ended. Throws once the loop has
-  /// ended. For a call of the program it also throws the reason of the queue's close().
+  /// Requests `own`, whose work completes when the exchange has ended. Once the loop has ended it
+  /// aborts backends of `own` and throws. For a call of the program it also throws the reason of
+  /// the queue's close().
   void ask(std::shared_ptr<OwnExchange> own);
-  /// Passes a set to the loop, which installs it. Aborts its backends and throws once the loop has
-  /// ended.
-  void install(MadeSet made);
   /// Returns whether the loop has something to take.
   bool has_news() const noexcept { return has_news_.load(); }
 
@@ -66,10 +60,10 @@ class OwnExchanges {
 
   /// Returns whether calls of the program are waiting, which precede a shutdown.
   bool asks_for_sets() const;
-  /// Removes and returns all new sets and requests, except the removal of a set that is `busy(id)`,
-  /// perhaps with operations of other ranks while this one has joined.
-  News take(const std::function<bool(std::uint32_t)>& busy, TimePoint now);
-  std::vector<MadeSet> take_made();
+  /// Returns all that were requested since the last call, except the removal of a set that is
+  /// `busy(id)`, perhaps with operations of other ranks while this one has joined.
+  std::vector<std::shared_ptr<OwnExchange>> take(const std::function<bool(std::uint32_t)>& busy,
+                                                 TimePoint now);
   /// Ends the exchange that `reply` to `rank`, this one, is for. `removed`: the parts of a set that
   /// was removed.
   void finish(const ExchangeReply& reply, int rank, MadeSet removed);
@@ -80,13 +74,12 @@ class OwnExchanges {
 
  private:
   SubmissionQueue& queue_;
-  std::atomic<bool> has_news_{false};                              ///< asked_ or made_ is not empty
+  std::atomic<bool> has_news_{false};                              ///< asked_ is not empty
   std::map<ExchangeKey, std::shared_ptr<OwnExchange>> under_way_;  ///< only where the loop runs
 
   // Guarded by mutex_.
   mutable std::mutex mutex_;
   std::vector<std::shared_ptr<OwnExchange>> asked_;
-  std::vector<MadeSet> made_;
   std::exception_ptr ended_;  ///< why requests are refused, once the loop has ended
 };
 
@@ -127,10 +120,10 @@ class ProcessSetMaker {
 
  private:
   ProcessSet make_set(const ExchangeKey& key, const std::vector<int>& ranks);
-  void finish_set(const ExchangeKey& key, const std::string& error);
+  void finish_set(const ExchangeKey& key, const std::string& error, MadeSet made);
   void expect_callable(const char* function) const;
   std::shared_ptr<OwnExchange> meet(ExchangeKey key, std::string blob);
-  std::shared_ptr<OwnExchange> ask(ExchangeKey key, std::string blob);
+  std::shared_ptr<OwnExchange> ask(ExchangeKey key, std::string blob, MadeSet made = {});
   std::vector<int> everybody() const { return dependencies_.table.at(kGlobalSet)->ranks; }
 
   const Dependencies dependencies_;

@@ -52,15 +52,12 @@ void SetEngines::add(const ExchangeReply& reply) {
   sets_[reply.set] = std::move(set);
 }
 
-void SetEngines::install(std::vector<MadeSet> made) {
-  if (made.empty()) return;
+void SetEngines::install(MadeSet made) {
   const std::lock_guard lock(mutex_);
-  for (MadeSet& one : made) {
-    SetEngine& set = *sets_.at(one.info->id);
-    set.made_for = std::move(one.info);
-    set.backends = std::move(one.backends);
-    make_executor(set);
-  }
+  SetEngine& set = *sets_.at(made.info->id);
+  set.made_for = std::move(made.info);
+  set.backends = std::move(made.backends);
+  make_executor(set);
 }
 
 MadeSet SetEngines::remove(std::uint32_t id) {

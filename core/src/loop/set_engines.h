@@ -86,8 +86,8 @@ class SetEngines {
   void set_fusion_bytes(std::uint64_t bytes);
   /// Adds the set that rank 0 has numbered: announcements of its members are handled from now on.
   void add(const ExchangeReply& reply);
-  /// Installs the sets that threads have made: their operations can run from now on.
-  void install(std::vector<MadeSet> made);
+  /// Installs a set that a thread has made: its operations can run from now on.
+  void install(MadeSet made);
   /// Removes the set and returns what was installed for it. Nothing may be in flight there.
   MadeSet remove(std::uint32_t id);
   /// Ends all sets. Returns the backends of devices, which were built on those of the CPU but no
