@@ -14,7 +14,7 @@
 #include "core/src/base/rank_list.h"
 #include "core/src/base/system.h"
 #include "core/src/base/text.h"
-#include "core/src/tune/tuned_values.h"
+#include "core/src/tune/autotuner.h"
 #include "ronde/error.h"
 
 namespace ronde {

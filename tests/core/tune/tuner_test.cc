@@ -3,7 +3,7 @@
 
 #include <catch2/catch.hpp>
 
-#include "core/src/tune/tuned_values.h"
+#include "core/src/tune/autotuner.h"
 
 using namespace ronde;
 
