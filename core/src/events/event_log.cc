@@ -18,13 +18,6 @@ namespace {
 /// The ring is larger than the caches: a slot is fetched so many events before its turn.
 constexpr std::uint64_t kAhead = 8;
 
-constexpr unsigned kSmallBits = 48;  // of a number that shares its word with 16 other bits
-constexpr std::uint64_t kSmallMask = (std::uint64_t{1} << kSmallBits) - 1;
-
-std::uint64_t joined(std::uint64_t low, std::uint64_t high, unsigned shift) {
-  return (low & ((std::uint64_t{1} << shift) - 1)) | high << shift;
-}
-
 /// Makes `event` the next one of those that were written with it.
 bool follow(Event& event) {
   const auto then = static_cast<unsigned>(event.then);
@@ -84,39 +77,30 @@ std::uint64_t EventRing::write(const EventRecord& event, std::string_view text,
   }
   // Release: a reader that sees one of these sees the claim, too.
   constexpr auto kOrder = std::memory_order_release;
-  std::size_t length = text.size();
-  if (length > 0) {
-    std::array<char, kEventText> bytes;
-    if (length <= kEventText) {
-      std::memcpy(bytes.data(), text.data(), length);
-    } else {
-      constexpr std::string_view kDots = "...";
-      const std::string_view end = text.substr(length - (kEventText - kDots.size()));
-      std::memcpy(bytes.data(), kDots.data(), kDots.size());
-      std::memcpy(bytes.data() + kDots.size(), end.data(), end.size());
-      length = kEventText;
-    }
-    for (std::size_t i = 0; i * sizeof(std::uint64_t) < length; ++i) {
-      std::uint64_t word = 0;
-      std::memcpy(&word, bytes.data() + i * sizeof word, sizeof word);
-      slot.text[i].store(word, kOrder);
-    }
+  const std::string_view end = text.substr(text.size() - std::min(text.size(), kEventText));
+  std::array<char, kEventText> bytes;
+  end.copy(bytes.data(), end.size());
+  if (end.size() < text.size()) std::memcpy(bytes.data(), "...", 3);
+  for (std::size_t i = 0; i * sizeof(std::uint64_t) < end.size(); ++i) {
+    std::uint64_t word = 0;
+    std::memcpy(&word, bytes.data() + i * sizeof word, sizeof word);
+    slot.text[i].store(word, kOrder);
   }
-  slot.words[0].store(static_cast<std::uint64_t>(event.time_ns), kOrder);
-  slot.words[1].store(joined(event.operation,
-                             static_cast<std::uint64_t>(event.kind) |
-                                 static_cast<std::uint64_t>(event.collective) << 8,
-                             kSmallBits),
-                      kOrder);
-  slot.words[2].store(joined(event.bucket, thread, kSmallBits), kOrder);
-  slot.words[3].store(event.bytes, kOrder);
-  slot.words[4].store(event.kind == EventKind::Started ? event.uncompressed_bytes
-                      : event.kind == EventKind::SpanEnded
-                          ? event.offset
-                          : static_cast<std::uint64_t>(event.duration_ns),
-                      kOrder);
-  slot.words[5].store(joined(event.set, static_cast<std::uint32_t>(event.rank), 32), kOrder);
-  slot.words[6].store(joined(length, static_cast<std::uint64_t>(event.then), 32), kOrder);
+  const std::uint64_t special = event.kind == EventKind::Started ? event.uncompressed_bytes
+                                : event.kind == EventKind::SpanEnded
+                                    ? event.offset
+                                    : static_cast<std::uint64_t>(event.duration_ns);
+  const std::array<std::uint64_t, kWords> words = {
+      static_cast<std::uint64_t>(event.time_ns),
+      event.operation,
+      event.bucket,
+      event.bytes,
+      special,
+      event.set | static_cast<std::uint64_t>(event.rank) << 32,
+      static_cast<std::uint64_t>(event.kind) | static_cast<std::uint64_t>(event.collective) << 8 |
+          static_cast<std::uint64_t>(event.then) << 16 | std::uint64_t{thread} << 32 |
+          std::uint64_t{end.size()} << 48};
+  for (std::size_t i = 0; i < kWords; ++i) slot.words[i].store(words[i], kOrder);
   slot.state.store(2 * number + 2, std::memory_order_release);
   return number;
 }
@@ -131,25 +115,30 @@ bool EventRing::copy(const Slot& slot, std::uint64_t state, Event& event) const 
   std::array<std::uint64_t, kWords> words;
   for (std::size_t i = 0; i < kWords; ++i) words[i] = slot.words[i].load(kOrder);
   std::array<std::uint64_t, kTextWords> text;
-  const std::size_t length = std::min<std::size_t>(words[6] & 0xffff, kEventText);
+  const std::size_t length = std::min<std::size_t>(words[6] >> 48, kEventText);
   for (std::size_t i = 0; i * sizeof(std::uint64_t) < length; ++i) {
     text[i] = slot.text[i].load(kOrder);
   }
   if (slot.state.load(std::memory_order_relaxed) != state) return false;
   event.time_ns = static_cast<std::int64_t>(words[0]);
-  event.operation = words[1] & kSmallMask;
-  event.kind = static_cast<EventKind>(words[1] >> kSmallBits & 0xff);
-  event.collective = static_cast<Collective>(words[1] >> (kSmallBits + 8));
-  event.bucket = words[2] & kSmallMask;
-  event.thread = static_cast<std::uint16_t>(words[2] >> kSmallBits);
+  event.operation = words[1];
+  event.bucket = words[2];
   event.bytes = words[3];
-  const bool started = event.kind == EventKind::Started;
-  event.uncompressed_bytes = started ? words[4] : 0;
-  event.offset = event.kind == EventKind::SpanEnded ? words[4] : 0;
-  event.duration_ns = started || event.offset > 0 ? 0 : static_cast<std::int64_t>(words[4]);
   event.set = static_cast<std::uint32_t>(words[5]);
   event.rank = static_cast<std::int32_t>(words[5] >> 32);
-  event.then = static_cast<ThenAlso>(words[6] >> 32);
+  event.kind = static_cast<EventKind>(words[6] & 0xff);
+  event.collective = static_cast<Collective>(words[6] >> 8 & 0xff);
+  event.then = static_cast<ThenAlso>(words[6] >> 16 & 0xff);
+  event.thread = static_cast<std::uint16_t>(words[6] >> 32);
+  event.uncompressed_bytes = event.offset = 0;
+  event.duration_ns = 0;
+  if (event.kind == EventKind::Started) {
+    event.uncompressed_bytes = words[4];
+  } else if (event.kind == EventKind::SpanEnded) {
+    event.offset = words[4];
+  } else {
+    event.duration_ns = static_cast<std::int64_t>(words[4]);
+  }
   event.text.clear();
   if (length == 0) return true;
   event.text.assign(reinterpret_cast<const char*>(text.data()), length);
