@@ -58,17 +58,20 @@ FailureMessage FailureResolver::loss_of(const Incoming& incoming) const {
   return {incoming.peer, rank_name(incoming.peer) + " was lost: " + incoming.bytes + pending_};
 }
 
+/// Returns the loss of a peer, or the failure that it reports, if that is what came.
+std::optional<FailureMessage> FailureResolver::failure_in(const Incoming& incoming) const {
+  if (incoming.kind == Incoming::Kind::PeerLost) return loss_of(incoming);
+  if (incoming.kind != Incoming::Kind::Message) return std::nullopt;
+  const Message message = decode(incoming.bytes);
+  const auto* failure = std::get_if<FailureMessage>(&message);
+  return failure != nullptr ? std::optional(*failure) : std::nullopt;
+}
+
 FailureMessage FailureResolver::resolve_as_rank_zero(FailureMessage seen) {
   const auto deadline = Clock::now() + kGrace;
   while (!seen.certain && Clock::now() < deadline) {
-    const Incoming incoming = tree_.transport().receive(deadline);
-    if (incoming.kind == Incoming::Kind::PeerLost) {
-      seen = loss_of(incoming);
-    } else if (incoming.kind == Incoming::Kind::Message) {
-      const Message message = decode(incoming.bytes);
-      const auto* failure = std::get_if<FailureMessage>(&message);
-      if (failure != nullptr && failure->certain) seen = *failure;
-    }
+    const auto failure = failure_in(tree_.transport().receive(deadline));
+    if (failure && failure->certain) seen = *failure;
   }
   return seen;
 }
@@ -80,14 +83,9 @@ FailureMessage FailureResolver::call_roll(FailureMessage seen) {
   std::erase(silent, seen.rank);
   const auto deadline = Clock::now() + kRollCallTime;
   while (!silent.empty() && Clock::now() < deadline) {
-    const Incoming incoming = tree_.transport().receive(deadline);
-    if (incoming.kind == Incoming::Kind::PeerLost) return loss_of(incoming);
-    if (incoming.kind != Incoming::Kind::Message) continue;
-    const Message message = decode(incoming.bytes);
-    const auto* failure = std::get_if<FailureMessage>(&message);
-    if (failure == nullptr) continue;
-    if (failure->certain) return *failure;
-    if (failure->overdue) std::erase(silent, failure->rank);
+    const auto failure = failure_in(tree_.transport().receive(deadline));
+    if (failure && failure->certain) return *failure;
+    if (failure && failure->overdue) std::erase(silent, failure->rank);
   }
   if (silent.empty()) {
     seen.text += ", although all ranks answer";
@@ -114,23 +112,19 @@ FailureMessage FailureResolver::ask_rank_zero(const FailureMessage& seen) {
   while (Clock::now() < deadline) {
     const Incoming incoming = tree_.transport().receive(deadline);
     const bool from_above = incoming.peer == tree_.parent();
-    if (incoming.kind == Incoming::Kind::PeerLost) {
-      if (from_above) return loss_of(incoming);
-      tree_.send_up(loss_of(incoming));
-    }
-    if (incoming.kind != Incoming::Kind::Message) continue;
-    const Message message = decode(incoming.bytes);
-    // All ranks had finished: rank 0 ends, and does not answer.
-    if (from_above && std::holds_alternative<FinishedMessage>(message)) return seen;
-    const auto* failure = std::get_if<FailureMessage>(&message);
-    // A departure may have been on its way; it is not the answer.
-    if (failure == nullptr || (from_above && failure->in_order)) continue;
-    if (from_above && failure->overdue) {
+    const auto failure = failure_in(incoming);
+    if (!from_above) {
+      if (failure) tree_.send_up(*failure);
+    } else if (!failure) {
+      // All ranks had finished: rank 0 ends, and does not answer.
+      const bool is_message = incoming.kind == Incoming::Kind::Message;
+      if (is_message && std::holds_alternative<FinishedMessage>(decode(incoming.bytes)))
+        return seen;
+    } else if (failure->overdue) {
       answer_roll_call(*failure);
-      continue;
+    } else if (!failure->in_order) {  // a departure that was on its way is not the answer
+      return *failure;
     }
-    if (from_above) return *failure;
-    tree_.send_up(*failure);
   }
   if (!seen.overdue) return seen;
   return {tree_.parent(), seen.text + ": " + rank_name(tree_.parent()) +

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -36,6 +37,7 @@ class FailureResolver {
   FailureMessage loss_of(const Incoming& incoming) const;
 
  private:
+  std::optional<FailureMessage> failure_in(const Incoming& incoming) const;
   FailureMessage resolve_as_rank_zero(FailureMessage seen);
   FailureMessage call_roll(FailureMessage seen);
   FailureMessage ask_rank_zero(const FailureMessage& seen);
