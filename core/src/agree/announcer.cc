@@ -221,24 +221,6 @@ Submission Announcer::take(const std::string& key) {
   return std::move(pending.submission);
 }
 
-std::optional<TimePoint> Announcer::next_deadline() const {
-  std::optional<TimePoint> next;
-  for (const auto& [key, pending] : pending_) {
-    const auto& deadline = pending.submission.deadline;
-    if (pending.expiry_announced || !deadline) continue;
-    if (!next || *deadline < *next) next = *deadline;
-  }
-  return next;
-}
-
-std::optional<TimePoint> Announcer::oldest_announcement() const {
-  std::optional<TimePoint> oldest;
-  for (const auto& [key, pending] : pending_) {
-    if (pending.announced && (!oldest || *pending.announced < *oldest)) oldest = pending.announced;
-  }
-  return oldest;
-}
-
 std::vector<std::string> Announcer::pending_names() const {
   std::vector<std::string> names;
   for (const auto& [key, pending] : pending_) names.push_back(display_name(key));

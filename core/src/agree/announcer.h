@@ -60,9 +60,16 @@ class Announcer {
   const CachedResponse& response(std::uint32_t slot) const { return cache_.at(slot); }
   bool contributed(std::uint32_t slot) const { return !absent_.test(slot); }
 
-  std::optional<TimePoint> next_deadline() const;
-
-  std::optional<TimePoint> oldest_announcement() const;
+  /// Returns whether this rank waits for no decision.
+  bool idle() const noexcept { return pending_.empty() && !join_; }
+  std::optional<TimePoint> next_deadline() const {
+    return earliest([](const Pending& pending) {
+      return pending.expiry_announced ? std::nullopt : pending.submission.deadline;
+    });
+  }
+  std::optional<TimePoint> oldest_announcement() const {
+    return earliest([](const Pending& pending) { return pending.announced; });
+  }
 
   /// Removes and returns everything undecided, in the order of submission.
   std::vector<Submission> drain();
@@ -80,6 +87,15 @@ class Announcer {
     std::optional<TimePoint> announced = {};
   };
 
+  template <typename TimeOf>
+  std::optional<TimePoint> earliest(TimeOf time_of) const {
+    std::optional<TimePoint> first;
+    for (const auto& [key, pending] : pending_) {
+      const std::optional<TimePoint> time = time_of(pending);
+      if (time && (!first || *time < *first)) first = time;
+    }
+    return first;
+  }
   void announce_one(Pending& pending, ReadyMessage& message);
   Submission take(const std::string& key);
   void put_back(Submission submission);

@@ -376,10 +376,6 @@ WaitingOperation Negotiator::waiting_operation(const std::string& key, const OpS
   return operation;
 }
 
-bool Negotiator::idle() const {
-  return joined_count_ == 0 && pending_.empty() && messages_.idle() && slots_.idle();
-}
-
 std::optional<FailureMessage> Negotiator::departure() const {
   if (!any_shut_down()) return std::nullopt;
   std::vector<WaitingOperation> operations = waiting();

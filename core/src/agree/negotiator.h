@@ -76,7 +76,9 @@ class Negotiator {
 
   /// Returns everything that some rank waits for, oldest first.
   std::vector<WaitingOperation> waiting() const;
-  bool idle() const;
+  bool idle() const {
+    return joined_count_ == 0 && pending_.empty() && messages_.idle() && slots_.idle();
+  }
   /// Returns a failure when an operation waits for a rank that has called shutdown, and so will
   /// never submit it.
   std::optional<FailureMessage> departure() const;

@@ -117,14 +117,14 @@ std::optional<FailureMessage> Arbiter::departure() const {
 }
 
 std::optional<TimePoint> Arbiter::next_inspection(const StopAgreement& stop) const {
-  const bool is_needed = stalls_.period() && awaits_anything(stop);
+  const bool is_needed = awaits_anything(stop) && stalls_.period();
   return is_needed ? std::optional(next_inspection_) : std::nullopt;
 }
 
 StallInspector::Finding Arbiter::inspect(const StopAgreement& stop, TimePoint now) {
-  const auto period = stalls_.period();
-  if (!period || now < next_inspection_ || !awaits_anything(stop)) return {};
-  next_inspection_ = now + *period;
+  const std::optional<TimePoint> due = next_inspection(stop);
+  if (!due || now < *due) return {};
+  next_inspection_ = now + *stalls_.period();
   stalls_.set_limit(stall_limit_.get());
   return stalls_.inspect(waiting(stop), now);
 }

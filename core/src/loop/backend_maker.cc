@@ -153,9 +153,10 @@ BackendContext BackendMaker::context_of(const SetInfo& info, Bootstrap* bootstra
   context.topology = &info.topology;
   context.set = info.id;
   context.ranks = info.ranks;
-  context.notify_peers = [board = board_] {
-    if (board != nullptr) board->notify(Board::Whom::Waiting);
-  };
+  context.notify_peers = [] {};
+  if (board_ != nullptr) {
+    context.notify_peers = std::bind_front(&Board::notify, board_, Board::Whom::Waiting);
+  }
   context.warn = [this, speaks = info.topology.rank == 0](const std::string& text) {
     // Process sets run into the same problems as all ranks did: every rank remembers a warning.
     const bool is_new = [&] {

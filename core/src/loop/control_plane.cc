@@ -279,7 +279,9 @@ void ControlPlane::announce_submissions(TimePoint now) {
       sets_.at(submission.spec().set).announcer->add(std::move(submission));
     }
   } while (!taken.empty());
-  for (SetEngine* set : sets_.running()) announce(*set, now, shutdown);
+  for (SetEngine* set : sets_.running()) {
+    if (shutdown || !set->announcer->idle()) announce(*set, now, shutdown);
+  }
 }
 
 void ControlPlane::follow_schedule() {

@@ -61,13 +61,9 @@ Engine::Engine(RuntimeOptions options)
       events_(std::make_shared<EventLog>(options_.config.events, log_, options_.on_event)),
       made_(Clock::now()),
       start_deadline_(Clock::now() + from_s(options_.config.init_timeout_s)),
-      queue_(
-          from_ms(options_.config.cycle_time_ms),
-          std::max<std::uint64_t>(options_.config.fusion_bytes, 1),
-          [this] {
-            if (loop_.wants_wake()) tree_.transport().wake();
-          },
-          *events_),
+      queue_(from_ms(options_.config.cycle_time_ms),
+             std::max<std::uint64_t>(options_.config.fusion_bytes, 1),
+             std::bind_front(&Loop::wake, &loop_), *events_),
       table_(options_.world),
       backends_(options_, tree_, *log_),
       control_(options_, *log_, tree_, queue_, life_),

@@ -49,8 +49,10 @@ class Loop {
   /// to the loop's thread, and blocks.
   void help(WorkState& work, Stage goal, TimePoint deadline) noexcept;
 
-  /// Returns whether the loop's thread has to be woken to see anything new.
-  bool wants_wake() const noexcept { return asleep_.load(); }
+  /// Wakes the loop's thread if it has to be woken to see anything new.
+  void wake() const {
+    if (asleep_.load()) tree_.transport().wake();
+  }
   /// Returns whether the loop's thread is asleep, with the engine unlocked.
   bool asleep() const noexcept { return waits_.load(); }
   bool is_this_thread() const noexcept { return driver_.load() == std::this_thread::get_id(); }

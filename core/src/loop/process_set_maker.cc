@@ -95,14 +95,6 @@ void OwnExchanges::end(std::exception_ptr error) noexcept {
   }
 }
 
-std::optional<TimePoint> OwnExchanges::oldest() const {
-  std::optional<TimePoint> oldest;
-  for (const auto& [key, own] : under_way_) {
-    if (!oldest || own->since < *oldest) oldest = own->since;
-  }
-  return oldest;
-}
-
 ProcessSetMaker::ProcessSetMaker(const Dependencies& parts, std::weak_ptr<WaitHelper> engine,
                                  std::shared_ptr<Logger> log)
     : dependencies_(parts), engine_(std::move(engine)), log_(std::move(log)) {}

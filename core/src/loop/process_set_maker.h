@@ -70,7 +70,13 @@ class OwnExchanges {
   /// Ends all exchanges, as the loop has ended, and refuses further ones.
   void end(std::exception_ptr error) noexcept;
   /// Returns since when the oldest exchange has waited for rank 0.
-  std::optional<TimePoint> oldest() const;
+  std::optional<TimePoint> oldest() const {
+    std::optional<TimePoint> oldest;
+    for (const auto& [key, own] : under_way_) {
+      if (!oldest || own->since < *oldest) oldest = own->since;
+    }
+    return oldest;
+  }
 
  private:
   SubmissionQueue& queue_;
