@@ -54,23 +54,20 @@ void Announcer::announce_one(Pending& pending, ReadyMessage& message) {
   const Submission& submission = pending.submission;
   const OpKey& key = submission.key;
   if (is_point_to_point(key.spec->kind)) {
-    message.requests.push_back({key.text(), key.spec, true});
-    return;
+    return message.requests.push_back({key.text(), key.spec});
   }
   const bool contributes = submission.start.contributes;
   const std::uint64_t digest = submission.start.digest;
   const auto slot = cache_.find(key.spec);
   if (!slot) {
     counters_.cache_misses.add();
-    message.requests.push_back({key.text(), key.spec, contributes, digest});
-    return;
+    return message.requests.push_back({key.text(), key.spec, contributes, digest});
   }
   counters_.cache_hits.add();
   pending.slot = *slot;
   absent_.set(*slot, !contributes);
   if (is_unnamed(key.text()) || submission.is_group() || digest != 0) {
-    message.keyed.push_back({key.text(), *slot, contributes, digest});
-    return;
+    return message.requests.push_back({key.text(), nullptr, contributes, digest, *slot});
   }
   message.cached.set(*slot);
   message.absent.set(*slot, !contributes);

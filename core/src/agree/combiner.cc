@@ -15,26 +15,14 @@ namespace ronde {
 namespace {
 
 /// Returns whether both announce the same but for contributions and digests.
-bool is_same(const Combiner::Item& a, const Combiner::Item& b) {
-  if (a.index() != b.index()) return false;
-  if (const auto* const keyed = std::get_if<KeyedSlot>(&a)) {
-    return keyed->slot == std::get<KeyedSlot>(b).slot;
-  }
-  return is_same(std::get<FullRequest>(a).spec, std::get<FullRequest>(b).spec);
+bool is_same(const Announcement& a, const Announcement& b) {
+  return a.spec && b.spec ? is_same(a.spec, b.spec) : !a.spec && !b.spec && a.slot == b.slot;
 }
 
-void append(ReadyMessage& message, Combiner::Item item, bool contributes, std::uint64_t digest) {
-  std::visit(
-      [&](auto& form) {
-        form.contributes = contributes;
-        form.digest = digest;
-      },
-      item);
-  if (const auto* const keyed = std::get_if<KeyedSlot>(&item)) {
-    message.keyed.push_back(*keyed);
-  } else {
-    message.requests.push_back(std::get<FullRequest>(std::move(item)));
-  }
+void append(ReadyMessage& message, Announcement item, bool contributes, std::uint64_t digest) {
+  item.contributes = contributes;
+  item.digest = digest;
+  message.requests.push_back(std::move(item));
 }
 
 }  // namespace
@@ -66,16 +54,12 @@ void Combiner::add(const Ranks& from, const ReadyMessage& message, TimePoint now
   has_news_ = true;
   const std::size_t sender = sender_of(from);
   add_cached(sender, message, now);
-  for (const KeyedSlot& item : message.keyed) {
-    if (slots_.assigned(item.slot) > message.decisions_seen) continue;
-    add_item(sender, item.key, item, now);
-  }
-  for (const FullRequest& request : message.requests) {
-    if (is_point_to_point(request.spec->kind)) {
-      of_each_[sender].requests.push_back(request);
-      continue;
+  for (const Announcement& item : message.requests) {
+    if (item.is_message()) {
+      of_each_[sender].requests.push_back(item);
+    } else if (item.spec || slots_.assigned(item.slot) <= message.decisions_seen) {
+      add_item(sender, item, now);
     }
-    add_item(sender, request.key, request, now);
   }
   const bool is_current = message.decisions_seen >= voided_at_;
   const bool ends = is_current && (message.shutdown || message.joined);
@@ -103,12 +87,8 @@ void Combiner::add_cached(std::size_t sender, const ReadyMessage& message, TimeP
   });
 }
 
-void Combiner::add_item(std::size_t sender, const std::string& key, Item item, TimePoint now) {
-  const Part part = std::visit(
-      [sender](const auto& form) {
-        return Part{sender, form.contributes, form.digest};
-      },
-      item);
+void Combiner::add_item(std::size_t sender, const Announcement& item, TimePoint now) {
+  const std::string& key = item.key;
   auto found = held_.find(key);
   const auto is_repeated = [&](const Held& held) {
     return std::ranges::count(held.parts, sender, &Part::sender) > 0 ||
@@ -122,10 +102,10 @@ void Combiner::add_item(std::size_t sender, const std::string& key, Item item, T
     found = held_.end();
   }
   if (found == held_.end()) {
-    found = held_.emplace(key, Held{std::move(item), {}, 0, now}).first;
+    found = held_.emplace(key, Held{item, {}, 0, now}).first;
   }
   Held& held = found->second;
-  held.parts.push_back(part);
+  held.parts.push_back({sender, item.contributes, item.digest});
   held.count += slots_.ranks_of(sender);
   if (held.count == ranks_.size()) {
     bool any = false;
@@ -169,8 +149,8 @@ void Combiner::pass(const DecisionMessage& decision) {
     scattered_slots_.reset(slot);
     // The ranks announce these anew.
     std::erase_if(held_, [slot](const auto& entry) {
-      const auto* const keyed = std::get_if<KeyedSlot>(&entry.second.item);
-      return keyed != nullptr && keyed->slot == slot;
+      const Announcement& item = entry.second.item;
+      return !item.spec && item.slot == slot;
     });
   }
 }

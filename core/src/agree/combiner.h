@@ -7,7 +7,6 @@
 #include <optional>
 #include <string>
 #include <unordered_map>
-#include <variant>
 #include <vector>
 
 #include "core/src/agree/messages.h"
@@ -66,9 +65,6 @@ class Combiner {
 
   const Counters& counters() const noexcept { return counters_; }
 
-  /// An announcement that is not a bit: by key and slot, or in full.
-  using Item = std::variant<KeyedSlot, FullRequest>;
-
  private:
   /// A sender's part of an operation.
   struct Part {
@@ -78,7 +74,7 @@ class Combiner {
   };
   /// An operation that some ranks have announced alike.
   struct Held {
-    Item item;
+    Announcement item;
     std::vector<Part> parts;
     std::size_t count = 0;  ///< of ranks
     TimePoint since;
@@ -88,7 +84,7 @@ class Combiner {
   Ranks ranks_of(std::size_t sender) const;
   std::size_t sender_of(const Ranks& from);
   void add_cached(std::size_t sender, const ReadyMessage& message, TimePoint now);
-  void add_item(std::size_t sender, const std::string& key, Item item, TimePoint now);
+  void add_item(std::size_t sender, const Announcement& item, TimePoint now);
   void forget_marks(const DecisionMessage& decision);
   void count_refusal(const Response& response);
 

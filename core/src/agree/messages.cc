@@ -27,13 +27,13 @@ auto fields(Is<OpSpec> auto& spec) {
 auto fields(Is<KeyedSlot> auto& item) {
   return std::tie(item.key, item.slot, item.contributes, item.digest);
 }
-auto fields(Is<FullRequest> auto& request) {
-  return std::tie(request.key, request.spec, request.contributes, request.digest);
+auto fields(Is<Announcement> auto& item) {
+  return std::tie(item.key, item.spec, item.contributes, item.digest, item.slot);
 }
 auto fields(Is<ReadyMessage> auto& message) {
   return std::tie(message.set, message.decisions_seen, message.cached, message.absent,
-                  message.keyed, message.requests, message.expired, message.shutdown,
-                  message.shutdown_ns, message.unnamed_before, message.joined, message.after_wait);
+                  message.requests, message.expired, message.shutdown, message.shutdown_ns,
+                  message.unnamed_before, message.joined, message.after_wait);
 }
 auto fields(Is<HostReadyMessage::Part> auto& part) {
   return std::tie(part.ranks, part.ready);
@@ -174,9 +174,7 @@ class Reader {
       }
     } else {
       std::apply([this](auto&... each) { (read(each), ...); }, fields(value));
-      if constexpr (std::is_same_v<Value, FullRequest>) {
-        if (!value.spec) fail();
-      } else if constexpr (std::is_same_v<Value, Response>) {
+      if constexpr (std::is_same_v<Value, Response>) {
         if (!value.spec && (value.error.empty() || !value.joined.empty())) fail();
       } else if constexpr (std::is_same_v<Value, StalledOperation>) {
         if (!are_ranks(value.submitted_ranks) || !are_ranks(value.missing_ranks)) fail();

@@ -17,8 +17,7 @@ namespace ronde {
 // The wire format of negotiation: the messages of docs/protocol.md. Integers are little-endian as
 // the host's: ranks of one job run on one architecture.
 
-/// A cached operation, whose response is in `slot`, that a bit cannot announce, as it has no name,
-/// has a digest or is a group.
+/// An agreed operation whose response is in `slot`, and that no bit announced: see Announcement.
 struct KeyedSlot {
   std::string key;  ///< Note [Keys]
   std::uint32_t slot = 0;
@@ -26,12 +25,16 @@ struct KeyedSlot {
   std::uint64_t digest = 0;  ///< common_digest() of the ranks that it is sent for
 };
 
-/// An operation whose response is not cached, or a send or recv.
-struct FullRequest {
+/// An operation that a bit cannot announce: its response is not cached, it has no name, has a
+/// digest or is a group, or it is a send or recv.
+struct Announcement {
   std::string key;  ///< Note [Keys]
-  SpecPtr spec;
+  SpecPtr spec;     ///< null where its response is in `slot`
   bool contributes = true;
   std::uint64_t digest = 0;  ///< common_digest() of the ranks that it is sent for
+  std::uint32_t slot = 0;
+
+  bool is_message() const { return spec && is_point_to_point(spec->kind); }
 };
 
 /// From any rank to the one above it: what became ready since its last message.
@@ -42,8 +45,7 @@ struct ReadyMessage {
   std::uint64_t decisions_seen = 0;
   BitVector cached;  ///< slots of named operations
   BitVector absent;  ///< the slots in `cached` to which this rank contributes nothing
-  std::vector<KeyedSlot> keyed;
-  std::vector<FullRequest> requests;
+  std::vector<Announcement> requests;
   std::vector<std::string> expired;  ///< keys whose timeout passed before they were agreed
   bool shutdown = false;             ///< this rank submits nothing more
   std::int64_t shutdown_ns = 0;      ///< how long it then waits for the others; 0: for ever
@@ -53,8 +55,7 @@ struct ReadyMessage {
   bool after_wait = false;
 
   bool empty() const {
-    return cached.empty() && keyed.empty() && requests.empty() && expired.empty() && !shutdown &&
-           !joined;
+    return cached.empty() && requests.empty() && expired.empty() && !shutdown && !joined;
   }
 };
 

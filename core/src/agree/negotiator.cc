@@ -70,28 +70,18 @@ void Negotiator::add(const Ranks& ranks, const ReadyMessage& message, TimePoint 
 }
 
 void Negotiator::add_rest(int rank, const ReadyMessage& message, TimePoint now) {
-  for (const KeyedSlot& item : message.keyed) {
-    if (is_stale(item.slot, message)) continue;
-    Part part = part_of_slot(rank, item.slot, item.contributes);
-    part.digest = item.digest;
-    add_part(rank, item.key, std::move(part), now);
-  }
-  for (const FullRequest& request : message.requests) {
-    const bool is_message = is_point_to_point(request.spec->kind);
-    if (is_message && joined_count_ == 0) {
-      messages_.add(rank, request.key, request.spec, now);
-      continue;
+  for (const Announcement& item : message.requests) {
+    if (item.is_message() && joined_count_ == 0) {
+      messages_.add(rank, item.key, item.spec, now);
+    } else if (item.is_message()) {
+      const std::string name = display_name(*item.spec, item.key);
+      push_refusal(rank, item.key, {joined_text(name + " needs both of its ranks")});
+    } else if (item.spec || !is_stale(item.slot, message)) {
+      Part part = item.spec ? Part{.spec = item.spec} : part_of_slot(rank, item.slot);
+      part.contributes = item.contributes;
+      part.digest = item.digest;
+      add_part(rank, item.key, std::move(part), now);
     }
-    if (is_message) {
-      const std::string name = display_name(*request.spec, request.key);
-      push_refusal(rank, request.key, {joined_text(name + " needs both of its ranks")});
-      continue;
-    }
-    Part part;
-    part.contributes = request.contributes;
-    part.digest = request.digest;
-    part.spec = request.spec;
-    add_part(rank, request.key, std::move(part), now);
   }
   for (const std::string& key : message.expired) add_expired(rank, key, now);
   if (message.decisions_seen < voided_at_) return;
@@ -121,7 +111,9 @@ void Negotiator::add_cached(const Ranks& ranks, const ReadyMessage& message, Tim
       return;
     }
     for (const int rank : ranks) {
-      add_part(rank, name, part_of_slot(rank, slot, contributes), now);
+      Part part = part_of_slot(rank, slot);
+      part.contributes = contributes;
+      add_part(rank, name, std::move(part), now);
     }
   });
 }
@@ -131,13 +123,9 @@ bool Negotiator::is_stale(std::uint32_t slot, const ReadyMessage& message) const
   return slots_.assigned(slot) > message.decisions_seen;
 }
 
-Negotiator::Part Negotiator::part_of_slot(int rank, std::uint32_t slot, bool contributes) const {
-  Part part;
-  part.contributes = contributes;
-  part.spec = cache_.at(slot).spec_of(rank);
-  part.slot = slot;
-  part.slot_assigned = slots_.assigned(slot);
-  return part;
+Negotiator::Part Negotiator::part_of_slot(int rank, std::uint32_t slot) const {
+  return {
+      .spec = cache_.at(slot).spec_of(rank), .slot = slot, .slot_assigned = slots_.assigned(slot)};
 }
 
 void Negotiator::add_part(int rank, const std::string& key, Part part, TimePoint now) {
@@ -176,7 +164,8 @@ void Negotiator::demote(const std::string& key) {
   Pending& pending = pending_of(key, slots_.since(*slot));
   for_each_ready(*slot, [&](int rank, bool contributes) {
     Part& part = pending.parts[index(rank)];
-    part = part_of_slot(rank, *slot, contributes);
+    part = part_of_slot(rank, *slot);
+    part.contributes = contributes;
     part.present = true;
     ++pending.count;
   });

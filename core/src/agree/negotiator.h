@@ -101,7 +101,7 @@ class Negotiator {
     bool stands_in = false;  ///< its rank has joined: the spec is another rank's
     bool contributes = true;
     std::uint64_t digest = 0;
-    SpecPtr spec;
+    SpecPtr spec = {};
     std::int64_t slot = -1;           ///< the slot that announced it, if one did
     std::uint64_t slot_assigned = 0;  ///< the decision that had assigned the slot
   };
@@ -116,7 +116,7 @@ class Negotiator {
   void add_rest(int rank, const ReadyMessage& message, TimePoint now);
   void add_part(int rank, const std::string& key, Part part, TimePoint now);
   void add_expired(int rank, const std::string& key, TimePoint now);
-  Part part_of_slot(int rank, std::uint32_t slot, bool contributes) const;
+  Part part_of_slot(int rank, std::uint32_t slot) const;
   bool is_stale(std::uint32_t slot, const ReadyMessage& message) const;
   Pending& pending_of(const std::string& key, TimePoint since);
   void demote(const std::string& key);

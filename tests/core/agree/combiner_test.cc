@@ -62,7 +62,7 @@ TEST_CASE("messages go on at once, rank by rank, in their order and before a tim
     OpSpec spec = spec_with({2});
     spec.kind = Collective::Send;
     spec.peer = peer;
-    return FullRequest{key, share(spec), true};
+    return Announcement{key, share(spec), true};
   };
   ReadyMessage first = request("x");
   first.requests.push_back(message("b", 1));
@@ -74,7 +74,7 @@ TEST_CASE("messages go on at once, rank by rank, in their order and before a tim
   host.add({{5, first}, {5, second}, {7, third}});
   const auto parts = host.take({{5}, {7}});
   std::vector<std::string> keys;
-  for (const FullRequest& item : parts[0].ready.requests) {
+  for (const Announcement& item : parts[0].ready.requests) {
     if (is_point_to_point(item.spec->kind)) keys.push_back(item.key);
   }
   CHECK(keys == std::vector<std::string>{"b", "a", "c"});

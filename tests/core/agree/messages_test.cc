@@ -43,8 +43,9 @@ ReadyMessage ready_message() {
   message.decisions_seen = 0x0123456789abcdefU;
   for (const std::size_t bit : {0U, 63U, 64U, 200U}) message.cached.set(bit);
   message.absent.set(64);
-  message.keyed = {{unnamed_key(7), 3, false}, {"g", 4000000000U, true}};
-  message.requests = {{std::string("a\0b", 3), odd_spec(1), false},
+  message.requests = {{unnamed_key(7), nullptr, false, 0, 3},
+                      {"g", nullptr, true, 0, 4000000000U},
+                      {std::string("a\0b", 3), odd_spec(1), false},
                       {"", odd_spec(2), true},
                       {message_key(5), message_spec(Collective::Recv), true}};
   message.expired = {"late", std::string("\0"
@@ -118,12 +119,12 @@ TEST_CASE("counts and lengths beyond the message, and values of no enumeration, 
     check_refused(bootstrap, 1 + 4, count);
   }
   check_refused(bootstrap, 1 + 4 + 8, ~std::uint64_t{0} - 3);
-  // Behind the type of message, the process set, the number, two bit vectors and the unnamed come
-  // the requests: a count, the key (with its length), that there is a spec, and of it kind, dtype,
+  // Behind the type of message, the process set, the number, two bit vectors come the
+  // requests: a count, the key (with its length), that there is a spec, and of it kind, dtype,
   // op, device.
   ReadyMessage message;
   message.requests = {{"k", share(OpSpec()), true}};
-  const std::size_t kind = 1 + 4 + 8 + 8 + 8 + 8 + 8 + 8 + 1 + 1;
+  const std::size_t kind = 1 + 4 + 8 + 8 + 8 + 8 + 8 + 1 + 1;
   for (std::size_t field = 0; field < 4; ++field) {
     check_refused(encode(message), kind + field, '\x7f');
   }

@@ -60,7 +60,7 @@ TEST_CASE("a slot that was never assigned, and an operation announced twice, are
   PlainNegotiator negotiator(2);
   CHECK_THROWS_AS(negotiator.add(1, slot_ready(0, 0), kStart), Error);
   ReadyMessage unnamed;
-  unnamed.keyed = {{unnamed_key(0), 17, true}};
+  unnamed.requests = {{unnamed_key(0), nullptr, true, 0, 17}};
   CHECK_THROWS_AS(negotiator.add(1, unnamed, kStart), Error);
   negotiator.add(1, request("x"), kStart);
   CHECK_THROWS_WITH(negotiator.add(1, request("x"), kStart),

@@ -54,8 +54,9 @@ ReadyMessage ready() {
   ReadyMessage message;
   message.decisions_seen = 7;
   message.cached = message.absent = slots();
-  message.keyed = {{unnamed_key(7), 3, false}, {"g", 4, true}};
-  message.requests = {{"weights", share(reduction()), false},
+  message.requests = {{unnamed_key(7), nullptr, false, 0, 3},
+                      {"g", nullptr, true, 0, 4},
+                      {"weights", share(reduction()), false},
                       {message_key(5), share(send()), true},
                       {"g", share(group()), true}};
   message.expired = {"late"};
