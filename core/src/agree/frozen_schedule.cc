@@ -63,26 +63,15 @@ void FrozenSchedule::freeze(Plan plan, TimePoint now) {
   for (std::vector<Item>& items : plan.buckets) {
     Bucket bucket;
     bucket.missing = items.size();
-    for (Item& item : items) bucket.entries.push_back({std::move(item)});
-    buckets_.push_back(std::move(bucket));
-    for (std::size_t entry = 0; entry < items.size(); ++entry) {
-      add_place({buckets_.size() - 1, entry});
+    for (Item& item : items) {
+      Places& places = item.spec->name.empty() ? unnamed_ : named_[item.spec];
+      places.all.push_back({buckets_.size(), bucket.entries.size()});
+      bucket.entries.push_back({std::move(item)});
     }
+    buckets_.push_back(std::move(bucket));
   }
   expedited_ = buckets_.size();  // a thread may wait for what was submitted before
   counters_.freezes.add();
-}
-
-/// Entry::next makes a ring of the places of one name, in the order of the plan.
-void FrozenSchedule::add_place(Place place) {
-  Entry& added = entry_at(place);
-  if (added.spec->name.empty()) return unnamed_.push_back(place);
-  const auto [found, is_first] = places_.emplace(added.spec, place);
-  added.next = found->second;
-  if (is_first) return;
-  Entry* last = &entry_at(found->second);
-  while (last->next != found->second) last = &entry_at(last->next);
-  last->next = place;
 }
 
 void FrozenSchedule::reset() {
@@ -91,9 +80,9 @@ void FrozenSchedule::reset() {
   cause_.clear();
   expedited_ = 0;
   buckets_.clear();
-  places_.clear();
-  unnamed_.clear();
-  next_ = next_unnamed_ = 0;
+  named_.clear();
+  unnamed_ = {};
+  next_ = 0;
 }
 
 Agreement::Intake FrozenSchedule::put(Submission& submission) {
@@ -101,15 +90,15 @@ Agreement::Intake FrozenSchedule::put(Submission& submission) {
   // Before the word is raised, so that a peer that raises it last does not wake this rank's engine:
   // its thread would take the core and the loop from the caller that is about to drive it.
   if (submission.start.caller_waits) board_.set_asleep(Board::Sleep::None);
-  Place* const next = thawing_ ? nullptr : find(submission);
-  if (next == nullptr) {
+  Places* const places = thawing_ ? nullptr : find(submission);
+  if (places == nullptr) {
     if (!thawing_) thaw_locked(Thaw::Submission, display_name(submission.key));
     return Intake::Deviates;
   }
-  const std::size_t bucket = next->bucket;
+  const std::size_t bucket = places->all[places->next].bucket;
   const bool has_deadline = submission.deadline.has_value();
   if (has_deadline) inspection_ = std::min(inspection_, *submission.deadline);
-  if (!fill(*next, submission)) return has_deadline ? Intake::Due : Intake::Taken;
+  if (!fill(*places, submission)) return has_deadline ? Intake::Due : Intake::Taken;
   const bool notifies =
       request_wake(buckets_[bucket].lazy ? Board::Whom::Waiting : Board::Whom::All);
   return notifies || thawing_ || next_is_due() ? Intake::Due : Intake::Taken;
@@ -123,34 +112,29 @@ bool FrozenSchedule::request_wake(Board::Whom whom) {
   return true;
 }
 
-FrozenSchedule::Place* FrozenSchedule::find(const Submission& submission) {
-  Place* place = nullptr;
+FrozenSchedule::Places* FrozenSchedule::find(const Submission& submission) {
+  Places* places = &unnamed_;
   const bool is_named = !submission.spec().name.empty();
   if (is_named) {
-    const auto found = places_.find(submission.key.spec);
-    if (found != places_.end()) place = &found->second;
-  } else if (!unnamed_.empty()) {
-    place = &unnamed_[next_unnamed_];
+    const auto found = named_.find(submission.key.spec);
+    places = found != named_.end() ? &found->second : nullptr;
   }
-  if (place == nullptr) return nullptr;
-  const Entry& entry = entry_at(*place);
+  if (places == nullptr || places->all.empty()) return nullptr;
+  const Place place = places->all[places->next];
+  const Bucket& bucket = buckets_[place.bucket];
+  const Entry& entry = bucket.entries[place.entry];
   // The previous submission for this place may still be waiting to run.
-  const bool fits = !entry.submission && !buckets_[place->bucket].raised &&
+  const bool fits = !entry.submission && !bucket.raised &&
                     entry.contributes == submission.start.contributes &&
                     (is_named || is_same(entry.spec, submission.key.spec));
-  return fits ? place : nullptr;
+  return fits ? places : nullptr;
 }
 
-/// Fills the place `next`, which is then that of the same name's next submission. True: all ranks
-/// have raised the bucket, or will not.
-bool FrozenSchedule::fill(Place& next, Submission& submission) {
-  const Place place = next;
+/// Fills the next of these places. True: all ranks have raised the bucket, or will not.
+bool FrozenSchedule::fill(Places& places, Submission& submission) {
+  const Place place = places.all[places.next];
+  if (++places.next == places.all.size()) places.next = 0;
   Bucket& bucket = buckets_[place.bucket];
-  if (submission.spec().name.empty()) {
-    next_unnamed_ = (next_unnamed_ + 1) % unnamed_.size();
-  } else {
-    next = entry_at(place).next;
-  }
   // Patience with what was submitted before begins with the schedule.
   const TimePoint now = std::max(submission.submitted, frozen_since_);
   if (bucket.missing == bucket.entries.size()) bucket.since = now;

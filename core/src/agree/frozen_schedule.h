@@ -128,11 +128,14 @@ class FrozenSchedule final : public Agreement {
   struct Place {
     std::size_t bucket = 0;
     std::size_t entry = 0;
-
-    bool operator==(const Place&) const = default;
+  };
+  /// The places of one name, or of all operations without one, in the order of the plan; and that
+  /// of the next submission.
+  struct Places {
+    std::vector<Place> all;
+    std::size_t next = 0;
   };
   struct Entry : Item {
-    Place next = {};  ///< the next place of this name, in this round or the next
     std::optional<Submission> submission = {};
   };
   struct Bucket {
@@ -144,10 +147,8 @@ class FrozenSchedule final : public Agreement {
     bool lazy = true;  ///< every submission so far is lazy (Request::lazy)
     TimePoint since;   ///< of the first submission, or of the raise
   };
-  void add_place(Place place);
-  Entry& entry_at(Place place) { return buckets_[place.bucket].entries[place.entry]; }
-  Place* find(const Submission& submission);
-  bool fill(Place& next, Submission& submission);
+  Places* find(const Submission& submission);
+  bool fill(Places& places, Submission& submission);
   bool request_wake(Board::Whom whom);
   void thaw_locked(Thaw reason, std::string cause = {});
   TimePoint first_limit(TimePoint now) const;
@@ -178,9 +179,8 @@ class FrozenSchedule final : public Agreement {
   std::vector<Bucket> buckets_;
   std::size_t next_ = 0;       ///< the bucket to run next
   std::size_t expedited_ = 0;  ///< so many buckets from next_ on are not put off
-  std::unordered_map<SpecPtr, Place, SpecHash, SpecEqual> places_;
-  std::vector<Place> unnamed_;  ///< in the order of calls
-  std::size_t next_unnamed_ = 0;
+  std::unordered_map<SpecPtr, Places, SpecHash, SpecEqual> named_;
+  Places unnamed_;
   std::optional<Board::Whom> wake_due_;  ///< peers that the loop has to wake
 };
 
