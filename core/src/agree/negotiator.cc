@@ -61,6 +61,18 @@ std::string Negotiator::listed(const std::map<std::string, std::vector<int>>& ra
   return text;
 }
 
+/// Returns a line for each text of parts, with their ranks, but none for an empty text.
+std::string Negotiator::listed(const Pending& pending,
+                               const std::function<std::string(const Part&)>& text_of) const {
+  std::map<std::string, std::vector<int>> ranks_of;
+  for (int rank = 0; rank < size_; ++rank) {
+    const Part& part = pending.parts[index(rank)];
+    if (part.present()) ranks_of[text_of(part)].push_back(rank);
+  }
+  ranks_of.erase("");
+  return listed(ranks_of);
+}
+
 void Negotiator::add(const Ranks& ranks, const ReadyMessage& message, TimePoint now) {
   if (ranks.empty() || message.decisions_seen < frozen_at_) return;
   // All ranks run one program, so rank 0's waits are representative; an unneeded thaw does no harm.
@@ -134,12 +146,11 @@ void Negotiator::add_part(int rank, const std::string& key, Part part, TimePoint
   for (const std::string& name : names) demote(name);
   Pending& pending = pending_of(key, now);
   Part& mine = pending.parts[index(rank)];
-  if (mine.present) {
+  if (mine.present()) {
     throw Error(rank_name(members_[index(rank)]) + " announced " + display_name(*part.spec, key) +
                 " twice");
   }
   mine = std::move(part);
-  mine.present = true;
   ++pending.count;
   if (is_complete(pending)) {
     complete_.push_back(key);
@@ -166,7 +177,6 @@ void Negotiator::demote(const std::string& key) {
     Part& part = pending.parts[index(rank)];
     part = part_of_slot(rank, *slot);
     part.contributes = contributes;
-    part.present = true;
     ++pending.count;
   });
   slots_.withdraw(*slot);
@@ -343,9 +353,9 @@ std::vector<WaitingOperation> Negotiator::waiting() const {
   });
   for (const auto& [key, pending] : pending_) {
     const auto& parts = pending.parts;
-    const auto present = std::ranges::find(parts, true, &Part::present);
+    const auto present = std::ranges::find_if(parts, &Part::present);
     operations.push_back(waiting_operation(key, *present->spec,
-                                           [&](int rank) { return parts[index(rank)].present; }));
+                                           [&](int rank) { return parts[index(rank)].present(); }));
     operations.back().since = pending.since;
   }
   messages_.add_waiting(operations);
@@ -412,19 +422,18 @@ void Negotiator::add_join(int rank, std::uint64_t unnamed_before) {
 bool Negotiator::is_complete(const Pending& pending) const {
   if (joined_count_ == 0) return pending.count == size_;
   for (int rank = 0; rank < size_; ++rank) {
-    if (!pending.parts[index(rank)].present && !has_joined(rank)) return false;
+    if (!pending.parts[index(rank)].present() && !has_joined(rank)) return false;
   }
   return true;
 }
 
 void Negotiator::decide_without_joined(const std::string& key, Pending pending,
                                        DecisionMessage& decision) {
-  const auto is_present = [](const Part& part) { return part.present; };
-  const Part first = *std::ranges::find_if(pending.parts, is_present);
+  const Part first = *std::ranges::find_if(pending.parts, &Part::present);
   Response response;
   for (std::size_t rank = 0; rank < pending.parts.size(); ++rank) {
     Part& part = pending.parts[rank];
-    if (part.present) continue;
+    if (part.present()) continue;
     part.spec = first.spec;
     part.stands_in = true;
     part.contributes = false;
@@ -437,7 +446,7 @@ void Negotiator::decide_without_joined(const std::string& key, Pending pending,
   if (!error) error = disagreement(key, pending);
   if (error) {
     for (std::size_t rank = 0; rank < pending.parts.size(); ++rank) {
-      if (pending.parts[rank].present) push_refusal(static_cast<int>(rank), key, {*error});
+      if (pending.parts[rank].present()) push_refusal(static_cast<int>(rank), key, {*error});
     }
     record_refusal_of_group(key, pending, *error);
     return;
@@ -527,11 +536,11 @@ void Negotiator::add_expired(int rank, const std::string& key, TimePoint now) {
   // Decided or refused meanwhile: the answer is in flight.
   if (found == pending_.end() || is_complete(found->second)) return;
   const Pending& pending = found->second;
-  if (!pending.parts[index(rank)].present) return;
+  if (!pending.parts[index(rank)].present()) return;
 
   Refusal why;
   for (int other = 0; other < size_; ++other) {
-    const bool is_awaited = !pending.parts[index(other)].present && !has_joined(other);
+    const bool is_awaited = !pending.parts[index(other)].present() && !has_joined(other);
     if (is_awaited) why.missing.push_back(other);
   }
   why.text = timeout_text(display_name(*pending.parts[index(rank)].spec, key),
@@ -554,16 +563,9 @@ void Negotiator::refuse_conflicts(const std::string& key, const std::vector<std:
   if (other.empty()) return;
   std::string text = "groups differ between ranks:";
   for (const std::string& unit : {other, key}) {
-    std::map<std::string, std::vector<int>> ranks_of;
-    const Pending& pending = pending_.at(unit);
-    for (int rank = 0; rank < size_; ++rank) {
-      const Part& part = pending.parts[index(rank)];
-      if (!part.present) continue;
-      const std::string what =
-          part.spec->is_group() ? to_string(*part.spec) : display_name(*part.spec, unit);
-      ranks_of[what].push_back(rank);
-    }
-    text += listed(ranks_of);
+    text += listed(pending_.at(unit), [&unit](const Part& part) {
+      return part.spec->is_group() ? to_string(*part.spec) : display_name(*part.spec, unit);
+    });
   }
   text += "\nEvery rank must put the same operations into a group";
   Uses refused;
@@ -589,7 +591,7 @@ void Negotiator::refuse_unit(const std::string& key, const Refusal& why, Uses& r
   for (int rank = 0; rank < size_; ++rank) {
     const auto found = pending_.find(key);
     if (found == pending_.end()) return;
-    if (found->second.parts[index(rank)].present) refuse_part(rank, key, why, refused);
+    if (found->second.parts[index(rank)].present()) refuse_part(rank, key, why, refused);
   }
 }
 
@@ -629,7 +631,7 @@ bool Negotiator::refuse_one_more(Uses& refused, const Refusal& why) {
     if (found == pending_.end()) continue;
     for (int rank = 0; rank < size_; ++rank) {
       const Part& part = found->second.parts[index(rank)];
-      if (ranks.contains(rank) || !part.present) continue;
+      if (ranks.contains(rank) || !part.present()) continue;
       const std::vector<std::string> names = names_of(key, *part.spec);
       if (std::ranges::find(names, name) == names.end()) continue;
       refuse_part(rank, key, why, refused);

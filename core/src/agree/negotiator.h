@@ -97,13 +97,14 @@ class Negotiator {
 
   /// One rank's part of a pending operation.
   struct Part {
-    bool present = false;
     bool stands_in = false;  ///< its rank has joined: the spec is another rank's
     bool contributes = true;
     std::uint64_t digest = 0;
     SpecPtr spec = {};
     std::int64_t slot = -1;           ///< the slot that announced it, if one did
     std::uint64_t slot_assigned = 0;  ///< the decision that had assigned the slot
+
+    bool present() const noexcept { return spec && !stands_in; }
   };
   struct Pending {
     std::vector<Part> parts;  ///< by rank
@@ -166,6 +167,8 @@ class Negotiator {
 
   std::vector<int> named_if(const std::function<bool(int)>& holds) const;
   std::string listed(const std::map<std::string, std::vector<int>>& ranks_of) const;
+  std::string listed(const Pending& pending,
+                     const std::function<std::string(const Part&)>& text_of) const;
 
   const std::vector<int> members_;  ///< by rank within the set
   const int size_;

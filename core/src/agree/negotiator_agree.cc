@@ -127,18 +127,14 @@ Problem Negotiator::impossibility(const std::string& key, const Pending& pending
   }
   if (first.is_group()) return std::nullopt;
   const std::string error_of_first = validate_(first).value_or("");
-  std::map<std::string, std::vector<int>> ranks_of;
-  for (int rank = 0; rank < size_; ++rank) {
-    const OpSpec& spec = *pending.parts[index(rank)].spec;
-    if (pending.parts[index(rank)].stands_in) continue;
-    ranks_of[spec == first ? error_of_first : validate_(spec).value_or("")].push_back(rank);
+  const auto error_of = [&](const Part& part) {
+    return *part.spec == first ? error_of_first : validate_(*part.spec).value_or("");
+  };
+  const auto is_alike = [&](const Part& part) { return error_of(part) == error_of_first; };
+  if (!std::ranges::all_of(pending.parts, is_alike)) {
+    return name + " is impossible:" + listed(pending, error_of);
   }
-  const bool alike = ranks_of.size() == 1;
-  if (alike && !ranks_of.begin()->first.empty()) return name + ": " + ranks_of.begin()->first;
-  ranks_of.erase("");
-  if (!ranks_of.empty()) {
-    return name + " is impossible:" + listed(ranks_of);
-  }
+  if (!error_of_first.empty()) return name + ": " + error_of_first;
   Problem error = error_of_all_rows(pending);
   if (error) error->insert(0, name + ": ");
   return error;
@@ -156,11 +152,8 @@ Problem Negotiator::error_of_all_rows(const Pending& pending) const {
   const Problem error =
       overflows ? "too many, 2^63 - 1 or more" : shape_error(together, first.dtype);
   if (!error) return std::nullopt;
-  std::map<std::string, std::vector<int>> ranks_of;
-  for (int rank = 0; rank < size_; ++rank) {
-    ranks_of[to_string(pending.parts[index(rank)].spec->shape)].push_back(rank);
-  }
-  return "the rows of all ranks together: " + *error + listed(ranks_of);
+  return "the rows of all ranks together: " + *error +
+         listed(pending, [](const Part& part) { return to_string(part.spec->shape); });
 }
 
 Problem Negotiator::mismatch(const std::string& key, const Pending& pending) const {
@@ -176,12 +169,8 @@ Problem Negotiator::mismatch(const std::string& key, const Pending& pending) con
       if (text) return display_name(first, key) + ": " + *text;
     }
   }
-  std::map<std::string, std::vector<int>> ranks_of;
-  for (int rank = 0; rank < size_; ++rank) {
-    const Part& part = pending.parts[index(rank)];
-    if (!part.stands_in) ranks_of[to_string(*part.spec)].push_back(rank);
-  }
-  std::string text = display_name(first, key) + " differs between ranks:" + listed(ranks_of);
+  std::string text = display_name(first, key) + " differs between ranks:";
+  text += listed(pending, [](const Part& part) { return to_string(*part.spec); });
   text += "\nEvery rank must submit the same operation";
   text +=
       is_unnamed(key) ? "; give it a name if ranks call in different orders" : " under this name";
