@@ -55,14 +55,13 @@ const CachedResponse& ResponseCache::at(std::uint32_t slot) const {
 }
 
 std::size_t SlotTable::sender_of(const std::vector<std::int32_t>& ranks) {
-  const auto [found, is_new] = sender_of_.try_emplace(ranks, ranks_of_.size());
+  const auto [found, is_new] = sender_of_.try_emplace(ranks, ready_.size());
   if (!is_new) return found->second;
   if (std::ranges::adjacent_find(ranks, std::greater_equal<>()) != ranks.end()) {
     sender_of_.erase(found);
     throw Error("ranks that a leader announces for are not in order, or one is listed twice");
   }
   lists_.push_back(ranks);
-  ranks_of_.push_back(ranks.size());
   ready_.emplace_back();
   absent_.emplace_back();
   return found->second;
@@ -85,7 +84,7 @@ std::optional<std::uint32_t> SlotTable::find(const std::string& name) const {
 bool SlotTable::add(std::size_t sender, std::uint32_t slot, bool contributes, TimePoint now) {
   if (slot >= slots_.size()) slots_.resize(slot + std::size_t{1});
   Slot& state = slots_[slot];
-  if (ready_[sender].test(slot) || state.ready + ranks_of_[sender] > rank_count_) {
+  if (ready_[sender].test(slot) || state.ready + ranks_of(sender) > rank_count_) {
     throw Error("a rank announced cache slot " + std::to_string(slot) + " twice");
   }
   if (ready_[sender].empty()) announcing_.push_back(sender);
@@ -97,7 +96,7 @@ bool SlotTable::add(std::size_t sender, std::uint32_t slot, bool contributes, Ti
     awaited_.set(slot);
   }
   state.contributed = state.contributed || contributes;
-  state.ready += ranks_of_[sender];
+  state.ready += ranks_of(sender);
   if (state.ready == rank_count_) complete_.set(slot);
   return state.ready == rank_count_;
 }

@@ -64,7 +64,7 @@ class ResponseCache {
 class SlotTable {
  public:
   /// The senders 0 to `ranks` - 1 are ranks.
-  explicit SlotTable(std::size_t ranks) : ranks_of_(ranks, 1), ready_(ranks), absent_(ranks) {}
+  explicit SlotTable(std::size_t ranks) : rank_count_(ranks), ready_(ranks), absent_(ranks) {}
 
   /// Returns the sender that announces for these ranks at once, of which there are several. Throws
   /// ronde::Error unless they ascend.
@@ -73,7 +73,9 @@ class SlotTable {
   const std::vector<std::int32_t>& list_of(std::size_t sender) const {
     return lists_.at(sender - rank_count_);
   }
-  std::size_t ranks_of(std::size_t sender) const { return ranks_of_.at(sender); }
+  std::size_t ranks_of(std::size_t sender) const {
+    return is_list(sender) ? list_of(sender).size() : 1;
+  }
   bool is_list(std::size_t sender) const noexcept { return sender >= rank_count_; }
 
   std::size_t size() const noexcept { return slots_.size(); }
@@ -125,7 +127,7 @@ class SlotTable {
 
   void withdraw_bits(const BitVector& bits);
 
-  std::vector<std::size_t> ranks_of_;                           ///< by sender: how many
+  const std::size_t rank_count_;
   std::map<std::vector<std::int32_t>, std::size_t> sender_of_;  ///< by list
   std::vector<std::vector<std::int32_t>> lists_;                ///< by sender - rank_count_
   std::vector<Slot> slots_;
@@ -133,7 +135,6 @@ class SlotTable {
   std::vector<BitVector> ready_;         ///< by sender: slots
   std::vector<BitVector> absent_;        ///< by sender: slots in ready_ without a contribution
   std::vector<std::size_t> announcing_;  ///< senders with any slot in ready_
-  const std::size_t rank_count_ = ranks_of_.size();
   BitVector awaited_;
   BitVector complete_;  ///< slots for which all ranks are ready
 };

@@ -207,13 +207,10 @@ void Engine::run_loop() noexcept {
     life_.mark_loop_ended();
     stop();
   } catch (const GroupFailure& seen) {
-    life_.mark_loop_ended();
     end_failed(seen);
   } catch (const GroupError& error) {  // of a backend, which names the rank that it has lost
-    life_.mark_loop_ended();
     end_failed({{error.failed_rank(), error.what(), false}});
   } catch (...) {
-    life_.mark_loop_ended();
     end_failed({{tree_.rank(), rank_name(tree_.rank()) + " failed: " + exception_text(), false}});
   }
 }
@@ -344,6 +341,7 @@ std::exception_ptr Engine::error_of(const FailureMessage& failure) const {
 }
 
 void Engine::end_failed(const GroupFailure& seen) noexcept {
+  life_.mark_loop_ended();
   FailureMessage failure = seen.failure;
   try {
     failure = control_.resolver().resolve_failure(seen, life_.leaves());
