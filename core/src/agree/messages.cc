@@ -31,9 +31,9 @@ auto fields(Is<Announcement> auto& item) {
   return std::tie(item.key, item.spec, item.contributes, item.digest, item.slot);
 }
 auto fields(Is<ReadyMessage> auto& message) {
-  return std::tie(message.set, message.decisions_seen, message.cached, message.absent,
-                  message.requests, message.expired, message.shutdown, message.shutdown_ns,
-                  message.unnamed_before, message.joined, message.after_wait);
+  return std::tie(message.decisions_seen, message.cached, message.absent, message.requests,
+                  message.expired, message.shutdown, message.shutdown_ns, message.unnamed_before,
+                  message.joined, message.after_wait);
 }
 auto fields(Is<HostReadyMessage::Part> auto& part) {
   return std::tie(part.ranks, part.ready);

@@ -37,9 +37,8 @@ struct Announcement {
   bool is_message() const { return spec && is_point_to_point(spec->kind); }
 };
 
-/// From any rank to the one above it: what became ready since its last message.
+/// What became ready on a rank, or alike on several, since its last message.
 struct ReadyMessage {
-  std::uint32_t set = 0;  ///< the process set of all its contents
   /// Number of the last decision that this rank has applied, which identifies the occupant of a
   /// slot.
   std::uint64_t decisions_seen = 0;
@@ -59,14 +58,14 @@ struct ReadyMessage {
   }
 };
 
-/// From a leader to the rank above it: what became ready on its host and below.
+/// From any rank to the one above it: what became ready there, from a leader also below it.
 struct HostReadyMessage {
   struct Part {
     std::vector<std::int32_t> ranks;  ///< within the set
     ReadyMessage ready;               ///< what each of `ranks` is ready for
   };
   std::vector<Part> parts;  ///< to be handled in this order
-  std::uint32_t set = 0;
+  std::uint32_t set = 0;    ///< the process set of all its contents
 };
 
 /// The outcome of one operation that was not agreed by slot.
@@ -219,8 +218,8 @@ struct ExchangeReply {
 };
 
 using Message =
-    std::variant<ReadyMessage, DecisionMessage, FailureMessage, StallMessage, BootstrapMessage,
-                 FinishedMessage, HostReadyMessage, ExchangeRequest, ExchangeReply, ResultsMessage>;
+    std::variant<HostReadyMessage, DecisionMessage, FailureMessage, StallMessage, BootstrapMessage,
+                 FinishedMessage, ExchangeRequest, ExchangeReply, ResultsMessage>;
 
 std::string encode(const Message& message);
 

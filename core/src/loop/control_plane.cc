@@ -143,8 +143,6 @@ void ControlPlane::handle_from_below(int peer, const Message& message, std::stri
       tree_.expect_below(peer, finished->ranks[i]);
       stop_.add_finished(finished->ranks[i], finished->reports[i]);
     }
-  } else if (const auto* ready = std::get_if<ReadyMessage>(&message)) {
-    add_from_below(peer, *ready, now);
   } else if (const auto* host = std::get_if<HostReadyMessage>(&message)) {
     add_from_below(peer, *host, now);
   } else if (const auto* results = std::get_if<ResultsMessage>(&message)) {
@@ -160,19 +158,8 @@ void ControlPlane::handle_from_below(int peer, const Message& message, std::stri
   }
 }
 
-void ControlPlane::add_from_below(int peer, const ReadyMessage& ready, TimePoint now) {
-  if (!sets_.contains(ready.set)) return;  // all its ranks have removed it meanwhile
-  SetEngine& set = sets_.at(ready.set);
-  const int rank = rank_within(set.info.ranks, peer);
-  if (rank < 0) {
-    throw Error(rank_name(peer) + " announced operations of process set " +
-                std::to_string(ready.set) + ", in which it is not");
-  }
-  add_ready(set, {rank}, ready, now);
-}
-
 void ControlPlane::add_from_below(int peer, const HostReadyMessage& host, TimePoint now) {
-  if (!sets_.contains(host.set)) return;
+  if (!sets_.contains(host.set)) return;  // all its ranks have removed it meanwhile
   SetEngine& set = sets_.at(host.set);
   for (const auto& [ranks, part] : host.parts) {
     for (const int rank : ranks) {
@@ -325,7 +312,6 @@ void ControlPlane::announce(SetEngine& set, TimePoint now, bool shutdown) {
   std::optional<ReadyMessage> ready = set.announcer->announce(now, shutdown);
   if (!ready) return;
   counters_.ready_messages.add();
-  ready->set = set.info.id;
   if (const auto limit = life_.shutdown_deadline(); limit && ready->shutdown) {
     ready->shutdown_ns = std::max<std::int64_t>((*limit - now).count(), 1);
   }
@@ -341,7 +327,7 @@ void ControlPlane::add_ready(SetEngine& set, const Negotiator::Ranks& ranks,
   } else if (set.combiner) {
     set.combiner->add(ranks, ready, now);
   } else {
-    tree_.send_up(ready);
+    tree_.send_up(HostReadyMessage{{{ranks, ready}}, set.info.id});
   }
 }
 

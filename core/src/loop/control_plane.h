@@ -113,7 +113,6 @@ class ControlPlane {
   [[noreturn]] void fail_by_nonsense_from_above(const char* what) const;
   void handle_from_above(const Message& message, std::string_view bytes, TimePoint now);
   void handle_from_below(int peer, const Message& message, std::string_view bytes, TimePoint now);
-  void add_from_below(int peer, const ReadyMessage& ready, TimePoint now);
   void add_from_below(int peer, const HostReadyMessage& host, TimePoint now);
   void send_checksums();
   void compare(const ResultsMessage& results);

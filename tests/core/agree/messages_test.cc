@@ -82,8 +82,7 @@ ResultsMessage results_message() {
 }
 
 std::vector<Message> samples() {
-  return {ready_message(),
-          decision_message(),
+  return {decision_message(),
           FailureMessage{7, "rank 7 was lost", false, true, true},
           stall_message(),
           BootstrapMessage{3, {"", "one", std::string(300, 'x')}},
@@ -119,12 +118,12 @@ TEST_CASE("counts and lengths beyond the message, and values of no enumeration, 
     check_refused(bootstrap, 1 + 4, count);
   }
   check_refused(bootstrap, 1 + 4 + 8, ~std::uint64_t{0} - 3);
-  // Behind the type of message, the process set, the number, two bit vectors come the
-  // requests: a count, the key (with its length), that there is a spec, and of it kind, dtype,
-  // op, device.
-  ReadyMessage message;
-  message.requests = {{"k", share(OpSpec()), true}};
-  const std::size_t kind = 1 + 4 + 8 + 8 + 8 + 8 + 8 + 1 + 1;
+  // Behind the type of message, the counts of parts and of ranks, the number and two bit vectors
+  // come the requests: a count, the key (with its length), that there is a spec, and of it kind,
+  // dtype, op, device.
+  HostReadyMessage message;
+  message.parts.emplace_back().ready.requests = {{"k", share(OpSpec()), true}};
+  const std::size_t kind = 1 + 8 + 8 + 8 + 8 + 8 + 8 + 8 + 1 + 1;
   for (std::size_t field = 0; field < 4; ++field) {
     check_refused(encode(message), kind + field, '\x7f');
   }
@@ -156,7 +155,7 @@ TEST_CASE("ranges that are not those of ascending ranks are refused") {
 }
 
 TEST_CASE("an unknown type of message is refused") {
-  CHECK_THROWS_WITH(decode("\x0a"), Catch::Contains("unknown type"));
+  CHECK_THROWS_WITH(decode("\x09"), Catch::Contains("unknown type"));
   CHECK_THROWS_WITH(decode("\xff"), Catch::Contains("unknown type"));
   CHECK_THROWS_AS(decode(""), Error);
 }

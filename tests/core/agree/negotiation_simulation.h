@@ -225,7 +225,7 @@ class Simulation {
     if (rank.combiner) {
       rank.combiner->add(rank.number, *message, now_);
     } else {
-      rank.up.push_back(encode(*message));
+      rank.up.push_back(encode(HostReadyMessage{{{{rank.number}, *message}}}));
     }
   }
 
@@ -241,14 +241,12 @@ class Simulation {
     if (rank.up.empty()) return;
     const Message message = decode(rank.up.front());
     rank.up.pop_front();
-    const auto add = [&](const std::vector<int>& ranks, const ReadyMessage& part) {
-      if (rank.parent <= 0) return negotiator_.add(ranks, part, now_);
-      ranks_[static_cast<std::size_t>(rank.parent)].combiner->add(ranks, part, now_);
-    };
-    if (const auto* const host = std::get_if<HostReadyMessage>(&message)) {
-      for (const auto& [ranks, part] : host->parts) add(ranks, part);
-    } else {
-      add({rank.number}, std::get<ReadyMessage>(message));
+    for (const auto& [ranks, part] : std::get<HostReadyMessage>(message).parts) {
+      if (rank.parent <= 0) {
+        negotiator_.add(ranks, part, now_);
+      } else {
+        ranks_[static_cast<std::size_t>(rank.parent)].combiner->add(ranks, part, now_);
+      }
     }
   }
 

@@ -106,8 +106,8 @@ TEST_CASE("a rank that sends an invalid message in the start is named") {
 }
 
 TEST_CASE("a rank that sends rank 0 an invalid message ends the group and is named") {
-  ReadyMessage with_slot;
-  with_slot.cached.set(5);
+  HostReadyMessage with_slot{{{{1}, {}}}};
+  with_slot.parts[0].ready.cached.set(5);
   ExchangeRequest of_other;
   of_other.key.ranks = {0, 3};
   of_other.rank = 3;
@@ -138,7 +138,7 @@ TEST_CASE("members of messages that have members themselves are refused") {
   outer.members = {inner};
   ReadyMessage ready;
   ready.requests = {{"key", share(outer), true}};
-  CHECK_THROWS_WITH(decode(encode(ready)), Catch::Contains("damaged"));
+  CHECK_THROWS_WITH(decode(encode(HostReadyMessage{{{{1}, ready}}})), Catch::Contains("damaged"));
   RankRows rows;
   rows.members.emplace_back().members.emplace_back();
   DecisionMessage decision;

@@ -124,7 +124,7 @@ TEST_CASE("1,000 ranks agree on an alltoall with splits in a few bytes a rank, w
     spec.splits[static_cast<std::size_t>(rank) / 2] = 2 * rank;
     leave_out_rows(spec, kSize);
     const ReadyMessage message = request("x", spec);
-    REQUIRE(encode(message).size() < 512);
+    REQUIRE(encode(HostReadyMessage{{{{rank}, message}}}).size() < 512);
     negotiator.add(rank, message, kStart);
   }
   const DecisionMessage decision = negotiator.decide().value();

@@ -119,7 +119,7 @@ std::vector<std::string> valid_inputs() {
   const ExchangeKey key = {ExchangeKind::CreateSet, 2, "set", {0, 3}};
   std::vector<std::string> inputs;
   for (const Message& message : std::vector<Message>{
-           ready(), decision(), FailureMessage{7, "rank 7 was lost", false}, stall(),
+           decision(), FailureMessage{7, "rank 7 was lost", false}, stall(),
            BootstrapMessage{3, {"", "one", std::string(40, 'x')}}, FinishedMessage{{0, 7}},
            HostReadyMessage{{{{4, 6}, ready()}, {{5}, {}}}, 1}, ExchangeRequest{key, 3, "blob"},
            ExchangeReply{key, {0, 3}, "error", {"a", "b"}, 2, {0, 3}},
