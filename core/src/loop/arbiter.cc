@@ -190,36 +190,4 @@ void Arbiter::blame_for_shutdown(const StopAgreement& stop) const {
        format_ranks(oldest.missing_ranks) + " did not end " + oldest.text + kShutdownLimit}};
 }
 
-std::optional<TimePoint> ArbiterWatch::answer_deadline(const Awaited& awaited) const {
-  const std::optional<Duration> limit = stall_limit_.get();
-  if (!limit || !awaited.decision) return std::nullopt;
-  return *awaited.decision + *limit + tree_.depth() * kHeadStart;
-}
-
-/// Returns the time since which this rank has waited and nothing has come from above.
-std::optional<TimePoint> ArbiterWatch::silent_since(const Awaited& awaited) const {
-  if (config_.stall_warn_s <= 0) return std::nullopt;
-  const std::optional<TimePoint> since = awaited.decision ? awaited.decision : awaited.shutdown;
-  return since ? std::optional(std::max(*since, last_message_)) : std::nullopt;
-}
-
-std::optional<TimePoint> ArbiterWatch::silence_deadline(const Awaited& awaited) const {
-  const auto since = silent_since(awaited);
-  if (!since) return std::nullopt;
-  const auto period = from_s(config_.stall_warn_s);
-  return std::max(*since + period + tree_.depth() * kHeadStart, warned_ + period);
-}
-
-StalledOperation ArbiterWatch::warn(const Awaited& awaited, TimePoint now) {
-  warned_ = now;
-  StalledOperation stalled;
-  stalled.text = "an answer of " + rank_name(tree_.parent());
-  stalled.kind = Collective::Barrier;
-  stalled.submitted_ranks = ranges_of({tree_.rank()});
-  stalled.missing_ranks = ranges_of({tree_.parent()});
-  stalled.waiting = std::chrono::duration_cast<std::chrono::milliseconds>(
-      now - silent_since(awaited).value_or(now));
-  return stalled;
-}
-
 }  // namespace ronde

@@ -86,39 +86,4 @@ class Arbiter {
   std::set<std::uint32_t> changed_sets_;
 };
 
-/// Checks, on a rank other than rank 0, that rank 0 answers.
-///
-/// Thread-safety: none; owned by whoever runs the loop.
-class ArbiterWatch {
- public:
-  /// The waits of this rank.
-  struct Awaited {
-    std::optional<TimePoint> decision;  ///< since when it waits for a decision or a reply
-    std::optional<TimePoint> shutdown;  ///< since when it waits for the end of the shutdown
-  };
-
-  ArbiterWatch(const Config& config, const ControlTree& tree, const StallLimit& stall_limit)
-      : config_(config), tree_(tree), stall_limit_(stall_limit) {}
-
-  void record_message(TimePoint now) noexcept { last_message_ = now; }
-
-  /// Returns when to warn of rank 0's silence: it would have reported a stall by then.
-  std::optional<TimePoint> silence_deadline(const Awaited& awaited) const;
-  /// Returns the time by which rank 0 must have decided what this rank waits for, or have failed
-  /// the group.
-  std::optional<TimePoint> answer_deadline(const Awaited& awaited) const;
-
-  /// Returns the silence as a stall, for a warning that is logged now.
-  StalledOperation warn(const Awaited& awaited, TimePoint now);
-
- private:
-  std::optional<TimePoint> silent_since(const Awaited& awaited) const;
-
-  const Config& config_;
-  const ControlTree& tree_;
-  const StallLimit& stall_limit_;
-  TimePoint last_message_{};  ///< when the last message came from above
-  TimePoint warned_{};        ///< when the last warning was logged
-};
-
 }  // namespace ronde

@@ -24,8 +24,7 @@ ControlPlane::ControlPlane(const RuntimeOptions& options, const Logger& log,
       life_(life),
       stall_limit_(options_.config.stall_abort_s),
       sets_(options_.config, tree_, log_, queue_),
-      exchanges_(queue_),
-      watch_(options_.config, tree_, stall_limit_) {}
+      exchanges_(queue_) {}
 
 void ControlPlane::start(Board* board) {
   if (board != nullptr)
@@ -60,9 +59,9 @@ std::optional<TimePoint> ControlPlane::next_event(TimePoint now, bool is_busy) c
   if (arbiter_) {
     earlier(arbiter_->next_inspection(stop_));
   } else {
-    const ArbiterWatch::Awaited awaited = this->awaited();
-    earlier(watch_.answer_deadline(awaited));
-    earlier(watch_.silence_deadline(awaited));
+    const std::optional<TimePoint> awaited = this->awaited();
+    earlier(answer_deadline(awaited));
+    earlier(silence_deadline(awaited));
   }
   return next;
 }
@@ -90,7 +89,7 @@ void ControlPlane::handle(const Incoming& incoming, TimePoint now) {
     } catch (const Error& error) {
       throw GroupFailure{{incoming.peer, nonsense_of(incoming.peer, error)}};
     }
-    watch_.record_message(now);
+    last_message_ = now;
     return handle_from_above(*message, incoming.bytes, now);
   }
   throw GroupFailure{resolver().loss_of(incoming), incoming.peer == tree_.parent()};
@@ -472,17 +471,24 @@ void ControlPlane::publish_stalls(const std::vector<StalledOperation>& stalled) 
 }
 
 void ControlPlane::inspect_arbiter(TimePoint now) {
-  const ArbiterWatch::Awaited awaited = this->awaited();
-  const auto warns = watch_.silence_deadline(awaited);
+  const std::optional<TimePoint> awaited = this->awaited();
+  const auto warns = silence_deadline(awaited);
   if (warns && now >= *warns) {
-    const StalledOperation stalled = watch_.warn(awaited, now);
+    warned_ = now;
+    StalledOperation stalled;
+    stalled.text = "an answer of " + rank_name(tree_.parent());
+    stalled.kind = Collective::Barrier;
+    stalled.submitted_ranks = ranges_of({tree_.rank()});
+    stalled.missing_ranks = ranges_of({tree_.parent()});
+    stalled.waiting =
+        std::chrono::duration_cast<std::chrono::milliseconds>(now - *silent_since(awaited));
     log_.warning(rank_name(tree_.parent()) + " has sent nothing for " +
                  std::to_string(stalled.waiting.count() / 1000) +
                  " s: see whether its process is stopped or hangs" + pending_text());
     // The children receive it as a stall, and so do not report the same of this rank.
     publish_stalls({stalled});
   }
-  const auto deadline = watch_.answer_deadline(awaited);
+  const auto deadline = answer_deadline(awaited);
   if (!deadline || now < *deadline) return;
   throw GroupFailure{
       {tree_.parent(), rank_name(tree_.parent()) +
@@ -492,13 +498,37 @@ void ControlPlane::inspect_arbiter(TimePoint now) {
       true};
 }
 
-ArbiterWatch::Awaited ControlPlane::awaited() const {
+std::optional<TimePoint> ControlPlane::awaited() const {
   std::optional<TimePoint> oldest = exchanges_.oldest();
   for (const SetEngine* set : sets_.running()) {
     const auto since = set->announcer->oldest_announcement();
     if (since && (!oldest || *since < *oldest)) oldest = since;
   }
-  return {oldest, stop_.shutdown_since};
+  return oldest;
+}
+
+/// Returns the time since which this rank has waited, also for the end of the shutdown, and nothing
+/// has come from above.
+std::optional<TimePoint> ControlPlane::silent_since(std::optional<TimePoint> awaited) const {
+  if (options_.config.stall_warn_s <= 0) return std::nullopt;
+  const std::optional<TimePoint> since = awaited ? awaited : stop_.shutdown_since;
+  return since ? std::optional(std::max(*since, last_message_)) : std::nullopt;
+}
+
+/// Returns when to warn of rank 0's silence: it would have reported a stall by then.
+std::optional<TimePoint> ControlPlane::silence_deadline(std::optional<TimePoint> awaited) const {
+  const auto since = silent_since(awaited);
+  if (!since) return std::nullopt;
+  const auto period = from_s(options_.config.stall_warn_s);
+  return std::max(*since + period + tree_.depth() * kHeadStart, warned_ + period);
+}
+
+/// Returns the time by which rank 0 must have decided what this rank waits for, or have failed the
+/// group.
+std::optional<TimePoint> ControlPlane::answer_deadline(std::optional<TimePoint> awaited) const {
+  const std::optional<Duration> limit = stall_limit_.get();
+  if (!limit || !awaited) return std::nullopt;
+  return *awaited + *limit + tree_.depth() * kHeadStart;
 }
 
 std::string ControlPlane::pending_text() const {

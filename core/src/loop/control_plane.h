@@ -133,7 +133,11 @@ class ControlPlane {
   std::optional<TimePoint> shutdown_limit() const;
   void inspect_arbiter(TimePoint now);
   void publish_stalls(const std::vector<StalledOperation>& stalled) const;
-  ArbiterWatch::Awaited awaited() const;
+  // On ranks other than rank 0. `awaited`: since when this rank waits for a decision or a reply.
+  std::optional<TimePoint> awaited() const;
+  std::optional<TimePoint> silent_since(std::optional<TimePoint> awaited) const;
+  std::optional<TimePoint> silence_deadline(std::optional<TimePoint> awaited) const;
+  std::optional<TimePoint> answer_deadline(std::optional<TimePoint> awaited) const;
   std::string pending_text() const;
 
   const RuntimeOptions& options_;
@@ -149,7 +153,8 @@ class ControlPlane {
   OwnExchanges exchanges_;
   std::optional<FailureMessage> difference_;  ///< the first one of results; rank 0 only
   std::optional<Arbiter> arbiter_;            ///< rank 0 only
-  ArbiterWatch watch_;                        ///< other ranks only
+  TimePoint last_message_{};                  ///< when the last message came from above
+  TimePoint warned_{};                        ///< when this rank last warned of rank 0's silence
   StopAgreement stop_;
 };
 
