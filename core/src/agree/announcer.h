@@ -90,10 +90,7 @@ class Announcer {
   template <typename TimeOf>
   std::optional<TimePoint> earliest(TimeOf time_of) const {
     std::optional<TimePoint> first;
-    for (const auto& [key, pending] : pending_) {
-      const std::optional<TimePoint> time = time_of(pending);
-      if (time && (!first || *time < *first)) first = time;
-    }
+    for (const auto& [key, pending] : pending_) first = earlier(first, time_of(pending));
     return first;
   }
   void announce_one(Pending& pending, ReadyMessage& message);

@@ -247,7 +247,7 @@ void Combiner::scatter_old(TimePoint now) {
   oldest_.reset();
   const auto is_old = [&](TimePoint since) {
     if (now >= since + patience_) return true;
-    oldest_ = std::min(oldest_.value_or(since), since);
+    oldest_ = earlier(oldest_, since);
     return false;
   };
   BitVector old_bits;

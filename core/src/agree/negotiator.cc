@@ -101,7 +101,7 @@ void Negotiator::add_rest(int rank, const ReadyMessage& message, TimePoint now) 
     shutdown_[index(rank)] = true;
     ++shutdown_count_;
     const TimePoint limit = now + std::chrono::nanoseconds(message.shutdown_ns);
-    if (message.shutdown_ns > 0) shutdown_limit_ = std::min(limit, shutdown_limit_.value_or(limit));
+    if (message.shutdown_ns > 0) shutdown_limit_ = earlier(shutdown_limit_, limit);
   }
   if (message.joined) add_join(rank, message.unnamed_before);
 }

@@ -4,11 +4,17 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <optional>
 
 namespace ronde {
 
 using TimePoint = std::chrono::steady_clock::time_point;
 using Duration = std::chrono::steady_clock::duration;
+
+/// Returns the earlier time of those that there are.
+inline std::optional<TimePoint> earlier(std::optional<TimePoint> a, std::optional<TimePoint> b) {
+  return a && b ? std::min(*a, *b) : a ? a : b;
+}
 
 /// The clock of a simulation: of the rank whose engine runs.
 class VirtualClock {

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <list>
 #include <set>
 #include <utility>
@@ -46,24 +47,14 @@ std::optional<TimePoint> ControlPlane::next_event(TimePoint now, bool is_busy) c
   const bool tunes = tuner != nullptr && tuner->active() && tuner->has_steps();
   const bool concludes = stop_.must_report_finished(is_busy);
   if (stopping || ending || has_news || tunes || concludes || stop_.all_finished) return now;
-  std::optional<TimePoint> next;
-  const auto earlier = [&next](std::optional<TimePoint> time) {
-    if (time) next = std::min(next.value_or(*time), *time);
-  };
-  earlier(queue_.due());
+  std::optional<TimePoint> next = earlier(queue_.due(), shutdown_limit());
   for (const auto& [id, set] : sets_.all()) {
-    if (set->announcer) earlier(set->announcer->next_deadline());
-    if (set->combiner) earlier(set->combiner->next_deadline());
+    if (set->announcer) next = earlier(next, set->announcer->next_deadline());
+    if (set->combiner) next = earlier(next, set->combiner->next_deadline());
   }
-  earlier(shutdown_limit());
-  if (arbiter_) {
-    earlier(arbiter_->next_inspection(stop_));
-  } else {
-    const std::optional<TimePoint> awaited = this->awaited();
-    earlier(answer_deadline(awaited));
-    earlier(silence_deadline(awaited));
-  }
-  return next;
+  if (arbiter_) return earlier(next, arbiter_->next_inspection(stop_));
+  const std::optional<TimePoint> awaited = this->awaited();
+  return earlier(next, earlier(answer_deadline(awaited), silence_deadline(awaited)));
 }
 
 /// Stops at the end: from then on peers close their connections, which is no failure.
@@ -449,8 +440,7 @@ void ControlPlane::inspect(TimePoint now) {
 std::optional<TimePoint> ControlPlane::shutdown_limit() const {
   std::optional<TimePoint> limit = life_.shutdown_deadline();
   if (limit) *limit += tree_.depth() * kHeadStart;
-  const auto of_any = arbiter_ ? sets_.global().negotiator->shutdown_limit() : std::nullopt;
-  return of_any && (!limit || *of_any < *limit) ? of_any : limit;
+  return arbiter_ ? earlier(limit, sets_.global().negotiator->shutdown_limit()) : limit;
 }
 
 void ControlPlane::inspect_shutdown(TimePoint now) {
@@ -501,8 +491,7 @@ void ControlPlane::inspect_arbiter(TimePoint now) {
 std::optional<TimePoint> ControlPlane::awaited() const {
   std::optional<TimePoint> oldest = exchanges_.oldest();
   for (const SetEngine* set : sets_.running()) {
-    const auto since = set->announcer->oldest_announcement();
-    if (since && (!oldest || *since < *oldest)) oldest = since;
+    oldest = earlier(oldest, set->announcer->oldest_announcement());
   }
   return oldest;
 }
@@ -534,13 +523,9 @@ std::optional<TimePoint> ControlPlane::answer_deadline(std::optional<TimePoint> 
 std::string ControlPlane::pending_text() const {
   std::vector<std::string> names;
   for (const SetEngine* set : sets_.running()) {
-    const std::vector<std::string> of_set = set->announcer->pending_names();
-    names.insert(names.end(), of_set.begin(), of_set.end());
+    std::ranges::move(set->announcer->pending_names(), std::back_inserter(names));
   }
-  if (schedule_) {
-    const std::vector<std::string> scheduled = schedule_->pending_names();
-    names.insert(names.end(), scheduled.begin(), scheduled.end());
-  }
+  if (schedule_) std::ranges::move(schedule_->pending_names(), std::back_inserter(names));
   if (names.empty()) return {};
   return " (" + rank_name(tree_.rank()) + " was waiting for " + first_few(names) + ")";
 }

@@ -72,9 +72,7 @@ class OwnExchanges {
   /// Returns since when the oldest exchange has waited for rank 0.
   std::optional<TimePoint> oldest() const {
     std::optional<TimePoint> oldest;
-    for (const auto& [key, own] : under_way_) {
-      if (!oldest || own->since < *oldest) oldest = own->since;
-    }
+    for (const auto& [key, own] : under_way_) oldest = earlier(oldest, own->since);
     return oldest;
   }
 
