@@ -35,30 +35,21 @@ void BackendMaker::make_for_all(SetEngine& global, Board* board, Bootstrap& boot
   }
 }
 
-/// Returns why the backend is not available on all ranks, or an empty string. All ranks call it.
-std::string BackendMaker::problem_of(const BackendRegistry::value_type& candidate,
-                                     Bootstrap& bootstrap) const {
-  const auto& [name, factory] = candidate;
-  if (factory.suits && !factory.suits(tree_.topology())) {
-    return name + ": it does not suit these ranks";
-  }
-  int where = -1;
-  const std::string problem =
-      bootstrap.first_text(factory.problem ? factory.problem() : std::string(), where);
-  return problem.empty() ? problem : name + ": " + rank_name(where) + ": " + problem;
-}
-
 /// Finds the backends available on all ranks; refuses the start if the requested one is not.
 void BackendMaker::find_device_backends(Bootstrap& bootstrap) {
-  for (const auto& candidate : options_.device_backends) {
-    const std::string problem = problem_of(candidate, bootstrap);
+  for (const auto& [name, factory] : options_.device_backends) {
+    std::string problem = "it does not suit these ranks";
+    if (!factory.suits || factory.suits(tree_.topology())) {
+      int where = -1;
+      problem = bootstrap.first_text(factory.problem ? factory.problem() : std::string(), where);
+      if (!problem.empty()) problem.insert(0, rank_name(where) + ": ");
+    }
     if (problem.empty()) {
-      device_backends_.insert(candidate);
+      device_backends_.emplace(name, factory);
       continue;
     }
-    if (candidate.first == options_.config.gpu_backend) {
-      bootstrap.refuse("RONDE_GPU_BACKEND=" + problem);
-    }
+    problem.insert(0, name + ": ");
+    if (name == options_.config.gpu_backend) bootstrap.refuse("RONDE_GPU_BACKEND=" + problem);
     log_.debug("not available, backend of GPU buffers " + problem);
     device_problem_ += (device_problem_.empty() ? "" : "; ") + problem;
   }

@@ -55,7 +55,6 @@ class BackendMaker {
 
  private:
   void find_device_backends(Bootstrap& bootstrap);
-  std::string problem_of(const BackendRegistry::value_type& candidate, Bootstrap& bootstrap) const;
   void make_on_all(DeviceKind device, Backends& made, BackendContext& context,
                    Bootstrap& bootstrap);
   void make(DeviceKind device, Backends& made, BackendContext& context);

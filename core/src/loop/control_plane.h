@@ -87,9 +87,8 @@ class ControlPlane {
   /// Any thread may use it.
   StallLimit& stall_limit() noexcept { return stall_limit_; }
   EngineCounters& counters() noexcept { return counters_; }
-  /// Returns the counters of all parts but the transport, from any thread. `has_devices`: the group
-  /// has a backend for devices.
-  Stats stats(bool has_devices) const;
+  /// Returns the counters of all parts but the transport, from any thread.
+  Stats stats() const;
 
   FailureResolver resolver() const { return {tree_, log_, pending_text()}; }
   /// Returns the message to the other ranks when this rank leaves, or has aborted.

@@ -426,7 +426,7 @@ void Engine::add_stats(std::function<StatsGroup()> part) {
 }
 
 Stats Engine::live_stats() const {
-  Stats stats = control_.stats(backends_.device_streams() != nullptr);
+  Stats stats = control_.stats();
   if (tree_.is_open()) stats.push_back(tree_.transport().stats());
   return stats;
 }

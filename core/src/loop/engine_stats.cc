@@ -7,7 +7,7 @@
 namespace ronde {
 namespace {
 
-void add_set_stats(const SetEngine& set, bool has_devices, Stats& stats) {
+void add_set_stats(const SetEngine& set, Stats& stats) {
   const std::string suffix = set.is_global() ? "" : " of set " + std::to_string(set.info.id);
   using Values = decltype(StatsGroup::counters);
   const auto add = [&](const std::string& part, Values values) {
@@ -45,7 +45,7 @@ void add_set_stats(const SetEngine& set, bool has_devices, Stats& stats) {
                             {"uncompressed_bytes", executor.uncompressed_bytes.get()},
                             {"largest_bucket_bytes", executor.largest_bucket_bytes.get()},
                             {"busy_us", executor.busy_us.get()}});
-    if (has_devices) {
+    if (set.backends.contains(DeviceKind::Cuda)) {
       add("device_execution", Values{{"queued", executor.queued_on_devices.get()},
                                      {"passed", executor.passed_on_devices.get()}});
     }
@@ -59,7 +59,7 @@ void add_set_stats(const SetEngine& set, bool has_devices, Stats& stats) {
 
 }  // namespace
 
-Stats ControlPlane::stats(bool has_devices) const {
+Stats ControlPlane::stats() const {
   Stats stats;
   const SubmissionQueue::Counters& queue = queue_.counters();
   stats.push_back({"submission",
@@ -96,13 +96,13 @@ Stats ControlPlane::stats(bool has_devices) const {
                       {"tensors", schedule.tensors.get()},
                       {"buckets", schedule.buckets.get()}}});
   }
-  sets_.add_stats(has_devices, stats);
+  sets_.add_stats(stats);
   return stats;
 }
 
-void SetEngines::add_stats(bool has_devices, Stats& stats) const {
+void SetEngines::add_stats(Stats& stats) const {
   const std::lock_guard lock(mutex_);
-  for (const auto& [id, set] : sets_) add_set_stats(*set, has_devices, stats);
+  for (const auto& [id, set] : sets_) add_set_stats(*set, stats);
 }
 
 }  // namespace ronde

@@ -94,8 +94,8 @@ class SetEngines {
   /// longer use them.
   std::vector<std::unique_ptr<Backend>> stop();
 
-  /// Adds the counters of all sets. `has_devices`: the group has a backend for devices.
-  void add_stats(bool has_devices, Stats& stats) const;
+  /// Adds the counters of all sets.
+  void add_stats(Stats& stats) const;
 
  private:
   void make_negotiation(SetEngine& set) const;
