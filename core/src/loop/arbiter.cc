@@ -111,9 +111,9 @@ void Arbiter::add(const ExchangeRequest& request, TimePoint now) {
 }
 
 std::optional<FailureMessage> Arbiter::departure() const {
-  if (exchanges_.idle() || !shutdown_has_begun()) return std::nullopt;
-  return departure_of(exchanges_.waiting(/*for_calls_only=*/true),
-                      sets_.global().negotiator->not_shut_down());
+  const Negotiator& global = *sets_.global().negotiator;
+  if (exchanges_.idle() || !global.any_shut_down()) return std::nullopt;
+  return departure_of(exchanges_.waiting(/*for_calls_only=*/true), global.not_shut_down());
 }
 
 std::optional<TimePoint> Arbiter::next_inspection(const StopAgreement& stop) const {
@@ -168,10 +168,6 @@ std::optional<WaitingOperation> Arbiter::waiting_shutdown(const StopAgreement& s
   operation.since = *stop.shutdown_since;
   operation.may_last = true;
   return operation;
-}
-
-bool Arbiter::shutdown_has_begun() const {
-  return sets_.global().negotiator->any_shut_down();
 }
 
 void Arbiter::blame_for_shutdown(const StopAgreement& stop) const {

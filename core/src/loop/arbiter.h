@@ -61,7 +61,6 @@ class Arbiter {
   std::optional<TimePoint> next_inspection(const StopAgreement& stop) const;
   /// Finds operations that some ranks wait for and others do not submit.
   StallInspector::Finding inspect(const StopAgreement& stop, TimePoint now);
-  bool shutdown_has_begun() const;
   /// Throws GroupFailure, as the shutdown has taken too long, unless no rank is late.
   void blame_for_shutdown(const StopAgreement& stop) const;
 

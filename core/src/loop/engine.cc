@@ -158,8 +158,8 @@ void Engine::start() {
   table_.insert(std::make_shared<SetInfo>(global.info));
   submitter_.emplace(topology, table_, queue_, backends_.symmetric_heap(),
                      backends_.device_streams(), weak_from_this(), log_);
-  const ProcessSetMaker::Dependencies parts{tree_,  table_, backends_, control_.exchanges(),
-                                            queue_, loop_,  life_};
+  const ProcessSetMaker::Parts parts{tree_,  table_, backends_, control_.exchanges(),
+                                     queue_, loop_,  life_};
   set_maker_.emplace(parts, weak_from_this(), log_);
 }
 

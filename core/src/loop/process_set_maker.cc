@@ -95,9 +95,9 @@ void OwnExchanges::end(std::exception_ptr error) noexcept {
   }
 }
 
-ProcessSetMaker::ProcessSetMaker(const Dependencies& parts, std::weak_ptr<WaitHelper> engine,
+ProcessSetMaker::ProcessSetMaker(const Parts& parts, std::weak_ptr<WaitHelper> engine,
                                  std::shared_ptr<Logger> log)
-    : dependencies_(parts), engine_(std::move(engine)), log_(std::move(log)) {}
+    : parts_(parts), engine_(std::move(engine)), log_(std::move(log)) {}
 
 ProcessSet ProcessSetMaker::add(const std::vector<int>& ranks) {
   expect_callable("add_process_set()");  // before a number is taken, which all ranks have to share
@@ -107,12 +107,12 @@ ProcessSet ProcessSetMaker::add(const std::vector<int>& ranks) {
 
 ProcessSet ProcessSetMaker::create(const std::vector<int>& ranks, const std::string& tag) {
   expect_callable("create_process_set()");
-  const Problem error = set_error(ranks, dependencies_.tree.size());
+  const Problem error = set_error(ranks, parts_.tree.size());
   if (error) throw UsageError("create_process_set(): " + *error);
-  if (rank_within(ranks, dependencies_.tree.rank()) < 0) {
+  if (rank_within(ranks, parts_.tree.rank()) < 0) {
     throw UsageError(
-        "create_process_set(): " + rank_name(dependencies_.tree.rank()) +
-            " is not among the ranks " + list_ranks(ranks) +
+        "create_process_set(): " + rank_name(parts_.tree.rank()) + " is not among the ranks " +
+            list_ranks(ranks) +
             ": a set is created by its members only; add_process_set() is called by all ranks",
         UsageError::Kind::NotAMember);
   }
@@ -122,38 +122,38 @@ ProcessSet ProcessSetMaker::create(const std::vector<int>& ranks, const std::str
 ProcessSet ProcessSetMaker::make_set(const ExchangeKey& key, const std::vector<int>& ranks) {
   const ExchangeReply agreed = meet(key, list_ranks(ranks))->reply;
   const auto info = std::make_shared<SetInfo>(make_set_info(
-      agreed.set, agreed.members, key.kind == ExchangeKind::AddSet, dependencies_.tree.topology()));
-  info->device_problem = dependencies_.backends.device_problem_of(*info);
+      agreed.set, agreed.members, key.kind == ExchangeKind::AddSet, parts_.tree.topology()));
+  info->device_problem = parts_.backends.device_problem_of(*info);
   std::string error;
   MadeSet made;
   if (info->is_member()) {
     try {
-      Backends backends = dependencies_.backends.make_for_set(
+      Backends backends = parts_.backends.make_for_set(
           *info,
           [this, &info, step = 0](std::string_view blob) mutable {
             const ExchangeKey blobs = {ExchangeKind::Blobs, info->id, std::to_string(step++),
                                        info->ranks};
             return meet(blobs, std::string(blob))->reply.blobs;
           },
-          [this] { return dependencies_.life.failure() != nullptr; });
+          [this] { return parts_.life.failure() != nullptr; });
       for (const auto& [device, backend] : backends) {
         info->backends[device] = {std::string(backend->name()), backend->capabilities()};
       }
       made = {info, std::move(backends)};
     } catch (...) {
       // A failure that only prevents this set is reported to all ranks that wait for it.
-      if (const auto failure = dependencies_.life.failure()) std::rethrow_exception(failure);
+      if (const auto failure = parts_.life.failure()) std::rethrow_exception(failure);
       error = exception_text();
     }
   }
   finish_set({ExchangeKind::FinishSet, info->id, "", key.ranks}, error, std::move(made));
-  if (info->is_member()) dependencies_.queue.names()->open_set(info->id);
-  dependencies_.table.insert(info);
+  if (info->is_member()) parts_.queue.names()->open_set(info->id);
+  parts_.table.insert(info);
   if (log_->enabled(LogLevel::Debug)) {
     log_->debug("made process set " + std::to_string(info->id) + " of ranks " +
                 list_ranks(info->ranks));
   }
-  return dependencies_.table.named(info->id);
+  return parts_.table.named(info->id);
 }
 
 /// Throws UsageError if a rank could not make its part; what this one has made is closed then.
@@ -176,13 +176,13 @@ void ProcessSetMaker::finish_set(const ExchangeKey& key, const std::string& erro
 
 void ProcessSetMaker::remove(ProcessSet set) {
   expect_callable("remove_process_set()");
-  if (dependencies_.table.is_everybody(set)) {
+  if (parts_.table.is_everybody(set)) {
     throw UsageError("the process set of all ranks cannot be removed");
   }
-  const std::shared_ptr<const SetInfo> info = dependencies_.table.at(set);
+  const std::shared_ptr<const SetInfo> info = parts_.table.at(set);
   std::string in_flight;
   if (info->is_member()) {
-    for (const std::string& name : dependencies_.queue.names()->close_set(set.id)) {
+    for (const std::string& name : parts_.queue.names()->close_set(set.id)) {
       in_flight += (in_flight.empty() ? "" : ", ") + name;
     }
     if (!in_flight.empty()) in_flight += " in flight; wait for it before";
@@ -192,11 +192,11 @@ void ProcessSetMaker::remove(ProcessSet set) {
   try {
     agreed = meet({ExchangeKind::RemoveSet, set.id, "", ranks}, in_flight);
   } catch (const UsageError&) {
-    if (info->is_member()) dependencies_.queue.names()->open_set(set.id);
+    if (info->is_member()) parts_.queue.names()->open_set(set.id);
     throw;
   }
-  dependencies_.queue.names()->forget_set(set.id);
-  dependencies_.table.erase(set.id);
+  parts_.queue.names()->forget_set(set.id);
+  parts_.table.erase(set.id);
   Backends& backends = agreed->parts.backends;
   std::exception_ptr failure;
   for (auto& [device, backend] : backends) {
@@ -216,9 +216,9 @@ void ProcessSetMaker::remove(ProcessSet set) {
 
 /// Throws where a call that waits for other ranks cannot be made.
 void ProcessSetMaker::expect_callable(const char* function) const {
-  dependencies_.queue.expect_open();
-  if (!dependencies_.loop.is_this_thread()) return;
-  throw UsageError(rank_name(dependencies_.tree.rank()) + ": " + function +
+  parts_.queue.expect_open();
+  if (!parts_.loop.is_this_thread()) return;
+  throw UsageError(rank_name(parts_.tree.rank()) + ": " + function +
                    ": a process set cannot be made or removed in a callback: the engine would wait "
                    "for itself");
 }
@@ -232,11 +232,9 @@ std::shared_ptr<OwnExchange> ProcessSetMaker::meet(ExchangeKey key, std::string 
 
 std::shared_ptr<OwnExchange> ProcessSetMaker::ask(ExchangeKey key, std::string blob, MadeSet made) {
   auto work = std::make_shared<WorkState>(subject_of(key), engine_, log_);
-  const auto own = std::make_shared<OwnExchange>(
-      OwnExchange{{std::move(key), dependencies_.tree.rank(), std::move(blob)},
-                  std::move(made),
-                  std::move(work)});
-  dependencies_.exchanges.ask(own);
+  const auto own = std::make_shared<OwnExchange>(OwnExchange{
+      {std::move(key), parts_.tree.rank(), std::move(blob)}, std::move(made), std::move(work)});
+  parts_.exchanges.ask(own);
   return own;
 }
 

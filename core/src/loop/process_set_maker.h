@@ -103,7 +103,7 @@ class OwnExchanges {
 class ProcessSetMaker {
  public:
   /// Parts of the engine, which outlive this.
-  struct Dependencies {
+  struct Parts {
     const ControlTree& tree;
     SetTable& table;
     BackendMaker& backends;
@@ -114,7 +114,7 @@ class ProcessSetMaker {
   };
 
   /// To be called once the group has started.
-  ProcessSetMaker(const Dependencies& parts, std::weak_ptr<WaitHelper> engine,
+  ProcessSetMaker(const Parts& parts, std::weak_ptr<WaitHelper> engine,
                   std::shared_ptr<Logger> log);
 
   // add(), create() and remove() block until all ranks of the set have called them.
@@ -128,9 +128,9 @@ class ProcessSetMaker {
   void expect_callable(const char* function) const;
   std::shared_ptr<OwnExchange> meet(ExchangeKey key, std::string blob);
   std::shared_ptr<OwnExchange> ask(ExchangeKey key, std::string blob, MadeSet made = {});
-  std::vector<int> everybody() const { return dependencies_.table.at(kGlobalSet)->ranks; }
+  std::vector<int> everybody() const { return parts_.table.at(kGlobalSet)->ranks; }
 
-  const Dependencies dependencies_;
+  const Parts parts_;
   const std::weak_ptr<WaitHelper> engine_;
   const std::shared_ptr<Logger> log_;
   std::atomic<std::uint64_t> added_{0};
