@@ -122,8 +122,7 @@ std::optional<TimePoint> Arbiter::next_inspection(const StopAgreement& stop) con
 }
 
 StallInspector::Finding Arbiter::inspect(const StopAgreement& stop, TimePoint now) {
-  const std::optional<TimePoint> due = next_inspection(stop);
-  if (!due || now < *due) return {};
+  if (now < next_inspection_ || !next_inspection(stop)) return {};
   next_inspection_ = now + *stalls_.period();
   stalls_.set_limit(stall_limit_.get());
   return stalls_.inspect(waiting(stop), now);

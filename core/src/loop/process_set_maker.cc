@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <exception>
-#include <iterator>
 #include <utility>
 
 #include "core/src/agree/exchange_coordinator.h"
@@ -45,19 +44,17 @@ bool OwnExchanges::asks_for_sets() const {
 
 std::vector<std::shared_ptr<OwnExchange>> OwnExchanges::take(
     const std::function<bool(std::uint32_t)>& busy, TimePoint now) {
-  std::vector<std::shared_ptr<OwnExchange>> asked;
+  std::vector<std::shared_ptr<OwnExchange>> taken;
   {
     const std::lock_guard lock(mutex_);
-    const auto is_ready = [&busy](const std::shared_ptr<OwnExchange>& own) {
+    for (std::shared_ptr<OwnExchange>& own : std::exchange(asked_, {})) {
       const ExchangeKey& key = own->request.key;
-      return key.kind != ExchangeKind::RemoveSet || !busy(key.set);
-    };
-    const auto later = std::stable_partition(asked_.begin(), asked_.end(), is_ready);
-    asked.assign(std::make_move_iterator(asked_.begin()), std::make_move_iterator(later));
-    asked_.erase(asked_.begin(), later);
+      const bool is_early = key.kind == ExchangeKind::RemoveSet && busy(key.set);
+      (is_early ? asked_ : taken).push_back(std::move(own));
+    }
     has_news_.store(!asked_.empty());
   }
-  std::erase_if(asked, [&](const std::shared_ptr<OwnExchange>& own) {
+  std::erase_if(taken, [&](const std::shared_ptr<OwnExchange>& own) {
     own->since = now;
     if (under_way_.emplace(own->request.key, own).second) return false;
     own->work->complete(std::make_exception_ptr(
@@ -65,7 +62,7 @@ std::vector<std::shared_ptr<OwnExchange>> OwnExchanges::take(
                    " is being made or removed by another thread of this rank at the same time")));
     return true;
   });
-  return asked;
+  return taken;
 }
 
 void OwnExchanges::finish(const ExchangeReply& reply, int rank, MadeSet removed) {
