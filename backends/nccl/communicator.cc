@@ -185,13 +185,14 @@ bool BlockingCommunicator::abort(Clock::time_point deadline) noexcept {
   }
   was_abort_begun_ = was_abort_begun_ || is_open;
   try {
-    std::promise<void> promise;
-    if (is_open) aborting_ = promise.get_future();
-    if (is_open)
+    if (is_open) {
+      std::promise<void> promise;
+      aborting_ = promise.get_future();
       std::thread([state = state_, api = api_, done = std::move(promise)]() mutable {
         done.set_value_at_thread_exit();
         state->abort(*api);
       }).detach();
+    }
   } catch (const std::exception&) {
     aborting_ = {};  // without a thread the communicator stays as it is
   }

@@ -91,7 +91,7 @@ std::vector<std::vector<Laid>> chunks_of(const std::vector<std::size_t>& counts,
 }  // namespace
 
 TEST_CASE(
-    "gpu steps: they begin when asked, stop where they wait, and release all in their order") {
+    "cuda steps: they begin when asked, stop where they wait, and release all in their order") {
   using Log = std::vector<std::string>;
   const bool is_given_up = GENERATE(false, true);
   Log log;
@@ -114,7 +114,7 @@ TEST_CASE(
                     : Log{"inner begins", "inner ends", "inner gone", "outer ends", "outer gone"}));
 }
 
-TEST_CASE("gpu steps: what a wait throws is thrown where it was waited for, and at last by poll") {
+TEST_CASE("cuda steps: what a wait throws is thrown where it was waited for, and at last by poll") {
   std::vector<std::string> log;
   std::string caught;
   const bool at_once = GENERATE(true, false);
@@ -127,7 +127,7 @@ TEST_CASE("gpu steps: what a wait throws is thrown where it was waited for, and 
   CHECK(log == std::vector<std::string>{"unwound"});
 }
 
-TEST_CASE("gpu steps: progress never shrinks, and that of another backend counts") {
+TEST_CASE("cuda steps: progress never shrinks, and that of another backend counts") {
   Countdown operation(20);
   Steps steps = waiting_steps(operation);
   std::uint64_t seen = 0;

@@ -40,7 +40,6 @@ class FakeCuda {
  public:
   struct Options {
     int devices = 1;
-    int version = 13000;
     /// CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE of all memory.
     bool memory_is_ipc_capable = true;
     /// IPC opens the memory of other processes, over fakes of their own, and none of its own; else

@@ -87,8 +87,11 @@ void combine(DataType type, ReductionNumber op, std::byte* result, const std::by
     auto b = a;
     std::memcpy(&a, result, sizeof a);
     std::memcpy(&b, other, sizeof b);
-    a = static_cast<decltype(a)>(
-        combined(static_cast<std::int64_t>(a), static_cast<std::int64_t>(b), op));
+    const auto in = [&](auto wide) {
+      using Wide = decltype(wide);
+      return static_cast<decltype(a)>(combined(static_cast<Wide>(a), static_cast<Wide>(b), op));
+    };
+    a = op == kMin || op == kMax ? in(std::int64_t{}) : in(std::uint64_t{});
     std::memcpy(result, &a, sizeof a);
   });
 }

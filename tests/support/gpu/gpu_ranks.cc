@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/support/gpu/gpu_ranks.h"
 
+#include <array>
 #include <catch2/catch.hpp>
 #include <cstring>
 #include <deque>
@@ -17,26 +18,29 @@ namespace {
 /// does not see by itself what is ordered so.
 class OrderingBackend final : public WrappedBackend {
  public:
-  explicit OrderingBackend(std::unique_ptr<Backend> inner)
-      : WrappedBackend("shm", std::move(inner)) {}
+  OrderingBackend(std::unique_ptr<Backend> inner, std::size_t set)
+      : WrappedBackend("shm", std::move(inner)), token_(&tokens[set % tokens.size()]) {}
 
   std::unique_ptr<Operation> allgather(const AllgatherCall& call) override {
-    fake::release(&met);
-    return std::make_unique<Ordered>(WrappedBackend::allgather(call));
+    fake::release(token_);
+    return std::make_unique<Ordered>(WrappedBackend::allgather(call), token_);
   }
 
  private:
   class Ordered final : public Operation {
    public:
-    explicit Ordered(std::unique_ptr<Operation> inner) : inner_(std::move(inner)) {}
-    bool poll() override { return inner_->poll() && (fake::acquire(&met), true); }
+    Ordered(std::unique_ptr<Operation> inner, const void* token)
+        : inner_(std::move(inner)), token_(token) {}
+    bool poll() override { return inner_->poll() && (fake::acquire(token_), true); }
     std::uint64_t progress() const override { return inner_->progress(); }
 
    private:
     const std::unique_ptr<Operation> inner_;
+    const void* const token_;
   };
 
-  static inline char met;
+  static inline std::array<char, 64> tokens;  ///< of process sets
+  const void* const token_;
 
   std::unique_ptr<Operation> wrap(Start start, void* /*output*/) override { return start(); }
 };
@@ -44,7 +48,8 @@ class OrderingBackend final : public WrappedBackend {
 BackendFactory cpu_backend_factory() {
   BackendFactory factory = shm_backend_factory();
   factory.create = [create = factory.create](BackendContext& context) {
-    return std::make_unique<OrderingBackend>(create(context));
+    return std::make_unique<OrderingBackend>(create(context),
+                                             static_cast<std::size_t>(context.set));
   };
   return factory;
 }

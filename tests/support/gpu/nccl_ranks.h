@@ -42,8 +42,6 @@ class NcclRanks {
   ProgramGpu gpu(int rank) const { return {cuda.api(), device_of[static_cast<std::size_t>(rank)]}; }
   /// Of a rank of the current job.
   RuntimeOptions runtime_options(int rank);
-  /// run() does it by itself.
-  void begin_job() { group = inproc::Group(size()); }
   /// The calling rank of the current job dies.
   void kill(int rank) { group.kill(rank); }
 
@@ -55,6 +53,8 @@ class NcclRanks {
   std::vector<std::string> warnings{};  ///< that rank 0 was to log; read once the ranks have ended
 
  private:
+  void begin_job() { group = inproc::Group(size()); }
+
   inproc::Group group;  ///< of the current job
   const std::set<std::string> threads_before_;
 };

@@ -13,6 +13,7 @@
 #include <catch2/reporters/catch_reporter_registrars.hpp>
 #endif
 
+#include <pthread.h>
 #include <sanitizer/common_interface_defs.h>
 
 #include <cstdint>
@@ -155,12 +156,18 @@ std::string spec_of_suite(const Cases& cases, const std::string& suite) {
   return spec.empty() ? "no case of suite " + suite : spec;
 }
 
+void report_past_captures() {
+  const auto descriptor = static_cast<std::intptr_t>(ronde_test::uncaptured_stderr());
+  __sanitizer_set_report_fd(reinterpret_cast<void*>(descriptor));
+}
+
 }  // namespace
 
 int main(int argc, char** argv) try {
   if (__sanitizer_set_report_fd != nullptr) {
-    const auto descriptor = static_cast<std::intptr_t>(ronde_test::uncaptured_stderr());
-    __sanitizer_set_report_fd(reinterpret_cast<void*>(descriptor));
+    report_past_captures();
+    // A sanitizer reports of a child of fork() into a file, unless it is told again.
+    pthread_atfork(nullptr, nullptr, report_past_captures);
   }
   Catch::Session session;
   if (argc == 2 && std::strcmp(argv[1], "--ronde-list") == 0) {

@@ -35,7 +35,7 @@ constexpr int kMaxFrames = 64;
 sem_t backtrace_done;
 
 // Standard error as the program began with it: a case may have captured it when it hangs.
-const int stderr_at_start = fcntl(STDERR_FILENO, F_DUPFD_CLOEXEC, 0);
+const int stderr_at_start = fcntl(STDERR_FILENO, F_DUPFD_CLOEXEC, 3);
 
 void print_own_backtrace(int /*signal*/) {
   const int saved_errno = errno;

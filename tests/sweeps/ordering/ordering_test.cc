@@ -61,10 +61,11 @@ struct Kept {
   std::string what;
 };
 
-/// Collectives for which the program's stream waits, and no thread: behind each of them the stream
-/// keeps the result, and writes over input and output, which the next one uses. Sums are in place,
-/// every other time.
+/// Collectives for which a stream waits, and no thread: behind each of them it keeps the result,
+/// and the program's stream writes over input and output, which the next one uses. Every other time
+/// sums are in place, and the stream that waits is another than the one that wrote the input.
 void exchange(Runtime& runtime, ProgramGpu& gpu) {
+  cuda::Stream other(gpu.context);
   const int rank = runtime.topology().rank;
   std::vector<Kept> kept;
   for (const std::size_t count : kSizes) {
@@ -86,12 +87,16 @@ void exchange(Runtime& runtime, ProgramGpu& gpu) {
         gpu.place(request);
         input.write(bytes_of(values_of(rank, step, 0, all)));
         output.write(bytes_of(std::vector<float>(all, -1)));
-        runtime.submit(std::move(request)).wait_on(gpu.stream.handle());
+        cuda::Stream& reader = step > 0 ? other : gpu.stream;
+        runtime.submit(std::move(request)).wait_on(reader.handle());
         std::vector<float> expected = result_of(kind, count, step, rank);
         GpuTensor result(gpu, expected.size() * sizeof(float));
-        gpu.stream.copy(reinterpret_cast<cuda::DevicePointer>(result.data()),
-                        reinterpret_cast<cuda::DevicePointer>(written.data()),
-                        expected.size() * sizeof(float), "keeping a result");
+        reader.copy(reinterpret_cast<cuda::DevicePointer>(result.data()),
+                    reinterpret_cast<cuda::DevicePointer>(written.data()),
+                    expected.size() * sizeof(float), "keeping a result");
+        const cuda::Event kept_now(gpu.context);
+        reader.record(kept_now);
+        gpu.stream.wait_for(kept_now);
         input.write(bytes_of(std::vector<float>(all, -2)));
         kept.push_back({std::move(result), std::move(expected),
                         "collective " + std::to_string(static_cast<int>(kind)) + " of " +

@@ -7,6 +7,8 @@
 #include <ATen/ops/view_as_real.h>
 #include <ATen/ops/zeros.h>
 
+#include <utility>
+
 #include "ronde/error.h"
 #include "ronde/ronde.h"
 #include "torch_ext/src/state/object_bytes.h"
