@@ -18,8 +18,8 @@ void Announcer::add(Submission submission) {
     return;
   }
   after_wait_ = after_wait_ || submission.after_wait;
-  const OpKey key = submission.key;
-  unannounced_.push_back(&pending_.try_emplace(key, std::move(submission)).first->second);
+  const auto place = pending_.try_emplace(submission.key, std::move(submission)).first;
+  unannounced_.push_back(&place->second);
 }
 
 std::optional<ReadyMessage> Announcer::announce(TimePoint now, bool shutdown) {
@@ -155,8 +155,7 @@ void Announcer::apply_all(const DecisionMessage& decision, AppliedDecision& appl
 void Announcer::put_back(Submission submission) {
   const Submission& one = submission.is_group() ? submission.members.front() : submission;
   if (!one.work) return;  // a stand-in may have the key of an operation that a caller waits for
-  const OpKey key = submission.key;
-  pending_.try_emplace(key, std::move(submission));
+  pending_.try_emplace(submission.key, std::move(submission));
 }
 
 void Announcer::apply_response(const Response& response, AppliedDecision& applied) {

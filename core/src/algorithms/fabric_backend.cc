@@ -84,7 +84,7 @@ Steps receive_message(PeerMessages& messages, std::size_t peer, std::byte* to, s
   co_await messages.ended();
 }
 
-class AlgorithmOperation final : public SteppedOperation {
+class AlgorithmOperation final : public Operation {
  public:
   /// `before`: whether the last operation of the stream has ended; null if there is none.
   AlgorithmOperation(std::shared_ptr<const FabricChannel> channel, std::uint32_t stream,
@@ -97,21 +97,23 @@ class AlgorithmOperation final : public SteppedOperation {
   /// Posts its first messages if it may. An error is thrown again by poll(): until then the fabric
   /// is not aborted, and the messages need their batches.
   void start(Steps steps) {
-    begin(run(std::move(steps)));
+    steps_ = std::move(steps);
     try {
       poll();
     } catch (...) {
     }
   }
 
- private:
-  Steps run(Steps steps) {
-    co_await until([this] { return !before_ || *before_; });
-    co_await steps;
-    *ended_ = true;
+  bool poll() override {
+    if (before_ && !*before_) return false;
+    if (!*ended_) *ended_ = steps_.poll();
+    return *ended_;
   }
+  std::uint64_t progress() const override { return steps_.progress(); }
 
+ private:
   PeerMessages messages_;
+  Steps steps_;
   const std::shared_ptr<const bool> before_;
   const std::shared_ptr<bool> ended_ = std::make_shared<bool>(false);
 };

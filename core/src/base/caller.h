@@ -25,8 +25,8 @@
 namespace ronde {
 
 /// Returns the number of forks between this process and the one that called this first. Objects
-/// made at another depth belong to a parent.
-inline int fork_depth() {
+/// made at another depth belong to a parent. It is one function in all libraries of Ronde.
+[[gnu::visibility("default")]] inline int fork_depth() {
   static std::atomic<int> depth{0};
   static const int kError =
       ::pthread_atfork(nullptr, nullptr, [] { depth.fetch_add(1, std::memory_order_relaxed); });

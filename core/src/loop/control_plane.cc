@@ -319,7 +319,10 @@ void ControlPlane::add_ready(SetEngine& set, const Negotiator::Ranks& ranks,
   } else if (set.combiner) {
     set.combiner->add(ranks, ready, now);
   } else {
-    tree_.send_up(HostReadyMessage{{{ranks, ready}}, set.info.id});
+    HostReadyMessage message;
+    message.set = set.info.id;
+    message.parts.push_back({ranks, ready});  // an initialiser list would copy it once more
+    tree_.send_up(message);
   }
 }
 

@@ -88,6 +88,7 @@ void OwnExchanges::end(std::exception_ptr error) noexcept {
   under_way_.clear();
   for (const std::shared_ptr<OwnExchange>& own : waiting) {
     abort_backends(own->parts);
+    own->parts = {};
     own->work->complete(error);
   }
 }

@@ -116,8 +116,9 @@ std::string shown(const auto& operation) {
 /// Throws UsageError for errors that this rank alone can see, except those of the fields of Start.
 /// `rank`, `size`: within the process set.
 void check_request(const Request& request, int rank, int size) {
-  if (is_reserved(request.name))
+  if (is_reserved(request.name)) {
     refuse(request, "a name cannot begin with NUL, nor with a byte 1 or 2");
+  }
   const bool is_known = static_cast<std::size_t>(request.kind) < kCollectiveCount &&
                         static_cast<std::size_t>(request.dtype) < kDataTypeCount &&
                         static_cast<std::size_t>(request.op) < kReduceOpCount &&
@@ -126,8 +127,9 @@ void check_request(const Request& request, int rank, int size) {
   for (const auto error_of : {wire_error, op_error, adasum_error, factor_error}) {
     if (const Problem error = error_of(request)) refuse(request, *error);
   }
-  if (std::isnan(request.prescale) || std::isnan(request.postscale))
+  if (std::isnan(request.prescale) || std::isnan(request.postscale)) {
     refuse(request, "a scale is NaN");
+  }
   if (!request.splits.empty() && request.kind != Collective::Alltoall) {
     refuse(request, "only an alltoall has splits");
   }
@@ -215,16 +217,17 @@ void check_start(const Start& start, const Preparation& preparation) {
 
 /// Returns the bytes that rank `rank` of `size` certainly writes at its output: for an allgather or
 /// alltoall those that it gets from itself, as the rest is not known yet. None for a shape that the
-/// ranks refuse.
+/// ranks refuse, as that of a scalar for a reducescatter.
 std::uint64_t written_bytes(const Request& request, int rank, int size) {
   const bool writes = !moves_no_data(request.kind) && request.kind != Collective::Send;
   if (!writes || shape_error(request.shape, request.dtype)) return 0;
   const std::uint64_t row_bytes = row_elements(request.shape) * size_of(request.dtype);
-  const std::int64_t rows = request.shape.empty() ? 1 : request.shape[0];
+  const bool scatters = request.kind == Collective::Reducescatter;
+  const std::int64_t rows = !request.shape.empty() ? request.shape[0] : scatters ? 0 : 1;
   const auto own = static_cast<std::size_t>(rank);
   std::int64_t written = rows;
   if (request.kind == Collective::Reduce && request.root != rank) written = 0;
-  if (request.kind == Collective::Reducescatter) written = scattered_rows(rows, size).at(own);
+  if (scatters) written = scattered_rows(rows, size).at(own);
   if (request.kind == Collective::Alltoall) {
     const bool has_splits = own < request.splits.size();
     written = has_splits ? std::max<std::int64_t>(request.splits[own], 0) : rows / size;
