@@ -33,11 +33,8 @@ constexpr std::size_t kLarge = 5000;
 constexpr std::size_t kHuge = 40'000;
 constexpr int kSteps = 50;
 
-CudaOptions direct_options(const FakeMachine& machine) {
-  CudaOptions options = cuda_options_of(machine);
-  options.ipc_direct_bytes = 4 * kLarge;
-  return options;
-}
+/// Tensors from kLarge elements on are mapped themselves.
+constexpr Way kLargeDirect{.name = "ipc, large ones mapped directly", .direct_bytes = 4 * kLarge};
 
 /// Memory on the program's GPU that the driver itself has made, at an address to look at.
 std::uint64_t place_of(const GpuSum& sum) {
@@ -60,8 +57,7 @@ const std::vector<Way> kWays = {
                const int devices = ranks == 3 ? 2 : 1;
                const Way way = GENERATE(from_range(kWays));
                CAPTURE(way.name, ranks, devices);
-               FakeMachine machine({.devices = devices});
-               run_gpu_ranks(machine, ranks, devices, cuda_options_of(machine, way), body);
+               CudaRanks(ranks, way, {.devices = devices}).run(body);
              });
   }
   return true;
@@ -75,40 +71,37 @@ TEST_CASE("cuda: elements at odd addresses, elsewhere on each rank, are reduced 
   const std::size_t count = GENERATE(8, 20'000);
   const std::size_t unit = GENERATE(2, 4);  // bytes; addresses of floats are multiples of 4
   CAPTURE(way.name, kind, count, unit);
-  FakeMachine machine;
-  run_gpu_ranks(machine, 2, 1, cuda_options_of(machine, way),
-                [&](Runtime& runtime, ProgramGpu& gpu) {
-                  const auto rank = static_cast<std::size_t>(runtime.topology().rank);
-                  const std::size_t offset = unit * (2 * rank + 1);
-                  const auto surrounded = [&](std::size_t elements, float value) {
-                    const Bytes values = bytes_of(std::vector<float>(elements, value));
-                    Bytes bytes(offset + values.size() + 8, std::byte{0x5a});
-                    std::memcpy(bytes.data() + offset, values.data(), values.size());
-                    return bytes;
-                  };
-                  const bool in_place = kind == Collective::Allreduce;
-                  const std::size_t results = in_place ? count : count / 2;
-                  const GpuTensor input(gpu, surrounded(count, static_cast<float>(1 + rank)));
-                  const GpuTensor separate(gpu, surrounded(results, -1));
-                  const GpuTensor& output = in_place ? input : separate;
-                  Request request;
-                  request.kind = kind;
-                  request.shape = {static_cast<std::int64_t>(count)};
-                  request.input = static_cast<std::byte*>(input.data()) + offset;
-                  request.output = static_cast<std::byte*>(output.data()) + offset;
-                  gpu.place(request);
-                  runtime.run(std::move(request));
-                  check(output.read() == surrounded(results, 3), "the sums, and nothing else");
-                });
+  CudaRanks(2, way).run([&](Runtime& runtime, ProgramGpu& gpu) {
+    const auto rank = static_cast<std::size_t>(runtime.topology().rank);
+    const std::size_t offset = unit * (2 * rank + 1);
+    const auto surrounded = [&](std::size_t elements, float value) {
+      const Bytes values = bytes_of(std::vector<float>(elements, value));
+      Bytes bytes(offset + values.size() + 8, std::byte{0x5a});
+      std::memcpy(bytes.data() + offset, values.data(), values.size());
+      return bytes;
+    };
+    const bool in_place = kind == Collective::Allreduce;
+    const std::size_t results = in_place ? count : count / 2;
+    const GpuTensor input(gpu, surrounded(count, static_cast<float>(1 + rank)));
+    const GpuTensor separate(gpu, surrounded(results, -1));
+    const GpuTensor& output = in_place ? input : separate;
+    Request request;
+    request.kind = kind;
+    request.shape = {static_cast<std::int64_t>(count)};
+    request.input = static_cast<std::byte*>(input.data()) + offset;
+    request.output = static_cast<std::byte*>(output.data()) + offset;
+    gpu.place(request);
+    runtime.run(std::move(request));
+    check(output.read() == surrounded(results, 3), "the sums, and nothing else");
+  });
 }
 
 TEST_CASE(
     "cuda staged: RONDE_CUDA_IPC=0 stages everything, in pieces of any size, without a word") {
   const CapturedErrors errors;
-  FakeMachine machine;
-  CudaOptions options = cuda_options_of(machine, kStaged);
-  options.staged_piece_bytes = GENERATE(16, 4096, 65536, 1 << 20);
-  run_gpu_ranks(machine, 3, 1, options, [](Runtime& runtime, ProgramGpu& gpu) {
+  CudaRanks machine(3, kStaged);
+  machine.options.staged_piece_bytes = GENERATE(16, 4096, 65536, 1 << 20);
+  machine.run([](Runtime& runtime, ProgramGpu& gpu) {
     for (const std::size_t count : {1, 3, 4, 5, 4095, 4097}) sum_on_gpu(runtime, gpu, count);
     check_counters(runtime, {{"staged_operations", 6},
                              {"staged_bytes", 4 * (1 + 3 + 4 + 5 + 4095 + 4097)},
@@ -120,33 +113,29 @@ TEST_CASE(
 }
 
 TEST_CASE("cuda staged: page-locked memory is given up without the cache") {
-  FakeMachine machine;
-  CudaOptions options = cuda_options_of(machine, kStaged);
-  options.registration_cache = false;
-  run_gpu_ranks(machine, 1, 1, options, [&](Runtime& runtime, ProgramGpu& gpu) {
+  CudaRanks machine(1, {.name = "staged, nothing kept", .ipc = false, .cache = false});
+  machine.run([&](Runtime& runtime, ProgramGpu& gpu) {
     for (int step = 0; step < kSteps; ++step) sum_on_gpu(runtime, gpu, kHuge);
   });
   CHECK(machine.cuda.calls("cuMemHostAlloc") >= 3 * kSteps);
 }
 
 TEST_CASE("cuda staged: what is larger than it keeps is pinned by its own size") {
-  FakeMachine machine;
-  run_gpu_ranks_unchecked(machine, 1, 1, cuda_options_of(machine, kStaged),
-                          [&](Runtime& runtime, ProgramGpu& gpu, const Kill&) {
-                            GpuSum input(runtime, gpu, 33 << 18), output(runtime, gpu, 33 << 18);
-                            Request request = input.request();
-                            request.kind = Collective::Allgather;
-                            request.output = output.tensor().data();
-                            machine.cuda.fail("cuMemHostAlloc", cuda::kOutOfMemory);
-                            const Death death = death_of([&] { runtime.run(std::move(request)); });
-                            check_contains(death.text, "pinning 34603008 bytes of host memory");
-                          });
+  CudaRanks machine(1, kStaged);
+  machine.run_to_its_death([&](Runtime& runtime, ProgramGpu& gpu) {
+    GpuSum input(runtime, gpu, 33 << 18), output(runtime, gpu, 33 << 18);
+    Request request = input.request();
+    request.kind = Collective::Allgather;
+    request.output = output.tensor().data();
+    machine.cuda.fail("cuMemHostAlloc", cuda::kOutOfMemory);
+    const Death death = death_of([&] { runtime.run(std::move(request)); });
+    check_contains(death.text, "pinning 34603008 bytes of host memory");
+  });
 }
 
 TEST_CASE(
     "cuda ipc: small allreduces take one synchronisation, large ones two a chunk, none is staged") {
-  FakeMachine machine;
-  run_gpu_ranks(machine, 3, 1, cuda_options_of(machine), [](Runtime& runtime, ProgramGpu& gpu) {
+  CudaRanks(3).run([](Runtime& runtime, ProgramGpu& gpu) {
     sum_on_gpu(runtime, gpu, kSmall);
     check_counters(runtime, {{"one_shots", 1}, {"two_shots", 0}, {"flag_syncs", 1}});
     sum_on_gpu(runtime, gpu, kLarge);
@@ -162,10 +151,9 @@ TEST_CASE(
 
 TEST_CASE("cuda ipc: mappings are opened once with the cache, and for each operation without") {
   const bool cache = GENERATE(true, false);
-  FakeMachine machine;
-  CudaOptions options = cuda_options_of(machine);
-  options.registration_cache = cache;
-  run_gpu_ranks(machine, 3, 1, options, [&](Runtime& runtime, ProgramGpu& gpu) {
+  CudaRanks machine(3);
+  machine.options.registration_cache = cache;
+  machine.run([&](Runtime& runtime, ProgramGpu& gpu) {
     for (int step = 0; step < kSteps; ++step) sum_on_gpu(runtime, gpu, kLarge);
     // The trial opens, and the first operation uses what it has opened. The registration cache
     // counts nothing: a fusion buffer would always be hit.
@@ -180,10 +168,9 @@ TEST_CASE("cuda ipc: mappings are opened once with the cache, and for each opera
 TEST_CASE(
     "cuda ipc: tensors above the limit are mapped themselves, and neither packed nor copied") {
   const bool cache = GENERATE(true, false);
-  FakeMachine machine;
-  CudaOptions options = direct_options(machine);
-  options.registration_cache = cache;
-  run_gpu_ranks(machine, 2, 1, options, [&](Runtime& runtime, ProgramGpu& gpu) {
+  CudaRanks machine(2, kLargeDirect);
+  machine.options.registration_cache = cache;
+  machine.run([&](Runtime& runtime, ProgramGpu& gpu) {
     GpuSum sum(runtime, gpu, kLarge);
     for (int step = 0; step < kSteps; ++step) {
       sum.write(static_cast<float>(runtime.topology().rank + 1));
@@ -199,8 +186,8 @@ TEST_CASE(
 }
 
 TEST_CASE("cuda ipc: mapped tensors are freed and their addresses used again, with right results") {
-  FakeMachine machine;
-  run_gpu_ranks(machine, 2, 1, direct_options(machine), [&](Runtime& runtime, ProgramGpu& gpu) {
+  CudaRanks machine(2, kLargeDirect);
+  machine.run([&](Runtime& runtime, ProgramGpu& gpu) {
     std::set<std::uint64_t> places;
     for (int step = 0; step < kSteps; ++step) {
       // Sizes vary, so that other allocations take the place of earlier ones.
@@ -217,10 +204,9 @@ TEST_CASE("cuda ipc: mapped tensors are freed and their addresses used again, wi
 }
 
 TEST_CASE("cuda ipc: an operation that exceeds the limit of bytes closes the mappings of tensors") {
-  FakeMachine machine;
-  CudaOptions options = direct_options(machine);
-  options.registration_cache_bytes = 5 * kLarge;
-  run_gpu_ranks(machine, 2, 1, options, [&](Runtime& runtime, ProgramGpu& gpu) {
+  CudaRanks machine(2, kLargeDirect);
+  machine.options.registration_cache_bytes = 5 * kLarge;
+  machine.run([&](Runtime& runtime, ProgramGpu& gpu) {
     std::deque<GpuSum> sums;
     for (const int mapped : {1, 0, 1}) {
       GpuSum& sum = sums.emplace_back(runtime, gpu, kLarge);
@@ -233,8 +219,8 @@ TEST_CASE("cuda ipc: an operation that exceeds the limit of bytes closes the map
 
 TEST_CASE("cuda ipc: a tensor that a rank cannot map is packed from then on, with one line") {
   const CapturedErrors errors;
-  FakeMachine machine({.devices = 2});
-  run_gpu_ranks(machine, 2, 2, direct_options(machine), [&](Runtime& runtime, ProgramGpu& gpu) {
+  CudaRanks machine(2, kLargeDirect, {.devices = 2});
+  machine.run([&](Runtime& runtime, ProgramGpu& gpu) {
     GpuSum sum(runtime, gpu, kLarge);
     sum.check_result(sum.start());
     check_counters(runtime, {{"direct", 1}});
@@ -256,10 +242,9 @@ TEST_CASE("cuda ipc: a tensor that a rank cannot map is packed from then on, wit
 
 TEST_CASE("cuda ipc: tensors that share blocks of the driver's or cannot be exported are packed") {
   const bool shares_blocks = GENERATE(true, false);
-  FakeMachine machine;
-  CudaOptions options = direct_options(machine);
-  if (shares_blocks) options.ipc_block_bytes = std::uint64_t{1} << 40;
-  run_gpu_ranks(machine, 2, 1, options, [&](Runtime& runtime, ProgramGpu& gpu) {
+  CudaRanks machine(2, kLargeDirect);
+  if (shares_blocks) machine.options.ipc_block_bytes = std::uint64_t{1} << 40;
+  machine.run([&](Runtime& runtime, ProgramGpu& gpu) {
     GpuSum sum(runtime, gpu, kLarge);
     if (!shares_blocks && runtime.topology().rank == 1) machine.cuda.forbid_ipc(place_of(sum));
     sum.check_result(sum.start());
@@ -292,14 +277,14 @@ auto seen_in(FakeCuda& cuda, const std::string& kernel, Look look) {
 TEST_CASE("cuda ipc: each rank reads the shares of a sum from the next rank on, itself last") {
   constexpr std::size_t kShare = 2000;  // a multiple of what shares are aligned to
   using Targets = std::vector<const void*>;
-  FakeMachine machine({.devices = 3});
+  CudaRanks machine(3, kIpc, {.devices = 3});
   const auto copies = seen_in(machine.cuda, "ronde_move_4", [](const FakeCuda::Launch& launch) {
     const auto how = launch.argument<cuda::kernels::CopyArguments>(0);
     Targets targets;
     for (std::uint32_t i = 0; i < how.count; ++i) targets.push_back(how.segments[i].target);
     return targets;
   });
-  run_gpu_ranks(machine, 3, 3, cuda_options_of(machine), [&](Runtime& runtime, ProgramGpu& gpu) {
+  machine.run([&](Runtime& runtime, ProgramGpu& gpu) {
     GpuSum sum(runtime, gpu, 3 * kShare);
     sum.start().wait();
     Targets order;
@@ -315,13 +300,12 @@ TEST_CASE("cuda ipc: each rank reads the shares of a sum from the next rank on, 
 TEST_CASE("cuda ipc: few blocks read over a link between GPUs, and many within a GPU") {
   constexpr std::size_t kCount = 1 << 18;  // floats: tiles for more than a hundred blocks
   const int devices = GENERATE(1, 2);
-  FakeMachine machine({.devices = devices});
+  CudaRanks machine(2, kIpc, {.devices = devices});
   const auto blocks_of = [](const FakeCuda::Launch& launch) { return launch.blocks; };
   const auto reducing = seen_in(machine.cuda, "ronde_reduce_f32", blocks_of);
   const auto copying = seen_in(machine.cuda, "ronde_move_4", blocks_of);
-  CudaOptions options = cuda_options_of(machine);
-  options.fusion_bytes = kCount * sizeof(float);
-  run_gpu_ranks(machine, 2, devices, options, [&](Runtime& runtime, ProgramGpu& gpu) {
+  machine.options.fusion_bytes = kCount * sizeof(float);
+  machine.run([&](Runtime& runtime, ProgramGpu& gpu) {
     GpuSum sum(runtime, gpu, kCount);
     sum.start().wait();
   });

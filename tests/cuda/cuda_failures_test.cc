@@ -91,21 +91,20 @@ TEST_CASE("cuda failures: what is in the way of CUDA IPC is told in one line, an
   const Obstacle obstacle = GENERATE(from_range(kObstacles));
   INFO(obstacle.text);
   const CapturedErrors errors;
-  FakeMachine machine(obstacle.machine);
-  CudaOptions options = cuda_options_of(machine);
-  if (!obstacle.machine.written_words_show) options.ipc_patience = std::chrono::milliseconds(200);
-  options.visible_devices = obstacle.visible_devices;
+  CudaRanks machine(2, kIpc, obstacle.machine);
+  if (!obstacle.machine.written_words_show)
+    machine.options.ipc_patience = std::chrono::milliseconds(200);
+  machine.options.visible_devices = obstacle.visible_devices;
   if (obstacle.symbol != nullptr) {
     machine.cuda.fail_on(1, obstacle.symbol, obstacle.result, 1, obstacle.skipped);
   }
   const bool is_mapped = obstacle.text == std::string();
-  run_gpu_ranks(machine, 2, obstacle.machine.devices, options,
-                [&](Runtime& runtime, ProgramGpu& gpu) {
-                  for (int step = 0; step < 4; ++step) sum_on_gpu(runtime, gpu, kCount);
-                  check_counters(runtime, {{"staged_operations", is_mapped ? 0 : 4},
-                                           {"ipc_operations", is_mapped ? 4 : 0},
-                                           {"handles_lost", 0}});
-                });
+  machine.run([&](Runtime& runtime, ProgramGpu& gpu) {
+    for (int step = 0; step < 4; ++step) sum_on_gpu(runtime, gpu, kCount);
+    check_counters(runtime, {{"staged_operations", is_mapped ? 0 : 4},
+                             {"ipc_operations", is_mapped ? 4 : 0},
+                             {"handles_lost", 0}});
+  });
   CHECK(occurrences(errors.text(), "\n") == (is_mapped ? 0 : 1));
   if (is_mapped) return;
   CHECK_THAT(errors.text(),
@@ -119,29 +118,27 @@ TEST_CASE(
     "cuda failures: what a GPU cannot do, or has no memory for, ends the group, and is told") {
   const Fault fault = GENERATE(from_range(kFaults));
   CAPTURE(fault.ipc, fault.symbol, fault.skipped);
-  FakeMachine machine({.devices = 2});
-  const CudaOptions options = cuda_options_of(machine, fault.ipc ? kIpc : kStaged);
-  run_gpu_ranks_unchecked(
-      machine, 2, 2, options, [&](Runtime& runtime, ProgramGpu& gpu, const Kill&) {
-        if (!fault.is_lack) sum_on_gpu(runtime, gpu, kCount);
-        GpuSum sum(runtime, gpu, kCount);
-        if (runtime.topology().rank == 1) {
-          const cuda::Result result = fault.is_lack ? cuda::kOutOfMemory : 700;  // a bad address
-          machine.cuda.fail_on(1, fault.symbol, result, fault.is_lack ? 1000 : 1, fault.skipped);
-        }
-        const Death death = check_death(1, [&] {
-          for (int step = 0; step < 20; ++step) sum.start().wait();
-        });
-        check_contains(death.text, "rank 1");
-        check_contains(death.text, fault.text);
-        check_contains(death_of([&] { sum.start(); }).text, fault.text);
-      });
-  CHECK(machine.cuda.live() == FakeCuda::Live{});
+  CudaRanks machine(2, fault.ipc ? kIpc : kStaged, {.devices = 2});
+  machine.run_to_its_death([&](Runtime& runtime, ProgramGpu& gpu) {
+    if (!fault.is_lack) sum_on_gpu(runtime, gpu, kCount);
+    GpuSum sum(runtime, gpu, kCount);
+    if (runtime.topology().rank == 1) {
+      const cuda::Result result = fault.is_lack ? cuda::kOutOfMemory : 700;  // a bad address
+      machine.cuda.fail_on(1, fault.symbol, result, fault.is_lack ? 1000 : 1, fault.skipped);
+    }
+    const Death death = check_death(1, [&] {
+      for (int step = 0; step < 20; ++step) sum.start().wait();
+    });
+    check_contains(death.text, "rank 1");
+    check_contains(death.text, fault.text);
+    check_contains(death_of([&] { sum.start(); }).text, fault.text);
+  });
+  machine.check_clean();
 }
 
 TEST_CASE("cuda failures: without room for a context the operation is refused at submit") {
-  FakeMachine machine;
-  run_gpu_ranks(machine, 2, 1, cuda_options_of(machine), [&](Runtime& runtime, ProgramGpu& gpu) {
+  CudaRanks machine(2);
+  machine.run([&](Runtime& runtime, ProgramGpu& gpu) {
     GpuSum sum(runtime, gpu, kCount);
     runtime.run(barrier_request());
     if (runtime.topology().rank == 0) {
@@ -155,9 +152,10 @@ TEST_CASE("cuda failures: without room for a context the operation is refused at
 
 TEST_CASE(
     "cuda failures: a second GPU of a rank, and streams of no use, are refused at submission") {
-  FakeMachine machine({.devices = 2});
+  CudaRanks machine(2, kIpc, {.devices = 2});
+  machine.device_of = {0, 0};
   std::barrier together(2);
-  run_gpu_ranks(machine, 2, 1, cuda_options_of(machine), [&](Runtime& runtime, ProgramGpu& gpu) {
+  machine.run([&](Runtime& runtime, ProgramGpu& gpu) {
     GpuSum first(runtime, gpu, kCount);
     const Work work = first.start();
     first.check_result(work);
@@ -204,52 +202,47 @@ TEST_CASE("cuda deaths: a rank that leaves, dies or fails ends the sums of the o
   INFO(way.name << ", rank 1 " << end.how << ", has met " << end.has_met << ", " << end.launch);
   // Where a GPU fails, it is rank 1's alone.
   const int devices = end.how == "fails" ? 2 : 1;
-  FakeMachine machine({.devices = devices});
+  CudaRanks machine(3, way, {.devices = devices});
   std::barrier together(3);
-  run_gpu_ranks_unchecked(machine, 3, devices, cuda_options_of(machine, way),
-                          [&](Runtime& runtime, ProgramGpu& gpu, const Kill& kill) {
-                            for (int step = 0; end.has_met && step < 3; ++step)
-                              sum_on_gpu(runtime, gpu, kCount);
-                            together.arrive_and_wait();
-                            if (runtime.topology().rank == 1) {
-                              if (end.how == "leaves") return;
-                              if (end.how == "dies") return kill();
-                              machine.cuda.fail_on(1, "cuLaunchKernel", cuda::kInvalidValue, 1,
-                                                   end.launch);
-                            }
-                            std::weak_ptr<void> memory;
-                            check_death(1, [&] {
-                              for (int step = 0; step < 20; ++step)
-                                start_owned(runtime, gpu, kCount, memory).wait();
-                            });
-                            check(memory.expired(), "the memory is handed back");
-                          });
-  CHECK(machine.cuda.live() == FakeCuda::Live{});
+  machine.run_to_its_death([&](Runtime& runtime, ProgramGpu& gpu) {
+    for (int step = 0; end.has_met && step < 3; ++step) sum_on_gpu(runtime, gpu, kCount);
+    together.arrive_and_wait();
+    if (runtime.topology().rank == 1) {
+      if (end.how == "leaves") return;
+      if (end.how == "dies") return machine.kill(1);
+      machine.cuda.fail_on(1, "cuLaunchKernel", cuda::kInvalidValue, 1, end.launch);
+    }
+    std::weak_ptr<void> memory;
+    check_death(1, [&] {
+      for (int step = 0; step < 20; ++step) start_owned(runtime, gpu, kCount, memory).wait();
+    });
+    check(memory.expired(), "the memory is handed back");
+  });
+  machine.check_clean();
 }
 
 TEST_CASE("cuda deaths: a rank that leaves within an operation whose input is late") {
-  FakeMachine machine;
-  CudaOptions options = cuda_options_of(machine, GENERATE(kIpc, kDirect, kStaged));
-  INFO("ipc " << options.ipc << ", mapped from " << options.ipc_direct_bytes);
+  const Way way = GENERATE(kIpc, kDirect, kStaged);
+  INFO(way.name);
+  CudaRanks machine(2, way);
   std::vector<std::weak_ptr<void>> memory(2);
   std::barrier together(2);
-  run_gpu_ranks_unchecked(
-      machine, 2, 1, options, [&](Runtime& runtime, ProgramGpu& gpu, const Kill&) {
-        const int rank = runtime.topology().rank;
-        const auto own = static_cast<std::size_t>(rank);
-        sum_on_gpu(runtime, gpu, kCount);
-        if (rank == 1) machine.cuda.hold(gpu.stream.handle());
-        const Work work = start_owned(runtime, gpu, kCount, memory[own]);
-        if (options.ipc) work.wait_on(gpu.stream.handle());
-        while (cuda_counter(runtime, options.ipc ? "ipc_operations" : "staged_operations") < 2) {
-          std::this_thread::yield();
-        }
-        check(!work.done(), "its input is late");
-        together.arrive_and_wait();
-        if (rank == 1) return;
-        check_death(1, [&] { work.wait(); });
-        check(memory[own].expired(), "memory that nothing uses is handed back");
-      });
+  machine.run_to_its_death([&](Runtime& runtime, ProgramGpu& gpu) {
+    const int rank = runtime.topology().rank;
+    const auto own = static_cast<std::size_t>(rank);
+    sum_on_gpu(runtime, gpu, kCount);
+    if (rank == 1) machine.cuda.hold(gpu.stream.handle());
+    const Work work = start_owned(runtime, gpu, kCount, memory[own]);
+    if (way.ipc) work.wait_on(gpu.stream.handle());
+    while (cuda_counter(runtime, way.ipc ? "ipc_operations" : "staged_operations") < 2) {
+      std::this_thread::yield();
+    }
+    check(!work.done(), "its input is late");
+    together.arrive_and_wait();
+    if (rank == 1) return;
+    check_death(1, [&] { work.wait(); });
+    check(memory[own].expired(), "memory that nothing uses is handed back");
+  });
   CHECK_FALSE(memory[1].expired());
   // What was queued runs on, in memory that is still there.
   machine.cuda.release_all();
@@ -257,24 +250,22 @@ TEST_CASE("cuda deaths: a rank that leaves within an operation whose input is la
 }
 
 TEST_CASE("cuda deaths: a rank that dies within the trial leaves nothing waiting") {
-  FakeMachine machine({.devices = kRanks});
-  CudaOptions options = cuda_options_of(machine);
-  options.ipc_patience = std::chrono::minutes(1);
+  CudaRanks machine(kRanks, kIpc, {.devices = kRanks});
+  machine.options.ipc_patience = std::chrono::minutes(1);
   std::barrier together(kRanks);
-  run_gpu_ranks_unchecked(machine, kRanks, kRanks, options,
-                          [&](Runtime& runtime, ProgramGpu& gpu, const Kill& kill) {
-                            const bool dies = runtime.topology().rank == 2;
-                            if (dies) machine.cuda.hold_new(2);
-                            together.arrive_and_wait();
-                            GpuSum sum(runtime, gpu, kCount);
-                            const Work work = sum.start();
-                            // Each rank tells the others, and waits for them.
-                            while (machine.cuda.calls("cuStreamBatchMemOp_v2") < 2 * kRanks) {
-                              std::this_thread::yield();
-                            }
-                            if (dies) return kill();
-                            check_death(2, [&] { work.wait(); });
-                          });
+  machine.run_to_its_death([&](Runtime& runtime, ProgramGpu& gpu) {
+    const bool dies = runtime.topology().rank == 2;
+    if (dies) machine.cuda.hold_new(2);
+    together.arrive_and_wait();
+    GpuSum sum(runtime, gpu, kCount);
+    const Work work = sum.start();
+    // Each rank tells the others, and waits for them.
+    while (machine.cuda.calls("cuStreamBatchMemOp_v2") < 2 * kRanks) {
+      std::this_thread::yield();
+    }
+    if (dies) return machine.kill(2);
+    check_death(2, [&] { work.wait(); });
+  });
   CHECK(machine.cuda.contexts_on(0) == 0);
   CHECK(machine.cuda.contexts_on(1) == 0);
   // The dead rank's GPU hangs, and what the trial uses is still there.
@@ -286,35 +277,33 @@ TEST_CASE(
     "cuda deaths: survivors' GPUs do not wait for a dead rank's, in any set, and come to more") {
   const Way way = GENERATE(kIpc, kDirect);
   INFO(way.name);
-  FakeMachine machine({.devices = kRanks});
+  CudaRanks machine(kRanks, way, {.devices = kRanks});
   std::barrier together(kRanks);
-  run_gpu_ranks_unchecked(
-      machine, kRanks, kRanks, cuda_options_of(machine, way),
-      [&](Runtime& runtime, ProgramGpu& gpu, const Kill& kill) {
-        const int rank = runtime.topology().rank;
-        const ProcessSet pair = runtime.add_process_set({0, 1});
-        std::weak_ptr<void> of_pair, of_all;
-        // Both kinds are connected, before a GPU never comes to its part.
-        if (rank < 2) sum_on_gpu(runtime, gpu, kCount, pair);
-        sum_on_gpu(runtime, gpu, kCount);
-        if (rank == 1) machine.cuda.hold(gpu.stream.handle());
-        Work of_two;
-        if (rank < 2) {
-          of_two = start_owned(runtime, gpu, kCount, of_pair, pair);
-          of_two.wait_on(gpu.stream.handle());
-        }
-        // Rank 0 has queued its part behind the sum of the two.
-        const Work work = start_owned(runtime, gpu, kCount, of_all);
-        work.wait_on(gpu.stream.handle());
-        check(!work.done(), "a rank's part is late");
-        together.arrive_and_wait();
-        if (rank == 1) return kill();
-        const Death death = check_death(1, [&] { work.wait(); });
-        if (rank == 0) check(death_of([&] { of_two.wait(); }) == death, "so it is of the two");
-        // All that this rank has queued ends, and so does what the program has queued behind it.
-        const cuda::Current current(*gpu.context);
-        check(gpu.context->api().stream_synchronize(gpu.stream.handle()) == cuda::kSuccess, "ends");
-        check(of_pair.expired() && of_all.expired(), "the memory of both is handed back");
-      });
+  machine.run_to_its_death([&](Runtime& runtime, ProgramGpu& gpu) {
+    const int rank = runtime.topology().rank;
+    const ProcessSet pair = runtime.add_process_set({0, 1});
+    std::weak_ptr<void> of_pair, of_all;
+    // Both kinds are connected, before a GPU never comes to its part.
+    if (rank < 2) sum_on_gpu(runtime, gpu, kCount, pair);
+    sum_on_gpu(runtime, gpu, kCount);
+    if (rank == 1) machine.cuda.hold(gpu.stream.handle());
+    Work of_two;
+    if (rank < 2) {
+      of_two = start_owned(runtime, gpu, kCount, of_pair, pair);
+      of_two.wait_on(gpu.stream.handle());
+    }
+    // Rank 0 has queued its part behind the sum of the two.
+    const Work work = start_owned(runtime, gpu, kCount, of_all);
+    work.wait_on(gpu.stream.handle());
+    check(!work.done(), "a rank's part is late");
+    together.arrive_and_wait();
+    if (rank == 1) return machine.kill(1);
+    const Death death = check_death(1, [&] { work.wait(); });
+    if (rank == 0) check(death_of([&] { of_two.wait(); }) == death, "so it is of the two");
+    // All that this rank has queued ends, and so does what the program has queued behind it.
+    const cuda::Current current(*gpu.context);
+    check(gpu.context->api().stream_synchronize(gpu.stream.handle()) == cuda::kSuccess, "ends");
+    check(of_pair.expired() && of_all.expired(), "the memory of both is handed back");
+  });
   machine.cuda.release_all();
 }

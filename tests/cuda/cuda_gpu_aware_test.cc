@@ -22,41 +22,24 @@ using Fault = GpuAwareMessages::Fault;
 constexpr std::size_t kCount = 50'000;
 
 /// Ranks that share a GPU and have messages in its memory.
-struct Job {
-  /// Rank r is on the host `host_of[r]`.
-  explicit Job(const std::vector<int>& host_of, const FakeCuda::Options& gpu = {})
-      : size(static_cast<int>(host_of.size())),
-        group(host_of),
-        machine(gpu),
-        messages(inproc::Group(host_of)) {
+struct Job : CudaRanks {
+  explicit Job(const std::vector<int>& host_of, const Way& way = kIpc,
+               const FakeCuda::Options& gpu = {})
+      : CudaRanks(host_of, way, gpu), messages(inproc::Group(host_of)) {
     options.gpu_aware_mpi = messages.factory();
+    if (way.ipc) cpu_backend = "inproc";
   }
   /// On one host, without CUDA IPC.
-  explicit Job(int ranks) : Job(std::vector<int>(static_cast<std::size_t>(ranks), 0)) {
-    options.ipc = false;
-    cpu_backend = "shm";
-  }
+  explicit Job(int ranks) : Job(std::vector<int>(static_cast<std::size_t>(ranks)), kStaged) {}
 
-  /// Throws what `body` throws on a rank.
-  void run(const std::function<void(Runtime& runtime, ProgramGpu& gpu)>& body) {
-    run_ranks(size, [&](int rank) {
-      ProgramGpu gpu(machine.cuda.api(), 0);
-      Runtime runtime(gpu_options_of(group, rank, options, cpu_backend));
-      body(runtime, gpu);
-      runtime.shutdown();
-    });
+  void check_clean() const override {
     CHECK(messages.closed == messages.made);
     CHECK(messages.aborted == 0);
     CHECK(messages.without_context == 0);
-    CHECK(machine.cuda.live() == FakeCuda::Live{});
+    CudaRanks::check_clean();
   }
 
-  const int size;
-  const inproc::Group group;
-  FakeMachine machine;
   GpuAwareMessages messages;
-  CudaOptions options = cuda_options_of(machine);
-  std::string cpu_backend = "inproc";
 };
 
 }  // namespace
@@ -79,7 +62,7 @@ TEST_CASE("cuda direct: what goes through MPI gives the bits of the CPU, on one 
     if (body != exercise_exchanges) check_counters(runtime, {{"staged_operations", 0}});
   });
   CHECK(errors.text().empty());
-  CHECK(job.machine.cuda.calls("cuIpcGetMemHandle") == 0);  // not tried
+  CHECK(job.cuda.calls("cuIpcGetMemHandle") == 0);  // not tried
 }
 
 TEST_CASE("cuda direct: MPI serves 65 ranks, too many for CUDA IPC, and buffers of a few bytes") {
@@ -93,13 +76,13 @@ TEST_CASE("cuda direct: MPI serves 65 ranks, too many for CUDA IPC, and buffers 
     sum_on_gpu(runtime, gpu, are_many ? kCount : 1000);
     check_counters(runtime, {{"mpi_operations", 1}});
   });
-  CHECK(job.machine.cuda.calls("cuIpcGetMemHandle") == 0);
+  CHECK(job.cuda.calls("cuIpcGetMemHandle") == 0);
 }
 
 TEST_CASE("cuda direct: on one host CUDA IPC goes before MPI, and where it fails, MPI serves") {
   const bool ipc_works = GENERATE(true, false);
   const CapturedErrors errors;
-  Job job({0, 0}, {.mappings_show_memory = ipc_works});
+  Job job({0, 0}, kIpc, {.mappings_show_memory = ipc_works});
   job.run([&](Runtime& runtime, ProgramGpu& gpu) {
     sum_on_gpu(runtime, gpu, kCount);
     check_counters(runtime, {{"ipc_operations", ipc_works ? 1 : 0},
@@ -115,62 +98,55 @@ TEST_CASE("cuda direct: process sets stage, and a single rank has no use for MPI
   Job job(GENERATE(1, 3));
   job.run([&](Runtime& runtime, ProgramGpu& gpu) {
     sum_on_gpu(runtime, gpu, kCount);
-    if (job.size == 1) return;
+    if (job.size() == 1) return;
     const ProcessSet set = runtime.add_process_set({0, 2});
     if (runtime.rank_in(set)) sum_on_gpu(runtime, gpu, kCount, set);
     runtime.remove_process_set(set);
     sum_on_gpu(runtime, gpu, kCount);
     check_counters(runtime, {{"mpi_operations", 2}});  // those of all ranks
   });
-  CHECK(job.messages.made == (job.size == 1 ? 0 : job.size));
+  CHECK(job.messages.made == (job.size() == 1 ? 0 : job.size()));
 }
 
 TEST_CASE("cuda direct: where the MPI of one rank takes no addresses of GPUs, no rank starts") {
-  FakeMachine machine;
-  GpuAwareMessages messages{inproc::Group(2)};
-  const inproc::Group group(2);
+  Job job(2);
   run_ranks(2, [&](int rank) {
-    CudaOptions options = cuda_options_of(machine, kStaged);
-    options.gpu_aware_mpi = messages.factory(rank == 1 ? "the MPI says no" : "");
-    check_contains(
-        text_of<UsageError>([&] { const Runtime runtime(gpu_options_of(group, rank, options)); }),
-        "cannot start its backend: the MPI says no");
+    CudaOptions cuda = job.options;
+    if (rank == 1) cuda.gpu_aware_mpi = job.messages.factory("the MPI says no");
+    RuntimeOptions options = job.runtime_options(rank);
+    options.device_backends["cuda"] = cuda_backend_factory(cuda);
+    check_contains(text_of<UsageError>([&] { const Runtime runtime(options); }),
+                   "cannot start its backend: the MPI says no");
   });
-  CHECK(messages.made == 0);
+  CHECK(job.messages.made == 0);
 }
 
 TEST_CASE("cuda direct: messages that fail, or whose rank leaves, end the group") {
   // The rank of messages that hang leaves.
   const Fault fault = GENERATE(Fault::NotBegun, Fault::Fails, Fault::Hangs);
-  FakeMachine machine;
-  GpuAwareMessages messages{inproc::Group(3)};
-  messages.faulty_rank = 1;
-  messages.of_sends = GENERATE(true, false);
-  CudaOptions options = cuda_options_of(machine, kStaged);
-  options.gpu_aware_mpi = messages.factory();
+  Job job(3);
+  job.messages.faulty_rank = 1;
+  job.messages.of_sends = GENERATE(true, false);
   std::barrier together(3);
-  run_gpu_ranks_unchecked(machine, 3, 1, options,
-                          [&](Runtime& runtime, ProgramGpu& gpu, const Kill&) {
-                            sum_on_gpu(runtime, gpu, kCount);
-                            together.arrive_and_wait();
-                            messages.fault = fault;
-                            std::weak_ptr<void> memory;
-                            const Work work = start_owned(runtime, gpu, kCount, memory);
-                            if (fault == Fault::Hangs) {
-                              while (cuda_counter(runtime, "mpi_operations") < 2)
-                                std::this_thread::yield();
-                              together.arrive_and_wait();
-                              if (runtime.topology().rank == 1) return;
-                            }
-                            const Death death = death_of([&] { work.wait(); });
-                            check(death.rank == 1, "rank 1 is to blame: " + death.text);
-                            if (fault != Fault::Hangs)
-                              check_contains(death.text, "failed with code 75: a bad address");
-                            // MPI was never given the program's memory.
-                            check(memory.expired(), "the memory is handed back");
-                          });
-  if (fault != Fault::Hangs) CHECK(messages.aborted == 3);
-  CHECK(messages.closed == 0);
+  job.run_to_its_death([&](Runtime& runtime, ProgramGpu& gpu) {
+    sum_on_gpu(runtime, gpu, kCount);
+    together.arrive_and_wait();
+    job.messages.fault = fault;
+    std::weak_ptr<void> memory;
+    const Work work = start_owned(runtime, gpu, kCount, memory);
+    if (fault == Fault::Hangs) {
+      while (cuda_counter(runtime, "mpi_operations") < 2) std::this_thread::yield();
+      together.arrive_and_wait();
+      if (runtime.topology().rank == 1) return;
+    }
+    const Death death = death_of([&] { work.wait(); });
+    check(death.rank == 1, "rank 1 is to blame: " + death.text);
+    if (fault != Fault::Hangs) check_contains(death.text, "failed with code 75: a bad address");
+    // MPI was never given the program's memory.
+    check(memory.expired(), "the memory is handed back");
+  });
+  if (fault != Fault::Hangs) CHECK(job.messages.aborted == 3);
+  CHECK(job.messages.closed == 0);
   // The fusion buffer, to which MPI may still write, is kept.
-  CHECK(machine.cuda.live().allocations > 0);
+  CHECK(job.cuda.live().allocations > 0);
 }

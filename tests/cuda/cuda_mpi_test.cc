@@ -25,9 +25,9 @@ BackendFactory reporting(int (*answer)(), const MpiOptions& mpi = {}) {
 /// Reductions and exchanges go directly, and all else is staged, with the bits of that backend of
 /// the CPU: MPI's own one sends no halves.
 void exercise_over_mpi(const MpiOptions& mpi, const std::string& cpu_backend) {
-  FakeMachine machine;
+  FakeCuda fake;
   {
-    CudaOptions cuda = cuda_options_of(machine, kStaged);
+    CudaOptions cuda = cuda_options_of(fake, kStaged);
     cuda.gpu_aware_mpi = reporting(
         +[] { return 1; }, mpi);
     RuntimeOptions options;
@@ -39,7 +39,7 @@ void exercise_over_mpi(const MpiOptions& mpi, const std::string& cpu_backend) {
     options.backends["shm"] = shm_backend_factory();
     options.backends["mpi"] = mpi_backend_factory(mpi);
     options.device_backends["cuda"] = cuda_backend_factory(cuda);
-    ProgramGpu gpu(machine.cuda.api(), 0);
+    ProgramGpu gpu(fake.api(), 0);
     Runtime runtime(options);
     for (const auto& [what, exercise] : kExercises) {
       if (cpu_backend == "shm" || exercise != exercise_wire_dtypes) exercise(runtime, gpu);
@@ -48,7 +48,7 @@ void exercise_over_mpi(const MpiOptions& mpi, const std::string& cpu_backend) {
     CHECK((cuda_counter(runtime, "mpi_operations") > 0) == (runtime.topology().size > 1));
     runtime.shutdown();
   }
-  CHECK(machine.cuda.live() == FakeCuda::Live{});
+  CHECK(fake.live() == FakeCuda::Live{});
 }
 
 }  // namespace

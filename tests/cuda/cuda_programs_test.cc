@@ -27,8 +27,7 @@ void run_either_way(int size, const std::function<void(Runtime& runtime, Program
   if (by_nccl) return NcclRanks(size).run(body);
   const Way way = GENERATE(kIpc, kStaged);
   INFO(way.name);
-  FakeMachine machine({.devices = size});
-  run_gpu_ranks(machine, size, size, cuda_options_of(machine, way), body);
+  CudaRanks(size, way, {.devices = size}).run(body);
 }
 
 }  // namespace
@@ -80,27 +79,24 @@ TEST_CASE("cuda and nccl programs: a rank without memory for its result fails al
 }
 
 TEST_CASE("cuda programs: what a rank has exported is closed by the others before it is freed") {
-  FakeMachine machine({.freeing_mapped_fails = true});
-  CudaOptions options = cuda_options_of(machine);
-  options.ipc_direct_bytes = GENERATE(0, 1);
+  CudaRanks machine(3, GENERATE(kIpc, kDirect), {.freeing_mapped_fails = true});
   const bool is_removed = GENERATE(true, false);
   std::vector<std::unique_ptr<GpuSum>> kept(3);  // the program's own tensors
-  run_gpu_ranks_unchecked(
-      machine, 3, 1, options, [&](Runtime& runtime, ProgramGpu& gpu, const Kill&) {
-        const auto rank = static_cast<std::size_t>(runtime.topology().rank);
-        kept[rank] = std::make_unique<GpuSum>(runtime, gpu, kCount);
-        kept[rank]->check_result(kept[rank]->start());
-        const ProcessSet pair = runtime.add_process_set({0, 2});
-        if (rank == 1 && is_removed) runtime.remove_process_set(pair);
-        if (rank != 1) {
-          kept[rank]->write(static_cast<float>(rank + 1));
-          kept[rank]->check_result(runtime.submit(kept[rank]->request({}, pair)), pair);
-          if (is_removed) runtime.remove_process_set(pair);
-        }
-        runtime.shutdown();
-      });
+  machine.run_to_its_death([&](Runtime& runtime, ProgramGpu& gpu) {
+    const auto rank = static_cast<std::size_t>(runtime.topology().rank);
+    kept[rank] = std::make_unique<GpuSum>(runtime, gpu, kCount);
+    kept[rank]->check_result(kept[rank]->start());
+    const ProcessSet pair = runtime.add_process_set({0, 2});
+    if (rank == 1 && is_removed) runtime.remove_process_set(pair);
+    if (rank != 1) {
+      kept[rank]->write(static_cast<float>(rank + 1));
+      kept[rank]->check_result(runtime.submit(kept[rank]->request({}, pair)), pair);
+      if (is_removed) runtime.remove_process_set(pair);
+    }
+    runtime.shutdown();
+  });
   kept.clear();
-  CHECK(machine.cuda.live() == FakeCuda::Live{});
+  machine.check_clean();
 }
 
 TEST_CASE("cuda streams: sums are queued ahead of a held stream, and read no input before it") {
@@ -108,31 +104,30 @@ TEST_CASE("cuda streams: sums are queued ahead of a held stream, and read no inp
   const bool all_are_held = GENERATE(true, false);
   CAPTURE(way.name, all_are_held);
   std::barrier together(2);
-  FakeMachine machine;
-  run_gpu_ranks(
-      machine, 2, 1, cuda_options_of(machine, way), [&](Runtime& runtime, ProgramGpu& gpu) {
-        const bool is_held = all_are_held || runtime.topology().rank == 1;
-        GpuSum sum(runtime, gpu, kCount);
-        if (is_held) {
-          sum.write(-5.0F);
-          static_cast<void>(sum.read());
-          machine.cuda.hold(gpu.stream.handle());
-          sum.write(static_cast<float>(runtime.topology().rank + 1));
-        }
-        Work last;
-        // By ipc as many as one likes are queued; what is staged is not even that.
-        for (int step = 0; step < (way.ipc ? 20 : 1); ++step) {
-          Request request = sum.request("gradient");
-          if (step > 0) request.op = ReduceOp::Average;
-          last = runtime.submit(std::move(request));
-          if (way.ipc) last.wait_on(gpu.stream.handle());
-          check(!last.done(), "only queued");
-        }
-        check(!last.wait_for(std::chrono::milliseconds(20)), "not done before its input is there");
-        together.arrive_and_wait();
-        if (is_held) machine.cuda.release(gpu.stream.handle());
-        sum.check_result(last);
-      });
+  CudaRanks machine(2, way);
+  machine.run([&](Runtime& runtime, ProgramGpu& gpu) {
+    const bool is_held = all_are_held || runtime.topology().rank == 1;
+    GpuSum sum(runtime, gpu, kCount);
+    if (is_held) {
+      sum.write(-5.0F);
+      static_cast<void>(sum.read());
+      machine.cuda.hold(gpu.stream.handle());
+      sum.write(static_cast<float>(runtime.topology().rank + 1));
+    }
+    Work last;
+    // By ipc as many as one likes are queued; what is staged is not even that.
+    for (int step = 0; step < (way.ipc ? 20 : 1); ++step) {
+      Request request = sum.request("gradient");
+      if (step > 0) request.op = ReduceOp::Average;
+      last = runtime.submit(std::move(request));
+      if (way.ipc) last.wait_on(gpu.stream.handle());
+      check(!last.done(), "only queued");
+    }
+    check(!last.wait_for(std::chrono::milliseconds(20)), "not done before its input is there");
+    together.arrive_and_wait();
+    if (is_held) machine.cuda.release(gpu.stream.handle());
+    sum.check_result(last);
+  });
 }
 
 TEST_CASE("cuda streams: a step of training waits for no GPU, and makes nothing that was there") {
@@ -141,7 +136,7 @@ TEST_CASE("cuda streams: a step of training waits for no GPU, and makes nothing 
   constexpr int kTensors = plain_or_sanitized(600, 200);  // more than one launch packs
   std::barrier together(2);
   int before = 0, after = 0;
-  FakeMachine machine;
+  CudaRanks machine(2, way);
   const auto calls = [&] {
     int sum = 0;
     for (const char* const unwanted :
@@ -151,9 +146,8 @@ TEST_CASE("cuda streams: a step of training waits for no GPU, and makes nothing 
     }
     return sum;
   };
-  CudaOptions options = cuda_options_of(machine, way);
-  options.fusion_bytes = 1 << 20;
-  run_gpu_ranks(machine, 2, 1, options, [&](Runtime& runtime, ProgramGpu& gpu) {
+  machine.options.fusion_bytes = 1 << 20;
+  machine.run([&](Runtime& runtime, ProgramGpu& gpu) {
     const bool counts = runtime.topology().rank == 0;
     std::vector<GpuSum> gradients;
     for (int i = 0; i < kTensors; ++i) {

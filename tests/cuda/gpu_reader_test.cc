@@ -155,10 +155,9 @@ TEST_CASE("cuda and nccl: a rank tells its GPU, at the first operation or once i
     ranks.options.on_gpu = tell;
     ranks.run([](Runtime& runtime, ProgramGpu& gpu) { sum_on_gpu(runtime, gpu, 100); });
   } else {
-    FakeMachine fakes({.devices = 2});
-    CudaOptions options = cuda_options_of(fakes);
-    options.on_gpu = tell;
-    run_gpu_ranks(fakes, 2, 2, options, [&](Runtime& runtime, ProgramGpu& gpu) {
+    CudaRanks ranks(2, kIpc, {.devices = 2});
+    ranks.options.on_gpu = tell;
+    ranks.run([&](Runtime& runtime, ProgramGpu& gpu) {
       for (int again = 0; again < 2; ++again) {
         runtime.submit(barrier_request()).wait();
         const std::lock_guard lock(mutex);

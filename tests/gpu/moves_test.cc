@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "backends/gpu/kernels/kernel_set.h"
-#include "tests/support/gpu/gpu_ranks.h"
+#include "tests/support/fakes/fake_cuda.h"
 
 namespace {
 
@@ -14,12 +14,10 @@ using namespace ronde::cuda;
 using ronde::DataType;
 using ronde::Scaling;
 using ronde::test::FakeCuda;
-using ronde::test::FakeMachine;
 
 /// What moves need. Nothing is behind most of the addresses: only launches are looked at.
 struct Parts {
-  FakeMachine machine;
-  FakeCuda& cuda = machine.cuda;
+  FakeCuda cuda;
   const std::shared_ptr<DeviceContext> context = std::make_shared<DeviceContext>(cuda.api(), 0);
   KernelSet kernels{context, "an image"};
   Stream stream{context};

@@ -56,7 +56,7 @@ BackendFactory cpu_backend_factory() {
 
 }  // namespace
 
-CudaOptions cuda_options_of(const FakeMachine& machine, const Way& way) {
+CudaOptions cuda_options_of(const FakeCuda& cuda, const Way& way) {
   CudaOptions options;
   options.ipc = way.ipc;
   options.ipc_direct_bytes = way.direct_bytes;
@@ -65,42 +65,50 @@ CudaOptions cuda_options_of(const FakeMachine& machine, const Way& way) {
   options.one_shot_bytes = 4096;
   options.staged_piece_bytes = 8192;
   options.ipc_block_bytes = 1;
-  options.symbols = machine.cuda.lookup();
+  options.symbols = cuda.lookup();
   options.kernel_image = "an image";
   return options;
 }
 
-RuntimeOptions gpu_options_of(const inproc::Group& group, int rank, const CudaOptions& cuda,
-                              const std::string& cpu_backend) {
-  RuntimeOptions options = options_of(group, rank);
-  options.config.log_level = "warning";
-  options.config.cpu_backend = cpu_backend;
-  options.config.fusion_bytes = cuda.fusion_bytes;
-  options.backends["shm"] = cpu_backend_factory();
-  options.device_backends["cuda"] = cuda_backend_factory(cuda);
-  return options;
+GpuRanks::GpuRanks(const std::vector<int>& host_of, const FakeCuda::Options& gpus)
+    : cuda(gpus), group(host_of), host_of_(host_of) {
+  for (int rank = 0; rank < size(); ++rank) device_of.push_back(rank % gpus.devices);
 }
 
-void run_gpu_ranks(FakeMachine& machine, int size, int devices, const CudaOptions& cuda,
-                   const std::function<void(Runtime& runtime, ProgramGpu& gpu)>& body) {
-  run_gpu_ranks_unchecked(machine, size, devices, cuda,
-                          [&](Runtime& runtime, ProgramGpu& gpu, const Kill&) {
-                            body(runtime, gpu);
-                            runtime.shutdown();
-                          });
-  CHECK(machine.cuda.live() == FakeCuda::Live{});
+ProgramGpu GpuRanks::gpu(int rank) const {
+  return {cuda.api(), device_of[static_cast<std::size_t>(rank)]};
 }
 
-void run_gpu_ranks_unchecked(
-    FakeMachine& machine, int size, int devices, const CudaOptions& cuda,
-    const std::function<void(Runtime& runtime, ProgramGpu& gpu, const Kill& kill)>& body) {
-  inproc::Group group(size);
-  std::deque<ProgramGpu> gpus;
-  for (int rank = 0; rank < size; ++rank) gpus.emplace_back(machine.cuda.api(), rank % devices);
-  run_ranks(size, [&](int rank) {
-    Runtime runtime(gpu_options_of(group, rank, cuda));
-    body(runtime, gpus[static_cast<std::size_t>(rank)], [&] { group.kill(rank); });
+void GpuRanks::run(const Body& body) {
+  run_to_its_death([&](Runtime& runtime, ProgramGpu& own) {
+    body(runtime, own);
+    runtime.shutdown();
   });
+  check_clean();
+}
+
+void GpuRanks::run_to_its_death(const Body& body) {
+  std::deque<ProgramGpu> gpus;
+  for (int rank = 0; rank < size(); ++rank) gpus.push_back(gpu(rank));
+  run_ranks(size(), [&](int rank) {
+    Runtime runtime(runtime_options(rank));
+    body(runtime, gpus[static_cast<std::size_t>(rank)]);
+  });
+  begin_job();
+}
+
+void GpuRanks::check_clean() const {
+  CHECK(cuda.live() == FakeCuda::Live{});
+}
+
+RuntimeOptions CudaRanks::runtime_options(int rank) {
+  RuntimeOptions runtime = options_of(group, rank);
+  runtime.config.log_level = "warning";
+  runtime.config.cpu_backend = cpu_backend;
+  runtime.config.fusion_bytes = options.fusion_bytes;
+  runtime.backends["shm"] = cpu_backend_factory();
+  runtime.device_backends["cuda"] = cuda_backend_factory(options);
+  return runtime;
 }
 
 GpuSum::GpuSum(Runtime& runtime, ProgramGpu& gpu, std::size_t count)

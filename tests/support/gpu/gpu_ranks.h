@@ -15,12 +15,6 @@
 
 namespace ronde::test {
 
-/// A machine with fake GPUs, for ranks as threads.
-struct FakeMachine {
-  explicit FakeMachine(const FakeCuda::Options& options = {}) : cuda(options) {}
-  FakeCuda cuda;
-};
-
 /// How data moves.
 struct Way {
   const char* name;
@@ -33,24 +27,58 @@ constexpr Way kDirect{.name = "ipc, mapped directly", .direct_bytes = 1};
 constexpr Way kStaged{.name = "staged", .ipc = false};
 
 /// Of the backend, over the fake: small enough that chunks, shares and pieces are many.
-CudaOptions cuda_options_of(const FakeMachine& machine, const Way& way = kIpc);
+CudaOptions cuda_options_of(const FakeCuda& cuda, const Way& way = kIpc);
 
-/// Of one rank with a GPU, which logs warnings. On the CPU the ranks of a host reduce in shared
-/// memory, those of several by the backend of the group.
-RuntimeOptions gpu_options_of(const inproc::Group& group, int rank, const CudaOptions& cuda,
-                              const std::string& cpu_backend = "shm");
+/// Ranks that are threads, each with a Runtime and a fake GPU: that of rank r is number r modulo
+/// that of GPUs. Runs one job after the other.
+class GpuRanks {
+ public:
+  using Body = std::function<void(Runtime& runtime, ProgramGpu& gpu)>;
 
-/// Runs ranks with GPUs: rank r is on GPU r % `devices`. Checks that all that was acquired is
-/// released in the end.
-void run_gpu_ranks(FakeMachine& machine, int size, int devices, const CudaOptions& cuda,
-                   const std::function<void(Runtime& runtime, ProgramGpu& gpu)>& body);
+  /// Rank r is on the host `host_of[r]`.
+  GpuRanks(const std::vector<int>& host_of, const FakeCuda::Options& gpus);
+  virtual ~GpuRanks() = default;
 
-/// The same without a shutdown and without that check, for groups that die: `kill` kills the
-/// calling rank. What a rank has queued on its GPU stays queued until all have ended.
-using Kill = std::function<void()>;
-void run_gpu_ranks_unchecked(
-    FakeMachine& machine, int size, int devices, const CudaOptions& cuda,
-    const std::function<void(Runtime& runtime, ProgramGpu& gpu, const Kill& kill)>& body);
+  /// `body` on each, between start and shutdown; then check_clean().
+  void run(const Body& body);
+  /// The same without a shutdown and without that check, for groups that die. What a rank has
+  /// queued on its GPU stays queued until all have ended.
+  void run_to_its_death(const Body& body);
+  /// The calling rank of the current job dies.
+  void kill(int rank) { group.kill(rank); }
+  /// Nothing is left of what was acquired.
+  virtual void check_clean() const;
+
+  int size() const noexcept { return static_cast<int>(host_of_.size()); }
+  virtual ProgramGpu gpu(int rank) const;
+  /// Of a rank of the current job.
+  virtual RuntimeOptions runtime_options(int rank) = 0;
+
+  FakeCuda cuda;
+  std::vector<int> device_of;  ///< by rank
+
+ protected:
+  void begin_job() { group = inproc::Group(host_of_); }
+
+  inproc::Group group;  ///< of the current job
+
+ private:
+  const std::vector<int> host_of_;
+};
+
+/// Those with the backend of GPUs without NCCL, which log warnings. On the CPU the ranks of a host
+/// reduce in shared memory.
+struct CudaRanks : GpuRanks {
+  explicit CudaRanks(int ranks, const Way& way = kIpc, const FakeCuda::Options& gpus = {})
+      : CudaRanks(std::vector<int>(static_cast<std::size_t>(ranks)), way, gpus) {}
+  CudaRanks(const std::vector<int>& host_of, const Way& way, const FakeCuda::Options& gpus = {})
+      : GpuRanks(host_of, gpus), options(cuda_options_of(cuda, way)) {}
+
+  RuntimeOptions runtime_options(int rank) override;
+
+  CudaOptions options;
+  std::string cpu_backend = "shm";
+};
 
 /// A sum on a GPU over all ranks, in place, of values that tell the rank.
 class GpuSum {

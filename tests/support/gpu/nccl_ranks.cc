@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <filesystem>
-#include <numeric>
 #include <thread>
 
 #include "backends/shm/shm.h"
@@ -24,14 +23,10 @@ std::set<std::string> threads() {
 
 }  // namespace
 
-NcclRanks::NcclRanks(int size, const FakeNccl::Options& nccl_options,
-                     const FakeCuda::Options& cuda_options)
-    : cuda(cuda_options),
+NcclRanks::NcclRanks(int size, const FakeNccl::Options& nccl_options, const FakeCuda::Options& gpus)
+    : GpuRanks(std::vector<int>(static_cast<std::size_t>(size)), gpus),
       nccl(cuda, nccl_options),
-      device_of(static_cast<std::size_t>(size)),
-      group(size),
       threads_before_(threads()) {
-  std::iota(device_of.begin(), device_of.end(), 0);
   config.cpu_backend = "shm";
   config.fusion_bytes = 16384;
   options.driver_symbols = cuda.lookup();
@@ -54,22 +49,10 @@ RuntimeOptions NcclRanks::runtime_options(int rank) {
   return runtime;
 }
 
-void NcclRanks::run(const Body& body) {
-  run_to_its_death([&](Runtime& runtime, ProgramGpu& own) {
-    body(runtime, own);
-    runtime.shutdown();
-  });
-  check_clean();
-}
-
-void NcclRanks::run_to_its_death(const Body& body) {
-  run_ranks(size(), [&](int rank) {
-    ProgramGpu own = gpu(rank);
-    own.is_exact = options.exact;
-    Runtime runtime(runtime_options(rank));
-    body(runtime, own);
-  });
-  begin_job();
+ProgramGpu NcclRanks::gpu(int rank) const {
+  ProgramGpu own = GpuRanks::gpu(rank);
+  own.is_exact = options.exact;
+  return own;
 }
 
 void NcclRanks::fail_to_start(const std::function<void(const std::string& text)>& check_text) {
@@ -95,7 +78,7 @@ void NcclRanks::end_connecting() {
 void NcclRanks::check_clean() const {
   CHECK(nccl.misuses() == std::vector<std::string>{});
   CHECK(nccl.live() == FakeNccl::Live{});
-  CHECK(cuda.live() == FakeCuda::Live{});
+  GpuRanks::check_clean();
 }
 
 void NcclRanks::check_recovery() {

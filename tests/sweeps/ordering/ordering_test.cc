@@ -17,7 +17,6 @@ using namespace ronde;
 using namespace ronde::test;
 
 constexpr int kRanks = 3;
-constexpr int kDevices = 2;
 constexpr std::size_t kSizes[] = {30, 3000, 20'001};  // a one-shot, a two-shot, several chunks
 
 /// The first one, and the one behind the last: RONDE_TEST_SEEDS of them, or RONDE_TEST_SEED alone.
@@ -139,11 +138,10 @@ void run_seeds(Run run) {
 
 void run(const Way& way, bool by_mpi) {
   run_seeds([&](unsigned seed) {
-    FakeMachine machine({.devices = kDevices, .disorder = seed});
+    CudaRanks machine(kRanks, way, {.devices = 2, .disorder = seed});
     GpuAwareMessages messages{inproc::Group(kRanks)};
-    CudaOptions options = cuda_options_of(machine, way);
-    if (by_mpi) options.gpu_aware_mpi = messages.factory();
-    run_gpu_ranks(machine, kRanks, kDevices, options, [&](Runtime& runtime, ProgramGpu& gpu) {
+    if (by_mpi) machine.options.gpu_aware_mpi = messages.factory();
+    machine.run([&](Runtime& runtime, ProgramGpu& gpu) {
       exchange(runtime, gpu);
       chain_sums(runtime, gpu);
       check((cuda_counter(runtime, "mpi_operations") > 0) == by_mpi, "by MPI, or not");
