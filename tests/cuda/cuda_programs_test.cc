@@ -10,7 +10,6 @@
 
 #include "tests/support/gpu/gpu_exercise.h"
 #include "tests/support/gpu/gpu_ranks.h"
-#include "tests/support/gpu/nccl_ranks.h"
 #include "tests/support/harness/sanitizers.h"
 #include "tests/support/ranks/requests.h"
 

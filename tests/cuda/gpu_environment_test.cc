@@ -6,7 +6,6 @@
 
 #include "backends/compose.h"
 #include "tests/support/gpu/gpu_ranks.h"
-#include "tests/support/gpu/nccl_ranks.h"
 
 namespace {
 

@@ -14,7 +14,6 @@
 #include "backends/gpu/driver/gpu_reader.h"
 #include "tests/support/fakes/fake_nvml.h"
 #include "tests/support/gpu/gpu_ranks.h"
-#include "tests/support/gpu/nccl_ranks.h"
 #include "tests/support/harness/captured_errors.h"
 
 namespace {

@@ -6,7 +6,7 @@
 #include "backends/nccl/channel.h"
 #include "core/src/base/fields.h"
 #include "tests/support/gpu/gpu_exercise.h"
-#include "tests/support/gpu/nccl_ranks.h"
+#include "tests/support/gpu/gpu_ranks.h"
 #include "tests/support/ranks/requests.h"
 
 namespace {

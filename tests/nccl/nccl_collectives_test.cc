@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "tests/support/gpu/gpu_exercise.h"
-#include "tests/support/gpu/nccl_ranks.h"
+#include "tests/support/gpu/gpu_ranks.h"
 #include "tests/support/harness/case_table.h"
 #include "tests/support/harness/sanitizers.h"
 #include "tests/support/ranks/requests.h"

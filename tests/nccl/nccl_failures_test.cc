@@ -8,7 +8,7 @@
 #include <memory>
 #include <thread>
 
-#include "tests/support/gpu/nccl_ranks.h"
+#include "tests/support/gpu/gpu_ranks.h"
 
 namespace {
 

@@ -1,14 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/support/gpu/gpu_ranks.h"
 
+#include <algorithm>
 #include <array>
 #include <catch2/catch.hpp>
 #include <cstring>
 #include <deque>
+#include <filesystem>
+#include <thread>
 
 #include "backends/shm/shm.h"
 #include "tests/support/fakes/stream_fiber.h"
 #include "tests/support/fakes/wrapped_backend.h"
+#include "tests/support/gpu/machine.h"
 
 namespace ronde::test {
 namespace {
@@ -52,6 +56,15 @@ BackendFactory cpu_backend_factory() {
                                              static_cast<std::size_t>(context.set));
   };
   return factory;
+}
+
+/// With those that have been joined a moment ago.
+std::set<std::string> threads() {
+  std::set<std::string> numbers;
+  for (const auto& thread : std::filesystem::directory_iterator("/proc/self/task")) {
+    numbers.insert(thread.path().filename());
+  }
+  return numbers;
 }
 
 }  // namespace
@@ -109,6 +122,68 @@ RuntimeOptions CudaRanks::runtime_options(int rank) {
   runtime.backends["shm"] = cpu_backend_factory();
   runtime.device_backends["cuda"] = cuda_backend_factory(options);
   return runtime;
+}
+
+NcclRanks::NcclRanks(int size, const FakeNccl::Options& nccl_options, const FakeCuda::Options& gpus)
+    : GpuRanks(std::vector<int>(static_cast<std::size_t>(size)), gpus),
+      nccl(cuda, nccl_options),
+      threads_before_(threads()) {
+  config.cpu_backend = "shm";
+  config.fusion_bytes = 16384;
+  options.driver_symbols = cuda.lookup();
+  options.nccl_symbols = nccl.lookup();
+  options.kernel_image = "an image";
+  options.fusion_bytes = 2048;
+}
+
+RuntimeOptions NcclRanks::runtime_options(int rank) {
+  RuntimeOptions runtime = options_of(group, rank, config);
+  runtime.backends["shm"] = shm_backend_factory();
+  BackendFactory factory = nccl_backend_factory(options);
+  factory.create = [this, make = factory.create](BackendContext& context) {
+    context.warn = [this, speaks = context.topology->rank == 0](const std::string& text) {
+      if (speaks) warnings.push_back(text);
+    };
+    return make(context);
+  };
+  runtime.device_backends["nccl"] = factory;
+  return runtime;
+}
+
+ProgramGpu NcclRanks::gpu(int rank) const {
+  ProgramGpu own = GpuRanks::gpu(rank);
+  own.is_exact = options.exact;
+  return own;
+}
+
+void NcclRanks::fail_to_start(const std::function<void(const std::string& text)>& check_text) {
+  run_ranks(size(), [&](int rank) {
+    check_text(text_of<Error>([&] { Runtime runtime(runtime_options(rank)); }));
+  });
+  begin_job();
+}
+
+void NcclRanks::wait_for_threads() const {
+  const std::set<std::string>& before = threads_before_;
+  while (!std::ranges::includes(before, threads())) std::this_thread::yield();
+  // By the locks of the fakes what they did comes before what follows.
+  static_cast<void>(nccl.live());
+  static_cast<void>(cuda.live());
+}
+
+void NcclRanks::end_connecting() {
+  nccl.end_connecting();
+  wait_for_threads();
+}
+
+void NcclRanks::check_clean() const {
+  CHECK(nccl.misuses() == std::vector<std::string>{});
+  CHECK(nccl.live() == FakeNccl::Live{});
+  GpuRanks::check_clean();
+}
+
+void NcclRanks::check_recovery() {
+  run([](Runtime& runtime, ProgramGpu& own) { sum_on_gpu(runtime, own, 3001); });
 }
 
 GpuSum::GpuSum(Runtime& runtime, ProgramGpu& gpu, std::size_t count)
@@ -178,6 +253,19 @@ void check_counters(const Runtime& runtime, const Counters& expected, const std:
     const std::uint64_t seen = counter_of(runtime, part, name);
     check(seen == value, name + " is " + std::to_string(value) + ", not " + std::to_string(seen));
   }
+}
+
+std::shared_ptr<const cuda::DriverApi> machine_driver() {
+  struct Driver {
+    FakeCuda cuda;
+    std::shared_ptr<const cuda::DriverApi> api = cuda.api();
+  };
+  const auto driver = std::make_shared<Driver>();
+  return {driver, driver->api.get()};
+}
+
+const void* machine_kernels() {
+  return "an image";
 }
 
 }  // namespace ronde::test

@@ -7,7 +7,6 @@
 
 #include "tests/support/gpu/gpu_aware_messages.h"
 #include "tests/support/gpu/gpu_ranks.h"
-#include "tests/support/gpu/nccl_ranks.h"
 #include "tests/support/harness/case_table.h"
 #include "tests/support/harness/sanitizers.h"
 
