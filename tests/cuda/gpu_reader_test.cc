@@ -31,10 +31,8 @@ static_assert(sizeof(cuda::NvmlUtilization) == 8 && sizeof(cuda::NvmlMemory) == 
 
 const std::array<std::string, 2>& kUuids = FakeNvml::kUuids;
 
-FakeNvml& machine = FakeNvml::instance();
-
 vendor::SymbolLookup library() {
-  machine = {};
+  the_nvml = {};
   return library_with(fake_nvml());
 }
 
@@ -59,9 +57,9 @@ TEST_CASE("cuda gpu reader: NVML tells of the GPU with the rank's UUID") {
             std::map<std::string, std::uint64_t>{{"nvlink_sent_bytes", 2138 * 1024},
                                                  {"nvlink_received_bytes", 2139 * 1024}});
     }
-    CHECK(machine.sessions == 1);
+    CHECK(the_nvml.sessions == 1);
   }
-  CHECK(machine.sessions == 0);
+  CHECK(the_nvml.sessions == 0);
   CHECK(errors.text().empty());
 }
 
@@ -80,8 +78,8 @@ TEST_CASE("cuda gpu reader: without NVML, its start, or the GPU there is one lin
        {Row{none, kUuids[0], kUuids[0] + ": libnvidia-ml.so.1: cannot open shared"},
         Row{.symbols = library(), .starts = false},
         Row{.symbols = library(), .uuid = "GPU-of-another-machine"}}) {
-    machine = {};
-    if (!row.starts) machine.init = FakeNvml::kNotFound;
+    the_nvml = {};
+    if (!row.starts) the_nvml.init = FakeNvml::kNotFound;
     const CapturedErrors errors;
     {
       GpuReader reader(level, row.symbols);
@@ -91,7 +89,7 @@ TEST_CASE("cuda gpu reader: without NVML, its start, or the GPU there is one lin
     CHECK(occurrences(errors.text(), "\n") == (level == LogLevel::Debug ? 1 : 0));
     if (level == LogLevel::Debug) CHECK_THAT(errors.text(), Contains(row.words));
     // A start that failed is not ended.
-    CHECK(machine.sessions == (row.starts ? 0 : 1));
+    CHECK(the_nvml.sessions == (row.starts ? 0 : 1));
   }
 }
 
@@ -99,15 +97,15 @@ TEST_CASE("cuda gpu reader: what a GPU lacks is no complaint, and one that is lo
   const CapturedErrors errors;
   GpuReader reader(LogLevel::Debug, library());
   reader.use(kUuids[0]);
-  machine.field = FakeNvml::kNotSupported;
+  the_nvml.field = FakeNvml::kNotSupported;
   CHECK(reader.read().totals.empty());
   CHECK(reader.read().gauges.size() == 2);
-  machine.field = FakeNvml::kFine;
-  machine.field_type = FakeNvml::kDouble;  // would be misread
+  the_nvml.field = FakeNvml::kFine;
+  the_nvml.field_type = FakeNvml::kDouble;  // would be misread
   CHECK(reader.read().totals.empty());
-  machine.field_type = FakeNvml::kUnsignedLongLong;
+  the_nvml.field_type = FakeNvml::kUnsignedLongLong;
   const auto check_nothing = [&](cuda::NvmlResult result, std::size_t complaints) {
-    machine.call = result;
+    the_nvml.call = result;
     for (int again = 0; again < 3; ++again) {
       const GpuReading reading = reader.read();
       CHECK(reading.gauges.empty());
@@ -118,7 +116,7 @@ TEST_CASE("cuda gpu reader: what a GPU lacks is no complaint, and one that is lo
   check_nothing(FakeNvml::kNotSupported, 0);
   check_nothing(FakeNvml::kGpuIsLost, 1);
   CHECK_THAT(errors.text(), Contains("GPU is lost"));
-  machine.call = FakeNvml::kFine;
+  the_nvml.call = FakeNvml::kFine;
   CHECK(reader.read().gauges.size() == 2);
   CHECK(reader.read().totals.size() == 2);
 }
@@ -126,7 +124,7 @@ TEST_CASE("cuda gpu reader: what a GPU lacks is no complaint, and one that is lo
 TEST_CASE("cuda gpu reader: nobody waits for an NVML that hangs") {
   const auto reader = std::make_shared<GpuReader>(LogLevel::Info, library());
   std::latch opened(1);
-  machine.hangs = &opened;
+  the_nvml.hangs = &opened;
   {
     const ReadGpu read = cuda::read_with_patience(reader);
     CHECK(read().gauges.empty());

@@ -173,73 +173,58 @@ struct Layout {
   std::size_t spread_total() const { return spread.back() + counts.back(); }
 };
 
-struct Pair {
-  DataType from;
-  DataType to;
-};
-
-std::vector<Pair> pairs() {
-  std::vector<Pair> all;
-  for (const DataType from : kGpuDataTypes) {
-    for (const DataType to : kGpuDataTypes) {
-      const bool is_between = is_floating(from) && is_floating(to) && is_half(from) != is_half(to);
-      if (from == to || is_between) all.push_back({from, to});
-    }
-  }
-  return all;
-}
-
 /// `count` elements on the CPU.
-void convert(std::byte* target, const std::byte* source, std::size_t count, Pair pair,
-             Scaling scaling) {
+void convert(std::byte* target, const std::byte* source, std::size_t count,
+             const KernelSet::How& how) {
   const Kernels& loops = best_kernels();
-  if (is_half(pair.from) && pair.to != pair.from) {
-    loops.widen(target, source, count, {pair.from, pair.to, scaling}, Store::Regular);
-  } else if (is_half(pair.to) && pair.to != pair.from) {
-    loops.narrow(target, source, count, {pair.to, pair.from, scaling}, Store::Regular);
+  if (is_half(how.from) && how.to != how.from) {
+    loops.widen(target, source, count, {how.from, how.to, how.scaling}, Store::Regular);
+  } else if (is_half(how.to) && how.to != how.from) {
+    loops.narrow(target, source, count, {how.to, how.from, how.scaling}, Store::Regular);
   } else {
     const void* const input = source;
-    loops.reduce(target, {&input, 1}, count, {.dtype = pair.from, .final = scaling},
+    loops.reduce(target, {&input, 1}, count, {.dtype = how.from, .final = how.scaling},
                  Store::Regular);
   }
 }
 
 /// Moves segments with the bits of core's loops.
-void check_moves(Machine& machine, const Pair& pair, const Layout& layout, const Scaling& scaling,
-                 Traffic traffic) {
-  const auto& [from, to] = pair;
-  CAPTURE(to_string(from), to_string(to), scaling.factor, layout.spread_total());
-  const SharedBytes source(machine, values_of(from, layout.spread_total(), 5));
-  const SharedBytes packed(machine, layout.total * size_of(to));
-  Bytes expected(layout.total * size_of(to));
+void check_moves(Machine& machine, const Layout& layout, const KernelSet::How& how) {
+  CAPTURE(to_string(how.from), to_string(how.to), how.scaling.factor, layout.spread_total());
+  const SharedBytes source(machine, values_of(how.from, layout.spread_total(), 5));
+  Bytes expected(layout.total * size_of(how.to));
+  const SharedBytes packed(machine, expected.size());
   std::vector<KernelSet::Move> moves;
   for (std::size_t i = 0; i < layout.counts.size(); ++i) {
-    std::byte* const input = source.at(layout.spread[i] * size_of(from));
-    const std::size_t offset = layout.packed[i] * size_of(to);
+    std::byte* const input = source.at(layout.spread[i] * size_of(how.from));
+    const std::size_t offset = layout.packed[i] * size_of(how.to);
     moves.push_back({input, packed.at(offset), layout.counts[i]});
-    convert(expected.data() + offset, input, layout.counts[i], pair, scaling);
+    convert(expected.data() + offset, input, layout.counts[i], how);
   }
-  machine.kernels.move(
-      machine.stream, moves,
-      {.from = from, .to = to, .scaling = scaling, .canonical = true, .traffic = traffic});
+  machine.kernels.move(machine.stream, moves, how);
   machine.finish();
   CHECK(packed.equals(expected));
 }
 
 TEST_CASE("cuda packs and unpacks segments by one kernel, with the bits of the CPU's conversions") {
   Machine machine;
-  const std::array<Scaling, 3> scalings = {Scaling{}, Scaling{0.3, 1.0}, Scaling{1.5, 7.0}};
-  CHECK(pairs().size() == 18);
-  for (const Pair& pair : pairs()) {
-    const std::size_t count = large_count(std::max(size_of(pair.from), size_of(pair.to)));
-    for (const Scaling& scaling : scalings) {
-      for (const std::size_t gap : {0U, 64U, 3U}) {
-        check_moves(machine, pair, Layout(gap), scaling, gap == 0 ? Traffic::Local : Traffic::Link);
+  int pairs = 0;
+  for (const DataType from : kGpuDataTypes) {
+    for (const DataType to : kGpuDataTypes) {
+      const bool is_between = is_floating(from) && is_floating(to) && is_half(from) != is_half(to);
+      if (from != to && !is_between) continue;
+      ++pairs;
+      const std::size_t count = large_count(std::max(size_of(from), size_of(to)));
+      for (const Scaling& scaling : {Scaling{}, Scaling{0.3, 1.0}, Scaling{1.5, 7.0}}) {
+        KernelSet::How how{.from = from, .to = to, .scaling = scaling, .canonical = true};
+        check_moves(machine, Layout(0), how);
+        how.traffic = Traffic::Link;
+        for (const std::size_t gap : {64U, 3U}) check_moves(machine, Layout(gap), how);
+        check_moves(machine, Layout(0, {count}), how);  // loads at once
       }
-      // Loads at once.
-      check_moves(machine, pair, Layout(0, {count}), scaling, Traffic::Link);
     }
   }
+  CHECK(pairs == 18);
 }
 
 TEST_CASE("cuda segments that only move keep their bits, and those without a source are neutral") {

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/support/fakes/fake_cuda.h"
 
-#include <atomic>
 #include <cstdlib>
 #include <ostream>
 #include <stdexcept>
@@ -9,29 +8,6 @@
 #include "tests/support/fakes/fake_cuda_state.h"
 
 namespace ronde::test {
-namespace fake {
-namespace {
-
-std::atomic<State*> the_one{nullptr};
-
-}  // namespace
-
-State* current_state() {
-  return the_one.load();
-}
-
-std::vector<ContextHandle>& contexts() {
-  static thread_local std::vector<ContextHandle> all;
-  return all;
-}
-
-int current_device() {
-  return static_cast<int>(reinterpret_cast<std::uintptr_t>(contexts().back())) - 1;
-}
-
-}  // namespace fake
-
-FakeCuda::FakeCuda() : FakeCuda(Options{}) {}
 
 FakeCuda::FakeCuda(const Options& options) : state_(std::make_unique<State>()) {
   state_->options = options;
@@ -40,14 +16,14 @@ FakeCuda::FakeCuda(const Options& options) : state_(std::make_unique<State>()) {
   state_->retained.resize(static_cast<std::size_t>(options.devices));
   fake::add_driver(state_->symbols);
   State* none = nullptr;
-  if (!fake::the_one.compare_exchange_strong(none, state_.get())) {
+  if (!fake::current_state.compare_exchange_strong(none, state_.get())) {
     throw std::logic_error("there is a FakeCuda already");
   }
 }
 
 FakeCuda::~FakeCuda() {
   const fake::Hidden hidden;
-  fake::the_one = nullptr;
+  fake::current_state = nullptr;
   for (const auto& [address, memory] : state_->host_allocations) std::free(writable(address));
   state_.reset();
 }
@@ -60,10 +36,6 @@ std::shared_ptr<const DriverApi> FakeCuda::api() const {
   const LoadedDriver driver = load_driver(lookup());
   if (!driver.api) throw std::logic_error(driver.problem);
   return driver.api;
-}
-
-void FakeCuda::fail(const std::string& symbol, Result result, int times, int skipped) {
-  fail_on(-1, symbol, result, times, skipped);
 }
 
 void FakeCuda::fail_on(int device, const std::string& symbol, Result result, int times,

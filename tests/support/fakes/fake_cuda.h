@@ -55,7 +55,7 @@ class FakeCuda {
     /// whenever the driver is called, some streams much later than others; else at once.
     unsigned disorder = 0;
   };
-  FakeCuda();
+  FakeCuda() : FakeCuda(Options{}) {}
   explicit FakeCuda(const Options& options);
   ~FakeCuda();
   FakeCuda(const FakeCuda&) = delete;
@@ -66,8 +66,10 @@ class FakeCuda {
   std::shared_ptr<const cuda::DriverApi> api() const;
 
   /// The calls of `symbol` after the next `skipped` ones fail with `result`, `times` of them.
-  void fail(const std::string& symbol, cuda::Result result, int times = 1, int skipped = 0);
-  /// The same, of calls in a context on this GPU.
+  void fail(const std::string& symbol, cuda::Result result, int times = 1, int skipped = 0) {
+    fail_on(-1, symbol, result, times, skipped);
+  }
+  /// The same, of calls in a context on this GPU; negative: on any, or in none.
   void fail_on(int device, const std::string& symbol, cuda::Result result, int times = 1,
                int skipped = 0);
   int calls(const std::string& symbol) const;

@@ -142,11 +142,11 @@ void add_contexts(Functions& functions) {
     return --s.retained.at(static_cast<std::size_t>(device)), kSuccess;
   });
   define<"cuCtxPushCurrent_v2", Enter>(functions, [](State&, ContextHandle context) {
-    return contexts().push_back(context), kSuccess;
+    return contexts.push_back(context), kSuccess;
   });
   define<"cuCtxPopCurrent_v2">(functions, [](State&, ContextHandle* context) {
-    *context = contexts().back();
-    return contexts().pop_back(), kSuccess;
+    *context = contexts.back();
+    return contexts.pop_back(), kSuccess;
   });
   define<"cuThreadExchangeStreamCaptureMode", Enter>(functions, [](State&, int* mode) {
     thread_local int own = 0;  // global

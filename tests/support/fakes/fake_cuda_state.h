@@ -29,9 +29,11 @@ using namespace ronde::cuda;
 namespace fake {
 
 /// Of the calling thread, the current one last.
-std::vector<ContextHandle>& contexts();
+inline thread_local std::vector<ContextHandle> contexts;
 /// That of the current context, which there must be.
-int current_device();
+inline int current_device() {
+  return static_cast<int>(reinterpret_cast<std::uintptr_t>(contexts.back())) - 1;
+}
 
 /// Whether a stream has come to a recording of an event.
 using Recording = std::shared_ptr<std::atomic<bool>>;
@@ -207,7 +209,7 @@ struct FakeCuda::State {
     const auto found = failures.find(symbol);
     if (found == failures.end()) return kSuccess;
     Failure& failure = found->second;
-    const bool is_elsewhere = fake::contexts().empty() || fake::current_device() != failure.device;
+    const bool is_elsewhere = fake::contexts.empty() || fake::current_device() != failure.device;
     if (failure.device >= 0 && is_elsewhere) return kSuccess;
     if (failure.skipped > 0) return --failure.skipped, kSuccess;
     return failure.times-- > 0 ? failure.result : kSuccess;
@@ -224,13 +226,13 @@ constexpr Result kNotFound = 500;
 constexpr Result kNotRegistered = 713;
 
 /// The one that there is; null: what is left of it is as a driver at the end of a process.
-State* current_state();
+inline std::atomic<State*> current_state{nullptr};
 
 /// Enters the driver: counts the call, and fails it if it is to fail.
 struct Enter {
   template <typename Body>
   Result operator()(const char* symbol, Body body) const {
-    State* const state = current_state();
+    State* const state = current_state;
     if (state == nullptr) return kDeinitialized;
     const std::lock_guard lock(state->mutex);
     const Result result = state->begin(symbol);
@@ -242,8 +244,7 @@ struct Enter {
 struct EnterContext {
   template <typename Body>
   Result operator()(const char* symbol, Body body) const {
-    return Enter()(symbol,
-                   [&](State& s) { return contexts().empty() ? kInvalidContext : body(s); });
+    return Enter()(symbol, [&](State& s) { return contexts.empty() ? kInvalidContext : body(s); });
   }
 };
 

@@ -8,35 +8,24 @@ namespace {
 
 using namespace ronde::cuda::kernels;
 
-template <typename Thread>
-std::function<void()> grid_of(const FakeCuda::Launch& launch, Thread thread) {
-  return [blocks = launch.blocks, threads = launch.threads, thread] {
-    for (unsigned block = 0; block < blocks; ++block) {
-      for (unsigned i = 0; i < threads; ++i) thread(Place{block, blocks, i});
-    }
+/// Its threads run one after the other.
+template <typename Arguments>
+FakeCuda::Kernel grid_of(void (*thread)(const Arguments&, const Place&)) {
+  return [thread](const FakeCuda::Launch& launch) {
+    return [thread, launch, how = launch.argument<Arguments>(0)] {
+      for (unsigned block = 0; block < launch.blocks; ++block) {
+        for (unsigned i = 0; i < launch.threads; ++i) thread(how, {block, launch.blocks, i});
+      }
+    };
   };
-}
-
-template <typename From, typename To>
-std::function<void()> run_copy(const FakeCuda::Launch& launch) {
-  return grid_of(launch, [how = launch.argument<CopyArguments>(0)](const Place& place) {
-    copy_segments<From, To>(how, place);
-  });
-}
-
-template <typename Element>
-std::function<void()> run_reduce(const FakeCuda::Launch& launch) {
-  return grid_of(launch, [how = launch.argument<ReductionArguments>(0)](const Place& place) {
-    reduce_elements<Element>(how, place);
-  });
 }
 
 }  // namespace
 
 std::map<std::string, FakeCuda::Kernel> fake::ronde_kernels() {
   return {
-#define COPY(name, From, To) {#name, run_copy<From, To>},
-#define REDUCE(name, Element) {#name, run_reduce<Element>},
+#define COPY(name, From, To) {#name, grid_of(&copy_segments<From, To>)},
+#define REDUCE(name, Element) {#name, grid_of(&reduce_elements<Element>)},
       RONDE_COPY_KERNELS(COPY) RONDE_REDUCE_KERNELS(REDUCE)};
 }
 

@@ -328,8 +328,7 @@ struct FakeNccl::State {
     const auto found = members.find(communicator);
     // Without one, NCCL makes one on the first GPU.
     const bool needs_context = std::string_view(what) != "looking";
-    if (needs_context && fake::contexts().empty())
-      misuses.add(std::string(what) + " has no context");
+    if (needs_context && fake::contexts.empty()) misuses.add(std::string(what) + " has no context");
     if (found != members.end()) return found->second;
     misuses.add(std::string(what) + " on a communicator that has ended");
     return nullptr;
@@ -622,7 +621,7 @@ FakeNccl::FakeNccl(FakeCuda& cuda, const Options& options)
   if (!the_one.compare_exchange_strong(none, state_.get())) {
     throw std::logic_error("there is a FakeNccl already");
   }
-  Functions& functions = fake::current_state()->symbols;
+  Functions& functions = fake::current_state.load()->symbols;
   add_communicators(functions);
   add_calls(functions);
   add_memory(functions);
@@ -638,7 +637,7 @@ FakeNccl::~FakeNccl() {
 }
 
 vendor::SymbolLookup FakeNccl::lookup() const {
-  Functions functions = fake::current_state()->symbols;
+  Functions functions = fake::current_state.load()->symbols;
   for (const std::string& symbol : state_->options.lacks) functions.erase(symbol);
   return library_of(std::move(functions));
 }

@@ -29,58 +29,51 @@ struct FakeNvml {
   cuda::NvmlResult field = kFine;  ///< of NVLink's counters
   int field_type = kUnsignedLongLong;
   std::latch* hangs = nullptr;  ///< until it is opened, a call for the utilization hangs
-
-  static FakeNvml& instance() {
-    static FakeNvml nvml;
-    return nvml;
-  }
-
-  static cuda::NvmlResult find_gpu(const char* uuid, cuda::NvmlDevice* device) {
-    const auto found = std::ranges::find(kUuids, std::string(uuid));
-    *device = reinterpret_cast<cuda::NvmlDevice>(found - kUuids.begin() + 1);
-    return found == kUuids.end() ? kNotFound : kFine;
-  }
-  /// 1, 2, ...
-  static std::uintptr_t number_of(cuda::NvmlDevice device) {
-    return reinterpret_cast<std::uintptr_t>(device);
-  }
-  static cuda::NvmlResult fill_fields(cuda::NvmlDevice device, int count,
-                                      cuda::NvmlFieldValue* values) {
-    const FakeNvml& nvml = instance();
-    for (int i = 0; nvml.call == kFine && i < count; ++i) {
-      cuda::NvmlFieldValue& value = values[i];
-      const bool is_known =
-          (value.field == 138 || value.field == 139) && value.scope == 0xffffffffU;
-      value.result = is_known ? nvml.field : kNotSupported;
-      value.type = nvml.field_type;
-      if (value.result == kFine) value.value = 1000 * number_of(device) + value.field;
-    }
-    return nvml.call;
-  }
-  static cuda::NvmlResult read_utilization(cuda::NvmlDevice device, cuda::NvmlUtilization* rates) {
-    if (instance().hangs != nullptr) instance().hangs->wait();
-    if (instance().call == kFine) *rates = {static_cast<unsigned>(number_of(device)) * 10, 1};
-    return instance().call;
-  }
-  static cuda::NvmlResult read_memory(cuda::NvmlDevice device, cuda::NvmlMemory* memory) {
-    if (instance().call == kFine) *memory = {9'000'000, 8'000'000, number_of(device) << 20};
-    return instance().call;
-  }
-  static const char* text_of(cuda::NvmlResult result) {
-    return result == kGpuIsLost ? "GPU is lost" : "another error";
-  }
 };
 
+/// The one whose functions are called.
+inline FakeNvml the_nvml;
+
 inline Functions fake_nvml() {
+  static constexpr auto number_of = [](cuda::NvmlDevice device) {  // 1, 2, ...
+    return reinterpret_cast<std::uintptr_t>(device);
+  };
   return {
-      {"nvmlInit_v2",
-       address(+[] { return ++FakeNvml::instance().sessions, FakeNvml::instance().init; })},
-      {"nvmlShutdown", address(+[] { return --FakeNvml::instance().sessions, FakeNvml::kFine; })},
-      {"nvmlErrorString", address(&FakeNvml::text_of)},
-      {"nvmlDeviceGetHandleByUUID", address(&FakeNvml::find_gpu)},
-      {"nvmlDeviceGetUtilizationRates", address(&FakeNvml::read_utilization)},
-      {"nvmlDeviceGetMemoryInfo", address(&FakeNvml::read_memory)},
-      {"nvmlDeviceGetFieldValues", address(&FakeNvml::fill_fields)}};
+      {"nvmlInit_v2", address(+[] { return ++the_nvml.sessions, the_nvml.init; })},
+      {"nvmlShutdown", address(+[] { return --the_nvml.sessions, FakeNvml::kFine; })},
+      {"nvmlErrorString", address(+[](cuda::NvmlResult result) {
+         return result == FakeNvml::kGpuIsLost ? "GPU is lost" : "another error";
+       })},
+      {"nvmlDeviceGetHandleByUUID", address(+[](const char* uuid, cuda::NvmlDevice* device) {
+         const auto found = std::ranges::find(FakeNvml::kUuids, std::string(uuid));
+         *device = reinterpret_cast<cuda::NvmlDevice>(found - FakeNvml::kUuids.begin() + 1);
+         return found == FakeNvml::kUuids.end() ? FakeNvml::kNotFound : FakeNvml::kFine;
+       })},
+      {"nvmlDeviceGetUtilizationRates",
+       address(+[](cuda::NvmlDevice device, cuda::NvmlUtilization* rates) {
+         if (the_nvml.hangs != nullptr) the_nvml.hangs->wait();
+         if (the_nvml.call == FakeNvml::kFine)
+           *rates = {static_cast<unsigned>(number_of(device)) * 10, 1};
+         return the_nvml.call;
+       })},
+      {"nvmlDeviceGetMemoryInfo", address(+[](cuda::NvmlDevice device, cuda::NvmlMemory* memory) {
+         if (the_nvml.call == FakeNvml::kFine)
+           *memory = {9'000'000, 8'000'000, number_of(device) << 20};
+         return the_nvml.call;
+       })},
+      {"nvmlDeviceGetFieldValues",
+       address(+[](cuda::NvmlDevice device, int count, cuda::NvmlFieldValue* values) {
+         for (int i = 0; the_nvml.call == FakeNvml::kFine && i < count; ++i) {
+           cuda::NvmlFieldValue& value = values[i];
+           const bool is_known =
+               (value.field == 138 || value.field == 139) && value.scope == 0xffffffffU;
+           value.result = is_known ? the_nvml.field : FakeNvml::kNotSupported;
+           value.type = the_nvml.field_type;
+           if (value.result == FakeNvml::kFine)
+             value.value = 1000 * number_of(device) + value.field;
+         }
+         return the_nvml.call;
+       })}};
 }
 
 }  // namespace ronde::test

@@ -47,7 +47,7 @@ struct GpuAwareMessages {
     Message(GpuAwareMessages& shared, std::unique_ptr<Operation> inner, Fault fault)
         : shared_(shared), inner_(std::move(inner)), fault_(fault) {}
     bool poll() override {
-      if (fake::contexts().empty()) ++shared_.without_context;
+      if (fake::contexts.empty()) ++shared_.without_context;
       if (fault_ == Fault::Fails) throw Error("MPI_Test failed with code 75: a bad address");
       return inner_ && inner_->poll();
     }
@@ -84,7 +84,7 @@ struct GpuAwareMessages {
     template <typename Start>
     std::unique_ptr<Operation> begin(bool is_send, const std::string& call, Start start) {
       ++shared_.begun;
-      if (fake::contexts().empty()) ++shared_.without_context;
+      if (fake::contexts.empty()) ++shared_.without_context;
       const bool fails = is_faulty_ && is_send == shared_.of_sends;
       const Fault fault = fails ? shared_.fault.load() : Fault::None;
       if (fault == Fault::NotBegun) throw Error(call + " failed with code 75: a bad address");

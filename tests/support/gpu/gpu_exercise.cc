@@ -10,6 +10,7 @@
 #include <random>
 #include <vector>
 
+#include "core/src/op/op_spec.h"
 #include "tests/support/harness/sanitizers.h"
 #include "tests/support/oracle/oracle.h"
 #include "tests/support/ranks/ranks.h"
@@ -143,12 +144,6 @@ class Twins {
     request.output = twin.is_in_place() ? address_of(twin.on_gpu, twin.input)
                                         : address_of(twin.gpu_output, twin.output);
     return request;
-  }
-
-  static std::uint64_t element_count(const std::vector<std::int64_t>& shape) {
-    std::uint64_t count = 1;
-    for (const std::int64_t extent : shape) count *= static_cast<std::uint64_t>(extent);
-    return count;
   }
 
   void compare_oldest() {
