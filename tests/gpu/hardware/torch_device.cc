@@ -26,17 +26,12 @@ namespace {
 
 }  // namespace
 
-bool use_device() {
+void use_device() {
   // Ronde links none of LibTorch's libraries of CUDA; a program that has a GPU does.
   if (dlopen("libtorch_cuda.so", RTLD_NOW | RTLD_GLOBAL) == nullptr) skip(dlerror());
   if (!torch::cuda::is_available()) skip("LibTorch finds none");
   use_ronde();
   REQUIRE(ronde::default_runtime().backend_name(ronde::DeviceKind::Cuda) != "");
-  return true;
-}
-
-bool is_complete() {
-  return true;
 }
 
 c10::Device device() {

@@ -8,10 +8,7 @@ namespace ronde_test {
 
 /// Begins a case: what communicates is ready, or the case is skipped as there is no GPU. The cases
 /// are those of two programs: of one on a GPU, and of one on a device that is the host's memory.
-bool use_device();
-
-/// Whether it does all that CUDA does: sparse tensors.
-bool is_complete();
+void use_device();
 
 /// On which tensors are.
 c10::Device device();

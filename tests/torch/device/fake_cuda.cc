@@ -16,6 +16,7 @@
 
 #include <atomic>
 #include <cstdlib>
+#include <mutex>
 
 #include "tests/support/fakes/fake_device.h"
 #include "tests/torch/device/cases.h"
@@ -149,18 +150,13 @@ TORCH_LIBRARY_IMPL(aten, CUDA, library) {
 
 namespace ronde_test {
 
-bool use_device() {
-  static const bool is_registered = [] {
+void use_device() {
+  static std::once_flag once;
+  std::call_once(once, [] {
     ronde::register_backend(
         "fake", ronde::test::fake_device_factory(std::make_shared<ronde::test::FakeDevice>(0)));
-    return true;
-  }();
+  });
   use_ronde();
-  return is_registered;
-}
-
-bool is_complete() {
-  return false;
 }
 
 Device device() {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// LibTorch's caching allocator and the registration cache: tensors come and go at the same
-// addresses.
+// What only LibTorch's own device has: an allocator that keeps memory, by which tensors come and go
+// at the same addresses beside the registration cache, and sparse tensors.
 #include <cstdint>
 #include <cstdlib>
 
@@ -13,7 +13,7 @@ TEST_CASE("device: what emptyCache frees and the allocator takes anew meets no s
           "[own]") {
   // The one whose cache it is, whatever else there is.
   ::setenv("RONDE_GPU_BACKEND", "cuda", 1);
-  if (!use_device()) return;
+  use_device();
   const int ranks = ronde::size();
   for (int round = 0; round < 60; ++round) {
     // Of other sizes in turn, so that addresses repeat with other allocations behind them.
@@ -28,4 +28,22 @@ TEST_CASE("device: what emptyCache frees and the allocator takes anew meets no s
   }
   if (ranks == 1) return;
   CHECK(counted("cuda", "direct") > 0);
+}
+
+TEST_CASE("device: sparse gradients are those on the CPU") {
+  use_device();
+  const auto train = [](c10::Device where) {
+    torch::manual_seed(3);
+    torch::nn::Embedding table(torch::nn::EmbeddingOptions(20, 4).sparse(true));
+    table->to(where);
+    auto optimizer = wrapped_sgd(table->named_parameters(), {}, 0.5);
+    for (int step = 0; step < 4; ++step) {
+      optimizer.zero_grad();
+      const at::Tensor rows = torch::arange(3, at::kLong) * (ronde::rank() + 1) + step;
+      table->forward(rows.to(where)).sum().backward();
+      optimizer.step();
+    }
+    return table->weight.detach().cpu();
+  };
+  CHECK(near(train(device()), train(at::kCPU), 1e-6));
 }
