@@ -8,9 +8,9 @@
 #include <latch>
 
 #include "ronde/ronde.h"
-#include "tests/api/without_launcher.h"
 #include "tests/support/processes/file_ranks.h"
 #include "tests/support/processes/temporary_folder.h"
+#include "tests/support/ranks/built_in.h"
 #include "tests/support/ranks/requests.h"
 
 namespace {

@@ -3,9 +3,9 @@
 #include <catch2/catch.hpp>
 
 #include "ronde/ronde.h"
-#include "tests/api/without_launcher.h"
 #include "tests/support/fakes/memory_store.h"
 #include "tests/support/oracle/forms.h"
+#include "tests/support/ranks/built_in.h"
 
 namespace {
 

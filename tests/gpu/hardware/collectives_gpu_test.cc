@@ -63,8 +63,8 @@ void run(const SetUp& set_up, const std::vector<Exercise>& exercises) {
 }
 
 [[maybe_unused]] const bool kRegistered = [] {
-  const std::vector<Exercise> all = {exercise_allreduces, exercise_wire_dtypes, exercise_exchanges,
-                                     exercise_messages, exercise_sizes};
+  std::vector<Exercise> all;
+  for (const auto& [what, exercise] : kExercises) all.push_back(exercise);
   const std::pair<SetUp, std::vector<Exercise>> rows[] = {
       {{"staged, nothing registered", false, false}, all},
       {{"staged", false, true}, all},

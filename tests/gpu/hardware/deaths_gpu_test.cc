@@ -33,7 +33,7 @@ constexpr std::chrono::seconds kPatience{20};
 RuntimeOptions runtime_options() {
   Config config = test_config();
   config.gpu_backend = started_with("BACKEND");
-  return options_of(config, compose_without_launcher(config, start_by_files()));
+  return options_without_launcher(start_by_files(), config);
 }
 
 /// Whether all that is queued ends, in time.

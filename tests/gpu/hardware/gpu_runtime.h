@@ -4,13 +4,11 @@
 #include <cstdlib>
 #include <memory>
 #include <string>
-#include <utility>
 
-#include "backends/compose.h"
 #include "backends/gpu/driver/driver_api.h"
 #include "backends/nccl/nccl_api.h"
-#include "ronde/runtime.h"
 #include "tests/support/gpu/gpu_tensor.h"
+#include "tests/support/ranks/built_in.h"
 
 namespace ronde::test {
 
@@ -20,17 +18,6 @@ std::shared_ptr<const cuda::DriverApi> gpu_driver();
 /// Ends the process and, with it, the test. `why` begins with "no GPU": by these words ctest knows
 /// a test that could not be run (cmake/discover_cases.cmake).
 [[noreturn]] void skip_test(const std::string& why);
-
-/// A runtime of what this build brings.
-inline RuntimeOptions options_of(Config config, BuiltIn built_in) {
-  RuntimeOptions options;
-  options.config = std::move(config);
-  options.make_transport = std::move(built_in.make_transport);
-  options.make_board = std::move(built_in.make_board);
-  options.backends = std::move(built_in.backends);
-  options.device_backends = std::move(built_in.device_backends);
-  return options;
-}
 
 /// NCCL for so many ranks of this host, which share a GPU if there are fewer; the test is skipped
 /// where this NCCL refuses that.

@@ -11,8 +11,8 @@
 #include <limits>
 
 #include "ronde/runtime.h"
-#include "tests/api/without_launcher.h"
 #include "tests/support/fakes/memory_store.h"
+#include "tests/support/ranks/built_in.h"
 #include "tests/support/ranks/requests.h"
 
 namespace {
