@@ -234,7 +234,7 @@ TEST_CASE("cuda deaths: a rank that leaves within an operation whose input is la
     if (rank == 1) machine.cuda.hold(gpu.stream.handle());
     const Work work = start_owned(runtime, gpu, kCount, memory[own]);
     if (way.ipc) work.wait_on(gpu.stream.handle());
-    while (cuda_counter(runtime, way.ipc ? "ipc_operations" : "staged_operations") < 2) {
+    while (counter_of(runtime, "cuda", way.ipc ? "ipc_operations" : "staged_operations") < 2) {
       std::this_thread::yield();
     }
     check(!work.done(), "its input is late");

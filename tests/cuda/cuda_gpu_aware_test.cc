@@ -55,8 +55,8 @@ TEST_CASE("cuda direct: what goes through MPI gives the bits of the CPU, on one 
   Job job = is_one_host ? Job(static_cast<int>(host_of.size())) : Job(host_of);
   job.run([&](Runtime& runtime, ProgramGpu& gpu) {
     body(runtime, gpu);
-    check(cuda_counter(runtime, "mpi_operations") > 1, "by MPI");
-    check(cuda_counter(runtime, "mpi_sent_bytes") > 0, "bytes by MPI");
+    check(counter_of(runtime, "cuda", "mpi_operations") > 1, "by MPI");
+    check(counter_of(runtime, "cuda", "mpi_sent_bytes") > 0, "bytes by MPI");
     check_counters(runtime, {{"ipc_operations", 0}});
     // Broadcasts are staged.
     if (body != exercise_exchanges) check_counters(runtime, {{"staged_operations", 0}});
@@ -135,7 +135,7 @@ TEST_CASE("cuda direct: messages that fail, or whose rank leaves, end the group"
     std::weak_ptr<void> memory;
     const Work work = start_owned(runtime, gpu, kCount, memory);
     if (fault == Fault::Hangs) {
-      while (cuda_counter(runtime, "mpi_operations") < 2) std::this_thread::yield();
+      while (counter_of(runtime, "cuda", "mpi_operations") < 2) std::this_thread::yield();
       together.arrive_and_wait();
       if (runtime.topology().rank == 1) return;
     }

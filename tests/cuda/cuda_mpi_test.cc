@@ -45,7 +45,7 @@ void exercise_over_mpi(const MpiOptions& mpi, const std::string& cpu_backend) {
       if (cpu_backend == "shm" || exercise != exercise_wire_dtypes) exercise(runtime, gpu);
     }
     // A single rank has nobody to send to.
-    CHECK((cuda_counter(runtime, "mpi_operations") > 0) == (runtime.topology().size > 1));
+    CHECK((counter_of(runtime, "cuda", "mpi_operations") > 0) == (runtime.topology().size > 1));
     runtime.shutdown();
   }
   CHECK(fake.live() == FakeCuda::Live{});

@@ -27,7 +27,7 @@ TEST_CASE("nccl: RONDE_EXACT has the ranks combine floats in their order") {
     options.device_backends["nccl"] = gpu_setups(machine.config, symbols, "an image").at("nccl");
     Runtime runtime(options);
     sum_on_gpu(runtime, gpu, 100);
-    check((nccl_counter(runtime, "chunks_in_order") > 0) == is_exact, "who sums");
+    check((counter_of(runtime, "nccl", "chunks_in_order") > 0) == is_exact, "who sums");
     runtime.shutdown();
   });
 }

@@ -64,10 +64,6 @@ TEST_CASE("cuda gpu reader: NVML tells of the GPU with the rank's UUID") {
 }
 
 TEST_CASE("cuda gpu reader: without NVML, its start, or the GPU there is one line at level debug") {
-  const auto none = [](const char* library, const char*, std::string& error) -> void* {
-    error = std::string(library) + ": cannot open shared object file";
-    return nullptr;
-  };
   struct Row {
     vendor::SymbolLookup symbols;
     std::string uuid = kUuids[0], words = "another error\n";
@@ -75,7 +71,7 @@ TEST_CASE("cuda gpu reader: without NVML, its start, or the GPU there is one lin
   };
   const LogLevel level = GENERATE(LogLevel::Debug, LogLevel::Info);
   for (const Row& row :
-       {Row{none, kUuids[0], kUuids[0] + ": libnvidia-ml.so.1: cannot open shared"},
+       {Row{kNoLibrary, kUuids[0], kUuids[0] + ": libnvidia-ml.so.1: cannot open shared"},
         Row{.symbols = library(), .starts = false},
         Row{.symbols = library(), .uuid = "GPU-of-another-machine"}}) {
     the_nvml = {};

@@ -28,11 +28,8 @@ constexpr std::size_t kCount = 3001;
 void sum(test::ProgramGpu& gpu, bool fails) {
   const auto tensor = std::make_shared<test::GpuTensor>(
       gpu, test::bytes_of(std::vector<float>(kCount, static_cast<float>(rank() + 1))));
-  Request request;
-  request.shape = {static_cast<std::int64_t>(kCount)};
-  request.input = request.output = tensor->data();
+  Request request = test::sum_request_of(*tensor, gpu, kCount);
   request.keep_alive = tensor;
-  gpu.place(request);
   const Work work = default_runtime().submit(std::move(request));
   if (fails) raise(SIGKILL);
   work.wait();

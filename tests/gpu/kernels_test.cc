@@ -7,6 +7,7 @@
 #include <cstring>
 #include <deque>
 #include <limits>
+#include <numeric>
 #include <random>
 #include <vector>
 
@@ -150,28 +151,12 @@ TEST_CASE("cuda reductions of any number of inputs in one buffer have the bits o
       "a kernel takes 64 inputs at most, or more at equal distances, not 65");
 }
 
-/// Segments of these counts, one behind the other on one side, with gaps on the other: more of them
-/// than one launch moves.
-struct Layout {
-  std::vector<std::size_t> counts;
-  std::size_t total = 0;
-  std::vector<std::size_t> packed;
-  std::vector<std::size_t> spread;
-
-  explicit Layout(std::size_t gap)
-      : Layout(gap, {5, 8192, 0, 1, 8200, 300, 32800, 3, 70001}, 180) {}
-  /// `small`: behind them, so many of a few elements.
-  Layout(std::size_t gap, std::vector<std::size_t> large, std::size_t small = 0)
-      : counts(std::move(large)) {
-    for (std::size_t i = 0; i < small; ++i) counts.push_back(i % 13);
-    for (const std::size_t count : counts) {
-      packed.push_back(total);
-      spread.push_back(total + packed.size() * gap);
-      total += count;
-    }
-  }
-  std::size_t spread_total() const { return spread.back() + counts.back(); }
-};
+/// Elements of segments, more than one launch moves.
+std::vector<std::size_t> many_counts() {
+  std::vector<std::size_t> counts = {5, 8192, 0, 1, 8200, 300, 32800, 3, 70001};
+  for (std::size_t i = 0; i < 180; ++i) counts.push_back(i % 13);
+  return counts;
+}
 
 /// `count` elements on the CPU.
 void convert(std::byte* target, const std::byte* source, std::size_t count,
@@ -188,18 +173,23 @@ void convert(std::byte* target, const std::byte* source, std::size_t count,
   }
 }
 
-/// Moves segments with the bits of core's loops.
-void check_moves(Machine& machine, const Layout& layout, const KernelSet::How& how) {
-  CAPTURE(to_string(how.from), to_string(how.to), how.scaling.factor, layout.spread_total());
-  const SharedBytes source(machine, values_of(how.from, layout.spread_total(), 5));
-  Bytes expected(layout.total * size_of(how.to));
+/// Moves segments of these counts from where `gap` elements lie before each of them to one behind
+/// the other, with the bits of core's loops.
+void check_moves(Machine& machine, const std::vector<std::size_t>& counts, std::size_t gap,
+                 const KernelSet::How& how) {
+  const std::size_t total = std::accumulate(counts.begin(), counts.end(), std::size_t{0});
+  CAPTURE(to_string(how.from), to_string(how.to), how.scaling.factor, total, gap);
+  const SharedBytes source(machine, values_of(how.from, total + counts.size() * gap, 5));
+  Bytes expected(total * size_of(how.to));
   const SharedBytes packed(machine, expected.size());
   std::vector<KernelSet::Move> moves;
-  for (std::size_t i = 0; i < layout.counts.size(); ++i) {
-    std::byte* const input = source.at(layout.spread[i] * size_of(how.from));
-    const std::size_t offset = layout.packed[i] * size_of(how.to);
-    moves.push_back({input, packed.at(offset), layout.counts[i]});
-    convert(expected.data() + offset, input, layout.counts[i], how);
+  std::size_t at = 0;
+  for (const std::size_t count : counts) {
+    std::byte* const input = source.at((at + (moves.size() + 1) * gap) * size_of(how.from));
+    const std::size_t offset = at * size_of(how.to);
+    moves.push_back({input, packed.at(offset), count});
+    convert(expected.data() + offset, input, count, how);
+    at += count;
   }
   machine.kernels.move(machine.stream, moves, how);
   machine.finish();
@@ -217,10 +207,10 @@ TEST_CASE("cuda packs and unpacks segments by one kernel, with the bits of the C
       const std::size_t count = large_count(std::max(size_of(from), size_of(to)));
       for (const Scaling& scaling : {Scaling{}, Scaling{0.3, 1.0}, Scaling{1.5, 7.0}}) {
         KernelSet::How how{.from = from, .to = to, .scaling = scaling, .canonical = true};
-        check_moves(machine, Layout(0), how);
+        check_moves(machine, many_counts(), 0, how);
         how.traffic = Traffic::Link;
-        for (const std::size_t gap : {64U, 3U}) check_moves(machine, Layout(gap), how);
-        check_moves(machine, Layout(0, {count}), how);  // loads at once
+        for (const std::size_t gap : {64U, 3U}) check_moves(machine, many_counts(), gap, how);
+        check_moves(machine, {count}, 0, how);  // loads at once
       }
     }
   }

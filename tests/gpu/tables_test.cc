@@ -12,14 +12,10 @@ namespace {
 
 using Catch::Contains;
 using ronde::test::address;
+using ronde::test::kNoLibrary;
 using ronde::test::library_with;
 using ronde::vendor::SymbolLookup;
 using Symbols = ronde::test::Functions;
-
-const SymbolLookup kNothing = [](const char* library, const char*, std::string& error) -> void* {
-  error = std::string(library) + ": cannot open shared object file";
-  return nullptr;
-};
 
 Symbols good_driver() {
   return {
@@ -49,7 +45,7 @@ TEST_CASE("the cuda driver is found and asked for its version, and may be initia
   const auto found = ronde::cuda::find_driver(library_with(symbols));
   CHECK(found.version == 13000);
   CHECK(found.api);
-  CHECK(ronde::cuda::find_driver(kNothing).version == 0);
+  CHECK(ronde::cuda::find_driver(kNoLibrary).version == 0);
 }
 
 TEST_CASE("a cuda driver that is missing, too old, or fails is not used, and why is said") {
@@ -58,7 +54,7 @@ TEST_CASE("a cuda driver that is missing, too old, or fails is not used, and why
     CHECK_FALSE(driver.api);
     return driver.problem;
   };
-  CHECK(problem(kNothing) == "libcuda.so.1: cannot open shared object file");
+  CHECK(problem(kNoLibrary) == "libcuda.so.1: cannot open shared object file");
   CHECK(problem(library_with(good_driver(), {"cuIpcOpenMemHandle_v2", "cuMemFree_v2"})) ==
         "libcuda.so.1 lacks cuMemFree_v2, cuIpcOpenMemHandle_v2");
   const auto problem_of = [&](const Symbols& faults) {
@@ -113,7 +109,7 @@ TEST_CASE("an nccl that is missing, too old or lacks a function is not used, and
     CHECK(nccl.was_found == was_found);
     return nccl.problem;
   };
-  CHECK(problem(kNothing, false) == "libnccl.so.2: cannot open shared object file");
+  CHECK(problem(kNoLibrary, false) == "libnccl.so.2: cannot open shared object file");
   CHECK(problem(library_with(nccl<21805>(), {"ncclCommInitRankConfig"}), true) ==
         "libnccl.so.2 is NCCL 2.18.5, Ronde needs 2.19.0 or newer. Install a newer one");
   CHECK(problem(library_with(nccl<22000>(), {"ncclCommFinalize", "ncclMemAlloc"}), true) ==
@@ -121,7 +117,7 @@ TEST_CASE("an nccl that is missing, too old or lacks a function is not used, and
   Symbols mute = nccl<22000>();
   mute["ncclGetVersion"] = address(+[](int*) { return 3; });
   CHECK(problem(library_with(mute), true) == "ncclGetVersion: error 3");
-  const auto elsewhere = ronde::nccl::load_nccl(kNothing, "/opt/nccl/libnccl.so");
+  const auto elsewhere = ronde::nccl::load_nccl(kNoLibrary, "/opt/nccl/libnccl.so");
   CHECK(elsewhere.problem == "/opt/nccl/libnccl.so: cannot open shared object file");
 }
 

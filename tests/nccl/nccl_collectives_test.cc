@@ -29,7 +29,7 @@ void run_exercise(Exercise exercise) {
     exercise(runtime, gpu);
     if (!counts) return;
     for (const char* const name : {"chunks_in_order", "packed_chunks", "direct_chunks"}) {
-      check(nccl_counter(runtime, name) > 0, name);
+      check(counter_of(runtime, "nccl", name) > 0, name);
     }
   });
 }

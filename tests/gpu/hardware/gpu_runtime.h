@@ -43,13 +43,4 @@ inline ProgramGpu gpu_of(const std::shared_ptr<const cuda::DriverApi>& driver,
   return {driver, runtime.topology().local_rank % gpus};
 }
 
-/// Sums a tensor of floats over all ranks, in place and in order with the program's stream.
-inline Request sum_request_of(const GpuTensor& tensor, const ProgramGpu& gpu, std::size_t count) {
-  Request request;
-  request.shape = {static_cast<std::int64_t>(count)};
-  request.input = request.output = tensor.data();
-  gpu.place(request);
-  return request;
-}
-
 }  // namespace ronde::test

@@ -20,6 +20,13 @@ void* address(Function* function) {
   return reinterpret_cast<void*>(function);
 }
 
+/// No library is installed.
+inline const vendor::SymbolLookup kNoLibrary = [](const char* library, const char*,
+                                                  std::string& error) -> void* {
+  error = std::string(library) + ": cannot open shared object file";
+  return nullptr;
+};
+
 /// A library that has these and no others.
 inline vendor::SymbolLookup library_of(Functions functions) {
   return [functions = std::move(functions)](const char*, const char* symbol,

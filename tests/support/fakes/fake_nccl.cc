@@ -432,12 +432,6 @@ struct FakeNccl::State {
     return nccl::kSuccess;
   }
 
-  Result finalize(Communicator communicator) {
-    const std::shared_ptr<Member> finalizing = member(communicator, "finalizing");
-    if (!finalizing) return kInvalidArgument;
-    return meet(*finalizing->ranks, finalizing->rank, "finalizing", finalizing.get());
-  }
-
   Result end(Communicator communicator, bool aborts) {
     const std::shared_ptr<Member> ending = member(communicator, aborts ? "aborting" : "destroying");
     if (!ending) return kInvalidArgument;
@@ -528,8 +522,11 @@ void add_communicators(Functions& functions) {
     const std::lock_guard lock(s.mutex);
     return *result = s.broken, nccl::kSuccess;
   });
-  define<"ncclCommFinalize">(
-      functions, [](S& s, Communicator communicator) { return s.finalize(communicator); });
+  define<"ncclCommFinalize">(functions, [](S& s, Communicator communicator) {
+    const auto caller = s.member(communicator, "finalizing");
+    if (!caller) return kInvalidArgument;
+    return s.meet(*caller->ranks, caller->rank, "finalizing", caller.get());
+  });
   define<"ncclCommDestroy">(
       functions, [](S& s, Communicator communicator) { return s.end(communicator, false); });
   define<"ncclCommAbort">(

@@ -221,23 +221,18 @@ bool has_odd(DataType dtype, ReduceOp op) {
   return is_half(dtype) || op == ReduceOp::Min || op == ReduceOp::Max;
 }
 
-struct Scales {
-  double prescale;
-  double postscale;
-};
-
 /// Tensors of these sizes as a group: alone, or fused. `absent`: the rank that adds nothing to the
 /// second one.
-void reduce_group(Twins& twins, DataType dtype, ReduceOp op, const Scales& scales,
+void reduce_group(Twins& twins, DataType dtype, ReduceOp op, double prescale, double postscale,
                   const std::vector<std::size_t>& counts, int absent = -1) {
   for (std::size_t i = 0; i < counts.size(); ++i) {
-    Request request = allreduce_of(counts[i], op, scales.prescale, scales.postscale);
+    Request request = allreduce_of(counts[i], op, prescale, postscale);
     request.contributes = !(i == 1 && twins.rank() == absent);
     twins.add(std::move(request), twins.values(dtype, counts[i], has_odd(dtype, op)),
               i % 2 == 0 ? Output::InPlace : Output::Apart);
   }
-  twins.run(std::string(to_string(op)) + " scaled by " + std::to_string(scales.prescale) + " and " +
-            std::to_string(scales.postscale) + " of " + std::to_string(counts.size()) +
+  twins.run(std::string(to_string(op)) + " scaled by " + std::to_string(prescale) + " and " +
+            std::to_string(postscale) + " of " + std::to_string(counts.size()) +
             " tensors, absent " + std::to_string(absent));
 }
 
@@ -247,13 +242,10 @@ void exercise_reducescatters(Twins& twins, DataType dtype, std::size_t rows, std
   for (const ReduceOp op : kElementwiseOps) {
     if (dtype == DataType::Bool && op == ReduceOp::Average) continue;
     if (is_scaled && !can_have_factors(dtype, op)) continue;
-    Request request;
+    Request request = allreduce_of(rows, op, is_scaled ? 0.5 : 1.0, is_scaled ? 2.0 : 1.0);
     request.kind = Collective::Reducescatter;
-    request.op = op;
-    request.prescale = is_scaled ? 0.5 : 1.0;
-    request.postscale = is_scaled ? 2.0 : 1.0;
     request.contributes = !is_scaled || twins.size() == 1 || twins.rank() != 0;
-    request.shape = {static_cast<std::int64_t>(rows), static_cast<std::int64_t>(width)};
+    request.shape.push_back(static_cast<std::int64_t>(width));
     twins.add(std::move(request), twins.values(dtype, rows * width, has_odd(dtype, op)),
               Output::Made);
     twins.run("reducescatter " + std::string(to_string(op)));
@@ -284,16 +276,16 @@ void exercise_allreduces(Runtime& runtime, ProgramGpu& gpu) {
   for (const DataType dtype : kDataTypes) {
     for (const ReduceOp op : kElementwiseOps) {
       if (dtype == DataType::Bool && op == ReduceOp::Average) continue;
-      for (const Scales& scales : {Scales{1.0, 1.0}, Scales{0.5, 3.0}}) {
-        if (scales.prescale != 1.0 && !can_have_factors(dtype, op)) continue;
-        reduce_group(twins, dtype, op, scales, {1000});
-        reduce_group(twins, dtype, op, scales, {3, 257, 0, 1, 64});
-        reduce_group(twins, dtype, op, scales, {3, 257, 16}, twins.size() - 1);
+      for (const auto& [before, after] : {std::pair{1.0, 1.0}, {0.5, 3.0}}) {
+        if (before != 1.0 && !can_have_factors(dtype, op)) continue;
+        reduce_group(twins, dtype, op, before, after, {1000});
+        reduce_group(twins, dtype, op, before, after, {3, 257, 0, 1, 64});
+        reduce_group(twins, dtype, op, before, after, {3, 257, 16}, twins.size() - 1);
       }
       // Zeros of either sign, and what is infinite as a float.
       for (const double prescale : {-0.5, 1e300}) {
         if (!can_have_factors(dtype, op)) continue;
-        reduce_group(twins, dtype, op, {prescale, 1.0}, {3, 257}, twins.size() - 1);
+        reduce_group(twins, dtype, op, prescale, 1.0, {3, 257}, twins.size() - 1);
       }
     }
   }
@@ -357,9 +349,8 @@ void exercise_messages(Runtime& runtime, ProgramGpu& gpu) {
       for (int peer = 0; peer < twins.size(); ++peer) {
         if (peer == twins.rank()) continue;
         for (const Collective kind : {Collective::Send, Collective::Recv}) {
-          Request request;
+          Request request = allreduce_of(count, ReduceOp::Sum, 1.0, 1.0);
           request.kind = kind;
-          request.shape = {static_cast<std::int64_t>(count)};
           request.peer = peer;
           twins.add(std::move(request), twins.values(dtype, count), Output::Apart);
           twins.run("a message between rank " + std::to_string(peer));
@@ -376,9 +367,9 @@ void exercise_sizes(Runtime& runtime, ProgramGpu& gpu) {
   const std::array<std::size_t, 8> counts = {1,    7,    1023,      1024,
                                              1025, 4096, fused + 1, 3 * fused + 7};
   for (const std::size_t count : counts) {
-    reduce_group(twins, DataType::F32, ReduceOp::Sum, {1.0, 1.0}, {count});
-    reduce_group(twins, DataType::BF16, ReduceOp::Average, {1.0, 1.0}, {count});
-    reduce_group(twins, DataType::F16, ReduceOp::Product, {0.5, 1.0}, {count, 2 * count + 1}, 0);
+    reduce_group(twins, DataType::F32, ReduceOp::Sum, 1.0, 1.0, {count});
+    reduce_group(twins, DataType::BF16, ReduceOp::Average, 1.0, 1.0, {count});
+    reduce_group(twins, DataType::F16, ReduceOp::Product, 0.5, 1.0, {count, 2 * count + 1}, 0);
   }
   twins.finish();
 }

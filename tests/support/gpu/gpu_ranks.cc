@@ -174,6 +174,7 @@ void NcclRanks::wait_for_threads() const {
 void NcclRanks::end_connecting() {
   nccl.end_connecting();
   wait_for_threads();
+  check_clean();
 }
 
 void NcclRanks::check_clean() const {
@@ -192,12 +193,9 @@ GpuSum::GpuSum(Runtime& runtime, ProgramGpu& gpu, std::size_t count)
 }
 
 Request GpuSum::request(const std::string& name, ProcessSet set) {
-  Request request;
+  Request request = sum_request_of(tensor_, *gpu_, count_);
   request.name = name;
   request.set = set;
-  request.shape = {static_cast<std::int64_t>(count_)};
-  request.input = request.output = tensor_.data();
-  gpu_->place(request);
   return request;
 }
 

@@ -92,7 +92,8 @@ class NcclRanks : public GpuRanks {
 
   /// Ranks whose start fails, with this text.
   void fail_to_start(const std::function<void(const std::string& text)>& check_text);
-  /// Ends the threads that nobody waits for any more, as they connect with ranks that are gone.
+  /// Ends the threads that nobody waits for any more, as they connect with ranks that are gone;
+  /// then check_clean().
   void end_connecting();
   /// Until those that were left to themselves have ended, as what they hold is of the fakes.
   void wait_for_threads() const;
@@ -144,14 +145,6 @@ void sum_on_gpu(Runtime& runtime, ProgramGpu& gpu, std::size_t count, ProcessSet
 /// Starts one whose tensor nothing but the operation owns, and `memory` watches.
 Work start_owned(Runtime& runtime, ProgramGpu& gpu, std::size_t count, std::weak_ptr<void>& memory,
                  ProcessSet set = kGlobalSet);
-
-/// Of the backend for GPUs on this rank.
-inline std::uint64_t cuda_counter(const Runtime& runtime, const std::string& name) {
-  return counter_of(runtime, "cuda", name);
-}
-inline std::uint64_t nccl_counter(const Runtime& runtime, const std::string& name) {
-  return counter_of(runtime, "nccl", name);
-}
 
 /// Throws CheckFailed unless these counters of a backend have these values.
 using Counters = std::vector<std::pair<std::string, std::uint64_t>>;

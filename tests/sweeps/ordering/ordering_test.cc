@@ -143,7 +143,7 @@ void run(const Way& way, bool by_mpi) {
     machine.run([&](Runtime& runtime, ProgramGpu& gpu) {
       exchange(runtime, gpu);
       chain_sums(runtime, gpu);
-      check((cuda_counter(runtime, "mpi_operations") > 0) == by_mpi, "by MPI, or not");
+      check((counter_of(runtime, "cuda", "mpi_operations") > 0) == by_mpi, "by MPI, or not");
     });
   });
 }
