@@ -37,7 +37,7 @@ requires(sizeof...(Ours) == sizeof...(Theirs)) constexpr bool kSameCall<
                                                                (kAlike<Ours, Theirs> && ...);
 
 // Compares a function of `table` with the vendor's of its name. The build lists the members of the
-// tables and their names (tests/cuda/CMakeLists.txt).
+// tables and their names (tests/support/CMakeLists.txt).
 #define RONDE_CALL(member, function)                            \
   CHECK(kSameCall<std::remove_cvref_t<decltype(table.member)>,  \
                   std::remove_pointer_t<decltype(&function)>>); \

@@ -3,6 +3,7 @@
 // streams it works.
 #include <catch2/catch.hpp>
 
+#include "backends/compose.h"
 #include "backends/nccl/channel.h"
 #include "core/src/base/fields.h"
 #include "tests/support/fakes/fake_library.h"
@@ -146,6 +147,26 @@ TEST_CASE("nccl finds ranks on one GPU also where its host has two names, and mi
   CHECK(conflict(0, "GPU-one", "2.28.9", {"may share", "may share"}).empty());
   CHECK_THAT(conflict(1, "GPU-two", "2.19.3"),
              Contains("rank 4 has NCCL 2.28.9, rank 7 has 2.19.3"));
+}
+
+TEST_CASE("nccl: RONDE_EXACT has the ranks combine floats in their order") {
+  const bool is_exact = GENERATE(false, true);
+  CAPTURE(is_exact);
+  NcclRanks machine(2);
+  const auto symbols = [&](const char* library, const char* symbol, std::string& error) {
+    const bool is_of_nccl = std::string(library) == nccl::kLibrary;
+    return (is_of_nccl ? machine.nccl.lookup() : machine.cuda.lookup())(library, symbol, error);
+  };
+  machine.config.exact = is_exact;
+  run_ranks(2, [&](int rank) {
+    ProgramGpu gpu = machine.gpu(rank);
+    RuntimeOptions options = machine.runtime_options(rank);
+    options.device_backends["nccl"] = gpu_setups(machine.config, symbols, "an image").at("nccl");
+    Runtime runtime(options);
+    sum_on_gpu(runtime, gpu, 100);
+    check((counter_of(runtime, "nccl", "chunks_in_order") > 0) == is_exact, "who sums");
+    runtime.shutdown();
+  });
 }
 
 }  // namespace

@@ -51,9 +51,11 @@ void* find(const char* symbol) {
 
 // dlsym() gives what the resolver returns.
 using Function = void();
-#define RONDE_FAKE(symbol)                             \
+#define RONDE_CALL(member, symbol)                     \
   extern "C" Function* resolve_##symbol() {            \
     return reinterpret_cast<Function*>(find(#symbol)); \
   }                                                    \
   extern "C" __attribute__((ifunc("resolve_" #symbol))) void symbol();
-#include "fake_gpu_symbols.inc"
+#include "cuda_calls.inc"
+#include "nccl_calls.inc"
+#include "nvml_calls.inc"
