@@ -10,6 +10,7 @@
 #include <thread>
 
 #include "backends/shm/shm.h"
+#include "core/src/base/steps.h"
 #include "tests/support/fakes/stream_fiber.h"
 #include "tests/support/fakes/wrapped_backend.h"
 #include "tests/support/gpu/machine.h"
@@ -31,16 +32,15 @@ class OrderingBackend final : public WrappedBackend {
   }
 
  private:
-  class Ordered final : public Operation {
+  class Ordered final : public SteppedOperation {
    public:
-    Ordered(std::unique_ptr<Operation> inner, const void* token)
-        : inner_(std::move(inner)), token_(token) {}
-    bool poll() override { return inner_->poll() && (fake::acquire(token_), true); }
-    std::uint64_t progress() const override { return inner_->progress(); }
-
-   private:
-    const std::unique_ptr<Operation> inner_;
-    const void* const token_;
+    Ordered(std::unique_ptr<Operation> inner, const void* token) {
+      begin(run(std::move(inner), token));
+    }
+    static Steps run(std::unique_ptr<Operation> inner, const void* token) {
+      co_await until_finished(*inner);
+      fake::acquire(token);
+    }
   };
 
   static inline std::array<char, 64> tokens;  ///< of process sets
