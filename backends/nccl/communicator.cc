@@ -189,8 +189,9 @@ bool BlockingCommunicator::abort(Clock::time_point deadline) noexcept {
       std::promise<void> promise;
       aborting_ = promise.get_future();
       std::thread([state = state_, api = api_, done = std::move(promise)]() mutable {
-        done.set_value_at_thread_exit();
         state->abort(*api);
+        state = nullptr;
+        done.set_value();
       }).detach();
     }
   } catch (const std::exception&) {
