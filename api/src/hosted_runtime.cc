@@ -36,6 +36,8 @@ void HostedRuntime::publish(std::unique_ptr<Runtime> runtime, std::unique_ptr<Ob
   usable_.store(hosted_.get());
 }
 
+// Where one lives, fork_depth() was called before, and only its first call may throw.
+// NOLINTNEXTLINE(bugprone-exception-escape)
 bool HostedRuntime::is_of_parent() noexcept {
   return living_.load() > 0 && fork_depth_.load() != fork_depth();
 }

@@ -149,7 +149,7 @@ class TuningFiles {
     }
     out << trial.number << ',' << trial.step << ',' << trial.phase;
     for (const auto& [name, value] : trial.values) out << ',' << value;
-    out << ',' << trial.step_s * 1e3 << ',' << trial.steps << std::endl;
+    out << ',' << trial.step_s * 1e3 << ',' << trial.steps << '\n' << std::flush;
     has_log_failed_ = !out;
     if (!out) {
       const int code = errno != 0 ? errno : EIO;
