@@ -20,9 +20,9 @@ const Kernels* named(std::string_view name) {
                          const Reduction& reduction, Store store) {
     kSet.reduce(output, inputs.data(), inputs.size(), count, reduction, store);
   };
-  static const Kernels kKernels = {name,        reduce,        kSet.copy, kSet.widen,
-                                   kSet.narrow, kSet.products, kSet.blend};
-  return &kKernels;
+  static const Kernels all = {name,        reduce,        kSet.copy, kSet.widen,
+                              kSet.narrow, kSet.products, kSet.blend};
+  return &all;
 }
 
 #if defined(__x86_64__)

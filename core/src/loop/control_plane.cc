@@ -545,10 +545,10 @@ constexpr std::chrono::milliseconds kDeviceTurn{10};
 /// may still write there at any time.
 void abandon_buffers(std::vector<Submission>& submissions) {
   static std::mutex mutex;
-  static auto* const kKept = new std::vector<Start>();
+  static auto& kept = *new std::vector<Start>();
   const std::lock_guard lock(mutex);
   for (Submission& submission : submissions) {
-    kKept->push_back(std::exchange(submission.start, {}));
+    kept.push_back(std::exchange(submission.start, {}));
   }
 }
 
