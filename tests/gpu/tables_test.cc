@@ -26,7 +26,7 @@ Symbols good_driver() {
       {"cuGetErrorString", address(+[](int, const char** text) { return *text = "no luck", 0; })}};
 }
 
-/// Of this version.
+/// Returns the symbols of a library of NCCL of this version.
 template <int kVersion>
 Symbols nccl() {
   return {{"ncclGetVersion", address(+[](int* version) { return *version = kVersion, 0; })},

@@ -100,7 +100,7 @@ class AlgorithmOperation final : public Operation {
     steps_ = std::move(steps);
     try {
       poll();
-    } catch (...) {
+    } catch (...) {  // poll() throws it
     }
   }
 

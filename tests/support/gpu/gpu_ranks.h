@@ -42,9 +42,9 @@ class GpuRanks {
   GpuRanks(const std::vector<int>& host_of, const FakeCuda::Options& gpus);
   virtual ~GpuRanks() = default;
 
-  /// `body` on each, between start and shutdown; then check_clean().
+  /// Runs `body` on each rank, between start and shutdown; then check_clean().
   void run(const Body& body);
-  /// The same without a shutdown and without that check, for groups that die. What a rank has
+  /// Runs `body` without a shutdown and without that check, for groups that die. What a rank has
   /// queued on its GPU stays queued until all have ended.
   void run_to_its_death(const Body& body);
   /// The calling rank of the current job dies.
@@ -54,7 +54,7 @@ class GpuRanks {
 
   int size() const noexcept { return static_cast<int>(host_of_.size()); }
   virtual ProgramGpu gpu(int rank) const;
-  /// Of a rank of the current job.
+  /// Returns the options of a rank of the current job.
   virtual RuntimeOptions runtime_options(int rank) = 0;
 
   FakeCuda cuda;
@@ -69,7 +69,7 @@ class GpuRanks {
   const std::vector<int> host_of_;
 };
 
-/// Those with the backend of GPUs without NCCL, which log warnings. On the CPU the ranks of a host
+/// Ranks with the backend of GPUs without NCCL, which log warnings. On the CPU the ranks of a host
 /// reduce in shared memory.
 struct CudaRanks : GpuRanks {
   explicit CudaRanks(int ranks, const Way& way = kIpc, const FakeCuda::Options& gpus = {})
@@ -83,7 +83,7 @@ struct CudaRanks : GpuRanks {
   std::string cpu_backend = "shm";
 };
 
-/// Those with a fake NCCL, over shared memory for the CPU. check_clean() finds what was misused,
+/// Ranks with a fake NCCL, over shared memory for the CPU. check_clean() finds what was misused,
 /// too.
 class NcclRanks : public GpuRanks {
  public:

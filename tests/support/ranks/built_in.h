@@ -17,7 +17,7 @@ inline RuntimeOptions options_of(Config config, BuiltIn built_in) {
   return options;
 }
 
-/// The same of a rank that no launcher started.
+/// Returns the options of a rank that no launcher started.
 inline RuntimeOptions options_without_launcher(const KeyValueStart& start,
                                                const Config& config = test_config()) {
   return options_of(config, compose_without_launcher(config, start));
