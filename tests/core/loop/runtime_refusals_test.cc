@@ -139,6 +139,10 @@ TEST_CASE("what no rank can have is refused on every rank") {
       {no_dimension, "a scalar has no first dimension", Collective::Allgather},
       {no_dimension, "reducescatter 'x': a scalar has no first dimension to split along",
        Collective::Reducescatter},
+      // Rank 0, which alone would get a row, does not refuse it by itself: the others would wait.
+      {[](Request& r) { r.shape.clear(), r.output = nullptr; },
+       "reducescatter 'x': a scalar has no first dimension to split along",
+       Collective::Reducescatter},
       {[](Request& r) { r.shape.push_back(-1); }, "negative dimension"},
       {[](Request& r) { r.shape.assign(2, std::int64_t{1} << 40); }, "2^62"}};
   run_group(2, [&](int, Runtime& runtime) {
