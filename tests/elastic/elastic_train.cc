@@ -10,12 +10,14 @@
 // ranks are all lost), set (an operation of a process set in each step), large (each body gathers
 // 32 MiB of each rank), or norms (State has the buffers of ResNet-50, too; stats() is printed).
 // Rank 0 prints the digest of the parameters in the end.
+#include <malloc.h>
 #include <ronde/torch.h>
 #include <torch/torch.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <csignal>
+#include <cstdio>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -91,10 +93,22 @@ class Training {
     const std::filesystem::directory_iterator all(folder);
     return std::distance(begin(all), end(all));
   }
-  static long resident_KiB() {
-    long pages = 0;
-    std::ifstream("/proc/self/statm") >> pages >> pages;
-    return pages * (sysconf(_SC_PAGESIZE) / 1024);
+
+  /// What malloc has given out, and memory that is mapped to be shared. Resident memory would count
+  /// what malloc keeps of threads that have ended, which differs from run to run.
+  static std::size_t held_KiB() {
+    const struct mallinfo2 heap = mallinfo2();
+    std::size_t bytes = heap.uordblks + heap.hblkhd;
+    std::ifstream mappings("/proc/self/maps");
+    for (std::string line; std::getline(mappings, line);) {
+      std::size_t begin = 0;
+      std::size_t end = 0;
+      char shared = 0;
+      if (std::sscanf(line.c_str(), "%zx-%zx %*3c%c", &begin, &end, &shared) != 3)
+        throw std::runtime_error("cannot read /proc/self/maps: " + line);
+      if (shared == 's') bytes += end - begin;
+    }
+    return bytes / 1024;
   }
 
   void train() {
@@ -103,7 +117,7 @@ class Training {
     line << "enters: slot " << slot() << " is rank " << ronde::rank() << " of " << ronde::size()
          << " from step " << state_.step << ", process " << getpid() << " with "
          << entries("/proc/self/fd") << " descriptors, " << entries("/proc/self/task")
-         << " threads, " << resident_KiB() << " KiB, its launcher with "
+         << " threads, " << held_KiB() << " KiB, its launcher with "
          << entries("/proc/" + std::to_string(getppid()) + "/fd") << " descriptors\n";
     std::cout << line.str() << std::flush;
     fail_if_wanted("enter", state_.step);
