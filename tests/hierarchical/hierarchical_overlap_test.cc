@@ -7,6 +7,7 @@
 #include "ronde/error.h"
 #include "tests/shm/group.h"
 #include "tests/support/fakes/memory_hosts.h"
+#include "tests/support/ranks/give_way.h"
 #include "tests/support/ranks/random_program.h"
 
 namespace ronde::test {
@@ -87,7 +88,7 @@ Results play(const std::shared_ptr<Hierarchy>& hierarchy, int rank, std::size_t 
     }
     const auto one = running.begin() + static_cast<std::ptrdiff_t>(own.below(running.size()));
     if (!one->second->operation().poll()) {
-      std::this_thread::yield();
+      give_way();
       continue;
     }
     results[one->first] = one->second->values();

@@ -10,6 +10,7 @@
 #include "tests/shm/group.h"
 #include "tests/support/harness/case_table.h"
 #include "tests/support/harness/sanitizers.h"
+#include "tests/support/ranks/give_way.h"
 
 namespace ronde::test {
 namespace {
@@ -222,7 +223,7 @@ TEST_CASE("what was done to a chunk is seen by whoever sees the end of its opera
           ++chunks[*chunk];
           claims.finish();
         }
-        while (!claims.finished(end)) std::this_thread::yield();
+        while (!claims.finished(end)) give_way();
         for (std::uint64_t i = operation * kChunks; i < end; ++i) wrong[rank] += chunks[i] != 1;
       }
     });

@@ -4,6 +4,7 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "tests/support/ranks/give_way.h"
 #include "tests/support/ranks/thread_exchange.h"
 
 namespace ronde::test {
@@ -61,7 +62,7 @@ void run_backends(int ranks, const ShmOptions& options,
 }
 
 void finish(Operation& operation) {
-  while (!operation.poll()) std::this_thread::yield();
+  while (!operation.poll()) give_way();
   check(operation.poll(), "a finished operation stays finished");
 }
 

@@ -13,6 +13,7 @@
 
 #include "core/src/base/system.h"
 #include "tests/shm/group.h"
+#include "tests/support/ranks/give_way.h"
 
 namespace ronde::test {
 namespace {
@@ -25,7 +26,7 @@ class Meet {
   void arrive(std::uint64_t round) {
     arrived_.fetch_add(1);
     for (int looks = 0; arrived_.load() < 2 * round; ++looks) {
-      if (looks > kPatience) std::this_thread::yield();
+      if (looks > kPatience) give_way();
     }
   }
 

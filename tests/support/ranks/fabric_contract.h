@@ -7,6 +7,7 @@
 #include <thread>
 
 #include "ronde/plugin/fabric.h"
+#include "tests/support/ranks/give_way.h"
 #include "tests/support/ranks/ranks.h"
 
 /// What every fabric must do, as ronde/plugin/fabric.h says. A test calls each of these checks with
@@ -21,7 +22,7 @@ inline void finish(MessageBatch& batch) {
   const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(30);
   while (!batch.poll()) {
     check(std::chrono::steady_clock::now() < deadline, "messages end within 30 s");
-    std::this_thread::yield();
+    give_way();
   }
 }
 
