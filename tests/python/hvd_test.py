@@ -41,10 +41,11 @@ def _on_rank(rank: int, size: int, folder: str, function: Callable, port: int) -
 
 def run(function: Callable, count: int = 3, **options: Any) -> list[Any]:
     """The results of function(rank, size) on ranks that have called hvd.init()."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    return ranks.run(_on_rank, function, port, ranks=count, start=False, **options)
+    with socket.socket() as reserved:  # nobody else is given its port; rank 0, which sets this option too, can listen
+        reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        reserved.bind(("127.0.0.1", 0))
+        port = reserved.getsockname()[1]
+        return ranks.run(_on_rank, function, port, ranks=count, start=False, **options)
 
 
 def values(dtype: torch.dtype, rank: int, shape: tuple[int, ...] = (6, 5)) -> Tensor:
