@@ -16,7 +16,7 @@ two_namespaces_make || exit
 agent() {
   local space=$1 node=$2
   shift 2
-  OMP_NUM_THREADS=1 timeout 120 ip netns exec "$space" unshare -u \
+  OMP_NUM_THREADS=1 timeout 300 ip netns exec "$space" unshare -u \
     bash -c 'hostname "$0"; exec "$@"' "$space" \
     "$torchrun" --no-python --nnodes 2 --nproc-per-node 2 --node-rank "$node" \
     --master-addr "$address_a" --master-port 29500 "$@" </dev/null >"$folder/node$node" 2>&1
